@@ -47,7 +47,7 @@ import (
 	_ "gonum.org/v1/plot/plotter"
 	_ "gonum.org/v1/plot/vg/vgimg"
 	_ "gonum.org/v1/plot/vg/vgsvg"
-	_ "google.golang.org/protobuf/proto"
 	_ "google.golang.org/protobuf/encoding/protowire"
+	_ "google.golang.org/protobuf/proto"
 	_ "pgregory.net/rapid"
 )
