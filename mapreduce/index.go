@@ -1,0 +1,143 @@
+package mapreduce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+)
+
+// IndexVersion is the version of the index file.
+const IndexVersion = 1
+
+const (
+	indexMagic  = "drvindex"
+	indexHeader = 24
+	indexEntry  = 40
+)
+
+// ErrCorrupt is wrapped by errors about stored bytes that are not those that
+// were written. It is the infrastructure's failure: fetch or make them again.
+var ErrCorrupt = errors.New("corrupt")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CRC32C adds p to a CRC-32C (Castagnoli) that starts at 0.
+func CRC32C(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
+
+// PartRange is where one partition lies in a data file and what it must be.
+type PartRange struct {
+	Offset  int64  `json:"offset"`
+	Length  int64  `json:"length"` // stored bytes
+	Raw     int64  `json:"raw"`    // bytes of records, uncompressed
+	Records int64  `json:"records"`
+	CRC32C  uint32 `json:"crc32c"` // of the stored bytes
+}
+
+// Index describes a map output: one range for each partition, in order.
+type Index struct {
+	Codec Codec       `json:"codec"`
+	Parts []PartRange `json:"parts"`
+}
+
+// Encode gives the bytes of the index file.
+func (x *Index) Encode() []byte {
+	b := make([]byte, 0, indexHeader+len(x.Parts)*indexEntry+4)
+	le := binary.LittleEndian
+	b = append(b, indexMagic...)
+	b = le.AppendUint32(b, IndexVersion)
+	b = le.AppendUint32(b, uint32(x.Codec))
+	b = le.AppendUint32(b, uint32(len(x.Parts)))
+	b = le.AppendUint32(b, 0)
+	for _, p := range x.Parts {
+		for _, v := range []int64{p.Offset, p.Length, p.Raw, p.Records} {
+			b = le.AppendUint64(b, uint64(v))
+		}
+		b = le.AppendUint32(b, p.CRC32C)
+		b = le.AppendUint32(b, 0)
+	}
+	return le.AppendUint32(b, CRC32C(0, b))
+}
+
+// DecodeIndex reads an index file's bytes. Damage wraps ErrCorrupt.
+func DecodeIndex(b []byte) (*Index, error) {
+	le := binary.LittleEndian
+	if len(b) < indexHeader+4 || string(b[:8]) != indexMagic {
+		return nil, fmt.Errorf("mapreduce: index: %w: no index header", ErrCorrupt)
+	}
+	if v := le.Uint32(b[8:]); v != IndexVersion {
+		return nil, fmt.Errorf("mapreduce: index has version %d, this program knows %d", v, IndexVersion)
+	}
+	n := int(le.Uint32(b[16:]))
+	if n < 1 || n > MaxReduces || len(b) != indexHeader+n*indexEntry+4 {
+		return nil, fmt.Errorf("mapreduce: index: %w: %d bytes cannot hold %d partitions", ErrCorrupt, len(b), n)
+	}
+	if CRC32C(0, b[:len(b)-4]) != le.Uint32(b[len(b)-4:]) {
+		return nil, fmt.Errorf("mapreduce: index: %w: checksum differs", ErrCorrupt)
+	}
+	x := &Index{Codec: Codec(le.Uint32(b[12:])), Parts: make([]PartRange, n)}
+	if err := checkOutCodec("index codec", x.Codec); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	end := int64(0)
+	for i := range x.Parts {
+		e := b[indexHeader+i*indexEntry:]
+		p := PartRange{Offset: int64(le.Uint64(e)), Length: int64(le.Uint64(e[8:])), Raw: int64(le.Uint64(e[16:])), Records: int64(le.Uint64(e[24:])), CRC32C: le.Uint32(e[32:])}
+		if p.Offset != end || p.Length < 0 || p.Raw < 0 || p.Records < 0 || end+p.Length < end {
+			return nil, fmt.Errorf("mapreduce: index: %w: partition %d does not follow the one before", ErrCorrupt, i)
+		}
+		end += p.Length
+		x.Parts[i] = p
+	}
+	return x, nil
+}
+
+// ReadIndex reads an index file.
+func ReadIndex(path string) (*Index, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	x, err := DecodeIndex(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return x, nil
+}
+
+// WriteIndex writes an index file (temporary name, rename).
+func WriteIndex(path string, x *Index) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, x.Encode(), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Verify reads r to its end and compares it with the stored length and
+// checksum. Use it on a fetched partition before announcing it.
+func (p PartRange) Verify(r io.Reader) error {
+	buf := make([]byte, 256<<10)
+	var sum uint32
+	var n int64
+	for {
+		k, err := r.Read(buf)
+		sum = CRC32C(sum, buf[:k])
+		n += int64(k)
+		if n > p.Length || (err == io.EOF && n < p.Length) {
+			return fmt.Errorf("mapreduce: partition: %w: %d bytes or more, want %d", ErrCorrupt, n, p.Length)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if sum != p.CRC32C {
+		return fmt.Errorf("mapreduce: partition: %w: checksum %08x, want %08x", ErrCorrupt, sum, p.CRC32C)
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+package mapreduce
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestPlanRules(t *testing.T) {
+	b := func(path string, off, n int64, hosts ...string) FileBlock {
+		return FileBlock{Path: path, Offset: off, Length: n, Hosts: hosts}
+	}
+	for name, c := range map[string]struct {
+		blocks  []FileBlock
+		combine int64
+		want    string // path@offset+length joined by "," in [] with hosts
+		wantErr string
+	}{
+		"one split for each block, in order of place": {
+			blocks: []FileBlock{b("f", 10, 10, "n2"), b("f", 0, 10, "n1")},
+			want:   "[f@0+10|n1][f@10+10|n2]",
+		},
+		"empty files and blocks give no split": {
+			blocks: []FileBlock{b("e", 0, 0, "n1"), b("f", 0, 1)},
+			want:   "[f@0+1|]",
+		},
+		"a compressed file is one split, hosts by bytes": {
+			blocks: []FileBlock{b("a.gz", 0, 10, "n1", "n2"), b("a.gz", 10, 30, "n3", "n2"), b("a.gz", 40, 5, "n3")},
+			want:   "[a.gz@0+45|n2,n3,n1]",
+		},
+		"combine packs what one host holds": {
+			blocks:  []FileBlock{b("a", 0, 4, "n1"), b("b", 0, 4, "n2"), b("c", 0, 4, "n1"), b("d", 0, 4, "n2")},
+			combine: 8,
+			want:    "[a@0+4,c@0+4|n1][b@0+4,d@0+4|n2]",
+		},
+		"combine packs leftovers of several hosts": {
+			blocks:  []FileBlock{b("a", 0, 2, "n1"), b("b", 0, 2, "n2"), b("c", 0, 2, "n3")},
+			combine: 8,
+			want:    "[a@0+2,b@0+2,c@0+2|n1,n2,n3]",
+		},
+		"combine leaves large blocks alone and packs compressed files": {
+			blocks:  []FileBlock{b("a", 0, 9, "n1"), b("z.gz", 0, 3, "n1"), b("b.bz2", 0, 3, "n1")},
+			combine: 8,
+			want:    "[a@0+9|n1][b.bz2@0+3,z.gz@0+3|n1]",
+		},
+		"an unsupported compression is refused by name": {
+			blocks:  []FileBlock{b("a.xz", 0, 9)},
+			wantErr: "a.xz: compression .xz is not supported",
+		},
+		"overlapping blocks are refused": {
+			blocks:  []FileBlock{b("a", 0, 9), b("a", 8, 9)},
+			wantErr: "one ends at 9, the next starts at 8",
+		},
+		"a hole in a compressed file is refused": {
+			blocks:  []FileBlock{b("a.gz", 0, 9), b("a.gz", 10, 9)},
+			wantErr: "one ends at 9, the next starts at 10",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Plan(c.blocks, c.combine)
+			if c.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+					t.Fatalf("error %v, want %q", err, c.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := show(got); s != c.want {
+				t.Errorf("got  %s\nwant %s", s, c.want)
+			}
+		})
+	}
+}
+
+func show(splits []Split) string {
+	var out strings.Builder
+	for _, s := range splits {
+		var ps []string
+		for _, p := range s.Pieces {
+			ps = append(ps, fmt.Sprintf("%s@%d+%d", p.Path, p.Offset, p.Length))
+		}
+		fmt.Fprintf(&out, "[%s|%s]", strings.Join(ps, ","), strings.Join(s.Hosts, ","))
+	}
+	return out.String()
+}
+
+// Whatever the blocks and the limit: every byte is in exactly one piece, no
+// packed split is over the limit, and the order of blocks does not matter.
+func TestPlanCoversEveryByteOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		blocks := drawBlocks(t)
+		combine := rapid.Int64Range(0, 64).Draw(t, "combine")
+		splits, err := Plan(blocks, combine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for _, s := range splits {
+			if len(s.Pieces) > 1 && s.Length() > combine {
+				t.Fatalf("packed split of %d bytes over %d", s.Length(), combine)
+			}
+			for _, p := range s.Pieces {
+				for i := p.Offset; i < p.Offset+p.Length; i++ {
+					seen[fmt.Sprint(p.Path, "@", i)]++
+				}
+			}
+		}
+		var total int64
+		for _, b := range blocks {
+			total += b.Length
+		}
+		if int64(len(seen)) != total {
+			t.Fatalf("%d bytes covered of %d", len(seen), total)
+		}
+		for at, n := range seen {
+			if n != 1 {
+				t.Fatalf("%s covered %d times", at, n)
+			}
+		}
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "shuffle"), 0))
+		r.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
+		again, err := Plan(blocks, combine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(splits, again); d != "" {
+			t.Fatalf("order of blocks changed the plan: %s", d)
+		}
+	})
+}
+
+func drawBlocks(t *rapid.T) []FileBlock {
+	var blocks []FileBlock
+	for f := range rapid.IntRange(0, 12).Draw(t, "files") {
+		name := fmt.Sprintf("f%02d%s", f, rapid.SampledFrom([]string{"", ".gz", ".txt"}).Draw(t, "ext"))
+		off := int64(0)
+		for range rapid.IntRange(0, 4).Draw(t, "blocks") {
+			n := rapid.Int64Range(0, 40).Draw(t, "length")
+			h := rapid.Permutation([]string{"n1", "n2", "n3", "n4"}).Draw(t, "hosts")[:rapid.IntRange(0, 3).Draw(t, "replicas")]
+			var racks []string
+			for _, x := range h {
+				racks = append(racks, "r"+string('1'+(x[1]-'1')/2))
+			}
+			blocks = append(blocks, FileBlock{Path: name, Offset: off, Length: n, Hosts: slices.Clone(h), Racks: racks})
+			off += n
+		}
+	}
+	return blocks
+}
+
+// memSource serves files from memory in reads of at most step bytes, and
+// fails the read number failAt (1 is the first) once.
+type memSource struct {
+	files  map[string][]byte
+	step   int
+	failAt int
+	read   int64
+}
+
+type memFile struct {
+	src *memSource
+	r   *bytes.Reader
+}
+
+func (m *memSource) Open(_ context.Context, path string, off int64) (io.ReadCloser, error) {
+	b, ok := m.files[path]
+	if !ok {
+		return nil, os.ErrNotExist
+	}
+	r := bytes.NewReader(b)
+	if _, err := r.Seek(off, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return &memFile{m, r}, nil
+}
+
+func (f *memFile) Read(p []byte) (int, error) {
+	if f.src.failAt > 0 {
+		if f.src.failAt--; f.src.failAt == 0 {
+			return 0, io.ErrUnexpectedEOF
+		}
+	}
+	n, err := f.r.Read(p[:min(len(p), f.src.step)])
+	f.src.read += int64(n)
+	return n, err
+}
+
+func (*memFile) Close() error { return nil }
+
+// Any cut of a file at any places: the pieces, fetched one by one, together
+// are the file, each made of whole lines; also when the helper dies once.
+func TestFetchAnyCutCoversEachLineOnce(t *testing.T) {
+	dir := t.TempDir()
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		lines := rapid.SliceOfN(rapid.StringMatching(`[a-c]{0,9}`), 0, 30).Draw(t, "lines")
+		text := strings.Join(lines, "\n")
+		if rapid.Bool().Draw(t, "final newline") {
+			text += "\n"
+		}
+		src := &memSource{files: map[string][]byte{"f": []byte(text)}, step: rapid.IntRange(1, 20).Draw(t, "step")}
+		var all []byte
+		for off := int64(0); off < int64(len(text)); {
+			n := rapid.Int64Range(1, int64(len(text))-off).Draw(t, "piece")
+			s := Split{Pieces: []Piece{{"f", off, n, CodecNone}}}
+			src.failAt = rapid.IntRange(0, 6).Draw(t, "fail at read")
+			got := fetchAll(t, filepath.Join(dir, fmt.Sprint(run, "-", off)), src, &s)
+			if len(all) > 0 && len(got) > 0 && all[len(all)-1] != '\n' {
+				t.Fatalf("piece at %d follows half a line", off)
+			}
+			all = append(all, got...)
+			off += n
+		}
+		if string(all) != text {
+			t.Fatalf("got %q, want %q", all, text)
+		}
+	})
+}
+
+func fetchAll(t interface {
+	Fatal(...any)
+	Fatalf(string, ...any)
+}, path string, src Source, s *Split) []byte {
+	for try := 0; ; try++ {
+		w, err := NewGrowingWriter(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Fetch(context.Background(), src, s, 1<<10, w)
+		w.Close()
+		if err == nil {
+			break
+		}
+		if try > 3 {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := JournalReader{Path: path + JournalSuffix}
+	defer r.Close()
+	if _, err := r.Poll(); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Done || r.Total != int64(len(b)) || len(r.Ends) != len(s.Pieces) || r.Ends[len(r.Ends)-1] != r.Total {
+		t.Fatalf("journal %+v for %d bytes", r.Journal, len(b))
+	}
+	return b
+}
+
+func TestFetchLimits(t *testing.T) {
+	long := bytes.Repeat([]byte("x"), 1<<20)
+	for name, c := range map[string]struct {
+		piece   Piece
+		wantErr string
+		maxRead int64
+	}{
+		"a line without end stops at the limit":       {Piece{"long", 0, 10, CodecNone}, "line too long: no newline within 1024 bytes after 10", 200 << 10},
+		"a file that shrank is told":                  {Piece{"long", 0, 2 << 20, CodecNone}, "the file ends at 1048576, the split at 2097152", 2 << 20},
+		"a missing file is told":                      {Piece{"none", 0, 10, CodecNone}, "fetch none", 0},
+		"a compressed piece is taken as it is":        {Piece{"long", 0, 1 << 20, CodecGzip}, "", 1 << 20},
+		"a split reads little more than its own part": {Piece{"text", 5, 10, CodecNone}, "", 10 + 64<<10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := &memSource{files: map[string][]byte{"long": long, "text": []byte(strings.Repeat("line\n", 1<<18))}, step: 1 << 20}
+			w, err := NewGrowingWriter(filepath.Join(t.TempDir(), "in"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			err = Fetch(context.Background(), src, &Split{Pieces: []Piece{c.piece}}, 1024, w)
+			if (err == nil) != (c.wantErr == "") || (err != nil && !strings.Contains(err.Error(), c.wantErr)) {
+				t.Errorf("error %v, want %q", err, c.wantErr)
+			}
+			if src.read > c.maxRead {
+				t.Errorf("read %d bytes, want at most %d", src.read, c.maxRead)
+			}
+		})
+	}
+}
