@@ -1,0 +1,205 @@
+package queueing
+
+import (
+	"fmt"
+	"math"
+)
+
+// Limits of the parameters that New and NewSlack take.
+const (
+	MaxServers = 1_000_000_000 // servers; keeps every series bounded
+	MinRate    = 1e-100        // per second
+	MaxRate    = 1e100         // per second
+)
+
+// Queue is an M/M/n queue in steady state. It is immutable; every method costs
+// O(1) unless it says otherwise.
+type Queue struct {
+	n     int
+	mu    float64 // service rate of one server, per second
+	load  float64 // rho1 = lambda/mu, servers
+	slack float64 // n - rho1 without cancellation, servers
+	logZ  float64 // log of the sum over k of p_k e^-rho1 / p_0
+	logC  float64 // log of Erlang C
+	c     float64 // Erlang C
+	notC  float64 // 1 - c without cancellation
+}
+
+// New makes the queue of n servers (1 to MaxServers) from the arrival rate
+// lambda (0 or MinRate to MaxRate, per second) and the service rate mu of one
+// server (MinRate to MaxRate, per second). The slack n mu - lambda is rounded
+// once, so load close to 1 keeps the accuracy of the rates themselves.
+// Errors: ErrInput, ErrUnstable. Cost: O(sqrt n) at load near 1, less below.
+func New(n int, lambda, mu float64) (*Queue, error) {
+	if err := checkServers(n); err != nil {
+		return nil, err
+	}
+	if err := checkRate("service rate mu", mu); err != nil {
+		return nil, err
+	}
+	if lambda != 0 {
+		if err := checkRate("arrival rate lambda", lambda); err != nil {
+			return nil, err
+		}
+	}
+	spare := math.FMA(float64(n), mu, -lambda)
+	if spare <= 0 {
+		return nil, fmt.Errorf("%w: lambda %g >= n mu = %d x %g; add servers or refuse jobs", ErrUnstable, lambda, n, mu)
+	}
+	return build(n, mu, lambda/mu, spare/mu), nil
+}
+
+// NewSlack makes the queue of n servers from mu (as in New) and the idle share
+// 1 - rho (over 0, at most 1), for a caller that knows how far from full the
+// system is better than it knows lambda.
+// Errors: ErrInput, ErrUnstable. Cost as New.
+func NewSlack(n int, mu, idle float64) (*Queue, error) {
+	if err := checkServers(n); err != nil {
+		return nil, err
+	}
+	if err := checkRate("service rate mu", mu); err != nil {
+		return nil, err
+	}
+	switch {
+	case math.IsNaN(idle) || idle > 1:
+		return nil, fmt.Errorf("%w: idle share %g is not in (0, 1]", ErrInput, idle)
+	case idle <= 0:
+		return nil, fmt.Errorf("%w: idle share %g; add servers or refuse jobs", ErrUnstable, idle)
+	case idle < 1e-300:
+		return nil, fmt.Errorf("%w: idle share %g is below 1e-300", ErrInput, idle)
+	}
+	return build(n, mu, float64(n)*(1-idle), float64(n)*idle), nil
+}
+
+func checkServers(n int) error {
+	if n < 1 || n > MaxServers {
+		return fmt.Errorf("%w: %d servers, want 1 to %d", ErrInput, n, MaxServers)
+	}
+	return nil
+}
+
+func checkRate(name string, rate float64) error {
+	if !(rate >= MinRate && rate <= MaxRate) { // also refuses NaN
+		return fmt.Errorf("%w: %s is %g per second, want %g to %g", ErrInput, name, rate, MinRate, MaxRate)
+	}
+	return nil
+}
+
+// build computes Erlang C through Erlang B:
+//
+//	B = Pois(n) / P(X <= n), X Poisson of mean rho1
+//	C = B / ((1 - rho) + rho B),  1 - C = (1 - rho)(1 - B) / ((1 - rho) + rho B)
+//
+// where P(X <= n) = 1 - P(X > n) loses nothing, as P(X > n) < 1/2 for rho1 < n.
+func build(n int, mu, load, slack float64) *Queue {
+	q := &Queue{n: n, mu: mu, load: load, slack: slack}
+	servers := float64(n)
+	logAtN := logPoisson(servers, load, slack)
+	atN := math.Exp(logAtN)
+	upTo := 1 - atN*upperRatio(servers, load)
+	b := atN / upTo
+	idle, rho := slack/servers, load/servers
+	d := idle + rho*b
+	q.c = b / d
+	q.notC = idle * (1 - b) / d
+	q.logC = logAtN - math.Log(upTo) - math.Log(d)
+	if q.notC < 0.5 {
+		q.logC = math.Log1p(-q.notC)
+	}
+	q.logZ = math.Log(upTo + atN*load/slack)
+	return q
+}
+
+// Servers is n.
+func (q *Queue) Servers() int { return q.n }
+
+// ServiceRate is mu_k = min(k, n) mu (3DSF, the unnumbered equation before eq.
+// 9): jobs finished per second while k jobs are in the system, k >= 0.
+func (q *Queue) ServiceRate(k int) float64 { return float64(min(max(k, 0), q.n)) * q.mu }
+
+// ArrivalRate is lambda, per second.
+func (q *Queue) ArrivalRate() float64 { return q.load * q.mu }
+
+// OfferedLoad is rho1 = lambda/mu, in servers.
+func (q *Queue) OfferedLoad() float64 { return q.load }
+
+// Rho is lambda/(n mu), the share of time a server is busy.
+func (q *Queue) Rho() float64 { return q.load / float64(q.n) }
+
+// IdleShare is 1 - rho, without cancellation.
+func (q *Queue) IdleShare() float64 { return q.slack / float64(q.n) }
+
+// logRho is log(rho), accurate at both ends.
+func (q *Queue) logRho() float64 {
+	if idle := q.IdleShare(); idle < 0.5 {
+		return math.Log1p(-idle)
+	}
+	return math.Log(q.Rho())
+}
+
+// LogP is the logarithm of P(k): -Inf for k < 0, and for k > 0 without
+// arrivals.
+func (q *Queue) LogP(k int) float64 {
+	if k < 0 {
+		return math.Inf(-1)
+	}
+	at := min(k, q.n)
+	diff := q.slack - float64(q.n-at)
+	if float64(at) < q.load/2 { // far below the load the plain difference is exact enough
+		diff = float64(at) - q.load
+	}
+	lp := logPoisson(float64(at), q.load, diff) - q.logZ
+	if k > q.n {
+		lp += float64(k-q.n) * q.logRho()
+	}
+	return lp
+}
+
+// P is p_k, the probability of k jobs in the system (3DSF eq. 9-10, supplement
+// eq. 1-2, with p_(n+1) = rho1^(n+1) p_0/(n! n) where the supplement prints
+// (n+1)!).
+func (q *Queue) P(k int) float64 { return math.Exp(q.LogP(k)) }
+
+// P0 is p_0, the probability of an empty system (3DSF after eq. 10, supplement
+// eq. 3). It underflows to 0 for loads over about 700; LogP(0) does not.
+func (q *Queue) P0() float64 { return q.P(0) }
+
+// ErlangC is C(n, rho1), the probability that an arriving job must wait (3DSF
+// eq. 19-20).
+func (q *Queue) ErlangC() float64 { return q.c }
+
+// LogErlangC is log C(n, rho1), finite where C underflows.
+func (q *Queue) LogErlangC() float64 { return q.logC }
+
+// NoWait is 1 - C(n, rho1), without cancellation.
+func (q *Queue) NoWait() float64 { return q.notC }
+
+// MeanQueue is the mean number of waiting jobs (3DSF eq. 12; eq. 24 is the
+// same with rho1 put for rho): C rho/(1 - rho).
+func (q *Queue) MeanQueue() float64 { return q.c * q.load / q.slack }
+
+// MeanQueueIfBusy is the mean number of waiting jobs while all servers are
+// busy (3DSF eq. 23, supplement eq. 9, with rho1 put for rho): rho/(1 - rho),
+// which is one less than the 1/(1 - rho) of the prose.
+func (q *Queue) MeanQueueIfBusy() float64 { return q.load / q.slack }
+
+// VarQueue is the variance of the number of waiting jobs (3DSF eq. 14-15,
+// supplement eq. 4-5), written C rho (1 + rho (1 - C))/(1 - rho)^2.
+func (q *Queue) VarQueue() float64 {
+	return q.MeanQueue() * (1 + q.Rho()*q.notC) / q.IdleShare()
+}
+
+// MeanInService is the mean number of busy servers (3DSF eq. 13; eq. 21 prints
+// rho): rho1.
+func (q *Queue) MeanInService() float64 { return q.load }
+
+// VarInService is the variance of the number of busy servers: rho1 (1 - C).
+// Not in the papers; it follows from k p_k = rho1 p_(k-1).
+func (q *Queue) VarInService() float64 { return q.load * q.notC }
+
+// MeanInSystem is the mean number of jobs in the system (3DSF eq. 11, 16).
+func (q *Queue) MeanInSystem() float64 { return q.MeanQueue() + q.load }
+
+// VarInSystem is the variance of the number of jobs in the system: that of the
+// queue plus rho1 (1 + C). Not in the papers.
+func (q *Queue) VarInSystem() float64 { return q.VarQueue() + q.load*(1+q.c) }
