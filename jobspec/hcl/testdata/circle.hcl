@@ -1,0 +1,4 @@
+job "a" {
+  stage "one" { command = ["true"]  after = ["two"] }
+  stage "two" { command = ["true"]  after = ["one"] }
+}

@@ -1,0 +1,3 @@
+job "a" {
+  stage "s" { command = ["true"
+}

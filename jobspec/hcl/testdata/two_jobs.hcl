@@ -1,0 +1,2 @@
+job "a" { stage "s" { command = ["true"] } }
+job "b" { stage "s" { command = ["true"] } }

@@ -1,0 +1,4 @@
+job "a" {
+  tenat = "x"
+  stage "s" { command = ["true"] }
+}

@@ -1,0 +1,4 @@
+job "a" {
+  priority = "hihg"
+  stage "s" { kind = "grup"  command = ["true"] }
+}
