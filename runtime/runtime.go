@@ -84,14 +84,17 @@ type Driver interface {
 	Name() string
 	// Create makes the container without starting its process.
 	Create(ctx context.Context, s Spec) error
-	// Start starts the process of a created container.
+	// Start starts the process of a created container. A container runs once:
+	// Start of a stopped one does nothing.
 	Start(ctx context.Context, id string) error
 	// Wait returns the status once the container has stopped; it fails with the
 	// context's error or Unavailable, and then says nothing about the container.
+	// A container that is deleted meanwhile is NotFound.
 	Wait(ctx context.Context, id string) (Status, error)
 	// List gives every container of this driver, ordered by ID.
 	List(ctx context.Context) ([]Status, error)
-	// Kill sends a signal to every process of the container.
+	// Kill sends a signal to every process of the container; one that does not
+	// run, or is gone, has none, and that is no error.
 	Kill(ctx context.Context, id string, sig syscall.Signal) error
 	// Delete kills what still runs and removes all of it.
 	Delete(ctx context.Context, id string) error
@@ -123,6 +126,15 @@ type Execer interface {
 	// Exec runs the process to its end and returns its exit code; cancelling the
 	// context kills it.
 	Exec(ctx context.Context, id string, e ExecSpec) (int, error)
+}
+
+// HostPaths is the mark of a driver that cannot give a task a file system of
+// its own (plain processes): the task sees the host's paths. The node daemon
+// then writes host paths where it would write mount targets (arguments,
+// environment, Dir), and such a driver refuses Image and Rootfs.
+type HostPaths interface {
+	// HostPaths tells whether Mounts have no effect.
+	HostPaths() bool
 }
 
 // Checkpointer is the ability to dump a container to files and run it again

@@ -1,0 +1,163 @@
+package fake
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/runtime"
+)
+
+// maxSignals is how many unread signals a program can have; more are dropped,
+// as pending signals of one kind are.
+const maxSignals = 16
+
+// box is one container. Engine.mu guards its fields.
+type box struct {
+	spec    runtime.Spec
+	print   string
+	phase   runtime.Phase
+	pid     int
+	code    int
+	started time.Time
+	exited  time.Time
+	procs   map[*proc]bool // the first process and those of Exec
+	done    chan struct{}  // closed when stopped or deleted
+}
+
+// proc is one running program.
+type proc struct {
+	cancel  context.CancelFunc
+	signals chan syscall.Signal
+	handles bool
+	fatal   syscall.Signal // that ended the context, 0 for none
+}
+
+func (b *box) status() runtime.Status {
+	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.code, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
+	if b.phase == runtime.PhaseRunning {
+		s.PID = b.pid
+	}
+	return s
+}
+
+// signal delivers sig to all processes; the caller holds Engine.mu.
+func (b *box) signal(sig syscall.Signal) {
+	for p := range b.procs {
+		p.deliver(sig)
+	}
+}
+
+func (p *proc) deliver(sig syscall.Signal) {
+	if sig == 0 {
+		return
+	}
+	if sig == syscall.SIGKILL || !p.handles {
+		if p.fatal == 0 {
+			p.fatal = sig
+		}
+		p.cancel()
+		return
+	}
+	select {
+	case p.signals <- sig:
+	default:
+	}
+}
+
+// lockedWriter lets a program write from several goroutines.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+// startLocked runs prog as the first process of b.
+func (e *Engine) startLocked(b *box, prog Program, out, errw *os.File) {
+	b.phase, b.started, b.pid = runtime.PhaseRunning, e.now(), e.nextPID
+	e.nextPID++
+	p, ps, ctx := e.procLocked(b, b.spec.Args, b.spec.Env, bytes.NewReader(nil), out, errw)
+	e.wg.Add(1)
+	go func() {
+		defer e.wg.Done()
+		code := prog(ctx, ps)
+		for _, f := range []*os.File{out, errw} {
+			if f != nil {
+				f.Close()
+			}
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		b.code = e.endLocked(b, p, code)
+		b.phase, b.exited = runtime.PhaseStopped, e.now()
+		b.signal(syscall.SIGKILL) // the first process of a PID namespace takes the others with it
+		b.close()
+	}()
+}
+
+// procLocked registers one more process of b.
+func (e *Engine) procLocked(b *box, args, env []string, in io.Reader, out, errw io.Writer) (*proc, *Process, context.Context) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &proc{cancel: cancel, signals: make(chan syscall.Signal, maxSignals)}
+	b.procs[p] = true
+	spec := b.spec
+	spec.Args, spec.Env = args, env
+	return p, &Process{
+		Spec: spec, Stdin: in, Stdout: writer(out), Stderr: writer(errw), Signals: p.signals,
+		handled: func() { e.mu.Lock(); p.handles = true; e.mu.Unlock() },
+	}, ctx
+}
+
+// endLocked takes a finished process out of b and gives its exit code.
+func (e *Engine) endLocked(b *box, p *proc, code int) int {
+	delete(b.procs, p)
+	p.cancel()
+	if p.fatal != 0 {
+		return 128 + int(p.fatal)
+	}
+	return code
+}
+
+func (b *box) close() {
+	select {
+	case <-b.done:
+	default:
+		close(b.done)
+	}
+}
+
+func writer(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); w == nil || ok && f == nil {
+		return io.Discard
+	}
+	return &lockedWriter{w: w}
+}
+
+// openLogs opens both log files to append; nil files where no folder is set.
+func openLogs(l runtime.Log) (out, errw *os.File, err error) {
+	if l.Dir == "" {
+		return nil, nil, nil
+	}
+	open := func(name string) (*os.File, error) {
+		return os.OpenFile(filepath.Join(l.Dir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	}
+	if out, err = open("stdout.log"); err != nil {
+		return nil, nil, err
+	}
+	if errw, err = open("stderr.log"); err != nil {
+		out.Close()
+		return nil, nil, err
+	}
+	return out, errw, nil
+}
