@@ -1,0 +1,261 @@
+package task
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestNext(t *testing.T) {
+	run := Wanted{Goal: GoalRun, Grace: 10 * time.Second}
+	with := func(w Wanted, f func(*Wanted)) Wanted { f(&w); return w }
+	fetching := with(run, func(w *Wanted) { w.Fetch = true })
+	uploading := with(run, func(w *Wanted) { w.Upload = true })
+	limited := with(run, func(w *Wanted) { w.TimeLimit = time.Minute })
+	to := func(g Goal) Wanted { return with(run, func(w *Wanted) { w.Goal = g }) }
+
+	none := Seen{Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}
+	seen := func(base Seen, f func(*Seen)) Seen { f(&base); return base }
+	prepared := seen(none, func(s *Seen) {
+		s.Recorded, s.Folder, s.Image, s.Files, s.Cgroup, s.Scratch = true, true, true, true, true, true
+	})
+	in := func(base Seen, c Container) Seen { return seen(base, func(s *Seen) { s.Container = c }) }
+	running := seen(in(prepared, ContainerRunning), func(s *Seen) { s.Started = true })
+	stopped := in(running, ContainerStopped)
+	passed := seen(stopped, func(s *Seen) { s.Passed = true })
+	ended := seen(stopped, func(s *Seen) { s.Ended = true })
+
+	for name, c := range map[string]struct {
+		w    Wanted
+		s    Seen
+		want Step
+	}{
+		"a new attempt gets its folder first":           {run, none, Step{Do: MakeFolder}},
+		"a folder without its record is recorded again": {run, seen(prepared, func(s *Seen) { s.Recorded = false }), Step{Do: MakeFolder}},
+		"then its image":  {run, seen(prepared, func(s *Seen) { s.Image, s.Files, s.Cgroup = false, false, false }), Step{Do: GetImage}},
+		"then its files":  {run, seen(prepared, func(s *Seen) { s.Files, s.Cgroup = false, false }), Step{Do: GetFiles}},
+		"then its cgroup": {run, seen(prepared, func(s *Seen) { s.Cgroup = false }), Step{Do: MakeCgroup}},
+		"input is on its way before the container is":    {fetching, prepared, Step{Do: StartFetch}},
+		"a group has no input":                           {run, prepared, Step{Do: CreateContainer}},
+		"what is created is started":                     {run, in(prepared, ContainerCreated), Step{Do: Start}},
+		"a running task runs":                            {run, running, Step{Do: Wait}},
+		"a running task is looked at when its time ends": {limited, seen(running, func(s *Seen) { s.Running = 20 * time.Second }), Step{Do: Wait, Again: 40 * time.Second}},
+		"a restarted daemon fetches on":                  {fetching, running, Step{Do: StartFetch}},
+		"a restarted daemon asks for no files":           {run, seen(running, func(s *Seen) { s.Files, s.Image = false, false }), Step{Do: Wait}},
+		"a stopped container is judged":                  {run, stopped, Step{Do: Judge}},
+		"good work without an upload is the end":         {run, passed, Step{Do: End}},
+		"good work is uploaded":                          {uploading, passed, Step{Do: StartUpload}},
+		"an upload takes its time":                       {uploading, seen(passed, func(s *Seen) { s.Upload = WorkBusy }), Step{Do: Wait}},
+		"an upload that is done is the end":              {uploading, seen(passed, func(s *Seen) { s.Upload = WorkDone }), Step{Do: End}},
+		"an upload that failed is the end":               {uploading, seen(passed, func(s *Seen) { s.Upload = WorkFailed }), Step{Do: End}},
+		"a container that vanished is the end":           {run, in(running, ContainerNone), Step{Do: End}},
+		"an engine that is down ends nothing":            {run, in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
+		"over its time limit: TERM":                      {limited, seen(running, func(s *Seen) { s.Running = time.Minute }), Step{Do: Terminate}},
+		"then the grace": {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 4*time.Second }),
+			Step{Do: Wait, Again: 6 * time.Second}},
+		"then KILL":                               {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 10*time.Second }), Step{Do: Kill}},
+		"stop: TERM first":                        {to(GoalStop), running, Step{Do: Terminate}},
+		"stop before the start is the end":        {to(GoalStop), in(prepared, ContainerCreated), Step{Do: End}},
+		"stop while input comes stops the helper": {to(GoalStop), seen(prepared, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
+		"a fault before the start is the end":     {run, seen(none, func(s *Seen) { s.Fault = true }), Step{Do: End}},
+		"a fault of a running task ends it":       {run, seen(running, func(s *Seen) { s.Fault = true }), Step{Do: Terminate}},
+		"an ended attempt loses its container":    {run, ended, Step{Do: DeleteContainer}},
+		"and its scratch files":                   {run, in(ended, ContainerNone), Step{Do: Trim}},
+		"and then rests":                          {to(GoalKeep), seen(in(ended, ContainerNone), func(s *Seen) { s.Scratch = false }), Step{Do: Rest}},
+		"keep of what never ended ends it":        {to(GoalKeep), running, Step{Do: Terminate}},
+		"gone: the container first":               {to(GoalGone), running, Step{Do: DeleteContainer}},
+		"gone: then folder and cgroup":            {to(GoalGone), in(running, ContainerNone), Step{Do: RemoveFolder}},
+		"gone: the record last":                   {to(GoalGone), Seen{Recorded: true, Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}, Step{Do: Forget}},
+		"gone waits for the engine":               {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
+		"gone is gone":                            {to(GoalGone), none, Step{Do: Rest}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Next(c.w, c.s); got != c.want {
+				t.Errorf("Next = %v again %v, want %v again %v", got.Do, got.Again, c.want.Do, c.want.Again)
+			}
+		})
+	}
+}
+
+// world is a slow, obvious model of a node with one attempt. apply does what a
+// step promises; crash is what a restart of the daemon does to memory.
+type world struct {
+	seen Seen
+	w    Wanted
+}
+
+func (m *world) apply(d Do) {
+	s := &m.seen
+	switch d {
+	case MakeFolder:
+		s.Recorded, s.Folder, s.Scratch = true, true, true
+	case GetImage:
+		s.Image = true
+	case GetFiles:
+		s.Files = true
+	case MakeCgroup:
+		s.Cgroup = true
+	case StartFetch:
+		s.Fetch = WorkBusy
+	case CreateContainer:
+		if s.Container == ContainerNone {
+			s.Container = ContainerCreated
+		}
+	case Start:
+		s.Started = true
+		if s.Container == ContainerCreated {
+			s.Container = ContainerRunning
+		}
+	case Terminate:
+		s.Terminate = true
+	case Kill:
+		s.Container = ContainerStopped
+	case Judge:
+		s.Passed = true
+	case StartUpload:
+		s.Upload = WorkBusy
+	case End:
+		s.Ended, s.Recorded = true, true
+	case StopHelpers:
+		s.Fetch, s.Upload = WorkIdle, WorkIdle
+	case DeleteContainer:
+		s.Container = ContainerNone
+	case Trim:
+		s.Scratch = false
+	case RemoveFolder:
+		s.Folder, s.Cgroup, s.Files, s.Scratch = false, false, false, false
+	case Forget:
+		s.Recorded, s.Started, s.Ended = false, false, false
+	default:
+		panic("model: " + d.String())
+	}
+}
+
+// pass lets the world move on its own while the daemon waits.
+func (m *world) pass(again time.Duration) {
+	s := &m.seen
+	switch {
+	case s.Container == ContainerUnknown:
+		s.Container = ContainerNone // the engine is back; whichever answer it gives, the goal is reached
+	case s.Container == ContainerRunning && again > 0: // it hangs until its time or its grace is over
+		s.Running += again
+		if s.Terminate {
+			s.SinceTerm += again
+		}
+	case s.Upload == WorkBusy:
+		s.Upload = WorkDone
+	case s.Container == ContainerRunning:
+		s.Container = ContainerStopped
+	}
+}
+
+func (m *world) crash() {
+	s := &m.seen
+	s.Fetch, s.Upload, s.Passed, s.Fault, s.Terminate, s.SinceTerm = WorkIdle, WorkIdle, false, false, false, 0
+}
+
+func anyWanted(t *rapid.T) Wanted {
+	return Wanted{
+		Goal:      Goal(rapid.IntRange(int(GoalRun), int(GoalGone)).Draw(t, "goal")),
+		Fetch:     rapid.Bool().Draw(t, "fetch"),
+		Upload:    rapid.Bool().Draw(t, "upload"),
+		TimeLimit: time.Duration(rapid.IntRange(0, 3).Draw(t, "limit")) * time.Second,
+		Grace:     time.Duration(rapid.IntRange(0, 3).Draw(t, "grace")) * time.Second,
+	}
+}
+
+func anySeen(t *rapid.T) Seen {
+	b := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	return Seen{
+		Recorded: b("recorded"), Started: b("started"), Ended: b("ended"),
+		Folder: b("folder"), Image: b("image"), Files: b("files"), Cgroup: b("cgroup"),
+		Container: Container(rapid.IntRange(1, len(containerNames)).Draw(t, "container")),
+		Scratch:   b("scratch"),
+		Fetch:     Work(rapid.IntRange(1, len(workNames)).Draw(t, "fetching")),
+		Upload:    Work(rapid.IntRange(1, len(workNames)).Draw(t, "uploading")),
+		Passed:    b("passed"), Fault: b("fault"), Terminate: b("terminated"),
+		SinceTerm: time.Duration(rapid.IntRange(0, 3).Draw(t, "since")) * time.Second,
+		Running:   time.Duration(rapid.IntRange(0, 4).Draw(t, "running")) * time.Second,
+	}
+}
+
+// From any state, with crashes and steps whose effect or answer is lost, the
+// goal is reached, and there Next rests.
+func TestAnyStateReachesTheGoal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &world{seen: anySeen(t), w: anyWanted(t)}
+		faults := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 12).Draw(t, "faults")
+		const limit = 80
+		for n := 0; ; n++ {
+			if n > limit {
+				t.Fatalf("no rest after %d steps: %+v", n, m.seen)
+			}
+			step := Next(m.w, m.seen)
+			if step.Do == Rest {
+				break
+			}
+			fault := 5
+			if n < len(faults) {
+				fault = faults[n]
+			}
+			switch {
+			case step.Do == Wait:
+				m.pass(step.Again)
+			case fault == 0: // the step failed and changed nothing
+			case fault == 1: // its effect is there, and then the daemon died
+				m.apply(step.Do)
+				m.crash()
+			case fault == 2: // done twice
+				m.apply(step.Do)
+				m.apply(step.Do)
+			default:
+				m.apply(step.Do)
+			}
+		}
+		atGoal(t, m)
+	})
+}
+
+func atGoal(t *rapid.T, m *world) {
+	s := m.seen
+	if s.Container != ContainerNone || s.Folder && s.Scratch {
+		t.Fatalf("rest with a container or scratch files: %+v", s)
+	}
+	if m.w.Goal == GoalGone {
+		if s.Recorded || s.Folder || s.Cgroup {
+			t.Fatalf("gone, but something is left: %+v", s)
+		}
+		return
+	}
+	if !s.Ended {
+		t.Fatalf("rest without a verdict: %+v", s)
+	}
+}
+
+// A step that starts anything is never given to an attempt that has ended or
+// that nobody wants.
+func TestNothingStartsAfterTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, s := anyWanted(t), anySeen(t)
+		step := Next(w, s)
+		starts := step.Do >= MakeFolder && step.Do <= Start || step.Do == StartUpload
+		if starts && (s.Ended || w.Goal != GoalRun || s.Fault) {
+			t.Fatalf("%v for goal %v in %+v", step.Do, w.Goal, s)
+		}
+		if step.Do == CreateContainer && s.Started {
+			t.Fatalf("a second container for a started attempt: %+v", s)
+		}
+	})
+}
+
+func TestClosedSetsPrint(t *testing.T) {
+	for d := Rest; d <= Forget; d++ {
+		if got := d.String(); got == "" || got[len(got)-1] == ')' {
+			t.Errorf("step %d prints as %q", d, got)
+		}
+	}
+	if got := Do(99).String(); got != "step(99)" {
+		t.Errorf("an unknown step prints as %q", got)
+	}
+}
