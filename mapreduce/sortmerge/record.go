@@ -1,0 +1,54 @@
+package sortmerge
+
+import "encoding/binary"
+
+// Record is a key with its value. NoValue marks a line that had no tab, which
+// is not the same as an empty value. The slices belong to whoever handed the
+// record out and are valid until its next call.
+type Record struct {
+	Key, Value []byte
+	NoValue    bool
+}
+
+// maxHeader is the most bytes that the two lengths of a record take.
+const maxHeader = 2 * binary.MaxVarintLen64
+
+// putHeader writes the lengths into b and returns their size.
+func putHeader(b []byte, r Record) int {
+	n := binary.PutUvarint(b, uint64(len(r.Key)))
+	v := uint64(0)
+	if !r.NoValue {
+		v = uint64(len(r.Value)) + 1
+	}
+	return n + binary.PutUvarint(b[n:], v)
+}
+
+// header reads the lengths at the start of b: size of the header, of the key
+// and of the value (-1: none). ok is false if b is too short or damaged.
+func header(b []byte) (size, klen, vlen int, ok bool) {
+	if len(b) >= 2 && b[0] < 0x80 && b[1] < 0x80 {
+		return 2, int(b[0]), int(b[1]) - 1, true
+	}
+	k, n := binary.Uvarint(b)
+	if n <= 0 || k > 1<<31 {
+		return 0, 0, 0, false
+	}
+	v, m := binary.Uvarint(b[n:])
+	if m <= 0 || v > 1<<31 {
+		return 0, 0, 0, false
+	}
+	return n + m, int(k), int(v) - 1, true
+}
+
+// prefix8 is the first eight bytes of key, padded with zeros, as a number
+// that orders like them.
+func prefix8(key []byte) uint64 {
+	if len(key) >= 8 {
+		return binary.BigEndian.Uint64(key)
+	}
+	var p uint64
+	for i, c := range key {
+		p |= uint64(c) << (56 - 8*i)
+	}
+	return p
+}

@@ -1,0 +1,354 @@
+package sortmerge
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// row is a record that owns its bytes.
+type row struct {
+	Key, Value string
+	NoValue    bool
+}
+
+func (r row) record() Record { return Record{[]byte(r.Key), []byte(r.Value), r.NoValue} }
+
+func rowOf(r Record) row { return row{string(r.Key), string(r.Value), r.NoValue} }
+
+// obvious is the judge: split by partition, stable sort by key.
+func obvious(rows []row, parts int) [][]row {
+	out := make([][]row, parts)
+	for _, r := range rows {
+		p := mapreduce.Partition([]byte(r.Key), parts)
+		out[p] = append(out[p], r)
+	}
+	for _, p := range out {
+		slices.SortStableFunc(p, func(a, b row) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	return out
+}
+
+// drawRows gives keys of all the kinds that the sort treats differently:
+// short, with zeros at the end, with long common starts, and many equal ones.
+func drawRows(t *rapid.T, most int) []row {
+	key := rapid.OneOf(
+		rapid.StringMatching(`[a-c]{0,3}`),
+		rapid.StringMatching(`(a|\x00){0,12}`),
+		rapid.Map(rapid.StringMatching(`[xy]{0,3}`), func(s string) string { return "a long common start " + s }),
+		rapid.Map(rapid.StringMatching(`[xy]{0,2}`), func(s string) string { return strings.Repeat("deep", 30) + s }),
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 10), func(b []byte) string { return string(b) }),
+	)
+	n := rapid.IntRange(0, most).Draw(t, "records")
+	keys := rapid.SliceOfN(key, 1, 40).Draw(t, "keys")
+	seed := rapid.Uint64().Draw(t, "seed")
+	rows := make([]row, n)
+	for i := range rows {
+		seed = seed*6364136223846793005 + 1442695040888963407
+		rows[i] = row{Key: keys[int(seed>>33)%len(keys)], Value: strconv.Itoa(i), NoValue: seed>>60 == 0}
+		if rows[i].NoValue {
+			rows[i].Value = ""
+		}
+	}
+	return rows
+}
+
+type failer interface {
+	Helper()
+	Fatal(...any)
+}
+
+func must[T any](t failer) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func readParts(t failer, path string, x *mapreduce.Index) [][]row {
+	g := Merging{FanIn: 2, Memory: 1 << 16}
+	c := must[*Cursor](t)(g.Open([]Run{{Path: path, Index: *x}}))
+	defer c.Close()
+	var out [][]row
+	for {
+		m := must[*Merger](t)(c.NextPart())
+		if m == nil {
+			return out
+		}
+		var rows []row
+		for must[bool](t)(m.Next()) {
+			rows = append(rows, rowOf(m.Record()))
+		}
+		out = append(out, rows)
+	}
+}
+
+// Any records, partitions and memory limit: the output is the judge's, and
+// only the output is left in the folder.
+func TestCollectorSortsLikeTheObviousWay(t *testing.T) {
+	base := t.TempDir()
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		dir := filepath.Join(base, strconv.Itoa(run))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		rows := drawRows(t, 3000)
+		parts := rapid.IntRange(1, 9).Draw(t, "parts")
+		codec := rapid.SampledFrom([]mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd}).Draw(t, "codec")
+		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: rapid.IntRange(2, 6).Draw(t, "fan-in"),
+			Memory: rapid.SampledFrom([]int64{4 << 10, 20 << 10, 1 << 20}).Draw(t, "memory")})
+		for _, r := range rows {
+			if err := c.Add(mapreduce.Partition([]byte(r.Key), parts), r.record()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := filepath.Join(dir, "out")
+		x := must[*mapreduce.Index](t)(c.Finish(out, codec))
+		if d := gocmp.Diff(obvious(rows, parts), readParts(t, out, x)); d != "" {
+			t.Fatal(d)
+		}
+		left := must[[]os.DirEntry](t)(os.ReadDir(dir))
+		if len(left) != 1 {
+			t.Fatalf("files left: %v", left)
+		}
+		if !slices.Equal(x.Parts, must[*mapreduce.Index](t)(mapreduce.DecodeIndex(x.Encode())).Parts) {
+			t.Fatal("the index does not survive encoding")
+		}
+		os.RemoveAll(dir)
+	})
+}
+
+// summer adds up values of equal keys that follow each other.
+type summer struct{ runs int }
+
+func (s *summer) Combine(next func() (Record, bool, error), emit func(Record) error) error {
+	s.runs++
+	var key []byte
+	var sum int64
+	open := false
+	flush := func() error {
+		if !open {
+			return nil
+		}
+		return emit(Record{Key: key, Value: strconv.AppendInt(nil, sum, 10)})
+	}
+	for {
+		r, ok, err := next()
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return flush()
+		}
+		if !open || !bytes.Equal(r.Key, key) {
+			if err := flush(); err != nil {
+				return err
+			}
+			key, sum, open = bytes.Clone(r.Key), 0, true
+		}
+		n, err := strconv.ParseInt(string(r.Value), 10, 64)
+		if err != nil {
+			return err
+		}
+		sum += n
+	}
+}
+
+func TestCombinerKeepsSums(t *testing.T) {
+	base := t.TempDir()
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		dir := filepath.Join(base, strconv.Itoa(run))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		rows := drawRows(t, 3000)
+		want := map[string]int64{}
+		parts := rapid.IntRange(1, 5).Draw(t, "parts")
+		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: 3, Combine: &summer{},
+			Memory: rapid.SampledFrom([]int64{16 << 10, 64 << 10, 1 << 20}).Draw(t, "memory")})
+		for i, r := range rows {
+			want[r.Key] += int64(i)
+			r.Value, r.NoValue = strconv.Itoa(i), false
+			if err := c.Add(mapreduce.Partition([]byte(r.Key), parts), r.record()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out := filepath.Join(dir, "out")
+		x := must[*mapreduce.Index](t)(c.Finish(out, mapreduce.CodecNone))
+		got := map[string]int64{}
+		for p, part := range readParts(t, out, x) {
+			if !slices.IsSortedFunc(part, func(a, b row) int { return cmp.Compare(a.Key, b.Key) }) {
+				t.Fatal("not sorted")
+			}
+			for _, r := range part {
+				if mapreduce.Partition([]byte(r.Key), parts) != p {
+					t.Fatalf("%q is in partition %d", r.Key, p)
+				}
+				got[r.Key] += must[int64](t)(strconv.ParseInt(r.Value, 10, 64))
+			}
+		}
+		if d := gocmp.Diff(want, got); d != "" {
+			t.Fatal(d)
+		}
+		if left := must[[]os.DirEntry](t)(os.ReadDir(dir)); len(left) != 1 {
+			t.Fatalf("files left: %v", left)
+		}
+		if len(rows) > 0 && c.Stats().CombineIn.Records < int64(len(rows)) {
+			t.Fatalf("combiner saw %d of %d records", c.Stats().CombineIn.Records, len(rows))
+		}
+		os.RemoveAll(dir)
+	})
+}
+
+func writeSample(t *testing.T, codec mapreduce.Codec) (path string, x *mapreduce.Index) {
+	t.Helper()
+	dir := t.TempDir()
+	c := NewCollector(Options{Parts: 1, Dir: dir, FanIn: 2, Memory: 1 << 20})
+	for i := range 500 {
+		if err := c.Add(0, Record{Key: []byte(fmt.Sprint("key", i%50)), Value: []byte("value")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path = filepath.Join(dir, "out")
+	return path, must[*mapreduce.Index](t)(c.Finish(path, codec))
+}
+
+func readAll(path string, x *mapreduce.Index) error {
+	g := Merging{FanIn: 2, Memory: 1 << 16}
+	c, err := g.Open([]Run{{Path: path, Index: *x}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		_, ok, err := c.Next()
+		if !ok || err != nil {
+			return err
+		}
+	}
+}
+
+// Whatever byte changes, and wherever the file ends early, the reader says
+// that the partition is corrupt; it never panics and never ends in silence.
+func TestReaderFindsEveryDamage(t *testing.T) {
+	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
+		t.Run(codec.String(), func(t *testing.T) {
+			path, x := writeSample(t, codec)
+			whole := must[[]byte](t)(os.ReadFile(path))
+			step := max(1, len(whole)/400)
+			for i := 0; i < len(whole); i += step {
+				damaged := bytes.Clone(whole)
+				damaged[i] ^= 0x11
+				for what, b := range map[string][]byte{"changed": damaged, "cut": whole[:i]} {
+					if err := os.WriteFile(path, b, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					if err := readAll(path, x); !errors.Is(err, mapreduce.ErrCorrupt) {
+						t.Fatalf("byte %d %s: error %v", i, what, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestLargeRecordsPassThroughSmallMemory(t *testing.T) {
+	dir := t.TempDir()
+	c := NewCollector(Options{Parts: 2, Dir: dir, FanIn: 2, Memory: 4 << 10})
+	var rows []row
+	for i := range 20 {
+		rows = append(rows, row{Key: fmt.Sprint(i % 3), Value: strings.Repeat("v", 1+i*1000)})
+		rows = append(rows, row{Key: strings.Repeat("k", 70000+i%2), Value: fmt.Sprint(i)})
+	}
+	for _, r := range rows {
+		if err := c.Add(mapreduce.Partition([]byte(r.Key), 2), r.record()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := filepath.Join(dir, "out")
+	x := must[*mapreduce.Index](t)(c.Finish(out, mapreduce.CodecNone))
+	if d := gocmp.Diff(obvious(rows, 2), readParts(t, out, x)); d != "" {
+		t.Fatal(d)
+	}
+}
+
+// Narrow keeps order, stays within the fan-in, and takes few passes.
+func TestNarrowTakesOnlyTheMergesItNeeds(t *testing.T) {
+	for _, c := range []struct{ runs, fanIn, passes int }{{1, 2, 0}, {2, 2, 0}, {3, 2, 1}, {9, 2, 7}, {10, 4, 2}, {33, 32, 1}, {64, 32, 2}} {
+		t.Run(fmt.Sprint(c.runs, " runs by ", c.fanIn), func(t *testing.T) {
+			dir := t.TempDir()
+			var runs []Run
+			for i := range c.runs {
+				w := must[*writer](t)(createRun(filepath.Join(dir, fmt.Sprint(i)), mapreduce.CodecNone, minBuffer))
+				var head [maxHeader]byte
+				rec := Record{Key: []byte("same"), Value: []byte(strconv.Itoa(i))}
+				n := putHeader(head[:], rec)
+				if err := w.add(slices.Concat(head[:n], rec.Key, rec.Value)); err != nil {
+					t.Fatal(err)
+				}
+				if err := w.endPart(); err != nil {
+					t.Fatal(err)
+				}
+				runs = append(runs, Run{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), Temp: true})
+			}
+			g := Merging{Dir: dir, Name: "m", FanIn: c.fanIn, Memory: 1 << 16}
+			left := must[[]Run](t)(g.Narrow(runs))
+			if g.Passes != c.passes || len(left) > c.fanIn {
+				t.Fatalf("%d passes to %d runs, want %d passes", g.Passes, len(left), c.passes)
+			}
+			cur := must[*Cursor](t)(g.Open(left))
+			defer cur.Close()
+			for i := range c.runs {
+				r, ok, err := cur.Next()
+				if !ok || err != nil || string(r.Value) != strconv.Itoa(i) {
+					t.Fatalf("record %d is %q (%v, %v)", i, r.Value, ok, err)
+				}
+			}
+		})
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	f.Add([]byte("\x01\x02kv\x00\x00"), int64(2))
+	f.Add([]byte("\xff\xff\xff\xff\x0f\x01"), int64(1))
+	f.Fuzz(func(t *testing.T, b []byte, records int64) {
+		want := mapreduce.PartRange{Length: int64(len(b)), Raw: int64(len(b)), Records: records, CRC32C: mapreduce.CRC32C(0, b)}
+		r, err := NewReader("fuzz", bytes.NewReader(b), mapreduce.CodecNone, want, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		n := 0
+		for {
+			ok, err := r.Next()
+			if err != nil && !errors.Is(err, mapreduce.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			if !ok || err != nil {
+				break
+			}
+			if n++; n > len(b) {
+				t.Fatal("more records than bytes")
+			}
+		}
+	})
+}
