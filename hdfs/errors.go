@@ -1,0 +1,82 @@
+package hdfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// The error classes. Every error of an FS that is not of the caller's context
+// is one of them for errors.Is; the first three are those of io/fs.
+var (
+	ErrNotExist   = fs.ErrNotExist
+	ErrExist      = fs.ErrExist
+	ErrPermission = fs.ErrPermission
+
+	ErrInvalid      = errors.New("invalid argument")
+	ErrIsDirectory  = errors.New("is a directory")
+	ErrNotDirectory = errors.New("not a directory")
+	ErrQuota        = errors.New("quota exceeded")
+	ErrUnsupported  = errors.New("not supported")
+	ErrChanged      = errors.New("file changed while in use")
+
+	// ErrUnavailable: the file system cannot answer now; the same request may
+	// succeed later. ErrSafeMode and ErrStandby are kinds of it.
+	ErrUnavailable = errors.New("file system unavailable")
+	ErrSafeMode    = unavailable("NameNode is in safe mode")
+	ErrStandby     = unavailable("NameNode is in standby")
+
+	// ErrBlockMissing: no replica of a block can be read. errors.As with a
+	// *BlockMissingError says which.
+	ErrBlockMissing = errors.New("block missing")
+
+	// ErrProtocol: the other side sent bytes that make no sense.
+	ErrProtocol = errors.New("malformed answer")
+)
+
+// unavailable is a named kind of ErrUnavailable.
+type unavailable string
+
+func (e unavailable) Error() string        { return string(e) }
+func (e unavailable) Is(target error) bool { return target == ErrUnavailable }
+
+// Retryable reports whether the same request may succeed later unchanged.
+func Retryable(err error) bool { return errors.Is(err, ErrUnavailable) }
+
+// BlockMissingError names the block of a file that nobody can serve.
+type BlockMissingError struct {
+	Path        string
+	BlockID     uint64
+	OffsetBytes int64 // of the block in the file
+	LengthBytes int64
+	Corrupt     bool    // all replicas are known to be damaged
+	Causes      []error // what each replica that was tried answered; at most a few
+}
+
+func (e *BlockMissingError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: block %d (bytes %d to %d) ", e.Path, e.BlockID, e.OffsetBytes, e.OffsetBytes+e.LengthBytes)
+	switch {
+	case e.Corrupt:
+		b.WriteString("is damaged on all its DataNodes")
+	case len(e.Causes) == 0:
+		b.WriteString("has no live DataNode")
+	default:
+		b.WriteString("cannot be read from any DataNode: ")
+		for i, cause := range e.Causes {
+			if i > 0 {
+				b.WriteString("; ")
+			}
+			b.WriteString(cause.Error())
+		}
+	}
+	b.WriteString("; start the DataNodes that hold it, or restore the file")
+	return b.String()
+}
+
+// Is makes it an ErrBlockMissing.
+func (e *BlockMissingError) Is(target error) bool { return target == ErrBlockMissing }
+
+// Unwrap gives what each replica answered.
+func (e *BlockMissingError) Unwrap() []error { return e.Causes }

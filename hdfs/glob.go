@@ -1,0 +1,172 @@
+package hdfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// MaxGlobMatches bounds what Glob returns.
+const MaxGlobMatches = 1_000_000
+
+// HasGlob reports whether a path holds characters that Glob expands.
+func HasGlob(p string) bool { return strings.ContainsAny(p, `*?[{\`) }
+
+// Glob returns the files and directories that match, sorted by path bytes:
+// '*', '?', character classes '[a-z]' and '[^a]' within one path part, and
+// alternatives '{a,b}' within one path part, as Hadoop's FileInputFormat takes
+// them. As there, '*' at the start of a part does not hide dot files; callers
+// that skip names starting with '_' or '.' do so themselves. A pattern without
+// such characters must exist: ErrNotExist. A pattern that matches nothing gives
+// an empty list. Cost: one List for each directory that the part before a
+// wildcard matches.
+func Glob(ctx context.Context, source Source, pattern string) ([]Info, error) {
+	clean, err := CleanPath(pattern)
+	if err != nil {
+		return nil, err
+	}
+	if !HasGlob(clean) {
+		info, err := source.Stat(ctx, clean)
+		if err != nil {
+			return nil, err
+		}
+		return []Info{info}, nil
+	}
+	level := []Info{{Path: "/", Dir: true}}
+	parts := strings.Split(clean[1:], "/")
+	for i, part := range parts {
+		level, err = globPart(ctx, source, level, part, i == len(parts)-1)
+		if err != nil {
+			return nil, fmt.Errorf("glob %s: %w", pattern, err)
+		}
+	}
+	slices.SortFunc(level, func(a, b Info) int { return strings.Compare(a.Path, b.Path) })
+	return level, nil
+}
+
+// globPart goes from the directories of one level to their entries that match
+// one path part.
+func globPart(ctx context.Context, source Source, dirs []Info, part string, last bool) ([]Info, error) {
+	var next []Info
+	add := func(info Info) error {
+		if !last && !info.Dir {
+			return nil
+		}
+		if len(next) == MaxGlobMatches {
+			return fmt.Errorf("%w: matches more than %d names; make the pattern narrower", ErrInvalid, MaxGlobMatches)
+		}
+		next = append(next, info)
+		return nil
+	}
+	if !HasGlob(part) {
+		for _, dir := range dirs {
+			info, err := source.Stat(ctx, path.Join(dir.Path, part))
+			if errors.Is(err, ErrNotExist) || errors.Is(err, ErrNotDirectory) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := add(info); err != nil {
+				return nil, err
+			}
+		}
+		return next, nil
+	}
+	patterns, err := expandBraces(part)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		entries, err := source.List(ctx, dir.Path)
+		if errors.Is(err, ErrNotExist) { // deleted since it was listed
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range entries {
+			if !matchAny(patterns, path.Base(entry.Path)) {
+				continue
+			}
+			if err := add(entry); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return next, nil
+}
+
+func matchAny(patterns []string, name string) bool {
+	for _, pattern := range patterns {
+		if ok, err := path.Match(pattern, name); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// maxAlternatives bounds what the braces of one path part expand to.
+const maxAlternatives = 1024
+
+// expandBraces turns a{b,c}d into abd and acd; braces may be nested. It checks
+// that each result is a pattern of path.Match.
+func expandBraces(part string) ([]string, error) {
+	todo, done := []string{part}, []string(nil)
+	for len(todo) > 0 {
+		p := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		open, alternatives, end, err := firstBrace(p)
+		if err != nil {
+			return nil, fmt.Errorf("%w: pattern %q: %s", ErrInvalid, part, err)
+		}
+		if open < 0 {
+			if _, err := path.Match(p, ""); err != nil {
+				return nil, fmt.Errorf("%w: pattern %q: unclosed [ or \\ at the end", ErrInvalid, part)
+			}
+			done = append(done, p)
+		}
+		for _, alternative := range alternatives {
+			todo = append(todo, p[:open]+alternative+p[end:])
+		}
+		if len(todo)+len(done) > maxAlternatives {
+			return nil, fmt.Errorf("%w: pattern %q has more than %d alternatives", ErrInvalid, part, maxAlternatives)
+		}
+	}
+	slices.Sort(done)
+	return slices.Compact(done), nil
+}
+
+// firstBrace finds the first { of a pattern, its alternatives, and the index
+// after its }. open is -1 if there is none.
+func firstBrace(p string) (open int, alternatives []string, end int, err error) {
+	open, depth, start, class := -1, 0, 0, false
+	for i := 0; i < len(p); i++ {
+		switch c := p[i]; {
+		case c == '\\':
+			i++
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '{':
+			if depth == 0 {
+				open, start = i, i+1
+			}
+			depth++
+		case c == ',' && depth == 1:
+			alternatives, start = append(alternatives, p[start:i]), i+1
+		case c == '}' && depth > 0:
+			if depth--; depth == 0 {
+				return open, append(alternatives, p[start:i]), i + 1, nil
+			}
+		}
+	}
+	if depth > 0 {
+		return 0, nil, 0, errors.New("a { is not closed")
+	}
+	return -1, nil, 0, nil
+}

@@ -1,0 +1,192 @@
+package datanode
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/hdfs/internal/namenode"
+	"github.com/drover-run/drover/hdfs/internal/wire"
+)
+
+// ReadRequest is a range of a block.
+type ReadRequest struct {
+	Block  namenode.ExtendedBlock
+	Token  []byte
+	Offset int64 // in the block
+	Length int64 // at least 1; within the block
+}
+
+// Reader gives exactly the bytes of a ReadRequest, each verified, then io.EOF.
+// It is used by one goroutine.
+type Reader struct {
+	link    *link
+	r       *bufio.Reader
+	table   *crc32.Table // nil: the block has no checksums
+	chunk   int          // bytes per checksum
+	next    int64        // offset in the block of the next packet
+	skip    int64        // bytes to drop before the first wanted one
+	left    int64        // wanted bytes not yet given
+	packet  []byte       // verified data not yet given
+	payload []byte       // buffer of the packet
+	err     error
+}
+
+// OpenReader asks one DataNode for a range. The caller closes the reader.
+func OpenReader(ctx context.Context, address string, request ReadRequest, o Options) (*Reader, error) {
+	l, err := connect(ctx, address, o)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{link: l, r: bufio.NewReaderSize(l, 64<<10), left: request.Length}
+	if err := r.start(request, o.ClientName); err != nil {
+		l.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+// blockHeader is ClientOperationHeaderProto.
+func blockHeader(block namenode.ExtendedBlock, token []byte, clientName string) []byte {
+	base := wire.Message(nil).Bytes(1, block.Encode())
+	if token != nil {
+		base = base.Bytes(2, token)
+	}
+	return wire.Message(nil).Bytes(1, base).String(2, clientName)
+}
+
+func (r *Reader) start(request ReadRequest, clientName string) error {
+	err := sendOp(r.link, opReadBlock, wire.Message(nil).
+		Bytes(1, blockHeader(request.Block, request.Token, clientName)).
+		Uint(2, uint64(request.Offset)).
+		Uint(3, uint64(request.Length)).
+		Bool(4, true)) // sendChecksums
+	if err != nil {
+		return err
+	}
+	response, err := readOpResponse(r.r)
+	if err != nil {
+		return err
+	}
+	if err := statusError(response.status, response.message); err != nil {
+		return err
+	}
+	return r.accept(response, request.Offset)
+}
+
+// accept checks what the DataNode says that it will send.
+func (r *Reader) accept(response opResponse, offset int64) error {
+	switch response.checksumType {
+	case 0:
+		r.table = nil
+	case 1:
+		r.table = crc32.IEEETable
+	case 2:
+		r.table = crc32.MakeTable(crc32.Castagnoli)
+	default:
+		return fmt.Errorf("%w: checksum type %d", hdfs.ErrUnsupported, response.checksumType)
+	}
+	if response.bytesPerChecksum <= 0 || response.bytesPerChecksum > maxPacket {
+		return fmt.Errorf("%w: %d bytes per checksum", hdfs.ErrProtocol, response.bytesPerChecksum)
+	}
+	if response.chunkOffset > offset || offset-response.chunkOffset >= response.bytesPerChecksum {
+		return fmt.Errorf("%w: chunk at %d for a read at %d", hdfs.ErrProtocol, response.chunkOffset, offset)
+	}
+	r.chunk, r.next, r.skip = int(response.bytesPerChecksum), response.chunkOffset, offset-response.chunkOffset
+	return nil
+}
+
+// Read implements io.Reader.
+func (r *Reader) Read(b []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	for len(r.packet) == 0 {
+		if r.left == 0 {
+			r.finish()
+			r.err = io.EOF
+			return 0, r.err
+		}
+		if err := r.readPacket(); err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			r.err = err
+			return 0, err
+		}
+	}
+	n := copy(b, r.packet)
+	r.packet = r.packet[n:]
+	return n, nil
+}
+
+// readPacket reads and verifies one packet and keeps what is wanted of it.
+func (r *Reader) readPacket() error {
+	h, err := readPacketHeader(r.r)
+	if err != nil {
+		return err
+	}
+	if h.last || h.data == 0 {
+		return fmt.Errorf("%w: block ended %d bytes early", hdfs.ErrProtocol, r.left)
+	}
+	if h.offset != r.next {
+		return fmt.Errorf("%w: packet at %d, not at %d", hdfs.ErrProtocol, h.offset, r.next)
+	}
+	chunks := (h.data + r.chunk - 1) / r.chunk
+	if want := 4 * chunks; r.table != nil && h.checksums != want || r.table == nil && h.checksums != 0 {
+		return fmt.Errorf("%w: %d bytes of checksums for %d chunks", hdfs.ErrProtocol, h.checksums, chunks)
+	}
+	if need := h.checksums + h.data; cap(r.payload) < need {
+		r.payload = make([]byte, need)
+	}
+	payload := r.payload[:h.checksums+h.data]
+	if _, err := io.ReadFull(r.r, payload); err != nil {
+		return err
+	}
+	data := payload[h.checksums:]
+	if err := r.verify(payload[:h.checksums], data); err != nil {
+		return err
+	}
+	r.next += int64(h.data)
+	drop := min(r.skip, int64(len(data)))
+	r.skip -= drop
+	data = data[drop:]
+	r.packet = data[:min(r.left, int64(len(data)))]
+	r.left -= int64(len(r.packet))
+	return nil
+}
+
+func (r *Reader) verify(checksums, data []byte) error {
+	if r.table == nil {
+		return nil
+	}
+	for at := r.next; len(data) > 0; {
+		n := min(r.chunk, len(data))
+		if crc32.Checksum(data[:n], r.table) != binary.BigEndian.Uint32(checksums) {
+			return fmt.Errorf("%w: bytes %d to %d of the block", ErrChecksum, at, at+int64(n))
+		}
+		at, checksums, data = at+int64(n), checksums[4:], data[n:]
+	}
+	return nil
+}
+
+// finish tells the DataNode that all bytes were right, which spares it a
+// warning. Nothing depends on its arrival.
+func (r *Reader) finish() {
+	r.link.Write(wire.Message(nil).Delimited(wire.Message(nil).Uint(1, statusChecksumOK)))
+}
+
+// Close ends the connection.
+func (r *Reader) Close() error {
+	if r.err == nil {
+		r.err = io.ErrClosedPipe
+	}
+	return r.link.Close()
+}

@@ -1,0 +1,95 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/drover-run/drover/hdfs"
+)
+
+// RemoteError is an exception of the server. errors.Is finds its class.
+type RemoteError struct {
+	Method  string
+	Class   string // Java class name
+	Message string // first line
+}
+
+func (e *RemoteError) Error() string {
+	message := e.Message
+	// The server often repeats the class at the start of the message.
+	message = strings.TrimPrefix(message, e.Class+": ")
+	return fmt.Sprintf("%s: %s: %s", e.Method, e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
+}
+
+// classes translates exceptions to error classes.
+var classes = map[string]error{
+	"java.io.FileNotFoundException":                                                  hdfs.ErrNotExist,
+	"org.apache.hadoop.fs.FileAlreadyExistsException":                                hdfs.ErrExist,
+	"org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException":                   hdfs.ErrExist,
+	"org.apache.hadoop.fs.ParentNotDirectoryException":                               hdfs.ErrNotDirectory,
+	"org.apache.hadoop.fs.PathIsNotDirectoryException":                               hdfs.ErrNotDirectory,
+	"org.apache.hadoop.security.AccessControlException":                              hdfs.ErrPermission,
+	"org.apache.hadoop.security.authorize.AuthorizationException":                    hdfs.ErrPermission,
+	"org.apache.hadoop.ipc.StandbyException":                                         hdfs.ErrStandby,
+	"org.apache.hadoop.ipc.ObserverRetryOnActiveException":                           hdfs.ErrStandby,
+	"org.apache.hadoop.hdfs.server.namenode.SafeModeException":                       hdfs.ErrSafeMode,
+	"org.apache.hadoop.ipc.RetriableException":                                       hdfs.ErrUnavailable,
+	"org.apache.hadoop.ipc.RpcServerException":                                       hdfs.ErrUnavailable,
+	"org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException":               hdfs.ErrUnavailable,
+	"org.apache.hadoop.hdfs.protocol.NotReplicatedYetException":                      hdfs.ErrUnavailable,
+	"org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException":                   hdfs.ErrChanged,
+	"org.apache.hadoop.hdfs.protocol.NSQuotaExceededException":                       hdfs.ErrQuota,
+	"org.apache.hadoop.hdfs.protocol.DSQuotaExceededException":                       hdfs.ErrQuota,
+	"org.apache.hadoop.hdfs.protocol.QuotaExceededException":                         hdfs.ErrQuota,
+	"org.apache.hadoop.hdfs.protocol.QuotaByStorageTypeExceededException":            hdfs.ErrQuota,
+	"org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException": hdfs.ErrInvalid,
+	"org.apache.hadoop.fs.InvalidPathException":                                      hdfs.ErrInvalid,
+	"org.apache.hadoop.HadoopIllegalArgumentException":                               hdfs.ErrInvalid,
+	"java.lang.IllegalArgumentException":                                             hdfs.ErrInvalid,
+	"org.apache.hadoop.hdfs.protocol.UnresolvedPathException":                        hdfs.ErrUnsupported,
+	"org.apache.hadoop.ipc.RpcNoSuchMethodException":                                 hdfs.ErrUnsupported,
+	"org.apache.hadoop.ipc.RpcNoSuchProtocolException":                               hdfs.ErrUnsupported,
+	"java.lang.UnsupportedOperationException":                                        hdfs.ErrUnsupported,
+}
+
+// Unwrap gives the error class, or nil for an exception that has none.
+func (e *RemoteError) Unwrap() error {
+	class := classes[e.Class]
+	switch {
+	case class == hdfs.ErrUnavailable && strings.Contains(e.Message, "SafeModeException"):
+		return hdfs.ErrSafeMode // RetriableException wraps it in an HA cluster
+	case class == nil && strings.Contains(e.Message, "could only be written to"):
+		return ErrTooFewNodes // a plain IOException
+	}
+	return class
+}
+
+// ErrTooFewNodes: addBlock found no DataNode to put a block on. It is an
+// ErrUnavailable that Call does not wait for, because the caller may have
+// excluded the nodes itself.
+var ErrTooFewNodes error = tooFewNodes{}
+
+type tooFewNodes struct{}
+
+func (tooFewNodes) Error() string        { return "too few DataNodes" }
+func (tooFewNodes) Is(target error) bool { return target == hdfs.ErrUnavailable }
+
+// reason is a few words for people who wait.
+func reason(err error) string {
+	switch {
+	case err == nil:
+		return "starting"
+	case errors.Is(err, hdfs.ErrSafeMode):
+		return "safe mode"
+	case errors.Is(err, hdfs.ErrStandby):
+		return "standby"
+	}
+	text := err.Error()
+	for _, known := range []string{"connection refused", "connection reset", "no route to host", "i/o timeout", "EOF", "deadline exceeded"} {
+		if strings.Contains(text, known) {
+			return known
+		}
+	}
+	return text[:min(len(text), 120)]
+}

@@ -1,0 +1,192 @@
+// Package wire reads and writes Hadoop's protobuf messages field by field,
+// without generated code: registering Hadoop's messages a second time beside
+// another HDFS library in one binary panics at start.
+//
+// Reading never panics and allocates nothing but what the callers keep.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	pw "google.golang.org/protobuf/encoding/protowire"
+)
+
+// ErrMalformed: the bytes are no message, or not the one expected.
+var ErrMalformed = errors.New("malformed message")
+
+// Field is one field of a message: Bytes aliases the message.
+type Field struct {
+	Number pw.Number
+	Type   pw.Type
+	Varint uint64 // of varint, fixed32 and fixed64 fields
+	Bytes  []byte // of length-delimited fields
+}
+
+// Each calls f for every field in order and stops at its first error. Groups
+// are skipped.
+func Each(message []byte, f func(Field) error) error {
+	for len(message) > 0 {
+		number, kind, n := pw.ConsumeTag(message)
+		if n < 0 {
+			return malformed(n)
+		}
+		message = message[n:]
+		field := Field{Number: number, Type: kind}
+		switch kind {
+		case pw.VarintType:
+			field.Varint, n = pw.ConsumeVarint(message)
+		case pw.BytesType:
+			field.Bytes, n = pw.ConsumeBytes(message)
+		case pw.Fixed32Type:
+			var v uint32
+			v, n = pw.ConsumeFixed32(message)
+			field.Varint = uint64(v)
+		case pw.Fixed64Type:
+			field.Varint, n = pw.ConsumeFixed64(message)
+		default:
+			n = pw.ConsumeFieldValue(number, kind, message)
+		}
+		if n < 0 {
+			return malformed(n)
+		}
+		message = message[n:]
+		if kind == pw.StartGroupType {
+			continue
+		}
+		if err := f(field); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func malformed(n int) error { return fmt.Errorf("%w: %w", ErrMalformed, pw.ParseError(n)) }
+
+// Want is ErrMalformed unless the field has the type.
+func (f Field) Want(kind pw.Type) error {
+	if f.Type != kind {
+		return fmt.Errorf("%w: field %d has wire type %d, not %d", ErrMalformed, f.Number, f.Type, kind)
+	}
+	return nil
+}
+
+// SetUint puts a varint field into v.
+func (f Field) SetUint(v *uint64) error {
+	*v = f.Varint
+	return f.Want(pw.VarintType)
+}
+
+// SetLength puts a varint field that counts bytes into v: not negative as a
+// signed number.
+func (f Field) SetLength(v *int64) error {
+	*v = int64(f.Varint)
+	if *v < 0 {
+		return fmt.Errorf("%w: field %d counts %d bytes", ErrMalformed, f.Number, *v)
+	}
+	return f.Want(pw.VarintType)
+}
+
+// SetBool puts a varint field into v.
+func (f Field) SetBool(v *bool) error {
+	*v = f.Varint != 0
+	return f.Want(pw.VarintType)
+}
+
+// SetString copies a length-delimited field into v.
+func (f Field) SetString(v *string) error {
+	*v = string(f.Bytes)
+	return f.Want(pw.BytesType)
+}
+
+// SetBytes copies a length-delimited field into v.
+func (f Field) SetBytes(v *[]byte) error {
+	*v = append([]byte{}, f.Bytes...)
+	return f.Want(pw.BytesType)
+}
+
+// Message is a message under construction.
+type Message []byte
+
+// Uint appends a varint field.
+func (m Message) Uint(number pw.Number, v uint64) Message {
+	return pw.AppendVarint(pw.AppendTag(m, number, pw.VarintType), v)
+}
+
+// Sint appends a zigzag varint field.
+func (m Message) Sint(number pw.Number, v int64) Message {
+	return m.Uint(number, pw.EncodeZigZag(v))
+}
+
+// Bool appends a varint field.
+func (m Message) Bool(number pw.Number, v bool) Message { return m.Uint(number, pw.EncodeBool(v)) }
+
+// String appends a length-delimited field.
+func (m Message) String(number pw.Number, v string) Message {
+	return pw.AppendString(pw.AppendTag(m, number, pw.BytesType), v)
+}
+
+// Bytes appends a length-delimited field: raw bytes or an encoded message.
+func (m Message) Bytes(number pw.Number, v []byte) Message {
+	return pw.AppendBytes(pw.AppendTag(m, number, pw.BytesType), v)
+}
+
+// Fixed32 appends a fixed32 field.
+func (m Message) Fixed32(number pw.Number, v uint32) Message {
+	return pw.AppendFixed32(pw.AppendTag(m, number, pw.Fixed32Type), v)
+}
+
+// Fixed64 appends a fixed64 field.
+func (m Message) Fixed64(number pw.Number, v uint64) Message {
+	return pw.AppendFixed64(pw.AppendTag(m, number, pw.Fixed64Type), v)
+}
+
+// Delimited appends a message with its length before it.
+func (m Message) Delimited(v []byte) Message { return pw.AppendBytes(m, v) }
+
+// CutDelimited splits a message with its length before it from what follows.
+func CutDelimited(b []byte) (message, rest []byte, err error) {
+	message, n := pw.ConsumeBytes(b)
+	if n < 0 {
+		return nil, nil, malformed(n)
+	}
+	return message, b[n:], nil
+}
+
+// ReadDelimited reads a message with its length before it, of at most limit
+// bytes.
+func ReadDelimited(r interface {
+	io.Reader
+	io.ByteReader
+}, limit int) ([]byte, error) {
+	var n uint64
+	for shift := 0; ; shift += 7 {
+		b, err := r.ReadByte()
+		if err != nil {
+			return nil, err
+		}
+		n |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			break
+		}
+		if shift >= 28 {
+			return nil, fmt.Errorf("%w: length of more than 5 bytes", ErrMalformed)
+		}
+	}
+	if n > uint64(limit) {
+		return nil, fmt.Errorf("%w: message of %d bytes is over the limit of %d", ErrMalformed, n, limit)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, unexpected(err)
+	}
+	return b, nil
+}
+
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
