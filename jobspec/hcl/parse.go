@@ -105,3 +105,25 @@ func (d *decoder) problem(p jobspec.Problem) {
 func (d *decoder) errorAt(r hcl.Range, summary, hint string) {
 	d.diags = append(d.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: hint, Subject: &r})
 }
+
+// Lines gives the line of each field of a readable job file, by the path that
+// jobspec.Problem uses (`stage["map"].resources.memory`); a block counts by
+// its header. It is empty for JSON and for text that does not parse.
+func Lines(name string, src []byte) map[string]int {
+	lines := map[string]int{}
+	if filepath.Ext(name) == ".json" {
+		return lines
+	}
+	text, breaks := spread(src, name)
+	f, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return lines
+	}
+	at := newPlaces(src, breaks)
+	d := &decoder{job: &jobspec.Job{}, places: map[string]hcl.Range{}}
+	d.file(f.Body)
+	for p, r := range d.places {
+		lines[p] = at.back(r).Start.Line
+	}
+	return lines
+}

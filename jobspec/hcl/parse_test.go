@@ -121,3 +121,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestLines(t *testing.T) {
+	src, err := os.ReadFile("testdata/wordcount.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := Lines("wordcount.hcl", src)
+	for path, want := range map[string]int{`stage["map"].resources.memory`: 10, `stage["reduce"].tasks`: 12, "output.path": 4} {
+		if lines[path] != want {
+			t.Errorf("%s stands on line %d, got %d", path, want, lines[path])
+		}
+	}
+}

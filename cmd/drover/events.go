@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+func eventsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "events",
+		Usage: "what happened, when and who caused it",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "job", Usage: "only this job"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as more happens"},
+			&cli.DurationFlag{Name: "since", Usage: "only the last span, such as 10m"},
+			&cli.IntFlag{Name: "limit", Value: 200, Usage: "at most this many past ones"},
+			&cli.BoolFlag{Name: "json", Usage: "one JSON object a line"},
+		},
+		Action: func(c *cli.Context) error {
+			if _, err := args(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			req := &droverv1.EventsRequest{Job: c.String("job"), Follow: c.Bool("follow"), Limit: int32(c.Int("limit"))}
+			if d := c.Duration("since"); d > 0 {
+				req.SinceMs = time.Now().Add(-d).UnixMilli()
+			}
+			st, err := cl.Events(c.Context, connect.NewRequest(req))
+			if err != nil {
+				return cl.explain(err)
+			}
+			defer st.Close()
+			for st.Receive() {
+				if err := printEvent(c, st.Msg()); err != nil {
+					return err
+				}
+			}
+			if c.Context.Err() != nil {
+				return nil // Ctrl-C ends -follow
+			}
+			return cl.explain(st.Err())
+		},
+	}
+}
+
+func printEvent(c *cli.Context, e *droverv1.Event) error {
+	if c.Bool("json") {
+		b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(c.App.Writer, string(b))
+		return err
+	}
+	what := e.Job
+	if e.Task != "" {
+		what += " " + e.Task
+	}
+	if e.Node != "" {
+		what += " @" + e.Node
+	}
+	_, err := fmt.Fprintf(c.App.Writer, "%s  %-12s %-18s %s  %s\n", time.UnixMilli(e.AtMs).Format("15:04:05.000"), e.Actor, e.Kind, what, e.Text)
+	return err
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+func jobInspectCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "inspect",
+		Usage:       "the job as the coordinator holds it, as canonical JSON",
+		ArgsUsage:   "JOB",
+		Description: "The output can be submitted again: drover job inspect wc > wc.json; drover job run wc.json",
+		Action: func(c *cli.Context) error {
+			a, err := args(c, 1, 1, "JOB")
+			if err != nil {
+				return err
+			}
+			r, err := getJob(c, a[0])
+			if err != nil {
+				return err
+			}
+			var spec json.RawMessage
+			if err := json.Unmarshal([]byte(r.Spec), &spec); err != nil {
+				return fmt.Errorf("the coordinator's spec of job %s is no JSON: %w", a[0], err)
+			}
+			return printJSON(c.App.Writer, spec)
+		},
+	}
+}

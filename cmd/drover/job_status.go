@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+func jobStatusCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "status",
+		Usage:     "a job's stages, what they wait for and how it ended",
+		ArgsUsage: "JOB",
+		Flags:     []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			a, err := args(c, 1, 1, "JOB")
+			if err != nil {
+				return err
+			}
+			r, err := getJob(c, a[0])
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, r)
+			}
+			printSummary(c.App.Writer, r, nil, "")
+			for _, s := range r.Stages {
+				if s.Waiting != "" {
+					fmt.Fprintf(c.App.Writer, "%s waits: %s\n", s.Name, s.Waiting)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func getJob(c *cli.Context, job string) (*droverv1.GetJobResponse, error) {
+	cl, err := dial(c)
+	if err != nil {
+		return nil, err
+	}
+	res, err := cl.GetJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: job}))
+	if err != nil {
+		return nil, cl.explain(err)
+	}
+	return res.Msg, nil
+}
+
+func splitLines(s string) []string { return strings.Split(strings.TrimRight(s, "\n"), "\n") }
+
+func joinOr(s []string, otherwise string) string {
+	if len(s) == 0 {
+		return otherwise
+	}
+	return strings.Join(s, "; ")
+}

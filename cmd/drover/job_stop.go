@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+func jobStopCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stop",
+		Usage:     "end a job; what it has written so far is removed",
+		ArgsUsage: "JOB",
+		Flags:     []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "kept with the event"}},
+		Action: func(c *cli.Context) error {
+			a, err := args(c, 1, 1, "JOB")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
+				return cl.explain(err)
+			}
+			fmt.Fprintf(c.App.Writer, "job %s is being stopped\n", a[0])
+			return nil
+		},
+	}
+}

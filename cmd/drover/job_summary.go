@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// printSummary tells a person how a job ended: time, tasks, locality, limits,
+// peak use against demand with the line to change, counters, output, and for
+// a failure the last words and where to see more.
+func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
+	j := r.Job
+	took := time.Duration(j.EndedMs-j.SubmittedMs) * time.Millisecond
+	if j.EndedMs == 0 {
+		took = 0
+	}
+	fmt.Fprintf(w, "job %d (%s) %s", j.Job, j.Name, stateText(j.State))
+	if took > 0 {
+		fmt.Fprintf(w, " after %s", spanText(took))
+	}
+	if r.Emulated {
+		fmt.Fprint(w, " (on emulated machines)")
+	}
+	fmt.Fprintln(w)
+	if j.Message != "" {
+		fmt.Fprintln(w, "  "+j.Message)
+	}
+	printFailure(w, r)
+	fmt.Fprintln(w)
+	printStages(w, r)
+	printPeaks(w, r, lines, file)
+	printCounters(w, r.Counters)
+	if r.Output != "" && j.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
+		fmt.Fprintf(w, "\noutput  %s (%s)\n", r.Output, jobspec.FormatSize(r.OutputBytes))
+	}
+}
+
+func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
+	if r.FailedTask == "" {
+		return
+	}
+	fmt.Fprintf(w, "  task %s failed", r.FailedTask)
+	if r.FailureTail != "" {
+		fmt.Fprint(w, "; the end of its standard error:\n")
+		for _, l := range splitLines(r.FailureTail) {
+			fmt.Fprintln(w, "    | "+l)
+		}
+	} else {
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "  more: drover task logs -stderr %s %s\n", r.Job.Name, r.FailedTask)
+}
+
+func printStages(w io.Writer, r *droverv1.GetJobResponse) {
+	rows := make([][]string, 0, len(r.Stages))
+	for _, s := range r.Stages {
+		local := "-"
+		if s.NodeLocal+s.RackLocal+s.Remote > 0 {
+			local = fmt.Sprintf("%d node, %d rack, %d remote", s.NodeLocal, s.RackLocal, s.Remote)
+		}
+		held := "-"
+		if s.LimitsChecked > 0 {
+			held = fmt.Sprintf("%d read back", s.LimitsChecked)
+		}
+		rows = append(rows, []string{
+			s.Name, s.Kind, fmt.Sprintf("%d/%d", s.Done, s.Tasks), fmt.Sprint(s.FailedAttempts), local,
+			spanText(time.Duration(s.MeanTaskMs) * time.Millisecond), spanText(time.Duration(s.MaxTaskMs) * time.Millisecond),
+			spanText(time.Duration(s.CpuMs) * time.Millisecond), held,
+		})
+	}
+	columns(w, []string{"stage", "kind", "tasks", "failed", "locality", "mean", "longest", "cpu", "limits"}, rows)
+	for _, s := range r.Stages {
+		if l := s.Limits; l != nil && l.CpuMax != "" {
+			fmt.Fprintf(w, "limits of %s as the kernel holds them: cpu.max %s, memory.max %s, memory.swap.max %s, io.max %s, pids.max %s\n",
+				s.Name, l.CpuMax, l.MemoryMax, l.MemorySwapMax, joinOr(l.IoMax, "-"), l.PidsMax)
+		}
+	}
+}
+
+// printPeaks compares what tasks used at most with what they asked for.
+func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
+	for _, s := range r.Stages {
+		if s.PeakMemory == 0 || s.Demand == nil || s.Demand.Memory == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "peak memory of %s: %s of %s", s.Name, jobspec.FormatSize(s.PeakMemory), jobspec.FormatSize(s.Demand.Memory))
+		if want := roundUp(s.PeakMemory + s.PeakMemory/4); want < s.Demand.Memory*3/4 {
+			fmt.Fprintf(w, "; memory = %q would do", jobspec.FormatSize(want))
+			if l := lines[fmt.Sprintf("stage[%q].resources.memory", s.Name)]; l > 0 {
+				fmt.Fprintf(w, " (%s:%d)", file, l)
+			}
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// roundUp gives the next multiple of 16 MiB, and at least the least demand.
+func roundUp(b int64) int64 {
+	const step = 16 << 20
+	return max(jobspec.MinMemory, (b+step-1)/step*step)
+}
+
+func printCounters(w io.Writer, counters map[string]int64) {
+	if len(counters) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\ncounters")
+	for _, n := range sortedKeys(counters) {
+		fmt.Fprintf(w, "  %-40s %d\n", n, counters[n])
+	}
+}

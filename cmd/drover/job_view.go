@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// jobView shows a running job: a bar per stage on a terminal, a line per
+// change elsewhere, nothing for programs.
+type jobView struct {
+	w     io.Writer
+	quiet bool
+	bars  *mpb.Progress // nil: lines
+	stage []*stageBar
+	said  string
+}
+
+type stageBar struct {
+	bar  *mpb.Bar
+	text atomic.Value // string, shown behind the bar
+}
+
+func newJobView(w io.Writer, quiet bool) *jobView {
+	v := &jobView{w: w, quiet: quiet}
+	if !quiet && interactive(w) {
+		v.bars = mpb.New(mpb.WithOutput(w), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
+	}
+	return v
+}
+
+func (v *jobView) update(r *droverv1.GetJobResponse) {
+	switch {
+	case v.quiet:
+	case v.bars == nil:
+		v.lines(r)
+	default:
+		v.draw(r)
+	}
+}
+
+func (v *jobView) lines(r *droverv1.GetJobResponse) {
+	parts := []string{fmt.Sprintf("%s %s", r.Job.Name, stateText(r.Job.State))}
+	for _, s := range r.Stages {
+		parts = append(parts, fmt.Sprintf("%s %d/%d", s.Name, s.Done, s.Tasks)+stageNote(s))
+	}
+	if line := strings.Join(parts, "  "); line != v.said {
+		v.said = line
+		fmt.Fprintln(v.w, line)
+	}
+}
+
+func (v *jobView) draw(r *droverv1.GetJobResponse) {
+	for i, s := range r.Stages {
+		if i == len(v.stage) {
+			b := &stageBar{}
+			b.text.Store("")
+			b.bar = v.bars.AddBar(int64(s.Tasks),
+				mpb.PrependDecorators(decor.Name(s.Name, decor.WC{W: 12, C: decor.DindentRight})),
+				mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Any(func(decor.Statistics) string { return b.text.Load().(string) })))
+			v.stage = append(v.stage, b)
+		}
+		b := v.stage[i]
+		b.text.Store(stageNote(s))
+		b.bar.SetTotal(int64(s.Tasks), false)
+		b.bar.SetCurrent(int64(s.Done))
+	}
+}
+
+// stageNote says what is going on in a stage besides its count.
+func stageNote(s *droverv1.StageSummary) string {
+	var n []string
+	if s.Running > 0 {
+		n = append(n, fmt.Sprintf("%d running", s.Running))
+	}
+	if s.Suspended > 0 {
+		n = append(n, fmt.Sprintf("%d suspended", s.Suspended))
+	}
+	if s.FailedAttempts > 0 {
+		n = append(n, fmt.Sprintf("%d failed attempts", s.FailedAttempts))
+	}
+	if s.Waiting != "" && s.Running == 0 && s.Done < s.Tasks {
+		n = append(n, "waiting: "+s.Waiting)
+	}
+	if len(n) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(n, ", ") + ")"
+}
+
+// close leaves the last state of the bars on the screen.
+func (v *jobView) close() {
+	if v.bars == nil {
+		return
+	}
+	for _, b := range v.stage {
+		b.bar.Abort(false)
+	}
+	v.bars.Wait()
+}

@@ -1,0 +1,24 @@
+package main
+
+import "github.com/urfave/cli/v2"
+
+func jobWaitCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "wait",
+		Usage:       "follow a job to its end",
+		ArgsUsage:   "JOB",
+		Description: "Ends with the job's exit code: 0 succeeded, 1 failed, 5 stopped.",
+		Flags:       []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			a, err := args(c, 1, 1, "JOB")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			return follow(c, cl, a[0], nil, "")
+		},
+	}
+}

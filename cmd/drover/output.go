@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/urfave/cli/v2"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// jsonFlag is on every command that shows something.
+var jsonFlag = &cli.BoolFlag{Name: "json", Usage: "one JSON object, for programs"}
+
+// printProto writes a message as JSON with every field, zero or not.
+func printProto(w io.Writer, m proto.Message) error {
+	b, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var v any // protojson varies its spaces on purpose
+	if err := json.Unmarshal(b, &v); err != nil {
+		return err
+	}
+	return printJSON(w, v)
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// columns writes a plain table without borders.
+func columns(w io.Writer, header []string, rows [][]string) {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.Style{Name: "plain", Box: table.BoxStyle{PaddingRight: "  "}, Options: table.OptionsNoBordersAndSeparators, Format: table.FormatOptions{Header: text.FormatUpper}})
+	row := func(cells []string) table.Row {
+		r := make(table.Row, len(cells))
+		for i, c := range cells {
+			if c == "" {
+				c = "-"
+			}
+			r[i] = c
+		}
+		return r
+	}
+	t.AppendHeader(row(header))
+	for _, r := range rows {
+		t.AppendRow(row(r))
+	}
+	t.SuppressTrailingSpaces()
+	t.Render()
+}
+
+// pairs writes "name  value" lines, leaving out empty values.
+func pairs(w io.Writer, kv ...string) {
+	wide := 0
+	for i := 0; i+1 < len(kv); i += 2 {
+		if kv[i+1] != "" {
+			wide = max(wide, len(kv[i]))
+		}
+	}
+	for i := 0; i+1 < len(kv); i += 2 {
+		if kv[i+1] != "" {
+			fmt.Fprintf(w, "%-*s  %s\n", wide, kv[i], kv[i+1])
+		}
+	}
+}
+
+func stateText(s droverv1.JobState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
+}
+
+func phaseText(p droverv1.Phase) string {
+	return strings.ToLower(strings.TrimPrefix(p.String(), "PHASE_"))
+}
+
+func causeText(c droverv1.Cause) string {
+	if c == droverv1.Cause_CAUSE_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(c.String(), "CAUSE_"))
+}
+
+func levelText(l droverv1.Level) string {
+	if l == droverv1.Level_LEVEL_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(l.String(), "LEVEL_"))
+}
+
+// vectorText writes <CPU, memory, I/O> for people.
+func vectorText(r *droverv1.Resources) string {
+	if r == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s cpu, %s, %s", jobspec.FormatCPU(r.Cpu), jobspec.FormatSize(r.Memory), jobspec.FormatRate(r.Io))
+}
+
+func msText(ms int64) string {
+	if ms <= 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).Format("2006-01-02 15:04:05")
+}
+
+// spanText writes a span with three significant places at most.
+func spanText(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(10 * time.Millisecond).String()
+	default:
+		return d.Round(time.Second).String()
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

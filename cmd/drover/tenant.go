@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/hcl/v2/hclsimple"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+func tenantCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "tenant",
+		Usage:       "who is charged, who may submit, and fair shares",
+		Subcommands: []*cli.Command{tenantApplyCommand(), tenantListCommand()},
+	}
+}
+
+// tenantFile is the file that `tenant apply` reads.
+type tenantFile struct {
+	Tenants []tenantBlock `hcl:"tenant,block"`
+}
+
+type tenantBlock struct {
+	Name     string   `hcl:"name,label"`
+	Parent   string   `hcl:"parent,optional"`
+	Weight   *float64 `hcl:"weight,optional"`
+	UID      int      `hcl:"uid,optional"`
+	HDFSUser string   `hcl:"hdfs_user,optional"`
+	Submit   []string `hcl:"submit,optional"`
+	Operate  []string `hcl:"operate,optional"`
+	Read     []string `hcl:"read,optional"`
+	Cap      *vector  `hcl:"cap,block"`
+	TaskCap  *vector  `hcl:"task_cap,block"`
+}
+
+type vector struct {
+	CPU    string `hcl:"cpu,optional"`
+	Memory string `hcl:"memory,optional"`
+	IO     string `hcl:"io,optional"`
+}
+
+func (v *vector) resources() (*droverv1.Resources, error) {
+	r := &droverv1.Resources{}
+	if v == nil {
+		return r, nil
+	}
+	for _, f := range []struct {
+		text  string
+		to    *int64
+		parse func(string) (int64, error)
+	}{{v.CPU, &r.Cpu, jobspec.ParseCPU}, {v.Memory, &r.Memory, jobspec.ParseSize}, {v.IO, &r.Io, jobspec.ParseRate}} {
+		if f.text == "" {
+			continue
+		}
+		n, err := f.parse(f.text)
+		if err != nil {
+			return nil, err
+		}
+		*f.to = n
+	}
+	return r, nil
+}
+
+func tenantApplyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "apply",
+		Usage:     "create or change the tenants of a file",
+		ArgsUsage: "FILE.hcl",
+		Description: "tenant \"analytics\" {\n  parent = \"research\"   weight = 2   uid = 2001   hdfs_user = \"analytics\"\n" +
+			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on a line of its own)",
+		Action: func(c *cli.Context) error {
+			a, err := args(c, 1, 1, "FILE.hcl")
+			if err != nil {
+				return err
+			}
+			tenants, err := readTenants(a[0])
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.ApplyTenants(c.Context, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: tenants}))
+			if err != nil {
+				return cl.explain(err)
+			}
+			fmt.Fprintf(c.App.Writer, "%d of %d tenants changed\n", res.Msg.Changed, len(tenants))
+			return nil
+		},
+	}
+}
+
+func readTenants(name string) ([]*droverv1.Tenant, error) {
+	src, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "tenant file: %w", err)
+	}
+	var f tenantFile
+	if err := hclsimple.Decode(name, src, nil, &f); err != nil {
+		return nil, fault.New(fault.Invalid, "%w", err)
+	}
+	out := make([]*droverv1.Tenant, 0, len(f.Tenants))
+	for _, t := range f.Tenants {
+		if t.UID < 0 || t.UID > 1<<31 {
+			return nil, fault.New(fault.Invalid, "%s: tenant %q: uid %d is out of range", name, t.Name, t.UID)
+		}
+		limit, err := t.Cap.resources()
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "%s: cap of tenant %q: %w", name, t.Name, err)
+		}
+		task, err := t.TaskCap.resources()
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "%s: task_cap of tenant %q: %w", name, t.Name, err)
+		}
+		weight := 1.0
+		if t.Weight != nil {
+			weight = *t.Weight
+		}
+		out = append(out, &droverv1.Tenant{Name: t.Name, Parent: t.Parent, Weight: weight, Uid: uint32(t.UID), HdfsUser: t.HDFSUser,
+			Submit: t.Submit, Operate: t.Operate, Read: t.Read, Cap: limit, TaskCap: task})
+	}
+	return out, nil
+}
+
+func tenantListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "tenants, their shares and what they use",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := args(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.ListTenants(c.Context, connect.NewRequest(&droverv1.ListTenantsRequest{}))
+			if err != nil {
+				return cl.explain(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
+			}
+			rows := make([][]string, 0, len(res.Msg.Tenants))
+			for _, t := range res.Msg.Tenants {
+				rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
+			}
+			columns(c.App.Writer, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
+			return nil
+		},
+	}
+}

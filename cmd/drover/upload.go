@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+
+	"connectrpc.com/connect"
+)
+
+// local is a file of this machine that a job needs in the coordinator's store.
+type local struct {
+	path   string
+	what   string // for messages: `file "x" of stage "map"`
+	size   int64
+	mode   uint32
+	digest *string // of the spec, set by hash
+	length *int64
+}
+
+// localFiles lists what a job refers to on this machine, with paths relative
+// to the job file's folder, and refuses at once what is missing, no regular
+// file or too large.
+func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
+	base := filepath.Dir(jobFile)
+	var out []local
+	add := func(what, source string, digest *string, length *int64) error {
+		if *digest != "" {
+			return nil // canonical JSON that was submitted before
+		}
+		path := source
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(base, path)
+		}
+		st, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return fault.New(fault.Invalid, "%s: %w", what, err)
+		case !st.Mode().IsRegular():
+			return fault.New(fault.Invalid, "%s: %s is no regular file", what, path)
+		case st.Size() > jobspec.MaxSubmission:
+			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, path, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxSubmission))
+		}
+		out = append(out, local{path: path, what: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, length: length})
+		return nil
+	}
+	for i := range j.Stages {
+		s := &j.Stages[i]
+		for k := range s.Files {
+			f := &s.Files[k]
+			if err := add(fmt.Sprintf("file %q of stage %q", f.Name, s.Name), f.Source, &f.Digest, &f.Size); err != nil {
+				return nil, err
+			}
+			if f.Mode == 0 && len(out) > 0 {
+				f.Mode = out[len(out)-1].mode & 0o755
+			}
+		}
+	}
+	if im := j.Image; im != nil && im.Kind == jobspec.ImageOCIArchive {
+		if err := add("image", im.Source, &im.Digest, &im.Size); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// upload hashes the files, sends those that the coordinator lacks and fills
+// in their digests.
+func upload(ctx context.Context, cl *client, files []local, say func(string, ...any)) error {
+	byDigest := map[string]local{}
+	var digests []string
+	for _, f := range files {
+		d, n, err := hashFile(f.path)
+		if err != nil {
+			return fault.New(fault.Invalid, "%s: %w", f.what, err)
+		}
+		*f.digest, *f.length = d, n
+		if _, twice := byDigest[d]; !twice {
+			digests = append(digests, d)
+		}
+		byDigest[d] = f
+	}
+	if len(digests) == 0 {
+		return nil
+	}
+	res, err := cl.HasBlobs(ctx, connect.NewRequest(&droverv1.HasBlobsRequest{Digests: digests}))
+	if err != nil {
+		return cl.explain(err)
+	}
+	for _, d := range res.Msg.Missing {
+		f, ok := byDigest[d]
+		if !ok {
+			continue
+		}
+		say("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
+		if err := putBlob(ctx, cl, d, f); err != nil {
+			return fmt.Errorf("%s: upload: %w", f.what, err)
+		}
+	}
+	return nil
+}
+
+func hashFile(path string) (string, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), n, err
+}
+
+// chunk is the size of one message of an upload, in bytes.
+const chunk = 256 << 10
+
+func putBlob(ctx context.Context, cl *client, digest string, f local) error {
+	in, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	st := cl.PutBlob(ctx)
+	first := &droverv1.PutBlobRequest{Digest: digest, Size: f.size}
+	if err := st.Send(first); err != nil && err != io.EOF {
+		return cl.explain(err)
+	}
+	buf := make([]byte, chunk)
+	for {
+		n, err := in.Read(buf)
+		if n > 0 {
+			if st.Send(&droverv1.PutBlobRequest{Data: buf[:n]}) != nil {
+				break // the answer says why
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = st.CloseAndReceive()
+	return cl.explain(err)
+}
