@@ -1,0 +1,188 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of freezing. A process in fsync under io.max does not freeze until its
+// data is on disk, which the limit itself delays: so the second wait comes with
+// the limit lifted.
+const (
+	freezeLimit       = 200 * time.Millisecond
+	freezeLiftedLimit = 5 * time.Second
+	thawLimit         = 5 * time.Second
+)
+
+// Freeze stops the container's processes and returns when the kernel says that
+// all of them stand still. The helpers are not touched. Steps:
+//
+//  1. write 1 to cgroup.freeze, wait 200 ms for "frozen 1";
+//  2. lift io.max of the attempt, wait until 5 s, put io.max back;
+//  3. else write 0: the container runs on, and the error is fault.Unavailable.
+//
+// Safe to repeat. A context that ends takes step 3 at once.
+func (g *Group) Freeze(ctx context.Context) error {
+	file := path.Join(Container.dir(), "cgroup.freeze")
+	if err := g.r.k.write(g.file(file), "1"); err != nil {
+		return fmt.Errorf("freeze %s: %w", g.name, g.missing(err))
+	}
+	err := g.awaitFrozen(ctx, "1", freezeLimit)
+	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
+		err = g.freezeLifted(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	if undo := g.r.k.write(g.file(file), "0"); undo != nil {
+		return fmt.Errorf("freeze %s: %w; and it could not be undone: %w", g.name, err, g.missing(undo))
+	}
+	return fmt.Errorf("freeze %s: %w; it runs on", g.name, err)
+}
+
+// freezeLifted is step 2.
+func (g *Group) freezeLifted(ctx context.Context) (err error) {
+	disks, err := g.diskLimits()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, d := range disks {
+			err = errors.Join(err, g.missing(g.r.k.write(g.file("io.max"), d.line())))
+		}
+		if len(disks) > 0 {
+			err = errors.Join(err, g.sameDisks(disks))
+		}
+	}()
+	for _, d := range disks {
+		lifted := DiskLimit{Device: d.Device, ReadBPS: Max, WriteBPS: Max}
+		if err := g.r.k.write(g.file("io.max"), lifted.line()); err != nil {
+			return g.missing(err)
+		}
+	}
+	return g.awaitFrozen(ctx, "1", freezeLiftedLimit-freezeLimit)
+}
+
+func (g *Group) sameDisks(want []DiskLimit) error {
+	got, err := g.diskLimits()
+	if err != nil {
+		return err
+	}
+	if !(Limits{Disks: got}).Equal(Limits{Disks: want}) {
+		return fault.New(fault.Conflict, "io.max came back as %v, not as %v", got, want)
+	}
+	return nil
+}
+
+// Thaw lets the container's processes go on. Safe to repeat.
+func (g *Group) Thaw(ctx context.Context) error {
+	if err := g.r.k.write(g.file(Container.dir(), "cgroup.freeze"), "0"); err != nil {
+		return fmt.Errorf("thaw %s: %w", g.name, g.missing(err))
+	}
+	if err := g.awaitFrozen(ctx, "0", thawLimit); err != nil {
+		return fmt.Errorf("thaw %s: %w", g.name, err)
+	}
+	return nil
+}
+
+// Frozen tells whether the container's processes all stand still, and whether
+// they are meant to.
+func (g *Group) Frozen() (frozen, wanted bool, err error) {
+	if frozen, err = g.frozenIs("1"); err != nil {
+		return false, false, err
+	}
+	text, err := g.r.k.read(g.file(Container.dir(), "cgroup.freeze"))
+	if err != nil {
+		return false, false, g.missing(err)
+	}
+	return frozen, len(text) > 0 && text[0] == '1', nil
+}
+
+func (g *Group) frozenIs(value string) (bool, error) {
+	text, err := g.r.k.read(g.file(Container.dir(), "cgroup.events"))
+	if err != nil {
+		return false, g.missing(err)
+	}
+	return eventIs(text, "frozen", value)
+}
+
+// awaitFrozen polls: the kernel takes 0.3 to 30 ms, so it asks at once and then
+// ever more rarely.
+func (g *Group) awaitFrozen(ctx context.Context, value string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		if ok, err := g.frozenIs(value); ok || err != nil {
+			return err
+		}
+		if !sleep(ctx, wait) {
+			return fault.New(fault.Unavailable, "cgroup.events does not say \"frozen %s\": %w", value, ctx.Err())
+		}
+	}
+}
+
+// Limits of reclaim.
+const (
+	reclaimStepBytes = 32 << 20   // per write: bounds how long one write can hold us
+	reclaimFloor     = 1500 << 10 // what the kernel never gives back of a process
+	reclaimIdle      = 3          // steps without progress until it ends
+)
+
+// Reclaimed says what Reclaim did, in bytes of the container's memory.
+type Reclaimed struct {
+	BeforeBytes, AfterBytes int64 // memory.current
+	SwapBytes               int64 // memory.swap.current after
+}
+
+// Reclaim pushes the container's memory out: page cache to the disk, the rest
+// to swap as far as the attempt's SwapBytes allows (see Update). The container
+// should be frozen, or it takes its pages back. It ends when about 1.5 MB are
+// left or three steps of at most 32 MiB brought nothing, and gives what it
+// reached also with an error.
+func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
+	var done Reclaimed
+	now, err := g.number(Container, "memory.current")
+	if err != nil {
+		return done, fmt.Errorf("reclaim %s: %w", g.name, err)
+	}
+	done.BeforeBytes, done.AfterBytes = now, now
+	for idle := 0; idle < reclaimIdle && now > reclaimFloor; {
+		if ctx.Err() != nil {
+			return done, fmt.Errorf("reclaim %s: %w", g.name, ctx.Err())
+		}
+		step := min(now, reclaimStepBytes)
+		err := g.r.k.write(g.file(Container.dir(), "memory.reclaim"), word(step))
+		if err != nil && !errors.Is(err, unix.EAGAIN) { // EAGAIN: less than asked
+			return done, fmt.Errorf("reclaim %s: %w", g.name, g.missing(err))
+		}
+		before := now
+		if now, err = g.number(Container, "memory.current"); err != nil {
+			return done, fmt.Errorf("reclaim %s: %w", g.name, err)
+		}
+		done.AfterBytes = now
+		if before-now < step/100 {
+			idle++
+		} else {
+			idle = 0
+		}
+	}
+	if done.SwapBytes, err = g.number(Container, "memory.swap.current"); err != nil {
+		return done, fmt.Errorf("reclaim %s: %w", g.name, err)
+	}
+	return done, nil
+}
+
+func (g *Group) number(l Leaf, file string) (int64, error) {
+	text, err := g.r.k.read(g.file(l.dir(), file))
+	if err != nil {
+		return 0, g.missing(err)
+	}
+	return parseWord(text)
+}

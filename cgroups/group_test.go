@@ -1,0 +1,302 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func prepared(t *testing.T) (*paperKernel, *Root, *Group) {
+	t.Helper()
+	k, r := newPaper(t)
+	if err := r.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := r.Create("a-1", plain())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k, r, g
+}
+
+func TestCreateWritesAndReadsBack(t *testing.T) {
+	k, r, g := prepared(t)
+	got, err := g.Limits()
+	if err != nil || !got.Equal(plain()) {
+		t.Errorf("limits %s, %v", got, err)
+	}
+	for _, c := range []struct{ file, want string }{
+		{"drover/tasks/a-1/cpu.max", "50000 100000"},
+		{"drover/tasks/a-1/memory.swap.max", "0"},
+		{"drover/tasks/a-1/io.max", "254:16 rbps=5242880 wbps=5242880 riops=max wiops=max"},
+		{"drover/tasks/a-1/c/memory.oom.group", "1"},
+		{"drover/tasks/a-1/c/memory.max", "max"},
+		{"drover/tasks/a-1/x/pids.max", "max"},
+		{"drover/tasks/cgroup.subtree_control", "cpu memory io pids"},
+	} {
+		if got := k.get(k.mount, c.file); got != c.want {
+			t.Errorf("%s holds %q, want %q", c.file, got, c.want)
+		}
+	}
+	if g.LeafPath(Container) != "/drover/tasks/a-1/c" || r.System().LeafPath(Whole) != "/drover/tasks/system" {
+		t.Errorf("leaf paths %s, %s", g.LeafPath(Container), r.System().LeafPath(Whole))
+	}
+	if _, err := os.Stat(filepath.Join(k.mount, "drover/tasks/system")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCreateIsSafeToRepeat(t *testing.T) {
+	k, r, _ := prepared(t)
+	other := plain()
+	other.CPUMillis, other.Disks = 1000, []DiskLimit{{sda, 7, 8}}
+	if err := os.RemoveAll(filepath.Join(k.mount, "drover/tasks/a-1/c")); err != nil { // as the engine does
+		t.Fatal(err)
+	}
+	if err := r.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := r.Create("a-1", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := g.Limits(); err != nil || !got.Equal(other) {
+		t.Errorf("limits %s, %v", got, err)
+	}
+	if k.get(k.mount, "drover/tasks/a-1/c/memory.oom.group") != "1" {
+		t.Error("the leaf that went away did not come back")
+	}
+	if names, err := r.List(); err != nil || !cmp.Equal(names, []string{"a-1"}) {
+		t.Errorf("list %v, %v", names, err)
+	}
+}
+
+func TestLimitThatDoesNotReadBackIsAnError(t *testing.T) {
+	for file, value := range map[string]string{
+		"cpu.max": "max 100000", "memory.max": "max", "pids.max": "7", "memory.oom.group": "0",
+		"io.max": "254:16 rbps=5242880 wbps=max", "memory.swap.max": "max",
+	} {
+		k, r := newPaper(t)
+		if err := r.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		k.lie[file] = value
+		if _, err := r.Create("a-1", plain()); !errors.Is(err, fault.Conflict) {
+			t.Errorf("%s=%s: %v, want fault.Conflict", file, value, err)
+		}
+	}
+}
+
+// A crash between any two writes is mended by the next Create.
+func TestCreateAfterAnyFailedWrite(t *testing.T) {
+	for n := 1; ; n++ {
+		k, r := newPaper(t)
+		k.fail = n
+		create := func() error {
+			if err := r.Prepare(); err != nil {
+				return err
+			}
+			_, err := r.Create("a-1", plain())
+			return err
+		}
+		err := create()
+		if err == nil {
+			if n < 10 {
+				t.Fatalf("only %d writes", n)
+			}
+			return
+		}
+		if !errors.Is(err, errBroken) {
+			t.Fatalf("write %d: %v", n, err)
+		}
+		if err := create(); err != nil {
+			t.Fatalf("after write %d failed: %v", n, err)
+		}
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	_, r := newPaper(t)
+	for _, name := range []string{"", ".", "..", "a/b", "system", "-x", strings.Repeat("a", 129)} {
+		if _, err := r.Create(name, plain()); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%q: %v, want fault.Invalid", name, err)
+		}
+	}
+	for _, base := range []string{"/", "x", "/a/../b", "/a/"} {
+		if _, err := newRoot(Config{Mount: r.mount, Base: base}, r.k); !errors.Is(err, fault.Invalid) {
+			t.Errorf("base %q: %v, want fault.Invalid", base, err)
+		}
+	}
+}
+
+func TestVerbsOnAGroupThatIsGone(t *testing.T) {
+	_, r := newPaper(t)
+	ctx := context.Background()
+	if _, err := r.Open("a-1"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Open: %v", err)
+	}
+	g, err := r.group("a-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"Freeze": g.Freeze(ctx), "Thaw": g.Thaw(ctx), "Enter": g.Enter(Helpers, 1), "Update": g.Update(plain()),
+		"Stats": second(g.Stats()), "Reclaim": second(g.Reclaim(ctx)), "Limits": second(g.Limits()),
+	} {
+		if !errors.Is(err, fault.NotFound) {
+			t.Errorf("%s: %v, want fault.NotFound", name, err)
+		}
+	}
+	if err := errors.Join(g.Kill(), g.Remove(ctx)); err != nil {
+		t.Errorf("Kill and Remove: %v", err)
+	}
+	if names, err := r.List(); err != nil || len(names) > 0 {
+		t.Errorf("List of a tree that is not there: %v, %v", names, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestRemoveWaitsForProcesses(t *testing.T) {
+	k, _, g := prepared(t)
+	if err := k.mkdir(filepath.Join(g.file("c"), "inner")); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Enter(Container, 42); err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := g.Processes(Container); err != nil || !cmp.Equal(pids, []int{42}) {
+		t.Errorf("processes %v, %v", pids, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := g.Remove(ctx); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Remove of a populated group: %v, want fault.Unavailable", err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := g.Remove(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(g.file()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the group is there: %v", err)
+	}
+}
+
+func TestFreeze(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		set       func(*paperKernel)
+		wantErr   error
+		wantState bool
+		lifted    bool
+	}{
+		{"an idle container freezes at once", func(*paperKernel) {}, nil, true, false},
+		{"one in fsync freezes once io.max is lifted", func(k *paperKernel) { k.stuckUntilLifted = true }, nil, true, true},
+		{"one that never freezes runs on", func(k *paperKernel) { k.neverFreezes = true }, fault.Unavailable, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, _, g := prepared(t)
+				c.set(k)
+				k.writes = nil
+				start := time.Now()
+				err := g.Freeze(context.Background())
+				if c.wantErr == nil && err != nil || c.wantErr != nil && !errors.Is(err, c.wantErr) {
+					t.Fatalf("got %v, want %v", err, c.wantErr)
+				}
+				if spent := time.Since(start); spent > freezeLiftedLimit+time.Second {
+					t.Errorf("took %s", spent)
+				}
+				if frozen, _, err := g.Frozen(); err != nil || frozen != c.wantState {
+					// the paper kernel thaws again under a stuck limit; the real one keeps what is frozen
+					if !k.stuckUntilLifted {
+						t.Errorf("frozen %v, %v", frozen, err)
+					}
+				}
+				if got, err := g.Limits(); err != nil || !got.Equal(plain()) {
+					t.Errorf("limits after: %s, %v", got, err)
+				}
+				if lifted := strings.Contains(strings.Join(k.writes, "\n"), "rbps=max wbps=max"); lifted != c.lifted {
+					t.Errorf("io.max lifted: %v; writes:\n%s", lifted, strings.Join(k.writes, "\n"))
+				}
+				if err := g.Thaw(context.Background()); err != nil {
+					t.Error(err)
+				}
+				if frozen, wanted, err := g.Frozen(); frozen || wanted || err != nil {
+					t.Errorf("after Thaw: %v, %v, %v", frozen, wanted, err)
+				}
+			})
+		})
+	}
+}
+
+func TestFreezeGivenUpByItsContext(t *testing.T) {
+	k, _, g := prepared(t)
+	k.neverFreezes = true
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := g.Freeze(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if got := k.get(g.file("c"), "cgroup.freeze"); got != "0" {
+		t.Errorf("cgroup.freeze holds %s", got)
+	}
+}
+
+func TestReclaim(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		current          string
+		reclaimable      int64
+		wantAfter        int64
+		minSteps, maxStp int
+	}{
+		{"100 MB go in steps of 32 MiB", "104857600", 32 << 20, 0, 4, 4},
+		{"what cannot go ends it", "104857600", 0, 100 << 20, 3, 3},
+		{"crumbs count as no progress", "104857600", 1000, 100<<20 - 3000, 3, 3},
+		{"a small one is left alone", "1000000", 32 << 20, 1000000, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k, _, g := prepared(t)
+			k.put(g.file("c"), "memory.current", c.current)
+			k.reclaimable, k.writes = c.reclaimable, nil
+			got, err := g.Reclaim(context.Background())
+			if err != nil || got.AfterBytes != c.wantAfter {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			if n := len(k.writes); n < c.minSteps || n > c.maxStp {
+				t.Errorf("%d steps: %v", n, k.writes)
+			}
+		})
+	}
+}
+
+func TestStats(t *testing.T) {
+	k, _, g := prepared(t)
+	k.put(g.file(), "memory.current", "12345")
+	got, err := g.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Stats{
+		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, Periods: 9, ThrottledIn: 4,
+		MemoryBytes: 12345, PeakBytes: 9000, AnonBytes: 4096, CacheBytes: 8192, OOMKills: 2, MaxEvents: 3, PIDs: 5,
+		Disks: []DiskStats{{sda, 1, 2}, {vdb, 10, 20}},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}

@@ -1,0 +1,193 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// paperKernel behaves as the kernel's cgroup2 does, on a folder: files appear
+// with a new cgroup if its parent hands the controller down, io.max keeps one
+// line per disk, a populated cgroup cannot be removed.
+type paperKernel struct {
+	kernel
+	t *testing.T
+	// stuckUntilLifted: no cgroup freezes while its parent has a limit in io.max.
+	stuckUntilLifted bool
+	neverFreezes     bool
+	// lie changes what is stored for a file by base name.
+	lie map[string]string
+	// fail makes the n-th write (from 1) fail.
+	fail   int
+	writes []string // "file=value" of all writes, below the mount
+	mount  string
+	// reclaimable is how many bytes each write to memory.reclaim brings at most.
+	reclaimable int64
+}
+
+var errBroken = errors.New("broken by the test")
+
+func newPaper(t *testing.T) (*paperKernel, *Root) {
+	t.Helper()
+	k := &paperKernel{t: t, mount: t.TempDir(), lie: map[string]string{}}
+	k.put(k.mount, "cgroup.controllers", "cpuset cpu io memory hugetlb pids")
+	k.put(k.mount, "cgroup.subtree_control", "")
+	r, err := newRoot(Config{Mount: k.mount}, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k, r
+}
+
+func (k *paperKernel) put(dir, file, text string) {
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o644); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *paperKernel) get(dir, file string) string {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func (k *paperKernel) mkdir(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	k.put(path, "cgroup.subtree_control", "")
+	k.put(path, "cgroup.events", "populated 0\nfrozen 0")
+	k.put(path, "cgroup.freeze", "0")
+	k.put(path, "cgroup.kill", "")
+	k.put(path, "cgroup.procs", "")
+	given := strings.Fields(k.get(filepath.Dir(path), "cgroup.subtree_control"))
+	for c, files := range map[string]map[string]string{
+		"cpu":    {"cpu.max": "max 100000", "cpu.stat": "usage_usec 1500\nnr_periods 9\nnr_throttled 4\nthrottled_usec 77"},
+		"memory": {"memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0", "memory.current": "0", "memory.swap.current": "0", "memory.peak": "9000", "memory.reclaim": "", "memory.stat": "anon 4096\nfile 8192", "memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2"},
+		"io":     {"io.max": "", "io.stat": "254:16 rbytes=10 wbytes=20 rios=1 wios=1 dbytes=0 dios=0\n8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0"},
+		"pids":   {"pids.max": "max", "pids.current": "5"},
+	} {
+		if !slices.Contains(given, c) {
+			continue
+		}
+		for f, text := range files {
+			k.put(path, f, text)
+		}
+	}
+	return nil
+}
+
+func (k *paperKernel) write(path, value string) error {
+	rel, _ := filepath.Rel(k.mount, path)
+	k.writes = append(k.writes, rel+"="+value)
+	if k.fail--; k.fail == 0 {
+		return &fs.PathError{Op: "write", Path: path, Err: errBroken}
+	}
+	dir, file := filepath.Split(path)
+	dir = filepath.Clean(dir)
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	if lie, ok := k.lie[file]; ok {
+		value = lie
+	}
+	switch file {
+	case "cgroup.subtree_control":
+		k.put(dir, file, strings.TrimSpace(k.get(dir, file)+" "+strings.TrimPrefix(value, "+")))
+	case "io.max":
+		k.put(dir, file, mergeIOMax(k.get(dir, file), value))
+	case "cgroup.freeze":
+		k.put(dir, file, value)
+		k.settle(dir)
+	case "cgroup.procs":
+		k.put(dir, file, value)
+		for at := dir; at != k.mount; at = filepath.Dir(at) {
+			k.put(at, "cgroup.events", "populated 1\nfrozen 0")
+		}
+	case "cgroup.kill":
+		k.depopulate(dir)
+	case "memory.reclaim":
+		var asked, now int64
+		fmt.Sscan(value, &asked)
+		fmt.Sscan(k.get(dir, "memory.current"), &now)
+		got := min(asked, k.reclaimable, now)
+		k.put(dir, "memory.current", fmt.Sprint(now-got))
+		if got < asked {
+			return &fs.PathError{Op: "write", Path: path, Err: unix.EAGAIN}
+		}
+	default:
+		k.put(dir, file, value)
+	}
+	return nil
+}
+
+// settle freezes a cgroup, if it can.
+func (k *paperKernel) settle(dir string) {
+	want := k.get(dir, "cgroup.freeze")
+	held := k.stuckUntilLifted && k.get(filepath.Dir(dir), "io.max") != ""
+	if want == "1" && (held || k.neverFreezes) {
+		want = "0"
+	}
+	populated, _, _ := strings.Cut(k.get(dir, "cgroup.events"), "\n")
+	k.put(dir, "cgroup.events", populated+"\nfrozen "+want)
+}
+
+func (k *paperKernel) depopulate(dir string) {
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			k.put(p, "cgroup.events", "populated 0\nfrozen 0")
+		}
+		return err
+	})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *paperKernel) read(path string) (string, error) {
+	if filepath.Base(path) == "cgroup.events" {
+		if dir := filepath.Dir(path); strings.HasSuffix(dir, "/c") {
+			if _, err := os.Stat(dir); err == nil {
+				k.settle(dir)
+			}
+		}
+	}
+	return k.kernel.read(path)
+}
+
+func (k *paperKernel) rmdir(path string) error {
+	if _, err := os.Stat(path); err != nil {
+		return nil
+	}
+	if below, _ := k.groups(path); len(below) > 0 || strings.Contains(k.get(path, "cgroup.events"), "populated 1") {
+		return &fs.PathError{Op: "rmdir", Path: path, Err: unix.EBUSY}
+	}
+	return os.RemoveAll(path)
+}
+
+func mergeIOMax(old, line string) string {
+	dev, rest, _ := strings.Cut(line, " ")
+	var lines []string
+	for _, l := range strings.Split(old, "\n") {
+		if l != "" && !strings.HasPrefix(l, dev+" ") {
+			lines = append(lines, l)
+		}
+	}
+	if rest != "rbps=max wbps=max" {
+		lines = append(lines, line+" riops=max wiops=max")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,80 @@
+package cgroups
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup2"
+	"github.com/containerd/cgroups/v3/cgroup2/stats"
+)
+
+// Stats is what an attempt has used, container and helpers together.
+type Stats struct {
+	CPU           time.Duration // used
+	Throttled     time.Duration // stood still for cpu.max
+	Periods       uint64        // of 100 ms in which it wanted to run
+	ThrottledIn   uint64        // of those, in which it reached cpu.max
+	MemoryBytes   int64         // charged now, page cache included
+	PeakBytes     int64         // the most that was charged
+	AnonBytes     int64         // of MemoryBytes: what only swap could take
+	CacheBytes    int64         // of MemoryBytes: page cache, which the kernel gives back
+	SwapBytes     int64
+	OOMKills      uint64 // processes killed at memory.max
+	MaxEvents     uint64 // times memory.max was reached
+	PIDs          int64
+	Disks         []DiskStats   // in order of device
+	CPUStalled    time.Duration // some task waited for CPU (pressure stall information)
+	MemoryStalled time.Duration
+	IOStalled     time.Duration
+}
+
+// DiskStats is what went between an attempt and one disk.
+type DiskStats struct {
+	Device                Device
+	ReadBytes, WriteBytes uint64
+}
+
+// Stats reads the counters of the group.
+func (g *Group) Stats() (Stats, error) {
+	if _, err := g.r.k.read(g.file("cgroup.events")); err != nil {
+		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.missing(err)) // the library takes what is missing for zero
+	}
+	m, err := cgroup2.Load(g.path, cgroup2.WithMountpoint(g.r.mount))
+	if err != nil {
+		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, err)
+	}
+	raw, err := m.StatFiltered(cgroup2.StatPids | cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
+	if err != nil {
+		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.missing(err))
+	}
+	return statsOf(raw), nil
+}
+
+func statsOf(m *stats.Metrics) Stats {
+	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
+	s := Stats{
+		CPU:         us(m.GetCPU().GetUsageUsec()),
+		Throttled:   us(m.GetCPU().GetThrottledUsec()),
+		Periods:     m.GetCPU().GetNrPeriods(),
+		ThrottledIn: m.GetCPU().GetNrThrottled(),
+		MemoryBytes: int64(m.GetMemory().GetUsage()),
+		PeakBytes:   int64(m.GetMemory().GetMaxUsage()),
+		AnonBytes:   int64(m.GetMemory().GetAnon()),
+		CacheBytes:  int64(m.GetMemory().GetFile()),
+		SwapBytes:   int64(m.GetMemory().GetSwapUsage()),
+		OOMKills:    m.GetMemoryEvents().GetOomKill(),
+		MaxEvents:   m.GetMemoryEvents().GetMax(),
+		PIDs:        int64(m.GetPids().GetCurrent()),
+		CPUStalled:  us(m.GetCPU().GetPSI().GetSome().GetTotal()), MemoryStalled: us(m.GetMemory().GetPSI().GetSome().GetTotal()),
+		IOStalled: us(m.GetIo().GetPSI().GetSome().GetTotal()),
+	}
+	for _, d := range m.GetIo().GetUsage() {
+		s.Disks = append(s.Disks, DiskStats{
+			Device:    Device{uint32(d.GetMajor()), uint32(d.GetMinor())},
+			ReadBytes: d.GetRbytes(), WriteBytes: d.GetWbytes(),
+		})
+	}
+	slices.SortFunc(s.Disks, func(a, b DiskStats) int { return compareDevices(a.Device, b.Device) })
+	return s
+}
