@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/integration/internal/build"
+	"github.com/drover-run/drover/integration/internal/run"
+)
+
+// deadAfterFlag says how fast HDFS gives a silent DataNode up.
+func deadAfterFlag(f *flag.FlagSet) *time.Duration {
+	return f.Duration("dead-after", 14*time.Second, "a silent DataNode counts as dead after this (at least 3s; HDFS's own default is 10m30s)")
+}
+
+func checkDeadAfter(d time.Duration) error {
+	if d < 3*time.Second {
+		return fmt.Errorf("bed: -dead-after %v: at least 3s, or DataNodes die whenever the host is busy", d)
+	}
+	return nil
+}
+
+func hdfsVerb(ctx context.Context, args []string) (int, error) {
+	f := flags("hdfs")
+	dead := deadAfterFlag(f)
+	command, err := parseWithCommand(f, args)
+	if err == nil {
+		err = checkDeadAfter(*dead)
+	}
+	if err != nil {
+		return 2, err
+	}
+	c, err := openCache()
+	if err != nil {
+		return 1, err
+	}
+	entry, err := build.HDFS(ctx, c, newProgress())
+	if err != nil {
+		return 1, err
+	}
+	defer entry.Close()
+	return run.Run(&run.Config{HDFSEntry: entry.Path, DeadAfter: *dead, Command: command}, c)
+}

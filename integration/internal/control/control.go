@@ -1,0 +1,275 @@
+// Package control is the wire between a running bed and those who use it: requests on a unix socket, one JSON line
+// each way for each connection. A dial request turns its connection into a pipe to an address inside the bed's
+// network, so that the machines can be reached from outside of it too.
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Op is what a request asks for.
+type Op int
+
+// The operations. N is the number of a machine or DataNode, from 1.
+const (
+	Dial            Op = iota + 1 // Address: become a pipe to it
+	Stop                          // end the bed
+	StopDataNode                  // N
+	StartDataNode                 // N
+	StopNameNode                  //
+	StartNameNode                 //
+	PauseHDFS                     // stop all HDFS daemons in their tracks (SIGSTOP)
+	ContinueHDFS                  //
+	LiveDataNodes                 // Answer: number that the NameNode holds for alive, and "normal" or "safemode"
+	LoadFile                      // Local, Remote, BlockBytes, Places
+	KillMachine                   // N: power off without warning
+	PauseMachine                  // N: stop the whole machine (SIGSTOP)
+	ContinueMachine               // N
+	CutMachine                    // N: unplug its network
+	HealMachine                   // N: plug it in again
+	MachineState                  // N: Answer: running, paused or dead
+)
+
+var names = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "stop-namenode", "start-namenode",
+	"pause-hdfs", "continue-hdfs", "live-datanodes", "load-file", "kill-machine", "pause-machine",
+	"continue-machine", "cut-machine", "heal-machine", "machine-state"}
+
+func (o Op) String() string {
+	if o < Dial || int(o) >= len(names) {
+		return fmt.Sprintf("op(%d)", int(o))
+	}
+	return names[o]
+}
+
+// ParseOp is the inverse of String.
+func ParseOp(s string) (Op, error) {
+	for i, n := range names {
+		if i > 0 && n == s {
+			return Op(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown operation %q", s)
+}
+
+// MarshalText writes the operation's name.
+func (o Op) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads the operation's name.
+func (o *Op) UnmarshalText(b []byte) (err error) {
+	*o, err = ParseOp(string(b))
+	return err
+}
+
+// Request is one question to the bed.
+type Request struct {
+	Op         Op     `json:"op"`
+	N          int    `json:"n,omitempty"`
+	Address    string `json:"address,omitempty"`
+	Local      string `json:"local,omitempty"`
+	Remote     string `json:"remote,omitempty"`
+	BlockBytes int    `json:"block_bytes,omitempty"`
+	Places     []int  `json:"places,omitempty"` // block i goes to DataNode Places[i mod len]
+}
+
+// Response answers a Request.
+type Response struct {
+	Answer string `json:"answer,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// maxLine limits a request or response.
+const maxLine = 1 << 20
+
+// Call asks the bed at a socket and waits for the answer until the context ends.
+func Call(ctx context.Context, socket string, r Request) (string, error) {
+	c, err := connect(ctx, socket, r)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	line, err := readLine(bufio.NewReaderSize(c, 4096))
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return "", fmt.Errorf("bed: %v: %w", r.Op, err)
+	}
+	return parseResponse(r, line)
+}
+
+// DialThrough connects to an address inside the bed's network by way of the bed.
+func DialThrough(ctx context.Context, socket, address string) (net.Conn, error) {
+	r := Request{Op: Dial, Address: address}
+	c, err := connect(ctx, socket, r)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	line, err := readUnbuffered(c)
+	if err == nil {
+		_, err = parseResponse(r, line)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("bed: dial %s: %w", address, err)
+	}
+	return c, nil
+}
+
+func connect(ctx context.Context, socket string, r Request) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("the bed does not answer (has it ended?): %w", err)
+	}
+	b, err := json.Marshal(r)
+	if err == nil {
+		_, err = c.Write(append(b, '\n'))
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("bed: %v: %w", r.Op, err)
+	}
+	return c, nil
+}
+
+func parseResponse(r Request, line []byte) (string, error) {
+	var a Response
+	if err := json.Unmarshal(line, &a); err != nil {
+		return "", fmt.Errorf("bed: answer to %v: %w", r.Op, err)
+	}
+	if a.Error != "" {
+		return "", fmt.Errorf("bed: %v: %s", r.Op, a.Error)
+	}
+	return a.Answer, nil
+}
+
+// readUnbuffered reads a line byte by byte, so that nothing behind it is swallowed.
+func readUnbuffered(r io.Reader) ([]byte, error) {
+	var line, b []byte
+	for b = make([]byte, 1); len(line) < maxLine; line = append(line, b[0]) {
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
+		}
+		if b[0] == '\n' {
+			return line, nil
+		}
+	}
+	return nil, errors.New("line too long")
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for len(line) < maxLine {
+		part, more, err := r.ReadLine()
+		line = append(line, part...)
+		if err != nil || !more {
+			return line, err
+		}
+	}
+	return nil, errors.New("line too long")
+}
+
+// Handler carries out requests other than Dial.
+type Handler func(context.Context, Request) (string, error)
+
+// Serve answers requests until the context ends, then waits for those in progress.
+func Serve(ctx context.Context, l net.Listener, handle Handler) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			serveConn(ctx, c, handle)
+		}()
+	}
+}
+
+// dialLimit is how long a Dial request may take.
+const dialLimit = 10 * time.Second
+
+func serveConn(ctx context.Context, c net.Conn, handle Handler) {
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	line, err := readUnbuffered(c)
+	if err != nil {
+		return
+	}
+	var r Request
+	if err := json.Unmarshal(line, &r); err != nil {
+		respond(c, "", err)
+		return
+	}
+	if r.Op != Dial {
+		answer, err := handle(ctx, r)
+		respond(c, answer, err)
+		return
+	}
+	dctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	to, err := new(net.Dialer).DialContext(dctx, "tcp", r.Address)
+	if err != nil {
+		respond(c, "", err)
+		return
+	}
+	defer to.Close()
+	stopTo := context.AfterFunc(ctx, func() { to.Close() })
+	defer stopTo()
+	if respond(c, "", nil) == nil {
+		pipe(c, to)
+	}
+}
+
+func respond(w io.Writer, answer string, err error) error {
+	r := Response{Answer: answer}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	b, err := json.Marshal(r)
+	if err == nil {
+		_, err = w.Write(append(b, '\n'))
+	}
+	return err
+}
+
+// pipe copies both ways until both directions have ended; the end of one direction is passed on as such.
+func pipe(a, b net.Conn) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		copyHalf(a, b)
+	}()
+	copyHalf(b, a)
+	<-done
+}
+
+func copyHalf(dst, src net.Conn) {
+	_, err := io.Copy(dst, src)
+	if w, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
+		w.CloseWrite()
+		return
+	}
+	dst.Close()
+	src.Close()
+}

@@ -1,0 +1,10 @@
+// Package java holds the Java side of the test bed: the list of Apache HDFS jars and a small program that runs a
+// NameNode and DataNodes in one JVM. It only carries the sources; package build compiles them.
+package java
+
+import "embed"
+
+// Sources are the pom, the Java sources and the log settings.
+//
+//go:embed pom.xml *.java log4j.properties
+var Sources embed.FS

@@ -1,0 +1,102 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+)
+
+// Config is all that the processes of a run need to know. Paths are absolute.
+type Config struct {
+	Dir       string        // folder of the run; set by Run
+	Publish   string        // also link the bed file here once everything is up; "" for nowhere
+	HDFSEntry string        // cache entry with HDFS; "" for no HDFS
+	DeadAfter time.Duration // a stopped DataNode counts as dead after this
+	Machines  *Machines     // nil for none: HDFS then uses loopback addresses
+	Images    map[string]string
+	LogDir    string   // logs are kept here after the run
+	Command   []string // empty: stay until told to stop
+}
+
+// Machines describes the virtual machines of a run.
+type Machines struct {
+	Count    int
+	MemoryMB int
+	Guest    string // cache entry with kernel, initrd and root file system
+	Saved    string // cache entry with the saved RAM of a booted machine; "" boots cold
+}
+
+const (
+	maxMachines = 9 // machine k is 10.77.0.1k, its DataNode 10.77.0.2k
+	network     = "10.77.0."
+	hostIP      = network + "1"
+	nameNodeIP  = network + "10"
+	agentPort   = ":99"
+)
+
+// rackOf puts every third machine into the second rack.
+func rackOf(k int) string {
+	if k%3 == 0 {
+		return "/r2"
+	}
+	return "/r1"
+}
+
+// layout assigns names, addresses and racks to machines and daemons.
+func (c *Config) layout() *bed.File {
+	f := &bed.File{Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Nodes: []bed.NodeInfo{}}
+	log := c.Dir + "/hdfs.log"
+	if c.Machines == nil {
+		if c.HDFSEntry != "" {
+			var dns []bed.DataNodeInfo
+			for k := 1; k <= 3; k++ {
+				dns = append(dns, bed.DataNodeInfo{IP: fmt.Sprintf("127.0.0.1%d", k), Rack: rackOf(k)})
+			}
+			f.HDFS = hdfsInfo("127.0.0.10", dns, c.DeadAfter, log)
+		}
+		return f
+	}
+	f.Host, f.Emulated = hostIP, true
+	var dns []bed.DataNodeInfo
+	for k := 1; k <= c.Machines.Count; k++ {
+		ip := fmt.Sprintf("%s1%d", network, k)
+		n := bed.NodeInfo{Name: fmt.Sprintf("n%d", k), IP: ip, Agent: ip + agentPort, Rack: rackOf(k),
+			Console: fmt.Sprintf("%s/n%d.console", c.Dir, k)}
+		if c.HDFSEntry != "" {
+			n.Storage = fmt.Sprintf("%s2%d", network, k)
+			dns = append(dns, bed.DataNodeInfo{IP: n.Storage, Rack: n.Rack})
+		}
+		f.Nodes = append(f.Nodes, n)
+	}
+	if c.HDFSEntry != "" {
+		f.HDFS = hdfsInfo(nameNodeIP, dns, c.DeadAfter, log)
+	}
+	return f
+}
+
+// The inner processes get their stage and the configuration through the environment.
+const (
+	envStage  = "DROVER_BED_STAGE"
+	envConfig = "DROVER_BED_CONFIG"
+)
+
+func (c *Config) env(stage string) ([]string, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("bed: configuration: %w", err)
+	}
+	return append(os.Environ(), envStage+"="+stage, envConfig+"="+string(b)), nil
+}
+
+func configFromEnv() (*Config, error) {
+	var c Config
+	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &c); err != nil {
+		return nil, fmt.Errorf("bed: configuration from %s: %w", envConfig, err)
+	}
+	os.Unsetenv(envStage)
+	os.Unsetenv(envConfig)
+	return &c, nil
+}

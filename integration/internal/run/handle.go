@@ -1,0 +1,96 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/internal/control"
+)
+
+// hdfsCallLimit bounds one command to the HDFS daemons; loading a large file is the longest.
+const hdfsCallLimit = 5 * time.Minute
+
+// handle carries out one request from the control socket.
+func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, hdfsCallLimit)
+	defer cancel()
+	switch r.Op {
+	case control.Stop:
+		b.stopOnce.Do(func() { close(b.stopped) })
+		return "", nil
+	case control.StopDataNode, control.StartDataNode:
+		return b.callHDFS(ctx, r.Op.String(), strconv.Itoa(r.N))
+	case control.StopNameNode, control.StartNameNode:
+		return b.callHDFS(ctx, r.Op.String())
+	case control.LiveDataNodes:
+		return b.callHDFS(ctx, "live")
+	case control.LoadFile:
+		return b.load(ctx, r)
+	case control.PauseHDFS:
+		return "", b.signalHDFS(syscall.SIGSTOP)
+	case control.ContinueHDFS:
+		return "", b.signalHDFS(syscall.SIGCONT)
+	case control.KillMachine, control.PauseMachine, control.ContinueMachine,
+		control.CutMachine, control.HealMachine, control.MachineState:
+		return b.handleMachine(ctx, r)
+	default:
+		return "", fmt.Errorf("this bed cannot do %v", r.Op)
+	}
+}
+
+func (b *inner) callHDFS(ctx context.Context, words ...string) (string, error) {
+	if b.hdfs == nil {
+		return "", errors.New("this bed runs no HDFS: start it with -hdfs")
+	}
+	return b.hdfs.call(ctx, words...)
+}
+
+func (b *inner) signalHDFS(s syscall.Signal) error {
+	if b.hdfs == nil {
+		return errors.New("this bed runs no HDFS: start it with -hdfs")
+	}
+	return b.hdfs.signal(s)
+}
+
+func (b *inner) load(ctx context.Context, r control.Request) (string, error) {
+	if len(r.Places) == 0 || r.BlockBytes <= 0 {
+		return "", errors.New("load: needs a block size and at least one DataNode")
+	}
+	if strings.ContainsAny(r.Local+r.Remote, "\t\n") {
+		return "", errors.New("load: no tab or line end in names")
+	}
+	places := make([]string, len(r.Places))
+	for i, k := range r.Places {
+		places[i] = strconv.Itoa(k)
+	}
+	return b.callHDFS(ctx, "load", r.Local, r.Remote, strconv.Itoa(r.BlockBytes), strings.Join(places, ","))
+}
+
+func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, error) {
+	if r.N < 1 || r.N > len(b.machines) {
+		return "", fmt.Errorf("there is no machine %d, they count from 1 to %d", r.N, len(b.machines))
+	}
+	m := b.machines[r.N-1]
+	switch r.Op {
+	case control.KillMachine:
+		m.stop()
+		return "", nil
+	case control.PauseMachine:
+		return "", m.signal(syscall.SIGSTOP)
+	case control.ContinueMachine:
+		return "", m.signal(syscall.SIGCONT)
+	case control.CutMachine:
+		return "", m.link(ctx, "down")
+	case control.HealMachine:
+		return "", m.link(ctx, "up")
+	case control.MachineState:
+		return m.state()
+	default:
+		return "", fmt.Errorf("a machine cannot do %v", r.Op)
+	}
+}

@@ -1,0 +1,175 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+)
+
+// hdfsReadyLimit is how long the daemons may take to start; 3 s on a quiet machine.
+const hdfsReadyLimit = 2 * time.Minute
+
+// hdfsBlockBytes is the default block size, small so that small files have many blocks.
+const hdfsBlockBytes = 1 << 20
+
+// hdfsHeapMB is the heap of the one JVM; with 128 it stalled.
+const hdfsHeapMB = 256
+
+// hdfs is the running JVM with the NameNode and the DataNodes. One request is carried out at a time.
+type hdfs struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // closed when the JVM ends
+
+	mu   sync.Mutex
+	owed int // answers that somebody gave up waiting for and that must be skipped
+}
+
+// hdfsInfo lays out addresses: NameNode, DataNodes, racks.
+func hdfsInfo(nameNode string, dataNodes []bed.DataNodeInfo, deadAfter time.Duration, log string) *bed.HDFSInfo {
+	return &bed.HDFSInfo{
+		NameNode: nameNode + ":8020", Web: nameNode + ":9870", DataNodes: dataNodes,
+		BlockBytes: hdfsBlockBytes, DeadAfterMS: deadAfter.Milliseconds(), Log: log,
+	}
+}
+
+// startHDFS starts the JVM in dir and returns at once; await waits until all DataNodes are registered. The machines'
+// own addresses go into the NameNode's topology too.
+func startHDFS(entry, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hdfs, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var table strings.Builder
+	for _, d := range info.DataNodes {
+		fmt.Fprintf(&table, "%s %s\n", d.IP, d.Rack)
+	}
+	for _, n := range nodes {
+		fmt.Fprintf(&table, "%s %s\n", n.IP, n.Rack)
+	}
+	topology := filepath.Join(dir, "topology.table")
+	if err := os.WriteFile(topology, []byte(table.String()), 0o644); err != nil {
+		return nil, err
+	}
+	// Dead after 10 heartbeats + 2 rechecks: a fourteenth and a seventh of the whole.
+	heartbeat := info.DeadAfterMS / 14
+	args := []string{"-Xmx" + strconv.Itoa(hdfsHeapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-cp", strings.Join([]string{entry + "/conf", entry + "/classes", entry + "/lib/*"}, ":"),
+		"HdfsHost", dir, topology, hostOf(info.NameNode), fmt.Sprint(heartbeat), fmt.Sprint(2 * heartbeat)}
+	for _, d := range info.DataNodes {
+		args = append(args, d.IP)
+	}
+	log, err := os.Create(info.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	h := &hdfs{cmd: exec.Command("java", args...), lines: make(chan string, 16), owed: 1} // the first line says ready
+	h.cmd.Dir, h.cmd.Stderr = dir, log
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the command, not for the bed's parts
+	in, err := h.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	h.in = in
+	if err := h.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting HDFS: %w", err)
+	}
+	go h.read(out) // ends when the JVM ends; stop waits for it through lines
+	return h, nil
+}
+
+func (h *hdfs) read(out io.Reader) {
+	defer close(h.lines)
+	s := bufio.NewScanner(out)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		h.lines <- s.Text()
+	}
+}
+
+// await waits until the daemons are up.
+func (h *hdfs) await(ctx context.Context, log string) error {
+	ctx, cancel := context.WithTimeout(ctx, hdfsReadyLimit)
+	defer cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case line, ok := <-h.lines:
+		h.owed = 0
+		if ok && line == "ok ready" {
+			return nil
+		}
+		return fmt.Errorf("HDFS ended before it was ready; the end of %s:\n%s", log, lastLines(log, 12))
+	case <-ctx.Done():
+		return fmt.Errorf("HDFS was not ready in %v; the end of %s:\n%s", hdfsReadyLimit, log, lastLines(log, 12))
+	}
+}
+
+// call sends one command to the JVM and waits for its answer until the context ends.
+func (h *hdfs) call(ctx context.Context, words ...string) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, err := io.WriteString(h.in, strings.Join(words, "\t")+"\n"); err != nil {
+		return "", fmt.Errorf("HDFS has ended: %w", err)
+	}
+	h.owed++
+	for {
+		select {
+		case line, ok := <-h.lines:
+			if !ok {
+				return "", errors.New("HDFS has ended")
+			}
+			if h.owed--; h.owed > 0 {
+				continue // the answer to a command whose caller gave up
+			}
+			answer, isOK := strings.CutPrefix(line, "ok")
+			if !isOK {
+				return "", errors.New(strings.TrimPrefix(line, "error "))
+			}
+			return strings.TrimSpace(answer), nil
+		case <-ctx.Done():
+			return "", fmt.Errorf("no answer from HDFS: %w", ctx.Err())
+		}
+	}
+}
+
+func (h *hdfs) signal(s syscall.Signal) error { return h.cmd.Process.Signal(s) }
+
+// stop kills the JVM and waits for its end.
+func (h *hdfs) stop() {
+	h.cmd.Process.Kill()
+	for range h.lines { // until the reader has seen the end
+	}
+	h.cmd.Wait()
+}
+
+// lastLines returns the end of a log for an error message.
+func lastLines(path string, n int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	l := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(l[max(0, len(l)-n):], "\n")
+}
+
+func hostOf(hostPort string) string {
+	host, _, _ := strings.Cut(hostPort, ":")
+	return host
+}

@@ -1,0 +1,168 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/internal/control"
+)
+
+// termLimit is how long the command may take to end after SIGTERM.
+const termLimit = 10 * time.Second
+
+// inner is a running bed as seen from inside its namespaces.
+type inner struct {
+	config   *Config
+	file     *bed.File
+	hdfs     *hdfs
+	machines []*machine
+	stopped  chan struct{} // closed when somebody asked the bed to end
+	stopOnce sync.Once
+}
+
+// innerMain brings the bed up, runs the command and returns its exit code. Its own end takes everything down.
+func innerMain(ctx context.Context) int {
+	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer cancel()
+	signal.Ignore(syscall.SIGINT) // from a terminal: for the command to decide
+	c, err := configFromEnv()
+	if err == nil {
+		b := &inner{config: c, file: c.layout(), stopped: make(chan struct{})}
+		var code int
+		if code, err = b.run(ctx); err == nil {
+			return code
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%v\n", err)
+	return exitBroken
+}
+
+// run does the work in five steps: network; HDFS and machines at once; control socket; bed file; command.
+func (b *inner) run(ctx context.Context) (int, error) {
+	start := time.Now()
+	if err := b.makeNetwork(ctx); err != nil {
+		return 0, err
+	}
+	defer b.takeDown()
+	if err := b.startAll(ctx); err != nil {
+		return 0, err
+	}
+	listener, err := net.Listen("unix", b.file.Control)
+	if err != nil {
+		return 0, fmt.Errorf("bed: control socket: %w", err)
+	}
+	cctx, stopControl := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- control.Serve(cctx, listener, b.handle) }()
+	defer func() {
+		stopControl()
+		<-served
+	}()
+	path := filepath.Join(b.config.Dir, "bed.json")
+	if err := b.file.Write(path); err != nil {
+		return 0, err
+	}
+	fmt.Fprintf(os.Stderr, "bed: %s up after %.1f s\n", b.contents(), time.Since(start).Seconds())
+	if b.config.Publish != "" {
+		if err := b.file.Write(b.config.Publish); err != nil {
+			return 0, err
+		}
+		defer os.Remove(b.config.Publish)
+	}
+	if len(b.config.Command) == 0 {
+		select {
+		case <-ctx.Done():
+		case <-b.stopped:
+		}
+		return 0, nil
+	}
+	return b.command(ctx, path)
+}
+
+func (b *inner) contents() string {
+	s := fmt.Sprintf("%d machines", len(b.file.Nodes))
+	if len(b.file.Nodes) == 0 {
+		s = ""
+	}
+	if b.file.HDFS != nil {
+		if s != "" {
+			s += " and "
+		}
+		s += fmt.Sprintf("HDFS with %d DataNodes", len(b.file.HDFS.DataNodes))
+	}
+	return s
+}
+
+// startAll starts HDFS and all machines side by side and waits until all are up.
+func (b *inner) startAll(ctx context.Context) error {
+	if f := b.file.HDFS; f != nil {
+		h, err := startHDFS(b.config.HDFSEntry, filepath.Join(b.config.Dir, "hdfs"), f, b.file.Nodes)
+		if err != nil {
+			return err
+		}
+		b.hdfs = h
+	}
+	for k := range b.file.Nodes {
+		m, err := startMachine(b.config, b.file.Nodes[k], k+1)
+		if err != nil {
+			return err
+		}
+		b.machines = append(b.machines, m)
+	}
+	errs := make([]error, len(b.machines)+1)
+	var wg sync.WaitGroup
+	for i, m := range b.machines {
+		wg.Go(func() { errs[i] = m.await(ctx) })
+	}
+	if b.hdfs != nil {
+		errs[len(b.machines)] = b.hdfs.await(ctx, b.file.HDFS.Log)
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (b *inner) takeDown() {
+	for _, m := range b.machines {
+		m.stop()
+	}
+	if b.hdfs != nil {
+		b.hdfs.stop()
+	}
+}
+
+// command runs the user's command. A signal to the bed or a stop request ends it, gently first.
+func (b *inner) command(ctx context.Context, file string) (int, error) {
+	a := b.config.Command
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends when this function does
+		select {
+		case <-b.stopped:
+			cancel()
+		case <-cctx.Done():
+		}
+	}()
+	cmd := exec.CommandContext(cctx, a[0], a[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), bed.EnvFile+"="+file)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = termLimit
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		return 0, fmt.Errorf("bed: %w", err)
+	}
+	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}

@@ -1,0 +1,202 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/integration/internal/cache"
+)
+
+// stopLimit is how long a command may take to end after a signal before everything is killed.
+const stopLimit = 15 * time.Second
+
+// exitBroken is the exit code when the bed itself failed, as opposed to the command in it.
+const exitBroken = 125
+
+// Run starts a bed, waits for its end and returns the exit code of the command. It must be called from the main
+// goroutine of a program whose main begins with Stage. SIGINT, SIGTERM and SIGHUP end the command, then the bed.
+func Run(c *Config, root cache.Dir) (int, error) {
+	runtime.LockOSThread() // the parent death signal is sent when the thread ends that made the child
+	defer runtime.UnlockOSThread()
+	if err := dieWithGoRun(); err != nil {
+		return exitBroken, err
+	}
+	dir, lock, err := makeRunDir(root)
+	if err != nil {
+		return exitBroken, err
+	}
+	defer lock.Close()
+	defer os.RemoveAll(dir)
+	c.Dir, c.LogDir = dir, root.Path("log")
+	env, err := c.env("init")
+	if err != nil {
+		return exitBroken, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return exitBroken, fmt.Errorf("bed: %w", err)
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	cmd := exec.Command(self)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
+	cmd.SysProcAttr = namespaces()
+	if err := cmd.Start(); err != nil {
+		return exitBroken, fmt.Errorf("bed: making network, process and mount namespaces (needs root or user namespaces): %w", err)
+	}
+	err = waitPassing(cmd, signals)
+	keepLogs(dir, c.LogDir)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case errors.As(err, &exit) && exit.ExitCode() >= 0:
+		return exit.ExitCode(), nil
+	default:
+		return exitBroken, fmt.Errorf("bed: %w", err)
+	}
+}
+
+// namespaces asks for private ones; a user who is not root gets them inside a user namespace.
+func namespaces() *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if os.Geteuid() != 0 {
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	return a
+}
+
+// dieWithGoRun makes this process end with `go run`, which does not pass SIGKILL on to the program it started.
+func dieWithGoRun() error {
+	self, err := os.Executable()
+	if err != nil || !strings.Contains(self, "/go-build") {
+		return nil
+	}
+	parent := os.Getppid()
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGTERM), 0, 0, 0); err != nil {
+		return fmt.Errorf("bed: parent death signal: %w", err)
+	}
+	if os.Getppid() != parent {
+		return errors.New("bed: go run has ended")
+	}
+	return nil
+}
+
+// waitPassing waits for the namespace's end and passes signals on; too slow an end is hastened.
+func waitPassing(cmd *exec.Cmd, signals <-chan os.Signal) error {
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var limit <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-signals:
+			if limit == nil {
+				limit = time.After(stopLimit)
+			}
+			cmd.Process.Signal(syscall.SIGTERM)
+		case <-limit:
+			cmd.Process.Kill()
+		}
+	}
+}
+
+// makeRunDir makes and locks the run's folder and removes those of runs that were killed.
+func makeRunDir(root cache.Dir) (string, *os.File, error) {
+	sweep, err := root.Lock("runs", time.Minute) // nobody sweeps between our mkdir and our lock
+	if err != nil {
+		return "", nil, err
+	}
+	defer sweep.Close()
+	runs := root.Path("run")
+	if err := os.MkdirAll(runs, 0o755); err != nil {
+		return "", nil, fmt.Errorf("bed: %w", err)
+	}
+	old, err := filepath.Glob(filepath.Join(runs, "*"))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, d := range old {
+		cache.RemoveUnused(d)
+	}
+	dir, err := os.MkdirTemp(runs, "")
+	if err != nil {
+		return "", nil, fmt.Errorf("bed: %w", err)
+	}
+	const longest = 107 // of a unix socket's path
+	if len(dir)+len("/control") > longest {
+		os.Remove(dir)
+		return "", nil, fmt.Errorf("bed: %s is too long a path for a socket: set %s to a shorter folder", dir, cache.EnvDir)
+	}
+	f, err := os.Open(dir)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("bed: %w", err)
+	}
+	return dir, f, nil
+}
+
+// keepLogs copies the run's logs aside, in place of those of the run before. It is a help for the reader of a
+// failure, so its own failures are not reported.
+func keepLogs(dir, to string) {
+	os.RemoveAll(to)
+	if os.MkdirAll(to, 0o755) != nil {
+		return
+	}
+	for _, pattern := range []string{"*.log", "*.console"} {
+		logs, _ := filepath.Glob(filepath.Join(dir, pattern))
+		for _, l := range logs {
+			copyFile(filepath.Join(to, filepath.Base(l)), l)
+		}
+	}
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// Stage must be called first in main. In the processes that Run starts it does their work and ends them; elsewhere
+// it returns.
+func Stage() {
+	switch os.Getenv(envStage) {
+	case "":
+	case "init":
+		os.Exit(initMain())
+	case "inner":
+		os.Exit(innerMain(context.Background()))
+	default:
+		fmt.Fprintf(os.Stderr, "bed: unknown stage %q in %s\n", os.Getenv(envStage), envStage)
+		os.Exit(exitBroken)
+	}
+}
