@@ -28,9 +28,6 @@ type Options struct {
 	Dir string
 	// Replication is how many replicas a file of the suite asks for; 0 is 1.
 	Replication int
-	// FixedBlocks: the file system splits files itself and ignores
-	// CreateOptions.BlockSizeBytes; its blocks must be of BlockBytes.
-	FixedBlocks bool
 }
 
 type suite struct {
