@@ -1,0 +1,146 @@
+package match
+
+// sized returns s with length n, all zero, without allocation if it has room.
+func sized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/4)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+// group makes groups of the tasks with the same set of replicas, in order of
+// their first task, by an open hash table over the sorted sets.
+func (s *Solver) group(p *Problem) {
+	tasks := p.Tasks()
+	size := 16
+	for size < 2*tasks {
+		size *= 2
+	}
+	s.table = sized(s.table, size)
+	s.groupOf, s.rank = sized(s.groupOf, tasks), sized(s.rank, tasks)
+	s.count = s.count[:0]
+	s.setStart, s.sets = append(s.setStart[:0], 0), s.sets[:0]
+	for t := range tasks {
+		from := len(s.sets)
+		s.sets = appendSet(s.sets, p.Replicas[p.Offsets[t]:p.Offsets[t+1]])
+		g := s.lookup(s.sets[from:], size)
+		if int(g) == len(s.count) { // a new group keeps its set
+			s.setStart = append(s.setStart, int32(len(s.sets)))
+			s.count = append(s.count, 0)
+		} else {
+			s.sets = s.sets[:from]
+		}
+		s.groupOf[t], s.rank[t] = g, s.count[g]
+		s.count[g]++
+	}
+}
+
+// appendSet appends replicas to dst, sorted and without doubles.
+func appendSet(dst, replicas []int32) []int32 {
+	from := len(dst)
+	for _, v := range replicas {
+		i := len(dst)
+		for i > from && dst[i-1] > v {
+			i--
+		}
+		if i > from && dst[i-1] == v {
+			continue
+		}
+		dst = append(dst, 0)
+		copy(dst[i+1:], dst[i:])
+		dst[i] = v
+	}
+	return dst
+}
+
+// lookup finds the group of a set, or enters it as the next one.
+func (s *Solver) lookup(set []int32, size int) int32 {
+	h := uint64(14695981039346656037)
+	for _, v := range set {
+		h = (h ^ uint64(uint32(v))) * 1099511628211
+	}
+	h ^= h >> 29
+	for i := int(h) & (size - 1); ; i = (i + 1) & (size - 1) { // at most half full
+		g := s.table[i] - 1
+		if g < 0 {
+			s.table[i] = int32(len(s.count)) + 1
+			return int32(len(s.count))
+		}
+		if equalSets(s.sets[s.setStart[g]:s.setStart[g+1]], set) {
+			return g
+		}
+	}
+}
+
+func equalSets(a, b []int32) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// connect builds the edges of each group, to its nodes and then to its racks,
+// and for each place the edges that end there. Nodes and racks without a slot
+// get no edge.
+func (s *Solver) connect(p *Problem) {
+	nodes := int32(len(p.Nodes))
+	s.places = nodes + int32(p.Racks)
+	s.rackSlots = sized(s.rackSlots, p.Racks)
+	for i := range p.Nodes {
+		s.rackSlots[p.Nodes[i].Rack] += int64(p.Nodes[i].Slots)
+	}
+	s.placeSeen = sized(s.placeSeen, int(s.places))
+	s.edgeStart = append(s.edgeStart[:0], 0)
+	s.edgePlace, s.edgeGroup = s.edgePlace[:0], s.edgeGroup[:0]
+	for g := range s.count {
+		set := s.sets[s.setStart[g]:s.setStart[g+1]]
+		for _, v := range set {
+			if p.Nodes[v].Slots > 0 {
+				s.addEdge(g, v)
+			}
+		}
+		for _, v := range set {
+			r := p.Nodes[v].Rack
+			if p.Hops == SameRack && s.rackSlots[r] > 0 && s.placeSeen[nodes+r] != uint32(g)+1 {
+				s.placeSeen[nodes+r] = uint32(g) + 1
+				s.addEdge(g, nodes+r)
+			}
+		}
+		s.edgeStart = append(s.edgeStart, int32(len(s.edgePlace)))
+	}
+	s.placeStart, s.placeEdge = invert(s.placeStart, s.placeEdge, s.edgePlace, int(s.places))
+	s.rackOf = sized(s.rackOf, int(nodes))
+	for i := range p.Nodes {
+		s.rackOf[i] = p.Nodes[i].Rack
+	}
+	s.rackStart, s.rackNode = invert(s.rackStart, s.rackNode, s.rackOf, p.Racks)
+}
+
+func (s *Solver) addEdge(g int, place int32) {
+	s.edgePlace = append(s.edgePlace, place)
+	s.edgeGroup = append(s.edgeGroup, int32(g))
+}
+
+// invert lists for each value below n the indices i with of[i] = value, in
+// order: items[start[v]:start[v+1]].
+func invert(start, items, of []int32, n int) (newStart, newItems []int32) {
+	start, items = sized(start, n+2), sized(items, len(of))
+	for _, v := range of {
+		start[v+2]++
+	}
+	for v := 1; v < len(start); v++ {
+		start[v] += start[v-1]
+	}
+	for i, v := range of {
+		items[start[v+1]] = int32(i)
+		start[v+1]++
+	}
+	return start[:n+1], items
+}

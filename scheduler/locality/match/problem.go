@@ -1,0 +1,185 @@
+package match
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrProblem is the class of all errors of this package: an input that
+// contradicts itself. The message names the part.
+var ErrProblem = errors.New("match: bad problem")
+
+// None stands for a task without a node.
+const None = int32(-1)
+
+// Limits of a problem.
+const (
+	MaxTasks = 1 << 24
+	MaxNodes = 1 << 20
+	MaxEdges = 1 << 27 // replicas of all tasks together
+)
+
+// Resources is the number of resources that a weight looks at: CPU, memory,
+// disk I/O.
+const Resources = 3
+
+// Node is one machine as the solver sees it.
+type Node struct {
+	Rack  int32              // index of its rack, from 0
+	Slots int32              // tasks of the shape that fit now
+	Used  [Resources]float64 // share of each capacity in use, 0 to 1
+	Step  [Resources]float64 // share of each capacity that one task takes
+}
+
+// Weight is the idle weight of the node after j further tasks, 3DSF section
+// 6.1: one minus the greatest share in use. It falls with j.
+func (n *Node) Weight(j int32) float64 {
+	f := float64(j)
+	top := n.Used[0] + f*n.Step[0]
+	for r := 1; r < Resources; r++ {
+		top = max(top, n.Used[r]+f*n.Step[r])
+	}
+	return 1 - top
+}
+
+// Hops says how far from its data a task may be placed (h of 3DSF eq. 7, in
+// switches).
+type Hops int
+
+const (
+	NodeOnly Hops = iota + 1 // h = 0: on a node with a replica
+	SameRack                 // h = 1: also in the rack of a replica
+)
+
+// String is the name of the limit.
+func (h Hops) String() string {
+	switch h {
+	case NodeOnly:
+		return "node"
+	case SameRack:
+		return "rack"
+	default:
+		return fmt.Sprintf("hops(%d)", int(h))
+	}
+}
+
+// Level says how near its data a task was placed.
+type Level uint8
+
+const (
+	Unplaced  Level = iota + 1 // no place within the limit of hops
+	NodeLocal                  // on a node with a replica
+	RackLocal                  // in the rack of a replica
+)
+
+// String is the name of the level.
+func (l Level) String() string {
+	switch l {
+	case Unplaced:
+		return "unplaced"
+	case NodeLocal:
+		return "node-local"
+	case RackLocal:
+		return "rack-local"
+	default:
+		return fmt.Sprintf("level(%d)", int(l))
+	}
+}
+
+// Problem is what Solve takes. The solver only reads it, and keeps nothing of
+// it after the call.
+type Problem struct {
+	Nodes []Node
+	Racks int // number of racks
+
+	// Task i, best priority first, has its data on the nodes
+	// Replicas[Offsets[i]:Offsets[i+1]], in any order. No replica: the task
+	// stays unplaced.
+	Offsets  []int32
+	Replicas []int32
+
+	Hops Hops
+
+	// MaxWork bounds the edges looked at by searches; 0 means DefaultWork.
+	// Beyond it searches look one step deep only: the result stays valid and
+	// maximal, but Optimal is false.
+	MaxWork int
+}
+
+// DefaultWork is a bound that only adversarial inputs reach: about two seconds.
+const DefaultWork = 1 << 30
+
+// Tasks is the number of tasks.
+func (p *Problem) Tasks() int { return max(0, len(p.Offsets)-1) }
+
+// check refuses what would make the solver read outside its slices.
+func (p *Problem) check() error {
+	switch {
+	case len(p.Nodes) > MaxNodes:
+		return fmt.Errorf("%w: %d nodes, at most %d", ErrProblem, len(p.Nodes), MaxNodes)
+	case p.Racks < 0 || p.Racks > MaxNodes:
+		return fmt.Errorf("%w: %d racks, want 0 to %d", ErrProblem, p.Racks, MaxNodes)
+	case p.Tasks() > MaxTasks:
+		return fmt.Errorf("%w: %d tasks, at most %d", ErrProblem, p.Tasks(), MaxTasks)
+	case len(p.Replicas) > MaxEdges:
+		return fmt.Errorf("%w: %d replicas, at most %d", ErrProblem, len(p.Replicas), MaxEdges)
+	case p.Hops != NodeOnly && p.Hops != SameRack:
+		return fmt.Errorf("%w: %v is no limit of hops", ErrProblem, p.Hops)
+	case p.MaxWork < 0:
+		return fmt.Errorf("%w: MaxWork is %d", ErrProblem, p.MaxWork)
+	}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Slots < 0 || n.Rack < 0 || int(n.Rack) >= p.Racks {
+			return fmt.Errorf("%w: node %d has %d slots in rack %d of %d", ErrProblem, i, n.Slots, n.Rack, p.Racks)
+		}
+		for r := range n.Used {
+			if !(math.Abs(n.Used[r]) < 1e9) || !(n.Step[r] >= 0 && n.Step[r] < 1e9) {
+				return fmt.Errorf("%w: node %d uses %g of resource %d, a task %g", ErrProblem, i, n.Used[r], r, n.Step[r])
+			}
+		}
+	}
+	return checkTasks(p.Offsets, p.Replicas, len(p.Nodes))
+}
+
+// checkTasks refuses lists of replicas that contradict themselves.
+func checkTasks(offsets, replicas []int32, nodes int) error {
+	last := 0
+	if len(offsets) > 0 {
+		last = int(offsets[len(offsets)-1])
+		if offsets[0] != 0 {
+			return fmt.Errorf("%w: offsets start at %d", ErrProblem, offsets[0])
+		}
+	}
+	if last != len(replicas) {
+		return fmt.Errorf("%w: offsets end at %d of %d replicas", ErrProblem, last, len(replicas))
+	}
+	for i := 1; i < len(offsets); i++ {
+		if offsets[i-1] > offsets[i] {
+			return fmt.Errorf("%w: the offsets of task %d fall from %d to %d", ErrProblem, i-1, offsets[i-1], offsets[i])
+		}
+	}
+	for i, v := range replicas {
+		if v < 0 || int(v) >= nodes {
+			return fmt.Errorf("%w: replica %d is on node %d of %d", ErrProblem, i, v, nodes)
+		}
+	}
+	return nil
+}
+
+// Result is what Solve gives. Its slices belong to the Solver and are valid
+// until its next Solve.
+type Result struct {
+	Node  []int32 // for each task its node, or None
+	Level []Level // for each task
+
+	NodeLocal, RackLocal int     // numbers of tasks placed
+	Weight               float64 // sum of the idle weights of the slots taken
+
+	// NodeLocalBound is at least the greatest possible NodeLocal; equal to
+	// NodeLocal if Optimal.
+	NodeLocalBound int
+	Optimal        bool // false only when MaxWork was reached
+	Work           int  // edges looked at
+}

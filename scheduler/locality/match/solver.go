@@ -1,0 +1,250 @@
+package match
+
+import "slices"
+
+// Solver is the workspace of Solve, reused from call to call.
+//
+// The assignment is a flow of units (tasks): from a group along an edge to a
+// place (a node, or a rack of which nodes draw), and out of the nodes. Places
+// are numbered nodes first, then racks.
+type Solver struct {
+	nodes  []Node
+	places int32 // nodes and racks
+
+	table    []int32 // hash table of group
+	groupOf  []int32 // of each task
+	rank     []int32 // of each task in its group
+	setStart []int32
+	sets     []int32 // replicas of each group
+
+	count     []int32 // units of each group
+	left      []int32 // of these, not placed
+	committed []int32 // of these, kept by the priority pass
+
+	edgeStart []int32 // of each group
+	edgePlace []int32
+	edgeGroup []int32
+	flow      []int32 // units on each edge
+
+	placeStart []int32
+	placeEdge  []int32 // edges that end at each place
+	rackSlots  []int64
+	rackOf     []int32
+	rackStart  []int32
+	rackNode   []int32
+
+	load     []int32 // units on each node
+	fromRack []int32 // of these, drawn from its rack
+
+	// Searches. A place or group is seen if its mark is at least stamp; closed
+	// is above every stamp.
+	placeSeen, groupSeen []uint32
+	stamp                uint32
+	placeVia             []int32 // an edge, or root, drawsFrom..., see pull and exchange
+	groupVia             []int32
+	rackFor              []int32 // the node on whose behalf a rack was reached
+	next                 []int32 // of each place, the first edge whose group may have units left
+	queue                []int32
+
+	// The division after the node-local pass.
+	divided   bool
+	openGroup []bool // reachable from units left over
+	openNode  []bool
+
+	heap []int32 // nodes with free slots by key, the next weight
+	key  []float64
+
+	work, maxWork  int
+	exhausted      bool // work is over maxWork
+	leftTotal      int
+	cursor         []int32
+	assigned       []int32
+	levels         []Level
+	result         Result
+	nodeLocalBound int
+}
+
+const closed = ^uint32(0)
+
+// Values of placeVia that are not edges.
+const (
+	root     = int32(-1)
+	viaRack  = int32(-2) // a node reached from its rack
+	viaOwner = int32(-3) // a rack reached from rackFor
+)
+
+// Solve finds the optimal assignment (see the package comment).
+// Errors: ErrProblem. Cost: O(E log n) when the first tasks found are free, as
+// in nearly all pulls; at worst O(E) for each task placed; bounded by MaxWork.
+// Without allocation once the workspace has grown.
+func (s *Solver) Solve(p *Problem) (*Result, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	s.prepare(p)
+	s.pass(false)
+	s.nodeLocalBound = p.Tasks() - s.leftTotal
+	if s.exhausted {
+		s.nodeLocalBound = s.bound()
+	}
+	if s.leftTotal > 0 {
+		s.divide()
+		if p.Hops == SameRack {
+			s.pass(true)
+		}
+		if s.leftTotal > 0 && !s.exhausted {
+			s.prioritise()
+		}
+	}
+	s.assign(p)
+	s.nodes = nil
+	return &s.result, nil
+}
+
+func (s *Solver) prepare(p *Problem) {
+	s.nodes = p.Nodes
+	s.group(p)
+	s.connect(p)
+	groups, nodes, places := len(s.count), len(p.Nodes), int(s.places)
+	s.left, s.committed = sized(s.left, groups), sized(s.committed, groups)
+	copy(s.left, s.count)
+	s.flow = sized(s.flow, len(s.edgePlace))
+	s.load, s.fromRack = sized(s.load, nodes), sized(s.fromRack, nodes)
+	s.placeVia, s.rackFor = sized(s.placeVia, places), sized(s.rackFor, places)
+	s.groupVia = sized(s.groupVia, groups)
+	s.next = sized(s.next, places)
+	copy(s.next, s.placeStart)
+	s.openGroup, s.openNode = sized(s.openGroup, groups), sized(s.openNode, nodes)
+	s.key = sized(s.key, nodes)
+	s.divided, s.exhausted = false, false
+	s.work, s.maxWork, s.leftTotal = 0, p.MaxWork, p.Tasks()
+	if s.maxWork == 0 {
+		s.maxWork = DefaultWork
+	}
+	s.forget()
+}
+
+// forget clears the marks of all searches.
+func (s *Solver) forget() {
+	s.placeSeen = sized(s.placeSeen, int(s.places))
+	s.groupSeen = sized(s.groupSeen, len(s.count))
+	s.stamp = 0
+}
+
+// edges are those of a group.
+func (s *Solver) edges(g int32) (from, to int32) { return s.edgeStart[g], s.edgeStart[g+1] }
+
+// at lists the edges that end at a place.
+func (s *Solver) at(place int32) []int32 {
+	return s.placeEdge[s.placeStart[place]:s.placeStart[place+1]]
+}
+
+func (s *Solver) isNode(place int32) bool { return int(place) < len(s.nodes) }
+
+// divide marks what alternating paths reach from the units left over: König's
+// division. In every node-local optimum the open nodes are full of local tasks
+// of open groups, and the tasks of the other groups are all local on the other
+// nodes.
+func (s *Solver) divide() {
+	s.divided = true
+	s.queue = s.queue[:0]
+	for g, left := range s.left {
+		if left > 0 {
+			s.openGroup[g] = true
+			s.queue = append(s.queue, int32(g))
+		}
+	}
+	for i := 0; i < len(s.queue); i++ {
+		from, to := s.edges(s.queue[i])
+		for e := from; e < to; e++ {
+			v := s.edgePlace[e]
+			if !s.isNode(v) || s.openNode[v] {
+				continue
+			}
+			s.openNode[v] = true
+			for _, back := range s.at(v) {
+				if h := s.edgeGroup[back]; s.flow[back] > 0 && !s.openGroup[h] {
+					s.openGroup[h] = true
+					s.queue = append(s.queue, h)
+				}
+			}
+		}
+	}
+}
+
+// allowed says whether units may move along an edge without losing a
+// node-local task.
+func (s *Solver) allowed(e int32) bool {
+	if !s.divided || s.openGroup[s.edgeGroup[e]] {
+		return true
+	}
+	v := s.edgePlace[e]
+	return s.isNode(v) && !s.openNode[v]
+}
+
+// assign gives the places of each group to its tasks, best priority first,
+// node-local places first.
+func (s *Solver) assign(p *Problem) {
+	tasks := p.Tasks()
+	s.assigned, s.levels = sized(s.assigned, tasks), sized(s.levels, tasks)
+	r := &s.result
+	*r = Result{Node: s.assigned, Level: s.levels, Work: s.work, Optimal: !s.exhausted, NodeLocalBound: s.nodeLocalBound}
+	for v := range s.nodes {
+		for j := range s.load[v] {
+			r.Weight += s.nodes[v].Weight(j)
+		}
+	}
+	s.cursor = sized(s.cursor, len(s.count)+p.Racks) // next edge of a group, next node of a rack
+	copy(s.cursor, s.edgeStart[:len(s.count)])
+	rackCursor := s.cursor[len(s.count):]
+	copy(rackCursor, s.rackStart)
+	for t := range tasks {
+		g := s.groupOf[t]
+		if s.rank[t] >= s.count[g]-s.left[g] {
+			s.assigned[t], s.levels[t] = None, Unplaced
+			continue
+		}
+		for s.flow[s.cursor[g]] == 0 {
+			s.cursor[g]++
+		}
+		e := s.cursor[g]
+		s.flow[e]--
+		if place := s.edgePlace[e]; s.isNode(place) {
+			s.assigned[t], s.levels[t] = place, NodeLocal
+			r.NodeLocal++
+		} else {
+			s.assigned[t], s.levels[t] = s.draw(&rackCursor[place-int32(len(s.nodes))]), RackLocal
+			r.RackLocal++
+		}
+	}
+}
+
+// draw takes one of the units that the nodes of a rack draw from it.
+func (s *Solver) draw(cursor *int32) int32 {
+	for s.fromRack[s.rackNode[*cursor]] == 0 {
+		*cursor++
+	}
+	v := s.rackNode[*cursor]
+	s.fromRack[v]--
+	return v
+}
+
+// bound is an upper bound of the node-local tasks: by tasks with a node, and by
+// slots with a task.
+func (s *Solver) bound() int {
+	var tasks, slots int64
+	for g, n := range s.count {
+		from, to := s.edges(int32(g))
+		if slices.ContainsFunc(s.edgePlace[from:to], s.isNode) {
+			tasks += int64(n)
+		}
+	}
+	for v := range s.nodes {
+		var near int64
+		for _, e := range s.at(int32(v)) {
+			near += int64(s.count[s.edgeGroup[e]])
+		}
+		slots += min(near, int64(s.nodes[v].Slots))
+	}
+	return int(min(tasks, slots))
+}
