@@ -1,0 +1,101 @@
+package scheduler
+
+import "fmt"
+
+// ActionKind is what a scheduler can do.
+type ActionKind uint8
+
+// The actions.
+const (
+	// ActPlace starts a new attempt of a pending task (or, Speculative, a
+	// second attempt of a running one) on a node and disk.
+	ActPlace ActionKind = iota + 1
+	// ActSuspend brings an attempt down to Level. It holds what it held
+	// until the node confirms (State.AttemptSuspended).
+	ActSuspend
+	// ActResume brings a suspended attempt back to running on its own node.
+	ActResume
+	// ActMigrate moves an attempt to another node: Run is the new run, one
+	// more than the present. Source and target are held until AttemptResumed.
+	ActMigrate
+	// ActKill ends an attempt; it holds what it held until AttemptEnded.
+	ActKill
+	// ActReserve makes or replaces the reservation with that id.
+	ActReserve
+	// ActUnreserve drops the reservation with that id.
+	ActUnreserve
+)
+
+// String gives the word of the glossary.
+func (k ActionKind) String() string {
+	switch k {
+	case ActPlace:
+		return "place"
+	case ActSuspend:
+		return "suspend"
+	case ActResume:
+		return "resume"
+	case ActMigrate:
+		return "migrate"
+	case ActKill:
+		return "kill"
+	case ActReserve:
+		return "reserve"
+	case ActUnreserve:
+		return "unreserve"
+	default:
+		return fmt.Sprintf("action(%d)", uint8(k))
+	}
+}
+
+// Action is one step of a Decision: a plain value that somebody else carries
+// out. Which fields count depends on Kind:
+//
+//	place      Task, Attempt, Run (1), Node, Disk, Speculative
+//	suspend    Task, Attempt, Run, Level
+//	resume     Task, Attempt, Run
+//	migrate    Task, Attempt, Run (the new one), Node, Disk
+//	kill       Task, Attempt, Run
+//	reserve    Reservation
+//	unreserve  Reservation.ID
+type Action struct {
+	Kind        ActionKind  `json:"kind"`
+	Level       Level       `json:"level,omitempty"`
+	Speculative bool        `json:"speculative,omitempty"`
+	Disk        int16       `json:"disk,omitempty"` // index in NodeSpec.Disks, -1 without a disk
+	Node        NodeID      `json:"node"`
+	Task        TaskID      `json:"task"`
+	Attempt     int32       `json:"attempt,omitempty"`
+	Run         int32       `json:"run,omitempty"`
+	Reservation Reservation `json:"reservation,omitzero"`
+}
+
+// AttemptID gives the attempt that the action is about.
+func (a *Action) AttemptID() AttemptID { return AttemptID{a.Task, a.Attempt} }
+
+// String prints the action on one line, for scripts and logs.
+func (a *Action) String() string {
+	switch a.Kind {
+	case ActPlace:
+		s := fmt.Sprintf("place %s run %d on %d disk %d", a.AttemptID(), a.Run, a.Node, a.Disk)
+		if a.Speculative {
+			s += " speculative"
+		}
+		return s
+	case ActSuspend:
+		return fmt.Sprintf("suspend %s run %d %s", a.AttemptID(), a.Run, a.Level)
+	case ActResume:
+		return fmt.Sprintf("resume %s run %d", a.AttemptID(), a.Run)
+	case ActMigrate:
+		return fmt.Sprintf("migrate %s run %d to %d disk %d", a.AttemptID(), a.Run, a.Node, a.Disk)
+	case ActKill:
+		return fmt.Sprintf("kill %s run %d", a.AttemptID(), a.Run)
+	case ActReserve:
+		r := &a.Reservation
+		return fmt.Sprintf("reserve %d %s job %d on %d %s from %d to %d", r.ID, r.Kind, r.Job, r.Node, r.Demand, r.Start, r.End)
+	case ActUnreserve:
+		return fmt.Sprintf("unreserve %d", a.Reservation.ID)
+	default:
+		return a.Kind.String()
+	}
+}

@@ -1,0 +1,138 @@
+package scheduler
+
+import "math/bits"
+
+// bitset is a set of small numbers with two summary levels above it, so that
+// the next member after any number is found in a few steps. Memory: n/8 bytes.
+type bitset struct {
+	l0, l1, l2 []uint64
+	n          int32
+}
+
+func newBitset(n int32) bitset {
+	w0 := (int(n) + 63) / 64
+	w1 := (w0 + 63) / 64
+	w2 := (w1 + 63) / 64
+	all := make([]uint64, w0+w1+w2)
+	return bitset{l0: all[:w0:w0], l1: all[w0 : w0+w1 : w0+w1], l2: all[w0+w1:], n: n}
+}
+
+// grow makes room for numbers below n.
+func (b *bitset) grow(n int32) {
+	if n <= b.n {
+		return
+	}
+	nb := newBitset(max(n, 2*b.n, 64))
+	copy(nb.l0, b.l0)
+	copy(nb.l1, b.l1)
+	copy(nb.l2, b.l2)
+	*b = nb
+}
+
+func (b *bitset) has(i int32) bool { return b.l0[i>>6]&(1<<(i&63)) != 0 }
+
+func (b *bitset) set(i int32) {
+	b.l0[i>>6] |= 1 << (i & 63)
+	b.l1[i>>12] |= 1 << (i >> 6 & 63)
+	b.l2[i>>18] |= 1 << (i >> 12 & 63)
+}
+
+func (b *bitset) clear(i int32) {
+	w := i >> 6
+	if b.l0[w] &^= 1 << (i & 63); b.l0[w] != 0 {
+		return
+	}
+	v := i >> 12
+	if b.l1[v] &^= 1 << (w & 63); b.l1[v] != 0 {
+		return
+	}
+	b.l2[i>>18] &^= 1 << (v & 63)
+}
+
+// setAll puts every number below n in the set.
+func (b *bitset) setAll(n int32) {
+	fill := func(w []uint64, n int) {
+		for i := range w {
+			switch left := n - 64*i; {
+			case left >= 64:
+				w[i] = ^uint64(0)
+			case left > 0:
+				w[i] = 1<<left - 1
+			default:
+				w[i] = 0
+			}
+		}
+	}
+	fill(b.l0, int(n))
+	fill(b.l1, (int(n)+63)/64)
+	fill(b.l2, (int(n)+4095)/4096)
+}
+
+// next gives the least member >= from, or -1.
+func (b *bitset) next(from int32) int32 {
+	if from < 0 {
+		from = 0
+	}
+	if from >= b.n {
+		return -1
+	}
+	w := from >> 6
+	if x := b.l0[w] >> (from & 63); x != 0 {
+		return from + int32(bits.TrailingZeros64(x))
+	}
+	w = nextWord(b.l1, w+1)
+	if w < 0 {
+		v := nextScan(b.l2, (from>>12)+1)
+		if v < 0 {
+			return -1
+		}
+		w = v<<6 + int32(bits.TrailingZeros64(b.l1[v]))
+	}
+	return w<<6 + int32(bits.TrailingZeros64(b.l0[w]))
+}
+
+// nextWord finds the next marked position >= i in the one summary word that
+// holds i, or -1.
+func nextWord(sum []uint64, i int32) int32 {
+	k := i >> 6
+	if int(k) >= len(sum) {
+		return -1
+	}
+	if x := sum[k] >> (i & 63); x != 0 {
+		return i + int32(bits.TrailingZeros64(x))
+	}
+	return -1
+}
+
+// nextScan finds the next marked position >= i in the top summary, or -1.
+func nextScan(sum []uint64, i int32) int32 {
+	for ; int(i>>6) < len(sum); i = (i>>6 + 1) << 6 {
+		if v := nextWord(sum, i); v >= 0 {
+			return v
+		}
+	}
+	return -1
+}
+
+// count gives the number of members. O(n/64).
+func (b *bitset) count() int {
+	c := 0
+	for _, w := range b.l0 {
+		c += bits.OnesCount64(w)
+	}
+	return c
+}
+
+// ranges lists the members as [from, to) pairs.
+func (b *bitset) ranges() [][2]int32 {
+	var out [][2]int32
+	for i := b.next(0); i >= 0; i = b.next(i) {
+		j := i + 1
+		for j < b.n && b.has(j) {
+			j++
+		}
+		out = append(out, [2]int32{i, j})
+		i = j
+	}
+	return out
+}

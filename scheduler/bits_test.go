@@ -1,0 +1,44 @@
+package scheduler
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The judge is a map.
+func TestBitsetAgainstMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SampledFrom([]int32{1, 63, 64, 65, 4096, 4097, 262_144, 262_145, 1_000_000}).Draw(t, "n")
+		b, judge := newBitset(n), map[int32]bool{}
+		if rapid.Bool().Draw(t, "full") && n <= 4097 {
+			b.setAll(n)
+			for i := range n {
+				judge[i] = true
+			}
+		}
+		for range rapid.IntRange(0, 60).Draw(t, "steps") {
+			i := rapid.Int32Range(0, n-1).Draw(t, "i")
+			if rapid.Bool().Draw(t, "set") {
+				b.set(i)
+				judge[i] = true
+			} else {
+				b.clear(i)
+				delete(judge, i)
+			}
+			from := rapid.Int32Range(0, n-1).Draw(t, "from")
+			want := int32(-1)
+			for k := range judge {
+				if k >= from && (want < 0 || k < want) {
+					want = k
+				}
+			}
+			if got := b.next(from); got != want {
+				t.Fatalf("next(%d) = %d, want %d", from, got, want)
+			}
+		}
+		if b.count() != len(judge) {
+			t.Fatalf("count %d, want %d", b.count(), len(judge))
+		}
+	})
+}

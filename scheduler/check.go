@@ -1,0 +1,494 @@
+package scheduler
+
+import (
+	"fmt"
+	"math"
+)
+
+// Rule is what a decision can break.
+type Rule uint8
+
+// The rules that Check holds a decision to.
+const (
+	RuleUnknown   Rule = iota + 1 // an id that is not there
+	RuleTwice                     // a task or attempt acted on twice, or not in a state for it
+	RuleRoom                      // over capacity on a node or disk
+	RuleNode                      // a node that takes no work
+	RuleCap                       // over a cap of a task, job, tenant or group
+	RuleParallel                  // over a stage's MaxParallel
+	RulePromise                   // a promise would be broken
+	RuleVictim                    // an accepted deadline job or a promised project is suspended or killed
+	RuleRestore                   // a resume or migration where it cannot be restored
+	RuleFencing                   // a wrong attempt or run number
+	RuleNote                      // a note that State would refuse
+	RuleMalformed                 // a value without meaning
+)
+
+// String gives the rule's name.
+func (r Rule) String() string {
+	names := [...]string{RuleUnknown: "unknown", RuleTwice: "twice", RuleRoom: "room", RuleNode: "node", RuleCap: "cap",
+		RuleParallel: "parallel", RulePromise: "promise", RuleVictim: "victim", RuleRestore: "restore", RuleFencing: "fencing",
+		RuleNote: "note", RuleMalformed: "malformed"}
+	if int(r) < len(names) && names[r] != "" {
+		return names[r]
+	}
+	return fmt.Sprintf("rule(%d)", uint8(r))
+}
+
+// Violation is one broken rule: the number of the action (or note) in the
+// decision, and what is wrong.
+type Violation struct {
+	Rule   Rule
+	Action int
+	Text   string
+}
+
+// Error prints it on one line.
+func (v Violation) Error() string {
+	return fmt.Sprintf("action %d breaks rule %v: %s", v.Action, v.Rule, v.Text)
+}
+
+// checker is Check's own account of what the decision does, kept apart from
+// State.Apply so that a mistake there is seen here. Entries count only where
+// their epoch is the present one, so nothing is cleared between cycles.
+type checker struct {
+	epoch   uint32
+	nodes   []checkNode
+	tenants []checkTenant
+	jobs    map[JobID]Resources
+	stages  map[*Stage]int32
+	seen    idSet
+	out     []Violation
+}
+
+type checkNode struct {
+	epoch uint32
+	free  Resources
+	disks []DiskUse
+}
+
+type checkTenant struct {
+	epoch uint32
+	used  Resources
+}
+
+// Check judges a decision against a State without changing it: every rule at
+// every step, in the order of the actions. It does not use State.Apply nor
+// anything of a policy. Nothing broken gives nil, without allocation once it
+// has its size. O(actions x (depth of the tenant tree + reservations on the
+// node)). The result is good until the next Check of the same State.
+func Check(s *State, d *Decision, now Time) []Violation {
+	c := &s.checker
+	c.begin(s)
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		if v := c.action(s, d, a, now); v.Rule != 0 {
+			v.Action = i
+			c.out = append(c.out, v)
+		}
+	}
+	for i := range d.Notes {
+		if err := s.checkNote(&d.Notes[i]); err != nil {
+			c.out = append(c.out, Violation{RuleNote, i, err.Error()})
+		}
+	}
+	if len(c.out) == 0 {
+		return nil
+	}
+	return c.out
+}
+
+func (c *checker) begin(s *State) {
+	c.epoch++
+	if c.epoch == 0 {
+		*c = checker{epoch: 1}
+	}
+	for len(c.nodes) < len(s.nodes) {
+		c.nodes = append(c.nodes, checkNode{})
+	}
+	for len(c.tenants) < len(s.tenants) {
+		c.tenants = append(c.tenants, checkTenant{})
+	}
+	if c.jobs == nil {
+		c.jobs, c.stages = map[JobID]Resources{}, map[*Stage]int32{}
+	}
+	clear(c.jobs)
+	clear(c.stages)
+	c.seen.reset()
+	c.out = c.out[:0]
+}
+
+func broke(r Rule, format string, args ...any) Violation {
+	return Violation{Rule: r, Text: fmt.Sprintf(format, args...)}
+}
+
+func (c *checker) action(s *State, d *Decision, a *Action, now Time) Violation {
+	switch a.Kind {
+	case ActPlace:
+		return c.place(s, a, now)
+	case ActSuspend, ActKill:
+		return c.stop(s, d, a)
+	case ActResume, ActMigrate:
+		return c.resume(s, a, now)
+	case ActReserve, ActUnreserve:
+		return c.reserve(s, d, a)
+	default:
+		return broke(RuleMalformed, "kind is %v", a.Kind)
+	}
+}
+
+func (c *checker) node(s *State, id NodeID) *checkNode {
+	n := &c.nodes[id]
+	if n.epoch != c.epoch {
+		n.epoch = c.epoch
+		n.free = s.nodes[id].Free
+		n.disks = append(n.disks[:0], s.nodes[id].Disks...)
+	}
+	return n
+}
+
+func (c *checker) place(s *State, a *Action, now Time) Violation {
+	j := s.jobs[a.Task.Job]
+	if j == nil || a.Task.Stage < 0 || int(a.Task.Stage) >= len(j.Stages) {
+		return broke(RuleUnknown, "task %s: no such stage", a.Task)
+	}
+	g := j.Stages[a.Task.Stage]
+	i := a.Task.Index
+	if i < 0 || i >= g.Spec.Tasks {
+		return broke(RuleUnknown, "task %s: the stage has %d tasks", a.Task, g.Spec.Tasks)
+	}
+	if j.Phase != JobActive || !g.Open {
+		return broke(RuleTwice, "task %s: its stage may not start", a.Task)
+	}
+	lives := g.active[i] != 0
+	waits := !lives && !g.done.has(i) && g.tries[i].Failures < g.maxAttempts()
+	second := lives && s.at(g.active[i]-1).sibling == 0 && !g.done.has(i)
+	if (!a.Speculative && !waits) || (a.Speculative && !second) || !c.seen.add(AttemptID{TaskID: a.Task}) {
+		return broke(RuleTwice, "task %s: it does not wait for a place", a.Task)
+	}
+	want := g.tries[i].Last
+	if lives {
+		want = max(want, s.at(g.active[i]-1).ID.Attempt)
+	}
+	if a.Attempt != want+1 || a.Run != 1 {
+		return broke(RuleFencing, "task %s: attempt %d run %d, want attempt %d run 1", a.Task, a.Attempt, a.Run, want+1)
+	}
+	if g.Spec.MaxParallel > 0 {
+		c.stages[g]++
+		if g.Running+g.Suspended+c.stages[g] > g.Spec.MaxParallel {
+			return broke(RuleParallel, "stage %s: more than %d at once", g.ID(), g.Spec.MaxParallel)
+		}
+	}
+	if v := c.take(s, a.Node, a.Disk, g.Spec.Demand, g.Spec.Disk); v.Rule != 0 {
+		return v
+	}
+	if v := c.caps(s, j, g.Spec.Demand, g.Spec.Demand); v.Rule != 0 {
+		return v
+	}
+	return c.promises(s, j, g, i, a.Node, now)
+}
+
+// take takes room on a node and disk.
+func (c *checker) take(s *State, id NodeID, disk int16, d Resources, space int64) Violation {
+	if id < 0 || int(id) >= len(s.nodes) {
+		return broke(RuleUnknown, "node %d: no such node", id)
+	}
+	if spec := &s.nodes[id].Spec; spec.Down || spec.Draining {
+		return broke(RuleNode, "node %q is down or draining", spec.Name)
+	}
+	n := c.node(s, id)
+	if int(disk) >= len(n.disks) || disk < -1 || (disk < 0 && (d[IO] > 0 || space > 0)) {
+		return broke(RuleUnknown, "node %q: no disk %d", s.nodes[id].Spec.Name, disk)
+	}
+	n.free = n.free.Sub(d)
+	short := (d[CPU] > 0 && n.free[CPU] < 0) || (d[Memory] > 0 && n.free[Memory] < 0) || (d[IO] > 0 && n.free[IO] < 0)
+	if disk >= 0 {
+		n.disks[disk].FreeIO -= d[IO]
+		n.disks[disk].FreeSpace -= space
+		short = short || (d[IO] > 0 && n.disks[disk].FreeIO < 0) || (space > 0 && n.disks[disk].FreeSpace < 0)
+	}
+	if short {
+		return broke(RuleRoom, "node %q disk %d: %v and %d bytes are more than is free", s.nodes[id].Spec.Name, disk, d, space)
+	}
+	return Violation{}
+}
+
+// caps charges d more to a job and its tenants, the task holding task in all.
+func (c *checker) caps(s *State, j *Job, task, d Resources) Violation {
+	t := s.tenants[j.Spec.Tenant]
+	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
+		return broke(RuleCap, "job %d: a task is over the cap of tenant %q on %v", j.Spec.ID, t.Spec.Name, r)
+	}
+	jobCapped := false
+	for id, n := j.Spec.Tenant, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
+		t := s.tenants[id]
+		u := &c.tenants[id]
+		if u.epoch != c.epoch {
+			u.epoch, u.used = c.epoch, t.Used
+		}
+		u.used = u.used.Add(d)
+		if r, ok := t.Spec.Caps.Total.Allows(u.used); !ok {
+			return broke(RuleCap, "tenant %q is over its cap on %v", t.Spec.Name, r)
+		}
+		jobCapped = jobCapped || !t.Spec.Caps.Job.None()
+		id = t.Spec.Parent
+	}
+	if !jobCapped {
+		return Violation{}
+	}
+	used, ok := c.jobs[j.Spec.ID]
+	if !ok {
+		used = j.Used
+	}
+	used = used.Add(d)
+	c.jobs[j.Spec.ID] = used
+	for id, n := j.Spec.Tenant, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
+		t := s.tenants[id]
+		if r, ok := t.Spec.Caps.Job.Allows(used); !ok {
+			return broke(RuleCap, "job %d is over the cap of tenant %q for a job on %v", j.Spec.ID, t.Spec.Name, r)
+		}
+		id = t.Spec.Parent
+	}
+	return Violation{}
+}
+
+// promises holds a start on a node against the promises reserved there: at
+// the start of each of them there must be room for it beside what runs then
+// and cannot be suspended. What has a bound runs until its bound; what has
+// none, for ever; what can be suspended makes room.
+func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
+	list := s.nodes[id].reserved
+	if len(list) == 0 || owns(list, j, g, task, now) || canYield(s, j, id) {
+		return Violation{}
+	}
+	n := c.node(s, id)
+	end := Never
+	if j.Spec.Bound > 0 {
+		end = now.Add(j.Spec.Bound)
+	}
+	for _, r := range list {
+		if !r.Kind.Promise() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID {
+			continue
+		}
+		at := max(r.Start, now)
+		free := n.free
+		for a := range s.AttemptsOn(id) {
+			k := s.StageOf(a).Job
+			if canYield(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job {
+				free = free.Add(a.Held.Resources)
+			}
+		}
+		for _, o := range list {
+			if o.Kind.Promise() && o.Start <= at && o.End > at {
+				free = free.Sub(o.Demand)
+			}
+		}
+		if !(Resources{}).Fits(free) {
+			return broke(RulePromise, "job %d on node %q leaves no room for reservation %d at %d",
+				j.Spec.ID, s.nodes[id].Spec.Name, r.ID, r.Start)
+		}
+	}
+	return Violation{}
+}
+
+// owns tells whether a promise that is due now is for this task.
+func owns(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
+	for _, r := range list {
+		if r.Kind.Promise() && r.Start <= now && r.End > now && r.Job == j.Spec.ID &&
+			(r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task) {
+			return true
+		}
+	}
+	return false
+}
+
+// canYield tells whether tasks of a job on a node can make room for a promise:
+// the job has no promise itself and the node can free memory.
+func canYield(s *State, j *Job, id NodeID) bool {
+	if j.Spec.Accepted || j.Spec.Project != 0 {
+		return false
+	}
+	l := s.nodes[id].Spec.Levels
+	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
+}
+
+func (c *checker) stop(s *State, d *Decision, a *Action) Violation {
+	att := s.Attempt(a.AttemptID())
+	if att == nil {
+		return broke(RuleUnknown, "attempt %s: it is not live", a.AttemptID())
+	}
+	if att.Run != a.Run {
+		return broke(RuleFencing, "attempt %s: run %d, it is at %d", a.AttemptID(), a.Run, att.Run)
+	}
+	if !c.seen.add(a.AttemptID()) {
+		return broke(RuleTwice, "attempt %s: acted on twice", a.AttemptID())
+	}
+	j := s.StageOf(att).Job
+	if j.Phase == JobActive && j.Spec.Accepted && !hopeless(s, d, j) && !att.Speculative {
+		return broke(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
+	}
+	if a.Kind == ActKill {
+		if att.Phase == AttemptKilling {
+			return broke(RuleTwice, "attempt %s: it is being killed", a.AttemptID())
+		}
+		return Violation{}
+	}
+	switch {
+	case !a.Level.Suspended():
+		return broke(RuleMalformed, "attempt %s: %v is no level to suspend to", a.AttemptID(), a.Level)
+	case !s.nodes[att.Node].Spec.Levels.Has(a.Level):
+		return broke(RuleRestore, "attempt %s: node %q cannot do %v", a.AttemptID(), s.nodes[att.Node].Spec.Name, a.Level)
+	case att.Phase != AttemptStarting && att.Phase != AttemptRunning && (att.Phase != AttemptSuspended || a.Level <= att.Level):
+		return broke(RuleTwice, "attempt %s: it is %v", a.AttemptID(), att.Phase)
+	}
+	return Violation{}
+}
+
+// hopeless tells whether the job left its lane, now or before.
+func hopeless(s *State, d *Decision, j *Job) bool {
+	if _, ok := s.notes[NoteKey{Kind: NoteHopeless, Job: j.Spec.ID}]; ok {
+		return true
+	}
+	for i := range d.Notes {
+		if d.Notes[i].Kind == NoteHopeless && d.Notes[i].Job == j.Spec.ID {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *checker) resume(s *State, a *Action, now Time) Violation {
+	id := a.AttemptID()
+	att := s.Attempt(id)
+	if att == nil {
+		return broke(RuleUnknown, "attempt %s: it is not live", id)
+	}
+	run := a.Run
+	if a.Kind == ActMigrate {
+		run--
+	}
+	if att.Run != run {
+		return broke(RuleFencing, "attempt %s: run %d, it is at %d", id, a.Run, att.Run)
+	}
+	if !c.seen.add(id) {
+		return broke(RuleTwice, "attempt %s: acted on twice", id)
+	}
+	g := s.StageOf(att)
+	more := att.Demand.Sub(att.Held.Resources)
+	if a.Kind == ActResume {
+		if att.Phase != AttemptSuspended {
+			return broke(RuleTwice, "attempt %s: it is %v, not suspended", id, att.Phase)
+		}
+		if v := c.take(s, att.Node, att.Disk, more, att.DiskSpace-att.Held.Disk); v.Rule != 0 {
+			return v
+		}
+	} else {
+		if att.From != NoNode || (att.Phase != AttemptRunning && att.Phase != AttemptSuspended) || a.Node == att.Node {
+			return broke(RuleTwice, "attempt %s: it is %v and cannot move to %d", id, att.Phase, a.Node)
+		}
+		if v := c.take(s, a.Node, a.Disk, att.Demand, att.DiskSpace); v.Rule != 0 {
+			return v
+		}
+		if !CanRestore(&s.nodes[att.Node].Spec, &s.nodes[a.Node].Spec) {
+			return broke(RuleRestore, "attempt %s: node %q cannot restore it", id, s.nodes[a.Node].Spec.Name)
+		}
+	}
+	if v := c.caps(s, g.Job, att.Demand, more); v.Rule != 0 {
+		return v
+	}
+	node := att.Node
+	if a.Kind == ActMigrate {
+		node = a.Node
+	}
+	return c.promises(s, g.Job, g, att.ID.Index, node, now)
+}
+
+func (c *checker) reserve(s *State, d *Decision, a *Action) Violation {
+	r := &a.Reservation
+	old := s.Reservation(r.ID)
+	if a.Kind == ActUnreserve {
+		if old == nil {
+			return broke(RuleUnknown, "reservation %d: there is none", r.ID)
+		}
+		return Violation{}
+	}
+	if err := r.validate(); err != nil {
+		return broke(RuleMalformed, "%v", err)
+	}
+	if (r.Node != NoNode && s.Node(r.Node) == nil) || (r.Job != 0 && s.jobs[r.Job] == nil) ||
+		(r.Job == 0 && s.projects[r.Project] == nil) {
+		return broke(RuleUnknown, "reservation %d: node %d, job %d or project %d is not there", r.ID, r.Node, r.Job, r.Project)
+	}
+	if !r.Kind.Promise() || brokenWithCause(d, r) {
+		return Violation{}
+	}
+	if old != nil && old.Latest != 0 && (r.Latest == 0 || r.Latest > old.Latest) {
+		return broke(RulePromise, "reservation %d: its latest start moves from %d to %d", r.ID, old.Latest, r.Latest)
+	}
+	if r.Latest != 0 && r.Start > r.Latest {
+		return broke(RulePromise, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
+	}
+	return Violation{}
+}
+
+func brokenWithCause(d *Decision, r *Reservation) bool {
+	for i := range d.Notes {
+		n := &d.Notes[i]
+		if n.Kind == NoteBroken && ((r.Job != 0 && n.Job == r.Job) || (r.Project != 0 && n.Project == r.Project)) {
+			return true
+		}
+	}
+	return false
+}
+
+// idSet is a set of attempts with open addressing; reset is O(1).
+type idSet struct {
+	keys  []AttemptID
+	epoch []uint32
+	now   uint32
+	n     int
+}
+
+func (t *idSet) reset() {
+	t.now++
+	t.n = 0
+	if t.now == 0 || t.keys == nil {
+		t.keys, t.epoch, t.now = make([]AttemptID, 1024), make([]uint32, 1024), 1
+	}
+}
+
+// add puts id in and tells whether it is new.
+func (t *idSet) add(id AttemptID) bool {
+	if 2*t.n >= len(t.keys) {
+		t.grow()
+	}
+	mask := len(t.keys) - 1
+	for i := int(hashID(id)) & mask; ; i = (i + 1) & mask {
+		if t.epoch[i] != t.now {
+			t.epoch[i], t.keys[i] = t.now, id
+			t.n++
+			return true
+		}
+		if t.keys[i] == id {
+			return false
+		}
+	}
+}
+
+func (t *idSet) grow() {
+	old, epoch := t.keys, t.epoch
+	t.keys, t.epoch = make([]AttemptID, 2*len(old)), make([]uint32, 2*len(old))
+	t.n = 0
+	for i, e := range epoch {
+		if e == t.now {
+			t.add(old[i])
+		}
+	}
+}
+
+func hashID(id AttemptID) uint64 {
+	h := uint64(id.Job)*0x9e3779b97f4a7c15 ^ uint64(uint32(id.Stage))<<32 ^ uint64(uint32(id.Index)) ^ uint64(uint32(id.Attempt))<<48
+	h ^= h >> 29
+	h *= 0xbf58476d1ce4e5b9
+	return (h ^ h>>32) & math.MaxInt64
+}

@@ -1,0 +1,487 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// SubmitJob accepts a job with its stages. Stages may also come one by one
+// (JobSpec.Open, AddStage, CloseJob). State keeps the stages' Inputs. Nothing
+// of a refused job stays. O(tasks/64 + replicas) plus the position among jobs
+// of a later submission time.
+func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
+	if err := s.atRest("submit a job"); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("job %d", spec.ID)
+	if spec.OnMiss == 0 {
+		spec.OnMiss = OnMissContinue
+	}
+	if err := spec.validate(); err != nil {
+		return err
+	}
+	if s.jobs[spec.ID] != nil {
+		return refuse(ErrExists, what, "there is a job of that id")
+	}
+	t := s.Tenant(spec.Tenant)
+	if t == nil {
+		return refuse(ErrUnknown, what, "its tenant %d is unknown", spec.Tenant)
+	}
+	if spec.Project != 0 && s.projects[spec.Project] == nil {
+		return refuse(ErrUnknown, what, "its project %d is unknown", spec.Project)
+	}
+	if len(stages) > MaxStages {
+		return refuse(ErrInvalid, what, "%d stages: at most %d", len(stages), MaxStages)
+	}
+	for i := range stages {
+		if err := stages[i].validate(what, i); err != nil {
+			return err
+		}
+	}
+	j := &Job{Spec: spec, Phase: JobActive}
+	s.jobs[spec.ID] = j
+	s.enqueue(j, t)
+	for i := range stages {
+		s.addStage(j, stages[i])
+	}
+	if p := s.projects[spec.Project]; p != nil {
+		i, _ := slices.BinarySearch(p.Jobs, spec.ID)
+		p.Jobs = slices.Insert(p.Jobs, i, spec.ID)
+	}
+	s.changed()
+	return nil
+}
+
+// AddStage adds a stage to an open job.
+func (s *State) AddStage(id JobID, spec StageSpec) error {
+	j, err := s.eventJob(id)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("job %d", id)
+	if !j.Spec.Open {
+		return refuse(ErrInvalid, what, "it was closed: no stage can be added")
+	}
+	if len(j.Stages) >= MaxStages {
+		return refuse(ErrInvalid, what, "it has %d stages: no more can be added", MaxStages)
+	}
+	if err := spec.validate(what, len(j.Stages)); err != nil {
+		return err
+	}
+	s.addStage(j, spec)
+	s.changed()
+	return nil
+}
+
+// CloseJob tells that no stage will be added any more.
+func (s *State) CloseJob(id JobID) error {
+	j, err := s.eventJob(id)
+	if err != nil {
+		return err
+	}
+	j.Spec.Open = false
+	s.changed()
+	return nil
+}
+
+// UpdateJob replaces deadline, bound, priority, promise, estimate and size of
+// a job; its id, tenant, submission and project stay.
+func (s *State) UpdateJob(spec JobSpec) error {
+	j, err := s.eventJob(spec.ID)
+	if err != nil {
+		return err
+	}
+	if err := spec.validate(); err != nil {
+		return err
+	}
+	old := &j.Spec
+	if spec.Tenant != old.Tenant || spec.Submitted != old.Submitted || spec.Project != old.Project || spec.Open != old.Open {
+		return refuse(ErrInvalid, fmt.Sprintf("job %d", spec.ID), "tenant, submission, project and open cannot be changed")
+	}
+	if spec.OnMiss == 0 {
+		spec.OnMiss = OnMissContinue
+	}
+	j.Spec = spec
+	s.changed()
+	return nil
+}
+
+// SetEstimate sets the predicted run time of the stage's tasks; running
+// attempts keep theirs (AttemptProgress changes those).
+func (s *State) SetEstimate(id StageID, d time.Duration) error {
+	g, err := s.eventStage(id)
+	if err != nil {
+		return err
+	}
+	if d < 0 {
+		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: it must not be negative", d)
+	}
+	g.Spec.Estimate = d
+	s.changed()
+	return nil
+}
+
+// SetInput replaces where the input of a task lies, when the file system was
+// asked again. local has the bytes on each node, nil for all of them.
+func (s *State) SetInput(id TaskID, nodes []NodeID, local []int64) error {
+	g, err := s.eventStage(id.StageID())
+	if err != nil {
+		return err
+	}
+	what := "task " + id.String()
+	if id.Index < 0 || id.Index >= g.Spec.Tasks || g.Spec.Inputs == nil {
+		return refuse(ErrUnknown, what, "there is no such task with an input")
+	}
+	if len(nodes) > MaxReplicas || (local != nil && len(local) != len(nodes)) {
+		return refuse(ErrInvalid, what, "%d nodes and %d local sizes", len(nodes), len(local))
+	}
+	for i, n := range nodes {
+		if n < 0 || n >= MaxNodes || (local != nil && (local[i] < 0 || local[i] > MaxAmount)) {
+			return refuse(ErrInvalid, what, "replica %d lies on node %d", i, n)
+		}
+	}
+	if g.moved == nil {
+		g.moved = map[int32]movedInput{}
+	}
+	g.moved[id.Index] = movedInput{slices.Clone(nodes), slices.Clone(local)}
+	g.inverse = nil
+	s.changed()
+	return nil
+}
+
+// StopJob tells that somebody stopped the job: nothing of it starts any more.
+// Its attempts live until they are reported ended; then EndJob.
+func (s *State) StopJob(id JobID) error {
+	j, err := s.eventJob(id)
+	if err != nil {
+		return err
+	}
+	s.setPhase(j, JobStopping)
+	s.changed()
+	return nil
+}
+
+// JobOutcome is how a job ended.
+type JobOutcome uint8
+
+// The outcomes of a job.
+const (
+	JobSucceeded JobOutcome = iota + 1
+	JobFailed
+	JobStopped
+	JobMissed // its deadline was missed and on_miss said stop
+)
+
+// String gives the outcome's name.
+func (o JobOutcome) String() string {
+	switch o {
+	case JobSucceeded:
+		return "succeeded"
+	case JobFailed:
+		return "failed"
+	case JobStopped:
+		return "stopped"
+	case JobMissed:
+		return "missed"
+	default:
+		return fmt.Sprintf("outcome(%d)", uint8(o))
+	}
+}
+
+// EndJob takes a job without live attempts out of the State, with its notes
+// and its reservations, and records it in the history.
+func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
+	j, err := s.eventJob(id)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("job %d", id)
+	if outcome < JobSucceeded || outcome > JobMissed {
+		return refuse(ErrInvalid, what, "outcome is %v", outcome)
+	}
+	if j.Live > 0 {
+		return refuse(ErrBusy, what, "%d attempts of it live: stop it and wait for them", j.Live)
+	}
+	s.setPhase(j, JobStopping)
+	s.recordJob(j, outcome, now)
+	for _, g := range j.Stages {
+		ref := g.self
+		s.stages[ref] = nil
+		s.freeRefs = append(s.freeRefs, ref)
+	}
+	s.dequeue(j)
+	delete(s.jobs, id)
+	if p := s.projects[j.Spec.Project]; p != nil {
+		if i, ok := slices.BinarySearch(p.Jobs, id); ok {
+			p.Jobs = slices.Delete(p.Jobs, i, i+1)
+		}
+	}
+	s.forgetJob(j)
+	s.changed()
+	return nil
+}
+
+func (s *State) recordJob(j *Job, outcome JobOutcome, now Time) {
+	f := FinishedJob{Job: j.Spec.ID, Tenant: j.Spec.Tenant, Name: j.Spec.Name, Deadline: j.Spec.Deadline,
+		Submitted: j.Spec.Submitted, Started: j.FirstPlaced, Ended: now, Outcome: outcome}
+	for _, g := range j.Stages {
+		f.Service += g.TaskTime(now)
+		f.Tasks += g.Spec.Tasks
+	}
+	s.history.jobs.put(f, HistoryJobs)
+}
+
+// forgetJob drops notes and reservations of a job.
+func (s *State) forgetJob(j *Job) {
+	id := j.Spec.ID
+	if j.notes > 0 {
+		for k := range s.notes {
+			if k.Job == id {
+				delete(s.notes, k)
+			}
+		}
+	}
+	for i := len(s.reservations) - 1; i >= 0; i-- {
+		if r := s.reservations[i]; r.Job == id {
+			s.dropReservation(i)
+		}
+	}
+}
+
+// PutProject makes a project known or replaces what is known of it.
+func (s *State) PutProject(spec ProjectSpec) error {
+	if err := s.atRest("put a project"); err != nil {
+		return err
+	}
+	if err := spec.validate(); err != nil {
+		return err
+	}
+	if s.Tenant(spec.Tenant) == nil {
+		return refuse(ErrUnknown, fmt.Sprintf("project %d", spec.ID), "its tenant %d is unknown", spec.Tenant)
+	}
+	if p := s.projects[spec.ID]; p != nil {
+		p.Spec = spec
+	} else {
+		s.projects[spec.ID] = &Project{Spec: spec}
+	}
+	s.changed()
+	return nil
+}
+
+// DropProject forgets a project without jobs, with its notes.
+func (s *State) DropProject(id ProjectID) error {
+	if err := s.atRest("drop a project"); err != nil {
+		return err
+	}
+	p := s.projects[id]
+	what := fmt.Sprintf("project %d", id)
+	if p == nil {
+		return refuse(ErrUnknown, what, "there is no such project")
+	}
+	if len(p.Jobs) > 0 {
+		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
+	}
+	delete(s.projects, id)
+	for k := range s.notes {
+		if k.Project == id && k.Job == 0 {
+			delete(s.notes, k)
+			s.looseNotes--
+		}
+	}
+	s.changed()
+	return nil
+}
+
+func (s *State) eventJob(id JobID) (*Job, error) {
+	if err := s.atRest("change a job"); err != nil {
+		return nil, err
+	}
+	j := s.jobs[id]
+	if j == nil {
+		return nil, refuse(ErrUnknown, fmt.Sprintf("job %d", id), "there is no such job, or it ended")
+	}
+	return j, nil
+}
+
+func (s *State) eventStage(id StageID) (*Stage, error) {
+	if _, err := s.eventJob(id.Job); err != nil {
+		return nil, err
+	}
+	g := s.Stage(id)
+	if g == nil {
+		return nil, refuse(ErrUnknown, "stage "+id.String(), "there is no such stage")
+	}
+	return g, nil
+}
+
+// enqueue gives a job its place among all jobs and among its tenant's.
+func (s *State) enqueue(j *Job, t *Tenant) {
+	s.compact()
+	s.order = insertJob(s.order, j, func(k *Job, r int32) { k.rank = r })
+	t.order = insertJob(compactJobs(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
+		func(k *Job, r int32) { k.tenantRank = r })
+	s.ready.grow(int32(len(s.order)))
+	t.ready.grow(int32(len(t.order)))
+	if int(j.rank) < len(s.order)-1 {
+		rebuildReady(&s.ready, s.order)
+	}
+	if int(j.tenantRank) < len(t.order)-1 {
+		rebuildReady(&t.ready, t.order)
+	}
+}
+
+func (s *State) compact() {
+	s.order = compactJobs(s.order, &s.ready, func(k *Job, r int32) { k.rank = r })
+}
+
+// compactJobs closes the gaps that ended jobs left, when they are half of it.
+func compactJobs(order []*Job, ready *bitset, rank func(*Job, int32)) []*Job {
+	gone := 0
+	if n := len(order); n < 64 || n&(n-1) != 0 { // look only when it would grow
+		return order
+	}
+	for _, j := range order {
+		if j == nil {
+			gone++
+		}
+	}
+	if 2*gone < len(order) {
+		return order
+	}
+	order = slices.DeleteFunc(order, func(j *Job) bool { return j == nil })
+	for i, j := range order {
+		rank(j, int32(i))
+	}
+	rebuildReady(ready, order)
+	return order
+}
+
+func rebuildReady(ready *bitset, order []*Job) {
+	clear(ready.l0)
+	clear(ready.l1)
+	clear(ready.l2)
+	for i, j := range order {
+		if j != nil && j.Ready > 0 {
+			ready.set(int32(i))
+		}
+	}
+}
+
+func insertJob(order []*Job, j *Job, rank func(*Job, int32)) []*Job {
+	at := len(order)
+	for i := at - 1; i >= 0; i-- {
+		k := order[i]
+		if k == nil {
+			continue
+		}
+		if k.Spec.Submitted < j.Spec.Submitted || (k.Spec.Submitted == j.Spec.Submitted && k.Spec.ID < j.Spec.ID) {
+			break
+		}
+		at = i
+	}
+	order = slices.Insert(order, at, j)
+	for i := at; i < len(order); i++ {
+		if order[i] != nil {
+			rank(order[i], int32(i))
+		}
+	}
+	return order
+}
+
+func (s *State) dequeue(j *Job) {
+	t := s.tenants[j.Spec.Tenant]
+	s.order[j.rank] = nil
+	t.order[j.tenantRank] = nil
+	trim := func(o []*Job) []*Job {
+		for len(o) > 0 && o[len(o)-1] == nil {
+			o = o[:len(o)-1]
+		}
+		return o
+	}
+	s.order, t.order = trim(s.order), trim(t.order)
+}
+
+func (s *State) addStage(j *Job, spec StageSpec) {
+	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec, Pending: spec.Tasks,
+		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),
+		active: make([]int32, spec.Tasks)}
+	g.Spec.After = slices.Clone(spec.After)
+	g.pending.setAll(spec.Tasks)
+	if n := len(s.freeRefs); n > 0 {
+		g.self = s.freeRefs[n-1]
+		s.freeRefs = s.freeRefs[:n-1]
+		s.stages[g.self] = g
+	} else {
+		g.self = int32(len(s.stages))
+		s.stages = append(s.stages, g)
+	}
+	j.Stages = append(j.Stages, g)
+	for _, a := range g.Spec.After {
+		j.Stages[a].next = append(j.Stages[a].next, g.Index)
+	}
+	s.reopen(g)
+	for _, n := range g.next {
+		s.reopen(j.Stages[n])
+	}
+}
+
+// reopen works out whether a stage may start and puts it among the ready.
+func (s *State) reopen(g *Stage) {
+	g.Open = true
+	for _, a := range g.Spec.After {
+		before := g.Job.Stages[a]
+		need := before.Spec.Tasks
+		if g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap && g.Spec.SlowStart > 0 {
+			need = int32(ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
+		}
+		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {
+			g.Open = false
+			break
+		}
+	}
+	s.refresh(g)
+}
+
+func ceil(x float64) int64 {
+	n := int64(x)
+	if float64(n) < x {
+		n++
+	}
+	return n
+}
+
+// refresh brings ready counts and sets in line with a stage's counts.
+func (s *State) refresh(g *Stage) {
+	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
+	if ready == g.ready {
+		return
+	}
+	g.ready = ready
+	j := g.Job
+	if !ready {
+		if j.Ready--; j.Ready > 0 {
+			return
+		}
+		s.ready.clear(j.rank)
+		t := s.tenants[j.Spec.Tenant]
+		t.ready.clear(j.tenantRank)
+		if t.ready.next(0) < 0 {
+			s.readyTenant.clear(int32(j.Spec.Tenant))
+		}
+		return
+	}
+	if j.Ready++; j.Ready > 1 {
+		return
+	}
+	s.ready.set(j.rank)
+	s.tenants[j.Spec.Tenant].ready.set(j.tenantRank)
+	s.readyTenant.set(int32(j.Spec.Tenant))
+}
+
+func (s *State) setPhase(j *Job, p JobPhase) {
+	j.Phase = p
+	for _, g := range j.Stages {
+		s.refresh(g)
+	}
+}

@@ -1,0 +1,276 @@
+package scheduler
+
+// fitIndex finds nodes with room. It is a cache over the nodes: its answers
+// depend on the State alone, never on what was asked before.
+//
+// Each demand that is asked for has a set of nodes that may have room. A node
+// leaves the set when it is looked at and has no room; it comes back when the
+// log says that something became free on it. So a node that is full costs a
+// demand one look per time something ends on it, however many nodes there are.
+type fitIndex struct {
+	room   []room
+	inv    [][NumResources]float64 // 1/capacity of each node
+	log    []NodeID                // ring of nodes that got more room
+	head   uint64                  // entries ever put in the log
+	shapes []shape
+	byNeed map[room]int32
+	gen    uint32 // raised when shapes were dropped
+}
+
+// room is CPU, memory, the largest free I/O of a disk and the largest free
+// space of a disk; -1 throughout on a node that takes no work.
+type room [4]int64
+
+var noRoom = room{-1, -1, -1, -1}
+
+func (n *room) fits(in *room) bool {
+	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
+}
+
+type shape struct {
+	need room
+	may  bitset
+	pos  uint64 // log entries seen
+}
+
+// maxShapes bounds the demands remembered; past it all are forgotten, which
+// costs time and changes nothing.
+const maxShapes = 4096
+
+// bestOf is how many nodes with room BestNode compares.
+const bestOf = 8
+
+func (f *fitIndex) addNode() {
+	f.room = append(f.room, noRoom)
+	f.inv = append(f.inv, [NumResources]float64{})
+	if n := len(f.room); len(f.log) < 2*n {
+		size := 1024
+		for size < 4*n {
+			size *= 2
+		}
+		f.log, f.head = make([]NodeID, size), 0
+	}
+	f.shapes, f.byNeed = nil, nil
+	f.gen++
+}
+
+// touch tells the index that a node changed.
+func (s *State) touch(id NodeID) {
+	n := s.nodes[id]
+	f := &s.fit
+	now := noRoom
+	if n.Takes() {
+		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
+		if len(n.Disks) > 0 {
+			now[2], now[3] = n.Disks[0].FreeIO, n.Disks[0].FreeSpace
+			for i := 1; i < len(n.Disks); i++ {
+				now[2] = max(now[2], n.Disks[i].FreeIO)
+				now[3] = max(now[3], n.Disks[i].FreeSpace)
+			}
+		}
+	}
+	was := &f.room[id]
+	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3]
+	*was = now
+	if more {
+		f.log[f.head&uint64(len(f.log)-1)] = id
+		f.head++
+	}
+}
+
+// setScale remembers a node's capacity for comparing what is left.
+func (f *fitIndex) setScale(id NodeID, capacity Resources) {
+	for r, c := range capacity {
+		f.inv[id][r] = 0
+		if c > 0 {
+			f.inv[id][r] = 1 / float64(c)
+		}
+	}
+}
+
+func (f *fitIndex) shapeOf(need room) *shape {
+	if i, ok := f.byNeed[need]; ok {
+		return &f.shapes[i]
+	}
+	if len(f.shapes) >= maxShapes || f.byNeed == nil {
+		f.shapes, f.byNeed = f.shapes[:0], map[room]int32{}
+		f.gen++
+	}
+	n := int32(len(f.room))
+	f.byNeed[need] = int32(len(f.shapes))
+	f.shapes = append(f.shapes, shape{need: need, may: newBitset(n), pos: f.head})
+	sh := &f.shapes[len(f.shapes)-1]
+	sh.may.setAll(n)
+	return sh
+}
+
+func (s *State) shapeOfStage(g *Stage) *shape {
+	f := &s.fit
+	if g.shapeGen == f.gen && g.shapeGen != 0 {
+		return &f.shapes[g.shape]
+	}
+	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	sh := f.shapeOf(need)
+	g.shape, g.shapeGen = f.byNeed[need], f.gen
+	return sh
+}
+
+func needOf(d Resources, disk int64) room { return room{d[CPU], d[Memory], d[IO], disk} }
+
+// catchUp takes in what became free since the shape was last asked for.
+func (f *fitIndex) catchUp(sh *shape) {
+	size := uint64(len(f.log))
+	if f.head-sh.pos > size {
+		sh.may.setAll(int32(len(f.room)))
+		sh.pos = f.head
+		return
+	}
+	for ; sh.pos < f.head; sh.pos++ {
+		if id := f.log[sh.pos&(size-1)]; sh.need.fits(&f.room[id]) {
+			sh.may.set(int32(id))
+		}
+	}
+}
+
+// nextFit gives the lowest node >= from with room for the shape, or NoNode.
+func (s *State) nextFit(sh *shape, from NodeID) NodeID {
+	f := &s.fit
+	if sh.pos != f.head {
+		f.catchUp(sh)
+	}
+	for i := sh.may.next(int32(from)); i >= 0; i = sh.may.next(i + 1) {
+		if sh.need.fits(&f.room[i]) && (len(s.nodes[i].Disks) < 2 || s.nodes[i].disk(sh.need[2], sh.need[3]) >= 0) {
+			return NodeID(i)
+		}
+		sh.may.clear(i)
+	}
+	return NoNode
+}
+
+// disk gives the tightest disk with room for this I/O and space (ties to the
+// first), or -1.
+func (n *Node) disk(io, space int64) int16 {
+	best := int16(-1)
+	for i := range n.Disks {
+		d := &n.Disks[i]
+		if io <= d.FreeIO && space <= d.FreeSpace && (best < 0 || d.FreeIO < n.Disks[best].FreeIO) {
+			best = int16(i)
+		}
+	}
+	return best
+}
+
+// Fits tells whether a task of this demand and disk space can be placed on the
+// node now, and on which disk (-1: it needs none and the node has none).
+func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
+	if !n.Takes() || !d.Fits(n.Free) {
+		return -1, false
+	}
+	disk = n.disk(d[IO], space)
+	return disk, disk >= 0 || (len(n.Disks) == 0 && d[IO] == 0 && space == 0)
+}
+
+// NextNode gives the node with the lowest id >= from that has room for a task
+// of the stage, or NoNode: amortised O(1) however many nodes there are. No
+// allocation but at the first demand of a kind.
+func (s *State) NextNode(g *Stage, from NodeID) NodeID {
+	return s.nextFit(s.shapeOfStage(g), from)
+}
+
+// NextNodeFor is NextNode for any demand and disk space.
+func (s *State) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
+	return s.nextFit(s.fit.shapeOf(needOf(d, space)), from)
+}
+
+// BestNode gives a node with room for a task of the stage that is left with
+// the least after it, and the disk to use: of the first few nodes with room in
+// order of id the one with the smallest sum of free shares, ties to the lowest
+// id. NoNode when no node has room. Amortised O(1).
+func (s *State) BestNode(g *Stage) (NodeID, int16) { return s.best(s.shapeOfStage(g)) }
+
+// BestNodeFor is BestNode for any demand and disk space.
+func (s *State) BestNodeFor(d Resources, space int64) (NodeID, int16) {
+	return s.best(s.fit.shapeOf(needOf(d, space)))
+}
+
+func (s *State) best(sh *shape) (NodeID, int16) {
+	best, least := NoNode, 0.0
+	for i, k := s.nextFit(sh, 0), 0; i != NoNode && k < bestOf; i, k = s.nextFit(sh, i+1), k+1 {
+		if left := s.fit.left(i); best == NoNode || left < least {
+			best, least = i, left
+		}
+	}
+	if best == NoNode {
+		return NoNode, -1
+	}
+	return best, s.nodes[best].disk(sh.need[2], sh.need[3])
+}
+
+// left is the sum of a node's free shares; the demand is the same for all that
+// are compared and nodes of one size lose the same by it.
+func (f *fitIndex) left(i NodeID) float64 {
+	r, inv := &f.room[i], &f.inv[i]
+	return float64(r[0])*inv[0] + float64(r[1])*inv[1] + float64(r[2])*inv[2]
+}
+
+// Place makes the action that starts the next attempt of task i of the stage.
+func (s *State) Place(g *Stage, i int32, n NodeID, disk int16) Action {
+	attempt := int32(1)
+	if len(g.tries) > 0 {
+		attempt = s.NextAttempt(g, i)
+	}
+	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}
+}
+
+// Lacking counts, over the nodes that take work, how many lack each resource
+// and disk space for one task of the stage; Together counts those that have
+// enough of each but on no one disk. O(nodes).
+type Lacking struct {
+	Nodes    int32
+	Lack     [NumResources + 1]int32
+	Together int32
+	Fit      int32
+}
+
+// Lacking explains why a stage's next task finds no node. O(nodes).
+func (s *State) Lacking(g *Stage) Lacking {
+	var l Lacking
+	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	for i := range s.fit.room {
+		r := &s.fit.room[i]
+		if r[0] == -1 && r[1] == -1 && !s.nodes[i].Takes() {
+			continue
+		}
+		l.Nodes++
+		if need.fits(r) {
+			if len(s.nodes[i].Disks) > 1 && s.nodes[i].disk(need[2], need[3]) < 0 {
+				l.Together++
+			} else {
+				l.Fit++
+			}
+			continue
+		}
+		for k := range need {
+			if need[k] > r[k] {
+				l.Lack[k]++
+			}
+		}
+	}
+	return l
+}
+
+// Most gives the resource that most nodes lack (ties to the first of CPU,
+// Memory, IO, DiskSpace) and on how many. Nodes that have enough I/O and space
+// but not on one disk count as lacking I/O.
+func (l *Lacking) Most() (Resource, int32) {
+	best, most := CPU, int32(-1)
+	for r, n := range l.Lack {
+		if Resource(r) == IO {
+			n += l.Together
+		}
+		if n > most {
+			best, most = Resource(r), n
+		}
+	}
+	return best, most
+}

@@ -1,0 +1,257 @@
+package scheduler
+
+import "slices"
+
+// journal remembers how to undo what Apply and ApplyNotes did since a Mark. Its
+// slices are kept, so that trying allocates nothing once they have grown.
+type journal struct {
+	depth    int
+	recs     []undoRec
+	attempts []Attempt
+	res      []Reservation
+	notes    []Note
+}
+
+type undoOp uint8
+
+const (
+	undoPlace     undoOp = iota + 1 // drop the attempt in slot
+	undoAttempt                     // put back the last copy in attempts
+	undoReserve                     // a reservation was made: drop it
+	undoReplace                     // put back the last copy in res
+	undoUnreserve                   // make the last copy in res again
+	undoNote                        // put back the last copy in notes
+	undoNewNote                     // drop the note whose key is last in notes
+)
+
+type undoRec struct {
+	op       undoOp
+	phase    uint8 // undoPlace: 1 if this was the job's first placement
+	slot     int32
+	taskTime float64
+	lastTick Time
+}
+
+// Mark is a point to go back to.
+type Mark struct {
+	recs, depth int
+	seq         uint64
+}
+
+// Mark starts a try: what Apply and ApplyNotes do from here on is remembered.
+// Each Mark is ended by one Rollback or Keep, the latest first. Events are
+// refused in between. O(1), no allocation.
+func (s *State) Mark() Mark {
+	s.undo.depth++
+	return Mark{len(s.undo.recs), s.undo.depth, s.seq}
+}
+
+// Rollback undoes everything since the mark, byte for byte, and ends the try.
+// It panics when the mark is not the latest one, which only wrong code of
+// ours can bring about. O(steps undone), no allocation.
+func (s *State) Rollback(m Mark) {
+	s.endMark(m)
+	u := &s.undo
+	for i := len(u.recs) - 1; i >= m.recs; i-- {
+		s.undoOne(&u.recs[i])
+	}
+	u.recs = u.recs[:m.recs]
+	s.seq = m.seq
+}
+
+// Keep ends the try and leaves what was done. Inside another try it stays part
+// of that one; otherwise it counts as one change.
+func (s *State) Keep(m Mark) {
+	s.endMark(m)
+	u := &s.undo
+	if u.depth > 0 {
+		return
+	}
+	if len(u.recs) > m.recs {
+		s.changed()
+	}
+	u.recs, u.attempts, u.res, u.notes = u.recs[:0], u.attempts[:0], u.res[:0], u.notes[:0]
+}
+
+func (s *State) endMark(m Mark) {
+	if m.depth != s.undo.depth || m.recs > len(s.undo.recs) {
+		panic("scheduler: Rollback or Keep of a mark that is not the latest")
+	}
+	s.undo.depth--
+}
+
+// Trying tells whether a try is under way.
+func (s *State) Trying() bool { return s.undo.depth > 0 }
+
+func (s *State) atRest(what string) error {
+	if s.undo.depth > 0 {
+		return refuse(ErrBusy, "state", "cannot %s while a try is under way: roll back first", what)
+	}
+	return nil
+}
+
+func pop[T any](s *[]T) *T {
+	v := &(*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return v
+}
+
+func (s *State) undoOne(r *undoRec) {
+	u := &s.undo
+	switch r.op {
+	case undoPlace:
+		s.unplace(r)
+	case undoAttempt:
+		s.putBack(r, pop(&u.attempts))
+	case undoReserve:
+		i, _ := s.findReservation(ReservationID(r.lastTick))
+		s.dropReservation(i)
+	case undoReplace:
+		s.putReservation(*pop(&u.res))
+	case undoUnreserve:
+		s.putReservation(*pop(&u.res))
+	case undoNote:
+		s.setNote(*pop(&u.notes))
+	case undoNewNote:
+		s.dropNote(pop(&u.notes).NoteKey)
+	default:
+		panic("scheduler: unknown undo record")
+	}
+}
+
+// putReservation makes or replaces a reservation and tells what was there.
+func (s *State) putReservation(r Reservation) (old Reservation, had bool) {
+	i, ok := s.findReservation(r.ID)
+	if !ok {
+		p := &Reservation{}
+		*p = r
+		s.reservations = slices.Insert(s.reservations, i, p)
+		s.link(p)
+		return Reservation{}, false
+	}
+	p := s.reservations[i]
+	old = *p
+	s.unlink(p)
+	*p = r
+	s.link(p)
+	return old, true
+}
+
+func (s *State) dropReservation(i int) {
+	s.unlink(s.reservations[i])
+	s.reservations = slices.Delete(s.reservations, i, i+1)
+}
+
+func byStart(a, b *Reservation) int {
+	if a.Start != b.Start {
+		if a.Start < b.Start {
+			return -1
+		}
+		return 1
+	}
+	if a.ID < b.ID {
+		return -1
+	} else if a.ID > b.ID {
+		return 1
+	}
+	return 0
+}
+
+func (s *State) link(r *Reservation) {
+	list := s.reservedOn(r.Node)
+	i, _ := slices.BinarySearchFunc(*list, r, byStart)
+	*list = slices.Insert(*list, i, r)
+}
+
+func (s *State) unlink(r *Reservation) {
+	list := s.reservedOn(r.Node)
+	if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
+		*list = slices.Delete(*list, i, i+1)
+	}
+}
+
+func (s *State) setNote(n Note) {
+	if _, had := s.notes[n.NoteKey]; !had {
+		s.countNote(n.NoteKey, 1)
+	}
+	s.notes[n.NoteKey] = n
+}
+
+func (s *State) dropNote(k NoteKey) {
+	if _, had := s.notes[k]; had {
+		delete(s.notes, k)
+		s.countNote(k, -1)
+	}
+}
+
+func (s *State) countNote(k NoteKey, n int32) {
+	if j := s.jobs[k.Job]; j != nil {
+		j.notes += n
+	} else {
+		s.looseNotes += int(n)
+	}
+}
+
+// ApplyNotes remembers notes. Nothing is remembered if one of them is refused:
+// for a job that is not there, not finite, or too many of them.
+func (s *State) ApplyNotes(notes []Note) error {
+	for i := range notes {
+		if err := s.checkNote(&notes[i]); err != nil {
+			return err
+		}
+	}
+	for i := range notes {
+		s.applyNote(&notes[i])
+	}
+	if len(notes) > 0 && s.undo.depth == 0 {
+		s.changed()
+	}
+	return nil
+}
+
+func (s *State) checkNote(n *Note) error {
+	if err := n.validate(); err != nil {
+		return err
+	}
+	if n.Kind == NoteForget {
+		return nil
+	}
+	if n.Job != 0 {
+		j := s.jobs[n.Job]
+		if j == nil {
+			return refuse(ErrUnknown, "note "+n.Kind.String(), "its job %d is not there", n.Job)
+		}
+		if j.notes >= MaxNotesPerJob {
+			return refuse(ErrInvalid, "note "+n.Kind.String(), "job %d has %d notes: no more are kept", n.Job, j.notes)
+		}
+		return nil
+	}
+	if n.Project != 0 && s.projects[n.Project] == nil {
+		return refuse(ErrUnknown, "note "+n.Kind.String(), "its project %d is not there", n.Project)
+	}
+	if s.looseNotes >= MaxNotesNoJob {
+		return refuse(ErrInvalid, "note "+n.Kind.String(), "there are %d notes without a job: no more are kept", s.looseNotes)
+	}
+	return nil
+}
+
+func (s *State) applyNote(n *Note) {
+	k := n.NoteKey
+	if n.Kind == NoteForget {
+		k.Kind = NoteKind(n.Value)
+	}
+	old, had := s.notes[k]
+	if s.undo.depth > 0 {
+		op := undoNote
+		if !had {
+			old.NoteKey, op = k, undoNewNote
+		}
+		s.undo.notes = append(s.undo.notes, old)
+		s.undo.recs = append(s.undo.recs, undoRec{op: op})
+	}
+	if n.Kind == NoteForget {
+		s.dropNote(k)
+		return
+	}
+	s.setNote(*n)
+}

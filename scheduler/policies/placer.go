@@ -1,0 +1,124 @@
+package policies
+
+import "github.com/drover-run/drover/scheduler"
+
+// placer is what the simple policies share: a try on the State, actions and
+// reasons gathered in slices that are used again, and the answer for a cycle
+// in which nothing changed. It is a cache throughout.
+type placer struct {
+	s     *scheduler.State
+	now   scheduler.Time
+	left  int
+	mark  scheduler.Mark
+	seen  scheduler.Stamp
+	known bool // the decision at seen placed nothing
+	head  *scheduler.Stage
+
+	actions []scheduler.Action
+	waiting []scheduler.Waiting
+	lacks   []lack
+	wake    scheduler.Time
+}
+
+// lack is why no node has room for one demand, at the end of the cycle.
+type lack struct {
+	demand scheduler.Resources
+	disk   int64
+	reason scheduler.Reason
+	nodes  int32
+}
+
+// begin starts a cycle; true means that nothing changed since one that placed
+// nothing, so idle is the answer.
+func (p *placer) begin(s *scheduler.State, now scheduler.Time, max int) bool {
+	if p.known && p.seen == s.Stamp() && (p.wake == 0 || now < p.wake) && max > 0 {
+		return true
+	}
+	p.s, p.now, p.left, p.head, p.wake = s, now, max, nil, 0
+	p.seen = s.Stamp()
+	p.actions, p.waiting, p.lacks = p.actions[:0], p.waiting[:0], p.lacks[:0]
+	p.mark = s.Mark()
+	return false
+}
+
+func (p *placer) idle() scheduler.Decision {
+	return scheduler.Decision{Base: p.s.Index(), At: p.now, Waiting: p.waiting, Wake: p.wake}
+}
+
+// end undoes the try and gives the decision.
+func (p *placer) end() scheduler.Decision {
+	for i := range p.waiting {
+		if w := &p.waiting[i]; w.Reason == 0 {
+			w.Reason, w.Nodes = p.noRoom(p.s.Stage(w.Stage))
+		}
+	}
+	p.s.Rollback(p.mark)
+	p.known = len(p.actions) == 0 && p.left > 0
+	return scheduler.Decision{Base: p.s.Index(), At: p.now, Actions: p.actions, Waiting: p.waiting, Wake: p.wake}
+}
+
+// placeAll places as many tasks of the stage as it can and notes why the rest
+// waits.
+func (p *placer) placeAll(g *scheduler.Stage) {
+	for g.Ready() {
+		if !p.placeOne(g) {
+			return
+		}
+	}
+}
+
+// placeOne places the next task of the stage, or notes why it waits.
+func (p *placer) placeOne(g *scheduler.Stage) bool {
+	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
+	switch {
+	case g.Startable() == 0:
+		w.Reason = scheduler.ReasonMaxParallel
+	case p.left <= 0:
+		w.Reason = scheduler.ReasonTurn
+	default:
+		var ok bool
+		if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+			w.Reason = scheduler.ReasonCap
+			break
+		}
+		node, disk := p.s.BestNode(g)
+		if node == scheduler.NoNode {
+			if p.head == nil { // the reason is counted at the end
+				p.head = g
+			}
+			break
+		}
+		p.place(g, node, disk)
+		return true
+	}
+	p.wait(w)
+	return false
+}
+
+func (p *placer) place(g *scheduler.Stage, n scheduler.NodeID, disk int16) {
+	p.actions = append(p.actions, p.s.Place(g, g.NextPending(0), n, disk))
+	if err := p.s.Apply(&p.actions[len(p.actions)-1], p.now); err != nil {
+		panic("policies: a placement that fits is refused: " + err.Error())
+	}
+	p.left--
+}
+
+func (p *placer) wait(w scheduler.Waiting) { p.waiting = append(p.waiting, w) }
+
+// noRoom counts why no node has room, once for each demand.
+func (p *placer) noRoom(g *scheduler.Stage) (scheduler.Reason, int32) {
+	for i := range p.lacks {
+		if l := &p.lacks[i]; l.demand == g.Spec.Demand && l.disk == g.Spec.Disk {
+			return l.reason, l.nodes
+		}
+	}
+	l := p.s.Lacking(g)
+	reason, nodes := scheduler.ReasonNoNode, int32(0)
+	if l.Nodes > 0 {
+		var r scheduler.Resource
+		r, nodes = l.Most()
+		reason = scheduler.NoRoom(r)
+	}
+	p.lacks = append(p.lacks, lack{g.Spec.Demand, g.Spec.Disk, reason, nodes})
+	return reason, nodes
+}

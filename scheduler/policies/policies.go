@@ -1,0 +1,239 @@
+// Package policies is the table of schedulers: name to constructor, an
+// explicit list. A policy is added with one line in table and a file of its
+// own; nothing registers itself. The coordinator, the simulator, benchmarks and
+// the conformance suite (package policytest) all take their policies here.
+package policies
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Kind is the type of a parameter.
+type Kind uint8
+
+// The kinds of parameters and how their values are written.
+const (
+	Int      Kind = iota + 1 // 3
+	Float                    // 0.5
+	Bool                     // true, false
+	Duration                 // 90s, 10ms
+	Choice                   // one of Param.Choices
+	Text                     // anything
+)
+
+// String gives the kind's name for help texts.
+func (k Kind) String() string {
+	switch k {
+	case Int:
+		return "int"
+	case Float:
+		return "float"
+	case Bool:
+		return "bool"
+	case Duration:
+		return "duration"
+	case Choice:
+		return "choice"
+	case Text:
+		return "text"
+	default:
+		return fmt.Sprintf("kind(%d)", uint8(k))
+	}
+}
+
+// Param is a parameter of a policy.
+type Param struct {
+	Name    string
+	Kind    Kind
+	Default string
+	Help    string
+	Min     float64 // of Int and Float (in seconds of Duration), where Max > Min
+	Max     float64
+	Choices []string // of Choice
+}
+
+// Info is one policy of the table.
+type Info struct {
+	Name   string
+	Help   string // one line
+	Params []Param
+	// SimOnly policies know true sizes and are for simulations.
+	SimOnly bool
+	New     func(Values) (scheduler.Policy, error)
+}
+
+// Values are the parameters of one policy, each present and checked.
+type Values struct {
+	policy string
+	of     map[string]string
+}
+
+// Int gives the value of an Int parameter.
+func (v Values) Int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
+
+// Float gives the value of a Float parameter.
+func (v Values) Float(name string) float64 { f, _ := strconv.ParseFloat(v.get(name), 64); return f }
+
+// Bool gives the value of a Bool parameter.
+func (v Values) Bool(name string) bool { return v.get(name) == "true" }
+
+// Duration gives the value of a Duration parameter.
+func (v Values) Duration(name string) time.Duration {
+	d, _ := time.ParseDuration(v.get(name))
+	return d
+}
+
+// Text gives the value of any parameter as it was written.
+func (v Values) Text(name string) string { return v.get(name) }
+
+func (v Values) get(name string) string {
+	s, ok := v.of[name]
+	if !ok {
+		panic(fmt.Sprintf("policies: %s asks for parameter %q, which its Params do not list", v.policy, name))
+	}
+	return s
+}
+
+// New makes a policy. Parameters left out take their defaults; an unknown name
+// or a value out of range is an error that says what to write.
+func New(name string, params map[string]string) (scheduler.Policy, error) {
+	info, err := Get(name)
+	if err != nil {
+		return nil, err
+	}
+	v := Values{policy: name, of: map[string]string{}}
+	for _, p := range info.Params {
+		v.of[p.Name] = p.Default
+	}
+	for _, k := range sortedKeys(params) {
+		i := slices.IndexFunc(info.Params, func(p Param) bool { return p.Name == k })
+		if i < 0 {
+			return nil, fmt.Errorf("scheduler %q: unknown parameter %q%s", name, k, suggest(k, paramNames(info)))
+		}
+		if err := info.Params[i].check(params[k]); err != nil {
+			return nil, fmt.Errorf("scheduler %q: %w", name, err)
+		}
+		v.of[k] = params[k]
+	}
+	p, err := info.New(v)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler %q: %w", name, err)
+	}
+	return p, nil
+}
+
+// Get finds a policy in the table.
+func Get(name string) (Info, error) {
+	for _, i := range table {
+		if i.Name == name {
+			return i, nil
+		}
+	}
+	return Info{}, fmt.Errorf("unknown scheduler %q%s", name, suggest(name, Names()))
+}
+
+// Names lists the policies in order of the table.
+func Names() []string {
+	var out []string
+	for _, i := range table {
+		out = append(out, i.Name)
+	}
+	return out
+}
+
+// All lists the table.
+func All() []Info { return slices.Clone(table) }
+
+func (p *Param) check(value string) error {
+	var num float64
+	var err error
+	switch p.Kind {
+	case Int:
+		var n int
+		n, err = strconv.Atoi(value)
+		num = float64(n)
+	case Float:
+		num, err = strconv.ParseFloat(value, 64)
+	case Duration:
+		var d time.Duration
+		d, err = time.ParseDuration(value)
+		num = d.Seconds()
+	case Bool:
+		if value != "true" && value != "false" {
+			err = fmt.Errorf("use true or false")
+		}
+	case Choice:
+		if !slices.Contains(p.Choices, value) {
+			err = fmt.Errorf("use one of %s", strings.Join(p.Choices, ", "))
+		}
+	case Text:
+	default:
+		err = fmt.Errorf("parameter of kind %v", p.Kind)
+	}
+	if err != nil {
+		return fmt.Errorf("parameter %q is %q: want %v: %w", p.Name, value, p.Kind, err)
+	}
+	if p.Max > p.Min && !(num >= p.Min && num <= p.Max) {
+		return fmt.Errorf("parameter %q is %q: want %v to %v", p.Name, value, p.Min, p.Max)
+	}
+	return nil
+}
+
+func paramNames(i Info) []string {
+	var out []string
+	for _, p := range i.Params {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+func sortedKeys(m map[string]string) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// suggest names the nearest known name, and all of them if none is near.
+func suggest(name string, known []string) string {
+	if len(known) == 0 {
+		return ": it has none"
+	}
+	best := slices.MinFunc(known, func(a, b string) int {
+		return cmp.Or(cmp.Compare(distance(name, a), distance(name, b)), cmp.Compare(a, b))
+	})
+	if distance(name, best) <= max(1, len(name)/3) {
+		return fmt.Sprintf(": did you mean %q?", best)
+	}
+	return ": use one of " + strings.Join(known, ", ")
+}
+
+// distance counts the insertions, deletions and replacements from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag
+			if a[i] != b[j] {
+				cost++
+			}
+			diag = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

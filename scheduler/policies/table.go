@@ -1,0 +1,6 @@
+package policies
+
+// table is the list of policies, one line each.
+var table = []Info{
+	fifoInfo,
+}

@@ -1,0 +1,217 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Resource names one part of a Resources vector. It is an array index, which
+// is why this closed set starts at zero.
+type Resource uint8
+
+// The three resources of 3DSF, section 5: CPU in millicores, memory in bytes
+// and disk I/O in bytes per second.
+const (
+	CPU Resource = iota
+	Memory
+	IO
+	// NumResources is the length of a Resources vector.
+	NumResources = 3
+)
+
+// DiskSpace names disk space in a Waiting or a Violation. Disk space is
+// counted for every attempt but is no part of fairness, so it has no place in
+// a Resources vector.
+const DiskSpace Resource = NumResources
+
+// String gives the name used in job files and JSON.
+func (r Resource) String() string {
+	switch r {
+	case CPU:
+		return "cpu"
+	case Memory:
+		return "memory"
+	case IO:
+		return "io"
+	case DiskSpace:
+		return "disk space"
+	default:
+		return fmt.Sprintf("resource(%d)", uint8(r))
+	}
+}
+
+// MaxAmount bounds each part of a demand or a capacity: 2^53, so that shares
+// are exact in float64 and sums over 512 nodes of that size cannot overflow.
+const MaxAmount = 1 << 53
+
+// Resources is an amount of CPU (millicores), memory (bytes) and disk I/O
+// (bytes per second), in that order. It is a value: methods return a new one.
+type Resources [NumResources]int64
+
+// Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums
+// over a node cannot overflow; AddChecked is for sums of foreign numbers.
+func (r Resources) Add(o Resources) Resources {
+	return Resources{r[0] + o[0], r[1] + o[1], r[2] + o[2]}
+}
+
+// Sub returns r - o; parts may become negative.
+func (r Resources) Sub(o Resources) Resources {
+	return Resources{r[0] - o[0], r[1] - o[1], r[2] - o[2]}
+}
+
+// AddChecked returns r + o and whether no part overflowed.
+func (r Resources) AddChecked(o Resources) (Resources, bool) {
+	sum := r.Add(o)
+	for i := range sum {
+		if (o[i] > 0 && sum[i] < r[i]) || (o[i] < 0 && sum[i] > r[i]) {
+			return Resources{}, false
+		}
+	}
+	return sum, true
+}
+
+// TimesChecked returns n*r and whether no part overflowed.
+func (r Resources) TimesChecked(n int64) (Resources, bool) {
+	var out Resources
+	for i, v := range r {
+		if v == 0 || n == 0 {
+			continue
+		}
+		out[i] = v * n
+		if out[i]/n != v || (v == math.MinInt64 && n == -1) {
+			return Resources{}, false
+		}
+	}
+	return out, true
+}
+
+// Times returns n*r without a check for overflow.
+func (r Resources) Times(n int64) Resources {
+	return Resources{r[0] * n, r[1] * n, r[2] * n}
+}
+
+// Fits tells whether every part of r is at most that of room.
+func (r Resources) Fits(room Resources) bool {
+	return r[0] <= room[0] && r[1] <= room[1] && r[2] <= room[2]
+}
+
+// Min returns the smaller of each part.
+func (r Resources) Min(o Resources) Resources {
+	return Resources{min(r[0], o[0]), min(r[1], o[1]), min(r[2], o[2])}
+}
+
+// Max returns the larger of each part.
+func (r Resources) Max(o Resources) Resources {
+	return Resources{max(r[0], o[0]), max(r[1], o[1]), max(r[2], o[2])}
+}
+
+// IsZero tells whether all parts are zero.
+func (r Resources) IsZero() bool { return r == Resources{} }
+
+// Shares returns each part of r as a fraction of total. Nothing of an absent
+// resource is 0, something of an absent resource is +Inf.
+func (r Resources) Shares(total Resources) [NumResources]float64 {
+	var s [NumResources]float64
+	for i := range r {
+		switch {
+		case r[i] == 0:
+			s[i] = 0
+		case total[i] <= 0:
+			s[i] = math.Inf(1)
+		default:
+			s[i] = float64(r[i]) / float64(total[i])
+		}
+	}
+	return s
+}
+
+// DominantShare is the largest share of r in total (DRF; 3DSF section 5 with
+// Lev 1). O(1), no allocation.
+func (r Resources) DominantShare(total Resources) float64 { return r.Share(total, 1) }
+
+// Share is the lev-th largest share of r in total, lev in 1..3 (3DSF
+// section 5.4, Alg. 1 line 5). Any other lev counts as the nearest of them.
+// Equal fractions give equal floats, since one correctly rounded division of
+// exact integers makes each of them.
+func (r Resources) Share(total Resources, lev int) float64 {
+	s := r.Shares(total)
+	hi, lo := max(s[0], s[1], s[2]), min(s[0], s[1], s[2])
+	switch {
+	case lev <= 1:
+		return hi
+	case lev >= NumResources:
+		return lo
+	default:
+		return max(min(s[0], s[1]), min(max(s[0], s[1]), s[2]))
+	}
+}
+
+// Dominant is the resource with the largest share of r in total; ties go to
+// the first of CPU, Memory, IO.
+func (r Resources) Dominant(total Resources) Resource {
+	s := r.Shares(total)
+	best := CPU
+	for i := Memory; i <= IO; i++ {
+		if s[i] > s[best] {
+			best = i
+		}
+	}
+	return best
+}
+
+// Check tells what is wrong with r as a demand or a capacity: a negative part
+// or one above MaxAmount. Zero parts are allowed: they occupy nothing.
+func (r Resources) Check() error {
+	for i, v := range r {
+		if v < 0 {
+			return fmt.Errorf("%s is %d: it must not be negative", Resource(i), v)
+		}
+		if v > MaxAmount {
+			return fmt.Errorf("%s is %d: at most %d can be counted", Resource(i), v, int64(MaxAmount))
+		}
+	}
+	return nil
+}
+
+// String prints "cpu 500m memory 128MiB io 20MiB/s".
+func (r Resources) String() string {
+	return fmt.Sprintf("cpu %dm memory %s io %s/s", r[CPU], FormatBytes(r[Memory]), FormatBytes(r[IO]))
+}
+
+// FormatBytes prints a number of bytes with the largest binary unit that
+// divides it, so that it can be read back without loss.
+func FormatBytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	u := 0
+	for n != 0 && n%1024 == 0 && u < len(units)-1 {
+		n /= 1024
+		u++
+	}
+	return fmt.Sprintf("%d%s", n, units[u])
+}
+
+type resourcesJSON struct {
+	CPU    int64 `json:"cpu"`
+	Memory int64 `json:"memory"`
+	IO     int64 `json:"io"`
+}
+
+// MarshalJSON writes {"cpu":millicores,"memory":bytes,"io":bytes per second}.
+func (r Resources) MarshalJSON() ([]byte, error) {
+	return json.Marshal(resourcesJSON{r[CPU], r[Memory], r[IO]})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes; absent parts are zero and
+// unknown names are refused.
+func (r *Resources) UnmarshalJSON(b []byte) error {
+	var v resourcesJSON
+	dec := json.NewDecoder(strings.NewReader(string(b)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&v); err != nil {
+		return fmt.Errorf("resources: %w", err)
+	}
+	*r = Resources{v.CPU, v.Memory, v.IO}
+	return nil
+}

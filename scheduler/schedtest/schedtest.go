@@ -1,0 +1,198 @@
+// Package schedtest builds clusters for tests in a few lines. Each builder
+// fails the test at once where State refuses what it was given.
+package schedtest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Sizes for demands and capacities.
+const (
+	MiB = int64(1) << 20
+	GiB = int64(1) << 30
+)
+
+// TB is what a test gives (testing.T, testing.B, rapid.T).
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// World is a State with the helpers that tests want.
+type World struct {
+	TB
+	*scheduler.State
+	Now     scheduler.Time
+	nextJob scheduler.JobID
+}
+
+// New makes an empty world at second 1.
+func New(t TB) *World {
+	return &World{TB: t, State: scheduler.New(), Now: scheduler.Time(time.Second)}
+}
+
+func (w *World) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatalf("schedtest: %v", err)
+	}
+}
+
+// R makes Resources from cores, GiB of memory and MiB/s of disk I/O.
+func R(cores, gib, mibs float64) scheduler.Resources {
+	return scheduler.Resources{int64(cores * 1000), int64(gib * float64(GiB)), int64(mibs * float64(MiB))}
+}
+
+// AddNodes adds n nodes "n1", "n2", … of this capacity with one disk of 1 TiB
+// that has all the I/O, all levels, in one rack.
+func (w *World) AddNodes(n int, capacity scheduler.Resources) *World {
+	w.Helper()
+	return w.AddRack("/r1", n, capacity)
+}
+
+// AddRack is AddNodes below a topology path.
+func (w *World) AddRack(path string, n int, capacity scheduler.Resources) *World {
+	w.Helper()
+	for range n {
+		id := scheduler.NodeID(len(w.State.Nodes()))
+		w.must(w.State.AddNode(NodeSpec(id, path, capacity)))
+	}
+	return w
+}
+
+// NodeSpec is the node that AddRack adds.
+func NodeSpec(id scheduler.NodeID, path string, capacity scheduler.Resources) scheduler.NodeSpec {
+	return scheduler.NodeSpec{ID: id, Name: fmt.Sprintf("n%d", id+1), Path: path, Capacity: capacity, Swap: 64 * GiB,
+		Disks: []scheduler.Disk{{Name: "sda", IO: capacity[scheduler.IO], Space: 1024 * GiB}}, Levels: scheduler.AllLevels}
+}
+
+// AddTenants adds tenants at the root, each "name" or "name=weight" or
+// "parent/name=weight" for one below another.
+func (w *World) AddTenants(names ...string) *World {
+	w.Helper()
+	for _, n := range names {
+		spec := scheduler.TenantSpec{ID: scheduler.TenantID(len(w.State.Tenants())), Parent: scheduler.NoTenant, Weight: 1}
+		path, weight, weighted := strings.Cut(n, "=")
+		if weighted {
+			if _, err := fmt.Sscanf(weight, "%g", &spec.Weight); err != nil {
+				w.Fatalf("schedtest: tenant %q: %v", n, err)
+			}
+		}
+		if i := strings.LastIndex(path, "/"); i >= 0 {
+			spec.Parent = w.Tenant(path[:i]).Spec.ID
+			path = path[i+1:]
+		}
+		spec.Name = path
+		w.must(w.State.PutTenant(spec))
+	}
+	return w
+}
+
+// Tenant finds a tenant by name.
+func (w *World) Tenant(name string) *scheduler.Tenant {
+	w.Helper()
+	t := w.State.TenantByName(name[strings.LastIndex(name, "/")+1:])
+	if t == nil {
+		w.Fatalf("schedtest: no tenant %q", name)
+	}
+	return t
+}
+
+// Submit submits a job of one group stage, now, with low priority.
+func (w *World) Submit(tenant string, tasks int32, demand scheduler.Resources, change ...func(*scheduler.JobSpec, *scheduler.StageSpec)) scheduler.JobID {
+	w.Helper()
+	w.nextJob++
+	job := scheduler.JobSpec{ID: w.nextJob, Name: fmt.Sprintf("job%d", w.nextJob), Tenant: w.Tenant(tenant).Spec.ID,
+		Priority: scheduler.PriorityLow, Submitted: w.Now}
+	stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: tasks, Demand: demand}
+	for _, c := range change {
+		c(&job, &stage)
+	}
+	w.must(w.State.SubmitJob(job, []scheduler.StageSpec{stage}))
+	return job.ID
+}
+
+// SubmitStages submits a job of several stages.
+func (w *World) SubmitStages(tenant string, stages []scheduler.StageSpec, change ...func(*scheduler.JobSpec)) scheduler.JobID {
+	w.Helper()
+	w.nextJob++
+	job := scheduler.JobSpec{ID: w.nextJob, Name: fmt.Sprintf("job%d", w.nextJob), Tenant: w.Tenant(tenant).Spec.ID,
+		Priority: scheduler.PriorityLow, Submitted: w.Now}
+	for _, c := range change {
+		c(&job)
+	}
+	w.must(w.State.SubmitJob(job, stages))
+	return job.ID
+}
+
+// Inputs makes the inputs of tasks from lists of nodes, bytes each.
+func Inputs(bytes int64, nodes ...[]scheduler.NodeID) *scheduler.Inputs {
+	in := &scheduler.Inputs{Start: []int32{0}}
+	for _, n := range nodes {
+		in.Bytes = append(in.Bytes, bytes)
+		in.Nodes = append(in.Nodes, n...)
+		in.Start = append(in.Start, int32(len(in.Nodes)))
+	}
+	return in
+}
+
+// Cycle runs one cycle with everything accepted; at most 10,000 actions.
+func (w *World) Cycle(p scheduler.Policy) scheduler.Decision {
+	w.Helper()
+	d, err := scheduler.Cycle(w.State, p, w.Now, 10_000, scheduler.Identity)
+	w.must(err)
+	return d
+}
+
+// Place places a task on a node's first disk.
+func (w *World) Place(task scheduler.TaskID, node scheduler.NodeID) *scheduler.Attempt {
+	w.Helper()
+	g := w.State.Stage(task.StageID())
+	if g == nil {
+		w.Fatalf("schedtest: no stage %s", task.StageID())
+	}
+	a := w.State.Place(g, task.Index, node, 0)
+	w.must(w.State.Apply(&a, w.Now))
+	return w.State.Attempt(a.AttemptID())
+}
+
+// Start reports all placed attempts as running.
+func (w *World) Start() *World {
+	w.Helper()
+	for _, a := range w.Attempts() {
+		if a.Phase == scheduler.AttemptStarting {
+			w.must(w.State.AttemptStarted(a.ID, a.Run, w.Now))
+		}
+	}
+	return w
+}
+
+// Attempts lists all live attempts by job, stage and task.
+func (w *World) Attempts() []*scheduler.Attempt {
+	var out []*scheduler.Attempt
+	for j := range w.State.Jobs() {
+		for _, g := range j.Stages {
+			for a := range w.State.AttemptsIn(g) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// End reports an attempt as ended.
+func (w *World) End(a *scheduler.Attempt, o scheduler.Outcome) *World {
+	w.Helper()
+	w.must(w.State.AttemptEnded(a.ID, a.Run, o, w.Now))
+	return w
+}
+
+// Pass lets time pass.
+func (w *World) Pass(d time.Duration) *World {
+	w.Now = w.Now.Add(d)
+	return w
+}
