@@ -43,6 +43,7 @@
 //	{"op":"journal","version":1}
 //	{"op":"piece","bytes":1048576}    input: a piece of the split ends here
 //	{"op":"segment","segment":{…}}    reduce: this partition file is complete
+//	{"op":"alive"}                    somebody is at work: not a stall
 //	{"op":"done","bytes":1048576}     input: nothing follows; total length
 //	{"op":"done","segments":12}       reduce: all partition files are there
 //	{"op":"fail","reason":"…"}        the helper gave up

@@ -25,6 +25,7 @@ const (
 	opJournal = "journal"
 	opPiece   = "piece"
 	opSegment = "segment"
+	opAlive   = "alive"
 	opDone    = "done"
 	opFail    = "fail"
 )
@@ -153,6 +154,7 @@ func (r *JournalReader) line(b []byte) error {
 			return fmt.Errorf("line %.80q: segment is missing", b)
 		}
 		r.Segments = append(r.Segments, *l.Segment)
+	case opAlive:
 	case opDone:
 		r.Done, r.Total = true, l.Bytes
 	case opFail:
@@ -273,6 +275,10 @@ func (w *GrowingWriter) Done() error {
 	return w.journal.put(journalLine{Op: opDone, Bytes: w.size})
 }
 
+// Alive tells a harness that waits that somebody is still at work, so that it
+// does not count this time as a stall.
+func (w *GrowingWriter) Alive() error { return w.journal.put(journalLine{Op: opAlive}) }
+
 // Fail says that the input will not come, and why; the harness ends with
 // ClassInput and this reason.
 func (w *GrowingWriter) Fail(reason string) error {
@@ -321,6 +327,10 @@ func (w *SegmentWriter) Add(s Segment) error {
 func (w *SegmentWriter) Done() error {
 	return w.journal.put(journalLine{Op: opDone, Segments: len(w.have)})
 }
+
+// Alive tells a harness that waits that somebody is still at work: that maps
+// are still running, say. Call it a few times in each stall limit.
+func (w *SegmentWriter) Alive() error { return w.journal.put(journalLine{Op: opAlive}) }
 
 // Fail says that a segment will not come, and why.
 func (w *SegmentWriter) Fail(reason string) error {

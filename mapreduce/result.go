@@ -31,17 +31,19 @@ type Result struct {
 	UserExit   int    `json:"user_exit"`             // status of the program, -1: did not end by itself or was never started
 	UserSignal string `json:"user_signal,omitempty"` // signal that ended the program
 
+	StderrTail string `json:"stderr_tail,omitempty"` // last lines of the program's stderr, at most 2 KiB
+
 	Counters        Counters `json:"counters,omitempty"`
 	CountersDropped int64    `json:"counters_dropped,omitempty"` // reports beyond the limits of a task
 	Status          string   `json:"status,omitempty"`           // last reporter:status
 
-	In        Flow  `json:"in"`         // lines of the split, or records of the partitions
-	MapOut    Flow  `json:"map_out"`    // records the mapper wrote, before combining
-	CombineIn Flow  `json:"combine_in"` // through the combiner, all runs of it
-	CombineUp Flow  `json:"combine_out"`
-	Spilled   Flow  `json:"spilled"` // records written to runs, the last one included
-	Out       Flow  `json:"out"`     // final: partitions or output file
-	Groups    int64 `json:"groups,omitempty"`
+	In         Flow  `json:"in"`         // lines of the split, or records of the partitions
+	MapOut     Flow  `json:"map_out"`    // records the mapper wrote, before combining
+	CombineIn  Flow  `json:"combine_in"` // through the combiner, all runs of it
+	CombineOut Flow  `json:"combine_out"`
+	Spilled    Flow  `json:"spilled"` // records written to runs, the last one included
+	Out        Flow  `json:"out"`     // final: partitions or output file
+	Groups     int64 `json:"groups,omitempty"`
 
 	Spills      int `json:"spills,omitempty"`
 	MergePasses int `json:"merge_passes,omitempty"`

@@ -1,0 +1,83 @@
+package harness
+
+import (
+	"bytes"
+	"regexp"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// collectFunc takes a key and a value, or with bare a whole line.
+type collectFunc func(key, value []byte, bare bool) error
+
+var one = []byte("1")
+
+// builtinMap runs a built-in mapper over the split:
+//
+//	identity   the line as it is: key up to the first tab
+//	sort       the whole line is the key
+//	grep RE    the lines that match (RE2 syntax), as identity
+//	wordcount  each word with the value 1; words are what white space (space,
+//	           \t \n \v \f \r) separates
+func (t *task) builtinMap(collect collectFunc) error {
+	var use func(line []byte) error
+	switch p := t.spec.Program; p.Builtin {
+	case "identity":
+		use = func(line []byte) error { return collect(splitLine(line)) }
+	case "sort":
+		use = func(line []byte) error { return collect(line, nil, true) }
+	case "grep":
+		re, err := regexp.Compile(p.Args[0])
+		if err != nil {
+			return failf(mapreduce.ClassSpec, "grep: %w", err)
+		}
+		use = func(line []byte) error {
+			if !re.Match(line) {
+				return nil
+			}
+			return collect(splitLine(line))
+		}
+	case "wordcount":
+		use = func(line []byte) error { return eachWord(line, func(w []byte) error { return collect(w, one, false) }) }
+	default:
+		return failf(mapreduce.ClassSpec, "built-in mapper %q", p.Builtin)
+	}
+	return t.chunks(t.ctx, true, func(text []byte) error {
+		for len(text) > 0 {
+			i := bytes.IndexByte(text, '\n')
+			if err := use(text[:i]); err != nil {
+				return err
+			}
+			text = text[i+1:]
+		}
+		return nil
+	})
+}
+
+// builtinReduce runs a built-in reducer:
+//
+//	identity, sort   every line as the mapper wrote it
+//	sum, wordcount   key TAB sum of the values, which are whole numbers
+//	count            key TAB number of values
+func (t *task) builtinReduce(next nextFunc, out *output) error {
+	var f folding
+	switch b := t.spec.Program.Builtin; b {
+	case "identity", "sort":
+		for {
+			r, ok, err := next()
+			if !ok || err != nil {
+				return err
+			}
+			if err := out.line(r.Key, r.Value, r.NoValue); err != nil {
+				return err
+			}
+		}
+	case "sum", "wordcount":
+		f = &summing{}
+	case "count":
+		f = &counting{}
+	default:
+		return failf(mapreduce.ClassSpec, "built-in reducer %q", b)
+	}
+	return eachGroup(next, f, func(key, value []byte) error { return out.line(key, value, false) })
+}

@@ -1,0 +1,81 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// Environ is the environment of the program: base (the harness's own), then
+// the names of Hadoop Streaming (configuration names with "_" for "."), the
+// old ones that scripts still read, DROVER_…, and last spec.Env. A later entry
+// wins. Of a combined split, the input names describe its first piece.
+func Environ(base []string, s *mapreduce.TaskSpec) []string {
+	n := s.Names
+	isMap := strconv.FormatBool(s.Kind == mapreduce.KindMap)
+	index, reduces, maps := strconv.Itoa(n.Index), strconv.Itoa(s.Reduces), strconv.Itoa(n.Maps)
+	vars := []string{
+		"mapreduce_job_id", n.Job, "mapred_job_id", n.Job,
+		"mapreduce_job_name", n.JobName, "mapred_job_name", n.JobName,
+		"mapreduce_task_id", n.Task, "mapred_tip_id", n.Task,
+		"mapreduce_task_attempt_id", n.Attempt, "mapred_task_id", n.Attempt,
+		"mapreduce_task_partition", index, "mapred_task_partition", index,
+		"mapreduce_task_ismap", isMap, "mapred_task_is_map", isMap,
+		"mapreduce_job_reduces", reduces, "mapred_reduce_tasks", reduces,
+		"mapreduce_job_maps", maps, "mapred_map_tasks", maps,
+		"DROVER_JOB", n.Job, "DROVER_JOB_NAME", n.JobName, "DROVER_STAGE", n.Stage, "DROVER_TASK", n.Task,
+		"DROVER_ATTEMPT", n.Attempt, "DROVER_RUN", strconv.Itoa(n.Run), "DROVER_INDEX", index,
+		"PWD", s.WorkDir,
+	}
+	if s.Input != nil && len(s.Input.Pieces) > 0 {
+		p := s.Input.Pieces[0]
+		start, length := strconv.FormatInt(p.Offset, 10), strconv.FormatInt(p.Length, 10)
+		vars = append(vars,
+			"mapreduce_map_input_file", p.Path, "map_input_file", p.Path,
+			"mapreduce_map_input_start", start, "map_input_start", start,
+			"mapreduce_map_input_length", length, "map_input_length", length)
+	}
+	env := append([]string(nil), base...)
+	for i := 0; i < len(vars); i += 2 {
+		env = append(env, vars[i]+"="+vars[i+1])
+	}
+	return append(env, s.Env...)
+}
+
+func lastEnv(env []string, key string) string {
+	for i := len(env) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(env[i], key+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// lookPath finds a program as a shell in dir would, and, as Hadoop does, in
+// dir itself before the PATH of the program's environment.
+func lookPath(name, dir string, env []string) (string, error) {
+	if filepath.IsAbs(name) {
+		return name, nil
+	}
+	if strings.Contains(name, "/") {
+		return filepath.Join(dir, name), nil
+	}
+	path := lastEnv(env, "PATH")
+	if path == "" {
+		path = "/usr/local/bin:/usr/bin:/bin"
+	}
+	for _, d := range append([]string{dir}, filepath.SplitList(path)...) {
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(dir, d)
+		}
+		full := filepath.Join(d, name)
+		if st, err := os.Stat(full); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return full, nil
+		}
+	}
+	return "", fmt.Errorf("program %q: not found as an executable file in the task's folder or in PATH (%s); add it as a file of the stage or use an image that has it", name, path)
+}
