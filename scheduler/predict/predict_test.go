@@ -1,0 +1,604 @@
+package predict
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata again")
+
+func mustPredictor(t testing.TB, c Config) *Predictor {
+	t.Helper()
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// fed gives a predictor n tasks of a workload.
+func fed(t testing.TB, w workload, c Config, seed uint64, n int) *Predictor {
+	t.Helper()
+	p := mustPredictor(t, c)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range n {
+		task, s := w.draw(r, i)
+		if err := p.Observe(task, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func train(t testing.TB, p *Predictor) *Model {
+	t.Helper()
+	for range 1_000_000 {
+		switch p.Step(1024) {
+		case Judged:
+			return p.Model()
+		case Idle:
+			t.Fatal("no round began")
+		}
+	}
+	t.Fatal("the round has no end")
+	return nil
+}
+
+// TestBeatsRidge: on every workload the network wins on the tasks held out, and
+// on tasks drawn afterwards.
+func TestBeatsRidge(t *testing.T) {
+	for _, w := range workloads {
+		t.Run(w.name, func(t *testing.T) {
+			const seed = 20261121
+			t.Logf("seed %d", seed)
+			n := 10_000
+			if testing.Short() {
+				n = 4000
+			}
+			p := fed(t, w, DefaultConfig(seed), seed, n)
+			m := train(t, p)
+			t.Logf("root mean square of log errors on %d held out: network %.3f, ridge %.3f, fallback %.3f", m.Report.HeldOut,
+				math.Sqrt(m.Report.Network), math.Sqrt(m.Report.Line), math.Sqrt(m.Report.Without))
+			if m.Report.Use != MLP {
+				t.Fatalf("in use: %v, %+v", m.Report.Use, m.Report)
+			}
+			// Tasks that nobody has seen, the intervals of the estimates too.
+			r := rand.New(rand.NewPCG(seed, 2))
+			var net, line float64
+			inside, later := 0, 2000
+			for i := range later {
+				task, s := w.draw(r, n+i)
+				tasks, out := []Task{task}, make([]Estimate, 1)
+				if err := p.Predict(tasks, out); err != nil {
+					t.Fatal(err)
+				}
+				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.Line(p.ws, &tasks[0].Features))
+				net, line = net+a*a, line+b*b
+				if out[0].Source != MLP || out[0].Errors.Assumed {
+					t.Fatalf("estimate %+v", out[0])
+				}
+				if s >= out[0].Quantile(0.05) && s <= out[0].Quantile(0.95) {
+					inside++
+				}
+				if err := p.Observe(tasks[0], s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Logf("on later tasks: network %.3f, ridge %.3f; %.1f%% inside the 90%% interval", math.Sqrt(net/float64(later)), math.Sqrt(line/float64(later)), 100*float64(inside)/float64(later))
+			if net >= line || inside < later*84/100 || inside > later*96/100 {
+				t.Errorf("network %g, ridge %g, %d of %d inside", net, line, inside, later)
+			}
+		})
+	}
+}
+
+// TestRidgeWins: where run time is a product of powers there is nothing for the
+// network to gain, and noise alone leaves the fallback in use.
+func TestRidgeWins(t *testing.T) {
+	const seed = 5
+	law := workload{"power law", func(r *rand.Rand, i int) (Task, float64) {
+		t := Task{Stage: fmt.Sprint(i), Tenant: "t"}
+		demand(&t, 0, mib*noise(r, 1), 1000*noise(r, 0.5), gib, 10*mib*noise(r, 0.5))
+		f := &t.Features
+		return t, 10 * math.Pow((1+f.Of(InputBytes))/mib, 0.9) * 1000 / (1 + f.Of(CPU)) * noise(r, 0.3)
+	}}
+	pure := workload{"noise", func(r *rand.Rand, i int) (Task, float64) {
+		t := Task{Stage: "one", Tenant: "t"}
+		demand(&t, 0, mib, 1000, gib, mib)
+		return t, 10 * noise(r, 0.3)
+	}}
+	for _, c := range []struct {
+		w     workload
+		never Source
+		is    Source
+	}{{law, MLP, Ridge}, {pure, MLP, 0}} {
+		p := fed(t, c.w, DefaultConfig(seed), seed, 2000)
+		if m := train(t, p); m.Report.Use == c.never || m.Report.Use != c.is && c.is != 0 {
+			t.Errorf("%s: in use %v, %+v", c.w.name, m.Report.Use, m.Report)
+		}
+	}
+}
+
+// TestDeterministic: the same seed and tasks give the same bytes, however the
+// work is cut; another seed does not.
+func TestDeterministic(t *testing.T) {
+	bytesOf := func(seed uint64, budget int) []byte {
+		c := DefaultConfig(seed)
+		c.Epochs = 3
+		p := fed(t, workloads[0], c, 7, 1500)
+		for range 100_000 {
+			if p.Step(budget) == Judged {
+				b, err := p.Model().MarshalBinary()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+		}
+		t.Fatal("no end")
+		return nil
+	}
+	a := bytesOf(1, 64)
+	if !bytes.Equal(a, bytesOf(1, 1_000_000)) {
+		t.Error("the cut of the work changed the model")
+	}
+	if bytes.Equal(a, bytesOf(2, 64)) {
+		t.Error("the seed changed nothing")
+	}
+}
+
+// TestStepIsBounded counts what a call does.
+func TestStepIsBounded(t *testing.T) {
+	c := DefaultConfig(1)
+	p := fed(t, workloads[0], c, 7, 1000)
+	calls := 1
+	for p.Step(640) == Fitting {
+		calls++
+	}
+	if want := 20 * 800 / 640; calls < want || calls > 20*(800/640+1)+1 {
+		t.Errorf("%d calls of 640 for 20 epochs of 800 tasks", calls)
+	}
+	if p.Step(640) != Idle {
+		t.Error("a round began without new tasks")
+	}
+	if mustPredictor(t, c).Step(10) != Idle {
+		t.Error("a round began without history")
+	}
+}
+
+// TestGradient compares backpropagation with differences.
+func TestGradient(t *testing.T) {
+	for _, slope := range []float64{0, 0.1, 1} {
+		r := rand.New(rand.NewPCG(3, 3))
+		n, g, b := newNetwork(slope), newNetwork(0), newBuffers()
+		n.randomise(r)
+		const rows = 5
+		in, want := make([]float32, rows*FeatureCount), make([]float32, rows)
+		for i := range in {
+			in[i] = float32(r.NormFloat64())
+		}
+		loss := func() (sum float64) {
+			copy(b.act[0], in)
+			n.forward(b, rows)
+			for k := range want {
+				d := float64(b.act[3][k] - want[k])
+				b.grad[3][k] = float32(2 * d)
+				sum += d * d
+			}
+			return sum
+		}
+		loss()
+		n.backward(g, b, rows)
+		for l := range n.layers {
+			for _, pair := range [][2][]float32{{n.layers[l].w, g.layers[l].w}, {n.layers[l].b, g.layers[l].b}} {
+				for range 20 {
+					i := r.IntN(len(pair[0]))
+					const h = 1e-3
+					at := pair[0][i]
+					pair[0][i] = at + h
+					up := loss()
+					pair[0][i] = at - h
+					down := loss()
+					pair[0][i] = at
+					if numeric := (up - down) / (2 * h); math.Abs(numeric-float64(pair[1][i])) > 0.03*(1+math.Abs(numeric)) {
+						t.Errorf("slope %g, layer %d, weight %d: %g by differences, %g by backpropagation", slope, l, i, numeric, pair[1][i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestReLU: 3DSF eq. 4 as printed.
+func TestReLU(t *testing.T) {
+	for _, a := range []float64{0, 0.01, 0.5, 1} {
+		for _, x := range []float64{-3, -0.5, 0, 0.25, 8} {
+			want := (1+a)/2*x + (1-a)/2*math.Abs(x)
+			if got := float64(relu(float32(x), float32(a))); math.Abs(got-want) > 1e-6 {
+				t.Errorf("f(%g) with slope %g is %g, want %g", x, a, got, want)
+			}
+		}
+	}
+}
+
+// TestMultiply compares the blocked product with the plain one.
+func TestMultiply(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	for range 200 {
+		rows, cols, k := 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(9)
+		a, b, out := make([]float32, rows*k), make([]float32, cols*k), make([]float32, rows*cols)
+		for i := range a {
+			a[i] = float32(r.IntN(9) - 4)
+		}
+		for i := range b {
+			b[i] = float32(r.IntN(9) - 4)
+		}
+		multiply(out, a, b, rows, cols, k)
+		for i := range rows {
+			for j := range cols {
+				var want float32
+				for x := range k {
+					want += a[i*k+x] * b[j*k+x]
+				}
+				if out[i*cols+j] != want {
+					t.Fatalf("%dx%dx%d at %d, %d: %g, want %g", rows, cols, k, i, j, out[i*cols+j], want)
+				}
+			}
+		}
+	}
+}
+
+// TestFallback walks down the chain of sources.
+func TestFallback(t *testing.T) {
+	c := DefaultConfig(1)
+	c.ClassSeconds = map[string]float64{"short": 5}
+	p := mustPredictor(t, c)
+	task := func(stage, tenant, class string, input float64) Task {
+		t := Task{Stage: stage, Tenant: tenant, Class: class}
+		t.Features.Set(InputBytes, input)
+		return t
+	}
+	for range 3 {
+		if err := p.Observe(task("even", "a", "", mib), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		if err := p.Observe(task("line", "b", "", float64(i*mib)), 2+float64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Observe(task("single", "c", "", mib), 77); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []struct {
+		name    string
+		task    Task
+		seconds float64
+		source  Source
+	}{
+		{"mean of three tasks of the stage", task("even", "a", "", mib), 10, StageMean},
+		{"a line over input size", task("line", "b", "", 10.5*mib), 12.5, StageRegression},
+		{"a line no farther than four times what was seen", task("line", "b", "", 1e6*mib), 84, StageRegression},
+		{"a new stage of a known tenant", task("new", "a", "", mib), 10, TenantMean},
+		{"one record is no history", task("single", "c", "", mib), 60, ClassDefault},
+		{"a known class", task("new", "new", "short", mib), 5, ClassDefault},
+		{"nothing known", task("new", "new", "new", mib), 60, ClassDefault},
+	} {
+		out := make([]Estimate, 1)
+		tasks := []Task{w.task}
+		if err := p.Predict(tasks, out); err != nil {
+			t.Fatal(err)
+		}
+		if e := out[0]; math.Abs(e.Seconds-w.seconds) > 1e-6 || e.Source != w.source || tasks[0].Features.Of(StageSeconds) != e.Seconds {
+			t.Errorf("%s: got %g s from %v, want %g from %v", w.name, e.Seconds, e.Source, w.seconds, w.source)
+		}
+	}
+}
+
+// TestNonsense is refused with the class of error, and nothing is learnt.
+func TestNonsense(t *testing.T) {
+	p := mustPredictor(t, DefaultConfig(1))
+	for _, s := range []float64{0, -1, math.NaN(), math.Inf(1), MaxSeconds * 2} {
+		if err := p.Observe(Task{}, s); !errors.Is(err, ErrRunTime) {
+			t.Errorf("run time %g: %v", s, err)
+		}
+	}
+	for _, v := range []float64{-1, math.NaN(), math.Inf(1), 1e19} {
+		var bad Task
+		bad.Features.Set(DiskIO, v)
+		if err := p.Observe(bad, 1); !errors.Is(err, ErrFeature) {
+			t.Errorf("feature %g: %v", v, err)
+		}
+		if err := p.Predict([]Task{bad}, make([]Estimate, 1)); !errors.Is(err, ErrFeature) {
+			t.Errorf("feature %g: %v", v, err)
+		}
+	}
+	if err := p.Predict(make([]Task, 2), make([]Estimate, 1)); !errors.Is(err, ErrConfig) {
+		t.Errorf("short output: %v", err)
+	}
+	if len(p.history) != 0 || len(p.stages.of) != 0 {
+		t.Error("nonsense was learnt")
+	}
+	for name, spoil := range map[string]func(*Config){
+		"slope": func(c *Config) { c.Slope = math.NaN() }, "epochs": func(c *Config) { c.Epochs = 0 },
+		"history": func(c *Config) { c.History = 1 }, "minimum": func(c *Config) { c.MinHistory = c.History + 1 },
+		"retrain": func(c *Config) { c.RetrainEvery = 0 }, "penalty": func(c *Config) { c.RidgePenalty = 0 },
+		"default": func(c *Config) { c.DefaultSeconds = 0 }, "stages": func(c *Config) { c.MaxStages = 0 },
+		"class": func(c *Config) { c.ClassSeconds = map[string]float64{"x": -1} },
+	} {
+		c := DefaultConfig(1)
+		spoil(&c)
+		if _, err := New(c); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestHostileHistory trains on extremes: equal tasks, and the limits.
+func TestHostileHistory(t *testing.T) {
+	for _, extreme := range []bool{false, true} {
+		p := mustPredictor(t, DefaultConfig(1))
+		for i := range 600 {
+			task, s := Task{Stage: "s"}, 5.0
+			if extreme {
+				for f := range task.Features {
+					task.Features[f] = limit(Feature(f+1)) * float64((i>>f)&1)
+				}
+				s = []float64{1e-9, MaxSeconds}[i%2]
+			}
+			if err := p.Observe(task, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := train(t, p)
+		out, tasks := make([]Estimate, 1), make([]Task, 1)
+		if err := p.Predict(tasks, out); err != nil || !(out[0].Seconds > 0) || math.IsInf(out[0].Quantile(1), 0) {
+			t.Errorf("estimate %+v, %v", out[0], err)
+		}
+		b, err := m.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadModel(b); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTablesAreBounded(t *testing.T) {
+	c := DefaultConfig(1)
+	c.MaxStages, c.MaxTenants, c.History, c.MinHistory = 10, 5, 100, 50
+	p := mustPredictor(t, c)
+	for i := range 1000 {
+		if err := p.Observe(Task{Stage: fmt.Sprint(i), Tenant: fmt.Sprint(i)}, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(p.stages.of) != 10 || len(p.tenants.of) != 5 || len(p.history) != 100 {
+		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.of), len(p.tenants.of), len(p.history))
+	}
+}
+
+// TestDistribution: quantiles and the conditional remaining time.
+func TestDistribution(t *testing.T) {
+	l := errorLog{dist: assumed(1)}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 512 {
+		l.add(0.5 * r.NormFloat64())
+	}
+	if s := l.dist.Spread(); s < 0.42 || s > 0.58 || l.dist.Assumed {
+		t.Errorf("spread %g", s)
+	}
+	e := Estimate{100, MLP, l.dist}
+	if e.Remaining(30) != 70 || e.Remaining(130) != 0 {
+		t.Error("eq. 8")
+	}
+	last := 0.0
+	for p := 0.0; p <= 1; p += 0.01 {
+		if q := e.Quantile(p); q < last {
+			t.Fatalf("quantile %g is %g, below %g", p, q, last)
+		} else {
+			last = q
+		}
+	}
+	for _, elapsed := range []float64{0, 1, 50, 100, 200, 1e4} {
+		if rem := e.RemainingQuantile(elapsed, 0.5); !(rem > 0) {
+			t.Errorf("after %g s: %g s", elapsed, rem)
+		}
+	}
+	if s := assumed(1).Spread(); math.Abs(s-1) > 0.05 {
+		t.Errorf("assumed spread %g", s)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for got, want := range map[string]string{
+		InputBytes.String(): "input_bytes", Slowdown.String(): "slowdown", Feature(0).String(): "feature(0)", Feature(9).String(): "feature(9)",
+		ClassDefault.String(): "class default", MLP.String(): "mlp", Source(0).String(): "source(0)",
+		Idle.String(): "idle", Fitting.String(): "fitting", Judged.String(): "judged", Phase(0).String(): "phase(?)",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	var s SlowdownTracker
+	for range 100 {
+		s.Observe(20, 10)
+	}
+	s.Observe(math.NaN(), 1)
+	s.Observe(1, 0)
+	if v := s.Value(); math.Abs(v-2) > 0.01 {
+		t.Errorf("slowdown %g", v)
+	}
+}
+
+const goldenModel = "model-v1.bin"
+
+// TestReadsOldFile: a model that version 1 wrote is read as it was.
+func TestReadsOldFile(t *testing.T) {
+	name := filepath.Join("testdata", goldenModel)
+	if *update {
+		c := DefaultConfig(1)
+		c.Epochs = 2
+		b, err := train(t, fed(t, workloads[1], c, 7, 600)).MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := LoadModel(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := m.MarshalBinary(); err != nil || !bytes.Equal(again, b) {
+		t.Errorf("written again it differs, %v", err)
+	}
+	p := mustPredictor(t, DefaultConfig(1))
+	p.SetModel(m)
+	task, _ := workloads[1].draw(rand.New(rand.NewPCG(1, 1)), 0)
+	task.Features.Set(StageSeconds, 60)
+	var got [1]float64
+	m.Network(NewWorkspace(), []Features{task.Features}, got[:])
+	const want = 29.7189113
+	if math.Abs(got[0]/want-1) > 1e-6 {
+		t.Errorf("prediction %.9g, want %.9g", got[0], want)
+	}
+}
+
+// resealed gives spoilt bytes a right checksum, so that the checks behind it
+// are reached.
+func resealed(b []byte) []byte {
+	b = bytes.Clone(b)
+	if len(b) >= 4 {
+		binary.LittleEndian.PutUint32(b[len(b)-4:], crc32.ChecksumIEEE(b[:len(b)-4]))
+	}
+	return b
+}
+
+func FuzzLoadModel(f *testing.F) {
+	good, err := os.ReadFile(filepath.Join("testdata", goldenModel))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good, 0, uint64(0))
+	f.Add(good, 40, math.Float64bits(math.NaN()))
+	f.Add(good, 8, uint64(2))
+	f.Add([]byte(modelMagic), 0, uint64(0))
+	f.Add([]byte{}, 0, uint64(0))
+	f.Fuzz(func(t *testing.T, data []byte, at int, with uint64) {
+		if at >= 0 && at+8 <= len(data) && with != 0 {
+			data = bytes.Clone(data)
+			binary.LittleEndian.PutUint64(data[at:], with)
+		}
+		for _, d := range [][]byte{data, resealed(data)} {
+			m, err := LoadModel(d)
+			if err != nil {
+				if !errors.Is(err, ErrModel) {
+					t.Fatalf("error %v is not ErrModel", err)
+				}
+				continue
+			}
+			p := mustPredictor(t, DefaultConfig(1))
+			p.SetModel(m)
+			out := make([]Estimate, 1)
+			if err := p.Predict(make([]Task, 1), out); err != nil || !(out[0].Seconds > 0) || math.IsInf(out[0].Seconds, 0) {
+				t.Fatalf("estimate %+v, %v", out[0], err)
+			}
+		}
+	})
+}
+
+// TestLoadRefuses each kind of damage, by its message.
+func TestLoadRefuses(t *testing.T) {
+	good, err := os.ReadFile(filepath.Join("testdata", goldenModel))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func([]byte) []byte{
+		"empty":           func(b []byte) []byte { return nil },
+		"another file":    func(b []byte) []byte { return []byte("#!/bin/sh, and more of it") },
+		"cut":             func(b []byte) []byte { return b[:100] },
+		"longer":          func(b []byte) []byte { return append(b, 0) },
+		"a bit":           func(b []byte) []byte { b[500] ^= 1; return b },
+		"a later version": func(b []byte) []byte { b[8] = 2; return resealed(b) },
+		"other features":  func(b []byte) []byte { b[10] = 9; return resealed(b) },
+		"an unknown use":  func(b []byte) []byte { b[14] = 3; return resealed(b) },
+		"a huge count":    func(b []byte) []byte { b[23] = 255; return resealed(b) },
+		"not a number": func(b []byte) []byte {
+			binary.LittleEndian.PutUint64(b[64:], math.Float64bits(math.NaN()))
+			return resealed(b)
+		},
+		"a huge weight": func(b []byte) []byte {
+			binary.LittleEndian.PutUint32(b[len(b)-8:], math.Float32bits(1e30))
+			return resealed(b)
+		},
+		"a zero deviation": func(b []byte) []byte { binary.LittleEndian.PutUint64(b[32+8*(4+8):], 0); return resealed(b) },
+	} {
+		if _, err := LoadModel(spoil(bytes.Clone(good))); !errors.Is(err, ErrModel) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// BenchmarkTrain is the bar of the issue: 10,000 tasks, 8 features, 20 epochs.
+func BenchmarkTrain(b *testing.B) {
+	c := DefaultConfig(1)
+	c.History, c.Epochs = 12_500, 20 // four fifths are trained on
+	p := fed(b, workloads[0], c, 7, c.History)
+	b.ReportAllocs()
+	for b.Loop() {
+		r := newRound(p.history, &c, 1)
+		if len(r.y) != 10_000 {
+			b.Fatal(len(r.y))
+		}
+		r.fit(math.MaxInt)
+	}
+}
+
+func BenchmarkPredict(b *testing.B) {
+	p := fed(b, workloads[0], DefaultConfig(1), 7, 2000)
+	train(b, p)
+	r := rand.New(rand.NewPCG(1, 2))
+	tasks, out := make([]Task, 1000), make([]Estimate, 1000)
+	for i := range tasks {
+		tasks[i], _ = workloads[0].draw(r, i)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.Predict(tasks, out); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if out[0].Source != MLP {
+		b.Fatal(out[0].Source)
+	}
+	b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds(), "tasks/s")
+}
+
+func BenchmarkObserve(b *testing.B) {
+	p := fed(b, workloads[0], DefaultConfig(1), 7, 2000)
+	train(b, p)
+	task, s := workloads[0].draw(rand.New(rand.NewPCG(1, 2)), 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.Observe(task, s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package predict
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+)
+
+// File format of a Model, little-endian, version 1:
+//
+//	8 bytes   "DRVRMLP\n"
+//	uint16    version
+//	uint16    FeatureCount
+//	uint16    hidden
+//	uint16    use: 0, Ridge or MLP
+//	2 x int64 tasks trained on, tasks held out
+//	float64s  3 errors of the Report; slope; means, deviations; target's mean,
+//	          deviation; ridge weights; for ridge and network: records, quantiles
+//	float32s  weights and biases, layer by layer
+//	uint32    CRC-32 (IEEE) of all before
+const (
+	modelMagic   = "DRVRMLP\n"
+	modelVersion = 1
+)
+
+// maxWeight bounds every number of a model file but the counts.
+const maxWeight = 1e6
+
+// visit calls number for each float64 of the file and weights for each run of
+// float32, in the order of the file: the one place that knows it.
+func (m *Model) visit(number func(*float64), weights func([]float32)) {
+	r := &m.Report
+	slope := float64(m.net.slope)
+	for _, v := range []*float64{&r.Network, &r.Line, &r.Without, &slope} {
+		number(v)
+	}
+	m.net.slope = float32(slope)
+	for i := range m.mean {
+		number(&m.mean[i])
+	}
+	for i := range m.scale {
+		number(&m.scale[i])
+	}
+	number(&m.yMean)
+	number(&m.yScale)
+	for i := range m.ridge {
+		number(&m.ridge[i])
+	}
+	for _, d := range m.errors {
+		records := float64(d.Records)
+		number(&records)
+		d.Records = int(records)
+		for i := range d.logs {
+			number(&d.logs[i])
+		}
+	}
+	for i := range m.net.layers {
+		weights(m.net.layers[i].w)
+		weights(m.net.layers[i].b)
+	}
+}
+
+// clone copies all that visit touches.
+func (m *Model) clone() *Model {
+	c := *m
+	c.net = &network{slope: m.net.slope, layers: m.net.layers}
+	for i, d := range m.errors {
+		copied := *d
+		c.errors[i] = &copied
+	}
+	return &c
+}
+
+// MarshalBinary writes the model in the format above, about 7 kB. It does not
+// fail.
+func (m *Model) MarshalBinary() ([]byte, error) {
+	le := binary.LittleEndian
+	out := []byte(modelMagic)
+	for _, v := range []uint16{modelVersion, FeatureCount, hidden, uint16(m.Report.Use)} {
+		out = le.AppendUint16(out, v)
+	}
+	out = le.AppendUint64(out, uint64(m.Report.Trained))
+	out = le.AppendUint64(out, uint64(m.Report.HeldOut))
+	m.clone().visit(
+		func(v *float64) { out = le.AppendUint64(out, math.Float64bits(*v)) },
+		func(w []float32) {
+			for _, v := range w {
+				out = le.AppendUint32(out, math.Float32bits(v))
+			}
+		})
+	return le.AppendUint32(out, crc32.ChecksumIEEE(out)), nil
+}
+
+// modelSize is the length of a file of version 1.
+var modelSize = func() int {
+	m := &Model{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
+	b, err := m.MarshalBinary()
+	if err != nil {
+		panic(err)
+	}
+	return len(b)
+}()
+
+// LoadModel reads what MarshalBinary wrote. It never panics, whatever the
+// bytes. Errors: ErrModel, with what is wrong; start without a model then, it
+// is learnt again from history.
+func LoadModel(data []byte) (*Model, error) {
+	bad := func(format string, a ...any) (*Model, error) {
+		return nil, fmt.Errorf("%w: %s", ErrModel, fmt.Sprintf(format, a...))
+	}
+	le := binary.LittleEndian
+	head := len(modelMagic)
+	if len(data) < head+2 || string(data[:head]) != modelMagic {
+		return bad("it does not start as one")
+	}
+	if v := le.Uint16(data[head:]); v != modelVersion {
+		return bad("version %d, this program reads %d", v, modelVersion)
+	}
+	if len(data) != modelSize {
+		return bad("%d bytes, want %d", len(data), modelSize)
+	}
+	if body := data[:len(data)-4]; crc32.ChecksumIEEE(body) != le.Uint32(data[len(body):]) {
+		return bad("its checksum is wrong")
+	}
+	if f, h := le.Uint16(data[head+2:]), le.Uint16(data[head+4:]); f != FeatureCount || h != hidden {
+		return bad("%d features and layers of %d, want %d and %d", f, h, FeatureCount, hidden)
+	}
+	m := &Model{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
+	m.Report.Use = Source(le.Uint16(data[head+6:]))
+	if u := m.Report.Use; u != 0 && u != Ridge && u != MLP {
+		return bad("it is for use as %v", u)
+	}
+	trained, held := le.Uint64(data[head+8:]), le.Uint64(data[head+16:])
+	if trained > 1e9 || held > 1e9 {
+		return bad("it was trained on %d tasks and tested on %d", trained, held)
+	}
+	m.Report.Trained, m.Report.HeldOut = int(trained), int(held)
+	if !m.readNumbers(data[head+24:]) {
+		return bad("it has a number that is none, or out of range")
+	}
+	return m, nil
+}
+
+// readNumbers fills in the numbers and says whether all are in range.
+func (m *Model) readNumbers(data []byte) bool {
+	le := binary.LittleEndian
+	ok := true
+	m.visit(
+		func(v *float64) {
+			*v = math.Float64frombits(le.Uint64(data))
+			data = data[8:]
+			if !(math.Abs(*v) <= maxWeight) {
+				*v, ok = 0, false
+			}
+		},
+		func(w []float32) {
+			for i := range w {
+				w[i] = math.Float32frombits(le.Uint32(data))
+				data = data[4:]
+				ok = ok && math.Abs(float64(w[i])) <= maxWeight
+			}
+		})
+	for _, s := range append(m.scale[:], m.yScale) {
+		ok = ok && s > 0
+	}
+	for _, d := range m.errors {
+		ok = ok && d.Records > 0
+		for i := 1; i < knots; i++ {
+			ok = ok && d.logs[i-1] <= d.logs[i]
+		}
+	}
+	return ok && m.net.slope >= 0 && m.net.slope <= 1
+}
