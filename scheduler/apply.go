@@ -77,7 +77,8 @@ func (s *State) target(id NodeID, disk int16, d Resources, space int64, ask bool
 	if !n.Takes() {
 		return nil, refuse(ErrNoRoom, fmt.Sprintf("node %d", id), "it takes no new work")
 	}
-	if !d.Fits(n.Free) || (disk >= 0 && (d[IO] > n.Disks[disk].FreeIO || space > n.Disks[disk].FreeSpace)) {
+	if d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] ||
+		(disk >= 0 && (d[IO] > n.Disks[disk].FreeIO || space > n.Disks[disk].FreeSpace)) {
 		return nil, refuse(ErrNoRoom, fmt.Sprintf("node %d", id), "%s and %d bytes on disk %d do not fit", d, space, disk)
 	}
 	return n, nil

@@ -201,7 +201,7 @@ func (c *checker) take(s *State, id NodeID, disk int16, d Resources, space int64
 		return broke(RuleUnknown, "node %q: no disk %d", s.nodes[id].Spec.Name, disk)
 	}
 	n.free = n.free.Sub(d)
-	short := (d[CPU] > 0 && n.free[CPU] < 0) || (d[Memory] > 0 && n.free[Memory] < 0) || (d[IO] > 0 && n.free[IO] < 0)
+	short := (d[CPU] > 0 && n.free[CPU] < 0) || (d[Memory] > 0 && n.free[Memory] < 0)
 	if disk >= 0 {
 		n.disks[disk].FreeIO -= d[IO]
 		n.disks[disk].FreeSpace -= space

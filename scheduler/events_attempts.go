@@ -60,7 +60,7 @@ func (s *State) AttemptProgress(id AttemptID, run int32, part float64, estimate 
 	if !(part >= 0 && part <= 1) || estimate < 0 {
 		return refuse(ErrInvalid, "attempt "+id.String(), "progress is %v, estimate %v", part, estimate)
 	}
-	g.Progress += part - a.Progress
+	g.parts += int64(part*partUnit) - int64(a.Progress*partUnit)
 	a.Progress = part
 	if estimate > 0 {
 		a.Estimate = estimate
@@ -100,12 +100,11 @@ func (s *State) endAttempt(a *Attempt, outcome Outcome, now Time) {
 	}
 	g.Job.Live--
 	s.live--
-	g.Progress -= a.Progress
+	g.parts -= int64(a.Progress * partUnit)
 	if outcome == OutcomeSucceeded && !g.done.has(i) {
 		s.record(g, a, now)
 		g.done.set(i)
 		g.Done++
-		g.Progress++
 		if other != nil {
 			s.markKilling(other)
 		}
@@ -223,7 +222,6 @@ func (s *State) OutputLost(id TaskID) error {
 	}
 	g.done.clear(i)
 	g.Done--
-	g.Progress--
 	g.pending.set(i)
 	g.Pending++
 	if g.tries == nil {
@@ -252,8 +250,7 @@ func (s *State) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 	switch {
 	case !level.Suspended():
 		return refuse(ErrInvalid, what, "%v is no level to suspend to", level)
-	case has.Memory < 0 || has.Swap < 0 || has.Image < 0 || has.Files < 0 ||
-		max(has.Memory, has.Swap, has.Image, has.Files) > MaxAmount:
+	case !has.valid():
 		return refuse(ErrInvalid, what, "footprint %+v", has)
 	case a.Phase != AttemptSuspending:
 		return refuse(ErrStale, what, "it is %v, not suspending", a.Phase)

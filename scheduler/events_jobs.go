@@ -283,6 +283,11 @@ func (s *State) DropProject(id ProjectID) error {
 		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
 	}
 	delete(s.projects, id)
+	for i := len(s.reservations) - 1; i >= 0; i-- {
+		if r := s.reservations[i]; r.Project == id && r.Job == 0 {
+			s.dropReservation(i)
+		}
+	}
 	for k := range s.notes {
 		if k.Project == id && k.Job == 0 {
 			delete(s.notes, k)

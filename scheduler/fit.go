@@ -163,7 +163,7 @@ func (n *Node) disk(io, space int64) int16 {
 // Fits tells whether a task of this demand and disk space can be placed on the
 // node now, and on which disk (-1: it needs none and the node has none).
 func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
-	if !n.Takes() || !d.Fits(n.Free) {
+	if !n.Takes() || d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] {
 		return -1, false
 	}
 	disk = n.disk(d[IO], space)

@@ -122,10 +122,7 @@ type Stage struct {
 	Pending, Running, Suspended, Done, Failed int32
 	// Open tells that what comes before it is done (or slow-started).
 	Open bool
-	// Progress is the sum over its attempts of the part done, and of 1 for
-	// each task done.
-	Progress float64
-
+	parts    int64 // sum of the attempts' parts done, in partUnit
 	ready    bool
 	next     []int32 // stages that come after this one
 	pending  bitset
@@ -176,6 +173,14 @@ func (g *Stage) Startable() int32 {
 
 // Remaining is the number of tasks not done and not failed.
 func (g *Stage) Remaining() int32 { return g.Spec.Tasks - g.Done - g.Failed }
+
+// partUnit makes parts done into integers, so that sums do not depend on
+// their order.
+const partUnit = 1e9
+
+// Progress is the sum over its live attempts of the part done, and of 1 for
+// each task done, in tasks.
+func (g *Stage) Progress() float64 { return float64(g.Done) + float64(g.parts)/partUnit }
 
 // NextPending gives the lowest pending task >= from, or -1. O(1).
 func (g *Stage) NextPending(from int32) int32 { return g.pending.next(from) }

@@ -4,12 +4,32 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"unicode/utf8"
 )
+
+// MaxName bounds names, in bytes.
+const MaxName = 4096
+
+// names refuses text that could not be saved and read back.
+func names(what string, of ...string) error {
+	for _, n := range of {
+		if len(n) > MaxName {
+			return refuse(ErrInvalid, what, "a name of %d bytes: at most %d", len(n), MaxName)
+		}
+		if !utf8.ValidString(n) {
+			return refuse(ErrInvalid, what, "the name %q is not valid UTF-8", n)
+		}
+	}
+	return nil
+}
 
 func (n *NodeSpec) validate() error {
 	what := fmt.Sprintf("node %q", n.Name)
 	if n.Name == "" {
 		return refuse(ErrInvalid, fmt.Sprintf("node %d", n.ID), "it has no name")
+	}
+	if err := names(what, append([]string{n.Name, n.Path, n.CPUClass}, n.Restores...)...); err != nil {
+		return err
 	}
 	if n.Path != "" && (!strings.HasPrefix(n.Path, "/") || strings.HasSuffix(n.Path, "/")) {
 		return refuse(ErrInvalid, what, "path %q must look like \"/dc1/rack7\"", n.Path)
@@ -25,6 +45,9 @@ func (n *NodeSpec) validate() error {
 	}
 	var io int64
 	for _, d := range n.Disks {
+		if err := names(what, d.Name); err != nil {
+			return err
+		}
 		if d.IO < 0 || d.IO > MaxAmount/MaxDisks || d.Space < 0 || d.Space > MaxAmount {
 			return refuse(ErrInvalid, what, "disk %q: io %d B/s, space %d bytes", d.Name, d.IO, d.Space)
 		}
@@ -50,6 +73,9 @@ func (t *TenantSpec) validate() error {
 	what := fmt.Sprintf("tenant %q", t.Name)
 	if t.Name == "" {
 		return refuse(ErrInvalid, fmt.Sprintf("tenant %d", t.ID), "it has no name")
+	}
+	if err := names(what, t.Name); err != nil {
+		return err
 	}
 	if !(t.Weight > 0) || math.IsInf(t.Weight, 0) {
 		return refuse(ErrInvalid, what, "weight is %v: it must be above 0", t.Weight)
@@ -85,7 +111,7 @@ func (j *JobSpec) validate() error {
 	case !(j.Size >= 0) || math.IsInf(j.Size, 0):
 		return refuse(ErrInvalid, what, "size is %v task-seconds", j.Size)
 	}
-	return nil
+	return names(what, j.Name)
 }
 
 func (p *ProjectSpec) validate() error {
@@ -98,7 +124,7 @@ func (p *ProjectSpec) validate() error {
 	case p.Jobs < 0:
 		return refuse(ErrInvalid, what, "it has %d jobs", p.Jobs)
 	}
-	return nil
+	return names(what, p.Name)
 }
 
 // validate checks a stage that becomes number index of its job.
@@ -119,6 +145,9 @@ func (g *StageSpec) validate(what string, index int) error {
 		return refuse(ErrInvalid, what, "attempts is %d: 1 to %d", g.MaxAttempts, MaxAttemptsLimit)
 	case !(g.SlowStart >= 0 && g.SlowStart <= 1):
 		return refuse(ErrInvalid, what, "slow_start is %v: 0 to 1", g.SlowStart)
+	}
+	if err := names(what, g.Name); err != nil {
+		return err
 	}
 	if err := g.Demand.Check(); err != nil {
 		return refuse(ErrInvalid, what, "demand: %v", err)

@@ -1,0 +1,296 @@
+package schedtest
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Chaos lets random things happen to a world, the same for the same seed:
+// clusters of a few nodes with one to three disks, a tree of tenants with
+// caps, jobs of all kinds, ends, failures, suspensions, lost nodes. Events
+// that State rightly refuses as stale are part of it.
+type Chaos struct {
+	*World
+	R *rand.Rand
+}
+
+// NewChaos makes a random cluster.
+func NewChaos(t TB, seed uint64) *Chaos {
+	c := &Chaos{World: New(t), R: rand.New(rand.NewPCG(seed, 0x5eed))}
+	for range 1 + c.R.IntN(7) {
+		c.addNode()
+	}
+	for range 1 + c.R.IntN(6) {
+		c.addTenant()
+	}
+	return c
+}
+
+func (c *Chaos) pick(n int) bool { return c.R.IntN(n) == 0 }
+
+func (c *Chaos) addNode() {
+	id := scheduler.NodeID(len(c.State.Nodes()))
+	spec := NodeSpec(id, []string{"/a/r1", "/a/r2", "/b/r3", ""}[c.R.IntN(4)], R(float64(1+c.R.IntN(8)), float64(1+c.R.IntN(16)), 0))
+	spec.Disks = nil
+	for range c.R.IntN(4) {
+		d := scheduler.Disk{Name: "d", IO: int64(c.R.IntN(200)) * MiB, Space: int64(c.R.IntN(50)) * GiB}
+		spec.Disks = append(spec.Disks, d)
+		spec.Capacity[scheduler.IO] += d.IO
+	}
+	spec.CPUClass = []string{"x", "y"}[c.R.IntN(2)]
+	if c.pick(4) {
+		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
+	}
+	c.must(c.State.AddNode(spec))
+}
+
+func (c *Chaos) addTenant() {
+	id := scheduler.TenantID(len(c.State.Tenants()))
+	spec := scheduler.TenantSpec{ID: id, Name: string(rune('a' + int(id)%26)), Parent: scheduler.NoTenant, Weight: float64(1 + c.R.IntN(4))}
+	if id >= 26 {
+		return
+	}
+	if id > 0 && c.pick(2) {
+		spec.Parent = scheduler.TenantID(c.R.IntN(int(id)))
+	}
+	if c.pick(4) {
+		spec.Caps.Total = scheduler.Limit(R(float64(1+c.R.IntN(6)), 0, 0))
+	}
+	if c.pick(5) {
+		spec.Caps.Job = scheduler.Limit(R(0, float64(1+c.R.IntN(6)), 0))
+	}
+	if c.pick(6) {
+		spec.Caps.Task = scheduler.Limit(R(0, 0, float64(50+c.R.IntN(100))))
+	}
+	c.must(c.State.PutTenant(spec))
+}
+
+// demand draws a demand; now and then a part is zero.
+func (c *Chaos) demand() scheduler.Resources {
+	d := R(float64(1+c.R.IntN(8))/2, float64(1+c.R.IntN(8))/2, float64(c.R.IntN(60)))
+	if c.pick(8) {
+		d[c.R.IntN(3)] = 0
+	}
+	return d
+}
+
+func (c *Chaos) stage(kind scheduler.StageKind, tasks int32) scheduler.StageSpec {
+	g := scheduler.StageSpec{Name: kind.String(), Kind: kind, Tasks: tasks, Demand: c.demand(),
+		Estimate: time.Duration(c.R.IntN(100)) * time.Second}
+	if c.pick(3) {
+		g.Disk = int64(c.R.IntN(8)) * GiB
+	}
+	if c.pick(5) {
+		g.MaxParallel = int32(1 + c.R.IntN(3))
+	}
+	if c.pick(4) {
+		g.MaxAttempts = int32(1 + c.R.IntN(2))
+	}
+	return g
+}
+
+// Submit submits a random job.
+func (c *Chaos) Submit() scheduler.JobID {
+	var stages []scheduler.StageSpec
+	if c.pick(2) {
+		maps := c.stage(scheduler.KindMap, int32(1+c.R.IntN(12)))
+		if c.pick(2) {
+			var on [][]scheduler.NodeID
+			for range maps.Tasks {
+				on = append(on, c.replicas())
+			}
+			maps.Inputs = Inputs(int64(1+c.R.IntN(256))*MiB, on...)
+		}
+		reduces := c.stage(scheduler.KindReduce, int32(c.R.IntN(4)))
+		reduces.After = []int32{0}
+		reduces.SlowStart = float64(c.R.IntN(3)) / 2
+		stages = append(stages, maps, reduces)
+	} else {
+		stages = append(stages, c.stage(scheduler.KindGroup, int32(c.R.IntN(10))))
+		if c.pick(3) {
+			next := c.stage(scheduler.KindGroup, int32(c.R.IntN(3)))
+			next.After = []int32{0}
+			stages = append(stages, next)
+		}
+	}
+	tenant := c.State.Tenants()[c.R.IntN(len(c.State.Tenants()))].Spec.Name
+	return c.SubmitStages(tenant, stages, func(j *scheduler.JobSpec) {
+		j.Priority = scheduler.Priority(1 + c.R.IntN(2))
+		j.Size = float64(c.R.IntN(1000))
+		if c.pick(4) {
+			j.Deadline = j.Submitted.Add(time.Duration(1+c.R.IntN(500)) * time.Second)
+			j.Estimate = time.Duration(1+c.R.IntN(100)) * time.Second
+			j.Accepted = c.pick(2)
+		}
+		if c.pick(4) {
+			j.Bound = time.Duration(1+c.R.IntN(200)) * time.Second
+		}
+		if c.pick(6) {
+			j.Submitted -= scheduler.Time(c.R.IntN(int(time.Second)))
+		}
+	})
+}
+
+func (c *Chaos) replicas() []scheduler.NodeID {
+	var on []scheduler.NodeID
+	for _, n := range c.R.Perm(len(c.State.Nodes()))[:min(3, len(c.State.Nodes()))] {
+		on = append(on, scheduler.NodeID(n))
+	}
+	return on
+}
+
+// Step lets one random thing happen and some time pass.
+func (c *Chaos) Step() {
+	c.Helper()
+	c.Now = c.Now.Add(time.Duration(c.R.IntN(5000)) * time.Millisecond)
+	switch k := c.R.IntN(20); {
+	case k < 5:
+		c.Submit()
+	case k < 16:
+		c.attemptEvent()
+	case k < 18:
+		c.nodeEvent()
+	default:
+		c.jobEvent()
+	}
+}
+
+func (c *Chaos) attemptEvent() {
+	all := c.Attempts()
+	if len(all) == 0 {
+		return
+	}
+	a := all[c.R.IntN(len(all))]
+	switch a.Phase {
+	case scheduler.AttemptStarting:
+		c.must(c.State.AttemptStarted(a.ID, a.Run, c.Now))
+	case scheduler.AttemptSuspending:
+		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory] / 2, Files: a.DiskSpace / 2}
+		if a.Target == scheduler.LevelSwapped {
+			has.Swap = has.Memory / 2
+		}
+		if c.pick(5) {
+			c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
+		} else {
+			c.must(c.State.AttemptSuspended(a.ID, a.Run, a.Target, has, c.Now))
+		}
+	case scheduler.AttemptResuming:
+		c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
+	case scheduler.AttemptKilling:
+		c.must(c.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, c.Now))
+	default:
+		if c.pick(3) {
+			c.must(c.State.AttemptProgress(a.ID, a.Run, c.R.Float64(), time.Duration(c.R.IntN(100))*time.Second))
+			return
+		}
+		o := scheduler.OutcomeSucceeded
+		if c.pick(3) {
+			o = scheduler.Outcome(1 + c.R.IntN(5))
+		}
+		if a.Phase == scheduler.AttemptSuspended {
+			o = scheduler.OutcomeLost
+		}
+		c.must(c.State.AttemptEnded(a.ID, a.Run, o, c.Now))
+	}
+}
+
+func (c *Chaos) nodeEvent() {
+	n := c.State.Nodes()[c.R.IntN(len(c.State.Nodes()))]
+	switch c.R.IntN(6) {
+	case 0:
+		c.must(c.State.NodeLost(n.Spec.ID, c.Now))
+	case 1:
+		c.must(c.State.SetDrain(n.Spec.ID, !n.Spec.Draining))
+	case 2:
+		spec := n.Spec
+		spec.Capacity[scheduler.CPU] = int64(1+c.R.IntN(8)) * 1000
+		c.must(c.State.UpdateNode(spec))
+	default:
+		c.must(c.State.NodeUp(n.Spec.ID))
+		c.must(c.State.SetDrain(n.Spec.ID, false))
+	}
+}
+
+func (c *Chaos) jobEvent() {
+	var jobs []*scheduler.Job
+	for j := range c.State.Jobs() {
+		jobs = append(jobs, j)
+	}
+	if len(jobs) == 0 {
+		return
+	}
+	j := jobs[c.R.IntN(len(jobs))]
+	if j.Live == 0 && (j.Complete() || j.Phase != scheduler.JobActive) {
+		c.must(c.State.EndJob(j.Spec.ID, scheduler.JobSucceeded, c.Now))
+		return
+	}
+	g := j.Stages[0]
+	switch {
+	case c.pick(4):
+		c.must(c.State.StopJob(j.Spec.ID))
+	case g.Spec.Inputs != nil && c.pick(2):
+		c.must(c.State.SetInput(g.Task(0), c.replicas(), nil))
+	case g.IsDone(0):
+		_ = c.State.OutputLost(g.Task(0)) // stale while a killed sibling lives
+	}
+}
+
+// Actions makes up to n random actions, most of them possible.
+func (c *Chaos) Actions(n int) []scheduler.Action {
+	var out []scheduler.Action
+	for range n {
+		if a, ok := c.action(); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (c *Chaos) action() (scheduler.Action, bool) {
+	all := c.Attempts()
+	if len(all) > 0 && c.pick(2) {
+		a := all[c.R.IntN(len(all))]
+		act := scheduler.Action{Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
+		switch c.R.IntN(5) {
+		case 0:
+			act.Kind, act.Level = scheduler.ActSuspend, scheduler.Level(2+c.R.IntN(3))
+		case 1:
+			act.Kind = scheduler.ActResume
+		case 2:
+			act.Kind, act.Run = scheduler.ActMigrate, a.Run+1
+			act.Node = scheduler.NodeID(c.R.IntN(len(c.State.Nodes())))
+			act.Disk = int16(c.R.IntN(3) - 1)
+		case 3:
+			act.Kind = scheduler.ActKill
+		default:
+			act = c.State.Place(c.State.StageOf(a), a.ID.Index, scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))), int16(c.R.IntN(3)-1))
+			act.Attempt = c.State.NextAttempt(c.State.StageOf(a), a.ID.Index)
+			act.Speculative = true
+		}
+		return act, true
+	}
+	if j, _ := c.State.NextReady(0); j != nil && !c.pick(6) {
+		for _, g := range j.Stages {
+			if !g.Ready() {
+				continue
+			}
+			if id, disk := c.State.BestNode(g); id != scheduler.NoNode {
+				return c.State.Place(g, g.NextPending(0), id, disk), true
+			}
+		}
+	}
+	for j := range c.State.Jobs() {
+		if c.pick(2) {
+			kind := scheduler.ActReserve
+			if c.pick(3) {
+				kind = scheduler.ActUnreserve
+			}
+			return scheduler.Action{Kind: kind, Reservation: scheduler.Reservation{ID: scheduler.ReservationID(1 + c.R.IntN(9)),
+				Kind: scheduler.HoldData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes())+1) - 1),
+				Start: c.Now, End: c.Now.Add(time.Minute)}}, true
+		}
+	}
+	return scheduler.Action{}, false
+}

@@ -1,0 +1,168 @@
+package schedtest
+
+import (
+	"fmt"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Invariants adds up what every attempt holds, by the slow and obvious way,
+// and compares it with what the State says of nodes, tenants, jobs and stages.
+func Invariants(s *scheduler.State) error {
+	sum := newSums(s)
+	for j := range s.Jobs() {
+		if err := sum.job(s, j); err != nil {
+			return err
+		}
+	}
+	if got := s.Live(); got != sum.live {
+		return fmt.Errorf("live is %d, counted %d", got, sum.live)
+	}
+	if got := s.SuspendedCount(); got != sum.suspended {
+		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
+	}
+	return sum.compare(s)
+}
+
+type sums struct {
+	free            []scheduler.Resources
+	disks           [][]scheduler.DiskUse
+	swap            []int64
+	used, own       []scheduler.Resources
+	running         []int32
+	live, suspended int
+}
+
+func newSums(s *scheduler.State) *sums {
+	u := &sums{used: make([]scheduler.Resources, len(s.Tenants())), own: make([]scheduler.Resources, len(s.Tenants())),
+		running: make([]int32, len(s.Tenants()))}
+	for _, n := range s.Nodes() {
+		u.free = append(u.free, n.Spec.Capacity)
+		u.swap = append(u.swap, n.Spec.Swap)
+		var d []scheduler.DiskUse
+		for _, k := range n.Spec.Disks {
+			d = append(d, scheduler.DiskUse{FreeIO: k.IO, FreeSpace: k.Space})
+		}
+		u.disks = append(u.disks, d)
+	}
+	return u
+}
+
+func (u *sums) hold(n scheduler.NodeID, disk int16, h scheduler.Held) {
+	u.free[n] = u.free[n].Sub(h.Resources)
+	u.swap[n] -= h.Swap
+	if disk >= 0 {
+		u.disks[n][disk].FreeIO -= h.Resources[scheduler.IO]
+		u.disks[n][disk].FreeSpace -= h.Disk
+	}
+}
+
+func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
+	var used scheduler.Resources
+	var live, ready int32
+	for _, g := range j.Stages {
+		var running, suspended int32
+		progress := float64(g.Done)
+		for a := range s.AttemptsIn(g) {
+			u.hold(a.Node, a.Disk, a.Held)
+			if a.From != scheduler.NoNode {
+				u.hold(a.From, a.FromDisk, a.FromHeld)
+			}
+			used = used.Add(a.Held.Resources)
+			progress += a.Progress
+			if a.Level == scheduler.LevelRunning {
+				running++
+			} else {
+				suspended++
+			}
+			if s.Attempt(a.ID) != a || s.StageOf(a) != g {
+				return fmt.Errorf("attempt %s is not found by its id", a.ID)
+			}
+			live++
+		}
+		if err := u.stage(s, g, running, suspended); err != nil {
+			return err
+		}
+		if d := g.Progress() - progress; d > 1e-6 || d < -1e-6 {
+			return fmt.Errorf("stage %s: progress %v, counted %v", g.ID(), g.Progress(), progress)
+		}
+		if g.Ready() {
+			ready++
+		}
+	}
+	if j.Used != used || j.Live != live || j.Ready != ready {
+		return fmt.Errorf("job %d: used %v live %d ready %d, counted %v %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, used, live, ready)
+	}
+	u.live += int(live)
+	u.own[j.Spec.Tenant] = u.own[j.Spec.Tenant].Add(used)
+	for t := j.Spec.Tenant; t != scheduler.NoTenant; t = s.Tenant(t).Spec.Parent {
+		u.used[t] = u.used[t].Add(used)
+		for _, g := range j.Stages {
+			u.running[t] += g.Running
+		}
+	}
+	return nil
+}
+
+func (u *sums) stage(s *scheduler.State, g *scheduler.Stage, running, suspended int32) error {
+	var pending, done, busy int32
+	for i := range g.Spec.Tasks {
+		lives := false
+		for range s.AttemptsOf(g, i) {
+			lives = true
+		}
+		if g.IsPending(i) {
+			pending++
+		}
+		if g.IsDone(i) {
+			done++
+		} else if lives {
+			busy++
+		}
+		if g.IsPending(i) && (lives || g.IsDone(i)) {
+			return fmt.Errorf("task %s waits and lives or is done", g.Task(i))
+		}
+	}
+	u.suspended += int(suspended)
+	if g.Pending != pending || g.Done != done || g.Running != running || g.Suspended != suspended ||
+		pending+done+busy+g.Failed != g.Spec.Tasks {
+		return fmt.Errorf("stage %s: pending %d done %d running %d suspended %d failed %d of %d, counted %d %d %d %d, %d busy", g.ID(),
+			g.Pending, g.Done, g.Running, g.Suspended, g.Failed, g.Spec.Tasks, pending, done, running, suspended, busy)
+	}
+	if g.Ready() != (g.Open && pending > 0 && g.Job.Phase == scheduler.JobActive) {
+		return fmt.Errorf("stage %s: ready is %v", g.ID(), g.Ready())
+	}
+	return nil
+}
+
+func (u *sums) compare(s *scheduler.State) error {
+	var total scheduler.Resources
+	taking := 0
+	for i, n := range s.Nodes() {
+		// An attempt under way is counted with what it will give back too.
+		if n.Free != u.free[i] || n.SwapFree != u.swap[i] {
+			return fmt.Errorf("node %q: free %v swap %d, counted %v %d", n.Spec.Name, n.Free, n.SwapFree, u.free[i], u.swap[i])
+		}
+		for k, d := range n.Disks {
+			if d != u.disks[i][k] {
+				return fmt.Errorf("node %q disk %d: free %+v, counted %+v", n.Spec.Name, k, d, u.disks[i][k])
+			}
+		}
+		if !n.Spec.Down {
+			total = total.Add(n.Spec.Capacity)
+		}
+		if n.Takes() {
+			taking++
+		}
+	}
+	if s.Total() != total || s.TakingNodes() != taking {
+		return fmt.Errorf("total %v on %d nodes, counted %v %d", s.Total(), s.TakingNodes(), total, taking)
+	}
+	for i, t := range s.Tenants() {
+		if t.Used != u.used[i] || t.Own != u.own[i] || t.Running != u.running[i] {
+			return fmt.Errorf("tenant %q: used %v own %v running %d, counted %v %v %d", t.Spec.Name, t.Used, t.Own, t.Running,
+				u.used[i], u.own[i], u.running[i])
+		}
+	}
+	return nil
+}
