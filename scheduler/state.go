@@ -121,7 +121,7 @@ type Stage struct {
 	// running, Suspended those below, Done and Failed count tasks.
 	Pending, Running, Suspended, Done, Failed int32
 	// Open tells that what comes before it is done (or slow-started).
-	Open bool
+	Open     bool
 	parts    int64 // sum of the attempts' parts done, in partUnit
 	ready    bool
 	next     []int32 // stages that come after this one
