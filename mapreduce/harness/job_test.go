@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// tester is what testing and rapid have in common.
 type tester interface {
 	Helper()
 	Fatal(...any)

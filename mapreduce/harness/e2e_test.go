@@ -1,0 +1,194 @@
+package harness
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// textOf makes about n bytes of text: lines of up to 14 words, frequent ones
+// much more often than rare ones, as in a language, out of 50,000.
+func textOf(seed uint64, n int) string {
+	r := rand.New(rand.NewPCG(seed, 7))
+	z := rand.NewZipf(r, 1.1, 3, 49_999)
+	var b strings.Builder
+	b.Grow(n + 200)
+	for b.Len() < n {
+		for range 1 + r.IntN(14) {
+			w := z.Uint64()
+			for c := w*2654435761 + 12345; ; c /= 23 {
+				b.WriteByte('a' + byte(c%23))
+				if c < 23 || (w < 1000 && c < 23*23*23*23*23*23) {
+					break
+				}
+			}
+			b.WriteByte(' ')
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// scripts are the example's mapper and reducer; it skips without python3.
+func scripts(t testing.TB) (mapper, reducer string) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("python3 is not installed here")
+	}
+	dir, err := filepath.Abs("../../examples/wordcount")
+	check(t, err)
+	return filepath.Join(dir, "wc_map.py"), filepath.Join(dir, "wc_reduce.py")
+}
+
+// process runs a task in a process of its own, as a node does.
+func (j *job) process(s mapreduce.TaskSpec) *mapreduce.Result {
+	j.t.Helper()
+	path := s.Result + ".spec"
+	check(j.t, mapreduce.WriteSpec(path, &s))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "DROVER_TEST_HARNESS_SPEC="+path)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		j.t.Fatalf("%v\n%s", err, out)
+	}
+	r, err := mapreduce.ReadResult(s.Result)
+	check(j.t, err)
+	return r
+}
+
+// wordcount runs a whole job with the example's scripts and returns its output
+// and results.
+func (j *job) wordcount(texts []string, reduces int, combine bool, mapper, reducer string) (string, []*mapreduce.Result) {
+	m := mapreduce.Program{Argv: []string{"python3", mapper}}
+	r := mapreduce.Program{Argv: []string{"python3", reducer}}
+	var results []*mapreduce.Result
+	var specs []mapreduce.TaskSpec
+	for i, text := range texts {
+		s := j.mapSpec(i, m, reduces)
+		if combine {
+			s.Combiner = &r
+		}
+		j.deliver(&s, text)
+		specs, results = append(specs, s), append(results, j.process(s))
+	}
+	all := results
+	var out strings.Builder
+	for p := range reduces {
+		s := j.reduceSpec(p, r, j.shuffle(p, results, specs))
+		res := j.process(s)
+		out.WriteString(j.output(s, res))
+		all = append(all, res)
+	}
+	return out.String(), all
+}
+
+func byHand(t testing.TB, dir string, texts []string, mapper, reducer string) (string, time.Duration) {
+	args := []string{"testdata/byhand.sh", mapper, reducer}
+	for i, text := range texts {
+		path := filepath.Join(dir, fmt.Sprint("text", i))
+		check(t, os.WriteFile(path, []byte(text), 0o600))
+		args = append(args, path)
+	}
+	cmd := exec.Command("sh", args...)
+	var before, after syscall.Rusage
+	check(t, syscall.Getrusage(syscall.RUSAGE_CHILDREN, &before))
+	out, err := cmd.Output()
+	check(t, err)
+	check(t, syscall.Getrusage(syscall.RUSAGE_CHILDREN, &after))
+	return string(out), cpuOf(&after) - cpuOf(&before)
+}
+
+func cpuOf(u *syscall.Rusage) time.Duration {
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Real scripts, real processes, several maps and reducers, with and without
+// combiner: the lines are those of the scripts by hand through sort.
+func TestPythonWordcountAsByHand(t *testing.T) {
+	mapper, reducer := scripts(t)
+	texts := []string{textOf(1, 60_000), textOf(2, 40_000), "last line without newline"}
+	want, _ := byHand(t, t.TempDir(), texts, mapper, reducer)
+	for _, c := range []struct {
+		reduces int
+		combine bool
+	}{{1, false}, {3, false}, {3, true}} {
+		t.Run(fmt.Sprintf("%d reducers, combiner %v", c.reduces, c.combine), func(t *testing.T) {
+			got, _ := newJob(t, t.TempDir()).wordcount(texts, c.reduces, c.combine, mapper, reducer)
+			if c.reduces > 1 {
+				got = sortLines(got)
+			}
+			if got != want {
+				t.Errorf("got %d bytes that differ from the %d by hand", len(got), len(want))
+			}
+		})
+	}
+}
+
+func sortLines(s string) string {
+	lines := strings.SplitAfter(strings.TrimSuffix(s, "\n")+"\n", "\n")
+	lines = lines[:len(lines)-1]
+	sort.SliceStable(lines, func(a, b int) bool {
+		x, _, _ := strings.Cut(lines[a], "\t")
+		y, _, _ := strings.Cut(lines[b], "\t")
+		return x < y
+	})
+	return strings.Join(lines, "")
+}
+
+// BenchmarkPythonWordcount is the middle of bar 3: 64 MiB through scripts, CPU
+// of the whole job beside that of the same scripts by hand.
+func BenchmarkPythonWordcount(b *testing.B) {
+	mapper, reducer := scripts(b)
+	texts := []string{textOf(1, 32<<20), textOf(2, 32<<20)}
+	b.SetBytes(64 << 20)
+	for b.Loop() {
+		want, hand := byHand(b, b.TempDir(), texts, mapper, reducer)
+		got, results := newJob(b, b.TempDir()).wordcount(texts, 1, false, mapper, reducer)
+		if got != want {
+			b.Fatal("the outputs differ")
+		}
+		var user, own int64
+		for _, r := range results {
+			user, own = user+r.UserCPUMS, own+r.HarnessCPUMS
+		}
+		b.ReportMetric(hand.Seconds(), "by-hand-cpu-s")
+		b.ReportMetric(float64(user)/1e3, "scripts-cpu-s")
+		b.ReportMetric(float64(own)/1e3, "harness-cpu-s")
+		b.ReportMetric(float64(user+own)/1e3/hand.Seconds(), "ratio")
+	}
+}
+
+// BenchmarkBuiltinWordcountMap is the mapper of the last part of bar 3.
+func BenchmarkBuiltinWordcountMap(b *testing.B) {
+	text := textOf(3, 128<<20)
+	b.SetBytes(int64(len(text)))
+	j := newJob(b, b.TempDir())
+	s := j.mapSpec(0, mapreduce.Program{Builtin: "wordcount"}, 4)
+	s.Combiner = &mapreduce.Program{Builtin: "sum"}
+	j.deliver(&s, text)
+	for b.Loop() {
+		r := j.ok(s)
+		b.ReportMetric(float64(r.HarnessPeakRSS>>20), "peak-MiB")
+	}
+}
+
+// BenchmarkStreamingCat is the cost of the pipes, partitioning and sorting for
+// a program that does nothing.
+func BenchmarkStreamingCat(b *testing.B) {
+	text := textOf(4, 64<<20)
+	b.SetBytes(int64(len(text)))
+	j := newJob(b, b.TempDir())
+	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 4)
+	j.deliver(&s, text)
+	for b.Loop() {
+		j.ok(s)
+	}
+}

@@ -1,0 +1,459 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+func sh(script string) mapreduce.Program {
+	return mapreduce.Program{Argv: []string{"sh", "-c", script}}
+}
+
+// bigInput is more than all pipes hold, so that a program that does not read
+// would block one that only writes.
+var bigInput = strings.Repeat("some words in a line\n", 400_000)
+
+func TestMappersThatMisbehave(t *testing.T) {
+	for name, c := range map[string]struct {
+		program   mapreduce.Program
+		input     string
+		reduces   int
+		change    func(*mapreduce.TaskSpec)
+		want      mapreduce.Class
+		wantError string
+		wantExit  int
+		wantOut   int64 // records
+	}{
+		"ends with a status":                 {sh("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
+		"ends at once with a status":         {sh("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
+		"is ended by a signal":               {sh("kill -9 $$"), bigInput, 1, nil, mapreduce.ClassUserExit, "signal 9", -1, 0},
+		"is not there":                       {mapreduce.Program{Argv: []string{"no-such-program"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "not found", 127, 0},
+		"is not executable":                  {mapreduce.Program{Argv: []string{"/etc/passwd"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "cannot be started", 126, 0},
+		"stops reading early, like head":     {sh("head -n 3"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 3},
+		"reads nothing at all":               {sh("exec <&-; echo a"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 1},
+		"map-only and stops reading early":   {sh("head -n 3"), bigInput, 0, nil, mapreduce.ClassOK, "", 0, 3},
+		"writes binary without tabs":         {sh("cat >/dev/null; head -c 100000 /dev/urandom | tr -d '\\n'; echo"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 1},
+		"writes a line without end":          {sh("cat >/dev/null; head -c 300000 /dev/zero; sleep 60"), "a\n", 2, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "line longer than 200000 bytes", -1, 0},
+		"writes a last line without newline": {sh("cat >/dev/null; printf 'a\\tb\\nc'"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 2},
+		"map-only without a last newline":    {sh("cat >/dev/null; printf 'a\\nb'"), "a\n", 0, nil, mapreduce.ClassOK, "", 0, 2},
+		"writes and then fails":              {sh("cat; exit 1"), bigInput, 2, nil, mapreduce.ClassUserExit, "exit status 1", 1, 0},
+		"leaves a child behind":              {sh("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
+		"has a combiner that fails":          {sh("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := sh("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "exit status 9", 9, 0},
+		"sums what is no number":             {sh("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
+		"sums over 64 bits":                  {sh("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
+		"gets a damaged gzip file":           {sh("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
+		"gets a damaged bzip2 file":          {sh("cat"), "this is not bzip2", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecBzip2 }, mapreduce.ClassUserData, "not valid bzip2", -2, 0},
+		"gets a damaged zstd file":           {sh("cat"), "this is not zstd", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecZstd }, mapreduce.ClassUserData, "not valid zstd", -2, 0},
+		"gets no folder for its output":      {sh("cat"), "a\n", 1, func(s *mapreduce.TaskSpec) { s.MapOutput.Data = "/no/such/folder/x" }, mapreduce.ClassIO, "no such file", 0, 0},
+		"reads a long line as a built-in":    {mapreduce.Program{Builtin: "identity"}, strings.Repeat("x", 300_000), 1, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "input is longer than 200000", -1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, t.TempDir())
+			s := j.mapSpec(0, c.program, c.reduces)
+			if c.change != nil {
+				c.change(&s)
+			}
+			j.deliver(&s, c.input)
+			r := j.run(s)
+			if r.Class != c.want || !strings.Contains(r.Error, c.wantError) {
+				t.Errorf("class %s, error %q, want %s, %q", r.Class, r.Error, c.want, c.wantError)
+			}
+			if c.wantExit != -2 && r.UserExit != c.wantExit {
+				t.Errorf("exit status %d, want %d", r.UserExit, c.wantExit)
+			}
+			if r.Class == mapreduce.ClassOK && r.Out.Records != c.wantOut {
+				t.Errorf("%d records out, want %d", r.Out.Records, c.wantOut)
+			}
+			if r.Class != mapreduce.ClassOK {
+				for _, o := range []string{j.path("m0.data"), j.path("m0.index"), j.path("m0.out")} {
+					if _, err := os.Stat(o); err == nil {
+						t.Errorf("the failed task left %s", o)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestInputThatMisbehaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		helper    func(w *mapreduce.GrowingWriter, path string) error
+		wantError string
+	}{
+		"the helper gives up": {func(w *mapreduce.GrowingWriter, _ string) error {
+			fmt.Fprintln(w, "a line")
+			return w.Fail("block 7 of /f has no replica left")
+		}, "block 7 of /f has no replica left"},
+		"nothing comes": {func(w *mapreduce.GrowingWriter, _ string) error { return nil }, "stalled"},
+		"it ends too early": {func(w *mapreduce.GrowingWriter, _ string) error { return w.Done() },
+			"done after 0 of 1 pieces"},
+		"the file is shorter than its journal says": {func(w *mapreduce.GrowingWriter, path string) error {
+			fmt.Fprintln(w, "a line")
+			if err := w.EndPiece(); err != nil {
+				return err
+			}
+			return os.Truncate(path, 3)
+		}, "ends at 3, its journal says 7"},
+		"the journal is garbage": {func(w *mapreduce.GrowingWriter, path string) error {
+			return os.WriteFile(path+mapreduce.JournalSuffix, []byte("garbage\n"), 0o600)
+		}, "journal"},
+	} {
+		for _, prog := range []mapreduce.Program{sh("cat"), {Builtin: "identity"}} {
+			t.Run(name+" to "+cmpOr(prog.Builtin, "a command"), func(t *testing.T) {
+				t.Parallel()
+				j := newJob(t, t.TempDir())
+				s := j.mapSpec(0, prog, 1)
+				s.StallMS = 50
+				w, err := mapreduce.NewGrowingWriter(s.Input.File)
+				check(t, err)
+				defer w.Close()
+				check(t, c.helper(w, s.Input.File))
+				r := j.run(s)
+				if r.Class != mapreduce.ClassInput || !strings.Contains(r.Error, c.wantError) {
+					t.Errorf("class %s, error %q, want %q", r.Class, r.Error, c.wantError)
+				}
+			})
+		}
+	}
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// The mapper sees the first lines before the last ones exist: the helper
+// writes each next line only after the mapper has written the one before.
+func TestMapperReadsBehindTheGrowingInput(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	seen := j.path("work/seen")
+	s := j.mapSpec(0, sh(`while read line; do echo "$line" >> seen; echo "$line"; done`), 0, mapreduce.Piece{Path: "a", Codec: mapreduce.CodecNone})
+	helper := make(chan error, 1)
+	go func() {
+		helper <- func() error {
+			w, err := mapreduce.NewGrowingWriter(s.Input.File)
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			for i := range 5 {
+				fmt.Fprintln(w, "line", i)
+				if err := poll(func() bool {
+					b, _ := os.ReadFile(seen)
+					return strings.Count(string(b), "\n") == i+1
+				}); err != nil {
+					return fmt.Errorf("line %d: %w", i, err)
+				}
+			}
+			return errors.Join(w.EndPiece(), w.Done())
+		}()
+	}()
+	r := j.ok(s)
+	check(t, <-helper)
+	if got := j.output(s, r); got != "line 0\nline 1\nline 2\nline 3\nline 4\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func poll(done func() bool) error {
+	deadline := time.Now().Add(20 * time.Second)
+	for !done() {
+		if time.Now().After(deadline) {
+			return errors.New("not within 20 s")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// Told to stop: the program gets SIGTERM, then SIGKILL, and the result says so.
+func TestStopKillsTheProgram(t *testing.T) {
+	for name, script := range map[string]string{
+		"a program that obeys":      `echo $$ > pid; exec sleep 1000`,
+		"a program that does not":   `trap '' TERM; echo $$ > pid; while :; do sleep 1000; done`,
+		"a program that ends badly": `trap 'exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, t.TempDir())
+			s := j.mapSpec(0, sh(script), 1)
+			j.deliver(&s, "a\n")
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() {
+				poll(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") })
+				cancel()
+			}()
+			if r := j.runCtx(ctx, s); r.Class != mapreduce.ClassKilled {
+				t.Errorf("class %s: %s", r.Class, r.Error)
+			}
+			gone(t, j.path("work/pid"))
+		})
+	}
+}
+
+// gone checks that the process whose pid is in the file has ended.
+func gone(t *testing.T, pidFile string) {
+	t.Helper()
+	b, err := os.ReadFile(pidFile)
+	check(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	check(t, err)
+	check(t, poll(func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || parseStat(stat).state == 'Z'
+	}))
+}
+
+// As a process of its own: SIGTERM ends it with its code and a result, SIGKILL
+// takes the program with it.
+func TestHarnessProcessDiesWithItsProgram(t *testing.T) {
+	for name, c := range map[string]struct {
+		signal   syscall.Signal
+		wantExit int
+	}{
+		"SIGTERM is answered": {syscall.SIGTERM, mapreduce.ExitKilled},
+		"SIGKILL is final":    {syscall.SIGKILL, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, t.TempDir())
+			s := j.mapSpec(0, sh(`echo $$ > pid; exec sleep 1000`), 1)
+			j.deliver(&s, "a\n")
+			check(t, mapreduce.WriteSpec(j.path("spec"), &s))
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), "DROVER_TEST_HARNESS_SPEC="+j.path("spec"))
+			check(t, cmd.Start())
+			check(t, poll(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") }))
+			check(t, cmd.Process.Signal(c.signal))
+			cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != c.wantExit {
+				t.Errorf("exit code %d, want %d", got, c.wantExit)
+			}
+			gone(t, j.path("work/pid"))
+			if _, err := mapreduce.ReadResult(s.Result); (err == nil) != (c.wantExit > 0) {
+				t.Errorf("result: %v", err)
+			}
+		})
+	}
+}
+
+func TestBadSpecIsToldByTheExitCode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "spec")
+	check(t, os.WriteFile(path, []byte(`{"version":9}`), 0o600))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "DROVER_TEST_HARNESS_SPEC="+path)
+	out, _ := cmd.CombinedOutput()
+	if got := cmd.ProcessState.ExitCode(); got != mapreduce.ExitSpec || !strings.Contains(string(out), "version is 9") {
+		t.Errorf("exit code %d, output %s", got, out)
+	}
+}
+
+// A full disk is told apart from other failures, and the result still fits.
+// /dev/full stands for the disk.
+func TestFullDiskIsClassed(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("no /dev/full here")
+	}
+	j := newJob(t, t.TempDir())
+	full := j.path("full")
+	check(t, os.Symlink("/dev/full", full))
+	for name, reduces := range map[string]int{"map output": 2, "map-only output": 0} {
+		t.Run(name, func(t *testing.T) {
+			s := j.mapSpec(reduces, sh("cat"), reduces)
+			if reduces > 0 {
+				s.MapOutput.Data = full
+			} else {
+				s.Output.Path = full
+			}
+			j.deliver(&s, bigInput)
+			r := j.run(s)
+			if r.Class != mapreduce.ClassQuota || !strings.Contains(r.Error, "disk quota") {
+				t.Errorf("class %s: %s", r.Class, r.Error)
+			}
+			check(t, symlinkAgain(full))
+		})
+	}
+}
+
+// symlinkAgain puts back what the failed task removed.
+func symlinkAgain(path string) error {
+	os.Remove(path)
+	return os.Symlink("/dev/full", path)
+}
+
+func TestReportersOfAllPrograms(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	comb := sh(`cat; echo reporter:counter:g,combined,1 >&2`)
+	s := j.mapSpec(0, sh(`cat; echo a log line >&2; echo reporter:counter:g,mapped,3 >&2; echo reporter:counter:g,mapped,4 >&2
+		echo reporter:status:half way >&2; echo reporter:counter:only,two >&2; echo "  reporter:status:not at the start" >&2; printf 'no end' >&2`), 1)
+	s.Combiner = &comb
+	j.deliver(&s, "a\nb\n")
+	r := j.ok(s)
+	want := mapreduce.Counters{"g": {"mapped": 7, "combined": 1}}
+	if d := cmp.Diff(want, r.Counters); d != "" {
+		t.Error(d)
+	}
+	if r.Status != "half way" {
+		t.Errorf("status %q", r.Status)
+	}
+	const wantLog = "a log line\nreporter:counter:only,two\n  reporter:status:not at the start\nno end"
+	if got := j.log.String(); got != wantLog || r.StderrTail != wantLog {
+		t.Errorf("log %q, tail %q", got, r.StderrTail)
+	}
+	p, err := mapreduce.ReadProgress(s.Progress)
+	check(t, err)
+	if d := cmp.Diff(want, p.Counters); d != "" || p.In.Records != 2 {
+		t.Errorf("progress %+v", p)
+	}
+}
+
+func TestTooManyCountersAreDroppedAndCounted(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	s := j.mapSpec(0, sh(`cat >/dev/null; i=0; while [ $i -lt 1100 ]; do echo "reporter:counter:g,n$i,1"; i=$((i+1)); done >&2`), 1)
+	j.deliver(&s, "a\n")
+	r := j.ok(s)
+	if len(r.Counters["g"]) != maxCounters || r.CountersDropped != 100 {
+		t.Errorf("%d counters, %d dropped", len(r.Counters["g"]), r.CountersDropped)
+	}
+}
+
+func FuzzReporter(f *testing.F) {
+	f.Add([]byte("reporter:counter:a,b,1\nreporter:status:x\nlog\n"))
+	f.Add([]byte("reporter:counter:a,b,99999999999999999999\n\xff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var l log
+		p := &reporter{log: &l}
+		check(t, p.copy(strings.NewReader(string(b))))
+		var want strings.Builder
+		for _, line := range strings.SplitAfter(string(b), "\n") {
+			rest, isCounter := strings.CutPrefix(line, "reporter:counter:")
+			_, _, _, good := parseCounter(rest)
+			if !strings.HasPrefix(line, "reporter:status:") && !(isCounter && good) {
+				want.WriteString(line)
+			}
+		}
+		if len(b) < stderrBuffer && l.String() != want.String() {
+			t.Fatalf("log %q, want %q", l.String(), want.String())
+		}
+	})
+}
+
+func TestReduceInputThatMisbehaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		change    func(j *job, in *mapreduce.ReduceInput) error
+		wantError string
+	}{
+		"a changed byte": {func(j *job, in *mapreduce.ReduceInput) error {
+			f, err := os.OpenFile(filepath.Join(in.Dir, "m1"), os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteAt([]byte("X"), 30)
+			return errors.Join(err, f.Close())
+		}, "m1 at 0: corrupt"},
+		"a shorter file": {func(j *job, in *mapreduce.ReduceInput) error { return os.Truncate(filepath.Join(in.Dir, "m1"), 30) }, "corrupt"},
+		"a map that is missing": {func(j *job, in *mapreduce.ReduceInput) error { in.Maps = 3; return nil },
+			"done after 2 of 3"},
+		"a helper that gives up": {func(j *job, in *mapreduce.ReduceInput) error {
+			in.Journal += "2"
+			w, err := mapreduce.NewSegmentWriter(in.Journal)
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			return w.Fail("node n2 is gone")
+		}, "node n2 is gone"},
+		"nothing comes": {func(j *job, in *mapreduce.ReduceInput) error { in.Journal += "3"; return nil }, "0 of 2 partitions present"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, t.TempDir())
+			var specs []mapreduce.TaskSpec
+			var results []*mapreduce.Result
+			for i := range 2 {
+				s := j.mapSpec(i, mapreduce.Program{Builtin: "identity"}, 1)
+				j.deliver(&s, strings.Repeat("a line of text\n", 100))
+				specs, results = append(specs, s), append(results, j.ok(s))
+			}
+			in := j.shuffle(0, results, specs)
+			check(t, c.change(j, in))
+			s := j.reduceSpec(0, sh("cat"), in)
+			s.StallMS = 50
+			r := j.run(s)
+			if r.Class != mapreduce.ClassInput || !strings.Contains(r.Error, c.wantError) {
+				t.Errorf("class %s, error %q, want %q", r.Class, r.Error, c.wantError)
+			}
+		})
+	}
+}
+
+func TestGroupTaskAndItsEnvironment(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	s := j.spec(mapreduce.KindGroup, "g0")
+	s.Program = sh(`env > env; pwd > pwd; echo reporter:status:fine >&2; test -z "$(cat)"`)
+	s.Names = mapreduce.Names{Job: "j7", JobName: "nightly", Stage: "group", Task: "t3", Attempt: "a3", Run: 2, Index: 3}
+	s.Env = []string{"MINE=yes", "mapreduce_job_id=overridden"}
+	s.Result = j.path("g0.result")
+	r := j.ok(s)
+	if r.Status != "fine" {
+		t.Errorf("status %q", r.Status)
+	}
+	b, err := os.ReadFile(j.path("work/env"))
+	check(t, err)
+	for _, want := range []string{"MINE=yes", "mapreduce_job_id=overridden", "mapred_job_id=j7", "mapreduce_task_attempt_id=a3", "mapreduce_task_partition=3", "mapred_task_id=a3", "mapreduce_task_ismap=false", "DROVER_RUN=2", "DROVER_JOB_NAME=nightly"} {
+		if !strings.Contains("\n"+string(b), "\n"+want+"\n") {
+			t.Errorf("environment lacks %s", want)
+		}
+	}
+	pwd, err := os.ReadFile(j.path("work/pwd"))
+	check(t, err)
+	if strings.TrimSpace(string(pwd)) != s.WorkDir {
+		t.Errorf("ran in %s", pwd)
+	}
+}
+
+func TestMapEnvironmentNamesTheInput(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	s := j.mapSpec(4, sh(`env > env; cat`), 3, mapreduce.Piece{Path: "hdfs:///books/a.txt", Offset: 10, Length: 20, Codec: mapreduce.CodecNone})
+	j.deliver(&s, "a\n")
+	j.ok(s)
+	b, err := os.ReadFile(j.path("work/env"))
+	check(t, err)
+	for _, want := range []string{"mapreduce_map_input_file=hdfs:///books/a.txt", "map_input_file=hdfs:///books/a.txt", "mapreduce_map_input_start=10", "map_input_start=10",
+		"mapreduce_map_input_length=20", "map_input_length=20", "mapreduce_job_reduces=3", "mapred_reduce_tasks=3", "mapreduce_task_ismap=true", "mapreduce_task_partition=4"} {
+		if !strings.Contains("\n"+string(b), "\n"+want+"\n") {
+			t.Errorf("environment lacks %s", want)
+		}
+	}
+}
+
+func TestReducerAlwaysGetsATab(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	m := j.mapSpec(0, mapreduce.Program{Builtin: "identity"}, 1)
+	j.deliver(&m, "no tab\nempty\t\nboth\tx\ty\n")
+	in := j.shuffle(0, []*mapreduce.Result{j.ok(m)}, []mapreduce.TaskSpec{m})
+	s := j.reduceSpec(0, sh("cat"), in)
+	if got := j.output(s, j.ok(s)); got != "both\tx\ty\nempty\t\nno tab\t\n" {
+		t.Errorf("the reducer got %q", got)
+	}
+	s = j.reduceSpec(0, mapreduce.Program{Builtin: "identity"}, in)
+	if got := j.output(s, j.ok(s)); got != "both\tx\ty\nempty\t\nno tab\n" {
+		t.Errorf("the built-in wrote %q", got)
+	}
+}
