@@ -24,7 +24,7 @@ func (f *fifo) Name() string { return "fifo" }
 func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, max) {
-		return p.idle()
+		return p.idle(now)
 	}
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 		for _, g := range j.Stages {

@@ -41,8 +41,8 @@ func (p *placer) begin(s *scheduler.State, now scheduler.Time, max int) bool {
 	return false
 }
 
-func (p *placer) idle() scheduler.Decision {
-	return scheduler.Decision{Base: p.s.Index(), At: p.now, Waiting: p.waiting, Wake: p.wake}
+func (p *placer) idle(now scheduler.Time) scheduler.Decision {
+	return scheduler.Decision{Base: p.s.Index(), At: now, Waiting: p.waiting, Wake: p.wake}
 }
 
 // end undoes the try and gives the decision.

@@ -1,0 +1,308 @@
+// Package policytest holds every policy to what all of them promise. A policy's
+// test calls Run; package policies runs it for its whole table.
+//
+// It lets random things happen to a random cluster (schedtest.Chaos) and looks
+// at each decision: the State is left byte for byte as it was; Check passes;
+// at most max actions; a new instance of the policy on a loaded copy of the
+// State says exactly the same; with no event a second decision is empty; and
+// each stage left waiting has one reason that Prove, which shares no code with
+// the policies, finds true.
+package policytest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// Maker makes a new instance of a policy.
+type Maker func() scheduler.Policy
+
+// Run proves the promises above in random worlds.
+func Run(t *testing.T, make Maker) {
+	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
+		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		warm := make()
+		for range rapid.IntRange(1, 25).Draw(t, "cycles") {
+			for range 1 + c.R.IntN(4) {
+				c.Step()
+			}
+			if c.R.IntN(3) == 0 {
+				suspendSome(c)
+			}
+			limit := 10_000
+			if c.R.IntN(4) == 0 {
+				limit = 1 + c.R.IntN(3)
+			}
+			Round(t, c.State, warm, make, c.Now, limit)
+			if err := schedtest.Invariants(c.State); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}))
+	t.Run("nothing changed costs no allocation", func(t *testing.T) { idle(t, make) })
+	t.Run("an empty cluster", func(t *testing.T) {
+		w := schedtest.New(t)
+		Round(t, w.State, make(), make, w.Now, 10)
+		w.AddTenants("a").Submit("a", 3, schedtest.R(1, 1, 1))
+		Round(t, w.State, make(), make, w.Now, 10)
+	})
+}
+
+// suspendSome brings suspensions into the world that no policy asked for, as
+// an operator might.
+func suspendSome(c *schedtest.Chaos) {
+	for _, a := range c.Attempts() {
+		if a.Phase == scheduler.AttemptRunning && !c.State.StageOf(a).Job.Spec.Accepted && c.R.IntN(4) == 0 {
+			act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
+			if err := c.State.Apply(&act, c.Now); err != nil {
+				c.Fatalf("suspend: %v", err)
+			}
+		}
+	}
+}
+
+// TB is what Round needs of a test.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// Round lets the policy decide once, judges the decision, applies it, and
+// asks again.
+func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now scheduler.Time, limit int) scheduler.Decision {
+	t.Helper()
+	before, stamp := s.Bytes(), s.Stamp()
+	copied := s.Clone()
+	d := p.Decide(s, now, limit)
+	d = d.Clone()
+	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Trying() {
+		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(load(t, before), s))
+	}
+	cold := make().Decide(copied, now, limit)
+	if a, b := encode(t, d), encode(t, cold); a != b {
+		t.Fatalf("%s: a new instance on a loaded State decides otherwise:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
+	}
+	if len(d.Actions) > limit {
+		t.Fatalf("%s: %d actions, at most %d", p.Name(), len(d.Actions), limit)
+	}
+	if v := scheduler.Check(s, &d, now); len(v) > 0 {
+		t.Fatalf("%s: %v\n%s", p.Name(), v, d.String())
+	}
+	for i := range d.Actions {
+		if err := s.Apply(&d.Actions[i], now); err != nil {
+			t.Fatalf("%s: %v", p.Name(), err)
+		}
+	}
+	if err := s.ApplyNotes(d.Notes); err != nil {
+		t.Fatalf("%s: %v", p.Name(), err)
+	}
+	if err := ProveAll(s, &d, now, limit); err != nil {
+		t.Fatalf("%s: %v\n%s", p.Name(), err, d.String())
+	}
+	if len(d.Actions) == limit {
+		return d
+	}
+	for range 2 {
+		if again := p.Decide(s, now, limit); !again.Empty() {
+			t.Fatalf("%s: nothing happened and it wants more:\n%s\nafter\n%s", p.Name(), again.String(), d.String())
+		}
+	}
+	return d
+}
+
+func load(t TB, raw []byte) *scheduler.State {
+	s, err := scheduler.Load(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatalf("load: %v", err)
+	}
+	return s
+}
+
+func encode(t TB, d scheduler.Decision) string {
+	raw, err := json.MarshalIndent(d, "", " ")
+	if err != nil {
+		t.Fatalf("encode: %v", err)
+	}
+	return d.String() + string(raw)
+}
+
+func idle(t *testing.T, make Maker) {
+	w := schedtest.New(t).AddNodes(50, schedtest.R(8, 16, 100)).AddTenants("a", "b")
+	for range 40 {
+		w.Submit("a", 7, schedtest.R(2, 3, 10))
+		w.Submit("b", 5, schedtest.R(3, 3, 10))
+	}
+	p := make()
+	for range 4 {
+		if d := w.Cycle(p); d.Empty() {
+			break
+		}
+	}
+	if n := testing.AllocsPerRun(20, func() { p.Decide(w.State, w.Now, 1000) }); n > 0 {
+		t.Errorf("%s: %v allocations in a cycle in which nothing changed", p.Name(), n)
+	}
+}
+
+// ProveAll proves the reason of every waiting stage and that none is left
+// without. s is the State with the decision applied.
+func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) error {
+	given := map[scheduler.StageID]*scheduler.Waiting{}
+	for i := range d.Waiting {
+		w := &d.Waiting[i]
+		if given[w.Stage] != nil {
+			return fmt.Errorf("stage %s has two reasons", w.Stage)
+		}
+		given[w.Stage] = w
+	}
+	for i := range d.Waiting {
+		if err := Prove(s, d, &d.Waiting[i], given, now, limit); err != nil {
+			return fmt.Errorf("%s: %w", d.Waiting[i].String(), err)
+		}
+	}
+	for j := range s.Jobs() {
+		for _, g := range j.Stages {
+			if g.Ready() && given[g.ID()] == nil {
+				return fmt.Errorf("stage %s is ready, %d tasks wait, and no reason is given", g.ID(), g.Pending)
+			}
+		}
+	}
+	return nil
+}
+
+// Prove judges one reason by itself. s is the State with the decision applied.
+func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting,
+	now scheduler.Time, limit int,
+) error {
+	g := s.Stage(w.Stage)
+	if g == nil || !g.Ready() {
+		return fmt.Errorf("the stage is not ready")
+	}
+	if w.Tasks != g.Pending {
+		return fmt.Errorf("%d tasks wait", g.Pending)
+	}
+	switch w.Reason {
+	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace, scheduler.ReasonNoNode:
+		return proveNoRoom(s, g, w)
+	case scheduler.ReasonCap:
+		return proveCap(s, g, w)
+	case scheduler.ReasonMaxParallel:
+		return claim(g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel,
+			"%d run or are suspended of %d", g.Running+g.Suspended, g.Spec.MaxParallel)
+	case scheduler.ReasonTurn:
+		return claim(len(d.Actions) >= limit, "only %d of %d actions were used", len(d.Actions), limit)
+	case scheduler.ReasonHeadOfLine:
+		head := given[w.Behind]
+		return claim(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonTurn, "%s is not held up itself", w.Behind)
+	case scheduler.ReasonShare:
+		return claim(given[w.Behind] != nil && w.Behind != w.Stage, "%s does not wait", w.Behind)
+	case scheduler.ReasonNotAdmitted:
+		_, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteAdmitted, Job: w.Stage.Job})
+		return claim(!ok, "it is admitted")
+	case scheduler.ReasonReservation:
+		r := s.Reservation(w.Reservation)
+		return claim(r != nil && r.Job != w.Stage.Job && r.End > now && w.Until > now, "no such reservation stands in the way")
+	case scheduler.ReasonData:
+		return proveData(s, g, w, now)
+	case scheduler.ReasonSuspending:
+		n := s.Node(w.Node)
+		return claim(n != nil && !n.Releasing.IsZero(), "node %d releases nothing", w.Node)
+	case scheduler.ReasonLater:
+		return claim(w.Until > now, "that is not later")
+	default:
+		return fmt.Errorf("reason %v cannot be proved", w.Reason)
+	}
+}
+
+func claim(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// proveNoRoom looks at every node and disk by itself.
+func proveNoRoom(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
+	nodes := int32(0)
+	var lack [4]int32
+	for _, n := range s.Nodes() {
+		if n.Spec.Down || n.Spec.Draining {
+			continue
+		}
+		nodes++
+		d := g.Spec.Demand
+		cpu, mem := n.Free[scheduler.CPU] >= d[scheduler.CPU], n.Free[scheduler.Memory] >= d[scheduler.Memory]
+		io, space, both := d[scheduler.IO] == 0, g.Spec.Disk == 0, d[scheduler.IO] == 0 && g.Spec.Disk == 0
+		if len(n.Disks) > 0 {
+			io, space, both = false, false, false
+		}
+		for _, k := range n.Disks {
+			a, b := k.FreeIO >= d[scheduler.IO], k.FreeSpace >= g.Spec.Disk
+			io, space, both = io || a, space || b, both || (a && b)
+		}
+		if cpu && mem && both {
+			return fmt.Errorf("it fits on node %q", n.Spec.Name)
+		}
+		for i, ok := range []bool{cpu, mem, io && (both || !space || !cpu || !mem), space} {
+			if !ok {
+				lack[i]++
+			}
+		}
+	}
+	if w.Reason == scheduler.ReasonNoNode {
+		return claim(nodes == 0, "%d nodes take work", nodes)
+	}
+	k := int(w.Reason - scheduler.ReasonNoCPU)
+	for i := range lack {
+		if lack[i] > lack[k] || (lack[i] == lack[k] && i < k) {
+			return fmt.Errorf("%d nodes lack %v, %d lack %v", lack[i], scheduler.Resource(i), lack[k], scheduler.Resource(k))
+		}
+	}
+	return claim(lack[k] == w.Nodes && nodes > 0, "%d of %d nodes lack %v", lack[k], nodes, scheduler.Resource(k))
+}
+
+func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
+	above := false
+	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
+		above = above || t.Spec.ID == w.Tenant
+	}
+	if !above {
+		return fmt.Errorf("tenant %d is not above the job", w.Tenant)
+	}
+	t := s.Tenant(w.Tenant)
+	var held int64
+	var limit scheduler.Limit
+	switch w.Cap {
+	case scheduler.CapTask:
+		limit = t.Spec.Caps.Task
+	case scheduler.CapJob:
+		held, limit = g.Job.Used[w.Resource], t.Spec.Caps.Job
+	case scheduler.CapTotal:
+		held, limit = t.Used[w.Resource], t.Spec.Caps.Total
+	default:
+		return fmt.Errorf("no such cap")
+	}
+	return claim(limit[w.Resource] > 0 && held+g.Spec.Demand[w.Resource] > limit[w.Resource],
+		"%d and %d more are within %d", held, g.Spec.Demand[w.Resource], limit[w.Resource])
+}
+
+func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	if w.Until <= now {
+		return fmt.Errorf("it has waited long enough")
+	}
+	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+		_, nodes, _ := g.Input(i)
+		for _, n := range nodes {
+			if n == w.Node && s.Node(n) != nil && s.Node(n).Takes() {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no waiting task has data on node %d", w.Node)
+}
