@@ -1,0 +1,265 @@
+package drf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+type vec = scheduler.Resources
+
+func mustTree(t testing.TB, total vec, level Level) *Tree {
+	t.Helper()
+	tree, err := New(total, level)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+func mustAdd(t testing.TB, tree *Tree, parent scheduler.TenantID, weight float64) scheduler.TenantID {
+	t.Helper()
+	id, err := tree.Add(parent, weight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// fill gives tasks to flat tenants of one shape each, from one pool, until none
+// fits; with stop, until the first that does not fit.
+func fill(t testing.TB, total vec, level Level, demands []vec, stop bool) (order string, count []int64, used vec) {
+	tree := mustTree(t, total, level)
+	for _, d := range demands {
+		tree.SetNext(mustAdd(t, tree, scheduler.NoTenant, 1), d)
+	}
+	count = make([]int64, len(demands))
+	for {
+		id, d, ok := tree.Next()
+		if !ok {
+			return order, count, used
+		}
+		if !d.Fits(total.Sub(used)) {
+			if stop {
+				return order, count, used
+			}
+			tree.ClearNext(id)
+			continue
+		}
+		used = used.Add(d)
+		tree.Charge(id, d)
+		count[id]++
+		order += string(rune('a' + id))
+	}
+}
+
+// TestTable1 is 3DSF Table 1 at all levels, and the naive DRF of its text.
+func TestTable1(t *testing.T) {
+	total := vec{24, 36, 54}
+	three := []vec{{2, 4, 3}, {3, 2, 6}, {1, 3, 6}}
+	for _, c := range []struct {
+		name  string
+		total vec
+		level Level
+		stop  bool
+		order string
+		count string
+		used  vec
+	}{
+		{"3DSF Table 1, Lev 1", total, Largest, false, "acbacbacbac", "[4 3 4]", vec{21, 34, 54}},
+		{"3DSF Table 1, Lev 2", total, Second, false, "acbacbacabc", "[4 3 4]", vec{21, 34, 54}},
+		{"3DSF Table 1, Lev 3", total, Third, false, "cabcabcabca", "[4 3 4]", vec{21, 34, 54}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			order, count, used := fill(t, c.total, c.level, three, c.stop)
+			if order != c.order || fmt.Sprint(count) != c.count || used != c.used {
+				t.Errorf("got %s, %v, %v; want %s, %s, %v", order, count, used, c.order, c.count, c.used)
+			}
+		})
+	}
+	for _, stop := range []bool{true, false} { // CPU and memory only: disk I/O is no part of the shares
+		tree := mustTree(t, vec{24, 36, 0}, Largest)
+		var used vec
+		order, count := "", make([]int, 3)
+		for _, d := range three {
+			tree.SetNext(mustAdd(t, tree, scheduler.NoTenant, 1), vec{d[0], d[1], 0})
+		}
+		for id, _, ok := tree.Next(); ok; id, _, ok = tree.Next() {
+			if d := three[id]; d.Fits(total.Sub(used)) {
+				used = used.Add(d)
+				tree.Charge(id, vec{d[0], d[1], 0})
+				count[id]++
+				order += string(rune('a' + id))
+			} else if stop {
+				break
+			} else {
+				tree.ClearNext(id)
+			}
+		}
+		want := "cabcabcabca [4 3 4]"
+		if stop {
+			want = "cabcabcacb [3 3 4]"
+		}
+		if got := fmt.Sprint(order, " ", count); stop && (got != want || used != vec{19, 30, 51}) || !stop && fmt.Sprint(count) != "[4 3 4]" {
+			t.Errorf("3DSF section 5, naive DRF, stop %v: %s, %v", stop, got, used)
+		}
+	}
+}
+
+// TestFairness: sharing incentive and Pareto efficiency exactly, envy at most
+// one own task, in random pools.
+func TestFairness(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 5000 {
+		total := vec{10 + r.Int64N(60), 10 + r.Int64N(60), 10 + r.Int64N(60)}
+		demands := make([]vec, 1+r.IntN(5))
+		for i := range demands {
+			demands[i] = vec{1 + r.Int64N(8), 1 + r.Int64N(8), 1 + r.Int64N(8)}
+		}
+		_, count, used := fill(t, total, Largest, demands, false)
+		for i, d := range demands {
+			if d.Fits(total.Sub(used)) {
+				t.Fatalf("pool %v, demands %v: one more task of %d fits", total, demands, i)
+			}
+			alone := int64(math.MaxInt64)
+			for k := range d {
+				alone = min(alone, total[k]/int64(len(demands))/d[k])
+			}
+			if count[i] < alone {
+				t.Fatalf("pool %v, demands %v: tenant %d has %d tasks, its n-th part of the pool holds %d", total, demands, i, count[i], alone)
+			}
+			for j := range demands {
+				envied := int64(math.MaxInt64) // tasks of i in what j has
+				for k := range d {
+					envied = min(envied, count[j]*demands[j][k]/d[k])
+				}
+				if envied > count[i]+1 {
+					t.Fatalf("pool %v, demands %v: tenant %d with %d tasks would have %d with the bundle of %d", total, demands, i, count[i], envied, j)
+				}
+			}
+		}
+	}
+}
+
+// TestLyingPays is the counterexample to strategy-proofness for whole tasks.
+func TestLyingPays(t *testing.T) {
+	total := vec{35, 20, 26}
+	_, honest, _ := fill(t, total, Largest, []vec{{7, 6, 3}, {4, 1, 3}}, false)
+	_, lying, _ := fill(t, total, Largest, []vec{{7, 6, 3}, {4, 2, 3}}, false)
+	if lying[1]-honest[1] != 2 {
+		t.Errorf("tasks of the second tenant: honest %d, lying %d", honest[1], lying[1])
+	}
+}
+
+// TestEqualsScan drives a random tree by random events and compares each answer
+// with a scan from the root.
+func TestEqualsScan(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	for range 60 {
+		total := vec{1000, 2000, 3000}
+		tree := mustTree(t, total, Largest+Level(r.IntN(3)))
+		var children = map[scheduler.TenantID][]scheduler.TenantID{}
+		n := 1 + r.IntN(25)
+		for i := range n {
+			parent := scheduler.TenantID(r.IntN(i+1) - 1)
+			id := mustAdd(t, tree, parent, float64(1+r.IntN(4)))
+			children[parent] = append(children[parent], id)
+		}
+		next := map[scheduler.TenantID]vec{}
+		var scan func(parent scheduler.TenantID) (scheduler.TenantID, vec)
+		scan = func(parent scheduler.TenantID) (scheduler.TenantID, vec) {
+			best, demand, least := scheduler.NoTenant, vec{}, math.Inf(1)
+			for _, c := range children[parent] {
+				id, d := c, next[c]
+				if _, own := next[c]; !own {
+					if id, d = scan(c); id == scheduler.NoTenant {
+						continue
+					}
+				}
+				if s := tree.Used(c).Add(d).Share(total, int(tree.level)) / tree.tenants[c].weight; s < least {
+					best, demand, least = id, d, s
+				}
+			}
+			return best, demand
+		}
+		for range 300 {
+			id := scheduler.TenantID(r.IntN(n))
+			switch r.IntN(3) {
+			case 0:
+				next[id] = vec{1 + r.Int64N(5), r.Int64N(5), r.Int64N(5)}
+				tree.SetNext(id, next[id])
+			case 1:
+				delete(next, id)
+				tree.ClearNext(id)
+			case 2:
+				tree.Charge(id, vec{r.Int64N(9), r.Int64N(9), r.Int64N(9)})
+			}
+			wantID, wantDemand := scan(scheduler.NoTenant)
+			gotID, gotDemand, ok := tree.Next()
+			if gotID != wantID || gotDemand != wantDemand || ok != (wantID != scheduler.NoTenant) {
+				t.Fatalf("got %d %v, scan %d %v", gotID, gotDemand, wantID, wantDemand)
+			}
+		}
+	}
+}
+
+func TestBadTenants(t *testing.T) {
+	for _, level := range []Level{0, 4, -1} {
+		if _, err := New(vec{1, 1, 1}, level); !errors.Is(err, ErrTree) {
+			t.Errorf("%v: %v", level, err)
+		}
+	}
+	if _, err := New(vec{-1, 1, 1}, Largest); !errors.Is(err, ErrTree) {
+		t.Errorf("negative total: %v", err)
+	}
+	tree := mustTree(t, vec{1, 1, 1}, Largest)
+	for _, w := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		if _, err := tree.Add(scheduler.NoTenant, w); !errors.Is(err, ErrTree) {
+			t.Errorf("weight %g: %v", w, err)
+		}
+	}
+	for _, parent := range []scheduler.TenantID{0, 5, -2} {
+		if _, err := tree.Add(parent, 1); !errors.Is(err, ErrTree) {
+			t.Errorf("parent %d: %v", parent, err)
+		}
+	}
+	at := scheduler.NoTenant
+	for range MaxDepth {
+		at = mustAdd(t, tree, at, 1)
+	}
+	if _, err := tree.Add(at, 1); !errors.Is(err, ErrTree) {
+		t.Errorf("too deep: %v", err)
+	}
+}
+
+func BenchmarkCharge(b *testing.B) {
+	for _, n := range []int{10, 1000, 100_000} {
+		b.Run(fmt.Sprint("tenants=", n), func(b *testing.B) {
+			r := rand.New(rand.NewPCG(1, 1))
+			tree := mustTree(b, vec{1 << 40, 1 << 40, 1 << 40}, Largest)
+			for i := range n { // ten groups
+				parent := scheduler.NoTenant
+				if i >= 10 {
+					parent = scheduler.TenantID(i % 10)
+				}
+				id := mustAdd(b, tree, parent, 1+r.Float64())
+				if i >= 10 || n == 10 {
+					tree.SetNext(id, vec{1 + r.Int64N(8), 1 + r.Int64N(8), 1})
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				id, d, _ := tree.Next()
+				tree.Charge(id, d)
+			}
+		})
+	}
+}
