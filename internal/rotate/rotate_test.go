@@ -1,0 +1,150 @@
+package rotate
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// all joins the files from the oldest to the current one.
+func all(t testing.TB, path string, files int) (string, []int) {
+	t.Helper()
+	var text strings.Builder
+	var sizes []int
+	for i := files - 1; i >= 0; i-- {
+		b, err := os.ReadFile(Name(path, i))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		text.Write(b)
+		sizes = append(sizes, len(b))
+	}
+	return text.String(), sizes
+}
+
+// Whatever is written in whatever pieces, the files hold a suffix of it, none
+// is over its size, and lines are whole where they fit.
+func TestFilesHoldTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		path := filepath.Join(dir, strings.Repeat("x", n%7+1), "log")
+		os.RemoveAll(filepath.Dir(path))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			rt.Fatal(err)
+		}
+		files := rapid.IntRange(1, 4).Draw(rt, "files")
+		l, err := Open(path, minBytes, files)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var want bytes.Buffer
+		for range rapid.IntRange(1, 40).Draw(rt, "writes") {
+			line := strings.Repeat("a", rapid.IntRange(0, 700).Draw(rt, "length")) + rapid.SampledFrom([]string{"\n", "", "\n\n"}).Draw(rt, "end")
+			want.WriteString(line)
+			if n, err := l.Write([]byte(line)); n != len(line) || err != nil {
+				rt.Fatalf("Write gave %d, %v", n, err)
+			}
+		}
+		l.Close()
+		got, sizes := all(t, path, files)
+		if !strings.HasSuffix(want.String(), got) {
+			rt.Fatalf("%d bytes that are not the end of the %d written", len(got), want.Len())
+		}
+		for _, s := range sizes {
+			if s > minBytes {
+				rt.Fatalf("sizes %v over %d", sizes, minBytes)
+			}
+		}
+		if want.Len() <= minBytes && got != want.String() {
+			rt.Fatal("what fits into one file is not all there")
+		}
+		if _, err := os.Stat(Name(path, files)); err == nil {
+			rt.Fatal("one file too many")
+		}
+	})
+}
+
+func TestOpenAppends(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for _, text := range []string{"one\n", "two\n"} {
+		l, err := Open(path, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Write([]byte(text))
+		l.Close()
+	}
+	if got, _ := all(t, path, 1); got != "one\ntwo\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDropsAndSaysSo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := Open(path, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this host has no /dev/full")
+	}
+	disk := l.f
+	l.f = full
+	for range 2 {
+		if n, err := l.Write([]byte("lost\n")); n != 5 || err != nil {
+			t.Errorf("Write to a full disk gave %d, %v", n, err)
+		}
+	}
+	if n, err := l.Dropped(); n != 10 || err == nil {
+		t.Errorf("Dropped gives %d, %v", n, err)
+	}
+	full.Close()
+	l.f = disk
+	l.Write([]byte("kept\n"))
+	got, _ := all(t, path, 1)
+	if want := "[drover: 10 bytes of output dropped: write /dev/full: no space left on device]\nkept\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestFolderThatGoesAwayDoesNotStopTheWriter(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sub", "log")
+	os.Mkdir(filepath.Dir(path), 0o755)
+	l, err := Open(path, minBytes, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.RemoveAll(filepath.Dir(path))
+	block := bytes.Repeat([]byte("0123456789abcde\n"), 1024)
+	for range 4 {
+		if n, err := l.Write(block); n != len(block) || err != nil {
+			t.Fatalf("Write gave %d, %v", n, err)
+		}
+	}
+	if n, err := l.Dropped(); n == 0 || err == nil {
+		t.Errorf("Dropped gives %d, %v", n, err)
+	}
+	l.Close()
+}
+
+func BenchmarkWrite(b *testing.B) {
+	l, err := Open(filepath.Join(b.TempDir(), "log"), 0, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	block := bytes.Repeat([]byte("0123456789abcde\n"), 4096)
+	b.SetBytes(int64(len(block)))
+	for b.Loop() {
+		l.Write(block)
+	}
+}

@@ -1,0 +1,170 @@
+// Package logger is the process that writes a container's standard output and
+// error to rotated files. The shim starts it (containerd's "binary" logging):
+// it gets the two pipes as files 3 and 4, and says on file 5 that it is ready.
+// It lives exactly as long as the pipes have writers, so it outlives the node
+// daemon and containerd, and a full disk never stops the task: see
+// internal/rotate.
+//
+// The program is our own executable: `drover logger CONFIG`. cmd/drover calls
+// Main for it before anything else.
+package logger
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/rotate"
+)
+
+// Verb is the first argument of the executable that means this package.
+const Verb = "logger"
+
+// drainLimit is how long after SIGTERM (the shim was told to go) the logger
+// still reads from pipes that a stray process holds open.
+const drainLimit = 2 * time.Second
+
+// Config says where the streams go.
+type Config struct {
+	Dir      string `json:"dir"`       // of stdout.log and stderr.log; made if absent
+	MaxBytes int64  `json:"max_bytes"` // of one file; 0 is rotate's default
+	MaxFiles int    `json:"max_files"` // of one stream; 0 is rotate's default
+}
+
+// URI gives the logging address for containerd. All of the configuration is in
+// one argument, since the shim passes several in random order.
+func URI(executable string, c Config) (*url.URL, error) {
+	if !filepath.IsAbs(executable) || !filepath.IsAbs(c.Dir) {
+		return nil, fault.New(fault.Invalid, "logger: executable %q and folder %q must be absolute paths", executable, c.Dir)
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{Verb: {base64.RawURLEncoding.EncodeToString(b)}}
+	return &url.URL{Scheme: "binary", Path: executable, RawQuery: q.Encode()}, nil
+}
+
+// parse reads the argument that URI made.
+func parse(arg string) (Config, error) {
+	var c Config
+	b, err := base64.RawURLEncoding.DecodeString(arg)
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil {
+		return Config{}, fault.New(fault.Invalid, "logger: its argument is not a configuration: %w", err)
+	}
+	if !filepath.IsAbs(c.Dir) {
+		return Config{}, fault.New(fault.Invalid, "logger: folder %q is not an absolute path", c.Dir)
+	}
+	return c, nil
+}
+
+// Main runs the logger with the arguments after Verb and gives the exit code.
+func Main(args []string) int {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	if err := run(args, term); err != nil {
+		fmt.Fprintln(os.Stderr, "drover:", err)
+		return 1
+	}
+	return 0
+}
+
+func run(args []string, term <-chan os.Signal) error {
+	if len(args) != 1 {
+		return fault.New(fault.Invalid, "logger: want one argument, have %d: containerd's shim calls this, not you", len(args))
+	}
+	c, err := parse(args[0])
+	if err != nil {
+		return err
+	}
+	stdout, err1 := pipe(3, "standard output of the container")
+	stderr, err2 := pipe(4, "standard error of the container")
+	ready, err3 := pipe(5, "ready signal")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	return Copy(c, stdout, stderr, ready, term)
+}
+
+// pipe takes over a file that the shim opened for us, in Go's poller so that a
+// read can have a deadline.
+func pipe(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fault.New(fault.Invalid, "logger: file %d, the %s, is not open: containerd's shim calls this, not you: %w", fd, name, err)
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Copy writes both streams to their files until both end, or until a while
+// after term. It signals ready as soon as the files are open.
+func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error {
+	out, errs, err := rotate.Pair(c.Dir, c.MaxBytes, c.MaxFiles)
+	if err != nil {
+		return fmt.Errorf("logger: %w", err) // ready is closed by our end: the container does not start
+	}
+	defer out.Close()
+	defer errs.Close()
+	// A byte and then the end: shims of containerd 2 want the byte, 1.x the end.
+	if _, err := ready.Write([]byte{0}); err != nil {
+		return fmt.Errorf("logger: ready signal: %w", err)
+	}
+	ready.Close()
+
+	var wg sync.WaitGroup
+	var failed [2]error
+	for i, s := range []struct {
+		from *os.File
+		to   io.Writer
+	}{{stdout, out}, {stderr, errs}} {
+		wg.Go(func() { failed[i] = drain(s.from, s.to) })
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-term:
+		deadline := time.Now().Add(drainLimit)
+		err = errors.Join(stdout.SetReadDeadline(deadline), stderr.SetReadDeadline(deadline))
+		if err == nil {
+			<-done
+		}
+	}
+	return errors.Join(err, failed[0], failed[1])
+}
+
+// drain copies to the end; a deadline that passed is an end.
+func drain(from *os.File, to io.Writer) error {
+	defer from.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				return werr
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return fmt.Errorf("logger: %w", err)
+		}
+	}
+}
