@@ -64,6 +64,10 @@ func (p Phase) String() string {
 	}
 }
 
+// ExitLost is the ExitCode of a container that ran and whose end nobody saw:
+// the machine was started again, or the engine lost the process.
+const ExitLost = -1
+
 // Status is what a driver sees of one container.
 type Status struct {
 	ID       string

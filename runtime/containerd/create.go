@@ -1,0 +1,238 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+// What every task gets.
+const (
+	openFiles   = 65536 // RLIMIT_NOFILE; the default of 1024 is little for a merge
+	oomScoreAdj = 500   // when the machine itself runs out, tasks go before daemons
+	tmpBytes    = "64m" // of the tmpfs on /tmp
+	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// Create implements runtime.Driver. Steps: look whether it exists; remove a
+// snapshot that a crash left; make snapshot and container.
+func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.Image == "" && s.Rootfs == "" {
+		return fault.New(fault.Invalid, "container %s: neither Image nor Rootfs: a container needs a root", s.ID)
+	}
+	if s.Cgroup == "" || s.Cgroup == "/" {
+		return fault.New(fault.Invalid, "container %s: no cgroup: it would run without limits", s.ID)
+	}
+	labels, err := labelsOf(s)
+	if err != nil {
+		return err
+	}
+	unlock, err := d.lock(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	old, err := d.c.ContainerService().Get(ctx, s.ID)
+	switch {
+	case err == nil && old.Labels[labelSpec] == labels[labelSpec]:
+		return nil
+	case err == nil:
+		return fault.New(fault.Exists, "container %s exists with another spec: delete it first", s.ID)
+	case !errdefs.IsNotFound(err):
+		return engineError(ctx, "create", s.ID, err)
+	}
+	if err := d.removeRoot(ctx, s.ID); err != nil {
+		return engineError(ctx, "create", s.ID, err)
+	}
+	opts := []client.NewContainerOpts{client.WithContainerLabels(labels)}
+	if s.Image != "" {
+		opts, err = d.withImage(ctx, s, opts)
+	} else {
+		opts, err = d.withFolder(s, opts)
+	}
+	if err != nil {
+		return engineError(ctx, "create", s.ID, err)
+	}
+	ctx, done, err := d.c.WithLease(ctx) // or the collector may take the snapshot before the container names it
+	if err != nil {
+		return engineError(ctx, "create", s.ID, err)
+	}
+	defer done(context.WithoutCancel(ctx))
+	_, err = d.c.NewContainer(ctx, s.ID, opts...)
+	return engineError(ctx, "create", s.ID, err)
+}
+
+// withImage takes root, environment and working directory from an image.
+func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
+	img, err := d.c.GetImage(ctx, s.Image)
+	if errdefs.IsNotFound(err) {
+		return nil, fault.New(fault.NotFound, "container %s: image %s is not here: import it first", s.ID, s.Image)
+	}
+	if err != nil {
+		return nil, err
+	}
+	conf, err := img.Spec(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", s.Image, err)
+	}
+	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), client.WithNewSnapshot(s.ID, img),
+		client.WithNewSpec(specOf(s, conf.Config.Env, conf.Config.WorkingDir), seccomp.WithDefaultProfile())), nil
+}
+
+// withFolder takes a folder of the host as root. runc makes mount points that
+// are not there, and the folder is not ours to write to: so the root is a
+// read-only overlay of the mount points on top of the folder (see rootMounts).
+func (d *Driver) withFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
+	if st, err := os.Stat(s.Rootfs); err != nil || !st.IsDir() {
+		return nil, fault.New(fault.NotFound, "container %s: root folder %s is not there: %v", s.ID, s.Rootfs, err)
+	}
+	for _, p := range []string{s.Rootfs, d.cfg.StateDir} {
+		if strings.ContainsAny(p, `:,\`) {
+			return nil, fault.New(fault.Invalid, "container %s: path %s: an overlay takes no : , or \\ in it", s.ID, p)
+		}
+	}
+	points := d.pointsDir(s.ID)
+	for _, m := range append(mounts(s), specs.Mount{Destination: "/proc"}, specs.Mount{Destination: "/dev"}, specs.Mount{Destination: "/sys"}, specs.Mount{Destination: "/run"}) {
+		if err := mountPoint(points, s.Rootfs, m); err != nil {
+			return nil, fmt.Errorf("container %s: mount point %s: %w", s.ID, m.Destination, err)
+		}
+	}
+	spec := specOf(s, nil, "")
+	return append(opts, client.WithNewSpec(spec, seccomp.WithDefaultProfile(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}))), nil
+}
+
+// annotationRoot keeps the root folder with the container, for Start.
+const annotationRoot = "drover/rootfs"
+
+// rootMounts is the root file system of a task whose root is a folder, nil
+// where it comes from a snapshot.
+func (d *Driver) rootMounts(id string, spec *oci.Spec) []mount.Mount {
+	root := spec.Annotations[annotationRoot]
+	if root == "" {
+		return nil
+	}
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"ro", "lowerdir=" + d.pointsDir(id) + ":" + root}}}
+}
+
+func (d *Driver) pointsDir(id string) string { return filepath.Join(d.cfg.StateDir, id, "points") }
+
+// mountPoint makes an empty file or folder to mount on, unless the root has it.
+func mountPoint(points, root string, m specs.Mount) error {
+	if _, err := os.Lstat(filepath.Join(root, m.Destination)); err == nil {
+		return os.MkdirAll(points, 0o755)
+	}
+	at := filepath.Join(points, m.Destination)
+	if st, err := os.Stat(m.Source); m.Type == "bind" && err == nil && !st.IsDir() {
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	return os.MkdirAll(at, 0o755)
+}
+
+// mounts gives those besides containerd's default ones.
+func mounts(s runtime.Spec) []specs.Mount {
+	var all []specs.Mount
+	tmp := true
+	for _, m := range s.Mounts {
+		mode := "rw"
+		if m.ReadOnly {
+			mode = "ro"
+		}
+		tmp = tmp && m.Target != "/tmp"
+		all = append(all, specs.Mount{Type: "bind", Source: m.Source, Destination: m.Target, Options: []string{"rbind", "nosuid", "nodev", mode}})
+	}
+	if tmp {
+		all = append(all, specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: "/tmp", Options: []string{"nosuid", "nodev", "mode=1777", "size=" + tmpBytes}})
+	}
+	return all
+}
+
+// specOf edits containerd's default OCI spec: its namespaces, masked paths and
+// mounts of /proc, /dev and /sys stay.
+func specOf(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, o *oci.Spec) error {
+		p := o.Process
+		p.Args, p.Cwd = s.Args, "/"
+		for _, dir := range []string{imageDir, s.Dir} {
+			if dir != "" {
+				p.Cwd = dir
+			}
+		}
+		p.Env = environment(imageEnv, s.Env)
+		p.User = specs.User{UID: s.UID, GID: s.GID, AdditionalGids: []uint32{s.GID}}
+		p.NoNewPrivileges = true
+		p.Capabilities = &specs.LinuxCapabilities{}
+		p.Rlimits = []specs.POSIXRlimit{
+			{Type: "RLIMIT_NOFILE", Hard: openFiles, Soft: openFiles},
+			{Type: "RLIMIT_CORE"},
+		}
+		adj := oomScoreAdj
+		p.OOMScoreAdj = &adj
+		o.Root.Readonly = true
+		if o.Hostname = s.Hostname; s.Hostname == "" {
+			o.Hostname = s.ID
+		}
+		o.Mounts = append(o.Mounts, mounts(s)...)
+		o.Linux.CgroupsPath = s.Cgroup
+		o.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
+		o.Linux.Namespaces = []specs.LinuxNamespace{
+			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+			{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.CgroupNamespace},
+		}
+		return nil
+	}
+}
+
+// environment joins lists of "K=V": later ones win, the order of first mention
+// stays.
+func environment(lists ...[]string) []string {
+	at := map[string]int{}
+	var all []string
+	for _, list := range append([][]string{{defaultPath}}, lists...) {
+		for _, kv := range list {
+			k, _, _ := strings.Cut(kv, "=")
+			if i, ok := at[k]; ok {
+				all[i] = kv
+				continue
+			}
+			at[k] = len(all)
+			all = append(all, kv)
+		}
+	}
+	return all
+}
+
+// removeRoot removes what Create makes besides the container itself; no error
+// where there is none.
+func (d *Driver) removeRoot(ctx context.Context, id string) error {
+	if !runtime.ValidID(id) {
+		return nil
+	}
+	err := d.c.SnapshotService(d.cfg.Snapshotter).Remove(ctx, id)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(d.cfg.StateDir, id))
+}

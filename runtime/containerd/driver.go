@@ -1,0 +1,268 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/containerd/logger"
+)
+
+// Config says how to reach containerd and what the driver may use.
+type Config struct {
+	Address     string // of containerd's socket; "" is /run/containerd/containerd.sock
+	Namespace   string // "" is drover
+	Snapshotter string // "" is overlayfs
+	StateDir    string // for what lives as long as a container; "" is /run/drover/containerd/<namespace>
+	// Logger is our own executable, as absolute path, that takes
+	// containerd/logger's verb; "" is the running one.
+	Logger string
+	// ShimCgroup is the cgroup, below the mount, that the shims run in and with
+	// them runc, the loggers and all they write: what is charged to nobody. ""
+	// leaves them in containerd's own.
+	ShimCgroup string
+}
+
+const (
+	labelSpec    = "drover/spec"
+	labelStarted = "drover/started"
+	labelLog     = "drover/log"
+	labelPrefix  = "drover.label/"
+	labelArchive = "drover/archive"
+)
+
+// maxLabelBytes is containerd's limit of a key with its value.
+const maxLabelBytes = 4096
+
+// Driver implements runtime.Driver, Images and Execer on containerd.
+type Driver struct {
+	c   *client.Client
+	cfg Config
+
+	mu    sync.Mutex // guards locks
+	locks map[string]*idLock
+}
+
+// idLock makes the verbs that change one container come one at a time.
+type idLock struct {
+	held  chan struct{} // of capacity 1
+	users int
+}
+
+var (
+	_ runtime.Driver = (*Driver)(nil)
+	_ runtime.Images = (*Driver)(nil)
+	_ runtime.Execer = (*Driver)(nil)
+)
+
+// dialLimit bounds the first connection, and the pause between later ones.
+const dialLimit = 3 * time.Second
+
+// New connects. An engine that does not answer is fault.Unavailable with the
+// cure; a connection that breaks later mends itself.
+func New(cfg Config) (*Driver, error) {
+	if cfg.Address == "" {
+		cfg.Address = "/run/containerd/containerd.sock"
+	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = "drover"
+	}
+	if cfg.Snapshotter == "" {
+		cfg.Snapshotter = "overlayfs"
+	}
+	if cfg.StateDir == "" {
+		cfg.StateDir = filepath.Join("/run/drover/containerd", cfg.Namespace)
+	}
+	if cfg.Logger == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("containerd driver: own executable: %w", err)
+		}
+		cfg.Logger = self
+	}
+	if _, err := os.Stat(cfg.Address); err != nil {
+		return nil, fault.New(fault.Unavailable, "containerd: no socket: %w: start containerd, or give its address", err)
+	}
+	c, err := client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace), client.WithTimeout(dialLimit))
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "containerd at %s: %w", cfg.Address, err)
+	}
+	return &Driver{c: c, cfg: cfg, locks: map[string]*idLock{}}, nil
+}
+
+// Close ends the connection; containers run on.
+func (d *Driver) Close() error { return d.c.Close() }
+
+// Name implements runtime.Driver.
+func (d *Driver) Name() string { return "containerd" }
+
+// Version asks the engine for its version.
+func (d *Driver) Version(ctx context.Context) (string, error) {
+	v, err := d.c.Version(ctx)
+	if err != nil {
+		return "", engineError(ctx, "version", "", err)
+	}
+	return v.Version, nil
+}
+
+// lock waits for the container's turn.
+func (d *Driver) lock(ctx context.Context, id string) (unlock func(), err error) {
+	d.mu.Lock()
+	l, ok := d.locks[id]
+	if !ok {
+		l = &idLock{held: make(chan struct{}, 1)}
+		d.locks[id] = l
+	}
+	l.users++
+	d.mu.Unlock()
+	leave := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(d.locks, id)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// List implements runtime.Driver.
+func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
+	boxes, err := d.c.ContainerService().List(ctx, fmt.Sprintf("labels.%q", labelSpec))
+	if err != nil {
+		return nil, engineError(ctx, "list", "", err)
+	}
+	listed, err := d.c.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, engineError(ctx, "list", "", err)
+	}
+	procs := map[string]*tasktypes.Process{}
+	for _, p := range listed.GetTasks() {
+		procs[p.GetID()] = p
+	}
+	var all []runtime.Status
+	for _, b := range boxes {
+		p := procs[b.ID]
+		if p == nil && b.Labels[labelStarted] != "" { // containerd leaves out a task whose shim was slow to answer
+			if p, err = d.process(ctx, b.ID); err != nil && !errdefs.IsNotFound(err) {
+				return nil, engineError(ctx, "list", b.ID, err)
+			}
+		}
+		all = append(all, statusOf(b.ID, b.Labels, p))
+	}
+	slices.SortFunc(all, func(a, b runtime.Status) int { return strings.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// process asks for the first process of a task; the error is containerd's own.
+func (d *Driver) process(ctx context.Context, id string) (*tasktypes.Process, error) {
+	r, err := d.c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err != nil {
+		return nil, errgrpc.ToNative(err)
+	}
+	return r.GetProcess(), nil
+}
+
+// statusOf joins what the container's labels and its task say; p is nil without
+// a task.
+func statusOf(id string, labels map[string]string, p *tasktypes.Process) runtime.Status {
+	s := runtime.Status{ID: id, Labels: map[string]string{}}
+	for k, v := range labels {
+		if name, ok := strings.CutPrefix(k, labelPrefix); ok {
+			s.Labels[name] = v
+		}
+	}
+	if t, err := time.Parse(time.RFC3339Nano, labels[labelStarted]); err == nil {
+		s.Started = t
+	}
+	switch {
+	case p == nil && s.Started.IsZero():
+		s.Phase = runtime.PhaseCreated
+		return s
+	case p == nil:
+		s.Phase, s.ExitCode, s.Exited = runtime.PhaseStopped, runtime.ExitLost, s.Started
+		return s
+	}
+	switch p.GetStatus() {
+	case tasktypes.Status_CREATED:
+		s.Phase = runtime.PhaseCreated
+	case tasktypes.Status_RUNNING, tasktypes.Status_PAUSED, tasktypes.Status_PAUSING:
+		s.Phase, s.PID = runtime.PhaseRunning, int(p.GetPid())
+	case tasktypes.Status_STOPPED:
+		s.Phase, s.ExitCode, s.Exited = runtime.PhaseStopped, int(p.GetExitStatus()), p.GetExitedAt().AsTime()
+	default:
+		s.Phase = runtime.PhaseUnknown
+	}
+	return s
+}
+
+// labelsOf gives the labels of a new container.
+func labelsOf(s runtime.Spec) (map[string]string, error) {
+	log, err := json.Marshal(logger.Config{Dir: s.Log.Dir, MaxBytes: s.Log.MaxBytes, MaxFiles: s.Log.MaxFiles})
+	if err != nil {
+		return nil, err
+	}
+	labels := map[string]string{labelSpec: s.Fingerprint(), labelLog: string(log)}
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
+		if len(labelPrefix)+len(k)+len(s.Labels[k]) > maxLabelBytes {
+			return nil, fault.New(fault.Invalid, "container %s: label %q with its value is over %d bytes", s.ID, k, maxLabelBytes-len(labelPrefix))
+		}
+		labels[labelPrefix+k] = s.Labels[k]
+	}
+	return labels, nil
+}
+
+// engineError gives an error of containerd its class. id may be "".
+func engineError(ctx context.Context, doing, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if fault.Class(err) != nil {
+		return err
+	}
+	if native := errgrpc.ToNative(err); native != nil {
+		err = native
+	}
+	what := "containerd: " + doing
+	if id != "" {
+		what += " of container " + id
+	}
+	text := err.Error()
+	switch {
+	case errdefs.IsNotFound(err):
+		return fault.New(fault.NotFound, "%s: %w", what, err)
+	case errdefs.IsAlreadyExists(err):
+		return fault.New(fault.Exists, "%s: %w", what, err)
+	case errdefs.IsInvalidArgument(err):
+		return fault.New(fault.Invalid, "%s: %w", what, err)
+	case errdefs.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		strings.Contains(text, "ttrpc: closed"), strings.Contains(text, "shim is not running"):
+		return fault.New(fault.Unavailable, "%s: %w", what, err)
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}

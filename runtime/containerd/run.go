@@ -1,0 +1,237 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/containerd/logger"
+)
+
+// stopLimit bounds how long a killed container may take to be gone.
+const stopLimit = 20 * time.Second
+
+// Start implements runtime.Driver. Steps: make the task, if there is none; note
+// the time; start it. A task that cannot be started is taken away again, so
+// that the container is as it was created.
+func (d *Driver) Start(ctx context.Context, id string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := d.c.LoadContainer(ctx, id)
+	if err != nil {
+		return engineError(ctx, "start", id, err)
+	}
+	labels, err := c.Labels(ctx)
+	if err != nil {
+		return engineError(ctx, "start", id, err)
+	}
+	p, err := d.process(ctx, id)
+	switch {
+	case err == nil && p.GetStatus() != tasktypes.Status_CREATED:
+		return nil
+	case err == nil:
+	case !errdefs.IsNotFound(err):
+		return engineError(ctx, "start", id, err)
+	case labels[labelStarted] != "":
+		return nil // it ran; its task is lost
+	default:
+		if err := d.newTask(ctx, c, labels); err != nil {
+			return err
+		}
+	}
+	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
+		return engineError(ctx, "start", id, err)
+	}
+	if _, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id}); err != nil {
+		return d.undoStart(ctx, c, commandError(ctx, id, errgrpc.ToNative(err)))
+	}
+	return nil
+}
+
+// newTask makes the shim, the logger and the container's init, which waits.
+func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string) error {
+	spec, err := c.Spec(ctx)
+	if err != nil {
+		return engineError(ctx, "start", c.ID(), err)
+	}
+	logs, err := d.logs(labels)
+	if err != nil {
+		return engineError(ctx, "start", c.ID(), err)
+	}
+	var opts []client.NewTaskOpts
+	if root := d.rootMounts(c.ID(), spec); root != nil {
+		opts = append(opts, client.WithRootFS(root))
+	}
+	if d.cfg.ShimCgroup != "" {
+		opts = append(opts, client.WithShimCgroup(d.cfg.ShimCgroup))
+	}
+	_, err = c.NewTask(ctx, logs, opts...)
+	return commandError(ctx, c.ID(), err)
+}
+
+// undoStart removes a task that did not start; the error stays.
+func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if errors.Is(cause, fault.Unavailable) {
+		return cause // it may have started: the next Start sees
+	}
+	p, err := d.process(ctx, c.ID())
+	if err == nil && p.GetStatus() == tasktypes.Status_RUNNING {
+		return nil
+	}
+	_, err = d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID()})
+	if err == nil || errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		err = c.Update(ctx, func(_ context.Context, _ *client.Client, b *containers.Container) error {
+			delete(b.Labels, labelStarted)
+			return nil
+		})
+	}
+	return errors.Join(cause, engineError(ctx, "undo of start", c.ID(), err))
+}
+
+// commandError tells the user's mistakes in a command from the engine's faults;
+// runc has them only as text.
+func commandError(ctx context.Context, id string, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return engineError(ctx, "start", id, err)
+	}
+	for _, words := range []string{"executable file not found", "no such file or directory", "permission denied", "exec format error", "is a directory"} {
+		if text := err.Error(); strings.Contains(text, "exec: ") && strings.Contains(text, words) || strings.Contains(text, "chdir to cwd") {
+			return fault.New(fault.Invalid, "container %s: its command cannot run: %w", id, err)
+		}
+	}
+	return engineError(ctx, "start", id, err)
+}
+
+// logs says how the streams are written: as Create was told, or not at all.
+func (d *Driver) logs(labels map[string]string) (cio.Creator, error) {
+	var conf logger.Config
+	if err := json.Unmarshal([]byte(labels[labelLog]), &conf); err != nil {
+		return nil, fault.New(fault.Corrupt, "label %s: %w", labelLog, err)
+	}
+	if conf.Dir == "" {
+		return cio.NullIO, nil
+	}
+	uri, err := logger.URI(d.cfg.Logger, conf)
+	if err != nil {
+		return nil, err
+	}
+	return cio.LogURI(uri), nil
+}
+
+// Wait implements runtime.Driver.
+func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		box, err := d.c.ContainerService().Get(ctx, id)
+		if err != nil {
+			return runtime.Status{}, engineError(ctx, "wait", id, err)
+		}
+		p, err := d.process(ctx, id)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return runtime.Status{}, engineError(ctx, "wait", id, err)
+		}
+		s := statusOf(id, box.Labels, p)
+		if s.Phase == runtime.PhaseStopped {
+			return s, nil
+		}
+		if p != nil {
+			// Its answer is only a reason to look again: a containerd that goes
+			// down answers too.
+			_, err = d.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+			if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+				return runtime.Status{}, engineError(ctx, "wait", id, err)
+			}
+		}
+		if !sleep(ctx, pause) {
+			return runtime.Status{}, ctx.Err()
+		}
+	}
+}
+
+// Kill implements runtime.Driver.
+func (d *Driver) Kill(ctx context.Context, id string, sig syscall.Signal) error {
+	_, err := d.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig), All: true})
+	if err = errgrpc.ToNative(err); gone(err) {
+		return nil
+	}
+	return engineError(ctx, "kill", id, err)
+}
+
+// gone tells whether an error means that there is no process to signal.
+func gone(err error) bool {
+	return errdefs.IsNotFound(err) || err != nil && strings.Contains(err.Error(), "process already finished")
+}
+
+// Delete implements runtime.Driver. Steps, each safe to repeat: kill; wait for
+// the end; remove the task with its shim; the container; its root.
+func (d *Driver) Delete(ctx context.Context, id string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := d.removeTask(ctx, id); err != nil {
+		return engineError(ctx, "delete", id, err)
+	}
+	if err := d.c.ContainerService().Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return engineError(ctx, "delete", id, err)
+	}
+	return engineError(ctx, "delete", id, d.removeRoot(ctx, id))
+}
+
+func (d *Driver) removeTask(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		p, err := d.process(ctx, id)
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if s := p.GetStatus(); s == tasktypes.Status_STOPPED || s == tasktypes.Status_CREATED && p.GetPid() == 0 {
+			_, err := d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+			if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
+				return nil
+			}
+			if !errdefs.IsFailedPrecondition(err) {
+				return err
+			}
+		} else if err := d.Kill(ctx, id, syscall.SIGKILL); err != nil {
+			return err
+		}
+		if !sleep(ctx, pause) {
+			return fault.New(fault.Unavailable, "container %s: still there %s after SIGKILL: %w", id, stopLimit, ctx.Err())
+		}
+	}
+}
+
+// sleep waits and tells whether the context still lives.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
