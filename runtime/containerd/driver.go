@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -179,7 +180,7 @@ func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
 func (d *Driver) process(ctx context.Context, id string) (*tasktypes.Process, error) {
 	r, err := d.c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err != nil {
-		return nil, errgrpc.ToNative(err)
+		return nil, native(err)
 	}
 	return r.GetProcess(), nil
 }
@@ -244,9 +245,7 @@ func engineError(ctx context.Context, doing, id string, err error) error {
 	if fault.Class(err) != nil {
 		return err
 	}
-	if native := errgrpc.ToNative(err); native != nil {
-		err = native
-	}
+	err = native(err)
 	what := "containerd: " + doing
 	if id != "" {
 		what += " of container " + id
@@ -265,4 +264,13 @@ func engineError(ctx context.Context, doing, id string, err error) error {
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
+}
+
+// native gives errors of the raw services containerd's own classes, which the
+// client's methods have already; translating twice would lose them.
+func native(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return errgrpc.ToNative(err)
+	}
+	return err
 }

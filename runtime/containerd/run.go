@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -59,7 +58,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 		return engineError(ctx, "start", id, err)
 	}
 	if _, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id}); err != nil {
-		return d.undoStart(ctx, c, commandError(ctx, id, errgrpc.ToNative(err)))
+		return d.undoStart(ctx, c, commandError(ctx, id, native(err)))
 	}
 	return nil
 }
@@ -97,7 +96,7 @@ func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error)
 		return nil
 	}
 	_, err = d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID()})
-	if err == nil || errdefs.IsNotFound(errgrpc.ToNative(err)) {
+	if err == nil || errdefs.IsNotFound(native(err)) {
 		err = c.Update(ctx, func(_ context.Context, _ *client.Client, b *containers.Container) error {
 			delete(b.Labels, labelStarted)
 			return nil
@@ -155,7 +154,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 			// Its answer is only a reason to look again: a containerd that goes
 			// down answers too.
 			_, err = d.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
-			if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+			if err = native(err); err != nil && !errdefs.IsNotFound(err) {
 				return runtime.Status{}, engineError(ctx, "wait", id, err)
 			}
 		}
@@ -168,7 +167,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 // Kill implements runtime.Driver.
 func (d *Driver) Kill(ctx context.Context, id string, sig syscall.Signal) error {
 	_, err := d.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig), All: true})
-	if err = errgrpc.ToNative(err); gone(err) {
+	if err = native(err); gone(err) {
 		return nil
 	}
 	return engineError(ctx, "kill", id, err)
@@ -209,7 +208,7 @@ func (d *Driver) removeTask(ctx context.Context, id string) error {
 		}
 		if s := p.GetStatus(); s == tasktypes.Status_STOPPED || s == tasktypes.Status_CREATED && p.GetPid() == 0 {
 			_, err := d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
-			if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
+			if err = native(err); err == nil || errdefs.IsNotFound(err) {
 				return nil
 			}
 			if !errdefs.IsFailedPrecondition(err) {

@@ -1,0 +1,265 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/runtimetest"
+)
+
+func (b *bed) subject(t *testing.T, spec func(*testing.T, *Driver, string, ...string) runtime.Spec) runtimetest.Subject {
+	d := b.connect(t)
+	return runtimetest.Subject{
+		Connect:     func(*testing.T) runtime.Driver { d = b.connect(t); return d }, // closed after the suite has cleaned up
+		Spec:        func(t *testing.T, id string, args ...string) runtime.Spec { return spec(t, d, id, args...) },
+		Leftovers:   func(t *testing.T, id string) []string { return b.leftovers(t, d, id) },
+		StopEngine:  b.stopEngine,
+		StartEngine: func(t *testing.T) { b.startEngine(t, d) },
+		Limit:       verbLimit,
+		LogDelay:    verbLimit,
+	}
+}
+
+func TestConformanceWithImage(t *testing.T) {
+	b := newBed(t)
+	runtimetest.Run(t, b.subject(t, b.spec))
+}
+
+func TestConformanceWithRootFolder(t *testing.T) {
+	b := newBed(t)
+	root := filepath.Join(b.data, "root")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(root, "bin"), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, "bin/prog"), self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Run(t, b.subject(t, func(t *testing.T, d *Driver, id string, args ...string) runtime.Spec {
+		s := b.spec(t, d, id, args...)
+		s.Image, s.Rootfs = "", root
+		return s
+	}))
+	all, err := os.ReadDir(root)
+	if err != nil || len(all) != 1 {
+		t.Errorf("the root folder was written to: %v, %v", all, err)
+	}
+}
+
+func TestImageLifetime(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	digest, tarball, err := runtimetest.Archive(map[string][]byte{"bin/x": bytes.Repeat([]byte("a line of text\n"), 1<<16)}, []string{"bin/x"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshots := func() (n int) {
+		err := d.c.SnapshotService(d.cfg.Snapshotter).Walk(ctx, func(context.Context, snapshotInfo) error { n++; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	content := func() (n int) {
+		err := d.c.ContentStore().Walk(ctx, func(contentInfo) error { n++; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := d.Remove(ctx, digest); err != nil { // also collects what other tests left
+		t.Fatal(err)
+	}
+	snaps, blobs := snapshots(), content()
+	if err := d.Import(ctx, digest, bytes.NewReader(tarball[:len(tarball)/2])); !errors.Is(err, fault.Invalid) {
+		t.Errorf("half an archive: %v, want fault.Invalid", err)
+	}
+	if ok, err := d.Has(ctx, digest); ok || err != nil {
+		t.Errorf("Has after half an archive: %v, %v", ok, err)
+	}
+	for range 2 {
+		if err := d.Import(ctx, digest, bytes.NewReader(tarball)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ok, err := d.Has(ctx, digest); !ok || err != nil {
+		t.Errorf("Has after Import: %v, %v", ok, err)
+	}
+	if all, err := d.ListImages(ctx); err != nil || !slices.Contains(all, digest) {
+		t.Errorf("ListImages: %v, %v", all, err)
+	}
+	if snapshots() != snaps+1 {
+		t.Errorf("%d snapshots, want %d", snapshots(), snaps+1)
+	}
+	for range 2 {
+		if err := d.Remove(ctx, digest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s, c := snapshots(), content(); s != snaps || c != blobs {
+		t.Errorf("after Remove %d snapshots and %d blobs, before %d and %d", s, c, snaps, blobs)
+	}
+	s := b.spec(t, d, "no-image", "exit", "0")
+	s.Image = digest
+	if err := d.Create(ctx, s); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Create without its image: %v, want fault.NotFound", err)
+	}
+}
+
+func TestConfinement(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "confined", "exit", "0")
+	task := filepath.Join(b.data, "task")
+	if err := os.Mkdir(task, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(task, 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	s.Args = []string{"prog", confinedMarker}
+	s.Mounts = []runtime.Mount{{Source: task, Target: "/task"}, {Source: "/etc", Target: "/ro", ReadOnly: true}}
+	s.Dir, s.Hostname = "/task", "host-of-task"
+	s.Env = []string{"MINE=1"}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	st, err := d.Wait(ctx, s.ID)
+	if err != nil || st.ExitCode != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	got := ""
+	for end := time.Now().Add(verbLimit); time.Now().Before(end) && !strings.Contains(got, "end\n"); sleep(ctx, 20*time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log"))
+		got = string(text)
+	}
+	want := strings.Join([]string{
+		"uid 1000 gid 1000", "host host-of-task", "dir /task", "env yes 1",
+		"interfaces lo", "NoNewPrivs: 1", "Seccomp: 2", "CapEff: 0000000000000000", "CapBnd: 0000000000000000",
+		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /proc/sys/kernel/hostname refused",
+		"mount refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
+	}, "\n")
+	if got != want {
+		t.Errorf("the task sees\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestCommandThatDoesNotExist(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "no-command", "exit", "0")
+	s.Args = []string{"no-such-command"}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := d.Start(ctx, s.ID); !errors.Is(err, fault.Invalid) {
+			t.Errorf("Start: %v, want fault.Invalid", err)
+		}
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Error(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestOutOfMemoryIsSeen(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "oom", "exit", "0")
+	s.Args = []string{"prog", hogMarker, "memory", "200"}
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	st, err := d.Wait(ctx, s.ID)
+	if err != nil || st.ExitCode != 137 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	g, err := b.groups.Open(s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, err := g.Stats()
+	if err != nil || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+	if got, err := g.Limits(); err != nil || !got.Equal(b.limits()) {
+		t.Errorf("limits after the container: %s, %v", got, err)
+	}
+}
+
+func TestRunUsesTheLeaf(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "leaf", "child")
+	if err := d.Create(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(ctx, s.ID)
+	if err := d.Start(ctx, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.groups.Open(s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+		if pids, err := g.Processes(cgroups.Container); err == nil && len(pids) == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the leaf does not have the two processes")
+		}
+	}
+	if err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.List(ctx); err != nil || len(st) != 1 || st[0].Phase != runtime.PhaseRunning {
+		t.Errorf("a frozen container is listed as %+v, %v", st, err)
+	}
+	if err := g.Thaw(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Delete(ctx, s.ID); err != nil { // also a frozen one
+		t.Fatal(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -1,0 +1,180 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+type (
+	snapshotInfo = snapshots.Info
+	contentInfo  = content.Info
+)
+
+// More programs that the test binary is, besides runtimetest's.
+const (
+	confinedMarker = "drover-confined"
+	hogMarker      = "drover-hog"
+)
+
+func init() {
+	if len(os.Args) < 2 {
+		return
+	}
+	switch os.Args[1] {
+	case confinedMarker:
+		confined()
+		os.Exit(0)
+	case hogMarker:
+		os.Exit(hog(os.Args[2:]))
+	}
+}
+
+// confined prints what a task sees of its walls.
+func confined() {
+	host, _ := os.Hostname()
+	dir, _ := os.Getwd()
+	fmt.Println("uid", os.Getuid(), "gid", os.Getgid())
+	fmt.Println("host", host)
+	fmt.Println("dir", dir)
+	fmt.Println("env", os.Getenv("FROM_IMAGE"), os.Getenv("MINE"))
+	ifs, _ := net.Interfaces()
+	var names []string
+	for _, i := range ifs {
+		names = append(names, i.Name)
+	}
+	fmt.Println("interfaces", strings.Join(names, " "))
+	status, _ := os.ReadFile("/proc/self/status")
+	for _, key := range []string{"NoNewPrivs", "Seccomp", "CapEff", "CapBnd"} {
+		for _, l := range strings.Split(string(status), "\n") {
+			if v, ok := strings.CutPrefix(l, key+":"); ok {
+				fmt.Println(key+":", strings.TrimSpace(v))
+			}
+		}
+	}
+	for _, dir := range []string{"/", "/ro", "/task", "/tmp"} {
+		f, err := os.Create(dir + "/new")
+		if err == nil {
+			f.Close()
+		}
+		fmt.Println("write", dir, word(err))
+	}
+	fmt.Println("write /proc/sys/kernel/hostname", word(os.WriteFile("/proc/sys/kernel/hostname", []byte("x"), 0)))
+	fmt.Println("mount", word(unix.Mount("t", "/tmp", "tmpfs", 0, "")))
+	group, _ := os.ReadFile("/proc/self/cgroup")
+	fmt.Print("cgroup ", string(group))
+	fmt.Println("pid", os.Getpid())
+	adj, _ := os.ReadFile("/proc/self/oom_score_adj")
+	fmt.Print("oom_score_adj ", string(adj))
+	fmt.Println("end")
+}
+
+func word(err error) string {
+	if err != nil {
+		return "refused"
+	}
+	return "done"
+}
+
+// hog uses one resource for all it is worth:
+//
+//	memory MB                  touches it
+//	cpu SECONDS THREADS
+//	write|read|mixed|buffered PATH SECONDS   prints bytes moved and the time
+func hog(args []string) int {
+	number := func(i int) int { n, _ := strconv.Atoi(args[i]); return n }
+	switch args[0] {
+	case "memory":
+		var keep [][]byte
+		for range number(1) {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = byte(i)
+			}
+			keep = append(keep, b)
+		}
+		fmt.Println(len(keep))
+	case "cpu":
+		end := time.Now().Add(time.Duration(number(1)) * time.Second)
+		for range number(2) - 1 {
+			go func() {
+				for time.Now().Before(end) {
+				}
+			}()
+		}
+		for time.Now().Before(end) {
+		}
+	default:
+		if err := hogDisk(args[0], args[1], time.Duration(number(2))*time.Second); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return 0
+}
+
+const hogBlock = 256 << 10
+
+func hogDisk(kind, path string, span time.Duration) error {
+	flags := os.O_RDWR | os.O_CREATE
+	if kind != "buffered" && kind != "overwrite" {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(path, flags, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := aligned(hogBlock)
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	var moved int64
+	for at := int64(0); time.Since(start) < span; at += hogBlock {
+		if size > 0 {
+			at %= size
+		}
+		if kind == "read" || kind == "mixed" {
+			n, err := f.ReadAt(buf, at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			moved += int64(n)
+		}
+		if kind != "read" {
+			n, err := f.WriteAt(buf, at)
+			if err != nil {
+				return err
+			}
+			moved += int64(n)
+		}
+		if flags&unix.O_DIRECT == 0 && moved%(4<<20) == 0 {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println(moved, time.Since(start).Seconds())
+	return nil
+}
+
+// aligned gives a buffer that O_DIRECT takes.
+func aligned(n int) []byte {
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
