@@ -18,8 +18,9 @@ var ErrNoBed = errors.New("not inside a test bed (run it with: go run ./integrat
 
 // Bed is a running test bed.
 type Bed struct {
-	File
-	HDFS *HDFS // nil when the bed runs without HDFS
+	File  File
+	Nodes []*Node // machine k is element k-1; empty in a bed of HDFS alone
+	HDFS  *HDFS   // nil when the bed runs without HDFS
 }
 
 // FromEnv returns the bed that this program runs in, or ErrNoBed.
@@ -38,6 +39,9 @@ func Open(path string) (*Bed, error) {
 		return nil, err
 	}
 	b := &Bed{File: *f}
+	for k := 1; k <= len(f.Nodes); k++ {
+		b.Nodes = append(b.Nodes, newNode(&b.File, k))
+	}
 	if f.HDFS != nil {
 		b.HDFS = &HDFS{HDFSInfo: *f.HDFS, socket: f.Control}
 	}
@@ -46,12 +50,12 @@ func Open(path string) (*Bed, error) {
 
 // Dial connects to an address inside the bed's network, also from outside of it.
 func (b *Bed) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return control.DialThrough(ctx, b.Control, address)
+	return control.DialThrough(ctx, b.File.Control, address)
 }
 
 // Stop asks the bed to end; it has gone when its control socket is no longer there.
 func (b *Bed) Stop(ctx context.Context) error {
-	_, err := control.Call(ctx, b.Control, control.Request{Op: control.Stop})
+	_, err := control.Call(ctx, b.File.Control, control.Request{Op: control.Stop})
 	return err
 }
 

@@ -18,11 +18,13 @@ type File struct {
 	Version  int               `json:"version"`
 	Dir      string            `json:"dir"`      // folder of this run: logs, consoles; gone after the run
 	Control  string            `json:"control"`  // unix socket of the control server
+	PID      int               `json:"pid"`      // process 1 of the bed's namespaces as seen from outside; 0 without namespaces
 	Host     string            `json:"host"`     // address under which machines reach the host side; "" without machines
 	Emulated bool              `json:"emulated"` // machines run on an emulated CPU: compare times within one bed only
 	Nodes    []NodeInfo        `json:"nodes"`
 	HDFS     *HDFSInfo         `json:"hdfs,omitempty"`
-	Images   map[string]string `json:"images,omitempty"` // name -> OCI archive on the host side
+	Images   map[string]string `json:"images,omitempty"` // busybox, python: OCI archives on the host side
+	Books    []string          `json:"books,omitempty"`  // files of real text on the host side (flag -books)
 }
 
 // NodeInfo is one machine.

@@ -44,7 +44,7 @@ func controlVerb(ctx context.Context, args []string) (int, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, controlLimit)
 	defer cancel()
-	answer, err := control.Call(ctx, b.Control, r)
+	answer, err := control.Call(ctx, b.File.Control, r)
 	if err != nil {
 		return 1, err
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/drover-run/drover/integration/internal/run"
@@ -22,6 +23,18 @@ type verb struct {
 
 func verbs() []verb {
 	return []verb{
+		{"run", "[flags] -- CMD...", "run CMD beside machines and, with -hdfs, a real HDFS", runVerb},
+		{"up", "[flags]", "leave a bed running in the background (flags of run)", upVerb},
+		{"down", "", "end it", downVerb},
+		{"status", "", "show what is up", statusVerb},
+		{"enter", "[-- CMD...]", "run CMD (default: a shell) on the host side of the bed that is up", enterVerb},
+		{"shell", "[-node K]", "a shell on machine K", shellVerb},
+		{"exec", "[-node K] -- CMD...", "run CMD on machine K", execVerb},
+		{"put", "[-node K] LOCAL REMOTE", "copy a file to machine K", putVerb},
+		{"get", "[-node K] REMOTE LOCAL", "copy a file from machine K", getVerb},
+		{"build", "[flags]", "make everything slow ahead of time", buildVerb},
+		{"books", "[-mb 32]", "prepare real text in the cache's folder books, and print the files' names", booksVerb},
+		{"deps", "[-install]", "list the packages that the bed needs and this host lacks", depsVerb},
 		{"hdfs", "[flags] -- CMD...", "run CMD beside a real HDFS on loopback (127.0.0.10 to .13), no machines", hdfsVerb},
 		{"control", "OPERATION [N]", "stop, start, kill, pause, cut off a part of the running bed (no arguments: list)", controlVerb},
 		{"load", "[flags] LOCAL REMOTE", "copy a file into the bed's HDFS, its blocks on chosen DataNodes", loadVerb},
@@ -31,9 +44,16 @@ func verbs() []verb {
 // errUsage is a wrong command line; the user has been told already.
 var errUsage = errors.New("usage")
 
+// The kernel ties the death signal of a child to the thread that made it; the main thread lives longest.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	run.Stage()
-	code, err := dispatch(os.Args[1:])
+	do := func() (int, error) { return dispatch(os.Args[1:]) }
+	if os.Getenv(envServe) != "" {
+		do = serve
+	}
+	code, err := do()
 	if err != nil && !errors.Is(err, errUsage) && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -56,7 +76,7 @@ func dispatch(args []string) (int, error) {
 	}
 	fmt.Fprintln(os.Stderr, "usage: bed VERB [flags] ...   (bed VERB -h shows the flags)")
 	for _, v := range verbs() {
-		fmt.Fprintf(os.Stderr, "  %-7s %-28s %s\n", v.name, v.args, v.help)
+		fmt.Fprintf(os.Stderr, "  %-8s %-24s %s\n", v.name, v.args, v.help)
 	}
 	return 2, errUsage
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/drover-run/drover/integration/bed"
@@ -17,20 +18,37 @@ type Config struct {
 	DeadAfter time.Duration // a stopped DataNode counts as dead after this
 	Machines  *Machines     // nil for none: HDFS then uses loopback addresses
 	Images    map[string]string
+	Books     []string
 	LogDir    string   // logs are kept here after the run
 	Command   []string // empty: stay until told to stop
+}
+
+// Entries lists the folders of the cache that the run uses.
+func (c *Config) Entries() []string {
+	var paths []string
+	if c.HDFSEntry != "" {
+		paths = append(paths, c.HDFSEntry)
+	}
+	if m := c.Machines; m != nil {
+		paths = append(paths, m.Debian, m.Boot)
+		if m.Saved != "" {
+			paths = append(paths, m.Saved)
+		}
+	}
+	return paths
 }
 
 // Machines describes the virtual machines of a run.
 type Machines struct {
 	Count    int
 	MemoryMB int
-	Guest    string // cache entry with kernel, initrd and root file system
+	Debian   string // cache entry with kernel and root file system
+	Boot     string // cache entry with the initial RAM disk
 	Saved    string // cache entry with the saved RAM of a booted machine; "" boots cold
 }
 
 const (
-	maxMachines = 9 // machine k is 10.77.0.1k, its DataNode 10.77.0.2k
+	MaxMachines = 9 // machine k is 10.77.0.1k, its DataNode 10.77.0.2k
 	network     = "10.77.0."
 	hostIP      = network + "1"
 	nameNodeIP  = network + "10"
@@ -47,7 +65,8 @@ func rackOf(k int) string {
 
 // layout assigns names, addresses and racks to machines and daemons.
 func (c *Config) layout() *bed.File {
-	f := &bed.File{Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Nodes: []bed.NodeInfo{}}
+	pid, _ := strconv.Atoi(os.Getenv(envPID)) // 0 if absent, which is what it then means
+	f := &bed.File{PID: pid, Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Books: c.Books, Nodes: []bed.NodeInfo{}}
 	log := c.Dir + "/hdfs.log"
 	if c.Machines == nil {
 		if c.HDFSEntry != "" {
@@ -81,6 +100,7 @@ func (c *Config) layout() *bed.File {
 const (
 	envStage  = "DROVER_BED_STAGE"
 	envConfig = "DROVER_BED_CONFIG"
+	envPID    = "DROVER_BED_PID" // of process 1 of the namespaces, as seen from outside
 )
 
 func (c *Config) env(stage string) ([]string, error) {

@@ -14,6 +14,13 @@ func initMain() int {
 		fmt.Fprintf(os.Stderr, "bed: %s: %v\n", what, err)
 		return exitBroken
 	}
+	outside, err := os.Readlink("/proc/self") // while it still is the outer /proc
+	if err == nil {
+		err = os.Setenv(envPID, outside)
+	}
+	if err != nil {
+		return fail("own process id", err)
+	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fail("private mounts", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -90,17 +91,14 @@ func (b *inner) run(ctx context.Context) (int, error) {
 }
 
 func (b *inner) contents() string {
-	s := fmt.Sprintf("%d machines", len(b.file.Nodes))
-	if len(b.file.Nodes) == 0 {
-		s = ""
+	var parts []string
+	if n := len(b.file.Nodes); n > 0 {
+		parts = append(parts, fmt.Sprintf("machines: %d", n))
 	}
-	if b.file.HDFS != nil {
-		if s != "" {
-			s += " and "
-		}
-		s += fmt.Sprintf("HDFS with %d DataNodes", len(b.file.HDFS.DataNodes))
+	if h := b.file.HDFS; h != nil {
+		parts = append(parts, fmt.Sprintf("HDFS with DataNodes: %d", len(h.DataNodes)))
 	}
-	return s
+	return strings.Join(parts, ", ")
 }
 
 // startAll starts HDFS and all machines side by side and waits until all are up.

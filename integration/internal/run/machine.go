@@ -3,17 +3,170 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/internal/agent"
+	"github.com/drover-run/drover/integration/internal/build"
+	"github.com/drover-run/drover/integration/internal/qemu"
 )
 
-type machine struct{}
+const (
+	machineUpLimit = 4 * time.Minute        // from start to an answering agent; cold boots of several take longest
+	identityEvery  = 300 * time.Millisecond // the identity is sent again until the machine is up
+)
 
-func startMachine(*Config, bed.NodeInfo, int) (*machine, error) { return nil, errors.ErrUnsupported }
+// machine is one running virtual machine.
+type machine struct {
+	info  bed.NodeInfo
+	vm    *qemu.Machine
+	cmd   *exec.Cmd
+	tap   string
+	ended chan struct{} // closed when QEMU has ended
+}
 
-func (*machine) await(context.Context) error        { return errors.ErrUnsupported }
-func (*machine) stop()                              {}
-func (*machine) signal(syscall.Signal) error        { return errors.ErrUnsupported }
-func (*machine) link(context.Context, string) error { return errors.ErrUnsupported }
-func (*machine) state() (string, error)             { return "", errors.ErrUnsupported }
+// startMachine starts machine k and returns at once.
+func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
+	ctx := context.Background()
+	m := &machine{info: info, tap: fmt.Sprintf("tap%d", k), ended: make(chan struct{})}
+	if err := ip(ctx, "tuntap", "add", m.tap, "mode", "tap"); err != nil {
+		return nil, err
+	}
+	if err := ip(ctx, "link", "set", m.tap, "master", bridge, "up"); err != nil {
+		return nil, err
+	}
+	ms := c.Machines
+	m.vm = &qemu.Machine{Name: info.Name, Dir: c.Dir, Kernel: filepath.Join(ms.Debian, build.DebianKernel),
+		Initrd: filepath.Join(ms.Boot, build.BootInitrd), Options: build.WarmOption, MemoryMB: ms.MemoryMB, Tap: m.tap}
+	if ms.Saved != "" {
+		m.vm.Incoming = filepath.Join(ms.Saved, build.SavedRAM)
+		for _, d := range []string{build.SavedRoot, build.SavedData, build.SavedSwap} {
+			m.vm.Disks = append(m.vm.Disks, qemu.Disk{Path: filepath.Join(ms.Saved, d), Throwaway: true})
+		}
+	} else {
+		if err := build.MakeDisks(ctx, c.Dir, info.Name+"."); err != nil {
+			return nil, err
+		}
+		m.vm.Options = ""
+		m.vm.Disks = []qemu.Disk{
+			{Path: filepath.Join(ms.Debian, build.DebianDisk), Throwaway: true},
+			{Path: filepath.Join(c.Dir, info.Name+"."+build.SavedData)},
+			{Path: filepath.Join(c.Dir, info.Name+"."+build.SavedSwap)},
+		}
+	}
+	cmd, err := m.vm.Start()
+	if err != nil {
+		return nil, err
+	}
+	m.cmd = cmd
+	go func() { // stop waits for it through ended
+		cmd.Wait()
+		close(m.ended)
+	}()
+	return m, nil
+}
+
+// await gives the machine its identity and waits until its agent answers.
+func (m *machine) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, machineUpLimit)
+	defer cancel()
+	ictx, stopIdentity := context.WithCancel(ctx)
+	sent := make(chan error, 1)
+	go func() { sent <- m.sendIdentity(ictx) }()
+	err := build.AwaitConsole(ctx, m.info.Console, "UP", machineUpLimit, m.ended)
+	stopIdentity()
+	err = errors.Join(err, <-sent)
+	if err == nil {
+		err = m.agentAnswers(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("bed: machine %s: %w; QEMU said: %s", m.info.Name, err,
+			lastLines(filepath.Join(m.vm.Dir, m.vm.Log()), 5))
+	}
+	return nil
+}
+
+// sendIdentity writes the machine's identity to its serial line until the context ends.
+func (m *machine) sendIdentity(ctx context.Context) error {
+	socket := filepath.Join(m.vm.Dir, m.vm.Serial())
+	var conn net.Conn
+	err := bed.WaitFor(ctx, machineUpLimit, "QEMU's serial line", func(ctx context.Context) (err error) {
+		conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
+		return err
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // the console says what happened
+		}
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	tick := time.NewTicker(identityEvery)
+	defer tick.Stop()
+	for {
+		line, err := agent.Identity{Name: m.info.Name, IP: m.info.IP, Gateway: hostIP, Now: time.Now()}.Line()
+		if err != nil {
+			return err
+		}
+		if _, err := conn.Write([]byte(line)); err != nil {
+			return nil // QEMU has ended, or the machine is up: await knows which
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// agentAnswers waits for the agent and sets the machine's clock.
+func (m *machine) agentAnswers(ctx context.Context) error {
+	c := &agent.Client{Name: m.info.Name, Dial: func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", m.info.Agent)
+	}}
+	return bed.WaitFor(ctx, time.Minute, "its agent", c.SetClock)
+}
+
+// stop kills the machine as a power cut would, and waits for its end. It may be called again.
+func (m *machine) stop() {
+	m.cmd.Process.Kill()
+	<-m.ended
+}
+
+func (m *machine) signal(s syscall.Signal) error {
+	select {
+	case <-m.ended:
+		return fmt.Errorf("machine %s is dead", m.info.Name)
+	default:
+		return m.cmd.Process.Signal(s)
+	}
+}
+
+// link sets the host side of the machine's network cable up or down.
+func (m *machine) link(ctx context.Context, state string) error {
+	return ip(ctx, "link", "set", m.tap, state)
+}
+
+// state tells whether the machine runs, is paused, or is dead.
+func (m *machine) state() (string, error) {
+	select {
+	case <-m.ended:
+		return "dead", nil
+	default:
+	}
+	s, err := processState(m.cmd.Process.Pid)
+	if err != nil {
+		return "", err
+	}
+	if s == 'T' {
+		return "paused", nil
+	}
+	return "running", nil
+}

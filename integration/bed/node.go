@@ -1,0 +1,255 @@
+package bed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/internal/agent"
+	"github.com/drover-run/drover/integration/internal/control"
+)
+
+// Node is one machine of a bed.
+type Node struct {
+	NodeInfo
+	K      int // its number, from 1
+	socket string
+	client *agent.Client
+}
+
+func newNode(f *File, k int) *Node {
+	n := &Node{NodeInfo: f.Nodes[k-1], K: k, socket: f.Control}
+	n.client = &agent.Client{Name: n.Name, Dial: func(ctx context.Context) (net.Conn, error) {
+		return control.DialThrough(ctx, f.Control, n.Agent)
+	}}
+	return n
+}
+
+// Result is what a command did.
+type Result struct {
+	Stdout, Stderr string
+	Code           int // exit code; 128 + signal when killed
+}
+
+// Err is nil for exit code 0; else it holds the code and what the command wrote.
+func (r Result) Err() error {
+	if r.Code == 0 {
+		return nil
+	}
+	return fmt.Errorf("exit code %d: %s", r.Code, strings.TrimSpace(r.Stderr+"\n"+r.Stdout))
+}
+
+// Command is a command with all that can be said about it.
+type Command struct {
+	Argv  []string
+	Env   []string // NAME=value, added to the agent's own
+	Dir   string
+	Stdin io.Reader // nil: empty
+	// Stdout and Stderr, where not nil, get the output as it comes; Result then lacks it.
+	Stdout, Stderr io.Writer
+}
+
+// Exec runs a command on the machine and waits for its end. The error is the bed's; a command that fails has a Code
+// (see Result.Err). When the context ends, the command's process group is killed.
+func (n *Node) Exec(ctx context.Context, argv ...string) (Result, error) {
+	return n.Run(ctx, Command{Argv: argv})
+}
+
+// Sh runs a shell script on the machine and returns its standard output without the last line end. A script that
+// fails is an error.
+func (n *Node) Sh(ctx context.Context, script string) (string, error) {
+	r, err := n.Exec(ctx, "bash", "-c", script)
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return r.Stdout, fmt.Errorf("on %s: %w", n.Name, err)
+	}
+	return strings.TrimSuffix(r.Stdout, "\n"), nil
+}
+
+// Run is Exec with more to say.
+func (n *Node) Run(ctx context.Context, c Command) (Result, error) {
+	var stdout, stderr bytes.Buffer
+	s := agent.Streams{In: c.Stdin, Out: c.Stdout, Err: c.Stderr}
+	if s.Out == nil {
+		s.Out = &stdout
+	}
+	if s.Err == nil {
+		s.Err = &stderr
+	}
+	end, err := n.client.Do(ctx, agent.Request{Op: agent.Exec, Argv: c.Argv, Env: c.Env, Dir: c.Dir}, s)
+	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: end.Code}, err
+}
+
+// Terminal runs a command on a terminal of the machine.
+func (n *Node) Terminal(ctx context.Context, argv []string, rows, cols uint16, in io.Reader, out io.Writer, resize <-chan [2]uint16) (int, error) {
+	r := agent.Request{Op: agent.Exec, Argv: argv, TTY: true, Rows: rows, Cols: cols, Env: []string{"TERM=" + os.Getenv("TERM")}}
+	end, err := n.client.Do(ctx, r, agent.Streams{In: in, Out: out, Resize: resize})
+	return end.Code, err
+}
+
+// Process is a lasting process on a machine. It goes on when the program that started it ends, but not longer than
+// the bed.
+type Process struct {
+	PID  int    // on the machine; also its process group and session
+	Log  string // file on the machine with its output
+	node *Node
+}
+
+// Start starts a process with its output appended to a log file on the machine. It is the leader of its own session.
+func (n *Node) Start(ctx context.Context, log string, argv ...string) (*Process, error) {
+	return n.StartCommand(ctx, log, Command{Argv: argv})
+}
+
+// StartCommand is Start with Env and Dir; the streams of the command must be nil.
+func (n *Node) StartCommand(ctx context.Context, log string, c Command) (*Process, error) {
+	if c.Stdin != nil || c.Stdout != nil || c.Stderr != nil {
+		return nil, errors.New("bed: a started process has no streams, only its log")
+	}
+	end, err := n.client.Do(ctx, agent.Request{Op: agent.Start, Argv: c.Argv, Env: c.Env, Dir: c.Dir, Log: log}, agent.Streams{})
+	if err != nil {
+		return nil, err
+	}
+	return &Process{PID: end.PID, Log: log, node: n}, nil
+}
+
+// Signal sends a signal to the process and its group.
+func (p *Process) Signal(ctx context.Context, s syscall.Signal) error {
+	_, err := p.node.client.Do(ctx, agent.Request{Op: agent.Signal, PID: p.PID, Signal: int(s)}, agent.Streams{})
+	return err
+}
+
+// Kill kills the process and its group (SIGKILL) and waits until the process has ended.
+func (p *Process) Kill(ctx context.Context) error {
+	if err := p.Signal(ctx, syscall.SIGKILL); err != nil {
+		if running, _, err := p.Running(ctx); err == nil && !running {
+			return nil
+		}
+		return err
+	}
+	_, err := p.Wait(ctx, time.Minute)
+	return err
+}
+
+// Running tells whether the process runs, and otherwise its exit code.
+func (p *Process) Running(ctx context.Context) (bool, int, error) {
+	end, err := p.node.client.Do(ctx, agent.Request{Op: agent.Status, PID: p.PID}, agent.Streams{})
+	return end.Running, end.Code, err
+}
+
+// Wait waits for the process's end and returns its exit code.
+func (p *Process) Wait(ctx context.Context, limit time.Duration) (code int, err error) {
+	what := fmt.Sprintf("the end of process %d on %s", p.PID, p.node.Name)
+	err = WaitFor(ctx, limit, what, func(ctx context.Context) error {
+		running, c, err := p.Running(ctx)
+		if err == nil && running {
+			err = errors.New("it runs")
+		}
+		code = c
+		return err
+	})
+	return code, err
+}
+
+// Output returns what the log holds so far.
+func (p *Process) Output(ctx context.Context) (string, error) {
+	b, err := p.node.ReadFile(ctx, p.Log)
+	return string(b), err
+}
+
+// Put copies a local file to the machine, whole or not at all; folders are made, mode is the local file's.
+func (n *Node) Put(ctx context.Context, local, remote string) error {
+	return n.client.PutFile(ctx, local, remote, 0)
+}
+
+// Get copies a file of the machine to a local one.
+func (n *Node) Get(ctx context.Context, remote, local string) error {
+	return n.client.GetFile(ctx, remote, local)
+}
+
+// WriteFile writes a file on the machine, whole or not at all; folders are made.
+func (n *Node) WriteFile(ctx context.Context, remote string, data []byte, mode os.FileMode) error {
+	_, err := n.client.Do(ctx, agent.Request{Op: agent.Put, Path: remote, Mode: uint32(mode)}, agent.Streams{In: bytes.NewReader(data)})
+	return err
+}
+
+// ReadFile reads a file of the machine; files of /proc and /sys too.
+func (n *Node) ReadFile(ctx context.Context, remote string) ([]byte, error) {
+	var b bytes.Buffer
+	_, err := n.client.Do(ctx, agent.Request{Op: agent.Get, Path: remote}, agent.Streams{Out: &b})
+	return b.Bytes(), err
+}
+
+func (n *Node) control(ctx context.Context, op control.Op) (string, error) {
+	return control.Call(ctx, n.socket, control.Request{Op: op, N: n.K})
+}
+
+// Kill cuts the machine's power. It does not come back within this bed.
+func (n *Node) Kill(ctx context.Context) error {
+	_, err := n.control(ctx, control.KillMachine)
+	return err
+}
+
+// Pause stops the whole machine in its tracks; connections to it stay open and nobody answers. Its clock goes on:
+// after Continue it has jumped.
+func (n *Node) Pause(ctx context.Context) error {
+	_, err := n.control(ctx, control.PauseMachine)
+	return err
+}
+
+// Continue ends Pause.
+func (n *Node) Continue(ctx context.Context) error {
+	_, err := n.control(ctx, control.ContinueMachine)
+	return err
+}
+
+// Partition unplugs the machine's network cable. The agent cannot be reached until Heal either.
+func (n *Node) Partition(ctx context.Context) error {
+	_, err := n.control(ctx, control.CutMachine)
+	return err
+}
+
+// Heal ends Partition and waits until the agent answers again.
+func (n *Node) Heal(ctx context.Context) error {
+	if _, err := n.control(ctx, control.HealMachine); err != nil {
+		return err
+	}
+	return WaitFor(ctx, time.Minute, "the agent of "+n.Name, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		_, err := n.client.Do(ctx, agent.Request{Op: agent.Ping}, agent.Streams{})
+		return err
+	})
+}
+
+// State is "running", "paused" or "dead".
+func (n *Node) State(ctx context.Context) (string, error) {
+	return n.control(ctx, control.MachineState)
+}
+
+// Import gives an OCI archive of the host side to the machine's containerd, in a containerd namespace, and returns
+// the image's name.
+func (n *Node) Import(ctx context.Context, archive, namespace string) (string, error) {
+	remote := "/data/bed-import.tar"
+	if err := n.Put(ctx, archive, remote); err != nil {
+		return "", err
+	}
+	out, err := n.Sh(ctx, fmt.Sprintf("ctr -n %s image import %s && rm -f %s", namespace, remote, remote))
+	if err != nil {
+		return "", err
+	}
+	for _, w := range strings.Fields(out) {
+		if strings.Contains(w, "/") && strings.Contains(w, ":") {
+			return strings.TrimSuffix(w, "..."), nil
+		}
+	}
+	return "", fmt.Errorf("bed: ctr did not say what it imported: %s", out)
+}

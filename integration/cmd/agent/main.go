@@ -1,0 +1,97 @@
+// Command agent runs inside a test machine. It waits on the machine's second serial line for the machine's name and
+// address, takes them on, and then answers the host side (package agent). The machine's init starts it before its
+// RAM is saved, so that a resumed machine needs nothing but that one line.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/drover-run/drover/integration/internal/agent"
+)
+
+// listen is where the host side expects the agent.
+const listen = ":99"
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: agent SERIAL-LINE CONSOLE")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "BED-FAIL", err)
+		os.Exit(1)
+	}
+}
+
+func run(serial, console string) error {
+	line, err := os.OpenFile(serial, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	say(console, "READY")
+	id, err := agent.ReadIdentity(line) // a saved machine is resumed here
+	if err != nil {
+		return err
+	}
+	if err := takeOn(id); err != nil {
+		return err
+	}
+	go func() { // for the machine's life: whatever else comes must be read, or the line fills up
+		agent.ReadIdentity(line)
+	}()
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	say(console, "UP")
+	return new(agent.Server).Serve(context.Background(), l)
+}
+
+// say tells the host side, through the console.
+func say(console, word string) {
+	if f, err := os.OpenFile(console, os.O_WRONLY, 0); err == nil {
+		fmt.Fprintln(f, "BED-"+word)
+		f.Close()
+	}
+}
+
+// takeOn makes the machine the one with that identity: clock, name, network.
+func takeOn(id agent.Identity) error {
+	tv := syscall.NsecToTimeval(id.Now.UnixNano())
+	if err := syscall.Settimeofday(&tv); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	if err := syscall.Sethostname([]byte(id.Name)); err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	if err := os.WriteFile("/etc/hostname", []byte(id.Name+"\n"), 0o644); err != nil {
+		return err
+	}
+	hosts := fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", id.IP, id.Name)
+	if err := os.WriteFile("/etc/hosts", []byte(hosts), 0o644); err != nil {
+		return err
+	}
+	ip := net.ParseIP(id.IP).To4()
+	if ip == nil {
+		return fmt.Errorf("%q is not an IPv4 address", id.IP)
+	}
+	// All machines resume with the same hardware address; each takes one made from its IP.
+	batch := strings.Join([]string{
+		fmt.Sprintf("link set eth0 address 52:54:%02x:%02x:%02x:%02x", ip[0], ip[1], ip[2], ip[3]),
+		"addr add " + id.IP + "/24 dev eth0",
+		"link set eth0 up",
+		"route add default via " + id.Gateway,
+	}, "\n")
+	c := exec.Command("ip", "-batch", "-")
+	c.Stdin = strings.NewReader(batch + "\n")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("network: %w: %s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/integration/internal/cache"
+	"github.com/drover-run/drover/integration/internal/guest"
+	"github.com/drover-run/drover/integration/internal/qemu"
+)
+
+// agentFolders hold the sources of the machines' agent, relative to the repository.
+var agentFolders = []string{"integration/cmd/agent", "integration/internal/agent"}
+
+// Files of the boot entry.
+const (
+	BootInitrd = "initrd"
+)
+
+// Boot returns the entry with the initial RAM disk, which carries all that is the bed's own: agent, init, settings,
+// and the image that warms a machine up. root is the repository's root.
+func Boot(ctx context.Context, c cache.Dir, p *Progress, root string, debian, images *cache.Entry) (*cache.Entry, error) {
+	key, err := bootKey(root, debian, images)
+	if err != nil {
+		return nil, err
+	}
+	return c.Get("boot", key, func(dir string) error {
+		return p.Step("agent and initial RAM disk", func() error { return makeBoot(ctx, dir, root, debian, images) })
+	})
+}
+
+func bootKey(root string, debian, images *cache.Entry) (cache.Key, error) {
+	parts, err := cache.SourcesOf(guest.Files, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, folder := range agentFolders {
+		source, err := cache.SourcesOf(os.DirFS(filepath.Join(root, folder)), func(p string) bool {
+			return strings.HasSuffix(p, ".go") && !strings.HasSuffix(p, "_test.go")
+		})
+		if err != nil {
+			return "", fmt.Errorf("sources of the agent: %w", err)
+		}
+		parts = append(parts, source...)
+	}
+	return cache.KeyOf(append(parts, "1", filepath.Base(debian.Path), filepath.Base(images.Path))...), nil
+}
+
+func makeBoot(ctx context.Context, dir, root string, debian, images *cache.Entry) error {
+	tree := filepath.Join(dir, "tree")
+	own := filepath.Join(tree, "bed")
+	if err := os.CopyFS(own, guest.Files); err != nil {
+		return err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
+		"-o", filepath.Join(own, "agent"), "./"+agentFolders[0])
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if _, err := run(build); err != nil {
+		return err
+	}
+	script := strings.Join([]string{
+		`set -e`,
+		`cd "$T" && mkdir bin proc sys dev root`,
+		`mv bed/initrd-init.sh init && chmod 755 init bed/init.sh`,
+		`cp -r "$M" modules`,
+		`cp "$(readlink -f /bin/busybox)" bin/busybox`,
+		`for a in sh mount insmod switch_root mkdir sleep cp; do ln -s busybox bin/$a; done`,
+		`cp "$W" bed/warm.tar`,
+		`find . | cpio -o -H newc --quiet >"../` + BootInitrd + `"`,
+		`cd .. && rm -rf "$T"`,
+	}, "\n")
+	c := exec.CommandContext(ctx, "sh", "-c", script)
+	c.Env = append(os.Environ(), "T="+tree, "M="+debian.File(debianMods), "W="+images.File(BusyboxImage))
+	_, err := run(c)
+	return err
+}
+
+// Files of the saved entry: the RAM of a machine that waits for its identity, and its disks at that moment.
+const (
+	SavedRAM  = "ram"
+	SavedRoot = "root.img"
+	SavedData = "data.img"
+	SavedSwap = "swap.img"
+)
+
+// WarmOption tells the machine's init to do each slow thing once before it waits for its identity.
+const WarmOption = "bed.warm=1"
+
+// savedMachine describes the machine whose RAM is saved; a resumed one differs only in Tap and Incoming.
+func savedMachine(dir string, debian, boot *cache.Entry, memoryMB int) *qemu.Machine {
+	return &qemu.Machine{Name: "saved", Dir: dir, Kernel: debian.File(DebianKernel), Initrd: boot.File(BootInitrd),
+		Options: WarmOption, MemoryMB: memoryMB}
+}
+
+const (
+	bootLimit = 5 * time.Minute // of a machine until its agent waits, 20 s on a quiet host
+	saveLimit = 2 * time.Minute
+)
+
+// Saved returns the entry with the saved RAM of a machine of that much memory. Making it takes about 25 s; resuming
+// it, one to three.
+func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.Entry, memoryMB int) (*cache.Entry, error) {
+	version, err := qemu.Version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	options, err := qemu.KernelOptions()
+	if err != nil {
+		return nil, err
+	}
+	key := cache.KeyOf("1", filepath.Base(boot.Path), version, options)
+	return c.Get(fmt.Sprintf("saved%d", memoryMB), key, func(dir string) error {
+		what := fmt.Sprintf("saved RAM of a booted machine with %d MB", memoryMB)
+		return p.Step(what, func() error { return save(ctx, dir, debian, boot, memoryMB) })
+	})
+}
+
+func save(ctx context.Context, dir string, debian, boot *cache.Entry, memoryMB int) error {
+	m := savedMachine(dir, debian, boot, memoryMB)
+	copyRoot := exec.CommandContext(ctx, "cp", "--sparse=always", "--reflink=auto", debian.File(DebianDisk), filepath.Join(dir, SavedRoot))
+	if _, err := run(copyRoot); err != nil {
+		return err
+	}
+	if err := MakeDisks(ctx, dir, ""); err != nil {
+		return err
+	}
+	for _, d := range []string{SavedRoot, SavedData, SavedSwap} {
+		m.Disks = append(m.Disks, qemu.Disk{Path: filepath.Join(dir, d)})
+	}
+	vm, err := m.Start()
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		vm.Wait()
+		close(ended)
+	}()
+	defer func() {
+		vm.Process.Kill()
+		<-ended
+	}()
+	if err := AwaitConsole(ctx, filepath.Join(dir, m.Console()), "READY", bootLimit, ended); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, saveLimit)
+	defer cancel()
+	monitor, err := qemu.OpenMonitor(ctx, filepath.Join(dir, m.Monitor()))
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
+	return monitor.Save(ctx, filepath.Join(dir, SavedRAM))
+}
+
+// Sizes of a machine's own disks.
+const (
+	DataDiskMB = 4096
+	SwapDiskMB = 1024
+)
+
+// MakeDisks makes an empty data disk, ext4 with project quotas, and a swap disk in dir; both are sparse. Their
+// names begin with prefix.
+func MakeDisks(ctx context.Context, dir, prefix string) error {
+	data, swap := filepath.Join(dir, prefix+SavedData), filepath.Join(dir, prefix+SavedSwap)
+	for path, mb := range map[string]int64{data: DataDiskMB, swap: SwapDiskMB} {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Truncate(mb<<20), f.Close()); err != nil {
+			return err
+		}
+	}
+	_, err := run(exec.CommandContext(ctx, "/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m0", "-O", "quota,project",
+		"-E", "quotatype=prjquota,lazy_itable_init=1,lazy_journal_init=1,discard", data))
+	if err == nil {
+		_, err = run(exec.CommandContext(ctx, "/sbin/mkswap", swap))
+	}
+	return err
+}
+
+// AwaitConsole waits until a machine has printed BED-word on its console. It fails early when the machine prints
+// BED-FAIL or ends.
+func AwaitConsole(ctx context.Context, console, word string, limit time.Duration, ended <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		b, err := os.ReadFile(console)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		seen, why := consoleSays(string(b), word)
+		if seen {
+			return nil
+		}
+		if why != "" {
+			return fmt.Errorf("a machine failed: %s", why)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no word %s from a machine in %v; its console ends with:\n%s", word, limit, end(string(b), 12))
+		case <-ended:
+			return fmt.Errorf("a machine ended; its console ends with:\n%s", end(string(b), 12))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// consoleSays looks for BED-word and for BED-FAIL with its reason.
+func consoleSays(console, word string) (seen bool, why string) {
+	for _, line := range strings.Split(console, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "BED-"+word {
+			return true, ""
+		}
+		if _, reason, ok := strings.Cut(line, "BED-FAIL "); ok {
+			return false, reason
+		}
+	}
+	return false, ""
+}
+
+func end(s string, n int) string {
+	t := tail{b: []byte(s)}
+	return t.lines(n)
+}

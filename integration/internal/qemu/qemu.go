@@ -1,0 +1,243 @@
+// Package qemu writes the command line of a test machine and talks to QEMU's monitor. A machine is the same whether
+// it boots to be saved, boots to be used, or is resumed: only then can a saved RAM image be loaded into it.
+package qemu
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Program is QEMU's.
+const Program = "qemu-system-x86_64"
+
+// accelerator: emulation with one thread for each virtual CPU. The translation cache is not saved with the RAM.
+const accelerator = "tcg,thread=multi,tb-size=512"
+
+// Machine describes one virtual machine. Paths of sockets are relative to Dir, since they must be short.
+type Machine struct {
+	Name     string // begins the names of its files in Dir
+	Dir      string
+	Kernel   string
+	Initrd   string
+	Options  string // appended to the kernel's command line
+	MemoryMB int
+	Disks    []Disk // vda, vdb, ...
+	Tap      string // network device of the host side; "" for a network card with nothing behind it
+	Incoming string // file with a saved RAM image to resume; "" boots
+}
+
+// Disk is a raw image. What is written to a Throwaway disk is gone with the machine and the image stays as it was.
+type Disk struct {
+	Path      string
+	Throwaway bool
+}
+
+// KernelOptions returns the command line that all machines on this host share.
+//
+// Under load the guest measures its TSC up to six times wrong at boot, and a saved image keeps the error. So the
+// time comes from the ACPI timer, which is QEMU's own clock, and the TSC's rate is told.
+func KernelOptions() (string, error) {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "", err
+	}
+	khz, err := cpuKHz(string(info))
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("console=ttyS0 quiet loglevel=3 panic=-1 reboot=t clocksource=acpi_pm tsc_early_khz=%d "+
+		"mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on nokaslr audit=0", khz), nil
+}
+
+// cpuKHz finds the rate of the first processor in /proc/cpuinfo, rounded to MHz so that it stays the same from one
+// run to the next.
+func cpuKHz(info string) (int, error) {
+	for _, line := range strings.Split(info, "\n") {
+		name, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(name) == "cpu MHz" {
+			mhz, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				return 0, fmt.Errorf("/proc/cpuinfo: %w", err)
+			}
+			return int(mhz+0.5) * 1000, nil
+		}
+	}
+	return 0, errors.New("/proc/cpuinfo names no cpu MHz")
+}
+
+// Version returns QEMU's, as part of the key of a saved image.
+func Version(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, Program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", Program, err)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line + " " + accelerator, nil
+}
+
+// Console, Serial, Monitor and Log are the names in Dir of what the kernel and init print, of the second serial
+// line's and the monitor's sockets, and of what QEMU itself prints.
+func (m *Machine) Console() string { return m.Name + ".console" }
+func (m *Machine) Serial() string  { return m.Name + ".serial" }
+func (m *Machine) Monitor() string { return m.Name + ".monitor" }
+func (m *Machine) Log() string     { return m.Name + ".qemu.log" }
+
+// Start starts the machine in a process group of its own and returns at once.
+func (m *Machine) Start() (*exec.Cmd, error) {
+	options, err := KernelOptions()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(m.Dir + "/" + m.Log())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c := exec.Command(Program, m.args(options)...)
+	c.Dir, c.Stdout, c.Stderr = m.Dir, log, log
+	c.Env = append(os.Environ(), "TMPDIR="+m.Dir) // where throwaway disks grow
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); err != nil {
+		return nil, fmt.Errorf("starting a machine: %w", err)
+	}
+	return c, nil
+}
+
+func (m *Machine) args(options string) []string {
+	a := []string{"-nodefaults", "-no-user-config", "-machine", "q35", "-cpu", "max,la57=off", "-accel", accelerator,
+		"-smp", "1", "-m", strconv.Itoa(m.MemoryMB), "-display", "none", "-no-reboot",
+		"-kernel", m.Kernel, "-initrd", m.Initrd, "-append", strings.TrimSpace(options + " " + m.Options),
+		"-device", "vmgenid,guid=auto", // else machines of one image share their random numbers
+		"-serial", "file:" + m.Console(),
+		"-chardev", "socket,id=identity,path=" + m.Serial() + ",server=on,wait=off", "-serial", "chardev:identity",
+		"-qmp", "unix:" + m.Monitor() + ",server=on,wait=off",
+		"-netdev", m.netdev(), "-device", "virtio-net-pci,netdev=net"}
+	for i, d := range m.Disks {
+		drive := fmt.Sprintf("if=none,format=raw,id=disk%d,file=%s", i, strings.ReplaceAll(d.Path, ",", ",,"))
+		if d.Throwaway {
+			drive += ",snapshot=on"
+		}
+		a = append(a, "-drive", drive+",cache=unsafe", "-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d", i))
+	}
+	if m.Incoming != "" {
+		a = append(a, "-incoming", "exec:cat "+shellQuote(m.Incoming))
+	}
+	return a
+}
+
+func (m *Machine) netdev() string {
+	if m.Tap == "" {
+		return "hubport,id=net,hubid=0"
+	}
+	return "tap,id=net,ifname=" + m.Tap + ",script=no,downscript=no,vnet_hdr=off"
+}
+
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// Monitor is a connection to QEMU's monitor (QMP).
+type Monitor struct {
+	conn net.Conn
+	in   *bufio.Scanner
+}
+
+// OpenMonitor connects to the monitor at a socket and waits for it until the context ends.
+func OpenMonitor(ctx context.Context, socket string) (*Monitor, error) {
+	for {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err == nil {
+			m := &Monitor{conn: c, in: bufio.NewScanner(c)}
+			if deadline, ok := ctx.Deadline(); ok {
+				c.SetDeadline(deadline)
+			}
+			if _, err := m.Do("qmp_capabilities", nil); err != nil {
+				c.Close()
+				return nil, err
+			}
+			return m, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("QEMU's monitor: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Close ends the connection.
+func (m *Monitor) Close() error { return m.conn.Close() }
+
+// Do carries out one command and returns what it returned. Events in between are dropped.
+func (m *Monitor) Do(command string, arguments any) (json.RawMessage, error) {
+	b, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
+	if arguments == nil {
+		b, err = json.Marshal(map[string]any{"execute": command})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.conn.Write(b); err != nil {
+		return nil, fmt.Errorf("QEMU's monitor: %s: %w", command, err)
+	}
+	for m.in.Scan() {
+		var a struct {
+			Return json.RawMessage `json:"return"`
+			Error  *struct {
+				Desc string `json:"desc"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal(m.in.Bytes(), &a); err != nil {
+			return nil, fmt.Errorf("QEMU's monitor: %s: %w", command, err)
+		}
+		if a.Error != nil {
+			return nil, fmt.Errorf("QEMU's monitor: %s: %s", command, a.Error.Desc)
+		}
+		if a.Return != nil {
+			return a.Return, nil
+		}
+	}
+	return nil, fmt.Errorf("QEMU's monitor: %s: connection lost: %w", command, errors.Join(m.in.Err(), net.ErrClosed))
+}
+
+// Save writes the RAM of the running machine to a file and stops it there, so that RAM and disks are of one moment.
+// The image runs by itself once it is loaded.
+func (m *Monitor) Save(ctx context.Context, file string) error {
+	if _, err := m.Do("migrate-set-parameters", map[string]any{"max-bandwidth": 10 << 30}); err != nil {
+		return err
+	}
+	if _, err := m.Do("migrate", map[string]any{"uri": "exec:cat > " + shellQuote(file)}); err != nil {
+		return err
+	}
+	for {
+		b, err := m.Do("query-migrate", nil)
+		if err != nil {
+			return err
+		}
+		var s struct {
+			Status string `json:"status"`
+		}
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		switch s.Status {
+		case "completed":
+			return nil
+		case "failed", "cancelled":
+			return fmt.Errorf("saving the machine's RAM: %s", s.Status)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("saving the machine's RAM: %w", ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
