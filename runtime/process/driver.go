@@ -1,0 +1,221 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+// Config says what the driver may use.
+type Config struct {
+	StateDir    string // for the notes on running processes; made if absent
+	CgroupMount string // of cgroup2; "" means that no cgroup is entered
+	SwitchUser  bool   // run as the Spec's UID and GID; needs root
+}
+
+// Driver implements runtime.Driver, Execer and HostPaths.
+type Driver struct {
+	cfg Config
+	wg  sync.WaitGroup // one for each process
+
+	mu     sync.Mutex // guards all below
+	closed bool
+	boxes  map[string]*box
+}
+
+// box is one container. Driver.mu guards its fields.
+type box struct {
+	spec    runtime.Spec
+	print   string
+	phase   runtime.Phase
+	pid     int // also of its session and process group
+	code    int
+	started time.Time
+	exited  time.Time
+	execs   map[int]bool  // process groups of Exec
+	done    chan struct{} // closed when stopped or deleted
+}
+
+var (
+	_ runtime.Driver    = (*Driver)(nil)
+	_ runtime.Execer    = (*Driver)(nil)
+	_ runtime.HostPaths = (*Driver)(nil)
+)
+
+// New makes the driver and ends what a killed daemon left running.
+func New(cfg Config) (*Driver, error) {
+	if cfg.SwitchUser && os.Geteuid() != 0 {
+		return nil, fault.New(fault.Unsupported, "process driver: switching users needs root: run as root, or without user switching")
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("process driver: %w", err)
+	}
+	if err := endOrphans(cfg.StateDir); err != nil {
+		return nil, fmt.Errorf("process driver: %w", err)
+	}
+	return &Driver{cfg: cfg, boxes: map[string]*box{}}, nil
+}
+
+// Close kills all processes and waits for them.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	for _, b := range d.boxes {
+		b.signal(syscall.SIGKILL)
+	}
+	d.mu.Unlock()
+	d.wg.Wait()
+	return nil
+}
+
+// Name implements runtime.Driver.
+func (d *Driver) Name() string { return "process" }
+
+// HostPaths implements runtime.HostPaths.
+func (d *Driver) HostPaths() bool { return true }
+
+// Create implements runtime.Driver.
+func (d *Driver) Create(_ context.Context, s runtime.Spec) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.Image != "" || s.Rootfs != "" {
+		return fault.New(fault.Unsupported, "task %s: plain processes have no image or root of their own: leave image out, or run on nodes with containerd", s.ID)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b, ok := d.boxes[s.ID]; ok {
+		if b.print == s.Fingerprint() {
+			return nil
+		}
+		return fault.New(fault.Exists, "container %s exists with another spec: delete it first", s.ID)
+	}
+	d.boxes[s.ID] = &box{spec: s, print: s.Fingerprint(), phase: runtime.PhaseCreated, execs: map[int]bool{}, done: make(chan struct{})}
+	return nil
+}
+
+// Wait implements runtime.Driver.
+func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
+	d.mu.Lock()
+	b, err := d.findLocked(id)
+	d.mu.Unlock()
+	if err != nil {
+		return runtime.Status{}, err
+	}
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		return runtime.Status{}, ctx.Err()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.boxes[id] != b {
+		return runtime.Status{}, fault.New(fault.NotFound, "container %s was deleted", id)
+	}
+	return b.status(), nil
+}
+
+// List implements runtime.Driver.
+func (d *Driver) List(context.Context) ([]runtime.Status, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []runtime.Status
+	for _, id := range slices.Sorted(maps.Keys(d.boxes)) {
+		all = append(all, d.boxes[id].status())
+	}
+	return all, nil
+}
+
+// Kill implements runtime.Driver.
+func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b, ok := d.boxes[id]; ok {
+		return b.signal(sig)
+	}
+	return nil
+}
+
+// Delete implements runtime.Driver.
+func (d *Driver) Delete(ctx context.Context, id string) error {
+	d.mu.Lock()
+	b, ok := d.boxes[id]
+	if !ok {
+		d.mu.Unlock()
+		return nil
+	}
+	running := b.phase == runtime.PhaseRunning
+	err := b.signal(syscall.SIGKILL)
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if running {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.boxes[id] == b {
+		delete(d.boxes, id)
+		b.close()
+	}
+	return nil
+}
+
+func (d *Driver) findLocked(id string) (*box, error) {
+	b, ok := d.boxes[id]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "container %s: not here", id)
+	}
+	return b, nil
+}
+
+func (b *box) status() runtime.Status {
+	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.code, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
+	if b.phase == runtime.PhaseRunning {
+		s.PID = b.pid
+	}
+	return s
+}
+
+// signal reaches the process groups of the container; the caller holds mu. The
+// first process is not reaped before its phase changes, so its number is its
+// own.
+func (b *box) signal(sig syscall.Signal) error {
+	if b.phase != runtime.PhaseRunning {
+		return nil
+	}
+	errs := []error{signalGroup(b.pid, sig)}
+	for pgid := range b.execs {
+		errs = append(errs, signalGroup(pgid, sig))
+	}
+	return errors.Join(errs...)
+}
+
+func signalGroup(pgid int, sig syscall.Signal) error {
+	if err := syscall.Kill(-pgid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal %d to process group %d: %w", int(sig), pgid, err)
+	}
+	return nil
+}
+
+func (b *box) close() {
+	select {
+	case <-b.done:
+	default:
+		close(b.done)
+	}
+}

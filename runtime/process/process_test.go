@@ -1,0 +1,206 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/runtimetest"
+)
+
+func TestMain(m *testing.M) {
+	runtimetest.Main()
+	goleak.VerifyTestMain(m)
+}
+
+func newDriver(t *testing.T, cfg Config) *Driver {
+	t.Helper()
+	if cfg.StateDir == "" {
+		cfg.StateDir = t.TempDir()
+	}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func specFor(t *testing.T, id string, args ...string) runtime.Spec {
+	return runtime.Spec{ID: id, Args: append([]string{os.Args[0], runtimetest.Marker}, args...), Log: runtime.Log{Dir: t.TempDir()}}
+}
+
+func TestConformance(t *testing.T) {
+	d := newDriver(t, Config{})
+	runtimetest.Run(t, runtimetest.Subject{
+		Connect: func(*testing.T) runtime.Driver { return d }, // tasks end with the daemon
+		Spec:    specFor,
+		Leftovers: func(t *testing.T, id string) []string {
+			left, err := filepath.Glob(filepath.Join(d.cfg.StateDir, "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return left
+		},
+	})
+}
+
+func TestImagesAreRefused(t *testing.T) {
+	d := newDriver(t, Config{})
+	for _, s := range []runtime.Spec{{ID: "a", Args: []string{"true"}, Image: "sha256:x"}, {ID: "a", Args: []string{"true"}, Rootfs: "/"}} {
+		if err := d.Create(context.Background(), s); !errors.Is(err, fault.Unsupported) {
+			t.Errorf("%v: %v, want fault.Unsupported", s, err)
+		}
+	}
+}
+
+func TestCommandsThatCannotRun(t *testing.T) {
+	d := newDriver(t, Config{})
+	ctx := context.Background()
+	for i, s := range []runtime.Spec{
+		{Args: []string{"no-such-command-at-all"}},
+		{Args: []string{"/etc/passwd"}},
+		{Args: []string{"/"}},
+		{Args: []string{"true"}, Dir: "/no/such/folder"},
+		{Args: []string{"sh"}, Env: []string{"PATH=/nowhere"}},
+	} {
+		s.ID = fmt.Sprint("c", i)
+		if err := d.Create(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Start(ctx, s.ID); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%v: %v, want fault.Invalid", s, err)
+		}
+		if all, _ := d.List(ctx); all[0].Phase != runtime.PhaseCreated {
+			t.Errorf("%v: phase %s", s, all[0].Phase)
+		}
+		if err := d.Delete(ctx, s.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLogsAreRotated(t *testing.T) {
+	d := newDriver(t, Config{})
+	s := specFor(t, "flood", "flood", "4096")
+	s.Log.MaxBytes, s.Log.MaxFiles = 8<<10, 2
+	runToEnd(t, d, s)
+	all, err := filepath.Glob(filepath.Join(s.Log.Dir, "stdout.log*"))
+	if err != nil || len(all) != 2 {
+		t.Errorf("files %v, %v", all, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log")); err != nil || !strings.HasSuffix(string(b), fmt.Sprintf("%015d\n", 4095)) {
+		t.Errorf("the log does not end with the last line: %v", err)
+	}
+}
+
+func runToEnd(t *testing.T, d *Driver, s runtime.Spec) runtime.Status {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	st, err := d.Wait(ctx, s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestNextDriverEndsWhatAKilledOneLeft(t *testing.T) {
+	dir := t.TempDir()
+	orphan := exec.Command(os.Args[0], runtimetest.Marker, "stubborn")
+	orphan.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	innocent := exec.Command(os.Args[0], runtimetest.Marker, "stubborn")
+	innocent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	for _, c := range []*exec.Cmd{orphan, innocent} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { c.Process.Kill(); c.Wait() }()
+	}
+	if err := note(dir, "orphan", orphan.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	// A note of a process whose number was given to another, and one cut short.
+	stale := fmt.Sprintf(`{"pid":%d,"start":"1","boot":%q}`, innocent.Process.Pid, bootID())
+	for name, text := range map[string]string{"stale": stale, "cut": stale[:9]} {
+		if err := os.WriteFile(filepath.Join(dir, name+noteSuffix), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newDriver(t, Config{StateDir: dir})
+	if err := orphan.Wait(); err == nil || exitCode(orphan.ProcessState) != 137 {
+		t.Errorf("the orphan ended with %v", err)
+	}
+	if err := innocent.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the innocent process: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+		t.Errorf("notes left: %v", left)
+	}
+}
+
+func TestCloseKillsAll(t *testing.T) {
+	d, err := New(Config{StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	s := specFor(t, "a", "child")
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, "a")); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	if all, err := d.List(ctx); err != nil || all[0].Phase != runtime.PhaseStopped || all[0].ExitCode != 137 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+func TestSwitchUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if _, err := New(Config{StateDir: t.TempDir(), SwitchUser: true}); !errors.Is(err, fault.Unsupported) {
+			t.Errorf("without root: %v, want fault.Unsupported", err)
+		}
+		return
+	}
+	d := newDriver(t, Config{SwitchUser: true})
+	s := runtime.Spec{ID: "a", Args: []string{"id", "-u"}, UID: 65534, GID: 65534, Log: runtime.Log{Dir: t.TempDir()}}
+	runToEnd(t, d, s)
+	if b, err := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log")); err != nil || string(b) != "65534\n" {
+		t.Errorf("it ran as %q, %v", b, err)
+	}
+}
+
+func BenchmarkTrue(b *testing.B) {
+	d, err := New(Config{StateDir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	ctx := context.Background()
+	for i := 0; b.Loop(); i++ {
+		s := runtime.Spec{ID: fmt.Sprint("t", i), Args: []string{"true"}}
+		if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := d.Wait(ctx, s.ID); err != nil {
+			b.Fatal(err)
+		}
+		if err := d.Delete(ctx, s.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/rotate"
+	"github.com/drover-run/drover/runtime"
+)
+
+// outputLimit bounds how long after the end of a task a process that left its
+// group may hold the output open.
+const outputLimit = 2 * time.Second
+
+// Start implements runtime.Driver. Steps: open the logs; start the process in
+// its session, user and leaf; note it; wait for it in a goroutine.
+func (d *Driver) Start(_ context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b, err := d.findLocked(id)
+	if err != nil {
+		return err
+	}
+	if b.phase != runtime.PhaseCreated {
+		return nil
+	}
+	if d.closed {
+		return fault.New(fault.Unavailable, "process driver: it was closed")
+	}
+	cmd, release, err := d.command(b.spec, b.spec.Args, nil, b.spec.Dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	closeLogs := func() {}
+	if b.spec.Log.Dir != "" {
+		out, errs, err := rotate.Pair(b.spec.Log.Dir, b.spec.Log.MaxBytes, b.spec.Log.MaxFiles)
+		if err != nil {
+			return fault.New(fault.Invalid, "task %s: logs: %w", id, err)
+		}
+		cmd.Stdout, cmd.Stderr = out, errs
+		closeLogs = func() { out.Close(); errs.Close() }
+	}
+	b.started = time.Now()
+	if err := cmd.Start(); err != nil {
+		closeLogs()
+		return startError(id, err)
+	}
+	b.phase, b.pid = runtime.PhaseRunning, cmd.Process.Pid
+	noteErr := note(d.cfg.StateDir, id, b.pid)
+	d.wg.Go(func() { d.reap(b, cmd, closeLogs) })
+	if noteErr != nil { // without a note it could outlive us unseen
+		return errors.Join(noteErr, b.signal(syscall.SIGKILL))
+	}
+	return nil
+}
+
+// reap waits for the first process, ends the rest of its group while the number
+// is still taken, and publishes the end.
+func (d *Driver) reap(b *box, cmd *exec.Cmd, closeLogs func()) {
+	awaitExit(b.pid)
+	d.mu.Lock()
+	_ = b.signal(syscall.SIGKILL) // an error would be that of a process of another user: none of ours
+	d.mu.Unlock()
+	_ = cmd.Wait() // its error is the exit code, read below
+	closeLogs()
+	forget(d.cfg.StateDir, b.spec.ID)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b.code, b.phase, b.exited = exitCode(cmd.ProcessState), runtime.PhaseStopped, time.Now()
+	b.close()
+}
+
+// awaitExit returns when the process has ended, and leaves it to be reaped.
+func awaitExit(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// exitCode is as wait(2) gives it, 128+signal for a killed process.
+func exitCode(s *os.ProcessState) int {
+	ws, ok := s.Sys().(syscall.WaitStatus)
+	if ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return s.ExitCode()
+}
+
+// command prepares a process of the container; release frees what its start
+// needed.
+func (d *Driver) command(s runtime.Spec, args, env []string, dir string) (*exec.Cmd, func(), error) {
+	all := environment(s.Env, env)
+	path, err := lookPath(args[0], all)
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "task %s: its command cannot run: %w", s.ID, err)
+	}
+	if dir == "" {
+		dir = "/"
+	}
+	cmd := &exec.Cmd{Path: path, Args: args, Env: all, Dir: dir, WaitDelay: outputLimit}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if d.cfg.SwitchUser {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.UID, Gid: s.GID}
+	}
+	release := func() {}
+	if d.cfg.CgroupMount != "" && s.Cgroup != "" {
+		leaf, err := os.Open(filepath.Join(d.cfg.CgroupMount, s.Cgroup))
+		if err != nil {
+			return nil, nil, fault.New(fault.NotFound, "task %s: %w: make its cgroup first", s.ID, err)
+		}
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(leaf.Fd())
+		release = func() { leaf.Close() }
+	}
+	return cmd, release, nil
+}
+
+// environment joins the daemon's PATH with the lists; later ones win.
+func environment(lists ...[]string) []string {
+	all := []string{"PATH=" + os.Getenv("PATH")}
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return dedup(all)
+}
+
+// dedup keeps the last entry of each name, where the name came first.
+func dedup(all []string) []string {
+	at := map[string]int{}
+	out := all[:0:0]
+	for _, kv := range all {
+		k, _, _ := strings.Cut(kv, "=")
+		if i, ok := at[k]; ok {
+			out[i] = kv
+			continue
+		}
+		at[k] = len(out)
+		out = append(out, kv)
+	}
+	return out
+}
+
+// lookPath finds a command in the PATH of the task, not in ours.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, executable(name)
+	}
+	var path string
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if at := filepath.Join(dir, name); filepath.IsAbs(dir) && executable(at) == nil {
+			return at, nil
+		}
+	}
+	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
+}
+
+func executable(path string) error {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir() || st.Mode()&0o111 == 0:
+		return &fs.PathError{Op: "exec", Path: path, Err: fs.ErrPermission}
+	default:
+		return nil
+	}
+}
+
+// startError tells a command that cannot run from a machine that is full.
+func startError(id string, err error) error {
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return fault.New(fault.Unavailable, "task %s: no process could be made: %w", id, err)
+	default:
+		return fault.New(fault.Invalid, "task %s: its command cannot run: %w", id, err)
+	}
+}
+
+// Exec implements runtime.Execer.
+func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, error) {
+	if len(x.Args) == 0 {
+		return 0, fault.New(fault.Invalid, "exec in %s: no command", id)
+	}
+	d.mu.Lock()
+	b, err := d.findLocked(id)
+	if err == nil && b.phase != runtime.PhaseRunning {
+		err = fault.New(fault.Conflict, "container %s is %s: exec needs a running one", id, b.phase)
+	}
+	if err != nil {
+		d.mu.Unlock()
+		return 0, err
+	}
+	dir := x.Dir
+	if dir == "" {
+		dir = b.spec.Dir
+	}
+	cmd, release, err := d.command(b.spec, x.Args, x.Env, dir)
+	if err == nil {
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = x.Stdin, x.Stdout, x.Stderr
+		err = cmd.Start()
+		release()
+		if err != nil {
+			err = startError(id, err)
+		}
+	}
+	if err != nil {
+		d.mu.Unlock()
+		return 0, err
+	}
+	pgid := cmd.Process.Pid
+	b.execs[pgid] = true
+	d.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { d.endExec(b, pgid) })
+	awaitExit(pgid)
+	stop()
+	d.endExec(b, pgid)
+	d.mu.Lock()
+	delete(b.execs, pgid) // before it is reaped and the number is free
+	d.mu.Unlock()
+	_ = cmd.Wait() // its error is the exit code
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	return exitCode(cmd.ProcessState), nil
+}
+
+// endExec kills a process group of Exec, if it still is one.
+func (d *Driver) endExec(b *box, pgid int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b.execs[pgid] {
+		_ = signalGroup(pgid, syscall.SIGKILL)
+	}
+}
