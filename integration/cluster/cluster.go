@@ -1,0 +1,383 @@
+// Package cluster runs Drover itself in a test bed: the coordinator on the
+// host side, a node daemon on every machine, mutual TLS between them, all with
+// the real binary and its real commands. Scenes and end-to-end tests build on
+// it.
+//
+// Every method has a limit. Stop ends everything that Start started; what the
+// machines hold afterwards is what Leftovers looks at.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+)
+
+// Config says what to start.
+type Config struct {
+	Bed         *bed.Bed
+	Drover      string   // path of the binary on the host side
+	Dir         string   // folder on the host side for data, certificates and logs
+	Nodes       []int    // machines to use, from 1; nil: all
+	Coordinator []string // more flags of `drover coordinator`
+	Node        []string // more flags of `drover node`
+}
+
+// Cluster is a running coordinator with its nodes.
+type Cluster struct {
+	cfg    Config
+	coord  *exec.Cmd
+	ended  chan error
+	nodes  map[int]*bed.Process
+	remote string // path of the binary on the machines
+}
+
+// paths on the machines
+const (
+	remoteDir  = "/data/drover"
+	remoteLog  = "/data/drover-node.log"
+	remoteCert = "/data/drover-tls"
+	apiPort    = "7070"
+	nodePort   = "7071"
+)
+
+// Start starts everything and waits until every node is up.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	if cfg.Nodes == nil {
+		for k := range cfg.Bed.Nodes {
+			cfg.Nodes = append(cfg.Nodes, k+1)
+		}
+	}
+	abs, err := filepath.Abs(cfg.Drover)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Drover = abs
+	c := &Cluster{cfg: cfg, nodes: map[int]*bed.Process{}, remote: "/data/bin/drover"}
+	steps := []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"make certificates", c.certificates},
+		{"start the coordinator", c.StartCoordinator},
+		{"copy the binary to the machines", c.install},
+		{"start the node daemons", c.startNodes},
+		{"wait for the nodes", func(ctx context.Context) error { return c.AwaitNodes(ctx, len(cfg.Nodes)) }},
+	}
+	for _, s := range steps {
+		if err := s.do(ctx); err != nil {
+			return c, fmt.Errorf("cluster: %s: %w", s.what, err)
+		}
+	}
+	return c, nil
+}
+
+// Dir is the folder on the host side.
+func (c *Cluster) Dir() string { return c.cfg.Dir }
+
+// Socket is the coordinator's socket.
+func (c *Cluster) Socket() string { return filepath.Join(c.cfg.Dir, "coordinator.sock") }
+
+func (c *Cluster) tls(name string) string { return filepath.Join(c.cfg.Dir, "tls", name) }
+
+func (c *Cluster) certificates(ctx context.Context) error {
+	dir := filepath.Join(c.cfg.Dir, "tls")
+	if _, err := c.local(ctx, "tls", "ca", "-dir", dir); err != nil {
+		return err
+	}
+	if _, err := c.local(ctx, "tls", "cert", "-dir", dir, "-kind", "coordinator", "-host", c.cfg.Bed.File.Host, "coordinator"); err != nil {
+		return err
+	}
+	for _, k := range c.cfg.Nodes {
+		n := c.node(k)
+		if _, err := c.local(ctx, "tls", "cert", "-dir", dir, "-kind", "node", "-host", n.IP, n.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// local runs a command of drover that needs no coordinator.
+func (c *Cluster) local(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.cfg.Drover, args...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("drover %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// StartCoordinator starts the coordinator and waits until it answers.
+func (c *Cluster) StartCoordinator(ctx context.Context) error {
+	log, err := os.OpenFile(filepath.Join(c.cfg.Dir, "coordinator.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := append([]string{"coordinator",
+		"-data", filepath.Join(c.cfg.Dir, "coordinator"), "-socket", c.Socket(),
+		"-listen", c.cfg.Bed.File.Host + ":" + apiPort,
+		"-tls-ca", c.tls("ca.pem"), "-tls-cert", c.tls("coordinator.pem"), "-tls-key", c.tls("coordinator.key"),
+	}, c.cfg.Coordinator...)
+	cmd := exec.Command(c.cfg.Drover, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	c.coord, c.ended = cmd, make(chan error, 1)
+	go func() { c.ended <- cmd.Wait() }()
+	return bed.WaitFor(ctx, 30*time.Second, "an answer of the coordinator", func(ctx context.Context) error {
+		select {
+		case err := <-c.ended:
+			c.ended <- err
+			return fmt.Errorf("it has ended (%v):\n%s", err, tail(log.Name()))
+		default:
+		}
+		r, err := c.Drover(ctx, "status", "-json")
+		if err == nil {
+			err = r.Err()
+		}
+		return err
+	})
+}
+
+// KillCoordinator kills it with SIGKILL and waits for its end.
+func (c *Cluster) KillCoordinator() error {
+	if c.coord == nil {
+		return errors.New("cluster: no coordinator runs")
+	}
+	if err := c.coord.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-c.ended
+	c.coord = nil
+	return nil
+}
+
+func (c *Cluster) node(k int) *bed.Node { return c.cfg.Bed.Nodes[k-1] }
+
+// each does something for every machine in use, at the same time.
+func (c *Cluster) each(do func(k int) error) error {
+	errs := make(chan error, len(c.cfg.Nodes))
+	for _, k := range c.cfg.Nodes {
+		go func() { errs <- do(k) }()
+	}
+	var all []error
+	for range c.cfg.Nodes {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+func (c *Cluster) install(ctx context.Context) error {
+	return c.each(func(k int) error {
+		n := c.node(k)
+		for _, f := range []struct{ from, to string }{
+			{c.cfg.Drover, c.remote},
+			{c.tls("ca.pem"), remoteCert + "/ca.pem"},
+			{c.tls(n.Name + ".pem"), remoteCert + "/node.pem"},
+			{c.tls(n.Name + ".key"), remoteCert + "/node.key"},
+		} {
+			if err := n.Put(ctx, f.from, f.to); err != nil {
+				return fmt.Errorf("%s: put %s: %w", n.Name, f.to, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) startNodes(ctx context.Context) error {
+	for _, k := range c.cfg.Nodes {
+		if err := c.StartNode(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartNode starts the daemon of machine k; AwaitNodes tells when it is up.
+func (c *Cluster) StartNode(ctx context.Context, k int) error {
+	n := c.node(k)
+	argv := []string{c.remote, "node", "-data", remoteDir, "-name", n.Name, "-rack", n.Rack,
+		"-coordinator", "https://" + c.cfg.Bed.File.Host + ":" + apiPort, "-listen", n.IP + ":" + nodePort,
+		"-tls-ca", remoteCert + "/ca.pem", "-tls-cert", remoteCert + "/node.pem", "-tls-key", remoteCert + "/node.key"}
+	if n.Storage != "" {
+		argv = append(argv, "-storage-address", n.Storage)
+	}
+	if h := c.cfg.Bed.HDFS; h != nil {
+		argv = append(argv, "-namenode", h.NameNode)
+	}
+	p, err := n.Start(ctx, remoteLog, append(argv, c.cfg.Node...)...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.Name, err)
+	}
+	c.nodes[k] = p
+	return nil
+}
+
+// KillNode kills the daemon of machine k with SIGKILL; its tasks run on.
+func (c *Cluster) KillNode(ctx context.Context, k int) error {
+	p := c.nodes[k]
+	if p == nil {
+		return fmt.Errorf("cluster: no daemon runs on machine %d", k)
+	}
+	delete(c.nodes, k)
+	return p.Kill(ctx)
+}
+
+// NodeLog is what the daemon of machine k wrote.
+func (c *Cluster) NodeLog(ctx context.Context, k int) string {
+	b, err := c.node(k).ReadFile(ctx, remoteLog)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// CoordinatorLog is what the coordinator wrote.
+func (c *Cluster) CoordinatorLog() string {
+	b, err := os.ReadFile(filepath.Join(c.cfg.Dir, "coordinator.log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// AwaitNodes waits until exactly n nodes are up.
+func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
+	return bed.WaitFor(ctx, 90*time.Second, fmt.Sprintf("%d nodes up", n), func(ctx context.Context) error {
+		for k, p := range c.nodes {
+			if running, code, err := p.Running(ctx); err == nil && !running {
+				return fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
+			}
+		}
+		var list struct {
+			Nodes []struct{ State string }
+		}
+		if err := c.JSON(ctx, &list, "node", "list", "-json"); err != nil {
+			return err
+		}
+		up := 0
+		for _, s := range list.Nodes {
+			if s.State == "up" {
+				up++
+			}
+		}
+		if up != n {
+			return fmt.Errorf("%d are up", up)
+		}
+		return nil
+	})
+}
+
+// Result is what a command of drover did.
+type Result struct {
+	Args           []string
+	Stdout, Stderr string
+	Code           int
+	Took           time.Duration
+}
+
+// Err is nil for exit code 0.
+func (r Result) Err() error {
+	if r.Code == 0 {
+		return nil
+	}
+	return fmt.Errorf("drover %s: exit code %d\n%s%s", strings.Join(r.Args, " "), r.Code, r.Stdout, r.Stderr)
+}
+
+// Drover runs a client command against the coordinator's socket. The error is
+// that of starting it; a command that fails has a Code.
+func (c *Cluster) Drover(ctx context.Context, args ...string) (Result, error) {
+	return c.DroverTo(ctx, nil, nil, args...)
+}
+
+// DroverTo is Drover with its output copied as it comes.
+func (c *Cluster) DroverTo(ctx context.Context, out, errw io.Writer, args ...string) (Result, error) {
+	cmd := exec.CommandContext(ctx, c.cfg.Drover, append([]string{"-address", "unix://" + c.Socket()}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = tee(&stdout, out), tee(&stderr, errw)
+	start := time.Now()
+	err := cmd.Run()
+	r := Result{Args: args, Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(start)}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		r.Code = exit.ExitCode()
+		err = nil
+	}
+	return r, err
+}
+
+func tee(b *bytes.Buffer, w io.Writer) io.Writer {
+	if w == nil {
+		return b
+	}
+	return io.MultiWriter(b, w)
+}
+
+// JSON runs a client command and decodes what it prints.
+func (c *Cluster) JSON(ctx context.Context, to any, args ...string) error {
+	r, err := c.Drover(ctx, args...)
+	if err != nil {
+		return err
+	}
+	if err := r.Err(); err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(r.Stdout), to)
+}
+
+// Stop ends the node daemons and the coordinator, in that order.
+func (c *Cluster) Stop(ctx context.Context) error {
+	var all []error
+	for k, p := range c.nodes {
+		if state, err := c.node(k).State(ctx); err == nil && state != "running" {
+			continue
+		}
+		if err := p.Signal(ctx, syscall.SIGTERM); err != nil {
+			continue // it has ended
+		}
+		if _, err := p.Wait(ctx, 30*time.Second); err != nil {
+			all = append(all, err, p.Kill(ctx))
+		}
+	}
+	c.nodes = map[int]*bed.Process{}
+	if c.coord != nil {
+		if err := c.coord.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			all = append(all, err)
+		}
+		select {
+		case <-c.ended:
+		case <-time.After(20 * time.Second):
+			all = append(all, errors.New("the coordinator did not end within 20 s of SIGTERM"), c.coord.Process.Kill())
+			<-c.ended
+		}
+		c.coord = nil
+	}
+	return errors.Join(all...)
+}
+
+func tail(file string) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return lastLines(string(b), 20)
+}
+
+func lastLines(s string, n int) string {
+	l := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(l[max(0, len(l)-n):], "\n")
+}

@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// leftovers prints one line for each thing that a task may leave on a machine.
+// The images that containerd holds and the daemon's own files are not among
+// them.
+const leftovers = `
+ns=drover
+ctr -n $ns container ls -q 2>/dev/null | sed 's/^/container /'
+ctr -n $ns task ls -q 2>/dev/null | sed 's/^/task /'
+ctr -n $ns snapshot ls 2>/dev/null | awk 'NR>1 && $3=="Active" {print "snapshot " $1}'
+find /sys/fs/cgroup/drover/tasks -mindepth 1 -maxdepth 1 -type d ! -name system 2>/dev/null | sed 's/^/cgroup /'
+awk '$2 ~ "^/data/drover/attempts|/run/containerd/io.containerd.runtime.v2.task/drover/" {print "mount " $2}' /proc/mounts
+find /data/drover/attempts -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /'
+find /run/containerd/io.containerd.runtime.v2.task/drover -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/bundle /'
+for p in /proc/[0-9]*; do
+  c=$(tr '\0' ' ' <$p/cmdline 2>/dev/null)
+  case $c in *containerd-shim*\ drover\ *|*"drover harness"*|*"drover helper"*|*"drover logger"*) echo "process ${p#/proc/} $c";; esac
+done
+true`
+
+// Leftovers lists what tasks left on machine k: containers, snapshots,
+// cgroups, mounts, folders, processes. Kept attempts of failed tasks count.
+func (c *Cluster) Leftovers(ctx context.Context, k int) ([]string, error) {
+	out, err := c.node(k).Sh(ctx, leftovers)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: leftovers: %w", err)
+	}
+	var found []string
+	for _, l := range strings.Split(out, "\n") {
+		if l != "" {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
