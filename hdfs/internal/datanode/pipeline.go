@@ -162,15 +162,21 @@ func (p *Pipeline) send(h packetHeader, data []byte) error {
 	}
 	p.seqno++
 	if err := p.write(h, data); err != nil {
+		// The last acknowledgement may say which node further down broke it.
+		t := time.NewTimer(lastWords)
+		defer t.Stop()
 		select {
-		case <-p.broken: // the acknowledgement says better what happened
+		case <-p.broken:
 			return p.ackErr
-		default:
-			return p.failure("", err)
+		case <-t.C:
+			return p.failure(p.located.Replicas[0].Addr(), err)
 		}
 	}
 	return nil
 }
+
+// lastWords bounds the wait for an acknowledgement after the connection failed.
+const lastWords = time.Second
 
 func (p *Pipeline) write(h packetHeader, data []byte) error {
 	var checksums [4 * PacketBytes / BytesPerChecksum]byte

@@ -204,6 +204,8 @@ func decodePacketHeader(b []byte, payload int) (h packetHeader, err error) {
 		case 4:
 			data = f.Varint
 			return f.Want(pw.Fixed32Type)
+		case 5:
+			return f.SetBool(&h.sync)
 		}
 		return nil
 	})

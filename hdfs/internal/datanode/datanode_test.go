@@ -1,0 +1,295 @@
+package datanode
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/hdfs/internal/namenode"
+	"github.com/drover-run/drover/hdfs/internal/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// served gives options whose dialled address is a function at the other end of
+// a pipe.
+func served(t *testing.T, serve func(net.Conn)) Options {
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	return Options{DialTimeout: time.Second, IOTimeout: 5 * time.Second, ClientName: "test",
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				defer close(done)
+				defer far.Close()
+				serve(far)
+			}()
+			return near, nil
+		}}
+}
+
+// takeOp reads an operation's head and message.
+func takeOp(c net.Conn) *bufio.Reader {
+	r := bufio.NewReader(c)
+	io.ReadFull(r, make([]byte, 3))
+	wire.ReadDelimited(r, 1<<20)
+	return r
+}
+
+// readResponse is the answer to a read: chunks of 512 bytes, CRC32C.
+func readResponse(chunkOffset int64) []byte {
+	checksum := wire.Message(nil).Uint(1, 2).Uint(2, 512)
+	return wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0).
+		Bytes(4, wire.Message(nil).Bytes(1, checksum).Uint(2, uint64(chunkOffset))))
+}
+
+// packets cuts block bytes from a chunk boundary on into packets.
+func packets(block []byte, from, size int) []byte {
+	var out []byte
+	seqno := int64(0)
+	for at := from; at < len(block); at += size {
+		data := block[at:min(at+size, len(block))]
+		var sums []byte
+		for i := 0; i < len(data); i += 512 {
+			sums = binary.BigEndian.AppendUint32(sums, crc32.Checksum(data[i:min(i+512, len(data))], castagnoli))
+		}
+		out = appendPacket(out, packetHeader{offset: int64(at), seqno: seqno}, sums, data)
+		seqno++
+	}
+	return appendPacket(out, packetHeader{offset: int64(len(block)), seqno: seqno, last: true}, nil, nil)
+}
+
+func blockBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i ^ i>>8)
+	}
+	return b
+}
+
+func read(t *testing.T, o Options, offset, length int64) ([]byte, error) {
+	t.Helper()
+	r, err := OpenReader(t.Context(), "dn:1", ReadRequest{Offset: offset, Length: length}, o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+func TestReaderGivesExactlyTheRange(t *testing.T) {
+	block := blockBytes(10_000)
+	for _, c := range []struct{ offset, length int64 }{{0, 10_000}, {0, 1}, {511, 2}, {512, 512}, {700, 9_300}, {9_999, 1}} {
+		chunk := c.offset / 512 * 512
+		o := served(t, func(conn net.Conn) {
+			takeOp(conn)
+			conn.Write(readResponse(chunk))
+			conn.Write(packets(block, int(chunk), 2048))
+			io.Copy(io.Discard, conn)
+		})
+		got, err := read(t, o, c.offset, c.length)
+		if err != nil || !bytes.Equal(got, block[c.offset:c.offset+c.length]) {
+			t.Errorf("%+v: %d bytes, %v", c, len(got), err)
+		}
+	}
+}
+
+func TestReaderRefusesBadBytes(t *testing.T) {
+	block := blockBytes(4096)
+	flipped := packets(block, 0, 2048)
+	flipped[200] ^= 1 // within the data of the first packet
+	gap := append(packets(block[:2048], 0, 2048)[:2048+16+6+25], packets(block, 3072, 512)...)
+	for _, c := range []struct {
+		claim  string
+		answer []byte
+		want   error
+	}{
+		{"a flipped bit", append(readResponse(0), flipped...), ErrChecksum},
+		{"an end too early", append(readResponse(0), packets(block[:2048], 0, 2048)...), hdfs.ErrProtocol},
+		{"a gap", append(readResponse(0), gap...), hdfs.ErrProtocol},
+		{"a hang-up", append(readResponse(0), flipped[:100]...), io.ErrUnexpectedEOF},
+		{"a chunk that starts too late", readResponse(512), hdfs.ErrProtocol},
+		{"a refused token", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 5).String(5, "expired")), hdfs.ErrPermission},
+		{"no status", wire.Message(nil).Delimited(nil), hdfs.ErrProtocol},
+		{"a message over the limit", []byte{0xff, 0xff, 0xff, 0xff, 0x0f}, wire.ErrMalformed},
+		{"a packet over the limit", append(readResponse(0), 0x7f, 0xff, 0xff, 0xff, 0, 1, 0), hdfs.ErrProtocol},
+	} {
+		o := served(t, func(conn net.Conn) {
+			takeOp(conn)
+			conn.Write(c.answer)
+		})
+		if _, err := read(t, o, 0, 4096); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.claim, err, c.want)
+		}
+	}
+}
+
+func located(nodes int) namenode.LocatedBlock {
+	b := namenode.LocatedBlock{Block: namenode.ExtendedBlock{Pool: "BP", ID: 7}}
+	for i := range nodes {
+		b.Replicas = append(b.Replicas, hdfs.Replica{IP: "10.0.0.1", Port: 9000 + i})
+		b.Nodes = append(b.Nodes, []byte{})
+	}
+	return b
+}
+
+func ack(seqno int64, replies ...uint64) []byte {
+	m := wire.Message(nil).Sint(1, seqno)
+	for _, r := range replies {
+		m = m.Uint(2, r)
+	}
+	return wire.Message(nil).Delimited(m)
+}
+
+var success = wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0))
+
+func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
+	for _, c := range []struct {
+		claim   string
+		open    []byte // the response to the set-up
+		ack     []byte // the answer to the first packet
+		badNode string
+	}{
+		{"the set-up fails further down", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1).String(2, "10.0.0.1:9001")), nil, "10.0.0.1:9001"},
+		{"the set-up fails at once", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1)), nil, "10.0.0.1:9000"},
+		{"the set-up hangs up", nil, nil, "10.0.0.1:9000"},
+		{"the second node does not store", success, ack(0, 0, 1), "10.0.0.1:9001"},
+		{"the first node hangs up", success, nil, "10.0.0.1:9000"},
+		{"an acknowledgement of something else", success, ack(5, 0, 0), ""},
+	} {
+		o := served(t, func(conn net.Conn) {
+			r := takeOp(conn)
+			if c.open == nil {
+				return
+			}
+			conn.Write(c.open)
+			if h, err := readPacketHeader(r); err == nil {
+				io.CopyN(io.Discard, r, int64(h.data+h.checksums))
+			}
+			if c.ack != nil {
+				conn.Write(c.ack)
+				io.Copy(io.Discard, r)
+			}
+		})
+		p, err := OpenPipeline(t.Context(), located(2), false, o)
+		if err == nil {
+			err = p.Send(blockBytes(1000))
+			if err == nil {
+				err = p.Finish()
+			}
+			p.Close()
+		}
+		var failure *PipelineError
+		if !errors.As(err, &failure) || failure.BadNode != c.badNode || !hdfs.Retryable(err) {
+			t.Errorf("%s: %v, want a failure of %q", c.claim, err, c.badNode)
+		}
+	}
+}
+
+func TestPipelineSendsWhatItWasGiven(t *testing.T) {
+	want := blockBytes(3*PacketBytes + 777)
+	var got []byte
+	synced := false
+	o := served(t, func(conn net.Conn) {
+		r := takeOp(conn)
+		conn.Write(success)
+		for {
+			h, err := readPacketHeader(r)
+			if err != nil {
+				return
+			}
+			payload := make([]byte, h.checksums+h.data)
+			io.ReadFull(r, payload)
+			check := Reader{table: castagnoli, chunk: BytesPerChecksum}
+			if h.offset != int64(len(got)) || check.verify(payload[:h.checksums], payload[h.checksums:]) != nil {
+				return
+			}
+			got = append(got, payload[h.checksums:]...)
+			synced = h.sync
+			// A heartbeat's acknowledgement may come at any time.
+			conn.Write(append(ack(heartbeatSeqno, 0), ack(h.seqno, 0)...))
+			if h.last {
+				return
+			}
+		}
+	})
+	p, err := OpenPipeline(t.Context(), located(1), true, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for at := 0; at < len(want); at += PacketBytes {
+		if err := p.Send(want[at:min(at+PacketBytes, len(want))]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) || !synced || p.Block().Length != int64(len(want)) {
+		t.Errorf("%d bytes, synced %v, block %+v", len(got), synced, p.Block())
+	}
+}
+
+func TestContextEndsATransfer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	o := served(t, func(conn net.Conn) {
+		takeOp(conn)
+		cancel() // and never answer
+		io.Copy(io.Discard, conn)
+	})
+	if _, err := OpenReader(ctx, "dn:1", ReadRequest{Length: 1}, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// FuzzReader feeds arbitrary bytes as a DataNode's answer: the bytes that come
+// out are right or an error.
+func FuzzReader(f *testing.F) {
+	block := blockBytes(3000)
+	f.Add(append(readResponse(512), packets(block, 512, 1024)...))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		r := &Reader{r: bufio.NewReader(bytes.NewReader(answer)), link: &link{Conn: nowhere{}}, left: 2000}
+		response, err := readOpResponse(r.r)
+		if err == nil {
+			err = statusError(response.status, response.message)
+		}
+		if err == nil {
+			err = r.accept(response, 600)
+		}
+		if err != nil {
+			return
+		}
+		got, err := io.ReadAll(r)
+		if err == nil && len(got) != 2000 {
+			t.Errorf("%d bytes without an error", len(got))
+		}
+	})
+}
+
+func FuzzDecodeAck(f *testing.F) {
+	f.Add([]byte(wire.Message(nil).Sint(1, 7).Uint(2, 0).Uint(2, 1)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, replies, err := decodeAck(b); err == nil && len(replies) > maxPipeline || err != nil && !errors.Is(err, hdfs.ErrProtocol) {
+			t.Errorf("%d replies, %v", len(replies), err)
+		}
+	})
+}
+
+// nowhere takes writes and gives nothing.
+type nowhere struct{ net.Conn }
+
+func (nowhere) Write(b []byte) (int, error)      { return len(b), nil }
+func (nowhere) SetWriteDeadline(time.Time) error { return nil }
+func (nowhere) Close() error                     { return nil }
