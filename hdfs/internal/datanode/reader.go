@@ -143,13 +143,11 @@ func (r *Reader) readPacket() error {
 	if want := 4 * chunks; r.table != nil && h.checksums != want || r.table == nil && h.checksums != 0 {
 		return fmt.Errorf("%w: %d bytes of checksums for %d chunks", hdfs.ErrProtocol, h.checksums, chunks)
 	}
-	if need := h.checksums + h.data; cap(r.payload) < need {
-		r.payload = make([]byte, need)
-	}
-	payload := r.payload[:h.checksums+h.data]
-	if _, err := io.ReadFull(r.r, payload); err != nil {
+	payload, err := wire.ReadN(r.r, r.payload, h.checksums+h.data)
+	if err != nil {
 		return err
 	}
+	r.payload = payload
 	data := payload[h.checksums:]
 	if err := r.verify(payload[:h.checksums], data); err != nil {
 		return err

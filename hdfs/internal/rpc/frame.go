@@ -50,8 +50,7 @@ func methodHeader(method, protocol string) []byte {
 	return wire.Message(nil).String(1, method).String(2, protocol).Uint(3, 1)
 }
 
-// readFrame reads one frame of at most limit bytes. It allocates as bytes
-// arrive, not as the length promises.
+// readFrame reads one frame of at most limit bytes.
 func readFrame(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -61,18 +60,7 @@ func readFrame(r io.Reader, limit int) ([]byte, error) {
 	if uint64(n) > uint64(limit) {
 		return nil, fmt.Errorf("%w: RPC frame of %d bytes is over the limit of %d", hdfs.ErrProtocol, n, limit)
 	}
-	const trusted = 1 << 20
-	if n <= trusted {
-		b := make([]byte, n)
-		_, err := io.ReadFull(r, b)
-		return b, err
-	}
-	var b bytes.Buffer
-	b.Grow(trusted)
-	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	return wire.ReadN(r, nil, int(n))
 }
 
 // response is one frame from the server, taken apart.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	pw "google.golang.org/protobuf/encoding/protowire"
 )
@@ -177,11 +178,33 @@ func ReadDelimited(r interface {
 	if n > uint64(limit) {
 		return nil, fmt.Errorf("%w: message of %d bytes is over the limit of %d", ErrMalformed, n, limit)
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
+	b, err := ReadN(r, nil, int(n))
+	if err != nil {
 		return nil, unexpected(err)
 	}
 	return b, nil
+}
+
+// trusted is how much memory a claimed length may take before bytes arrive.
+const trusted = 256 << 10
+
+// ReadN reads n bytes into the memory of buffer, or into new memory. A length
+// from the network is only a claim: memory grows with the bytes that arrive.
+// The error is io.EOF if there was no byte at all.
+func ReadN(r io.Reader, buffer []byte, n int) ([]byte, error) {
+	buffer = buffer[:0]
+	for len(buffer) < n {
+		have := len(buffer)
+		step := min(n-have, max(trusted, have))
+		buffer = slices.Grow(buffer, step)[:have+step]
+		if _, err := io.ReadFull(r, buffer[have:]); err != nil {
+			if have > 0 {
+				err = unexpected(err)
+			}
+			return nil, err
+		}
+	}
+	return buffer, nil
 }
 
 func unexpected(err error) error {
