@@ -133,6 +133,7 @@ func setDefault[T comparable](v *T, value T) {
 type Client struct {
 	options Options
 	rpc     *rpc.Client
+	caller  namenode.Caller // rpc; tests put another one in its place
 	cache   *locationCache
 	failed  *failedNodes
 	writers atomic.Uint64
@@ -156,7 +157,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{options: options, rpc: caller,
+	return &Client{options: options, rpc: caller, caller: caller,
 		cache: newLocationCache(options.CacheBlocks, options.CacheAge), failed: newFailedNodes()}, nil
 }
 
@@ -166,6 +167,9 @@ func (c *Client) Close() error { return c.rpc.Close() }
 
 // fail names the operation and the path of an error once.
 func fail(operation, name string, err error) error {
+	if missing := (*hdfs.BlockMissingError)(nil); errors.As(err, &missing) {
+		return fmt.Errorf("hdfs: %s: %w", operation, err) // it names the file itself
+	}
 	return fmt.Errorf("hdfs: %s %s: %w", operation, name, err)
 }
 
@@ -192,7 +196,7 @@ func (c *Client) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 }
 
 func (c *Client) status(ctx context.Context, name string) (namenode.Status, error) {
-	status, err := namenode.GetFileInfo(ctx, c.rpc, name)
+	status, err := namenode.GetFileInfo(ctx, c.caller, name)
 	if err == nil && status.Symlink {
 		err = fmt.Errorf("%w: it is a symbolic link", hdfs.ErrUnsupported)
 	}
@@ -209,7 +213,7 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	}
 	infos := []hdfs.Info{}
 	for after := ""; ; {
-		entries, remaining, err := namenode.GetListing(ctx, c.rpc, name, after)
+		entries, remaining, err := namenode.GetListing(ctx, c.caller, name, after)
 		if err != nil {
 			return nil, fail("list", name, err)
 		}
@@ -242,7 +246,7 @@ func (c *Client) Mkdir(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := namenode.Mkdirs(ctx, c.rpc, name, dirPerm); err != nil {
+	if err := namenode.Mkdirs(ctx, c.caller, name, dirPerm); err != nil {
 		return fail("mkdir", name, err)
 	}
 	return nil
@@ -258,7 +262,7 @@ func (c *Client) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	err = namenode.Rename(ctx, c.rpc, from, to)
+	err = namenode.Rename(ctx, c.caller, from, to)
 	if err == nil {
 		c.cache.drop(from)
 		return nil
@@ -292,7 +296,7 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 	if name == "/" {
 		return fail("delete", name, fmt.Errorf("%w: the root stays", hdfs.ErrInvalid))
 	}
-	if _, err := namenode.Delete(ctx, c.rpc, name); err != nil {
+	if _, err := namenode.Delete(ctx, c.caller, name); err != nil {
 		return fail("delete", name, err)
 	}
 	c.cache.drop(name)
@@ -307,7 +311,7 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.Defaults, error) 
 	if !at.IsZero() && time.Since(at) < defaultsAge {
 		return defaults, nil
 	}
-	defaults, err := namenode.GetServerDefaults(ctx, c.rpc)
+	defaults, err := namenode.GetServerDefaults(ctx, c.caller)
 	if err != nil {
 		return defaults, err
 	}

@@ -90,7 +90,7 @@ func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (fo
 			continue
 		}
 		// 2. Ask for what lies between.
-		located, err := namenode.GetBlockLocations(ctx, c.rpc, info.Path, at, min(next-at, step))
+		located, err := namenode.GetBlockLocations(ctx, c.caller, info.Path, at, min(next-at, step))
 		if err != nil {
 			return out, err
 		}

@@ -24,13 +24,13 @@ func (c *Client) Create(ctx context.Context, name string, options hdfs.CreateOpt
 	if err != nil {
 		return nil, fail("create", name, err)
 	}
-	status, err := namenode.Create(ctx, c.rpc, file)
+	status, err := namenode.Create(ctx, c.caller, file)
 	if err != nil {
 		return nil, fail("create", name, err)
 	}
 	if status.Unreadable != "" {
 		err := fmt.Errorf("%w: %s", hdfs.ErrUnsupported, status.Unreadable)
-		_, deleted := namenode.Delete(ctx, c.rpc, name)
+		_, deleted := namenode.Delete(ctx, c.caller, name)
 		return nil, fail("create", name, errors.Join(err, deleted))
 	}
 	c.cache.drop(name)
@@ -94,7 +94,7 @@ func (w *writer) renew() {
 		case <-t.C:
 			// A failure shows when the next block is added: the lease then has
 			// either been kept or is lost.
-			_ = namenode.RenewLease(w.ctx, w.c.rpc, w.lease.ClientName)
+			_ = namenode.RenewLease(w.ctx, w.c.caller, w.lease.ClientName)
 		case <-w.ctx.Done():
 			return
 		}
@@ -184,7 +184,7 @@ func (w *writer) broken(err error) error {
 func (w *writer) startBlock() error {
 	start, pause := time.Now(), minMissingPause
 	for {
-		located, err := namenode.AddBlock(w.ctx, w.c.rpc, w.lease, w.last, w.excluded())
+		located, err := namenode.AddBlock(w.ctx, w.c.caller, w.lease, w.last, w.excluded())
 		if err == nil {
 			err = w.openPipeline(located)
 		}
@@ -232,7 +232,7 @@ func (w *writer) openPipeline(located namenode.LocatedBlock) error {
 		}
 	}
 	w.exclude[located.Replicas[blamed].Addr()] = located.Nodes[blamed]
-	if abandoned := namenode.AbandonBlock(w.ctx, w.c.rpc, w.lease, located.Block); abandoned != nil {
+	if abandoned := namenode.AbandonBlock(w.ctx, w.c.caller, w.lease, located.Block); abandoned != nil {
 		return fmt.Errorf("give back block %d: %w", located.Block.ID, abandoned)
 	}
 	return err
@@ -274,7 +274,7 @@ func (w *writer) Commit() error {
 func (w *writer) complete() error {
 	start, pause := time.Now(), 20*time.Millisecond
 	for {
-		done, err := namenode.Complete(w.ctx, w.c.rpc, w.lease, w.last)
+		done, err := namenode.Complete(w.ctx, w.c.caller, w.lease, w.last)
 		if err != nil || done {
 			return err
 		}
@@ -314,7 +314,7 @@ func (w *writer) Abort() error {
 		return nil
 	}
 	if err == nil {
-		_, err = namenode.Delete(ctx, w.c.rpc, w.lease.Path)
+		_, err = namenode.Delete(ctx, w.c.caller, w.lease.Path)
 	}
 	if err != nil {
 		return fail("abort", w.lease.Path, err)

@@ -1,0 +1,386 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/hdfs/client"
+	"github.com/drover-run/drover/integration/bed"
+)
+
+// These tests break a real HDFS, which needs the bed:
+//
+//	go run ./integration/cmd/bed hdfs -- go test ./hdfs/client
+
+// cluster gives the bed's HDFS, and leaves it whole.
+func cluster(t *testing.T) *bed.HDFS {
+	t.Helper()
+	b, err := bed.FromEnv()
+	if err != nil || b.HDFS == nil {
+		t.Skip("cannot stop daemons: ", err)
+	}
+	t.Cleanup(func() {
+		if err := b.HDFS.AwaitLive(context.WithoutCancel(t.Context()), len(b.HDFS.DataNodes), time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+	return b.HDFS
+}
+
+// stopDataNode stops DataNode k until the end of the test.
+func stopDataNode(t *testing.T, h *bed.HDFS, k int) {
+	t.Helper()
+	must(t, h.StopDataNode(t.Context(), k))
+	t.Cleanup(func() {
+		if err := h.StartDataNode(context.WithoutCancel(t.Context()), k); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// recorder keeps what a client told.
+type recorder struct {
+	mu      sync.Mutex
+	waiting []hdfs.Waiting
+	failed  []string         // addresses
+	read    map[string]int64 // bytes by address
+	local   int64            // bytes
+}
+
+func (r *recorder) events() client.Events {
+	return client.Events{
+		Waiting: func(w hdfs.Waiting) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.waiting = append(r.waiting, w)
+		},
+		ReplicaFailed: func(_ string, _ uint64, address string, _ error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.failed = append(r.failed, address)
+		},
+		Read: func(_ string, _ uint64, replica hdfs.Replica, local bool, n int64) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.read == nil {
+				r.read = map[string]int64{}
+			}
+			r.read[replica.IP] += n
+			if local {
+				r.local += n
+			}
+		},
+	}
+}
+
+// waitedFor reports whether a wait with the reason was told.
+func (r *recorder) waitedFor(reason string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.waiting {
+		if strings.Contains(w.Reason, reason) {
+			return true
+		}
+	}
+	return false
+}
+
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := bed.WaitFor(t.Context(), 30*time.Second, what, func(context.Context) error {
+		if condition() {
+			return nil
+		}
+		return errors.New("not yet")
+	})
+	must(t, err)
+}
+
+func TestJavaWroteItAndLocationsAreTrue(t *testing.T) {
+	h := cluster(t)
+	c, dir := newClient(t, client.Options{})
+	want := noise(4*mib+5, 1)
+	local := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(local, want, 0o644))
+	name := path.Join(dir, "file")
+	must(t, h.Load(t.Context(), local, name, mib, 1, 1, 2, 3, 3))
+	wantFile(t, c, name, want)
+	layout, err := c.Locations(t.Context(), name, 0, -1)
+	must(t, err)
+	for i, k := range []int{1, 1, 2, 3, 3} {
+		node, got := h.DataNodes[k-1], layout.Blocks[i].Replicas
+		if len(got) != 1 || got[0].IP != node.IP || got[0].Rack != node.Rack {
+			t.Errorf("block %d is at %+v, want %+v", i, got, node)
+		}
+	}
+}
+
+func TestLocalReplicaIsReadAndReplacedWhenItsDataNodeStops(t *testing.T) {
+	h := cluster(t)
+	var told recorder
+	c, dir := newClient(t, client.Options{LocalAddresses: []string{h.DataNodes[1].IP}, Events: told.events()})
+	name, want := path.Join(dir, "file"), noise(16*mib, 1)
+	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 8 * mib}))
+
+	wantFile(t, c, name, want)
+	if told.local != int64(len(want)) || told.read[h.DataNodes[1].IP] != int64(len(want)) {
+		t.Errorf("read by DataNode: %v, locally %d of %d bytes", told.read, told.local, len(want))
+	}
+	// In the middle of the first block, the local DataNode goes.
+	r, err := c.Open(t.Context(), name, 0, -1)
+	must(t, err)
+	defer r.Close()
+	got := make([]byte, len(want))
+	_, err = io.ReadFull(r, got[:100_000])
+	must(t, err)
+	stopDataNode(t, h, 2)
+	_, err = io.ReadFull(r, got[100_000:])
+	must(t, err)
+	if !bytes.Equal(got, want) {
+		t.Error("other bytes after the failover")
+	}
+	if len(told.failed) == 0 || !strings.HasPrefix(told.failed[0], h.DataNodes[1].IP+":") {
+		t.Errorf("failed: %v", told.failed)
+	}
+}
+
+func TestLostBlockIsNamed(t *testing.T) {
+	h := cluster(t)
+	var told recorder
+	c, dir := newClient(t, client.Options{MissingWait: 500 * time.Millisecond, Events: told.events()})
+	local, name := filepath.Join(t.TempDir(), "file"), path.Join(dir, "file")
+	must(t, os.WriteFile(local, noise(3*mib, 1), 0o644))
+	must(t, h.Load(t.Context(), local, name, mib, 1, 2, 3))
+	layout, err := c.Locations(t.Context(), name, 0, -1)
+	must(t, err)
+	must(t, h.StopDataNode(t.Context(), 2))
+	restart := sync.OnceValue(func() error { return h.StartDataNode(context.WithoutCancel(t.Context()), 2) })
+	defer restart()
+
+	check := func(when string, err error) {
+		t.Helper()
+		if err == nil {
+			t.Fatalf("%s: no error", when)
+		}
+		var missing *hdfs.BlockMissingError
+		if !errors.As(err, &missing) || missing.Path != name || missing.BlockID != layout.Blocks[1].ID || missing.OffsetBytes != mib {
+			t.Errorf("%s: %v", when, err)
+		}
+		for _, part := range []string{name, fmt.Sprint(layout.Blocks[1].ID), fmt.Sprint(mib)} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not name %s", when, err, part)
+			}
+		}
+		t.Logf("%s: %v", when, err)
+	}
+	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
+	check("before the NameNode knows", err)
+	if !told.waitedFor("no DataNode serves block") {
+		t.Errorf("told %v", told.waiting)
+	}
+	if testing.Short() {
+		return
+	}
+	// The remembered location is forgotten by address.
+	await(t, "the NameNode to drop the DataNode's blocks", func() bool {
+		c.DataNodeLost(h.DataNodes[1].IP)
+		layout, err = c.Locations(t.Context(), name, 0, -1)
+		return err != nil || layout.Err() != nil
+	})
+	must(t, err)
+	check("the layout", layout.Err())
+	if len(layout.Blocks) != 3 {
+		t.Errorf("%d blocks", len(layout.Blocks))
+	}
+	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
+	check("when the NameNode knows", err)
+	// And a reader that waits goes on when the DataNode is back.
+	patient, _ := newClient(t, client.Options{MissingWait: time.Minute, Events: told.events()})
+	done := make(chan error, 1)
+	go func() {
+		_, err := hdfs.ReadFile(t.Context(), patient, name, 1<<30)
+		done <- err
+	}()
+	must(t, restart())
+	must(t, <-done)
+}
+
+func TestNameNodeRestartIsWaitedFor(t *testing.T) {
+	h := cluster(t)
+	var told recorder
+	c, dir := newClient(t, client.Options{Events: told.events(), CacheBlocks: -1})
+	name, want := path.Join(dir, "file"), noise(4*mib, 1)
+	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{BlockSizeBytes: mib, Replication: 2}))
+	must(t, h.StopNameNode(t.Context()))
+
+	// A client that must not wait says so at once.
+	hasty, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", WaitLimit: -1})
+	must(t, err)
+	defer hasty.Close()
+	_, err = hasty.Stat(t.Context(), name)
+	wantClass(t, hdfs.ErrUnavailable, err)
+	t.Log(err)
+
+	results := make(chan error, 4)
+	go func() {
+		got, err := hdfs.ReadFile(t.Context(), c, name, 1<<30)
+		if err == nil && !bytes.Equal(got, want) {
+			err = errors.New("other bytes after the restart")
+		}
+		results <- err
+	}()
+	go func() { _, err := c.Locations(t.Context(), name, 0, -1); results <- err }()
+	go func() { results <- c.Rename(t.Context(), name, name+".moved") }()
+	go func() { results <- hdfs.WriteFile(t.Context(), c, path.Join(dir, "new"), want, hdfs.CreateOptions{}) }()
+	await(t, "the client to say that it waits", func() bool { return told.waitedFor("connection refused") })
+	told.mu.Lock()
+	t.Log(told.waiting[0])
+	told.mu.Unlock()
+	must(t, h.StartNameNode(t.Context()))
+	moved := 0
+	for range cap(results) {
+		// Reading races with the rename, which may come first.
+		if err := <-results; errors.Is(err, hdfs.ErrNotExist) {
+			moved++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if moved > 2 {
+		t.Error("the rename itself did not find the file")
+	}
+	wantFile(t, c, name+".moved", want)
+	wantFile(t, c, path.Join(dir, "new"), want)
+}
+
+func TestSafeModeIsWaitedForAndNamed(t *testing.T) {
+	h := cluster(t)
+	var told recorder
+	c, dir := newClient(t, client.Options{Events: told.events()})
+	must(t, hdfs.WriteFile(t.Context(), c, path.Join(dir, "file"), noise(mib, 1), hdfs.CreateOptions{Replication: 1}))
+	// A NameNode whose DataNodes do not report stays in safe mode.
+	for k := range h.DataNodes {
+		must(t, h.StopDataNode(t.Context(), k+1))
+	}
+	must(t, h.StopNameNode(t.Context()))
+	restarted := make(chan error, 1)
+	go func() { restarted <- h.StartNameNode(t.Context()) }()
+	done := make(chan error, 2)
+	go func() { done <- c.Mkdir(t.Context(), path.Join(dir, "made")) }()
+	go func() {
+		done <- hdfs.WriteFile(t.Context(), c, path.Join(dir, "new"), noise(mib, 2), hdfs.CreateOptions{})
+	}()
+	await(t, "a wait for safe mode", func() bool { return told.waitedFor("safe mode") })
+
+	hasty, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", WaitLimit: -1})
+	must(t, err)
+	defer hasty.Close()
+	err = hasty.Mkdir(t.Context(), path.Join(dir, "other"))
+	wantClass(t, hdfs.ErrSafeMode, err)
+	t.Log(err)
+	_, err = hasty.Stat(t.Context(), path.Join(dir, "file"))
+	must(t, err)
+
+	for k := range h.DataNodes {
+		must(t, h.StartDataNode(t.Context(), k+1))
+	}
+	must(t, <-restarted)
+	must(t, <-done)
+	must(t, <-done)
+	wantFile(t, c, path.Join(dir, "new"), noise(mib, 2))
+}
+
+func TestDeadDataNodeIsLeftOutOfNewPipelines(t *testing.T) {
+	h := cluster(t)
+	var told recorder
+	c, dir := newClient(t, client.Options{Events: told.events()})
+	stopDataNode(t, h, 3) // alone in its rack: every pipeline of two wants it
+	name, want := path.Join(dir, "file"), noise(6*mib, 1)
+	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Replication: 2, BlockSizeBytes: mib}))
+	wantFile(t, c, name, want)
+	t.Logf("%d pipelines met the dead DataNode", len(told.failed))
+	for _, address := range told.failed {
+		if !strings.HasPrefix(address, h.DataNodes[2].IP+":") {
+			t.Errorf("%s was blamed", address)
+		}
+	}
+}
+
+func TestUploadIsRepeatedWhenAPipelineBreaks(t *testing.T) {
+	h := cluster(t)
+	c, dir := newClient(t, client.Options{})
+	name, want := path.Join(dir, "file"), noise(24*mib, 1)
+	var failures []error
+	attempts := 0
+	options := hdfs.UploadOptions{
+		CreateOptions: hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 32 * mib},
+		Notify:        func(_ int, err error) { failures = append(failures, err) },
+	}
+	n, err := hdfs.Upload(t.Context(), c, name, options, func() (io.ReadCloser, error) {
+		attempts++
+		if attempts > 1 {
+			return io.NopCloser(bytes.NewReader(want)), nil
+		}
+		// In the middle of the only block, one of its three DataNodes goes.
+		stop := &atOffset{r: bytes.NewReader(want), at: 10 * mib, do: func() { stopDataNode(t, h, 2) }}
+		return io.NopCloser(stop), nil
+	})
+	must(t, err)
+	if n != int64(len(want)) || attempts < 2 || len(failures) != attempts-1 {
+		t.Errorf("%d bytes, %d attempts, %v", n, attempts, failures)
+	}
+	for _, err := range failures {
+		wantClass(t, hdfs.ErrUnavailable, err)
+		t.Log(err)
+	}
+	wantFile(t, c, name, want)
+}
+
+// atOffset does something once, before it gives the byte at an offset.
+type atOffset struct {
+	r  io.Reader
+	at int
+	do func()
+}
+
+func (a *atOffset) Read(b []byte) (int, error) {
+	n, err := a.r.Read(b[:min(len(b), 64<<10)])
+	if a.at -= n; a.at <= 0 && a.do != nil {
+		a.do()
+		a.do = nil
+	}
+	return n, err
+}
+
+func TestHungClusterEndsWithTheContext(t *testing.T) {
+	h := cluster(t)
+	c, dir := newClient(t, client.Options{})
+	name := path.Join(dir, "file")
+	must(t, hdfs.WriteFile(t.Context(), c, name, noise(mib, 1), hdfs.CreateOptions{}))
+	r, err := c.Open(t.Context(), name, 0, -1)
+	must(t, err)
+	defer r.Close()
+	must(t, h.Pause(t.Context()))
+	defer func() { must(t, h.Continue(context.WithoutCancel(t.Context()))) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = c.Stat(ctx, name)
+	wantClass(t, context.DeadlineExceeded, err)
+	impatient, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", WaitLimit: -1, CallTimeout: 300 * time.Millisecond})
+	must(t, err)
+	defer impatient.Close()
+	_, err = impatient.Stat(t.Context(), name)
+	wantClass(t, hdfs.ErrUnavailable, err)
+	t.Log(err)
+}
