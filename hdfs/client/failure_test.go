@@ -206,7 +206,9 @@ func TestLostBlockIsNamed(t *testing.T) {
 	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
 	check("when the NameNode knows", err)
 	// And a reader that waits goes on when the DataNode is back.
-	patient, _ := newClient(t, client.Options{MissingWait: time.Minute, Events: told.events()})
+	patient, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", MissingWait: time.Minute})
+	must(t, err)
+	defer patient.Close()
 	done := make(chan error, 1)
 	go func() {
 		_, err := hdfs.ReadFile(t.Context(), patient, name, 1<<30)

@@ -167,17 +167,20 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 	}
 }
 
+// gaveUp says what was seen last, and how long was waited for something else.
 func (c *Client) gaveUp(method string, waited time.Duration, tries int, last error) error {
-	class := hdfs.ErrUnavailable
-	if errors.Is(last, hdfs.ErrUnavailable) {
-		class = nil // last says more
+	if remote := (*RemoteError)(nil); !errors.As(last, &remote) {
+		last = fmt.Errorf("%s: %w", method, last) // a RemoteError names it itself
 	}
-	err := fmt.Errorf("%s: NameNode %s did not answer for %s (%d tries): %w",
-		method, c.Addresses(), waited.Round(100*time.Millisecond), tries, last)
-	if class == nil {
+	err := fmt.Errorf("NameNode %s: %w", c.Addresses(), last)
+	if c.options.WaitLimit > 0 {
+		err = fmt.Errorf("NameNode %s did not answer within %s (%d tries): %w",
+			c.Addresses(), waited.Round(100*time.Millisecond), tries, last)
+	}
+	if errors.Is(last, hdfs.ErrUnavailable) {
 		return err
 	}
-	return classed{err, class}
+	return classed{err, hdfs.ErrUnavailable}
 }
 
 // classed gives an error a class without changing its text.
