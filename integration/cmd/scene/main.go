@@ -1,0 +1,109 @@
+// Command scene is `make run`: a real MapReduce job over real text in a real
+// HDFS, in containers with enforced limits on three machines. It runs inside a
+// test bed, starts a cluster of the given binary, and prints what happened:
+// the job's own view and summary, the result held against an independent
+// count, locality beside the offline optimum and beside a run that ignores
+// it, and the limits as the kernel holds them.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/cluster"
+)
+
+func main() {
+	drover := flag.String("drover", "bin/drover", "the binary")
+	keep := flag.Bool("v", false, "show the daemons' logs at the end")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	if err := run(ctx, *drover, *keep); err != nil {
+		fmt.Fprintln(os.Stderr, "scene:", err)
+		os.Exit(1)
+	}
+}
+
+// steps with what they took, for the person who watches.
+type clock struct{ start time.Time }
+
+func (c clock) say(format string, args ...any) {
+	fmt.Printf("[%6.1fs] %s\n", time.Since(c.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func run(ctx context.Context, drover string, keep bool) (err error) {
+	b, err := bed.FromEnv()
+	if err != nil {
+		return err
+	}
+	if len(b.File.Books) == 0 || b.HDFS == nil {
+		return fmt.Errorf("the bed has no text or no HDFS: run it with `bed run -hdfs -books 32`")
+	}
+	dir, err := os.MkdirTemp("", "drover-scene-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	c := clock{time.Now()}
+	c.say("starting the coordinator and %d node daemons", len(b.Nodes))
+	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir})
+	if cl != nil {
+		defer func() {
+			stopCtx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if e := cl.Stop(stopCtx); err == nil {
+				err = e
+			}
+			if keep || err != nil {
+				printLogs(stopCtx, cl, b)
+			}
+		}()
+	}
+	if err != nil {
+		return err
+	}
+	if err := show(ctx, cl, "node", "list"); err != nil {
+		return err
+	}
+	s := &scene{clock: c, bed: b, cl: cl, dir: dir, image: b.File.Images["busybox"]}
+	return s.play(ctx)
+}
+
+// show runs a client command for the person who watches.
+func show(ctx context.Context, cl *cluster.Cluster, args ...string) error {
+	fmt.Printf("\n$ drover %s\n", join(args))
+	r, err := cl.DroverTo(ctx, os.Stdout, os.Stderr, args...)
+	fmt.Println()
+	if err != nil {
+		return err
+	}
+	return r.Err()
+}
+
+func join(args []string) string {
+	s := ""
+	for i, a := range args {
+		if i > 0 {
+			s += " "
+		}
+		s += filepath.Base(a)
+	}
+	return s
+}
+
+func printLogs(ctx context.Context, cl *cluster.Cluster, b *bed.Bed) {
+	fmt.Printf("--- coordinator\n%s\n", cl.CoordinatorLog())
+	for k := range b.Nodes {
+		fmt.Printf("--- node %d\n%s\n", k+1, cl.NodeLog(ctx, k+1))
+	}
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/cluster"
+)
+
+// scene is one performance.
+type scene struct {
+	clock
+	bed   *bed.Bed
+	cl    *cluster.Cluster
+	dir   string
+	image string
+}
+
+// blocks of 1 MiB, and on which machine's DataNode each lies: half of them on
+// the first machine, a third on the second.
+const blockBytes = 1 << 20
+
+var places = []int{1, 2, 1, 3, 1, 2}
+
+// jobFile is what a user writes, with the built-in programs because machines
+// here are emulated.
+const jobFile = `job %q {
+  input  { path = "hdfs:///books/*" }
+  output { path = "hdfs:///out/%s" }
+  image  = "oci-archive:%s"
+  stage "map" {
+    kind      = "map"
+    builtin   = ["wordcount"]
+    disk      = "64MiB"
+    resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
+  }
+  stage "reduce" {
+    kind      = "reduce"
+    tasks     = 4
+    builtin   = ["sum"]
+    combiner  = true
+    disk      = "64MiB"
+    resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
+  }
+}
+`
+
+func (s *scene) play(ctx context.Context) error {
+	blocks, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	s.say("HDFS holds %d blocks of 1 MiB, one copy each, on the machines as %v", total(blocks), blocks)
+	if err := s.runJob(ctx, "wordcount"); err != nil {
+		return err
+	}
+	aware, err := s.placements(ctx, "wordcount")
+	if err != nil {
+		return err
+	}
+	if err := s.compare(ctx, "wordcount"); err != nil {
+		return err
+	}
+	if err := s.limits(ctx, "wordcount"); err != nil {
+		return err
+	}
+	s.say("the same job again under `fifo`, which ignores locality")
+	if err := show(ctx, s.cl, "scheduler", "set", "fifo"); err != nil {
+		return err
+	}
+	if err := s.runJob(ctx, "wordcount-fifo"); err != nil {
+		return err
+	}
+	blind, err := s.placements(ctx, "wordcount-fifo")
+	if err != nil {
+		return err
+	}
+	return s.locality(blocks, aware, blind)
+}
+
+// load puts the text into HDFS and counts the blocks on each machine.
+func (s *scene) load(ctx context.Context) ([]int, error) {
+	count := make([]int, len(s.bed.Nodes))
+	for i, f := range s.bed.File.Books {
+		s.say("loading %s", filepath.Base(f))
+		if err := s.bed.HDFS.Load(ctx, f, "/books/"+filepath.Base(f), blockBytes, rotate(places, i)...); err != nil {
+			return nil, err
+		}
+		st, err := os.Stat(f)
+		if err != nil {
+			return nil, err
+		}
+		for b := range (st.Size() + blockBytes - 1) / blockBytes {
+			count[rotate(places, i)[int(b)%len(places)]-1]++
+		}
+	}
+	return count, nil
+}
+
+// rotate keeps the spread uneven and not the same for each file.
+func rotate(p []int, by int) []int {
+	by %= len(p)
+	return append(append([]int(nil), p[by:]...), p[:by]...)
+}
+
+func total(n []int) int {
+	t := 0
+	for _, v := range n {
+		t += v
+	}
+	return t
+}
+
+func (s *scene) runJob(ctx context.Context, name string) error {
+	file := filepath.Join(s.dir, name+".hcl")
+	if err := os.WriteFile(file, fmt.Appendf(nil, jobFile, name, name, s.image), 0o644); err != nil {
+		return err
+	}
+	return show(ctx, s.cl, "job", "run", file)
+}
