@@ -1,0 +1,405 @@
+// Package bench is the engine of `drover bench scheduler`: it makes a cluster
+// and its work from a seed, keeps it at a load, and counts what a policy does
+// there. It reads no clock and no memory counters itself: the caller gives
+// them (Meter), so that the run itself is the same for the same seed.
+//
+// Machines have 32 cores, 128 GiB and one disk of 1 GB/s, in racks of 40;
+// tasks come in 20 shapes. In the steady state as many tasks end in a cycle as
+// were placed before, and as many are submitted. Timed are Decide, Check,
+// apply and the ends together (scheduler.Cycle and State.AttemptEnded);
+// submissions are not.
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// Features says what the work asks of the policy.
+type Features string
+
+// The feature sets. FeaturesAll has a tree of weighted tenants, map tasks with
+// three replicas each, 5% deadline jobs and waiting projects.
+const (
+	FeaturesPlain Features = "plain"
+	FeaturesAll   Features = "all"
+)
+
+// Config is one case.
+type Config struct {
+	Nodes    int
+	Tasks    int // tasks that wait beside those that start
+	Tenants  int
+	Features Features
+	Policy   string
+	Params   map[string]string
+	// Placements to time, after the cluster is at its load.
+	Placements int
+	// MaxActions in a cycle, and tasks that end in each.
+	MaxActions int
+	Load       float64 // of the most used resource
+	Seed       uint64
+	// Projects that wait with reservations (FeaturesAll), of 5 jobs each.
+	Projects int
+}
+
+// Defaults fills in what was left zero: 1,000 nodes, 1 tenant (1,000 for all),
+// policy fifo (3dsf for all), 200,000 placements, 1,000 actions, load 0.95.
+func (c Config) Defaults() Config {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	if c.Features == "" {
+		c.Features = FeaturesPlain
+	}
+	def(&c.Nodes, 1000)
+	def(&c.Placements, 200_000)
+	def(&c.MaxActions, 1000)
+	if c.Features == FeaturesAll {
+		def(&c.Tenants, 1000)
+		def(&c.Tasks, 20_000)
+		def(&c.Projects, 1000)
+	}
+	def(&c.Tenants, 1)
+	if c.Policy == "" {
+		c.Policy = map[Features]string{FeaturesPlain: "fifo", FeaturesAll: "3dsf"}[c.Features]
+	}
+	if c.Load == 0 {
+		c.Load = 0.95
+	}
+	if c.Seed == 0 {
+		c.Seed = 1
+	}
+	return c
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Features != FeaturesPlain && c.Features != FeaturesAll:
+		return fmt.Errorf("features %q: use plain or all", c.Features)
+	case c.Nodes < 1 || c.Nodes > 100_000:
+		return fmt.Errorf("%d nodes: 1 to 100000", c.Nodes)
+	case c.Tasks < 0 || c.Tasks > 5_000_000:
+		return fmt.Errorf("%d tasks: 0 to 5000000", c.Tasks)
+	case c.Tenants < 1 || c.Tenants > 100_000:
+		return fmt.Errorf("%d tenants: 1 to 100000", c.Tenants)
+	case c.Placements < 1 || c.MaxActions < 1:
+		return fmt.Errorf("%d placements, %d actions a cycle: at least 1", c.Placements, c.MaxActions)
+	case !(c.Load > 0 && c.Load <= 1):
+		return fmt.Errorf("load %v: above 0, at most 1", c.Load)
+	}
+	return nil
+}
+
+// Meter measures the outside: time passed since some start, heap allocations
+// ever made, and bytes resident now.
+type Meter struct {
+	Clock  func() time.Duration
+	Allocs func() uint64
+	RSS    func() uint64
+}
+
+// Result is one case measured; the JSON of `drover bench scheduler -json`.
+type Result struct {
+	Nodes               int      `json:"nodes"`
+	Features            Features `json:"features"`
+	Policy              string   `json:"policy"`
+	Tenants             int      `json:"tenants"`
+	Seed                uint64   `json:"seed"`
+	Placements          int      `json:"placements"`
+	PlacementsPerS      float64  `json:"placements_per_s"`
+	Cycles              int      `json:"cycles"`
+	CycleP50MS          float64  `json:"cycle_p50_ms"`
+	CycleP99MS          float64  `json:"cycle_p99_ms"`
+	AllocsPerPlacement  float64  `json:"allocs_per_placement"`
+	RSSBytes            uint64   `json:"rss_bytes"`
+	NodeLocal           float64  `json:"node_local"`        // part of placements with input that are on a node of it
+	ShareErrorTasks     float64  `json:"share_error_tasks"` // most tasks a tenant that waits is behind an equal share
+	Packing             float64  `json:"packing"`           // use reached beside the best-fit judge's
+	Load                float64  `json:"load"`              // use of the most used resource at the end
+	WaitingTasks        int      `json:"waiting_tasks"`
+	IdleCycleUS         float64  `json:"idle_cycle_us"` // a cycle in which nothing changed
+	IdleAllocs          float64  `json:"idle_allocs"`
+	ReservationsWaiting int      `json:"reservations"`
+}
+
+// World is the generated cluster and its work.
+type World struct {
+	Config
+	S       *scheduler.State
+	Now     scheduler.Time
+	rng     *rand.Rand
+	shapes  []scheduler.Resources
+	running []scheduler.AttemptID
+	nextJob scheduler.JobID
+	waiting int // tasks pending
+	local   int
+	withIn  int
+	byJob   map[scheduler.JobID]int32 // tasks not done
+}
+
+const jobTasks = 100
+
+// NewWorld makes the cluster of a case, empty of work.
+func NewWorld(c Config) (*World, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	w := &World{Config: c, S: scheduler.New(), Now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
+		byJob: map[scheduler.JobID]int32{}}
+	for i := range c.Nodes {
+		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/40),
+			Capacity: scheduler.Resources{32_000, 128 << 30, 1_000_000_000}, Levels: scheduler.AllLevels, Swap: 128 << 30,
+			Disks: []scheduler.Disk{{Name: "nvme0n1", IO: 1_000_000_000, Space: 2 << 40}}}
+		if err := w.S.AddNode(spec); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.Tenants {
+		spec := scheduler.TenantSpec{ID: scheduler.TenantID(i), Name: fmt.Sprintf("tenant%05d", i), Parent: scheduler.NoTenant, Weight: 1}
+		if c.Features == FeaturesAll {
+			spec.Weight = float64(1 + w.rng.IntN(4))
+			if i >= 10 { // a tree: ten at the root, ten below each, …
+				spec.Parent = scheduler.TenantID(i/10 - 1)
+			}
+		}
+		if err := w.S.PutTenant(spec); err != nil {
+			return nil, err
+		}
+	}
+	for range 20 {
+		w.shapes = append(w.shapes, scheduler.Resources{int64(1+w.rng.IntN(8)) * 500, int64(1+w.rng.IntN(16)) << 30, int64(1+w.rng.IntN(10)) * 10_000_000})
+	}
+	return w, nil
+}
+
+// Submit submits jobs until n tasks wait.
+func (w *World) Submit(n int) error {
+	for w.waiting < n {
+		w.nextJob++
+		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: scheduler.TenantID(w.rng.IntN(w.Tenants)),
+			Priority: scheduler.PriorityLow, Submitted: w.Now}
+		stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: jobTasks, Demand: w.shapes[w.rng.IntN(len(w.shapes))],
+			Disk: 1 << 30, Estimate: time.Minute}
+		if w.Features == FeaturesAll {
+			stage.Kind = scheduler.KindMap
+			stage.Inputs = w.inputs(jobTasks)
+			if w.rng.IntN(20) == 0 {
+				job.Deadline, job.Estimate, job.Accepted = w.Now.Add(time.Hour), time.Minute, true
+			}
+		}
+		if err := w.S.SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+			return err
+		}
+		w.byJob[job.ID] = jobTasks
+		w.waiting += jobTasks
+	}
+	return nil
+}
+
+// inputs draws three replicas for each task as HDFS places them: two in one
+// rack, one in another.
+func (w *World) inputs(n int) *scheduler.Inputs {
+	in := &scheduler.Inputs{Bytes: make([]int64, n), Start: make([]int32, n+1), Nodes: make([]scheduler.NodeID, 0, 3*n)}
+	for i := range n {
+		in.Bytes[i] = 128 << 20
+		a := w.rng.IntN(w.Nodes)
+		in.Nodes = append(in.Nodes, scheduler.NodeID(a))
+		for len(in.Nodes) < min(3*(i+1), len(in.Nodes)+2, w.Nodes*(i+1)) {
+			b := scheduler.NodeID(w.rng.IntN(w.Nodes))
+			if !slices.Contains(in.Nodes[in.Start[i]:], b) {
+				in.Nodes = append(in.Nodes, b)
+			}
+		}
+		in.Start[i+1] = int32(len(in.Nodes))
+	}
+	return in
+}
+
+// Placed takes in what a decision placed.
+func (w *World) Placed(d *scheduler.Decision) {
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		if a.Kind != scheduler.ActPlace {
+			continue
+		}
+		w.running = append(w.running, a.AttemptID())
+		w.waiting--
+		if _, nodes, _ := w.S.Stage(a.Task.StageID()).Input(a.Task.Index); len(nodes) > 0 {
+			w.withIn++
+			if slices.Contains(nodes, a.Node) {
+				w.local++
+			}
+		}
+	}
+}
+
+// pickEnds chooses n running attempts that end now.
+func (w *World) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID {
+	for range min(n, len(w.running)) {
+		i := w.rng.IntN(len(w.running))
+		out = append(out, w.running[i])
+		w.running[i] = w.running[len(w.running)-1]
+		w.running = w.running[:len(w.running)-1]
+	}
+	return out
+}
+
+// end ends attempts, and jobs that are complete with them.
+func (w *World) end(ids []scheduler.AttemptID) error {
+	for _, id := range ids {
+		a := w.S.Attempt(id)
+		if a == nil {
+			return fmt.Errorf("attempt %s is not live", id)
+		}
+		if err := w.S.AttemptEnded(id, a.Run, scheduler.OutcomeSucceeded, w.Now); err != nil {
+			return err
+		}
+		if w.byJob[id.Job]--; w.byJob[id.Job] == 0 {
+			delete(w.byJob, id.Job)
+			if err := w.S.EndJob(id.Job, scheduler.JobSucceeded, w.Now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// load is the use of the most used resource, 0..1.
+func (w *World) load() float64 {
+	var used scheduler.Resources
+	for _, n := range w.S.Nodes() {
+		used = used.Add(n.Used())
+	}
+	return used.DominantShare(w.S.Total())
+}
+
+// fill brings the cluster to its load.
+func (w *World) fill(p scheduler.Policy) error {
+	for range 10_000 {
+		if w.load() >= w.Load {
+			return nil
+		}
+		if err := w.Submit(w.Tasks + w.MaxActions); err != nil {
+			return err
+		}
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		w.Placed(&d)
+		w.Now = w.Now.Add(10 * time.Millisecond)
+		if len(d.Actions) == 0 {
+			return nil // it is as full as it gets
+		}
+	}
+	return fmt.Errorf("the cluster does not reach load %v", w.Load)
+}
+
+// Run measures one case.
+func Run(c Config, m Meter) (Result, error) {
+	c = c.Defaults()
+	w, err := NewWorld(c)
+	if err != nil {
+		return Result{}, err
+	}
+	p, err := policies.New(c.Policy, c.Params)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := w.fill(p); err != nil {
+		return Result{}, err
+	}
+	w.local, w.withIn = 0, 0
+	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Seed: c.Seed}
+	if err := w.steady(p, m, &r); err != nil {
+		return Result{}, err
+	}
+	if err := w.idle(p, m, &r); err != nil {
+		return Result{}, err
+	}
+	r.Load, r.WaitingTasks, r.RSSBytes = w.load(), w.waiting, m.RSS()
+	if w.withIn > 0 {
+		r.NodeLocal = float64(w.local) / float64(w.withIn)
+	}
+	r.ReservationsWaiting = len(w.S.Reservations())
+	r.Packing, err = Packing(c)
+	return r, err
+}
+
+// steady times cycles of ends and placements at the load.
+func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
+	var spent time.Duration
+	var allocs uint64
+	var ends []scheduler.AttemptID
+	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
+	limit := 1000 + 100*w.Placements/w.MaxActions
+	for warm := range limit {
+		if r.Placements >= w.Placements {
+			break
+		}
+		ends = w.pickEnds(w.MaxActions, ends[:0])
+		if err := w.Submit(w.Tasks + len(ends)); err != nil {
+			return err
+		}
+		w.Now = w.Now.Add(10 * time.Millisecond)
+		a0, t0 := m.Allocs(), m.Clock()
+		if err := w.end(ends); err != nil {
+			return err
+		}
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		t1, a1 := m.Clock(), m.Allocs()
+		w.Placed(&d)
+		if warm < 10 {
+			continue
+		}
+		spent += t1 - t0
+		allocs += a1 - a0
+		times = append(times, float64((t1 - t0).Microseconds())/1000)
+		r.Placements += len(d.Actions)
+	}
+	if r.Placements == 0 {
+		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)
+	}
+	slices.Sort(times)
+	r.Cycles = len(times)
+	r.PlacementsPerS = float64(r.Placements) / spent.Seconds()
+	r.CycleP50MS, r.CycleP99MS = times[len(times)/2], times[len(times)*99/100]
+	r.AllocsPerPlacement = float64(allocs) / float64(r.Placements)
+	return nil
+}
+
+// idle times cycles in which nothing changed.
+func (w *World) idle(p scheduler.Policy, m Meter, r *Result) error {
+	for range 100_000 { // until nothing more is to be done
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		w.Placed(&d)
+		if d.Empty() {
+			break
+		}
+	}
+	const rounds = 1000
+	a0, t0 := m.Allocs(), m.Clock()
+	for range rounds {
+		if d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity); err != nil || !d.Empty() {
+			return fmt.Errorf("%s: nothing changed and it decides otherwise: %v", p.Name(), err)
+		}
+	}
+	t1, a1 := m.Clock(), m.Allocs()
+	r.IdleCycleUS = float64((t1 - t0).Nanoseconds()) / 1000 / rounds
+	r.IdleAllocs = float64(a1-a0) / rounds
+	return nil
+}

@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"runtime"
+	"testing"
+	"time"
+)
+
+// meter measures this process; RSS is what the Go heap has from the system.
+func meter() Meter {
+	start := time.Now()
+	return Meter{
+		Clock:  func() time.Duration { return time.Since(start) },
+		Allocs: func() uint64 { var m runtime.MemStats; runtime.ReadMemStats(&m); return m.Mallocs },
+		RSS:    func() uint64 { var m runtime.MemStats; runtime.ReadMemStats(&m); return m.Sys },
+	}
+}
+
+func TestRunCountsWhatHappened(t *testing.T) {
+	r, err := Run(Config{Nodes: 20, Tasks: 500, Placements: 3000, MaxActions: 100}, meter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Placements < 3000 || r.Cycles == 0 || r.Load < 0.9 || r.Packing < 0.97 || r.IdleAllocs >= 1 || r.WaitingTasks == 0 {
+		t.Errorf("%+v", r)
+	}
+	again, err := Run(Config{Nodes: 20, Tasks: 500, Placements: 3000, MaxActions: 100}, meter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Placements != r.Placements || again.Load != r.Load || again.Packing != r.Packing || again.Cycles != r.Cycles {
+		t.Errorf("the same seed gave %+v and %+v", r, again)
+	}
+}
+
+func TestBadCasesAreRefused(t *testing.T) {
+	for name, c := range map[string]Config{
+		"negative nodes":   {Nodes: -1},
+		"unknown features": {Features: "some"},
+		"unknown policy":   {Policy: "fiffo"},
+		"too much load":    {Load: 1.5},
+	} {
+		if _, err := Run(c, meter()); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func benchmarkPlain(b *testing.B, c Config) {
+	for range b.N {
+		r, err := Run(c, meter())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(r.PlacementsPerS, "placements/s")
+		b.ReportMetric(r.CycleP50MS, "p50-ms")
+		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.AllocsPerPlacement, "allocs/placement")
+		b.ReportMetric(r.Packing, "packing")
+		b.ReportMetric(r.Load, "load")
+		b.ReportMetric(r.IdleCycleUS, "idle-us")
+		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
+	}
+}
+
+// The bars: 200,000 placements/s, packing 0.97, an idle cycle under 10 us.
+func BenchmarkPlain1000(b *testing.B)  { benchmarkPlain(b, Config{Nodes: 1000}) }
+func BenchmarkPlain10000(b *testing.B) { benchmarkPlain(b, Config{Nodes: 10_000}) }
+
+// With work waiting the cluster is as full as it gets.
+func BenchmarkPlainBacklog1000(b *testing.B) { benchmarkPlain(b, Config{Nodes: 1000, Tasks: 20_000}) }
+func BenchmarkPlainBacklog10000(b *testing.B) {
+	benchmarkPlain(b, Config{Nodes: 10_000, Tasks: 100_000})
+}
