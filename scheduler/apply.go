@@ -77,11 +77,23 @@ func (s *State) target(id NodeID, disk int16, d Resources, space int64, ask bool
 	if !n.Takes() {
 		return nil, refuse(ErrNoRoom, fmt.Sprintf("node %d", id), "it takes no new work")
 	}
-	if d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] ||
-		(disk >= 0 && (d[IO] > n.Disks[disk].FreeIO || space > n.Disks[disk].FreeSpace)) {
+	if !n.hasRoom(disk, d, space) {
 		return nil, refuse(ErrNoRoom, fmt.Sprintf("node %d", id), "%s and %d bytes on disk %d do not fit", d, space, disk)
 	}
 	return n, nil
+}
+
+// hasRoom tells whether d and space fit on the node and that disk. Parts of
+// zero fit everywhere, also where more is used than there is.
+func (n *Node) hasRoom(disk int16, d Resources, space int64) bool {
+	if (d[CPU] > 0 && d[CPU] > n.Free[CPU]) || (d[Memory] > 0 && d[Memory] > n.Free[Memory]) {
+		return false
+	}
+	if disk < 0 {
+		return true
+	}
+	k := &n.Disks[disk]
+	return (d[IO] == 0 || d[IO] <= k.FreeIO) && (space == 0 || space <= k.FreeSpace)
 }
 
 func (s *State) applyPlace(act *Action, now Time, ask bool) error {
@@ -336,8 +348,9 @@ func (s *State) applyResume(act *Action, now Time, ask bool) error {
 	}
 	if ask {
 		more := a.Demand.Sub(a.Held.Resources).Max(Resources{})
-		if _, err := s.target(a.Node, a.Disk, more, max(a.DiskSpace-a.Held.Disk, 0), true); err != nil {
-			return err
+		n := s.nodes[a.Node]
+		if n.Spec.Down || !n.hasRoom(a.Disk, more, max(a.DiskSpace-a.Held.Disk, 0)) {
+			return refuse(ErrNoRoom, fmt.Sprintf("node %d", a.Node), "%s more for attempt %s do not fit", more, a.ID)
 		}
 	}
 	s.save(a, g, slot)

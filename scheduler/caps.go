@@ -5,24 +5,44 @@ package scheduler
 // the task's, then from the job's tenant upwards each tenant's cap for a job
 // and in total. O(depth of the tenant).
 func (s *State) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
-	d := g.Spec.Demand
-	t := s.tenants[g.Job.Spec.Tenant]
-	if r, ok := t.Spec.Caps.Task.Allows(d); !ok {
+	return s.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
+}
+
+// underCaps is UnderCaps for a task that holds task in all and takes more.
+func (s *State) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Resource, bool) {
+	t := s.tenants[j.Spec.Tenant]
+	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return t.Spec.ID, CapTask, r, false
 	}
 	for id, n := t.Spec.ID, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
 		t := s.tenants[id]
 		if !t.Spec.Caps.Job.None() {
-			if r, ok := t.Spec.Caps.Job.Allows(g.Job.Used.Add(d)); !ok {
+			if r, ok := t.Spec.Caps.Job.Allows(j.Used.Add(more)); !ok {
 				return id, CapJob, r, false
 			}
 		}
 		if !t.Spec.Caps.Total.None() {
-			if r, ok := t.Spec.Caps.Total.Allows(t.Used.Add(d)); !ok {
+			if r, ok := t.Spec.Caps.Total.Allows(t.Used.Add(more)); !ok {
 				return id, CapTotal, r, false
 			}
 		}
 		id = t.Spec.Parent
 	}
 	return 0, 0, 0, true
+}
+
+// CanResume tells whether a suspended attempt has room on its own node, which
+// may be draining, and keeps within all caps. O(depth of the tenant).
+func (s *State) CanResume(a *Attempt) bool {
+	n := s.nodes[a.Node]
+	g := s.StageOf(a)
+	if a.Phase != AttemptSuspended || n.Spec.Down || g.Job.Phase != JobActive {
+		return false
+	}
+	more := a.Demand.Sub(a.Held.Resources)
+	if !n.hasRoom(a.Disk, more.Max(Resources{}), max(a.DiskSpace-a.Held.Disk, 0)) {
+		return false
+	}
+	_, _, _, ok := s.underCaps(g.Job, a.Demand, more)
+	return ok
 }

@@ -179,7 +179,7 @@ func (c *checker) place(s *State, a *Action, now Time) Violation {
 			return broke(RuleParallel, "stage %s: more than %d at once", g.ID(), g.Spec.MaxParallel)
 		}
 	}
-	if v := c.take(s, a.Node, a.Disk, g.Spec.Demand, g.Spec.Disk); v.Rule != 0 {
+	if v := c.take(s, a.Node, a.Disk, g.Spec.Demand, g.Spec.Disk, false); v.Rule != 0 {
 		return v
 	}
 	if v := c.caps(s, j, g.Spec.Demand, g.Spec.Demand); v.Rule != 0 {
@@ -188,12 +188,13 @@ func (c *checker) place(s *State, a *Action, now Time) Violation {
 	return c.promises(s, j, g, i, a.Node, now)
 }
 
-// take takes room on a node and disk.
-func (c *checker) take(s *State, id NodeID, disk int16, d Resources, space int64) Violation {
+// take takes room on a node and disk. What is there already may go on while
+// the node drains.
+func (c *checker) take(s *State, id NodeID, disk int16, d Resources, space int64, there bool) Violation {
 	if id < 0 || int(id) >= len(s.nodes) {
 		return broke(RuleUnknown, "node %d: no such node", id)
 	}
-	if spec := &s.nodes[id].Spec; spec.Down || spec.Draining {
+	if spec := &s.nodes[id].Spec; spec.Down || (spec.Draining && !there) {
 		return broke(RuleNode, "node %q is down or draining", spec.Name)
 	}
 	n := c.node(s, id)
@@ -379,14 +380,14 @@ func (c *checker) resume(s *State, a *Action, now Time) Violation {
 		if att.Phase != AttemptSuspended {
 			return broke(RuleTwice, "attempt %s: it is %v, not suspended", id, att.Phase)
 		}
-		if v := c.take(s, att.Node, att.Disk, more, att.DiskSpace-att.Held.Disk); v.Rule != 0 {
+		if v := c.take(s, att.Node, att.Disk, more, att.DiskSpace-att.Held.Disk, true); v.Rule != 0 {
 			return v
 		}
 	} else {
 		if att.From != NoNode || (att.Phase != AttemptRunning && att.Phase != AttemptSuspended) || a.Node == att.Node {
 			return broke(RuleTwice, "attempt %s: it is %v and cannot move to %d", id, att.Phase, a.Node)
 		}
-		if v := c.take(s, a.Node, a.Disk, att.Demand, att.DiskSpace); v.Rule != 0 {
+		if v := c.take(s, a.Node, a.Disk, att.Demand, att.DiskSpace, false); v.Rule != 0 {
 			return v
 		}
 		if !CanRestore(&s.nodes[att.Node].Spec, &s.nodes[a.Node].Spec) {

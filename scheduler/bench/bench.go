@@ -139,7 +139,8 @@ type World struct {
 	shapes  []scheduler.Resources
 	running []scheduler.AttemptID
 	nextJob scheduler.JobID
-	waiting int // tasks pending
+	waiting int                 // tasks pending
+	want    scheduler.Resources // demand of tasks pending
 	local   int
 	withIn  int
 	byJob   map[scheduler.JobID]int32 // tasks not done
@@ -180,9 +181,14 @@ func NewWorld(c Config) (*World, error) {
 	return w, nil
 }
 
-// Submit submits jobs until n tasks wait.
+// Submit submits jobs until n tasks wait and what runs and waits together
+// comes to the load.
 func (w *World) Submit(n int) error {
-	for w.waiting < n {
+	used := scheduler.Resources{}
+	for _, node := range w.S.Nodes() {
+		used = used.Add(node.Used())
+	}
+	for w.waiting < n || used.Add(w.want).DominantShare(w.S.Total()) < w.Load {
 		w.nextJob++
 		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: scheduler.TenantID(w.rng.IntN(w.Tenants)),
 			Priority: scheduler.PriorityLow, Submitted: w.Now}
@@ -200,6 +206,7 @@ func (w *World) Submit(n int) error {
 		}
 		w.byJob[job.ID] = jobTasks
 		w.waiting += jobTasks
+		w.want = w.want.Add(stage.Demand.Times(jobTasks))
 	}
 	return nil
 }
@@ -232,7 +239,9 @@ func (w *World) Placed(d *scheduler.Decision) {
 		}
 		w.running = append(w.running, a.AttemptID())
 		w.waiting--
-		if _, nodes, _ := w.S.Stage(a.Task.StageID()).Input(a.Task.Index); len(nodes) > 0 {
+		g := w.S.Stage(a.Task.StageID())
+		w.want = w.want.Sub(g.Spec.Demand)
+		if _, nodes, _ := g.Input(a.Task.Index); len(nodes) > 0 {
 			w.withIn++
 			if slices.Contains(nodes, a.Node) {
 				w.local++
@@ -287,7 +296,7 @@ func (w *World) fill(p scheduler.Policy) error {
 		if w.load() >= w.Load {
 			return nil
 		}
-		if err := w.Submit(w.Tasks + w.MaxActions); err != nil {
+		if err := w.Submit(w.Tasks); err != nil {
 			return err
 		}
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
@@ -345,10 +354,10 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		if r.Placements >= w.Placements {
 			break
 		}
-		ends = w.pickEnds(w.MaxActions, ends[:0])
-		if err := w.Submit(w.Tasks + len(ends)); err != nil {
+		if err := w.Submit(w.Tasks); err != nil {
 			return err
 		}
+		ends = w.pickEnds(w.MaxActions, ends[:0])
 		w.Now = w.Now.Add(10 * time.Millisecond)
 		a0, t0 := m.Allocs(), m.Clock()
 		if err := w.end(ends); err != nil {
@@ -365,7 +374,7 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		}
 		spent += t1 - t0
 		allocs += a1 - a0
-		times = append(times, float64((t1 - t0).Microseconds())/1000)
+		times = append(times, float64((t1-t0).Microseconds())/1000)
 		r.Placements += len(d.Actions)
 	}
 	if r.Placements == 0 {

@@ -1,6 +1,10 @@
 package policies
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 // placer is what the simple policies share: a try on the State, actions and
 // reasons gathered in slices that are used again, and the answer for a cycle
@@ -15,6 +19,7 @@ type placer struct {
 	head  *scheduler.Stage
 
 	actions []scheduler.Action
+	resumes []scheduler.Action
 	waiting []scheduler.Waiting
 	lacks   []lack
 	wake    scheduler.Time
@@ -38,7 +43,22 @@ func (p *placer) begin(s *scheduler.State, now scheduler.Time, max int) bool {
 	p.seen = s.Stamp()
 	p.actions, p.waiting, p.lacks = p.actions[:0], p.waiting[:0], p.lacks[:0]
 	p.mark = s.Mark()
+	p.resume()
 	return false
+}
+
+// resume brings back what is suspended, in order of suspension, before
+// anything new starts: no policy here suspends, so that was another's doing.
+func (p *placer) resume() {
+	p.resumes = p.resumes[:0]
+	for a := range p.s.Suspended() {
+		p.resumes = append(p.resumes, scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+	}
+	for i := range p.resumes {
+		if a := &p.resumes[i]; p.left > 0 && p.s.CanResume(p.s.Attempt(a.AttemptID())) {
+			p.act(*a)
+		}
+	}
 }
 
 func (p *placer) idle(now scheduler.Time) scheduler.Decision {
@@ -52,10 +72,17 @@ func (p *placer) end() scheduler.Decision {
 			w.Reason, w.Nodes = p.noRoom(p.s.Stage(w.Stage))
 		}
 	}
+	// The order of asking may depend on the time, the order of telling must not:
+	// a cycle in which nothing changed tells the same.
+	if !slices.IsSortedFunc(p.waiting, byStage) {
+		slices.SortFunc(p.waiting, byStage)
+	}
 	p.s.Rollback(p.mark)
 	p.known = len(p.actions) == 0 && p.left > 0
 	return scheduler.Decision{Base: p.s.Index(), At: p.now, Actions: p.actions, Waiting: p.waiting, Wake: p.wake}
 }
+
+func byStage(a, b scheduler.Waiting) int { return a.Stage.Compare(b.Stage) }
 
 // placeAll places as many tasks of the stage as it can and notes why the rest
 // waits.
@@ -96,9 +123,14 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 }
 
 func (p *placer) place(g *scheduler.Stage, n scheduler.NodeID, disk int16) {
-	p.actions = append(p.actions, p.s.Place(g, g.NextPending(0), n, disk))
+	p.act(p.s.Place(g, g.NextPending(0), n, disk))
+}
+
+// act tries an action on the State and takes it into the decision.
+func (p *placer) act(a scheduler.Action) {
+	p.actions = append(p.actions, a)
 	if err := p.s.Apply(&p.actions[len(p.actions)-1], p.now); err != nil {
-		panic("policies: a placement that fits is refused: " + err.Error())
+		panic("policies: an action that fits is refused: " + err.Error())
 	}
 	p.left--
 }
