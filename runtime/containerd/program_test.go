@@ -160,11 +160,6 @@ func hogDisk(kind, path string, span time.Duration) error {
 			}
 			moved += int64(n)
 		}
-		if flags&unix.O_DIRECT == 0 && moved%(4<<20) == 0 {
-			if err := f.Sync(); err != nil {
-				return err
-			}
-		}
 	}
 	fmt.Println(moved, time.Since(start).Seconds())
 	return nil

@@ -1,0 +1,146 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func TestCounting(t *testing.T) {
+	dir := t.TempDir()
+	ctx := context.Background()
+	empty, err := Count(ctx, dir, Counting)
+	if err != nil || empty.Files != 1 {
+		t.Fatalf("an empty folder: %+v, %v", empty, err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sub/a"), make([]byte, 1<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Link(filepath.Join(dir, "sub/a"), filepath.Join(dir, "b")), os.Symlink("/etc", filepath.Join(dir, "l"))); err != nil {
+		t.Fatal(err)
+	}
+	sparse, err := os.Create(filepath.Join(dir, "sparse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sparse.Truncate(1<<30), sparse.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Count(ctx, dir, Counting)
+	if err != nil || got.Files != 5 || got.Bytes < 1<<20 || got.Bytes > 2<<20 {
+		t.Errorf("got %+v, %v: want 5 files, links once and holes not counted", got, err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := Count(ended, dir, Counting); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v", err)
+	}
+	if _, err := Count(ctx, filepath.Join(dir, "none"), Counting); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+	if _, err := Count(ctx, dir, Method(0)); !errors.Is(err, fault.Invalid) {
+		t.Errorf("no method: %v", err)
+	}
+}
+
+func TestProbeSaysWhy(t *testing.T) {
+	m, why, err := Probe(t.TempDir())
+	if err != nil || m != Kernel && m != Counting || (m == Counting) != (why != "") {
+		t.Errorf("got %s, %q, %v", m, why, err)
+	}
+	t.Logf("%s %s", m, why)
+	if m == Counting {
+		if err := Set(context.Background(), t.TempDir(), Limit{Bytes: 1 << 20}); !errors.Is(err, fault.Unsupported) {
+			t.Errorf("Set where there is no quota: %v, want fault.Unsupported", err)
+		}
+	}
+}
+
+// TestKernelQuota formats the disk that DROVER_TEST_QUOTA_DISK names.
+func TestKernelQuota(t *testing.T) {
+	disk := os.Getenv("DROVER_TEST_QUOTA_DISK")
+	if disk == "" {
+		t.Skip("formats a disk: name one in DROVER_TEST_QUOTA_DISK, in the test bed")
+	}
+	at := t.TempDir()
+	_ = exec.Command("swapoff", disk).Run() // the bed's spare disk is its swap
+	for _, c := range [][]string{
+		{"mkfs.ext4", "-q", "-F", "-O", "project,quota", "-E", "quotatype=prjquota", disk},
+		{"mount", "-o", "prjquota", disk, at},
+	} {
+		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", c, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if m, why, err := Probe(at); m != Kernel || err != nil {
+		t.Fatalf("Probe: %s, %q, %v", m, why, err)
+	}
+	ctx := context.Background()
+	dir, other := filepath.Join(at, "a"), filepath.Join(at, "b")
+	for _, d := range []string{dir, other, filepath.Join(dir, "sub")} {
+		if err := errors.Join(os.Mkdir(d, 0o777), os.Chmod(d, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sub/before"), make([]byte, 1<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Set(ctx, dir, Limit{Bytes: 4 << 20, Files: 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As a user: root is not held.
+	write := func(path string, mib string) error {
+		c := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1M", "count="+mib)
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+		return c.Run()
+	}
+	if err := write(filepath.Join(dir, "sub/fits"), "2"); err != nil {
+		t.Errorf("2 MiB of the 3 that are free: %v", err)
+	}
+	if err := write(filepath.Join(dir, "sub/too-much"), "2"); err == nil {
+		t.Error("a write over the limit went well")
+	}
+	if err := write(filepath.Join(other, "free"), "8"); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	kernel, err1 := Count(ctx, dir, Kernel)
+	counted, err2 := Count(ctx, dir, Counting)
+	if err1 != nil || err2 != nil || kernel != counted || kernel.Bytes > 4<<20 {
+		t.Errorf("the kernel counts %+v, %v; we count %+v, %v", kernel, err1, counted, err2)
+	}
+	if err := Set(ctx, dir, Limit{Bytes: 16 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(filepath.Join(dir, "more"), "8"); err != nil {
+		t.Errorf("after the limit was raised: %v", err)
+	}
+	for range 2 {
+		if err := Clear(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write(filepath.Join(dir, "free"), "16"); err != nil {
+		t.Errorf("after Clear: %v", err)
+	}
+	if err := Clear(filepath.Join(at, "none")); err != nil {
+		t.Errorf("Clear of a folder that is gone: %v", err)
+	}
+}
