@@ -15,11 +15,8 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-const (
-	pipeBytes   = 1 << 20         // size asked for the pipes of a program
-	setPipeSize = 1031            // F_SETPIPE_SZ
-	drainGrace  = 5 * time.Second // for pipes that others hold after the program ended
-)
+// drainGrace is for pipes that others hold after the program ended.
+const drainGrace = 5 * time.Second
 
 // spawner starts processes from one thread that lives as long as the harness:
 // the kernel sends the death signal when the *thread* that forked ends.
@@ -57,9 +54,9 @@ type program struct {
 	drain func(stdout io.Reader) error                     // nil: stdout is the harness's own
 }
 
-// pipes are our ends; child's ends are closed after the start.
+// pipes are our ends; theirs are closed after the start.
 type pipes struct {
-	stdin, stdout, stderr *os.File
+	stdin, stdout, stderr *pipeEnd
 	theirs                []*os.File
 }
 
@@ -72,56 +69,46 @@ func (p *pipes) closeTheirs() {
 
 func (p *pipes) closeAll() {
 	p.closeTheirs()
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
-		if f != nil {
-			f.Close()
+	for _, e := range []*pipeEnd{p.stdin, p.stdout, p.stderr} {
+		if e != nil {
+			e.Close()
 		}
 	}
 }
 
-// widen makes a pipe large; one that stays small is slower and nothing else.
-func widen(f *os.File) {
-	if c, err := f.SyscallConn(); err == nil {
-		c.Control(func(fd uintptr) { syscall.Syscall(syscall.SYS_FCNTL, fd, setPipeSize, pipeBytes) })
+// open makes a pipe and remembers the program's end.
+func (p *pipes) open(ours **pipeEnd, write bool) (theirs *os.File, err error) {
+	*ours, theirs, err = newPipe(write)
+	if err == nil {
+		p.theirs = append(p.theirs, theirs)
 	}
+	return theirs, err
 }
 
-func (t *task) connect(cmd *exec.Cmd, p program) (ps *pipes, err error) {
-	ps = &pipes{}
-	defer func() {
+// connect gives cmd its stdio.
+func (t *task) connect(cmd *exec.Cmd, p program) (*pipes, error) {
+	ps := &pipes{}
+	var err error
+	file := func(ours **pipeEnd, write bool) *os.File {
 		if err != nil {
-			ps.closeAll()
+			return nil
 		}
-	}()
-	pipe := func() (r, w *os.File) {
-		if err == nil {
-			r, w, err = os.Pipe()
-		}
-		return r, w
+		var f *os.File
+		f, err = ps.open(ours, write)
+		return f
 	}
-	var their *os.File
 	if p.feed != nil {
-		if their, ps.stdin = pipe(); err != nil {
-			return ps, err
-		}
-		widen(ps.stdin)
-		cmd.Stdin = their
-		ps.theirs = append(ps.theirs, their)
+		cmd.Stdin = file(&ps.stdin, true)
 	}
 	cmd.Stdout = t.stdout
 	if p.drain != nil {
-		if ps.stdout, their = pipe(); err != nil {
-			return ps, err
-		}
-		widen(ps.stdout)
-		cmd.Stdout = their
-		ps.theirs = append(ps.theirs, their)
+		cmd.Stdout = file(&ps.stdout, false)
 	}
-	if ps.stderr, their = pipe(); err != nil {
-		return ps, err
+	cmd.Stderr = file(&ps.stderr, false)
+	if err != nil {
+		ps.closeAll()
+		return nil, err
 	}
-	cmd.Stderr = their
-	ps.theirs = append(ps.theirs, their)
 	return ps, nil
 }
 
@@ -165,7 +152,7 @@ func (t *task) run(p program) error {
 	})
 	var drainErr error
 	if p.drain != nil {
-		if drainErr = p.drain(ps.stdout); errors.Is(drainErr, os.ErrDeadlineExceeded) {
+		if drainErr = p.drain(&pacedReader{r: ps.stdout}); errors.Is(drainErr, os.ErrDeadlineExceeded) {
 			drainErr = failf(mapreduce.ClassUserData, "program %s ended, but a process that it started still held its stdout %v later: its output may be incomplete; wait for it in the program", p.argv[0], drainGrace)
 		}
 		if drainErr != nil {
@@ -206,7 +193,7 @@ func (t *task) launch(p program) (*exec.Cmd, *pipes, error) {
 
 // feedAll feeds and closes stdin. A program that does not read on is no
 // failure of the feed: its exit status tells.
-func feedAll(ctx context.Context, feed func(context.Context, io.Writer) error, stdin *os.File) error {
+func feedAll(ctx context.Context, feed func(context.Context, io.Writer) error, stdin *pipeEnd) error {
 	err := feed(ctx, stdin)
 	stdin.Close()
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -218,14 +205,13 @@ func feedAll(ctx context.Context, feed func(context.Context, io.Writer) error, s
 // leave is called when the program has ended: nothing more is written to it,
 // and what is in the pipes must be read within drainGrace.
 func (ps *pipes) leave() {
-	now := time.Now()
 	if ps.stdin != nil {
-		ps.stdin.SetWriteDeadline(now)
+		ps.stdin.expire(0)
 	}
 	if ps.stdout != nil {
-		ps.stdout.SetReadDeadline(now.Add(drainGrace))
+		ps.stdout.expire(drainGrace)
 	}
-	ps.stderr.SetReadDeadline(now.Add(drainGrace))
+	ps.stderr.expire(drainGrace)
 }
 
 // killer ends a process group.

@@ -143,12 +143,16 @@ func sortLines(s string) string {
 	return strings.Join(lines, "")
 }
 
-// BenchmarkPythonWordcount is the middle of bar 3: 64 MiB through scripts, CPU
+// BenchmarkPythonWordcount is the middle of bar 3: 64 MiB (with -short 8) through scripts, CPU
 // of the whole job beside that of the same scripts by hand.
 func BenchmarkPythonWordcount(b *testing.B) {
 	mapper, reducer := scripts(b)
-	texts := []string{textOf(1, 32<<20), textOf(2, 32<<20)}
-	b.SetBytes(64 << 20)
+	size := 64 << 20
+	if testing.Short() {
+		size = 8 << 20
+	}
+	texts := []string{textOf(1, size/2), textOf(2, size/2)}
+	b.SetBytes(int64(size))
 	for b.Loop() {
 		want, hand := byHand(b, b.TempDir(), texts, mapper, reducer)
 		got, results := newJob(b, b.TempDir()).wordcount(texts, 1, false, mapper, reducer)
@@ -191,4 +195,28 @@ func BenchmarkStreamingCat(b *testing.B) {
 	for b.Loop() {
 		j.ok(s)
 	}
+}
+
+// BenchmarkStreamingWords is the harness's part of the Python word count: the
+// mapper's many small records through pipes, sort, spills and merge, and on to
+// a reducer that does nothing.
+func BenchmarkStreamingWords(b *testing.B) {
+	var lines strings.Builder
+	for _, w := range strings.Fields(textOf(5, 32<<20)) {
+		lines.WriteString(w + "\t1\n")
+	}
+	b.SetBytes(int64(lines.Len()))
+	j := newJob(b, b.TempDir())
+	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 1)
+	j.deliver(&s, lines.String())
+	var own, cats int64
+	runs := 0
+	for b.Loop() {
+		m := j.process(s)
+		os.RemoveAll(j.path("r0.in.journal"))
+		r := j.process(j.reduceSpec(0, mapreduce.Program{Argv: []string{"cat"}}, j.shuffle(0, []*mapreduce.Result{m}, []mapreduce.TaskSpec{s})))
+		own, cats, runs = own+m.HarnessCPUMS+r.HarnessCPUMS, cats+m.UserCPUMS+r.UserCPUMS, runs+1
+	}
+	b.ReportMetric(float64(own)/1e3/float64(runs), "harness-cpu-s")
+	b.ReportMetric(float64(cats)/1e3/float64(runs), "cat-cpu-s")
 }

@@ -1,0 +1,108 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/mapreduce/reference"
+)
+
+// Many different words: the table grows, and with little memory is emptied
+// many times; the counts are the reference's either way.
+func TestWordTableGrowsAndEmpties(t *testing.T) {
+	var b strings.Builder
+	for i := range 30_000 {
+		fmt.Fprintf(&b, "w%d w%d\tx%d\n", i%20_000, i%7, i%300)
+	}
+	want, err := reference.Run(reference.Job{Mapper: "wordcount", Reducer: "sum", Reduces: 3}, []string{b.String()})
+	check(t, err)
+	for _, memory := range []int64{64 << 10, 1 << 20, 64 << 20} {
+		t.Run(fmt.Sprint(memory), func(t *testing.T) {
+			j := newJob(t, t.TempDir())
+			s := j.mapSpec(0, mapreduce.Program{Builtin: "wordcount"}, 3)
+			s.Combiner, s.SortMemory = &mapreduce.Program{Builtin: "sum"}, memory
+			j.deliver(&s, b.String())
+			m := j.ok(s)
+			if spilled := m.Spills > 1; spilled != (memory < 1<<20) {
+				t.Errorf("%d spills with %d bytes", m.Spills, memory)
+			}
+			if m.MapOut.Records != 90_000 {
+				t.Errorf("%d words counted", m.MapOut.Records)
+			}
+			var got []string
+			for p := range 3 {
+				r := j.reduceSpec(p, mapreduce.Program{Builtin: "sum"}, j.shuffle(p, []*mapreduce.Result{m}, []mapreduce.TaskSpec{s}))
+				got = append(got, j.output(r, j.ok(r)))
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// A file made by bzip2 itself, two streams one after the other.
+func TestBzip2Input(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "two-streams.bz2"))
+	check(t, err)
+	j := newJob(t, t.TempDir())
+	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 0, mapreduce.Piece{Path: "two-streams.bz2", Codec: mapreduce.CodecBzip2})
+	j.deliver(&s, string(b))
+	if got := j.output(s, j.ok(s)); got != "first stream\nsecond stream\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The output may be compressed; length and checksum are of what is stored.
+func TestCompressedOutput(t *testing.T) {
+	j := newJob(t, t.TempDir())
+	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 0)
+	s.Output.Codec = mapreduce.CodecZstd
+	text := textOf(9, 500_000)
+	j.deliver(&s, text)
+	stored := j.output(s, j.ok(s))
+	back := j.mapSpec(1, mapreduce.Program{Argv: []string{"cat"}}, 0, mapreduce.Piece{Path: "f.zst", Codec: mapreduce.CodecZstd})
+	j.deliver(&back, stored)
+	if got := j.output(back, j.ok(back)); got != text || len(stored) > len(text)/2 {
+		t.Errorf("%d bytes stored, %d back, want %d", len(stored), len(got), len(text))
+	}
+}
+
+// A process that outlives the program in a session of its own and holds its
+// stdout: the task does not wait for ever, and does not call it success.
+func TestStdoutHeldByAnEscapedProcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the whole grace of 5 s")
+	}
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip("setsid is not installed here")
+	}
+	t.Parallel()
+	j := newJob(t, t.TempDir())
+	s := j.mapSpec(0, sh(`setsid sh -c 'echo $$ > pid; exec sleep 20' & cat`), 1)
+	j.deliver(&s, "a\n")
+	if r := j.run(s); r.Class != mapreduce.ClassUserData || !strings.Contains(r.Error, "still held its stdout") {
+		t.Errorf("class %s: %s", r.Class, r.Error)
+	}
+}
+
+// The harness starts once for each task on slow machines, and its whole state
+// is dumped by CRIU: nothing but the standard library and the compressors.
+func TestImportsStaySmall(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "../../cmd/drover-harness").Output()
+	if err != nil {
+		t.Skipf("go list does not run here: %v", err)
+	}
+	for _, p := range strings.Fields(string(out)) {
+		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" {
+			t.Errorf("the harness imports %s", p)
+		}
+	}
+}
