@@ -30,7 +30,7 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 			s.Combiner, s.SortMemory = &mapreduce.Program{Builtin: "sum"}, memory
 			j.deliver(&s, b.String())
 			m := j.ok(s)
-			if spilled := m.Spills > 1; spilled != (memory < 1<<20) {
+			if spilled := m.Spills > 1; spilled != (memory < 64<<20) {
 				t.Errorf("%d spills with %d bytes", m.Spills, memory)
 			}
 			if m.MapOut.Records != 90_000 {
