@@ -31,7 +31,7 @@ type File struct {
 type NodeInfo struct {
 	Name    string `json:"name"`    // n1, n2, ...; also its host name
 	IP      string `json:"ip"`      // its address
-	Agent   string `json:"agent"`   // host:port of the control agent
+	Agent   string `json:"agent"`   // host:port or unix:path of the control agent
 	Storage string `json:"storage"` // address of the DataNode that counts as local to it; "" without HDFS
 	Rack    string `json:"rack"`    // /r1 or /r2
 	Console string `json:"console"` // file with what its kernel and init printed; "" when the machine is the host

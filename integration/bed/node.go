@@ -27,6 +27,9 @@ type Node struct {
 func newNode(f *File, k int) *Node {
 	n := &Node{NodeInfo: f.Nodes[k-1], K: k, socket: f.Control}
 	n.client = &agent.Client{Name: n.Name, Dial: func(ctx context.Context) (net.Conn, error) {
+		if path, ok := strings.CutPrefix(n.Agent, "unix:"); ok {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
 		return control.DialThrough(ctx, f.Control, n.Agent)
 	}}
 	return n

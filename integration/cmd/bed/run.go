@@ -18,6 +18,7 @@ type bedFlags struct {
 	nodes, memoryMB int
 	booksMB         int
 	hdfs, cold      bool
+	host            bool
 	deadAfter       *time.Duration
 }
 
@@ -28,6 +29,7 @@ func addBedFlags(f *flag.FlagSet) *bedFlags {
 	f.BoolVar(&b.hdfs, "hdfs", false, "also run Apache HDFS, with a DataNode for each machine")
 	f.BoolVar(&b.cold, "cold", false, "boot the machines instead of resuming a saved one (20 s instead of 3)")
 	f.IntVar(&b.booksMB, "books", 0, "also prepare that many MiB of real text for jobs to read")
+	f.BoolVar(&b.host, "host", false, "no virtual machines: this host is the only machine (needs unified cgroup v2, containerd, root)")
 	b.deadAfter = deadAfterFlag(f)
 	return b
 }
@@ -71,6 +73,9 @@ func (b *bedFlags) prepare(ctx context.Context, c cache.Dir) (*run.Config, entri
 }
 
 func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (*run.Config, error) {
+	if b.host {
+		return b.makeHostConfig(ctx, c, held)
+	}
 	if os.Geteuid() != 0 {
 		return nil, errors.New("bed: machines need root (bridge and tap devices); HDFS alone does not: bed hdfs -- CMD")
 	}
@@ -79,7 +84,7 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 		groups = append(groups, build.ForHDFS)
 	}
 	if err := build.Need(groups...); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w\nwithout machines (-host): %v", err, run.CheckHost(ctx))
 	}
 	root := repoRoot()
 	if root == "" {
@@ -121,6 +126,30 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 			return nil, err
 		}
 		config.Machines.Saved = saved.Path
+	}
+	return config, nil
+}
+
+// makeHostConfig describes a bed whose only machine is the host.
+func (b *bedFlags) makeHostConfig(ctx context.Context, c cache.Dir, held *entries) (*run.Config, error) {
+	if err := run.CheckHost(ctx); err != nil {
+		return nil, err
+	}
+	p := newProgress()
+	config := &run.Config{DeadAfter: *b.deadAfter, Host: true}
+	if b.hdfs {
+		h, err := held.add(build.HDFS(ctx, c, p))
+		if err != nil {
+			return nil, err
+		}
+		config.HDFSEntry = h.Path
+	}
+	if b.booksMB > 0 {
+		books, err := build.Books(ctx, c, p, b.booksMB)
+		if err != nil {
+			return nil, err
+		}
+		config.Books = books
 	}
 	return config, nil
 }

@@ -155,6 +155,20 @@ func (s *Server) start(r Request) (int, error) {
 	return c.Process.Pid, nil
 }
 
+// KillStarted kills all started processes that still run, with their process groups, and waits for their end.
+func (s *Server) KillStarted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for pid, p := range s.started {
+		select {
+		case <-p.done:
+		default:
+			syscall.Kill(-pid, syscall.SIGKILL)
+			<-p.done
+		}
+	}
+}
+
 func (s *Server) find(pid int) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

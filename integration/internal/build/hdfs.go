@@ -23,6 +23,9 @@ func HDFS(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	}
 	key := cache.KeyOf(append(parts, copyJars)...)
 	return c.Get("hdfs", key, func(dir string) error {
+		if err := Need(ForHDFS); err != nil {
+			return err
+		}
 		return p.Step("jars of Apache HDFS", func() error { return makeHDFS(ctx, dir) })
 	})
 }

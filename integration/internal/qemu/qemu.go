@@ -51,7 +51,8 @@ func KernelOptions() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	khz, err := cpuKHz(string(info))
+	_, err = os.Stat("/sys/devices/system/cpu/cpu0/cpufreq")
+	khz, err := cpuKHz(string(info)+"\n\n", err == nil)
 	if err != nil {
 		return "", err
 	}
@@ -59,17 +60,30 @@ func KernelOptions() (string, error) {
 		"mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on nokaslr audit=0", khz), nil
 }
 
-// cpuKHz finds the rate of the first processor in /proc/cpuinfo, rounded to MHz so that it stays the same from one
-// run to the next.
-func cpuKHz(info string) (int, error) {
+// cpuKHz finds the TSC's rate of the first processor: "cpu MHz" of /proc/cpuinfo, rounded so that it stays the same
+// from one run to the next, or, where the clock scales and that moves, the rate in the model's name.
+func cpuKHz(info string, scales bool) (int, error) {
+	mhz := 0.0
 	for _, line := range strings.Split(info, "\n") {
 		name, value, _ := strings.Cut(line, ":")
-		if strings.TrimSpace(name) == "cpu MHz" {
-			mhz, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				return 0, fmt.Errorf("/proc/cpuinfo: %w", err)
+		var err error
+		switch strings.TrimSpace(name) {
+		case "model name":
+			if _, rate, ok := strings.Cut(value, "@ "); ok && scales {
+				ghz, gerr := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rate), "GHz"), 64)
+				mhz, err = ghz*1000, gerr
 			}
-			return int(mhz+0.5) * 1000, nil
+		case "cpu MHz":
+			if mhz == 0 {
+				mhz, err = strconv.ParseFloat(strings.TrimSpace(value), 64)
+			}
+		case "":
+			if mhz > 0 {
+				return int(mhz+0.5) * 1000, nil
+			}
+		}
+		if err != nil {
+			return 0, fmt.Errorf("/proc/cpuinfo: %w", err)
 		}
 	}
 	return 0, errors.New("/proc/cpuinfo names no cpu MHz")

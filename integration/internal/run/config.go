@@ -17,6 +17,7 @@ type Config struct {
 	HDFSEntry string        // cache entry with HDFS; "" for no HDFS
 	DeadAfter time.Duration // a stopped DataNode counts as dead after this
 	Machines  *Machines     // nil for none: HDFS then uses loopback addresses
+	Host      bool          // the host itself is the machine: no namespaces; Machines must be nil
 	Images    map[string]string
 	Books     []string
 	LogDir    string   // logs are kept here after the run
@@ -68,11 +69,14 @@ func (c *Config) layout() *bed.File {
 	pid, _ := strconv.Atoi(os.Getenv(envPID)) // 0 if absent, which is what it then means
 	f := &bed.File{PID: pid, Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Books: c.Books, Nodes: []bed.NodeInfo{}}
 	log := c.Dir + "/hdfs.log"
+	if c.Host {
+		f.Nodes = append(f.Nodes, c.hostNode())
+	}
 	if c.Machines == nil {
 		if c.HDFSEntry != "" {
 			var dns []bed.DataNodeInfo
 			for k := 1; k <= 3; k++ {
-				dns = append(dns, bed.DataNodeInfo{IP: fmt.Sprintf("127.0.0.1%d", k), Rack: rackOf(k)})
+				dns = append(dns, bed.DataNodeInfo{IP: loopbackDataNode(k), Rack: rackOf(k)})
 			}
 			f.HDFS = hdfsInfo("127.0.0.10", dns, c.DeadAfter, log)
 		}
@@ -95,6 +99,9 @@ func (c *Config) layout() *bed.File {
 	}
 	return f
 }
+
+// loopbackDataNode is the address of DataNode k where there are no machines.
+func loopbackDataNode(k int) string { return fmt.Sprintf("127.0.0.1%d", k) }
 
 // The inner processes get their stage and the configuration through the environment.
 const (

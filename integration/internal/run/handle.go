@@ -72,6 +72,12 @@ func (b *inner) load(ctx context.Context, r control.Request) (string, error) {
 }
 
 func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, error) {
+	if b.config.Host {
+		if r.Op == control.MachineState {
+			return "running", nil
+		}
+		return "", errIsHost
+	}
 	if r.N < 1 || r.N > len(b.machines) {
 		return "", fmt.Errorf("there is no machine %d, they count from 1 to %d", r.N, len(b.machines))
 	}

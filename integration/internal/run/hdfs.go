@@ -77,7 +77,7 @@ func startHDFS(entry, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hd
 	defer log.Close()
 	h := &hdfs{cmd: exec.Command("java", args...), lines: make(chan string, 16), owed: 1} // the first line says ready
 	h.cmd.Dir, h.cmd.Stderr = dir, log
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the command, not for the bed's parts
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the command alone
 	in, err := h.cmd.StdinPipe()
 	if err != nil {
 		return nil, err

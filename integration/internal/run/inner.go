@@ -51,7 +51,13 @@ func innerMain(ctx context.Context) int {
 // run does the work in five steps: network; HDFS and machines at once; control socket; bed file; command.
 func (b *inner) run(ctx context.Context) (int, error) {
 	start := time.Now()
-	if err := b.makeNetwork(ctx); err != nil {
+	if b.config.Host {
+		stop, err := b.serveHost(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer stop()
+	} else if err := b.makeNetwork(ctx); err != nil {
 		return 0, err
 	}
 	defer b.takeDown()
@@ -111,6 +117,9 @@ func (b *inner) startAll(ctx context.Context) error {
 		b.hdfs = h
 	}
 	for k := range b.file.Nodes {
+		if b.file.Nodes[k].IsHost {
+			continue
+		}
 		m, err := startMachine(b.config, b.file.Nodes[k], k+1)
 		if err != nil {
 			return err
@@ -153,6 +162,7 @@ func (b *inner) command(ctx context.Context, file string) (int, error) {
 	cmd := exec.CommandContext(cctx, a[0], a[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), bed.EnvFile+"="+file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // matters only without namespaces
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = termLimit
 	err := cmd.Run()

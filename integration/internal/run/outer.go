@@ -40,7 +40,11 @@ func Run(c *Config, root cache.Dir) (int, error) {
 	defer lock.Close()
 	defer os.RemoveAll(dir)
 	c.Dir, c.LogDir = dir, root.Path("log")
-	env, err := c.env("init")
+	stage, attributes := "init", namespaces()
+	if c.Host {
+		stage, attributes = "inner", &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	}
+	env, err := c.env(stage)
 	if err != nil {
 		return exitBroken, err
 	}
@@ -53,7 +57,7 @@ func Run(c *Config, root cache.Dir) (int, error) {
 	defer signal.Stop(signals)
 	cmd := exec.Command(self)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
-	cmd.SysProcAttr = namespaces()
+	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		return exitBroken, fmt.Errorf("bed: making network, process and mount namespaces (needs root or user namespaces): %w", err)
 	}
