@@ -1,0 +1,208 @@
+package scheduler_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// checkWorld is two nodes of 4 cores, 8 GiB, 100 MiB/s; job 1 runs a task on
+// each node, job 2 waits with three tasks, job 3 is an accepted deadline job
+// with one attempt running, job 4's attempt is checkpointed on node 0.
+func checkWorld(t *testing.T) *schedtest.World {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "a/b")
+	w.Submit("b", 2, schedtest.R(1, 1, 10))
+	w.Submit("b", 3, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 1 << 30 })
+	w.Submit("a", 1, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+		j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+	})
+	w.Submit("a", 1, schedtest.R(1, 1, 10))
+	w.Place(task(1, 0), 0)
+	w.Place(task(1, 1), 1)
+	w.Place(task(3, 0), 0)
+	a := w.Place(task(4, 0), 0)
+	w.Start()
+	apply(t, w, scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: 1, Run: 1, Level: scheduler.LevelCheckpointed})
+	if err := w.State.AttemptSuspended(a.ID, 1, scheduler.LevelCheckpointed, scheduler.Footprint{Memory: 1 << 20, Image: 1 << 20}, w.Now); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func task(job scheduler.JobID, i int32) scheduler.TaskID { return scheduler.TaskID{Job: job, Index: i} }
+
+func apply(t *testing.T, w *schedtest.World, a scheduler.Action) {
+	t.Helper()
+	if err := w.State.Apply(&a, w.Now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func place(job scheduler.JobID, i int32, node scheduler.NodeID) scheduler.Action {
+	return scheduler.Action{Kind: scheduler.ActPlace, Task: task(job, i), Attempt: 1, Run: 1, Node: node}
+}
+
+func on(kind scheduler.ActionKind, job scheduler.JobID, run int32) scheduler.Action {
+	return scheduler.Action{Kind: kind, Task: task(job, 0), Attempt: 1, Run: run}
+}
+
+func TestCheckCatchesEachKindOfMistake(t *testing.T) {
+	with := func(a scheduler.Action, change func(*scheduler.Action)) scheduler.Action {
+		change(&a)
+		return a
+	}
+	promise := func(change func(*scheduler.Reservation)) scheduler.Action {
+		r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: 3, Stage: -1, Task: -1, Node: 1,
+			Demand: schedtest.R(4, 4, 0), Start: 100, End: 200, Latest: 150}
+		change(&r)
+		return scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}
+	}
+	for name, c := range map[string]struct {
+		prepare func(*schedtest.World)
+		actions []scheduler.Action
+		notes   []scheduler.Note
+		want    scheduler.Rule // 0: nothing is wrong
+		at      int
+	}{
+		"a good decision":                    {actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1), on(scheduler.ActResume, 4, 1), on(scheduler.ActKill, 1, 1)}},
+		"a job that is not there":            {actions: []scheduler.Action{place(9, 0, 0)}, want: scheduler.RuleUnknown},
+		"a task that is not there":           {actions: []scheduler.Action{place(2, 3, 0)}, want: scheduler.RuleUnknown},
+		"a node that is not there":           {actions: []scheduler.Action{place(2, 0, 2)}, want: scheduler.RuleUnknown},
+		"a disk that is not there":           {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Disk = 1 })}, want: scheduler.RuleUnknown},
+		"no disk for a task with I/O":        {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Disk = -1 })}, want: scheduler.RuleUnknown},
+		"a task placed twice":                {actions: []scheduler.Action{place(2, 0, 0), place(2, 0, 1)}, want: scheduler.RuleTwice, at: 1},
+		"a task that runs placed":            {actions: []scheduler.Action{with(place(1, 0, 0), func(a *scheduler.Action) { a.Attempt = 2 })}, want: scheduler.RuleTwice},
+		"a wrong attempt":                    {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Attempt = 2 })}, want: scheduler.RuleFencing},
+		"a wrong run":                        {actions: []scheduler.Action{on(scheduler.ActKill, 1, 2)}, want: scheduler.RuleFencing},
+		"a second attempt of a running task": {actions: []scheduler.Action{with(place(1, 0, 1), func(a *scheduler.Action) { a.Attempt, a.Speculative = 2, true })}},
+		"a second attempt of a waiting task": {actions: []scheduler.Action{with(place(2, 0, 1), func(a *scheduler.Action) { a.Speculative = true })}, want: scheduler.RuleTwice},
+		"over CPU only together": {prepare: func(w *schedtest.World) { w.Submit("a", 9, schedtest.R(1, 1, 1)) },
+			actions: []scheduler.Action{place(5, 0, 0), place(5, 1, 0), place(5, 2, 0)}, want: scheduler.RuleRoom, at: 2},
+		"over memory": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 8, 1)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
+		"over I/O":    {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 1, 95)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
+		"over disk space": {prepare: func(w *schedtest.World) {
+			w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 1 << 41 })
+		}, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
+		"a resume where its room was given away": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(2, 1, 1)) },
+			actions: []scheduler.Action{place(5, 0, 0), on(scheduler.ActResume, 4, 1)}, want: scheduler.RuleRoom, at: 1},
+		"room of a suspension not confirmed": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(3, 1, 1)) },
+			actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), place(5, 0, 0)}, want: scheduler.RuleRoom, at: 1},
+		"a draining node": {prepare: func(w *schedtest.World) { _ = w.State.SetDrain(1, true) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleNode},
+		"a lost node":     {prepare: func(w *schedtest.World) { _ = w.State.NodeLost(1, w.Now) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleNode},
+		"over a cap of the group": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Total[scheduler.CPU] = 4000 }) },
+			actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1)}, want: scheduler.RuleCap, at: 1},
+		"over a cap of a job": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Job[scheduler.IO] = 15 << 20 }) },
+			actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1)}, want: scheduler.RuleCap, at: 1},
+		"over a cap of a task": {prepare: func(w *schedtest.World) {
+			spec := w.Tenant("b").Spec
+			spec.Caps.Task[scheduler.Memory] = 1 << 29
+			_ = w.State.PutTenant(spec)
+		}, actions: []scheduler.Action{place(2, 0, 0)}, want: scheduler.RuleCap},
+		"over max_parallel": {prepare: func(w *schedtest.World) {
+			w.Submit("a", 3, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 })
+		}, actions: []scheduler.Action{place(5, 0, 0), place(5, 1, 1)}, want: scheduler.RuleParallel, at: 1},
+		"a deadline job suspended": {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleVictim},
+		"a hopeless deadline job suspended": {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })},
+			notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: 3}}}},
+		"a level the node cannot do": {prepare: func(w *schedtest.World) {
+			spec := w.State.Node(0).Spec
+			spec.Levels = scheduler.Levels(scheduler.LevelRunning)
+			_ = w.State.UpdateNode(spec)
+		}, actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleRestore},
+		"suspended twice":       {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), on(scheduler.ActKill, 1, 1)}, want: scheduler.RuleTwice, at: 1},
+		"suspended to nothing":  {actions: []scheduler.Action{on(scheduler.ActSuspend, 1, 1)}, want: scheduler.RuleMalformed},
+		"resumed while it runs": {actions: []scheduler.Action{on(scheduler.ActResume, 1, 1)}, want: scheduler.RuleTwice},
+		"moved to another kind of CPU": {prepare: func(w *schedtest.World) {
+			spec := w.State.Node(1).Spec
+			spec.CPUClass = "older"
+			_ = w.State.UpdateNode(spec)
+		}, actions: []scheduler.Action{with(on(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}, want: scheduler.RuleRestore},
+		"moved":                     {actions: []scheduler.Action{with(on(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}},
+		"moved to where it is":      {actions: []scheduler.Action{on(scheduler.ActMigrate, 4, 2)}, want: scheduler.RuleTwice},
+		"killed but not there":      {actions: []scheduler.Action{on(scheduler.ActKill, 2, 1)}, want: scheduler.RuleUnknown},
+		"no kind":                   {actions: []scheduler.Action{{}}, want: scheduler.RuleMalformed},
+		"a reservation for nobody":  {actions: []scheduler.Action{{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.HoldData, Job: 9, Stage: -1, Task: -1}}}, want: scheduler.RuleUnknown},
+		"a reservation backwards":   {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.End = 1 })}, want: scheduler.RuleMalformed},
+		"a promise past its latest": {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Start = 160 })}, want: scheduler.RulePromise},
+		"a promise past its latest, with a cause": {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Start = 160 })},
+			notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteBroken, Job: 3}}}},
+		"a promise's latest moved": {prepare: func(w *schedtest.World) {
+			a := promise(func(*scheduler.Reservation) {})
+			_ = w.State.Apply(&a, w.Now)
+		}, actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Latest = 151 })}, want: scheduler.RulePromise},
+		"a start on promised room that cannot be given back": {prepare: func(w *schedtest.World) {
+			spec := w.State.Node(1).Spec
+			spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
+			_ = w.State.UpdateNode(spec)
+			a := promise(func(r *scheduler.Reservation) {
+				r.Start, r.Latest, r.End = w.Now.Add(time.Hour), 0, w.Now.Add(2*time.Hour)
+			})
+			_ = w.State.Apply(&a, w.Now)
+		}, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RulePromise},
+		"a start on promised room that can be suspended": {prepare: func(w *schedtest.World) {
+			a := promise(func(r *scheduler.Reservation) {
+				r.Start, r.Latest, r.End = w.Now.Add(time.Hour), 0, w.Now.Add(2*time.Hour)
+			})
+			_ = w.State.Apply(&a, w.Now)
+		}, actions: []scheduler.Action{place(2, 0, 1)}},
+		"no such reservation dropped":        {actions: []scheduler.Action{{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 5}}}, want: scheduler.RuleUnknown},
+		"a note for a job that is not there": {notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: 9}}}, want: scheduler.RuleNote},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := checkWorld(t)
+			if c.prepare != nil {
+				c.prepare(w)
+			}
+			before := w.State.Bytes()
+			v := scheduler.Check(w.State, &scheduler.Decision{Actions: c.actions, Notes: c.notes}, w.Now)
+			switch {
+			case c.want == 0 && len(v) > 0:
+				t.Errorf("refused: %v", v)
+			case c.want != 0 && (len(v) != 1 || v[0].Rule != c.want || v[0].Action != c.at):
+				t.Errorf("got %v, want rule %v at %d", v, c.want, c.at)
+			}
+			if string(w.State.Bytes()) != string(before) {
+				t.Error("Check changed the State")
+			}
+		})
+	}
+}
+
+func caps(w *schedtest.World, change func(*scheduler.Caps)) {
+	spec := w.Tenant("a").Spec
+	change(&spec.Caps)
+	if err := w.State.PutTenant(spec); err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
+// Apply and Check were written apart: where neither caps nor promises nor
+// victims are concerned they must agree on each action.
+func TestCheckAndApplyAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			c.Step()
+			for _, a := range c.Actions(4) {
+				v := scheduler.Check(c.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, c.Now)
+				m := c.State.Mark()
+				err := c.State.Apply(&a, c.Now)
+				c.State.Rollback(m)
+				if len(v) > 0 {
+					switch v[0].Rule {
+					case scheduler.RuleCap, scheduler.RulePromise, scheduler.RuleVictim, scheduler.RuleParallel:
+						continue
+					}
+				}
+				if (err == nil) != (len(v) == 0) {
+					t.Fatalf("%v: Apply says %v, Check says %v", &a, err, v)
+				}
+			}
+			applied(t, c, c.Actions(3))
+		}
+	})
+}

@@ -1,0 +1,184 @@
+package scheduler_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
+	for name, c := range map[string]struct {
+		slow float64
+		want int // maps done when it opens, of 4
+	}{"by default when all are": {0, 4}, "slow start at a half": {0.5, 2}, "slow start at a third rounds up": {1.0 / 3, 2}, "at once": {1e-9, 1}} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+			d := schedtest.R(1, 1, 1)
+			id := w.SubmitStages("a", []scheduler.StageSpec{{Kind: scheduler.KindMap, Tasks: 4, Demand: d},
+				{Kind: scheduler.KindReduce, Tasks: 1, Demand: d, After: []int32{0}, SlowStart: c.slow}})
+			reduce := w.State.Stage(scheduler.StageID{Job: id, Stage: 1})
+			for i := range 4 {
+				if reduce.Open != (i >= c.want) {
+					t.Fatalf("with %d maps done it is open: %v", i, reduce.Open)
+				}
+				w.End(w.Place(task(id, int32(i)), 0), scheduler.OutcomeSucceeded)
+			}
+			must(t, w.State.OutputLost(task(id, 3)))
+			maps := w.State.Stage(scheduler.StageID{Job: id})
+			if maps.Pending != 1 || reduce.Open != (c.want <= 3) || w.State.NextAttempt(maps, 3) != 2 {
+				t.Errorf("after a lost output: %d pending, open %v, next attempt %d", maps.Pending, reduce.Open, w.State.NextAttempt(maps, 3))
+			}
+		})
+	}
+}
+
+func TestOnlyTheUsersFailuresCount(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxAttempts = 2 })
+	g := w.State.Stage(scheduler.StageID{Job: id})
+	for i, o := range []scheduler.Outcome{scheduler.OutcomeFailedInfra, scheduler.OutcomeLost, scheduler.OutcomeKilled, scheduler.OutcomeFailedUser} {
+		w.End(w.Place(task(id, 0), 0), o)
+		if g.Pending != 1 || g.Job.Phase != scheduler.JobActive {
+			t.Fatalf("after %v: %d pending, job %v", o, g.Pending, g.Job.Phase)
+		}
+		if n := w.State.NextAttempt(g, 0); n != int32(i)+2 {
+			t.Fatalf("after %v: next attempt %d", o, n)
+		}
+	}
+	w.End(w.Place(task(id, 0), 0), scheduler.OutcomeFailedUser)
+	if g.Failed != 1 || g.Ready() || g.Job.Phase != scheduler.JobFailing {
+		t.Errorf("after its last attempt: failed %d, ready %v, job %v", g.Failed, g.Ready(), g.Job.Phase)
+	}
+	must(t, w.State.EndJob(id, scheduler.JobFailed, w.Now))
+	if w.State.Job(id) != nil || w.State.History().JobCount() != 1 {
+		t.Error("the job is still there")
+	}
+}
+
+func TestTheFasterOfTwoAttemptsWins(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(8, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	first := w.Place(task(id, 0), 0)
+	apply(t, w, scheduler.Action{Kind: scheduler.ActPlace, Task: task(id, 0), Attempt: 2, Run: 1, Node: 1, Speculative: true})
+	second := w.State.Attempt(scheduler.AttemptID{TaskID: task(id, 0), Attempt: 2})
+	w.End(second, scheduler.OutcomeSucceeded)
+	g := w.State.Stage(scheduler.StageID{Job: id})
+	if g.Done != 1 || first.Phase != scheduler.AttemptKilling || w.State.Node(0).Releasing != first.Demand {
+		t.Errorf("done %d, the first is %v", g.Done, first.Phase)
+	}
+	w.End(first, scheduler.OutcomeKilled)
+	if g.Pending != 0 || !g.Job.Complete() || w.State.Live() != 0 {
+		t.Errorf("%d pending, %d live", g.Pending, w.State.Live())
+	}
+}
+
+func TestASuspendedTaskHoldsWhatItsLevelSays(t *testing.T) {
+	const mib = schedtest.MiB
+	has := scheduler.Footprint{Memory: 600 * mib, Swap: 500 * mib, Image: 620 * mib, Files: 30 * mib}
+	for level, want := range map[scheduler.Level]scheduler.Held{
+		scheduler.LevelFrozen:       {Resources: scheduler.Resources{0, 600 * mib, 0}, Disk: 30 * mib},
+		scheduler.LevelSwapped:      {Resources: scheduler.Resources{0, 100 * mib, 0}, Swap: 500 * mib, Disk: 30 * mib},
+		scheduler.LevelCheckpointed: {Disk: 650 * mib},
+	} {
+		t.Run(level.String(), func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 2, 100)).AddTenants("a")
+			id := w.Submit("a", 1, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 100 * mib })
+			a := w.Place(task(id, 0), 0)
+			w.Start().Pass(10 * time.Second)
+			apply(t, w, scheduler.Action{Kind: scheduler.ActSuspend, Task: task(id, 0), Attempt: 1, Run: 1, Level: level})
+			if w.State.Node(0).Free != schedtest.R(1, 1, 90) {
+				t.Errorf("before it is confirmed %v is free", w.State.Node(0).Free)
+			}
+			must(t, w.State.AttemptSuspended(a.ID, 1, level, has, w.Now))
+			n := w.State.Node(0)
+			if a.Held != want || n.Used() != want.Resources || w.Tenant("a").Used != want.Resources ||
+				n.Spec.Swap-n.SwapFree != want.Swap || n.Spec.Disks[0].Space-n.Disks[0].FreeSpace != want.Disk {
+				t.Errorf("it holds %+v, want %+v", a.Held, want)
+			}
+			w.Pass(time.Minute)
+			g := w.State.Stage(scheduler.StageID{Job: id})
+			if got := g.TaskTime(w.Now); got != 10*time.Second || a.RanFor(w.Now) != 10*time.Second {
+				t.Errorf("it has run %v", got)
+			}
+			apply(t, w, scheduler.Action{Kind: scheduler.ActResume, Task: task(id, 0), Attempt: 1, Run: 1})
+			must(t, w.State.AttemptResumed(a.ID, 1, w.Now))
+			w.Pass(5 * time.Second)
+			if n.Free != schedtest.R(1, 1, 90) || n.SwapFree != n.Spec.Swap || g.TaskTime(w.Now) != 15*time.Second {
+				t.Errorf("resumed: %v free, ran %v", n.Free, g.TaskTime(w.Now))
+			}
+		})
+	}
+}
+
+func TestAMigratingTaskHoldsBothNodes(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 2, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 10))
+	a := w.Place(task(id, 0), 0)
+	w.Start()
+	apply(t, w, scheduler.Action{Kind: scheduler.ActMigrate, Task: task(id, 0), Attempt: 1, Run: 2, Node: 1})
+	if w.State.Node(0).Free != schedtest.R(1, 1, 90) || w.State.Node(1).Free != schedtest.R(1, 1, 90) || a.Run != 2 {
+		t.Errorf("free %v and %v", w.State.Node(0).Free, w.State.Node(1).Free)
+	}
+	if err := w.State.AttemptResumed(a.ID, 1, w.Now); !errors.Is(err, scheduler.ErrStale) {
+		t.Errorf("the old run is believed: %v", err)
+	}
+	must(t, w.State.AttemptResumed(a.ID, 2, w.Now))
+	if w.State.Node(0).Free != schedtest.R(2, 2, 100) || a.From != scheduler.NoNode {
+		t.Errorf("the source still holds: %v free", w.State.Node(0).Free)
+	}
+	must(t, w.State.NodeLost(1, w.Now))
+	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Pending != 1 || w.State.Live() != 0 {
+		t.Errorf("its node was lost: %d pending", g.Pending)
+	}
+}
+
+func TestSharesAreOrderedByLevel(t *testing.T) {
+	total := scheduler.Resources{24, 36, 54}
+	for lev, want := range map[int]float64{1: 4.0 / 36, 2: 2.0 / 24, 3: 3.0 / 54} {
+		if got := (scheduler.Resources{2, 4, 3}).Share(total, lev); got != want {
+			t.Errorf("Lev %d: %v, want %v", lev, got, want)
+		}
+	}
+	if r := (scheduler.Resources{2, 4, 3}).Dominant(total); r != scheduler.Memory {
+		t.Errorf("dominant %v", r)
+	}
+	if _, ok := (scheduler.Resources{1 << 62, 0, 0}).AddChecked(scheduler.Resources{1 << 62, 0, 0}); ok {
+		t.Error("an overflow is not seen")
+	}
+	if _, ok := (scheduler.Resources{1 << 40, 0, 0}).TimesChecked(1 << 40); ok {
+		t.Error("an overflow is not seen")
+	}
+}
+
+func TestDistanceCountsSwitches(t *testing.T) {
+	w := schedtest.New(t)
+	for _, p := range []string{"/d1/r1", "/d1/r1", "/d1/r2", "/d2/r3"} {
+		w.AddRack(p, 1, schedtest.R(1, 1, 1))
+	}
+	for to, want := range []int{0, 1, 3, 5} {
+		if got := w.State.Dist(0, scheduler.NodeID(to)); got != want {
+			t.Errorf("to node %d: %d, want %d", to, got, want)
+		}
+	}
+}
+
+func TestOneTaskTimeIsExact(t *testing.T) { // READING.md: 1 container for 5 s, then 2 for 3 s
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
+	w.Place(task(id, 0), 0)
+	w.Pass(5*time.Second).Place(task(id, 1), 0)
+	w.Pass(3 * time.Second)
+	if got := w.State.Stage(scheduler.StageID{Job: id}).TaskTime(w.Now); got != 11*time.Second {
+		t.Errorf("%v, want 11 s", got)
+	}
+}
