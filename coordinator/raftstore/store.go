@@ -1,0 +1,312 @@
+package raftstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// SchemaVersion is the version of both files; Open refuses a higher one.
+const SchemaVersion = 1
+
+// Names of the files below the store's folder.
+const (
+	LogFile    = "raft-log.db"
+	StableFile = "raft-stable.db"
+)
+
+// lockTimeout bounds the wait for the lock of a file that another process
+// holds.
+const lockTimeout = 2 * time.Second
+
+var (
+	metaBucket = []byte("meta")
+	versionKey = []byte("version")
+	logBucket  = []byte("log")
+	kvBucket   = []byte("kv")
+)
+
+// Options change how a store behaves.
+type Options struct {
+	// NoSync leaves out fsync. A crash of the machine then loses entries that
+	// clients were told of: for tests only.
+	NoSync bool
+}
+
+// Store is raft's LogStore and StableStore in one folder.
+type Store struct {
+	log    *bolt.DB
+	stable *bolt.DB
+}
+
+var (
+	_ raft.LogStore    = (*Store)(nil)
+	_ raft.StableStore = (*Store)(nil)
+)
+
+// Open opens or makes the store in dir. Conflict: another process has it open;
+// Unsupported: a newer program wrote it; Corrupt: it is no such store.
+func Open(dir string, o Options) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("folder of the raft store: %w", err)
+	}
+	logDB, err := openFile(filepath.Join(dir, LogFile), logBucket, &bolt.Options{
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, NoSync: o.NoSync,
+	})
+	if err != nil {
+		return nil, err
+	}
+	stable, err := openFile(filepath.Join(dir, StableFile), kvBucket, &bolt.Options{
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: o.NoSync,
+	})
+	if err != nil {
+		return nil, errors.Join(err, logDB.Close())
+	}
+	return &Store{log: logDB, stable: stable}, nil
+}
+
+func openFile(path string, bucket []byte, o *bolt.Options) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, o)
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, fault.New(fault.Conflict, "%s is open in another process: is a coordinator running on this folder?", path)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
+		return nil, fault.New(fault.Corrupt, "%s is not a raft store of Drover: %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := db.Update(func(tx *bolt.Tx) error { return prepare(tx, path, bucket) }); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// prepare makes the buckets of a new file and checks the version of an old one.
+func prepare(tx *bolt.Tx, path string, bucket []byte) error {
+	meta, err := tx.CreateBucketIfNotExists(metaBucket)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if v := meta.Get(versionKey); v != nil {
+		if len(v) != 4 {
+			return fault.New(fault.Corrupt, "%s: its version has %d bytes, want 4", path, len(v))
+		}
+		if n := binary.BigEndian.Uint32(v); n > SchemaVersion {
+			return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: upgrade it", path, n, SchemaVersion)
+		}
+	}
+	if err := meta.Put(versionKey, binary.BigEndian.AppendUint32(nil, SchemaVersion)); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if _, err := tx.CreateBucketIfNotExists(bucket); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Close closes both files.
+func (s *Store) Close() error { return errors.Join(s.log.Close(), s.stable.Close()) }
+
+// FirstIndex gives the lowest index stored, 0 for none.
+func (s *Store) FirstIndex() (uint64, error) {
+	return s.edge(func(c *bolt.Cursor) ([]byte, []byte) { return c.First() })
+}
+
+// LastIndex gives the highest index stored, 0 for none.
+func (s *Store) LastIndex() (uint64, error) {
+	return s.edge(func(c *bolt.Cursor) ([]byte, []byte) { return c.Last() })
+}
+
+func (s *Store) edge(of func(*bolt.Cursor) ([]byte, []byte)) (uint64, error) {
+	var n uint64
+	err := s.log.View(func(tx *bolt.Tx) error {
+		if k, _ := of(tx.Bucket(logBucket).Cursor()); k != nil {
+			n = binary.BigEndian.Uint64(k)
+		}
+		return nil
+	})
+	return n, err
+}
+
+// GetLog reads the entry at index into l; raft.ErrLogNotFound where there is
+// none, Corrupt where it cannot be read.
+func (s *Store) GetLog(index uint64, l *raft.Log) error {
+	return s.log.View(func(tx *bolt.Tx) error {
+		v := tx.Bucket(logBucket).Get(indexKey(index))
+		if v == nil {
+			return raft.ErrLogNotFound
+		}
+		if err := decode(v, l); err != nil {
+			return fault.New(fault.Corrupt, "raft log, index %d: %w", index, err)
+		}
+		l.Index = index
+		return nil
+	})
+}
+
+// StoreLog stores one entry durably.
+func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs stores the entries durably in one transaction, all or none.
+func (s *Store) StoreLogs(logs []*raft.Log) error {
+	return s.log.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(logBucket)
+		b.FillPercent = 0.95 // indexes rise: pages are filled and rarely split
+		for _, l := range logs {
+			v, err := encode(l)
+			if err != nil {
+				return fmt.Errorf("raft log, index %d: %w", l.Index, err)
+			}
+			if err := b.Put(indexKey(l.Index), v); err != nil {
+				return fmt.Errorf("raft log, index %d: %w", l.Index, err)
+			}
+		}
+		return nil
+	})
+}
+
+// deleteBatch bounds the entries deleted in one transaction, so that raft's
+// own appends wait for a short one only.
+const deleteBatch = 4096
+
+// DeleteRange deletes min to max, both included, in bounded transactions from
+// the low end; raft calls it with a prefix after a snapshot or with a suffix
+// that conflicts, and repeats it after a crash.
+func (s *Store) DeleteRange(min, max uint64) error {
+	for lo := min; lo <= max; {
+		hi := max
+		if max-lo >= deleteBatch {
+			hi = lo + deleteBatch - 1
+		}
+		more, err := s.deleteSome(lo, hi)
+		if err != nil {
+			return fmt.Errorf("delete raft log %d to %d: %w", min, max, err)
+		}
+		if !more || hi == math.MaxUint64 {
+			return nil
+		}
+		lo = hi + 1
+	}
+	return nil
+}
+
+// deleteSome deletes lo to hi and tells whether any entry lies above hi.
+func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
+	err = s.log.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(logBucket)
+		c := b.Cursor()
+		end := indexKey(hi)
+		var keys [][]byte
+		for k, _ := c.Seek(indexKey(lo)); k != nil; k, _ = c.Next() {
+			if bytes.Compare(k, end) > 0 {
+				more = true
+				break
+			}
+			keys = append(keys, k)
+		}
+		for _, k := range keys {
+			if err := b.Delete(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return more, err
+}
+
+// errKeyNotFound has the text by which hashicorp/raft knows an absent key.
+var errKeyNotFound = errors.New("not found")
+
+// Set stores a value durably.
+func (s *Store) Set(key, val []byte) error {
+	return s.stable.Update(func(tx *bolt.Tx) error { return tx.Bucket(kvBucket).Put(key, val) })
+}
+
+// Get gives a value, or the error that raft knows as "not found".
+func (s *Store) Get(key []byte) ([]byte, error) {
+	var out []byte
+	err := s.stable.View(func(tx *bolt.Tx) error {
+		v := tx.Bucket(kvBucket).Get(key)
+		if v == nil {
+			return errKeyNotFound
+		}
+		out = bytes.Clone(v)
+		return nil
+	})
+	return out, err
+}
+
+// SetUint64 stores a number durably.
+func (s *Store) SetUint64(key []byte, val uint64) error {
+	return s.Set(key, binary.BigEndian.AppendUint64(nil, val))
+}
+
+// GetUint64 gives a number; 0 with raft's "not found" where there is none.
+func (s *Store) GetUint64(key []byte) (uint64, error) {
+	v, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	if len(v) != 8 {
+		return 0, fault.New(fault.Corrupt, "raft's value %q has %d bytes, want 8", key, len(v))
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+func indexKey(i uint64) []byte { return binary.BigEndian.AppendUint64(nil, i) }
+
+const (
+	recordVersion = 1
+	headerLength  = 1 + 1 + 8 + 8 + 4
+)
+
+func encode(l *raft.Log) ([]byte, error) {
+	if len(l.Data) > math.MaxUint32 {
+		return nil, fmt.Errorf("%d bytes of data are over the limit of a record", len(l.Data))
+	}
+	var at int64
+	if !l.AppendedAt.IsZero() {
+		at = l.AppendedAt.UnixNano()
+	}
+	b := make([]byte, 0, headerLength+len(l.Data)+len(l.Extensions))
+	b = append(b, recordVersion, byte(l.Type))
+	b = binary.BigEndian.AppendUint64(b, l.Term)
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Data)))
+	b = append(b, l.Data...)
+	return append(b, l.Extensions...), nil
+}
+
+// decode copies everything out of b, which belongs to the database.
+func decode(b []byte, l *raft.Log) error {
+	if len(b) < headerLength {
+		return fmt.Errorf("a record of %d bytes, want at least %d", len(b), headerLength)
+	}
+	if b[0] != recordVersion {
+		return fmt.Errorf("record version %d, this program knows %d", b[0], recordVersion)
+	}
+	n := uint64(binary.BigEndian.Uint32(b[18:22]))
+	if uint64(len(b)-headerLength) < n {
+		return fmt.Errorf("a record of %d bytes says that it holds %d bytes of data", len(b), n)
+	}
+	body := bytes.Clone(b[headerLength:])
+	*l = raft.Log{Type: raft.LogType(b[1]), Term: binary.BigEndian.Uint64(b[2:10]), Data: body[:n:n]}
+	if at := int64(binary.BigEndian.Uint64(b[10:18])); at != 0 {
+		l.AppendedAt = time.Unix(0, at)
+	}
+	if uint64(len(body)) > n {
+		l.Extensions = body[n:]
+	}
+	return nil
+}
