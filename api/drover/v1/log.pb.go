@@ -50,6 +50,8 @@ type Entry struct {
 	//	*Entry_JobStop
 	//	*Entry_JobEnded
 	//	*Entry_Scheduler
+	//	*Entry_JobCleaned
+	//	*Entry_JobsForgotten
 	Body          isEntry_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -230,6 +232,24 @@ func (x *Entry) GetScheduler() *SchedulerFact {
 	return nil
 }
 
+func (x *Entry) GetJobCleaned() *JobCleanedFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_JobCleaned); ok {
+			return x.JobCleaned
+		}
+	}
+	return nil
+}
+
+func (x *Entry) GetJobsForgotten() *JobsForgottenFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_JobsForgotten); ok {
+			return x.JobsForgotten
+		}
+	}
+	return nil
+}
+
 type isEntry_Body interface {
 	isEntry_Body()
 }
@@ -286,6 +306,14 @@ type Entry_Scheduler struct {
 	Scheduler *SchedulerFact `protobuf:"bytes,22,opt,name=scheduler,proto3,oneof"`
 }
 
+type Entry_JobCleaned struct {
+	JobCleaned *JobCleanedFact `protobuf:"bytes,23,opt,name=job_cleaned,json=jobCleaned,proto3,oneof"`
+}
+
+type Entry_JobsForgotten struct {
+	JobsForgotten *JobsForgottenFact `protobuf:"bytes,24,opt,name=jobs_forgotten,json=jobsForgotten,proto3,oneof"`
+}
+
 func (*Entry_Cluster) isEntry_Body() {}
 
 func (*Entry_Tenants) isEntry_Body() {}
@@ -311,6 +339,10 @@ func (*Entry_JobStop) isEntry_Body() {}
 func (*Entry_JobEnded) isEntry_Body() {}
 
 func (*Entry_Scheduler) isEntry_Body() {}
+
+func (*Entry_JobCleaned) isEntry_Body() {}
+
+func (*Entry_JobsForgotten) isEntry_Body() {}
 
 type ClusterFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -524,6 +556,7 @@ type NodeDrainFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Draining      bool                   `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"` // for people; set when the coordinator does it by itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -570,6 +603,13 @@ func (x *NodeDrainFact) GetDraining() bool {
 		return x.Draining
 	}
 	return false
+}
+
+func (x *NodeDrainFact) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 type BlobFact struct {
@@ -911,6 +951,7 @@ type ActionFact struct {
 	Speculative   bool                   `protobuf:"varint,6,opt,name=speculative,proto3" json:"speculative,omitempty"`
 	Until         int64                  `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
 	Locality      string                 `protobuf:"bytes,8,opt,name=locality,proto3" json:"locality,omitempty"`
+	Reservation   *ReservationFact       `protobuf:"bytes,9,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1001,6 +1042,138 @@ func (x *ActionFact) GetLocality() string {
 	return ""
 }
 
+func (x *ActionFact) GetReservation() *ReservationFact {
+	if x != nil {
+		return x.Reservation
+	}
+	return nil
+}
+
+// ReservationFact mirrors scheduler.Reservation.
+type ReservationFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind          int32                  `protobuf:"varint,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Job           uint64                 `protobuf:"varint,3,opt,name=job,proto3" json:"job,omitempty"`
+	Stage         int32                  `protobuf:"varint,4,opt,name=stage,proto3" json:"stage,omitempty"`
+	Task          int32                  `protobuf:"varint,5,opt,name=task,proto3" json:"task,omitempty"`
+	Project       uint64                 `protobuf:"varint,6,opt,name=project,proto3" json:"project,omitempty"`
+	Node          int32                  `protobuf:"varint,7,opt,name=node,proto3" json:"node,omitempty"` // 0 = the pool of all nodes
+	Demand        *Resources             `protobuf:"bytes,8,opt,name=demand,proto3" json:"demand,omitempty"`
+	Disk          int64                  `protobuf:"varint,9,opt,name=disk,proto3" json:"disk,omitempty"`
+	Start         int64                  `protobuf:"varint,10,opt,name=start,proto3" json:"start,omitempty"`
+	End           int64                  `protobuf:"varint,11,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReservationFact) Reset() {
+	*x = ReservationFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReservationFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReservationFact) ProtoMessage() {}
+
+func (x *ReservationFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
+func (*ReservationFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReservationFact) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetKind() int32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetTask() int32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetProject() uint64 {
+	if x != nil {
+		return x.Project
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetDemand() *Resources {
+	if x != nil {
+		return x.Demand
+	}
+	return nil
+}
+
+func (x *ReservationFact) GetDisk() int64 {
+	if x != nil {
+		return x.Disk
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 type NoteFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          int32                  `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"` // scheduler.NoteKind
@@ -1010,13 +1183,17 @@ type NoteFact struct {
 	Until         int64                  `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`
 	Node          int32                  `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"`
 	Task          int32                  `protobuf:"varint,7,opt,name=task,proto3" json:"task,omitempty"`
+	Tenant        int32                  `protobuf:"varint,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Slot          int32                  `protobuf:"varint,9,opt,name=slot,proto3" json:"slot,omitempty"`
+	Project       uint64                 `protobuf:"varint,10,opt,name=project,proto3" json:"project,omitempty"`
+	Real          float64                `protobuf:"fixed64,11,opt,name=real,proto3" json:"real,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NoteFact) Reset() {
 	*x = NoteFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1205,7 @@ func (x *NoteFact) String() string {
 func (*NoteFact) ProtoMessage() {}
 
 func (x *NoteFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1218,7 @@ func (x *NoteFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteFact.ProtoReflect.Descriptor instead.
 func (*NoteFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NoteFact) GetKind() int32 {
@@ -1093,6 +1270,34 @@ func (x *NoteFact) GetTask() int32 {
 	return 0
 }
 
+func (x *NoteFact) GetTenant() int32 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *NoteFact) GetSlot() int32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *NoteFact) GetProject() uint64 {
+	if x != nil {
+		return x.Project
+	}
+	return 0
+}
+
+func (x *NoteFact) GetReal() float64 {
+	if x != nil {
+		return x.Real
+	}
+	return 0
+}
+
 // AttemptsFact is what nodes reported as ended or moved between levels.
 type AttemptsFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1105,7 +1310,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1322,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1335,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -1164,7 +1369,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1381,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1394,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -1217,7 +1422,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1434,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1447,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -1266,6 +1471,98 @@ func (x *JobEndedFact) GetMessage() string {
 	return ""
 }
 
+// JobCleanedFact says that the temporary folder of a failed or stopped job is
+// gone; its output path is free from here on.
+type JobCleanedFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobCleanedFact) Reset() {
+	*x = JobCleanedFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobCleanedFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobCleanedFact) ProtoMessage() {}
+
+func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
+func (*JobCleanedFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *JobCleanedFact) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+// JobsForgottenFact drops ended jobs that stand in the history; nodes then
+// remove what they kept of them.
+type JobsForgottenFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Jobs          []uint64               `protobuf:"varint,1,rep,packed,name=jobs,proto3" json:"jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobsForgottenFact) Reset() {
+	*x = JobsForgottenFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobsForgottenFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobsForgottenFact) ProtoMessage() {}
+
+func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
+func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *JobsForgottenFact) GetJobs() []uint64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
 type SchedulerFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1276,7 +1573,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1585,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1598,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -1322,7 +1619,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\x8e\x06\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\x93\a\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -1341,7 +1638,10 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\battempts\x18\x13 \x01(\v2\x17.drover.v1.AttemptsFactH\x00R\battempts\x123\n" +
 	"\bjob_stop\x18\x14 \x01(\v2\x16.drover.v1.JobStopFactH\x00R\ajobStop\x126\n" +
 	"\tjob_ended\x18\x15 \x01(\v2\x17.drover.v1.JobEndedFactH\x00R\bjobEnded\x128\n" +
-	"\tscheduler\x18\x16 \x01(\v2\x18.drover.v1.SchedulerFactH\x00R\tschedulerB\x06\n" +
+	"\tscheduler\x18\x16 \x01(\v2\x18.drover.v1.SchedulerFactH\x00R\tscheduler\x12<\n" +
+	"\vjob_cleaned\x18\x17 \x01(\v2\x19.drover.v1.JobCleanedFactH\x00R\n" +
+	"jobCleaned\x12E\n" +
+	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgottenB\x06\n" +
 	"\x04body\"\x1d\n" +
 	"\vClusterFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
@@ -1354,10 +1654,11 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fNodeLostFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why\"?\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"Q\n" +
 	"\rNodeDrainFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x1a\n" +
-	"\bdraining\x18\x02 \x01(\bR\bdraining\"P\n" +
+	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"P\n" +
 	"\bBlobFact\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
@@ -1381,7 +1682,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fDecisionFact\x12\x12\n" +
 	"\x04base\x18\x01 \x01(\x04R\x04base\x12/\n" +
 	"\aactions\x18\x02 \x03(\v2\x15.drover.v1.ActionFactR\aactions\x12)\n" +
-	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xed\x01\n" +
+	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xab\x02\n" +
 	"\n" +
 	"ActionFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12'\n" +
@@ -1391,7 +1692,21 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05level\x18\x05 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12 \n" +
 	"\vspeculative\x18\x06 \x01(\bR\vspeculative\x12\x14\n" +
 	"\x05until\x18\a \x01(\x03R\x05until\x12\x1a\n" +
-	"\blocality\x18\b \x01(\tR\blocality\"\x9a\x01\n" +
+	"\blocality\x18\b \x01(\tR\blocality\x12<\n" +
+	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\"\x89\x02\n" +
+	"\x0fReservationFact\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\x04R\x03job\x12\x14\n" +
+	"\x05stage\x18\x04 \x01(\x05R\x05stage\x12\x12\n" +
+	"\x04task\x18\x05 \x01(\x05R\x04task\x12\x18\n" +
+	"\aproject\x18\x06 \x01(\x04R\aproject\x12\x12\n" +
+	"\x04node\x18\a \x01(\x05R\x04node\x12,\n" +
+	"\x06demand\x18\b \x01(\v2\x14.drover.v1.ResourcesR\x06demand\x12\x12\n" +
+	"\x04disk\x18\t \x01(\x03R\x04disk\x12\x14\n" +
+	"\x05start\x18\n" +
+	" \x01(\x03R\x05start\x12\x10\n" +
+	"\x03end\x18\v \x01(\x03R\x03end\"\xf4\x01\n" +
 	"\bNoteFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\x04R\x03job\x12\x14\n" +
@@ -1399,7 +1714,12 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05value\x18\x04 \x01(\x03R\x05value\x12\x14\n" +
 	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\x05R\x04node\x12\x12\n" +
-	"\x04task\x18\a \x01(\x05R\x04task\"d\n" +
+	"\x04task\x18\a \x01(\x05R\x04task\x12\x16\n" +
+	"\x06tenant\x18\b \x01(\x05R\x06tenant\x12\x12\n" +
+	"\x04slot\x18\t \x01(\x05R\x04slot\x12\x18\n" +
+	"\aproject\x18\n" +
+	" \x01(\x04R\aproject\x12\x12\n" +
+	"\x04real\x18\v \x01(\x01R\x04real\"d\n" +
 	"\fAttemptsFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12*\n" +
@@ -1410,7 +1730,11 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fJobEndedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.drover.v1.JobStateR\x05state\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\x9c\x01\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\"\n" +
+	"\x0eJobCleanedFact\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\"'\n" +
+	"\x11JobsForgottenFact\x12\x12\n" +
+	"\x04jobs\x18\x01 \x03(\x04R\x04jobs\"\x9c\x01\n" +
 	"\rSchedulerFact\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
 	"\x06params\x18\x02 \x03(\v2$.drover.v1.SchedulerFact.ParamsEntryR\x06params\x1a9\n" +
@@ -1430,33 +1754,37 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_drover_v1_log_proto_goTypes = []any{
-	(*Entry)(nil),           // 0: drover.v1.Entry
-	(*ClusterFact)(nil),     // 1: drover.v1.ClusterFact
-	(*TenantsFact)(nil),     // 2: drover.v1.TenantsFact
-	(*NodeFact)(nil),        // 3: drover.v1.NodeFact
-	(*NodeLostFact)(nil),    // 4: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),   // 5: drover.v1.NodeDrainFact
-	(*BlobFact)(nil),        // 6: drover.v1.BlobFact
-	(*JobChunkFact)(nil),    // 7: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil), // 8: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),       // 9: drover.v1.FactSplit
-	(*DecisionFact)(nil),    // 10: drover.v1.DecisionFact
-	(*ActionFact)(nil),      // 11: drover.v1.ActionFact
-	(*NoteFact)(nil),        // 12: drover.v1.NoteFact
-	(*AttemptsFact)(nil),    // 13: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),     // 14: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),    // 15: drover.v1.JobEndedFact
-	(*SchedulerFact)(nil),   // 16: drover.v1.SchedulerFact
-	nil,                     // 17: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),          // 18: drover.v1.Tenant
-	(*NodeInfo)(nil),        // 19: drover.v1.NodeInfo
-	(*SplitPiece)(nil),      // 20: drover.v1.SplitPiece
-	(*AttemptKey)(nil),      // 21: drover.v1.AttemptKey
-	(Level)(0),              // 22: drover.v1.Level
-	(*SeenAttempt)(nil),     // 23: drover.v1.SeenAttempt
-	(JobState)(0),           // 24: drover.v1.JobState
+	(*Entry)(nil),             // 0: drover.v1.Entry
+	(*ClusterFact)(nil),       // 1: drover.v1.ClusterFact
+	(*TenantsFact)(nil),       // 2: drover.v1.TenantsFact
+	(*NodeFact)(nil),          // 3: drover.v1.NodeFact
+	(*NodeLostFact)(nil),      // 4: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),     // 5: drover.v1.NodeDrainFact
+	(*BlobFact)(nil),          // 6: drover.v1.BlobFact
+	(*JobChunkFact)(nil),      // 7: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),   // 8: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),         // 9: drover.v1.FactSplit
+	(*DecisionFact)(nil),      // 10: drover.v1.DecisionFact
+	(*ActionFact)(nil),        // 11: drover.v1.ActionFact
+	(*ReservationFact)(nil),   // 12: drover.v1.ReservationFact
+	(*NoteFact)(nil),          // 13: drover.v1.NoteFact
+	(*AttemptsFact)(nil),      // 14: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),       // 15: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),      // 16: drover.v1.JobEndedFact
+	(*JobCleanedFact)(nil),    // 17: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil), // 18: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),     // 19: drover.v1.SchedulerFact
+	nil,                       // 20: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),            // 21: drover.v1.Tenant
+	(*NodeInfo)(nil),          // 22: drover.v1.NodeInfo
+	(*SplitPiece)(nil),        // 23: drover.v1.SplitPiece
+	(*AttemptKey)(nil),        // 24: drover.v1.AttemptKey
+	(Level)(0),                // 25: drover.v1.Level
+	(*Resources)(nil),         // 26: drover.v1.Resources
+	(*SeenAttempt)(nil),       // 27: drover.v1.SeenAttempt
+	(JobState)(0),             // 28: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	1,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
@@ -1468,27 +1796,31 @@ var file_drover_v1_log_proto_depIdxs = []int32{
 	7,  // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
 	8,  // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
 	10, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	13, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	14, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	15, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	16, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	18, // 13: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	19, // 14: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	9,  // 15: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	9,  // 16: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	20, // 17: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	11, // 18: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	12, // 19: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
-	21, // 20: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	22, // 21: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	23, // 22: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	24, // 23: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	17, // 24: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	14, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	15, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	16, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	19, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	17, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	18, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	21, // 15: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	22, // 16: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	9,  // 17: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	9,  // 18: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	23, // 19: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	11, // 20: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	13, // 21: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
+	24, // 22: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	25, // 23: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	12, // 24: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	26, // 25: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	27, // 26: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	28, // 27: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	20, // 28: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -1512,6 +1844,8 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_JobStop)(nil),
 		(*Entry_JobEnded)(nil),
 		(*Entry_Scheduler)(nil),
+		(*Entry_JobCleaned)(nil),
+		(*Entry_JobsForgotten)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1519,7 +1853,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

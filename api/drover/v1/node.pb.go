@@ -975,7 +975,7 @@ type WantedAttempt struct {
 	Goal               Goal                   `protobuf:"varint,2,opt,name=goal,proto3,enum=drover.v1.Goal" json:"goal,omitempty"`
 	Level              Level                  `protobuf:"varint,3,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`       // with GOAL_RUN
 	Spec               *TaskSpec              `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`                               // once per attempt and revision 0; later deltas may leave it out
-	MapOutputs         []*MapOutput           `protobuf:"bytes,5,rep,name=map_outputs,json=mapOutputs,proto3" json:"map_outputs,omitempty"` // for a reduce task: those known so far, replaced as they change
+	MapOutputs         []*MapOutput           `protobuf:"bytes,5,rep,name=map_outputs,json=mapOutputs,proto3" json:"map_outputs,omitempty"` // for a reduce task: all that are known so far, in order of the map task; a later list replaces it
 	MapOutputsComplete bool                   `protobuf:"varint,6,opt,name=map_outputs_complete,json=mapOutputsComplete,proto3" json:"map_outputs_complete,omitempty"`
 	ResumeFrom         string                 `protobuf:"bytes,7,opt,name=resume_from,json=resumeFrom,proto3" json:"resume_from,omitempty"` // address of the node that holds the checkpoint
 	unknownFields      protoimpl.UnknownFields
