@@ -1,0 +1,479 @@
+package facts
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// SnapshotVersion is the version of the snapshot's form; a higher one is
+// refused.
+const SnapshotVersion = 1
+
+// msg is a message of the API inside JSON: base64 of its protobuf form.
+type msg[M proto.Message] struct{ m M }
+
+// MarshalJSON writes the message's bytes, null for none.
+func (x msg[M]) MarshalJSON() ([]byte, error) {
+	if !x.m.ProtoReflect().IsValid() {
+		return []byte("null"), nil
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(x.m)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(b)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (x *msg[M]) UnmarshalJSON(b []byte) error {
+	var raw []byte
+	if err := json.Unmarshal(b, &raw); err != nil || raw == nil {
+		return err
+	}
+	var zero M
+	x.m = zero.ProtoReflect().New().Interface().(M)
+	return proto.Unmarshal(raw, x.m)
+}
+
+func msgs[M proto.Message](list []M) []msg[M] {
+	out := make([]msg[M], len(list))
+	for i, m := range list {
+		out[i] = msg[M]{m}
+	}
+	return out
+}
+
+func unmsgs[M proto.Message](list []msg[M]) []M {
+	out := make([]M, len(list))
+	for i, m := range list {
+		out[i] = m.m
+	}
+	return out
+}
+
+type (
+	header struct {
+		Drover    string            `json:"drover"` // "facts"
+		Version   int               `json:"version"`
+		Index     uint64            `json:"index"`
+		At        int64             `json:"at"`
+		Cluster   string            `json:"cluster"`
+		Scheduler string            `json:"scheduler,omitempty"`
+		Params    map[string]string `json:"params,omitempty"`
+		NextJob   uint64            `json:"next_job"`
+		Seq       uint64            `json:"seq"`
+		EventSeq  uint64            `json:"event_seq"`
+		Unknown   uint64            `json:"unknown,omitempty"`
+	}
+	// line is one record; T says which of the others is set.
+	line struct {
+		T           string                          `json:"t"`
+		Tenant      *tenantLine                     `json:"tenant,omitempty"`
+		Node        *nodeLine                       `json:"node,omitempty"`
+		Blob        *Blob                           `json:"blob,omitempty"`
+		Job         *jobLine                        `json:"job,omitempty"`
+		Tasks       *tasksLine                      `json:"tasks,omitempty"`
+		Note        *Note                           `json:"note,omitempty"`
+		Reservation *msg[*droverv1.ReservationFact] `json:"reservation,omitempty"`
+		Event       *Event                          `json:"event,omitempty"`
+		Staging     *stagingLine                    `json:"staging,omitempty"`
+		Key         *keyLine                        `json:"key,omitempty"`
+		Lines       int                             `json:"lines,omitempty"` // of "end"
+	}
+	tenantLine struct {
+		*Tenant
+		Spec msg[*droverv1.Tenant] `json:"spec"`
+	}
+	nodeLine struct {
+		*Node
+		Info msg[*droverv1.NodeInfo] `json:"info"`
+	}
+	jobLine struct {
+		*Job
+		Limits []msg[*droverv1.Limits] `json:"limits,omitempty"` // one for each stage
+	}
+	tasksLine struct {
+		Job    uint64                     `json:"job"`
+		Stage  int32                      `json:"stage"`
+		First  int32                      `json:"first"`
+		Tasks  []taskLine                 `json:"tasks,omitempty"`
+		Splits []msg[*droverv1.FactSplit] `json:"splits,omitempty"`
+	}
+	taskLine struct {
+		Index int32 `json:"i"`
+		*Task
+		Attempts []attemptLine `json:"attempts"`
+	}
+	attemptLine struct {
+		*Attempt
+		Seen msg[*droverv1.SeenAttempt] `json:"seen"`
+	}
+	stagingLine struct {
+		ID     string                     `json:"id"`
+		Chunk  int32                      `json:"chunk"`
+		Splits []msg[*droverv1.FactSplit] `json:"splits"`
+	}
+	keyLine struct {
+		Key string `json:"key"`
+		keyed
+	}
+)
+
+// Snapshot is a frozen picture of the facts. It may be written while Apply
+// goes on.
+type Snapshot struct {
+	head         header
+	tenants      []*Tenant
+	nodes        []*Node
+	blobs        []Blob
+	jobs         []*Job
+	notes        []*Note
+	reservations []*droverv1.ReservationFact
+	events       []*Event
+	staging      []*staging
+	keys         []keyLine
+}
+
+// Snapshot freezes the facts. It needs the write lock; see the package comment
+// for its cost.
+func (f *Facts) Snapshot() *Snapshot {
+	s := &Snapshot{
+		head: header{Drover: "facts", Version: SnapshotVersion, Index: f.index, At: f.at, Cluster: f.cluster, Scheduler: f.scheduler,
+			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, Unknown: f.unknown},
+		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
+		notes: f.Notes(), reservations: f.Reservations(),
+	}
+	for _, d := range f.Blobs() {
+		s.blobs = append(s.blobs, *f.blobs[d])
+	}
+	for _, id := range f.JobIDs() {
+		s.jobs = append(s.jobs, f.jobs[id])
+	}
+	for i := range f.events {
+		s.events = append(s.events, f.events[(f.eventAt+i)%len(f.events)])
+	}
+	for _, k := range f.keyRing {
+		s.keys = append(s.keys, keyLine{k, f.keys[k]})
+	}
+	f.gen++
+	return s
+}
+
+// Encode writes the snapshot as lines of JSON.
+func (s *Snapshot) Encode(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 1<<16)
+	enc := json.NewEncoder(b)
+	lines := 0
+	put := func(v any) error {
+		lines++
+		return enc.Encode(v)
+	}
+	for _, step := range []func(func(any) error) error{s.writeCluster, s.writeJobs, s.writeRest} {
+		if err := step(put); err != nil {
+			return fmt.Errorf("write the snapshot: %w", err)
+		}
+	}
+	if err := enc.Encode(line{T: "end", Lines: lines}); err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	return b.Flush()
+}
+
+func (s *Snapshot) writeCluster(put func(any) error) error {
+	if err := put(s.head); err != nil {
+		return err
+	}
+	for _, t := range s.tenants {
+		if err := put(line{T: "tenant", Tenant: &tenantLine{t, msg[*droverv1.Tenant]{t.Spec}}}); err != nil {
+			return err
+		}
+	}
+	for _, n := range s.nodes {
+		if err := put(line{T: "node", Node: &nodeLine{n, msg[*droverv1.NodeInfo]{n.Info}}}); err != nil {
+			return err
+		}
+	}
+	for i := range s.blobs {
+		if err := put(line{T: "blob", Blob: &s.blobs[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Snapshot) writeJobs(put func(any) error) error {
+	for _, j := range s.jobs {
+		l := &jobLine{Job: j}
+		for i := range j.Stages {
+			l.Limits = append(l.Limits, msg[*droverv1.Limits]{j.Stages[i].Limits})
+		}
+		if err := put(line{T: "job", Job: l}); err != nil {
+			return err
+		}
+		for i := range j.Stages {
+			if err := writeStage(put, j, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeStage writes the tried tasks of a stage, and its splits, by chunk.
+func writeStage(put func(any) error, j *Job, i int) error {
+	s := &j.Stages[i]
+	for c, ch := range s.chunks {
+		l := &tasksLine{Job: j.ID, Stage: int32(i), First: int32(c * chunkTasks)}
+		if s.Splits != nil {
+			l.Splits = msgs(s.Splits[c*chunkTasks : min((c+1)*chunkTasks, len(s.Splits))])
+		}
+		if ch != nil {
+			for k, t := range ch.tasks {
+				if t == nil {
+					continue
+				}
+				tl := taskLine{Index: int32(k), Task: t}
+				for _, a := range t.Attempts {
+					tl.Attempts = append(tl.Attempts, attemptLine{a, msg[*droverv1.SeenAttempt]{a.Seen}})
+				}
+				l.Tasks = append(l.Tasks, tl)
+			}
+		}
+		if len(l.Tasks) == 0 && len(l.Splits) == 0 {
+			continue
+		}
+		if err := put(line{T: "tasks", Tasks: l}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Snapshot) writeRest(put func(any) error) error {
+	for _, n := range s.notes {
+		if err := put(line{T: "note", Note: n}); err != nil {
+			return err
+		}
+	}
+	for _, r := range s.reservations {
+		if err := put(line{T: "reservation", Reservation: &msg[*droverv1.ReservationFact]{r}}); err != nil {
+			return err
+		}
+	}
+	for _, st := range s.staging {
+		for _, c := range slices.Sorted(maps.Keys(st.splits)) {
+			if err := put(line{T: "staging", Staging: &stagingLine{st.id, c, msgs(st.splits[c])}}); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range s.keys {
+		if err := put(line{T: "key", Key: &s.keys[i]}); err != nil {
+			return err
+		}
+	}
+	for _, e := range s.events {
+		if err := put(line{T: "event", Event: e}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restore reads a snapshot. The facts it gives have one ChangeReset in their
+// journal. Corrupt: not a whole snapshot; Unsupported: of a newer program.
+func Restore(r io.Reader) (*Facts, error) {
+	d := json.NewDecoder(bufio.NewReaderSize(r, 1<<16))
+	var h header
+	if err := d.Decode(&h); err != nil {
+		return nil, fault.New(fault.Corrupt, "read the snapshot's head: %w", err)
+	}
+	if h.Drover != "facts" {
+		return nil, fault.New(fault.Corrupt, "the file is no snapshot of Drover's facts")
+	}
+	if h.Version > SnapshotVersion {
+		return nil, fault.New(fault.Unsupported, "the snapshot has version %d, this program knows up to %d: upgrade it", h.Version, SnapshotVersion)
+	}
+	f := New()
+	f.tenants, f.tenantName = nil, map[string]*Tenant{}
+	f.index, f.at, f.cluster, f.scheduler = h.Index, h.At, h.Cluster, h.Scheduler
+	f.nextJob, f.seq, f.eventSeq, f.unknown = h.NextJob, h.Seq, h.EventSeq, h.Unknown
+	if h.Params != nil {
+		f.params = h.Params
+	}
+	for n := 1; ; n++ {
+		var l line
+		if err := d.Decode(&l); err != nil {
+			return nil, fault.New(fault.Corrupt, "snapshot, record %d: %w", n, err)
+		}
+		if l.T == "end" {
+			if l.Lines != n {
+				return nil, fault.New(fault.Corrupt, "the snapshot has %d records and says %d", n, l.Lines)
+			}
+			break
+		}
+		if err := f.restoreLine(&l); err != nil {
+			return nil, fault.New(fault.Corrupt, "snapshot, record %d: %w", n, err)
+		}
+	}
+	f.restoreIndexes()
+	f.journal = []Change{{Kind: ChangeReset, At: f.at}}
+	return f, nil
+}
+
+func (f *Facts) restoreLine(l *line) error {
+	switch {
+	case l.T == "tenant" && l.Tenant != nil && l.Tenant.Tenant != nil:
+		t := l.Tenant.Tenant
+		t.Spec = l.Tenant.Spec.m
+		if int(t.ID) != len(f.tenants) {
+			return fmt.Errorf("tenant %d is not the next", t.ID)
+		}
+		f.tenants = append(f.tenants, t)
+		f.tenantName[t.Spec.GetName()] = t
+	case l.T == "node" && l.Node != nil && l.Node.Node != nil:
+		n := l.Node.Node
+		n.Info = l.Node.Info.m
+		if int(n.ID) != len(f.nodes)+1 {
+			return fmt.Errorf("node %d is not the next", n.ID)
+		}
+		f.nodes = append(f.nodes, n)
+		f.nodeName[n.Info.GetName()] = n.ID
+	case l.T == "blob" && l.Blob != nil:
+		f.blobs[l.Blob.Digest] = l.Blob
+	case l.T == "job" && l.Job != nil && l.Job.Job != nil:
+		return f.restoreJob(l.Job)
+	case l.T == "tasks" && l.Tasks != nil:
+		return f.restoreTasks(l.Tasks)
+	case l.T == "note" && l.Note != nil:
+		f.notes[l.Note.NoteKey] = l.Note
+	case l.T == "reservation" && l.Reservation != nil:
+		f.reservations[l.Reservation.m.GetId()] = l.Reservation.m
+	case l.T == "event" && l.Event != nil:
+		f.events = append(f.events, l.Event)
+	case l.T == "key" && l.Key != nil:
+		f.keys[l.Key.Key] = l.Key.keyed
+		f.keyRing = append(f.keyRing, l.Key.Key)
+	case l.T == "staging" && l.Staging != nil:
+		if n := len(f.staging); n == 0 || f.staging[n-1].id != l.Staging.ID {
+			f.staging = append(f.staging, &staging{id: l.Staging.ID, splits: map[int32][]*droverv1.FactSplit{}})
+		}
+		f.staging[len(f.staging)-1].splits[l.Staging.Chunk] = unmsgs(l.Staging.Splits)
+	default:
+		return fmt.Errorf("record of unknown type %q", l.T)
+	}
+	return nil
+}
+
+func (f *Facts) restoreJob(l *jobLine) error {
+	j := l.Job
+	spec, err := jobspec.Decode([]byte(j.SpecJSON))
+	if err != nil {
+		return err
+	}
+	if len(j.Stages) != len(spec.Stages) || len(l.Limits) != len(spec.Stages) {
+		return fmt.Errorf("job %d has %d stages, its spec %d", j.ID, len(j.Stages), len(spec.Stages))
+	}
+	j.Spec = spec
+	for i := range j.Stages {
+		s := &j.Stages[i]
+		if s.Tasks < 0 || s.Tasks > jobspec.MaxTasks {
+			return fmt.Errorf("job %d: stage %d has %d tasks", j.ID, i, s.Tasks)
+		}
+		s.Limits = l.Limits[i].m
+		s.chunks = make([]*chunk, (int(s.Tasks)+chunkTasks-1)/chunkTasks)
+		if spec.Stages[i].Kind == jobspec.KindMap {
+			s.Splits = make([]*droverv1.FactSplit, s.Tasks)
+		}
+	}
+	f.jobs[j.ID] = j
+	return nil
+}
+
+func (f *Facts) restoreTasks(l *tasksLine) error {
+	j := f.jobs[l.Job]
+	if j == nil || l.Stage < 0 || int(l.Stage) >= len(j.Stages) {
+		return fmt.Errorf("tasks of job %d stage %d, which is not there", l.Job, l.Stage)
+	}
+	s := &j.Stages[l.Stage]
+	first := int(l.First)
+	if first < 0 || first%chunkTasks != 0 || first/chunkTasks >= len(s.chunks) || (len(l.Splits) > 0 && first+len(l.Splits) > len(s.Splits)) {
+		return fmt.Errorf("tasks of job %d stage %d from %d are out of range", l.Job, l.Stage, l.First)
+	}
+	if len(l.Splits) > 0 {
+		copy(s.Splits[first:], unmsgs(l.Splits))
+	}
+	c := &chunk{}
+	for _, t := range l.Tasks {
+		if t.Task == nil || t.Index < 0 || l.First+t.Index >= s.Tasks || t.Index >= chunkTasks {
+			return fmt.Errorf("task %d of job %d stage %d is out of range", l.First+t.Index, l.Job, l.Stage)
+		}
+		for _, a := range t.Attempts {
+			if a.Attempt == nil {
+				return fmt.Errorf("an attempt of job %d is empty", l.Job)
+			}
+			a.Attempt.Seen = a.Seen.m
+			t.Task.Attempts = append(t.Task.Attempts, a.Attempt)
+		}
+		c.tasks[t.Index] = t.Task
+	}
+	s.chunks[l.First/chunkTasks] = c
+	return nil
+}
+
+// restoreIndexes rebuilds what follows from the records.
+func (f *Facts) restoreIndexes() {
+	for _, id := range f.JobIDs() {
+		j := f.jobs[id]
+		if !j.HasEnded() {
+			f.live[j.Name] = id
+		}
+		if j.Output != "" && !(j.HasEnded() && j.Cleaned) {
+			f.outputs[j.Output] = id
+		}
+		for _, d := range Digests(j.Spec) {
+			if b := f.blobs[d]; b != nil {
+				b.Refs++
+			}
+		}
+		f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) {
+			n := f.Node(a.Node)
+			if n == nil || !n.Up || n.Epoch != a.Epoch {
+				return
+			}
+			if f.onNode[a.Node] == nil {
+				f.onNode[a.Node] = map[Key]struct{}{}
+			}
+			f.onNode[a.Node][k] = struct{}{}
+		})
+	}
+}
+
+// EachAttempt calls fn for every attempt of a job in order of key.
+func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) {
+	for s := range j.Stages {
+		for c, ch := range j.Stages[s].chunks {
+			if ch == nil {
+				continue
+			}
+			for i, t := range ch.tasks {
+				if t == nil {
+					continue
+				}
+				for _, a := range t.Attempts {
+					fn(Key{j.ID, int32(s), int32(c*chunkTasks + i), a.Attempt}, t, a)
+				}
+			}
+		}
+	}
+}
