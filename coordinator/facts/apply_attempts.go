@@ -47,7 +47,7 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 	}
 	lost := f.applyLostMaps(e, k, a, seen.GetLostMaps())
 	if !a.State.Holds() {
-		if lost || (seen.GetPhase() == droverv1.Phase_PHASE_GONE && a.State == AttemptSucceeded && f.loseOutput(e, k, a, "its node has it no more")) {
+		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && f.loseOutput(e, k, a, "its node has it no more")) {
 			return ""
 		}
 		return "the attempt has ended"

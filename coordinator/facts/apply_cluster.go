@@ -151,7 +151,7 @@ func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
 	down.Up, down.Why = false, clip(why, 256)
 	f.nodes[n.ID-1] = &down
 	f.record(Change{Kind: ChangeNodeLost, Node: n.ID})
-	keys := slices.SortedFunc(maps.Keys(f.onNode[n.ID]), compareKeys)
+	keys := slices.SortedFunc(maps.Keys(f.onNode[n.ID]), CompareKeys)
 	delete(f.onNode, n.ID)
 	for _, k := range keys {
 		a := f.Attempt(k)
@@ -166,7 +166,8 @@ func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
 	}
 }
 
-func compareKeys(a, b Key) int {
+// CompareKeys orders attempts by job, stage, task, attempt.
+func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Attempt, b.Attempt))
 }
 

@@ -121,8 +121,8 @@ func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *No
 		return "nothing runs that a second attempt could overtake"
 	case !act.GetSpeculative() && t.State != TaskPending:
 		return "the task does not wait any more"
-	case k.Attempt != last+1 || act.GetKey().GetRun() != 1:
-		return fmt.Sprintf("attempt %d run %d, the next is %d run 1", k.Attempt, act.GetKey().GetRun(), last+1)
+	case k.Attempt <= last || act.GetKey().GetRun() != 1:
+		return fmt.Sprintf("attempt %d run %d, the next is at least %d run 1", k.Attempt, act.GetKey().GetRun(), last+1)
 	case n == nil || !n.Up:
 		return "the node is not up"
 	case n.Draining:

@@ -1,0 +1,341 @@
+// Package coordtest is a node that is not there: it speaks the node protocol to
+// a coordinator and pretends to run tasks, for tests of the coordinator and of
+// clients. A test says how each attempt goes (Behaviour) and what the file
+// system holds (FS), and breaks things by calling the node's methods.
+//
+// It is no model of the real daemon: package node has its own tests.
+package coordtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+)
+
+// Key names an attempt with its run.
+type Key struct {
+	Job                       uint64
+	Stage, Task, Attempt, Run int32
+}
+
+func keyOf(k *droverv1.AttemptKey) Key {
+	return Key{k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun()}
+}
+
+// Proto gives the message.
+func (k Key) Proto() *droverv1.AttemptKey {
+	return &droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run}
+}
+
+// Behaviour says how an attempt that is to run goes on: nil leaves it running,
+// else it is the report of its end (its key is filled in). It is called again
+// at every change of what is wanted, and at every Poke.
+type Behaviour func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt
+
+// Succeed ends every attempt well at once; a reduce task waits for its maps.
+func Succeed(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+	if w.GetSpec().GetKind() == "reduce" && !w.GetMapOutputsComplete() {
+		return nil
+	}
+	return &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED, RunningMs: 5, OutputLength: 7, OutputChecksum: "crc32c:00000007",
+		Counters: map[string]int64{"app.records": 1}, Usage: &droverv1.Usage{CpuMs: 3, MemoryPeak: 1 << 20}, Limits: &droverv1.Limits{MemoryMax: "1"}}
+}
+
+// Fail ends every attempt with a cause.
+func Fail(cause droverv1.Cause, message string) Behaviour {
+	return func(*droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		return &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Cause: cause, ExitCode: 1, Message: message, StderrTail: "last words\n"}
+	}
+}
+
+// Hang never ends an attempt.
+func Hang(*droverv1.WantedAttempt) *droverv1.SeenAttempt { return nil }
+
+// Info gives a node of 4 cores, 4 GiB and one disk of 100 MiB/s.
+func Info(name string) *droverv1.NodeInfo {
+	return &droverv1.NodeInfo{Name: name, Rack: "/r1", StorageAddresses: []string{name + ":9866"}, Address: name + ":7777", Schemes: []string{"hdfs", "file"},
+		Allocatable: &droverv1.Resources{Cpu: 4000, Memory: 4 << 30, Io: 100 << 20},
+		Disks:       []*droverv1.Disk{{Name: "d0", Io: 100 << 20, Space: 100 << 30}}, Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN}}
+}
+
+// Node pretends to be a node daemon.
+type Node struct {
+	Client droverv1connect.NodeServiceClient
+	Info   *droverv1.NodeInfo
+	FS     *FS
+
+	mu        sync.Mutex
+	behaviour Behaviour
+	id        *droverv1.RegisterResponse
+	epoch     uint64
+	revision  uint64
+	wanted    map[Key]*droverv1.WantedAttempt
+	ended     map[Key]*droverv1.SeenAttempt
+	dirty     map[Key]bool
+	answers   []*droverv1.OrderAnswer
+	sequence  uint64
+	ran       map[Key]int // how often an attempt was started
+	poke      chan struct{}
+	Reports   int // made so far; read it with Counts
+	fulls     int
+}
+
+// New makes a node; Run connects it.
+func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
+	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[Key]*droverv1.WantedAttempt{}, ended: map[Key]*droverv1.SeenAttempt{},
+		dirty: map[Key]bool{}, ran: map[Key]int{}, poke: make(chan struct{}, 1)}
+}
+
+// Run keeps a session with the coordinator until ctx ends; it comes back after
+// a lost connection, as a daemon does.
+func (n *Node) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = n.session(ctx) // a test sees what becomes of it
+		t := time.NewTimer(2 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// Behave changes how attempts go on from now on.
+func (n *Node) Behave(b Behaviour) {
+	n.mu.Lock()
+	n.behaviour = b
+	n.mu.Unlock()
+	n.Poke()
+}
+
+// Poke asks the behaviour of every running attempt again.
+func (n *Node) Poke() {
+	n.mu.Lock()
+	n.advance()
+	n.mu.Unlock()
+	n.signal()
+}
+
+func (n *Node) signal() {
+	select {
+	case n.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Wanted lists what the coordinator wants of this node, by key.
+func (n *Node) Wanted() []*droverv1.WantedAttempt {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(n.wanted), compare)
+	var out []*droverv1.WantedAttempt
+	for _, k := range keys {
+		out = append(out, n.wanted[k])
+	}
+	return out
+}
+
+// Ran tells how many runs were started, and how often the most repeated one.
+func (n *Node) Ran() (runs, most int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.ran {
+		runs++
+		most = max(most, c)
+	}
+	return runs, most
+}
+
+// Registered gives the node's number and epoch; zeros before the first time.
+func (n *Node) Registered() (id int32, epoch uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.id.GetNode(), n.epoch
+}
+
+// FullSets counts the full wanted sets that came.
+func (n *Node) FullSets() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fulls
+}
+
+// Lose forgets an attempt and its output, as a broken disk does.
+func (n *Node) Lose(k Key) {
+	n.mu.Lock()
+	n.ended[k] = &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_GONE}
+	n.dirty[k] = true
+	n.mu.Unlock()
+	n.signal()
+}
+
+// Say reports something about an attempt, whatever is true.
+func (n *Node) Say(ctx context.Context, seen *droverv1.SeenAttempt) (*droverv1.ReportResponse, error) {
+	n.mu.Lock()
+	n.sequence++
+	req := &droverv1.ReportRequest{Node: n.id.GetNode(), Epoch: n.epoch, Sequence: n.sequence, Attempts: []*droverv1.SeenAttempt{seen}}
+	n.mu.Unlock()
+	res, err := n.Client.Report(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg, nil
+}
+
+func compare(a, b Key) int {
+	return slices.Compare([]int64{int64(a.Job), int64(a.Stage), int64(a.Task), int64(a.Attempt), int64(a.Run)},
+		[]int64{int64(b.Job), int64(b.Stage), int64(b.Task), int64(b.Attempt), int64(b.Run)})
+}
+
+var errAgain = errors.New("register again")
+
+func (n *Node) session(ctx context.Context) error {
+	res, err := n.Client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.Info, Epoch: n.epoch}))
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	if n.epoch != res.Msg.Epoch { // what ran in another epoch is killed and never reported
+		clear(n.wanted)
+		clear(n.ended)
+		clear(n.dirty)
+		n.answers, n.revision = nil, 0
+	}
+	n.id, n.epoch = res.Msg, res.Msg.Epoch
+	n.mu.Unlock()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.watch(ctx) })
+	g.Go(func() error { return n.report(ctx, res.Msg) })
+	return g.Wait()
+}
+
+func (n *Node) watch(ctx context.Context) error {
+	n.mu.Lock()
+	req := &droverv1.WatchRequest{Node: n.id.Node, Epoch: n.epoch, Revision: n.revision}
+	n.mu.Unlock()
+	stream, err := n.Client.Watch(ctx, connect.NewRequest(req))
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		n.apply(stream.Msg())
+		n.signal()
+	}
+	return errors.Join(stream.Err(), errors.New("the watch ended"))
+}
+
+func (n *Node) apply(w *droverv1.Wanted) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w.Full {
+		n.fulls++
+		clear(n.wanted)
+	} else if w.Revision <= n.revision {
+		return
+	}
+	n.revision = w.Revision
+	for _, k := range w.Remove {
+		delete(n.wanted, keyOf(k))
+		delete(n.ended, keyOf(k))
+	}
+	for _, p := range w.Put {
+		n.wanted[keyOf(p.Key)] = p
+	}
+	for _, o := range w.Orders {
+		n.answers = append(n.answers, n.FS.do(n.Info.GetName(), o))
+	}
+	n.advance()
+}
+
+// advance brings every wanted attempt as far as it goes.
+func (n *Node) advance() {
+	for k, w := range n.wanted {
+		if n.ended[k] != nil {
+			continue
+		}
+		var end *droverv1.SeenAttempt
+		switch w.Goal {
+		case droverv1.Goal_GOAL_RUN:
+			if n.ran[k] == 0 {
+				n.ran[k]++
+				n.dirty[k] = true
+			}
+			end = n.behaviour(w)
+		default:
+			end = &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_STOPPED}
+		}
+		if end != nil {
+			if end.Phase == droverv1.Phase_PHASE_SUCCEEDED && w.GetSpec().GetOutput() != "" {
+				n.FS.write(w.GetSpec().GetOutput())
+			}
+			n.ended[k] = end
+			n.dirty[k] = true
+		}
+	}
+}
+
+func (n *Node) report(ctx context.Context, reg *droverv1.RegisterResponse) error {
+	tick := time.NewTicker(max(time.Millisecond, time.Duration(reg.ReportIntervalMs)*time.Millisecond))
+	defer tick.Stop()
+	for full := true; ; full = false {
+		if err := n.reportOnce(ctx, full); err != nil {
+			return err
+		}
+		select {
+		case <-n.poke:
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (n *Node) reportOnce(ctx context.Context, full bool) error {
+	n.mu.Lock()
+	n.sequence++
+	req := &droverv1.ReportRequest{Node: n.id.Node, Epoch: n.epoch, Sequence: n.sequence, Full: full, AppliedRevision: n.revision, Answers: n.answers}
+	n.answers = nil
+	keys := slices.SortedFunc(maps.Keys(n.dirty), compare)
+	if full {
+		keys = slices.SortedFunc(maps.Keys(n.wanted), compare)
+	}
+	for _, k := range keys {
+		seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5}
+		if e := n.ended[k]; e != nil {
+			seen = e
+		}
+		seen.Key = k.Proto()
+		req.Attempts = append(req.Attempts, seen)
+	}
+	clear(n.dirty)
+	n.Reports++
+	n.mu.Unlock()
+	res, err := n.Client.Report(ctx, connect.NewRequest(req))
+	if err != nil {
+		n.mu.Lock()
+		n.answers = append(req.Answers, n.answers...)
+		for _, k := range keys {
+			n.dirty[k] = true
+		}
+		n.mu.Unlock()
+		return err
+	}
+	if res.Msg.RegisterAgain {
+		return errAgain
+	}
+	return nil
+}
+
+// String names the node in test output.
+func (n *Node) String() string { return fmt.Sprintf("node %s", n.Info.GetName()) }

@@ -1,0 +1,78 @@
+package coordinator
+
+import (
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// decisionFact puts a decision into words of the log. locality names how near
+// to its data each placement is.
+func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string) *droverv1.DecisionFact {
+	out := &droverv1.DecisionFact{Base: d.Base}
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		k := facts.Key{Job: uint64(a.Task.Job), Stage: a.Task.Stage, Task: a.Task.Index, Attempt: a.Attempt}
+		f := &droverv1.ActionFact{Kind: int32(a.Kind), Key: k.Proto(a.Run), Node: int32(a.Node) + 1, Disk: int32(a.Disk),
+			Level: droverv1.Level(a.Level), Speculative: a.Speculative}
+		switch a.Kind {
+		case scheduler.ActPlace:
+			f.Locality = locality(a)
+		case scheduler.ActReserve, scheduler.ActUnreserve:
+			f.Reservation = reservationFact(&a.Reservation)
+		}
+		out.Actions = append(out.Actions, f)
+	}
+	for i := range d.Notes {
+		n := &d.Notes[i]
+		out.Notes = append(out.Notes, &droverv1.NoteFact{Kind: int32(n.Kind), Job: uint64(n.Job), Stage: n.Stage, Task: n.Task, Tenant: int32(n.Tenant),
+			Slot: n.Slot, Project: uint64(n.Project), Value: n.Value, Real: n.Real, Until: int64(n.At)})
+	}
+	return out
+}
+
+func reservationFact(r *scheduler.Reservation) *droverv1.ReservationFact {
+	return &droverv1.ReservationFact{Id: uint64(r.ID), Kind: int32(r.Kind), Job: uint64(r.Job), Stage: r.Stage, Task: r.Task, Project: uint64(r.Project),
+		Node: int32(r.Node) + 1, Demand: facts.Amounts{CPU: r.Demand[scheduler.CPU], Memory: r.Demand[scheduler.Memory], IO: r.Demand[scheduler.IO]}.Proto(),
+		Disk: r.Disk, Start: int64(r.Start), End: int64(r.End)}
+}
+
+// accepted leaves out of a decision what the log dropped. The actions that
+// stay are moved to the front of d's own slice.
+func accepted(d scheduler.Decision, dropped []facts.Drop) scheduler.Decision {
+	gone := make(map[int]bool, len(dropped))
+	for _, x := range dropped {
+		gone[x.At] = true
+	}
+	kept := d.Actions[:0:0]
+	for i := range d.Actions {
+		if !gone[i] {
+			kept = append(kept, d.Actions[i])
+		}
+	}
+	d.Actions = kept
+	return d
+}
+
+// locality tells how near to its data a placement is: node, rack, remote, or
+// none where the task reads nothing or nobody knows where it lies.
+func locality(s *scheduler.State, a *scheduler.Action) string {
+	g := s.Stage(a.Task.StageID())
+	if g == nil || g.Spec.Kind != scheduler.KindMap {
+		return "none"
+	}
+	bytes, nodes, _ := g.Input(a.Task.Index)
+	if bytes == 0 || len(nodes) == 0 {
+		return "none"
+	}
+	best := "remote"
+	for _, n := range nodes {
+		switch s.Dist(a.Node, n) {
+		case 0:
+			return "node"
+		case 1:
+			best = "rack"
+		}
+	}
+	return best
+}

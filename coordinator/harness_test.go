@@ -1,0 +1,223 @@
+package coordinator
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/jobspec"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bed is a coordinator with pretended nodes, which a test may kill and start
+// again on the same folder.
+type bed struct {
+	t    *testing.T
+	dir  string
+	sock string
+	cfg  Config
+	fs   *coordtest.FS
+
+	client droverv1connect.ClientServiceClient
+	http   *http.Client
+	nodes  []*coordtest.Node
+
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// newBed starts a coordinator; change may alter its configuration first.
+func newBed(t *testing.T, change func(*Config)) *bed {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "drover") // socket paths are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{t: t, dir: dir, sock: filepath.Join(dir, "c.sock"), fs: coordtest.NewFS()}
+	b.cfg = Config{Dir: filepath.Join(dir, "state"), NoSync: true, ReportInterval: 50 * time.Millisecond}
+	if testing.Verbose() {
+		b.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	}
+	if change != nil {
+		change(&b.cfg)
+	}
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: p, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", b.sock)
+	}}
+	b.http = &http.Client{Transport: tr}
+	b.client = droverv1connect.NewClientServiceClient(b.http, "http://c")
+	t.Cleanup(func() {
+		b.kill()
+		tr.CloseIdleConnections()
+		_ = os.RemoveAll(dir)
+	})
+	b.start()
+	return b
+}
+
+// start runs the coordinator until kill or a crash.
+func (b *bed) start() {
+	b.t.Helper()
+	l, err := ListenLocal(b.sock)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	cfg := b.cfg
+	cfg.Local, cfg.Metrics = l, nil
+	b.cancel, b.done = cancel, make(chan error, 1)
+	go func(done chan error) { done <- Run(ctx, cfg) }(b.done)
+}
+
+// kill stops the coordinator. Nothing is written in an orderly stop that would
+// not be there after a kill: entries are in the log before anybody hears.
+func (b *bed) kill() {
+	if b.cancel == nil {
+		return
+	}
+	b.cancel()
+	select {
+	case err := <-b.done:
+		if err != nil && b.cfg.Crash == nil {
+			b.t.Errorf("the coordinator ended with: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		b.t.Error("the coordinator does not stop")
+	}
+	b.cancel = nil
+}
+
+// node adds a pretended node that runs until the test ends or stop is called.
+func (b *bed) node(info *droverv1.NodeInfo, how coordtest.Behaviour) (n *coordtest.Node, stop func()) {
+	n = coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), info, b.fs, how)
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	b.t.Cleanup(stop)
+	b.nodes = append(b.nodes, n)
+	return n, stop
+}
+
+const waitLimit = 20 * time.Second
+
+// until polls what becomes true within waitLimit.
+func (b *bed) until(what string, ok func() bool) {
+	b.t.Helper()
+	end := time.Now().Add(waitLimit)
+	for !ok() {
+		if time.Now().After(end) {
+			b.t.Fatalf("not within %s: %s\n%s", waitLimit, what, b.story())
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// story is the coordinator's events, for a failed test.
+func (b *bed) story() string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s, err := b.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{}))
+	if err != nil {
+		return err.Error()
+	}
+	defer s.Close()
+	out := ""
+	for s.Receive() {
+		e := s.Msg()
+		out += e.Actor + " " + e.Kind + " " + e.Job + " " + e.Task + " " + e.Node + " " + e.Text + "\n"
+	}
+	return out
+}
+
+// submit sends a job and gives its number; it must be accepted.
+func (b *bed) submit(j *jobspec.Job) uint64 {
+	b.t.Helper()
+	id, err := b.trySubmit(j, "")
+	if err != nil {
+		b.t.Fatalf("submit %s: %v", j.Name, err)
+	}
+	return id
+}
+
+func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
+	b.t.Helper()
+	jobspec.SetDefaults(j)
+	text, err := jobspec.Encode(j)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), waitLimit)
+	defer cancel()
+	res, err := b.client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), IdempotencyKey: key}))
+	if err != nil {
+		return 0, wire.FromError(err)
+	}
+	return res.Msg.Job, nil
+}
+
+// job gives a job's status; an error of the call is nil.
+func (b *bed) job(name string) *droverv1.GetJobResponse {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+	defer cancel()
+	res, err := b.client.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: name}))
+	if err != nil {
+		return nil
+	}
+	return res.Msg
+}
+
+// ends waits for a job's end and checks its state.
+func (b *bed) ends(name string, want droverv1.JobState) *droverv1.GetJobResponse {
+	b.t.Helper()
+	var got *droverv1.GetJobResponse
+	b.until("job "+name+" ends", func() bool {
+		got = b.job(name)
+		return got != nil && ended(got.Job.State)
+	})
+	if got.Job.State != want {
+		b.t.Fatalf("job %s: %s (%s), want %s\n%s", name, got.Job.State, got.Job.Message, want, b.story())
+	}
+	return got
+}
+
+const (
+	succeeded = droverv1.JobState_JOB_STATE_SUCCEEDED
+	failed    = droverv1.JobState_JOB_STATE_FAILED
+	stopped   = droverv1.JobState_JOB_STATE_STOPPED
+)
+
+// groupJob is a job of n tasks.
+func groupJob(name string, n int) *jobspec.Job {
+	return &jobspec.Job{Name: name, Stages: []jobspec.Stage{{Name: "main", Kind: jobspec.KindGroup, Tasks: n, Command: []string{"true"},
+		Resources: jobspec.Resources{CPU: 500, Memory: 64 << 20, IO: 1 << 20}}}}
+}
+
+// mapReduceJob reads /in, writes /out/<name>, with r reduce tasks; 0 for none.
+func mapReduceJob(name string, r int) *jobspec.Job {
+	small := jobspec.Resources{CPU: 500, Memory: 64 << 20, IO: 1 << 20}
+	j := &jobspec.Job{Name: name, Input: &jobspec.Input{Paths: []string{"hdfs:///in"}}, Output: &jobspec.Output{Path: "hdfs:///out/" + name},
+		Stages: []jobspec.Stage{{Name: "map", Kind: jobspec.KindMap, Builtin: []string{"wordcount"}, Resources: small}}}
+	if r > 0 {
+		j.Stages = append(j.Stages, jobspec.Stage{Name: "reduce", Kind: jobspec.KindReduce, Tasks: r, Builtin: []string{"wordcount"}, Resources: small})
+	}
+	return j
+}

@@ -1,0 +1,166 @@
+package coordinator
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// identity is who calls: the name of the certificate, or whoever may open the
+// local socket.
+type identity struct {
+	kind identityKind
+	name string // "user/alice", "node/n1", "local"
+}
+
+type identityKind int
+
+const (
+	kindLocal identityKind = iota + 1 // on the local socket: every right
+	kindUser                          // user/<name>
+	kindNode                          // node/<name>
+	kindOther                         // a certificate of another kind: no right
+)
+
+type identityKey struct{}
+
+// withIdentity puts the caller into the context of each request.
+func withIdentity(of func(*http.Request) identity, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, of(r))))
+	})
+}
+
+func localIdentity(*http.Request) identity { return identity{kindLocal, "local"} }
+
+// tlsIdentity reads the name of the verified client certificate.
+func tlsIdentity(r *http.Request) identity {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return identity{kind: kindOther}
+	}
+	name := r.TLS.VerifiedChains[0][0].Subject.CommonName
+	switch {
+	case strings.HasPrefix(name, "user/"):
+		return identity{kindUser, name}
+	case strings.HasPrefix(name, "node/"):
+		return identity{kindNode, name}
+	default:
+		return identity{kindOther, name}
+	}
+}
+
+func caller(ctx context.Context) identity {
+	id, ok := ctx.Value(identityKey{}).(identity)
+	if !ok {
+		return identity{kind: kindOther}
+	}
+	return id
+}
+
+// right is what a call needs.
+type right int
+
+const (
+	mayRead right = iota + 1
+	maySubmit
+	mayOperate
+)
+
+func (r right) String() string {
+	switch r {
+	case mayRead:
+		return "read"
+	case maySubmit:
+		return "submit"
+	case mayOperate:
+		return "operate"
+	default:
+		return "unknown right"
+	}
+}
+
+// operator tells whether id may do everything.
+func (c *core) operator(id identity) bool {
+	return id.kind == kindLocal || (id.kind == kindUser && slices.Contains(c.cfg.Operators, id.name))
+}
+
+// allowed tells whether id has a right in a tenant. Whoever may submit or
+// operate may read too, and whoever may operate may submit.
+func (c *core) allowed(id identity, r right, t *droverv1.Tenant) bool {
+	if c.operator(id) {
+		return true
+	}
+	if id.kind != kindUser {
+		return false
+	}
+	if listed(t.GetOperate(), id.name) {
+		return true
+	}
+	switch r {
+	case mayOperate:
+		return false
+	case maySubmit:
+		return listed(t.GetSubmit(), id.name)
+	case mayRead:
+		return listed(t.GetSubmit(), id.name) || listed(t.GetRead(), id.name)
+	default:
+		return false
+	}
+}
+
+// listed tells whether a table names somebody, with or without "user/", or
+// everybody with "*".
+func listed(names []string, name string) bool {
+	short := strings.TrimPrefix(name, "user/")
+	return slices.ContainsFunc(names, func(n string) bool { return n == "*" || n == name || n == short })
+}
+
+// need refuses a caller without a right in a tenant.
+func (c *core) need(ctx context.Context, r right, t *droverv1.Tenant) error {
+	if id := caller(ctx); !c.allowed(id, r, t) {
+		return fault.New(fault.Denied, "%s may not %s in tenant %q: an operator can add it to the tenant's list (drover tenant apply)", id.who(), r, t.GetName())
+	}
+	return nil
+}
+
+// needOperator refuses a caller who is no operator of the whole cluster.
+func (c *core) needOperator(ctx context.Context, what string) error {
+	if id := caller(ctx); !c.operator(id) {
+		return fault.New(fault.Denied, "%s may not %s: that is for operators of the coordinator", id.who(), what)
+	}
+	return nil
+}
+
+// needUser refuses nodes and unknown certificates.
+func (c *core) needUser(ctx context.Context) error {
+	if id := caller(ctx); id.kind != kindLocal && id.kind != kindUser {
+		return fault.New(fault.Denied, "%s is no user's certificate: make one with `drover tls cert user/NAME`", id.who())
+	}
+	return nil
+}
+
+// needJob refuses a caller without a right on a job. Its submitter may read
+// and operate it.
+func (c *core) needJob(ctx context.Context, r right, f *facts.Facts, j *facts.Job) error {
+	id := caller(ctx)
+	if id.kind == kindUser && id.name == j.Actor {
+		return nil
+	}
+	t := f.Tenant(j.Spec.Tenant)
+	if t == nil || !c.allowed(id, r, t.Spec) {
+		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q", id.who(), r, j.Name, j.Spec.Tenant)
+	}
+	return nil
+}
+
+func (id identity) who() string {
+	if id.name == "" {
+		return "a caller without a certificate"
+	}
+	return id.name
+}

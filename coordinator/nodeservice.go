@@ -1,0 +1,328 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of what a node may send.
+const (
+	maxTail      = 4 << 10 // bytes of an attempt's last standard error
+	maxLine      = 1 << 10 // bytes of a message
+	maxReported  = 256     // counters of an attempt
+	maxLostMaps  = 10_000
+	reportPart   = 512 << 10 // bytes of reports in one entry
+	blobChunk    = 256 << 10 // bytes of one message of GetBlob
+	maxKeepBlobs = 10_000
+)
+
+// nodeService answers node daemons.
+type nodeService struct{ *core }
+
+var _ droverv1connect.NodeServiceHandler = (*nodeService)(nil)
+
+// mustBe refuses callers that are not the node of that name. On the local
+// socket (a node beside its coordinator, `drover dev`) every name goes.
+func mustBe(ctx context.Context, name string) error {
+	switch id := caller(ctx); {
+	case id.kind == kindLocal, id.kind == kindNode && id.name == "node/"+name:
+		return nil
+	default:
+		return fault.New(fault.Denied, "%s may not speak for node %q: its certificate must be called node/%s", id.who(), name, name)
+	}
+}
+
+// session finds the node of a report or watch; again tells that it must
+// register again, since it was lost or has another epoch.
+func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *facts.Node, again bool, err error) {
+	s.view(func(f *facts.Facts) { n = f.Node(id) })
+	if n == nil {
+		return nil, true, nil
+	}
+	if err := mustBe(ctx, n.Info.GetName()); err != nil {
+		return nil, false, err
+	}
+	return n, !n.Up || n.Epoch != epoch, nil
+}
+
+// Register gives a node its number and epoch.
+func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
+	info := req.Msg.GetNode()
+	if info == nil {
+		return nil, fault.New(fault.Invalid, "a registration without a node")
+	}
+	if err := mustBe(ctx, info.GetName()); err != nil {
+		return nil, err
+	}
+	info = proto.CloneOf(info)
+	io := int64(0)
+	for _, d := range info.GetDisks() {
+		io += d.GetIo()
+	}
+	if info.Allocatable == nil {
+		info.Allocatable = &droverv1.Resources{}
+	}
+	info.Allocatable.Io = io
+	if err := checkNode(info); err != nil {
+		return nil, fault.New(fault.Invalid, "this node cannot be used: %w", err)
+	}
+	var same bool
+	var n *facts.Node
+	var cluster string
+	s.view(func(f *facts.Facts) { n, same = f.SameNode(info, req.Msg.GetEpoch()); cluster = f.Cluster() })
+	id, epoch := int32(0), uint64(0)
+	if same {
+		id, epoch = n.ID, n.Epoch
+	} else {
+		res, err := s.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
+		if err = errors.Join(err, res.Err); err != nil {
+			return nil, err
+		}
+		id, epoch = res.Node, res.Epoch
+		s.view(func(f *facts.Facts) { n = f.Node(id) })
+		s.wanted.node(n)
+	}
+	s.sessions.register(id, epoch, s.now())
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds(),
+		ReportIntervalMs: s.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
+}
+
+// Watch streams what is wanted of a node.
+func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.WatchRequest], stream *connect.ServerStream[droverv1.Wanted]) error {
+	node, epoch := req.Msg.GetNode(), req.Msg.GetEpoch()
+	if _, again, err := s.session(ctx, node, epoch); err != nil {
+		return err
+	} else if again {
+		return fault.New(fault.Conflict, "the node is not registered in that epoch: register again")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.sessions.watching(node, epoch, cancel)
+	term, rev := s.replica.Term(), req.Msg.GetRevision()
+	for {
+		b, ok := s.wanted.since(node, epoch, rev)
+		if !ok {
+			return fault.New(fault.Conflict, "the node was declared lost: register again")
+		}
+		if b.full || b.rev > rev {
+			if err := stream.Send(s.wantedMessage(node, epoch, term, b)); err != nil {
+				return err
+			}
+			rev = b.rev
+		}
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "the watch ended: watch again")
+		}
+	}
+}
+
+func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b batch) *droverv1.Wanted {
+	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Orders: s.orders.of(node, b.full, b.orders)}
+	now := s.now().UnixNano()
+	s.view(func(f *facts.Facts) {
+		blobs := map[string]bool{}
+		for _, c := range b.keys {
+			w := wantedOf(f, c.key, node, epoch, now, s.cfg.KeepLogs)
+			switch {
+			case w != nil:
+				m.Put = append(m.Put, w)
+			case !b.full:
+				m.Remove = append(m.Remove, c.key.Proto(max(c.run, 1)))
+			}
+			if j := f.Job(c.key.Job); b.full && j != nil && !j.HasEnded() {
+				for _, d := range facts.Digests(j.Spec) {
+					if !blobs[d] && len(blobs) < maxKeepBlobs {
+						blobs[d] = true
+						m.KeepBlobs = append(m.KeepBlobs, d)
+					}
+				}
+			}
+		}
+	})
+	return m
+}
+
+// Report takes what a node sees. What is durable in it is in the log before
+// the answer goes out.
+func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
+	r := req.Msg
+	res := &droverv1.ReportResponse{Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds()}
+	n, again, err := s.session(ctx, r.GetNode(), r.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		res.RegisterAgain = true
+		return connect.NewResponse(res), nil
+	}
+	for _, a := range r.GetAttempts() {
+		tidy(a)
+	}
+	s.sessions.report(r, s.now())
+	if err := s.durable(ctx, n, r); err != nil {
+		return nil, err
+	}
+	for _, a := range r.GetAnswers() {
+		s.orders.answer(r.GetNode(), a)
+	}
+	if err := s.checkHealth(ctx, n, r.GetLoad()); err != nil {
+		return nil, err
+	}
+	if len(r.GetAttempts()) > 0 {
+		s.changed()
+	}
+	return connect.NewResponse(res), nil
+}
+
+// durable proposes those reports that change the facts.
+func (s *nodeService) durable(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
+	var parts [][]*droverv1.SeenAttempt
+	size := reportPart
+	s.view(func(f *facts.Facts) {
+		for _, a := range r.GetAttempts() {
+			if !changesFacts(f, n, a) {
+				continue
+			}
+			if size += proto.Size(a); size > reportPart {
+				parts, size = append(parts, nil), proto.Size(a)
+			}
+			last := len(parts) - 1
+			parts[last] = append(parts[last], a)
+		}
+	})
+	for _, part := range parts {
+		e := &droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: part}}}
+		res, err := s.propose(ctx, n.Info.GetName(), e)
+		if err != nil {
+			return err
+		}
+		for _, d := range res.Dropped {
+			s.log.Debug("a report does not hold", "node", n.Info.GetName(), "key", part[d.At].GetKey(), "why", d.Reason)
+		}
+	}
+	return nil
+}
+
+// changesFacts tells whether a report may change the facts: Apply judges it
+// again. Reports of running attempts come often and mostly do not.
+func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) bool {
+	k := facts.KeyOf(seen.GetKey())
+	a := f.Attempt(k)
+	if a == nil || a.Node != n.ID || a.Epoch != n.Epoch || a.Run != seen.GetKey().GetRun() {
+		return false
+	}
+	switch seen.GetPhase() {
+	case droverv1.Phase_PHASE_SUCCEEDED:
+		return a.State.Holds()
+	case droverv1.Phase_PHASE_FAILED, droverv1.Phase_PHASE_GONE:
+		j := f.Job(k.Job)
+		return a.State.Holds() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
+	default:
+		moved := seen.GetLevel() != 0 && seen.GetLevel() != a.Level && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
+		return a.State.Holds() && (moved || lostMaps(f, k, seen))
+	}
+}
+
+// lostMaps tells whether a reduce task misses outputs that count as done.
+func lostMaps(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
+	j := f.Job(k.Job)
+	m := j.MapStage()
+	if m < 0 {
+		return false
+	}
+	for _, i := range seen.GetLostMaps() {
+		if i >= 0 && i < j.Stages[m].Tasks && j.Stages[m].Task(i).State == facts.TaskDone {
+			return true
+		}
+	}
+	return false
+}
+
+// tidy bounds what a node sent, so that nothing else becomes a fact.
+func tidy(a *droverv1.SeenAttempt) {
+	a.Message = clipText(a.GetMessage(), maxLine)
+	a.Status = clipText(a.GetStatus(), maxLine)
+	a.LevelNote = clipText(a.GetLevelNote(), maxLine)
+	if t := a.GetStderrTail(); len(t) > maxTail {
+		a.StderrTail = strings.ToValidUTF8(t[len(t)-maxTail:], "")
+	}
+	if !(a.Progress >= 0 && a.Progress <= 1) || math.IsNaN(a.Progress) {
+		a.Progress = 0
+	}
+	if len(a.Counters) > maxReported {
+		a.Counters = nil
+		a.Message = clipText(a.Message+" (its counters were dropped: too many names)", maxLine)
+	}
+	if len(a.LostMaps) > maxLostMaps {
+		a.LostMaps = a.LostMaps[:maxLostMaps]
+	}
+	if h := a.Held; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
+		a.Held = nil
+	}
+}
+
+func clipText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// checkHealth keeps new work off a node with problems, until an operator says
+// otherwise.
+func (s *nodeService) checkHealth(ctx context.Context, n *facts.Node, load *droverv1.NodeLoad) error {
+	if len(load.GetProblems()) == 0 || n.Draining {
+		return nil
+	}
+	why := clipText(strings.Join(load.GetProblems(), "; "), 256)
+	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Why: why}}})
+	return err
+}
+
+// GetBlob streams a file of the store from an offset.
+func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1.GetBlobRequest], stream *connect.ServerStream[droverv1.BlobChunk]) error {
+	if id := caller(ctx); id.kind != kindLocal && id.kind != kindNode {
+		return fault.New(fault.Denied, "%s is no node", id.who())
+	}
+	if req.Msg.GetOffset() < 0 {
+		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
+	}
+	f, err := s.blobs.Open(req.Msg.GetDigest())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	if _, err := f.Seek(req.Msg.GetOffset(), io.SeekStart); err != nil {
+		return err
+	}
+	buf := make([]byte, blobChunk)
+	for {
+		n, err := io.ReadFull(f, buf)
+		if n > 0 {
+			if err := stream.Send(&droverv1.BlobChunk{Data: buf[:n]}); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}

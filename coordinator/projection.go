@@ -1,0 +1,490 @@
+package coordinator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// projection keeps the scheduler's State in line with the facts. The loop owns
+// it. Facts number nodes from 1, State from 0; tenants are numbered alike.
+//
+// It follows the journal change by change. A change whose effect State has
+// already (an action of our own cycle) is refused by State as stale, and that
+// is fine; any other refusal means that the two drifted apart, and the State
+// is built anew.
+type projection struct {
+	state *scheduler.State
+	hosts hostSource
+	// late holds outputs that were lost while a sibling of the winner was
+	// still being stopped: State takes the loss when the sibling has ended.
+	late map[scheduler.TaskID]bool
+}
+
+// hostSource tells where the input of a job's splits lies: for each split the
+// nodes that hold some of it, best first. nil where it is not known.
+type hostSource func(f *facts.Facts, job uint64) [][]scheduler.NodeID
+
+// errDrift means that State refused a change for another reason than age.
+var errDrift = errors.New("the scheduler's state drifted from the facts")
+
+func newProjection(hosts hostSource) *projection {
+	return &projection{state: scheduler.New(), hosts: hosts, late: map[scheduler.TaskID]bool{}}
+}
+
+// follow brings changes in; on errDrift the caller builds anew.
+func (p *projection) follow(f *facts.Facts, changes []facts.Change) error {
+	for i := range changes {
+		if err := p.change(f, &changes[i]); err != nil {
+			return err
+		}
+	}
+	p.state.SetIndex(f.Index())
+	return nil
+}
+
+func (p *projection) change(f *facts.Facts, c *facts.Change) error {
+	switch c.Kind {
+	case facts.ChangeReset, facts.ChangeScheduler:
+		return p.rebuild(f)
+	case facts.ChangeTenant:
+		return p.putTenant(f, f.Tenants()[c.Node])
+	case facts.ChangeNode:
+		return p.putNode(f.Node(c.Node))
+	case facts.ChangeNodeLost:
+		return settle(p.state.NodeLost(nodeID(c.Node), scheduler.Time(c.At)))
+	case facts.ChangeJob:
+		return p.job(f, f.Job(c.Key.Job), c.At)
+	case facts.ChangePlaced:
+		return p.placed(f, c.Key)
+	case facts.ChangeLevel:
+		return p.level(f, c.Key, c.At)
+	case facts.ChangeStopping:
+		return p.stopping(f, c.Key, c.At)
+	case facts.ChangeEnded:
+		return p.ended(f, c.Key, c.At)
+	case facts.ChangeOutput:
+		return p.outputLost(c.Key)
+	case facts.ChangeForgotten, facts.ChangeBlobGone, facts.ChangeNotes:
+		return nil
+	default:
+		return fmt.Errorf("%w: change of kind %v", errDrift, c.Kind)
+	}
+}
+
+// settle sorts State's refusals: what is past or gone is no news.
+func settle(err error) error {
+	if err == nil || errors.Is(err, scheduler.ErrStale) || errors.Is(err, scheduler.ErrUnknown) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errDrift, err)
+}
+
+func nodeID(id int32) scheduler.NodeID { return scheduler.NodeID(id - 1) }
+
+func attemptID(k facts.Key) scheduler.AttemptID {
+	return scheduler.AttemptID{TaskID: taskID(k), Attempt: k.Attempt}
+}
+
+func taskID(k facts.Key) scheduler.TaskID {
+	return scheduler.TaskID{Job: scheduler.JobID(k.Job), Stage: k.Stage, Index: k.Task}
+}
+
+func resources(a facts.Amounts) scheduler.Resources {
+	return scheduler.Resources{a.CPU, a.Memory, a.IO}
+}
+
+func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
+	s := scheduler.TenantSpec{ID: scheduler.TenantID(t.ID), Name: t.Spec.GetName(), Parent: scheduler.NoTenant, Weight: t.Spec.GetWeight()}
+	if up := f.Tenant(t.Spec.GetParent()); up != nil {
+		s.Parent = scheduler.TenantID(up.ID)
+	}
+	s.Caps.Total = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetCap())))
+	s.Caps.Task = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetTaskCap())))
+	return settle(p.state.PutTenant(s))
+}
+
+func (p *projection) putNode(n *facts.Node) error {
+	s := nodeSpec(n)
+	if p.state.Node(s.ID) == nil {
+		return settle(p.state.AddNode(s))
+	}
+	return settle(p.state.UpdateNode(s))
+}
+
+// nodeSpec is a node as State sees it. Its I/O is the sum over its disks.
+func nodeSpec(n *facts.Node) scheduler.NodeSpec {
+	i := n.Info
+	s := scheduler.NodeSpec{
+		ID: nodeID(n.ID), Name: i.GetName(), Path: i.GetRack(), Capacity: resources(facts.AmountsOf(i.GetAllocatable())),
+		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Draining, Levels: scheduler.Levels(scheduler.LevelRunning),
+		CPUClass: fmt.Sprint(i.GetCpuFlags()),
+	}
+	s.Capacity[scheduler.IO] = 0
+	for _, d := range i.GetDisks() {
+		s.Disks = append(s.Disks, scheduler.Disk{Name: d.GetName(), IO: d.GetIo(), Space: d.GetSpace()})
+		s.Capacity[scheduler.IO] += d.GetIo()
+	}
+	for _, l := range i.GetLevels() {
+		if l >= droverv1.Level_LEVEL_RUNNING && l <= droverv1.Level_LEVEL_CHECKPOINTED {
+			s.Levels |= scheduler.Levels(scheduler.Level(l))
+		}
+	}
+	return s
+}
+
+// checkNode tells what is wrong with a node's registration, so that nothing
+// that State refuses becomes a fact.
+func checkNode(i *droverv1.NodeInfo) error {
+	s := scheduler.New()
+	return s.AddNode(nodeSpec(&facts.Node{ID: 1, Up: true, Info: i}))
+}
+
+// job brings in that a job was accepted, stops, or ended.
+func (p *projection) job(f *facts.Facts, j *facts.Job, at int64) error {
+	if j == nil {
+		return nil
+	}
+	id := scheduler.JobID(j.ID)
+	have := p.state.Job(id)
+	over := j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING
+	if have == nil {
+		if j.HasEnded() && j.Live == 0 {
+			return nil
+		}
+		if err := p.submit(f, j); err != nil {
+			return err
+		}
+		have = p.state.Job(id)
+	}
+	if over && have.Phase != scheduler.JobStopping {
+		if err := settle(p.state.StopJob(id)); err != nil {
+			return err
+		}
+	}
+	return p.endJob(j, at)
+}
+
+// endJob takes an ended job out once nothing of it lives.
+func (p *projection) endJob(j *facts.Job, at int64) error {
+	have := p.state.Job(scheduler.JobID(j.ID))
+	if !j.HasEnded() || have == nil || have.Live > 0 {
+		return nil
+	}
+	return settle(p.state.EndJob(scheduler.JobID(j.ID), jobOutcome(j.State), scheduler.Time(cmp.Or(j.Ended, at))))
+}
+
+func jobOutcome(s droverv1.JobState) scheduler.JobOutcome {
+	switch s {
+	case droverv1.JobState_JOB_STATE_SUCCEEDED:
+		return scheduler.JobSucceeded
+	case droverv1.JobState_JOB_STATE_STOPPED:
+		return scheduler.JobStopped
+	default:
+		return scheduler.JobFailed
+	}
+}
+
+func (p *projection) submit(f *facts.Facts, j *facts.Job) error {
+	t := f.Tenant(j.Spec.Tenant)
+	if t == nil {
+		return fmt.Errorf("%w: job %d has no tenant", errDrift, j.ID)
+	}
+	prio := scheduler.PriorityLow
+	if j.Spec.Priority == jobspec.PriorityHigh {
+		prio = scheduler.PriorityHigh
+	}
+	spec := scheduler.JobSpec{ID: scheduler.JobID(j.ID), Name: j.Name, Tenant: scheduler.TenantID(t.ID), Priority: prio, Submitted: scheduler.Time(j.Submitted)}
+	var stages []scheduler.StageSpec
+	for i := range j.Stages {
+		stages = append(stages, p.stage(f, j, i))
+	}
+	return settle(p.state.SubmitJob(spec, stages))
+}
+
+func (p *projection) stage(f *facts.Facts, j *facts.Job, i int) scheduler.StageSpec {
+	s := &j.Spec.Stages[i]
+	out := scheduler.StageSpec{
+		Name: s.Name, Tasks: j.Stages[i].Tasks, Demand: resources(j.Demand(i)), Disk: s.Disk, Exclusive: s.Exclusive,
+		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.StageAfter(i),
+	}
+	switch s.Kind {
+	case jobspec.KindMap:
+		out.Kind = scheduler.KindMap
+		out.Inputs = inputs(j.Stages[i].Splits, p.hosts(f, j.ID))
+	case jobspec.KindReduce:
+		out.Kind = scheduler.KindReduce
+	default:
+		out.Kind = scheduler.KindGroup
+	}
+	return out
+}
+
+func inputs(splits []*droverv1.FactSplit, hosts [][]scheduler.NodeID) *scheduler.Inputs {
+	in := &scheduler.Inputs{Bytes: make([]int64, len(splits)), Start: make([]int32, len(splits)+1)}
+	for i, s := range splits {
+		for _, piece := range s.GetPieces() {
+			in.Bytes[i] += piece.GetLength()
+		}
+		if i < len(hosts) {
+			in.Nodes = append(in.Nodes, hosts[i]...)
+		}
+		in.Start[i+1] = int32(len(in.Nodes))
+	}
+	return in
+}
+
+// setHosts brings in where a job's input lies, after it was asked again.
+func (p *projection) setHosts(f *facts.Facts, job uint64) error {
+	j := f.Job(job)
+	if j == nil || p.state.Job(scheduler.JobID(job)) == nil || j.MapStage() < 0 {
+		return nil
+	}
+	m := int32(j.MapStage())
+	for i, nodes := range p.hosts(f, job) {
+		if _, have, _ := p.state.Stage(scheduler.StageID{Job: scheduler.JobID(job), Stage: m}).Input(int32(i)); slices.Equal(have, nodes) {
+			continue
+		}
+		if err := settle(p.state.SetInput(scheduler.TaskID{Job: scheduler.JobID(job), Stage: m, Index: int32(i)}, nodes, nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *projection) placed(f *facts.Facts, k facts.Key) error {
+	a := f.Attempt(k)
+	if a == nil || p.state.Attempt(attemptID(k)) != nil {
+		return nil
+	}
+	return settle(p.place(k, a))
+}
+
+func (p *projection) place(k facts.Key, a *facts.Attempt) error {
+	return p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: 1, Node: nodeID(a.Node),
+		Disk: int16(a.Disk), Speculative: a.Speculative}, scheduler.Time(a.Placed))
+}
+
+func (p *projection) level(f *facts.Facts, k facts.Key, at int64) error {
+	a := f.Attempt(k)
+	if a == nil || !a.State.Holds() {
+		return nil
+	}
+	now, id := scheduler.Time(at), attemptID(k)
+	if a.Target == 0 {
+		return p.atLevel(k, a, now)
+	}
+	act := &scheduler.Action{Kind: scheduler.ActSuspend, Task: id.TaskID, Attempt: id.Attempt, Run: a.Run, Level: scheduler.Level(a.Target)}
+	if a.Target == droverv1.Level_LEVEL_RUNNING {
+		act.Kind = scheduler.ActResume
+	}
+	return settle(p.state.ApplyFact(act, now))
+}
+
+// atLevel brings in a level that a node confirmed.
+func (p *projection) atLevel(k facts.Key, a *facts.Attempt, now scheduler.Time) error {
+	if a.Level == droverv1.Level_LEVEL_RUNNING {
+		return settle(p.state.AttemptResumed(attemptID(k), a.Run, now))
+	}
+	has := scheduler.Footprint{Memory: a.Held.Memory, Swap: a.Seen.GetSwapHeld(), Files: a.Seen.GetDiskHeld()}
+	if a.Level == droverv1.Level_LEVEL_SWAPPED {
+		has.Memory += has.Swap // State counts the whole and takes off what went
+	}
+	return settle(p.state.AttemptSuspended(attemptID(k), a.Run, scheduler.Level(a.Level), has, now))
+}
+
+func (p *projection) stopping(f *facts.Facts, k facts.Key, at int64) error {
+	a := f.Attempt(k)
+	if a == nil {
+		return nil
+	}
+	return settle(p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActKill, Task: taskID(k), Attempt: k.Attempt, Run: a.Run}, scheduler.Time(at)))
+}
+
+func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
+	a := f.Attempt(k)
+	if a == nil {
+		return nil // its job was forgotten, so it left the State before
+	}
+	if err := settle(p.state.AttemptEnded(attemptID(k), a.Run, outcome(a), scheduler.Time(at))); err != nil {
+		return err
+	}
+	if p.late[taskID(k)] {
+		delete(p.late, taskID(k))
+		if err := p.outputLost(k); err != nil {
+			return err
+		}
+	}
+	return p.endJob(f.Job(k.Job), at)
+}
+
+// outcome of an ended attempt. An output that was lost later does not change
+// that its attempt had succeeded.
+func outcome(a *facts.Attempt) scheduler.Outcome {
+	switch {
+	case a.State == facts.AttemptSucceeded || a.LostSeq > 0:
+		return scheduler.OutcomeSucceeded
+	case a.UserFault():
+		return scheduler.OutcomeFailedUser
+	case a.State == facts.AttemptFailed:
+		return scheduler.OutcomeFailedInfra
+	case a.State == facts.AttemptStopped:
+		return scheduler.OutcomeKilled
+	default:
+		return scheduler.OutcomeLost
+	}
+}
+
+func (p *projection) outputLost(k facts.Key) error {
+	err := p.state.OutputLost(taskID(k))
+	if errors.Is(err, scheduler.ErrStale) {
+		p.late[taskID(k)] = true
+		return nil
+	}
+	return settle(err)
+}
+
+// rebuild makes a new State of the facts, replaying what happened to the
+// attempts of jobs that are not over in the order in which it happened.
+func (p *projection) rebuild(f *facts.Facts) error {
+	p.state = scheduler.New()
+	clear(p.late)
+	for _, t := range f.Tenants() {
+		if err := p.putTenant(f, t); err != nil {
+			return err
+		}
+	}
+	for _, n := range f.Nodes() {
+		if err := p.putNode(n); err != nil {
+			return err
+		}
+	}
+	var steps []step
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if j.HasEnded() && j.Live == 0 {
+			continue
+		}
+		if err := p.submit(f, j); err != nil {
+			return err
+		}
+		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { steps = append(steps, stepsOf(k, a)...) })
+	}
+	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.seq, b.seq) })
+	for _, s := range steps {
+		if err := p.replay(f, &s); err != nil {
+			return err
+		}
+	}
+	return p.restore(f)
+}
+
+// step is one thing that happened to an attempt.
+type step struct {
+	seq  uint64
+	kind facts.ChangeKind
+	key  facts.Key
+	a    *facts.Attempt
+}
+
+func stepsOf(k facts.Key, a *facts.Attempt) []step {
+	out := []step{{a.Seq, facts.ChangePlaced, k, a}}
+	if a.EndSeq > 0 {
+		out = append(out, step{a.EndSeq, facts.ChangeEnded, k, a})
+	}
+	if a.LostSeq > 0 {
+		out = append(out, step{a.LostSeq, facts.ChangeOutput, k, a})
+	}
+	return out
+}
+
+func (p *projection) replay(f *facts.Facts, s *step) error {
+	switch s.kind {
+	case facts.ChangePlaced:
+		if err := p.place(s.key, s.a); err != nil {
+			return fmt.Errorf("%w: %w", errDrift, err)
+		}
+		return nil
+	case facts.ChangeEnded:
+		return p.ended(f, s.key, s.a.Ended)
+	default:
+		return p.outputLost(s.key)
+	}
+}
+
+// restore brings in what is not a matter of order: levels, stops, notes.
+func (p *projection) restore(f *facts.Facts) error {
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if err := p.job(f, j, f.At()); err != nil {
+			return err
+		}
+		if j.Live == 0 {
+			continue
+		}
+		var err error
+		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+			if err == nil && a.State.Holds() {
+				err = p.restoreAttempt(f, k, a)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return p.restoreNotes(f)
+}
+
+func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
+	now := scheduler.Time(f.At())
+	if a.Level != droverv1.Level_LEVEL_RUNNING {
+		act := &scheduler.Action{Kind: scheduler.ActSuspend, Task: taskID(k), Attempt: k.Attempt, Run: a.Run, Level: scheduler.Level(a.Level)}
+		if err := settle(p.state.ApplyFact(act, now)); err != nil {
+			return err
+		}
+		if err := p.atLevel(k, a, now); err != nil {
+			return err
+		}
+	}
+	if a.Target != 0 {
+		if err := p.level(f, k, f.At()); err != nil {
+			return err
+		}
+	}
+	if a.State == facts.AttemptStopping {
+		return p.stopping(f, k, f.At())
+	}
+	return nil
+}
+
+func (p *projection) restoreNotes(f *facts.Facts) error {
+	var notes []scheduler.Note
+	for _, n := range f.Notes() {
+		notes = append(notes, scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteKind(n.Kind), Job: scheduler.JobID(n.Job), Stage: n.Stage,
+			Task: n.Task, Tenant: scheduler.TenantID(n.Tenant), Slot: n.Slot, Project: scheduler.ProjectID(n.Project)},
+			Value: n.Value, Real: n.Real, At: scheduler.Time(n.At)})
+	}
+	if err := p.state.ApplyNotes(notes); err != nil {
+		return fmt.Errorf("%w: %w", errDrift, err)
+	}
+	for _, r := range f.Reservations() {
+		act := &scheduler.Action{Kind: scheduler.ActReserve, Reservation: reservation(r)}
+		if err := settle(p.state.ApplyFact(act, scheduler.Time(f.At()))); err != nil {
+			return err
+		}
+	}
+	p.state.SetIndex(f.Index())
+	return nil
+}
+
+func reservation(r *droverv1.ReservationFact) scheduler.Reservation {
+	return scheduler.Reservation{ID: scheduler.ReservationID(r.GetId()), Kind: scheduler.ReservationKind(r.GetKind()), Job: scheduler.JobID(r.GetJob()),
+		Stage: r.GetStage(), Task: r.GetTask(), Project: scheduler.ProjectID(r.GetProject()), Node: nodeID(r.GetNode()),
+		Demand: resources(facts.AmountsOf(r.GetDemand())), Disk: r.GetDisk(), Start: scheduler.Time(r.GetStart()), End: scheduler.Time(r.GetEnd())}
+}

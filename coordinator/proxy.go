@@ -1,0 +1,226 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// dialLimit bounds a connection to a node.
+const dialLimit = 5 * time.Second
+
+// proxy reaches the nodes' own servers, for logs and exec. A node's address is
+// host:port, or unix:/path for one beside the coordinator.
+type proxy struct {
+	tls *tls.Config
+
+	mu      sync.Mutex
+	clients map[string]*nodeClient
+}
+
+type nodeClient struct {
+	transport *http.Transport
+	client    droverv1connect.TaskServiceClient
+}
+
+func newProxy(conf *tls.Config) *proxy { return &proxy{tls: conf, clients: map[string]*nodeClient{}} }
+
+// to gives a client of the node at an address. HTTP/2 throughout, since exec
+// streams both ways.
+func (p *proxy) to(address string) droverv1connect.TaskServiceClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.clients[address]; c != nil {
+		return c.client
+	}
+	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, TLSClientConfig: p.tls}
+	t.Protocols.SetHTTP2(true)
+	d := &net.Dialer{Timeout: dialLimit}
+	base := "https://" + address
+	path, unix := strings.CutPrefix(address, "unix:")
+	if unix || p.tls == nil {
+		t.Protocols.SetUnencryptedHTTP2(true)
+		base = "http://" + address
+	}
+	t.DialContext = d.DialContext
+	if unix {
+		base = "http://node"
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+		}
+	}
+	c := &nodeClient{t, droverv1connect.NewTaskServiceClient(&http.Client{Transport: t}, base)}
+	p.clients[address] = c
+	return c.client
+}
+
+func (p *proxy) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.clients {
+		c.transport.CloseIdleConnections()
+	}
+}
+
+// taskOf finds the node that has an attempt; without a run or attempt in the
+// key the newest is meant, and the key is completed.
+func (s *clientService) taskOf(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
+	if err := s.needUser(ctx); err != nil {
+		return nil, nil, err
+	}
+	if key == nil {
+		return nil, nil, fault.New(fault.Invalid, "which task? give its key")
+	}
+	var address string
+	s.view(func(f *facts.Facts) {
+		k := facts.KeyOf(key)
+		j := f.Job(k.Job)
+		if j == nil {
+			err = fault.New(fault.NotFound, "there is no job %d", k.Job)
+			return
+		}
+		if err = s.needJob(ctx, r, f, j); err != nil {
+			return
+		}
+		a := newest(f, j, &k)
+		switch {
+		case a == nil:
+			err = fault.New(fault.NotFound, "job %q has no such attempt: `drover task status` lists them", j.Name)
+		case key.GetRun() != 0 && key.GetRun() != a.Run:
+			err = fault.New(fault.NotFound, "the attempt is at run %d", a.Run)
+		default:
+			address, full, err = nodeAddress(f, a, s.now().UnixNano(), s.cfg.KeepLogs, j)
+			full = k.Proto(a.Run)
+		}
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.proxy.to(address), full, nil
+}
+
+// newest finds an attempt, or the newest of its task where k has no attempt.
+func newest(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
+	if k.Attempt != 0 || k.Stage < 0 || int(k.Stage) >= len(j.Stages) || k.Task < 0 || k.Task >= j.Stages[k.Stage].Tasks {
+		return f.Attempt(*k)
+	}
+	var last *facts.Attempt
+	for _, a := range j.Stages[k.Stage].Task(k.Task).Attempts {
+		if last == nil || a.Attempt > last.Attempt {
+			last = a
+		}
+	}
+	if last != nil {
+		k.Attempt = last.Attempt
+	}
+	return last
+}
+
+func nodeAddress(f *facts.Facts, a *facts.Attempt, now int64, keep time.Duration, j *facts.Job) (string, *droverv1.AttemptKey, error) {
+	n := f.Node(a.Node)
+	switch {
+	case !n.Up || n.Epoch != a.Epoch:
+		return "", nil, fault.New(fault.Unavailable, "node %s, where the attempt was, is lost, and its logs with it", n.Info.GetName())
+	case !onNode(j, a, now, keep):
+		return "", nil, fault.New(fault.NotFound, "the logs are gone: they are kept for %s after a job's end, and longer for failed attempts (keep_failed)", keep)
+	case n.Info.GetAddress() == "":
+		return "", nil, fault.New(fault.Unavailable, "node %s did not say where it listens", n.Info.GetName())
+	}
+	return n.Info.GetAddress(), nil, nil
+}
+
+// Logs streams what a task wrote, from its node.
+func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.LogsRequest], stream *connect.ServerStream[droverv1.LogsResponse]) error {
+	c, key, err := s.taskOf(ctx, mayRead, req.Msg.GetKey())
+	if err != nil {
+		return err
+	}
+	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow()}))
+	if err != nil {
+		return fromNode(err)
+	}
+	defer func() { _ = from.Close() }() // its error came with Err
+	for from.Receive() {
+		if err := stream.Send(from.Msg()); err != nil {
+			return err
+		}
+	}
+	return fromNode(from.Err())
+}
+
+// fromNode says that an error is about a node that cannot be reached.
+func fromNode(err error) error {
+	if err == nil {
+		return nil
+	}
+	if connect.CodeOf(err) == connect.CodeUnavailable {
+		return fault.New(fault.Unavailable, "the task's node does not answer: %w", err)
+	}
+	return wire.FromError(err)
+}
+
+// Exec runs one more command inside a task, on its node.
+func (s *clientService) Exec(ctx context.Context, stream *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
+	first, err := stream.Receive()
+	if err != nil {
+		return fault.New(fault.Invalid, "exec without a first message: %w", err)
+	}
+	c, key, err := s.taskOf(ctx, mayOperate, first.GetKey())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	node := c.Exec(ctx)
+	first.Key = key
+	if err := node.Send(first); err != nil {
+		return fromNode(err)
+	}
+	in := make(chan error, 1)
+	go func() { in <- forwardInput(stream, node) }() // ends when the client's side does, at this handler's return at the latest
+	for {
+		m, err := node.Receive()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fromNode(err)
+		}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+		if m.GetEnded() {
+			break
+		}
+	}
+	return node.CloseResponse()
+}
+
+func forwardInput(from *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse], to *connect.BidiStreamForClient[droverv1.ExecRequest, droverv1.ExecResponse]) error {
+	for {
+		m, err := from.Receive()
+		if err != nil {
+			return to.CloseRequest()
+		}
+		if err := to.Send(m); err != nil {
+			return err
+		}
+		if m.GetStdinEnd() {
+			return to.CloseRequest()
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package coordinator
+
+import (
+	"math"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// findJob finds a job by number or name: the live one of that name, else the
+// newest that is remembered.
+func findJob(f *facts.Facts, name string) (*facts.Job, error) {
+	if name == "" {
+		return nil, fault.New(fault.Invalid, "which job? give its name or number")
+	}
+	if j := f.LiveJob(name); j != nil {
+		return j, nil
+	}
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
+		if j := f.Job(id); j != nil {
+			return j, nil
+		}
+	}
+	ids := f.JobIDs()
+	for i := len(ids) - 1; i >= 0; i-- {
+		if j := f.Job(ids[i]); j.Name == name {
+			return j, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "there is no job %q; ended jobs leave for the history after a while (drover job list -all shows those that are left)", clipText(name, 128))
+}
+
+func (c *core) summary(j *facts.Job) *droverv1.JobSummary {
+	s := &droverv1.JobSummary{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, Priority: string(j.Spec.Priority),
+		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message}
+	for i := range j.Stages {
+		st := &j.Stages[i]
+		s.Tasks += st.Tasks
+		s.TasksDone += st.Done
+		s.TasksRunning += st.Live - st.Suspended
+	}
+	if s.Message == "" && !j.HasEnded() {
+		s.Message = c.waits(j)
+	}
+	return s
+}
+
+// waits says why a live job has nothing running, or "".
+func (c *core) waits(j *facts.Job) string {
+	for i := range j.Stages {
+		if j.Stages[i].Live > 0 {
+			return ""
+		}
+	}
+	for i := range j.Stages {
+		if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && j.Stages[i].Pending > 0 {
+			return j.Spec.Stages[i].Name + ": " + waitText(&w)
+		}
+	}
+	return ""
+}
+
+// waitText says why a stage waits, without the stage's number.
+func waitText(w *scheduler.Waiting) string {
+	s := w.Reason.String()
+	switch w.Reason {
+	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace:
+		return s + " on " + strconv.Itoa(int(w.Nodes)) + " nodes"
+	default:
+		return s
+	}
+}
+
+func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
+	r := &droverv1.GetJobResponse{Job: c.summary(j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
+		FailedTask: j.FailedTask, FailureTail: j.FailureTail}
+	for i := range j.Stages {
+		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
+	}
+	return r
+}
+
+func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageSummary {
+	s, spec := &j.Stages[i], &j.Spec.Stages[i]
+	out := &droverv1.StageSummary{Name: spec.Name, Kind: string(spec.Kind), Tasks: s.Tasks, Pending: s.Pending, Running: s.Live - s.Suspended, Suspended: s.Suspended,
+		Done: s.Done, FailedAttempts: s.FailedAttempts, NodeLocal: s.NodeLocal, RackLocal: s.RackLocal, Remote: s.Remote,
+		Demand: &droverv1.Resources{Cpu: spec.Resources.CPU, Memory: spec.Resources.Memory, Io: spec.Resources.IO}, PeakMemory: s.PeakMemory, CpuMs: s.CPUMS,
+		ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes, LimitsChecked: s.LimitsChecked, Limits: s.Limits, Disk: spec.Disk, MaxTaskMs: s.MaxTaskMS}
+	if s.Done > 0 {
+		out.MeanTaskMs = s.SumTaskMS / int64(s.Done)
+	}
+	part := float64(s.Done)
+	if s.Live > 0 {
+		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+			if int(k.Stage) == i && a.State == facts.AttemptLive {
+				part += c.sessions.seen(a.Node, k, a.Run).GetProgress()
+			}
+		})
+	}
+	if s.Tasks > 0 {
+		out.Progress = math.Min(1, part/float64(s.Tasks))
+	} else {
+		out.Progress = 1
+	}
+	if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && s.Pending > 0 && !j.HasEnded() {
+		out.Waiting = waitText(&w)
+	}
+	return out
+}
+
+// tasks fills in the tasks of one stage, or of all.
+func (c *core) tasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.ListTasksResponse) error {
+	found := stage == ""
+	for i := range j.Stages {
+		if name := j.Spec.Stages[i].Name; stage != "" && name != stage {
+			continue
+		}
+		found = true
+		for t := range j.Stages[i].Tasks {
+			if len(res.Tasks) >= maxTasks {
+				return nil
+			}
+			res.Tasks = append(res.Tasks, c.taskStatus(f, j, int32(i), t))
+		}
+	}
+	if found {
+		return nil
+	}
+	var names []string
+	for i := range j.Spec.Stages {
+		names = append(names, j.Spec.Stages[i].Name)
+	}
+	return fault.New(fault.NotFound, "job %q has no stage %q, only %q; did you mean %q?", j.Name, clipText(stage, 128), names, jobspec.Suggest(stage, names))
+}
+
+func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
+	t := j.Stages[stage].Task(task)
+	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: t.State.String()}
+	now := c.now().UnixNano()
+	for _, a := range t.Attempts {
+		k := facts.Key{Job: j.ID, Stage: stage, Task: task, Attempt: a.Attempt}
+		n := f.Node(a.Node)
+		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
+			Kept: n.Up && n.Epoch == a.Epoch && onNode(j, a, now, c.cfg.KeepLogs)}
+		st.Seen = seenOf(c.sessions.seen(a.Node, k, a.Run), k, a)
+		out.Attempts = append(out.Attempts, st)
+	}
+	return out
+}
+
+// seenOf is what a node last said of an attempt; the facts have the last word
+// on how it ended.
+func seenOf(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *droverv1.SeenAttempt {
+	if a.State.Holds() && live != nil {
+		return live
+	}
+	seen := a.Seen
+	if seen == nil {
+		seen = &droverv1.SeenAttempt{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_PREPARING}
+	}
+	seen = proto.CloneOf(seen)
+	seen.StderrTail = clipText(seen.StderrTail, maxTail)
+	switch a.State {
+	case facts.AttemptSucceeded:
+		seen.Phase = droverv1.Phase_PHASE_SUCCEEDED
+	case facts.AttemptFailed, facts.AttemptStopped:
+		seen.Phase = droverv1.Phase_PHASE_FAILED
+	case facts.AttemptLost:
+		seen.Phase, seen.Cause = droverv1.Phase_PHASE_GONE, droverv1.Cause_CAUSE_INFRA
+		if seen.Message == "" {
+			seen.Message = "its node or its output was lost"
+		}
+	}
+	if a.Ended > 0 && seen.EndedMs == 0 {
+		seen.EndedMs = a.Ended / 1e6
+	}
+	return seen
+}
+
+func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
+	out := make([]*droverv1.TenantStatus, len(f.Tenants()))
+	used := make([]facts.Amounts, len(out))
+	for i, t := range f.Tenants() {
+		out[i] = &droverv1.TenantStatus{Tenant: t.Spec}
+	}
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		t := f.Tenant(j.Spec.Tenant)
+		if t == nil || (j.HasEnded() && j.Live == 0) {
+			continue
+		}
+		if !j.HasEnded() {
+			out[t.ID].Jobs++
+		}
+		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+			u := &used[t.ID]
+			u.CPU, u.Memory, u.IO = u.CPU+a.Held.CPU, u.Memory+a.Held.Memory, u.IO+a.Held.IO
+		})
+	}
+	var total scheduler.Resources
+	for _, n := range f.Nodes() {
+		if n.Up {
+			total = total.Add(resources(facts.AmountsOf(n.Info.GetAllocatable())))
+		}
+	}
+	for i := range out {
+		out[i].Used = used[i].Proto()
+		if share := resources(used[i]).DominantShare(total); !math.IsInf(share, 0) {
+			out[i].DominantShare = share
+		}
+	}
+	return out
+}

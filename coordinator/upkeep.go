@@ -1,0 +1,259 @@
+package coordinator
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/history"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// Limits of upkeep.
+const (
+	upkeepEvery   = 30 * time.Second
+	forgetAtOnce  = 500
+	collectAtOnce = 200
+	maxDone       = 4096 // ended jobs waiting to be written down
+	maxTouched    = 100_000
+)
+
+// finished keeps an ended job to be written down. It is called under the
+// facts' lock.
+func (c *core) finished(f *facts.Facts, j *facts.Job) {
+	if c.history.Has(j.ID) {
+		return
+	}
+	c.metrics.ended(j)
+	line := c.historyOf(f, j)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.done) < maxDone { // upkeep finds the others in the facts again
+		c.done = append(c.done, line)
+	}
+}
+
+// upkeep writes ended jobs down, forgets old ones and collects files that
+// nobody names, until ctx ends.
+func (c *core) upkeep(ctx context.Context) error {
+	t := time.NewTicker(upkeepEvery)
+	defer t.Stop()
+	for {
+		if err := c.writeDown(); err != nil {
+			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
+		} else if c.leading.Load() {
+			c.forget(ctx)
+			c.collect(ctx)
+		}
+		news := c.newsCh()
+		if c.pendingDone() {
+			continue
+		}
+		select {
+		case <-news:
+			// Not more often than it is worth: a burst of ends is one write.
+			if !sleep(ctx, 20*time.Millisecond) {
+				return c.writeDown()
+			}
+		case <-t.C:
+		case <-ctx.Done():
+			return c.writeDown()
+		}
+	}
+}
+
+func (c *core) pendingDone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.done) > 0
+}
+
+// sleep waits for d and tells whether ctx still lives.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *core) writeDown() error {
+	c.mu.Lock()
+	done := c.done
+	c.done = nil
+	c.mu.Unlock()
+	if len(done) == 0 {
+		return nil
+	}
+	if err := c.history.Append(done); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.done = append(done, c.done...)
+		return err
+	}
+	return nil
+}
+
+// forget proposes to drop ended jobs that are written down, when there are
+// more than RetainJobs of them or they are older than RetainFor.
+func (c *core) forget(ctx context.Context) {
+	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
+	var drop, ended []uint64
+	c.view(func(f *facts.Facts) {
+		for _, id := range f.JobIDs() {
+			j := f.Job(id)
+			if !j.HasEnded() || !j.Cleaned || j.Live > 0 {
+				continue
+			}
+			if !c.history.Has(id) {
+				continue
+			}
+			ended = append(ended, id)
+			if j.Ended < old {
+				drop = append(drop, id)
+			}
+		}
+	})
+	if over := len(ended) - c.cfg.RetainJobs; over > len(drop) {
+		drop = ended[:over]
+	}
+	if len(drop) == 0 {
+		return
+	}
+	drop = drop[:min(len(drop), forgetAtOnce)]
+	if err := c.history.Sync(); err != nil {
+		c.log.Error("the history cannot be made durable", "err", err)
+		return
+	}
+	_, err := c.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: drop}}})
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("old jobs stay", "err", err)
+	}
+}
+
+// collect proposes to drop files that no job names and nobody asked for
+// lately.
+func (c *core) collect(ctx context.Context) {
+	old := c.now().Add(-c.cfg.BlobMinAge).UnixNano()
+	var gone []string
+	c.mu.Lock()
+	for d, at := range c.touched {
+		if at < old {
+			delete(c.touched, d)
+		}
+	}
+	c.mu.Unlock()
+	c.view(func(f *facts.Facts) {
+		for _, d := range f.Blobs() {
+			if b := f.Blob(d); b.Refs == 0 && b.Added < old && !c.wasTouched(d) && len(gone) < collectAtOnce {
+				gone = append(gone, d)
+			}
+		}
+	})
+	for _, d := range gone {
+		if _, err := c.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: d, Removed: true}}}); err != nil {
+			return
+		}
+	}
+}
+
+// touch notes that a client counts on a file.
+func (c *core) touch(digest string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.touched) < maxTouched {
+		c.touched[digest] = c.now().UnixNano()
+	}
+}
+
+func (c *core) wasTouched(digest string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.touched[digest]
+	return ok
+}
+
+// removeBlob removes the bytes of a file that left the facts.
+func (c *core) removeBlob(digest string) {
+	if err := c.blobs.Remove(digest); err != nil {
+		c.log.Error("a file stays in the store", "digest", digest, "err", err)
+	}
+}
+
+// sweep removes files that are no fact: a coordinator that died between an
+// upload and its entry left them. It is called under the facts' lock before
+// this server leads, so while no upload is under way.
+func (c *core) sweep(f *facts.Facts) {
+	list, err := c.blobs.List()
+	if err != nil {
+		c.log.Error("the store of files cannot be listed", "err", err)
+		return
+	}
+	for _, d := range list {
+		if f.Blob(d) == nil {
+			c.removeBlob(d)
+		}
+	}
+}
+
+// historyOf is a job as the history has it.
+func (c *core) historyOf(f *facts.Facts, j *facts.Job) history.Job {
+	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: stateText(j.State),
+		Message: j.Message, SubmitMS: j.Submitted / 1e6, StartMS: j.Started / 1e6, FinishMS: j.Ended / 1e6, Counters: j.Counters}
+	var hosts [][]string
+	if j.MapStage() >= 0 {
+		hosts = c.hosts.names(f, j.ID)
+	}
+	for i := range j.Stages {
+		s := &j.Spec.Stages[i]
+		hs := history.Stage{Name: s.Name, Kind: string(s.Kind), After: j.StageAfter(i), CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO, Disk: s.Disk}
+		for t := range j.Stages[i].Tasks {
+			ht := history.Task{}
+			if s.Kind == jobspec.KindMap {
+				ht.InputBytes = splitBytes(j.Stages[i].Splits[t])
+				if int(t) < len(hosts) {
+					ht.Hosts = hosts[t]
+				}
+			}
+			for _, a := range j.Stages[i].Task(t).Attempts {
+				ht.Attempts = append(ht.Attempts, historyAttempt(f, a))
+			}
+			hs.Tasks = append(hs.Tasks, ht)
+		}
+		h.Stages = append(h.Stages, hs)
+	}
+	return h
+}
+
+func splitBytes(s *droverv1.FactSplit) (n int64) {
+	for _, p := range s.GetPieces() {
+		n += p.GetLength()
+	}
+	return n
+}
+
+func historyAttempt(f *facts.Facts, a *facts.Attempt) history.Attempt {
+	u := a.Seen.GetUsage()
+	h := history.Attempt{State: a.State.String(), Locality: a.Locality, PlaceMS: a.Placed / 1e6, EndMS: a.Ended / 1e6, RunMS: a.Seen.GetRunningMs(),
+		CPUMS: u.GetCpuMs(), PeakMemory: u.GetMemoryPeak(), ReadBytes: u.GetReadBytes(), WriteBytes: u.GetWriteBytes(), InputBytes: a.Seen.GetInputBytes()}
+	if n := f.Node(a.Node); n != nil {
+		h.Node = n.Info.GetName()
+	}
+	if a.State == facts.AttemptFailed {
+		h.Cause = causeText(a.Cause())
+	}
+	return h
+}
+
+func stateText(s droverv1.JobState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
+}
+
+func causeText(s droverv1.Cause) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "CAUSE_"))
+}
