@@ -1,0 +1,5 @@
+// Package e2e holds the end-to-end tests: jobs on a real cluster of three
+// machines with containerd and a real HDFS, and what happens when parts of it
+// fail. They run inside a test bed (see integration/README.md) and skip with
+// the reason elsewhere.
+package e2e
