@@ -1575,6 +1575,7 @@ type MapOutput struct {
 	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Run           int32                  `protobuf:"varint,3,opt,name=run,proto3" json:"run,omitempty"`
 	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // node that serves it
+	Stage         int32                  `protobuf:"varint,5,opt,name=stage,proto3" json:"stage,omitempty"`    // of the map task, index in the job
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1635,6 +1636,13 @@ func (x *MapOutput) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *MapOutput) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
 }
 
 // Order is one piece of work on the outside world. Orders are safe to repeat;
@@ -3167,12 +3175,13 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x03R\x06length\x12\x1f\n" +
 	"\vfile_length\x18\x04 \x01(\x03R\n" +
-	"fileLength\"e\n" +
+	"fileLength\"{\n" +
 	"\tMapOutput\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\x05R\x04task\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x10\n" +
 	"\x03run\x18\x03 \x01(\x05R\x03run\x12\x18\n" +
-	"\aaddress\x18\x04 \x01(\tR\aaddress\"\xc6\x02\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05stage\x18\x05 \x01(\x05R\x05stage\"\xc6\x02\n" +
 	"\x05Order\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x120\n" +
