@@ -126,7 +126,7 @@ func identity(tx *bbolt.Tx) Identity {
 
 // Register keeps what a registration answered. Another cluster is Conflict, a
 // lower term Conflict too; then nothing changes. A new epoch or number voids
-// the revision, so that the next watch asks for a full set.
+// the wanted set and its revision, so that the next watch asks for a full set.
 func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		id = identity(tx)
@@ -138,6 +138,12 @@ func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) 
 		}
 		if id.Epoch != r.GetEpoch() || id.Node != r.GetNode() {
 			id.Revision = 0
+			if err := tx.DeleteBucket(bucketWanted); err != nil {
+				return err
+			}
+			if _, err := tx.CreateBucket(bucketWanted); err != nil {
+				return err
+			}
 		}
 		id.Cluster, id.Node, id.Epoch, id.Term = r.GetCluster(), r.GetNode(), r.GetEpoch(), r.GetTerm()
 		return putIdentity(tx, id)
@@ -166,7 +172,7 @@ func putIdentity(tx *bbolt.Tx, id Identity) error {
 type Change struct {
 	Stale   bool // an old revision: nothing was done
 	Put     map[ID]*droverv1.WantedAttempt
-	Removed []ID // no longer wanted, in the order of their ids after a full set
+	Removed []ID // no longer wanted: named by a delta, or not named by a full set
 }
 
 // Apply makes a full set or a delta durable together with its revision. A
@@ -298,4 +304,14 @@ func number(b []byte) uint64 {
 		return 0
 	}
 	return binary.BigEndian.Uint64(b)
+}
+
+// ForgetRevision makes the node ask for a full set at the next watch.
+func (s *Store) ForgetRevision() (id Identity, err error) {
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		id = identity(tx)
+		id.Revision = 0
+		return putIdentity(tx, id)
+	})
+	return id, err
 }
