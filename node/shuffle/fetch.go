@@ -1,0 +1,131 @@
+package shuffle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// Client fetches partitions.
+type Client struct {
+	HTTP   *http.Client // its transport bounds dialling and waiting for headers
+	Scheme string       // http or https
+	Token  string       // of the job
+	// Stall bounds the time without a byte; 0 = 30 s.
+	Stall time.Duration
+}
+
+// Fetched describes a partition that lies whole and checked in a file.
+type Fetched struct {
+	Codec mapreduce.Codec
+	Range mapreduce.PartRange // as in its map output; in the file it starts at 0
+}
+
+// Fetch brings one partition into the file at path, going on where the file
+// ends. The errors: NotFound, the node does not have it; Corrupt, the bytes are
+// not those of the index (the file is emptied, to start again); Denied, another
+// token; Unavailable, try again.
+func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptKey, partition int, path string) (*Fetched, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	have, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	got, err := c.receive(ctx, address, Path(k, partition), have, f)
+	if err != nil {
+		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.GetTask(), address, err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if err := got.Range.Verify(f); err != nil {
+		return nil, errors.Join(fault.New(fault.Corrupt, "partition %d of map %d from %s: %w", partition, k.GetTask(), address, err), f.Truncate(0))
+	}
+	got.Range.Offset = 0
+	return got, nil
+}
+
+// receive appends the rest of the partition.
+func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (*Fetched, error) {
+	stall := c.Stall
+	if stall <= 0 {
+		stall = 30 * time.Second
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	idle := time.AfterFunc(stall, cancel)
+	defer idle.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Scheme+"://"+address+path, nil)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%w", err)
+	}
+	req.Header.Set("Authorization", proof(c.Token, path))
+	if have > 0 {
+		req.Header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
+	}
+	res, err := c.HTTP.Do(req)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "%w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return nil, errors.Join(fault.New(fault.Unavailable, "the part that is here is longer than the partition: starting again"), to.Truncate(0))
+	}
+	got, err := describe(res)
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 256<<10)
+	for left := got.Range.Length - have; left > 0; {
+		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
+		idle.Reset(stall)
+		left -= int64(n)
+		if _, werr := to.Write(buf[:n]); werr != nil {
+			return nil, werr
+		}
+		if err != nil && left > 0 {
+			return nil, fault.New(fault.Unavailable, "it broke off %d bytes before the end: %w", left, err)
+		}
+	}
+	return got, nil
+}
+
+// describe reads the head of an answer.
+func describe(res *http.Response) (*Fetched, error) {
+	switch res.StatusCode {
+	case http.StatusOK, http.StatusPartialContent:
+	case http.StatusNotFound:
+		return nil, fault.New(fault.NotFound, "the node does not have the output any more")
+	case http.StatusUnauthorized:
+		return nil, fault.New(fault.Denied, "the node does not take the job's token")
+	case http.StatusInternalServerError:
+		return nil, fault.New(fault.Corrupt, "the node cannot read the output")
+	default:
+		return nil, fault.New(fault.Unavailable, "the node answered %s", res.Status)
+	}
+	got := &Fetched{}
+	if err := json.Unmarshal([]byte(res.Header.Get(headerPartition)), &got.Range); err != nil {
+		return nil, fault.New(fault.Corrupt, "the answer does not describe the partition: %w", err)
+	}
+	if err := got.Codec.UnmarshalText([]byte(res.Header.Get(headerCodec))); err != nil {
+		return nil, fault.New(fault.Corrupt, "%w", err)
+	}
+	if got.Range.Length < 0 {
+		return nil, fault.New(fault.Corrupt, "the answer names a length of %d", got.Range.Length)
+	}
+	return got, nil
+}

@@ -1,0 +1,156 @@
+package shuffle
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// Output is one committed map output: its index, its open data file and the
+// token of its job.
+type Output struct {
+	Token string
+	Index *mapreduce.Index
+	Data  io.ReadSeekCloser
+}
+
+// Outputs finds committed map outputs. NotFound where there is none.
+type Outputs interface {
+	// Token gives the token of the job, before anything is opened.
+	Token(k *droverv1.AttemptKey) (string, error)
+	// Open opens the output; the caller closes Data.
+	Open(k *droverv1.AttemptKey) (*Output, error)
+}
+
+// Server serves map outputs. It is an http.Handler for Prefix.
+type Server struct {
+	outputs Outputs
+	places  chan struct{}
+	log     *slog.Logger
+	bytes   prometheus.Counter
+	asked   *prometheus.CounterVec
+}
+
+// NewServer serves at most most requests at once; more are told to come back.
+func NewServer(outputs Outputs, most int, log *slog.Logger, reg prometheus.Registerer) *Server {
+	s := &Server{
+		outputs: outputs, places: make(chan struct{}, most), log: log,
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "served_bytes_total",
+			Help: "Bytes of map outputs that were served."}),
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "requests_total",
+			Help: "Requests for partitions, by status."}, []string{"status"}),
+	}
+	reg.MustRegister(s.bytes, s.asked)
+	return s
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status := s.serve(w, r)
+	s.asked.WithLabelValues(strconv.Itoa(status)).Inc()
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
+	refuse := func(status int, text string) int {
+		http.Error(w, text, status)
+		return status
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return refuse(http.StatusMethodNotAllowed, "want GET")
+	}
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		return refuse(http.StatusServiceUnavailable, "too many requests at once")
+	}
+	k, partition, ok := parsePath(r.URL.Path)
+	if !ok {
+		return refuse(http.StatusNotFound, "no such path")
+	}
+	token, err := s.outputs.Token(k)
+	if err == nil && !proven(r.Header.Get("Authorization"), token, r.URL.Path) {
+		return refuse(http.StatusUnauthorized, "this is not the job's token")
+	}
+	var out *Output
+	if err == nil {
+		out, err = s.outputs.Open(k)
+	}
+	if err != nil {
+		return refuse(s.statusOf(r, err), err.Error())
+	}
+	defer out.Data.Close()
+	if partition >= len(out.Index.Parts) {
+		return refuse(http.StatusNotFound, "no such partition")
+	}
+	return s.send(w, r, out, partition)
+}
+
+func (s *Server) statusOf(r *http.Request, err error) int {
+	if errors.Is(err, fault.NotFound) || errors.Is(err, os.ErrNotExist) {
+		return http.StatusNotFound
+	}
+	s.log.Warn("a map output cannot be served", "path", r.URL.Path, "err", err)
+	return http.StatusInternalServerError
+}
+
+// send writes the partition from the start of the range to its end. Only
+// open-ended ranges are asked for, so only those are understood.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, partition int) int {
+	part := out.Index.Parts[partition]
+	from, ok := rangeStart(r.Header.Get("Range"))
+	if !ok || from > part.Length {
+		http.Error(w, "range outside the partition", http.StatusRequestedRangeNotSatisfiable)
+		return http.StatusRequestedRangeNotSatisfiable
+	}
+	if _, err := out.Data.Seek(part.Offset+from, io.SeekStart); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return http.StatusInternalServerError
+	}
+	described, err := json.Marshal(part)
+	if err != nil {
+		panic("shuffle: a range that JSON cannot hold: " + err.Error())
+	}
+	h := w.Header()
+	h.Set(headerPartition, string(described))
+	h.Set(headerCodec, out.Index.Codec.String())
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Content-Length", strconv.FormatInt(part.Length-from, 10))
+	status := http.StatusOK
+	if from > 0 {
+		status = http.StatusPartialContent
+	}
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return status
+	}
+	// Too few bytes break the connection: the reader sees it and resumes.
+	n, err := io.CopyN(w, out.Data, part.Length-from)
+	s.bytes.Add(float64(n))
+	if err != nil {
+		s.log.Debug("a map output was not read to its end", "path", r.URL.Path, "err", err)
+	}
+	return status
+}
+
+// rangeStart reads "" as 0 and "bytes=N-" as N.
+func rangeStart(h string) (int64, bool) {
+	if h == "" {
+		return 0, true
+	}
+	v, ok := strings.CutPrefix(h, "bytes=")
+	v, open := strings.CutSuffix(v, "-")
+	n, err := strconv.ParseInt(v, 10, 64)
+	return n, ok && open && err == nil && n >= 0
+}

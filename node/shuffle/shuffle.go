@@ -1,0 +1,64 @@
+package shuffle
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// Prefix is where a node serves map outputs.
+const Prefix = "/shuffle/"
+
+const (
+	headerPartition = "Drover-Partition"
+	headerCodec     = "Drover-Codec"
+)
+
+// Path is where a partition of a map output is found.
+func Path(k *droverv1.AttemptKey, partition int) string {
+	return fmt.Sprintf("%s%d/%d/%d.%d.%d/%d", Prefix, k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun(), partition)
+}
+
+// parsePath reads what Path wrote, and only that.
+func parsePath(path string) (k *droverv1.AttemptKey, partition int, ok bool) {
+	rest, found := strings.CutPrefix(path, Prefix)
+	part := strings.Split(rest, "/")
+	if !found || len(part) != 4 {
+		return nil, 0, false
+	}
+	run := strings.Split(part[2], ".")
+	if len(run) != 3 {
+		return nil, 0, false
+	}
+	k = &droverv1.AttemptKey{}
+	job, err := strconv.ParseUint(part[0], 10, 64)
+	if err != nil {
+		return nil, 0, false
+	}
+	k.Job = job
+	var v [5]int64
+	for i, s := range []string{part[1], run[0], run[1], run[2], part[3]} {
+		if v[i], err = strconv.ParseInt(s, 10, 32); err != nil || v[i] < 0 {
+			return nil, 0, false
+		}
+	}
+	k.Stage, k.Task, k.Attempt, k.Run = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
+	partition = int(v[4])
+	return k, partition, Path(k, partition) == path
+}
+
+// proof is what shows that the asker knows the job's token.
+func proof(token, path string) string {
+	m := hmac.New(sha256.New, []byte(token))
+	m.Write([]byte(path))
+	return "Bearer " + hex.EncodeToString(m.Sum(nil))
+}
+
+func proven(header, token, path string) bool {
+	return token != "" && hmac.Equal([]byte(header), []byte(proof(token, path)))
+}
