@@ -1,0 +1,127 @@
+package helper
+
+import (
+	"context"
+	"net/http"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/node/fsys"
+)
+
+// Version of the lines between daemon and helper. Both are of one program, but
+// an upgrade may come between them.
+const Version = 1
+
+// Request says what to do: exactly one of Fetch, Shuffle and Upload is set.
+type Request struct {
+	Version int         `json:"version"`
+	Files   fsys.Config `json:"files"`
+	User    string      `json:"user"` // HDFS user
+
+	Fetch   *Fetch   `json:"fetch,omitempty"`
+	Shuffle *Shuffle `json:"shuffle,omitempty"`
+	Upload  *Upload  `json:"upload,omitempty"`
+}
+
+// Fetch brings the split of a map task.
+type Fetch struct {
+	Pieces []mapreduce.Piece `json:"pieces"`
+	File   string            `json:"file"` // the growing input
+}
+
+// Shuffle brings the partitions of a reduce task.
+type Shuffle struct {
+	Job       uint64 `json:"job"`
+	Partition int    `json:"partition"`
+	Maps      int    `json:"maps"`    // how many outputs there will be
+	Dir       string `json:"dir"`     // folder for the partitions
+	Journal   string `json:"journal"` // where they are announced
+	Token     string `json:"token"`
+	CA        string `json:"ca,omitempty"` // PEM; not empty: the nodes speak TLS
+	Update
+}
+
+// Update is what is known of the map outputs now.
+type Update struct {
+	Outputs []MapOutput `json:"outputs"`
+}
+
+// MapOutput is where one map task's committed output is.
+type MapOutput struct {
+	Stage   int32  `json:"stage"`
+	Task    int32  `json:"task"`
+	Attempt int32  `json:"attempt"`
+	Run     int32  `json:"run"`
+	Address string `json:"address"`
+}
+
+// Upload takes one file to its place.
+type Upload struct {
+	Root        string `json:"root"` // folder that Name is below of; no link leads out of it
+	Name        string `json:"name"`
+	URI         string `json:"uri"`
+	Replication int    `json:"replication,omitempty"`
+	Bytes       int64  `json:"bytes"` // expected
+	CRC32C      uint32 `json:"crc32c"`
+}
+
+// Event is what a helper says of itself. Done or Error ends it.
+type Event struct {
+	Bytes   int64   `json:"bytes,omitempty"`   // moved so far
+	Of      int64   `json:"of,omitempty"`      // in all, where it is known
+	Waiting string  `json:"waiting,omitempty"` // for the NameNode, how much longer
+	Lost    []int32 `json:"lost,omitempty"`    // map tasks whose output cannot be fetched, sorted
+	Done    bool    `json:"done,omitempty"`
+	Error   string  `json:"error,omitempty"`
+	Class   string  `json:"class,omitempty"` // of Error: a class of package fault, or ""
+}
+
+// FileSystems opens the file system of a URI on behalf of a user.
+type FileSystems interface {
+	Open(uri hdfs.URI, user string) (hdfs.FS, error)
+}
+
+// Tools are what Run works with.
+type Tools struct {
+	Files   FileSystems
+	HTTP    *http.Client  // for a shuffle
+	Updates <-chan Update // for a shuffle; closed means that no more will come
+	Emit    func(Event)   // called from one goroutine at a time; not with Done or Error
+}
+
+// Run does what the request says. The error has a class of package fault:
+// Invalid and NotFound blame the job's input or output, Conflict says that the
+// input changed, the others that it may pass.
+func Run(ctx context.Context, r *Request, t Tools) error {
+	if r.Version != Version {
+		return fault.New(fault.Unsupported, "request of version %d, this helper knows %d", r.Version, Version)
+	}
+	switch {
+	case r.Fetch != nil:
+		return runFetch(ctx, r, t)
+	case r.Shuffle != nil:
+		return runShuffle(ctx, r, t)
+	case r.Upload != nil:
+		return runUpload(ctx, r, t)
+	default:
+		return fault.New(fault.Invalid, "the request asks for nothing")
+	}
+}
+
+// open parses a URI and opens its file system.
+func open(files FileSystems, raw, user string) (hdfs.FS, hdfs.URI, error) {
+	uri, err := hdfs.ParseURI(raw)
+	if err != nil {
+		return nil, uri, fsys.Classed(err)
+	}
+	fs, err := files.Open(uri, user)
+	return fs, uri, err
+}
+
+// key names a map output.
+func (o MapOutput) key(s *Shuffle) *droverv1.AttemptKey {
+	return &droverv1.AttemptKey{Job: s.Job, Stage: o.Stage, Task: o.Task, Attempt: o.Attempt, Run: o.Run}
+}

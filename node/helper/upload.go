@@ -1,0 +1,86 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"hash"
+	"hash/crc32"
+	"io"
+	"os"
+	"path"
+	"syscall"
+
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/fsys"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// runUpload writes the file to its URI and compares what it read with what the
+// harness said it wrote.
+func runUpload(ctx context.Context, r *Request, t Tools) error {
+	u := r.Upload
+	fs, uri, err := open(t.Files, u.URI, r.User)
+	if err != nil {
+		return err
+	}
+	if err := makeParent(ctx, fs, uri.Path); err != nil {
+		return fsys.Classed(err)
+	}
+	sum := crc32.New(castagnoli)
+	n, err := hdfs.Upload(ctx, fs, uri.Path, hdfs.UploadOptions{
+		CreateOptions: hdfs.CreateOptions{Replication: u.Replication, Overwrite: true},
+		Notify:        func(_ int, err error) { t.Emit(Event{Of: u.Bytes, Waiting: err.Error()}) },
+	}, func() (io.ReadCloser, error) { return openSummed(u, sum) })
+	if err != nil {
+		return fsys.Classed(err)
+	}
+	if n != u.Bytes || sum.Sum32() != u.CRC32C {
+		return fault.New(fault.Corrupt, "%s: %d bytes with CRC-32C %08x were read for %s, the task wrote %d with %08x: something changed the file afterwards",
+			u.Name, n, sum.Sum32(), u.URI, u.Bytes, u.CRC32C)
+	}
+	t.Emit(Event{Bytes: n, Of: u.Bytes})
+	return nil
+}
+
+// makeParent makes the folder of this attempt, but not the job's temporary
+// folder above it: when that is gone the job has ended, and a late attempt
+// leaves nothing behind.
+func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
+	parent := path.Dir(name)
+	_, err := fs.Stat(ctx, parent)
+	if !errors.Is(err, hdfs.ErrNotExist) {
+		return err
+	}
+	if _, err := fs.Stat(ctx, path.Dir(parent)); err != nil {
+		return err
+	}
+	return fs.Mkdir(ctx, parent)
+}
+
+type summed struct {
+	io.Reader
+	*os.File
+}
+
+func (s summed) Read(p []byte) (int, error) { return s.Reader.Read(p) }
+
+// openSummed opens the file that the task wrote, which is in a folder of the
+// tenant's: no link is followed out of it and no pipe waited for.
+func openSummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
+	root, err := os.OpenRoot(u.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.OpenFile(u.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(fault.New(fault.Invalid, "%s is not a regular file any more", u.Name), err, f.Close())
+	}
+	sum.Reset()
+	return summed{io.TeeReader(f, sum), f}, nil
+}
