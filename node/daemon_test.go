@@ -1,0 +1,330 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+func TestGroupTaskRunsAndLeavesNothing(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	w := group(0, "true")
+	b.put(w)
+	b.await(t, w, succeeded)
+	poll(t, "a trimmed folder", func() bool { return !there(filepath.Join(b.folder(w), "tmp")) })
+	if !there(filepath.Join(b.folder(w), "logs")) {
+		t.Error("the logs of a finished task are gone before anybody said so")
+	}
+	b.remove(w)
+	b.await(t, w, gone)
+	b.nothingLeft()
+}
+
+func TestManyTasks(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	var all []*droverv1.WantedAttempt
+	for i := range int32(60) {
+		all = append(all, group(i, "true"))
+	}
+	b.put(all...)
+	for _, w := range all {
+		b.await(t, w, succeeded)
+	}
+	b.remove(all...)
+	for _, w := range all {
+		b.await(t, w, gone)
+	}
+	b.nothingLeft()
+}
+
+func TestFailures(t *testing.T) {
+	type W = droverv1.WantedAttempt
+	for name, c := range map[string]struct {
+		w       *W
+		cause   droverv1.Cause
+		message string
+		exit    int32
+	}{
+		"an exit code is the user's":                {group(0, "fail"), droverv1.Cause_CAUSE_EXIT, "exit code 3", 3},
+		"a command that is not there cannot be run": {group(0, "nosuch"), droverv1.Cause_CAUSE_SPEC, "no such program", 0},
+		"a file that the coordinator lost": {with(group(0, "true"), func(w *W) {
+			w.Spec.Files = []*droverv1.FileRef{{Name: "a", Digest: "sha256:" + strings.Repeat("0", 64)}}
+		}), droverv1.Cause_CAUSE_SPEC, `file "a"`, 0},
+		"an image that is not there": {with(group(0, "true"), func(w *W) {
+			w.Spec.Image = &droverv1.ImageRef{Kind: "oci-archive", Digest: "sha256:" + strings.Repeat("0", 64)}
+		}), droverv1.Cause_CAUSE_SPEC, "no blob", 0},
+		"a secret that the node does not have": {with(group(0, "true"), func(w *W) {
+			w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:nosuch"}}
+		}), droverv1.Cause_CAUSE_SPEC, "secrets", 0},
+		"a hang ends at its limit":              {with(group(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
+		"one that does not heed TERM is killed": {with(group(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
+		"over its disk quota":                   {with(group(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, programs())
+			b.start()
+			b.put(c.w)
+			s := b.await(t, c.w, failed)
+			if s.GetCause() != c.cause || !strings.Contains(s.GetMessage(), c.message) || s.GetExitCode() != c.exit {
+				t.Errorf("%s, exit %d, %q; want %s, exit %d, %q", s.GetCause(), s.GetExitCode(), s.GetMessage(), c.cause, c.exit, c.message)
+			}
+			if c.cause == droverv1.Cause_CAUSE_EXIT && !strings.Contains(s.GetStderrTail(), "it went wrong") {
+				t.Errorf("standard error's tail is %q", s.GetStderrTail())
+			}
+			poll(t, "no container", func() bool {
+				all, err := b.engine.Driver().List(t.Context())
+				return err == nil && len(all) == 0
+			})
+			b.remove(c.w)
+			b.await(t, c.w, gone)
+			b.nothingLeft()
+		})
+	}
+}
+
+func TestStop(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	w := group(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.put(with(group(0, "hang"), func(w *droverv1.WantedAttempt) { w.Goal, w.Spec = droverv1.Goal_GOAL_STOP, nil }))
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_STOPPED {
+		t.Errorf("stopped with %s %q", s.GetCause(), s.GetMessage())
+	}
+}
+
+func TestRestartAdopts(t *testing.T) {
+	release := make(chan struct{})
+	p := programs()
+	p["wait"] = func(ctx context.Context, _ *fake.Process) int {
+		select {
+		case <-release:
+			return 0
+		case <-ctx.Done():
+			return 1
+		}
+	}
+	b := newBench(t, p)
+	b.start()
+	w, done := group(0, "wait"), group(1, "fail")
+	b.put(w, done)
+	b.await(t, w, running)
+	b.await(t, done, failed)
+	started := b.get(w).GetStartedMs()
+	b.halt()
+	close(release) // it ends while no daemon looks
+	poll(t, "the end of the container", func() bool {
+		all, _ := b.engine.Driver().List(t.Context())
+		return len(all) > 0 && all[0].Phase == runtime.PhaseStopped
+	})
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	s := b.await(t, w, succeeded)
+	if s.GetStartedMs() != started {
+		t.Errorf("started at %d, before the restart it was %d", s.GetStartedMs(), started)
+	}
+	if n := b.engine.Calls(fake.Start); n != 2 {
+		t.Errorf("%d starts, want 2: nothing is started twice", n)
+	}
+	if s := b.get(done); s.GetPhase() != failed || s.GetExitCode() != 3 {
+		t.Errorf("the end before the restart is now %v", s)
+	}
+}
+
+func TestStraysAreRemovedAtStart(t *testing.T) {
+	b := newBench(t, programs())
+	d := b.engine.Driver()
+	if err := d.Create(t.Context(), runtime.Spec{ID: "9.0.0.1.1", Args: []string{"hang"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(t.Context(), "9.0.0.1.1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(b.config.Data, "attempts", "9.0.1.1.1", "task"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.nothingLeft()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.seen) != 0 {
+		t.Errorf("strays were reported: %v", b.seen)
+	}
+}
+
+func TestEngineDownIsNotAnExit(t *testing.T) {
+	release := make(chan struct{})
+	p := programs()
+	p["wait"] = func(context.Context, *fake.Process) int { <-release; return 0 }
+	b := newBench(t, p)
+	b.start()
+	w := group(0, "wait")
+	b.put(w)
+	b.await(t, w, running)
+	b.engine.Down(true)
+	lists := b.engine.Calls(fake.List)
+	poll(t, "the daemon asking a dead engine", func() bool { return b.engine.Calls(fake.List) > lists+1 })
+	if s := b.get(w); s.GetPhase() != running {
+		t.Fatalf("while the engine is down: %v", s)
+	}
+	b.engine.Down(false)
+	close(release)
+	b.await(t, w, succeeded)
+	if n := b.engine.Calls(fake.Start); n != 1 {
+		t.Errorf("started %d times", n)
+	}
+}
+
+func TestLostAnswersOfTheEngine(t *testing.T) {
+	for _, verb := range []fake.Verb{fake.Create, fake.Start, fake.Wait, fake.Delete} {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, acted %v", verb, after), func(t *testing.T) {
+				b := newBench(t, programs())
+				b.engine.Inject(fake.Fault{Verb: verb, Nth: 1, Err: fault.New(fault.Unavailable, "the answer is lost"), After: after})
+				b.start()
+				w := group(0, "true")
+				b.put(w)
+				b.await(t, w, succeeded)
+				b.remove(w)
+				b.await(t, w, gone)
+				b.nothingLeft()
+			})
+		}
+	}
+}
+
+func TestLowerTermIsRefused(t *testing.T) {
+	b := newBench(t, programs())
+	b.term = 5
+	b.start()
+	w := group(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	b.mu.Lock()
+	fulls := b.fulls
+	b.mu.Unlock()
+	b.send(&droverv1.Wanted{Term: 4, Remove: []*droverv1.AttemptKey{w.GetKey()}})
+	b.mu.Lock()
+	b.wanted[store.IDOf(w.GetKey())] = w // the true coordinator still wants it
+	b.mu.Unlock()
+	poll(t, "another session", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.fulls > fulls })
+	next := group(1, "true")
+	b.put(next)
+	b.await(t, next, succeeded)
+	if s := b.get(w); s.GetPhase() != running {
+		t.Errorf("a lower term removed the attempt: %v", s)
+	}
+	if n := b.engine.Calls(fake.Start); n != 2 {
+		t.Errorf("%d starts, want 2", n)
+	}
+}
+
+func TestGapGivesFullSet(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	a, c := group(0, "hang"), group(1, "hang")
+	b.put(a)
+	b.await(t, a, running)
+	b.mu.Lock() // while nobody streams: a goes, c comes
+	delete(b.wanted, store.IDOf(a.GetKey()))
+	b.wanted[store.IDOf(c.GetKey())] = c
+	b.revision += 10
+	b.mu.Unlock()
+	b.cut()
+	b.await(t, c, running)
+	b.await(t, a, gone)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fulls < 2 {
+		t.Errorf("%d full reports, want one for each session", b.fulls)
+	}
+}
+
+func TestNewEpochKillsAndSaysNothing(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	w, ended := group(0, "hang"), group(1, "true")
+	b.put(w, ended)
+	b.await(t, w, running)
+	b.await(t, ended, succeeded)
+	b.mu.Lock()
+	b.epoch, b.again, b.log = 2, true, nil
+	clear(b.wanted)
+	clear(b.seen)
+	b.mu.Unlock()
+	b.cut()
+	poll(t, "the old ones gone", func() bool {
+		all, err := b.engine.Driver().List(t.Context())
+		return err == nil && len(all) == 0 && !there(b.folder(w)) && !there(b.folder(ended))
+	})
+	b.mu.Lock()
+	clear(b.seen) // reports that were under way when the epoch changed
+	b.mu.Unlock()
+	next := group(2, "true")
+	b.put(next)
+	b.await(t, next, succeeded)
+	for _, w := range []*droverv1.WantedAttempt{w, ended} {
+		if s := b.get(w); s != nil {
+			t.Errorf("an attempt of the old epoch was reported: %v", s)
+		}
+	}
+}
+
+func TestUnknownAttemptIsGone(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	poll(t, "the watch", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.watches) > 0 })
+	w := group(0, "true")
+	b.remove(w)
+	b.await(t, w, gone)
+}
+
+func TestFilesSecretsAndEnvironment(t *testing.T) {
+	b := newBench(t, programs())
+	secrets := filepath.Join(t.TempDir(), "secrets")
+	if err := os.Mkdir(secrets, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Secrets = secrets
+	const digest = "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // of "hello"
+	b.blobs[digest] = []byte("hello")
+	b.start()
+	hold := with(group(4, "env"), func(w *droverv1.WantedAttempt) {
+		w.Spec.Env = map[string]string{"MINE": "yes"}
+		w.Spec.Secrets = []*droverv1.SecretRef{{Env: "TOKEN", Ref: "file:token"}}
+		w.Spec.Files = []*droverv1.FileRef{{Name: "sub/hello.txt", Digest: digest, Mode: 0o755}}
+	})
+	b.put(hold)
+	b.await(t, hold, succeeded)
+	out, err := os.ReadFile(filepath.Join(b.folder(hold), "logs", "stdout.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"MINE=yes\n", "TOKEN=s3cret\n", "DROVER_TASK=4\n", "DROVER_JOB=j\n", "HOME=/task\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the environment lacks %q:\n%s", want, out)
+		}
+	}
+	db, err := os.ReadFile(filepath.Join(b.config.Data, "node.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(db), "s3cret") {
+		t.Error("the secret's value is in the node's store")
+	}
+}

@@ -1,0 +1,174 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// helperEnd is how long killed helpers have to be gone.
+const helperEnd = 5 * time.Second
+
+// CgroupEnforcer is the Enforcer on the kernel's cgroup v2.
+type CgroupEnforcer struct {
+	Root  *cgroups.Root
+	Disks []cgroups.Device // that an attempt can touch: each gets the whole limit
+}
+
+// Make implements Enforcer.
+func (e CgroupEnforcer) Make(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
+	g, err := e.Root.Create(id, e.limits(l))
+	if err != nil {
+		return nil, err
+	}
+	return heldBy(g)
+}
+
+func (e CgroupEnforcer) limits(l Limits) cgroups.Limits {
+	c := cgroups.Limits{CPUMillis: orMax(l.CPU), MemoryBytes: orMax(l.Memory), PIDs: orMax(l.Pids)}
+	for _, d := range e.Disks {
+		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: orMax(l.IO), WriteBPS: orMax(l.IO)})
+	}
+	return c
+}
+
+func orMax(v int64) int64 {
+	if v <= 0 {
+		return cgroups.Max
+	}
+	return v
+}
+
+// heldBy reads the limits as the kernel's files show them.
+func heldBy(g *cgroups.Group) (*droverv1.Limits, error) {
+	l, err := g.Limits()
+	if err != nil {
+		return nil, err
+	}
+	shown := &droverv1.Limits{}
+	for _, p := range l.Pairs(nil) {
+		switch p.File {
+		case "cpu.max":
+			shown.CpuMax = p.Value
+		case "memory.max":
+			shown.MemoryMax = p.Value
+		case "memory.swap.max":
+			shown.MemorySwapMax = p.Value
+		case "io.max":
+			shown.IoMax = append(shown.IoMax, p.Value)
+		case "pids.max":
+			shown.PidsMax = p.Value
+		}
+	}
+	return shown, nil
+}
+
+// Limits reads the limits of an attempt that has a cgroup.
+func (e CgroupEnforcer) Limits(id string) (*droverv1.Limits, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	return heldBy(g)
+}
+
+// Leaf implements Enforcer.
+func (e CgroupEnforcer) Leaf(id string) string {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return ""
+	}
+	return g.LeafPath(cgroups.Container)
+}
+
+// HelperLeaf implements Enforcer.
+func (e CgroupEnforcer) HelperLeaf(id string) (*os.File, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return nil, err
+	}
+	return g.OpenLeaf(cgroups.Helpers)
+}
+
+// Usage implements Enforcer.
+func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	s, err := g.Stats()
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	u := &droverv1.Usage{CpuMs: s.CPU.Milliseconds(), MemoryPeak: s.PeakBytes, CpuThrottledMs: s.Throttled.Milliseconds()}
+	for _, d := range s.Disks {
+		u.ReadBytes += int64(d.ReadBytes)
+		u.WriteBytes += int64(d.WriteBytes)
+	}
+	return u, &droverv1.Resources{Memory: s.MemoryBytes}, int64(s.OOMKills), nil
+}
+
+// KillHelpers implements Enforcer.
+func (e CgroupEnforcer) KillHelpers(ctx context.Context, id string) error {
+	g, err := e.Root.Open(id)
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return endLeaf(ctx, g)
+}
+
+// Remove implements Enforcer.
+func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
+	g, err := e.Root.Open(id)
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := g.Kill(); err != nil {
+		return fmt.Errorf("cgroup of %s: %w", id, err)
+	}
+	return g.Remove(ctx)
+}
+
+// List implements Enforcer.
+func (e CgroupEnforcer) List() ([]string, error) { return e.Root.List() }
+
+// endLeaf kills the helpers one by one, since cgroup.kill of the leaf would be
+// the same and of the group too much, and waits until the leaf is empty.
+func endLeaf(ctx context.Context, g *cgroups.Group) error {
+	ctx, cancel := context.WithTimeout(ctx, helperEnd)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		pids, err := g.Processes(cgroups.Helpers)
+		if errors.Is(err, fault.NotFound) || err == nil && len(pids) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, p := range pids {
+			if err := syscall.Kill(p, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "helpers %v of %s do not end", pids, g.Name())
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/blob"
+	"github.com/drover-run/drover/runtime"
+)
+
+// listing shares one List of the engine among the attempts that wonder about
+// their containers at the same time.
+type listing struct {
+	driver runtime.Driver
+	flight singleflight.Group
+
+	mu  sync.Mutex
+	err error // of the last List: the engine's state for health checks
+}
+
+const listLimit = 20 * time.Second
+
+// get lists the containers by id. The map is shared: it is not changed.
+func (l *listing) get(ctx context.Context) (map[string]runtime.Status, error) {
+	v, err, _ := l.flight.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, listLimit)
+		defer cancel()
+		all, err := l.driver.List(ctx)
+		by := make(map[string]runtime.Status, len(all))
+		for _, s := range all {
+			by[s.ID] = s
+		}
+		l.mu.Lock()
+		l.err = err
+		l.mu.Unlock()
+		return by, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(map[string]runtime.Status), nil
+}
+
+// problem says what is wrong with the engine, or "".
+func (l *listing) problem() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		return ""
+	}
+	return "container engine " + l.driver.Name() + ": " + l.err.Error()
+}
+
+// images brings images into the engine, each once.
+type images struct {
+	driver runtime.Driver
+	blobs  *blob.Cache
+	flight singleflight.Group
+}
+
+// get makes sure that the engine has the image. O(its size) the first time.
+func (im *images) get(ctx context.Context, digest string) error {
+	store, ok := im.driver.(runtime.Images)
+	if !ok {
+		return fault.New(fault.Unsupported, "driver %s runs host programs and has no images: remove image from the job, or run it on nodes with containerd", im.driver.Name())
+	}
+	done := im.flight.DoChan(digest, func() (any, error) { return nil, im.bring(ctx, store, digest) })
+	select {
+	case r := <-done:
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (im *images) bring(ctx context.Context, store runtime.Images, digest string) error {
+	if has, err := store.Has(ctx, digest); err != nil || has {
+		return err
+	}
+	archive, err := im.blobs.Get(ctx, digest)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	return store.Import(ctx, digest, archive)
+}

@@ -1,0 +1,60 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// keepHarness puts a copy of the harness program into a folder named by its
+// sha256 and gives the copy's path. A task dumped with it must find the very
+// same bytes at restore, also after the daemon was upgraded. A hard link would
+// change with an upgrade in place, so it is a copy. O(size) at the start of the
+// daemon.
+func keepHarness(data, program string) (string, error) {
+	in, err := os.Open(program)
+	if err != nil {
+		return "", fmt.Errorf("harness: %w", err)
+	}
+	defer in.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, in); err != nil {
+		return "", fmt.Errorf("harness %s: %w", program, err)
+	}
+	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
+	path := filepath.Join(dir, "drover")
+	if there(path) {
+		return path, nil
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o711), os.Chmod(filepath.Join(data, "harness"), 0o711)); err != nil {
+		return "", err
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	return path, copyProgram(path, in)
+}
+
+// copyProgram writes an executable file under its name at once.
+func copyProgram(path string, in io.Reader) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(tmp, in)
+	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		if e := os.Remove(tmp.Name()); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}

@@ -1,0 +1,54 @@
+package node
+
+import (
+	"context"
+	"os"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+)
+
+// Limits are what one attempt may use.
+type Limits struct {
+	CPU    int64 // millicores
+	Memory int64 // bytes, harness included
+	IO     int64 // bytes per second of reads, and as much of writes
+	Pids   int64
+}
+
+// Enforcer keeps the cgroup of each attempt: the limits are on the attempt's
+// own cgroup, its leaf c holds the container and its leaf x our helpers. All
+// methods are safe to repeat.
+type Enforcer interface {
+	// Make makes the cgroup with both leaves, writes the limits and gives them
+	// as the kernel holds them. A value that does not stick is an error.
+	Make(ctx context.Context, id string, l Limits) (*droverv1.Limits, error)
+	// Leaf is the cgroup path for the container, as runtime.Spec.Cgroup has it.
+	Leaf(id string) string
+	// HelperLeaf opens the folder of leaf x, to start a process in it.
+	HelperLeaf(id string) (*os.File, error)
+	// Usage reads what was used so far; oomKills counts kills over memory.max.
+	Usage(id string) (u *droverv1.Usage, held *droverv1.Resources, oomKills int64, err error)
+	// KillHelpers ends every process in leaf x and waits for them.
+	KillHelpers(ctx context.Context, id string) error
+	// Remove ends what still runs in the cgroup and removes it.
+	Remove(ctx context.Context, id string) error
+	// List names the attempts that have a cgroup.
+	List() ([]string, error)
+}
+
+// Quotas bounds the disk space of an attempt's folder in the kernel.
+type Quotas interface {
+	// Set bounds dir, which is empty, to bytes; what is made below it counts.
+	Set(dir string, bytes int64) error
+	// Used is how much of it is used.
+	Used(dir string) (int64, error)
+	// Clear forgets the quota of dir before it is removed.
+	Clear(dir string) error
+}
+
+// FileSystems opens the file system of a URI on behalf of a user. The caller
+// does not close it.
+type FileSystems interface {
+	Open(uri hdfs.URI, user string) (hdfs.FS, error)
+}
