@@ -117,7 +117,7 @@ func (w *Waiting) String() string {
 	case ReasonNoCPU, ReasonNoMemory, ReasonNoIO, ReasonNoDiskSpace:
 		s += fmt.Sprintf(" on %d nodes", w.Nodes)
 	case ReasonCap:
-		s += fmt.Sprintf(" for each %s of tenant %d on %s", w.Cap, w.Tenant, w.Resource)
+		s += fmt.Sprintf(" of tenant %d on %s (%s)", w.Tenant, w.Resource, w.Cap)
 	case ReasonReservation:
 		s += fmt.Sprintf(" %d until %d", w.Reservation, w.Until)
 	case ReasonData, ReasonSuspending:

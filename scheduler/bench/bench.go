@@ -137,6 +137,7 @@ type World struct {
 	Now     scheduler.Time
 	rng     *rand.Rand
 	shapes  []scheduler.Resources
+	leaves  []scheduler.TenantID // tenants without others below them
 	running []scheduler.AttemptID
 	nextJob scheduler.JobID
 	waiting int                 // tasks pending
@@ -175,6 +176,11 @@ func NewWorld(c Config) (*World, error) {
 			return nil, err
 		}
 	}
+	for _, t := range w.S.Tenants() {
+		if len(t.Children) == 0 {
+			w.leaves = append(w.leaves, t.Spec.ID)
+		}
+	}
 	for range 20 {
 		w.shapes = append(w.shapes, scheduler.Resources{int64(1+w.rng.IntN(8)) * 500, int64(1+w.rng.IntN(16)) << 30, int64(1+w.rng.IntN(10)) * 10_000_000})
 	}
@@ -190,7 +196,7 @@ func (w *World) Submit(n int) error {
 	}
 	for w.waiting < n || used.Add(w.want).DominantShare(w.S.Total()) < w.Load {
 		w.nextJob++
-		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: scheduler.TenantID(w.rng.IntN(w.Tenants)),
+		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: w.leaves[w.rng.IntN(len(w.leaves))],
 			Priority: scheduler.PriorityLow, Submitted: w.Now}
 		stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: jobTasks, Demand: w.shapes[w.rng.IntN(len(w.shapes))],
 			Disk: 1 << 30, Estimate: time.Minute}
@@ -326,6 +332,9 @@ func Run(c Config, m Meter) (Result, error) {
 	if err := w.fill(p); err != nil {
 		return Result{}, err
 	}
+	if err := w.submitProjects(); err != nil {
+		return Result{}, err
+	}
 	w.local, w.withIn = 0, 0
 	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Seed: c.Seed}
 	if err := w.steady(p, m, &r); err != nil {
@@ -354,28 +363,32 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		if r.Placements >= w.Placements {
 			break
 		}
-		if err := w.Submit(w.Tasks); err != nil {
-			return err
-		}
 		ends = w.pickEnds(w.MaxActions, ends[:0])
 		w.Now = w.Now.Add(10 * time.Millisecond)
 		a0, t0 := m.Allocs(), m.Clock()
 		if err := w.end(ends); err != nil {
 			return err
 		}
+		t1, a1 := m.Clock(), m.Allocs()
+		if err := w.Submit(w.Tasks); err != nil {
+			return err
+		}
+		a2, t2 := m.Allocs(), m.Clock()
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
 		if err != nil {
 			return err
 		}
-		t1, a1 := m.Clock(), m.Allocs()
+		t3, a3 := m.Clock(), m.Allocs()
 		w.Placed(&d)
 		if warm < 10 {
 			continue
 		}
-		spent += t1 - t0
-		allocs += a1 - a0
-		times = append(times, float64((t1-t0).Microseconds())/1000)
-		r.Placements += len(d.Actions)
+		took := t1 - t0 + t3 - t2
+		spent += took
+		allocs += a1 - a0 + a3 - a2
+		times = append(times, float64(took.Microseconds())/1000)
+		r.Placements += placements(&d)
+		r.ShareErrorTasks = max(r.ShareErrorTasks, w.shareError(&d))
 	}
 	if r.Placements == 0 {
 		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)

@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// submitProjects submits projects of 5 jobs whose tasks each want half a
+// machine for ten minutes, so that they wait with reservations.
+func (w *World) submitProjects() error {
+	if w.Features != FeaturesAll {
+		return nil
+	}
+	for i := range w.Projects {
+		spec := scheduler.ProjectSpec{ID: scheduler.ProjectID(i + 1), Name: fmt.Sprintf("project%05d", i), Tenant: w.leaves[w.rng.IntN(len(w.leaves))],
+			Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 5}
+		if w.rng.IntN(5) == 0 {
+			spec.Priority = scheduler.PriorityHigh
+		}
+		if err := w.S.PutProject(spec); err != nil {
+			return err
+		}
+		for range spec.Jobs {
+			w.nextJob++
+			job := scheduler.JobSpec{ID: w.nextJob, Name: spec.Name, Tenant: spec.Tenant, Priority: spec.Priority, Submitted: w.Now,
+				Bound: 10 * time.Minute, Estimate: 5 * time.Minute, Project: spec.ID}
+			stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: 2, Demand: scheduler.Resources{16_000, 64 << 30, 100_000_000},
+				Disk: 1 << 30, Estimate: 5 * time.Minute}
+			if err := w.S.SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+				return err
+			}
+			w.byJob[job.ID] = stage.Tasks
+			w.waiting += int(stage.Tasks)
+			w.want = w.want.Add(stage.Demand.Times(int64(stage.Tasks)))
+		}
+	}
+	return nil
+}
+
+// placements counts the tasks that a decision places.
+func placements(d *scheduler.Decision) int {
+	n := 0
+	for i := range d.Actions {
+		if d.Actions[i].Kind == scheduler.ActPlace {
+			n++
+		}
+	}
+	return n
+}
+
+// shareError judges the order of tenants after a decision: among the children
+// of one tenant, one that was served must not be ahead, by dominant share for
+// its weight, of one that waits with a task that fits, by more than that one's
+// next task. It gives the largest lead in tasks of the one that waits, 0 for
+// none. Only regular jobs of the dominant-share order count.
+func (w *World) shareError(d *scheduler.Decision) float64 {
+	if w.Features != FeaturesAll {
+		return 0
+	}
+	total := w.S.Total()
+	ahead := map[scheduler.TenantID]float64{} // by parent: largest share of one served
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		if a.Kind != scheduler.ActPlace {
+			continue
+		}
+		j := w.S.Job(a.Task.Job)
+		if j.Spec.Accepted || j.Spec.Project != 0 {
+			continue
+		}
+		t := w.S.Tenant(j.Spec.Tenant)
+		ahead[t.Spec.Parent] = max(ahead[t.Spec.Parent], t.Used.DominantShare(total)/t.Spec.Weight)
+	}
+	worst := 0.0
+	for id := w.S.NextReadyTenant(0); id != scheduler.NoTenant; id = w.S.NextReadyTenant(id + 1) {
+		t := w.S.Tenant(id)
+		lead, ok := ahead[t.Spec.Parent]
+		j, _ := w.S.NextReadyOf(id, 0)
+		if !ok || j == nil || j.Spec.Accepted || j.Spec.Project != 0 {
+			continue
+		}
+		g := j.Stages[0]
+		if n := w.S.NextNode(g, 0); n == scheduler.NoNode {
+			continue
+		}
+		next := t.Used.Add(g.Spec.Demand).DominantShare(total) / t.Spec.Weight
+		step := g.Spec.Demand.DominantShare(total) / t.Spec.Weight
+		worst = max(worst, (lead-next)/step)
+	}
+	return worst
+}

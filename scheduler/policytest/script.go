@@ -1,0 +1,420 @@
+package policytest
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+var update = flag.Bool("update", false, "write what the scripts print into them")
+
+// Scorer is what a policy may do beside deciding: say, one line each, the
+// numbers by which it would decide now, for scripts to show.
+type Scorer interface {
+	Scores(s *scheduler.State, now scheduler.Time) []string
+}
+
+// RunScripts runs each script that matches the pattern (for example
+// "testdata/drf_*.txt") and compares what it prints with what stands below its
+// commands. With -update it writes that instead.
+//
+// A script is blocks, each of commands, a line "----", what they print, and an
+// empty line. A line that starts with # is kept. The commands, with defaults
+// in brackets:
+//
+//	policy NAME [param=value…]            first of all
+//	nodes N cpu= mem= io= [path=/r1]      cores, GiB, MiB/s
+//	tenant NAME [weight=1] [below=NAME] [cap-cpu=] [cap-mem=] [cap-io=]
+//	job NAME TENANT tasks= cpu= mem= io= [priority=low] [deadline=90s]
+//	    [estimate=10s] [bound=] [size=] [kind=group] [on=0,1;2 a task's nodes]
+//	    [bytes=MiB] [accepted] [project=N]
+//	stage JOB tasks= cpu= … [after=0]     another stage of the job
+//	project N TENANT [jobs=1] [priority=low]
+//	place JOB TASK NODE                   by hand
+//	start                                 all placed attempts run
+//	progress JOB TASK PART
+//	end JOB TASK [succeeded|failed|infra|killed|lost]
+//	suspended | resumed                   all that is under way is done
+//	endjob JOB                            the job leaves
+//	lost NODE | up NODE | drain NODE
+//	pass 10s
+//	cycle [MAX]                           one cycle: actions, notes, reasons
+//	scores                                what the policy's Scores say
+//	show                                  use of nodes and tenants
+//
+// Jobs and nodes are called by name in commands and by number in what a
+// decision prints; job numbers count from 1 in order of submission.
+func RunScripts(t *testing.T, pattern string, make func(name string, params map[string]string) (scheduler.Policy, error)) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no script matches %s: %v", pattern, err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) {
+			raw, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runScript(t, string(raw), make)
+			if got == string(raw) {
+				return
+			}
+			if *update {
+				if err := os.WriteFile(f, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			t.Errorf("%s prints otherwise (run with -update to take it):\n%s", f, firstDifference(string(raw), got))
+		})
+	}
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("line %d\nwant %s\ngot  %s", i+1, w[i], g[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+}
+
+type script struct {
+	t      *testing.T
+	w      *schedtest.World
+	make   func(string, map[string]string) (scheduler.Policy, error)
+	policy scheduler.Policy
+	jobs   map[string]scheduler.JobID
+	out    bytes.Buffer
+}
+
+func runScript(t *testing.T, text string, make func(string, map[string]string) (scheduler.Policy, error)) string {
+	s := &script{t: t, w: schedtest.New(t), make: make, jobs: map[string]scheduler.JobID{}}
+	var out strings.Builder
+	for i, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
+		commands, _, _ := strings.Cut(block+"\n", "----\n")
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		s.out.Reset()
+		for _, line := range strings.Split(strings.TrimRight(commands, "\n"), "\n") {
+			if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+				s.do(line)
+			}
+		}
+		out.WriteString(strings.TrimRight(commands, "\n") + "\n")
+		if s.out.Len() > 0 {
+			out.WriteString("----\n" + s.out.String())
+		}
+	}
+	return out.String()
+}
+
+// args is a command's words and its key=value parts.
+type args struct {
+	s     *script
+	line  string
+	words []string
+	of    map[string]string
+}
+
+func (a *args) word(i int) string {
+	if i >= len(a.words) {
+		a.s.t.Fatalf("%q: a word is missing", a.line)
+	}
+	return a.words[i]
+}
+
+func (a *args) num(key string, def float64) float64 {
+	v, ok := a.of[key]
+	if !ok {
+		return def
+	}
+	f, err := strconv.ParseFloat(v, 64)
+	if err != nil {
+		a.s.t.Fatalf("%q: %s: %v", a.line, key, err)
+	}
+	return f
+}
+
+func (a *args) dur(key string) time.Duration {
+	v, ok := a.of[key]
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		a.s.t.Fatalf("%q: %s: %v", a.line, key, err)
+	}
+	return d
+}
+
+func (a *args) text(key, def string) string {
+	if v, ok := a.of[key]; ok {
+		return v
+	}
+	return def
+}
+
+func (a *args) resources() scheduler.Resources {
+	return schedtest.R(a.num("cpu", 0), a.num("mem", 0), a.num("io", 0))
+}
+
+func (a *args) int(i int) int {
+	n, err := strconv.Atoi(a.word(i))
+	if err != nil {
+		a.s.t.Fatalf("%q: %v", a.line, err)
+	}
+	return n
+}
+
+func (s *script) parse(line string) *args {
+	a := &args{s: s, line: line, of: map[string]string{}}
+	for _, w := range strings.Fields(line) {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			a.of[k] = v
+		} else {
+			a.words = append(a.words, w)
+		}
+	}
+	return a
+}
+
+func (s *script) must(line string, err error) {
+	s.t.Helper()
+	if err != nil {
+		fmt.Fprintf(&s.out, "refused: %v\n", err)
+	}
+}
+
+func (s *script) do(line string) {
+	s.t.Helper()
+	a := s.parse(line)
+	switch a.word(0) {
+	case "policy":
+		p, err := s.make(a.word(1), a.of)
+		if err != nil {
+			s.t.Fatalf("%q: %v", line, err)
+		}
+		s.policy = p
+	case "nodes":
+		s.w.AddRack(a.text("path", "/r1"), a.int(1), a.resources())
+	case "tenant":
+		s.tenant(a)
+	case "job":
+		s.job(a)
+	case "stage":
+		s.must(line, s.w.State.AddStage(s.jobID(a.word(1)), s.stage(a)))
+	case "project":
+		s.must(line, s.w.State.PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.int(1)), Name: a.word(1), Submitted: s.w.Now,
+			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.num("jobs", 1))}))
+	case "lost":
+		s.must(line, s.w.State.NodeLost(s.node(a.word(1)), s.w.Now))
+	case "up":
+		s.must(line, s.w.State.NodeUp(s.node(a.word(1))))
+	case "drain":
+		s.must(line, s.w.State.SetDrain(s.node(a.word(1)), true))
+	case "pass":
+		d, err := time.ParseDuration(a.word(1))
+		if err != nil {
+			s.t.Fatalf("%q: %v", line, err)
+		}
+		s.w.Pass(d)
+	case "cycle":
+		s.cycle(a)
+	case "scores":
+		if p, ok := s.policy.(Scorer); ok {
+			for _, l := range p.Scores(s.w.State, s.w.Now) {
+				fmt.Fprintln(&s.out, l)
+			}
+		}
+	case "show":
+		s.show()
+	default:
+		s.attempt(a)
+	}
+}
+
+// attempt does the commands about attempts.
+func (s *script) attempt(a *args) {
+	switch a.word(0) {
+	case "start":
+		s.w.Start()
+	case "place":
+		s.w.Place(s.task(a), s.node(a.word(3)))
+	case "progress":
+		part, err := strconv.ParseFloat(a.word(3), 64)
+		if err != nil {
+			s.t.Fatalf("%q: %v", a.line, err)
+		}
+		for x := range s.w.State.AttemptsOf(s.w.State.Stage(s.task(a).StageID()), s.task(a).Index) {
+			s.must(a.line, s.w.State.AttemptProgress(x.ID, x.Run, part, 0))
+		}
+	case "end":
+		outcomes := map[string]scheduler.Outcome{"succeeded": scheduler.OutcomeSucceeded, "failed": scheduler.OutcomeFailedUser,
+			"infra": scheduler.OutcomeFailedInfra, "killed": scheduler.OutcomeKilled, "lost": scheduler.OutcomeLost}
+		o := scheduler.OutcomeSucceeded
+		if len(a.words) > 3 {
+			o = outcomes[a.word(3)]
+		}
+		id := s.task(a)
+		ended := false
+		for _, x := range s.w.Attempts() {
+			if x.ID.TaskID == id && !ended {
+				s.must(a.line, s.w.State.AttemptEnded(x.ID, x.Run, o, s.w.Now))
+				ended = true
+			}
+		}
+		if !ended {
+			fmt.Fprintf(&s.out, "refused: task %s has no live attempt\n", id)
+		}
+	case "endjob":
+		s.must(a.line, s.w.State.EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
+	case "suspended", "resumed":
+		for _, x := range s.w.Attempts() {
+			switch {
+			case a.word(0) == "suspended" && x.Phase == scheduler.AttemptSuspending:
+				has := scheduler.Footprint{Memory: x.Demand[scheduler.Memory]}
+				if x.Target == scheduler.LevelSwapped {
+					has.Swap = has.Memory
+				}
+				s.must(a.line, s.w.State.AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
+			case a.word(0) == "resumed" && x.Phase == scheduler.AttemptResuming:
+				s.must(a.line, s.w.State.AttemptResumed(x.ID, x.Run, s.w.Now))
+			}
+		}
+	default:
+		s.t.Fatalf("%q: unknown command", a.line)
+	}
+}
+
+func (s *script) tenant(a *args) {
+	spec := scheduler.TenantSpec{ID: scheduler.TenantID(len(s.w.State.Tenants())), Name: a.word(1), Parent: scheduler.NoTenant, Weight: a.num("weight", 1)}
+	if up, ok := a.of["below"]; ok {
+		spec.Parent = s.w.Tenant(up).Spec.ID
+	}
+	spec.Caps.Total = scheduler.Limit(schedtest.R(a.num("cap-cpu", 0), a.num("cap-mem", 0), a.num("cap-io", 0)))
+	s.must(a.line, s.w.State.PutTenant(spec))
+}
+
+func priority(a *args) scheduler.Priority {
+	if a.of["priority"] == "high" {
+		return scheduler.PriorityHigh
+	}
+	return scheduler.PriorityLow
+}
+
+func (s *script) stage(a *args) scheduler.StageSpec {
+	kinds := map[string]scheduler.StageKind{"group": scheduler.KindGroup, "map": scheduler.KindMap, "reduce": scheduler.KindReduce}
+	g := scheduler.StageSpec{Name: a.text("name", "main"), Kind: kinds[a.text("kind", "group")], Tasks: int32(a.num("tasks", 1)),
+		Demand: a.resources(), Estimate: a.dur("estimate"), MaxParallel: int32(a.num("parallel", 0)), SlowStart: a.num("slow-start", 0)}
+	if after, ok := a.of["after"]; ok {
+		for _, n := range strings.Split(after, ",") {
+			k, err := strconv.Atoi(n)
+			if err != nil {
+				s.t.Fatalf("%q: after: %v", a.line, err)
+			}
+			g.After = append(g.After, int32(k))
+		}
+	}
+	if on, ok := a.of["on"]; ok {
+		var lists [][]scheduler.NodeID
+		for _, task := range strings.Split(on, ";") {
+			var list []scheduler.NodeID
+			for _, n := range strings.FieldsFunc(task, func(r rune) bool { return r == ',' }) {
+				list = append(list, s.node(n))
+			}
+			lists = append(lists, list)
+		}
+		g.Inputs = schedtest.Inputs(int64(a.num("bytes", 128)*float64(schedtest.MiB)), lists...)
+	}
+	return g
+}
+
+func (s *script) job(a *args) {
+	accepted := false
+	for _, w := range a.words[3:] {
+		accepted = accepted || w == "accepted"
+	}
+	s.jobs[a.word(1)] = s.w.SubmitStages(a.word(2), []scheduler.StageSpec{s.stage(a)}, func(j *scheduler.JobSpec) {
+		j.Name, j.Priority, j.Estimate, j.Bound, j.Size = a.word(1), priority(a), a.dur("estimate"), a.dur("bound"), a.num("size", 0)
+		j.Open, j.Accepted, j.Project = a.of["open"] == "true", accepted, scheduler.ProjectID(a.num("project", 0))
+		if d := a.dur("deadline"); d > 0 {
+			j.Deadline = s.w.Now.Add(d)
+		}
+	})
+}
+
+func (s *script) jobID(name string) scheduler.JobID {
+	id, ok := s.jobs[name]
+	if !ok {
+		s.t.Fatalf("no job %q", name)
+	}
+	return id
+}
+
+// task reads JOB TASK or JOB STAGE.TASK.
+func (s *script) task(a *args) scheduler.TaskID {
+	id := scheduler.TaskID{Job: s.jobID(a.word(1))}
+	stage, index, ok := strings.Cut(a.word(2), ".")
+	if !ok {
+		stage, index = "0", a.word(2)
+	}
+	g, err1 := strconv.Atoi(stage)
+	i, err2 := strconv.Atoi(index)
+	if err1 != nil || err2 != nil {
+		s.t.Fatalf("%q: which task?", a.line)
+	}
+	id.Stage, id.Index = int32(g), int32(i)
+	return id
+}
+
+// node reads a node's name or number.
+func (s *script) node(name string) scheduler.NodeID {
+	if n := s.w.State.NodeByName(name); n != nil {
+		return n.Spec.ID
+	}
+	id, err := strconv.Atoi(name)
+	if err != nil {
+		s.t.Fatalf("no node %q", name)
+	}
+	return scheduler.NodeID(id)
+}
+
+// cycle runs one cycle and proves its reasons, as Run does.
+func (s *script) cycle(a *args) {
+	limit := 10_000
+	if len(a.words) > 1 {
+		limit = a.int(1)
+	}
+	d, err := scheduler.Cycle(s.w.State, s.policy, s.w.Now, limit, scheduler.Identity)
+	if err != nil {
+		s.t.Fatalf("%q: %v", a.line, err)
+	}
+	if err := ProveAll(s.w.State, &d, s.w.Now, limit); err != nil {
+		s.t.Fatalf("%q: %v\n%s", a.line, err, d.String())
+	}
+	if s.out.WriteString(d.String()); len(d.String()) == 0 {
+		s.out.WriteString("nothing\n")
+	}
+}
+
+func (s *script) show() {
+	for _, n := range s.w.State.Nodes() {
+		fmt.Fprintf(&s.out, "%s free %v\n", n.Spec.Name, n.Free)
+	}
+	for _, t := range s.w.State.Tenants() {
+		fmt.Fprintf(&s.out, "%s uses %v, dominant share %.4f\n", t.Spec.Name, t.Used, t.Used.DominantShare(s.w.State.Total()))
+	}
+}
