@@ -74,6 +74,9 @@ func TestKernelQuota(t *testing.T) {
 		t.Skip("formats a disk: name one in DROVER_TEST_QUOTA_DISK, in the test bed")
 	}
 	at := t.TempDir()
+	if err := os.Chmod(filepath.Dir(at), 0o755); err != nil { // the user below goes through it
+		t.Fatal(err)
+	}
 	_ = exec.Command("swapoff", disk).Run() // the bed's spare disk is its swap
 	for _, c := range [][]string{
 		{"mkfs.ext4", "-q", "-F", "-O", "project,quota", "-E", "quotatype=prjquota", disk},

@@ -180,9 +180,7 @@ func (b *bed) leftovers(t *testing.T, d *Driver, id string) []string {
 			left = append(left, fmt.Sprintf("processes %v", pids))
 		}
 	}
-	shim := func(args []string) bool {
-		return strings.Contains(args[0], "containerd-shim") && strings.Contains(strings.Join(args, " ")+" ", "-id "+id+" ")
-	}
+	shim := func(args []string) bool { return isShimOf(args, id) }
 	for range 50 { // the shim and the logger end a moment after Delete
 		if len(processes(shim)) == 0 {
 			break
@@ -210,6 +208,10 @@ func processes(match func(args []string) bool) []int {
 		}
 	}
 	return pids
+}
+
+func isShimOf(args []string, id string) bool {
+	return strings.Contains(args[0], "containerd-shim") && strings.Contains(strings.Join(args, " ")+" ", "-id "+id+" ")
 }
 
 func isContainerd(args []string) bool { return filepath.Base(args[0]) == "containerd" }

@@ -244,6 +244,10 @@ func TestRunUsesTheLeaf(t *testing.T) {
 			t.Fatal("the leaf does not have the two processes")
 		}
 	}
+	shims := processes(func(args []string) bool { return isShimOf(args, s.ID) })
+	if charged, err := b.groups.System().Processes(cgroups.Whole); err != nil || len(shims) != 1 || !slices.Contains(charged, shims[0]) {
+		t.Errorf("shims %v are not among %v, what is charged to nobody, %v", shims, charged, err)
+	}
 	if err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}

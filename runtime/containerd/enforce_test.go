@@ -26,7 +26,7 @@ func TestEnforcement(t *testing.T) {
 		t.Skip("measures for two minutes: set DROVER_TEST_ENFORCEMENT=1 as well")
 	}
 	const rate = 4 << 20
-	limits := cgroups.Limits{CPUMillis: 800, MemoryBytes: 96 << 20, PIDs: 100, Disks: []cgroups.DiskLimit{{Device: b.disk, ReadBPS: rate, WriteBPS: rate}}}
+	limits := cgroups.Limits{CPUMillis: 800, MemoryBytes: 256 << 20, PIDs: 100, Disks: []cgroups.DiskLimit{{Device: b.disk, ReadBPS: rate, WriteBPS: rate}}}
 	cores := limits.CPUMillis
 	for _, c := range []struct {
 		name   string
@@ -79,7 +79,7 @@ func TestNeighbourOfADiskHog(t *testing.T) {
 	}
 	const rate, hogRate = 2 << 20, 8 << 20
 	limits := func(bps int64) cgroups.Limits {
-		return cgroups.Limits{CPUMillis: 800, MemoryBytes: 96 << 20, PIDs: 100, Disks: []cgroups.DiskLimit{{Device: b.disk, ReadBPS: bps, WriteBPS: bps}}}
+		return cgroups.Limits{CPUMillis: 800, MemoryBytes: 256 << 20, PIDs: 100, Disks: []cgroups.DiskLimit{{Device: b.disk, ReadBPS: bps, WriteBPS: bps}}}
 	}
 	alone := func(id string) float64 {
 		g, s := b.hogSpec(t, d, id, limits(rate), []string{"write", "/task/f", "12"})

@@ -25,6 +25,7 @@ type (
 const (
 	confinedMarker = "drover-confined"
 	hogMarker      = "drover-hog"
+	countMarker    = "drover-count"
 )
 
 func init() {
@@ -35,6 +36,8 @@ func init() {
 	case confinedMarker:
 		confined()
 		os.Exit(0)
+	case countMarker:
+		count(len(os.Args) > 2)
 	case hogMarker:
 		os.Exit(hog(os.Args[2:]))
 	}
@@ -115,9 +118,19 @@ func hog(args []string) int {
 		for time.Now().Before(end) {
 		}
 	default:
-		if err := hogDisk(args[0], args[1], time.Duration(number(2))*time.Second); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		kinds := []string{args[0]}
+		if args[0] == "mixed" {
+			kinds = []string{"read", "write"}
+		}
+		ended := make(chan error)
+		for i, kind := range kinds { // each has its file
+			go func() { ended <- hogDisk(kind, args[1]+strings.Repeat("2", i), time.Duration(number(2))*time.Second) }()
+		}
+		for range kinds {
+			if err := <-ended; err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
 		}
 	}
 	return 0
@@ -146,7 +159,7 @@ func hogDisk(kind, path string, span time.Duration) error {
 		if size > 0 {
 			at %= size
 		}
-		if kind == "read" || kind == "mixed" {
+		if kind == "read" {
 			n, err := f.ReadAt(buf, at)
 			if err != nil && !errors.Is(err, io.EOF) {
 				return err
@@ -173,3 +186,22 @@ func aligned(n int) []byte {
 	}
 	return b
 }
+
+// count prints numbered lines for ever; with a listening TCP socket of MPTCP it
+// cannot be dumped.
+func count(socket bool) {
+	if socket {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		defer l.Close()
+	}
+	for i := 0; ; i++ {
+		fmt.Print(countLine(i))
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func countLine(n int) string { return fmt.Sprintf("line %06d\n", n) }

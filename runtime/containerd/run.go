@@ -64,7 +64,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 }
 
 // newTask makes the shim, the logger and the container's init, which waits.
-func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string) error {
+func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string, opts ...client.NewTaskOpts) error {
 	spec, err := c.Spec(ctx)
 	if err != nil {
 		return engineError(ctx, "start", c.ID(), err)
@@ -73,7 +73,6 @@ func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[str
 	if err != nil {
 		return engineError(ctx, "start", c.ID(), err)
 	}
-	var opts []client.NewTaskOpts
 	if root := d.rootMounts(c.ID(), spec); root != nil {
 		opts = append(opts, client.WithRootFS(root))
 	}

@@ -1,0 +1,267 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+var _ runtime.Checkpointer = (*Driver)(nil)
+
+// A dump is a folder:
+//
+//	image/         criu's files
+//	work/          criu's log
+//	manifest.json  names, sizes and sha256 of image/; written last, so that it proves a whole dump
+const (
+	imageDir    = "image"
+	workDir     = "work"
+	dumpLog     = "dump.log"
+	restoreLog  = "restore.log"
+	dumpedLine  = "Dumping finished successfully"
+	logTailSize = 3 // Error lines of criu's log that an error quotes
+)
+
+// Checkpoint implements runtime.Checkpointer. It ends with the container
+// deleted and a proven dump in dir; until criu has ended the processes any
+// error leaves them unharmed and removes dir. The caller should have frozen the
+// container's leaf, and thaws it after an error. Steps:
+//
+//  1. a dir with a manifest of this container is a finished dump: go to 5;
+//  2. ask the shim, not the client, which would pause first, to dump and end;
+//  3. the last line of criu's log is the proof;
+//  4. write the manifest;
+//  5. delete the container.
+func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
+	if m, err := readManifest(dir); err == nil && m.ID == id {
+		return d.Delete(ctx, id)
+	}
+	if err := d.dump(ctx, id, dir); err != nil {
+		return err
+	}
+	if err := writeManifest(ctx, dir, id); err != nil {
+		return fmt.Errorf("checkpoint of container %s: it was ended, but its dump is not proven: %w", id, err)
+	}
+	return d.Delete(ctx, id)
+}
+
+// dump is steps 2 and 3.
+func (d *Driver) dump(ctx context.Context, id, dir string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p, err := d.process(ctx, id)
+	if err != nil {
+		return engineError(ctx, "checkpoint", id, err)
+	}
+	if p.GetStatus() == tasktypes.Status_STOPPED && dumped(dir) {
+		return nil // our last try was cut short after criu had ended
+	}
+	if s := p.GetStatus(); s != tasktypes.Status_RUNNING && s != tasktypes.Status_PAUSED {
+		return fault.New(fault.Conflict, "checkpoint of container %s: it is %s", id, s)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("checkpoint of container %s: %w", id, err)
+	}
+	image, work := filepath.Join(dir, imageDir), filepath.Join(dir, workDir)
+	for _, f := range []string{image, work} {
+		if err := os.MkdirAll(f, 0o700); err != nil {
+			return fmt.Errorf("checkpoint of container %s: %w", id, err)
+		}
+	}
+	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
+	if err != nil {
+		return err
+	}
+	_, err = d.c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
+	if err == nil && dumped(dir) {
+		return d.awaitStopped(ctx, id)
+	}
+	if err == nil {
+		err = errors.New("criu did not finish the dump")
+	}
+	if dumped(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
+		return ctx.Err()
+	}
+	err = fault.New(fault.Unsupported, "checkpoint of container %s: %w%s", id, err, criuErrors(filepath.Join(work, dumpLog)))
+	if ctx.Err() != nil {
+		return ctx.Err() // criu may be at work still: dir stays for the next try to judge
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (d *Driver) awaitStopped(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		p, err := d.process(ctx, id)
+		if errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED {
+			return nil
+		}
+		if err != nil {
+			return engineError(ctx, "checkpoint", id, err)
+		}
+		if !sleep(ctx, pause) {
+			return fault.New(fault.Unavailable, "checkpoint of container %s: dumped, but it does not end: %w", id, ctx.Err())
+		}
+	}
+}
+
+// dumped tells whether criu's log in dir ends as that of a whole dump.
+func dumped(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, workDir, dumpLog))
+	return err == nil && strings.HasSuffix(strings.TrimSpace(string(b)), dumpedLine)
+}
+
+// criuErrors gives the last Error lines of a log of criu, in which the reason
+// is: the engine's error never says it.
+func criuErrors(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var lines []string
+	for _, l := range strings.Split(string(b), "\n") {
+		if strings.Contains(l, "Error") {
+			lines = append(lines, strings.TrimSpace(l))
+		}
+	}
+	lines = lines[max(0, len(lines)-logTailSize):]
+	if len(lines) == 0 {
+		return ""
+	}
+	return ": criu: " + strings.Join(lines, "; ")
+}
+
+// Restore implements runtime.Checkpointer. The dump is verified first: criu
+// loops for ever over a truncated image. The same image, mounts and files must
+// be there, with the sizes they had. An error leaves no container, so that
+// Restore can be tried again. The caller checks limits afterwards.
+func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
+	if all, err := d.List(ctx); err != nil {
+		return err
+	} else if running(all, s.ID) {
+		return nil
+	}
+	m, err := readManifest(dir)
+	if err != nil {
+		return err
+	}
+	if m.ID != s.ID {
+		return fault.New(fault.Invalid, "restore of container %s: %s is the dump of %s", s.ID, dir, m.ID)
+	}
+	if err := m.verify(ctx, dir); err != nil {
+		return fmt.Errorf("restore of container %s: %w", s.ID, err)
+	}
+	if err := d.Create(ctx, s); err != nil {
+		return err
+	}
+	if err := d.restore(ctx, s.ID, dir); err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
+		defer cancel()
+		return errors.Join(err, d.forceClean(clean, s.ID))
+	}
+	return nil
+}
+
+func running(all []runtime.Status, id string) bool {
+	for _, s := range all {
+		if s.ID == id && s.Phase == runtime.PhaseRunning {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Driver) restore(ctx context.Context, id, dir string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := d.c.LoadContainer(ctx, id)
+	if err != nil {
+		return engineError(ctx, "restore", id, err)
+	}
+	labels, err := c.Labels(ctx)
+	if err != nil {
+		return engineError(ctx, "restore", id, err)
+	}
+	work := filepath.Join(dir, workDir)
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	if err := d.newTask(ctx, c, labels, client.WithRestoreImagePath(filepath.Join(dir, imageDir)), client.WithRestoreWorkPath(work)); err != nil {
+		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
+	}
+	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
+		return engineError(ctx, "restore", id, err)
+	}
+	r, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	if err != nil {
+		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, native(err)), criuErrors(filepath.Join(work, restoreLog)))
+	}
+	if err := loopbackUp(int(r.GetPid())); err != nil { // criu brings it back down
+		return fmt.Errorf("restore of container %s: loopback: %w", id, err)
+	}
+	return nil
+}
+
+// forceClean removes what a failed restore leaves, which Delete alone does not.
+func (d *Driver) forceClean(ctx context.Context, id string) error {
+	err := d.Delete(ctx, id)
+	root := filepath.Join("/run/containerd/runc", d.cfg.Namespace, id, "criu-root")
+	if _, serr := os.Lstat(root); serr == nil {
+		if uerr := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); uerr != nil && !errors.Is(uerr, unix.EINVAL) {
+			err = errors.Join(err, uerr)
+		}
+		err = errors.Join(err, os.Remove(root))
+	}
+	return err
+}
+
+// loopbackUp sets lo up in the network namespace of a process.
+func loopbackUp(pid int) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	done := make(chan error)
+	go func() { done <- inNamespace(ns, setLoopback) }()
+	return <-done
+}
+
+func setLoopback() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(s)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCGIFFLAGS, req); err != nil {
+		return os.NewSyscallError("SIOCGIFFLAGS", err)
+	}
+	req.SetUint16(req.Uint16() | unix.IFF_UP)
+	return os.NewSyscallError("SIOCSIFFLAGS", unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req))
+}

@@ -1,0 +1,190 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+func TestManifestProvesAWholeDump(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name   string
+		damage func(dir string) error
+	}{
+		{"nothing is damaged", nil},
+		{"a file is cut", func(d string) error { return os.Truncate(filepath.Join(d, "image/pages-1.img"), 999) }},
+		{"a byte differs", func(d string) error {
+			return os.WriteFile(filepath.Join(d, "image/pages-1.img"), append(make([]byte, 999), 1), 0o600)
+		}},
+		{"a file is missing", func(d string) error { return os.Remove(filepath.Join(d, "image/core-1.img")) }},
+		{"there is no manifest", func(d string) error { return os.Remove(filepath.Join(d, manifestName)) }},
+		{"the manifest is cut", func(d string) error { return os.Truncate(filepath.Join(d, manifestName), 20) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, imageDir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, size := range map[string]int{"pages-1.img": 1000, "core-1.img": 10} {
+				if err := os.WriteFile(filepath.Join(dir, imageDir, name), make([]byte, size), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := writeManifest(ctx, dir, "c-1"); err != nil {
+				t.Fatal(err)
+			}
+			if c.damage != nil {
+				if err := c.damage(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m, err := readManifest(dir)
+			if err == nil {
+				err = m.verify(ctx, dir)
+			}
+			if c.damage == nil && (err != nil || m.ID != "c-1") || c.damage != nil && !errors.Is(err, fault.Corrupt) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A container is dumped and restored three times in a row, counts on, and keeps
+// its limits.
+func TestCheckpointChain(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "chain", "sleep")
+	s.Args = []string{"prog", countMarker}
+	s.Env = []string{"GODEBUG=multipathtcp=0"}
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(context.WithoutCancel(ctx), s.ID)
+	log := filepath.Join(s.Log.Dir, "stdout.log")
+	reached := func(n int) {
+		t.Helper()
+		want := countLine(n)
+		for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+			text, _ := os.ReadFile(log)
+			if strings.Contains(string(text), want) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("it never counted to %d; log:\n%.300s", n, text)
+			}
+		}
+	}
+	reached(20)
+	for round := 1; round <= 3; round++ {
+		dir := filepath.Join(b.data, "dump", string(rune('a'+round)))
+		g, err := b.groups.Open(s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Freeze(ctx); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := d.Checkpoint(ctx, s.ID, dir); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(start)
+		if err := d.Checkpoint(ctx, s.ID, dir); err != nil {
+			t.Errorf("Checkpoint again: %v", err)
+		}
+		if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+			t.Errorf("left after the dump: %v", left)
+		}
+		if _, err := b.groups.Create(s.ID, b.limits()); err != nil { // the leaf went with the container
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start = time.Now()
+		if err := d.Restore(ctx, s, dir); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("round %d: dumped in %s, restored in %s, after %d lines", round, took, time.Since(start), strings.Count(string(before), "\n"))
+		if err := d.Restore(ctx, s, dir); err != nil {
+			t.Errorf("Restore again: %v", err)
+		}
+		reached(strings.Count(string(before), "\n") + 20)
+		if got, err := g.Limits(); err != nil || !got.Equal(b.limits()) {
+			t.Errorf("limits after the restore: %s, %v", got, err)
+		}
+		if pids, err := g.Processes(cgroups.Container); err != nil || len(pids) == 0 {
+			t.Errorf("the restored processes are not in the leaf: %v, %v", pids, err)
+		}
+	}
+	if err := d.Kill(ctx, s.ID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.Wait(ctx, s.ID); err != nil || st.ExitCode != 137 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if line+"\n" != countLine(i) {
+			t.Fatalf("line %d of the log is %q", i, line)
+		}
+	}
+	if err := d.Delete(ctx, s.ID); err != nil {
+		t.Error(err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestWhatCannotBeDumpedRunsOn(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	s := b.spec(t, d, "no-dump", "sleep")
+	s.Args = []string{"prog", countMarker, "socket"}
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(context.WithoutCancel(ctx), s.ID)
+	dir := filepath.Join(b.data, "dump")
+	for end := time.Now().Add(verbLimit); ; sleep(ctx, 20*time.Millisecond) {
+		if text, _ := os.ReadFile(filepath.Join(s.Log.Dir, "stdout.log")); strings.Contains(string(text), countLine(3)) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it does not count")
+		}
+	}
+	err := d.Checkpoint(ctx, s.ID, dir)
+	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "criu: ") {
+		t.Errorf("got %v, want fault.Unsupported with criu's reason", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the dump folder is there: %v", err)
+	}
+	if all, err := d.List(ctx); err != nil || !running(all, s.ID) {
+		t.Errorf("it does not run on: %+v, %v", all, err)
+	}
+	if err := d.Restore(ctx, runtime.Spec{ID: "x"}, dir); !errors.Is(err, fault.Corrupt) {
+		t.Errorf("Restore without a dump: %v", err)
+	}
+}

@@ -1,0 +1,20 @@
+package containerd
+
+import (
+	"os"
+	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace runs f in a network namespace. It must be called in a goroutine
+// of its own: the thread stays in that namespace, so it is never given back to
+// the scheduler and ends with the goroutine.
+func inNamespace(ns *os.File, f func() error) error {
+	goruntime.LockOSThread()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		goruntime.UnlockOSThread()
+		return os.NewSyscallError("setns", err)
+	}
+	return f()
+}
