@@ -154,7 +154,7 @@ func (a *attempt) loop(ctx context.Context) {
 			a.sleep(ctx, 0)
 		case task.Wait:
 			a.sleep(ctx, a.again(step.Again))
-			a.sample()
+			a.sample(ctx)
 		default:
 			a.perform(ctx, step.Do)
 		}

@@ -18,11 +18,25 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce/harness"
+	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets this test program be the harness and the helper too, as
+// cmd/drover is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "harness":
+			os.Exit(harness.Main(os.Args[2:]))
+		case "helper":
+			os.Exit(helper.Main(os.Args[2:]))
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // boss is a coordinator of one node, in memory: it streams what a test wants
 // and keeps what the node reports.

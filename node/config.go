@@ -26,10 +26,9 @@ type Config struct {
 	Driver      runtime.Driver                    // required
 	Info        *droverv1.NodeInfo                // who the node is and what it measured; required, see Measure
 	Enforcer    Enforcer                          // nil: no limits are enforced
-	Quotas      Quotas                            // nil: disk use is polled
 	Files       FileSystems                       // for orders, and for helpers inside the daemon; nil: from FilesConfig
 	FilesConfig fsys.Config                       // what the node reaches; helper processes get it
-	Helper      []string                          // arguments that make the harness program the helper; nil: helpers run inside the daemon
+	Helper      []string                          // argv of the helper program: a path and its arguments; nil: helpers run inside the daemon
 	Harness     string                            // path of the harness program; "" = this executable
 	HarnessArgs []string                          // between the program and the spec's path; nil = "harness"
 	Secrets     string                            // folder with one file for each secret; "" = <Data>/secrets

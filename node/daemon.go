@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/helper"
@@ -30,6 +31,8 @@ type daemon struct {
 	clock      clock
 	boot       string
 	harness    string // path of the program inside its folder
+	helper     string // likewise; "" without one
+	quota      quota.Method
 	blobs      *blob.Cache
 	images     *images
 	containers *listing
@@ -82,7 +85,15 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)
 	}
-	if d.harness, err = keepHarness(cfg.Data, cfg.Harness); err != nil {
+	if d.harness, err = keepProgram(cfg.Data, cfg.Harness); err != nil {
+		return fail(err)
+	}
+	if len(cfg.Helper) > 0 {
+		if d.helper, err = keepProgram(cfg.Data, cfg.Helper[0]); err != nil {
+			return fail(err)
+		}
+	}
+	if d.quota, err = d.probeQuota(); err != nil {
 		return fail(err)
 	}
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
@@ -399,6 +410,18 @@ func (d *daemon) finished(a *attempt) bool {
 	}
 	d.poke()
 	return true
+}
+
+// probeQuota finds out how disk space is bounded here.
+func (d *daemon) probeQuota() (quota.Method, error) {
+	method, why, err := quota.Probe(filepath.Join(d.cfg.Data, "attempts"))
+	if err != nil {
+		return 0, fmt.Errorf("disk quota: %w", err)
+	}
+	if method != quota.Kernel {
+		d.log.Warn("disk use is counted once a second, the kernel bounds nothing", "why", why)
+	}
+	return method, nil
 }
 
 // openFiles makes what orders and helpers inside the daemon work with.

@@ -178,29 +178,6 @@ func (f folder) readTask(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// used adds up the disk space of what the attempt wrote, links and holes as
-// they are. O(files).
-func (f folder) used() (int64, error) {
-	var sum int64
-	err := filepath.WalkDir(string(f), func(_ string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		st, err := e.Info()
-		if err != nil {
-			return nil //nolint:nilerr // it went away while we looked
-		}
-		if s, ok := st.Sys().(*syscall.Stat_t); ok {
-			sum += s.Blocks * 512
-		}
-		return nil
-	})
-	return sum, err
-}
-
 // tail gives the last n bytes of a log stream as text, across one rotation.
 func (f folder) tail(stream string, n int64) string {
 	text := ""

@@ -11,20 +11,20 @@ import (
 	"path/filepath"
 )
 
-// keepHarness puts a copy of the harness program into a folder named by its
-// sha256 and gives the copy's path. A task dumped with it must find the very
+// keepProgram puts a copy of the harness or helper program into a folder named
+// by its sha256, where every tenant may run it, and gives the copy's path. A task dumped with it must find the very
 // same bytes at restore, also after the daemon was upgraded. A hard link would
 // change with an upgrade in place, so it is a copy. O(size) at the start of the
 // daemon.
-func keepHarness(data, program string) (string, error) {
+func keepProgram(data, program string) (string, error) {
 	in, err := os.Open(program)
 	if err != nil {
-		return "", fmt.Errorf("harness: %w", err)
+		return "", fmt.Errorf("program: %w", err)
 	}
 	defer in.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, in); err != nil {
-		return "", fmt.Errorf("harness %s: %w", program, err)
+		return "", fmt.Errorf("program %s: %w", program, err)
 	}
 	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
 	path := filepath.Join(dir, "drover")

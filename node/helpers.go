@@ -124,7 +124,7 @@ func (d *daemon) runHelper(ctx context.Context, id string, uid uint32, req *help
 // helperProcess runs the helper program in leaf x of the attempt's cgroup, as
 // the tenant. Ending the context kills it.
 func (d *daemon) helperProcess(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
-	cmd := exec.CommandContext(ctx, d.harness, d.cfg.Helper...)
+	cmd := exec.CommandContext(ctx, d.helper, d.cfg.Helper[1:]...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {

@@ -37,16 +37,6 @@ type Enforcer interface {
 	List() ([]string, error)
 }
 
-// Quotas bounds the disk space of an attempt's folder in the kernel.
-type Quotas interface {
-	// Set bounds dir, which is empty, to bytes; what is made below it counts.
-	Set(dir string, bytes int64) error
-	// Used is how much of it is used.
-	Used(dir string) (int64, error)
-	// Clear forgets the quota of dir before it is removed.
-	Clear(dir string) error
-}
-
 // FileSystems opens the file system of a URI on behalf of a user. The caller
 // does not close it.
 type FileSystems interface {

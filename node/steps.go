@@ -16,6 +16,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
@@ -32,6 +33,8 @@ const (
 	firstPause = 100 * time.Millisecond
 	maxPause   = 10 * time.Second
 	maxPids    = 4096
+	filesMost  = 1_000_000 // files and folders of one attempt
+	quotaSlack = 256 << 10 // a failed write this near below the quota was over it
 )
 
 // perform does one step, or explains why not and pauses.
@@ -108,7 +111,7 @@ func (a *attempt) step(ctx context.Context, do task.Do) error {
 	driver := a.d.cfg.Driver
 	switch do {
 	case task.MakeFolder:
-		return a.makeFolder(spec)
+		return a.makeFolder(ctx, spec)
 	case task.GetImage:
 		return a.getImage(ctx, spec.GetImage())
 	case task.GetFiles:
@@ -151,7 +154,7 @@ func (a *attempt) step(ctx context.Context, do task.Do) error {
 	}
 }
 
-func (a *attempt) makeFolder(spec *droverv1.TaskSpec) error {
+func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if spec == nil {
 		return fault.New(fault.Invalid, "the coordinator sent no spec")
 	}
@@ -170,10 +173,10 @@ func (a *attempt) makeFolder(spec *droverv1.TaskSpec) error {
 		return nil
 	}
 	return a.dir.make(uid, func(dir string) error {
-		if q := a.d.cfg.Quotas; q != nil && spec.GetDisk() > 0 {
-			return q.Set(dir, spec.GetDisk())
+		if a.d.quota != quota.Kernel || spec.GetDisk() <= 0 {
+			return nil
 		}
-		return nil
+		return quota.Set(ctx, dir, quota.Limit{Bytes: spec.GetDisk(), Files: filesMost})
 	})
 }
 
@@ -299,8 +302,8 @@ func (a *attempt) delete(ctx context.Context) error {
 }
 
 func (a *attempt) removeFolder(ctx context.Context) error {
-	if q := a.d.cfg.Quotas; q != nil && a.dir.exists() {
-		if err := q.Clear(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if a.d.quota == quota.Kernel && a.dir.exists() {
+		if err := quota.Clear(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -430,7 +433,7 @@ func (d *daemon) secret(ref string) (string, error) {
 
 // judge reads how the stopped container ended.
 func (a *attempt) judge(ctx context.Context, spec *droverv1.TaskSpec) error {
-	a.sample()
+	a.sample(ctx)
 	var v *verdict
 	var err error
 	if spec.GetKind() == kindGroup {
@@ -442,7 +445,11 @@ func (a *attempt) judge(ctx context.Context, spec *droverv1.TaskSpec) error {
 		a.passed = true
 		return nil
 	}
-	if over := a.overDisk(spec); over != nil {
+	slack := int64(0)
+	if a.d.quota == quota.Kernel {
+		slack = quotaSlack
+	}
+	if over := a.overDisk(spec, slack); over != nil {
 		v = over
 	}
 	a.settleLogs(ctx)
@@ -471,33 +478,30 @@ func (a *attempt) settleLogs(ctx context.Context) {
 	}
 }
 
-// overDisk is the verdict on an attempt that filled its quota, or nil.
-func (a *attempt) overDisk(spec *droverv1.TaskSpec) *verdict {
+// overDisk is the verdict on an attempt that filled its quota, or nil. slack
+// counts what the kernel did not let it fill any more.
+func (a *attempt) overDisk(spec *droverv1.TaskSpec, slack int64) *verdict {
 	limit := spec.GetDisk()
-	if limit <= 0 || a.disk < limit {
+	if limit <= 0 || a.disk+slack <= limit {
 		return nil
 	}
-	return &verdict{cause: droverv1.Cause_CAUSE_DISK, exit: int32(a.status.ExitCode), message: fmt.Sprintf(
+	return &verdict{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
 		"over its disk quota: disk = %q of stage %q, %s were used; raise disk, or write less",
 		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(a.disk))}
 }
 
 // sample reads use and progress of a running task, and ends one that is over
 // its disk quota where the kernel does not refuse it.
-func (a *attempt) sample() {
+func (a *attempt) sample(ctx context.Context) {
 	_, spec := a.goal()
 	if e := a.d.cfg.Enforcer; e != nil && a.cgroup {
 		if u, held, kills, err := e.Usage(a.id.String()); err == nil {
 			a.usage, a.held, a.oomKills = u, held, kills
 		}
 	}
-	if q := a.d.cfg.Quotas; q != nil && spec.GetDisk() > 0 {
-		if used, err := q.Used(string(a.dir)); err == nil {
-			a.disk = used
-		}
-	} else if used, err := a.dir.used(); err == nil {
-		a.disk = used
-		if over := a.overDisk(spec); over != nil && a.fault == nil && a.result == nil {
+	if use, err := quota.Count(ctx, string(a.dir), a.d.quota); err == nil {
+		a.disk = use.Bytes
+		if over := a.overDisk(spec, 0); over != nil && a.fault == nil && a.result == nil {
 			a.fault = over
 		}
 	}

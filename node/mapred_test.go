@@ -1,0 +1,291 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/shuffle"
+	"github.com/drover-run/drover/runtime/process"
+)
+
+// onProcesses makes a bench a node of plain processes that reads local files.
+func onProcesses(t *testing.T, b *bench) {
+	t.Helper()
+	d, err := process.New(process.Config{StateDir: filepath.Join(t.TempDir(), "processes")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.halt()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.config.Driver, b.config.Harness = d, ""
+	b.config.FilesConfig = fsys.Config{Local: true, LocalBlock: 4096}
+}
+
+// text is some thousand lines of words with known counts.
+func text(lines int) (string, map[string]int) {
+	words := []string{"apple", "pear", "plum", "quince", "medlar", "sloe", "damson"}
+	var b strings.Builder
+	counts := map[string]int{}
+	for i := range lines {
+		for j := range 1 + i%5 {
+			w := words[(i*3+j*j)%len(words)]
+			counts[w]++
+			fmt.Fprintf(&b, "%s ", w)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), counts
+}
+
+func taskOf(job uint64, stage, task int32, kind string) *droverv1.WantedAttempt {
+	w := group(task)
+	w.Key.Job, w.Key.Stage = job, stage
+	w.Spec.Kind, w.Spec.StageName, w.Spec.ShuffleToken = kind, kind, "secret"
+	w.Spec.Demand.Memory = 64 << 20
+	return w
+}
+
+func mapTask(task int32, input string, from, to, length int64, partitions int32) *droverv1.WantedAttempt {
+	w := taskOf(1, 0, task, kindMap)
+	w.Spec.Builtin, w.Spec.Partitions = []string{"wordcount"}, partitions
+	w.Spec.Split = []*droverv1.SplitPiece{{Uri: "file://" + input, Offset: from, Length: to - from, FileLength: length}}
+	return w
+}
+
+// splitMaps cuts a file into n map tasks.
+func splitMaps(input string, length int64, n, partitions int32) []*droverv1.WantedAttempt {
+	var maps []*droverv1.WantedAttempt
+	for i := range int64(n) {
+		maps = append(maps, mapTask(int32(i), input, length*i/int64(n), length*(i+1)/int64(n), length, partitions))
+	}
+	return maps
+}
+
+func reduceTask(task, maps int32, output string, outputs []*droverv1.MapOutput) *droverv1.WantedAttempt {
+	w := taskOf(1, 1, task, kindReduce)
+	w.Spec.Builtin, w.Spec.MapTasks, w.Spec.Output = []string{"sum"}, maps, "file://"+output
+	w.MapOutputs = outputs
+	return w
+}
+
+func outputOf(w *droverv1.WantedAttempt, address string) *droverv1.MapOutput {
+	k := w.GetKey()
+	return &droverv1.MapOutput{Task: k.GetTask(), Attempt: k.GetAttempt(), Run: k.GetRun(), Stage: k.GetStage(), Address: address}
+}
+
+// readCounts reads "word TAB count" lines of the files.
+func readCounts(t *testing.T, files ...string) map[string]int {
+	t.Helper()
+	got := map[string]int{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			word, n := "", 0
+			if _, err := fmt.Sscanf(line, "%s\t%d\n", &word, &n); err != nil {
+				t.Fatalf("line %q: %v", line, err)
+			}
+			got[word] += n
+		}
+	}
+	return got
+}
+
+func sameCounts(t *testing.T, got, want map[string]int) {
+	t.Helper()
+	for w := range want {
+		if got[w] != want[w] {
+			t.Errorf("%s: %d, want %d", w, got[w], want[w])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d words, want %d", len(got), len(want))
+	}
+}
+
+func writeText(t *testing.T, lines int) (path string, length int64, counts map[string]int) {
+	t.Helper()
+	s, counts := text(lines)
+	path = filepath.Join(t.TempDir(), "in.txt")
+	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path, int64(len(s)), counts
+}
+
+// Maps on two nodes, reduces on both, which fetch from both.
+func TestMapReduceOnTwoNodes(t *testing.T) {
+	nodes := []*bench{newBench(t, nil), newBench(t, nil)}
+	for _, n := range nodes {
+		onProcesses(t, n)
+		n.start()
+	}
+	input, length, want := writeText(t, 3000)
+	out := t.TempDir()
+	const maps, reduces = 4, 3
+	tasks := splitMaps(input, length, maps, reduces)
+	var outputs []*droverv1.MapOutput
+	for i, w := range tasks {
+		nodes[i%2].put(w)
+	}
+	for i, w := range tasks {
+		s := nodes[i%2].await(t, w, succeeded)
+		if s.GetOutputLength() == 0 || s.GetOutputChecksum() == "" || s.GetCounters()["Task:in_records"] == 0 {
+			t.Errorf("map %d: %v", i, s)
+		}
+		outputs = append(outputs, outputOf(w, nodes[i%2].address))
+	}
+	var files []string
+	var reducers []*droverv1.WantedAttempt
+	for i := range int32(reduces) {
+		if err := os.Mkdir(filepath.Join(out, fmt.Sprint(i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, filepath.Join(out, fmt.Sprint(i), "part"))
+		reducers = append(reducers, reduceTask(i, maps, files[i], outputs))
+		nodes[i%2].put(reducers[i])
+	}
+	for i, w := range reducers {
+		s := nodes[i%2].await(t, w, succeeded)
+		if st, err := os.Stat(files[i]); err != nil || st.Size() != s.GetOutputLength() {
+			t.Errorf("reduce %d reported %d bytes: %v %v", i, s.GetOutputLength(), st, err)
+		}
+	}
+	sameCounts(t, readCounts(t, files...), want)
+	for _, n := range nodes {
+		n.remove(append(slices.Clone(tasks), reducers...)...)
+		n.nothingLeft()
+	}
+}
+
+// A reduce task that starts before its maps learns of their outputs as they
+// come; one that is lost is reported and taken from its next attempt.
+func TestReduceFollowsItsMaps(t *testing.T) {
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	n.start()
+	input, length, want := writeText(t, 500)
+	tasks := splitMaps(input, length, 2, 1)
+	file := filepath.Join(t.TempDir(), "part")
+	lost := outputOf(tasks[1], n.address)
+	lost.Attempt = 7 // no such attempt anywhere
+	r := reduceTask(0, 2, file, []*droverv1.MapOutput{lost})
+	n.put(r)
+	poll(t, "the lost map in the report", func() bool { return slices.Equal(n.get(r).GetLostMaps(), []int32{1}) })
+	n.put(tasks...)
+	for _, w := range tasks {
+		n.await(t, w, succeeded)
+	}
+	n.put(with(reduceTask(0, 2, file, []*droverv1.MapOutput{outputOf(tasks[0], n.address), outputOf(tasks[1], n.address)}),
+		func(w *droverv1.WantedAttempt) { w.Spec = nil; w.MapOutputsComplete = true }))
+	n.await(t, r, succeeded)
+	sameCounts(t, readCounts(t, file), want)
+}
+
+// The helper as a process of its own does the same as inside the daemon.
+func TestHelperProcess(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the helper becomes the tenant's uid")
+	}
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	d, err := process.New(process.Config{StateDir: filepath.Join(t.TempDir(), "p"), SwitchUser: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	base, err := os.MkdirTemp("", "drover-node-*") // t.TempDir is closed to other uids
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(base)
+	defer n.halt()
+	if err := os.Chmod(base, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.config.Driver, n.config.SwitchUser, n.config.Helper, n.config.Data = d, true, []string{program, "helper"}, filepath.Join(base, "data")
+	n.start()
+	s, want := text(800)
+	input := filepath.Join(base, "in.txt")
+	if err := os.WriteFile(input, []byte(s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	asTenant := func(w *droverv1.WantedAttempt) { w.Spec.Uid = 4242 }
+	w := with(mapTask(0, input, 0, int64(len(s)), int64(len(s)), 1), asTenant)
+	n.put(w)
+	n.await(t, w, succeeded)
+	file := filepath.Join(base, "part")
+	r := with(reduceTask(0, 1, file, []*droverv1.MapOutput{outputOf(w, n.address)}), asTenant)
+	n.put(r)
+	n.await(t, r, succeeded)
+	sameCounts(t, readCounts(t, file), want)
+	out, err := exec.Command("stat", "-c", "%u", file).Output()
+	if err != nil || strings.TrimSpace(string(out)) != "4242" {
+		t.Errorf("the output belongs to uid %s %v, want the tenant's 4242", out, err)
+	}
+}
+
+func TestMapOnlyAndMissingInput(t *testing.T) {
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	n.start()
+	input, length, _ := writeText(t, 100)
+	file := filepath.Join(t.TempDir(), "part")
+	w := with(mapTask(0, input, 0, length, length, 0), func(w *droverv1.WantedAttempt) {
+		w.Spec.Builtin, w.Spec.Output = []string{"grep", "quince"}, "file://"+file
+	})
+	missing := mapTask(1, input+".gone", 0, 10, 10, 1)
+	n.put(w, missing)
+	n.await(t, w, succeeded)
+	b, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(b), "quince") {
+		t.Errorf("map-only output %q %v", b, err)
+	}
+	if s := n.await(t, missing, failed); s.GetCause() != droverv1.Cause_CAUSE_INPUT || !strings.Contains(s.GetMessage(), ".gone") {
+		t.Errorf("missing input: %s %q", s.GetCause(), s.GetMessage())
+	}
+}
+
+func TestShuffleNeedsTheToken(t *testing.T) {
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	n.start()
+	input, length, _ := writeText(t, 100)
+	w := mapTask(0, input, 0, length, length, 2)
+	n.put(w)
+	n.await(t, w, succeeded)
+	web := &http.Client{Transport: &http.Transport{}}
+	defer web.CloseIdleConnections()
+	res, err := web.Get("http://" + n.address + shuffle.Path(w.GetKey(), 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a token: %s", res.Status)
+	}
+	c := &shuffle.Client{HTTP: web, Scheme: "http", Token: "secret"}
+	got, err := c.Fetch(context.Background(), n.address, w.GetKey(), 1, filepath.Join(t.TempDir(), "p"))
+	if err != nil || got.Range.Length == 0 {
+		t.Errorf("with the token: %+v %v", got, err)
+	}
+}
