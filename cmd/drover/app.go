@@ -109,6 +109,7 @@ func commands() []*cli.Command {
 		schedulerCommand(),
 		eventsCommand(),
 		statusCommand(),
+		devCommand(),
 		doctorCommand(),
 		completionCommand(),
 		versionCommand(),
