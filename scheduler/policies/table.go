@@ -2,6 +2,7 @@ package policies
 
 // table is the list of policies, one line each.
 var table = []Info{
+	threeDSFInfo,
 	fifoInfo,
 	fairInfo,
 	equInfo,
@@ -10,4 +11,5 @@ var table = []Info{
 	sjfInfo,
 	idealInfo,
 	edfInfo,
+	drfInfo,
 }

@@ -1,0 +1,170 @@
+package threedsf
+
+import (
+	"github.com/drover-run/drover/scheduler"
+)
+
+// The classes of a tenant's stages, in the order in which they are taken.
+const (
+	classHigh uint8 = iota + 1
+	classLow
+	classHopeless
+	classEnd
+)
+
+// cursor is how far a tenant's regular order has been walked: all before it
+// cannot be placed now. Room only shrinks while a batch is made, so it never
+// goes back.
+type cursor struct {
+	class uint8
+	stage int32
+	at    int32 // position among the tenant's ready jobs after job
+	job   *scheduler.Job
+}
+
+// pick is tasks of one stage in the batch.
+type pick struct {
+	stage  *scheduler.Stage
+	tenant scheduler.TenantID
+	count  int32
+	group  int32 // of its shape, -1 if it skips matching
+}
+
+// batch picks tasks by whose turn it is until nothing fits or the cycle is
+// full, each tried on the State where it fits best, and undoes the tries. It
+// tells whether there are any.
+func (p *Policy) batch() bool {
+	p.picks, p.stopped = p.picks[:0], nil
+	p.rewind()
+	inner := p.s.Mark()
+	for n := p.left; n > 0; n-- {
+		t, g := p.turn()
+		if g == nil {
+			break
+		}
+		node, disk := p.s.BestNode(g)
+		act := p.s.Place(g, g.NextPending(0), node, disk)
+		if err := p.s.Apply(&act, p.now); err != nil {
+			panic("threedsf: a placement that fits is refused: " + err.Error())
+		}
+		p.shares.charge(t, g.Spec.Demand)
+		if k := len(p.picks) - 1; k >= 0 && p.picks[k].stage == g {
+			p.picks[k].count++
+		} else {
+			p.picks = append(p.picks, pick{stage: g, tenant: t, count: 1, group: -1})
+		}
+	}
+	p.s.Rollback(inner)
+	return len(p.picks) > 0
+}
+
+// rewind sets every tenant with ready work to its first stage that fits.
+func (p *Policy) rewind() {
+	for len(p.tenants) < len(p.s.Tenants()) {
+		p.tenants = append(p.tenants, cursor{})
+	}
+	for _, t := range p.active {
+		if int(t) < len(p.s.Tenants()) && p.s.NextReadyTenant(t) != t {
+			p.shares.setNext(t, nil)
+		}
+	}
+	p.active = p.active[:0]
+	for t := p.s.NextReadyTenant(0); t != scheduler.NoTenant; t = p.s.NextReadyTenant(t + 1) {
+		p.tenants[t] = cursor{class: classHigh, stage: -1}
+		p.shares.setNext(t, p.head(t))
+		p.active = append(p.active, t)
+	}
+}
+
+// turn gives the tenant whose turn it is and its next stage that fits.
+func (p *Policy) turn() (scheduler.TenantID, *scheduler.Stage) {
+	for {
+		t, ok := p.shares.next()
+		if !ok {
+			return scheduler.NoTenant, nil
+		}
+		was := p.tenants[t].current()
+		g := p.head(t)
+		if g == nil || g != was {
+			p.shares.setNext(t, g)
+			continue
+		}
+		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {
+			p.stopped = g
+			return scheduler.NoTenant, nil
+		}
+		return t, g
+	}
+}
+
+func (c *cursor) current() *scheduler.Stage {
+	if c.job == nil || int(c.stage) >= len(c.job.Stages) || c.stage < 0 {
+		return nil
+	}
+	return c.job.Stages[c.stage]
+}
+
+// head gives the tenant's next stage that can be placed now, or nil. It moves
+// the cursor past those that cannot.
+func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
+	c := &p.tenants[t]
+	for c.class < classEnd {
+		if g := c.current(); g != nil && p.placeable(g) {
+			return g
+		}
+		p.advance(t, c)
+	}
+	return nil
+}
+
+// advance moves a cursor to the next stage of its class, or the next class.
+func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
+	if c.job != nil {
+		for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
+			if c.job.Stages[c.stage].Ready() {
+				return
+			}
+		}
+	}
+	for {
+		c.job, c.at = p.s.NextReadyOf(t, c.at)
+		if c.job == nil {
+			*c = cursor{class: c.class + 1, stage: -1}
+			return
+		}
+		if p.classOf(c.job) == c.class {
+			c.stage = -1
+			for c.stage++; int(c.stage) < len(c.job.Stages); c.stage++ {
+				if c.job.Stages[c.stage].Ready() {
+					return
+				}
+			}
+		}
+	}
+}
+
+// classOf sorts a job into its class; 0 for jobs of another lane.
+func (p *Policy) classOf(j *scheduler.Job) uint8 {
+	switch {
+	case j.Spec.Priority == scheduler.PriorityHigh:
+		return classHigh
+	default:
+		return classLow
+	}
+}
+
+// placeable tells whether a task of the stage can be placed now.
+func (p *Policy) placeable(g *scheduler.Stage) bool {
+	if g.Startable() == 0 {
+		return false
+	}
+	if len(p.waits) > 0 {
+		if _, ok := p.waits[g]; ok {
+			return false
+		}
+	}
+	if _, _, _, ok := p.s.UnderCaps(g); !ok {
+		return false
+	}
+	return p.cfg.StopAtFirstMisfit || p.s.NextNode(g, 0) != scheduler.NoNode
+}

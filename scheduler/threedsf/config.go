@@ -1,0 +1,35 @@
+package threedsf
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler/drf"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// Config chooses the modules and their parameters.
+type Config struct {
+	// Name is what the policy calls itself.
+	Name string
+
+	// Level is Lev of 3DSF Alg. 1. Resources is how many of CPU, memory and
+	// disk I/O count in shares: 2 is the original DRF.
+	Level     drf.Level
+	Resources int
+	// StopAtFirstMisfit ends a cycle at the first task that does not fit, as
+	// Alg. 1 line 13 is printed.
+	StopAtFirstMisfit bool
+
+	// Locality switches DLAforBT on.
+	Locality bool
+	Network  locality.Network
+	// MaxWait bounds waiting for the node of the data: a stage none of whose
+	// tasks was placed at its data for so long moves the next ones.
+	MaxWait time.Duration
+	// SmallTask is the number of input bytes below which a task skips matching
+	// and judgment: the size of a block (3DSF section 8.1).
+	SmallTask int64
+
+	// Deadlines switches the lane of accepted deadline jobs on.
+	Deadlines bool
+}
