@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
@@ -59,7 +60,9 @@ func (r *rates) allow(name string) bool {
 //     files of the store, a demand that no node can meet.
 //  3. What the file systems say, through nodes: the output path is free, the
 //     input is there; its blocks become splits.
-//  4. The accept: durable before the answer; Apply asks step 2 again.
+//  4. The folder for unfinished output is made, which shows that the tenant
+//     may write there.
+//  5. The accept: durable before the answer; Apply asks step 2 again.
 func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {
 	id := caller(ctx)
 	if err := s.needUser(ctx); err != nil {
@@ -95,8 +98,13 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.accept(ctx, id, spec, key, in)
+	tag, err := s.prepareOutput(ctx, spec)
 	if err != nil {
+		return nil, err
+	}
+	res, err := s.accept(ctx, id, spec, key, tag, in)
+	if err != nil {
+		s.dropOutput(spec, tag)
 		return nil, err
 	}
 	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings}), nil
@@ -284,12 +292,7 @@ func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
 
 // askFiles is step 3.
 func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
-	user := ""
-	s.view(func(f *facts.Facts) {
-		if t := f.Tenant(spec.Tenant); t != nil {
-			user = t.Spec.GetHdfsUser()
-		}
-	})
+	user := s.userOf(spec)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
 	defer cancel()
 	if out := spec.Output; out != nil {
@@ -314,6 +317,55 @@ func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*locat
 		return nil, fileError("input "+strings.Join(spec.Input.Paths, ", "), said, err)
 	}
 	return in, nil
+}
+
+// userOf is the HDFS user of the job's tenant.
+func (s *clientService) userOf(spec *jobspec.Job) (user string) {
+	s.view(func(f *facts.Facts) {
+		if t := f.Tenant(spec.Tenant); t != nil {
+			user = t.Spec.GetHdfsUser()
+		}
+	})
+	return user
+}
+
+// prepareOutput is step 4; the tag names the folder it made, "" for none.
+func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
+	out := spec.Output
+	if out == nil {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
+	defer cancel()
+	tag := s.newID()
+	o := &droverv1.Order{User: s.userOf(spec), What: &droverv1.Order_CheckOutput{CheckOutput: &droverv1.CheckOutputOrder{
+		Path: out.Path, Prepare: true, Temporary: facts.Temporary(out.Path, tag)}}}
+	said, err := s.askSaying(func(say func(string)) error {
+		_, err := s.orders.ask(ctx, o, scheme(out.Path), 0, say)
+		return err
+	})
+	if err != nil {
+		return "", fileError("output "+out.Path, said, err)
+	}
+	return tag, nil
+}
+
+// dropLimit bounds the removal of a folder that no accepted job has.
+const dropLimit = 10 * time.Second
+
+// dropOutput removes the folder of a job that was not accepted. Where that
+// fails an empty folder stays, which the log names.
+func (s *clientService) dropOutput(spec *jobspec.Job, tag string) {
+	if tag == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+	defer cancel()
+	path := facts.Temporary(spec.Output.Path, tag)
+	o := &droverv1.Order{User: s.userOf(spec), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: path}}}
+	if _, err := s.orders.ask(ctx, o, scheme(path), 0, func(string) {}); err != nil {
+		s.log.Warn("an empty folder of a refused job stays", "path", path, "err", err)
+	}
 }
 
 // askSaying gives the last progress that was heard, for the error's text.
@@ -347,14 +399,14 @@ func fileError(what, said string, err error) error {
 	return fault.New(class, "%s: %s", what, text)
 }
 
-// accept is step 4. Splits that are too many for one entry are staged in
+// accept is step 5. Splits that are too many for one entry are staged in
 // chunks first.
-func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key string, in *located) (facts.Result, error) {
+func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located) (facts.Result, error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
 	}
-	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID()}
+	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID(), TemporaryTag: tag}
 	if spec.Output != nil {
 		a.OutputHeld = spec.Output.Path
 	}

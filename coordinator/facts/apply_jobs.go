@@ -134,7 +134,11 @@ func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, spec *job
 		Token: a.GetShuffleToken(), Output: a.GetOutputHeld(), Submitted: f.at, State: droverv1.JobState_JOB_STATE_PENDING, gen: f.gen,
 	}
 	if j.Output != "" {
-		j.Temporary = temporary(j.Output, f.cluster, id)
+		tag := a.GetTemporaryTag()
+		if tag == "" { // of before the tag was known
+			tag = fmt.Sprintf("%s-%d", clip(f.cluster, 8), id)
+		}
+		j.Temporary = Temporary(j.Output, clip(tag, 64))
 	}
 	for _, n := range f.nodes {
 		j.Overhead = max(j.Overhead, n.Info.GetTaskOverheadMemory())
@@ -155,12 +159,12 @@ func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, spec *job
 	return j, nil
 }
 
-// temporary names the folder for unfinished output: beside the output, so
+// Temporary names the folder for unfinished output: beside the output, so
 // that a failed job leaves nothing at its path, and with a leading underscore,
-// which MapReduce readers skip.
-func temporary(output, cluster string, job uint64) string {
+// which MapReduce readers skip. The tag makes it the job's own.
+func Temporary(output, tag string) string {
 	dir, base := path.Split(strings.TrimRight(output, "/"))
-	return fmt.Sprintf("%s_temporary.%s.%s-%d", dir, base, clip(cluster, 8), job)
+	return fmt.Sprintf("%s_temporary.%s.%s", dir, base, strings.ReplaceAll(tag, "/", "_"))
 }
 
 // register makes a new job known to the facts.

@@ -743,7 +743,8 @@ type JobAcceptedFact struct {
 	Chunks         int32                  `protobuf:"varint,5,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	Splits         []*FactSplit           `protobuf:"bytes,6,rep,name=splits,proto3" json:"splits,omitempty"`
 	ShuffleToken   string                 `protobuf:"bytes,7,opt,name=shuffle_token,json=shuffleToken,proto3" json:"shuffle_token,omitempty"`
-	OutputHeld     string                 `protobuf:"bytes,8,opt,name=output_held,json=outputHeld,proto3" json:"output_held,omitempty"` // normalised URI
+	OutputHeld     string                 `protobuf:"bytes,8,opt,name=output_held,json=outputHeld,proto3" json:"output_held,omitempty"`       // normalised URI
+	TemporaryTag   string                 `protobuf:"bytes,9,opt,name=temporary_tag,json=temporaryTag,proto3" json:"temporary_tag,omitempty"` // names the folder for unfinished output, made before the accept
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -830,6 +831,13 @@ func (x *JobAcceptedFact) GetShuffleToken() string {
 func (x *JobAcceptedFact) GetOutputHeld() string {
 	if x != nil {
 		return x.OutputHeld
+	}
+	return ""
+}
+
+func (x *JobAcceptedFact) GetTemporaryTag() string {
+	if x != nil {
+		return x.TemporaryTag
 	}
 	return ""
 }
@@ -1666,7 +1674,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fJobChunkFact\x12\x18\n" +
 	"\astaging\x18\x01 \x01(\tR\astaging\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12,\n" +
-	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\"\x86\x02\n" +
+	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\"\xab\x02\n" +
 	"\x0fJobAcceptedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\tR\x04spec\x12'\n" +
@@ -1676,7 +1684,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x06splits\x18\x06 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\x12#\n" +
 	"\rshuffle_token\x18\a \x01(\tR\fshuffleToken\x12\x1f\n" +
 	"\voutput_held\x18\b \x01(\tR\n" +
-	"outputHeld\":\n" +
+	"outputHeld\x12#\n" +
+	"\rtemporary_tag\x18\t \x01(\tR\ftemporaryTag\":\n" +
 	"\tFactSplit\x12-\n" +
 	"\x06pieces\x18\x01 \x03(\v2\x15.drover.v1.SplitPieceR\x06pieces\"~\n" +
 	"\fDecisionFact\x12\x12\n" +
