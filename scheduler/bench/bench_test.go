@@ -72,3 +72,20 @@ func BenchmarkPlainBacklog1000(b *testing.B) { benchmarkPlain(b, Config{Nodes: 1
 func BenchmarkPlainBacklog10000(b *testing.B) {
 	benchmarkPlain(b, Config{Nodes: 10_000, Tasks: 100_000})
 }
+
+// A million waiting map tasks with three replicas each: under 1 GiB.
+func BenchmarkMillionWaiting(b *testing.B) {
+	for range b.N {
+		c := Config{Nodes: 10_000, Tasks: 1_000_000, Features: FeaturesAll, Policy: "fifo", Projects: 1, Placements: 50_000}
+		runtime.GC()
+		r, err := Run(c, meter())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(r.PlacementsPerS, "placements/s")
+		b.ReportMetric(r.CycleP50MS, "p50-ms")
+		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.IdleCycleUS, "idle-us")
+		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,7 +30,7 @@ func Run(t *testing.T, make Maker) {
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		warm := make()
-		for range rapid.IntRange(1, 25).Draw(t, "cycles") {
+		for range rapid.IntRange(1, cycles()).Draw(t, "cycles") {
 			for range 1 + c.R.IntN(4) {
 				c.Step()
 			}
@@ -53,6 +54,15 @@ func Run(t *testing.T, make Maker) {
 		w.AddTenants("a").Submit("a", 3, schedtest.R(1, 1, 1))
 		Round(t, w.State, make(), make, w.Now, 10)
 	})
+}
+
+// cycles bounds the cycles of one random world: few, so that the whole table
+// runs in seconds, unless DROVER_SOAK is set.
+func cycles() int {
+	if os.Getenv("DROVER_SOAK") != "" {
+		return 100
+	}
+	return 10
 }
 
 // suspendSome brings suspensions into the world that no policy asked for, as
