@@ -39,7 +39,7 @@ func TestEnforcement(t *testing.T) {
 		{name: "cpu", args: []string{"cpu", "12", "2"}, cpu: true},
 		{name: "reads", args: []string{"read", "/task/f", "12"}, file: plainFile, reads: true},
 		{name: "writes", args: []string{"write", "/task/f", "12"}, writes: true},
-		{name: "reads and writes at once", args: []string{"mixed", "/task/f", "12"}, file: plainFile, reads: true, writes: true},
+		{name: "reads and writes at once", args: []string{"mixed", "/task/f", "12"}, file: twoFiles, reads: true, writes: true},
 		{name: "buffered writes", args: []string{"buffered", "/task/f", "12"}, writes: true},
 		{name: "buffered over a file that a helper wrote", args: []string{"overwrite", "/task/f", "12"}, file: helperFile, writes: true},
 	} {
@@ -134,6 +134,13 @@ const fileBytes = 64 << 20
 
 func plainFile(t *testing.T, _ *cgroups.Group, path string) {
 	writeFile(t, path, func(*exec.Cmd) {})
+}
+
+// twoFiles is one to read and one to write over: a file that grows would read
+// the disk's own tables.
+func twoFiles(t *testing.T, g *cgroups.Group, path string) {
+	plainFile(t, g, path+"2")
+	plainFile(t, g, path)
 }
 
 // helperFile writes the file from the helpers' leaf, under no tighter limits
