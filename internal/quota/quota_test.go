@@ -77,7 +77,14 @@ func TestKernelQuota(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(at), 0o755); err != nil { // the user below goes through it
 		t.Fatal(err)
 	}
-	_ = exec.Command("swapoff", disk).Run() // the bed's spare disk is its swap
+	// The bed's spare disk is its swap, and becomes that again.
+	if exec.Command("swapoff", disk).Run() == nil {
+		t.Cleanup(func() {
+			if out, err := exec.Command("sh", "-c", "mkswap -f "+disk+" && swapon "+disk).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
 	for _, c := range [][]string{
 		{"mkfs.ext4", "-q", "-F", "-O", "project,quota", "-E", "quotatype=prjquota", disk},
 		{"mount", "-o", "prjquota", disk, at},

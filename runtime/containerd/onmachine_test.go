@@ -1,0 +1,21 @@
+package containerd
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/internal/onmachine"
+)
+
+// The conformance suite and the rest of the tests in the bed. The measurement
+// of enforcement wants a quiet machine and has its own entry.
+func TestOnMachine(t *testing.T) {
+	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|OutOf|Run|Checkpoint|What)", 9*time.Minute, "DROVER_TEST_CONTAINERD=1")
+}
+
+func TestEnforcementOnMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for two minutes")
+	}
+	onmachine.Run(t, "^Test(Enforcement|NeighbourOfADiskHog)$", 6*time.Minute, "DROVER_TEST_CONTAINERD=1", "DROVER_TEST_ENFORCEMENT=1")
+}
