@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/drover-run/drover/integration/internal/build"
 	"github.com/drover-run/drover/integration/internal/run"
 )
 
@@ -36,10 +35,11 @@ func hdfsVerb(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	entry, err := build.HDFS(ctx, c, newProgress())
-	if err != nil {
+	config := &run.Config{DeadAfter: *dead, Command: command}
+	var held entries
+	defer func() { held.Close() }()
+	if err := addHDFS(ctx, c, newProgress(), &held, config); err != nil {
 		return 1, err
 	}
-	defer entry.Close()
-	return run.Run(&run.Config{HDFSEntry: entry.Path, DeadAfter: *dead, Command: command}, c)
+	return run.Run(config, c)
 }

@@ -93,11 +93,9 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 	p := newProgress()
 	config := &run.Config{DeadAfter: *b.deadAfter, Machines: &run.Machines{Count: b.nodes, MemoryMB: b.memoryMB}}
 	if b.hdfs {
-		h, err := held.add(build.HDFS(ctx, c, p))
-		if err != nil {
+		if err := addHDFS(ctx, c, p, held, config); err != nil {
 			return nil, err
 		}
-		config.HDFSEntry = h.Path
 	}
 	if b.booksMB > 0 {
 		books, err := build.Books(ctx, c, p, b.booksMB)
@@ -130,6 +128,20 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 	return config, nil
 }
 
+// addHDFS makes what HDFS needs.
+func addHDFS(ctx context.Context, c cache.Dir, p *build.Progress, held *entries, config *run.Config) error {
+	h, err := held.add(build.HDFS(ctx, c, p))
+	if err != nil {
+		return err
+	}
+	a, err := held.add(build.ClassArchive(ctx, c, p, h))
+	if err != nil {
+		return err
+	}
+	config.HDFSEntry, config.ClassArchive = h.Path, a.File(build.ClassArchiveFile)
+	return nil
+}
+
 // makeHostConfig describes a bed whose only machine is the host.
 func (b *bedFlags) makeHostConfig(ctx context.Context, c cache.Dir, held *entries) (*run.Config, error) {
 	if err := run.CheckHost(ctx); err != nil {
@@ -138,11 +150,9 @@ func (b *bedFlags) makeHostConfig(ctx context.Context, c cache.Dir, held *entrie
 	p := newProgress()
 	config := &run.Config{DeadAfter: *b.deadAfter, Host: true}
 	if b.hdfs {
-		h, err := held.add(build.HDFS(ctx, c, p))
-		if err != nil {
+		if err := addHDFS(ctx, c, p, held, config); err != nil {
 			return nil, err
 		}
-		config.HDFSEntry = h.Path
 	}
 	if b.booksMB > 0 {
 		books, err := build.Books(ctx, c, p, b.booksMB)

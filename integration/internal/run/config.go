@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -12,16 +13,18 @@ import (
 
 // Config is all that the processes of a run need to know. Paths are absolute.
 type Config struct {
-	Dir       string        // folder of the run; set by Run
-	Publish   string        // also link the bed file here once everything is up; "" for nowhere
-	HDFSEntry string        // cache entry with HDFS; "" for no HDFS
-	DeadAfter time.Duration // a stopped DataNode counts as dead after this
-	Machines  *Machines     // nil for none: HDFS then uses loopback addresses
-	Host      bool          // the host itself is the machine: no namespaces; Machines must be nil
-	Images    map[string]string
-	Books     []string
-	LogDir    string   // logs are kept here after the run
-	Command   []string // empty: stay until told to stop
+	Dir       string // folder of the run; set by Run
+	Publish   string // also link the bed file here once everything is up; "" for nowhere
+	HDFSEntry string // cache entry with HDFS; "" for no HDFS
+	// ClassArchive is the file that makes the JVM start fast; "" for none.
+	ClassArchive string
+	DeadAfter    time.Duration // a stopped DataNode counts as dead after this
+	Machines     *Machines     // nil for none: HDFS then uses loopback addresses
+	Host         bool          // the host itself is the machine: no namespaces; Machines must be nil
+	Images       map[string]string
+	Books        []string
+	LogDir       string   // logs are kept here after the run
+	Command      []string // empty: stay until told to stop
 }
 
 // Entries lists the folders of the cache that the run uses.
@@ -29,6 +32,9 @@ func (c *Config) Entries() []string {
 	var paths []string
 	if c.HDFSEntry != "" {
 		paths = append(paths, c.HDFSEntry)
+	}
+	if c.ClassArchive != "" {
+		paths = append(paths, filepath.Dir(c.ClassArchive))
 	}
 	if m := c.Machines; m != nil {
 		paths = append(paths, m.Debian, m.Boot)

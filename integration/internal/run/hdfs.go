@@ -9,13 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/internal/build"
 )
 
 // hdfsReadyLimit is how long the daemons may take to start; 3 s on a quiet machine.
@@ -23,9 +23,6 @@ const hdfsReadyLimit = 2 * time.Minute
 
 // hdfsBlockBytes is the default block size, small so that small files have many blocks.
 const hdfsBlockBytes = 1 << 20
-
-// hdfsHeapMB is the heap of the one JVM; with 128 it stalled.
-const hdfsHeapMB = 256
 
 // hdfs is the running JVM with the NameNode and the DataNodes. One request is carried out at a time.
 type hdfs struct {
@@ -47,7 +44,7 @@ func hdfsInfo(nameNode string, dataNodes []bed.DataNodeInfo, deadAfter time.Dura
 
 // startHDFS starts the JVM in dir and returns at once; await waits until all DataNodes are registered. The machines'
 // own addresses go into the NameNode's topology too.
-func startHDFS(entry, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hdfs, error) {
+func startHDFS(c *Config, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hdfs, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -62,20 +59,22 @@ func startHDFS(entry, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hd
 	if err := os.WriteFile(topology, []byte(table.String()), 0o644); err != nil {
 		return nil, err
 	}
-	// Dead after 10 heartbeats + 2 rechecks: a fourteenth and a seventh of the whole.
-	heartbeat := info.DeadAfterMS / 14
-	args := []string{"-Xmx" + strconv.Itoa(hdfsHeapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-		"-cp", strings.Join([]string{entry + "/conf", entry + "/classes", entry + "/lib/*"}, ":"),
-		"HdfsHost", dir, topology, hostOf(info.NameNode), fmt.Sprint(heartbeat), fmt.Sprint(2 * heartbeat)}
+	var dataNodes []string
 	for _, d := range info.DataNodes {
-		args = append(args, d.IP)
+		dataNodes = append(dataNodes, d.IP)
+	}
+	// Dead after 10 heartbeats and 2 rechecks of 2 heartbeats each: a heartbeat is a fourteenth of the whole.
+	heartbeat := time.Duration(info.DeadAfterMS) * time.Millisecond / 14
+	argv, err := build.HostCommand(c.HDFSEntry, c.ClassArchive, nil, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)
+	if err != nil {
+		return nil, err
 	}
 	log, err := os.Create(info.Log)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	h := &hdfs{cmd: exec.Command("java", args...), lines: make(chan string, 16), owed: 1} // the first line says ready
+	h := &hdfs{cmd: exec.Command(argv[0], argv[1:]...), lines: make(chan string, 16), owed: 1} // the first line says ready
 	h.cmd.Dir, h.cmd.Stderr = dir, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the command alone
 	in, err := h.cmd.StdinPipe()

@@ -110,7 +110,7 @@ func (b *inner) contents() string {
 // startAll starts HDFS and all machines side by side and waits until all are up.
 func (b *inner) startAll(ctx context.Context) error {
 	if f := b.file.HDFS; f != nil {
-		h, err := startHDFS(b.config.HDFSEntry, filepath.Join(b.config.Dir, "hdfs"), f, b.file.Nodes)
+		h, err := startHDFS(b.config, filepath.Join(b.config.Dir, "hdfs"), f, b.file.Nodes)
 		if err != nil {
 			return err
 		}
