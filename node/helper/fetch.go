@@ -35,7 +35,7 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 		src.lengths[place{p.Path, p.Offset}] = p.Length
 		src.event.Of += p.Length
 	}
-	err = retry(ctx, func() error {
+	err = retry(ctx, t.Pause, func() error {
 		src.event.Bytes = w.Size()
 		return fsys.Classed(mapreduce.Fetch(ctx, src, &mapreduce.Split{Pieces: r.Fetch.Pieces}, 0, w))
 	})
@@ -50,8 +50,10 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 }
 
 // retry repeats f while its error may pass.
-func retry(ctx context.Context, f func() error) error {
-	pause := fetchPause
+func retry(ctx context.Context, pause time.Duration, f func() error) error {
+	if pause <= 0 {
+		pause = fetchPause
+	}
 	for try := 1; ; try++ {
 		err := f()
 		if err == nil || try == fetchTries || !errors.Is(err, fault.Unavailable) {

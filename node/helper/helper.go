@@ -3,6 +3,7 @@ package helper
 import (
 	"context"
 	"net/http"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
@@ -89,6 +90,7 @@ type Tools struct {
 	Files   FileSystems
 	HTTP    *http.Client  // for a shuffle
 	Updates <-chan Update // for a shuffle; closed means that no more will come
+	Pause   time.Duration // before the second try of a fetch; 0 = 500 ms
 	Emit    func(Event)   // called from one goroutine at a time; not with Done or Error
 }
 

@@ -1,0 +1,268 @@
+package helper
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/hdfs/fake"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/node/fsys"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type one struct{ fs hdfs.FS }
+
+func (o one) Open(hdfs.URI, string) (hdfs.FS, error) { return o.fs, nil }
+
+// events keeps what a helper says.
+type events struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+func (e *events) emit(x Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, x)
+}
+
+func (e *events) last() Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.all) == 0 {
+		return Event{}
+	}
+	return e.all[len(e.all)-1]
+}
+
+func put(t interface{ Fatal(...any) }, fs hdfs.FS, name string, content []byte) {
+	if err := hdfs.WriteFile(context.Background(), fs, name, content, hdfs.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However a file is cut into splits, and whatever read fails once on the way,
+// the splits together bring each line once.
+func TestFetchBringsEachLineOnce(t *testing.T) {
+	dir := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		var content []byte
+		for i, length := range rapid.SliceOfN(rapid.IntRange(0, 300), 1, 40).Draw(rt, "lines") {
+			content = append(content, fmt.Sprintf("%d %s\n", i, strings.Repeat("x", length))...)
+		}
+		fs := fake.New(fake.Options{BlockBytes: 512})
+		put(rt, fs, "/in", content)
+		cuts := rapid.SliceOfN(rapid.IntRange(0, len(content)), 0, 5).Draw(rt, "cuts")
+		cuts = append(cuts, 0, len(content))
+		slices.Sort(cuts)
+		var got []byte
+		for i, from := range cuts[:len(cuts)-1] {
+			to := cuts[i+1]
+			if from == to {
+				continue
+			}
+			if at := rapid.IntRange(0, 6).Draw(rt, "fails"); at > 0 {
+				fs.FailNth(fake.OpRead, at, hdfs.ErrBlockMissing)
+			}
+			file := filepath.Join(dir, fmt.Sprintf("%d-%d", n, i))
+			req := &Request{Version: Version, Fetch: &Fetch{File: file, Pieces: []mapreduce.Piece{
+				{Path: "hdfs:///in", Offset: int64(from), Length: int64(to - from), Codec: mapreduce.CodecNone}}}}
+			said := &events{}
+			if err := run(req, Tools{Files: one{fs}, Emit: said.emit}); err != nil {
+				rt.Fatal(err)
+			}
+			b, err := os.ReadFile(file)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got = append(got, b...)
+			j := mapreduce.JournalReader{Path: file + mapreduce.JournalSuffix}
+			if _, err := j.Poll(); err != nil || !j.Done || j.Total != int64(len(b)) {
+				rt.Fatalf("journal %+v %v", j.Journal, err)
+			}
+			j.Close()
+		}
+		if !bytes.Equal(got, content) {
+			rt.Fatalf("%d bytes, want %d", len(got), len(content))
+		}
+	})
+}
+
+// run is Run with short pauses between tries.
+func run(r *Request, t Tools) error {
+	t.Pause = time.Microsecond
+	return Run(context.Background(), r, t)
+}
+
+func TestFetchGivesUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail  error
+		times int
+		want  error
+	}{
+		"a file that is gone":              {hdfs.ErrNotExist, 1, fault.NotFound},
+		"a file that may not be read":      {hdfs.ErrPermission, 1, fault.Denied},
+		"a NameNode that is down for good": {hdfs.ErrUnavailable, 10, fault.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := fake.New(fake.Options{})
+			put(t, fs, "/in", []byte("line\n"))
+			for i := range c.times {
+				fs.FailNth(fake.OpOpen, i+1, c.fail)
+			}
+			file := filepath.Join(t.TempDir(), "f")
+			req := &Request{Version: Version, Fetch: &Fetch{File: file, Pieces: []mapreduce.Piece{{Path: "hdfs:///in", Length: 5, Codec: mapreduce.CodecNone}}}}
+			err := run(req, Tools{Files: one{fs}, Emit: func(Event) {}})
+			if !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			j := mapreduce.JournalReader{Path: file + mapreduce.JournalSuffix}
+			defer j.Close()
+			if _, err := j.Poll(); err != nil || j.Failed == "" {
+				t.Errorf("the harness is not told: %+v %v", j.Journal, err)
+			}
+		})
+	}
+}
+
+func TestUpload(t *testing.T) {
+	content := bytes.Repeat([]byte("0123456789"), 5000)
+	sum := crc32.Checksum(content, castagnoli)
+	for name, c := range map[string]struct {
+		uri   string
+		name  string
+		bytes int64
+		sum   uint32
+		fail  func(*fake.FS)
+		want  error
+	}{
+		"a file":                          {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, nil, nil},
+		"a DataNode dies in the middle":   {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpWrite, 1, hdfs.ErrUnavailable) }, nil},
+		"the end of the file fails once":  {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpCommit, 1, hdfs.ErrUnavailable) }, nil},
+		"the job has ended":               {"hdfs:///out/_temporary/8/1.1/part", "part", 50000, sum, nil, fault.NotFound},
+		"the file was changed afterwards": {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum + 1, nil, fault.Corrupt},
+		"a link out of the folder":        {"hdfs:///out/_temporary/7/1.1/part", "link", 50000, sum, nil, errors.ErrUnsupported},
+		"a pipe":                          {"hdfs:///out/_temporary/7/1.1/part", "pipe", 50000, sum, nil, fault.Invalid},
+		"over the quota":                  {"hdfs:///out/_temporary/7/1.1/part", "part", 50000, sum, func(fs *fake.FS) { fs.FailNth(fake.OpWrite, 1, hdfs.ErrQuota) }, fault.Exhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, fs := t.TempDir(), fake.New(fake.Options{})
+			if err := fs.Mkdir(t.Context(), "/out/_temporary/7"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "part"), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+				t.Fatal(err)
+			}
+			if err := mkfifo(filepath.Join(dir, "pipe")); err != nil {
+				t.Fatal(err)
+			}
+			if c.fail != nil {
+				c.fail(fs)
+			}
+			req := &Request{Version: Version, Upload: &Upload{Root: dir, Name: c.name, URI: c.uri, Bytes: c.bytes, CRC32C: c.sum}}
+			err := Run(t.Context(), req, Tools{Files: one{fs}, Emit: func(Event) {}})
+			if c.name == "link" {
+				if err == nil {
+					t.Error("a link was followed out of the folder")
+				}
+				return
+			}
+			if !errors.Is(err, c.want) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+			if err == nil {
+				if got, err := hdfs.ReadFile(t.Context(), fs, "/out/_temporary/7/1.1/part", 1<<20); err != nil || !bytes.Equal(got, content) {
+					t.Errorf("%d bytes, %v", len(got), err)
+				}
+			}
+			if _, err := fs.Stat(t.Context(), "/out/_temporary/8"); err == nil {
+				t.Error("a late attempt made the temporary folder of an ended job again")
+			}
+		})
+	}
+}
+
+// The helper as a program: it answers in lines, and ends when its daemon does.
+func TestServe(t *testing.T) {
+	dir := t.TempDir()
+	input := filepath.Join(dir, "in")
+	if err := os.WriteFile(input, []byte("a\nb\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(r *Request, open bool) (Event, error) {
+		line, err := Encode(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, feed := io.Pipe()
+		defer feed.Close()
+		go func() {
+			if _, err := feed.Write(line); err == nil && !open {
+				feed.Close()
+			}
+		}()
+		var out bytes.Buffer
+		err = serve(context.Background(), in, &out)
+		in.Close()
+		lines := bufio.NewReader(&out)
+		var last Event
+		for {
+			e, derr := Decode(lines)
+			if derr != nil {
+				return last, err
+			}
+			last = e
+		}
+	}
+	files := fsys.Config{Local: true}
+	fetch := func(path string) *Request {
+		return &Request{Version: Version, Files: files, Fetch: &Fetch{File: filepath.Join(dir, filepath.Base(path)+".got"),
+			Pieces: []mapreduce.Piece{{Path: "file://" + path, Length: 4, Codec: mapreduce.CodecNone}}}}
+	}
+	if e, err := ask(fetch(input), true); !e.Done || err != nil {
+		t.Errorf("a fetch: %+v %v", e, err)
+	}
+	if e, err := ask(fetch(input+"x"), true); !errors.Is(e.Err(), fault.NotFound) || err == nil {
+		t.Errorf("a missing file: %+v %v", e, err)
+	}
+	if e, err := ask(&Request{Version: Version + 1}, true); !errors.Is(e.Err(), fault.Unsupported) || err == nil {
+		t.Errorf("a newer request: %+v %v", e, err)
+	}
+	waits := &Request{Version: Version, Files: files, Shuffle: &Shuffle{Maps: 1, Dir: dir, Journal: filepath.Join(dir, "j")}}
+	if e, err := ask(waits, false); e.Done || err == nil {
+		t.Errorf("a daemon that is gone did not end the helper: %+v %v", e, err)
+	}
+}
+
+func FuzzReadLine(f *testing.F) {
+	f.Add([]byte(`{"version":1,"fetch":{"file":"x"}}` + "\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r Request
+		if err := readLine(bufio.NewReader(bytes.NewReader(b)), &r); err == nil && !bytes.ContainsRune(b, '\n') {
+			t.Error("a line without an end was taken")
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// tasks is a client of the node's own server. Exec needs HTTP/2.
+func (b *bench) tasks() droverv1connect.TaskServiceClient {
+	p := &http.Protocols{}
+	p.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: p}
+	b.t.Cleanup(tr.CloseIdleConnections)
+	return droverv1connect.NewTaskServiceClient(&http.Client{Transport: tr}, "http://"+b.address)
+}
+
+func (b *bench) logs(r *droverv1.LogsRequest) (string, error) {
+	s, err := b.tasks().Logs(b.t.Context(), connect.NewRequest(r))
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	var text strings.Builder
+	for s.Receive() {
+		text.Write(s.Msg().GetData())
+	}
+	return text.String(), s.Err()
+}
+
+func TestLogs(t *testing.T) {
+	say := make(chan string)
+	b := newBench(t, map[string]fake.Program{"talk": func(_ context.Context, p *fake.Process) int {
+		for s := range say {
+			fmt.Fprintln(p.Stdout, s)
+		}
+		return 0
+	}})
+	b.start()
+	w := group(0, "talk")
+	b.put(w)
+	b.await(t, w, running)
+	say <- "one"
+	say <- "two"
+	followed := make(chan string)
+	go func() {
+		text, err := b.logs(&droverv1.LogsRequest{Key: w.GetKey(), Follow: true})
+		followed <- fmt.Sprint(text, err)
+	}()
+	say <- "three"
+	close(say)
+	b.await(t, w, succeeded)
+	if got := <-followed; got != "one\ntwo\nthree\n<nil>" {
+		t.Errorf("followed: %q", got)
+	}
+	for name, c := range map[string]struct {
+		r    *droverv1.LogsRequest
+		want string
+		code connect.Code
+	}{
+		"all of an ended task": {&droverv1.LogsRequest{Key: w.GetKey()}, "one\ntwo\nthree\n", 0},
+		"its tail":             {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "stdout", Tail: 2}, "two\nthree\n", 0},
+		"a longer tail":        {&droverv1.LogsRequest{Key: w.GetKey(), Tail: 20}, "one\ntwo\nthree\n", 0},
+		"an empty stream":      {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "stderr"}, "", 0},
+		"no such stream":       {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "../x"}, "", connect.CodeInvalidArgument},
+		"no such attempt":      {&droverv1.LogsRequest{Key: group(9).GetKey()}, "", connect.CodeNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := b.logs(c.r)
+			if got != c.want || connect.CodeOf(err) != c.code && c.code != 0 || c.code == 0 && err != nil {
+				t.Errorf("%q %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// Across rotations nothing is lost and nothing comes twice.
+func TestLogsAcrossRotations(t *testing.T) {
+	dir := folder(t.TempDir())
+	if err := os.Mkdir(dir.logs(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	name := func(suffix string) string { return dir.join(nameLogs, "stdout.log"+suffix) }
+	line := 0
+	appendLines := func(n int) {
+		f, err := os.OpenFile(name(""), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for range n {
+			line++
+			fmt.Fprintf(f, "%d\n", line)
+		}
+	}
+	rotate := func() {
+		for _, r := range [][2]string{{".1", ".2"}, {"", ".1"}} {
+			if err := os.Rename(name(r[0]), name(r[1])); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	l, err := openLogs(dir, "stdout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	var got strings.Builder
+	read := func() {
+		if err := l.copy(func(b []byte) error { got.Write(b); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read() // before there is anything
+	appendLines(3)
+	read()
+	appendLines(2)
+	rotate()
+	appendLines(2)
+	rotate()
+	appendLines(1)
+	read()
+	rotate()
+	read() // the current file has not been made yet
+	appendLines(2)
+	read()
+	var want strings.Builder
+	for i := range line {
+		fmt.Fprintf(&want, "%d\n", i+1)
+	}
+	if got.String() != want.String() {
+		t.Errorf("got %q, want %q", got.String(), want.String())
+	}
+	tail, err := openLogs(dir, "stdout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.close()
+	if err := tail.seekTail(4); err != nil {
+		t.Fatal(err)
+	}
+	got.Reset()
+	if err := tail.copy(func(b []byte) error { got.Write(b); return nil }); err != nil || got.String() != "7\n8\n9\n10\n" {
+		t.Errorf("tail across files: %q %v", got.String(), err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	p := programs()
+	p["cat"] = func(_ context.Context, p *fake.Process) int {
+		b, err := io.ReadAll(p.Stdin)
+		if err != nil {
+			return 1
+		}
+		fmt.Fprintf(p.Stdout, "got %s", b)
+		return 5
+	}
+	b := newBench(t, p)
+	b.start()
+	w := group(0, "hang")
+	b.put(w)
+	b.await(t, w, running)
+	run := func(k *droverv1.AttemptKey, args ...string) (string, int32, error) {
+		s := b.tasks().Exec(t.Context())
+		if err := s.Send(&droverv1.ExecRequest{Key: k, Command: args, Stdin: []byte("he")}); err != nil {
+			return "", 0, err
+		}
+		if err := s.Send(&droverv1.ExecRequest{Stdin: []byte("llo"), StdinEnd: true}); err != nil {
+			return "", 0, err
+		}
+		defer s.CloseRequest()
+		out := ""
+		for {
+			m, err := s.Receive()
+			if err != nil {
+				return out, 0, err
+			}
+			out += string(m.GetStdout())
+			if m.GetEnded() {
+				return out, m.GetExitCode(), s.CloseResponse()
+			}
+		}
+	}
+	if out, code, err := run(w.GetKey(), "cat"); out != "got hello" || code != 5 || err != nil {
+		t.Errorf("exec: %q %d %v", out, code, err)
+	}
+	if _, _, err := run(w.GetKey(), "nosuch"); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("no such command: %v", err)
+	}
+	if _, _, err := run(group(9).GetKey(), "cat"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("no such attempt: %v", err)
+	}
+}
+
+func TestMetricsAndHealth(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	w := group(0, "true")
+	b.put(w)
+	b.await(t, w, succeeded)
+	get := func(path string) (int, string) {
+		tr := &http.Transport{}
+		defer tr.CloseIdleConnections()
+		res, err := (&http.Client{Transport: tr}).Get("http://" + b.address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(body)
+	}
+	if code, body := get("/metrics"); code != 200 || !strings.Contains(body, `drover_node_steps_total{result="ok",step="start"} 1`) {
+		t.Errorf("%d\n%s", code, body)
+	}
+	if code, body := get("/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("healthy: %d %q", code, body)
+	}
+	b.engine.Down(true)
+	if code, body := get("/healthz"); code != 503 || !strings.Contains(body, "container engine fake") {
+		t.Errorf("without its engine: %d %q", code, body)
+	}
+	b.engine.Down(false)
+}
+
+func TestServerIsNotOpenByAccident(t *testing.T) {
+	b := newBench(t, programs())
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Skip("cannot listen on all addresses: ", err)
+	}
+	b.config.Listener = l
+	if err := Run(t.Context(), b.config); err == nil || !strings.Contains(err.Error(), "open to the network") {
+		t.Errorf("%v", err)
+	}
+	d := &daemon{cfg: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}}}
+	called := false
+	h := d.known(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	rec := &statusWriter{}
+	h.ServeHTTP(rec, &http.Request{TLS: &tls.ConnectionState{}})
+	if rec.status != http.StatusUnauthorized || called {
+		t.Errorf("without a certificate: %d, called %v", rec.status, called)
+	}
+}
+
+type statusWriter struct{ status int }
+
+func (w *statusWriter) Header() http.Header         { return http.Header{} }
+func (w *statusWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (w *statusWriter) WriteHeader(s int)           { w.status = s }
+
+func TestFilesStayInTheirFolder(t *testing.T) {
+	dir := folder(filepath.Join(t.TempDir(), "a"))
+	if err := dir.make(uint32(os.Geteuid()), func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"../x", "/etc/x", ".drover/spec.json", ".drover", "a/../../x"} {
+		if err := dir.putFile(bad, 0, uint32(os.Geteuid()), strings.NewReader("x")); err == nil {
+			t.Errorf("file name %q was taken", bad)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", dir.inner(nameResult)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dir.readTask(filepath.Join(nameInner, nameResult), 1<<20); err == nil {
+		t.Error("a link out of the folder was followed")
+	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(dir.task(), "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.trim(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir.task())
+	if err != nil || len(left) != 1 || left[0].Name() != nameInner || dir.whole() {
+		t.Errorf("after trim: %v %v", left, err)
+	}
+}
