@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bed is a coordinator with pretended nodes, which a test may kill and start
 // again on the same folder.
 type bed struct {
-	t    *testing.T
+	t    testing.TB
+	ctx  context.Context
 	dir  string
 	sock string
 	cfg  Config
@@ -40,13 +41,13 @@ type bed struct {
 }
 
 // newBed starts a coordinator; change may alter its configuration first.
-func newBed(t *testing.T, change func(*Config)) *bed {
+func newBed(t testing.TB, change func(*Config)) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "drover") // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{t: t, dir: dir, sock: filepath.Join(dir, "c.sock"), fs: coordtest.NewFS()}
+	b := &bed{t: t, ctx: context.Background(), dir: dir, sock: filepath.Join(dir, "c.sock"), fs: coordtest.NewFS()}
 	b.cfg = Config{Dir: filepath.Join(dir, "state"), NoSync: true, ReportInterval: 50 * time.Millisecond}
 	if testing.Verbose() {
 		b.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -77,7 +78,7 @@ func (b *bed) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(b.t.Context())
+	ctx, cancel := context.WithCancel(b.ctx)
 	cfg := b.cfg
 	cfg.Local, cfg.Metrics = l, nil
 	b.cancel, b.done = cancel, make(chan error, 1)
@@ -105,7 +106,7 @@ func (b *bed) kill() {
 // node adds a pretended node that runs until the test ends or stop is called.
 func (b *bed) node(info *droverv1.NodeInfo, how coordtest.Behaviour) (n *coordtest.Node, stop func()) {
 	n = coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), info, b.fs, how)
-	ctx, cancel := context.WithCancel(b.t.Context())
+	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -165,7 +166,7 @@ func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), waitLimit)
+	ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
 	defer cancel()
 	res, err := b.client.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), IdempotencyKey: key}))
 	if err != nil {
@@ -176,7 +177,7 @@ func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
 
 // job gives a job's status; an error of the call is nil.
 func (b *bed) job(name string) *droverv1.GetJobResponse {
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 	defer cancel()
 	res, err := b.client.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: name}))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -25,7 +26,8 @@ const (
 	maxMessage    = 16 << 20 // bytes of one message
 	maxStreams    = 4096     // streams at once
 	drainLimit    = 5 * time.Second
-	callLimit     = 5 * time.Minute // of one unary call
+	flushPause    = 10 * time.Millisecond // for the last answers to leave
+	callLimit     = 5 * time.Minute       // of one unary call
 	readyLimit    = 10 * time.Second
 	headerLimit   = 10 * time.Second
 	idleLimit     = 2 * time.Minute
@@ -38,7 +40,8 @@ const (
 func (c *core) serve(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(l net.Listener, of func(*http.Request) identity, tls bool) {
-		s := c.server(of)
+		running := &inFlight{idle: make(chan struct{}, 1)}
+		s := c.server(of, running)
 		if tls {
 			s.TLSConfig = c.cfg.TLS.Clone()
 		}
@@ -56,13 +59,7 @@ func (c *core) serve(ctx context.Context) error {
 		})
 		g.Go(func() error {
 			<-gctx.Done()
-			// The parent context is over; the drain has a limit of its own.
-			dctx, cancel := context.WithTimeout(context.WithoutCancel(gctx), drainLimit)
-			defer cancel()
-			if err := s.Shutdown(dctx); err != nil {
-				return s.Close()
-			}
-			return nil
+			return drain(s, running)
 		})
 	}
 	if c.cfg.Local != nil {
@@ -74,15 +71,57 @@ func (c *core) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (c *core) server(of func(*http.Request) identity) *http.Server {
+func (c *core) server(of func(*http.Request) identity, running *inFlight) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: withIdentity(of, c.handler()), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(withIdentity(of, c.handler())), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: nil,
 	}
+}
+
+// inFlight counts the requests that are being answered.
+type inFlight struct {
+	n    atomic.Int64
+	idle chan struct{} // a token when the count came to zero
+}
+
+func (f *inFlight) count(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.n.Add(1)
+		defer func() {
+			if f.n.Add(-1) == 0 {
+				select {
+				case f.idle <- struct{}{}:
+				default:
+				}
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// drain closes the listener, waits for the calls under way, and closes the
+// connections. Server.Shutdown alone waits a whole second for each idle
+// HTTP/2 client.
+func drain(s *http.Server, running *inFlight) error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+	defer cancel()
+	down := make(chan error, 1)
+	go func() { down <- s.Shutdown(ctx) }()
+	for running.n.Load() > 0 && ctx.Err() == nil {
+		select {
+		case <-running.idle:
+		case <-ctx.Done():
+		}
+	}
+	sleep(ctx, flushPause)
+	err := s.Close()
+	cancel()
+	<-down // ended by Close or the context; its connections are closed
+	return err
 }
 
 // handler is the whole HTTP surface: both services and /metrics.

@@ -1,0 +1,349 @@
+package facts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func dump(t testing.TB, f *Facts) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := f.Snapshot().Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+const (
+	runs  = 40
+	steps = 600
+)
+
+func TestTheSameLogGivesTheSameFactsAndJournal(t *testing.T) {
+	for _, seed := range seeds(runs) {
+		reproduce(t, seed)
+		a, b := New(), New()
+		var ja, jb []Change
+		history(seed, a, steps, func(i int, e *droverv1.Entry) {
+			ja = append(ja, a.TakeJournal()...)
+			b.Apply(uint64(i)+1, e)
+			jb = append(jb, b.TakeJournal()...)
+		})
+		if d := cmp.Diff(dump(t, a), dump(t, b)); d != "" {
+			t.Fatalf("seed %d: %s", seed, d)
+		}
+		if d := cmp.Diff(ja, jb); d != "" {
+			t.Fatalf("seed %d: journals differ: %s", seed, d)
+		}
+	}
+}
+
+// TestASnapshotIsFrozenAndRestores takes a snapshot in the middle, goes on,
+// and only then writes it: it must be the middle, and the entries after it must
+// lead to the same end.
+func TestASnapshotIsFrozenAndRestores(t *testing.T) {
+	for _, seed := range seeds(runs) {
+		reproduce(t, seed)
+		f := New()
+		var mid *Snapshot
+		var then string
+		var rest []*droverv1.Entry
+		cut := steps / 2
+		history(seed, f, steps, func(i int, e *droverv1.Entry) {
+			switch {
+			case i == cut:
+				then = dump(t, f)
+				mid = f.Snapshot()
+			case i > cut:
+				rest = append(rest, e)
+			}
+		})
+		var b bytes.Buffer
+		if err := mid.Encode(&b); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != then {
+			t.Fatalf("seed %d: the snapshot changed after it was taken:\n%s", seed, cmp.Diff(then, b.String()))
+		}
+		g, err := Restore(&b)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for i, e := range rest {
+			g.Apply(uint64(cut+2+i), e)
+		}
+		if d := cmp.Diff(dump(t, f), dump(t, g)); d != "" {
+			t.Fatalf("seed %d: after a restore the same entries give other facts: %s", seed, d)
+		}
+		if d := cmp.Diff(indexes(f), indexes(g)); d != "" {
+			t.Fatalf("seed %d: indexes: %s", seed, d)
+		}
+	}
+}
+
+// indexes are what is not in a snapshot but rebuilt from it.
+func indexes(f *Facts) string {
+	s := fmt.Sprint(f.live, f.outputs, len(f.keys), f.nodeName)
+	for _, d := range f.Blobs() {
+		s += fmt.Sprint(d, f.blobs[d].Refs)
+	}
+	for n, keys := range f.onNode {
+		if len(keys) == 0 {
+			delete(f.onNode, n)
+		}
+	}
+	return s + fmt.Sprint(f.onNode)
+}
+
+// TestCountsAreWhatOneCounts is the slow obvious judge of everything that is
+// kept up to date by steps.
+func TestCountsAreWhatOneCounts(t *testing.T) {
+	for _, seed := range seeds(runs) {
+		reproduce(t, seed)
+		f := New()
+		history(seed, f, steps, func(i int, e *droverv1.Entry) {
+			if err := count(f); err != nil {
+				t.Fatalf("seed %d, entry %d %s: %v", seed, i+1, protojson.Format(e), err)
+			}
+		})
+	}
+}
+
+func count(f *Facts) error {
+	used, held := map[int32]Amounts{}, map[int32]int32{}
+	refs := map[string]int32{}
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if err := countJob(f, j, used, held); err != nil {
+			return err
+		}
+		for _, d := range Digests(j.Spec) {
+			refs[d]++
+			if f.Blob(d) == nil {
+				return fmt.Errorf("job %d names %s, which is gone", id, d)
+			}
+		}
+		if want := id; !j.HasEnded() && f.live[j.Name] != want {
+			return fmt.Errorf("name %s belongs to %d, want %d", j.Name, f.live[j.Name], want)
+		}
+		if j.Output != "" && !(j.HasEnded() && j.Cleaned) && f.outputs[j.Output] != id {
+			return fmt.Errorf("output %s is held by %d, want %d", j.Output, f.outputs[j.Output], id)
+		}
+		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.Complete() {
+			return fmt.Errorf("job %d succeeded with tasks left", id)
+		}
+	}
+	for _, n := range f.Nodes() {
+		if n.Used != used[n.ID] || n.Attempts != held[n.ID] {
+			return fmt.Errorf("node %d has %v in %d attempts, counted %v in %d", n.ID, n.Used, n.Attempts, used[n.ID], held[n.ID])
+		}
+		if !n.Up && n.Attempts > 0 {
+			return fmt.Errorf("node %d is down with %d attempts", n.ID, n.Attempts)
+		}
+		if !n.Used.fits(AmountsOf(n.Info.GetAllocatable())) {
+			return fmt.Errorf("node %d holds %v, more than it has", n.ID, n.Used)
+		}
+	}
+	for d, b := range f.blobs {
+		if b.Refs != refs[d] {
+			return fmt.Errorf("%s has %d references, counted %d", d, b.Refs, refs[d])
+		}
+	}
+	if len(f.events) > MaxEvents {
+		return fmt.Errorf("%d events", len(f.events))
+	}
+	return nil
+}
+
+func countJob(f *Facts, j *Job, used map[int32]Amounts, held map[int32]int32) error {
+	live := int32(0)
+	for s := range j.Stages {
+		var pending, done, stageLive, suspended int32
+		for i := range j.Stages[s].Tasks {
+			t := j.Stages[s].Task(i)
+			holds, seq := false, map[int32]bool{}
+			for _, a := range t.Attempts {
+				if seq[a.Attempt] {
+					return fmt.Errorf("job %d %d/%d has attempt %d twice", j.ID, s, i, a.Attempt)
+				}
+				seq[a.Attempt] = true
+				if !a.State.Holds() {
+					continue
+				}
+				holds = true
+				stageLive++
+				held[a.Node]++
+				used[a.Node] = used[a.Node].add(a.Held, 1)
+				if a.Level != droverv1.Level_LEVEL_RUNNING {
+					suspended++
+				}
+				if n := f.Node(a.Node); !n.Up || n.Epoch != a.Epoch {
+					return fmt.Errorf("job %d %d/%d holds something on a node that is gone", j.ID, s, i)
+				}
+				if a.State == AttemptLive && j.HasEnded() {
+					return fmt.Errorf("job %d ended and %d/%d was not told", j.ID, s, i)
+				}
+			}
+			switch {
+			case t.Winner != 0:
+				done++
+				if t.State != TaskDone || t.Win() == nil || t.Win().State != AttemptSucceeded {
+					return fmt.Errorf("job %d %d/%d is %v with winner %v", j.ID, s, i, t.State, t.Win())
+				}
+			case holds:
+				if t.State != TaskActive && !(t.State == TaskPending && len(t.Attempts) > 1) {
+					return fmt.Errorf("job %d %d/%d is %v and holds something", j.ID, s, i, t.State)
+				}
+				if t.State == TaskPending {
+					pending++
+				}
+			default:
+				pending++
+				if t.State != TaskPending {
+					return fmt.Errorf("job %d %d/%d is %v with nothing alive", j.ID, s, i, t.State)
+				}
+			}
+		}
+		st := &j.Stages[s]
+		if st.Pending != pending || st.Done != done || st.Live != stageLive || st.Suspended != suspended {
+			return fmt.Errorf("job %d stage %d counts pending %d done %d live %d suspended %d; counted %d %d %d %d", j.ID, s, st.Pending, st.Done, st.Live, st.Suspended, pending, done, stageLive, suspended)
+		}
+		live += stageLive
+	}
+	if j.Live != live {
+		return fmt.Errorf("job %d counts %d live, counted %d", j.ID, j.Live, live)
+	}
+	return nil
+}
+
+func TestGarbageNeverPanics(t *testing.T) {
+	for _, seed := range seeds(runs) {
+		reproduce(t, seed)
+		r := rand.New(rand.NewPCG(seed, 2))
+		f := New()
+		history(seed, f, 100, nil)
+		g := newGen(seed+1, f)
+		for i := range 400 {
+			b, err := proto.Marshal(g.entry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 1 + r.IntN(4) {
+				if len(b) > 0 {
+					b[r.IntN(len(b))] = byte(r.Uint32())
+				}
+			}
+			var e droverv1.Entry
+			if proto.Unmarshal(b, &e) != nil {
+				continue
+			}
+			f.Apply(uint64(200+i), &e)
+			if err := count(f); err != nil {
+				t.Fatalf("seed %d: %s: %v", seed, protojson.Format(&e), err)
+			}
+		}
+	}
+}
+
+func FuzzApply(f *testing.F) {
+	x := New()
+	history(1, x, 60, func(_ int, e *droverv1.Entry) {
+		b, _ := proto.Marshal(e)
+		f.Add(b)
+	})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var e droverv1.Entry
+		if proto.Unmarshal(b, &e) != nil {
+			return
+		}
+		facts := New()
+		history(3, facts, 80, nil)
+		facts.Apply(1000, &e)
+		if err := count(facts); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzRestore(f *testing.F) {
+	x := New()
+	history(1, x, 80, nil)
+	f.Add([]byte(dump(f, x)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if g, err := Restore(bytes.NewReader(b)); err == nil {
+			history(7, g, 5, nil)
+		} else if !errors.Is(err, fault.Corrupt) && !errors.Is(err, fault.Unsupported) {
+			t.Fatalf("error without a class: %v", err)
+		}
+	})
+}
+
+func TestATruncatedSnapshotIsCorrupt(t *testing.T) {
+	f := New()
+	history(5, f, 200, nil)
+	whole := dump(t, f)
+	for _, n := range []int{0, 1, len(whole) / 3, len(whole) - 3, len(whole) - 30} {
+		if _, err := Restore(bytes.NewReader([]byte(whole[:n]))); !errors.Is(err, fault.Corrupt) {
+			t.Errorf("%d of %d bytes: %v, want corrupt", n, len(whole), err)
+		}
+	}
+}
+
+// TestOldFilesAreRead reads the snapshots and logs that earlier versions
+// wrote. With DROVER_UPDATE=1 it writes those of this version first.
+func TestOldFilesAreRead(t *testing.T) {
+	snap := filepath.Join("testdata", fmt.Sprintf("snapshot-v%d.jsonl", SnapshotVersion))
+	if os.Getenv("DROVER_UPDATE") != "" {
+		f := New()
+		history(11, f, 300, nil)
+		if err := os.WriteFile(snap, []byte(dump(t, f)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob("testdata/snapshot-v*.jsonl")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no old snapshots: %v", err)
+	}
+	for _, p := range files {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := Restore(bytes.NewReader(b))
+		if err != nil {
+			t.Errorf("%s: %v", p, err)
+			continue
+		}
+		if err := count(f); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+		if all, _ := f.JobCount(); all == 0 || len(f.Nodes()) == 0 {
+			t.Errorf("%s: nothing in it", p)
+		}
+		history(12, f, 50, nil) // and life goes on
+	}
+}
+
+func TestTheJournalIsBounded(t *testing.T) {
+	f := New()
+	for range MaxJournal + 10 {
+		f.record(Change{Kind: ChangeJob})
+	}
+	f.record(Change{Kind: ChangeBlobGone, Digest: "d"})
+	j := f.TakeJournal()
+	if len(j) != 2 || j[0].Kind != ChangeReset || j[1].Digest != "d" {
+		t.Fatalf("%d changes, the first %v", len(j), j[0].Kind)
+	}
+}

@@ -1,0 +1,241 @@
+package facts
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// seeds gives the seeds of a property test: a few, or many with -test.count.
+func seeds(n int) []uint64 {
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = rand.Uint64()
+	}
+	return out
+}
+
+// gen makes random entries that mostly make sense on the facts as they are,
+// and sometimes none at all.
+type gen struct {
+	r  *rand.Rand
+	f  *Facts
+	at int64
+	n  int
+}
+
+func newGen(seed uint64, f *Facts) *gen {
+	return &gen{r: rand.New(rand.NewPCG(seed, 1)), f: f, at: 1_000_000}
+}
+
+func (g *gen) entry() *droverv1.Entry {
+	g.n++
+	g.at += int64(g.r.IntN(int(InfraWindow / 20)))
+	e := &droverv1.Entry{Version: EntryVersion, At: g.at - int64(g.r.IntN(1000)), Actor: "gen"}
+	switch k := g.r.IntN(100); {
+	case g.n == 1:
+		e.Body = &droverv1.Entry_Cluster{Cluster: &droverv1.ClusterFact{Id: "abcdef0123456789"}}
+	case k < 6:
+		e.Body = &droverv1.Entry_Node{Node: g.node()}
+	case k < 9:
+		n := g.pickNode()
+		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Why: "gen"}}
+	case k < 12:
+		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0}}
+	case k < 15:
+		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}
+	case k < 17:
+		e.Body = &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: fmt.Sprint("t", g.r.IntN(3)), Weight: float64(g.r.IntN(4))}}}}
+	case k < 27:
+		e.Body = &droverv1.Entry_JobAccepted{JobAccepted: g.job()}
+	case k < 29:
+		e.Body = &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: g.pickJob()}}
+	case k < 32:
+		e.Body = &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: g.pickJob(), State: droverv1.JobState(4 + g.r.IntN(3))}}
+	case k < 35:
+		e.Body = &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: g.pickJob()}}
+	case k < 37:
+		e.Body = &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: []uint64{g.pickJob()}}}
+	case k < 65:
+		e.Body = &droverv1.Entry_Decision{Decision: g.decision()}
+	case k < 98:
+		e.Body = &droverv1.Entry_Attempts{Attempts: g.report()}
+	case k < 99:
+		e.Body = &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: "fifo"}}
+	default:
+		e.Version = EntryVersion + 1
+	}
+	return e
+}
+
+func digest(i int) string { return fmt.Sprintf("sha256:%064d", i) }
+
+func (g *gen) node() *droverv1.NodeFact {
+	name := fmt.Sprint("n", g.r.IntN(4))
+	epoch := uint64(0)
+	if n := g.f.NodeByName(name); n != nil && g.r.IntN(4) > 0 {
+		epoch = n.Epoch
+	}
+	return &droverv1.NodeFact{Epoch: epoch, Info: &droverv1.NodeInfo{Name: name, Rack: "/r", Address: name + ":1", TaskOverheadMemory: 1,
+		Allocatable: &droverv1.Resources{Cpu: 3000, Memory: 3 << 30, Io: 1 << 30}, Disks: []*droverv1.Disk{{Name: "d", Io: 1 << 30, Space: 1 << 40}},
+		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN}}}
+}
+
+func (g *gen) pickNode() int32 { return int32(g.r.IntN(6)) }
+func (g *gen) epoch(n int32) (e uint64) {
+	if x := g.f.Node(n); x != nil {
+		e = x.Epoch
+	}
+	return e + uint64(g.r.IntN(8)/7)
+}
+
+func (g *gen) pickJob() uint64 {
+	ids := g.f.JobIDs()
+	if len(ids) == 0 || g.r.IntN(20) == 0 {
+		return uint64(g.r.IntN(50))
+	}
+	return ids[len(ids)-1-g.r.IntN(min(len(ids), 5))]
+}
+
+func (g *gen) job() *droverv1.JobAcceptedFact {
+	res := jobspec.Resources{CPU: 1000, Memory: 1 << 28, IO: 1 << 20}
+	spec := &jobspec.Job{Version: 1, Name: fmt.Sprint("j", g.r.IntN(12)), Tenant: []string{"default", "t0", "nobody"}[g.r.IntN(3)], Priority: jobspec.PriorityLow, KeepFailed: 1}
+	a := &droverv1.JobAcceptedFact{ShuffleToken: "tok"}
+	if g.r.IntN(2) == 0 {
+		spec.Stages = []jobspec.Stage{{Name: "g", Kind: jobspec.KindGroup, Tasks: 1 + g.r.IntN(4), Command: []string{"x"}, Resources: res, Attempts: 2}}
+	} else {
+		spec.Input = &jobspec.Input{Paths: []string{"hdfs:///in"}}
+		spec.Stages = []jobspec.Stage{{Name: "m", Kind: jobspec.KindMap, Command: []string{"x"}, Resources: res, Attempts: 3}}
+		for range g.r.IntN(4) {
+			a.Splits = append(a.Splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 3}}})
+		}
+		if g.r.IntN(3) > 0 {
+			spec.Stages = append(spec.Stages, jobspec.Stage{Name: "r", Kind: jobspec.KindReduce, Tasks: 1 + g.r.IntN(3), Command: []string{"y"}, Resources: res, Attempts: 2})
+		}
+		if g.r.IntN(3) > 0 {
+			spec.Output = &jobspec.Output{Path: fmt.Sprint("hdfs:///out/", g.r.IntN(6))}
+			a.OutputHeld = spec.Output.Path
+		}
+	}
+	if g.r.IntN(3) == 0 {
+		spec.Stages[0].Files = []jobspec.File{{Name: "f", Digest: digest(g.r.IntN(4))}}
+	}
+	if g.r.IntN(3) == 0 {
+		a.IdempotencyKey = fmt.Sprint("key", g.r.IntN(10))
+	}
+	b, err := jobspec.Encode(spec)
+	if err != nil {
+		panic(err)
+	}
+	a.Spec = string(b)
+	if g.r.IntN(30) == 0 {
+		a.Spec = "{"
+	}
+	return a
+}
+
+func (g *gen) decision() *droverv1.DecisionFact {
+	d := &droverv1.DecisionFact{Base: g.f.Index()}
+	for range 1 + g.r.IntN(4) {
+		j := g.f.Job(g.pickJob())
+		if j == nil {
+			continue
+		}
+		stage := g.r.IntN(len(j.Stages))
+		if j.Stages[stage].Tasks == 0 {
+			continue
+		}
+		task := int32(g.r.IntN(int(j.Stages[stage].Tasks)))
+		t := j.Stages[stage].Task(task)
+		k := Key{j.ID, int32(stage), task, int32(len(t.Attempts)) + 1}
+		a := &droverv1.ActionFact{Kind: int32(ActPlace), Key: k.Proto(1), Node: g.pickNode(), Disk: int32(g.r.IntN(2)) - 1, Locality: "node", Speculative: g.r.IntN(6) == 0}
+		if len(t.Attempts) > 0 && g.r.IntN(2) == 0 {
+			k.Attempt = int32(1 + g.r.IntN(len(t.Attempts)))
+			a.Kind, a.Key = int32(2+g.r.IntN(4)), k.Proto(1)
+			a.Level = droverv1.Level(g.r.IntN(5))
+		}
+		d.Actions = append(d.Actions, a)
+	}
+	if g.r.IntN(4) == 0 {
+		d.Notes = append(d.Notes, &droverv1.NoteFact{Kind: int32(1 + g.r.IntN(13)), Job: g.pickJob(), Value: int64(g.r.IntN(5)), Real: 0.5})
+	}
+	if g.r.IntN(8) == 0 {
+		d.Actions = append(d.Actions, &droverv1.ActionFact{Kind: int32(ActReserve), Reservation: &droverv1.ReservationFact{Id: uint64(g.r.IntN(5)), Job: g.pickJob()}})
+	}
+	return d
+}
+
+func (g *gen) report() *droverv1.AttemptsFact {
+	n := g.pickNode()
+	af := &droverv1.AttemptsFact{Node: n, Epoch: g.epoch(n)}
+	for range 1 + g.r.IntN(3) {
+		j := g.f.Job(g.pickJob())
+		if j == nil {
+			continue
+		}
+		var all []Key
+		var on []int32
+		g.f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) { all, on = append(all, k), append(on, a.Node) })
+		if len(all) == 0 {
+			continue
+		}
+		i := g.r.IntN(len(all))
+		if g.r.IntN(8) > 0 { // the right node
+			af.Node = on[i]
+			af.Epoch = g.epoch(on[i])
+		}
+		af.Seen = append(af.Seen, g.seen(all[i]))
+	}
+	return af
+}
+
+func (g *gen) seen(k Key) *droverv1.SeenAttempt {
+	s := &droverv1.SeenAttempt{Key: k.Proto(int32(1 + g.r.IntN(12)/11)), Phase: droverv1.Phase(1 + g.r.IntN(5)), Level: droverv1.Level(g.r.IntN(5)), Message: "m",
+		StderrTail: "tail", Counters: map[string]int64{fmt.Sprint("c", g.r.IntN(3)): 2}, RunningMs: 7, OutputLength: 11, Held: &droverv1.Resources{Memory: 1 << 20},
+		Usage: &droverv1.Usage{CpuMs: 3, MemoryPeak: int64(g.r.IntN(100))}, Limits: &droverv1.Limits{CpuMax: "max"}}
+	if g.r.IntN(2) == 0 {
+		s.Phase = droverv1.Phase_PHASE_SUCCEEDED
+	}
+	if s.Phase == droverv1.Phase_PHASE_FAILED {
+		s.Cause = droverv1.Cause(g.r.IntN(10))
+	}
+	if g.r.IntN(5) == 0 {
+		s.LostMaps = []int32{int32(g.r.IntN(4)) - 1}
+	}
+	return s
+}
+
+// history makes n entries, applied to f one by one.
+func history(seed uint64, f *Facts, n int, each func(i int, e *droverv1.Entry)) {
+	g := newGen(seed, f)
+	for i := range n {
+		e := g.entry()
+		// What goes through the log goes through its bytes.
+		b, err := proto.Marshal(e)
+		if err != nil {
+			panic(err)
+		}
+		e = &droverv1.Entry{}
+		if err := proto.Unmarshal(b, e); err != nil {
+			panic(err)
+		}
+		f.Apply(uint64(i)+1, e)
+		if each != nil {
+			each(i, e)
+		}
+	}
+}
+
+func reproduce(t *testing.T, seed uint64) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	})
+}
