@@ -317,8 +317,10 @@ func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
 	}
 	if p.late[taskID(k)] {
 		delete(p.late, taskID(k))
-		if err := p.outputLost(k); err != nil {
-			return err
+		if outcome(a) != scheduler.OutcomeSucceeded { // else the sibling's output takes its place
+			if err := p.outputLost(k); err != nil {
+				return err
+			}
 		}
 	}
 	return p.endJob(f.Job(k.Job), at)

@@ -166,10 +166,12 @@ func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) boo
 	c := *a
 	c.State, c.LostSeq = AttemptLost, f.next()
 	n := t.with(&c)
-	n.State, n.Winner = TaskPending, 0
 	s := &j.Stages[k.Stage]
 	s.Done--
-	s.Pending++
+	if n.State, n.Winner = TaskActive, 0; !anyHolds(n) {
+		n.State = TaskPending
+		s.Pending++
+	}
 	s.countLocality(a.Locality, -1)
 	f.setTask(j, k.Stage, k.Task, n)
 	f.event(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})

@@ -152,9 +152,6 @@ func count(f *Facts) error {
 		if !n.Up && n.Attempts > 0 {
 			return fmt.Errorf("node %d is down with %d attempts", n.ID, n.Attempts)
 		}
-		if !n.Used.fits(AmountsOf(n.Info.GetAllocatable())) {
-			return fmt.Errorf("node %d holds %v, more than it has", n.ID, n.Used)
-		}
 	}
 	for d, b := range f.blobs {
 		if b.Refs != refs[d] {
@@ -203,11 +200,8 @@ func countJob(f *Facts, j *Job, used map[int32]Amounts, held map[int32]int32) er
 					return fmt.Errorf("job %d %d/%d is %v with winner %v", j.ID, s, i, t.State, t.Win())
 				}
 			case holds:
-				if t.State != TaskActive && !(t.State == TaskPending && len(t.Attempts) > 1) {
+				if t.State != TaskActive {
 					return fmt.Errorf("job %d %d/%d is %v and holds something", j.ID, s, i, t.State)
-				}
-				if t.State == TaskPending {
-					pending++
 				}
 			default:
 				pending++
