@@ -25,6 +25,8 @@ type projection struct {
 	// late holds outputs that were lost while a sibling of the winner was
 	// still being stopped: State takes the loss when the sibling has ended.
 	late map[scheduler.TaskID]bool
+	// replaying is set while rebuild goes through the past.
+	replaying bool
 }
 
 // hostSource tells where the input of a job's splits lies: for each split the
@@ -323,6 +325,9 @@ func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
 			}
 		}
 	}
+	if p.replaying {
+		return nil // more of its attempts may follow
+	}
 	return p.endJob(f.Job(k.Job), at)
 }
 
@@ -379,11 +384,14 @@ func (p *projection) rebuild(f *facts.Facts) error {
 		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { steps = append(steps, stepsOf(k, a)...) })
 	}
 	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.seq, b.seq) })
+	p.replaying = true
 	for _, s := range steps {
 		if err := p.replay(f, &s); err != nil {
+			p.replaying = false
 			return err
 		}
 	}
+	p.replaying = false
 	return p.restore(f)
 }
 

@@ -191,8 +191,12 @@ func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1
 		return fmt.Sprintf("there is no level %d", l)
 	case l != droverv1.Level_LEVEL_RUNNING && !slices.Contains(n.Info.GetLevels(), l):
 		return "the node cannot do " + l.String()
-	case cmp.Or(a.Target, a.Level) == l:
-		return "it is at that level, or on its way"
+	case a.Target != 0:
+		return "it is on its way to " + a.Target.String()
+	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l:
+		return "it is not suspended"
+	case l != droverv1.Level_LEVEL_RUNNING && l <= a.Level:
+		return "it is at " + a.Level.String() + " already"
 	}
 	if room := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Held, +1); l == droverv1.Level_LEVEL_RUNNING && !f.jobs[k.Job].Demand(int(k.Stage)).fits(room) {
 		return "the node has no room for it to resume"

@@ -1,0 +1,265 @@
+package coordinator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// world is facts, a projection that follows them and a policy that decides on
+// it, without a log, a clock or a node: chance says what happens.
+type world struct {
+	t     *testing.T
+	r     *rand.Rand
+	f     *facts.Facts
+	p     *projection
+	pol   scheduler.Policy
+	index uint64
+	now   int64
+	jobs  int
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	pol, err := policies.New("fifo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: facts.New(), p: newProjection(noHosts), pol: pol, now: 1_000_000}
+	if err := w.p.rebuild(w.f); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func noHosts(*facts.Facts, uint64) [][]scheduler.NodeID { return nil }
+
+func (w *world) apply(e *droverv1.Entry) facts.Result {
+	w.index++
+	w.now += int64(w.r.IntN(1_000_000)) + 1
+	e.Version, e.At, e.Actor = facts.EntryVersion, w.now, "test"
+	return w.f.Apply(w.index, e)
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	switch k := w.r.IntN(20); {
+	case k < 2:
+		i := coordtest.Info(fmt.Sprint("n", w.r.IntN(4)))
+		epoch := uint64(0)
+		if n := w.f.NodeByName(i.Name); n != nil && w.r.IntN(5) > 0 {
+			epoch = n.Epoch
+		}
+		w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: i, Epoch: epoch}}})
+	case k < 3:
+		if n := w.node(); n != nil {
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.ID, Epoch: n.Epoch}}})
+		}
+	case k < 4:
+		if n := w.node(); n != nil {
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: w.r.IntN(4) == 0}}})
+		}
+	case k < 6:
+		w.submit()
+	case k < 7:
+		if j := w.job(); j != nil && w.r.IntN(4) == 0 {
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: j.ID}}})
+		} else if j != nil && j.State == droverv1.JobState_JOB_STATE_COMMITTING {
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: j.ID, State: succeeded}}})
+		}
+	case k < 10:
+		w.interfere()
+	default:
+		w.report()
+	}
+}
+
+func (w *world) node() *facts.Node {
+	if n := w.f.Nodes(); len(n) > 0 {
+		return n[w.r.IntN(len(n))]
+	}
+	return nil
+}
+
+func (w *world) job() *facts.Job {
+	ids := w.f.JobIDs()
+	if len(ids) == 0 {
+		return nil
+	}
+	return w.f.Job(ids[len(ids)-1-w.r.IntN(min(4, len(ids)))])
+}
+
+func (w *world) submit() {
+	w.jobs++
+	j := groupJob(fmt.Sprint("g", w.jobs), 1+w.r.IntN(5))
+	a := &droverv1.JobAcceptedFact{ShuffleToken: "t"}
+	if w.r.IntN(2) == 0 {
+		j = mapReduceJob(fmt.Sprint("m", w.jobs), w.r.IntN(3))
+		a.OutputHeld = j.Output.Path
+		for range w.r.IntN(4) {
+			a.Splits = append(a.Splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 5}}})
+		}
+	}
+	jobspec.SetDefaults(j)
+	text, err := jobspec.Encode(j)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a.Spec = string(text)
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
+}
+
+// attempt picks an attempt of a recent job.
+func (w *world) attempt() (k facts.Key, a *facts.Attempt) {
+	j := w.job()
+	if j == nil {
+		return k, nil
+	}
+	n := 0
+	w.f.EachAttempt(j, func(key facts.Key, _ *facts.Task, x *facts.Attempt) {
+		n++
+		if w.r.IntN(n) == 0 {
+			k, a = key, x
+		}
+	})
+	return k, a
+}
+
+// interfere makes facts that the policy did not decide, as an earlier leader's
+// would be: kills, suspensions, second attempts.
+func (w *world) interfere() {
+	k, a := w.attempt()
+	if a == nil {
+		return
+	}
+	act := &droverv1.ActionFact{Kind: int32(facts.ActKill), Key: k.Proto(a.Run)}
+	switch w.r.IntN(5) {
+	case 0:
+		act.Kind, act.Level = int32(facts.ActSuspend), droverv1.Level_LEVEL_FROZEN
+	case 1:
+		act.Kind = int32(facts.ActResume)
+	case 2, 3:
+		n := w.node()
+		k.Attempt += 1
+		act = &droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: n.ID, Speculative: true, Locality: "none"}
+	}
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}})
+}
+
+func (w *world) report() {
+	k, a := w.attempt()
+	if a == nil {
+		return
+	}
+	seen := &droverv1.SeenAttempt{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_SUCCEEDED}
+	switch w.r.IntN(8) {
+	case 0:
+		seen.Phase, seen.Cause = droverv1.Phase_PHASE_FAILED, droverv1.Cause(1+w.r.IntN(9))
+	case 1:
+		seen.Phase = droverv1.Phase_PHASE_GONE
+	case 2, 3:
+		seen.Phase, seen.Level, seen.Held = droverv1.Phase_PHASE_RUNNING, droverv1.Level(1+w.r.IntN(2)), &droverv1.Resources{Memory: 1 << 20}
+		if a.Target != 0 {
+			seen.Level = a.Target
+		}
+		if a.Target == 0 {
+			return // a node moves nothing unasked
+		}
+	case 4:
+		seen.LostMaps = []int32{int32(w.r.IntN(3))}
+	}
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+}
+
+// follow brings State up to date and lets the policy decide.
+func (w *world) follow() error {
+	if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+		return err
+	}
+	if w.r.IntN(3) > 0 {
+		return nil
+	}
+	var drops []facts.Drop
+	d, err := scheduler.Cycle(w.p.state, w.pol, scheduler.Time(w.now), 100, func(d scheduler.Decision) (scheduler.Decision, error) {
+		res := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: decisionFact(&d, func(*scheduler.Action) string { return "none" })}})
+		drops = res.Dropped
+		return accepted(d, res.Dropped), nil
+	})
+	if err != nil {
+		return fmt.Errorf("cycle: %w", err)
+	}
+	if len(drops) > 0 {
+		return fmt.Errorf("nothing happened in between, yet the facts dropped: %v of %v", drops, d)
+	}
+	return w.p.follow(w.f, w.f.TakeJournal())
+}
+
+// picture is all of State that must not depend on how it came about. Times of
+// placement differ by what the log took, history by what left.
+func picture(s *scheduler.State) string {
+	var b strings.Builder
+	for _, n := range s.Nodes() {
+		fmt.Fprintf(&b, "node %s down %v drain %v free %v %v swap %d releasing %v\n", n.Spec.Name, n.Spec.Down, n.Spec.Draining, n.Free, n.Disks, n.SwapFree, n.Releasing)
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			if a.Phase == scheduler.AttemptKilling {
+				a.Target = 0 // of no meaning any more
+			}
+			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative)
+		}
+	}
+	for _, t := range s.Tenants() {
+		fmt.Fprintf(&b, "tenant %s used %v running %d\n", t.Spec.Name, t.Used, t.Running)
+	}
+	for j := range s.Jobs() {
+		fmt.Fprintf(&b, "job %d %s %v live %d ready %d\n", j.Spec.ID, j.Spec.Name, j.Phase, j.Live, j.Ready)
+		for _, g := range j.Stages {
+			fmt.Fprintf(&b, "  stage %d open %v pending %d running %d suspended %d done %d failed %d\n", g.Index, g.Open, g.Pending, g.Running, g.Suspended, g.Done, g.Failed)
+			for i := range g.Spec.Tasks {
+				fmt.Fprintf(&b, "    task %d pending %v done %v next %d failures %d\n", i, g.IsPending(i), g.IsDone(i), s.NextAttempt(g, i), g.Failures(i))
+			}
+		}
+	}
+	return b.String()
+}
+
+func TestTheProjectionFollowsAndEqualsOneBuiltAnew(t *testing.T) {
+	for range 60 {
+		seed := rand.Uint64()
+		w := newWorld(t, seed)
+		for i := range 400 {
+			w.step()
+			if w.r.IntN(2) == 0 {
+				continue // several entries come at once
+			}
+			if err := w.follow(); err != nil {
+				t.Fatalf("seed %d step %d: %v", seed, i, err)
+			}
+			anew := newProjection(noHosts)
+			if err := anew.rebuild(w.f); err != nil {
+				t.Fatalf("seed %d step %d: rebuild: %v", seed, i, err)
+			}
+			if d := cmp.Diff(picture(anew.state), picture(w.p.state)); d != "" {
+				t.Fatalf("seed %d step %d: (- built anew, + followed)\n%s\nlast events:\n%s", seed, i, d, lastEvents(w.f, 12))
+			}
+		}
+	}
+}
+
+func lastEvents(f *facts.Facts, n int) string {
+	var out []string
+	for _, e := range f.EventsSince(max(f.LastEvent(), uint64(n))-uint64(n), n) {
+		out = append(out, fmt.Sprint(e.Index, " ", e.Kind, " ", e.Job, " ", e.Task, " ", e.Node, " ", e.Text))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
