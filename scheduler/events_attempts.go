@@ -152,14 +152,15 @@ func (s *State) unhook(g *Stage, a *Attempt) (int32, *Attempt) {
 // settle says what becomes of a task whose attempt did not succeed.
 func (s *State) settle(g *Stage, a *Attempt, outcome Outcome) {
 	i := a.ID.Index
-	if g.done.has(i) {
-		return
-	}
 	if g.tries == nil {
 		g.tries = map[int32]tries{}
 	}
 	t := g.tries[i]
 	t.Last = max(t.Last, a.ID.Attempt)
+	if g.done.has(i) { // its number stays used, should the output be lost
+		g.tries[i] = t
+		return
+	}
 	if outcome == OutcomeFailedUser {
 		t.Failures++
 	}
