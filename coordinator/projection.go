@@ -273,32 +273,68 @@ func (p *projection) place(k facts.Key, a *facts.Attempt) error {
 		Disk: int16(a.Disk), Speculative: a.Speculative}, scheduler.Time(a.Placed))
 }
 
+// level brings an attempt to the level that the facts have of it, and on its
+// way to the one that is asked for. Changes in between are passed over.
 func (p *projection) level(f *facts.Facts, k facts.Key, at int64) error {
-	a := f.Attempt(k)
-	if a == nil || !a.State.Holds() {
+	a, have := f.Attempt(k), p.state.Attempt(attemptID(k))
+	if a == nil || have == nil || !a.State.Holds() || have.Phase == scheduler.AttemptKilling {
 		return nil
 	}
-	now, id := scheduler.Time(at), attemptID(k)
-	if a.Target == 0 {
-		return p.atLevel(k, a, now)
+	now := scheduler.Time(at)
+	if err := p.reach(k, a, have, now); err != nil || a.Target == 0 {
+		return err
 	}
-	act := &scheduler.Action{Kind: scheduler.ActSuspend, Task: id.TaskID, Attempt: id.Attempt, Run: a.Run, Level: scheduler.Level(a.Target)}
-	if a.Target == droverv1.Level_LEVEL_RUNNING {
-		act.Kind = scheduler.ActResume
+	if have.Target == scheduler.Level(a.Target) { // it is on its way
+		return nil
 	}
-	return settle(p.state.ApplyFact(act, now))
+	return settle(p.ask(k, a.Run, scheduler.Level(a.Target), now))
 }
 
-// atLevel brings in a level that a node confirmed.
-func (p *projection) atLevel(k facts.Key, a *facts.Attempt, now scheduler.Time) error {
-	if a.Level == droverv1.Level_LEVEL_RUNNING {
-		return settle(p.state.AttemptResumed(attemptID(k), a.Run, now))
+// ask has an attempt brought to a level.
+func (p *projection) ask(k facts.Key, run int32, l scheduler.Level, now scheduler.Time) error {
+	act := &scheduler.Action{Kind: scheduler.ActSuspend, Task: taskID(k), Attempt: k.Attempt, Run: run, Level: l}
+	if l == scheduler.LevelRunning {
+		act.Kind, act.Level = scheduler.ActResume, 0
+	}
+	return p.state.ApplyFact(act, now)
+}
+
+// reach brings in the level that a node confirmed, by way of what State must
+// have been asked for first.
+func (p *projection) reach(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
+	to := scheduler.Level(a.Level)
+	if to == scheduler.LevelRunning {
+		if have.Phase == scheduler.AttemptSuspended {
+			if err := settle(p.ask(k, a.Run, to, now)); err != nil {
+				return err
+			}
+		}
+		if have.Phase == scheduler.AttemptResuming || (have.Phase == scheduler.AttemptSuspending && a.Target == 0) {
+			return settle(p.state.AttemptResumed(attemptID(k), a.Run, now))
+		}
+		return nil
+	}
+	if have.Level == to && (have.Phase == scheduler.AttemptSuspended || a.Target != 0) {
+		return nil
+	}
+	if have.Phase == scheduler.AttemptResuming {
+		if err := settle(p.state.AttemptResumed(attemptID(k), a.Run, now)); err != nil {
+			return err
+		}
+	}
+	if have.Phase != scheduler.AttemptSuspending {
+		if err := settle(p.ask(k, a.Run, to, now)); err != nil {
+			return err
+		}
 	}
 	has := scheduler.Footprint{Memory: a.Held.Memory, Swap: a.Seen.GetSwapHeld(), Files: a.Seen.GetDiskHeld()}
-	if a.Level == droverv1.Level_LEVEL_SWAPPED {
+	if a.Target == droverv1.Level_LEVEL_RUNNING { // Held is what it will hold
+		has.Memory = a.Seen.GetHeld().GetMemory()
+	}
+	if to == scheduler.LevelSwapped {
 		has.Memory += has.Swap // State counts the whole and takes off what went
 	}
-	return settle(p.state.AttemptSuspended(attemptID(k), a.Run, scheduler.Level(a.Level), has, now))
+	return settle(p.state.AttemptSuspended(attemptID(k), a.Run, to, has, now))
 }
 
 func (p *projection) stopping(f *facts.Facts, k facts.Key, at int64) error {
@@ -452,17 +488,7 @@ func (p *projection) restore(f *facts.Facts) error {
 }
 
 func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	now := scheduler.Time(f.At())
-	if a.Level != droverv1.Level_LEVEL_RUNNING {
-		act := &scheduler.Action{Kind: scheduler.ActSuspend, Task: taskID(k), Attempt: k.Attempt, Run: a.Run, Level: scheduler.Level(a.Level)}
-		if err := settle(p.state.ApplyFact(act, now)); err != nil {
-			return err
-		}
-		if err := p.atLevel(k, a, now); err != nil {
-			return err
-		}
-	}
-	if a.Target != 0 {
+	if a.Level != droverv1.Level_LEVEL_RUNNING || a.Target != 0 {
 		if err := p.level(f, k, f.At()); err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 			f.endAttempt(e, k, a, AttemptFailed, gone)
 		}
 	case droverv1.Phase_PHASE_RUNNING:
-		if f.confirmLevel(k, a, seen) {
+		if a.State == AttemptLive && f.confirmLevel(k, a, seen) {
 			return ""
 		}
 		if !lost {

@@ -110,15 +110,18 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 }
 
 func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
-	last := int32(0)
+	last, holding := int32(0), 0
 	for _, a := range t.Attempts {
 		last = max(last, a.Attempt)
+		if a.State.Holds() {
+			holding++
+		}
 	}
 	switch {
 	case j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 		return "the job has ended"
-	case act.GetSpeculative() && t.State != TaskActive:
-		return "nothing runs that a second attempt could overtake"
+	case act.GetSpeculative() && (t.State != TaskActive || holding != 1):
+		return "there is not exactly one attempt that a second one could overtake"
 	case !act.GetSpeculative() && t.State != TaskPending:
 		return "the task does not wait any more"
 	case k.Attempt <= last || act.GetKey().GetRun() != 1:
@@ -138,9 +141,13 @@ func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *No
 }
 
 // stageOpen tells whether the tasks of stage i may start: what it comes after
-// is done, and a reduce stage comes after the map stage.
+// is done. Maps whose outputs are fetched by a reduce stage do not count: one
+// may be made again at any time, and a reduce task waits for it.
 func (j *Job) stageOpen(i int) bool {
 	for _, a := range j.StageAfter(i) {
+		if int(a) == j.MapStage() && j.ReduceStage() >= 0 {
+			continue
+		}
 		if j.Stages[a].Done < j.Stages[a].Tasks {
 			return false
 		}
