@@ -50,39 +50,39 @@ func placements(d *scheduler.Decision) int {
 	return n
 }
 
-// shareError judges the order of tenants after a decision: among the children
-// of one tenant, one that was served must not be ahead, by dominant share for
-// its weight, of one that waits with a task that fits, by more than that one's
-// next task. It gives the largest lead in tasks of the one that waits, 0 for
-// none. Only regular jobs of the dominant-share order count.
+// shareError judges the order of tenants in a decision that was applied: among
+// the children of one tenant, one that was served must not be ahead, by
+// dominant share for its weight right after its placement, of one that still
+// waits for its turn, by more than that one's next task. It gives the largest
+// lead in tasks of the one that waits, 0 for none. Only regular jobs count,
+// and only stages that wait for their turn or share: one that waits for its
+// data or for room is passed over rightly.
 func (w *World) shareError(d *scheduler.Decision) float64 {
 	if w.Features != FeaturesAll {
 		return 0
 	}
 	total := w.S.Total()
 	ahead := map[scheduler.TenantID]float64{} // by parent: largest share of one served
-	for i := range d.Actions {
+	later := map[scheduler.TenantID]scheduler.Resources{}
+	for i := len(d.Actions) - 1; i >= 0; i-- {
 		a := &d.Actions[i]
 		if a.Kind != scheduler.ActPlace {
 			continue
 		}
-		j := w.S.Job(a.Task.Job)
-		if j.Spec.Accepted || j.Spec.Project != 0 {
-			continue
+		g := w.S.Stage(a.Task.StageID())
+		t := w.S.Tenant(g.Job.Spec.Tenant)
+		if regular(g.Job) {
+			share := t.Used.Sub(later[t.Spec.ID]).DominantShare(total) / t.Spec.Weight
+			ahead[t.Spec.Parent] = max(ahead[t.Spec.Parent], share)
 		}
-		t := w.S.Tenant(j.Spec.Tenant)
-		ahead[t.Spec.Parent] = max(ahead[t.Spec.Parent], t.Used.DominantShare(total)/t.Spec.Weight)
+		later[t.Spec.ID] = later[t.Spec.ID].Add(g.Spec.Demand)
 	}
 	worst := 0.0
-	for id := w.S.NextReadyTenant(0); id != scheduler.NoTenant; id = w.S.NextReadyTenant(id + 1) {
-		t := w.S.Tenant(id)
+	for i := range d.Waiting {
+		g := w.S.Stage(d.Waiting[i].Stage)
+		t := w.S.Tenant(g.Job.Spec.Tenant)
 		lead, ok := ahead[t.Spec.Parent]
-		j, _ := w.S.NextReadyOf(id, 0)
-		if !ok || j == nil || j.Spec.Accepted || j.Spec.Project != 0 {
-			continue
-		}
-		g := j.Stages[0]
-		if n := w.S.NextNode(g, 0); n == scheduler.NoNode {
+		if r := d.Waiting[i].Reason; !ok || !regular(g.Job) || (r != scheduler.ReasonTurn && r != scheduler.ReasonShare) {
 			continue
 		}
 		next := t.Used.Add(g.Spec.Demand).DominantShare(total) / t.Spec.Weight
@@ -91,3 +91,5 @@ func (w *World) shareError(d *scheduler.Decision) float64 {
 	}
 	return worst
 }
+
+func regular(j *scheduler.Job) bool { return !j.Spec.Accepted && j.Spec.Project == 0 }

@@ -89,3 +89,23 @@ func BenchmarkMillionWaiting(b *testing.B) {
 		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
 	}
 }
+
+func benchmarkAll(b *testing.B, nodes int) {
+	for range b.N {
+		r, err := Run(Config{Nodes: nodes, Features: FeaturesAll}, meter())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(r.PlacementsPerS, "placements/s")
+		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.AllocsPerPlacement, "allocs/placement")
+		b.ReportMetric(r.NodeLocal, "node-local")
+		b.ReportMetric(r.ShareErrorTasks, "share-error")
+		b.ReportMetric(r.IdleCycleUS, "idle-us")
+		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
+	}
+}
+
+// The bars: 50,000 placements/s, p99 50 ms, node-local 0.9, share error 1 task.
+func BenchmarkAll1000(b *testing.B)  { benchmarkAll(b, 1000) }
+func BenchmarkAll10000(b *testing.B) { benchmarkAll(b, 10_000) }
