@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+)
+
+// AttemptPhase is where an attempt stands.
+type AttemptPhase uint8
+
+// The phases of an attempt. Starting, Running, Suspending and Killing hold
+// what a running attempt holds; Resuming as well.
+const (
+	AttemptStarting AttemptPhase = iota + 1
+	AttemptRunning
+	AttemptSuspending
+	AttemptSuspended
+	AttemptResuming
+	AttemptKilling
+)
+
+// String gives the phase's name.
+func (p AttemptPhase) String() string {
+	switch p {
+	case AttemptStarting:
+		return "starting"
+	case AttemptRunning:
+		return "running"
+	case AttemptSuspending:
+		return "suspending"
+	case AttemptSuspended:
+		return "suspended"
+	case AttemptResuming:
+		return "resuming"
+	case AttemptKilling:
+		return "killing"
+	default:
+		return fmt.Sprintf("phase(%d)", uint8(p))
+	}
+}
+
+// Attempt is one live try at a task. Read only outside this package, and good
+// until the attempt ends.
+type Attempt struct {
+	ID          AttemptID
+	Run         int32
+	Node        NodeID
+	From        NodeID // where it moves from, NoNode if it does not move
+	Disk        int16  // on Node, -1 without
+	FromDisk    int16
+	Level       Level // LevelRunning until a suspension is confirmed
+	Target      Level // the level it is being brought to, 0 for none
+	Phase       AttemptPhase
+	Speculative bool
+	Tenant      TenantID
+	Demand      Resources
+	DiskSpace   int64
+	Held        Held // on Node
+	FromHeld    Held // on From
+	Footprint   Footprint
+	// Seq orders placements: later ones are higher.
+	Seq uint64
+	// Placed is when it was placed or last resumed; Ran is for how long it
+	// had run before that. SuspendedAt is when it was last suspended.
+	Placed      Time
+	Ran         time.Duration
+	SuspendedAt Time
+	Suspends    int32
+	// Progress is the part done, 0..1. Estimate is its predicted whole run
+	// time, 0 if unknown.
+	Progress float64
+	Estimate time.Duration
+
+	sibling int32 // slot + 1 of a second attempt at the same task
+	stage   int32 // index in State.stages
+}
+
+// RanFor is how long the attempt has run until now, suspensions left out.
+func (a *Attempt) RanFor(now Time) time.Duration {
+	if a.Level.Suspended() || now <= a.Placed {
+		return a.Ran
+	}
+	return a.Ran + now.Sub(a.Placed)
+}
+
+// Remaining is the predicted remaining run time (3DSF eq. 8: estimate minus
+// time already run, never below 0), and whether there is an estimate.
+func (a *Attempt) Remaining(now Time) (time.Duration, bool) {
+	if a.Estimate <= 0 {
+		return 0, false
+	}
+	return max(0, a.Estimate-a.RanFor(now)), true
+}

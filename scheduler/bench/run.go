@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// Run measures one case.
+func Run(c Config, m Meter) (Result, error) {
+	c = c.Defaults()
+	w, err := NewWorld(c)
+	if err != nil {
+		return Result{}, err
+	}
+	p, err := policies.New(c.Policy, c.Params)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := w.fill(p); err != nil {
+		return Result{}, err
+	}
+	if err := w.submitProjects(); err != nil {
+		return Result{}, err
+	}
+	w.local, w.withIn = 0, 0
+	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Seed: c.Seed}
+	if err := w.steady(p, m, &r); err != nil {
+		return Result{}, err
+	}
+	if err := w.idle(p, m, &r); err != nil {
+		return Result{}, err
+	}
+	r.Load, r.WaitingTasks, r.RSSBytes = w.load(), w.waiting, m.RSS()
+	if w.withIn > 0 {
+		r.NodeLocal = float64(w.local) / float64(w.withIn)
+	}
+	r.ReservationsWaiting = len(w.S.Reservations())
+	r.Packing, err = Packing(c)
+	return r, err
+}
+
+// steady times cycles of ends and placements at the load.
+func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
+	var spent time.Duration
+	var allocs uint64
+	var ends []scheduler.AttemptID
+	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
+	limit := 1000 + 100*w.Placements/w.MaxActions
+	for warm := range limit {
+		if r.Placements >= w.Placements {
+			break
+		}
+		ends = w.pickEnds(w.MaxActions, ends[:0])
+		w.Now = w.Now.Add(10 * time.Millisecond)
+		a0, t0 := m.Allocs(), m.Clock()
+		if err := w.end(ends); err != nil {
+			return err
+		}
+		t1, a1 := m.Clock(), m.Allocs()
+		if err := w.Submit(w.Tasks); err != nil {
+			return err
+		}
+		a2, t2 := m.Allocs(), m.Clock()
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		t3, a3 := m.Clock(), m.Allocs()
+		w.Placed(&d)
+		if warm < 10 {
+			continue
+		}
+		took := t1 - t0 + t3 - t2
+		spent += took
+		allocs += a1 - a0 + a3 - a2
+		times = append(times, float64(took.Microseconds())/1000)
+		r.Placements += placements(&d)
+		r.ShareErrorTasks = max(r.ShareErrorTasks, w.shareError(&d))
+	}
+	if r.Placements == 0 {
+		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)
+	}
+	slices.Sort(times)
+	r.Cycles = len(times)
+	r.PlacementsPerS = float64(r.Placements) / spent.Seconds()
+	r.CycleP50MS, r.CycleP99MS = times[len(times)/2], times[len(times)*99/100]
+	r.AllocsPerPlacement = float64(allocs) / float64(r.Placements)
+	return nil
+}
+
+// idle times cycles in which nothing changed.
+func (w *World) idle(p scheduler.Policy, m Meter, r *Result) error {
+	for range 100_000 { // until nothing more is to be done
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		w.Placed(&d)
+		if d.Empty() {
+			break
+		}
+	}
+	const rounds = 1000
+	a0, t0 := m.Allocs(), m.Clock()
+	for range rounds {
+		if d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity); err != nil || !d.Empty() {
+			return fmt.Errorf("%s: nothing changed and it decides otherwise: %v", p.Name(), err)
+		}
+	}
+	t1, a1 := m.Clock(), m.Allocs()
+	r.IdleCycleUS = float64((t1 - t0).Nanoseconds()) / 1000 / rounds
+	r.IdleAllocs = float64(a1-a0) / rounds
+	return nil
+}
