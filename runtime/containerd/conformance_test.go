@@ -25,6 +25,7 @@ func (b *bed) subject(t *testing.T, spec func(*testing.T, *Driver, string, ...st
 		Leftovers:   func(t *testing.T, id string) []string { return b.leftovers(t, d, id) },
 		StopEngine:  b.stopEngine,
 		StartEngine: func(t *testing.T) { b.startEngine(t, d) },
+		Churn:       12,
 		Limit:       verbLimit,
 		LogDelay:    verbLimit,
 	}

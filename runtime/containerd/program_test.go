@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -118,19 +119,20 @@ func hog(args []string) int {
 		for time.Now().Before(end) {
 		}
 	default:
-		kinds := []string{args[0]}
-		if args[0] == "mixed" {
-			kinds = []string{"read", "write"}
-		}
-		ended := make(chan error)
-		for i, kind := range kinds { // each has its file
-			go func() { ended <- hogDisk(kind, args[1]+strings.Repeat("2", i), time.Duration(number(2))*time.Second) }()
-		}
-		for range kinds {
-			if err := <-ended; err != nil {
+		kind := args[0]
+		if kind == "mixed" { // in two processes: goroutines of one would wait for each other on one CPU
+			kind = "read"
+			writer := exec.Command("/proc/self/exe", hogMarker, "write", args[1]+"2", args[2])
+			writer.Stdout, writer.Stderr = os.Stdout, os.Stderr
+			if err := writer.Start(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
+			defer writer.Wait()
+		}
+		if err := hogDisk(kind, args[1], time.Duration(number(2))*time.Second); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
 		}
 	}
 	return 0

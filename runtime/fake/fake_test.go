@@ -53,6 +53,7 @@ func TestConformance(t *testing.T) {
 		Spec: func(t *testing.T, id string, args ...string) runtime.Spec {
 			return runtime.Spec{ID: id, Args: append([]string{"prog"}, args...), Log: runtime.Log{Dir: t.TempDir()}}
 		},
+		Churn:       100,
 		StopEngine:  func(*testing.T) { e.Down(true) },
 		StartEngine: func(*testing.T) { e.Down(false) },
 	})

@@ -46,6 +46,7 @@ func TestConformance(t *testing.T) {
 	runtimetest.Run(t, runtimetest.Subject{
 		Connect: func(*testing.T) runtime.Driver { return d }, // tasks end with the daemon
 		Spec:    specFor,
+		Churn:   60,
 		Leftovers: func(t *testing.T, id string) []string {
 			left, err := filepath.Glob(filepath.Join(d.cfg.StateDir, "*"))
 			if err != nil {

@@ -35,6 +35,9 @@ type Subject struct {
 	StopEngine, StartEngine func(t *testing.T)
 	// Limit is how long one verb may take.
 	Limit time.Duration
+	// Churn is how many containers run through in "many containers leave
+	// nothing"; DROVER_SOAK=1 makes it 1,000.
+	Churn int
 	// LogDelay is how long after an exit the last bytes may take to the log.
 	LogDelay time.Duration
 }
@@ -75,6 +78,7 @@ func Run(t *testing.T, s Subject) {
 		{"an engine that dies is not an exit", engineDies},
 		{"Exec runs beside the first process", execs},
 		{"several containers at once", many},
+		{"many containers leave nothing", churn},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*s.Limit)
@@ -496,22 +500,55 @@ func execs(s *suite) {
 }
 
 func many(s *suite) {
-	const n = 6
+	s.together(s.ctx, "many", 6)
+}
+
+// together runs n containers at once, and gives their IDs.
+func (s *suite) together(ctx context.Context, name string, n int) (ids []string) {
 	errs := make(chan error, n)
 	for i := range n {
-		spec := s.Spec(s.t, fmt.Sprintf("many-%d", i), "exit", fmt.Sprint(i+10))
-		go func() { errs <- s.one(spec, i+10) }()
+		spec := s.Spec(s.t, fmt.Sprintf("%s-%d", name, i), "exit", fmt.Sprint(i+10))
+		ids = append(ids, spec.ID)
+		go func() { errs <- s.one(ctx, spec, i+10) }()
 	}
 	for range n {
 		if err := <-errs; err != nil {
 			s.t.Error(err)
 		}
 	}
+	return ids
+}
+
+// churn runs many containers, four at a time.
+func churn(s *suite) {
+	n := s.Churn
+	if os.Getenv("DROVER_SOAK") != "" {
+		n = 1000
+	}
+	const width = 4
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n+width)*s.Limit)
+	defer cancel()
+	var ids []string
+	for i := 0; i < n && !s.t.Failed(); i += width {
+		ids = append(ids, s.together(ctx, fmt.Sprintf("churn-%d", i), width)...)
+	}
+	all, err := s.d.List(ctx)
+	if err != nil || len(all) > 0 {
+		s.t.Errorf("after %d containers List gives %v, %v", len(ids), all, err)
+	}
+	if s.Leftovers == nil {
+		return
+	}
+	for _, id := range ids {
+		if left := s.Leftovers(s.t, id); len(left) > 0 {
+			s.t.Errorf("left behind by %s:\n%s", id, strings.Join(left, "\n"))
+		}
+	}
 }
 
 // one runs one container from Create to Delete.
-func (s *suite) one(spec runtime.Spec, want int) error {
-	ctx, cancel := context.WithTimeout(s.ctx, 6*s.Limit)
+func (s *suite) one(ctx context.Context, spec runtime.Spec, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, 6*s.Limit)
 	defer cancel()
 	if err := s.d.Create(ctx, spec); err != nil {
 		return fmt.Errorf("create %s: %w", spec.ID, err)
