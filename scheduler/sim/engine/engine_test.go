@@ -1,0 +1,191 @@
+package engine_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+	"github.com/drover-run/drover/scheduler/schedtest"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+const sec = time.Second
+
+// nodes makes n machines in racks of a size.
+func nodes(n, rack int, capacity scheduler.Resources) []engine.Node {
+	var out []engine.Node
+	for i := range n {
+		out = append(out, engine.Node{NodeSpec: schedtest.NodeSpec(scheduler.NodeID(i), fmt.Sprintf("/r%d", i/rack), capacity)})
+	}
+	return out
+}
+
+func policy(t testing.TB, name string, kv ...string) scheduler.Policy {
+	t.Helper()
+	params := map[string]string{}
+	for i := 0; i+1 < len(kv); i += 2 {
+		params[kv[i]] = kv[i+1]
+	}
+	p, err := policies.New(name, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// one is a job of one stage.
+func one(submit time.Duration, tasks int32, demand scheduler.Resources, work time.Duration) engine.Job {
+	return engine.Job{Name: "j", Submit: submit, Stages: []engine.Stage{{Name: "main", Tasks: tasks, Demand: demand, Work: work}}}
+}
+
+func run(t testing.TB, c engine.Config) *engine.Result {
+	t.Helper()
+	r, err := engine.Run(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := r.Little[0] - r.Little[1]; d > 1e-6*r.Little[0] || -d > 1e-6*r.Little[0] {
+		t.Fatalf("Little's law: %v jobs in the system on average, rate times response is %v", r.Little[0], r.Little[1])
+	}
+	return r
+}
+
+func TestTasksRunInWaves(t *testing.T) {
+	r := run(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"),
+		Jobs: []engine.Job{one(0, 10, schedtest.R(1, 1, 0), 10*sec), one(5*sec, 1, schedtest.R(1, 1, 0), sec)}})
+	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100*sec {
+		t.Errorf("first job: %+v", j)
+	}
+	if j := r.Jobs[1]; j.Start != 20*sec || j.Finish != 21*sec || j.Wait() != 15*sec {
+		t.Errorf("second job: %+v", j)
+	}
+	if r.Makespan != 30*sec || r.Used[scheduler.CPU] != 101.0/120 || r.Useful != 101.0/120 {
+		t.Errorf("makespan %v, used %v, useful %v", r.Makespan, r.Used, r.Useful)
+	}
+}
+
+func TestAReduceWaitsForItsMaps(t *testing.T) {
+	j := engine.Job{Stages: []engine.Stage{
+		{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(1, 1, 0), Work: 10 * sec, Input: 4 * 100 * schedtest.MiB, Read: 100 * schedtest.MiB},
+		{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 1, 0), Work: 5 * sec, Shuffle: 200 * schedtest.MiB, Write: 100 * schedtest.MiB}}}
+	m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB, Launch: sec}
+	r := run(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m})
+	// 1 s start, 1 s read, 10 s work; 1 s start, 10 s shuffle, 5 s work, 1 s write
+	if f := r.Jobs[0].Finish; f != 29*sec {
+		t.Errorf("finished at %v, want 29s", f)
+	}
+}
+
+func TestAReadCostsByWhereTheDataLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   scheduler.NodeID
+		want time.Duration
+	}{"on the node": {0, 11 * sec}, "in the rack": {1, 12 * sec}, "in another rack": {2, 15 * sec}} {
+		t.Run(name, func(t *testing.T) {
+			j := one(0, 1, schedtest.R(1, 1, 0), 10*sec)
+			j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{c.at})
+			m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB}
+			r := run(t, engine.Config{Nodes: nodes(4, 2, schedtest.R(1, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
+			if f := r.Jobs[0].Finish; f != c.want {
+				t.Errorf("finished at %v, want %v", f, c.want)
+			}
+			if local := r.Jobs[0].NodeLocal == 1; local != (c.at == 0) {
+				t.Errorf("node-local %v", local)
+			}
+		})
+	}
+}
+
+func TestALinkIsSharedByItsUsers(t *testing.T) {
+	j := one(0, 2, schedtest.R(1, 1, 0), 10*sec)
+	j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{1}, []scheduler.NodeID{1})
+	m := engine.Models{Transfer: engine.TransferShared, LocalRate: 100 * schedtest.MiB, RackRate: 100 * schedtest.MiB, RemoteRate: 100 * schedtest.MiB,
+		NodeLink: 50 * schedtest.MiB, RackLink: 1000 * schedtest.MiB}
+	r := run(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
+	// 200 MiB over one link of 50 MiB/s
+	if f := r.Jobs[0].Finish.Round(time.Millisecond); f != 14*sec {
+		t.Errorf("finished at %v, want 14s", f)
+	}
+}
+
+func TestEnforcementKeepsADiskForThoseWhoDeclaredIt(t *testing.T) {
+	jobs := func() []engine.Job {
+		small, big := one(0, 1, schedtest.R(1, 1, 80), 0), one(0, 3, schedtest.R(1, 1, 5), 0)
+		small.Stages[0].Write, big.Stages[0].Write = 80*schedtest.MiB, 1000*schedtest.MiB
+		return []engine.Job{small, big}
+	}
+	m := engine.Models{Transfer: engine.TransferShared, LocalRate: 100 * schedtest.MiB, RackRate: 1, RemoteRate: 1, NodeLink: 1, RackLink: 1}
+	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(8, 8, 100)), Policy: policy(t, "fifo"), Jobs: jobs(), Models: m}
+	free := run(t, c)
+	c.Models.Enforced, c.Policy = true, policy(t, "fifo")
+	held := run(t, c)
+	if f := free.Jobs[0].Finish.Round(time.Millisecond); f != 3200*time.Millisecond {
+		t.Errorf("without enforcement the small job ends at %v, want 3.2s (a quarter of the disk)", f)
+	}
+	if f := held.Jobs[0].Finish.Round(time.Millisecond); f != sec {
+		t.Errorf("with enforcement the small job ends at %v, want 1s", f)
+	}
+}
+
+func TestTheSameSeedGivesTheSameRun(t *testing.T) {
+	mk := func(seed uint64) engine.Config {
+		c := engine.Config{Nodes: nodes(6, 2, schedtest.R(4, 16, 100)), Policy: policy(t, "fair"), Seed: seed, KeepTasks: 100,
+			Models: engine.Models{Transfer: engine.TransferShared, LocalRate: 100 << 20, RackRate: 50 << 20, RemoteRate: 20 << 20, NodeLink: 100 << 20, RackLink: 200 << 20,
+				Replicas: 3, Spread: 0.5, StragglerPart: 0.1, StragglerFactor: 5, MTBF: 200 * sec, Repair: 20 * sec, EstimateError: 0.5, Heartbeat: 3 * sec, Launch: sec}}
+		for i := range 30 {
+			j := engine.Job{Submit: time.Duration(i) * 3 * sec, Stages: []engine.Stage{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 8, Demand: schedtest.R(1, 1, 5), Work: 10 * sec, Input: 8 << 26, Read: 1 << 26},
+				{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 2, 5), Work: 5 * sec, Shuffle: 1 << 26, Write: 1 << 24}}}
+			c.Jobs = append(c.Jobs, j)
+		}
+		return c
+	}
+	a, b, other := run(t, mk(7)), run(t, mk(7)), run(t, mk(8))
+	if !reflect.DeepEqual(a, b) {
+		t.Error("two runs of seed 7 differ")
+	}
+	if reflect.DeepEqual(a.Jobs, other.Jobs) {
+		t.Error("seeds 7 and 8 give the same")
+	}
+	if a.NodesLost == 0 || a.OutputsLost == 0 || a.WorkLostCPU == 0 || a.Unfinished != 0 {
+		t.Errorf("%d nodes lost, %d outputs lost, %v CPU-s lost, %d jobs unfinished", a.NodesLost, a.OutputsLost, a.WorkLostCPU, a.Unfinished)
+	}
+}
+
+func TestWhatCanNeverRunIsNamed(t *testing.T) {
+	_, err := engine.Run(engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 2, 0)), Policy: policy(t, "fifo"),
+		Jobs: []engine.Job{one(0, 1, schedtest.R(3, 1, 0), sec)}})
+	want := "at 0s: 1 jobs never end and nothing more can happen: stage 1.0: 1 waiting, no room for cpu on 1 nodes"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// firstNode places every task on the first node with room.
+type firstNode struct{}
+
+func (firstNode) Name() string { return "first" }
+
+func (firstNode) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
+	d := scheduler.Decision{Base: s.Index(), At: now}
+	m := s.Mark()
+	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+		for _, g := range j.Stages {
+			for g.Ready() {
+				n := s.NextNode(g, 0)
+				if n == scheduler.NoNode || len(d.Actions) == most {
+					break
+				}
+				d.Actions = append(d.Actions, s.Place(g, g.NextPending(0), n, 0))
+				if err := s.Apply(&d.Actions[len(d.Actions)-1], now); err != nil {
+					panic(err)
+				}
+			}
+		}
+	}
+	s.Rollback(m)
+	return d
+}
