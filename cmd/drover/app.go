@@ -110,6 +110,7 @@ func commands() []*cli.Command {
 		eventsCommand(),
 		statusCommand(),
 		devCommand(),
+		benchCommand(),
 		doctorCommand(),
 		completionCommand(),
 		versionCommand(),

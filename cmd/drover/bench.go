@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/scheduler/bench"
+)
+
+func benchCommand() *cli.Command {
+	return &cli.Command{Name: "bench", Usage: "measure Drover on this machine", Subcommands: []*cli.Command{benchSchedulerCommand()}}
+}
+
+func benchSchedulerCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "scheduler",
+		Usage: "placements per second of a policy on a generated cluster",
+		Flags: []cli.Flag{
+			&cli.IntSliceFlag{Name: "nodes", Usage: "nodes of 32 cores and 128 GiB; one case for each", Value: cli.NewIntSlice(1000)},
+			&cli.IntFlag{Name: "tasks", Usage: "tasks that wait beside those that start (20000 with all)"},
+			&cli.IntFlag{Name: "tenants", Usage: "tenants (1, or 1000 with all)"},
+			&cli.StringFlag{Name: "features", Usage: "plain, or all: tenant tree, data, deadlines, projects", Value: string(bench.FeaturesPlain)},
+			&cli.StringFlag{Name: "policy", Usage: "scheduler (fifo, or 3dsf with all)"},
+			&cli.StringSliceFlag{Name: "set", Usage: "its parameter as key=value, repeatable"},
+			&cli.IntFlag{Name: "placements", Usage: "placements to time", Value: 200_000},
+			&cli.Uint64Flag{Name: "seed", Usage: "of the generated work", Value: 1},
+			&cli.BoolFlag{Name: "json", Usage: "one JSON object a case, each on a line"},
+		},
+		Action: func(c *cli.Context) error {
+			if _, err := args(c, 0, 0, ""); err != nil {
+				return err
+			}
+			params := map[string]string{}
+			for _, s := range c.StringSlice("set") {
+				k, v, ok := strings.Cut(s, "=")
+				if !ok {
+					return usage("-set %q: want key=value", s)
+				}
+				params[k] = v
+			}
+			return benchScheduler(c, params)
+		},
+	}
+}
+
+func benchScheduler(c *cli.Context, params map[string]string) error {
+	start := time.Now()
+	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, Allocs: heapAllocs, RSS: residentBytes}
+	var rows [][]string
+	for _, n := range c.IntSlice("nodes") {
+		r, err := bench.Run(bench.Config{Nodes: n, Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")),
+			Policy: c.String("policy"), Params: params, Placements: c.Int("placements"), Seed: c.Uint64("seed")}, meter)
+		if err != nil {
+			return coded{exitRefused, err}
+		}
+		if c.Bool("json") {
+			if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
+				return err
+			}
+			continue
+		}
+		f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
+		rows = append(rows, []string{strconv.Itoa(n), string(r.Features), r.Policy, f(r.PlacementsPerS, 0), f(r.CycleP50MS, 2), f(r.CycleP99MS, 2),
+			f(r.AllocsPerPlacement, 3), fmt.Sprintf("%d MiB", r.RSSBytes>>20), f(r.NodeLocal, 3), f(r.ShareErrorTasks, 1), f(r.Packing, 3), f(r.IdleCycleUS, 2)})
+	}
+	if rows != nil {
+		columns(c.App.Writer, []string{"nodes", "features", "policy", "placements/s", "p50 ms", "p99 ms", "allocs", "rss", "local", "share err", "packing", "idle us"}, rows)
+	}
+	return nil
+}
+
+// heapAllocs counts the heap objects this process ever made.
+func heapAllocs() uint64 {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
+
+// residentBytes is the process's resident memory, 0 where /proc does not say.
+func residentBytes() uint64 {
+	raw, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	words := strings.Fields(string(raw))
+	if len(words) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(words[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
+}
