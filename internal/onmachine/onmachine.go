@@ -2,9 +2,10 @@
 // v2, containerd, disks to format) run from the host's side of a test bed: the
 // test binary copies itself to machine 1 and runs there.
 //
-//	CGO_ENABLED=0 go run ./integration/cmd/bed run -nodes 1 -- go test -v -run OnMachine ./cgroups ./runtime/containerd ./internal/quota
+//	CGO_ENABLED=0 go run ./integration/cmd/bed run -nodes 1 -- go test -p 1 -v -run OnMachine ./cgroups ./runtime/containerd ./internal/quota
 //
-// CGO_ENABLED=0 makes the binary static, as what runs in a container must be.
+// The packages come one at a time (-p 1): they share the machine, and one
+// formats its swap disk. CGO_ENABLED=0 makes the binary static, as what runs in a container must be.
 package onmachine
 
 import (
