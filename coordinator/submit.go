@@ -302,7 +302,7 @@ func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*locat
 			return err
 		})
 		if err != nil {
-			return nil, fileError("output "+out.Path, said, err)
+			return nil, fileError("output", out.Path, said, err)
 		}
 	}
 	if spec.Input == nil {
@@ -314,7 +314,7 @@ func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*locat
 		return err
 	})
 	if err != nil {
-		return nil, fileError("input "+strings.Join(spec.Input.Paths, ", "), said, err)
+		return nil, fileError("input", strings.Join(spec.Input.Paths, ", "), said, err)
 	}
 	return in, nil
 }
@@ -345,7 +345,7 @@ func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (s
 		return err
 	})
 	if err != nil {
-		return "", fileError("output "+out.Path, said, err)
+		return "", fileError("output", out.Path, said, err)
 	}
 	return tag, nil
 }
@@ -384,7 +384,7 @@ func (s *clientService) askSaying(ask func(func(string)) error) (string, error) 
 }
 
 // fileError makes one clear line of a file system's no.
-func fileError(what, said string, err error) error {
+func fileError(what, path, said string, err error) error {
 	class := fault.Class(err)
 	if class == nil {
 		class = fault.Unavailable
@@ -393,10 +393,14 @@ func fileError(what, said string, err error) error {
 	if said != "" && errors.Is(err, fault.Unavailable) {
 		text += " (" + said + ")"
 	}
-	if strings.Contains(text, what) {
+	switch {
+	case strings.HasPrefix(text, what):
 		return fault.New(class, "%s", text)
+	case strings.HasPrefix(text, path):
+		return fault.New(class, "%s %s", what, text)
+	default:
+		return fault.New(class, "%s %s: %s", what, path, text)
 	}
-	return fault.New(class, "%s: %s", what, text)
 }
 
 // accept is step 5. Splits that are too many for one entry are staged in

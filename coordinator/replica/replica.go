@@ -28,10 +28,10 @@ const MaxEntry = 1 << 20
 
 // Limits of waits.
 const (
-	enqueueTimeout  = 2 * time.Second
-	applyTimeout    = 15 * time.Second
-	barrierTimeout  = 30 * time.Second
-	transportTimout = 10 * time.Second
+	enqueueTimeout = 2 * time.Second
+	applyTimeout   = 15 * time.Second
+	barrierTimeout = 30 * time.Second
+	transportLimit = 10 * time.Second
 )
 
 // Peer is a server of the cluster.
@@ -179,7 +179,7 @@ func (r *Replica) transport(c Config, logger hclog.Logger) ([]raft.Server, error
 		return nil, fault.New(fault.Invalid, "server %q is not among the peers", c.ID)
 	}
 	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: &stream{Listener: c.Listener, tls: c.TLS}, MaxPool: 3, Timeout: transportTimout, Logger: logger,
+		Stream: newStream(c), MaxPool: 3, Timeout: transportLimit, Logger: logger,
 	})
 	return servers, nil
 }
@@ -188,6 +188,25 @@ func (r *Replica) transport(c Config, logger hclog.Logger) ([]raft.Server, error
 type stream struct {
 	net.Listener
 	tls *tls.Config
+}
+
+// peerName is the common name of the servers' certificates: a user's or node's
+// certificate of the same CA opens nothing here.
+const peerName = "coordinator"
+
+func newStream(c Config) *stream {
+	if c.TLS == nil {
+		return &stream{Listener: c.Listener}
+	}
+	conf := c.TLS.Clone()
+	conf.ServerName, conf.ClientAuth = peerName, tls.RequireAndVerifyClientCert
+	conf.VerifyConnection = func(s tls.ConnectionState) error {
+		if n := s.PeerCertificates[0].Subject.CommonName; n != peerName {
+			return fault.New(fault.Denied, "%q is no coordinator", n)
+		}
+		return nil
+	}
+	return &stream{Listener: tls.NewListener(c.Listener, conf), tls: conf}
 }
 
 // Dial connects to another server.

@@ -1,0 +1,468 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// registered waits until every pretended node has a number.
+func (b *bed) registered() {
+	b.t.Helper()
+	b.until("the nodes are registered", func() bool {
+		for _, n := range b.nodes {
+			if id, _ := n.Registered(); id == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// crasher makes a coordinator die at its n-th entry, before it is in the log
+// or after, and keep quiet from then on.
+type crasher struct {
+	mu    sync.Mutex
+	at    uint64
+	point replica.Point
+	dead  chan struct{}
+	fired bool
+}
+
+func (c *crasher) hook(p replica.Point, n uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fired {
+		return true
+	}
+	if c.at == 0 || n != c.at || p != c.point {
+		return false
+	}
+	c.fired = true
+	close(c.dead)
+	return true
+}
+
+// TestKilledAtEveryStepAJobEndsWithTheSameResult kills the coordinator at each
+// entry of a job's life, before and after it is durable, starts it again on
+// the same folder, and wants the job's result, once.
+func TestKilledAtEveryStepAJobEndsWithTheSameResult(t *testing.T) {
+	for _, point := range []replica.Point{replica.Before, replica.After} {
+		for n := uint64(1); ; n++ {
+			if n > 40 {
+				t.Fatal("a small job takes more than 40 entries")
+			}
+			name := fmt.Sprintf("entry %d point %d", n, point)
+			if crashed := killedAt(t, name, n, point); !crashed {
+				break // the job ended before its n-th entry
+			}
+		}
+	}
+}
+
+func killedAt(t *testing.T, name string, n uint64, point replica.Point) (crashed bool) {
+	t.Helper()
+	c := &crasher{at: n, point: point, dead: make(chan struct{})}
+	b := newBed(t, func(cfg *Config) { cfg.Crash = c.hook })
+	defer b.kill()
+	b.fs.Input("hdfs:///in", 2, "n1")
+	_, stop := b.node(coordtest.Info("n1"), coordtest.Succeed)
+	defer stop()
+	restart := func() {
+		<-c.dead
+		b.kill()
+		b.cfg.Crash = nil
+		b.start()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-c.dead:
+			restart()
+		case <-b.ctx.Done():
+		}
+	}()
+	b.until(name+": the job is accepted", func() bool {
+		_, err := b.trySubmit(mapReduceJob("wc", 1), "once")
+		return err == nil
+	})
+	got := b.ends("wc", succeeded)
+	c.mu.Lock()
+	crashed, c.fired = c.fired, true
+	if !crashed {
+		close(c.dead)
+	}
+	c.mu.Unlock()
+	<-done
+	if files := b.fs.String(); files != "[hdfs:///out/wc/_SUCCESS hdfs:///out/wc/part-00000]" {
+		t.Fatalf("%s: files are %s", name, files)
+	}
+	if got.Job.Job != 1 || got.Job.TasksDone != 3 {
+		t.Fatalf("%s: %v", name, got.Job)
+	}
+	if _, most := b.nodes[0].Ran(); most > 1 {
+		t.Fatalf("%s: a run was started %d times", name, most)
+	}
+	return crashed
+}
+
+func TestALostNodesTasksAndOutputsAreMadeAgain(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
+	b.fs.Input("hdfs:///in", 6, "n1")
+	// Maps succeed, reduces hang until told.
+	slow := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetSpec().GetKind() == "reduce" {
+			return nil
+		}
+		return coordtest.Succeed(w)
+	}
+	n1, stop1 := b.node(coordtest.Info("n1"), slow)
+	b.registered()
+	b.submit(mapReduceJob("wc", 2))
+	b.until("the maps are done and the reduces run", func() bool {
+		j := b.job("wc")
+		return j.Stages[0].Done == 6 && j.Stages[1].Running == 2
+	})
+	n2, _ := b.node(coordtest.Info("n2"), coordtest.Succeed)
+	_, epoch := n1.Registered()
+	stop1()
+	b.ends("wc", succeeded)
+	if runs, _ := n2.Ran(); runs != 8 {
+		t.Errorf("n2 ran %d, want all 8 tasks again", runs)
+	}
+	if !strings.Contains(b.story(), "task.output_lost") {
+		t.Errorf("no event of lost outputs:\n%s", b.story())
+	}
+	// The node comes back: a new epoch, and nothing of the old one is wanted.
+	b.node(coordtest.Info("n1"), coordtest.Succeed)
+	back := b.nodes[2]
+	b.until("n1 is back in a new epoch", func() bool { _, e := back.Registered(); return e > epoch })
+	if w := back.Wanted(); len(w) != 0 {
+		t.Errorf("of the returned node is wanted %v", w)
+	}
+}
+
+func TestFailuresAreClassed(t *testing.T) {
+	tests := map[string]struct {
+		cause    droverv1.Cause
+		tasks    int
+		attempts int32 // before the job fails
+		message  string
+		drained  bool
+	}{
+		"a command that fails has four attempts":              {droverv1.Cause_CAUSE_EXIT, 1, 4, "it failed 4 times, of 4 allowed; the last: boom", false},
+		"over the memory limit counts likewise":               {droverv1.Cause_CAUSE_MEMORY, 1, 4, "it failed 4 times", false},
+		"what cannot be run at all is not tried again":        {droverv1.Cause_CAUSE_SPEC, 1, 1, "it cannot be run", false},
+		"a node on which infrastructure fails is put to rest": {droverv1.Cause_CAUSE_INFRA, 1, 3, "", true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, nil)
+			b.node(coordtest.Info("n1"), coordtest.Fail(tc.cause, "boom"))
+			b.registered()
+			b.submit(groupJob("j", tc.tasks))
+			if tc.drained {
+				b.until("the node takes no new work", func() bool {
+					l, err := b.client.ListNodes(b.ctx, connect.NewRequest(&droverv1.ListNodesRequest{}))
+					return err == nil && l.Msg.Nodes[0].Draining
+				})
+				j := b.job("j")
+				if ended(j.Job.State) || j.Stages[0].FailedAttempts != tc.attempts {
+					t.Fatalf("%v", j)
+				}
+				if !strings.Contains(b.story(), "3 failures of the infrastructure") {
+					t.Error(b.story())
+				}
+				// A healthy node takes over, and nothing counts against the job.
+				b.node(coordtest.Info("n2"), coordtest.Succeed)
+				b.ends("j", succeeded)
+				return
+			}
+			got := b.ends("j", failed)
+			if got.Stages[0].FailedAttempts != tc.attempts || !strings.Contains(got.Job.Message, tc.message) {
+				t.Errorf("%d failed attempts, message %q; want %d, %q", got.Stages[0].FailedAttempts, got.Job.Message, tc.attempts, tc.message)
+			}
+			if got.FailureTail != "last words\n" || !strings.HasPrefix(got.FailedTask, "main/0.") {
+				t.Errorf("failed task %q with tail %q", got.FailedTask, got.FailureTail)
+			}
+		})
+	}
+}
+
+func TestAReduceTaskThatCannotFetchHasTheMapMadeAgain(t *testing.T) {
+	b := newBed(t, nil)
+	b.fs.Input("hdfs:///in", 3, "n1")
+	n, _ := b.node(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetSpec().GetKind() == "reduce" {
+			for _, o := range w.GetMapOutputs() {
+				if o.Task == 1 && o.Attempt > 1 && w.GetMapOutputsComplete() {
+					return coordtest.Succeed(w)
+				}
+			}
+			return nil
+		}
+		return coordtest.Succeed(w)
+	})
+	b.registered()
+	b.submit(mapReduceJob("wc", 1))
+	var reduce *droverv1.AttemptKey
+	b.until("the reduce task runs", func() bool {
+		for _, w := range n.Wanted() {
+			if w.GetSpec().GetKind() == "reduce" && w.GetMapOutputsComplete() {
+				reduce = w.GetKey()
+			}
+		}
+		return reduce != nil
+	})
+	if _, err := n.Say(b.ctx, &droverv1.SeenAttempt{Key: reduce, Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, LostMaps: []int32{1}}); err != nil {
+		t.Fatal(err)
+	}
+	b.ends("wc", succeeded)
+	if runs, _ := n.Ran(); runs != 5 {
+		t.Errorf("%d runs, want 3 maps, 1 made again, 1 reduce", runs)
+	}
+}
+
+func TestReportsOfThePastChangeNothing(t *testing.T) {
+	b := newBed(t, nil)
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	other, _ := b.node(coordtest.Info("n2"), coordtest.Hang)
+	b.registered()
+	b.submit(groupJob("j", 1))
+	var key *droverv1.AttemptKey
+	holder := n
+	b.until("the task runs", func() bool {
+		for _, x := range b.nodes {
+			if w := x.Wanted(); len(w) > 0 {
+				key, holder = w[0].Key, x
+			}
+		}
+		return key != nil
+	})
+	if holder == other {
+		other = n
+	}
+	end := func(change func(*droverv1.AttemptKey)) *droverv1.SeenAttempt {
+		k := &droverv1.AttemptKey{Job: key.Job, Stage: key.Stage, Task: key.Task, Attempt: key.Attempt, Run: key.Run}
+		change(k)
+		return &droverv1.SeenAttempt{Key: k, Phase: droverv1.Phase_PHASE_SUCCEEDED}
+	}
+	say := func(what string, from *coordtest.Node, s *droverv1.SeenAttempt) {
+		t.Helper()
+		if _, err := from.Say(b.ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		if j := b.job("j"); j.Job.TasksDone != 0 || ended(j.Job.State) {
+			t.Fatalf("%s was believed: %v", what, j.Job)
+		}
+	}
+	say("another run", holder, end(func(k *droverv1.AttemptKey) { k.Run = 2 }))
+	say("another attempt", holder, end(func(k *droverv1.AttemptKey) { k.Attempt = 2 }))
+	say("another node", other, end(func(*droverv1.AttemptKey) {}))
+	say("no such job", holder, end(func(k *droverv1.AttemptKey) { k.Job = 99 }))
+	res, err := holder.Client.Report(b.ctx, connect.NewRequest(&droverv1.ReportRequest{Node: 1, Epoch: 99, Attempts: []*droverv1.SeenAttempt{end(func(*droverv1.AttemptKey) {})}}))
+	if err != nil || !res.Msg.RegisterAgain {
+		t.Fatalf("a report of another epoch: %v %v", res, err)
+	}
+	// The true one, twice.
+	for range 2 {
+		if _, err := holder.Say(b.ctx, end(func(*droverv1.AttemptKey) {})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.ends("j", succeeded); got.Job.TasksDone != 1 {
+		t.Fatalf("%v", got.Job)
+	}
+}
+
+func TestAStoppedJobLeavesNothing(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.KeepLogs = -1 })
+	b.fs.Input("hdfs:///in", 2, "n1")
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	id := b.submit(mapReduceJob("wc", 1))
+	b.until("maps run", func() bool { return b.job("wc").Stages[0].Running == 2 })
+	b.fs.Make(fmt.Sprintf("hdfs:///out/_temporary.wc.x-%d/file", id)) // of another cluster: stays
+	if _, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "wc", Reason: "enough"})); err != nil {
+		t.Fatal(err)
+	}
+	got := b.ends("wc", stopped)
+	if got.Job.Message != "stopped by local: enough" {
+		t.Errorf("message %q", got.Job.Message)
+	}
+	b.until("the temporary folder was removed", func() bool { return b.fs.Orders("delete") == 1 })
+	b.until("nothing is wanted of the node", func() bool { return len(n.Wanted()) == 0 })
+	b.until("name and output are free again", func() bool {
+		_, err := b.trySubmit(mapReduceJob("wc", 1), "")
+		return err == nil
+	})
+}
+
+func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.LocateLimit = 5 * time.Second })
+	b.fs.Input("hdfs:///in", 1, "n1")
+	b.fs.Make("hdfs:///out/there")
+	b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.submit(groupJob("live", 1))
+	b.submit(mapReduceJob("holder", 0))
+	digest := "sha256:" + strings.Repeat("a", 64)
+	tests := map[string]struct {
+		spec  string
+		class error
+		want  string
+	}{
+		"missing input":             {`{"version":1,"name":"a","tenant":"default","priority":"low","input":{"paths":["hdfs:///none"]},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.NotFound, "input hdfs:///none does not exist"},
+		"an output that exists":     {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/there"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Exists, "output hdfs:///out/there exists already"},
+		"an output that is held":    {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/holder/"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Conflict, `held by job "holder" (number 2)`},
+		"an unknown image":          {`{"version":1,"name":"a","image":{"kind":"oci-archive","source":"x.tar","digest":"` + digest + `"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, digest + " is not in the store"},
+		"an image from a registry":  {`{"version":1,"name":"a","image":{"kind":"registry","source":"evil"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Denied, "not on the operator's list"},
+		"a demand of no node":       {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"resources":{"cpu":64000,"memory":0,"io":0}}]}`, fault.Exhausted, "no node can run a task of cpu 64000m"},
+		"an unknown tenant":         {`{"version":1,"name":"a","tenant":"nobody","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, `tenant "nobody" is unknown`},
+		"a live name":               {`{"version":1,"name":"live","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Conflict, `job "live" is live as number 1`},
+		"a deadline":                {`{"version":1,"name":"a","deadline":"2030-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Unsupported, "deadline is not supported"},
+		"a runtime bound":           {`{"version":1,"name":"a","runtime_bound":"1h0m0s","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Unsupported, "runtime_bound is not supported"},
+		"a project":                 {`{"version":1,"name":"a","project":"p","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Unsupported, "project is not supported"},
+		"an exclusive stage":        {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"exclusive":true}]}`, fault.Unsupported, "exclusive (stage s) is not supported"},
+		"an invalid job":            {`{"version":1,"name":"a b","stages":[]}`, fault.Invalid, `"a b" is no name`},
+		"a field that nobody knows": {`{"version":1,"nome":"a"}`, fault.Invalid, "unknown field"},
+		"an upload of 2 GB":         {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"files":[{"name":"f","digest":"` + digest + `","size":2147483648}]}]}`, fault.Invalid, "over the limit of 512MiB"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: tc.spec}))
+			err = wire.FromError(err)
+			if !errors.Is(err, tc.class) || !strings.Contains(fmt.Sprint(err), tc.want) || strings.Contains(fmt.Sprint(err), "\n") {
+				t.Fatalf("got %v\nwant %v with %q on one line", err, tc.class, tc.want)
+			}
+		})
+	}
+	t.Run("a NameNode that does not answer", func(t *testing.T) {
+		b.fs.FailWith(func(*droverv1.Order) (error, string) {
+			return fault.Unavailable, "the NameNode at nn:8020 does not answer"
+		})
+		defer b.fs.FailWith(nil)
+		_, err := b.trySubmit(mapReduceJob("x", 0), "")
+		if !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "nn:8020 does not answer") {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestAnIdempotencyKeyGivesTheFirstAnswer(t *testing.T) {
+	b := newBed(t, nil)
+	b.node(coordtest.Info("n1"), coordtest.Succeed)
+	b.registered()
+	first, err := b.trySubmit(groupJob("j", 1), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ends("j", succeeded)
+	b.kill()
+	b.start()
+	again, err := b.trySubmit(groupJob("j", 1), "k")
+	if err != nil || again != first {
+		t.Fatalf("the second answer is %d %v, the first was %d", again, err, first)
+	}
+	if other, err := b.trySubmit(groupJob("j", 1), "k2"); err != nil || other == first {
+		t.Fatalf("another key gave %d %v", other, err)
+	}
+}
+
+func TestOfTwoSubmissionsOfOneNameTheSecondIsTold(t *testing.T) {
+	b := newBed(t, nil)
+	b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = b.trySubmit(groupJob("same", 1), "") })
+	}
+	wg.Wait()
+	accepted := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			accepted++
+		case !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), `job "same" is`):
+			t.Errorf("refused with %v", err)
+		}
+	}
+	if accepted != 1 {
+		t.Fatalf("%d of 8 were accepted", accepted)
+	}
+}
+
+func TestALargeInputIsStagedInChunks(t *testing.T) {
+	b := newBed(t, nil)
+	const blocks = 25_000 // three pages, more than 1 MiB of splits
+	b.fs.Input("hdfs:///in", blocks, "n1", "n2")
+	b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.node(coordtest.Info("n2"), coordtest.Hang)
+	b.registered()
+	b.submit(mapReduceJob("big", 1))
+	if got := b.job("big"); got.Stages[0].Tasks != blocks {
+		t.Fatalf("%d tasks, want %d", got.Stages[0].Tasks, blocks)
+	}
+	if len(b.fs.Asked) < 3 {
+		t.Errorf("asked %v", b.fs.Asked)
+	}
+}
+
+func TestTasksRunWhereTheirDataLies(t *testing.T) {
+	b := newBed(t, nil)
+	b.fs.Input("hdfs:///in", 6, "n1", "n2", "n3")
+	for _, n := range []string{"n1", "n2", "n3"} {
+		b.node(coordtest.Info(n), coordtest.Succeed)
+	}
+	b.registered()
+	b.submit(mapReduceJob("wc", 1))
+	got := b.ends("wc", succeeded)
+	s := got.Stages[0]
+	if s.NodeLocal+s.RackLocal+s.Remote != 6 {
+		t.Fatalf("%d node, %d rack, %d remote: not all 6 maps are counted", s.NodeLocal, s.RackLocal, s.Remote)
+	}
+	lines := history0(t, b)
+	if len(lines) != 1 || len(lines[0].Stages[0].Tasks) != 6 || fmt.Sprint(lines[0].Stages[0].Tasks[1].Hosts) != "[n2]" {
+		t.Fatalf("%+v", lines)
+	}
+}
+
+func TestStaleActionsAreDroppedWithAReason(t *testing.T) {
+	f := facts.New()
+	apply := func(i uint64, body *droverv1.Entry) facts.Result {
+		body.Version = facts.EntryVersion
+		return f.Apply(i, body)
+	}
+	apply(1, &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}})
+	apply(2, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{
+		Spec: `{"version":1,"name":"j","tenant":"default","priority":"low","keep_failed":0,"stages":[{"name":"s","kind":"group","command":["x"],"tasks":2,"resources":{"cpu":3000,"memory":1,"io":1},"disk":1,"attempts":4}]}`}}})
+	place := func(task, attempt, node int32) *droverv1.ActionFact {
+		return &droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: facts.Key{Job: 1, Task: task, Attempt: attempt}.Proto(1), Node: node}
+	}
+	res := apply(3, &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
+		place(0, 1, 1), place(0, 1, 1), place(1, 1, 1), place(1, 1, 7), place(9, 1, 1), {Kind: 99},
+		{Kind: int32(facts.ActKill), Key: facts.Key{Job: 1, Attempt: 1}.Proto(2)},
+	}}}})
+	var got []string
+	for _, d := range res.Dropped {
+		got = append(got, fmt.Sprint(d.At, " ", d.Reason))
+	}
+	want := []string{"1 the task does not wait any more", "2 the node has no room any more", "3 the node is not up", "4 no such task", "5 unknown action 99", "6 run 2, the present one is 1"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("dropped\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
