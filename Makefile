@@ -13,6 +13,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## the static binary, bin/drover
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/harnessbin/bin/harness ./cmd/drover-harness
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 deps: ## list what this machine lacks and install it (Debian, root)
@@ -29,7 +30,7 @@ shell: ## a shell on a machine: make shell NODE=1
 
 run: deps build ## a real MapReduce job on three machines beside its data
 	go build -o bin/scene ./integration/cmd/scene
-	$(BED) run -nodes 3 -hdfs -- bin/scene -drover bin/drover
+	$(BED) run -nodes 3 -hdfs -books 32 -- bin/scene -drover bin/drover
 
 check: lint ## format, vet, lint, imports, unit tests with the race detector; no root
 	$(GO_TEST) -race -short ./...

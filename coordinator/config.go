@@ -26,7 +26,7 @@ type Config struct {
 	// connects has every right.
 	Local net.Listener
 	// Remote is the listener for other machines; TLS must be set with it and
-	// must demand client certificates (see pki.ServerConfig).
+	// must demand client certificates (see internal/pki).
 	Remote net.Listener
 	TLS    *tls.Config
 	// NodeTLS is shown to nodes when logs and exec are fetched from them; nil

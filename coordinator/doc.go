@@ -9,7 +9,6 @@
 //	coordinator/raftstore  raft's log on bbolt
 //	coordinator/blobs      files and images by digest
 //	coordinator/history    ended jobs as lines of JSON, for people and the simulator
-//	coordinator/pki        certificates
 //	coordinator/coordtest  a node that is not there, for tests
 //
 // This package joins them:

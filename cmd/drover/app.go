@@ -110,8 +110,10 @@ func commands() []*cli.Command {
 		eventsCommand(),
 		statusCommand(),
 		devCommand(),
-		benchCommand(),
+		coordinatorCommand(),
+		tlsCommand(),
 		doctorCommand(),
+		benchCommand(),
 		completionCommand(),
 		versionCommand(),
 	}

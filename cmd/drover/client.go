@@ -2,23 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
-	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // defaultAddress is where a coordinator on this machine listens.
@@ -52,7 +48,7 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 		}
 		return &http.Client{Transport: t}, "http://coordinator", nil
 	case strings.HasPrefix(address, "https://"):
-		conf, err := clientTLS(c.String("tls-ca"), c.String("tls-cert"), c.String("tls-key"))
+		conf, err := pki.Files{CA: c.String("tls-ca"), Cert: c.String("tls-cert"), Key: c.String("tls-key")}.ClientConfig()
 		if err != nil {
 			return nil, "", err
 		}
@@ -62,26 +58,6 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 	default:
 		return nil, "", usage("-address %q: want unix:///path or https://host:port", address)
 	}
-}
-
-// clientTLS reads the files of mutual TLS; all three are needed.
-func clientTLS(ca, cert, key string) (*tls.Config, error) {
-	if ca == "" || cert == "" || key == "" {
-		return nil, usage("an https address needs -tls-ca, -tls-cert and -tls-key (or DROVER_TLS_CA, …); `drover tls` makes them")
-	}
-	pem, err := os.ReadFile(ca)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "-tls-ca: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fault.New(fault.Invalid, "-tls-ca %s holds no certificate", ca)
-	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "-tls-cert and -tls-key: %w", err)
-	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}, nil
 }
 
 // explain gives a call's error its class and, where nobody answers, the cure.
@@ -111,16 +87,4 @@ func reason(err error) string {
 		return op.Err.Error()
 	}
 	return err.Error()
-}
-
-// keyText writes an attempt's key the way commands take it.
-func keyText(k *droverv1.AttemptKey) string {
-	if k == nil {
-		return "-"
-	}
-	s := fmt.Sprintf("%d/%d.%d", k.Stage, k.Task, k.Attempt)
-	if k.Run > 1 {
-		s += fmt.Sprintf(" run %d", k.Run)
-	}
-	return s
 }

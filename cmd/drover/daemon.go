@@ -7,7 +7,7 @@ import (
 )
 
 // defaultScheduler decides unless an operator says otherwise.
-const defaultScheduler = "fifo"
+const defaultScheduler = "3dsf"
 
 // schedulerFlags choose the policy of a coordinator.
 var schedulerFlags = []cli.Flag{

@@ -1,0 +1,196 @@
+// Package measure finds out what a machine has and can hand out: cores and
+// memory as the kernel counts them, each disk's rates as measured with several
+// streams, swap, CPU flags and versions. Numbers that a user sees were
+// measured or read here, never assumed.
+package measure
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/cgroups/diskbench"
+	"github.com/drover-run/drover/internal/quota"
+	"github.com/drover-run/drover/internal/version"
+)
+
+// Options say what to measure and what to keep back.
+type Options struct {
+	Name string
+	Rack string
+	Data string // folder of the daemon; its disk is the node's disk
+	// Reserve is the part of CPU, memory, disk I/O and space that is kept for
+	// the system, 0 to 0.9; 0 = 0.1.
+	Reserve float64
+	// ReserveMemory is the least memory kept back, in bytes; 0 = 128 MiB.
+	ReserveMemory int64
+	// Harness is run once to see what memory it takes in a task.
+	Harness     string
+	HarnessArgs []string
+	MaxAge      time.Duration // of a disk measurement that may be used again; 0 = a week
+	Bench       diskbench.Options
+	Say         func(format string, args ...any) // progress; may be nil
+}
+
+const week = 7 * 24 * time.Hour
+
+// harnessSlack covers what the harness needs beside its own pages: pipe
+// buffers and garbage between two collections.
+const harnessSlack = 8 << 20 // bytes
+
+// Host measures this machine. The disk measurement takes about three seconds
+// unless a recent one lies in Data.
+func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
+	if o.Reserve == 0 {
+		o.Reserve = 0.1
+	}
+	if o.ReserveMemory == 0 {
+		o.ReserveMemory = 128 << 20
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = week
+	}
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
+	}
+	var mem unix.Sysinfo_t
+	if err := unix.Sysinfo(&mem); err != nil {
+		return nil, fmt.Errorf("memory of this machine: %w", err)
+	}
+	unit := int64(mem.Unit)
+	disk, err := disk(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	overhead, err := harnessMemory(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	cores, total := int64(goruntime.NumCPU())*1000, int64(mem.Totalram)*unit
+	flags, model := cpu("/proc/cpuinfo")
+	return &droverv1.NodeInfo{
+		Name: o.Name, Rack: o.Rack,
+		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
+		Allocatable: &droverv1.Resources{Cpu: keep(cores, o.Reserve), Memory: min(keep(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
+		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
+		CpuFlags: flags, Versions: versions(ctx), Emulated: strings.Contains(model, "TCG"), TaskOverheadMemory: overhead,
+		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
+	}, nil
+}
+
+// keep is what is left of an amount after the reserve.
+func keep(amount int64, reserve float64) int64 { return amount - int64(float64(amount)*reserve) }
+
+// disk measures the disk under the data folder.
+func disk(ctx context.Context, o Options) (*droverv1.Disk, error) {
+	if err := os.MkdirAll(o.Data, 0o755); err != nil {
+		return nil, err
+	}
+	dev, err := cgroups.DiskOf(o.Data)
+	if err != nil {
+		return nil, fmt.Errorf("disk of %s: %w", o.Data, err)
+	}
+	o.Say("measuring disk %s under %s", cgroups.DiskName(dev), o.Data)
+	r, fresh, err := diskbench.Cached(ctx, o.Data, filepath.Join(o.Data, "disk-rates.json"), o.MaxAge, time.Now(), o.Bench)
+	if err != nil {
+		return nil, fmt.Errorf("rates of the disk under %s: %w", o.Data, err)
+	}
+	o.Say("disk rates (new: %v): read %d, write %d, mixed %d bytes/s", fresh, r.ReadBPS, r.WriteBPS, r.MixedBPS)
+	var fs unix.Statfs_t
+	if err := unix.Statfs(o.Data, &fs); err != nil {
+		return nil, fmt.Errorf("space under %s: %w", o.Data, err)
+	}
+	method, _, err := quota.Probe(o.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &droverv1.Disk{
+		Name: cgroups.DiskName(dev), Device: dev.String(), Path: o.Data,
+		ReadBps: r.ReadBPS, WriteBps: r.WriteBPS, MixedBps: r.MixedBPS,
+		Io: keep(r.Capacity(), o.Reserve), Space: keep(int64(fs.Bavail)*fs.Bsize, o.Reserve), Quota: method == quota.Kernel,
+	}, nil
+}
+
+// harnessMemory runs the harness without work and reads the largest memory it
+// had, in bytes, plus the slack.
+func harnessMemory(ctx context.Context, o Options) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, o.Harness, o.HarnessArgs...)
+	err := cmd.Run() // it ends with a code that says how it is used
+	if cmd.ProcessState == nil {
+		return 0, fmt.Errorf("harness %s: %w", o.Harness, err)
+	}
+	u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0, fmt.Errorf("harness %s: the system gives no memory use", o.Harness)
+	}
+	const page = 1 << 20
+	return (u.Maxrss<<10 + harnessSlack + page - 1) / page * page, nil
+}
+
+// cpu reads the flags and the model's name of the first core.
+func cpu(file string) (flags []string, model string) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, ""
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		k, v, _ := strings.Cut(s.Text(), ":")
+		switch strings.TrimSpace(k) {
+		case "model name":
+			model = strings.TrimSpace(v)
+		case "flags":
+			return strings.Fields(v), model
+		}
+	}
+	return nil, model
+}
+
+// versions asks the kernel and the programs that are there.
+func versions(ctx context.Context) map[string]string {
+	v := map[string]string{"drover": version.Version}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		v["kernel"] = unix.ByteSliceToString(u.Release[:])
+	}
+	for _, p := range []struct {
+		name string
+		args []string
+	}{{"containerd", []string{"--version"}}, {"runc", []string{"--version"}}, {"criu", []string{"--version"}}} {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		out, err := exec.CommandContext(ctx, p.name, p.args...).Output()
+		cancel()
+		if err == nil {
+			line, _, _ := strings.Cut(string(out), "\n")
+			v[p.name] = lastWord(p.name, line)
+		}
+	}
+	return v
+}
+
+// lastWord finds the version in the first line of what a program says of
+// itself: "runc version 1.1.15", "containerd github.com/… 1.7.24 hash",
+// "Version: 4.1.1".
+func lastWord(program, line string) string {
+	for _, w := range strings.Fields(line) {
+		if w = strings.TrimPrefix(w, "v"); w != "" && w[0] >= '0' && w[0] <= '9' {
+			return w
+		}
+	}
+	return strings.TrimSpace(strings.TrimPrefix(line, program))
+}

@@ -1,0 +1,41 @@
+package measure
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestVersionsOutOfFirstLines(t *testing.T) {
+	for line, want := range map[string]string{
+		"runc version 1.1.15+ds1":                                  "1.1.15+ds1",
+		"containerd github.com/containerd/containerd/v2 2.4.2 abc": "2.4.2",
+		"containerd github.com/containerd/containerd v1.7.24":      "1.7.24",
+		"Version: 4.1.1": "4.1.1",
+		"criu":           "",
+	} {
+		if got := lastWord("criu", line); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+}
+
+func TestCPU(t *testing.T) {
+	f := filepath.Join(t.TempDir(), "cpuinfo")
+	if err := os.WriteFile(f, []byte("processor\t: 0\nmodel name\t: QEMU TCG CPU version 2.5+\nflags\t\t: fpu sse avx\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	flags, model := cpu(f)
+	if len(flags) != 3 || flags[2] != "avx" || model != "QEMU TCG CPU version 2.5+" {
+		t.Errorf("%v %q", flags, model)
+	}
+	if flags, model := cpu(filepath.Join(t.TempDir(), "none")); flags != nil || model != "" {
+		t.Errorf("without a file: %v %q", flags, model)
+	}
+}
+
+func TestReserve(t *testing.T) {
+	if got := keep(1000, 0.1); got != 900 {
+		t.Errorf("%d", got)
+	}
+}
