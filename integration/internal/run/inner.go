@@ -35,7 +35,8 @@ type inner struct {
 func innerMain(ctx context.Context) int {
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer cancel()
-	signal.Ignore(syscall.SIGINT) // from a terminal: for the command to decide
+	// Ctrl-C is for the command to decide. Caught and not ignored, since a command would inherit the latter.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
 	c, err := configFromEnv()
 	if err == nil {
 		b := &inner{config: c, file: c.layout(), stopped: make(chan struct{})}

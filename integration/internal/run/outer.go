@@ -104,16 +104,22 @@ func dieWithGoRun() error {
 	return nil
 }
 
-// waitPassing waits for the namespace's end and passes signals on; too slow an end is hastened.
+// waitPassing waits for the namespace's end and passes signals on; too slow an end is hastened. The first Ctrl-C on a
+// terminal is left to the command, which gets it from the terminal too.
 func waitPassing(cmd *exec.Cmd, signals <-chan os.Signal) error {
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	var limit <-chan time.Time
+	asked := false
 	for {
 		select {
 		case err := <-done:
 			return err
-		case <-signals:
+		case s := <-signals:
+			if s == syscall.SIGINT && !asked && inForeground() {
+				asked = true
+				continue
+			}
 			if limit == nil {
 				limit = time.After(stopLimit)
 			}
@@ -122,6 +128,18 @@ func waitPassing(cmd *exec.Cmd, signals <-chan os.Signal) error {
 			cmd.Process.Kill()
 		}
 	}
+}
+
+// inForeground tells whether this process is in the foreground group of its terminal, so that Ctrl-C there goes to
+// its children too.
+func inForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == syscall.Getpgrp()
 }
 
 // makeRunDir makes and locks the run's folder and removes those of runs that were killed.
