@@ -1,0 +1,296 @@
+package backfill
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// list is the paper's linked list (two-tier Fig. 7) in its plainest form: all
+// reservations, and what is free counted anew for each question.
+type list struct {
+	total []int64
+	taken []taken
+}
+
+type taken struct {
+	start, end scheduler.Time
+	d          []int64
+}
+
+func (l *list) free(at scheduler.Time) []int64 {
+	out := slices.Clone(l.total)
+	for _, t := range l.taken {
+		if t.start <= at && at < t.end {
+			for r, v := range t.d {
+				out[r] -= v
+			}
+		}
+	}
+	return out
+}
+
+// instants lists from and every later start and end.
+func (l *list) instants(from scheduler.Time) []scheduler.Time {
+	out := []scheduler.Time{from}
+	for _, t := range l.taken {
+		for _, at := range []scheduler.Time{t.start, t.end} {
+			if at > from && at != scheduler.Never {
+				out = append(out, at)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (l *list) fits(start, end scheduler.Time, d []int64) bool {
+	for _, at := range l.instants(start) {
+		if at < end && !fits(d, l.free(at)) {
+			return false
+		}
+	}
+	return true
+}
+
+// earliest tries every instant at which something changes.
+func (l *list) earliest(from, span, before scheduler.Time, d []int64) scheduler.Time {
+	for _, at := range l.instants(from) {
+		if at < before && l.fits(at, at.Add(time.Duration(span)), d) {
+			return at
+		}
+	}
+	return scheduler.Never
+}
+
+func drawSpan(t *rapid.T) scheduler.Time {
+	if rapid.IntRange(0, 9).Draw(t, "for ever") == 0 {
+		return scheduler.Never
+	}
+	return scheduler.Time(rapid.IntRange(1, 40).Draw(t, "span"))
+}
+
+// The tree answers what the list answers, after any reservations, removals,
+// changes of capacity and forgetting, in one page or in many.
+func TestTimelineIsThePapersList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := rapid.IntRange(1, 5).Draw(t, "resources")
+		l := &list{total: make([]int64, k)}
+		for i := range l.total {
+			l.total[i] = int64(rapid.IntRange(3, 9).Draw(t, "total"))
+		}
+		line := newTimeline(l.total)
+		neg := func(d []int64) []int64 {
+			out := slices.Clone(d)
+			for i := range out {
+				out[i] = -out[i]
+			}
+			return out
+		}
+		vector := func() []int64 {
+			d := make([]int64, k)
+			for i := range d {
+				d[i] = int64(rapid.IntRange(0, 5).Draw(t, "d"))
+			}
+			return d
+		}
+		past := scheduler.Time(0)
+		width := rapid.SampledFrom([]int{60, 4000}).Draw(t, "width")
+		for range rapid.IntRange(1, 300).Draw(t, "operations") {
+			at := past + scheduler.Time(rapid.IntRange(0, width).Draw(t, "at"))
+			switch op := rapid.IntRange(0, 9).Draw(t, "op"); {
+			case op < 4:
+				x := taken{start: at, end: at.Add(time.Duration(drawSpan(t))), d: vector()}
+				l.taken = append(l.taken, x)
+				line.change(x.start, x.end, neg(x.d))
+			case op < 6 && len(l.taken) > 0:
+				i := rapid.IntRange(0, len(l.taken)-1).Draw(t, "drop")
+				x := l.taken[i]
+				if x.start < past {
+					continue
+				}
+				line.change(x.start, x.end, x.d)
+				l.taken = slices.Delete(l.taken, i, i+1)
+			case op == 6 && width < 100:
+				past += scheduler.Time(rapid.IntRange(0, 5).Draw(t, "passes"))
+				line.forget(past)
+			default:
+				d, span := vector(), drawSpan(t)
+				before := scheduler.Never
+				if rapid.Bool().Draw(t, "bounded") {
+					before = at + 50
+				}
+				if got, want := line.earliest(at, span, before, d), l.earliest(at, span, before, d); got != want {
+					t.Fatalf("earliest(%d, %d, %d, %v) = %d, the list says %d", at, span, before, d, got, want)
+				}
+				got := make([]int64, k)
+				line.at(at, got)
+				if want := l.free(at); !slices.Equal(got, want) {
+					t.Fatalf("free at %d: %v, the list says %v", at, got, want)
+				}
+			}
+		}
+		line.each(past, func(at scheduler.Time, free []int64) bool {
+			if want := l.free(at); !slices.Equal(free, want) {
+				t.Fatalf("step at %d: %v, the list says %v", at, free, want)
+			}
+			return true
+		})
+		for _, x := range l.taken {
+			if x.start >= past {
+				line.change(x.start, x.end, x.d)
+			}
+		}
+	})
+}
+
+// What was taken and given back leaves nothing behind: no step, no amount.
+func TestProfileGivesBackEverything(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var p Profile
+	b := p.AddBin([]int64{1000, 1000}, scheduler.Disk{IO: 500, Space: 500}, scheduler.Disk{IO: 500, Space: 500})
+	type res struct {
+		n          Need
+		disk       int16
+		start, end scheduler.Time
+	}
+	var all []res
+	for range 20_000 {
+		at := scheduler.Time(r.IntN(1_000_000))
+		x := res{Need{Base: []int64{int64(r.IntN(9)), 1}, IO: int64(r.IntN(3)), Space: 1}, int16(r.IntN(2)), at, at + scheduler.Time(1+r.IntN(5000))}
+		p.Take(b, x.disk, x.start, x.end, &x.n)
+		all = append(all, x)
+	}
+	if p.Steps(b) < 20_000 {
+		t.Fatalf("only %d steps", p.Steps(b))
+	}
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for i := range all {
+		p.Give(b, all[i].disk, all[i].start, all[i].end, &all[i].n)
+	}
+	if got := p.Free(b, 1234, nil); p.Steps(b) != 1 || !slices.Equal(got, []int64{1000, 1000, 500, 500, 500, 500}) {
+		t.Errorf("%d steps, free %v", p.Steps(b), got)
+	}
+}
+
+func TestEarliestOnNodes(t *testing.T) {
+	gib := int64(1) << 30
+	node := func(cores int64, disks ...scheduler.Disk) *scheduler.NodeSpec {
+		s := &scheduler.NodeSpec{Capacity: scheduler.Resources{cores * 1000, 8 * gib, 0}, Disks: disks}
+		for _, d := range disks {
+			s.Capacity[scheduler.IO] += d.IO
+		}
+		return s
+	}
+	disk := func(io, space int64) scheduler.Disk { return scheduler.Disk{IO: io, Space: space} }
+	build := func() *Profile {
+		var p Profile
+		p.AddNode(node(4, disk(100, 50)))
+		p.AddNode(node(4, disk(60, 100), disk(60, 100)))
+		p.AddNode(node(8))
+		return &p
+	}
+	for name, c := range map[string]struct {
+		taken []func(p *Profile)
+		need  Need
+		want  Spot
+		none  bool
+	}{
+		"ties go to the lowest node":                      {need: NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{0, 0, 5}},
+		"a node without disks serves only who needs none": {need: NodeNeed(scheduler.Resources{8000, gib, 0}, 0), want: Spot{2, -1, 5}},
+		"two disks are not one":                           {need: NodeNeed(scheduler.Resources{1000, gib, 110}, 0), none: true},
+		"the second disk has room first": {
+			taken: []func(p *Profile){
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 100}, 0); p.Take(0, 0, 0, 90, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Take(1, 0, 0, 40, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Take(1, 1, 0, 30, &n) },
+			},
+			need: NodeNeed(scheduler.Resources{1000, gib, 20}, 0), want: Spot{1, 1, 30},
+		},
+		"a closed node is not used": {
+			taken: []func(p *Profile){func(p *Profile) { p.Close(0, true) }},
+			need:  NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{1, 0, 5},
+		},
+		"a node that shrank takes nothing until what it promised has passed": {
+			taken: []func(p *Profile){
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{8000, gib, 0}, 0); p.Take(2, -1, 0, 70, &n) },
+				func(p *Profile) { p.Resize(2, []int64{7000, 8 * gib}) },
+			},
+			need: NodeNeed(scheduler.Resources{6000, 0, 0}, 0), want: Spot{2, -1, 70},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := build()
+			for _, f := range c.taken {
+				f(p)
+			}
+			got, ok := p.Earliest(5, 10, scheduler.Never, &c.need)
+			if ok == c.none || (ok && got != c.want) {
+				t.Errorf("got %+v %v, want %+v", got, ok, c.want)
+			}
+		})
+	}
+}
+
+func TestNeedsOutOfRangeAreRefused(t *testing.T) {
+	for name, n := range map[string]Need{
+		"negative":              {Base: []int64{1, -1}},
+		"too large":             {Base: []int64{scheduler.MaxAmount + 1}},
+		"negative io":           {IO: -1},
+		"too many resources":    {Base: make([]int64, MaxBase+1)},
+		"space beyond counting": {Space: scheduler.MaxAmount + 1},
+	} {
+		if n.Check() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if ok := (&Need{Base: []int64{0, 5}}); ok.Check() != nil || ok.IsZero() || !(&Need{Base: []int64{0}}).IsZero() {
+		t.Error("a fair need is refused or counts as nothing")
+	}
+}
+
+// One pool with 100,000 reservations, and 1,000 nodes with 100 each: add one,
+// find the earliest hole, take it out.
+func BenchmarkProfile(b *testing.B) {
+	for name, bins := range map[string]int{"pool of 100000": 1, "1000 nodes of 100": 1000} {
+		b.Run(name, func(b *testing.B) {
+			r := rand.New(rand.NewPCG(7, 7))
+			var p Profile
+			for range bins {
+				p.AddBin([]int64{32_000, 128 << 30}, scheduler.Disk{IO: 1e9, Space: 1e12})
+			}
+			draw := func() (Need, time.Duration) {
+				return Need{Base: []int64{int64(1+r.IntN(16)) * 1000, int64(1+r.IntN(64)) << 30}, IO: int64(r.IntN(3e8))}, time.Duration(1+r.IntN(3600)) * time.Second
+			}
+			per, from := 100_000/bins, make([]scheduler.Time, bins)
+			for i := range 100_000 {
+				n, d := draw()
+				bin := int32(i % bins)
+				if i/bins > per/10 { // about as many at once as there is room for
+					from[bin] += scheduler.Time(450 * time.Second)
+				}
+				s, ok := p.EarliestOn(bin, from[bin], d, scheduler.Never, &n)
+				if !ok {
+					b.Fatal("no hole")
+				}
+				p.Take(bin, s.Disk, s.At, s.At.Add(d), &n)
+			}
+			b.ReportMetric(float64(p.Steps(0)), "steps/bin")
+			b.ResetTimer()
+			for b.Loop() {
+				n, d := draw()
+				s, ok := p.Earliest(0, d, scheduler.Never, &n)
+				if !ok {
+					b.Fatal("no hole")
+				}
+				p.Take(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
+				p.Give(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
+			}
+		})
+	}
+}
