@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -20,6 +21,37 @@ const helperEnd = 5 * time.Second
 type CgroupEnforcer struct {
 	Root  *cgroups.Root
 	Disks []cgroups.Device // that an attempt can touch: each gets the whole limit
+}
+
+// NewCgroupEnforcer prepares the tree below base ("" = /drover). disks are
+// folders on all the disks that an attempt can touch. What is charged to no
+// attempt runs in tasks/system with reservedIO bytes per second on each disk;
+// with enter the daemon itself goes there, since it serves shuffles and unpacks.
+func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool) (CgroupEnforcer, error) {
+	root, err := cgroups.New(cgroups.Config{Base: base})
+	if err != nil {
+		return CgroupEnforcer{}, err
+	}
+	e := CgroupEnforcer{Root: root}
+	for _, dir := range disks {
+		d, err := cgroups.DiskOf(dir)
+		if err != nil {
+			return CgroupEnforcer{}, err
+		}
+		if !slices.Contains(e.Disks, d) {
+			e.Disks = append(e.Disks, d)
+		}
+	}
+	if err := root.Prepare(); err != nil {
+		return CgroupEnforcer{}, err
+	}
+	if err := root.System().Update(e.limits(Limits{IO: reservedIO})); err != nil {
+		return CgroupEnforcer{}, err
+	}
+	if enter {
+		err = root.System().Enter(cgroups.Whole, os.Getpid())
+	}
+	return e, err
 }
 
 // Make implements Enforcer.
