@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/mapreduce/harness"
 	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime/containerd/logger"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -29,6 +30,8 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
+		case logger.Verb:
+			os.Exit(logger.Main(os.Args[2:]))
 		case "harness":
 			os.Exit(harness.Main(os.Args[2:]))
 		case "helper":
@@ -192,7 +195,11 @@ func (b *boss) await(t *testing.T, w *droverv1.WantedAttempt, phase droverv1.Pha
 
 func poll(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	end := time.NewTimer(20 * time.Second)
+	limit := 20 * time.Second
+	if os.Getenv("DROVER_TEST_NODE") != "" { // an emulated machine
+		limit = 2 * time.Minute
+	}
+	end := time.NewTimer(limit)
 	defer end.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -33,6 +33,7 @@ type daemon struct {
 	harness    string // path of the program inside its folder
 	helper     string // likewise; "" without one
 	quota      quota.Method
+	emptyRoot  string // folder that is the root of containers without an image
 	blobs      *blob.Cache
 	images     *images
 	containers *listing
@@ -73,6 +74,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	}
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, boot: bootID(),
+		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: &listing{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
 		report: make(chan struct{}, 1),
 		// Rising also across restarts, so that a coordinator that remembers the
@@ -110,7 +112,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 // makeFolders makes the daemon's folders. Tenants pass through to their own
 // attempt's folder and read nothing on the way.
 func makeFolders(data string) error {
-	for _, dir := range []string{data, filepath.Join(data, "attempts")} {
+	for _, dir := range []string{data, filepath.Join(data, "attempts"), filepath.Join(data, "empty")} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}

@@ -339,6 +339,9 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 	}
 	switch img := spec.GetImage(); jobspec.ImageKind(img.GetKind()) {
 	case "":
+		if !a.d.cfg.hostPaths() {
+			s.Rootfs = a.d.emptyRoot // the harness's built-ins need no root file system
+		}
 	case jobspec.ImageOCIArchive:
 		s.Image = img.GetDigest()
 	case jobspec.ImageRegistry:

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/onmachine"
+	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/runtime/containerd"
+)
+
+func TestOnMachine(t *testing.T) {
+	onmachine.Run(t, "^TestMachine", 5*time.Minute, "DROVER_TEST_NODE=1")
+}
+
+// onContainers makes a bench a node with containerd, cgroups, quotas and
+// helper processes, on a machine of the bed.
+func onContainers(t *testing.T, b *bench) {
+	t.Helper()
+	if os.Getenv("DROVER_TEST_NODE") == "" {
+		t.Skip("needs a machine with root, cgroup v2 and containerd: it is run there by TestOnMachine in the test bed")
+	}
+	dir, err := os.MkdirTemp("/data", "node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e, err := NewCgroupEnforcer("", []string{dir}, 20<<20, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := containerd.New(containerd.Config{Namespace: "drover-node-test", ShimCgroup: e.Root.System().LeafPath(cgroups.Whole)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config.Driver, b.config.Enforcer, b.config.Data = d, e, filepath.Join(dir, "data")
+	b.config.Harness, b.config.Helper = "", []string{program, "helper"}
+	b.config.FilesConfig = fsys.Config{Local: true, LocalBlock: 1 << 20}
+	b.config.AllowRoot, b.config.Info.TaskOverheadMemory, b.config.Grace = false, 48<<20, time.Second
+	t.Cleanup(func() {
+		b.halt()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if left, err := e.List(); err != nil || len(left) > 0 {
+			t.Errorf("cgroups left: %v %v", left, err)
+		}
+		if out, err := exec.Command("grep", "-c", dir, "/proc/mounts").Output(); err == nil {
+			t.Errorf("%s mounts left below %s", strings.TrimSpace(string(out)), dir)
+		}
+	})
+}
+
+func asTenant(w *droverv1.WantedAttempt) *droverv1.WantedAttempt {
+	w.Spec.Uid, w.Spec.Tenant, w.Spec.Disk = 4242, "books", 64<<20
+	w.Spec.Demand = &droverv1.Resources{Cpu: 1000, Memory: 64 << 20, Io: 8 << 20}
+	return w
+}
+
+// A map and a reduce in containers, with helpers in leaf x, and nothing left.
+func TestMachineMapReduce(t *testing.T) {
+	n := newBench(t, nil)
+	onContainers(t, n)
+	n.start()
+	dir := filepath.Dir(n.config.Data)
+	s, want := text(3000)
+	input, out := filepath.Join(dir, "in.txt"), filepath.Join(dir, "out", "0")
+	if err := os.WriteFile(input, []byte(s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(out, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	var outputs []*droverv1.MapOutput
+	tasks := splitMaps(input, int64(len(s)), 2, 1)
+	for _, w := range tasks {
+		n.put(asTenant(w))
+	}
+	for _, w := range tasks {
+		seen := n.await(t, w, succeeded)
+		l := seen.GetLimits()
+		if l.GetMemoryMax() != fmt.Sprint(112<<20) || l.GetCpuMax() != "100000 100000" || l.GetMemorySwapMax() != "0" || len(l.GetIoMax()) != 1 || l.GetDiskQuota() != 64<<20 {
+			t.Errorf("limits read back: %v", l)
+		}
+		if u := seen.GetUsage(); u.GetCpuMs() <= 0 || u.GetMemoryPeak() <= 0 {
+			t.Errorf("usage: %v", u)
+		}
+		outputs = append(outputs, outputOf(w, n.address))
+	}
+	r := asTenant(reduceTask(0, 2, filepath.Join(out, "part"), outputs))
+	n.put(r)
+	n.await(t, r, succeeded)
+	sameCounts(t, readCounts(t, filepath.Join(out, "part")), want)
+	n.remove(append(tasks, r)...)
+	n.nothingLeft()
+}
+
+// rootfs is a root with this machine's own programs.
+func rootfs(w *droverv1.WantedAttempt) *droverv1.WantedAttempt {
+	w.Spec.Image = &droverv1.ImageRef{Kind: "rootfs", Source: "/"}
+	return asTenant(w)
+}
+
+func TestMachineLimits(t *testing.T) {
+	n := newBench(t, nil)
+	onContainers(t, n)
+	n.start()
+	for name, c := range map[string]struct {
+		command []string
+		cause   droverv1.Cause
+		message string
+	}{
+		"over memory": {[]string{"python3", "-c", "b = bytearray(400 << 20); print(len(b))"}, droverv1.Cause_CAUSE_MEMORY, `memory = "64MiB"`},
+		"over disk":   {[]string{"sh", "-c", "head -c 100M /dev/zero > /task/big"}, droverv1.Cause_CAUSE_DISK, `disk = "64MiB"`},
+		"exit code":   {[]string{"sh", "-c", "echo sorry >&2; exit 7"}, droverv1.Cause_CAUSE_EXIT, "exit code 7"},
+		"no command":  {[]string{"nosuchprogram"}, droverv1.Cause_CAUSE_SPEC, "nosuchprogram"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := rootfs(group(int32(len(name)), c.command...))
+			n.put(w)
+			s := n.await(t, w, failed)
+			t.Logf("%s: %s", s.GetCause(), s.GetMessage())
+			if s.GetCause() != c.cause || !strings.Contains(s.GetMessage(), c.message) {
+				t.Errorf("%s %q, want %s %q\n%s", s.GetCause(), s.GetMessage(), c.cause, c.message, s.GetStderrTail())
+			}
+			if c.cause == droverv1.Cause_CAUSE_EXIT && !strings.Contains(s.GetStderrTail(), "sorry") {
+				t.Errorf("standard error's tail: %q", s.GetStderrTail())
+			}
+			n.remove(w)
+			n.await(t, w, gone)
+		})
+	}
+	n.nothingLeft()
+}
+
+func TestMachineRestart(t *testing.T) {
+	n := newBench(t, nil)
+	onContainers(t, n)
+	n.start()
+	w := rootfs(group(0, "sh", "-c", "while [ ! -e /task/go ]; do sleep 0.1; done; echo done"))
+	n.put(w)
+	n.await(t, w, running)
+	n.halt()
+	if err := os.WriteFile(filepath.Join(n.folder(w), "task", "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	s := n.await(t, w, succeeded)
+	if s.GetLimits().GetMemoryMax() != fmt.Sprint(112<<20) {
+		t.Errorf("limits after a restart: %v", s.GetLimits())
+	}
+	if text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()}); text != "done\n" || err != nil {
+		t.Errorf("log %q %v", text, err)
+	}
+	n.remove(w)
+	n.await(t, w, gone)
+	n.nothingLeft()
+}
