@@ -181,7 +181,7 @@ func (b *boss) get(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 }
 
 // await waits until the attempt is reported in a phase.
-func (b *boss) await(t *testing.T, w *droverv1.WantedAttempt, phase droverv1.Phase) *droverv1.SeenAttempt {
+func (b *boss) await(t testing.TB, w *droverv1.WantedAttempt, phase droverv1.Phase) *droverv1.SeenAttempt {
 	t.Helper()
 	poll(t, fmt.Sprintf("attempt %s in %s", store.IDOf(w.GetKey()), phase), func() bool {
 		s := b.get(w)
@@ -193,7 +193,7 @@ func (b *boss) await(t *testing.T, w *droverv1.WantedAttempt, phase droverv1.Pha
 	return b.get(w)
 }
 
-func poll(t *testing.T, what string, cond func() bool) {
+func poll(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	limit := 20 * time.Second
 	if os.Getenv("DROVER_TEST_NODE") != "" { // an emulated machine
@@ -215,14 +215,14 @@ func poll(t *testing.T, what string, cond func() bool) {
 // bench is a boss, an engine and a node that can be stopped and started.
 type bench struct {
 	*boss
-	t       *testing.T
+	t       testing.TB
 	engine  *fake.Engine
 	config  Config
 	address string // of the node's own server
 	stop    func() // ends the daemon, not the tasks
 }
 
-func newBench(t *testing.T, programs map[string]fake.Program) *bench {
+func newBench(t testing.TB, programs map[string]fake.Program) *bench {
 	t.Helper()
 	b := &bench{boss: newBoss(), t: t, engine: fake.New(nil, programs)}
 	t.Cleanup(b.engine.Close)
@@ -238,7 +238,7 @@ func newBench(t *testing.T, programs map[string]fake.Program) *bench {
 }
 
 // smallHarness is a file that stands for the harness where none runs.
-func smallHarness(t *testing.T) string {
+func smallHarness(t testing.TB) string {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), "harness")
 	if err := os.WriteFile(p, []byte("#!/bin/true\n"), 0o755); err != nil {

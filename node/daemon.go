@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/quota"
@@ -65,6 +67,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Info = proto.CloneOf(cfg.Info) // the listener's address is filled in
 	if err := makeFolders(cfg.Data); err != nil {
 		return nil, err
 	}

@@ -14,11 +14,12 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/shuffle"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/process"
 )
 
 // onProcesses makes a bench a node of plain processes that reads local files.
-func onProcesses(t *testing.T, b *bench) {
+func onProcesses(t testing.TB, b *bench) {
 	t.Helper()
 	d, err := process.New(process.Config{StateDir: filepath.Join(t.TempDir(), "processes")})
 	if err != nil {
@@ -288,4 +289,73 @@ func TestShuffleNeedsTheToken(t *testing.T) {
 	if err != nil || got.Range.Length == 0 {
 		t.Errorf("with the token: %+v %v", got, err)
 	}
+}
+
+// Many plain processes at once; then there is no process, folder or record.
+func TestManyProcesses(t *testing.T) {
+	count := int32(100)
+	if os.Getenv("DROVER_SOAK") != "" {
+		count = 1000
+	}
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	n.start()
+	var all []*droverv1.WantedAttempt
+	for i := range count {
+		all = append(all, group(i, "true"))
+	}
+	n.put(all...)
+	for _, w := range all {
+		n.await(t, w, succeeded)
+	}
+	n.remove(all...)
+	for _, w := range all {
+		n.await(t, w, gone)
+	}
+	n.nothingLeft()
+	n.halt()
+	s, err := store.Open(filepath.Join(n.config.Data, "node.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	records, err := s.Records()
+	wanted, werr := s.Wanted()
+	if len(records) != 0 || len(wanted) != 0 || err != nil || werr != nil {
+		t.Errorf("%d records, %d wanted attempts left, %v %v", len(records), len(wanted), err, werr)
+	}
+}
+
+// BenchmarkTask is one plain command from its wanted message to the report of
+// its end, one after the other.
+func BenchmarkTask(b *testing.B) {
+	n := newBench(b, nil)
+	onProcesses(b, n)
+	n.start()
+	for i := 0; b.Loop(); i++ {
+		w := group(int32(i), "true")
+		n.put(w)
+		n.await(b, w, succeeded)
+		n.remove(w)
+	}
+}
+
+// BenchmarkTasks is a batch of 200 at once, in tasks per second.
+func BenchmarkTasks(b *testing.B) {
+	n := newBench(b, nil)
+	onProcesses(b, n)
+	n.start()
+	const batch = 200
+	for i := 0; b.Loop(); i++ {
+		var all []*droverv1.WantedAttempt
+		for k := range int32(batch) {
+			all = append(all, group(int32(i)*batch+k, "true"))
+		}
+		n.put(all...)
+		for _, w := range all {
+			n.await(b, w, succeeded)
+		}
+		n.remove(all...)
+	}
+	b.ReportMetric(float64(batch*b.N)/b.Elapsed().Seconds(), "tasks/s")
 }

@@ -122,6 +122,7 @@ func TestMachineLimits(t *testing.T) {
 	n := newBench(t, nil)
 	onContainers(t, n)
 	n.start()
+	task := int32(0)
 	for name, c := range map[string]struct {
 		command []string
 		cause   droverv1.Cause
@@ -133,7 +134,8 @@ func TestMachineLimits(t *testing.T) {
 		"no command":  {[]string{"nosuchprogram"}, droverv1.Cause_CAUSE_SPEC, "nosuchprogram"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := rootfs(group(int32(len(name)), c.command...))
+			w := rootfs(group(task, c.command...))
+			task++
 			n.put(w)
 			s := n.await(t, w, failed)
 			t.Logf("%s: %s", s.GetCause(), s.GetMessage())
