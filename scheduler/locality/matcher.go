@@ -34,9 +34,13 @@ const (
 
 // Matcher is the workspace of Match.
 type Matcher struct {
+	// Open, if not nil, tells which nodes with room a stage may use.
+	Open func(n *scheduler.Node, g *scheduler.Stage) bool
+
 	solver  match.Solver
 	problem match.Problem
 
+	state  *scheduler.State
 	local  []int32 // of each node of the State its index in the problem, if mark is now
 	mark   []uint32
 	now    uint32
@@ -90,6 +94,7 @@ func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
 }
 
 func (m *Matcher) begin(s *scheduler.State) {
+	m.state = s
 	if n := len(s.Nodes()); len(m.mark) < n {
 		m.local, m.mark = make([]int32, n), make([]uint32, n)
 	}
@@ -180,7 +185,7 @@ func (m *Matcher) free(s *scheduler.State, g *scheduler.Stage, id scheduler.Node
 		m.mark[id] = m.now
 		m.local[id] = int32(len(m.nodes))
 		m.nodes = append(m.nodes, id)
-		m.slots = append(m.slots, Slots(s.Node(id), g.Spec.Demand, g.Spec.Disk, match.MaxTasks))
+		m.slots = append(m.slots, m.open(s.Node(id), g, match.MaxTasks))
 	}
 	return m.slots[m.local[id]]
 }
@@ -206,6 +211,17 @@ func Near(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.No
 	return out
 }
 
+// open counts the slots of a node that the stage may use: one at a time where
+// some of its room is kept for others.
+func (m *Matcher) open(n *scheduler.Node, g *scheduler.Stage, limit int32) int32 {
+	if m.Open != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
+		if limit = 1; !m.Open(n, g) {
+			return 0
+		}
+	}
+	return Slots(n, g.Spec.Demand, g.Spec.Disk, limit)
+}
+
 // add puts a candidate with its nodes into the problem.
 func (m *Matcher) add(r, task int32, near []scheduler.NodeID) {
 	p := &m.problem
@@ -223,7 +239,7 @@ func (m *Matcher) weigh(s *scheduler.State, requests []Request) {
 	p.Racks = 1
 	for _, id := range m.nodes {
 		n := s.Node(id)
-		node := match.Node{Slots: Slots(n, spec.Demand, spec.Disk, int32(len(m.cand)))}
+		node := match.Node{Slots: m.open(n, requests[0].Stage, int32(len(m.cand)))}
 		for r, c := range n.Spec.Capacity {
 			if c > 0 {
 				node.Used[r] = 1 - float64(n.Free[r])/float64(c)

@@ -12,4 +12,5 @@ var table = []Info{
 	idealInfo,
 	edfInfo,
 	drfInfo,
+	pdsonqueueInfo,
 }

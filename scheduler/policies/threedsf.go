@@ -1,7 +1,11 @@
 package policies
 
 import (
+	"slices"
+	"time"
+
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
 	"github.com/drover-run/drover/scheduler/locality"
 	"github.com/drover-run/drover/scheduler/threedsf"
@@ -21,18 +25,46 @@ var localityParams = []Param{
 	{Name: "small_task", Kind: Int, Default: "1048576", Min: 0, Max: 1e15, Help: "bytes of input below which a task skips matching; the papers' value is one block of the file system"},
 }
 
+var deadlineParams = []Param{
+	{Name: "order", Kind: Choice, Default: "emwtf", Choices: []string{"emwtf", "edf"}, Help: "order of deadline jobs: earliest maximal waiting time or earliest deadline first"},
+	{Name: "preempt", Kind: Choice, Default: "suspend", Choices: []string{"suspend", "kill", "none"}, Help: "how room is taken back for deadline jobs; kill is for repeating the papers"},
+	{Name: "max_suspended", Kind: Duration, Default: "10m", Min: 1, Max: 1e6, Help: "from half of it room is kept for a suspended task to come back; suspended for so long it is a victim no more"},
+	{Name: "migrate", Kind: Bool, Default: "false", Help: "a checkpointed task may go on on another node"},
+}
+
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
-	Params: append(append([]Param{}, shareParams...), localityParams...),
+	Params: slices.Concat(shareParams, localityParams, deadlineParams),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
-		c.Deadlines = true
+		c.PriorityOrder = true
+		withDeadlines(&c, v)
 		c.Locality = v.Bool("locality")
 		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth")), Window: int64(v.Int("tcp_window")), RTT: v.Duration("rtt")}
 		c.MaxWait, c.SmallTask = v.Duration("max_locality_wait"), int64(v.Int("small_task"))
 		return threedsf.New(c), nil
 	},
+}
+
+var pdsonqueueInfo = Info{
+	Name: "pdsonqueue",
+	Help: "deadline jobs by earliest maximal waiting time, others in order of submission under fair shares, suspended for deadlines",
+	Params: slices.Concat(shareParams, deadlineParams, []Param{
+		{Name: "accepted_only", Kind: Bool, Default: "false", Help: "only accepted deadlines count; else every job with a deadline is a deadline job"},
+	}),
+	New: func(v Values) (scheduler.Policy, error) {
+		c := shareConfig("pdsonqueue", 3, v)
+		c.AllDeadlines = !v.Bool("accepted_only")
+		withDeadlines(&c, v)
+		return threedsf.New(c), nil
+	},
+}
+
+func withDeadlines(c *threedsf.Config, v Values) {
+	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.Duration("max_suspended"), v.Bool("migrate")
+	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.Text("order")]
+	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "kill": deadline.Kill, "none": deadline.None}[v.Text("preempt")]
 }
 
 var drfInfo = Info{
@@ -47,5 +79,5 @@ var drfInfo = Info{
 }
 
 func shareConfig(name string, resources int, v Values) threedsf.Config {
-	return threedsf.Config{Name: name, Level: drf.Level(v.Int("lev")), Resources: resources, StopAtFirstMisfit: v.Bool("stop_at_first_misfit")}
+	return threedsf.Config{Name: name, Level: drf.Level(v.Int("lev")), Resources: resources, MaxSuspended: 10 * time.Minute, StopAtFirstMisfit: v.Bool("stop_at_first_misfit")}
 }

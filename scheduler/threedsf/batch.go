@@ -28,6 +28,7 @@ type pick struct {
 	tenant scheduler.TenantID
 	count  int32
 	group  int32 // of its shape, -1 if it skips matching
+	lane   bool  // of a deadline job
 }
 
 // batch picks tasks by whose turn it is until nothing fits or the cycle is
@@ -42,7 +43,7 @@ func (p *Policy) batch() bool {
 		if g == nil {
 			break
 		}
-		node, disk := p.s.BestNode(g)
+		node, disk := p.bestNode(g)
 		act := p.s.Place(g, g.NextPending(0), node, disk)
 		if err := p.s.Apply(&act, p.now); err != nil {
 			panic("threedsf: a placement that fits is refused: " + err.Error())
@@ -89,7 +90,7 @@ func (p *Policy) turn() (scheduler.TenantID, *scheduler.Stage) {
 			p.shares.setNext(t, g)
 			continue
 		}
-		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {
+		if p.cfg.StopAtFirstMisfit && p.nextNode(g, 0) == scheduler.NoNode {
 			p.stopped = g
 			return scheduler.NoTenant, nil
 		}
@@ -146,7 +147,14 @@ func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
 // classOf sorts a job into its class; 0 for jobs of another lane.
 func (p *Policy) classOf(j *scheduler.Job) uint8 {
 	switch {
-	case j.Spec.Priority == scheduler.PriorityHigh:
+	case j.Spec.Deadline > 0 && p.inLane(j):
+		return 0
+	case j.Spec.Deadline > 0 && p.cfg.Deadlines && p.isHopeless(j):
+		if j.Spec.OnMiss == scheduler.OnMissStop {
+			return 0
+		}
+		return classHopeless
+	case j.Spec.Priority == scheduler.PriorityHigh && p.cfg.PriorityOrder:
 		return classHigh
 	default:
 		return classLow
@@ -166,5 +174,5 @@ func (p *Policy) placeable(g *scheduler.Stage) bool {
 	if _, _, _, ok := p.s.UnderCaps(g); !ok {
 		return false
 	}
-	return p.cfg.StopAtFirstMisfit || p.s.NextNode(g, 0) != scheduler.NoNode
+	return p.cfg.StopAtFirstMisfit || p.nextNode(g, 0) != scheduler.NoNode
 }

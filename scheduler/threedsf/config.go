@@ -3,6 +3,7 @@ package threedsf
 import (
 	"time"
 
+	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
 	"github.com/drover-run/drover/scheduler/locality"
 )
@@ -30,6 +31,20 @@ type Config struct {
 	// and judgment: the size of a block (3DSF section 8.1).
 	SmallTask int64
 
-	// Deadlines switches the lane of accepted deadline jobs on.
-	Deadlines bool
+	// PriorityOrder puts a tenant's jobs of high priority before those of low;
+	// else they come in order of submission.
+	PriorityOrder bool
+
+	// Deadlines switches the lane of accepted deadline jobs on; AllDeadlines
+	// puts every job with a deadline there. Order is that of the lane.
+	Deadlines    bool
+	AllDeadlines bool
+	Order        deadline.Order
+	// Preempt is how room is taken back for the lane.
+	Preempt deadline.Mode
+	// MaxSuspended: from half of it on room is kept for a suspended task to come
+	// back to, and one that was suspended for so long is a victim no more.
+	MaxSuspended time.Duration
+	// Migrate lets a checkpointed task go on on another node.
+	Migrate bool
 }

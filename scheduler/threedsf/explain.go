@@ -1,10 +1,6 @@
 package threedsf
 
-import (
-	"slices"
-
-	"github.com/drover-run/drover/scheduler"
-)
+import "github.com/drover-run/drover/scheduler"
 
 // lack is why no node has room for one shape, at the end of the cycle.
 type lack struct {
@@ -40,8 +36,18 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonCap
 		return w
 	}
+	if p.holdsOf(g) > 0 {
+		if node, ok := p.roomComing(g); ok {
+			w.Reason, w.Node = scheduler.ReasonSuspending, node
+			return w
+		}
+	}
 	if p.s.NextNode(g, 0) == scheduler.NoNode {
 		w.Reason, w.Nodes = p.noRoom(g)
+		return w
+	}
+	if p.stoppedByMiss(g.Job) {
+		w.Reason = scheduler.ReasonNotAdmitted
 		return w
 	}
 	if d, waits := p.waits[g]; waits {
@@ -52,7 +58,23 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.stopped.ID()
 		return w
 	}
+	if p.holds > 0 && p.nextNode(g, 0) == scheduler.NoNode {
+		if r := p.blocker(g); r != nil {
+			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
+			return w
+		}
+	}
 	panic("threedsf: stage " + g.ID().String() + " waits without a reason")
+}
+
+// roomComing gives a node where room is being made for the stage.
+func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
+	for _, r := range p.s.Reservations() {
+		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index && !p.s.Node(r.Node).Releasing.IsZero() {
+			return r.Node, true
+		}
+	}
+	return scheduler.NoNode, false
 }
 
 // noRoom counts why no node has room, once for each shape.
@@ -71,8 +93,4 @@ func (p *Policy) noRoom(g *scheduler.Stage) (scheduler.Reason, int32) {
 	}
 	p.lacks = append(p.lacks, lack{g.Spec.Demand, g.Spec.Disk, reason, nodes})
 	return reason, nodes
-}
-
-func sortNotes(notes []scheduler.Note) {
-	slices.SortFunc(notes, func(a, b scheduler.Note) int { return a.NoteKey.Compare(b.NoteKey) })
 }

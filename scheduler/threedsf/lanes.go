@@ -5,82 +5,252 @@ import (
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 )
 
 // laneJob is a job of the deadline lane.
 type laneJob struct {
-	job    *scheduler.Job
-	latest scheduler.Time // start
+	job *scheduler.Job
+	key scheduler.Time
 }
 
-// inLane tells whether a job is in the deadline lane.
+// inLane tells whether a job is in the deadline lane (P2): its deadline was
+// accepted, or all deadlines count, and it is not hopeless.
 func (p *Policy) inLane(j *scheduler.Job) bool {
-	return p.cfg.Deadlines && j.Spec.Accepted && j.Spec.Deadline > 0
+	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (j.Spec.Accepted || p.cfg.AllDeadlines) && !p.isHopeless(j)
 }
 
-// deadlineLane places tasks of accepted deadline jobs, the one that must start
-// first before the others (EMWTF, 3DSF 7.1).
-func (p *Policy) deadlineLane() {
+// isHopeless tells whether a job has left the lane.
+func (p *Policy) isHopeless(j *scheduler.Job) bool {
+	_, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID})
+	return ok
+}
+
+// stoppedByMiss tells whether a job is not to go on: it is hopeless and its
+// on_miss says stop. Its owner ends it.
+func (p *Policy) stoppedByMiss(j *scheduler.Job) bool {
+	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && p.cfg.Deadlines && p.isHopeless(j)
+}
+
+// fillLane lists the deadline jobs with ready work in their order, and lets
+// those go that can no longer make it.
+func (p *Policy) fillLane() {
 	p.lane = p.lane[:0]
 	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
-		if p.inLane(j) {
-			p.lane = append(p.lane, laneJob{j, j.Spec.Deadline.Add(-j.Spec.Estimate)})
+		if j.Spec.Deadline == 0 || !p.inLane(j) {
+			continue
 		}
+		p.outlook.Of(j)
+		hopeless, until := p.outlook.Hopeless(p.now)
+		if hopeless && p.note(scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID}, At: p.now}) {
+			continue
+		}
+		if !hopeless {
+			p.wakeAt(until.Add(1))
+		}
+		p.lane = append(p.lane, laneJob{j, p.outlook.Key(p.cfg.Order)})
 	}
 	slices.SortFunc(p.lane, func(a, b laneJob) int {
-		return cmp.Or(cmp.Compare(a.latest, b.latest), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.job.Spec.Submitted, b.job.Spec.Submitted), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
 	})
+}
+
+// deadlineLane places tasks of deadline jobs (P2), the one that must start
+// first before the others, and takes room back for those that cannot wait.
+func (p *Policy) deadlineLane() {
+	p.fillLane()
+	if len(p.lane) == 0 {
+		return
+	}
+	for p.left > 0 && p.laneBatch() {
+		p.placeBatch()
+	}
+	if p.cfg.Preempt == deadline.None {
+		return
+	}
+	p.barren = p.barren[:0]
 	for _, l := range p.lane {
+		p.outlook.Of(l.job)
 		for _, g := range l.job.Stages {
-			for g.Ready() && p.left > 0 && p.placeable(g) {
-				node, _ := p.s.BestNode(g)
-				p.place(g, g.NextPending(0), node)
-				p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
+			if g.Ready() && p.left > 0 {
+				p.preemptFor(g)
 			}
 		}
 	}
 }
 
-// suspendedLane resumes suspended tasks in the order of their suspension where
-// their node has room again.
-func (p *Policy) suspendedLane() {
-	if p.s.SuspendedCount() == 0 {
+// laneBatch picks what fits of the lane, job by job.
+func (p *Policy) laneBatch() bool {
+	p.picks = p.picks[:0]
+	inner := p.s.Mark()
+	left := p.left
+	for _, l := range p.lane {
+		for _, g := range l.job.Stages {
+			k := pick{stage: g, tenant: l.job.Spec.Tenant, group: -1, lane: true}
+			for left > 0 && g.Ready() && p.placeable(g) {
+				node, disk := p.bestNode(g)
+				act := p.s.Place(g, g.NextPending(0), node, disk)
+				if err := p.s.Apply(&act, p.now); err != nil {
+					panic("threedsf: a placement that fits is refused: " + err.Error())
+				}
+				p.shares.charge(k.tenant, g.Spec.Demand)
+				k.count++
+				left--
+			}
+			if k.count > 0 {
+				p.picks = append(p.picks, k)
+			}
+		}
+	}
+	p.s.Rollback(inner)
+	return len(p.picks) > 0
+}
+
+// preemptFor makes room for the waiting tasks of a deadline stage: as few as
+// keep its predicted end before the deadline, each only if it cannot wait for
+// room (PDSonQueue Alg. 5 lines 18 to 27).
+func (p *Policy) preemptFor(g *scheduler.Stage) {
+	if _, waits := p.waits[g]; waits {
 		return
 	}
-	p.sleepers = p.sleepers[:0]
-	for a := range p.s.Suspended() {
-		p.sleepers = append(p.sleepers, a)
+	have := g.Running + p.holdsOf(g)
+	for p.left > 0 && have < g.Pending+g.Running && g.Startable() > p.holdsOf(g) {
+		if latest := p.outlook.LatestFor(g.Index, have); latest >= p.now {
+			p.wakeAt(latest.Add(1)) // so many at once are enough until then
+			return
+		}
+		latest := p.outlook.LatestFor(g.Index, have+1)
+		if latest >= p.now {
+			if ok, until := p.preempt.CanWait(p.s, g, latest, p.now); ok {
+				p.wakeAt(until)
+				return
+			}
+		}
+		if !p.makeRoom(g) {
+			return
+		}
+		have++
 	}
+}
+
+// makeRoom has victims make room for one task of the stage and keeps it for it.
+func (p *Policy) makeRoom(g *scheduler.Stage) bool {
+	if _, _, _, ok := p.s.UnderCaps(g); !ok {
+		return false
+	}
+	for _, b := range p.barren {
+		if b == (group{g.Spec.Demand, g.Spec.Disk}) {
+			return false
+		}
+	}
+	plan, ok := p.preempt.Plan(p.s, g, p.now)
+	if !ok {
+		p.barren = append(p.barren, group{g.Spec.Demand, g.Spec.Disk})
+		return false
+	}
+	if len(plan.Victims) == 0 && p.s.Node(plan.Node).Releasing.IsZero() {
+		return false // there is room, and something else is in the way
+	}
+	for _, v := range plan.Victims {
+		if p.left == 0 {
+			return false // the next cycle goes on from here
+		}
+		a := v.Attempt
+		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: v.Level}
+		if p.cfg.Preempt == deadline.Kill {
+			act.Kind, act.Level = scheduler.ActKill, 0
+		}
+		p.do(act)
+	}
+	if p.left == 0 {
+		return false
+	}
+	p.hold(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, g.Job.Spec.Deadline.Add(1))
+	return true
+}
+
+// suspendedLane resumes suspended tasks (P3) in the order of their suspension
+// where their node has room again.
+func (p *Policy) suspendedLane() {
 	for _, a := range p.sleepers {
 		if p.left <= 0 {
 			return
 		}
-		p.resume(a)
+		if a.Phase == scheduler.AttemptSuspended {
+			p.resume(a)
+		}
 	}
 }
 
-// resume brings an attempt back where it is, if there is room and its job is
-// alive.
-func (p *Policy) resume(a *scheduler.Attempt) {
+// overdue resumes, before all others, tasks that have been suspended for half
+// of MaxSuspended, and keeps room for those that do not fit yet.
+func (p *Policy) overdue() {
+	p.sleepers = p.sleepers[:0]
+	if p.s.SuspendedCount() == 0 {
+		return
+	}
+	for a := range p.s.Suspended() {
+		p.sleepers = append(p.sleepers, a)
+	}
+	for _, a := range p.sleepers {
+		due := a.SuspendedAt.Add(p.cfg.MaxSuspended / 2)
+		if p.now < due {
+			p.wakeAt(due) // the rest was suspended later
+			return
+		}
+		if p.left <= 0 {
+			return
+		}
+		g := p.s.StageOf(a)
+		if p.resume(a) || g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) || p.left <= 0 || p.heldFor(a) || !p.s.Node(a.Node).Takes() {
+			continue
+		}
+		more := a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{})
+		p.hold(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Held.Disk, 0), scheduler.Never)
+	}
+}
+
+// resume brings an attempt back where it is, or where it can be restored, if
+// there is room and its job goes on.
+func (p *Policy) resume(a *scheduler.Attempt) bool {
 	g := p.s.StageOf(a)
 	n := p.s.Node(a.Node)
-	if a.Phase != scheduler.AttemptSuspended || g.Job.Phase != scheduler.JobActive || !n.Takes() {
-		return
+	if g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) {
+		return false
 	}
 	more := a.Demand.Sub(a.Held.Resources)
-	room := more.Max(scheduler.Resources{})
+	if n.Takes() && p.resumes(n, a, g, more) && underCaps(p.s, g.Job, a.Demand, more) {
+		p.do(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+		p.shares.charge(g.Job.Spec.Tenant, more)
+		return true
+	}
+	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !underCaps(p.s, g.Job, a.Demand, more) {
+		return false
+	}
+	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
+		m := p.s.Node(id)
+		disk, ok := m.Fits(a.Demand, a.DiskSpace)
+		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.open(m, g.Job, a.Demand, a.DiskSpace) {
+			continue
+		}
+		p.do(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
+		p.shares.charge(g.Job.Spec.Tenant, more)
+		return true
+	}
+	return false
+}
+
+// resumes tells whether a suspended attempt fits on its node again.
+func (p *Policy) resumes(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
+	more = more.Max(scheduler.Resources{})
 	space := max(a.DiskSpace-a.Held.Disk, 0)
-	if room[scheduler.CPU] > n.Free[scheduler.CPU] || room[scheduler.Memory] > n.Free[scheduler.Memory] {
-		return
+	if more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
+		return false
 	}
-	if a.Disk >= 0 && (room[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
-		return
+	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
+		return false
 	}
-	if !underCaps(p.s, g.Job, a.Demand, more) {
-		return
-	}
-	p.do(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
-	p.shares.charge(g.Job.Spec.Tenant, more)
+	return p.open(n, g.Job, more, space)
 }
 
 // underCaps tells whether a job may hold d more, one task of it holding task.

@@ -51,7 +51,7 @@ func (p *Policy) moveTo(g *scheduler.Stage, task int32) scheduler.NodeID {
 		}
 		for _, near := range p.racks.of(p.s, n.Rack) {
 			m := p.s.Node(near)
-			if _, ok := m.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+			if _, ok := m.Fits(g.Spec.Demand, g.Spec.Disk); !ok || !p.openFor(m, g) {
 				continue
 			}
 			if idle := idleness(m); best == scheduler.NoNode || idle > most || (idle == most && near < best) {
@@ -62,7 +62,7 @@ func (p *Policy) moveTo(g *scheduler.Stage, task int32) scheduler.NodeID {
 	if best != scheduler.NoNode {
 		return best
 	}
-	for id, k := p.s.NextNode(g, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.s.NextNode(g, id+1), k+1 {
+	for id, k := p.nextNode(g, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.nextNode(g, id+1), k+1 {
 		if idle := idleness(p.s.Node(id)); best == scheduler.NoNode || idle > most {
 			best, most = id, idle
 		}

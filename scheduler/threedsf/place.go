@@ -126,7 +126,7 @@ func (p *Policy) waitOrMove(k *pick) {
 		if g.Startable() == 0 {
 			return
 		}
-		if p.waitFor(g, i) {
+		if p.waitFor(k, i) {
 			k.count-- // its share is given back
 			p.shares.charge(k.tenant, scheduler.Resources{}.Sub(g.Spec.Demand))
 			continue
@@ -142,24 +142,31 @@ func (p *Policy) waitOrMove(k *pick) {
 
 // waitFor tells whether a task waits for the node of its data, at most MaxWait
 // after its stage began to wait or last had a task placed at its data.
-func (p *Policy) waitFor(g *scheduler.Stage, task int32) bool {
-	since := p.now
+func (p *Policy) waitFor(k *pick, task int32) bool {
+	g, since := k.stage, p.now
 	if n, ok := p.s.Note(waitKey(g)); ok && !p.isLocal(g) {
 		since = n.At
 	}
 	until := since.Add(p.cfg.MaxWait)
+	if k.lane { // within its slack
+		p.outlook.Of(g.Job)
+		until = min(until, p.outlook.LatestFor(g.Index, g.Pending))
+	}
 	if until <= p.now {
 		return false
 	}
 	v := p.judge.Judge(p.s, g, task, &p.cfg.Network, p.now)
-	if !v.Wait {
+	if !v.Wait || (k.lane && v.Release > until) {
 		return false
 	}
-	p.judge.Wait(g, v.Node)
 	if _, had := p.waits[g]; !had {
+		if n, ok := p.s.Note(waitKey(g)); (!ok || n.At != since) && !p.note(scheduler.Note{NoteKey: waitKey(g), At: since}) {
+			return false // without a clock it might wait for ever
+		}
 		p.waits[g] = wait{node: v.Node, since: since, until: until}
 		p.wakeAt(until)
 	}
+	p.judge.Wait(g, v.Node)
 	return true
 }
 
@@ -176,24 +183,17 @@ func waitKey(g *scheduler.Stage) scheduler.NoteKey {
 	return scheduler.NoteKey{Kind: scheduler.NoteWaitSince, Job: g.Job.Spec.ID, Stage: g.Index}
 }
 
-// settleWaits writes down since when stages wait, and forgets the clocks of
-// stages that wait no more and had a task placed at its data.
+// settleWaits forgets the clocks of stages that wait no more and had a task
+// placed at its data.
 func (p *Policy) settleWaits() {
 	for _, g := range p.local {
 		if _, waits := p.waits[g]; !waits {
 			key := waitKey(g)
 			kind := key.Kind
 			key.Kind = scheduler.NoteForget
-			p.notes = append(p.notes, scheduler.Note{NoteKey: key, Value: int64(kind)})
+			p.note(scheduler.Note{NoteKey: key, Value: int64(kind)})
 		}
 	}
-	from := len(p.notes)
-	for g, w := range p.waits {
-		if n, ok := p.s.Note(waitKey(g)); !ok || n.At != w.since {
-			p.notes = append(p.notes, scheduler.Note{NoteKey: waitKey(g), At: w.since})
-		}
-	}
-	sortNotes(p.notes[from:])
 }
 
 // placeAnywhere places the tasks of a pick: at their data where there is room
@@ -205,11 +205,16 @@ func (p *Policy) placeAnywhere(k *pick) {
 		node := scheduler.NoNode
 		if p.cfg.Locality && g.Spec.Inputs != nil {
 			if p.near = locality.Near(p.s, g, task, p.near[:0]); len(p.near) > 0 {
-				node = p.near[0]
+				for _, id := range p.near {
+					if p.openFor(p.s.Node(id), g) {
+						node = id
+						break
+					}
+				}
 			}
 		}
 		if node == scheduler.NoNode {
-			if node, _ = p.s.BestNode(g); node == scheduler.NoNode {
+			if node, _ = p.bestNode(g); node == scheduler.NoNode {
 				return
 			}
 		}

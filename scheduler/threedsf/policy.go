@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
@@ -39,12 +40,23 @@ type Policy struct {
 	waiting  []scheduler.Waiting
 	lacks    []lack
 	lane     []laneJob
+	special  bool // something else than a placement was done in this pass
+	outlook  deadline.Outlook
+	preempt  deadline.Preemptor
+	barren   []group // shapes for which no victims are left in this cycle
+	holds    int     // in force
+	kept     []*scheduler.Reservation
 	sleepers []*scheduler.Attempt
 }
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	return &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}}
+	p := &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}}
+	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptOn, Spared: func(j *scheduler.Job) bool {
+		return p.inLane(j) || j.Spec.Project != 0
+	}}
+	p.match.Open = p.openFor
+	return p
 }
 
 // Name is the name in the configuration.
@@ -53,10 +65,32 @@ func (p *Policy) Name() string { return p.cfg.Name }
 // Decide costs O(1) and allocates nothing when nothing changed; else O(tenants +
 // ready stages + placements x (log tenants + replicas)).
 func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
-	if p.known && p.seen == s.Stamp() && (p.wake == 0 || now < p.wake) && max > 0 {
+	if p.known && p.seen == s.Stamp() && (now == p.now || (now > p.now && len(p.lane) == 0 && (p.wake == 0 || now < p.wake))) && max > 0 {
 		return p.decision(now)
 	}
 	p.begin(s, now, max)
+	for n := 0; p.pass() && n < maxPasses; n++ {
+	}
+	p.explain()
+	s.Rollback(p.mark)
+	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
+	return p.decision(now)
+}
+
+// maxPasses bounds the passes of one decision; two or three are usual.
+const maxPasses = 64
+
+// pass goes through the lanes once, as if the State with what was decided so
+// far were all there is, and tells whether another pass may find more to do. So
+// a decision is finished when a fresh look at it would add nothing.
+func (p *Policy) pass() bool {
+	p.wake, p.stopped, p.special = 0, nil, false
+	p.local, p.sleepers, p.lane = p.local[:0], p.sleepers[:0], p.lane[:0]
+	clear(p.waits)
+	p.judge.Begin(p.s)
+	before := len(p.actions) + len(p.notes)
+	p.keepHolds()
+	p.overdue()
 	if p.cfg.Deadlines {
 		p.deadlineLane()
 	}
@@ -65,20 +99,25 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 		p.placeBatch()
 	}
 	p.settleWaits()
-	p.explain()
-	s.Rollback(p.mark)
-	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
-	return p.decision(now)
+	did := len(p.actions)+len(p.notes) != before
+	return did && p.left > 0 && (p.special || p.holds > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
+}
+
+// laneWaits tells whether a deadline job is left waiting.
+func (p *Policy) laneWaits() bool {
+	for _, l := range p.lane {
+		if l.job.Ready > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Policy) begin(s *scheduler.State, now scheduler.Time, max int) {
-	p.s, p.now, p.left, p.wake, p.stopped = s, now, max, 0, nil
+	p.s, p.now, p.left = s, now, max
 	p.seen = s.Stamp()
 	p.actions, p.notes, p.waiting, p.lacks = p.actions[:0], p.notes[:0], p.waiting[:0], p.lacks[:0]
-	p.local = p.local[:0]
-	clear(p.waits)
 	p.racks.known = false
-	p.judge.Begin(s)
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
 	p.mark = s.Mark()
 }
@@ -93,7 +132,19 @@ func (p *Policy) do(a scheduler.Action) {
 		panic("threedsf: an action that is possible is refused: " + err.Error())
 	}
 	p.actions = append(p.actions, a)
+	p.special = p.special || a.Kind != scheduler.ActPlace
 	p.left--
+}
+
+// note remembers something, in the try as well; false if the State refuses it.
+func (p *Policy) note(n scheduler.Note) bool {
+	p.notes = append(p.notes, n)
+	if p.s.ApplyNotes(p.notes[len(p.notes)-1:]) != nil {
+		p.notes = p.notes[:len(p.notes)-1]
+		return false
+	}
+	p.special = true
+	return true
 }
 
 // place places one task where it fits and charges its tenant's share.

@@ -1,0 +1,364 @@
+package deadline
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// Mode is how room is taken back.
+type Mode uint8
+
+// The modes.
+const (
+	// Suspend brings victims down to the cheapest level that frees enough.
+	Suspend Mode = iota + 1
+	// Kill ends them, as the papers' experiments did; their tasks start again.
+	Kill
+	// None takes nothing back.
+	None
+)
+
+// String gives the mode's name.
+func (m Mode) String() string {
+	switch m {
+	case Suspend:
+		return "suspend"
+	case Kill:
+		return "kill"
+	case None:
+		return "none"
+	default:
+		return "mode(?)"
+	}
+}
+
+// Group is the place of a victim in the papers' order (3DSF 7.3): regular tasks
+// of low priority with the same dominant resource as the task that needs room,
+// then those of other dominant resources, then high priority likewise. Hopeless
+// deadline jobs count as low.
+type Group uint8
+
+// The groups, the first victims first.
+const (
+	LowSame Group = iota + 1
+	LowOther
+	HighSame
+	HighOther
+)
+
+// String gives the group's name.
+func (g Group) String() string {
+	switch g {
+	case LowSame:
+		return "low, same resource"
+	case LowOther:
+		return "low, other resource"
+	case HighSame:
+		return "high, same resource"
+	case HighOther:
+		return "high, other resource"
+	default:
+		return "group(?)"
+	}
+}
+
+// Victim is an attempt that makes room, and the level it is brought to.
+type Victim struct {
+	Attempt *scheduler.Attempt
+	Group   Group
+	Level   scheduler.Level
+}
+
+// Plan is where room is made for one task, and by whom.
+type Plan struct {
+	Node    scheduler.NodeID
+	Victims []Victim // in the order of their suspension; empty if room is on its way already
+}
+
+// Preemptor is the workspace for judging and planning.
+type Preemptor struct {
+	Mode Mode
+	// MaxSuspended: a task that was suspended for so long is a victim no more.
+	MaxSuspended time.Duration
+	// Spared tells which jobs are never victims beside those of the caller's
+	// own lane: promised projects and jobs in the deadline lane.
+	Spared func(j *scheduler.Job) bool
+	// Held is what is kept on a node for others than the job.
+	Held func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
+
+	now     scheduler.Time
+	victims []Victim
+	best    []Victim
+	trial   []Victim
+}
+
+// CanWait is the judgment of PDSonQueue Alg. 5 lines 18 to 27 over all nodes:
+// whether on some node the next attempt to end frees enough for a task of the
+// stage, no later than latest. until is when that is predicted; past it the
+// question is to be asked again. Attempts without a prediction, or past it, are
+// not counted on. O(attempts) at worst; it ends at the first such node.
+func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
+	for _, n := range s.Nodes() {
+		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) {
+			continue
+		}
+		next, frees := scheduler.Never, (*scheduler.Attempt)(nil)
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			if at, known := locality.EndOf(s, a); known && a.Phase <= scheduler.AttemptRunning && at > now && at < next {
+				next, frees = at, a
+			}
+		}
+		if frees == nil || next > latest {
+			continue
+		}
+		held, space := p.held(n, g.Job)
+		if fitsAfter(n, &g.Spec, held, space, frees) {
+			return true, next
+		}
+	}
+	return false, 0
+}
+
+// fitsAfter tells whether a task fits once one attempt has ended.
+func fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, held scheduler.Resources, space int64, a *scheduler.Attempt) bool {
+	if !g.Demand.Add(held).Fits(n.Free.Add(a.Held.Resources)) {
+		return false
+	}
+	if g.Demand[scheduler.IO] == 0 && g.Disk == 0 {
+		return true
+	}
+	for i, d := range n.Disks {
+		io, free := d.FreeIO, d.FreeSpace
+		if int16(i) == a.Disk {
+			io, free = io+a.Held.Resources[scheduler.IO], free+a.Held.Disk
+		}
+		if g.Demand[scheduler.IO] <= io && g.Disk+space <= free {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Preemptor) held(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64) {
+	if p.Held == nil {
+		return scheduler.Resources{}, 0
+	}
+	return p.Held(n, j)
+}
+
+// Plan finds the node where the victims of least harm make room for a task of
+// the stage: the last group touched first, then their number, then the newest,
+// then the lowest id. ok is false where no set of victims on any node is
+// enough. The plan is good until the next one. O(attempts x log of those on a
+// node).
+func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan Plan, ok bool) {
+	p.now = now
+	plan.Node = scheduler.NoNode
+	p.best = p.best[:0]
+	for _, n := range s.Nodes() {
+		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) || !p.plan(s, g, n) {
+			continue
+		}
+		if plan.Node == scheduler.NoNode || better(p.trial, p.best) {
+			plan.Node = n.Spec.ID
+			p.best = append(p.best[:0], p.trial...)
+		}
+	}
+	plan.Victims = p.best
+	return plan, plan.Node != scheduler.NoNode
+}
+
+// better compares two sets of victims.
+func better(a, b []Victim) bool {
+	worst := func(v []Victim) (g Group) {
+		for i := range v {
+			g = max(g, v[i].Group)
+		}
+		return g
+	}
+	newest := func(v []Victim) scheduler.Time {
+		if len(v) == 0 {
+			return scheduler.Never
+		}
+		return v[0].Attempt.Placed
+	}
+	return cmp.Or(cmp.Compare(worst(a), worst(b)), cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
+}
+
+// plan leaves in trial the victims on one node that make room for a task.
+func (p *Preemptor) plan(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
+	p.trial = p.trial[:0]
+	held, space := p.held(n, g.Job)
+	r := room{free: n.Free.Add(n.Releasing).Sub(held), space: -space}
+	r.disks(n)
+	for a := range s.AttemptsOn(n.Spec.ID) {
+		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
+			r.give(a.Disk, a.Held.Resources[scheduler.IO], 0)
+		}
+	}
+	if r.fits(&g.Spec) {
+		return true
+	}
+	p.candidates(s, g, n)
+	level := p.level(n, g, &r)
+	for _, v := range p.victims {
+		a := v.Attempt
+		v.Level = level(a)
+		if v.Level == 0 {
+			continue
+		}
+		frees := a.Held.Resources
+		if v.Level == scheduler.LevelFrozen {
+			frees[scheduler.Memory] = 0
+		}
+		disk := int64(0)
+		if p.Mode == Kill {
+			disk = a.Held.Disk
+		}
+		r.free = r.free.Add(frees)
+		r.give(a.Disk, frees[scheduler.IO], disk)
+		p.trial = append(p.trial, v)
+		if r.fits(&g.Spec) {
+			p.prune(g, &r)
+			return true
+		}
+	}
+	return false
+}
+
+// prune drops victims that turned out not to be needed, from the first one on,
+// which were chosen before a larger one.
+func (p *Preemptor) prune(g *scheduler.Stage, r *room) {
+	kept := p.trial[:0]
+	for i, v := range p.trial {
+		a := v.Attempt
+		frees := a.Held.Resources
+		if v.Level == scheduler.LevelFrozen {
+			frees[scheduler.Memory] = 0
+		}
+		disk := int64(0)
+		if p.Mode == Kill {
+			disk = a.Held.Disk
+		}
+		r.free = r.free.Sub(frees)
+		r.give(a.Disk, -frees[scheduler.IO], -disk)
+		if i < len(p.trial)-1 && r.fits(&g.Spec) {
+			continue
+		}
+		r.free = r.free.Add(frees)
+		r.give(a.Disk, frees[scheduler.IO], disk)
+		kept = append(kept, v)
+	}
+	p.trial = kept
+}
+
+// room is what would be free on a node.
+type room struct {
+	free  scheduler.Resources
+	space int64 // less what is kept for others
+	io    []scheduler.DiskUse
+	few   [4]scheduler.DiskUse
+}
+
+func (r *room) disks(n *scheduler.Node) { r.io = append(r.few[:0], n.Disks...) }
+
+func (r *room) give(disk int16, io, space int64) {
+	if disk >= 0 && int(disk) < len(r.io) {
+		r.io[disk].FreeIO += io
+		r.io[disk].FreeSpace += space
+	}
+}
+
+func (r *room) fits(g *scheduler.StageSpec) bool {
+	if !g.Demand.Fits(r.free) {
+		return false
+	}
+	if len(r.io) == 0 {
+		return g.Demand[scheduler.IO] == 0 && g.Disk == 0
+	}
+	for _, d := range r.io {
+		if g.Demand[scheduler.IO] <= d.FreeIO && g.Disk-r.space <= d.FreeSpace {
+			return true
+		}
+	}
+	return false
+}
+
+// candidates lists who may be a victim on a node in the papers' order: by
+// group; newest first among those that have started; of equals the tenant with the greatest share for its
+// weight, then who is suspended soonest, then the last placed.
+func (p *Preemptor) candidates(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) {
+	p.victims = p.victims[:0]
+	total := s.Total()
+	dominant := g.Spec.Demand.Dominant(total)
+	for a := range s.AttemptsOn(n.Spec.ID) {
+		if a.Phase != scheduler.AttemptRunning {
+			continue
+		}
+		j := s.StageOf(a).Job
+		if j.Phase != scheduler.JobActive || j == g.Job || (p.Spared != nil && p.Spared(j)) || p.immune(a) {
+			continue
+		}
+		v := Victim{Attempt: a, Group: LowSame}
+		if j.Spec.Priority == scheduler.PriorityHigh && !j.Spec.Accepted {
+			v.Group = HighSame
+		}
+		if a.Demand.Dominant(total) != dominant {
+			v.Group++
+		}
+		p.victims = append(p.victims, v)
+	}
+	slices.SortFunc(p.victims, func(x, y Victim) int {
+		a, b := x.Attempt, y.Attempt
+		if c := cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(b.Placed, a.Placed)); c != 0 {
+			return c
+		}
+		return cmp.Or(cmp.Compare(share(s, b.Tenant), share(s, a.Tenant)),
+			cmp.Compare(a.Demand[scheduler.Memory], b.Demand[scheduler.Memory]), cmp.Compare(b.Seq, a.Seq))
+	})
+}
+
+func share(s *scheduler.State, t scheduler.TenantID) float64 {
+	tn := s.Tenant(t)
+	return tn.Used.DominantShare(s.Total()) / tn.Spec.Weight
+}
+
+// immune tells whether an attempt is a victim no more: its last suspension took
+// MaxSuspended or longer, as Placed is when it was resumed.
+func (p *Preemptor) immune(a *scheduler.Attempt) bool {
+	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
+}
+
+// level gives for each victim the cheapest level that frees what lacks on the
+// node: frozen where memory is enough, else swapped where there is swap for it,
+// else checkpointed; 0 where the node can do none of them. To be killed needs
+// no level.
+func (p *Preemptor) level(n *scheduler.Node, g *scheduler.Stage, r *room) func(*scheduler.Attempt) scheduler.Level {
+	if p.Mode == Kill {
+		return func(*scheduler.Attempt) scheduler.Level { return scheduler.LevelRunning }
+	}
+	memory := g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
+	swap := n.SwapFree
+	return func(a *scheduler.Attempt) scheduler.Level {
+		best, least := scheduler.Level(0), time.Duration(math.MaxInt64)
+		for l := scheduler.LevelFrozen; l <= scheduler.LevelCheckpointed; l++ {
+			need := a.Demand[scheduler.Memory]
+			if !n.Spec.Levels.Has(l) || (l == scheduler.LevelFrozen && memory) || (l == scheduler.LevelSwapped && need > swap) {
+				continue
+			}
+			cost := n.Spec.Speeds.Suspend(l, need) + n.Spec.Speeds.Resume(l, need)
+			if cost < least {
+				best, least = l, cost
+			}
+		}
+		if best == scheduler.LevelSwapped {
+			swap -= a.Demand[scheduler.Memory]
+		}
+		return best
+	}
+}

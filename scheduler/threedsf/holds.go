@@ -1,0 +1,203 @@
+package threedsf
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// hold keeps room on a node for a task of the stage (-1: any) until end.
+func (p *Policy) hold(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
+	id := scheduler.ReservationID(1)
+	if all := p.s.Reservations(); len(all) > 0 {
+		id = all[len(all)-1].ID + 1
+	}
+	p.do(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: id, Kind: scheduler.HoldPreempt,
+		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: p.now, End: end}})
+	p.holds++
+}
+
+// keepHolds goes through the holds: it places the task of a hold that has its
+// room, drops those that have no reason any more, and counts the rest.
+func (p *Policy) keepHolds() {
+	p.holds = 0
+	p.kept = p.kept[:0]
+	for _, r := range p.s.Reservations() {
+		if r.Kind == scheduler.HoldPreempt {
+			p.kept = append(p.kept, r)
+		}
+	}
+	p.holds = len(p.kept)
+	for _, r := range p.kept {
+		if p.left > 0 && !p.stands(r) && p.left > 0 {
+			p.drop(r)
+		}
+	}
+}
+
+// drop ends a hold; one that was made in this very decision was never made.
+func (p *Policy) drop(r *scheduler.Reservation) {
+	for i := range p.actions {
+		if a := &p.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == r.ID {
+			act := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}
+			if err := p.s.Apply(&act, p.now); err != nil {
+				panic("threedsf: a hold cannot be dropped: " + err.Error())
+			}
+			p.actions = slices.Delete(p.actions, i, i+1)
+			p.left++
+			p.holds--
+			p.special = true
+			return
+		}
+	}
+	p.do(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+	p.holds--
+}
+
+// stands tells whether a hold is needed as it is; it places its task where it
+// has its room.
+func (p *Policy) stands(r *scheduler.Reservation) bool {
+	g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	n := p.s.Node(r.Node)
+	if g == nil || r.End <= p.now || !n.Takes() || g.Job.Phase != scheduler.JobActive {
+		return false
+	}
+	if r.End != scheduler.Never {
+		p.wakeAt(r.End)
+	}
+	if r.Task >= 0 { // for a suspended task to come back
+		for a := range p.s.AttemptsOf(g, r.Task) {
+			if a.Phase == scheduler.AttemptSuspended && a.Node == r.Node && !p.stoppedByMiss(g.Job) {
+				return true
+			}
+		}
+		return false
+	}
+	if !g.Ready() || !p.inLane(g.Job) || g.Startable() == 0 {
+		return false
+	}
+	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk) {
+		if _, _, _, ok := p.s.UnderCaps(g); ok {
+			task := p.taskAt(g, r.Node)
+			p.place(g, task, r.Node)
+			p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
+			return false
+		}
+	}
+	return !n.Releasing.IsZero()
+}
+
+// taskAt gives the waiting task of a stage for a node: one with data there if
+// there is one.
+func (p *Policy) taskAt(g *scheduler.Stage, node scheduler.NodeID) int32 {
+	for _, i := range p.s.TasksOn(g, node) {
+		if g.IsPending(i) {
+			return i
+		}
+	}
+	return g.NextPending(0)
+}
+
+// holdsOf counts the holds for new tasks of a stage.
+func (p *Policy) holdsOf(g *scheduler.Stage) int32 {
+	if p.holds == 0 {
+		return 0
+	}
+	n := int32(0)
+	for _, r := range p.s.Reservations() {
+		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
+			n++
+		}
+	}
+	return n
+}
+
+// heldFor tells whether room is kept for a suspended attempt.
+func (p *Policy) heldFor(a *scheduler.Attempt) bool {
+	for _, r := range p.s.ReservationsOn(a.Node) {
+		if r.Kind == scheduler.HoldPreempt && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index {
+			return true
+		}
+	}
+	return false
+}
+
+// keptOn is what is held on a node for other jobs than j.
+func (p *Policy) keptOn(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resources, space int64) {
+	if p.holds == 0 {
+		return d, 0
+	}
+	for _, r := range p.s.ReservationsOn(n.Spec.ID) {
+		if r.Kind == scheduler.HoldPreempt && r.Job != j.Spec.ID && r.End > p.now {
+			d = d.Add(r.Demand)
+			space += r.Disk
+		}
+	}
+	return d, space
+}
+
+// open tells whether a demand leaves what is held on a node for others alone.
+func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64) bool {
+	if p.holds == 0 {
+		return true
+	}
+	kept, disk := p.keptOn(n, j)
+	if kept.IsZero() && disk == 0 {
+		return true
+	}
+	free := int64(0)
+	for i := range n.Disks {
+		free += n.Disks[i].FreeSpace
+	}
+	return d.Add(kept).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+disk <= free)
+}
+
+// openFor is open for a task of a stage.
+func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {
+	return p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)
+}
+
+// nextNode is State.NextNode without nodes whose room is held for others.
+func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
+	id := p.s.NextNode(g, from)
+	for p.holds > 0 && id != scheduler.NoNode && !p.openFor(p.s.Node(id), g) {
+		id = p.s.NextNode(g, id+1)
+	}
+	return id
+}
+
+// bestNode is State.BestNode without nodes whose room is held for others.
+func (p *Policy) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
+	id, disk := p.s.BestNode(g)
+	if p.holds == 0 || id == scheduler.NoNode || p.openFor(p.s.Node(id), g) {
+		return id, disk
+	}
+	best, least := scheduler.NoNode, 0.0
+	for id, k := p.nextNode(g, 0), 0; id != scheduler.NoNode && k < tightest; id, k = p.nextNode(g, id+1), k+1 {
+		n := p.s.Node(id)
+		shares := n.Free.Shares(n.Spec.Capacity)
+		if left := shares[0] + shares[1] + shares[2]; best == scheduler.NoNode || left < least {
+			best, least = id, left
+		}
+	}
+	if best == scheduler.NoNode {
+		return best, -1
+	}
+	disk, _ = p.s.Node(best).Fits(g.Spec.Demand, g.Spec.Disk)
+	return best, disk
+}
+
+// tightest is how many nodes with room bestNode compares, as State.BestNode.
+const tightest = 8
+
+// blocker gives a hold that keeps a task of the stage off a node with room.
+func (p *Policy) blocker(g *scheduler.Stage) *scheduler.Reservation {
+	for id := p.s.NextNode(g, 0); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
+		for _, r := range p.s.ReservationsOn(id) {
+			if r.Kind == scheduler.HoldPreempt && r.Job != g.Job.Spec.ID && r.End > p.now {
+				return r
+			}
+		}
+	}
+	return nil
+}
