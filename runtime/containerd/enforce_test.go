@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,6 +57,7 @@ func TestEnforcement(t *testing.T) {
 			used := b.measure(t, d, g, s)
 			t.Logf("%-42s cpu %5.1f%%  reads %5.1f%%  writes %5.1f%% of their limits", c.name,
 				100*used.cpu/share, 100*used.read/rate, 100*used.written/rate)
+			t.Logf("%-42s the whole disk: reads %5.1f%%  writes %5.1f%%", "", 100*used.diskRead/rate, 100*used.diskWritten/rate)
 			for _, m := range []struct {
 				what  string
 				share float64
@@ -168,8 +170,25 @@ func writeFile(t *testing.T, path string, edit func(*exec.Cmd)) {
 	}
 }
 
-// rates are shares of a core, and bytes per second.
-type rates struct{ cpu, read, written float64 }
+// rates are shares of a core, and bytes per second: of the attempt, and of the
+// whole disk, where also what was charged to somebody else is seen.
+type rates struct{ cpu, read, written, diskRead, diskWritten float64 }
+
+// wholeDisk gives the bytes read from and written to a disk since boot.
+func wholeDisk(t *testing.T, dev cgroups.Device) (read, written float64) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/sys/dev/block", dev.String(), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n [7]float64
+	for i, f := range strings.Fields(string(b))[:7] {
+		if n[i], err = strconv.ParseFloat(f, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n[2] * 512, n[6] * 512
+}
 
 // measure runs the container and reads the kernel's own counters ten seconds
 // apart, once the work has begun.
@@ -224,6 +243,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 			t.Fatalf("it does not work: %+v: %s", st, log)
 		}
 	}
+	dr1, dw1 := wholeDisk(t, b.disk)
 	from, err := g.Stats()
 	start := time.Now()
 	if err != nil {
@@ -232,6 +252,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 	sleep(ctx, 10*time.Second)
 	to, err := g.Stats()
 	span := time.Since(start).Seconds()
+	dr2, dw2 := wholeDisk(t, b.disk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +265,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 	if err := os.RemoveAll(s.Mounts[0].Source); err != nil {
 		t.Error(err)
 	}
-	return rates{cpu: (to.CPU - from.CPU).Seconds() / span, read: float64(r2-r1) / span, written: float64(w2-w1) / span}
+	return rates{cpu: (to.CPU - from.CPU).Seconds() / span, read: float64(r2-r1) / span, written: float64(w2-w1) / span, diskRead: (dr2 - dr1) / span, diskWritten: (dw2 - dw1) / span}
 }
 
 func onDisk(s cgroups.Stats, dev cgroups.Device) (read, written uint64) {

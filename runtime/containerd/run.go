@@ -20,8 +20,10 @@ import (
 	"github.com/drover-run/drover/runtime/containerd/logger"
 )
 
-// stopLimit bounds how long a killed container may take to be gone.
-const stopLimit = 20 * time.Second
+// stopLimit bounds how long a killed container may take to be gone. It is long
+// because the kernel, when a root with an upper layer is unmounted, writes out
+// all that is dirty on its disk, a throttled neighbour's data too.
+const stopLimit = time.Minute
 
 // Start implements runtime.Driver. Steps: make the task, if there is none; note
 // the time; start it. A task that cannot be started is taken away again, so
