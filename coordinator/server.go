@@ -191,7 +191,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, callLimit)
-		defer cancel()
+		defer g.c.whileServing(cancel)()
 		if err := g.c.awaitLeader(ctx); err != nil {
 			return nil, translate(err)
 		}
@@ -215,21 +215,31 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 			return translate(err)
 		}
 		defer leave()
+		ctx, cancel := context.WithCancel(ctx)
+		defer g.c.whileServing(cancel)()
 		if err := g.c.awaitLeader(ctx); err != nil {
 			return translate(err)
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-		wg.Go(func() {
-			select {
-			case <-g.c.stop:
-				cancel()
-			case <-ctx.Done():
-			}
-		})
 		return translate(next(ctx, conn))
+	}
+}
+
+// whileServing cancels a call when the coordinator stops: it then answers that
+// it gave up, instead of holding up the stop. The function it gives ends both.
+func (c *core) whileServing(cancel context.CancelFunc) func() {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-c.stop:
+			cancel()
+		case <-done:
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+		cancel()
 	}
 }
 

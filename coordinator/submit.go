@@ -104,8 +104,13 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	}
 	res, err := s.accept(ctx, id, spec, key, tag, in)
 	if err != nil {
-		s.dropOutput(spec, tag)
-		return nil, err
+		return nil, err // it may have been accepted all the same: its folder stays
+	}
+	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
+		s.dropOutput(ctx, spec, tag)
+	}
+	if res.Err != nil {
+		return nil, res.Err
 	}
 	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings}), nil
 }
@@ -353,13 +358,13 @@ func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (s
 // dropLimit bounds the removal of a folder that no accepted job has.
 const dropLimit = 10 * time.Second
 
-// dropOutput removes the folder of a job that was not accepted. Where that
+// dropOutput removes the folder of a job that Apply refused. Where that
 // fails an empty folder stays, which the log names.
-func (s *clientService) dropOutput(spec *jobspec.Job, tag string) {
+func (s *clientService) dropOutput(ctx context.Context, spec *jobspec.Job, tag string) {
 	if tag == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+	ctx, cancel := context.WithTimeout(ctx, dropLimit)
 	defer cancel()
 	path := facts.Temporary(spec.Output.Path, tag)
 	o := &droverv1.Order{User: s.userOf(spec), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: path}}}
@@ -403,7 +408,7 @@ func fileError(what, path, said string, err error) error {
 	}
 }
 
-// accept is step 5. Splits that are too many for one entry are staged in
+// accept is step 5; the result's Err says that the facts refused it. Splits that are too many for one entry are staged in
 // chunks first.
 func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located) (facts.Result, error) {
 	text, err := jobspec.Encode(spec)
@@ -422,20 +427,15 @@ func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.J
 		a.Staging, a.Chunks = s.newID(), int32(len(chunks))
 		for i, part := range chunks {
 			e := &droverv1.Entry{Body: &droverv1.Entry_JobChunk{JobChunk: &droverv1.JobChunkFact{Staging: a.Staging, Index: int32(i), Splits: part}}}
-			res, err := s.propose(ctx, id.name, e)
-			if err = errors.Join(err, res.Err); err != nil {
-				return facts.Result{}, err
+			if res, err := s.propose(ctx, id.name, e); err != nil || res.Err != nil {
+				return res, err
 			}
 		}
 	}
 	if in.hosts != nil {
 		s.hosts.put(a.ShuffleToken, in.hosts)
 	}
-	res, err := s.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
-	if err == nil {
-		err = res.Err
-	}
-	return res, err
+	return s.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
 }
 
 // cut divides splits into parts of at most n bytes each, or one split.

@@ -223,7 +223,7 @@ func mapOutputs(f *facts.Facts, j *facts.Job) (out []*droverv1.MapOutput, comple
 	s := &j.Stages[m]
 	for i := range s.Tasks {
 		if a := s.Task(i).Win(); a != nil {
-			out = append(out, &droverv1.MapOutput{Task: i, Attempt: a.Attempt, Run: a.Run, Address: f.Node(a.Node).Info.GetAddress()})
+			out = append(out, &droverv1.MapOutput{Stage: int32(m), Task: i, Attempt: a.Attempt, Run: a.Run, Address: f.Node(a.Node).Info.GetAddress()})
 		}
 	}
 	return out, len(out) == int(s.Tasks)
