@@ -28,14 +28,15 @@ func (l *leader) follow(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if !j.HasEnded() || j.Live > 0 {
 		return
 	}
-	l.keepLogs(j)
-	switch {
-	case !j.Cleaned:
+	if !l.over[j.ID] { // its last change may come more than once
+		l.over[j.ID] = true
+		l.keepLogs(j)
+		l.c.finished(f, j)
+	}
+	if !j.Cleaned {
 		// Nothing of it runs any more, so nothing writes there any more.
 		o, id, out := cleanOrder(f, j), j.ID, j.Output
 		l.once(id, func() { l.clean(ctx, id, out, o) })
-	default:
-		l.c.finished(f, j)
 	}
 }
 

@@ -48,7 +48,8 @@ type leader struct {
 	again     bool // decide although State did not change
 	dirtyMaps map[uint64]bool
 
-	logsGo []logsGo // ended jobs whose logs are still kept, by time
+	logsGo []logsGo        // ended jobs whose logs are still kept
+	over   map[uint64]bool // ended jobs that hold nothing and were seen to
 
 	wg     sync.WaitGroup // commits, cleanings
 	busy   map[uint64]bool
@@ -97,7 +98,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.begin(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logsGo = nil
+	l.logsGo, l.over = nil, map[uint64]bool{}
 	for _, id := range f.JobIDs() {
 		l.follow(ctx, f, f.Job(id))
 	}
@@ -215,6 +216,7 @@ func (l *leader) effect(ctx context.Context, f *facts.Facts, c *facts.Change) {
 			l.c.wanted.forget(n, c.Key.Job)
 		}
 		l.c.hosts.drop(c.Key.Job)
+		delete(l.over, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again since
 			l.c.removeBlob(c.Digest)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -78,7 +79,7 @@ func (c *core) server(of func(*http.Request) identity, running *inFlight) *http.
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler: running.count(withIdentity(of, c.handler())), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: nil,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -1,0 +1,349 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/pki"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// plain is an HTTP/1.1 client without anything of Connect.
+func (b *bed) plain() *http.Client {
+	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", b.sock)
+	}}
+	b.t.Cleanup(t.CloseIdleConnections)
+	return &http.Client{Transport: t}
+}
+
+func TestPlainJSONOverHTTPWorks(t *testing.T) {
+	b := newBed(t, nil)
+	b.node(coordtest.Info("n1"), coordtest.Succeed)
+	b.registered()
+	post := func(method, body string) (int, map[string]any) {
+		t.Helper()
+		res, err := b.plain().Post("http://c/drover.v1.ClientService/"+method, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		var out map[string]any
+		if err := json.NewDecoder(res.Body).Decode(&out); err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, out
+	}
+	spec, _ := json.Marshal(`{"version":1,"name":"j","stages":[{"name":"s","kind":"group","command":["x"]}]}`)
+	if code, out := post("SubmitJob", `{"spec":`+string(spec)+`}`); code != 200 || out["job"] != "1" {
+		t.Fatalf("%d %v", code, out)
+	}
+	b.ends("j", succeeded)
+	if code, out := post("GetJob", `{"job":"nobody"}`); code != 404 || out["code"] != "not_found" {
+		t.Fatalf("%d %v", code, out)
+	}
+	scrape := func() string {
+		res, err := b.plain().Get("http://c/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, want := range []string{"drover_nodes_up 1", "drover_leading 1", "drover_actions_total 1", "drover_state_rebuilds_total 0", `drover_jobs_ended_total{state="succeeded"} 1`} {
+		b.until("metrics have "+want, func() bool { return strings.Contains(scrape(), want) })
+	}
+}
+
+func TestAnUploadIsKeptByItsDigestAndCollected(t *testing.T) {
+	now := time.Now()
+	b := newBed(t, func(c *Config) { c.Now = func() time.Time { return now } })
+	data := bytes.Repeat([]byte("drover "), 100_000)
+	sum := sha256.Sum256(data)
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	put := func(data []byte, size int64) error {
+		s := b.client.PutBlob(b.ctx)
+		for first, rest := true, data; first || len(rest) > 0; first = false {
+			n := min(len(rest), 64<<10)
+			if err := s.Send(&droverv1.PutBlobRequest{Digest: digest, Size: size, Data: rest[:n]}); err != nil {
+				break // the answer says why
+			}
+			rest = rest[n:]
+		}
+		_, err := s.CloseAndReceive()
+		return wire.FromError(err)
+	}
+	if err := put(data[1:], int64(len(data))); !errors.Is(err, fault.Invalid) {
+		t.Fatalf("a short upload: %v", err)
+	}
+	if err := put(data[:10], 2<<30); !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "over the limit of 512 MiB") {
+		t.Fatalf("2 GiB: %v", err)
+	}
+	if err := put(data, int64(len(data))); err != nil {
+		t.Fatal(err)
+	}
+	has, err := b.client.HasBlobs(b.ctx, connect.NewRequest(&droverv1.HasBlobsRequest{Digests: []string{digest}}))
+	if err != nil || len(has.Msg.Missing) != 0 {
+		t.Fatalf("%v %v", has, err)
+	}
+	b.kill()
+	b.start()
+	n := droverv1connect.NewNodeServiceClient(b.http, "http://c")
+	s, err := n.GetBlob(b.ctx, connect.NewRequest(&droverv1.GetBlobRequest{Digest: digest, Offset: 7}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for s.Receive() {
+		got = append(got, s.Msg().Data...)
+	}
+	if err := s.Err(); err != nil || !bytes.Equal(got, data[7:]) {
+		t.Fatalf("%d bytes from offset 7, %v", len(got), err)
+	}
+}
+
+// secure is a coordinator that listens on TCP with mutual TLS too.
+func secure(t *testing.T) (b *bed, as func(name string) *http.Client, base string) {
+	ca, err := pki.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := pki.Issue(ca, pki.CoordinatorName, []string{"127.0.0.1"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = newBed(t, func(c *Config) {
+		c.Remote = l
+		c.Operators = []string{"user/root"}
+		if c.TLS, err = pki.ServerConfig(ca.Cert, own); err != nil {
+			t.Fatal(err)
+		}
+	})
+	as = func(name string) *http.Client {
+		pair, err := pki.Issue(ca, name, nil, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf, err := pki.ClientConfig(ca.Cert, pair)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}
+		t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr}
+	}
+	return b, as, "https://" + l.Addr().String()
+}
+
+func TestRightsAreThoseOfTheCertificate(t *testing.T) {
+	b, as, base := secure(t)
+	b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	root := droverv1connect.NewClientServiceClient(as("user/root"), base)
+	_, err := root.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{
+		{Name: "a", Submit: []string{"user/ann"}, Read: []string{"rita"}, Operate: []string{"olaf"}}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := func(name, job string) error {
+		j := groupJob(job, 1)
+		j.Tenant = "a"
+		jobspec.SetDefaults(j)
+		text, _ := jobspec.Encode(j)
+		_, err := droverv1connect.NewClientServiceClient(as(name), base).SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text)}))
+		return wire.FromError(err)
+	}
+	if err := submit("user/ann", "j"); err != nil {
+		t.Fatal(err)
+	}
+	get := func(name string) error {
+		_, err := droverv1connect.NewClientServiceClient(as(name), base).GetJob(b.ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: "j"}))
+		return wire.FromError(err)
+	}
+	stop := func(name string) error {
+		_, err := droverv1connect.NewClientServiceClient(as(name), base).StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "j"}))
+		return wire.FromError(err)
+	}
+	drain := func(name string) error {
+		_, err := droverv1connect.NewClientServiceClient(as(name), base).DrainNode(b.ctx, connect.NewRequest(&droverv1.DrainNodeRequest{Node: "n1"}))
+		return wire.FromError(err)
+	}
+	register := func(name, node string) error {
+		_, err := droverv1connect.NewNodeServiceClient(as(name), base).Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: coordtest.Info(node)}))
+		return wire.FromError(err)
+	}
+	report := func(name string) error {
+		_, err := droverv1connect.NewNodeServiceClient(as(name), base).Report(b.ctx, connect.NewRequest(&droverv1.ReportRequest{Node: 1, Epoch: 1}))
+		return wire.FromError(err)
+	}
+	tests := []struct {
+		what string
+		err  error
+		want error
+	}{
+		{"a stranger submits", submit("user/eve", "k"), fault.Denied},
+		{"a reader submits", submit("user/rita", "k"), fault.Denied},
+		{"a reader reads", get("user/rita"), nil},
+		{"a stranger reads", get("user/eve"), fault.Denied},
+		{"a node reads", get("node/n1"), fault.Denied},
+		{"a reader stops", stop("user/rita"), fault.Denied},
+		{"a tenant's operator drains a node", drain("user/olaf"), fault.Denied},
+		{"the cluster's operator drains a node", drain("user/root"), nil},
+		{"a node registers as itself", register("node/n2", "n2"), nil},
+		{"a node registers as another", register("node/n2", "n3"), fault.Denied},
+		{"a user registers as a node", register("user/ann", "n3"), fault.Denied},
+		{"a node reports for another", report("node/n2"), fault.Denied},
+		{"the tenant's operator stops", stop("user/olaf"), nil},
+	}
+	for _, tc := range tests {
+		if !errors.Is(tc.err, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.what, tc.err, tc.want)
+		}
+	}
+}
+
+func TestWithoutACertificateNobodyGetsIn(t *testing.T) {
+	_, as, base := secure(t)
+	c := as("user/x")
+	tr := c.Transport.(*http.Transport).Clone()
+	tr.TLSClientConfig.Certificates = nil
+	defer tr.CloseIdleConnections()
+	if _, err := (&http.Client{Transport: tr}).Get(base + "/metrics"); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// taskServer is a node's own server with canned logs and an echoing exec.
+type taskServer struct {
+	droverv1connect.UnimplementedTaskServiceHandler
+}
+
+func (taskServer) Logs(_ context.Context, r *connect.Request[droverv1.LogsRequest], s *connect.ServerStream[droverv1.LogsResponse]) error {
+	return s.Send(&droverv1.LogsResponse{Data: []byte(r.Msg.Stream + " of attempt " + string(rune('0'+r.Msg.Key.Attempt)))})
+}
+
+func (taskServer) Exec(_ context.Context, s *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
+	first, err := s.Receive()
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&droverv1.ExecResponse{Stdout: []byte(strings.Join(first.Command, " "))}); err != nil {
+		return err
+	}
+	return s.Send(&droverv1.ExecResponse{Ended: true, ExitCode: 3})
+}
+
+func TestLogsAndExecReachTheTasksNode(t *testing.T) {
+	b := newBed(t, nil)
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewTaskServiceHandler(taskServer{}))
+	sock := filepath.Join(b.dir, "n.sock")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: mux, Protocols: p, ReadHeaderTimeout: time.Second}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	info := coordtest.Info("n1")
+	info.Address = "unix:" + sock
+	b.node(info, coordtest.Hang)
+	b.registered()
+	id := b.submit(groupJob("j", 1))
+	b.until("it runs", func() bool { return b.job("j").Job.TasksRunning == 1 })
+	logs, err := b.client.Logs(b.ctx, connect.NewRequest(&droverv1.LogsRequest{Key: &droverv1.AttemptKey{Job: id}, Stream: "stderr"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !logs.Receive() || string(logs.Msg().Data) != "stderr of attempt 1" {
+		t.Fatalf("%v %v", logs.Msg(), logs.Err())
+	}
+	_ = logs.Close()
+	ex := b.client.Exec(b.ctx)
+	if err := ex.Send(&droverv1.ExecRequest{Key: &droverv1.AttemptKey{Job: id}, Command: []string{"ps", "aux"}}); err != nil {
+		t.Fatal(err)
+	}
+	out, err1 := ex.Receive()
+	end, err2 := ex.Receive()
+	if err := errors.Join(err1, err2); err != nil || string(out.Stdout) != "ps aux" || end.ExitCode != 3 {
+		t.Fatalf("%v %v %v", out, end, err)
+	}
+	_ = ex.CloseRequest()
+	_ = ex.CloseResponse()
+}
+
+func TestStreamsEndWhenTheCoordinatorStops(t *testing.T) {
+	b := newBed(t, nil)
+	b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.submit(groupJob("j", 1))
+	watch, err := b.client.WatchJob(b.ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: "j"}))
+	if err != nil || !watch.Receive() {
+		t.Fatal(err, watch.Err())
+	}
+	events, err := b.client.Events(b.ctx, connect.NewRequest(&droverv1.EventsRequest{Follow: true}))
+	if err != nil || !events.Receive() {
+		t.Fatal(err)
+	}
+	b.kill()
+	for watch.Receive() {
+		continue
+	}
+	for events.Receive() {
+		continue
+	}
+	if connect.CodeOf(watch.Err()) != connect.CodeUnavailable || connect.CodeOf(events.Err()) != connect.CodeUnavailable {
+		t.Fatalf("%v; %v", watch.Err(), events.Err())
+	}
+	_, _ = watch.Close(), events.Close()
+}
+
+func TestListenLocalIsForItsOwnerAloneAndReplacesWhatIsLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d", "c.sock")
+	l, err := ListenLocal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenLocal(path); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("a second listener: %v", err)
+	}
+	if err := l.(*localListener).Listener.Close(); err != nil { // as after a kill: the socket stays
+		t.Fatal(err)
+	}
+	l, err = ListenLocal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,136 @@
+package blobs
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func digestOf(b []byte) string {
+	s := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(s[:])
+}
+
+func open(t *testing.T, dir string, quota int64) *Store {
+	t.Helper()
+	s, err := Open(dir, quota, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestWhatWasPutIsThereAfterReopening(t *testing.T) {
+	dir, data := t.TempDir(), []byte("some bytes")
+	d := digestOf(data)
+	if err := open(t, dir, 1000).Put(d, int64(len(data)), bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "incoming", "up-left"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir, 1000)
+	f, err := s.Open(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("%q %v", got, err)
+	}
+	if used, _ := s.Used(); used != int64(len(data)) {
+		t.Errorf("used %d", used)
+	}
+	if left, _ := os.ReadDir(filepath.Join(dir, "incoming")); len(left) != 0 {
+		t.Errorf("%d files of broken uploads are left", len(left))
+	}
+	if list, err := s.List(); err != nil || len(list) != 1 || list[0] != d {
+		t.Errorf("%v %v", list, err)
+	}
+	if err := errors.Join(s.Remove(d), s.Remove(d)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(d); !errors.Is(err, fault.NotFound) {
+		t.Errorf("after the removal: %v", err)
+	}
+	if used, _ := s.Used(); used != 0 {
+		t.Errorf("used %d after the removal", used)
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("connection reset") }
+
+func TestPutRefuses(t *testing.T) {
+	data := []byte("some bytes")
+	d, n := digestOf(data), int64(len(data))
+	tests := map[string]struct {
+		digest string
+		size   int64
+		from   io.Reader
+		quota  int64
+		want   error // nil: any
+	}{
+		"too few bytes":           {d, n, bytes.NewReader(data[1:]), 1000, fault.Invalid},
+		"too many bytes":          {d, n, bytes.NewReader(append([]byte("x"), data...)), 1000, fault.Invalid},
+		"other bytes":             {d, n, strings.NewReader("same width"), 1000, fault.Invalid},
+		"more than the quota":     {d, n, bytes.NewReader(data), 9, fault.Exhausted},
+		"a blob that is too big":  {d, 101, bytes.NewReader(data), 1000, fault.Exhausted},
+		"a negative size":         {d, -1, bytes.NewReader(data), 1000, fault.Invalid},
+		"a digest that is a path": {"sha256:../../../../etc/passwd", n, bytes.NewReader(data), 1000, fault.Invalid},
+		"a connection that broke": {d, n, broken{}, 1000, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, dir, tc.quota)
+			err := s.Put(tc.digest, tc.size, tc.from)
+			if err == nil || (tc.want != nil && !errors.Is(err, tc.want)) {
+				t.Fatalf("got %v, want %v", err, tc.want)
+			}
+			if left, _ := os.ReadDir(filepath.Join(dir, "incoming")); len(left) != 0 {
+				t.Errorf("%d files are left", len(left))
+			}
+			if used, _ := s.Used(); used != 0 {
+				t.Errorf("used %d", used)
+			}
+		})
+	}
+}
+
+func TestManyPutOneBlobAtOnce(t *testing.T) {
+	s := open(t, t.TempDir(), 1000)
+	data := []byte("some bytes")
+	var wg sync.WaitGroup
+	errs := make([]error, MaxUploads)
+	for i := range errs {
+		wg.Go(func() { errs[i] = s.Put(digestOf(data), int64(len(data)), bytes.NewReader(data)) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if used, _ := s.Used(); used != int64(len(data)) {
+		t.Errorf("used %d, want %d", used, len(data))
+	}
+}
+
+func FuzzCheckDigest(f *testing.F) {
+	f.Add("sha256:" + strings.Repeat("0", 64))
+	f.Fuzz(func(t *testing.T, d string) {
+		s := &Store{dir: "/store"}
+		if CheckDigest(d) == nil && !strings.HasPrefix(s.path(d), "/store/sha256/") {
+			t.Fatalf("%q leaves the store: %s", d, s.path(d))
+		}
+	})
+}

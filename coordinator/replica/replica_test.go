@@ -1,0 +1,186 @@
+package replica
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/pki"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
+
+func open(t *testing.T, c Config) *Replica {
+	t.Helper()
+	r, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func tenant(i int) *droverv1.Entry {
+	return &droverv1.Entry{Actor: "test", Body: &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: fmt.Sprint("t", i), Weight: 1}}}}}
+}
+
+func count(r *Replica) (n int) {
+	r.Read(func(f *facts.Facts) { n = len(f.Tenants()) - 1 })
+	return n
+}
+
+func TestWhatWasProposedIsThereAfterRestartsAndSnapshots(t *testing.T) {
+	dir, total := t.TempDir(), 0
+	for round := range 4 {
+		r := open(t, Config{Dir: dir, ID: "c1", SnapshotEntries: 8, NoSync: true})
+		until(t, "it leads", r.Leads)
+		if err := r.Barrier(); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(r); n != total {
+			t.Fatalf("round %d: %d tenants, want %d", round, n, total)
+		}
+		last := int64(0)
+		for range 30 {
+			res, err := r.Propose(context.Background(), tenant(total))
+			if err != nil || res.Err != nil || res.Changed != 1 {
+				t.Fatal(res, err)
+			}
+			total++
+			r.Read(func(f *facts.Facts) {
+				if f.At() < last {
+					t.Fatal("time went back")
+				}
+				last = f.At()
+			})
+		}
+		// Snapshots may be made meanwhile; the log is cut behind them.
+		if round == 3 {
+			until(t, "the log is cut", func() bool { first, _ := r.store.FirstIndex(); return first > 20 })
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnEntryThatIsTooLargeIsRefused(t *testing.T) {
+	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true})
+	defer func() { _ = r.Close() }()
+	until(t, "it leads", r.Leads)
+	e := &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{Spec: string(make([]byte, MaxEntry))}}}
+	if _, err := r.Propose(context.Background(), e); !errors.Is(err, fault.Exhausted) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestThreeServersAgreeAndGoOnWithoutTheirLeader runs three servers over TLS,
+// stops the leader, and wants every acknowledged entry on the others.
+func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
+	ca, err := pki.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := pki.Issue(ca, pki.CoordinatorName, []string{"127.0.0.1"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := pki.ServerConfig(ca.Cert, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := pki.ClientConfig(ca.Cert, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.RootCAs = client.RootCAs
+	var peers []Peer
+	var listeners []net.Listener
+	for i := range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+		peers = append(peers, Peer{fmt.Sprint("c", i), l.Addr().String()})
+	}
+	var rs []*Replica
+	for i := range 3 {
+		rs = append(rs, open(t, Config{Dir: t.TempDir(), ID: peers[i].ID, Peers: peers, Listener: listeners[i], TLS: conf, NoSync: true}))
+	}
+	leader := func() *Replica {
+		for _, r := range rs {
+			if r != nil && r.Leads() {
+				return r
+			}
+		}
+		return nil
+	}
+	until(t, "there is a leader", func() bool { return leader() != nil })
+	for i := range 20 {
+		if _, err := leader().Propose(context.Background(), tenant(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A user's certificate of the same CA opens no raft connection.
+	user, err := pki.Issue(ca, "user/eve", nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eve, err := pki.ClientConfig(ca.Cert, user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eve.ServerName = pki.CoordinatorName
+	if c, err := tls.Dial("tcp", peers[0].Address, eve); err == nil {
+		_, err = c.Read(make([]byte, 1))
+		if err == nil {
+			t.Error("a user's certificate was let in")
+		}
+		_ = c.Close()
+	}
+	for i, r := range rs {
+		if r == leader() {
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			rs[i] = nil
+			break
+		}
+	}
+	until(t, "another leads", func() bool { return leader() != nil })
+	if err := leader().Barrier(); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(leader()); n != 20 {
+		t.Fatalf("the new leader has %d tenants, want 20", n)
+	}
+	if _, err := leader().Propose(context.Background(), tenant(20)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rs {
+		if r != nil {
+			until(t, "all have it", func() bool { return count(r) == 21 })
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
