@@ -49,6 +49,7 @@ type boss struct {
 	mu       sync.Mutex
 	term     uint64
 	epoch    uint64
+	away     bool // nothing is answered
 	again    bool // the next report is told to register again
 	revision uint64
 	wanted   map[store.ID]*droverv1.WantedAttempt
@@ -72,6 +73,9 @@ func newBoss() *boss {
 func (b *boss) Register(context.Context, *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.away {
+		return nil, errAway
+	}
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50}), nil
 }
 
@@ -112,6 +116,9 @@ func (b *boss) Watch(ctx context.Context, r *connect.Request[droverv1.WatchReque
 func (b *boss) Report(_ context.Context, r *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.away {
+		return nil, errAway
+	}
 	if r.Msg.GetFull() {
 		b.fulls++
 	}
@@ -132,6 +139,14 @@ func (b *boss) GetBlob(_ context.Context, r *connect.Request[droverv1.GetBlobReq
 		return wire.Error(fault.New(fault.NotFound, "no blob %s", r.Msg.GetDigest()))
 	}
 	return out.Send(&droverv1.BlobChunk{Data: data[r.Msg.GetOffset():]})
+}
+
+var errAway = wire.Error(fault.New(fault.Unavailable, "away"))
+
+func (b *boss) setAway(away bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = away
 }
 
 // send makes a delta the next message of every stream.

@@ -452,6 +452,9 @@ func (d *daemon) openFiles() error {
 // close gives back what newDaemon opened, after the context of run has ended.
 func (d *daemon) close() error {
 	d.wg.Wait()
+	if d.orders != nil {
+		d.orders.Wait()
+	}
 	var err error
 	for _, c := range d.closers {
 		err = errors.Join(err, c())

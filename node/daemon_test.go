@@ -68,7 +68,7 @@ func TestFailures(t *testing.T) {
 			w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:nosuch"}}
 		}), droverv1.Cause_CAUSE_SPEC, "secrets", 0},
 		"a hang ends at its limit":              {with(group(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
-		"one that does not heed TERM is killed": {with(group(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
+		"one that does not heed TERM is killed": {with(group(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 500 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
 		"over its disk quota":                   {with(group(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -326,5 +326,51 @@ func TestFilesSecretsAndEnvironment(t *testing.T) {
 	}
 	if strings.Contains(string(db), "s3cret") {
 		t.Error("the secret's value is in the node's store")
+	}
+}
+
+func TestTasksRunOnWithoutACoordinator(t *testing.T) {
+	release := make(chan struct{})
+	p := programs()
+	p["wait"] = func(context.Context, *fake.Process) int { <-release; return 0 }
+	b := newBench(t, p)
+	b.start()
+	w := group(0, "wait")
+	b.put(w)
+	b.await(t, w, running)
+	b.setAway(true)
+	b.cut()
+	close(release)
+	poll(t, "the end of the task, unreported", func() bool {
+		return !there(filepath.Join(b.folder(w), "tmp")) && b.get(w).GetPhase() == running
+	})
+	b.setAway(false)
+	b.await(t, w, succeeded)
+	if n := b.engine.Calls(fake.Start); n != 1 {
+		t.Errorf("started %d times", n)
+	}
+}
+
+func TestEpochThatChangedWhileTheDaemonWasAway(t *testing.T) {
+	b := newBench(t, programs())
+	b.start()
+	w, ended := group(0, "hang"), group(1, "true")
+	b.put(w, ended)
+	b.await(t, w, running)
+	b.await(t, ended, succeeded)
+	b.halt()
+	b.mu.Lock()
+	b.epoch, b.log = 2, nil
+	clear(b.wanted)
+	clear(b.seen)
+	b.mu.Unlock()
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	b.nothingLeft()
+	next := group(2, "true")
+	b.put(next)
+	b.await(t, next, succeeded)
+	if b.get(w) != nil || b.get(ended) != nil {
+		t.Errorf("attempts of the old epoch were reported: %v %v", b.get(w), b.get(ended))
 	}
 }

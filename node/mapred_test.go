@@ -10,8 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	fakehdfs "github.com/drover-run/drover/hdfs/fake"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
@@ -197,6 +200,58 @@ func TestReduceFollowsItsMaps(t *testing.T) {
 	n.await(t, r, succeeded)
 	sameCounts(t, readCounts(t, file), want)
 }
+
+// The daemon goes away in the middle of a map and of a reduce; the next one
+// finds both running, fetches on where the last one was, and ends them.
+func TestRestartInTheMiddle(t *testing.T) {
+	n := newBench(t, nil)
+	onProcesses(t, n)
+	input, length, want := writeText(t, 500)
+	fs := fakehdfs.New(fakehdfs.Options{})
+	content, err := os.ReadFile(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hdfs.WriteFile(t.Context(), fs, "/in", content, hdfs.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := fs.Mkdir(t.Context(), "/out/_temporary/1"); err != nil {
+		t.Fatal(err)
+	}
+	fs.Delay(fakehdfs.OpRead, time.Hour) // the map's input hangs
+	n.config.Files = single{fs}
+	n.start()
+	m := mapTask(0, "/in", 0, length, length, 1)
+	m.Spec.Split[0].Uri = "hdfs:///in"
+	r := reduceTask(0, 1, "", nil)
+	r.Spec.Output = "hdfs:///out/_temporary/1/1.1/part"
+	n.put(m, r)
+	n.await(t, m, running)
+	n.await(t, r, running)
+	started := n.get(m).GetStartedMs()
+	n.halt()
+	fs.Delay(fakehdfs.OpRead, 0)
+	n.start()
+	if s := n.await(t, m, succeeded); s.GetStartedMs() != started {
+		t.Errorf("the map was started again: %d, before %d", s.GetStartedMs(), started)
+	}
+	n.put(with(reduceTask(0, 1, "", []*droverv1.MapOutput{outputOf(m, n.address)}), func(w *droverv1.WantedAttempt) { w.Spec = nil }))
+	n.await(t, r, succeeded)
+	b, err := hdfs.ReadFile(t.Context(), fs, "/out/_temporary/1/1.1/part", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(t.TempDir(), "part")
+	if err := os.WriteFile(part, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sameCounts(t, readCounts(t, part), want)
+}
+
+// single is a FileSystems with one file system.
+type single struct{ fs hdfs.FS }
+
+func (s single) Open(hdfs.URI, string) (hdfs.FS, error) { return s.fs, nil }
 
 // The helper as a process of its own does the same as inside the daemon.
 func TestHelperProcess(t *testing.T) {
