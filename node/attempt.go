@@ -212,11 +212,24 @@ func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) 
 	if a.termSent {
 		s.SinceTerm = now - a.term
 	}
-	s.Scratch = s.Folder && a.result.succeeded()
+	if s.Ended {
+		s.Folder = a.dir.exists()
+		s.Scratch = a.scratch(w.Goal)
+	}
 	if w.TimeLimit > 0 && s.Running >= w.TimeLimit {
 		a.over = true
 	}
 	return w, s
+}
+
+// scratch tells whether an ended attempt holds files that it need not hold:
+// stopped, all but logs; with an output that is wanted, all but that and logs.
+// A failed one stays as it is, for a look, until the coordinator says stop.
+func (a *attempt) scratch(goal task.Goal) bool {
+	if goal == task.GoalStop {
+		return there(a.dir.join(nameTmp)) || there(a.dir.task())
+	}
+	return a.result.succeeded() && there(a.dir.join(nameTmp))
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {

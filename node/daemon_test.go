@@ -103,6 +103,9 @@ func TestStop(t *testing.T) {
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_STOPPED {
 		t.Errorf("stopped with %s %q", s.GetCause(), s.GetMessage())
 	}
+	poll(t, "only the logs left", func() bool {
+		return !there(filepath.Join(b.folder(w), "task")) && !there(filepath.Join(b.folder(w), "tmp")) && there(filepath.Join(b.folder(w), "logs"))
+	})
 }
 
 func TestRestartAdopts(t *testing.T) {

@@ -18,8 +18,9 @@ type listing struct {
 	driver runtime.Driver
 	flight singleflight.Group
 
-	mu  sync.Mutex
-	err error // of the last List: the engine's state for health checks
+	mu    sync.Mutex
+	err   error     // of the last List: the engine's state for health checks
+	since time.Time // of the first List of those that failed since one went well
 }
 
 const listLimit = 20 * time.Second
@@ -35,6 +36,9 @@ func (l *listing) get(ctx context.Context) (map[string]runtime.Status, error) {
 			by[s.ID] = s
 		}
 		l.mu.Lock()
+		if err != nil && l.err == nil {
+			l.since = time.Now()
+		}
 		l.err = err
 		l.mu.Unlock()
 		return by, err
@@ -45,11 +49,12 @@ func (l *listing) get(ctx context.Context) (map[string]runtime.Status, error) {
 	return v.(map[string]runtime.Status), nil
 }
 
-// problem says what is wrong with the engine, or "".
-func (l *listing) problem() string {
+// problem says what has been wrong with the engine for at least that long, or
+// "".
+func (l *listing) problem(least time.Duration) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil {
+	if l.err == nil || time.Since(l.since) < least {
 		return ""
 	}
 	return "container engine " + l.driver.Name() + ": " + l.err.Error()

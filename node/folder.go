@@ -106,6 +106,11 @@ func (f folder) trim() error {
 	return os.RemoveAll(f.join(nameTmp))
 }
 
+// trimToLogs removes everything but the logs.
+func (f folder) trimToLogs() error {
+	return errors.Join(os.RemoveAll(f.task()), os.RemoveAll(f.join(nameTmp)))
+}
+
 // removeBut empties a folder but for one name. A link in the folder's place is
 // left alone: what it points to is not ours.
 func removeBut(dir, keep string) error {

@@ -2,20 +2,32 @@ package node
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
+// engineGrace is how long an engine may be away before it is a problem of the
+// node: a restart is none, and the coordinator keeps work off a node with
+// problems.
+const engineGrace = time.Minute
+
 // load is how the machine is doing now.
-func (d *daemon) load() *droverv1.NodeLoad {
+func (d *daemon) load(ctx context.Context) *droverv1.NodeLoad {
+	if d.containers.problem(0) != "" { // perhaps it is back
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		_, _ = d.containers.get(ctx) // its error is what problem gives
+		cancel()
+	}
 	l := &droverv1.NodeLoad{
 		MemoryAvailable: memInfo("MemAvailable"),
 		CpuPressure:     pressure("cpu"), IoPressure: pressure("io"), MemoryPressure: pressure("memory"),
 	}
-	if p := d.containers.problem(); p != "" {
+	if p := d.containers.problem(engineGrace); p != "" {
 		l.Problems = append(l.Problems, p)
 	}
 	return l

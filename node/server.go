@@ -47,7 +47,7 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := d.containers.get(ctx); err != nil {
-		http.Error(w, d.containers.problem(), http.StatusServiceUnavailable)
+		http.Error(w, d.containers.problem(0), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

@@ -174,7 +174,7 @@ func (d *daemon) reportOnce(ctx context.Context, full bool) (more bool, err erro
 	req.Attempts = d.snapshots(ids)
 	sent := req.GetAttempts()
 	req.Answers = d.orders.Take()
-	req.Load = d.load()
+	req.Load = d.load(ctx)
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
 	res, err := d.cfg.Coordinator.Report(ctx, connect.NewRequest(req))

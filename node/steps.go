@@ -140,6 +140,9 @@ func (a *attempt) step(ctx context.Context, do task.Do) error {
 	case task.DeleteContainer:
 		return a.d.slot(ctx, func() error { return a.delete(ctx) })
 	case task.Trim:
+		if goalOf(wanted) == task.GoalStop {
+			return a.dir.trimToLogs()
+		}
 		return a.dir.trim()
 	case task.RemoveFolder:
 		return a.removeFolder(ctx)
