@@ -342,6 +342,17 @@ func samePieces(a, b []*droverv1.FactSplit) bool {
 	})
 }
 
+// split gives the addresses and racks that hold a split, as the file system
+// named them; nothing where they are not known.
+func (b *hostBook) split(job uint64, i int32) (hosts, racks []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.jobs[job]; h != nil && int(i) < len(h.splits) {
+		return h.splits[i].hosts, h.splits[i].racks
+	}
+	return nil, nil
+}
+
 // names gives, for each split of a job, the names of the nodes that hold it.
 func (b *hostBook) names(f *facts.Facts, job uint64) [][]string {
 	b.mu.Lock()

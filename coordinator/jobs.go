@@ -23,7 +23,7 @@ const (
 func (l *leader) follow(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if j.State == droverv1.JobState_JOB_STATE_COMMITTING {
 		o, id, out := commitOrder(f, j), j.ID, j.Output
-		l.once(id, func() { l.commitResult(ctx, id, out, o) })
+		l.once(intent{id, intentCommit}, func() { l.commitResult(ctx, id, out, o) })
 	}
 	if !j.HasEnded() || j.Live > 0 {
 		return
@@ -36,7 +36,7 @@ func (l *leader) follow(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if !j.Cleaned {
 		// Nothing of it runs any more, so nothing writes there any more.
 		o, id, out := cleanOrder(f, j), j.ID, j.Output
-		l.once(id, func() { l.clean(ctx, id, out, o) })
+		l.once(intent{id, intentClean}, func() { l.clean(ctx, id, out, o) })
 	}
 }
 

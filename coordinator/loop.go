@@ -52,7 +52,7 @@ type leader struct {
 	over   map[uint64]bool // ended jobs that hold nothing and were seen to
 
 	wg     sync.WaitGroup // commits, cleanings
-	busy   map[uint64]bool
+	busy   map[intent]bool
 	busyMu sync.Mutex
 }
 
@@ -62,7 +62,7 @@ func (c *core) lead(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: c.replica.Term(), busy: map[uint64]bool{}, dirtyMaps: map[uint64]bool{}}
+	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}}
 	l.proj = newProjection(c.hosts.of)
 	defer l.wg.Wait()
 	defer cancel()
@@ -394,7 +394,7 @@ func (l *leader) drifted(ctx context.Context, err error, dropped []facts.Drop) e
 // commit makes a decision durable, in entries of bounded size, and gives back
 // what of it holds.
 func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.Decision, []facts.Drop, error) {
-	df := decisionFact(&d, func(a *scheduler.Action) string { return locality(l.proj.state, a) })
+	df := decisionFact(&d, l.locality)
 	var dropped []facts.Drop
 	for at := 0; at < len(df.Actions) || at == 0; {
 		part := &droverv1.DecisionFact{Base: df.Base}
@@ -421,6 +421,24 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 	return accepted(d, dropped), dropped, nil
 }
 
+// locality tells how near to its data a placement is. Data on machines that
+// are no nodes of ours is told by the racks that the file system named.
+func (l *leader) locality(a *scheduler.Action) string {
+	near := locality(l.proj.state, a)
+	if near == "node" || near == "rack" || l.proj.state.Stage(a.Task.StageID()).Spec.Kind != scheduler.KindMap {
+		return near
+	}
+	hosts, racks := l.c.hosts.split(uint64(a.Task.Job), a.Task.Index)
+	switch n := l.proj.state.Node(a.Node); {
+	case n.Spec.Path != "" && contains(racks, n.Spec.Path):
+		return "rack"
+	case len(hosts) > 0:
+		return "remote"
+	default:
+		return near
+	}
+}
+
 // newHosts brings in block locations that arrived.
 func (l *leader) newHosts() {
 	jobs := l.c.hosts.takeNews()
@@ -433,19 +451,32 @@ func (l *leader) newHosts() {
 	})
 }
 
-// once runs fn beside the loop, one for each job at a time.
-func (l *leader) once(job uint64, fn func()) {
+// intent is something to be carried out for a job.
+type intent struct {
+	job  uint64
+	kind intentKind
+}
+
+type intentKind int
+
+const (
+	intentCommit intentKind = iota + 1
+	intentClean
+)
+
+// once carries an intent out beside the loop, each one once at a time.
+func (l *leader) once(i intent, fn func()) {
 	l.busyMu.Lock()
 	defer l.busyMu.Unlock()
-	if l.busy[job] {
+	if l.busy[i] {
 		return
 	}
-	l.busy[job] = true
+	l.busy[i] = true
 	l.wg.Go(func() {
 		defer func() {
 			l.busyMu.Lock()
 			defer l.busyMu.Unlock()
-			delete(l.busy, job)
+			delete(l.busy, i)
 		}()
 		fn()
 	})

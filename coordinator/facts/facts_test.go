@@ -27,7 +27,7 @@ func dump(t testing.TB, f *Facts) string {
 }
 
 const (
-	runs  = 40
+	runs  = 12
 	steps = 600
 )
 

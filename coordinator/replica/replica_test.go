@@ -178,9 +178,14 @@ func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
 	for _, r := range rs {
 		if r != nil {
 			until(t, "all have it", func() bool { return count(r) == 21 })
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
+		}
+	}
+	for _, r := range rs {
+		if r == nil {
+			continue
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
