@@ -1,0 +1,492 @@
+package backfill
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Variant is one of the four two-tier backfilling algorithms (Table 2).
+type Variant uint8
+
+// The variants.
+const (
+	Strict     Variant = iota + 1 // 2TSB: nothing planned is displaced (Alg. 1)
+	Flexible                      // 2TFB: jobs move, departures do not (Alg. 2 with SF = 0)
+	FlexibleSF                    // 2TFB-SF: departures move within their slack (Alg. 2)
+	Priority                      // 2TPB: high-priority projects displace low ones (Alg. 3)
+)
+
+// String gives the name used by the policy's parameter.
+func (v Variant) String() string {
+	switch v {
+	case Strict:
+		return "2tsb"
+	case Flexible:
+		return "2tfb"
+	case FlexibleSF:
+		return "2tfb-sf"
+	case Priority:
+		return "2tpb"
+	default:
+		return fmt.Sprintf("variant(%d)", uint8(v))
+	}
+}
+
+// NoLimit as Config.PL bounds nothing.
+const NoLimit = -1
+
+// Config is how a Planner plans.
+type Config struct {
+	Variant Variant
+	// SF is the slack factor, at least 0: a project may depart later than its
+	// first plan by SF times its first turn-around (eq. 7). Strict and
+	// Flexible take it as 0.
+	SF float64
+	// PL is the preemption limit: how many projects the placement of one job
+	// may make depart later, or NoLimit. Flexible takes it as 0.
+	PL int
+	// MaxTries bounds the backfill times tried for one job, 0 for no bound;
+	// past it the job gets the earliest hole that displaces nobody.
+	MaxTries int
+}
+
+// Check tells what is wrong with the parameters.
+func (c *Config) Check() error {
+	switch {
+	case c.Variant < Strict || c.Variant > Priority:
+		return fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", c.Variant)
+	case math.IsNaN(c.SF) || math.IsInf(c.SF, 0) || c.SF < 0:
+		return fmt.Errorf("slack factor is %v: want a number of at least 0", c.SF)
+	case c.PL < NoLimit:
+		return fmt.Errorf("preemption limit is %d: want at least 0, or %d for no limit", c.PL, NoLimit)
+	case c.MaxTries < 0:
+		return fmt.Errorf("max tries is %d: want at least 0", c.MaxTries)
+	}
+	return nil
+}
+
+// Key names one planned piece of work.
+type Key struct {
+	Job   scheduler.JobID
+	Stage int32
+	Task  int32
+}
+
+// Compare orders keys by job, stage, task.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task))
+}
+
+// Request is pieces of work of one shape: a stage of a job. A job of the paper
+// is a request with one task.
+type Request struct {
+	Job   scheduler.JobID
+	Stage int32
+	Tasks []int32
+	Need  Need
+	// Bound is te: for how long each task is given room. Above 0.
+	Bound time.Duration
+	// Soft tells that Bound is a guess: on a bin that was marked by Keeps the
+	// work is taken to stay for ever.
+	Soft bool
+	// After lists earlier stages of the same job that must have ended.
+	After []int32
+	// Parallel bounds how many of its tasks run at once, 0 for no bound.
+	Parallel int32
+}
+
+// Project is jobs with one departure time. Requests are planned in their order;
+// a stage comes behind those it is After.
+type Project struct {
+	ID        scheduler.ProjectID
+	Submitted scheduler.Time
+	High      bool // priority 1; only Priority asks
+	Requests  []Request
+}
+
+// Quote is the departure time of a project (td) and the latest one that later
+// projects may bring about: td + SF x turn-around.
+type Quote struct {
+	Departure, Latest scheduler.Time
+}
+
+// ErrNeverFits is the class of a project of which a part fits on no bin, not
+// even an empty one.
+var ErrNeverFits = errors.New("fits nowhere")
+
+// Cause is why a promise was broken.
+type Cause uint8
+
+// The causes. They are also the Slot of a scheduler.NoteBroken.
+const (
+	CauseOverrun   Cause = iota + 1 // a job of the project ran past its bound
+	CauseNodeLost                   // a node was lost, is being drained, or shrank
+	CauseFailed                     // a task failed and is run again
+	CauseCap                        // a tenant's cap held a job back at its start
+	CauseLate                       // a job could not start when it was planned to
+	CauseSuspended                  // a job was suspended, and not by the plan
+)
+
+// String says it in words.
+func (c Cause) String() string {
+	switch c {
+	case CauseOverrun:
+		return "a job ran past its bound"
+	case CauseNodeLost:
+		return "a node was lost"
+	case CauseFailed:
+		return "a task failed"
+	case CauseCap:
+		return "a cap held a job back"
+	case CauseLate:
+		return "a job could not start in time"
+	case CauseSuspended:
+		return "a job was suspended"
+	default:
+		return fmt.Sprintf("cause(%d)", uint8(c))
+	}
+}
+
+// Broken is a promise that no longer holds: the project now departs at
+// Departure, after its Latest.
+type Broken struct {
+	Project   scheduler.ProjectID
+	Cause     Cause
+	Departure scheduler.Time
+	Latest    scheduler.Time
+}
+
+// Planned is where a piece of work stands in the plan.
+type Planned struct {
+	Key     Key
+	Project scheduler.ProjectID
+	Spot    Spot
+	End     scheduler.Time
+	// LatestStart is lts (eq. 7): the latest start that keeps the promise.
+	LatestStart scheduler.Time
+	Started     bool
+}
+
+// Planner keeps projects planned in a Profile. It is not safe for concurrent
+// use. Everything it reserves is in the Profile, next to what others reserve.
+type Planner struct {
+	cfg      Config
+	prof     *Profile
+	items    map[Key]*item
+	projects map[scheduler.ProjectID]*project
+	order    []*project // by (Submitted, ID)
+	bins     []binState
+	recent   []int32 // bins by latest free, the latest last; stale entries are skipped
+	clock    uint64  // counts what was freed
+	log      []undo
+	trying   bool
+	changed  []Key
+	times    []Spot // scratch
+	delayed  []delay
+}
+
+type binState struct {
+	items []*item
+	freed uint64 // clock when something on it was last given back
+	spare bool
+	keeps bool
+}
+
+type project struct {
+	Project
+	groups   []*group
+	promised bool
+	quote    Quote
+	broken   bool
+}
+
+// group is a request with its items that have not ended, started ones first,
+// then by task.
+type group struct {
+	proj  *project
+	req   Request
+	after []*group
+	next  []*group
+	items []*item
+}
+
+type item struct {
+	key     Key
+	group   *group
+	spot    Spot
+	end     scheduler.Time
+	placed  bool
+	started bool
+	pinned  bool           // only on spot.Bin
+	pos     int            // in binState.items
+	seen    uint64         // clock when its spot was the earliest
+	from    scheduler.Time // what it was the earliest from
+}
+
+type undo struct {
+	it     *item
+	spot   Spot
+	end    scheduler.Time
+	placed bool
+	seen   uint64
+	from   scheduler.Time
+}
+
+type delay struct {
+	proj *project
+	was  scheduler.Time
+}
+
+// NewPlanner makes a planner on a profile.
+func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	switch cfg.Variant {
+	case Strict:
+		cfg.SF, cfg.PL = 0, 0
+	case Flexible:
+		cfg.SF, cfg.PL = 0, 0
+	case FlexibleSF, Priority:
+	default:
+		return nil, fmt.Errorf("variant is %v", cfg.Variant)
+	}
+	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}}, nil
+}
+
+// Profile gives the profile it plans in.
+func (p *Planner) Profile() *Profile { return p.prof }
+
+func (p *Planner) bin(b int32) *binState {
+	for int(b) >= len(p.bins) {
+		p.bins = append(p.bins, binState{})
+	}
+	return &p.bins[b]
+}
+
+// Spare keeps a bin out of every plan until a bin is lost (spare_nodes).
+func (p *Planner) Spare(b int32, spare bool) {
+	if s := p.bin(b); s.spare != spare {
+		s.spare = spare
+		if !spare {
+			p.Freed(b)
+		}
+	}
+}
+
+// Keeps marks a bin on which work without a firm bound cannot be made to leave.
+func (p *Planner) Keeps(b int32, keeps bool) { p.bin(b).keeps = keeps }
+
+// Freed tells that somebody else gave room back on a bin, or that it was
+// opened or grew, so that Walk looks at it.
+func (p *Planner) Freed(b int32) {
+	p.clock++
+	p.bin(b).freed = p.clock
+	p.recent = append(p.recent, b)
+	if len(p.recent) > 4*len(p.bins)+64 {
+		p.compact()
+	}
+}
+
+// compact drops entries of recent that a later one of the same bin replaced.
+func (p *Planner) compact() {
+	slices.Sort(p.recent)
+	p.recent = slices.Compact(p.recent)
+	slices.SortFunc(p.recent, func(a, b int32) int { return cmp.Compare(p.bins[a].freed, p.bins[b].freed) })
+}
+
+// Len is the number of pieces of work that have not ended.
+func (p *Planner) Len() int { return len(p.items) }
+
+// Find gives where a piece of work stands.
+func (p *Planner) Find(k Key) (Planned, bool) {
+	it := p.items[k]
+	if it == nil {
+		return Planned{}, false
+	}
+	return p.planned(it), true
+}
+
+// Departure gives when a project departs as things stand, and what it was
+// promised.
+func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, promised Quote, ok bool) {
+	pr := p.projects[id]
+	if pr == nil {
+		return 0, Quote{}, false
+	}
+	return pr.departure(), pr.quote, true
+}
+
+// Each walks all work by (project's submission, project, request, task).
+func (p *Planner) Each(yield func(Planned) bool) {
+	for _, pr := range p.order {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !yield(p.planned(it)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (p *Planner) planned(it *item) Planned {
+	out := Planned{Key: it.key, Project: it.group.proj.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+	if !it.placed {
+		out.Spot.At, out.End = scheduler.Never, scheduler.Never
+	}
+	if it.group.proj.promised {
+		out.LatestStart = p.latest(it)
+	}
+	return out
+}
+
+// Changed gives the work whose spot may have changed since the last call, in
+// order of change, some of it perhaps twice, and forgets it.
+func (p *Planner) Changed() []Key {
+	out := p.changed
+	p.changed = nil
+	return out
+}
+
+func (p *project) departure() scheduler.Time {
+	end := scheduler.Time(math.MinInt64)
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			if !it.placed {
+				return scheduler.Never
+			}
+			end = max(end, it.end)
+		}
+	}
+	return end
+}
+
+// span is for how long an item is given room on a bin.
+func (p *Planner) span(it *item, b int32) time.Duration {
+	if it.group.req.Soft && p.bin(b).keeps {
+		return math.MaxInt64
+	}
+	return it.group.req.Bound
+}
+
+// ready is the earliest start that what comes before the item allows.
+func (p *Planner) ready(it *item, now scheduler.Time) scheduler.Time {
+	at := now
+	for _, g := range it.group.after {
+		for _, o := range g.items {
+			if !o.placed {
+				return scheduler.Never
+			}
+			at = max(at, o.end)
+		}
+	}
+	if par := int(it.group.req.Parallel); par > 0 {
+		if i := slices.Index(it.group.items, it); i >= par {
+			at = max(at, it.group.items[i-par].end)
+		}
+	}
+	return at
+}
+
+// latest is the latest start that keeps the promise and what comes after the
+// item: eq. 7, and for a stage with successors their starts.
+func (p *Planner) latest(it *item) scheduler.Time {
+	span := p.span(it, it.spot.Bin)
+	at := it.group.proj.quote.Latest.Add(-span)
+	for _, g := range it.group.next {
+		for _, o := range g.items {
+			at = min(at, o.spot.At.Add(-span))
+		}
+	}
+	if par := int(it.group.req.Parallel); par > 0 {
+		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) {
+			at = min(at, it.group.items[i+par].spot.At.Add(-span))
+		}
+	}
+	return at
+}
+
+// set brings an item to a spot; the Spot of Bin -1 takes it out of the plan.
+func (p *Planner) set(it *item, s Spot) {
+	if p.trying {
+		p.log = append(p.log, undo{it, it.spot, it.end, it.placed, it.seen, it.from})
+	}
+	end := s.At
+	if s.Bin >= 0 {
+		end = s.At.Add(p.span(it, s.Bin))
+	}
+	p.move(it, s, end, s.Bin >= 0)
+	p.changed = append(p.changed, it.key)
+}
+
+func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
+	need := &it.group.req.Need
+	if it.placed {
+		p.prof.Give(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
+		list := p.bin(it.spot.Bin).items
+		last := len(list) - 1
+		list[it.pos] = list[last]
+		list[it.pos].pos = it.pos
+		list[last] = nil
+		p.bins[it.spot.Bin].items = list[:last]
+	}
+	it.spot, it.end, it.placed = s, end, placed
+	if placed {
+		p.prof.Take(s.Bin, s.Disk, s.At, end, need)
+		b := p.bin(s.Bin)
+		it.pos = len(b.items)
+		b.items = append(b.items, it)
+	}
+}
+
+// rollback undoes what was set since the log had n entries.
+func (p *Planner) rollback(n int) {
+	for i := len(p.log) - 1; i >= n; i-- {
+		u := &p.log[i]
+		p.move(u.it, u.spot, u.end, u.placed)
+		u.it.seen, u.it.from = u.seen, u.from
+	}
+	p.log = p.log[:n]
+}
+
+// search finds the earliest spot for an item in [from, before) that displaces
+// nobody: earliestStartingTime of Table 5.
+func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
+	best, found := Spot{Bin: -1}, false
+	need := &it.group.req.Need
+	if from >= before {
+		return best, false
+	}
+	if it.pinned {
+		return p.prof.EarliestOn(it.spot.Bin, from, p.span(it, it.spot.Bin), before, need)
+	}
+	for b := range p.prof.Bins() {
+		if p.prof.bins[b].closed || p.bin(b).spare {
+			continue
+		}
+		if s, ok := p.prof.EarliestOn(b, from, p.span(it, b), before, need); ok {
+			if best, found = s, true; s.At <= from {
+				break
+			}
+			before = s.At
+		}
+	}
+	return best, found
+}
+
+// settle puts an item at its earliest spot at or after from and before a time.
+func (p *Planner) settle(it *item, from, before scheduler.Time) bool {
+	s, ok := p.search(it, from, before)
+	if ok {
+		p.set(it, s)
+		it.seen, it.from = p.clock, from
+	}
+	return ok
+}

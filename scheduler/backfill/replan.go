@@ -1,0 +1,287 @@
+package backfill
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Start tells that a piece of work starts now. It must be planned for now, or
+// for earlier: then its reservation moves to now, though that may be in the way
+// of others (ask Late first). Unknown keys are ignored.
+func (p *Planner) Start(k Key, now scheduler.Time) {
+	it := p.items[k]
+	if it == nil || !it.placed || it.started {
+		return
+	}
+	if it.spot.At != now {
+		p.set(it, Spot{it.spot.Bin, it.spot.Disk, now})
+	}
+	it.started = true
+	g := it.group
+	if i := slices.Index(g.items, it); i > 0 && !g.items[i-1].started { // started ones first
+		j := slices.IndexFunc(g.items, func(o *item) bool { return !o.started })
+		g.items = slices.Insert(slices.Delete(g.items, i, i+1), j, it)
+	}
+}
+
+// End takes a piece of work that ended, or never will run, out of the plan, and
+// tells whether it gave room back before its bound: then Walk gives the hole
+// forward. Unknown keys are ignored.
+func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
+	it := p.items[k]
+	if it == nil {
+		return false
+	}
+	if it.placed {
+		early = it.end > now
+		b := it.spot.Bin
+		p.set(it, Spot{Bin: -1})
+		if early {
+			p.Freed(b)
+		}
+	}
+	delete(p.items, k)
+	g := it.group
+	if i := slices.Index(g.items, it); i >= 0 {
+		g.items = slices.Delete(g.items, i, i+1)
+	}
+	pr := g.proj
+	for _, o := range pr.groups {
+		if len(o.items) > 0 {
+			return early
+		}
+	}
+	p.drop(pr)
+	return early
+}
+
+// Walk gives holes forward: the waiting are walked in submit order, each is
+// removed and placed again at the earliest instant, and nobody moves later. Who
+// can only be placed at the instant it has keeps its bin. It returns how many
+// moved. A waiting item looks only at bins on which something was given back
+// since its own spot was the earliest there was, so that after one early end a
+// walk costs O(waiting) and a search for those that the hole can serve.
+func (p *Planner) Walk(now scheduler.Time) int {
+	moved := 0
+	for _, pr := range p.order {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.started && it.placed && p.earlier(it, now) {
+					moved++
+				}
+			}
+		}
+	}
+	return moved
+}
+
+// earlier moves an item to an earlier instant if there is one.
+func (p *Planner) earlier(it *item, now scheduler.Time) bool {
+	from := now
+	if len(it.group.after) > 0 || it.group.req.Parallel > 0 {
+		from = p.ready(it, now)
+	}
+	if it.spot.At <= from {
+		return false
+	}
+	all := from < it.from && it.from > now // what came before it moved: look everywhere
+	if !all && p.bins[p.lastFreed()].freed <= it.seen {
+		return false
+	}
+	was, end, need := it.spot, it.end, &it.group.req.Need
+	p.prof.Give(was.Bin, was.Disk, was.At, end, need)
+	best, found := p.search2(it, from, all)
+	p.prof.Take(was.Bin, was.Disk, was.At, end, need)
+	it.seen, it.from = p.clock, from
+	if !found {
+		return false
+	}
+	p.set(it, best)
+	p.Freed(was.Bin)
+	return true
+}
+
+// lastFreed is the bin on which something was given back last.
+func (p *Planner) lastFreed() int32 {
+	if len(p.recent) == 0 {
+		p.bin(0)
+		return 0
+	}
+	return p.recent[len(p.recent)-1]
+}
+
+// search2 looks for an earlier spot on the bins where something was given back
+// since the item was placed, or on all.
+func (p *Planner) search2(it *item, from scheduler.Time, all bool) (Spot, bool) {
+	before := it.spot.At
+	if all || it.pinned {
+		return p.search(it, from, before)
+	}
+	best, found := Spot{Bin: -1}, false
+	for i := len(p.recent) - 1; i >= 0; i-- {
+		b := p.recent[i]
+		if p.bins[b].freed <= it.seen {
+			break
+		}
+		if p.prof.bins[b].closed || p.bins[b].spare {
+			continue
+		}
+		// Ties between bins go to the lowest, as in search.
+		limit := before
+		if found && b < best.Bin {
+			limit = before.Add(1)
+		}
+		if s, ok := p.prof.EarliestOn(b, from, p.span(it, b), limit, &it.group.req.Need); ok {
+			best, found, before = s, true, s.At
+		}
+	}
+	return best, found
+}
+
+// Late lists the work that should have started before now, or starts before
+// what it comes after has ended, by (project's submission, project, request,
+// task).
+func (p *Planner) Late(now scheduler.Time) []Key {
+	var out []Key
+	for _, pr := range p.order {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.started && (!it.placed || it.spot.At < now || it.spot.At < p.ready(it, now)) {
+					out = append(out, it.key)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Replan plans work again as a new request that displaces nobody, in the order
+// given, after it was found to be late or its reservation was lost; what comes
+// after it and is now too early follows. Promises that break are reported with
+// the cause. What finds no room at all stays unplaced and is tried again by the
+// next Replan.
+func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Broken {
+	for _, k := range keys {
+		if it := p.items[k]; it != nil && !it.started {
+			p.again(it, now)
+		}
+	}
+	for _, k := range p.Late(now) { // successors, by stage
+		p.again(p.items[k], now)
+	}
+	return p.breaks(cause)
+}
+
+// again removes an item and places it anew.
+func (p *Planner) again(it *item, now scheduler.Time) {
+	was := it.spot
+	if it.placed {
+		p.set(it, Spot{Bin: -1, Disk: was.Disk, At: was.At})
+		p.Freed(was.Bin)
+	}
+	if it.pinned {
+		it.spot.Bin = was.Bin
+	}
+	from := p.ready(it, now)
+	if from != scheduler.Never && !p.settle(it, from, scheduler.Never) && it.group.req.Need.IsZero() {
+		p.anywhere(it, now)
+	}
+}
+
+// Overrun tells that a piece of work ran past its bound and was stopped: it is
+// planned again as a new request, on its own bin where it was suspended there
+// (pin). Others keep their plan; the promise of its own project is void.
+func (p *Planner) Overrun(k Key, now scheduler.Time, pin bool) []Broken {
+	it := p.items[k]
+	if it == nil || !it.started {
+		return nil
+	}
+	it.started, it.pinned = false, pin
+	return p.Replan(now, CauseOverrun, k)
+}
+
+// Lose tells that a bin was lost. Its waiting work is planned again in promise
+// order: at the very instant it had if there is room, first on a spare bin as
+// large as the lost one, which then is a spare no more; otherwise at the
+// earliest. What ran there starts again after those. So no waiting promise
+// breaks as long as there are such spare bins.
+func (p *Planner) Lose(b int32, now scheduler.Time) []Broken {
+	p.prof.Close(b, true)
+	refuge := p.refuge(b)
+	var waiting, ran []*item
+	for _, pr := range p.order {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.placed || it.spot.Bin != b {
+					continue
+				}
+				it.pinned = false
+				if it.started {
+					it.started = false
+					ran = append(ran, it)
+				} else {
+					waiting = append(waiting, it)
+				}
+			}
+		}
+	}
+	for _, it := range ran {
+		p.set(it, Spot{Bin: -1})
+	}
+	for _, it := range waiting {
+		if s, ok := p.same(it, refuge); ok {
+			p.set(it, s)
+		} else {
+			p.again(it, now)
+		}
+	}
+	for _, it := range ran {
+		p.again(it, now)
+	}
+	return p.Replan(now, CauseNodeLost)
+}
+
+// refuge picks a spare bin with at least the capacity of a lost one, or -1.
+func (p *Planner) refuge(lost int32) int32 {
+	for b := range p.prof.Bins() {
+		x, y := &p.prof.bins[b], &p.prof.bins[lost]
+		if p.bin(b).spare && !x.closed && x.base == y.base && x.disks == y.disks && fits(y.total, x.total) {
+			p.Spare(b, false)
+			return b
+		}
+	}
+	return -1
+}
+
+// same finds another bin with room at exactly the item's times.
+func (p *Planner) same(it *item, refuge int32) (Spot, bool) {
+	need := &it.group.req.Need
+	if refuge >= 0 && p.prof.Fits(refuge, it.spot.Disk, it.spot.At, it.end, need) {
+		return Spot{refuge, it.spot.Disk, it.spot.At}, true
+	}
+	for b := range p.prof.Bins() {
+		if p.prof.bins[b].closed || p.bin(b).spare {
+			continue
+		}
+		if s, ok := p.prof.EarliestOn(b, it.spot.At, p.span(it, b), it.spot.At.Add(1), need); ok {
+			return s, true
+		}
+	}
+	return Spot{}, false
+}
+
+// breaks lists the promises that do not hold any more and were not reported.
+func (p *Planner) breaks(cause Cause) []Broken {
+	var out []Broken
+	for _, pr := range p.order {
+		if !pr.promised || pr.broken {
+			continue
+		}
+		if d := pr.departure(); d > pr.quote.Latest {
+			pr.broken = true
+			out = append(out, Broken{pr.ID, cause, d, pr.quote.Latest})
+		}
+	}
+	return out
+}

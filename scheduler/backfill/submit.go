@@ -1,0 +1,308 @@
+package backfill
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Submit plans a project and promises its departure time (Alg. 1-3). Jobs that
+// can start at once are planned for now; Start has to be called for them. An
+// error (ErrNeverFits, or a project that makes no sense) leaves the plan as it
+// was. O(work of the project x bins) and the displacements tried.
+func (p *Planner) Submit(now scheduler.Time, in Project) (Quote, error) {
+	p.begin()
+	defer p.keep()
+	return p.submit(now, in)
+}
+
+// Quote says what Submit would promise, and changes nothing.
+func (p *Planner) Quote(now scheduler.Time, in Project) (Quote, error) {
+	p.begin()
+	changed := len(p.changed)
+	q, err := p.submit(now, in)
+	if err == nil {
+		p.rollback(0)
+		p.drop(p.projects[in.ID])
+		p.changed = p.changed[:changed]
+	}
+	p.keep()
+	return q, err
+}
+
+func (p *Planner) begin() { p.log, p.trying = p.log[:0], true }
+
+func (p *Planner) keep() { p.log, p.trying = p.log[:0], false }
+
+func (p *Planner) submit(now scheduler.Time, in Project) (Quote, error) {
+	pr, err := p.enter(in)
+	if err != nil {
+		return Quote{}, err
+	}
+	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && in.High)
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if !p.place(it, now, flexible) {
+				p.rollback(0)
+				p.drop(pr)
+				return Quote{}, fmt.Errorf("project %d, job %d stage %d task %d: %w", in.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
+			}
+		}
+	}
+	pr.quote = p.promise(pr)
+	pr.promised = true
+	return pr.quote, nil
+}
+
+// promise computes td and td + SF x tn (Alg. 2 lines 19-22, Alg. 3 lines 7-11;
+// the printed td_d and tn_(u,v) are td_u and tn_u).
+func (p *Planner) promise(pr *project) Quote {
+	td := pr.departure()
+	q := Quote{Departure: td, Latest: td}
+	sf := p.cfg.SF
+	if p.cfg.Variant == Priority && pr.High {
+		sf = 0 // (1 - pi) x SF with pi = 1
+	}
+	if slack := sf * float64(td.Sub(pr.Submitted)); slack > 0 && td != scheduler.Never {
+		q.Latest = scheduler.Never
+		if slack < float64(scheduler.Never-td) {
+			q.Latest = td + scheduler.Time(slack)
+		}
+	}
+	return q
+}
+
+// enter makes a project known without a plan.
+func (p *Planner) enter(in Project) (*project, error) {
+	if p.projects[in.ID] != nil {
+		return nil, fmt.Errorf("project %d is planned already", in.ID)
+	}
+	pr := &project{Project: in}
+	for i := range in.Requests {
+		r := &in.Requests[i]
+		if err := p.check(pr, r); err != nil {
+			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
+		}
+		g := &group{proj: pr, req: *r}
+		for _, a := range r.After {
+			for _, o := range pr.groups {
+				if o.req.Job == r.Job && o.req.Stage == a {
+					g.after, o.next = append(g.after, o), append(o.next, g)
+				}
+			}
+		}
+		for _, t := range r.Tasks {
+			g.items = append(g.items, &item{key: Key{r.Job, r.Stage, t}, group: g, spot: Spot{Bin: -1}})
+		}
+		pr.groups = append(pr.groups, g)
+	}
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			p.items[it.key] = it
+		}
+	}
+	p.projects[in.ID] = pr
+	i, _ := slices.BinarySearchFunc(p.order, pr, bySubmission)
+	p.order = slices.Insert(p.order, i, pr)
+	return pr, nil
+}
+
+func bySubmission(a, b *project) int {
+	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+}
+
+func (p *Planner) check(pr *project, r *Request) error {
+	if err := r.Need.Check(); err != nil {
+		return err
+	}
+	if r.Bound <= 0 {
+		return fmt.Errorf("bound is %v: it must be above 0", r.Bound)
+	}
+	if r.Parallel < 0 {
+		return fmt.Errorf("parallel is %d: it must not be negative", r.Parallel)
+	}
+	for _, o := range pr.groups {
+		if o.req.Job == r.Job && o.req.Stage == r.Stage {
+			return fmt.Errorf("it is there twice")
+		}
+	}
+	for i, t := range r.Tasks {
+		if p.items[Key{r.Job, r.Stage, t}] != nil || (i > 0 && t <= r.Tasks[i-1]) {
+			return fmt.Errorf("task %d is planned already or out of order", t)
+		}
+	}
+	return nil
+}
+
+// drop forgets a project none of whose items is placed.
+func (p *Planner) drop(pr *project) {
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			delete(p.items, it.key)
+		}
+	}
+	delete(p.projects, pr.ID)
+	if i, ok := slices.BinarySearchFunc(p.order, pr, bySubmission); ok {
+		p.order = slices.Delete(p.order, i, i+1)
+	}
+}
+
+// place plans one item of a new project.
+func (p *Planner) place(it *item, now scheduler.Time, flexible bool) bool {
+	from := p.ready(it, now)
+	if from == scheduler.Never {
+		return false
+	}
+	if it.group.req.Need.IsZero() {
+		return p.settle(it, from, scheduler.Never) || p.anywhere(it, now)
+	}
+	s, ok := p.search(it, from, scheduler.Never)
+	if flexible && p.displace(it, from, now, s, ok) {
+		it.seen, it.from = p.clock, from
+		return true
+	}
+	if !ok {
+		return false
+	}
+	p.set(it, s)
+	it.seen, it.from = p.clock, from
+	return true
+}
+
+// anywhere places an item that needs nothing where even that finds no room: a
+// job with all-zero needs occupies nothing.
+func (p *Planner) anywhere(it *item, now scheduler.Time) bool {
+	for b := range p.prof.Bins() {
+		if len(it.group.req.Need.Base) == p.prof.bins[b].base && !p.prof.bins[b].closed {
+			p.set(it, Spot{Bin: b, Disk: -1, At: p.ready(it, now)})
+			return true
+		}
+	}
+	return false
+}
+
+// displace tries the backfill times before the earliest hole, ascending: the
+// loop over BT of Alg. 2. limit is the earliest hole, if there is one.
+func (p *Planner) displace(it *item, from, now scheduler.Time, limit Spot, bounded bool) bool {
+	end := scheduler.Never
+	if bounded {
+		end = limit.At
+	}
+	p.backfillTimes(it, from, end)
+	for n, s := range p.times {
+		if p.cfg.MaxTries > 0 && n >= p.cfg.MaxTries {
+			break
+		}
+		if p.prof.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && p.shift(it, s, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// backfillTimes lists from and the starts and ends of reservations in
+// (from, end), by time, bin and disk: feasibleBackfillingTimes of Table 5.
+// Whether there is room at that instant is asked when its turn comes.
+func (p *Planner) backfillTimes(it *item, from, end scheduler.Time) {
+	p.times = p.times[:0]
+	for b := range p.prof.Bins() {
+		if p.prof.bins[b].closed || p.bin(b).spare {
+			continue
+		}
+		disks := int16(max(1, p.prof.Disks(b)))
+		add := func(at scheduler.Time) {
+			for d := range disks {
+				if p.prof.Disks(b) == 0 {
+					d = -1
+				}
+				p.times = append(p.times, Spot{b, d, at})
+			}
+		}
+		if from < end {
+			add(from)
+		}
+		for _, o := range p.bins[b].items {
+			if o.spot.At > from && o.spot.At < end {
+				add(o.spot.At)
+			}
+			if o.end > from && o.end < end {
+				add(o.end)
+			}
+		}
+	}
+	slices.SortFunc(p.times, func(a, b Spot) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Bin, b.Bin), cmp.Compare(a.Disk, b.Disk))
+	})
+	p.times = slices.Compact(p.times)
+}
+
+// shift puts an item at a spot and moves what is in its way later, within each
+// one's latest start and the preemption limit: shiftReservations of Table 5. It
+// restores the plan where that fails.
+func (p *Planner) shift(it *item, s Spot, now scheduler.Time) bool {
+	mark := len(p.log)
+	p.delayed = p.delayed[:0]
+	p.set(it, s)
+	for {
+		at := p.prof.Over(s.Bin, s.At, it.end)
+		if at == scheduler.Never {
+			return true
+		}
+		v := p.victim(it, s.Bin, at)
+		if v == nil || !p.postpone(v, now) {
+			p.rollback(mark)
+			return false
+		}
+	}
+}
+
+// postpone moves a victim to the earliest spot that displaces nobody and keeps
+// its latest start; false where there is none, or too many projects would
+// depart later.
+func (p *Planner) postpone(v *item, now scheduler.Time) bool {
+	pr := v.group.proj
+	i := slices.IndexFunc(p.delayed, func(d delay) bool { return d.proj == pr })
+	if i < 0 {
+		p.delayed = append(p.delayed, delay{pr, pr.departure()})
+	}
+	latest, was := p.latest(v), v.spot
+	p.set(v, Spot{Bin: -1, Disk: was.Disk, At: was.At})
+	if v.pinned {
+		v.spot.Bin = was.Bin
+	}
+	if !p.settle(v, p.ready(v, now), latest.Add(1)) {
+		return false
+	}
+	if p.cfg.PL == NoLimit {
+		return true
+	}
+	late := 0
+	for _, d := range p.delayed {
+		if d.proj.departure() > d.was {
+			late++
+		}
+	}
+	return late <= p.cfg.PL
+}
+
+// victim is the reservation of another project that covers an instant, has not
+// started and has the largest latest start; ties go to the smallest key.
+func (p *Planner) victim(it *item, b int32, at scheduler.Time) *item {
+	var best *item
+	var most scheduler.Time
+	for _, o := range p.bins[b].items {
+		if o.started || o.spot.At > at || o.end <= at || o.group.proj == it.group.proj || !o.group.proj.promised {
+			continue
+		}
+		if p.cfg.Variant == Priority && o.group.proj.High {
+			continue
+		}
+		lts := o.group.proj.quote.Latest.Add(-p.span(o, b))
+		if best == nil || lts > most || (lts == most && o.key.Compare(best.key) < 0) {
+			best, most = o, lts
+		}
+	}
+	return best
+}
