@@ -28,7 +28,7 @@ func dump(t testing.TB, f *Facts) string {
 
 const (
 	runs  = 12
-	steps = 600
+	steps = 400
 )
 
 func TestTheSameLogGivesTheSameFactsAndJournal(t *testing.T) {
