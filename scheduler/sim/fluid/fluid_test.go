@@ -1,0 +1,294 @@
+package fluid_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler/sim/fluid"
+	"github.com/drover-run/drover/scheduler/sim/internal/shared"
+	"github.com/drover-run/drover/scheduler/sim/trace"
+)
+
+func fb2010(t testing.TB, rule trace.FluidRule) []fluid.Job {
+	t.Helper()
+	f, err := trace.Open(shared.Path(t, "swim/FB-2010_samples_24_times_1hr_0.tsv.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, err := trace.ReadSwim(f, trace.Options{Name: "FB-2010"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Jobs) != 24442 {
+		t.Fatalf("%d jobs", len(s.Jobs))
+	}
+	return s.Fluid(rule)
+}
+
+func ends(t testing.TB, jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
+	t.Helper()
+	e, err := fluid.Ends(jobs, d, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func mean(jobs []fluid.Job, ends []float64) float64 {
+	sum := 0.0
+	for i := range jobs {
+		sum += ends[i] - jobs[i].Arrival
+	}
+	return sum / float64(len(jobs))
+}
+
+// Every job of FB-2010 against schedsim, and the means of data/README.md.
+func TestFB2010EqualsSchedsim(t *testing.T) {
+	jobs := fb2010(t, trace.SchedsimRule)
+	for d, c := range map[fluid.Discipline]struct{ file, mean string }{
+		fluid.FIFO: {"FIFO", "1933.9114"}, fluid.PS: {"PS", "27.7486"}, fluid.LAS: {"LAS", "17.3957"}, fluid.SRPT: {"SRPT", "9.7925"}} {
+		t.Run(c.file, func(t *testing.T) {
+			e := ends(t, jobs, d, fluid.Queues{})
+			rows := shared.Rows(t, "swim/FB-2010."+c.file+".txt.gz")
+			if len(rows) != len(jobs) {
+				t.Fatalf("%d answers for %d jobs", len(rows), len(jobs))
+			}
+			for i, r := range rows {
+				want, err := strconv.ParseFloat(r[3], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if math.Abs(e[i]-want) > 1e-6*want {
+					t.Fatalf("%s ends at %v, schedsim says %v", r[0], e[i], want)
+				}
+			}
+			if got := fmt.Sprintf("%.4f", mean(jobs, e)); got != c.mean {
+				t.Errorf("mean response %s, want %s", got, c.mean)
+			}
+		})
+	}
+}
+
+// LAS_MQ section 5.4, Fig. 10a, in units of Fair's mean over the policy's.
+func TestLASMQFig10OnFB2010(t *testing.T) {
+	jobs := fb2010(t, trace.LASMQRule)
+	fair := mean(jobs, ends(t, jobs, fluid.PS, fluid.Queues{}))
+	for _, c := range []struct {
+		name string
+		d    fluid.Discipline
+		q    fluid.Queues
+		want float64
+	}{
+		{"FIFO", fluid.FIFO, fluid.Queues{}, 0.03}, {"LAS", fluid.LAS, fluid.Queues{}, 1.47}, {"SRPT", fluid.SRPT, fluid.Queues{}, 2.93},
+		{"LAS_MQ", fluid.LASMQ, fluid.DefaultQueues, 1.41},
+		{"LAS_MQ with weights 1/2", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.5}, 0.90},
+		{"LAS_MQ with weights 1/4", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.25}, 1.10},
+		{"LAS_MQ with weights 1/8", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.125}, 1.38},
+	} {
+		got := fair / mean(jobs, ends(t, jobs, c.d, c.q))
+		if math.Abs(got-c.want) > 0.03*max(1, c.want) {
+			t.Errorf("%s: %.3f of Fair, want %.2f", c.name, got, c.want)
+		}
+	}
+}
+
+// LAS_MQ Fig. 1 (READING.md): LAS gives responses 9, 8, 1; two queues with
+// threshold 1 give 6, 8, 1.
+func TestLASMQFig1(t *testing.T) {
+	jobs := []fluid.Job{{0, 4}, {1, 4}, {2, 1}}
+	for _, c := range []struct {
+		d    fluid.Discipline
+		want [3]float64
+	}{{fluid.LAS, [3]float64{9, 8, 1}}, {fluid.LASMQ, [3]float64{6, 8, 1}}} {
+		// a queue below gets next to nothing while one above has work
+		e := ends(t, jobs, c.d, fluid.Queues{K: 2, First: 1, Step: 10, Weight: 1e-12})
+		for i := range jobs {
+			if got := e[i] - jobs[i].Arrival; math.Abs(got-c.want[i]) > 1e-9 {
+				t.Errorf("%v: job %d responds in %v, want %v", c.d, i, got, c.want[i])
+			}
+		}
+	}
+}
+
+// The slow obvious judge: rates are worked out anew for each small event.
+func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
+	const eps = 1e-12
+	n := len(jobs)
+	left, had, queue, since, out := make([]float64, n), make([]float64, n), make([]int, n), make([]float64, n), make([]float64, n)
+	for i := range jobs {
+		left[i] = jobs[i].Size
+		out[i] = -1
+		since[i] = jobs[i].Arrival
+	}
+	limit := func(k int) float64 {
+		if k == q.K-1 {
+			return math.Inf(1)
+		}
+		return q.First * math.Pow(q.Step, float64(k))
+	}
+	now := 0.0
+	for {
+		next := math.Inf(1)
+		var in []int
+		for i := range jobs {
+			if out[i] < 0 && jobs[i].Arrival <= now {
+				in = append(in, i)
+			} else if out[i] < 0 {
+				next = min(next, jobs[i].Arrival)
+			}
+		}
+		if len(in) == 0 {
+			if math.IsInf(next, 1) {
+				return out
+			}
+			now = next
+			continue
+		}
+		rate := make([]float64, n)
+		switch d {
+		case fluid.PS:
+			for _, i := range in {
+				rate[i] = 1 / float64(len(in))
+			}
+		case fluid.LAS:
+			least := math.Inf(1)
+			for _, i := range in {
+				least = min(least, had[i])
+			}
+			var who []int
+			for _, i := range in {
+				if had[i] <= least+eps {
+					who = append(who, i)
+				} else {
+					next = math.Min(next, math.Inf(1))
+				}
+			}
+			for _, i := range who {
+				rate[i] = 1 / float64(len(who))
+			}
+			for _, i := range in { // when they reach the next
+				if had[i] > least+eps {
+					next = min(next, now+(had[i]-least)*float64(len(who)))
+				}
+			}
+		case fluid.SRPT:
+			best := in[0]
+			for _, i := range in {
+				if left[i] < left[best] {
+					best = i
+				}
+			}
+			rate[best] = 1
+		case fluid.LASMQ:
+			head := map[int]int{}
+			for _, i := range in {
+				k := queue[i]
+				if h, ok := head[k]; !ok || since[i] < since[h] {
+					head[k] = i
+				}
+			}
+			sum := 0.0
+			for k := range head {
+				sum += math.Pow(q.Weight, float64(k))
+			}
+			for k, i := range head {
+				rate[i] = math.Pow(q.Weight, float64(k)) / sum
+				next = min(next, now+(limit(k)-had[i])/rate[i])
+			}
+		}
+		for _, i := range in {
+			if rate[i] > 0 {
+				next = min(next, now+left[i]/rate[i])
+			}
+		}
+		for _, i := range in {
+			had[i] += rate[i] * (next - now)
+			left[i] -= rate[i] * (next - now)
+			if left[i] <= 1e-9 {
+				out[i] = next
+			} else if d == fluid.LASMQ && had[i] >= limit(queue[i])-1e-9 {
+				queue[i]++
+				since[i] = next
+			}
+		}
+		now = next
+	}
+}
+
+func TestTheFastDisciplinesEqualTheSlowOnes(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		jobs := make([]fluid.Job, 1+rng.IntN(40))
+		at := 0.0
+		for i := range jobs {
+			at += rng.ExpFloat64()
+			jobs[i] = fluid.Job{at, rng.ExpFloat64() * math.Exp(2*rng.NormFloat64())}
+		}
+		for _, d := range []fluid.Discipline{fluid.PS, fluid.LAS, fluid.SRPT, fluid.LASMQ} {
+			q := fluid.Queues{K: 3, First: 0.3, Step: 4, Weight: 0.5}
+			fast, judge := ends(t, jobs, d, q), slow(jobs, d, q)
+			for i := range jobs {
+				if math.Abs(fast[i]-judge[i]) > 1e-6*(1+judge[i]) {
+					t.Fatalf("seed %d %v: job %d of %d ends at %v, the judge says %v", seed, d, i, len(jobs), fast[i], judge[i])
+				}
+			}
+		}
+	}
+}
+
+// Processor sharing of M/G/1: the mean response is E[S]/(1-rho) whatever the
+// distribution of sizes, within the confidence interval over 20 seeds.
+func TestProcessorSharingIsInsensitive(t *testing.T) {
+	const rho, n, runs = 0.7, 20000, 20
+	for name, size := range map[string]func(*rand.Rand) float64{
+		"all equal":   func(*rand.Rand) float64 { return 1 },
+		"exponential": func(r *rand.Rand) float64 { return r.ExpFloat64() },
+		"two kinds":   func(r *rand.Rand) float64 { return map[bool]float64{true: 5.5, false: 0.5}[r.Float64() < 0.1] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sum, squares float64
+			for seed := range uint64(runs) {
+				rng := rand.New(rand.NewPCG(seed, 9))
+				jobs := make([]fluid.Job, n)
+				at := 0.0
+				for i := range jobs {
+					at += rng.ExpFloat64() / rho
+					jobs[i] = fluid.Job{at, size(rng)}
+				}
+				m := mean(jobs, ends(t, jobs, fluid.PS, fluid.Queues{}))
+				sum, squares = sum+m, squares+m*m
+			}
+			got, want := sum/runs, 1/(1-rho)
+			half := 2.86 * math.Sqrt((squares/runs-got*got)/(runs-1)) // t, 19 degrees, 99%
+			if math.Abs(got-want) > half {
+				t.Errorf("mean response %.4f ± %.4f, theory %.4f", got, half, want)
+			}
+		})
+	}
+}
+
+func TestBadSizesAreRefused(t *testing.T) {
+	for _, j := range []fluid.Job{{0, -1}, {0, math.NaN()}, {0, math.Inf(1)}, {math.NaN(), 1}} {
+		if _, err := fluid.Ends([]fluid.Job{j}, fluid.PS, fluid.Queues{}); err == nil {
+			t.Errorf("%+v is taken", j)
+		}
+	}
+	if _, err := fluid.Ends(nil, fluid.LASMQ, fluid.Queues{}); err == nil {
+		t.Error("no queues are taken")
+	}
+}
+
+func BenchmarkFB2010(b *testing.B) {
+	jobs := fb2010(b, trace.SchedsimRule)
+	for d := fluid.FIFO; d <= fluid.LASMQ; d++ {
+		b.Run(d.String(), func(b *testing.B) {
+			for b.Loop() {
+				ends(b, jobs, d, fluid.DefaultQueues)
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+// HistoryVersion is the version of Drover's JSON lines that is read.
+const HistoryVersion = 1
+
+// HistoryJob is one line of Drover's own format: a job that ended, as a
+// coordinator writes it. Instants are Unix milliseconds, spans milliseconds,
+// amounts CPU millicores, memory bytes, I/O bytes per second. Fields may be
+// added: those not named here are passed over. The last group is for workloads
+// that were made up; a coordinator leaves it out.
+type HistoryJob struct {
+	Version  int            `json:"version"`
+	Job      uint64         `json:"job"`
+	Name     string         `json:"name"`
+	Tenant   string         `json:"tenant"`
+	Priority string         `json:"priority"` // high, low
+	State    string         `json:"state"`
+	SubmitMS int64          `json:"submit_ms"`
+	StartMS  int64          `json:"start_ms,omitempty"`
+	FinishMS int64          `json:"finish_ms,omitempty"`
+	Stages   []HistoryStage `json:"stages"`
+
+	DeadlineMS int64  `json:"deadline_ms,omitempty"`
+	BoundMS    int64  `json:"bound_ms,omitempty"`
+	OnMiss     string `json:"on_miss,omitempty"` // continue, stop
+	Project    string `json:"project,omitempty"`
+	Tag        string `json:"tag,omitempty"`
+}
+
+// HistoryStage is tasks of one shape.
+type HistoryStage struct {
+	Name   string        `json:"name"`
+	Kind   string        `json:"kind"` // map, reduce, group
+	After  []int32       `json:"after,omitempty"`
+	CPU    int64         `json:"cpu"`
+	Memory int64         `json:"memory"`
+	IO     int64         `json:"io"`
+	Disk   int64         `json:"disk"`
+	Tasks  []HistoryTask `json:"tasks"`
+}
+
+// HistoryTask is a task with its attempts in order.
+type HistoryTask struct {
+	InputBytes int64            `json:"input_bytes,omitempty"`
+	Hosts      []string         `json:"hosts,omitempty"`
+	Attempts   []HistoryAttempt `json:"attempts,omitempty"`
+}
+
+// HistoryAttempt is one try.
+type HistoryAttempt struct {
+	Node    string `json:"node"`
+	State   string `json:"state"`
+	PlaceMS int64  `json:"place_ms"`
+	EndMS   int64  `json:"end_ms"`
+	RunMS   int64  `json:"run_ms,omitempty"`
+}
+
+// ran is how long a task takes: its last successful attempt's running time,
+// else that of its last attempt.
+func (t *HistoryTask) ran() int64 {
+	ms := int64(0)
+	for i := range t.Attempts {
+		a := &t.Attempts[i]
+		if a.State == "succeeded" || i == len(t.Attempts)-1 {
+			if ms = a.RunMS; ms <= 0 {
+				ms = a.EndMS - a.PlaceMS
+			}
+		}
+	}
+	return max(0, ms)
+}
+
+// History is jobs in Drover's own format.
+type History struct {
+	Jobs []HistoryJob
+	Count
+}
+
+// Bounds of a line, so that a broken file is an error and not a wrong run.
+const (
+	maxMS    = int64(1) << 53
+	maxTasks = 10_000_000
+)
+
+// ReadHistory reads Drover's own JSON lines, one job each.
+func ReadHistory(r io.Reader, o Options) (*History, error) {
+	h := &History{}
+	var err error
+	h.Count, err = scan(r, o, func(_ int, text []byte) error {
+		var j HistoryJob
+		dec := json.NewDecoder(bytes.NewReader(text))
+		if err := dec.Decode(&j); err != nil {
+			return fmt.Errorf("expected a JSON object of one job: %w", err)
+		}
+		if dec.More() {
+			return fmt.Errorf("expected one JSON object on the line, found more")
+		}
+		if err := j.check(); err != nil {
+			return err
+		}
+		if len(j.Stages) == 0 {
+			return errLeftOut
+		}
+		h.Jobs = append(h.Jobs, j)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (j *HistoryJob) check() error {
+	if j.Version != HistoryVersion {
+		return fmt.Errorf("version is %d: this program reads version %d", j.Version, HistoryVersion)
+	}
+	bad := func(ms int64) bool { return ms < 0 || ms > maxMS }
+	if bad(j.SubmitMS) || bad(j.StartMS) || bad(j.FinishMS) || bad(j.DeadlineMS) || bad(j.BoundMS) {
+		return fmt.Errorf("job %d: a time is below 0 or above %d ms", j.Job, maxMS)
+	}
+	if !slices.Contains([]string{"", "low", "high"}, j.Priority) {
+		return fmt.Errorf("job %d: priority is %q: expected low or high", j.Job, clip(j.Priority))
+	}
+	if !slices.Contains([]string{"", "continue", "stop"}, j.OnMiss) {
+		return fmt.Errorf("job %d: on_miss is %q: expected continue or stop", j.Job, clip(j.OnMiss))
+	}
+	if len(j.Stages) > scheduler.MaxStages {
+		return fmt.Errorf("job %d: %d stages: at most %d", j.Job, len(j.Stages), scheduler.MaxStages)
+	}
+	for k := range j.Stages {
+		if err := j.Stages[k].check(k); err != nil {
+			return fmt.Errorf("job %d stage %d: %w", j.Job, k, err)
+		}
+	}
+	return nil
+}
+
+func (g *HistoryStage) check(k int) error {
+	if _, ok := kinds[g.Kind]; !ok {
+		return fmt.Errorf("kind is %q: expected map, reduce or group", clip(g.Kind))
+	}
+	if err := (scheduler.Resources{g.CPU, g.Memory, g.IO}).Check(); err != nil {
+		return err
+	}
+	if g.Disk < 0 || g.Disk > scheduler.MaxAmount {
+		return fmt.Errorf("disk is %d", g.Disk)
+	}
+	if len(g.Tasks) == 0 || len(g.Tasks) > maxTasks {
+		return fmt.Errorf("%d tasks: expected 1 to %d", len(g.Tasks), maxTasks)
+	}
+	for _, a := range g.After {
+		if a < 0 || int(a) >= k {
+			return fmt.Errorf("it comes after stage %d: expected an earlier one", a)
+		}
+	}
+	for i := range g.Tasks {
+		t := &g.Tasks[i]
+		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || t.ran() > maxMS/1000 {
+			return fmt.Errorf("task %d: %d input bytes on %d hosts, ran %d ms", i, t.InputBytes, len(t.Hosts), t.ran())
+		}
+	}
+	return nil
+}
+
+var kinds = map[string]scheduler.StageKind{"map": scheduler.KindMap, "reduce": scheduler.KindReduce, "group": scheduler.KindGroup}
+
+// HistoryRule says how a history is replayed.
+type HistoryRule struct {
+	// Nodes of the cluster it is replayed on, by name: hosts of other names
+	// hold nothing here.
+	Nodes []engine.Node
+}
+
+// Workload makes the jobs of the history again, its first submission at
+// second 0 and each task as long as it ran.
+func (h *History) Workload(rule HistoryRule) *Workload {
+	w := &Workload{Count: h.Count}
+	tenant, ids := tenants(w), map[string]scheduler.NodeID{}
+	for i := range rule.Nodes {
+		ids[rule.Nodes[i].Name] = scheduler.NodeID(i)
+	}
+	first := int64(0)
+	for i := range h.Jobs {
+		if s := h.Jobs[i].SubmitMS; i == 0 || s < first {
+			first = s
+		}
+	}
+	projects := map[string]int{}
+	for i := range h.Jobs {
+		in := &h.Jobs[i]
+		j := engine.Job{Name: in.Name, Tag: in.Tag, Tenant: tenant(orDefault(in.Tenant)), Submit: ms(in.SubmitMS - first), Bound: ms(in.BoundMS)}
+		if in.DeadlineMS > 0 {
+			j.Deadline = max(1, ms(in.DeadlineMS-first))
+		}
+		j.Priority = map[string]scheduler.Priority{"high": scheduler.PriorityHigh}[in.Priority]
+		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss]
+		for k := range in.Stages {
+			j.Stages = append(j.Stages, in.Stages[k].stage(ids))
+		}
+		w.join(&j, in.Project, projects)
+		w.Jobs = append(w.Jobs, j)
+	}
+	w.sort()
+	return w
+}
+
+func orDefault(name string) string {
+	if name == "" {
+		return "default"
+	}
+	return name
+}
+
+func ms(n int64) time.Duration { return time.Duration(min(n, maxMS/1000)) * time.Millisecond }
+
+// join makes a job one of a project, which is submitted with its first.
+func (w *Workload) join(j *engine.Job, name string, projects map[string]int) {
+	if name == "" {
+		return
+	}
+	p, ok := projects[name]
+	if !ok {
+		w.Projects = append(w.Projects, engine.Project{Name: name, Tenant: j.Tenant, Priority: j.Priority, Submit: j.Submit})
+		p = len(w.Projects)
+		projects[name] = p
+	}
+	w.Projects[p-1].Jobs++
+	j.Project = p
+}
+
+func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
+	s := engine.Stage{Name: g.Name, Kind: kinds[g.Kind], After: g.After, Tasks: int32(len(g.Tasks)), Disk: g.Disk,
+		Demand: scheduler.Resources{g.CPU, g.Memory, g.IO}, Each: make([]time.Duration, len(g.Tasks))}
+	in := &scheduler.Inputs{Start: []int32{0}}
+	read := false
+	for i := range g.Tasks {
+		t := &g.Tasks[i]
+		s.Each[i] = ms(t.ran())
+		in.Bytes = append(in.Bytes, t.InputBytes)
+		read = read || t.InputBytes > 0
+		for _, host := range t.Hosts {
+			if id, ok := ids[host]; ok && !slices.Contains(in.Nodes[in.Start[i]:], id) {
+				in.Nodes = append(in.Nodes, id)
+			}
+		}
+		in.Start = append(in.Start, int32(len(in.Nodes)))
+	}
+	if read {
+		s.Inputs = in
+	}
+	return s
+}
+
+// NodeNames lists the nodes that a history speaks of, in order of name.
+func (h *History) NodeNames() []string {
+	seen := map[string]bool{}
+	for i := range h.Jobs {
+		for k := range h.Jobs[i].Stages {
+			for t := range h.Jobs[i].Stages[k].Tasks {
+				task := &h.Jobs[i].Stages[k].Tasks[t]
+				for _, host := range task.Hosts {
+					seen[host] = true
+				}
+				for a := range task.Attempts {
+					seen[task.Attempts[a].Node] = true
+				}
+			}
+		}
+	}
+	var out []string
+	for name := range seen {
+		if name != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
