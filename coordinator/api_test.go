@@ -21,8 +21,8 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
-	"github.com/drover-run/drover/coordinator/pki"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -126,14 +126,18 @@ func TestAnUploadIsKeptByItsDigestAndCollected(t *testing.T) {
 
 // secure is a coordinator that listens on TCP with mutual TLS too.
 func secure(t *testing.T) (b *bed, as func(name string) *http.Client, base string) {
-	ca, err := pki.NewCA("test", time.Now())
-	if err != nil {
+	dir := t.TempDir()
+	if err := pki.CreateCA(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	own, err := pki.Issue(ca, pki.CoordinatorName, []string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
+	issue := func(r pki.Request) pki.Files {
+		t.Helper()
+		if err := pki.Issue(dir, r, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, r.Name+".pem"), Key: filepath.Join(dir, r.Name+".key")}
 	}
+	own := issue(pki.Request{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -141,16 +145,13 @@ func secure(t *testing.T) (b *bed, as func(name string) *http.Client, base strin
 	b = newBed(t, func(c *Config) {
 		c.Remote = l
 		c.Operators = []string{"user/root"}
-		if c.TLS, err = pki.ServerConfig(ca.Cert, own); err != nil {
+		if c.TLS, err = own.ServerConfig(); err != nil {
 			t.Fatal(err)
 		}
 	})
 	as = func(name string) *http.Client {
-		pair, err := pki.Issue(ca, name, nil, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		conf, err := pki.ClientConfig(ca.Cert, pair)
+		kind, short, _ := strings.Cut(name, "/")
+		conf, err := issue(pki.Request{Kind: pki.Kind(kind), Name: short, Hosts: []string{"127.0.0.1"}}).ClientConfig()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // identity is who calls: the name of the certificate, or whoever may open the
@@ -40,17 +41,18 @@ func localIdentity(*http.Request) identity { return identity{kindLocal, "local"}
 
 // tlsIdentity reads the name of the verified client certificate.
 func tlsIdentity(r *http.Request) identity {
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+	kind, name, err := pki.Peer(r.TLS)
+	if err != nil {
 		return identity{kind: kindOther}
 	}
-	name := r.TLS.VerifiedChains[0][0].Subject.CommonName
-	switch {
-	case strings.HasPrefix(name, "user/"):
-		return identity{kindUser, name}
-	case strings.HasPrefix(name, "node/"):
-		return identity{kindNode, name}
+	full := string(kind) + "/" + name
+	switch kind {
+	case pki.KindUser:
+		return identity{kindUser, full}
+	case pki.KindNode:
+		return identity{kindNode, full}
 	default:
-		return identity{kindOther, name}
+		return identity{kindOther, full}
 	}
 }
 
@@ -139,7 +141,7 @@ func (c *core) needOperator(ctx context.Context, what string) error {
 // needUser refuses nodes and unknown certificates.
 func (c *core) needUser(ctx context.Context) error {
 	if id := caller(ctx); id.kind != kindLocal && id.kind != kindUser {
-		return fault.New(fault.Denied, "%s is no user's certificate: make one with `drover tls cert user/NAME`", id.who())
+		return fault.New(fault.Denied, "%s is no user's certificate: an operator makes one with `drover tls cert`", id.who())
 	}
 	return nil
 }

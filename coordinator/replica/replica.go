@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/raftstore"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // MaxEntry bounds an entry of the log, in bytes. Larger things are staged.
@@ -47,7 +48,8 @@ type Config struct {
 	ID    string
 	Peers []Peer // all servers, this one included; empty for a single one
 	// Listener accepts the other servers' raft connections; with TLS both
-	// sides show certificates. Needed with more than one peer.
+	// sides show coordinators' certificates (TLS needs RootCAs and ClientCAs).
+	// Needed with more than one peer.
 	Listener net.Listener
 	TLS      *tls.Config
 	Logger   *slog.Logger
@@ -190,21 +192,20 @@ type stream struct {
 	tls *tls.Config
 }
 
-// peerName is the common name of the servers' certificates: a user's or node's
-// certificate of the same CA opens nothing here.
-const peerName = "coordinator"
-
+// newStream lets only coordinators in: a user's or node's certificate of the
+// same authority opens nothing here.
 func newStream(c Config) *stream {
 	if c.TLS == nil {
 		return &stream{Listener: c.Listener}
 	}
 	conf := c.TLS.Clone()
-	conf.ServerName, conf.ClientAuth = peerName, tls.RequireAndVerifyClientCert
+	conf.ClientAuth = tls.RequireAndVerifyClientCert
 	conf.VerifyConnection = func(s tls.ConnectionState) error {
-		if n := s.PeerCertificates[0].Subject.CommonName; n != peerName {
-			return fault.New(fault.Denied, "%q is no coordinator", n)
+		kind, name, err := pki.Peer(&s)
+		if err == nil && kind != pki.KindCoordinator {
+			err = fault.New(fault.Denied, "%s/%s is no coordinator", kind, name)
 		}
-		return nil
+		return err
 	}
 	return &stream{Listener: tls.NewListener(c.Listener, conf), tls: conf}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/coordinator/pki"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,19 +95,23 @@ func TestAnEntryThatIsTooLargeIsRefused(t *testing.T) {
 // TestThreeServersAgreeAndGoOnWithoutTheirLeader runs three servers over TLS,
 // stops the leader, and wants every acknowledged entry on the others.
 func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
-	ca, err := pki.NewCA("test", time.Now())
+	dir := t.TempDir()
+	if err := pki.CreateCA(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	issue := func(r pki.Request) pki.Files {
+		t.Helper()
+		if err := pki.Issue(dir, r, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, r.Name+".pem"), Key: filepath.Join(dir, r.Name+".key")}
+	}
+	own := issue(pki.Request{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
+	conf, err := own.ServerConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := pki.Issue(ca, pki.CoordinatorName, []string{"127.0.0.1"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf, err := pki.ServerConfig(ca.Cert, own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := pki.ClientConfig(ca.Cert, own)
+	client, err := own.ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,15 +145,10 @@ func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
 		}
 	}
 	// A user's certificate of the same CA opens no raft connection.
-	user, err := pki.Issue(ca, "user/eve", nil, time.Now())
+	eve, err := issue(pki.Request{Kind: pki.KindUser, Name: "eve"}).ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	eve, err := pki.ClientConfig(ca.Cert, user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eve.ServerName = pki.CoordinatorName
 	if c, err := tls.Dial("tcp", peers[0].Address, eve); err == nil {
 		_, err = c.Read(make([]byte, 1))
 		if err == nil {
