@@ -260,12 +260,16 @@ func causeOfClass(c mapreduce.Class) droverv1.Cause {
 // takeResult keeps the counters of a task that ended.
 func (a *attempt) takeResult(r *mapreduce.Result) {
 	a.progress.counters = flatten(r.Counters)
+	own := r.Kind.String() + ":"
 	for name, f := range map[string]mapreduce.Flow{"in": r.In, "map_out": r.MapOut, "combine_in": r.CombineIn, "combine_out": r.CombineOut, "spilled": r.Spilled, "out": r.Out} {
 		if f.Records != 0 || f.Bytes != 0 {
-			a.progress.counters["Task:"+name+"_records"], a.progress.counters["Task:"+name+"_bytes"] = f.Records, f.Bytes
+			a.progress.counters[own+name+"_records"], a.progress.counters[own+name+"_bytes"] = f.Records, f.Bytes
 		}
 	}
 	a.progress.status, a.progress.inputBytes = oneLine(r.Status), r.In.Bytes
+	if a.d.cfg.Enforcer == nil { // nobody but the harness has measured it
+		a.usage = &droverv1.Usage{CpuMs: r.UserCPUMS + r.HarnessCPUMS, MemoryPeak: r.UserPeakRSS + r.HarnessPeakRSS}
+	}
 }
 
 func flatten(c mapreduce.Counters) map[string]int64 {

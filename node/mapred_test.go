@@ -149,7 +149,7 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 	}
 	for i, w := range tasks {
 		s := nodes[i%2].await(t, w, succeeded)
-		if s.GetOutputLength() == 0 || s.GetOutputChecksum() == "" || s.GetCounters()["Task:in_records"] == 0 {
+		if s.GetOutputLength() == 0 || s.GetUsage().GetMemoryPeak() == 0 || s.GetOutputChecksum() == "" || s.GetCounters()["map:in_records"] == 0 {
 			t.Errorf("map %d: %v", i, s)
 		}
 		outputs = append(outputs, outputOf(w, nodes[i%2].address))
