@@ -313,7 +313,7 @@ func (c *core) relocateJob(ctx context.Context, id uint64) {
 	var want []*droverv1.FactSplit
 	c.view(func(f *facts.Facts) {
 		if j := f.Job(id); j != nil && !j.HasEnded() && j.MapStage() >= 0 {
-			in, user, want = j.Spec.Input, hdfsUser(f, j), j.Stages[j.MapStage()].Splits
+			in, user, want = j.Spec.Input, hdfsUser(f, j.Spec), j.Stages[j.MapStage()].Splits
 		}
 	})
 	if in == nil {

@@ -37,17 +37,19 @@ func commitOrder(f *facts.Facts, j *facts.Job) *droverv1.Order {
 				Length: w.Seen.GetOutputLength(), Checksum: w.Seen.GetOutputChecksum()})
 		}
 	}
-	return &droverv1.Order{User: hdfsUser(f, j), What: &droverv1.Order_CommitOutput{CommitOutput: c}}
+	return &droverv1.Order{User: hdfsUser(f, j.Spec), What: &droverv1.Order_CommitOutput{CommitOutput: c}}
 }
 
 // cleanOrder is the intent to remove what a failed or stopped job wrote.
 func cleanOrder(f *facts.Facts, j *facts.Job) *droverv1.Order {
-	return &droverv1.Order{User: hdfsUser(f, j), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: j.Temporary}}}
+	return &droverv1.Order{User: hdfsUser(f, j.Spec), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: j.Temporary}}}
 }
 
-func hdfsUser(f *facts.Facts, j *facts.Job) string {
-	if t := f.Tenant(j.Spec.Tenant); t != nil {
+// hdfsUser is the HDFS user of the job's tenant: the tenant's own name where
+// its table names none.
+func hdfsUser(f *facts.Facts, spec *jobspec.Job) string {
+	if t := f.Tenant(spec.Tenant); t != nil && t.Spec.GetHdfsUser() != "" {
 		return t.Spec.GetHdfsUser()
 	}
-	return ""
+	return spec.Tenant
 }

@@ -326,11 +326,7 @@ func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*locat
 
 // userOf is the HDFS user of the job's tenant.
 func (s *clientService) userOf(spec *jobspec.Job) (user string) {
-	s.view(func(f *facts.Facts) {
-		if t := f.Tenant(spec.Tenant); t != nil {
-			user = t.Spec.GetHdfsUser()
-		}
-	})
+	s.view(func(f *facts.Facts) { user = hdfsUser(f, spec) })
 	return user
 }
 

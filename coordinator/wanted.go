@@ -238,7 +238,7 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 		Disk: s.Disk, TimeLimitMs: timeMS(s.TimeLimit), Exclusive: s.Exclusive, StageTasks: j.Stages[k.Stage].Tasks, ShuffleToken: j.Token,
 	}
 	if tn := f.Tenant(j.Spec.Tenant); tn != nil {
-		t.Uid, t.HdfsUser = tn.Spec.GetUid(), tn.Spec.GetHdfsUser()
+		t.Uid, t.HdfsUser = tn.Spec.GetUid(), hdfsUser(f, j.Spec)
 	}
 	if d := f.Node(a.Node).Info.GetDisks(); a.Disk >= 0 && int(a.Disk) < len(d) {
 		t.DiskName = d[a.Disk].GetName()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -12,8 +11,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
-	"github.com/drover-run/drover/cgroups"
-	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/harnessbin"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
@@ -38,7 +35,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
 			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
-			&cli.Float64Flag{Name: "reserve", Value: 0.1, Usage: "part of CPU, memory and disk kept for the system"},
+			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk kept for the system"},
 			&cli.StringFlag{Name: "secrets", Usage: "folder with one file for each secret; default: secrets in -data"},
 			&cli.BoolFlag{Name: "allow-root", Usage: "tenants with uid 0 may run as root"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
@@ -91,22 +88,14 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 		return none, err
 	}
 	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
-	root, err := cgroups.New(cgroups.Config{})
-	if err != nil {
+	if cfg.Driver, err = containerd.New(containerd.Config{Address: c.String("containerd"), ShimCgroup: "/drover/tasks/system"}); err != nil {
 		return none, err
 	}
-	if err := root.Prepare(); err != nil {
+	if cfg.Info, err = nodeInfo(c, cfg); err != nil {
 		return none, err
 	}
-	if cfg.Info, err = nodeInfo(c.Context, c, cfg); err != nil {
-		return none, err
-	}
-	disk, err := cgroups.DiskOf(data)
-	if err != nil {
-		return none, err
-	}
-	cfg.Enforcer = node.CgroupEnforcer{Root: root, Disks: []cgroups.Device{disk}}
-	cfg.Driver, err = containerd.New(containerd.Config{Address: c.String("containerd"), ShimCgroup: "/drover/tasks/system"})
+	reserved := cfg.Info.Measured.Io - cfg.Info.Allocatable.Io
+	cfg.Enforcer, err = node.NewCgroupEnforcer("", []string{data}, reserved, true)
 	return cfg, err
 }
 
@@ -170,7 +159,7 @@ func nodeServer(c *cli.Context, cfg *node.Config) error {
 }
 
 // nodeInfo measures the machine.
-func nodeInfo(ctx context.Context, c *cli.Context, cfg node.Config) (*droverv1.NodeInfo, error) {
+func nodeInfo(c *cli.Context, cfg node.Config) (*droverv1.NodeInfo, error) {
 	name := c.String("name")
 	if name == "" {
 		var err error
@@ -178,18 +167,20 @@ func nodeInfo(ctx context.Context, c *cli.Context, cfg node.Config) (*droverv1.N
 			return nil, err
 		}
 	}
-	if r := c.Float64("reserve"); r < 0.01 || r > 0.9 {
-		return nil, fault.New(fault.Invalid, "-reserve %g: want 0.01 to 0.9", r)
+	reserve := c.Int("reserve")
+	if reserve < 1 || reserve > 90 {
+		return nil, usage("-reserve %d: want 1 to 90 percent", reserve)
 	}
-	info, err := measure.Host(ctx, measure.Options{
-		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: c.Float64("reserve"), Harness: cfg.Harness, HarnessArgs: cfg.HarnessArgs,
-		Say: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
+	info, err := measure.Host(c.Context, measure.Options{
+		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: float64(reserve) / 100,
+		Programs: [][]string{append([]string{cfg.Harness}, cfg.HarnessArgs...), cfg.Helper},
+		Say:      func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	info.StorageAddresses = cfg.FilesConfig.LocalAddresses
 	info.Schemes = cfg.FilesConfig.Schemes()
-	info.Driver, info.Confined = "containerd", true
+	info.Driver, info.Confined = cfg.Driver.Name(), true
 	return info, nil
 }

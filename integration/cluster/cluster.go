@@ -32,6 +32,8 @@ type Config struct {
 	Nodes       []int    // machines to use, from 1; nil: all
 	Coordinator []string // more flags of `drover coordinator`
 	Node        []string // more flags of `drover node`
+	// Progress, where not nil, hears of each step that is done.
+	Progress func(step string, took time.Duration)
 }
 
 // Cluster is a running coordinator with its nodes.
@@ -73,11 +75,14 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		{"start the coordinator", c.StartCoordinator},
 		{"copy the binary to the machines", c.install},
 		{"start the node daemons", c.startNodes},
-		{"wait for the nodes", func(ctx context.Context) error { return c.AwaitNodes(ctx, len(cfg.Nodes)) }},
 	}
 	for _, s := range steps {
+		start := time.Now()
 		if err := s.do(ctx); err != nil {
 			return c, fmt.Errorf("cluster: %s: %w", s.what, err)
+		}
+		if cfg.Progress != nil {
+			cfg.Progress(s.what, time.Since(start))
 		}
 	}
 	return c, nil
@@ -199,8 +204,12 @@ func (c *Cluster) install(ctx context.Context) error {
 }
 
 func (c *Cluster) startNodes(ctx context.Context) error {
-	for _, k := range c.cfg.Nodes {
+	// One after the other: each measures its disk, and here they share one.
+	for i, k := range c.cfg.Nodes {
 		if err := c.StartNode(ctx, k); err != nil {
+			return err
+		}
+		if err := c.AwaitNodes(ctx, i+1); err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,7 @@ func TestBadPrograms(t *testing.T) {
 			sub := *s
 			sub.T = t
 			f := sub.job(job, fmt.Sprintf(`job %q {
+  tenant = "e2e"
   input  { path = "hdfs:///e2e/bad.txt" }
   output { path = "hdfs:///e2e/%s" }
   image = "oci-archive:%s"

@@ -49,6 +49,7 @@ func TestPythonWordCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := s.job("pywc", fmt.Sprintf(`job "pywc" {
+  tenant = "e2e"
   input  { path = "hdfs:///e2e/words.txt" }
   output { path = "hdfs:///e2e/pywc" }
   image = "oci-archive:%s"
@@ -93,6 +94,7 @@ func sorted(text string) string {
 // result.
 func (s *scene) wordcountFile(name, input string) string {
 	return s.job(name, fmt.Sprintf(`job %q {
+  tenant = "e2e"
   input  { path = "hdfs://%s" }
   output { path = "hdfs:///e2e/%s" }
   image = "oci-archive:%s"

@@ -61,6 +61,17 @@ func withCluster(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	tenants := filepath.Join(dir, "tenants.hcl")
+	if err := os.WriteFile(tenants, []byte("tenant \"e2e\" {\n  uid = 2001\n  hdfs_user = \"root\"\n}\n"), 0o644); err != nil {
+		return 1, err
+	}
+	r, err := theCl.Drover(ctx, "tenant", "apply", tenants)
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return 1, err
+	}
 	return m.Run(), nil
 }
 

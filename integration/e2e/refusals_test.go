@@ -25,6 +25,7 @@ func TestRefusals(t *testing.T) {
 	}
 	mapJob := func(input, output, more string) string {
 		return fmt.Sprintf(`job "refused" {
+  tenant = "e2e"
   %s
   input  { path = "hdfs://%s" }
   output { path = "hdfs://%s" }
@@ -64,6 +65,7 @@ func TestLiveNamesAndOutputsAreHeld(t *testing.T) {
 	s.put("/e2e/held.txt", "a b c\n")
 	sleeper := func(name, output string) string {
 		return s.job(name, fmt.Sprintf(`job %q {
+  tenant = "e2e"
   input  { path = "hdfs:///e2e/held.txt" }
   output { path = "hdfs://%s" }
   image = "oci-archive:%s"

@@ -35,19 +35,22 @@ type Options struct {
 	Reserve float64
 	// ReserveMemory is the least memory kept back, in bytes; 0 = 128 MiB.
 	ReserveMemory int64
-	// Harness is run once to see what memory it takes in a task.
-	Harness     string
-	HarnessArgs []string
-	MaxAge      time.Duration // of a disk measurement that may be used again; 0 = a week
-	Bench       diskbench.Options
-	Say         func(format string, args ...any) // progress; may be nil
+	// Programs are our own in each task, as argv: harness and helper. Each is
+	// run once without work to see what memory it takes.
+	Programs [][]string
+	MaxAge   time.Duration                    // of a disk measurement that may be used again; 0 = a week
+	Say      func(format string, args ...any) // progress; may be nil
 }
 
 const week = 7 * 24 * time.Hour
 
-// harnessSlack covers what the harness needs beside its own pages: pipe
-// buffers and garbage between two collections.
-const harnessSlack = 8 << 20 // bytes
+// slack covers what our programs need beside their own pages: pipe buffers and
+// garbage between two collections.
+const slack = 8 << 20 // bytes
+
+// emulatedBench is for machines whose disks are files behind an emulated CPU:
+// less data, since writing it takes longer than measuring.
+var emulatedBench = diskbench.Options{Streams: 2, Span: 700 * time.Millisecond, FileBytes: 16 << 20}
 
 // Host measures this machine. The disk measurement takes about three seconds
 // unless a recent one lies in Data.
@@ -69,22 +72,23 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 		return nil, fmt.Errorf("memory of this machine: %w", err)
 	}
 	unit := int64(mem.Unit)
-	disk, err := disk(ctx, o)
+	flags, model := cpu("/proc/cpuinfo")
+	emulated := strings.Contains(model, "TCG")
+	disk, err := disk(ctx, o, emulated)
 	if err != nil {
 		return nil, err
 	}
-	overhead, err := harnessMemory(ctx, o)
+	overhead, err := overhead(ctx, o.Programs)
 	if err != nil {
 		return nil, err
 	}
 	cores, total := int64(goruntime.NumCPU())*1000, int64(mem.Totalram)*unit
-	flags, model := cpu("/proc/cpuinfo")
 	return &droverv1.NodeInfo{
 		Name: o.Name, Rack: o.Rack,
 		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
 		Allocatable: &droverv1.Resources{Cpu: keep(cores, o.Reserve), Memory: min(keep(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
 		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
-		CpuFlags: flags, Versions: versions(ctx), Emulated: strings.Contains(model, "TCG"), TaskOverheadMemory: overhead,
+		CpuFlags: flags, Versions: versions(ctx), Emulated: emulated, TaskOverheadMemory: overhead,
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
 	}, nil
 }
@@ -93,7 +97,7 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 func keep(amount int64, reserve float64) int64 { return amount - int64(float64(amount)*reserve) }
 
 // disk measures the disk under the data folder.
-func disk(ctx context.Context, o Options) (*droverv1.Disk, error) {
+func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error) {
 	if err := os.MkdirAll(o.Data, 0o755); err != nil {
 		return nil, err
 	}
@@ -102,7 +106,11 @@ func disk(ctx context.Context, o Options) (*droverv1.Disk, error) {
 		return nil, fmt.Errorf("disk of %s: %w", o.Data, err)
 	}
 	o.Say("measuring disk %s under %s", cgroups.DiskName(dev), o.Data)
-	r, fresh, err := diskbench.Cached(ctx, o.Data, filepath.Join(o.Data, "disk-rates.json"), o.MaxAge, time.Now(), o.Bench)
+	var bench diskbench.Options
+	if emulated {
+		bench = emulatedBench
+	}
+	r, fresh, err := diskbench.Cached(ctx, o.Data, filepath.Join(o.Data, "disk-rates.json"), o.MaxAge, time.Now(), bench)
 	if err != nil {
 		return nil, fmt.Errorf("rates of the disk under %s: %w", o.Data, err)
 	}
@@ -122,22 +130,26 @@ func disk(ctx context.Context, o Options) (*droverv1.Disk, error) {
 	}, nil
 }
 
-// harnessMemory runs the harness without work and reads the largest memory it
-// had, in bytes, plus the slack.
-func harnessMemory(ctx context.Context, o Options) (int64, error) {
+// overhead is the memory that our programs take in a task, in bytes: the
+// largest that each had when it was run without work, and the slack.
+func overhead(ctx context.Context, programs [][]string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, o.Harness, o.HarnessArgs...)
-	err := cmd.Run() // it ends with a code that says how it is used
-	if cmd.ProcessState == nil {
-		return 0, fmt.Errorf("harness %s: %w", o.Harness, err)
+	sum := int64(slack)
+	for _, argv := range programs {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		err := cmd.Run() // it ends with a code that says how it is used
+		if cmd.ProcessState == nil {
+			return 0, fmt.Errorf("memory of %s: %w", argv[0], err)
+		}
+		u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		if !ok {
+			return 0, fmt.Errorf("memory of %s: the system does not say", argv[0])
+		}
+		sum += u.Maxrss << 10
 	}
-	u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return 0, fmt.Errorf("harness %s: the system gives no memory use", o.Harness)
-	}
-	const page = 1 << 20
-	return (u.Maxrss<<10 + harnessSlack + page - 1) / page * page, nil
+	const whole = 1 << 20
+	return (sum + whole - 1) / whole * whole, nil
 }
 
 // cpu reads the flags and the model's name of the first core.

@@ -56,7 +56,9 @@ func run(ctx context.Context, drover string, keep bool) (err error) {
 	defer os.RemoveAll(dir)
 	c := clock{time.Now()}
 	c.say("starting the coordinator and %d node daemons", len(b.Nodes))
-	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir})
+	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir, Progress: func(step string, took time.Duration) {
+		c.say("%s: %.1f s", step, took.Seconds())
+	}})
 	if cl != nil {
 		defer func() {
 			stopCtx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -72,11 +74,24 @@ func run(ctx context.Context, drover string, keep bool) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := tenant(ctx, cl, dir); err != nil {
+		return err
+	}
 	if err := show(ctx, cl, "node", "list"); err != nil {
 		return err
 	}
 	s := &scene{clock: c, bed: b, cl: cl, dir: dir, image: b.File.Images["busybox"]}
 	return s.play(ctx)
+}
+
+// tenant makes the tenant of the scene: HDFS belongs to root here.
+func tenant(ctx context.Context, cl *cluster.Cluster, dir string) error {
+	file := filepath.Join(dir, "tenants.hcl")
+	const text = "tenant \"analytics\" {\n  weight = 1\n  uid = 2001\n  hdfs_user = \"root\"\n}\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return show(ctx, cl, "tenant", "apply", file)
 }
 
 // show runs a client command for the person who watches.

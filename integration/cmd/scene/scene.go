@@ -28,6 +28,7 @@ var places = []int{1, 2, 1, 3, 1, 2}
 // jobFile is what a user writes, with the built-in programs because machines
 // here are emulated.
 const jobFile = `job %q {
+  tenant = "analytics"
   input  { path = "hdfs:///books/*" }
   output { path = "hdfs:///out/%s" }
   image  = "oci-archive:%s"
