@@ -147,13 +147,17 @@ func (p *Planner) Late(now scheduler.Time) []Key {
 	for _, pr := range p.order {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if !it.started && (!it.placed || it.spot.At < now || it.spot.At < p.ready(it, now)) {
+				if p.late(it, now) {
 					out = append(out, it.key)
 				}
 			}
 		}
 	}
 	return out
+}
+
+func (p *Planner) late(it *item, now scheduler.Time) bool {
+	return !it.started && (!it.placed || it.spot.At < p.ready(it, now))
 }
 
 // Replan plans work again as a new request that displaces nobody, in the order
@@ -167,8 +171,14 @@ func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Broken 
 			p.again(it, now)
 		}
 	}
-	for _, k := range p.Late(now) { // successors, by stage
-		p.again(p.items[k], now)
+	for _, pr := range p.order { // what comes after them, stage by stage
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if p.late(it, now) {
+					p.again(it, now)
+				}
+			}
+		}
 	}
 	return p.breaks(cause)
 }

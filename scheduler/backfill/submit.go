@@ -159,8 +159,9 @@ func (p *Planner) place(it *item, now scheduler.Time, flexible bool) bool {
 		return p.settle(it, from, scheduler.Never) || p.anywhere(it, now)
 	}
 	s, ok := p.search(it, from, scheduler.Never)
+	seen := p.clock
 	if flexible && p.displace(it, from, now, s, ok) {
-		it.seen, it.from = p.clock, from
+		it.seen, it.from = seen, from // before its victims left holes behind
 		return true
 	}
 	if !ok {
@@ -248,12 +249,22 @@ func (p *Planner) shift(it *item, s Spot, now scheduler.Time) bool {
 	for {
 		at := p.prof.Over(s.Bin, s.At, it.end)
 		if at == scheduler.Never {
+			p.leftHoles(it, mark)
 			return true
 		}
 		v := p.victim(it, s.Bin, at)
 		if v == nil || !p.postpone(v, now) {
 			p.rollback(mark)
 			return false
+		}
+	}
+}
+
+// leftHoles notes where the victims moved since mark stood before.
+func (p *Planner) leftHoles(it *item, mark int) {
+	for i := mark; i < len(p.log); i++ {
+		if u := &p.log[i]; u.it != it && u.placed {
+			p.Freed(u.spot.Bin)
 		}
 	}
 }
