@@ -15,7 +15,7 @@ import (
 )
 
 // countWords is the independent count: coreutils over the same text.
-const countWords = `cat "$@" | LC_ALL=C tr -s ' \t\n\v\f\r' '\n' | grep -v '^$' | LC_ALL=C sort | LC_ALL=C uniq -c | awk '{print $2 "\t" $1}' | LC_ALL=C sort`
+const countWords = `cat "$@" | LC_ALL=C tr -s ' \t\n\v\f\r' '\n' | LC_ALL=C grep -av '^$' | LC_ALL=C sort | LC_ALL=C uniq -c | awk '{print $2 "\t" $1}' | LC_ALL=C sort`
 
 // compare holds the job's result against the independent count.
 func (s *scene) compare(ctx context.Context, job string) error {
