@@ -40,6 +40,9 @@ type Config struct {
 	// CycleEachEvent runs a cycle after each event instead of after all
 	// events of one instant.
 	CycleEachEvent bool
+	// CycleInterval is the least time between two cycles, as the coordinator
+	// has one (10 ms); 0: a cycle at every instant at which something happens.
+	CycleInterval time.Duration
 	// Progress, if not nil, is told now and then how far the run is.
 	Progress func(Progress)
 }

@@ -25,6 +25,7 @@ type world struct {
 	rackNodes [][]scheduler.NodeID
 	dirty     bool // something happened since the last cycle
 	wake      scheduler.Time
+	cycleAt   scheduler.Time // no cycle before
 	waiting   []scheduler.Waiting
 	seen      uint64 // events that happened
 	res       Result
@@ -125,6 +126,9 @@ func (w *world) loop() error {
 	atOnce := 0
 	for w.done < len(w.jobs) {
 		t := min(w.events.next(), w.wake)
+		if w.dirty {
+			t = min(t, w.cycleAt)
+		}
 		if t == scheduler.Never {
 			return w.stuck()
 		}
@@ -211,6 +215,12 @@ func (w *world) happen(e *event) error {
 
 // cycle runs scheduler.Cycle while the state changed or the last one was full.
 func (w *world) cycle() error {
+	if w.dirty && w.now < w.cycleAt {
+		return nil
+	}
+	if w.dirty {
+		w.cycleAt = w.now.Add(w.CycleInterval)
+	}
 	for n := 0; w.dirty; n++ {
 		if n > maxCyclesAtOnce {
 			return fmt.Errorf("%s: more than %d full cycles at one instant", w.Policy.Name(), maxCyclesAtOnce)

@@ -1,0 +1,73 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+// script places all it can on the first node and does one thing to the first
+// attempt at an instant, and another later.
+type script struct {
+	firstNode
+	at     [2]time.Duration
+	do     [2]scheduler.Action
+	played int
+}
+
+func (p *script) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
+	d := p.firstNode.Decide(s, now, most)
+	if p.played == len(p.do) {
+		return d
+	}
+	if due := engine.Epoch.Add(p.at[p.played]); now < due {
+		d.Wake = due
+		return d
+	}
+	a := p.do[p.played]
+	p.played++
+	if a.Kind != 0 {
+		a.Task, a.Attempt = scheduler.TaskID{Job: 1}, 1
+		d.Actions = append(d.Actions, a)
+	}
+	if p.played < len(p.do) {
+		d.Wake = engine.Epoch.Add(p.at[p.played])
+	}
+	return d
+}
+
+func TestASuspendedTaskLosesTimeAndNoWork(t *testing.T) {
+	speeds := scheduler.SuspendSpeed{Freeze: sec, ThawAfterFreeze: sec, Swap: 2 * sec, SwapPerS: 1 << 30, SwapBackPerS: 1 << 30, Checkpoint: 3 * sec,
+		CheckpointPerS: 1 << 29, Restore: 4 * sec, RestorePerS: 1 << 30, TransferPerS: 1 << 28}
+	const suspend, resume, migrate, kill = scheduler.ActSuspend, scheduler.ActResume, scheduler.ActMigrate, scheduler.ActKill
+	for name, c := range map[string]struct {
+		do   [2]scheduler.Action
+		want time.Duration // the end of 100 s of work that is stopped at 10 s and brought back at 30 s
+		lost float64
+	}{
+		"frozen, thawed in 1 s":                       {[2]scheduler.Action{{Kind: suspend, Run: 1, Level: scheduler.LevelFrozen}, {Kind: resume, Run: 1}}, 121 * sec, 0},
+		"swapped, 1 GiB comes back in 1 s more":       {[2]scheduler.Action{{Kind: suspend, Run: 1, Level: scheduler.LevelSwapped}, {Kind: resume, Run: 1}}, 122 * sec, 0},
+		"checkpointed, restored in 5 s":               {[2]scheduler.Action{{Kind: suspend, Run: 1, Level: scheduler.LevelCheckpointed}, {Kind: resume, Run: 1}}, 125 * sec, 0},
+		"checkpointed, moved in 4 s, restored in 5 s": {[2]scheduler.Action{{Kind: suspend, Run: 1, Level: scheduler.LevelCheckpointed}, {Kind: migrate, Run: 2, Node: 1, Disk: 0}}, 129 * sec, 0},
+		"moved while it runs: image first, 6 s":       {[2]scheduler.Action{{}, {Kind: migrate, Run: 2, Node: 1, Disk: 0}}, 115 * sec, 0},
+		"killed at 10 s and placed again at once":     {[2]scheduler.Action{{Kind: kill, Run: 1}, {}}, 110 * sec, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := nodes(2, 2, schedtest.R(1, 2, 0))
+			for i := range ns {
+				ns[i].Speeds = speeds
+			}
+			r := run(t, engine.Config{Nodes: ns, Jobs: []engine.Job{one(0, 1, schedtest.R(1, 1, 0), 100*sec)},
+				Policy: &script{at: [2]time.Duration{10 * sec, 30 * sec}, do: c.do}})
+			if f := r.Jobs[0].Finish; f != c.want {
+				t.Errorf("ends at %v, want %v", f, c.want)
+			}
+			if r.WorkLostCPU != c.lost || r.Useful*r.Makespan.Seconds()*2 != 100 {
+				t.Errorf("lost %v CPU-s, useful %v", r.WorkLostCPU, r.Useful*r.Makespan.Seconds()*2)
+			}
+		})
+	}
+}

@@ -1,0 +1,168 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"image/color"
+	"math"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+// Line is a named line of a plot.
+type Line struct {
+	Name string
+	X, Y []float64
+	// Err, if not nil, are half widths of bars at each point.
+	Err []float64
+}
+
+// maxPoints bounds the points of a line that are drawn.
+const maxPoints = 2000
+
+// Save writes a plot as path.svg and path.png.
+func Save(p *plot.Plot, path string) error {
+	for _, ext := range []string{".svg", ".png"} {
+		if err := p.Save(18*vg.Centimeter, 11*vg.Centimeter, path+ext); err != nil {
+			return fmt.Errorf("plot %s: %w", path+ext, err)
+		}
+	}
+	return nil
+}
+
+// Lines draws lines; logX makes the horizontal axis logarithmic.
+func Lines(title, x, y string, logX bool, lines ...Line) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	p.Add(plotter.NewGrid())
+	p.Legend.Top = true
+	drawn := 0
+	for i, l := range lines {
+		pts := points(&l, logX)
+		if len(pts) == 0 {
+			continue
+		}
+		drawn++
+		line, err := plotter.NewLine(pts)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Dashes, line.Width = plotutil.Color(i), plotutil.Dashes(i), vg.Points(1.2)
+		p.Add(line)
+		p.Legend.Add(l.Name, line)
+		if l.Err != nil {
+			if err := addErrors(p, &l, pts, plotutil.Color(i)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if logX && drawn > 0 {
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	return p, nil
+}
+
+func addErrors(p *plot.Plot, l *Line, pts plotter.XYs, c color.Color) error {
+	errs := make(plotter.YErrors, len(pts))
+	for i := range errs {
+		errs[i].Low, errs[i].High = -l.Err[i], l.Err[i]
+	}
+	bars, err := plotter.NewYErrorBars(struct {
+		plotter.XYs
+		plotter.YErrors
+	}{pts, errs})
+	if err != nil {
+		return err
+	}
+	bars.Color = c
+	p.Add(bars)
+	return nil
+}
+
+func points(l *Line, logX bool) plotter.XYs {
+	step := max(1, len(l.X)/maxPoints)
+	if l.Err != nil {
+		step = 1
+	}
+	var pts plotter.XYs
+	for i := 0; i < len(l.X); i += step {
+		if math.IsNaN(l.Y[i]) || math.IsInf(l.Y[i], 0) || (logX && l.X[i] <= 0) {
+			continue
+		}
+		pts = append(pts, plotter.XY{X: l.X[i], Y: l.Y[i]})
+	}
+	return pts
+}
+
+// Utilisation draws what is held over time.
+func Utilisation(r *engine.Result) (*plot.Plot, error) {
+	names := []string{"CPU", "memory", "disk I/O"}
+	lines := make([]Line, scheduler.NumResources)
+	for k := range lines {
+		lines[k].Name = names[k]
+		for i := range r.Series.Used {
+			lines[k].X = append(lines[k].X, (float64(i)+0.5)*r.Series.Step.Seconds())
+			lines[k].Y = append(lines[k].Y, r.Series.Used[i][k])
+		}
+	}
+	return Lines("Use of the cluster", "time [s]", "part of the capacity", false, lines...)
+}
+
+// Responses draws the distribution of response times, a line for each of a
+// list of runs.
+func Responses(names []string, runs []*engine.Result) (*plot.Plot, error) {
+	var lines []Line
+	for i, r := range runs {
+		var x []float64
+		for k := range r.Jobs {
+			if r.Jobs[k].Outcome != 0 {
+				x = append(x, r.Jobs[k].Response().Seconds())
+			}
+		}
+		slices.Sort(x)
+		l := Line{Name: names[i], X: x}
+		for k := range x {
+			l.Y = append(l.Y, float64(k+1)/float64(len(x)))
+		}
+		lines = append(lines, l)
+	}
+	return Lines("Response times", "response [s]", "part of the jobs", true, lines...)
+}
+
+// Gantt draws the runs of tasks on nodes, one colour a job, for small runs.
+func Gantt(r *engine.Result, nodes int) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = "Tasks on nodes", "time [s]", "node"
+	order := slices.Clone(r.Runs)
+	slices.SortFunc(order, func(a, b engine.TaskRun) int { return cmp.Or(cmp.Compare(a.Start, b.Start), a.ID.Compare(b.ID)) })
+	lanes, widest := make([][]float64, nodes), 1 // when each lane of a node is free
+	at := make([]int, len(order))
+	for i, t := range order {
+		l := &lanes[t.Node]
+		at[i] = slices.IndexFunc(*l, func(end float64) bool { return end <= t.Start.Seconds() })
+		if at[i] < 0 {
+			at[i] = len(*l)
+			*l = append(*l, 0)
+		}
+		(*l)[at[i]] = t.End.Seconds()
+		widest = max(widest, len(*l))
+	}
+	for i, t := range order {
+		low := float64(t.Node) + float64(at[i])/float64(widest)
+		high := low + 0.85/float64(widest)
+		box, err := plotter.NewPolygon(plotter.XYs{{X: t.Start.Seconds(), Y: low}, {X: t.End.Seconds(), Y: low}, {X: t.End.Seconds(), Y: high}, {X: t.Start.Seconds(), Y: high}})
+		if err != nil {
+			return nil, err
+		}
+		box.Color, box.LineStyle.Width = plotutil.Color(int(t.ID.Job)), vg.Points(0.2)
+		p.Add(box)
+	}
+	return p, nil
+}
