@@ -130,7 +130,7 @@ func (b *inner) startAll(ctx context.Context) error {
 	errs := make([]error, len(b.machines)+1)
 	var wg sync.WaitGroup
 	for i, m := range b.machines {
-		wg.Go(func() { errs[i] = m.await(ctx) })
+		wg.Go(func() { errs[i] = m.bringUp(ctx) })
 	}
 	if b.hdfs != nil {
 		errs[len(b.machines)] = b.hdfs.await(ctx, b.file.HDFS.Log)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -33,7 +34,7 @@ type machine struct {
 // startMachine starts machine k and returns at once.
 func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
 	ctx := context.Background()
-	m := &machine{info: info, tap: fmt.Sprintf("tap%d", k), ended: make(chan struct{})}
+	m := &machine{info: info, tap: fmt.Sprintf("tap%d", k)}
 	if err := ip(ctx, "tuntap", "add", m.tap, "mode", "tap"); err != nil {
 		return nil, err
 	}
@@ -59,16 +60,42 @@ func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
 			{Path: filepath.Join(c.Dir, info.Name+"."+build.SavedSwap)},
 		}
 	}
+	return m, m.launch()
+}
+
+// launch starts QEMU, the first time or after it ended.
+func (m *machine) launch() error {
 	cmd, err := m.vm.Start()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m.cmd = cmd
+	ended := make(chan struct{})
+	m.cmd, m.ended = cmd, ended
 	go func() { // stop waits for it through ended
 		cmd.Wait()
-		close(m.ended)
+		close(ended)
 	}()
-	return m, nil
+	return nil
+}
+
+// machineTries is how often a machine is started before the bed gives up.
+const machineTries = 3
+
+// bringUp waits until the machine is up. A kernel that panics while it is
+// resumed, which an emulated CPU does now and then, is started again; nothing
+// is lost, since no command has run yet.
+func (m *machine) bringUp(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := m.await(ctx)
+		state, _ := m.state()
+		if err == nil || try == machineTries || ctx.Err() != nil || state != "dead" {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%v\nbed: %s ended before it was up; starting it again\n", err, m.info.Name)
+		if err := m.launch(); err != nil {
+			return err
+		}
+	}
 }
 
 // await gives the machine its identity and waits until its agent answers.
