@@ -11,6 +11,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
 )
@@ -30,13 +31,15 @@ func (d *daemon) handler(context.Context) http.Handler {
 	return mux
 }
 
-// known lets only holders of the cluster's certificates through, where there
-// are certificates.
+// known lets only the coordinator through, where there are certificates: it
+// asks on behalf of users whose rights it has checked.
 func (d *daemon) known(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if d.cfg.TLS != nil && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
-			http.Error(w, "show a certificate of the cluster", http.StatusUnauthorized)
-			return
+		if d.cfg.TLS != nil {
+			if kind, _, err := pki.Peer(r.TLS); err != nil || kind != pki.KindCoordinator {
+				http.Error(w, "only a coordinator's certificate opens this; ask through the coordinator", http.StatusForbidden)
+				return
+			}
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -253,10 +255,19 @@ func TestServerIsNotOpenByAccident(t *testing.T) {
 	d := &daemon{cfg: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}}}
 	called := false
 	h := d.known(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
-	rec := &statusWriter{}
-	h.ServeHTTP(rec, &http.Request{TLS: &tls.ConnectionState{}})
-	if rec.status != http.StatusUnauthorized || called {
-		t.Errorf("without a certificate: %d, called %v", rec.status, called)
+	peer := func(name string) *tls.ConnectionState {
+		if name == "" {
+			return &tls.ConnectionState{}
+		}
+		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: name}}}}}
+	}
+	for name, want := range map[string]bool{"": false, "user/alice": false, "node/n2": false, "coordinator/c1": true} {
+		rec := &statusWriter{}
+		called = false
+		h.ServeHTTP(rec, &http.Request{TLS: peer(name)})
+		if called != want || (!want && rec.status != http.StatusForbidden) {
+			t.Errorf("certificate %q: status %d, called %v", name, rec.status, called)
+		}
 	}
 }
 

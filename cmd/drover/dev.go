@@ -110,7 +110,7 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	if err != nil {
 		return err
 	}
-	files := fsys.Config{Local: true, LocalAddresses: []string{"127.0.0.1"}, Rack: "/local"}
+	files := fsys.Config{Local: true, Allowed: []string{"*"}, LocalAddresses: []string{"127.0.0.1"}, Rack: "/local"}
 	if n := c.String("namenode"); n != "" {
 		files.NameNodes = strings.Split(n, ",")
 	}

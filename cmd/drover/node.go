@@ -33,6 +33,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "storage-address", Usage: "address of the DataNode on this machine, repeatable"},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNode (several: comma) for hdfs:/// paths"},
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
+			&cli.StringSliceFlag{Name: "allow-namenode", Usage: "further NameNode (host:port) that jobs may name in a URI, or *; repeatable"},
 			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk kept for the system"},
@@ -101,7 +102,7 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 
 // nodeFiles says which file systems this machine reaches.
 func nodeFiles(c *cli.Context) (fsys.Config, error) {
-	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files")}
+	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), Allowed: c.StringSlice("allow-namenode")}
 	if n := c.String("namenode"); n != "" {
 		f.NameNodes = strings.Split(n, ",")
 	}

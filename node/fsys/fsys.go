@@ -6,12 +6,12 @@ package fsys
 
 import (
 	"errors"
-	"net"
 	"sync"
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
 	"github.com/drover-run/drover/hdfs/localfs"
+	"github.com/drover-run/drover/hdfs/resolve"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -20,8 +20,11 @@ type Config struct {
 	// NameNodes of the default name service, host:port, for hdfs:///path.
 	NameNodes []string `json:"name_nodes,omitempty"`
 	// Services gives the NameNodes of further services by the authority of a
-	// URI; an authority that is not listed and has a port names its NameNode.
+	// URI.
 	Services map[string][]string `json:"services,omitempty"`
+	// Allowed are further NameNodes, host:port, that URIs may name; "*" allows
+	// any. Tenants choose URIs, and a node does not connect to wherever they say.
+	Allowed []string `json:"allowed,omitempty"`
 	// LocalAddresses are those of the DataNode on this machine, read first.
 	LocalAddresses []string `json:"local_addresses,omitempty"`
 	Rack           string   `json:"rack,omitempty"`
@@ -51,36 +54,55 @@ type Set struct {
 
 	mu    sync.Mutex
 	local *localfs.FS
-	open  map[service]*client.Client
+	users map[string]*resolve.Resolver
 }
-
-type service struct{ authority, user string }
 
 // New makes a Set. waiting, which may be nil, hears of requests that a NameNode
 // holds back, from any goroutine.
 func New(c Config, waiting func(user string, w hdfs.Waiting)) *Set {
-	return &Set{config: c, waiting: waiting, open: map[service]*client.Client{}}
+	return &Set{config: c, waiting: waiting, users: map[string]*resolve.Resolver{}}
 }
+
+// maxUsers bounds the HDFS users of one node.
+const maxUsers = 10_000
 
 // Open gives the file system of a URI for a user. It does no I/O. Every Open
 // of one service and user gives the same one.
 func (s *Set) Open(uri hdfs.URI, user string) (hdfs.FS, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch uri.Scheme {
-	case hdfs.SchemeLocal:
-		return s.openLocal()
-	case hdfs.SchemeHDFS:
-		return s.openHDFS(uri.Authority, user)
-	default:
-		return nil, fault.New(fault.Unsupported, "%s: no such file system", uri)
+	r := s.users[user]
+	if r == nil {
+		if len(s.users) == maxUsers {
+			return nil, fault.New(fault.Exhausted, "this node works for %d HDFS users already", maxUsers)
+		}
+		var err error
+		if r, err = s.resolver(user); err != nil {
+			return nil, err
+		}
+		s.users[user] = r
 	}
+	fs, err := r.FS(uri, user)
+	return fs, Classed(err)
 }
 
-func (s *Set) openLocal() (hdfs.FS, error) {
-	if !s.config.Local {
-		return nil, fault.New(fault.Unsupported, "this node does not read local files: use hdfs://, or let the node's configuration allow file://")
+func (s *Set) resolver(user string) (*resolve.Resolver, error) {
+	o := resolve.Options{Services: s.config.Services, Allowed: s.config.Allowed}
+	o.HDFS = client.Options{NameNodes: s.config.NameNodes, LocalAddresses: s.config.LocalAddresses, LocalRack: s.config.Rack}
+	if s.waiting != nil {
+		o.HDFS.Events.Waiting = func(w hdfs.Waiting) { s.waiting(user, w) }
 	}
+	if s.config.Local {
+		local, err := s.openLocal()
+		if err != nil {
+			return nil, err
+		}
+		o.Local = local
+	}
+	return resolve.New(o), nil
+}
+
+func (s *Set) openLocal() (*localfs.FS, error) {
 	if s.local != nil {
 		return s.local, nil
 	}
@@ -96,54 +118,18 @@ func (s *Set) openLocal() (hdfs.FS, error) {
 	return fs, nil
 }
 
-func (s *Set) openHDFS(authority, user string) (hdfs.FS, error) {
-	key := service{authority, user}
-	if c := s.open[key]; c != nil {
-		return c, nil
-	}
-	nodes, err := s.nameNodes(authority)
-	if err != nil {
-		return nil, err
-	}
-	options := client.Options{NameNodes: nodes, User: user, LocalAddresses: s.config.LocalAddresses, LocalRack: s.config.Rack}
-	if s.waiting != nil {
-		options.Events.Waiting = func(w hdfs.Waiting) { s.waiting(user, w) }
-	}
-	c, err := client.New(options)
-	if err != nil {
-		return nil, err
-	}
-	s.open[key] = c
-	return c, nil
-}
-
-func (s *Set) nameNodes(authority string) ([]string, error) {
-	switch nodes, ok := s.config.Services[authority]; {
-	case ok:
-		return nodes, nil
-	case authority == "" && len(s.config.NameNodes) > 0:
-		return s.config.NameNodes, nil
-	case authority == "":
-		return nil, fault.New(fault.Unsupported, "hdfs:/// names no NameNode and this node has no default: write hdfs://host:port/path, or give the node its NameNodes")
-	}
-	if _, _, err := net.SplitHostPort(authority); err != nil {
-		return nil, fault.New(fault.Unsupported, "hdfs://%s/: no such name service on this node, and without a port it is no NameNode: write host:port, or name the service in the node's configuration", authority)
-	}
-	return []string{authority}, nil
-}
-
 // Close closes all of them.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
-	for _, c := range s.open {
-		err = errors.Join(err, c.Close())
+	for _, r := range s.users {
+		err = errors.Join(err, r.Close())
 	}
 	if s.local != nil {
 		err = errors.Join(err, s.local.Close())
 	}
-	clear(s.open)
+	clear(s.users)
 	s.local = nil
 	return err
 }

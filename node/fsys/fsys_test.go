@@ -16,12 +16,14 @@ func TestOpen(t *testing.T) {
 		err    error
 	}{
 		"the default NameNode":                {all, "hdfs:///a", nil},
-		"a NameNode by its port":              {Config{}, "hdfs://other:9000/a", nil},
+		"a NameNode on the list":              {Config{Allowed: []string{"other:9000"}}, "hdfs://other:9000/a", nil},
+		"any NameNode":                        {Config{Allowed: []string{"*"}}, "hdfs://other:9000/a", nil},
+		"a NameNode not on the list":          {all, "hdfs://other:9000/a", fault.Denied},
 		"a name service":                      {all, "hdfs://prod/a", nil},
-		"an unknown name service":             {all, "hdfs://test/a", fault.Unsupported},
-		"no default NameNode":                 {Config{Local: true}, "hdfs:///a", fault.Unsupported},
+		"an unknown name service":             {all, "hdfs://test/a", fault.Invalid},
+		"no default NameNode":                 {Config{Local: true}, "hdfs:///a", fault.Invalid},
 		"local files":                         {all, "file:///a", nil},
-		"local files where they are not read": {Config{NameNodes: []string{"nn:8020"}}, "file:///a", fault.Unsupported},
+		"local files where they are not read": {Config{NameNodes: []string{"nn:8020"}}, "file:///a", fault.Denied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uri, err := hdfs.ParseURI(c.uri)
