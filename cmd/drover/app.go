@@ -107,6 +107,7 @@ func commands() []*cli.Command {
 		nodeCommand(),
 		tenantCommand(),
 		schedulerCommand(),
+		simCommand(),
 		eventsCommand(),
 		statusCommand(),
 		devCommand(),
