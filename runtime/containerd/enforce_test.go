@@ -145,9 +145,14 @@ func twoFiles(t *testing.T, g *cgroups.Group, path string) {
 	plainFile(t, g, path)
 }
 
-// helperFile writes the file from the helpers' leaf, under no tighter limits
+// helperFile writes two files from the helpers' leaf, under no tighter limits
 // than a localised input has.
 func helperFile(t *testing.T, g *cgroups.Group, path string) {
+	helperWrites(t, g, path+"2")
+	helperWrites(t, g, path)
+}
+
+func helperWrites(t *testing.T, g *cgroups.Group, path string) {
 	leaf, err := g.OpenLeaf(cgroups.Helpers)
 	if err != nil {
 		t.Fatal(err)

@@ -120,9 +120,11 @@ func hog(args []string) int {
 		}
 	default:
 		kind := args[0]
-		if kind == "mixed" { // in two processes: goroutines of one would wait for each other on one CPU
-			kind = "read"
-			writer := exec.Command("/proc/self/exe", hogMarker, "write", args[1]+"2", args[2])
+		if second := secondHog[kind]; second != "" { // in two processes: goroutines of one would wait for each other on one CPU
+			if kind == "mixed" {
+				kind = "read"
+			}
+			writer := exec.Command("/proc/self/exe", hogMarker, second, args[1]+"2", args[2])
 			writer.Stdout, writer.Stderr = os.Stdout, os.Stderr
 			if err := writer.Start(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -138,11 +140,17 @@ func hog(args []string) int {
 	return 0
 }
 
+// secondHog is what a second process does at the same time on a second file.
+// One that overwrites has gaps in which it fills the page cache again; two of
+// them keep the disk busy.
+var secondHog = map[string]string{"mixed": "write", "overwrite": "overwrite-too"}
+
 const hogBlock = 256 << 10
 
 func hogDisk(kind, path string, span time.Duration) error {
 	flags := os.O_RDWR | os.O_CREATE
-	if kind != "buffered" && kind != "overwrite" {
+	over := kind == "overwrite" || kind == "overwrite-too"
+	if kind != "buffered" && !over {
 		flags |= unix.O_DIRECT
 	}
 	f, err := os.OpenFile(path, flags, 0o644)
@@ -177,7 +185,7 @@ func hogDisk(kind, path string, span time.Duration) error {
 		}
 		// The kernel counts the dirty pages of a file to who wrote it first, so
 		// nothing makes this writer flush but itself.
-		if kind == "overwrite" && moved%(32<<20) == 0 {
+		if over && moved%(8<<20) == 0 {
 			if err := f.Sync(); err != nil {
 				return err
 			}
