@@ -17,7 +17,7 @@ func (t *task) doMap() error {
 	if t.spec.Reduces == 0 {
 		return t.mapOnly()
 	}
-	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.temp, FanIn: t.spec.FanIn}
+	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.temp, FanIn: t.spec.FanIn, Combined: t.countsWords()}
 	if t.spec.Combiner != nil {
 		opt.Combine = t.combiner(t.spec.Combiner)
 	}

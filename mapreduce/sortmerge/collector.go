@@ -23,6 +23,10 @@ type Options struct {
 	Dir     string // for runs; exists
 	FanIn   int
 	Combine Combiner // or nil; a quarter of Memory is then for what it emits
+	// Combined says that records come combined already, as a table of counts
+	// gives them: runs are written as they are, and the combiner runs only where
+	// several runs are merged.
+	Combined bool
 }
 
 // Stats count what a Collector did.
@@ -117,9 +121,12 @@ func (c *Collector) reset() {
 	c.arena = c.arena[:0]
 }
 
+// combinesRuns tells whether each run goes through the combiner.
+func (c *Collector) combinesRuns() bool { return c.opt.Combine != nil && !c.opt.Combined }
+
 // spill writes what is in memory as a run, through the combiner if there is one.
 func (c *Collector) spill() error {
-	if c.opt.Combine != nil {
+	if c.combinesRuns() {
 		return c.spillCombined()
 	}
 	c.made++
@@ -228,7 +235,7 @@ func (c *Collector) combine(next func() (Record, bool, error), to *Collector) er
 // Finish writes the map output to path with codec and removes all runs. The
 // Collector is of no use afterwards.
 func (c *Collector) Finish(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
-	if len(c.runs) == 0 && (c.opt.Combine == nil || len(c.index) == 0) {
+	if len(c.runs) == 0 && (!c.combinesRuns() || len(c.index) == 0) {
 		return c.writeSorted(path, codec)
 	}
 	if len(c.index) > 0 {
