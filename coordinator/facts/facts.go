@@ -34,6 +34,10 @@ const (
 // DefaultTenant is there from the start.
 const DefaultTenant = "default"
 
+// nobody is the uid of the default tenant's tasks, so that a first job runs
+// and does not run as root.
+const nobody = 65534
+
 // Facts is the state machine. It is not safe for concurrent use: package
 // replica guards it.
 type Facts struct {
@@ -92,7 +96,7 @@ func New() *Facts {
 		blobs: map[string]*Blob{}, notes: map[NoteKey]*Note{}, reservations: map[uint64]*droverv1.ReservationFact{},
 		params: map[string]string{},
 	}
-	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Submit: []string{"*"}, Read: []string{"*"}})
+	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobody, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
 	return f
 }
