@@ -78,13 +78,15 @@ func (w *World) shareError(d *scheduler.Decision) float64 {
 		later[t.Spec.ID] = later[t.Spec.ID].Add(g.Spec.Demand)
 	}
 	worst := 0.0
+	first := map[scheduler.TenantID]bool{} // only a tenant's first task in its order has its turn
 	for i := range d.Waiting {
 		g := w.S.Stage(d.Waiting[i].Stage)
 		t := w.S.Tenant(g.Job.Spec.Tenant)
 		lead, ok := ahead[t.Spec.Parent]
-		if r := d.Waiting[i].Reason; !ok || !regular(g.Job) || (r != scheduler.ReasonTurn && r != scheduler.ReasonShare) {
+		if r := d.Waiting[i].Reason; !ok || !regular(g.Job) || (r != scheduler.ReasonTurn && r != scheduler.ReasonShare) || first[t.Spec.ID] {
 			continue
 		}
+		first[t.Spec.ID] = true
 		next := t.Used.Add(g.Spec.Demand).DominantShare(total) / t.Spec.Weight
 		step := g.Spec.Demand.DominantShare(total) / t.Spec.Weight
 		worst = max(worst, (lead-next)/step)
