@@ -44,9 +44,13 @@ type Matcher struct {
 	local  []int32 // of each node of the State its index in the problem, if mark is now
 	mark   []uint32
 	now    uint32
-	nodes  []scheduler.NodeID // of the problem
-	slots  []int32            // of these, that a first look has not given away
-	cand   []candidate        // of the problem, in its order
+	nodes  []scheduler.NodeID  // of the problem
+	slots  []int32             // of these
+	left   []int32             // of these, that a first look has not given away
+	demand scheduler.Resources // that slots are counted by
+	space  int64
+	mixed  bool        // it stands for several shapes
+	cand   []candidate // of the problem, in its order
 	spare  []candidate
 	edges  []scheduler.NodeID // of spare candidates
 	placed []int32            // of each request
@@ -58,17 +62,22 @@ type candidate struct {
 	from, to      int32 // edges, of spare candidates
 }
 
-// Match assigns waiting tasks of the requests, whose stages must all have the
-// same demand and disk space, to nodes that hold their data and have room: as
-// many as possible, then with the greatest sum of idle weights, and of equal
-// ones those of earlier requests. It is the optimum over the candidates: all
-// waiting tasks of a stage that may place all it has, else the first ones for
-// which a look at what is free finds a slot, and some more. It places nothing
-// only if no waiting task of any request has room at its data. The result is
-// valid until the next Match. Cost: O(tasks looked at x replicas) and that of
-// match.Solver.
+// Match assigns waiting tasks of the requests to nodes that hold their data and
+// have room: as many as possible, then with the greatest sum of idle weights,
+// and of equal ones those of earlier requests.
+//
+// With requests of one demand and disk space it is the optimum over the
+// candidates: all waiting tasks of a stage that may place all it has, else the
+// first ones for which a look at what is free finds a slot, and some more. With
+// several shapes, where the problem is NP-hard, a node counts as having as many
+// slots as their mean fits into it, at least one: the caller places in the given
+// order what still fits and asks again for the rest. The first assignment
+// always fits. It gives none only if no waiting task of any request has room at
+// its data. The result is valid until the next Match. Cost: O(tasks looked at x
+// replicas) and that of match.Solver.
 func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
 	m.begin(s)
+	m.average(requests)
 	for r := range requests {
 		m.collect(s, requests, int32(r))
 	}
@@ -78,7 +87,7 @@ func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
 	if len(m.cand) == 0 {
 		return nil
 	}
-	m.weigh(s, requests)
+	m.weigh(s)
 	result, err := m.solver.Solve(&m.problem)
 	if err != nil {
 		panic(fmt.Sprintf("locality: the problem made from the State is refused: %v", err))
@@ -102,7 +111,7 @@ func (m *Matcher) begin(s *scheduler.State) {
 		clear(m.mark)
 		m.now = 1
 	}
-	m.nodes, m.slots, m.cand, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.cand[:0], m.spare[:0], m.edges[:0], m.out[:0]
+	m.nodes, m.slots, m.left, m.cand, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.left[:0], m.cand[:0], m.spare[:0], m.edges[:0], m.out[:0]
 	p := &m.problem
 	p.Nodes, p.Offsets, p.Replicas = p.Nodes[:0], append(p.Offsets[:0], 0), p.Replicas[:0]
 	p.Hops = match.NodeOnly
@@ -167,7 +176,7 @@ func (m *Matcher) consider(s *scheduler.State, requests []Request, r, task int32
 	}
 	switch {
 	case at != scheduler.NoNode:
-		m.slots[m.local[at]]--
+		m.left[m.local[at]]--
 		m.add(r, task, m.edges[from:to])
 		m.edges = m.edges[:from]
 	case from < to && *spare > 0:
@@ -185,9 +194,27 @@ func (m *Matcher) free(s *scheduler.State, g *scheduler.Stage, id scheduler.Node
 		m.mark[id] = m.now
 		m.local[id] = int32(len(m.nodes))
 		m.nodes = append(m.nodes, id)
-		m.slots = append(m.slots, m.open(s.Node(id), g, match.MaxTasks))
+		slots := m.open(s.Node(id), g)
+		m.slots = append(m.slots, slots)
+		m.left = append(m.left, slots)
 	}
-	return m.slots[m.local[id]]
+	return m.left[m.local[id]]
+}
+
+// open counts the slots of a node with room for a task of the stage: one at a
+// time where some of its room is kept for others.
+func (m *Matcher) open(n *scheduler.Node, g *scheduler.Stage) int32 {
+	if m.Open != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
+		if !m.Open(n, g) {
+			return 0
+		}
+		return 1
+	}
+	slots := Slots(n, m.demand, m.space, match.MaxTasks)
+	if m.mixed {
+		slots = max(slots, 1)
+	}
+	return slots
 }
 
 // Near appends the nodes that hold most of a task's input and have room for it
@@ -211,17 +238,6 @@ func Near(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.No
 	return out
 }
 
-// open counts the slots of a node that the stage may use: one at a time where
-// some of its room is kept for others.
-func (m *Matcher) open(n *scheduler.Node, g *scheduler.Stage, limit int32) int32 {
-	if m.Open != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
-		if limit = 1; !m.Open(n, g) {
-			return 0
-		}
-	}
-	return Slots(n, g.Spec.Demand, g.Spec.Disk, limit)
-}
-
 // add puts a candidate with its nodes into the problem.
 func (m *Matcher) add(r, task int32, near []scheduler.NodeID) {
 	p := &m.problem
@@ -232,18 +248,45 @@ func (m *Matcher) add(r, task int32, near []scheduler.NodeID) {
 	m.cand = append(m.cand, candidate{request: r, task: task})
 }
 
+// average makes the one shape that stands for all requests.
+func (m *Matcher) average(requests []Request) {
+	m.demand, m.space = scheduler.Resources{}, 0
+	var sum [scheduler.NumResources]float64
+	var space, n float64
+	one := true
+	for _, r := range requests {
+		g := &r.Stage.Spec
+		first := &requests[0].Stage.Spec
+		one = one && g.Demand == first.Demand && g.Disk == first.Disk
+		for k, d := range g.Demand {
+			sum[k] += float64(r.Count) * float64(d)
+		}
+		space += float64(r.Count) * float64(g.Disk)
+		n += float64(r.Count)
+	}
+	if m.mixed = !one; one {
+		if len(requests) > 0 {
+			m.demand, m.space = requests[0].Stage.Spec.Demand, requests[0].Stage.Spec.Disk
+		}
+		return
+	}
+	for k := range sum {
+		m.demand[k] = int64(sum[k] / max(n, 1))
+	}
+	m.space = int64(space / max(n, 1))
+}
+
 // weigh fills in the nodes: slots, what is used, what a task adds.
-func (m *Matcher) weigh(s *scheduler.State, requests []Request) {
+func (m *Matcher) weigh(s *scheduler.State) {
 	p := &m.problem
-	spec := &requests[0].Stage.Spec
 	p.Racks = 1
-	for _, id := range m.nodes {
+	for i, id := range m.nodes {
 		n := s.Node(id)
-		node := match.Node{Slots: m.open(n, requests[0].Stage, int32(len(m.cand)))}
+		node := match.Node{Slots: min(m.slots[i], int32(len(m.cand)))}
 		for r, c := range n.Spec.Capacity {
 			if c > 0 {
 				node.Used[r] = 1 - float64(n.Free[r])/float64(c)
-				node.Step[r] = float64(spec.Demand[r]) / float64(c)
+				node.Step[r] = float64(m.demand[r]) / float64(c)
 			}
 		}
 		p.Nodes = append(p.Nodes, node)

@@ -22,18 +22,26 @@ type cursor struct {
 	job   *scheduler.Job
 }
 
+// cursors is where a tenant is, and where it was when the batch began.
+type cursors struct {
+	at, start cursor
+	moved     bool // it is in Policy.moved
+}
+
 // pick is tasks of one stage in the batch.
 type pick struct {
 	stage  *scheduler.Stage
 	tenant scheduler.TenantID
 	count  int32
-	group  int32 // of its shape, -1 if it skips matching
-	lane   bool  // of a deadline job
+	data   bool // it takes part in matching
+	lane   bool // of a deadline job
 }
 
-// batch picks tasks by whose turn it is until nothing fits or the cycle is
-// full, each tried on the State where it fits best, and undoes the tries. It
-// tells whether there are any.
+// batch picks tasks by whose turn it is, each tried on the State where it fits
+// best, and undoes the tries. It ends where the cycle is full, nothing fits, or
+// a task does not fit any more beside the tries: matching leaves other room than
+// they did, and whoever's turn it is must not be passed over for theirs. So
+// nobody is left behind whose task fits. It tells whether there are any picks.
 func (p *Policy) batch() bool {
 	p.picks, p.stopped = p.picks[:0], nil
 	p.rewind()
@@ -52,28 +60,54 @@ func (p *Policy) batch() bool {
 		if k := len(p.picks) - 1; k >= 0 && p.picks[k].stage == g {
 			p.picks[k].count++
 		} else {
-			p.picks = append(p.picks, pick{stage: g, tenant: t, count: 1, group: -1})
+			p.picks = append(p.picks, pick{stage: g, tenant: t, count: 1})
 		}
 	}
 	p.s.Rollback(inner)
 	return len(p.picks) > 0
 }
 
-// rewind sets every tenant with ready work to its first stage that fits.
-func (p *Policy) rewind() {
+// firstHeads sets every tenant with ready work to its first stage that fits, and
+// takes the others out of the tree. O(ready stages) at worst.
+func (p *Policy) firstHeads() {
 	for len(p.tenants) < len(p.s.Tenants()) {
-		p.tenants = append(p.tenants, cursor{})
+		p.tenants = append(p.tenants, cursors{})
 	}
 	for _, t := range p.active {
 		if int(t) < len(p.s.Tenants()) && p.s.NextReadyTenant(t) != t {
 			p.shares.setNext(t, nil)
 		}
 	}
-	p.active = p.active[:0]
+	p.active, p.moved = p.active[:0], p.moved[:0]
 	for t := p.s.NextReadyTenant(0); t != scheduler.NoTenant; t = p.s.NextReadyTenant(t + 1) {
-		p.tenants[t] = cursor{class: classHigh, stage: -1}
-		p.shares.setNext(t, p.head(t))
+		p.tenants[t] = cursors{start: cursor{class: classHigh, stage: -1}, moved: true}
 		p.active = append(p.active, t)
+		p.moved = append(p.moved, t)
+	}
+}
+
+// rewind sets the tenants whose head moved since the last batch began back to
+// where it was then: between batches room only shrinks.
+func (p *Policy) rewind() {
+	for _, t := range p.moved {
+		c := &p.tenants[t]
+		c.at, c.moved = c.start, false
+		p.shares.setNext(t, p.head(t))
+		c.start = c.at
+	}
+	p.moved = p.moved[:0]
+}
+
+// restart has a tenant looked at from its first stage again.
+func (p *Policy) restart(t scheduler.TenantID) {
+	p.tenants[t].start = cursor{class: classHigh, stage: -1}
+	p.touch(t)
+}
+
+func (p *Policy) touch(t scheduler.TenantID) {
+	if c := &p.tenants[t]; !c.moved {
+		c.moved = true
+		p.moved = append(p.moved, t)
 	}
 }
 
@@ -84,13 +118,18 @@ func (p *Policy) turn() (scheduler.TenantID, *scheduler.Stage) {
 		if !ok {
 			return scheduler.NoTenant, nil
 		}
-		was := p.tenants[t].current()
+		was := p.tenants[t].at.current()
 		g := p.head(t)
 		if g == nil || g != was {
+			if len(p.picks) > 0 && was != nil && was.Startable() > 0 && p.nextNode(was, 0) == scheduler.NoNode {
+				p.touch(t)
+				return scheduler.NoTenant, nil
+			}
+			p.touch(t)
 			p.shares.setNext(t, g)
 			continue
 		}
-		if p.cfg.StopAtFirstMisfit && p.nextNode(g, 0) == scheduler.NoNode {
+		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {
 			p.stopped = g
 			return scheduler.NoTenant, nil
 		}
@@ -108,7 +147,7 @@ func (c *cursor) current() *scheduler.Stage {
 // head gives the tenant's next stage that can be placed now, or nil. It moves
 // the cursor past those that cannot.
 func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
-	c := &p.tenants[t]
+	c := &p.tenants[t].at
 	for c.class < classEnd {
 		if g := c.current(); g != nil && p.placeable(g) {
 			return g

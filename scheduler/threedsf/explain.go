@@ -27,10 +27,6 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonMaxParallel
 		return w
 	}
-	if p.left <= 0 {
-		w.Reason = scheduler.ReasonTurn
-		return w
-	}
 	var ok bool
 	if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
 		w.Reason = scheduler.ReasonCap
@@ -46,12 +42,16 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Nodes = p.noRoom(g)
 		return w
 	}
-	if p.stoppedByMiss(g.Job) {
-		w.Reason = scheduler.ReasonNotAdmitted
-		return w
-	}
 	if d, waits := p.waits[g]; waits {
 		w.Reason, w.Node, w.Until = scheduler.ReasonData, d.node, d.until
+		return w
+	}
+	if p.left <= 0 {
+		w.Reason = scheduler.ReasonTurn
+		return w
+	}
+	if p.stoppedByMiss(g.Job) {
+		w.Reason = scheduler.ReasonNotAdmitted
 		return w
 	}
 	if p.stopped != nil {

@@ -86,7 +86,7 @@ func (p *Policy) laneBatch() bool {
 	left := p.left
 	for _, l := range p.lane {
 		for _, g := range l.job.Stages {
-			k := pick{stage: g, tenant: l.job.Spec.Tenant, group: -1, lane: true}
+			k := pick{stage: g, tenant: l.job.Spec.Tenant, lane: true}
 			for left > 0 && g.Ready() && p.placeable(g) {
 				node, disk := p.bestNode(g)
 				act := p.s.Place(g, g.NextPending(0), node, disk)
@@ -139,13 +139,13 @@ func (p *Policy) makeRoom(g *scheduler.Stage) bool {
 		return false
 	}
 	for _, b := range p.barren {
-		if b == (group{g.Spec.Demand, g.Spec.Disk}) {
+		if b == (shape{g.Spec.Demand, g.Spec.Disk}) {
 			return false
 		}
 	}
 	plan, ok := p.preempt.Plan(p.s, g, p.now)
 	if !ok {
-		p.barren = append(p.barren, group{g.Spec.Demand, g.Spec.Disk})
+		p.barren = append(p.barren, shape{g.Spec.Demand, g.Spec.Disk})
 		return false
 	}
 	if len(plan.Victims) == 0 && p.s.Node(plan.Node).Releasing.IsZero() {

@@ -1,14 +1,12 @@
 package threedsf
 
 import (
-	"slices"
-
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// group is the picks of one shape that take part in matching.
-type group struct {
+// shape is what a task takes.
+type shape struct {
 	demand scheduler.Resources
 	disk   int64
 }
@@ -20,22 +18,23 @@ type wait struct {
 	until scheduler.Time
 }
 
-// placeBatch places what was picked: first what reads much, by matching, shape
-// by shape in the order of the picks; then in the order of the picks all that
-// is left. What finds no room, or waits, gets its share back.
+// putOff is a stage that found no room at its data and lets others go first.
+type putOff struct {
+	stage *scheduler.Stage
+	wait  wait
+}
+
+// placeBatch places what was picked: first what reads much, by matching; then
+// in the order of the picks all that is left. What finds no room, or waits, gets
+// its share back.
 func (p *Policy) placeBatch() {
-	p.groups = p.groups[:0]
-	for i := range p.picks {
-		if k := &p.picks[i]; p.matches(k.stage) {
-			k.group = p.groupOf(k.stage)
-		}
-	}
-	for i := range p.groups {
-		p.placeByData(int32(i))
-	}
+	p.placeByData()
 	for i := range p.picks {
 		k := &p.picks[i]
-		if k.group >= 0 {
+		if k.count == 0 {
+			continue
+		}
+		if k.data {
 			p.waitOrMove(k)
 		} else {
 			p.placeAnywhere(k)
@@ -56,72 +55,70 @@ func (p *Policy) matches(g *scheduler.Stage) bool {
 	return len(nodes) > 0 && bytes >= p.cfg.SmallTask
 }
 
-func (p *Policy) groupOf(g *scheduler.Stage) int32 {
-	for i := range p.groups {
-		if o := &p.groups[i]; o.demand == g.Spec.Demand && o.disk == g.Spec.Disk {
-			return int32(i)
-		}
-	}
-	p.groups = append(p.groups, group{g.Spec.Demand, g.Spec.Disk})
-	return int32(len(p.groups) - 1)
-}
-
-// placeByData matches the picks of one shape with nodes that hold their data.
-// Picks of one stage are one request.
-func (p *Policy) placeByData(of int32) {
+// placeByData matches the picks that read much with nodes that hold their data.
+// Picks of one stage are one request, at the place of the first.
+func (p *Policy) placeByData() {
 	p.request, p.of = p.request[:0], p.of[:0]
+	clear(p.requestOf)
 	for i := range p.picks {
 		k := &p.picks[i]
-		if k.group != of {
+		if k.data = p.matches(k.stage); !k.data {
 			continue
 		}
-		at := -1
-		for r := range p.request {
-			if p.request[r].Stage == k.stage {
-				at = r
-			}
-		}
-		if at >= 0 {
+		if at, ok := p.requestOf[k.stage]; ok {
 			p.request[at].Count += k.count
 			p.picks[p.of[at]].count += k.count
 			k.count = 0
 			continue
 		}
+		p.requestOf[k.stage] = int32(len(p.request))
 		p.request = append(p.request, locality.Request{Stage: k.stage, Count: k.count})
 		p.of = append(p.of, int32(i))
 	}
-	for {
-		placed := p.match.Match(p.s, p.request)
-		if len(placed) == 0 {
+	for left := len(p.request); left > 0; {
+		assigned := p.match.Match(p.s, p.request)
+		if len(assigned) == 0 {
 			return
 		}
-		for _, a := range placed {
-			k := &p.picks[p.of[a.Request]]
-			p.place(k.stage, a.Task, a.Node)
-			p.placedNear(k.stage)
-			p.request[a.Request].Count--
-			k.count--
-		}
-		if !slices.ContainsFunc(p.request, func(r locality.Request) bool { return r.Count > 0 }) {
-			return
+		for _, a := range assigned {
+			r := &p.request[a.Request]
+			if !p.fits(r.Stage, a.Node) {
+				continue
+			}
+			p.place(r.Stage, a.Task, a.Node)
+			p.placedNear(r.Stage)
+			p.picks[p.of[a.Request]].count--
+			if r.Count--; r.Count == 0 {
+				left--
+			}
 		}
 	}
 }
 
-// placedNear notes that a stage with a wait on record got a task placed at its
-// data: its clock starts anew.
+// fits tells whether a task of the stage may be placed on a node now.
+func (p *Policy) fits(g *scheduler.Stage, id scheduler.NodeID) bool {
+	n := p.s.Node(id)
+	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	return ok && p.openFor(n, g)
+}
+
+// placedNear notes that a stage got a task placed at its data: its clock starts
+// anew.
 func (p *Policy) placedNear(g *scheduler.Stage) {
-	if p.isLocal(g) {
-		return
-	}
-	if _, ok := p.s.Note(waitKey(g)); ok {
+	if !p.isLocal(g) {
+		p.isNear[g] = true
 		p.local = append(p.local, g)
 	}
 }
 
-// waitOrMove judges the tasks of a pick that found no room at their data.
+// waitOrMove judges the tasks of a pick that found no room at their data. As
+// long as others have not had their turn they are put off: a slot that somebody
+// else has data at is better used so, and the clock bounds how long.
 func (p *Policy) waitOrMove(k *pick) {
 	g := k.stage
+	if !p.judging && !k.lane && p.putItOff(g) {
+		return
+	}
 	for i := g.NextPending(0); i >= 0 && k.count > 0; i = g.NextPending(i + 1) {
 		if g.Startable() == 0 {
 			return
@@ -140,13 +137,52 @@ func (p *Policy) waitOrMove(k *pick) {
 	}
 }
 
+// putItOff puts a stage behind all others of the cycle, unless its clock has run
+// out.
+func (p *Policy) putItOff(g *scheduler.Stage) bool {
+	since := p.since(g)
+	until := since.Add(p.cfg.MaxWait)
+	if until <= p.now {
+		return false
+	}
+	_, nodes, _ := g.Input(g.NextPending(0))
+	for _, id := range nodes {
+		if n := p.s.Node(id); n != nil && n.Takes() {
+			w := wait{node: id, since: since, until: until}
+			p.later = append(p.later, putOff{g, w})
+			p.waits[g] = w
+			return true
+		}
+	}
+	return false
+}
+
+// judgeLater lets those that were put off have their turn.
+func (p *Policy) judgeLater() bool {
+	if p.judging || len(p.later) == 0 || p.left == 0 {
+		return false
+	}
+	p.judging = true
+	for _, l := range p.later {
+		delete(p.waits, l.stage)
+		p.restart(l.stage.Job.Spec.Tenant)
+	}
+	return true
+}
+
+// since is when a stage began to wait, or last had a task placed at its data.
+func (p *Policy) since(g *scheduler.Stage) scheduler.Time {
+	if n, ok := p.s.Note(waitKey(g)); ok && !p.isLocal(g) {
+		return n.At
+	}
+	return p.now
+}
+
 // waitFor tells whether a task waits for the node of its data, at most MaxWait
 // after its stage began to wait or last had a task placed at its data.
 func (p *Policy) waitFor(k *pick, task int32) bool {
-	g, since := k.stage, p.now
-	if n, ok := p.s.Note(waitKey(g)); ok && !p.isLocal(g) {
-		since = n.At
-	}
+	g := k.stage
+	since := p.since(g)
 	until := since.Add(p.cfg.MaxWait)
 	if k.lane { // within its slack
 		p.outlook.Of(g.Job)
@@ -160,8 +196,8 @@ func (p *Policy) waitFor(k *pick, task int32) bool {
 		return false
 	}
 	if _, had := p.waits[g]; !had {
-		if n, ok := p.s.Note(waitKey(g)); (!ok || n.At != since) && !p.note(scheduler.Note{NoteKey: waitKey(g), At: since}) {
-			return false // without a clock it might wait for ever
+		if !p.startClock(g, since) {
+			return false
 		}
 		p.waits[g] = wait{node: v.Node, since: since, until: until}
 		p.wakeAt(until)
@@ -170,30 +206,47 @@ func (p *Policy) waitFor(k *pick, task int32) bool {
 	return true
 }
 
-func (p *Policy) isLocal(g *scheduler.Stage) bool {
-	for _, l := range p.local {
-		if l == g {
-			return true
-		}
-	}
-	return false
+// startClock writes down since when a stage waits; without a clock it might
+// wait for ever.
+func (p *Policy) startClock(g *scheduler.Stage, since scheduler.Time) bool {
+	n, ok := p.s.Note(waitKey(g))
+	return (ok && n.At == since) || p.note(scheduler.Note{NoteKey: waitKey(g), At: since})
 }
+
+func (p *Policy) isLocal(g *scheduler.Stage) bool { return p.isNear[g] }
 
 func waitKey(g *scheduler.Stage) scheduler.NoteKey {
 	return scheduler.NoteKey{Kind: scheduler.NoteWaitSince, Job: g.Job.Spec.ID, Stage: g.Index}
 }
 
-// settleWaits forgets the clocks of stages that wait no more and had a task
-// placed at its data.
+// settleWaits starts the clocks of stages that were put off and had no task
+// placed at its data, and forgets those of stages that had one and wait no more.
 func (p *Policy) settleWaits() {
-	for _, g := range p.local {
-		if _, waits := p.waits[g]; !waits {
-			key := waitKey(g)
-			kind := key.Kind
-			key.Kind = scheduler.NoteForget
-			p.note(scheduler.Note{NoteKey: key, Value: int64(kind)})
+	for _, l := range p.later {
+		if p.left > 0 {
+			break // all were judged
+		}
+		if _, waits := p.waits[l.stage]; !waits {
+			p.waits[l.stage] = l.wait
+		}
+		if !p.isLocal(l.stage) {
+			p.startClock(l.stage, l.wait.since)
 		}
 	}
+	for _, g := range p.local {
+		if _, waits := p.waits[g]; waits {
+			continue
+		}
+		if key := waitKey(g); p.hasClock(key) {
+			key.Kind = scheduler.NoteForget
+			p.note(scheduler.Note{NoteKey: key, Value: int64(scheduler.NoteWaitSince)})
+		}
+	}
+}
+
+func (p *Policy) hasClock(key scheduler.NoteKey) bool {
+	_, ok := p.s.Note(key)
+	return ok
 }
 
 // placeAnywhere places the tasks of a pick: at their data where there is room

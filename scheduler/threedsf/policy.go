@@ -19,21 +19,25 @@ type Policy struct {
 	wake  scheduler.Time
 
 	shares  shares
-	tenants []cursor
+	tenants []cursors
+	moved   []scheduler.TenantID // whose head moved since the last batch began
 	active  []scheduler.TenantID // tenants with a next task in the tree
 	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
 
-	picks   []pick
-	groups  []group
-	match   locality.Matcher
-	judge   locality.Judge
-	request []locality.Request
-	of      []int32            // of each request its pick
-	near    []scheduler.NodeID // scratch
-	racks   racks
+	picks     []pick
+	match     locality.Matcher
+	judge     locality.Judge
+	request   []locality.Request
+	of        []int32 // of each request its pick
+	requestOf map[*scheduler.Stage]int32
+	near      []scheduler.NodeID // scratch
+	racks     racks
 
-	waits map[*scheduler.Stage]wait // stages that wait for data in this cycle
-	local []*scheduler.Stage        // stages with a wait on record that got a task placed at its data
+	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle
+	later   []putOff                  // stages that let others go first
+	judging bool                      // they have their turn now
+	local   []*scheduler.Stage        // stages that got a task placed at its data in this pass
+	isNear  map[*scheduler.Stage]bool // the same
 
 	actions  []scheduler.Action
 	notes    []scheduler.Note
@@ -43,7 +47,7 @@ type Policy struct {
 	special  bool // something else than a placement was done in this pass
 	outlook  deadline.Outlook
 	preempt  deadline.Preemptor
-	barren   []group // shapes for which no victims are left in this cycle
+	barren   []shape // shapes for which no victims are left in this cycle
 	holds    int     // in force
 	kept     []*scheduler.Reservation
 	sleepers []*scheduler.Attempt
@@ -51,7 +55,7 @@ type Policy struct {
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}}
+	p := &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}, requestOf: map[*scheduler.Stage]int32{}, isNear: map[*scheduler.Stage]bool{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptOn, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || j.Spec.Project != 0
 	}}
@@ -86,7 +90,9 @@ const maxPasses = 64
 func (p *Policy) pass() bool {
 	p.wake, p.stopped, p.special = 0, nil, false
 	p.local, p.sleepers, p.lane = p.local[:0], p.sleepers[:0], p.lane[:0]
+	p.later, p.judging = p.later[:0], false
 	clear(p.waits)
+	clear(p.isNear)
 	p.judge.Begin(p.s)
 	before := len(p.actions) + len(p.notes)
 	p.keepHolds()
@@ -95,7 +101,8 @@ func (p *Policy) pass() bool {
 		p.deadlineLane()
 	}
 	p.suspendedLane()
-	for p.left > 0 && p.batch() {
+	p.firstHeads()
+	for p.left > 0 && (p.batch() || p.judgeLater()) {
 		p.placeBatch()
 	}
 	p.settleWaits()

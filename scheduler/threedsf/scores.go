@@ -17,6 +17,7 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	var out []string
 	q := New(p.cfg)
 	q.begin(s, now, 1)
+	q.firstHeads()
 	q.rewind()
 	for _, t := range q.active {
 		if share, ok := q.shares.tree.Share(q.shares.idOf[t]); ok {
