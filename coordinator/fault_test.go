@@ -330,7 +330,7 @@ func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
 		"an output that is held":    {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/holder/"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Conflict, `held by job "holder" (number 2)`},
 		"an unknown image":          {`{"version":1,"name":"a","image":{"kind":"oci-archive","source":"x.tar","digest":"` + digest + `"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, digest + " is not in the store"},
 		"an image from a registry":  {`{"version":1,"name":"a","image":{"kind":"registry","source":"evil"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Denied, "not on the operator's list"},
-		"a demand of no node":       {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"resources":{"cpu":64000,"memory":0,"io":0}}]}`, fault.Exhausted, "no node can run a task of cpu 64000m"},
+		"a demand of no node":       {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"resources":{"cpu":64000,"memory":0,"io":0}}]}`, fault.Exhausted, "no node can run a task of cpu 64,"},
 		"an unknown tenant":         {`{"version":1,"name":"a","tenant":"nobody","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, `tenant "nobody" is unknown`},
 		"a live name":               {`{"version":1,"name":"live","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Conflict, `job "live" is live as number 1`},
 		"a deadline":                {`{"version":1,"name":"a","deadline":"2030-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Unsupported, "deadline is not supported"},

@@ -284,7 +284,7 @@ func fits(f *facts.Facts, spec *jobspec.Job) (warnings []string, err error) {
 		}
 		if !ok {
 			want := facts.Amounts{CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO}
-			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %d MiB of disk; for example this one has %s: ask for less", s.Name, want, s.Disk>>20, best)
+			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; for example this one has %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), best)
 		}
 	}
 	return nil, nil

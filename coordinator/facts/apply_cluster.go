@@ -11,6 +11,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
 )
 
 func (f *Facts) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Result) {
@@ -129,7 +130,7 @@ func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 
 // String gives the amounts for people.
 func (a Amounts) String() string {
-	return fmt.Sprintf("cpu %dm, memory %d MiB, I/O %d MiB/s", a.CPU, a.Memory>>20, a.IO>>20)
+	return fmt.Sprintf("cpu %s, memory %s, I/O %s", jobspec.FormatCPU(a.CPU), jobspec.FormatSize(a.Memory), jobspec.FormatRate(a.IO))
 }
 
 func (f *Facts) applyNodeLost(e *droverv1.Entry, nf *droverv1.NodeLostFact, r *Result) {

@@ -247,9 +247,11 @@ func (f *Facts) checkComplete(e *droverv1.Entry, j *Job) {
 	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
-// endJob ends a job that came from write: its name is free, its attempts are
-// told to stop, its output path stays held until what is left is cleaned.
+// endJob ends a job that came from write: its name is free and its attempts are
+// told to stop. Its output path is free too, unless a commit may be under way
+// that renames files there: then it stays held until what is left is cleaned.
 func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
+	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.at, f.index
 	delete(f.live, j.Name)
 	for k := range f.notes {
@@ -265,9 +267,9 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 	f.event(e, "job."+stateWord(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
 	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	f.stopAttempts(j)
-	succeeded := state == droverv1.JobState_JOB_STATE_SUCCEEDED
-	if succeeded || j.Output == "" || j.Started == 0 {
-		j.Cleaned = true
+	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
+	j.Holds = committing && !j.Cleaned
+	if !j.Holds {
 		f.release(j)
 	}
 }
@@ -310,7 +312,7 @@ func (f *Facts) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact, r *R
 		return
 	}
 	j = f.write(j)
-	j.Cleaned = true
+	j.Cleaned, j.Holds = true, false
 	f.release(j)
 	f.event(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
 	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})

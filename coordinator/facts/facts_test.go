@@ -138,7 +138,7 @@ func count(f *Facts) error {
 		if want := id; !j.HasEnded() && f.live[j.Name] != want {
 			return fmt.Errorf("name %s belongs to %d, want %d", j.Name, f.live[j.Name], want)
 		}
-		if j.Output != "" && !(j.HasEnded() && j.Cleaned) && f.outputs[j.Output] != id {
+		if j.Output != "" && (!j.HasEnded() || j.Holds) && f.outputs[j.Output] != id {
 			return fmt.Errorf("output %s is held by %d, want %d", j.Output, f.outputs[j.Output], id)
 		}
 		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.Complete() {

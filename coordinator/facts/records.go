@@ -233,6 +233,7 @@ type Job struct {
 	FailedTask  string            `json:"failed_task,omitempty"`
 	FailureTail string            `json:"failure_tail,omitempty"`
 	Cleaned     bool              `json:"cleaned,omitempty"` // nothing of it is left below Temporary
+	Holds       bool              `json:"holds,omitempty"`   // ended, and its output path is not free yet
 	Live        int32             `json:"live,omitempty"`    // attempts that hold something
 	Kept        int32             `json:"kept,omitempty"`    // failed attempts whose folder stays
 	Overhead    int64             `json:"overhead,omitempty"`

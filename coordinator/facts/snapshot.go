@@ -438,7 +438,7 @@ func (f *Facts) restoreIndexes() {
 		if !j.HasEnded() {
 			f.live[j.Name] = id
 		}
-		if j.Output != "" && !(j.HasEnded() && j.Cleaned) {
+		if j.Output != "" && (!j.HasEnded() || j.Holds) {
 			f.outputs[j.Output] = id
 		}
 		for _, d := range Digests(j.Spec) {

@@ -29,7 +29,7 @@ func TestRefusals(t *testing.T) {
   %s
   input  { path = "hdfs://%s" }
   output { path = "hdfs://%s" }
-  stage "map" { kind = "map"  builtin = ["identity"] } }
+  stage "map" { kind = "map"  builtin = ["identity"]  resources { cpu = "100m"  memory = "32MiB"  io = "1MiB/s" } } }
 `, more, input, output)
 	}
 	group := func(job, stage string) string {
@@ -42,7 +42,7 @@ func TestRefusals(t *testing.T) {
 		"input that is not there":        {mapJob("/e2e/nothing/*.txt", "/e2e/o1", ""), []string{"/e2e/nothing"}},
 		"output that exists":             {mapJob("/e2e/refuse.txt", "/e2e/exists", ""), []string{"/e2e/exists", "exists"}},
 		"tenant nobody knows":            {group(`tenant = "nobody"`, ""), []string{"nobody", "drover tenant"}},
-		"more memory than any node":      {group("", `resources { memory = "900GiB" }`), []string{"900GiB", "memory"}},
+		"more memory than any node":      {group("", `resources { cpu = "100m"  memory = "900GiB" }`), []string{"900GiB", "memory"}},
 		"registry image not allowed":     {group(`image = "docker.io/library/busybox"`, ""), []string{"docker.io/library/busybox"}},
 		"rootfs not allowed":             {group(`image = "rootfs:/"`, ""), []string{"rootfs"}},
 		"image archive that is not here": {group(`image = "oci-archive:nowhere.tar"`, ""), []string{"nowhere.tar"}},
