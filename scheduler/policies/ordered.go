@@ -60,13 +60,16 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 
 // placeNext places one task of the job, of the first stage that can be; false
 // when none can, each then has its reason.
-func (p *placer) placeNext(e *entry) bool {
+func (p *placer) placeNext(e *entry) bool { return p.placeNextStage(e) != nil }
+
+// placeNextStage is placeNext that gives the stage, nil for none.
+func (p *placer) placeNextStage(e *entry) *scheduler.Stage {
 	for ; int(e.stage) < len(e.job.Stages); e.stage++ {
 		if g := e.job.Stages[e.stage]; g.Ready() && p.placeOne(g) {
-			return true
+			return g
 		}
 	}
-	return false
+	return nil
 }
 
 func lessEntry(a, b *entry) bool {

@@ -13,4 +13,5 @@ var table = []Info{
 	edfInfo,
 	drfInfo,
 	pdsonqueueInfo,
+	lasMQInfo,
 }

@@ -1,0 +1,238 @@
+package lasmq
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// MaxQueues bounds the number of queues.
+const MaxQueues = 64
+
+// Order is the order of the jobs in one queue (section 3.3).
+type Order uint8
+
+// The orders; ties go to the earlier submission, then the lower id.
+const (
+	// OrderRemaining: fewest containers for all remaining tasks of all
+	// stages, running ones included. The paper's design (Fig. 3, cases 3, 4).
+	OrderRemaining Order = iota + 1
+	// OrderFIFO: by submission (Fig. 3, cases 1 and 2).
+	OrderFIFO
+	// OrderStage: fewest containers for the remaining tasks of the stages
+	// that may run now.
+	OrderStage
+	// OrderService: least service so far.
+	OrderService
+)
+
+// String gives the name used by the policy's parameter.
+func (o Order) String() string {
+	switch o {
+	case OrderRemaining:
+		return "remaining"
+	case OrderFIFO:
+		return "fifo"
+	case OrderStage:
+		return "stage"
+	case OrderService:
+		return "service"
+	default:
+		return fmt.Sprintf("order(%d)", uint8(o))
+	}
+}
+
+// Config is the shape of the queues.
+type Config struct {
+	// Queues is k, 1 to MaxQueues. First is alpha_1 in container-seconds,
+	// Step is p > 1: alpha_(i+1) = p alpha_i.
+	Queues int
+	First  float64
+	Step   float64
+	// Decay is the weight of each queue over that of the one before, in
+	// (0, 1]. The paper gives no weights; 0.1 reproduces its section 5.4.
+	Decay float64
+	Order Order
+	// StageAware counts for a stage of which at least Aware (0.1 in the
+	// paper) is done the service that the whole stage will have had.
+	StageAware bool
+	Aware      float64
+	// Horizon is the time for which a started task is taken to hold its
+	// containers when queues are weighed against each other: at least the
+	// longest task, for then deficits stay within one such task.
+	Horizon time.Duration
+	// Unit is one container.
+	Unit scheduler.Resources
+}
+
+// Default is the paper's test bed: 10 queues, alpha_1 = 100 container-seconds,
+// step 10, a container of 1 vcore and 2 GB; and 1 GB/s of disk I/O.
+func Default() Config {
+	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, Aware: 0.1,
+		Horizon: time.Minute, Unit: scheduler.Resources{1000, 2 << 30, 1e9}}
+}
+
+// Check tells what is wrong with the parameters.
+func (c *Config) Check() error {
+	finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+	switch {
+	case c.Queues < 1 || c.Queues > MaxQueues:
+		return fmt.Errorf("queues is %d: want 1 to %d", c.Queues, MaxQueues)
+	case !finite(c.First) || c.First <= 0:
+		return fmt.Errorf("first threshold is %v container-seconds: want more than 0", c.First)
+	case !finite(c.Step) || c.Step <= 1:
+		return fmt.Errorf("step is %v: want more than 1", c.Step)
+	case !finite(c.Decay) || c.Decay <= 0 || c.Decay > 1:
+		return fmt.Errorf("decay is %v: want more than 0 and at most 1", c.Decay)
+	case c.Order < OrderRemaining || c.Order > OrderService:
+		return fmt.Errorf("order is %v", c.Order)
+	case c.StageAware && !(c.Aware > 0 && c.Aware <= 1):
+		return fmt.Errorf("stages count as known from %v on: want more than 0 and at most 1", c.Aware)
+	case c.Horizon <= 0:
+		return fmt.Errorf("horizon is %v: want more than 0", c.Horizon)
+	case c.Unit[scheduler.CPU] <= 0 || c.Unit[scheduler.Memory] <= 0 || c.Unit[scheduler.IO] <= 0:
+		return fmt.Errorf("a container is %v: want more than 0 of each", c.Unit)
+	}
+	return nil
+}
+
+// QueuesFor is the number of queues that sets apart jobs up to the largest
+// size: k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
+func QueuesFor(largest, first, step float64) int {
+	k := 1
+	for t := first; t < largest && k < MaxQueues; t *= step {
+		k++
+	}
+	return k
+}
+
+// Threshold is alpha_i, i from 1; the last queue has none (+Inf).
+func (c *Config) Threshold(i int) float64 {
+	if i >= c.Queues {
+		return math.Inf(1)
+	}
+	return c.First * math.Pow(c.Step, float64(i-1))
+}
+
+// Level is the queue, from 1, for a job that has had this service and was in
+// queue from (1 for a new job): it is demoted while service > alpha_i,
+// strictly, and never promoted (Alg. 1 lines 5-8). O(queues).
+func (c *Config) Level(from int, service float64) int {
+	q := 1
+	for q < c.Queues && service > c.Threshold(q) {
+		q++
+	}
+	return min(max(q, from, 1), c.Queues)
+}
+
+// Weight is the weight of queue i, from 1: Decay^(i-1).
+func (c *Config) Weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
+
+// Rates shares a capacity (containers) between queues by weight, none getting
+// more than it can use: Alg. 2 in a fluid model, where the remainder goes round
+// again until all capacity or all demand is gone (section 3.5, work
+// conservation). demand[i] is what queue i+1 can use, rates gets the shares.
+// O(queues squared).
+func (c *Config) Rates(capacity float64, demand, rates []float64) {
+	clear(rates)
+	for range demand {
+		weights := 0.0
+		for i, d := range demand {
+			if rates[i] < d {
+				weights += c.Weight(i + 1)
+			}
+		}
+		if weights == 0 || capacity <= 0 {
+			return
+		}
+		full, given := false, 0.0
+		for i, d := range demand { // first those that get all they can use
+			if share := capacity * c.Weight(i+1) / weights; rates[i] < d && rates[i]+share >= d {
+				given += d - rates[i]
+				rates[i], full = d, true
+			}
+		}
+		if full {
+			capacity -= given
+			continue
+		}
+		for i, d := range demand {
+			if rates[i] < d {
+				rates[i] += capacity * c.Weight(i+1) / weights
+			}
+		}
+		return
+	}
+}
+
+// Containers is what a demand counts: max over the resources of demand/unit. A
+// reduce of 4 GB counts 2 where a container has 2.
+func (c *Config) Containers(d scheduler.Resources) float64 { return d.DominantShare(c.Unit) }
+
+// Service is what a job has had, in container-seconds (section 3.2): for each
+// stage the time of its tasks x their containers, and with stage awareness for
+// a stage of which at least Aware is done that time over the part done. rate is
+// by how much it grows in a second as long as nothing starts, ends or reports.
+// O(stages).
+func (c *Config) Service(j *scheduler.Job, now scheduler.Time) (sum, rate float64) {
+	for _, g := range j.Stages {
+		containers, factor := c.Containers(g.Spec.Demand), 1.0
+		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.Aware*float64(g.Spec.Tasks) && done > 0 {
+			factor = max(1, float64(g.Spec.Tasks)/done)
+		}
+		sum += containers * factor * g.TaskTime(now).Seconds()
+		rate += containers * factor * float64(g.Running)
+	}
+	return sum, rate
+}
+
+// Until is when a job that is in queue q will be demoted, its service growing
+// at this rate: never early by more than a nanosecond's rounding, never late.
+func (c *Config) Until(q int, service, rate float64, now scheduler.Time) scheduler.Time {
+	left := (c.Threshold(q) - service) / rate * 1e9 * (1 - 1e-12)
+	if rate <= 0 || !(left < float64(scheduler.Never-now)) {
+		return scheduler.Never
+	}
+	return now + max(1, scheduler.Time(left))
+}
+
+// Remaining is the containers that the job's remaining tasks use, running ones
+// included (section 3.3); with ready only those of stages that may run now.
+// O(stages).
+func (c *Config) Remaining(j *scheduler.Job, ready bool) float64 {
+	sum := 0.0
+	for _, g := range j.Stages {
+		if !ready || g.Open {
+			sum += c.Containers(g.Spec.Demand) * float64(g.Remaining())
+		}
+	}
+	return sum
+}
+
+// Running is the containers that a job's tasks run on.
+func (c *Config) Running(j *scheduler.Job) float64 {
+	sum := 0.0
+	for _, g := range j.Stages {
+		sum += c.Containers(g.Spec.Demand) * float64(g.Running)
+	}
+	return sum
+}
+
+// key is what jobs of one queue are ordered by.
+func (c *Config) key(j *scheduler.Job, now scheduler.Time) float64 {
+	switch c.Order {
+	case OrderRemaining:
+		return c.Remaining(j, false)
+	case OrderStage:
+		return c.Remaining(j, true)
+	case OrderService:
+		service, _ := c.Service(j, now)
+		return service
+	case OrderFIFO:
+		return 0
+	default:
+		panic("lasmq: unknown order " + c.Order.String())
+	}
+}
