@@ -16,7 +16,7 @@ func TestGroupJob(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	f := s.job("hello", fmt.Sprintf(`job "hello" {
   image = "oci-archive:%s"
-  stage "greet" { command = ["sh", "-c", "echo hello $mapreduce_task_partition; id -u; cat /proc/self/status | grep -E 'CapEff|NoNewPrivs|Seccomp:'"]  tasks = 3
+  stage "greet" { command = ["sh", "-c", "echo hello $DROVER_TASK; id -u; cat /proc/self/status | grep -E 'CapEff|NoNewPrivs|Seccomp:'"]  tasks = 3
     resources { cpu = "100m"  memory = "32MiB"  io = "4MiB/s" }
     disk = "16MiB" } }
 `, s.image("busybox")))

@@ -10,10 +10,11 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Environ is the environment of the program: base (the harness's own), then
-// the names of Hadoop Streaming (configuration names with "_" for "."), the
-// old ones that scripts still read, DROVER_…, and last spec.Env. A later entry
-// wins. Of a combined split, the input names describe its first piece.
+// Environ is the environment of the program: base (the harness's own, which
+// holds the DROVER_… names that every task has), then the names of Hadoop
+// Streaming (configuration names with "_" for "."), the old ones that scripts
+// still read, and last spec.Env. A later entry wins. Of a combined split, the
+// input names describe its first piece.
 func Environ(base []string, s *mapreduce.TaskSpec) []string {
 	n := s.Names
 	isMap := strconv.FormatBool(s.Kind == mapreduce.KindMap)
@@ -27,8 +28,6 @@ func Environ(base []string, s *mapreduce.TaskSpec) []string {
 		"mapreduce_task_ismap", isMap, "mapred_task_is_map", isMap,
 		"mapreduce_job_reduces", reduces, "mapred_reduce_tasks", reduces,
 		"mapreduce_job_maps", maps, "mapred_map_tasks", maps,
-		"DROVER_JOB", n.Job, "DROVER_JOB_NAME", n.JobName, "DROVER_STAGE", n.Stage, "DROVER_TASK", n.Task,
-		"DROVER_ATTEMPT", n.Attempt, "DROVER_RUN", strconv.Itoa(n.Run), "DROVER_INDEX", index,
 		"PWD", s.WorkDir,
 	}
 	if s.Input != nil && len(s.Input.Pieces) > 0 {
