@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -136,7 +138,11 @@ func (c *core) tasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.L
 	for i := range j.Spec.Stages {
 		names = append(names, j.Spec.Stages[i].Name)
 	}
-	return fault.New(fault.NotFound, "job %q has no stage %q, only %q; did you mean %q?", j.Name, clipText(stage, 128), names, jobspec.Suggest(stage, names))
+	hint := ""
+	if s := jobspec.Suggest(stage, names); s != "" {
+		hint = fmt.Sprintf("; did you mean %q?", s)
+	}
+	return fault.New(fault.NotFound, "job %q has no stage %q; it has %s%s", j.Name, clipText(stage, 128), strings.Join(names, ", "), hint)
 }
 
 func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {

@@ -71,6 +71,9 @@ func SetDefaults(j *Job) {
 		if s.Attempts == 0 {
 			s.Attempts = DefaultAttempts
 		}
+		if s.Kind == KindReduce && len(s.CombineCommand) > 0 {
+			s.Combiner = true // who names a program for it wants it
+		}
 		r := &s.Resources
 		r.CPU, r.Memory, r.IO = or(r.CPU, DefaultCPU), or(r.Memory, DefaultMemory), or(r.IO, DefaultIO)
 		s.Disk = or(s.Disk, DefaultDisk)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -65,7 +66,7 @@ func dev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	log := daemonLog(c, c.Bool("verbose"))
+	log := devLog(c)
 	up := make(chan struct{})
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP)
 	defer stop()
@@ -114,13 +115,17 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	if n := c.String("namenode"); n != "" {
 		files.NameNodes = strings.Split(n, ",")
 	}
+	harness, harnessArgs, err := nodeHarness(data)
+	if err != nil {
+		return err
+	}
 	info, err := devInfo(data, files.Schemes())
 	if err != nil {
 		return err
 	}
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Log: daemonLog(c, c.Bool("verbose")),
+		Info: info, FilesConfig: files, AllowRoot: true, Log: devLog(c), Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {
@@ -128,6 +133,15 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 			}
 		},
 	})
+}
+
+// devLog shows only errors unless -verbose: that there is no quota here, or one
+// server elects itself, is nothing to warn somebody of who tries a job out.
+func devLog(c *cli.Context) *slog.Logger {
+	if c.Bool("verbose") {
+		return daemonLog(c, true)
+	}
+	return slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
 // devInfo is this machine as one node: what it has, less nothing, since the

@@ -47,7 +47,7 @@ func jobLogsCommand() *cli.Command {
 				}
 			}
 			if shown == 0 {
-				fmt.Fprintln(c.App.ErrWriter, "no logs are kept: those of succeeded tasks go when the job ends (keep_failed keeps failed ones)")
+				fmt.Fprintln(c.App.ErrWriter, "no logs to show: no task has started, or the job ended longer ago than its nodes keep logs (those of failed attempts stay longer: keep_failed)")
 			}
 			return nil
 		},

@@ -24,6 +24,14 @@ func jobStopCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			r, err := cl.GetJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: a[0]}))
+			if err != nil {
+				return cl.explain(err)
+			}
+			if j := r.Msg.Job; j.EndedMs > 0 {
+				fmt.Fprintf(c.App.Writer, "job %s has ended already: %s\n", a[0], stateText(j.State))
+				return nil
+			}
 			if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
 				return cl.explain(err)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -43,31 +44,41 @@ func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
 	if r.FailedTask == "" {
 		return
 	}
-	fmt.Fprintf(w, "  task %s failed", r.FailedTask)
-	if r.FailureTail != "" {
-		fmt.Fprint(w, "; the end of its standard error:\n")
-		for _, l := range splitLines(r.FailureTail) {
+	task := withoutRun(r.FailedTask)
+	if r.FailureTail == "" {
+		fmt.Fprintf(w, "  task %s failed without a word on standard error\n", task)
+	} else {
+		fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
+		lines := splitLines(r.FailureTail)
+		for _, l := range lines[max(0, len(lines)-tailLines):] {
 			fmt.Fprintln(w, "    | "+l)
 		}
-	} else {
-		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "  more: drover task logs -stderr %s %s\n", r.Job.Name, r.FailedTask)
+	fmt.Fprintf(w, "  more: drover task logs -stderr %d %s\n", r.Job.Job, task)
+}
+
+// tailLines bounds what the summary repeats of a failed task's standard error.
+const tailLines = 20
+
+// withoutRun shortens STAGE/INDEX.ATTEMPT.RUN to what a person types.
+func withoutRun(task string) string {
+	name, rest, ok := strings.Cut(task, ".")
+	if !ok {
+		return task
+	}
+	attempt, _, _ := strings.Cut(rest, ".")
+	return name + "." + attempt
 }
 
 func printStages(w io.Writer, r *droverv1.GetJobResponse) {
 	rows := make([][]string, 0, len(r.Stages))
 	for _, s := range r.Stages {
-		local := "-"
-		if s.NodeLocal+s.RackLocal+s.Remote > 0 {
-			local = fmt.Sprintf("%d node, %d rack, %d remote", s.NodeLocal, s.RackLocal, s.Remote)
-		}
 		held := "-"
 		if s.LimitsChecked > 0 {
 			held = fmt.Sprintf("%d read back", s.LimitsChecked)
 		}
 		rows = append(rows, []string{
-			s.Name, s.Kind, fmt.Sprintf("%d/%d", s.Done, s.Tasks), fmt.Sprint(s.FailedAttempts), local,
+			s.Name, s.Kind, fmt.Sprintf("%d/%d", s.Done, s.Tasks), fmt.Sprint(s.FailedAttempts), localityText(s),
 			spanText(time.Duration(s.MeanTaskMs) * time.Millisecond), spanText(time.Duration(s.MaxTaskMs) * time.Millisecond),
 			spanText(time.Duration(s.CpuMs) * time.Millisecond), held,
 		})
@@ -79,6 +90,21 @@ func printStages(w io.Writer, r *droverv1.GetJobResponse) {
 				s.Name, l.CpuMax, l.MemoryMax, l.MemorySwapMax, joinOr(l.IoMax, "-"), l.PidsMax)
 		}
 	}
+}
+
+// localityText says where the data of a stage's tasks was: on their node, in
+// their rack, or elsewhere. Empty for tasks without input.
+func localityText(s *droverv1.StageSummary) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int32
+		word string
+	}{{s.NodeLocal, "node"}, {s.RackLocal, "rack"}, {s.Remote, "remote"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.word))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // printPeaks compares what tasks used at most with what they asked for.
@@ -102,14 +128,4 @@ func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, f
 func roundUp(b int64) int64 {
 	const step = 16 << 20
 	return max(jobspec.MinMemory, (b+step-1)/step*step)
-}
-
-func printCounters(w io.Writer, counters map[string]int64) {
-	if len(counters) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\ncounters")
-	for _, n := range sortedKeys(counters) {
-		fmt.Fprintf(w, "  %-40s %d\n", n, counters[n])
-	}
 }

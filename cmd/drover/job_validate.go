@@ -36,7 +36,7 @@ func jobValidateCommand() *cli.Command {
 			if c.Bool("json") {
 				return printJSON(c.App.Writer, j)
 			}
-			fmt.Fprintf(c.App.Writer, "%s: job %q is valid (%d stages)\n", a[0], j.Name, len(j.Stages))
+			fmt.Fprintf(c.App.Writer, "%s: job %q is valid (%s)\n", a[0], j.Name, count(len(j.Stages), "stage"))
 			return nil
 		},
 	}
@@ -56,7 +56,7 @@ func readJob(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	switch {
 	case errors.As(err, &he):
 		he.Write(c.App.ErrWriter, interactive(c.App.ErrWriter) && !c.Bool("no-color"))
-		return nil, nil, coded{exitRefused, fmt.Errorf("%s has %d problems", name, len(he.Diags))}
+		return nil, nil, coded{exitRefused, fmt.Errorf("%s has %s", name, count(len(he.Diags), "problem"))}
 	case err != nil:
 		return nil, nil, coded{exitRefused, err}
 	}

@@ -25,7 +25,7 @@ func nodeCommand() *cli.Command {
 		Description: "Without a verb it is the node daemon. It needs root, containerd and cgroup v2; `drover doctor` says what is\n" +
 			"missing. Leaving (SIGTERM) leaves tasks running; the next daemon finds them.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "coordinator", Usage: "https://host:port, or unix:///path on one machine", EnvVars: []string{"DROVER_ADDRESS"}},
+			&cli.StringFlag{Name: "coordinator", Usage: "https://host:port, or unix:///path on one machine", EnvVars: []string{"DROVER_COORDINATOR"}},
 			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon; tasks' files lie on its disk"},
 			&cli.StringFlag{Name: "name", Usage: "name of the node; default: the host name"},
 			&cli.StringFlag{Name: "rack", Value: "/default-rack", Usage: "where the machine stands, as HDFS names it"},

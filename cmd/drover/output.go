@@ -79,6 +79,23 @@ func pairs(w io.Writer, kv ...string) {
 	}
 }
 
+// count writes a number with its noun: "1 stage", "2 stages".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// grouped writes a number with a comma at every third place.
+func grouped(n int64) string {
+	s := fmt.Sprint(n)
+	for at := len(s) - 3; at > 0 && s[at-1] != '-'; at -= 3 {
+		s = s[:at] + "," + s[at:]
+	}
+	return s
+}
+
 func stateText(s droverv1.JobState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
 }

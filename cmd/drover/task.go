@@ -24,7 +24,8 @@ func taskCommand() *cli.Command {
 	}
 }
 
-// taskArg is STAGE/INDEX, or STAGE/INDEX.ATTEMPT.
+// taskArg is STAGE/INDEX, or STAGE/INDEX.ATTEMPT. A run behind the attempt, as
+// events show it, is read over: a task has one run at a time.
 type taskArg struct {
 	stage   string
 	index   int32
@@ -34,6 +35,7 @@ type taskArg struct {
 func parseTask(s string) (taskArg, error) {
 	stage, rest, ok := strings.Cut(s, "/")
 	num, att, dotted := strings.Cut(rest, ".")
+	att, _, _ = strings.Cut(att, ".")
 	i, err := strconv.ParseInt(num, 10, 32)
 	t := taskArg{stage: stage, index: int32(i)}
 	if !ok || stage == "" || err != nil || i < 0 {

@@ -374,7 +374,7 @@ func (f *Facts) countFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	case a.Cause() == droverv1.Cause_CAUSE_SPEC:
 		f.failJob(e, j, k, "it cannot be run", a)
 	case t.Failures >= limit:
-		f.failJob(e, j, k, fmt.Sprintf("it failed %d times, of %d allowed", t.Failures, limit), a)
+		f.failJob(e, j, k, fmt.Sprintf("%d of %d attempts failed", t.Failures, limit), a)
 	}
 }
 

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain lets the test binary be drover itself, where a script or a daemon
+// starts it by that name.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"drover": main})
+}
+
+// stepLimit bounds everything that a script waits for.
+const stepLimit = 60 * time.Second
+
+// TestScripts runs the command line as a user does. Each script has its own
+// folder, its own socket and, where it says `dev`, its own coordinator and node.
+//
+//	dev [FLAG ...]            start `drover dev` and wait until it is ready
+//	dev stop                  end it (SIGTERM) and want exit code 0
+//	code N COMMAND ...        run a command and want exactly this exit code
+//	until REGEXP COMMAND ...  repeat a command until its output matches
+//	await FILE REGEXP         wait until a file matches
+//	json FILE PATH [WANT]     want a value of one JSON object: a.b.0.c; "*" for any
+//	jsonlines FILE            want one JSON object on every line
+func TestScripts(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Vars = append(e.Vars, "ROOT="+root, "DROVER_ADDRESS=unix://"+filepath.Join(e.WorkDir, "s"), "LC_ALL=C",
+				"PATH="+withoutShims(e.Getenv("PATH")))
+			return fillIn(e.WorkDir)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"dev": scriptDev, "code": scriptCode, "until": scriptUntil, "await": scriptAwait, "json": scriptJSON, "jsonlines": scriptJSONLines,
+		},
+		Condition: func(cond string) (bool, error) {
+			if name, ok := strings.CutPrefix(cond, "has:"); ok {
+				_, err := exec.LookPath(name)
+				return err == nil, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+	})
+}
+
+// fillIn writes the script's folder for @WORK@ in its job files, whose URIs are
+// absolute.
+func fillIn(dir string) error {
+	for _, pattern := range []string{"*.hcl", "*.json", "*/*.hcl"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(f, bytes.ReplaceAll(b, []byte("@WORK@"), []byte(dir)), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withoutShims leaves out the folders of version managers, whose stand-ins for
+// interpreters need a home folder.
+func withoutShims(path string) string {
+	var keep []string
+	for _, d := range filepath.SplitList(path) {
+		if !strings.Contains(d, "shims") {
+			keep = append(keep, d)
+		}
+	}
+	return strings.Join(keep, string(filepath.ListSeparator))
+}
+
+// command is a process of a script, with its environment and folder.
+func command(ts *testscript.TestScript, args []string) *exec.Cmd {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "DROVER_ADDRESS", "LC_ALL"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	return cmd
+}
+
+// poll repeats a question until it says yes.
+func poll(ts *testscript.TestScript, what string, yes func() bool) {
+	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if yes() {
+			return
+		}
+	}
+	ts.Fatalf("%s: not within %s", what, stepLimit)
+}
+
+var daemons = map[string]*exec.Cmd{} // by script, guarded by lock
+var lock = make(chan struct{}, 1)
+
+func scriptDev(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("! dev has no meaning")
+	}
+	if len(args) == 1 && args[0] == "stop" {
+		stopDev(ts)
+		return
+	}
+	logFile := ts.MkAbs("dev.log")
+	log, err := os.Create(logFile)
+	ts.Check(err)
+	defer log.Close()
+	cmd := command(ts, append([]string{"drover", "dev"}, args...))
+	cmd.Stderr = log
+	ts.Check(cmd.Start())
+	lock <- struct{}{}
+	daemons[ts.Name()] = cmd
+	<-lock
+	ts.Defer(func() { stopDev(ts) })
+	poll(ts, "drover dev is ready", func() bool {
+		b, err := os.ReadFile(logFile)
+		return err == nil && bytes.Contains(b, []byte("ready: "))
+	})
+}
+
+// stopDev ends the script's `drover dev`, if it runs.
+func stopDev(ts *testscript.TestScript) {
+	lock <- struct{}{}
+	cmd := daemons[ts.Name()]
+	delete(daemons, ts.Name())
+	<-lock
+	if cmd == nil {
+		return
+	}
+	timer := time.AfterFunc(stepLimit, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	if err := cmd.Wait(); err != nil {
+		b, _ := os.ReadFile(ts.MkAbs("dev.log"))
+		ts.Fatalf("drover dev: %v\n%s", err, b)
+	}
+}
+
+func scriptCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N COMMAND ...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got, err := 0, ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("%s: exit code %d, want %d", strings.Join(args[1:], " "), got, want)
+	}
+}
+
+func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until REGEXP COMMAND ...")
+	}
+	want := regexp.MustCompile("(?m)" + args[0])
+	var last []byte
+	poll(ts, strings.Join(args[1:], " ")+" shows "+args[0], func() bool {
+		last, _ = command(ts, args[1:]).CombinedOutput() // an error is one more thing to wait out
+		return want.Match(last)
+	})
+	_, err := ts.Stdout().Write(last)
+	ts.Check(err)
+}
+
+func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: await FILE REGEXP")
+	}
+	want := regexp.MustCompile("(?m)" + args[1])
+	poll(ts, args[0]+" shows "+args[1], func() bool {
+		b, err := os.ReadFile(ts.MkAbs(args[0]))
+		return err == nil && want.Match(b)
+	})
+}
+
+func scriptJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 3 {
+		ts.Fatalf("usage: json FILE [PATH [WANT]]")
+	}
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	d.UseNumber()
+	var v any
+	ts.Check(d.Decode(&v))
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		ts.Fatalf("%s: more follows the JSON value", args[0])
+	}
+	if len(args) == 1 {
+		return
+	}
+	for _, part := range strings.Split(args[1], ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			next, ok := x[part]
+			if !ok {
+				ts.Fatalf("%s: no %q in %s", args[0], part, args[1])
+			}
+			v = next
+		case []any:
+			i, err := strconv.Atoi(part)
+			if err != nil || i >= len(x) {
+				ts.Fatalf("%s: no element %s in %s (%d there)", args[0], part, args[1], len(x))
+			}
+			v = x[i]
+		default:
+			ts.Fatalf("%s: %s ends before %q", args[0], args[1], part)
+		}
+	}
+	if got := fmt.Sprint(v); len(args) == 3 && got != args[2] {
+		ts.Fatalf("%s: %s is %s, want %s", args[0], args[1], got, args[2])
+	}
+}
+
+func scriptJSONLines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: jsonlines FILE")
+	}
+	lines := strings.Split(strings.TrimRight(ts.ReadFile(args[0]), "\n"), "\n")
+	for i, l := range lines {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(l), &v); err != nil {
+			ts.Fatalf("%s: line %d: %v", args[0], i+1, err)
+		}
+	}
+}
