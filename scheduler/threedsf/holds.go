@@ -136,6 +136,14 @@ func (p *Policy) keptOn(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resour
 	return d, space
 }
 
+// nobody is no job: its id is 0.
+var nobody = &scheduler.Job{}
+
+// keptForAll is what is held on a node for anybody.
+func (p *Policy) keptForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Resources, int64) {
+	return p.keptOn(n, nobody)
+}
+
 // open tells whether a demand leaves what is held on a node for others alone.
 func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64) bool {
 	if p.holds == 0 {

@@ -56,7 +56,7 @@ type Policy struct {
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
 	p := &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}, requestOf: map[*scheduler.Stage]int32{}, isNear: map[*scheduler.Stage]bool{}}
-	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptOn, Spared: func(j *scheduler.Job) bool {
+	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || j.Spec.Project != 0
 	}}
 	p.match.Open = p.openFor

@@ -1,0 +1,202 @@
+package locality
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// mostLocal is the slow judge: the greatest number of node-local tasks, by
+// augmenting paths over tasks and slots.
+func mostLocal(tasks [][]scheduler.NodeID, slots []int) int {
+	on := make([][]int, len(slots)) // tasks on each node
+	var try func(t int, seen []bool) bool
+	try = func(t int, seen []bool) bool {
+		for _, n := range tasks[t] {
+			if seen[n] {
+				continue
+			}
+			seen[n] = true
+			if len(on[n]) < slots[n] {
+				on[n] = append(on[n], t)
+				return true
+			}
+			for k, other := range on[n] {
+				if try(other, seen) {
+					on[n][k] = t
+					return true
+				}
+			}
+		}
+		return false
+	}
+	n := 0
+	for t := range tasks {
+		if try(t, make([]bool, len(slots))) {
+			n++
+		}
+	}
+	return n
+}
+
+// A cluster at a load, and a stage whose tasks have three replicas each: the
+// number of node-local assignments is that of a maximum flow.
+func TestAsManyNodeLocalAsAMaximumFlow(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for _, c := range []struct {
+		what string
+		load float64
+		zipf bool
+	}{{"load 0.8", 0.8, false}, {"load 0.95", 0.95, false}, {"load 0.95, popular blocks", 0.95, true}} {
+		t.Run(c.what, func(t *testing.T) {
+			for range 40 {
+				matchOnce(t, r, c.load, c.zipf)
+			}
+		})
+	}
+}
+
+func matchOnce(t *testing.T, r *rand.Rand, load float64, zipf bool) {
+	const nodes, perNode = 40, 5
+	w := schedtest.New(t).AddNodes(nodes, schedtest.R(perNode, 100, 1000)).AddTenants("a")
+	pick := func() scheduler.NodeID { return scheduler.NodeID(r.IntN(nodes)) }
+	if zipf {
+		z := rand.NewZipf(r, 1.3, 2, nodes-1)
+		pick = func() scheduler.NodeID { return scheduler.NodeID(z.Uint64()) }
+	}
+	slots := make([]int, nodes)
+	free := 0
+	busy := w.Submit("a", nodes*perNode, schedtest.R(1, 1, 1))
+	next := int32(0)
+	for n := range slots {
+		slots[n] = perNode
+		for range perNode {
+			if r.Float64() < load-0.3 {
+				w.Place(scheduler.TaskID{Job: busy, Index: next}, scheduler.NodeID(n))
+				next++
+				slots[n]--
+			}
+		}
+		free += slots[n]
+	}
+	var on [][]scheduler.NodeID
+	for range int(float64(free) * load) {
+		on = append(on, []scheduler.NodeID{pick(), pick(), pick()})
+	}
+	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)), Demand: schedtest.R(1, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
+	g := w.State.Job(job).Stages[0]
+	var m Matcher
+	got := m.Match(w.State, []Request{{g, g.Pending}})
+	used := make([]int, nodes)
+	seen := map[int32]bool{}
+	for _, a := range got {
+		if used[a.Node]++; used[a.Node] > slots[a.Node] || seen[a.Task] {
+			t.Fatalf("node %d has %d slots; task %d", a.Node, slots[a.Node], a.Task)
+		}
+		seen[a.Task] = true
+	}
+	if want := mostLocal(on, slots); len(got) != want {
+		t.Fatalf("%d node-local of %d, a maximum flow has %d", len(got), len(on), want)
+	}
+}
+
+// With fewer to place than wait, all of them find their data where they can.
+func TestAPartOfAStageLooksAtAllOfIt(t *testing.T) {
+	w := schedtest.New(t).AddNodes(3, schedtest.R(4, 100, 1000)).AddTenants("a")
+	var on [][]scheduler.NodeID
+	for range 3000 {
+		on = append(on, []scheduler.NodeID{0})
+	}
+	on = append(on, []scheduler.NodeID{2}, []scheduler.NodeID{2})
+	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)), Demand: schedtest.R(1, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
+	var m Matcher
+	got := fmt.Sprint(m.Match(w.State, []Request{{w.State.Job(job).Stages[0], 6}}))
+	if want := "[{0 0 0} {0 1 0} {0 2 0} {0 3 0} {0 3000 2} {0 3001 2}]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// 3DSF eq. 3, and a bandwidth in its place.
+func TestTransferTime(t *testing.T) {
+	for what, c := range map[string]struct {
+		net   Network
+		bytes int64
+		want  time.Duration
+	}{
+		"window of 64 KiB, 2 ms: 32 MiB/s": {Network{Window: 64 << 10, RTT: 2 * time.Millisecond}, 128 << 20, 4096 * time.Millisecond},
+		"bandwidth":                        {Network{Bandwidth: 50e6}, 100e6, 2 * time.Second},
+		"window goes before bandwidth":     {Network{Window: 1e6, RTT: time.Second, Bandwidth: 50e6}, 3e6, 3 * time.Second},
+		"nothing known":                    {Network{}, 1 << 40, 0},
+		"more than time can tell":          {Network{Bandwidth: 1}, scheduler.MaxAmount, 1<<63/2 - 1},
+	} {
+		if got := c.net.Transfer(c.bytes); got != c.want {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+}
+
+// Release is the first predicted end after which the demand fits behind those
+// that wait already (3DSF eq. 8).
+func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(3, 100, 1000)).AddTenants("a")
+	for i, secs := range []int{30, 10, 20} {
+		job := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
+			g.Estimate = time.Duration(secs) * time.Second
+		})
+		w.Place(scheduler.TaskID{Job: job}, 0)
+		_ = i
+	}
+	one := w.State.Job(w.Submit("a", 5, schedtest.R(1, 1, 1))).Stages[0]
+	two := w.State.Job(w.Submit("a", 1, schedtest.R(2, 1, 1))).Stages[0]
+	four := w.State.Job(w.Submit("a", 1, schedtest.R(4, 1, 1))).Stages[0]
+	var j Judge
+	j.Begin(w.State)
+	after := func(g *scheduler.Stage) time.Duration {
+		at := j.Release(w.State, g, 0, w.Now)
+		if at == scheduler.Never {
+			return -1
+		}
+		return at.Sub(w.Now)
+	}
+	if a, b, c := after(one), after(two), after(four); a != 10*time.Second || b != 20*time.Second || c != -1 {
+		t.Errorf("release of 1, 2 and 4 cores: %v, %v, %v", a, b, c)
+	}
+	j.Wait(one, 0)
+	j.Wait(one, 0)
+	if got := after(one); got != 30*time.Second {
+		t.Errorf("behind two: %v", got)
+	}
+	j.Begin(w.State)
+	if got := after(one); got != 10*time.Second {
+		t.Errorf("a new cycle: %v", got)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	w := schedtest.New(b)
+	for range 25 {
+		w.AddNodes(40, schedtest.R(10, 1000, 1000))
+	}
+	w.AddTenants("a")
+	r := rand.New(rand.NewPCG(1, 1))
+	var on [][]scheduler.NodeID
+	for range 10_000 {
+		on = append(on, []scheduler.NodeID{scheduler.NodeID(r.IntN(1000)), scheduler.NodeID(r.IntN(1000)), scheduler.NodeID(r.IntN(1000))})
+	}
+	job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 10_000, Demand: schedtest.R(1, 1, 1),
+		Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
+	g := w.State.Job(job).Stages[0]
+	var m Matcher
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Match(w.State, []Request{{g, 10_000}})
+	}
+}

@@ -1,0 +1,222 @@
+package policies
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// world is a small cluster whose attempts take the time that was predicted for
+// them, give or take a half, and whose nodes do what they are told a second
+// later.
+type world struct {
+	*schedtest.World
+	r     *rand.Rand
+	p     scheduler.Policy
+	ends  map[scheduler.AttemptID]time.Duration // running time that it takes
+	since map[scheduler.AttemptID]scheduler.Time
+	on    func(d *scheduler.Decision)
+}
+
+func newWorld(t testing.TB, seed uint64, policy string, params map[string]string) *world {
+	w := &world{World: schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a=2", "b"), r: rand.New(rand.NewPCG(seed, 3)),
+		p: mustNew(t, policy, params), ends: map[scheduler.AttemptID]time.Duration{}, since: map[scheduler.AttemptID]scheduler.Time{}}
+	return w
+}
+
+// step submits something now and then, decides, and lets a second pass.
+func (w *world) step(submit bool) {
+	if submit && w.r.IntN(4) == 0 {
+		est := time.Duration(1+w.r.IntN(10)) * time.Second
+		w.Submit([]string{"a", "b"}[w.r.IntN(2)], int32(1+w.r.IntN(4)), schedtest.R(float64(1+w.r.IntN(3)), float64(1+w.r.IntN(4)), float64(1+w.r.IntN(20))),
+			func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				g.Estimate = est
+				j.Priority = scheduler.Priority(1 + w.r.IntN(2))
+				if w.r.IntN(3) == 0 {
+					j.Deadline, j.Accepted = j.Submitted.Add(est*2+time.Duration(w.r.IntN(20))*time.Second), true
+				}
+			})
+	}
+	d, err := scheduler.Cycle(w.State, w.p, w.Now, 1000, scheduler.Identity)
+	if err != nil {
+		w.Fatalf("%v", err)
+	}
+	if w.on != nil {
+		w.on(&d)
+	}
+	w.Pass(time.Second)
+	for _, a := range w.Attempts() {
+		w.event(a)
+	}
+}
+
+func (w *world) event(a *scheduler.Attempt) {
+	var err error
+	switch a.Phase {
+	case scheduler.AttemptStarting:
+		w.ends[a.ID] = time.Duration(float64(a.Estimate) * (0.5 + w.r.Float64()))
+		err = w.State.AttemptStarted(a.ID, a.Run, w.Now)
+	case scheduler.AttemptSuspending:
+		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}
+		if a.Target == scheduler.LevelSwapped {
+			has.Swap = has.Memory
+		}
+		w.since[a.ID] = w.Now
+		err = w.State.AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
+	case scheduler.AttemptResuming:
+		delete(w.since, a.ID)
+		err = w.State.AttemptResumed(a.ID, a.Run, w.Now)
+	case scheduler.AttemptKilling:
+		err = w.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
+	case scheduler.AttemptRunning:
+		if a.RanFor(w.Now) >= w.ends[a.ID] {
+			w.End(a, scheduler.OutcomeSucceeded)
+			if j := w.State.Job(a.ID.Job); j.Complete() {
+				err = w.State.EndJob(a.ID.Job, scheduler.JobSucceeded, w.Now)
+			}
+		}
+	}
+	if err != nil {
+		w.Fatalf("%v", err)
+	}
+}
+
+// PDSonQueue, 3DSF 7.3: deadline jobs are never victims, every suspended task
+// resumes within max_suspended, and one that was suspended so long is a victim
+// no more. Tasks take at most 15 s, so half of max_suspended is enough for room
+// to come.
+func TestVictimsAreRegularAndComeBack(t *testing.T) {
+	const limit = 40 * time.Second
+	total := 0
+	for range 30 {
+		seed := rand.Uint64()
+		victims := 0
+		for _, policy := range []string{"3dsf", "pdsonqueue"} {
+			w := newWorld(t, seed, policy, map[string]string{"max_suspended": limit.String()})
+			w.on = func(d *scheduler.Decision) {
+				for i := range d.Actions {
+					act := &d.Actions[i]
+					if act.Kind != scheduler.ActSuspend && act.Kind != scheduler.ActKill {
+						continue
+					}
+					victims++
+					a := w.State.Attempt(act.AttemptID())
+					if j := w.State.StageOf(a).Job; j.Spec.Accepted {
+						if _, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID}); !ok {
+							t.Fatalf("seed %d, %s: job %d has an accepted deadline and is a victim", seed, policy, j.Spec.ID)
+						}
+					}
+					if act.Kind == scheduler.ActKill {
+						t.Fatalf("seed %d, %s: it kills", seed, policy)
+					}
+				}
+				for id, at := range w.since {
+					if w.Now.Sub(at) > limit {
+						t.Fatalf("seed %d, %s: %s has been suspended for %v", seed, policy, id, w.Now.Sub(at))
+					}
+				}
+			}
+			for range 300 {
+				w.step(true)
+			}
+			for range 200 {
+				w.step(false)
+			}
+			if w.State.Live() > 0 || w.State.JobCount() > 0 {
+				t.Fatalf("seed %d, %s: %d attempts and %d jobs are left", seed, policy, w.State.Live(), w.State.JobCount())
+			}
+		}
+		total += victims
+	}
+	if total < 100 {
+		t.Errorf("only %d suspensions in all: the test shows little", total)
+	}
+}
+
+// With preempt = kill victims are killed, with none there are no victims.
+func TestPreemptModes(t *testing.T) {
+	for mode, want := range map[string]scheduler.ActionKind{"suspend": scheduler.ActSuspend, "kill": scheduler.ActKill, "none": 0} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("t")
+		p := mustNew(t, "pdsonqueue", map[string]string{"preempt": mode})
+		w.Submit("t", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		w.Cycle(p)
+		w.Start()
+		w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			g.Estimate, j.Deadline = time.Minute, j.Submitted.Add(2*time.Minute)
+		})
+		d := w.Cycle(p)
+		got := scheduler.ActionKind(0)
+		if len(d.Actions) > 0 {
+			got = d.Actions[0].Kind
+		}
+		if got != want {
+			t.Errorf("%s: %v", mode, d.String())
+		}
+	}
+}
+
+// The levels: frozen where CPU lacks, swapped where memory does, checkpointed
+// without swap, nothing where the node can do nothing.
+func TestVictimsGoToTheCheapestLevelThatIsEnough(t *testing.T) {
+	for what, c := range map[string]struct {
+		demand scheduler.Resources
+		levels scheduler.LevelSet
+		swap   int64
+		want   scheduler.Level
+	}{
+		"CPU lacks":                  {schedtest.R(1, 0.5, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelFrozen},
+		"memory lacks":               {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelSwapped},
+		"memory lacks, no swap":      {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 0, scheduler.LevelCheckpointed},
+		"memory lacks, freezes only": {schedtest.R(0.5, 2, 1), scheduler.Levels(scheduler.LevelFrozen), 0, 0},
+	} {
+		w := schedtest.New(t)
+		spec := schedtest.NodeSpec(0, "/r", schedtest.R(1, 3, 10))
+		spec.Levels, spec.Swap = c.levels, c.swap
+		spec.Speeds = scheduler.SuspendSpeed{Freeze: 10 * time.Millisecond, SwapPerS: 200 << 20, Checkpoint: 3 * time.Second, CheckpointPerS: 100 << 20}
+		if err := w.AddNode(spec); err != nil {
+			t.Fatal(err)
+		}
+		w.AddTenants("t")
+		p := mustNew(t, "pdsonqueue", nil)
+		w.Submit("t", 1, schedtest.R(1, 2, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		w.Cycle(p)
+		w.Start()
+		w.Submit("t", 1, c.demand, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			g.Estimate, j.Deadline = time.Minute, j.Submitted.Add(2*time.Minute)
+		})
+		d := w.Cycle(p)
+		got := scheduler.Level(0)
+		if len(d.Actions) > 0 {
+			got = d.Actions[0].Level
+		}
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+}
+
+// A job of many tasks takes room back for as few as keep its end: 6 tasks of
+// 10 s, 35 s left, so 3 waves of 2.
+func TestAsFewVictimsAsKeepTheDeadline(t *testing.T) {
+	w := schedtest.New(t).AddNodes(6, schedtest.R(1, 2, 10)).AddTenants("t")
+	p := mustNew(t, "pdsonqueue", nil)
+	w.Submit("t", 6, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+	w.Cycle(p)
+	w.Start()
+	w.Submit("t", 6, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		g.Estimate, j.Deadline = 10*time.Second, j.Submitted.Add(35*time.Second)
+	})
+	d := w.Cycle(p)
+	n := 0
+	for i := range d.Actions {
+		if d.Actions[i].Kind == scheduler.ActSuspend {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d victims:\n%s", n, d.String())
+	}
+}
