@@ -164,7 +164,7 @@ func TestFailuresAreClassed(t *testing.T) {
 		drained  bool
 	}{
 		"a command that fails has four attempts":              {droverv1.Cause_CAUSE_EXIT, 1, 4, "4 of 4 attempts failed; the last: boom", false},
-		"over the memory limit counts likewise":               {droverv1.Cause_CAUSE_MEMORY, 1, 4, "it failed 4 times", false},
+		"over the memory limit counts likewise":               {droverv1.Cause_CAUSE_MEMORY, 1, 4, "4 of 4 attempts failed", false},
 		"what cannot be run at all is not tried again":        {droverv1.Cause_CAUSE_SPEC, 1, 1, "it cannot be run", false},
 		"a node on which infrastructure fails is put to rest": {droverv1.Cause_CAUSE_INFRA, 1, 3, "", true},
 	}
