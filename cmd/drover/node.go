@@ -174,8 +174,8 @@ func nodeInfo(c *cli.Context, cfg node.Config) (*droverv1.NodeInfo, error) {
 	}
 	info, err := measure.Host(c.Context, measure.Options{
 		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: float64(reserve) / 100,
-		Programs: [][]string{append([]string{cfg.Harness}, cfg.HarnessArgs...), cfg.Helper},
-		Say:      func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
+		Harness: append([]string{cfg.Harness}, cfg.HarnessArgs...), Helper: cfg.Helper,
+		Say: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
 	})
 	if err != nil {
 		return nil, err

@@ -12,8 +12,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,11 +36,11 @@ type Options struct {
 	Reserve float64
 	// ReserveMemory is the least memory kept back, in bytes; 0 = 128 MiB.
 	ReserveMemory int64
-	// Programs are our own in each task, as argv: harness and helper. Each is
+	// Harness and Helper are our own programs in each task, as argv. Each is
 	// run once without work to see what memory it takes.
-	Programs [][]string
-	MaxAge   time.Duration                    // of a disk measurement that may be used again; 0 = a week
-	Say      func(format string, args ...any) // progress; may be nil
+	Harness, Helper []string
+	MaxAge          time.Duration                    // of a disk measurement that may be used again; 0 = a week
+	Say             func(format string, args ...any) // progress; may be nil
 }
 
 const week = 7 * 24 * time.Hour
@@ -78,7 +79,7 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	overhead, err := overhead(ctx, o.Programs)
+	overhead, err := overhead(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -130,26 +131,89 @@ func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error)
 	}, nil
 }
 
-// overhead is the memory that our programs take in a task, in bytes: the
-// largest that each had when it was run without work, and the slack.
-func overhead(ctx context.Context, programs [][]string) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
+// overhead is the memory that our programs take in a task, in bytes: what
+// each had when it was run without work, and the slack. Both wait for their
+// orders, the helper on standard input, the harness for the spec, a pipe here.
+func overhead(ctx context.Context, o Options) (int64, error) {
+	pipe := filepath.Join(o.Data, "measure.pipe")
+	if err := os.RemoveAll(pipe); err != nil {
+		return 0, err
+	}
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		return 0, fmt.Errorf("pipe for measuring: %w", err)
+	}
+	defer os.Remove(pipe)
 	sum := int64(slack)
-	for _, argv := range programs {
-		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-		err := cmd.Run() // it ends with a code that says how it is used
-		if cmd.ProcessState == nil {
+	for _, argv := range [][]string{append(slices.Clone(o.Harness), pipe), o.Helper} {
+		n, err := resident(ctx, argv)
+		if err != nil {
 			return 0, fmt.Errorf("memory of %s: %w", argv[0], err)
 		}
-		u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		if !ok {
-			return 0, fmt.Errorf("memory of %s: the system does not say", argv[0])
-		}
-		sum += u.Maxrss << 10
+		sum += n
 	}
 	const whole = 1 << 20
 	return (sum + whole - 1) / whole * whole, nil
+}
+
+// Bounds on one look at a program.
+const (
+	lookLimit = 20 * time.Second
+	lookEvery = 20 * time.Millisecond
+	lookSame  = 5 // equal looks in a row
+)
+
+// resident starts a program that waits, and gives the largest memory that it
+// had once that stays the same. The figure comes from /proc: what the kernel
+// tells of an ended child begins with the memory of the process that started
+// it.
+func resident(ctx context.Context, argv []string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	last, same := int64(0), 0
+	for same < lookSame {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-tick.C:
+		}
+		now, err := highWater(cmd.Process.Pid)
+		if err != nil {
+			return 0, err
+		}
+		if same++; now != last || now == 0 {
+			last, same = now, 0
+		}
+	}
+	return last, nil
+}
+
+// highWater reads the largest resident memory of a process, in bytes; 0 while
+// it has none yet.
+func highWater(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, nil
 }
 
 // cpu reads the flags and the model's name of the first core.

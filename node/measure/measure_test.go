@@ -39,3 +39,19 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%d", got)
 	}
 }
+
+func TestResidentMemoryOfAProgramThatWaits(t *testing.T) {
+	n, err := resident(t.Context(), []string{"cat"})
+	if err != nil {
+		t.Skip("no cat here: ", err)
+	}
+	if n < 100<<10 || n > 64<<20 {
+		t.Errorf("cat has %d bytes", n)
+	}
+	if _, err := resident(t.Context(), []string{"/no/such/program"}); err == nil {
+		t.Error("a program that is not there has memory")
+	}
+	if _, err := resident(t.Context(), []string{"true"}); err == nil {
+		t.Error("a program that ends at once was measured")
+	}
+}
