@@ -43,6 +43,12 @@ func Run(c Config, m Meter) (Result, error) {
 	return r, err
 }
 
+// pause is how long the ends of one cycle take to come when each task runs for
+// the minute that was predicted.
+func (w *World) pause() time.Duration {
+	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, len(w.running)))
+}
+
 // steady times cycles of ends and placements at the load.
 func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 	var spent time.Duration
@@ -55,7 +61,7 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 			break
 		}
 		ends = w.pickEnds(w.MaxActions, ends[:0])
-		w.Now = w.Now.Add(10 * time.Millisecond)
+		w.Now = w.Now.Add(w.pause())
 		a0, t0 := m.Allocs(), m.Clock()
 		if err := w.end(ends); err != nil {
 			return err
