@@ -1,0 +1,117 @@
+package plan
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func stage(tasks int32, run time.Duration) []scheduler.StageSpec {
+	return []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: tasks, Demand: schedtest.R(1, 1, 1), Estimate: run}}
+}
+
+func quote(t *testing.T, w *schedtest.World, q Question) *Quote {
+	t.Helper()
+	before := w.State.Bytes()
+	var p Planner
+	out, err := p.Quote(w.State, q, w.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, w.State.Bytes()) {
+		t.Fatal("a quote changed the State")
+	}
+	return out
+}
+
+// Without errors of prediction the plan can be worked out by hand.
+func TestQuotesByHand(t *testing.T) {
+	for what, c := range map[string]struct {
+		set  func(w *schedtest.World)
+		q    Question
+		want time.Duration
+	}{
+		"an idle cluster: two waves of 10 s": {func(*schedtest.World) {}, Question{Stages: stage(8, 10*time.Second)}, 20 * time.Second},
+		"behind what runs: 30 s, then 10 s": {func(w *schedtest.World) {
+			job := w.Submit("a", 4, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+			for i := range int32(4) {
+				w.Place(scheduler.TaskID{Job: job, Index: i}, scheduler.NodeID(i/2))
+			}
+		}, Question{Stages: stage(1, 10*time.Second)}, 40 * time.Second},
+		"before what waits, for it has a deadline": {func(w *schedtest.World) {
+			w.Submit("a", 40, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+		}, Question{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: stage(4, 10*time.Second)}, 10 * time.Second},
+		"too large for any node": {func(*schedtest.World) {}, Question{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
+	} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
+		c.set(w)
+		got := quote(t, w, c.q).At(1)
+		if c.want < 0 && got == scheduler.Never {
+			continue
+		}
+		if got != w.Now.Add(c.want) {
+			t.Errorf("%s: after %v, want %v", what, got.Sub(w.Now), c.want)
+		}
+	}
+}
+
+// A quote is a probability: of clusters whose run times differ from their
+// prediction as the residuals say, the job ends by the quoted instant in the
+// quoted share.
+func TestQuotesAreCalibrated(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	residual := func(u float64) float64 { return math.Exp(0.4 * math.Sqrt2 * math.Erfinv(2*u-1)) }
+	const worlds = 400
+	for _, p := range []float64{0.5, 0.9} {
+		kept := 0
+		for range worlds {
+			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
+			w.Submit("a", 6, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 20 * time.Second })
+			q := Question{Stages: stage(4, 10*time.Second), Residual: residual, Seed: r.Uint64(), Samples: 200}
+			promised := quote(t, w, q).At(p)
+			q.Seed, q.Samples = r.Uint64(), 1 // what happens
+			if quote(t, w, q).At(1) <= promised {
+				kept++
+			}
+		}
+		if got, sd := float64(kept)/worlds, math.Sqrt(p*(1-p)*(1.0/worlds+1.0/200)); math.Abs(got-p) > 4*sd {
+			t.Errorf("quoted %.2f, kept %.3f", p, got)
+		}
+	}
+}
+
+func TestQuotesAreRepeatable(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
+	q := Question{Stages: stage(9, 10*time.Second), Residual: func(u float64) float64 { return 0.5 + u }, Seed: 7}
+	a, b := quote(t, w, q), quote(t, w, q)
+	if a.Samples() != 100 || a.At(0.5) != b.At(0.5) || a.At(0.1) > a.At(0.9) {
+		t.Errorf("%v and %v", a.ends, b.ends)
+	}
+	if by := a.By(a.At(0.7)); by < 0.7 {
+		t.Errorf("by the instant of 0.7: %v", by)
+	}
+}
+
+func TestBadQuestions(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	for what, q := range map[string]Question{
+		"no stage":         {},
+		"unknown tenant":   {Job: scheduler.JobSpec{Tenant: 9}, Stages: stage(1, 1)},
+		"too many samples": {Samples: MaxSamples + 1, Stages: stage(1, 1)},
+		"negative samples": {Samples: -1, Stages: stage(1, 1)},
+		"too many tasks":   {Stages: stage(MaxTasks+1, 1)},
+	} {
+		var p Planner
+		if _, err := p.Quote(w.State, q, w.Now); !errors.Is(err, ErrQuote) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
