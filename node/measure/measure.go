@@ -7,6 +7,7 @@ package measure
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -208,6 +209,9 @@ func highWater(pid int) (int64, error) {
 		return 0, err
 	}
 	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "State:"); ok && strings.HasPrefix(strings.TrimSpace(v), "Z") {
+			return 0, errors.New("it ended at once")
+		}
 		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
 			return kb << 10, err
