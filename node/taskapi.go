@@ -192,7 +192,7 @@ func sameFile(a, b *os.File) bool {
 
 // seekTail moves to the last n lines of what is there.
 func (l *logFiles) seekTail(n int64) error {
-	for len(l.open) > 0 {
+	if len(l.open) > 0 {
 		last := len(l.open) - 1
 		at, lines, err := tailOffset(l.open[last], n)
 		if err != nil {

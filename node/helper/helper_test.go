@@ -44,15 +44,6 @@ func (e *events) emit(x Event) {
 	e.all = append(e.all, x)
 }
 
-func (e *events) last() Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.all) == 0 {
-		return Event{}
-	}
-	return e.all[len(e.all)-1]
-}
-
 func put(t interface{ Fatal(...any) }, fs hdfs.FS, name string, content []byte) {
 	if err := hdfs.WriteFile(context.Background(), fs, name, content, hdfs.CreateOptions{}); err != nil {
 		t.Fatal(err)

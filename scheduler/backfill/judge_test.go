@@ -19,14 +19,13 @@ type judge struct {
 }
 
 type judged struct {
-	key       Key
-	proj      Project
-	d         []int64
-	bound     time.Duration
-	bin       int
-	at        scheduler.Time
-	started   bool
-	submitted bool
+	key     Key
+	proj    Project
+	d       []int64
+	bound   time.Duration
+	bin     int
+	at      scheduler.Time
+	started bool
 }
 
 func (j *judged) end() scheduler.Time { return j.at.Add(j.bound) }

@@ -138,7 +138,7 @@ func (w *world) localRate(g *Stage) int64 {
 func (w *world) nominalTask(g *Stage) time.Duration {
 	m := &w.Models
 	work := g.Work
-	if g.Each != nil && len(g.Each) > 0 {
+	if len(g.Each) > 0 {
 		sum := time.Duration(0)
 		for _, d := range g.Each {
 			sum += d
