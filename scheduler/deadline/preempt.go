@@ -173,6 +173,17 @@ func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.T
 	return plan, plan.Node != scheduler.NoNode
 }
 
+// PlanOn is Plan for one node.
+func (p *Preemptor) PlanOn(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now scheduler.Time) (plan Plan, ok bool) {
+	p.now = now
+	n := s.Node(id)
+	if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) || !p.plan(s, g, n) {
+		return Plan{Node: scheduler.NoNode}, false
+	}
+	p.best = append(p.best[:0], p.trial...)
+	return Plan{Node: id, Victims: p.best}, true
+}
+
 // better compares two sets of victims.
 func better(a, b []Victim) bool {
 	worst := func(v []Victim) (g Group) {

@@ -58,7 +58,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.stopped.ID()
 		return w
 	}
-	if p.holds > 0 && p.nextNode(g, 0) == scheduler.NoNode {
+	if p.guarded() && p.nextNode(g, 0) == scheduler.NoNode {
 		if r := p.blocker(g); r != nil {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w

@@ -73,10 +73,11 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 		}
 		return false
 	}
-	if !g.Ready() || !p.inLane(g.Job) || g.Startable() == 0 {
+	owed := p.promises > 0 && p.owed(g, r.Node)
+	if !g.Ready() || (!owed && !p.inLane(g.Job)) || g.Startable() == 0 {
 		return false
 	}
-	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk) {
+	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)) {
 		if _, _, _, ok := p.s.UnderCaps(g); ok {
 			task := p.taskAt(g, r.Node)
 			p.place(g, task, r.Node)
@@ -146,8 +147,11 @@ func (p *Policy) keptForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Reso
 
 // open tells whether a demand leaves what is held on a node for others alone.
 func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64) bool {
-	if p.holds == 0 {
+	if !p.guarded() {
 		return true
+	}
+	if p.promises > 0 && !p.keepsPromises(n, j, d) {
+		return false
 	}
 	kept, disk := p.keptOn(n, j)
 	if kept.IsZero() && disk == 0 {
@@ -160,6 +164,9 @@ func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources
 	return d.Add(kept).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+disk <= free)
 }
 
+// guarded tells whether anything is held or promised anywhere.
+func (p *Policy) guarded() bool { return p.holds > 0 || p.promises > 0 }
+
 // openFor is open for a task of a stage.
 func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {
 	return p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)
@@ -168,7 +175,7 @@ func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {
 // nextNode is State.NextNode without nodes whose room is held for others.
 func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	id := p.s.NextNode(g, from)
-	for p.holds > 0 && id != scheduler.NoNode && !p.openFor(p.s.Node(id), g) {
+	for p.guarded() && id != scheduler.NoNode && !p.openFor(p.s.Node(id), g) {
 		id = p.s.NextNode(g, id+1)
 	}
 	return id
@@ -177,7 +184,7 @@ func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.N
 // bestNode is State.BestNode without nodes whose room is held for others.
 func (p *Policy) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	id, disk := p.s.BestNode(g)
-	if p.holds == 0 || id == scheduler.NoNode || p.openFor(p.s.Node(id), g) {
+	if !p.guarded() || id == scheduler.NoNode || p.openFor(p.s.Node(id), g) {
 		return id, disk
 	}
 	best, least := scheduler.NoNode, 0.0
@@ -198,11 +205,11 @@ func (p *Policy) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 // tightest is how many nodes with room bestNode compares, as State.BestNode.
 const tightest = 8
 
-// blocker gives a hold that keeps a task of the stage off a node with room.
+// blocker gives a hold or promise that keeps a task of the stage off a node with room.
 func (p *Policy) blocker(g *scheduler.Stage) *scheduler.Reservation {
 	for id := p.s.NextNode(g, 0); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
 		for _, r := range p.s.ReservationsOn(id) {
-			if r.Kind == scheduler.HoldPreempt && r.Job != g.Job.Spec.ID && r.End > p.now {
+			if (r.Kind == scheduler.HoldPreempt || r.Kind.Promise()) && r.Job != g.Job.Spec.ID && r.End > p.now {
 				return r
 			}
 		}

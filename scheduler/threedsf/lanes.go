@@ -148,12 +148,18 @@ func (p *Policy) makeRoom(g *scheduler.Stage) bool {
 		p.barren = append(p.barren, shape{g.Spec.Demand, g.Spec.Disk})
 		return false
 	}
+	return p.carryOut(g, plan, g.Job.Spec.Deadline.Add(1))
+}
+
+// carryOut has the victims of a plan make room and keeps it until end for a
+// task of the stage. Where the cycle is full the next one goes on from there.
+func (p *Policy) carryOut(g *scheduler.Stage, plan deadline.Plan, end scheduler.Time) bool {
 	if len(plan.Victims) == 0 && p.s.Node(plan.Node).Releasing.IsZero() {
 		return false // there is room, and something else is in the way
 	}
 	for _, v := range plan.Victims {
 		if p.left == 0 {
-			return false // the next cycle goes on from here
+			return false
 		}
 		a := v.Attempt
 		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: v.Level}
@@ -165,7 +171,7 @@ func (p *Policy) makeRoom(g *scheduler.Stage) bool {
 	if p.left == 0 {
 		return false
 	}
-	p.hold(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, g.Job.Spec.Deadline.Add(1))
+	p.hold(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
 	return true
 }
 

@@ -47,8 +47,10 @@ type Policy struct {
 	special  bool // something else than a placement was done in this pass
 	outlook  deadline.Outlook
 	preempt  deadline.Preemptor
-	barren   []shape // shapes for which no victims are left in this cycle
-	holds    int     // in force
+	barren   []shape                  // shapes for which no victims are left in this cycle
+	holds    int                      // in force
+	promises int                      // reservations that are promises and not over
+	due      []*scheduler.Reservation // of these, those due now
 	kept     []*scheduler.Reservation
 	sleepers []*scheduler.Attempt
 }
@@ -95,7 +97,9 @@ func (p *Policy) pass() bool {
 	clear(p.isNear)
 	p.judge.Begin(p.s)
 	before := len(p.actions) + len(p.notes)
+	p.countPromises()
 	p.keepHolds()
+	p.reservedLane()
 	p.overdue()
 	if p.cfg.Deadlines {
 		p.deadlineLane()
@@ -107,7 +111,7 @@ func (p *Policy) pass() bool {
 	}
 	p.settleWaits()
 	did := len(p.actions)+len(p.notes) != before
-	return did && p.left > 0 && (p.special || p.holds > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
+	return did && p.left > 0 && (p.special || p.guarded() || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
 }
 
 // laneWaits tells whether a deadline job is left waiting.

@@ -1,0 +1,149 @@
+package threedsf
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
+)
+
+// countPromises looks for promised reservations; without any the rest of this
+// file costs nothing.
+func (p *Policy) countPromises() {
+	p.promises = 0
+	for _, r := range p.s.Reservations() {
+		if r.Kind.Promise() && r.End > p.now && r.Node != scheduler.NoNode {
+			p.promises++
+		}
+	}
+}
+
+// reservedLane places the tasks whose reservation is due (P1) on its node, and
+// takes room back for them there.
+func (p *Policy) reservedLane() {
+	if p.promises == 0 {
+		return
+	}
+	p.due = p.due[:0]
+	for _, r := range p.s.Reservations() {
+		switch {
+		case !r.Kind.Promise() || r.End <= p.now || r.Node == scheduler.NoNode || r.Job == 0:
+		case r.Start > p.now:
+			p.wakeAt(r.Start)
+		default:
+			p.due = append(p.due, r)
+		}
+	}
+	slices.SortFunc(p.due, func(a, b *scheduler.Reservation) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
+	})
+	for _, r := range p.due {
+		j := p.s.Job(r.Job)
+		if j == nil || !p.s.Node(r.Node).Takes() {
+			continue
+		}
+		for _, g := range j.Stages {
+			if r.Stage < 0 || r.Stage == g.Index {
+				p.placeReserved(r, g)
+			}
+		}
+	}
+}
+
+// placeReserved places what a reservation has room for of one stage.
+func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
+	n := p.s.Node(r.Node)
+	room := r.Demand
+	for a := range p.s.AttemptsOn(r.Node) {
+		if a.ID.Job == r.Job {
+			room = room.Sub(a.Held.Resources)
+		}
+	}
+	for p.left > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(room) {
+		if _, _, _, ok := p.s.UnderCaps(g); !ok {
+			return
+		}
+		task := p.taskAt(g, r.Node)
+		if r.Task >= 0 {
+			if task = r.Task; !g.IsPending(task) {
+				return
+			}
+		}
+		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+			p.vacate(r, g)
+			return
+		}
+		p.place(g, task, r.Node)
+		p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
+		room = room.Sub(g.Spec.Demand)
+	}
+}
+
+// vacate has victims on the reserved node make room for a task.
+func (p *Policy) vacate(r *scheduler.Reservation, g *scheduler.Stage) {
+	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) {
+		return
+	}
+	if plan, ok := p.preempt.PlanOn(p.s, g, r.Node, p.now); ok {
+		p.carryOut(g, plan, r.End)
+	}
+}
+
+// owed tells whether a reservation of the job is due on a node.
+func (p *Policy) owed(g *scheduler.Stage, node scheduler.NodeID) bool {
+	return slices.ContainsFunc(p.s.ReservationsOn(node), func(r *scheduler.Reservation) bool {
+		return r.Kind.Promise() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= p.now && r.End > p.now
+	})
+}
+
+// holdsAt tells whether room on a node is kept for a stage.
+func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) bool {
+	return slices.ContainsFunc(p.s.ReservationsOn(node), func(r *scheduler.Reservation) bool {
+		return r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index
+	})
+}
+
+// keepsPromises tells whether the start of d more of a job on a node leaves room
+// for each promise there at its start: beside it run those that have no bound
+// and cannot be suspended, and those whose bound ends later. It is the rule of
+// scheduler.Check, on the safe side for what this decision has placed.
+func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources) bool {
+	if yields(n, j) {
+		return true
+	}
+	end := scheduler.Never
+	if j.Spec.Bound > 0 {
+		end = p.now.Add(j.Spec.Bound)
+	}
+	list := p.s.ReservationsOn(n.Spec.ID)
+	for _, r := range list {
+		if !r.Kind.Promise() || r.End <= p.now || r.Start >= end || r.Job == j.Spec.ID {
+			continue
+		}
+		at := max(r.Start, p.now)
+		free := n.Free.Sub(d)
+		for a := range p.s.AttemptsOn(n.Spec.ID) {
+			k := p.s.StageOf(a).Job
+			fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
+			if !fresh && (yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job) {
+				free = free.Add(a.Held.Resources)
+			}
+		}
+		for _, o := range list {
+			if o.Kind.Promise() && o.Start <= at && o.End > at {
+				free = free.Sub(o.Demand)
+			}
+		}
+		if !(scheduler.Resources{}).Fits(free) {
+			return false
+		}
+	}
+	return true
+}
+
+// yields tells whether tasks of a job can make room for a promise on a node.
+func yields(n *scheduler.Node, j *scheduler.Job) bool {
+	return !j.Spec.Accepted && j.Spec.Project == 0 &&
+		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+}
