@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Speed, natively on this machine, as tables in out/bench: what `make bench`
+# runs. No root and no network. Arguments choose parts: dev, harness, scheduler.
+#
+#   RUNS=5       runs of each benchmark
+#   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
+#
+# A missed bar is shown and makes the exit code 1; busy machines miss bars, so
+# nothing that a change must pass calls this.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export CGO_ENABLED=0
+out=out/bench
+runs=${RUNS:-5}
+mkdir -p "$out" bin
+code=0
+
+make -s build && go build -o bin/devbench ./integration/cmd/devbench || exit 1
+
+# Beside the last figures of the same part, where there are any.
+part() { # part NAME COMMAND...
+  local name=$1 start=$SECONDS; shift
+  echo "== $name"
+  [ -f "$out/$name.txt" ] && mv "$out/$name.txt" "$out/$name.before.txt"
+  "$@" 2>&1 | tee "$out/$name.txt"
+  [ "${PIPESTATUS[0]}" -eq 0 ] || code=1
+  echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the last time's in $name.before.txt")"
+}
+
+# 1. drover dev: a job of one task, word counts built in and in Python beside
+# the same scripts by hand.
+dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
+
+# 2. The harness: partition, sort and spill, merge, built-in programs, in MB/s
+# per core.
+harness() { go test -run '^$' -bench . -benchtime 3x -count "$runs" -cpu 1 ./mapreduce/...; }
+
+# 3. Placements per second of the schedulers on generated clusters.
+scheduler() { bin/drover bench scheduler -nodes 100 -nodes 1000 && bin/drover bench scheduler -nodes 1000 -features all; }
+
+for p in ${*:-dev harness scheduler}; do
+  case $p in
+    dev | harness | scheduler) part "$p" "$p" ;;
+    *) echo "bench.sh: no part $p; there are dev, harness, scheduler" >&2; exit 2 ;;
+  esac
+done
+exit $code

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// The scripts of the streaming word count, as one writes them for a first job.
+const (
+	mapper = `import sys
+for line in sys.stdin:
+    for word in line.split():
+        print(word, 1, sep="\t")
+`
+	reducer = `import sys
+current, total = None, 0
+for line in sys.stdin:
+    word, _, number = line.rstrip("\n").partition("\t")
+    if word != current:
+        if current is not None:
+            print(current, total, sep="\t")
+        current, total = word, 0
+    total += int(number)
+if current is not None:
+    print(current, total, sep="\t")
+`
+)
+
+// readyLimit is how long `drover dev` may take to be ready, endLimit to end.
+const (
+	readyLimit = 10 * time.Second
+	endLimit   = 20 * time.Second
+)
+
+// withDev runs work beside a fresh `drover dev` and gives the CPU time of all
+// that ran in it.
+func (b *bench) withDev(work func(run func(file string) error) error) (cpu float64, err error) {
+	data, err := os.MkdirTemp(b.dir, "dev-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(data)
+	socket := filepath.Join(data, "s")
+	dev := exec.Command(b.drover, "dev", "-data", filepath.Join(data, "state"), "-socket", socket)
+	says, err := dev.StderrPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := dev.Start(); err != nil {
+		return 0, err
+	}
+	kill := time.AfterFunc(readyLimit, func() { _ = dev.Process.Kill() })
+	in := bufio.NewReader(says)
+	line, err := in.ReadBytes('\n')
+	kill.Stop()
+	if err != nil || !bytes.HasPrefix(line, []byte("ready: ")) {
+		_ = dev.Process.Kill()
+		return 0, errors.Join(fmt.Errorf("drover dev is not ready: %q", line), err, dev.Wait())
+	}
+	rest := make(chan struct{})
+	var log bytes.Buffer
+	go func() { defer close(rest); _, _ = io.Copy(&log, in) }() // ends with the process
+	workErr := work(func(file string) error {
+		cmd := exec.CommandContext(b.ctx, b.drover, "-address", "unix://"+socket, "job", "run", file)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+	kill = time.AfterFunc(endLimit, func() { _ = dev.Process.Kill() })
+	defer kill.Stop()
+	err = dev.Process.Signal(os.Interrupt)
+	<-rest
+	if err = errors.Join(workErr, err, dev.Wait()); err != nil {
+		err = fmt.Errorf("%w\n%s", err, log.Bytes())
+	}
+	return cpuOf(dev), err
+}
+
+// cpuOf is the CPU time of an ended process and of those that it waited for.
+func cpuOf(cmd *exec.Cmd) float64 {
+	return (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+}
+
+// job writes a job file and gives its path.
+func (b *bench) job(name, body string) string {
+	file := b.path(name + ".hcl")
+	// A file that cannot be written makes the run fail with its name.
+	_ = os.WriteFile(file, fmt.Appendf(nil, "job %q {\n  %s\n}\n", name, body), 0o644)
+	return file
+}
+
+// wordCount counts the words of a file in a fresh `drover dev` and checks the
+// result's size against what it must be.
+func (b *bench) wordCount(input, stages string) (use, error) {
+	out := b.path("out")
+	if err := os.RemoveAll(out); err != nil {
+		return use{}, err
+	}
+	var u use
+	var err error
+	u.cpu, err = b.withDev(func(run func(string) error) error {
+		start := time.Now()
+		err := run(b.job("words", fmt.Sprintf("input { path = \"file://%s\" }\n  output { path = \"file://%s\" }\n  %s", b.path(input), out, stages)))
+		u.wall = time.Since(start).Seconds()
+		return err
+	})
+	if err != nil {
+		return use{}, err
+	}
+	return u, b.check(input, out)
+}
+
+// check holds the sum of a result's counts against the words of its input.
+func (b *bench) check(input, out string) error {
+	shell := fmt.Sprintf("test $(cat %s/part-* | awk -F'\\t' '{n += $2} END {printf \"%%d\", n}') -eq $(wc -w < %s)", out, b.path(input))
+	cmd := exec.CommandContext(b.ctx, "sh", "-c", shell)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("the word count of %s is wrong: %w", input, err)
+	}
+	return nil
+}
+
+// byHand is the streaming word count without Drover.
+func (b *bench) byHand() (use, error) {
+	cmd := exec.CommandContext(b.ctx, "sh", "-c", "python3 map.py < small.txt | sort | python3 reduce.py > hand.txt")
+	// Nothing else of this environment, as in a task: PYTHONUNBUFFERED, for one,
+	// would make the scripts three times slower.
+	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C"}, os.Stderr
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return use{}, fmt.Errorf("by hand: %w", err)
+	}
+	return use{time.Since(start).Seconds(), cpuOf(cmd)}, nil
+}
+
+// makeText writes size bytes of text: the files of a pattern over and over, or
+// words of a made-up language whose frequencies fall as in real ones.
+func makeText(file, pattern string, size int64) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	if pattern == "" {
+		writeWords(w, size)
+	} else {
+		err = copyFiles(w, pattern, size)
+	}
+	return errors.Join(err, w.Flush(), f.Close())
+}
+
+func copyFiles(w io.Writer, pattern string, size int64) error {
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		return errors.Join(fmt.Errorf("-text %s: no file", pattern), err)
+	}
+	for size > 0 {
+		before := size
+		for _, name := range files {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			b = b[:min(size, int64(len(b)))]
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+			size -= int64(len(b))
+		}
+		if size == before {
+			return fmt.Errorf("-text %s: the files are empty", pattern)
+		}
+	}
+	return nil
+}
+
+// writeWords repeats exactly for a size. Errors stay with the bufio.Writer.
+func writeWords(w *bufio.Writer, size int64) {
+	const vocabulary, letters = 60_000, "etaoinshrdlucmfwygpbvkxqjz"
+	r := rand.New(rand.NewPCG(7, uint64(size)))
+	words := make([][]byte, vocabulary)
+	for i := range words {
+		word := make([]byte, 2+r.IntN(4)+r.IntN(4))
+		for k := range word {
+			word[k] = letters[min(r.IntN(26), r.IntN(26))]
+		}
+		words[i] = word
+	}
+	zipf := rand.NewZipf(r, 1.1, 3, vocabulary-1)
+	for column := 0; size > 0; size-- {
+		word := words[zipf.Uint64()]
+		word = word[:min(int64(len(word)), size-1)]
+		_, _ = w.Write(word)
+		size -= int64(len(word))
+		if column += len(word) + 1; column > 72 || size == 1 {
+			_ = w.WriteByte('\n')
+			column = 0
+		} else {
+			_ = w.WriteByte(' ')
+		}
+	}
+}
