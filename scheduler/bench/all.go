@@ -83,10 +83,14 @@ func (w *World) shareError(d *scheduler.Decision) float64 {
 		g := w.S.Stage(d.Waiting[i].Stage)
 		t := w.S.Tenant(g.Job.Spec.Tenant)
 		lead, ok := ahead[t.Spec.Parent]
-		if r := d.Waiting[i].Reason; !ok || !regular(g.Job) || (r != scheduler.ReasonTurn && r != scheduler.ReasonShare) || first[t.Spec.ID] {
+		r := d.Waiting[i].Reason
+		if !ok || !regular(g.Job) || first[t.Spec.ID] {
 			continue
 		}
-		first[t.Spec.ID] = true
+		first[t.Spec.ID] = r == scheduler.ReasonTurn || r == scheduler.ReasonShare || r == scheduler.ReasonData
+		if !first[t.Spec.ID] || r == scheduler.ReasonData {
+			continue
+		}
 		next := t.Used.Add(g.Spec.Demand).DominantShare(total) / t.Spec.Weight
 		step := g.Spec.Demand.DominantShare(total) / t.Spec.Weight
 		worst = max(worst, (lead-next)/step)

@@ -309,7 +309,7 @@ func (w *World) fill(p scheduler.Policy) error {
 			return err
 		}
 		w.Placed(&d)
-		w.Now = w.Now.Add(10 * time.Millisecond)
+		w.Now = w.Now.Add(w.pause()) // so that ends are spread as in the steady state
 		if len(d.Actions) == 0 {
 			return nil // it is as full as it gets
 		}

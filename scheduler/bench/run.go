@@ -44,9 +44,9 @@ func Run(c Config, m Meter) (Result, error) {
 }
 
 // pause is how long the ends of one cycle take to come when each task runs for
-// the minute that was predicted.
+// the minute that was predicted and a node runs about 20.
 func (w *World) pause() time.Duration {
-	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, len(w.running)))
+	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, 20*w.Nodes))
 }
 
 // steady times cycles of ends and placements at the load.
