@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Rule is what a decision can break.
@@ -58,7 +59,36 @@ type checker struct {
 	jobs    map[JobID]Resources
 	stages  map[*Stage]int32
 	seen    idSet
+	moved   []movedReservation // by the decision so far
+	list    []*Reservation     // scratch
 	out     []Violation
+}
+
+// movedReservation is a reservation as an earlier action of the decision left
+// it, nil if dropped.
+type movedReservation struct {
+	id  ReservationID
+	now *Reservation
+}
+
+// reservedOn lists what is reserved on a node at this step of the decision.
+func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
+	if len(c.moved) == 0 {
+		return s.nodes[id].reserved
+	}
+	c.list = c.list[:0]
+	for _, r := range s.nodes[id].reserved {
+		if !slices.ContainsFunc(c.moved, func(m movedReservation) bool { return m.id == r.ID }) {
+			c.list = append(c.list, r)
+		}
+	}
+	for i, m := range c.moved {
+		later := slices.ContainsFunc(c.moved[i+1:], func(o movedReservation) bool { return o.id == m.id })
+		if m.now != nil && m.now.Node == id && !later {
+			c.list = append(c.list, m.now)
+		}
+	}
+	return c.list
 }
 
 type checkNode struct {
@@ -114,6 +144,7 @@ func (c *checker) begin(s *State) {
 	}
 	clear(c.jobs)
 	clear(c.stages)
+	c.moved = c.moved[:0]
 	c.seen.reset()
 	c.out = c.out[:0]
 }
@@ -258,7 +289,7 @@ func (c *checker) caps(s *State, j *Job, task, d Resources) Violation {
 // and cannot be suspended. What has a bound runs until its bound; what has
 // none, for ever; what can be suspended makes room.
 func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
-	list := s.nodes[id].reserved
+	list := c.reservedOn(s, id)
 	if len(list) == 0 || owns(list, j, g, task, now) || canYield(s, j, id) {
 		return Violation{}
 	}
@@ -411,8 +442,10 @@ func (c *checker) reserve(s *State, d *Decision, a *Action) Violation {
 		if old == nil {
 			return broke(RuleUnknown, "reservation %d: there is none", r.ID)
 		}
+		c.moved = append(c.moved, movedReservation{r.ID, nil})
 		return Violation{}
 	}
+	c.moved = append(c.moved, movedReservation{r.ID, r})
 	if err := r.validate(); err != nil {
 		return broke(RuleMalformed, "%v", err)
 	}
