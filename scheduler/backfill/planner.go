@@ -125,12 +125,10 @@ type Cause uint8
 
 // The causes. They are also the Slot of a scheduler.NoteBroken.
 const (
-	CauseOverrun   Cause = iota + 1 // a job of the project ran past its bound
-	CauseNodeLost                   // a node was lost, is being drained, or shrank
-	CauseFailed                     // a task failed and is run again
-	CauseCap                        // a tenant's cap held a job back at its start
-	CauseLate                       // a job could not start when it was planned to
-	CauseSuspended                  // a job was suspended, and not by the plan
+	CauseOverrun  Cause = iota + 1 // a job ran past its bound
+	CauseNodeLost                  // a node was lost, is being drained, or shrank
+	CauseFailed                    // a task failed and is run again
+	CauseLate                      // a job could not start when it was planned to
 )
 
 // String says it in words.
@@ -142,12 +140,8 @@ func (c Cause) String() string {
 		return "a node was lost"
 	case CauseFailed:
 		return "a task failed"
-	case CauseCap:
-		return "a cap held a job back"
 	case CauseLate:
 		return "a job could not start in time"
-	case CauseSuspended:
-		return "a job was suspended"
 	default:
 		return fmt.Sprintf("cause(%d)", uint8(c))
 	}

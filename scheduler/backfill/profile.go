@@ -223,6 +223,15 @@ func (p *Profile) Over(b int32, start, end scheduler.Time) scheduler.Time {
 	return scheduler.Never
 }
 
+// nextFit gives the first instant from at on at which a bin is not over
+// capacity.
+func (p *Profile) nextFit(b int32, at scheduler.Time) scheduler.Time {
+	x := &p.bins[b]
+	d := p.vec[:len(x.total)]
+	clear(d)
+	return x.free.first(at, d, true)
+}
+
 // Free copies what is free in a bin at an instant, first the resources in
 // common, then I/O and space of each disk, into out, and returns it.
 func (p *Profile) Free(b int32, at scheduler.Time, out []int64) []int64 {

@@ -295,3 +295,38 @@ func (p *Planner) breaks(cause Cause) []Broken {
 	}
 	return out
 }
+
+// Repair plans again what does not fit any more, because a bin shrank or work
+// stays past its bound: on each bin that is over capacity at some instant the
+// waiting work promised last goes first, until nothing is over. What runs stays.
+func (p *Planner) Repair(now scheduler.Time, cause Cause) []Broken {
+	for b := range p.prof.Bins() {
+		for from := now; ; {
+			at := p.prof.Over(b, from, scheduler.Never)
+			if at == scheduler.Never {
+				break
+			}
+			var last *item
+			for _, o := range p.bin(b).items {
+				if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || promisedAfter(o, last)) {
+					last = o
+				}
+			}
+			if last == nil { // what runs there is too much by itself
+				if from = p.prof.nextFit(b, at); from == scheduler.Never {
+					break
+				}
+				continue
+			}
+			p.again(last, now)
+		}
+	}
+	return p.Replan(now, cause)
+}
+
+func promisedAfter(a, b *item) bool {
+	if c := bySubmission(a.group.proj, b.group.proj); c != 0 {
+		return c > 0
+	}
+	return a.key.Compare(b.key) > 0
+}

@@ -41,19 +41,78 @@ func (p *Planner) submit(now scheduler.Time, in Project) (Quote, error) {
 	if err != nil {
 		return Quote{}, err
 	}
-	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && in.High)
+	if err := p.complete(now, pr); err != nil {
+		p.drop(pr)
+		return Quote{}, err
+	}
+	return pr.quote, nil
+}
+
+// complete plans what is not planned of a project, and promises its departure
+// where that was not done yet.
+func (p *Planner) complete(now scheduler.Time, pr *project) error {
+	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.High)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
-			if !p.place(it, now, flexible) {
+			if !it.placed && !p.place(it, now, flexible) {
 				p.rollback(0)
-				p.drop(pr)
-				return Quote{}, fmt.Errorf("project %d, job %d stage %d task %d: %w", in.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
+				return fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
 			}
 		}
 	}
-	pr.quote = p.promise(pr)
-	pr.promised = true
-	return pr.quote, nil
+	if !pr.promised {
+		pr.quote, pr.promised = p.promise(pr), true
+	}
+	return nil
+}
+
+// Restore brings in a project as it stood, for a planner that is built again:
+// at says where each piece of work is planned or runs (false: not planned yet),
+// and promise what was promised (false: nothing yet). Work that is suspended on
+// a bin is pinned to it. Complete plans the rest.
+func (p *Planner) Restore(in Project, promise Quote, promised bool, at func(Key) (spot Spot, started, pinned, planned bool)) error {
+	pr, err := p.enter(in)
+	if err != nil {
+		return err
+	}
+	pr.quote, pr.promised = promise, promised
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			spot, started, pinned, planned := at(it.key)
+			it.pinned = pinned
+			if planned {
+				p.set(it, spot)
+				it.from = spot.At
+			} else if pinned {
+				it.spot = Spot{Bin: spot.Bin, Disk: spot.Disk}
+			}
+			it.started = started
+		}
+		slices.SortStableFunc(g.items, func(a, b *item) int {
+			switch {
+			case a.started == b.started:
+				return 0
+			case a.started:
+				return -1
+			default:
+				return 1
+			}
+		})
+	}
+	return nil
+}
+
+// Complete plans what Restore left unplanned of a project and promises its
+// departure if nothing was promised yet. With ErrNeverFits nothing changes.
+func (p *Planner) Complete(now scheduler.Time, id scheduler.ProjectID) (Quote, error) {
+	pr := p.projects[id]
+	if pr == nil {
+		return Quote{}, fmt.Errorf("project %d is not known", id)
+	}
+	p.begin()
+	defer p.keep()
+	err := p.complete(now, pr)
+	return pr.quote, err
 }
 
 // promise computes td and td + SF x tn (Alg. 2 lines 19-22, Alg. 3 lines 7-11;
