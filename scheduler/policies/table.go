@@ -14,4 +14,5 @@ var table = []Info{
 	drfInfo,
 	pdsonqueueInfo,
 	lasMQInfo,
+	easyInfo,
 }

@@ -1,0 +1,150 @@
+package policies
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+var boundParam = Param{Name: "default_bound", Kind: Duration, Default: "1h", Min: 1e-3, Max: 1e8,
+	Help: "taken as the bound of a job that states none and has no estimate"}
+
+var easyInfo = Info{
+	Name:   "easy",
+	Help:   "EASY backfilling: the first job that does not fit gets the earliest start, others overtake it only if they do not delay that",
+	Params: []Param{boundParam},
+	New: func(v Values) (scheduler.Policy, error) {
+		return &easy{bound: v.Duration("default_bound")}, nil
+	},
+}
+
+// easy is EASY (aggressive) backfilling on nodes. Only the head of line has a
+// reservation; it is worked out anew in each cycle from the bounds of what
+// runs, so nothing has to be remembered.
+type easy struct {
+	bound  time.Duration
+	placer placer
+	prof   backfill.Profile
+}
+
+func (e *easy) Name() string { return "easy" }
+
+// Decide costs O(1) when nothing changed; while everything fits O(ready stages
+// + placements); else O(nodes + attempts + waiting x nodes looked at).
+func (e *easy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
+	p := &e.placer
+	if p.begin(s, now, max) {
+		return p.idle(now)
+	}
+	var head *scheduler.Stage
+	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+		for _, g := range j.Stages {
+			if !g.Ready() {
+				continue
+			}
+			if head == nil {
+				if p.placeAll(g); p.head == g && e.reserve(s, g, now) {
+					head = g
+				} else if p.head == g {
+					p.head = nil // it fits on no node at all: nobody waits for it
+				}
+				continue
+			}
+			e.fill(g, head)
+		}
+	}
+	return p.end()
+}
+
+// reserve gives the head of line its earliest start; false where it has none.
+func (e *easy) reserve(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) bool {
+	e.prof = backfill.Profile{}
+	for _, n := range s.Nodes() {
+		e.prof.AddNode(&n.Spec)
+	}
+	p := &e.placer
+	for _, n := range s.Nodes() {
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			end := e.take(s, a, now)
+			if end > now && end < scheduler.Never && (p.wake == 0 || end < p.wake) {
+				p.wake = end
+			}
+		}
+	}
+	need, span := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.bound)
+	spot, ok := e.prof.Earliest(now, span, scheduler.Never, &need)
+	if ok {
+		e.prof.Take(spot.Bin, spot.Disk, spot.At, spot.At.Add(span), &need)
+	}
+	return ok
+}
+
+// take takes what an attempt holds until its bound; past that it counts as
+// gone, so that only its real end, and no clock, changes anything.
+func (e *easy) take(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
+	end := a.Placed.Add(taskBound(s.StageOf(a), e.bound))
+	if a.Level.Suspended() {
+		end = scheduler.Never
+	}
+	held := backfill.NodeNeed(a.Held.Resources, a.Held.Disk)
+	e.prof.Take(int32(a.Node), a.Disk, now, end, &held)
+	if a.From != scheduler.NoNode {
+		held = backfill.NodeNeed(a.FromHeld.Resources, a.FromHeld.Disk)
+		e.prof.Take(int32(a.From), a.FromDisk, now, end, &held)
+	}
+	return end
+}
+
+// fill places tasks of a stage that do not delay the head.
+func (e *easy) fill(g, head *scheduler.Stage) {
+	p := &e.placer
+	need, span := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.bound)
+	for g.Ready() {
+		w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
+		ok := true
+		if g.Startable() == 0 {
+			w.Reason = scheduler.ReasonMaxParallel
+		} else if p.left <= 0 {
+			w.Reason = scheduler.ReasonTurn
+		} else if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+			w.Reason = scheduler.ReasonCap
+		} else if e.fillOne(g, &need, span) {
+			continue
+		} else if p.s.NextNode(g, 0) != scheduler.NoNode {
+			w.Reason, w.Behind = scheduler.ReasonHeadOfLine, head.ID()
+		}
+		p.wait(w)
+		return
+	}
+}
+
+func (e *easy) fillOne(g *scheduler.Stage, need *backfill.Need, span time.Duration) bool {
+	p := &e.placer
+	for n := p.s.NextNode(g, 0); n != scheduler.NoNode; n = p.s.NextNode(g, n+1) {
+		spot, ok := e.prof.EarliestOn(int32(n), p.now, span, p.now.Add(1), need)
+		if !ok {
+			continue
+		}
+		if disk := p.s.Node(n).Disks; len(disk) > 0 && (disk[spot.Disk].FreeIO < need.IO || disk[spot.Disk].FreeSpace < need.Space) {
+			continue
+		}
+		e.prof.Take(spot.Bin, spot.Disk, p.now, p.now.Add(span), need)
+		p.place(g, n, spot.Disk)
+		return true
+	}
+	return false
+}
+
+// taskBound is for how long a task is taken to run at most: its job's bound,
+// else its estimate, else what the parameter says.
+func taskBound(g *scheduler.Stage, otherwise time.Duration) time.Duration {
+	switch {
+	case g.Job.Spec.Bound > 0:
+		return g.Job.Spec.Bound
+	case g.Spec.Estimate > 0:
+		return g.Spec.Estimate
+	default:
+		return otherwise
+	}
+}
