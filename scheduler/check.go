@@ -438,6 +438,11 @@ func (c *checker) resume(s *State, a *Action, now Time) Violation {
 func (c *checker) reserve(s *State, d *Decision, a *Action) Violation {
 	r := &a.Reservation
 	old := s.Reservation(r.ID)
+	for i := range c.moved { // the latest counts
+		if c.moved[i].id == r.ID {
+			old = c.moved[i].now
+		}
+	}
 	if a.Kind == ActUnreserve {
 		if old == nil {
 			return broke(RuleUnknown, "reservation %d: there is none", r.ID)
