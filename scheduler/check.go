@@ -60,8 +60,16 @@ type checker struct {
 	stages  map[*Stage]int32
 	seen    idSet
 	moved   []movedReservation // by the decision so far
+	placed  []placedHere       // by the decision so far
 	list    []*Reservation     // scratch
 	out     []Violation
+}
+
+// placedHere is a task that an earlier action of the decision placed.
+type placedHere struct {
+	node   NodeID
+	job    *Job
+	demand Resources
 }
 
 // movedReservation is a reservation as an earlier action of the decision left
@@ -144,7 +152,7 @@ func (c *checker) begin(s *State) {
 	}
 	clear(c.jobs)
 	clear(c.stages)
-	c.moved = c.moved[:0]
+	c.moved, c.placed = c.moved[:0], c.placed[:0]
 	c.seen.reset()
 	c.out = c.out[:0]
 }
@@ -216,7 +224,9 @@ func (c *checker) place(s *State, a *Action, now Time) Violation {
 	if v := c.caps(s, j, g.Spec.Demand, g.Spec.Demand); v.Rule != 0 {
 		return v
 	}
-	return c.promises(s, j, g, i, a.Node, now)
+	v := c.promises(s, j, g, i, a.Node, now)
+	c.placed = append(c.placed, placedHere{a.Node, j, g.Spec.Demand})
+	return v
 }
 
 // take takes room on a node and disk. What is there already may go on while
@@ -308,6 +318,11 @@ func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, no
 			k := s.StageOf(a).Job
 			if canYield(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job {
 				free = free.Add(a.Held.Resources)
+			}
+		}
+		for i := range c.placed {
+			if k := &c.placed[i]; k.node == id && (canYield(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job) {
+				free = free.Add(k.demand)
 			}
 		}
 		for _, o := range list {
