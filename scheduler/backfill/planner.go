@@ -97,6 +97,13 @@ type Request struct {
 	Soft bool
 	// After lists earlier stages of the same job that must have ended.
 	After []int32
+	// NotBefore is an instant before which none of its tasks can start: when
+	// what it comes after and runs already should have ended. 0 for none.
+	NotBefore scheduler.Time
+	// Held is what the tasks hold already, being suspended, besides Need: it is
+	// taken for ever by whoever restores the plan, and comes back when they
+	// end. Such work is nobody's victim. nil for nothing.
+	Held *Need
 	// Parallel bounds how many of its tasks run at once, 0 for no bound.
 	Parallel int32
 }
@@ -217,7 +224,7 @@ type item struct {
 	end     scheduler.Time
 	placed  bool
 	started bool
-	pinned  bool           // only on spot.Bin
+	pinned  bool           // only on spot.Bin and Disk
 	pos     int            // in binState.items
 	seen    uint64         // clock when its spot was the earliest
 	from    scheduler.Time // what it was the earliest from
@@ -335,7 +342,7 @@ func (p *Planner) planned(it *item) Planned {
 	if !it.placed {
 		out.Spot.At, out.End = scheduler.Never, scheduler.Never
 	}
-	if it.group.proj.promised {
+	if it.group.proj.promised && it.placed {
 		out.LatestStart = p.latest(it)
 	}
 	return out
@@ -372,7 +379,7 @@ func (p *Planner) span(it *item, b int32) time.Duration {
 
 // ready is the earliest start that what comes before the item allows.
 func (p *Planner) ready(it *item, now scheduler.Time) scheduler.Time {
-	at := now
+	at := max(now, it.group.req.NotBefore)
 	for _, g := range it.group.after {
 		for _, o := range g.items {
 			if !o.placed {
@@ -424,6 +431,9 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	need := &it.group.req.Need
 	if it.placed {
 		p.prof.Give(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
+		if held := it.group.req.Held; held != nil {
+			p.prof.Take(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, held)
+		}
 		list := p.bin(it.spot.Bin).items
 		last := len(list) - 1
 		list[it.pos] = list[last]
@@ -434,6 +444,9 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
 		p.prof.Take(s.Bin, s.Disk, s.At, end, need)
+		if held := it.group.req.Held; held != nil {
+			p.prof.Give(s.Bin, s.Disk, end, scheduler.Never, held)
+		}
 		b := p.bin(s.Bin)
 		it.pos = len(b.items)
 		b.items = append(b.items, it)
@@ -459,7 +472,7 @@ func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
 		return best, false
 	}
 	if it.pinned {
-		return p.prof.EarliestOn(it.spot.Bin, from, p.span(it, it.spot.Bin), before, need)
+		return p.prof.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.span(it, it.spot.Bin), before, need)
 	}
 	for b := range p.prof.Bins() {
 		if p.prof.bins[b].closed || p.bin(b).spare {

@@ -272,6 +272,15 @@ func (p *Profile) EarliestOn(b int32, from scheduler.Time, span time.Duration, b
 	return best, best.At < before
 }
 
+// EarliestAt is EarliestOn for one disk (-1 where the bin has none).
+func (p *Profile) EarliestAt(b int32, disk int16, from scheduler.Time, span time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
+	s := Spot{Bin: b, Disk: disk, At: scheduler.Never}
+	if d, ok := p.vector(b, disk, n, 1); ok {
+		s.At = p.bins[b].free.earliest(from, scheduler.Time(span), before, d)
+	}
+	return s, s.At < before
+}
+
 // Earliest is EarliestOn over all bins that are not closed; ties go to the
 // lowest bin. O(bins) and what EarliestOn costs up to the answer.
 func (p *Profile) Earliest(from scheduler.Time, span time.Duration, before scheduler.Time, n *Need) (Spot, bool) {

@@ -174,7 +174,7 @@ func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Broken 
 	for _, pr := range p.order { // what comes after them, stage by stage
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if p.late(it, now) {
+				if it.placed && p.late(it, now) {
 					p.again(it, now)
 				}
 			}

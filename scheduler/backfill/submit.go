@@ -66,6 +66,24 @@ func (p *Planner) complete(now scheduler.Time, pr *project) error {
 	return nil
 }
 
+// CompleteSome is Complete for a project of which a part may fit nowhere: what
+// can be planned is, and nothing is promised.
+func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID) {
+	pr := p.projects[id]
+	if pr == nil {
+		return
+	}
+	p.begin()
+	defer p.keep()
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if !it.placed {
+				p.place(it, now, false)
+			}
+		}
+	}
+}
+
 // Restore brings in a project as it stood, for a planner that is built again:
 // at says where each piece of work is planned or runs (false: not planned yet),
 // and promise what was promised (false: nothing yet). Work that is suspended on
@@ -168,6 +186,16 @@ func (p *Planner) enter(in Project) (*project, error) {
 	return pr, nil
 }
 
+// has tells whether an earlier request of the same stage has the task.
+func (p *project) has(k Key) bool {
+	for _, g := range p.groups {
+		if g.req.Job == k.Job && g.req.Stage == k.Stage && slices.Contains(g.req.Tasks, k.Task) {
+			return true
+		}
+	}
+	return false
+}
+
 func bySubmission(a, b *project) int {
 	return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
 }
@@ -182,13 +210,9 @@ func (p *Planner) check(pr *project, r *Request) error {
 	if r.Parallel < 0 {
 		return fmt.Errorf("parallel is %d: it must not be negative", r.Parallel)
 	}
-	for _, o := range pr.groups {
-		if o.req.Job == r.Job && o.req.Stage == r.Stage {
-			return fmt.Errorf("it is there twice")
-		}
-	}
 	for i, t := range r.Tasks {
-		if p.items[Key{r.Job, r.Stage, t}] != nil || (i > 0 && t <= r.Tasks[i-1]) {
+		k := Key{r.Job, r.Stage, t}
+		if p.items[k] != nil || (i > 0 && t <= r.Tasks[i-1]) || pr.has(k) {
 			return fmt.Errorf("task %d is planned already or out of order", t)
 		}
 	}
@@ -219,7 +243,7 @@ func (p *Planner) place(it *item, now scheduler.Time, flexible bool) bool {
 	}
 	s, ok := p.search(it, from, scheduler.Never)
 	seen := p.clock
-	if flexible && p.displace(it, from, now, s, ok) {
+	if flexible && !it.pinned && p.displace(it, from, now, s, ok) {
 		it.seen, it.from = seen, from // before its victims left holes behind
 		return true
 	}
@@ -363,7 +387,7 @@ func (p *Planner) victim(it *item, b int32, at scheduler.Time) *item {
 	var best *item
 	var most scheduler.Time
 	for _, o := range p.bins[b].items {
-		if o.started || o.spot.At > at || o.end <= at || o.group.proj == it.group.proj || !o.group.proj.promised {
+		if o.started || o.group.req.Held != nil || o.spot.At > at || o.end <= at || o.group.proj == it.group.proj || !o.group.proj.promised {
 			continue
 		}
 		if p.cfg.Variant == Priority && o.group.proj.High {

@@ -36,6 +36,15 @@ type lack struct {
 // begin starts a cycle; true means that nothing changed since one that placed
 // nothing, so idle is the answer.
 func (p *placer) begin(s *scheduler.State, now scheduler.Time, max int) bool {
+	if p.open(s, now, max) {
+		return true
+	}
+	p.resume()
+	return false
+}
+
+// open is begin for a policy that resumes by itself.
+func (p *placer) open(s *scheduler.State, now scheduler.Time, max int) bool {
 	if p.known && p.seen == s.Stamp() && (p.wake == 0 || now < p.wake) && max > 0 {
 		return true
 	}
@@ -43,7 +52,6 @@ func (p *placer) begin(s *scheduler.State, now scheduler.Time, max int) bool {
 	p.seen = s.Stamp()
 	p.actions, p.waiting, p.lacks = p.actions[:0], p.waiting[:0], p.lacks[:0]
 	p.mark = s.Mark()
-	p.resume()
 	return false
 }
 

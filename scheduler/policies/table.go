@@ -15,4 +15,6 @@ var table = []Info{
 	pdsonqueueInfo,
 	lasMQInfo,
 	easyInfo,
+	conservativeInfo,
+	twoTierInfo,
 }

@@ -1,0 +1,307 @@
+package policies
+
+import (
+	"hash/fnv"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// stopOverruns suspends what is past its bound, or kills it where it cannot be
+// brought out of memory. Jobs with an accepted deadline are left.
+func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
+	var stop []scheduler.Action
+	for _, n := range s.Nodes() {
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
+			if !running || f.boundOf(s, a) > now || s.StageOf(a).Job.Spec.Accepted {
+				continue
+			}
+			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
+			switch l := n.Spec.Levels; {
+			case l.Has(scheduler.LevelCheckpointed):
+				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
+			case l.Has(scheduler.LevelSwapped):
+				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelSwapped
+			}
+			stop = append(stop, act)
+		}
+	}
+	for _, a := range stop {
+		f.act(a)
+	}
+}
+
+// repair plans again what was reserved on nodes that are gone, what does not
+// fit any more, and what could not start in time.
+func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
+	nodes := s.Nodes()
+	var lost []int32
+	gone := 0
+	for _, n := range nodes {
+		if !n.Takes() {
+			gone++
+		}
+	}
+	taken := map[int32]bool{}
+	f.plan.Each(func(x backfill.Planned) bool {
+		if b := x.Spot.Bin; b >= 0 && !nodes[b].Takes() && !taken[b] && s.TakingNodes() > 0 {
+			taken[b] = true
+			lost = append(lost, b)
+		}
+		return true
+	})
+	spare := f.spare - gone + len(lost)
+	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
+		if nodes[i].Takes() {
+			f.plan.Spare(int32(i), true)
+			spare--
+		}
+	}
+	for _, b := range lost {
+		f.tell(f.plan.Lose(b, now), now)
+	}
+	cause := backfill.CauseNodeLost
+	for _, n := range nodes {
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			if f.boundOf(s, a) <= now {
+				cause = backfill.CauseOverrun
+			}
+		}
+	}
+	f.tell(f.plan.Repair(now, cause), now)
+	f.tell(f.plan.Replan(now, backfill.CauseLate), now)
+}
+
+// tell notes promises that do not hold any more, each once, with its cause.
+func (f *planned) tell(broken []backfill.Broken, now scheduler.Time) {
+	for _, b := range broken {
+		k := noteKey(scheduler.NoteBroken, b.Project)
+		told := slices.ContainsFunc(f.notes, func(n scheduler.Note) bool {
+			return n.Kind == k.Kind && n.Job == k.Job && n.Project == k.Project
+		})
+		for cause := backfill.CauseOverrun; cause <= backfill.CauseLate && !told; cause++ {
+			k.Slot = int32(cause)
+			_, told = f.placer.s.Note(k)
+		}
+		if k.Slot = int32(b.Cause); !told {
+			f.notes = append(f.notes, scheduler.Note{NoteKey: k, At: now})
+		}
+	}
+}
+
+// walk gives holes forward if something ended, or the nodes changed, since the
+// last time; mark is the note that says so.
+func (f *planned) walk(s *scheduler.State, now scheduler.Time) (mark scheduler.Note, walked bool) {
+	h := fnv.New64a()
+	word := func(v uint64) {
+		for i := range 8 {
+			h.Write([]byte{byte(v >> (8 * i))})
+		}
+	}
+	word(s.History().JobCount())
+	word(s.History().TaskCount())
+	word(uint64(s.TakingNodes()))
+	for _, v := range s.Total() {
+		word(uint64(v))
+	}
+	mark = scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot}, Value: int64(h.Sum64())}
+	if old, ok := s.Note(mark.NoteKey); ok && old.Value == mark.Value {
+		return mark, false
+	}
+	f.plan.Walk(now)
+	return mark, true
+}
+
+// walkSlot is the slot of the note that says what the last walk knew.
+const walkSlot = 2
+
+// planNew plans what has no place yet and promises departures. What comes after
+// something that was planned later follows, and leaves room for others: so it
+// goes round until nothing moves, a few times at most.
+func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
+	const rounds = 4
+	cause := f.causeOf(s)
+	f.plan.Changed()
+	for range rounds {
+		for _, id := range f.ids {
+			if _, err := f.plan.Complete(now, id); err != nil {
+				f.plan.CompleteSome(now, id)
+			}
+		}
+		f.tell(f.plan.Replan(now, cause), now)
+		if len(f.plan.Changed()) == 0 {
+			break
+		}
+	}
+	for _, id := range f.ids {
+		if _, promised := s.Note(noteKey(scheduler.NotePromise, id)); promised || !f.promisable(s, id) {
+			continue
+		}
+		if _, q, ok := f.plan.Departure(id); ok && q != (backfill.Quote{}) {
+			f.notes = append(f.notes, scheduler.Note{NoteKey: noteKey(scheduler.NotePromise, id), At: q.Departure},
+				scheduler.Note{NoteKey: noteKey(scheduler.NoteLatestStart, id), At: q.Latest})
+		}
+	}
+}
+
+// promisable tells whether every job of a project has a bound of its own: only
+// then a departure can be guaranteed.
+func (f *planned) promisable(s *scheduler.State, id scheduler.ProjectID) bool {
+	jobs := []scheduler.JobID{scheduler.JobID(id &^ (1 << 63))}
+	if id>>63 == 0 {
+		jobs = s.Project(id).Jobs
+	}
+	for _, j := range jobs {
+		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, partly) {
+			return false
+		}
+	}
+	return true
+}
+
+// causeOf names why work that was promised had to be planned again.
+func (f *planned) causeOf(s *scheduler.State) backfill.Cause {
+	for a := range s.Suspended() {
+		if a.Suspends > 0 {
+			return backfill.CauseOverrun
+		}
+	}
+	return backfill.CauseFailed
+}
+
+// carryOut brings State's reservations in line with the plan, then starts what
+// is due.
+func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
+	var due []backfill.Planned
+	var gone []scheduler.ReservationID
+	for _, r := range s.Reservations() { // of tasks that are not planned now
+		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}
+		if _, ok := f.plan.Find(k); f.byKey[k] == r && !ok && !f.held[r.ID] {
+			gone = append(gone, r.ID)
+		}
+	}
+	for _, id := range gone {
+		f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+	}
+	f.plan.Each(func(x backfill.Planned) bool {
+		r := f.byKey[x.Key]
+		if x.Spot.Bin < 0 {
+			f.odd = true
+			if r != nil {
+				f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+			}
+			return true
+		}
+		f.wakeAt(x.Spot.At, now)
+		if x.Spot.At > now {
+			f.reserve(s, x, r)
+			return true
+		}
+		due = append(due, x)
+		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+		if !canLeave(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) {
+			f.reserve(s, x, r) // Check asks for it before it lets the task overtake promises
+		} else if r != nil {
+			f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+			delete(f.byKey, x.Key)
+		}
+		return true
+	})
+	for _, x := range due {
+		f.start(s, x, now)
+	}
+}
+
+// reserve makes State say what the plan says of one task.
+func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler.Reservation) {
+	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, Start: x.Spot.At, End: x.End}
+	if g.Job.Spec.Bound <= 0 && g.Job.Spec.Project == 0 && !g.Job.Spec.Accepted {
+		r.Kind = scheduler.ReserveHead
+	}
+	if a := suspendedAt(s, g, x.Key.Task); a != nil {
+		r.Demand, r.Disk = a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk)
+	}
+	if old != nil {
+		if r.ID = old.ID; r == *old {
+			return
+		}
+		if diskOf(old.ID) != x.Spot.Disk {
+			f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
+			old = nil
+		}
+	}
+	if old == nil {
+		r.ID = f.newID(x.Spot.Disk)
+	}
+	if f.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
+		f.byKey[x.Key] = s.Reservation(r.ID)
+	}
+}
+
+// start starts a due task if nothing but room was in question.
+func (f *planned) start(s *scheduler.State, x backfill.Planned, now scheduler.Time) {
+	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	n := s.Node(scheduler.NodeID(x.Spot.Bin))
+	started := false
+	if a := suspendedAt(s, g, x.Key.Task); a != nil {
+		started = s.CanResume(a) && f.act(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+	} else if g.Ready() && !f.blocked(s, g) && hasRoom(n, x.Spot.Disk, g) {
+		started = f.act(s.Place(g, x.Key.Task, n.Spec.ID, x.Spot.Disk))
+	}
+	r := f.byKey[x.Key]
+	switch {
+	case started && r != nil:
+		f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+	case !started && r == nil && !f.cut: // it stays due until nothing holds it up
+		f.reserve(s, x, nil)
+	}
+}
+
+// hasRoom tells whether a task fits on a node and that very disk now.
+func hasRoom(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
+	d := g.Spec.Demand
+	if !n.Takes() || d[scheduler.CPU] > n.Free[scheduler.CPU] || d[scheduler.Memory] > n.Free[scheduler.Memory] {
+		return false
+	}
+	return disk < 0 || (d[scheduler.IO] <= n.Disks[disk].FreeIO && g.Spec.Disk <= n.Disks[disk].FreeSpace)
+}
+
+// explain says why each stage with ready work waits.
+func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
+	next := map[scheduler.StageID]scheduler.Time{}
+	f.plan.Each(func(x backfill.Planned) bool {
+		id := scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}
+		if t, ok := next[id]; x.Spot.At > now && (!ok || x.Spot.At < t) {
+			next[id] = x.Spot.At
+		}
+		return true
+	})
+	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+		for _, g := range j.Stages {
+			if g.Ready() {
+				f.placer.wait(f.reason(s, g, next[g.ID()]))
+			}
+		}
+	}
+}
+
+func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
+	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
+	ok := true
+	if f.cut || f.placer.left <= 0 {
+		w.Reason = scheduler.ReasonTurn
+	} else if g.Startable() == 0 {
+		w.Reason = scheduler.ReasonMaxParallel
+	} else if w.Tenant, w.Cap, w.Resource, ok = s.UnderCaps(g); !ok {
+		w.Reason = scheduler.ReasonCap
+	} else if next > 0 && next < scheduler.Never {
+		w.Reason, w.Until = scheduler.ReasonLater, next
+	} else if s.NextNode(g, 0) != scheduler.NoNode {
+		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
+	}
+	return w
+}
