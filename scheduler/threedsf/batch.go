@@ -20,6 +20,14 @@ type cursor struct {
 	stage int32
 	at    int32 // position among the tenant's ready jobs after job
 	job   *scheduler.Job
+	shape int32 // of its stage, in Policy.shapes; -1 without one
+}
+
+// nextShape is a demand that is the next one of some tenant while a batch is made,
+// and a node that has room for it, NoNode when none has any more.
+type nextShape struct {
+	shape
+	room scheduler.NodeID
 }
 
 // cursors is where a tenant is, and where it was when the batch began.
@@ -27,6 +35,12 @@ type cursors struct {
 	at, start cursor
 	moved     bool // it is in Policy.moved
 }
+
+// leastBatch is the size of the last batches of a full cycle, unless less is
+// left: each takes a quarter of what is left. Matching leaves other gaps than the
+// tries did, so a tenant's next task may fit again; a later batch makes that good
+// and the last one is small.
+const leastBatch = 16
 
 // pick is tasks of one stage in the batch.
 type pick struct {
@@ -46,7 +60,7 @@ func (p *Policy) batch() bool {
 	p.picks, p.stopped = p.picks[:0], nil
 	p.rewind()
 	inner := p.s.Mark()
-	for n := p.left; n > 0; n-- {
+	for n := max(p.left/4, min(p.left, leastBatch)); n > 0; n-- {
 		t, g := p.turn()
 		if g == nil {
 			break
@@ -57,10 +71,15 @@ func (p *Policy) batch() bool {
 			panic("threedsf: a placement that fits is refused: " + err.Error())
 		}
 		p.shares.charge(t, g.Spec.Demand)
+		p.touch(t)
+		p.setHead(t)
 		if k := len(p.picks) - 1; k >= 0 && p.picks[k].stage == g {
 			p.picks[k].count++
 		} else {
 			p.picks = append(p.picks, pick{stage: g, tenant: t, count: 1})
+		}
+		if p.driesUp(node) {
+			break
 		}
 	}
 	p.s.Rollback(inner)
@@ -78,7 +97,8 @@ func (p *Policy) firstHeads() {
 			p.shares.setNext(t, nil)
 		}
 	}
-	p.active, p.moved = p.active[:0], p.moved[:0]
+	p.active, p.moved, p.shapes = p.active[:0], p.moved[:0], p.shapes[:0]
+	clear(p.shapeOf)
 	for t := p.s.NextReadyTenant(0); t != scheduler.NoTenant; t = p.s.NextReadyTenant(t + 1) {
 		p.tenants[t] = cursors{start: cursor{class: classHigh, stage: -1}, moved: true}
 		p.active = append(p.active, t)
@@ -89,13 +109,68 @@ func (p *Policy) firstHeads() {
 // rewind sets the tenants whose head moved since the last batch began back to
 // where it was then: between batches room only shrinks.
 func (p *Policy) rewind() {
+	for i := range p.shapes {
+		sh := &p.shapes[i]
+		if sh.room = p.s.NextNodeFor(sh.demand, sh.disk, 0); sh.room == scheduler.NoNode {
+			p.touchShape(int32(i))
+		}
+	}
 	for _, t := range p.moved {
 		c := &p.tenants[t]
 		c.at, c.moved = c.start, false
-		p.shares.setNext(t, p.head(t))
+		p.setHead(t)
 		c.start = c.at
 	}
 	p.moved = p.moved[:0]
+}
+
+// setHead tells the tree which task of a tenant is next.
+func (p *Policy) setHead(t scheduler.TenantID) {
+	g := p.head(t)
+	p.shares.setNext(t, g)
+	c := &p.tenants[t].at
+	if c.shape = -1; g == nil {
+		return
+	}
+	key := shape{g.Spec.Demand, g.Spec.Disk}
+	at, ok := p.shapeOf[key]
+	if !ok {
+		at = int32(len(p.shapes))
+		p.shapeOf[key] = at
+		p.shapes = append(p.shapes, nextShape{key, p.s.NextNode(g, 0)})
+	}
+	c.shape = at
+}
+
+// driesUp follows a try on a node and tells whether it took the last room for
+// the next task of some tenant. Then the batch ends: to compare that tenant by a
+// task that cannot be placed would let others get ahead of its next one that
+// can. O(next tasks of different demand).
+func (p *Policy) driesUp(node scheduler.NodeID) bool {
+	if p.cfg.StopAtFirstMisfit {
+		return false
+	}
+	dry := false
+	for i := range p.shapes {
+		if sh := &p.shapes[i]; sh.room == node {
+			sh.room = p.s.NextNodeFor(sh.demand, sh.disk, 0)
+			dry = (sh.room == scheduler.NoNode && p.touchShape(int32(i))) || dry
+		}
+	}
+	return dry
+}
+
+// touchShape touches the tenants whose next task has a shape, and tells whether
+// there are any.
+func (p *Policy) touchShape(of int32) bool {
+	any := false
+	for _, t := range p.active {
+		if p.tenants[t].at.shape == of {
+			p.touch(t)
+			any = true
+		}
+	}
+	return any
 }
 
 // restart has a tenant looked at from its first stage again.
@@ -126,7 +201,7 @@ func (p *Policy) turn() (scheduler.TenantID, *scheduler.Stage) {
 				return scheduler.NoTenant, nil
 			}
 			p.touch(t)
-			p.shares.setNext(t, g)
+			p.setHead(t)
 			continue
 		}
 		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {

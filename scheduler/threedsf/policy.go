@@ -24,6 +24,9 @@ type Policy struct {
 	active  []scheduler.TenantID // tenants with a next task in the tree
 	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
 
+	shapes  []nextShape // next tasks of tenants in a batch
+	shapeOf map[shape]int32
+
 	picks     []pick
 	match     locality.Matcher
 	judge     locality.Judge
@@ -57,7 +60,7 @@ type Policy struct {
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, waits: map[*scheduler.Stage]wait{}, requestOf: map[*scheduler.Stage]int32{}, isNear: map[*scheduler.Stage]bool{}}
+	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, requestOf: map[*scheduler.Stage]int32{}, isNear: map[*scheduler.Stage]bool{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || j.Spec.Project != 0
 	}}
