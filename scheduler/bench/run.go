@@ -54,6 +54,7 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 	var spent time.Duration
 	var allocs uint64
 	var ends []scheduler.AttemptID
+	var shares shareJudge
 	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
 	limit := 1000 + 100*w.Placements/w.MaxActions
 	for warm := range limit {
@@ -85,7 +86,9 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		allocs += a1 - a0 + a3 - a2
 		times = append(times, float64(took.Microseconds())/1000)
 		r.Placements += placements(&d)
-		r.ShareErrorTasks = max(r.ShareErrorTasks, w.shareError(&d))
+		if w.Features == FeaturesAll {
+			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.judge(w.S, &d))
+		}
 	}
 	if r.Placements == 0 {
 		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)
