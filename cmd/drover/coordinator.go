@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,7 +24,8 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringFlag{Name: "listen", Usage: "host:port for other machines; without it there are none"},
 			&cli.StringSliceFlag{Name: "operator", Usage: "certificate name (user/NAME) that may do everything, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of images by name that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
-			&cli.DurationFlag{Name: "lease", Usage: "a node that is silent for longer is lost (15s)"},
+			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node that is silent for longer is lost"},
+			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "nodes keep the logs of an ended job; negative: not at all"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
 		}, append(tlsFlags(), schedulerFlags...)...),
 		Action: runCoordinator,
@@ -57,7 +59,7 @@ func runCoordinator(c *cli.Context) error {
 	}
 	cfg := coordinator.Config{
 		Dir: data, Logger: daemonLog(c, c.Bool("verbose")), Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
-		Lease: c.Duration("lease"), Scheduler: c.String("scheduler"), SchedulerParams: params,
+		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params,
 	}
 	if at := c.String("listen"); at != "" {
 		if cfg.TLS, err = tlsFiles(c).ServerConfig(); err != nil {

@@ -11,7 +11,7 @@ const defaultScheduler = "3dsf"
 
 // schedulerFlags choose the policy of a coordinator.
 var schedulerFlags = []cli.Flag{
-	&cli.StringFlag{Name: "scheduler", Value: defaultScheduler, Usage: "policy until an operator sets another (`drover scheduler status` lists them)"},
+	&cli.StringFlag{Name: "scheduler", Value: defaultScheduler, Usage: "policy until an operator sets another (drover scheduler status lists them)"},
 	&cli.StringSliceFlag{Name: "set", Usage: "parameter of the policy as key=value, repeatable"},
 }
 

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +39,7 @@ const stepLimit = 60 * time.Second
 //	until REGEXP COMMAND ...  repeat a command until its output matches
 //	await FILE REGEXP         wait until a file matches
 //	json FILE PATH [WANT]     want a value of one JSON object: a.b.0.c; "*" for any
+//	metrics                   want every metric of the coordinator and its node documented
 //	jsonlines FILE            want one JSON object on every line
 func TestScripts(t *testing.T) {
 	root, err := filepath.Abs("../..")
@@ -51,6 +55,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev": scriptDev, "code": scriptCode, "until": scriptUntil, "await": scriptAwait, "json": scriptJSON, "jsonlines": scriptJSONLines,
+			"metrics": scriptMetrics,
 		},
 		Condition: func(cond string) (bool, error) {
 			if name, ok := strings.CutPrefix(cond, "has:"); ok {
@@ -253,4 +258,49 @@ func scriptJSONLines(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%s: line %d: %v", args[0], i+1, err)
 		}
 	}
+}
+
+// scriptMetrics fetches the metrics of the script's coordinator and node, wants
+// each name in docs/operating.md, and shows them all.
+func scriptMetrics(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: metrics")
+	}
+	out, err := command(ts, []string{"drover", "node", "list", "-json"}).Output()
+	ts.Check(err)
+	var nodes struct {
+		Nodes []struct{ Info struct{ Address string } }
+	}
+	ts.Check(json.Unmarshal(out, &nodes))
+	if len(nodes.Nodes) != 1 {
+		ts.Fatalf("%d nodes, want 1", len(nodes.Nodes))
+	}
+	doc, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "docs/operating.md"))
+	ts.Check(err)
+	local := &http.Client{Timeout: stepLimit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(ts.Getenv("DROVER_ADDRESS"), "unix://"))
+	}}}
+	page := fetch(ts, local, "http://coordinator/metrics") + fetch(ts, &http.Client{Timeout: stepLimit}, "http://"+nodes.Nodes[0].Info.Address+"/metrics")
+	for _, m := range regexp.MustCompile(`(?m)^# HELP (\S+) ?(.*)$`).FindAllStringSubmatch(page, -1) {
+		if !bytes.Contains(doc, []byte("`"+m[1]+"`")) {
+			ts.Fatalf("docs/operating.md does not name the metric %s (%s)", m[1], m[2])
+		}
+		if m[2] == "" {
+			ts.Fatalf("metric %s has no help", m[1])
+		}
+	}
+	_, err = io.WriteString(ts.Stdout(), page)
+	ts.Check(err)
+}
+
+func fetch(ts *testscript.TestScript, c *http.Client, url string) string {
+	res, err := c.Get(url)
+	ts.Check(err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, 10<<20))
+	ts.Check(err)
+	if res.StatusCode != http.StatusOK {
+		ts.Fatalf("%s: %s", url, res.Status)
+	}
+	return string(b)
 }

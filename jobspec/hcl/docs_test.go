@@ -1,0 +1,64 @@
+package hcl
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The reference must name every attribute and block that the decoder reads;
+// they are the keys of its maps of fields and blocks.
+func TestJobFileReferenceNamesEveryAttribute(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/job-file.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := decoderNames(t, "decode.go")
+	if len(names) < 30 || !slices.Contains(names, "combine_command") || !slices.Contains(names, "secret") {
+		t.Fatalf("found only %q in the decoder", names)
+	}
+	for _, n := range names {
+		attribute, heading := "`"+n+"`", "# "+n
+		if !strings.Contains(string(doc), attribute) && !strings.Contains(string(doc), heading) {
+			t.Errorf("docs/job-file.md does not name %s", attribute)
+		}
+	}
+}
+
+// decoderNames lists the keys of all literals of map[string]field and
+// map[string]block.
+func decoderNames(t *testing.T, file string) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		lit, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		m, ok := lit.Type.(*ast.MapType)
+		if !ok {
+			return true
+		}
+		if v, ok := m.Value.(*ast.Ident); !ok || (v.Name != "field" && v.Name != "block") {
+			return true
+		}
+		for _, e := range lit.Elts {
+			s, err := strconv.Unquote(e.(*ast.KeyValueExpr).Key.(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, s)
+		}
+		return true
+	})
+	return names
+}
