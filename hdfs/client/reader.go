@@ -72,6 +72,11 @@ func (r *reader) Read(b []byte) (int, error) {
 		return 0, r.err
 	}
 	for r.at < r.to {
+		if r.ctx.Err() != nil { // also where bytes lie ready
+			r.endStream()
+			r.err = fail("read", r.info.Path, context.Cause(r.ctx))
+			return 0, r.err
+		}
 		if r.stream == nil {
 			if err := r.open(); err != nil {
 				r.err = fail("read", r.info.Path, err)

@@ -32,7 +32,10 @@ func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
 	case control.LoadFile:
 		return b.load(ctx, r)
 	case control.PauseHDFS:
-		return "", b.signalHDFS(syscall.SIGSTOP)
+		if err := b.signalHDFS(syscall.SIGSTOP); err != nil {
+			return "", err
+		}
+		return "", awaitStopped(ctx, b.hdfs.cmd.Process.Pid)
 	case control.ContinueHDFS:
 		return "", b.signalHDFS(syscall.SIGCONT)
 	case control.KillMachine, control.PauseMachine, control.ContinueMachine,
@@ -87,7 +90,10 @@ func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, e
 		m.stop()
 		return "", nil
 	case control.PauseMachine:
-		return "", m.signal(syscall.SIGSTOP)
+		if err := m.signal(syscall.SIGSTOP); err != nil {
+			return "", err
+		}
+		return "", awaitStopped(ctx, m.cmd.Process.Pid)
 	case control.ContinueMachine:
 		return "", m.signal(syscall.SIGCONT)
 	case control.CutMachine:
