@@ -158,7 +158,7 @@ func (w *world) speed(n scheduler.NodeID) float64 {
 func (w *world) goOn(slot int32) error {
 	t := &w.attempts[slot]
 	t.since = w.now
-	if t.phase == phaseBefore && t.read <= 0 && t.write <= 0 { // one event does for all
+	if t.phase == phaseBefore && t.read <= 0 && t.write <= 0 && !w.Models.Contention { // one event does for all
 		t.work += t.before
 		t.before = 0
 		t.phase = phaseWork
@@ -172,6 +172,10 @@ func (w *world) goOn(slot int32) error {
 			t.flow = w.net.begin(w, slot, t.read)
 			return nil
 		case t.phase == phaseWork && (t.work > 0 || t.write <= 0):
+			if w.Models.Contention {
+				w.joinCrowd(slot)
+				return nil
+			}
 			w.events.plan(w.now.Add(t.work), evPhase, slot, t.ver)
 			return nil
 		case t.phase == phaseWrite && t.write > 0:
@@ -194,6 +198,10 @@ func (w *world) phaseEnds(slot int32) error {
 		t.read = 0
 	case phaseWork:
 		t.work = 0
+		if w.Models.Contention {
+			t.since = w.now
+			w.leaveCrowd(slot)
+		}
 		if t.write <= 0 {
 			return w.endAttempt(slot, scheduler.OutcomeSucceeded)
 		}
@@ -220,7 +228,10 @@ func (w *world) pause(slot int32) {
 	case phaseBefore:
 		t.before = max(0, t.before-passed)
 	case phaseWork:
-		t.work = max(0, t.work-passed)
+		t.work = max(0, t.work-time.Duration(float64(passed)/w.slowness(t)))
+		if w.Models.Contention {
+			w.leaveCrowd(slot)
+		}
 	case phaseRead:
 		t.read = max(1, w.net.stop(w, t.flow))
 	case phaseWrite:

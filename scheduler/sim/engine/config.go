@@ -31,6 +31,9 @@ type Config struct {
 	Policy   scheduler.Policy
 	Models   Models
 	Seed     uint64
+	// Admission bounds the jobs that the scheduler sees at once, as a service
+	// in front of it would; 0 for no bound. The others wait in order.
+	Admission int
 	// MaxActions bounds a cycle's actions, 0 for DefaultMaxActions.
 	MaxActions int
 	// MaxEvents ends a run that goes on for ever with an error, 0 for none.
@@ -90,11 +93,14 @@ type Job struct {
 // Stage is tasks of one shape, and what each of them does: it starts, reads
 // Read bytes of a file or Shuffle bytes of earlier stages, works, writes.
 type Stage struct {
-	Name        string
-	Kind        scheduler.StageKind // 0 counts as group
-	After       []int32
-	Tasks       int32
-	Demand      scheduler.Resources
+	Name   string
+	Kind   scheduler.StageKind // 0 counts as group
+	After  []int32
+	Tasks  int32
+	Demand scheduler.Resources
+	// Needs is what a task really uses, where the scheduler is told something
+	// else in Demand (a scheduler that looks at memory alone); zero: Demand.
+	Needs       scheduler.Resources
 	Disk        int64 // bytes of disk space of each task
 	MaxParallel int32
 	SlowStart   float64
@@ -189,6 +195,9 @@ type Models struct {
 	Heartbeat time.Duration
 	// Accept takes every deadline as promised.
 	Accept bool
+	// Contention slows computing down on a node that is asked for more CPU or
+	// disk I/O than it has, which happens where Stage.Needs is above Demand.
+	Contention bool
 }
 
 func (m *Models) transfer() Transfer {

@@ -189,3 +189,31 @@ func (firstNode) Decide(s *scheduler.State, now scheduler.Time, most int) schedu
 	s.Rollback(m)
 	return d
 }
+
+func TestWhatNobodyEnforcesSlowsEverybodyDown(t *testing.T) {
+	// Four tasks of 1 core each on 2 cores, of which the scheduler knows the
+	// memory alone: 10 s of work take 20 s; the fifth comes at 10 s and has 1 s.
+	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Models: engine.Models{Contention: true},
+		Jobs: []engine.Job{one(0, 4, schedtest.R(0, 1, 0), 10*sec), one(10*sec, 1, schedtest.R(0, 1, 0), sec)}}
+	for i := range c.Jobs {
+		c.Jobs[i].Stages[0].Needs = schedtest.R(1, 1, 0)
+	}
+	r := run(t, c)
+	// from 10 s on five share 2 cores: 1 s takes 2.5 s, the four have 4 s left at 12.5 s
+	if a, b := r.Jobs[0].Finish.Round(time.Millisecond), r.Jobs[1].Finish.Round(time.Millisecond); a != 20500*time.Millisecond || b != 12500*time.Millisecond {
+		t.Errorf("they end at %v and %v, want 20.5s and 12.5s", a, b)
+	}
+	if u := r.Used[scheduler.CPU]; u < 0.999999 {
+		t.Errorf("CPU use %v, want 1", u)
+	}
+}
+
+func TestAdmissionHoldsJobsBack(t *testing.T) {
+	r := run(t, engine.Config{Nodes: nodes(1, 1, schedtest.R(4, 8, 100)), Policy: policy(t, "fifo"), Admission: 1,
+		Jobs: []engine.Job{one(0, 1, schedtest.R(1, 1, 0), 10*sec), one(sec, 1, schedtest.R(1, 1, 0), 10*sec), one(2*sec, 1, schedtest.R(1, 1, 0), 10*sec)}})
+	for i, want := range []time.Duration{0, 10 * sec, 20 * sec} {
+		if j := r.Jobs[i]; j.Admitted != want || j.Finish != want+10*sec {
+			t.Errorf("job %d: %+v", i, j)
+		}
+	}
+}

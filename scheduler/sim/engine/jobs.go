@@ -30,7 +30,19 @@ func (w *world) submit(i int) error {
 	if i+1 < len(w.Jobs) {
 		w.events.plan(w.at(w.Jobs[i+1].Submit), evSubmit, int32(i+1), 0)
 	}
+	w.use.jobs(+1)
+	if w.Admission > 0 && w.admitted >= w.Admission {
+		w.backlog = append(w.backlog, int32(i))
+		return nil
+	}
+	return w.admit(i)
+}
+
+// admit shows job i to the scheduler.
+func (w *world) admit(i int) error {
+	w.admitted++
 	j := &w.jobs[i]
+	j.res.Admitted = since0(w.now)
 	if err := w.putProject(j.spec); err != nil {
 		return err
 	}
@@ -53,7 +65,6 @@ func (w *world) submit(i int) error {
 	if err := w.s.SubmitJob(spec, stages); err != nil {
 		return err
 	}
-	w.use.jobs(+1)
 	if j.left == 0 {
 		return w.endJob(j, scheduler.JobSucceeded)
 	}
@@ -129,6 +140,14 @@ func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
 	w.done++
 	w.use.jobs(-1)
 	j.res.Finish, j.res.Outcome = since0(w.now), o
+	w.admitted--
+	if len(w.backlog) > 0 {
+		next := w.backlog[0]
+		w.backlog = w.backlog[1:]
+		if err := w.admit(int(next)); err != nil {
+			return err
+		}
+	}
 	if p := j.spec.Project; p > 0 {
 		q := w.s.Project(scheduler.ProjectID(p))
 		if q != nil && len(q.Jobs) == 0 && w.lastOf(p) {

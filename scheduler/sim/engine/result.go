@@ -31,6 +31,7 @@ type Result struct {
 // JobResult is what happened to a job.
 type JobResult struct {
 	Submit, Start, Finish time.Duration // Start and Finish -1: never
+	Admitted              time.Duration // when the scheduler saw it
 	Alone                 time.Duration // on the empty cluster
 	Work                  time.Duration // of its tasks together, undisturbed
 	Served                time.Duration // its successful attempts ran
@@ -86,6 +87,7 @@ type usage struct {
 	used     scheduler.Resources
 	inSystem int
 	useful   float64 // CPU-seconds of successful attempts
+	masked   bool
 
 	step     time.Duration
 	stepEnds scheduler.Time
@@ -101,7 +103,16 @@ func (u *usage) begin(now scheduler.Time) {
 	u.stepEnds = now.Add(u.step)
 }
 
-func (u *usage) add(d scheduler.Resources) { u.used = u.used.Add(d) }
+// add takes in what attempts hold by the State; with contention CPU and I/O
+// come through direct instead.
+func (u *usage) add(d scheduler.Resources) {
+	if u.masked {
+		d[scheduler.CPU], d[scheduler.IO] = 0, 0
+	}
+	u.used = u.used.Add(d)
+}
+
+func (u *usage) direct(d scheduler.Resources) { u.used = u.used.Add(d) }
 
 func (u *usage) jobs(n int) { u.inSystem += n }
 

@@ -20,6 +20,9 @@ type world struct {
 	free     []int32 // slots of attempts that may be used again
 	moving   []int32 // slots of attempts that move between nodes
 	net      network
+	crowds   []crowd
+	backlog  []int32 // jobs that wait for admission
+	admitted int     // jobs that the scheduler sees
 
 	nominal   map[shape]int64 // tasks of a demand that the empty cluster holds
 	rackNodes [][]scheduler.NodeID
@@ -98,6 +101,13 @@ func (w *world) build() error {
 		}
 	}
 	w.net.build(w)
+	if w.Models.Contention {
+		w.crowds = make([]crowd, len(w.Nodes))
+		for i := range w.crowds {
+			w.crowds[i].slow = 1
+		}
+		w.use.masked = true
+	}
 	w.jobs = make([]job, len(w.Jobs))
 	w.res.Jobs = make([]JobResult, len(w.Jobs))
 	for i := range w.Jobs {
