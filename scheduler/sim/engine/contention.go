@@ -91,8 +91,4 @@ func (w *world) bringUp(o *attempt, slow float64) {
 	o.since = w.now
 }
 
-func clipped(needs, room scheduler.Resources) scheduler.Resources {
-	c := needs.Min(room)
-	c[scheduler.Memory] = 0
-	return c
-}
+func clipped(needs, room scheduler.Resources) scheduler.Resources { return needs.Min(room) }

@@ -103,13 +103,12 @@ func (u *usage) begin(now scheduler.Time) {
 	u.stepEnds = now.Add(u.step)
 }
 
-// add takes in what attempts hold by the State; with contention CPU and I/O
-// come through direct instead.
+// add takes in what attempts hold by the State; with contention what they
+// really use comes through direct instead.
 func (u *usage) add(d scheduler.Resources) {
-	if u.masked {
-		d[scheduler.CPU], d[scheduler.IO] = 0, 0
+	if !u.masked {
+		u.used = u.used.Add(d)
 	}
-	u.used = u.used.Add(d)
 }
 
 func (u *usage) direct(d scheduler.Resources) { u.used = u.used.Add(d) }

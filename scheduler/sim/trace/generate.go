@@ -200,7 +200,7 @@ var pumaTable = []puma{
 }
 
 var pumaParams = []Param{{"interval_s", "mean time between arrivals (Poisson)", 80}, {"map_s", "mean work of a map task", 25}, {"reduce_s", "mean work of a reduce task", 30},
-	{"weights", "tenants of weight 1 to this, drawn for each job; 0: one tenant", 0}}
+	{"weights", "each job is a tenant of weight 1 to this, drawn; 0: one tenant", 0}}
 
 var pumaGen = Generator{Name: "puma", Help: "the 100 PUMA jobs of LAS_MQ's Table 1 in random order", Params: pumaParams,
 	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) { return makePuma(r, v, false) }}
@@ -210,9 +210,7 @@ var pumaEC2Gen = Generator{Name: "puma_ec2", Help: "the 30 PUMA jobs of LAS_MQ's
 
 func makePuma(r *rand.Rand, v map[string]float64, ec2 bool) (*Workload, error) {
 	w := &Workload{}
-	for i := range max(1, int(v["weights"])) {
-		w.Tenants = append(w.Tenants, scheduler.TenantSpec{ID: scheduler.TenantID(i), Name: fmt.Sprintf("priority-%d", i+1), Parent: scheduler.NoTenant, Weight: float64(i + 1)})
-	}
+	tenant := tenants(w)
 	var kinds []puma
 	for _, p := range pumaTable {
 		n := p.jobs
@@ -231,7 +229,14 @@ func makePuma(r *rand.Rand, v map[string]float64, ec2 bool) (*Workload, error) {
 		}
 		input := int64(p.gb * 1e9)
 		read := (input + int64(p.maps) - 1) / int64(p.maps)
-		w.Jobs = append(w.Jobs, engine.Job{Name: fmt.Sprintf("%s-%d", p.name, i+1), Tag: p.bin, Submit: seconds(at), Tenant: scheduler.TenantID(r.IntN(len(w.Tenants))),
+		var id scheduler.TenantID
+		if n := int(v["weights"]); n > 0 {
+			id = tenant(fmt.Sprintf("job-%d", i+1))
+			w.Tenants[id].Weight = float64(1 + r.IntN(n))
+		} else {
+			id = tenant("default")
+		}
+		w.Jobs = append(w.Jobs, engine.Job{Name: fmt.Sprintf("%s-%d", p.name, i+1), Tag: p.bin, Submit: seconds(at), Tenant: id,
 			Stages: []engine.Stage{
 				{Name: "map", Kind: scheduler.KindMap, Tasks: p.maps, Demand: scheduler.Resources{1000, 2 << 30, 0}, Input: input, Read: read, Work: seconds(p.mapS * v["map_s"])},
 				{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: p.reduces, Demand: scheduler.Resources{1000, 4 << 30, 0},

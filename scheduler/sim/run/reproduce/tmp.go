@@ -1,5 +1,0 @@
-package reproduce
-
-func lasExperiments() []Experiment { return nil }
-func pdsExperiments() []Experiment { return nil }
-func dsfExperiments() []Experiment { return nil }
