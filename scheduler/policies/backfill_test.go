@@ -1,0 +1,98 @@
+package policies
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill/rigid"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// play runs rigid jobs of one task each, q cores, through a policy on one node
+// of 100 cores, cycle by cycle, and gives their starts.
+func play(t *testing.T, name string, params map[string]string, jobs []rigid.Job) []scheduler.Time {
+	t.Helper()
+	p, err := New(name, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := schedtest.New(t).AddNodes(1, schedtest.R(100, 100, 100)).AddTenants("a")
+	starts := make([]scheduler.Time, len(jobs))
+	ends := map[scheduler.JobID]scheduler.Time{}
+	next, wake := 0, scheduler.Never
+	for next < len(jobs) || len(ends) > 0 || w.State.JobCount() > 0 {
+		now := wake
+		if next < len(jobs) {
+			now = min(now, jobs[next].Submit)
+		}
+		for _, e := range ends {
+			now = min(now, e)
+		}
+		w.Now = now
+		for ; next < len(jobs) && jobs[next].Submit <= now; next++ {
+			w.Submit("a", 1, scheduler.Resources{jobs[next].Need[0] * 1000, 1, 0}, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = jobs[next].Bound })
+		}
+		for _, a := range w.Attempts() {
+			if id := a.ID.Job; ends[id] != 0 && ends[id] <= now {
+				w.End(a, scheduler.OutcomeSucceeded)
+				if err := w.State.EndJob(id, scheduler.JobSucceeded, now); err != nil {
+					t.Fatal(err)
+				}
+				delete(ends, id)
+			}
+		}
+		d := w.Cycle(p)
+		for i := range d.Actions {
+			if a := &d.Actions[i]; a.Kind == scheduler.ActPlace {
+				starts[a.Task.Job-1] = now
+				ends[a.Task.Job] = now.Add(jobs[a.Task.Job-1].Run)
+			}
+		}
+		w.Start()
+		if d = w.Cycle(p); !d.Empty() {
+			t.Fatalf("%s wants more at %d: %s", name, now, d.String())
+		}
+		if wake = d.Wake; wake == 0 {
+			wake = scheduler.Never
+		}
+	}
+	return starts
+}
+
+// Two-tier strict backfilling with one job a project and one resource is
+// conservative backfilling, and easy is EASY: the policies, which see a cluster
+// of nodes, start every job of random traces when the event loops do that are
+// held against KTH-SP2.
+func TestBackfillingPoliciesStartJobsWhenTheEventLoopsDo(t *testing.T) {
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 26))
+		var jobs []rigid.Job
+		at := scheduler.Time(time.Second)
+		for range 120 {
+			at = at.Add(time.Duration(1 + r.Int64N(int64(30*time.Second))))
+			bound := time.Duration(1+r.IntN(600)) * time.Second
+			jobs = append(jobs, rigid.Job{Submit: at, Bound: bound, Run: 1 + time.Duration(r.Int64N(int64(bound)-1)), Need: []int64{1 + int64(r.IntN(60))}})
+		}
+		for name, c := range map[string]struct {
+			rule   rigid.Rule
+			policy string
+			params map[string]string
+		}{
+			"easy":                  {rigid.EASY, "easy", nil},
+			"conservative":          {rigid.Conservative, "conservative", nil},
+			"two-tier, strict":      {rigid.Conservative, "two_tier", map[string]string{"variant": "2tsb"}},
+			"two-tier, nobody high": {rigid.Conservative, "two_tier", map[string]string{"variant": "2tpb"}},
+		} {
+			want, err := rigid.Run(c.rule, []int64{100}, jobs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := play(t, c.policy, c.params, jobs); !slices.Equal(got, want) {
+				t.Errorf("%s, seed %d: starts %v, want %v", name, seed, got, want)
+			}
+		}
+	}
+}
