@@ -100,26 +100,33 @@ func EndOf(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, bool) {
 	return a.Placed.Add(estimate - a.Ran), true
 }
 
-// Release is the first predicted instant at which a task of the stage fits on a
-// node after those that wait for it already; Never if it does not even fit on
-// the empty node, or the node takes no work. What has no prediction counts as
-// ending now: the caller bounds how long it believes that. O(a log a) in the
-// attempts on the node.
-func (j *Judge) Release(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now scheduler.Time) scheduler.Time {
+// Release is the first predicted instant before a limit at which a task of the
+// stage fits on a node after those that wait for it already; Never if there is
+// none, or the node takes no work. What has no prediction counts as ending now:
+// the caller bounds how long it believes that. O(a) in the attempts on the node,
+// and O(k log k) in those that end before the limit.
+func (j *Judge) Release(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Takes() {
 		return scheduler.Never
 	}
 	j.ends = j.ends[:0]
+	free := n.Free.Sub(j.waiting[id])
+	all := free
 	for a := range s.AttemptsOn(id) {
 		at, ok := EndOf(s, a)
 		if !ok || at < now {
 			at = now
 		}
-		j.ends = append(j.ends, end{at, a.Seq, a.Held, a.Disk})
+		if at < limit {
+			j.ends = append(j.ends, end{at, a.Seq, a.Held, a.Disk})
+			all = all.Add(a.Held.Resources)
+		}
+	}
+	if !g.Spec.Demand.Fits(all) {
+		return scheduler.Never
 	}
 	slices.SortFunc(j.ends, func(a, b end) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
-	free := n.Free.Sub(j.waiting[id])
 	j.free = append(j.free[:0], n.Disks...)
 	at := now
 	for i := 0; ; i++ {
@@ -161,8 +168,8 @@ func (j *Judge) fits(g *scheduler.Stage, id scheduler.NodeID, free scheduler.Res
 type Verdict struct {
 	Wait bool
 	Node scheduler.NodeID // where it waits
-	// Release and Transfer are what was compared; Transfer is for all of the
-	// input that Node has.
+	// Release and Transfer are what was compared: Release is Never if it is not
+	// sooner; Transfer is for all of the input that Node has.
 	Release  scheduler.Time
 	Transfer time.Duration
 }
@@ -182,14 +189,15 @@ func (j *Judge) Judge(s *scheduler.State, g *scheduler.Stage, task int32, net *N
 		}
 	}
 	v := Verdict{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: net.Transfer(most)}
+	limit := now.Add(v.Transfer)
 	for k, id := range nodes {
 		if local != nil && local[k] < most {
 			continue
 		}
-		if at := j.Release(s, g, id, now); at < v.Release {
+		if at := j.Release(s, g, id, now, min(limit, v.Release)); at < v.Release {
 			v.Node, v.Release = id, at
 		}
 	}
-	v.Wait = v.Node != scheduler.NoNode && v.Release.Sub(now) < v.Transfer
+	v.Wait = v.Node != scheduler.NoNode
 	return v
 }

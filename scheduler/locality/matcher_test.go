@@ -160,7 +160,7 @@ func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
 	var j Judge
 	j.Begin(w.State)
 	after := func(g *scheduler.Stage) time.Duration {
-		at := j.Release(w.State, g, 0, w.Now)
+		at := j.Release(w.State, g, 0, w.Now, scheduler.Never)
 		if at == scheduler.Never {
 			return -1
 		}

@@ -22,6 +22,7 @@ var localityParams = []Param{
 	{Name: "tcp_window", Kind: Int, Default: "0", Min: 0, Max: 1e12, Help: "bytes; with rtt, transfer times by window and round trip (3DSF eq. 2, 3) instead of bandwidth"},
 	{Name: "rtt", Kind: Duration, Default: "0s", Min: 0, Max: 10, Help: "round trip time beside tcp_window"},
 	{Name: "max_locality_wait", Kind: Duration, Default: "5s", Min: 0, Max: 3600, Help: "a stage without a task placed at its data for so long moves the next ones"},
+	{Name: "max_locality_yield", Kind: Duration, Default: "30s", Min: 0, Max: 3600, Help: "for so long such a stage lets others use slots elsewhere when its turn has come"},
 	{Name: "small_task", Kind: Int, Default: "1048576", Min: 0, Max: 1e15, Help: "bytes of input below which a task skips matching; the papers' value is one block of the file system"},
 }
 
@@ -42,7 +43,7 @@ var threeDSFInfo = Info{
 		withDeadlines(&c, v)
 		c.Locality = v.Bool("locality")
 		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth")), Window: int64(v.Int("tcp_window")), RTT: v.Duration("rtt")}
-		c.MaxWait, c.SmallTask = v.Duration("max_locality_wait"), int64(v.Int("small_task"))
+		c.MaxWait, c.MaxYield, c.SmallTask = v.Duration("max_locality_wait"), v.Duration("max_locality_yield"), int64(v.Int("small_task"))
 		return threedsf.New(c), nil
 	},
 }

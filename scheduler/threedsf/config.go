@@ -27,6 +27,9 @@ type Config struct {
 	// MaxWait bounds waiting for the node of the data: a stage none of whose
 	// tasks was placed at its data for so long moves the next ones.
 	MaxWait time.Duration
+	// MaxYield bounds, by the same clock, for how long such a stage lets others
+	// use the slots elsewhere when its turn has come.
+	MaxYield time.Duration
 	// SmallTask is the number of input bytes below which a task skips matching
 	// and judgment: the size of a block (3DSF section 8.1).
 	SmallTask int64

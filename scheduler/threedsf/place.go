@@ -141,7 +141,7 @@ func (p *Policy) waitOrMove(k *pick) {
 // out.
 func (p *Policy) putItOff(g *scheduler.Stage) bool {
 	since := p.since(g)
-	until := since.Add(p.cfg.MaxWait)
+	until := since.Add(p.cfg.MaxYield)
 	if until <= p.now {
 		return false
 	}
