@@ -33,7 +33,21 @@ type nextShape struct {
 // cursors is where a tenant is, and where it was when the batch began.
 type cursors struct {
 	at, start cursor
-	moved     bool // it is in Policy.moved
+	moved     bool   // it is in Policy.moved
+	batch     uint64 // the last one in which it was given tasks that read much,
+	tasks     int32  // and how many
+}
+
+// dataBatch is how many tasks that read much one batch gives to a tenant.
+const dataBatch = 32
+
+// given counts a task given in a batch.
+func (c *cursors) given(batch uint64) int32 {
+	if c.batch != batch {
+		c.batch, c.tasks = batch, 0
+	}
+	c.tasks++
+	return c.tasks
 }
 
 // leastBatch is the size of the last batches of a full cycle, unless less is
@@ -55,9 +69,12 @@ type pick struct {
 // best, and undoes the tries. It ends where the cycle is full, nothing fits, or
 // a task does not fit any more beside the tries: matching leaves other room than
 // they did, and whoever's turn it is must not be passed over for theirs. So
-// nobody is left behind whose task fits. It tells whether there are any picks.
+// nobody is left behind whose task fits. It ends as well where a tenant was
+// given dataBatch tasks that read much: most of them would be picked in vain
+// where few find room at their data. It tells whether there are any picks.
 func (p *Policy) batch() bool {
 	p.picks, p.stopped = p.picks[:0], nil
+	p.batches++
 	p.rewind()
 	inner := p.s.Mark()
 	for n := max(p.left/4, min(p.left, leastBatch)); n > 0; n-- {
@@ -78,7 +95,7 @@ func (p *Policy) batch() bool {
 		} else {
 			p.picks = append(p.picks, pick{stage: g, tenant: t, count: 1})
 		}
-		if p.driesUp(node) {
+		if p.driesUp(node) || (p.cfg.Locality && g.Spec.Inputs != nil && p.tenants[t].given(p.batches) >= dataBatch) {
 			break
 		}
 	}

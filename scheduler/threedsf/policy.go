@@ -21,6 +21,7 @@ type Policy struct {
 	shares  shares
 	tenants []cursors
 	moved   []scheduler.TenantID // whose head moved since the last batch began
+	batches uint64
 	active  []scheduler.TenantID // tenants with a next task in the tree
 	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
 
