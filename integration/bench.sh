@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Speed, natively on this machine, as tables in out/bench: what `make bench`
-# runs. No root and no network. Arguments choose parts: dev, harness, scheduler.
+# runs. No root and no network. Arguments choose parts: dev, harness, scheduler;
+# and limits, which runs on a machine of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
 #   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
@@ -38,10 +39,17 @@ harness() { go test -run '^$' -bench . -benchtime 3x -count "$runs" -cpu 1 ./map
 # 3. Placements per second of the schedulers on generated clusters.
 scheduler() { bin/drover bench scheduler -nodes 100 -nodes 1000 && bin/drover bench scheduler -nodes 1000 -features all; }
 
+# 4. What the kernel lets a container have of its limits, over ten seconds of
+# each kind of work, and a neighbour's rate beside a disk hog.
+limits() {
+  go build -o bin/bed ./integration/cmd/bed && bin/bed run -nodes 1 -mem 1024 -- \
+    go test -count 1 -timeout 20m -v -run '^TestEnforcementOnMachine$' ./runtime/containerd | grep -E '% of|whole disk|hog|^---|    ---|^ok|^FAIL|: [0-9.]+%'
+}
+
 for p in ${*:-dev harness scheduler}; do
   case $p in
-    dev | harness | scheduler) part "$p" "$p" ;;
-    *) echo "bench.sh: no part $p; there are dev, harness, scheduler" >&2; exit 2 ;;
+    dev | harness | scheduler | limits) part "$p" "$p" ;;
+    *) echo "bench.sh: no part $p; there are dev, harness, scheduler, limits" >&2; exit 2 ;;
   esac
 done
 exit $code
