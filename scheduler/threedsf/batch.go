@@ -39,7 +39,7 @@ type cursors struct {
 }
 
 // dataBatch is how many tasks that read much one batch gives to a tenant.
-const dataBatch = 32
+const dataBatch = 8
 
 // given counts a task given in a batch.
 func (c *cursors) given(batch uint64) int32 {
