@@ -3,7 +3,6 @@ package scheduler
 import (
 	"fmt"
 	"math"
-	"slices"
 )
 
 // Rule is what a decision can break.
@@ -18,7 +17,7 @@ const (
 	RuleCap                       // over a cap of a task, job, tenant or group
 	RuleParallel                  // over a stage's MaxParallel
 	RulePromise                   // a promise would be broken
-	RuleVictim                    // an accepted deadline job or a promised project is suspended or killed
+	RuleVictim                    // a task of an accepted deadline or of a promised project is suspended or killed
 	RuleRestore                   // a resume or migration where it cannot be restored
 	RuleFencing                   // a wrong attempt or run number
 	RuleNote                      // a note that State would refuse
@@ -62,41 +61,12 @@ type checker struct {
 	moved   []movedReservation // by the decision so far
 	placed  []placedHere       // by the decision so far
 	list    []*Reservation     // scratch
+	disks   []DiskUse          // scratch
+	dropped []droppedPromise   // by the decision so far
+	again   map[promiseKey]bool
+	pool    []poolPromise
+	pooled  bool // pool is filled in
 	out     []Violation
-}
-
-// placedHere is a task that an earlier action of the decision placed.
-type placedHere struct {
-	node   NodeID
-	job    *Job
-	demand Resources
-}
-
-// movedReservation is a reservation as an earlier action of the decision left
-// it, nil if dropped.
-type movedReservation struct {
-	id  ReservationID
-	now *Reservation
-}
-
-// reservedOn lists what is reserved on a node at this step of the decision.
-func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
-	if len(c.moved) == 0 {
-		return s.nodes[id].reserved
-	}
-	c.list = c.list[:0]
-	for _, r := range s.nodes[id].reserved {
-		if !slices.ContainsFunc(c.moved, func(m movedReservation) bool { return m.id == r.ID }) {
-			c.list = append(c.list, r)
-		}
-	}
-	for i, m := range c.moved {
-		later := slices.ContainsFunc(c.moved[i+1:], func(o movedReservation) bool { return o.id == m.id })
-		if m.now != nil && m.now.Node == id && !later {
-			c.list = append(c.list, m.now)
-		}
-	}
-	return c.list
 }
 
 type checkNode struct {
@@ -120,11 +90,12 @@ func Check(s *State, d *Decision, now Time) []Violation {
 	c.begin(s)
 	for i := range d.Actions {
 		a := &d.Actions[i]
-		if v := c.action(s, d, a, now); v.Rule != 0 {
+		if v := c.action(s, d, a, i, now); v.Rule != 0 {
 			v.Action = i
 			c.out = append(c.out, v)
 		}
 	}
+	c.dropsKept(s, d)
 	for i := range d.Notes {
 		if err := s.checkNote(&d.Notes[i]); err != nil {
 			c.out = append(c.out, Violation{RuleNote, i, err.Error()})
@@ -152,7 +123,9 @@ func (c *checker) begin(s *State) {
 	}
 	clear(c.jobs)
 	clear(c.stages)
-	c.moved, c.placed = c.moved[:0], c.placed[:0]
+	c.moved, c.placed, c.dropped = c.moved[:0], c.placed[:0], c.dropped[:0]
+	c.pool, c.pooled = c.pool[:0], false
+	clear(c.again)
 	c.seen.reset()
 	c.out = c.out[:0]
 }
@@ -161,16 +134,16 @@ func broke(r Rule, format string, args ...any) Violation {
 	return Violation{Rule: r, Text: fmt.Sprintf(format, args...)}
 }
 
-func (c *checker) action(s *State, d *Decision, a *Action, now Time) Violation {
+func (c *checker) action(s *State, d *Decision, a *Action, i int, now Time) Violation {
 	switch a.Kind {
 	case ActPlace:
 		return c.place(s, a, now)
 	case ActSuspend, ActKill:
-		return c.stop(s, d, a)
+		return c.stop(s, d, a, now)
 	case ActResume, ActMigrate:
 		return c.resume(s, a, now)
 	case ActReserve, ActUnreserve:
-		return c.reserve(s, d, a)
+		return c.reserve(s, d, a, i)
 	default:
 		return broke(RuleMalformed, "kind is %v", a.Kind)
 	}
@@ -225,7 +198,7 @@ func (c *checker) place(s *State, a *Action, now Time) Violation {
 		return v
 	}
 	v := c.promises(s, j, g, i, a.Node, now)
-	c.placed = append(c.placed, placedHere{a.Node, j, g.Spec.Demand})
+	c.placed = append(c.placed, placedHere{a.Node, a.Disk, j, g.Spec.Demand, g.Spec.Disk})
 	return v
 }
 
@@ -294,72 +267,7 @@ func (c *checker) caps(s *State, j *Job, task, d Resources) Violation {
 	return Violation{}
 }
 
-// promises holds a start on a node against the promises reserved there: at
-// the start of each of them there must be room for it beside what runs then
-// and cannot be suspended. What has a bound runs until its bound; what has
-// none, for ever; what can be suspended makes room.
-func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
-	list := c.reservedOn(s, id)
-	if len(list) == 0 || owns(list, j, g, task, now) || canYield(s, j, id) {
-		return Violation{}
-	}
-	n := c.node(s, id)
-	end := Never
-	if j.Spec.Bound > 0 {
-		end = now.Add(j.Spec.Bound)
-	}
-	for _, r := range list {
-		if !r.Kind.Promise() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID {
-			continue
-		}
-		at := max(r.Start, now)
-		free := n.free
-		for a := range s.AttemptsOn(id) {
-			k := s.StageOf(a).Job
-			if canYield(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job {
-				free = free.Add(a.Held.Resources)
-			}
-		}
-		for i := range c.placed {
-			if k := &c.placed[i]; k.node == id && (canYield(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job) {
-				free = free.Add(k.demand)
-			}
-		}
-		for _, o := range list {
-			if o.Kind.Promise() && o.Start <= at && o.End > at {
-				free = free.Sub(o.Demand)
-			}
-		}
-		if !(Resources{}).Fits(free) {
-			return broke(RulePromise, "job %d on node %q leaves no room for reservation %d at %d",
-				j.Spec.ID, s.nodes[id].Spec.Name, r.ID, r.Start)
-		}
-	}
-	return Violation{}
-}
-
-// owns tells whether a promise that is due now is for this task.
-func owns(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
-	for _, r := range list {
-		if r.Kind.Promise() && r.Start <= now && r.End > now && r.Job == j.Spec.ID &&
-			(r.Stage < 0 || r.Stage == g.Index) && (r.Task < 0 || r.Task == task) {
-			return true
-		}
-	}
-	return false
-}
-
-// canYield tells whether tasks of a job on a node can make room for a promise:
-// the job has no promise itself and the node can free memory.
-func canYield(s *State, j *Job, id NodeID) bool {
-	if j.Spec.Accepted || j.Spec.Project != 0 {
-		return false
-	}
-	l := s.nodes[id].Spec.Levels
-	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
-}
-
-func (c *checker) stop(s *State, d *Decision, a *Action) Violation {
+func (c *checker) stop(s *State, d *Decision, a *Action, now Time) Violation {
 	att := s.Attempt(a.AttemptID())
 	if att == nil {
 		return broke(RuleUnknown, "attempt %s: it is not live", a.AttemptID())
@@ -373,6 +281,9 @@ func (c *checker) stop(s *State, d *Decision, a *Action) Violation {
 	j := s.StageOf(att).Job
 	if j.Phase == JobActive && j.Spec.Accepted && !hopeless(s, d, j) && !att.Speculative {
 		return broke(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
+	}
+	if c.spared(s, d, att, j, now) {
+		return broke(RuleVictim, "attempt %s: its project has a guarantee", a.AttemptID())
 	}
 	if a.Kind == ActKill {
 		if att.Phase == AttemptKilling {
@@ -450,51 +361,6 @@ func (c *checker) resume(s *State, a *Action, now Time) Violation {
 	return c.promises(s, g.Job, g, att.ID.Index, node, now)
 }
 
-func (c *checker) reserve(s *State, d *Decision, a *Action) Violation {
-	r := &a.Reservation
-	old := s.Reservation(r.ID)
-	for i := range c.moved { // the latest counts
-		if c.moved[i].id == r.ID {
-			old = c.moved[i].now
-		}
-	}
-	if a.Kind == ActUnreserve {
-		if old == nil {
-			return broke(RuleUnknown, "reservation %d: there is none", r.ID)
-		}
-		c.moved = append(c.moved, movedReservation{r.ID, nil})
-		return Violation{}
-	}
-	c.moved = append(c.moved, movedReservation{r.ID, r})
-	if err := r.validate(); err != nil {
-		return broke(RuleMalformed, "%v", err)
-	}
-	if (r.Node != NoNode && s.Node(r.Node) == nil) || (r.Job != 0 && s.jobs[r.Job] == nil) ||
-		(r.Job == 0 && s.projects[r.Project] == nil) {
-		return broke(RuleUnknown, "reservation %d: node %d, job %d or project %d is not there", r.ID, r.Node, r.Job, r.Project)
-	}
-	if !r.Kind.Promise() || brokenWithCause(d, r) {
-		return Violation{}
-	}
-	if old != nil && old.Latest != 0 && (r.Latest == 0 || r.Latest > old.Latest) {
-		return broke(RulePromise, "reservation %d: its latest start moves from %d to %d", r.ID, old.Latest, r.Latest)
-	}
-	if r.Latest != 0 && r.Start > r.Latest {
-		return broke(RulePromise, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
-	}
-	return Violation{}
-}
-
-func brokenWithCause(d *Decision, r *Reservation) bool {
-	for i := range d.Notes {
-		n := &d.Notes[i]
-		if n.Kind == NoteBroken && ((r.Job != 0 && n.Job == r.Job) || (r.Project != 0 && n.Project == r.Project)) {
-			return true
-		}
-	}
-	return false
-}
-
 // idSet is a set of attempts with open addressing; reset is O(1).
 type idSet struct {
 	keys  []AttemptID
@@ -527,6 +393,17 @@ func (t *idSet) add(id AttemptID) bool {
 			return false
 		}
 	}
+}
+
+// has tells whether id was put in.
+func (t *idSet) has(id AttemptID) bool {
+	mask := len(t.keys) - 1
+	for i := int(hashID(id)) & mask; t.epoch[i] == t.now; i = (i + 1) & mask {
+		if t.keys[i] == id {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *idSet) grow() {

@@ -1,0 +1,142 @@
+package scheduler_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// promiseWorld is two nodes of 4 cores, 8 GiB and two disks of 50 MiB/s and
+// 10 GiB, where nothing can be suspended out of memory; job 1 of project 1,
+// which was promised its departure, runs one of its two tasks on node 0; job 2
+// is regular and waits; job 3 has an accepted deadline and waits.
+func promiseWorld(t *testing.T) *schedtest.World {
+	w := schedtest.New(t).AddTenants("a")
+	disk := scheduler.Disk{IO: 50 << 20, Space: 10 << 30}
+	for i, name := range []string{"n0", "n1"} {
+		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: name, Capacity: schedtest.R(4, 8, 100),
+			Levels: scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)}
+		for _, k := range []string{"sda", "sdb"} {
+			disk.Name = k
+			spec.Disks = append(spec.Disks, disk)
+		}
+		must(t, w.State.AddNode(spec))
+	}
+	must(t, w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
+	must(t, w.State.ApplyNotes([]scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NotePromise, Project: 1}, At: w.Now.Add(time.Hour)}}))
+	w.Submit("a", 2, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Minute })
+	w.Submit("a", 5, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 4 << 30 })
+	w.Submit("a", 1, schedtest.R(1, 1, 45), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+		j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+	})
+	w.Place(task(1, 0), 0)
+	w.Start()
+	return w
+}
+
+// A mutation of a good decision, for each rule about promises.
+func TestCheckDefendsPromises(t *testing.T) {
+	var w *schedtest.World
+	suspend := func(job scheduler.JobID) scheduler.Action {
+		a := on(scheduler.ActSuspend, job, 1)
+		a.Level = scheduler.LevelFrozen
+		return a
+	}
+	// reserve keeps room for job 3 from in an hour on.
+	reserve := func(change func(*scheduler.Reservation)) scheduler.Action {
+		r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: 3, Stage: 0, Task: 0, Node: 1,
+			Demand: schedtest.R(1, 1, 0), Start: w.Now.Add(time.Hour), End: w.Now.Add(2 * time.Hour)}
+		if change != nil {
+			change(&r)
+		}
+		return scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}
+	}
+	have := func(change func(*scheduler.Reservation)) {
+		a := reserve(change)
+		must(t, w.State.Apply(&a, w.Now))
+	}
+	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 1}}
+	note := func(kind scheduler.NoteKind, job scheduler.JobID, project scheduler.ProjectID) []scheduler.Note {
+		return []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: kind, Job: job, Project: project, Slot: 1}, At: w.Now}}
+	}
+	for name, c := range map[string]struct {
+		prepare func()
+		actions func() []scheduler.Action
+		notes   func() []scheduler.Note
+		want    scheduler.Rule
+	}{
+		"a promised project's task suspended": {actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }, want: scheduler.RuleVictim},
+		"a promised project's task killed":    {actions: func() []scheduler.Action { return []scheduler.Action{on(scheduler.ActKill, 1, 1)} }, want: scheduler.RuleVictim},
+		"its promise is broken with a cause": {actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} },
+			notes: func() []scheduler.Note { return note(scheduler.NoteBroken, 0, 1) }},
+		"its promise was broken before": {prepare: func() { must(t, w.State.ApplyNotes(note(scheduler.NoteBroken, 0, 1))) },
+			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+		"it ran past its bound": {prepare: func() { w.Now = w.Now.Add(11 * time.Minute) },
+			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+		"its project was promised nothing": {prepare: func() {
+			must(t, w.State.ApplyNotes([]scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteForget, Project: 1}, Value: int64(scheduler.NotePromise)}}))
+		}, actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+
+		"disk space enough beside a promise": {prepare: func() { have(func(r *scheduler.Reservation) { r.Disk = 10 << 30 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"disk space that was promised": {prepare: func() { have(func(r *scheduler.Reservation) { r.Task, r.Disk = -1, 17<<30 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }, want: scheduler.RulePromise},
+		"a disk fast enough is left": {prepare: func() { have(func(r *scheduler.Reservation) { r.Demand[scheduler.IO] = 45 << 20 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"no one disk is fast enough any more": {prepare: func() { have(func(r *scheduler.Reservation) { r.Demand[scheduler.IO] = 45 << 20 }) },
+			actions: func() []scheduler.Action {
+				second := place(2, 1, 1)
+				second.Disk = 1
+				return []scheduler.Action{place(2, 0, 1), second}
+			}, want: scheduler.RulePromise},
+		"room on the pool": {prepare: func() {
+			have(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(7, 1, 0) })
+		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"room promised on the pool": {prepare: func() {
+			have(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(8, 1, 0) })
+		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }, want: scheduler.RulePromise},
+
+		"a promise dropped": {prepare: func() { have(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }, want: scheduler.RulePromise},
+		"a promise dropped with a cause": {prepare: func() { have(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			notes: func() []scheduler.Note { return note(scheduler.NoteBroken, 3, 0) }},
+		"the promise of a hopeless job dropped": {prepare: func() { have(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			notes: func() []scheduler.Note {
+				return []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: 3}, At: w.Now}}
+			}},
+		"a promise made anew under another id": {prepare: func() { have(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID = 2 })}
+		}},
+		"a promise to another task instead": {prepare: func() { have(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Job = 2, 2 })}
+		}, want: scheduler.RulePromise},
+		"a promise kept by a start": {prepare: func() { have(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop, place(3, 0, 1)} }},
+		"the promise of a stopped job dropped": {prepare: func() {
+			have(nil)
+			must(t, w.State.StopJob(3))
+		}, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"a plan of a job that was promised nothing dropped": {prepare: func() { have(func(r *scheduler.Reservation) { r.Job = 2 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"a hold dropped": {prepare: func() { have(func(r *scheduler.Reservation) { r.Kind = scheduler.HoldPreempt }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w = promiseWorld(t)
+			if c.prepare != nil {
+				c.prepare()
+			}
+			d := scheduler.Decision{Actions: c.actions()}
+			if c.notes != nil {
+				d.Notes = c.notes()
+			}
+			v := scheduler.Check(w.State, &d, w.Now)
+			if c.want == 0 && len(v) > 0 {
+				t.Errorf("refused: %v", v)
+			}
+			if c.want != 0 && (len(v) != 1 || v[0].Rule != c.want) {
+				t.Errorf("got %v, want rule %v", v, c.want)
+			}
+		})
+	}
+}
