@@ -37,7 +37,7 @@ compile e2e ./integration/e2e || exit 1
 part hdfs bin/bed hdfs -- go test -timeout 10m -v ./hdfs/...
 
 # 2. One machine: cgroups, containerd, quotas and the node daemon in containers.
-part machine bin/bed run -nodes 1 -mem 1024 -- go test -p 1 -timeout 20m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
+part machine bin/bed run -nodes 1 -mem 1024 -- go test -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
 
 # 3. The bed itself: three machines, HDFS, faults, and nothing left behind.
 part bed bin/bed run -nodes 3 -hdfs -- go test -timeout 10m -v ./integration/bed

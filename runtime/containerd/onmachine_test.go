@@ -10,7 +10,7 @@ import (
 // The conformance suite and the rest of the tests in the bed. The measurement
 // of enforcement wants a quiet machine and has its own entry.
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|OutOf|Run|Checkpoint|What)", 9*time.Minute, "DROVER_TEST_CONTAINERD=1")
+	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|OutOf|Run|Checkpoint|What)", 18*time.Minute, "DROVER_TEST_CONTAINERD=1")
 }
 
 func TestEnforcementOnMachine(t *testing.T) {
