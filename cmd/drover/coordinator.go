@@ -58,7 +58,7 @@ func runCoordinator(c *cli.Context) error {
 		return err
 	}
 	cfg := coordinator.Config{
-		Dir: data, Logger: daemonLog(c, c.Bool("verbose")), Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
+		Dir: data, Metrics: newRegistry(), Logger: daemonLog(c, c.Bool("verbose")), Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params,
 	}
 	if at := c.String("listen"); at != "" {

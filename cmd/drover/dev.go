@@ -73,7 +73,7 @@ func dev(c *cli.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return coordinator.Run(ctx, coordinator.Config{
-			Dir: filepath.Join(data, "coordinator"), Local: local, Logger: log, NoSync: c.String("data") == "",
+			Dir: filepath.Join(data, "coordinator"), Metrics: newRegistry(), Local: local, Logger: log, NoSync: c.String("data") == "",
 			Scheduler: c.String("scheduler"), SchedulerParams: params, Ready: func() { close(up) },
 		})
 	})
@@ -124,7 +124,7 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 		return err
 	}
 	return node.Run(ctx, node.Config{
-		Data: filepath.Join(data, "node"), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
+		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
 		Info: info, FilesConfig: files, AllowRoot: true, Log: devLog(c), Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
