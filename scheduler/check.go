@@ -62,7 +62,8 @@ type checker struct {
 	placed  []placedHere       // by the decision so far
 	list    []*Reservation     // scratch
 	disks   []DiskUse          // scratch
-	dropped []droppedPromise   // by the decision so far
+	notes   noteBatch
+	dropped []droppedPromise // by the decision so far
 	again   map[promiseKey]bool
 	pool    []poolPromise
 	pooled  bool // pool is filled in
@@ -96,8 +97,9 @@ func Check(s *State, d *Decision, now Time) []Violation {
 		}
 	}
 	c.dropsKept(s, d)
+	c.notes.begin()
 	for i := range d.Notes {
-		if err := s.checkNote(&d.Notes[i]); err != nil {
+		if err := c.notes.add(s, &d.Notes[i]); err != nil {
 			c.out = append(c.out, Violation{RuleNote, i, err.Error()})
 		}
 	}

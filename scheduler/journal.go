@@ -192,49 +192,6 @@ func (s *State) countNote(k NoteKey, n int32) {
 	}
 }
 
-// ApplyNotes remembers notes. Nothing is remembered if one of them is refused:
-// for a job that is not there, not finite, or too many of them.
-func (s *State) ApplyNotes(notes []Note) error {
-	for i := range notes {
-		if err := s.checkNote(&notes[i]); err != nil {
-			return err
-		}
-	}
-	for i := range notes {
-		s.applyNote(&notes[i])
-	}
-	if len(notes) > 0 && s.undo.depth == 0 {
-		s.changed()
-	}
-	return nil
-}
-
-func (s *State) checkNote(n *Note) error {
-	if err := n.validate(); err != nil {
-		return err
-	}
-	if n.Kind == NoteForget {
-		return nil
-	}
-	if n.Job != 0 {
-		j := s.jobs[n.Job]
-		if j == nil {
-			return refuse(ErrUnknown, "note "+n.Kind.String(), "its job %d is not there", n.Job)
-		}
-		if j.notes >= MaxNotesPerJob {
-			return refuse(ErrInvalid, "note "+n.Kind.String(), "job %d has %d notes: no more are kept", n.Job, j.notes)
-		}
-		return nil
-	}
-	if n.Project != 0 && s.projects[n.Project] == nil {
-		return refuse(ErrUnknown, "note "+n.Kind.String(), "its project %d is not there", n.Project)
-	}
-	if s.looseNotes >= MaxNotesNoJob {
-		return refuse(ErrInvalid, "note "+n.Kind.String(), "there are %d notes without a job: no more are kept", s.looseNotes)
-	}
-	return nil
-}
-
 func (s *State) applyNote(n *Note) {
 	k := n.NoteKey
 	if n.Kind == NoteForget {

@@ -54,6 +54,7 @@ type State struct {
 	pool         []*Reservation // those on NoNode, by (Start, ID)
 	notes        map[NoteKey]Note
 	looseNotes   int
+	batch        noteBatch
 
 	history History
 
