@@ -20,6 +20,7 @@ const (
 	maxActions   = 2000                   // of one decision
 	maxEntryPart = 768 << 10              // bytes of actions in one entry, below replica.MaxEntry
 	driftPause   = 200 * time.Millisecond // between two rebuilds of the State
+	hearPause    = 2 * time.Second        // between two looks at what nodes said of attempts
 	nodeLostWhy  = "it did not report within its lease"
 )
 
@@ -29,9 +30,11 @@ const (
 //
 //  1. Follow: take the changes of the facts into State, wanted sets, history.
 //  2. Expire: propose the loss of nodes whose lease ended.
-//  3. Decide: run a Cycle if State changed, cycle_interval after the last one.
+//  3. Hear: every hearPause tell State which attempts run and how far they are,
+//     which is no fact: policies that order by progress need it.
+//  4. Decide: run a Cycle if State changed, cycle_interval after the last one.
 //     Its commit proposes the decision and waits: one is in flight.
-//  4. Wait for news: entries applied, a lease's end, a policy's wake-up.
+//  5. Wait for news: entries applied, a lease's end, a policy's wake-up.
 type leader struct {
 	c    *core
 	term uint64
@@ -45,6 +48,7 @@ type leader struct {
 	lastCycle time.Time
 	wakeAt    scheduler.Time // of the last decision
 	lastDrift time.Time
+	lastHeard time.Time
 	again     bool // decide although State did not change
 	dirtyMaps map[uint64]bool
 
@@ -138,6 +142,9 @@ func (l *leader) run(ctx context.Context) error {
 		next, err := l.expire(ctx)
 		if err != nil {
 			return err
+		}
+		if at := l.hear(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
 		}
 		if due := l.decideDue(); due <= 0 {
 			if err := l.decide(ctx); err != nil {
@@ -278,6 +285,22 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	return next, nil
 }
 
+// hear is step 3; it gives when it is due again, zero while nothing lives.
+func (l *leader) hear() time.Time {
+	now, s := l.c.now(), l.proj.state
+	if s.Live() == 0 {
+		return time.Time{}
+	}
+	if due := l.lastHeard.Add(hearPause); now.Before(due) {
+		return due
+	}
+	l.lastHeard = now
+	if err := l.proj.hear(l.c.sessions.running(), scheduler.Time(now.UnixNano())); err != nil {
+		l.c.log.Error("what nodes said of attempts", "err", err)
+	}
+	return now.Add(hearPause)
+}
+
 // logsGo is when the nodes may remove the logs of an ended job.
 type logsGo struct {
 	at  time.Time
@@ -328,7 +351,7 @@ func (l *leader) decideDue() time.Duration {
 	return due
 }
 
-// decide is step 3.
+// decide is step 4.
 func (l *leader) decide(ctx context.Context) error {
 	now := l.c.now()
 	l.lastCycle, l.again, l.wakeAt = now, false, 0

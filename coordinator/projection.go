@@ -80,6 +80,33 @@ func (p *projection) change(f *facts.Facts, c *facts.Change) error {
 	}
 }
 
+// leastPart is the progress of an attempt that is worth telling State.
+const leastPart = 0.01
+
+// hear brings in what nodes said of attempts and what is no fact: that they
+// run, and how far they are. Each says it of itself alone, so the order does not
+// matter. What is past is passed over, and what is no news changes nothing.
+func (p *projection) hear(all []heard, now scheduler.Time) error {
+	for i := range all {
+		h := &all[i]
+		a := p.state.Attempt(attemptID(h.key))
+		if a == nil || a.Run != h.run {
+			continue
+		}
+		if h.started && a.Phase == scheduler.AttemptStarting {
+			if err := settle(p.state.AttemptStarted(a.ID, h.run, now)); err != nil {
+				return err
+			}
+		}
+		if h.part-a.Progress >= leastPart || (h.part == 1 && a.Progress < 1) {
+			if err := settle(p.state.AttemptProgress(a.ID, h.run, h.part, 0)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // settle sorts State's refusals: what is past or gone is no news.
 func settle(err error) error {
 	if err == nil || errors.Is(err, scheduler.ErrStale) || errors.Is(err, scheduler.ErrUnknown) {

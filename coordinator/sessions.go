@@ -99,6 +99,27 @@ func (s *sessions) seen(node int32, k facts.Key, run int32) *droverv1.SeenAttemp
 	return nil
 }
 
+// heard is what a node said of an attempt that has not ended.
+type heard struct {
+	key     facts.Key
+	run     int32
+	started bool
+	part    float64 // done, 0..1
+}
+
+// running lists what was heard of all attempts, in no order.
+func (s *sessions) running() []heard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []heard
+	for _, n := range s.nodes {
+		for k, a := range n.seen {
+			out = append(out, heard{k, a.GetKey().GetRun(), a.GetPhase() == droverv1.Phase_PHASE_RUNNING, a.GetProgress()})
+		}
+	}
+	return out
+}
+
 // drop forgets what was seen of an attempt.
 func (s *sessions) drop(node int32, k facts.Key) {
 	s.mu.Lock()
