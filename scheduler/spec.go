@@ -155,6 +155,9 @@ type JobSpec struct {
 	// Size is the true work in task-seconds where a simulation knows it
 	// (policies sjf and ideal), else 0.
 	Size float64 `json:"size,omitempty"`
+	// Weight is the job's share among the jobs of its tenant, for policies that
+	// share between jobs (fair); 0 counts as 1.
+	Weight float64 `json:"weight,omitempty"`
 }
 
 // ProjectSpec is jobs with one guaranteed departure time (two-tier 4.2).

@@ -110,6 +110,8 @@ func (j *JobSpec) validate() error {
 		return refuse(ErrInvalid, what, "it is accepted for a deadline and has none")
 	case !(j.Size >= 0) || math.IsInf(j.Size, 0):
 		return refuse(ErrInvalid, what, "size is %v task-seconds", j.Size)
+	case !(j.Weight >= 0) || math.IsInf(j.Weight, 0):
+		return refuse(ErrInvalid, what, "weight is %v: above 0, or 0 for 1", j.Weight)
 	}
 	return names(what, j.Name)
 }

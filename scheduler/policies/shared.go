@@ -13,7 +13,7 @@ var measureParam = Param{Name: "measure", Kind: Choice, Default: "memory", Choic
 
 var fairInfo = Info{
 	Name: "fair",
-	Help: "YARN's Fair Scheduler: the tenant with the least use for its weight, and in it the job with the least use",
+	Help: "YARN's Fair Scheduler: the tenant with the least use for its weight, and in it the job with the least use for its own",
 	Params: []Param{measureParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
 	New: func(v Values) (scheduler.Policy, error) {
@@ -166,6 +166,9 @@ func (f *shared) use(s *scheduler.State, c *claim) float64 {
 			return 0
 		}
 		held = c.job.job.Used
+		if w := c.job.job.Spec.Weight; f.weighted && w > 0 {
+			weight = w
+		}
 	} else {
 		t := s.Tenant(scheduler.TenantID(c.child))
 		held = t.Used
