@@ -147,7 +147,7 @@ func (c *core) tasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.L
 
 func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
 	t := j.Stages[stage].Task(task)
-	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: t.State.String()}
+	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: taskState(j, t)}
 	now := c.now().UnixNano()
 	for _, a := range t.Attempts {
 		k := facts.Key{Job: j.ID, Stage: stage, Task: task, Attempt: a.Attempt}
@@ -158,6 +158,18 @@ func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *drov
 		out.Attempts = append(out.Attempts, st)
 	}
 	return out
+}
+
+// taskState is a task's state in a word. A task that was still pending when its
+// job ended will not run: it is what its last attempt was.
+func taskState(j *facts.Job, t *facts.Task) string {
+	if !j.HasEnded() || t.State != facts.TaskPending {
+		return t.State.String()
+	}
+	if n := len(t.Attempts); n > 0 {
+		return t.Attempts[n-1].State.String()
+	}
+	return "not run"
 }
 
 // seenOf is what a node last said of an attempt; the facts have the last word

@@ -128,7 +128,10 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 		row := []string{fmt.Sprintf("%s/%d", t.Stage, t.Task), t.State, "", "", "", "", "", ""}
 		if a := lastAttempt(t); a != nil {
 			s := a.Seen
-			row[2], row[3], row[4] = fmt.Sprint(a.Key.Attempt), a.Node, a.Locality
+			row[2], row[3] = fmt.Sprint(a.Key.Attempt), a.Node
+			if a.Locality != "none" {
+				row[4] = a.Locality
+			}
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
 			row[6] = runTime(s)
 			row[7] = strings.TrimSpace(causeText(s.GetCause()) + " " + s.GetMessage())
@@ -150,9 +153,16 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	if s == nil {
 		s, u, l = &droverv1.SeenAttempt{}, &droverv1.Usage{}, &droverv1.Limits{}
 	}
+	level, locality := levelText(s.Level), a.Locality
+	if s.EndedMs > 0 {
+		level = "" // it holds nothing any more
+	}
+	if locality == "none" {
+		locality = "" // it reads nothing
+	}
 	pairs(w,
-		"task", name, "attempt", fmt.Sprintf("%d (run %d)", a.Key.Attempt, a.Key.Run), "node", a.Node, "locality", a.Locality,
-		"phase", phaseText(s.Phase), "level", levelText(s.Level), "step", s.Step, "cause", causeText(s.Cause), "message", s.Message,
+		"task", name, "attempt", fmt.Sprintf("%d (run %d)", a.Key.Attempt, a.Key.Run), "node", a.Node, "locality", locality,
+		"phase", phaseText(s.Phase), "level", level, "step", s.Step, "cause", causeText(s.Cause), "message", s.Message,
 		"placed", msText(a.PlacedMs), "started", msText(s.StartedMs), "ended", msText(s.EndedMs), "running time", runTime(s),
 		"progress", fmt.Sprintf("%.0f%%", 100*s.Progress), "status", s.Status,
 	)
