@@ -295,13 +295,14 @@ func (c *checker) reserve(s *State, d *Decision, a *Action, action int) Violatio
 
 // dropsKept judges, at the end of a decision, each promise it dropped: that is
 // right if its job or project is done, stopped or hopeless, its task started, it
-// was reserved again, or a note says that it is broken and why. A reservation for a
-// job that was promised nothing is its policy's plan.
+// was reserved again, or a note says that it is broken and why. What is reserved
+// neither for an accepted deadline nor for a project that was promised its
+// departure is its policy's plan, and its to change.
 func (c *checker) dropsKept(s *State, d *Decision) {
 	for i := range c.dropped {
 		r := &c.dropped[i].r
 		j := s.jobs[r.Job]
-		promised := (j != nil && j.Spec.Accepted) || (r.Project != 0 && s.promised(r.Project))
+		promised := (r.Kind == ReserveDeadline && j != nil && j.Spec.Accepted) || (r.Project != 0 && s.promised(r.Project))
 		if !promised || c.again[keyOf(r)] || (j != nil && hopeless(s, d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
 			continue
 		}
