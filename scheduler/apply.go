@@ -54,7 +54,7 @@ func (s *State) placeable(a *Action) (*Stage, error) {
 	switch {
 	case !a.Speculative && (!g.pending.has(i) || !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it does not wait for a place")
-	case a.Speculative && (!g.busy.has(i) || s.at(g.active[i]-1).sibling != 0 || g.Job.Phase != JobActive):
+	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || s.at(g.active[i]-1).sibling != 0 || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
 	if want := s.NextAttempt(g, i); a.Attempt != want || a.Run != 1 {

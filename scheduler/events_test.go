@@ -182,3 +182,23 @@ func TestOneTaskTimeIsExact(t *testing.T) { // READING.md: 1 container for 5 s, 
 		t.Errorf("%v, want 11 s", got)
 	}
 }
+
+// A task that succeeded takes no second attempt while the losing one is still
+// being killed.
+func TestATaskThatIsDoneTakesNoSecondAttempt(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	second := func(attempt int32) scheduler.Action {
+		return scheduler.Action{Kind: scheduler.ActPlace, Task: scheduler.TaskID{Job: id}, Attempt: attempt, Run: 1, Speculative: true}
+	}
+	w.Place(scheduler.TaskID{Job: id}, 0)
+	w.Start()
+	a := second(2)
+	must(t, w.State.Apply(&a, w.Now))
+	must(t, w.State.AttemptEnded(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: id}, Attempt: 1}, 1, scheduler.OutcomeSucceeded, w.Now))
+	a = second(3)
+	v := scheduler.Check(w.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, w.Now)
+	if err := w.State.Apply(&a, w.Now); err == nil || len(v) != 1 {
+		t.Errorf("Apply says %v, Check %v: both should refuse", err, v)
+	}
+}
