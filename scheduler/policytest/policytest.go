@@ -216,15 +216,13 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		_, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteAdmitted, Job: w.Stage.Job})
 		return claim(!ok, "it is admitted")
 	case scheduler.ReasonReservation:
-		r := s.Reservation(w.Reservation)
-		return claim(r != nil && r.Job != w.Stage.Job && r.End > now && w.Until > now, "no such reservation stands in the way")
+		return proveReservation(s, g, w, now)
 	case scheduler.ReasonData:
 		return proveData(s, g, w, now)
 	case scheduler.ReasonSuspending:
-		n := s.Node(w.Node)
-		return claim(n != nil && !n.Releasing.IsZero(), "node %d releases nothing", w.Node)
+		return proveSuspending(s, g, w, now)
 	case scheduler.ReasonLater:
-		return claim(w.Until > now, "that is not later")
+		return proveLater(s, g, w, now)
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
@@ -300,6 +298,70 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 	}
 	return claim(limit[w.Resource] > 0 && held+g.Spec.Demand[w.Resource] > limit[w.Resource],
 		"%d and %d more are within %d", held, g.Spec.Demand[w.Resource], limit[w.Resource])
+}
+
+// proveReservation: the one named is another's and in force or to come, on a
+// node that has room now, and so has every node that has room: so room is all
+// that it and its like keep.
+func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	r := s.Reservation(w.Reservation)
+	if r == nil || r.Job == w.Stage.Job || r.End <= now || w.Until <= now {
+		return fmt.Errorf("no such reservation of another stands in the way")
+	}
+	others := func(n scheduler.NodeID) bool {
+		for _, o := range s.ReservationsOn(n) {
+			if o.Job != w.Stage.Job && o.End > now {
+				return true
+			}
+		}
+		return false
+	}
+	fits := 0
+	for _, n := range s.Nodes() {
+		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+			if r.Node == n.Spec.ID {
+				return fmt.Errorf("node %q of the reservation has no room now", n.Spec.Name)
+			}
+			continue
+		}
+		fits++
+		if !others(n.Spec.ID) && !others(scheduler.NoNode) {
+			return fmt.Errorf("node %q has room and nothing is reserved there", n.Spec.Name)
+		}
+	}
+	return claim(fits > 0, "no node has room: that is the reason")
+}
+
+// proveSuspending: room is held for this very stage on the node, where victims
+// are on their way out.
+func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	n := s.Node(w.Node)
+	if n == nil || n.Releasing.IsZero() {
+		return fmt.Errorf("node %d releases nothing", w.Node)
+	}
+	for _, r := range s.ReservationsOn(w.Node) {
+		if r.Kind == scheduler.HoldPreempt && r.Job == w.Stage.Job && r.Stage == w.Stage.Stage && r.End > now {
+			return claim(g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})), "with what node %q releases it does not fit", n.Spec.Name)
+		}
+	}
+	return fmt.Errorf("nothing is held for it on node %q", n.Spec.Name)
+}
+
+// proveLater: the plan is in the State, as a reservation that starts then. Where
+// no start is in sight (Never) there is nothing to look at.
+func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	if w.Until <= now {
+		return fmt.Errorf("that is not later")
+	}
+	if w.Until == scheduler.Never {
+		return nil
+	}
+	for _, r := range s.Reservations() {
+		if r.Job == w.Stage.Job && (r.Stage < 0 || r.Stage == g.Index) && r.Start == w.Until {
+			return nil
+		}
+	}
+	return fmt.Errorf("nothing is reserved for it from then on")
 }
 
 func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
