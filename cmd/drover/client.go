@@ -66,6 +66,9 @@ func (c *client) explain(err error) error {
 		return nil
 	}
 	if connect.CodeOf(err) == connect.CodeUnavailable && !answered(err) {
+		if why := reason(err); strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
+			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of one authority (`drover tls`), and the address among the names of the coordinator's certificate", c.address, why)
+		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, reason(err))
 	}
 	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {

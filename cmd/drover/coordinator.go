@@ -76,7 +76,11 @@ func runCoordinator(c *cli.Context) error {
 		return err
 	}
 	cfg.Ready = func() {
-		fmt.Fprintf(c.App.ErrWriter, "ready: coordinator on %s %s\n", c.String("socket"), c.String("listen"))
+		at := c.String("socket")
+		if cfg.Remote != nil {
+			at += " and https://" + cfg.Remote.Addr().String()
+		}
+		fmt.Fprintln(c.App.ErrWriter, "ready: coordinator on "+at)
 	}
 	return coordinator.Run(c.Context, cfg)
 }
