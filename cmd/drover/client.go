@@ -24,6 +24,7 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 type client struct {
 	droverv1connect.ClientServiceClient
 	address string
+	ctx     context.Context // of the command: tells a Ctrl-C from a connection that was cut
 }
 
 // dial makes the client of the global flags; nothing is sent yet.
@@ -32,7 +33,7 @@ func dial(c *cli.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &client{droverv1connect.NewClientServiceClient(h, base), c.String("address")}, nil
+	return &client{droverv1connect.NewClientServiceClient(h, base), c.String("address"), c.Context}, nil
 }
 
 // httpClient gives an HTTP/2 client for an address, and the base URL to use.
@@ -72,7 +73,10 @@ func (c *client) explain(err error) error {
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, reason(err))
 	}
 	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
-		return context.Canceled
+		if c.ctx.Err() != nil {
+			return context.Canceled
+		}
+		return fault.New(fault.Unavailable, "%s cut the connection before it answered: it is stopping, or does not accept this certificate; try again in a second", c.address)
 	}
 	return wire.FromError(err)
 }

@@ -90,11 +90,15 @@ var (
 	codeLine = regexp.MustCompile(`(?m)^    +(?:bin/)?drover ([a-z]+(?: [a-z]+)?)(.*)$`)
 )
 
-// Commands that a text shows must be there, with the flags that it gives them.
+// Commands that a text for users shows must be there, with the flags that it
+// gives them. Notes on design and status speak of what is not there, too.
 func TestCommandsInTheDocsExist(t *testing.T) {
 	app := newApp(strings.NewReader(""), io.Discard, io.Discard)
 	total := 0
 	for _, file := range docFiles(t) {
+		if strings.HasPrefix(file, "docs/design/") || strings.HasPrefix(file, "docs/status/") {
+			continue
+		}
 		text := readDoc(t, file)
 		found := append(flagRE.FindAllStringSubmatch(text, -1), codeLine.FindAllStringSubmatch(text, -1)...)
 		total += len(found)
