@@ -70,7 +70,11 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 // roomComing gives a node where room is being made for the stage.
 func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	for _, r := range p.s.Reservations() {
-		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index && !p.s.Node(r.Node).Releasing.IsZero() {
+		if r.Kind != scheduler.HoldPreempt || r.Task >= 0 || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
+			continue
+		}
+		n := p.s.Node(r.Node)
+		if !n.Releasing.IsZero() && g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})) {
 			return r.Node, true
 		}
 	}
