@@ -25,7 +25,7 @@ func TestBadPrograms(t *testing.T) {
 		"fills its disk quota":   {`command = ["sh", "-c", "dd if=/dev/zero of=big bs=1M count=64"]` + "\n attempts = 2", 2, []string{"disk"}},
 		"goes over its memory":   {`command = ["sh", "-c", "x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo $x | wc -c"]` + "\n attempts = 2", 2, []string{"memory"}},
 		"is no program at all":   {`command = ["no-such-program"]`, 1, []string{"no-such-program"}}, // trying again would not help
-		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 2, []string{"line"}},
+		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 2, []string{"line"}}, // with memory for the longest line
 	}
 	i := 0
 	for name, c := range cases {
@@ -34,6 +34,10 @@ func TestBadPrograms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sub := *s
 			sub.T = t
+			memory := "32MiB"
+			if strings.Contains(name, "line") {
+				memory = "160MiB"
+			}
 			f := sub.job(job, fmt.Sprintf(`job %q {
   tenant = "e2e"
   input  { path = "hdfs:///e2e/bad.txt" }
@@ -43,12 +47,12 @@ func TestBadPrograms(t *testing.T) {
     kind = "map"
     %s
     disk = "16MiB"
-    resources { cpu = "300m"  memory = "32MiB"  io = "20MiB/s" }
+    resources { cpu = "300m"  memory = "%s"  io = "20MiB/s" }
   }
   stage "reduce" { kind = "reduce"  builtin = ["sum"]  disk = "16MiB"
     resources { cpu = "100m"  memory = "32MiB"  io = "4MiB/s" } }
 }
-`, job, job, s.image("busybox"), c.stage))
+`, job, job, s.image("busybox"), c.stage, memory))
 			r := sub.drover("job", "run", f)
 			if r.Code != 1 {
 				t.Fatalf("exit code %d, want 1\n%s%s", r.Code, r.Stdout, r.Stderr)
