@@ -24,7 +24,7 @@ func TestBadPrograms(t *testing.T) {
 		"hangs past its limit":   {"command = [\"sleep\", \"600\"]\n time_limit = \"3s\"\n attempts = 2", 2, []string{"time"}},
 		"fills its disk quota":   {`command = ["sh", "-c", "dd if=/dev/zero of=big bs=1M count=64"]` + "\n attempts = 2", 2, []string{"disk"}},
 		"goes over its memory":   {`command = ["sh", "-c", "x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo $x | wc -c"]` + "\n attempts = 2", 2, []string{"memory"}},
-		"is no program at all":   {`command = ["no-such-program"]`, 1, []string{"no-such-program"}}, // trying again would not help
+		"is no program at all":   {`command = ["no-such-program"]`, 1, []string{"no-such-program"}},                                              // trying again would not help
 		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 2, []string{"line"}}, // with memory for the longest line
 	}
 	i := 0
