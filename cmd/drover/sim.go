@@ -41,6 +41,7 @@ func simFlags(more ...cli.Flag) []cli.Flag {
 		&cli.IntFlag{Name: "runs", Usage: "runs, with seeds that follow each other", Value: 1},
 		&cli.Float64Flag{Name: "job-unit", Usage: "unit of throughput in seconds", Value: 0.1},
 		&cli.DurationFlag{Name: "cycle-interval", Usage: "least time between two decisions (live: 10ms)"},
+		&cli.BoolFlag{Name: "cycle-each-event", Usage: "decide after each event, not after all of one instant (with -format swf always, as the archive's simulators do)"},
 		&cli.BoolFlag{Name: "skip-bad", Usage: "pass over lines that cannot be read, and count them"},
 		jsonFlag,
 	}, more...)
@@ -88,6 +89,7 @@ func readSim(c *cli.Context) (*simInput, error) {
 	}
 	in.seeds = run.Seeds(c.Uint64("seed"), c.Int("runs"))
 	in.setup.JobUnit, in.setup.CycleInterval = c.Float64("job-unit"), c.Duration("cycle-interval")
+	in.setup.CycleEachEvent = c.Bool("cycle-each-event") || c.String("format") == "swf"
 	if err := in.load(c); err != nil {
 		return nil, err
 	}

@@ -41,7 +41,9 @@ type Config struct {
 	// KeepTasks bounds the runs of tasks kept for a Gantt chart.
 	KeepTasks int
 	// CycleEachEvent runs a cycle after each event instead of after all
-	// events of one instant.
+	// events of one instant, as simulators of the Parallel Workloads Archive
+	// do: of two jobs that end at once the room of the first is given away
+	// before that of the second is known.
 	CycleEachEvent bool
 	// CycleInterval is the least time between two cycles, as the coordinator
 	// has one (10 ms); 0: a cycle at every instant at which something happens.

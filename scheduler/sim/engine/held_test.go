@@ -44,7 +44,7 @@ func TestKTHSP2EqualsPyss(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, pool := kth(t)
-			r := run(t, engine.Config{Nodes: pool, Tenants: w.Tenants, Jobs: w.Jobs, Policy: policy(t, c.policy, c.params...)})
+			r := run(t, engine.Config{Nodes: pool, Tenants: w.Tenants, Jobs: w.Jobs, Policy: policy(t, c.policy, c.params...), CycleEachEvent: true})
 			rows := shared.Rows(t, "swf/KTH-SP2."+c.name+"-starts.txt.gz")
 			if len(rows) != len(r.Jobs) {
 				t.Fatalf("%d starts for %d jobs", len(rows), len(r.Jobs))
