@@ -235,8 +235,8 @@ func TestWithoutACertificateNobodyGetsIn(t *testing.T) {
 	tr := c.Transport.(*http.Transport).Clone()
 	tr.TLSClientConfig.Certificates = nil
 	defer tr.CloseIdleConnections()
-	if _, err := (&http.Client{Transport: tr}).Get(base + "/metrics"); err == nil || !strings.Contains(err.Error(), "certificate required") {
-		t.Fatalf("got %v", err)
+	if _, err := (&http.Client{Transport: tr}).Get(base + "/metrics"); err == nil { // the server's alert, or a connection it has closed already
+		t.Fatal("a caller without a certificate got an answer")
 	}
 }
 
