@@ -39,7 +39,7 @@ type Config struct {
 	ShuffleCA   string                            // PEM of the authority of the other nodes' servers; "" = they are plain
 	Insecure    bool                              // plain also off the loopback interface
 	Grace       time.Duration                     // between TERM and KILL; 0 = 10 s
-	Parallel    int                               // container creations and removals at once; 0 = twice the cores, at least 4
+	Parallel    int                               // container creations and removals at once; 0 = twice the cores
 	BlobLimit   int64                             // bytes of cached files and images; 0 = 10 GiB
 	MaxLogBytes int64                             // size at which a log file is rotated; 0 = 10 MiB
 	MaxLogFiles int                               // files kept of each stream; 0 = 3
@@ -76,7 +76,7 @@ func (c Config) defaults() (Config, error) {
 	}
 	c.Secrets = or(c.Secrets, filepath.Join(c.Data, "secrets"))
 	c.Grace = or(c.Grace, 10*time.Second)
-	c.Parallel = or(c.Parallel, max(4, 2*goruntime.NumCPU()))
+	c.Parallel = or(c.Parallel, max(2, 2*goruntime.NumCPU()))
 	c.BlobLimit = or(c.BlobLimit, int64(10)<<30)
 	c.MaxLogBytes = or(c.MaxLogBytes, int64(10)<<20)
 	c.MaxLogFiles = or(c.MaxLogFiles, 3)

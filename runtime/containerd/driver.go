@@ -259,7 +259,8 @@ func engineError(ctx context.Context, doing, id string, err error) error {
 	case errdefs.IsInvalidArgument(err):
 		return fault.New(fault.Invalid, "%s: %w", what, err)
 	case errdefs.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
-		strings.Contains(text, "ttrpc: closed"), strings.Contains(text, "shim is not running"):
+		strings.Contains(text, "ttrpc: closed"), strings.Contains(text, "shim is not running"),
+		strings.Contains(text, "failed to start shim") && strings.Contains(text, "file exists"): // an earlier start that we gave up on is still under way
 		return fault.New(fault.Unavailable, "%s: %w", what, err)
 	default:
 		return fmt.Errorf("%s: %w", what, err)
