@@ -116,7 +116,7 @@ func TestNothingIsLeft(t *testing.T) {
 	f := s.job("many", fmt.Sprintf(`job "many" {
   image = "oci-archive:%s"
   stage "true" { command = ["true"]  tasks = %d  max_parallel = 9  disk = "4MiB"
-    resources { cpu = "100m"  memory = "16MiB"  io = "1MiB/s" } } }
+    resources { cpu = "300m"  memory = "16MiB"  io = "1MiB/s" } } }
 `, s.image("busybox"), n))
 	s.ok("job", "run", f)
 	s.clean(2 * time.Minute)
