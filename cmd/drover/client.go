@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -24,6 +27,7 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 type client struct {
 	droverv1connect.ClientServiceClient
 	address string
+	tls     *tls.Config     // nil on a unix socket
 	ctx     context.Context // of the command: tells a Ctrl-C from a connection that was cut
 }
 
@@ -33,7 +37,12 @@ func dial(c *cli.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &client{droverv1connect.NewClientServiceClient(h, base), c.String("address"), c.Context}, nil
+	return &client{
+		ClientServiceClient: droverv1connect.NewClientServiceClient(h, base),
+		address:             c.String("address"),
+		tls:                 h.Transport.(*http.Transport).TLSClientConfig,
+		ctx:                 c.Context,
+	}, nil
 }
 
 // httpClient gives an HTTP/2 client for an address, and the base URL to use.
@@ -67,10 +76,14 @@ func (c *client) explain(err error) error {
 		return nil
 	}
 	if connect.CodeOf(err) == connect.CodeUnavailable && !answered(err) {
-		if why := reason(err); strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
+		why := reason(err)
+		if refusal := c.handshake(); refusal != nil {
+			why = reason(refusal)
+		}
+		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of one authority (`drover tls`), and the address among the names of the coordinator's certificate", c.address, why)
 		}
-		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, reason(err))
+		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, why)
 	}
 	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
 		if c.ctx.Err() != nil {
@@ -79,6 +92,26 @@ func (c *client) explain(err error) error {
 		return fault.New(fault.Unavailable, "%s cut the connection before it answered: it is stopping, or does not accept this certificate; try again in a second", c.address)
 	}
 	return wire.FromError(err)
+}
+
+// handshake tries mutual TLS once, alone: in a failed call the server's
+// refusal of a certificate is often lost behind the broken connection.
+func (c *client) handshake() error {
+	u, err := url.Parse(c.address)
+	if c.tls == nil || err != nil {
+		return nil
+	}
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: c.tls}).DialContext(c.ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	// The server judges our certificate after our side of the handshake.
+	if _, err = conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // answered tells whether a server, not the network, gave the error.
