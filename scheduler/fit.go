@@ -1,5 +1,7 @@
 package scheduler
 
+import "math"
+
 // fitIndex finds nodes with room. It is a cache over the nodes: its answers
 // depend on the State alone, never on what was asked before.
 //
@@ -12,16 +14,18 @@ type fitIndex struct {
 	inv    [][NumResources]float64 // 1/capacity of each node
 	log    []NodeID                // ring of nodes that got more room
 	head   uint64                  // entries ever put in the log
+	turns  []NodeID                // ring of nodes whose room changed, as long as log
+	turned uint64                  // entries ever put in turns
 	shapes []shape
 	byNeed map[room]int32
 	gen    uint32 // raised when shapes were dropped
 }
 
 // room is CPU, memory, the largest free I/O of a disk and the largest free
-// space of a disk; -1 throughout on a node that takes no work.
+// space of a disk; noRoom on a node that takes no work.
 type room [4]int64
 
-var noRoom = room{-1, -1, -1, -1}
+var noRoom = room{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
 
 func (n *room) fits(in *room) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
@@ -31,6 +35,7 @@ type shape struct {
 	need room
 	may  bitset
 	pos  uint64 // log entries seen
+	lack *lacking
 }
 
 // maxShapes bounds the demands remembered; past it all are forgotten, which
@@ -49,6 +54,7 @@ func (f *fitIndex) addNode() {
 			size *= 2
 		}
 		f.log, f.head = make([]NodeID, size), 0
+		f.turns, f.turned = make([]NodeID, size), 0
 	}
 	f.shapes, f.byNeed = nil, nil
 	f.gen++
@@ -70,6 +76,10 @@ func (s *State) touch(id NodeID) {
 		}
 	}
 	was := &f.room[id]
+	if *was != now || len(n.Disks) > 1 {
+		f.turns[f.turned&uint64(len(f.turns)-1)] = id
+		f.turned++
+	}
 	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3]
 	*was = now
 	if more {
@@ -220,57 +230,4 @@ func (s *State) Place(g *Stage, i int32, n NodeID, disk int16) Action {
 		attempt = s.NextAttempt(g, i)
 	}
 	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}
-}
-
-// Lacking counts, over the nodes that take work, how many lack each resource
-// and disk space for one task of the stage; Together counts those that have
-// enough of each but on no one disk. O(nodes).
-type Lacking struct {
-	Nodes    int32
-	Lack     [NumResources + 1]int32
-	Together int32
-	Fit      int32
-}
-
-// Lacking explains why a stage's next task finds no node. O(nodes).
-func (s *State) Lacking(g *Stage) Lacking {
-	var l Lacking
-	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	for i := range s.fit.room {
-		r := &s.fit.room[i]
-		if r[0] == -1 && r[1] == -1 && !s.nodes[i].Takes() {
-			continue
-		}
-		l.Nodes++
-		if need.fits(r) {
-			if len(s.nodes[i].Disks) > 1 && s.nodes[i].disk(need[2], need[3]) < 0 {
-				l.Together++
-			} else {
-				l.Fit++
-			}
-			continue
-		}
-		for k := range need {
-			if need[k] > r[k] {
-				l.Lack[k]++
-			}
-		}
-	}
-	return l
-}
-
-// Most gives the resource that most nodes lack (ties to the first of CPU,
-// Memory, IO, DiskSpace) and on how many. Nodes that have enough I/O and space
-// but not on one disk count as lacking I/O.
-func (l *Lacking) Most() (Resource, int32) {
-	best, most := CPU, int32(-1)
-	for r, n := range l.Lack {
-		if Resource(r) == IO {
-			n += l.Together
-		}
-		if n > most {
-			best, most = Resource(r), n
-		}
-	}
-	return best, most
 }

@@ -1,0 +1,66 @@
+package scheduler_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// slowLacking asks every node by itself.
+func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
+	var l scheduler.Lacking
+	for _, n := range s.Nodes() {
+		if !n.Takes() {
+			continue
+		}
+		l.Nodes++
+		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok {
+			l.Fit++
+			continue
+		}
+		io, space := int64(0), int64(0)
+		for _, d := range n.Disks {
+			io, space = max(io, d.FreeIO), max(space, d.FreeSpace)
+		}
+		some := false
+		for r, lacks := range []bool{g.Spec.Demand[scheduler.CPU] > n.Free[scheduler.CPU], g.Spec.Demand[scheduler.Memory] > n.Free[scheduler.Memory],
+			g.Spec.Demand[scheduler.IO] > io, g.Spec.Disk > space} {
+			if lacks {
+				l.Lack[r]++
+				some = true
+			}
+		}
+		if !some {
+			l.Together++
+		}
+	}
+	return l
+}
+
+func TestLackingIsWhatEveryNodeSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		compare := func() {
+			for j := range c.State.Jobs() {
+				for _, g := range j.Stages {
+					if got, want := c.State.Lacking(g), slowLacking(c.State, g); got != want {
+						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
+					}
+				}
+			}
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			c.Step()
+			m := c.State.Mark()
+			applied(t, c, c.Actions(c.R.IntN(5)))
+			compare()
+			c.State.Rollback(m)
+			if c.R.IntN(3) > 0 { // else several changes come together
+				compare()
+			}
+		}
+	})
+}
