@@ -10,32 +10,45 @@ import (
 var lasMQInfo = Info{
 	Name: "las_mq",
 	Help: "multilevel queue by attained service: small jobs finish in the first queues, large ones are demoted (LAS_MQ)",
-	Params: append([]Param{
+	Params: append(queueParams("order"),
+		Param{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"}),
+	New: newLasMQ,
+}
+
+// queueParams say how the queues look; order names the parameter that orders jobs
+// within a queue.
+func queueParams(order string) []Param {
+	return append([]Param{
 		{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
 		{Name: "first", Kind: Float, Default: "100", Min: 1e-9, Max: 1e15, Help: "threshold of the first queue, alpha_1, container-seconds"},
 		{Name: "step", Kind: Float, Default: "10", Min: 1.000001, Max: 1e9, Help: "each threshold over the one before, p"},
 		{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "each queue's weight over that of the one before"},
-		{Name: "order", Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo", "stage", "service"},
+		{Name: order, Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo", "stage", "service"},
 			Help: "order in a queue: fewest containers of all remaining tasks, submission, fewest of the stages that may run, least service"},
 		{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
-		{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"},
 		{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
 			Help: "start a job in the queue that its input size predicts"},
 		{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "at least the longest task: deficits of queues stay within it"},
-	}, containerParams...),
-	New: newLasMQ,
+	}, containerParams...)
 }
 
-func newLasMQ(v Values) (scheduler.Policy, error) {
+// queueConfig reads the parameters of the queues; order is the name of the one
+// that orders jobs within a queue.
+func queueConfig(v Values, order string) (lasmq.Config, error) {
 	cfg := lasmq.Default()
 	cfg.Queues, cfg.First, cfg.Step, cfg.Decay = v.Int("queues"), v.Float("first"), v.Float("step"), v.Float("decay")
 	cfg.StageAware, cfg.Horizon, cfg.Unit = v.Bool("stage_aware"), v.Duration("horizon"), containerUnit(v)
 	for _, o := range []lasmq.Order{lasmq.OrderRemaining, lasmq.OrderFIFO, lasmq.OrderStage, lasmq.OrderService} {
-		if o.String() == v.Text("order") {
+		if o.String() == v.Text(order) {
 			cfg.Order = o
 		}
 	}
-	if err := cfg.Check(); err != nil {
+	return cfg, cfg.Check()
+}
+
+func newLasMQ(v Values) (scheduler.Policy, error) {
+	cfg, err := queueConfig(v, "order")
+	if err != nil {
 		return nil, err
 	}
 	return &lasMQ{queues: lasmq.New(cfg), cfg: cfg, admission: v.Int("admission"), prior: v.Text("prior") == "input_bytes"}, nil

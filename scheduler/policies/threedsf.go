@@ -33,13 +33,25 @@ var deadlineParams = []Param{
 	{Name: "migrate", Kind: Bool, Default: "false", Help: "a checkpointed task may go on on another node"},
 }
 
+var regularParams = []Param{
+	{Name: "regular_order", Kind: Choice, Default: "fcfs", Choices: []string{"fcfs", "las_mq"},
+		Help: "order of a tenant's regular jobs of one priority: by submission, or by LAS_MQ queues, which the parameters from queues on describe"},
+}
+
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
-	Params: slices.Concat(shareParams, localityParams, deadlineParams),
+	Params: slices.Concat(shareParams, localityParams, deadlineParams, regularParams, queueParams("queue_order")),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder = true
+		if v.Text("regular_order") == "las_mq" {
+			q, err := queueConfig(v, "queue_order")
+			if err != nil {
+				return nil, err
+			}
+			c.LASMQ, c.Prior = &q, v.Text("prior") == "input_bytes"
+		}
 		withDeadlines(&c, v)
 		c.Locality = v.Bool("locality")
 		c.Network = locality.Network{Bandwidth: int64(v.Int("bandwidth")), Window: int64(v.Int("tcp_window")), RTT: v.Duration("rtt")}

@@ -89,6 +89,9 @@ func (p *Policy) batch() bool {
 		}
 		p.shares.charge(t, g.Spec.Demand)
 		p.touch(t)
+		if class := p.tenants[t].at.class; p.queued(class) {
+			p.regular.of[t][class-classHigh].queues.Placed(p.cfg.LASMQ.Containers(g.Spec.Demand))
+		}
 		p.setHead(t)
 		if k := len(p.picks) - 1; k >= 0 && p.picks[k].stage == g {
 			p.picks[k].count++
@@ -106,6 +109,9 @@ func (p *Policy) batch() bool {
 // firstHeads sets every tenant with ready work to its first stage that fits, and
 // takes the others out of the tree. O(ready stages) at worst.
 func (p *Policy) firstHeads() {
+	if p.cfg.LASMQ != nil {
+		p.rank()
+	}
 	for len(p.tenants) < len(p.s.Tenants()) {
 		p.tenants = append(p.tenants, cursors{})
 	}
@@ -134,6 +140,11 @@ func (p *Policy) rewind() {
 	}
 	for _, t := range p.moved {
 		c := &p.tenants[t]
+		if p.cfg.LASMQ != nil { // what was placed changes whose turn it is in the tenant
+			c.start = cursor{class: classHigh, stage: -1}
+			p.fillQueues(t, classHigh)
+			p.fillQueues(t, classLow)
+		}
 		c.at, c.moved = c.start, false
 		p.setHead(t)
 		c.start = c.at
@@ -241,6 +252,13 @@ func (c *cursor) current() *scheduler.Stage {
 func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenants[t].at
 	for c.class < classEnd {
+		if p.queued(c.class) {
+			if g := p.dueInQueues(t, c); g != nil {
+				return g
+			}
+			*c = cursor{class: c.class + 1, stage: -1}
+			continue
+		}
 		if g := c.current(); g != nil && p.placeable(g) {
 			return g
 		}

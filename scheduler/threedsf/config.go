@@ -5,6 +5,7 @@ import (
 
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
+	"github.com/drover-run/drover/scheduler/lasmq"
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
@@ -37,6 +38,13 @@ type Config struct {
 	// PriorityOrder puts a tenant's jobs of high priority before those of low;
 	// else they come in order of submission.
 	PriorityOrder bool
+
+	// LASMQ orders a tenant's regular jobs of one priority by LAS_MQ queues; nil
+	// orders them by submission. Prior starts a job in the queue that its input
+	// size predicts. Deadline jobs are in no queue as long as they are in their
+	// lane, nor behind the others.
+	LASMQ *lasmq.Config
+	Prior bool
 
 	// Deadlines switches the lane of accepted deadline jobs on; AllDeadlines
 	// puts every job with a deadline there. Order is that of the lane.

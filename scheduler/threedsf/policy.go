@@ -21,6 +21,7 @@ type Policy struct {
 	shares  shares
 	tenants []cursors
 	moved   []scheduler.TenantID // whose head moved since the last batch began
+	regular regular
 	batches uint64
 	active  []scheduler.TenantID // tenants with a next task in the tree
 	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
@@ -81,6 +82,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	p.begin(s, now, max)
 	for n := 0; p.pass() && n < maxPasses; n++ {
 	}
+	p.remember()
 	p.explain()
 	s.Rollback(p.mark)
 	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0

@@ -1,0 +1,101 @@
+package policies
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func TestThreeDSFWithQueuesConforms(t *testing.T) {
+	policytest.Run(t, func() scheduler.Policy {
+		return mustNew(t, "3dsf", map[string]string{"regular_order": "las_mq", "first": "5", "step": "2", "prior": "input_bytes"})
+	})
+}
+
+// With one tenant, no deadline and one priority, 3dsf with queues is las_mq:
+// the same tasks in the same order, cycle by cycle.
+func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for round := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, round))
+		a, b := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a"), schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")
+		queues := map[string]string{"first": "10", "step": "3", "horizon": "20s"}
+		one := mustNew(t, "las_mq", queues)
+		queues["regular_order"] = "las_mq"
+		other := mustNew(t, "3dsf", queues)
+		for cycle := range 60 {
+			if r.IntN(2) == 0 {
+				tasks, d := int32(1+r.IntN(9)), schedtest.R(float64(1+r.IntN(3)), float64(1+r.IntN(4)), 1)
+				a.Submit("a", tasks, d)
+				b.Submit("a", tasks, d)
+			}
+			x, y := a.Cycle(one), b.Cycle(other)
+			if p, q := placements(&x), placements(&y); p != q {
+				t.Fatalf("seed %d round %d cycle %d: las_mq places\n%s3dsf places\n%s", seed, round, cycle, p, q)
+			}
+			a.Start()
+			b.Start()
+			pass := time.Duration(1+r.IntN(5)) * time.Second
+			a.Pass(pass)
+			b.Pass(pass)
+			for _, att := range a.Attempts() {
+				if r.IntN(3) == 0 {
+					a.End(att, scheduler.OutcomeSucceeded)
+					b.End(b.State.Attempt(att.ID), scheduler.OutcomeSucceeded)
+				}
+			}
+		}
+	}
+}
+
+func placements(d *scheduler.Decision) string {
+	out := ""
+	for i := range d.Actions {
+		if a := &d.Actions[i]; a.Kind == scheduler.ActPlace {
+			out += fmt.Sprintf("%s on %d\n", a.Task, a.Node)
+		}
+	}
+	return out
+}
+
+// Queues order regular jobs only: a deadline job goes first though it had much
+// service, and a job of high priority before one of low in a better queue.
+func TestQueuesAreForRegularJobs(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("a")
+	p := mustNew(t, "3dsf", map[string]string{"regular_order": "las_mq", "first": "1", "preempt": "none"})
+	old := w.Submit("a", 9, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Hour), true, time.Minute
+	})
+	high := w.Submit("a", 3, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = scheduler.PriorityHigh })
+	low := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	var got []scheduler.JobID
+	for range 13 {
+		d := w.Cycle(p)
+		for i := range d.Actions {
+			if d.Actions[i].Kind == scheduler.ActPlace {
+				got = append(got, d.Actions[i].Task.Job)
+			}
+		}
+		w.Start()
+		w.Pass(20 * time.Second)
+		for _, a := range w.Attempts() {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+	}
+	want := fmt.Sprint([]scheduler.JobID{old, old, old, old, old, old, old, old, old, high, high, high, low})
+	if fmt.Sprint(got) != want {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	if _, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: old}); ok {
+		t.Error("a deadline job is in a queue")
+	}
+	if n, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: high}); !ok || n.Value < 2 {
+		t.Errorf("a job that had 60 s of service is in queue %d", n.Value)
+	}
+}
