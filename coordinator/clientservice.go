@@ -159,7 +159,7 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 			if len(res.Jobs) >= limit || (j.HasEnded() && !req.Msg.GetAll()) || s.needJob(ctx, mayRead, f, j) != nil {
 				continue
 			}
-			res.Jobs = append(res.Jobs, s.summary(j))
+			res.Jobs = append(res.Jobs, s.summary(f, j))
 		}
 	})
 	return connect.NewResponse(res), nil
@@ -295,7 +295,8 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 	s.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
 			last, load := s.sessions.status(n.ID)
-			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load}
+			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
+				Why: n.Why, BackMs: n.Back / 1e6, Trial: n.Trial}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -309,8 +310,12 @@ func nodeState(n *facts.Node) string {
 	switch {
 	case !n.Up:
 		return "down"
+	case n.Draining && n.Back > 0:
+		return "held off"
 	case n.Draining && n.Attempts == 0:
 		return "drained"
+	case n.Trial:
+		return "trial"
 	default:
 		return "up"
 	}

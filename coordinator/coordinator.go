@@ -198,7 +198,7 @@ func (c *core) reaching(sch string) []int32 {
 			if !n.Up || !contains(n.Info.GetSchemes(), sch) {
 				continue
 			}
-			if n.Draining {
+			if !n.Takes() {
 				rest = append(rest, n.ID)
 			} else {
 				first = append(first, n.ID)

@@ -29,7 +29,8 @@ const (
 // it. Each pass:
 //
 //  1. Follow: take the changes of the facts into State, wanted sets, history.
-//  2. Expire: propose the loss of nodes whose lease ended.
+//  2. Expire: propose the loss of nodes whose lease ended, and another try of
+//     nodes that were held off and whose time is over.
 //  3. Hear: every hearPause tell State which attempts run and how far they are,
 //     which is no fact: policies that order by progress need it.
 //  4. Decide: run a Cycle if State changed, cycle_interval after the last one.
@@ -53,6 +54,7 @@ type leader struct {
 	dirtyMaps map[uint64]bool
 
 	logsGo []logsGo        // ended jobs whose logs are still kept
+	held   map[int32]int64 // nodes held off by themselves: until when, Unix ns
 	over   map[uint64]bool // ended jobs that hold nothing and were seen to
 
 	wg     sync.WaitGroup // commits, cleanings
@@ -102,7 +104,10 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.begin(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logsGo, l.over = nil, map[uint64]bool{}
+	l.logsGo, l.over, l.held = nil, map[uint64]bool{}, map[int32]int64{}
+	for _, n := range f.Nodes() {
+		l.noteHeld(n)
+	}
 	for _, id := range f.JobIDs() {
 		l.follow(ctx, f, f.Job(id))
 	}
@@ -208,7 +213,9 @@ func (l *leader) effect(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	switch c.Kind {
 	case facts.ChangeNode:
 		l.c.wanted.node(f.Node(c.Node))
+		l.noteHeld(f.Node(c.Node))
 	case facts.ChangeNodeLost:
+		l.noteHeld(f.Node(c.Node))
 		l.c.sessions.lost(c.Node)
 		l.c.orders.lost(c.Node)
 		l.c.hosts.refresh(f)
@@ -278,6 +285,13 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	}
 	if len(gone) > 0 {
 		next = l.c.now()
+	}
+	at, err := l.tryHeld(ctx)
+	if err != nil {
+		return next, err
+	}
+	if next.IsZero() || !at.IsZero() && at.Before(next) {
+		next = at
 	}
 	if at := l.dropLogs(); next.IsZero() || !at.IsZero() && at.Before(next) {
 		next = at

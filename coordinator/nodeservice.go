@@ -281,14 +281,14 @@ func clipText(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// checkHealth keeps new work off a node with problems, until an operator says
-// otherwise.
+// checkHealth holds off a node with problems; the leader tries it again when
+// they are gone.
 func (s *nodeService) checkHealth(ctx context.Context, n *facts.Node, load *droverv1.NodeLoad) error {
 	if len(load.GetProblems()) == 0 || n.Draining {
 		return nil
 	}
 	why := clipText(strings.Join(load.GetProblems(), "; "), 256)
-	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Why: why}}})
+	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Why: why, ByItself: true}}})
 	return err
 }
 

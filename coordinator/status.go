@@ -38,7 +38,7 @@ func findJob(f *facts.Facts, name string) (*facts.Job, error) {
 	return nil, fault.New(fault.NotFound, "there is no job %q; ended jobs leave for the history after a while (drover job list -all shows those that are left)", clipText(name, 128))
 }
 
-func (c *core) summary(j *facts.Job) *droverv1.JobSummary {
+func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	s := &droverv1.JobSummary{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, Priority: string(j.Spec.Priority),
 		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message}
 	for i := range j.Stages {
@@ -48,13 +48,13 @@ func (c *core) summary(j *facts.Job) *droverv1.JobSummary {
 		s.TasksRunning += st.Live - st.Suspended
 	}
 	if s.Message == "" && !j.HasEnded() {
-		s.Message = c.waits(j)
+		s.Message = c.waits(f, j)
 	}
 	return s
 }
 
 // waits says why a live job has nothing running, or "".
-func (c *core) waits(j *facts.Job) string {
+func (c *core) waits(f *facts.Facts, j *facts.Job) string {
 	for i := range j.Stages {
 		if j.Stages[i].Live > 0 {
 			return ""
@@ -62,25 +62,14 @@ func (c *core) waits(j *facts.Job) string {
 	}
 	for i := range j.Stages {
 		if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && j.Stages[i].Pending > 0 {
-			return j.Spec.Stages[i].Name + ": " + waitText(&w)
+			return j.Spec.Stages[i].Name + ": " + c.waitText(f, &w)
 		}
 	}
 	return ""
 }
 
-// waitText says why a stage waits, without the stage's number.
-func waitText(w *scheduler.Waiting) string {
-	s := w.Reason.String()
-	switch w.Reason {
-	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace:
-		return s + " on " + strconv.Itoa(int(w.Nodes)) + " nodes"
-	default:
-		return s
-	}
-}
-
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
-	r := &droverv1.GetJobResponse{Job: c.summary(j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
+	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail}
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
@@ -111,7 +100,7 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 		out.Progress = 1
 	}
 	if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && s.Pending > 0 && !j.HasEnded() {
-		out.Waiting = waitText(&w)
+		out.Waiting = c.waitText(f, &w)
 	}
 	return out
 }

@@ -100,7 +100,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	for _, l := range i.Levels {
 		levels = append(levels, levelText(l))
 	}
-	pairs(w, "node", i.Name, "state", n.State, "draining", yes(n.Draining), "rack", i.Rack, "address", i.Address,
+	pairs(w, "node", i.Name, "state", n.State, "draining", yes(n.Draining), "because", n.Why, "tried again", msText(n.BackMs), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yes(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
 		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "last report", msText(n.LastReportMs),

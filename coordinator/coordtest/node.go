@@ -83,6 +83,7 @@ type Node struct {
 	ended     map[Key]*droverv1.SeenAttempt
 	dirty     map[Key]bool
 	answers   []*droverv1.OrderAnswer
+	problems  []string
 	sequence  uint64
 	ran       map[Key]int // how often an attempt was started
 	poke      chan struct{}
@@ -116,6 +117,14 @@ func (n *Node) Behave(b Behaviour) {
 	n.behaviour = b
 	n.mu.Unlock()
 	n.Poke()
+}
+
+// Trouble says what the node reports to be wrong with it from now on.
+func (n *Node) Trouble(problems ...string) {
+	n.mu.Lock()
+	n.problems = problems
+	n.mu.Unlock()
+	n.signal()
 }
 
 // Poke asks the behaviour of every running attempt again.
@@ -304,7 +313,8 @@ func (n *Node) report(ctx context.Context, reg *droverv1.RegisterResponse) error
 func (n *Node) reportOnce(ctx context.Context, full bool) error {
 	n.mu.Lock()
 	n.sequence++
-	req := &droverv1.ReportRequest{Node: n.id.Node, Epoch: n.epoch, Sequence: n.sequence, Full: full, AppliedRevision: n.revision, Answers: n.answers}
+	req := &droverv1.ReportRequest{Node: n.id.Node, Epoch: n.epoch, Sequence: n.sequence, Full: full, AppliedRevision: n.revision, Answers: n.answers,
+		Load: &droverv1.NodeLoad{Problems: n.problems}}
 	n.answers = nil
 	keys := slices.SortedFunc(maps.Keys(n.dirty), compare)
 	if full {

@@ -253,6 +253,9 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		f.stopOthers(j, k)
 		f.checkComplete(e, j)
 	}
+	if ran(&c) {
+		f.passed(e, &c)
+	}
 	if state == AttemptFailed && !j.HasEnded() {
 		f.countFailure(e, j, k, &c)
 	}
@@ -358,7 +361,7 @@ func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFaul
 func (f *Facts) countFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	if !userFault(a.Seen) {
 		if a.Cause() != droverv1.Cause_CAUSE_INPUT {
-			f.countInfra(e, a.Node, a.Seen.GetMessage())
+			f.countInfra(e, a, a.Seen.GetMessage())
 		}
 		f.countRetry(e, k)
 		return

@@ -120,6 +120,11 @@ func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 				c.Why = ""
 			}
 			f.event(e, "node.returned", &Event{Node: info.GetName(), Text: fmt.Sprintf("epoch %d", c.Epoch)})
+			if c.Back > 0 { // it may have been mended meanwhile
+				f.try(e, &c)
+				c = *f.Node(c.ID)
+				c.Why = ""
+			}
 		}
 		n = &c
 		f.nodes[n.ID-1] = n
@@ -170,64 +175,6 @@ func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
 // CompareKeys orders attempts by job, stage, task, attempt.
 func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Attempt, b.Attempt))
-}
-
-func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *Result) {
-	n := f.Node(d.GetNode())
-	if n == nil {
-		r.Err = fault.New(fault.NotFound, "node %d is unknown", d.GetNode())
-		return
-	}
-	if n.Draining == d.GetDraining() && n.Why == d.GetWhy() {
-		return
-	}
-	f.drain(e, n, d.GetDraining(), d.GetWhy())
-	r.Changed = 1
-}
-
-func (f *Facts) drain(e *droverv1.Entry, n *Node, on bool, why string) {
-	c := *n
-	c.Draining, c.Why = on, clip(why, 256)
-	kind := "node.drain"
-	if !on {
-		kind, c.Infra = "node.undrain", nil
-	}
-	f.nodes[n.ID-1] = &c
-	f.event(e, kind, &Event{Node: n.Info.GetName(), Text: why})
-	f.record(Change{Kind: ChangeNode, Node: n.ID})
-}
-
-// hold charges (sign 1) or frees (sign -1) an attempt's node.
-func (f *Facts) hold(node int32, held Amounts, sign int64) {
-	n := f.Node(node)
-	if n == nil {
-		return
-	}
-	c := *n
-	c.Used = c.Used.add(held, sign)
-	c.Attempts += int32(sign)
-	f.nodes[node-1] = &c
-}
-
-// countInfra notes an infrastructure failure; at InfraLimit within
-// InfraWindow the node takes no new work.
-func (f *Facts) countInfra(e *droverv1.Entry, node int32, what string) {
-	n := f.Node(node)
-	if n == nil || !n.Up {
-		return
-	}
-	c := *n
-	c.Infra = nil
-	for _, at := range n.Infra {
-		if f.at-at < int64(InfraWindow) {
-			c.Infra = append(c.Infra, at)
-		}
-	}
-	c.Infra = append(c.Infra, f.at)
-	f.nodes[node-1] = &c
-	if len(c.Infra) >= InfraLimit && !c.Draining {
-		f.drain(e, &c, true, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.Infra), InfraWindow, what))
-	}
 }
 
 func (f *Facts) applyBlob(b *droverv1.BlobFact, r *Result) {

@@ -28,6 +28,8 @@ const (
 	MaxKeys      = 100_000          // idempotency keys of ended and forgotten jobs
 	InfraLimit   = 3                // infrastructure failures on one node …
 	InfraWindow  = 10 * time.Minute // … within this time: no new work
+	HoldFirst    = time.Minute      // before it is tried again, one attempt at a time …
+	HoldMost     = 30 * time.Minute // … twice as long each time in a row, up to this
 	InfraRetries = 8                // of one task, before its job fails
 )
 

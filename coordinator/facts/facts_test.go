@@ -122,6 +122,11 @@ func TestCountsAreWhatOneCounts(t *testing.T) {
 }
 
 func count(f *Facts) error {
+	for _, n := range f.Nodes() {
+		if n.Back > 0 && !n.Draining || n.Trial && n.Draining || n.Draining && n.Takes() {
+			return fmt.Errorf("node %d: draining %v, back at %d, on trial %v", n.ID, n.Draining, n.Back, n.Trial)
+		}
+	}
 	used, held := map[int32]Amounts{}, map[int32]int32{}
 	refs := map[string]int32{}
 	for _, id := range f.JobIDs() {

@@ -46,7 +46,7 @@ func (g *gen) entry() *droverv1.Entry {
 		n := g.pickNode()
 		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Why: "gen"}}
 	case k < 12:
-		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0}}
+		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, ByItself: g.r.IntN(2) == 0}}
 	case k < 15:
 		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}
 	case k < 17:

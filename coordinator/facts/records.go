@@ -326,8 +326,18 @@ type Node struct {
 	Used     Amounts `json:"used"`
 	Attempts int32   `json:"attempts,omitempty"` // that hold something
 
+	// Of a node that was held off by itself, not by an operator.
+	Back  int64 `json:"back,omitempty"`  // it drains until then, Unix ns; 0: not by itself
+	Holds int32 `json:"holds,omitempty"` // how often in a row it was held off
+	Since int64 `json:"since,omitempty"` // it takes work again since then, Unix ns
+	Trial bool  `json:"trial,omitempty"` // one attempt at a time, until one passes
+
 	Info *droverv1.NodeInfo `json:"-"`
 }
+
+// Takes tells whether new work may go to the node now: it is up, does not
+// drain, and has nothing to do while it is on trial.
+func (n *Node) Takes() bool { return n.Up && !n.Draining && !(n.Trial && n.Attempts > 0) }
 
 // Tenant is who is charged. It is never changed once made.
 type Tenant struct {

@@ -1509,12 +1509,15 @@ type NodeStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Info          *NodeInfo              `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up, down, drained
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up, down, drained, held off, trial
 	Draining      bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
 	Used          *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
 	Attempts      int32                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	LastReportMs  int64                  `protobuf:"varint,7,opt,name=last_report_ms,json=lastReportMs,proto3" json:"last_report_ms,omitempty"`
 	Load          *NodeLoad              `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	Why           string                 `protobuf:"bytes,9,opt,name=why,proto3" json:"why,omitempty"`                       // it drains or is down
+	BackMs        int64                  `protobuf:"varint,10,opt,name=back_ms,json=backMs,proto3" json:"back_ms,omitempty"` // Unix: when a node that was held off by itself is tried again; 0: it is not
+	Trial         bool                   `protobuf:"varint,11,opt,name=trial,proto3" json:"trial,omitempty"`                 // it takes one attempt at a time until one passes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1603,6 +1606,27 @@ func (x *NodeStatus) GetLoad() *NodeLoad {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *NodeStatus) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *NodeStatus) GetBackMs() int64 {
+	if x != nil {
+		return x.BackMs
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetTrial() bool {
+	if x != nil {
+		return x.Trial
+	}
+	return false
 }
 
 type ListNodesResponse struct {
@@ -2529,7 +2553,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\battempts\x18\x04 \x03(\v2\x16.drover.v1.TaskAttemptR\battempts\"@\n" +
 	"\x11ListTasksResponse\x12+\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x15.drover.v1.TaskStatusR\x05tasks\"\x12\n" +
-	"\x10ListNodesRequest\"\x90\x02\n" +
+	"\x10ListNodesRequest\"\xd1\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
@@ -2539,7 +2563,11 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04used\x18\x05 \x01(\v2\x14.drover.v1.ResourcesR\x04used\x12\x1a\n" +
 	"\battempts\x18\x06 \x01(\x05R\battempts\x12$\n" +
 	"\x0elast_report_ms\x18\a \x01(\x03R\flastReportMs\x12'\n" +
-	"\x04load\x18\b \x01(\v2\x13.drover.v1.NodeLoadR\x04load\"@\n" +
+	"\x04load\x18\b \x01(\v2\x13.drover.v1.NodeLoadR\x04load\x12\x10\n" +
+	"\x03why\x18\t \x01(\tR\x03why\x12\x17\n" +
+	"\aback_ms\x18\n" +
+	" \x01(\x03R\x06backMs\x12\x14\n" +
+	"\x05trial\x18\v \x01(\bR\x05trial\"@\n" +
 	"\x11ListNodesResponse\x12+\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x15.drover.v1.NodeStatusR\x05nodes\"8\n" +
 	"\x10DrainNodeRequest\x12\x12\n" +

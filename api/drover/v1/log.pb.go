@@ -553,10 +553,13 @@ func (x *NodeLostFact) GetWhy() string {
 }
 
 type NodeDrainFact struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Draining      bool                   `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
-	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"` // for people; set when the coordinator does it by itself
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Draining bool                   `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	Why      string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"` // for people
+	// The coordinator's own doing. With draining: it ends by itself after a
+	// while. Without: that while is over, and the node is tried again.
+	ByItself      bool `protobuf:"varint,4,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,6 +613,13 @@ func (x *NodeDrainFact) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *NodeDrainFact) GetByItself() bool {
+	if x != nil {
+		return x.ByItself
+	}
+	return false
 }
 
 type BlobFact struct {
@@ -1662,11 +1672,12 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fNodeLostFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why\"Q\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"n\n" +
 	"\rNodeDrainFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why\"P\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x1b\n" +
+	"\tby_itself\x18\x04 \x01(\bR\bbyItself\"P\n" +
 	"\bBlobFact\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
