@@ -18,10 +18,11 @@ import (
 // attempt is one attempt on this node. Its loop owns all fields but those
 // under mu; other goroutines post to inbox.
 type attempt struct {
-	d      *daemon
-	id     store.ID
-	dir    folder
-	silent bool // of an older epoch: removed and never reported; set before the loop starts or under mu
+	d       *daemon
+	id      store.ID
+	dir     folder
+	silent  bool // of an older epoch: removed and never reported; set before the loop starts or under mu
+	adopted bool // an earlier daemon began it; set before the loop starts
 
 	wake  chan struct{}       // something under mu changed; holds one
 	inbox chan func(*attempt) // what watchers and helpers bring

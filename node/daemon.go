@@ -107,7 +107,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err := d.openFiles(); err != nil {
 		return fail(err)
 	}
-	d.images = &images{driver: cfg.Driver, blobs: d.blobs}
+	d.images = &images{driver: cfg.Driver, blobs: d.blobs, now: d.clock.Now, used: map[string]time.Time{}}
 	d.metrics = newMetrics(cfg.Registry, d)
 	return d, nil
 }
@@ -201,6 +201,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 	}
 	for id := range known {
 		a := newAttempt(d, id)
+		a.adopted = true
 		rec, recorded := records[id]
 		if err := a.adopt(rec, recorded, groups[id]); err != nil {
 			return fmt.Errorf("attempt %s: %w", id, err)

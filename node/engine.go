@@ -7,8 +7,6 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/runtime"
 )
 
@@ -58,38 +56,4 @@ func (l *listing) problem(least time.Duration) string {
 		return ""
 	}
 	return "container engine " + l.driver.Name() + ": " + l.err.Error()
-}
-
-// images brings images into the engine, each once.
-type images struct {
-	driver runtime.Driver
-	blobs  *blob.Cache
-	flight singleflight.Group
-}
-
-// get makes sure that the engine has the image. O(its size) the first time.
-func (im *images) get(ctx context.Context, digest string) error {
-	store, ok := im.driver.(runtime.Images)
-	if !ok {
-		return fault.New(fault.Unsupported, "driver %s runs host programs and has no images: remove image from the job, or run it on nodes with containerd", im.driver.Name())
-	}
-	done := im.flight.DoChan(digest, func() (any, error) { return nil, im.bring(ctx, store, digest) })
-	select {
-	case r := <-done:
-		return r.Err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (im *images) bring(ctx context.Context, store runtime.Images, digest string) error {
-	if has, err := store.Has(ctx, digest); err != nil || has {
-		return err
-	}
-	archive, err := im.blobs.Get(ctx, digest)
-	if err != nil {
-		return err
-	}
-	defer archive.Close()
-	return store.Import(ctx, digest, archive)
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // keepProgram puts a copy of the harness or helper program into a folder named
@@ -29,7 +30,8 @@ func keepProgram(data, program string) (string, error) {
 	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
 	path := filepath.Join(dir, "drover")
 	if there(path) {
-		return path, nil
+		now := time.Now() // since when it is the present one: see collectPrograms
+		return path, os.Chtimes(dir, now, now)
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o711), os.Chmod(filepath.Join(data, "harness"), 0o711)); err != nil {
 		return "", err

@@ -36,6 +36,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if err := d.adopt(ctx); err != nil {
 			return fmt.Errorf("adopting what an earlier daemon left: %w", err)
 		}
+		g.Go(func() error { return d.collecting(ctx) })
 		return d.sessions(ctx)
 	})
 	err = g.Wait()

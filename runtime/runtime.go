@@ -113,6 +113,14 @@ type Images interface {
 	Import(ctx context.Context, digest string, archive io.Reader) error
 	// Remove forgets the image; its content goes when nothing uses it.
 	Remove(ctx context.Context, digest string) error
+	// ListImages gives the images that Import keeps, ordered by digest.
+	ListImages(ctx context.Context) ([]Image, error)
+}
+
+// Image is one that the engine keeps.
+type Image struct {
+	Digest string // of the archive it came from
+	Bytes  int64  // on the disk, content and unpacked layers; shared ones count for each
 }
 
 // ExecSpec is one extra process in a running container.

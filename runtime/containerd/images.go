@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/platforms"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
 )
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -109,15 +110,22 @@ func (d *Driver) Remove(ctx context.Context, digest string) error {
 	return engineError(ctx, "remove image "+digest, "", err)
 }
 
-// ListImages gives the digests of all archives that Import keeps, in order.
-func (d *Driver) ListImages(ctx context.Context) ([]string, error) {
+// ListImages implements runtime.Images. O(images and their layers).
+func (d *Driver) ListImages(ctx context.Context) ([]runtime.Image, error) {
 	all, err := d.c.ImageService().List(ctx, fmt.Sprintf("labels.%q", labelArchive))
 	if err != nil {
 		return nil, engineError(ctx, "list images", "", err)
 	}
-	var names []string
+	var list []runtime.Image
 	for _, i := range all { // containerd keeps them by name
-		names = append(names, i.Name)
+		size, err := client.NewImage(d.c, i).Usage(ctx, client.WithSnapshotUsage())
+		if errdefs.IsNotFound(err) { // it goes, or is not whole yet
+			continue
+		}
+		if err != nil {
+			return nil, engineError(ctx, "size of image "+i.Name, "", err)
+		}
+		list = append(list, runtime.Image{Digest: i.Name, Bytes: size})
 	}
-	return names, nil
+	return list, nil
 }

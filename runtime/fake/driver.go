@@ -226,6 +226,25 @@ func (d *Driver) Remove(ctx context.Context, digest string) error {
 	return answer(nil)
 }
 
+// ListImages implements runtime.Images; an image is as long as its archive.
+func (d *Driver) ListImages(ctx context.Context) ([]runtime.Image, error) {
+	answer, err := d.e.enter(ctx, ListImages)
+	if err != nil {
+		return nil, err
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	all := make([]runtime.Image, 0, len(d.e.images))
+	for digest, n := range d.e.images {
+		all = append(all, runtime.Image{Digest: digest, Bytes: n})
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].Digest < all[j].Digest })
+	if err := answer(nil); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
 // Exec implements runtime.Execer.
 func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, error) {
 	answer, err := d.e.enter(ctx, Exec)

@@ -47,12 +47,13 @@ const (
 	Import
 	Remove
 	Exec
+	ListImages
 )
 
 // String names the verb.
 func (v Verb) String() string {
 	names := [...]string{Create: "create", Start: "start", Wait: "wait", List: "list", Kill: "kill",
-		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec"}
+		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images"}
 	if v < Create || int(v) >= len(names) {
 		return "invalid verb"
 	}
