@@ -21,7 +21,10 @@ var easyInfo = Info{
 
 // easy is EASY (aggressive) backfilling on nodes. Only the head of line has a
 // reservation; it is worked out anew in each cycle from the bounds of what
-// runs, so nothing has to be remembered.
+// runs, so nothing has to be remembered. A job whose room is held only by work
+// at or past its bound is as good as started: it keeps that room, and is no head.
+// For where several jobs end at one instant their ends may come one by one: what
+// is decided in between is decided as if all had ended.
 type easy struct {
 	bound  time.Duration
 	placer placer
@@ -37,28 +40,33 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	var head *scheduler.Stage
+	var first *scheduler.Stage // that did not fit
+	headed := false            // the head of line has its reservation
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
-			if !g.Ready() {
-				continue
-			}
-			if head == nil {
-				if p.placeAll(g); p.head == g && e.reserve(s, g, now) {
-					head = g
-				} else if p.head == g {
-					p.head = nil // it fits on no node at all: nobody waits for it
+			switch {
+			case !g.Ready():
+			case first != nil:
+				if e.fill(g, first) {
+					headed = e.reserve(g, headed)
 				}
-				continue
+			default:
+				if p.placeAll(g); p.head != g {
+					continue
+				}
+				if e.outlook(s, now); !e.ever(g) {
+					p.head = nil // it fits on no node at all: nobody waits for it
+					continue
+				}
+				first, headed = g, e.reserve(g, false)
 			}
-			e.fill(g, head)
 		}
 	}
 	return p.end()
 }
 
-// reserve gives the head of line its earliest start; false where it has none.
-func (e *easy) reserve(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) bool {
+// outlook makes the profile of what runs.
+func (e *easy) outlook(s *scheduler.State, now scheduler.Time) {
 	e.prof = backfill.Profile{}
 	for _, n := range s.Nodes() {
 		e.prof.AddNode(&n.Spec)
@@ -72,12 +80,35 @@ func (e *easy) reserve(s *scheduler.State, g *scheduler.Stage, now scheduler.Tim
 			}
 		}
 	}
-	need, span := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.bound)
-	spot, ok := e.prof.Earliest(now, span, scheduler.Never, &need)
-	if ok {
-		e.prof.Take(spot.Bin, spot.Disk, spot.At, spot.At.Add(span), &need)
-	}
+}
+
+// ever tells whether a task of the stage has an earliest start.
+func (e *easy) ever(g *scheduler.Stage) bool {
+	need := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk)
+	_, ok := e.prof.Earliest(e.placer.now, taskBound(g, e.bound), scheduler.Never, &need)
 	return ok
+}
+
+// reserve gives the stage's tasks the room they could start in now, and if there
+// is no head of line yet, the first that is later than now its earliest start:
+// that one is the head. It tells whether there is a head then.
+func (e *easy) reserve(g *scheduler.Stage, headed bool) bool {
+	now, before := e.placer.now, scheduler.Never
+	if headed {
+		before = now.Add(1)
+	}
+	need, span := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.bound)
+	for range g.Startable() {
+		spot, ok := e.prof.Earliest(now, span, before, &need)
+		if !ok {
+			break
+		}
+		e.prof.Take(spot.Bin, spot.Disk, spot.At, spot.At.Add(span), &need)
+		if spot.At > now {
+			return true
+		}
+	}
+	return headed
 }
 
 // take takes what an attempt holds until its bound; past that it counts as
@@ -96,13 +127,14 @@ func (e *easy) take(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time
 	return end
 }
 
-// fill places tasks of a stage that do not delay the head.
-func (e *easy) fill(g, head *scheduler.Stage) {
+// fill places tasks of a stage that do not delay what is reserved; true: some
+// are left, and room is all they wait for.
+func (e *easy) fill(g, first *scheduler.Stage) bool {
 	p := &e.placer
 	need, span := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.bound)
 	for g.Ready() {
 		w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
-		ok := true
+		ok, room := true, false
 		if g.Startable() == 0 {
 			w.Reason = scheduler.ReasonMaxParallel
 		} else if p.left <= 0 {
@@ -111,12 +143,13 @@ func (e *easy) fill(g, head *scheduler.Stage) {
 			w.Reason = scheduler.ReasonCap
 		} else if e.fillOne(g, &need, span) {
 			continue
-		} else if p.s.NextNode(g, 0) != scheduler.NoNode {
-			w.Reason, w.Behind = scheduler.ReasonHeadOfLine, head.ID()
+		} else if room = true; p.s.NextNode(g, 0) != scheduler.NoNode {
+			w.Reason, w.Behind = scheduler.ReasonHeadOfLine, first.ID()
 		}
 		p.wait(w)
-		return
+		return room
 	}
+	return false
 }
 
 func (e *easy) fillOne(g *scheduler.Stage, need *backfill.Need, span time.Duration) bool {

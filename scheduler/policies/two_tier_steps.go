@@ -15,7 +15,7 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	for _, n := range s.Nodes() {
 		for a := range s.AttemptsOn(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
-			if !running || f.boundOf(s, a) > now || s.StageOf(a).Job.Spec.Accepted {
+			if !running || f.boundOf(s, a) >= now || s.StageOf(a).Job.Spec.Accepted {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
@@ -65,7 +65,7 @@ func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
 	cause := backfill.CauseNodeLost
 	for _, n := range nodes {
 		for a := range s.AttemptsOn(n.Spec.ID) {
-			if f.boundOf(s, a) <= now {
+			if f.boundOf(s, a) < now {
 				cause = backfill.CauseOverrun
 			}
 		}

@@ -41,6 +41,8 @@ func TestKTHSP2EqualsPyss(t *testing.T) {
 		params                       []string
 	}{
 		{"fcfs", "fifo", "353776.4091", "6814.973310", []string{"strict", "true"}},
+		{"easy", "easy", "6836.8721", "92.576540", nil},
+		{"conservative", "conservative", "7310.5512", "88.997275", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, pool := kth(t)
