@@ -281,7 +281,7 @@ func (c *checker) stop(s *State, d *Decision, a *Action, now Time) Violation {
 		return broke(RuleTwice, "attempt %s: acted on twice", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && j.Spec.Accepted && !hopeless(s, d, j) && !att.Speculative {
+	if j.Phase == JobActive && s.Accepted(j) && !hopeless(s, d, j) && !att.Speculative {
 		return broke(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.spared(s, d, att, j, now) {

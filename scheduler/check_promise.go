@@ -201,7 +201,7 @@ func owns(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
 // canYield tells whether tasks of a job on a node can make room for a promise:
 // the job has no promise itself and the node can free memory.
 func canYield(s *State, j *Job, id NodeID) bool {
-	if j.Spec.Accepted || j.Spec.Project != 0 {
+	if j.Spec.Project != 0 || s.Accepted(j) {
 		return false
 	}
 	l := s.nodes[id].Spec.Levels
@@ -302,7 +302,7 @@ func (c *checker) dropsKept(s *State, d *Decision) {
 	for i := range c.dropped {
 		r := &c.dropped[i].r
 		j := s.jobs[r.Job]
-		promised := (r.Kind == ReserveDeadline && j != nil && j.Spec.Accepted) || (r.Project != 0 && s.promised(r.Project))
+		promised := (r.Kind == ReserveDeadline && j != nil && s.Accepted(j)) || (r.Project != 0 && s.promised(r.Project))
 		if !promised || c.again[keyOf(r)] || (j != nil && hopeless(s, d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
 			continue
 		}

@@ -39,13 +39,20 @@ const (
 	NoteCursor
 	// NoteForget drops the note with the same key whose kind is in Value.
 	NoteForget
+	// NoteAccepted: the scheduler promised that Job ends by its deadline, which
+	// is Value; it plans the end for At.
+	NoteAccepted
+	// NoteRefused: the deadline of Job (Value) or a departure of Project could
+	// not be promised; At is the earliest end that can, 0 for none.
+	NoteRefused
 )
 
 // String gives the word used in listings.
 func (k NoteKind) String() string {
 	names := [...]string{NoteQueue: "queue", NoteAdmitted: "admitted", NoteWaitSince: "wait_since", NoteDeficit: "deficit",
 		NoteHopeless: "hopeless", NoteSuspends: "suspends", NotePromise: "promise", NoteLatestStart: "latest_start",
-		NoteBroken: "broken", NoteRun: "run", NoteVirtual: "virtual", NoteCursor: "cursor", NoteForget: "forget"}
+		NoteBroken: "broken", NoteRun: "run", NoteVirtual: "virtual", NoteCursor: "cursor", NoteForget: "forget",
+		NoteAccepted: "accepted", NoteRefused: "refused"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
 	}
@@ -80,7 +87,7 @@ func (k NoteKey) Compare(o NoteKey) int {
 }
 
 func (n *Note) validate() error {
-	if n.Kind < NoteQueue || n.Kind > NoteForget {
+	if n.Kind < NoteQueue || n.Kind > NoteRefused {
 		return refuse(ErrInvalid, "note", "kind is %v", n.Kind)
 	}
 	if math.IsNaN(n.Real) || math.IsInf(n.Real, 0) {

@@ -158,6 +158,16 @@ func (s *State) TenantByName(name string) *Tenant {
 // Job finds a job that has not ended, or nil.
 func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 
+// Accepted tells whether the deadline of a job was promised: at its submission,
+// or by the policy later (NoteAccepted). O(1).
+func (s *State) Accepted(j *Job) bool {
+	if j.Spec.Accepted || j.Spec.Deadline == 0 {
+		return j.Spec.Accepted
+	}
+	_, ok := s.notes[NoteKey{Kind: NoteAccepted, Job: j.Spec.ID}]
+	return ok
+}
+
 // Stage finds a stage of a job that has not ended, or nil.
 func (s *State) Stage(id StageID) *Stage {
 	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {

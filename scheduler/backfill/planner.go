@@ -114,7 +114,14 @@ type Project struct {
 	ID        scheduler.ProjectID
 	Submitted scheduler.Time
 	High      bool // priority 1; only Priority asks
-	Requests  []Request
+	// Deadline is the latest departure that is any use, 0 for none: what
+	// cannot depart by it is refused, and up to it later projects may put the
+	// departure off.
+	Deadline scheduler.Time
+	// Account, from 1, is who is charged in the profile of Planner.Charge; 0
+	// for nobody.
+	Account  int32
+	Requests []Request
 }
 
 // Quote is the departure time of a project (td) and the latest one that later
@@ -126,6 +133,9 @@ type Quote struct {
 // ErrNeverFits is the class of a project of which a part fits on no bin, not
 // even an empty one.
 var ErrNeverFits = errors.New("fits nowhere")
+
+// ErrTooLate is the class of a project that cannot depart by its deadline.
+var ErrTooLate = errors.New("cannot depart by its deadline")
 
 // Cause is why a promise was broken.
 type Cause uint8
@@ -179,6 +189,7 @@ type Planned struct {
 type Planner struct {
 	cfg      Config
 	prof     *Profile
+	accounts *Profile
 	items    map[Key]*item
 	projects map[scheduler.ProjectID]*project
 	order    []*project // by (Submitted, ID)
@@ -212,6 +223,7 @@ type project struct {
 type group struct {
 	proj  *project
 	req   Request
+	total Need // req.Need as an account sees it
 	after []*group
 	next  []*group
 	items []*item
@@ -259,6 +271,30 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 		return nil, fmt.Errorf("variant is %v", cfg.Variant)
 	}
 	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}}, nil
+}
+
+// Charge has projects with an Account charged in a profile of totals, with bins
+// of CPU, memory and I/O: nothing of theirs is planned beyond what the bin
+// Account-1 has at any instant.
+func (p *Planner) Charge(accounts *Profile) { p.accounts = accounts }
+
+// allowed is the first instant from at on at which the project's account has
+// room for an item during span.
+func (p *Planner) allowed(it *item, at scheduler.Time, span time.Duration) scheduler.Time {
+	a := it.group.proj.Account
+	if p.accounts == nil || a == 0 {
+		return at
+	}
+	s, _ := p.accounts.EarliestAt(a-1, -1, at, span, scheduler.Never, &it.group.total)
+	return s.At
+}
+
+// charge takes (or, with sign 1, gives back) an item's planned time on its
+// project's account.
+func (p *Planner) charge(it *item, sign int64) {
+	if a := it.group.proj.Account; p.accounts != nil && a > 0 {
+		p.accounts.change(a-1, -1, it.spot.At, it.end, &it.group.total, sign)
+	}
 }
 
 // Profile gives the profile it plans in.
@@ -430,6 +466,7 @@ func (p *Planner) set(it *item, s Spot) {
 func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	need := &it.group.req.Need
 	if it.placed {
+		p.charge(it, 1)
 		p.prof.Give(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
 		if held := it.group.req.Held; held != nil {
 			p.prof.Take(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, held)
@@ -443,6 +480,7 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	}
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
+		p.charge(it, -1)
 		p.prof.Take(s.Bin, s.Disk, s.At, end, need)
 		if held := it.group.req.Held; held != nil {
 			p.prof.Give(s.Bin, s.Disk, end, scheduler.Never, held)
@@ -464,8 +502,26 @@ func (p *Planner) rollback(n int) {
 }
 
 // search finds the earliest spot for an item in [from, before) that displaces
-// nobody: earliestStartingTime of Table 5.
+// nobody: earliestStartingTime of Table 5. Where its project's account has no
+// room then, it goes on from when it has; each time that passes a step of the
+// account.
 func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
+	for {
+		s, ok := p.searchBins(it, from, before)
+		if !ok {
+			return s, false
+		}
+		at := p.allowed(it, s.At, p.span(it, s.Bin))
+		if at <= s.At {
+			return s, true
+		}
+		if from = at; from >= before {
+			return Spot{Bin: -1}, false
+		}
+	}
+}
+
+func (p *Planner) searchBins(it *item, from, before scheduler.Time) (Spot, bool) {
 	best, found := Spot{Bin: -1}, false
 	need := &it.group.req.Need
 	if from >= before {

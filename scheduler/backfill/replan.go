@@ -91,7 +91,10 @@ func (p *Planner) earlier(it *item, now scheduler.Time) bool {
 	}
 	was, end, need := it.spot, it.end, &it.group.req.Need
 	p.prof.Give(was.Bin, was.Disk, was.At, end, need)
+	p.charge(it, 1)
 	best, found := p.search2(it, from, all)
+	found = found && p.allowed(it, best.At, p.span(it, best.Bin)) <= best.At
+	p.charge(it, -1)
 	p.prof.Take(was.Bin, was.Disk, was.At, end, need)
 	it.seen, it.from = p.clock, from
 	if !found {

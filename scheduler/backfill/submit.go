@@ -10,8 +10,8 @@ import (
 
 // Submit plans a project and promises its departure time (Alg. 1-3). Jobs that
 // can start at once are planned for now; Start has to be called for them. An
-// error (ErrNeverFits, or a project that makes no sense) leaves the plan as it
-// was. O(work of the project x bins) and the displacements tried.
+// error (ErrNeverFits, ErrTooLate, or a project that makes no sense) leaves the
+// plan as it was; with ErrTooLate the quote says when it could depart. O(work of the project x bins) and the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Quote, error) {
 	p.begin()
 	defer p.keep()
@@ -43,7 +43,7 @@ func (p *Planner) submit(now scheduler.Time, in Project) (Quote, error) {
 	}
 	if err := p.complete(now, pr); err != nil {
 		p.drop(pr)
-		return Quote{}, err
+		return pr.quote, err
 	}
 	return pr.quote, nil
 }
@@ -60,9 +60,15 @@ func (p *Planner) complete(now scheduler.Time, pr *project) error {
 			}
 		}
 	}
-	if !pr.promised {
-		pr.quote, pr.promised = p.promise(pr), true
+	if pr.promised {
+		return nil
 	}
+	pr.quote = p.promise(pr)
+	if pr.Deadline > 0 && pr.quote.Departure > pr.Deadline {
+		p.rollback(0)
+		return fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
+	}
+	pr.promised = true
 	return nil
 }
 
@@ -138,6 +144,10 @@ func (p *Planner) Complete(now scheduler.Time, id scheduler.ProjectID) (Quote, e
 func (p *Planner) promise(pr *project) Quote {
 	td := pr.departure()
 	q := Quote{Departure: td, Latest: td}
+	if pr.Deadline > 0 {
+		q.Latest = max(td, pr.Deadline)
+		return q
+	}
 	sf := p.cfg.SF
 	if p.cfg.Variant == Priority && pr.High {
 		sf = 0 // (1 - pi) x SF with pi = 1
@@ -163,6 +173,9 @@ func (p *Planner) enter(in Project) (*project, error) {
 			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
 		}
 		g := &group{proj: pr, req: *r}
+		if p.accounts != nil {
+			g.total = Need{Base: append(slices.Clone(r.Need.Base), r.Need.IO)}
+		}
 		for _, a := range r.After {
 			for _, o := range pr.groups {
 				if o.req.Job == r.Job && o.req.Stage == a {
@@ -328,6 +341,9 @@ func (p *Planner) backfillTimes(it *item, from, end scheduler.Time) {
 func (p *Planner) shift(it *item, s Spot, now scheduler.Time) bool {
 	mark := len(p.log)
 	p.delayed = p.delayed[:0]
+	if p.allowed(it, s.At, p.span(it, s.Bin)) > s.At {
+		return false
+	}
 	p.set(it, s)
 	for {
 		at := p.prof.Over(s.Bin, s.At, it.end)

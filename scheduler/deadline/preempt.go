@@ -316,7 +316,7 @@ func (p *Preemptor) candidates(s *scheduler.State, g *scheduler.Stage, n *schedu
 			continue
 		}
 		v := Victim{Attempt: a, Group: LowSame}
-		if j.Spec.Priority == scheduler.PriorityHigh && !j.Spec.Accepted {
+		if j.Spec.Priority == scheduler.PriorityHigh && !s.Accepted(j) {
 			v.Group = HighSame
 		}
 		if a.Demand.Dominant(total) != dominant {

@@ -279,7 +279,7 @@ func (f *planned) boundOf(s *scheduler.State, a *scheduler.Attempt) scheduler.Ti
 // memory: the same that Check asks of work without a bound.
 func canLeave(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
 	l := s.Node(n).Spec.Levels
-	return !j.Spec.Accepted && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
+	return !s.Accepted(j) && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
 }
 
 // gather lists the projects with work that waits.

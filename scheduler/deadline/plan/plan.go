@@ -221,7 +221,7 @@ func (p *Planner) start(s *scheduler.State, q *Question, now scheduler.Time, r *
 		}
 		_, hopeless := s.Note(scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID})
 		p.outlook.Of(j)
-		w := newWork(&j.Spec, j.Spec.Accepted && !hopeless, p.outlook.LatestStart())
+		w := newWork(&j.Spec, s.Accepted(j) && !hopeless, p.outlook.LatestStart())
 		for i, g := range j.Stages {
 			w.stages = append(w.stages, part{spec: &g.Spec, waiting: g.Pending + g.Suspended, live: g.Running, done: g.Done + g.Failed})
 			w.left += g.Pending + g.Suspended + g.Running
