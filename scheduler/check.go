@@ -281,7 +281,7 @@ func (c *checker) stop(s *State, d *Decision, a *Action, now Time) Violation {
 		return broke(RuleTwice, "attempt %s: acted on twice", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && s.Accepted(j) && !hopeless(s, d, j) && !att.Speculative {
+	if j.Phase == JobActive && s.Accepted(j) && !hopeless(d, j) && !att.Speculative {
 		return broke(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.spared(s, d, att, j, now) {
@@ -305,8 +305,8 @@ func (c *checker) stop(s *State, d *Decision, a *Action, now Time) Violation {
 }
 
 // hopeless tells whether the job left its lane, now or before.
-func hopeless(s *State, d *Decision, j *Job) bool {
-	if _, ok := s.notes[NoteKey{Kind: NoteHopeless, Job: j.Spec.ID}]; ok {
+func hopeless(d *Decision, j *Job) bool {
+	if j.Noted(NoteHopeless) {
 		return true
 	}
 	for i := range d.Notes {

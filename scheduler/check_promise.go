@@ -303,7 +303,7 @@ func (c *checker) dropsKept(s *State, d *Decision) {
 		r := &c.dropped[i].r
 		j := s.jobs[r.Job]
 		promised := (r.Kind == ReserveDeadline && j != nil && s.Accepted(j)) || (r.Project != 0 && s.promised(r.Project))
-		if !promised || c.again[keyOf(r)] || (j != nil && hopeless(s, d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
+		if !promised || c.again[keyOf(r)] || (j != nil && hopeless(d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
 			continue
 		}
 		v := broke(RulePromise, "reservation %d of job %d, project %d is dropped: it is not served, nor reserved again, nor broken with a cause",

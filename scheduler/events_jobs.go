@@ -242,8 +242,9 @@ func (s *State) forgetJob(j *Job) {
 			}
 		}
 	}
-	for i := len(s.reservations) - 1; i >= 0; i-- {
+	for i := len(s.reservations) - 1; i >= 0 && j.reserved > 0; i-- {
 		if r := s.reservations[i]; r.Job == id {
+			j.reserved--
 			s.dropReservation(i)
 		}
 	}

@@ -42,9 +42,18 @@ type Job struct {
 	// FirstPlaced is when its first attempt was placed, 0 for not yet.
 	FirstPlaced Time
 
+	// Promises counts the promises reserved for it (ReservationKind.Promise).
+	Promises int32
+
 	rank, tenantRank int32
 	notes            int32
+	reserved         int32 // reservations and holds for it
+	marks            marks
 }
+
+// Noted tells whether there is a note of that kind on the job as a whole, or of
+// kind NoteBroken with any cause. O(1).
+func (j *Job) Noted(k NoteKind) bool { return j.marks.has(k) }
 
 // Complete tells whether every task of every stage is done and no stage may
 // be added.

@@ -158,19 +158,66 @@ func byStart(a, b *Reservation) int {
 }
 
 func (s *State) link(r *Reservation) {
+	s.countReservation(r, 1)
 	list := s.reservedOn(r.Node)
 	i, _ := slices.BinarySearchFunc(*list, r, byStart)
 	*list = slices.Insert(*list, i, r)
 }
 
 func (s *State) unlink(r *Reservation) {
+	s.countReservation(r, -1)
 	list := s.reservedOn(r.Node)
 	if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 		*list = slices.Delete(*list, i, i+1)
 	}
 }
 
+// countReservation keeps a job's numbers of reservations.
+func (s *State) countReservation(r *Reservation, n int32) {
+	if j := s.jobs[r.Job]; j != nil {
+		j.reserved += n
+		if r.Kind.Promise() {
+			j.Promises += n
+		}
+	}
+}
+
+// marks are the kinds of notes that there are on a job or project as a whole.
+type marks uint32
+
+func (m marks) has(k NoteKind) bool { return m&(1<<k) != 0 }
+
+// mark keeps the marks of the job or project that a note is on.
+func (s *State) mark(k NoteKey, there bool) {
+	whole := k
+	whole.Job, whole.Project = 0, 0
+	if k.Kind == NoteBroken {
+		whole.Slot = 0
+	}
+	if whole != (NoteKey{Kind: k.Kind}) {
+		return
+	}
+	var m *marks
+	if j := s.jobs[k.Job]; j != nil && k.Project == 0 {
+		m = &j.marks
+	} else if p := s.projects[k.Project]; p != nil && k.Job == 0 {
+		m = &p.marks
+	} else {
+		return
+	}
+	if k.Kind == NoteBroken && !there { // one of another cause may be left
+		for k.Slot = range int32(maxCauses) {
+			_, left := s.notes[k]
+			there = there || left
+		}
+	}
+	if *m &^= 1 << k.Kind; there {
+		*m |= 1 << k.Kind
+	}
+}
+
 func (s *State) setNote(n Note) {
+	s.mark(n.NoteKey, true)
 	if _, had := s.notes[n.NoteKey]; !had {
 		s.countNote(n.NoteKey, 1)
 	}
@@ -181,6 +228,7 @@ func (s *State) dropNote(k NoteKey) {
 	if _, had := s.notes[k]; had {
 		delete(s.notes, k)
 		s.countNote(k, -1)
+		s.mark(k, false)
 	}
 }
 

@@ -150,9 +150,14 @@ func Load(r io.Reader) (*State, error) {
 	if v.Version != SaveVersion {
 		return nil, refuse(ErrInvalid, "saved state", "version is %d, this program reads %d", v.Version, SaveVersion)
 	}
+	return restore(&v)
+}
+
+// restore makes the State that saved facts describe.
+func restore(v *saved) (*State, error) {
 	s := New()
 	for _, step := range []func(*saved) error{s.loadCluster, s.loadJobs, s.loadAttempts, s.loadMemory} {
-		if err := step(&v); err != nil {
+		if err := step(v); err != nil {
 			return nil, fmt.Errorf("load a state: %w", err)
 		}
 	}
@@ -387,11 +392,13 @@ func (s *State) Bytes() []byte {
 	return b.Bytes()
 }
 
-// Clone makes an independent copy, through Save and Load.
+// Clone makes an independent copy: the State is made again from its facts, without
+// writing them down. What nobody changes is shared: the inputs of stages and the
+// lists in specs. O(jobs + attempts + tasks/64 + history).
 func (s *State) Clone() *State {
-	c, err := Load(bytes.NewReader(s.Bytes()))
+	c, err := restore(s.saved())
 	if err != nil {
-		panic("scheduler: a saved state cannot be loaded: " + err.Error())
+		panic("scheduler: a state cannot be made again: " + err.Error())
 	}
 	return c
 }

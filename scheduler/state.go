@@ -68,7 +68,13 @@ type Project struct {
 	Spec ProjectSpec
 	// Jobs are those submitted and not ended, in order of id.
 	Jobs []JobID
+
+	marks marks
 }
+
+// Noted tells whether there is a note of that kind on the project as a whole, or
+// of kind NoteBroken with any cause. O(1).
+func (p *Project) Noted(k NoteKind) bool { return p.marks.has(k) }
 
 // New makes an empty State.
 func New() *State {
@@ -161,11 +167,7 @@ func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 // Accepted tells whether the deadline of a job was promised: at its submission,
 // or by the policy later (NoteAccepted). O(1).
 func (s *State) Accepted(j *Job) bool {
-	if j.Spec.Accepted || j.Spec.Deadline == 0 {
-		return j.Spec.Accepted
-	}
-	_, ok := s.notes[NoteKey{Kind: NoteAccepted, Job: j.Spec.ID}]
-	return ok
+	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.marks.has(NoteAccepted))
 }
 
 // Stage finds a stage of a job that has not ended, or nil.

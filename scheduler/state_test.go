@@ -175,3 +175,72 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// A copy says the same and is another: what happens to one leaves the other.
+func TestCloneIsIndependent(t *testing.T) {
+	for seed := range uint64(20) {
+		c := schedtest.NewChaos(t, seed)
+		for range 60 {
+			c.Step()
+			for _, a := range c.Actions(3) {
+				_ = c.State.Apply(&a, c.Now)
+			}
+		}
+		before := c.State.Bytes()
+		other := c.State.Clone()
+		if !bytes.Equal(before, other.Bytes()) {
+			t.Fatalf("seed %d: the copy differs:\n%s", seed, scheduler.Diff(c.State, other))
+		}
+		if err := schedtest.Invariants(other); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for range 60 {
+			c.Step()
+		}
+		if !bytes.Equal(before, other.Bytes()) {
+			t.Fatalf("seed %d: the copy changed with the original", seed)
+		}
+	}
+}
+
+// What a job or project is noted as is known without a look at the notes, also
+// in a try and after it.
+func TestMarksFollowNotes(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline = j.Submitted.Add(1e9) })
+	j := w.State.Job(id)
+	note := func(kind scheduler.NoteKind, slot int32) scheduler.Note {
+		return scheduler.Note{NoteKey: scheduler.NoteKey{Kind: kind, Job: id, Slot: slot}}
+	}
+	put := func(n ...scheduler.Note) {
+		t.Helper()
+		if err := w.State.ApplyNotes(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, accepted, broken bool) {
+		t.Helper()
+		if w.State.Accepted(j) != accepted || j.Noted(scheduler.NoteAccepted) != accepted || j.Noted(scheduler.NoteBroken) != broken {
+			t.Errorf("%s: accepted %v, broken %v", what, w.State.Accepted(j), j.Noted(scheduler.NoteBroken))
+		}
+	}
+	want("at first", false, false)
+	m := w.State.Mark()
+	put(note(scheduler.NoteAccepted, 0), note(scheduler.NoteBroken, 3))
+	want("in a try", true, true)
+	w.State.Rollback(m)
+	want("after the try", false, false)
+	put(note(scheduler.NoteAccepted, 0), note(scheduler.NoteBroken, 1), note(scheduler.NoteBroken, 2))
+	forget := note(scheduler.NoteForget, 2)
+	forget.Value = int64(scheduler.NoteBroken)
+	put(forget)
+	want("one cause left", true, true)
+	other := w.State.Clone()
+	if j := other.Job(id); !other.Accepted(j) || !j.Noted(scheduler.NoteBroken) {
+		t.Error("a copy does not know")
+	}
+	put(scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: id, Task: 1}})
+	if j.Noted(scheduler.NoteQueue) {
+		t.Error("a note on a task counts for the job")
+	}
+}

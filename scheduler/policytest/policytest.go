@@ -89,7 +89,7 @@ type TB interface {
 func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
 	before, stamp := s.Bytes(), s.Stamp()
-	copied := s.Clone()
+	copied := load(t, before)
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
 	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Trying() {

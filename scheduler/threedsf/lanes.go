@@ -17,13 +17,12 @@ type laneJob struct {
 // inLane tells whether a job is in the deadline lane (P2): its deadline was
 // accepted, or all deadlines count, and it is not hopeless.
 func (p *Policy) inLane(j *scheduler.Job) bool {
-	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (j.Spec.Accepted || p.cfg.AllDeadlines) && !p.isHopeless(j)
+	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (p.cfg.AllDeadlines || p.s.Accepted(j)) && !p.isHopeless(j)
 }
 
 // isHopeless tells whether a job has left the lane.
 func (p *Policy) isHopeless(j *scheduler.Job) bool {
-	_, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID})
-	return ok
+	return j.Noted(scheduler.NoteHopeless)
 }
 
 // stoppedByMiss tells whether a job is not to go on: it is hopeless and its
