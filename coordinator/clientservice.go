@@ -187,6 +187,9 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 			res = s.jobStatus(f, j)
 		}
 	})
+	if err == nil {
+		s.addStarts(ctx, res)
+	}
 	return res, err
 }
 

@@ -28,17 +28,19 @@ const actorSelf = "coordinator"
 
 // core is one coordinator: what its API, its loop and its helpers share.
 type core struct {
-	cfg      Config
-	log      *slog.Logger
-	replica  *replica.Replica
-	blobs    *blobs.Store
-	history  *history.Writer
-	sessions *sessions
-	wanted   *wantedSets
-	orders   *orderBook
-	hosts    *hostBook
-	metrics  *metrics
-	proxy    *proxy
+	cfg       Config
+	log       *slog.Logger
+	replica   *replica.Replica
+	blobs     *blobs.Store
+	history   *history.Writer
+	sessions  *sessions
+	wanted    *wantedSets
+	orders    *orderBook
+	hosts     *hostBook
+	forecasts *forecasts
+	quotes    *quotes
+	metrics   *metrics
+	proxy     *proxy
 
 	leading atomic.Bool
 	ready   sync.Once
@@ -69,6 +71,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.campaign(gctx) })
 	g.Go(func() error { return c.relocate(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
+	g.Go(func() error { return c.train(gctx) })
 	err = g.Wait()
 	cancel()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -84,7 +87,7 @@ func open(cfg Config) (*core, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("folder of the coordinator: %w", err)
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, sessions: newSessions(), wanted: newWantedSets(), hosts: newHostBook(),
+	c := &core{cfg: cfg, log: cfg.Logger, sessions: newSessions(), wanted: newWantedSets(), hosts: newHostBook(), forecasts: newForecasts(), quotes: newQuotes(),
 		readyCh: make(chan struct{}), news: make(chan struct{}), touched: map[string]int64{}, names: map[string]struct{}{}}
 	c.orders = newOrderBook(c.wanted, c.reaching)
 	c.metrics = newMetrics(c)

@@ -86,6 +86,14 @@ func (b *hostBook) of(f *facts.Facts, job uint64) [][]scheduler.NodeID {
 		b.staleLocked(job)
 		return nil
 	}
+	return h.nodes(f)
+}
+
+// nodes gives the nodes that hold each split.
+func (h *jobHosts) nodes(f *facts.Facts) [][]scheduler.NodeID {
+	if h == nil {
+		return nil
+	}
 	at := addresses(f)
 	out := make([][]scheduler.NodeID, len(h.splits))
 	for i := range h.splits {

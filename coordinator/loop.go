@@ -12,6 +12,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -33,9 +34,11 @@ const (
 //     nodes that were held off and whose time is over.
 //  3. Hear: every hearPause tell State which attempts run and how far they are,
 //     which is no fact: policies that order by progress need it.
-//  4. Decide: run a Cycle if State changed, cycle_interval after the last one.
+//  4. Forecast: predict run times anew where tasks ended; say of deadlines that
+//     they cannot be met or have passed.
+//  5. Decide: run a Cycle if State changed, cycle_interval after the last one.
 //     Its commit proposes the decision and waits: one is in flight.
-//  5. Wait for news: entries applied, a lease's end, a policy's wake-up.
+//  6. Wait for news: entries applied, a lease's end, a policy's wake-up.
 type leader struct {
 	c    *core
 	term uint64
@@ -53,6 +56,14 @@ type leader struct {
 	again     bool // decide although State did not change
 	dirtyMaps map[uint64]bool
 
+	learnt       bool // tasks ended since the last look at predictions
+	lastForecast time.Time
+	deadlines    map[uint64]missed // live jobs with a deadline
+	outlook      deadline.Outlook
+	judged       scheduler.Stamp // of the last look at deadlines
+	judgeAt      time.Time       // when one may turn without an event, zero for never
+	lastJudged   time.Time
+
 	logsGo []logsGo        // ended jobs whose logs are still kept
 	held   map[int32]int64 // nodes held off by themselves: until when, Unix ns
 	over   map[uint64]bool // ended jobs that hold nothing and were seen to
@@ -68,7 +79,7 @@ func (c *core) lead(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}}
+	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missed{}}
 	l.proj = newProjection(c.hosts.of)
 	defer l.wg.Wait()
 	defer cancel()
@@ -108,8 +119,11 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	for _, n := range f.Nodes() {
 		l.noteHeld(n)
 	}
+	clear(l.deadlines)
+	l.learnt = l.c.forecasts.learn(f) || l.learnt
 	for _, id := range f.JobIDs() {
 		l.follow(ctx, f, f.Job(id))
+		l.followDeadline(f.Job(id))
 	}
 	l.c.sweep(f)
 	return l.proj.rebuild(f)
@@ -147,6 +161,15 @@ func (l *leader) run(ctx context.Context) error {
 		next, err := l.expire(ctx)
 		if err != nil {
 			return err
+		}
+		for _, step := range []func(context.Context) (time.Time, error){l.forecast, l.watchDeadlines} {
+			at, err := step(ctx)
+			if err != nil {
+				return err
+			}
+			if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+				next = at
+			}
 		}
 		if at := l.hear(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
@@ -196,6 +219,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 			l.effect(ctx, f, &changes[i])
 		}
 		l.touchReduces(f)
+		l.learnt = l.c.forecasts.learn(f) || l.learnt
 	})
 	if drift != nil {
 		l.c.metrics.drifts.Inc()
@@ -222,6 +246,7 @@ func (l *leader) effect(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	case facts.ChangeJob:
 		if j := f.Job(c.Key.Job); j != nil {
 			l.follow(ctx, f, j)
+			l.followDeadline(j)
 		}
 	case facts.ChangePlaced, facts.ChangeLevel, facts.ChangeStopping, facts.ChangeEnded, facts.ChangeOutput:
 		l.attempt(f, c)
@@ -365,7 +390,7 @@ func (l *leader) decideDue() time.Duration {
 	return due
 }
 
-// decide is step 4.
+// decide is step 5.
 func (l *leader) decide(ctx context.Context) error {
 	now := l.c.now()
 	l.lastCycle, l.again, l.wakeAt = now, false, 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
@@ -73,6 +74,8 @@ func (p *projection) change(f *facts.Facts, c *facts.Change) error {
 		return p.ended(f, c.Key, c.At)
 	case facts.ChangeOutput:
 		return p.outputLost(c.Key)
+	case facts.ChangeEstimate:
+		return p.estimate(f, c.Key)
 	case facts.ChangeForgotten, facts.ChangeBlobGone, facts.ChangeNotes:
 		return nil
 	default:
@@ -192,28 +195,74 @@ func (p *projection) job(f *facts.Facts, j *facts.Job, at int64) error {
 		}
 		have = p.state.Job(id)
 	}
+	if lowered := have.Spec.Deadline != 0 && j.Lowered(); lowered {
+		spec := have.Spec
+		spec.Deadline, spec.Accepted, spec.OnMiss = 0, false, 0
+		promiseOf(j, &spec)
+		if err := settle(p.state.UpdateJob(spec)); err != nil {
+			return err
+		}
+	}
 	if over && have.Phase != scheduler.JobStopping {
 		if err := settle(p.state.StopJob(id)); err != nil {
 			return err
 		}
 	}
-	return p.endJob(j, at)
+	return p.endJob(f, j, at)
 }
 
 // endJob takes an ended job out once nothing of it lives.
-func (p *projection) endJob(j *facts.Job, at int64) error {
+func (p *projection) endJob(f *facts.Facts, j *facts.Job, at int64) error {
 	have := p.state.Job(scheduler.JobID(j.ID))
 	if !j.HasEnded() || have == nil || have.Live > 0 {
 		return nil
 	}
-	return settle(p.state.EndJob(scheduler.JobID(j.ID), jobOutcome(j.State), scheduler.Time(cmp.Or(j.Ended, at))))
+	if err := settle(p.state.EndJob(scheduler.JobID(j.ID), jobOutcome(j), scheduler.Time(cmp.Or(j.Ended, at)))); err != nil {
+		return err
+	}
+	id := have.Spec.Project
+	if pr := p.state.Project(id); pr == nil || len(pr.Jobs) > 0 || f.Project(uint64(id)) != nil {
+		return nil
+	}
+	return settle(p.state.DropProject(id))
 }
 
-func jobOutcome(s droverv1.JobState) scheduler.JobOutcome {
-	switch s {
+// estimate brings in a prediction.
+func (p *projection) estimate(f *facts.Facts, k facts.Key) error {
+	j := f.Job(k.Job)
+	if j == nil {
+		return nil
+	}
+	id := stageID(k.Job, k.Stage)
+	run := time.Duration(j.Stages[k.Stage].EstimateNS)
+	if g := p.state.Stage(id); g == nil || g.Spec.Estimate == run {
+		return nil
+	}
+	return settle(p.state.SetEstimate(id, run))
+}
+
+// putProject brings in a job's project as the facts have it.
+func (p *projection) putProject(f *facts.Facts, j *facts.Job) error {
+	pr, t := f.ProjectOf(j), f.Tenant(j.Spec.Tenant)
+	if pr == nil {
+		return nil
+	}
+	s := scheduler.ProjectSpec{ID: scheduler.ProjectID(pr.ID), Name: pr.Name, Tenant: scheduler.TenantID(t.ID), Priority: scheduler.PriorityLow,
+		Submitted: scheduler.Time(pr.Submitted), Jobs: pr.Jobs}
+	if pr.High {
+		s.Priority = scheduler.PriorityHigh
+	}
+	return settle(p.state.PutProject(s))
+}
+
+func jobOutcome(j *facts.Job) scheduler.JobOutcome {
+	switch j.State {
 	case droverv1.JobState_JOB_STATE_SUCCEEDED:
 		return scheduler.JobSucceeded
 	case droverv1.JobState_JOB_STATE_STOPPED:
+		if j.Miss != nil && j.Spec.OnMiss == jobspec.OnMissStop {
+			return scheduler.JobMissed
+		}
 		return scheduler.JobStopped
 	default:
 		return scheduler.JobFailed
@@ -221,20 +270,36 @@ func jobOutcome(s droverv1.JobState) scheduler.JobOutcome {
 }
 
 func (p *projection) submit(f *facts.Facts, j *facts.Job) error {
+	spec, stages, err := p.jobSpec(f, j)
+	if err != nil {
+		return err
+	}
+	return settle(p.state.SubmitJob(spec, stages))
+}
+
+// jobSpec is a job as State sees it; its project is brought in.
+func (p *projection) jobSpec(f *facts.Facts, j *facts.Job) (scheduler.JobSpec, []scheduler.StageSpec, error) {
 	t := f.Tenant(j.Spec.Tenant)
 	if t == nil {
-		return fmt.Errorf("%w: job %d has no tenant", errDrift, j.ID)
+		return scheduler.JobSpec{}, nil, fmt.Errorf("%w: job %d has no tenant", errDrift, j.ID)
 	}
 	prio := scheduler.PriorityLow
 	if j.Spec.Priority == jobspec.PriorityHigh {
 		prio = scheduler.PriorityHigh
 	}
+	if err := p.putProject(f, j); err != nil {
+		return scheduler.JobSpec{}, nil, err
+	}
 	spec := scheduler.JobSpec{ID: scheduler.JobID(j.ID), Name: j.Name, Tenant: scheduler.TenantID(t.ID), Priority: prio, Submitted: scheduler.Time(j.Submitted)}
+	promiseOf(j, &spec)
+	if p.state.Project(spec.Project) == nil {
+		spec.Project = 0 // the job has ended, and its project went with it
+	}
 	var stages []scheduler.StageSpec
 	for i := range j.Stages {
 		stages = append(stages, p.stage(f, j, i))
 	}
-	return settle(p.state.SubmitJob(spec, stages))
+	return spec, stages, nil
 }
 
 func (p *projection) stage(f *facts.Facts, j *facts.Job, i int) scheduler.StageSpec {
@@ -242,6 +307,7 @@ func (p *projection) stage(f *facts.Facts, j *facts.Job, i int) scheduler.StageS
 	out := scheduler.StageSpec{
 		Name: s.Name, Tasks: j.Stages[i].Tasks, Demand: resources(j.Demand(i)), Disk: s.Disk, Exclusive: s.Exclusive,
 		MaxParallel: int32(min(s.MaxParallel, jobspec.MaxTasks)), MaxAttempts: int32(s.Attempts), After: j.StageAfter(i),
+		Estimate: time.Duration(j.Stages[i].EstimateNS),
 	}
 	switch s.Kind {
 	case jobspec.KindMap:
@@ -289,15 +355,32 @@ func (p *projection) setHosts(f *facts.Facts, job uint64) error {
 
 func (p *projection) placed(f *facts.Facts, k facts.Key) error {
 	a := f.Attempt(k)
-	if a == nil || p.state.Attempt(attemptID(k)) != nil {
+	if a == nil {
 		return nil
 	}
-	return settle(p.place(k, a))
+	if p.state.Attempt(attemptID(k)) == nil {
+		return settle(p.place(k, a))
+	}
+	return p.expect(k, a)
+}
+
+// expect brings in the run time that was predicted for an attempt when it was
+// placed.
+func (p *projection) expect(k facts.Key, a *facts.Attempt) error {
+	have := p.state.Attempt(attemptID(k))
+	if have == nil || a.EstimateNS == 0 || have.Run != a.Run || have.Estimate == time.Duration(a.EstimateNS) {
+		return nil
+	}
+	return settle(p.state.AttemptProgress(have.ID, have.Run, have.Progress, time.Duration(a.EstimateNS)))
 }
 
 func (p *projection) place(k facts.Key, a *facts.Attempt) error {
-	return p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: 1, Node: nodeID(a.Node),
+	err := p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: 1, Node: nodeID(a.Node),
 		Disk: int16(a.Disk), Speculative: a.Speculative}, scheduler.Time(a.Placed))
+	if err != nil {
+		return err
+	}
+	return p.expect(k, a)
 }
 
 // level brings an attempt to the level that the facts have of it, and on its
@@ -391,7 +474,7 @@ func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
 	if p.replaying {
 		return nil // more of its attempts may follow
 	}
-	return p.endJob(f.Job(k.Job), at)
+	return p.endJob(f, f.Job(k.Job), at)
 }
 
 // outcome of an ended attempt. An output that was lost later does not change
@@ -549,5 +632,6 @@ func (p *projection) restoreNotes(f *facts.Facts) error {
 func reservation(r *droverv1.ReservationFact) scheduler.Reservation {
 	return scheduler.Reservation{ID: scheduler.ReservationID(r.GetId()), Kind: scheduler.ReservationKind(r.GetKind()), Job: scheduler.JobID(r.GetJob()),
 		Stage: r.GetStage(), Task: r.GetTask(), Project: scheduler.ProjectID(r.GetProject()), Node: nodeID(r.GetNode()),
-		Demand: resources(facts.AmountsOf(r.GetDemand())), Disk: r.GetDisk(), Start: scheduler.Time(r.GetStart()), End: scheduler.Time(r.GetEnd())}
+		Demand: resources(facts.AmountsOf(r.GetDemand())), Disk: r.GetDisk(), Start: scheduler.Time(r.GetStart()), End: scheduler.Time(r.GetEnd()),
+		Latest: scheduler.Time(r.GetLatest())}
 }

@@ -41,6 +41,10 @@ func findJob(f *facts.Facts, name string) (*facts.Job, error) {
 func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	s := &droverv1.JobSummary{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, Priority: string(j.Spec.Priority),
 		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message}
+	s.Project = j.Spec.Project
+	if d := j.DeadlineNS(); d > 0 {
+		s.DeadlineMs, s.Probability, s.DeadlineState = d/1e6, j.Quote.GetProbability(), deadlineState(j)
+	}
 	for i := range j.Stages {
 		st := &j.Stages[i]
 		s.Tasks += st.Tasks
@@ -51,6 +55,22 @@ func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 		s.Message = c.waits(f, j)
 	}
 	return s
+}
+
+// deadlineState says in words how a job stands to its deadline.
+func deadlineState(j *facts.Job) string {
+	switch {
+	case j.HasEnded() && j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && j.Ended <= j.DeadlineNS():
+		return "met"
+	case j.HasEnded() && (j.Ended > j.DeadlineNS() || j.Miss != nil), j.Miss != nil && j.Miss.Passed:
+		return "missed"
+	case j.HasEnded():
+		return "ended before"
+	case j.Miss != nil:
+		return "hopeless"
+	default:
+		return "on course"
+	}
 }
 
 // waits says why a live job has nothing running, or "".
@@ -71,6 +91,7 @@ func (c *core) waits(f *facts.Facts, j *facts.Job) string {
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
 	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail}
+	r.Job.PromisedMs = f.Promised(j) / 1e6
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
 	}
@@ -82,7 +103,8 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	out := &droverv1.StageSummary{Name: spec.Name, Kind: string(spec.Kind), Tasks: s.Tasks, Pending: s.Pending, Running: s.Live - s.Suspended, Suspended: s.Suspended,
 		Done: s.Done, FailedAttempts: s.FailedAttempts, NodeLocal: s.NodeLocal, RackLocal: s.RackLocal, Remote: s.Remote,
 		Demand: &droverv1.Resources{Cpu: spec.Resources.CPU, Memory: spec.Resources.Memory, Io: spec.Resources.IO}, PeakMemory: s.PeakMemory, CpuMs: s.CPUMS,
-		ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes, LimitsChecked: s.LimitsChecked, Limits: s.Limits, Disk: spec.Disk, MaxTaskMs: s.MaxTaskMS}
+		ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes, LimitsChecked: s.LimitsChecked, Limits: s.Limits, Disk: spec.Disk, MaxTaskMs: s.MaxTaskMS,
+		EstimateMs: s.EstimateNS / 1e6, EstimateSource: s.EstimateSource}
 	if s.Done > 0 {
 		out.MeanTaskMs = s.SumTaskMS / int64(s.Done)
 	}

@@ -60,9 +60,11 @@ func (r *rates) allow(name string) bool {
 //     files of the store, a demand that no node can meet.
 //  3. What the file systems say, through nodes: the output path is free, the
 //     input is there; its blocks become splits.
-//  4. The folder for unfinished output is made, which shows that the tenant
+//  4. How long its stages will run, and with a deadline the quote: when it
+//     would end. One that is weaker than what the caller demands is refused.
+//  5. The folder for unfinished output is made, which shows that the tenant
 //     may write there.
-//  5. The accept: durable before the answer; Apply asks step 2 again.
+//  6. The accept: durable before the answer; Apply asks step 2 again.
 func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {
 	id := caller(ctx)
 	if err := s.needUser(ctx); err != nil {
@@ -77,6 +79,9 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	}
 	if key != "" {
 		key = id.name + " " + key // another caller's key is another key
+	}
+	if p := req.Msg.GetRequireQuote(); !(p >= 0 && p <= 1) {
+		return nil, fault.New(fault.Invalid, "the required quote is %g: it is a probability, 0 to 1", p)
 	}
 	spec, err := decodeSpec(req.Msg.GetSpec())
 	if err != nil {
@@ -98,11 +103,16 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
+	says, more, err := s.quoteFor(ctx, spec, in, req.Msg.GetRequireQuote())
+	if err != nil {
+		return nil, err
+	}
+	warnings = append(warnings, more...)
 	tag, err := s.prepareOutput(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.accept(ctx, id, spec, key, tag, in)
+	res, err := s.accept(ctx, id, spec, key, tag, in, says)
 	if err != nil {
 		return nil, err // it may have been accepted all the same: its folder stays
 	}
@@ -112,7 +122,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if res.Err != nil {
 		return nil, res.Err
 	}
-	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings}), nil
+	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: says.quote}), nil
 }
 
 // decodeSpec reads, completes and judges a job, and puts its stages into an
@@ -144,16 +154,6 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 func supported(j *jobspec.Job) error {
 	no := func(what string) error {
 		return fault.New(fault.Unsupported, "job %q: %s is not supported by this coordinator: remove it", j.Name, what)
-	}
-	switch {
-	case j.Deadline != nil:
-		return no("deadline")
-	case j.RuntimeBound != 0:
-		return no("runtime_bound")
-	case j.Project != "":
-		return no("project")
-	case j.OnMiss != "":
-		return no("on_miss")
 	}
 	for i := range j.Stages {
 		if j.Stages[i].Exclusive {
@@ -228,7 +228,7 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 	}
 	s.view(func(f *facts.Facts) {
 		t := f.Tenant(spec.Tenant)
-		if err = f.CheckAccept(spec, output); err == nil {
+		if err = f.CheckAccept(spec, output, max(s.now().UnixNano(), f.At())); err == nil {
 			err = s.need(ctx, maySubmit, t.Spec)
 		}
 		if err == nil {
@@ -330,7 +330,7 @@ func (s *clientService) userOf(spec *jobspec.Job) (user string) {
 	return user
 }
 
-// prepareOutput is step 4; the tag names the folder it made, "" for none.
+// prepareOutput is step 5; the tag names the folder it made, "" for none.
 func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
 	out := spec.Output
 	if out == nil {
@@ -404,14 +404,15 @@ func fileError(what, path, said string, err error) error {
 	}
 }
 
-// accept is step 5; the result's Err says that the facts refused it. Splits that are too many for one entry are staged in
+// accept is step 6; the result's Err says that the facts refused it. Splits that are too many for one entry are staged in
 // chunks first.
-func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located) (facts.Result, error) {
+func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, says forecast) (facts.Result, error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
 	}
-	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID(), TemporaryTag: tag}
+	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID(), TemporaryTag: tag,
+		Estimates: says.estimates, Quote: says.quote}
 	if spec.Output != nil {
 		a.OutputHeld = spec.Output.Path
 	}

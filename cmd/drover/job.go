@@ -9,7 +9,7 @@ func jobCommand() *cli.Command {
 		Name:  "job",
 		Usage: "run jobs and see what becomes of them",
 		Subcommands: []*cli.Command{
-			jobRunCommand(), jobValidateCommand(), jobStatusCommand(), jobListCommand(),
+			jobRunCommand(), jobPlanCommand(), jobValidateCommand(), jobStatusCommand(), jobListCommand(),
 			jobWaitCommand(), jobLogsCommand(), jobStopCommand(), jobInspectCommand(),
 		},
 	}

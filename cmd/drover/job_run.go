@@ -27,6 +27,8 @@ func jobRunCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "return once the job is accepted"},
 			&cli.StringFlag{Name: "name", Usage: "submit under another name than the file's"},
+			deadlineFlag,
+			&cli.Float64Flag{Name: "require-quote", Usage: "refuse the job unless its deadline is met with that probability, such as 0.95"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "submitting again with the same key gives the first answer"},
 			jsonFlag,
 		},
@@ -49,6 +51,16 @@ func runJob(c *cli.Context) error {
 			return coded{exitRefused, errors.New(ps[0].String())}
 		}
 	}
+	if err := setDeadline(c, j); err != nil {
+		return err
+	}
+	require := c.Float64("require-quote")
+	switch {
+	case !(require >= 0 && require <= 1):
+		return usage("-require-quote %g: want a probability, 0 to 1", require)
+	case require > 0 && j.Deadline == nil:
+		return usage("-require-quote needs a deadline: in the job file, or with -deadline")
+	}
 	files, err := localFiles(j, a[0])
 	if err != nil {
 		return err
@@ -66,7 +78,7 @@ func runJob(c *cli.Context) error {
 	if err := upload(c.Context, cl, files, say); err != nil {
 		return err
 	}
-	id, err := submit(c.Context, cl, j, c.String("idempotency-key"), say)
+	id, err := submit(c.Context, cl, j, c.String("idempotency-key"), require, say)
 	if err != nil {
 		return err
 	}
@@ -81,7 +93,7 @@ func runJob(c *cli.Context) error {
 }
 
 // submit sends the job; a repeated call with the same key is one submission.
-func submit(ctx context.Context, cl *client, j *jobspec.Job, key string, say func(string, ...any)) (uint64, error) {
+func submit(ctx context.Context, cl *client, j *jobspec.Job, key string, require float64, say func(string, ...any)) (uint64, error) {
 	spec, err := jobspec.Encode(j)
 	if err != nil {
 		return 0, err
@@ -93,12 +105,15 @@ func submit(ctx context.Context, cl *client, j *jobspec.Job, key string, say fun
 		}
 		key = hex.EncodeToString(b[:])
 	}
-	res, err := cl.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec), IdempotencyKey: key}))
+	res, err := cl.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec), IdempotencyKey: key, RequireQuote: require}))
 	if err != nil {
 		return 0, cl.explain(err)
 	}
 	for _, w := range res.Msg.Warnings {
 		say("warning: %s", w)
+	}
+	if q := res.Msg.Quote; q.GetDeadlineMs() > 0 {
+		say("deadline %s: quoted %.2f (%s)", msText(q.DeadlineMs), q.Probability, q.Basis)
 	}
 	return res.Msg.Job, nil
 }

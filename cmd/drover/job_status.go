@@ -31,12 +31,20 @@ func jobStatusCommand() *cli.Command {
 			printSummary(c.App.Writer, r, nil, "")
 			for _, s := range r.Stages {
 				if s.Waiting != "" {
-					fmt.Fprintf(c.App.Writer, "%s waits: %s\n", s.Name, s.Waiting)
+					fmt.Fprintf(c.App.Writer, "%s waits: %s%s\n", s.Name, s.Waiting, startText(s.ExpectedStartMs))
 				}
 			}
 			return nil
 		},
 	}
+}
+
+// startText says when something is expected to start, if that is known.
+func startText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return "; expected to start at " + msText(ms)
 }
 
 func getJob(c *cli.Context, job string) (*droverv1.GetJobResponse, error) {

@@ -30,6 +30,7 @@ func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int,
 	if j.Message != "" {
 		fmt.Fprintln(w, "  "+j.Message)
 	}
+	printPromise(w, j)
 	printFailure(w, r)
 	fmt.Fprintln(w)
 	printStages(w, r)
@@ -37,6 +38,19 @@ func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int,
 	printCounters(w, r.Counters)
 	if r.Output != "" && j.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
 		fmt.Fprintf(w, "\noutput  %s (%s)\n", r.Output, jobspec.FormatSize(r.OutputBytes))
+	}
+}
+
+// printPromise tells how the job stands to its deadline and guarantee.
+func printPromise(w io.Writer, j *droverv1.JobSummary) {
+	if j.DeadlineMs > 0 {
+		fmt.Fprintf(w, "  deadline %s: %s; quoted %.2f at submission\n", msText(j.DeadlineMs), j.DeadlineState, j.Probability)
+	}
+	if j.PromisedMs > 0 {
+		fmt.Fprintf(w, "  guaranteed to end by %s\n", msText(j.PromisedMs))
+	}
+	if j.ExpectedStartMs > 0 {
+		fmt.Fprintf(w, "  expected to start at %s\n", msText(j.ExpectedStartMs))
 	}
 }
 

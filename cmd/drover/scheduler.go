@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -13,7 +15,7 @@ func schedulerCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "scheduler",
 		Usage:       "which policy decides",
-		Subcommands: []*cli.Command{schedulerStatusCommand(), schedulerSetCommand()},
+		Subcommands: []*cli.Command{schedulerStatusCommand(), schedulerSetCommand(), schedulerCalibrationCommand()},
 	}
 }
 
@@ -75,6 +77,51 @@ func schedulerSetCommand() *cli.Command {
 			}
 			return printScheduler(c, res.Msg)
 		},
+	}
+}
+
+func schedulerCalibrationCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "calibration",
+		Usage: "how quoted deadlines compare with what happened",
+		Description: "Sorts the ended jobs with a quoted deadline by their probability. A quote is good where the share that was on\n" +
+			"time is near it: within the 95% interval of that share. Brier: the mean squared error, beside that of always\n" +
+			"saying the base rate.",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := args(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.Calibration(c.Context, connect.NewRequest(&droverv1.CalibrationRequest{}))
+			if err != nil {
+				return cl.explain(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
+			}
+			printCalibration(c.App.Writer, res.Msg)
+			return nil
+		},
+	}
+}
+
+func printCalibration(w io.Writer, m *droverv1.CalibrationResponse) {
+	var rows [][]string
+	for _, b := range m.Bins {
+		row := []string{fmt.Sprintf("%.2f to %.2f", b.From, b.To), fmt.Sprint(b.Jobs), "", "", ""}
+		if b.Jobs > 0 {
+			row[2], row[3], row[4] = fmt.Sprintf("%.3f", b.Quoted), fmt.Sprintf("%.3f", b.OnTime), fmt.Sprintf("%.3f to %.3f", b.Low, b.High)
+		}
+		rows = append(rows, row)
+	}
+	columns(w, []string{"quoted", "jobs", "mean", "on time", "95% interval"}, rows)
+	fmt.Fprintf(w, "\n%s ended with a quote, %d open, %d set aside (stopped or failed for another reason)\n", count(int(m.Jobs), "job"), m.Open, m.SetAside)
+	if m.Jobs > 0 {
+		fmt.Fprintf(w, "Brier score %.4f; of the base rate %.3f: %.4f\n", m.Brier, m.BaseRate, m.BaseBrier)
 	}
 }
 

@@ -235,6 +235,7 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		c.Kept = true
 		j.Kept++
 	}
+	over := j.HasEnded()
 	t := s.Task(k.Task).with(&c)
 	won := state == AttemptSucceeded && t.Winner == 0 && !j.HasEnded()
 	if won {
@@ -260,6 +261,9 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		f.countFailure(e, j, k, &c)
 	}
 	if f.jobs[k.Job].HasEnded() && j.Live == 0 {
+		if over { // else endJob saw to it
+			f.leaveProject(j)
+		}
 		f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
 }
@@ -288,6 +292,7 @@ func (f *Facts) win(j *Job, k Key, t *Task, a *Attempt) {
 	if n := f.Node(a.Node); n != nil && n.Info.GetEmulated() {
 		j.Emulated = true
 	}
+	f.learn(j, k, a)
 	j.addCounters(a.Seen.GetCounters())
 }
 

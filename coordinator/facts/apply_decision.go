@@ -27,6 +27,9 @@ const (
 // noteForget mirrors scheduler.NoteForget: drops the note of the kind in Value.
 const noteForget = 13
 
+// notePromise mirrors scheduler.NotePromise.
+const notePromise = 7
+
 // applyDecision carries out what of a decision still holds, action by action.
 func (f *Facts) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Result) {
 	for i, a := range d.GetActions() {
@@ -84,6 +87,7 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	a := &Attempt{
 		Attempt: k.Attempt, Run: 1, Node: n.ID, Epoch: n.Epoch, Disk: act.GetDisk(), State: AttemptLive, Level: droverv1.Level_LEVEL_RUNNING,
 		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: f.at, Seq: f.next(), Held: j.Demand(int(k.Stage)),
+		EstimateNS: j.Stages[k.Stage].EstimateNS,
 	}
 	c := t.with(a)
 	s := &j.Stages[k.Stage]

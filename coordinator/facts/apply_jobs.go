@@ -69,7 +69,7 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 		r.Err = fault.New(fault.Invalid, "%w", err)
 		return
 	}
-	if r.Err = f.CheckAccept(spec, a.GetOutputHeld()); r.Err != nil {
+	if r.Err = f.CheckAccept(spec, a.GetOutputHeld(), f.at); r.Err != nil {
 		return
 	}
 	j, err := f.newJob(e, a, spec, splits)
@@ -77,6 +77,9 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 		r.Err = err
 		return
 	}
+	j.setEstimates(a.GetEstimates())
+	j.Quote = checkQuote(a.GetQuote())
+	f.joinProject(e, j)
 	f.register(j)
 	r.Job, r.Name, r.Changed = j.ID, j.Name, 1
 	f.event(e, "job.accepted", &Event{Job: j.Name, JobID: j.ID, Text: fmt.Sprintf("tenant %s, %d tasks", spec.Tenant, j.taskCount())})
@@ -84,9 +87,9 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 	f.checkComplete(e, j)
 }
 
-// CheckAccept tells why a job cannot be accepted on the facts as they are.
-// The API asks before it does work; Apply asks again.
-func (f *Facts) CheckAccept(spec *jobspec.Job, output string) error {
+// CheckAccept tells why a job cannot be accepted on the facts as they are at
+// an instant (Unix ns). The API asks before it does work; Apply asks again.
+func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 	if f.tenantName[spec.Tenant] == nil {
 		return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(spec.Tenant, 128))
 	}
@@ -104,7 +107,7 @@ func (f *Facts) CheckAccept(spec *jobspec.Job, output string) error {
 			return fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}
-	return nil
+	return f.checkPromise(spec, at)
 }
 
 // Digests lists the blobs that a job names, each once, in order.
@@ -264,9 +267,13 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 			delete(f.reservations, id)
 		}
 	}
+	f.judgeQuote(j)
 	f.event(e, "job."+stateWord(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
 	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	f.stopAttempts(j)
+	if j.Live == 0 {
+		f.leaveProject(j)
+	}
 	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
 	j.Holds = committing && !j.Cleaned
 	if !j.Holds {

@@ -65,6 +65,15 @@ type Facts struct {
 	notes        map[NoteKey]*Note
 	reservations map[uint64]*droverv1.ReservationFact
 
+	projects    map[uint64]*Project // with a job that lives or holds something
+	projectName map[string]uint64
+	nextProject uint64
+	ran         []*Ran // a ring once it is full
+	ranAt       int    // where its oldest record is
+	ranSeq      uint64
+	outcomes    []Outcome // likewise
+	outcomeAt   int
+
 	scheduler string
 	params    map[string]string
 
@@ -96,7 +105,7 @@ func New() *Facts {
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
 		jobs: map[uint64]*Job{}, live: map[string]uint64{}, outputs: map[string]uint64{}, keys: map[string]keyed{},
 		blobs: map[string]*Blob{}, notes: map[NoteKey]*Note{}, reservations: map[uint64]*droverv1.ReservationFact{},
-		params: map[string]string{},
+		params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
 	}
 	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobody, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
@@ -160,6 +169,17 @@ func (f *Facts) ByKey(key string) (id uint64, name string, ok bool) {
 
 // OutputHolder gives the job that holds an output path, 0 for none.
 func (f *Facts) OutputHolder(path string) uint64 { return f.outputs[path] }
+
+// Promised gives the departure (Unix ns) that the scheduler promised to a job or
+// its project, 0 for none.
+func (f *Facts) Promised(j *Job) int64 {
+	for _, k := range [...]NoteKey{{Kind: notePromise, Job: j.ID}, {Kind: notePromise, Project: j.Project}} {
+		if n := f.notes[k]; n != nil && (k.Job != 0 || k.Project != 0) {
+			return n.At
+		}
+	}
+	return 0
+}
 
 // Blob finds a blob, or nil. Only its Refs change.
 func (f *Facts) Blob(digest string) *Blob { return f.blobs[digest] }
@@ -287,6 +307,10 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		f.applyScheduler(e, b.Scheduler)
 	case *droverv1.Entry_JobCleaned:
 		f.applyCleaned(e, b.JobCleaned, r)
+	case *droverv1.Entry_Estimates:
+		f.applyEstimates(b.Estimates, r)
+	case *droverv1.Entry_Deadline:
+		f.applyDeadline(e, b.Deadline, r)
 	case *droverv1.Entry_JobsForgotten:
 		f.applyForgotten(b.JobsForgotten, r)
 	default:

@@ -21,13 +21,15 @@ const (
 	ChangeBlobGone                        // Digest may go from the disk
 	ChangeScheduler                       // another policy or other parameters
 	ChangeNotes                           // notes or reservations
+	ChangeEstimate                        // the prediction for stage Key.Stage of job Key.Job
 )
 
 // String names the kind.
 func (k ChangeKind) String() string {
 	names := [...]string{ChangeReset: "reset", ChangeTenant: "tenant", ChangeNode: "node", ChangeNodeLost: "node lost",
 		ChangeJob: "job", ChangePlaced: "placed", ChangeLevel: "level", ChangeStopping: "stopping", ChangeEnded: "ended",
-		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangeNotes: "notes"}
+		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangeNotes: "notes",
+		ChangeEstimate: "estimate"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
 	}

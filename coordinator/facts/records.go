@@ -125,6 +125,7 @@ type Attempt struct {
 	Locality    string         `json:"locality,omitempty"` // node, rack, remote, none
 	Placed      int64          `json:"placed"`             // Unix ns
 	Ended       int64          `json:"ended,omitempty"`
+	EstimateNS  int64          `json:"estimate_ns,omitempty"` // its run time as it was predicted then, 0 = not known
 	Held        Amounts        `json:"held"`
 	Kept        bool           `json:"kept,omitempty"` // its folder stays for a look
 
@@ -200,6 +201,9 @@ type Stage struct {
 	MaxTaskMS      int64 `json:"max_task_ms,omitempty"`
 	SumTaskMS      int64 `json:"sum_task_ms,omitempty"`
 
+	EstimateNS     int64  `json:"estimate_ns,omitempty"` // predicted run time of one task, 0 = not known
+	EstimateSource string `json:"estimate_source,omitempty"`
+
 	Limits *droverv1.Limits      `json:"-"` // of the last attempt that ended
 	Splits []*droverv1.FactSplit `json:"-"` // of a map stage; never changed
 
@@ -240,7 +244,11 @@ type Job struct {
 	OutputBytes int64             `json:"output_bytes,omitempty"`
 	Emulated    bool              `json:"emulated,omitempty"`
 	Counters    map[string]int64  `json:"counters,omitempty"` // replaced, never written
+	Project     uint64            `json:"project,omitempty"`  // number of its project, 0 = none
+	Miss        *Miss             `json:"miss,omitempty"`     // of its deadline; replaced, never written
 	Stages      []Stage           `json:"stages"`
+
+	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; never changed
 
 	Spec *jobspec.Job `json:"-"` // decoded SpecJSON; never changed
 

@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot's form; a higher one is
 // refused.
-const SnapshotVersion = 1
+const SnapshotVersion = 2
 
 // msg is a message of the API inside JSON: base64 of its protobuf form.
 type msg[M proto.Message] struct{ m M }
@@ -74,6 +74,8 @@ type (
 		Seq       uint64            `json:"seq"`
 		EventSeq  uint64            `json:"event_seq"`
 		Unknown   uint64            `json:"unknown,omitempty"`
+		Project   uint64            `json:"next_project,omitempty"`
+		RanSeq    uint64            `json:"ran_seq,omitempty"`
 	}
 	// line is one record; T says which of the others is set.
 	line struct {
@@ -88,6 +90,9 @@ type (
 		Event       *Event                          `json:"event,omitempty"`
 		Staging     *stagingLine                    `json:"staging,omitempty"`
 		Key         *keyLine                        `json:"key,omitempty"`
+		Project     *Project                        `json:"project,omitempty"`
+		Ran         *Ran                            `json:"ran,omitempty"`
+		Outcome     *Outcome                        `json:"outcome,omitempty"`
 		Lines       int                             `json:"lines,omitempty"` // of "end"
 	}
 	tenantLine struct {
@@ -101,6 +106,7 @@ type (
 	jobLine struct {
 		*Job
 		Limits []msg[*droverv1.Limits] `json:"limits,omitempty"` // one for each stage
+		Quote  msg[*droverv1.Quote]    `json:"quote,omitzero"`
 	}
 	tasksLine struct {
 		Job    uint64                     `json:"job"`
@@ -142,6 +148,9 @@ type Snapshot struct {
 	events       []*Event
 	staging      []*staging
 	keys         []keyLine
+	projects     []*Project
+	ran          []*Ran
+	outcomes     []Outcome
 }
 
 // Snapshot freezes the facts. It needs the write lock; see the package comment
@@ -149,10 +158,12 @@ type Snapshot struct {
 func (f *Facts) Snapshot() *Snapshot {
 	s := &Snapshot{
 		head: header{Drover: "facts", Version: SnapshotVersion, Index: f.index, At: f.at, Cluster: f.cluster, Scheduler: f.scheduler,
-			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, Unknown: f.unknown},
+			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, Unknown: f.unknown,
+			Project: f.nextProject, RanSeq: f.ranSeq},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		notes: f.Notes(), reservations: f.Reservations(),
+		notes: f.Notes(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(),
 	}
+	s.ran, _ = f.RanSince(0)
 	for _, d := range f.Blobs() {
 		s.blobs = append(s.blobs, *f.blobs[d])
 	}
@@ -213,7 +224,7 @@ func (s *Snapshot) writeCluster(put func(any) error) error {
 
 func (s *Snapshot) writeJobs(put func(any) error) error {
 	for _, j := range s.jobs {
-		l := &jobLine{Job: j}
+		l := &jobLine{Job: j, Quote: msg[*droverv1.Quote]{j.Quote}}
 		for i := range j.Stages {
 			l.Limits = append(l.Limits, msg[*droverv1.Limits]{j.Stages[i].Limits})
 		}
@@ -282,6 +293,21 @@ func (s *Snapshot) writeRest(put func(any) error) error {
 			return err
 		}
 	}
+	for _, p := range s.projects {
+		if err := put(line{T: "project", Project: p}); err != nil {
+			return err
+		}
+	}
+	for _, r := range s.ran {
+		if err := put(line{T: "ran", Ran: r}); err != nil {
+			return err
+		}
+	}
+	for i := range s.outcomes {
+		if err := put(line{T: "outcome", Outcome: &s.outcomes[i]}); err != nil {
+			return err
+		}
+	}
 	for _, e := range s.events {
 		if err := put(line{T: "event", Event: e}); err != nil {
 			return err
@@ -308,6 +334,7 @@ func Restore(r io.Reader) (*Facts, error) {
 	f.tenants, f.tenantName = nil, map[string]*Tenant{}
 	f.index, f.at, f.cluster, f.scheduler = h.Index, h.At, h.Cluster, h.Scheduler
 	f.nextJob, f.seq, f.eventSeq, f.unknown = h.NextJob, h.Seq, h.EventSeq, h.Unknown
+	f.nextProject, f.ranSeq = h.Project, h.RanSeq
 	if h.Params != nil {
 		f.params = h.Params
 	}
@@ -359,6 +386,13 @@ func (f *Facts) restoreLine(l *line) error {
 		f.notes[l.Note.NoteKey] = l.Note
 	case l.T == "reservation" && l.Reservation != nil:
 		f.reservations[l.Reservation.m.GetId()] = l.Reservation.m
+	case l.T == "project" && l.Project != nil:
+		f.projects[l.Project.ID] = l.Project
+		f.projectName[projectKey(l.Project.Tenant, l.Project.Name)] = l.Project.ID
+	case l.T == "ran" && l.Ran != nil:
+		f.ran = append(f.ran, l.Ran)
+	case l.T == "outcome" && l.Outcome != nil:
+		f.outcomes = append(f.outcomes, *l.Outcome)
 	case l.T == "event" && l.Event != nil:
 		f.events = append(f.events, l.Event)
 	case l.T == "key" && l.Key != nil:
@@ -384,7 +418,7 @@ func (f *Facts) restoreJob(l *jobLine) error {
 	if len(j.Stages) != len(spec.Stages) || len(l.Limits) != len(spec.Stages) {
 		return fmt.Errorf("job %d has %d stages, its spec %d", j.ID, len(j.Stages), len(spec.Stages))
 	}
-	j.Spec = spec
+	j.Spec, j.Quote = spec, l.Quote.m
 	for i := range j.Stages {
 		s := &j.Stages[i]
 		if s.Tasks < 0 || s.Tasks > jobspec.MaxTasks {

@@ -124,7 +124,7 @@ func (d *decoder) readJob(b *hcl.Block) {
 		"keep_failed":   number(&j.KeepFailed),
 		"env":           mapping(&j.Env),
 		"meta":          mapping(&j.Meta),
-		"runtime_bound": span(&j.RuntimeBound),
+		"runtime_bound": positive(&j.RuntimeBound),
 		"deadline":      func(d *decoder, v value) { j.Deadline = d.instant(v) },
 	}, map[string]block{
 		"input": {once: true, read: func(d *decoder, b *hcl.Block) {
@@ -292,6 +292,18 @@ func span(to *jobspec.Duration) field {
 			return
 		}
 		*to = jobspec.Duration(t)
+	}
+}
+
+// positive is a span that must be above zero.
+func positive(to *jobspec.Duration) field {
+	read := span(to)
+	return func(d *decoder, v value) {
+		n := len(d.diags)
+		if read(d, v); len(d.diags) == n && *to <= 0 {
+			d.errorAt(v.at, fmt.Sprintf("%s: %q is not above zero", v.name, v.AsString()), "write how long the whole job may run, such as 30m, or leave it out")
+			*to = 0
+		}
 	}
 }
 

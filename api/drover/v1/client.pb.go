@@ -417,6 +417,7 @@ type SubmitJobRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Spec           string                 `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`                                           // canonical JSON of jobspec.Job
 	IdempotencyKey string                 `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"` // at most 64 bytes
+	RequireQuote   float64                `protobuf:"fixed64,3,opt,name=require_quote,json=requireQuote,proto3" json:"require_quote,omitempty"`     // refuse the job unless its deadline holds with that probability
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -465,11 +466,19 @@ func (x *SubmitJobRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *SubmitJobRequest) GetRequireQuote() float64 {
+	if x != nil {
+		return x.RequireQuote
+	}
+	return 0
+}
+
 type SubmitJobResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Warnings      []string               `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Quote         *Quote                 `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"` // of a job with a deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -525,27 +534,668 @@ func (x *SubmitJobResponse) GetWarnings() []string {
 	return nil
 }
 
-type JobSummary struct {
+func (x *SubmitJobResponse) GetQuote() *Quote {
+	if x != nil {
+		return x.Quote
+	}
+	return nil
+}
+
+// Quote says when a job is expected to end if nothing else is submitted and no
+// node is lost: by at_ms[i] with probability p[i].
+type Quote struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	State         JobState               `protobuf:"varint,4,opt,name=state,proto3,enum=drover.v1.JobState" json:"state,omitempty"`
-	Priority      string                 `protobuf:"bytes,5,opt,name=priority,proto3" json:"priority,omitempty"`
-	SubmittedMs   int64                  `protobuf:"varint,6,opt,name=submitted_ms,json=submittedMs,proto3" json:"submitted_ms,omitempty"`
-	StartedMs     int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
-	EndedMs       int64                  `protobuf:"varint,8,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
-	Tasks         int32                  `protobuf:"varint,9,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	TasksDone     int32                  `protobuf:"varint,10,opt,name=tasks_done,json=tasksDone,proto3" json:"tasks_done,omitempty"`
-	TasksRunning  int32                  `protobuf:"varint,11,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
-	Message       string                 `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"` // why it failed, or what it waits for
+	DeadlineMs    int64                  `protobuf:"varint,1,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`       // 0: the job has none
+	Probability   float64                `protobuf:"fixed64,2,opt,name=probability,proto3" json:"probability,omitempty"`                      // of ending by the deadline
+	P             []float64              `protobuf:"fixed64,3,rep,packed,name=p,proto3" json:"p,omitempty"`                                   // ascending
+	AtMs          []int64                `protobuf:"varint,4,rep,packed,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`                  // Unix time; 0: never
+	Samples       int32                  `protobuf:"varint,5,opt,name=samples,proto3" json:"samples,omitempty"`                               // of run times that were played forward
+	Basis         string                 `protobuf:"bytes,6,opt,name=basis,proto3" json:"basis,omitempty"`                                    // where the weakest of its predictions comes from
+	GuaranteedMs  int64                  `protobuf:"varint,7,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // departure that the scheduler promises if bounds are kept; 0: none
+	MadeMs        int64                  `protobuf:"varint,8,opt,name=made_ms,json=madeMs,proto3" json:"made_ms,omitempty"`
+	StartMs       int64                  `protobuf:"varint,9,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"` // when its first task is expected to start; 0: never
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *Quote) Reset() {
+	*x = Quote{}
+	mi := &file_drover_v1_client_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quote) ProtoMessage() {}
+
+func (x *Quote) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quote.ProtoReflect.Descriptor instead.
+func (*Quote) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Quote) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *Quote) GetProbability() float64 {
+	if x != nil {
+		return x.Probability
+	}
+	return 0
+}
+
+func (x *Quote) GetP() []float64 {
+	if x != nil {
+		return x.P
+	}
+	return nil
+}
+
+func (x *Quote) GetAtMs() []int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return nil
+}
+
+func (x *Quote) GetSamples() int32 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Quote) GetBasis() string {
+	if x != nil {
+		return x.Basis
+	}
+	return ""
+}
+
+func (x *Quote) GetGuaranteedMs() int64 {
+	if x != nil {
+		return x.GuaranteedMs
+	}
+	return 0
+}
+
+func (x *Quote) GetMadeMs() int64 {
+	if x != nil {
+		return x.MadeMs
+	}
+	return 0
+}
+
+func (x *Quote) GetStartMs() int64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+type PlanJobRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Spec          string                 `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`                                       // canonical JSON of jobspec.Job
+	RequireQuote  float64                `protobuf:"fixed64,2,opt,name=require_quote,json=requireQuote,proto3" json:"require_quote,omitempty"` // the p of the counter-offer; 0 counts as 0.95
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanJobRequest) Reset() {
+	*x = PlanJobRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanJobRequest) ProtoMessage() {}
+
+func (x *PlanJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanJobRequest.ProtoReflect.Descriptor instead.
+func (*PlanJobRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PlanJobRequest) GetSpec() string {
+	if x != nil {
+		return x.Spec
+	}
+	return ""
+}
+
+func (x *PlanJobRequest) GetRequireQuote() float64 {
+	if x != nil {
+		return x.RequireQuote
+	}
+	return 0
+}
+
+// PlannedStep is what the scheduler would do at once.
+type PlannedStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"` // place, suspend, resume, migrate, kill
+	Job           string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	Task          string                 `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"` // stage/index
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Level         string                 `protobuf:"bytes,5,opt,name=level,proto3" json:"level,omitempty"` // of a suspension
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedStep) Reset() {
+	*x = PlannedStep{}
+	mi := &file_drover_v1_client_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedStep) ProtoMessage() {}
+
+func (x *PlannedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedStep.ProtoReflect.Descriptor instead.
+func (*PlannedStep) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlannedStep) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PlannedStep) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *PlannedStep) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *PlannedStep) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlannedStep) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+type PlannedStage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Tasks         int32                  `protobuf:"varint,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	EstimateMs    int64                  `protobuf:"varint,3,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"` // run time of one task; 0: not known
+	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	Waiting       string                 `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`                 // why tasks of it would not start at once
+	StartMs       int64                  `protobuf:"varint,6,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"` // when the first is expected to start; 0: never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedStage) Reset() {
+	*x = PlannedStage{}
+	mi := &file_drover_v1_client_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedStage) ProtoMessage() {}
+
+func (x *PlannedStage) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedStage.ProtoReflect.Descriptor instead.
+func (*PlannedStage) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlannedStage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlannedStage) GetTasks() int32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *PlannedStage) GetEstimateMs() int64 {
+	if x != nil {
+		return x.EstimateMs
+	}
+	return 0
+}
+
+func (x *PlannedStage) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *PlannedStage) GetWaiting() string {
+	if x != nil {
+		return x.Waiting
+	}
+	return ""
+}
+
+func (x *PlannedStage) GetStartMs() int64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+type PlanJobResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Quote          *Quote                 `protobuf:"bytes,1,opt,name=quote,proto3" json:"quote,omitempty"`
+	Stages         []*PlannedStage        `protobuf:"bytes,2,rep,name=stages,proto3" json:"stages,omitempty"`
+	Steps          []*PlannedStep         `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
+	Warnings       []string               `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	CounterOfferMs int64                  `protobuf:"varint,5,opt,name=counter_offer_ms,json=counterOfferMs,proto3" json:"counter_offer_ms,omitempty"` // earliest deadline that holds with require_quote; 0: none
+	Scheduler      string                 `protobuf:"bytes,6,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlanJobResponse) Reset() {
+	*x = PlanJobResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanJobResponse) ProtoMessage() {}
+
+func (x *PlanJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanJobResponse.ProtoReflect.Descriptor instead.
+func (*PlanJobResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanJobResponse) GetQuote() *Quote {
+	if x != nil {
+		return x.Quote
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetStages() []*PlannedStage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetSteps() []*PlannedStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetCounterOfferMs() int64 {
+	if x != nil {
+		return x.CounterOfferMs
+	}
+	return 0
+}
+
+func (x *PlanJobResponse) GetScheduler() string {
+	if x != nil {
+		return x.Scheduler
+	}
+	return ""
+}
+
+type CalibrationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CalibrationRequest) Reset() {
+	*x = CalibrationRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CalibrationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CalibrationRequest) ProtoMessage() {}
+
+func (x *CalibrationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CalibrationRequest.ProtoReflect.Descriptor instead.
+func (*CalibrationRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{13}
+}
+
+// CalibrationBin is the jobs whose quote was in from..to (to included).
+type CalibrationBin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          float64                `protobuf:"fixed64,1,opt,name=from,proto3" json:"from,omitempty"`
+	To            float64                `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"`
+	Jobs          int32                  `protobuf:"varint,3,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	Quoted        float64                `protobuf:"fixed64,4,opt,name=quoted,proto3" json:"quoted,omitempty"`               // mean probability
+	OnTime        float64                `protobuf:"fixed64,5,opt,name=on_time,json=onTime,proto3" json:"on_time,omitempty"` // share that met the deadline
+	Low           float64                `protobuf:"fixed64,6,opt,name=low,proto3" json:"low,omitempty"`                     // 95% interval of that share (Wilson)
+	High          float64                `protobuf:"fixed64,7,opt,name=high,proto3" json:"high,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CalibrationBin) Reset() {
+	*x = CalibrationBin{}
+	mi := &file_drover_v1_client_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CalibrationBin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CalibrationBin) ProtoMessage() {}
+
+func (x *CalibrationBin) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CalibrationBin.ProtoReflect.Descriptor instead.
+func (*CalibrationBin) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CalibrationBin) GetFrom() float64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetTo() float64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetJobs() int32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetQuoted() float64 {
+	if x != nil {
+		return x.Quoted
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetOnTime() float64 {
+	if x != nil {
+		return x.OnTime
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetLow() float64 {
+	if x != nil {
+		return x.Low
+	}
+	return 0
+}
+
+func (x *CalibrationBin) GetHigh() float64 {
+	if x != nil {
+		return x.High
+	}
+	return 0
+}
+
+type CalibrationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bins          []*CalibrationBin      `protobuf:"bytes,1,rep,name=bins,proto3" json:"bins,omitempty"`
+	Jobs          int32                  `protobuf:"varint,2,opt,name=jobs,proto3" json:"jobs,omitempty"`                             // ended with a quote
+	Open          int32                  `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`                             // quoted and not ended
+	SetAside      int32                  `protobuf:"varint,4,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`     // stopped or failed for another reason
+	Brier         float64                `protobuf:"fixed64,5,opt,name=brier,proto3" json:"brier,omitempty"`                          // mean of (probability - outcome)^2
+	BaseBrier     float64                `protobuf:"fixed64,6,opt,name=base_brier,json=baseBrier,proto3" json:"base_brier,omitempty"` // of saying the base rate each time
+	BaseRate      float64                `protobuf:"fixed64,7,opt,name=base_rate,json=baseRate,proto3" json:"base_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CalibrationResponse) Reset() {
+	*x = CalibrationResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CalibrationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CalibrationResponse) ProtoMessage() {}
+
+func (x *CalibrationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CalibrationResponse.ProtoReflect.Descriptor instead.
+func (*CalibrationResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CalibrationResponse) GetBins() []*CalibrationBin {
+	if x != nil {
+		return x.Bins
+	}
+	return nil
+}
+
+func (x *CalibrationResponse) GetJobs() int32 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *CalibrationResponse) GetOpen() int32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *CalibrationResponse) GetSetAside() int32 {
+	if x != nil {
+		return x.SetAside
+	}
+	return 0
+}
+
+func (x *CalibrationResponse) GetBrier() float64 {
+	if x != nil {
+		return x.Brier
+	}
+	return 0
+}
+
+func (x *CalibrationResponse) GetBaseBrier() float64 {
+	if x != nil {
+		return x.BaseBrier
+	}
+	return 0
+}
+
+func (x *CalibrationResponse) GetBaseRate() float64 {
+	if x != nil {
+		return x.BaseRate
+	}
+	return 0
+}
+
+type JobSummary struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Job             uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Tenant          string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	State           JobState               `protobuf:"varint,4,opt,name=state,proto3,enum=drover.v1.JobState" json:"state,omitempty"`
+	Priority        string                 `protobuf:"bytes,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	SubmittedMs     int64                  `protobuf:"varint,6,opt,name=submitted_ms,json=submittedMs,proto3" json:"submitted_ms,omitempty"`
+	StartedMs       int64                  `protobuf:"varint,7,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
+	EndedMs         int64                  `protobuf:"varint,8,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	Tasks           int32                  `protobuf:"varint,9,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	TasksDone       int32                  `protobuf:"varint,10,opt,name=tasks_done,json=tasksDone,proto3" json:"tasks_done,omitempty"`
+	TasksRunning    int32                  `protobuf:"varint,11,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
+	Message         string                 `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"` // why it failed, or what it waits for
+	DeadlineMs      int64                  `protobuf:"varint,20,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	Probability     float64                `protobuf:"fixed64,21,opt,name=probability,proto3" json:"probability,omitempty"`                                 // of the deadline, as quoted at submission
+	ExpectedStartMs int64                  `protobuf:"varint,22,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // of a job that waits; 0: not known
+	DeadlineState   string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on course, hopeless, missed, met
+	PromisedMs      int64                  `protobuf:"varint,24,opt,name=promised_ms,json=promisedMs,proto3" json:"promised_ms,omitempty"`                  // departure guaranteed by the scheduler
+	Project         string                 `protobuf:"bytes,25,opt,name=project,proto3" json:"project,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
 func (x *JobSummary) Reset() {
 	*x = JobSummary{}
-	mi := &file_drover_v1_client_proto_msgTypes[8]
+	mi := &file_drover_v1_client_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +1207,7 @@ func (x *JobSummary) String() string {
 func (*JobSummary) ProtoMessage() {}
 
 func (x *JobSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[8]
+	mi := &file_drover_v1_client_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +1220,7 @@ func (x *JobSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobSummary.ProtoReflect.Descriptor instead.
 func (*JobSummary) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobSummary) GetJob() uint64 {
@@ -657,38 +1307,83 @@ func (x *JobSummary) GetMessage() string {
 	return ""
 }
 
+func (x *JobSummary) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *JobSummary) GetProbability() float64 {
+	if x != nil {
+		return x.Probability
+	}
+	return 0
+}
+
+func (x *JobSummary) GetExpectedStartMs() int64 {
+	if x != nil {
+		return x.ExpectedStartMs
+	}
+	return 0
+}
+
+func (x *JobSummary) GetDeadlineState() string {
+	if x != nil {
+		return x.DeadlineState
+	}
+	return ""
+}
+
+func (x *JobSummary) GetPromisedMs() int64 {
+	if x != nil {
+		return x.PromisedMs
+	}
+	return 0
+}
+
+func (x *JobSummary) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
 type StageSummary struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Kind           string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	Tasks          int32                  `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	Pending        int32                  `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
-	Running        int32                  `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
-	Suspended      int32                  `protobuf:"varint,6,opt,name=suspended,proto3" json:"suspended,omitempty"`
-	Done           int32                  `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
-	FailedAttempts int32                  `protobuf:"varint,8,opt,name=failed_attempts,json=failedAttempts,proto3" json:"failed_attempts,omitempty"`
-	Progress       float64                `protobuf:"fixed64,9,opt,name=progress,proto3" json:"progress,omitempty"`
-	NodeLocal      int32                  `protobuf:"varint,10,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
-	RackLocal      int32                  `protobuf:"varint,11,opt,name=rack_local,json=rackLocal,proto3" json:"rack_local,omitempty"`
-	Remote         int32                  `protobuf:"varint,12,opt,name=remote,proto3" json:"remote,omitempty"`
-	Waiting        string                 `protobuf:"bytes,13,opt,name=waiting,proto3" json:"waiting,omitempty"` // reason from the closed list, with detail
-	Demand         *Resources             `protobuf:"bytes,14,opt,name=demand,proto3" json:"demand,omitempty"`
-	PeakMemory     int64                  `protobuf:"varint,15,opt,name=peak_memory,json=peakMemory,proto3" json:"peak_memory,omitempty"` // largest over its attempts
-	CpuMs          int64                  `protobuf:"varint,16,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
-	ReadBytes      int64                  `protobuf:"varint,17,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
-	WriteBytes     int64                  `protobuf:"varint,18,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
-	LimitsChecked  int64                  `protobuf:"varint,19,opt,name=limits_checked,json=limitsChecked,proto3" json:"limits_checked,omitempty"` // attempts whose limits were read back and equal
-	Limits         *Limits                `protobuf:"bytes,20,opt,name=limits,proto3" json:"limits,omitempty"`                                     // of the last attempt that ran
-	Disk           int64                  `protobuf:"varint,21,opt,name=disk,proto3" json:"disk,omitempty"`
-	MaxTaskMs      int64                  `protobuf:"varint,22,opt,name=max_task_ms,json=maxTaskMs,proto3" json:"max_task_ms,omitempty"`
-	MeanTaskMs     int64                  `protobuf:"varint,23,opt,name=mean_task_ms,json=meanTaskMs,proto3" json:"mean_task_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind            string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Tasks           int32                  `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	Pending         int32                  `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	Running         int32                  `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	Suspended       int32                  `protobuf:"varint,6,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	Done            int32                  `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
+	FailedAttempts  int32                  `protobuf:"varint,8,opt,name=failed_attempts,json=failedAttempts,proto3" json:"failed_attempts,omitempty"`
+	Progress        float64                `protobuf:"fixed64,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	NodeLocal       int32                  `protobuf:"varint,10,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
+	RackLocal       int32                  `protobuf:"varint,11,opt,name=rack_local,json=rackLocal,proto3" json:"rack_local,omitempty"`
+	Remote          int32                  `protobuf:"varint,12,opt,name=remote,proto3" json:"remote,omitempty"`
+	Waiting         string                 `protobuf:"bytes,13,opt,name=waiting,proto3" json:"waiting,omitempty"` // reason from the closed list, with detail
+	Demand          *Resources             `protobuf:"bytes,14,opt,name=demand,proto3" json:"demand,omitempty"`
+	PeakMemory      int64                  `protobuf:"varint,15,opt,name=peak_memory,json=peakMemory,proto3" json:"peak_memory,omitempty"` // largest over its attempts
+	CpuMs           int64                  `protobuf:"varint,16,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
+	ReadBytes       int64                  `protobuf:"varint,17,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WriteBytes      int64                  `protobuf:"varint,18,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
+	LimitsChecked   int64                  `protobuf:"varint,19,opt,name=limits_checked,json=limitsChecked,proto3" json:"limits_checked,omitempty"` // attempts whose limits were read back and equal
+	Limits          *Limits                `protobuf:"bytes,20,opt,name=limits,proto3" json:"limits,omitempty"`                                     // of the last attempt that ran
+	Disk            int64                  `protobuf:"varint,21,opt,name=disk,proto3" json:"disk,omitempty"`
+	MaxTaskMs       int64                  `protobuf:"varint,22,opt,name=max_task_ms,json=maxTaskMs,proto3" json:"max_task_ms,omitempty"`
+	MeanTaskMs      int64                  `protobuf:"varint,23,opt,name=mean_task_ms,json=meanTaskMs,proto3" json:"mean_task_ms,omitempty"`
+	ExpectedStartMs int64                  `protobuf:"varint,30,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // of the next task that waits; 0: not known
+	EstimateMs      int64                  `protobuf:"varint,31,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"`                  // predicted run time of one task
+	EstimateSource  string                 `protobuf:"bytes,32,opt,name=estimate_source,json=estimateSource,proto3" json:"estimate_source,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StageSummary) Reset() {
 	*x = StageSummary{}
-	mi := &file_drover_v1_client_proto_msgTypes[9]
+	mi := &file_drover_v1_client_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +1395,7 @@ func (x *StageSummary) String() string {
 func (*StageSummary) ProtoMessage() {}
 
 func (x *StageSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[9]
+	mi := &file_drover_v1_client_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +1408,7 @@ func (x *StageSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageSummary.ProtoReflect.Descriptor instead.
 func (*StageSummary) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StageSummary) GetName() string {
@@ -877,6 +1572,27 @@ func (x *StageSummary) GetMeanTaskMs() int64 {
 	return 0
 }
 
+func (x *StageSummary) GetExpectedStartMs() int64 {
+	if x != nil {
+		return x.ExpectedStartMs
+	}
+	return 0
+}
+
+func (x *StageSummary) GetEstimateMs() int64 {
+	if x != nil {
+		return x.EstimateMs
+	}
+	return 0
+}
+
+func (x *StageSummary) GetEstimateSource() string {
+	if x != nil {
+		return x.EstimateSource
+	}
+	return ""
+}
+
 type ListJobsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	All           bool                   `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"` // ended ones too
@@ -887,7 +1603,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[10]
+	mi := &file_drover_v1_client_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +1615,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[10]
+	mi := &file_drover_v1_client_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +1628,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListJobsRequest) GetAll() bool {
@@ -938,7 +1654,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[11]
+	mi := &file_drover_v1_client_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1666,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[11]
+	mi := &file_drover_v1_client_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1679,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListJobsResponse) GetJobs() []*JobSummary {
@@ -982,7 +1698,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[12]
+	mi := &file_drover_v1_client_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1710,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[12]
+	mi := &file_drover_v1_client_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1723,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetJobRequest) GetJob() string {
@@ -1034,7 +1750,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[13]
+	mi := &file_drover_v1_client_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1762,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[13]
+	mi := &file_drover_v1_client_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1775,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetJobResponse) GetJob() *JobSummary {
@@ -1135,7 +1851,7 @@ type StopJobRequest struct {
 
 func (x *StopJobRequest) Reset() {
 	*x = StopJobRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[14]
+	mi := &file_drover_v1_client_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1863,7 @@ func (x *StopJobRequest) String() string {
 func (*StopJobRequest) ProtoMessage() {}
 
 func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[14]
+	mi := &file_drover_v1_client_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1876,7 @@ func (x *StopJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobRequest.ProtoReflect.Descriptor instead.
 func (*StopJobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StopJobRequest) GetJob() string {
@@ -1185,7 +1901,7 @@ type StopJobResponse struct {
 
 func (x *StopJobResponse) Reset() {
 	*x = StopJobResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[15]
+	mi := &file_drover_v1_client_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1913,7 @@ func (x *StopJobResponse) String() string {
 func (*StopJobResponse) ProtoMessage() {}
 
 func (x *StopJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[15]
+	mi := &file_drover_v1_client_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1926,7 @@ func (x *StopJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopJobResponse.ProtoReflect.Descriptor instead.
 func (*StopJobResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{23}
 }
 
 type ListTasksRequest struct {
@@ -1223,7 +1939,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[16]
+	mi := &file_drover_v1_client_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1951,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[16]
+	mi := &file_drover_v1_client_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1964,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1280,7 +1996,7 @@ type TaskAttempt struct {
 
 func (x *TaskAttempt) Reset() {
 	*x = TaskAttempt{}
-	mi := &file_drover_v1_client_proto_msgTypes[17]
+	mi := &file_drover_v1_client_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +2008,7 @@ func (x *TaskAttempt) String() string {
 func (*TaskAttempt) ProtoMessage() {}
 
 func (x *TaskAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[17]
+	mi := &file_drover_v1_client_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +2021,7 @@ func (x *TaskAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskAttempt.ProtoReflect.Descriptor instead.
 func (*TaskAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TaskAttempt) GetKey() *AttemptKey {
@@ -1369,7 +2085,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[18]
+	mi := &file_drover_v1_client_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +2097,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[18]
+	mi := &file_drover_v1_client_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +2110,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TaskStatus) GetStage() string {
@@ -1434,7 +2150,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[19]
+	mi := &file_drover_v1_client_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +2162,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[19]
+	mi := &file_drover_v1_client_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +2175,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListTasksResponse) GetTasks() []*TaskStatus {
@@ -1477,7 +2193,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[20]
+	mi := &file_drover_v1_client_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +2205,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[20]
+	mi := &file_drover_v1_client_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +2218,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{28}
 }
 
 type NodeStatus struct {
@@ -1524,7 +2240,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[21]
+	mi := &file_drover_v1_client_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +2252,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[21]
+	mi := &file_drover_v1_client_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +2265,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeStatus) GetNode() int32 {
@@ -1638,7 +2354,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[22]
+	mi := &file_drover_v1_client_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +2366,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[22]
+	mi := &file_drover_v1_client_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +2379,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesResponse) GetNodes() []*NodeStatus {
@@ -1683,7 +2399,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[23]
+	mi := &file_drover_v1_client_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +2411,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[23]
+	mi := &file_drover_v1_client_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +2424,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainNodeRequest) GetNode() string {
@@ -1733,7 +2449,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[24]
+	mi := &file_drover_v1_client_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +2461,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[24]
+	mi := &file_drover_v1_client_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +2474,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{32}
 }
 
 type Tenant struct {
@@ -1779,7 +2495,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_drover_v1_client_proto_msgTypes[25]
+	mi := &file_drover_v1_client_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +2507,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[25]
+	mi := &file_drover_v1_client_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +2520,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Tenant) GetName() string {
@@ -1886,7 +2602,7 @@ type ApplyTenantsRequest struct {
 
 func (x *ApplyTenantsRequest) Reset() {
 	*x = ApplyTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[26]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2614,7 @@ func (x *ApplyTenantsRequest) String() string {
 func (*ApplyTenantsRequest) ProtoMessage() {}
 
 func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[26]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2627,7 @@ func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ApplyTenantsRequest) GetTenants() []*Tenant {
@@ -1930,7 +2646,7 @@ type ApplyTenantsResponse struct {
 
 func (x *ApplyTenantsResponse) Reset() {
 	*x = ApplyTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[27]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2658,7 @@ func (x *ApplyTenantsResponse) String() string {
 func (*ApplyTenantsResponse) ProtoMessage() {}
 
 func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[27]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2671,7 @@ func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ApplyTenantsResponse) GetChanged() int32 {
@@ -1973,7 +2689,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[28]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2701,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[28]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2714,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
 }
 
 type TenantStatus struct {
@@ -2013,7 +2729,7 @@ type TenantStatus struct {
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[29]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2741,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[29]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2754,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TenantStatus) GetTenant() *Tenant {
@@ -2078,7 +2794,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[30]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2806,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[30]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2819,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantStatus {
@@ -2125,7 +2841,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[31]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2853,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[31]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2866,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EventsRequest) GetJob() string {
@@ -2197,7 +2913,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_drover_v1_client_proto_msgTypes[32]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2925,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[32]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2938,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -2289,7 +3005,7 @@ type GetSchedulerRequest struct {
 
 func (x *GetSchedulerRequest) Reset() {
 	*x = GetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +3017,7 @@ func (x *GetSchedulerRequest) String() string {
 func (*GetSchedulerRequest) ProtoMessage() {}
 
 func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +3030,7 @@ func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*GetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
 }
 
 type SetSchedulerRequest struct {
@@ -2327,7 +3043,7 @@ type SetSchedulerRequest struct {
 
 func (x *SetSchedulerRequest) Reset() {
 	*x = SetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +3055,7 @@ func (x *SetSchedulerRequest) String() string {
 func (*SetSchedulerRequest) ProtoMessage() {}
 
 func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +3068,7 @@ func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*SetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetSchedulerRequest) GetName() string {
@@ -2380,7 +3096,7 @@ type GetSchedulerResponse struct {
 
 func (x *GetSchedulerResponse) Reset() {
 	*x = GetSchedulerResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +3108,7 @@ func (x *GetSchedulerResponse) String() string {
 func (*GetSchedulerResponse) ProtoMessage() {}
 
 func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +3121,7 @@ func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerResponse.ProtoReflect.Descriptor instead.
 func (*GetSchedulerResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetSchedulerResponse) GetName() string {
@@ -2453,14 +3169,69 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\")\n" +
 	"\x0fPutBlobResponse\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"O\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"t\n" +
 	"\x10SubmitJobRequest\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\tR\x04spec\x12'\n" +
-	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"U\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12#\n" +
+	"\rrequire_quote\x18\x03 \x01(\x01R\frequireQuote\"}\n" +
 	"\x11SubmitJobResponse\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
-	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\xe2\x02\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12&\n" +
+	"\x05quote\x18\x04 \x01(\v2\x10.drover.v1.QuoteR\x05quote\"\xf6\x01\n" +
+	"\x05Quote\x12\x1f\n" +
+	"\vdeadline_ms\x18\x01 \x01(\x03R\n" +
+	"deadlineMs\x12 \n" +
+	"\vprobability\x18\x02 \x01(\x01R\vprobability\x12\f\n" +
+	"\x01p\x18\x03 \x03(\x01R\x01p\x12\x13\n" +
+	"\x05at_ms\x18\x04 \x03(\x03R\x04atMs\x12\x18\n" +
+	"\asamples\x18\x05 \x01(\x05R\asamples\x12\x14\n" +
+	"\x05basis\x18\x06 \x01(\tR\x05basis\x12#\n" +
+	"\rguaranteed_ms\x18\a \x01(\x03R\fguaranteedMs\x12\x17\n" +
+	"\amade_ms\x18\b \x01(\x03R\x06madeMs\x12\x19\n" +
+	"\bstart_ms\x18\t \x01(\x03R\astartMs\"I\n" +
+	"\x0ePlanJobRequest\x12\x12\n" +
+	"\x04spec\x18\x01 \x01(\tR\x04spec\x12#\n" +
+	"\rrequire_quote\x18\x02 \x01(\x01R\frequireQuote\"u\n" +
+	"\vPlannedStep\x12\x16\n" +
+	"\x06action\x18\x01 \x01(\tR\x06action\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x12\n" +
+	"\x04task\x18\x03 \x01(\tR\x04task\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
+	"\x05level\x18\x05 \x01(\tR\x05level\"\xa6\x01\n" +
+	"\fPlannedStage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05tasks\x18\x02 \x01(\x05R\x05tasks\x12\x1f\n" +
+	"\vestimate_ms\x18\x03 \x01(\x03R\n" +
+	"estimateMs\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x18\n" +
+	"\awaiting\x18\x05 \x01(\tR\awaiting\x12\x19\n" +
+	"\bstart_ms\x18\x06 \x01(\x03R\astartMs\"\xfc\x01\n" +
+	"\x0fPlanJobResponse\x12&\n" +
+	"\x05quote\x18\x01 \x01(\v2\x10.drover.v1.QuoteR\x05quote\x12/\n" +
+	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.PlannedStageR\x06stages\x12,\n" +
+	"\x05steps\x18\x03 \x03(\v2\x16.drover.v1.PlannedStepR\x05steps\x12\x1a\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\x12(\n" +
+	"\x10counter_offer_ms\x18\x05 \x01(\x03R\x0ecounterOfferMs\x12\x1c\n" +
+	"\tscheduler\x18\x06 \x01(\tR\tscheduler\"\x14\n" +
+	"\x12CalibrationRequest\"\x9f\x01\n" +
+	"\x0eCalibrationBin\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\x01R\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\x01R\x02to\x12\x12\n" +
+	"\x04jobs\x18\x03 \x01(\x05R\x04jobs\x12\x16\n" +
+	"\x06quoted\x18\x04 \x01(\x01R\x06quoted\x12\x17\n" +
+	"\aon_time\x18\x05 \x01(\x01R\x06onTime\x12\x10\n" +
+	"\x03low\x18\x06 \x01(\x01R\x03low\x12\x12\n" +
+	"\x04high\x18\a \x01(\x01R\x04high\"\xdb\x01\n" +
+	"\x13CalibrationResponse\x12-\n" +
+	"\x04bins\x18\x01 \x03(\v2\x19.drover.v1.CalibrationBinR\x04bins\x12\x12\n" +
+	"\x04jobs\x18\x02 \x01(\x05R\x04jobs\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\x05R\x04open\x12\x1b\n" +
+	"\tset_aside\x18\x04 \x01(\x05R\bsetAside\x12\x14\n" +
+	"\x05brier\x18\x05 \x01(\x01R\x05brier\x12\x1d\n" +
+	"\n" +
+	"base_brier\x18\x06 \x01(\x01R\tbaseBrier\x12\x1b\n" +
+	"\tbase_rate\x18\a \x01(\x01R\bbaseRate\"\xb3\x04\n" +
 	"\n" +
 	"JobSummary\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
@@ -2477,7 +3248,15 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"tasks_done\x18\n" +
 	" \x01(\x05R\ttasksDone\x12#\n" +
 	"\rtasks_running\x18\v \x01(\x05R\ftasksRunning\x12\x18\n" +
-	"\amessage\x18\f \x01(\tR\amessage\"\xb5\x05\n" +
+	"\amessage\x18\f \x01(\tR\amessage\x12\x1f\n" +
+	"\vdeadline_ms\x18\x14 \x01(\x03R\n" +
+	"deadlineMs\x12 \n" +
+	"\vprobability\x18\x15 \x01(\x01R\vprobability\x12*\n" +
+	"\x11expected_start_ms\x18\x16 \x01(\x03R\x0fexpectedStartMs\x12%\n" +
+	"\x0edeadline_state\x18\x17 \x01(\tR\rdeadlineState\x12\x1f\n" +
+	"\vpromised_ms\x18\x18 \x01(\x03R\n" +
+	"promisedMs\x12\x18\n" +
+	"\aproject\x18\x19 \x01(\tR\aproject\"\xab\x06\n" +
 	"\fStageSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -2508,7 +3287,11 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04disk\x18\x15 \x01(\x03R\x04disk\x12\x1e\n" +
 	"\vmax_task_ms\x18\x16 \x01(\x03R\tmaxTaskMs\x12 \n" +
 	"\fmean_task_ms\x18\x17 \x01(\x03R\n" +
-	"meanTaskMs\"9\n" +
+	"meanTaskMs\x12*\n" +
+	"\x11expected_start_ms\x18\x1e \x01(\x03R\x0fexpectedStartMs\x12\x1f\n" +
+	"\vestimate_ms\x18\x1f \x01(\x03R\n" +
+	"estimateMs\x12'\n" +
+	"\x0festimate_source\x18  \x01(\tR\x0eestimateSource\"9\n" +
 	"\x0fListJobsRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"=\n" +
@@ -2633,13 +3416,13 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\x95\n" +
-	"\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\xa9\v\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
 	"\aPutBlob\x12\x19.drover.v1.PutBlobRequest\x1a\x1a.drover.v1.PutBlobResponse\"\x00(\x01\x12H\n" +
-	"\tSubmitJob\x12\x1b.drover.v1.SubmitJobRequest\x1a\x1c.drover.v1.SubmitJobResponse\"\x00\x12E\n" +
+	"\tSubmitJob\x12\x1b.drover.v1.SubmitJobRequest\x1a\x1c.drover.v1.SubmitJobResponse\"\x00\x12B\n" +
+	"\aPlanJob\x12\x19.drover.v1.PlanJobRequest\x1a\x1a.drover.v1.PlanJobResponse\"\x00\x12E\n" +
 	"\bListJobs\x12\x1a.drover.v1.ListJobsRequest\x1a\x1b.drover.v1.ListJobsResponse\"\x00\x12?\n" +
 	"\x06GetJob\x12\x18.drover.v1.GetJobRequest\x1a\x19.drover.v1.GetJobResponse\"\x00\x12B\n" +
 	"\aStopJob\x12\x19.drover.v1.StopJobRequest\x1a\x1a.drover.v1.StopJobResponse\"\x00\x12C\n" +
@@ -2653,7 +3436,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\vListTenants\x12\x1d.drover.v1.ListTenantsRequest\x1a\x1e.drover.v1.ListTenantsResponse\"\x00\x128\n" +
 	"\x06Events\x12\x18.drover.v1.EventsRequest\x1a\x10.drover.v1.Event\"\x000\x01\x12Q\n" +
 	"\fGetScheduler\x12\x1e.drover.v1.GetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12Q\n" +
-	"\fSetScheduler\x12\x1e.drover.v1.SetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\fSetScheduler\x12\x1e.drover.v1.SetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12N\n" +
+	"\vCalibration\x12\x1d.drover.v1.CalibrationRequest\x1a\x1e.drover.v1.CalibrationResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_client_proto_rawDescOnce sync.Once
@@ -2668,7 +3452,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -2679,113 +3463,130 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*PutBlobResponse)(nil),      // 6: drover.v1.PutBlobResponse
 	(*SubmitJobRequest)(nil),     // 7: drover.v1.SubmitJobRequest
 	(*SubmitJobResponse)(nil),    // 8: drover.v1.SubmitJobResponse
-	(*JobSummary)(nil),           // 9: drover.v1.JobSummary
-	(*StageSummary)(nil),         // 10: drover.v1.StageSummary
-	(*ListJobsRequest)(nil),      // 11: drover.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),     // 12: drover.v1.ListJobsResponse
-	(*GetJobRequest)(nil),        // 13: drover.v1.GetJobRequest
-	(*GetJobResponse)(nil),       // 14: drover.v1.GetJobResponse
-	(*StopJobRequest)(nil),       // 15: drover.v1.StopJobRequest
-	(*StopJobResponse)(nil),      // 16: drover.v1.StopJobResponse
-	(*ListTasksRequest)(nil),     // 17: drover.v1.ListTasksRequest
-	(*TaskAttempt)(nil),          // 18: drover.v1.TaskAttempt
-	(*TaskStatus)(nil),           // 19: drover.v1.TaskStatus
-	(*ListTasksResponse)(nil),    // 20: drover.v1.ListTasksResponse
-	(*ListNodesRequest)(nil),     // 21: drover.v1.ListNodesRequest
-	(*NodeStatus)(nil),           // 22: drover.v1.NodeStatus
-	(*ListNodesResponse)(nil),    // 23: drover.v1.ListNodesResponse
-	(*DrainNodeRequest)(nil),     // 24: drover.v1.DrainNodeRequest
-	(*DrainNodeResponse)(nil),    // 25: drover.v1.DrainNodeResponse
-	(*Tenant)(nil),               // 26: drover.v1.Tenant
-	(*ApplyTenantsRequest)(nil),  // 27: drover.v1.ApplyTenantsRequest
-	(*ApplyTenantsResponse)(nil), // 28: drover.v1.ApplyTenantsResponse
-	(*ListTenantsRequest)(nil),   // 29: drover.v1.ListTenantsRequest
-	(*TenantStatus)(nil),         // 30: drover.v1.TenantStatus
-	(*ListTenantsResponse)(nil),  // 31: drover.v1.ListTenantsResponse
-	(*EventsRequest)(nil),        // 32: drover.v1.EventsRequest
-	(*Event)(nil),                // 33: drover.v1.Event
-	(*GetSchedulerRequest)(nil),  // 34: drover.v1.GetSchedulerRequest
-	(*SetSchedulerRequest)(nil),  // 35: drover.v1.SetSchedulerRequest
-	(*GetSchedulerResponse)(nil), // 36: drover.v1.GetSchedulerResponse
-	nil,                          // 37: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 38: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 39: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 40: drover.v1.Resources
-	(*Limits)(nil),               // 41: drover.v1.Limits
-	(*AttemptKey)(nil),           // 42: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 43: drover.v1.SeenAttempt
-	(*NodeInfo)(nil),             // 44: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 45: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 46: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 47: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 48: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 49: drover.v1.ExecResponse
+	(*Quote)(nil),                // 9: drover.v1.Quote
+	(*PlanJobRequest)(nil),       // 10: drover.v1.PlanJobRequest
+	(*PlannedStep)(nil),          // 11: drover.v1.PlannedStep
+	(*PlannedStage)(nil),         // 12: drover.v1.PlannedStage
+	(*PlanJobResponse)(nil),      // 13: drover.v1.PlanJobResponse
+	(*CalibrationRequest)(nil),   // 14: drover.v1.CalibrationRequest
+	(*CalibrationBin)(nil),       // 15: drover.v1.CalibrationBin
+	(*CalibrationResponse)(nil),  // 16: drover.v1.CalibrationResponse
+	(*JobSummary)(nil),           // 17: drover.v1.JobSummary
+	(*StageSummary)(nil),         // 18: drover.v1.StageSummary
+	(*ListJobsRequest)(nil),      // 19: drover.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),     // 20: drover.v1.ListJobsResponse
+	(*GetJobRequest)(nil),        // 21: drover.v1.GetJobRequest
+	(*GetJobResponse)(nil),       // 22: drover.v1.GetJobResponse
+	(*StopJobRequest)(nil),       // 23: drover.v1.StopJobRequest
+	(*StopJobResponse)(nil),      // 24: drover.v1.StopJobResponse
+	(*ListTasksRequest)(nil),     // 25: drover.v1.ListTasksRequest
+	(*TaskAttempt)(nil),          // 26: drover.v1.TaskAttempt
+	(*TaskStatus)(nil),           // 27: drover.v1.TaskStatus
+	(*ListTasksResponse)(nil),    // 28: drover.v1.ListTasksResponse
+	(*ListNodesRequest)(nil),     // 29: drover.v1.ListNodesRequest
+	(*NodeStatus)(nil),           // 30: drover.v1.NodeStatus
+	(*ListNodesResponse)(nil),    // 31: drover.v1.ListNodesResponse
+	(*DrainNodeRequest)(nil),     // 32: drover.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),    // 33: drover.v1.DrainNodeResponse
+	(*Tenant)(nil),               // 34: drover.v1.Tenant
+	(*ApplyTenantsRequest)(nil),  // 35: drover.v1.ApplyTenantsRequest
+	(*ApplyTenantsResponse)(nil), // 36: drover.v1.ApplyTenantsResponse
+	(*ListTenantsRequest)(nil),   // 37: drover.v1.ListTenantsRequest
+	(*TenantStatus)(nil),         // 38: drover.v1.TenantStatus
+	(*ListTenantsResponse)(nil),  // 39: drover.v1.ListTenantsResponse
+	(*EventsRequest)(nil),        // 40: drover.v1.EventsRequest
+	(*Event)(nil),                // 41: drover.v1.Event
+	(*GetSchedulerRequest)(nil),  // 42: drover.v1.GetSchedulerRequest
+	(*SetSchedulerRequest)(nil),  // 43: drover.v1.SetSchedulerRequest
+	(*GetSchedulerResponse)(nil), // 44: drover.v1.GetSchedulerResponse
+	nil,                          // 45: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 46: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 47: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 48: drover.v1.Resources
+	(*Limits)(nil),               // 49: drover.v1.Limits
+	(*AttemptKey)(nil),           // 50: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 51: drover.v1.SeenAttempt
+	(*NodeInfo)(nil),             // 52: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 53: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 54: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 55: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 56: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 57: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
-	0,  // 0: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	40, // 1: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	41, // 2: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
-	9,  // 3: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
-	9,  // 4: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
-	10, // 5: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	37, // 6: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
-	42, // 7: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	43, // 8: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
-	18, // 9: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
-	19, // 10: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	44, // 11: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	40, // 12: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	45, // 13: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
-	22, // 14: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	40, // 15: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	40, // 16: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
-	26, // 17: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
-	26, // 18: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	40, // 19: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
-	30, // 20: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	38, // 21: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	39, // 22: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
-	1,  // 23: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 24: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 25: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 26: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	11, // 27: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	13, // 28: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	15, // 29: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	13, // 30: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	17, // 31: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	46, // 32: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	47, // 33: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	21, // 34: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	24, // 35: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	27, // 36: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	29, // 37: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	32, // 38: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	34, // 39: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	35, // 40: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	2,  // 41: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 42: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 43: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 44: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	12, // 45: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	14, // 46: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	16, // 47: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	14, // 48: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	20, // 49: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	48, // 50: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	49, // 51: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	23, // 52: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	25, // 53: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	28, // 54: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	31, // 55: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	33, // 56: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	36, // 57: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	36, // 58: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	41, // [41:59] is the sub-list for method output_type
-	23, // [23:41] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
+	9,  // 1: drover.v1.PlanJobResponse.quote:type_name -> drover.v1.Quote
+	12, // 2: drover.v1.PlanJobResponse.stages:type_name -> drover.v1.PlannedStage
+	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
+	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
+	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
+	48, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	49, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	17, // 8: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
+	17, // 9: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
+	18, // 10: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
+	45, // 11: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	50, // 12: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	51, // 13: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	26, // 14: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
+	27, // 15: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
+	52, // 16: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	48, // 17: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	53, // 18: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	30, // 19: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
+	48, // 20: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	48, // 21: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	34, // 22: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
+	34, // 23: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
+	48, // 24: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	38, // 25: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
+	46, // 26: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	47, // 27: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	1,  // 28: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 29: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 30: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 31: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 32: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 33: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 34: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 35: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 36: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 37: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	54, // 38: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	55, // 39: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	29, // 40: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	32, // 41: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	35, // 42: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	37, // 43: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	40, // 44: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	42, // 45: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	43, // 46: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 47: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	2,  // 48: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 49: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 50: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 51: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 52: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 53: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 54: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 55: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 56: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	28, // 57: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	56, // 58: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	57, // 59: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 60: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	33, // 61: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	36, // 62: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	39, // 63: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	41, // 64: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	44, // 65: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	44, // 66: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 67: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	48, // [48:68] is the sub-list for method output_type
+	28, // [28:48] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -2801,7 +3602,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -52,6 +52,8 @@ type Entry struct {
 	//	*Entry_Scheduler
 	//	*Entry_JobCleaned
 	//	*Entry_JobsForgotten
+	//	*Entry_Estimates
+	//	*Entry_Deadline
 	Body          isEntry_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -250,6 +252,24 @@ func (x *Entry) GetJobsForgotten() *JobsForgottenFact {
 	return nil
 }
 
+func (x *Entry) GetEstimates() *EstimatesFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_Estimates); ok {
+			return x.Estimates
+		}
+	}
+	return nil
+}
+
+func (x *Entry) GetDeadline() *DeadlineFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_Deadline); ok {
+			return x.Deadline
+		}
+	}
+	return nil
+}
+
 type isEntry_Body interface {
 	isEntry_Body()
 }
@@ -314,6 +334,14 @@ type Entry_JobsForgotten struct {
 	JobsForgotten *JobsForgottenFact `protobuf:"bytes,24,opt,name=jobs_forgotten,json=jobsForgotten,proto3,oneof"`
 }
 
+type Entry_Estimates struct {
+	Estimates *EstimatesFact `protobuf:"bytes,30,opt,name=estimates,proto3,oneof"`
+}
+
+type Entry_Deadline struct {
+	Deadline *DeadlineFact `protobuf:"bytes,31,opt,name=deadline,proto3,oneof"`
+}
+
 func (*Entry_Cluster) isEntry_Body() {}
 
 func (*Entry_Tenants) isEntry_Body() {}
@@ -343,6 +371,10 @@ func (*Entry_Scheduler) isEntry_Body() {}
 func (*Entry_JobCleaned) isEntry_Body() {}
 
 func (*Entry_JobsForgotten) isEntry_Body() {}
+
+func (*Entry_Estimates) isEntry_Body() {}
+
+func (*Entry_Deadline) isEntry_Body() {}
 
 type ClusterFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -755,6 +787,8 @@ type JobAcceptedFact struct {
 	ShuffleToken   string                 `protobuf:"bytes,7,opt,name=shuffle_token,json=shuffleToken,proto3" json:"shuffle_token,omitempty"`
 	OutputHeld     string                 `protobuf:"bytes,8,opt,name=output_held,json=outputHeld,proto3" json:"output_held,omitempty"`       // normalised URI
 	TemporaryTag   string                 `protobuf:"bytes,9,opt,name=temporary_tag,json=temporaryTag,proto3" json:"temporary_tag,omitempty"` // names the folder for unfinished output, made before the accept
+	Estimates      []*StageEstimate       `protobuf:"bytes,20,rep,name=estimates,proto3" json:"estimates,omitempty"`                          // as they were when the job came; job is 0
+	Quote          *Quote                 `protobuf:"bytes,21,opt,name=quote,proto3" json:"quote,omitempty"`                                  // what was said of its deadline
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -850,6 +884,20 @@ func (x *JobAcceptedFact) GetTemporaryTag() string {
 		return x.TemporaryTag
 	}
 	return ""
+}
+
+func (x *JobAcceptedFact) GetEstimates() []*StageEstimate {
+	if x != nil {
+		return x.Estimates
+	}
+	return nil
+}
+
+func (x *JobAcceptedFact) GetQuote() *Quote {
+	if x != nil {
+		return x.Quote
+	}
+	return nil
 }
 
 // FactSplit is a split without its hosts: those are asked again.
@@ -1081,6 +1129,7 @@ type ReservationFact struct {
 	Disk          int64                  `protobuf:"varint,9,opt,name=disk,proto3" json:"disk,omitempty"`
 	Start         int64                  `protobuf:"varint,10,opt,name=start,proto3" json:"start,omitempty"`
 	End           int64                  `protobuf:"varint,11,opt,name=end,proto3" json:"end,omitempty"`
+	Latest        int64                  `protobuf:"varint,12,opt,name=latest,proto3" json:"latest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1188,6 +1237,13 @@ func (x *ReservationFact) GetStart() int64 {
 func (x *ReservationFact) GetEnd() int64 {
 	if x != nil {
 		return x.End
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetLatest() int64 {
+	if x != nil {
+		return x.Latest
 	}
 	return 0
 }
@@ -1633,11 +1689,187 @@ func (x *SchedulerFact) GetParams() map[string]string {
 	return nil
 }
 
+// StageEstimate is the predicted run time of one task of a stage. Predictions
+// are facts so that a State built from the log is the one that decided.
+type StageEstimate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Stage         int32                  `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	Ns            int64                  `protobuf:"varint,3,opt,name=ns,proto3" json:"ns,omitempty"`        // 0: not known
+	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"` // where it comes from: package scheduler/estimate
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StageEstimate) Reset() {
+	*x = StageEstimate{}
+	mi := &file_drover_v1_log_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StageEstimate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StageEstimate) ProtoMessage() {}
+
+func (x *StageEstimate) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
+func (*StageEstimate) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *StageEstimate) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *StageEstimate) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
+func (x *StageEstimate) GetNs() int64 {
+	if x != nil {
+		return x.Ns
+	}
+	return 0
+}
+
+func (x *StageEstimate) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+type EstimatesFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stages        []*StageEstimate       `protobuf:"bytes,1,rep,name=stages,proto3" json:"stages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EstimatesFact) Reset() {
+	*x = EstimatesFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EstimatesFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EstimatesFact) ProtoMessage() {}
+
+func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
+func (*EstimatesFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *EstimatesFact) GetStages() []*StageEstimate {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+// DeadlineFact says that a live job's deadline cannot be met any more, or has
+// passed. What becomes of the job is in its on_miss.
+type DeadlineFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Passed        bool                   `protobuf:"varint,2,opt,name=passed,proto3" json:"passed,omitempty"` // else it is predicted
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeadlineFact) Reset() {
+	*x = DeadlineFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeadlineFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeadlineFact) ProtoMessage() {}
+
+func (x *DeadlineFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeadlineFact.ProtoReflect.Descriptor instead.
+func (*DeadlineFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DeadlineFact) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *DeadlineFact) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *DeadlineFact) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\x93\a\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\x84\b\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -1659,7 +1891,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\tscheduler\x18\x16 \x01(\v2\x18.drover.v1.SchedulerFactH\x00R\tscheduler\x12<\n" +
 	"\vjob_cleaned\x18\x17 \x01(\v2\x19.drover.v1.JobCleanedFactH\x00R\n" +
 	"jobCleaned\x12E\n" +
-	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgottenB\x06\n" +
+	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgotten\x128\n" +
+	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x125\n" +
+	"\bdeadline\x18\x1f \x01(\v2\x17.drover.v1.DeadlineFactH\x00R\bdeadlineB\x06\n" +
 	"\x04body\"\x1d\n" +
 	"\vClusterFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
@@ -1685,7 +1919,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fJobChunkFact\x12\x18\n" +
 	"\astaging\x18\x01 \x01(\tR\astaging\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12,\n" +
-	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\"\xab\x02\n" +
+	"\x06splits\x18\x03 \x03(\v2\x14.drover.v1.FactSplitR\x06splits\"\x8b\x03\n" +
 	"\x0fJobAcceptedFact\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\tR\x04spec\x12'\n" +
@@ -1696,7 +1930,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\rshuffle_token\x18\a \x01(\tR\fshuffleToken\x12\x1f\n" +
 	"\voutput_held\x18\b \x01(\tR\n" +
 	"outputHeld\x12#\n" +
-	"\rtemporary_tag\x18\t \x01(\tR\ftemporaryTag\":\n" +
+	"\rtemporary_tag\x18\t \x01(\tR\ftemporaryTag\x126\n" +
+	"\testimates\x18\x14 \x03(\v2\x18.drover.v1.StageEstimateR\testimates\x12&\n" +
+	"\x05quote\x18\x15 \x01(\v2\x10.drover.v1.QuoteR\x05quote\":\n" +
 	"\tFactSplit\x12-\n" +
 	"\x06pieces\x18\x01 \x03(\v2\x15.drover.v1.SplitPieceR\x06pieces\"~\n" +
 	"\fDecisionFact\x12\x12\n" +
@@ -1713,7 +1949,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vspeculative\x18\x06 \x01(\bR\vspeculative\x12\x14\n" +
 	"\x05until\x18\a \x01(\x03R\x05until\x12\x1a\n" +
 	"\blocality\x18\b \x01(\tR\blocality\x12<\n" +
-	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\"\x89\x02\n" +
+	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\"\xa1\x02\n" +
 	"\x0fReservationFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +
@@ -1726,7 +1962,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x04disk\x18\t \x01(\x03R\x04disk\x12\x14\n" +
 	"\x05start\x18\n" +
 	" \x01(\x03R\x05start\x12\x10\n" +
-	"\x03end\x18\v \x01(\x03R\x03end\"\xf4\x01\n" +
+	"\x03end\x18\v \x01(\x03R\x03end\x12\x16\n" +
+	"\x06latest\x18\f \x01(\x03R\x06latest\"\xf4\x01\n" +
 	"\bNoteFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\x04R\x03job\x12\x14\n" +
@@ -1760,7 +1997,18 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x06params\x18\x02 \x03(\v2$.drover.v1.SchedulerFact.ParamsEntryR\x06params\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"_\n" +
+	"\rStageEstimate\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x0e\n" +
+	"\x02ns\x18\x03 \x01(\x03R\x02ns\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\"A\n" +
+	"\rEstimatesFact\x120\n" +
+	"\x06stages\x18\x01 \x03(\v2\x18.drover.v1.StageEstimateR\x06stages\"J\n" +
+	"\fDeadlineFact\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x16\n" +
+	"\x06passed\x18\x02 \x01(\bR\x06passed\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03whyB5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_log_proto_rawDescOnce sync.Once
@@ -1774,7 +2022,7 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_drover_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),             // 0: drover.v1.Entry
 	(*ClusterFact)(nil),       // 1: drover.v1.ClusterFact
@@ -1796,15 +2044,19 @@ var file_drover_v1_log_proto_goTypes = []any{
 	(*JobCleanedFact)(nil),    // 17: drover.v1.JobCleanedFact
 	(*JobsForgottenFact)(nil), // 18: drover.v1.JobsForgottenFact
 	(*SchedulerFact)(nil),     // 19: drover.v1.SchedulerFact
-	nil,                       // 20: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),            // 21: drover.v1.Tenant
-	(*NodeInfo)(nil),          // 22: drover.v1.NodeInfo
-	(*SplitPiece)(nil),        // 23: drover.v1.SplitPiece
-	(*AttemptKey)(nil),        // 24: drover.v1.AttemptKey
-	(Level)(0),                // 25: drover.v1.Level
-	(*Resources)(nil),         // 26: drover.v1.Resources
-	(*SeenAttempt)(nil),       // 27: drover.v1.SeenAttempt
-	(JobState)(0),             // 28: drover.v1.JobState
+	(*StageEstimate)(nil),     // 20: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),     // 21: drover.v1.EstimatesFact
+	(*DeadlineFact)(nil),      // 22: drover.v1.DeadlineFact
+	nil,                       // 23: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),            // 24: drover.v1.Tenant
+	(*NodeInfo)(nil),          // 25: drover.v1.NodeInfo
+	(*Quote)(nil),             // 26: drover.v1.Quote
+	(*SplitPiece)(nil),        // 27: drover.v1.SplitPiece
+	(*AttemptKey)(nil),        // 28: drover.v1.AttemptKey
+	(Level)(0),                // 29: drover.v1.Level
+	(*Resources)(nil),         // 30: drover.v1.Resources
+	(*SeenAttempt)(nil),       // 31: drover.v1.SeenAttempt
+	(JobState)(0),             // 32: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	1,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
@@ -1822,25 +2074,30 @@ var file_drover_v1_log_proto_depIdxs = []int32{
 	19, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
 	17, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
 	18, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	21, // 15: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	22, // 16: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	9,  // 17: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	9,  // 18: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	23, // 19: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	11, // 20: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	13, // 21: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
-	24, // 22: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	25, // 23: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	12, // 24: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	26, // 25: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	27, // 26: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	28, // 27: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	20, // 28: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	21, // 15: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	22, // 16: drover.v1.Entry.deadline:type_name -> drover.v1.DeadlineFact
+	24, // 17: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	25, // 18: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	9,  // 19: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	9,  // 20: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	20, // 21: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	26, // 22: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	27, // 23: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	11, // 24: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	13, // 25: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
+	28, // 26: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	29, // 27: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	12, // 28: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	30, // 29: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	31, // 30: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	32, // 31: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	23, // 32: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	20, // 33: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -1866,6 +2123,8 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_Scheduler)(nil),
 		(*Entry_JobCleaned)(nil),
 		(*Entry_JobsForgotten)(nil),
+		(*Entry_Estimates)(nil),
+		(*Entry_Deadline)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1873,7 +2132,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

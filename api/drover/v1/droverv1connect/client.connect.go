@@ -44,6 +44,8 @@ const (
 	ClientServicePutBlobProcedure = "/drover.v1.ClientService/PutBlob"
 	// ClientServiceSubmitJobProcedure is the fully-qualified name of the ClientService's SubmitJob RPC.
 	ClientServiceSubmitJobProcedure = "/drover.v1.ClientService/SubmitJob"
+	// ClientServicePlanJobProcedure is the fully-qualified name of the ClientService's PlanJob RPC.
+	ClientServicePlanJobProcedure = "/drover.v1.ClientService/PlanJob"
 	// ClientServiceListJobsProcedure is the fully-qualified name of the ClientService's ListJobs RPC.
 	ClientServiceListJobsProcedure = "/drover.v1.ClientService/ListJobs"
 	// ClientServiceGetJobProcedure is the fully-qualified name of the ClientService's GetJob RPC.
@@ -76,6 +78,9 @@ const (
 	// ClientServiceSetSchedulerProcedure is the fully-qualified name of the ClientService's
 	// SetScheduler RPC.
 	ClientServiceSetSchedulerProcedure = "/drover.v1.ClientService/SetScheduler"
+	// ClientServiceCalibrationProcedure is the fully-qualified name of the ClientService's Calibration
+	// RPC.
+	ClientServiceCalibrationProcedure = "/drover.v1.ClientService/Calibration"
 )
 
 // ClientServiceClient is a client for the drover.v1.ClientService service.
@@ -86,6 +91,8 @@ type ClientServiceClient interface {
 	// SubmitJob accepts a job or refuses it with one clear line. With an
 	// idempotency key a repeated call returns the first answer.
 	SubmitJob(context.Context, *connect.Request[v1.SubmitJobRequest]) (*connect.Response[v1.SubmitJobResponse], error)
+	// PlanJob says what would become of a job, without submitting it.
+	PlanJob(context.Context, *connect.Request[v1.PlanJobRequest]) (*connect.Response[v1.PlanJobResponse], error)
 	ListJobs(context.Context, *connect.Request[v1.ListJobsRequest]) (*connect.Response[v1.ListJobsResponse], error)
 	GetJob(context.Context, *connect.Request[v1.GetJobRequest]) (*connect.Response[v1.GetJobResponse], error)
 	StopJob(context.Context, *connect.Request[v1.StopJobRequest]) (*connect.Response[v1.StopJobResponse], error)
@@ -101,6 +108,8 @@ type ClientServiceClient interface {
 	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.Event], error)
 	GetScheduler(context.Context, *connect.Request[v1.GetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
+	// Calibration compares quotes with what happened.
+	Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error)
 }
 
 // NewClientServiceClient constructs a client for the drover.v1.ClientService service. By default,
@@ -136,6 +145,12 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			httpClient,
 			baseURL+ClientServiceSubmitJobProcedure,
 			connect.WithSchema(clientServiceMethods.ByName("SubmitJob")),
+			connect.WithClientOptions(opts...),
+		),
+		planJob: connect.NewClient[v1.PlanJobRequest, v1.PlanJobResponse](
+			httpClient,
+			baseURL+ClientServicePlanJobProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("PlanJob")),
 			connect.WithClientOptions(opts...),
 		),
 		listJobs: connect.NewClient[v1.ListJobsRequest, v1.ListJobsResponse](
@@ -222,6 +237,12 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("SetScheduler")),
 			connect.WithClientOptions(opts...),
 		),
+		calibration: connect.NewClient[v1.CalibrationRequest, v1.CalibrationResponse](
+			httpClient,
+			baseURL+ClientServiceCalibrationProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("Calibration")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -231,6 +252,7 @@ type clientServiceClient struct {
 	hasBlobs     *connect.Client[v1.HasBlobsRequest, v1.HasBlobsResponse]
 	putBlob      *connect.Client[v1.PutBlobRequest, v1.PutBlobResponse]
 	submitJob    *connect.Client[v1.SubmitJobRequest, v1.SubmitJobResponse]
+	planJob      *connect.Client[v1.PlanJobRequest, v1.PlanJobResponse]
 	listJobs     *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
 	getJob       *connect.Client[v1.GetJobRequest, v1.GetJobResponse]
 	stopJob      *connect.Client[v1.StopJobRequest, v1.StopJobResponse]
@@ -245,6 +267,7 @@ type clientServiceClient struct {
 	events       *connect.Client[v1.EventsRequest, v1.Event]
 	getScheduler *connect.Client[v1.GetSchedulerRequest, v1.GetSchedulerResponse]
 	setScheduler *connect.Client[v1.SetSchedulerRequest, v1.GetSchedulerResponse]
+	calibration  *connect.Client[v1.CalibrationRequest, v1.CalibrationResponse]
 }
 
 // Status calls drover.v1.ClientService.Status.
@@ -265,6 +288,11 @@ func (c *clientServiceClient) PutBlob(ctx context.Context) *connect.ClientStream
 // SubmitJob calls drover.v1.ClientService.SubmitJob.
 func (c *clientServiceClient) SubmitJob(ctx context.Context, req *connect.Request[v1.SubmitJobRequest]) (*connect.Response[v1.SubmitJobResponse], error) {
 	return c.submitJob.CallUnary(ctx, req)
+}
+
+// PlanJob calls drover.v1.ClientService.PlanJob.
+func (c *clientServiceClient) PlanJob(ctx context.Context, req *connect.Request[v1.PlanJobRequest]) (*connect.Response[v1.PlanJobResponse], error) {
+	return c.planJob.CallUnary(ctx, req)
 }
 
 // ListJobs calls drover.v1.ClientService.ListJobs.
@@ -337,6 +365,11 @@ func (c *clientServiceClient) SetScheduler(ctx context.Context, req *connect.Req
 	return c.setScheduler.CallUnary(ctx, req)
 }
 
+// Calibration calls drover.v1.ClientService.Calibration.
+func (c *clientServiceClient) Calibration(ctx context.Context, req *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error) {
+	return c.calibration.CallUnary(ctx, req)
+}
+
 // ClientServiceHandler is an implementation of the drover.v1.ClientService service.
 type ClientServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
@@ -345,6 +378,8 @@ type ClientServiceHandler interface {
 	// SubmitJob accepts a job or refuses it with one clear line. With an
 	// idempotency key a repeated call returns the first answer.
 	SubmitJob(context.Context, *connect.Request[v1.SubmitJobRequest]) (*connect.Response[v1.SubmitJobResponse], error)
+	// PlanJob says what would become of a job, without submitting it.
+	PlanJob(context.Context, *connect.Request[v1.PlanJobRequest]) (*connect.Response[v1.PlanJobResponse], error)
 	ListJobs(context.Context, *connect.Request[v1.ListJobsRequest]) (*connect.Response[v1.ListJobsResponse], error)
 	GetJob(context.Context, *connect.Request[v1.GetJobRequest]) (*connect.Response[v1.GetJobResponse], error)
 	StopJob(context.Context, *connect.Request[v1.StopJobRequest]) (*connect.Response[v1.StopJobResponse], error)
@@ -360,6 +395,8 @@ type ClientServiceHandler interface {
 	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.Event]) error
 	GetScheduler(context.Context, *connect.Request[v1.GetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
+	// Calibration compares quotes with what happened.
+	Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error)
 }
 
 // NewClientServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -391,6 +428,12 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		ClientServiceSubmitJobProcedure,
 		svc.SubmitJob,
 		connect.WithSchema(clientServiceMethods.ByName("SubmitJob")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clientServicePlanJobHandler := connect.NewUnaryHandler(
+		ClientServicePlanJobProcedure,
+		svc.PlanJob,
+		connect.WithSchema(clientServiceMethods.ByName("PlanJob")),
 		connect.WithHandlerOptions(opts...),
 	)
 	clientServiceListJobsHandler := connect.NewUnaryHandler(
@@ -477,6 +520,12 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("SetScheduler")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clientServiceCalibrationHandler := connect.NewUnaryHandler(
+		ClientServiceCalibrationProcedure,
+		svc.Calibration,
+		connect.WithSchema(clientServiceMethods.ByName("Calibration")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/drover.v1.ClientService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClientServiceStatusProcedure:
@@ -487,6 +536,8 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServicePutBlobHandler.ServeHTTP(w, r)
 		case ClientServiceSubmitJobProcedure:
 			clientServiceSubmitJobHandler.ServeHTTP(w, r)
+		case ClientServicePlanJobProcedure:
+			clientServicePlanJobHandler.ServeHTTP(w, r)
 		case ClientServiceListJobsProcedure:
 			clientServiceListJobsHandler.ServeHTTP(w, r)
 		case ClientServiceGetJobProcedure:
@@ -515,6 +566,8 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceGetSchedulerHandler.ServeHTTP(w, r)
 		case ClientServiceSetSchedulerProcedure:
 			clientServiceSetSchedulerHandler.ServeHTTP(w, r)
+		case ClientServiceCalibrationProcedure:
+			clientServiceCalibrationHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -538,6 +591,10 @@ func (UnimplementedClientServiceHandler) PutBlob(context.Context, *connect.Clien
 
 func (UnimplementedClientServiceHandler) SubmitJob(context.Context, *connect.Request[v1.SubmitJobRequest]) (*connect.Response[v1.SubmitJobResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.SubmitJob is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) PlanJob(context.Context, *connect.Request[v1.PlanJobRequest]) (*connect.Response[v1.PlanJobResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.PlanJob is not implemented"))
 }
 
 func (UnimplementedClientServiceHandler) ListJobs(context.Context, *connect.Request[v1.ListJobsRequest]) (*connect.Response[v1.ListJobsResponse], error) {
@@ -594,4 +651,8 @@ func (UnimplementedClientServiceHandler) GetScheduler(context.Context, *connect.
 
 func (UnimplementedClientServiceHandler) SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.SetScheduler is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.Calibration is not implemented"))
 }
