@@ -48,18 +48,18 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 		require = counterOffer
 	}
 	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.warn(0)...), CounterOfferMs: t.offer(require), Scheduler: t.scheduler}
-	s.view(func(f *facts.Facts) { t.describe(f, res) })
+	s.view(func(f *facts.Facts) { t.describe(s.core, f, res) })
 	return connect.NewResponse(res), nil
 }
 
 // describe fills in the stages and the steps of the decision.
-func (t *trial) describe(f *facts.Facts, res *droverv1.PlanJobResponse) {
+func (t *trial) describe(c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
 	for i, g := range t.state.Job(t.job).Stages {
 		p := &droverv1.PlannedStage{Name: g.Spec.Name, Tasks: g.Spec.Tasks, EstimateMs: t.estimates[i].GetNs() / 1e6, Source: t.estimates[i].GetSource(),
 			StartMs: millis(t.times.StageStart(i))}
 		for k := range t.decision.Waiting {
 			if w := &t.decision.Waiting[k]; w.Stage == g.ID() {
-				p.Waiting = waitText(w)
+				p.Waiting = c.waitText(f, w)
 			}
 		}
 		res.Stages = append(res.Stages, p)
