@@ -8,8 +8,19 @@ func (s *State) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
 	return s.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
 
+// MayHold tells whether a job keeps within all caps with so much more, one task
+// of it holding task in all. O(depth of the tenant); O(1) where no tenant is
+// capped.
+func (s *State) MayHold(j *Job, task, more Resources) bool {
+	_, _, _, ok := s.underCaps(j, task, more)
+	return ok
+}
+
 // underCaps is UnderCaps for a task that holds task in all and takes more.
 func (s *State) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Resource, bool) {
+	if s.capped == 0 {
+		return 0, 0, 0, true
+	}
 	t := s.tenants[j.Spec.Tenant]
 	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return t.Spec.ID, CapTask, r, false

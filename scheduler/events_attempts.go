@@ -62,8 +62,9 @@ func (s *State) AttemptProgress(id AttemptID, run int32, part float64, estimate 
 	}
 	g.parts += int64(part*partUnit) - int64(a.Progress*partUnit)
 	a.Progress = part
-	if estimate > 0 {
+	if estimate > 0 && a.Estimate != estimate {
 		a.Estimate = estimate
+		s.predictedAnew(a.Node)
 	}
 	s.changed()
 	return nil

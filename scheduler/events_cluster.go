@@ -189,6 +189,7 @@ func (s *State) PutTenant(spec TenantSpec) error {
 		}
 	}
 	s.tenants = append(s.tenants, t)
+	s.countCaps(&spec, 1)
 	s.tenantName[spec.Name] = spec.ID
 	s.readyTenant.grow(int32(len(s.tenants)))
 	s.adopt(spec.Parent, spec.ID)
@@ -213,6 +214,8 @@ func (s *State) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
 	s.chargeUp(t.Spec.Parent, Resources{}.Sub(held), -running)
 	s.disown(t.Spec.Parent, spec.ID)
 	delete(s.tenantName, t.Spec.Name)
+	s.countCaps(&t.Spec, -1)
+	s.countCaps(&spec, 1)
 	t.Spec = spec
 	s.tenantName[spec.Name] = spec.ID
 	s.adopt(spec.Parent, spec.ID)
@@ -220,6 +223,12 @@ func (s *State) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
 	s.setDepth(spec.ID, depth)
 	s.changed()
 	return nil
+}
+
+func (s *State) countCaps(spec *TenantSpec, sign int) {
+	if spec.Caps != (Caps{}) {
+		s.capped += sign
+	}
 }
 
 func (s *State) height(id TenantID) int32 {

@@ -117,6 +117,9 @@ func (s *State) SetEstimate(id StageID, d time.Duration) error {
 	if d < 0 {
 		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: it must not be negative", d)
 	}
+	if g.Spec.Estimate != d {
+		s.predictedAnew(NoNode)
+	}
 	g.Spec.Estimate = d
 	s.changed()
 	return nil

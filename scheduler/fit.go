@@ -16,9 +16,12 @@ type fitIndex struct {
 	head   uint64                  // entries ever put in the log
 	turns  []NodeID                // ring of nodes whose room changed, as long as log
 	turned uint64                  // entries ever put in turns
-	shapes []shape
-	byNeed map[room]int32
-	gen    uint32 // raised when shapes were dropped
+	// versions ever given, the last one of each node, and of all nodes together.
+	version, versionOfAll uint64
+	versions              []uint64
+	shapes                []shape
+	byNeed                map[room]int32
+	gen                   uint32 // raised when shapes were dropped
 }
 
 // room is CPU, memory, the largest free I/O of a disk and the largest free
@@ -47,6 +50,7 @@ const bestOf = 8
 
 func (f *fitIndex) addNode() {
 	f.room = append(f.room, noRoom)
+	f.versions = append(f.versions, 0)
 	f.inv = append(f.inv, [NumResources]float64{})
 	if n := len(f.room); len(f.log) < 2*n {
 		size := 1024
@@ -64,6 +68,8 @@ func (f *fitIndex) addNode() {
 func (s *State) touch(id NodeID) {
 	n := s.nodes[id]
 	f := &s.fit
+	f.version++
+	f.versions[id] = f.version
 	now := noRoom
 	if n.Takes() {
 		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
@@ -178,6 +184,32 @@ func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
 	}
 	disk = n.disk(d[IO], space)
 	return disk, disk >= 0 || (len(n.Disks) == 0 && d[IO] == 0 && space == 0)
+}
+
+// HasRoom tells whether a task of the stage can be placed on the node now: Fits
+// from the index, without a look at the node where it has one disk.
+func (s *State) HasRoom(g *Stage, id NodeID) bool {
+	if id < 0 || int(id) >= len(s.fit.room) {
+		return false
+	}
+	need := needOf(g.Spec.Demand, g.Spec.Disk)
+	return need.fits(&s.fit.room[id]) && (len(s.nodes[id].Disks) < 2 || s.nodes[id].disk(need[2], need[3]) >= 0)
+}
+
+// NodeVersion is a number that changes whenever an attempt comes to the node,
+// leaves it, holds something else there or gets another predicted end, tries
+// included, and that never comes back.
+func (s *State) NodeVersion(id NodeID) uint64 { return max(s.fit.versions[id], s.fit.versionOfAll) }
+
+// predictedAnew gives a node a new version; NoNode stands for all.
+func (s *State) predictedAnew(id NodeID) {
+	f := &s.fit
+	f.version++
+	if id == NoNode {
+		f.versionOfAll = f.version
+		return
+	}
+	f.versions[id] = f.version
 }
 
 // NextNode gives the node with the lowest id >= from that has room for a task

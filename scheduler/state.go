@@ -35,6 +35,7 @@ type State struct {
 	tenants     []*Tenant
 	tenantName  map[string]TenantID
 	readyTenant bitset
+	capped      int // tenants with a cap of their own
 
 	jobs     map[JobID]*Job
 	order    []*Job // by (Submitted, ID); nil where a job left

@@ -7,6 +7,7 @@ import (
 	"runtime/metrics"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -52,7 +53,7 @@ func benchSchedulerCommand() *cli.Command {
 
 func benchScheduler(c *cli.Context, params map[string]string) error {
 	start := time.Now()
-	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, Allocs: heapAllocs, RSS: residentBytes}
+	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, CPU: processCPU, Allocs: heapAllocs, RSS: residentBytes}
 	var rows [][]string
 	for _, n := range c.IntSlice("nodes") {
 		r, err := bench.Run(bench.Config{Nodes: n, Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")),
@@ -81,6 +82,15 @@ func heapAllocs() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
+}
+
+// processCPU is the CPU time this process has used, 0 where the system does not say.
+func processCPU() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // residentBytes is the process's resident memory, 0 where /proc does not say.

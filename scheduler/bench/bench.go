@@ -97,10 +97,12 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Meter measures the outside: time passed since some start, heap allocations
-// ever made, and bytes resident now.
+// Meter measures the outside: time passed since some start, CPU time spent by
+// this process (which others on the machine disturb less), heap allocations ever
+// made, and bytes resident now.
 type Meter struct {
 	Clock  func() time.Duration
+	CPU    func() time.Duration
 	Allocs func() uint64
 	RSS    func() uint64
 }
@@ -117,6 +119,9 @@ type Result struct {
 	Cycles              int      `json:"cycles"`
 	CycleP50MS          float64  `json:"cycle_p50_ms"`
 	CycleP99MS          float64  `json:"cycle_p99_ms"`
+	PlacementsPerCPUS   float64  `json:"placements_per_cpu_s"` // by the CPU time of all threads, the garbage collector's too
+	CycleCPUP50MS       float64  `json:"cycle_cpu_p50_ms"`
+	CycleCPUP99MS       float64  `json:"cycle_cpu_p99_ms"`
 	AllocsPerPlacement  float64  `json:"allocs_per_placement"`
 	RSSBytes            uint64   `json:"rss_bytes"`
 	NodeLocal           float64  `json:"node_local"`        // part of placements with input that are on a node of it

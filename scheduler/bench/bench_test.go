@@ -2,6 +2,7 @@ package bench
 
 import (
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -10,7 +11,14 @@ import (
 func meter() Meter {
 	start := time.Now()
 	return Meter{
-		Clock:  func() time.Duration { return time.Since(start) },
+		Clock: func() time.Duration { return time.Since(start) },
+		CPU: func() time.Duration {
+			var u syscall.Rusage
+			if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+				return 0
+			}
+			return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+		},
 		Allocs: func() uint64 { var m runtime.MemStats; runtime.ReadMemStats(&m); return m.Mallocs },
 		RSS:    func() uint64 { var m runtime.MemStats; runtime.ReadMemStats(&m); return m.Sys },
 	}
@@ -55,6 +63,8 @@ func benchmarkPlain(b *testing.B, c Config) {
 		b.ReportMetric(r.PlacementsPerS, "placements/s")
 		b.ReportMetric(r.CycleP50MS, "p50-ms")
 		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.PlacementsPerCPUS, "placements/cpu-s")
+		b.ReportMetric(r.CycleCPUP99MS, "p99-cpu-ms")
 		b.ReportMetric(r.AllocsPerPlacement, "allocs/placement")
 		b.ReportMetric(r.Packing, "packing")
 		b.ReportMetric(r.Load, "load")
@@ -85,6 +95,8 @@ func BenchmarkMillionWaiting(b *testing.B) {
 		b.ReportMetric(r.PlacementsPerS, "placements/s")
 		b.ReportMetric(r.CycleP50MS, "p50-ms")
 		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.PlacementsPerCPUS, "placements/cpu-s")
+		b.ReportMetric(r.CycleCPUP99MS, "p99-cpu-ms")
 		b.ReportMetric(r.IdleCycleUS, "idle-us")
 		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
 	}
@@ -98,6 +110,8 @@ func benchmarkAll(b *testing.B, nodes int) {
 		}
 		b.ReportMetric(r.PlacementsPerS, "placements/s")
 		b.ReportMetric(r.CycleP99MS, "p99-ms")
+		b.ReportMetric(r.PlacementsPerCPUS, "placements/cpu-s")
+		b.ReportMetric(r.CycleCPUP99MS, "p99-cpu-ms")
 		b.ReportMetric(r.AllocsPerPlacement, "allocs/placement")
 		b.ReportMetric(r.NodeLocal, "node-local")
 		b.ReportMetric(r.ShareErrorTasks, "share-error")

@@ -55,7 +55,9 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 	var allocs uint64
 	var ends []scheduler.AttemptID
 	var shares shareJudge
+	var cpuSpent time.Duration
 	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
+	cpus := make([]float64, 0, cap(times))
 	limit := 1000 + 100*w.Placements/w.MaxActions
 	for warm := range limit {
 		if r.Placements >= w.Placements {
@@ -63,28 +65,30 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		}
 		ends = w.pickEnds(w.MaxActions, ends[:0])
 		w.Now = w.Now.Add(w.pause())
-		a0, t0 := m.Allocs(), m.Clock()
+		a0, c0, t0 := m.Allocs(), m.CPU(), m.Clock()
 		if err := w.end(ends); err != nil {
 			return err
 		}
-		t1, a1 := m.Clock(), m.Allocs()
+		t1, c1, a1 := m.Clock(), m.CPU(), m.Allocs()
 		if err := w.Submit(w.Tasks); err != nil {
 			return err
 		}
-		a2, t2 := m.Allocs(), m.Clock()
+		a2, c2, t2 := m.Allocs(), m.CPU(), m.Clock()
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
 		if err != nil {
 			return err
 		}
-		t3, a3 := m.Clock(), m.Allocs()
+		t3, c3, a3 := m.Clock(), m.CPU(), m.Allocs()
 		w.Placed(&d)
 		if warm < 10 {
 			continue
 		}
-		took := t1 - t0 + t3 - t2
+		took, cpu := t1-t0+t3-t2, c1-c0+c3-c2
 		spent += took
+		cpuSpent += cpu
 		allocs += a1 - a0 + a3 - a2
 		times = append(times, float64(took.Microseconds())/1000)
+		cpus = append(cpus, float64(cpu.Microseconds())/1000)
 		r.Placements += placements(&d)
 		if w.Features == FeaturesAll {
 			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.judge(w.S, &d))
@@ -97,6 +101,9 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 	r.Cycles = len(times)
 	r.PlacementsPerS = float64(r.Placements) / spent.Seconds()
 	r.CycleP50MS, r.CycleP99MS = times[len(times)/2], times[len(times)*99/100]
+	slices.Sort(cpus)
+	r.PlacementsPerCPUS = float64(r.Placements) / max(cpuSpent.Seconds(), 1e-6)
+	r.CycleCPUP50MS, r.CycleCPUP99MS = cpus[len(cpus)/2], cpus[len(cpus)*99/100]
 	r.AllocsPerPlacement = float64(allocs) / float64(r.Placements)
 	return nil
 }

@@ -50,20 +50,30 @@ func Missing(g *scheduler.Stage, task int32, node scheduler.NodeID) int64 {
 }
 
 // Judge tells when nodes will have room. Its memory of who waits for what is
-// that of one cycle: call Begin first.
+// that of one cycle: call Begin first. What it knows of the ends on a node is a
+// cache that lasts until something changes there.
 type Judge struct {
+	state   *scheduler.State
+	known   []ends
 	waiting []scheduler.Resources // of each node, demands of those judged to wait for it
 	space   []int64
 	touched []scheduler.NodeID
-	ends    []end
 	free    []scheduler.DiskUse
 }
 
+// ends is what runs on a node by predicted end, as it was at a version of the
+// node.
+type ends struct {
+	version uint64
+	list    []end
+}
+
 type end struct {
-	at   scheduler.Time
-	seq  uint64
-	held scheduler.Held
-	disk int16
+	at    scheduler.Time // long past without a prediction
+	seq   uint64
+	held  scheduler.Resources
+	space int64
+	disk  int16
 }
 
 // Begin forgets who waits.
@@ -72,8 +82,13 @@ func (j *Judge) Begin(s *scheduler.State) {
 		j.waiting[id], j.space[id] = scheduler.Resources{}, 0
 	}
 	j.touched = j.touched[:0]
+	if j.state != s {
+		j.state = s
+		clear(j.known)
+	}
 	if n := len(s.Nodes()); len(j.waiting) < n {
 		j.waiting, j.space = make([]scheduler.Resources, n), make([]int64, n)
+		j.known = append(j.known, make([]ends, n-len(j.known))...)
 	}
 }
 
@@ -103,47 +118,57 @@ func EndOf(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, bool) {
 // Release is the first predicted instant before a limit at which a task of the
 // stage fits on a node after those that wait for it already; Never if there is
 // none, or the node takes no work. What has no prediction counts as ending now:
-// the caller bounds how long it believes that. O(a) in the attempts on the node,
-// and O(k log k) in those that end before the limit.
+// the caller bounds how long it believes that. O(attempts that end before the
+// limit), and O(a log a) in the attempts on the node when something changed there.
 func (j *Judge) Release(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Takes() {
 		return scheduler.Never
 	}
-	j.ends = j.ends[:0]
+	list := j.endsOn(s, id)
 	free := n.Free.Sub(j.waiting[id])
-	all := free
-	for a := range s.AttemptsOn(id) {
-		at, ok := EndOf(s, a)
-		if !ok || at < now {
-			at = now
-		}
-		if at < limit {
-			j.ends = append(j.ends, end{at, a.Seq, a.Held, a.Disk})
-			all = all.Add(a.Held.Resources)
-		}
+	all, last := free, 0
+	for ; last < len(list) && max(list[last].at, now) < limit; last++ {
+		all = all.Add(list[last].held)
 	}
 	if !g.Spec.Demand.Fits(all) {
 		return scheduler.Never
 	}
-	slices.SortFunc(j.ends, func(a, b end) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
 	j.free = append(j.free[:0], n.Disks...)
 	at := now
 	for i := 0; ; i++ {
 		if j.fits(g, id, free) {
 			return at
 		}
-		if i == len(j.ends) {
+		if i == last {
 			return scheduler.Never
 		}
-		e := &j.ends[i]
-		at = e.at
-		free = free.Add(e.held.Resources)
+		e := &list[i]
+		at = max(e.at, now)
+		free = free.Add(e.held)
 		if e.disk >= 0 {
-			j.free[e.disk].FreeIO += e.held.Resources[scheduler.IO]
-			j.free[e.disk].FreeSpace += e.held.Disk
+			j.free[e.disk].FreeIO += e.held[scheduler.IO]
+			j.free[e.disk].FreeSpace += e.space
 		}
 	}
+}
+
+// endsOn lists what runs on a node by predicted end, ties in order of placement.
+func (j *Judge) endsOn(s *scheduler.State, id scheduler.NodeID) []end {
+	k := &j.known[id]
+	if v := s.NodeVersion(id); k.version != v {
+		k.version = v
+		k.list = k.list[:0]
+		for a := range s.AttemptsOn(id) {
+			at, ok := EndOf(s, a)
+			if !ok {
+				at = math.MinInt64
+			}
+			k.list = append(k.list, end{at, a.Seq, a.Held.Resources, a.Held.Disk, a.Disk})
+		}
+		slices.SortFunc(k.list, func(a, b end) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	}
+	return k.list
 }
 
 // fits compares the demand with what is free for all that wait: CPU and memory

@@ -229,10 +229,8 @@ func Near(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.No
 		if local != nil && local[k] < most {
 			continue
 		}
-		if n := s.Node(id); n != nil {
-			if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok {
-				out = append(out, id)
-			}
+		if s.HasRoom(g, id) {
+			out = append(out, id)
 		}
 	}
 	return out

@@ -10,12 +10,13 @@
 //  2. sync: the tree of tenants is brought in line with what they hold.
 //  3. lanes that do not ask whose turn it is: reservations due, deadline jobs,
 //     suspended tasks.
-//  4. a batch: whose turn it is, again and again, each task tried where it fits,
-//     until nothing fits or the cycle is full. Then all is undone.
-//  5. placement of the batch: tasks that read much by matching, shape by shape;
-//     those that found no room at their data wait or move; the others go where
-//     the least is left. What found no room is taken back.
-//  6. 4 and 5 again until a batch is empty.
+//  4. turns: the tenant whose turn it is, again and again, until nothing fits or
+//     the cycle is full. Each task gets its node at its turn: one that reads much
+//     a node with its data, several of one stage in a row by matching; the
+//     others go where the least is left.
+//  5. a stage that finds no room at its data is put off until all others had
+//     their turn; then each of its tasks waits or moves.
+//  6. 3 to 5 again as long as that changes what is left.
 //  7. each stage left waiting gets its reason.
 //
 // All of it happens inside one try on the State, which is undone at the end.

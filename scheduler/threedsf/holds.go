@@ -81,7 +81,6 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 		if _, _, _, ok := p.s.UnderCaps(g); ok {
 			task := p.taskAt(g, r.Node)
 			p.place(g, task, r.Node)
-			p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
 			return false
 		}
 	}

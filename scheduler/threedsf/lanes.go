@@ -61,8 +61,10 @@ func (p *Policy) deadlineLane() {
 	if len(p.lane) == 0 {
 		return
 	}
-	for p.left > 0 && p.laneBatch() {
-		p.placeBatch()
+	for _, l := range p.lane {
+		for _, g := range l.job.Stages {
+			p.placeLane(g)
+		}
 	}
 	if p.cfg.Preempt == deadline.None {
 		return
@@ -78,31 +80,28 @@ func (p *Policy) deadlineLane() {
 	}
 }
 
-// laneBatch picks what fits of the lane, job by job.
-func (p *Policy) laneBatch() bool {
-	p.picks = p.picks[:0]
-	inner := p.s.Mark()
-	left := p.left
-	for _, l := range p.lane {
-		for _, g := range l.job.Stages {
-			k := pick{stage: g, tenant: l.job.Spec.Tenant, lane: true}
-			for left > 0 && g.Ready() && p.placeable(g) {
-				node, disk := p.bestNode(g)
-				act := p.s.Place(g, g.NextPending(0), node, disk)
-				if err := p.s.Apply(&act, p.now); err != nil {
-					panic("threedsf: a placement that fits is refused: " + err.Error())
-				}
-				p.shares.charge(k.tenant, g.Spec.Demand)
-				k.count++
-				left--
-			}
-			if k.count > 0 {
-				p.picks = append(p.picks, k)
-			}
+// placeLane places what fits of a stage of the lane: what reads much by
+// matching, the rest of it where it does not wait for its data.
+func (p *Policy) placeLane(g *scheduler.Stage) {
+	near := search{stage: g}
+	for p.left > 0 && g.Ready() && p.placeable(g) {
+		if !p.matches(g) {
+			p.placeAnywhere(g)
+			continue
+		}
+		if !p.placeNear(g, &near, func() int32 { return p.laneRun(g) }) && !p.waitOrMove(g, &near, true) {
+			return
 		}
 	}
-	p.s.Rollback(inner)
-	return len(p.picks) > 0
+}
+
+// laneRun is how many tasks of a stage of the lane may be placed at once.
+func (p *Policy) laneRun(g *scheduler.Stage) int32 {
+	n := min(int32(min(p.left, maxRun)), g.Startable())
+	if d := g.Spec.Demand; n > 1 && !p.s.MayHold(g.Job, d, d.Times(int64(n))) {
+		return 1
+	}
+	return n
 }
 
 // preemptFor makes room for the waiting tasks of a deadline stage: as few as
@@ -224,12 +223,12 @@ func (p *Policy) resume(a *scheduler.Attempt) bool {
 		return false
 	}
 	more := a.Demand.Sub(a.Held.Resources)
-	if n.Takes() && p.resumes(n, a, g, more) && underCaps(p.s, g.Job, a.Demand, more) {
+	if n.Takes() && p.resumes(n, a, g, more) && p.s.MayHold(g.Job, a.Demand, more) {
 		p.do(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 		p.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}
-	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !underCaps(p.s, g.Job, a.Demand, more) {
+	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !p.s.MayHold(g.Job, a.Demand, more) {
 		return false
 	}
 	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
@@ -256,22 +255,4 @@ func (p *Policy) resumes(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.S
 		return false
 	}
 	return p.open(n, g.Job, more, space)
-}
-
-// underCaps tells whether a job may hold d more, one task of it holding task.
-func underCaps(s *scheduler.State, j *scheduler.Job, task, d scheduler.Resources) bool {
-	if _, ok := s.Tenant(j.Spec.Tenant).Spec.Caps.Task.Allows(task); !ok {
-		return false
-	}
-	for id, n := j.Spec.Tenant, 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
-		t := s.Tenant(id)
-		if _, ok := t.Spec.Caps.Total.Allows(t.Used.Add(d)); !ok {
-			return false
-		}
-		if _, ok := t.Spec.Caps.Job.Allows(j.Used.Add(d)); !ok {
-			return false
-		}
-		id = t.Spec.Parent
-	}
-	return true
 }

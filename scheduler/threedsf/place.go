@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/locality"
 )
@@ -16,6 +18,7 @@ type wait struct {
 	node  scheduler.NodeID
 	since scheduler.Time
 	until scheduler.Time
+	out   bool // all that was asked of it in this pass waits
 }
 
 // putOff is a stage that found no room at its data and lets others go first.
@@ -24,26 +27,22 @@ type putOff struct {
 	wait  wait
 }
 
-// placeBatch places what was picked: first what reads much, by matching; then
-// in the order of the picks all that is left. What finds no room, or waits, gets
-// its share back.
-func (p *Policy) placeBatch() {
-	p.placeByData()
-	for i := range p.picks {
-		k := &p.picks[i]
-		if k.count == 0 {
-			continue
-		}
-		if k.data {
-			p.waitOrMove(k)
-		} else {
-			p.placeAnywhere(k)
-		}
-		if k.count > 0 {
-			p.shares.charge(k.tenant, scheduler.Resources{}.Sub(k.stage.Spec.Demand.Times(int64(k.count))))
-		}
-	}
+// search is how far a stage was searched for tasks with room at their data:
+// tasks before the task have none, and where there are too many, no task has
+// any on nodes before the node. It stays true while room shrinks.
+type search struct {
+	stage  *scheduler.Stage
+	task   int32
+	seen   int32
+	node   scheduler.NodeID
+	over   bool  // no task has any
+	judged int32 // tasks before it were asked whether they wait
+	slots  int32 // how many more are asked
 }
+
+// Of the waiting tasks of a stage the first searchTasks are looked at one by
+// one, the others by the nodes with room.
+const searchTasks = 512
 
 // matches tells whether a stage takes part in matching: its next task reads a
 // block or more.
@@ -55,44 +54,91 @@ func (p *Policy) matches(g *scheduler.Stage) bool {
 	return len(nodes) > 0 && bytes >= p.cfg.SmallTask
 }
 
-// placeByData matches the picks that read much with nodes that hold their data.
-// Picks of one stage are one request, at the place of the first.
-func (p *Policy) placeByData() {
-	p.request, p.of = p.request[:0], p.of[:0]
-	clear(p.requestOf)
-	for i := range p.picks {
-		k := &p.picks[i]
-		if k.data = p.matches(k.stage); !k.data {
-			continue
-		}
-		if at, ok := p.requestOf[k.stage]; ok {
-			p.request[at].Count += k.count
-			p.picks[p.of[at]].count += k.count
-			k.count = 0
-			continue
-		}
-		p.requestOf[k.stage] = int32(len(p.request))
-		p.request = append(p.request, locality.Request{Stage: k.stage, Count: k.count})
-		p.of = append(p.of, int32(i))
+// placeNear places tasks of a stage on nodes that hold their data, as many as
+// have their turn: one where the most is idle, several by matching. It tells
+// whether it placed any.
+func (p *Policy) placeNear(g *scheduler.Stage, near *search, turns func() int32) bool {
+	if near.over {
+		return false
 	}
-	for left := len(p.request); left > 0; {
-		assigned := p.match.Match(p.s, p.request)
-		if len(assigned) == 0 {
-			return
+	task, node := p.findNear(g, near)
+	if node == scheduler.NoNode {
+		return false
+	}
+	n := turns()
+	if n == 1 {
+		p.placeAt(g, task, node)
+		return true
+	}
+	before := p.left
+	p.request = append(p.request[:0], locality.Request{Stage: g, Count: n})
+	for _, a := range p.match.Match(p.s, p.request) {
+		if p.fits(g, a.Node) { // several may have been given to room that is kept for others
+			p.placeAt(g, a.Task, a.Node)
 		}
-		for _, a := range assigned {
-			r := &p.request[a.Request]
-			if !p.fits(r.Stage, a.Node) {
+	}
+	near.over = int32(before-p.left) < n
+	return p.left < before
+}
+
+// placeAt places a task at its data: the clock of its stage starts anew.
+func (p *Policy) placeAt(g *scheduler.Stage, task int32, node scheduler.NodeID) {
+	p.place(g, task, node)
+	if !p.isLocal(g) {
+		p.isNear[g] = true
+		p.local = append(p.local, g)
+	}
+}
+
+// findNear gives the next waiting task of a stage with room at its data, and of
+// the nodes that hold most of it the idlest with room; ties to the first listed.
+// Over all calls in a pass O(waiting tasks x replicas), at most that of
+// searchTasks and of the tasks on the nodes with room.
+func (p *Policy) findNear(g *scheduler.Stage, near *search) (int32, scheduler.NodeID) {
+	for i := g.NextPending(near.task); i >= 0 && near.seen < searchTasks; i = g.NextPending(i + 1) {
+		if node := p.idlestNear(g, i); node != scheduler.NoNode {
+			near.task = i
+			return i, node
+		}
+		near.task = i + 1
+		near.seen++
+	}
+	if near.seen < searchTasks || g.NextPending(near.task) < 0 {
+		near.over = true
+		return 0, scheduler.NoNode
+	}
+	for id := p.s.NextNode(g, near.node); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
+		near.node = id
+		tasks := p.s.TasksOn(g, id)
+		from, _ := slices.BinarySearch(tasks, near.task)
+		for _, i := range tasks[from:] {
+			if !g.IsPending(i) {
 				continue
 			}
-			p.place(r.Stage, a.Task, a.Node)
-			p.placedNear(r.Stage)
-			p.picks[p.of[a.Request]].count--
-			if r.Count--; r.Count == 0 {
-				left--
+			if node := p.idlestNear(g, i); node != scheduler.NoNode {
+				return i, node
 			}
 		}
 	}
+	near.over = true
+	return 0, scheduler.NoNode
+}
+
+// idlestNear gives the idlest node with room among those with most of a task's
+// input, or NoNode.
+func (p *Policy) idlestNear(g *scheduler.Stage, task int32) scheduler.NodeID {
+	p.near = locality.Near(p.s, g, task, p.near[:0])
+	best, most := scheduler.NoNode, 0.0
+	for _, id := range p.near {
+		n := p.s.Node(id)
+		if !p.openFor(n, g) {
+			continue
+		}
+		if idle := idleness(n); best == scheduler.NoNode || idle > most {
+			best, most = id, idle
+		}
+	}
+	return best
 }
 
 // fits tells whether a task of the stage may be placed on a node now.
@@ -102,39 +148,57 @@ func (p *Policy) fits(g *scheduler.Stage, id scheduler.NodeID) bool {
 	return ok && p.openFor(n, g)
 }
 
-// placedNear notes that a stage got a task placed at its data: its clock starts
-// anew.
-func (p *Policy) placedNear(g *scheduler.Stage) {
-	if !p.isLocal(g) {
-		p.isNear[g] = true
-		p.local = append(p.local, g)
-	}
-}
-
-// waitOrMove judges the tasks of a pick that found no room at their data. As
-// long as others have not had their turn they are put off: a slot that somebody
-// else has data at is better used so, and the clock bounds how long.
-func (p *Policy) waitOrMove(k *pick) {
-	g := k.stage
-	if !p.judging && !k.lane && p.putItOff(g) {
+// putOffOrMove decides on a stage whose turn it is and which has no room at its
+// data. As long as others have not had their turn it is put off: a slot that
+// somebody else has data at is better used so, and the clock bounds how long.
+// After that its next task that does not wait moves.
+func (p *Policy) putOffOrMove(g *scheduler.Stage) {
+	if !p.judging && p.putItOff(g) {
 		return
 	}
-	for i := g.NextPending(0); i >= 0 && k.count > 0; i = g.NextPending(i + 1) {
-		if g.Startable() == 0 {
-			return
-		}
-		if p.waitFor(k, i) {
-			k.count-- // its share is given back
-			p.shares.charge(k.tenant, scheduler.Resources{}.Sub(g.Spec.Demand))
+	p.waitOrMove(g, &p.tenants[g.Job.Spec.Tenant].near, false)
+}
+
+// waitOrMove judges the waiting tasks of a stage one after the other until one
+// moves, and tells whether one did. No more are asked than could move now: when
+// those wait, all do.
+func (p *Policy) waitOrMove(g *scheduler.Stage, near *search, lane bool) bool {
+	if near.judged == 0 {
+		near.slots = p.slots(g)
+	}
+	for i := g.NextPending(near.judged); i >= 0 && near.slots > 0; i = g.NextPending(i + 1) {
+		near.judged = i + 1
+		near.slots--
+		if p.waitFor(g, i, lane) {
 			continue
 		}
 		node := p.moveTo(g, i)
 		if node == scheduler.NoNode {
-			return
+			panic("threedsf: stage " + g.ID().String() + " has room and no node")
 		}
 		p.place(g, i, node)
-		k.count--
+		return true
 	}
+	if w, waits := p.waits[g]; waits {
+		w.out = true
+		p.waits[g] = w
+		return false
+	}
+	near.judged = 0 // all moved: there is room again
+	return p.waitOrMove(g, near, lane)
+}
+
+// judgeTasks is how many tasks of a stage are asked at most before the others do
+// as they do.
+const judgeTasks = 8
+
+// slots counts the tasks of a stage that have room anywhere, up to judgeTasks.
+func (p *Policy) slots(g *scheduler.Stage) int32 {
+	n := int32(0)
+	for id := p.nextNode(g, 0); id != scheduler.NoNode && n < judgeTasks; id = p.nextNode(g, id+1) {
+		n += locality.Slots(p.s.Node(id), g.Spec.Demand, g.Spec.Disk, judgeTasks-n)
+	}
+	return n
 }
 
 // putItOff puts a stage behind all others of the cycle, unless its clock has run
@@ -148,7 +212,7 @@ func (p *Policy) putItOff(g *scheduler.Stage) bool {
 	_, nodes, _ := g.Input(g.NextPending(0))
 	for _, id := range nodes {
 		if n := p.s.Node(id); n != nil && n.Takes() {
-			w := wait{node: id, since: since, until: until}
+			w := wait{node: id, since: since, until: until, out: true}
 			p.later = append(p.later, putOff{g, w})
 			p.waits[g] = w
 			return true
@@ -180,11 +244,10 @@ func (p *Policy) since(g *scheduler.Stage) scheduler.Time {
 
 // waitFor tells whether a task waits for the node of its data, at most MaxWait
 // after its stage began to wait or last had a task placed at its data.
-func (p *Policy) waitFor(k *pick, task int32) bool {
-	g := k.stage
+func (p *Policy) waitFor(g *scheduler.Stage, task int32, lane bool) bool {
 	since := p.since(g)
 	until := since.Add(p.cfg.MaxWait)
-	if k.lane { // within its slack
+	if lane { // within its slack
 		p.outlook.Of(g.Job)
 		until = min(until, p.outlook.LatestFor(g.Index, g.Pending))
 	}
@@ -192,7 +255,7 @@ func (p *Policy) waitFor(k *pick, task int32) bool {
 		return false
 	}
 	v := p.judge.Judge(p.s, g, task, &p.cfg.Network, p.now)
-	if !v.Wait || (k.lane && v.Release > until) {
+	if !v.Wait || (lane && v.Release > until) {
 		return false
 	}
 	if _, had := p.waits[g]; !had {
@@ -249,28 +312,16 @@ func (p *Policy) hasClock(key scheduler.NoteKey) bool {
 	return ok
 }
 
-// placeAnywhere places the tasks of a pick: at their data where there is room
-// (they are small), else where the least is left.
-func (p *Policy) placeAnywhere(k *pick) {
-	g := k.stage
-	for ; k.count > 0 && g.Startable() > 0; k.count-- {
-		task := g.NextPending(0)
-		node := scheduler.NoNode
-		if p.cfg.Locality && g.Spec.Inputs != nil {
-			if p.near = locality.Near(p.s, g, task, p.near[:0]); len(p.near) > 0 {
-				for _, id := range p.near {
-					if p.openFor(p.s.Node(id), g) {
-						node = id
-						break
-					}
-				}
-			}
-		}
-		if node == scheduler.NoNode {
-			if node, _ = p.bestNode(g); node == scheduler.NoNode {
-				return
-			}
-		}
-		p.place(g, task, node)
+// placeAnywhere places the next task of a stage: at its data where there is room
+// (it is small), else where the least is left. The caller saw that it fits.
+func (p *Policy) placeAnywhere(g *scheduler.Stage) {
+	task := g.NextPending(0)
+	node := scheduler.NoNode
+	if p.cfg.Locality && g.Spec.Inputs != nil {
+		node = p.idlestNear(g, task)
 	}
+	if node == scheduler.NoNode {
+		node, _ = p.bestNode(g)
+	}
+	p.place(g, task, node)
 }

@@ -20,23 +20,19 @@ type Policy struct {
 
 	shares  shares
 	tenants []cursors
-	moved   []scheduler.TenantID // whose head moved since the last batch began
 	regular regular
-	batches uint64
+	serving scheduler.TenantID   // whose turn is being carried out, or NoTenant
 	active  []scheduler.TenantID // tenants with a next task in the tree
 	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
 
-	shapes  []nextShape // next tasks of tenants in a batch
+	shapes  []nextShape // next tasks of tenants in this pass
 	shapeOf map[shape]int32
 
-	picks     []pick
-	match     locality.Matcher
-	judge     locality.Judge
-	request   []locality.Request
-	of        []int32 // of each request its pick
-	requestOf map[*scheduler.Stage]int32
-	near      []scheduler.NodeID // scratch
-	racks     racks
+	match   locality.Matcher
+	judge   locality.Judge
+	request []locality.Request // scratch
+	near    []scheduler.NodeID // scratch
+	racks   racks
 
 	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle
 	later   []putOff                  // stages that let others go first
@@ -62,7 +58,7 @@ type Policy struct {
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, requestOf: map[*scheduler.Stage]int32{}, isNear: map[*scheduler.Stage]bool{}}
+	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || j.Spec.Project != 0
 	}}
@@ -98,7 +94,8 @@ const maxPasses = 64
 func (p *Policy) pass() bool {
 	p.wake, p.stopped, p.special = 0, nil, false
 	p.local, p.sleepers, p.lane = p.local[:0], p.sleepers[:0], p.lane[:0]
-	p.later, p.judging = p.later[:0], false
+	p.serving = scheduler.NoTenant
+	p.later, p.judging, p.shapes = p.later[:0], false, p.shapes[:0]
 	clear(p.waits)
 	clear(p.isNear)
 	p.judge.Begin(p.s)
@@ -112,9 +109,7 @@ func (p *Policy) pass() bool {
 	}
 	p.suspendedLane()
 	p.firstHeads()
-	for p.left > 0 && (p.batch() || p.judgeLater()) {
-		p.placeBatch()
-	}
+	p.turns()
 	p.settleWaits()
 	did := len(p.actions)+len(p.notes) != before
 	return did && p.left > 0 && (p.special || p.guarded() || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
@@ -171,6 +166,8 @@ func (p *Policy) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 		panic("threedsf: a placement does not fit")
 	}
 	p.do(p.s.Place(g, task, node, disk))
+	p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
+	p.driesUp(node)
 }
 
 // wakeAt asks for a cycle at an instant.

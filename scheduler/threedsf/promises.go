@@ -75,7 +75,6 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 			return
 		}
 		p.place(g, task, r.Node)
-		p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
 		room = room.Sub(g.Spec.Demand)
 	}
 }

@@ -18,7 +18,6 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	q := New(p.cfg)
 	q.begin(s, now, 1)
 	q.firstHeads()
-	q.rewind()
 	for _, t := range q.active {
 		if share, ok := q.shares.tree.Share(q.shares.idOf[t]); ok {
 			has := q.shares.counted(s.Tenant(t).Used).Share(q.shares.total, int(p.cfg.Level)) / s.Tenant(t).Spec.Weight
