@@ -213,6 +213,9 @@ func (s *clientService) draftOf(f *facts.Facts, spec *jobspec.Job, in *located, 
 	if err := p.rebuild(f); err != nil {
 		return nil, err
 	}
+	if err := p.hear(s.sessions.running(), scheduler.Time(now.UnixNano())); err != nil {
+		return nil, err
+	}
 	d := &draft{state: p.state, job: j}
 	if d.spec, d.stages, err = p.jobSpec(f, j); err != nil || spec.Project == "" || d.spec.Project != 0 {
 		return d, err

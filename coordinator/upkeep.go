@@ -205,6 +205,15 @@ func (c *core) sweep(f *facts.Facts) {
 func (c *core) historyOf(f *facts.Facts, j *facts.Job) history.Job {
 	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: stateText(j.State),
 		Message: j.Message, SubmitMS: j.Submitted / 1e6, StartMS: j.Started / 1e6, FinishMS: j.Ended / 1e6, Counters: j.Counters}
+	h.DeadlineMS, h.BoundMS, h.OnMiss, h.Project = j.DeadlineNS()/1e6, time.Duration(j.Spec.RuntimeBound).Milliseconds(), string(j.Spec.OnMiss), j.Spec.Project
+	h.PromiseMS = j.Promised / 1e6
+	if j.Quote != nil {
+		p := j.Quote.GetProbability()
+		h.Quote = &p
+	}
+	if j.Miss != nil {
+		h.MissMS, h.Missed = j.Miss.At/1e6, j.Miss.Passed
+	}
 	var hosts [][]string
 	if j.MapStage() >= 0 {
 		hosts = c.hosts.names(f, j.ID)

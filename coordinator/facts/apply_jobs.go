@@ -256,6 +256,7 @@ func (f *Facts) checkComplete(e *droverv1.Entry, j *Job) {
 func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.at, f.index
+	j.Promised = f.Promised(j)
 	delete(f.live, j.Name)
 	for k := range f.notes {
 		if k.Job == j.ID {

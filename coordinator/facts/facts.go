@@ -178,7 +178,7 @@ func (f *Facts) Promised(j *Job) int64 {
 			return n.At
 		}
 	}
-	return 0
+	return j.Promised
 }
 
 // Blob finds a blob, or nil. Only its Refs change.

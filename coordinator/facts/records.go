@@ -246,6 +246,7 @@ type Job struct {
 	Counters    map[string]int64  `json:"counters,omitempty"` // replaced, never written
 	Project     uint64            `json:"project,omitempty"`  // number of its project, 0 = none
 	Miss        *Miss             `json:"miss,omitempty"`     // of its deadline; replaced, never written
+	Promised    int64             `json:"promised,omitempty"` // departure that was guaranteed when it ended, Unix ns
 	Stages      []Stage           `json:"stages"`
 
 	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; never changed

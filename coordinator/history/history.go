@@ -48,6 +48,16 @@ type Job struct {
 	FinishMS int64            `json:"finish_ms"`
 	Counters map[string]int64 `json:"counters,omitempty"`
 	Stages   []Stage          `json:"stages"`
+
+	// What the job asked for and was told: absent where it asked for nothing.
+	DeadlineMS int64    `json:"deadline_ms,omitempty"`
+	BoundMS    int64    `json:"bound_ms,omitempty"` // runtime_bound
+	OnMiss     string   `json:"on_miss,omitempty"`  // continue, lower, stop
+	Project    string   `json:"project,omitempty"`
+	Quote      *float64 `json:"quote,omitempty"`      // probability of the deadline, at submission
+	MissMS     int64    `json:"miss_ms,omitempty"`    // when it was known that the deadline is not met
+	Missed     bool     `json:"missed,omitempty"`     // it had passed then
+	PromiseMS  int64    `json:"promise_ms,omitempty"` // departure that the scheduler guaranteed
 }
 
 // Stage is tasks of one shape.

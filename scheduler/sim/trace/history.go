@@ -19,7 +19,6 @@ const HistoryVersion = 1
 // coordinator writes it. Instants are Unix milliseconds, spans milliseconds,
 // amounts CPU millicores, memory bytes, I/O bytes per second. Fields may be
 // added: those not named here are passed over. The last group is for workloads
-// that were made up; a coordinator leaves it out.
 type HistoryJob struct {
 	Version  int            `json:"version"`
 	Job      uint64         `json:"job"`
@@ -34,7 +33,7 @@ type HistoryJob struct {
 
 	DeadlineMS int64  `json:"deadline_ms,omitempty"`
 	BoundMS    int64  `json:"bound_ms,omitempty"`
-	OnMiss     string `json:"on_miss,omitempty"` // continue, stop
+	OnMiss     string `json:"on_miss,omitempty"` // continue, lower, stop
 	Project    string `json:"project,omitempty"`
 	Tag        string `json:"tag,omitempty"`
 }
@@ -133,8 +132,8 @@ func (j *HistoryJob) check() error {
 	if !slices.Contains([]string{"", "low", "high"}, j.Priority) {
 		return fmt.Errorf("job %d: priority is %q: expected low or high", j.Job, clip(j.Priority))
 	}
-	if !slices.Contains([]string{"", "continue", "stop"}, j.OnMiss) {
-		return fmt.Errorf("job %d: on_miss is %q: expected continue or stop", j.Job, clip(j.OnMiss))
+	if !slices.Contains([]string{"", "continue", "lower", "stop"}, j.OnMiss) {
+		return fmt.Errorf("job %d: on_miss is %q: expected continue, lower or stop", j.Job, clip(j.OnMiss))
 	}
 	if len(j.Stages) > scheduler.MaxStages {
 		return fmt.Errorf("job %d: %d stages: at most %d", j.Job, len(j.Stages), scheduler.MaxStages)
@@ -205,7 +204,7 @@ func (h *History) Workload(rule HistoryRule) *Workload {
 			j.Deadline = max(1, ms(in.DeadlineMS-first))
 		}
 		j.Priority = map[string]scheduler.Priority{"high": scheduler.PriorityHigh}[in.Priority]
-		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss]
+		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss] // lower goes on, too
 		for k := range in.Stages {
 			j.Stages = append(j.Stages, in.Stages[k].stage(ids))
 		}

@@ -1,0 +1,301 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// due gives a job a deadline from now on.
+func due(j *jobspec.Job, in time.Duration, miss jobspec.OnMiss) *jobspec.Job {
+	at := time.Now().Add(in).UTC()
+	j.Deadline, j.OnMiss = &at, miss
+	return j
+}
+
+// events lists the kinds of a job's events.
+func (b *bed) events(job string) (kinds []string) {
+	b.t.Helper()
+	s, err := b.client.Events(b.ctx, connect.NewRequest(&droverv1.EventsRequest{Job: job}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer s.Close()
+	for s.Receive() {
+		kinds = append(kinds, s.Msg().GetKind())
+	}
+	return kinds
+}
+
+func count(list []string, what string) (n int) {
+	for _, s := range list {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}
+
+func TestADeadlineThatIsMissedIsSaidAndOnMissDecides(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	for _, miss := range []jobspec.OnMiss{jobspec.OnMissContinue, jobspec.OnMissLower, jobspec.OnMissStop} {
+		b.submit(due(groupJob(string(miss), 1), 300*time.Millisecond, miss))
+	}
+	got := b.ends("stop", stopped)
+	if !strings.HasPrefix(got.Job.Message, "stopped by on_miss: ") || got.Job.DeadlineState != "missed" {
+		t.Errorf("%q, %q", got.Job.Message, got.Job.DeadlineState)
+	}
+	for _, name := range []string{"continue", "lower"} {
+		b.until(name+" missed its deadline", func() bool { return b.job(name).Job.DeadlineState == "missed" })
+		if st := b.job(name).Job.State; ended(st) {
+			t.Errorf("%s is %v", name, st)
+		}
+		if k := b.events(name); count(k, "job.deadline_missed") != 1 {
+			t.Errorf("events of %s: %v", name, k)
+		}
+	}
+	// Neither a restart nor an end says it again, and calibration knows of all.
+	b.kill()
+	b.start()
+	n.Behave(coordtest.Succeed)
+	for _, name := range []string{"continue", "lower"} {
+		if got := b.ends(name, succeeded); got.Job.DeadlineState != "missed" {
+			t.Errorf("%s: %s", name, got.Job.DeadlineState)
+		}
+		if k := b.events(name); count(k, "job.deadline_missed") != 1 {
+			t.Errorf("events of %s: %v", name, k)
+		}
+	}
+	res, err := b.client.Calibration(b.ctx, connect.NewRequest(&droverv1.CalibrationRequest{}))
+	if err != nil || res.Msg.Jobs != 3 || res.Msg.BaseRate != 0 || res.Msg.Open != 0 {
+		t.Errorf("%v %v", res, err)
+	}
+	for _, j := range history0(t, b) {
+		if !j.Missed || j.DeadlineMS == 0 || j.OnMiss != j.Name || j.Quote == nil {
+			t.Errorf("history: %+v", j)
+		}
+	}
+}
+
+func TestADeadlineThatCannotBeMetAnyMoreIsSaidBeforeItHasPassed(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.submit(groupJob("a", 8)) // takes the node
+	b.until("it runs", func() bool { return b.job("a").Job.TasksRunning == 8 })
+	j := due(groupJob("late", 4), 2*time.Hour, jobspec.OnMissStop)
+	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
+	id := b.submit(j)
+	got := b.ends("late", stopped)
+	if !strings.Contains(got.Job.Message, "the latest start was") || !strings.Contains(got.Job.Message, "4 of 4 tasks of main are not done (about 3h0m0s each)") {
+		t.Errorf("%q", got.Job.Message)
+	}
+	if k := b.events(fmt.Sprint(id)); count(k, "job.deadline_hopeless") != 1 {
+		t.Errorf("%v", k)
+	}
+	n.Behave(coordtest.Succeed)
+	b.ends("a", succeeded)
+}
+
+// history gives the coordinator three tasks of a quarter of a second.
+func (b *bed) learn(n *coordtest.Node, name string) {
+	b.t.Helper()
+	n.Behave(coordtest.Hang)
+	b.submit(groupJob(name, 4))
+	b.until("it runs", func() bool { return b.job(name).Job.TasksRunning == 4 })
+	started := time.Now()
+	b.until("a quarter of a second", func() bool { return time.Since(started) > 250*time.Millisecond })
+	n.Behave(coordtest.Succeed)
+	b.ends(name, succeeded)
+}
+
+func TestRunTimesArePredictedFromHistoryAndOutliveTheCoordinator(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.learn(n, "again")
+	n.Behave(coordtest.Hang)
+	b.submit(groupJob("again", 4))
+	b.submit(groupJob("other", 1))
+	check := func() {
+		t.Helper()
+		if s := b.job("again").Stages[0]; s.EstimateSource != "history" || s.EstimateMs < 250 || s.EstimateMs > 20_000 {
+			t.Errorf("estimate %d ms from %q", s.EstimateMs, s.EstimateSource)
+		}
+		if s := b.job("other").Stages[0]; s.EstimateSource != "tenant" {
+			t.Errorf("estimate %d ms from %q", s.EstimateMs, s.EstimateSource)
+		}
+	}
+	check()
+	b.kill()
+	b.start()
+	b.until("it answers", func() bool { return b.job("again") != nil })
+	check()
+}
+
+func TestAWeakQuoteIsRefusedWithTheEarliestDeadlineThatHolds(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.learn(n, "job")
+	n.Behave(coordtest.Hang)
+	submit := func(name string, in time.Duration, require float64) (*droverv1.SubmitJobResponse, error) {
+		j := due(groupJob(name, 4), in, "")
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), RequireQuote: require}))
+		if err != nil {
+			return nil, wire.FromError(err)
+		}
+		return res.Msg, nil
+	}
+	_, err := submit("job", 100*time.Millisecond, 0.95)
+	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "the earliest deadline that holds is ") {
+		t.Fatalf("%v", err)
+	}
+	res, err := submit("job", time.Hour, 0.95)
+	if err != nil || res.Quote.GetProbability() < 0.95 || res.Quote.GetSamples() < minSamples {
+		t.Fatalf("%v %v", res, err)
+	}
+	if got := b.job("job").Job; got.Probability != res.Quote.Probability || got.DeadlineState != "on course" {
+		t.Errorf("%v", got)
+	}
+	if res, err = submit("weak", 100*time.Millisecond, 0); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "the deadline is met with probability 0") {
+		t.Errorf("%v %v", res, err)
+	}
+	for _, p := range []float64{-1, 2} {
+		if _, err := submit("bad", time.Hour, p); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%g: %v", p, err)
+		}
+	}
+}
+
+func TestAPlanSaysWhoMakesRoomAtWhichLevelAndChangesNothing(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.learn(n, "job")
+	n.Behave(coordtest.Hang)
+	b.submit(groupJob("filler", 20))
+	b.until("the node is full", func() bool { return b.job("filler").Job.TasksRunning == 8 })
+	j := due(groupJob("job", 2), 400*time.Millisecond, "")
+	jobspec.SetDefaults(j)
+	text, err := jobspec.Encode(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index uint64
+	b.until("a plan suspends", func() bool { // what is due depends on the moment
+		at := time.Now().Add(400 * time.Millisecond).UTC()
+		j.Deadline = &at
+		if text, err = jobspec.Encode(j); err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range res.Msg.Steps {
+			if s.Action == "suspend" && s.Job == "filler" && s.Node == "n1" && s.Level == "frozen" {
+				return res.Msg.Quote.Probability > 0
+			}
+		}
+		return false
+	})
+	st, err := b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index = st.Msg.Index
+	if _, err := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)})); err != nil && !errors.Is(wire.FromError(err), fault.Invalid) {
+		t.Fatal(err)
+	}
+	if st, err = b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil || st.Msg.Index != index {
+		t.Errorf("a plan moved the log from %d to %d (%v)", index, st.Msg.Index, err)
+	}
+}
+
+func TestAWaitingJobSaysWhyAndWhenItIsExpectedToStart(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	b.learn(n, "job")
+	n.Behave(coordtest.Hang)
+	b.submit(groupJob("job", 8))
+	b.until("the node is full", func() bool { return b.job("job").Job.TasksRunning == 8 })
+	b.submit(groupJob("waits", 1))
+	b.until("it says why and when", func() bool {
+		got := b.job("waits")
+		return got.Stages[0].Waiting != "" && got.Stages[0].ExpectedStartMs > 0 && got.Job.ExpectedStartMs == got.Stages[0].ExpectedStartMs
+	})
+}
+
+// Every scheduler that works live can take over while jobs run, and jobs of
+// all kinds end under each.
+func TestSchedulersChangeWhileJobsRun(t *testing.T) {
+	b := newBed(t, nil)
+	b.fs.Input("hdfs:///in", 3, "n1")
+	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.node(coordtest.Info("n2"), coordtest.Succeed)
+	b.registered()
+	k := 0
+	for _, info := range policies.All() {
+		if info.SimOnly {
+			continue
+		}
+		k++
+		n.Behave(coordtest.Hang)
+		names := []string{fmt.Sprint("plain", k), fmt.Sprint("mr", k), fmt.Sprint("due", k), fmt.Sprint("bound", k)}
+		b.submit(groupJob(names[0], 30))
+		b.submit(mapReduceJob(names[1], 2))
+		b.submit(due(groupJob(names[2], 3), time.Hour, ""))
+		bound := groupJob(names[3], 3)
+		bound.RuntimeBound, bound.Project = jobspec.Duration(time.Minute), "p"
+		b.submit(bound)
+		b.until("something runs", func() bool { return b.job(names[0]).Job.TasksRunning > 0 || b.job(names[0]).Job.TasksDone > 0 })
+		if _, err := b.client.SetScheduler(b.ctx, connect.NewRequest(&droverv1.SetSchedulerRequest{Name: info.Name})); err != nil {
+			t.Fatalf("%s: %v", info.Name, err)
+		}
+		n.Behave(coordtest.Succeed)
+		for _, name := range names {
+			b.ends(name, succeeded)
+		}
+	}
+	if k < 12 {
+		t.Errorf("only %d schedulers", k)
+	}
+	if k := b.events(""); count(k, "project.opened") != count(k, "scheduler.set") {
+		t.Errorf("projects stayed open: %v", k)
+	}
+}
+
+func TestCalibrationSortsAndScores(t *testing.T) {
+	list := []facts.Outcome{{Probability: 0.95, OnTime: true}, {Probability: 0.95, OnTime: true}, {Probability: 0.95}, {Probability: 0.5}, {Probability: 0, OnTime: true}, {Probability: 1, OnTime: true}, {Aside: true, Probability: 1}}
+	got := calibrate(list)
+	if got.Jobs != 6 || got.SetAside != 1 || got.Bins[5].Jobs != 4 || got.Bins[0].Jobs != 2 || got.Bins[5].OnTime != 0.75 {
+		t.Errorf("%v", got)
+	}
+	if want := (0.05*0.05*2 + 0.95*0.95 + 0.25 + 1) / 6; got.Brier < want-1e-12 || got.Brier > want+1e-12 {
+		t.Errorf("Brier %v, want %v", got.Brier, want)
+	}
+	if b := got.Bins[5]; b.Low < 0.3 || b.Low > 0.31 || b.High < 0.95 || b.High > 0.96 {
+		t.Errorf("Wilson's interval of 3 of 4: %v to %v", b.Low, b.High)
+	}
+}
