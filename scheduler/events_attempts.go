@@ -93,6 +93,9 @@ func (s *State) endAttempt(a *Attempt, outcome Outcome, now Time) {
 	g := s.stages[a.stage]
 	i := a.ID.Index
 	g.tick(now)
+	if b := g.Job.Spec.Bound; b <= 0 || a.Level.Suspended() || now != a.Placed.Add(b) {
+		s.holes++
+	}
 	slot, other := s.unhook(g, a)
 	if a.Phase <= AttemptRunning && a.From == NoNode {
 		s.leave(g, a, slot)

@@ -249,6 +249,7 @@ func (s *State) forgetJob(j *Job) {
 		if r := s.reservations[i]; r.Job == id {
 			j.reserved--
 			s.dropReservation(i)
+			s.holes++
 		}
 	}
 }
@@ -290,6 +291,7 @@ func (s *State) DropProject(id ProjectID) error {
 	for i := len(s.reservations) - 1; i >= 0; i-- {
 		if r := s.reservations[i]; r.Project == id && r.Job == 0 {
 			s.dropReservation(i)
+			s.holes++
 		}
 	}
 	for k := range s.notes {

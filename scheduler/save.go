@@ -28,6 +28,7 @@ type saved struct {
 	Attempts     []savedAttempt `json:"attempts,omitempty"`
 	Reservations []Reservation  `json:"reservations,omitempty"`
 	Notes        []Note         `json:"notes,omitempty"`
+	Holes        uint64         `json:"holes,omitempty"`
 	TasksEver    uint64         `json:"tasks_ever,omitempty"`
 	JobsEver     uint64         `json:"jobs_ever,omitempty"`
 	Tasks        []FinishedTask `json:"finished_tasks,omitempty"`
@@ -93,7 +94,7 @@ func (s *State) Save(w io.Writer) error {
 
 func (s *State) saved() *saved {
 	v := &saved{Version: SaveVersion, Index: s.index, Seq: s.seq, Notes: s.Notes(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		TasksEver: s.history.tasks.n, JobsEver: s.history.jobs.n, Tasks: s.history.tasks.all(), Finished: s.history.jobs.all()}
+		Holes: s.holes, TasksEver: s.history.tasks.n, JobsEver: s.history.jobs.n, Tasks: s.history.tasks.all(), Finished: s.history.jobs.all()}
 	for _, n := range s.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
@@ -379,7 +380,7 @@ func (s *State) loadMemory(v *saved) error {
 	for _, j := range v.Finished {
 		s.history.jobs.put(j, HistoryJobs)
 	}
-	s.history.tasks.n, s.history.jobs.n = v.TasksEver, v.JobsEver
+	s.holes, s.history.tasks.n, s.history.jobs.n = v.Holes, v.TasksEver, v.JobsEver
 	return nil
 }
 

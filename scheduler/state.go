@@ -59,6 +59,7 @@ type State struct {
 
 	history History
 
+	holes   uint64 // see Holes
 	undo    journal
 	fit     fitIndex
 	checker checker
@@ -91,6 +92,11 @@ func (s *State) Stamp() Stamp { return Stamp{s.identity, s.changes} }
 // Changes counts the changes since New: it only grows, and it stays where it
 // is exactly when nothing changed. Tries that are rolled back do not count.
 func (s *State) Changes() uint64 { return s.changes }
+
+// Holes counts what left room at another time than planned: attempts that ended
+// at any instant but their bound, or had none, and reservations that went with
+// their job or project. A plan that gives holes forward does so when it grew.
+func (s *State) Holes() uint64 { return s.holes }
 
 // Index is the index in the owner's log of the last fact in this State.
 func (s *State) Index() uint64 { return s.index }

@@ -199,6 +199,7 @@ type Planner struct {
 	log      []undo
 	trying   bool
 	changed  []Key
+	placed   int    // items in the profile
 	times    []Spot // scratch
 	delayed  []delay
 }
@@ -237,6 +238,7 @@ type item struct {
 	placed  bool
 	started bool
 	pinned  bool           // only on spot.Bin and Disk
+	moved   bool           // was set since the last Scan
 	pos     int            // in binState.items
 	seen    uint64         // clock when its spot was the earliest
 	from    scheduler.Time // what it was the earliest from
@@ -373,6 +375,39 @@ func (p *Planner) Each(yield func(Planned) bool) {
 	}
 }
 
+// Scan is Each without latest starts, and tells which work was brought to a spot,
+// the same or another, or is new, since the last Scan.
+func (p *Planner) Scan(yield func(x Planned, moved bool)) {
+	for _, pr := range p.order {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				x := Planned{Key: it.key, Project: pr.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+				if !it.placed {
+					x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
+				}
+				moved := it.moved
+				it.moved = false
+				yield(x, moved)
+			}
+		}
+	}
+}
+
+// Busy tells whether work is planned or runs on a bin. O(1).
+func (p *Planner) Busy(b int32) bool { return len(p.bin(b).items) > 0 }
+
+// Unplaced is the number of pieces of work without a spot. O(1).
+func (p *Planner) Unplaced() int { return len(p.items) - p.placed }
+
+// At gives the spot and end of a piece of work, false where it has none. O(1).
+func (p *Planner) At(k Key) (spot Spot, end scheduler.Time, ok bool) {
+	it := p.items[k]
+	if it == nil || !it.placed {
+		return Spot{}, 0, false
+	}
+	return it.spot, it.end, true
+}
+
 func (p *Planner) planned(it *item) Planned {
 	out := Planned{Key: it.key, Project: it.group.proj.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
 	if !it.placed {
@@ -460,6 +495,7 @@ func (p *Planner) set(it *item, s Spot) {
 		end = s.At.Add(p.span(it, s.Bin))
 	}
 	p.move(it, s, end, s.Bin >= 0)
+	it.moved = true
 	p.changed = append(p.changed, it.key)
 }
 
@@ -477,6 +513,7 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 		list[it.pos].pos = it.pos
 		list[last] = nil
 		p.bins[it.spot.Bin].items = list[:last]
+		p.placed--
 	}
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
@@ -488,6 +525,7 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 		b := p.bin(s.Bin)
 		it.pos = len(b.items)
 		b.items = append(b.items, it)
+		p.placed++
 	}
 }
 

@@ -103,7 +103,7 @@ func (p *Planner) Restore(in Project, promise Quote, promised bool, at func(Key)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
 			spot, started, pinned, planned := at(it.key)
-			it.pinned = pinned
+			it.pinned, it.moved = pinned, true
 			if planned {
 				p.set(it, spot)
 				it.from = spot.At
@@ -124,6 +124,34 @@ func (p *Planner) Restore(in Project, promise Quote, promised bool, at func(Key)
 		})
 	}
 	return nil
+}
+
+// Remove takes a project out of the plan with all of its work, for a caller that
+// restores it otherwise or not at all. Its room counts as given back. An unknown
+// project is ignored.
+func (p *Planner) Remove(id scheduler.ProjectID) {
+	pr := p.projects[id]
+	if pr == nil {
+		return
+	}
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if it.placed {
+				b := it.spot.Bin
+				p.set(it, Spot{Bin: -1})
+				p.Freed(b)
+			}
+		}
+	}
+	p.drop(pr)
+}
+
+// Unpromise takes back what was promised to a project, for a caller that did not
+// pass it on: Complete promises anew. An unknown project is ignored.
+func (p *Planner) Unpromise(id scheduler.ProjectID) {
+	if pr := p.projects[id]; pr != nil {
+		pr.promised, pr.broken, pr.quote = false, false, Quote{}
+	}
 }
 
 // Complete plans what Restore left unplanned of a project and promises its

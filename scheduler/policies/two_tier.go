@@ -71,20 +71,35 @@ type planned struct {
 
 	placer placer
 	plan   *backfill.Planner
-	byKey  map[backfill.Key]*scheduler.Reservation
+	kept   kept
+	byKey  map[backfill.Key]scheduler.ReservationID
 	nextID scheduler.ReservationID
 	notes  []scheduler.Note
 	cut    bool                             // the cycle's actions did not suffice
 	odd    bool                             // something is held up, suspended, unplanned or planned again
+	mixed  bool                             // the profile holds more than attempts and planned work: it is not kept
+	late   bool                             // something runs past its bound
 	held   map[scheduler.ReservationID]bool // due and held up by something other than room
 	heldTo map[scheduler.StageID]scheduler.Time
 	ids    []scheduler.ProjectID // of the projects with work that waits
+	synced bool                  // the plan is the one that was kept
+	due    []backfill.Planned    // scratch
+	starts []stageStart          // scratch
+}
+
+// stageStart is when the next task of a stage is planned to start.
+type stageStart struct {
+	stage scheduler.StageID
+	at    scheduler.Time
 }
 
 func (f *planned) Name() string { return f.name }
 
-// Decide costs O(1) when nothing changed, else it builds the plan again from
-// the State: O((attempts + reservations) log), plus what is planned anew.
+// Decide costs O(1) when nothing changed. Else it brings the plan it has kept in
+// line with the State, O(attempts + reservations + waiting stages) of comparing
+// and O(log) for each difference, and plans what that asks for. Where it has no
+// plan, or the nodes changed, or something is held up or suspended, it builds
+// the plan again from the State, with the same result.
 func (f *planned) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
 	p := &f.placer
 	if p.open(s, now, max) {
@@ -113,10 +128,10 @@ func (f *planned) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 
 // round plans once, on the State as this cycle has brought it so far.
 func (f *planned) round(s *scheduler.State, now scheduler.Time) {
-	f.held, f.ids, f.odd = map[scheduler.ReservationID]bool{}, f.ids[:0], false
-	f.heldTo = map[scheduler.StageID]scheduler.Time{}
 	// 1. The plan as it stands, without what is not due to anybody any more.
-	f.restore(s, now)
+	if f.synced = f.sync(s, now); !f.synced {
+		f.restore(s, now)
+	}
 	// 2. What should have ended is stopped.
 	f.stopOverruns(s, now)
 	// 3. What does not hold any more is planned again.
@@ -131,6 +146,7 @@ func (f *planned) round(s *scheduler.State, now scheduler.Time) {
 	if walked && !f.cut {
 		f.notes = append(f.notes, mark)
 	}
+	f.kept.valid = !f.mixed && !f.cut
 }
 
 // owner gives the project that a job is planned in: its own, or one made of the
@@ -168,15 +184,18 @@ func ours(r *scheduler.Reservation) bool {
 
 // restore builds the planner from the State.
 func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
+	f.begin()
 	prof := &backfill.Profile{}
 	plan, err := backfill.NewPlanner(f.cfg, prof)
 	if err != nil {
 		panic("policies: " + err.Error()) // checked by newPlanned
 	}
-	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]*scheduler.Reservation{}, 0
+	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]scheduler.ReservationID{}, 0
+	f.kept.reset()
 	for _, n := range s.Nodes() {
 		b := prof.AddNode(&n.Spec)
 		plan.Keeps(b, !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		f.kept.addNode(n)
 	}
 	var stale []scheduler.ReservationID
 	for _, r := range s.Reservations() {
@@ -185,7 +204,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 		}
 		f.nextID = max(f.nextID, r.ID>>diskBits)
 		if g := s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && f.waits(s, g, r.Task) && int(diskOf(r.ID)) < len(s.Node(r.Node).Disks) {
-			f.byKey[backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}] = r
+			f.byKey[keyOf(r)] = r.ID
 		} else {
 			stale = append(stale, r.ID)
 		}
@@ -193,14 +212,28 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	for _, id := range stale {
 		f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
-	f.occupy(s, prof, now)
-	for _, pr := range f.gather(s, now) {
-		if err := f.bringIn(s, pr); err != nil {
-			panic("policies: a job that State took cannot be planned: " + err.Error())
-		}
-		f.ids = append(f.ids, pr.ID)
+	f.occupy(s, now)
+	f.gather(s, now)
+	f.plan.Changed()
+}
+
+// begin forgets what the last round found.
+func (f *planned) begin() {
+	f.held, f.heldTo = nil, nil
+	f.odd, f.mixed, f.late = false, false, false
+	f.ids = f.ids[:0]
+}
+
+func keyOf(r *scheduler.Reservation) backfill.Key {
+	return backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}
+}
+
+// reservation finds the reservation of a planned task, or nil.
+func (f *planned) reservation(s *scheduler.State, k backfill.Key) *scheduler.Reservation {
+	if id, ok := f.byKey[k]; ok {
+		return s.Reservation(id)
 	}
-	plan.Changed()
+	return nil
 }
 
 // waits tells whether a task is planned for: it waits for a place, or is
@@ -223,33 +256,15 @@ func suspendedAt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.
 	return only
 }
 
-// occupy takes what attempts hold. What should be gone is taken to stay for
-// grace, twice, four times … that long after its bound, so that the plan
-// changes at instants that Wake names.
-func (f *planned) occupy(s *scheduler.State, prof *backfill.Profile, now scheduler.Time) {
-	for _, n := range s.Nodes() {
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			end := f.endOf(s, a, now)
-			f.wakeAt(end, now)
-			take := func(node scheduler.NodeID, disk int16, h *scheduler.Held) {
-				need := backfill.NodeNeed(h.Resources, h.Disk)
-				prof.Take(int32(node), disk, math.MinInt64+1, end, &need)
-			}
-			take(a.Node, a.Disk, &a.Held)
-			if a.From != scheduler.NoNode {
-				take(a.From, a.FromDisk, &a.FromHeld)
-			}
-		}
-	}
-}
-
 func (f *planned) wakeAt(at, now scheduler.Time) {
 	if p := &f.placer; at > now && at < scheduler.Never && (p.wake == 0 || at < p.wake) {
 		p.wake = at
 	}
 }
 
-// endOf is until when an attempt is taken to hold what it holds.
+// endOf is until when an attempt is taken to hold what it holds. What should be
+// gone is taken to stay for grace, twice, four times … that long after its
+// bound, so that the plan changes at instants that Wake names.
 func (f *planned) endOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	if a.Level.Suspended() {
 		return scheduler.Never
@@ -282,37 +297,48 @@ func canLeave(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
 	return !s.Accepted(j) && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
 }
 
-// gather lists the projects with work that waits.
-func (f *planned) gather(s *scheduler.State, now scheduler.Time) []*backfill.Project {
-	var out []*backfill.Project
-	byID := map[scheduler.ProjectID]*backfill.Project{}
-	for j := range s.Jobs() {
-		if j.Phase != scheduler.JobActive {
-			continue
+// describe writes down what waits of a project, or of a job that is one alone,
+// into out, whose slices it uses again.
+func (f *planned) describe(s *scheduler.State, id scheduler.ProjectID, j *scheduler.Job, now scheduler.Time, out *backfill.Project) {
+	k := &f.kept
+	k.tasks, k.amounts, k.kinds = k.tasks[:0], k.amounts[:0], k.kinds[:0]
+	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, High: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
+	if id>>63 == 1 {
+		f.requests(s, out, j, now)
+		return
+	}
+	if p := s.Project(id); p != nil {
+		out.Submitted, out.High = p.Spec.Submitted, p.Spec.Priority == scheduler.PriorityHigh
+		for _, id := range p.Jobs {
+			f.requests(s, out, s.Job(id), now)
 		}
-		id := f.owner(j)
-		pr := byID[id]
-		if pr == nil {
-			pr = &backfill.Project{ID: id, Submitted: j.Spec.Submitted, High: j.Spec.Priority == scheduler.PriorityHigh}
-			if id>>63 == 0 {
-				if k := s.Project(id); k != nil {
-					pr.Submitted, pr.High = k.Spec.Submitted, k.Spec.Priority == scheduler.PriorityHigh
-				}
-			}
-			byID[id] = pr
-			out = append(out, pr)
-		}
-		for _, g := range j.Stages {
+	}
+}
+
+func (f *planned) requests(s *scheduler.State, pr *backfill.Project, j *scheduler.Job, now scheduler.Time) {
+	if j.Phase != scheduler.JobActive {
+		return
+	}
+	f.kept.kinds = append(f.kept.kinds, reserveKind(j))
+	for _, g := range j.Stages {
+		if g.Pending > 0 || g.Suspended > 0 {
 			f.request(s, pr, g, now)
 		}
 	}
-	return slices.DeleteFunc(out, func(p *backfill.Project) bool { return len(p.Requests) == 0 })
+}
+
+// need is backfill.NodeNeed with its amounts among the kept ones.
+func (f *planned) need(d scheduler.Resources, space int64) backfill.Need {
+	k := &f.kept
+	n := len(k.amounts)
+	k.amounts = append(k.amounts, d[scheduler.CPU], d[scheduler.Memory])
+	return backfill.Need{Base: k.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
 }
 
 // request adds a stage's tasks that wait to a project. Those that are suspended
 // need only what they do not hold, and only on their own node.
 func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler.Stage, now scheduler.Time) {
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk),
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: f.need(g.Spec.Demand, g.Spec.Disk),
 		Bound: taskBound(g, f.bound) + f.margin, Soft: g.Job.Spec.Bound <= 0, After: g.Spec.After}
 	if r.Soft && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) {
 		r.Bound = math.MaxInt64 // nobody may make it leave
@@ -321,38 +347,68 @@ func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler
 		r.After = nil
 	}
 	r.NotBefore = f.notBefore(s, g, now)
-	for _, i := range f.tasks(s, g) {
-		if k := f.byKey[backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}]; k != nil && k.Start <= now && f.blocked(s, g) {
-			f.plan.Profile().Take(int32(k.Node), diskOf(k.ID), k.Start, k.End, &r.Need)
-			f.held[k.ID], f.odd = true, true
-			f.heldTo[g.ID()] = max(f.heldTo[g.ID()], k.End)
-			continue
+	blocked := f.blocked(s, g)
+	from := len(f.kept.tasks)
+	f.tasks(s, g)
+	to := len(f.kept.tasks)
+	if !blocked && g.Suspended == 0 {
+		r.Tasks = f.kept.tasks[from:to:to]
+	} else {
+		for _, i := range f.kept.tasks[from:to] {
+			if !f.special(s, pr, g, &r, i, blocked, now) {
+				r.Tasks = append(r.Tasks, i)
+			}
 		}
-		if a := suspendedAt(s, g, i); a != nil {
-			f.odd = true
-			own := r
-			own.Tasks = []int32{i}
-			own.Need = backfill.NodeNeed(a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk))
-			held := backfill.NodeNeed(a.Held.Resources, a.Held.Disk)
-			own.Held = &held
-			pr.Requests = append(pr.Requests, own)
-			continue
-		}
-		r.Tasks = append(r.Tasks, i)
 	}
 	if len(r.Tasks) > 0 {
 		pr.Requests = append(pr.Requests, r)
 	}
 }
 
-// tasks lists the tasks of a stage to plan: those that wait, of a stage with a
-// bound on parallelism as many as may start now, planned ones first; of a stage
-// that cannot start yet none as long as one before it is planned in part.
-func (f *planned) tasks(s *scheduler.State, g *scheduler.Stage) []int32 {
-	if !g.Open && slices.ContainsFunc(g.Job.Stages, partly) {
-		return nil
+// special sees to a task that is due and held up, or suspended; false for any
+// other.
+func (f *planned) special(s *scheduler.State, pr *backfill.Project, g *scheduler.Stage, r *backfill.Request, task int32, blocked bool, now scheduler.Time) bool {
+	if k := f.reservation(s, backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}); blocked && k != nil && k.Start <= now {
+		f.odd, f.mixed = true, true
+		if f.held == nil {
+			f.held, f.heldTo = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
+		}
+		f.plan.Profile().Take(int32(k.Node), diskOf(k.ID), k.Start, k.End, &r.Need)
+		f.held[k.ID] = true
+		f.heldTo[g.ID()] = max(f.heldTo[g.ID()], k.End)
+		return true
 	}
-	var out, later []int32
+	a := suspendedAt(s, g, task)
+	if a == nil {
+		return false
+	}
+	f.odd, f.mixed = true, true
+	own := *r
+	own.Tasks = []int32{task}
+	own.Need = backfill.NodeNeed(a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk))
+	held := backfill.NodeNeed(a.Held.Resources, a.Held.Disk)
+	own.Held = &held
+	pr.Requests = append(pr.Requests, own)
+	return true
+}
+
+// tasks lists the tasks of a stage to plan among the kept ones: those that
+// wait, of a stage with a bound on parallelism as many as may start now,
+// planned ones first; of a stage that cannot start yet none as long as one
+// before it is planned in part.
+func (f *planned) tasks(s *scheduler.State, g *scheduler.Stage) {
+	if !g.Open && slices.ContainsFunc(g.Job.Stages, partly) {
+		return
+	}
+	k := &f.kept
+	if !partly(g) && g.Suspended == 0 {
+		for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+			k.tasks = append(k.tasks, i)
+		}
+		return
+	}
+	from := len(k.tasks)
+	var later []int32
 	room := g.Spec.Tasks
 	if partly(g) {
 		f.odd = true
@@ -362,17 +418,16 @@ func (f *planned) tasks(s *scheduler.State, g *scheduler.Stage) []int32 {
 		switch {
 		case !f.waits(s, g, i):
 		case !g.IsPending(i):
-			out = append(out, i)
-		case f.byKey[backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}] != nil && room > 0:
+			k.tasks = append(k.tasks, i)
+		case room > 0 && f.reservation(s, backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}) != nil:
 			room--
-			out = append(out, i)
+			k.tasks = append(k.tasks, i)
 		default:
 			later = append(later, i)
 		}
 	}
-	out = append(out, later[:min(int(room), len(later))]...)
-	slices.Sort(out)
-	return out
+	k.tasks = append(k.tasks, later[:min(int(room), len(later))]...)
+	slices.Sort(k.tasks[from:])
 }
 
 // partly tells whether a stage has more tasks left than may run at once.
@@ -405,24 +460,6 @@ func (f *planned) notBefore(s *scheduler.State, g *scheduler.Stage, now schedule
 		}
 	}
 	return at
-}
-
-// bringIn restores one project.
-func (f *planned) bringIn(s *scheduler.State, pr *backfill.Project) error {
-	promise, promised := s.Note(noteKey(scheduler.NotePromise, pr.ID))
-	latest, _ := s.Note(noteKey(scheduler.NoteLatestStart, pr.ID))
-	return f.plan.Restore(*pr, backfill.Quote{Departure: promise.At, Latest: latest.At}, promised,
-		func(k backfill.Key) (spot backfill.Spot, started, pinned, plannedBefore bool) {
-			g := s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
-			if a := suspendedAt(s, g, k.Task); a != nil {
-				pinned = true
-				spot = backfill.Spot{Bin: int32(a.Node), Disk: a.Disk}
-			}
-			if r := f.byKey[k]; r != nil && (!pinned || (int32(r.Node) == spot.Bin && diskOf(r.ID) == spot.Disk)) {
-				return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r.ID), At: r.Start}, false, pinned, true
-			}
-			return spot, false, pinned, false
-		})
 }
 
 // act carries out one step in the try, if the cycle has one left.

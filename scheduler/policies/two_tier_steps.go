@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"hash/fnv"
 	"slices"
 
@@ -11,6 +12,9 @@ import (
 // stopOverruns suspends what is past its bound, or kills it where it cannot be
 // brought out of memory. Jobs with an accepted deadline are left.
 func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
+	if !f.late {
+		return
+	}
 	var stop []scheduler.Action
 	for _, n := range s.Nodes() {
 		for a := range s.AttemptsOn(n.Spec.ID) {
@@ -44,14 +48,11 @@ func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
 			gone++
 		}
 	}
-	taken := map[int32]bool{}
-	f.plan.Each(func(x backfill.Planned) bool {
-		if b := x.Spot.Bin; b >= 0 && !nodes[b].Takes() && !taken[b] && s.TakingNodes() > 0 {
-			taken[b] = true
+	for b := range int32(len(nodes)) {
+		if !nodes[b].Takes() && f.plan.Busy(b) && s.TakingNodes() > 0 {
 			lost = append(lost, b)
 		}
-		return true
-	})
+	}
 	spare := f.spare - gone + len(lost)
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Takes() {
@@ -63,12 +64,8 @@ func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
 		f.tell(f.plan.Lose(b, now), now)
 	}
 	cause := backfill.CauseNodeLost
-	for _, n := range nodes {
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			if f.boundOf(s, a) < now {
-				cause = backfill.CauseOverrun
-			}
-		}
+	if f.late {
+		cause = backfill.CauseOverrun
 	}
 	f.tell(f.plan.Repair(now, cause), now)
 	f.tell(f.plan.Replan(now, backfill.CauseLate), now)
@@ -91,8 +88,8 @@ func (f *planned) tell(broken []backfill.Broken, now scheduler.Time) {
 	}
 }
 
-// walk gives holes forward if something ended, or the nodes changed, since the
-// last time; mark is the note that says so.
+// walk gives holes forward if room was given back earlier than planned, or the
+// nodes changed, since the last time; mark is the note that says so.
 func (f *planned) walk(s *scheduler.State, now scheduler.Time) (mark scheduler.Note, walked bool) {
 	h := fnv.New64a()
 	word := func(v uint64) {
@@ -100,8 +97,10 @@ func (f *planned) walk(s *scheduler.State, now scheduler.Time) (mark scheduler.N
 			h.Write([]byte{byte(v >> (8 * i))})
 		}
 	}
-	word(s.History().JobCount())
-	word(s.History().TaskCount())
+	word(s.Holes())
+	if f.margin > 0 {
+		word(s.History().TaskCount()) // then an end at its bound is early too
+	}
 	word(uint64(s.TakingNodes()))
 	for _, v := range s.Total() {
 		word(uint64(v))
@@ -136,10 +135,11 @@ func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for _, id := range f.ids {
-		if _, promised := s.Note(noteKey(scheduler.NotePromise, id)); promised || !f.promisable(s, id) {
+		if f.kept.owners[id].promised || !f.promisable(s, id) {
 			continue
 		}
 		if _, q, ok := f.plan.Departure(id); ok && q != (backfill.Quote{}) {
+			f.kept.owners[id].promised = true
 			f.notes = append(f.notes, scheduler.Note{NoteKey: noteKey(scheduler.NotePromise, id), At: q.Departure},
 				scheduler.Note{NoteKey: noteKey(scheduler.NoteLatestStart, id), At: q.Latest})
 		}
@@ -174,54 +174,65 @@ func (f *planned) causeOf(s *scheduler.State) backfill.Cause {
 // carryOut brings State's reservations in line with the plan, then starts what
 // is due.
 func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
-	var due []backfill.Planned
-	var gone []scheduler.ReservationID
-	for _, r := range s.Reservations() { // of tasks that are not planned now
-		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}
-		if _, ok := f.plan.Find(k); f.byKey[k] == r && !ok && !f.held[r.ID] {
-			gone = append(gone, r.ID)
+	if !f.synced { // some reservations may be of tasks that are not planned now
+		var gone []backfill.Key
+		for _, r := range s.Reservations() {
+			if _, ok := f.plan.Find(keyOf(r)); f.byKey[keyOf(r)] == r.ID && !ok && !f.held[r.ID] {
+				gone = append(gone, keyOf(r))
+			}
+		}
+		for _, k := range gone {
+			f.unreserve(k)
 		}
 	}
-	for _, id := range gone {
-		f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
-	}
-	f.plan.Each(func(x backfill.Planned) bool {
-		r := f.byKey[x.Key]
+	f.due = f.due[:0]
+	f.plan.Scan(func(x backfill.Planned, moved bool) {
 		if x.Spot.Bin < 0 {
 			f.odd = true
-			if r != nil {
-				f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+			if moved {
+				f.unreserve(x.Key)
 			}
-			return true
+			return
 		}
-		f.wakeAt(x.Spot.At, now)
-		if x.Spot.At > now {
-			f.reserve(s, x, r)
-			return true
+		if f.wakeAt(x.Spot.At, now); x.Spot.At > now {
+			if moved {
+				f.reserve(s, x, f.reservation(s, x.Key))
+			}
+			return
 		}
-		due = append(due, x)
+		f.due = append(f.due, x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 		if !canLeave(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) {
-			f.reserve(s, x, r) // Check asks for it before it lets the task overtake promises
-		} else if r != nil {
-			f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
-			delete(f.byKey, x.Key)
+			f.reserve(s, x, f.reservation(s, x.Key)) // Check asks for it before it lets the task overtake promises
+		} else {
+			f.unreserve(x.Key)
 		}
-		return true
 	})
-	for _, x := range due {
+	for _, x := range f.due {
 		f.start(s, x, now)
 	}
+}
+
+// unreserve drops the reservation of a task, if it has one.
+func (f *planned) unreserve(k backfill.Key) {
+	if id, ok := f.byKey[k]; ok && f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}}) {
+		delete(f.byKey, k)
+	}
+}
+
+// reserveKind is what a job's reservations are: promises, or plans of a guess.
+func reserveKind(j *scheduler.Job) scheduler.ReservationKind {
+	if j.Spec.Bound <= 0 && j.Spec.Project == 0 && !j.Spec.Accepted {
+		return scheduler.ReserveHead
+	}
+	return scheduler.ReserveProject
 }
 
 // reserve makes State say what the plan says of one task.
 func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+	r := scheduler.Reservation{Kind: reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, Start: x.Spot.At, End: x.End}
-	if g.Job.Spec.Bound <= 0 && g.Job.Spec.Project == 0 && !g.Job.Spec.Accepted {
-		r.Kind = scheduler.ReserveHead
-	}
 	if a := suspendedAt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk)
 	}
@@ -230,7 +241,7 @@ func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler
 			return
 		}
 		if diskOf(old.ID) != x.Spot.Disk {
-			f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
+			f.unreserve(x.Key)
 			old = nil
 		}
 	}
@@ -238,7 +249,7 @@ func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler
 		r.ID = f.newID(x.Spot.Disk)
 	}
 	if f.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
-		f.byKey[x.Key] = s.Reservation(r.ID)
+		f.byKey[x.Key] = r.ID
 	}
 }
 
@@ -252,11 +263,9 @@ func (f *planned) start(s *scheduler.State, x backfill.Planned, now scheduler.Ti
 	} else if g.Ready() && !f.blocked(s, g) && hasRoom(n, x.Spot.Disk, g) {
 		started = f.act(s.Place(g, x.Key.Task, n.Spec.ID, x.Spot.Disk))
 	}
-	r := f.byKey[x.Key]
-	switch {
-	case started && r != nil:
-		f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
-	case !started && r == nil && !f.cut: // it stays due until nothing holds it up
+	if started {
+		f.unreserve(x.Key)
+	} else if _, ok := f.byKey[x.Key]; !ok && !f.cut { // it stays due until nothing holds it up
 		f.reserve(s, x, nil)
 	}
 }
@@ -272,21 +281,32 @@ func hasRoom(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 
 // explain says why each stage with ready work waits.
 func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
-	next := map[scheduler.StageID]scheduler.Time{}
-	f.plan.Each(func(x backfill.Planned) bool {
-		id := scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}
-		if t, ok := next[id]; x.Spot.At > now && (!ok || x.Spot.At < t) {
-			next[id] = x.Spot.At
+	f.starts = f.starts[:0]
+	f.plan.Scan(func(x backfill.Planned, _ bool) {
+		if x.Spot.Bin >= 0 && x.Spot.At > now {
+			f.starts = append(f.starts, stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At})
 		}
-		return true
 	})
+	if !slices.IsSortedFunc(f.starts, byStageStart) {
+		slices.SortFunc(f.starts, byStageStart)
+	}
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
-			if g.Ready() {
-				f.placer.wait(f.reason(s, g, next[g.ID()]))
+			if !g.Ready() {
+				continue
 			}
+			next := scheduler.Time(0)
+			i, _ := slices.BinarySearchFunc(f.starts, stageStart{stage: g.ID()}, byStageStart)
+			if i < len(f.starts) && f.starts[i].stage == g.ID() {
+				next = f.starts[i].at
+			}
+			f.placer.wait(f.reason(s, g, next))
 		}
 	}
+}
+
+func byStageStart(a, b stageStart) int {
+	return cmp.Or(a.stage.Compare(b.stage), cmp.Compare(a.at, b.at))
 }
 
 func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
