@@ -399,6 +399,21 @@ func (p *Planner) Busy(b int32) bool { return len(p.bin(b).items) > 0 }
 // Unplaced is the number of pieces of work without a spot. O(1).
 func (p *Planner) Unplaced() int { return len(p.items) - p.placed }
 
+// Missing is how much work of a project has no spot. O(its work).
+func (p *Planner) Missing(id scheduler.ProjectID) int {
+	n := 0
+	if pr := p.projects[id]; pr != nil {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if !it.placed {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
 // At gives the spot and end of a piece of work, false where it has none. O(1).
 func (p *Planner) At(k Key) (spot Spot, end scheduler.Time, ok bool) {
 	it := p.items[k]

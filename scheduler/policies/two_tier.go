@@ -82,6 +82,7 @@ type planned struct {
 	held   map[scheduler.ReservationID]bool // due and held up by something other than room
 	heldTo map[scheduler.StageID]scheduler.Time
 	ids    []scheduler.ProjectID // of the projects with work that waits
+	fresh  []scheduler.ProjectID // of them those that were brought in, or were promised nothing
 	synced bool                  // the plan is the one that was kept
 	due    []backfill.Planned    // scratch
 	starts []stageStart          // scratch
@@ -221,7 +222,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 func (f *planned) begin() {
 	f.held, f.heldTo = nil, nil
 	f.odd, f.mixed, f.late = false, false, false
-	f.ids = f.ids[:0]
+	f.ids, f.fresh = f.ids[:0], f.fresh[:0]
 }
 
 func keyOf(r *scheduler.Reservation) backfill.Key {
@@ -309,6 +310,10 @@ func (f *planned) describe(s *scheduler.State, id scheduler.ProjectID, j *schedu
 	}
 	if p := s.Project(id); p != nil {
 		out.Submitted, out.High = p.Spec.Submitted, p.Spec.Priority == scheduler.PriorityHigh
+		if len(p.Jobs) == 1 { // it is j
+			f.requests(s, out, j, now)
+			return
+		}
 		for _, id := range p.Jobs {
 			f.requests(s, out, s.Job(id), now)
 		}

@@ -193,7 +193,10 @@ func (f *planned) gather(s *scheduler.State, now scheduler.Time) {
 			f.bringIn(s, id, o)
 		} else if !o.promised {
 			f.plan.Unpromise(id) // Complete promised it, and nobody was told
+		} else {
+			continue
 		}
+		f.fresh = append(f.fresh, id)
 	}
 	if len(k.owners) == len(f.ids) {
 		return

@@ -123,8 +123,16 @@ func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.causeOf(s)
 	f.plan.Changed()
+	missing := 0
+	for _, id := range f.fresh {
+		missing += f.plan.Missing(id)
+	}
+	ids := f.fresh
+	if missing != f.plan.Unplaced() { // some that were planned before lost their place
+		ids = f.ids
+	}
 	for range rounds {
-		for _, id := range f.ids {
+		for _, id := range ids {
 			if _, err := f.plan.Complete(now, id); err != nil {
 				f.plan.CompleteSome(now, id)
 			}
@@ -134,7 +142,7 @@ func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
 			break
 		}
 	}
-	for _, id := range f.ids {
+	for _, id := range f.fresh {
 		if f.kept.owners[id].promised || !f.promisable(s, id) {
 			continue
 		}
