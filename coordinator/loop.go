@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -407,6 +408,7 @@ func (l *leader) decide(ctx context.Context) error {
 	l.wakeAt = max(d.Wake, wake)
 	l.c.setWaiting(d.Waiting)
 	l.stamp = l.proj.state.Stamp()
+	dropped = slices.DeleteFunc(dropped, func(x facts.Drop) bool { return x.Reason == facts.OnTrial }) // State knows no more than it did
 	if len(d.Actions) > 0 {
 		l.again = true // what it placed may leave room for more
 	}

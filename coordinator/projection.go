@@ -155,7 +155,7 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 	i := n.Info
 	s := scheduler.NodeSpec{
 		ID: nodeID(n.ID), Name: i.GetName(), Path: i.GetRack(), Capacity: resources(facts.AmountsOf(i.GetAllocatable())),
-		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Up && !n.Takes(), Levels: scheduler.Levels(scheduler.LevelRunning),
+		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Closed(), Levels: scheduler.Levels(scheduler.LevelRunning),
 		CPUClass: fmt.Sprint(i.GetCpuFlags()),
 	}
 	s.Capacity[scheduler.IO] = 0

@@ -192,7 +192,7 @@ func (w *world) follow() error {
 	var drops []facts.Drop
 	d, err := scheduler.Cycle(w.p.state, w.pol, scheduler.Time(w.now), 100, func(d scheduler.Decision) (scheduler.Decision, error) {
 		res := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: decisionFact(&d, func(*scheduler.Action) string { return "none" })}})
-		drops = res.Dropped
+		drops = slices.DeleteFunc(slices.Clone(res.Dropped), func(x facts.Drop) bool { return x.Reason == facts.OnTrial })
 		return accepted(d, res.Dropped), nil
 	})
 	if err != nil {

@@ -8,48 +8,88 @@ export CGO_ENABLED=0
 out=out/test
 rm -rf "$out" && mkdir -p "$out" bin
 failed=()
-go build -o bin/bed ./integration/cmd/bed || exit 1
-bin/bed build || exit 1
+# All parts together end within the budget, in minutes, also on a slow machine:
+# a part gets what is left, and one that there is no time for has failed.
+budget=$((60 * ${DROVER_TEST_MINUTES:-55}))
+[ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12))
+running=
+trap summary EXIT
+trap 'exit 130' INT TERM
 
-part() { # part NAME COMMAND...: runs it, shows its closing lines, keeps the rest
-  local name=$1 start=$SECONDS code=0; shift
+part() { # part NAME MINUTES COMMAND...: runs it, shows its closing lines, keeps the rest
+  local name=$1 most=$((60 * $2)) start=$SECONDS code=0 left took; shift 2
+  [ -n "${DROVER_SOAK:-}" ] && most=$budget
+  left=$((budget - SECONDS))
+  if [ $left -lt 60 ]; then
+    echo "== $name: not run, the $((budget / 60)) minutes for all parts are over (DROVER_TEST_MINUTES)"
+    failed+=("$name (no time left)")
+    return
+  fi
   echo "== $name"
-  "$@" >"$out/$name.log" 2>&1 || code=$?
-  if [ $code -ne 0 ]; then # an emulated machine dies now and then: once more, and say so
+  running=$name
+  timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
+  took=$((SECONDS - start)) left=$((budget - SECONDS))
+  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt $((took + 60)) ]; then # an emulated machine dies now and then: once more, and say so
     grep -hE '^ *--- FAIL|panic' "$out/$name.log" | head -20
     mv "$out/$name.log" "$out/$name.first.txt"
-    echo "   $name failed with code $code after $((SECONDS - start)) s (see $out/$name.first.txt); once more"
+    echo "   $name failed with code $code after $took s (see $out/$name.first.txt); once more"
     code=0
-    "$@" >"$out/$name.log" 2>&1 || code=$?
+    timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
   fi
+  running=
   grep -hE '^(ok|FAIL|---|panic:|bed: )|    --- FAIL' "$out/$name.log" | grep -vE '^--- (PASS|SKIP)' | tail -40
   echo "   $name: exit code $code after $((SECONDS - start)) s"
-  if [ $code -ne 0 ]; then failed+=("$name"); echo "   the last lines of $out/$name.log:"; tail -60 "$out/$name.log"; fi
+  [ $code -eq 0 ] && return
+  failed+=("$name")
+  [ $code -eq 124 ] && echo "   it took too long; under way was: $(underway "$out/$name.log")"
+  echo "   the last lines of $out/$name.log:"
+  tail -60 "$out/$name.log"
+}
+
+underway() { # underway LOG: the tests that began and did not end
+  awk '/^=== RUN/ { open[$3] = 1 } /^ *--- (PASS|FAIL|SKIP)/ { delete open[$3] } END { for (t in open) printf "%s ", t }' "$1"
+}
+
+# summary is what is said at the end, also when something ended the script.
+summary() {
+  local code=$? passed skipped broken
+  [ -n "$running" ] && failed+=("$running (interrupted)")
+  echo "== skipped, with the reason"
+  grep -hA2 -E '^ *--- SKIP' "$out"/*.log 2>/dev/null | grep -vE '^--$' | sort | uniq -c | sort -rn | head -40
+  passed=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- PASS')
+  skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
+  broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
+  echo "$passed passed, $broken failed, $skipped skipped, in $((SECONDS / 60)) minutes"
+  if [ ${#failed[@]} -gt 0 ]; then
+    echo "FAILED: ${failed[*]}"
+    grep -HE '^ *--- FAIL|^panic:|^FAIL' "$out"/*.log | sed 's/^/  /' | head -60
+    exit 1
+  fi
+  [ $code -eq 0 ] || echo "FAILED: with code $code"
+  exit $code
 }
 
 compile() { # compile NAME PACKAGE: a test binary, since machines have no Go
   go test -c -o "$out/$1.test" "$2"
 }
 
+go build -o bin/bed ./integration/cmd/bed || exit 1
+bin/bed build || exit 1
 compile e2e ./integration/e2e || exit 1
 
 # 1. A real Apache HDFS: the client's suite, with daemons stopped and started.
-part hdfs bin/bed hdfs -- go test -timeout 10m -v ./hdfs/...
+part hdfs 8 bin/bed hdfs -- go test -timeout 10m -v ./hdfs/...
 
 # 2. One machine: cgroups, containerd, quotas and the node daemon in containers.
-part machine bin/bed run -nodes 1 -mem 1024 -- go test -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
+part machine 20 bin/bed run -nodes 1 -mem 1024 -- go test -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
 
 # 3. The bed itself: three machines, HDFS, faults, and nothing left behind.
-part bed bin/bed run -nodes 3 -hdfs -- go test -timeout 10m -v ./integration/bed
-part bed-end env DROVER_TEST_BED=1 go test -timeout 10m -v ./integration/cmd/bed
+part bed 8 bin/bed run -nodes 3 -hdfs -- go test -timeout 10m -v ./integration/bed
+part bed-end 8 env DROVER_TEST_BED=1 go test -timeout 10m -v ./integration/cmd/bed
 
 # 4. Jobs on a cluster, and what happens when parts of it fail.
-part e2e bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.timeout 40m -drover ../../bin/drover"
+part e2e 35 bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.timeout 40m -drover ../../bin/drover"
 
-echo "== skipped, with the reason"
-grep -hA2 -E '^ *--- SKIP' "$out"/*.log | grep -vE '^--$' | sort | uniq -c | sort -rn | head -40
-passed=$(cat "$out"/*.log | grep -cE '^ *--- PASS')
-skipped=$(cat "$out"/*.log | grep -cE '^ *--- SKIP')
-broken=$(cat "$out"/*.log | grep -cE '^ *--- FAIL')
-echo "$passed passed, $broken failed, $skipped skipped"
-if [ ${#failed[@]} -gt 0 ]; then echo "FAILED: ${failed[*]}"; exit 1; fi
+# 5. The unit tests in their full length, which make check cuts short, without
+#    the race detector.
+part long 15 go test -timeout 10m -v ./...

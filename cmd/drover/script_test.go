@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 // stepLimit bounds everything that a script waits for.
 const stepLimit = 60 * time.Second
 
+// quickExit is an option of the race detector, which else sleeps for a second
+// at the end of every command.
+const quickExit = "atexit_sleep_ms=0"
+
 // TestScripts runs the command line as a user does. Each script has its own
 // folder, its own socket and, where it says `dev`, its own coordinator and node.
 //
@@ -50,7 +54,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars, "ROOT="+root, "DROVER_ADDRESS=unix://"+filepath.Join(e.WorkDir, "s"), "LC_ALL=C",
-				"PATH="+withoutShims(e.Getenv("PATH")))
+				"PATH="+withoutShims(e.Getenv("PATH")), "GORACE="+quickExit)
 			return fillIn(e.WorkDir)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -104,7 +108,7 @@ func withoutShims(path string) string {
 func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "DROVER_ADDRESS", "LC_ALL"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "DROVER_ADDRESS", "LC_ALL", "GORACE"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	return cmd

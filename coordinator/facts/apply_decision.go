@@ -135,7 +135,7 @@ func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *No
 	case n.Draining:
 		return "the node takes no new work"
 	case n.Trial && n.Attempts > 0:
-		return "the node is on trial and takes one task at a time"
+		return OnTrial
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
 	case !j.Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):

@@ -14,6 +14,10 @@ import (
 // as before) or fails by the infrastructure's fault (it is held off again).
 // Who drained a node by hand ends that by hand.
 
+// OnTrial is why a second placement on a node on trial is dropped. A policy
+// does not know of trials and may place several in one decision.
+const OnTrial = "the node is on trial and takes one task at a time"
+
 func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *Result) {
 	n := f.Node(d.GetNode())
 	switch {
@@ -113,7 +117,7 @@ func (f *Facts) hold(node int32, held Amounts, sign int64) {
 	c.Used = c.Used.add(held, sign)
 	c.Attempts += int32(sign)
 	f.nodes[node-1] = &c
-	if c.Takes() != n.Takes() {
+	if c.Closed() != n.Closed() {
 		f.record(Change{Kind: ChangeNode, Node: node})
 	}
 }

@@ -344,9 +344,12 @@ type Node struct {
 	Info *droverv1.NodeInfo `json:"-"`
 }
 
-// Takes tells whether new work may go to the node now: it is up, does not
-// drain, and has nothing to do while it is on trial.
-func (n *Node) Takes() bool { return n.Up && !n.Draining && !(n.Trial && n.Attempts > 0) }
+// Closed tells whether the node takes no new work although it may be up: it
+// drains, or it is on trial and has its task.
+func (n *Node) Closed() bool { return n.Draining || n.Trial && n.Attempts > 0 }
+
+// Takes tells whether new work may go to the node now.
+func (n *Node) Takes() bool { return n.Up && !n.Closed() }
 
 // Tenant is who is charged. It is never changed once made.
 type Tenant struct {

@@ -1,7 +1,12 @@
 package imports
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -100,4 +105,47 @@ func belowAny(pkg string, roots []string) bool {
 		}
 	}
 	return false
+}
+
+// Packages under scheduler/ start no goroutine, but for sim/run: their decisions
+// repeat exactly, and make check runs their tests without the race detector.
+func TestSchedulingStartsNoGoroutine(t *testing.T) {
+	root := filepath.Join("..", "..", "scheduler")
+	files := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if path == filepath.Join(root, "sim", "run") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		files++
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a goroutine", set.Position(n.Pos()))
+			case *ast.ImportSpec:
+				if n.Path.Value == `"golang.org/x/sync/errgroup"` {
+					t.Errorf("%s: errgroup starts goroutines", set.Position(n.Pos()))
+				}
+			case *ast.SelectorExpr:
+				if n.Sel.Name == "Go" {
+					t.Errorf("%s: Go starts a goroutine", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || files < 50 {
+		t.Errorf("%d files, %v", files, err)
+	}
 }

@@ -114,7 +114,11 @@ func cpuOf(u *syscall.Rusage) time.Duration {
 // combiner: the lines are those of the scripts by hand through sort.
 func TestPythonWordcountAsByHand(t *testing.T) {
 	mapper, reducer := scripts(t)
-	texts := []string{textOf(1, 60_000), textOf(2, 40_000), "last line without newline"}
+	size := 50_000
+	if testing.Short() {
+		size = 10_000
+	}
+	texts := []string{textOf(1, size), textOf(2, size), "last line without newline"}
 	want, _ := byHand(t, t.TempDir(), texts, mapper, reducer)
 	for _, c := range []struct {
 		reduces int

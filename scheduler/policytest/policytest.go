@@ -62,6 +62,9 @@ func cycles() int {
 	if os.Getenv("DROVER_SOAK") != "" {
 		return 100
 	}
+	if testing.Short() {
+		return 5
+	}
 	return 10
 }
 

@@ -69,7 +69,10 @@ func TestQuotesAreCalibrated(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	residual := func(u float64) float64 { return math.Exp(0.4 * math.Sqrt2 * math.Erfinv(2*u-1)) }
-	const worlds = 400
+	worlds := 400
+	if testing.Short() {
+		worlds = 80
+	}
 	for _, p := range []float64{0.5, 0.9} {
 		kept := 0
 		for range worlds {
@@ -82,7 +85,7 @@ func TestQuotesAreCalibrated(t *testing.T) {
 				kept++
 			}
 		}
-		if got, sd := float64(kept)/worlds, math.Sqrt(p*(1-p)*(1.0/worlds+1.0/200)); math.Abs(got-p) > 4*sd {
+		if got, sd := float64(kept)/float64(worlds), math.Sqrt(p*(1-p)*(1/float64(worlds)+1.0/200)); math.Abs(got-p) > 4*sd {
 			t.Errorf("quoted %.2f, kept %.3f", p, got)
 		}
 	}

@@ -243,7 +243,11 @@ func TestTheFastDisciplinesEqualTheSlowOnes(t *testing.T) {
 // Processor sharing of M/G/1: the mean response is E[S]/(1-rho) whatever the
 // distribution of sizes, within the confidence interval over 20 seeds.
 func TestProcessorSharingIsInsensitive(t *testing.T) {
-	const rho, n, runs = 0.7, 20000, 20
+	const rho, runs = 0.7, 20
+	n := 20_000
+	if testing.Short() {
+		n = 5000
+	}
 	for name, size := range map[string]func(*rand.Rand) float64{
 		"all equal":   func(*rand.Rand) float64 { return 1 },
 		"exponential": func(r *rand.Rand) float64 { return r.ExpFloat64() },
