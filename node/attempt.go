@@ -61,7 +61,11 @@ type attempt struct {
 	doing     task.Do
 	retry     map[task.Do]int
 	watching  bool
-	wg        sync.WaitGroup
+	// generation changes when the container of that name becomes another one:
+	// what a watcher of the old one brings is past.
+	generation int
+	sus        suspension
+	wg         sync.WaitGroup
 }
 
 // progress is what a running task says of itself.
@@ -139,6 +143,7 @@ func (a *attempt) loop(ctx context.Context) {
 		}
 		a.watch(ctx)
 		wanted, spec := a.goal()
+		a.hearLevel(wanted)
 		a.updateFetch(wanted)
 		w, s := a.view(wanted, spec)
 		step := task.Next(w, s)
@@ -164,7 +169,7 @@ func (a *attempt) loop(ctx context.Context) {
 
 // again bounds a wait by the next sample of a running task.
 func (a *attempt) again(d time.Duration) time.Duration {
-	if a.container == task.ContainerRunning || a.upload.work == task.WorkBusy {
+	if a.container == task.ContainerRunning && !a.sus.frozen || a.upload.work == task.WorkBusy {
 		if d <= 0 || d > sampleEvery {
 			return sampleEvery
 		}
@@ -193,6 +198,8 @@ func (a *attempt) sleep(ctx context.Context, d time.Duration) {
 func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) (task.Wanted, task.Seen) {
 	w := task.Wanted{
 		Goal:      goalOf(wanted),
+		Level:     task.Level(wanted.GetLevel()),
+		Resume:    wanted.GetResumeFrom() != "",
 		Fetch:     spec.GetKind() == kindMap || spec.GetKind() == kindReduce,
 		Upload:    spec.GetOutput() != "",
 		TimeLimit: time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
@@ -203,7 +210,8 @@ func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) 
 		Recorded: a.recorded, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
 		Folder: a.dir.whole(), Image: a.image, Files: a.files, Cgroup: a.cgroup,
 		Container: a.container,
-		Fetch:     a.fetch.work, Upload: a.upload.work,
+		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.sus.frozen, Swapped: a.sus.swapped, OldDump: a.sus.oldDump, Barred: a.sus.barred,
+		Fetch: a.fetch.work, Upload: a.upload.work,
 		Passed: a.passed, Fault: a.fault != nil, Terminate: a.termSent,
 		Running: a.running(now),
 	}
@@ -212,6 +220,9 @@ func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) 
 	}
 	if a.termSent {
 		s.SinceTerm = now - a.term
+	}
+	if s.Ended || w.Goal == task.GoalGone {
+		s.OldDump = s.OldDump || a.rec.Dump > 0 && there(a.d.dumpsOf(a.id))
 	}
 	if s.Ended {
 		s.Folder = a.dir.exists()
@@ -249,16 +260,17 @@ func goalOf(w *droverv1.WantedAttempt) task.Goal {
 
 // running is the thawed time on the monotonic clock since the start.
 func (a *attempt) running(now time.Duration) time.Duration {
+	ran := time.Duration(a.rec.RanNS)
 	if !a.rec.Started || a.rec.StartMono == 0 {
-		return 0
+		return ran
 	}
 	if a.rec.BootID != a.d.boot {
-		return 0 // the machine was started again: the container is gone, and its time with it
+		return ran // the machine was started again: the container is gone, and its time since it last began with it
 	}
 	if a.stoppedAt > 0 {
 		now = a.stoppedAt
 	}
-	return max(0, now-time.Duration(a.rec.StartMono)-time.Duration(a.rec.FrozenNS))
+	return ran + max(0, now-time.Duration(a.rec.StartMono)-time.Duration(a.rec.FrozenNS))
 }
 
 // refresh asks the engine about this container.
@@ -299,10 +311,14 @@ func (a *attempt) watch(ctx context.Context) {
 		return
 	}
 	a.watching = true
+	generation := a.generation
 	a.wg.Go(func() {
 		st, err := a.d.cfg.Driver.Wait(ctx, a.id.String())
 		a.post(ctx, func(a *attempt) {
 			a.watching = false
+			if a.generation != generation {
+				return // of the container before a dump
+			}
 			if a.container != task.ContainerRunning {
 				return // deleted meanwhile
 			}
@@ -350,5 +366,6 @@ func (a *attempt) report() *droverv1.SeenAttempt {
 			s.Step = ""
 		}
 	}
+	a.reportLevel(s)
 	return s
 }

@@ -120,7 +120,7 @@ func makeFolders(data string) error {
 			return err
 		}
 	}
-	return nil
+	return os.MkdirAll(filepath.Join(data, "images"), 0o700)
 }
 
 // epoch is the node's present epoch.
@@ -195,6 +195,13 @@ func (d *daemon) adopt(ctx context.Context) error {
 	for _, f := range folders {
 		d.know(known, f.Name())
 	}
+	dumps, err := os.ReadDir(filepath.Join(d.cfg.Data, "images"))
+	if err != nil {
+		return err
+	}
+	for _, f := range dumps {
+		d.know(known, f.Name())
+	}
 	groups, err := d.listCgroups(ctx, known)
 	if err != nil {
 		return err
@@ -210,6 +217,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if listErr != nil {
 			a.container = task.ContainerUnknown
 		}
+		a.adoptLevel(ctx)
 		a.wanted, a.spec = wanted[id], wanted[id].GetSpec()
 		a.silent = recorded && rec.Epoch != d.id.Epoch || !recorded && wanted[id] == nil
 		if a.silent {

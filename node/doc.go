@@ -13,7 +13,7 @@
 //
 // This package joins them: a session with the coordinator (session.go), one
 // goroutine for each attempt that observes, asks task.Next and does the step
-// (attempt.go, steps.go), the verdict on an ended attempt (judge.go), the
+// (attempt.go, steps.go; levels.go for those between levels), the verdict on an ended attempt (judge.go), the
 // attempt's folder (folder.go), and the node's own server (server.go).
 //
 // # What outlives what
@@ -35,6 +35,7 @@
 //	    .drover/out/        map output, or the file to upload
 //	  tmp/                  /tmp of the container
 //	  logs/                 stdout.log, stderr.log and rotations; not mounted
+//	<data>/images/<…>/<n>/  0700, root's: its n-th dump (levels.go)
 //
 // Everything below task/ and tmp/ belongs to the tenant, who may put anything
 // there, links too: the daemon reads it through os.Root only.

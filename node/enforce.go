@@ -12,10 +12,17 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
 )
 
 // helperEnd is how long killed helpers have to be gone.
 const helperEnd = 5 * time.Second
+
+var (
+	_ Enforcer        = CgroupEnforcer{}
+	_ Swapper         = CgroupEnforcer{}
+	_ runtime.Freezer = CgroupEnforcer{}
+)
 
 // CgroupEnforcer is the Enforcer on the kernel's cgroup v2.
 type CgroupEnforcer struct {
@@ -64,7 +71,7 @@ func (e CgroupEnforcer) Make(_ context.Context, id string, l Limits) (*droverv1.
 }
 
 func (e CgroupEnforcer) limits(l Limits) cgroups.Limits {
-	c := cgroups.Limits{CPUMillis: orMax(l.CPU), MemoryBytes: orMax(l.Memory), PIDs: orMax(l.Pids)}
+	c := cgroups.Limits{CPUMillis: orMax(l.CPU), MemoryBytes: orMax(l.Memory), PIDs: orMax(l.Pids), SwapBytes: l.Swap}
 	for _, d := range e.Disks {
 		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: orMax(l.IO), WriteBPS: orMax(l.IO)})
 	}
@@ -145,6 +152,62 @@ func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, 
 		u.WriteBytes += int64(d.WriteBytes)
 	}
 	return u, &droverv1.Resources{Memory: s.MemoryBytes}, int64(s.OOMKills), nil
+}
+
+// Freeze implements runtime.Freezer for the attempt's container; its helpers are
+// not touched.
+func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return err
+	}
+	return g.Freeze(ctx)
+}
+
+// Thaw implements runtime.Freezer.
+func (e CgroupEnforcer) Thaw(ctx context.Context, id string) error {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return err
+	}
+	return g.Thaw(ctx)
+}
+
+// Frozen implements runtime.Freezer.
+func (e CgroupEnforcer) Frozen(_ context.Context, id string) (bool, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return false, err
+	}
+	frozen, _, err := g.Frozen()
+	return frozen, err
+}
+
+// SwapOut implements Swapper.
+func (e CgroupEnforcer) SwapOut(ctx context.Context, id string) (int64, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return 0, err
+	}
+	done, err := g.Reclaim(ctx)
+	moved := done.BeforeBytes - done.AfterBytes
+	if err == nil && done.AfterBytes > done.BeforeBytes/2 && done.AfterBytes > swapSmall {
+		err = fault.New(fault.Exhausted, "%d of %d bytes of memory are left after pushing it out: there is too little free swap", done.AfterBytes, done.BeforeBytes)
+	}
+	return moved, err
+}
+
+// swapSmall is memory not worth a word about what is left of it, in bytes.
+const swapSmall = 8 << 20
+
+// Swap implements Swapper.
+func (e CgroupEnforcer) Swap(id string) (int64, error) {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return 0, err
+	}
+	s, err := g.Stats()
+	return s.SwapBytes, err
 }
 
 // KillHelpers implements Enforcer.

@@ -143,6 +143,7 @@ func (a *attempt) record(v *verdict) error {
 		return err
 	}
 	a.rec, a.recorded, a.result = rec, true, &outcome{end}
+	a.sus.oldDump = there(a.d.dumpsOf(a.id))
 	a.d.metrics.ended(end)
 	return nil
 }

@@ -14,6 +14,7 @@ type Limits struct {
 	Memory int64 // bytes, harness included
 	IO     int64 // bytes per second of reads, and as much of writes
 	Pids   int64
+	Swap   int64 // bytes; 0 but for an attempt that is swapped out
 }
 
 // Enforcer keeps the cgroup of each attempt: the limits are on the attempt's
@@ -35,6 +36,17 @@ type Enforcer interface {
 	Remove(ctx context.Context, id string) error
 	// List names the attempts that have a cgroup.
 	List() ([]string, error)
+}
+
+// Swapper is what an Enforcer that pushes memory to swap can do besides. One that
+// freezes is a runtime.Freezer too.
+type Swapper interface {
+	// SwapOut pushes the memory of a frozen attempt out, to swap as far as its
+	// limit allows, and gives how many bytes went. Exhausted: less than half of it
+	// did, for want of swap.
+	SwapOut(ctx context.Context, id string) (moved int64, err error)
+	// Swap tells how many bytes of the attempt are in swap.
+	Swap(id string) (int64, error)
 }
 
 // FileSystems opens the file system of a URI on behalf of a user. The caller

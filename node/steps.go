@@ -39,12 +39,8 @@ const (
 
 // perform does one step, or explains why not and pauses.
 func (a *attempt) perform(ctx context.Context, do task.Do) {
-	limit := stepLimit
-	if do == task.GetImage || do == task.GetFiles {
-		limit = imageLimit
-	}
 	begun := a.d.clock.Mono()
-	ctx2, cancel := context.WithTimeout(ctx, limit)
+	ctx2, cancel := context.WithTimeout(ctx, limitOf(do))
 	err := a.step(ctx2, do)
 	cancel()
 	a.d.metrics.step(do, err, a.d.clock.Mono()-begun)
@@ -68,6 +64,9 @@ func (a *attempt) failed(ctx context.Context, do task.Do, err error) {
 	vanished := do == task.Start && errors.Is(err, fault.NotFound)
 	if (unavailable || vanished) && engineStep(do) {
 		a.container = task.ContainerUnknown // what it did is not known
+	}
+	if levelStep(do) && a.levelFailed(do, n, err) {
+		return
 	}
 	if prepares && (permanent(err) && !vanished || n >= maxTries && !unavailable) {
 		a.fault = &verdict{cause: causeOf(err), message: fmt.Sprintf("%s: %v", do, err)}
@@ -152,6 +151,10 @@ func (a *attempt) step(ctx context.Context, do task.Do) error {
 		}
 		a.recorded, a.rec, a.result = false, store.Record{}, nil
 		return nil
+	case task.DropDump:
+		return a.dropDump()
+	case task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump:
+		return a.level(ctx, do, spec)
 	default:
 		panic("node: cannot do " + do.String())
 	}
@@ -269,7 +272,7 @@ func (a *attempt) start(ctx context.Context) error {
 	if !a.rec.Started {
 		rec := a.rec
 		rec.Started, rec.BootID = true, a.d.boot
-		rec.StartedMS, rec.StartMono = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Mono())
+		rec.StartedMS, rec.StartMono, rec.Harness = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Mono()), a.d.harness
 		if err := a.d.store.PutRecord(a.id, rec); err != nil {
 			return err
 		}
@@ -305,6 +308,9 @@ func (a *attempt) delete(ctx context.Context) error {
 }
 
 func (a *attempt) removeFolder(ctx context.Context) error {
+	if err := a.dropDump(); err != nil {
+		return err
+	}
 	if a.d.quota == quota.Kernel && a.dir.exists() {
 		if err := quota.Clear(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -366,7 +372,7 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 	if !a.d.cfg.hostPaths() {
 		s.Mounts = []runtime.Mount{{Source: a.dir.task(), Target: p.task}, {Source: a.dir.join(nameTmp), Target: p.tmp}}
 		if spec.GetKind() != kindGroup {
-			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.d.harness), Target: filepath.Dir(p.harness), ReadOnly: true})
+			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.harness()), Target: filepath.Dir(p.harness), ReadOnly: true})
 		}
 	}
 	return s, nil
@@ -384,9 +390,18 @@ const harnessMount = "/.drover"
 
 func (a *attempt) paths() paths {
 	if a.d.cfg.hostPaths() {
-		return paths{task: a.dir.task(), tmp: a.dir.join(nameTmp), harness: a.d.harness}
+		return paths{task: a.dir.task(), tmp: a.dir.join(nameTmp), harness: a.harness()}
 	}
-	return paths{task: "/task", tmp: "/tmp", harness: filepath.Join(harnessMount, filepath.Base(a.d.harness))}
+	return paths{task: "/task", tmp: "/tmp", harness: filepath.Join(harnessMount, filepath.Base(a.harness()))}
+}
+
+// harness is the program that the attempt's container was made with: after an
+// upgrade of the daemon, a dump still needs the old one.
+func (a *attempt) harness() string {
+	if a.rec.Harness != "" {
+		return a.rec.Harness
+	}
+	return a.d.harness
 }
 
 // env is the environment of the task, sorted: our own names, then the job's,
@@ -502,7 +517,7 @@ func (a *attempt) sample(ctx context.Context) {
 	_, spec := a.goal()
 	if e := a.d.cfg.Enforcer; e != nil && a.cgroup {
 		if u, held, kills, err := e.Usage(a.id.String()); err == nil {
-			a.usage, a.held, a.oomKills = u, held, kills
+			a.usage, a.held, a.oomKills = a.withBase(u), held, kills
 		}
 	}
 	if use, err := quota.Count(ctx, string(a.dir), a.d.quota); err == nil {

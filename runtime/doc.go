@@ -20,6 +20,6 @@
 //   - Delete leaves nothing: no container, snapshot, mount, process or file of
 //     the driver's own. Logs belong to the node daemon and stay.
 //
-// An extra ability is an extra interface: Images, Execer, HostPaths,
+// An extra ability is an extra interface: Images, Execer, HostPaths, Freezer,
 // Checkpointer.
 package runtime

@@ -149,12 +149,29 @@ type HostPaths interface {
 	HostPaths() bool
 }
 
+// Freezer is the ability to have a container's processes stand still and go on.
+// All three are safe to repeat. Where the node daemon has a cgroup for the
+// container it freezes that; a driver needs this only where there is none.
+type Freezer interface {
+	// Freeze returns when every process stands still; on error all run on.
+	Freeze(ctx context.Context, id string) error
+	// Thaw returns when they may run again.
+	Thaw(ctx context.Context, id string) error
+	// Frozen tells whether they stand still.
+	Frozen(ctx context.Context, id string) (bool, error)
+}
+
 // Checkpointer is the ability to dump a container to files and run it again
 // from them, here or on another node of the same kind.
 type Checkpointer interface {
-	// Checkpoint dumps the container into dir (fresh) and ends it; on error the
-	// container runs on unharmed.
+	// Checkpoint dumps the container into dir (fresh, its parent is there) and
+	// ends it; on error the container is as it was. Called again with the same
+	// dir after an answer that was lost, it finishes what was begun. Errors:
+	// Unsupported, this container cannot be dumped; Exhausted, there is no space;
+	// Unavailable, what became of it is not known.
 	Checkpoint(ctx context.Context, id, dir string) error
-	// Restore makes the container of s from the dump in dir and lets it run.
+	// Restore makes the container of s from the dump in dir and lets it run. The
+	// dump may be one of another ID: that it is the right one is the caller's
+	// business. Corrupt: the dump is not what was written.
 	Restore(ctx context.Context, s Spec, dir string) error
 }

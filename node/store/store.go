@@ -48,6 +48,16 @@ type Record struct {
 	BootID    string `json:"boot_id,omitempty"`    // of the machine at the start
 	StartMono int64  `json:"start_mono,omitempty"` // nanoseconds of the monotonic clock at the start
 	FrozenNS  int64  `json:"frozen_ns,omitempty"`  // of it spent frozen
+	RanNS     int64  `json:"ran_ns,omitempty"`     // thawed running time before StartMono; StartMono is 0 while it is suspended
+	Level     int32  `json:"level,omitempty"`      // reached, as the protocol numbers them; 0 is running
+	LevelMS   int64  `json:"level_ms,omitempty"`   // since when, Unix time
+	Dump      int32  `json:"dump,omitempty"`       // number of the last dump begun; each has a folder of its own
+	Dumping   bool   `json:"dumping,omitempty"`    // that one may have ended the container
+	Dumped    bool   `json:"dumped,omitempty"`     // that one is whole
+	DumpBytes int64  `json:"dump_bytes,omitempty"` // of it
+	Harness   string `json:"harness,omitempty"`    // path of the harness that its container was made with
+	CPUMS     int64  `json:"cpu_ms,omitempty"`     // CPU time used on nodes before this one
+	Note      string `json:"note,omitempty"`       // why a level was not reached
 	End       []byte `json:"end,omitempty"`        // protobuf SeenAttempt: the verdict
 }
 

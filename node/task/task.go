@@ -21,9 +21,48 @@ func (g Goal) String() string { return word(goalNames, int(g), "goal") }
 
 var goalNames = []string{"run", "stop", "keep", "gone"}
 
+// Level is how much of its node an attempt holds while its goal is GoalRun. The
+// numbers are those of the protocol.
+type Level int
+
+// The levels, from the one that holds most.
+const (
+	LevelRunning      Level = iota + 1
+	LevelFrozen             // its processes stand still
+	LevelSwapped            // and their memory is in swap
+	LevelCheckpointed       // it is an image on the disk, without a container
+)
+
+// String names the level.
+func (l Level) String() string { return word(levelNames, int(l), "level") }
+
+var levelNames = []string{"running", "frozen", "swapped", "checkpointed"}
+
+// Levels is a set of levels.
+type Levels uint8
+
+// With adds a level.
+func (s Levels) With(l Level) Levels { return s | 1<<l }
+
+// Has tells whether a level is in the set.
+func (s Levels) Has(l Level) bool { return s&(1<<l) != 0 }
+
+// Reach gives the level that an attempt is brought to: the deepest one down to
+// want that is not barred; running where none is.
+func Reach(want Level, barred Levels) Level {
+	for l := want; l > LevelRunning; l-- {
+		if !barred.Has(l) {
+			return l
+		}
+	}
+	return LevelRunning
+}
+
 // Wanted is the goal and those facts of the spec that change the path to it.
 type Wanted struct {
 	Goal      Goal
+	Level     Level         // with GoalRun; 0 is LevelRunning
+	Resume    bool          // it begins with a dump that another node holds
 	Fetch     bool          // a helper brings its input
 	Upload    bool          // a helper takes its result to the output path
 	TimeLimit time.Duration // running time allowed; 0 = none
@@ -69,6 +108,8 @@ type Seen struct {
 	Recorded bool // the store knows the attempt
 	Started  bool // its container was started, or was about to be
 	Ended    bool // a verdict is recorded
+	Dumping  bool // a dump was begun, and may have ended the container
+	Dumped   bool // that dump is whole, and was not restored yet as far as the store knows
 
 	// From the world.
 	Folder    bool // its folder is there, with its quota
@@ -76,6 +117,9 @@ type Seen struct {
 	Files     bool // its files and its spec are in the folder
 	Cgroup    bool // its cgroup is there and the limits were read back
 	Container Container
+	Frozen    bool // its processes stand still
+	Swapped   bool // and their memory was pushed out
+	OldDump   bool // the disk holds a dump that a running container has left behind
 	Scratch   bool // besides outputs and logs there are files that an ended attempt does not need
 
 	// From memory; zero again after a restart.
@@ -86,6 +130,7 @@ type Seen struct {
 	Terminate bool          // TERM was sent
 	SinceTerm time.Duration // since then
 	Running   time.Duration // thawed running time so far
+	Barred    Levels        // levels that were tried and cannot be reached; LevelRunning: its dump cannot be restored here
 }
 
 // Do names a step.
@@ -112,6 +157,13 @@ const (
 	Trim                          // remove what an ended attempt does not need
 	RemoveFolder                  // remove the folder, then the cgroup that was charged for its files
 	Forget                        // remove the record; the attempt is gone
+	Freeze                        // have its processes stand still
+	Thaw                          // put the limits of a running task in force, read them back, let it go on
+	SwapOut                       // push the memory of a frozen one to swap
+	Checkpoint                    // dump it to the disk, which ends its container
+	Restore                       // make its container from the dump, under its limits
+	FetchDump                     // bring dump and folder from the node that holds them
+	DropDump                      // remove a dump that is not needed any more
 )
 
 // String names the step.
@@ -121,6 +173,7 @@ var doNames = []string{
 	"rest", "wait", "make folder", "get image", "get files", "make cgroup", "start fetch",
 	"create container", "start", "terminate", "kill", "judge", "start upload", "end",
 	"stop helpers", "delete container", "trim", "remove folder", "forget",
+	"freeze", "thaw", "swap out", "checkpoint", "restore", "fetch dump", "drop dump",
 }
 
 // Step is what to do next.
@@ -156,8 +209,14 @@ func Next(w Wanted, s Seen) Step {
 		return finish(w, s)
 	case s.Container == ContainerUnknown:
 		return Step{Do: Wait, Again: unknownAgain}
+	case s.Container == ContainerStopped && s.Dumping:
+		return Step{Do: Checkpoint} // it was ended for the dump: finish that
 	case s.Container == ContainerStopped:
 		return settle(w, s)
+	case s.Dumped && (s.Container == ContainerNone || s.Container == ContainerCreated):
+		return wake(w, s) // never Start: that would begin its work anew
+	case s.Container == ContainerNone && s.Dumping:
+		return Step{Do: Checkpoint}
 	case s.Started && s.Container == ContainerNone:
 		return Step{Do: End} // the container vanished: a restart of the machine, or somebody removed it
 	default:
@@ -173,13 +232,12 @@ func advance(w Wanted, s Seen) Step {
 	case !s.Recorded || !s.Folder:
 		return Step{Do: MakeFolder}
 	case s.Container == ContainerRunning:
-		if w.Fetch && s.Fetch == WorkIdle {
-			return Step{Do: StartFetch} // the daemon was started again in the middle
+		return atLevel(w, s)
+	case w.Resume && !s.Started:
+		if s.Barred.Has(LevelRunning) || w.Level > LevelRunning {
+			return Step{Do: Wait}
 		}
-		if w.TimeLimit > 0 {
-			return Step{Do: Wait, Again: w.TimeLimit - s.Running}
-		}
-		return Step{Do: Wait}
+		return Step{Do: FetchDump}
 	case !s.Image:
 		return Step{Do: GetImage}
 	case !s.Files:
@@ -194,6 +252,47 @@ func advance(w Wanted, s Seen) Step {
 		return Step{Do: Start}
 	default:
 		panic("task: unknown " + s.Container.String())
+	}
+}
+
+// atLevel brings a live container to the level that is wanted of it. Freezing
+// comes first, since it is what frees the processor; then our helpers end, which
+// work for it. What is deeper than wanted stays as it is, unless it shall run.
+func atLevel(w Wanted, s Seen) Step {
+	to := Reach(max(w.Level, LevelRunning), s.Barred)
+	switch {
+	case to == LevelRunning && s.Frozen:
+		return Step{Do: Thaw}
+	case to == LevelRunning && s.OldDump:
+		return Step{Do: DropDump}
+	case to == LevelRunning && w.Fetch && s.Fetch == WorkIdle:
+		return Step{Do: StartFetch} // the daemon was started again in the middle
+	case to == LevelRunning && w.TimeLimit > 0:
+		return Step{Do: Wait, Again: w.TimeLimit - s.Running}
+	case to == LevelRunning:
+		return Step{Do: Wait}
+	case !s.Frozen:
+		return Step{Do: Freeze}
+	case s.Fetch == WorkBusy || s.Upload == WorkBusy:
+		return Step{Do: StopHelpers}
+	case to == LevelSwapped && !s.Swapped:
+		return Step{Do: SwapOut}
+	case to == LevelCheckpointed:
+		return Step{Do: Checkpoint}
+	default:
+		return Step{Do: Wait}
+	}
+}
+
+// wake brings an attempt that is a dump back, if it shall run.
+func wake(w Wanted, s Seen) Step {
+	switch {
+	case w.Level > LevelRunning || s.Barred.Has(LevelRunning):
+		return Step{Do: Wait}
+	case !s.Image:
+		return Step{Do: GetImage}
+	default:
+		return Step{Do: Restore}
 	}
 }
 
@@ -229,6 +328,8 @@ func finish(w Wanted, s Seen) Step {
 		panic("task: unknown " + s.Container.String())
 	}
 	switch {
+	case s.Frozen: // it hears no TERM
+		return Step{Do: Kill}
 	case !s.Terminate:
 		return Step{Do: Terminate}
 	case s.SinceTerm < w.Grace:
@@ -247,6 +348,8 @@ func clean(s Seen) Step {
 		return Step{Do: Wait, Again: unknownAgain}
 	case s.Container != ContainerNone:
 		return Step{Do: DeleteContainer}
+	case s.OldDump:
+		return Step{Do: DropDump}
 	case s.Folder && s.Scratch:
 		return Step{Do: Trim}
 	default:
@@ -264,7 +367,7 @@ func remove(s Seen) Step {
 		return Step{Do: Wait, Again: unknownAgain}
 	case s.Container != ContainerNone:
 		return Step{Do: DeleteContainer}
-	case s.Folder || s.Cgroup:
+	case s.Folder || s.Cgroup || s.OldDump:
 		return Step{Do: RemoveFolder}
 	case s.Recorded:
 		return Step{Do: Forget}

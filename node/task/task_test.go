@@ -24,6 +24,10 @@ func TestNext(t *testing.T) {
 	running := seen(in(prepared, ContainerRunning), func(s *Seen) { s.Started = true })
 	stopped := in(running, ContainerStopped)
 	passed := seen(stopped, func(s *Seen) { s.Passed = true })
+	frozen := seen(running, func(s *Seen) { s.Frozen = true })
+	dump := seen(in(running, ContainerNone), func(s *Seen) { s.Dumping, s.Dumped = true, true })
+	at := func(l Level) Wanted { return with(run, func(w *Wanted) { w.Level = l }) }
+	moving := with(run, func(w *Wanted) { w.Resume = true })
 	ended := seen(stopped, func(s *Seen) { s.Ended = true })
 
 	for name, c := range map[string]struct {
@@ -54,21 +58,47 @@ func TestNext(t *testing.T) {
 		"over its time limit: TERM":                      {limited, seen(running, func(s *Seen) { s.Running = time.Minute }), Step{Do: Terminate}},
 		"then the grace": {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 4*time.Second }),
 			Step{Do: Wait, Again: 6 * time.Second}},
-		"then KILL":                               {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 10*time.Second }), Step{Do: Kill}},
-		"stop: TERM first":                        {to(GoalStop), running, Step{Do: Terminate}},
-		"stop before the start is the end":        {to(GoalStop), in(prepared, ContainerCreated), Step{Do: End}},
-		"stop while input comes stops the helper": {to(GoalStop), seen(prepared, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
-		"a fault before the start is the end":     {run, seen(none, func(s *Seen) { s.Fault = true }), Step{Do: End}},
-		"a fault of a running task ends it":       {run, seen(running, func(s *Seen) { s.Fault = true }), Step{Do: Terminate}},
-		"an ended attempt loses its container":    {run, ended, Step{Do: DeleteContainer}},
-		"and its scratch files":                   {run, in(ended, ContainerNone), Step{Do: Trim}},
-		"and then rests":                          {to(GoalKeep), seen(in(ended, ContainerNone), func(s *Seen) { s.Scratch = false }), Step{Do: Rest}},
-		"keep of what never ended ends it":        {to(GoalKeep), running, Step{Do: Terminate}},
-		"gone: the container first":               {to(GoalGone), running, Step{Do: DeleteContainer}},
-		"gone: then folder and cgroup":            {to(GoalGone), in(running, ContainerNone), Step{Do: RemoveFolder}},
-		"gone: the record last":                   {to(GoalGone), Seen{Recorded: true, Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}, Step{Do: Forget}},
-		"gone waits for the engine":               {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
-		"gone is gone":                            {to(GoalGone), none, Step{Do: Rest}},
+		"then KILL":                                      {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 10*time.Second }), Step{Do: Kill}},
+		"stop: TERM first":                               {to(GoalStop), running, Step{Do: Terminate}},
+		"stop before the start is the end":               {to(GoalStop), in(prepared, ContainerCreated), Step{Do: End}},
+		"stop while input comes stops the helper":        {to(GoalStop), seen(prepared, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
+		"a fault before the start is the end":            {run, seen(none, func(s *Seen) { s.Fault = true }), Step{Do: End}},
+		"a fault of a running task ends it":              {run, seen(running, func(s *Seen) { s.Fault = true }), Step{Do: Terminate}},
+		"an ended attempt loses its container":           {run, ended, Step{Do: DeleteContainer}},
+		"and its scratch files":                          {run, in(ended, ContainerNone), Step{Do: Trim}},
+		"and then rests":                                 {to(GoalKeep), seen(in(ended, ContainerNone), func(s *Seen) { s.Scratch = false }), Step{Do: Rest}},
+		"keep of what never ended ends it":               {to(GoalKeep), running, Step{Do: Terminate}},
+		"gone: the container first":                      {to(GoalGone), running, Step{Do: DeleteContainer}},
+		"gone: then folder and cgroup":                   {to(GoalGone), in(running, ContainerNone), Step{Do: RemoveFolder}},
+		"gone: the record last":                          {to(GoalGone), Seen{Recorded: true, Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}, Step{Do: Forget}},
+		"to be frozen: freeze":                           {at(LevelFrozen), running, Step{Do: Freeze}},
+		"a frozen task's helper ends after it stands":    {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
+		"frozen as wanted":                               {at(LevelFrozen), frozen, Step{Do: Wait}},
+		"a frozen task that shall run thaws":             {run, frozen, Step{Do: Thaw}},
+		"a running task shall be swapped: freeze first":  {at(LevelSwapped), running, Step{Do: Freeze}},
+		"then its memory goes":                           {at(LevelSwapped), frozen, Step{Do: SwapOut}},
+		"swapped as wanted":                              {at(LevelSwapped), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
+		"deeper than wanted stays":                       {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
+		"a frozen task is dumped":                        {at(LevelCheckpointed), frozen, Step{Do: Checkpoint}},
+		"a dump that failed leaves it frozen":            {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = s.Barred.With(LevelCheckpointed).With(LevelSwapped) }), Step{Do: Wait}},
+		"or swapped":                                     {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = s.Barred.With(LevelCheckpointed) }), Step{Do: SwapOut}},
+		"with every level barred it runs on":             {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = ^Levels(0) }), Step{Do: Thaw}},
+		"a container that a dump ended is no result":     {at(LevelCheckpointed), seen(stopped, func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
+		"nor is its absence, while the dump is unproven": {run, seen(in(running, ContainerNone), func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
+		"a dump waits":                                   {at(LevelCheckpointed), dump, Step{Do: Wait}},
+		"a dump of which less is wanted waits too":       {at(LevelFrozen), dump, Step{Do: Wait}},
+		"a dump that shall run is restored":              {run, dump, Step{Do: Restore}},
+		"a half made container of a dump is not started": {run, seen(dump, func(s *Seen) { s.Container = ContainerCreated }), Step{Do: Restore}},
+		"a dump whose image is not here gets it first":   {run, seen(dump, func(s *Seen) { s.Image = false }), Step{Do: GetImage}},
+		"a dump that cannot be restored here waits":      {run, seen(dump, func(s *Seen) { s.Barred = s.Barred.With(LevelRunning) }), Step{Do: Wait}},
+		"a dump that is not wanted any more is the end":  {to(GoalStop), dump, Step{Do: End}},
+		"what runs again drops its dump":                 {run, seen(running, func(s *Seen) { s.OldDump = true }), Step{Do: DropDump}},
+		"a frozen task that shall stop is killed":        {to(GoalStop), frozen, Step{Do: Kill}},
+		"one that comes from another node is fetched":    {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: FetchDump}},
+		"and restored":                                   {moving, dump, Step{Do: Restore}},
+		"what cannot be fetched waits to be told":        {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder, s.Barred = true, true, s.Barred.With(LevelRunning) }), Step{Do: Wait}},
+		"gone waits for the engine":                      {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
+		"gone is gone":                                   {to(GoalGone), none, Step{Do: Rest}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Next(c.w, c.s); got != c.want {
@@ -124,9 +154,23 @@ func (m *world) apply(d Do) {
 	case Trim:
 		s.Scratch = false
 	case RemoveFolder:
-		s.Folder, s.Cgroup, s.Files, s.Scratch = false, false, false, false
+		s.Folder, s.Cgroup, s.Files, s.Scratch, s.OldDump = false, false, false, false, false
 	case Forget:
-		s.Recorded, s.Started, s.Ended = false, false, false
+		s.Recorded, s.Started, s.Ended, s.Dumping, s.Dumped = false, false, false, false, false
+	case Freeze:
+		s.Frozen = true
+	case Thaw:
+		s.Frozen, s.Swapped = false, false
+	case SwapOut:
+		s.Swapped = true
+	case Checkpoint:
+		s.Dumping, s.Dumped, s.Container, s.Frozen, s.Swapped = true, true, ContainerNone, false, false
+	case Restore:
+		s.Dumping, s.Dumped, s.OldDump, s.Container = false, false, true, ContainerRunning
+	case FetchDump:
+		s.Dumping, s.Dumped, s.Started = true, true, true
+	case DropDump:
+		s.OldDump = false
 	default:
 		panic("model: " + d.String())
 	}
@@ -143,6 +187,10 @@ func (m *world) pass(again time.Duration) {
 		if s.Terminate {
 			s.SinceTerm += again
 		}
+	case m.w.Level > LevelRunning && m.w.Goal == GoalRun: // suspended, until the coordinator says otherwise
+		m.w.Level = LevelRunning
+	case s.Barred.Has(LevelRunning) && m.w.Goal == GoalRun: // it cannot come back here
+		m.w.Goal = GoalStop
 	case s.Upload == WorkBusy:
 		s.Upload = WorkDone
 	case s.Container == ContainerRunning:
@@ -158,6 +206,8 @@ func (m *world) crash() {
 func anyWanted(t *rapid.T) Wanted {
 	return Wanted{
 		Goal:      Goal(rapid.IntRange(int(GoalRun), int(GoalGone)).Draw(t, "goal")),
+		Level:     Level(rapid.IntRange(0, int(LevelCheckpointed)).Draw(t, "level")),
+		Resume:    rapid.Bool().Draw(t, "resume"),
 		Fetch:     rapid.Bool().Draw(t, "fetch"),
 		Upload:    rapid.Bool().Draw(t, "upload"),
 		TimeLimit: time.Duration(rapid.IntRange(0, 3).Draw(t, "limit")) * time.Second,
@@ -172,9 +222,11 @@ func anySeen(t *rapid.T) Seen {
 		Folder: b("folder"), Image: b("image"), Files: b("files"), Cgroup: b("cgroup"),
 		Container: Container(rapid.IntRange(1, len(containerNames)).Draw(t, "container")),
 		Scratch:   b("scratch"),
-		Fetch:     Work(rapid.IntRange(1, len(workNames)).Draw(t, "fetching")),
-		Upload:    Work(rapid.IntRange(1, len(workNames)).Draw(t, "uploading")),
-		Passed:    b("passed"), Fault: b("fault"), Terminate: b("terminated"),
+		Dumping:   b("dumping"), Dumped: b("dumped"), Frozen: b("frozen"), Swapped: b("swapped"), OldDump: b("old dump"),
+		Barred: Levels(rapid.IntRange(0, 31).Draw(t, "barred")),
+		Fetch:  Work(rapid.IntRange(1, len(workNames)).Draw(t, "fetching")),
+		Upload: Work(rapid.IntRange(1, len(workNames)).Draw(t, "uploading")),
+		Passed: b("passed"), Fault: b("fault"), Terminate: b("terminated"),
 		SinceTerm: time.Duration(rapid.IntRange(0, 3).Draw(t, "since")) * time.Second,
 		Running:   time.Duration(rapid.IntRange(0, 4).Draw(t, "running")) * time.Second,
 	}
@@ -219,8 +271,8 @@ func TestAnyStateReachesTheGoal(t *testing.T) {
 
 func atGoal(t *rapid.T, m *world) {
 	s := m.seen
-	if s.Container != ContainerNone || s.Folder && s.Scratch {
-		t.Fatalf("rest with a container or scratch files: %+v", s)
+	if s.Container != ContainerNone || s.Folder && s.Scratch || s.OldDump {
+		t.Fatalf("rest with a container, a dump or scratch files: %+v", s)
 	}
 	if m.w.Goal == GoalGone {
 		if s.Recorded || s.Folder || s.Cgroup {
@@ -246,11 +298,20 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 		if step.Do == CreateContainer && s.Started {
 			t.Fatalf("a second container for a started attempt: %+v", s)
 		}
+		if (step.Do == Start || step.Do == CreateContainer) && s.Dumped {
+			t.Fatalf("%v for an attempt that is a dump: %+v", step.Do, s)
+		}
+		if step.Do == Restore && (s.Container == ContainerRunning || !s.Dumped || s.Barred.Has(LevelRunning) || w.Level > LevelRunning) {
+			t.Fatalf("restore in %+v, wanted %+v", s, w)
+		}
+		if step.Do == Thaw && Reach(max(w.Level, LevelRunning), s.Barred) != LevelRunning {
+			t.Fatalf("thaw of an attempt that is wanted at %v: %+v", w.Level, s)
+		}
 	})
 }
 
 func TestClosedSetsPrint(t *testing.T) {
-	for d := Rest; d <= Forget; d++ {
+	for d := Rest; d <= DropDump; d++ {
 		if got := d.String(); got == "" || got[len(got)-1] == ')' {
 			t.Errorf("step %d prints as %q", d, got)
 		}

@@ -152,7 +152,8 @@ func criuErrors(path string) string {
 
 // Restore implements runtime.Checkpointer. The dump is verified first: criu
 // loops for ever over a truncated image. The same image, mounts and files must
-// be there, with the sizes they had. An error leaves no container, so that
+// be there, with the sizes they had. The dump may be of another ID, as after a move
+// to another node: runc maps cgroup, root and mounts anew. An error leaves no container, so that
 // Restore can be tried again. The caller checks limits afterwards.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
 	if all, err := d.List(ctx); err != nil {
@@ -163,9 +164,6 @@ func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error 
 	m, err := readManifest(dir)
 	if err != nil {
 		return err
-	}
-	if m.ID != s.ID {
-		return fault.New(fault.Invalid, "restore of container %s: %s is the dump of %s", s.ID, dir, m.ID)
 	}
 	if err := m.verify(ctx, dir); err != nil {
 		return fmt.Errorf("restore of container %s: %w", s.ID, err)

@@ -29,6 +29,11 @@ type box struct {
 	exited  time.Time
 	procs   map[*proc]bool // the first process and those of Exec
 	done    chan struct{}  // closed when stopped or deleted
+	thawed  chan struct{}  // closed while it may run; a fresh one while it is frozen or a dump
+	frozen  bool
+	out     *lockedWriter // of the first process; changed at a restore
+	errw    *lockedWriter
+	files   []*os.File // behind the two
 }
 
 // proc is one running program.
@@ -87,18 +92,19 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 func (e *Engine) startLocked(b *box, prog Program, out, errw *os.File) {
 	b.phase, b.started, b.pid = runtime.PhaseRunning, e.now(), e.nextPID
 	e.nextPID++
-	p, ps, ctx := e.procLocked(b, b.spec.Args, b.spec.Env, bytes.NewReader(nil), out, errw)
+	e.born = append(e.born, b)
+	b.thawed = make(chan struct{})
+	close(b.thawed)
+	b.out, b.errw = &lockedWriter{w: io.Discard}, &lockedWriter{w: io.Discard}
+	b.logTo(out, errw)
+	p, ps, ctx := e.procLocked(b, b.spec.Args, b.spec.Env, bytes.NewReader(nil), b.out, b.errw)
 	e.wg.Add(1)
 	go func() {
 		defer e.wg.Done()
 		code := prog(ctx, ps)
-		for _, f := range []*os.File{out, errw} {
-			if f != nil {
-				f.Close()
-			}
-		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
+		b.logTo(nil, nil)
 		b.code = e.endLocked(b, p, code)
 		b.phase, b.exited = runtime.PhaseStopped, e.now()
 		b.signal(syscall.SIGKILL) // the first process of a PID namespace takes the others with it
@@ -116,7 +122,46 @@ func (e *Engine) procLocked(b *box, args, env []string, in io.Reader, out, errw 
 	return p, &Process{
 		Spec: spec, Stdin: in, Stdout: writer(out), Stderr: writer(errw), Signals: p.signals,
 		handled: func() { e.mu.Lock(); p.handles = true; e.mu.Unlock() },
+		gate:    func(ctx context.Context) error { return e.gate(ctx, b) },
 	}, ctx
+}
+
+// gate waits until the container is not frozen.
+func (e *Engine) gate(ctx context.Context, b *box) error {
+	for {
+		e.mu.Lock()
+		thawed, frozen := b.thawed, b.frozen
+		e.mu.Unlock()
+		if !frozen {
+			return ctx.Err()
+		}
+		select {
+		case <-thawed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// logTo has the first process write to other files, nil for none, and closes
+// those before.
+func (b *box) logTo(out, errw *os.File) {
+	old := b.files
+	b.files = nil
+	for _, x := range []struct {
+		w *lockedWriter
+		f *os.File
+	}{{b.out, out}, {b.errw, errw}} {
+		x.w.mu.Lock()
+		if x.w.w = io.Discard; x.f != nil {
+			x.w.w = x.f
+			b.files = append(b.files, x.f)
+		}
+		x.w.mu.Unlock()
+	}
+	for _, f := range old {
+		f.Close()
+	}
 }
 
 // endLocked takes a finished process out of b and gives its exit code.
@@ -138,10 +183,14 @@ func (b *box) close() {
 }
 
 func writer(w io.Writer) io.Writer {
-	if f, ok := w.(*os.File); w == nil || ok && f == nil {
+	switch x := w.(type) {
+	case nil:
 		return io.Discard
+	case *lockedWriter:
+		return x
+	default:
+		return &lockedWriter{w: w}
 	}
-	return &lockedWriter{w: w}
 }
 
 // openLogs opens both log files to append; nil files where no folder is set.

@@ -11,14 +11,16 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// Driver is one connection to an Engine. It implements runtime.Driver, Images
-// and Execer.
+// Driver is one connection to an Engine. It implements runtime.Driver, Images,
+// Execer, Freezer and Checkpointer.
 type Driver struct{ e *Engine }
 
 var (
-	_ runtime.Driver = (*Driver)(nil)
-	_ runtime.Images = (*Driver)(nil)
-	_ runtime.Execer = (*Driver)(nil)
+	_ runtime.Driver       = (*Driver)(nil)
+	_ runtime.Images       = (*Driver)(nil)
+	_ runtime.Execer       = (*Driver)(nil)
+	_ runtime.Freezer      = (*Driver)(nil)
+	_ runtime.Checkpointer = (*Driver)(nil)
 )
 
 // Name implements runtime.Driver.
@@ -99,12 +101,16 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 	d.e.mu.Lock()
 	b, err := d.e.findLocked(id)
 	down := d.e.down
+	var done chan struct{}
+	if err == nil {
+		done = b.done
+	}
 	d.e.mu.Unlock()
 	if err != nil {
 		return runtime.Status{}, answer(err)
 	}
 	select {
-	case <-b.done:
+	case <-done:
 	case <-down:
 		return runtime.Status{}, errDown(Wait)
 	case <-ctx.Done():
@@ -167,12 +173,12 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 		d.e.mu.Unlock()
 		return answer(nil)
 	}
-	running := b.phase == runtime.PhaseRunning
+	running, done := b.phase == runtime.PhaseRunning, b.done
 	b.signal(syscall.SIGKILL)
 	d.e.mu.Unlock()
 	if running {
 		select {
-		case <-b.done:
+		case <-done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

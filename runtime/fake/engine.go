@@ -20,7 +20,13 @@ type Process struct {
 	Stderr  io.Writer
 	Signals <-chan syscall.Signal // all but SIGKILL; a program that never reads it dies of the first one (see Program)
 	handled func()
+	gate    func(ctx context.Context) error
 }
+
+// Gate is how a program takes part in being frozen: it waits while the
+// container is, or is a dump, and fails with the context's error when that ends
+// first. A program that never calls it cannot be seen to stand still.
+func (p *Process) Gate(ctx context.Context) error { return p.gate(ctx) }
 
 // Handle says that the program reads Signals: from now on only SIGKILL ends its
 // context by force.
@@ -48,12 +54,18 @@ const (
 	Remove
 	Exec
 	ListImages
+	Freeze
+	Thaw
+	Frozen
+	Checkpoint
+	Restore
 )
 
 // String names the verb.
 func (v Verb) String() string {
 	names := [...]string{Create: "create", Start: "start", Wait: "wait", List: "list", Kill: "kill",
-		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images"}
+		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images",
+		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore"}
 	if v < Create || int(v) >= len(names) {
 		return "invalid verb"
 	}
@@ -76,7 +88,9 @@ type Engine struct {
 	now func() time.Time
 	wg  sync.WaitGroup
 
-	mu       sync.Mutex // guards all below
+	mu       *sync.Mutex // guards all below, and dumps; shared by engines that share dumps
+	dumps    *dumps
+	born     []*box // all that were ever started here: their goroutines are ours
 	closed   bool
 	programs map[string]Program
 	boxes    map[string]*box
@@ -95,6 +109,7 @@ func New(now func() time.Time, programs map[string]Program) *Engine {
 		now = time.Now
 	}
 	e := &Engine{
+		mu: &sync.Mutex{}, dumps: &dumps{parked: map[int]*box{}},
 		now: now, programs: map[string]Program{}, boxes: map[string]*box{},
 		images: map[string]int64{}, calls: map[Verb]int{}, nextPID: 1000, down: make(chan struct{}),
 	}
@@ -147,7 +162,7 @@ func (e *Engine) Close() {
 	e.Down(true)
 	e.mu.Lock()
 	e.closed = true
-	for _, b := range e.boxes {
+	for _, b := range e.born { // also what is a dump, or went on in another engine
 		b.signal(syscall.SIGKILL)
 	}
 	e.mu.Unlock()

@@ -1741,7 +1741,8 @@ type GetJobResponse struct {
 	Counters      map[string]int64       `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Output        string                 `protobuf:"bytes,5,opt,name=output,proto3" json:"output,omitempty"`
 	OutputBytes   int64                  `protobuf:"varint,6,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	Emulated      bool                   `protobuf:"varint,7,opt,name=emulated,proto3" json:"emulated,omitempty"`                         // it ran on emulated machines
+	Emulated      bool                   `protobuf:"varint,7,opt,name=emulated,proto3" json:"emulated,omitempty"` // it ran on emulated machines
+	Preempted     *Preempted             `protobuf:"bytes,10,opt,name=preempted,proto3" json:"preempted,omitempty"`
 	FailedTask    string                 `protobuf:"bytes,8,opt,name=failed_task,json=failedTask,proto3" json:"failed_task,omitempty"`    // the one to look at
 	FailureTail   string                 `protobuf:"bytes,9,opt,name=failure_tail,json=failureTail,proto3" json:"failure_tail,omitempty"` // last lines of its standard error
 	unknownFields protoimpl.UnknownFields
@@ -1825,6 +1826,13 @@ func (x *GetJobResponse) GetEmulated() bool {
 		return x.Emulated
 	}
 	return false
+}
+
+func (x *GetJobResponse) GetPreempted() *Preempted {
+	if x != nil {
+		return x.Preempted
+	}
+	return nil
 }
 
 func (x *GetJobResponse) GetFailedTask() string {
@@ -1990,6 +1998,7 @@ type TaskAttempt struct {
 	PlacedMs      int64                  `protobuf:"varint,5,opt,name=placed_ms,json=placedMs,proto3" json:"placed_ms,omitempty"`
 	Kept          bool                   `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"` // folder and logs still there
 	Committed     bool                   `protobuf:"varint,7,opt,name=committed,proto3" json:"committed,omitempty"`
+	Level         *LevelStatus           `protobuf:"bytes,8,opt,name=level,proto3" json:"level,omitempty"` // of one that has not ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2073,6 +2082,131 @@ func (x *TaskAttempt) GetCommitted() bool {
 	return false
 }
 
+func (x *TaskAttempt) GetLevel() *LevelStatus {
+	if x != nil {
+		return x.Level
+	}
+	return nil
+}
+
+// LevelStatus is what a level means to an attempt: since when, by whom and for
+// whom, and what it kept.
+type LevelStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         Level                  `protobuf:"varint,1,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`
+	Target        Level                  `protobuf:"varint,2,opt,name=target,proto3,enum=drover.v1.Level" json:"target,omitempty"` // on its way to, 0 when it is at level
+	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`     // of level; Unix time
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Actor         string                 `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`                                 // who asked
+	ForJob        string                 `protobuf:"bytes,6,opt,name=for_job,json=forJob,proto3" json:"for_job,omitempty"`                 // who gets the room
+	Suspends      int32                  `protobuf:"varint,7,opt,name=suspends,proto3" json:"suspends,omitempty"`                          // how often it was brought down so far
+	SuspendedMs   int64                  `protobuf:"varint,8,opt,name=suspended_ms,json=suspendedMs,proto3" json:"suspended_ms,omitempty"` // how long, in all
+	KeptCpuMs     int64                  `protobuf:"varint,9,opt,name=kept_cpu_ms,json=keptCpuMs,proto3" json:"kept_cpu_ms,omitempty"`     // CPU time used before suspensions and kept
+	MovingFrom    string                 `protobuf:"bytes,10,opt,name=moving_from,json=movingFrom,proto3" json:"moving_from,omitempty"`    // node that still holds its image
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LevelStatus) Reset() {
+	*x = LevelStatus{}
+	mi := &file_drover_v1_client_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LevelStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LevelStatus) ProtoMessage() {}
+
+func (x *LevelStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LevelStatus.ProtoReflect.Descriptor instead.
+func (*LevelStatus) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LevelStatus) GetLevel() Level {
+	if x != nil {
+		return x.Level
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *LevelStatus) GetTarget() Level {
+	if x != nil {
+		return x.Target
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *LevelStatus) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *LevelStatus) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *LevelStatus) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *LevelStatus) GetForJob() string {
+	if x != nil {
+		return x.ForJob
+	}
+	return ""
+}
+
+func (x *LevelStatus) GetSuspends() int32 {
+	if x != nil {
+		return x.Suspends
+	}
+	return 0
+}
+
+func (x *LevelStatus) GetSuspendedMs() int64 {
+	if x != nil {
+		return x.SuspendedMs
+	}
+	return 0
+}
+
+func (x *LevelStatus) GetKeptCpuMs() int64 {
+	if x != nil {
+		return x.KeptCpuMs
+	}
+	return 0
+}
+
+func (x *LevelStatus) GetMovingFrom() string {
+	if x != nil {
+		return x.MovingFrom
+	}
+	return ""
+}
+
 type TaskStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stage         string                 `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
@@ -2085,7 +2219,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[26]
+	mi := &file_drover_v1_client_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2231,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[26]
+	mi := &file_drover_v1_client_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2244,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TaskStatus) GetStage() string {
@@ -2150,7 +2284,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[27]
+	mi := &file_drover_v1_client_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2296,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[27]
+	mi := &file_drover_v1_client_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2309,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTasksResponse) GetTasks() []*TaskStatus {
@@ -2183,6 +2317,150 @@ func (x *ListTasksResponse) GetTasks() []*TaskStatus {
 		return x.Tasks
 	}
 	return nil
+}
+
+type SetLevelRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // name or number
+	Stage         string                 `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	Task          int32                  `protobuf:"varint,3,opt,name=task,proto3" json:"task,omitempty"`
+	Attempt       int32                  `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`                  // 0 = the live one
+	Level         Level                  `protobuf:"varint,5,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"` // with LEVEL_RUNNING and node: on that node
+	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLevelRequest) Reset() {
+	*x = SetLevelRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLevelRequest) ProtoMessage() {}
+
+func (x *SetLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLevelRequest.ProtoReflect.Descriptor instead.
+func (*SetLevelRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SetLevelRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *SetLevelRequest) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *SetLevelRequest) GetTask() int32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *SetLevelRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *SetLevelRequest) GetLevel() Level {
+	if x != nil {
+		return x.Level
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *SetLevelRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SetLevelRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SetLevelResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *AttemptKey            `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	From          Level                  `protobuf:"varint,2,opt,name=from,proto3,enum=drover.v1.Level" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLevelResponse) Reset() {
+	*x = SetLevelResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLevelResponse) ProtoMessage() {}
+
+func (x *SetLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLevelResponse.ProtoReflect.Descriptor instead.
+func (*SetLevelResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SetLevelResponse) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *SetLevelResponse) GetFrom() Level {
+	if x != nil {
+		return x.From
+	}
+	return Level_LEVEL_UNSPECIFIED
 }
 
 type ListNodesRequest struct {
@@ -2193,7 +2471,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[28]
+	mi := &file_drover_v1_client_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2205,7 +2483,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[28]
+	mi := &file_drover_v1_client_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2218,7 +2496,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{31}
 }
 
 type NodeStatus struct {
@@ -2240,7 +2518,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[29]
+	mi := &file_drover_v1_client_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2530,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[29]
+	mi := &file_drover_v1_client_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2543,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeStatus) GetNode() int32 {
@@ -2354,7 +2632,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[30]
+	mi := &file_drover_v1_client_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2644,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[30]
+	mi := &file_drover_v1_client_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2657,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListNodesResponse) GetNodes() []*NodeStatus {
@@ -2399,7 +2677,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[31]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2689,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[31]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2702,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainNodeRequest) GetNode() string {
@@ -2449,7 +2727,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[32]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2739,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[32]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2752,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{32}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
 }
 
 type Tenant struct {
@@ -2495,7 +2773,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2785,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2798,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Tenant) GetName() string {
@@ -2602,7 +2880,7 @@ type ApplyTenantsRequest struct {
 
 func (x *ApplyTenantsRequest) Reset() {
 	*x = ApplyTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2892,7 @@ func (x *ApplyTenantsRequest) String() string {
 func (*ApplyTenantsRequest) ProtoMessage() {}
 
 func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2905,7 @@ func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ApplyTenantsRequest) GetTenants() []*Tenant {
@@ -2646,7 +2924,7 @@ type ApplyTenantsResponse struct {
 
 func (x *ApplyTenantsResponse) Reset() {
 	*x = ApplyTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2936,7 @@ func (x *ApplyTenantsResponse) String() string {
 func (*ApplyTenantsResponse) ProtoMessage() {}
 
 func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2949,7 @@ func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ApplyTenantsResponse) GetChanged() int32 {
@@ -2689,7 +2967,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[36]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2979,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[36]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2992,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
 }
 
 type TenantStatus struct {
@@ -2723,13 +3001,14 @@ type TenantStatus struct {
 	Used          *Resources             `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"`
 	Jobs          int32                  `protobuf:"varint,3,opt,name=jobs,proto3" json:"jobs,omitempty"`
 	DominantShare float64                `protobuf:"fixed64,4,opt,name=dominant_share,json=dominantShare,proto3" json:"dominant_share,omitempty"`
+	Preempted     *Preempted             `protobuf:"bytes,5,opt,name=preempted,proto3" json:"preempted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +3020,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +3033,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TenantStatus) GetTenant() *Tenant {
@@ -2785,6 +3064,116 @@ func (x *TenantStatus) GetDominantShare() float64 {
 	return 0
 }
 
+func (x *TenantStatus) GetPreempted() *Preempted {
+	if x != nil {
+		return x.Preempted
+	}
+	return nil
+}
+
+// Preempted sums up what was taken back from tasks: CPU time used by attempts
+// at the moment they were suspended or killed for others, how much of it was
+// kept because they went on later, and how much was lost.
+type Preempted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Suspends      int64                  `protobuf:"varint,1,opt,name=suspends,proto3" json:"suspends,omitempty"`
+	Resumes       int64                  `protobuf:"varint,2,opt,name=resumes,proto3" json:"resumes,omitempty"`
+	Moves         int64                  `protobuf:"varint,3,opt,name=moves,proto3" json:"moves,omitempty"` // resumed on another node
+	Kills         int64                  `protobuf:"varint,4,opt,name=kills,proto3" json:"kills,omitempty"` // ended for others, or because a resume failed
+	CpuMs         int64                  `protobuf:"varint,5,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
+	KeptCpuMs     int64                  `protobuf:"varint,6,opt,name=kept_cpu_ms,json=keptCpuMs,proto3" json:"kept_cpu_ms,omitempty"`
+	LostCpuMs     int64                  `protobuf:"varint,7,opt,name=lost_cpu_ms,json=lostCpuMs,proto3" json:"lost_cpu_ms,omitempty"`
+	SuspendedMs   int64                  `protobuf:"varint,8,opt,name=suspended_ms,json=suspendedMs,proto3" json:"suspended_ms,omitempty"` // sum over tasks
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preempted) Reset() {
+	*x = Preempted{}
+	mi := &file_drover_v1_client_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preempted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preempted) ProtoMessage() {}
+
+func (x *Preempted) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preempted.ProtoReflect.Descriptor instead.
+func (*Preempted) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Preempted) GetSuspends() int64 {
+	if x != nil {
+		return x.Suspends
+	}
+	return 0
+}
+
+func (x *Preempted) GetResumes() int64 {
+	if x != nil {
+		return x.Resumes
+	}
+	return 0
+}
+
+func (x *Preempted) GetMoves() int64 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
+}
+
+func (x *Preempted) GetKills() int64 {
+	if x != nil {
+		return x.Kills
+	}
+	return 0
+}
+
+func (x *Preempted) GetCpuMs() int64 {
+	if x != nil {
+		return x.CpuMs
+	}
+	return 0
+}
+
+func (x *Preempted) GetKeptCpuMs() int64 {
+	if x != nil {
+		return x.KeptCpuMs
+	}
+	return 0
+}
+
+func (x *Preempted) GetLostCpuMs() int64 {
+	if x != nil {
+		return x.LostCpuMs
+	}
+	return 0
+}
+
+func (x *Preempted) GetSuspendedMs() int64 {
+	if x != nil {
+		return x.SuspendedMs
+	}
+	return 0
+}
+
 type ListTenantsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tenants       []*TenantStatus        `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
@@ -2794,7 +3183,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +3195,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +3208,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantStatus {
@@ -2841,7 +3230,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +3242,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2866,7 +3255,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EventsRequest) GetJob() string {
@@ -2913,7 +3302,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3314,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3327,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3005,7 +3394,7 @@ type GetSchedulerRequest struct {
 
 func (x *GetSchedulerRequest) Reset() {
 	*x = GetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3406,7 @@ func (x *GetSchedulerRequest) String() string {
 func (*GetSchedulerRequest) ProtoMessage() {}
 
 func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3419,7 @@ func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*GetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
 }
 
 type SetSchedulerRequest struct {
@@ -3043,7 +3432,7 @@ type SetSchedulerRequest struct {
 
 func (x *SetSchedulerRequest) Reset() {
 	*x = SetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3444,7 @@ func (x *SetSchedulerRequest) String() string {
 func (*SetSchedulerRequest) ProtoMessage() {}
 
 func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3457,7 @@ func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*SetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetSchedulerRequest) GetName() string {
@@ -3096,7 +3485,7 @@ type GetSchedulerResponse struct {
 
 func (x *GetSchedulerResponse) Reset() {
 	*x = GetSchedulerResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3497,7 @@ func (x *GetSchedulerResponse) String() string {
 func (*GetSchedulerResponse) ProtoMessage() {}
 
 func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3510,7 @@ func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerResponse.ProtoReflect.Descriptor instead.
 func (*GetSchedulerResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetSchedulerResponse) GetName() string {
@@ -3298,7 +3687,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10ListJobsResponse\x12)\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x15.drover.v1.JobSummaryR\x04jobs\"!\n" +
 	"\rGetJobRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x9b\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xcf\x03\n" +
 	"\x0eGetJobResponse\x12'\n" +
 	"\x03job\x18\x01 \x01(\v2\x15.drover.v1.JobSummaryR\x03job\x12/\n" +
 	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.StageSummaryR\x06stages\x12\x12\n" +
@@ -3306,7 +3695,9 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\bcounters\x18\x04 \x03(\v2'.drover.v1.GetJobResponse.CountersEntryR\bcounters\x12\x16\n" +
 	"\x06output\x18\x05 \x01(\tR\x06output\x12!\n" +
 	"\foutput_bytes\x18\x06 \x01(\x03R\voutputBytes\x12\x1a\n" +
-	"\bemulated\x18\a \x01(\bR\bemulated\x12\x1f\n" +
+	"\bemulated\x18\a \x01(\bR\bemulated\x122\n" +
+	"\tpreempted\x18\n" +
+	" \x01(\v2\x14.drover.v1.PreemptedR\tpreempted\x12\x1f\n" +
 	"\vfailed_task\x18\b \x01(\tR\n" +
 	"failedTask\x12!\n" +
 	"\ffailure_tail\x18\t \x01(\tR\vfailureTail\x1a;\n" +
@@ -3319,7 +3710,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x0fStopJobResponse\":\n" +
 	"\x10ListTasksRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
-	"\x05stage\x18\x02 \x01(\tR\x05stage\"\xe1\x01\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\"\x8f\x02\n" +
 	"\vTaskAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12*\n" +
@@ -3327,7 +3718,21 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\blocality\x18\x04 \x01(\tR\blocality\x12\x1b\n" +
 	"\tplaced_ms\x18\x05 \x01(\x03R\bplacedMs\x12\x12\n" +
 	"\x04kept\x18\x06 \x01(\bR\x04kept\x12\x1c\n" +
-	"\tcommitted\x18\a \x01(\bR\tcommitted\"\x80\x01\n" +
+	"\tcommitted\x18\a \x01(\bR\tcommitted\x12,\n" +
+	"\x05level\x18\b \x01(\v2\x16.drover.v1.LevelStatusR\x05level\"\xbb\x02\n" +
+	"\vLevelStatus\x12&\n" +
+	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12(\n" +
+	"\x06target\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x06target\x12\x19\n" +
+	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
+	"\x05actor\x18\x05 \x01(\tR\x05actor\x12\x17\n" +
+	"\afor_job\x18\x06 \x01(\tR\x06forJob\x12\x1a\n" +
+	"\bsuspends\x18\a \x01(\x05R\bsuspends\x12!\n" +
+	"\fsuspended_ms\x18\b \x01(\x03R\vsuspendedMs\x12\x1e\n" +
+	"\vkept_cpu_ms\x18\t \x01(\x03R\tkeptCpuMs\x12\x1f\n" +
+	"\vmoving_from\x18\n" +
+	" \x01(\tR\n" +
+	"movingFrom\"\x80\x01\n" +
 	"\n" +
 	"TaskStatus\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
@@ -3335,7 +3740,18 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x122\n" +
 	"\battempts\x18\x04 \x03(\v2\x16.drover.v1.TaskAttemptR\battempts\"@\n" +
 	"\x11ListTasksResponse\x12+\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x15.drover.v1.TaskStatusR\x05tasks\"\x12\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x15.drover.v1.TaskStatusR\x05tasks\"\xbb\x01\n" +
+	"\x0fSetLevelRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x12\n" +
+	"\x04task\x18\x03 \x01(\x05R\x04task\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x05R\aattempt\x12&\n" +
+	"\x05level\x18\x05 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\tR\x04node\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"a\n" +
+	"\x10SetLevelResponse\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12$\n" +
+	"\x04from\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x04from\"\x12\n" +
 	"\x10ListNodesRequest\"\xd1\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
@@ -3373,12 +3789,22 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"0\n" +
 	"\x14ApplyTenantsResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\x05R\achanged\"\x14\n" +
-	"\x12ListTenantsRequest\"\x9e\x01\n" +
+	"\x12ListTenantsRequest\"\xd2\x01\n" +
 	"\fTenantStatus\x12)\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x11.drover.v1.TenantR\x06tenant\x12(\n" +
 	"\x04used\x18\x02 \x01(\v2\x14.drover.v1.ResourcesR\x04used\x12\x12\n" +
 	"\x04jobs\x18\x03 \x01(\x05R\x04jobs\x12%\n" +
-	"\x0edominant_share\x18\x04 \x01(\x01R\rdominantShare\"H\n" +
+	"\x0edominant_share\x18\x04 \x01(\x01R\rdominantShare\x122\n" +
+	"\tpreempted\x18\x05 \x01(\v2\x14.drover.v1.PreemptedR\tpreempted\"\xe7\x01\n" +
+	"\tPreempted\x12\x1a\n" +
+	"\bsuspends\x18\x01 \x01(\x03R\bsuspends\x12\x18\n" +
+	"\aresumes\x18\x02 \x01(\x03R\aresumes\x12\x14\n" +
+	"\x05moves\x18\x03 \x01(\x03R\x05moves\x12\x14\n" +
+	"\x05kills\x18\x04 \x01(\x03R\x05kills\x12\x15\n" +
+	"\x06cpu_ms\x18\x05 \x01(\x03R\x05cpuMs\x12\x1e\n" +
+	"\vkept_cpu_ms\x18\x06 \x01(\x03R\tkeptCpuMs\x12\x1e\n" +
+	"\vlost_cpu_ms\x18\a \x01(\x03R\tlostCpuMs\x12!\n" +
+	"\fsuspended_ms\x18\b \x01(\x03R\vsuspendedMs\"H\n" +
 	"\x13ListTenantsResponse\x121\n" +
 	"\atenants\x18\x01 \x03(\v2\x17.drover.v1.TenantStatusR\atenants\"j\n" +
 	"\rEventsRequest\x12\x10\n" +
@@ -3416,7 +3842,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\xa9\v\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\xf0\v\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
@@ -3429,7 +3855,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\bWatchJob\x12\x18.drover.v1.GetJobRequest\x1a\x19.drover.v1.GetJobResponse\"\x000\x01\x12H\n" +
 	"\tListTasks\x12\x1b.drover.v1.ListTasksRequest\x1a\x1c.drover.v1.ListTasksResponse\"\x00\x12;\n" +
 	"\x04Logs\x12\x16.drover.v1.LogsRequest\x1a\x17.drover.v1.LogsResponse\"\x000\x01\x12=\n" +
-	"\x04Exec\x12\x16.drover.v1.ExecRequest\x1a\x17.drover.v1.ExecResponse\"\x00(\x010\x01\x12H\n" +
+	"\x04Exec\x12\x16.drover.v1.ExecRequest\x1a\x17.drover.v1.ExecResponse\"\x00(\x010\x01\x12E\n" +
+	"\bSetLevel\x12\x1a.drover.v1.SetLevelRequest\x1a\x1b.drover.v1.SetLevelResponse\"\x00\x12H\n" +
 	"\tListNodes\x12\x1b.drover.v1.ListNodesRequest\x1a\x1c.drover.v1.ListNodesResponse\"\x00\x12H\n" +
 	"\tDrainNode\x12\x1b.drover.v1.DrainNodeRequest\x1a\x1c.drover.v1.DrainNodeResponse\"\x00\x12Q\n" +
 	"\fApplyTenants\x12\x1e.drover.v1.ApplyTenantsRequest\x1a\x1f.drover.v1.ApplyTenantsResponse\"\x00\x12N\n" +
@@ -3452,7 +3879,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -3481,37 +3908,42 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*StopJobResponse)(nil),      // 24: drover.v1.StopJobResponse
 	(*ListTasksRequest)(nil),     // 25: drover.v1.ListTasksRequest
 	(*TaskAttempt)(nil),          // 26: drover.v1.TaskAttempt
-	(*TaskStatus)(nil),           // 27: drover.v1.TaskStatus
-	(*ListTasksResponse)(nil),    // 28: drover.v1.ListTasksResponse
-	(*ListNodesRequest)(nil),     // 29: drover.v1.ListNodesRequest
-	(*NodeStatus)(nil),           // 30: drover.v1.NodeStatus
-	(*ListNodesResponse)(nil),    // 31: drover.v1.ListNodesResponse
-	(*DrainNodeRequest)(nil),     // 32: drover.v1.DrainNodeRequest
-	(*DrainNodeResponse)(nil),    // 33: drover.v1.DrainNodeResponse
-	(*Tenant)(nil),               // 34: drover.v1.Tenant
-	(*ApplyTenantsRequest)(nil),  // 35: drover.v1.ApplyTenantsRequest
-	(*ApplyTenantsResponse)(nil), // 36: drover.v1.ApplyTenantsResponse
-	(*ListTenantsRequest)(nil),   // 37: drover.v1.ListTenantsRequest
-	(*TenantStatus)(nil),         // 38: drover.v1.TenantStatus
-	(*ListTenantsResponse)(nil),  // 39: drover.v1.ListTenantsResponse
-	(*EventsRequest)(nil),        // 40: drover.v1.EventsRequest
-	(*Event)(nil),                // 41: drover.v1.Event
-	(*GetSchedulerRequest)(nil),  // 42: drover.v1.GetSchedulerRequest
-	(*SetSchedulerRequest)(nil),  // 43: drover.v1.SetSchedulerRequest
-	(*GetSchedulerResponse)(nil), // 44: drover.v1.GetSchedulerResponse
-	nil,                          // 45: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 46: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 47: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 48: drover.v1.Resources
-	(*Limits)(nil),               // 49: drover.v1.Limits
-	(*AttemptKey)(nil),           // 50: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 51: drover.v1.SeenAttempt
-	(*NodeInfo)(nil),             // 52: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 53: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 54: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 55: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 56: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 57: drover.v1.ExecResponse
+	(*LevelStatus)(nil),          // 27: drover.v1.LevelStatus
+	(*TaskStatus)(nil),           // 28: drover.v1.TaskStatus
+	(*ListTasksResponse)(nil),    // 29: drover.v1.ListTasksResponse
+	(*SetLevelRequest)(nil),      // 30: drover.v1.SetLevelRequest
+	(*SetLevelResponse)(nil),     // 31: drover.v1.SetLevelResponse
+	(*ListNodesRequest)(nil),     // 32: drover.v1.ListNodesRequest
+	(*NodeStatus)(nil),           // 33: drover.v1.NodeStatus
+	(*ListNodesResponse)(nil),    // 34: drover.v1.ListNodesResponse
+	(*DrainNodeRequest)(nil),     // 35: drover.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),    // 36: drover.v1.DrainNodeResponse
+	(*Tenant)(nil),               // 37: drover.v1.Tenant
+	(*ApplyTenantsRequest)(nil),  // 38: drover.v1.ApplyTenantsRequest
+	(*ApplyTenantsResponse)(nil), // 39: drover.v1.ApplyTenantsResponse
+	(*ListTenantsRequest)(nil),   // 40: drover.v1.ListTenantsRequest
+	(*TenantStatus)(nil),         // 41: drover.v1.TenantStatus
+	(*Preempted)(nil),            // 42: drover.v1.Preempted
+	(*ListTenantsResponse)(nil),  // 43: drover.v1.ListTenantsResponse
+	(*EventsRequest)(nil),        // 44: drover.v1.EventsRequest
+	(*Event)(nil),                // 45: drover.v1.Event
+	(*GetSchedulerRequest)(nil),  // 46: drover.v1.GetSchedulerRequest
+	(*SetSchedulerRequest)(nil),  // 47: drover.v1.SetSchedulerRequest
+	(*GetSchedulerResponse)(nil), // 48: drover.v1.GetSchedulerResponse
+	nil,                          // 49: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 50: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 51: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 52: drover.v1.Resources
+	(*Limits)(nil),               // 53: drover.v1.Limits
+	(*AttemptKey)(nil),           // 54: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 55: drover.v1.SeenAttempt
+	(Level)(0),                   // 56: drover.v1.Level
+	(*NodeInfo)(nil),             // 57: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 58: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 59: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 60: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 61: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 62: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -3520,73 +3952,83 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	48, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	49, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	52, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	53, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	17, // 8: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 9: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 10: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	45, // 11: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
-	50, // 12: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	51, // 13: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
-	26, // 14: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
-	27, // 15: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	52, // 16: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	48, // 17: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	53, // 18: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
-	30, // 19: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	48, // 20: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	48, // 21: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
-	34, // 22: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
-	34, // 23: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	48, // 24: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
-	38, // 25: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	46, // 26: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	47, // 27: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
-	1,  // 28: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 29: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 30: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 31: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	10, // 32: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
-	19, // 33: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	21, // 34: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	23, // 35: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	21, // 36: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	25, // 37: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	54, // 38: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	55, // 39: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	29, // 40: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	32, // 41: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	35, // 42: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	37, // 43: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	40, // 44: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	42, // 45: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	43, // 46: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 47: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	2,  // 48: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 49: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 50: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 51: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 52: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 53: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 54: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 55: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 56: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	28, // 57: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	56, // 58: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	57, // 59: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 60: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	33, // 61: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	36, // 62: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	39, // 63: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	41, // 64: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	44, // 65: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	44, // 66: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 67: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	48, // [48:68] is the sub-list for method output_type
-	28, // [28:48] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	49, // 11: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	42, // 12: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.Preempted
+	54, // 13: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	55, // 14: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	27, // 15: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
+	56, // 16: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	56, // 17: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	26, // 18: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
+	28, // 19: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
+	56, // 20: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	54, // 21: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	56, // 22: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	57, // 23: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	52, // 24: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	58, // 25: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	33, // 26: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
+	52, // 27: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	52, // 28: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	37, // 29: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
+	37, // 30: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
+	52, // 31: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	42, // 32: drover.v1.TenantStatus.preempted:type_name -> drover.v1.Preempted
+	41, // 33: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
+	50, // 34: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	51, // 35: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	1,  // 36: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 37: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 38: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 39: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 40: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 41: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 42: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 43: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 44: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 45: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	59, // 46: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	60, // 47: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	30, // 48: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
+	32, // 49: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	35, // 50: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	38, // 51: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	40, // 52: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	44, // 53: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	46, // 54: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	47, // 55: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 56: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	2,  // 57: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 58: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 59: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 60: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 61: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 62: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 63: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 64: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 65: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 66: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	61, // 67: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	62, // 68: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 69: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	34, // 70: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	36, // 71: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	39, // 72: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	43, // 73: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	45, // 74: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	48, // 75: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	48, // 76: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 77: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	57, // [57:78] is the sub-list for method output_type
+	36, // [36:57] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -3602,7 +4044,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   47,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

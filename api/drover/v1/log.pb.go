@@ -1018,6 +1018,8 @@ type ActionFact struct {
 	Until         int64                  `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
 	Locality      string                 `protobuf:"bytes,8,opt,name=locality,proto3" json:"locality,omitempty"`
 	Reservation   *ReservationFact       `protobuf:"bytes,9,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	Why           string                 `protobuf:"bytes,10,opt,name=why,proto3" json:"why,omitempty"`                      // of a change of level, for people
+	ForJob        uint64                 `protobuf:"varint,11,opt,name=for_job,json=forJob,proto3" json:"for_job,omitempty"` // the job that gets the room, 0 for none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1113,6 +1115,20 @@ func (x *ActionFact) GetReservation() *ReservationFact {
 		return x.Reservation
 	}
 	return nil
+}
+
+func (x *ActionFact) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ActionFact) GetForJob() uint64 {
+	if x != nil {
+		return x.ForJob
+	}
+	return 0
 }
 
 // ReservationFact mirrors scheduler.Reservation.
@@ -1938,7 +1954,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fDecisionFact\x12\x12\n" +
 	"\x04base\x18\x01 \x01(\x04R\x04base\x12/\n" +
 	"\aactions\x18\x02 \x03(\v2\x15.drover.v1.ActionFactR\aactions\x12)\n" +
-	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xab\x02\n" +
+	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xd6\x02\n" +
 	"\n" +
 	"ActionFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12'\n" +
@@ -1949,7 +1965,10 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vspeculative\x18\x06 \x01(\bR\vspeculative\x12\x14\n" +
 	"\x05until\x18\a \x01(\x03R\x05until\x12\x1a\n" +
 	"\blocality\x18\b \x01(\tR\blocality\x12<\n" +
-	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\"\xa1\x02\n" +
+	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\x12\x10\n" +
+	"\x03why\x18\n" +
+	" \x01(\tR\x03why\x12\x17\n" +
+	"\afor_job\x18\v \x01(\x04R\x06forJob\"\xa1\x02\n" +
 	"\x0fReservationFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +

@@ -458,6 +458,8 @@ type NodeInfo struct {
 	Confined           bool                   `protobuf:"varint,14,opt,name=confined,proto3" json:"confined,omitempty"`                                                                          // limits are enforced by the kernel
 	TaskOverheadMemory int64                  `protobuf:"varint,15,opt,name=task_overhead_memory,json=taskOverheadMemory,proto3" json:"task_overhead_memory,omitempty"`                          // bytes of the harness, added to every demand
 	Schemes            []string               `protobuf:"bytes,16,rep,name=schemes,proto3" json:"schemes,omitempty"`                                                                             // of inputs that it reaches: hdfs, file
+	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
+	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // "checkpointed: criu is not installed": why a level is missing
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -604,6 +606,139 @@ func (x *NodeInfo) GetSchemes() []string {
 	return nil
 }
 
+func (x *NodeInfo) GetSpeeds() *SuspendSpeed {
+	if x != nil {
+		return x.Speeds
+	}
+	return nil
+}
+
+func (x *NodeInfo) GetLevelNotes() []string {
+	if x != nil {
+		return x.LevelNotes
+	}
+	return nil
+}
+
+// SuspendSpeed is what a node measured about suspending: fixed times, and
+// bytes of the task's memory per second. A rate of 0 means that the level takes
+// its fixed time.
+type SuspendSpeed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FreezeUs      int64                  `protobuf:"varint,1,opt,name=freeze_us,json=freezeUs,proto3" json:"freeze_us,omitempty"`
+	ThawUs        int64                  `protobuf:"varint,2,opt,name=thaw_us,json=thawUs,proto3" json:"thaw_us,omitempty"`
+	SwapUs        int64                  `protobuf:"varint,3,opt,name=swap_us,json=swapUs,proto3" json:"swap_us,omitempty"`
+	SwapBps       int64                  `protobuf:"varint,4,opt,name=swap_bps,json=swapBps,proto3" json:"swap_bps,omitempty"`
+	SwapBackBps   int64                  `protobuf:"varint,5,opt,name=swap_back_bps,json=swapBackBps,proto3" json:"swap_back_bps,omitempty"`
+	CheckpointUs  int64                  `protobuf:"varint,6,opt,name=checkpoint_us,json=checkpointUs,proto3" json:"checkpoint_us,omitempty"`
+	CheckpointBps int64                  `protobuf:"varint,7,opt,name=checkpoint_bps,json=checkpointBps,proto3" json:"checkpoint_bps,omitempty"`
+	RestoreUs     int64                  `protobuf:"varint,8,opt,name=restore_us,json=restoreUs,proto3" json:"restore_us,omitempty"`
+	RestoreBps    int64                  `protobuf:"varint,9,opt,name=restore_bps,json=restoreBps,proto3" json:"restore_bps,omitempty"`
+	TransferBps   int64                  `protobuf:"varint,10,opt,name=transfer_bps,json=transferBps,proto3" json:"transfer_bps,omitempty"` // of an image to another node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendSpeed) Reset() {
+	*x = SuspendSpeed{}
+	mi := &file_drover_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendSpeed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendSpeed) ProtoMessage() {}
+
+func (x *SuspendSpeed) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendSpeed.ProtoReflect.Descriptor instead.
+func (*SuspendSpeed) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SuspendSpeed) GetFreezeUs() int64 {
+	if x != nil {
+		return x.FreezeUs
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetThawUs() int64 {
+	if x != nil {
+		return x.ThawUs
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetSwapUs() int64 {
+	if x != nil {
+		return x.SwapUs
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetSwapBps() int64 {
+	if x != nil {
+		return x.SwapBps
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetSwapBackBps() int64 {
+	if x != nil {
+		return x.SwapBackBps
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetCheckpointUs() int64 {
+	if x != nil {
+		return x.CheckpointUs
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetCheckpointBps() int64 {
+	if x != nil {
+		return x.CheckpointBps
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetRestoreUs() int64 {
+	if x != nil {
+		return x.RestoreUs
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetRestoreBps() int64 {
+	if x != nil {
+		return x.RestoreBps
+	}
+	return 0
+}
+
+func (x *SuspendSpeed) GetTransferBps() int64 {
+	if x != nil {
+		return x.TransferBps
+	}
+	return 0
+}
+
 type RegisterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -614,7 +749,7 @@ type RegisterRequest struct {
 
 func (x *RegisterRequest) Reset() {
 	*x = RegisterRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[3]
+	mi := &file_drover_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +761,7 @@ func (x *RegisterRequest) String() string {
 func (*RegisterRequest) ProtoMessage() {}
 
 func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[3]
+	mi := &file_drover_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +774,7 @@ func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
 func (*RegisterRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterRequest) GetNode() *NodeInfo {
@@ -670,7 +805,7 @@ type RegisterResponse struct {
 
 func (x *RegisterResponse) Reset() {
 	*x = RegisterResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[4]
+	mi := &file_drover_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +817,7 @@ func (x *RegisterResponse) String() string {
 func (*RegisterResponse) ProtoMessage() {}
 
 func (x *RegisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[4]
+	mi := &file_drover_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +830,7 @@ func (x *RegisterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterResponse.ProtoReflect.Descriptor instead.
 func (*RegisterResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RegisterResponse) GetNode() int32 {
@@ -751,7 +886,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[5]
+	mi := &file_drover_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +898,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[5]
+	mi := &file_drover_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +911,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchRequest) GetNode() int32 {
@@ -816,7 +951,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_drover_v1_node_proto_msgTypes[6]
+	mi := &file_drover_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +963,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[6]
+	mi := &file_drover_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +976,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Wanted) GetTerm() uint64 {
@@ -906,7 +1041,7 @@ type AttemptKey struct {
 
 func (x *AttemptKey) Reset() {
 	*x = AttemptKey{}
-	mi := &file_drover_v1_node_proto_msgTypes[7]
+	mi := &file_drover_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1053,7 @@ func (x *AttemptKey) String() string {
 func (*AttemptKey) ProtoMessage() {}
 
 func (x *AttemptKey) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[7]
+	mi := &file_drover_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1066,7 @@ func (x *AttemptKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptKey.ProtoReflect.Descriptor instead.
 func (*AttemptKey) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AttemptKey) GetJob() uint64 {
@@ -978,13 +1113,14 @@ type WantedAttempt struct {
 	MapOutputs         []*MapOutput           `protobuf:"bytes,5,rep,name=map_outputs,json=mapOutputs,proto3" json:"map_outputs,omitempty"` // for a reduce task: all that are known so far, in order of the map task; a later list replaces it
 	MapOutputsComplete bool                   `protobuf:"varint,6,opt,name=map_outputs_complete,json=mapOutputsComplete,proto3" json:"map_outputs_complete,omitempty"`
 	ResumeFrom         string                 `protobuf:"bytes,7,opt,name=resume_from,json=resumeFrom,proto3" json:"resume_from,omitempty"` // address of the node that holds the checkpoint
+	ResumeRun          int32                  `protobuf:"varint,8,opt,name=resume_run,json=resumeRun,proto3" json:"resume_run,omitempty"`   // the run under which that node holds it
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *WantedAttempt) Reset() {
 	*x = WantedAttempt{}
-	mi := &file_drover_v1_node_proto_msgTypes[8]
+	mi := &file_drover_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1132,7 @@ func (x *WantedAttempt) String() string {
 func (*WantedAttempt) ProtoMessage() {}
 
 func (x *WantedAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[8]
+	mi := &file_drover_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1145,7 @@ func (x *WantedAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedAttempt.ProtoReflect.Descriptor instead.
 func (*WantedAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WantedAttempt) GetKey() *AttemptKey {
@@ -1061,6 +1197,13 @@ func (x *WantedAttempt) GetResumeFrom() string {
 	return ""
 }
 
+func (x *WantedAttempt) GetResumeRun() int32 {
+	if x != nil {
+		return x.ResumeRun
+	}
+	return 0
+}
+
 type TaskSpec struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	JobName        string                 `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
@@ -1096,7 +1239,7 @@ type TaskSpec struct {
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_drover_v1_node_proto_msgTypes[9]
+	mi := &file_drover_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1251,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[9]
+	mi := &file_drover_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1264,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskSpec) GetJobName() string {
@@ -1325,7 +1468,7 @@ type FileRef struct {
 
 func (x *FileRef) Reset() {
 	*x = FileRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[10]
+	mi := &file_drover_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1480,7 @@ func (x *FileRef) String() string {
 func (*FileRef) ProtoMessage() {}
 
 func (x *FileRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[10]
+	mi := &file_drover_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1493,7 @@ func (x *FileRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRef.ProtoReflect.Descriptor instead.
 func (*FileRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FileRef) GetName() string {
@@ -1391,7 +1534,7 @@ type SecretRef struct {
 
 func (x *SecretRef) Reset() {
 	*x = SecretRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[11]
+	mi := &file_drover_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1546,7 @@ func (x *SecretRef) String() string {
 func (*SecretRef) ProtoMessage() {}
 
 func (x *SecretRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[11]
+	mi := &file_drover_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1559,7 @@ func (x *SecretRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRef.ProtoReflect.Descriptor instead.
 func (*SecretRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SecretRef) GetEnv() string {
@@ -1445,7 +1588,7 @@ type ImageRef struct {
 
 func (x *ImageRef) Reset() {
 	*x = ImageRef{}
-	mi := &file_drover_v1_node_proto_msgTypes[12]
+	mi := &file_drover_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1600,7 @@ func (x *ImageRef) String() string {
 func (*ImageRef) ProtoMessage() {}
 
 func (x *ImageRef) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[12]
+	mi := &file_drover_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1613,7 @@ func (x *ImageRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageRef.ProtoReflect.Descriptor instead.
 func (*ImageRef) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ImageRef) GetKind() string {
@@ -1513,7 +1656,7 @@ type SplitPiece struct {
 
 func (x *SplitPiece) Reset() {
 	*x = SplitPiece{}
-	mi := &file_drover_v1_node_proto_msgTypes[13]
+	mi := &file_drover_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1668,7 @@ func (x *SplitPiece) String() string {
 func (*SplitPiece) ProtoMessage() {}
 
 func (x *SplitPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[13]
+	mi := &file_drover_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1681,7 @@ func (x *SplitPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitPiece.ProtoReflect.Descriptor instead.
 func (*SplitPiece) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SplitPiece) GetUri() string {
@@ -1582,7 +1725,7 @@ type MapOutput struct {
 
 func (x *MapOutput) Reset() {
 	*x = MapOutput{}
-	mi := &file_drover_v1_node_proto_msgTypes[14]
+	mi := &file_drover_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1737,7 @@ func (x *MapOutput) String() string {
 func (*MapOutput) ProtoMessage() {}
 
 func (x *MapOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[14]
+	mi := &file_drover_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1750,7 @@ func (x *MapOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOutput.ProtoReflect.Descriptor instead.
 func (*MapOutput) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MapOutput) GetTask() int32 {
@@ -1665,7 +1808,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_drover_v1_node_proto_msgTypes[15]
+	mi := &file_drover_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1820,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[15]
+	mi := &file_drover_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1833,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Order) GetId() uint64 {
@@ -1799,7 +1942,7 @@ type LocateOrder struct {
 
 func (x *LocateOrder) Reset() {
 	*x = LocateOrder{}
-	mi := &file_drover_v1_node_proto_msgTypes[16]
+	mi := &file_drover_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1954,7 @@ func (x *LocateOrder) String() string {
 func (*LocateOrder) ProtoMessage() {}
 
 func (x *LocateOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[16]
+	mi := &file_drover_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1967,7 @@ func (x *LocateOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateOrder.ProtoReflect.Descriptor instead.
 func (*LocateOrder) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LocateOrder) GetPaths() []string {
@@ -1867,7 +2010,7 @@ type LocateAnswer struct {
 
 func (x *LocateAnswer) Reset() {
 	*x = LocateAnswer{}
-	mi := &file_drover_v1_node_proto_msgTypes[17]
+	mi := &file_drover_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +2022,7 @@ func (x *LocateAnswer) String() string {
 func (*LocateAnswer) ProtoMessage() {}
 
 func (x *LocateAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[17]
+	mi := &file_drover_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2035,7 @@ func (x *LocateAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateAnswer.ProtoReflect.Descriptor instead.
 func (*LocateAnswer) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LocateAnswer) GetBlocks() []*FileBlock {
@@ -1937,7 +2080,7 @@ type FileBlock struct {
 
 func (x *FileBlock) Reset() {
 	*x = FileBlock{}
-	mi := &file_drover_v1_node_proto_msgTypes[18]
+	mi := &file_drover_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2092,7 @@ func (x *FileBlock) String() string {
 func (*FileBlock) ProtoMessage() {}
 
 func (x *FileBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[18]
+	mi := &file_drover_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2105,7 @@ func (x *FileBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileBlock.ProtoReflect.Descriptor instead.
 func (*FileBlock) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FileBlock) GetUri() string {
@@ -2020,7 +2163,7 @@ type CheckOutputOrder struct {
 
 func (x *CheckOutputOrder) Reset() {
 	*x = CheckOutputOrder{}
-	mi := &file_drover_v1_node_proto_msgTypes[19]
+	mi := &file_drover_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2175,7 @@ func (x *CheckOutputOrder) String() string {
 func (*CheckOutputOrder) ProtoMessage() {}
 
 func (x *CheckOutputOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[19]
+	mi := &file_drover_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2188,7 @@ func (x *CheckOutputOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckOutputOrder.ProtoReflect.Descriptor instead.
 func (*CheckOutputOrder) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckOutputOrder) GetPath() string {
@@ -2083,7 +2226,7 @@ type CommitOutputOrder struct {
 
 func (x *CommitOutputOrder) Reset() {
 	*x = CommitOutputOrder{}
-	mi := &file_drover_v1_node_proto_msgTypes[20]
+	mi := &file_drover_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2238,7 @@ func (x *CommitOutputOrder) String() string {
 func (*CommitOutputOrder) ProtoMessage() {}
 
 func (x *CommitOutputOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[20]
+	mi := &file_drover_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2251,7 @@ func (x *CommitOutputOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitOutputOrder.ProtoReflect.Descriptor instead.
 func (*CommitOutputOrder) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CommitOutputOrder) GetPath() string {
@@ -2144,7 +2287,7 @@ type CommitFile struct {
 
 func (x *CommitFile) Reset() {
 	*x = CommitFile{}
-	mi := &file_drover_v1_node_proto_msgTypes[21]
+	mi := &file_drover_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2299,7 @@ func (x *CommitFile) String() string {
 func (*CommitFile) ProtoMessage() {}
 
 func (x *CommitFile) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[21]
+	mi := &file_drover_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2312,7 @@ func (x *CommitFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitFile.ProtoReflect.Descriptor instead.
 func (*CommitFile) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CommitFile) GetSource() string {
@@ -2209,7 +2352,7 @@ type DeletePathOrder struct {
 
 func (x *DeletePathOrder) Reset() {
 	*x = DeletePathOrder{}
-	mi := &file_drover_v1_node_proto_msgTypes[22]
+	mi := &file_drover_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2364,7 @@ func (x *DeletePathOrder) String() string {
 func (*DeletePathOrder) ProtoMessage() {}
 
 func (x *DeletePathOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[22]
+	mi := &file_drover_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2377,7 @@ func (x *DeletePathOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePathOrder.ProtoReflect.Descriptor instead.
 func (*DeletePathOrder) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeletePathOrder) GetPath() string {
@@ -2257,7 +2400,7 @@ type OrderAnswer struct {
 
 func (x *OrderAnswer) Reset() {
 	*x = OrderAnswer{}
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2412,7 @@ func (x *OrderAnswer) String() string {
 func (*OrderAnswer) ProtoMessage() {}
 
 func (x *OrderAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[23]
+	mi := &file_drover_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2425,7 @@ func (x *OrderAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderAnswer.ProtoReflect.Descriptor instead.
 func (*OrderAnswer) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OrderAnswer) GetId() uint64 {
@@ -2345,14 +2488,18 @@ type SeenAttempt struct {
 	DiskHeld       int64                  `protobuf:"varint,21,opt,name=disk_held,json=diskHeld,proto3" json:"disk_held,omitempty"`
 	LevelNote      string                 `protobuf:"bytes,22,opt,name=level_note,json=levelNote,proto3" json:"level_note,omitempty"` // why it could not be dumped, …
 	InputBytes     int64                  `protobuf:"varint,23,opt,name=input_bytes,json=inputBytes,proto3" json:"input_bytes,omitempty"`
-	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"` // what it is doing while preparing
+	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"`                                                           // what it is doing while preparing
+	LevelSteps     []*LevelStep           `protobuf:"bytes,25,rep,name=level_steps,json=levelSteps,proto3" json:"level_steps,omitempty"`                             // done since another level was asked for, in order
+	LevelRefused   Level                  `protobuf:"varint,26,opt,name=level_refused,json=levelRefused,proto3,enum=drover.v1.Level" json:"level_refused,omitempty"` // that was asked for and cannot be reached: it stays at level, level_note says why
+	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                    // when it reached level, Unix time
+	ImageHeld      int64                  `protobuf:"varint,28,opt,name=image_held,json=imageHeld,proto3" json:"image_held,omitempty"`                               // of disk_held: its checkpoint
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SeenAttempt) Reset() {
 	*x = SeenAttempt{}
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2511,7 @@ func (x *SeenAttempt) String() string {
 func (*SeenAttempt) ProtoMessage() {}
 
 func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[24]
+	mi := &file_drover_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2524,7 @@ func (x *SeenAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeenAttempt.ProtoReflect.Descriptor instead.
 func (*SeenAttempt) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SeenAttempt) GetKey() *AttemptKey {
@@ -2548,6 +2695,111 @@ func (x *SeenAttempt) GetStep() string {
 	return ""
 }
 
+func (x *SeenAttempt) GetLevelSteps() []*LevelStep {
+	if x != nil {
+		return x.LevelSteps
+	}
+	return nil
+}
+
+func (x *SeenAttempt) GetLevelRefused() Level {
+	if x != nil {
+		return x.LevelRefused
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *SeenAttempt) GetLevelSinceMs() int64 {
+	if x != nil {
+		return x.LevelSinceMs
+	}
+	return 0
+}
+
+func (x *SeenAttempt) GetImageHeld() int64 {
+	if x != nil {
+		return x.ImageHeld
+	}
+	return 0
+}
+
+// LevelStep is one thing that a node did to bring an attempt to a level.
+type LevelStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`                       // freeze, swap out, checkpoint, restore, thaw, fetch image
+	Us            int64                  `protobuf:"varint,2,opt,name=us,proto3" json:"us,omitempty"`                          // microseconds that it took
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`                    // that it moved, 0 where nothing is moved
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                     // empty: it went well
+	BeganMs       int64                  `protobuf:"varint,5,opt,name=began_ms,json=beganMs,proto3" json:"began_ms,omitempty"` // Unix time
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LevelStep) Reset() {
+	*x = LevelStep{}
+	mi := &file_drover_v1_node_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LevelStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LevelStep) ProtoMessage() {}
+
+func (x *LevelStep) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_node_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LevelStep.ProtoReflect.Descriptor instead.
+func (*LevelStep) Descriptor() ([]byte, []int) {
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LevelStep) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *LevelStep) GetUs() int64 {
+	if x != nil {
+		return x.Us
+	}
+	return 0
+}
+
+func (x *LevelStep) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LevelStep) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *LevelStep) GetBeganMs() int64 {
+	if x != nil {
+		return x.BeganMs
+	}
+	return 0
+}
+
 type Usage struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	CpuMs          int64                  `protobuf:"varint,1,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
@@ -2561,7 +2813,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2825,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[25]
+	mi := &file_drover_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2838,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Usage) GetCpuMs() int64 {
@@ -2638,7 +2890,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2902,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[26]
+	mi := &file_drover_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2915,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Limits) GetCpuMax() string {
@@ -2724,7 +2976,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2736,7 +2988,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[27]
+	mi := &file_drover_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2749,7 +3001,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReportRequest) GetNode() int32 {
@@ -2821,7 +3073,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +3085,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[28]
+	mi := &file_drover_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +3098,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeLoad) GetMemoryAvailable() int64 {
@@ -2895,7 +3147,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3159,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[29]
+	mi := &file_drover_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3172,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportResponse) GetTerm() uint64 {
@@ -2954,7 +3206,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3218,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[30]
+	mi := &file_drover_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3231,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3005,7 +3257,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3269,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_node_proto_msgTypes[31]
+	mi := &file_drover_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3282,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_drover_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_drover_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BlobChunk) GetData() []byte {
@@ -3058,7 +3310,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\tmixed_bps\x18\x06 \x01(\x03R\bmixedBps\x12\x0e\n" +
 	"\x02io\x18\a \x01(\x03R\x02io\x12\x14\n" +
 	"\x05space\x18\b \x01(\x03R\x05space\x12\x14\n" +
-	"\x05quota\x18\t \x01(\bR\x05quota\"\xfd\x04\n" +
+	"\x05quota\x18\t \x01(\bR\x05quota\"\xcf\x05\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12+\n" +
@@ -3076,10 +3328,27 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\bemulated\x18\r \x01(\bR\bemulated\x12\x1a\n" +
 	"\bconfined\x18\x0e \x01(\bR\bconfined\x120\n" +
 	"\x14task_overhead_memory\x18\x0f \x01(\x03R\x12taskOverheadMemory\x12\x18\n" +
-	"\aschemes\x18\x10 \x03(\tR\aschemes\x1a;\n" +
+	"\aschemes\x18\x10 \x03(\tR\aschemes\x12/\n" +
+	"\x06speeds\x18\x11 \x01(\v2\x17.drover.v1.SuspendSpeedR\x06speeds\x12\x1f\n" +
+	"\vlevel_notes\x18\x12 \x03(\tR\n" +
+	"levelNotes\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"P\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x02\n" +
+	"\fSuspendSpeed\x12\x1b\n" +
+	"\tfreeze_us\x18\x01 \x01(\x03R\bfreezeUs\x12\x17\n" +
+	"\athaw_us\x18\x02 \x01(\x03R\x06thawUs\x12\x17\n" +
+	"\aswap_us\x18\x03 \x01(\x03R\x06swapUs\x12\x19\n" +
+	"\bswap_bps\x18\x04 \x01(\x03R\aswapBps\x12\"\n" +
+	"\rswap_back_bps\x18\x05 \x01(\x03R\vswapBackBps\x12#\n" +
+	"\rcheckpoint_us\x18\x06 \x01(\x03R\fcheckpointUs\x12%\n" +
+	"\x0echeckpoint_bps\x18\a \x01(\x03R\rcheckpointBps\x12\x1d\n" +
+	"\n" +
+	"restore_us\x18\b \x01(\x03R\trestoreUs\x12\x1f\n" +
+	"\vrestore_bps\x18\t \x01(\x03R\n" +
+	"restoreBps\x12!\n" +
+	"\ftransfer_bps\x18\n" +
+	" \x01(\x03R\vtransferBps\"P\n" +
 	"\x0fRegisterRequest\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.drover.v1.NodeInfoR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\xb3\x01\n" +
@@ -3109,7 +3378,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x12\n" +
 	"\x04task\x18\x03 \x01(\x05R\x04task\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\x05R\aattempt\x12\x10\n" +
-	"\x03run\x18\x05 \x01(\x05R\x03run\"\xb8\x02\n" +
+	"\x03run\x18\x05 \x01(\x05R\x03run\"\xd7\x02\n" +
 	"\rWantedAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12#\n" +
 	"\x04goal\x18\x02 \x01(\x0e2\x0f.drover.v1.GoalR\x04goal\x12&\n" +
@@ -3119,7 +3388,9 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"mapOutputs\x120\n" +
 	"\x14map_outputs_complete\x18\x06 \x01(\bR\x12mapOutputsComplete\x12\x1f\n" +
 	"\vresume_from\x18\a \x01(\tR\n" +
-	"resumeFrom\"\xb9\a\n" +
+	"resumeFrom\x12\x1d\n" +
+	"\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xb9\a\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -3237,7 +3508,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x12/\n" +
 	"\x06locate\x18\x04 \x01(\v2\x17.drover.v1.LocateAnswerR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\x88\a\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xbb\b\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x10.drover.v1.PhaseR\x05phase\x12&\n" +
@@ -3268,10 +3539,22 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"level_note\x18\x16 \x01(\tR\tlevelNote\x12\x1f\n" +
 	"\vinput_bytes\x18\x17 \x01(\x03R\n" +
 	"inputBytes\x12\x12\n" +
-	"\x04step\x18\x18 \x01(\tR\x04step\x1a;\n" +
+	"\x04step\x18\x18 \x01(\tR\x04step\x125\n" +
+	"\vlevel_steps\x18\x19 \x03(\v2\x14.drover.v1.LevelStepR\n" +
+	"levelSteps\x125\n" +
+	"\rlevel_refused\x18\x1a \x01(\x0e2\x10.drover.v1.LevelR\flevelRefused\x12$\n" +
+	"\x0elevel_since_ms\x18\x1b \x01(\x03R\flevelSinceMs\x12\x1d\n" +
+	"\n" +
+	"image_held\x18\x1c \x01(\x03R\timageHeld\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xa9\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"v\n" +
+	"\tLevelStep\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x0e\n" +
+	"\x02us\x18\x02 \x01(\x03R\x02us\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x19\n" +
+	"\bbegan_ms\x18\x05 \x01(\x03R\abeganMs\"\xa9\x01\n" +
 	"\x05Usage\x12\x15\n" +
 	"\x06cpu_ms\x18\x01 \x01(\x03R\x05cpuMs\x12\x1f\n" +
 	"\vmemory_peak\x18\x02 \x01(\x03R\n" +
@@ -3368,7 +3651,7 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_drover_v1_node_proto_goTypes = []any{
 	(Level)(0),                // 0: drover.v1.Level
 	(Goal)(0),                 // 1: drover.v1.Goal
@@ -3377,91 +3660,96 @@ var file_drover_v1_node_proto_goTypes = []any{
 	(*Resources)(nil),         // 4: drover.v1.Resources
 	(*Disk)(nil),              // 5: drover.v1.Disk
 	(*NodeInfo)(nil),          // 6: drover.v1.NodeInfo
-	(*RegisterRequest)(nil),   // 7: drover.v1.RegisterRequest
-	(*RegisterResponse)(nil),  // 8: drover.v1.RegisterResponse
-	(*WatchRequest)(nil),      // 9: drover.v1.WatchRequest
-	(*Wanted)(nil),            // 10: drover.v1.Wanted
-	(*AttemptKey)(nil),        // 11: drover.v1.AttemptKey
-	(*WantedAttempt)(nil),     // 12: drover.v1.WantedAttempt
-	(*TaskSpec)(nil),          // 13: drover.v1.TaskSpec
-	(*FileRef)(nil),           // 14: drover.v1.FileRef
-	(*SecretRef)(nil),         // 15: drover.v1.SecretRef
-	(*ImageRef)(nil),          // 16: drover.v1.ImageRef
-	(*SplitPiece)(nil),        // 17: drover.v1.SplitPiece
-	(*MapOutput)(nil),         // 18: drover.v1.MapOutput
-	(*Order)(nil),             // 19: drover.v1.Order
-	(*LocateOrder)(nil),       // 20: drover.v1.LocateOrder
-	(*LocateAnswer)(nil),      // 21: drover.v1.LocateAnswer
-	(*FileBlock)(nil),         // 22: drover.v1.FileBlock
-	(*CheckOutputOrder)(nil),  // 23: drover.v1.CheckOutputOrder
-	(*CommitOutputOrder)(nil), // 24: drover.v1.CommitOutputOrder
-	(*CommitFile)(nil),        // 25: drover.v1.CommitFile
-	(*DeletePathOrder)(nil),   // 26: drover.v1.DeletePathOrder
-	(*OrderAnswer)(nil),       // 27: drover.v1.OrderAnswer
-	(*SeenAttempt)(nil),       // 28: drover.v1.SeenAttempt
-	(*Usage)(nil),             // 29: drover.v1.Usage
-	(*Limits)(nil),            // 30: drover.v1.Limits
-	(*ReportRequest)(nil),     // 31: drover.v1.ReportRequest
-	(*NodeLoad)(nil),          // 32: drover.v1.NodeLoad
-	(*ReportResponse)(nil),    // 33: drover.v1.ReportResponse
-	(*GetBlobRequest)(nil),    // 34: drover.v1.GetBlobRequest
-	(*BlobChunk)(nil),         // 35: drover.v1.BlobChunk
-	nil,                       // 36: drover.v1.NodeInfo.VersionsEntry
-	nil,                       // 37: drover.v1.TaskSpec.EnvEntry
-	nil,                       // 38: drover.v1.SeenAttempt.CountersEntry
+	(*SuspendSpeed)(nil),      // 7: drover.v1.SuspendSpeed
+	(*RegisterRequest)(nil),   // 8: drover.v1.RegisterRequest
+	(*RegisterResponse)(nil),  // 9: drover.v1.RegisterResponse
+	(*WatchRequest)(nil),      // 10: drover.v1.WatchRequest
+	(*Wanted)(nil),            // 11: drover.v1.Wanted
+	(*AttemptKey)(nil),        // 12: drover.v1.AttemptKey
+	(*WantedAttempt)(nil),     // 13: drover.v1.WantedAttempt
+	(*TaskSpec)(nil),          // 14: drover.v1.TaskSpec
+	(*FileRef)(nil),           // 15: drover.v1.FileRef
+	(*SecretRef)(nil),         // 16: drover.v1.SecretRef
+	(*ImageRef)(nil),          // 17: drover.v1.ImageRef
+	(*SplitPiece)(nil),        // 18: drover.v1.SplitPiece
+	(*MapOutput)(nil),         // 19: drover.v1.MapOutput
+	(*Order)(nil),             // 20: drover.v1.Order
+	(*LocateOrder)(nil),       // 21: drover.v1.LocateOrder
+	(*LocateAnswer)(nil),      // 22: drover.v1.LocateAnswer
+	(*FileBlock)(nil),         // 23: drover.v1.FileBlock
+	(*CheckOutputOrder)(nil),  // 24: drover.v1.CheckOutputOrder
+	(*CommitOutputOrder)(nil), // 25: drover.v1.CommitOutputOrder
+	(*CommitFile)(nil),        // 26: drover.v1.CommitFile
+	(*DeletePathOrder)(nil),   // 27: drover.v1.DeletePathOrder
+	(*OrderAnswer)(nil),       // 28: drover.v1.OrderAnswer
+	(*SeenAttempt)(nil),       // 29: drover.v1.SeenAttempt
+	(*LevelStep)(nil),         // 30: drover.v1.LevelStep
+	(*Usage)(nil),             // 31: drover.v1.Usage
+	(*Limits)(nil),            // 32: drover.v1.Limits
+	(*ReportRequest)(nil),     // 33: drover.v1.ReportRequest
+	(*NodeLoad)(nil),          // 34: drover.v1.NodeLoad
+	(*ReportResponse)(nil),    // 35: drover.v1.ReportResponse
+	(*GetBlobRequest)(nil),    // 36: drover.v1.GetBlobRequest
+	(*BlobChunk)(nil),         // 37: drover.v1.BlobChunk
+	nil,                       // 38: drover.v1.NodeInfo.VersionsEntry
+	nil,                       // 39: drover.v1.TaskSpec.EnvEntry
+	nil,                       // 40: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
 	4,  // 1: drover.v1.NodeInfo.allocatable:type_name -> drover.v1.Resources
 	5,  // 2: drover.v1.NodeInfo.disks:type_name -> drover.v1.Disk
-	36, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
+	38, // 3: drover.v1.NodeInfo.versions:type_name -> drover.v1.NodeInfo.VersionsEntry
 	0,  // 4: drover.v1.NodeInfo.levels:type_name -> drover.v1.Level
-	6,  // 5: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
-	12, // 6: drover.v1.Wanted.put:type_name -> drover.v1.WantedAttempt
-	11, // 7: drover.v1.Wanted.remove:type_name -> drover.v1.AttemptKey
-	19, // 8: drover.v1.Wanted.orders:type_name -> drover.v1.Order
-	11, // 9: drover.v1.WantedAttempt.key:type_name -> drover.v1.AttemptKey
-	1,  // 10: drover.v1.WantedAttempt.goal:type_name -> drover.v1.Goal
-	0,  // 11: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
-	13, // 12: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
-	18, // 13: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
-	37, // 14: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
-	14, // 15: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
-	15, // 16: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
-	16, // 17: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
-	4,  // 18: drover.v1.TaskSpec.demand:type_name -> drover.v1.Resources
-	17, // 19: drover.v1.TaskSpec.split:type_name -> drover.v1.SplitPiece
-	20, // 20: drover.v1.Order.locate:type_name -> drover.v1.LocateOrder
-	23, // 21: drover.v1.Order.check_output:type_name -> drover.v1.CheckOutputOrder
-	24, // 22: drover.v1.Order.commit_output:type_name -> drover.v1.CommitOutputOrder
-	26, // 23: drover.v1.Order.delete_path:type_name -> drover.v1.DeletePathOrder
-	22, // 24: drover.v1.LocateAnswer.blocks:type_name -> drover.v1.FileBlock
-	25, // 25: drover.v1.CommitOutputOrder.files:type_name -> drover.v1.CommitFile
-	21, // 26: drover.v1.OrderAnswer.locate:type_name -> drover.v1.LocateAnswer
-	11, // 27: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
-	2,  // 28: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
-	0,  // 29: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
-	3,  // 30: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
-	38, // 31: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
-	29, // 32: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
-	30, // 33: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
-	4,  // 34: drover.v1.SeenAttempt.held:type_name -> drover.v1.Resources
-	28, // 35: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	27, // 36: drover.v1.ReportRequest.answers:type_name -> drover.v1.OrderAnswer
-	32, // 37: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	7,  // 38: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	9,  // 39: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	31, // 40: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	34, // 41: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	8,  // 42: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	10, // 43: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	33, // 44: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	35, // 45: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	42, // [42:46] is the sub-list for method output_type
-	38, // [38:42] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	7,  // 5: drover.v1.NodeInfo.speeds:type_name -> drover.v1.SuspendSpeed
+	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
+	13, // 7: drover.v1.Wanted.put:type_name -> drover.v1.WantedAttempt
+	12, // 8: drover.v1.Wanted.remove:type_name -> drover.v1.AttemptKey
+	20, // 9: drover.v1.Wanted.orders:type_name -> drover.v1.Order
+	12, // 10: drover.v1.WantedAttempt.key:type_name -> drover.v1.AttemptKey
+	1,  // 11: drover.v1.WantedAttempt.goal:type_name -> drover.v1.Goal
+	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
+	14, // 13: drover.v1.WantedAttempt.spec:type_name -> drover.v1.TaskSpec
+	19, // 14: drover.v1.WantedAttempt.map_outputs:type_name -> drover.v1.MapOutput
+	39, // 15: drover.v1.TaskSpec.env:type_name -> drover.v1.TaskSpec.EnvEntry
+	15, // 16: drover.v1.TaskSpec.files:type_name -> drover.v1.FileRef
+	16, // 17: drover.v1.TaskSpec.secrets:type_name -> drover.v1.SecretRef
+	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
+	4,  // 19: drover.v1.TaskSpec.demand:type_name -> drover.v1.Resources
+	18, // 20: drover.v1.TaskSpec.split:type_name -> drover.v1.SplitPiece
+	21, // 21: drover.v1.Order.locate:type_name -> drover.v1.LocateOrder
+	24, // 22: drover.v1.Order.check_output:type_name -> drover.v1.CheckOutputOrder
+	25, // 23: drover.v1.Order.commit_output:type_name -> drover.v1.CommitOutputOrder
+	27, // 24: drover.v1.Order.delete_path:type_name -> drover.v1.DeletePathOrder
+	23, // 25: drover.v1.LocateAnswer.blocks:type_name -> drover.v1.FileBlock
+	26, // 26: drover.v1.CommitOutputOrder.files:type_name -> drover.v1.CommitFile
+	22, // 27: drover.v1.OrderAnswer.locate:type_name -> drover.v1.LocateAnswer
+	12, // 28: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
+	2,  // 29: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
+	0,  // 30: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
+	3,  // 31: drover.v1.SeenAttempt.cause:type_name -> drover.v1.Cause
+	40, // 32: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
+	31, // 33: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
+	32, // 34: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
+	4,  // 35: drover.v1.SeenAttempt.held:type_name -> drover.v1.Resources
+	30, // 36: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
+	0,  // 37: drover.v1.SeenAttempt.level_refused:type_name -> drover.v1.Level
+	29, // 38: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	28, // 39: drover.v1.ReportRequest.answers:type_name -> drover.v1.OrderAnswer
+	34, // 40: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	8,  // 41: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 42: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	33, // 43: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	36, // 44: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	9,  // 45: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 46: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	35, // 47: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	37, // 48: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	45, // [45:49] is the sub-list for method output_type
+	41, // [41:45] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
@@ -3469,7 +3757,7 @@ func file_drover_v1_node_proto_init() {
 	if File_drover_v1_node_proto != nil {
 		return
 	}
-	file_drover_v1_node_proto_msgTypes[15].OneofWrappers = []any{
+	file_drover_v1_node_proto_msgTypes[16].OneofWrappers = []any{
 		(*Order_Locate)(nil),
 		(*Order_CheckOutput)(nil),
 		(*Order_CommitOutput)(nil),
@@ -3481,7 +3769,7 @@ func file_drover_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_node_proto_rawDesc), len(file_drover_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -60,6 +60,8 @@ const (
 	ClientServiceLogsProcedure = "/drover.v1.ClientService/Logs"
 	// ClientServiceExecProcedure is the fully-qualified name of the ClientService's Exec RPC.
 	ClientServiceExecProcedure = "/drover.v1.ClientService/Exec"
+	// ClientServiceSetLevelProcedure is the fully-qualified name of the ClientService's SetLevel RPC.
+	ClientServiceSetLevelProcedure = "/drover.v1.ClientService/SetLevel"
 	// ClientServiceListNodesProcedure is the fully-qualified name of the ClientService's ListNodes RPC.
 	ClientServiceListNodesProcedure = "/drover.v1.ClientService/ListNodes"
 	// ClientServiceDrainNodeProcedure is the fully-qualified name of the ClientService's DrainNode RPC.
@@ -101,6 +103,8 @@ type ClientServiceClient interface {
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
 	Exec(context.Context) *connect.BidiStreamForClient[v1.ExecRequest, v1.ExecResponse]
+	// SetLevel brings a task to a level by hand, or moves it to another node.
+	SetLevel(context.Context, *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error)
 	ListNodes(context.Context, *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error)
 	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
@@ -195,6 +199,12 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("Exec")),
 			connect.WithClientOptions(opts...),
 		),
+		setLevel: connect.NewClient[v1.SetLevelRequest, v1.SetLevelResponse](
+			httpClient,
+			baseURL+ClientServiceSetLevelProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("SetLevel")),
+			connect.WithClientOptions(opts...),
+		),
 		listNodes: connect.NewClient[v1.ListNodesRequest, v1.ListNodesResponse](
 			httpClient,
 			baseURL+ClientServiceListNodesProcedure,
@@ -260,6 +270,7 @@ type clientServiceClient struct {
 	listTasks    *connect.Client[v1.ListTasksRequest, v1.ListTasksResponse]
 	logs         *connect.Client[v1.LogsRequest, v1.LogsResponse]
 	exec         *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	setLevel     *connect.Client[v1.SetLevelRequest, v1.SetLevelResponse]
 	listNodes    *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
 	drainNode    *connect.Client[v1.DrainNodeRequest, v1.DrainNodeResponse]
 	applyTenants *connect.Client[v1.ApplyTenantsRequest, v1.ApplyTenantsResponse]
@@ -330,6 +341,11 @@ func (c *clientServiceClient) Exec(ctx context.Context) *connect.BidiStreamForCl
 	return c.exec.CallBidiStream(ctx)
 }
 
+// SetLevel calls drover.v1.ClientService.SetLevel.
+func (c *clientServiceClient) SetLevel(ctx context.Context, req *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error) {
+	return c.setLevel.CallUnary(ctx, req)
+}
+
 // ListNodes calls drover.v1.ClientService.ListNodes.
 func (c *clientServiceClient) ListNodes(ctx context.Context, req *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error) {
 	return c.listNodes.CallUnary(ctx, req)
@@ -388,6 +404,8 @@ type ClientServiceHandler interface {
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
 	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
+	// SetLevel brings a task to a level by hand, or moves it to another node.
+	SetLevel(context.Context, *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error)
 	ListNodes(context.Context, *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error)
 	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
 	ApplyTenants(context.Context, *connect.Request[v1.ApplyTenantsRequest]) (*connect.Response[v1.ApplyTenantsResponse], error)
@@ -478,6 +496,12 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("Exec")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clientServiceSetLevelHandler := connect.NewUnaryHandler(
+		ClientServiceSetLevelProcedure,
+		svc.SetLevel,
+		connect.WithSchema(clientServiceMethods.ByName("SetLevel")),
+		connect.WithHandlerOptions(opts...),
+	)
 	clientServiceListNodesHandler := connect.NewUnaryHandler(
 		ClientServiceListNodesProcedure,
 		svc.ListNodes,
@@ -552,6 +576,8 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceLogsHandler.ServeHTTP(w, r)
 		case ClientServiceExecProcedure:
 			clientServiceExecHandler.ServeHTTP(w, r)
+		case ClientServiceSetLevelProcedure:
+			clientServiceSetLevelHandler.ServeHTTP(w, r)
 		case ClientServiceListNodesProcedure:
 			clientServiceListNodesHandler.ServeHTTP(w, r)
 		case ClientServiceDrainNodeProcedure:
@@ -623,6 +649,10 @@ func (UnimplementedClientServiceHandler) Logs(context.Context, *connect.Request[
 
 func (UnimplementedClientServiceHandler) Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.Exec is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) SetLevel(context.Context, *connect.Request[v1.SetLevelRequest]) (*connect.Response[v1.SetLevelResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.SetLevel is not implemented"))
 }
 
 func (UnimplementedClientServiceHandler) ListNodes(context.Context, *connect.Request[v1.ListNodesRequest]) (*connect.Response[v1.ListNodesResponse], error) {

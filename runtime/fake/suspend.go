@@ -1,0 +1,201 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+// dumps are the programs that were dumped. Engine.mu guards them.
+type dumps struct {
+	next   int
+	parked map[int]*box
+}
+
+// ShareDumps makes a dump of either engine good in the other. It is called
+// before anything runs in e.
+func (e *Engine) ShareDumps(with *Engine) {
+	e.mu, e.dumps = with.mu, with.dumps
+}
+
+// dumpFile is what a dump's folder holds.
+const dumpFile = "dump.json"
+
+type dumpRecord struct {
+	ID    string `json:"id"`
+	Dump  int    `json:"dump"`
+	Proof string `json:"proof"`
+}
+
+func (r dumpRecord) proof() string { return fmt.Sprintf("whole dump %d of %s", r.Dump, r.ID) }
+
+// Freeze implements runtime.Freezer.
+func (d *Driver) Freeze(ctx context.Context, id string) error {
+	return d.gateVerb(ctx, Freeze, id, func(b *box) { b.hold() })
+}
+
+// Thaw implements runtime.Freezer.
+func (d *Driver) Thaw(ctx context.Context, id string) error {
+	return d.gateVerb(ctx, Thaw, id, func(b *box) { b.release() })
+}
+
+func (d *Driver) gateVerb(ctx context.Context, v Verb, id string, do func(*box)) error {
+	answer, err := d.e.enter(ctx, v)
+	if err != nil {
+		return err
+	}
+	d.e.mu.Lock()
+	b, err := d.runningLocked(id, v)
+	if err == nil {
+		do(b)
+	}
+	d.e.mu.Unlock()
+	return answer(err)
+}
+
+// Frozen implements runtime.Freezer.
+func (d *Driver) Frozen(ctx context.Context, id string) (bool, error) {
+	answer, err := d.e.enter(ctx, Frozen)
+	if err != nil {
+		return false, err
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	b, err := d.runningLocked(id, Frozen)
+	if err = answer(err); err != nil {
+		return false, err
+	}
+	return b.frozen, nil
+}
+
+func (d *Driver) runningLocked(id string, v Verb) (*box, error) {
+	b, err := d.e.findLocked(id)
+	if err == nil && b.phase != runtime.PhaseRunning {
+		err = fault.New(fault.Conflict, "container %s is %s: %s needs a running one", id, b.phase, v)
+	}
+	return b, err
+}
+
+// hold closes the gate; release opens it. The caller holds Engine.mu.
+func (b *box) hold() {
+	if !b.frozen {
+		b.frozen, b.thawed = true, make(chan struct{})
+	}
+}
+
+func (b *box) release() {
+	if b.frozen {
+		b.frozen = false
+		close(b.thawed)
+	}
+}
+
+// Checkpoint implements runtime.Checkpointer: the program is parked, and dir
+// names it.
+func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
+	answer, err := d.e.enter(ctx, Checkpoint)
+	if err != nil {
+		return err
+	}
+	return answer(d.checkpoint(id, dir))
+}
+
+func (d *Driver) checkpoint(id, dir string) error {
+	if r, err := readDump(dir); err == nil && r.ID == id {
+		return nil // a lost answer
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	b, err := d.runningLocked(id, Checkpoint)
+	if err != nil {
+		return err
+	}
+	r := dumpRecord{ID: id, Dump: d.e.dumps.next + 1}
+	r.Proof = r.proof()
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, dumpFile), text, 0o600)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	d.e.dumps.next = r.Dump
+	d.e.dumps.parked[r.Dump] = b
+	delete(d.e.boxes, id)
+	b.hold()
+	b.close()
+	return nil
+}
+
+func readDump(dir string) (dumpRecord, error) {
+	var r dumpRecord
+	b, err := os.ReadFile(filepath.Join(dir, dumpFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, fault.New(fault.Corrupt, "%s is no dump: %w", dir, err)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil || r.Proof != r.proof() {
+		return r, fault.New(fault.Corrupt, "dump %s is damaged: %q %v", dir, r.Proof, err)
+	}
+	return r, nil
+}
+
+// Restore implements runtime.Checkpointer. A dump is good once, as the program
+// behind it is one.
+func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
+	answer, err := d.e.enter(ctx, Restore)
+	if err != nil {
+		return err
+	}
+	return answer(d.restore(s, dir))
+}
+
+func (d *Driver) restore(s runtime.Spec, dir string) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	if b, ok := d.e.boxes[s.ID]; ok && b.phase == runtime.PhaseRunning {
+		return nil
+	}
+	r, err := readDump(dir)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(s.Image, "sha256:") {
+		if _, ok := d.e.images[s.Image]; !ok {
+			return fault.New(fault.NotFound, "container %s: image %s is not here: import it first", s.ID, s.Image)
+		}
+	}
+	b, ok := d.e.dumps.parked[r.Dump]
+	if !ok {
+		return fault.New(fault.Conflict, "dump %d of %s goes on already: this engine keeps one program for each", r.Dump, r.ID)
+	}
+	out, errw, err := openLogs(s.Log)
+	if err != nil {
+		return fault.New(fault.Invalid, "container %s: logs: %w", s.ID, err)
+	}
+	delete(d.e.dumps.parked, r.Dump)
+	b.logTo(out, errw)
+	b.spec, b.print, b.done = s, s.Fingerprint(), make(chan struct{})
+	d.e.boxes[s.ID] = b
+	if b.phase == runtime.PhaseStopped { // killed while it was a dump: the engine is closing
+		b.close()
+	}
+	b.release()
+	return nil
+}
