@@ -10,6 +10,7 @@ import (
 // to its data each placement is.
 func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string) *droverv1.DecisionFact {
 	out := &droverv1.DecisionFact{Base: d.Base}
+	whom := forWhom(d.Actions)
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		k := facts.Key{Job: uint64(a.Task.Job), Stage: a.Task.Stage, Task: a.Task.Index, Attempt: a.Attempt}
@@ -18,6 +19,14 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 		switch a.Kind {
 		case scheduler.ActPlace:
 			f.Locality = locality(a)
+		case scheduler.ActSuspend, scheduler.ActKill:
+			if f.ForJob = uint64(whom[i]); f.ForJob != 0 {
+				f.Why = "it makes room for a task that is due first"
+			}
+		case scheduler.ActResume:
+			f.Why = "there is room again"
+		case scheduler.ActMigrate:
+			f.Why = "there is room on this node"
 		case scheduler.ActReserve, scheduler.ActUnreserve:
 			f.Reservation = reservationFact(&a.Reservation)
 		}
@@ -27,6 +36,24 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 		n := &d.Notes[i]
 		out.Notes = append(out.Notes, &droverv1.NoteFact{Kind: int32(n.Kind), Job: uint64(n.Job), Stage: n.Stage, Task: n.Task, Tenant: int32(n.Tenant),
 			Slot: n.Slot, Project: uint64(n.Project), Value: n.Value, Real: n.Real, Until: int64(n.At)})
+	}
+	return out
+}
+
+// forWhom tells for which job each suspension or kill makes room: that of the
+// hold that follows it, 0 where none does.
+func forWhom(all []scheduler.Action) []scheduler.JobID {
+	out := make([]scheduler.JobID, len(all))
+	for i, first := 0, 0; i < len(all); i++ {
+		switch a := &all[i]; {
+		case a.Kind == scheduler.ActSuspend || a.Kind == scheduler.ActKill:
+			continue
+		case a.Kind == scheduler.ActReserve && a.Reservation.Kind == scheduler.HoldPreempt:
+			for k := first; k < i; k++ {
+				out[k] = a.Reservation.Job
+			}
+		}
+		first = i + 1
 	}
 	return out
 }

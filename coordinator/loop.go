@@ -274,6 +274,11 @@ func (l *leader) attempt(f *facts.Facts, c *facts.Change) {
 		return
 	}
 	l.c.wanted.touch(a.Node, a.Epoch, c.Key, a.Run)
+	for _, id := range c.Nodes { // where it was, or where its image is
+		if n := f.Node(id); n != nil && n.Up {
+			l.c.wanted.touch(id, n.Epoch, c.Key, c.Run)
+		}
+	}
 	if c.Kind == facts.ChangeEnded || c.Kind == facts.ChangeOutput {
 		l.c.sessions.drop(a.Node, c.Key)
 		if j := f.Job(c.Key.Job); int(c.Key.Stage) == j.MapStage() {

@@ -22,6 +22,7 @@ const (
 	maxLine      = 1 << 10 // bytes of a message
 	maxReported  = 256     // counters of an attempt
 	maxLostMaps  = 10_000
+	maxSteps     = 32        // of a change of level
 	reportPart   = 512 << 10 // bytes of reports in one entry
 	blobChunk    = 256 << 10 // bytes of one message of GetBlob
 	maxKeepBlobs = 10_000
@@ -231,7 +232,7 @@ func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) boo
 		j := f.Job(k.Job)
 		return a.State.Holds() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
 	default:
-		moved := seen.GetLevel() != 0 && seen.GetLevel() != a.Level && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
+		moved := seen.GetLevel() != 0 && (seen.GetLevel() != a.Level || a.Target != 0 && seen.GetLevelRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
 		return a.State.Holds() && (moved || lostMaps(f, k, seen))
 	}
 }
@@ -268,6 +269,15 @@ func tidy(a *droverv1.SeenAttempt) {
 	}
 	if len(a.LostMaps) > maxLostMaps {
 		a.LostMaps = a.LostMaps[:maxLostMaps]
+	}
+	if len(a.LevelSteps) > maxSteps {
+		a.LevelSteps = a.LevelSteps[:maxSteps]
+	}
+	for _, s := range a.LevelSteps {
+		s.Step, s.Error = clipText(s.GetStep(), 32), clipText(s.GetError(), maxLine)
+	}
+	if a.SwapHeld < 0 || a.ImageHeld < 0 || a.DiskHeld < 0 {
+		a.SwapHeld, a.ImageHeld, a.DiskHeld = 0, 0, 0
 	}
 	if h := a.Held; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
 		a.Held = nil

@@ -2,9 +2,11 @@ package coordinator
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -61,7 +63,10 @@ func (p *projection) change(f *facts.Facts, c *facts.Change) error {
 	case facts.ChangeNode:
 		return p.putNode(f.Node(c.Node))
 	case facts.ChangeNodeLost:
-		return settle(p.state.NodeLost(nodeID(c.Node), scheduler.Time(c.At)))
+		if err := settle(p.state.NodeLost(nodeID(c.Node), scheduler.Time(c.At))); err != nil {
+			return err
+		}
+		return p.putNode(f.Node(c.Node)) // whether it takes work may have changed with it
 	case facts.ChangeJob:
 		return p.job(f, f.Job(c.Key.Job), c.At)
 	case facts.ChangePlaced:
@@ -169,6 +174,27 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 		}
 	}
 	return s
+}
+
+// restoreClass names what a dump depends on. Two nodes of one class restore each
+// other's dumps; facts.CanRestore, which also allows a CPU of more flags, has the
+// last word.
+func restoreClass(i *droverv1.NodeInfo) string {
+	flags := slices.Clone(i.GetCpuFlags())
+	slices.Sort(flags)
+	sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
+	v := i.GetVersions()
+	return fmt.Sprintf("%s cpu %x kernel %s criu %s runc %s", i.GetDriver(), sum[:6], v["kernel"], v["criu"], v["runc"])
+}
+
+// speeds is what a node measured about suspending.
+func speeds(p *droverv1.SuspendSpeed) scheduler.SuspendSpeed {
+	us := func(n int64) time.Duration { return time.Duration(max(0, n)) * time.Microsecond }
+	return scheduler.SuspendSpeed{
+		Freeze: us(p.GetFreezeUs()), ThawAfterFreeze: us(p.GetThawUs()), Swap: us(p.GetSwapUs()), SwapPerS: p.GetSwapBps(), SwapBackPerS: p.GetSwapBackBps(),
+		Checkpoint: us(p.GetCheckpointUs()), CheckpointPerS: p.GetCheckpointBps(), Restore: us(p.GetRestoreUs()), RestorePerS: p.GetRestoreBps(),
+		TransferPerS: p.GetTransferBps(),
+	}
 }
 
 // checkNode tells what is wrong with a node's registration, so that nothing
@@ -374,10 +400,15 @@ func (p *projection) expect(k facts.Key, a *facts.Attempt) error {
 	return settle(p.state.AttemptProgress(have.ID, have.Run, have.Progress, time.Duration(a.EstimateNS)))
 }
 
+// place makes the attempt in State where it is; one that is moving where it comes
+// from, so that its move can follow.
 func (p *projection) place(k facts.Key, a *facts.Attempt) error {
-	err := p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: 1, Node: nodeID(a.Node),
-		Disk: int16(a.Disk), Speculative: a.Speculative}, scheduler.Time(a.Placed))
-	if err != nil {
+	act := &scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: a.Run, Node: nodeID(a.Node),
+		Disk: int16(a.Disk), Speculative: a.Speculative}
+	if a.Sus.Holder != 0 {
+		act.Run, act.Node, act.Disk = a.Run-1, nodeID(a.Sus.Holder), int16(a.Sus.HolderDisk)
+	}
+	if err := p.state.ApplyFact(act, scheduler.Time(a.Placed)); err != nil {
 		return err
 	}
 	return p.expect(k, a)
@@ -391,13 +422,66 @@ func (p *projection) level(f *facts.Facts, k facts.Key, at int64) error {
 		return nil
 	}
 	now := scheduler.Time(at)
-	if err := p.reach(k, a, have, now); err != nil || a.Target == 0 {
+	if have.Run != a.Run {
+		if err := p.moving(k, a, have, now); err != nil {
+			return err
+		}
+	}
+	if a.Sus.Holder != 0 {
+		return nil
+	}
+	if err := p.reach(k, a, have, now); err != nil {
+		return err
+	}
+	if err := settle(p.state.SetParked(attemptID(k), a.Run, a.Sus.Parked)); err != nil || a.Target == 0 {
 		return err
 	}
 	if have.Target == scheduler.Level(a.Target) { // it is on its way
 		return nil
 	}
 	return settle(p.ask(k, a.Run, scheduler.Level(a.Target), now))
+}
+
+// moving brings in that an attempt goes on on another node: State takes it from
+// checkpointed on the node before, which it may not have heard of.
+func (p *projection) moving(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
+	if have.Run != a.Run-1 {
+		return fmt.Errorf("%w: attempt %v is at run %d, the facts at %d", errDrift, have.ID, have.Run, a.Run)
+	}
+	id, run := attemptID(k), a.Run-1
+	if have.Phase == scheduler.AttemptResuming {
+		if err := settle(p.state.AttemptResumed(id, run, now)); err != nil {
+			return err
+		}
+	}
+	if have.Level != scheduler.LevelCheckpointed {
+		if err := settle(p.ask(k, run, scheduler.LevelCheckpointed, now)); err != nil {
+			return err
+		}
+	}
+	if have.Phase == scheduler.AttemptSuspending {
+		if err := settle(p.state.AttemptSuspended(id, run, scheduler.LevelCheckpointed, footprint(a), now)); err != nil {
+			return err
+		}
+	}
+	act := &scheduler.Action{Kind: scheduler.ActMigrate, Task: taskID(k), Attempt: k.Attempt, Run: a.Run, Node: nodeID(a.Node), Disk: int16(a.Disk)}
+	if err := p.state.ApplyFact(act, now); err != nil {
+		return fmt.Errorf("%w: %w", errDrift, err)
+	}
+	return errors.Join(settle(p.state.SetParked(id, a.Run, false)), p.expect(k, a))
+}
+
+// footprint is what the node measured of a suspended attempt.
+func footprint(a *facts.Attempt) scheduler.Footprint {
+	image := a.Seen.GetImageHeld()
+	has := scheduler.Footprint{Memory: a.Held.Memory, Swap: a.Seen.GetSwapHeld(), Image: image, Files: max(0, a.Seen.GetDiskHeld()-image)}
+	if a.Target == droverv1.Level_LEVEL_RUNNING { // Held is what it will hold
+		has.Memory = a.Seen.GetHeld().GetMemory()
+	}
+	if a.Level == droverv1.Level_LEVEL_SWAPPED {
+		has.Memory += has.Swap // State counts the whole and takes off what went
+	}
+	return has
 }
 
 // ask has an attempt brought to a level.
@@ -437,14 +521,7 @@ func (p *projection) reach(k facts.Key, a *facts.Attempt, have *scheduler.Attemp
 			return err
 		}
 	}
-	has := scheduler.Footprint{Memory: a.Held.Memory, Swap: a.Seen.GetSwapHeld(), Files: a.Seen.GetDiskHeld()}
-	if a.Target == droverv1.Level_LEVEL_RUNNING { // Held is what it will hold
-		has.Memory = a.Seen.GetHeld().GetMemory()
-	}
-	if to == scheduler.LevelSwapped {
-		has.Memory += has.Swap // State counts the whole and takes off what went
-	}
-	return settle(p.state.AttemptSuspended(attemptID(k), a.Run, to, has, now))
+	return settle(p.state.AttemptSuspended(attemptID(k), a.Run, to, footprint(a), now))
 }
 
 func (p *projection) stopping(f *facts.Facts, k facts.Key, at int64) error {
@@ -452,7 +529,7 @@ func (p *projection) stopping(f *facts.Facts, k facts.Key, at int64) error {
 	if a == nil {
 		return nil
 	}
-	return settle(p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActKill, Task: taskID(k), Attempt: k.Attempt, Run: a.Run}, scheduler.Time(at)))
+	return settle(p.state.ApplyFact(&scheduler.Action{Kind: scheduler.ActKill, Task: taskID(k), Attempt: k.Attempt, Run: p.runOf(k, a)}, scheduler.Time(at)))
 }
 
 func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
@@ -460,7 +537,7 @@ func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
 	if a == nil {
 		return nil // its job was forgotten, so it left the State before
 	}
-	if err := settle(p.state.AttemptEnded(attemptID(k), a.Run, outcome(a), scheduler.Time(at))); err != nil {
+	if err := settle(p.state.AttemptEnded(attemptID(k), p.runOf(k, a), outcome(a), scheduler.Time(at))); err != nil {
 		return err
 	}
 	if p.late[taskID(k)] {
@@ -475,6 +552,15 @@ func (p *projection) ended(f *facts.Facts, k facts.Key, at int64) error {
 		return nil // more of its attempts may follow
 	}
 	return p.endJob(f, f.Job(k.Job), at)
+}
+
+// runOf is the run under which State knows an attempt: one that moved and ended
+// since State last looked need not move there first.
+func (p *projection) runOf(k facts.Key, a *facts.Attempt) int32 {
+	if have := p.state.Attempt(attemptID(k)); have != nil {
+		return have.Run
+	}
+	return a.Run
 }
 
 // outcome of an ended attempt. An output that was lost later does not change
@@ -598,7 +684,7 @@ func (p *projection) restore(f *facts.Facts) error {
 }
 
 func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.Level != droverv1.Level_LEVEL_RUNNING || a.Target != 0 {
+	if a.Level != droverv1.Level_LEVEL_RUNNING || a.Target != 0 || a.Sus.Holder != 0 {
 		if err := p.level(f, k, f.At()); err != nil {
 			return err
 		}

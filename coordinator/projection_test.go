@@ -56,6 +56,7 @@ func (w *world) step() {
 	switch k := w.r.IntN(20); {
 	case k < 2:
 		i := coordtest.Info(fmt.Sprint("n", w.r.IntN(4)))
+		i.Levels, i.Swap = append(i.Levels, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED), 1<<30
 		epoch := uint64(0)
 		if n := w.f.NodeByName(i.Name); n != nil && w.r.IntN(5) > 0 {
 			epoch = n.Epoch
@@ -143,11 +144,13 @@ func (w *world) interfere() {
 		return
 	}
 	act := &droverv1.ActionFact{Kind: int32(facts.ActKill), Key: k.Proto(a.Run)}
-	switch w.r.IntN(5) {
-	case 0:
-		act.Kind, act.Level = int32(facts.ActSuspend), droverv1.Level_LEVEL_FROZEN
+	switch w.r.IntN(8) {
+	case 0, 5, 6:
+		act.Kind, act.Level, act.ByHand = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
 	case 1:
 		act.Kind = int32(facts.ActResume)
+	case 7:
+		act.Kind, act.Key, act.Node = int32(facts.ActMigrate), k.Proto(a.Run+1), w.node().ID
 	case 2, 3:
 		n := w.node()
 		k.Attempt += 1
@@ -175,10 +178,28 @@ func (w *world) report() {
 		if a.Target == 0 {
 			return // a node moves nothing unasked
 		}
+		w.levelReport(a, seen)
 	case 4:
 		seen.LostMaps = []int32{int32(w.r.IntN(3))}
 	}
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+}
+
+// levelReport is what a node says that was asked for a level: that it is there,
+// on its way, or that it cannot.
+func (w *world) levelReport(a *facts.Attempt, seen *droverv1.SeenAttempt) {
+	switch down := a.Target > droverv1.Level_LEVEL_FROZEN; {
+	case w.r.IntN(5) == 0:
+		seen.Level, seen.LevelRefused = a.Level, a.Target
+	case down && w.r.IntN(3) == 0:
+		seen.Level = max(a.Level, droverv1.Level_LEVEL_FROZEN)
+	}
+	if seen.Level == droverv1.Level_LEVEL_SWAPPED {
+		seen.SwapHeld = 1 << 20
+	}
+	if seen.Level == droverv1.Level_LEVEL_CHECKPOINTED {
+		seen.Held, seen.ImageHeld, seen.DiskHeld = &droverv1.Resources{}, 1<<20, 2<<20
+	}
 }
 
 // follow brings State up to date and lets the policy decide.
@@ -198,6 +219,7 @@ func (w *world) follow() error {
 	if err != nil {
 		return fmt.Errorf("cycle: %w", err)
 	}
+	drops = slices.DeleteFunc(drops, func(d facts.Drop) bool { return strings.Contains(d.Reason, "on trial") }) // State knows of no trials
 	if len(drops) > 0 {
 		return fmt.Errorf("nothing happened in between, yet the facts dropped: %v of %v", drops, d)
 	}
@@ -217,7 +239,7 @@ func picture(s *scheduler.State) string {
 			if a.Phase == scheduler.AttemptStarting {
 				a.Phase = scheduler.AttemptRunning // a matter of reports, not of facts
 			}
-			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative)
+			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v from %d parked %v\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended)
 		}
 	}
 	for _, t := range s.Tenants() {

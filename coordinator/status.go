@@ -90,7 +90,7 @@ func (c *core) waits(f *facts.Facts, j *facts.Job) string {
 
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
 	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
-		FailedTask: j.FailedTask, FailureTail: j.FailureTail}
+		FailedTask: j.FailedTask, FailureTail: j.FailureTail, Preempted: j.Preempted.Proto()}
 	r.Job.PromisedMs = f.Promised(j) / 1e6
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
@@ -165,7 +165,7 @@ func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *drov
 		n := f.Node(a.Node)
 		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
 			Kept: n.Up && n.Epoch == a.Epoch && onNode(j, a, now, c.cfg.KeepLogs)}
-		st.Seen = seenOf(c.sessions.seen(a.Node, k, a.Run), k, a)
+		st.Seen, st.Level = seenOf(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, a)
 		out.Attempts = append(out.Attempts, st)
 	}
 	return out
@@ -216,7 +216,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 	out := make([]*droverv1.TenantStatus, len(f.Tenants()))
 	used := make([]facts.Amounts, len(out))
 	for i, t := range f.Tenants() {
-		out[i] = &droverv1.TenantStatus{Tenant: t.Spec}
+		out[i] = &droverv1.TenantStatus{Tenant: t.Spec, Preempted: t.Preempted.Proto()}
 	}
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)

@@ -61,6 +61,9 @@ func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 			if n := w.nodes[a.Node]; n != nil && n.epoch == a.Epoch && f.Node(a.Node).Up {
 				n.items[k] = struct{}{}
 			}
+			if n := w.nodes[a.Sus.Holder]; n != nil && n.epoch == a.Sus.HolderEpoch && f.Node(a.Sus.Holder).Up {
+				n.items[k] = struct{}{}
+			}
 		})
 	}
 }
@@ -193,6 +196,10 @@ func onNode(j *facts.Job, a *facts.Attempt, now int64, keepLogs time.Duration) b
 // it shall be left on the node.
 func wantedOf(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
 	a, j := f.Attempt(k), f.Job(k.Job)
+	if a != nil && a.Sus.Holder == node && a.Sus.HolderEpoch == epoch && a.State.Holds() {
+		// Its image stays until it runs elsewhere.
+		return &droverv1.WantedAttempt{Key: k.Proto(a.Sus.HolderRun), Spec: taskSpec(f, j, k, a), Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_CHECKPOINTED}
+	}
 	if a == nil || a.Node != node || a.Epoch != epoch || !onNode(j, a, now, keepLogs) {
 		return nil
 	}
@@ -202,6 +209,9 @@ func wantedOf(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, 
 		w.Goal, w.Level = droverv1.Goal_GOAL_RUN, a.Level
 		if a.Target != 0 {
 			w.Level = a.Target
+		}
+		if a.Sus.Holder != 0 {
+			w.ResumeFrom, w.ResumeRun = f.Node(a.Sus.Holder).Info.GetAddress(), a.Sus.HolderRun
 		}
 		if j.Spec.Stages[k.Stage].Kind == jobspec.KindReduce {
 			w.MapOutputs, w.MapOutputsComplete = mapOutputs(f, j)

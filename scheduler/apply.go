@@ -45,7 +45,7 @@ func (s *State) apply(a *Action, now Time, ask bool) error {
 }
 
 // placeable finds the stage of a placement and says whether the task waits.
-func (s *State) placeable(a *Action) (*Stage, error) {
+func (s *State) placeable(a *Action, ask bool) (*Stage, error) {
 	g := s.Stage(a.Task.StageID())
 	i := a.Task.Index
 	if g == nil || i < 0 || i >= g.Spec.Tasks {
@@ -57,7 +57,8 @@ func (s *State) placeable(a *Action) (*Stage, error) {
 	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || s.at(g.active[i]-1).sibling != 0 || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
-	if want := s.NextAttempt(g, i); a.Attempt != want || a.Run != 1 {
+	// A fact may be of an attempt that has moved since: then its run is higher.
+	if want := s.NextAttempt(g, i); a.Attempt != want || a.Run < 1 || ask && a.Run != 1 {
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "attempt %d run %d: the next one is %d run 1", a.Attempt, a.Run, want)
 	}
 	return g, nil
@@ -97,7 +98,7 @@ func (n *Node) hasRoom(disk int16, d Resources, space int64) bool {
 }
 
 func (s *State) applyPlace(act *Action, now Time, ask bool) error {
-	g, err := s.placeable(act)
+	g, err := s.placeable(act, ask)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (s *State) applyPlace(act *Action, now Time, ask bool) error {
 	slot := s.newSlot()
 	a := s.at(slot)
 	s.seq++
-	*a = Attempt{ID: act.AttemptID(), Run: 1, Node: act.Node, From: NoNode, Disk: act.Disk, FromDisk: -1, Level: LevelRunning,
+	*a = Attempt{ID: act.AttemptID(), Run: act.Run, Node: act.Node, From: NoNode, Disk: act.Disk, FromDisk: -1, Level: LevelRunning,
 		Phase: AttemptStarting, Speculative: act.Speculative, Tenant: g.Job.Spec.Tenant, Demand: g.Spec.Demand,
 		DiskSpace: g.Spec.Disk, Held: Held{Resources: g.Spec.Demand, Disk: g.Spec.Disk}, Seq: s.seq, Placed: now,
 		Estimate: g.Spec.Estimate, stage: g.self}

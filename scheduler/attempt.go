@@ -66,6 +66,8 @@ type Attempt struct {
 	Ran         time.Duration
 	SuspendedAt Time
 	Suspends    int32
+	// Parked: a person suspended it, so Suspended leaves it out.
+	Parked bool
 	// Progress is the part done, 0..1. Estimate is its predicted whole run
 	// time, 0 if unknown.
 	Progress float64

@@ -70,6 +70,20 @@ func (s *State) AttemptProgress(id AttemptID, run int32, part float64, estimate 
 	return nil
 }
 
+// SetParked tells that a person suspended an attempt, or that it may be resumed
+// by anybody again. O(1).
+func (s *State) SetParked(id AttemptID, run int32, parked bool) error {
+	a, _, _, err := s.event(id, run)
+	if err != nil {
+		return err
+	}
+	if a.Parked != parked {
+		a.Parked = parked
+		s.changed()
+	}
+	return nil
+}
+
 // AttemptEnded tells that an attempt is gone and holds nothing any more.
 // After success its task is done and a sibling attempt, if any, is marked as
 // being killed, for the caller to see to. After a failure by the user's fault

@@ -306,14 +306,14 @@ func (s *State) AttemptsIn(g *Stage) iter.Seq[*Attempt] {
 func (s *State) Suspended() iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for _, slot := range s.suspended {
-			if !yield(s.at(slot)) {
+			if a := s.at(slot); !a.Parked && !yield(a) {
 				return
 			}
 		}
 	}
 }
 
-// SuspendedCount is the number of suspended attempts.
+// SuspendedCount is the number of suspended attempts, parked ones included.
 func (s *State) SuspendedCount() int { return len(s.suspended) }
 
 // Reservations lists the reservations and holds by id. The slice belongs to

@@ -70,7 +70,7 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 			f.endAttempt(e, k, a, AttemptFailed, gone)
 		}
 	case droverv1.Phase_PHASE_RUNNING:
-		if a.State == AttemptLive && f.confirmLevel(k, a, seen) {
+		if a.State == AttemptLive && f.confirmLevel(e, k, a, seen) {
 			return ""
 		}
 		if !lost {
@@ -82,37 +82,6 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 		}
 	}
 	return ""
-}
-
-// confirmLevel takes a level that the node reached.
-func (f *Facts) confirmLevel(k Key, a *Attempt, seen *droverv1.SeenAttempt) bool {
-	l := seen.GetLevel()
-	if l == a.Level || l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED {
-		return false
-	}
-	j := f.write(f.jobs[k.Job])
-	c := *a
-	c.Level, c.Seen = l, seen
-	if c.Target == l {
-		c.Target = 0
-	}
-	held := j.Demand(int(k.Stage))
-	if l != droverv1.Level_LEVEL_RUNNING {
-		held = AmountsOf(seen.GetHeld())
-	}
-	f.hold(a.Node, a.Held, -1)
-	c.Held = held
-	f.hold(a.Node, c.Held, +1)
-	s := &j.Stages[k.Stage]
-	switch was, is := a.Level != droverv1.Level_LEVEL_RUNNING, l != droverv1.Level_LEVEL_RUNNING; {
-	case is && !was:
-		s.Suspended++
-	case was && !is:
-		s.Suspended--
-	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-	f.record(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
-	return true
 }
 
 // applyLostMaps takes the word of a reduce task for map outputs that it could
@@ -223,6 +192,12 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	if seen != nil {
 		c.Seen = seen
 	}
+	f.count(j, a.endTally(state, seen))
+	change := Change{Kind: ChangeEnded, Key: k, Node: a.Node}
+	if a.Sus.Holder != 0 {
+		change.Nodes, change.Run = []int32{a.Sus.Holder}, a.Sus.HolderRun
+		c.release()
+	}
 	f.hold(a.Node, a.Held, -1)
 	c.Held = Amounts{}
 	s.Live--
@@ -249,7 +224,7 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	}
 	f.setTask(j, k.Stage, k.Task, t)
 	f.attemptEvent(e, j, k, &c)
-	f.record(Change{Kind: ChangeEnded, Key: k, Node: a.Node})
+	f.record(change)
 	if won {
 		f.stopOthers(j, k)
 		f.checkComplete(e, j)

@@ -32,7 +32,7 @@ func (f *Facts) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Res
 func (f *Facts) putTenant(t *droverv1.Tenant) {
 	n := &Tenant{ID: int32(len(f.tenants)), Spec: proto.CloneOf(t)}
 	if old := f.tenantName[t.GetName()]; old != nil {
-		n.ID = old.ID
+		n.ID, n.Preempted = old.ID, old.Preempted
 		f.tenants[n.ID] = n
 	} else {
 		f.tenants = append(f.tenants, n)
@@ -161,8 +161,8 @@ func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
 	delete(f.onNode, n.ID)
 	for _, k := range keys {
 		a := f.Attempt(k)
-		if a == nil {
-			continue
+		if a == nil || a.Node != n.ID {
+			continue // gone, or it moved: if its image went with this node, its new one says so
 		}
 		if a.State.Holds() {
 			f.endAttempt(e, k, a, AttemptLost, nil)

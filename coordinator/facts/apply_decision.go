@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/jobspec"
@@ -65,7 +66,7 @@ func (f *Facts) act(e *droverv1.Entry, a *droverv1.ActionFact) string {
 		f.record(Change{Kind: ChangeNotes})
 		return ""
 	case ActMigrate:
-		return "moving a task between nodes is not supported by this version"
+		return f.migrate(e, a)
 	default:
 		return fmt.Sprintf("unknown action %d", a.GetKind())
 	}
@@ -193,54 +194,16 @@ func (f *Facts) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
 	return k, a, ""
 }
 
-func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1.Level) string {
-	k, a, why := f.liveAttempt(act)
-	if why != "" {
-		return why
-	}
-	n := f.Node(a.Node)
-	switch {
-	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
-		return fmt.Sprintf("there is no level %d", l)
-	case l != droverv1.Level_LEVEL_RUNNING && !slices.Contains(n.Info.GetLevels(), l):
-		return "the node cannot do " + l.String()
-	case a.Target != 0:
-		return "it is on its way to " + a.Target.String()
-	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l:
-		return "it is not suspended"
-	case l != droverv1.Level_LEVEL_RUNNING && l <= a.Level:
-		return "it is at " + a.Level.String() + " already"
-	}
-	if room := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Held, +1); l == droverv1.Level_LEVEL_RUNNING && !f.jobs[k.Job].Demand(int(k.Stage)).fits(room) {
-		return "the node has no room for it to resume"
-	}
-	j := f.write(f.jobs[k.Job])
-	c := *a
-	c.Target = l
-	if l == droverv1.Level_LEVEL_RUNNING {
-		// A task on its way up is charged whole, so that nothing takes its room.
-		f.hold(a.Node, a.Held, -1)
-		c.Held = j.Demand(int(k.Stage))
-		f.hold(a.Node, c.Held, +1)
-	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-	kind := "task.suspending"
-	if l == droverv1.Level_LEVEL_RUNNING {
-		kind = "task.resuming"
-	}
-	f.event(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: l.String()})
-	f.record(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
-	return ""
-}
-
 func (f *Facts) kill(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k, a, why := f.liveAttempt(act)
 	if why != "" {
 		return why
 	}
 	j := f.write(f.jobs[k.Job])
-	f.stopAttempt(j, k, a)
-	f.event(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node)})
+	c := *a
+	c.Sus.Killed, c.Sus.Why, c.Sus.By, c.Sus.For = true, clip(act.GetWhy(), 256), clip(e.GetActor(), 128), act.GetForJob()
+	f.stopAttempt(j, k, &c)
+	f.event(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.forWhom(&c), ", ")})
 	return ""
 }
 

@@ -169,6 +169,22 @@ func count(f *Facts) error {
 	return nil
 }
 
+// suspensionHolds checks what must be true of a live attempt's level.
+func suspensionHolds(a *Attempt) error {
+	x, running := a.Sus, droverv1.Level_LEVEL_RUNNING
+	switch {
+	case x.Holder != 0 && (a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != running || x.HolderRun >= a.Run || x.Holder == a.Node):
+		return fmt.Errorf("at %v for %v, it moves from %d run %d to %d run %d", a.Level, a.Target, x.Holder, x.HolderRun, a.Node, a.Run)
+	case a.Target == a.Level:
+		return fmt.Errorf("it is on its way to %v, where it is", a.Target)
+	case x.KeptMS > x.CPUMS || x.CPUMS < 0:
+		return fmt.Errorf("%d ms were kept of %d taken back", x.KeptMS, x.CPUMS)
+	case a.Level != running && a.Target != running && (a.Held.CPU != 0 || a.Held.IO != 0):
+		return fmt.Errorf("it is %v and holds %v", a.Level, a.Held)
+	}
+	return nil
+}
+
 func countJob(f *Facts, j *Job, used map[int32]Amounts, held map[int32]int32) error {
 	live := int32(0)
 	for s := range j.Stages {
@@ -193,6 +209,9 @@ func countJob(f *Facts, j *Job, used map[int32]Amounts, held map[int32]int32) er
 				}
 				if n := f.Node(a.Node); !n.Up || n.Epoch != a.Epoch {
 					return fmt.Errorf("job %d %d/%d holds something on a node that is gone", j.ID, s, i)
+				}
+				if err := suspensionHolds(a); err != nil {
+					return fmt.Errorf("job %d %d/%d.%d: %w", j.ID, s, i, a.Attempt, err)
 				}
 				if a.State == AttemptLive && j.HasEnded() {
 					return fmt.Errorf("job %d ended and %d/%d was not told", j.ID, s, i)

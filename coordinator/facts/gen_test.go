@@ -83,7 +83,7 @@ func (g *gen) node() *droverv1.NodeFact {
 	}
 	return &droverv1.NodeFact{Epoch: epoch, Info: &droverv1.NodeInfo{Name: name, Rack: "/r", Address: name + ":1", TaskOverheadMemory: 1,
 		Allocatable: &droverv1.Resources{Cpu: 3000, Memory: 3 << 30, Io: 1 << 30}, Disks: []*droverv1.Disk{{Name: "d", Io: 1 << 30, Space: 1 << 40}},
-		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN}}}
+		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED}[:2+g.r.IntN(3)]}}
 }
 
 func (g *gen) pickNode() int32 { return int32(g.r.IntN(6)) }
@@ -156,7 +156,11 @@ func (g *gen) decision() *droverv1.DecisionFact {
 		a := &droverv1.ActionFact{Kind: int32(ActPlace), Key: k.Proto(1), Node: g.pickNode(), Disk: int32(g.r.IntN(2)) - 1, Locality: "node", Speculative: g.r.IntN(6) == 0}
 		if len(t.Attempts) > 0 && g.r.IntN(2) == 0 {
 			k.Attempt = int32(1 + g.r.IntN(len(t.Attempts)))
-			a.Kind, a.Key = int32(2+g.r.IntN(4)), k.Proto(1)
+			a.Kind, a.ForJob, a.ByHand = int32(2+g.r.IntN(4)), g.pickJob(), g.r.IntN(4) == 0
+			a.Key = k.Proto(g.run(k))
+			if ActionKind(a.Kind) == ActMigrate {
+				a.Key.Run++
+			}
 			a.Level = droverv1.Level(g.r.IntN(5))
 		}
 		d.Actions = append(d.Actions, a)
@@ -194,12 +198,26 @@ func (g *gen) report() *droverv1.AttemptsFact {
 	return af
 }
 
+// run is mostly the attempt's present one.
+func (g *gen) run(k Key) int32 {
+	if a := g.f.Attempt(k); a != nil && g.r.IntN(12) > 0 {
+		return a.Run
+	}
+	return int32(1 + g.r.IntN(3))
+}
+
 func (g *gen) seen(k Key) *droverv1.SeenAttempt {
-	s := &droverv1.SeenAttempt{Key: k.Proto(int32(1 + g.r.IntN(12)/11)), Phase: droverv1.Phase(1 + g.r.IntN(5)), Level: droverv1.Level(g.r.IntN(5)), Message: "m",
+	s := &droverv1.SeenAttempt{Key: k.Proto(g.run(k)), Phase: droverv1.Phase(1 + g.r.IntN(5)), Level: droverv1.Level(g.r.IntN(5)), Message: "m",
 		StderrTail: "tail", Counters: map[string]int64{fmt.Sprint("c", g.r.IntN(3)): 2}, RunningMs: 7, OutputLength: 11, Held: &droverv1.Resources{Memory: 1 << 20},
 		Usage: &droverv1.Usage{CpuMs: 3, MemoryPeak: int64(g.r.IntN(100))}, Limits: &droverv1.Limits{CpuMax: "max"}}
-	if g.r.IntN(2) == 0 {
+	switch a := g.f.Attempt(k); {
+	case g.r.IntN(2) == 0:
 		s.Phase = droverv1.Phase_PHASE_SUCCEEDED
+	case a != nil && a.Target != 0 && g.r.IntN(2) == 0: // what a node that was asked says
+		s.Phase, s.Level = droverv1.Phase_PHASE_RUNNING, a.Target
+		if g.r.IntN(3) == 0 {
+			s.Level, s.LevelRefused, s.LevelNote = a.Level, a.Target, "no"
+		}
 	}
 	if s.Phase == droverv1.Phase_PHASE_FAILED {
 		s.Cause = droverv1.Cause(g.r.IntN(10))

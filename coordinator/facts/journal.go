@@ -44,7 +44,8 @@ type Change struct {
 	Key    Key   // for attempts; Key.Job for jobs
 	Node   int32 // for nodes, tenants and attempts
 	Digest string
-	Nodes  []int32 // for ChangeForgotten
+	Nodes  []int32 // for ChangeForgotten; else other nodes that an attempt concerns, under Run
+	Run    int32   // of the attempt on Nodes
 }
 
 // MaxJournal bounds the changes kept for a reader that does not come; beyond

@@ -128,6 +128,7 @@ type Attempt struct {
 	EstimateNS  int64          `json:"estimate_ns,omitempty"` // its run time as it was predicted then, 0 = not known
 	Held        Amounts        `json:"held"`
 	Kept        bool           `json:"kept,omitempty"` // its folder stays for a look
+	Sus         Suspension     `json:"sus,omitzero"`
 
 	// Seq, EndSeq and LostSeq order what happened to all attempts of the
 	// cluster: the placement, the end, the loss of the output.
@@ -248,6 +249,7 @@ type Job struct {
 	Miss        *Miss             `json:"miss,omitempty"`     // of its deadline; replaced, never written
 	Promised    int64             `json:"promised,omitempty"` // departure that was guaranteed when it ended, Unix ns
 	Stages      []Stage           `json:"stages"`
+	Preempted   Preempted         `json:"preempted,omitzero"`
 
 	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; never changed
 
@@ -353,8 +355,9 @@ func (n *Node) Takes() bool { return n.Up && !n.Closed() }
 
 // Tenant is who is charged. It is never changed once made.
 type Tenant struct {
-	ID   int32            `json:"id"` // dense from 0, in order of creation
-	Spec *droverv1.Tenant `json:"-"`
+	ID        int32            `json:"id"` // dense from 0, in order of creation
+	Preempted Preempted        `json:"preempted,omitzero"`
+	Spec      *droverv1.Tenant `json:"-"`
 }
 
 // Blob is a file or image of the content-addressed store.

@@ -1020,6 +1020,7 @@ type ActionFact struct {
 	Reservation   *ReservationFact       `protobuf:"bytes,9,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	Why           string                 `protobuf:"bytes,10,opt,name=why,proto3" json:"why,omitempty"`                      // of a change of level, for people
 	ForJob        uint64                 `protobuf:"varint,11,opt,name=for_job,json=forJob,proto3" json:"for_job,omitempty"` // the job that gets the room, 0 for none
+	ByHand        bool                   `protobuf:"varint,12,opt,name=by_hand,json=byHand,proto3" json:"by_hand,omitempty"` // asked for by a person: no scheduler undoes it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1129,6 +1130,13 @@ func (x *ActionFact) GetForJob() uint64 {
 		return x.ForJob
 	}
 	return 0
+}
+
+func (x *ActionFact) GetByHand() bool {
+	if x != nil {
+		return x.ByHand
+	}
+	return false
 }
 
 // ReservationFact mirrors scheduler.Reservation.
@@ -1954,7 +1962,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fDecisionFact\x12\x12\n" +
 	"\x04base\x18\x01 \x01(\x04R\x04base\x12/\n" +
 	"\aactions\x18\x02 \x03(\v2\x15.drover.v1.ActionFactR\aactions\x12)\n" +
-	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xd6\x02\n" +
+	"\x05notes\x18\x03 \x03(\v2\x13.drover.v1.NoteFactR\x05notes\"\xef\x02\n" +
 	"\n" +
 	"ActionFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12'\n" +
@@ -1968,7 +1976,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vreservation\x18\t \x01(\v2\x1a.drover.v1.ReservationFactR\vreservation\x12\x10\n" +
 	"\x03why\x18\n" +
 	" \x01(\tR\x03why\x12\x17\n" +
-	"\afor_job\x18\v \x01(\x04R\x06forJob\"\xa1\x02\n" +
+	"\afor_job\x18\v \x01(\x04R\x06forJob\x12\x17\n" +
+	"\aby_hand\x18\f \x01(\bR\x06byHand\"\xa1\x02\n" +
 	"\x0fReservationFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +

@@ -1,0 +1,111 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// SetLevel brings a task to a level by hand, or has a checkpointed one go on on
+// another node. A task that was suspended by hand stays so until a person
+// resumes it.
+func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[droverv1.SetLevelRequest]) (*connect.Response[droverv1.SetLevelResponse], error) {
+	if err := s.needUser(ctx); err != nil {
+		return nil, err
+	}
+	q := req.Msg
+	var act *droverv1.ActionFact
+	var from droverv1.Level
+	var err error
+	s.view(func(f *facts.Facts) {
+		var j *facts.Job
+		if j, err = findJob(f, q.GetJob()); err == nil {
+			err = s.needJob(ctx, mayOperate, f, j)
+		}
+		if err == nil {
+			act, from, err = levelAction(f, j, q)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}}
+	res, err := s.propose(ctx, caller(ctx).name, e)
+	if err = errors.Join(err, res.Err); err != nil {
+		return nil, err
+	}
+	if len(res.Dropped) > 0 {
+		return nil, fault.New(fault.Conflict, "task %s/%d of job %s: %s", q.GetStage(), q.GetTask(), clipText(q.GetJob(), 128), res.Dropped[0].Reason)
+	}
+	return connect.NewResponse(&droverv1.SetLevelResponse{Key: act.GetKey(), From: from}), nil
+}
+
+// levelAction finds the attempt that is meant and puts the wish into words of
+// the log.
+func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*droverv1.ActionFact, droverv1.Level, error) {
+	k, a, err := findLive(f, j, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	act := &droverv1.ActionFact{Key: k.Proto(a.Run), Level: q.GetLevel(), Why: clipText(q.GetReason(), 256), ByHand: true}
+	switch l := q.GetLevel(); {
+	case l > droverv1.Level_LEVEL_RUNNING && l <= droverv1.Level_LEVEL_CHECKPOINTED && q.GetNode() == "":
+		act.Kind = int32(facts.ActSuspend)
+	case l == droverv1.Level_LEVEL_RUNNING && q.GetNode() == "":
+		act.Kind = int32(facts.ActResume)
+	case l == droverv1.Level_LEVEL_RUNNING:
+		n := f.NodeByName(q.GetNode())
+		if n == nil {
+			return nil, 0, fault.New(fault.NotFound, "there is no node %q: `drover node list` shows them", clipText(q.GetNode(), 128))
+		}
+		act.Kind, act.Key, act.Node, act.Disk = int32(facts.ActMigrate), k.Proto(a.Run+1), n.ID, -1
+		if len(n.Info.GetDisks()) > 0 {
+			act.Disk = 0
+		}
+	default:
+		return nil, 0, fault.New(fault.Invalid, "level %s: use frozen, swapped or checkpointed, or running with or without a node", facts.LevelName(l))
+	}
+	return act, a.Level, nil
+}
+
+// findLive finds the live attempt of a task, or the one of that number.
+func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.Key, *facts.Attempt, error) {
+	for i := range j.Stages {
+		if j.Spec.Stages[i].Name != q.GetStage() || q.GetTask() < 0 || q.GetTask() >= j.Stages[i].Tasks {
+			continue
+		}
+		t := j.Stages[i].Task(q.GetTask())
+		for n := len(t.Attempts) - 1; n >= 0; n-- {
+			a := t.Attempts[n]
+			if q.GetAttempt() == a.Attempt || q.GetAttempt() == 0 && a.State == facts.AttemptLive {
+				return facts.Key{Job: j.ID, Stage: int32(i), Task: q.GetTask(), Attempt: a.Attempt}, a, nil
+			}
+		}
+		return facts.Key{}, nil, fault.New(fault.Conflict, "task %s/%d of job %s has no attempt that runs or is suspended", q.GetStage(), q.GetTask(), j.Name)
+	}
+	return facts.Key{}, nil, fault.New(fault.NotFound, "job %s has no task %s/%d; `drover task status %s` lists them", j.Name, clipText(q.GetStage(), 128), q.GetTask(), j.Name)
+}
+
+// levelStatus is what a level means to an attempt that has not ended; nil for
+// one that never left running.
+func levelStatus(f *facts.Facts, a *facts.Attempt) *droverv1.LevelStatus {
+	if !a.State.Holds() || a.Sus.At == 0 && a.Target == 0 {
+		return nil
+	}
+	s := &droverv1.LevelStatus{Level: a.Level, Target: a.Target, SinceMs: a.Sus.At / 1e6, Why: a.Sus.Why, Actor: a.Sus.By, Suspends: a.Sus.Count,
+		SuspendedMs: a.Sus.TotalMS, KeptCpuMs: a.Sus.CPUMS}
+	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 {
+		s.Why, s.Actor = "", "" // they were about a suspension that is over
+	} else if j := f.Job(a.Sus.For); j != nil {
+		s.ForJob = j.Name
+	}
+	if n := f.Node(a.Sus.Holder); n != nil {
+		s.MovingFrom = n.Info.GetName()
+	}
+	return s
+}
