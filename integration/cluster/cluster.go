@@ -204,16 +204,13 @@ func (c *Cluster) install(ctx context.Context) error {
 }
 
 func (c *Cluster) startNodes(ctx context.Context) error {
-	// One after the other: each measures its disk, and here they share one.
-	for i, k := range c.cfg.Nodes {
+	// All at once: each measures its share of the one disk that they have here.
+	for _, k := range c.cfg.Nodes {
 		if err := c.StartNode(ctx, k); err != nil {
 			return err
 		}
-		if err := c.AwaitNodes(ctx, i+1); err != nil {
-			return err
-		}
 	}
-	return nil
+	return c.AwaitNodes(ctx, len(c.cfg.Nodes))
 }
 
 // StartNode starts the daemon of machine k; AwaitNodes tells when it is up.
