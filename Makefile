@@ -13,7 +13,8 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## the static binary, bin/drover
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/harnessbin/bin/harness ./cmd/drover-harness
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 deps: ## list what this machine lacks and install it (Debian, root)

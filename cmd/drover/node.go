@@ -11,7 +11,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
-	"github.com/drover-run/drover/internal/harnessbin"
+	"github.com/drover-run/drover/internal/innerbin"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/measure"
@@ -76,11 +76,11 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 	if cfg.Harness, cfg.HarnessArgs, err = nodeHarness(data); err != nil {
 		return none, err
 	}
-	self, err := os.Executable()
+	beside, err := nodeHelper(data)
 	if err != nil {
 		return none, err
 	}
-	cfg.Helper = []string{self, "helper"}
+	cfg.Helper = []string{beside, "helper"}
 	if err := nodeServer(c, &cfg); err != nil {
 		return none, err
 	}
@@ -89,7 +89,7 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 		return none, err
 	}
 	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
-	if cfg.Driver, err = containerd.New(containerd.Config{Address: c.String("containerd"), ShimCgroup: "/drover/tasks/system"}); err != nil {
+	if cfg.Driver, err = containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: "/drover/tasks/system"}); err != nil {
 		return none, err
 	}
 	if cfg.Info, err = nodeInfo(c, cfg); err != nil {
@@ -122,7 +122,7 @@ func nodeFiles(c *cli.Context) (fsys.Config, error) {
 // nodeHarness gives the harness that this binary carries, or this binary as its
 // own harness.
 func nodeHarness(data string) (string, []string, error) {
-	path, err := harnessbin.Install(filepath.Join(data, "bin"))
+	path, err := innerbin.Install(filepath.Join(data, "bin"), innerbin.Harness)
 	if err != nil {
 		return "", nil, fmt.Errorf("harness: %w", err)
 	}
@@ -131,6 +131,19 @@ func nodeHarness(data string) (string, []string, error) {
 	}
 	path, err = os.Executable()
 	return path, []string{"harness"}, err
+}
+
+// nodeHelper gives the program that knows "helper" and "logger": the small one
+// that this binary carries, or this binary.
+func nodeHelper(data string) (string, error) {
+	path, err := innerbin.Install(filepath.Join(data, "bin"), innerbin.Helper)
+	if err != nil {
+		return "", fmt.Errorf("helper: %w", err)
+	}
+	if path != "" {
+		return path, nil
+	}
+	return os.Executable()
 }
 
 // nodeServer opens the daemon's own server, with TLS where there are
