@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strconv"
 	"strings"
 
 	"github.com/drover-run/drover/hdfs"
@@ -32,6 +33,28 @@ func (s *scene) compare(ctx context.Context, job string) error {
 	s.say("result against an independent count (tr, sort, uniq -c): %d words, %d differences", bytes.Count(want, []byte("\n")), differ)
 	if differ > 0 {
 		return fmt.Errorf("the result of job %s differs from the independent count in %d lines", job, differ)
+	}
+	return nil
+}
+
+// compareSearch holds the second job's result against grep.
+func (s *scene) compareSearch(ctx context.Context, job string) error {
+	want, err := exec.CommandContext(ctx, "bash", append([]string{"-c", `cat "$@" | LC_ALL=C grep -a ` + word + ` | wc -l`, "search"}, s.bed.File.Books...)...).Output()
+	if err != nil {
+		return fmt.Errorf("independent search: %w", err)
+	}
+	lines, err := strconv.Atoi(strings.TrimSpace(string(want)))
+	if err != nil {
+		return fmt.Errorf("independent search: %w", err)
+	}
+	got, err := s.result(ctx, "/out/"+job)
+	if err != nil {
+		return err
+	}
+	found := bytes.Count(got, []byte("\n"))
+	s.say("lines with %q: %d, and %d by grep", word, found, lines)
+	if found != lines {
+		return fmt.Errorf("job %s found %d lines with %q, grep %d", job, found, word, lines)
 	}
 	return nil
 }

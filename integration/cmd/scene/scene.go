@@ -34,20 +34,38 @@ const jobFile = `job %q {
   image  = "oci-archive:%s"
   stage "map" {
     kind      = "map"
-    builtin   = ["wordcount"]
+    builtin   = [%s]
     disk      = "64MiB"
     resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
   }
   stage "reduce" {
     kind      = "reduce"
-    tasks     = 4
-    builtin   = ["sum"]
-    combiner  = true
+    tasks     = %d
+    builtin   = [%q]
+    combiner  = %t
     disk      = "64MiB"
     resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
   }
 }
 `
+
+// job fills in jobFile.
+type job struct {
+	name    string
+	mapper  string // elements of builtin
+	reducer string
+	reduces int
+	combine bool
+}
+
+// word is what the second job looks for: maps that do next to nothing show
+// where a scheduler puts them as well as maps that work, and sooner.
+const word = "sheep"
+
+var (
+	wordcount = job{"wordcount", `"wordcount"`, "sum", 4, true}
+	search    = job{"search-fifo", `"grep", "` + word + `"`, "identity", 1, false}
+)
 
 func (s *scene) play(ctx context.Context) error {
 	blocks, err := s.load(ctx)
@@ -55,31 +73,41 @@ func (s *scene) play(ctx context.Context) error {
 		return err
 	}
 	s.say("HDFS holds %d blocks of 1 MiB, one copy each, on the machines as %v", total(blocks), blocks)
-	if err := s.runJob(ctx, "wordcount"); err != nil {
-		return err
-	}
-	aware, err := s.placements(ctx, "wordcount")
+	aware, err := s.perform(ctx, wordcount)
 	if err != nil {
 		return err
 	}
-	if err := s.compare(ctx, "wordcount"); err != nil {
+	if err := s.compare(ctx, wordcount.name); err != nil {
 		return err
 	}
-	if err := s.limits(ctx, "wordcount"); err != nil {
+	if err := s.limits(ctx, wordcount.name); err != nil {
 		return err
 	}
-	s.say("the same job again under `fifo`, which ignores locality")
+	s.say("a search through the same blocks under `fifo`, which ignores locality")
 	if err := show(ctx, s.cl, "scheduler", "set", "fifo"); err != nil {
 		return err
 	}
-	if err := s.runJob(ctx, "wordcount-fifo"); err != nil {
-		return err
-	}
-	blind, err := s.placements(ctx, "wordcount-fifo")
+	blind, err := s.perform(ctx, search)
 	if err != nil {
 		return err
 	}
+	if err := s.compareSearch(ctx, search.name); err != nil {
+		return err
+	}
 	return s.locality(blocks, aware, blind)
+}
+
+// perform runs a job and gives where its maps ran.
+func (s *scene) perform(ctx context.Context, j job) (placements, error) {
+	file := filepath.Join(s.dir, j.name+".hcl")
+	text := fmt.Appendf(nil, jobFile, j.name, j.name, s.image, j.mapper, j.reduces, j.reducer, j.combine)
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		return placements{}, err
+	}
+	if err := show(ctx, s.cl, "job", "run", file); err != nil {
+		return placements{}, err
+	}
+	return s.placements(ctx, j.name)
 }
 
 // load puts the text into HDFS and counts the blocks on each machine.
@@ -113,12 +141,4 @@ func total(n []int) int {
 		t += v
 	}
 	return t
-}
-
-func (s *scene) runJob(ctx context.Context, name string) error {
-	file := filepath.Join(s.dir, name+".hcl")
-	if err := os.WriteFile(file, fmt.Appendf(nil, jobFile, name, name, s.image), 0o644); err != nil {
-		return err
-	}
-	return show(ctx, s.cl, "job", "run", file)
 }
