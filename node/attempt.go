@@ -56,6 +56,7 @@ type attempt struct {
 	held      *droverv1.Resources
 	oomKills  int64
 	disk      int64
+	sampled   time.Duration // monotonic, when use and progress were read
 	result    *outcome
 	progress  progress
 	doing     task.Do
@@ -83,8 +84,8 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 		wake: make(chan struct{}, 1), inbox: make(chan func(*attempt)),
 		container: task.ContainerNone,
 		fetch:     helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle},
-		retry: map[task.Do]int{},
-		seen:  &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
+		retry: map[task.Do]int{}, sampled: -sampleGap,
+		seen: &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
 	}
 }
 
@@ -127,8 +128,12 @@ func (a *attempt) goal() (*droverv1.WantedAttempt, *droverv1.TaskSpec) {
 	return a.wanted, a.spec
 }
 
-// sampleEvery is how often a running task's use and progress are read.
-const sampleEvery = time.Second
+// How often a running task's use and progress are read: each sampleEvery, and
+// not again within sampleGap however often its loop wakes.
+const (
+	sampleEvery = time.Second
+	sampleGap   = sampleEvery / 2
+)
 
 // loop brings the attempt to its goal, again and again, until nothing of it is
 // left or ctx ends (then all that runs, runs on).
@@ -160,7 +165,10 @@ func (a *attempt) loop(ctx context.Context) {
 			a.sleep(ctx, 0)
 		case task.Wait:
 			a.sleep(ctx, a.again(step.Again))
-			a.sample(ctx)
+			if now := a.d.clock.Mono(); now-a.sampled >= sampleGap {
+				a.sampled = now
+				a.sample(ctx)
+			}
 		default:
 			a.perform(ctx, step.Do)
 		}
@@ -335,14 +343,27 @@ func (a *attempt) watch(ctx context.Context) {
 func (a *attempt) publish() {
 	next := a.report()
 	a.mu.Lock()
-	same := proto.Equal(next, a.seen)
+	last := a.seen
+	same := proto.Equal(next, last)
 	if !same {
 		a.seen = next
 	}
 	a.mu.Unlock()
 	if !same {
-		a.d.changed(a.id)
+		a.d.changed(a.id, !proto.Equal(withoutUse(next), withoutUse(last)))
 	}
+}
+
+// withoutUse is a report but for what changes all the time: that goes with the
+// next sign of life, the rest at once.
+func withoutUse(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
+	if s == nil {
+		return nil
+	}
+	c := proto.CloneOf(s)
+	c.Usage, c.Held, c.SwapHeld, c.DiskHeld, c.RunningMs = nil, nil, 0, 0, 0
+	c.Progress, c.Counters, c.Status, c.InputBytes = 0, nil, "", 0
+	return c
 }
 
 // report is the attempt as the coordinator shall see it.

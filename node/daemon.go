@@ -147,12 +147,14 @@ func (d *daemon) slot(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// changed marks an attempt for the next report.
-func (d *daemon) changed(id store.ID) {
+// changed marks an attempt for the next report; atOnce has that sent now.
+func (d *daemon) changed(id store.ID, atOnce bool) {
 	d.mu.Lock()
 	d.dirty[id] = true
 	d.mu.Unlock()
-	d.poke()
+	if atOnce {
+		d.poke()
+	}
 }
 
 func (d *daemon) poke() {
