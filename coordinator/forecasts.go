@@ -44,7 +44,7 @@ func (c *forecasts) learn(f *facts.Facts) bool {
 	c.seen = seen
 	for _, r := range fresh {
 		t := &estimate.Task{Stage: estimate.Stage{ID: stageID(r.Job, r.Stage), Tenant: r.Tenant, Job: r.JobName, Name: r.Name, Kind: stageKind(jobspec.StageKind(r.Kind)),
-			Demand: resources(r.Demand), Input: r.Input}, Node: nodeID(r.Node), Run: time.Duration(r.RunNS)}
+			Demand: resources(r.Demand), Input: r.Input, Tasks: r.Tasks}, Node: nodeID(r.Node), Run: time.Duration(r.RunNS)}
 		switch r.Locality {
 		case "rack":
 			t.Remote = 1
@@ -85,7 +85,9 @@ func (c *forecasts) ofSpec(spec *jobspec.Job, splits []*droverv1.FactSplit) []*d
 func (c *forecasts) ofJob(j *facts.Job, i int) estimate.Prediction {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.book.Stage(describe(j.ID, j.Spec, i, meanInput(j.Spec, i, j.Stages[i].Splits), taskBound(j.Spec)))
+	d := describe(j.ID, j.Spec, i, meanInput(j.Spec, i, j.Stages[i].Splits), taskBound(j.Spec))
+	d.Tasks, d.Running = j.Stages[i].Tasks, j.Stages[i].Live-j.Stages[i].Suspended
+	return c.book.Stage(d)
 }
 
 // describe is a stage as predictions see it.

@@ -33,6 +33,7 @@ type Ran struct {
 	Node     int32   `json:"node"`
 	Locality string  `json:"locality,omitempty"`
 	Demand   Amounts `json:"demand"`
+	Tasks    int32   `json:"tasks"`           // of the stage
 	Input    int64   `json:"input,omitempty"` // bytes
 	RunNS    int64   `json:"run_ns"`          // from its placement to its end, suspensions left out
 }
@@ -299,7 +300,7 @@ func (f *Facts) learn(j *Job, k Key, a *Attempt) {
 	s := &j.Spec.Stages[k.Stage]
 	f.ranSeq++
 	r := &Ran{Seq: f.ranSeq, Job: j.ID, Stage: k.Stage, Tenant: j.Spec.Tenant, JobName: j.Name, Name: s.Name, Kind: string(s.Kind),
-		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), RunNS: max(1, a.Ended-a.Placed)}
+		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), Tasks: j.Stages[k.Stage].Tasks, RunNS: max(1, a.Ended-a.Placed)}
 	if splits := j.Stages[k.Stage].Splits; int(k.Task) < len(splits) {
 		for _, p := range splits[k.Task].GetPieces() {
 			r.Input = addClamped(r.Input, p.GetLength())

@@ -45,16 +45,18 @@ func ParseSource(text string) Source {
 
 // Stage is what a prediction is made of: a stage as it is submitted.
 type Stage struct {
-	ID     scheduler.StageID
-	Tenant string
-	Job    string // its job's name
-	Name   string
-	Kind   scheduler.StageKind
-	Demand scheduler.Resources
-	Input  int64         // bytes that a task reads, in the mean
-	Bound  time.Duration // of one task, by the job's runtime_bound; 0 for none
-	Remote int           // switches between data and node, where known (feature Distance)
-	Slow   float64       // of the node, where known (feature Slowdown)
+	ID      scheduler.StageID
+	Tenant  string
+	Job     string // its job's name
+	Name    string
+	Kind    scheduler.StageKind
+	Demand  scheduler.Resources
+	Tasks   int32         // of the stage
+	Running int32         // of them, now
+	Input   int64         // bytes that a task reads, in the mean
+	Bound   time.Duration // of one task, by the job's runtime_bound; 0 for none
+	Remote  int           // switches between data and node, where known (feature Distance)
+	Slow    float64       // of the node, where known (feature Slowdown)
 }
 
 // Task is one that succeeded.
@@ -97,12 +99,11 @@ type Book struct {
 
 // own is what finished of one stage.
 type own struct {
-	first Prediction // before any task of it finished
-	n     int
-	sum   float64 // seconds
-	logs  float64 // sum of log(seconds)
-	late  int     // place of its entry in the errors, -1 for none
-	entry *lateStage
+	first   Prediction // before any task of it finished
+	n       int
+	sum     float64   // seconds
+	logs    []float64 // of seconds, until the stage is complete
+	doubled int       // how often every second one was left out
 }
 
 // New makes an empty Book; seed is the model's.
@@ -150,7 +151,9 @@ func (b *Book) Stage(s *Stage) Prediction {
 	first = o.first
 	weight, sum := float64(o.n), o.sum
 	if first.Source != None {
-		weight, sum = weight+ownPrior, sum+ownPrior*first.Run.Seconds()
+		// Those that run are longer than those that ended: they count as predicted.
+		prior := float64(ownPrior + max(0, s.Running))
+		weight, sum = weight+prior, sum+prior*first.Run.Seconds()
 	}
 	return Prediction{seconds(sum / weight), Own}
 }
@@ -203,7 +206,7 @@ func (b *Book) entry(id scheduler.StageID) *own {
 	if o := b.own[id]; o != nil {
 		return o
 	}
-	o := &own{late: -1}
+	o := &own{}
 	if len(b.ring) < maxStages {
 		b.ring = append(b.ring, id)
 	} else {
@@ -238,7 +241,9 @@ func (b *Book) Observe(t *Task) {
 			slow.Observe(run, o.first.Run.Seconds())
 		}
 	}
-	b.errors.observe(o, run)
+	if o.add(run); o.n == int(t.Tasks) {
+		b.errors.complete(o)
+	}
 	b.travel.observe(t, run)
 	if err := b.predictor.Observe(*b.describe(&x), run); err == nil {
 		b.seen++
@@ -267,7 +272,7 @@ func (b *Book) Learn(s *scheduler.State) int {
 }
 
 func fromHistory(s *scheduler.State, t *scheduler.FinishedTask) *Task {
-	out := &Task{Stage: Stage{ID: t.Task.StageID(), Job: t.JobName, Name: t.Stage, Kind: t.Kind, Demand: t.Demand, Input: t.InputBytes}, Node: t.Node, Run: t.RunTime}
+	out := &Task{Stage: Stage{ID: t.Task.StageID(), Job: t.JobName, Name: t.Stage, Kind: t.Kind, Demand: t.Demand, Input: t.InputBytes, Tasks: t.Tasks}, Node: t.Node, Run: t.RunTime}
 	if tn := s.Tenant(t.Tenant); tn != nil {
 		out.Tenant = tn.Spec.Name
 	}

@@ -5,7 +5,7 @@
 // A Book learns each finished task. The prediction for a stage is, best first:
 //
 //	own        what finished of this very stage, beside the next line's
-//	           estimate, which counts as three tasks
+//	           estimate, which counts as three tasks and one for each that runs
 //	history    tasks of a stage of the same name, of a job of the same name and
 //	           tenant: their mean, or their line over input bytes
 //	model      the network, or the ridge regression where the network does not
@@ -20,7 +20,8 @@
 // are kept in two parts: the log of (mean run time of a stage / its first
 // prediction), and of (run time of a task / mean of its stage). A quote draws
 // the first once for each stage and the second for each task. Before there are
-// enough errors both are assumed, on the wide side.
+// enough errors both are assumed, on the wide side. Errors count when a stage is
+// complete: of one that runs, the tasks that ended are the short ones.
 //
 // # Who calls it
 //

@@ -12,78 +12,103 @@ const (
 	enough     = 16 // fewer are not trusted
 )
 
-// errors keeps the latest errors of first predictions in two parts.
+// errors keeps the latest errors of first predictions in two parts. Both are
+// taken when a stage is complete: while it runs, those of its tasks that ended
+// are the short ones.
 type errors struct {
-	stages [Sources + 1][]*lateStage // by source of the first prediction
+	stages [Sources + 1][]lateStage // by source of the first prediction; a ring once it is full
 	nextAt [Sources + 1]int
-	tasks  []float64 // log(run time / mean of the stage's earlier tasks), shrunk to what a whole stage would show
+	tasks  []float64 // log(run time / mean of its stage), as wide as among all tasks; likewise
 	taskAt int
 }
 
-// lateStage is how a stage's tasks compare with its first prediction.
+// lateStage is how the tasks of a complete stage compare with its first
+// prediction.
 type lateStage struct {
-	n       int
-	sum     float64 // of log(run/prediction)
-	squares float64
+	n        int
+	mean     float64 // of log(run time / prediction)
+	variance float64 // of the same, 0 with one task
 }
 
-// observe takes a task into the errors of its stage, and into those of tasks.
-func (e *errors) observe(o *own, run float64) {
+// maxLogs bounds the run times kept of one stage: beyond it every second one is
+// left out, then every fourth and so on.
+const maxLogs = 256
+
+// add takes a finished task into what is known of its stage.
+func (o *own) add(run float64) {
 	log := math.Log(run)
-	if o.n > 0 {
-		// The mean of n earlier ones is off by 1/n of the variance itself.
-		mean := o.logs / float64(o.n)
-		e.addTask((log - mean) * math.Sqrt(float64(o.n)/float64(o.n+1)))
-	}
-	if o.first.Source != None {
-		e.addStage(o, log-math.Log(o.first.Run.Seconds()))
+	if o.n%o.stride() == 0 {
+		if len(o.logs) == maxLogs {
+			for i := range maxLogs / 2 {
+				o.logs[i] = o.logs[2*i]
+			}
+			o.logs = o.logs[:maxLogs/2]
+			o.doubled++
+		}
+		if o.n%o.stride() == 0 {
+			o.logs = append(o.logs, log)
+		}
 	}
 	o.n++
 	o.sum += run
-	o.logs += log
 }
 
-func (e *errors) addTask(v float64) {
-	if len(e.tasks) < keptTasks {
-		e.tasks = append(e.tasks, v)
-		return
+func (o *own) stride() int { return 1 << o.doubled }
+
+// complete takes the errors of a stage that ended.
+func (e *errors) complete(o *own) {
+	n := float64(len(o.logs))
+	mean, squares := 0.0, 0.0
+	for _, v := range o.logs {
+		mean += v / n
 	}
-	e.tasks[e.taskAt] = v
-	e.taskAt = (e.taskAt + 1) % keptTasks
-}
-
-func (e *errors) addStage(o *own, v float64) {
-	list := &e.stages[o.first.Source]
-	if o.late < 0 {
-		l := &lateStage{}
-		if len(*list) < keptStages {
-			o.late = len(*list)
-			*list = append(*list, l)
-		} else {
-			o.late = e.nextAt[o.first.Source]
-			(*list)[o.late] = l
-			e.nextAt[o.first.Source] = (o.late + 1) % keptStages
+	for _, v := range o.logs {
+		squares += (v - mean) * (v - mean)
+		if n > 1 {
+			e.tasks = put(e.tasks, &e.taskAt, keptTasks, (v-mean)*math.Sqrt(n/(n-1)))
 		}
-		o.entry = l
 	}
-	o.entry.n++
-	o.entry.sum += v
-	o.entry.squares += v * v
+	if o.first.Source != None {
+		l := lateStage{n: len(o.logs), mean: mean - math.Log(o.first.Run.Seconds())}
+		if n > 1 {
+			l.variance = squares / (n - 1)
+		}
+		e.stages[o.first.Source] = put(e.stages[o.first.Source], &e.nextAt[o.first.Source], keptStages, l)
+	}
+	o.logs = nil
 }
 
-// Spread is how wrong predictions of one source have been: quantiles of the
-// logarithm of truth over prediction, at 0, 1/32, … 1.
+// put adds to a ring of limited size.
+func put[T any](ring []T, next *int, limit int, v T) []T {
+	if len(ring) < limit {
+		return append(ring, v)
+	}
+	ring[*next] = v
+	*next = (*next + 1) % limit
+	return ring
+}
+
+// Spread is how wrong predictions of one source have been, as distributions of
+// the logarithm of truth over prediction.
 type Spread struct {
 	Assumed bool // too few errors are known
 	Stage   Quantiles
 	Task    Quantiles
 }
 
-// Quantiles of a distribution at 0, 1/32, … 1, ascending.
-type Quantiles [33]float64
+// Quantiles is a distribution by values at equal steps of its parts, ascending.
+// All values that are known are kept: what the longest of many tasks takes
+// depends on the tail. The empty one is 0 always.
+type Quantiles []float64
 
 // At gives the factor at part u of the distribution, 0 to 1.
-func (q *Quantiles) At(u float64) float64 {
+func (q Quantiles) At(u float64) float64 {
+	switch len(q) {
+	case 0:
+		return 1
+	case 1:
+		return math.Exp(q[0])
+	}
 	at := min(max(u, 0), 1) * float64(len(q)-1)
 	i := min(int(at), len(q)-2)
 	return math.Exp(q[i] + (at-float64(i))*(q[i+1]-q[i]))
@@ -106,9 +131,10 @@ func assumedStage(s Source) float64 {
 
 const assumedTask = 0.3
 
-func normal(sigma float64) (q Quantiles) {
+func normal(sigma float64) Quantiles {
+	q := make(Quantiles, 257)
 	for i := range q {
-		p := min(max(float64(i)/float64(len(q)-1), 0.01), 0.99)
+		p := min(max(float64(i)/float64(len(q)-1), 0.002), 0.998)
 		q[i] = sigma * math.Sqrt2 * math.Erfinv(2*p-1)
 	}
 	return q
@@ -125,24 +151,22 @@ func (b *Book) Spread(s Source) Spread {
 	}
 	switch s {
 	case Own: // a mean of run times, while errors of tasks are about the mean of logarithms
-		out.Stage = constant(-math.Log(meanFactor(&out.Task)))
+		out.Stage = constant(-math.Log(meanFactor(out.Task)))
 		return out
 	case Bound: // anything below it
-		for i := range out.Stage {
-			out.Stage[i] = math.Log(0.1 + 0.9*float64(i)/float64(len(out.Stage)-1))
+		const steps = 64
+		for i := range steps + 1 {
+			out.Stage = append(out.Stage, math.Log(0.1+0.9*float64(i)/steps))
 		}
-		out.Task, out.Assumed = Quantiles{}, true
+		out.Task, out.Assumed = nil, true
 		return out
 	}
 	var means []float64
 	within, weight := 0.0, 0.0
 	for _, l := range e.stages[s] {
-		mean := l.sum / float64(l.n)
-		means = append(means, mean)
-		if l.n > 1 {
-			within += l.squares - float64(l.n)*mean*mean
-			weight += float64(l.n - 1)
-		}
+		means = append(means, l.mean)
+		within += l.variance * float64(l.n-1)
+		weight += float64(l.n - 1)
 	}
 	if len(means) < enough {
 		out.Stage, out.Assumed = normal(assumedStage(s)), true
@@ -151,14 +175,14 @@ func (b *Book) Spread(s Source) Spread {
 	shrink(means, e.stages[s], within, weight)
 	out.Stage = quantiles(means)
 	if weight == 0 && len(e.tasks) < enough {
-		out.Task = Quantiles{} // it is in the other part
+		out.Task = nil // it is in the other part
 	}
 	return out
 }
 
 // shrink takes out of the stages' means what only comes of their being means of
 // few tasks: that part is drawn again for each task.
-func shrink(means []float64, of []*lateStage, within, weight float64) {
+func shrink(means []float64, of []lateStage, within, weight float64) {
 	if weight == 0 {
 		return // every stage has one task: it is the same which part is whose
 	}
@@ -180,34 +204,18 @@ func shrink(means []float64, of []*lateStage, within, weight float64) {
 	}
 }
 
-func constant(v float64) (q Quantiles) {
-	for i := range q {
-		q[i] = v
-	}
-	return q
-}
+func constant(v float64) Quantiles { return Quantiles{v} }
 
 // meanFactor is the mean of the factors of a distribution.
-func meanFactor(q *Quantiles) float64 {
+func meanFactor(q Quantiles) float64 {
 	sum := 0.0
-	for i := range len(q) - 1 {
-		sum += math.Exp((q[i] + q[i+1]) / 2)
+	for _, v := range q {
+		sum += math.Exp(v) / float64(len(q))
 	}
-	return sum / float64(len(q)-1)
+	return sum
 }
 
-func quantiles(v []float64) (q Quantiles) {
+func quantiles(v []float64) Quantiles {
 	slices.Sort(v)
-	for i := range q {
-		at := float64(i) / float64(len(q)-1) * float64(len(v)-1)
-		k := min(int(at), len(v)-1)
-		q[i] = v[k]
-		if k+1 < len(v) {
-			q[i] += (at - float64(k)) * (v[k+1] - v[k])
-		}
-		if i > 0 {
-			q[i] = max(q[i], q[i-1]) // against rounding
-		}
-	}
-	return q
+	return v
 }

@@ -50,6 +50,11 @@ type Config struct {
 	CycleInterval time.Duration
 	// Progress, if not nil, is told now and then how far the run is.
 	Progress func(Progress)
+
+	// Admit, if not nil, sees each job just before the scheduler does and may
+	// change what that is told of it: estimates, deadline and acceptance. It may
+	// tell the State of better estimates for others; an error ends the run.
+	Admit func(s *scheduler.State, now scheduler.Time, j *scheduler.JobSpec, stages []scheduler.StageSpec) error
 }
 
 // Progress is how far a run is.

@@ -62,6 +62,11 @@ func (w *world) admit(i int) error {
 	if estimate > 0 {
 		spec.Estimate = scale(j.res.Alone, estimate)
 	}
+	if w.Admit != nil {
+		if err := w.Admit(w.s, w.now, &spec, stages); err != nil {
+			return err
+		}
+	}
 	if err := w.s.SubmitJob(spec, stages); err != nil {
 		return err
 	}

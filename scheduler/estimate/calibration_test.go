@@ -1,0 +1,309 @@
+package estimate_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline/plan"
+	"github.com/drover-run/drover/scheduler/estimate"
+	"github.com/drover-run/drover/scheduler/policies"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+// bench is a simulated cluster whose deadline jobs get their quotes from the
+// code that makes them live: predictions of a Book, errors it measured, the
+// forward plan.
+type bench struct {
+	r       *rand.Rand
+	book    *estimate.Book
+	planner plan.Planner
+	sources map[scheduler.StageID]estimate.Source
+	class   map[scheduler.JobID]string
+	samples int
+	warm    int // jobs before the first quote
+
+	quoted map[scheduler.JobID]quoted
+}
+
+type quoted struct {
+	p        float64
+	deadline scheduler.Time
+}
+
+// kind is a job that is submitted again and again.
+type kind struct {
+	name   string
+	tenant scheduler.TenantID
+	tasks  int32
+	demand scheduler.Resources
+	mean   float64 // seconds of a task
+	next   bool    // with a second stage
+}
+
+const (
+	jobDrift  = 0.2 // deviation of the logarithm, of a job's tasks together
+	taskNoise = 0.3 // of each task
+)
+
+func (b *bench) kinds(n int) []kind {
+	out := make([]kind, n)
+	for i := range out {
+		out[i] = kind{name: fmt.Sprintf("k%d", i), tenant: scheduler.TenantID(b.r.IntN(3)), tasks: int32(1 + b.r.IntN(12)),
+			demand: scheduler.Resources{int64(1+b.r.IntN(2)) * 1000, int64(1+b.r.IntN(3)) << 30, 0},
+			mean:   20 * math.Exp(0.6*b.r.NormFloat64()), next: b.r.IntN(3) == 0}
+	}
+	return out
+}
+
+func (b *bench) each(k *kind, drift float64, n int32) []time.Duration {
+	out := make([]time.Duration, n)
+	for i := range out {
+		out[i] = time.Duration(k.mean * drift * math.Exp(taskNoise*b.r.NormFloat64()) * float64(time.Second))
+	}
+	return out
+}
+
+// jobs makes n of them; every second one is to get a deadline. They come at
+// random at such a rate that the cores are busy to the part load.
+func (b *bench) jobs(kinds []kind, n int, cores, load float64) []engine.Job {
+	work := 0.0
+	for i := range kinds {
+		k := &kinds[i]
+		work += k.mean * float64(k.tasks) * float64(k.demand[scheduler.CPU]) / 1000
+		if k.next {
+			work += k.mean * float64(k.demand[scheduler.CPU]) / 1000
+		}
+	}
+	gap := work / float64(len(kinds)) / cores / load
+	at := 0.0
+	out := make([]engine.Job, n)
+	for i := range out {
+		at += b.r.ExpFloat64() * gap
+		k := &kinds[b.r.IntN(len(kinds))]
+		drift := math.Exp(jobDrift * b.r.NormFloat64())
+		j := engine.Job{Name: k.name, Tenant: k.tenant, Submit: time.Duration(at * float64(time.Second)), Priority: scheduler.PriorityLow}
+		j.Stages = []engine.Stage{{Name: "first", Tasks: k.tasks, Demand: k.demand, Each: b.each(k, drift, k.tasks)}}
+		if k.next {
+			j.Stages = append(j.Stages, engine.Stage{Name: "second", After: []int32{0}, Tasks: 1, Demand: k.demand, Each: b.each(k, drift, 1)})
+		}
+		if i >= b.warm && i%2 == 0 {
+			j.Tag = "deadline"
+		}
+		out[i] = j
+	}
+	return out
+}
+
+func (b *bench) describe(s *scheduler.State, spec *scheduler.JobSpec, g *scheduler.StageSpec, i int) *estimate.Stage {
+	return &estimate.Stage{ID: scheduler.StageID{Job: spec.ID, Stage: int32(i)}, Tenant: s.Tenant(spec.Tenant).Spec.Name, Job: spec.Name, Name: g.Name, Kind: g.Kind, Demand: g.Demand, Tasks: g.Tasks}
+}
+
+// admit does what the coordinator does with a submission: it predicts, tells
+// the State of what it learnt, and quotes.
+func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, *scheduler.JobSpec, []scheduler.StageSpec) error {
+	return func(s *scheduler.State, now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec) error {
+		b.book.Learn(s)
+		for j := range s.Jobs() {
+			for i, g := range j.Stages {
+				d := b.describe(s, &j.Spec, &g.Spec, i)
+				d.Running = g.Running
+				p := b.book.Stage(d)
+				b.sources[g.ID()] = p.Source
+				if err := s.SetEstimate(g.ID(), p.Run); err != nil {
+					return err
+				}
+			}
+		}
+		spec.Estimate = 0
+		for i := range stages {
+			p := b.book.Stage(b.describe(s, spec, &stages[i], i))
+			id := scheduler.StageID{Job: spec.ID, Stage: int32(i)}
+			b.book.Begin(id, p)
+			b.sources[id] = p.Source
+			stages[i].Estimate = p.Run
+		}
+		if tags[spec.ID-1].Tag != "deadline" {
+			return nil
+		}
+		return b.quote(s, now, spec, stages)
+	}
+}
+
+// quote gives the job a deadline whose quote is anywhere from 0.5 to 0.99.
+func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec) error {
+	var spreads [estimate.Sources + 1]*estimate.Spread
+	q := plan.Question{Job: *spec, Stages: stages, Samples: b.samples, Unknown: time.Minute, Preempt: true,
+		Errors: func(id scheduler.StageID) (plan.Residual, plan.Residual) {
+			src := b.sources[id]
+			if spreads[src] == nil {
+				sp := b.book.Spread(src)
+				spreads[src] = &sp
+			}
+			return spreads[src].Stage.At, spreads[src].Task.At
+		}}
+	want := 0.5 + 0.49*b.r.Float64()
+	q.Job.Accepted = true
+	q.Job.Deadline = now.Add(24 * time.Hour)
+	for range 2 { // what a job gets depends on its deadline: it converges fast
+		q.Seed, q.Samples = q.Seed+1, 40
+		got, err := b.planner.Quote(s, q, now)
+		if err != nil {
+			return err
+		}
+		q.Job.Deadline = got.At(want)
+	}
+	q.Seed, q.Samples = q.Seed+1, b.samples
+	got, err := b.planner.Quote(s, q, now)
+	if err != nil {
+		return err
+	}
+	spec.Deadline, spec.Accepted, spec.OnMiss = q.Job.Deadline, true, scheduler.OnMissContinue
+	b.quoted[spec.ID] = quoted{got.By(spec.Deadline), spec.Deadline}
+	return nil
+}
+
+// calibrate runs jobs and sorts the quotes into five bins.
+func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, load float64) *score {
+	b := &bench{r: rand.New(rand.NewPCG(seed, 1)), book: estimate.New(seed), sources: map[scheduler.StageID]estimate.Source{}, samples: samples, warm: 200,
+		quoted: map[scheduler.JobID]quoted{}}
+	cfg := engine.Config{Seed: seed, MaxEvents: 50_000_000}
+	const nodes, cores = 8, 8
+	for i := range nodes {
+		n := engine.Node{Speed: 1}
+		n.NodeSpec = scheduler.NodeSpec{Name: fmt.Sprintf("n%d", i), Capacity: scheduler.Resources{cores * 1000, 32 << 30, 0}, Swap: 64 << 30,
+			Levels: scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen, scheduler.LevelSwapped)}
+		cfg.Nodes = append(cfg.Nodes, n)
+	}
+	for i := range 3 {
+		cfg.Tenants = append(cfg.Tenants, scheduler.TenantSpec{Name: fmt.Sprintf("t%d", i), Parent: scheduler.NoTenant, Weight: 1})
+	}
+	kinds := b.kinds(24)
+	cfg.Jobs = b.jobs(kinds, jobs+b.warm, nodes*cores, load)
+	cfg.Admit = b.admit(cfg.Jobs)
+	var err error
+	if cfg.Policy, err = policies.New(policy, nil); err != nil {
+		tb.Fatal(err)
+	}
+	res, err := engine.Run(cfg)
+	if err != nil {
+		tb.Fatalf("seed %d: %v", seed, err)
+	}
+	out := &score{}
+	for id, q := range b.quoted {
+		out.add(q.p, res.Jobs[id-1].Finish <= q.deadline.Sub(engine.Epoch))
+	}
+	return out
+}
+
+// score is quotes in five bins beside what happened.
+type score struct {
+	n, met [5]int
+	sum    [5]float64
+	jobs   int
+	brier  float64
+	all    int
+}
+
+func (s *score) add(p float64, met bool) {
+	i := min(max(int((p-0.5)*10), 0), 4)
+	y := 0.0
+	if met {
+		y = 1
+		s.met[i]++
+		s.all++
+	}
+	s.n[i]++
+	s.sum[i] += p
+	s.jobs++
+	s.brier += (p - y) * (p - y)
+}
+
+// base is the Brier score of saying the base rate each time.
+func (s *score) base() float64 {
+	p := float64(s.all) / float64(s.jobs)
+	return p * (1 - p)
+}
+
+// interval is Wilson's at 95% for k of n.
+func interval(k, n int) (low, high float64) {
+	const z = 1.959964
+	p, m := float64(k)/float64(n), float64(n)
+	mid := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return mid - half, mid + half
+}
+
+func (s *score) String() string {
+	text := ""
+	for i := range s.n {
+		if s.n[i] == 0 {
+			continue
+		}
+		low, high := interval(s.met[i], s.n[i])
+		text += fmt.Sprintf("quoted %.3f: %d jobs, on time %.3f (%.3f to %.3f)\n", s.sum[i]/float64(s.n[i]), s.n[i], float64(s.met[i])/float64(s.n[i]), low, high)
+	}
+	return text + fmt.Sprintf("Brier %.4f, of the base rate %.4f", s.brier/float64(s.jobs), s.base())
+}
+
+// worst is by how many standard deviations the worst bin is off.
+func (s *score) worst() float64 {
+	w := 0.0
+	for i := range s.n {
+		if n := float64(s.n[i]); n > 0 {
+			p := s.sum[i] / n
+			w = max(w, math.Abs(float64(s.met[i])/n-p)/math.Sqrt(p*(1-p)/n))
+		}
+	}
+	return w
+}
+
+// Quotes are probabilities: of the jobs quoted about p the share p is on time,
+// under 3dsf with suspension, with others that come later, and although all
+// that is known of run times is what ended before.
+func TestQuotedDeadlinesHoldAsOftenAsQuoted(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	s := calibrate(t, "3dsf", seed, 400, 60, 0.3)
+	t.Logf("\n%v", s)
+	if s.jobs < 150 || s.worst() > 4.5 {
+		t.Errorf("seed %d: the worst bin is off by %.1f standard deviations", seed, s.worst())
+	}
+}
+
+// The bar of 2,000 deadline jobs in five bins, each within its 95% interval.
+func TestQuotesOfTwoThousandJobs(t *testing.T) {
+	if os.Getenv("DROVER_SOAK") == "" {
+		t.Skip("two minutes: set DROVER_SOAK=1")
+	}
+	for _, load := range []float64{0.02, 0.6} {
+		s := calibrate(t, "3dsf", 1, 4000, 300, load)
+		t.Logf("load %v\n%v", load, s)
+		for i := range s.n {
+			if low, high := interval(s.met[i], s.n[i]); s.sum[i]/float64(s.n[i]) < low || s.sum[i]/float64(s.n[i]) > high {
+				t.Errorf("load %v: bin %d is outside its interval", load, i)
+			}
+		}
+		if s.brier/float64(s.jobs) >= s.base() {
+			t.Errorf("load %v: no better than the base rate", load)
+		}
+	}
+}
+
+// BenchmarkCalibration is the same as figures: quoted and on-time shares of the
+// bins, and the Brier score beside that of the base rate.
+func BenchmarkCalibration(b *testing.B) {
+	for b.Loop() {
+		s := calibrate(b, "3dsf", 1, 4000, 300, 0.6)
+		for i := range s.n {
+			b.ReportMetric(s.sum[i]/float64(s.n[i]), fmt.Sprintf("quoted%d", i))
+			b.ReportMetric(float64(s.met[i])/float64(s.n[i]), fmt.Sprintf("ontime%d", i))
+		}
+		b.ReportMetric(s.brier/float64(s.jobs), "brier")
+		b.ReportMetric(s.base(), "base")
+	}
+}
