@@ -159,17 +159,26 @@ func byStart(a, b *Reservation) int {
 
 func (s *State) link(r *Reservation) {
 	s.countReservation(r, 1)
-	list := s.reservedOn(r.Node)
-	i, _ := slices.BinarySearchFunc(*list, r, byStart)
-	*list = slices.Insert(*list, i, r)
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+		i, _ := slices.BinarySearchFunc(*list, r, byStart)
+		*list = slices.Insert(*list, i, r)
+	}
 }
 
 func (s *State) unlink(r *Reservation) {
 	s.countReservation(r, -1)
-	list := s.reservedOn(r.Node)
-	if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
-		*list = slices.Delete(*list, i, i+1)
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
+			*list = slices.Delete(*list, i, i+1)
+		}
 	}
+}
+
+func (s *State) ofKind(k ReservationKind) *[]*Reservation {
+	if k.Promise() {
+		return &s.promises
+	}
+	return &s.held
 }
 
 // countReservation keeps a job's numbers of reservations.

@@ -53,6 +53,8 @@ type State struct {
 
 	reservations []*Reservation // by id
 	pool         []*Reservation // those on NoNode, by (Start, ID)
+	promises     []*Reservation // those that are promises, by (Start, ID)
+	held         []*Reservation // those that are not, by (Start, ID)
 	notes        map[NoteKey]Note
 	looseNotes   int
 	batch        noteBatch
@@ -319,6 +321,13 @@ func (s *State) SuspendedCount() int { return len(s.suspended) }
 // Reservations lists the reservations and holds by id. The slice belongs to
 // State.
 func (s *State) Reservations() []*Reservation { return s.reservations }
+
+// Promises lists the reservations that are promises (ReservationKind.Promise)
+// by (Start, ID), Holds the others. The slices belong to State.
+func (s *State) Promises() []*Reservation { return s.promises }
+
+// Holds lists the reservations that are no promises by (Start, ID).
+func (s *State) Holds() []*Reservation { return s.held }
 
 // ReservationsOn lists what is reserved on a node, or with NoNode on the pool,
 // by (Start, ID). The slice belongs to State.

@@ -8,11 +8,8 @@ import (
 )
 
 // submitProjects submits projects of 5 jobs whose tasks each want half a
-// machine for ten minutes, so that they wait with reservations.
+// machine for ten minutes.
 func (w *World) submitProjects() error {
-	if w.Features != FeaturesAll {
-		return nil
-	}
 	for i := range w.Projects {
 		spec := scheduler.ProjectSpec{ID: scheduler.ProjectID(i + 1), Name: fmt.Sprintf("project%05d", i), Tenant: w.leaves[w.rng.IntN(len(w.leaves))],
 			Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 5}
@@ -34,6 +31,77 @@ func (w *World) submitProjects() error {
 			w.byJob[job.ID] = stage.Tasks
 			w.waiting += int(stage.Tasks)
 			w.want = w.want.Add(stage.Demand.Times(int64(stage.Tasks)))
+		}
+	}
+	return nil
+}
+
+// reserve gives each task of the projects its reservation, as if their departures
+// had been promised: half a node at a time, one task after the other, the first
+// ones spread over ten minutes. It is for policies that make no plan of their
+// own.
+func (w *World) reserve() error {
+	const span, gap = 10 * time.Minute, time.Minute
+	next := make([]scheduler.Time, w.Nodes)
+	for i := range next {
+		next[i] = w.Now.Add(time.Duration(w.rng.Int64N(int64(span))))
+	}
+	id, at := scheduler.ReservationID(1), 0
+	if all := w.S.Reservations(); len(all) > 0 {
+		id = all[len(all)-1].ID + 1
+	}
+	for j := range w.S.Jobs() {
+		if j.Spec.Project == 0 {
+			continue
+		}
+		for i := range j.Stages[0].Spec.Tasks {
+			r := scheduler.Reservation{ID: id, Kind: scheduler.ReserveProject, Job: j.Spec.ID, Task: i, Project: j.Spec.Project,
+				Node: scheduler.NodeID(at % w.Nodes), Demand: j.Stages[0].Spec.Demand, Disk: j.Stages[0].Spec.Disk}
+			r.Start = next[r.Node]
+			r.End = r.Start.Add(span)
+			next[r.Node] = r.End.Add(gap)
+			if err := w.S.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now); err != nil {
+				return err
+			}
+			id++
+			at++
+		}
+	}
+	return nil
+}
+
+// report tells the State what became of the actions of a decision until the next
+// cycle: what was placed has started, what was to be suspended is, what was
+// resumed runs.
+func (w *World) report(d *scheduler.Decision) error {
+	if w.Features != FeaturesAll {
+		return nil
+	}
+	for i := range d.Actions {
+		act := &d.Actions[i]
+		id := act.AttemptID()
+		var err error
+		switch act.Kind {
+		case scheduler.ActPlace:
+			err = w.S.AttemptStarted(id, act.Run, w.Now)
+		case scheduler.ActSuspend:
+			w.suspensions++
+			has := scheduler.Footprint{Memory: w.S.Attempt(id).Demand[scheduler.Memory]}
+			if act.Level == scheduler.LevelSwapped {
+				has.Swap = has.Memory
+			}
+			err = w.S.AttemptSuspended(id, act.Run, act.Level, has, w.Now)
+		case scheduler.ActResume:
+			w.resumes++
+			err = w.S.AttemptResumed(id, act.Run, w.Now)
+		case scheduler.ActMigrate, scheduler.ActKill:
+			err = fmt.Errorf("the benchmark's world knows no %v", act.Kind)
+		case scheduler.ActReserve, scheduler.ActUnreserve:
+		default:
+			err = fmt.Errorf("unknown action %v", act.Kind)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -7,7 +7,15 @@
 // tasks come in 20 shapes. In the steady state as many tasks end in a cycle as
 // were placed before, and as many are submitted. Timed are Decide, Check,
 // apply and the ends together (scheduler.Cycle and State.AttemptEnded);
-// submissions are not.
+// submissions and reports of starts, suspensions and resumes are not.
+//
+// With all features there are a tree of weighted tenants; map tasks with three
+// replicas each, two of them in one rack; 5% of the jobs with an accepted
+// deadline, some of large tasks that leave no time to wait, so that others are
+// suspended for them; and projects of five jobs that wait with a reservation for
+// each task, whose room is taken back when it is due. What the policy decides is
+// held against judges that know nothing of how it was made: shares, matching,
+// reasons.
 package bench
 
 import (
@@ -22,8 +30,7 @@ import (
 // Features says what the work asks of the policy.
 type Features string
 
-// The feature sets. FeaturesAll has a tree of weighted tenants, map tasks with
-// three replicas each, 5% deadline jobs and waiting projects.
+// The feature sets; the package comment says what FeaturesAll has.
 const (
 	FeaturesPlain Features = "plain"
 	FeaturesAll   Features = "all"
@@ -132,23 +139,32 @@ type Result struct {
 	IdleCycleUS         float64  `json:"idle_cycle_us"` // a cycle in which nothing changed
 	IdleAllocs          float64  `json:"idle_allocs"`
 	ReservationsWaiting int      `json:"reservations"`
+	DeadlinePlacements  int      `json:"deadline_placements"` // of the placements, of jobs with an accepted deadline
+	ReservedPlacements  int      `json:"reserved_placements"` // of the placements, of projects with reservations
+	Suspensions         int      `json:"suspensions"`
+	Resumes             int      `json:"resumes"`
+	MatchingGap         float64  `json:"matching_gap"`       // part of the node-local placements possible that was missed
+	UnexplainedStages   int      `json:"unexplained_stages"` // stages left waiting without a reason, over all cycles
 }
 
 // World is the generated cluster and its work.
 type World struct {
 	Config
-	S       *scheduler.State
-	Now     scheduler.Time
-	rng     *rand.Rand
-	shapes  []scheduler.Resources
-	leaves  []scheduler.TenantID // tenants without others below them
-	running []scheduler.AttemptID
-	nextJob scheduler.JobID
-	waiting int                 // tasks pending
-	want    scheduler.Resources // demand of tasks pending
-	local   int
-	withIn  int
-	byJob   map[scheduler.JobID]int32 // tasks not done
+	S                    *scheduler.State
+	Now                  scheduler.Time
+	rng                  *rand.Rand
+	shapes               []scheduler.Resources
+	leaves               []scheduler.TenantID // tenants without others below them
+	running              []scheduler.AttemptID
+	nextJob              scheduler.JobID
+	waiting              int                 // tasks pending
+	want                 scheduler.Resources // demand of tasks pending
+	local                int
+	withIn               int
+	due                  int // placements of jobs with a deadline
+	planned              int // placements of projects
+	suspensions, resumes int
+	byJob                map[scheduler.JobID]int32 // tasks not done
 }
 
 const jobTasks = 100
@@ -161,7 +177,7 @@ func NewWorld(c Config) (*World, error) {
 	w := &World{Config: c, S: scheduler.New(), Now: scheduler.Time(time.Hour), rng: rand.New(rand.NewPCG(c.Seed, 2)),
 		byJob: map[scheduler.JobID]int32{}}
 	for i := range c.Nodes {
-		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/40),
+		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/rackNodes),
 			Capacity: scheduler.Resources{32_000, 128 << 30, 1_000_000_000}, Levels: scheduler.AllLevels, Swap: 128 << 30,
 			Disks: []scheduler.Disk{{Name: "nvme0n1", IO: 1_000_000_000, Space: 2 << 40}}}
 		if err := w.S.AddNode(spec); err != nil {
@@ -208,32 +224,55 @@ func (w *World) Submit(n int) error {
 			stage.Kind = scheduler.KindMap
 			stage.Inputs = w.inputs(jobTasks)
 			if w.rng.IntN(20) == 0 {
-				job.Deadline, job.Estimate, job.Accepted = w.Now.Add(time.Hour), time.Minute, true
+				w.deadline(&job, &stage)
 			}
 		}
 		if err := w.S.SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
 			return err
 		}
-		w.byJob[job.ID] = jobTasks
-		w.waiting += jobTasks
-		w.want = w.want.Add(stage.Demand.Times(jobTasks))
+		w.byJob[job.ID] = stage.Tasks
+		w.waiting += int(stage.Tasks)
+		w.want = w.want.Add(stage.Demand.Times(int64(stage.Tasks)))
 	}
 	return nil
 }
 
-// inputs draws three replicas for each task as HDFS places them: two in one
-// rack, one in another.
+// deadline makes a job one with an accepted deadline: within half an hour, and
+// every fourth time of a few large tasks that have seconds to begin, which no
+// full machine has room for.
+func (w *World) deadline(job *scheduler.JobSpec, stage *scheduler.StageSpec) {
+	job.Estimate, job.Accepted = time.Minute, true
+	job.Deadline = w.Now.Add(time.Minute + time.Minute/2 + time.Duration(w.rng.IntN(30*60))*time.Second)
+	if w.rng.IntN(4) == 0 {
+		job.Deadline = w.Now.Add(time.Minute + 10*time.Second)
+		stage.Tasks, stage.Demand = jobTasks/10, scheduler.Resources{8_000, 32 << 30, 200_000_000}
+		stage.Inputs = w.inputs(int(stage.Tasks))
+	}
+}
+
+// rackNodes is how many nodes a rack has.
+const rackNodes = 40
+
+// inputs draws three replicas for each task as HDFS places them: one anywhere,
+// two in another rack where there is one.
 func (w *World) inputs(n int) *scheduler.Inputs {
 	in := &scheduler.Inputs{Bytes: make([]int64, n), Start: make([]int32, n+1), Nodes: make([]scheduler.NodeID, 0, 3*n)}
+	racks := (w.Nodes + rackNodes - 1) / rackNodes
 	for i := range n {
 		in.Bytes[i] = 128 << 20
-		a := w.rng.IntN(w.Nodes)
-		in.Nodes = append(in.Nodes, scheduler.NodeID(a))
-		for len(in.Nodes) < min(3*(i+1), len(in.Nodes)+2, w.Nodes*(i+1)) {
-			b := scheduler.NodeID(w.rng.IntN(w.Nodes))
-			if !slices.Contains(in.Nodes[in.Start[i]:], b) {
-				in.Nodes = append(in.Nodes, b)
+		first := w.rng.IntN(w.Nodes)
+		rack := first / rackNodes
+		if racks > 1 {
+			rack = (rack + 1 + w.rng.IntN(racks-1)) % racks
+		}
+		in.Nodes = append(in.Nodes, scheduler.NodeID(first))
+		from, size := rack*rackNodes, min(rackNodes, w.Nodes-rack*rackNodes)
+		k := w.rng.IntN(size)
+		for range 3 { // neighbours, without doubles
+			if id := scheduler.NodeID(from + k%size); len(in.Nodes) < 3*(i+1) && !slices.Contains(in.Nodes[in.Start[i]:], id) {
+				in.Nodes = append(in.Nodes, id)
 			}
+			k += 1 + w.rng.IntN(max(1, size/3))
 		}
 		in.Start[i+1] = int32(len(in.Nodes))
 	}
@@ -251,6 +290,12 @@ func (w *World) Placed(d *scheduler.Decision) {
 		w.waiting--
 		g := w.S.Stage(a.Task.StageID())
 		w.want = w.want.Sub(g.Spec.Demand)
+		if g.Job.Spec.Deadline > 0 {
+			w.due++
+		}
+		if g.Job.Spec.Project != 0 {
+			w.planned++
+		}
 		if _, nodes, _ := g.Input(a.Task.Index); len(nodes) > 0 {
 			w.withIn++
 			if slices.Contains(nodes, a.Node) {
@@ -260,11 +305,17 @@ func (w *World) Placed(d *scheduler.Decision) {
 	}
 }
 
-// pickEnds chooses n running attempts that end now.
+// pickEnds chooses n running attempts that end now. What is being suspended or
+// is suspended does not end.
 func (w *World) pickEnds(n int, out []scheduler.AttemptID) []scheduler.AttemptID {
-	for range min(n, len(w.running)) {
+	for tries := 4 * n; tries > 0 && n > 0 && len(w.running) > 0; tries-- {
 		i := w.rng.IntN(len(w.running))
-		out = append(out, w.running[i])
+		id := w.running[i]
+		if w.Features == FeaturesAll && w.S.Attempt(id).Phase != scheduler.AttemptRunning {
+			continue
+		}
+		out = append(out, id)
+		n--
 		w.running[i] = w.running[len(w.running)-1]
 		w.running = w.running[:len(w.running)-1]
 	}
@@ -314,6 +365,9 @@ func (w *World) fill(p scheduler.Policy) error {
 			return err
 		}
 		w.Placed(&d)
+		if err := w.report(&d); err != nil {
+			return err
+		}
 		w.Now = w.Now.Add(w.pause()) // so that ends are spread as in the steady state
 		if len(d.Actions) == 0 {
 			return nil // it is as full as it gets

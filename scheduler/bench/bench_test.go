@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -104,7 +106,8 @@ func BenchmarkMillionWaiting(b *testing.B) {
 
 func benchmarkAll(b *testing.B, nodes int) {
 	for range b.N {
-		r, err := Run(Config{Nodes: nodes, Features: FeaturesAll}, meter())
+		few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS")) // for a short look
+		r, err := Run(Config{Nodes: nodes, Features: FeaturesAll, Placements: few}, meter())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -115,6 +118,11 @@ func benchmarkAll(b *testing.B, nodes int) {
 		b.ReportMetric(r.AllocsPerPlacement, "allocs/placement")
 		b.ReportMetric(r.NodeLocal, "node-local")
 		b.ReportMetric(r.ShareErrorTasks, "share-error")
+		b.ReportMetric(r.MatchingGap, "matching-gap")
+		b.ReportMetric(float64(r.Suspensions), "suspensions")
+		b.ReportMetric(float64(r.ReservedPlacements), "reserved")
+		b.ReportMetric(float64(r.DeadlinePlacements), "deadline")
+		b.ReportMetric(float64(r.UnexplainedStages), "unexplained")
 		b.ReportMetric(r.IdleCycleUS, "idle-us")
 		b.ReportMetric(float64(r.RSSBytes)/(1<<20), "MiB")
 	}

@@ -23,10 +23,12 @@ func Run(c Config, m Meter) (Result, error) {
 	if err := w.fill(p); err != nil {
 		return Result{}, err
 	}
-	if err := w.submitProjects(); err != nil {
-		return Result{}, err
+	if c.Features == FeaturesAll {
+		if err := w.promise(p); err != nil {
+			return Result{}, err
+		}
 	}
-	w.local, w.withIn = 0, 0
+	w.local, w.withIn, w.due, w.planned, w.suspensions, w.resumes = 0, 0, 0, 0, 0, 0
 	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Seed: c.Seed}
 	if err := w.steady(p, m, &r); err != nil {
 		return Result{}, err
@@ -43,6 +45,32 @@ func Run(c Config, m Meter) (Result, error) {
 	return r, err
 }
 
+// promise submits the projects and lets the policy plan them; where it makes no
+// reservations the world does.
+func (w *World) promise(p scheduler.Policy) error {
+	if err := w.submitProjects(); err != nil {
+		return err
+	}
+	for range 100 {
+		before := len(w.S.Reservations())
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		if err != nil {
+			return err
+		}
+		w.Placed(&d)
+		if err := w.report(&d); err != nil {
+			return err
+		}
+		if len(w.S.Reservations()) == before {
+			break
+		}
+	}
+	if len(w.S.Reservations()) < 5*w.Projects {
+		return w.reserve()
+	}
+	return nil
+}
+
 // pause is how long the ends of one cycle take to come when each task runs for
 // the minute that was predicted and a node runs about 20.
 func (w *World) pause() time.Duration {
@@ -55,6 +83,7 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 	var allocs uint64
 	var ends []scheduler.AttemptID
 	var shares shareJudge
+	var match matchJudge
 	var cpuSpent time.Duration
 	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
 	cpus := make([]float64, 0, cap(times))
@@ -73,13 +102,24 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		if err := w.Submit(w.Tasks); err != nil {
 			return err
 		}
+		if w.Features == FeaturesAll && warm%matchEvery == 0 {
+			match.begin(w.S)
+		}
 		a2, c2, t2 := m.Allocs(), m.CPU(), m.Clock()
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
 		if err != nil {
 			return err
 		}
 		t3, c3, a3 := m.Clock(), m.CPU(), m.Allocs()
+		if w.Features == FeaturesAll {
+			r.UnexplainedStages += unexplained(w.S, &d)
+			match.end(w.S, &d)
+			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.judge(w.S, &d))
+		}
 		w.Placed(&d)
+		if err := w.report(&d); err != nil {
+			return err
+		}
 		if warm < 10 {
 			continue
 		}
@@ -90,10 +130,9 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		times = append(times, float64(took.Microseconds())/1000)
 		cpus = append(cpus, float64(cpu.Microseconds())/1000)
 		r.Placements += placements(&d)
-		if w.Features == FeaturesAll {
-			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.judge(w.S, &d))
-		}
 	}
+	r.DeadlinePlacements, r.ReservedPlacements, r.Suspensions, r.Resumes = w.due, w.planned, w.suspensions, w.resumes
+	r.MatchingGap = match.gap()
 	if r.Placements == 0 {
 		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)
 	}
@@ -116,6 +155,9 @@ func (w *World) idle(p scheduler.Policy, m Meter, r *Result) error {
 			return err
 		}
 		w.Placed(&d)
+		if err := w.report(&d); err != nil {
+			return err
+		}
 		if d.Empty() {
 			break
 		}

@@ -33,6 +33,7 @@ type shareJudge struct {
 	of      []shareOf // by tenant
 	held    map[scheduler.StageID]bool
 	promise map[scheduler.JobID]bool
+	now     scheduler.Time
 }
 
 // shareOf is what one decision did to a tenant and all below it.
@@ -69,6 +70,7 @@ func (f *shareJudge) judge(s *scheduler.State, d *scheduler.Decision) float64 {
 }
 
 func (f *shareJudge) reset(s *scheduler.State, d *scheduler.Decision) {
+	f.now = d.At
 	f.of = make([]shareOf, len(s.Tenants()))
 	f.held, f.promise = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}
 	for i := range d.Waiting {
@@ -130,8 +132,27 @@ func (f *shareJudge) placeable(s *scheduler.State, g *scheduler.Stage) bool {
 	if _, waits := s.Note(scheduler.NoteKey{Kind: scheduler.NoteWaitSince, Job: g.Job.Spec.ID, Stage: g.Index}); waits {
 		return false // for its data: a full decision says only that it is full
 	}
-	_, _, _, ok := s.UnderCaps(g)
-	return ok && s.NextNode(g, 0) != scheduler.NoNode
+	if _, _, _, ok := s.UnderCaps(g); !ok {
+		return false
+	}
+	for id := s.NextNode(g, 0); id != scheduler.NoNode; id = s.NextNode(g, id+1) {
+		if f.beside(s, g, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// beside tells whether a task fits on a node beside what is kept there for
+// others: room that is being made for a deadline or a suspended task is no room.
+func (f *shareJudge) beside(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) bool {
+	need := g.Spec.Demand
+	for _, r := range s.ReservationsOn(id) {
+		if r.Kind == scheduler.HoldPreempt && r.Job != g.Job.Spec.ID && r.End > f.now {
+			need = need.Add(r.Demand)
+		}
+	}
+	return need.Fits(s.Node(id).Free)
 }
 
 // among gives the largest error among siblings.

@@ -154,13 +154,24 @@ func (p *Preemptor) held(n *scheduler.Node, j *scheduler.Job) (scheduler.Resourc
 // Plan finds the node where the victims of least harm make room for a task of
 // the stage: the last group touched first, then their number, then the newest,
 // then the lowest id. ok is false where no set of victims on any node is
-// enough. The plan is good until the next one. O(attempts x log of those on a
-// node).
+// enough. Where many nodes would do it ends at fewFirst of them where the first
+// group is enough, or fewAny in all, beginning with one that depends on the job,
+// so that its cost does not grow with the cluster. The plan is good until the
+// next one. O(attempts x log of those on a node), on the nodes looked at.
 func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan Plan, ok bool) {
 	p.now = now
 	plan.Node = scheduler.NoNode
 	p.best = p.best[:0]
-	for _, n := range s.Nodes() {
+	nodes := s.Nodes()
+	at, first, any := 0, 0, 0
+	if len(nodes) > fewFirst {
+		at = int(uint64(g.Job.Spec.ID) * 0x9e3779b97f4a7c15 >> 33 % uint64(len(nodes)))
+	}
+	for range nodes {
+		n := nodes[at]
+		if at++; at == len(nodes) {
+			at = 0
+		}
 		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) || !p.plan(s, g, n) {
 			continue
 		}
@@ -168,10 +179,22 @@ func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.T
 			plan.Node = n.Spec.ID
 			p.best = append(p.best[:0], p.trial...)
 		}
+		if any++; worstGroup(p.trial) <= LowSame {
+			first++
+		}
+		if first >= fewFirst || any >= fewAny {
+			break
+		}
 	}
 	plan.Victims = p.best
 	return plan, plan.Node != scheduler.NoNode
 }
+
+// How many nodes Plan compares.
+const (
+	fewFirst = 64
+	fewAny   = 256
+)
 
 // PlanOn is Plan for one node.
 func (p *Preemptor) PlanOn(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now scheduler.Time) (plan Plan, ok bool) {
@@ -184,21 +207,23 @@ func (p *Preemptor) PlanOn(s *scheduler.State, g *scheduler.Stage, id scheduler.
 	return Plan{Node: id, Victims: p.best}, true
 }
 
+// worstGroup is the last group that victims are of, 0 without any.
+func worstGroup(v []Victim) (g Group) {
+	for i := range v {
+		g = max(g, v[i].Group)
+	}
+	return g
+}
+
 // better compares two sets of victims.
 func better(a, b []Victim) bool {
-	worst := func(v []Victim) (g Group) {
-		for i := range v {
-			g = max(g, v[i].Group)
-		}
-		return g
-	}
 	newest := func(v []Victim) scheduler.Time {
 		if len(v) == 0 {
 			return scheduler.Never
 		}
 		return v[0].Attempt.Placed
 	}
-	return cmp.Or(cmp.Compare(worst(a), worst(b)), cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
+	return cmp.Or(cmp.Compare(worstGroup(a), worstGroup(b)), cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
 }
 
 // plan leaves in trial the victims on one node that make room for a task.

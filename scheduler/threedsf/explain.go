@@ -69,7 +69,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 
 // roomComing gives a node where room is being made for the stage.
 func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
-	for _, r := range p.s.Reservations() {
+	for _, r := range p.s.Holds() {
 		if r.Kind != scheduler.HoldPreempt || r.Task >= 0 || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
 			continue
 		}

@@ -22,7 +22,7 @@ func (p *Policy) hold(g *scheduler.Stage, task int32, node scheduler.NodeID, d s
 func (p *Policy) keepHolds() {
 	p.holds = 0
 	p.kept = p.kept[:0]
-	for _, r := range p.s.Reservations() {
+	for _, r := range p.s.Holds() {
 		if r.Kind == scheduler.HoldPreempt {
 			p.kept = append(p.kept, r)
 		}
@@ -104,7 +104,7 @@ func (p *Policy) holdsOf(g *scheduler.Stage) int32 {
 		return 0
 	}
 	n := int32(0)
-	for _, r := range p.s.Reservations() {
+	for _, r := range p.s.Holds() {
 		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
 			n++
 		}

@@ -1,43 +1,37 @@
 package threedsf
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// countPromises looks for promised reservations; without any the rest of this
-// file costs nothing.
+// countPromises counts the promises on nodes that are not over and lists those
+// that are due and have a task left to place; without any the rest of this file
+// costs nothing. O(promises that have begun).
 func (p *Policy) countPromises() {
-	p.promises = 0
-	for _, r := range p.s.Reservations() {
-		if r.Kind.Promise() && r.End > p.now && r.Node != scheduler.NoNode {
-			p.promises++
+	p.due = p.due[:0]
+	all := p.s.Promises()
+	p.promises = len(all)
+	for _, r := range all {
+		if r.Start > p.now {
+			p.wakeAt(r.Start)
+			return
+		}
+		if r.End <= p.now || r.Node == scheduler.NoNode {
+			p.promises--
+			continue
+		}
+		if j := p.s.Job(r.Job); j != nil && j.Ready > 0 {
+			p.due = append(p.due, r)
 		}
 	}
 }
 
 // reservedLane places the tasks whose reservation is due (P1) on its node, and
-// takes room back for them there.
+// takes room back for them there, in the order of their starts.
 func (p *Policy) reservedLane() {
-	if p.promises == 0 {
-		return
-	}
-	p.due = p.due[:0]
-	for _, r := range p.s.Reservations() {
-		switch {
-		case !r.Kind.Promise() || r.End <= p.now || r.Node == scheduler.NoNode || r.Job == 0:
-		case r.Start > p.now:
-			p.wakeAt(r.Start)
-		default:
-			p.due = append(p.due, r)
-		}
-	}
-	slices.SortFunc(p.due, func(a, b *scheduler.Reservation) int {
-		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
-	})
 	for _, r := range p.due {
 		j := p.s.Job(r.Job)
 		if j == nil || !p.s.Node(r.Node).Takes() {
@@ -53,6 +47,9 @@ func (p *Policy) reservedLane() {
 
 // placeReserved places what a reservation has room for of one stage.
 func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
+	if r.Task >= 0 && !g.IsPending(r.Task) {
+		return
+	}
 	n := p.s.Node(r.Node)
 	room := r.Demand
 	for a := range p.s.AttemptsOn(r.Node) {
