@@ -102,8 +102,11 @@ func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
 		if err := w.Submit(w.Tasks); err != nil {
 			return err
 		}
-		if w.Features == FeaturesAll && warm%matchEvery == 0 {
-			match.begin(w.S)
+		if w.Features == FeaturesAll {
+			shares.begin(w.S)
+			if warm%matchEvery == 0 {
+				match.begin(w.S)
+			}
 		}
 		a2, c2, t2 := m.Allocs(), m.CPU(), m.Clock()
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"math"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -34,6 +35,8 @@ type shareJudge struct {
 	held    map[scheduler.StageID]bool
 	promise map[scheduler.JobID]bool
 	now     scheduler.Time
+	free    []scheduler.Resources // of each node before the decision
+	fitted  map[scheduler.Resources]bool
 }
 
 // shareOf is what one decision did to a tenant and all below it.
@@ -101,27 +104,60 @@ func (f *shareJudge) placed(s *scheduler.State, g *scheduler.Stage) {
 	}
 }
 
+// begin looks at the State before the decision: what did not fit then was
+// nobody's next task. Without it nothing is known of that. O(nodes).
+func (f *shareJudge) begin(s *scheduler.State) {
+	f.free = f.free[:0]
+	for _, n := range s.Nodes() {
+		if n.Takes() {
+			f.free = append(f.free, n.Free)
+		}
+	}
+	f.fitted = map[scheduler.Resources]bool{}
+}
+
+// couldFit tells whether a task of the stage had room before the decision.
+func (f *shareJudge) couldFit(g *scheduler.Stage) bool {
+	fits, known := f.fitted[g.Spec.Demand]
+	if !known && f.fitted != nil {
+		fits = slices.ContainsFunc(f.free, g.Spec.Demand.Fits)
+		f.fitted[g.Spec.Demand] = fits
+	}
+	return fits
+}
+
 // waits walks the regular order of a tenant to the first task that could still
-// be placed.
+// be placed. Where there is none, those that could be placed before count as
+// next ones of the groups it is in.
 func (f *shareJudge) waits(s *scheduler.State, id scheduler.TenantID) {
-	unit := 0.0
+	unit, could := 0.0, 0.0
 	for _, p := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j, at := s.NextReadyOf(id, 0); j != nil; j, at = s.NextReadyOf(id, at) {
 			for _, g := range j.Stages {
-				if j.Spec.Priority != p || !f.regular(j) || !g.Ready() {
+				if j.Spec.Priority != p || j.Spec.Accepted || !g.Ready() {
 					continue
 				}
+				// A task with a reservation to come is next where it fits before.
 				unit = max(unit, g.Spec.Demand.DominantShare(s.Total()))
-				if !f.placeable(s, g) {
-					continue
+				if f.couldFit(g) {
+					could = max(could, g.Spec.Demand.DominantShare(s.Total()))
 				}
-				for t := s.Tenant(id); t != nil; t = s.Tenant(t.Spec.Parent) {
-					o := &f.of[t.Spec.ID]
-					o.due, o.unit = true, max(o.unit, unit)
+				if f.regular(j) && f.placeable(s, g) {
+					f.up(s, id, unit, true)
+					return
 				}
-				return
 			}
 		}
+	}
+	f.up(s, id, could, false)
+}
+
+// up tells a tenant and all above it what its largest next task was, and whether
+// one could still be placed.
+func (f *shareJudge) up(s *scheduler.State, id scheduler.TenantID, unit float64, due bool) {
+	for t := s.Tenant(id); t != nil; t = s.Tenant(t.Spec.Parent) {
+		o := &f.of[t.Spec.ID]
+		o.due, o.unit = o.due || due, max(o.unit, unit)
 	}
 }
 

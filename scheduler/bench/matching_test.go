@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// Three nodes of one slot; tasks 0 to 3 have their data on nodes 0, 1, 1 and 2.
+func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
+	for name, c := range map[string]struct {
+		used []int    // nodes that are full before
+		at   [][2]int // task and node
+		want float64
+	}{
+		"all at their data":                    {at: [][2]int{{0, 0}, {1, 1}, {3, 2}}, want: 0},
+		"one of three went elsewhere":          {at: [][2]int{{0, 1}, {3, 2}, {1, 0}}, want: 2.0 / 3},
+		"its data is where no room was":        {used: []int{0, 1}, at: [][2]int{{3, 2}}, want: 0},
+		"another task of it would have fitted": {used: []int{0, 1}, at: [][2]int{{0, 2}}, want: 1},
+		"nothing had room at its data":         {used: []int{0, 1, 2}, want: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(3, schedtest.R(1, 1, 1)).AddTenants("a")
+			on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
+			id := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(1, 1, 1),
+				Inputs: schedtest.Inputs(schedtest.MiB, on(0), on(1), on(1), on(2))}})
+			for _, n := range c.used {
+				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 1))}, scheduler.NodeID(n))
+			}
+			var m matchJudge
+			m.begin(w.State)
+			var d scheduler.Decision
+			for _, k := range c.at {
+				task := scheduler.TaskID{Job: id, Index: int32(k[0])}
+				w.Place(task, scheduler.NodeID(k[1]))
+				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[1])})
+			}
+			m.end(w.State, &d)
+			if got := m.gap(); got < c.want-1e-9 || got > c.want+1e-9 {
+				t.Errorf("gap %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// Every feature of FeaturesAll happens in the benchmark's world.
+func TestAllFeaturesAreThere(t *testing.T) {
+	r, err := Run(Config{Nodes: 60, Tasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll}, meter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.ReservationsWaiting == 0 || r.DeadlinePlacements == 0 || r.ReservedPlacements == 0 || r.Suspensions == 0 || r.Resumes == 0 || r.NodeLocal == 0 {
+		t.Errorf("something of it does not happen: %+v", r)
+	}
+	if r.UnexplainedStages > 0 || r.ShareErrorTasks > 1+1e-9 || r.MatchingGap > 0.01 || r.IdleAllocs >= 1 {
+		t.Errorf("a judge finds: %+v", r)
+	}
+}
+
+// inputs places as HDFS does: three nodes, two of them in one rack, one in
+// another.
+func TestReplicasLieInTwoRacks(t *testing.T) {
+	w, err := NewWorld(Config{Nodes: 400, Features: FeaturesAll}.Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := w.inputs(500)
+	for i := range int32(500) {
+		_, n, _ := in.Task(i)
+		if len(n) != 3 || n[0] == n[1] || n[1] == n[2] || n[0] == n[2] || n[1]/rackNodes != n[2]/rackNodes || n[0]/rackNodes == n[1]/rackNodes {
+			t.Fatalf("task %d has its replicas on %v, seed %d", i, n, w.Seed)
+		}
+	}
+}
