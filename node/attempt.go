@@ -31,6 +31,8 @@ type attempt struct {
 	wanted *droverv1.WantedAttempt // never changed, only replaced; nil: not wanted
 	spec   *droverv1.TaskSpec      // the last one known; nil for a stray
 	seen   *droverv1.SeenAttempt   // what is reported; never changed, only replaced
+	// holding is the dump that other nodes may fetch, nil without one.
+	holding *held
 
 	// What the loop knows.
 	life      context.Context   // of the loop: helpers live in it, not in a step
@@ -342,6 +344,7 @@ func (a *attempt) watch(ctx context.Context) {
 // publish makes a new report of the attempt if anything in it changed.
 func (a *attempt) publish() {
 	next := a.report()
+	a.publishDump(next.GetLevel())
 	a.mu.Lock()
 	last := a.seen
 	same := proto.Equal(next, last)

@@ -63,6 +63,7 @@ type boss struct {
 	fulls    int
 	watches  []uint64 // revision each watch asked from
 	blobs    map[string][]byte
+	node     *droverv1.NodeInfo // as it last registered
 }
 
 func newBoss() *boss {
@@ -72,12 +73,13 @@ func newBoss() *boss {
 	}
 }
 
-func (b *boss) Register(context.Context, *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
+func (b *boss) Register(_ context.Context, r *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.away {
 		return nil, errAway
 	}
+	b.node = r.Msg.GetNode()
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50}), nil
 }
 

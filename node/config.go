@@ -46,6 +46,7 @@ type Config struct {
 	CollectEvery time.Duration                     // between two looks for what nothing needs; 0 = 10 min
 	MaxLogBytes  int64                             // size at which a log file is rotated; 0 = 10 MiB
 	MaxLogFiles  int                               // files kept of each stream; 0 = 3
+	Probe        bool                              // find out at the start which levels work, with a container of the harness; else Info says so
 	Log          *slog.Logger                      // nil = discard
 	Registry     *prometheus.Registry              // nil = a new one
 	Ready        func(address string)              // called once the node is registered; may be nil

@@ -51,9 +51,11 @@ type daemon struct {
 	wg  sync.WaitGroup // attempts and orders
 
 	report chan struct{} // something is to be reported; holds one
+	probed chan struct{} // another set of levels is to be told; holds one
 
 	mu       sync.Mutex
-	sequence uint64 // of the last report
+	levels   *probeResult // of a probe that is over; nil: as Config.Info says
+	sequence uint64       // of the last report
 	id       store.Identity
 	attempts map[store.ID]*attempt
 	dirty    map[store.ID]bool                    // changed since it was last reported
@@ -79,7 +81,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, boot: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
 		containers: &listing{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
-		report: make(chan struct{}, 1),
+		report: make(chan struct{}, 1), probed: make(chan struct{}, 1),
 		// Rising also across restarts, so that a coordinator that remembers the
 		// last one takes the next for new.
 		sequence: uint64(time.Now().UnixMilli()),
@@ -343,6 +345,7 @@ func (d *daemon) want(id store.ID, w *droverv1.WantedAttempt) {
 	}
 	a = newAttempt(d, id)
 	a.wanted, a.spec = w, w.GetSpec()
+	a.adopted = w.GetResumeFrom() != "" // it may need an older harness
 	d.launch(a)
 }
 

@@ -9,6 +9,7 @@
 //	node/blob     files and images of the coordinator's store, cached by digest
 //	node/helper   the program that moves bytes for a task, charged to the task
 //	node/shuffle  map outputs over HTTP, both ends
+//	node/dump     checkpointed attempts over HTTP, both ends
 //	node/order    work on the file system that the coordinator asks for
 //
 // This package joins them: a session with the coordinator (session.go), one

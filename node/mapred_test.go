@@ -414,3 +414,56 @@ func BenchmarkTasks(b *testing.B) {
 	}
 	b.ReportMetric(float64(batch*b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
+
+// The probe of a machine without cgroups: plain processes can be frozen by
+// signals, and nothing else.
+func TestProbeOnProcesses(t *testing.T) {
+	b := newBench(t, nil)
+	onProcesses(t, b)
+	b.config.Probe = true
+	b.start()
+	poll(t, "a registration with levels", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.node.GetLevels()) > 1
+	})
+	b.mu.Lock()
+	n := b.node
+	b.mu.Unlock()
+	if len(n.GetLevels()) != 2 || n.GetLevels()[1] != droverv1.Level_LEVEL_FROZEN || n.GetSpeeds().GetFreezeUs() <= 0 {
+		t.Errorf("levels %v, speeds %v", n.GetLevels(), n.GetSpeeds())
+	}
+	if notes := strings.Join(n.GetLevelNotes(), "; "); !strings.Contains(notes, "swapped: ") || !strings.Contains(notes, "checkpointed: ") {
+		t.Errorf("notes %q", notes)
+	}
+	b.nothingLeft()
+	b.halt() // the next daemon knows
+	b.start()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.node.GetLevels()) != 2 {
+		t.Errorf("after a restart it first registers with %v", b.node.GetLevels())
+	}
+}
+
+// A task of two processes stands still and goes on.
+func TestFreezeProcesses(t *testing.T) {
+	b := newBench(t, nil)
+	onProcesses(t, b)
+	b.start()
+	w := group(0, "sh", "-c", "(i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done) & wait")
+	b.put(w)
+	b.await(t, w, running)
+	poll(t, "output", func() bool { return b.lines(w) > 3 })
+	b.at(w, lfrozen)
+	b.awaitLevel(w, lfrozen)
+	b.still(w)
+	b.at(w, lcheckpointed)
+	if s := b.awaitRefusal(w, lcheckpointed); s.GetLevel() != lfrozen || !strings.Contains(s.GetLevelNote(), "no cgroups") && !strings.Contains(s.GetLevelNote(), "cannot dump") {
+		t.Errorf("at %s, %q", s.GetLevel(), s.GetLevelNote())
+	}
+	b.at(w, lrunning)
+	b.awaitLevel(w, lrunning)
+	from := b.lines(w)
+	poll(t, "more output", func() bool { return b.lines(w) > from+3 })
+}

@@ -36,6 +36,9 @@ func Run(ctx context.Context, cfg Config) error {
 		if err := d.adopt(ctx); err != nil {
 			return fmt.Errorf("adopting what an earlier daemon left: %w", err)
 		}
+		if d.cfg.Probe && !d.knownLevels() {
+			g.Go(func() error { d.probe(ctx); return nil })
+		}
 		g.Go(func() error { return d.collecting(ctx) })
 		return d.sessions(ctx)
 	})

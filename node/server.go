@@ -12,6 +12,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/node/dump"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
 )
@@ -26,6 +27,7 @@ func (d *daemon) handler(context.Context) http.Handler {
 	path, api := droverv1connect.NewTaskServiceHandler(&taskAPI{d})
 	mux.Handle(path, d.known(api))
 	mux.Handle(shuffle.Prefix, shuffle.NewServer(outputs{d}, shuffleAtOnce, d.log, d.cfg.Registry))
+	mux.Handle(dump.Prefix, dump.NewServer(&holdings{d: d}, dumpsAtOnce, d.log))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.cfg.Registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", d.health)
 	return mux

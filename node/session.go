@@ -43,7 +43,7 @@ func (d *daemon) sessions(ctx context.Context) error {
 		if errors.Is(err, fault.Conflict) && d.identity().Cluster == "" {
 			return err
 		}
-		if time.Since(begun) > lastReconnect {
+		if time.Since(begun) > lastReconnect || errors.Is(err, errAgain) {
 			pause = firstReconnect
 		}
 		d.log.Warn("no session with the coordinator", "err", err, "again_in", pause)
@@ -72,13 +72,21 @@ func (d *daemon) session(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.watch(ctx) })
 	g.Go(func() error { return d.reporting(ctx, reg) })
+	g.Go(func() error {
+		select {
+		case <-d.probed: // the levels are part of who the node is
+			return errAgain
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	return g.Wait()
 }
 
 func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.cfg.Info, Epoch: d.epoch()}))
+	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.info(), Epoch: d.epoch()}))
 	if err != nil {
 		return nil, wire.FromError(err)
 	}

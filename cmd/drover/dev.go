@@ -125,7 +125,7 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	}
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Log: devLog(c), Harness: harness, HarnessArgs: harnessArgs,
+		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: devLog(c), Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {

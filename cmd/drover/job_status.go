@@ -29,6 +29,9 @@ func jobStatusCommand() *cli.Command {
 				return printProto(c.App.Writer, r)
 			}
 			printSummary(c.App.Writer, r, nil, "")
+			if text := preemptedText(r.Preempted); text != "" {
+				fmt.Fprintln(c.App.Writer, "taken back: "+text)
+			}
 			for _, s := range r.Stages {
 				if s.Waiting != "" {
 					fmt.Fprintf(c.App.Writer, "%s waits: %s%s\n", s.Name, s.Waiting, startText(s.ExpectedStartMs))

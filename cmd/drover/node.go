@@ -69,7 +69,7 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 		return none, err
 	}
 	log := daemonLog(c, c.Bool("verbose"))
-	cfg := node.Config{Data: data, Registry: newRegistry(), Log: log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root")}
+	cfg := node.Config{Data: data, Registry: newRegistry(), Log: log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), Probe: true}
 	if cfg.FilesConfig, err = nodeFiles(c); err != nil {
 		return none, err
 	}

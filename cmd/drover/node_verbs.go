@@ -103,7 +103,7 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	pairs(w, "node", i.Name, "state", n.State, "draining", yes(n.Draining), "because", n.Why, "tried again", msText(n.BackMs), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yes(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
-		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "last report", msText(n.LastReportMs),
+		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "missing levels", strings.Join(i.LevelNotes, "; "), "last report", msText(n.LastReportMs),
 		"problems", strings.Join(n.Load.GetProblems(), "; "))
 	rows := make([][]string, 0, len(i.Disks))
 	for _, d := range i.Disks {

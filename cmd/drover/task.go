@@ -19,8 +19,8 @@ import (
 func taskCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "task",
-		Usage:       "look at single tasks",
-		Subcommands: []*cli.Command{taskStatusCommand(), taskLogsCommand(), taskExecCommand()},
+		Usage:       "look at single tasks, suspend and resume them",
+		Subcommands: []*cli.Command{taskStatusCommand(), taskLogsCommand(), taskExecCommand(), taskSuspendCommand(), taskResumeCommand(), taskMoveCommand()},
 	}
 }
 
@@ -135,10 +135,40 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
 			row[6] = runTime(s)
 			row[7] = strings.TrimSpace(causeText(s.GetCause()) + " " + s.GetMessage())
+			if l := a.Level; l.GetLevel() > droverv1.Level_LEVEL_RUNNING || l.GetTarget() != 0 {
+				row[1], row[7] = levelState(l), levelWhy(l)
+			}
 		}
 		rows = append(rows, row)
 	}
 	columns(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows)
+}
+
+// levelState is the state of a task that is suspended, or on its way there or
+// back.
+func levelState(l *droverv1.LevelStatus) string {
+	if l.Target != 0 {
+		return "to " + levelText(l.Target)
+	}
+	return levelText(l.Level)
+}
+
+// levelWhy says since when, for whom and why.
+func levelWhy(l *droverv1.LevelStatus) string {
+	text := "since " + msText(l.SinceMs)
+	if l.SinceMs == 0 {
+		text = "under way"
+	}
+	if l.MovingFrom != "" {
+		text += ", from " + l.MovingFrom
+	}
+	if l.ForJob != "" {
+		text += ", for job " + l.ForJob
+	}
+	if l.Why != "" {
+		text += ": " + l.Why
+	}
+	return text
 }
 
 func runTime(s *droverv1.SeenAttempt) string {
@@ -166,6 +196,7 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 		"placed", msText(a.PlacedMs), "started", msText(s.StartedMs), "ended", msText(s.EndedMs), "running time", runTime(s),
 		"progress", fmt.Sprintf("%.0f%%", 100*s.Progress), "status", s.Status,
 	)
+	printLevel(w, a)
 	if u != nil {
 		pairs(w, "cpu time", spanText(time.Duration(u.CpuMs)*time.Millisecond), "throttled", spanText(time.Duration(u.CpuThrottledMs)*time.Millisecond),
 			"memory peak", jobspec.FormatSize(u.MemoryPeak), "disk read", jobspec.FormatSize(u.ReadBytes), "disk written", jobspec.FormatSize(u.WriteBytes))

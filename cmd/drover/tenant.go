@@ -154,6 +154,11 @@ func tenantListCommand() *cli.Command {
 				rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
 			}
 			columns(c.App.Writer, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
+			for _, t := range res.Msg.Tenants {
+				if text := preemptedText(t.Preempted); text != "" {
+					fmt.Fprintf(c.App.Writer, "%s: %s\n", t.Tenant.Name, text)
+				}
+			}
 			return nil
 		},
 	}

@@ -14,7 +14,11 @@ import (
 // Main runs the task whose spec is the only argument and returns the exit
 // code of the process, one of mapreduce.Exit…. It takes SIGTERM and SIGINT as
 // the order to stop, and writes to stdout and stderr what the program does.
+// With "probe FILE BYTES" it is the program of a node's probe instead.
 func Main(args []string) int {
+	if len(args) == 3 && args[0] == "probe" {
+		return probe(args[1], args[2])
+	}
 	if len(args) != 1 {
 		fmt.Fprintln(os.Stderr, "usage: harness SPEC.json (it is started by the node daemon)")
 		return mapreduce.ExitSpec

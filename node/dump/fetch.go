@@ -1,0 +1,238 @@
+package dump
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// stall bounds the time without a byte.
+const stall = 30 * time.Second
+
+// Client fetches a dump.
+type Client struct {
+	HTTP    *http.Client
+	Scheme  string // http or https
+	Address string // of the holder
+	Token   string // of the job
+	Attempt string // as the holder knows it
+}
+
+// Place says where a root goes and who owns it. UID and GID are left alone
+// where the daemon is not root.
+type Place struct {
+	Dir      string
+	UID, GID int
+}
+
+// Manifest asks for the list. NotFound: the node does not have the dump.
+func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
+	res, cancel, err := c.get(ctx, Prefix+c.Attempt+"/manifest", nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	defer res.Body.Close()
+	m := &Manifest{}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxManifest)).Decode(m); err != nil {
+		return nil, fault.New(fault.Unavailable, "the list of a dump from %s: %w", c.Address, err)
+	}
+	return m, m.check()
+}
+
+// Fetch brings everything to its places, each file verified; what is there
+// whole is not fetched again. progress hears of bytes as they come. Folders get
+// their modes last.
+func (c *Client) Fetch(ctx context.Context, m *Manifest, places map[Root]Place, progress func(bytes int64)) error {
+	roots := map[Root]*os.Root{}
+	defer func() {
+		for _, r := range roots {
+			r.Close()
+		}
+	}()
+	for name, p := range places {
+		if err := os.MkdirAll(p.Dir, 0o700); err != nil {
+			return err
+		}
+		r, err := os.OpenRoot(p.Dir)
+		if err != nil {
+			return err
+		}
+		roots[name] = r
+	}
+	for i := range m.Files {
+		f := &m.Files[i]
+		root := roots[f.Root]
+		if root == nil {
+			continue // it is here already
+		}
+		if err := c.one(ctx, root, f, places[f.Root], progress); err != nil {
+			return fmt.Errorf("%s of the dump of %s: %w", f.Path, c.Attempt, err)
+		}
+	}
+	for i := len(m.Files) - 1; i >= 0; i-- {
+		f := &m.Files[i]
+		if root := roots[f.Root]; root != nil && f.Mode.IsDir() {
+			at := time.Unix(0, f.MTime)
+			if err := errors.Join(root.Chmod(f.Path, f.Mode.Perm()), root.Chtimes(f.Path, at, at)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// one brings one thing.
+func (c *Client) one(ctx context.Context, root *os.Root, f *File, p Place, progress func(int64)) error {
+	var err error
+	switch f.Mode.Type() {
+	case fs.ModeDir:
+		if err = root.Mkdir(f.Path, 0o700); errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	case fs.ModeSymlink:
+		if err = root.Remove(f.Path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		err = errors.Join(err, root.Symlink(f.Link, f.Path))
+	case fs.ModeNamedPipe:
+		err = makePipe(root, p.Dir, f)
+	case 0:
+		err = c.file(ctx, root, f, progress)
+	default:
+		return fault.New(fault.Corrupt, "a thing of mode %s cannot travel", f.Mode)
+	}
+	if err == nil && os.Geteuid() == 0 {
+		err = root.Lchown(f.Path, p.UID, p.GID)
+	}
+	if err == nil && f.Mode.IsRegular() {
+		at := time.Unix(0, f.MTime)
+		err = errors.Join(root.Chmod(f.Path, f.Mode.Perm()), root.Chtimes(f.Path, at, at))
+	}
+	return err
+}
+
+// makePipe makes a FIFO in a folder that is opened through the root, so that no
+// link leads elsewhere.
+func makePipe(root *os.Root, _ string, f *File) error {
+	if err := root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	dir, err := root.Open(filepath.Dir(f.Path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Mkfifoat(int(dir.Fd()), filepath.Base(f.Path), uint32(f.Mode.Perm()))
+}
+
+// file brings one regular file, going on where it ends.
+func (c *Client) file(ctx context.Context, root *os.Root, f *File, progress func(int64)) error {
+	out, err := root.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	have, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if have > f.Bytes {
+		if have = 0; out.Truncate(0) != nil {
+			return fault.New(fault.Unavailable, "it cannot be emptied")
+		}
+	}
+	if have < f.Bytes {
+		if err := c.receive(ctx, f, out, have, progress); err != nil {
+			return err
+		}
+	}
+	if _, got, err := sum(filepath.Join(root.Name(), f.Path)); err != nil || got != f.SHA256 {
+		return errors.Join(fault.New(fault.Unavailable, "sha256 %s, want %s: it is fetched again", got, f.SHA256), err, out.Truncate(0))
+	}
+	return out.Sync()
+}
+
+func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64, progress func(int64)) error {
+	path := Prefix + c.Attempt + "/file"
+	res, cancel, err := c.get(ctx, path, url.Values{"root": {string(f.Root)}, "path": {f.Path}}, have)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer res.Body.Close()
+	idle := time.AfterFunc(stall, cancel)
+	defer idle.Stop()
+	if _, err := out.Seek(have, io.SeekStart); err != nil {
+		return err
+	}
+	buf := make([]byte, 256<<10)
+	for left := f.Bytes - have; left > 0; {
+		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
+		idle.Reset(stall)
+		left -= int64(n)
+		if _, werr := out.Write(buf[:n]); werr != nil {
+			return werr
+		}
+		progress(int64(n))
+		if err != nil && left > 0 {
+			return fault.New(fault.Unavailable, "it broke off %d bytes before the end: %w", left, err)
+		}
+	}
+	return nil
+}
+
+// get asks and gives classed errors. The caller ends the context after the body.
+func (c *Client) get(ctx context.Context, path string, q url.Values, from int64) (*http.Response, context.CancelFunc, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	u := url.URL{Scheme: c.Scheme, Host: c.Address, Path: path, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		cancel()
+		return nil, nil, fault.New(fault.Invalid, "%w", err)
+	}
+	req.Header.Set("Authorization", Proof(c.Token, proofOf(path, q)))
+	if from > 0 {
+		req.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
+	}
+	res, err := c.HTTP.Do(req)
+	if err != nil {
+		cancel()
+		return nil, nil, fault.New(fault.Unavailable, "node %s: %w", c.Address, err)
+	}
+	if res.StatusCode == http.StatusOK || res.StatusCode == http.StatusPartialContent {
+		return res, cancel, nil
+	}
+	said, _ := io.ReadAll(io.LimitReader(res.Body, 300))
+	err = errors.Join(res.Body.Close(), statusError(res.StatusCode, c.Address, string(said)))
+	cancel()
+	return nil, nil, err
+}
+
+func statusError(status int, address, said string) error {
+	switch status {
+	case http.StatusNotFound:
+		return fault.New(fault.NotFound, "node %s does not have the dump: %s", address, said)
+	case http.StatusUnauthorized:
+		return fault.New(fault.Denied, "node %s does not take the job's token", address)
+	case http.StatusInternalServerError:
+		return fault.New(fault.Corrupt, "node %s cannot read the dump: %s", address, said)
+	default:
+		return fault.New(fault.Unavailable, "node %s answered %d: %s", address, status, said)
+	}
+}
+
+func proofOf(path string, q url.Values) string { return path + "?" + q.Encode() }

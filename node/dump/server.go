@@ -1,0 +1,124 @@
+package dump
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Holding is a dump on this node.
+type Holding struct {
+	Token string
+	Dirs  map[Root]string
+	// Manifest is made when it is first asked for, which reads everything.
+	Manifest func() (*Manifest, error)
+}
+
+// Holder finds the dump of an attempt; NotFound where there is none.
+type Holder interface {
+	Dump(attempt string) (*Holding, error)
+}
+
+// Server serves dumps. It is an http.Handler for Prefix.
+type Server struct {
+	holder Holder
+	places chan struct{}
+	log    *slog.Logger
+}
+
+// NewServer serves at most most requests at once; more are told to come back.
+func NewServer(h Holder, most int, log *slog.Logger) *Server {
+	return &Server{holder: h, places: make(chan struct{}, most), log: log}
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+	default:
+		http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
+		return
+	}
+	attempt, what, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
+	if r.Method != http.MethodGet || !ok || what != "manifest" && what != "file" {
+		http.Error(w, "no such path", http.StatusNotFound)
+		return
+	}
+	q := url.Values{}
+	if what == "file" {
+		q = url.Values{"root": {r.URL.Query().Get("root")}, "path": {r.URL.Query().Get("path")}}
+	}
+	h, err := s.holder.Dump(attempt)
+	if err == nil && !Proven(r.Header.Get("Authorization"), h.Token, proofOf(r.URL.Path, q)) {
+		http.Error(w, "this is not the job's token", http.StatusUnauthorized)
+		return
+	}
+	if err == nil && what == "manifest" {
+		err = s.manifest(w, h)
+	} else if err == nil {
+		err = s.file(w, r, h, Root(q.Get("root")), q.Get("path"))
+	}
+	if err == nil {
+		return
+	}
+	status := http.StatusInternalServerError
+	if errors.Is(err, fault.NotFound) || errors.Is(err, fs.ErrNotExist) {
+		status = http.StatusNotFound
+	} else {
+		s.log.Warn("a dump cannot be served", "path", r.URL.Path, "err", err)
+	}
+	http.Error(w, err.Error(), status)
+}
+
+func (s *Server) manifest(w http.ResponseWriter, h *Holding) error {
+	m, err := h.Manifest()
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(b); err != nil {
+		s.log.Debug("a list was not read to its end", "err", err)
+	}
+	return nil
+}
+
+// file serves one file from an offset; no link leads out of its root.
+func (s *Server) file(w http.ResponseWriter, r *http.Request, h *Holding, root Root, path string) error {
+	dir := h.Dirs[root]
+	if dir == "" || !filepath.IsLocal(path) {
+		return fault.New(fault.NotFound, "no file %q below %q", path, root)
+	}
+	at, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	f, err := at.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return fault.New(fault.NotFound, "%q is no regular file", path)
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(w, r, "", st.ModTime(), f)
+	return nil
+}
