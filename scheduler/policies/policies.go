@@ -126,6 +126,9 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler %q: %w", name, err)
 	}
+	if f := v.Float(speculateParam.Name); f > 0 {
+		p = &speculating{Policy: p, factor: f}
+	}
 	return p, nil
 }
 
@@ -133,7 +136,7 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 func Get(name string) (Info, error) {
 	for _, i := range table {
 		if i.Name == name {
-			return i, nil
+			return i.withCommon(), nil
 		}
 	}
 	return Info{}, fmt.Errorf("unknown scheduler %q%s", name, suggest(name, Names()))
@@ -149,7 +152,19 @@ func Names() []string {
 }
 
 // All lists the table.
-func All() []Info { return slices.Clone(table) }
+func All() []Info {
+	out := slices.Clone(table)
+	for k := range out {
+		out[k] = out[k].withCommon()
+	}
+	return out
+}
+
+// withCommon adds the parameters that every policy has.
+func (i Info) withCommon() Info {
+	i.Params = append(slices.Clip(i.Params), speculateParam)
+	return i
+}
 
 func (p *Param) check(value string) error {
 	var num float64

@@ -71,3 +71,29 @@ func TestASuspendedTaskLosesTimeAndNoWork(t *testing.T) {
 		})
 	}
 }
+
+// One attempt in ten works twenty times as long. With second attempts jobs end
+// earlier; the loser of each pair is killed and its work is lost.
+func TestSecondAttemptsBeatStragglers(t *testing.T) {
+	c := engine.Config{Nodes: nodes(10, 5, schedtest.R(4, 16, 100)), Seed: 5, Models: engine.Models{StragglerPart: 0.1, StragglerFactor: 20, Spread: 0.1}}
+	for i := range 20 {
+		c.Jobs = append(c.Jobs, one(time.Duration(i)*30*sec, 20, schedtest.R(1, 1, 0), 10*sec))
+	}
+	mean := func(params ...string) (time.Duration, *engine.Result) {
+		c.Policy = policy(t, "fifo", params...)
+		r := run(t, c)
+		sum := time.Duration(0)
+		for i := range r.Jobs {
+			sum += r.Jobs[i].Response()
+		}
+		return sum / time.Duration(len(r.Jobs)), r
+	}
+	without, a := mean()
+	with, b := mean("speculate", "2")
+	if 3*with > without || b.WorkLostCPU <= a.WorkLostCPU || b.TasksDone != a.TasksDone || b.Placements <= a.Placements {
+		t.Errorf("mean response %v with second attempts (%v CPU-s lost, %d placements), %v without (%v, %d)", with, b.WorkLostCPU, b.Placements, without, a.WorkLostCPU, a.Placements)
+	}
+	if again, _ := mean("speculate", "2"); again != with {
+		t.Errorf("the same seed gives %v, then %v", with, again)
+	}
+}

@@ -1,0 +1,89 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// speculated has a stage of four tasks of which three are done after 10 s.
+func speculated(t *testing.T, nodes int) (*schedtest.World, scheduler.JobID) {
+	w := schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 4, schedtest.R(1, 1, 1))
+	for i := range int32(4) {
+		w.Place(scheduler.TaskID{Job: id, Index: i}, 0)
+	}
+	w.Start().Pass(10 * time.Second)
+	for _, a := range w.Attempts()[:3] {
+		w.End(a, scheduler.OutcomeSucceeded)
+	}
+	return w, id
+}
+
+// A task gets its second attempt when it has run twice as long as its stage's
+// done tasks took, not earlier, elsewhere, and once.
+func TestATaskThatLagsGetsASecondAttempt(t *testing.T) {
+	w, id := speculated(t, 2)
+	make := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
+	p := make()
+	if d := policytest.Round(t, w.State, p, make, w.Now, 100); len(d.Actions) != 0 || d.Wake != w.Now.Add(10*time.Second) {
+		t.Fatalf("at the mean: %s, wake %v", d.String(), d.Wake)
+	}
+	w.Pass(10 * time.Second)
+	d := policytest.Round(t, w.State, p, make, w.Now, 100)
+	if len(d.Actions) != 1 || !d.Actions[0].Speculative || d.Actions[0].Node != 1 || d.Actions[0].Attempt != 2 || d.Actions[0].Task.Index != 3 {
+		t.Fatalf("at twice the mean: %s", d.String())
+	}
+	w.Start().Pass(time.Hour)
+	if d := policytest.Round(t, w.State, p, make, w.Now, 100); len(d.Actions) != 0 {
+		t.Errorf("a third attempt: %s", d.String())
+	}
+	for _, a := range w.Attempts() {
+		if a.Speculative {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+	}
+	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Done != 4 {
+		t.Errorf("%d done: the second attempt won", g.Done)
+	}
+}
+
+func TestNoSecondAttempt(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes  int
+		params map[string]string
+		change func(*schedtest.World, scheduler.JobID)
+	}{
+		"on the same node":       {1, map[string]string{"speculate": "2"}, nil},
+		"where it is not wanted": {2, nil, nil},
+		"where room is reserved": {2, map[string]string{"speculate": "2"}, func(w *schedtest.World, id scheduler.JobID) {
+			r := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReserveHead, Job: id, Stage: -1, Task: -1, Node: 1,
+				Demand: schedtest.R(1, 1, 1), Start: w.Now.Add(time.Hour), End: w.Now.Add(2 * time.Hour)}}
+			if err := w.State.Apply(&r, w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, id := speculated(t, c.nodes)
+			w.Pass(time.Hour)
+			if c.change != nil {
+				c.change(w, id)
+			}
+			if d := mustNew(t, "fifo", c.params).Decide(w.State, w.Now, 100); len(d.Actions) != 0 {
+				t.Error(d.String())
+			}
+		})
+	}
+}
+
+func TestSpeculatingPoliciesConform(t *testing.T) {
+	for _, name := range []string{"fifo", "fair", "las_mq", "conservative", "3dsf"} {
+		t.Run(name, func(t *testing.T) {
+			policytest.Run(t, func() scheduler.Policy { return mustNew(t, name, map[string]string{"speculate": "1.1"}) })
+		})
+	}
+}
