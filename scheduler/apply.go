@@ -46,7 +46,7 @@ func (s *State) apply(a *Action, now Time, ask bool) error {
 
 // placeable finds the stage of a placement and says whether the task waits.
 func (s *State) placeable(a *Action, ask bool) (*Stage, error) {
-	g := s.Stage(a.Task.StageID())
+	g := s.stageFor(a.Task.StageID())
 	i := a.Task.Index
 	if g == nil || i < 0 || i >= g.Spec.Tasks {
 		return nil, refuse(ErrUnknown, "task "+a.Task.String(), "there is no such task")
@@ -205,7 +205,7 @@ func (s *State) charge(j *Job, d Resources, running int32) {
 
 // live finds the attempt of an action and checks its run.
 func (s *State) current(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
-	g := s.Stage(id.StageID())
+	g := s.stageFor(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil, nil, 0, refuse(ErrUnknown, "attempt "+id.String(), "there is no such task, or its job ended")
 	}

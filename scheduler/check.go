@@ -162,11 +162,11 @@ func (c *checker) node(s *State, id NodeID) *checkNode {
 }
 
 func (c *checker) place(s *State, a *Action, now Time) Violation {
-	j := s.jobs[a.Task.Job]
-	if j == nil || a.Task.Stage < 0 || int(a.Task.Stage) >= len(j.Stages) {
+	g := s.stageFor(a.Task.StageID())
+	if g == nil {
 		return broke(RuleUnknown, "task %s: no such stage", a.Task)
 	}
-	g := j.Stages[a.Task.Stage]
+	j := g.Job
 	i := a.Task.Index
 	if i < 0 || i >= g.Spec.Tasks {
 		return broke(RuleUnknown, "task %s: the stage has %d tasks", a.Task, g.Spec.Tasks)

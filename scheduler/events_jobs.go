@@ -215,6 +215,7 @@ func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
 	}
 	s.dequeue(j)
 	delete(s.jobs, id)
+	s.recent = nil
 	if p := s.projects[j.Spec.Project]; p != nil {
 		if i, ok := slices.BinarySearch(p.Jobs, id); ok {
 			p.Jobs = slices.Delete(p.Jobs, i, i+1)

@@ -38,6 +38,7 @@ type State struct {
 	capped      int // tenants with a cap of their own
 
 	jobs     map[JobID]*Job
+	recent   *Job   // the one that an action or event asked for last
 	order    []*Job // by (Submitted, ID); nil where a job left
 	ready    bitset // ranks in order with ready work
 	projects map[ProjectID]*Project
@@ -182,6 +183,22 @@ func (s *State) Accepted(j *Job) bool {
 // Stage finds a stage of a job that has not ended, or nil.
 func (s *State) Stage(id StageID) *Stage {
 	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
+		return j.Stages[id.Stage]
+	}
+	return nil
+}
+
+// stageFor is Stage for those who change the State or judge a change: they ask
+// for one job several times in a row.
+func (s *State) stageFor(id StageID) *Stage {
+	j := s.recent
+	if j == nil || j.Spec.ID != id.Job {
+		if j = s.jobs[id.Job]; j == nil {
+			return nil
+		}
+		s.recent = j
+	}
+	if id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
 		return j.Stages[id.Stage]
 	}
 	return nil

@@ -373,6 +373,10 @@ func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler
 // special sees to a task that is due and held up, or suspended; false for any
 // other.
 func (f *planned) special(s *scheduler.State, pr *backfill.Project, g *scheduler.Stage, r *backfill.Request, task int32, blocked bool, now scheduler.Time) bool {
+	a := suspendedAt(s, g, task)
+	if a != nil { // only caps can keep it from going on
+		blocked = !s.MayHold(g.Job, a.Demand, a.Demand.Sub(a.Held.Resources))
+	}
 	if k := f.reservation(s, backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}); blocked && k != nil && k.Start <= now {
 		f.odd, f.mixed = true, true
 		if f.held == nil {
@@ -383,7 +387,6 @@ func (f *planned) special(s *scheduler.State, pr *backfill.Project, g *scheduler
 		f.heldTo[g.ID()] = max(f.heldTo[g.ID()], k.End)
 		return true
 	}
-	a := suspendedAt(s, g, task)
 	if a == nil {
 		return false
 	}

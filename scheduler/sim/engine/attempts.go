@@ -124,7 +124,7 @@ func (w *world) plan(t *attempt, j *job, g *Stage) error {
 		if err := w.planTransfers(t, j, g); err != nil {
 			return err
 		}
-	} else if w.s.Stage(t.id.StageID()).Spec.Inputs != nil {
+	} else if j.stages[t.id.Stage].reads {
 		w.see(t)
 	}
 	t.whole = t.before + t.work
@@ -275,12 +275,15 @@ func (w *world) taskDone(j *job, id scheduler.AttemptID) error {
 // dropAttempt takes an attempt out of the world and tells the State.
 func (w *world) dropAttempt(slot int32, o scheduler.Outcome) error {
 	t := &w.attempts[slot]
+	held := w.jobs[t.job].spec.Stages[t.id.Stage].Demand
+	if o != scheduler.OutcomeSucceeded { // what succeeds runs, and on one node
+		held = w.held(t)
+	}
 	w.settle(slot, o)
-	held := w.held(t)
 	if err := w.s.AttemptEnded(t.id, t.run, o, w.now); err != nil {
 		return err
 	}
-	w.use.add(scheduler.Resources{}.Sub(held))
+	w.use.sub(held)
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/queueing"
 	"github.com/drover-run/drover/scheduler/schedtest"
 	"github.com/drover-run/drover/scheduler/sim/engine"
@@ -128,29 +127,4 @@ func mmn(t *testing.T, seed uint64, servers int, lambda, mu float64, n int, x fl
 		}
 	}
 	return sum / float64(n-n/10)
-}
-
-// BenchmarkEvents is a policy that costs nothing beside its placements.
-func BenchmarkEvents(b *testing.B) {
-	for _, size := range []int{1000, 10000} {
-		for _, name := range []string{"first", "fifo", "fair", "las", "capacity", "edf", "equ"} {
-			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
-				for b.Loop() {
-					var p scheduler.Policy = firstNode{}
-					if name != "first" {
-						p = policy(b, name)
-					}
-					c := engine.Config{Nodes: nodes(size, 40, schedtest.R(32, 128, 1000)), Policy: p, Models: engine.Models{Spread: 0.5}}
-					for i := range 200 {
-						c.Jobs = append(c.Jobs, one(time.Duration(i)*time.Second, 5000, schedtest.R(1, 1, 1), 10*sec))
-					}
-					start := time.Now()
-					r := run(b, c)
-					s := time.Since(start).Seconds()
-					b.ReportMetric(float64(r.Events)/s, "events/s")
-					b.ReportMetric(float64(r.Placements)/s, "placements/s")
-				}
-			})
-		}
-	}
 }

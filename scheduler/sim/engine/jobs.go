@@ -54,7 +54,7 @@ func (w *world) admit(i int) error {
 		g := &j.spec.Stages[k]
 		stages[k] = w.stageSpec(j, g, estimate)
 		j.left += g.Tasks
-		j.stages[k].first = make([]int32, g.Tasks)
+		j.stages[k].first, j.stages[k].reads = make([]int32, g.Tasks), stages[k].Inputs != nil
 		if w.Models.MTBF > 0 {
 			j.stages[k].ran = make([]scheduler.NodeID, g.Tasks)
 		}

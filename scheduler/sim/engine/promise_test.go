@@ -94,7 +94,7 @@ func guaranteeRuns() uint64 {
 	if os.Getenv("DROVER_SOAK") != "" {
 		return 250 // 1,000 runs
 	}
-	return 40
+	return 12
 }
 
 var variants = []string{"2tsb", "2tfb", "2tfb-sf", "2tpb"}

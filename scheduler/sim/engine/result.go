@@ -111,6 +111,12 @@ func (u *usage) add(d scheduler.Resources) {
 	}
 }
 
+func (u *usage) sub(d scheduler.Resources) {
+	if !u.masked {
+		u.used = u.used.Sub(d)
+	}
+}
+
 func (u *usage) direct(d scheduler.Resources) { u.used = u.used.Add(d) }
 
 func (u *usage) jobs(n int) { u.inSystem += n }

@@ -104,7 +104,7 @@ func (w *world) see(t *attempt) (int64, scheduler.NodeID) {
 func (w *world) planTransfers(t *attempt, j *job, g *Stage) error {
 	m := &w.Models
 	bytes := int64(0)
-	if w.s.Stage(t.id.StageID()).Spec.Inputs != nil {
+	if j.stages[t.id.Stage].reads {
 		bytes, _ = w.see(t)
 	} else if g.Read > 0 && g.Input > 0 {
 		bytes = min(g.Read, max(0, g.Input-g.Read*int64(t.id.Index)))

@@ -48,6 +48,7 @@ type job struct {
 
 // stage is a Stage under way.
 type stage struct {
+	reads bool    // it has inputs with a place
 	first []int32 // slot+1 of each task's first live attempt
 	ran   []scheduler.NodeID
 }

@@ -1,0 +1,96 @@
+package engine_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
+	"github.com/drover-run/drover/scheduler/schedtest"
+	"github.com/drover-run/drover/scheduler/sim/engine"
+)
+
+// bare places ready tasks in order on the first nodes with room and does nothing
+// else: no try, no reasons. What a run costs with it is the engine, the State
+// and Check.
+type bare struct{ actions []scheduler.Action }
+
+func (*bare) Name() string { return "bare" }
+
+func (p *bare) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
+	p.actions = p.actions[:0]
+	full := scheduler.NoNode // nodes up to it were used by an earlier stage of this cycle
+	for j, at := s.NextReady(0); j != nil && len(p.actions) < most; j, at = s.NextReady(at) {
+		g := j.Stages[0]
+		task := g.NextPending(0)
+		n := s.NextNode(g, full+1)
+		for ; n != scheduler.NoNode && task >= 0 && len(p.actions) < most; n = s.NextNode(g, n+1) {
+			free := s.Node(n).Free
+			for ; task >= 0 && g.Spec.Demand.Fits(free) && len(p.actions) < most; task = g.NextPending(task + 1) {
+				p.actions = append(p.actions, s.Place(g, task, n, 0))
+				free = free.Sub(g.Spec.Demand)
+			}
+			full = n
+		}
+		if n == scheduler.NoNode {
+			break
+		}
+	}
+	return scheduler.Decision{Base: s.Index(), At: now, Actions: p.actions}
+}
+
+// cpuTime is what this process has used of all cores.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkEvents is a million tasks of 10 s under each policy: events and
+// placements for each second that passed and for each second of CPU time, which
+// says the same on a busy machine.
+func BenchmarkEvents(b *testing.B) {
+	names := append([]string{"bare"}, policies.Names()...)
+	for _, size := range []int{1000, 10000} {
+		for _, name := range names {
+			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) { events(b, name, size) })
+		}
+	}
+}
+
+func events(b *testing.B, name string, size int) {
+	jobs, tasks := 200, int32(5000)
+	switch name {
+	case "bare", "fifo", "easy":
+	case "conservative", "two_tier": // each waiting task has a reservation
+		jobs, tasks = 20, 500
+	default:
+		jobs = 40
+	}
+	var wall, cpu float64
+	var happened, placed uint64
+	for b.Loop() {
+		var p scheduler.Policy = &bare{}
+		if name != "bare" {
+			p = policy(b, name)
+		}
+		c := engine.Config{Nodes: nodes(size, 40, schedtest.R(32, 128, 1000)), Policy: p, Models: engine.Models{Spread: 0.5}}
+		for i := range jobs {
+			j := one(time.Duration(i)*time.Second, tasks, schedtest.R(1, 1, 1), 10*sec)
+			j.Bound = time.Minute
+			c.Jobs = append(c.Jobs, j)
+		}
+		start, used := time.Now(), cpuTime(b)
+		r := run(b, c)
+		wall += time.Since(start).Seconds()
+		cpu += (cpuTime(b) - used).Seconds()
+		happened, placed = happened+r.Events, placed+r.Placements
+	}
+	b.ReportMetric(float64(happened)/wall, "events/s")
+	b.ReportMetric(float64(happened)/cpu, "events/cpu-s")
+	b.ReportMetric(float64(placed)/cpu, "placements/cpu-s")
+}
