@@ -18,7 +18,7 @@ func simCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "sim",
 		Usage:       "run the schedulers on traces and made-up workloads, without a cluster",
-		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simReproduceCommand()},
+		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simLevelsCommand(), simReproduceCommand()},
 	}
 }
 

@@ -1,0 +1,124 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/report"
+	"github.com/drover-run/drover/scheduler/sim/trace"
+)
+
+// overloaded is a mix of long regular jobs and short ones with deadlines, on too
+// few machines.
+func overloaded(t *testing.T, policy string) *Setup {
+	t.Helper()
+	nodes, err := (&Cluster{Nodes: []Machines{{Count: 2, CPU: "8", Memory: "16GiB"}}}).Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := DefaultModels()
+	m.MemoryUsed = 0.3
+	return &Setup{Nodes: nodes, Scheduler: policy, Models: m, Workload: func(seed uint64) (*trace.Workload, error) {
+		return trace.Generate("benchmark", map[string]string{"jobs": "120", "span_s": "600", "job_s": "60", "input_gb": "1"}, seed)
+	}}
+}
+
+func TestKillingLosesWorkAndSuspendingDoesNot(t *testing.T) {
+	s := overloaded(t, "pdsonqueue")
+	study, err := s.Levels(context.Background(), []float64{0.01, 1}, Seeds(1, 2), 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(study.Cells) != 2*len(Ways) || len(study.Wins) != 2*len(LevelMetrics) {
+		t.Fatalf("%d cells, %d wins", len(study.Cells), len(study.Wins))
+	}
+	for _, c := range study.Cells {
+		lost := c.Numbers["work_lost_cpu_s"].Mean
+		if (c.Way == WayKill) != (lost > 0) {
+			t.Errorf("%s at cost %v loses %v CPU-s", c.Way, c.Cost, lost)
+		}
+	}
+	for _, w := range study.Wins {
+		if w.Metric == "work_lost_cpu_s" && (w.Way == WayKill || !w.Sure && len(w.Tied) == 0) {
+			t.Errorf("work lost at cost %v: %+v", w.Cost, w)
+		}
+	}
+	if s.Nodes[0].Levels != scheduler.AllLevels || s.Params["preempt"] != "" {
+		t.Error("the experiment it was made of has changed")
+	}
+	dir := t.TempDir()
+	if err := WriteLevels(dir, study); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"levels.json", "levels.md", "work_lost_cpu_s.svg", "deadline_rate.png", "mean_response_s.svg"} {
+		if st, err := os.Stat(filepath.Join(dir, f)); err != nil || st.Size() == 0 {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	if md := study.Markdown(); strings.Count(md, "| 0.01 |") != len(LevelMetrics) || !strings.Contains(md, "**") {
+		t.Errorf("no table:\n%s", md)
+	}
+}
+
+func TestDearerMultipliesTimes(t *testing.T) {
+	for _, l := range []scheduler.Level{scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
+		const mem = 1 << 30
+		was := Measured.Suspend(l, mem) + Measured.Resume(l, mem)
+		now := dearer(Measured, 7).Suspend(l, mem) + dearer(Measured, 7).Resume(l, mem)
+		if d := now - 7*was; d > time.Millisecond || d < -time.Millisecond {
+			t.Errorf("%v: %v, seven times that is %v", l, was, now)
+		}
+	}
+}
+
+// The same seeds give the same bytes, one run at a time or two; only
+// events_per_s measures the machine.
+func TestTheSameSeedsGiveTheSameBytes(t *testing.T) {
+	written := func(parallel int) string {
+		s := overloaded(t, "3dsf")
+		s.KeepTasks = GanttTasks
+		outs, err := s.Many(context.Background(), Seeds(3, 4), parallel, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := s.Summary(outs, map[string]string{"nodes": "2"})
+		if sum.EventsPerS <= 0 {
+			t.Error("events_per_s is missing")
+		}
+		sum.EventsPerS = 0
+		dir := t.TempDir()
+		if err := Write(dir, sum, outs[0]); err != nil {
+			t.Fatal(err)
+		}
+		var all bytes.Buffer
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			raw, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.WriteString(filepath.Base(f))
+			all.Write(raw)
+		}
+		for _, o := range outs {
+			if err := report.WriteJobs(&all, &o.Config, o.Result); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all.String()
+	}
+	one, two := written(1), written(2)
+	if one != two || !reflect.DeepEqual(one, written(2)) {
+		t.Error("one run at a time and two at a time write different bytes")
+	}
+}
