@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
@@ -206,7 +205,7 @@ func (d *Driver) restore(ctx context.Context, id, dir string) error {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	if err := d.newTask(ctx, c, labels, client.WithRestoreImagePath(filepath.Join(dir, imageDir)), client.WithRestoreWorkPath(work)); err != nil {
+	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
 		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
 	}
 	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {

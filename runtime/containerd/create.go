@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -91,13 +90,19 @@ func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.Ne
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", s.Image, err)
 	}
-	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), client.WithNewSnapshot(s.ID, img),
+	layers, err := img.RootFS(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", s.Image, err)
+	}
+	snapshot := client.WithNewSnapshot(s.ID, img)
+	if d.cfg.Snapshotter == "overlayfs" && len(layers) <= maxLayers {
+		snapshot = client.WithNewSnapshotView(s.ID, img)
+	}
+	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), snapshot,
 		client.WithNewSpec(specOf(s, conf.Config.Env, conf.Config.WorkingDir), seccomp.WithDefaultProfile())), nil
 }
 
-// withFolder takes a folder of the host as root. runc makes mount points that
-// are not there, and the folder is not ours to write to: so the root is a
-// read-only overlay of the mount points on top of the folder (see rootMounts).
+// withFolder takes a folder of the host as root; it is not ours to write to.
 func (d *Driver) withFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
 	if st, err := os.Stat(s.Rootfs); err != nil || !st.IsDir() {
 		return nil, fault.New(fault.NotFound, "container %s: root folder %s is not there: %v", s.ID, s.Rootfs, err)
@@ -107,48 +112,8 @@ func (d *Driver) withFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]c
 			return nil, fault.New(fault.Invalid, "container %s: path %s: an overlay takes no : , or \\ in it", s.ID, p)
 		}
 	}
-	points := d.pointsDir(s.ID)
-	for _, m := range append(mounts(s), specs.Mount{Destination: "/proc"}, specs.Mount{Destination: "/dev"}, specs.Mount{Destination: "/sys"}, specs.Mount{Destination: "/run"}) {
-		if err := mountPoint(points, s.Rootfs, m); err != nil {
-			return nil, fmt.Errorf("container %s: mount point %s: %w", s.ID, m.Destination, err)
-		}
-	}
 	spec := specOf(s, nil, "")
 	return append(opts, client.WithNewSpec(spec, seccomp.WithDefaultProfile(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}))), nil
-}
-
-// annotationRoot keeps the root folder with the container, for Start.
-const annotationRoot = "drover/rootfs"
-
-// rootMounts is the root file system of a task whose root is a folder, nil
-// where it comes from a snapshot.
-func (d *Driver) rootMounts(id string, spec *oci.Spec) []mount.Mount {
-	root := spec.Annotations[annotationRoot]
-	if root == "" {
-		return nil
-	}
-	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"ro", "lowerdir=" + d.pointsDir(id) + ":" + root}}}
-}
-
-func (d *Driver) pointsDir(id string) string { return filepath.Join(d.cfg.StateDir, id, "points") }
-
-// mountPoint makes an empty file or folder to mount on, unless the root has it.
-func mountPoint(points, root string, m specs.Mount) error {
-	if _, err := os.Lstat(filepath.Join(root, m.Destination)); err == nil {
-		return os.MkdirAll(points, 0o755)
-	}
-	at := filepath.Join(points, m.Destination)
-	if st, err := os.Stat(m.Source); m.Type == "bind" && err == nil && !st.IsDir() {
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o644)
-		if err != nil {
-			return err
-		}
-		return f.Close()
-	}
-	return os.MkdirAll(at, 0o755)
 }
 
 // mounts gives those besides containerd's default ones.

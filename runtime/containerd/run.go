@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
 	"github.com/drover-run/drover/runtime/containerd/logger"
 )
 
-// stopLimit bounds how long a killed container may take to be gone. It is long
-// because the kernel, when a root with an upper layer is unmounted, writes out
-// all that is dirty on its disk, a throttled neighbour's data too.
+// stopLimit bounds how long a killed container may take to be gone.
 const stopLimit = time.Minute
 
 // Start implements runtime.Driver. Steps: make the task, if there is none; note
@@ -52,7 +52,7 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	case labels[labelStarted] != "":
 		return nil // it ran; its task is lost
 	default:
-		if err := d.newTask(ctx, c, labels); err != nil {
+		if err := d.newTask(ctx, c, labels, nil); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,8 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 }
 
 // newTask makes the shim, the logger and the container's init, which waits.
-func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string, opts ...client.NewTaskOpts) error {
+// change may add to runc's options.
+func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string, change func(*options.Options)) error {
 	spec, err := c.Spec(ctx)
 	if err != nil {
 		return engineError(ctx, "start", c.ID(), err)
@@ -75,14 +76,21 @@ func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[str
 	if err != nil {
 		return engineError(ctx, "start", c.ID(), err)
 	}
-	if root := d.rootMounts(c.ID(), spec); root != nil {
-		opts = append(opts, client.WithRootFS(root))
+	root, err := d.rootMounts(ctx, c.ID(), spec)
+	if err != nil {
+		return engineError(ctx, "start", c.ID(), err)
 	}
-	if d.cfg.ShimCgroup != "" {
-		opts = append(opts, client.WithShimCgroup(d.cfg.ShimCgroup))
+	opts := &options.Options{ShimCgroup: d.cfg.ShimCgroup}
+	if change != nil {
+		change(opts)
 	}
-	_, err = c.NewTask(ctx, logs, opts...)
-	return commandError(ctx, c.ID(), err)
+	packed, err := typeurl.MarshalAnyToProto(opts)
+	if err != nil {
+		return err
+	}
+	// Not the client's NewTask: it would add the snapshot's own mounts.
+	_, err = d.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: c.ID(), Stdout: logs, Stderr: logs, Rootfs: mount.ToProto(root), Options: packed})
+	return commandError(ctx, c.ID(), native(err))
 }
 
 // undoStart removes a task that did not start; the error stays.
@@ -120,20 +128,21 @@ func commandError(ctx context.Context, id string, err error) error {
 	return engineError(ctx, "start", id, err)
 }
 
-// logs says how the streams are written: as Create was told, or not at all.
-func (d *Driver) logs(labels map[string]string) (cio.Creator, error) {
+// logs says where the streams go: to our logger, as Create was told, or "" for
+// nowhere.
+func (d *Driver) logs(labels map[string]string) (string, error) {
 	var conf logger.Config
 	if err := json.Unmarshal([]byte(labels[labelLog]), &conf); err != nil {
-		return nil, fault.New(fault.Corrupt, "label %s: %w", labelLog, err)
+		return "", fault.New(fault.Corrupt, "label %s: %w", labelLog, err)
 	}
 	if conf.Dir == "" {
-		return cio.NullIO, nil
+		return "", nil
 	}
 	uri, err := logger.URI(d.cfg.Logger, conf)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return cio.LogURI(uri), nil
+	return uri.String(), nil
 }
 
 // Wait implements runtime.Driver.

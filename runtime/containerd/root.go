@@ -1,0 +1,131 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// A container's root is an overlay that cannot be written to: a folder with the
+// mount points that runc would make, and below it the layers of the image or
+// the operator's folder. It has no upper layer, and that matters at the end:
+// when an overlay with one is unmounted the kernel writes out all that is dirty
+// on its disk, a throttled neighbour's data too, and Delete would wait for it.
+
+// annotationRoot keeps the root folder with the container, for Start.
+const annotationRoot = "drover/rootfs"
+
+// maxLayers bounds the layers of such a root, since mount(2) takes one page of
+// options. An image with more gets an upper layer as usual.
+const maxLayers = 40
+
+// rootMounts is the root file system of a task.
+func (d *Driver) rootMounts(ctx context.Context, id string, spec *oci.Spec) ([]mount.Mount, error) {
+	if root := spec.Annotations[annotationRoot]; root != "" {
+		return d.readOnly(id, spec, []string{root}, nil)
+	}
+	all, err := d.c.SnapshotService(d.cfg.Snapshotter).Mounts(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if lowers, opts, ok := layersOf(all); ok {
+		return d.readOnly(id, spec, lowers, opts)
+	}
+	return all, nil
+}
+
+// layersOf gives the folders of a snapshot that is only looked at, the topmost
+// first, and further options of its mount; ok is false for another snapshot.
+func layersOf(all []mount.Mount) (lowers, opts []string, ok bool) {
+	if len(all) != 1 {
+		return nil, nil, false
+	}
+	switch m := all[0]; m.Type {
+	case "bind":
+		return []string{m.Source}, nil, contains(m.Options, "ro")
+	case "overlay":
+		for _, o := range m.Options {
+			switch {
+			case strings.HasPrefix(o, "lowerdir="):
+				lowers = strings.Split(strings.TrimPrefix(o, "lowerdir="), ":")
+			case strings.HasPrefix(o, "upperdir="):
+				return nil, nil, false
+			case o != "ro":
+				opts = append(opts, o)
+			}
+		}
+		return lowers, opts, len(lowers) > 0
+	default:
+		return nil, nil, false
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// readOnly makes the mount points that the layers lack and gives the overlay.
+func (d *Driver) readOnly(id string, spec *oci.Spec, lowers, opts []string) ([]mount.Mount, error) {
+	points := filepath.Join(d.cfg.StateDir, id, "points")
+	if err := os.MkdirAll(points, 0o755); err != nil {
+		return nil, err
+	}
+	targets := append([]specs.Mount{{Destination: spec.Process.Cwd}}, spec.Mounts...)
+	for _, m := range targets {
+		if inside(spec.Mounts, m.Destination) {
+			continue // the mount around it has it, or runc makes it there
+		}
+		if err := mountPoint(points, lowers, m); err != nil {
+			return nil, fmt.Errorf("mount point %s: %w", m.Destination, err)
+		}
+	}
+	return []mount.Mount{{Type: "overlay", Source: "overlay",
+		Options: append([]string{"ro", "lowerdir=" + strings.Join(append([]string{points}, lowers...), ":")}, opts...)}}, nil
+}
+
+// inside tells whether path lies below the target of a mount.
+func inside(all []specs.Mount, path string) bool {
+	for _, m := range all {
+		if strings.HasPrefix(path, strings.TrimSuffix(m.Destination, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// mountPoint makes an empty file or folder to mount on, unless a layer has it.
+func mountPoint(points string, lowers []string, m specs.Mount) error {
+	for _, l := range lowers {
+		st, err := os.Lstat(filepath.Join(l, m.Destination))
+		if err != nil {
+			continue
+		}
+		if st.Mode()&os.ModeCharDevice != 0 {
+			break // removed by this layer
+		}
+		return nil
+	}
+	at := filepath.Join(points, m.Destination)
+	if st, err := os.Stat(m.Source); m.Type == "bind" && err == nil && !st.IsDir() {
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	return os.MkdirAll(at, 0o755)
+}
