@@ -20,16 +20,20 @@ import (
 
 // Limits of asking for block locations.
 const (
-	locatePage    = 10_000          // blocks of one answer
-	locateAtOnce  = 4               // pages asked at once, of different nodes
-	maxBlocks     = 4_000_000       // of one job's input
-	maxStash      = 256             // submissions between their splits and their accept
-	refreshLimit  = 5 * time.Minute // of asking again for one job
-	refreshAtOnce = 2               // jobs asked again at a time
+	locatePage    = 10_000           // blocks of one answer
+	locateAtOnce  = 4                // pages asked at once, of different nodes
+	maxBlocks     = 4_000_000        // of one job's input
+	maxStash      = 256              // submissions between their splits and their accept
+	refreshLimit  = 5 * time.Minute  // of asking again for one job
+	refreshAtOnce = 2                // jobs asked again at a time
+	refreshEvery  = 10 * time.Minute // so long does a NameNode take to give up a silent DataNode
+	doubtEvery    = 30 * time.Second // at most so often is a job asked again whose reads fail
 )
 
-// hostBook knows where the input of live jobs lies. It is no fact: after a
-// restart, and when a node is lost, it is asked again.
+// hostBook knows where the input of live jobs lies. It is no fact: it is asked
+// again after a restart, when a node is lost, when a map task cannot read its
+// input, and from time to time while maps wait, since a DataNode may be lost
+// whose machine is well.
 type hostBook struct {
 	mu    sync.Mutex
 	jobs  map[uint64]*jobHosts
@@ -45,6 +49,7 @@ type hostBook struct {
 // best first.
 type jobHosts struct {
 	splits []splitHosts
+	asked  time.Time // set by hostBook
 }
 
 type splitHosts struct{ hosts, racks []string }
@@ -114,15 +119,29 @@ func (b *hostBook) staleLocked(job uint64) {
 	}
 }
 
-// refresh has the locations of all live jobs with maps to place asked again.
-func (b *hostBook) refresh(f *facts.Facts) {
+// refresh has the locations of all live jobs with maps to place asked again,
+// if they were asked before that instant.
+func (b *hostBook) refresh(f *facts.Facts, before time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)
 		if m := j.MapStage(); m >= 0 && !j.HasEnded() && j.Stages[m].Pending > 0 {
-			b.staleLocked(id)
+			if h := b.jobs[id]; h == nil || h.asked.Before(before) {
+				b.staleLocked(id)
+			}
 		}
+	}
+}
+
+// doubt has the locations of a job asked again of which a map task could not
+// read its input, unless that was just done.
+func (b *hostBook) doubt(job uint64, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h := b.jobs[job]; h != nil && now.Sub(h.asked) >= doubtEvery {
+		h.asked = now // all who fail meanwhile mean the same
+		b.staleLocked(job)
 	}
 }
 
@@ -138,9 +157,15 @@ func (b *hostBook) takeStale() []uint64 {
 	return out
 }
 
-func (b *hostBook) set(job uint64, h *jobHosts) {
+func (b *hostBook) set(job uint64, h *jobHosts, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if old := b.jobs[job]; old != nil {
+		h.asked = old.asked
+	}
+	if now.After(h.asked) {
+		h.asked = now
+	}
 	b.jobs[job] = h
 	b.fresh = append(b.fresh, job)
 	select {
@@ -295,9 +320,16 @@ func plan(blocks []*droverv1.FileBlock, combine int64) (*located, error) {
 
 // relocate asks again where the input of stale jobs lies, until ctx ends.
 func (c *core) relocate(ctx context.Context) error {
+	t := time.NewTicker(refreshEvery)
+	defer t.Stop()
 	for {
 		select {
 		case <-c.hosts.ask:
+		case <-t.C:
+			if c.leading.Load() {
+				c.view(func(f *facts.Facts) { c.hosts.refresh(f, c.now().Add(-refreshEvery)) })
+			}
+			continue
 		case <-ctx.Done():
 			return nil
 		}
@@ -338,7 +370,7 @@ func (c *core) relocateJob(ctx context.Context, id uint64) {
 	case !samePieces(got.splits, want):
 		c.log.Warn("the input changed after submission: its places are not used", "job", id)
 	default:
-		c.hosts.set(id, got.hosts)
+		c.hosts.set(id, got.hosts, c.now())
 	}
 }
 

@@ -243,7 +243,7 @@ func (l *leader) effect(ctx context.Context, f *facts.Facts, c *facts.Change) {
 		l.noteHeld(f.Node(c.Node))
 		l.c.sessions.lost(c.Node)
 		l.c.orders.lost(c.Node)
-		l.c.hosts.refresh(f)
+		l.c.hosts.refresh(f, l.c.now())
 	case facts.ChangeJob:
 		if j := f.Job(c.Key.Job); j != nil {
 			l.follow(ctx, f, j)
@@ -283,6 +283,9 @@ func (l *leader) attempt(f *facts.Facts, c *facts.Change) {
 		l.c.sessions.drop(a.Node, c.Key)
 		if j := f.Job(c.Key.Job); int(c.Key.Stage) == j.MapStage() {
 			l.dirtyMaps[j.ID] = true
+			if a.State == facts.AttemptFailed && a.Cause() == droverv1.Cause_CAUSE_INPUT {
+				l.c.hosts.doubt(j.ID, l.c.now())
+			}
 		}
 	}
 }

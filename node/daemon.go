@@ -50,6 +50,8 @@ type daemon struct {
 	run context.Context
 	wg  sync.WaitGroup // attempts and orders
 
+	inputs sync.WaitGroup // standard inputs of Exec; they end after their handlers
+
 	report chan struct{} // something is to be reported; holds one
 	probed chan struct{} // another set of levels is to be told; holds one
 
@@ -466,6 +468,7 @@ func (d *daemon) openFiles() error {
 // close gives back what newDaemon opened, after the context of run has ended.
 func (d *daemon) close() error {
 	d.wg.Wait()
+	d.inputs.Wait()
 	if d.orders != nil {
 		d.orders.Wait()
 	}

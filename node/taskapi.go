@@ -275,8 +275,8 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 		})
 	}
 	// The stream has no way to stop a Receive but its end, which comes when this
-	// handler returns; the goroutine ends then.
-	go receive(s, first, feed)
+	// handler returns; the goroutine ends then, and the daemon waits for it.
+	t.d.inputs.Go(func() { receive(s, first, feed) })
 	code, err := x.Exec(ctx, id.String(), runtime.ExecSpec{
 		Args: first.GetCommand(), Dir: a.paths().task, Stdin: in,
 		Stdout: write(func(b []byte) *droverv1.ExecResponse { return &droverv1.ExecResponse{Stdout: b} }),

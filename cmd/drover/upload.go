@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -101,7 +102,7 @@ func upload(ctx context.Context, cl *client, files []local, say func(string, ...
 			continue
 		}
 		say("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
-		if err := putBlob(ctx, cl, d, f); err != nil {
+		if err := putBlob(ctx, cl, d, f, newMeter(f, say)); err != nil {
 			return fmt.Errorf("%s: upload: %w", f.what, err)
 		}
 	}
@@ -122,7 +123,37 @@ func hashFile(path string) (string, int64, error) {
 // chunk is the size of one message of an upload, in bytes.
 const chunk = 256 << 10
 
-func putBlob(ctx context.Context, cl *client, digest string, f local) error {
+// meterEvery is how often a slow upload says how far it is.
+const meterEvery = 3 * time.Second
+
+// meter tells how far an upload is.
+type meter struct {
+	name       string
+	sent, size int64
+	start      time.Time
+	said       time.Time
+	now        func() time.Time
+	say        func(string, ...any)
+}
+
+func newMeter(f local, say func(string, ...any)) *meter {
+	return &meter{name: filepath.Base(f.path), size: f.size, start: time.Now(), said: time.Now(), now: time.Now, say: say}
+}
+
+// add counts bytes that were sent.
+func (m *meter) add(n int) {
+	m.sent += int64(n)
+	now := m.now()
+	if now.Sub(m.said) < meterEvery || m.sent >= m.size {
+		return
+	}
+	m.said = now
+	rate := int64(float64(m.sent) / now.Sub(m.start).Seconds())
+	left := time.Duration(float64(m.size-m.sent) / float64(max(rate, 1)) * float64(time.Second)).Round(time.Second)
+	m.say("uploading %s: %s of %s, %s, %s left", m.name, jobspec.FormatSize(m.sent), jobspec.FormatSize(m.size), jobspec.FormatRate(rate), left)
+}
+
+func putBlob(ctx context.Context, cl *client, digest string, f local, m *meter) error {
 	in, err := os.Open(f.path)
 	if err != nil {
 		return err
@@ -140,6 +171,7 @@ func putBlob(ctx context.Context, cl *client, digest string, f local) error {
 			if st.Send(&droverv1.PutBlobRequest{Data: buf[:n]}) != nil {
 				break // the answer says why
 			}
+			m.add(n)
 		}
 		if err == io.EOF {
 			break
