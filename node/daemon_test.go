@@ -67,6 +67,9 @@ func TestFailures(t *testing.T) {
 		"a secret that the node does not have": {with(group(0, "true"), func(w *W) {
 			w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:nosuch"}}
 		}), droverv1.Cause_CAUSE_SPEC, "secrets", 0},
+		"files that are larger than the disk quota": {with(group(0, "true"), func(w *W) {
+			w.Spec.Disk, w.Spec.Files = 1<<20, []*droverv1.FileRef{{Name: "a", Size: 2 << 20}}
+		}), droverv1.Cause_CAUSE_SPEC, `have 2MiB together, more than its disk quota: set disk above that, it is "1MiB"`, 0},
 		"a hang ends at its limit":              {with(group(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
 		"one that does not heed TERM is killed": {with(group(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 500 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
 		"over its disk quota":                   {with(group(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},

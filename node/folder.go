@@ -214,7 +214,7 @@ func tailOf(path string, n int64) string {
 
 // putFile writes one file of the job into the working folder, before anything
 // of the tenant runs there.
-func (f folder) putFile(name string, mode uint32, uid uint32, from io.Reader) error {
+func (f folder) putFile(name string, mode uint32, uid uint32, fill func(*os.File) error) error {
 	root, err := os.OpenRoot(f.task())
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (f folder) putFile(name string, mode uint32, uid uint32, from io.Reader) er
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, from)
+	err = fill(file)
 	if e := file.Close(); err == nil {
 		err = e
 	}

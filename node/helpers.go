@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -156,6 +157,26 @@ func (d *daemon) helperProcess(ctx context.Context, id string, uid uint32, req *
 		err = fmt.Errorf("the helper died: %w: %s", werr, said)
 	}
 	return err
+}
+
+// copyCharged copies a file as a process in leaf x of the attempt's cgroup.
+func (d *daemon) copyCharged(ctx context.Context, id string, uid uint32, to, from *os.File) error {
+	leaf, err := d.cfg.Enforcer.HelperLeaf(id)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer leaf.Close()
+	said := &lastBytes{most: 2 << 10}
+	cmd := exec.CommandContext(ctx, d.helper, append(slices.Clone(d.cfg.Helper[1:]), helper.Copy)...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from, to, said, 2*time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, UseCgroupFD: true, CgroupFD: int(leaf.Fd())}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("copy: %w: %s", err, said)
+	}
+	return nil
 }
 
 // errNoEnd says that a helper's output ended without a last word.

@@ -1,10 +1,13 @@
 package node
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/onmachine"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/containerd"
 )
 
@@ -169,6 +173,50 @@ func TestMachineRestart(t *testing.T) {
 		t.Errorf("limits after a restart: %v", s.GetLimits())
 	}
 	if text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()}); text != "done\n" || err != nil {
+		t.Errorf("log %q %v", text, err)
+	}
+	n.remove(w)
+	n.await(t, w, gone)
+	n.nothingLeft()
+}
+
+// A task's files are the task's: their pages are charged to its leaf x, not to
+// the daemon.
+func TestMachineFilesAreCharged(t *testing.T) {
+	n := newBench(t, nil)
+	onContainers(t, n)
+	n.start()
+	big := bytes.Repeat([]byte("all work and no play\n"), 400_000) // 8 MiB
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(big))
+	n.blobs[digest] = big
+	w := rootfs(group(0, "sh", "-c", "wc -c <big; while [ ! -e go ]; do sleep 0.1; done"))
+	w.Spec.Files = []*droverv1.FileRef{{Name: "big", Digest: digest, Size: int64(len(big))}}
+	n.put(w)
+	n.await(t, w, running)
+	g, err := n.config.Enforcer.(CgroupEnforcer).Root.Open(string(store.IDOf(w.GetKey())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", g.LeafPath(cgroups.Helpers), "memory.stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages int64
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "file "); ok {
+			if pages, err = strconv.ParseInt(strings.TrimSpace(v), 10, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if pages < int64(len(big)) {
+		t.Errorf("%d bytes of page cache are charged to the helpers' leaf, want the file's %d", pages, len(big))
+	}
+	if err := os.WriteFile(filepath.Join(n.folder(w), "task", "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.await(t, w, succeeded)
+	if text, err := n.logs(&droverv1.LogsRequest{Key: w.GetKey()}); strings.TrimSpace(text) != fmt.Sprint(len(big)) || err != nil {
 		t.Errorf("log %q %v", text, err)
 	}
 	n.remove(w)

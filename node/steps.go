@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -212,6 +213,9 @@ func (a *attempt) getFiles(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err != nil {
 		return err
 	}
+	if err := filesFit(spec); err != nil {
+		return err
+	}
 	for _, f := range spec.GetFiles() {
 		if err := a.getFile(ctx, f, uid); err != nil {
 			return err
@@ -226,14 +230,38 @@ func (a *attempt) getFiles(ctx context.Context, spec *droverv1.TaskSpec) error {
 	return nil
 }
 
+// filesFit refuses files that are larger together than the disk quota.
+func filesFit(spec *droverv1.TaskSpec) error {
+	sum := int64(0)
+	for _, f := range spec.GetFiles() {
+		sum += f.GetSize()
+	}
+	if d := spec.GetDisk(); d > 0 && sum > d {
+		return fault.New(fault.Invalid, "the files of stage %q have %s together, more than its disk quota: set disk above that, it is %q",
+			spec.GetStageName(), jobspec.FormatSize(sum), jobspec.FormatSize(d))
+	}
+	return nil
+}
+
 func (a *attempt) getFile(ctx context.Context, ref *droverv1.FileRef, uid uint32) error {
 	blob, err := a.d.blobs.Get(ctx, ref.GetDigest())
 	if err != nil {
 		return fmt.Errorf("file %q: %w", ref.GetName(), err)
 	}
 	defer blob.Close()
-	return a.dir.putFile(ref.GetName(), ref.GetMode(), uid, blob)
+	return a.dir.putFile(ref.GetName(), ref.GetMode(), uid, func(to *os.File) error {
+		if ref.GetSize() < chargedBytes || a.d.cfg.Enforcer == nil || a.d.helper == "" {
+			_, err := io.Copy(to, blob)
+			return err
+		}
+		return a.d.copyCharged(ctx, a.id.String(), uid, to, blob.File)
+	})
 }
+
+// chargedBytes is from which size on a task's file is copied by a process in
+// its own cgroup, so that its pages and its writing are the task's. For less
+// the process would cost more than the copy.
+const chargedBytes = 1 << 20
 
 func (a *attempt) makeCgroup(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if e := a.d.cfg.Enforcer; e != nil {

@@ -142,8 +142,8 @@ const (
 	Wait                          // something is under way; look again when it changes, or after Again
 	MakeFolder                    // record the attempt, then make its folder with owner and quota
 	GetImage                      // bring the image into the engine
-	GetFiles                      // put files and spec into the folder
 	MakeCgroup                    // make the cgroup, write the limits, read them back
+	GetFiles                      // put files and spec into the folder
 	StartFetch                    // start the helper that brings the input
 	CreateContainer               // make the container
 	Start                         // record the start, then start the container
@@ -170,7 +170,7 @@ const (
 func (d Do) String() string { return word(doNames, int(d), "step") }
 
 var doNames = []string{
-	"rest", "wait", "make folder", "get image", "get files", "make cgroup", "start fetch",
+	"rest", "wait", "make folder", "get image", "make cgroup", "get files", "start fetch",
 	"create container", "start", "terminate", "kill", "judge", "start upload", "end",
 	"stop helpers", "delete container", "trim", "remove folder", "forget",
 	"freeze", "thaw", "swap out", "checkpoint", "restore", "fetch dump", "drop dump",
@@ -240,10 +240,10 @@ func advance(w Wanted, s Seen) Step {
 		return Step{Do: FetchDump}
 	case !s.Image:
 		return Step{Do: GetImage}
+	case !s.Cgroup: // before the files, which are charged to it
+		return Step{Do: MakeCgroup}
 	case !s.Files:
 		return Step{Do: GetFiles}
-	case !s.Cgroup:
-		return Step{Do: MakeCgroup}
 	case w.Fetch && s.Fetch == WorkIdle:
 		return Step{Do: StartFetch}
 	case s.Container == ContainerNone:
