@@ -34,7 +34,7 @@ func jobLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			shown := 0
+			shown, bytes := 0, int64(0)
 			for _, t := range tasks {
 				at := lastAttempt(t)
 				if at == nil || (!at.Kept && at.Seen.GetPhase() != droverv1.Phase_PHASE_RUNNING) {
@@ -42,11 +42,16 @@ func jobLogsCommand() *cli.Command {
 				}
 				shown++
 				fmt.Fprintf(c.App.Writer, "== %s/%d attempt %d on %s\n", t.Stage, t.Task, at.Key.Attempt, at.Node)
-				if err := copyLogs(c, cl, at.Key); err != nil {
+				n, err := copyLogs(c, cl, at.Key)
+				if err != nil {
 					return err
 				}
+				bytes += n
 			}
-			if shown == 0 {
+			switch {
+			case shown > 0 && bytes == 0 && !c.Bool("stderr"):
+				fmt.Fprintf(c.App.ErrWriter, "they wrote nothing to standard output; what they wrote to standard error: drover job logs -stderr %s\n", a[0])
+			case shown == 0:
 				fmt.Fprintln(c.App.ErrWriter, "no logs to show: no task has started, or the job ended longer ago than its nodes keep logs (those of failed attempts stay longer: keep_failed)")
 			}
 			return nil
@@ -61,21 +66,22 @@ func lastAttempt(t *droverv1.TaskStatus) *droverv1.TaskAttempt {
 	return t.Attempts[len(t.Attempts)-1]
 }
 
-// copyLogs writes one attempt's stream to standard output.
-func copyLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey) error {
+// copyLogs writes one attempt's stream to standard output and counts its bytes.
+func copyLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey) (n int64, err error) {
 	stream := "stdout"
 	if c.Bool("stderr") {
 		stream = "stderr"
 	}
 	st, err := cl.Logs(c.Context, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: stream, Tail: c.Int64("tail"), Follow: c.Bool("follow")}))
 	if err != nil {
-		return cl.explain(err)
+		return 0, cl.explain(err)
 	}
 	defer st.Close()
 	for st.Receive() {
+		n += int64(len(st.Msg().Data))
 		if _, err := c.App.Writer.Write(st.Msg().Data); err != nil {
-			return nil // the reader has had enough
+			return n, nil // the reader has had enough
 		}
 	}
-	return cl.explain(st.Err())
+	return n, cl.explain(st.Err())
 }

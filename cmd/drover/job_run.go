@@ -75,6 +75,9 @@ func runJob(c *cli.Context) error {
 			fmt.Fprintf(c.App.ErrWriter, format+"\n", args...)
 		}
 	}
+	for _, h := range forgotten(j, a[0]) {
+		say("%s", h)
+	}
 	if err := upload(c.Context, cl, files, say); err != nil {
 		return err
 	}

@@ -33,6 +33,9 @@ func jobValidateCommand() *cli.Command {
 			if _, err := localFiles(j, a[0]); err != nil {
 				return err
 			}
+			for _, h := range forgotten(j, a[0]) {
+				fmt.Fprintln(c.App.ErrWriter, h)
+			}
 			if c.Bool("json") {
 				return printJSON(c.App.Writer, j)
 			}

@@ -83,7 +83,10 @@ func stageNote(s *droverv1.StageSummary) string {
 	if s.Suspended > 0 {
 		n = append(n, fmt.Sprintf("%d suspended", s.Suspended))
 	}
-	if s.FailedAttempts > 0 {
+	switch {
+	case s.FailedAttempts == 1:
+		n = append(n, "1 failed attempt")
+	case s.FailedAttempts > 1:
 		n = append(n, fmt.Sprintf("%d failed attempts", s.FailedAttempts))
 	}
 	if s.Waiting != "" && s.Running == 0 && s.Done < s.Tasks {

@@ -236,7 +236,8 @@ func taskLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return copyLogs(c, cl, at.Key)
+			_, err = copyLogs(c, cl, at.Key)
+			return err
 		},
 	}
 }

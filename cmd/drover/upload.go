@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -37,20 +39,20 @@ func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
 		if *digest != "" {
 			return nil // canonical JSON that was submitted before
 		}
-		path := source
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(base, path)
+		file := source
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(base, file)
 		}
-		st, err := os.Stat(path)
+		st, err := os.Stat(file)
 		switch {
 		case err != nil:
 			return fault.New(fault.Invalid, "%s: %w", what, err)
 		case !st.Mode().IsRegular():
-			return fault.New(fault.Invalid, "%s: %s is no regular file", what, path)
+			return fault.New(fault.Invalid, "%s: %s is no regular file", what, file)
 		case st.Size() > jobspec.MaxSubmission:
-			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, path, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxSubmission))
+			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, file, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxSubmission))
 		}
-		out = append(out, local{path: path, what: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, length: length})
+		out = append(out, local{path: file, what: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, length: length})
 		return nil
 	}
 	for i := range j.Stages {
@@ -71,6 +73,25 @@ func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
 		}
 	}
 	return out, nil
+}
+
+// forgotten names what the commands of a job seem to mean and what lies beside
+// the job file, but is not among the files of its stage: tasks will not find it.
+func forgotten(j *jobspec.Job, jobFile string) (hints []string) {
+	for i := range j.Stages {
+		s := &j.Stages[i]
+		for _, arg := range slices.Concat(s.Command, s.CombineCommand) {
+			name := path.Clean(arg)
+			if !filepath.IsLocal(name) || slices.ContainsFunc(s.Files, func(f jobspec.File) bool { return path.Clean(f.Name) == name }) {
+				continue
+			}
+			if st, err := os.Stat(filepath.Join(filepath.Dir(jobFile), name)); err == nil && st.Mode().IsRegular() {
+				hints = append(hints, fmt.Sprintf("note: %s lies beside the job file, but tasks of stage %q will not have it: add file %q { source = %q } to the stage, unless the image has it",
+					arg, s.Name, name, name))
+			}
+		}
+	}
+	return hints
 }
 
 // upload hashes the files, sends those that the coordinator lacks and fills
