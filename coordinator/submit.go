@@ -298,6 +298,16 @@ func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
 // askFiles is step 3.
 func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
 	user := s.userOf(spec)
+	if spec.Input != nil {
+		if err := s.reachable("input", spec.Input.Paths[0]); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Output != nil {
+		if err := s.reachable("output", spec.Output.Path); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
 	defer cancel()
 	if out := spec.Output; out != nil {
@@ -322,6 +332,29 @@ func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*locat
 		return nil, fileError("input", strings.Join(spec.Input.Paths, ", "), said, err)
 	}
 	return in, nil
+}
+
+// reachable refuses at once a file that none of the nodes, down ones included,
+// could ever bring; a cluster without nodes waits for its first.
+func (s *clientService) reachable(what, path string) error {
+	sch, known, some := scheme(path), 0, false
+	s.view(func(f *facts.Facts) {
+		for _, n := range f.Nodes() {
+			known++
+			some = some || contains(n.Info.GetSchemes(), sch)
+		}
+	})
+	if known == 0 || some {
+		return nil
+	}
+	cure := "name an HDFS path"
+	switch sch {
+	case "hdfs":
+		cure = "start node daemons, or drover dev, with -namenode HOST:PORT"
+	case "file":
+		cure = "name an HDFS path, or start node daemons with -local-files"
+	}
+	return fault.New(fault.Unsupported, "%s %s: no node of this cluster reaches %s:// files: %s", what, path, sch, cure)
 }
 
 // userOf is the HDFS user of the job's tenant.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -87,12 +88,21 @@ func (c *client) explain(err error) error {
 	}
 	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
 		if c.ctx.Err() != nil {
-			return context.Canceled
+			return errInterrupted
 		}
 		return fault.New(fault.Unavailable, "%s cut the connection before it answered: it is stopping, or does not accept this certificate; try again in a second", c.address)
 	}
 	return wire.FromError(err)
 }
+
+// errInterrupted is Ctrl-C before an answer.
+var errInterrupted = fmt.Errorf("interrupted before the coordinator answered%w", silent{context.Canceled})
+
+// silent is an error that adds no words to those before it.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
 
 // handshake tries mutual TLS once, alone: in a failed call the server's
 // refusal of a certificate is often lost behind the broken connection.

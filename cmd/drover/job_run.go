@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -95,6 +96,9 @@ func runJob(c *cli.Context) error {
 	return follow(c, cl, fmt.Sprint(id), hcl.Lines(a[0], src), a[0])
 }
 
+// slowSubmit is when a submission that has no answer says what it waits for.
+const slowSubmit = 3 * time.Second
+
 // submit sends the job; a repeated call with the same key is one submission.
 func submit(ctx context.Context, cl *client, j *jobspec.Job, key string, require float64, say func(string, ...any)) (uint64, error) {
 	spec, err := jobspec.Encode(j)
@@ -108,6 +112,10 @@ func submit(ctx context.Context, cl *client, j *jobspec.Job, key string, require
 		}
 		key = hex.EncodeToString(b[:])
 	}
+	slow := time.AfterFunc(slowSubmit, func() {
+		say("still waiting: the coordinator asks a node about the input and output; `drover events` says what it waits for")
+	})
+	defer slow.Stop()
 	res, err := cl.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(spec), IdempotencyKey: key, RequireQuote: require}))
 	if err != nil {
 		return 0, cl.explain(err)

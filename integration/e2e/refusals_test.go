@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 		"rootfs not allowed":             {group(`image = "rootfs:/"`, ""), []string{"rootfs"}},
 		"image archive that is not here": {group(`image = "oci-archive:nowhere.tar"`, ""), []string{"nowhere.tar"}},
 		"file of 2 GB":                   {group("", fmt.Sprintf("file \"big\" { source = %q }", big)), []string{"2GiB", "512MiB"}},
-		"a deadline, not live yet":       {group(`deadline = "2099-01-01T00:00:00Z"`, ""), []string{"deadline"}},
+		"a deadline in the past":         {group(`deadline = "2020-01-01T00:00:00Z"`, ""), []string{"deadline", "past"}},
 		"exclusive, not live yet":        {group("", "exclusive = true"), []string{"exclusive"}},
 	}
 	for name, c := range cases {
