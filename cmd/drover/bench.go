@@ -30,6 +30,8 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.StringFlag{Name: "features", Usage: "plain, or all: tenant tree, data, deadlines, projects", Value: string(bench.FeaturesPlain)},
 			&cli.StringFlag{Name: "policy", Usage: "scheduler (fifo, or 3dsf with all)"},
 			&cli.StringSliceFlag{Name: "set", Usage: "its parameter as key=value, repeatable"},
+			&cli.IntFlag{Name: "runs", Usage: "repeat each case so often and show the median", Value: 1},
+			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and waiting tasks in steps of ten times (up to 10000, 1000, 20000)"},
 			&cli.IntFlag{Name: "placements", Usage: "placements to time", Value: 200_000},
 			&cli.Uint64Flag{Name: "seed", Usage: "of the generated work", Value: 1},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object a case, each on a line"},
@@ -54,10 +56,24 @@ func benchSchedulerCommand() *cli.Command {
 func benchScheduler(c *cli.Context, params map[string]string) error {
 	start := time.Now()
 	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, CPU: processCPU, Allocs: heapAllocs, RSS: residentBytes}
-	var rows [][]string
+	base := bench.Config{Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")),
+		Policy: c.String("policy"), Params: params, Placements: c.Int("placements"), Seed: c.Uint64("seed")}
+	var cases []bench.Config
 	for _, n := range c.IntSlice("nodes") {
-		r, err := bench.Run(bench.Config{Nodes: n, Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")),
-			Policy: c.String("policy"), Params: params, Placements: c.Int("placements"), Seed: c.Uint64("seed")}, meter)
+		cases = append(cases, base)
+		cases[len(cases)-1].Nodes = n
+	}
+	if c.Bool("steps") {
+		if c.IsSet("nodes") {
+			if base.Nodes = cases[0].Nodes; len(cases) > 1 {
+				return usage("-steps goes up to one number of nodes: give one")
+			}
+		}
+		cases = bench.Steps(base)
+	}
+	var rows [][]string
+	for _, k := range cases {
+		r, err := bench.Repeat(k, c.Int("runs"), meter)
 		if err != nil {
 			return coded{exitRefused, err}
 		}
@@ -67,14 +83,21 @@ func benchScheduler(c *cli.Context, params map[string]string) error {
 			}
 			continue
 		}
-		f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
-		rows = append(rows, []string{strconv.Itoa(n), string(r.Features), r.Policy, f(r.PlacementsPerS, 0), f(r.CycleP50MS, 2), f(r.CycleP99MS, 2),
-			f(r.AllocsPerPlacement, 3), fmt.Sprintf("%d MiB", r.RSSBytes>>20), f(r.NodeLocal, 3), f(r.ShareErrorTasks, 1), f(r.Packing, 3), f(r.IdleCycleUS, 2)})
+		rows = append(rows, benchRow(&r))
 	}
 	if rows != nil {
-		columns(c.App.Writer, []string{"nodes", "features", "policy", "placements/s", "p50 ms", "p99 ms", "allocs", "rss", "local", "share err", "packing", "idle us"}, rows)
+		columns(c.App.Writer, []string{"nodes", "tenants", "tasks", "features", "policy", "placements/s", "min", "max", "p50 ms", "p99 ms", "per cpu s", "allocs", "rss",
+			"local", "share err", "gap", "packing", "idle us"}, rows)
 	}
 	return nil
+}
+
+// benchRow is one line of the table.
+func benchRow(r *bench.Result) []string {
+	f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
+	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Tenants), strconv.Itoa(r.Tasks), string(r.Features), r.Policy,
+		f(r.PlacementsPerS, 0), f(r.SlowestPerS, 0), f(r.FastestPerS, 0), f(r.CycleP50MS, 2), f(r.CycleP99MS, 2), f(r.PlacementsPerCPUS, 0),
+		f(r.AllocsPerPlacement, 3), fmt.Sprintf("%d MiB", r.RSSBytes>>20), f(r.NodeLocal, 3), f(r.ShareErrorTasks, 2), f(r.MatchingGap, 4), f(r.Packing, 3), f(r.IdleCycleUS, 2)}
 }
 
 // heapAllocs counts the heap objects this process ever made.

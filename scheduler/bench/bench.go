@@ -121,6 +121,10 @@ type Result struct {
 	Policy              string   `json:"policy"`
 	Tenants             int      `json:"tenants"`
 	Seed                uint64   `json:"seed"`
+	Runs                int      `json:"runs"` // of which this is the median by placements/s
+	SlowestPerS         float64  `json:"placements_per_s_min"`
+	FastestPerS         float64  `json:"placements_per_s_max"`
+	Tasks               int      `json:"tasks"` // that wait beside those that start, as asked for
 	Placements          int      `json:"placements"`
 	PlacementsPerS      float64  `json:"placements_per_s"`
 	Cycles              int      `json:"cycles"`

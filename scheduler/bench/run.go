@@ -29,7 +29,7 @@ func Run(c Config, m Meter) (Result, error) {
 		}
 	}
 	w.local, w.withIn, w.due, w.planned, w.suspensions, w.resumes = 0, 0, 0, 0, 0, 0
-	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Seed: c.Seed}
+	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Tasks: c.Tasks, Seed: c.Seed}
 	if err := w.steady(p, m, &r); err != nil {
 		return Result{}, err
 	}
