@@ -58,11 +58,18 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 	return connect.NewResponse(res), nil
 }
 
-func (s *clientService) schedulerOf(f *facts.Facts) (string, map[string]string) {
+func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 	if name, params := f.Scheduler(); name != "" {
 		return name, params
 	}
-	return s.cfg.Scheduler, s.cfg.SchedulerParams
+	return c.cfg.Scheduler, c.cfg.SchedulerParams
+}
+
+// newProjection makes a projection under the scheduler in force.
+func (c *core) newProjection(hosts hostSource) *projection {
+	p := newProjection(hosts)
+	p.guarantees = func(f *facts.Facts) bool { return guarantees(c.schedulerOf(f)) }
+	return p
 }
 
 // HasBlobs lists which of the digests must be uploaded.

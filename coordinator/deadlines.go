@@ -11,6 +11,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policies"
 )
 
 // deadlinePause is the shortest time between two looks at the deadlines.
@@ -106,9 +107,17 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 	return ids
 }
 
+// guarantees tells whether a scheduler promises deadlines by itself: then it is
+// asked about jobs with a runtime_bound, and its promise is a guarantee.
+func guarantees(name string, params map[string]string) bool {
+	i, err := policies.Get(name)
+	return err == nil && params["promises"] != "false" && slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "promises" })
+}
+
 // promiseOf fills in what a job was promised and asks for: deadline, bound,
-// what a miss means, project.
-func promiseOf(j *facts.Job, s *scheduler.JobSpec) {
+// what a miss means, project. A deadline counts as accepted by its quote,
+// unless the scheduler is to guarantee it and has not refused.
+func promiseOf(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 	s.Bound = time.Duration(j.Spec.RuntimeBound)
 	s.Project = scheduler.ProjectID(j.Project)
 	if j.Lowered() {
@@ -116,7 +125,7 @@ func promiseOf(j *facts.Job, s *scheduler.JobSpec) {
 		return
 	}
 	if d := scheduler.Time(j.DeadlineNS()); d > s.Submitted {
-		s.Deadline, s.Accepted = d, true
+		s.Deadline, s.Accepted = d, !guarantee || s.Bound == 0 || j.Refused
 		s.OnMiss = scheduler.OnMissContinue
 		if j.Spec.OnMiss == jobspec.OnMissStop {
 			s.OnMiss = scheduler.OnMissStop

@@ -81,7 +81,7 @@ func (c *core) lead(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missed{}}
-	l.proj = newProjection(c.hosts.of)
+	l.proj = c.newProjection(c.hosts.of)
 	defer l.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {

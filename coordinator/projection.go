@@ -28,6 +28,8 @@ type projection struct {
 	// late holds outputs that were lost while a sibling of the winner was
 	// still being stopped: State takes the loss when the sibling has ended.
 	late map[scheduler.TaskID]bool
+	// guarantees tells whether the scheduler in force promises deadlines.
+	guarantees func(f *facts.Facts) bool
 	// replaying is set while rebuild goes through the past.
 	replaying bool
 }
@@ -40,7 +42,7 @@ type hostSource func(f *facts.Facts, job uint64) [][]scheduler.NodeID
 var errDrift = errors.New("the scheduler's state drifted from the facts")
 
 func newProjection(hosts hostSource) *projection {
-	return &projection{state: scheduler.New(), hosts: hosts, late: map[scheduler.TaskID]bool{}}
+	return &projection{state: scheduler.New(), hosts: hosts, late: map[scheduler.TaskID]bool{}, guarantees: func(*facts.Facts) bool { return false }}
 }
 
 // follow brings changes in; on errDrift the caller builds anew.
@@ -221,10 +223,10 @@ func (p *projection) job(f *facts.Facts, j *facts.Job, at int64) error {
 		}
 		have = p.state.Job(id)
 	}
-	if lowered := have.Spec.Deadline != 0 && j.Lowered(); lowered {
+	if have.Spec.Deadline != 0 && (j.Lowered() || (j.Refused && !have.Spec.Accepted)) {
 		spec := have.Spec
 		spec.Deadline, spec.Accepted, spec.OnMiss = 0, false, 0
-		promiseOf(j, &spec)
+		promiseOf(j, &spec, p.guarantees(f))
 		if err := settle(p.state.UpdateJob(spec)); err != nil {
 			return err
 		}
@@ -317,7 +319,7 @@ func (p *projection) jobSpec(f *facts.Facts, j *facts.Job) (scheduler.JobSpec, [
 		return scheduler.JobSpec{}, nil, err
 	}
 	spec := scheduler.JobSpec{ID: scheduler.JobID(j.ID), Name: j.Name, Tenant: scheduler.TenantID(t.ID), Priority: prio, Submitted: scheduler.Time(j.Submitted)}
-	promiseOf(j, &spec)
+	promiseOf(j, &spec, p.guarantees(f))
 	if p.state.Project(spec.Project) == nil {
 		spec.Project = 0 // the job has ended, and its project went with it
 	}

@@ -111,13 +111,13 @@ func (t *trial) guaranteed() bool {
 func (t *trial) warn(require float64) []string {
 	p := t.quote.GetProbability()
 	if p >= max(weakQuote, require) || t.guaranteed() || t.quote.GetDeadlineMs() == 0 {
-		return nil
+		return t.notes
 	}
 	text := fmt.Sprintf("the deadline is met with probability %.2f only (%s)", p, t.quote.GetBasis())
 	if at := t.offer(counterOffer); at > 0 {
 		text += fmt.Sprintf("; %s holds with %.2f", instant(at), counterOffer)
 	}
-	return []string{text}
+	return append(t.notes, text)
 }
 
 // offer is the earliest deadline that holds with probability p, as Unix ms,
@@ -142,6 +142,7 @@ type trial struct {
 	job       scheduler.JobID
 	decision  scheduler.Decision
 	scheduler string
+	notes     []string // for the user
 }
 
 // tryJob brings a job into a copy of the State, asks the policy what it would
@@ -204,7 +205,7 @@ func (s *clientService) draftOf(f *facts.Facts, spec *jobspec.Job, in *located, 
 		j.Stages[e.GetStage()].EstimateNS = e.GetNs()
 	}
 	nodes := in.hosts.nodes(f)
-	p := newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
+	p := s.newProjection(func(f *facts.Facts, job uint64) [][]scheduler.NodeID {
 		if job == j.ID {
 			return nodes
 		}
@@ -324,6 +325,12 @@ func (t *trial) tryPolicy(d *draft, params map[string]string, at scheduler.Time)
 	t.decision = policy.Decide(d.state, at, maxActions)
 	for i := range t.decision.Notes {
 		n := &t.decision.Notes[i]
+		switch mine := n.Job == t.job; {
+		case mine && n.Kind == scheduler.NoteAccepted:
+			t.quote.GuaranteedMs = t.quote.DeadlineMs
+		case mine && n.Kind == scheduler.NoteRefused && n.At > 0:
+			t.notes = append(t.notes, "the scheduler does not guarantee the deadline; the earliest end that it would guarantee is "+instant(millis(n.At)))
+		}
 		if n.Kind == scheduler.NotePromise && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
 			t.quote.GuaranteedMs = millis(n.At)
 		}
@@ -352,7 +359,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	var state *scheduler.State
 	question := forward.Question{Unknown: quoteUnknown}
 	s.view(func(f *facts.Facts) {
-		p := newProjection(s.hosts.of)
+		p := s.newProjection(s.hosts.of)
 		if err = p.rebuild(f); err == nil {
 			state = p.state
 		}

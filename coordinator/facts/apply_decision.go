@@ -28,8 +28,13 @@ const (
 // noteForget mirrors scheduler.NoteForget: drops the note of the kind in Value.
 const noteForget = 13
 
-// notePromise mirrors scheduler.NotePromise.
-const notePromise = 7
+// Kinds of notes that mean something to the facts; they mirror those of the
+// scheduler.
+const (
+	notePromise  = 7
+	noteAccepted = 14
+	noteRefused  = 15
+)
 
 // applyDecision carries out what of a decision still holds, action by action.
 func (f *Facts) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Result) {
@@ -41,7 +46,7 @@ func (f *Facts) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Re
 		}
 	}
 	for _, n := range d.GetNotes() {
-		f.applyNote(n)
+		f.applyNote(e, n)
 	}
 	if len(d.GetNotes()) > 0 {
 		f.record(Change{Kind: ChangeNotes})
@@ -225,7 +230,7 @@ func (f *Facts) reserve(r *droverv1.ReservationFact) string {
 }
 
 // applyNote remembers a note of a live job or of none, within MaxNotes.
-func (f *Facts) applyNote(n *droverv1.NoteFact) {
+func (f *Facts) applyNote(e *droverv1.Entry, n *droverv1.NoteFact) {
 	key := NoteKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
 	if n.GetKind() == noteForget {
 		key.Kind = int32(n.GetValue())
@@ -238,6 +243,7 @@ func (f *Facts) applyNote(n *droverv1.NoteFact) {
 	if f.notes[key] == nil && len(f.notes) >= MaxNotes {
 		return
 	}
+	f.notePromised(e, n)
 	f.notes[key] = &Note{key, n.GetValue(), n.GetReal(), n.GetUntil()}
 }
 

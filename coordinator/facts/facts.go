@@ -173,6 +173,9 @@ func (f *Facts) OutputHolder(path string) uint64 { return f.outputs[path] }
 // Promised gives the departure (Unix ns) that the scheduler promised to a job or
 // its project, 0 for none.
 func (f *Facts) Promised(j *Job) int64 {
+	if f.notes[NoteKey{Kind: noteAccepted, Job: j.ID}] != nil {
+		return j.DeadlineNS()
+	}
 	for _, k := range [...]NoteKey{{Kind: notePromise, Job: j.ID}, {Kind: notePromise, Project: j.Project}} {
 		if n := f.notes[k]; n != nil && (k.Job != 0 || k.Project != 0) {
 			return n.At
@@ -329,6 +332,11 @@ func (f *Facts) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
 	f.scheduler, f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
 	clear(f.notes)
 	clear(f.reservations)
+	for _, id := range f.live {
+		if j := f.jobs[id]; j.Refused { // the next one is asked anew
+			f.write(j).Refused = false
+		}
+	}
 	f.event(e, "scheduler.set", &Event{Text: "scheduler " + f.scheduler})
 	f.record(Change{Kind: ChangeScheduler})
 }

@@ -273,6 +273,29 @@ func (f *Facts) applyDeadline(e *droverv1.Entry, d *droverv1.DeadlineFact, r *Re
 	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
+// notePromised says what the scheduler promised a job, or refused to.
+func (f *Facts) notePromised(e *droverv1.Entry, n *droverv1.NoteFact) {
+	j := f.jobs[n.GetJob()]
+	if j == nil || j.Spec.Deadline == nil || (n.GetKind() != noteAccepted && n.GetKind() != noteRefused) {
+		return
+	}
+	refused := n.GetKind() == noteRefused
+	if known := f.notes[NoteKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.Refused == refused {
+		return
+	}
+	kind, text := "job.deadline_promised", "by "+j.Spec.Deadline.UTC().Format(time.RFC3339)
+	if refused {
+		kind, text = "job.deadline_refused", "no guarantee; the quote stands"
+		if at := n.GetUntil(); at > 0 {
+			text = "no guarantee before " + time.Unix(0, at).UTC().Format(time.RFC3339) + "; the quote stands"
+		}
+	}
+	j = f.write(j)
+	j.Refused = refused
+	f.event(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+}
+
 // judgeQuote remembers what became of a job with a quoted deadline.
 func (f *Facts) judgeQuote(j *Job) {
 	deadline := j.DeadlineNS()

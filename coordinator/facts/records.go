@@ -247,6 +247,7 @@ type Job struct {
 	Counters    map[string]int64  `json:"counters,omitempty"` // replaced, never written
 	Project     uint64            `json:"project,omitempty"`  // number of its project, 0 = none
 	Miss        *Miss             `json:"miss,omitempty"`     // of its deadline; replaced, never written
+	Refused     bool              `json:"refused,omitempty"`  // the scheduler does not guarantee its deadline
 	Promised    int64             `json:"promised,omitempty"` // departure that was guaranteed when it ended, Unix ns
 	Stages      []Stage           `json:"stages"`
 	Preempted   Preempted         `json:"preempted,omitzero"`
