@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -73,7 +74,11 @@ func (w *world) step() {
 	case k < 6:
 		w.submit()
 	case k < 7:
-		if j := w.job(); j != nil && w.r.IntN(4) == 0 {
+		if j := w.job(); j != nil && w.r.IntN(2) == 0 {
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_Deadline{Deadline: &droverv1.DeadlineFact{Job: j.ID, Passed: w.r.IntN(2) == 0}}})
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: []*droverv1.StageEstimate{
+				{Job: j.ID, Ns: int64(w.r.IntN(1000)), Source: "own tasks"}}}}})
+		} else if j != nil && w.r.IntN(4) == 0 {
 			w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: j.ID}}})
 		} else if j != nil && j.State == droverv1.JobState_JOB_STATE_COMMITTING {
 			w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: j.ID, State: succeeded}}})
@@ -110,6 +115,15 @@ func (w *world) submit() {
 		for range w.r.IntN(4) {
 			a.Splits = append(a.Splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 5}}})
 		}
+	}
+	if w.r.IntN(3) == 0 {
+		at := time.Unix(0, w.now+int64(time.Hour)).UTC()
+		j.Deadline, j.OnMiss = &at, []jobspec.OnMiss{jobspec.OnMissContinue, jobspec.OnMissLower, jobspec.OnMissStop}[w.r.IntN(3)]
+		j.Priority = jobspec.PriorityHigh
+		a.Estimates = []*droverv1.StageEstimate{{Ns: 7, Source: "history"}}
+	}
+	if w.r.IntN(3) == 0 {
+		j.Project = fmt.Sprint("p", w.r.IntN(3))
 	}
 	jobspec.SetDefaults(j)
 	text, err := jobspec.Encode(j)
@@ -245,9 +259,14 @@ func picture(s *scheduler.State) string {
 	for _, t := range s.Tenants() {
 		fmt.Fprintf(&b, "tenant %s used %v running %d\n", t.Spec.Name, t.Used, t.Running)
 	}
+	for _, p := range s.Projects() {
+		fmt.Fprintf(&b, "project %d %s of %d, jobs %v\n", p.Spec.ID, p.Spec.Name, p.Spec.Tenant, p.Jobs)
+	}
 	for j := range s.Jobs() {
 		fmt.Fprintf(&b, "job %d %s %v live %d ready %d\n", j.Spec.ID, j.Spec.Name, j.Phase, j.Live, j.Ready)
+		fmt.Fprintf(&b, "  %v deadline %d accepted %v on_miss %v project %d\n", j.Spec.Priority, j.Spec.Deadline, j.Spec.Accepted, j.Spec.OnMiss, j.Spec.Project)
 		for _, g := range j.Stages {
+			fmt.Fprintf(&b, "  each %v\n", g.Spec.Estimate)
 			fmt.Fprintf(&b, "  stage %d open %v pending %d running %d suspended %d done %d failed %d\n", g.Index, g.Open, g.Pending, g.Running, g.Suspended, g.Done, g.Failed)
 			for i := range g.Spec.Tasks {
 				fmt.Fprintf(&b, "    task %d pending %v done %v next %d failures %d\n", i, g.IsPending(i), g.IsDone(i), s.NextAttempt(g, i), g.Failures(i))

@@ -299,3 +299,31 @@ func TestCalibrationSortsAndScores(t *testing.T) {
 		t.Errorf("Wilson's interval of 3 of 4: %v to %v", b.Low, b.High)
 	}
 }
+
+func TestASecondAttemptOvertakesOneThatHangs(t *testing.T) {
+	b := newBed(t, func(c *Config) {
+		c.Scheduler, c.SchedulerParams = "3dsf", map[string]string{"speculate": "3"}
+	})
+	hangFirst := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetKey().GetTask() == 0 && w.GetKey().GetAttempt() == 1 {
+			return nil
+		}
+		return coordtest.Succeed(w)
+	}
+	b.node(coordtest.Info("n1"), hangFirst)
+	b.node(coordtest.Info("n2"), hangFirst)
+	b.registered()
+	b.submit(groupJob("j", 6))
+	got := b.ends("j", succeeded)
+	if got.Job.TasksDone != 6 {
+		t.Errorf("%v", got.Job)
+	}
+	res, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: "j"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := res.Msg.Tasks[0].Attempts
+	if len(a) != 2 || a[0].Committed || !a[1].Committed || a[0].Node == a[1].Node {
+		t.Errorf("attempts at task 0: %v", a)
+	}
+}

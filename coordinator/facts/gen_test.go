@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -53,6 +54,13 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_Tenants{Tenants: &droverv1.TenantsFact{Tenants: []*droverv1.Tenant{{Name: fmt.Sprint("t", g.r.IntN(3)), Weight: float64(g.r.IntN(4))}}}}
 	case k < 27:
 		e.Body = &droverv1.Entry_JobAccepted{JobAccepted: g.job()}
+	case k < 28:
+		if g.r.IntN(2) == 0 {
+			e.Body = &droverv1.Entry_Deadline{Deadline: &droverv1.DeadlineFact{Job: g.pickJob(), Passed: g.r.IntN(2) == 0, Why: "gen"}}
+			break
+		}
+		e.Body = &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: []*droverv1.StageEstimate{
+			{Job: g.pickJob(), Stage: int32(g.r.IntN(3)), Ns: int64(g.r.IntN(100)) - 1, Source: "own tasks"}}}}
 	case k < 29:
 		e.Body = &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: g.pickJob()}}
 	case k < 32:
@@ -127,6 +135,15 @@ func (g *gen) job() *droverv1.JobAcceptedFact {
 	}
 	if g.r.IntN(3) == 0 {
 		a.IdempotencyKey = fmt.Sprint("key", g.r.IntN(10))
+	}
+	if g.r.IntN(3) == 0 {
+		at := time.Unix(0, g.at+int64(g.r.IntN(int(time.Hour)))-int64(time.Minute)).UTC()
+		spec.Deadline, spec.OnMiss = &at, []jobspec.OnMiss{jobspec.OnMissContinue, jobspec.OnMissLower, jobspec.OnMissStop}[g.r.IntN(3)]
+		a.Quote = &droverv1.Quote{DeadlineMs: at.UnixMilli(), Probability: g.r.Float64()}
+		a.Estimates = []*droverv1.StageEstimate{{Ns: 5, Source: "history"}}
+	}
+	if g.r.IntN(4) == 0 {
+		spec.Project = fmt.Sprint("p", g.r.IntN(3))
 	}
 	b, err := jobspec.Encode(spec)
 	if err != nil {
