@@ -163,7 +163,7 @@ func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 	s := scheduler.NodeSpec{
 		ID: nodeID(n.ID), Name: i.GetName(), Path: i.GetRack(), Capacity: resources(facts.AmountsOf(i.GetAllocatable())),
 		Swap: i.GetSwap(), Down: !n.Up, Draining: n.Closed(), Levels: scheduler.Levels(scheduler.LevelRunning),
-		CPUClass: fmt.Sprint(i.GetCpuFlags()),
+		CPUClass: restoreClass(i), Speeds: speeds(i.GetSpeeds()),
 	}
 	s.Capacity[scheduler.IO] = 0
 	for _, d := range i.GetDisks() {

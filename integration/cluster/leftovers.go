@@ -19,13 +19,14 @@ awk '$2 ~ "^/data/drover/attempts|/run/containerd/io.containerd.runtime.v2.task/
 find /data/drover/attempts -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder /'
 find /run/containerd/io.containerd.runtime.v2.task/drover -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/bundle /'
 for p in /proc/[0-9]*; do
-  c=$(tr '\0' ' ' <$p/cmdline 2>/dev/null)
-  case $c in *containerd-shim*\ drover\ *|*"drover harness"*|*"drover helper"*|*"drover logger"*) echo "process ${p#/proc/} $c";; esac
-done
+  read -r g <$p/cgroup
+  case $g in */drover/tasks/*) read -r n <$p/comm; echo "process ${p#/proc/} $n in ${g#*::}";; esac
+done 2>/dev/null
 true`
 
 // Leftovers lists what tasks left on machine k: containers, snapshots,
-// cgroups, mounts, folders, processes. Kept attempts of failed tasks count.
+// cgroups, mounts, folders, processes in the tasks' cgroups (shims and loggers
+// too). Kept attempts of failed tasks count.
 func (c *Cluster) Leftovers(ctx context.Context, k int) ([]string, error) {
 	out, err := c.node(k).Sh(ctx, leftovers)
 	if err != nil {

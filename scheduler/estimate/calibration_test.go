@@ -23,7 +23,6 @@ type bench struct {
 	book    *estimate.Book
 	planner plan.Planner
 	sources map[scheduler.StageID]estimate.Source
-	class   map[scheduler.JobID]string
 	samples int
 	warm    int // jobs before the first quote
 
