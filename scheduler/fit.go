@@ -1,6 +1,9 @@
 package scheduler
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // fitIndex finds nodes with room. It is a cache over the nodes: its answers
 // depend on the State alone, never on what was asked before.
@@ -246,6 +249,55 @@ func (s *State) best(sh *shape) (NodeID, int16) {
 		return NoNode, -1
 	}
 	return best, s.nodes[best].disk(sh.need[2], sh.need[3])
+}
+
+// BestNodeBut is BestNode without the nodes in taken (sorted or not; a few).
+func (s *State) BestNodeBut(g *Stage, taken []NodeID) (NodeID, int16) {
+	if len(taken) == 0 {
+		return s.BestNode(g)
+	}
+	sh := s.shapeOfStage(g)
+	best, least := NoNode, 0.0
+	for i, k := s.nextFit(sh, 0), 0; i != NoNode && k < bestOf; i = s.nextFit(sh, i+1) {
+		if slices.Contains(taken, i) {
+			continue
+		}
+		if left := s.fit.left(i); best == NoNode || left < least {
+			best, least = i, left
+		}
+		k++
+	}
+	if best == NoNode {
+		return NoNode, -1
+	}
+	return best, s.nodes[best].disk(sh.need[2], sh.need[3])
+}
+
+// NearestNode gives the node that lacks least of what a task of the stage
+// needs, by the scarcest resource: of those that take work, could hold the task
+// were they empty and are not in taken the one with the largest
+// min_r free_r/need_r, ties to the lowest id. NoNode where there is none.
+// O(nodes x taken).
+func (s *State) NearestNode(g *Stage, taken []NodeID) NodeID {
+	best, most := NoNode, -1.0
+	for _, n := range s.nodes {
+		if !n.Takes() || slices.Contains(taken, n.Spec.ID) {
+			continue
+		}
+		near := 1.0
+		for r, need := range g.Spec.Demand {
+			if need > 0 {
+				near = min(near, float64(n.Free[r])/float64(need))
+			}
+			if need > n.Spec.Capacity[r] {
+				near = -1
+			}
+		}
+		if near > most {
+			best, most = n.Spec.ID, near
+		}
+	}
+	return best
 }
 
 // left is the sum of a node's free shares; the demand is the same for all that

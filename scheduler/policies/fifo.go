@@ -7,8 +7,11 @@ var fifoInfo = Info{
 	Help: "jobs in order of submission; what does not fit is passed over unless strict",
 	Params: []Param{
 		{Name: "strict", Kind: Bool, Default: "false", Help: "nothing overtakes the first job that does not fit"},
+		reserveParam,
 	},
-	New: func(v Values) (scheduler.Policy, error) { return &fifo{strict: v.Bool("strict")}, nil },
+	New: func(v Values) (scheduler.Policy, error) {
+		return &fifo{strict: v.Bool("strict"), placer: placer{reserve: v.Bool("reserve")}}, nil
+	},
 }
 
 // fifo places ready tasks in order of (submission, job, stage, task), each on
@@ -26,16 +29,18 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
-		for _, g := range j.Stages {
-			if !g.Ready() {
-				continue
+	for p.pass() {
+		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+			for _, g := range j.Stages {
+				if !g.Ready() {
+					continue
+				}
+				if f.strict && p.head != nil {
+					p.wait(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: p.head.ID()})
+					continue
+				}
+				p.placeAll(g)
 			}
-			if f.strict && p.head != nil {
-				p.wait(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: p.head.ID()})
-				continue
-			}
-			p.placeAll(g)
 		}
 	}
 	return p.end()

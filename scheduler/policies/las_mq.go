@@ -28,6 +28,7 @@ func queueParams(order string) []Param {
 		{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
 		{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
 			Help: "start a job in the queue that its input size predicts"},
+		reserveParam,
 		{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "at least the longest task: deficits of queues stay within it"},
 	}, containerParams...)
 }
@@ -51,7 +52,8 @@ func newLasMQ(v Values) (scheduler.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lasMQ{queues: lasmq.New(cfg), cfg: cfg, admission: v.Int("admission"), prior: v.Text("prior") == "input_bytes"}, nil
+	return &lasMQ{queues: lasmq.New(cfg), cfg: cfg, admission: v.Int("admission"), prior: v.Text("prior") == "input_bytes",
+		placer: placer{reserve: v.Bool("reserve")}}, nil
 }
 
 // lasMQ is LAS_MQ over all jobs. Notes hold each demoted job's queue, the
@@ -80,23 +82,25 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, max int) schedule
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	f.notes = f.notes[:0]
-	f.queues.Begin(now, func(i int) (lasmq.Account, bool) {
-		n, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteDeficit, Slot: int32(i)})
-		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milli, At: n.At}, ok
-	})
-	f.enqueue(s, now)
-	for t := f.queues.Next(); t != nil; t = f.queues.Next() {
-		e := entry{job: t.Job, stage: t.Stage}
-		g := p.placeNextStage(&e)
-		t.Stage = e.stage
-		if g != nil {
-			f.queues.Placed(f.cfg.Containers(g.Spec.Demand))
-		} else {
-			f.queues.Drop()
+	for p.pass() {
+		f.notes = f.notes[:0]
+		f.queues.Begin(now, func(i int) (lasmq.Account, bool) {
+			n, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteDeficit, Slot: int32(i)})
+			return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milli, At: n.At}, ok
+		})
+		f.enqueue(s, now)
+		for t := f.queues.Next(); t != nil; t = f.queues.Next() {
+			e := entry{job: t.Job, stage: t.Stage}
+			g := p.placeNextStage(&e)
+			t.Stage = e.stage
+			if g != nil {
+				f.queues.Placed(f.cfg.Containers(g.Spec.Demand))
+			} else {
+				f.queues.Drop()
+			}
 		}
+		f.remember(s)
 	}
-	f.remember(s)
 	d := p.end()
 	d.Notes = f.notes
 	p.known = p.known && len(f.notes) == 0

@@ -37,23 +37,25 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	o.heap = o.heap[:0]
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
-		o.heap = append(o.heap, entry{key: o.key(s, j, now), seq: at, job: j})
-	}
-	for i := len(o.heap)/2 - 1; i >= 0; i-- {
-		down(o.heap, i, lessEntry)
-	}
-	for len(o.heap) > 0 {
-		top := &o.heap[0]
-		if p.placeNext(top) {
-			top.key = o.key(s, top.job, now)
-		} else {
-			last := len(o.heap) - 1
-			o.heap[0] = o.heap[last]
-			o.heap = o.heap[:last]
+	for p.pass() {
+		o.heap = o.heap[:0]
+		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+			o.heap = append(o.heap, entry{key: o.key(s, j, now), seq: at, job: j})
 		}
-		down(o.heap, 0, lessEntry)
+		for i := len(o.heap)/2 - 1; i >= 0; i-- {
+			down(o.heap, i, lessEntry)
+		}
+		for len(o.heap) > 0 {
+			top := &o.heap[0]
+			if p.placeNext(top) {
+				top.key = o.key(s, top.job, now)
+			} else {
+				last := len(o.heap) - 1
+				o.heap[0] = o.heap[last]
+				o.heap = o.heap[:last]
+			}
+			down(o.heap, 0, lessEntry)
+		}
 	}
 	return p.end()
 }

@@ -6,6 +6,9 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
+var reserveParam = Param{Name: "reserve", Kind: Bool, Default: "false",
+	Help: "keep a node for each task that is next and fits nowhere, as YARN does, instead of passing it over"}
+
 // placer is what the simple policies share: a try on the State, actions and
 // reasons gathered in slices that are used again, and the answer for a cycle
 // in which nothing changed. It is a cache throughout.
@@ -17,6 +20,15 @@ type placer struct {
 	seen  scheduler.Stamp
 	known bool // the decision at seen placed nothing
 	head  *scheduler.Stage
+
+	// reserve keeps a node for each task that is next in the policy's order and
+	// fits nowhere, as YARN's schedulers do: without that a large task is passed
+	// over for ever while small ones keep coming.
+	reserve bool
+	kept    []scheduler.NodeID // the nodes kept in this cycle
+	keptFor []scheduler.StageID
+	passes  int
+	before  int // actions at the start of the pass
 
 	actions []scheduler.Action
 	resumes []scheduler.Action
@@ -31,6 +43,7 @@ type lack struct {
 	disk   int64
 	reason scheduler.Reason
 	nodes  int32
+	behind scheduler.StageID // for which what would have room is kept
 }
 
 // begin starts a cycle; true means that nothing changed since one that placed
@@ -51,6 +64,7 @@ func (p *placer) open(s *scheduler.State, now scheduler.Time, max int) bool {
 	p.s, p.now, p.left, p.head, p.wake = s, now, max, nil, 0
 	p.seen = s.Stamp()
 	p.actions, p.waiting, p.lacks = p.actions[:0], p.waiting[:0], p.lacks[:0]
+	p.passes = 0
 	p.mark = s.Mark()
 	return false
 }
@@ -69,6 +83,19 @@ func (p *placer) resume() {
 	}
 }
 
+// pass tells whether to go through the jobs: once, and where nodes were kept
+// again after each pass that placed something, for then the order in which they
+// were kept may be another. So what is decided last is what the next cycle would
+// decide first.
+func (p *placer) pass() bool {
+	if p.passes > 0 && (len(p.kept) == 0 || len(p.actions) == p.before) {
+		return false
+	}
+	p.passes, p.before, p.head = p.passes+1, len(p.actions), nil
+	p.kept, p.keptFor, p.waiting = p.kept[:0], p.keptFor[:0], p.waiting[:0]
+	return true
+}
+
 func (p *placer) idle(now scheduler.Time) scheduler.Decision {
 	return scheduler.Decision{Base: p.s.Index(), At: now, Waiting: p.waiting, Wake: p.wake}
 }
@@ -77,7 +104,7 @@ func (p *placer) idle(now scheduler.Time) scheduler.Decision {
 func (p *placer) end() scheduler.Decision {
 	for i := range p.waiting {
 		if w := &p.waiting[i]; w.Reason == 0 {
-			w.Reason, w.Nodes = p.noRoom(p.s.Stage(w.Stage))
+			w.Reason, w.Nodes, w.Behind = p.noRoom(p.s.Stage(w.Stage))
 		}
 	}
 	// The order of asking may depend on the time, the order of telling must not:
@@ -116,8 +143,9 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 			w.Reason = scheduler.ReasonCap
 			break
 		}
-		node, disk := p.s.BestNode(g)
+		node, disk := p.s.BestNodeBut(g, p.kept)
 		if node == scheduler.NoNode {
+			p.keep(g)
 			if p.head == nil { // the reason is counted at the end
 				p.head = g
 			}
@@ -128,6 +156,26 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	}
 	p.wait(w)
 	return false
+}
+
+// maxKept bounds the nodes kept in one cycle.
+const maxKept = 64
+
+// keep keeps a node for each waiting task of a stage that fits nowhere.
+func (p *placer) keep(g *scheduler.Stage) {
+	if !p.reserve {
+		return
+	}
+	for range g.Startable() {
+		n := scheduler.NoNode
+		if len(p.kept) < maxKept {
+			n = p.s.NearestNode(g, p.kept)
+		}
+		if n == scheduler.NoNode {
+			return
+		}
+		p.kept, p.keptFor = append(p.kept, n), append(p.keptFor, g.ID())
+	}
 }
 
 func (p *placer) place(g *scheduler.Stage, n scheduler.NodeID, disk int16) {
@@ -145,20 +193,27 @@ func (p *placer) act(a scheduler.Action) {
 
 func (p *placer) wait(w scheduler.Waiting) { p.waiting = append(p.waiting, w) }
 
-// noRoom counts why no node has room, once for each demand.
-func (p *placer) noRoom(g *scheduler.Stage) (scheduler.Reason, int32) {
+// noRoom counts why no node has room, once for each demand. Where one has, it
+// is kept for another stage, which is given.
+func (p *placer) noRoom(g *scheduler.Stage) (scheduler.Reason, int32, scheduler.StageID) {
 	for i := range p.lacks {
 		if l := &p.lacks[i]; l.demand == g.Spec.Demand && l.disk == g.Spec.Disk {
-			return l.reason, l.nodes
+			return l.reason, l.nodes, l.behind
 		}
 	}
 	l := p.s.Lacking(g)
-	reason, nodes := scheduler.ReasonNoNode, int32(0)
+	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}
 	if l.Nodes > 0 {
 		var r scheduler.Resource
 		r, nodes = l.Most()
 		reason = scheduler.NoRoom(r)
 	}
-	p.lacks = append(p.lacks, lack{g.Spec.Demand, g.Spec.Disk, reason, nodes})
-	return reason, nodes
+	for i, n := range p.kept {
+		if _, fits := p.s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk); fits {
+			reason, nodes, behind = scheduler.ReasonShare, 0, p.keptFor[i]
+			break
+		}
+	}
+	p.lacks = append(p.lacks, lack{g.Spec.Demand, g.Spec.Disk, reason, nodes, behind})
+	return reason, nodes, behind
 }

@@ -14,29 +14,29 @@ var measureParam = Param{Name: "measure", Kind: Choice, Default: "memory", Choic
 var fairInfo = Info{
 	Name: "fair",
 	Help: "YARN's Fair Scheduler: the tenant with the least use for its weight, and in it the job with the least use for its own",
-	Params: []Param{measureParam,
+	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &shared{name: "fair", dominant: v.Text("measure") == "dominant", fifo: v.Text("jobs") == "fifo", weighted: true}, nil
+		return &shared{name: "fair", dominant: v.Text("measure") == "dominant", fifo: v.Text("jobs") == "fifo", weighted: true, placer: placer{reserve: v.Bool("reserve")}}, nil
 	},
 }
 
 var equInfo = Info{
 	Name:   "equ",
 	Help:   "fair with equal weights",
-	Params: []Param{measureParam},
+	Params: []Param{measureParam, reserveParam},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &shared{name: "equ", dominant: v.Text("measure") == "dominant"}, nil
+		return &shared{name: "equ", dominant: v.Text("measure") == "dominant", placer: placer{reserve: v.Bool("reserve")}}, nil
 	},
 }
 
 var capacityInfo = Info{
 	Name: "capacity",
 	Help: "YARN's Capacity Scheduler: queues by use over capacity (weights), elastic up to their caps, jobs by priority and submission; no preemption",
-	Params: []Param{measureParam,
+	Params: []Param{measureParam, reserveParam,
 		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &shared{name: "capacity", dominant: v.Text("measure") == "dominant", fifo: v.Text("jobs") == "fifo", priority: true, weighted: true}, nil
+		return &shared{name: "capacity", dominant: v.Text("measure") == "dominant", fifo: v.Text("jobs") == "fifo", priority: true, weighted: true, placer: placer{reserve: v.Bool("reserve")}}, nil
 	},
 }
 
@@ -82,9 +82,11 @@ func (f *shared) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	root := f.build(s)
-	for len(f.pools[root].heap) > 0 {
-		f.descend(s, root)
+	for p.pass() {
+		root := f.build(s)
+		for len(f.pools[root].heap) > 0 {
+			f.descend(s, root)
+		}
 	}
 	return p.end()
 }

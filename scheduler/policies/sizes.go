@@ -10,10 +10,10 @@ import (
 var lasInfo = Info{
 	Name:   "las",
 	Help:   "least attained service first: the job that has had the fewest container-seconds",
-	Params: containerParams,
+	Params: append([]Param{reserveParam}, containerParams...),
 	New: func(v Values) (scheduler.Policy, error) {
 		unit := containerUnit(v)
-		return &ordered{name: "las", key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
+		return &ordered{name: "las", placer: placer{reserve: v.Bool("reserve")}, key: func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
 			had, runs := attained(j, unit, now)
 			return key{had, runs}
 		}}, nil
@@ -23,18 +23,20 @@ var lasInfo = Info{
 var sjfInfo = Info{
 	Name:    "sjf",
 	Help:    "shortest job first, by the size that a simulation knows",
+	Params:  []Param{reserveParam},
 	SimOnly: true,
-	New: func(Values) (scheduler.Policy, error) {
-		return &ordered{name: "sjf", key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) key { return key{size(j)} }}, nil
+	New: func(v Values) (scheduler.Policy, error) {
+		return &ordered{name: "sjf", placer: placer{reserve: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, _ scheduler.Time) key { return key{size(j)} }}, nil
 	},
 }
 
 var idealInfo = Info{
 	Name:    "ideal",
 	Help:    "shortest remaining work first, by the size that a simulation knows",
+	Params:  []Param{reserveParam},
 	SimOnly: true,
-	New: func(Values) (scheduler.Policy, error) {
-		return &ordered{name: "ideal", key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
+	New: func(v Values) (scheduler.Policy, error) {
+		return &ordered{name: "ideal", placer: placer{reserve: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
 			had := 0.0
 			for _, g := range j.Stages {
 				had += g.TaskTime(now).Seconds()
@@ -49,10 +51,11 @@ var edfInfo = Info{
 	Help: "earliest deadline first; jobs without one come behind by priority; nothing is preempted",
 	Params: []Param{
 		{Name: "hopeless_last", Kind: Bool, Default: "true", Help: "a job that cannot make its deadline any more goes behind all others"},
+		reserveParam,
 	},
 	New: func(v Values) (scheduler.Policy, error) {
 		last := v.Bool("hopeless_last")
-		return &ordered{name: "edf", key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
+		return &ordered{name: "edf", placer: placer{reserve: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) key {
 			return edfKey(j, now, last)
 		}}, nil
 	},
