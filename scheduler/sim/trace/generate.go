@@ -135,7 +135,8 @@ type TwoTierProject struct {
 // TwoTier draws the workload of the two-tier paper's Table 6: M for each of
 // resources uniform in 20..40; projects with exponential inter-arrival times
 // of mean ita, normal (5, 2) jobs, te exponential 500, q exponential 2, integer
-// parts, at least one job, q capped at M; high priority with probability 1/5.
+// parts of the number of jobs and of q alone (5.1), at least one job, q capped
+// at M; high priority with probability 1/5.
 func TwoTier(seed uint64, projects, resources int, ita float64) (m []int64, out []TwoTierProject) {
 	r := rand.New(rand.NewPCG(seed, 0x74776f))
 	for range resources {
@@ -143,10 +144,10 @@ func TwoTier(seed uint64, projects, resources int, ita float64) (m []int64, out 
 	}
 	at := 0.0
 	for range projects {
-		at += math.Floor(r.ExpFloat64() * ita)
+		at += r.ExpFloat64() * ita
 		p := TwoTierProject{Arrival: at, High: r.Float64() < 0.2}
 		for range max(1, int(5+2*r.NormFloat64())) {
-			j := TwoTierJob{Te: math.Floor(r.ExpFloat64() * 500)}
+			j := TwoTierJob{Te: r.ExpFloat64() * 500}
 			for i := range resources {
 				j.Q = append(j.Q, min(m[i], int64(r.ExpFloat64()*2)))
 			}
@@ -285,6 +286,7 @@ func makeBenchmark(r *rand.Rand, v map[string]float64) (*Workload, error) {
 		if r.Float64() < v["deadline_part"] { // the 3-sigma rule cuts the tails
 			z := max(-3, min(3, r.NormFloat64()))
 			j.Deadline = j.Submit + max(time.Millisecond, seconds(v["job_s"]*(v["deadline_mean"]+v["deadline_sigma"]*z)))
+			j.Priority = scheduler.PriorityHigh // for a scheduler that knows priorities and no deadlines (3DSF 9)
 		}
 		j.Stages = []engine.Stage{{Name: "main", Kind: scheduler.KindMap, Tasks: 1, Work: seconds(run), Demand: leaning(r, v, kind), Input: input, Read: max(1, input)}}
 		w.Jobs = append(w.Jobs, j)

@@ -69,6 +69,7 @@ func (m *measured) doneBy(t float64) float64 {
 
 // run runs a contender; the baselines of both papers schedule memory alone.
 func (m mix) run(e *Env, c contender, seed uint64) (*measured, error) {
+	m.jobs = e.small(m.jobs)
 	w, err := m.workload(e.Cal, seed)
 	if err != nil {
 		return nil, err
@@ -106,19 +107,19 @@ func (m mix) run(e *Env, c contender, seed uint64) (*measured, error) {
 var mixAssumes = []string{"mix.cpu", "mix.memory_mib", "mix.io_mib_s", "mix.lean", "mix.launch_s", "mix.load", "mix.yarn_step_mib", "mix.deadline_sigma"}
 
 var (
-	dsf = contender{"3DSF", "3dsf", map[string]string{"preempt": "kill"}}
+	dsf = contender{name: "3DSF", policy: "3dsf", params: map[string]string{"preempt": "kill"}}
 	// suspending is 3DSF with Drover's own levels, reported beside it.
-	suspending = contender{"3DSF suspending", "3dsf", nil}
-	capacity   = contender{"Capacity", "capacity", nil}
-	pds        = contender{"PDSonQueue", "pdsonqueue", map[string]string{"preempt": "kill"}}
-	yarnFair   = contender{"Fair", "fair", nil}
+	suspending = contender{name: "3DSF suspending", policy: "3dsf"}
+	capacity   = contender{name: "Capacity", policy: "capacity"}
+	pds        = contender{name: "PDSonQueue", policy: "pdsonqueue", params: map[string]string{"preempt": "kill"}}
+	yarnFair   = contender{name: "Fair", policy: "fair"}
 )
 
 // The workloads. Job times follow from the papers' throughput x unit x
 // completion over jobs.
 var (
-	terasort = mix{jobs: 6000, part: 0.33, jobS: 0.45, weights: [4]float64{0, 0, 0, 1}, unit: 0.1, deadline: "dsf.terasort_deadline", running: 44.1}
-	mixed    = mix{jobs: 18000, part: 0.33, jobS: 0.5, weights: [4]float64{1, 1, 1, 0}, unit: 0.1, deadline: "dsf.mixed_deadline", running: 49.2}
+	terasort = mix{jobs: 6000, part: 0.33, jobS: 0.375, weights: [4]float64{0, 0, 0, 1}, unit: 0.1, deadline: "dsf.terasort_deadline", running: 44.1}
+	mixed    = mix{jobs: 18000, part: 0.33, jobS: 0.52, weights: [4]float64{1, 1, 1, 0}, unit: 0.1, deadline: "dsf.mixed_deadline", running: 49.2}
 	case1    = mix{jobs: 6000, part: 0.33, jobS: 10, weights: [4]float64{1, 1, 1, 1}, unit: 0.1, deadline: "dsf.case1_deadline", running: 53.3}
 	cases    = mix{jobs: 12000, part: 0.33, jobS: 10.5, weights: [4]float64{5.7, 3.6, 2.7, 0}, unit: 0.1, deadline: "dsf.cases_deadline", running: 55.6}
 	pdsMixed = mix{jobs: 9000, part: 0.33, jobS: 0.5, weights: [4]float64{1, 1, 1, 0}, unit: 0.01, deadline: "pds.mixed_deadline", running: 48.3}
@@ -175,7 +176,7 @@ func dsfExperiments() []Experiment {
 		"locality": "our matching keeps nearly every task at its data with two replicas on five nodes; the papers' own stays at 49%.",
 	}
 	exp := func(name string, f func(*Env, uint64) (*Sample, error)) Experiment {
-		return Experiment{Name: "3dsf/" + name, Paper: "3DSF", Seeds: 6, Assumes: mixAssumes, Run: f, Why: why}
+		return Experiment{Name: "3dsf/" + name, Paper: "3DSF", Seeds: 4, Cost: 16, Assumes: mixAssumes, Run: f, Why: why}
 	}
 	return []Experiment{exp("terasort", dsfTerasort), exp("mixed", dsfMixed), exp("case1", dsfCase1), exp("cases234", dsfCases)}
 }
@@ -291,7 +292,7 @@ const (
 func pdsExperiments() []Experiment {
 	why := map[string]string{"": dsfWhy}
 	return []Experiment{
-		{Name: "pdsonqueue/mixed", Paper: "PDSonQueue", Seeds: 6, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
+		{Name: "pdsonqueue/mixed", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
 			s, a, b, a50, b50, err := pdsPairs(e, pdsMixed, seed)
 			if err != nil {
 				return nil, err
@@ -303,7 +304,7 @@ func pdsExperiments() []Experiment {
 			s.set("completion_rate", a.doneBy(b.finishes[int(fairDone*float64(len(b.finishes)))])/fairDone)
 			return s, nil
 		}},
-		{Name: "pdsonqueue/cases", Paper: "PDSonQueue", Seeds: 6, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
+		{Name: "pdsonqueue/cases", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
 			s, a, b, a50, b50, err := pdsPairs(e, pdsCases, seed)
 			if err != nil {
 				return nil, err

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 
 	"github.com/drover-run/drover/scheduler/sim/report"
@@ -69,11 +70,18 @@ func Claims() ([]Claim, error) {
 	return f.Claims, nil
 }
 
-// Calibration is the parameters that the papers leave out, by name, and why
-// each has its value.
+// Parameter is what a paper leaves out: the value it is given, why, and how far
+// it could as well be to either side.
+type Parameter struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+	Why   string  `json:"why"`
+}
+
+// Calibration is the parameters that the papers leave out, by name.
 type Calibration struct {
-	Values map[string]float64
-	Why    map[string]string
+	Parameters map[string]Parameter
 	// Hash is the SHA-256 of the file.
 	Hash string
 }
@@ -81,39 +89,45 @@ type Calibration struct {
 // LoadCalibration reads the calibration that is part of the program.
 func LoadCalibration() (*Calibration, error) {
 	var f struct {
-		Parameters map[string]struct {
-			Value float64 `json:"value"`
-			Why   string  `json:"why"`
-		} `json:"parameters"`
+		Parameters map[string]Parameter `json:"parameters"`
 	}
 	if err := json.Unmarshal(calibrationJSON, &f); err != nil {
 		return nil, fmt.Errorf("calibration.json: %w", err)
 	}
-	h := sha256.Sum256(calibrationJSON)
-	c := &Calibration{Values: map[string]float64{}, Why: map[string]string{}, Hash: hex.EncodeToString(h[:])}
 	for k, p := range f.Parameters {
-		c.Values[k], c.Why[k] = p.Value, p.Why
+		if !(p.Low <= p.Value && p.Value <= p.High && p.Low < p.High) || p.Why == "" {
+			return nil, fmt.Errorf("calibration.json: %s is %g, from %g to %g: it must lie between them and have a reason", k, p.Value, p.Low, p.High)
+		}
 	}
-	return c, nil
+	h := sha256.Sum256(calibrationJSON)
+	return &Calibration{Parameters: f.Parameters, Hash: hex.EncodeToString(h[:])}, nil
 }
 
-// With is the calibration with one value multiplied.
-func (c *Calibration) With(name string, factor float64) *Calibration {
-	out := &Calibration{Values: map[string]float64{}, Why: c.Why, Hash: c.Hash}
-	for k, v := range c.Values {
-		out.Values[k] = v
+// With is the calibration with one parameter at another value.
+func (c *Calibration) With(name string, value float64) *Calibration {
+	out := &Calibration{Parameters: maps.Clone(c.Parameters), Hash: c.Hash}
+	p := out.Parameters[name]
+	p.Value = value
+	out.Parameters[name] = p
+	return out
+}
+
+// values gives the values of some parameters.
+func (c *Calibration) values(names []string) []float64 {
+	out := make([]float64, len(names))
+	for i, n := range names {
+		out[i] = c.get(n)
 	}
-	out.Values[name] *= factor
 	return out
 }
 
 // get gives a value; a name that is not in the file is an error of ours.
 func (c *Calibration) get(name string) float64 {
-	v, ok := c.Values[name]
+	p, ok := c.Parameters[name]
 	if !ok {
 		panic("reproduce: calibration.json has no " + name)
 	}
-	return v
+	return p.Value
 }
 
 // Verdict is a claim and what became of it.

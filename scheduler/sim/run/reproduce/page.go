@@ -21,11 +21,14 @@ type Report struct {
 	Cal      *Calibration
 	Score    Score
 	Command  string
+	Quick    bool
+	// FromOthers is how many samples other builds of the program made.
+	FromOthers int
 }
 
 // NewReport puts outcomes together.
-func NewReport(outs []*Outcome, cal *Calibration, command string) *Report {
-	r := &Report{Outcomes: outs, Cal: cal, Command: command}
+func NewReport(outs []*Outcome, env *Env, command string) *Report {
+	r := &Report{Outcomes: outs, Cal: env.Cal, Command: command, Quick: env.Quick}
 	r.Score = Count(r.Verdicts())
 	return r
 }
@@ -119,11 +122,12 @@ func (w Row) EffectText() string {
 	return fmt.Sprintf("%.2f", w.Effect)
 }
 
-// Assumptions lists the calibrated parameters by name.
-func (r *Report) Assumptions() [][3]string {
-	var out [][3]string
-	for _, k := range slices.Sorted(maps.Keys(r.Cal.Values)) {
-		out = append(out, [3]string{k, fmt.Sprint(r.Cal.Values[k]), r.Cal.Why[k]})
+// Assumptions lists the calibrated parameters by name: value, range, reason.
+func (r *Report) Assumptions() [][4]string {
+	var out [][4]string
+	for _, k := range slices.Sorted(maps.Keys(r.Cal.Parameters)) {
+		p := r.Cal.Parameters[k]
+		out = append(out, [4]string{k, fmt.Sprint(p.Value), fmt.Sprintf("%g to %g", p.Low, p.High), p.Why})
 	}
 	return out
 }
@@ -180,9 +184,15 @@ const test = "A ratio is reproduced when its sign is the paper's, the 95% interv
 
 // Summary is the score in a sentence.
 func (r *Report) Summary() string {
-	s := r.Score
+	s, head := r.Score, ""
+	if r.Quick {
+		head = "A quick run of small workloads: it shows that everything runs, not what is true. "
+	}
+	if r.FromOthers > 0 {
+		head += fmt.Sprintf("%d samples were made by other builds of the program. ", r.FromOthers)
+	}
 	part := func(a, b float64) float64 { return 100 * a / max(b, 1e-9) }
-	return fmt.Sprintf("%d claims: %d (%.0f%%, by weight %.0f%%) with the paper's sign, %d (%.0f%%, by weight %.0f%%) reproduced.", s.Claims, s.Signs,
+	return head + fmt.Sprintf("%d claims: %d (%.0f%%, by weight %.0f%%) with the paper's sign, %d (%.0f%%, by weight %.0f%%) reproduced.", s.Claims, s.Signs,
 		part(float64(s.Signs), float64(s.Claims)), part(s.SignWeight, s.Weight), s.Reproduced, part(float64(s.Reproduced), float64(s.Claims)), part(s.RepWeight, s.Weight))
 }
 
@@ -190,59 +200,196 @@ func (r *Report) Summary() string {
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The papers' figures again\n\n%s\n\n%s\n\nMade by `%s`. Calibration: sha256 `%s`.\n", r.Summary(), test, r.Command, r.Cal.Hash)
-	for _, o := range r.Outcomes {
-		fmt.Fprintf(&b, "\n## %s (%s)\n\n| figure | claim | paper | ours | effect | result | why, if not |\n| --- | --- | --- | --- | --- | --- | --- |\n", o.Name, o.Paper)
-		for i := range o.Verdicts {
-			x := o.Verdicts[i].row()
-			why := x.Why
-			if x.Missing != "" {
-				why = x.Missing
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", x.Figure, cell(x.Claim), x.PaperText(), x.OursText(), x.EffectText(), x.Result(), cell(why))
-		}
-		if len(o.Assumes) > 0 {
-			fmt.Fprintf(&b, "\nAssumptions: %s.\n", strings.Join(o.Assumes, ", "))
-		}
-		for _, p := range o.Plots() {
-			fmt.Fprintf(&b, "\n![%s](%s.svg)\n", p, o.File(p))
-		}
-		o.sensitivity(&b)
+	b.WriteString("\n| paper | claims | paper's sign | reproduced | by weight |\n| --- | --- | --- | --- | --- |\n")
+	for _, p := range r.Papers() {
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %.0f%% |\n", p.Name, p.Claims, p.Signs, p.Reproduced, 100*p.RepWeight/max(p.Weight, 1e-9))
 	}
-	b.WriteString("\n## Assumptions\n\nThe same under every scheduler, chosen on the baseline's published figures, frozen before the paper's scheduler was run.\n\n| parameter | value | why |\n| --- | --- | --- |\n")
+	b.WriteString("\n## Changed after results were seen\n\n")
+	for _, c := range changes {
+		fmt.Fprintf(&b, "- %s\n", c)
+	}
+	for _, o := range r.Outcomes {
+		if len(o.Verdicts) > 0 {
+			o.markdown(&b)
+		}
+	}
+	r.table(&b)
+	b.WriteString("\n## Assumptions\n\nThe same under every scheduler, chosen on the baselines' published figures alone.\n\n| parameter | value | range | why |\n| --- | --- | --- | --- |\n")
 	for _, a := range r.Assumptions() {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", a[0], a[1], cell(a[2]))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", a[0], a[1], a[2], cell(a[3]))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
+func (o *Outcome) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s (%s)\n\n| figure | claim | paper | ours | effect | weight | result |\n| --- | --- | --- | --- | --- | --- | --- |\n", o.Name, o.Paper)
+	for _, x := range o.Lines() {
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %g | %s |\n", x.Figure, cell(x.Claim), x.PaperText(), x.OursText(), x.EffectText(), x.Weight, x.Result())
+	}
+	for _, x := range o.Misses() {
+		fmt.Fprintf(b, "\n**%s.** %s\n", strings.Join(x.Claims, ", "), x.Why)
+	}
+	for _, p := range o.Plots() {
+		fmt.Fprintf(b, "\n![%s](%s.svg)\n", p, o.File(p))
+	}
+	if s := o.Shifts(); len(s.Columns) > 0 {
+		fmt.Fprintf(b, "\nSensitivity: our value with one assumption low or high (✓ reproduced, ~ sign only, ✗ missed, by the mean of %s).\n\n| claim | as it is | %s |\n|%s\n",
+			seedsText(s.Seeds), strings.Join(s.Columns, " | "), strings.Repeat(" --- |", len(s.Columns)+2))
+		for _, row := range s.Rows {
+			fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+		}
+	}
+}
+
+func seedsText(n int) string {
+	if n == 1 {
+		return "one seed"
+	}
+	return fmt.Sprintf("%d seeds", n)
+}
+
 func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
-// sensitivity writes each claim's mean with each parameter at 0.8 and 1.25.
-func (o *Outcome) sensitivity(b *strings.Builder) {
-	if len(o.Sensitivity) == 0 {
-		return
+// PaperScore is the score of one paper.
+type PaperScore struct {
+	Name string
+	Score
+}
+
+// Papers scores each paper.
+func (r *Report) Papers() []PaperScore {
+	var out []PaperScore
+	by := map[string][]Verdict{}
+	for _, v := range r.Verdicts() {
+		if by[v.Paper] == nil {
+			out = append(out, PaperScore{Name: v.Paper})
+		}
+		by[v.Paper] = append(by[v.Paper], v)
 	}
-	var columns []string
-	cells := map[string]map[string]float64{}
+	for i := range out {
+		out[i].Score = Count(by[out[i].Name])
+	}
+	return out
+}
+
+// Miss is claims that were not reproduced for one reason.
+type Miss struct {
+	Claims []string
+	Why    string
+}
+
+// Misses groups the claims that were not reproduced by why.
+func (o *Outcome) Misses() []Miss {
+	var out []Miss
+	for _, x := range o.Lines() {
+		if x.Reproduced {
+			continue
+		}
+		why := x.Why
+		if x.Missing != "" {
+			why = "Not run: " + x.Missing
+		}
+		if i := slices.IndexFunc(out, func(m Miss) bool { return m.Why == why }); i >= 0 {
+			out[i].Claims = append(out[i].Claims, x.ID)
+		} else {
+			out = append(out, Miss{[]string{x.ID}, why})
+		}
+	}
+	return out
+}
+
+// Grid is a table of texts.
+type Grid struct {
+	Columns []string
+	Rows    [][]string
+	Seeds   int
+}
+
+// marks of verdicts in the table of sensitivities.
+var marks = map[string]string{"reproduced": "✓", "sign only": "~", "missed": "✗", "none": ""}
+
+// Shifts is the table of sensitivities: a claim's mean with each parameter low
+// and high.
+func (o *Outcome) Shifts() Grid {
+	g := Grid{Seeds: o.shiftSeeds}
+	cells := map[string]map[string]string{}
 	for _, s := range o.Sensitivity {
-		c := fmt.Sprintf("%s x %g", s.Parameter, s.Factor)
-		if !slices.Contains(columns, c) {
-			columns = append(columns, c)
+		c := fmt.Sprintf("%s %g", s.Parameter, s.Value)
+		if !slices.Contains(g.Columns, c) {
+			g.Columns = append(g.Columns, c)
 		}
 		if cells[s.Claim] == nil {
-			cells[s.Claim] = map[string]float64{}
+			cells[s.Claim] = map[string]string{}
 		}
-		cells[s.Claim][c] = s.Mean
+		cells[s.Claim][c] = fmt.Sprintf("%.3g %s", s.Mean, marks[s.Verdict])
 	}
-	fmt.Fprintf(b, "\nSensitivity (our value with one parameter changed):\n\n| claim | as it is | %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)+2))
 	for i := range o.Verdicts {
 		v := &o.Verdicts[i]
-		fmt.Fprintf(b, "| %s | %.4g |", v.ID, v.Ours.Mean)
-		for _, c := range columns {
-			fmt.Fprintf(b, " %.4g |", cells[v.ID][c])
+		row := []string{strings.TrimPrefix(v.ID, o.Name+"/"), fmt.Sprintf("%.3g %s", v.Ours.Mean, marks[byMean(v)])}
+		for _, c := range g.Columns {
+			row = append(row, cells[v.ID][c])
 		}
-		b.WriteString("\n")
+		g.Rows = append(g.Rows, row)
+	}
+	return g
+}
+
+// AllRows are the lines of the table of all workloads and schedulers.
+func (r *Report) AllRows() []TableRow {
+	var out []TableRow
+	for _, o := range r.Outcomes {
+		out = append(out, o.Rows...)
+	}
+	return out
+}
+
+// Table is all workloads under all schedulers.
+func (r *Report) Table() Grid {
+	rows := r.AllRows()
+	names := schedulersOf(rows)
+	g := Grid{Columns: append([]string{"workload", "metric"}, append(slices.Clone(names), "best specialist", "3dsf worse by")...)}
+	for i := range rows {
+		x := &rows[i]
+		line := []string{x.Workload, x.Name}
+		for _, n := range names {
+			v, ok := x.Values[n]
+			switch {
+			case !ok:
+				line = append(line, "")
+			default:
+				line = append(line, fmt.Sprintf("%.4g", v.Mean))
+			}
+		}
+		worse := "not run"
+		if x.Worse.N > 0 {
+			worse = fmt.Sprintf("%+.1f%%", 100*x.Worse.Mean)
+			if x.Worse.N > 1 {
+				worse += fmt.Sprintf(" ± %.1f", 100*x.Worse.Half)
+			}
+		}
+		if x.Flag {
+			worse += " ⚠"
+		}
+		g.Rows = append(g.Rows, append(line, x.Best, worse))
+	}
+	return g
+}
+
+func (r *Report) table(b *strings.Builder) {
+	g := r.Table()
+	if len(g.Rows) == 0 {
+		return
+	}
+	b.WriteString("\n## All workloads, all schedulers\n\nEach paper's own metric. The best specialist is the best of the schedulers a user may run; `sjf` and `ideal` know true sizes. ⚠: 3dsf is more than 5% worse.\n\n")
+	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(g.Columns, " | "), strings.Repeat(" --- |", len(g.Columns)))
+	for _, row := range g.Rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+	}
+	for _, x := range r.AllRows() {
+		if x.Flag {
+			fmt.Fprintf(b, "\n**%s, %s.** %s\n", x.Workload, x.Name, x.Why)
+		}
 	}
 }
 
@@ -250,16 +397,23 @@ var page = template.Must(template.New("report").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>The papers' figures again</title>
 <style>body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}img{max-width:32em}
-.reproduced{color:#060}.missed{color:#a00}.sign{color:#a60}</style></head><body>
+.small{font-size:12px}.reproduced{color:#060}.missed{color:#a00}.sign{color:#a60}</style></head><body>
 <h1>The papers' figures again</h1><p>{{.Summary}}</p><p>{{.Test}}</p><p>Made by <code>{{.Command}}</code>. Calibration: sha256 <code>{{.Cal.Hash}}</code>.</p>
-{{range .Outcomes}}{{$o := .}}<h2>{{.Name}} ({{.Paper}})</h2>
-<table><tr><th>figure<th>claim<th>paper<th>ours<th>effect<th>result<th>why, if not</tr>
-{{range .Lines}}<tr><td>{{.Figure}}<td>{{.Claim}}<td>{{.PaperText}}<td>{{.OursText}}<td>{{.EffectText}}<td class="{{.Result}}">{{.Result}}<td>{{if .Missing}}{{.Missing}}{{else}}{{.Why}}{{end}}</tr>
+<table><tr><th>paper<th>claims<th>paper's sign<th>reproduced</tr>{{range .Papers}}<tr><td>{{.Name}}<td>{{.Claims}}<td>{{.Signs}}<td>{{.Reproduced}}</tr>{{end}}</table>
+<h2>Changed after results were seen</h2><ul>{{range .Changes}}<li>{{.}}</li>{{end}}</ul>
+{{range .Outcomes}}{{$o := .}}{{if .Verdicts}}<h2>{{.Name}} ({{.Paper}})</h2>
+<table><tr><th>figure<th>claim<th>paper<th>ours<th>effect<th>weight<th>result</tr>
+{{range .Lines}}<tr><td>{{.Figure}}<td>{{.Claim}}<td>{{.PaperText}}<td>{{.OursText}}<td>{{.EffectText}}<td>{{.Weight}}<td class="{{.Result}}">{{.Result}}</tr>
 {{end}}</table>
-{{if .Assumes}}<p>Assumptions: {{range .Assumes}}{{.}} {{end}}</p>{{end}}
-{{range .Plots}}<img src="{{$o.File .}}.svg" alt="{{.}}"> {{end}}{{end}}
-<h2>Assumptions</h2><p>The same under every scheduler, chosen on the baseline's published figures, frozen before the paper's scheduler was run.</p>
-<table><tr><th>parameter<th>value<th>why</tr>{{range .Assumptions}}<tr><td>{{index . 0}}<td>{{index . 1}}<td>{{index . 2}}</tr>{{end}}</table>
+{{range .Misses}}<p><b>{{range .Claims}}{{.}} {{end}}</b>: {{.Why}}</p>{{end}}
+{{range .Plots}}<img src="{{$o.File .}}.svg" alt="{{.}}"> {{end}}
+{{with .Shifts}}{{if .Columns}}<p>Sensitivity: our value with one assumption low or high (✓ reproduced, ~ sign only, ✗ missed, by the mean).</p>
+<table class="small"><tr><th>claim<th>as it is{{range .Columns}}<th>{{.}}{{end}}</tr>{{range .Rows}}<tr>{{range .}}<td>{{.}}{{end}}</tr>{{end}}</table>{{end}}{{end}}{{end}}{{end}}
+{{with .Table}}{{if .Rows}}<h2>All workloads, all schedulers</h2><p>Each paper's own metric. The best specialist is the best of the schedulers a user may run; sjf and ideal know true sizes. ⚠: 3dsf is more than 5% worse.</p>
+<table class="small"><tr>{{range .Columns}}<th>{{.}}{{end}}</tr>{{range .Rows}}<tr>{{range .}}<td>{{.}}{{end}}</tr>{{end}}</table>{{end}}{{end}}
+{{range .AllRows}}{{if .Flag}}<p><b>{{.Workload}}, {{.Name}}</b>: {{.Why}}</p>{{end}}{{end}}
+<h2>Assumptions</h2><p>The same under every scheduler, chosen on the baselines' published figures alone.</p>
+<table><tr><th>parameter<th>value<th>range<th>why</tr>{{range .Assumptions}}<tr><td>{{index . 0}}<td>{{index . 1}}<td>{{index . 2}}<td>{{index . 3}}</tr>{{end}}</table>
 </body></html>
 `))
 
@@ -271,6 +425,9 @@ func (o *Outcome) Lines() []Row {
 	}
 	return out
 }
+
+// Changes lists what was changed after results were seen.
+func (r *Report) Changes() []string { return changes }
 
 // Test is the test of "reproduced".
 func (r *Report) Test() string { return test }
@@ -291,6 +448,53 @@ func (r *Report) Write(dir string) error {
 		return err
 	}
 	return run.WriteFile(filepath.Join(dir, "results.json"), func(w io.Writer) error {
-		return report.WriteJSON(w, map[string]any{"calibration_sha256": r.Cal.Hash, "score": r.Score, "claims": r.Rows(), "command": r.Command})
+		return report.WriteJSON(w, map[string]any{"calibration_sha256": r.Cal.Hash, "score": r.Score, "claims": r.Rows(), "sensitivity": r.shifts(), "all_schedulers": r.grid(), "quick": r.Quick, "command": r.Command})
 	})
+}
+
+// ShiftRow is a Shift as results.json holds it.
+type ShiftRow struct {
+	Claim     string  `json:"claim"`
+	Parameter string  `json:"parameter"`
+	Value     float64 `json:"value"`
+	Ours      float64 `json:"ours"`
+	Verdict   string  `json:"verdict"`
+}
+
+func (r *Report) shifts() []ShiftRow {
+	out := []ShiftRow{}
+	for _, o := range r.Outcomes {
+		for _, s := range o.Sensitivity {
+			out = append(out, ShiftRow{s.Claim, s.Parameter, s.Value, finite(s.Mean), s.Verdict})
+		}
+	}
+	return out
+}
+
+// GridRow is a TableRow as results.json holds it.
+type GridRow struct {
+	Workload string             `json:"workload"`
+	Metric   string             `json:"metric"`
+	Higher   bool               `json:"higher_is_better"`
+	Values   map[string]float64 `json:"values"`
+	Best     string             `json:"best_specialist"`
+	Worse    float64            `json:"worse"`
+	Half     float64            `json:"worse_ci95"`
+	Flag     bool               `json:"more_than_5_percent_worse"`
+	Why      string             `json:"why,omitempty"`
+}
+
+func (r *Report) grid() []GridRow {
+	out := []GridRow{}
+	for _, x := range r.AllRows() {
+		g := GridRow{x.Workload, x.Name, x.Higher, map[string]float64{}, x.Best, finite(x.Worse.Mean), finite(x.Worse.Half), x.Flag, ""}
+		for n, v := range x.Values {
+			g.Values[n] = finite(v.Mean)
+		}
+		if x.Flag {
+			g.Why = x.Why
+		}
+		out = append(out, g)
+	}
+	return out
 }

@@ -33,14 +33,9 @@ func TestEveryClaimHasAnExperimentThatMeasuresIt(t *testing.T) {
 	}
 	for _, e := range Experiments() {
 		for _, a := range e.Assumes {
-			if _, ok := cal.Values[a]; !ok {
+			if _, ok := cal.Parameters[a]; !ok {
 				t.Errorf("%s assumes %s, which calibration.json does not have", e.Name, a)
 			}
-		}
-	}
-	for k, why := range cal.Why {
-		if why == "" || why == "draft" {
-			t.Errorf("calibration of %s has no reason", k)
 		}
 	}
 }
@@ -102,8 +97,12 @@ func TestAReportNamesWhatIsMissing(t *testing.T) {
 	if err != nil || len(picked) != 1 {
 		t.Fatalf("%v, %v", picked, err)
 	}
-	o := Run(context.Background(), &Env{Cal: cal}, picked[0], claims, 0, 1)
-	r := NewReport([]*Outcome{o}, cal, "drover sim reproduce")
+	env := &Env{Cal: cal}
+	outs, err := (&Runner{Env: env, Claims: claims, Experiments: picked, Parallel: 1}).Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReport(outs, env, "drover sim reproduce")
 	var md, html bytes.Buffer
 	if err := r.Markdown(&md); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
 package reproduce
 
 import (
-	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -24,17 +24,45 @@ type twoTierMeans struct {
 	high, low               float64 // project turn-around
 }
 
-// twoTierTries bounds the backfill times tried for one job where projects
-// come so fast that thousands of jobs wait: trying each of them as Alg. 2 does
-// takes hours there. Past it a job gets the earliest hole that displaces nobody.
-const twoTierTries = 20
+// plans keeps the means of runs that several figures share. Each is made once.
+type plans struct {
+	mu   sync.Mutex
+	made map[planKey]*plan
+}
+
+type planKey struct {
+	cfg  backfill.Config
+	seed uint64
+	ita  float64
+	n    int
+}
+
+type plan struct {
+	once  sync.Once
+	means twoTierMeans
+	err   error
+}
+
+// twoTier gives the means of one run of a configuration.
+func (e *Env) twoTier(cfg backfill.Config, seed uint64, ita float64) (twoTierMeans, error) {
+	k := planKey{cfg, seed, ita, e.small(twoTierProjects)}
+	e.plans.mu.Lock()
+	p := e.plans.made[k]
+	if p == nil {
+		p = &plan{}
+		if e.plans.made == nil {
+			e.plans.made = map[planKey]*plan{}
+		}
+		e.plans.made[k] = p
+	}
+	e.plans.mu.Unlock()
+	p.once.Do(func() { p.means, p.err = runTwoTier(cfg, seed, k.n, ita) })
+	return p.means, p.err
+}
 
 // runTwoTier plans the projects of a seed under one configuration.
-func runTwoTier(cfg backfill.Config, seed uint64, ita float64) (twoTierMeans, error) {
-	if ita < 80 {
-		cfg.MaxTries = twoTierTries
-	}
-	m, projects := trace.TwoTier(seed, twoTierProjects, twoTierResources, ita)
+func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64) (twoTierMeans, error) {
+	m, projects := trace.TwoTier(seed, n, twoTierResources, ita)
 	prof := &backfill.Profile{}
 	prof.AddBin(m)
 	p, err := backfill.NewPlanner(cfg, prof)
@@ -62,7 +90,7 @@ func paperProject(i int, in *trace.TwoTierProject) backfill.Project {
 	out := backfill.Project{ID: scheduler.ProjectID(i + 1), Submitted: paperTime(in.Arrival), High: in.High}
 	for k, j := range in.Jobs {
 		out.Requests = append(out.Requests, backfill.Request{Job: scheduler.JobID((i+1)*jobsOf + k), Tasks: []int32{0},
-			Need: backfill.Need{Base: j.Q}, Bound: max(1, time.Duration(j.Te)*time.Second)})
+			Need: backfill.Need{Base: j.Q}, Bound: max(1, time.Duration(j.Te*float64(time.Second)))})
 	}
 	return out
 }
@@ -115,7 +143,7 @@ func (r *planned) pass(now scheduler.Time) {
 
 func (r *planned) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
 	var m twoTierMeans
-	jobs, high := 0, 0
+	high := 0
 	for i := range projects {
 		arrival := paperTime(projects[i].Arrival)
 		first, last := scheduler.Never, scheduler.Time(0)
@@ -127,8 +155,7 @@ func (r *planned) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
 				return m, fmt.Errorf("two-tier: job %d never ran", id)
 			}
 			first, last = min(first, start), max(last, end)
-			m.jta += end.Sub(arrival).Seconds()
-			jobs++
+			m.jta += end.Sub(arrival).Seconds() / float64(len(projects[i].Jobs)) // eq. 8: each project counts alike
 		}
 		turn := last.Sub(arrival).Seconds()
 		m.pta += turn
@@ -142,78 +169,101 @@ func (r *planned) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
 		}
 	}
 	n := float64(len(projects))
-	m.jta /= float64(jobs)
-	m.pta, m.wait, m.running = m.pta/n, m.wait/n, m.running/n
+	m.jta, m.pta, m.wait, m.running = m.jta/n, m.pta/n, m.wait/n, m.running/n
 	m.high /= max(1, float64(high))
 	m.low /= max(1, n-float64(high))
 	return m, nil
 }
 
-// twoTierItas are the steps of Fig. 8 to 12; the paper states 10 and 160.
-var twoTierItas = []float64{10, 40, 160}
+// The paper takes 5 seeds. We take more where a run is short: at an
+// inter-arrival time of 160 one run is often twice another.
+const (
+	twoTierSeeds     = 24
+	twoTierLongSeeds = 5 // of runs in which thousands of jobs wait
+)
 
 func twoTierExperiments() []Experiment {
 	const paper = "Two-tier"
-	const seeds = 5 // as the paper
-	fig8 := func(_ *Env, seed uint64) (*Sample, error) {
-		s := &Sample{}
-		for _, ita := range twoTierItas {
-			if err := twoTierFig8(s, seed, ita); err != nil {
-				return nil, err
-			}
-		}
-		return s, nil
-	}
-	fig9 := func(_ *Env, seed uint64) (*Sample, error) {
-		s := &Sample{}
-		return s, errors.Join(twoTierFig8(s, seed, 10), twoTierFig8(s, seed, 160))
-	}
 	return []Experiment{
-		{Name: "two_tier/fig8", Paper: paper, Seeds: seeds, Run: fig8, Why: map[string]string{
-			"": "at ita below 80 only the first 20 backfill times are tried for a job; what a job gains by a displacement others lose, and which way the sum goes depends on details of shiftReservations that the paper does not give."}},
-		{Name: "two_tier/fig9", Paper: paper, Seeds: seeds, Run: fig9, Why: map[string]string{
-			"": "the paper's waiting is not defined beyond 'first job'; measured as first start less arrival."}},
-		{Name: "two_tier/fig10", Paper: paper, Seeds: seeds, Run: twoTierFig10},
-		{Name: "two_tier/fig11", Paper: paper, Seeds: seeds, Run: twoTierFig11, Why: map[string]string{
-			"": "high-priority projects have SF 0 and low ones SF (Alg. 3 line 3), which bounds what a low one can lose."}},
-		{Name: "two_tier/fig12", Paper: paper, Seeds: seeds, Run: twoTierFig12},
+		{Name: "two_tier/fig8", Paper: paper, Seeds: twoTierSeeds, Cost: 25, Run: twoTierFig8, Why: whyFig8},
+		{Name: "two_tier/fig9", Paper: paper, Seeds: twoTierSeeds, Cost: 1, Run: twoTierFig9, Why: whyFig9},
+		{Name: "two_tier/fig10", Paper: paper, Seeds: twoTierLongSeeds, Cost: 60, Run: twoTierFig10, Why: whyFig10},
+		{Name: "two_tier/fig11", Paper: paper, Seeds: twoTierSeeds, Cost: 4, Run: twoTierFig11, Why: whyFig11},
+		{Name: "two_tier/fig12", Paper: paper, Seeds: twoTierSeeds, Cost: 4, Run: twoTierFig12, Why: whyFig12},
 	}
 }
 
-func twoTierFig8(s *Sample, seed uint64, ita float64) error {
-	strict, err := runTwoTier(backfill.Config{Variant: backfill.Strict}, seed, ita)
-	if err != nil {
-		return err
+var (
+	strict   = backfill.Config{Variant: backfill.Strict}
+	flexible = backfill.Config{Variant: backfill.Flexible}
+	slack    = backfill.Config{Variant: backfill.FlexibleSF, SF: 0.5, PL: backfill.NoLimit}
+)
+
+// long tells whether a seed is also run where projects come fast.
+func long(seed uint64) bool { return seed <= twoTierLongSeeds }
+
+// each runs configurations on one seed.
+func (e *Env) each(seed uint64, ita float64, cfgs ...backfill.Config) ([]twoTierMeans, error) {
+	var out []twoTierMeans
+	for _, c := range cfgs {
+		m, err := e.twoTier(c, seed, ita)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
 	}
-	flex, err := runTwoTier(backfill.Config{Variant: backfill.Flexible}, seed, ita)
-	if err != nil {
-		return err
-	}
-	sf, err := runTwoTier(backfill.Config{Variant: backfill.FlexibleSF, SF: 0.5, PL: backfill.NoLimit}, seed, ita)
-	if err != nil {
-		return err
-	}
-	k := fmt.Sprint(ita)
-	s.set("jta_"+k, sf.jta/strict.jta)
-	s.set("diff_"+k, strict.jta-sf.jta)
-	s.set("2tfb_"+k, flex.jta/strict.jta)
-	s.set("pta_"+k, sf.pta/strict.pta)
-	s.set("wait_"+k, sf.wait/strict.wait)
-	s.set("run_"+k, sf.running/strict.running)
-	for name, m := range map[string]twoTierMeans{"2TSB": strict, "2TFB": flex, "2TFB-SF": sf} {
-		s.point("mean job turn-around", name, ita, m.jta)
-		s.point("mean project turn-around", name, ita, m.pta)
-		s.point("mean project waiting", name, ita, m.wait)
-		s.point("mean project running", name, ita, m.running)
-	}
-	return nil
+	return out, nil
 }
 
-func twoTierFig10(_ *Env, seed uint64) (*Sample, error) {
+func twoTierFig8(e *Env, seed uint64) (*Sample, error) {
+	s := &Sample{}
+	for _, ita := range []float64{10, 160} {
+		if ita == 10 && !long(seed) {
+			continue
+		}
+		m, err := e.each(seed, ita, strict, flexible, slack)
+		if err != nil {
+			return nil, err
+		}
+		base, flex, sf, k := m[0], m[1], m[2], fmt.Sprint(ita)
+		s.set("jta_"+k, sf.jta/base.jta)
+		s.set("diff_"+k, base.jta-sf.jta)
+		s.set("2tfb_"+k, flex.jta/base.jta)
+		s.set("pta_"+k, sf.pta/base.pta)
+		for i, name := range []string{"2TSB", "2TFB", "2TFB-SF"} {
+			s.point("mean job turn-around", name, ita, m[i].jta)
+			s.point("mean project turn-around", name, ita, m[i].pta)
+		}
+	}
+	return s, nil
+}
+
+func twoTierFig9(e *Env, seed uint64) (*Sample, error) {
+	s := &Sample{}
+	for _, ita := range []float64{10, 160} {
+		if ita == 10 && !long(seed) {
+			continue
+		}
+		m, err := e.each(seed, ita, strict, slack)
+		if err != nil {
+			return nil, err
+		}
+		k := fmt.Sprint(ita)
+		s.set("wait_"+k, m[1].wait/m[0].wait)
+		s.set("run_"+k, m[1].running/m[0].running)
+		for i, name := range []string{"2TSB", "2TFB-SF"} {
+			s.point("mean project waiting", name, ita, m[i].wait)
+			s.point("mean project running", name, ita, m[i].running)
+		}
+	}
+	return s, nil
+}
+
+func twoTierFig10(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	var first, last twoTierMeans
 	for _, sf := range []float64{0.2, 0.5, 1} {
-		m, err := runTwoTier(backfill.Config{Variant: backfill.FlexibleSF, SF: sf, PL: backfill.NoLimit}, seed, 40)
+		m, err := e.twoTier(backfill.Config{Variant: backfill.FlexibleSF, SF: sf, PL: backfill.NoLimit}, seed, 40)
 		if err != nil {
 			return nil, err
 		}
@@ -230,48 +280,51 @@ func twoTierFig10(_ *Env, seed uint64) (*Sample, error) {
 }
 
 // priority compares 2TPB with 2TSB for all, high and low projects.
-func priority(s *Sample, seed uint64, ita, sf float64, pl int, key string) error {
-	strict, err := runTwoTier(backfill.Config{Variant: backfill.Strict}, seed, ita)
+func priority(e *Env, s *Sample, seed uint64, ita, sf float64, pl int, key string) error {
+	if ita == 10 && !long(seed) {
+		return nil
+	}
+	m, err := e.each(seed, ita, strict, backfill.Config{Variant: backfill.Priority, SF: sf, PL: pl})
 	if err != nil {
 		return err
 	}
-	pb, err := runTwoTier(backfill.Config{Variant: backfill.Priority, SF: sf, PL: pl}, seed, ita)
-	if err != nil {
-		return err
-	}
+	base, pb := m[0], m[1]
 	if key != "" {
-		s.set("high_"+key, pb.high/strict.high)
-		s.set("low_"+key, pb.low/strict.low)
-		s.set("all_"+key, pb.pta/strict.pta)
+		s.set("high_"+key, pb.high/base.high)
+		s.set("low_"+key, pb.low/base.low)
+		s.set("all_"+key, pb.pta/base.pta)
 	}
 	plot := fmt.Sprintf("2TPB over 2TSB, SF %g, PL %d", sf, pl)
-	s.point(plot, "high", ita, pb.high/strict.high)
-	s.point(plot, "low", ita, pb.low/strict.low)
-	s.point(plot, "all", ita, pb.pta/strict.pta)
+	if pl == backfill.NoLimit {
+		plot = fmt.Sprintf("2TPB over 2TSB, SF %g, no limit", sf)
+	}
+	s.point(plot, "high", ita, pb.high/base.high)
+	s.point(plot, "low", ita, pb.low/base.low)
+	s.point(plot, "all", ita, pb.pta/base.pta)
 	return nil
 }
 
-func twoTierFig11(_ *Env, seed uint64) (*Sample, error) {
+func twoTierFig11(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	for _, c := range []struct {
 		ita, sf float64
 		key     string
 	}{{10, 0.2, "10"}, {160, 0.2, ""}, {10, 0.5, ""}, {160, 0.5, ""}, {10, 1, ""}, {160, 1, "160"}} {
-		if err := priority(s, seed, c.ita, c.sf, backfill.NoLimit, c.key); err != nil {
+		if err := priority(e, s, seed, c.ita, c.sf, backfill.NoLimit, c.key); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-func twoTierFig12(_ *Env, seed uint64) (*Sample, error) {
+func twoTierFig12(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	for _, c := range []struct {
 		ita float64
 		pl  int
 		key string
 	}{{10, 1, "10"}, {160, 1, ""}, {10, 5, ""}, {160, 5, ""}, {10, backfill.NoLimit, ""}, {160, backfill.NoLimit, "160"}} {
-		if err := priority(s, seed, c.ita, 0.5, c.pl, c.key); err != nil {
+		if err := priority(e, s, seed, c.ita, 0.5, c.pl, c.key); err != nil {
 			return nil, err
 		}
 	}
