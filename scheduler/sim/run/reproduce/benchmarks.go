@@ -169,14 +169,9 @@ func (m mix) pair(e *Env, s *Sample, us, base contender, seed uint64) (*measured
 	return a, b, nil
 }
 
-const dsfWhy = "arrivals, demands, sigma and replication are not stated; the model has one task a job, packing in three resources and contention on the baseline's side."
-
 func dsfExperiments() []Experiment {
-	why := map[string]string{"": dsfWhy,
-		"locality": "our matching keeps nearly every task at its data with two replicas on five nodes; the papers' own stays at 49%.",
-	}
 	exp := func(name string, f func(*Env, uint64) (*Sample, error)) Experiment {
-		return Experiment{Name: "3dsf/" + name, Paper: "3DSF", Seeds: 4, Cost: 16, Assumes: mixAssumes, Run: f, Why: why}
+		return Experiment{Name: "3dsf/" + name, Paper: "3DSF", Seeds: 4, Cost: 16, Assumes: mixAssumes, Run: f, Why: whyDSF}
 	}
 	return []Experiment{exp("terasort", dsfTerasort), exp("mixed", dsfMixed), exp("case1", dsfCase1), exp("cases234", dsfCases)}
 }
@@ -290,9 +285,8 @@ const (
 )
 
 func pdsExperiments() []Experiment {
-	why := map[string]string{"": dsfWhy}
 	return []Experiment{
-		{Name: "pdsonqueue/mixed", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
+		{Name: "pdsonqueue/mixed", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: whyPDS, Run: func(e *Env, seed uint64) (*Sample, error) {
 			s, a, b, a50, b50, err := pdsPairs(e, pdsMixed, seed)
 			if err != nil {
 				return nil, err
@@ -304,7 +298,7 @@ func pdsExperiments() []Experiment {
 			s.set("completion_rate", a.doneBy(b.finishes[int(fairDone*float64(len(b.finishes)))])/fairDone)
 			return s, nil
 		}},
-		{Name: "pdsonqueue/cases", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: why, Run: func(e *Env, seed uint64) (*Sample, error) {
+		{Name: "pdsonqueue/cases", Paper: "PDSonQueue", Seeds: 4, Cost: 8, Assumes: mixAssumes, Why: whyPDS, Run: func(e *Env, seed uint64) (*Sample, error) {
 			s, a, b, a50, b50, err := pdsPairs(e, pdsCases, seed)
 			if err != nil {
 				return nil, err
