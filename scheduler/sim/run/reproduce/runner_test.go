@@ -1,0 +1,179 @@
+package reproduce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// toy is an experiment whose value is the seed plus a parameter.
+func toy(ran *int) Experiment {
+	return Experiment{Name: "toy/one", Paper: "Toy", Seeds: 3, Assumes: []string{"a"}, Run: func(e *Env, seed uint64) (*Sample, error) {
+		*ran++
+		s := &Sample{}
+		s.set("x", float64(seed)+e.Cal.get("a"))
+		s.set("none", math.NaN())
+		s.grade("time", composition, 2)
+		s.grade("time", "fifo", 1)
+		s.grade("time", "ideal", 0.5)
+		return s, nil
+	}}
+}
+
+func toyRunner(ran *int, store *Store) *Runner {
+	low, high := 0.0, 100.0
+	cal := &Calibration{Parameters: map[string]Parameter{"a": {Value: 10, Low: 5, High: 20, Why: "a toy"}}}
+	return &Runner{Env: &Env{Cal: cal}, Experiments: []Experiment{toy(ran)}, Sensitivity: 2, Parallel: 1, Store: store, Claims: []Claim{
+		{ID: "toy/one/x", Experiment: "toy/one", Kind: Value, Low: &low, High: &high, Weight: 1},
+		{ID: "toy/one/none", Experiment: "toy/one", Kind: Ratio, Paper0: 2, Weight: 1}}}
+}
+
+func TestARunIsTakenUpAgainWhereItWas(t *testing.T) {
+	dir := t.TempDir()
+	ran := 0
+	for _, c := range []struct {
+		build  string
+		others bool
+		runs   int
+	}{{"one", false, 7}, {"one", false, 0}, {"two", true, 0}, {"two", false, 7}} {
+		store, err := OpenStore(dir, c.build)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Others = c.others
+		ran = 0
+		r := toyRunner(&ran, store)
+		var last Progress
+		r.Tell = func(p Progress) { last = p }
+		outs, err := r.Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ran != c.runs || last.Done != 7 || last.Of != 7 || last.Kept != 7-c.runs || last.Finished != "toy/one" {
+			t.Errorf("build %s: %d units ran, want %d; %+v", c.build, ran, c.runs, last)
+		}
+		if v := outs[0].Verdicts[0]; v.Ours.Mean != 12 || v.Ours.N != 3 || !v.Reproduced {
+			t.Errorf("build %s: %+v", c.build, v)
+		}
+		if v := outs[0].Verdicts[1]; v.Missing == "" {
+			t.Errorf("not a number is taken for a value: %+v", v)
+		}
+		if s := outs[0].Sensitivity; len(s) != 4 || s[0].Mean != 6.5 || s[1].Mean != 21.5 || !s[1].High || s[0].Verdict != "reproduced" {
+			t.Errorf("sensitivity %+v", s)
+		}
+	}
+}
+
+func TestABrokenOffRunSaysSo(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	ran := 0
+	if _, err := toyRunner(&ran, nil).Run(ctx); !errors.Is(err, context.Canceled) || ran != 0 {
+		t.Errorf("%v, %d ran", err, ran)
+	}
+}
+
+// The best specialist is none that knows true sizes; 3dsf is flagged from 5% on.
+func TestTheTableNamesTheBestSpecialist(t *testing.T) {
+	grades := func(higher bool, us, fifo, fair float64) TableRow {
+		return tableRow("w", Metric{Name: "m", Higher: higher}, map[string][]float64{composition: {us, us}, "fifo": {fifo, fifo}, "fair": {fair, fair}, "ideal": {0.1, 0.1}})
+	}
+	for name, c := range map[string]struct {
+		row   TableRow
+		best  string
+		worse float64
+		flag  bool
+	}{
+		"lower is better":            {grades(false, 12, 10, 11), "fifo", 0.2, true},
+		"a little worse":             {grades(false, 10.4, 10, 11), "fifo", 0.04, false},
+		"better than all":            {grades(false, 9, 10, 11), "fifo", -0.1, false},
+		"higher is better":           {grades(true, 0.8, 0.9, 1), "fair", 0.2, true},
+		"higher and better than all": {grades(true, 1, 0.9, 0.8), "fifo", -1.0 / 9, false},
+	} {
+		if c.row.Best != c.best || math.Abs(c.row.Worse.Mean-c.worse) > 1e-9 || c.row.Flag != c.flag {
+			t.Errorf("%s: %+v", name, c.row)
+		}
+	}
+	if got := schedulersOf([]TableRow{grades(true, 1, 1, 1)}); !slices.Equal(got, []string{"3dsf", "fifo", "fair", "ideal"}) {
+		t.Errorf("columns %v", got)
+	}
+}
+
+// Two jobs of 8 tasks on 8 containers: what each baseline of LAS_MQ gives them
+// at once, and that it leaves the rest idle.
+func TestRigidBaselinesLeaveContainersIdle(t *testing.T) {
+	for name, want := range map[string][2]int32{rigidFIFO: {2, 0}, rigidEqu: {2, 4}, rigidFair: {2, 2}, rigidLAS: {2, 6}} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 10)).AddTenants("a", "b")
+		w.State.Tenant(0).Spec.Weight = 3
+		a := w.Submit("a", 2, schedtest.R(1, 2, 0))
+		b := w.Submit("b", 20, schedtest.R(1, 2, 0))
+		p, err := newRigid(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Cycle(p)
+		if got := [2]int32{w.State.Job(a).Stages[0].Running, w.State.Job(b).Stages[0].Running}; got != want {
+			t.Errorf("%s: %v tasks run, want %v", name, got, want)
+		}
+		w.Start().Pass(time.Second)
+		if d := p.Decide(w.State, w.Now, 100); !d.Empty() {
+			t.Errorf("%s: nothing happened and it wants more: %v", name, d.Actions)
+		}
+	}
+	if _, err := newRigid("rigid nothing"); err == nil {
+		t.Error("an unknown baseline is made")
+	}
+}
+
+// A reduce of two containers is not passed over for ever by maps of one.
+func TestRigidBaselinesKeepANode(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 10)).AddTenants("a")
+	p, err := newRigid(rigidEqu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := w.Submit("a", 1, schedtest.R(1, 2, 0))
+	w.Cycle(p)
+	large := w.Submit("a", 1, schedtest.R(1, 4, 0))
+	w.Submit("a", 5, schedtest.R(1, 2, 0))
+	w.Start().Cycle(p)
+	w.End(w.Attempts()[0], scheduler.OutcomeSucceeded)
+	w.Cycle(p)
+	if w.State.Job(large).Stages[0].Running != 1 {
+		t.Errorf("after job %d the large task does not run", small)
+	}
+}
+
+func TestEveryWhyNamesAClaim(t *testing.T) {
+	claims, err := Claims()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := map[string]bool{} // 3DSF's and PDSonQueue's stand for several experiments
+	for _, c := range claims {
+		shared[c.ID[strings.LastIndex(c.ID, "/")+1:]] = true
+	}
+	for _, e := range Experiments() {
+		for key, why := range e.Why {
+			if key != "" && !shared[key] {
+				t.Errorf("%s explains %q, which is no claim", e.Name, key)
+			}
+			if why == "" {
+				t.Errorf("%s: no text for %q", e.Name, key)
+			}
+		}
+	}
+	for _, e := range Experiments() {
+		if len(e.Metrics) == 0 && !slices.ContainsFunc(claims, func(c Claim) bool { return c.Experiment == e.Name }) {
+			t.Errorf("%s measures nothing: %s", e.Name, fmt.Sprint(e.Metrics))
+		}
+	}
+}
