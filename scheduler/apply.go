@@ -319,18 +319,18 @@ func (s *State) applySuspend(act *Action, ask bool) error {
 	if err != nil {
 		return err
 	}
-	what := "attempt " + a.ID.String()
+	what := func() string { return "attempt " + a.ID.String() }
 	if !act.Level.Suspended() {
-		return refuse(ErrInvalid, what, "%v is no level to suspend to", act.Level)
+		return refuse(ErrInvalid, what(), "%v is no level to suspend to", act.Level)
 	}
 	n := s.nodes[a.Node]
 	switch {
 	case a.Phase != AttemptStarting && a.Phase != AttemptRunning && a.Phase != AttemptSuspended:
-		return refuse(ErrStale, what, "it is %v", a.Phase)
+		return refuse(ErrStale, what(), "it is %v", a.Phase)
 	case a.Phase == AttemptSuspended && act.Level <= a.Level:
-		return refuse(ErrStale, what, "it is %v already", a.Level)
+		return refuse(ErrStale, what(), "it is %v already", a.Level)
 	case ask && !n.Spec.Levels.Has(act.Level):
-		return refuse(ErrInvalid, what, "its node %q cannot bring tasks to %v", n.Spec.Name, act.Level)
+		return refuse(ErrInvalid, what(), "its node %q cannot bring tasks to %v", n.Spec.Name, act.Level)
 	}
 	s.save(a, g, slot)
 	s.detach(a, slot)
@@ -431,18 +431,18 @@ func (s *State) applyReserve(r *Reservation) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("reservation %d", r.ID)
+	what := func() string { return fmt.Sprintf("reservation %d", r.ID) }
 	if r.Node != NoNode && s.Node(r.Node) == nil {
-		return refuse(ErrUnknown, what, "its node %d is unknown", r.Node)
+		return refuse(ErrUnknown, what(), "its node %d is unknown", r.Node)
 	}
 	if r.Job != 0 && s.jobs[r.Job] == nil {
-		return refuse(ErrUnknown, what, "its job %d is not there", r.Job)
+		return refuse(ErrUnknown, what(), "its job %d is not there", r.Job)
 	}
 	if r.Job == 0 && s.projects[r.Project] == nil {
-		return refuse(ErrUnknown, what, "it is for no job and its project %d is not there", r.Project)
+		return refuse(ErrUnknown, what(), "it is for no job and its project %d is not there", r.Project)
 	}
 	if len(s.reservations) >= MaxReservations {
-		return refuse(ErrInvalid, what, "there are %d reservations: no more are kept", len(s.reservations))
+		return refuse(ErrInvalid, what(), "there are %d reservations: no more are kept", len(s.reservations))
 	}
 	old, had := s.putReservation(*r)
 	if s.undo.depth > 0 {
