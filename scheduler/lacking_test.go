@@ -40,7 +40,7 @@ func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
 	return l
 }
 
-func TestLackingIsWhatEveryNodeSays(t *testing.T) {
+func TestRoomAndLackingAreWhatEveryNodeSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		compare := func() {
@@ -48,6 +48,11 @@ func TestLackingIsWhatEveryNodeSays(t *testing.T) {
 				for _, g := range j.Stages {
 					if got, want := c.State.Lacking(g), slowLacking(c.State, g); got != want {
 						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
+					}
+					for _, n := range c.State.Nodes() {
+						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.HasRoom(g, n.Spec.ID) != want {
+							t.Fatalf("stage %s on node %d: room %v, want %v", g.ID(), n.Spec.ID, !want, want)
+						}
 					}
 				}
 			}

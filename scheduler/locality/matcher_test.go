@@ -180,6 +180,52 @@ func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
 	}
 }
 
+// What a judge remembers of the ends on nodes is what a new one finds, whatever
+// happened in between: events, tries that were undone, other predictions.
+func TestReleasesAreThoseOfANewJudge(t *testing.T) {
+	for seed := range uint64(30) {
+		c := schedtest.NewChaos(t, seed)
+		var old Judge
+		compare := func(when string) {
+			var fresh Judge
+			old.Begin(c.State)
+			fresh.Begin(c.State)
+			for j := range c.State.Jobs() {
+				for _, g := range j.Stages {
+					for _, n := range c.State.Nodes() {
+						limit := c.Now.Add(time.Duration(1+c.R.IntN(100)) * time.Second)
+						got, want := old.Release(c.State, g, n.Spec.ID, c.Now, limit), fresh.Release(c.State, g, n.Spec.ID, c.Now, limit)
+						if got != want {
+							t.Fatalf("seed %d, %s: stage %s on node %d is released at %d, want %d", seed, when, g.ID(), n.Spec.ID, got, want)
+						}
+					}
+				}
+			}
+		}
+		for range 60 {
+			c.Step()
+			m := c.State.Mark()
+			for _, a := range c.Actions(4) {
+				_ = c.State.Apply(&a, c.Now) // what is refused changes nothing
+			}
+			compare("in a try")
+			c.State.Rollback(m)
+			compare("after it")
+			for _, a := range c.Actions(2) {
+				_ = c.State.Apply(&a, c.Now)
+			}
+			for j := range c.State.Jobs() {
+				if len(j.Stages) > 0 && c.R.IntN(5) == 0 {
+					if err := c.State.SetEstimate(j.Stages[0].ID(), time.Duration(c.R.IntN(90))*time.Second); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			compare("with other predictions")
+		}
+	}
+}
+
 func BenchmarkMatch(b *testing.B) {
 	w := schedtest.New(b)
 	for range 25 {
