@@ -32,6 +32,7 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "set", Usage: "its parameter as key=value, repeatable"},
 			&cli.IntFlag{Name: "runs", Usage: "repeat each case so often and show the median", Value: 1},
 			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and waiting tasks in steps of ten times (up to 10000, 1000, 20000)"},
+			&cli.BoolFlag{Name: "planning", Usage: "with all: the policy makes and mends the promises to projects itself; else they are there before"},
 			&cli.IntFlag{Name: "placements", Usage: "placements to time", Value: 200_000},
 			&cli.Uint64Flag{Name: "seed", Usage: "of the generated work", Value: 1},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object a case, each on a line"},
@@ -56,7 +57,7 @@ func benchSchedulerCommand() *cli.Command {
 func benchScheduler(c *cli.Context, params map[string]string) error {
 	start := time.Now()
 	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, CPU: processCPU, Allocs: heapAllocs, RSS: residentBytes}
-	base := bench.Config{Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")),
+	base := bench.Config{Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")), Planning: c.Bool("planning"),
 		Policy: c.String("policy"), Params: params, Placements: c.Int("placements"), Seed: c.Uint64("seed")}
 	var cases []bench.Config
 	for _, n := range c.IntSlice("nodes") {

@@ -52,6 +52,11 @@ type Config struct {
 	Seed       uint64
 	// Projects that wait with reservations (FeaturesAll), of 5 jobs each.
 	Projects int
+	// Planning has the policy make and mend the promises to projects itself, where
+	// it can. Without it they are made by the world before the clock starts: the
+	// virtual time of a cycle is so long here (see pause) that a plan which is
+	// mended every few seconds would be mended in every few cycles.
+	Planning bool
 }
 
 // Defaults fills in what was left zero: 1,000 nodes, 1 tenant (1,000 for all),

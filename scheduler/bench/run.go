@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,7 +17,7 @@ func Run(c Config, m Meter) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	p, err := policies.New(c.Policy, c.Params)
+	p, err := newPolicy(c)
 	if err != nil {
 		return Result{}, err
 	}
@@ -43,6 +44,24 @@ func Run(c Config, m Meter) (Result, error) {
 	r.ReservationsWaiting = len(w.S.Reservations())
 	r.Packing, err = Packing(c)
 	return r, err
+}
+
+// newPolicy makes the policy of a case, without planning of its own unless that
+// is asked for.
+func newPolicy(c Config) (scheduler.Policy, error) {
+	const planning = "promises"
+	info, err := policies.Get(c.Policy)
+	if err != nil {
+		return nil, err
+	}
+	if _, set := c.Params[planning]; !set && !c.Planning && slices.ContainsFunc(info.Params, func(p policies.Param) bool { return p.Name == planning }) {
+		c.Params = maps.Clone(c.Params)
+		if c.Params == nil {
+			c.Params = map[string]string{}
+		}
+		c.Params[planning] = "false"
+	}
+	return policies.New(c.Policy, c.Params)
 }
 
 // promise submits the projects and lets the policy plan them; where it makes no

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/policies"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -142,7 +141,7 @@ func TestShareErrorUnderChurn(t *testing.T) {
 			}
 			p := scheduler.Policy(&slowFilling{})
 			if !c.slow {
-				if p, err = policies.New("3dsf", c.params); err != nil {
+				if p, err = newPolicy(Config{Policy: "3dsf", Params: c.params}); err != nil {
 					t.Fatal(err)
 				}
 			}
