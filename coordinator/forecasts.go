@@ -15,12 +15,13 @@ import (
 
 // Limits of predictions.
 const (
-	forecastSeed   = 1
-	forecastPause  = time.Second            // between two looks at the stages that run
-	forecastAtOnce = 2000                   // stages in one entry
-	forecastChange = 0.05                   // a smaller change of a prediction is not worth an entry
-	trainBudget    = 2000                   // task visits under one lock, about 4 ms
-	trainPause     = 200 * time.Millisecond // between two looks whether there is something to train on
+	forecastSeed    = 1
+	forecastPause   = time.Second            // between two looks at the stages that run
+	forecastAtOnce  = 2000                   // stages in one entry
+	forecastChange  = 0.05                   // a smaller change of a prediction is not worth an entry
+	bandwidthChange = 0.2                    // likewise, of the measured bandwidth
+	trainBudget     = 2000                   // task visits under one lock, about 4 ms
+	trainPause      = 200 * time.Millisecond // between two looks whether there is something to train on
 )
 
 // forecasts predicts run times from what the facts remember of tasks that
@@ -66,6 +67,13 @@ func (c *forecasts) spread(s estimate.Source) estimate.Spread {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.book.Spread(s)
+}
+
+// bandwidth is what one reader of remote data gets, as far as tasks show it.
+func (c *forecasts) bandwidth() (int64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.book.Bandwidth()
 }
 
 // ofSpec predicts the stages of a job that is being submitted.
@@ -175,13 +183,37 @@ func (l *leader) forecast(ctx context.Context) (time.Time, error) {
 	}
 	l.lastForecast, l.learnt = now, false
 	var list []*droverv1.StageEstimate
-	l.c.view(func(f *facts.Facts) { list = l.newEstimates(f) })
+	var err error
+	l.c.view(func(f *facts.Facts) {
+		list = l.newEstimates(f)
+		err = l.measure(f)
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
 	if len(list) == 0 {
 		return time.Time{}, nil
 	}
 	e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: list}}}
-	_, err := l.c.replica.Propose(ctx, e)
+	_, err = l.c.replica.Propose(ctx, e)
 	return time.Time{}, err
+}
+
+// measure tells the policy of the bandwidth of remote reads, when it was first
+// measured and when it has changed by more than bandwidthChange.
+func (l *leader) measure(f *facts.Facts) error {
+	bps, ok := l.c.forecasts.bandwidth()
+	if was := float64(l.bandwidth); !ok || math.Abs(float64(bps)-was) <= bandwidthChange*was {
+		return nil
+	}
+	l.bandwidth = max(1, bps)
+	name := l.name
+	l.name = "" // the same policy again, with another parameter
+	if err := l.setPolicy(f); err != nil {
+		return err
+	}
+	l.c.log.Info("remote reads measured", "bytes_per_s", l.bandwidth, "scheduler", name)
+	return nil
 }
 
 // newEstimates lists the predictions that changed, of at most forecastAtOnce

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -59,6 +60,7 @@ type leader struct {
 
 	learnt       bool // tasks ended since the last look at predictions
 	lastForecast time.Time
+	bandwidth    int64             // of remote reads, as the policy was told, bytes/s; 0 for not measured
 	deadlines    map[uint64]missed // live jobs with a deadline
 	outlook      deadline.Outlook
 	judged       scheduler.Stamp // of the last look at deadlines
@@ -139,7 +141,7 @@ func (l *leader) setPolicy(f *facts.Facts) error {
 	if l.policy != nil && name == l.name && maps.Equal(params, l.params) {
 		return nil
 	}
-	p, err := policies.New(name, params)
+	p, err := policies.New(name, l.measured(name, params))
 	if err != nil && l.policy == nil { // a newer program chose it: this one goes on with its own
 		l.c.log.Error("the chosen scheduler is not known here", "err", err)
 		name, params = l.c.cfg.Scheduler, l.c.cfg.SchedulerParams
@@ -150,6 +152,21 @@ func (l *leader) setPolicy(f *facts.Facts) error {
 	}
 	l.policy, l.name, l.params, l.again = p, name, maps.Clone(params), true
 	return nil
+}
+
+// measured adds what was measured to a scheduler's parameters, where the
+// operator did not set it: the bandwidth of reading data that lies elsewhere.
+func (l *leader) measured(name string, params map[string]string) map[string]string {
+	i, err := policies.Get(name)
+	if _, set := params["bandwidth"]; err != nil || set || l.bandwidth == 0 || !slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "bandwidth" }) {
+		return params
+	}
+	out := maps.Clone(params)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out["bandwidth"] = strconv.FormatInt(l.bandwidth, 10)
+	return out
 }
 
 func (l *leader) run(ctx context.Context) error {

@@ -327,3 +327,25 @@ func TestASecondAttemptOvertakesOneThatHangs(t *testing.T) {
 		t.Errorf("attempts at task 0: %v", a)
 	}
 }
+
+func TestAMeasuredBandwidthReachesThePolicyUnlessOneWasSet(t *testing.T) {
+	l := &leader{bandwidth: 7_000_000}
+	for what, c := range map[string]struct {
+		name   string
+		params map[string]string
+		want   string
+	}{
+		"it counts":               {"3dsf", nil, "7000000"},
+		"beside other parameters": {"3dsf", map[string]string{"lev": "2"}, "7000000"},
+		"the operator's wins":     {"3dsf", map[string]string{"bandwidth": "1"}, "1"},
+		"a policy that has none":  {"fifo", nil, ""},
+	} {
+		got := l.measured(c.name, c.params)
+		if got["bandwidth"] != c.want || got["lev"] != c.params["lev"] {
+			t.Errorf("%s: %v", what, got)
+		}
+		if _, err := policies.New(c.name, got); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
