@@ -98,7 +98,7 @@ func levelStatus(f *facts.Facts, a *facts.Attempt) *droverv1.LevelStatus {
 		return nil
 	}
 	s := &droverv1.LevelStatus{Level: a.Level, Target: a.Target, SinceMs: a.Sus.At / 1e6, Why: a.Sus.Why, Actor: a.Sus.By, Suspends: a.Sus.Count,
-		SuspendedMs: a.Sus.TotalMS, KeptCpuMs: a.Sus.CPUMS}
+		SuspendedMs: a.Sus.TotalMS, KeptCpuMs: a.Sus.CPUMS, AskedMs: a.Sus.Asked / 1e6}
 	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 {
 		s.Why, s.Actor = "", "" // they were about a suspension that is over
 	} else if j := f.Job(a.Sus.For); j != nil {

@@ -51,7 +51,14 @@ func (k *fakeKernel) Limits(id string) (*droverv1.Limits, error) {
 	return k.shown(k.groups[id]), nil
 }
 
-func (k *fakeKernel) Leaf(id string) string { return "/drover/tasks/" + id + "/c" }
+func (k *fakeKernel) Leaf(id string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.groups[id]; !ok {
+		return ""
+	}
+	return "/drover/tasks/" + id + "/c"
+}
 
 func (k *fakeKernel) HelperLeaf(string) (*os.File, error) {
 	return nil, errors.New("no leaf in memory")

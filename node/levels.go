@@ -407,11 +407,11 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if !ok {
 		return fault.New(fault.Unsupported, "driver %s cannot restore tasks", a.d.cfg.Driver.Name())
 	}
-	cs, err := a.containerSpec(spec)
-	if err != nil {
+	if err := a.liftLimits(ctx, spec); err != nil {
 		return err
 	}
-	if err := a.liftLimits(ctx, spec); err != nil {
+	cs, err := a.containerSpec(spec) // names the leaf, which is there from here on
+	if err != nil {
 		return err
 	}
 	a.sus.bytes = a.rec.DumpBytes

@@ -16,7 +16,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover on this machine", Subcommands: []*cli.Command{benchSchedulerCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchSuspendCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {

@@ -86,6 +86,7 @@ type Node struct {
 	problems  []string
 	sequence  uint64
 	ran       map[Key]int // how often an attempt was started
+	refuse    map[droverv1.Level]bool
 	poke      chan struct{}
 	Reports   int // made so far; read it with Counts
 	fulls     int
@@ -260,6 +261,7 @@ func (n *Node) apply(w *droverv1.Wanted) {
 	}
 	for _, p := range w.Put {
 		n.wanted[keyOf(p.Key)] = p
+		n.dirty[keyOf(p.Key)] = true // it may be at another level now
 	}
 	for _, o := range w.Orders {
 		n.answers = append(n.answers, n.FS.do(n.Info.GetName(), o))
@@ -321,7 +323,7 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 		keys = slices.SortedFunc(maps.Keys(n.wanted), compare)
 	}
 	for _, k := range keys {
-		seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5}
+		seen := n.running(k)
 		if e := n.ended[k]; e != nil {
 			seen = e
 		}
@@ -345,6 +347,35 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 		return errAgain
 	}
 	return nil
+}
+
+// running is the report of an attempt that has not ended: at the level that is
+// wanted, or refusing it.
+func (n *Node) running(k Key) *droverv1.SeenAttempt {
+	seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5, Usage: &droverv1.Usage{CpuMs: 1000}}
+	w := n.wanted[k]
+	if w.GetGoal() != droverv1.Goal_GOAL_RUN {
+		return seen
+	}
+	if w.GetResumeFrom() != "" && n.refuse[w.GetLevel()] {
+		seen.Level = droverv1.Level_LEVEL_CHECKPOINTED
+	}
+	if l := w.GetLevel(); n.refuse[l] {
+		seen.LevelRefused, seen.LevelNote = l, "as the test says"
+	} else if l > droverv1.Level_LEVEL_RUNNING {
+		seen.Level, seen.Held = l, &droverv1.Resources{Memory: 1 << 20}
+	}
+	return seen
+}
+
+// Refuse has the node say of every attempt that it cannot be at a level.
+func (n *Node) Refuse(l droverv1.Level) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.refuse == nil {
+		n.refuse = map[droverv1.Level]bool{}
+	}
+	n.refuse[l] = true
 }
 
 // String names the node in test output.

@@ -265,6 +265,10 @@ type status struct {
 	Counters    map[string]string
 	FailureTail string `json:"failure_tail"`
 	FailedTask  string `json:"failed_task"`
+	Preempted   struct {
+		Suspends string
+		Lost     string `json:"lost_cpu_ms"`
+	}
 }
 
 func (s *scene) status(job string) status {

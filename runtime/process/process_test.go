@@ -205,3 +205,21 @@ func BenchmarkTrue(b *testing.B) {
 		}
 	}
 }
+
+func TestParseStat(t *testing.T) {
+	for text, want := range map[string]struct {
+		state   byte
+		session int
+	}{
+		"12 (sh) S 1 12 12 0 -1 4194304":          {'S', 12},
+		"12 (a b) R 3 (x) T 1 12 77 0 -1 4194304": {'T', 77},
+		"12 (stopped) t 1 12 5 0":                 {'t', 5},
+		"":                                        {0, 0},
+		"12 (half) S 1":                           {0, 0},
+		"12 (no number) S 1 12 x 0 -1 4194304 1 2": {0, 0},
+	} {
+		if state, session := parseStat(text); state != want.state && session != 0 || session != want.session {
+			t.Errorf("%q gives %c, %d; want %c, %d", text, state, session, want.state, want.session)
+		}
+	}
+}

@@ -2103,6 +2103,7 @@ type LevelStatus struct {
 	SuspendedMs   int64                  `protobuf:"varint,8,opt,name=suspended_ms,json=suspendedMs,proto3" json:"suspended_ms,omitempty"` // how long, in all
 	KeptCpuMs     int64                  `protobuf:"varint,9,opt,name=kept_cpu_ms,json=keptCpuMs,proto3" json:"kept_cpu_ms,omitempty"`     // CPU time used before suspensions and kept
 	MovingFrom    string                 `protobuf:"bytes,10,opt,name=moving_from,json=movingFrom,proto3" json:"moving_from,omitempty"`    // node that still holds its image
+	AskedMs       int64                  `protobuf:"varint,11,opt,name=asked_ms,json=askedMs,proto3" json:"asked_ms,omitempty"`            // when the last change of level was decided
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2205,6 +2206,13 @@ func (x *LevelStatus) GetMovingFrom() string {
 		return x.MovingFrom
 	}
 	return ""
+}
+
+func (x *LevelStatus) GetAskedMs() int64 {
+	if x != nil {
+		return x.AskedMs
+	}
+	return 0
 }
 
 type TaskStatus struct {
@@ -3719,7 +3727,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\tplaced_ms\x18\x05 \x01(\x03R\bplacedMs\x12\x12\n" +
 	"\x04kept\x18\x06 \x01(\bR\x04kept\x12\x1c\n" +
 	"\tcommitted\x18\a \x01(\bR\tcommitted\x12,\n" +
-	"\x05level\x18\b \x01(\v2\x16.drover.v1.LevelStatusR\x05level\"\xbb\x02\n" +
+	"\x05level\x18\b \x01(\v2\x16.drover.v1.LevelStatusR\x05level\"\xd6\x02\n" +
 	"\vLevelStatus\x12&\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12(\n" +
 	"\x06target\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x06target\x12\x19\n" +
@@ -3732,7 +3740,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\vkept_cpu_ms\x18\t \x01(\x03R\tkeptCpuMs\x12\x1f\n" +
 	"\vmoving_from\x18\n" +
 	" \x01(\tR\n" +
-	"movingFrom\"\x80\x01\n" +
+	"movingFrom\x12\x19\n" +
+	"\basked_ms\x18\v \x01(\x03R\aaskedMs\"\x80\x01\n" +
 	"\n" +
 	"TaskStatus\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +

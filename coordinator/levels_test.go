@@ -1,0 +1,183 @@
+package coordinator
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// levelNode is a node that can do every level.
+func levelNode(name string) *droverv1.NodeInfo {
+	i := coordtest.Info(name)
+	i.Levels = append(i.Levels, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED)
+	i.Swap = 1 << 30
+	return i
+}
+
+// set asks for a level of task main/0 of the job.
+func (b *bed) set(job string, l droverv1.Level, node string) error {
+	b.t.Helper()
+	_, err := b.client.SetLevel(b.ctx, connect.NewRequest(&droverv1.SetLevelRequest{Job: job, Stage: "main", Level: l, Node: node, Reason: "a test"}))
+	if err != nil {
+		return wire.FromError(err)
+	}
+	return nil
+}
+
+// task gives the last attempt at task main/0.
+func (b *bed) task(job string) *droverv1.TaskAttempt {
+	b.t.Helper()
+	res, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: job}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if all := res.Msg.Tasks[0].Attempts; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return &droverv1.TaskAttempt{}
+}
+
+func (b *bed) at(job string, l droverv1.Level) *droverv1.TaskAttempt {
+	b.t.Helper()
+	b.until(job+" at "+l.String(), func() bool { x := b.task(job).Level; return x.GetLevel() == l && x.GetTarget() == 0 })
+	return b.task(job)
+}
+
+// running places one task that never ends by itself.
+func (b *bed) hanging(infos ...*droverv1.NodeInfo) {
+	b.t.Helper()
+	for _, i := range infos {
+		b.node(i, coordtest.Hang)
+	}
+	b.until("the nodes are up", func() bool {
+		for _, n := range b.nodes {
+			if id, _ := n.Registered(); id == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	b.submit(groupJob("hang", 1))
+	b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+}
+
+func TestASuspensionByHandLastsUntilItIsUndone(t *testing.T) {
+	b := newBed(t, nil)
+	b.hanging(levelNode("n1"))
+	for _, l := range []droverv1.Level{droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED} {
+		if err := b.set("hang", l, ""); err != nil {
+			t.Fatal(err)
+		}
+		a := b.at("hang", l)
+		if x := a.Level; x.Why != "a test" || x.Actor != "local" || x.SinceMs == 0 || x.Suspends != 1 {
+			t.Errorf("%v", x)
+		}
+	}
+	// A job that the scheduler places shows that cycles went by.
+	b.nodes[0].Behave(func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetSpec().GetJobName() == "other" {
+			return coordtest.Succeed(w)
+		}
+		return nil
+	})
+	b.submit(groupJob("other", 3))
+	b.ends("other", succeeded)
+	if l := b.task("hang").Level.GetLevel(); l != droverv1.Level_LEVEL_CHECKPOINTED {
+		t.Fatalf("the scheduler brought it back: %v", l)
+	}
+	b.kill()
+	b.start()
+	b.until("the coordinator", func() bool { return b.job("hang") != nil })
+	if err := b.set("hang", droverv1.Level_LEVEL_FROZEN, ""); !errors.Is(err, fault.Conflict) {
+		t.Errorf("up by suspending: %v", err)
+	}
+	b.until("a resume", func() bool { return b.set("hang", droverv1.Level_LEVEL_RUNNING, "") == nil })
+	b.at("hang", droverv1.Level_LEVEL_RUNNING)
+	p := b.job("hang").Preempted
+	if p.Suspends != 1 || p.Resumes != 1 || p.CpuMs != 1000 || p.KeptCpuMs != 1000 || p.LostCpuMs != 0 {
+		t.Errorf("taken back: %v", p)
+	}
+	for _, want := range []string{"task.suspending hang main/0.1.1 n1 running to frozen: a test", "task.suspended hang main/0.1.1 n1 checkpointed", "task.resumed hang"} {
+		if !strings.Contains(b.story(), want) {
+			t.Errorf("no %q in\n%s", want, b.story())
+		}
+	}
+}
+
+func TestARefusedLevelIsSaid(t *testing.T) {
+	b := newBed(t, nil)
+	b.hanging(levelNode("n1"))
+	b.nodes[0].Refuse(droverv1.Level_LEVEL_CHECKPOINTED)
+	if err := b.set("hang", droverv1.Level_LEVEL_CHECKPOINTED, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the refusal", func() bool { return strings.Contains(b.story(), "task.level_refused") })
+	if a := b.task("hang"); a.Level.GetLevel() != droverv1.Level_LEVEL_RUNNING || a.Level.GetTarget() != 0 || !strings.Contains(b.story(), "not checkpointed, it stays running: as the test says") {
+		t.Errorf("%v\n%s", a.Level, b.story())
+	}
+	if err := b.set("hang", droverv1.Level_LEVEL_FROZEN, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.at("hang", droverv1.Level_LEVEL_FROZEN)
+}
+
+func TestACheckpointedTaskMoves(t *testing.T) {
+	b := newBed(t, nil)
+	b.hanging(levelNode("n1"), levelNode("n2"))
+	from := b.task("hang").Node
+	to := map[string]string{"n1": "n2", "n2": "n1"}[from]
+	if err := b.set("hang", droverv1.Level_LEVEL_RUNNING, to); !errors.Is(err, fault.Conflict) {
+		t.Errorf("a running task moved: %v", err)
+	}
+	if err := b.set("hang", droverv1.Level_LEVEL_CHECKPOINTED, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.at("hang", droverv1.Level_LEVEL_CHECKPOINTED)
+	if err := b.set("hang", droverv1.Level_LEVEL_RUNNING, to); err != nil {
+		t.Fatal(err)
+	}
+	a := b.at("hang", droverv1.Level_LEVEL_RUNNING)
+	if a.Node != to || a.Key.Run != 2 {
+		t.Errorf("on %s run %d", a.Node, a.Key.Run)
+	}
+	for _, n := range b.nodes {
+		want := 0
+		if n.Info.GetName() == to {
+			want = 1
+		}
+		b.until("only "+to+" has it", func() bool { return len(n.Wanted()) == want })
+	}
+	if p := b.job("hang").Preempted; p.Moves != 1 || p.LostCpuMs != 0 {
+		t.Errorf("%v", p)
+	}
+}
+
+func TestWhatCannotBeRestoredIsTriedElsewhereThenStartsAgain(t *testing.T) {
+	b := newBed(t, nil)
+	b.hanging(levelNode("n1"), levelNode("n2"))
+	if err := b.set("hang", droverv1.Level_LEVEL_CHECKPOINTED, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.at("hang", droverv1.Level_LEVEL_CHECKPOINTED)
+	for _, n := range b.nodes {
+		n.Refuse(droverv1.Level_LEVEL_RUNNING)
+	}
+	if err := b.set("hang", droverv1.Level_LEVEL_RUNNING, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.until("a second attempt", func() bool { return b.task("hang").Key.GetAttempt() == 2 })
+	story := b.story()
+	if strings.Count(story, "task.restore_failed") != 2 || !strings.Contains(story, "task.moving") || !strings.Contains(story, "its work is lost (1s of CPU time)") {
+		t.Errorf("%s", story)
+	}
+	if p := b.job("hang").Preempted; p.Kills != 1 || p.LostCpuMs != 1000 || p.KeptCpuMs != 0 {
+		t.Errorf("%v", p)
+	}
+}

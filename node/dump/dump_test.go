@@ -1,0 +1,235 @@
+package dump
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+const (
+	attemptName = "1.0.0.1.1"
+	program     = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+)
+
+// one is a holder of one dump.
+type one struct{ dirs map[Root]string }
+
+func (o one) Dump(name string) (*Holding, error) {
+	if name != attemptName {
+		return nil, fault.New(fault.NotFound, "no %s", name)
+	}
+	return &Holding{Token: "t", Dirs: o.dirs, Manifest: func() (*Manifest, error) {
+		m := &Manifest{Version: Version, Attempt: name, Program: program, RanNS: 7}
+		for _, r := range []Root{Image, Folder, Harness} {
+			files, err := List(context.Background(), r, o.dirs[r])
+			if err != nil {
+				return nil, err
+			}
+			m.Files = append(m.Files, files...)
+		}
+		return m, nil
+	}}, nil
+}
+
+// held makes a dump with a thing of every kind.
+func held(t *testing.T) one {
+	t.Helper()
+	dir := t.TempDir()
+	o := one{map[Root]string{Image: filepath.Join(dir, "image"), Folder: filepath.Join(dir, "folder"), Harness: filepath.Join(dir, "harness")}}
+	for name, text := range map[string]string{"image/pages": strings.Repeat("p", 700_000), "image/empty": "", "folder/task/a/b": "deep", "harness/drover": "elf"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o640)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink("b", filepath.Join(dir, "folder/task/a/link")), unix.Mkfifo(filepath.Join(dir, "folder/task/pipe"), 0o600),
+		os.Chmod(filepath.Join(dir, "folder/task/a"), 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700) })
+	return o
+}
+
+func serve(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, one) {
+	t.Helper()
+	o := held(t)
+	var h http.Handler = NewServer(o, 4, slog.New(slog.DiscardHandler))
+	if wrap != nil {
+		h = wrap(h)
+	}
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return &Client{HTTP: srv.Client(), Scheme: "http", Address: strings.TrimPrefix(srv.URL, "http://"), Token: "t", Attempt: attemptName}, o
+}
+
+func places(t *testing.T) (map[Root]Place, string) {
+	dir := t.TempDir()
+	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700) })
+	p := map[Root]Place{}
+	for _, r := range []Root{Image, Folder, Harness} {
+		p[r] = Place{Dir: filepath.Join(dir, string(r)), UID: os.Getuid(), GID: os.Getgid()}
+	}
+	return p, dir
+}
+
+func same(t *testing.T, o one, dir string) {
+	t.Helper()
+	for _, r := range []Root{Image, Folder, Harness} {
+		want, err := List(t.Context(), r, o.dirs[r])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := List(t.Context(), r, filepath.Join(dir, string(r)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%s: %d things, want %d", r, len(got), len(want))
+		}
+		for i := range want {
+			if want[i].Link != "" || want[i].Mode.Type() != 0 && !want[i].Mode.IsDir() {
+				want[i].MTime, got[i].MTime = 0, 0 // of no meaning
+			}
+			if got[i] != want[i] {
+				t.Errorf("%s: got %+v, want %+v", r, got[i], want[i])
+			}
+		}
+	}
+}
+
+func TestEverythingArrivesAsItWas(t *testing.T) {
+	c, o := serve(t, nil)
+	m, err := c.Manifest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, dir := places(t)
+	moved := int64(0)
+	if err := c.Fetch(t.Context(), m, p, func(n int64) { moved += n }); err != nil {
+		t.Fatal(err)
+	}
+	same(t, o, dir)
+	if moved != 700_000+4+3 || m.RanNS != 7 {
+		t.Errorf("%d bytes moved, ran %d", moved, m.RanNS)
+	}
+	moved = 0 // again: nothing is left to do
+	if err := os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Fetch(t.Context(), m, p, func(n int64) { moved += n }); err != nil || moved != 0 {
+		t.Errorf("again: %d bytes, %v", moved, err)
+	}
+}
+
+// cut breaks the connection in the middle of a large file, once.
+type cut struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cut) Write(b []byte) (int, error) {
+	if c.left -= len(b); c.left < 0 {
+		panic(http.ErrAbortHandler)
+	}
+	return c.ResponseWriter.Write(b)
+}
+
+func TestABrokenTransferGoesOn(t *testing.T) {
+	broken, ranges := false, []string{}
+	c, o := serve(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.RawQuery, "pages") {
+				ranges = append(ranges, r.Header.Get("Range"))
+				if !broken {
+					broken = true
+					w = &cut{w, 400_000}
+				}
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	m, err := c.Manifest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, dir := places(t)
+	if err := c.Fetch(t.Context(), m, p, func(int64) {}); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("the first try: %v", err)
+	}
+	if err := c.Fetch(t.Context(), m, p, func(int64) {}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, o, dir)
+	if len(ranges) != 2 || ranges[1] == "" {
+		t.Errorf("asked for %q: it did not go on where it was", ranges)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	for name, f := range map[string]struct {
+		harm func(*testing.T, *Client, *Manifest, one)
+		want error
+	}{
+		"another token":      {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Token = "guess" }, fault.Denied},
+		"another attempt":    {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Attempt = "1.0.0.1.2" }, fault.NotFound},
+		"a file that went":   {func(t *testing.T, _ *Client, _ *Manifest, o one) { os.Remove(filepath.Join(o.dirs[Image], "pages")) }, fault.NotFound},
+		"another content":    {func(_ *testing.T, _ *Client, m *Manifest, _ one) { m.Files[1].SHA256 = program }, fault.Unavailable},
+		"a node that is not": {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Address = "127.0.0.1:1" }, fault.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, o := serve(t, nil)
+			m, err := c.Manifest(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.harm(t, c, m, o)
+			p, _ := places(t)
+			if err := c.Fetch(t.Context(), m, p, func(int64) {}); !errors.Is(err, f.want) {
+				t.Errorf("got %v, want %v", err, f.want)
+			}
+		})
+	}
+}
+
+func TestAManifestLeadsNowhereElse(t *testing.T) {
+	good := Manifest{Version: Version, Program: program}
+	for name, harm := range map[string]func(*Manifest){
+		"up":              func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "../x"}} },
+		"absolute":        func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "/etc/passwd"}} },
+		"an unknown root": func(m *Manifest) { m.Files = []File{{Root: "etc", Path: "x"}} },
+		"a program's way": func(m *Manifest) { m.Program = "../" + program[3:] },
+		"a newer version": func(m *Manifest) { m.Version++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := good
+			harm(&m)
+			if m.check() == nil {
+				t.Error("it was taken")
+			}
+		})
+	}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	c, _ := serve(t, nil)
+	for _, path := range []string{"../image/pages", "/etc/passwd", "task/pipe", ""} {
+		res, cancel, err := c.get(t.Context(), Prefix+attemptName+"/file", map[string][]string{"root": {"folder"}, "path": {path}}, 0)
+		if err == nil {
+			b, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			cancel()
+			t.Errorf("%q was served: %.40q", path, b)
+		}
+	}
+}
