@@ -146,7 +146,9 @@ func (a *attempt) loop(ctx context.Context) {
 	a.life = ctx
 	for ctx.Err() == nil {
 		if a.container == task.ContainerUnknown {
-			a.refresh(ctx)
+			if a.refresh(ctx); a.container == task.ContainerRunning {
+				a.adoptLevel(ctx) // what was known of it may be past
+			}
 		}
 		a.watch(ctx)
 		wanted, spec := a.goal()
