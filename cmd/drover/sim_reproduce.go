@@ -26,7 +26,7 @@ func simReproduceCommand() *cli.Command {
 			&cli.StringFlag{Name: "fb2010", Usage: "SWIM trace `FILE` FB-2010_samples_24_times_1hr_0.tsv, which is not part of the program"},
 			&cli.IntFlag{Name: "seeds", Usage: "seeds of each experiment instead of its own number"},
 			&cli.IntFlag{Name: "sensitivity", Value: 1, Usage: "also run each experiment with each assumption low and high, for so many seeds; 0: do not"},
-			&cli.BoolFlag{Name: "quick", Usage: "small workloads and two seeds: shows in a minute that everything runs, not what is true"},
+			&cli.BoolFlag{Name: "quick", Usage: "small workloads and two seeds: shows that everything runs, not what is true"},
 			&cli.BoolFlag{Name: "other-builds", Usage: "also go on from what another build of the program left in the folder"},
 			jsonFlag,
 		},

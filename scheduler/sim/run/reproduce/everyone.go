@@ -32,7 +32,9 @@ var (
 func everyoneExperiments() []Experiment {
 	exp := func(name, paper string, metrics []Metric, f func(*Env, *Sample, uint64) error) Experiment {
 		for i := range metrics {
-			metrics[i].Why = whyWorse[name+" "+metrics[i].Name]
+			if metrics[i].Why = whyWorse[name+" "+metrics[i].Name]; metrics[i].Why == "" {
+				metrics[i].Why = whyWorse[""]
+			}
 		}
 		return Experiment{Name: "everyone/" + name, Paper: paper, Seeds: everyoneSeeds, Cost: 5, Metrics: metrics, Run: func(e *Env, seed uint64) (*Sample, error) {
 			s := &Sample{}
@@ -72,7 +74,7 @@ func everyone(projects bool) []contender {
 		}
 		out = append(out, c)
 	}
-	return out
+	return append(out, contender{name: compositionLAS, policy: composition, params: map[string]string{"regular_order": "las_mq"}})
 }
 
 // twoTierPolicy is the policy that plans projects.
