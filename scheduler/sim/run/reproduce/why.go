@@ -30,7 +30,7 @@ var (
 		"": "The trace and the rule are exact; the queues' weights are not stated.",
 	}
 	whyFig8 = map[string]string{
-		"jta_160":  "The sign is the paper's; the gain is 6%, not 15.5%, over 24 seeds. " + whyShift ,
+		"jta_160":  "The sign is the paper's; the gain is 6%, not 15.5%, over 24 seeds. " + whyShift,
 		"diff_160": "As the claim before; moreover 2TSB takes 4,500 time units in the paper's five draws of M, and 3,100 with a deviation of two thirds in ours.",
 		"pta_10":   "Better than the paper's: projects leave 8% earlier. " + whyShift + "With thousands of jobs waiting that is probably what fills more holes than the paper's did.",
 		"":         whyShift,
