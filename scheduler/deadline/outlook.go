@@ -93,6 +93,9 @@ func (o *Outlook) chain(counts func(*scheduler.Stage) bool) time.Duration {
 // between ends of stages and updates of predictions.
 func (o *Outlook) LatestStart() scheduler.Time { return o.job.Spec.Deadline.Add(-o.left) }
 
+// Task is the predicted run time of one task of stage i, 0 if nothing is known.
+func (o *Outlook) Task(i int32) time.Duration { return o.task[i] }
+
 // Key is what jobs are ordered by: smaller first.
 func (o *Outlook) Key(by Order) scheduler.Time {
 	if by == EDF {

@@ -40,12 +40,14 @@ func (m Mode) String() string {
 // Group is the place of a victim in the papers' order (3DSF 7.3): regular tasks
 // of low priority with the same dominant resource as the task that needs room,
 // then those of other dominant resources, then high priority likewise. Hopeless
-// deadline jobs count as low.
+// deadline jobs count as low. Before them come tasks that are frozen already and
+// give their memory too.
 type Group uint8
 
 // The groups, the first victims first.
 const (
-	LowSame Group = iota + 1
+	Frozen Group = iota + 1
+	LowSame
 	LowOther
 	HighSame
 	HighOther
@@ -54,6 +56,8 @@ const (
 // String gives the group's name.
 func (g Group) String() string {
 	switch g {
+	case Frozen:
+		return "frozen"
 	case LowSame:
 		return "low, same resource"
 	case LowOther:
@@ -85,6 +89,9 @@ type Preemptor struct {
 	Mode Mode
 	// MaxSuspended: a task that was suspended for so long is a victim no more.
 	MaxSuspended time.Duration
+	// Deep has victims give their memory also where it does not lack, for
+	// those who will need it next.
+	Deep bool
 	// Spared tells which jobs are never victims beside those of the caller's
 	// own lane: promised projects and jobs in the deadline lane.
 	Spared func(j *scheduler.Job) bool
@@ -333,10 +340,14 @@ func (p *Preemptor) candidates(s *scheduler.State, g *scheduler.Stage, n *schedu
 	total := s.Total()
 	dominant := g.Spec.Demand.Dominant(total)
 	for a := range s.AttemptsOn(n.Spec.ID) {
-		if a.Phase != scheduler.AttemptRunning {
+		if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) {
 			continue
 		}
 		j := s.StageOf(a).Job
+		if a.Phase == scheduler.AttemptSuspended {
+			p.victims = append(p.victims, Victim{Attempt: a, Group: Frozen})
+			continue
+		}
 		if j.Phase != scheduler.JobActive || j == g.Job || (p.Spared != nil && p.Spared(j)) || p.immune(a) {
 			continue
 		}
@@ -376,14 +387,22 @@ func (p *Preemptor) immune(a *scheduler.Attempt) bool {
 // no level.
 func (p *Preemptor) level(n *scheduler.Node, g *scheduler.Stage, r *room) func(*scheduler.Attempt) scheduler.Level {
 	if p.Mode == Kill {
-		return func(*scheduler.Attempt) scheduler.Level { return scheduler.LevelRunning }
+		return func(a *scheduler.Attempt) scheduler.Level {
+			if a.Level.Suspended() {
+				return 0
+			}
+			return scheduler.LevelRunning
+		}
 	}
-	memory := g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
+	memory := p.Deep || g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
 	swap := n.SwapFree
 	return func(a *scheduler.Attempt) scheduler.Level {
 		best, least := scheduler.Level(0), time.Duration(math.MaxInt64)
 		for l := scheduler.LevelFrozen; l <= scheduler.LevelCheckpointed; l++ {
 			need := a.Demand[scheduler.Memory]
+			if l <= a.Level || (a.Level.Suspended() && !memory) {
+				continue
+			}
 			if !n.Spec.Levels.Has(l) || (l == scheduler.LevelFrozen && memory) || (l == scheduler.LevelSwapped && need > swap) {
 				continue
 			}

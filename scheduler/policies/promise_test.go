@@ -37,7 +37,7 @@ func promisedWorld(t *testing.T, levels scheduler.LevelSet) (*schedtest.World, s
 // regular tasks, which may use it until then because they can be suspended.
 func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 	w, first := promisedWorld(t, scheduler.AllLevels)
-	make := func() scheduler.Policy { return mustNew(t, "3dsf", nil) }
+	make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"promises": "false"}) }
 	p := make()
 	busy := w.Submit("b", 1, schedtest.R(1, 1, 1))
 	w.Place(scheduler.TaskID{Job: busy}, 0) // so that the project cannot start at once
@@ -67,7 +67,7 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 // reserved room; the others say which reservation holds them.
 func TestReservedRoomIsKeptWhereNothingYields(t *testing.T) {
 	w, first := promisedWorld(t, scheduler.Levels(scheduler.LevelFrozen))
-	make := func() scheduler.Policy { return mustNew(t, "3dsf", nil) }
+	make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"promises": "false"}) }
 	busy := w.Submit("b", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 9 * time.Second })
 	w.Place(scheduler.TaskID{Job: busy}, 0)
 	endless := w.Submit("b", 1, schedtest.R(1, 1, 1))

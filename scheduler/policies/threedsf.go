@@ -38,13 +38,29 @@ var regularParams = []Param{
 		Help: "order of a tenant's regular jobs of one priority: by submission, or by LAS_MQ queues, which the parameters from queues on describe"},
 }
 
+var promiseParams = []Param{
+	{Name: "promises", Kind: Bool, Default: "true", Help: "promise projects a departure and jobs their deadline, or refuse them; with false only promises made elsewhere are kept"},
+	{Name: "sf", Kind: Float, Default: "0.5", Min: 0, Max: 1e6, Help: "slack factor: how much of its turn-around a promised departure may be put off by later promises"},
+	{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: promises that one job may put off, -1 for no limit"},
+	{Name: "max_tries", Kind: Int, Default: "100", Min: 0, Max: 1e9, Help: "instants tried for one task of a new promise, 0 for all"},
+	{Name: "spare_nodes", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "nodes that are never promised, so that no promise breaks when as many are lost"},
+	{Name: "promise_share", Kind: Float, Default: "0", Min: 0, Max: 1, Help: "part of the cluster that promises to one tenant may take at any instant, 0 for its weighted fair share among those with work"},
+	{Name: "margin", Kind: Duration, Default: "2s", Min: 0, Max: 3600, Help: "added to each bound of a promise, for starting and stopping"},
+	{Name: "give_forward", Kind: Duration, Default: "1s", Min: 1e-3, Max: 3600, Help: "holes that early ends leave are given to promises at most so often"},
+}
+
+func promiseConfig(v Values) threedsf.Promises {
+	return threedsf.Promises{On: v.Bool("promises"), SF: v.Float("sf"), PL: v.Int("pl"), Tries: v.Int("max_tries"), Spare: v.Int("spare_nodes"),
+		Share: v.Float("promise_share"), Margin: v.Duration("margin"), Every: v.Duration("give_forward")}
+}
+
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
-	Params: slices.Concat(shareParams, localityParams, deadlineParams, regularParams, queueParams("queue_order")),
+	Params: slices.Concat(shareParams, localityParams, deadlineParams, promiseParams, regularParams, queueParams("queue_order")),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
-		c.PriorityOrder = true
+		c.PriorityOrder, c.Promises = true, promiseConfig(v)
 		if v.Text("regular_order") == "las_mq" {
 			q, err := queueConfig(v, "queue_order")
 			if err != nil {

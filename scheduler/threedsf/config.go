@@ -56,6 +56,29 @@ type Config struct {
 	// MaxSuspended: from half of it on room is kept for a suspended task to come
 	// back to, and one that was suspended for so long is a victim no more.
 	MaxSuspended time.Duration
+	// Promises is what is promised, and how.
+	Promises Promises
 	// Migrate lets a checkpointed task go on on another node.
 	Migrate bool
+}
+
+// Promises says how 3dsf promises projects their departure and jobs their
+// deadline.
+type Promises struct {
+	On bool
+	// SF is the slack factor of a project's departure (two-tier eq. 7), PL how
+	// many promises one job may put off, backfill.NoLimit for no limit, and
+	// Tries bounds the instants tried for one task (backfill.Config).
+	SF    float64
+	PL    int
+	Tries int
+	// Spare nodes, those with the highest ids, are never promised.
+	Spare int
+	// Share of the cluster that the promises to one tenant may take at any
+	// instant; 0 is its weighted fair share among the tenants that have work.
+	Share float64
+	// Margin is added to each bound, for starting and stopping.
+	Margin time.Duration
+	// Every bounds how often holes are given forward.
+	Every time.Duration
 }

@@ -80,6 +80,9 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)) {
 		if _, _, _, ok := p.s.UnderCaps(g); ok {
 			task := p.taskAt(g, r.Node)
+			if owed {
+				task = p.owedTask(g, r.Node)
+			}
 			p.place(g, task, r.Node)
 			return false
 		}

@@ -52,6 +52,8 @@ type Policy struct {
 	holds    int                      // in force
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
+	promise  promiser
+	served   []scheduler.ReservationID // scratch
 	kept     []*scheduler.Reservation
 	sleepers []*scheduler.Attempt
 }
@@ -60,7 +62,7 @@ type Policy struct {
 func New(cfg Config) *Policy {
 	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
-		return p.inLane(j) || j.Spec.Project != 0
+		return p.inLane(j) || p.guaranteed(j)
 	}}
 	p.match.Open = p.openFor
 	return p
@@ -76,8 +78,10 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 		return p.decision(now)
 	}
 	p.begin(s, now, max)
+	p.keepPromises()
 	for n := 0; p.pass() && n < maxPasses; n++ {
 	}
+	p.rememberPlan()
 	p.remember()
 	p.explain()
 	s.Rollback(p.mark)
@@ -100,6 +104,9 @@ func (p *Policy) pass() bool {
 	clear(p.isNear)
 	p.judge.Begin(p.s)
 	before := len(p.actions) + len(p.notes)
+	if p.promise.wake > 0 {
+		p.wakeAt(p.promise.wake)
+	}
 	p.countPromises()
 	p.keepHolds()
 	p.reservedLane()
@@ -111,6 +118,7 @@ func (p *Policy) pass() bool {
 	p.firstHeads()
 	p.turns()
 	p.settleWaits()
+	p.sweep()
 	did := len(p.actions)+len(p.notes) != before
 	return did && p.left > 0 && (p.special || p.guarded() || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
 }

@@ -52,9 +52,11 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 	}
 	n := p.s.Node(r.Node)
 	room := r.Demand
-	for a := range p.s.AttemptsOn(r.Node) {
-		if a.ID.Job == r.Job {
-			room = room.Sub(a.Held.Resources)
+	if r.Task < 0 { // for what runs of its job too
+		for a := range p.s.AttemptsOn(r.Node) {
+			if a.ID.Job == r.Job {
+				room = room.Sub(a.Held.Resources)
+			}
 		}
 	}
 	for p.left > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(room) {
@@ -72,6 +74,12 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 			return
 		}
 		p.place(g, task, r.Node)
+		if planned(r) {
+			if p.left > 0 { // else the next cycle does it
+				p.do(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
+			}
+			return
+		}
 		room = room.Sub(g.Spec.Demand)
 	}
 }
@@ -81,16 +89,34 @@ func (p *Policy) vacate(r *scheduler.Reservation, g *scheduler.Stage) {
 	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) {
 		return
 	}
+	p.preempt.Deep = true // the next task that is due here needs the memory
+	defer func() { p.preempt.Deep = false }()
 	if plan, ok := p.preempt.PlanOn(p.s, g, r.Node, p.now); ok {
 		p.carryOut(g, plan, r.End)
 	}
 }
 
-// owed tells whether a reservation of the job is due on a node.
+// owed tells whether a reservation of the job is due on a node for a task that
+// waits.
 func (p *Policy) owed(g *scheduler.Stage, node scheduler.NodeID) bool {
-	return slices.ContainsFunc(p.s.ReservationsOn(node), func(r *scheduler.Reservation) bool {
-		return r.Kind.Promise() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= p.now && r.End > p.now
-	})
+	return p.owedTask(g, node) >= 0
+}
+
+// owedTask is the first waiting task of a stage for which a reservation is due on
+// a node, or -1.
+func (p *Policy) owedTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
+	for _, r := range p.s.ReservationsOn(node) {
+		if !r.Kind.Promise() || r.Job != g.Job.Spec.ID || (r.Stage >= 0 && r.Stage != g.Index) || r.Start > p.now || r.End <= p.now {
+			continue
+		}
+		if r.Task < 0 {
+			return p.taskAt(g, node)
+		}
+		if g.IsPending(r.Task) {
+			return r.Task
+		}
+	}
+	return -1
 }
 
 // holdsAt tells whether room on a node is kept for a stage.
@@ -105,12 +131,12 @@ func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) bool {
 // and cannot be suspended, and those whose bound ends later. It is the rule of
 // scheduler.Check, on the safe side for what this decision has placed.
 func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources) bool {
-	if yields(n, j) {
+	if p.yields(n, j) {
 		return true
 	}
 	end := scheduler.Never
 	if j.Spec.Bound > 0 {
-		end = p.now.Add(j.Spec.Bound)
+		end = p.now.Add(j.Spec.Bound + p.cfg.Promises.Margin/2)
 	}
 	list := p.s.ReservationsOn(n.Spec.ID)
 	for _, r := range list {
@@ -122,7 +148,7 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 		for a := range p.s.AttemptsOn(n.Spec.ID) {
 			k := p.s.StageOf(a).Job
 			fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-			if !fresh && (yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job) {
+			if !fresh && (p.yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job) {
 				free = free.Add(a.Held.Resources)
 			}
 		}
@@ -139,7 +165,7 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 }
 
 // yields tells whether tasks of a job can make room for a promise on a node.
-func yields(n *scheduler.Node, j *scheduler.Job) bool {
-	return !j.Spec.Accepted && j.Spec.Project == 0 &&
+func (p *Policy) yields(n *scheduler.Node, j *scheduler.Job) bool {
+	return j.Spec.Project == 0 && !p.s.Accepted(j) &&
 		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 }

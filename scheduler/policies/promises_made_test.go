@@ -1,0 +1,312 @@
+package policies
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// promiser is a world of projects and deadline jobs that 3dsf promises
+// something, among regular jobs without a bound. Tasks with a bound end within
+// it, unless overrun says otherwise; others take what they like.
+type promiser struct {
+	*world
+	seed     uint64
+	projects scheduler.ProjectID
+	promised map[string]scheduler.Time // latest departure, by project or job
+	broken   map[string]backfill.Cause
+	ended    map[string]scheduler.Time
+	refused  int
+	accepted int
+}
+
+func newPromiser(t testing.TB, seed uint64, nodes int, params map[string]string) *promiser {
+	w := &world{World: schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a=2", "b"), r: rand.New(rand.NewPCG(seed, 4)),
+		p: mustNew(t, "3dsf", params), ends: map[scheduler.AttemptID]time.Duration{}, since: map[scheduler.AttemptID]scheduler.Time{}}
+	p := &promiser{world: w, seed: seed, promised: map[string]scheduler.Time{}, broken: map[string]backfill.Cause{}, ended: map[string]scheduler.Time{}}
+	w.on = p.read
+	return p
+}
+
+// read takes in what the decision notes.
+func (p *promiser) read(d *scheduler.Decision) {
+	for i := range d.Notes {
+		n := &d.Notes[i]
+		key := fmt.Sprintf("project %d", n.Project)
+		if n.Project == 0 {
+			key = fmt.Sprintf("job %d", n.Job)
+		}
+		switch n.Kind {
+		case scheduler.NoteLatestStart:
+			p.promised[key] = n.At
+			p.accepted++
+		case scheduler.NoteAccepted:
+			p.promised[key] = scheduler.Time(n.Value)
+			p.accepted++
+		case scheduler.NoteRefused:
+			p.refused++
+		case scheduler.NoteBroken:
+			if _, had := p.broken[key]; !had {
+				p.broken[key] = backfill.Cause(n.Slot)
+			}
+		}
+	}
+}
+
+func (p *promiser) submit() {
+	tenant := []string{"a", "b"}[p.r.IntN(2)]
+	demand := schedtest.R(float64(1+p.r.IntN(4)), float64(1+p.r.IntN(6)), float64(1+p.r.IntN(30)))
+	bound := time.Duration(2+p.r.IntN(20)) * time.Second
+	switch p.r.IntN(3) {
+	case 0:
+		p.projects++
+		jobs := 1 + p.r.IntN(3)
+		if err := p.State.PutProject(scheduler.ProjectSpec{ID: p.projects, Name: "p", Tenant: p.Tenant(tenant).Spec.ID, Priority: scheduler.PriorityLow,
+			Submitted: p.Now, Jobs: int32(jobs)}); err != nil {
+			p.Fatalf("%v", err)
+		}
+		for range jobs {
+			p.Submit(tenant, int32(1+p.r.IntN(4)), demand, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				j.Project, j.Bound, g.Estimate = p.projects, bound, bound*2/3
+			})
+		}
+	case 1:
+		p.Submit(tenant, int32(1+p.r.IntN(4)), demand, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, j.Bound, g.Estimate = j.Submitted.Add(bound*3+time.Duration(p.r.IntN(60))*time.Second), bound, bound*2/3
+		})
+	default:
+		p.Submit(tenant, int32(1+p.r.IntN(6)), demand, func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = bound })
+	}
+}
+
+// second lets one second pass.
+func (p *promiser) second(submit bool) {
+	if submit && p.r.IntN(5) == 0 {
+		p.submit()
+	}
+	p.step(false)
+	for id := scheduler.ProjectID(1); id <= p.projects; id++ {
+		if pr := p.State.Project(id); pr != nil && len(pr.Jobs) == 0 {
+			p.ended[fmt.Sprintf("project %d", id)] = p.Now
+			if err := p.State.DropProject(id); err != nil {
+				p.Fatalf("%v", err)
+			}
+		}
+	}
+	for key := range p.promised {
+		var id scheduler.JobID
+		if _, done := p.ended[key]; done {
+			continue
+		}
+		if n, _ := fmt.Sscanf(key, "job %d", &id); n == 1 && p.State.Job(id) == nil {
+			p.ended[key] = p.Now
+		}
+	}
+}
+
+// judge holds every promise against what happened.
+func (p *promiser) judge(t *testing.T) {
+	t.Helper()
+	for key, latest := range p.promised {
+		ended, done := p.ended[key]
+		if _, broken := p.broken[key]; !broken && (!done || ended > latest) {
+			t.Errorf("seed %d: %s was promised to depart by %v and departed at %v (done %v); nobody said that it breaks", p.seed, key, latest, ended, done)
+		}
+	}
+}
+
+// Two-tier 4.2 through 3dsf: if every task ends within its bound and no node is
+// lost, nothing departs later than promised, whatever regular work there is.
+func TestPromisesOf3DSFHold(t *testing.T) {
+	accepted, refused := 0, 0
+	for range rounds(6) {
+		seed := seedOf(t)
+		p := newPromiser(t, seed, 3, nil)
+		for range 200 {
+			p.second(true)
+		}
+		for range 600 {
+			p.second(false)
+		}
+		for key, cause := range p.broken {
+			t.Errorf("seed %d: the promise to %s is broken: %v", seed, key, cause)
+		}
+		p.judge(t)
+		accepted, refused = accepted+p.accepted, refused+p.refused
+	}
+	t.Logf("%d promises made, %d refused", accepted, refused)
+	if accepted < 40 || refused < 3 {
+		t.Errorf("%d promises, %d refused: the test shows little", accepted, refused)
+	}
+}
+
+// seedOf draws a seed, or takes DROVER_SEED to repeat a run.
+func seedOf(t *testing.T) uint64 {
+	seed := rand.Uint64()
+	if v := os.Getenv("DROVER_SEED"); v != "" {
+		if _, err := fmt.Sscan(v, &seed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+func rounds(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}
+
+// While as many nodes are lost as are spare no promise breaks for what had not
+// begun; beyond, each one that breaks names its cause.
+func TestLostNodesAndPromises(t *testing.T) {
+	broken := 0
+	for range rounds(6) {
+		seed := seedOf(t)
+		p := newPromiser(t, seed, 4, map[string]string{"spare_nodes": "1"})
+		lost := 40 + p.r.IntN(60)
+		for second := range 200 {
+			if second == lost {
+				p.lose(t)
+			}
+			p.second(second < 120)
+		}
+		for range 600 {
+			p.second(false)
+		}
+		p.judge(t)
+		for key, cause := range p.broken {
+			broken++
+			if cause != backfill.CauseNodeLost && cause != backfill.CauseFailed && cause != backfill.CauseLate {
+				t.Errorf("seed %d: the promise to %s broke by %v", seed, key, cause)
+			}
+		}
+	}
+	t.Logf("%d promises broke", broken)
+}
+
+// lose takes a node away, with what runs on it.
+func (p *promiser) lose(t *testing.T) {
+	id := scheduler.NodeID(p.r.IntN(len(p.State.Nodes()) - 1))
+	if err := p.State.NodeLost(id, p.Now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A task that runs past its bound voids the promise of its own project only, and
+// leaves when the room is due to somebody else.
+func TestOverrunVoidsItsOwnPromise(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "1s"}) }
+	p := maker()
+	var jobs []scheduler.JobID
+	for id := range scheduler.ProjectID(2) {
+		if err := w.State.PutProject(scheduler.ProjectSpec{ID: id + 1, Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Project, j.Bound, g.Estimate = id+1, 9*time.Second, 5*time.Second
+		}))
+	}
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	w.Start()
+	second, _ := w.State.Note(scheduler.NoteKey{Kind: scheduler.NotePromise, Project: 2})
+	if want := w.Now.Add(20 * time.Second); second.At != want {
+		t.Fatalf("the second is promised for %v, want %v", second.At, want)
+	}
+	for range 10 {
+		w.Pass(time.Second)
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+	}
+	if !w.State.Project(1).Noted(scheduler.NoteBroken) || w.State.Project(2).Noted(scheduler.NoteBroken) {
+		t.Fatalf("broken: %v %v", w.State.Project(1).Noted(scheduler.NoteBroken), w.State.Project(2).Noted(scheduler.NoteBroken))
+	}
+	for _, a := range w.Attempts() {
+		if a.Phase != scheduler.AttemptSuspending {
+			t.Fatalf("%s is %v", a.ID, a.Phase)
+		}
+		if err := w.State.AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	if w.State.Job(jobs[1]).Live != 1 {
+		t.Error("the second does not run when it is due")
+	}
+}
+
+// What cannot be promised is refused with the earliest end that can.
+func TestRefusedWithTheEarliestEnd(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"margin": "0s"}) }
+	p := maker()
+	job := func(deadline, run time.Duration) scheduler.JobID {
+		return w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, g.Estimate = j.Submitted.Add(deadline), run
+		})
+	}
+	first, second, unknown, never := job(time.Minute, 40*time.Second), job(time.Minute, 30*time.Second), job(time.Minute, 0), w.Submit("a", 1, schedtest.R(5, 1, 1),
+		func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, g.Estimate = j.Submitted.Add(time.Hour), time.Second
+		})
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	if !w.State.Accepted(w.State.Job(first)) {
+		t.Error("the first is not accepted")
+	}
+	for id, want := range map[scheduler.JobID]scheduler.Time{second: w.Now.Add(70 * time.Second), unknown: 0, never: 0} {
+		n, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteRefused, Job: id})
+		if !ok || n.At != want || w.State.Accepted(w.State.Job(id)) {
+			t.Errorf("job %d: refused %v, earliest end %v, want %v", id, ok, n.At, want)
+		}
+	}
+	spec := w.State.Job(second).Spec // asked again with a later deadline
+	spec.Deadline = w.Now.Add(80 * time.Second)
+	if err := w.State.UpdateJob(spec); err != nil {
+		t.Fatal(err)
+	}
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	if !w.State.Accepted(w.State.Job(second)) {
+		t.Error("with a deadline that can be kept it is not accepted")
+	}
+}
+
+// One tenant's promises stay within its share as long as another has work, and
+// may take all where nobody has.
+func TestPromiseShare(t *testing.T) {
+	for what, c := range map[string]struct {
+		share  string
+		others bool
+		want   int // tasks of 1 of 8 cores that may be promised at once
+	}{
+		"alone: everything":                {"0", false, 8},
+		"weighted fair share, 3 of 4":      {"0", true, 6},
+		"a quarter, whoever else is there": {"0.25", false, 2},
+	} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a=3", "b")
+		if c.others {
+			w.Submit("b", 1, schedtest.R(1, 1, 1))
+		}
+		w.Submit("a", 12, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, g.Estimate = j.Submitted.Add(time.Hour), 10*time.Second
+		})
+		d := w.Cycle(mustNew(t, "3dsf", map[string]string{"promise_share": c.share, "margin": "0s"}))
+		now := 0
+		for i := range d.Actions {
+			if a := &d.Actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.Start == w.Now {
+				now++
+			}
+		}
+		if now != c.want {
+			t.Errorf("%s: %d tasks are promised at once, want %d\n%s", what, now, c.want, d.String())
+		}
+	}
+}

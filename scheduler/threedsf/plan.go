@@ -1,0 +1,563 @@
+package threedsf
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// plan is the reservation profile of all promises, built from the State when
+// something has to be planned: a bin for each node, an account for each tenant.
+// What runs under a promise, or cannot be made to leave, is in it until its
+// bound; what waits under a promise has a piece of work in the planner; what is
+// due but has not begun yet keeps its room as it is.
+type plan struct {
+	p        *Policy
+	prof     *backfill.Profile
+	accounts *backfill.Profile
+	planner  *backfill.Planner
+	byKey    map[backfill.Key]*scheduler.Reservation
+	late     []backfill.Key // were not begun in time
+	missing  []backfill.Key // have no place: they failed, or there was none
+	owners   []*owner
+}
+
+// owner is a project, or a job by itself, with a promise or a wish for one.
+type owner struct {
+	id    scheduler.ProjectID
+	jobs  []*scheduler.Job // one or more, by id
+	asked bool
+	quote backfill.Quote
+	in    backfill.Project
+}
+
+// keepPromises plans what has to be planned and brings the State's reservations
+// and notes in line. O(jobs + nodes + reservations x log) where there is anything
+// to plan, and for each new task what finding its place costs: O(nodes) at
+// worst.
+func (p *Policy) keepPromises() {
+	p.survey()
+	q := &p.promise
+	for _, n := range q.broke {
+		p.note(n)
+	}
+	if len(q.asked) == 0 && !q.wrong && !q.walk {
+		return
+	}
+	b := p.buildPlan()
+	q.plan = b
+	// 1. What was lost or could not begin in time is planned anew.
+	b.mend()
+	// 2. Holes are given forward.
+	b.planner.Walk(p.now)
+	// 3. New promises are made or refused.
+	refused := b.judge()
+	// 4. The State says what the plan says.
+	b.carryOut(refused)
+}
+
+// buildPlan makes the profile and the planner from the State.
+func (p *Policy) buildPlan() *plan {
+	c := &p.cfg.Promises
+	b := &plan{p: p, prof: &backfill.Profile{}, accounts: &backfill.Profile{}, byKey: map[backfill.Key]*scheduler.Reservation{}}
+	planner, err := backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SF: c.SF, PL: c.PL, MaxTries: c.Tries}, b.prof)
+	if err != nil {
+		panic("threedsf: " + err.Error()) // New checked it
+	}
+	b.planner = planner
+	planner.Charge(b.accounts)
+	nodes := p.s.Nodes()
+	spare := c.Spare
+	for _, n := range nodes {
+		b.prof.AddNode(&n.Spec)
+		if !n.Takes() {
+			spare--
+		}
+	}
+	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
+		if nodes[i].Takes() {
+			planner.Spare(int32(i), true)
+			spare--
+		}
+	}
+	b.collect()
+	b.openAccounts()
+	b.occupy()
+	b.restore()
+	planner.Changed()
+	return b
+}
+
+// collect lists the owners in promise order, and the reservations by task.
+func (b *plan) collect() {
+	at := map[scheduler.ProjectID]*owner{}
+	for j := range b.p.s.Jobs() {
+		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
+			continue
+		}
+		stands := b.p.standing(j)
+		if stands == free {
+			continue
+		}
+		id := ownerOf(j)
+		o := at[id]
+		if o == nil {
+			o = &owner{id: id, asked: stands == asks, in: backfill.Project{ID: id, Submitted: j.Spec.Submitted, Account: int32(j.Spec.Tenant) + 1}}
+			if pr := b.p.s.Project(j.Spec.Project); pr != nil {
+				o.in.Submitted, o.in.High, o.in.Account = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh, int32(pr.Spec.Tenant)+1
+			} else {
+				o.in.Deadline = j.Spec.Deadline
+			}
+			at[id] = o
+			b.owners = append(b.owners, o)
+		}
+		o.jobs = append(o.jobs, j)
+	}
+	slices.SortFunc(b.owners, func(x, y *owner) int {
+		return cmp.Or(cmp.Compare(x.in.Submitted, y.in.Submitted), cmp.Compare(x.id, y.id))
+	})
+	for _, r := range b.p.s.Reservations() {
+		if planned(r) {
+			b.byKey[backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}] = r
+		}
+	}
+}
+
+// openAccounts gives each tenant what its promises may take: its share of all
+// there is, at least one task of what it asks for at a time.
+func (b *plan) openAccounts() {
+	s := b.p.s
+	shares := b.p.promiseShares()
+	least := make([]scheduler.Resources, len(shares))
+	for _, o := range b.owners {
+		if !o.asked {
+			continue
+		}
+		for _, j := range o.jobs {
+			for _, g := range j.Stages {
+				least[o.in.Account-1] = least[o.in.Account-1].Max(g.Spec.Demand)
+			}
+		}
+	}
+	for t, share := range shares {
+		base := make([]int64, scheduler.NumResources)
+		for r, v := range s.Total() {
+			base[r] = max(int64(share*float64(v)), least[t][r])
+		}
+		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
+			above := s.Tenant(id)
+			for r, most := range above.Spec.Caps.Total {
+				if most > 0 {
+					base[r] = min(base[r], most)
+				}
+			}
+			id = above.Spec.Parent
+		}
+		b.accounts.AddBin(base)
+	}
+}
+
+// overCaps tells whether one task of a job, or all that waits of it at once,
+// would be over a cap: then nobody can say how it goes on.
+func (b *plan) overCaps(j *scheduler.Job) bool {
+	var all, task scheduler.Resources
+	for _, g := range j.Stages {
+		d, ok := g.Spec.Demand.TimesChecked(int64(g.Pending))
+		if !ok {
+			return true
+		}
+		all = all.Add(d)
+		task = task.Max(g.Spec.Demand)
+	}
+	t := b.p.s.Tenant(j.Spec.Tenant)
+	if _, ok := t.Spec.Caps.Task.Allows(task); !ok {
+		return true
+	}
+	for n := 0; t != nil && n <= scheduler.MaxTenantDepth; n++ {
+		_, job := t.Spec.Caps.Job.Allows(j.Used.Add(all))
+		_, total := t.Spec.Caps.Total.Allows(task)
+		if !job || !total {
+			return true
+		}
+		t = b.p.s.Tenant(t.Spec.Parent)
+	}
+	return false
+}
+
+// promiseShares is promise_share for each tenant: as configured, or its weighted
+// fair share among those that have work.
+func (p *Policy) promiseShares() []float64 {
+	tenants := p.s.Tenants()
+	out := make([]float64, len(tenants))
+	if p.cfg.Promises.Share > 0 {
+		for i := range out {
+			out[i] = p.cfg.Promises.Share
+		}
+		return out
+	}
+	works := make([]bool, len(tenants))
+	for j := range p.s.Jobs() {
+		t := j.Spec.Tenant
+		for n := 0; t != scheduler.NoTenant && !works[t] && n <= scheduler.MaxTenantDepth; n++ {
+			works[t] = true
+			t = tenants[t].Spec.Parent
+		}
+	}
+	sums := make([]float64, len(tenants)+1) // of the weights below each, those at the root last
+	at := func(parent scheduler.TenantID) *float64 {
+		if parent == scheduler.NoTenant {
+			return &sums[len(tenants)]
+		}
+		return &sums[parent]
+	}
+	for i, t := range tenants {
+		if works[i] {
+			*at(t.Spec.Parent) += t.Spec.Weight
+		}
+	}
+	for i, t := range tenants {
+		out[i] = 1
+		for n := 0; n <= scheduler.MaxTenantDepth; n++ {
+			if sum := *at(t.Spec.Parent); sum > 0 {
+				out[i] *= min(1, t.Spec.Weight/sum)
+			}
+			if t.Spec.Parent == scheduler.NoTenant {
+				break
+			}
+			t = tenants[t.Spec.Parent]
+		}
+	}
+	return out
+}
+
+// occupy takes what attempts hold that make room for no promise, and what is
+// reserved otherwise.
+func (b *plan) occupy() {
+	s := b.p.s
+	for j := range s.Jobs() {
+		if j.Live == 0 || (j.Spec.Project == 0 && !s.Accepted(j)) {
+			continue
+		}
+		for _, g := range j.Stages {
+			for a := range s.AttemptsIn(g) {
+				b.take(a, j)
+			}
+		}
+	}
+	for _, n := range s.Nodes() {
+		if n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed) {
+			continue
+		}
+		for a := range s.AttemptsOn(n.Spec.ID) {
+			if j := s.StageOf(a).Job; j.Spec.Project == 0 && !s.Accepted(j) {
+				b.take(a, j)
+			}
+		}
+	}
+	for _, r := range s.Reservations() {
+		if r.Kind.Promise() && !planned(r) && r.Node != scheduler.NoNode && r.End > b.p.now {
+			b.fix(r)
+		}
+	}
+}
+
+// overdueStay is how long a task that should be gone, and cannot be made to
+// leave, is taken to stay.
+const overdueStay = 10 * time.Second
+
+// take takes what an attempt holds until it should be gone.
+func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job) {
+	end := b.endOf(a, j)
+	if end <= b.p.now {
+		return
+	}
+	held := a.Held
+	if a.Level.Suspended() { // it comes back
+		held = scheduler.Held{Resources: a.Demand, Disk: a.DiskSpace}
+	}
+	need := backfill.NodeNeed(held.Resources, held.Disk)
+	b.prof.Take(int32(a.Node), a.Disk, b.p.now, end, &need)
+	if total := (backfill.Need{Base: held.Resources[:]}); j.Spec.Project != 0 || b.p.s.Accepted(j) {
+		b.accounts.Take(int32(a.Tenant), -1, b.p.now, end, &total)
+	}
+	if a.From != scheduler.NoNode {
+		from := backfill.NodeNeed(a.FromHeld.Resources, a.FromHeld.Disk)
+		b.prof.Take(int32(a.From), a.FromDisk, b.p.now, b.p.now.Add(overdueStay), &from)
+	}
+}
+
+// endOf is until when an attempt is taken to stay: by its bound or by what is
+// predicted of it; what ran past its bound makes room if the node can make it.
+func (b *plan) endOf(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
+	now := b.p.now
+	yields := !b.p.inLane(j) && b.p.isBroken(j) && canLeave(b.p.s.Node(a.Node))
+	switch end, known := locality.EndOf(b.p.s, a); {
+	case a.Level.Suspended() && j.Spec.Bound > 0:
+		return now.Add(max(j.Spec.Bound-a.Ran, overdueStay))
+	case a.Level.Suspended():
+		return scheduler.Never
+	case j.Spec.Bound > 0 && b.p.boundOf(a, j) > now:
+		return b.p.boundOf(a, j)
+	case j.Spec.Bound > 0 && yields:
+		return now
+	case j.Spec.Bound > 0:
+		return now.Add(overdueStay)
+	case !b.p.s.Accepted(j):
+		return scheduler.Never
+	case known && end > now:
+		return end
+	default:
+		return now.Add(overdueStay)
+	}
+}
+
+func canLeave(n *scheduler.Node) bool {
+	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
+}
+
+// fix takes a reservation as it is.
+func (b *plan) fix(r *scheduler.Reservation) {
+	disk := diskOf(r)
+	if int(disk) >= b.prof.Disks(int32(r.Node)) {
+		disk = int16(b.prof.Disks(int32(r.Node))) - 1
+	}
+	need := backfill.NodeNeed(r.Demand, r.Disk)
+	if disk < 0 {
+		need.IO, need.Space = 0, 0
+	}
+	b.prof.Take(int32(r.Node), disk, r.Start, r.End, &need)
+}
+
+// The disk of a planned reservation is in the low bits of its id: State's
+// reservations name no disk, and a plan that is built again needs it. Others are
+// taken to be on the first disk.
+const diskBits = 7
+
+func diskOf(r *scheduler.Reservation) int16 {
+	if !planned(r) {
+		return 0
+	}
+	return int16(r.ID&(1<<diskBits-1)) - 1
+}
+
+// restore brings the owners' waiting tasks into the planner.
+func (b *plan) restore() {
+	for _, o := range b.owners {
+		if !o.asked {
+			o.quote = b.promised(o)
+		}
+		for _, j := range o.jobs {
+			for _, g := range j.Stages {
+				b.request(o, g)
+			}
+		}
+		spot := func(k backfill.Key) (at backfill.Spot, started, pinned, here bool) {
+			r := b.byKey[k]
+			if r == nil || b.gone(r) || expired(r, b.p.now) {
+				return at, false, false, false
+			}
+			return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r), At: r.Start}, false, false, true
+		}
+		if err := b.planner.Restore(o.in, o.quote, !o.asked, spot); err != nil {
+			panic("threedsf: a job that State took cannot be planned: " + err.Error())
+		}
+	}
+}
+
+// gone tells whether the disk that a reservation is on is not there any more.
+func (b *plan) gone(r *scheduler.Reservation) bool {
+	disk := diskOf(r)
+	if disk >= 0 {
+		return int(disk) >= b.prof.Disks(int32(r.Node))
+	}
+	g := b.p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
+}
+
+// promised is what an owner was promised.
+func (b *plan) promised(o *owner) backfill.Quote {
+	s := b.p.s
+	if o.in.Deadline > 0 {
+		n, _ := s.Note(noteKey(scheduler.NoteAccepted, o.id))
+		return backfill.Quote{Departure: n.At, Latest: o.in.Deadline}
+	}
+	promise, _ := s.Note(noteKey(scheduler.NotePromise, o.id))
+	latest, _ := s.Note(noteKey(scheduler.NoteLatestStart, o.id))
+	return backfill.Quote{Departure: promise.At, Latest: latest.At}
+}
+
+// request adds the waiting tasks of a stage to its owner. Those that are due keep
+// their room where they are.
+func (b *plan) request(o *owner, g *scheduler.Stage) {
+	if g.Pending == 0 {
+		return
+	}
+	span := b.p.spanOf(g)
+	if span <= 0 {
+		span = overdueStay // its owner is refused, or was promised by somebody who knew more
+	}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: span, NotBefore: b.notBefore(g)}
+	if !g.Open {
+		r.After = g.Spec.After
+	}
+	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
+		switch v := b.byKey[k]; {
+		case v == nil || b.gone(v):
+			if !o.asked {
+				b.missing = append(b.missing, k)
+			}
+		case expired(v, b.p.now):
+			b.late = append(b.late, k)
+		case v.Start <= b.p.now && b.p.s.Node(v.Node).Takes():
+			b.fix(v)
+			total := backfill.Need{Base: v.Demand[:]}
+			b.accounts.Take(o.in.Account-1, -1, v.Start, v.End, &total)
+			continue
+		}
+		r.Tasks = append(r.Tasks, i)
+	}
+	if len(r.Tasks) > 0 {
+		o.in.Requests = append(o.in.Requests, r)
+	}
+}
+
+// notBefore is when what runs or is due of the stages before one should have
+// ended.
+func (b *plan) notBefore(g *scheduler.Stage) scheduler.Time {
+	at := scheduler.Time(0)
+	if g.Open {
+		return at
+	}
+	for _, before := range g.Spec.After {
+		f := g.Job.Stages[before]
+		for a := range b.p.s.AttemptsIn(f) {
+			at = max(at, b.endOf(a, g.Job))
+		}
+		for i := f.NextPending(0); i >= 0; i = f.NextPending(i + 1) {
+			if r := b.byKey[backfill.Key{Job: g.Job.Spec.ID, Stage: before, Task: i}]; r != nil && r.Start <= b.p.now {
+				at = max(at, r.End)
+			}
+		}
+	}
+	if at == scheduler.Never {
+		at = b.p.now.Add(overdueStay)
+	}
+	return at
+}
+
+// mend plans again what was lost, what does not fit any more and what could not
+// begin in time, and says whose promise breaks by it.
+func (b *plan) mend() {
+	now := b.p.now
+	b.broke(b.planner.Replan(now, backfill.CauseLate, b.late...))
+	b.broke(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
+	for _, n := range b.p.s.Nodes() {
+		if !n.Takes() && b.holdsOn(n.Spec.ID) {
+			b.broke(b.planner.Lose(int32(n.Spec.ID), now))
+		}
+	}
+	cause := backfill.CauseNodeLost
+	for _, n := range b.p.promise.broke {
+		if n.Slot == int32(backfill.CauseOverrun) {
+			cause = backfill.CauseOverrun
+		}
+	}
+	b.broke(b.planner.Repair(now, cause))
+}
+
+// holdsOn tells whether anything is planned on a node.
+func (b *plan) holdsOn(n scheduler.NodeID) bool {
+	return slices.ContainsFunc(b.p.s.ReservationsOn(n), planned)
+}
+
+// broke notes promises that do not hold any more, once each.
+func (b *plan) broke(list []backfill.Broken) {
+	for _, x := range list {
+		i := slices.IndexFunc(b.owners, func(o *owner) bool { return o.id == x.Project })
+		if i < 0 || b.owners[i].asked || b.p.isBroken(b.owners[i].jobs[0]) {
+			continue
+		}
+		n := len(b.p.promise.broke)
+		b.p.tell(x.Project, x.Cause)
+		for _, k := range b.p.promise.broke[n:] {
+			b.p.note(k)
+		}
+	}
+}
+
+// judge plans those who asked, first come first, and says whose wish is refused
+// and what could be promised instead.
+func (b *plan) judge() []scheduler.Note {
+	var refused []scheduler.Note
+	for _, o := range b.owners {
+		if !o.asked {
+			continue
+		}
+		q, err := b.accept(o)
+		if err == nil {
+			o.quote = q
+			continue
+		}
+		n := scheduler.Note{NoteKey: noteKey(scheduler.NoteRefused, o.id), Value: int64(o.in.Deadline)}
+		if errors.Is(err, backfill.ErrTooLate) {
+			n.At = q.Departure
+		}
+		refused = append(refused, n)
+		for _, r := range o.in.Requests {
+			for _, i := range r.Tasks {
+				b.planner.End(backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}, b.p.now)
+			}
+		}
+	}
+	return refused
+}
+
+// errUnknown is for work nobody can say the end of.
+var errUnknown = errors.New("its end is not known")
+
+// accept plans one owner. A promise needs an end: a project's jobs need bounds, a
+// deadline job's stages bounds or predictions. A stage of more tasks than may run
+// at once, or a job beyond a cap, has no plan.
+func (b *plan) accept(o *owner) (backfill.Quote, error) {
+	for _, j := range o.jobs {
+		if b.overCaps(j) {
+			return backfill.Quote{}, errUnknown
+		}
+		for _, g := range j.Stages {
+			if g.Remaining() == 0 {
+				continue
+			}
+			partly := g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
+			if partly || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.spanOf(g) <= 0 {
+				return backfill.Quote{}, errUnknown
+			}
+		}
+	}
+	q, err := b.planner.Complete(b.p.now, o.id)
+	if err != nil {
+		return q, err
+	}
+	// What runs already counts too.
+	for _, j := range o.jobs {
+		for _, g := range j.Stages {
+			for a := range b.p.s.AttemptsIn(g) {
+				q.Departure = max(q.Departure, b.endOf(a, j))
+			}
+		}
+	}
+	if o.in.Deadline > 0 && q.Departure > o.in.Deadline {
+		return q, backfill.ErrTooLate
+	}
+	if q.Departure == math.MinInt64 || q.Departure == scheduler.Never {
+		return q, errUnknown
+	}
+	q.Latest = max(q.Latest, q.Departure)
+	return q, nil
+}

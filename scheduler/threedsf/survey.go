@@ -1,0 +1,281 @@
+package threedsf
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// promiser is what a decision finds out about promises before it plans. It is
+// filled in anew each time.
+type promiser struct {
+	asked []*scheduler.Job // whose deadline or project is to be promised or refused
+	wake  scheduler.Time   // when something about promises changes by time alone
+	wrong bool             // a promise cannot be kept where it is
+	walk  bool             // something ended: holes are to be given forward
+	broke []scheduler.Note // promises that do not hold any more
+	plan  *plan            // of this decision, nil where nothing was to be planned
+}
+
+// walkSlot is the slot of the note that says what the last walk knew.
+const walkSlot = 3
+
+// survey looks at every job with a deadline or a project, and at every promise,
+// and says whether anything is to be planned. O(jobs + tasks that run under a
+// promise + reservations).
+func (p *Policy) survey() {
+	q := &p.promise
+	q.asked, q.broke = q.asked[:0], q.broke[:0]
+	q.wake, q.wrong, q.walk, q.plan = 0, false, false, nil
+	if !p.cfg.Promises.On {
+		return
+	}
+	kept := false
+	for j := range p.s.Jobs() {
+		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
+			continue
+		}
+		switch p.standing(j) {
+		case asks:
+			q.asked = append(q.asked, j)
+		case holds:
+			kept = true
+			p.surveyBounds(j)
+		}
+	}
+	p.surveyReservations()
+	if !kept {
+		return
+	}
+	note, _ := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot})
+	if note.Value == p.fingerprint() {
+		return
+	}
+	if due := note.At.Add(p.cfg.Promises.Every); p.now < due {
+		q.wakeAt(due)
+	} else {
+		q.walk = true
+	}
+}
+
+// fingerprint is a hash of what is done of promised work, and of the nodes: as
+// long as it stays, no hole can have come about.
+func (p *Policy) fingerprint() int64 {
+	print := hash(1)
+	for j := range p.s.Jobs() {
+		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive || p.standing(j) != holds {
+			continue
+		}
+		print.word(uint64(j.Spec.ID))
+		waits := int32(0)
+		for _, g := range j.Stages {
+			print.word(uint64(g.Done)<<32 | uint64(uint32(g.Failed)))
+			waits += g.Pending
+		}
+		print.word(uint64(uint32(waits - j.Promises))) // what waits without a place in the plan
+	}
+	print.word(uint64(p.s.TakingNodes()))
+	for _, v := range p.s.Total() {
+		print.word(uint64(v))
+	}
+	return int64(print)
+}
+
+// rememberPlan notes, after a cycle that planned, what it knew.
+func (p *Policy) rememberPlan() {
+	if p.promise.plan == nil {
+		return
+	}
+	key := scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot}
+	if n, ok := p.s.Note(key); !ok || n.Value != p.fingerprint() {
+		p.note(scheduler.Note{NoteKey: key, Value: p.fingerprint(), At: p.now})
+	}
+}
+
+func (q *promiser) wakeAt(at scheduler.Time) {
+	if q.wake == 0 || at < q.wake {
+		q.wake = at
+	}
+}
+
+// standing is what a job's promise is.
+type standing uint8
+
+const (
+	free  standing = iota + 1 // none: never asked for, refused, hopeless, or not ours
+	asks                      // to be promised or refused
+	holds                     // promised, perhaps broken
+)
+
+// standing tells what became of the wish of a job or its project.
+func (p *Policy) standing(j *scheduler.Job) standing {
+	if j.Spec.Project != 0 {
+		pr := p.s.Project(j.Spec.Project)
+		switch {
+		case pr.Noted(scheduler.NotePromise):
+			return holds
+		case pr.Noted(scheduler.NoteRefused) || !p.whole(pr):
+			return free
+		default:
+			return asks
+		}
+	}
+	switch {
+	case j.Noted(scheduler.NoteAccepted):
+		if p.isHopeless(j) {
+			return free
+		}
+		return holds
+	case j.Spec.Accepted || j.Spec.Open || p.isHopeless(j) || !p.cfg.Deadlines || p.refused(j):
+		return free
+	default:
+		return asks
+	}
+}
+
+// refused tells whether the deadline that a job has now was refused.
+func (p *Policy) refused(j *scheduler.Job) bool {
+	if !j.Noted(scheduler.NoteRefused) {
+		return false
+	}
+	n, _ := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteRefused, Job: j.Spec.ID})
+	return scheduler.Time(n.Value) == j.Spec.Deadline
+}
+
+// whole tells whether a project was submitted in full.
+func (p *Policy) whole(pr *scheduler.Project) bool {
+	if len(pr.Jobs) < int(pr.Spec.Jobs) {
+		return false
+	}
+	for _, id := range pr.Jobs {
+		if p.s.Job(id).Spec.Open {
+			return false
+		}
+	}
+	return true
+}
+
+// surveyBounds finds tasks of a promised job that ran past its bound: the
+// promise of their own project or job is void (two-tier 4.6).
+func (p *Policy) surveyBounds(j *scheduler.Job) {
+	if j.Spec.Bound <= 0 || j.Live == 0 || p.isBroken(j) {
+		return
+	}
+	for _, g := range j.Stages {
+		if g.Running == 0 {
+			continue
+		}
+		for a := range p.s.AttemptsIn(g) {
+			if a.Level != scheduler.LevelRunning {
+				continue
+			}
+			if end := p.boundOf(a, j).Add(p.cfg.Promises.Margin); end > p.now {
+				p.promise.wakeAt(end)
+			} else {
+				p.breakPromise(j, backfill.CauseOverrun)
+				return
+			}
+		}
+	}
+}
+
+// boundOf is when an attempt at a task of a job with a bound should be gone. The
+// margin of its reservation is for a start that came late; one that started before
+// its reservation leaves half of it before the next one (keepsPromises).
+func (p *Policy) boundOf(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
+	return a.Placed.Add(j.Spec.Bound - a.Ran)
+}
+
+// isBroken tells whether the promise to a job or its project was broken.
+func (p *Policy) isBroken(j *scheduler.Job) bool {
+	if pr := p.s.Project(j.Spec.Project); pr != nil {
+		return pr.Noted(scheduler.NoteBroken)
+	}
+	return j.Noted(scheduler.NoteBroken)
+}
+
+// breakPromise says once that the promise to a job or its project does not hold
+// any more, and why.
+func (p *Policy) breakPromise(j *scheduler.Job, cause backfill.Cause) {
+	p.tell(ownerOf(j), cause)
+}
+
+// tell is breakPromise by owner.
+func (p *Policy) tell(id scheduler.ProjectID, cause backfill.Cause) {
+	key := noteKey(scheduler.NoteBroken, id)
+	for _, n := range p.promise.broke {
+		if n.Job == key.Job && n.Project == key.Project {
+			return
+		}
+	}
+	key.Slot = int32(cause)
+	p.promise.broke = append(p.promise.broke, scheduler.Note{NoteKey: key, At: p.now})
+}
+
+// surveyReservations looks for promises that cannot be kept where they are: on a
+// node that takes no work, or not begun when it is too late.
+func (p *Policy) surveyReservations() {
+	q := &p.promise
+	for _, r := range p.s.Reservations() {
+		if !planned(r) {
+			continue
+		}
+		switch {
+		case !p.s.Node(r.Node).Takes() || expired(r, p.now):
+			q.wrong = q.wrong || p.s.TakingNodes() > 0 || expired(r, p.now)
+		case r.Latest > 0 && r.Latest >= r.Start:
+			q.wakeAt(min(r.Latest.Add(1), r.End))
+		default:
+			q.wakeAt(r.End)
+		}
+	}
+}
+
+// planned tells whether a reservation is one of the plan: for one task, on a
+// node.
+func planned(r *scheduler.Reservation) bool {
+	return r.Kind.Promise() && r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != scheduler.NoNode
+}
+
+// expired tells whether a planned task that has not begun is too late.
+func expired(r *scheduler.Reservation, now scheduler.Time) bool {
+	return r.End <= now || (r.Latest > 0 && now > r.Latest)
+}
+
+// ownerOf gives the project that a job is planned in: its own, or one made of the
+// job alone, which has the high bit set.
+func ownerOf(j *scheduler.Job) scheduler.ProjectID {
+	if j.Spec.Project != 0 {
+		return j.Spec.Project
+	}
+	return scheduler.ProjectID(j.Spec.ID) | 1<<63
+}
+
+// noteKey is the key of a note on an owner.
+func noteKey(kind scheduler.NoteKind, id scheduler.ProjectID) scheduler.NoteKey {
+	if id>>63 == 1 {
+		return scheduler.NoteKey{Kind: kind, Job: scheduler.JobID(id &^ (1 << 63))}
+	}
+	return scheduler.NoteKey{Kind: kind, Project: id}
+}
+
+type hash uint64
+
+func (f *hash) word(v uint64) {
+	h := (uint64(*f) ^ v) * 0x9e3779b97f4a7c15
+	*f = hash(h ^ h>>29)
+}
+
+// spanOf is for how long a task of a stage is given room: the job's bound, else
+// its predicted run time; 0 where nothing is known.
+func (p *Policy) spanOf(g *scheduler.Stage) time.Duration {
+	if g.Job.Spec.Bound > 0 {
+		return g.Job.Spec.Bound + p.cfg.Promises.Margin
+	}
+	p.outlook.Of(g.Job)
+	if d := p.outlook.Task(g.Index); d > 0 {
+		return d + p.cfg.Promises.Margin
+	}
+	return 0
+}
