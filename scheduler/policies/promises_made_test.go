@@ -142,7 +142,7 @@ func TestPromisesOf3DSFHold(t *testing.T) {
 		accepted, refused = accepted+p.accepted, refused+p.refused
 	}
 	t.Logf("%d promises made, %d refused", accepted, refused)
-	if accepted < 40 || refused < 3 {
+	if !testing.Short() && (accepted < 40 || refused < 3) {
 		t.Errorf("%d promises, %d refused: the test shows little", accepted, refused)
 	}
 }

@@ -89,6 +89,10 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 		return b.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 	}
 	if old != nil {
+		if p.left < 2 {
+			p.left = 0 // both or neither: the cycle is full
+			return false
+		}
 		if r.Latest == 0 && old.Latest != 0 {
 			b.sayBroken(o)
 		}
@@ -178,7 +182,7 @@ func (p *Policy) sweep() {
 			continue
 		}
 		g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-		if g == nil || !g.IsPending(r.Task) || g.Job.Phase != scheduler.JobActive || (g.Job.Spec.Project == 0 && p.isHopeless(g.Job)) {
+		if g == nil || (!g.IsPending(r.Task) && !p.sleeps(g, r.Task)) || g.Job.Phase != scheduler.JobActive || (g.Job.Spec.Project == 0 && p.isHopeless(g.Job)) {
 			p.served = append(p.served, r.ID)
 		}
 	}
@@ -188,6 +192,17 @@ func (p *Policy) sweep() {
 		}
 		p.do(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
+}
+
+// sleeps tells whether an attempt at a task is suspended: what is reserved for
+// the task is its to come back to.
+func (p *Policy) sleeps(g *scheduler.Stage, task int32) bool {
+	for a := range p.s.AttemptsOf(g, task) {
+		if a.Phase == scheduler.AttemptSuspended {
+			return true
+		}
+	}
+	return false
 }
 
 // stale tells whether a job may have more reserved than waits. O(jobs).

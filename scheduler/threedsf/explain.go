@@ -63,6 +63,10 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w
 		}
+		if at := p.plannedFor(g); at < scheduler.Never {
+			w.Reason, w.Until = scheduler.ReasonLater, at
+			return w
+		}
 	}
 	panic("threedsf: stage " + g.ID().String() + " waits without a reason")
 }
@@ -70,7 +74,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 // roomComing gives a node where room is being made for the stage.
 func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	for _, r := range p.s.Holds() {
-		if r.Kind != scheduler.HoldPreempt || r.Task >= 0 || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
+		if r.Kind != scheduler.HoldPreempt || r.Task >= 0 || r.End <= p.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
 			continue
 		}
 		n := p.s.Node(r.Node)

@@ -207,14 +207,32 @@ func (p *Policy) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 // tightest is how many nodes with room bestNode compares, as State.BestNode.
 const tightest = 8
 
-// blocker gives a hold or promise that keeps a task of the stage off a node with room.
+// blocker gives a hold or promise of another that keeps a task of the stage off a
+// node with room; nil where its own promise alone does so on one of them.
 func (p *Policy) blocker(g *scheduler.Stage) *scheduler.Reservation {
+	var first *scheduler.Reservation
 	for id := p.s.NextNode(g, 0); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
-		for _, r := range p.s.ReservationsOn(id) {
-			if (r.Kind == scheduler.HoldPreempt || r.Kind.Promise()) && r.Job != g.Job.Spec.ID && r.End > p.now {
-				return r
-			}
+		i := slices.IndexFunc(p.s.ReservationsOn(id), func(r *scheduler.Reservation) bool {
+			return (r.Kind == scheduler.HoldPreempt || r.Kind.Promise()) && r.Job != g.Job.Spec.ID && r.End > p.now
+		})
+		if i < 0 {
+			return nil
+		}
+		if first == nil {
+			first = p.s.ReservationsOn(id)[i]
 		}
 	}
-	return nil
+	return first
+}
+
+// plannedFor is when the first task of a stage is planned to start after now, or
+// Never.
+func (p *Policy) plannedFor(g *scheduler.Stage) scheduler.Time {
+	at := scheduler.Never
+	for _, r := range p.s.Reservations() {
+		if planned(r) && r.Job == g.Job.Spec.ID && r.Stage == g.Index && r.Start > p.now {
+			at = min(at, r.Start)
+		}
+	}
+	return at
 }

@@ -359,7 +359,7 @@ func (b *plan) restore() {
 		}
 		spot := func(k backfill.Key) (at backfill.Spot, started, pinned, here bool) {
 			r := b.byKey[k]
-			if r == nil || b.gone(r) || expired(r, b.p.now) {
+			if r == nil || b.gone(r) || b.p.expired(r) {
 				return at, false, false, false
 			}
 			return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r), At: r.Start}, false, false, true
@@ -413,7 +413,7 @@ func (b *plan) request(o *owner, g *scheduler.Stage) {
 			if !o.asked {
 				b.missing = append(b.missing, k)
 			}
-		case expired(v, b.p.now):
+		case b.p.expired(v):
 			b.late = append(b.late, k)
 		case v.Start <= b.p.now && b.p.s.Node(v.Node).Takes():
 			b.fix(v)

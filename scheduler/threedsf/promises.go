@@ -140,7 +140,7 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 	}
 	list := p.s.ReservationsOn(n.Spec.ID)
 	for _, r := range list {
-		if !r.Kind.Promise() || r.End <= p.now || r.Start >= end || r.Job == j.Spec.ID {
+		if !r.Kind.Promise() || r.End <= p.now || r.Start >= end || (r.Job == j.Spec.ID && !planned(r)) {
 			continue
 		}
 		at := max(r.Start, p.now)
@@ -148,7 +148,7 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 		for a := range p.s.AttemptsOn(n.Spec.ID) {
 			k := p.s.StageOf(a).Job
 			fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-			if !fresh && (p.yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job) {
+			if !fresh && (p.yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || isFor(r, a)) {
 				free = free.Add(a.Held.Resources)
 			}
 		}
@@ -162,6 +162,11 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 		}
 	}
 	return true
+}
+
+// isFor tells whether what an attempt holds is part of what is reserved.
+func isFor(r *scheduler.Reservation, a *scheduler.Attempt) bool {
+	return a.ID.Job == r.Job && (!planned(r) || (a.ID.Stage == r.Stage && a.ID.Index == r.Task))
 }
 
 // yields tells whether tasks of a job can make room for a promise on a node.

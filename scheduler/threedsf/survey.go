@@ -14,6 +14,7 @@ type promiser struct {
 	wake  scheduler.Time   // when something about promises changes by time alone
 	wrong bool             // a promise cannot be kept where it is
 	walk  bool             // something ended: holes are to be given forward
+	known bool             // the last walk knew all that was done
 	broke []scheduler.Note // promises that do not hold any more
 	plan  *plan            // of this decision, nil where nothing was to be planned
 }
@@ -27,7 +28,7 @@ const walkSlot = 3
 func (p *Policy) survey() {
 	q := &p.promise
 	q.asked, q.broke = q.asked[:0], q.broke[:0]
-	q.wake, q.wrong, q.walk, q.plan = 0, false, false, nil
+	q.wake, q.wrong, q.walk, q.known, q.plan = 0, false, false, false, nil
 	if !p.cfg.Promises.On {
 		return
 	}
@@ -50,6 +51,7 @@ func (p *Policy) survey() {
 	}
 	note, _ := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot})
 	if note.Value == p.fingerprint() {
+		q.known = true
 		return
 	}
 	if due := note.At.Add(p.cfg.Promises.Every); p.now < due {
@@ -82,9 +84,10 @@ func (p *Policy) fingerprint() int64 {
 	return int64(print)
 }
 
-// rememberPlan notes, after a cycle that planned, what it knew.
+// rememberPlan notes what was known when it was planned, and what this cycle did
+// itself since.
 func (p *Policy) rememberPlan() {
-	if p.promise.plan == nil {
+	if p.promise.plan == nil && (!p.promise.known || len(p.notes) == 0) {
 		return
 	}
 	key := scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot}
@@ -222,12 +225,11 @@ func (p *Policy) surveyReservations() {
 			continue
 		}
 		switch {
-		case !p.s.Node(r.Node).Takes() || expired(r, p.now):
-			q.wrong = q.wrong || p.s.TakingNodes() > 0 || expired(r, p.now)
-		case r.Latest > 0 && r.Latest >= r.Start:
-			q.wakeAt(min(r.Latest.Add(1), r.End))
+		case !p.s.Node(r.Node).Takes() || p.expired(r):
+			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+			q.wrong = q.wrong || (g.IsPending(r.Task) && (p.s.TakingNodes() > 0 || p.expired(r)))
 		default:
-			q.wakeAt(r.End)
+			q.wakeAt(p.lastStart(r).Add(1))
 		}
 	}
 }
@@ -238,9 +240,17 @@ func planned(r *scheduler.Reservation) bool {
 	return r.Kind.Promise() && r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != scheduler.NoNode
 }
 
-// expired tells whether a planned task that has not begun is too late.
-func expired(r *scheduler.Reservation, now scheduler.Time) bool {
-	return r.End <= now || (r.Latest > 0 && now > r.Latest)
+// expired tells whether a planned task that has not begun is too late: its margin
+// is used up, so that it would stay on in somebody else's room.
+func (p *Policy) expired(r *scheduler.Reservation) bool { return p.now > p.lastStart(r) }
+
+// lastStart is the last instant at which a planned task may begin where it is.
+func (p *Policy) lastStart(r *scheduler.Reservation) scheduler.Time {
+	at := min(r.Start.Add(p.cfg.Promises.Margin), r.End-1)
+	if r.Latest >= r.Start {
+		at = min(at, r.Latest)
+	}
+	return at
 }
 
 // ownerOf gives the project that a job is planned in: its own, or one made of the
