@@ -46,7 +46,7 @@ var promiseParams = []Param{
 	{Name: "spare_nodes", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "nodes that are never promised, so that no promise breaks when as many are lost"},
 	{Name: "promise_share", Kind: Float, Default: "0", Min: 0, Max: 1, Help: "part of the cluster that promises to one tenant may take at any instant, 0 for its weighted fair share among those with work"},
 	{Name: "margin", Kind: Duration, Default: "2s", Min: 0, Max: 3600, Help: "added to each bound of a promise, for starting and stopping"},
-	{Name: "give_forward", Kind: Duration, Default: "1s", Min: 1e-3, Max: 3600, Help: "holes that early ends leave are given to promises at most so often"},
+	{Name: "give_forward", Kind: Duration, Default: "10s", Min: 1e-3, Max: 3600, Help: "holes that early ends leave are given to promises at most so often"},
 }
 
 func promiseConfig(v Values) threedsf.Promises {

@@ -8,8 +8,10 @@ import (
 // carryOut brings the State's reservations and notes in line with the plan:
 // first for those who were promised something before, then one by one for those
 // who asked. Where the cycle is full, the one in hand is not promised yet; what is
-// reserved for it already stays, and the next cycle goes on from there.
+// reserved for it already stays, and the next cycle goes on from there. Moves to
+// earlier instants, which nobody needs, take an eighth of the cycle at most.
 func (b *plan) carryOut(refused []scheduler.Note) {
+	b.moves = b.p.left/8 + 1
 	for _, o := range b.owners {
 		if !o.asked {
 			b.reserve(o)
@@ -78,6 +80,12 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 	}
 	if !o.asked && (r.Start > r.Latest || p.isBroken(g.Job)) {
 		r.Latest = 0
+	}
+	if old != nil && r.Start < old.Start && !p.expired(old) && p.s.Node(old.Node).Takes() {
+		if b.moves == 0 {
+			return true // it may stay where it is
+		}
+		b.moves--
 	}
 	if old != nil && diskOf(old) == x.Spot.Disk {
 		if r.ID = old.ID; r == *old {

@@ -26,6 +26,7 @@ type plan struct {
 	late     []backfill.Key // were not begun in time
 	missing  []backfill.Key // have no place: they failed, or there was none
 	owners   []*owner
+	moves    int // to earlier instants that may still be carried out
 }
 
 // owner is a project, or a job by itself, with a promise or a wish for one.
@@ -492,17 +493,21 @@ func (b *plan) broke(list []backfill.Broken) {
 	}
 }
 
-// judge plans those who asked, first come first, and says whose wish is refused
-// and what could be promised instead.
+// judge plans those who asked, first come first, as many as the cycle has actions
+// for, and says whose wish is refused and what could be promised instead.
 func (b *plan) judge() []scheduler.Note {
 	var refused []scheduler.Note
+	actions := 0
 	for _, o := range b.owners {
-		if !o.asked {
+		if !o.asked || actions >= b.p.left {
 			continue
 		}
 		q, err := b.accept(o)
 		if err == nil {
 			o.quote = q
+			for _, r := range o.in.Requests {
+				actions += len(r.Tasks)
+			}
 			continue
 		}
 		n := scheduler.Note{NoteKey: noteKey(scheduler.NoteRefused, o.id), Value: int64(o.in.Deadline)}
