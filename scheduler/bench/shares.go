@@ -87,6 +87,11 @@ func (f *shareJudge) reset(s *scheduler.State, d *scheduler.Decision) {
 			f.promise[r.Job] = true
 		}
 	}
+	for _, p := range s.Projects() { // also those whose last task has started
+		for _, id := range p.Jobs {
+			f.promise[id] = f.promise[id] || p.Noted(scheduler.NotePromise)
+		}
+	}
 }
 
 // placed takes in a placement, the last of the decision first.
@@ -210,5 +215,5 @@ func (f *shareJudge) among(s *scheduler.State, siblings []scheduler.TenantID) fl
 
 // regular tells whether a job goes by its tenant's share.
 func (f *shareJudge) regular(j *scheduler.Job) bool {
-	return !j.Spec.Accepted && !f.promise[j.Spec.ID]
+	return !j.Spec.Accepted && !j.Noted(scheduler.NoteAccepted) && !f.promise[j.Spec.ID]
 }
