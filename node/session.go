@@ -30,20 +30,28 @@ const (
 // errAgain asks for a new registration.
 var errAgain = errors.New("the coordinator wants the node to register again")
 
+// errLevels ends a session so that the next one begins with the levels that the
+// probe found: they are part of who the node is.
+var errLevels = errors.New("the node has more to tell of itself")
+
 // sessions keeps a session with the coordinator for as long as ctx lives. While
 // there is none, everything that runs, runs on.
 func (d *daemon) sessions(ctx context.Context) error {
-	pause := firstReconnect
+	pause, ready := firstReconnect, d.cfg.Ready
 	for {
 		begun := time.Now()
-		err := d.session(ctx)
+		err := d.session(ctx, ready)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if ready = d.cfg.Ready; errors.Is(err, errLevels) {
+			ready = nil // it was ready before, and nothing was lost
+			continue
 		}
 		if errors.Is(err, fault.Conflict) && d.identity().Cluster == "" {
 			return err
 		}
-		if time.Since(begun) > lastReconnect || errors.Is(err, errAgain) {
+		if time.Since(begun) > lastReconnect {
 			pause = firstReconnect
 		}
 		d.log.Warn("no session with the coordinator", "err", err, "again_in", pause)
@@ -59,23 +67,24 @@ func (d *daemon) sessions(ctx context.Context) error {
 	}
 }
 
-// session registers, then watches and reports until one of the two breaks.
-func (d *daemon) session(ctx context.Context) error {
+// session registers, then watches and reports until one of the two breaks. ready
+// hears that it registered; nil for nobody.
+func (d *daemon) session(ctx context.Context, ready func(address string)) error {
 	d.metrics.sessions.Inc()
 	reg, err := d.register(ctx)
 	if err != nil {
 		return err
 	}
-	if d.cfg.Ready != nil {
-		d.cfg.Ready(d.cfg.Info.GetAddress())
+	if ready != nil {
+		ready(d.cfg.Info.GetAddress())
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.watch(ctx) })
 	g.Go(func() error { return d.reporting(ctx, reg) })
 	g.Go(func() error {
 		select {
-		case <-d.probed: // the levels are part of who the node is
-			return errAgain
+		case <-d.probed:
+			return errLevels
 		case <-ctx.Done():
 			return nil
 		}
