@@ -177,7 +177,7 @@ func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
 
 // job gives a job's status; an error of the call is nil.
 func (b *bed) job(name string) *droverv1.GetJobResponse {
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, waitLimit/2)
 	defer cancel()
 	res, err := b.client.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: name}))
 	if err != nil {
