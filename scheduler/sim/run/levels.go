@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -208,6 +209,9 @@ func winner(cost float64, m LevelMetric, runs map[Way][]*Outcome) LevelWin {
 
 // WriteLevels writes levels.json, levels.md and a plot for each number into dir.
 func WriteLevels(dir string, s *LevelStudy) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	if err := WriteFile(filepath.Join(dir, "levels.json"), func(w io.Writer) error { return report.WriteJSON(w, s) }); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestKillingLosesWorkAndSuspendingDoesNot(t *testing.T) {
 	if s.Nodes[0].Levels != scheduler.AllLevels || s.Params["preempt"] != "" {
 		t.Error("the experiment it was made of has changed")
 	}
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "new")
 	if err := WriteLevels(dir, study); err != nil {
 		t.Fatal(err)
 	}
