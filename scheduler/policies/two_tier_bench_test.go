@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -127,4 +128,39 @@ func planned10000(b *testing.B, variant string, jobs int) {
 			}
 		}
 	})
+}
+
+// The plan that is kept through arrivals, early ends and time that passes decides
+// what a plan built anew from the State does, with 150 waiting projects.
+func TestTheKeptPlanEqualsOneBuiltAnew(t *testing.T) {
+	for _, variant := range []string{"2tsb", "2tfb-sf"} {
+		t.Run(variant, func(t *testing.T) {
+			make := func() scheduler.Policy {
+				return mustNew(t, "two_tier", map[string]string{"variant": variant, "max_tries": "10"})
+			}
+			p := make()
+			c := crowd(t, p, 20, 150, 1)
+			warm := 0
+			for i := range 9 {
+				c.Pass(time.Duration(1+c.r.IntN(40)) * time.Second)
+				switch i % 3 {
+				case 0:
+					c.project()
+				case 1:
+					c.endOne(scheduler.NodeID(c.r.IntN(20)))
+				default:
+					c.endOne(scheduler.NodeID(c.r.IntN(20)))
+					c.project()
+				}
+				policytest.Round(t, c.State, p, make, c.Now, 100_000)
+				c.Start()
+				if p.(*planned).synced {
+					warm++
+				}
+			}
+			if warm < 5 {
+				t.Errorf("the plan was kept in %d of 9 cycles", warm)
+			}
+		})
+	}
 }
