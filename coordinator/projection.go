@@ -654,6 +654,9 @@ func (p *projection) replay(f *facts.Facts, s *step) error {
 		if err := p.place(s.key, s.a); err != nil {
 			return fmt.Errorf("%w: %w", errDrift, err)
 		}
+		if s.a.State == facts.AttemptStopping { // State has it stop when its sibling succeeds, and then takes no level
+			return p.restoreLevel(f, s.key, s.a)
+		}
 		return nil
 	case facts.ChangeEnded:
 		return p.ended(f, s.key, s.a.Ended)
@@ -686,15 +689,17 @@ func (p *projection) restore(f *facts.Facts) error {
 }
 
 func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.Level != droverv1.Level_LEVEL_RUNNING || a.Target != 0 || a.Sus.Holder != 0 {
-		if err := p.level(f, k, f.At()); err != nil {
-			return err
-		}
-	}
-	if a.State == facts.AttemptStopping {
+	if a.State == facts.AttemptStopping { // at its level since it was placed
 		return p.stopping(f, k, f.At())
 	}
-	return nil
+	return p.restoreLevel(f, k, a)
+}
+
+func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
+	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Sus.Holder == 0 {
+		return nil
+	}
+	return p.level(f, k, f.At())
 }
 
 func (p *projection) restoreNotes(f *facts.Facts) error {

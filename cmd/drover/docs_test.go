@@ -86,7 +86,7 @@ func TestEveryFlagOfTheDaemonsIsDocumented(t *testing.T) {
 
 var (
 	flagRE   = regexp.MustCompile("`(?:drover|bin/drover) ([a-z]+(?: [a-z]+)?)[^`]*`")
-	flagsRE  = regexp.MustCompile(` -([a-z][a-z-]*)`)
+	flagsRE  = regexp.MustCompile(` -([a-z][a-z0-9-]*)`)
 	codeLine = regexp.MustCompile(`(?m)^    +(?:bin/)?drover ([a-z]+(?: [a-z]+)?)(.*)$`)
 )
 
