@@ -21,7 +21,6 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/raftstore"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/internal/pki"
 )
 
 // MaxEntry bounds an entry of the log, in bytes. Larger things are staged.
@@ -184,39 +183,6 @@ func (r *Replica) transport(c Config, logger hclog.Logger) ([]raft.Server, error
 		Stream: newStream(c), MaxPool: 3, Timeout: transportLimit, Logger: logger,
 	})
 	return servers, nil
-}
-
-// stream is raft's network: TCP, with mutual TLS where it is configured.
-type stream struct {
-	net.Listener
-	tls *tls.Config
-}
-
-// newStream lets only coordinators in: a user's or node's certificate of the
-// same authority opens nothing here.
-func newStream(c Config) *stream {
-	if c.TLS == nil {
-		return &stream{Listener: c.Listener}
-	}
-	conf := c.TLS.Clone()
-	conf.ClientAuth = tls.RequireAndVerifyClientCert
-	conf.VerifyConnection = func(s tls.ConnectionState) error {
-		kind, name, err := pki.Peer(&s)
-		if err == nil && kind != pki.KindCoordinator {
-			err = fault.New(fault.Denied, "%s/%s is no coordinator", kind, name)
-		}
-		return err
-	}
-	return &stream{Listener: tls.NewListener(c.Listener, conf), tls: conf}
-}
-
-// Dial connects to another server.
-func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	d := &net.Dialer{Timeout: timeout}
-	if s.tls == nil {
-		return d.Dial("tcp", string(address))
-	}
-	return tls.DialWithDialer(d, "tcp", string(address), s.tls)
 }
 
 // logWriter gives raft's lines to slog.
