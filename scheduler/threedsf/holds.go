@@ -66,12 +66,8 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 		p.wakeAt(r.End)
 	}
 	if r.Task >= 0 { // for a suspended task to come back
-		for a := range p.s.AttemptsOf(g, r.Task) {
-			if a.Phase == scheduler.AttemptSuspended && a.Node == r.Node && !p.stoppedByMiss(g.Job) {
-				return true
-			}
-		}
-		return false
+		a := p.sleeperOf(r)
+		return a != nil && !p.stoppedByMiss(g.Job) && !p.olderHeld(a, r)
 	}
 	owed := p.promises > 0 && p.owed(g, r.Node)
 	if !g.Ready() || (!owed && !p.inLane(g.Job)) || g.Startable() == 0 {
@@ -88,6 +84,35 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 		}
 	}
 	return !n.Releasing.IsZero()
+}
+
+// sleeperOf is the suspended attempt that a hold keeps room for; nil when there
+// is none any more.
+func (p *Policy) sleeperOf(r *scheduler.Reservation) *scheduler.Attempt {
+	g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	if g == nil || r.Task < 0 || r.Kind != scheduler.HoldPreempt {
+		return nil
+	}
+	for a := range p.s.AttemptsOf(g, r.Task) {
+		if a.Phase == scheduler.AttemptSuspended && a.Node == r.Node {
+			return a
+		}
+	}
+	return nil
+}
+
+// olderHeld tells whether the node of a's hold also keeps room for a task that
+// was suspended before a.
+func (p *Policy) olderHeld(a *scheduler.Attempt, own *scheduler.Reservation) bool {
+	for _, r := range p.s.ReservationsOn(a.Node) {
+		if r.ID == own.ID {
+			continue
+		}
+		if b := p.sleeperOf(r); b != nil && (b.SuspendedAt < a.SuspendedAt || (b.SuspendedAt == a.SuspendedAt && b.Seq < a.Seq)) {
+			return true
+		}
+	}
+	return false
 }
 
 // taskAt gives the waiting task of a stage for a node: one with data there if
@@ -131,7 +156,7 @@ func (p *Policy) keptOn(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resour
 		return d, 0
 	}
 	for _, r := range p.s.ReservationsOn(n.Spec.ID) {
-		if r.Kind == scheduler.HoldPreempt && r.Job != j.Spec.ID && r.End > p.now {
+		if r.Kind == scheduler.HoldPreempt && r.Job != j.Spec.ID && r.End > p.now && !(p.past && r.Task >= 0) {
 			d = d.Add(r.Demand)
 			space += r.Disk
 		}

@@ -187,9 +187,13 @@ func (p *Policy) suspendedLane() {
 }
 
 // overdue resumes, before all others, tasks that have been suspended for half
-// of MaxSuspended, and keeps room for those that do not fit yet.
+// of MaxSuspended, and keeps room on each node for the first that does not fit
+// yet: if two kept room there, each could stand in the other's way for ever. Where
+// nothing runs and still the first does not fit, others hold what it waits for,
+// and they come back past it.
 func (p *Policy) overdue() {
 	p.sleepers = p.sleepers[:0]
+	clear(p.awaited)
 	if p.s.SuspendedCount() == 0 {
 		return
 	}
@@ -206,12 +210,27 @@ func (p *Policy) overdue() {
 			return
 		}
 		g := p.s.StageOf(a)
-		if p.resume(a) || g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) || p.left <= 0 || p.heldFor(a) || !p.s.Node(a.Node).Takes() {
+		if p.resume(a) || p.resumePast(a) || g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) || p.left <= 0 || !p.s.Node(a.Node).Takes() || p.awaited[a.Node] {
+			continue
+		}
+		p.awaited[a.Node] = true
+		if p.heldFor(a) {
 			continue
 		}
 		more := a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{})
 		p.hold(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Held.Disk, 0), scheduler.Never)
 	}
+}
+
+// resumePast resumes a task beside the room that is kept for one that was
+// suspended earlier, where that one waits for what suspended tasks hold.
+func (p *Policy) resumePast(a *scheduler.Attempt) bool {
+	if !p.awaited[a.Node] || p.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
+		return false
+	}
+	p.past = true
+	defer func() { p.past = false }()
+	return p.resume(a)
 }
 
 // resume brings an attempt back where it is, or where it can be restored, if

@@ -56,11 +56,13 @@ type Policy struct {
 	served   []scheduler.ReservationID // scratch
 	kept     []*scheduler.Reservation
 	sleepers []*scheduler.Attempt
+	past     bool                      // what is kept for suspended tasks does not count: see resumePast
+	awaited  map[scheduler.NodeID]bool // where room is kept for a suspended task
 }
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}}
+	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || p.guaranteed(j)
 	}}
