@@ -39,6 +39,7 @@ func nodeCommand() *cli.Command {
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk kept for the system"},
 			&cli.StringFlag{Name: "secrets", Usage: "folder with one file for each secret; default: secrets in -data"},
 			&cli.BoolFlag{Name: "allow-root", Usage: "tenants with uid 0 may run as root"},
+			&cli.BoolFlag{Name: "probe", Value: true, Usage: "find out at the first start, with a container, how tasks can be suspended here; =false: not at all"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
 		}, tlsFlags()...),
 		Action:      runNode,
@@ -69,7 +70,7 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 		return none, err
 	}
 	log := daemonLog(c, c.Bool("verbose"))
-	cfg := node.Config{Data: data, Registry: newRegistry(), Log: log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), Probe: true}
+	cfg := node.Config{Data: data, Registry: newRegistry(), Log: log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), Probe: c.Bool("probe")}
 	if cfg.FilesConfig, err = nodeFiles(c); err != nil {
 		return none, err
 	}

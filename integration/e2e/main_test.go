@@ -48,7 +48,11 @@ func withCluster(m *testing.M) (code int, err error) {
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	theCl, err = cluster.Start(ctx, cluster.Config{Bed: theBed, Drover: *drover, Dir: dir, Coordinator: []string{"-keep-logs", "25s"}})
+	conf := cluster.Config{Bed: theBed, Drover: *drover, Dir: dir, Coordinator: []string{"-keep-logs", "25s"}}
+	if !suspensions() {
+		conf.Node = []string{"-probe=false"} // it takes machines as slow as these a minute
+	}
+	theCl, err = cluster.Start(ctx, conf)
 	if theCl != nil {
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

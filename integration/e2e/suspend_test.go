@@ -27,11 +27,14 @@ func (s *scene) slowCount(name, input string) string {
 `, name, input, name, s.image("busybox")))
 }
 
+// suspensions tells whether the tests of suspensions run.
+func suspensions() bool { return os.Getenv("DROVER_SUSPEND") != "" || os.Getenv("DROVER_SOAK") != "" }
+
 // beginSuspend skips where nobody asked for these tests: they take minutes, and
 // were not seen to pass as a whole yet (docs/status/suspension.md).
 func beginSuspend(t *testing.T, limit time.Duration) *scene {
 	t.Helper()
-	if os.Getenv("DROVER_SUSPEND") == "" && os.Getenv("DROVER_SOAK") == "" {
+	if !suspensions() {
 		t.Skip("DROVER_SUSPEND=1 runs it")
 	}
 	return begin(t, limit)

@@ -56,7 +56,7 @@ func run(ctx context.Context, drover string, keep bool) (err error) {
 	defer os.RemoveAll(dir)
 	c := clock{time.Now()}
 	c.say("starting the coordinator and %d node daemons", len(b.Nodes))
-	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir, Progress: func(step string, took time.Duration) {
+	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir, Node: []string{"-probe=false"}, Progress: func(step string, took time.Duration) {
 		c.say("%s: %.1f s", step, took.Seconds())
 	}})
 	if cl != nil {
