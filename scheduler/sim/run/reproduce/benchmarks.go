@@ -16,7 +16,7 @@ import (
 type mix struct {
 	jobs     int
 	part     float64 // with a deadline
-	jobS     float64 // mean run time of a task, seconds
+	task     string  // parameter: mean run time of a task, seconds
 	weights  [4]float64
 	unit     float64 // job unit of the throughput, seconds
 	deadline string  // calibrated mean deadline over mean run time
@@ -44,8 +44,8 @@ func machines() ([]engine.Node, error) { return cluster(5, "8", "16GiB", "100MB/
 
 // workload draws the jobs of a seed.
 func (m mix) workload(cal *Calibration, seed uint64) (*trace.Workload, error) {
-	span := float64(m.jobs) * m.jobS / m.running / cal.get("mix.load")
-	rule := map[string]float64{"jobs": float64(m.jobs), "span_s": span, "job_s": m.jobS, "pi": m.weights[0], "malloc": m.weights[1], "readwrite": m.weights[2], "terasort": m.weights[3],
+	span := float64(m.jobs) * cal.get(m.task) / m.running / cal.get("mix.load")
+	rule := map[string]float64{"jobs": float64(m.jobs), "span_s": span, "job_s": cal.get(m.task), "pi": m.weights[0], "malloc": m.weights[1], "readwrite": m.weights[2], "terasort": m.weights[3],
 		"cpu": cal.get("mix.cpu"), "memory_mib": cal.get("mix.memory_mib"), "io_mib_s": cal.get("mix.io_mib_s"), "lean": cal.get("mix.lean"), "deadline_part": m.part,
 		"deadline_mean": cal.get(m.deadline), "deadline_sigma": cal.get(m.deadline) * cal.get("mix.deadline_sigma")}
 	text := map[string]string{}
@@ -118,12 +118,12 @@ var (
 // The workloads. Job times follow from the papers' throughput x unit x
 // completion over jobs.
 var (
-	terasort = mix{jobs: 6000, part: 0.33, jobS: 0.375, weights: [4]float64{0, 0, 0, 1}, unit: 0.1, deadline: "dsf.terasort_deadline", running: 44.1}
-	mixed    = mix{jobs: 18000, part: 0.33, jobS: 0.52, weights: [4]float64{1, 1, 1, 0}, unit: 0.1, deadline: "dsf.mixed_deadline", running: 49.2}
-	case1    = mix{jobs: 6000, part: 0.33, jobS: 10, weights: [4]float64{1, 1, 1, 1}, unit: 0.1, deadline: "dsf.case1_deadline", running: 53.3}
-	cases    = mix{jobs: 12000, part: 0.33, jobS: 10.5, weights: [4]float64{5.7, 3.6, 2.7, 0}, unit: 0.1, deadline: "dsf.cases_deadline", running: 55.6}
-	pdsMixed = mix{jobs: 9000, part: 0.33, jobS: 0.5, weights: [4]float64{1, 1, 1, 0}, unit: 0.01, deadline: "pds.mixed_deadline", running: 48.3}
-	pdsCases = mix{jobs: 9000, part: 0.33, jobS: 10, weights: [4]float64{5.7, 3.6, 2.7, 0}, unit: 0.01, deadline: "pds.cases_deadline", running: 50.9}
+	terasort = mix{jobs: 6000, part: 0.33, task: "dsf.terasort_s", weights: [4]float64{0, 0, 0, 1}, unit: 0.1, deadline: "dsf.terasort_deadline", running: 44.1}
+	mixed    = mix{jobs: 18000, part: 0.33, task: "dsf.mixed_s", weights: [4]float64{1, 1, 1, 0}, unit: 0.1, deadline: "dsf.mixed_deadline", running: 49.2}
+	case1    = mix{jobs: 6000, part: 0.33, task: "dsf.case1_s", weights: [4]float64{1, 1, 1, 1}, unit: 0.1, deadline: "dsf.case1_deadline", running: 53.3}
+	cases    = mix{jobs: 12000, part: 0.33, task: "dsf.cases_s", weights: [4]float64{5.7, 3.6, 2.7, 0}, unit: 0.1, deadline: "dsf.cases_deadline", running: 55.6}
+	pdsMixed = mix{jobs: 9000, part: 0.33, task: "pds.mixed_s", weights: [4]float64{1, 1, 1, 0}, unit: 0.01, deadline: "pds.mixed_deadline", running: 48.3}
+	pdsCases = mix{jobs: 9000, part: 0.33, task: "pds.cases_s", weights: [4]float64{5.7, 3.6, 2.7, 0}, unit: 0.01, deadline: "pds.cases_deadline", running: 50.9}
 )
 
 // at is the mix with another number of jobs and part with a deadline.
