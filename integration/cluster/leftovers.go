@@ -20,13 +20,13 @@ find /data/drover/attempts -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/folder
 find /run/containerd/io.containerd.runtime.v2.task/drover -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/bundle /'
 for p in /proc/[0-9]*; do
   read -r g <$p/cgroup
-  case $g in */drover/tasks/*) read -r n <$p/comm; echo "process ${p#/proc/} $n in ${g#*::}";; esac
+  case $g in */drover/tasks/*) read -r n <$p/comm; [ "$n $g" = "drover 0::/drover/tasks/system" ] || echo "process ${p#/proc/} $n in ${g#*::}";; esac
 done 2>/dev/null
 true`
 
 // Leftovers lists what tasks left on machine k: containers, snapshots,
 // cgroups, mounts, folders, processes in the tasks' cgroups (shims and loggers
-// too). Kept attempts of failed tasks count.
+// too, the daemon itself not). Kept attempts of failed tasks count.
 func (c *Cluster) Leftovers(ctx context.Context, k int) ([]string, error) {
 	out, err := c.node(k).Sh(ctx, leftovers)
 	if err != nil {

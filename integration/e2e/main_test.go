@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,8 @@ type scene struct {
 	bed *bed.Bed
 	ctx context.Context
 	dir string
+
+	before map[string]bool // what lay on the machines when the test began
 }
 
 // begin skips without a bed; the test has limit for all it does.
@@ -96,7 +99,16 @@ func begin(t *testing.T, limit time.Duration) *scene {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
-	s := &scene{T: t, cl: theCl, bed: theBed, ctx: ctx, dir: t.TempDir()}
+	s := &scene{T: t, cl: theCl, bed: theBed, ctx: ctx, dir: t.TempDir(), before: map[string]bool{}}
+	for k := range s.bed.Nodes {
+		left, err := s.cl.Leftovers(ctx, k+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range left {
+			s.before[fmt.Sprint(k, l)] = true
+		}
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.logs()
@@ -236,7 +248,8 @@ func (s *scene) image(name string) string {
 	return p
 }
 
-// clean waits until no task left anything on any machine.
+// clean waits until no task left anything on any machine but what was there when
+// the test began: failed attempts of tests before are kept (keep_failed).
 func (s *scene) clean(limit time.Duration) {
 	s.Helper()
 	s.until(limit, "machines without leftovers", func() error {
@@ -245,6 +258,7 @@ func (s *scene) clean(limit time.Duration) {
 			if err != nil {
 				return err
 			}
+			left = slices.DeleteFunc(left, func(l string) bool { return s.before[fmt.Sprint(k, l)] })
 			if len(left) > 0 {
 				return fmt.Errorf("n%d has %s", k+1, strings.Join(left, "; "))
 			}
