@@ -184,13 +184,20 @@ func TestThroughAllLevelsAndBack(t *testing.T) {
 				}
 			}
 			k.mu.Unlock()
-			b.remove(w)
-			b.await(t, w, gone)
-			b.nothingLeft()
-			if left, err := os.ReadDir(filepath.Join(b.config.Data, "images")); err != nil || len(left) != 0 {
-				t.Errorf("dumps left: %v, %v", left, err)
-			}
+			b.endsClean(t, w)
 		})
+	}
+}
+
+// endsClean removes an attempt and holds the node to keeping nothing of it, dumps
+// included.
+func (b *bench) endsClean(t *testing.T, w *droverv1.WantedAttempt) {
+	t.Helper()
+	b.remove(w)
+	b.await(t, w, gone)
+	b.nothingLeft()
+	if left, err := os.ReadDir(filepath.Join(b.config.Data, "images")); err != nil || len(left) != 0 {
+		t.Errorf("dumps left: %v, %v", left, err)
 	}
 }
 
@@ -366,12 +373,7 @@ func TestStopAndRemoveAtEveryLevel(t *testing.T) {
 						t.Errorf("%s %q", s.GetCause(), s.GetMessage())
 					}
 				}
-				b.remove(w)
-				b.await(t, w, gone)
-				b.nothingLeft()
-				if left, err := os.ReadDir(filepath.Join(b.config.Data, "images")); err != nil || len(left) != 0 {
-					t.Errorf("dumps left: %v, %v", left, err)
-				}
+				b.endsClean(t, w)
 			})
 		}
 	}

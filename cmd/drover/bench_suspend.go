@@ -32,15 +32,7 @@ func benchSuspendCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object a level, each on a line"},
 		},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 2, 2, "JOB STAGE/INDEX")
-			if err != nil {
-				return err
-			}
-			t, err := parseTask(a[1])
-			if err != nil {
-				return err
-			}
-			cl, err := dial(c)
+			a, t, cl, err := dialTask(c, "JOB STAGE/INDEX")
 			if err != nil {
 				return err
 			}

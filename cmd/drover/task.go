@@ -213,6 +213,18 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	}
 }
 
+// dialTask reads the two arguments of a command on one task and makes its client.
+func dialTask(c *cli.Context, what string) (a []string, t taskArg, cl *client, err error) {
+	if a, err = args(c, 2, 2, what); err != nil {
+		return nil, t, nil, err
+	}
+	if t, err = parseTask(a[1]); err != nil {
+		return nil, t, nil, err
+	}
+	cl, err = dial(c)
+	return a, t, cl, err
+}
+
 func taskLogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
@@ -220,15 +232,7 @@ func taskLogsCommand() *cli.Command {
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
 		Flags:     logFlags,
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 2, 2, "JOB STAGE/INDEX[.ATTEMPT]")
-			if err != nil {
-				return err
-			}
-			t, err := parseTask(a[1])
-			if err != nil {
-				return err
-			}
-			cl, err := dial(c)
+			a, t, cl, err := dialTask(c, "JOB STAGE/INDEX[.ATTEMPT]")
 			if err != nil {
 				return err
 			}

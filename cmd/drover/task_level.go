@@ -69,15 +69,7 @@ func taskMoveCommand() *cli.Command {
 // setLevel asks for a level and waits until the task is there or its node says
 // that it cannot be.
 func setLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
-	a, err := args(c, 2, 2, what)
-	if err != nil {
-		return err
-	}
-	t, err := parseTask(a[1])
-	if err != nil {
-		return err
-	}
-	cl, err := dial(c)
+	a, t, cl, err := dialTask(c, what)
 	if err != nil {
 		return err
 	}
