@@ -202,6 +202,9 @@ type Planner struct {
 	placed   int    // items in the profile
 	times    []Spot // scratch
 	delayed  []delay
+	classes  map[classKey]*class
+	many     int            // manyOfAClass, or what a test sets
+	now      scheduler.Time // of the last call that plans
 }
 
 type binState struct {
@@ -225,6 +228,7 @@ type group struct {
 	proj  *project
 	req   Request
 	total Need // req.Need as an account sees it
+	class *class
 	after []*group
 	next  []*group
 	items []*item
@@ -272,7 +276,7 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	default:
 		return nil, fmt.Errorf("variant is %v", cfg.Variant)
 	}
-	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}}, nil
+	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, many: manyOfAClass}, nil
 }
 
 // Charge has projects with an Account charged in a profile of totals, with bins
@@ -313,6 +317,7 @@ func (p *Planner) bin(b int32) *binState {
 func (p *Planner) Spare(b int32, spare bool) {
 	if s := p.bin(b); s.spare != spare {
 		s.spare = spare
+		p.prof.touched(b)
 		if !spare {
 			p.Freed(b)
 		}
@@ -320,7 +325,10 @@ func (p *Planner) Spare(b int32, spare bool) {
 }
 
 // Keeps marks a bin on which work without a firm bound cannot be made to leave.
-func (p *Planner) Keeps(b int32, keeps bool) { p.bin(b).keeps = keeps }
+func (p *Planner) Keeps(b int32, keeps bool) {
+	p.bin(b).keeps = keeps
+	p.prof.touched(b)
+}
 
 // Freed tells that somebody else gave room back on a bin, or that it was
 // opened or grew, so that Walk looks at it.
@@ -559,6 +567,9 @@ func (p *Planner) rollback(n int) {
 // room then, it goes on from when it has; each time that passes a step of the
 // account.
 func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
+	if !it.group.req.Soft {
+		from = p.allowed(it, from, it.group.req.Bound)
+	}
 	for {
 		s, ok := p.searchBins(it, from, before)
 		if !ok {
@@ -582,6 +593,11 @@ func (p *Planner) searchBins(it *item, from, before scheduler.Time) (Spot, bool)
 	}
 	if it.pinned {
 		return p.prof.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.span(it, it.spot.Bin), before, need)
+	}
+	if from == p.now {
+		if f := p.finderOf(it); f != nil {
+			return f.earliest(p, from, before)
+		}
 	}
 	for b := range p.prof.Bins() {
 		if p.prof.bins[b].closed || p.bin(b).spare {

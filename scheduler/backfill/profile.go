@@ -76,6 +76,7 @@ type Spot struct {
 type Profile struct {
 	bins []bin
 	vec  [maxDims]int64 // scratch
+	log  changeLog
 }
 
 type bin struct {
@@ -95,6 +96,7 @@ func (p *Profile) AddBin(base []int64, disks ...scheduler.Disk) int32 {
 	}
 	total := capacity(base, disks)
 	p.bins = append(p.bins, bin{free: newTimeline(total), total: total, base: len(base), disks: len(disks)})
+	p.touched(int32(len(p.bins) - 1))
 	return int32(len(p.bins) - 1)
 }
 
@@ -131,13 +133,22 @@ func (p *Profile) Resize(b int32, base []int64, disks ...scheduler.Disk) bool {
 	if !slices.Equal(total, x.total) {
 		x.total = total
 		x.free.change(dawn, scheduler.Never, d)
-		x.version++
+		p.touched(b)
 	}
 	return true
 }
 
 // Close tells whether the searches may use the bin. What is reserved stays.
-func (p *Profile) Close(b int32, closed bool) { p.bins[b].closed = closed }
+func (p *Profile) Close(b int32, closed bool) {
+	p.bins[b].closed = closed
+	p.touched(b)
+}
+
+// touched tells whoever follows the profile that a bin changed.
+func (p *Profile) touched(b int32) {
+	p.bins[b].version++
+	p.log.add(b, len(p.bins))
+}
 
 // Closed tells whether the bin is closed.
 func (p *Profile) Closed(b int32) bool { return p.bins[b].closed }
@@ -186,13 +197,21 @@ func (p *Profile) Give(b int32, disk int16, start, end scheduler.Time, n *Need) 
 }
 
 func (p *Profile) change(b int32, disk int16, start, end scheduler.Time, n *Need, sign int64) {
+	p.changeBriefly(b, disk, start, end, n, sign)
+	if start < end {
+		p.touched(b)
+	}
+}
+
+// changeBriefly is change by a caller that takes it back before anybody else
+// asks.
+func (p *Profile) changeBriefly(b int32, disk int16, start, end scheduler.Time, n *Need, sign int64) {
 	d, ok := p.vector(b, disk, n, sign)
 	if !ok {
 		panic(fmt.Sprintf("backfill: a need of %d resources on disk %d of bin %d", len(n.Base), disk, b))
 	}
 	if start < end {
 		p.bins[b].free.change(start, end, d)
-		p.bins[b].version++
 	}
 }
 

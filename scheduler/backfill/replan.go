@@ -1,6 +1,8 @@
 package backfill
 
 import (
+	"cmp"
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -45,6 +47,7 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 	g := it.group
 	if i := slices.Index(g.items, it); i >= 0 {
 		g.items = slices.Delete(g.items, i, i+1)
+		g.class.n--
 	}
 	pr := g.proj
 	for _, o := range pr.groups {
@@ -63,17 +66,46 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 // since its own spot was the earliest there was, so that after one early end a
 // walk costs O(waiting) and a search for those that the hole can serve.
 func (p *Planner) Walk(now scheduler.Time) int {
-	moved := 0
-	for _, pr := range p.order {
+	moved, _, _ := p.WalkSome(now, Place{Submitted: math.MinInt64}, math.MaxInt)
+	return moved
+}
+
+// Place is a project's place in promise order.
+type Place struct {
+	Submitted scheduler.Time
+	ID        scheduler.ProjectID
+}
+
+// WalkSome is Walk from the first project behind a place on, until it has looked
+// at most pieces of work and the project in hand is done. It returns how many
+// moved, and whether it came to the end or where to go on.
+func (p *Planner) WalkSome(now scheduler.Time, after Place, most int) (moved int, next Place, done bool) {
+	p.now = now
+	i, found := slices.BinarySearchFunc(p.order, after, func(pr *project, a Place) int {
+		return cmp.Or(cmp.Compare(pr.Submitted, a.Submitted), cmp.Compare(pr.ID, a.ID))
+	})
+	if found {
+		i++
+	}
+	for looked := 0; i < len(p.order); i++ {
+		pr := p.order[i]
+		if looked >= most {
+			prev := p.order[i-1]
+			return moved, Place{prev.Submitted, prev.ID}, false
+		}
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if !it.started && it.placed && p.earlier(it, now) {
+				if it.started || !it.placed {
+					continue
+				}
+				looked++
+				if p.earlier(it, now) {
 					moved++
 				}
 			}
 		}
 	}
-	return moved
+	return moved, Place{}, true
 }
 
 // earlier moves an item to an earlier instant if there is one.
@@ -85,17 +117,16 @@ func (p *Planner) earlier(it *item, now scheduler.Time) bool {
 	if it.spot.At <= from {
 		return false
 	}
-	all := from < it.from && it.from > now // what came before it moved: look everywhere
+	// What came before it moved, or its account may have room again: look everywhere.
+	all := (from < it.from && it.from > now) || (p.accounts != nil && it.group.proj.Account != 0)
 	if !all && p.bins[p.lastFreed()].freed <= it.seen {
 		return false
 	}
-	was, end, need := it.spot, it.end, &it.group.req.Need
-	p.prof.Give(was.Bin, was.Disk, was.At, end, need)
-	p.charge(it, 1)
+	was := it.spot
+	p.lift(it, 1)
 	best, found := p.search2(it, from, all)
 	found = found && p.allowed(it, best.At, p.span(it, best.Bin)) <= best.At
-	p.charge(it, -1)
-	p.prof.Take(was.Bin, was.Disk, was.At, end, need)
+	p.lift(it, -1)
 	it.seen, it.from = p.clock, from
 	if !found {
 		return false
@@ -103,6 +134,17 @@ func (p *Planner) earlier(it *item, now scheduler.Time) bool {
 	p.set(it, best)
 	p.Freed(was.Bin)
 	return true
+}
+
+// lift takes an item out of the profile and its account for a search, or with
+// sign -1 puts it back.
+func (p *Planner) lift(it *item, sign int64) {
+	p.prof.changeBriefly(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
+	p.charge(it, sign)
+	if f := it.group.class.find; f != nil && f.seen != math.MaxUint64 {
+		f.catchUp(p, p.now)
+		f.look(p, it.spot.Bin)
+	}
 }
 
 // lastFreed is the bin on which something was given back last.
@@ -169,6 +211,7 @@ func (p *Planner) late(it *item, now scheduler.Time) bool {
 // the cause. What finds no room at all stays unplaced and is tried again by the
 // next Replan.
 func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Broken {
+	p.now = now
 	for _, k := range keys {
 		if it := p.items[k]; it != nil && !it.started {
 			p.again(it, now)
@@ -220,6 +263,7 @@ func (p *Planner) Overrun(k Key, now scheduler.Time, pin bool) []Broken {
 // earliest. What ran there starts again after those. So no waiting promise
 // breaks as long as there are such spare bins.
 func (p *Planner) Lose(b int32, now scheduler.Time) []Broken {
+	p.now = now
 	p.prof.Close(b, true)
 	refuge := p.refuge(b)
 	var waiting, ran []*item
@@ -303,6 +347,7 @@ func (p *Planner) breaks(cause Cause) []Broken {
 // stays past its bound: on each bin that is over capacity at some instant the
 // waiting work promised last goes first, until nothing is over. What runs stays.
 func (p *Planner) Repair(now scheduler.Time, cause Cause) []Broken {
+	p.now = now
 	for b := range p.prof.Bins() {
 		for from := now; ; {
 			at := p.prof.Over(b, from, scheduler.Never)

@@ -13,14 +13,14 @@ import (
 // error (ErrNeverFits, ErrTooLate, or a project that makes no sense) leaves the
 // plan as it was; with ErrTooLate the quote says when it could depart. O(work of the project x bins) and the displacements tried.
 func (p *Planner) Submit(now scheduler.Time, in Project) (Quote, error) {
-	p.begin()
+	p.begin(now)
 	defer p.keep()
 	return p.submit(now, in)
 }
 
 // Quote says what Submit would promise, and changes nothing.
 func (p *Planner) Quote(now scheduler.Time, in Project) (Quote, error) {
-	p.begin()
+	p.begin(now)
 	changed := len(p.changed)
 	q, err := p.submit(now, in)
 	if err == nil {
@@ -32,7 +32,9 @@ func (p *Planner) Quote(now scheduler.Time, in Project) (Quote, error) {
 	return q, err
 }
 
-func (p *Planner) begin() { p.log, p.trying = p.log[:0], true }
+func (p *Planner) begin(now scheduler.Time) {
+	p.log, p.trying, p.now = p.log[:0], true, now
+}
 
 func (p *Planner) keep() { p.log, p.trying = p.log[:0], false }
 
@@ -79,7 +81,7 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID) {
 	if pr == nil {
 		return
 	}
-	p.begin()
+	p.begin(now)
 	defer p.keep()
 	for _, g := range pr.groups {
 		for _, it := range g.items {
@@ -161,7 +163,7 @@ func (p *Planner) Complete(now scheduler.Time, id scheduler.ProjectID) (Quote, e
 	if pr == nil {
 		return Quote{}, fmt.Errorf("project %d is not known", id)
 	}
-	p.begin()
+	p.begin(now)
 	defer p.keep()
 	err := p.complete(now, pr)
 	return pr.quote, err
@@ -200,7 +202,8 @@ func (p *Planner) enter(in Project) (*project, error) {
 		if err := p.check(pr, r); err != nil {
 			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
 		}
-		g := &group{proj: pr, req: *r}
+		g := &group{proj: pr, req: *r, class: p.classOf(r)}
+		g.class.n += len(r.Tasks)
 		if p.accounts != nil {
 			g.total = Need{Base: append(slices.Clone(r.Need.Base), r.Need.IO)}
 		}
@@ -266,7 +269,9 @@ func (p *Planner) drop(pr *project) {
 		for _, it := range g.items {
 			delete(p.items, it.key)
 		}
+		g.class.n -= len(g.items)
 	}
+	p.forgetClasses()
 	delete(p.projects, pr.ID)
 	if i, ok := slices.BinarySearchFunc(p.order, pr, bySubmission); ok {
 		p.order = slices.Delete(p.order, i, i+1)
@@ -329,36 +334,71 @@ func (p *Planner) displace(it *item, from, now scheduler.Time, limit Spot, bound
 
 // backfillTimes lists from and the starts and ends of reservations in
 // (from, end), by time, bin and disk: feasibleBackfillingTimes of Table 5.
-// Whether there is room at that instant is asked when its turn comes.
+// Whether there is room at that instant is asked when its turn comes. With
+// Config.MaxTries it lists no more than those that come first.
 func (p *Planner) backfillTimes(it *item, from, end scheduler.Time) {
 	p.times = p.times[:0]
-	for b := range p.prof.Bins() {
-		if p.prof.bins[b].closed || p.bin(b).spare {
-			continue
+	if from >= end {
+		return
+	}
+	limit := end // later ones are too many
+	add := func(b int32, at scheduler.Time) {
+		if at >= limit {
+			return
 		}
-		disks := int16(max(1, p.prof.Disks(b)))
-		add := func(at scheduler.Time) {
-			for d := range disks {
-				if p.prof.Disks(b) == 0 {
-					d = -1
-				}
-				p.times = append(p.times, Spot{b, d, at})
-			}
+		disks := int16(p.prof.Disks(b))
+		if disks == 0 {
+			p.times = append(p.times, Spot{b, -1, at})
 		}
-		if from < end {
-			add(from)
+		for d := range disks {
+			p.times = append(p.times, Spot{b, d, at})
 		}
-		for _, o := range p.bins[b].items {
-			if o.spot.At > from && o.spot.At < end {
-				add(o.spot.At)
-			}
-			if o.end > from && o.end < end {
-				add(o.end)
+		if most := p.cfg.MaxTries; most > 0 && len(p.times) >= 8*most+64 {
+			p.sortTimes()
+			p.times = p.times[:min(most, len(p.times))]
+			if len(p.times) == most { // others of the very last instant are still to be compared
+				limit = min(limit, p.times[most-1].At.Add(1))
 			}
 		}
 	}
+	for b := range p.prof.Bins() {
+		if !p.prof.bins[b].closed && !p.bin(b).spare {
+			add(b, from)
+		}
+	}
+	if most := p.cfg.MaxTries; most > 0 && len(p.times) >= most {
+		limit = min(limit, from.Add(1)) // nothing is earlier than from
+	}
+	for b := range p.prof.Bins() {
+		if limit <= from.Add(1) {
+			break
+		}
+		if p.prof.bins[b].closed || p.bin(b).spare {
+			continue
+		}
+		for _, o := range p.bins[b].items {
+			if o.spot.At > from {
+				add(b, o.spot.At)
+			}
+			if o.end > from {
+				add(b, o.end)
+			}
+		}
+	}
+	p.sortTimes()
+}
+
+// sortTimes brings the times in order, each once.
+func (p *Planner) sortTimes() {
 	slices.SortFunc(p.times, func(a, b Spot) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Bin, b.Bin), cmp.Compare(a.Disk, b.Disk))
+		switch {
+		case a.At != b.At:
+			return cmp.Compare(a.At, b.At)
+		case a.Bin != b.Bin:
+			return cmp.Compare(a.Bin, b.Bin)
+		default:
+			return cmp.Compare(a.Disk, b.Disk)
+		}
 	})
 	p.times = slices.Compact(p.times)
 }

@@ -26,7 +26,7 @@ import (
 //
 // A tenant counts as waiting only if it has a task that could be placed at the
 // end: ready, within max_parallel and every cap, with a node that has room, not
-// held back for its data or by a reservation. So demand that is satisfied, a
+// held back for its data, by a reservation or behind one a node is kept for. So demand that is satisfied, a
 // head that does not fit, and a cap are no errors. Jobs with a promise (an
 // accepted deadline, a reservation) neither count as served nor as waiting, as
 // they go by their promise; what they hold counts in shares.
@@ -78,7 +78,7 @@ func (f *shareJudge) reset(s *scheduler.State, d *scheduler.Decision) {
 	f.held, f.promise = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}
 	for i := range d.Waiting {
 		switch w := &d.Waiting[i]; w.Reason {
-		case scheduler.ReasonData, scheduler.ReasonReservation, scheduler.ReasonSuspending:
+		case scheduler.ReasonData, scheduler.ReasonReservation, scheduler.ReasonSuspending, scheduler.ReasonShare:
 			f.held[w.Stage] = true
 		}
 	}

@@ -61,6 +61,7 @@ var threeDSFInfo = Info{
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder, c.Promises = true, promiseConfig(v)
+		c.Reserve = v.Bool(reserveParam.Name)
 		if v.Text("regular_order") == "las_mq" {
 			q, err := queueConfig(v, "queue_order")
 			if err != nil {
@@ -80,12 +81,14 @@ var pdsonqueueInfo = Info{
 	Name: "pdsonqueue",
 	Help: "deadline jobs by earliest maximal waiting time, others in order of submission under fair shares, suspended for deadlines",
 	Params: slices.Concat(shareParams, deadlineParams, []Param{
+		reserveParam,
 		{Name: "accepted_only", Kind: Bool, Default: "false", Help: "only accepted deadlines count; else every job with a deadline is a deadline job"},
 	}),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("pdsonqueue", 3, v)
 		c.AllDeadlines = !v.Bool("accepted_only")
 		withDeadlines(&c, v)
+		c.Reserve = v.Bool(reserveParam.Name)
 		return threedsf.New(c), nil
 	},
 }
@@ -101,9 +104,12 @@ var drfInfo = Info{
 	Help: "dominant resource fairness between tenants: CPU and memory, or with resources = 3 disk I/O as well",
 	Params: append([]Param{
 		{Name: "resources", Kind: Int, Default: "2", Min: 2, Max: 3, Help: "2: CPU and memory count in shares, the original; 3: disk I/O too, enhanced DRF"},
+		reserveParam,
 	}, shareParams...),
 	New: func(v Values) (scheduler.Policy, error) {
-		return threedsf.New(shareConfig("drf", v.Int("resources"), v)), nil
+		c := shareConfig("drf", v.Int("resources"), v)
+		c.Reserve = v.Bool(reserveParam.Name)
+		return threedsf.New(c), nil
 	},
 }
 

@@ -214,7 +214,7 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		head := given[w.Behind]
 		return claim(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonTurn, "%s is not held up itself", w.Behind)
 	case scheduler.ReasonShare:
-		return claim(given[w.Behind] != nil && w.Behind != w.Stage, "%s does not wait", w.Behind)
+		return proveShare(s, g, w, given[w.Behind])
 	case scheduler.ReasonNotAdmitted:
 		_, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteAdmitted, Job: w.Stage.Job})
 		return claim(!ok, "it is admitted")
@@ -333,6 +333,23 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 		}
 	}
 	return claim(fits > 0, "no node has room: that is the reason")
+}
+
+// proveShare: a node is kept for a stage that has no room anywhere, and this one
+// would fit on some node.
+func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, behind *scheduler.Waiting) error {
+	if behind == nil || w.Behind == w.Stage {
+		return fmt.Errorf("%s does not wait", w.Behind)
+	}
+	first, fits := s.Stage(w.Behind), false
+	for _, n := range s.Nodes() {
+		_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+		fits = fits || ok
+		if _, ok := n.Fits(first.Spec.Demand, first.Spec.Disk); ok {
+			return fmt.Errorf("%s has room itself on node %q", w.Behind, n.Spec.Name)
+		}
+	}
+	return claim(fits, "no node has room: that is the reason")
 }
 
 // proveSuspending: room is held for this very stage on the node, where victims

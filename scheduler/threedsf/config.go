@@ -39,6 +39,10 @@ type Config struct {
 	// else they come in order of submission.
 	PriorityOrder bool
 
+	// Reserve keeps a node for a task whose turn it is and that fits nowhere,
+	// instead of passing it over.
+	Reserve bool
+
 	// LASMQ orders a tenant's regular jobs of one priority by LAS_MQ queues; nil
 	// orders them by submission. Prior starts a job in the queue that its input
 	// size predicts. Deadline jobs are in no queue as long as they are in their

@@ -59,6 +59,10 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		return w
 	}
 	if p.guarded() && p.nextNode(g, 0) == scheduler.NoNode {
+		if k := p.keptFrom(g); k != nil {
+			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
+			return w
+		}
 		if r := p.blocker(g); r != nil {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w

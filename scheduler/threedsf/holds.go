@@ -177,6 +177,9 @@ func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources
 	if !p.guarded() {
 		return true
 	}
+	if p.keep.by[n.Spec.ID] != nil {
+		return false
+	}
 	if p.promises > 0 && !p.keepsPromises(n, j, d) {
 		return false
 	}
@@ -191,8 +194,8 @@ func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources
 	return d.Add(kept).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+disk <= free)
 }
 
-// guarded tells whether anything is held or promised anywhere.
-func (p *Policy) guarded() bool { return p.holds > 0 || p.promises > 0 }
+// guarded tells whether anything is held, promised or kept anywhere.
+func (p *Policy) guarded() bool { return p.holds > 0 || p.promises > 0 || len(p.keep.nodes) > 0 }
 
 // openFor is open for a task of a stage.
 func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {

@@ -55,6 +55,7 @@ type Policy struct {
 	promise  promiser
 	served   []scheduler.ReservationID // scratch
 	kept     []*scheduler.Reservation
+	keep     keeping
 	sleepers []*scheduler.Attempt
 	past     bool                      // what is kept for suspended tasks does not count: see resumePast
 	awaited  map[scheduler.NodeID]bool // where room is kept for a suspended task
@@ -105,6 +106,7 @@ func (p *Policy) pass() bool {
 	clear(p.waits)
 	clear(p.isNear)
 	p.judge.Begin(p.s)
+	p.keep.begin(len(p.s.Nodes()))
 	before := len(p.actions) + len(p.notes)
 	if p.promise.wake > 0 {
 		p.wakeAt(p.promise.wake)
@@ -122,7 +124,7 @@ func (p *Policy) pass() bool {
 	p.settleWaits()
 	p.sweep()
 	did := len(p.actions)+len(p.notes) != before
-	return did && p.left > 0 && (p.special || p.guarded() || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
+	return did && p.left > 0 && (p.special || p.guarded() || len(p.keep.nodes) > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
 }
 
 // laneWaits tells whether a deadline job is left waiting.

@@ -102,7 +102,7 @@ func (p *Policy) dueInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := p.regular.of[t][c.class-classHigh].queues
 	for turn := q.Next(); turn != nil; turn = q.Next() {
 		for ; int(turn.Stage) < len(turn.Job.Stages); turn.Stage++ {
-			if g := turn.Job.Stages[turn.Stage]; g.Ready() && p.placeable(g) {
+			if g := turn.Job.Stages[turn.Stage]; g.Ready() && (p.placeable(g) || p.wants(g)) {
 				c.job, c.stage = turn.Job, turn.Stage
 				return g
 			}

@@ -163,7 +163,7 @@ func (p *Policy) driesUp(node scheduler.NodeID) {
 		if sh.room != node {
 			continue
 		}
-		if sh.room = p.s.NextNodeFor(sh.demand, sh.disk, 0); sh.room == scheduler.NoNode {
+		if sh.room = p.nextOpen(sh.shape); sh.room == scheduler.NoNode {
 			p.passOver(int32(i))
 		}
 	}
@@ -206,6 +206,11 @@ func (p *Policy) turn() (scheduler.TenantID, *scheduler.Stage) {
 			p.stopped = g
 			return scheduler.NoTenant, nil
 		}
+		if p.wants(g) {
+			p.keepFor(g)
+			p.setHead(t)
+			continue
+		}
 		return t, g
 	}
 }
@@ -229,7 +234,7 @@ func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
 			*c = cursor{class: c.class + 1, stage: -1}
 			continue
 		}
-		if g := c.current(); g != nil && p.placeable(g) {
+		if g := c.current(); g != nil && (p.placeable(g) || (c.class != classHopeless && p.wants(g))) {
 			return g
 		}
 		p.advance(t, c)
