@@ -46,6 +46,7 @@ type Config struct {
 	CycleInterval   time.Duration // shortest time between two cycles; 10 ms, negative for none
 	Lease           time.Duration // a node silent for that long is lost; 15 s
 	ReportInterval  time.Duration // of a node's sign of life; Lease/5
+	FrozenShare     float64       // of a node's memory that frozen tasks may hold before they are brought to the next level; 0.5
 	LocateLimit     time.Duration // for the blocks of an input at submission; 2 min
 	KeepLogs        time.Duration // nodes keep the logs of an ended job; 15 min, negative for not at all
 	RetainJobs      int           // ended jobs that stay in listings; 200
@@ -89,6 +90,7 @@ func (c *Config) setDefaults() error {
 	def(&c.CycleInterval, 10*time.Millisecond)
 	def(&c.Lease, 15*time.Second)
 	def(&c.ReportInterval, c.Lease/5)
+	def(&c.FrozenShare, 0.5)
 	def(&c.LocateLimit, 2*time.Minute)
 	def(&c.KeepLogs, 15*time.Minute)
 	def(&c.RetainJobs, 200)

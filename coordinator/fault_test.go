@@ -123,6 +123,39 @@ func killedAt(t *testing.T, name string, n uint64, point replica.Point) (crashed
 	return crashed
 }
 
+// An exclusive task is started again only when the lease of its node is over, by
+// which time the node has frozen it (package node).
+func TestAnExclusiveTaskIsStartedAgainAfterItsNodesLease(t *testing.T) {
+	b := newBed(t, func(c *Config) {
+		c.Lease, c.Scheduler, c.SchedulerParams = 300*time.Millisecond, "3dsf", map[string]string{"speculate": "1"}
+	})
+	n1, stop1 := b.node(coordtest.Info("n1"), coordtest.Hang)
+	b.registered()
+	alone := groupJob("alone", 1)
+	alone.Stages[0].Exclusive = true
+	b.submit(alone)
+	b.until("it runs on n1, with the word", func() bool { w := n1.Wanted(); return len(w) == 1 && w[0].GetSpec().GetExclusive() })
+	n2, _ := b.node(coordtest.Info("n2"), coordtest.Succeed)
+	b.until("n2 is up", func() bool { id, _ := n2.Registered(); return id != 0 })
+	if runs, _ := n2.Ran(); runs != 0 {
+		t.Errorf("n2 runs it beside n1")
+	}
+	stop1()
+	b.ends("alone", succeeded)
+	var lost, placed int
+	for i, l := range strings.Split(b.story(), "\n") {
+		switch {
+		case strings.Contains(l, "node.lost"):
+			lost = i
+		case strings.Contains(l, "task.placed") && strings.Contains(l, "main/0.2"):
+			placed = i
+		}
+	}
+	if lost == 0 || placed < lost {
+		t.Errorf("n1 was lost at line %d, the task placed again at line %d of\n%s", lost, placed, b.story())
+	}
+}
+
 func TestALostNodesTasksAndOutputsAreMadeAgain(t *testing.T) {
 	b := newBed(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
 	b.fs.Input("hdfs:///in", 6, "n1")
@@ -342,7 +375,6 @@ func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
 		"a negative bound":          {`{"version":1,"name":"a","runtime_bound":"-1h0m0s","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "runtime_bound: negative span"},
 		"an unknown on_miss":        {`{"version":1,"name":"a","deadline":"2100-01-01T00:00:00Z","on_miss":"hope","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, `on_miss "hope" is not known`},
 		"on_miss without deadline":  {`{"version":1,"name":"a","on_miss":"stop","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "on_miss without a deadline"},
-		"an exclusive stage":        {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"exclusive":true}]}`, fault.Unsupported, "exclusive (stage s) is not supported"},
 		"an invalid job":            {`{"version":1,"name":"a b","stages":[]}`, fault.Invalid, `"a b" is no name`},
 		"a field that nobody knows": {`{"version":1,"nome":"a"}`, fault.Invalid, "unknown field"},
 		"an upload of 2 GB":         {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"files":[{"name":"f","digest":"` + digest + `","size":2147483648}]}]}`, fault.Invalid, "over the limit of 512MiB"},

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -108,6 +109,80 @@ func TestASuspensionByHandLastsUntilItIsUndone(t *testing.T) {
 		if !strings.Contains(b.story(), want) {
 			t.Errorf("no %q in\n%s", want, b.story())
 		}
+	}
+}
+
+// Frozen tasks that together hold too much memory give it, the largest first,
+// down to what each can do.
+func TestTooMuchFrozenMemoryForcesTheNextLevel(t *testing.T) {
+	const frozen, swapped, checkpointed = droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED
+	for name, c := range map[string]struct {
+		share  float64 // of 4 GiB; each of three tasks holds 1 MiB when frozen
+		refuse []droverv1.Level
+		want   [3]droverv1.Level
+	}{
+		"within the share":                     {3.0 / 4096, nil, [3]droverv1.Level{frozen, frozen, frozen}},
+		"one gives its memory":                 {2.0 / 4096, nil, [3]droverv1.Level{swapped, frozen, frozen}},
+		"each of them":                         {1e-9, nil, [3]droverv1.Level{swapped, swapped, swapped}},
+		"checkpointed where swap is refused":   {1e-9, []droverv1.Level{swapped}, [3]droverv1.Level{checkpointed, checkpointed, checkpointed}},
+		"and where nothing helps they stay so": {1e-9, []droverv1.Level{swapped, checkpointed}, [3]droverv1.Level{frozen, frozen, frozen}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, func(c2 *Config) { c2.FrozenShare = c.share })
+			n, _ := b.node(levelNode("n1"), coordtest.Hang)
+			for _, l := range c.refuse {
+				n.Refuse(l)
+			}
+			b.registered()
+			b.submit(groupJob("hang", 3))
+			attempts := func() (all []*droverv1.TaskAttempt) {
+				res, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: "hang"}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range res.Msg.Tasks {
+					all = append(all, x.Attempts...)
+				}
+				return all
+			}
+			b.until("all run", func() bool {
+				all := attempts()
+				for _, a := range all {
+					if a.Seen.GetPhase() != droverv1.Phase_PHASE_RUNNING {
+						return false
+					}
+				}
+				return len(all) == 3
+			})
+			for i := range 3 {
+				q := &droverv1.SetLevelRequest{Job: "hang", Stage: "main", Task: int32(i), Level: frozen}
+				if _, err := b.client.SetLevel(b.ctx, connect.NewRequest(q)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			count := func(of func(int) droverv1.Level, n int) map[droverv1.Level]int {
+				m := map[droverv1.Level]int{}
+				for i := range n {
+					m[of(i)]++
+				}
+				return m
+			}
+			want := count(func(i int) droverv1.Level { return c.want[i] }, 3)
+			refusals := 3 * len(c.refuse)
+			b.until("the levels", func() bool {
+				all := attempts()
+				for _, a := range all {
+					if a.Level.GetTarget() != 0 {
+						return false
+					}
+				}
+				return maps.Equal(want, count(func(i int) droverv1.Level { return all[i].Level.GetLevel() }, len(all))) &&
+					strings.Count(b.story(), "task.level_refused") == refusals
+			})
+			if said := strings.Contains(b.story(), "of the node's memory, more than the share of"); said == (want[frozen] == 3 && refusals == 0) {
+				t.Errorf("said %v in\n%s", said, b.story())
+			}
+		})
 	}
 }
 

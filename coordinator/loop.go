@@ -34,13 +34,14 @@ const (
 //  1. Follow: take the changes of the facts into State, wanted sets, history.
 //  2. Expire: propose the loss of nodes whose lease ended, and another try of
 //     nodes that were held off and whose time is over.
-//  3. Hear: every hearPause tell State which attempts run and how far they are,
+//  3. Deepen: have frozen tasks give their memory where it became too much.
+//  4. Hear: every hearPause tell State which attempts run and how far they are,
 //     which is no fact: policies that order by progress need it.
-//  4. Forecast: predict run times anew where tasks ended; say of deadlines that
+//  5. Forecast: predict run times anew where tasks ended; say of deadlines that
 //     they cannot be met or have passed.
-//  5. Decide: run a Cycle if State changed, cycle_interval after the last one.
+//  6. Decide: run a Cycle if State changed, cycle_interval after the last one.
 //     Its commit proposes the decision and waits: one is in flight.
-//  6. Wait for news: entries applied, a lease's end, a policy's wake-up.
+//  7. Wait for news: entries applied, a lease's end, a policy's wake-up.
 type leader struct {
 	c    *core
 	term uint64
@@ -67,6 +68,8 @@ type leader struct {
 	judgeAt      time.Time       // when one may turn without an event, zero for never
 	lastJudged   time.Time
 
+	pressed map[int32]bool // nodes on which levels changed since the last look
+
 	logsGo []logsGo        // ended jobs whose logs are still kept
 	held   map[int32]int64 // nodes held off by themselves: until when, Unix ns
 	over   map[uint64]bool // ended jobs that hold nothing and were seen to
@@ -82,7 +85,7 @@ func (c *core) lead(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missed{}}
+	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missed{}, pressed: map[int32]bool{}}
 	l.proj = c.newProjection(c.hosts.of)
 	defer l.wg.Wait()
 	defer cancel()
@@ -121,6 +124,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	l.logsGo, l.over, l.held = nil, map[uint64]bool{}, map[int32]int64{}
 	for _, n := range f.Nodes() {
 		l.noteHeld(n)
+		l.pressed[n.ID] = true
 	}
 	clear(l.deadlines)
 	l.learnt = l.c.forecasts.learn(f) || l.learnt
@@ -178,6 +182,9 @@ func (l *leader) run(ctx context.Context) error {
 		}
 		next, err := l.expire(ctx)
 		if err != nil {
+			return err
+		}
+		if err := l.deepen(ctx); err != nil {
 			return err
 		}
 		for _, step := range []func(context.Context) (time.Time, error){l.forecast, l.watchDeadlines} {
@@ -291,6 +298,9 @@ func (l *leader) attempt(f *facts.Facts, c *facts.Change) {
 		return
 	}
 	l.c.wanted.touch(a.Node, a.Epoch, c.Key, a.Run)
+	if c.Kind == facts.ChangeLevel {
+		l.pressed[a.Node] = true
+	}
 	for _, id := range c.Nodes { // where it was, or where its image is
 		if n := f.Node(id); n != nil && n.Up {
 			l.c.wanted.touch(id, n.Epoch, c.Key, c.Run)
@@ -350,7 +360,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	return next, nil
 }
 
-// hear is step 3; it gives when it is due again, zero while nothing lives.
+// hear is step 4; it gives when it is due again, zero while nothing lives.
 func (l *leader) hear() time.Time {
 	now, s := l.c.now(), l.proj.state
 	if s.Live() == 0 {
@@ -416,7 +426,7 @@ func (l *leader) decideDue() time.Duration {
 	return due
 }
 
-// decide is step 5.
+// decide is step 6.
 func (l *leader) decide(ctx context.Context) error {
 	now := l.c.now()
 	l.lastCycle, l.again, l.wakeAt = now, false, 0

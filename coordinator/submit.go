@@ -143,24 +143,8 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 		}
 		return nil, fault.New(fault.Invalid, "job %q: %s", spec.Name, strings.Join(lines, "; "))
 	}
-	if err := supported(spec); err != nil {
-		return nil, err
-	}
 	spec.Stages = inOrder(spec.Stages)
 	return spec, nil
-}
-
-// supported refuses what a job file can say and this version cannot do live.
-func supported(j *jobspec.Job) error {
-	no := func(what string) error {
-		return fault.New(fault.Unsupported, "job %q: %s is not supported by this coordinator: remove it", j.Name, what)
-	}
-	for i := range j.Stages {
-		if j.Stages[i].Exclusive {
-			return no("exclusive (stage " + j.Stages[i].Name + ")")
-		}
-	}
-	return nil
 }
 
 // inOrder sorts stages so that each follows what it waits for, else as they

@@ -168,7 +168,7 @@ func (a *attempt) loop(ctx context.Context) {
 			}
 			a.sleep(ctx, 0)
 		case task.Wait:
-			a.sleep(ctx, a.again(step.Again))
+			a.sleep(ctx, a.again(step.Again, spec))
 			if now := a.d.clock.Mono(); now-a.sampled >= sampleGap {
 				a.sampled = now
 				a.sample(ctx)
@@ -179,8 +179,12 @@ func (a *attempt) loop(ctx context.Context) {
 	}
 }
 
-// again bounds a wait by the next sample of a running task.
-func (a *attempt) again(d time.Duration) time.Duration {
+// again bounds a wait by the next sample of a running task, and that of an
+// exclusive one by the end of its lease.
+func (a *attempt) again(d time.Duration, spec *droverv1.TaskSpec) time.Duration {
+	if left := a.d.lease.left(); spec.GetExclusive() && left > 0 && (d <= 0 || d > left) {
+		d = left
+	}
 	if a.container == task.ContainerRunning && !a.sus.frozen || a.upload.work == task.WorkBusy {
 		if d <= 0 || d > sampleEvery {
 			return sampleEvery
@@ -217,6 +221,7 @@ func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) 
 		TimeLimit: time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
 		Grace:     a.d.cfg.Grace,
 	}
+	a.withoutLease(&w, spec)
 	now := a.d.clock.Mono()
 	s := task.Seen{
 		Recorded: a.recorded, Started: a.rec.Started, Ended: len(a.rec.End) > 0,

@@ -52,6 +52,7 @@ type boss struct {
 	term     uint64
 	epoch    uint64
 	away     bool // nothing is answered
+	leaseMS  int64
 	again    bool // the next report is told to register again
 	revision uint64
 	wanted   map[store.ID]*droverv1.WantedAttempt
@@ -80,7 +81,7 @@ func (b *boss) Register(_ context.Context, r *connect.Request[droverv1.RegisterR
 		return nil, errAway
 	}
 	b.node = r.Msg.GetNode()
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50}), nil
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50, LeaseMs: b.leaseMS}), nil
 }
 
 func (b *boss) Watch(ctx context.Context, r *connect.Request[droverv1.WatchRequest], out *connect.ServerStream[droverv1.Wanted]) error {
@@ -134,7 +135,7 @@ func (b *boss) Report(_ context.Context, r *connect.Request[droverv1.ReportReque
 	}
 	again := b.again
 	b.again = false
-	return connect.NewResponse(&droverv1.ReportResponse{Term: b.term, RegisterAgain: again}), nil
+	return connect.NewResponse(&droverv1.ReportResponse{Term: b.term, RegisterAgain: again, LeaseMs: b.leaseMS}), nil
 }
 
 func (b *boss) GetBlob(_ context.Context, r *connect.Request[droverv1.GetBlobRequest], out *connect.ServerStream[droverv1.BlobChunk]) error {

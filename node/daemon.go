@@ -44,6 +44,7 @@ type daemon struct {
 	files      FileSystems
 	web        *http.Client // of helpers inside the daemon
 	orders     *order.Desk
+	lease      lease
 	closers    []func() error
 
 	// run is the context of attempts and orders: when it ends the daemon leaves.
@@ -87,6 +88,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		// Rising also across restarts, so that a coordinator that remembers the
 		// last one takes the next for new.
 		sequence: uint64(time.Now().UnixMilli()),
+		lease:    lease{now: sinceBoot},
 		attempts: map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
 		gone: map[store.ID]bool{}, again: map[store.ID]*droverv1.WantedAttempt{},
 	}

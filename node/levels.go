@@ -35,6 +35,7 @@ type suspension struct {
 	frozen  bool // its processes stand still
 	swapped bool
 	swap    int64 // bytes of its memory in swap
+	leased  bool  // it may run as far as the lease says
 	oldDump bool  // a dump is on the disk that it does not need
 	asked   droverv1.Level
 	barred  task.Levels
@@ -508,7 +509,7 @@ func (a *attempt) seenLevel(wanted *droverv1.WantedAttempt) droverv1.Level {
 		return droverv1.Level_LEVEL_CHECKPOINTED
 	case a.container == task.ContainerUnknown && a.rec.Level != 0:
 		return droverv1.Level(a.rec.Level)
-	case a.container != task.ContainerRunning || !a.sus.frozen:
+	case a.container != task.ContainerRunning || !a.sus.frozen || a.onHold(wanted):
 		return droverv1.Level_LEVEL_RUNNING
 	case a.sus.swapped:
 		return droverv1.Level_LEVEL_SWAPPED
@@ -529,6 +530,9 @@ func (a *attempt) reportLevel(s *droverv1.SeenAttempt) {
 	}
 	switch s.Level {
 	case droverv1.Level_LEVEL_RUNNING:
+		if a.onHold(wanted) {
+			s.LevelNote = noteHold
+		}
 		return
 	case droverv1.Level_LEVEL_CHECKPOINTED:
 		s.Held, s.ImageHeld = &droverv1.Resources{}, a.rec.DumpBytes

@@ -95,6 +95,7 @@ func (d *daemon) session(ctx context.Context, ready func(address string)) error 
 func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
+	sent := d.lease.now()
 	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.info(), Epoch: d.epoch()}))
 	if err != nil {
 		return nil, wire.FromError(err)
@@ -104,6 +105,7 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 		return nil, err
 	}
 	d.newEpoch(id)
+	d.renewed(sent, res.Msg.GetLeaseMs())
 	d.log.Info("registered", "node", id.Node, "epoch", id.Epoch, "term", id.Term, "cluster", id.Cluster)
 	return res.Msg, nil
 }
@@ -194,10 +196,14 @@ func (d *daemon) reportOnce(ctx context.Context, full bool) (more bool, err erro
 	req.Load = d.load(ctx)
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
+	begun := d.lease.now()
 	res, err := d.cfg.Coordinator.Report(ctx, connect.NewRequest(req))
 	if err != nil {
 		d.orders.PutBack(req.Answers)
 		return false, wire.FromError(err) // the next session starts with a full report
+	}
+	if !res.Msg.GetRegisterAgain() {
+		d.renewed(begun, res.Msg.GetLeaseMs())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,6 +25,7 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "operator", Usage: "certificate name (user/NAME) that may do everything, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of images by name that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
 			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node that is silent for longer is lost"},
+			&cli.Float64Flag{Name: "frozen-share", Value: 0.5, Usage: "of a node's memory that frozen tasks may hold; above it the largest are swapped out or checkpointed"},
 			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "nodes keep the logs of an ended job; negative: not at all"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
 		}, append(tlsFlags(), schedulerFlags...)...),
@@ -60,6 +61,7 @@ func runCoordinator(c *cli.Context) error {
 	cfg := coordinator.Config{
 		Dir: data, Metrics: newRegistry(), Logger: daemonLog(c, c.Bool("verbose")), Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params,
+		FrozenShare: c.Float64("frozen-share"),
 	}
 	if at := c.String("listen"); at != "" {
 		if cfg.TLS, err = tlsFiles(c).ServerConfig(); err != nil {

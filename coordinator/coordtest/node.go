@@ -87,6 +87,7 @@ type Node struct {
 	sequence  uint64
 	ran       map[Key]int // how often an attempt was started
 	refuse    map[droverv1.Level]bool
+	reached   map[Key]droverv1.Level // below running
 	poke      chan struct{}
 	Reports   int // made so far; read it with Counts
 	fulls     int
@@ -95,7 +96,7 @@ type Node struct {
 // New makes a node; Run connects it.
 func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
 	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[Key]*droverv1.WantedAttempt{}, ended: map[Key]*droverv1.SeenAttempt{},
-		dirty: map[Key]bool{}, ran: map[Key]int{}, poke: make(chan struct{}, 1)}
+		dirty: map[Key]bool{}, ran: map[Key]int{}, reached: map[Key]droverv1.Level{}, poke: make(chan struct{}, 1)}
 }
 
 // Run keeps a session with the coordinator until ctx ends; it comes back after
@@ -350,19 +351,26 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 }
 
 // running is the report of an attempt that has not ended: at the level that is
-// wanted, or refusing it.
+// wanted, or refusing it and staying where it was.
 func (n *Node) running(k Key) *droverv1.SeenAttempt {
 	seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5, Usage: &droverv1.Usage{CpuMs: 1000}}
 	w := n.wanted[k]
 	if w.GetGoal() != droverv1.Goal_GOAL_RUN {
 		return seen
 	}
-	if w.GetResumeFrom() != "" && n.refuse[w.GetLevel()] {
-		seen.Level = droverv1.Level_LEVEL_CHECKPOINTED
-	}
-	if l := w.GetLevel(); n.refuse[l] {
+	l := w.GetLevel()
+	switch {
+	case n.refuse[l]:
 		seen.LevelRefused, seen.LevelNote = l, "as the test says"
-	} else if l > droverv1.Level_LEVEL_RUNNING {
+		if w.GetResumeFrom() != "" {
+			n.reached[k] = droverv1.Level_LEVEL_CHECKPOINTED
+		}
+	case l > droverv1.Level_LEVEL_RUNNING:
+		n.reached[k] = l
+	default:
+		delete(n.reached, k)
+	}
+	if l := n.reached[k]; l != 0 {
 		seen.Level, seen.Held = l, &droverv1.Resources{Memory: 1 << 20}
 	}
 	return seen

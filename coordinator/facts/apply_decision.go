@@ -132,6 +132,8 @@ func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *No
 		return "the job has ended"
 	case act.GetSpeculative() && (t.State != TaskActive || holding != 1):
 		return "there is not exactly one attempt that a second one could overtake"
+	case act.GetSpeculative() && j.Spec.Stages[k.Stage].Exclusive:
+		return "its stage is exclusive: no second attempt runs beside the first"
 	case !act.GetSpeculative() && t.State != TaskPending:
 		return "the task does not wait any more"
 	case k.Attempt <= last || act.GetKey().GetRun() != 1:

@@ -3,6 +3,7 @@ package facts
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -130,6 +131,12 @@ func (f *Facts) maySetLevel(k Key, a *Attempt, l droverv1.Level) string {
 		return "the node has no room for it to resume"
 	}
 	return ""
+}
+
+// On lists the attempts that hold something on a node, or whose output it keeps,
+// in order. O(n log n) in their number.
+func (f *Facts) On(node int32) []Key {
+	return slices.SortedFunc(maps.Keys(f.onNode[node]), CompareKeys)
 }
 
 // forWhom says why and for whom an attempt is at its level, for events.

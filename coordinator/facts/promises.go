@@ -318,12 +318,12 @@ func (f *Facts) judgeQuote(j *Job) {
 }
 
 // learn remembers a task that succeeded. Its run time is what its node was
-// taken for: from the placement to the end.
+// taken for: from the placement to the end, but for the time it was suspended.
 func (f *Facts) learn(j *Job, k Key, a *Attempt) {
 	s := &j.Spec.Stages[k.Stage]
 	f.ranSeq++
 	r := &Ran{Seq: f.ranSeq, Job: j.ID, Stage: k.Stage, Tenant: j.Spec.Tenant, JobName: j.Name, Name: s.Name, Kind: string(s.Kind),
-		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), Tasks: j.Stages[k.Stage].Tasks, RunNS: max(1, a.Ended-a.Placed)}
+		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), Tasks: j.Stages[k.Stage].Tasks, RunNS: max(1, a.Ended-a.Placed-a.suspendedNS())}
 	if splits := j.Stages[k.Stage].Splits; int(k.Task) < len(splits) {
 		for _, p := range splits[k.Task].GetPieces() {
 			r.Input = addClamped(r.Input, p.GetLength())
@@ -335,6 +335,16 @@ func (f *Facts) learn(j *Job, k Key, a *Attempt) {
 	}
 	f.ran[f.ranAt] = r
 	f.ranAt = (f.ranAt + 1) % MaxRan
+}
+
+// suspendedNS is how long an attempt that has ended was suspended, with the span
+// in which it ended.
+func (a *Attempt) suspendedNS() int64 {
+	ns := a.Sus.TotalMS * 1e6
+	if a.Level != droverv1.Level_LEVEL_RUNNING && a.Sus.From > 0 {
+		ns += max(0, a.Ended-a.Sus.From)
+	}
+	return ns
 }
 
 // checkQuote drops a quote that says nothing that can be judged.

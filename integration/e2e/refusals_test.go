@@ -48,7 +48,6 @@ func TestRefusals(t *testing.T) {
 		"image archive that is not here": {group(`image = "oci-archive:nowhere.tar"`, ""), []string{"nowhere.tar"}},
 		"file of 2 GB":                   {group("", fmt.Sprintf("file \"big\" { source = %q }", big)), []string{"2GiB", "512MiB"}},
 		"a deadline in the past":         {group(`deadline = "2020-01-01T00:00:00Z"`, ""), []string{"deadline", "past"}},
-		"exclusive, not live yet":        {group("", "exclusive = true"), []string{"exclusive"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -212,6 +212,9 @@ func TestRandomSuspensions(t *testing.T) {
 		case k < 7:
 			args = []string{"task", "resume", job, task}
 		case k < 8:
+			if a := s.attempt(job, task); a.Level.Level != "LEVEL_CHECKPOINTED" { // only that can move
+				s.drover("task", "suspend", "-level", "checkpointed", job, task)
+			}
 			args = []string{"task", "move", "-node", fmt.Sprintf("n%d", 1+r.IntN(3)), job, task}
 		case k < 9:
 			n := 1 + r.IntN(3)

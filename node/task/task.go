@@ -63,6 +63,7 @@ type Wanted struct {
 	Goal      Goal
 	Level     Level         // with GoalRun; 0 is LevelRunning
 	Resume    bool          // it begins with a dump that another node holds
+	Hold      bool          // it shall not begin or go on now, though what is there may stay
 	Fetch     bool          // a helper brings its input
 	Upload    bool          // a helper takes its result to the output path
 	TimeLimit time.Duration // running time allowed; 0 = none
@@ -234,7 +235,7 @@ func advance(w Wanted, s Seen) Step {
 	case s.Container == ContainerRunning:
 		return atLevel(w, s)
 	case w.Resume && !s.Started:
-		if s.Barred.Has(LevelRunning) || w.Level > LevelRunning {
+		if s.Barred.Has(LevelRunning) || w.Level > LevelRunning || w.Hold {
 			return Step{Do: Wait}
 		}
 		return Step{Do: FetchDump}
@@ -248,6 +249,8 @@ func advance(w Wanted, s Seen) Step {
 		return Step{Do: StartFetch}
 	case s.Container == ContainerNone:
 		return Step{Do: CreateContainer}
+	case s.Container == ContainerCreated && w.Hold:
+		return Step{Do: Wait}
 	case s.Container == ContainerCreated:
 		return Step{Do: Start}
 	default:
@@ -287,7 +290,7 @@ func atLevel(w Wanted, s Seen) Step {
 // wake brings an attempt that is a dump back, if it shall run.
 func wake(w Wanted, s Seen) Step {
 	switch {
-	case w.Level > LevelRunning || s.Barred.Has(LevelRunning):
+	case w.Level > LevelRunning || w.Hold || s.Barred.Has(LevelRunning):
 		return Step{Do: Wait}
 	case !s.Image:
 		return Step{Do: GetImage}

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
@@ -32,8 +33,11 @@ const (
 	workDir     = "work"
 	dumpLog     = "dump.log"
 	restoreLog  = "restore.log"
+	restoreConf = "restore.conf" // criu's options besides those that runc gives
 	dumpedLine  = "Dumping finished successfully"
 	logTailSize = 3 // Error lines of criu's log that an error quotes
+
+	annotationCriu = "org.criu.config" // runc names the file to criu
 )
 
 // Checkpoint implements runtime.Checkpointer. It ends with the container
@@ -151,9 +155,10 @@ func criuErrors(path string) string {
 
 // Restore implements runtime.Checkpointer. The dump is verified first: criu
 // loops for ever over a truncated image. The same image, mounts and files must
-// be there, with the sizes they had. The dump may be of another ID, as after a move
-// to another node: runc maps cgroup, root and mounts anew. An error leaves no container, so that
-// Restore can be tried again. The caller checks limits afterwards.
+// be there, with the sizes they had. The dump may be of another ID, as after a
+// move to another node: runc maps root and mounts anew, and criu is told the
+// cgroup. An error leaves no container, so that Restore can be tried again. The
+// caller checks limits afterwards.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
 	if all, err := d.List(ctx); err != nil {
 		return err
@@ -170,7 +175,7 @@ func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error 
 	if err := d.Create(ctx, s); err != nil {
 		return err
 	}
-	if err := d.restore(ctx, s.ID, dir); err != nil {
+	if err := d.restore(ctx, s, dir); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
 		defer cancel()
 		return errors.Join(err, d.forceClean(clean, s.ID))
@@ -187,7 +192,8 @@ func running(all []runtime.Status, id string) bool {
 	return false
 }
 
-func (d *Driver) restore(ctx context.Context, id, dir string) error {
+func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string) error {
+	id := s.ID
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
@@ -205,6 +211,9 @@ func (d *Driver) restore(ctx context.Context, id, dir string) error {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
+	if err := tellCgroup(ctx, c, s.Cgroup, filepath.Join(work, restoreConf)); err != nil {
+		return engineError(ctx, "restore", id, err)
+	}
 	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
 		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
 	}
@@ -215,10 +224,53 @@ func (d *Driver) restore(ctx context.Context, id, dir string) error {
 	if err != nil {
 		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, native(err)), criuErrors(filepath.Join(work, restoreLog)))
 	}
+	if err := inCgroup(fmt.Sprintf("/proc/%d/cgroup", r.GetPid()), s.Cgroup); err != nil {
+		return fmt.Errorf("restore of container %s: %w", id, err)
+	}
 	if err := loopbackUp(int(r.GetPid())); err != nil { // criu brings it back down
 		return fmt.Errorf("restore of container %s: loopback: %w", id, err)
 	}
 	return nil
+}
+
+// tellCgroup has criu restore into the container's cgroup. On cgroup v2 runc does
+// not say which it is, and criu would make the one of the dump anew, outside of
+// every limit, when the container has another name there. The file is named in
+// the container's spec; it need not be there at a later dump.
+func tellCgroup(ctx context.Context, c client.Container, cgroup, conf string) error {
+	if cgroup == "" {
+		return nil
+	}
+	if err := os.WriteFile(conf, []byte("cgroup-root "+cgroup+"\n"), 0o600); err != nil {
+		return err
+	}
+	spec, err := c.Spec(ctx)
+	if err != nil {
+		return err
+	}
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
+	}
+	spec.Annotations[annotationCriu] = conf
+	return c.Update(ctx, client.UpdateContainerOpts(client.WithSpec(spec)))
+}
+
+// inCgroup makes sure that a process is where its limits are; file is its cgroup
+// file in /proc.
+func inCgroup(file, cgroup string) error {
+	if cgroup == "" {
+		return nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for _, l := range strings.Split(string(b), "\n") {
+		if path, ok := strings.CutPrefix(l, "0::"); ok && path == cgroup {
+			return nil
+		}
+	}
+	return fault.New(fault.Unsupported, "criu restored it into %q, and its limits are in %s: the node's criu does not heed cgroup-root", strings.TrimSpace(string(b)), cgroup)
 }
 
 // forceClean removes what a failed restore leaves, which Delete alone does not.

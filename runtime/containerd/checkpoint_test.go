@@ -90,6 +90,7 @@ func TestCheckpointChain(t *testing.T) {
 	reached(20)
 	for round := 1; round <= 3; round++ {
 		dir := filepath.Join(b.data, "dump", string(rune('a'+round)))
+		old := s
 		g, err := b.groups.Open(s.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -107,6 +108,14 @@ func TestCheckpointChain(t *testing.T) {
 		}
 		if left := b.leftovers(t, d, s.ID); len(left) > 0 {
 			t.Errorf("left after the dump: %v", left)
+		}
+		if round == 2 { // as after a move: the container has another name, and another cgroup
+			s = b.spec(t, d, "chain-moved", "sleep")
+			s.Args, s.Env, s.Log, s.Mounts, s.Hostname = old.Args, old.Env, old.Log, old.Mounts, old.Hostname
+			defer d.Delete(context.WithoutCancel(ctx), s.ID)
+			if g, err = b.groups.Open(s.ID); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if _, err := b.groups.Create(s.ID, b.limits()); err != nil { // the leaf went with the container
 			t.Fatal(err)
@@ -130,6 +139,12 @@ func TestCheckpointChain(t *testing.T) {
 		if pids, err := g.Processes(cgroups.Container); err != nil || len(pids) == 0 {
 			t.Errorf("the restored processes are not in the leaf: %v, %v", pids, err)
 		}
+		if left := b.leftovers(t, d, old.ID); old.ID != s.ID && len(left) > 0 {
+			t.Errorf("restored under another name, and of the old one there is %v", left)
+		}
+		if err := os.RemoveAll(dir); err != nil { // what a later dump must not need
+			t.Fatal(err)
+		}
 	}
 	if err := d.Kill(ctx, s.ID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -151,6 +166,29 @@ func TestCheckpointChain(t *testing.T) {
 	}
 	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+func TestAProcessOutsideItsCgroupIsNoticed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cgroup")
+	for name, c := range map[string]struct {
+		text, want string
+		ok         bool
+	}{
+		"where it belongs":            {"0::/drover/tasks/1.0.0.1.2/c\n", "/drover/tasks/1.0.0.1.2/c", true},
+		"in the cgroup of its dump":   {"0::/drover/tasks/1.0.0.1.1/c\n", "/drover/tasks/1.0.0.1.2/c", false},
+		"one of which that is a part": {"0::/drover/tasks/1.0.0.1.23/c\n", "/drover/tasks/1.0.0.1.2", false},
+		"beside cgroups v1":           {"4:cpu:/a\n0::/a/c\n", "/a/c", true},
+		"where nothing was asked for": {"", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := inCgroup(file, c.want); (err == nil) != c.ok {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

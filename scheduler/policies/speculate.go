@@ -104,7 +104,7 @@ func secondAttempts(s *scheduler.State) int {
 // its done tasks took on average, until yield says stop, and says when the next
 // one will have, 0 for none.
 func (p *speculating) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, yield func(*scheduler.Attempt) bool) (wake scheduler.Time) {
-	if g.Running == 0 || g.Done == 0 || g.Done*speculateDone < g.Spec.Tasks {
+	if g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*speculateDone < g.Spec.Tasks {
 		return 0
 	}
 	spent := g.TaskTime(now)

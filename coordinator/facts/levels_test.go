@@ -1,0 +1,64 @@
+package facts
+
+import (
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// level asks for a level and has the node confirm it.
+func (w *ward) level(k Key, l droverv1.Level) {
+	w.t.Helper()
+	kind := ActSuspend
+	if l == droverv1.Level_LEVEL_RUNNING {
+		kind = ActResume
+	}
+	r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Base: w.f.Index(),
+		Actions: []*droverv1.ActionFact{{Kind: int32(kind), Key: k.Proto(1), Level: l}}}}})
+	if len(r.Dropped) > 0 {
+		w.t.Fatal(r.Dropped[0].Reason)
+	}
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: 1, Epoch: w.f.Node(1).Epoch,
+		Seen: []*droverv1.SeenAttempt{{Key: k.Proto(1), Phase: droverv1.Phase_PHASE_RUNNING, Level: l}}}}})
+}
+
+func TestARunTimeIsWithoutTheTimeSuspended(t *testing.T) {
+	const running, frozen = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN
+	for name, c := range map[string]struct {
+		live func(w *ward, k Key)
+		want time.Duration
+	}{
+		"never suspended": {func(w *ward, _ Key) { w.at += 7 * time.Minute }, 7 * time.Minute},
+		"suspended twice": {func(w *ward, k Key) {
+			w.spell(k, frozen, 3)
+			w.spell(k, running, 2)
+			w.spell(k, frozen, 60)
+			w.spell(k, running, 1)
+		}, 3 * time.Minute},
+		"done before it stood still":    {func(w *ward, k Key) { w.at += time.Minute; w.spell(k, frozen, 30) }, time.Minute},
+		"suspended as soon as it began": {func(w *ward, k Key) { w.spell(k, frozen, 30); w.spell(k, running, 4) }, 4 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			w.f.Node(1).Info.Levels = []droverv1.Level{running, frozen}
+			k, why := w.place()
+			if why != "" {
+				t.Fatal(why)
+			}
+			c.live(w, k)
+			w.end(k, droverv1.Phase_PHASE_SUCCEEDED, 0)
+			ran, _ := w.f.RanSince(0)
+			if len(ran) != 1 || time.Duration(ran[0].RunNS) != c.want {
+				t.Fatalf("learnt %v, want one of %s", ran, c.want)
+			}
+		})
+	}
+}
+
+// spell brings an attempt to a level, where it stays for so many minutes.
+func (w *ward) spell(k Key, l droverv1.Level, minutes int) {
+	w.t.Helper()
+	w.level(k, l)
+	w.at += time.Duration(minutes) * time.Minute
+}
