@@ -28,6 +28,7 @@ func TestNext(t *testing.T) {
 	dump := seen(in(running, ContainerNone), func(s *Seen) { s.Dumping, s.Dumped = true, true })
 	at := func(l Level) Wanted { return with(run, func(w *Wanted) { w.Level = l }) }
 	moving := with(run, func(w *Wanted) { w.Resume = true })
+	held := with(at(LevelFrozen), func(w *Wanted) { w.Hold = true })
 	ended := seen(stopped, func(s *Seen) { s.Ended = true })
 
 	for name, c := range map[string]struct {
@@ -97,6 +98,12 @@ func TestNext(t *testing.T) {
 		"one that comes from another node is fetched":    {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: FetchDump}},
 		"and restored":                                   {moving, dump, Step{Do: Restore}},
 		"what cannot be fetched waits to be told":        {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder, s.Barred = true, true, s.Barred.With(LevelRunning) }), Step{Do: Wait}},
+		"on hold nothing is started":                     {held, in(prepared, ContainerCreated), Step{Do: Wait}},
+		"but prepared":                                   {held, prepared, Step{Do: CreateContainer}},
+		"nor restored":                                   {held, dump, Step{Do: Wait}},
+		"nor fetched":                                    {with(moving, func(w *Wanted) { w.Hold = true }), seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: Wait}},
+		"and what runs is frozen":                        {held, running, Step{Do: Freeze}},
+		"and stays so":                                   {held, frozen, Step{Do: Wait}},
 		"gone waits for the engine":                      {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
 		"gone is gone":                                   {to(GoalGone), none, Step{Do: Rest}},
 	} {
