@@ -29,14 +29,14 @@ var places = []int{1, 2, 1, 3, 1, 2}
 // here are emulated.
 const jobFile = `job %q {
   tenant = "analytics"
-  input  { path = "hdfs:///books/*" }
+  input  { path = "hdfs:///books/%s" }
   output { path = "hdfs:///out/%s" }
   image  = "oci-archive:%s"
   stage "map" {
     kind      = "map"
     builtin   = [%s]
     disk      = "64MiB"
-    resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
+    resources { cpu = "300m"  memory = "64MiB"  io = "8MiB/s" }
   }
   stage "reduce" {
     kind      = "reduce"
@@ -44,7 +44,7 @@ const jobFile = `job %q {
     builtin   = [%q]
     combiner  = %t
     disk      = "64MiB"
-    resources { cpu = "200m"  memory = "64MiB"  io = "8MiB/s" }
+    resources { cpu = "450m"  memory = "64MiB"  io = "8MiB/s" }
   }
 }
 `
@@ -52,19 +52,24 @@ const jobFile = `job %q {
 // job fills in jobFile.
 type job struct {
 	name    string
+	books   string // a pattern
 	mapper  string // elements of builtin
 	reducer string
 	reduces int
 	combine bool
 }
 
-// word is what the second job looks for: maps that do next to nothing show
-// where a scheduler puts them as well as maps that work, and sooner.
-const word = "sheep"
+// word is what the second job looks for, in the first books: maps that do next
+// to nothing show where a scheduler puts them as well as maps that work, and
+// half of the blocks as well as all, and sooner.
+const (
+	word     = "sheep"
+	searched = 2 // books
+)
 
 var (
-	wordcount = job{"wordcount", `"wordcount"`, "sum", 4, true}
-	search    = job{"search-fifo", `"grep", "` + word + `"`, "identity", 1, false}
+	wordcount = job{"wordcount", "*", `"wordcount"`, "sum", 4, true}
+	search    = job{"search-fifo", "book-0[12].txt", `"grep", "` + word + `"`, "identity", 1, false}
 )
 
 func (s *scene) play(ctx context.Context) error {
@@ -72,7 +77,8 @@ func (s *scene) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("HDFS holds %d blocks of 1 MiB, one copy each, on the machines as %v", total(blocks), blocks)
+	all := sum(blocks)
+	s.say("HDFS holds %d blocks of 1 MiB, one copy each, on the machines as %v", total(all), all)
 	aware, err := s.perform(ctx, wordcount)
 	if err != nil {
 		return err
@@ -83,7 +89,7 @@ func (s *scene) play(ctx context.Context) error {
 	if err := s.limits(ctx, wordcount.name); err != nil {
 		return err
 	}
-	s.say("a search through the same blocks under `fifo`, which ignores locality")
+	s.say("a search through the first %d books under `fifo`, which ignores locality", searched)
 	if err := show(ctx, s.cl, "scheduler", "set", "fifo"); err != nil {
 		return err
 	}
@@ -94,13 +100,13 @@ func (s *scene) play(ctx context.Context) error {
 	if err := s.compareSearch(ctx, search.name); err != nil {
 		return err
 	}
-	return s.locality(blocks, aware, blind)
+	return s.locality(outcome{"3dsf", all, aware}, outcome{"fifo (ignores locality)", sum(blocks[:searched]), blind})
 }
 
 // perform runs a job and gives where its maps ran.
 func (s *scene) perform(ctx context.Context, j job) (placements, error) {
 	file := filepath.Join(s.dir, j.name+".hcl")
-	text := fmt.Appendf(nil, jobFile, j.name, j.name, s.image, j.mapper, j.reduces, j.reducer, j.combine)
+	text := fmt.Appendf(nil, jobFile, j.name, j.books, j.name, s.image, j.mapper, j.reduces, j.reducer, j.combine)
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return placements{}, err
 	}
@@ -110,9 +116,10 @@ func (s *scene) perform(ctx context.Context, j job) (placements, error) {
 	return s.placements(ctx, j.name)
 }
 
-// load puts the text into HDFS and counts the blocks on each machine.
-func (s *scene) load(ctx context.Context) ([]int, error) {
-	count := make([]int, len(s.bed.Nodes))
+// load puts the text into HDFS and counts the blocks of each book on each
+// machine.
+func (s *scene) load(ctx context.Context) ([][]int, error) {
+	count := make([][]int, len(s.bed.File.Books))
 	for i, f := range s.bed.File.Books {
 		s.say("loading %s", filepath.Base(f))
 		if err := s.bed.HDFS.Load(ctx, f, "/books/"+filepath.Base(f), blockBytes, rotate(places, i)...); err != nil {
@@ -122,8 +129,9 @@ func (s *scene) load(ctx context.Context) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
+		count[i] = make([]int, len(s.bed.Nodes))
 		for b := range (st.Size() + blockBytes - 1) / blockBytes {
-			count[rotate(places, i)[int(b)%len(places)]-1]++
+			count[i][rotate(places, i)[int(b)%len(places)]-1]++
 		}
 	}
 	return count, nil
@@ -133,6 +141,17 @@ func (s *scene) load(ctx context.Context) ([]int, error) {
 func rotate(p []int, by int) []int {
 	by %= len(p)
 	return append(append([]int(nil), p[by:]...), p[:by]...)
+}
+
+// sum adds up the blocks of books, machine by machine.
+func sum(books [][]int) []int {
+	all := make([]int, len(books[0]))
+	for _, b := range books {
+		for k, n := range b {
+			all[k] += n
+		}
+	}
+	return all
 }
 
 func total(n []int) int {
