@@ -42,6 +42,16 @@ func usage(format string, args ...any) error {
 	return coded{exitUsage, fmt.Errorf(format, args...)}
 }
 
+// need refuses a command line that lacks one of the flags.
+func need(c *cli.Context, flags ...string) error {
+	for _, f := range flags {
+		if !c.IsSet(f) {
+			return usage("-%s is missing; `drover %s -h` lists the flags", f, fullName(c))
+		}
+	}
+	return nil
+}
+
 // exitCode gives the process's exit code for an error of a command.
 func exitCode(err error) int {
 	var c coded

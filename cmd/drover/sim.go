@@ -25,8 +25,8 @@ func simCommand() *cli.Command {
 // simFlags are the flags of run, compare and plan: what is simulated.
 func simFlags(more ...cli.Flag) []cli.Flag {
 	return append([]cli.Flag{
-		&cli.StringFlag{Name: "workload", Usage: "trace `FILE` (gzip or not), or a generator's name", Required: true},
-		&cli.StringFlag{Name: "format", Usage: strings.Join(run.Formats, ", "), Required: true},
+		&cli.StringFlag{Name: "workload", Usage: "trace `FILE` (gzip or not), or a generator's name"},
+		&cli.StringFlag{Name: "format", Usage: strings.Join(run.Formats, ", ")},
 		&cli.StringSliceFlag{Name: "rule", Usage: "how jobs are made of the workload, as key=value, repeatable; -rule help lists the keys"},
 		&cli.StringSliceFlag{Name: "set", Usage: "parameter of the scheduler as key=value, repeatable"},
 		&cli.StringSliceFlag{Name: "world", Usage: "setting of the simulated world as key=value, repeatable; -world help lists them"},
@@ -61,6 +61,9 @@ type simInput struct {
 // readSim reads the flags and the files that they name.
 func readSim(c *cli.Context) (*simInput, error) {
 	if err := simHelp(c); err != nil {
+		return nil, err
+	}
+	if err := need(c, "workload", "format"); err != nil {
 		return nil, err
 	}
 	in := &simInput{model: c.String("model")}

@@ -37,7 +37,7 @@ func simCompareCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "compare",
 		Usage: "several schedulers side by side on one workload, with confidence intervals over seeds",
-		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable, the first is what others are compared with", Required: true},
+		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable, the first is what others are compared with"},
 			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}),
 		Action: func(c *cli.Context) error {
 			if _, err := args(c, 0, 0, ""); err != nil {

@@ -22,7 +22,7 @@ func simReproduceCommand() *cli.Command {
 		Usage:     "run the papers' evaluations again and hold them against what they claim",
 		ArgsUsage: "[PAPER|FIGURE|EXPERIMENT]",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "out", Usage: "folder for report.md, report.html, results.json and plots; what is done of a run that was broken off is kept there", Required: true},
+			&cli.StringFlag{Name: "out", Usage: "folder for report.md, report.html, results.json and plots; what is done of a run that was broken off is kept there"},
 			&cli.StringFlag{Name: "fb2010", Usage: "SWIM trace `FILE` FB-2010_samples_24_times_1hr_0.tsv, which is not part of the program"},
 			&cli.IntFlag{Name: "seeds", Usage: "seeds of each experiment instead of its own number"},
 			&cli.IntFlag{Name: "sensitivity", Value: 1, Usage: "also run each experiment with each assumption low and high, for so many seeds; 0: do not"},
@@ -33,6 +33,9 @@ func simReproduceCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			a, err := args(c, 0, 1, "[PAPER|FIGURE|EXPERIMENT]")
 			if err != nil {
+				return err
+			}
+			if err := need(c, "out"); err != nil {
 				return err
 			}
 			return reproducePapers(c, strings.Join(a, ""))

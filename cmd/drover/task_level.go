@@ -59,8 +59,11 @@ func taskMoveCommand() *cli.Command {
 		Usage:       "have a checkpointed task go on on another node",
 		ArgsUsage:   "JOB STAGE/INDEX[.ATTEMPT]",
 		Description: "Image, files and logs travel from node to node; the other node needs the same kernel, criu and runc, and at least\nthe same CPU flags.",
-		Flags:       append([]cli.Flag{&cli.StringFlag{Name: "node", Usage: "where to", Required: true}}, levelFlags...),
+		Flags:       append([]cli.Flag{&cli.StringFlag{Name: "node", Usage: "where to"}}, levelFlags...),
 		Action: func(c *cli.Context) error {
+			if err := need(c, "node"); err != nil {
+				return err
+			}
 			return setLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING, Node: c.String("node")})
 		},
 	}
