@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // Apply carries an action out on the State: a placement is there at once, a
@@ -308,8 +309,8 @@ func (s *State) list(l *[]int32, slot int32, sign int64, less func(x, y int32) b
 		return
 	}
 	i := len(*l)
-	for i > 0 && less(slot, (*l)[i-1]) {
-		i--
+	if i > 0 && less(slot, (*l)[i-1]) {
+		i = sort.Search(i, func(k int) bool { return less(slot, (*l)[k]) })
 	}
 	*l = slices.Insert(*l, i, slot)
 }

@@ -370,6 +370,22 @@ func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, promise
 	return pr.departure(), pr.quote, true
 }
 
+// Promised gives what a project was promised, false for nothing.
+func (p *Planner) Promised(id scheduler.ProjectID) (promised Quote, ok bool) {
+	pr := p.projects[id]
+	if pr == nil || !pr.promised {
+		return Quote{}, false
+	}
+	return pr.quote, true
+}
+
+// Recheck has promises that were reported as broken reported again.
+func (p *Planner) Recheck() {
+	for _, pr := range p.order {
+		pr.broken = false
+	}
+}
+
 // Each walks all work by (project's submission, project, request, task).
 func (p *Planner) Each(yield func(Planned) bool) {
 	for _, pr := range p.order {
@@ -497,11 +513,13 @@ func (p *Planner) latest(it *item) scheduler.Time {
 	at := it.group.proj.quote.Latest.Add(-span)
 	for _, g := range it.group.next {
 		for _, o := range g.items {
-			at = min(at, o.spot.At.Add(-span))
+			if o.placed {
+				at = min(at, o.spot.At.Add(-span))
+			}
 		}
 	}
 	if par := int(it.group.req.Parallel); par > 0 {
-		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) {
+		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) && it.group.items[i+par].placed {
 			at = min(at, it.group.items[i+par].spot.At.Add(-span))
 		}
 	}

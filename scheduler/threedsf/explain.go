@@ -12,6 +12,7 @@ type lack struct {
 
 // explain gives each stage that is left waiting its reason.
 func (p *Policy) explain() {
+	p.beginShrinking()
 	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
 		for _, g := range j.Stages {
 			if g.Ready() {

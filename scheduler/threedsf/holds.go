@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -73,7 +74,7 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!owed && !p.inLane(g.Job)) || g.Startable() == 0 {
 		return false
 	}
-	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)) {
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk, disk)) {
 		if _, _, _, ok := p.s.UnderCaps(g); ok {
 			task := p.taskAt(g, r.Node)
 			if owed {
@@ -172,26 +173,27 @@ func (p *Policy) keptForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Reso
 	return p.keptOn(n, nobody)
 }
 
-// open tells whether a demand leaves what is held on a node for others alone.
-func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64) bool {
+// open tells whether a demand on a disk of a node leaves what is held there for
+// others alone.
+func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	if !p.guarded() {
 		return true
 	}
 	if p.keep.by[n.Spec.ID] != nil {
 		return false
 	}
-	if p.promises > 0 && !p.keepsPromises(n, j, d) {
+	if p.promises > 0 && !p.keepsPromises(n, j, d, space, disk) {
 		return false
 	}
-	kept, disk := p.keptOn(n, j)
-	if kept.IsZero() && disk == 0 {
+	kept, more := p.keptOn(n, j)
+	if kept.IsZero() && more == 0 {
 		return true
 	}
 	free := int64(0)
 	for i := range n.Disks {
 		free += n.Disks[i].FreeSpace
 	}
-	return d.Add(kept).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+disk <= free)
+	return d.Add(kept).Fits(n.Free.Max(scheduler.Resources{})) && (space == 0 || space+more <= free)
 }
 
 // guarded tells whether anything is held, promised or kept anywhere.
@@ -199,13 +201,64 @@ func (p *Policy) guarded() bool { return p.holds > 0 || p.promises > 0 || len(p.
 
 // openFor is open for a task of a stage.
 func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {
-	return p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk)
+	if !p.guarded() {
+		return true
+	}
+	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
+	return p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk, disk)
 }
 
-// nextNode is State.NextNode without nodes whose room is held for others.
+// closedTo names tasks for which the same nodes are open: promises and holds are
+// weighed by what a task takes, its bound, and whether it can be made to leave.
+type closedTo struct {
+	shape
+	bound time.Duration
+	firm  bool
+}
+
+// beginShrinking tells that from here on room only shrinks and nothing that is
+// reserved goes away, so that a node that is closed to a task stays closed to all
+// like it. O(holds + promises).
+func (p *Policy) beginShrinking() {
+	p.shrinks = true
+	clear(p.closed)
+	clear(p.exempt)
+	for _, r := range p.kept {
+		p.exempt[r.Job] = true
+	}
+	for _, r := range p.s.Holds() {
+		p.exempt[r.Job] = true
+	}
+	for _, r := range p.s.Promises() {
+		if !planned(r) {
+			p.exempt[r.Job] = true
+		}
+	}
+}
+
+// nextNode is State.NextNode without nodes whose room is held for others. Over
+// all calls while room shrinks each node is looked at once for tasks of a kind.
 func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
+	if !p.guarded() {
+		return p.s.NextNode(g, from)
+	}
+	if !p.shrinks || p.exempt[g.Job.Spec.ID] {
+		return p.firstOpen(g, from)
+	}
+	key := closedTo{shape{g.Spec.Demand, g.Spec.Disk}, g.Job.Spec.Bound, g.Job.Spec.Project != 0 || p.s.Accepted(g.Job)}
+	closed := p.closed[key]
+	id := p.firstOpen(g, max(from, closed))
+	if from <= closed {
+		if p.closed[key] = id; id == scheduler.NoNode {
+			p.closed[key] = scheduler.NodeID(len(p.s.Nodes()))
+		}
+	}
+	return id
+}
+
+func (p *Policy) firstOpen(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	id := p.s.NextNode(g, from)
-	for p.guarded() && id != scheduler.NoNode && !p.openFor(p.s.Node(id), g) {
+	for id != scheduler.NoNode && !p.openFor(p.s.Node(id), g) {
 		id = p.s.NextNode(g, id+1)
 	}
 	return id
@@ -254,13 +307,19 @@ func (p *Policy) blocker(g *scheduler.Stage) *scheduler.Reservation {
 }
 
 // plannedFor is when the first task of a stage is planned to start after now, or
-// Never.
+// Never. The starts of all stages are listed once a cycle.
 func (p *Policy) plannedFor(g *scheduler.Stage) scheduler.Time {
-	at := scheduler.Never
-	for _, r := range p.s.Reservations() {
-		if planned(r) && r.Job == g.Job.Spec.ID && r.Stage == g.Index && r.Start > p.now {
-			at = min(at, r.Start)
+	if len(p.starts) == 0 {
+		for _, r := range p.s.Promises() { // in order of start
+			if id := (scheduler.StageID{Job: r.Job, Stage: r.Stage}); planned(r) && r.Start > p.now {
+				if _, had := p.starts[id]; !had {
+					p.starts[id] = r.Start
+				}
+			}
 		}
 	}
-	return at
+	if at, ok := p.starts[g.ID()]; ok {
+		return at
+	}
+	return scheduler.Never
 }

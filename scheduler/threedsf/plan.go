@@ -12,36 +12,49 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// plan is the reservation profile of all promises, built from the State when
-// something has to be planned: a bin for each node, an account for each tenant.
-// What runs under a promise, or cannot be made to leave, is in it until its
-// bound; what waits under a promise has a piece of work in the planner; what is
-// due but has not begun yet keeps its room as it is.
+// plan is the reservation profile of all promises, kept in line with the State
+// when something has to be planned (planFor): a bin for each node, an account for
+// each tenant. What runs under a promise, or cannot be made to leave, is in it
+// until its bound; what waits under a promise has a piece of work in the planner;
+// what is due but has not begun yet keeps its room as it is.
 type plan struct {
 	p        *Policy
 	prof     *backfill.Profile
 	accounts *backfill.Profile
 	planner  *backfill.Planner
-	byKey    map[backfill.Key]*scheduler.Reservation
-	late     []backfill.Key // were not begun in time
-	missing  []backfill.Key // have no place: they failed, or there was none
-	owners   []*owner
-	moves    int // to earlier instants that may still be carried out
+	nodes    []plannedNode
+	takings  map[takeKey]*taking
+	known    map[scheduler.ProjectID]*owner // all owners in the planner
+	visit    uint64                         // counts the cycles that planned
+	spoilt   bool                           // it must not be kept
+
+	// Of this cycle:
+	byKey   map[backfill.Key]*scheduler.Reservation
+	late    []backfill.Key // were not begun in time
+	missing []backfill.Key // have no place: they failed, or there was none
+	owners  []*owner
+	next    backfill.Project // scratch: an owner as the State has it
+	moves   int              // to earlier instants that may still be carried out
 }
 
 // owner is a project, or a job by itself, with a promise or a wish for one.
 type owner struct {
-	id    scheduler.ProjectID
-	jobs  []*scheduler.Job // one or more, by id
-	asked bool
-	quote backfill.Quote
-	in    backfill.Project
+	id     scheduler.ProjectID
+	jobs   []*scheduler.Job // one or more, by id
+	asked  bool
+	quote  backfill.Quote
+	in     backfill.Project
+	visit  uint64
+	stands bool // in the planner as it is in in, with its promise
 }
 
+// walkAtOnce is how many pieces of work are looked at in one cycle when holes are
+// given forward.
+const walkAtOnce = 2048
+
 // keepPromises plans what has to be planned and brings the State's reservations
-// and notes in line. O(jobs + nodes + reservations x log) where there is anything
-// to plan, and for each new task what finding its place costs: O(nodes) at
-// worst.
+// and notes in line. O(jobs + nodes + reservations) where there is anything to
+// plan, and for each new task what finding its place costs: O(nodes) at worst.
 func (p *Policy) keepPromises() {
 	p.survey()
 	q := &p.promise
@@ -51,53 +64,22 @@ func (p *Policy) keepPromises() {
 	if len(q.asked) == 0 && !q.wrong && !q.walk {
 		return
 	}
-	b := p.buildPlan()
+	b := p.planFor()
 	q.plan = b
 	// 1. What was lost or could not begin in time is planned anew.
 	b.mend()
-	// 2. Holes are given forward.
-	b.planner.Walk(p.now)
+	// 2. Holes are given forward, to some in this cycle and on from there in the next.
+	if q.walk {
+		_, q.next, q.done = b.planner.WalkSome(p.now, q.from, p.walk)
+	}
 	// 3. New promises are made or refused.
 	refused := b.judge()
 	// 4. The State says what the plan says.
 	b.carryOut(refused)
 }
 
-// buildPlan makes the profile and the planner from the State.
-func (p *Policy) buildPlan() *plan {
-	c := &p.cfg.Promises
-	b := &plan{p: p, prof: &backfill.Profile{}, accounts: &backfill.Profile{}, byKey: map[backfill.Key]*scheduler.Reservation{}}
-	planner, err := backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SF: c.SF, PL: c.PL, MaxTries: c.Tries}, b.prof)
-	if err != nil {
-		panic("threedsf: " + err.Error()) // New checked it
-	}
-	b.planner = planner
-	planner.Charge(b.accounts)
-	nodes := p.s.Nodes()
-	spare := c.Spare
-	for _, n := range nodes {
-		b.prof.AddNode(&n.Spec)
-		if !n.Takes() {
-			spare--
-		}
-	}
-	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Takes() {
-			planner.Spare(int32(i), true)
-			spare--
-		}
-	}
-	b.collect()
-	b.openAccounts()
-	b.occupy()
-	b.restore()
-	planner.Changed()
-	return b
-}
-
 // collect lists the owners in promise order, and the reservations by task.
 func (b *plan) collect() {
-	at := map[scheduler.ProjectID]*owner{}
 	for j := range b.p.s.Jobs() {
 		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
 			continue
@@ -106,28 +88,36 @@ func (b *plan) collect() {
 		if stands == free {
 			continue
 		}
-		id := ownerOf(j)
-		o := at[id]
-		if o == nil {
-			o = &owner{id: id, asked: stands == asks, in: backfill.Project{ID: id, Submitted: j.Spec.Submitted, Account: int32(j.Spec.Tenant) + 1}}
-			if pr := b.p.s.Project(j.Spec.Project); pr != nil {
-				o.in.Submitted, o.in.High, o.in.Account = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh, int32(pr.Spec.Tenant)+1
-			} else {
-				o.in.Deadline = j.Spec.Deadline
-			}
-			at[id] = o
-			b.owners = append(b.owners, o)
+		o, first := b.ownerFor(ownerOf(j))
+		if first {
+			o.asked = stands == asks
 		}
 		o.jobs = append(o.jobs, j)
 	}
 	slices.SortFunc(b.owners, func(x, y *owner) int {
-		return cmp.Or(cmp.Compare(x.in.Submitted, y.in.Submitted), cmp.Compare(x.id, y.id))
+		return cmp.Or(cmp.Compare(b.submitted(x), b.submitted(y)), cmp.Compare(x.id, y.id))
 	})
 	for _, r := range b.p.s.Reservations() {
 		if planned(r) {
 			b.byKey[backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}] = r
 		}
 	}
+}
+
+// submitted is when an owner was submitted.
+func (b *plan) submitted(o *owner) scheduler.Time {
+	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+		return pr.Spec.Submitted
+	}
+	return o.jobs[0].Spec.Submitted
+}
+
+// account is the tenant whose account an owner is charged to.
+func (b *plan) account(o *owner) scheduler.TenantID {
+	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+		return pr.Spec.Tenant
+	}
+	return o.jobs[0].Spec.Tenant
 }
 
 // openAccounts gives each tenant what its promises may take: its share of all
@@ -140,14 +130,15 @@ func (b *plan) openAccounts() {
 		if !o.asked {
 			continue
 		}
+		t := b.account(o)
 		for _, j := range o.jobs {
 			for _, g := range j.Stages {
-				least[o.in.Account-1] = least[o.in.Account-1].Max(g.Spec.Demand)
+				least[t] = least[t].Max(g.Spec.Demand)
 			}
 		}
 	}
 	for t, share := range shares {
-		base := make([]int64, scheduler.NumResources)
+		var base scheduler.Resources
 		for r, v := range s.Total() {
 			base[r] = max(int64(share*float64(v)), least[t][r])
 		}
@@ -160,7 +151,11 @@ func (b *plan) openAccounts() {
 			}
 			id = above.Spec.Parent
 		}
-		b.accounts.AddBin(base)
+		if int32(t) < b.accounts.Bins() {
+			b.accounts.Resize(int32(t), base[:])
+		} else {
+			b.accounts.AddBin(base[:])
+		}
 	}
 }
 
@@ -263,7 +258,7 @@ func (b *plan) occupy() {
 	}
 	for _, r := range s.Reservations() {
 		if r.Kind.Promise() && !planned(r) && r.Node != scheduler.NoNode && r.End > b.p.now {
-			b.fix(r)
+			b.fix(r, -1)
 		}
 	}
 }
@@ -274,22 +269,21 @@ const overdueStay = 10 * time.Second
 
 // take takes what an attempt holds until it should be gone.
 func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job) {
+	now := b.p.now
 	end := b.endOf(a, j)
-	if end <= b.p.now {
+	if end <= now {
 		return
 	}
-	held := a.Held
+	t := taking{bin: int32(a.Node), disk: a.Disk, start: now, end: end, held: a.Held, account: -1}
 	if a.Level.Suspended() { // it comes back
-		held = scheduler.Held{Resources: a.Demand, Disk: a.DiskSpace}
+		t.held = scheduler.Held{Resources: a.Demand, Disk: a.DiskSpace}
 	}
-	need := backfill.NodeNeed(held.Resources, held.Disk)
-	b.prof.Take(int32(a.Node), a.Disk, b.p.now, end, &need)
-	if total := (backfill.Need{Base: held.Resources[:]}); j.Spec.Project != 0 || b.p.s.Accepted(j) {
-		b.accounts.Take(int32(a.Tenant), -1, b.p.now, end, &total)
+	if j.Spec.Project != 0 || b.p.s.Accepted(j) {
+		t.account = int32(a.Tenant)
 	}
+	b.hold(takeKey{attempt: a.ID}, t)
 	if a.From != scheduler.NoNode {
-		from := backfill.NodeNeed(a.FromHeld.Resources, a.FromHeld.Disk)
-		b.prof.Take(int32(a.From), a.FromDisk, b.p.now, b.p.now.Add(overdueStay), &from)
+		b.hold(takeKey{attempt: a.ID, from: true}, taking{bin: int32(a.From), disk: a.FromDisk, start: now, end: now.Add(overdueStay), held: a.FromHeld, account: -1})
 	}
 }
 
@@ -322,17 +316,14 @@ func canLeave(n *scheduler.Node) bool {
 	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
 }
 
-// fix takes a reservation as it is.
-func (b *plan) fix(r *scheduler.Reservation) {
+// fix takes a reservation as it is, on an account or with -1 on none.
+func (b *plan) fix(r *scheduler.Reservation, account int32) {
 	disk := diskOf(r)
 	if int(disk) >= b.prof.Disks(int32(r.Node)) {
 		disk = int16(b.prof.Disks(int32(r.Node))) - 1
 	}
-	need := backfill.NodeNeed(r.Demand, r.Disk)
-	if disk < 0 {
-		need.IO, need.Space = 0, 0
-	}
-	b.prof.Take(int32(r.Node), disk, r.Start, r.End, &need)
+	b.hold(takeKey{reservation: r.ID}, taking{bin: int32(r.Node), disk: disk, start: r.Start, end: r.End,
+		held: scheduler.Held{Resources: r.Demand, Disk: r.Disk}, account: account})
 }
 
 // The disk of a planned reservation is in the low bits of its id: State's
@@ -349,25 +340,24 @@ func diskOf(r *scheduler.Reservation) int16 {
 
 // restore brings the owners' waiting tasks into the planner.
 func (b *plan) restore() {
+	b.dropGone()
 	for _, o := range b.owners {
+		account := b.account(o)
+		b.next = backfill.Project{ID: o.id, Submitted: b.submitted(o), Account: int32(account) + 1, Requests: b.next.Requests[:0]}
+		if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+			b.next.High = pr.Spec.Priority == scheduler.PriorityHigh
+		} else {
+			b.next.Deadline = o.jobs[0].Spec.Deadline
+		}
 		if !o.asked {
-			o.quote = b.promised(o)
+			o.quote = b.promised(o, b.next.Deadline)
 		}
 		for _, j := range o.jobs {
 			for _, g := range j.Stages {
-				b.request(o, g)
+				b.request(o, g, account)
 			}
 		}
-		spot := func(k backfill.Key) (at backfill.Spot, started, pinned, here bool) {
-			r := b.byKey[k]
-			if r == nil || b.gone(r) || b.p.expired(r) {
-				return at, false, false, false
-			}
-			return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r), At: r.Start}, false, false, true
-		}
-		if err := b.planner.Restore(o.in, o.quote, !o.asked, spot); err != nil {
-			panic("threedsf: a job that State took cannot be planned: " + err.Error())
-		}
+		b.bringIn(o, &b.next)
 	}
 }
 
@@ -382,20 +372,20 @@ func (b *plan) gone(r *scheduler.Reservation) bool {
 }
 
 // promised is what an owner was promised.
-func (b *plan) promised(o *owner) backfill.Quote {
+func (b *plan) promised(o *owner, deadline scheduler.Time) backfill.Quote {
 	s := b.p.s
-	if o.in.Deadline > 0 {
+	if deadline > 0 {
 		n, _ := s.Note(noteKey(scheduler.NoteAccepted, o.id))
-		return backfill.Quote{Departure: n.At, Latest: o.in.Deadline}
+		return backfill.Quote{Departure: n.At, Latest: deadline}
 	}
 	promise, _ := s.Note(noteKey(scheduler.NotePromise, o.id))
 	latest, _ := s.Note(noteKey(scheduler.NoteLatestStart, o.id))
 	return backfill.Quote{Departure: promise.At, Latest: latest.At}
 }
 
-// request adds the waiting tasks of a stage to its owner. Those that are due keep
-// their room where they are.
-func (b *plan) request(o *owner, g *scheduler.Stage) {
+// request adds the waiting tasks of a stage to what is known of its owner. Those
+// that are due keep their room where they are.
+func (b *plan) request(o *owner, g *scheduler.Stage, account scheduler.TenantID) {
 	if g.Pending == 0 {
 		return
 	}
@@ -403,7 +393,11 @@ func (b *plan) request(o *owner, g *scheduler.Stage) {
 	if span <= 0 {
 		span = overdueStay // its owner is refused, or was promised by somebody who knew more
 	}
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: span, NotBefore: b.notBefore(g)}
+	list := &b.next.Requests
+	*list = slices.Grow(*list, 1)[:len(*list)+1]
+	r := &(*list)[len(*list)-1]
+	*r = backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Tasks: r.Tasks[:0], Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: span,
+		NotBefore: b.notBefore(g)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}
@@ -417,15 +411,13 @@ func (b *plan) request(o *owner, g *scheduler.Stage) {
 		case b.p.expired(v):
 			b.late = append(b.late, k)
 		case v.Start <= b.p.now && b.p.s.Node(v.Node).Takes():
-			b.fix(v)
-			total := backfill.Need{Base: v.Demand[:]}
-			b.accounts.Take(o.in.Account-1, -1, v.Start, v.End, &total)
+			b.fix(v, int32(account))
 			continue
 		}
 		r.Tasks = append(r.Tasks, i)
 	}
-	if len(r.Tasks) > 0 {
-		o.in.Requests = append(o.in.Requests, r)
+	if len(r.Tasks) == 0 {
+		*list = (*list)[:len(*list)-1]
 	}
 }
 
@@ -461,6 +453,7 @@ func (b *plan) mend() {
 	b.broke(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
 	for _, n := range b.p.s.Nodes() {
 		if !n.Takes() && b.holdsOn(n.Spec.ID) {
+			b.spoilt = true // a spare node may stand in for it
 			b.broke(b.planner.Lose(int32(n.Spec.ID), now))
 		}
 	}
@@ -481,8 +474,8 @@ func (b *plan) holdsOn(n scheduler.NodeID) bool {
 // broke notes promises that do not hold any more, once each.
 func (b *plan) broke(list []backfill.Broken) {
 	for _, x := range list {
-		i := slices.IndexFunc(b.owners, func(o *owner) bool { return o.id == x.Project })
-		if i < 0 || b.owners[i].asked || b.p.isBroken(b.owners[i].jobs[0]) {
+		o := b.known[x.Project]
+		if o == nil || o.asked || b.p.isBroken(o.jobs[0]) {
 			continue
 		}
 		n := len(b.p.promise.broke)

@@ -53,7 +53,14 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
-	served   []scheduler.ReservationID // scratch
+	plan     *plan                                // kept, nil before the first
+	shrinks  bool                                 // room only shrinks: see beginShrinking
+	closed   map[closedTo]scheduler.NodeID        // below it no node is open
+	exempt   map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
+	starts   map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
+	disks    []scheduler.DiskUse                  // scratch
+	walk     int                                  // walkAtOnce, or what a test sets
+	served   []scheduler.ReservationID            // scratch
 	kept     []*scheduler.Reservation
 	keep     keeping
 	sleepers []*scheduler.Attempt
@@ -63,7 +70,8 @@ type Policy struct {
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{}}
+	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
+		closed: map[closedTo]scheduler.NodeID{}, exempt: map[scheduler.JobID]bool{}, starts: map[scheduler.StageID]scheduler.Time{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || p.guaranteed(j)
 	}}
@@ -99,7 +107,7 @@ const maxPasses = 64
 // far were all there is, and tells whether another pass may find more to do. So
 // a decision is finished when a fresh look at it would add nothing.
 func (p *Policy) pass() bool {
-	p.wake, p.stopped, p.special = 0, nil, false
+	p.wake, p.stopped, p.special, p.shrinks = 0, nil, false, false
 	p.local, p.sleepers, p.lane = p.local[:0], p.sleepers[:0], p.lane[:0]
 	p.serving = scheduler.NoTenant
 	p.later, p.judging, p.shapes = p.later[:0], false, p.shapes[:0]
@@ -144,6 +152,8 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, max int) {
 	p.racks.known = false
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
 	p.mark = s.Mark()
+	p.shrinks = false
+	clear(p.starts)
 }
 
 func (p *Policy) decision(now scheduler.Time) scheduler.Decision {

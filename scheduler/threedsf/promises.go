@@ -126,42 +126,86 @@ func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) bool {
 	})
 }
 
-// keepsPromises tells whether the start of d more of a job on a node leaves room
-// for each promise there at its start: beside it run those that have no bound
-// and cannot be suspended, and those whose bound ends later. It is the rule of
-// scheduler.Check, on the safe side for what this decision has placed.
-func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources) bool {
+// keepsPromises tells whether the start of d more of a job on a disk of a node,
+// with space, leaves room for each promise there at its start: beside it run those
+// that have no bound and cannot be suspended, and those whose bound ends later. It
+// is the rule of scheduler.Check, on the safe side for what this decision has
+// placed. O(reservations²) there, and O(reservations x attempts) where even an
+// empty node would have room.
+func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	if p.yields(n, j) {
+		return true
+	}
+	list := p.s.ReservationsOn(n.Spec.ID)
+	if len(list) == 0 {
 		return true
 	}
 	end := scheduler.Never
 	if j.Spec.Bound > 0 {
 		end = p.now.Add(j.Spec.Bound + p.cfg.Promises.Margin/2)
 	}
-	list := p.s.ReservationsOn(n.Spec.ID)
+	concerns := func(r *scheduler.Reservation) bool {
+		return r.Kind.Promise() && r.End > p.now && r.Start < end && (r.Job != j.Spec.ID || planned(r))
+	}
 	for _, r := range list {
-		if !r.Kind.Promise() || r.End <= p.now || r.Start >= end || (r.Job == j.Spec.ID && !planned(r)) {
-			continue
+		if concerns(r) && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(promisedAt(list, max(r.Start, p.now)))) {
+			return false
 		}
-		at := max(r.Start, p.now)
-		free := n.Free.Sub(d)
-		for a := range p.s.AttemptsOn(n.Spec.ID) {
-			k := p.s.StageOf(a).Job
-			fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-			if !fresh && (p.yields(n, k) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || isFor(r, a)) {
-				free = free.Add(a.Held.Resources)
-			}
-		}
-		for _, o := range list {
-			if o.Kind.Promise() && o.Start <= at && o.End > at {
-				free = free.Sub(o.Demand)
-			}
-		}
-		if !(scheduler.Resources{}).Fits(free) {
+	}
+	for _, r := range list {
+		if concerns(r) && !p.findsRoom(r, n, d, space, disk) {
 			return false
 		}
 	}
 	return true
+}
+
+// promisedAt is what is promised on a node at an instant.
+func promisedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler.Resources) {
+	for _, o := range list {
+		if o.Kind.Promise() && o.Start <= at && o.End > at {
+			sum = sum.Add(o.Demand)
+		}
+	}
+	return sum
+}
+
+// findsRoom tells whether a promise has its room at its start though d more is
+// there: CPU, memory and I/O beside all that is promised then, disk space on the
+// disks together, and for one task on one disk.
+func (p *Policy) findsRoom(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
+	at := max(r.Start, p.now)
+	free := n.Free.Sub(d)
+	disks := append(p.disks[:0], n.Disks...)
+	p.disks = disks
+	if disk >= 0 && int(disk) < len(disks) {
+		disks[disk].FreeIO -= d[scheduler.IO]
+		disks[disk].FreeSpace -= space
+	}
+	for a := range p.s.AttemptsOn(n.Spec.ID) {
+		k := p.s.StageOf(a).Job
+		fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
+		if fresh || !(isFor(r, a) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || p.yields(n, k)) {
+			continue
+		}
+		free = free.Add(a.Held.Resources)
+		if a.Disk >= 0 && int(a.Disk) < len(disks) {
+			disks[a.Disk].FreeIO += a.Held.Resources[scheduler.IO]
+			disks[a.Disk].FreeSpace += a.Held.Disk
+		}
+	}
+	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
+	for _, k := range disks {
+		all += k.FreeSpace
+		onOne = onOne || (k.FreeIO >= r.Demand[scheduler.IO] && k.FreeSpace >= r.Disk)
+	}
+	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
+		if o.Kind.Promise() && o.Start <= at && o.End > at {
+			free = free.Sub(o.Demand)
+			all -= o.Disk
+		}
+	}
+	return (scheduler.Resources{}).Fits(free) && onOne && (all >= 0 || r.Disk == 0)
 }
 
 // isFor tells whether what an attempt holds is part of what is reserved.

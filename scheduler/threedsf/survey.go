@@ -1,6 +1,7 @@
 package threedsf
 
 import (
+	"math"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -14,13 +15,22 @@ type promiser struct {
 	wake  scheduler.Time   // when something about promises changes by time alone
 	wrong bool             // a promise cannot be kept where it is
 	walk  bool             // something ended: holes are to be given forward
+	kept  bool             // somebody holds a promise
 	known bool             // the last walk knew all that was done
+	from  backfill.Place   // behind whom the walk goes on
+	under bool             // it goes on: it began in an earlier cycle
+	next  backfill.Place   // behind whom the next cycle goes on
+	done  bool             // the walk came to its end
 	broke []scheduler.Note // promises that do not hold any more
 	plan  *plan            // of this decision, nil where nothing was to be planned
 }
 
-// walkSlot is the slot of the note that says what the last walk knew.
-const walkSlot = 3
+// walkSlot is the slot of the note that says what the last walk knew, placeSlot
+// that of the note that says how far it has come, as long as it is under way.
+const (
+	walkSlot  = 3
+	placeSlot = 4
+)
 
 // survey looks at every job with a deadline or a project, and at every promise,
 // and says whether anything is to be planned. O(jobs + tasks that run under a
@@ -28,11 +38,14 @@ const walkSlot = 3
 func (p *Policy) survey() {
 	q := &p.promise
 	q.asked, q.broke = q.asked[:0], q.broke[:0]
-	q.wake, q.wrong, q.walk, q.known, q.plan = 0, false, false, false, nil
+	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done = 0, false, false, false, nil, false, false
+	q.from, q.under = backfill.Place{Submitted: math.MinInt64}, false
+	if n, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}); ok {
+		q.from, q.under = backfill.Place{Submitted: n.At, ID: scheduler.ProjectID(n.Value)}, true
+	}
 	if !p.cfg.Promises.On {
 		return
 	}
-	kept := false
 	for j := range p.s.Jobs() {
 		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
 			continue
@@ -41,16 +54,16 @@ func (p *Policy) survey() {
 		case asks:
 			q.asked = append(q.asked, j)
 		case holds:
-			kept = true
+			q.kept = true
 			p.surveyBounds(j)
 		}
 	}
 	p.surveyReservations()
-	if !kept {
+	if !q.kept {
 		return
 	}
 	note, _ := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot})
-	if note.Value == p.fingerprint() {
+	if note.Value == p.fingerprint() && !q.under {
 		q.known = true
 		return
 	}
@@ -84,15 +97,41 @@ func (p *Policy) fingerprint() int64 {
 	return int64(print)
 }
 
-// rememberPlan notes what was known when it was planned, and what this cycle did
-// itself since.
+// rememberPlan notes what was known when holes were last given forward, and what
+// this cycle did itself since; and where that goes on, after Promises.Every, if it
+// is not done.
 func (p *Policy) rememberPlan() {
-	if p.promise.plan == nil && (!p.promise.known || len(p.notes) == 0) {
-		return
-	}
+	q := &p.promise
 	key := scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot}
-	if n, ok := p.s.Note(key); !ok || n.Value != p.fingerprint() {
-		p.note(scheduler.Note{NoteKey: key, Value: p.fingerprint(), At: p.now})
+	n, ok := p.s.Note(key)
+	switch {
+	case q.walk:
+		value, print := n.Value, p.fingerprint()
+		if !q.under { // what comes about on the way is for the next walk
+			value = print
+		}
+		if !ok || n.Value != value || (n.At != p.now && (!q.done || value != print)) {
+			p.note(scheduler.Note{NoteKey: key, Value: value, At: p.now})
+		}
+		p.rememberPlace()
+	case (q.plan != nil && (!ok || !q.kept)) || (q.known && len(p.notes) > 0):
+		if print := p.fingerprint(); !ok || n.Value != print {
+			p.note(scheduler.Note{NoteKey: key, Value: print, At: p.now})
+		}
+	}
+}
+
+// rememberPlace notes behind whom the walk goes on, or forgets it.
+func (p *Policy) rememberPlace() {
+	q := &p.promise
+	key := scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}
+	at, ok := p.s.Note(key)
+	switch {
+	case !q.done && (!ok || at.At != q.next.Submitted || at.Value != int64(q.next.ID)):
+		p.note(scheduler.Note{NoteKey: key, Value: int64(q.next.ID), At: q.next.Submitted})
+	case q.done && ok:
+		key.Kind = scheduler.NoteForget
+		p.note(scheduler.Note{NoteKey: key, Value: int64(scheduler.NoteCursor)})
 	}
 }
 

@@ -110,6 +110,7 @@ const maxRun = 4096
 // firstHeads sets every tenant with ready work to its first stage that fits, and
 // takes the others out of the tree. O(ready stages) at worst.
 func (p *Policy) firstHeads() {
+	p.beginShrinking()
 	if p.cfg.LASMQ != nil {
 		p.rank()
 	}
