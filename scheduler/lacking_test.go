@@ -44,8 +44,12 @@ func TestRoomAndLackingAreWhatEveryNodeSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		compare := func() {
+			any := c.State.RoomForAny()
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
+					if !any && g.Ready() && c.State.NextNode(g, 0) != scheduler.NoNode {
+						t.Fatalf("there is room for no ready stage, but stage %s has some", g.ID())
+					}
 					if got, want := c.State.Lacking(g), slowLacking(c.State, g); got != want {
 						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
 					}

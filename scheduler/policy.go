@@ -12,6 +12,15 @@ type Policy interface {
 	Decide(s *State, now Time, max int) Decision
 }
 
+// Reasoner is a policy that need not give reasons where nobody reads them: for
+// each stage that waits they cost more than deciding does. Actions, notes and
+// Wake are the same either way.
+type Reasoner interface {
+	Policy
+	// Reasons says whether Decision.Waiting is wanted, as it is at first.
+	Reasons(wanted bool)
+}
+
 // Commit makes a decision durable and gives back what was accepted of it, which
 // may be less: the coordinator's log drops what became stale. The simulator
 // gives it back as it is. The decision's slices belong to the policy.

@@ -147,6 +147,7 @@ func (s *State) refresh(g *Stage) {
 	g.ready = ready
 	j := g.Job
 	if !ready {
+		s.floor.drop()
 		if j.Ready--; j.Ready > 0 {
 			return
 		}
@@ -158,6 +159,7 @@ func (s *State) refresh(g *Stage) {
 		}
 		return
 	}
+	s.floor.add(g)
 	if j.Ready++; j.Ready > 1 {
 		return
 	}

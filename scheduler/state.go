@@ -65,6 +65,7 @@ type State struct {
 	holes   uint64 // see Holes
 	undo    journal
 	fit     fitIndex
+	floor   floor
 	checker checker
 }
 

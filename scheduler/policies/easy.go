@@ -33,6 +33,9 @@ type easy struct {
 
 func (e *easy) Name() string { return "easy" }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (e *easy) Reasons(wanted bool) { e.placer.reasons(wanted) }
+
 // Decide costs O(1) when nothing changed; while everything fits O(ready stages
 // + placements); else O(nodes + attempts + waiting x nodes looked at).
 func (e *easy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
@@ -42,7 +45,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler
 	}
 	var first *scheduler.Stage // that did not fit
 	headed := false            // the head of line has its reservation
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	for j, at := s.NextReady(0); j != nil && (first == nil || !p.full()); j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
 			switch {
 			case !g.Ready():

@@ -23,14 +23,17 @@ type fifo struct {
 
 func (f *fifo) Name() string { return "fifo" }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (f *fifo) Reasons(wanted bool) { f.placer.reasons(wanted) }
+
 // Decide costs O(1) when nothing changed, else O(ready stages + placements).
 func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	for p.pass() {
-		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	for !p.full() && p.pass() {
+		for j, at := s.NextReady(0); j != nil && !p.full(); j, at = s.NextReady(at) {
 			for _, g := range j.Stages {
 				if !g.Ready() {
 					continue

@@ -75,6 +75,9 @@ const milli = 1000
 
 func (f *lasMQ) Name() string { return "las_mq" }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (f *lasMQ) Reasons(wanted bool) { f.placer.reasons(wanted) }
+
 // Decide costs O(1) when nothing changed, else O(jobs x stages + placements x
 // (queues + log of ready jobs)).
 func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {

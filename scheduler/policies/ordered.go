@@ -37,7 +37,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	for p.pass() {
+	for !p.full() && p.pass() {
 		o.heap = o.heap[:0]
 		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 			o.heap = append(o.heap, entry{key: o.key(s, j, now), seq: at, job: j})
@@ -45,7 +45,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 		for i := len(o.heap)/2 - 1; i >= 0; i-- {
 			down(o.heap, i, lessEntry)
 		}
-		for len(o.heap) > 0 {
+		for len(o.heap) > 0 && !p.full() {
 			top := &o.heap[0]
 			if p.placeNext(top) {
 				top.key = o.key(s, top.job, now)
@@ -59,6 +59,9 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 	}
 	return p.end()
 }
+
+// Reasons says whether Decision.Waiting is wanted.
+func (o *ordered) Reasons(wanted bool) { o.placer.reasons(wanted) }
 
 // placeNext places one task of the job, of the first stage that can be; false
 // when none can, each then has its reason.

@@ -27,6 +27,7 @@ type placer struct {
 	reserve bool
 	kept    []scheduler.NodeID // the nodes kept in this cycle
 	keptFor []scheduler.StageID
+	silent  bool // reasons are not wanted
 	passes  int
 	before  int // actions at the start of the pass
 
@@ -191,7 +192,18 @@ func (p *placer) act(a scheduler.Action) {
 	p.left--
 }
 
-func (p *placer) wait(w scheduler.Waiting) { p.waiting = append(p.waiting, w) }
+func (p *placer) wait(w scheduler.Waiting) {
+	if !p.silent {
+		p.waiting = append(p.waiting, w)
+	}
+}
+
+// reasons says whether reasons are wanted.
+func (p *placer) reasons(wanted bool) { p.silent, p.known = !wanted, false }
+
+// full tells that nothing more can be placed in this cycle and that nobody asks
+// why.
+func (p *placer) full() bool { return p.silent && (p.left <= 0 || !p.s.RoomForAny()) }
 
 // noRoom counts why no node has room, once for each demand. Where one has, it
 // is kept for another stage, which is given.

@@ -75,6 +75,9 @@ type claim struct {
 
 func (f *shared) Name() string { return f.name }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (f *shared) Reasons(wanted bool) { f.placer.reasons(wanted) }
+
 // Decide costs O(1) when nothing changed, else O(tenants + ready jobs +
 // placements x depth x log).
 func (f *shared) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
@@ -82,9 +85,9 @@ func (f *shared) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
-	for p.pass() {
+	for !p.full() && p.pass() {
 		root := f.build(s)
-		for len(f.pools[root].heap) > 0 {
+		for len(f.pools[root].heap) > 0 && !p.full() {
 			f.descend(s, root)
 		}
 	}

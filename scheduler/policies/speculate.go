@@ -33,6 +33,14 @@ type speculating struct {
 	actions []scheduler.Action
 }
 
+// Reasons says whether Decision.Waiting is wanted, to a policy that asks.
+func (p *speculating) Reasons(wanted bool) {
+	if r, ok := p.Policy.(scheduler.Reasoner); ok {
+		r.Reasons(wanted)
+	}
+	p.known = false
+}
+
 // Decide costs O(1) when nothing changed, else what the policy costs and
 // O(live attempts).
 func (p *speculating) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {

@@ -2,14 +2,6 @@ package threedsf
 
 import "github.com/drover-run/drover/scheduler"
 
-// lack is why no node has room for one shape, at the end of the cycle.
-type lack struct {
-	demand scheduler.Resources
-	disk   int64
-	reason scheduler.Reason
-	nodes  int32
-}
-
 // explain gives each stage that is left waiting its reason.
 func (p *Policy) explain() {
 	p.beginShrinking()
@@ -90,20 +82,12 @@ func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	return scheduler.NoNode, false
 }
 
-// noRoom counts why no node has room, once for each shape.
+// noRoom counts why no node has room. The State counts once for each shape.
 func (p *Policy) noRoom(g *scheduler.Stage) (scheduler.Reason, int32) {
-	for i := range p.lacks {
-		if l := &p.lacks[i]; l.demand == g.Spec.Demand && l.disk == g.Spec.Disk {
-			return l.reason, l.nodes
-		}
-	}
 	l := p.s.Lacking(g)
-	reason, nodes := scheduler.ReasonNoNode, int32(0)
-	if l.Nodes > 0 {
-		var r scheduler.Resource
-		r, nodes = l.Most()
-		reason = scheduler.NoRoom(r)
+	if l.Nodes == 0 {
+		return scheduler.ReasonNoNode, 0
 	}
-	p.lacks = append(p.lacks, lack{g.Spec.Demand, g.Spec.Disk, reason, nodes})
-	return reason, nodes
+	r, nodes := l.Most()
+	return scheduler.NoRoom(r), nodes
 }

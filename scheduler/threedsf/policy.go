@@ -16,6 +16,7 @@ type Policy struct {
 	mark  scheduler.Mark
 	seen  scheduler.Stamp
 	known bool // the decision at seen did nothing
+	quiet bool // reasons are not wanted
 	wake  scheduler.Time
 
 	shares  shares
@@ -43,7 +44,6 @@ type Policy struct {
 	actions  []scheduler.Action
 	notes    []scheduler.Note
 	waiting  []scheduler.Waiting
-	lacks    []lack
 	lane     []laneJob
 	special  bool // something else than a placement was done in this pass
 	outlook  deadline.Outlook
@@ -82,6 +82,9 @@ func New(cfg Config) *Policy {
 // Name is the name in the configuration.
 func (p *Policy) Name() string { return p.cfg.Name }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (p *Policy) Reasons(wanted bool) { p.quiet, p.known = !wanted, false }
+
 // Decide costs O(1) and allocates nothing when nothing changed; else O(tenants +
 // ready stages + placements x (log tenants + replicas)).
 func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
@@ -94,7 +97,9 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	}
 	p.rememberPlan()
 	p.remember()
-	p.explain()
+	if !p.quiet {
+		p.explain()
+	}
 	s.Rollback(p.mark)
 	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
 	return p.decision(now)
@@ -148,7 +153,7 @@ func (p *Policy) laneWaits() bool {
 func (p *Policy) begin(s *scheduler.State, now scheduler.Time, max int) {
 	p.s, p.now, p.left = s, now, max
 	p.seen = s.Stamp()
-	p.actions, p.notes, p.waiting, p.lacks = p.actions[:0], p.notes[:0], p.waiting[:0], p.lacks[:0]
+	p.actions, p.notes, p.waiting = p.actions[:0], p.notes[:0], p.waiting[:0]
 	p.racks.known = false
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
 	p.mark = s.Mark()

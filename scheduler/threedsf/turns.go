@@ -227,6 +227,9 @@ func (c *cursor) current() *scheduler.Stage {
 // the cursor past those that cannot.
 func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenants[t].at
+	if !p.cfg.StopAtFirstMisfit && !p.s.RoomForAny() {
+		return nil
+	}
 	for c.class < classEnd {
 		if p.queued(c.class) {
 			if g := p.dueInQueues(t, c); g != nil {

@@ -29,8 +29,7 @@ type world struct {
 	dirty     bool // something happened since the last cycle
 	wake      scheduler.Time
 	cycleAt   scheduler.Time // no cycle before
-	waiting   []scheduler.Waiting
-	seen      uint64 // events that happened
+	seen      uint64         // events that happened
 	res       Result
 	use       usage
 }
@@ -67,6 +66,7 @@ func Run(c Config) (*Result, error) {
 	if err := w.build(); err != nil {
 		return nil, err
 	}
+	w.reasons(false)
 	err := w.loop()
 	w.finish()
 	return &w.res, err
@@ -242,7 +242,6 @@ func (w *world) cycle() error {
 			return err
 		}
 		w.res.Cycles++
-		w.waiting = d.Waiting
 		w.wake = scheduler.Never
 		if d.Wake > 0 {
 			w.wake = max(d.Wake, w.now+1)
@@ -270,11 +269,19 @@ func (w *world) pass(t scheduler.Time) {
 	w.now = t
 }
 
+// reasons tells the policy whether anybody reads why stages wait.
+func (w *world) reasons(wanted bool) {
+	if r, ok := w.Policy.(scheduler.Reasoner); ok {
+		r.Reasons(wanted)
+	}
+}
+
 // stuck says why nothing can happen any more though jobs are left.
 func (w *world) stuck() error {
 	why := "the policy gives no reason"
-	if len(w.waiting) > 0 {
-		why = w.waiting[0].String()
+	w.reasons(true)
+	if d := w.Policy.Decide(w.s, w.now, w.MaxActions); len(d.Waiting) > 0 {
+		why = d.Waiting[0].String()
 	}
 	return fmt.Errorf("at %v: %d jobs never end and nothing more can happen: stage %s", since0(w.now), len(w.jobs)-w.done, why)
 }
