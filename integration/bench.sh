@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Speed, natively on this machine, as tables in out/bench: what `make bench`
 # runs. No root and no network. Arguments choose parts: dev, harness, scheduler;
-# and limits, which runs on a machine of the test bed (root, make deps).
+# and limits, suspend and preempt, which run on machines of the test bed (root,
+# make deps).
 #
 #   RUNS=5       runs of each benchmark
+#   SCENES=1     of each mode of preempt
 #   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
 #
 # A missed bar is shown and makes the exit code 1; busy machines miss bars, so
@@ -46,10 +48,22 @@ limits() {
     go test -count 1 -timeout 20m -v -run '^TestEnforcementOnMachine$' ./runtime/containerd | grep -E '% of|whole disk|hog|^---|    ---|^ok|^FAIL|: [0-9.]+%'
 }
 
+# 5. How fast a task of 100 MB gives way and comes back, beside criu alone.
+suspend() { onbed suspend; }
+
+# 6. Deadline jobs on full machines: with suspension, with kill, with neither.
+preempt() { onbed preempt -runs "${SCENES:-1}"; }
+
+onbed() { # onbed PLAY FLAGS...
+  local play=$1; shift
+  go build -o bin/bed ./integration/cmd/bed && go build -o bin/scene ./integration/cmd/scene &&
+    bin/bed run -nodes 3 -mem 1024 -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
+}
+
 for p in ${*:-dev harness scheduler}; do
   case $p in
-    dev | harness | scheduler | limits) part "$p" "$p" ;;
-    *) echo "bench.sh: no part $p; there are dev, harness, scheduler, limits" >&2; exit 2 ;;
+    dev | harness | scheduler | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: no part $p; there are dev, harness, scheduler, limits, suspend, preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

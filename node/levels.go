@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ const (
 	levelTries      = 2       // of a step between levels, before its level is barred
 	fetchDumpTries  = 6       // of bringing a dump from another node
 	dumpSpare       = 1 << 20 // bytes beside the memory that a dump needs
-	levelStepsMost  = 16      // that a report names
+	levelStepsMost  = 32      // that a report names, parts of steps included
 )
 
 // suspension is what the loop of an attempt knows of its level.
@@ -95,6 +96,10 @@ func (a *attempt) level(ctx context.Context, do task.Do, spec *droverv1.TaskSpec
 	began, mono := a.d.clock.Now(), a.d.clock.Mono()
 	a.sus.bytes = 0
 	var err error
+	var parts []*droverv1.LevelStep
+	ctx = runtime.WithTrace(ctx, func(part string, took time.Duration) {
+		parts = append(parts, &droverv1.LevelStep{Step: do.String() + "/" + part, Us: took.Microseconds(), BeganMs: began.UnixMilli()})
+	})
 	switch do {
 	case task.Freeze:
 		err = a.freeze(ctx)
@@ -115,9 +120,9 @@ func (a *attempt) level(ctx context.Context, do task.Do, spec *droverv1.TaskSpec
 	if err != nil {
 		s.Error = oneLine(err.Error())
 	}
-	if len(a.sus.steps) < levelStepsMost {
-		a.sus.steps = append(a.sus.steps[:len(a.sus.steps):len(a.sus.steps)], s) // a report may hold the old slice
-	}
+	all := append(slices.Clip(a.sus.steps), s) // a report may hold the old slice
+	all = append(all, parts...)
+	a.sus.steps = all[:min(len(all), levelStepsMost)]
 	return err
 }
 
@@ -218,9 +223,11 @@ func (a *attempt) freeze(ctx context.Context) error {
 	if f == nil {
 		return fault.New(fault.Unsupported, "node %s cannot freeze tasks of driver %s", a.d.cfg.Info.GetName(), a.d.cfg.Driver.Name())
 	}
+	kernel := runtime.Part(ctx, "kernel")
 	if err := f.Freeze(ctx, a.id.String()); err != nil {
 		return err
 	}
+	kernel()
 	a.sus.frozen, a.sus.swapped = true, false
 	a.measure()
 	return a.at(droverv1.Level_LEVEL_FROZEN, nil)
@@ -232,9 +239,11 @@ func (a *attempt) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := a.makeCgroup(ctx, spec); err != nil {
 		return err
 	}
+	kernel := runtime.Part(ctx, "kernel")
 	if err := a.d.freezer().Thaw(ctx, a.id.String()); err != nil {
 		return err
 	}
+	kernel()
 	a.sus.frozen, a.sus.swapped = false, false
 	if err := a.at(droverv1.Level_LEVEL_RUNNING, restored); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchSuspendCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchSuspendCommand(), benchCriuCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/scheduler/bench"
 )
 
@@ -42,5 +43,40 @@ func TestBenchSchedulerRefusesWhatItDoesNotKnow(t *testing.T) {
 		if err := newApp(strings.NewReader(""), &out, &errs).Run(full); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		us   []int64
+		q    float64
+		want int64
+	}{
+		"of none":                       {nil, 0.5, 0},
+		"the median of three":           {[]int64{30, 10, 20}, 0.5, 20},
+		"the median of four is the low": {[]int64{40, 10, 30, 20}, 0.5, 20},
+		"the most":                      {[]int64{2, 9, 1}, 1, 9},
+		"the least":                     {[]int64{2, 9, 1}, 0, 1},
+		"nine of ten":                   {[]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.9, 9},
+	} {
+		if got := quantileOf(c.us, c.q); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestWhatIsHeldAgainstCriuAlone(t *testing.T) {
+	r := &suspendRow{Image: 200, Steps: map[string][]int64{"checkpoint": {300, 100, 500}, "restore": {80}}}
+	r.against(&bareRow{Image: 100, Dump: []int64{100, 120, 90}, Restore: []int64{20}})
+	if r.DumpX != 1.5 || r.RestoreX != 2 {
+		t.Errorf("%g and %g times as long, want 1.5 and 2", r.DumpX, r.RestoreX)
+	}
+	none := &suspendRow{Image: 200, Steps: map[string][]int64{}}
+	if none.against(nil); none.DumpX != 0 {
+		t.Errorf("%g without anything to compare with", none.DumpX)
+	}
+	seen := &droverv1.SeenAttempt{LevelSteps: []*droverv1.LevelStep{{Step: "freeze", Us: 70}, {Step: "freeze/kernel", Us: 12}, {Step: "swap out", Us: 5}}}
+	if got := afterFreeze(seen); got != 58 {
+		t.Errorf("after the kernel %d µs, want 58", got)
 	}
 }

@@ -297,6 +297,9 @@ func took(ns int64) string {
 func stepsText(steps []*droverv1.LevelStep) string {
 	var out []string
 	for _, s := range steps {
+		if strings.Contains(s.GetStep(), "/") { // a part of the step before it
+			continue
+		}
 		t := s.GetStep() + " " + took(s.GetUs()*1000)
 		if s.GetBytes() > 0 {
 			t += " (" + jobspec.FormatSize(s.GetBytes()) + ")"

@@ -12,6 +12,12 @@ func steady(size int) string {
 	return strings.Repeat(line, size/len(line))
 }
 
+// killEngine kills containerd on a machine and starts it again.
+func (s *scene) killEngine(node int) error {
+	_, err := s.bed.Nodes[node-1].Sh(s.ctx, `pkill -9 -x containerd; (setsid containerd >/run/containerd.log 2>&1 &); for i in $(seq 600); do ctr version >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1`)
+	return err
+}
+
 // Killing daemons in the middle of a job changes nothing about its result:
 // tasks run on, the daemons find them again.
 func TestKilledDaemons(t *testing.T) {
@@ -29,7 +35,7 @@ func TestKilledDaemons(t *testing.T) {
 			}
 		},
 		"containerd": func() {
-			if _, err := s.bed.Nodes[1].Sh(s.ctx, `pkill -9 -x containerd; (setsid containerd >/run/containerd.log 2>&1 &); for i in $(seq 600); do ctr version >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1`); err != nil {
+			if err := s.killEngine(2); err != nil {
 				t.Fatal(err)
 			}
 		},

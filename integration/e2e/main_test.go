@@ -50,9 +50,6 @@ func withCluster(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	conf := cluster.Config{Bed: theBed, Drover: *drover, Dir: dir, Coordinator: []string{"-keep-logs", "25s"}}
-	if !suspensions() {
-		conf.Node = []string{"-probe=false"} // it takes machines as slow as these a minute
-	}
 	theCl, err = cluster.Start(ctx, conf)
 	if theCl != nil {
 		defer func() {

@@ -10,34 +10,21 @@ import (
 	"time"
 )
 
-// slowCount is a word count whose mappers take about a minute, so that there is
-// time to suspend them.
-func (s *scene) slowCount(name, input string) string {
+// slowCount is a word count whose mappers sleep after so many lines, so that there
+// is time to suspend them: with 100 they take more than a minute.
+func (s *scene) slowCount(name, input string, lines int) string {
 	return s.job(name, fmt.Sprintf(`job %q {
   tenant = "e2e"
   input  { path = "hdfs://%s" }
   output { path = "hdfs:///e2e/%s" }
   image = "oci-archive:%s"
   stage "map" { kind = "map"  disk = "64MiB"
-    command = ["awk", "{ for (i = 1; i <= NF; i++) print $i \"\t1\"; if (NR %% 100 == 0) system(\"sleep 0.1\") }"]
+    command = ["awk", "{ for (i = 1; i <= NF; i++) print $i \"\t1\"; if (NR %% %d == 0) system(\"sleep 0.1\") }"]
     resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" } }
   stage "reduce" { kind = "reduce"  tasks = 1  builtin = ["sum"]  disk = "64MiB"
     resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" } }
 }
-`, name, input, name, s.image("busybox")))
-}
-
-// suspensions tells whether the tests of suspensions run.
-func suspensions() bool { return os.Getenv("DROVER_SUSPEND") != "" || os.Getenv("DROVER_SOAK") != "" }
-
-// beginSuspend skips where nobody asked for these tests: they take minutes, and
-// were not seen to pass as a whole yet (docs/status/suspension.md).
-func beginSuspend(t *testing.T, limit time.Duration) *scene {
-	t.Helper()
-	if !suspensions() {
-		t.Skip("DROVER_SUSPEND=1 runs it")
-	}
-	return begin(t, limit)
+`, name, input, name, s.image("busybox"), lines))
 }
 
 // awaitLevels waits until every machine has told which levels it can do.
@@ -106,12 +93,12 @@ func (s *scene) limited(job, task string) {
 // A task goes through every level and back, and on to another machine; the
 // result is that of a job that nothing happened to, and no work was lost.
 func TestSuspendedTasksKeepTheirWork(t *testing.T) {
-	s := beginSuspend(t, 15*time.Minute)
+	s := begin(t, 15*time.Minute)
 	s.awaitLevels()
 	text := steady(3 << 20)
 	s.put("/e2e/suspend.txt", text)
 	const job = "suspended"
-	s.ok("job", "run", "-detach", s.slowCount(job, "/e2e/suspend.txt"))
+	s.ok("job", "run", "-detach", s.slowCount(job, "/e2e/suspend.txt", 200))
 	s.awaitRunning(job, 0, 3)
 	for _, l := range []string{"frozen", "swapped", "checkpointed"} {
 		if l == "swapped" && !s.swaps() {
@@ -182,7 +169,7 @@ func TestRandomSuspensions(t *testing.T) {
 	if os.Getenv("DROVER_SOAK") != "" {
 		steps = 200
 	}
-	s := beginSuspend(t, time.Duration(10+steps/2)*time.Minute)
+	s := begin(t, time.Duration(10+steps/2)*time.Minute)
 	seed := rand.Uint64()
 	if v := os.Getenv("DROVER_SEED"); v != "" {
 		seed, _ = strconv.ParseUint(v, 10, 64)
@@ -193,7 +180,7 @@ func TestRandomSuspensions(t *testing.T) {
 	text := steady(3 << 20)
 	s.put("/e2e/random.txt", text)
 	const job = "random"
-	s.ok("job", "run", "-detach", s.slowCount(job, "/e2e/random.txt"))
+	s.ok("job", "run", "-detach", s.slowCount(job, "/e2e/random.txt", 100))
 	s.awaitRunning(job, 0, 3)
 	levels := []string{"frozen", "checkpointed"}
 	if s.swaps() {
@@ -216,6 +203,13 @@ func TestRandomSuspensions(t *testing.T) {
 				s.drover("task", "suspend", "-level", "checkpointed", job, task)
 			}
 			args = []string{"task", "move", "-node", fmt.Sprintf("n%d", 1+r.IntN(3)), job, task}
+		case k < 9 && r.IntN(3) == 0:
+			n := 1 + r.IntN(3)
+			t.Logf("step %d: kill containerd of n%d", i, n)
+			if err := s.killEngine(n); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		case k < 9:
 			n := 1 + r.IntN(3)
 			t.Logf("step %d: kill the daemon of n%d", i, n)

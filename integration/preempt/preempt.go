@@ -66,15 +66,30 @@ const blockBytes = 1 << 20
 // input is the path of the text that all runs read.
 const input = "/preempt/text"
 
+// Want is the maps' result, its lines in order.
+func (s *Scene) Want() string {
+	var b strings.Builder
+	for i, l := range strings.Split(s.text(), "\n") {
+		if l != "" {
+			fmt.Fprintf(&b, "%08d\t%d\n", i, len(l))
+		}
+	}
+	return b.String()
+}
+
+func (s *Scene) text() string {
+	var b strings.Builder
+	for i := 0; b.Len() < s.Maps*blockBytes; i++ {
+		fmt.Fprintf(&b, "%08d some words to be read and written\n", i)
+	}
+	return b.String()[:s.Maps*blockBytes]
+}
+
 // Load puts the text into HDFS: numbered lines, so that a result shows what was
 // left out or done twice.
 func (s *Scene) Load(ctx context.Context) error {
-	var text strings.Builder
-	for i := 0; text.Len() < s.Maps*blockBytes; i++ {
-		fmt.Fprintf(&text, "%08d some words to be read and written\n", i)
-	}
 	local := filepath.Join(s.Dir, "text")
-	if err := os.WriteFile(local, []byte(text.String()[:s.Maps*blockBytes]), 0o644); err != nil {
+	if err := os.WriteFile(local, []byte(s.text()), 0o644); err != nil {
 		return err
 	}
 	places := make([]int, len(s.Bed.Nodes))

@@ -57,9 +57,12 @@ func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 	if err := d.dump(ctx, id, dir); err != nil {
 		return err
 	}
+	proven := runtime.Part(ctx, "manifest")
 	if err := writeManifest(ctx, dir, id); err != nil {
 		return fmt.Errorf("checkpoint of container %s: it was ended, but its dump is not proven: %w", id, err)
 	}
+	proven()
+	defer runtime.Part(ctx, "delete")()
 	return d.Delete(ctx, id)
 }
 
@@ -93,7 +96,9 @@ func (d *Driver) dump(ctx context.Context, id, dir string) error {
 	if err != nil {
 		return err
 	}
+	criu := runtime.Part(ctx, "criu dump")
 	_, err = d.c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
+	criu()
 	if err == nil && dumped(dir) {
 		return d.awaitStopped(ctx, id)
 	}
@@ -165,6 +170,7 @@ func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error 
 	} else if running(all, s.ID) {
 		return nil
 	}
+	verified := runtime.Part(ctx, "verify")
 	m, err := readManifest(dir)
 	if err != nil {
 		return err
@@ -172,9 +178,12 @@ func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error 
 	if err := m.verify(ctx, dir); err != nil {
 		return fmt.Errorf("restore of container %s: %w", s.ID, err)
 	}
+	verified()
+	created := runtime.Part(ctx, "create")
 	if err := d.Create(ctx, s); err != nil {
 		return err
 	}
+	created()
 	if err := d.restore(ctx, s, dir); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
 		defer cancel()
@@ -214,13 +223,17 @@ func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string) error 
 	if err := tellCgroup(ctx, c, s.Cgroup, filepath.Join(work, restoreConf)); err != nil {
 		return engineError(ctx, "restore", id, err)
 	}
+	shim := runtime.Part(ctx, "shim")
 	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
 		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
 	}
+	shim()
 	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
 		return engineError(ctx, "restore", id, err)
 	}
+	criu := runtime.Part(ctx, "criu restore")
 	r, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	criu()
 	if err != nil {
 		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, native(err)), criuErrors(filepath.Join(work, restoreLog)))
 	}

@@ -3,7 +3,8 @@
 // test bed, starts a cluster of the given binary, and prints what happened:
 // the job's own view and summary, the result held against an independent
 // count, locality beside the offline optimum and beside a run that ignores
-// it, and the limits as the kernel holds them.
+// it, and the limits as the kernel holds them. With -play it measures suspension
+// instead, or plays deadline jobs that take room back.
 package main
 
 import (
@@ -23,15 +24,27 @@ import (
 func main() {
 	drover := flag.String("drover", "bin/drover", "the binary")
 	keep := flag.Bool("v", false, "show the daemons' logs at the end")
+	var p play
+	flag.StringVar(&p.what, "play", "wordcount", "wordcount; suspend: drover bench suspend beside criu alone; preempt: deadline jobs on full machines")
+	flag.IntVar(&p.runs, "runs", 1, "of each mode of preempt")
+	flag.IntVar(&p.jobs, "jobs", 10, "with a deadline, of preempt")
+	flag.StringVar(&p.out, "json", "", "file for the results of suspend and preempt")
+	limit := flag.Duration("limit", 15*time.Minute, "for all of it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	if err := run(ctx, *drover, *keep); err != nil {
+	if err := run(ctx, *drover, *keep, p); err != nil {
 		fmt.Fprintln(os.Stderr, "scene:", err)
 		os.Exit(1)
 	}
+}
+
+// play is what is played.
+type play struct {
+	what, out  string
+	runs, jobs int
 }
 
 // steps with what they took, for the person who watches.
@@ -41,12 +54,12 @@ func (c clock) say(format string, args ...any) {
 	fmt.Printf("[%6.1fs] %s\n", time.Since(c.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func run(ctx context.Context, drover string, keep bool) (err error) {
+func run(ctx context.Context, drover string, keep bool, p play) (err error) {
 	b, err := bed.FromEnv()
 	if err != nil {
 		return err
 	}
-	if len(b.File.Books) == 0 || b.HDFS == nil {
+	if p.what == "wordcount" && len(b.File.Books) == 0 || b.HDFS == nil {
 		return fmt.Errorf("the bed has no text or no HDFS: run it with `bed run -hdfs -books 32`")
 	}
 	dir, err := os.MkdirTemp("", "drover-scene-")
@@ -56,7 +69,11 @@ func run(ctx context.Context, drover string, keep bool) (err error) {
 	defer os.RemoveAll(dir)
 	c := clock{time.Now()}
 	c.say("starting the coordinator and %d node daemons", len(b.Nodes))
-	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir, Node: []string{"-probe=false"}, Progress: func(step string, took time.Duration) {
+	var node []string
+	if p.what == "wordcount" {
+		node = []string{"-probe=false"}
+	}
+	cl, err := cluster.Start(ctx, cluster.Config{Bed: b, Drover: drover, Dir: dir, Node: node, Progress: func(step string, took time.Duration) {
 		c.say("%s: %.1f s", step, took.Seconds())
 	}})
 	if cl != nil {
@@ -81,7 +98,20 @@ func run(ctx context.Context, drover string, keep bool) (err error) {
 		return err
 	}
 	s := &scene{clock: c, bed: b, cl: cl, dir: dir, image: b.File.Images["busybox"]}
-	return s.play(ctx)
+	switch p.what {
+	case "wordcount":
+		return s.play(ctx)
+	case "suspend", "preempt":
+		if err := s.levels(ctx); err != nil {
+			return err
+		}
+		if p.what == "suspend" {
+			return s.measure(ctx, p.out)
+		}
+		return s.takeBack(ctx, drover, p.runs, p.jobs, p.out)
+	default:
+		return fmt.Errorf("-play %q: use wordcount, suspend or preempt", p.what)
+	}
 }
 
 // tenant makes the tenant of the scene: HDFS belongs to root here.

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/drover-run/drover/integration/preempt"
+)
+
+func TestInversions(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b []int
+		want int
+	}{
+		"the same order":    {[]int{0, 1, 2}, []int{0, 1, 2}, 0},
+		"two changed":       {[]int{0, 1, 2}, []int{1, 0, 2}, 1},
+		"the other way":     {[]int{0, 1, 2, 3}, []int{3, 2, 1, 0}, 6},
+		"nothing to put so": {nil, nil, 0},
+	} {
+		if got := inversions(c.a, c.b); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestThePredictionOfTheSimulatorIsRead(t *testing.T) {
+	const text = `job,name,deadline_s,finish_s,met
+1,maps-kill-2,,90,
+2,deadline-kill-2-0,45,30.5,true
+3,deadline-kill-2-1,48,20,true
+4,deadline-kill-2-2,51,52,false
+`
+	p, err := readPrediction(&preempt.Outcome{Mode: preempt.Kill, Order: []int{0, 1, 2}}, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.OnTime != 2 || p.Apart != 1 || !slices.Equal(p.Order, []int{1, 0, 2}) {
+		t.Errorf("%+v", p)
+	}
+	for _, bad := range []string{"", "job,name,deadline_s,finish_s,met\n1,x,45,3,true\n", "job,name,deadline_s,finish_s,met\n1,x-1,45,,false\n"} {
+		if _, err := readPrediction(&preempt.Outcome{}, []byte(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/preempt"
+)
+
+// holdJob holds about 100 MiB of memory that does not repeat within a page, and
+// computes.
+const holdJob = `job "hold" {
+  tenant = "analytics"
+  image  = "oci-archive:%s"
+  stage "hold" {
+    command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 50000000) s = s s; for (;;) n++ }"]
+    disk    = "16MiB"
+    resources { cpu = "500m"  memory = "192MiB"  io = "4MiB/s" }
+  }
+}
+`
+
+// levels waits until every node has found out what it can do.
+func (s *scene) levels(ctx context.Context) error {
+	s.say("waiting until every machine has found out how tasks can be suspended there")
+	return bed.WaitFor(ctx, 5*time.Minute, "levels of every machine", func(ctx context.Context) error {
+		var list struct {
+			Nodes []struct {
+				Info struct {
+					Name       string
+					Levels     []string
+					LevelNotes []string `json:"level_notes"`
+				}
+			}
+		}
+		if err := s.cl.JSON(ctx, &list, "node", "list", "-json"); err != nil {
+			return err
+		}
+		for _, n := range list.Nodes {
+			if !slices.ContainsFunc(n.Info.Levels, func(l string) bool { return strings.Contains(l, "CHECKPOINTED") }) {
+				return fmt.Errorf("%s has %v: %v", n.Info.Name, n.Info.Levels, n.Info.LevelNotes)
+			}
+		}
+		return nil
+	})
+}
+
+// measure is `drover bench suspend` on a task of the first machine that gets it,
+// beside criu alone on the same machine. The JSON goes to out.
+func (s *scene) measure(ctx context.Context, out string) error {
+	file := filepath.Join(s.dir, "hold.hcl")
+	if err := os.WriteFile(file, fmt.Appendf(nil, holdJob, s.image), 0o644); err != nil {
+		return err
+	}
+	if err := show(ctx, s.cl, "job", "run", "-detach", file); err != nil {
+		return err
+	}
+	var task struct {
+		Node string
+		Seen struct{ Held struct{ Memory string } }
+	}
+	err := bed.WaitFor(ctx, 3*time.Minute, "a task that holds 100 MB", func(ctx context.Context) error {
+		if err := s.cl.JSON(ctx, &task, "task", "status", "-json", "hold", "hold/0"); err != nil {
+			return err
+		}
+		if len(task.Seen.Held.Memory) < len("90000000") {
+			return fmt.Errorf("it holds %q", task.Seen.Held.Memory)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.bed.Nodes, func(n *bed.Node) bool { return n.Name == task.Node })
+	if i < 0 {
+		return fmt.Errorf("the task is on %q, which is no machine of the bed", task.Node)
+	}
+	s.say("criu alone on %s", task.Node)
+	bare, err := s.bed.Nodes[i].Sh(ctx, "PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -json")
+	if err != nil {
+		return err
+	}
+	fmt.Print(bare)
+	bareFile := filepath.Join(s.dir, "criu.json")
+	if err := os.WriteFile(bareFile, []byte(bare), 0o644); err != nil {
+		return err
+	}
+	if err := show(ctx, s.cl, "bench", "suspend", "-criu", bareFile, "hold", "hold/0"); err != nil {
+		return err
+	}
+	if err := s.record(ctx, out, bareFile); err != nil {
+		return err
+	}
+	return show(ctx, s.cl, "job", "stop", "hold")
+}
+
+// record keeps a second, shorter run as JSON.
+func (s *scene) record(ctx context.Context, out, bareFile string) error {
+	if out == "" {
+		return nil
+	}
+	r, err := s.cl.Drover(ctx, "bench", "suspend", "-criu", bareFile, "-json", "hold", "hold/0")
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, []byte(r.Stdout), 0o644)
+}
+
+// takeBack plays deadline jobs on full machines, in every mode.
+func (s *scene) takeBack(ctx context.Context, drover string, runs, jobs int, out string) error {
+	p := &preempt.Scene{Bed: s.bed, Cluster: s.cl, Dir: s.dir, Tenant: "analytics", Maps: 9, Seconds: 60, Jobs: jobs, Gap: 3 * time.Second, Deadline: 45 * time.Second, Say: s.say}
+	if err := p.Load(ctx); err != nil {
+		return err
+	}
+	var all []*preempt.Outcome
+	var predicted []*prediction
+	modes := []preempt.Mode{preempt.Alone}
+	for range runs {
+		modes = append(modes, preempt.Suspend, preempt.Kill, preempt.None)
+	}
+	for i, m := range modes {
+		o, err := p.Play(ctx, m, i)
+		if err != nil {
+			return err
+		}
+		all = append(all, o)
+		s.say("%s: %d of %d deadlines kept; maps suspended %d times, killed %d times; CPU time kept %s, lost %s; all done after %.1f s; result as undisturbed: %v; jobs ended in the order %v",
+			m, o.OnTime, o.Jobs, o.Suspends, o.Kills, o.KeptCPU, o.LostCPU, o.Makespan.Seconds(), o.Output == all[0].Output, o.Order)
+		if m == preempt.Alone {
+			continue
+		}
+		q, err := s.predict(ctx, drover, o, i)
+		if err != nil {
+			return err
+		}
+		predicted = append(predicted, q)
+		s.say("   the simulator, of the same arrivals and run times: %d kept, the order %v; %d of %d pairs are apart", q.OnTime, q.Order, q.Apart, o.Jobs*(o.Jobs-1)/2)
+	}
+	if out == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(map[string]any{"live": all, "simulated": predicted}, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, append(text, '\n'), 0o644)
+}

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stamps is a task that says twice a second that it runs, and ends when it was
+// started a second time.
+const stamps = `i=0; while [ $i -lt 400 ]; do date +%s.%N; i=$((i+1)); sleep 0.5; done`
+
+// A machine that is cut off freezes the task of an exclusive stage before the
+// coordinator starts it again elsewhere, and removes it when the machine is back.
+func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
+	s := begin(t, 6*time.Minute)
+	const job = "exclusive"
+	s.ok("job", "run", "-detach", s.job(job, fmt.Sprintf(`job %q {
+  tenant = "e2e"
+  image = "oci-archive:%s"
+  stage "alone" { command = ["sh", "-c", %q]  exclusive = true  disk = "4MiB"
+    resources { cpu = "200m"  memory = "32MiB"  io = "1MiB/s" } }
+}
+`, job, s.image("busybox"), stamps)))
+	s.awaitRunning(job, 0, 1)
+	s.until(time.Minute, "a first stamp", func() error {
+		if r := s.drover("task", "logs", job, "alone/0"); !strings.Contains(r.Stdout, ".") {
+			return fmt.Errorf("%s%s", r.Stdout, r.Stderr)
+		}
+		return nil
+	})
+	first := s.attempt(job, "alone/0")
+	k := int(first.Node[1] - '0')
+	n := s.bed.Nodes[k-1]
+	// The log goes with the attempt once the machine is back: keep a copy.
+	watch, err := n.Start(s.ctx, "/run/stamps.log", "sh", "-c",
+		`for i in $(seq 600); do cp /data/drover/attempts/*/logs/stdout.log /run/stamps 2>/dev/null; sleep 0.3; done`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Partition(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.until(2*time.Minute, "another attempt elsewhere", func() error {
+		if a := s.attempt(job, "alone/0"); a.Key.Attempt == first.Key.Attempt || a.Seen.Phase != "PHASE_RUNNING" {
+			return fmt.Errorf("attempt %d on %s is %s", a.Key.Attempt, a.Node, a.Seen.Phase)
+		}
+		return nil
+	})
+	var second string
+	s.until(time.Minute, "its first stamp", func() error {
+		second, _, _ = strings.Cut(s.drover("task", "logs", job, "alone/0").Stdout, "\n")
+		if second == "" {
+			return fmt.Errorf("none")
+		}
+		return nil
+	})
+	if err := n.Heal(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	out, err := n.Sh(s.ctx, "tail -1 /run/stamps; grep -c . /run/stamps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Kill(s.ctx); err != nil {
+		t.Error(err)
+	}
+	last, lines, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	t.Logf("on %s the last of %s stamps is %s; the next attempt's first is %s", first.Node, lines, last, second)
+	var x, y float64
+	if _, err := fmt.Sscan(last, &x); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(second, &y); err != nil {
+		t.Fatal(err)
+	}
+	if x >= y {
+		t.Errorf("two runs at once: the first ran on at %s, the second began at %s", last, second)
+	}
+	s.ok("job", "stop", job)
+	s.waitJob(job)
+	if err := s.cl.AwaitNodes(s.ctx, len(s.bed.Nodes)); err != nil {
+		t.Error(err)
+	}
+	s.clean(2 * time.Minute)
+}
