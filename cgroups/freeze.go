@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,9 +14,11 @@ import (
 )
 
 // Limits of freezing. A process in fsync under io.max does not freeze until its
-// data is on disk, which the limit itself delays: so the second wait comes with
+// data is on disk, which the limit itself delays; one that is throttled by
+// cpu.max does not before its next period, up to 100 ms: so later waits come with
 // the limit lifted.
 const (
+	freezeAtOnce      = 2 * time.Millisecond
 	freezeLimit       = 200 * time.Millisecond
 	freezeLiftedLimit = 5 * time.Second
 	thawLimit         = 5 * time.Second
@@ -24,17 +27,22 @@ const (
 // Freeze stops the container's processes and returns when the kernel says that
 // all of them stand still. The helpers are not touched. Steps:
 //
-//  1. write 1 to cgroup.freeze, wait 200 ms for "frozen 1";
-//  2. lift io.max of the attempt, wait until 5 s, put io.max back;
-//  3. else write 0: the container runs on, and the error is fault.Unavailable.
+//  1. write 1 to cgroup.freeze, wait 2 ms for "frozen 1";
+//  2. lift cpu.max of the attempt, wait until 200 ms, put cpu.max back;
+//  3. lift io.max, wait until 5 s, put io.max back;
+//  4. else write 0: the container runs on, and the error is fault.Unavailable.
 //
-// Safe to repeat. A context that ends takes step 3 at once.
+// Safe to repeat. A context that ends takes step 4 at once. Who dies in step 2 or
+// 3 leaves a container that freezes: its limits are to be written before Thaw.
 func (g *Group) Freeze(ctx context.Context) error {
 	file := path.Join(Container.dir(), "cgroup.freeze")
 	if err := g.r.k.write(g.file(file), "1"); err != nil {
 		return fmt.Errorf("freeze %s: %w", g.name, g.missing(err))
 	}
-	err := g.awaitFrozen(ctx, "1", freezeLimit)
+	err := g.awaitFrozen(ctx, "1", freezeAtOnce)
+	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
+		err = g.freezeUnthrottled(ctx)
+	}
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
 		err = g.freezeLifted(ctx)
 	}
@@ -47,7 +55,23 @@ func (g *Group) Freeze(ctx context.Context) error {
 	return fmt.Errorf("freeze %s: %w; it runs on", g.name, err)
 }
 
-// freezeLifted is step 2.
+// freezeUnthrottled is step 2.
+func (g *Group) freezeUnthrottled(ctx context.Context) (err error) {
+	old, err := g.r.k.read(g.file("cpu.max"))
+	if err != nil {
+		return g.missing(err)
+	}
+	old = strings.TrimSpace(old)
+	if !strings.HasPrefix(old, "max") {
+		if err := g.r.k.write(g.file("cpu.max"), "max"); err != nil {
+			return g.missing(err)
+		}
+		defer func() { err = errors.Join(err, g.missing(g.r.k.write(g.file("cpu.max"), old))) }()
+	}
+	return g.awaitFrozen(ctx, "1", freezeLimit-freezeAtOnce)
+}
+
+// freezeLifted is step 3.
 func (g *Group) freezeLifted(ctx context.Context) (err error) {
 	disks, err := g.diskLimits()
 	if err != nil {

@@ -201,11 +201,13 @@ func TestFreeze(t *testing.T) {
 		set       func(*paperKernel)
 		wantErr   error
 		wantState bool
-		lifted    bool
+		lifted    bool // io.max
+		freed     bool // cpu.max
 	}{
-		{"an idle container freezes at once", func(*paperKernel) {}, nil, true, false},
-		{"one in fsync freezes once io.max is lifted", func(k *paperKernel) { k.stuckUntilLifted = true }, nil, true, true},
-		{"one that never freezes runs on", func(k *paperKernel) { k.neverFreezes = true }, fault.Unavailable, false, true},
+		{"an idle container freezes at once", func(*paperKernel) {}, nil, true, false, false},
+		{"one that is throttled freezes once cpu.max is lifted", func(k *paperKernel) { k.throttled = true }, nil, true, false, true},
+		{"one in fsync freezes once io.max is lifted", func(k *paperKernel) { k.stuckUntilLifted = true }, nil, true, true, true},
+		{"one that never freezes runs on", func(k *paperKernel) { k.neverFreezes = true }, fault.Unavailable, false, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -231,6 +233,12 @@ func TestFreeze(t *testing.T) {
 				}
 				if lifted := strings.Contains(strings.Join(k.writes, "\n"), "rbps=max wbps=max"); lifted != c.lifted {
 					t.Errorf("io.max lifted: %v; writes:\n%s", lifted, strings.Join(k.writes, "\n"))
+				}
+				if freed := strings.Contains(strings.Join(k.writes, "\n"), "cpu.max=max"); freed != c.freed {
+					t.Errorf("cpu.max lifted: %v; writes:\n%s", freed, strings.Join(k.writes, "\n"))
+				}
+				if first := k.writes[0]; !strings.HasSuffix(first, "cgroup.freeze=1") {
+					t.Errorf("the first write is %s: a crash after it must leave what thaw makes good", first)
 				}
 				if err := g.Thaw(context.Background()); err != nil {
 					t.Error(err)

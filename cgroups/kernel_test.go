@@ -22,6 +22,8 @@ type paperKernel struct {
 	// stuckUntilLifted: no cgroup freezes while its parent has a limit in io.max.
 	stuckUntilLifted bool
 	neverFreezes     bool
+	// throttled: no cgroup freezes while its parent has a limit in cpu.max.
+	throttled bool
 	// lie changes what is stored for a file by base name.
 	lie map[string]string
 	// fail makes the n-th write (from 1) fail.
@@ -137,6 +139,8 @@ func (k *paperKernel) write(path, value string) error {
 func (k *paperKernel) settle(dir string) {
 	want := k.get(dir, "cgroup.freeze")
 	held := k.stuckUntilLifted && k.get(filepath.Dir(dir), "io.max") != ""
+	still := strings.Contains(k.get(dir, "cgroup.events"), "frozen 1") // what stands still has no need of a period
+	held = held || k.throttled && !still && !strings.HasPrefix(k.get(filepath.Dir(dir), "cpu.max"), "max")
 	if want == "1" && (held || k.neverFreezes) {
 		want = "0"
 	}

@@ -27,7 +27,7 @@ var _ runtime.Checkpointer = (*Driver)(nil)
 //
 //	image/         criu's files
 //	work/          criu's log
-//	manifest.json  names, sizes and sha256 of image/; written last, so that it proves a whole dump
+//	manifest.json  names, sizes and sums of image/; written last, so that it proves a whole dump
 const (
 	imageDir    = "image"
 	workDir     = "work"

@@ -59,6 +59,25 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 	}
 }
 
+// A dump of a program before this one is verified by the sums that it has.
+func TestManifestOfVersionOneIsRead(t *testing.T) {
+	const old = `{"version":1,"id":"c-1","files":[{"name":"core-1.img","bytes":3,"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}]}`
+	for text, whole := range map[string]bool{"abc": true, "abd": false} {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, imageDir), 0o700), os.WriteFile(filepath.Join(dir, manifestName), []byte(old), 0o600),
+			os.WriteFile(filepath.Join(dir, imageDir, "core-1.img"), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := readManifest(dir)
+		if err == nil {
+			err = m.verify(t.Context(), dir)
+		}
+		if whole && err != nil || !whole && !errors.Is(err, fault.Corrupt) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // A container is dumped and restored three times in a row, counts on, and keeps
 // its limits.
 func TestCheckpointChain(t *testing.T) {
