@@ -1,14 +1,17 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/internal/fault"
@@ -183,6 +186,62 @@ func TestTooMuchFrozenMemoryForcesTheNextLevel(t *testing.T) {
 				t.Errorf("said %v in\n%s", said, b.story())
 			}
 		})
+	}
+}
+
+// A node that is lost takes its dumps with it: their tasks start again, and the
+// work counts as lost.
+func TestANodeLostWithDumpsStartsTheirTasksAgain(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
+	_, stop := b.node(levelNode("n1"), coordtest.Hang)
+	b.registered()
+	b.submit(groupJob("hang", 1))
+	b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+	if err := b.set("hang", droverv1.Level_LEVEL_CHECKPOINTED, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.at("hang", droverv1.Level_LEVEL_CHECKPOINTED)
+	b.node(levelNode("n2"), coordtest.Succeed)
+	stop()
+	b.ends("hang", succeeded)
+	if a := b.task("hang"); a.Key.GetAttempt() != 2 || a.Node != "n2" {
+		t.Errorf("attempt %d on %s", a.Key.GetAttempt(), a.Node)
+	}
+	if p := b.job("hang").Preempted; p.Kills != 1 || p.LostCpuMs != 1000 || p.KeptCpuMs != 0 {
+		t.Errorf("taken back: %v", p)
+	}
+}
+
+// A coordinator that dies between asking for a level and hearing of it goes on
+// from there, on the way down and up.
+func TestACoordinatorThatRestartsGoesOnWithALevel(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Lease = time.Hour })
+	n := coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), levelNode("n1"), b.fs, coordtest.Hang)
+	join := func() (leave func()) {
+		ctx, cancel := context.WithCancel(b.ctx)
+		done := make(chan struct{})
+		go func() { defer close(done); n.Run(ctx) }()
+		return func() { cancel(); <-done }
+	}
+	leave := join()
+	b.until("the node", func() bool { id, _ := n.Registered(); return id != 0 })
+	b.submit(groupJob("hang", 1))
+	b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+	for _, l := range []droverv1.Level{droverv1.Level_LEVEL_CHECKPOINTED, droverv1.Level_LEVEL_RUNNING} {
+		leave()
+		b.until("asked", func() bool { return b.set("hang", l, "") == nil })
+		b.kill()
+		b.start()
+		b.until("the coordinator", func() bool { return b.job("hang") != nil })
+		if got := b.task("hang").Level.GetTarget(); got != l {
+			t.Errorf("after the restart the target is %s, want %s", got, l)
+		}
+		leave = join()
+		b.at("hang", l)
+	}
+	leave()
+	if p := b.job("hang").Preempted; p.Suspends != 1 || p.Resumes != 1 || p.LostCpuMs != 0 {
+		t.Errorf("taken back: %v", p)
 	}
 }
 

@@ -35,6 +35,15 @@ type levelKernel struct {
 	swapped map[string]int64
 	smu     sync.Mutex
 	thawed  []Limits
+	held    int64 // bytes of memory that a task is said to hold; 0 as the fake has it
+}
+
+func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
+	u, held, kills, err := k.fakeKernel.Usage(id)
+	if err == nil && k.held > 0 {
+		held.Memory = k.held
+	}
+	return u, held, kills, err
 }
 
 func newLevelKernel(b *bench) *levelKernel {
@@ -226,6 +235,7 @@ func TestWhatFailsFallsBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		verb   fake.Verb
 		swap   error
+		held   int64
 		want   droverv1.Level // asked for
 		get    droverv1.Level
 		note   string
@@ -233,13 +243,14 @@ func TestWhatFailsFallsBack(t *testing.T) {
 	}{
 		"a dump that fails leaves it swapped": {verb: fake.Checkpoint, want: lcheckpointed, get: lswapped, note: "no such luck"},
 		"or frozen where there is no swap":    {verb: fake.Checkpoint, swap: fault.New(fault.Exhausted, "no swap"), want: lcheckpointed, get: lfrozen, note: "no swap"},
+		"nor does a disk without room for it": {held: 1 << 60, want: lcheckpointed, get: lswapped, note: "a dump takes up to"},
 		"swap that is full leaves it frozen":  {swap: fault.New(fault.Exhausted, "no swap"), want: lswapped, get: lfrozen, note: "no swap"},
 		"one that cannot be frozen runs on":   {verb: fake.Freeze, want: lfrozen, get: lrunning, note: "cannot be frozen", counts: true},
 		"and is not dumped running":           {verb: fake.Freeze, want: lcheckpointed, get: lrunning, note: "cannot be frozen", counts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, k := levelBench(t)
-			k.swapErr = c.swap
+			k.swapErr, k.held = c.swap, c.held
 			if c.verb != 0 {
 				b.engine.Inject(fake.Fault{Verb: c.verb, Err: bad})
 			}
