@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -79,6 +80,37 @@ func TestMachinesAreWhatDroverNeeds(t *testing.T) {
 		if got := sh(ctx, t, n, "runc --version | head -1; criu --version | head -1"); !strings.Contains(got, "runc version") || !strings.Contains(got, "Version:") {
 			t.Errorf("%s: %s", n.Name, got)
 		}
+	}
+}
+
+// TestAHostServesAsTheMachine runs a bed without machines on a machine of this
+// one, which has all that a host needs for it, and this test binary inside.
+func TestAHostServesAsTheMachine(t *testing.T) {
+	ctx, b := inside(t, 1, false)
+	n := b.Nodes[0]
+	if n.IsHost {
+		t.Skip("it runs there")
+	}
+	program := filepath.Join(t.TempDir(), "bed")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", program, "../cmd/bed")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	tests, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh(ctx, t, n, "mkdir -p /data/host")
+	t.Cleanup(func() { sh(context.WithoutCancel(ctx), t, n, "rm -rf /data/host") })
+	for from, to := range map[string]string{program: "bed", tests: "bed.test"} {
+		if err := n.Put(ctx, from, "/data/host/"+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := sh(ctx, t, n, "cd /data/host && chmod +x bed bed.test && DROVER_CACHE=/data/host/cache ./bed run -host -- ./bed.test -test.v -test.run '^TestMachinesAreWhatDroverNeeds$' 2>&1")
+	if !strings.Contains(out, "--- PASS: TestMachinesAreWhatDroverNeeds") {
+		t.Errorf("a bed on %s as its own host:\n%s", n.Name, out)
 	}
 }
 
