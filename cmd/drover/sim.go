@@ -215,7 +215,16 @@ func (in *simInput) outcomes(c *cli.Context, scheduler string) (string, []*run.O
 	}
 	s.KeepTasks = run.GanttTasks
 	outs, err := s.Many(c.Context, in.seeds, runtime.GOMAXPROCS(0), progress(c))
-	return scheduler, outs, &s, err
+	return scheduler, outs, &s, brokenOff(c, err)
+}
+
+// brokenOff says what is there of runs that were interrupted: they are written
+// when all of them are done.
+func brokenOff(c *cli.Context, err error) error {
+	if err != nil && c.Context.Err() != nil {
+		return fmt.Errorf("%w; nothing was written", err)
+	}
+	return err
 }
 
 // progress draws how far runs are, on a terminal only.

@@ -39,6 +39,9 @@ func simLevelsCommand() *cli.Command {
 			study, err := s.Levels(c.Context, slices.Compact(costs), in.seeds, runtime.GOMAXPROCS(0), progress(c))
 			endProgress(c)
 			if err != nil {
+				if c.Context.Err() != nil {
+					return brokenOff(c, err)
+				}
 				return coded{exitRefused, err}
 			}
 			study.Parameters = in.shown

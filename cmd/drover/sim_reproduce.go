@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -61,9 +60,7 @@ func reproducePapers(c *cli.Context, what string) error {
 	}
 	r.Store.Others = c.Bool("other-builds")
 	r.Tell = tellReproduce(c.App.ErrWriter)
-	ctx, stop := signal.NotifyContext(c.Context, os.Interrupt)
-	defer stop()
-	outs, err := r.Run(ctx)
+	outs, err := r.Run(c.Context)
 	if err != nil {
 		return fmt.Errorf("%w: what is done is kept in %s; the same command goes on from there", err, filepath.Join(dir, "samples"))
 	}

@@ -48,6 +48,8 @@ type Config struct {
 	// CycleInterval is the least time between two cycles, as the coordinator
 	// has one (10 ms); 0: a cycle at every instant at which something happens.
 	CycleInterval time.Duration
+	// Stop, if not nil, is asked before each instant; its error ends the run.
+	Stop func() error
 	// Progress, if not nil, is told now and then how far the run is.
 	Progress func(Progress)
 

@@ -136,6 +136,9 @@ func since0(t scheduler.Time) time.Duration { return t.Sub(Epoch) }
 func (w *world) loop() error {
 	atOnce := 0
 	for w.done < len(w.jobs) {
+		if err := w.stopped(); err != nil {
+			return err
+		}
 		t := min(w.events.next(), w.wake)
 		if w.dirty {
 			t = min(t, w.cycleAt)
@@ -159,6 +162,17 @@ func (w *world) loop() error {
 		if w.MaxEvents > 0 && w.seen > w.MaxEvents {
 			return fmt.Errorf("at %v: %d events and %d of %d jobs still run: the limit is reached", since0(w.now), w.seen, len(w.jobs)-w.done, len(w.jobs))
 		}
+	}
+	return nil
+}
+
+// stopped tells whether somebody wants the run to end, and how far it is.
+func (w *world) stopped() error {
+	if w.Stop == nil {
+		return nil
+	}
+	if err := w.Stop(); err != nil {
+		return fmt.Errorf("stopped at %v of simulated time, %d of %d jobs done: %w", since0(w.now), w.done, len(w.jobs), err)
 	}
 	return nil
 }

@@ -42,8 +42,8 @@ type Outcome struct {
 }
 
 // One runs the experiment for one seed. With an error of the simulation the
-// Outcome holds what happened until then.
-func (s *Setup) One(seed uint64, progress func(engine.Progress)) (*Outcome, error) {
+// Outcome holds what happened until then. It ends when ctx does.
+func (s *Setup) One(ctx context.Context, seed uint64, progress func(engine.Progress)) (*Outcome, error) {
 	w, err := s.Workload(seed)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s *Setup) One(seed uint64, progress func(engine.Progress)) (*Outcome, erro
 		p = s.Wrap(p)
 	}
 	c := engine.Config{Nodes: s.Nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Policy: p, Models: s.Models, Seed: seed,
-		MaxEvents: s.MaxEvents, KeepTasks: s.KeepTasks, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Progress: progress}
+		MaxEvents: s.MaxEvents, KeepTasks: s.KeepTasks, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: Stop(ctx), Progress: progress}
 	start := time.Now()
 	r, err := engine.Run(c)
 	o := &Outcome{Seed: seed, Config: c, Result: r, Took: time.Since(start)}
@@ -73,6 +73,16 @@ func (s *Setup) One(seed uint64, progress func(engine.Progress)) (*Outcome, erro
 	return o, nil
 }
 
+// Stop gives what engine.Config.Stop asks: the cause of ctx's end, or nil.
+func Stop(ctx context.Context) func() error {
+	return func() error {
+		if ctx.Err() == nil {
+			return nil
+		}
+		return context.Cause(ctx)
+	}
+}
+
 // Many runs the experiment for many seeds, parallel of them at a time. The
 // outcomes are in the order of the seeds, whatever parallel is. The first
 // error in that order is returned, with the outcomes that there are.
@@ -82,7 +92,7 @@ func (s *Setup) Many(ctx context.Context, seeds []uint64, parallel int, progress
 	done := 0
 	Parallel(len(seeds), parallel, func(i int) {
 		if ctx.Err() != nil {
-			errs[i] = ctx.Err()
+			errs[i] = fmt.Errorf("%s, seed %d: not begun: %w", s.Scheduler, seeds[i], context.Cause(ctx))
 			return
 		}
 		var tell func(engine.Progress)
@@ -93,7 +103,7 @@ func (s *Setup) Many(ctx context.Context, seeds []uint64, parallel int, progress
 				progress(done, len(seeds), p)
 			}
 		}
-		out[i], errs[i] = s.One(seeds[i], tell)
+		out[i], errs[i] = s.One(ctx, seeds[i], tell)
 		mu.Lock()
 		done++
 		mu.Unlock()

@@ -8,7 +8,7 @@ import (
 // The names that users and scripts rely on.
 func TestTheSummaryHasEveryName(t *testing.T) {
 	s := overloaded(t, "fifo")
-	o, err := s.One(1, nil)
+	o, err := s.One(t.Context(), 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

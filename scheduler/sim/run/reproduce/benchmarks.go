@@ -90,7 +90,7 @@ func (m mix) run(e *Env, c contender, seed uint64) (*measured, error) {
 	if c.policy == "capacity" || c.policy == "fair" {
 		jobs = blind(jobs, int64(e.Cal.get("mix.yarn_step_mib"))<<20)
 	}
-	cfg := engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: jobs, Policy: p, Models: models, Seed: seed, MaxEvents: 50_000_000,
+	cfg := engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: jobs, Policy: p, Models: models, Seed: seed, MaxEvents: 50_000_000, Stop: e.stop,
 		CycleInterval: time.Duration(e.Cal.get("mix.cycle_s") * float64(time.Second))}
 	r, err := engine.Run(cfg)
 	if err != nil {

@@ -135,7 +135,7 @@ func sizes(e *Env, s *Sample, seed uint64, generator, interval string) error {
 		return err
 	}
 	return grades(s, false, func(c contender) error {
-		r, err := everyoneRun(c, &engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Seed: seed})
+		r, err := everyoneRun(c, &engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Seed: seed, Stop: e.stop})
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func everyoneTwoTier(e *Env, s *Sample, seed uint64) error {
 		return err
 	}
 	return grades(s, true, func(c contender) error {
-		cfg := &engine.Config{Nodes: nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Seed: seed}
+		cfg := &engine.Config{Nodes: nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Seed: seed, Stop: e.stop}
 		r, err := everyoneRun(c, cfg)
 		if err != nil {
 			return err

@@ -71,6 +71,7 @@ type Env struct {
 	FB2010 func() (io.ReadCloser, error)
 
 	plans *plans
+	stop  func() error // asked by every run
 }
 
 // small is a number of jobs or projects, a tenth of it in a quick run.

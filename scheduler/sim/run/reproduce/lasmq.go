@@ -101,7 +101,7 @@ func (l lasWorkload) run(e *Env, c contender, seed uint64) (*engine.Result, []en
 	m.RackRate, m.RemoteRate, m.Replicas = 400<<20, 200<<20, l.replicas
 	m.Launch = time.Duration(cal.get("las.launch_s") * float64(time.Second))
 	m.Spread, m.Heartbeat, m.NoEstimates = cal.get("las.spread"), 3*time.Second, true
-	r, err := engine.Run(engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Policy: p, Models: m, Seed: seed, Admission: admission})
+	r, err := engine.Run(engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Policy: p, Models: m, Seed: seed, Admission: admission, Stop: e.stop})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s, seed %d: %w", c.name, seed, err)
 	}

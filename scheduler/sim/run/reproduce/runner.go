@@ -62,7 +62,7 @@ type unit struct {
 // Run runs everything and judges the claims. An error of a unit is its
 // experiment's; Run itself fails only when ctx ends.
 func (r *Runner) Run(ctx context.Context) ([]*Outcome, error) {
-	r.Env.plans = &plans{}
+	r.Env.plans, r.Env.stop = &plans{}, run.Stop(ctx)
 	outs := make([]*Outcome, len(r.Experiments))
 	var units []*unit
 	left := make([]int, len(outs))
@@ -73,8 +73,8 @@ func (r *Runner) Run(ctx context.Context) ([]*Outcome, error) {
 		units = append(units, us...)
 	}
 	r.work(ctx, outs, units, left)
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	for i, o := range outs {
 		r.judge(o, slices.Collect(func(yield func(*unit) bool) {

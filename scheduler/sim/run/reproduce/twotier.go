@@ -56,12 +56,13 @@ func (e *Env) twoTier(cfg backfill.Config, seed uint64, ita float64) (twoTierMea
 		e.plans.made[k] = p
 	}
 	e.plans.mu.Unlock()
-	p.once.Do(func() { p.means, p.err = runTwoTier(cfg, seed, k.n, ita) })
+	p.once.Do(func() { p.means, p.err = runTwoTier(cfg, seed, k.n, ita, e.stop) })
 	return p.means, p.err
 }
 
-// runTwoTier plans the projects of a seed under one configuration.
-func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64) (twoTierMeans, error) {
+// runTwoTier plans the projects of a seed under one configuration, until stop,
+// if there is one, gives an error.
+func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func() error) (twoTierMeans, error) {
 	m, projects := trace.TwoTier(seed, n, twoTierResources, ita)
 	prof := &backfill.Profile{}
 	prof.AddBin(m)
@@ -71,6 +72,11 @@ func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64) (twoTierMe
 	}
 	r := &planned{p: p, start: map[scheduler.JobID]scheduler.Time{}, end: map[scheduler.JobID]scheduler.Time{}}
 	for i := range projects {
+		if stop != nil {
+			if err := stop(); err != nil {
+				return twoTierMeans{}, err
+			}
+		}
 		now := paperTime(projects[i].Arrival)
 		r.pass(now)
 		if _, err := p.Submit(now, paperProject(i, &projects[i])); err != nil {
