@@ -23,7 +23,7 @@ func crowded(seed uint64) engine.Config {
 	for i := range 2 {
 		c.Tenants = append(c.Tenants, scheduler.TenantSpec{ID: scheduler.TenantID(i), Name: fmt.Sprint("t", i), Parent: scheduler.NoTenant, Weight: float64(i + 1)})
 	}
-	for i := range 120 {
+	for i := range 60 {
 		j := one(time.Duration(i)*sec/2, 1+r.Int32N(6), schedtest.R(float64(1+r.IntN(4)), float64(1+r.IntN(6)), float64(r.IntN(40))), time.Duration(1+r.IntN(20))*sec)
 		j.Tenant, j.Bound, j.Priority = scheduler.TenantID(i%2), 2*time.Minute, scheduler.Priority(1+r.IntN(2))
 		if r.IntN(3) == 0 {
@@ -50,7 +50,7 @@ func TestReasonsChangeNothing(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(info.Name, kv), func(t *testing.T) {
-				for seed := range uint64(2) {
+				for seed := range uint64(1) {
 					c := crowded(seed)
 					c.Policy = policy(t, info.Name, kv...)
 					got := run(t, c)

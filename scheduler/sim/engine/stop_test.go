@@ -21,7 +21,7 @@ func TestARunStopsWhereItIsAskedTo(t *testing.T) {
 		return nil
 	}
 	r, err := engine.Run(c)
-	if !errors.Is(err, enough) || !strings.Contains(err.Error(), "of 120 jobs done") {
+	if !errors.Is(err, enough) || !strings.Contains(err.Error(), "of 60 jobs done") {
 		t.Fatalf("error %v: want one that is the reason and says how far the run was", err)
 	}
 	if r.Events == 0 || r.Events >= whole.Events {
