@@ -19,7 +19,7 @@ func simReproduceCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "reproduce",
 		Usage:     "run the papers' evaluations again and hold them against what they claim",
-		ArgsUsage: "[PAPER|FIGURE|EXPERIMENT]",
+		ArgsUsage: "[PAPER|FIGURE|EXPERIMENT|claims]",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "out", Usage: "folder for report.md, report.html, results.json and plots; what is done of a run that was broken off is kept there"},
 			&cli.StringFlag{Name: "fb2010", Usage: "SWIM trace `FILE` FB-2010_samples_24_times_1hr_0.tsv, which is not part of the program"},
@@ -30,7 +30,7 @@ func simReproduceCommand() *cli.Command {
 			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 0, 1, "[PAPER|FIGURE|EXPERIMENT]")
+			a, err := args(c, 0, 1, "[PAPER|FIGURE|EXPERIMENT|claims]")
 			if err != nil {
 				return err
 			}

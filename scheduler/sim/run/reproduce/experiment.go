@@ -112,7 +112,7 @@ type Shift struct {
 }
 
 // Select gives the experiments that a user named: a paper, a figure, an
-// experiment, or all for "".
+// experiment, "claims" for all but the table of all schedulers, or all for "".
 func Select(what string, claims []Claim) ([]Experiment, error) {
 	all := Experiments()
 	if what == "" {
@@ -123,7 +123,7 @@ func Select(what string, claims []Claim) ([]Experiment, error) {
 	var names []string
 	for _, e := range all {
 		names = append(names, e.Name)
-		hit := strings.EqualFold(e.Paper, w) || strings.HasPrefix(e.Name, w)
+		hit := (w == "claims" && len(e.Metrics) == 0) || strings.EqualFold(e.Paper, w) || strings.HasPrefix(e.Name, w)
 		for _, c := range claims {
 			hit = hit || (c.Experiment == e.Name && (strings.EqualFold(c.Figure, w) || strings.EqualFold(c.Paper+" "+c.Figure, w) || c.ID == w))
 		}
@@ -132,7 +132,7 @@ func Select(what string, claims []Claim) ([]Experiment, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("nothing is called %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", or one of %v", what, names)
+		return nil, fmt.Errorf("nothing is called %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", claims (all but the table of all schedulers), or one of %v", what, names)
 	}
 	return out, nil
 }

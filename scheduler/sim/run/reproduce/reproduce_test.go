@@ -118,6 +118,11 @@ func TestAReportNamesWhatIsMissing(t *testing.T) {
 	if !strings.Contains(html.String(), cal.Hash) {
 		t.Error("the page lacks the calibration's hash")
 	}
+	all, err := Select("", claims)
+	some, err2 := Select("claims", claims)
+	if err != nil || err2 != nil || len(some) == 0 || slices.ContainsFunc(some, func(e Experiment) bool { return len(e.Metrics) > 0 }) || len(some) >= len(all) {
+		t.Errorf("%d of %d experiments have claims: %v, %v", len(some), len(all), err, err2)
+	}
 	if _, err := Select("Fig. 99", claims); err == nil {
 		t.Error("an unknown figure is taken")
 	}
