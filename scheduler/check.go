@@ -58,10 +58,10 @@ type checker struct {
 	jobs    map[JobID]Resources
 	stages  map[*Stage]int32
 	seen    idSet
-	moved   []movedReservation // by the decision so far
-	placed  []placedHere       // by the decision so far
-	list    []*Reservation     // scratch
-	disks   []DiskUse          // scratch
+	moved   movedReservations // by the decision so far
+	placed  []placedHere      // by the decision so far
+	list    []*Reservation    // scratch
+	disks   []DiskUse         // scratch
 	notes   noteBatch
 	dropped []droppedPromise // by the decision so far
 	again   map[promiseKey]bool
@@ -125,7 +125,8 @@ func (c *checker) begin(s *State) {
 	}
 	clear(c.jobs)
 	clear(c.stages)
-	c.moved, c.placed, c.dropped = c.moved[:0], c.placed[:0], c.dropped[:0]
+	c.moved.begin()
+	c.placed, c.dropped = c.placed[:0], c.dropped[:0]
 	c.pool, c.pooled = c.pool[:0], false
 	clear(c.again)
 	c.seen.reset()

@@ -14,11 +14,28 @@ type placedHere struct {
 	space  int64
 }
 
-// movedReservation is a reservation as an earlier action of the decision left
-// it, nil if dropped.
-type movedReservation struct {
-	id  ReservationID
-	now *Reservation
+// movedReservations are the reservations that the decision so far made, changed or
+// dropped, as the latest action left them.
+type movedReservations struct {
+	now map[ReservationID]*Reservation // nil if dropped
+	on  map[NodeID][]ReservationID     // that were brought to a node, perhaps not for long
+}
+
+func (m *movedReservations) begin() {
+	if m.now == nil {
+		m.now, m.on = map[ReservationID]*Reservation{}, map[NodeID][]ReservationID{}
+	}
+	if len(m.now) > 0 {
+		clear(m.now)
+		clear(m.on)
+	}
+}
+
+func (m *movedReservations) put(r *Reservation) {
+	if old := m.now[r.ID]; old == nil || old.Node != r.Node {
+		m.on[r.Node] = append(m.on[r.Node], r.ID)
+	}
+	m.now[r.ID] = r
 }
 
 // promiseKey is whom a reservation is for.
@@ -43,20 +60,20 @@ type poolPromise struct {
 }
 
 // reservedOn lists what is reserved on a node at this step of the decision.
+// O(reservations there and brought there).
 func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
-	if len(c.moved) == 0 {
+	if len(c.moved.now) == 0 {
 		return s.nodes[id].reserved
 	}
 	c.list = c.list[:0]
 	for _, r := range s.nodes[id].reserved {
-		if !slices.ContainsFunc(c.moved, func(m movedReservation) bool { return m.id == r.ID }) {
+		if _, moved := c.moved.now[r.ID]; !moved {
 			c.list = append(c.list, r)
 		}
 	}
-	for i, m := range c.moved {
-		later := slices.ContainsFunc(c.moved[i+1:], func(o movedReservation) bool { return o.id == m.id })
-		if m.now != nil && m.now.Node == id && !later {
-			c.list = append(c.list, m.now)
+	for _, k := range c.moved.on[id] {
+		if r := c.moved.now[k]; r != nil && r.Node == id && !slices.Contains(c.list, r) { // it may have come twice
+			c.list = append(c.list, r)
 		}
 	}
 	return c.list
@@ -253,11 +270,9 @@ func (s *State) broken(d *Decision, job JobID, project ProjectID) bool {
 
 func (c *checker) reserve(s *State, d *Decision, a *Action, action int) Violation {
 	r := &a.Reservation
-	old := s.Reservation(r.ID)
-	for i := range c.moved { // the latest counts
-		if c.moved[i].id == r.ID {
-			old = c.moved[i].now
-		}
+	old, moved := c.moved.now[r.ID] // the latest counts
+	if !moved {
+		old = s.Reservation(r.ID)
 	}
 	if a.Kind == ActUnreserve {
 		if old == nil {
@@ -266,10 +281,10 @@ func (c *checker) reserve(s *State, d *Decision, a *Action, action int) Violatio
 		if old.Kind.Promise() {
 			c.dropped = append(c.dropped, droppedPromise{action, *old})
 		}
-		c.moved = append(c.moved, movedReservation{r.ID, nil})
+		c.moved.now[r.ID] = nil
 		return Violation{}
 	}
-	c.moved = append(c.moved, movedReservation{r.ID, r})
+	c.moved.put(r)
 	if err := r.validate(); err != nil {
 		return broke(RuleMalformed, "%v", err)
 	}

@@ -262,7 +262,13 @@ func (p *Planner) Overrun(k Key, now scheduler.Time, pin bool) []Broken {
 // large as the lost one, which then is a spare no more; otherwise at the
 // earliest. What ran there starts again after those. So no waiting promise
 // breaks as long as there are such spare bins.
-func (p *Planner) Lose(b int32, now scheduler.Time) []Broken {
+func (p *Planner) Lose(b int32, now scheduler.Time) []Broken { return p.leave(b, now, false) }
+
+// Drain is Lose for a bin that takes no work any more but keeps what is there:
+// what is suspended on it comes back there.
+func (p *Planner) Drain(b int32, now scheduler.Time) []Broken { return p.leave(b, now, true) }
+
+func (p *Planner) leave(b int32, now scheduler.Time, keeps bool) []Broken {
 	p.now = now
 	p.prof.Close(b, true)
 	refuge := p.refuge(b)
@@ -270,7 +276,7 @@ func (p *Planner) Lose(b int32, now scheduler.Time) []Broken {
 	for _, pr := range p.order {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				if !it.placed || it.spot.Bin != b {
+				if !it.placed || it.spot.Bin != b || (keeps && (it.pinned || it.started)) {
 					continue
 				}
 				it.pinned = false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill/rigid"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -94,5 +95,34 @@ func TestBackfillingPoliciesStartJobsWhenTheEventLoopsDo(t *testing.T) {
 				t.Errorf("%s, seed %d: starts %v, want %v", name, seed, got, want)
 			}
 		}
+	}
+}
+
+// Two nodes changed places for ever: a task that was suspended on a draining node
+// was planned there, lost with the node and planned on another one, in turns.
+func TestASuspendedTaskComesBackOnADrainingNode(t *testing.T) {
+	c := schedtest.NewChaos(t, 0x4d9a90428)
+	maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
+	warm := maker()
+	for range 20 {
+		for range 1 + c.R.IntN(4) {
+			c.Step()
+		}
+		if c.R.IntN(3) == 0 {
+			for _, a := range c.Attempts() {
+				if a.Phase != scheduler.AttemptRunning || c.State.Accepted(c.State.StageOf(a).Job) || c.R.IntN(4) > 0 {
+					continue
+				}
+				act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
+				if err := c.State.Apply(&act, c.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		limit := 10_000
+		if c.R.IntN(4) == 0 {
+			limit = 1 + c.R.IntN(3)
+		}
+		policytest.Round(t, c.State, warm, maker, c.Now, limit)
 	}
 }

@@ -61,7 +61,11 @@ func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for _, b := range lost {
-		f.tell(f.plan.Lose(b, now), now)
+		if nodes[b].Spec.Down {
+			f.tell(f.plan.Lose(b, now), now)
+		} else {
+			f.tell(f.plan.Drain(b, now), now)
+		}
 	}
 	cause := backfill.CauseNodeLost
 	if f.late {
