@@ -6,7 +6,8 @@
 // at most max actions; a new instance of the policy on a loaded copy of the
 // State says exactly the same; with no event a second decision is empty; and
 // each stage left waiting has one reason that Prove, which shares no code with
-// the policies, finds true.
+// the policies, finds true. Idle capacity is added up by these reasons and
+// reported; none of it is unexplained.
 package policytest
 
 import (
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -27,6 +29,7 @@ type Maker func() scheduler.Policy
 
 // Run proves the promises above in random worlds.
 func Run(t *testing.T, make Maker) {
+	var idle Idle
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		warm := make()
@@ -41,13 +44,18 @@ func Run(t *testing.T, make Maker) {
 			if c.R.IntN(4) == 0 {
 				limit = 1 + c.R.IntN(3)
 			}
-			Round(t, c.State, warm, make, c.Now, limit)
+			d := Round(t, c.State, warm, make, c.Now, limit)
 			if err := schedtest.Invariants(c.State); err != nil {
 				t.Fatal(err)
 			}
+			idle.Add(c.State, &d, time.Second) // as if it were left so for a second
+			if idle.Unexplained > 0 {
+				t.Fatalf("capacity is idle for no reason: %v", &idle)
+			}
 		}
 	}))
-	t.Run("nothing changed costs no allocation", func(t *testing.T) { idle(t, make) })
+	t.Log(&idle)
+	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, make) })
 	t.Run("an empty cluster", func(t *testing.T) {
 		w := schedtest.New(t)
 		Round(t, w.State, make(), make, w.Now, 10)
@@ -146,7 +154,7 @@ func encode(t TB, d scheduler.Decision) string {
 	return d.String() + string(raw)
 }
 
-func idle(t *testing.T, make Maker) {
+func idleCycle(t *testing.T, make Maker) {
 	w := schedtest.New(t).AddNodes(50, schedtest.R(8, 16, 100)).AddTenants("a", "b")
 	for range 40 {
 		w.Submit("a", 7, schedtest.R(2, 3, 10))

@@ -1,0 +1,80 @@
+package policies
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func TestParametersOutOfRangeAreRefusedWithAReason(t *testing.T) {
+	for what, c := range map[string]struct {
+		policy, name, value, words string
+	}{
+		"a negative slack factor":           {"3dsf", "sf", "-0.1", `"sf" is "-0.1"`},
+		"a negative slack factor, two-tier": {"two_tier", "sf", "-1", `"sf" is "-1"`},
+		"a slack factor that is no number":  {"3dsf", "sf", "NaN", `"sf" is "NaN"`},
+		"a negative preemption limit":       {"3dsf", "pl", "-2", `"pl" is "-2"`},
+		"the same, two-tier":                {"two_tier", "pl", "-2", `"pl" is "-2"`},
+		"a negative number of spare nodes":  {"3dsf", "spare_nodes", "-1", `"spare_nodes"`},
+		"Lev 4":                             {"drf", "lev", "4", `"lev" is "4"`},
+		"a queue that is none":              {"las_mq", "queues", "0", `"queues" is "0"`},
+		"neither true nor false":            {"3dsf", "reserve", "yes", "use true or false"},
+		"a name that is misspelt":           {"3dsf", "margins", "1s", `did you mean "margin"`},
+	} {
+		if _, err := New(c.policy, map[string]string{c.name: c.value}); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: got %v, want words %q", what, err, c.words)
+		}
+	}
+}
+
+// Every policy gives odd but valid input a defined answer: what needs nothing is
+// placed, what no node and no cap will ever take waits for that reason, a deadline
+// that can no longer be met does not stand in anybody's way.
+func TestOddInputHasADefinedAnswer(t *testing.T) {
+	for _, info := range table {
+		t.Run(info.Name, func(t *testing.T) {
+			maker := func() scheduler.Policy { return mustNew(t, info.Name, nil) }
+			p := maker()
+			w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "capped")
+			spec := w.Tenant("capped").Spec
+			spec.Caps.Total[scheduler.CPU] = 500
+			if err := w.State.PutTenant(spec); err != nil {
+				t.Fatal(err)
+			}
+			nothing := w.Submit("a", 1, scheduler.Resources{})
+			partly := w.Submit("a", 1, schedtest.R(1, 0, 0))
+			huge := w.Submit("a", 1, schedtest.R(5, 1, 1))
+			capped := w.Submit("capped", 1, schedtest.R(1, 1, 1))
+			late := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				j.Deadline, g.Estimate = j.Submitted.Add(time.Second), time.Hour
+			})
+			d := policytest.Round(t, w.State, p, maker, w.Now, 100)
+			for what, id := range map[string]scheduler.JobID{"needs nothing": nothing, "needs CPU alone": partly, "cannot meet its deadline": late} {
+				if w.State.Job(id).Live != 1 {
+					t.Errorf("the job that %s does not run:\n%s", what, d.String())
+				}
+			}
+			reasons := map[scheduler.JobID]scheduler.Reason{}
+			for _, x := range d.Waiting {
+				reasons[x.Stage.Job] = x.Reason
+			}
+			if reasons[huge] != scheduler.ReasonNoCPU || reasons[capped] != scheduler.ReasonCap {
+				t.Errorf("larger than any node: %v; over its cap: %v", reasons[huge], reasons[capped])
+			}
+			// A node shrinks below what runs on it.
+			for _, n := range w.State.Nodes() {
+				s := n.Spec
+				s.Capacity[scheduler.CPU] = 500
+				if err := w.State.UpdateNode(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Submit("a", 1, schedtest.R(1, 1, 1))
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package policytest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Idle adds up idle capacity, in seconds of a whole node, by why it is idle: a
+// part of each node that takes work is idle, one less the share of its resource
+// that is used most. As long as something waits it is put down to the reasons
+// given, by what waits for each (tasks x dominant share of one).
+type Idle struct {
+	By          map[scheduler.Reason]float64
+	NoWork      float64 // nothing waited
+	Unexplained float64 // ready stages without a reason
+}
+
+// Add takes in that a State with a decision applied was left as it is for so
+// long. O(nodes + stages).
+func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration) {
+	idle := 0.0
+	for _, n := range s.Nodes() {
+		if n.Takes() {
+			idle += max(0, 1-n.Used().DominantShare(n.Spec.Capacity))
+		}
+	}
+	idle *= long.Seconds()
+	given := map[scheduler.StageID]scheduler.Reason{}
+	for k := range d.Waiting {
+		given[d.Waiting[k].Stage] = d.Waiting[k].Reason
+	}
+	waits, all := map[scheduler.Reason]float64{}, 0.0
+	for j := range s.Jobs() {
+		for _, g := range j.Stages {
+			if !g.Ready() {
+				continue
+			}
+			w := float64(g.Pending) * max(g.Spec.Demand.DominantShare(s.Total()), 1e-9)
+			waits[given[g.ID()]] += w // reason 0 is none
+			all += w
+		}
+	}
+	if all == 0 {
+		i.NoWork += idle
+		return
+	}
+	if i.By == nil {
+		i.By = map[scheduler.Reason]float64{}
+	}
+	for r, w := range waits {
+		if r == 0 {
+			i.Unexplained += idle * w / all
+		} else {
+			i.By[r] += idle * w / all
+		}
+	}
+}
+
+// String lists the reasons in their order.
+func (i *Idle) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "idle node-seconds: no work %.0f", i.NoWork)
+	var reasons []scheduler.Reason
+	for r := range i.By {
+		reasons = append(reasons, r)
+	}
+	slices.Sort(reasons)
+	for _, r := range reasons {
+		fmt.Fprintf(&b, ", %v %.0f", r, i.By[r])
+	}
+	fmt.Fprintf(&b, ", unexplained %.0f", i.Unexplained)
+	return b.String()
+}
