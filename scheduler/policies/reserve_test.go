@@ -31,27 +31,23 @@ func TestReservingPoliciesConform(t *testing.T) {
 // every second while more wait. A task that needs both places of a node is
 // first in line: it is passed over for ever, or a node is kept for it.
 func TestALargeTaskIsNotPassedOverForEver(t *testing.T) {
-	for _, c := range []struct {
-		reserve string
-		starts  bool
-	}{{"false", false}, {"true", true}} {
-		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 8, 10)).AddTenants("a", "b")
-		p, err := New("fifo", map[string]string{"reserve": c.reserve})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.Submit("a", 4, schedtest.R(1, 1, 0))
-		w.Cycle(p)
-		large := w.Submit("a", 1, schedtest.R(2, 1, 0))
-		w.Submit("b", 100, schedtest.R(1, 1, 0))
-		for range 20 {
-			w.Start().Pass(time.Second)
-			w.End(oldest(w), scheduler.OutcomeSucceeded)
+	for _, name := range []string{"fifo", "3dsf", "drf", "pdsonqueue"} {
+		for reserve, starts := range map[string]bool{"false": false, "true": true} {
+			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 8, 10)).AddTenants("a", "b")
+			p := mustNew(t, name, map[string]string{"reserve": reserve})
+			w.Submit("a", 4, schedtest.R(1, 1, 0))
 			w.Cycle(p)
-		}
-		j := w.State.Job(large)
-		if got := j.Stages[0].Running > 0 || j.Stages[0].Done > 0; got != c.starts {
-			t.Errorf("reserve %s: the large task starts: %v", c.reserve, got)
+			large := w.Submit("a", 1, schedtest.R(2, 1, 0))
+			w.Submit("b", 100, schedtest.R(1, 1, 0))
+			for range 20 {
+				w.Start().Pass(time.Second)
+				w.End(oldest(w), scheduler.OutcomeSucceeded)
+				w.Cycle(p)
+			}
+			g := w.State.Job(large).Stages[0]
+			if got := g.Running > 0 || g.Done > 0; got != starts {
+				t.Errorf("%s, reserve %s: the large task starts: %v", name, reserve, got)
+			}
 		}
 	}
 }

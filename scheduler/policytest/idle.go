@@ -25,7 +25,9 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration
 	idle := 0.0
 	for _, n := range s.Nodes() {
 		if n.Takes() {
-			idle += max(0, 1-n.Used().DominantShare(n.Spec.Capacity))
+			if used := n.Used().DominantShare(n.Spec.Capacity); used < 1 { // of a node without CPU it is no number
+				idle += 1 - used
+			}
 		}
 	}
 	idle *= long.Seconds()
@@ -39,7 +41,10 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration
 			if !g.Ready() {
 				continue
 			}
-			w := float64(g.Pending) * max(g.Spec.Demand.DominantShare(s.Total()), 1e-9)
+			w := float64(g.Pending)
+			if share := g.Spec.Demand.DominantShare(s.Total()); share > 0 && share < 1 {
+				w *= share
+			}
 			waits[given[g.ID()]] += w // reason 0 is none
 			all += w
 		}

@@ -251,7 +251,7 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		head := given[w.Behind]
 		return claim(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonTurn, "%s is not held up itself", w.Behind)
 	case scheduler.ReasonShare:
-		return proveShare(s, g, w, given[w.Behind])
+		return proveShare(s, g, w, given)
 	case scheduler.ReasonNotAdmitted:
 		_, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteAdmitted, Job: w.Stage.Job})
 		return claim(!ok, "it is admitted")
@@ -372,21 +372,25 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	return claim(fits > 0, "no node has room: that is the reason")
 }
 
-// proveShare: a node is kept for a stage that has no room anywhere, and this one
-// would fit on some node.
-func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, behind *scheduler.Waiting) error {
-	if behind == nil || w.Behind == w.Stage {
-		return fmt.Errorf("%s does not wait", w.Behind)
-	}
-	first, fits := s.Stage(w.Behind), false
-	for _, n := range s.Nodes() {
-		_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
-		fits = fits || ok
-		if _, ok := n.Fits(first.Spec.Demand, first.Spec.Disk); ok {
-			return fmt.Errorf("%s has room itself on node %q", w.Behind, n.Spec.Name)
+// proveShare: a node is kept for a stage that has no room anywhere but where one
+// is kept for another, which is said of it, and so on; this one would fit on some
+// node.
+func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting) error {
+	behind := given[w.Behind]
+	for n := 0; behind != nil && behind.Stage != w.Stage && n <= len(given); n++ {
+		if behind.Reason != scheduler.ReasonShare {
+			return claim(fitsAnywhere(s, g) && !fitsAnywhere(s, s.Stage(behind.Stage)), "no node has room, or one for %s too", behind.Stage)
 		}
+		behind = given[behind.Behind]
 	}
-	return claim(fits, "no node has room: that is the reason")
+	return fmt.Errorf("what it is behind does not wait, or is behind it")
+}
+
+func fitsAnywhere(s *scheduler.State, g *scheduler.Stage) bool {
+	return slices.ContainsFunc(s.Nodes(), func(n *scheduler.Node) bool {
+		_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
+		return ok
+	})
 }
 
 // proveSuspending: room is held for this very stage on the node, where victims
