@@ -57,7 +57,8 @@ type Outcome struct {
 	KeptCPU  time.Duration // of maps, that was taken back and kept
 	LostCPU  time.Duration
 	Makespan time.Duration // from the maps' submission to the end of all jobs
-	Output   string        // sha256 of the maps' results
+	Output   string        // sha256 of the maps' results, file by file
+	Right    bool          // each line of the text once in them, as without any disturbance
 	Failed   int           // attempts
 }
 
@@ -286,36 +287,42 @@ func (s *Scene) judge(ctx context.Context, o *Outcome, name string, jobs []strin
 	slices.SortStableFunc(o.Order, func(a, b int) int { return int(ends[a] - ends[b]) })
 	o.Makespan = time.Duration(last-number(m.Job.SubmittedMS)) * time.Millisecond
 	var err error
-	o.Output, err = s.digest(ctx, "/preempt/"+name)
+	var text string
+	o.Output, text, err = s.result(ctx, "/preempt/"+name)
+	all := strings.SplitAfter(text, "\n")
+	slices.Sort(all)
+	o.Right = strings.Join(all, "") == s.Want()
 	return err
 }
 
-// digest is the sha256 of all part files, in order of name.
-func (s *Scene) digest(ctx context.Context, dir string) (string, error) {
+// result reads all part files, in order of name, and sums them up.
+func (s *Scene) result(ctx context.Context, dir string) (digest, text string, err error) {
 	fs, err := client.New(client.Options{NameNodes: []string{s.Bed.HDFS.NameNode}, User: "root"})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer fs.Close()
 	list, err := fs.List(ctx, dir)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	sum, parts := sha256.New(), 0
+	var all strings.Builder
 	for _, f := range list {
 		if !strings.Contains(f.Path, "/part-") {
 			continue
 		}
 		b, err := hdfs.ReadFile(ctx, fs, f.Path, 1<<28)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		parts++
+		all.Write(b)
 		fmt.Fprintf(sum, "%s %d\n", filepath.Base(f.Path), len(b))
 		sum.Write(b)
 	}
 	if parts != s.Maps {
-		return "", fmt.Errorf("%s has %d part files, want %d", dir, parts, s.Maps)
+		return "", "", fmt.Errorf("%s has %d part files, want %d", dir, parts, s.Maps)
 	}
-	return fmt.Sprintf("%x", sum.Sum(nil)), nil
+	return fmt.Sprintf("%x", sum.Sum(nil)), all.String(), nil
 }

@@ -14,11 +14,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/cluster"
+	"github.com/drover-run/drover/integration/preempt"
 )
 
 func main() {
@@ -27,6 +29,7 @@ func main() {
 	var p play
 	flag.StringVar(&p.what, "play", "wordcount", "wordcount; suspend: drover bench suspend beside criu alone; preempt: deadline jobs on full machines")
 	flag.IntVar(&p.runs, "runs", 1, "of each mode of preempt")
+	flag.StringVar(&p.modes, "modes", "alone,suspend,kill,none", "of preempt")
 	flag.IntVar(&p.jobs, "jobs", 10, "with a deadline, of preempt")
 	flag.StringVar(&p.out, "json", "", "file for the results of suspend and preempt")
 	limit := flag.Duration("limit", 15*time.Minute, "for all of it")
@@ -43,8 +46,8 @@ func main() {
 
 // play is what is played.
 type play struct {
-	what, out  string
-	runs, jobs int
+	what, out, modes string
+	runs, jobs       int
 }
 
 // steps with what they took, for the person who watches.
@@ -102,13 +105,19 @@ func run(ctx context.Context, drover string, keep bool, p play) (err error) {
 	case "wordcount":
 		return s.play(ctx)
 	case "suspend", "preempt":
-		if err := s.levels(ctx); err != nil {
+		modes, err := modesOf(p.modes, p.runs)
+		if err != nil {
 			return err
+		}
+		if p.what == "suspend" || slices.Contains(modes, preempt.Suspend) {
+			if err := s.levels(ctx); err != nil {
+				return err
+			}
 		}
 		if p.what == "suspend" {
 			return s.measure(ctx, p.out)
 		}
-		return s.takeBack(ctx, drover, p.runs, p.jobs, p.out)
+		return s.takeBack(ctx, drover, modes, p.jobs, p.out)
 	default:
 		return fmt.Errorf("-play %q: use wordcount, suspend or preempt", p.what)
 	}

@@ -43,3 +43,13 @@ func TestThePredictionOfTheSimulatorIsRead(t *testing.T) {
 		}
 	}
 }
+
+func TestModes(t *testing.T) {
+	got, err := modesOf("alone,suspend,none", 2)
+	if want := []preempt.Mode{"alone", "suspend", "none", "suspend", "none"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, err := modesOf("suspend,freeze", 1); err == nil {
+		t.Error("an unknown mode was taken")
+	}
+}

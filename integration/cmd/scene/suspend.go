@@ -116,26 +116,41 @@ func (s *scene) record(ctx context.Context, out, bareFile string) error {
 	return os.WriteFile(out, []byte(r.Stdout), 0o644)
 }
 
-// takeBack plays deadline jobs on full machines, in every mode.
-func (s *scene) takeBack(ctx context.Context, drover string, runs, jobs int, out string) error {
+// modesOf reads a list of modes: all but Alone come runs times.
+func modesOf(list string, runs int) ([]preempt.Mode, error) {
+	var all, again []preempt.Mode
+	for _, name := range strings.Split(list, ",") {
+		switch m := preempt.Mode(name); m {
+		case preempt.Alone:
+			all = append(all, m)
+		case preempt.Suspend, preempt.Kill, preempt.None:
+			again = append(again, m)
+		default:
+			return nil, fmt.Errorf("-modes %q: use alone, suspend, kill and none", name)
+		}
+	}
+	for range runs {
+		all = append(all, again...)
+	}
+	return all, nil
+}
+
+// takeBack plays deadline jobs on full machines, in each mode.
+func (s *scene) takeBack(ctx context.Context, drover string, modes []preempt.Mode, jobs int, out string) error {
 	p := &preempt.Scene{Bed: s.bed, Cluster: s.cl, Dir: s.dir, Tenant: "analytics", Maps: 9, Seconds: 60, Jobs: jobs, Gap: 3 * time.Second, Deadline: 45 * time.Second, Say: s.say}
 	if err := p.Load(ctx); err != nil {
 		return err
 	}
 	var all []*preempt.Outcome
 	var predicted []*prediction
-	modes := []preempt.Mode{preempt.Alone}
-	for range runs {
-		modes = append(modes, preempt.Suspend, preempt.Kill, preempt.None)
-	}
 	for i, m := range modes {
 		o, err := p.Play(ctx, m, i)
 		if err != nil {
 			return err
 		}
 		all = append(all, o)
-		s.say("%s: %d of %d deadlines kept; maps suspended %d times, killed %d times; CPU time kept %s, lost %s; all done after %.1f s; result as undisturbed: %v; jobs ended in the order %v",
-			m, o.OnTime, o.Jobs, o.Suspends, o.Kills, o.KeptCPU, o.LostCPU, o.Makespan.Seconds(), o.Output == all[0].Output, o.Order)
+		s.say("%s: %d of %d deadlines kept; maps suspended %d times, killed %d times; CPU time kept %s, lost %s; all done after %.1f s; result right: %v, its sha256 %.12s; jobs ended in the order %v",
+			m, o.OnTime, o.Jobs, o.Suspends, o.Kills, o.KeptCPU, o.LostCPU, o.Makespan.Seconds(), o.Right, o.Output, o.Order)
 		if m == preempt.Alone {
 			continue
 		}
