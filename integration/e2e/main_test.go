@@ -94,9 +94,13 @@ func begin(t *testing.T, limit time.Duration) *scene {
 	if skip != nil {
 		t.Skip(skip)
 	}
+	if !probed {
+		limit += 5 * time.Minute
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	s := &scene{T: t, cl: theCl, bed: theBed, ctx: ctx, dir: t.TempDir(), before: map[string]bool{}}
+	s.awaitLevels()
 	for k := range s.bed.Nodes {
 		left, err := s.cl.Leftovers(ctx, k+1)
 		if err != nil {

@@ -13,7 +13,6 @@ import (
 // lost, and the maps' result is that of a run that nothing disturbed.
 func TestDeadlineJobsTakeRoomBack(t *testing.T) {
 	s := begin(t, 8*time.Minute)
-	s.awaitLevels()
 	p := &preempt.Scene{Bed: s.bed, Cluster: s.cl, Dir: s.dir, Tenant: "e2e", Maps: 9, Seconds: 30,
 		Jobs: 2, Gap: 2 * time.Second, Deadline: time.Minute, Say: t.Logf}
 	if err := p.Load(s.ctx); err != nil {

@@ -27,10 +27,14 @@ func (s *scene) slowCount(name, input string, lines int) string {
 `, name, input, name, s.image("busybox"), lines))
 }
 
-// awaitLevels waits until every machine has told which levels it can do.
+// awaitLevels waits, once, until every machine has told which levels it can do:
+// finding that out keeps the machines busy.
 func (s *scene) awaitLevels() {
 	s.Helper()
-	s.until(4*time.Minute, "levels of every machine", func() error {
+	if probed {
+		return
+	}
+	s.until(5*time.Minute, "levels of every machine", func() error {
 		var list struct {
 			Nodes []struct {
 				Info struct {
@@ -50,7 +54,11 @@ func (s *scene) awaitLevels() {
 		}
 		return nil
 	})
+	probed = true
 }
+
+// probed: awaitLevels has seen all of them.
+var probed bool
 
 // attempt is a part of `drover task status -json JOB TASK`.
 type attempt struct {
@@ -108,7 +116,6 @@ func (s *scene) still(job, task string) {
 // result is that of a job that nothing happened to, and no work was lost.
 func TestSuspendedTasksKeepTheirWork(t *testing.T) {
 	s := begin(t, 15*time.Minute)
-	s.awaitLevels()
 	text := steady(3 << 20)
 	s.put("/e2e/suspend.txt", text)
 	const job = "suspended"
@@ -186,7 +193,6 @@ func TestRandomSuspensions(t *testing.T) {
 	}
 	t.Logf("seed %d (DROVER_SEED repeats it)", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	s.awaitLevels()
 	text := steady(3 << 20)
 	s.put("/e2e/random.txt", text)
 	const job = "random"
