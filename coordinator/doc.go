@@ -23,6 +23,7 @@
 //	jobs.go        intents: publish a result, remove leftovers
 //	nodeservice.go, clientservice.go, status.go, proxy.go   the API
 //	server.go, identity.go   listeners, limits, rights
+//	pressure.go    frozen tasks that hold too much memory go deeper
 //	upkeep.go      history, forgetting, collection of files
 //
 // # What it is not

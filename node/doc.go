@@ -14,7 +14,7 @@
 //
 // This package joins them: a session with the coordinator (session.go), one
 // goroutine for each attempt that observes, asks task.Next and does the step
-// (attempt.go, steps.go; levels.go for those between levels), the verdict on an ended attempt (judge.go), the
+// (attempt.go, steps.go; levels.go for those between levels, lease.go for exclusive tasks), the verdict on an ended attempt (judge.go), the
 // attempt's folder (folder.go), and the node's own server (server.go).
 //
 // # What outlives what
