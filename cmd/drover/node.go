@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -90,10 +92,12 @@ func nodeConfig(c *cli.Context) (node.Config, error) {
 		return none, err
 	}
 	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
-	if cfg.Driver, err = containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: "/drover/tasks/system"}); err != nil {
+	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: "/drover/tasks/system"})
+	if err != nil {
 		return none, err
 	}
-	if cfg.Info, err = nodeInfo(c, cfg); err != nil {
+	cfg.Driver = engine
+	if cfg.Info, err = nodeInfo(c, cfg, engineVersion(c.Context, engine)); err != nil {
 		return none, err
 	}
 	reserved := cfg.Info.Measured.Io - cfg.Info.Allocatable.Io
@@ -173,8 +177,20 @@ func nodeServer(c *cli.Context, cfg *node.Config) error {
 	return nil
 }
 
-// nodeInfo measures the machine.
-func nodeInfo(c *cli.Context, cfg node.Config) (*droverv1.NodeInfo, error) {
+// engineVersion asks containerd itself, which is quicker than to start its
+// program; where it does not answer the map is empty.
+func engineVersion(ctx context.Context, d *containerd.Driver) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	v, err := d.Version(ctx)
+	if err != nil {
+		return nil
+	}
+	return map[string]string{d.Name(): strings.TrimPrefix(v, "v")}
+}
+
+// nodeInfo measures the machine; versions are those known without that.
+func nodeInfo(c *cli.Context, cfg node.Config, versions map[string]string) (*droverv1.NodeInfo, error) {
 	name := c.String("name")
 	if name == "" {
 		var err error
@@ -188,7 +204,7 @@ func nodeInfo(c *cli.Context, cfg node.Config) (*droverv1.NodeInfo, error) {
 	}
 	info, err := measure.Host(c.Context, measure.Options{
 		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: float64(reserve) / 100,
-		Harness: append([]string{cfg.Harness}, cfg.HarnessArgs...), Helper: cfg.Helper,
+		Harness: append([]string{cfg.Harness}, cfg.HarnessArgs...), Helper: cfg.Helper, Versions: versions,
 		Say: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
 	})
 	if err != nil {

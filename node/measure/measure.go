@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,7 @@ type Options struct {
 	// Harness and Helper are our own programs in each task, as argv. Each is
 	// run once without work to see what memory it takes.
 	Harness, Helper []string
+	Versions        map[string]string                // of programs that need not be started to ask
 	MaxAge          time.Duration                    // of a disk measurement that may be used again; 0 = a week
 	Say             func(format string, args ...any) // progress; may be nil
 }
@@ -90,7 +92,7 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
 		Allocatable: &droverv1.Resources{Cpu: keep(cores, o.Reserve), Memory: min(keep(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
 		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
-		CpuFlags: flags, Versions: versions(ctx), Emulated: emulated, TaskOverheadMemory: overhead,
+		CpuFlags: flags, Versions: versions(ctx, o.Versions), Emulated: emulated, TaskOverheadMemory: overhead,
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
 	}, nil
 }
@@ -241,9 +243,10 @@ func cpu(file string) (flags []string, model string) {
 	return nil, model
 }
 
-// versions asks the kernel and the programs that are there.
-func versions(ctx context.Context) map[string]string {
+// versions asks the kernel and those programs that are there and not known.
+func versions(ctx context.Context, known map[string]string) map[string]string {
 	v := map[string]string{"drover": version.Version}
+	maps.Copy(v, known)
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		v["kernel"] = unix.ByteSliceToString(u.Release[:])
@@ -252,6 +255,9 @@ func versions(ctx context.Context) map[string]string {
 		name string
 		args []string
 	}{{"containerd", []string{"--version"}}, {"runc", []string{"--version"}}, {"criu", []string{"--version"}}} {
+		if v[p.name] != "" {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		out, err := exec.CommandContext(ctx, p.name, p.args...).Output()
 		cancel()

@@ -20,6 +20,20 @@ func TestVersionsOutOfFirstLines(t *testing.T) {
 	}
 }
 
+func TestKnownVersionsAreNotAskedFor(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []string{"containerd", "runc"} {
+		if err := os.WriteFile(filepath.Join(dir, p), []byte("#!/bin/sh\necho "+p+" version 1.0\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	v := versions(t.Context(), map[string]string{"containerd": "2.4.2"})
+	if _, criu := v["criu"]; v["containerd"] != "2.4.2" || v["runc"] != "1.0" || v["kernel"] == "" || criu {
+		t.Errorf("%v", v)
+	}
+}
+
 func TestCPU(t *testing.T) {
 	f := filepath.Join(t.TempDir(), "cpuinfo")
 	if err := os.WriteFile(f, []byte("processor\t: 0\nmodel name\t: QEMU TCG CPU version 2.5+\nflags\t\t: fpu sse avx\n"), 0o644); err != nil {
