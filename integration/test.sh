@@ -78,14 +78,14 @@ bin/bed build || exit 1
 compile e2e ./integration/e2e || exit 1
 
 # 1. A real Apache HDFS: the client's suite, with daemons stopped and started.
-part hdfs 8 bin/bed hdfs -- go test -timeout 10m -v ./hdfs/...
+part hdfs 8 bin/bed hdfs -- go test -count 1 -timeout 10m -v ./hdfs/...
 
 # 2. One machine: cgroups, containerd, quotas and the node daemon in containers.
-part machine 20 bin/bed run -nodes 1 -mem 1024 -- go test -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
+part machine 20 bin/bed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
 
 # 3. The bed itself: three machines, HDFS, faults, and nothing left behind.
-part bed 8 bin/bed run -nodes 3 -hdfs -- go test -timeout 10m -v ./integration/bed
-part bed-end 8 env DROVER_TEST_BED=1 go test -timeout 10m -v ./integration/cmd/bed
+part bed 8 bin/bed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/bed
+part bed-end 8 env DROVER_TEST_BED=1 go test -count 1 -timeout 10m -v ./integration/cmd/bed
 
 # 4. Jobs on a cluster, and what happens when parts of it fail.
 part e2e 35 bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.timeout 40m -drover ../../bin/drover"
