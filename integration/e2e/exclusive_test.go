@@ -32,9 +32,10 @@ func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
 	first := s.attempt(job, "alone/0")
 	k := int(first.Node[1] - '0')
 	n := s.bed.Nodes[k-1]
-	// The log goes with the attempt once the machine is back: keep a copy.
+	// The log goes with the attempt once the machine is back: keep a copy. Logs of
+	// jobs before may still be there; this one is written to.
 	watch, err := n.Start(s.ctx, "/run/stamps.log", "sh", "-c",
-		`for i in $(seq 600); do cp /data/drover/attempts/*/logs/stdout.log /run/stamps 2>/dev/null; sleep 0.3; done`)
+		`for i in $(seq 600); do cp "$(ls -t /data/drover/attempts/*/logs/stdout.log | head -1)" /run/stamps 2>/dev/null; sleep 0.3; done`)
 	if err != nil {
 		t.Fatal(err)
 	}
