@@ -227,7 +227,9 @@ func (c *cursor) current() *scheduler.Stage {
 // the cursor past those that cannot.
 func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenants[t].at
-	if !p.cfg.StopAtFirstMisfit && !p.s.RoomForAny() {
+	// With Reserve a stage that fits nowhere has its turn too, and what is decided
+	// must not depend on how sharp the State's bound is.
+	if !p.cfg.StopAtFirstMisfit && !p.cfg.Reserve && !p.s.RoomForAny() {
 		return nil
 	}
 	for c.class < classEnd {
