@@ -284,20 +284,27 @@ func (s *State) NearestNode(g *Stage, taken []NodeID) NodeID {
 		if !n.Takes() || slices.Contains(taken, n.Spec.ID) {
 			continue
 		}
-		near := 1.0
-		for r, need := range g.Spec.Demand {
-			if need > 0 {
-				near = min(near, float64(n.Free[r])/float64(need))
-			}
-			if need > n.Spec.Capacity[r] {
-				near = -1
-			}
-		}
-		if near > most {
+		if near := n.Nearness(g.Spec.Demand); near > most {
 			best, most = n.Spec.ID, near
 		}
 	}
 	return best
+}
+
+// Nearness is how much of a demand is free on the node, by the scarcest
+// resource: min_r free_r/need_r, at most 1; -1 where the demand would not fit
+// the node were it empty.
+func (n *Node) Nearness(demand Resources) float64 {
+	near := 1.0
+	for r, need := range demand {
+		if need > n.Spec.Capacity[r] {
+			return -1
+		}
+		if need > 0 {
+			near = min(near, float64(n.Free[r])/float64(need))
+		}
+	}
+	return near
 }
 
 // left is the sum of a node's free shares; the demand is the same for all that

@@ -288,6 +288,31 @@ func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
 	})
 }
 
+// AwaitLevels waits, up to 5 minutes, until every node has told that it can
+// checkpoint: a daemon finds out after its first start which levels it can do.
+func (c *Cluster) AwaitLevels(ctx context.Context) error {
+	return bed.WaitFor(ctx, 5*time.Minute, "levels of every machine", func(ctx context.Context) error {
+		var list struct {
+			Nodes []struct {
+				Info struct {
+					Name       string
+					Levels     []string
+					LevelNotes []string `json:"level_notes"`
+				}
+			}
+		}
+		if err := c.JSON(ctx, &list, "node", "list", "-json"); err != nil {
+			return err
+		}
+		for _, n := range list.Nodes {
+			if !strings.Contains(strings.Join(n.Info.Levels, " "), "CHECKPOINTED") {
+				return fmt.Errorf("%s has %v: %v", n.Info.Name, n.Info.Levels, n.Info.LevelNotes)
+			}
+		}
+		return nil
+	})
+}
+
 // Result is what a command of drover did.
 type Result struct {
 	Args           []string

@@ -34,26 +34,9 @@ func (s *scene) awaitLevels() {
 	if probed {
 		return
 	}
-	s.until(5*time.Minute, "levels of every machine", func() error {
-		var list struct {
-			Nodes []struct {
-				Info struct {
-					Name       string
-					Levels     []string
-					LevelNotes []string `json:"level_notes"`
-				}
-			}
-		}
-		if err := s.cl.JSON(s.ctx, &list, "node", "list", "-json"); err != nil {
-			return err
-		}
-		for _, n := range list.Nodes {
-			if !strings.Contains(strings.Join(n.Info.Levels, " "), "CHECKPOINTED") {
-				return fmt.Errorf("%s has %v: %v", n.Info.Name, n.Info.Levels, n.Info.LevelNotes)
-			}
-		}
-		return nil
-	})
+	if err := s.cl.AwaitLevels(s.ctx); err != nil {
+		s.Fatal(err)
+	}
 	probed = true
 }
 

@@ -91,16 +91,7 @@ func (p *Policy) nearest(g *scheduler.Stage) scheduler.NodeID {
 		if !n.Takes() || p.keep.by[n.Spec.ID] != nil {
 			continue
 		}
-		near := 1.0
-		for r, need := range g.Spec.Demand {
-			if need > 0 {
-				near = min(near, float64(n.Free[r])/float64(need))
-			}
-			if need > n.Spec.Capacity[r] {
-				near = -1
-			}
-		}
-		if near > most {
+		if near := n.Nearness(g.Spec.Demand); near > most {
 			best, most = n.Spec.ID, near
 		}
 	}

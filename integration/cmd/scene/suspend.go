@@ -30,26 +30,7 @@ const holdJob = `job "hold" {
 // levels waits until every node has found out what it can do.
 func (s *scene) levels(ctx context.Context) error {
 	s.say("waiting until every machine has found out how tasks can be suspended there")
-	return bed.WaitFor(ctx, 5*time.Minute, "levels of every machine", func(ctx context.Context) error {
-		var list struct {
-			Nodes []struct {
-				Info struct {
-					Name       string
-					Levels     []string
-					LevelNotes []string `json:"level_notes"`
-				}
-			}
-		}
-		if err := s.cl.JSON(ctx, &list, "node", "list", "-json"); err != nil {
-			return err
-		}
-		for _, n := range list.Nodes {
-			if !slices.ContainsFunc(n.Info.Levels, func(l string) bool { return strings.Contains(l, "CHECKPOINTED") }) {
-				return fmt.Errorf("%s has %v: %v", n.Info.Name, n.Info.Levels, n.Info.LevelNotes)
-			}
-		}
-		return nil
-	})
+	return s.cl.AwaitLevels(ctx)
 }
 
 // measure is `drover bench suspend` on a task of the first machine that gets it,
