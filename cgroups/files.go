@@ -1,10 +1,12 @@
 package cgroups
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +19,9 @@ type files interface {
 	// write that the kernel answers with EAGAIN (memory.reclaim) would wait there
 	// for ever.
 	write(path, value string) error
+	// await reads a file of events until ok is content with it, again whenever the
+	// kernel says that it changed; false: neither the limit nor ctx left time.
+	await(ctx context.Context, path string, limit time.Duration, ok func(text string) (bool, error)) (bool, error)
 	mkdir(path string) error // no error where it exists
 	rmdir(path string) error // no error where it is gone
 	// groups lists the cgroups directly below path, in order.
@@ -47,6 +52,43 @@ func (kernel) write(path, value string) error {
 		}
 	}
 }
+
+// lookAgain is how long a change of a file of events may go unnoticed: the kernel
+// tells of one at most every 10 ms.
+const lookAgain = 10 * time.Millisecond
+
+// await blocks its thread, which on a busy machine is noticed sooner than what
+// Go's poller hands on.
+func (kernel) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	end := time.Now().Add(limit)
+	buf := make([]byte, eventsMost)
+	for {
+		n, err := unix.Pread(fd, buf, 0) // also says up to which change we know it
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if err == nil {
+			if done, err := ok(string(buf[:n])); done || err != nil {
+				return done, err
+			}
+		}
+		left := min(time.Until(end), lookAgain)
+		if left <= 0 || ctx.Err() != nil {
+			return false, nil
+		}
+		pause := unix.NsecToTimespec(int64(left))
+		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, &pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return false, &fs.PathError{Op: "poll", Path: path, Err: err}
+		}
+	}
+}
+
+const eventsMost = 512 // bytes of a file of events
 
 func (kernel) mkdir(path string) error {
 	if err := os.Mkdir(path, 0o755); !errors.Is(err, fs.ErrExist) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,16 +19,18 @@ import (
 // cpu.max does not before its next period, up to 100 ms: so later waits come with
 // the limit lifted.
 const (
-	freezeAtOnce      = 2 * time.Millisecond
+	freezeAtOnce      = time.Millisecond
 	freezeLimit       = 200 * time.Millisecond
 	freezeLiftedLimit = 5 * time.Second
 	thawLimit         = 5 * time.Second
+
+	liftedCPUs = 1000 // that cpu.max allows while it is lifted
 )
 
 // Freeze stops the container's processes and returns when the kernel says that
 // all of them stand still. The helpers are not touched. Steps:
 //
-//  1. write 1 to cgroup.freeze, wait 2 ms for "frozen 1";
+//  1. write 1 to cgroup.freeze, wait 1 ms for "frozen 1";
 //  2. lift cpu.max of the attempt, wait until 200 ms, put cpu.max back;
 //  3. lift io.max, wait until 5 s, put io.max back;
 //  4. else write 0: the container runs on, and the error is fault.Unavailable.
@@ -62,13 +65,25 @@ func (g *Group) freezeUnthrottled(ctx context.Context) (err error) {
 		return g.missing(err)
 	}
 	old = strings.TrimSpace(old)
-	if !strings.HasPrefix(old, "max") {
-		if err := g.r.k.write(g.file("cpu.max"), "max"); err != nil {
+	if lifted, ok := liftedCPU(old); ok {
+		if err := g.r.k.write(g.file("cpu.max"), lifted); err != nil {
 			return g.missing(err)
 		}
 		defer func() { err = errors.Join(err, g.missing(g.r.k.write(g.file("cpu.max"), old))) }()
 	}
 	return g.awaitFrozen(ctx, "1", freezeLimit-freezeAtOnce)
+}
+
+// liftedCPU gives a cpu.max that never throttles, and whether old does. It is not
+// "max": the first and the last limit of a machine have the kernel rewrite its
+// own code, which takes longer than to freeze.
+func liftedCPU(old string) (string, bool) {
+	_, text, _ := strings.Cut(old, " ")
+	period, err := strconv.ParseInt(text, 10, 64)
+	if strings.HasPrefix(old, "max") || err != nil {
+		return "", false
+	}
+	return fmt.Sprintf("%d %d", liftedCPUs*period, period), true
 }
 
 // freezeLifted is step 3.
@@ -137,18 +152,21 @@ func (g *Group) frozenIs(value string) (bool, error) {
 	return eventIs(text, "frozen", value)
 }
 
-// awaitFrozen polls: the kernel takes 0.3 to 30 ms, so it asks at once and then
-// ever more rarely.
+// awaitFrozen looks at once and then when the kernel says that the events
+// changed.
 func (g *Group) awaitFrozen(ctx context.Context, value string, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for wait := 200 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
-		if ok, err := g.frozenIs(value); ok || err != nil {
-			return err
-		}
-		if !sleep(ctx, wait) {
-			return fault.New(fault.Unavailable, "cgroup.events does not say \"frozen %s\": %w", value, ctx.Err())
-		}
+	ok, err := g.r.k.await(ctx, g.file(Container.dir(), "cgroup.events"), limit, func(text string) (bool, error) {
+		return eventIs(text, "frozen", value)
+	})
+	switch {
+	case err != nil:
+		return g.missing(err)
+	case ok:
+		return nil
+	case ctx.Err() != nil:
+		return fault.New(fault.Unavailable, "cgroup.events does not say \"frozen %s\": %w", value, ctx.Err())
+	default:
+		return fault.New(fault.Unavailable, "cgroup.events does not say \"frozen %s\" after %s", value, limit)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -140,12 +142,35 @@ func (k *paperKernel) settle(dir string) {
 	want := k.get(dir, "cgroup.freeze")
 	held := k.stuckUntilLifted && k.get(filepath.Dir(dir), "io.max") != ""
 	still := strings.Contains(k.get(dir, "cgroup.events"), "frozen 1") // what stands still has no need of a period
-	held = held || k.throttled && !still && !strings.HasPrefix(k.get(filepath.Dir(dir), "cpu.max"), "max")
+	held = held || k.throttled && !still && limited(k.get(filepath.Dir(dir), "cpu.max"))
 	if want == "1" && (held || k.neverFreezes) {
 		want = "0"
 	}
 	populated, _, _ := strings.Cut(k.get(dir, "cgroup.events"), "\n")
 	k.put(dir, "cgroup.events", populated+"\nfrozen "+want)
+}
+
+// limited tells whether a cpu.max could ever throttle.
+func limited(cpuMax string) bool {
+	var quota, period int64
+	n, _ := fmt.Sscan(cpuMax, &quota, &period)
+	return n == 2 && quota < liftedCPUs*period
+}
+
+// await looks every millisecond of the test's clock.
+func (k *paperKernel) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
+	for end := time.Now().Add(limit); ; {
+		text, err := k.read(path)
+		if err != nil {
+			return false, err
+		}
+		if done, err := ok(text); done || err != nil {
+			return done, err
+		}
+		if time.Now().After(end) || !sleep(ctx, time.Millisecond) {
+			return false, nil
+		}
+	}
 }
 
 func (k *paperKernel) depopulate(dir string) {

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 }
 
 // work is a process in a cgroup: "hold MB" touches memory, says so, and reads it
-// over and over, a line with the start of each round; "fsync PATH" writes and syncs for ever.
+// over and over, a line with the start of each round; "fsync PATH" writes and syncs, and "spin"
+// computes, for ever.
 func work(args []string) {
 	switch args[0] {
 	case "hold":
@@ -53,6 +54,10 @@ func work(args []string) {
 			}
 			fmt.Println("round", start)
 			time.Sleep(10 * time.Millisecond)
+		}
+	case "spin":
+		fmt.Println("ready")
+		for n := 0; ; n++ {
 		}
 	case "fsync":
 		f, err := os.Create(args[1])
@@ -241,6 +246,40 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 		}
 	}
 	t.Logf("all memory read again %s after Thaw", time.Since(start))
+}
+
+// A task that computes is throttled half of the time when its limit is half of
+// the machine: it freezes all the same, and its limit is back.
+func TestMachineFreezesWhatIsThrottled(t *testing.T) {
+	r, _, _ := machine(t)
+	l := Limits{CPUMillis: 500, MemoryBytes: 64 << 20, PIDs: 50}
+	g, err := r.Create("a-1", l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := begin(t, g, "spin")
+	defer finish(t, g, c)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var took []time.Duration
+	for i := range 50 {
+		if !sleep(ctx, time.Duration(20+i)*time.Millisecond) { // at every part of its period
+			t.Fatal("out of time")
+		}
+		start := time.Now()
+		if err := g.Freeze(ctx); err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		if got, err := g.Limits(); err != nil || !got.Equal(l) {
+			t.Errorf("limits after: %s, %v", got, err)
+		}
+		if err := g.Thaw(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(took)
+	t.Logf("freeze: p10 %s, median %s, p90 %s, most %s", took[5], took[25], took[45], took[49])
 }
 
 func TestMachineFreezesThroughFsync(t *testing.T) {
