@@ -69,22 +69,30 @@ func TestImageLifetime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshots := func() (n int) {
-		err := d.c.SnapshotService(d.cfg.Snapshotter).Walk(ctx, func(context.Context, snapshotInfo) error { n++; return nil })
+	// By name: what earlier tests left may be collected at any time.
+	snapshots := func() map[string]bool {
+		all := map[string]bool{}
+		err := d.c.SnapshotService(d.cfg.Snapshotter).Walk(ctx, func(_ context.Context, i snapshotInfo) error { all[i.Name] = true; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n
+		return all
 	}
-	content := func() (n int) {
-		err := d.c.ContentStore().Walk(ctx, func(contentInfo) error { n++; return nil })
+	content := func() map[string]bool {
+		all := map[string]bool{}
+		err := d.c.ContentStore().Walk(ctx, func(i contentInfo) error { all[i.Digest.String()] = true; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n
+		return all
 	}
-	if err := d.Remove(ctx, digest); err != nil { // also collects what other tests left
-		t.Fatal(err)
+	added := func(now, before map[string]bool) (names []string) {
+		for name := range now {
+			if !before[name] {
+				names = append(names, name)
+			}
+		}
+		return names
 	}
 	snaps, blobs := snapshots(), content()
 	if err := d.Import(ctx, digest, bytes.NewReader(tarball[:len(tarball)/2])); !errors.Is(err, fault.Invalid) {
@@ -104,16 +112,16 @@ func TestImageLifetime(t *testing.T) {
 	if all, err := d.ListImages(ctx); err != nil || !slices.ContainsFunc(all, func(i runtime.Image) bool { return i.Digest == digest && i.Bytes > 1<<20 }) {
 		t.Errorf("ListImages: %v, %v", all, err)
 	}
-	if snapshots() != snaps+1 {
-		t.Errorf("%d snapshots, want %d", snapshots(), snaps+1)
+	if s, c := added(snapshots(), snaps), added(content(), blobs); len(s) != 1 || len(c) == 0 {
+		t.Errorf("Import added snapshots %v and content %v, want one and some", s, c)
 	}
 	for range 2 {
 		if err := d.Remove(ctx, digest); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s, c := snapshots(), content(); s != snaps || c != blobs {
-		t.Errorf("after Remove %d snapshots and %d blobs, before %d and %d", s, c, snaps, blobs)
+	if s, c := added(snapshots(), snaps), added(content(), blobs); len(s) > 0 || len(c) > 0 {
+		t.Errorf("after Remove snapshots %v and content %v are left", s, c)
 	}
 	s := b.spec(t, d, "no-image", "exit", "0")
 	s.Image = digest
@@ -212,7 +220,8 @@ func TestOutOfMemoryIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	stats, err := g.Stats()
-	if err != nil || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20 {
+	const over = 1 << 20 // the kernel lets what dies have the pages it needs for that
+	if err != nil || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20+over {
 		t.Errorf("%+v, %v", stats, err)
 	}
 	if got, err := g.Limits(); err != nil || !got.Equal(b.limits()) {
