@@ -244,6 +244,47 @@ func TestOverrunVoidsItsOwnPromise(t *testing.T) {
 	}
 }
 
+// A promise that may not be put off any more (sf 0) holds though regular tasks have
+// its room when it is due: all of them leave at once, within its margin.
+func TestThoseInTheWayOfADuePromiseLeaveAtOnce(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+	maker := func() scheduler.Policy {
+		return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "give_forward": "1h"})
+	}
+	p := maker()
+	project := func(id scheduler.ProjectID, tasks int32, cores float64) scheduler.JobID {
+		if err := w.State.PutProject(scheduler.ProjectSpec{ID: id, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		return w.Submit("a", tasks, schedtest.R(cores, cores, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+			j.Project, j.Bound = id, 9*time.Second
+		})
+	}
+	first, second := project(1, 1, 4), project(2, 4, 1)
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	w.Start().Pass(5 * time.Second)
+	for a := range w.State.AttemptsIn(w.State.Job(first).Stages[0]) {
+		w.End(a, scheduler.OutcomeSucceeded)
+	}
+	w.Submit("a", 4, schedtest.R(1, 1, 1))
+	for range 7 { // due after 11 s; suspended within one
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		w.Start()
+		w.Pass(time.Second)
+		for _, a := range w.Attempts() {
+			if a.Phase == scheduler.AttemptSuspending {
+				if err := w.State.AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	policytest.Round(t, w.State, p, maker, w.Now, 100)
+	if g := w.State.Job(second).Stages[0]; g.Running != 4 || w.State.Project(2).Noted(scheduler.NoteBroken) {
+		t.Errorf("%d of 4 run; broken: %v", g.Running, w.State.Project(2).Noted(scheduler.NoteBroken))
+	}
+}
+
 // What cannot be promised is refused with the earliest end that can.
 func TestRefusedWithTheEarliestEnd(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")

@@ -198,6 +198,7 @@ func (p *Policy) sweep() {
 		if p.left <= 0 {
 			return
 		}
+		p.promise.swept = true
 		p.do(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
 }

@@ -1,8 +1,6 @@
 package threedsf
 
 import (
-	"slices"
-
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 )
@@ -86,7 +84,7 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 
 // vacate has victims on the reserved node make room for a task.
 func (p *Policy) vacate(r *scheduler.Reservation, g *scheduler.Stage) {
-	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) {
+	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) >= p.owedCount(g, r.Node) {
 		return
 	}
 	p.preempt.Deep = true // the next task that is due here needs the memory
@@ -106,7 +104,7 @@ func (p *Policy) owed(g *scheduler.Stage, node scheduler.NodeID) bool {
 // a node, or -1.
 func (p *Policy) owedTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	for _, r := range p.s.ReservationsOn(node) {
-		if !r.Kind.Promise() || r.Job != g.Job.Spec.ID || (r.Stage >= 0 && r.Stage != g.Index) || r.Start > p.now || r.End <= p.now {
+		if !p.owes(r, g) {
 			continue
 		}
 		if r.Task < 0 {
@@ -119,11 +117,29 @@ func (p *Policy) owedTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	return -1
 }
 
-// holdsAt tells whether room on a node is kept for a stage.
-func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) bool {
-	return slices.ContainsFunc(p.s.ReservationsOn(node), func(r *scheduler.Reservation) bool {
-		return r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index
-	})
+// owedCount counts the reservations due on a node for waiting tasks of a stage.
+func (p *Policy) owedCount(g *scheduler.Stage, node scheduler.NodeID) (n int) {
+	for _, r := range p.s.ReservationsOn(node) {
+		if p.owes(r, g) && (r.Task < 0 || g.IsPending(r.Task)) {
+			n++
+		}
+	}
+	return n
+}
+
+// owes tells whether a reservation is due for a stage.
+func (p *Policy) owes(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	return r.Kind.Promise() && r.Job == g.Job.Spec.ID && (r.Stage < 0 || r.Stage == g.Index) && r.Start <= p.now && r.End > p.now
+}
+
+// holdsAt counts the tasks of a stage that room on a node is kept for.
+func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) (n int) {
+	for _, r := range p.s.ReservationsOn(node) {
+		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
+			n++
+		}
+	}
+	return n
 }
 
 // keepsPromises tells whether the start of d more of a job on a disk of a node,

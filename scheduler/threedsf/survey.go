@@ -16,6 +16,7 @@ type promiser struct {
 	wrong bool             // a promise cannot be kept where it is
 	walk  bool             // something ended: holes are to be given forward
 	kept  bool             // somebody holds a promise
+	swept bool             // a reservation went that had nothing to wait for
 	known bool             // the last walk knew all that was done
 	from  backfill.Place   // behind whom the walk goes on
 	under bool             // it goes on: it began in an earlier cycle
@@ -38,7 +39,7 @@ const (
 func (p *Policy) survey() {
 	q := &p.promise
 	q.asked, q.broke = q.asked[:0], q.broke[:0]
-	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done = 0, false, false, false, nil, false, false
+	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done, q.swept = 0, false, false, false, nil, false, false, false
 	q.from, q.under = backfill.Place{Submitted: math.MinInt64}, false
 	if n, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}); ok {
 		q.from, q.under = backfill.Place{Submitted: n.At, ID: scheduler.ProjectID(n.Value)}, true
@@ -114,7 +115,7 @@ func (p *Policy) rememberPlan() {
 			p.note(scheduler.Note{NoteKey: key, Value: value, At: p.now})
 		}
 		p.rememberPlace()
-	case (q.plan != nil && (!ok || !q.kept)) || (q.known && len(p.notes) > 0):
+	case (q.plan != nil && (!ok || !q.kept)) || (q.known && (len(p.notes) > 0 || q.swept)):
 		if print := p.fingerprint(); !ok || n.Value != print {
 			p.note(scheduler.Note{NoteKey: key, Value: print, At: p.now})
 		}
@@ -283,11 +284,14 @@ func planned(r *scheduler.Reservation) bool {
 // is used up, so that it would stay on in somebody else's room.
 func (p *Policy) expired(r *scheduler.Reservation) bool { return p.now > p.lastStart(r) }
 
-// lastStart is the last instant at which a planned task may begin where it is.
+// lastStart is the last instant at which a planned task may begin where it is: the
+// margin later, which is for those to leave that make room, but so that its bound
+// ends with the reservation. Latest is of the reservation, margin included, and
+// says nothing more: what ends with it departs in time.
 func (p *Policy) lastStart(r *scheduler.Reservation) scheduler.Time {
 	at := min(r.Start.Add(p.cfg.Promises.Margin), r.End-1)
-	if r.Latest >= r.Start {
-		at = min(at, r.Latest)
+	if j := p.s.Job(r.Job); j != nil && j.Spec.Bound > 0 {
+		at = min(at, max(r.Start, r.End.Add(-j.Spec.Bound)))
 	}
 	return at
 }
