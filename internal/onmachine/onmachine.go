@@ -11,7 +11,9 @@ package onmachine
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,23 +50,29 @@ func Run(t *testing.T, pattern string, limit time.Duration, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if f, err := elf.Open(self); err != nil {
+		t.Fatal(err)
+	} else if f.Close(); f.Section(".interp") != nil {
+		t.Fatal("this test binary needs shared libraries, which containers on the machine do not have: build it with CGO_ENABLED=0")
+	}
 	machine, remote := b.Nodes[0], filepath.Join("/data", filepath.Base(self))
 	if err := machine.Put(ctx, self, remote); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
+	t.Logf("on %s:", machine.Name)
+	var kept bytes.Buffer
+	out := io.MultiWriter(&kept, t.Output()) // as it comes: where the machine hangs, one sees in which test
 	r, err := machine.Run(ctx, bed.Command{
 		Argv: []string{remote, "-test.v", "-test.run", pattern, "-test.timeout", limit.String()},
-		Env:  append([]string{inside, "TMPDIR=/data", "HOME=/root"}, env...), Dir: "/data", Stdout: &out, Stderr: &out,
+		Env:  append([]string{inside, "TMPDIR=/data", "HOME=/root"}, env...), Dir: "/data", Stdout: out, Stderr: out,
 	})
-	t.Logf("on %s:\n%s", machine.Name, out.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Code != 0 {
 		t.Errorf("the tests on %s ended with code %d", machine.Name, r.Code)
 	}
-	if !strings.Contains(out.String(), "--- PASS") && r.Code == 0 {
+	if !strings.Contains(kept.String(), "--- PASS") && r.Code == 0 {
 		t.Errorf("no test matched %q", pattern)
 	}
 }
