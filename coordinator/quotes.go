@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -249,7 +250,7 @@ func (s *clientService) question(d *draft, name string, params map[string]string
 func lanesOf(name string, params map[string]string) (noLane, preempt bool) {
 	switch name {
 	case "3dsf", "pdsonqueue":
-		return false, params["preempt"] == "" || params["preempt"] == "suspend"
+		return false, slices.Contains([]string{"", "suspend", "cheapest"}, params["preempt"])
 	case "edf":
 		return false, false
 	default:

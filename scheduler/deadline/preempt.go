@@ -21,6 +21,9 @@ const (
 	Kill
 	// None takes nothing back.
 	None
+	// Cheapest is Suspend, but that a victim whose memory has to go is ended
+	// where the work it would lose is less than what moving its memory takes.
+	Cheapest
 )
 
 // String gives the mode's name.
@@ -32,6 +35,8 @@ func (m Mode) String() string {
 		return "kill"
 	case None:
 		return "none"
+	case Cheapest:
+		return "cheapest"
 	default:
 		return "mode(?)"
 	}
@@ -71,17 +76,38 @@ func (g Group) String() string {
 	}
 }
 
-// Victim is an attempt that makes room, and the level it is brought to.
+// Victim is an attempt that makes room, and the level it is brought to, or that
+// it is ended.
 type Victim struct {
 	Attempt *scheduler.Attempt
 	Group   Group
 	Level   scheduler.Level
+	Kill    bool
+	// Takes is the time until the room is there. Cost is what it takes off the
+	// victim's progress beside waiting: moving its memory there and back, or
+	// the work that is lost. To freeze costs nothing.
+	Takes, Cost time.Duration
+}
+
+// frees is what a node gets back of a victim: resources, and space on its disk.
+func (v *Victim) frees() (scheduler.Resources, int64) {
+	r := v.Attempt.Held.Resources
+	switch {
+	case v.Kill:
+		return r, v.Attempt.Held.Disk
+	case v.Level == scheduler.LevelFrozen:
+		r[scheduler.Memory] = 0
+	}
+	return r, 0
 }
 
 // Plan is where room is made for one task, and by whom.
 type Plan struct {
 	Node    scheduler.NodeID
 	Victims []Victim // in the order of their suspension; empty if room is on its way already
+	// Takes is the time until the last of them has made room, Cost what it
+	// costs all of them.
+	Takes, Cost time.Duration
 }
 
 // Preemptor is the workspace for judging and planning.
@@ -102,6 +128,7 @@ type Preemptor struct {
 	victims []Victim
 	best    []Victim
 	trial   []Victim
+	ends    []ending
 }
 
 // CanWait is the judgment of PDSonQueue Alg. 5 lines 18 to 27 over all nodes:
@@ -159,12 +186,14 @@ func (p *Preemptor) held(n *scheduler.Node, j *scheduler.Job) (scheduler.Resourc
 }
 
 // Plan finds the node where the victims of least harm make room for a task of
-// the stage: the last group touched first, then their number, then the newest,
-// then the lowest id. ok is false where no set of victims on any node is
-// enough. Where many nodes would do it ends at fewFirst of them where the first
-// group is enough, or fewAny in all, beginning with one that depends on the job,
-// so that its cost does not grow with the cluster. The plan is good until the
-// next one. O(attempts x log of those on a node), on the nodes looked at.
+// the stage: no victims of high priority before some, then the least cost, the
+// last group touched first, then their number, then the newest, then the lowest
+// id. So memory is moved only where no node has enough for those that freezing
+// would let in. ok is false where no set of victims on any node is
+// enough. Where many nodes would do it ends at fewFirst of them where freezing
+// the first group is enough, or fewAny in all, beginning with one that depends on
+// the job, so that its cost does not grow with the cluster. The plan is good until
+// the next one. O(attempts x log of those on a node), on the nodes looked at.
 func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan Plan, ok bool) {
 	p.now = now
 	plan.Node = scheduler.NoNode
@@ -186,15 +215,23 @@ func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.T
 			plan.Node = n.Spec.ID
 			p.best = append(p.best[:0], p.trial...)
 		}
-		if any++; worstGroup(p.trial) <= LowSame {
+		if any++; worstGroup(p.trial) <= LowSame && costOf(p.trial) == 0 {
 			first++
 		}
 		if first >= fewFirst || any >= fewAny {
 			break
 		}
 	}
-	plan.Victims = p.best
+	p.fill(&plan)
 	return plan, plan.Node != scheduler.NoNode
+}
+
+// fill makes a plan of the best set of victims.
+func (p *Preemptor) fill(plan *Plan) {
+	plan.Victims, plan.Cost = p.best, costOf(p.best)
+	for i := range p.best {
+		plan.Takes = max(plan.Takes, p.best[i].Takes)
+	}
 }
 
 // How many nodes Plan compares.
@@ -211,7 +248,16 @@ func (p *Preemptor) PlanOn(s *scheduler.State, g *scheduler.Stage, id scheduler.
 		return Plan{Node: scheduler.NoNode}, false
 	}
 	p.best = append(p.best[:0], p.trial...)
-	return Plan{Node: id, Victims: p.best}, true
+	plan.Node = id
+	p.fill(&plan)
+	return plan, true
+}
+
+func costOf(v []Victim) (sum time.Duration) {
+	for i := range v {
+		sum = plus(sum, v[i].Cost)
+	}
+	return sum
 }
 
 // worstGroup is the last group that victims are of, 0 without any.
@@ -230,41 +276,31 @@ func better(a, b []Victim) bool {
 		}
 		return v[0].Attempt.Placed
 	}
-	return cmp.Or(cmp.Compare(worstGroup(a), worstGroup(b)), cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
+	high := func(v []Victim) int {
+		if worstGroup(v) >= HighSame {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(high(a), high(b)), cmp.Compare(costOf(a), costOf(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
+		cmp.Compare(len(a), len(b)), cmp.Compare(newest(b), newest(a))) < 0
 }
 
 // plan leaves in trial the victims on one node that make room for a task.
 func (p *Preemptor) plan(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.trial = p.trial[:0]
 	held, space := p.held(n, g.Job)
-	r := room{free: n.Free.Add(n.Releasing).Sub(held), space: -space}
-	r.disks(n)
-	for a := range s.AttemptsOn(n.Spec.ID) {
-		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
-			r.give(a.Disk, a.Held.Resources[scheduler.IO], 0)
-		}
-	}
+	var r room
+	r.on(s, n, held, space)
 	if r.fits(&g.Spec) {
 		return true
 	}
 	p.candidates(s, g, n)
-	level := p.level(n, g, &r)
 	for _, v := range p.victims {
-		a := v.Attempt
-		v.Level = level(a)
-		if v.Level == 0 {
+		if !p.way(n, g, &r, &v) {
 			continue
 		}
-		frees := a.Held.Resources
-		if v.Level == scheduler.LevelFrozen {
-			frees[scheduler.Memory] = 0
-		}
-		disk := int64(0)
-		if p.Mode == Kill {
-			disk = a.Held.Disk
-		}
-		r.free = r.free.Add(frees)
-		r.give(a.Disk, frees[scheduler.IO], disk)
+		r.take(&v, 1)
 		p.trial = append(p.trial, v)
 		if r.fits(&g.Spec) {
 			p.prune(g, &r)
@@ -279,22 +315,11 @@ func (p *Preemptor) plan(s *scheduler.State, g *scheduler.Stage, n *scheduler.No
 func (p *Preemptor) prune(g *scheduler.Stage, r *room) {
 	kept := p.trial[:0]
 	for i, v := range p.trial {
-		a := v.Attempt
-		frees := a.Held.Resources
-		if v.Level == scheduler.LevelFrozen {
-			frees[scheduler.Memory] = 0
-		}
-		disk := int64(0)
-		if p.Mode == Kill {
-			disk = a.Held.Disk
-		}
-		r.free = r.free.Sub(frees)
-		r.give(a.Disk, -frees[scheduler.IO], -disk)
+		r.take(&v, -1)
 		if i < len(p.trial)-1 && r.fits(&g.Spec) {
 			continue
 		}
-		r.free = r.free.Add(frees)
-		r.give(a.Disk, frees[scheduler.IO], disk)
+		r.take(&v, 1)
 		kept = append(kept, v)
 	}
 	p.trial = kept
@@ -304,11 +329,32 @@ func (p *Preemptor) prune(g *scheduler.Stage, r *room) {
 type room struct {
 	free  scheduler.Resources
 	space int64 // less what is kept for others
+	swap  int64
 	io    []scheduler.DiskUse
 	few   [4]scheduler.DiskUse
 }
 
-func (r *room) disks(n *scheduler.Node) { r.io = append(r.few[:0], n.Disks...) }
+// on is what is free on a node, with what is on its way, but for what is kept
+// for others.
+func (r *room) on(s *scheduler.State, n *scheduler.Node, held scheduler.Resources, space int64) {
+	r.free, r.space, r.swap = n.Free.Add(n.Releasing).Sub(held), -space, n.SwapFree
+	r.io = append(r.few[:0], n.Disks...)
+	for a := range s.AttemptsOn(n.Spec.ID) {
+		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
+			r.give(a.Disk, a.Held.Resources[scheduler.IO], 0)
+		}
+	}
+}
+
+// take gives the room that a victim makes; with sign -1 it takes it back.
+func (r *room) take(v *Victim, sign int64) {
+	frees, disk := v.frees()
+	r.free = r.free.Add(frees.Times(sign))
+	r.give(v.Attempt.Disk, sign*frees[scheduler.IO], sign*disk)
+	if v.Level == scheduler.LevelSwapped {
+		r.swap -= sign * v.Attempt.Held.Resources[scheduler.Memory]
+	}
+}
 
 func (r *room) give(disk int16, io, space int64) {
 	if disk >= 0 && int(disk) < len(r.io) {
@@ -381,39 +427,37 @@ func (p *Preemptor) immune(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
-// level gives for each victim the cheapest level that frees what lacks on the
-// node: frozen where memory is enough, else swapped where there is swap for it,
-// else checkpointed; 0 where the node can do none of them. To be killed needs
-// no level.
-func (p *Preemptor) level(n *scheduler.Node, g *scheduler.Stage, r *room) func(*scheduler.Attempt) scheduler.Level {
+// way settles how a victim makes room: the cheapest way to free what still lacks
+// on the node. It is frozen where memory is enough by now, else swapped where
+// there is swap for it, else checkpointed; with Cheapest it is ended where that
+// costs less. false: it has nothing to give, or the node can do none of these.
+func (p *Preemptor) way(n *scheduler.Node, g *scheduler.Stage, r *room, v *Victim) bool {
+	a := v.Attempt
 	if p.Mode == Kill {
-		return func(a *scheduler.Attempt) scheduler.Level {
-			if a.Level.Suspended() {
-				return 0
-			}
-			return scheduler.LevelRunning
-		}
+		v.Kill = true
+		return !a.Level.Suspended()
 	}
 	memory := p.Deep || g.Spec.Demand[scheduler.Memory] > r.free[scheduler.Memory]
-	swap := n.SwapFree
-	return func(a *scheduler.Attempt) scheduler.Level {
-		best, least := scheduler.Level(0), time.Duration(math.MaxInt64)
-		for l := scheduler.LevelFrozen; l <= scheduler.LevelCheckpointed; l++ {
-			need := a.Demand[scheduler.Memory]
-			if l <= a.Level || (a.Level.Suspended() && !memory) {
-				continue
-			}
-			if !n.Spec.Levels.Has(l) || (l == scheduler.LevelFrozen && memory) || (l == scheduler.LevelSwapped && need > swap) {
-				continue
-			}
-			cost := n.Spec.Speeds.Suspend(l, need) + n.Spec.Speeds.Resume(l, need)
-			if cost < least {
-				best, least = l, cost
-			}
-		}
-		if best == scheduler.LevelSwapped {
-			swap -= a.Demand[scheduler.Memory]
-		}
-		return best
+	switch {
+	case a.Level.Suspended() && !memory:
+		return false
+	case !memory && n.Spec.Levels.Has(scheduler.LevelFrozen):
+		v.Level, v.Takes = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
+		return true
 	}
+	v.Cost = math.MaxInt64
+	moves := a.Held.Resources[scheduler.Memory]
+	for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
+		if l <= a.Level || !n.Spec.Levels.Has(l) || (l == scheduler.LevelSwapped && moves > r.swap) {
+			continue
+		}
+		down := n.Spec.Speeds.Suspend(l, moves)
+		if cost := plus(down, n.Spec.Speeds.Resume(l, moves)); cost < v.Cost {
+			v.Level, v.Takes, v.Cost = l, down, cost
+		}
+	}
+	if lost := a.RanFor(p.now); p.Mode == Cheapest && !a.Level.Suspended() && lost < v.Cost {
+		v.Kill, v.Level, v.Takes, v.Cost = true, 0, 0, lost
+	}
+	return v.Kill || v.Level != 0
 }

@@ -28,7 +28,8 @@ var localityParams = []Param{
 
 var deadlineParams = []Param{
 	{Name: "order", Kind: Choice, Default: "emwtf", Choices: []string{"emwtf", "edf"}, Help: "order of deadline jobs: earliest maximal waiting time or earliest deadline first"},
-	{Name: "preempt", Kind: Choice, Default: "suspend", Choices: []string{"suspend", "kill", "none"}, Help: "how room is taken back for deadline jobs; kill is for repeating the papers"},
+	{Name: "preempt", Kind: Choice, Default: "suspend", Choices: []string{"suspend", "cheapest", "kill", "none"},
+		Help: "how room is taken back for deadline jobs; cheapest also kills what would lose less work than moving its memory takes; kill is for repeating the papers"},
 	{Name: "max_suspended", Kind: Duration, Default: "10m", Min: 1, Max: 1e6, Help: "from half of it room is kept for a suspended task to come back; suspended for so long it is a victim no more"},
 	{Name: "migrate", Kind: Bool, Default: "false", Help: "a checkpointed task may go on on another node"},
 }
@@ -96,7 +97,7 @@ var pdsonqueueInfo = Info{
 func withDeadlines(c *threedsf.Config, v Values) {
 	c.Deadlines, c.MaxSuspended, c.Migrate = true, v.Duration("max_suspended"), v.Bool("migrate")
 	c.Order = map[string]deadline.Order{"emwtf": deadline.EMWTF, "edf": deadline.EDF}[v.Text("order")]
-	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "kill": deadline.Kill, "none": deadline.None}[v.Text("preempt")]
+	c.Preempt = map[string]deadline.Mode{"suspend": deadline.Suspend, "cheapest": deadline.Cheapest, "kill": deadline.Kill, "none": deadline.None}[v.Text("preempt")]
 }
 
 var drfInfo = Info{

@@ -124,15 +124,17 @@ func (p *Policy) preemptFor(g *scheduler.Stage) {
 				return
 			}
 		}
-		if !p.makeRoom(g) {
+		if !p.makeRoom(g, latest) {
 			return
 		}
 		have++
 	}
 }
 
-// makeRoom has victims make room for one task of the stage and keeps it for it.
-func (p *Policy) makeRoom(g *scheduler.Stage) bool {
+// makeRoom has victims make room for one task of the stage, which is to start by
+// latest, and keeps it for it. Memory is moved only where that is worth more than
+// to wait.
+func (p *Policy) makeRoom(g *scheduler.Stage, latest scheduler.Time) bool {
 	if _, _, _, ok := p.s.UnderCaps(g); !ok {
 		return false
 	}
@@ -144,6 +146,10 @@ func (p *Policy) makeRoom(g *scheduler.Stage) bool {
 	plan, ok := p.preempt.Plan(p.s, g, p.now)
 	if !ok {
 		p.barren = append(p.barren, shape{g.Spec.Demand, g.Spec.Disk})
+		return false
+	}
+	if ok, until := p.preempt.Worth(p.s, g, &plan, latest, p.now); !ok {
+		p.wakeAt(until)
 		return false
 	}
 	return p.carryOut(g, plan, g.Job.Spec.Deadline.Add(1))
@@ -161,7 +167,7 @@ func (p *Policy) carryOut(g *scheduler.Stage, plan deadline.Plan, end scheduler.
 		}
 		a := v.Attempt
 		act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: v.Level}
-		if p.cfg.Preempt == deadline.Kill {
+		if v.Kill {
 			act.Kind, act.Level = scheduler.ActKill, 0
 		}
 		p.do(act)

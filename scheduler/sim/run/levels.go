@@ -21,17 +21,19 @@ import (
 // Way is how a scheduler takes room back from a task that runs.
 type Way string
 
-// The ways. WayAny leaves the choice among all levels to the scheduler.
+// The ways. WayAny leaves the choice among all levels to the scheduler, WayCheapest
+// that among them and to kill.
 const (
 	WayKill       Way = "kill"
 	WayFreeze     Way = "frozen"
 	WaySwap       Way = "swapped"
 	WayCheckpoint Way = "checkpointed"
 	WayAny        Way = "any level"
+	WayCheapest   Way = "any level or kill"
 )
 
 // Ways lists the ways.
-var Ways = []Way{WayKill, WayFreeze, WaySwap, WayCheckpoint, WayAny}
+var Ways = []Way{WayKill, WayFreeze, WaySwap, WayCheckpoint, WayAny, WayCheapest}
 
 func (w Way) levels() scheduler.LevelSet {
 	switch w {
@@ -103,9 +105,13 @@ func (s *Setup) with(way Way, cost float64) *Setup {
 	if out.Params == nil {
 		out.Params = map[string]string{}
 	}
-	out.Params["preempt"] = "suspend"
-	if way == WayKill {
+	switch way {
+	case WayKill:
 		out.Params["preempt"] = "kill"
+	case WayCheapest:
+		out.Params["preempt"] = "cheapest"
+	default:
+		out.Params["preempt"] = "suspend"
 	}
 	out.KeepTasks = 0
 	return &out
