@@ -244,13 +244,14 @@ type bench struct {
 
 func newBench(t testing.TB, programs map[string]fake.Program) *bench {
 	t.Helper()
+	dir := t.TempDir() // first: it is removed last, when nobody writes there
 	b := &bench{boss: newBoss(), t: t, engine: fake.New(nil, programs)}
 	t.Cleanup(b.engine.Close)
 	_, h := droverv1connect.NewNodeServiceHandler(b.boss)
 	srv := httptest.NewServer(h)
 	t.Cleanup(func() { b.halt(); b.cut(); srv.CloseClientConnections(); srv.Close() })
 	b.config = Config{
-		Data: filepath.Join(t.TempDir(), "data"), Coordinator: droverv1connect.NewNodeServiceClient(srv.Client(), srv.URL),
+		Data: filepath.Join(dir, "data"), Coordinator: droverv1connect.NewNodeServiceClient(srv.Client(), srv.URL),
 		Info: &droverv1.NodeInfo{Name: "n1"}, Driver: b.engine.Driver(), AllowRoot: true, Harness: smallHarness(t),
 		Grace: 200 * time.Millisecond,
 	}
