@@ -61,7 +61,7 @@ func forWhom(all []scheduler.Action) []scheduler.JobID {
 func reservationFact(r *scheduler.Reservation) *droverv1.ReservationFact {
 	return &droverv1.ReservationFact{Id: uint64(r.ID), Kind: int32(r.Kind), Job: uint64(r.Job), Stage: r.Stage, Task: r.Task, Project: uint64(r.Project),
 		Node: int32(r.Node) + 1, Demand: facts.Amounts{CPU: r.Demand[scheduler.CPU], Memory: r.Demand[scheduler.Memory], IO: r.Demand[scheduler.IO]}.Proto(),
-		Disk: r.Disk, Start: int64(r.Start), End: int64(r.End), Latest: int64(r.Latest)}
+		Disk: r.Disk, OnDisk: int32(r.OnDisk), Start: int64(r.Start), End: int64(r.End), Latest: int64(r.Latest)}
 }
 
 // accepted leaves out of a decision what the log dropped. The actions that

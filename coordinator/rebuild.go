@@ -144,6 +144,6 @@ func (p *projection) restoreNotes(f *facts.Facts) error {
 func reservation(r *droverv1.ReservationFact) scheduler.Reservation {
 	return scheduler.Reservation{ID: scheduler.ReservationID(r.GetId()), Kind: scheduler.ReservationKind(r.GetKind()), Job: scheduler.JobID(r.GetJob()),
 		Stage: r.GetStage(), Task: r.GetTask(), Project: scheduler.ProjectID(r.GetProject()), Node: nodeID(r.GetNode()),
-		Demand: resources(facts.AmountsOf(r.GetDemand())), Disk: r.GetDisk(), Start: scheduler.Time(r.GetStart()), End: scheduler.Time(r.GetEnd()),
+		Demand: resources(facts.AmountsOf(r.GetDemand())), Disk: r.GetDisk(), OnDisk: int16(r.GetOnDisk()), Start: scheduler.Time(r.GetStart()), End: scheduler.Time(r.GetEnd()),
 		Latest: scheduler.Time(r.GetLatest())}
 }

@@ -287,8 +287,11 @@ type Reservation struct {
 	Node    NodeID          `json:"node"`
 	Demand  Resources       `json:"demand"`
 	Disk    int64           `json:"disk,omitempty"`
-	Start   Time            `json:"start"`
-	End     Time            `json:"end"`
+	// OnDisk is the index in NodeSpec.Disks that it is planned on, -1 without;
+	// it binds nobody, a plan that is built again goes on from it.
+	OnDisk int16 `json:"on_disk,omitempty"`
+	Start  Time  `json:"start"`
+	End    Time  `json:"end"`
 	// Latest is the latest start that keeps the promise (lts of two-tier
 	// section 4.4), set once; 0 for none.
 	Latest Time `json:"latest,omitempty"`

@@ -205,6 +205,8 @@ func (r *Reservation) validate() error {
 		return refuse(ErrInvalid, what, "it is for task %d of stage %d", r.Task, r.Stage)
 	case r.Disk < 0 || r.Disk > MaxAmount:
 		return refuse(ErrInvalid, what, "disk space is %d bytes", r.Disk)
+	case r.OnDisk < -1:
+		return refuse(ErrInvalid, what, "it is on disk %d", r.OnDisk)
 	}
 	if err := r.Demand.Check(); err != nil {
 		return refuse(ErrInvalid, what, "demand: %v", err)

@@ -167,15 +167,9 @@ func noteKey(kind scheduler.NoteKind, id scheduler.ProjectID) scheduler.NoteKey 
 	return scheduler.NoteKey{Kind: kind, Project: id}
 }
 
-// The disk of a reservation is in the low bits of its id: State's reservations
-// name no disk, and a plan that is built again needs it.
-const diskBits = 7
-
-func diskOf(id scheduler.ReservationID) int16 { return int16(id&(1<<diskBits-1)) - 1 }
-
-func (f *planned) newID(disk int16) scheduler.ReservationID {
+func (f *planned) newID() scheduler.ReservationID {
 	f.nextID++
-	return f.nextID<<diskBits | scheduler.ReservationID(disk+1)
+	return f.nextID
 }
 
 // ours tells whether a reservation is of the plan.
@@ -203,8 +197,8 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 		if !ours(r) {
 			continue
 		}
-		f.nextID = max(f.nextID, r.ID>>diskBits)
-		if g := s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && f.waits(s, g, r.Task) && int(diskOf(r.ID)) < len(s.Node(r.Node).Disks) {
+		f.nextID = max(f.nextID, r.ID)
+		if g := s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && f.waits(s, g, r.Task) && int(r.OnDisk) < len(s.Node(r.Node).Disks) {
 			f.byKey[keyOf(r)] = r.ID
 		} else {
 			stale = append(stale, r.ID)
@@ -382,7 +376,7 @@ func (f *planned) special(s *scheduler.State, pr *backfill.Project, g *scheduler
 		if f.held == nil {
 			f.held, f.heldTo = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
 		}
-		f.plan.Profile().Take(int32(k.Node), diskOf(k.ID), k.Start, k.End, &r.Need)
+		f.plan.Profile().Take(int32(k.Node), k.OnDisk, k.Start, k.End, &r.Need)
 		f.held[k.ID] = true
 		f.heldTo[g.ID()] = max(f.heldTo[g.ID()], k.End)
 		return true

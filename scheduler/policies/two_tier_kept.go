@@ -225,8 +225,8 @@ func (f *planned) bringIn(s *scheduler.State, id scheduler.ProjectID, o *keptOwn
 				pinned = true
 				spot = backfill.Spot{Bin: int32(a.Node), Disk: a.Disk}
 			}
-			if r := f.reservation(s, k); r != nil && (!pinned || (int32(r.Node) == spot.Bin && diskOf(r.ID) == spot.Disk)) {
-				return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r.ID), At: r.Start}, false, pinned, true
+			if r := f.reservation(s, k); r != nil && (!pinned || (int32(r.Node) == spot.Bin && r.OnDisk == spot.Disk)) {
+				return backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}, false, pinned, true
 			}
 			return spot, false, pinned, false
 		})
@@ -244,10 +244,10 @@ func (f *planned) agrees(s *scheduler.State) bool {
 			continue
 		}
 		n++
-		f.nextID = max(f.nextID, r.ID>>diskBits)
+		f.nextID = max(f.nextID, r.ID)
 		k := keyOf(r)
 		spot, end, ok := f.plan.At(k)
-		if !ok || f.byKey[k] != r.ID || spot != (backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r.ID), At: r.Start}) || end != r.End {
+		if !ok || f.byKey[k] != r.ID || spot != (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) || end != r.End {
 			return false
 		}
 	}

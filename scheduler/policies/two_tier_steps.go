@@ -244,7 +244,7 @@ func reserveKind(j *scheduler.Job) scheduler.ReservationKind {
 func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 	r := scheduler.Reservation{Kind: reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
-		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, Start: x.Spot.At, End: x.End}
+		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
 	if a := suspendedAt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk)
 	}
@@ -252,13 +252,8 @@ func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler
 		if r.ID = old.ID; r == *old {
 			return
 		}
-		if diskOf(old.ID) != x.Spot.Disk {
-			f.unreserve(x.Key)
-			old = nil
-		}
-	}
-	if old == nil {
-		r.ID = f.newID(x.Spot.Disk)
+	} else {
+		r.ID = f.newID()
 	}
 	if f.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
 		f.byKey[x.Key] = r.ID

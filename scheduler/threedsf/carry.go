@@ -70,7 +70,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 		return true // it needs no room
 	}
 	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
-		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, Start: x.Spot.At, End: x.End,
+		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End,
 		Latest: o.quote.Latest.Add(-x.End.Sub(x.Spot.At))}
 	if r.Project == 0 {
 		r.Kind = scheduler.ReserveDeadline
@@ -87,28 +87,16 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 		}
 		b.moves--
 	}
-	if old != nil && diskOf(old) == x.Spot.Disk {
-		if r.ID = old.ID; r == *old {
-			return true
-		}
-		if r.Latest == 0 && old.Latest != 0 {
-			b.sayBroken(o)
-		}
+	if old == nil {
+		r.ID = p.newID()
 		return b.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 	}
-	if old != nil {
-		if p.left < 2 {
-			p.left = 0 // both or neither: the cycle is full
-			return false
-		}
-		if r.Latest == 0 && old.Latest != 0 {
-			b.sayBroken(o)
-		}
-		if !b.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}}) {
-			return false
-		}
+	if r.ID = old.ID; r == *old {
+		return true
 	}
-	r.ID = p.newID(x.Spot.Disk)
+	if r.Latest == 0 && old.Latest != 0 {
+		b.sayBroken(o)
+	}
 	return b.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
@@ -168,13 +156,12 @@ func (b *plan) act(a scheduler.Action) bool {
 	return true
 }
 
-// newID gives the id of a new planned reservation on a disk.
-func (p *Policy) newID(disk int16) scheduler.ReservationID {
-	last := scheduler.ReservationID(0)
+// newID gives the id of a new reservation.
+func (p *Policy) newID() scheduler.ReservationID {
 	if all := p.s.Reservations(); len(all) > 0 {
-		last = all[len(all)-1].ID
+		return all[len(all)-1].ID + 1
 	}
-	return (last>>diskBits+1)<<diskBits | scheduler.ReservationID(disk+1)
+	return 1
 }
 
 // sweep drops planned reservations that have nothing to wait for any more: their

@@ -9,11 +9,7 @@ import (
 
 // hold keeps room on a node for a task of the stage (-1: any) until end.
 func (p *Policy) hold(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
-	id := scheduler.ReservationID(1)
-	if all := p.s.Reservations(); len(all) > 0 {
-		id = all[len(all)-1].ID + 1
-	}
-	p.do(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: id, Kind: scheduler.HoldPreempt,
+	p.do(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: p.newID(), Kind: scheduler.HoldPreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: p.now, End: end}})
 	p.holds++
 }

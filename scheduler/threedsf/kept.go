@@ -225,7 +225,7 @@ func (b *plan) reserved(k backfill.Key) (at backfill.Spot, here bool) {
 	if r == nil || b.gone(r) || b.p.expired(r) {
 		return at, false
 	}
-	return backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r), At: r.Start}, true
+	return backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}, true
 }
 
 // agrees tells whether the planner has an owner's work where the State has it,

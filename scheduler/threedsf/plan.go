@@ -318,24 +318,12 @@ func canLeave(n *scheduler.Node) bool {
 
 // fix takes a reservation as it is, on an account or with -1 on none.
 func (b *plan) fix(r *scheduler.Reservation, account int32) {
-	disk := diskOf(r)
+	disk := r.OnDisk
 	if int(disk) >= b.prof.Disks(int32(r.Node)) {
 		disk = int16(b.prof.Disks(int32(r.Node))) - 1
 	}
 	b.hold(takeKey{reservation: r.ID}, taking{bin: int32(r.Node), disk: disk, start: r.Start, end: r.End,
 		held: scheduler.Held{Resources: r.Demand, Disk: r.Disk}, account: account})
-}
-
-// The disk of a planned reservation is in the low bits of its id: State's
-// reservations name no disk, and a plan that is built again needs it. Others are
-// taken to be on the first disk.
-const diskBits = 7
-
-func diskOf(r *scheduler.Reservation) int16 {
-	if !planned(r) {
-		return 0
-	}
-	return int16(r.ID&(1<<diskBits-1)) - 1
 }
 
 // restore brings the owners' waiting tasks into the planner.
@@ -363,7 +351,7 @@ func (b *plan) restore() {
 
 // gone tells whether the disk that a reservation is on is not there any more.
 func (b *plan) gone(r *scheduler.Reservation) bool {
-	disk := diskOf(r)
+	disk := r.OnDisk
 	if disk >= 0 {
 		return int(disk) >= b.prof.Disks(int32(r.Node))
 	}

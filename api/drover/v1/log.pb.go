@@ -1154,6 +1154,7 @@ type ReservationFact struct {
 	Start         int64                  `protobuf:"varint,10,opt,name=start,proto3" json:"start,omitempty"`
 	End           int64                  `protobuf:"varint,11,opt,name=end,proto3" json:"end,omitempty"`
 	Latest        int64                  `protobuf:"varint,12,opt,name=latest,proto3" json:"latest,omitempty"`
+	OnDisk        int32                  `protobuf:"zigzag32,13,opt,name=on_disk,json=onDisk,proto3" json:"on_disk,omitempty"` // index among the node's disks, -1 for none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1268,6 +1269,13 @@ func (x *ReservationFact) GetEnd() int64 {
 func (x *ReservationFact) GetLatest() int64 {
 	if x != nil {
 		return x.Latest
+	}
+	return 0
+}
+
+func (x *ReservationFact) GetOnDisk() int32 {
+	if x != nil {
+		return x.OnDisk
 	}
 	return 0
 }
@@ -1977,7 +1985,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x03why\x18\n" +
 	" \x01(\tR\x03why\x12\x17\n" +
 	"\afor_job\x18\v \x01(\x04R\x06forJob\x12\x17\n" +
-	"\aby_hand\x18\f \x01(\bR\x06byHand\"\xa1\x02\n" +
+	"\aby_hand\x18\f \x01(\bR\x06byHand\"\xba\x02\n" +
 	"\x0fReservationFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +
@@ -1991,7 +1999,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x05start\x18\n" +
 	" \x01(\x03R\x05start\x12\x10\n" +
 	"\x03end\x18\v \x01(\x03R\x03end\x12\x16\n" +
-	"\x06latest\x18\f \x01(\x03R\x06latest\"\xf4\x01\n" +
+	"\x06latest\x18\f \x01(\x03R\x06latest\x12\x17\n" +
+	"\aon_disk\x18\r \x01(\x11R\x06onDisk\"\xf4\x01\n" +
 	"\bNoteFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\x04R\x03job\x12\x14\n" +
