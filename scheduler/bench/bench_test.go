@@ -166,3 +166,9 @@ func benchmarkWith(b *testing.B, c Config) {
 // The bars: 50,000 placements/s, p99 50 ms, node-local 0.9, share error 1 task.
 func BenchmarkAll1000(b *testing.B)  { benchmarkAll(b, 1000) }
 func BenchmarkAll10000(b *testing.B) { benchmarkAll(b, 10_000) }
+
+// The same with the promises to projects made and mended by the policy itself.
+func BenchmarkPlanning10000(b *testing.B) {
+	few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS"))
+	benchmarkWith(b, Config{Nodes: 10_000, Features: FeaturesAll, Placements: few, Planning: true})
+}

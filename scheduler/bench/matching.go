@@ -10,20 +10,25 @@ import (
 const matchEvery = 10
 
 // matchJudge holds what a decision placed at its data against a bound on what
-// any matching could have: of each stage, as many tasks as the decision placed,
-// or as many as had room at their data before it, whichever is less. The bound
-// leaves out that tasks compete for room, so the true gap is smaller. A decision
-// is free in how many tasks of a stage it places; that is judged by shares.
+// any matching could have: a maximum flow from stages, each with as many tasks as
+// the decision placed of it, over their tasks that waited before it, to the nodes
+// of their data, each with as many slots as the smallest of the tasks that could
+// go there fit by their scarcest resource. Competition for slots is so part of the
+// bound, and that tasks of different shape leave gaps is not: the true gap is
+// smaller. A decision is free in how many tasks of a stage it places; that is
+// judged by shares.
 type matchJudge struct {
 	judging bool
 	free    []scheduler.Resources // of each node before the decision
 	placed  map[*scheduler.Stage]*nearby
+	stages  []*nearby // in order of their first placement
 	local   int
 	bound   int
 }
 
 // nearby is what a decision did with a stage.
 type nearby struct {
+	stage *scheduler.Stage
 	tasks []int32 // placed
 	local int     // of these, at their data
 }
@@ -47,7 +52,7 @@ func (m *matchJudge) end(s *scheduler.State, d *scheduler.Decision) {
 		return
 	}
 	m.judging = false
-	m.placed = map[*scheduler.Stage]*nearby{}
+	m.placed, m.stages = map[*scheduler.Stage]*nearby{}, m.stages[:0]
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		if a.Kind != scheduler.ActPlace {
@@ -60,40 +65,23 @@ func (m *matchJudge) end(s *scheduler.State, d *scheduler.Decision) {
 		}
 		k := m.placed[g]
 		if k == nil {
-			k = &nearby{}
+			k = &nearby{stage: g}
 			m.placed[g] = k
+			m.stages = append(m.stages, k)
 		}
 		k.tasks = append(k.tasks, a.Task.Index)
 		if slices.Contains(nodes, a.Node) {
 			k.local++
 		}
 	}
-	for g, k := range m.placed {
+	for _, k := range m.stages {
 		m.local += k.local
-		m.bound += min(len(k.tasks), m.possible(g, k))
 	}
-}
-
-// possible counts the tasks of a stage that waited before the decision and had
-// room at their data, as far as it matters.
-func (m *matchJudge) possible(g *scheduler.Stage, k *nearby) int {
-	n := 0
-	count := func(i int32) {
-		_, nodes, _ := g.Input(i)
-		for _, id := range nodes {
-			if g.Spec.Demand.Fits(m.free[id]) {
-				n++
-				return
-			}
-		}
+	f := newFlow(m.free)
+	for _, k := range m.stages {
+		f.add(k)
 	}
-	for _, i := range k.tasks {
-		count(i)
-	}
-	for i := g.NextPending(0); i >= 0 && n < len(k.tasks); i = g.NextPending(i + 1) {
-		count(i)
-	}
-	return n
+	m.bound += f.most()
 }
 
 // gap is the part of the bound that was missed.

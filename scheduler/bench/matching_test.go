@@ -44,6 +44,52 @@ func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
 	}
 }
 
+// Two stages, and nodes of two cores of which one is free: what one stage took at
+// its data the other could not have as well.
+func TestTheBoundOfMatchingCountsEachSlotOnce(t *testing.T) {
+	small, large := schedtest.R(1, 1, 1), schedtest.R(2, 1, 1)
+	type stage struct {
+		demand scheduler.Resources
+		data   [][]scheduler.NodeID
+	}
+	on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
+	for name, c := range map[string]struct {
+		stages []stage
+		at     [][3]int // stage, task, node
+		want   float64
+	}{
+		"both have their data on one slot":               {[]stage{{small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0},
+		"the first could have gone elsewhere":            {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"another of its tasks could have gone elsewhere": {[]stage{{small, [][]scheduler.NodeID{on(0), on(1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"what is too large for the slot does not count":  {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{1, 0, 0}, {0, 0, 2}}, 0},
+		"the slot fits two of the smaller":               {[]stage{{large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(2), on(2)}}}, [][3]int{{1, 0, 2}, {1, 1, 2}, {0, 0, 3}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
+			for n := range 2 {
+				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, small)}, scheduler.NodeID(n))
+			}
+			var jobs []scheduler.JobID
+			for _, g := range c.stages {
+				jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
+					Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
+			}
+			var m matchJudge
+			m.begin(w.State)
+			var d scheduler.Decision
+			for _, k := range c.at {
+				task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
+				w.Place(task, scheduler.NodeID(k[2]))
+				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
+			}
+			m.end(w.State, &d)
+			if got := m.gap(); got < c.want-1e-9 || got > c.want+1e-9 {
+				t.Errorf("gap %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 // Every feature of FeaturesAll happens in the benchmark's world.
 func TestAllFeaturesAreThere(t *testing.T) {
 	r, err := Run(Config{Nodes: 60, Tasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll}, meter())
