@@ -198,6 +198,7 @@ func (s *State) occupy(n *Node, disk int16, h *Held, sign int64) {
 
 // charge adds to what a job, its tenant and the tenants above it hold.
 func (s *State) charge(j *Job, d Resources, running int32) {
+	s.worked(j)
 	j.Used = j.Used.Add(d)
 	t := s.tenants[j.Spec.Tenant]
 	t.Own = t.Own.Add(d)

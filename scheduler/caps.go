@@ -1,5 +1,8 @@
 package scheduler
 
+// Capped tells whether any tenant has a cap. O(1).
+func (s *State) Capped() bool { return s.capped > 0 }
+
 // UnderCaps tells whether one more task of the stage keeps within all caps,
 // and if not, which tenant's cap of which scope on which resource it breaks:
 // the task's, then from the job's tenant upwards each tenant's cap for a job

@@ -46,6 +46,7 @@ func (s *State) AttemptStarted(id AttemptID, run int32, now Time) error {
 		return refuse(ErrStale, "attempt "+id.String(), "it is %v, not starting", a.Phase)
 	}
 	a.Phase = AttemptRunning
+	s.worked(s.stages[a.stage].Job)
 	s.changed()
 	return nil
 }
@@ -65,6 +66,7 @@ func (s *State) AttemptProgress(id AttemptID, run int32, part float64, estimate 
 	if estimate > 0 && a.Estimate != estimate {
 		a.Estimate = estimate
 		s.predictedAnew(a.Node)
+		s.worked(g.Job)
 	}
 	s.changed()
 	return nil
@@ -79,6 +81,7 @@ func (s *State) SetParked(id AttemptID, run int32, parked bool) error {
 	}
 	if a.Parked != parked {
 		a.Parked = parked
+		s.worked(s.stages[a.stage].Job)
 		s.changed()
 	}
 	return nil
@@ -241,6 +244,7 @@ func (s *State) OutputLost(id TaskID) error {
 	}
 	g.done.clear(i)
 	g.Done--
+	s.worked(g.Job)
 	g.pending.set(i)
 	g.Pending++
 	if g.tries == nil {

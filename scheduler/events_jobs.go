@@ -41,7 +41,9 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	}
 	j := &Job{Spec: spec, Phase: JobActive}
 	s.jobs[spec.ID] = j
+	s.work.grow(len(s.jobs))
 	s.enqueue(j, t)
+	s.worked(j)
 	for i := range stages {
 		s.addStage(j, stages[i])
 	}
@@ -81,6 +83,7 @@ func (s *State) CloseJob(id JobID) error {
 		return err
 	}
 	j.Spec.Open = false
+	s.worked(j)
 	s.changed()
 	return nil
 }
@@ -103,6 +106,8 @@ func (s *State) UpdateJob(spec JobSpec) error {
 		spec.OnMiss = OnMissContinue
 	}
 	j.Spec = spec
+	s.worked(j)
+	s.predictedAnewOf(j)
 	s.changed()
 	return nil
 }
@@ -121,6 +126,7 @@ func (s *State) SetEstimate(id StageID, d time.Duration) error {
 		s.predictedAnew(NoNode)
 	}
 	g.Spec.Estimate = d
+	s.worked(g.Job)
 	s.changed()
 	return nil
 }
@@ -271,6 +277,7 @@ func (s *State) PutProject(spec ProjectSpec) error {
 	} else {
 		s.projects[spec.ID] = &Project{Spec: spec}
 	}
+	s.work.add(Worked{Project: spec.ID})
 	s.changed()
 	return nil
 }
@@ -289,6 +296,7 @@ func (s *State) DropProject(id ProjectID) error {
 		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
 	}
 	delete(s.projects, id)
+	s.work.add(Worked{Project: id})
 	for i := len(s.reservations) - 1; i >= 0; i-- {
 		if r := s.reservations[i]; r.Project == id && r.Job == 0 {
 			s.dropReservation(i)

@@ -55,6 +55,9 @@ type Job struct {
 // kind NoteBroken with any cause. O(1).
 func (j *Job) Noted(k NoteKind) bool { return j.marks.has(k) }
 
+// Reserved is the number of reservations and holds for it.
+func (j *Job) Reserved() int { return int(j.reserved) }
+
 // Complete tells whether every task of every stage is done and no stage may
 // be added.
 func (j *Job) Complete() bool {

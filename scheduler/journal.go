@@ -184,6 +184,7 @@ func (s *State) ofKind(k ReservationKind) *[]*Reservation {
 // countReservation keeps a job's numbers of reservations.
 func (s *State) countReservation(r *Reservation, n int32) {
 	if j := s.jobs[r.Job]; j != nil {
+		s.worked(j)
 		j.reserved += n
 		if r.Kind.Promise() {
 			j.Promises += n
@@ -220,12 +221,17 @@ func (s *State) mark(k NoteKey, there bool) {
 			there = there || left
 		}
 	}
+	was := *m
 	if *m &^= 1 << k.Kind; there {
 		*m |= 1 << k.Kind
+	}
+	if j := s.jobs[k.Job]; j != nil && *m != was && k.Kind == NoteAccepted {
+		s.predictedAnewOf(j)
 	}
 }
 
 func (s *State) setNote(n Note) {
+	s.noted(&n.NoteKey)
 	s.mark(n.NoteKey, true)
 	if _, had := s.notes[n.NoteKey]; !had {
 		s.countNote(n.NoteKey, 1)
@@ -236,8 +242,18 @@ func (s *State) setNote(n Note) {
 func (s *State) dropNote(k NoteKey) {
 	if _, had := s.notes[k]; had {
 		delete(s.notes, k)
+		s.noted(&k)
 		s.countNote(k, -1)
 		s.mark(k, false)
+	}
+}
+
+// noted tells that a note on a job or project came, changed or went.
+func (s *State) noted(k *NoteKey) {
+	if j := s.jobs[k.Job]; j != nil {
+		s.worked(j)
+	} else if k.Project != 0 {
+		s.work.add(Worked{Project: k.Project})
 	}
 }
 

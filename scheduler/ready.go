@@ -111,6 +111,7 @@ func (s *State) addStage(j *Job, spec StageSpec) {
 	for _, n := range g.next {
 		s.reopen(j.Stages[n])
 	}
+	s.worked(j)
 }
 
 // reopen works out whether a stage may start and puts it among the ready.
@@ -170,6 +171,7 @@ func (s *State) refresh(g *Stage) {
 
 func (s *State) setPhase(j *Job, p JobPhase) {
 	j.Phase = p
+	s.worked(j)
 	for _, g := range j.Stages {
 		s.refresh(g)
 	}

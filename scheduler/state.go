@@ -63,6 +63,7 @@ type State struct {
 	history History
 
 	holes   uint64 // see Holes
+	work    workLog
 	undo    journal
 	fit     fitIndex
 	floor   floor

@@ -205,11 +205,15 @@ type Planner struct {
 	classes  map[classKey]*class
 	many     int            // manyOfAClass, or what a test sets
 	now      scheduler.Time // of the last call that plans
+	tied     int            // groups that come after others, or may not start before an instant
+	soonest  scheduler.Time // no work that waits starts before it
+	doubtful []*project     // promises to be looked at by breaks, see doubt
 }
 
 type binState struct {
 	items []*item
 	freed uint64 // clock when something on it was last given back
+	sound uint64 // version of the profile's bin, and 1, at which nothing to come was over its capacity
 	spare bool
 	keeps bool
 }
@@ -220,6 +224,7 @@ type project struct {
 	promised bool
 	quote    Quote
 	broken   bool
+	doubtful bool // listed in Planner.doubtful
 }
 
 // group is a request with its items that have not ended, started ones first,
@@ -276,7 +281,7 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	default:
 		return nil, fmt.Errorf("variant is %v", cfg.Variant)
 	}
-	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, many: manyOfAClass}, nil
+	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, many: manyOfAClass, soonest: scheduler.Never}, nil
 }
 
 // Charge has projects with an Account charged in a profile of totals, with bins
@@ -382,7 +387,18 @@ func (p *Planner) Promised(id scheduler.ProjectID) (promised Quote, ok bool) {
 // Recheck has promises that were reported as broken reported again.
 func (p *Planner) Recheck() {
 	for _, pr := range p.order {
-		pr.broken = false
+		if pr.broken {
+			pr.broken = false
+			p.doubt(pr)
+		}
+	}
+}
+
+// doubt has the next breaks look whether the promise of a project holds.
+func (p *Planner) doubt(pr *project) {
+	if !pr.doubtful {
+		pr.doubtful = true
+		p.doubtful = append(p.doubtful, pr)
 	}
 }
 
@@ -542,6 +558,7 @@ func (p *Planner) set(it *item, s Spot) {
 
 func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	need := &it.group.req.Need
+	p.doubt(it.group.proj)
 	if it.placed {
 		p.charge(it, 1)
 		p.prof.Give(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
@@ -558,6 +575,7 @@ func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
 	}
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
+		p.soonest = min(p.soonest, s.At)
 		p.charge(it, -1)
 		p.prof.Take(s.Bin, s.Disk, s.At, end, need)
 		if held := it.group.req.Held; held != nil {

@@ -217,16 +217,27 @@ func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Broken 
 			p.again(it, now)
 		}
 	}
-	for _, pr := range p.order { // what comes after them, stage by stage
+	if p.tied > 0 || now > p.soonest {
+		p.followUp(now)
+	}
+	return p.breaks(cause)
+}
+
+// followUp plans again what is late, stage by stage. O(work).
+func (p *Planner) followUp(now scheduler.Time) {
+	p.soonest = scheduler.Never
+	for _, pr := range p.order {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
 				if it.placed && p.late(it, now) {
 					p.again(it, now)
 				}
+				if it.placed && !it.started {
+					p.soonest = min(p.soonest, it.spot.At)
+				}
 			}
 		}
 	}
-	return p.breaks(cause)
 }
 
 // again removes an item and places it anew.
@@ -334,11 +345,14 @@ func (p *Planner) same(it *item, refuge int32) (Spot, bool) {
 	return Spot{}, false
 }
 
-// breaks lists the promises that do not hold any more and were not reported.
+// breaks lists the promises that do not hold any more and were not reported, in
+// promise order. O(work of the projects of which something moved).
 func (p *Planner) breaks(cause Cause) []Broken {
 	var out []Broken
-	for _, pr := range p.order {
-		if !pr.promised || pr.broken {
+	slices.SortFunc(p.doubtful, bySubmission)
+	for _, pr := range p.doubtful {
+		pr.doubtful = false
+		if !pr.promised || pr.broken || p.projects[pr.ID] != pr {
 			continue
 		}
 		if d := pr.departure(); d > pr.quote.Latest {
@@ -346,6 +360,8 @@ func (p *Planner) breaks(cause Cause) []Broken {
 			out = append(out, Broken{pr.ID, cause, d, pr.quote.Latest})
 		}
 	}
+	clear(p.doubtful)
+	p.doubtful = p.doubtful[:0]
 	return out
 }
 
@@ -355,9 +371,15 @@ func (p *Planner) breaks(cause Cause) []Broken {
 func (p *Planner) Repair(now scheduler.Time, cause Cause) []Broken {
 	p.now = now
 	for b := range p.prof.Bins() {
+		if p.bin(b).sound == p.prof.Version(b)+1 {
+			continue
+		}
 		for from := now; ; {
 			at := p.prof.Over(b, from, scheduler.Never)
 			if at == scheduler.Never {
+				if from == now {
+					p.bins[b].sound = p.prof.Version(b) + 1
+				}
 				break
 			}
 			var last *item

@@ -102,6 +102,7 @@ func (p *Planner) Restore(in Project, promise Quote, promised bool, at func(Key)
 		return err
 	}
 	pr.quote, pr.promised = promise, promised
+	p.doubt(pr)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
 			spot, started, pinned, planned := at(it.key)
@@ -223,11 +224,20 @@ func (p *Planner) enter(in Project) (*project, error) {
 		for _, it := range g.items {
 			p.items[it.key] = it
 		}
+		if g.isTied() {
+			p.tied++
+		}
 	}
 	p.projects[in.ID] = pr
 	i, _ := slices.BinarySearchFunc(p.order, pr, bySubmission)
 	p.order = slices.Insert(p.order, i, pr)
 	return pr, nil
+}
+
+// isTied tells whether what is planned of a group may be late by more than the
+// time that passes.
+func (g *group) isTied() bool {
+	return len(g.after) > 0 || g.req.Parallel > 0 || g.req.NotBefore > 0
 }
 
 // has tells whether an earlier request of the same stage has the task.
@@ -270,6 +280,9 @@ func (p *Planner) drop(pr *project) {
 			delete(p.items, it.key)
 		}
 		g.class.n -= len(g.items)
+		if g.isTied() {
+			p.tied--
+		}
 	}
 	p.forgetClasses()
 	delete(p.projects, pr.ID)

@@ -187,6 +187,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	}
 	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]scheduler.ReservationID{}, 0
 	f.kept.reset()
+	f.kept.state, f.kept.work = s, s.Work()
 	for _, n := range s.Nodes() {
 		b := prof.AddNode(&n.Spec)
 		plan.Keeps(b, !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
@@ -347,6 +348,7 @@ func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler
 	}
 	r.NotBefore = f.notBefore(s, g, now)
 	blocked := f.blocked(s, g)
+	f.holdsUntil(s, g, blocked, now)
 	from := len(f.kept.tasks)
 	f.tasks(s, g)
 	to := len(f.kept.tasks)
@@ -361,6 +363,32 @@ func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler
 	}
 	if len(r.Tasks) > 0 {
 		pr.Requests = append(pr.Requests, r)
+	}
+}
+
+// holdsUntil says until when what is written down of a stage holds, if nothing
+// happens to its job: always, but where attempts at what comes before it may run
+// over, where something is suspended or only a part may run, and until a
+// reservation of a stage that is held up is due.
+func (f *planned) holdsUntil(s *scheduler.State, g *scheduler.Stage, blocked bool, now scheduler.Time) {
+	k := &f.kept
+	if !g.Open {
+		for _, before := range g.Spec.After {
+			if p := g.Job.Stages[before]; p.Running+p.Suspended > 0 {
+				k.until = now
+			}
+		}
+	}
+	if g.Suspended > 0 || partly(g) || (blocked && g.Open) {
+		k.until = now
+	}
+	if !blocked || k.until <= now {
+		return
+	}
+	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+		if r := f.reservation(s, backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}); r != nil {
+			k.until = min(k.until, max(r.Start, now))
+		}
 	}
 }
 

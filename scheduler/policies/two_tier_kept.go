@@ -11,12 +11,21 @@ import (
 
 // kept is what the plan that was kept since the last cycle was made of: what it
 // knows of nodes, attempts and waiting work. It is a cache; sync compares it
-// with the State and changes the plan where they differ.
+// with the State where the State says that something happened since, or where what
+// is known holds only until an instant that has come, and changes the plan where
+// they differ.
 type kept struct {
 	valid  bool // the plan holds exactly what stands below
+	state  *scheduler.State
+	work   uint64 // State.Work when it was compared last
 	nodes  []keptNode
 	owners map[scheduler.ProjectID]*keptOwner
 	visit  uint64
+
+	passing    map[scheduler.ProjectID]*keptOwner // whose description holds only until an instant
+	unpromised map[scheduler.ProjectID]*keptOwner
+	until      scheduler.Time        // of the description at hand
+	touched    []scheduler.ProjectID // scratch
 
 	describes backfill.Project // scratch, with the slices of its requests
 	tasks     []int32
@@ -31,6 +40,9 @@ type keptNode struct {
 	levels   scheduler.LevelSet
 	takes    bool
 	of       []occupant // in order of placement
+
+	version uint64         // of the node, when of was compared last
+	until   scheduler.Time // of holds until then, as long as the version stays
 }
 
 // occupant is an attempt with what it is taken to hold, and until when.
@@ -51,10 +63,12 @@ type keptOwner struct {
 	visit    uint64
 	known    bool // to the planner
 	promised bool
+	until    scheduler.Time // the project is as described before then, if nothing happens to it
 }
 
 func (k *kept) reset() {
 	k.valid, k.nodes, k.owners = false, k.nodes[:0], map[scheduler.ProjectID]*keptOwner{}
+	k.passing, k.unpromised = map[scheduler.ProjectID]*keptOwner{}, map[scheduler.ProjectID]*keptOwner{}
 }
 
 func (k *kept) addNode(n *scheduler.Node) {
@@ -77,17 +91,27 @@ func (k *kept) same(nodes []*scheduler.Node) bool {
 
 // sync brings the kept plan in line with the State. False means that there is
 // none, or that they differ by more than work that came, started and ended:
-// then it has to be restored.
+// then it has to be restored. O(nodes + changes), and O(attempts + waiting tasks)
+// where tenants have caps or too much has happened.
 func (f *planned) sync(s *scheduler.State, now scheduler.Time) bool {
-	if !f.kept.valid || !f.kept.same(s.Nodes()) {
+	k := &f.kept
+	if !k.valid || k.state != s || !k.same(s.Nodes()) {
 		return false
 	}
 	f.begin()
-	f.kept.valid = false
+	k.valid = false
+	since := k.work
+	k.work = s.Work()
 	f.plan.Profile().Forget(now)
 	f.occupy(s, now)
-	f.gather(s, now)
-	if f.mixed || !f.agrees(s) {
+	if s.Capped() || !f.gatherChanged(s, since, now) {
+		f.ids = f.ids[:0]
+		f.fresh = f.fresh[:0]
+		f.gather(s, now)
+		if f.mixed || !f.agrees(s) {
+			return false
+		}
+	} else if f.mixed || !f.agreesOnChanged(s) {
 		return false
 	}
 	f.plan.Changed()
@@ -98,20 +122,36 @@ func (f *planned) sync(s *scheduler.State, now scheduler.Time) bool {
 func (f *planned) occupy(s *scheduler.State, now scheduler.Time) {
 	k := &f.kept
 	for i, n := range s.Nodes() {
-		was := k.nodes[i].of
-		k.here = k.here[:0]
-		same := true
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			f.late = f.late || f.boundOf(s, a) < now
-			o := occupant{a.ID, a.Seq, a.Run, a.Disk, a.FromDisk, a.Node, a.From, f.endOf(s, a, now), a.Held, a.FromHeld}
-			f.wakeAt(o.end, now)
-			same = same && len(k.here) < len(was) && was[len(k.here)] == o
-			k.here = append(k.here, o)
+		o := &k.nodes[i]
+		if v := s.NodeVersion(n.Spec.ID); o.version != v || now >= o.until {
+			f.occupyNode(s, n.Spec.ID, o, now)
+			o.version = v
 		}
-		if !same || len(was) != len(k.here) {
-			f.exchange(was, k.here, now)
-			k.nodes[i].of = append(was[:0], k.here...)
+		f.wakeAt(o.until, now)
+	}
+}
+
+// occupyNode is occupy for one node. What is known of it then holds until the
+// first of its attempts should be gone.
+func (f *planned) occupyNode(s *scheduler.State, id scheduler.NodeID, o *keptNode, now scheduler.Time) {
+	k := &f.kept
+	k.here = k.here[:0]
+	same := true
+	o.until = scheduler.Never
+	for a := range s.AttemptsOn(id) {
+		late := f.boundOf(s, a) < now
+		f.late = f.late || late
+		x := occupant{a.ID, a.Seq, a.Run, a.Disk, a.FromDisk, a.Node, a.From, f.endOf(s, a, now), a.Held, a.FromHeld}
+		f.wakeAt(x.end, now)
+		if o.until = min(o.until, x.end); late {
+			o.until = now
 		}
+		same = same && len(k.here) < len(o.of) && o.of[len(k.here)] == x
+		k.here = append(k.here, x)
+	}
+	if !same || len(o.of) != len(k.here) {
+		f.exchange(o.of, k.here, now)
+		o.of = append(o.of[:0], k.here...)
 	}
 }
 
@@ -175,36 +215,174 @@ func (f *planned) gather(s *scheduler.State, now scheduler.Time) {
 			continue
 		}
 		id := f.owner(j)
-		o := k.owners[id]
-		if o != nil && o.visit == k.visit {
+		if o := k.owners[id]; o != nil && o.visit == k.visit {
 			continue
 		}
-		f.describe(s, id, j, now, &k.describes)
-		if len(k.describes.Requests) == 0 {
-			continue
+		if f.gatherOne(s, id, j, now) {
+			f.ids = append(f.ids, id)
 		}
-		f.ids = append(f.ids, id)
-		if o == nil {
-			o = &keptOwner{}
-			k.owners[id] = o
-		}
-		o.visit = k.visit
-		if !o.known || !slices.Equal(o.kinds, k.kinds) || !sameProject(&o.project, &k.describes) {
-			f.bringIn(s, id, o)
-		} else if !o.promised {
-			f.plan.Unpromise(id) // Complete promised it, and nobody was told
-		} else {
-			continue
-		}
-		f.fresh = append(f.fresh, id)
 	}
 	if len(k.owners) == len(f.ids) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(k.owners)) {
 		if o := k.owners[id]; o.visit != k.visit {
-			f.plan.Remove(id)
-			delete(k.owners, id)
+			f.dropOwner(id)
+		}
+	}
+}
+
+// gatherOne brings in what waits of one project, of which j is an active job, and
+// tells whether anything does.
+func (f *planned) gatherOne(s *scheduler.State, id scheduler.ProjectID, j *scheduler.Job, now scheduler.Time) bool {
+	k := &f.kept
+	k.until = scheduler.Never
+	f.describe(s, id, j, now, &k.describes)
+	if len(k.describes.Requests) == 0 {
+		return false
+	}
+	o := k.owners[id]
+	if o == nil {
+		o = &keptOwner{}
+		k.owners[id] = o
+	}
+	o.visit = k.visit
+	if o.until = k.until; o.until < scheduler.Never {
+		k.passing[id] = o
+	} else {
+		delete(k.passing, id)
+	}
+	switch {
+	case !o.known || !slices.Equal(o.kinds, k.kinds) || !sameProject(&o.project, &k.describes):
+		f.bringIn(s, id, o)
+	case !o.promised:
+		f.plan.Unpromise(id) // Complete promised it, and nobody was told
+	default:
+		return true
+	}
+	if !o.promised {
+		k.unpromised[id] = o
+	}
+	f.fresh = append(f.fresh, id)
+	return true
+}
+
+// dropOwner takes out a project of which nothing waits any more.
+func (f *planned) dropOwner(id scheduler.ProjectID) {
+	k := &f.kept
+	f.plan.Remove(id)
+	delete(k.owners, id)
+	delete(k.passing, id)
+	delete(k.unpromised, id)
+}
+
+// gatherChanged is gather for the projects to which something happened since a
+// position in the State's log, those that were promised nothing, and those of
+// which what is known has passed. False means that too much has happened.
+func (f *planned) gatherChanged(s *scheduler.State, since uint64, now scheduler.Time) bool {
+	k := &f.kept
+	k.touched = k.touched[:0]
+	all := s.WorkSince(since, func(w scheduler.Worked) {
+		switch {
+		case f.projects && w.Project != 0:
+			k.touched = append(k.touched, w.Project)
+		case w.Job != 0:
+			k.touched = append(k.touched, scheduler.ProjectID(w.Job)|1<<63)
+		}
+	})
+	if !all {
+		return false
+	}
+	for id := range k.unpromised { // they are sorted below
+		k.touched = append(k.touched, id)
+	}
+	for id, o := range k.passing {
+		if now >= o.until {
+			k.touched = append(k.touched, id)
+		}
+	}
+	slices.Sort(k.touched)
+	k.touched = slices.Compact(k.touched)
+	slices.SortFunc(k.touched, func(a, b scheduler.ProjectID) int {
+		x, y := f.firstOf(s, a), f.firstOf(s, b)
+		switch {
+		case x == nil || y == nil:
+			return cmp.Or(cmp.Compare(btoi(x == nil), btoi(y == nil)), cmp.Compare(a, b))
+		default:
+			return cmp.Or(cmp.Compare(x.Spec.Submitted, y.Spec.Submitted), cmp.Compare(x.Spec.ID, y.Spec.ID))
+		}
+	})
+	k.visit++
+	for _, id := range k.touched {
+		if o := k.owners[id]; o != nil {
+			f.forgetGone(s, o)
+		}
+		if j := f.firstOf(s, id); j == nil || !f.gatherOne(s, id, j, now) {
+			if k.owners[id] != nil {
+				f.dropOwner(id)
+			}
+		}
+	}
+	return true
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// firstOf gives the active job of a project that comes first in order of
+// submission, nil if none is.
+func (f *planned) firstOf(s *scheduler.State, id scheduler.ProjectID) *scheduler.Job {
+	var first *scheduler.Job
+	look := func(j *scheduler.Job) {
+		if j != nil && j.Phase == scheduler.JobActive && (first == nil || j.Spec.Submitted < first.Spec.Submitted) {
+			first = j
+		}
+	}
+	if id>>63 == 1 {
+		look(s.Job(scheduler.JobID(id &^ (1 << 63))))
+		return first
+	}
+	if p := s.Project(id); p != nil {
+		for _, j := range p.Jobs { // in order of id
+			look(s.Job(j))
+		}
+	}
+	return first
+}
+
+// waitingIDs lists the projects with work that waits in order of their first
+// active jobs.
+func (f *planned) waitingIDs(s *scheduler.State) []scheduler.ProjectID {
+	k := &f.kept
+	f.ids = f.ids[:0]
+	k.visit++
+	for j := range s.Jobs() {
+		if j.Phase != scheduler.JobActive {
+			continue
+		}
+		id := f.owner(j)
+		if o := k.owners[id]; o != nil && o.visit != k.visit {
+			o.visit = k.visit
+			f.ids = append(f.ids, id)
+		}
+	}
+	return f.ids
+}
+
+// forgetGone forgets the reservations of a project's work that are not there any
+// more.
+func (f *planned) forgetGone(s *scheduler.State, o *keptOwner) {
+	for i := range o.project.Requests {
+		r := &o.project.Requests[i]
+		for _, task := range r.Tasks {
+			k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}
+			if id, ok := f.byKey[k]; ok && s.Reservation(id) == nil {
+				delete(f.byKey, k)
+			}
 		}
 	}
 }
@@ -217,7 +395,9 @@ func (f *planned) bringIn(s *scheduler.State, id scheduler.ProjectID, o *keptOwn
 	o.known, o.kinds, o.project = true, append(o.kinds[:0], f.kept.kinds...), cloneProject(&f.kept.describes)
 	promise, promised := s.Note(noteKey(scheduler.NotePromise, id))
 	latest, _ := s.Note(noteKey(scheduler.NoteLatestStart, id))
-	o.promised = promised
+	if o.promised = promised; promised {
+		delete(f.kept.unpromised, id)
+	}
 	err := f.plan.Restore(o.project, backfill.Quote{Departure: promise.At, Latest: latest.At}, promised,
 		func(k backfill.Key) (spot backfill.Spot, started, pinned, plannedBefore bool) {
 			g := s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
@@ -233,6 +413,60 @@ func (f *planned) bringIn(s *scheduler.State, id scheduler.ProjectID, o *keptOwn
 	if err != nil {
 		panic("policies: a job that State took cannot be planned: " + err.Error())
 	}
+}
+
+// agreesOnChanged is agrees for the projects that gatherChanged looked at.
+func (f *planned) agreesOnChanged(s *scheduler.State) bool {
+	f.nextID = 0
+	for all, i := s.Reservations(), len(s.Reservations())-1; i >= 0; i-- {
+		if ours(all[i]) {
+			f.nextID = all[i].ID >> diskBits
+			break
+		}
+	}
+	for _, id := range f.kept.touched {
+		if !f.agreesOn(s, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// agreesOn tells whether the State's reservations for a project are the plan's.
+func (f *planned) agreesOn(s *scheduler.State, id scheduler.ProjectID) bool {
+	reserved, planned := 0, 0
+	count := func(id scheduler.JobID) {
+		if j := s.Job(id); j != nil {
+			reserved += j.Reserved()
+		}
+	}
+	if id>>63 == 1 {
+		count(scheduler.JobID(id &^ (1 << 63)))
+	} else if p := s.Project(id); p != nil {
+		for _, j := range p.Jobs {
+			count(j)
+		}
+	}
+	o := f.kept.owners[id]
+	if o == nil {
+		return reserved == 0
+	}
+	for i := range o.project.Requests {
+		q := &o.project.Requests[i]
+		for _, task := range q.Tasks {
+			k := backfill.Key{Job: q.Job, Stage: q.Stage, Task: task}
+			spot, end, ok := f.plan.At(k)
+			if !ok {
+				continue
+			}
+			planned++
+			r := f.reservation(s, k)
+			if r == nil || !ours(r) || keyOf(r) != k || spot != (backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r.ID), At: r.Start}) || end != r.End {
+				return false
+			}
+		}
+	}
+	return reserved == planned
 }
 
 // agrees tells whether the State's reservations are the plan's, one by one.

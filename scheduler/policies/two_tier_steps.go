@@ -133,7 +133,7 @@ func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
 	}
 	ids := f.fresh
 	if missing != f.plan.Unplaced() { // some that were planned before lost their place
-		ids = f.ids
+		ids = f.waitingIDs(s)
 	}
 	for range rounds {
 		for _, id := range ids {
@@ -152,6 +152,7 @@ func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
 		}
 		if _, q, ok := f.plan.Departure(id); ok && q != (backfill.Quote{}) {
 			f.kept.owners[id].promised = true
+			delete(f.kept.unpromised, id)
 			f.notes = append(f.notes, scheduler.Note{NoteKey: noteKey(scheduler.NotePromise, id), At: q.Departure},
 				scheduler.Note{NoteKey: noteKey(scheduler.NoteLatestStart, id), At: q.Latest})
 		}
