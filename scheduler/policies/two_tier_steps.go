@@ -290,23 +290,35 @@ func hasRoom(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 // explain says why each stage with ready work waits.
 func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
 	f.starts = f.starts[:0]
+	sorted := true
 	f.plan.Scan(func(x backfill.Planned, _ bool) {
-		if x.Spot.Bin >= 0 && x.Spot.At > now {
-			f.starts = append(f.starts, stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At})
+		if x.Spot.Bin < 0 || x.Spot.At <= now {
+			return
 		}
+		next := stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At}
+		if n := len(f.starts); n > 0 {
+			sorted = sorted && (f.starts[n-1].stage.Job < next.stage.Job || byStageStart(f.starts[n-1], next) <= 0)
+		}
+		f.starts = append(f.starts, next)
 	})
-	if !slices.IsSortedFunc(f.starts, byStageStart) {
+	if !sorted {
 		slices.SortFunc(f.starts, byStageStart)
 	}
+	i := 0 // both lists are mostly in order of submission
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
 			}
-			next := scheduler.Time(0)
-			i, _ := slices.BinarySearchFunc(f.starts, stageStart{stage: g.ID()}, byStageStart)
-			if i < len(f.starts) && f.starts[i].stage == g.ID() {
+			id, next := g.ID(), scheduler.Time(0)
+			if i >= len(f.starts) || f.starts[i].stage != id {
+				i, _ = slices.BinarySearchFunc(f.starts, stageStart{stage: id}, byStageStart)
+			}
+			if i < len(f.starts) && f.starts[i].stage == id {
 				next = f.starts[i].at
+				for i < len(f.starts) && f.starts[i].stage == id {
+					i++
+				}
 			}
 			f.placer.wait(f.reason(s, g, next))
 		}
@@ -314,7 +326,10 @@ func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
 }
 
 func byStageStart(a, b stageStart) int {
-	return cmp.Or(a.stage.Compare(b.stage), cmp.Compare(a.at, b.at))
+	if a.stage != b.stage {
+		return a.stage.Compare(b.stage)
+	}
+	return cmp.Compare(a.at, b.at)
 }
 
 func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
