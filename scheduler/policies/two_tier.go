@@ -172,6 +172,15 @@ func (f *planned) newID() scheduler.ReservationID {
 	return f.nextID
 }
 
+// lastID is the highest id of a reservation or hold, 0 without any.
+func lastID(s *scheduler.State) scheduler.ReservationID {
+	all := s.Reservations()
+	if len(all) == 0 {
+		return 0
+	}
+	return all[len(all)-1].ID
+}
+
 // ours tells whether a reservation is of the plan.
 func ours(r *scheduler.Reservation) bool {
 	return (r.Kind == scheduler.ReserveProject || r.Kind == scheduler.ReserveHead) && r.Job != 0 && r.Task >= 0 && r.Node != scheduler.NoNode
@@ -185,7 +194,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	if err != nil {
 		panic("policies: " + err.Error()) // checked by newPlanned
 	}
-	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]scheduler.ReservationID{}, 0
+	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]scheduler.ReservationID{}, lastID(s)
 	f.kept.reset()
 	f.kept.state, f.kept.work = s, s.Work()
 	for _, n := range s.Nodes() {
@@ -198,7 +207,6 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 		if !ours(r) {
 			continue
 		}
-		f.nextID = max(f.nextID, r.ID)
 		if g := s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && f.waits(s, g, r.Task) && int(r.OnDisk) < len(s.Node(r.Node).Disks) {
 			f.byKey[keyOf(r)] = r.ID
 		} else {

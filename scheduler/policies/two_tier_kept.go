@@ -417,13 +417,7 @@ func (f *planned) bringIn(s *scheduler.State, id scheduler.ProjectID, o *keptOwn
 
 // agreesOnChanged is agrees for the projects that gatherChanged looked at.
 func (f *planned) agreesOnChanged(s *scheduler.State) bool {
-	f.nextID = 0
-	for all, i := s.Reservations(), len(s.Reservations())-1; i >= 0; i-- {
-		if ours(all[i]) {
-			f.nextID = all[i].ID >> diskBits
-			break
-		}
-	}
+	f.nextID = lastID(s)
 	for _, id := range f.kept.touched {
 		if !f.agreesOn(s, id) {
 			return false
@@ -461,7 +455,7 @@ func (f *planned) agreesOn(s *scheduler.State, id scheduler.ProjectID) bool {
 			}
 			planned++
 			r := f.reservation(s, k)
-			if r == nil || !ours(r) || keyOf(r) != k || spot != (backfill.Spot{Bin: int32(r.Node), Disk: diskOf(r.ID), At: r.Start}) || end != r.End {
+			if r == nil || !ours(r) || keyOf(r) != k || spot != (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) || end != r.End {
 				return false
 			}
 		}
@@ -472,13 +466,12 @@ func (f *planned) agreesOn(s *scheduler.State, id scheduler.ProjectID) bool {
 // agrees tells whether the State's reservations are the plan's, one by one.
 func (f *planned) agrees(s *scheduler.State) bool {
 	n := 0
-	f.nextID = 0
+	f.nextID = lastID(s)
 	for _, r := range s.Reservations() {
 		if !ours(r) {
 			continue
 		}
 		n++
-		f.nextID = max(f.nextID, r.ID)
 		k := keyOf(r)
 		spot, end, ok := f.plan.At(k)
 		if !ok || f.byKey[k] != r.ID || spot != (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) || end != r.End {
