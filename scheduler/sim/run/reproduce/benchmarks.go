@@ -47,7 +47,7 @@ func (m mix) workload(cal *Calibration, seed uint64) (*trace.Workload, error) {
 	span := float64(m.jobs) * cal.get(m.task) / m.running / cal.get("mix.load")
 	rule := map[string]float64{"jobs": float64(m.jobs), "span_s": span, "job_s": cal.get(m.task), "pi": m.weights[0], "malloc": m.weights[1], "readwrite": m.weights[2], "terasort": m.weights[3],
 		"cpu": cal.get("mix.cpu"), "memory_mib": cal.get("mix.memory_mib"), "io_mib_s": cal.get("mix.io_mib_s"), "lean": cal.get("mix.lean"), "deadline_part": m.part,
-		"deadline_mean": cal.get(m.deadline), "deadline_sigma": cal.get(m.deadline) * cal.get("mix.deadline_sigma")}
+		"deadline_mean": cal.get(m.deadline), "deadline_sigma": cal.get(m.deadline) * cal.get("mix.deadline_sigma"), "high_part": cal.get("mix.high_part")}
 	text := map[string]string{}
 	for k, v := range rule {
 		text[k] = fmt.Sprint(v)
@@ -104,7 +104,7 @@ func (m mix) run(e *Env, c contender, seed uint64) (*measured, error) {
 	return out, nil
 }
 
-var mixAssumes = []string{"mix.cpu", "mix.memory_mib", "mix.io_mib_s", "mix.lean", "mix.launch_s", "mix.load", "mix.yarn_step_mib", "mix.deadline_sigma"}
+var mixAssumes = []string{"mix.cpu", "mix.memory_mib", "mix.io_mib_s", "mix.lean", "mix.launch_s", "mix.load", "mix.yarn_step_mib", "mix.deadline_sigma", "mix.high_part"}
 
 var (
 	dsf = contender{name: "3DSF", policy: "3dsf", params: map[string]string{"preempt": "kill"}}

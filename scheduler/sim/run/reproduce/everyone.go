@@ -17,7 +17,7 @@ import (
 
 // Sizes and seeds of the table's workloads.
 const (
-	everyoneSeeds    = 3
+	everyoneSeeds    = 5
 	everyoneJobs     = 3000
 	everyoneProjects = 150
 )
@@ -59,8 +59,9 @@ func everyoneExperiments() []Experiment {
 }
 
 // everyone lists the contenders: each policy of the table, keeping nodes for
-// tasks that fit nowhere where it can. Guarantees are for projects alone.
-func everyone(projects bool) []contender {
+// tasks that fit nowhere where it can. Guarantees are for projects alone, and
+// conservative backfilling for jobs that say how long they take.
+func everyone(projects, bounds bool) []contender {
 	var out []contender
 	for _, info := range policies.All() {
 		c := contender{name: info.Name, policy: info.Name, params: map[string]string{}}
@@ -69,16 +70,24 @@ func everyone(projects bool) []contender {
 				c.params["reserve"] = "true"
 			}
 		}
-		if info.Name == twoTierPolicy && !projects {
+		if (info.Name == twoTierPolicy && !projects) || (info.Name == conservative && !bounds) {
 			continue
 		}
 		out = append(out, c)
 	}
-	return append(out, contender{name: compositionLAS, policy: composition, params: map[string]string{"regular_order": "las_mq"}})
+	return append(out, compositions...)
 }
 
-// twoTierPolicy is the policy that plans projects. conservative is left out of
-// the mixes: thousands of jobs wait there whose bounds nobody knows, each has a
+// compositions are 3dsf with other parameters, shown beside it: what would close
+// the gaps to the specialists. They are no specialists themselves.
+var compositions = []contender{
+	{name: composition + ", regular_order=las_mq", policy: composition, params: map[string]string{"reserve": "true", "regular_order": "las_mq"}},
+	{name: composition + ", reserve=false", policy: composition},
+	{name: composition + ", reserve=false promises=false", policy: composition, params: map[string]string{"promises": "false"}},
+}
+
+// twoTierPolicy is the policy that plans projects. conservative is left out
+// where thousands of tasks wait whose bounds nobody knows: each has a
 // reservation, each end comes early, and then all of them are planned again.
 const (
 	twoTierPolicy = "two_tier"
@@ -86,8 +95,8 @@ const (
 )
 
 // grades runs everyone on one workload.
-func grades(s *Sample, projects bool, run func(c contender) error) error {
-	for _, c := range everyone(projects) {
+func grades(s *Sample, projects, bounds bool, run func(c contender) error) error {
+	for _, c := range everyone(projects, bounds) {
 		if err := run(c); err != nil {
 			return err
 		}
@@ -97,7 +106,7 @@ func grades(s *Sample, projects bool, run func(c contender) error) error {
 
 func (l lasWorkload) everyone(e *Env, s *Sample, seed uint64) error {
 	l.oneTenant = true
-	return grades(s, false, func(c contender) error {
+	return grades(s, false, false, func(c contender) error {
 		r, jobs, err := l.run(e, c, seed)
 		if err != nil {
 			return err
@@ -109,10 +118,7 @@ func (l lasWorkload) everyone(e *Env, s *Sample, seed uint64) error {
 
 func (m mix) everyone(e *Env, s *Sample, seed uint64) error {
 	m.jobs = min(m.jobs, everyoneJobs)
-	return grades(s, false, func(c contender) error {
-		if c.policy == conservative {
-			return nil
-		}
+	return grades(s, false, false, func(c contender) error {
 		r, err := m.run(e, c, seed)
 		if err != nil {
 			return err
@@ -134,7 +140,7 @@ func sizes(e *Env, s *Sample, seed uint64, generator, interval string) error {
 	if err != nil {
 		return err
 	}
-	return grades(s, false, func(c contender) error {
+	return grades(s, false, true, func(c contender) error {
 		r, err := everyoneRun(c, &engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Seed: seed, Stop: e.stop})
 		if err != nil {
 			return err
@@ -154,7 +160,7 @@ func everyoneTwoTier(e *Env, s *Sample, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	return grades(s, true, func(c contender) error {
+	return grades(s, true, true, func(c contender) error {
 		cfg := &engine.Config{Nodes: nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Seed: seed, Stop: e.stop}
 		r, err := everyoneRun(c, cfg)
 		if err != nil {

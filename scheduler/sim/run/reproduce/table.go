@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/drover-run/drover/scheduler/policies"
 	"github.com/drover-run/drover/scheduler/sim/report"
@@ -32,10 +33,6 @@ func (s *Sample) grade(metric, scheduler string, v float64) {
 
 // composition is the scheduler that is held against the specialists.
 const composition = "3dsf"
-
-// compositionLAS is 3dsf with LAS_MQ's queues for regular jobs: shown beside it,
-// no specialist.
-const compositionLAS = "3dsf, regular_order=las_mq"
 
 // tolerance is how much worse than the best specialist may pass unexplained.
 const tolerance = 0.05
@@ -81,7 +78,7 @@ func tableRow(workload string, m Metric, values map[string][]float64) TableRow {
 	}
 	for name, v := range values {
 		row.Values[name] = report.Estimate(v)
-		if name == composition || name == compositionLAS || oracle(name) {
+		if strings.HasPrefix(name, composition) || oracle(name) {
 			continue
 		}
 		if b := row.Values[row.Best]; row.Best == "" || sign*row.Values[name].Mean < sign*b.Mean || (row.Values[name].Mean == b.Mean && name < row.Best) {
