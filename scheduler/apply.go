@@ -39,10 +39,19 @@ func (s *State) apply(a *Action, now Time, ask bool) error {
 	default:
 		err = refuse(ErrInvalid, "action", "kind is %v", a.Kind)
 	}
-	if err == nil && s.undo.depth == 0 {
-		s.changed()
+	if err == nil {
+		s.didOne()
 	}
 	return err
+}
+
+// didOne counts a change, or a step of a try.
+func (s *State) didOne() {
+	if s.undo.depth == 0 {
+		s.changed()
+	} else {
+		s.undo.tried++
+	}
 }
 
 // placeable finds the stage of a placement and says whether the task waits.

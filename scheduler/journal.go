@@ -6,6 +6,7 @@ import "slices"
 // slices are kept, so that trying allocates nothing once they have grown.
 type journal struct {
 	depth    int
+	tried    uint64 // what was done in tries since New; it only grows
 	recs     []undoRec
 	attempts []Attempt
 	res      []Reservation

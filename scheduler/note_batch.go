@@ -73,8 +73,6 @@ func (s *State) ApplyNotes(notes []Note) error {
 	for i := range notes {
 		s.applyNote(&notes[i])
 	}
-	if s.undo.depth == 0 {
-		s.changed()
-	}
+	s.didOne()
 	return nil
 }

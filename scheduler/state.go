@@ -11,8 +11,9 @@ import (
 // Stamp identifies a moment in the life of one State: equal stamps mean that
 // nothing changed in between. Comparable with ==.
 type Stamp struct {
-	of *identity
-	n  uint64
+	of    *identity
+	n     uint64
+	tried uint64
 }
 
 // identity has a size so that two of them have two addresses.
@@ -91,8 +92,14 @@ func New() *State {
 	}
 }
 
-// Stamp gives the present moment. O(1).
-func (s *State) Stamp() Stamp { return Stamp{s.identity, s.changes} }
+// Stamp gives the present moment. Inside a try in which something was done it is
+// one of its own, like no other; rolled back, the one before is back. O(1).
+func (s *State) Stamp() Stamp {
+	if len(s.undo.recs) == 0 {
+		return Stamp{of: s.identity, n: s.changes}
+	}
+	return Stamp{s.identity, s.changes, s.undo.tried}
+}
 
 // Changes counts the changes since New: it only grows, and it stays where it
 // is exactly when nothing changed. Tries that are rolled back do not count.

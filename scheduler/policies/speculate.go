@@ -20,9 +20,11 @@ const (
 
 // speculating adds second attempts to what another policy decides: once it has
 // placed all it could, on nodes where there still is room and nothing is
-// reserved, one for each task that lags behind its stage. The first of the two
-// to succeed wins, State sees to the other. It remembers nothing: how long tasks
-// take is in State's counts.
+// reserved, one for each task that lags behind its stage. Then the policy is
+// asked again, for they may have taken what a reason of its was about, and so on
+// until neither adds anything: the next cycle finds nothing left to do. The first
+// of the two to succeed wins, State sees to the other. It remembers nothing: how
+// long tasks take is in State's counts.
 type speculating struct {
 	scheduler.Policy
 	factor float64
@@ -31,7 +33,13 @@ type speculating struct {
 	known   bool // the decision at seen was empty
 	last    scheduler.Decision
 	actions []scheduler.Action
+	notes   []scheduler.Note
+	waiting []scheduler.Waiting
 }
+
+// maxRounds bounds how often the policy is asked in one cycle; past it what is
+// left is for the next one.
+const maxRounds = 16
 
 // Reasons says whether Decision.Waiting is wanted, to a policy that asks.
 func (p *speculating) Reasons(wanted bool) {
@@ -42,7 +50,7 @@ func (p *speculating) Reasons(wanted bool) {
 }
 
 // Decide costs O(1) when nothing changed, else what the policy costs and
-// O(live attempts).
+// O(live attempts), once more where second attempts were added.
 func (p *speculating) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
 	if p.known && p.seen == s.Stamp() && (p.last.Wake == 0 || now < p.last.Wake) && max > 0 {
 		d := p.last
@@ -50,24 +58,47 @@ func (p *speculating) Decide(s *scheduler.State, now scheduler.Time, max int) sc
 		return d
 	}
 	p.seen = s.Stamp()
-	d := p.Policy.Decide(s, now, max)
-	if len(d.Actions) < max {
-		p.second(s, &d, now, max)
+	p.actions, p.notes = p.actions[:0], p.notes[:0]
+	mark := s.Mark()
+	var d scheduler.Decision
+	for n := range maxRounds {
+		d = p.Policy.Decide(s, now, max-len(p.actions))
+		p.take(s, &d, now)
+		if len(p.actions) == max || n == maxRounds-1 || !p.second(s, &d, now, max) {
+			break
+		}
+		if len(p.actions) == max { // what waits does so for its turn, whatever it was before
+			p.waiting = p.waiting[:0]
+			for _, w := range d.Waiting {
+				p.waiting = append(p.waiting, scheduler.Waiting{Stage: w.Stage, Tasks: w.Tasks, Reason: scheduler.ReasonTurn})
+			}
+			d.Waiting = p.waiting
+			break
+		}
 	}
+	s.Rollback(mark)
+	d.Actions, d.Notes = p.actions, p.notes
 	p.known, p.last = d.Empty() && max > 0, d
 	return d
 }
 
-// second adds second attempts to a decision.
-func (p *speculating) second(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, max int) {
-	mark := s.Mark()
-	defer s.Rollback(mark)
+// take carries out what the policy decided, in the try.
+func (p *speculating) take(s *scheduler.State, d *scheduler.Decision, now scheduler.Time) {
 	for i := range d.Actions {
 		if err := s.Apply(&d.Actions[i], now); err != nil {
 			panic("policies: an action of " + p.Name() + " is refused: " + err.Error())
 		}
 	}
-	p.actions = append(p.actions[:0], d.Actions...)
+	if err := s.ApplyNotes(d.Notes); err != nil {
+		panic("policies: a note of " + p.Name() + " is refused: " + err.Error())
+	}
+	p.actions, p.notes = append(p.actions, d.Actions...), append(p.notes, d.Notes...)
+}
+
+// second adds second attempts, and tells whether it did; d.Wake is brought
+// forward to when the next one may be due.
+func (p *speculating) second(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, max int) bool {
+	before := len(p.actions)
 	seconds := secondAttempts(s)
 	left := 1 + (s.Live()-seconds)/speculatePart - seconds
 	for j := range s.Jobs() {
@@ -90,9 +121,7 @@ func (p *speculating) second(s *scheduler.State, d *scheduler.Decision, now sche
 			}
 		}
 	}
-	if len(p.actions) > len(d.Actions) {
-		d.Actions = p.actions
-	}
+	return len(p.actions) > before
 }
 
 // secondAttempts counts the second attempts that live.

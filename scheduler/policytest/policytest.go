@@ -135,34 +135,12 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now schedul
 	return d
 }
 
-// settle asks again, twice. A second attempt is brought by a wrapper behind the
-// policy's back, as an event would be: what the policy makes of it, and what
-// follows from that, is one decision each.
+// settle asks again, twice: nothing happened, so nothing more is wanted.
 func settle(t TB, s *scheduler.State, p scheduler.Policy, now scheduler.Time, limit int, d *scheduler.Decision) {
 	t.Helper()
-	follows := 0
-	if slices.ContainsFunc(d.Actions, func(a scheduler.Action) bool { return a.Speculative }) {
-		follows = 2
-	}
-	for range 2 + follows {
-		again := p.Decide(s, now, limit)
-		if again.Empty() {
-			continue
-		}
-		if follows--; follows < 0 {
+	for range 2 {
+		if again := p.Decide(s, now, limit); !again.Empty() {
 			t.Fatalf("%s: nothing happened and it wants more:\n%s\nafter\n%s", p.Name(), again.String(), d.String())
-		}
-		if v := scheduler.Check(s, &again, now); len(v) > 0 {
-			t.Fatalf("%s: %v\n%s", p.Name(), v, again.String())
-		}
-		again = again.Clone()
-		for i := range again.Actions {
-			if err := s.Apply(&again.Actions[i], now); err != nil {
-				t.Fatalf("%s: %v", p.Name(), err)
-			}
-		}
-		if err := s.ApplyNotes(again.Notes); err != nil {
-			t.Fatalf("%s: %v", p.Name(), err)
 		}
 	}
 }
