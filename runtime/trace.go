@@ -25,3 +25,11 @@ func Part(ctx context.Context, name string) (done func()) {
 	began := time.Now()
 	return func() { f(name, time.Since(began)) }
 }
+
+// Took reports a part of a verb that was measured elsewhere, such as in a
+// goroutine beside the one that calls the verb.
+func Took(ctx context.Context, name string, took time.Duration) {
+	if f, ok := ctx.Value(traceKey{}).(func(string, time.Duration)); ok {
+		f(name, took)
+	}
+}

@@ -47,38 +47,75 @@ const (
 //
 //  1. a dir with a manifest of this container is a finished dump: go to 5;
 //  2. ask the shim, not the client, which would pause first, to dump and end;
+//     meanwhile sum up what criu writes, and have the disk begin with it;
 //  3. the last line of criu's log is the proof;
-//  4. write the manifest;
+//  4. write the manifest; meanwhile remove the task with its shim, which has no
+//     process any more;
 //  5. delete the container.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 	if m, err := readManifest(dir); err == nil && m.ID == id {
 		return d.Delete(ctx, id)
 	}
-	if err := d.dump(ctx, id, dir); err != nil {
+	behind := newFollower(dir)
+	if err := d.dump(ctx, id, dir, behind); err != nil {
 		return err
 	}
+	removed := beside(func() error { return d.removeEnded(ctx, id) })
 	proven := runtime.Part(ctx, "manifest")
-	if err := writeManifest(ctx, dir, id); err != nil {
-		return fmt.Errorf("checkpoint of container %s: it was ended, but its dump is not proven: %w", id, err)
+	err := writeManifest(ctx, dir, id, behind)
+	if err == nil {
+		proven()
 	}
-	proven()
 	defer runtime.Part(ctx, "delete")()
-	return d.Delete(ctx, id)
+	_, rerr := removed()
+	if err != nil {
+		return errors.Join(fmt.Errorf("checkpoint of container %s: it was ended, but its dump is not proven: %w", id, err), rerr)
+	}
+	return errors.Join(rerr, d.Delete(ctx, id))
+}
+
+// beside runs f in a goroutine; what it gives waits for it, and says how long it
+// took. It is to be called, and may be again.
+func beside(f func() error) (wait func() (time.Duration, error)) {
+	began := time.Now()
+	var took time.Duration
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = f()
+		took = time.Since(began)
+	}()
+	return func() (time.Duration, error) {
+		<-done
+		return took, err
+	}
+}
+
+// removeEnded removes the task of a container that was dumped.
+func (d *Driver) removeEnded(ctx context.Context, id string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return engineError(ctx, "checkpoint", id, d.removeTask(ctx, id))
 }
 
 // dump is steps 2 and 3.
-func (d *Driver) dump(ctx context.Context, id, dir string) error {
+func (d *Driver) dump(ctx context.Context, id, dir string, behind *follower) error {
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	p, err := d.process(ctx, id)
+	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
+	if ended && dumped(dir) {
+		return nil // our last try was cut short after criu had ended
+	}
 	if err != nil {
 		return engineError(ctx, "checkpoint", id, err)
-	}
-	if p.GetStatus() == tasktypes.Status_STOPPED && dumped(dir) {
-		return nil // our last try was cut short after criu had ended
 	}
 	if s := p.GetStatus(); s != tasktypes.Status_RUNNING && s != tasktypes.Status_PAUSED {
 		return fault.New(fault.Conflict, "checkpoint of container %s: it is %s", id, s)
@@ -97,8 +134,15 @@ func (d *Driver) dump(ctx context.Context, id, dir string) error {
 		return err
 	}
 	criu := runtime.Part(ctx, "criu dump")
+	followed := behind.follow(ctx)
 	_, err = d.c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
+	followed()
 	criu()
+	return d.dumpEnded(ctx, id, dir, err)
+}
+
+// dumpEnded judges what criu left; err is what the shim said of it.
+func (d *Driver) dumpEnded(ctx context.Context, id, dir string, err error) error {
 	if err == nil && dumped(dir) {
 		return d.awaitStopped(ctx, id)
 	}
@@ -108,7 +152,7 @@ func (d *Driver) dump(ctx context.Context, id, dir string) error {
 	if dumped(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
 		return ctx.Err()
 	}
-	err = fault.New(fault.Unsupported, "checkpoint of container %s: %w%s", id, err, criuErrors(filepath.Join(work, dumpLog)))
+	err = fault.New(fault.Unsupported, "checkpoint of container %s: %w%s", id, err, criuErrors(filepath.Join(dir, workDir, dumpLog)))
 	if ctx.Err() != nil {
 		return ctx.Err() // criu may be at work still: dir stays for the next try to judge
 	}
@@ -158,33 +202,38 @@ func criuErrors(path string) string {
 	return ": criu: " + strings.Join(lines, "; ")
 }
 
-// Restore implements runtime.Checkpointer. The dump is verified first: criu
-// loops for ever over a truncated image. The same image, mounts and files must
-// be there, with the sizes they had. The dump may be of another ID, as after a
-// move to another node: runc maps root and mounts anew, and criu is told the
-// cgroup. An error leaves no container, so that Restore can be tried again. The
-// caller checks limits afterwards.
+// Restore implements runtime.Checkpointer. criu begins only once every file of
+// the dump was read and has the sum it should: it loops for ever over a truncated
+// image. The container and its shim are made meanwhile. The same image, mounts
+// and files must be there, with the sizes they had. The dump may be of another
+// ID, as after a move to another node: runc maps root and mounts anew, and criu
+// is told the cgroup. An error leaves no container, so that Restore can be tried
+// again. The caller checks limits afterwards.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
 	if all, err := d.List(ctx); err != nil {
 		return err
 	} else if running(all, s.ID) {
 		return nil
 	}
-	verified := runtime.Part(ctx, "verify")
 	m, err := readManifest(dir)
-	if err != nil {
-		return err
+	if err == nil {
+		err = m.sizes(dir)
 	}
-	if err := m.verify(ctx, dir); err != nil {
+	if err != nil {
 		return fmt.Errorf("restore of container %s: %w", s.ID, err)
 	}
-	verified()
+	reading, stop := context.WithCancel(ctx)
+	verified := beside(func() error { return m.verify(reading, dir) })
+	defer func() {
+		stop()
+		_, _ = verified() // its error was asked for where it mattered
+	}()
 	created := runtime.Part(ctx, "create")
 	if err := d.Create(ctx, s); err != nil {
 		return err
 	}
 	created()
-	if err := d.restore(ctx, s, dir); err != nil {
+	if err := d.restore(ctx, s, dir, verified); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
 		defer cancel()
 		return errors.Join(err, d.forceClean(clean, s.ID))
@@ -201,7 +250,8 @@ func running(all []runtime.Status, id string) bool {
 	return false
 }
 
-func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string) error {
+// restore has criu make the processes, once verified says that it may.
+func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string, verified func() (time.Duration, error)) error {
 	id := s.ID
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
@@ -228,6 +278,13 @@ func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string) error 
 		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
 	}
 	shim()
+	waited := runtime.Part(ctx, "verify, waited for")
+	took, err := verified()
+	waited()
+	runtime.Took(ctx, "verify", took)
+	if err != nil {
+		return fmt.Errorf("restore of container %s: %w", id, err)
+	}
 	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
 		return engineError(ctx, "restore", id, err)
 	}

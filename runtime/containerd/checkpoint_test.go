@@ -40,7 +40,7 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := writeManifest(ctx, dir, "c-1"); err != nil {
+			if err := writeManifest(ctx, dir, "c-1", newFollower(dir)); err != nil {
 				t.Fatal(err)
 			}
 			if c.damage != nil {
@@ -50,7 +50,7 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 			}
 			m, err := readManifest(dir)
 			if err == nil {
-				err = m.verify(ctx, dir)
+				err = errors.Join(m.sizes(dir), m.verify(ctx, dir))
 			}
 			if c.damage == nil && (err != nil || m.ID != "c-1") || c.damage != nil && !errors.Is(err, fault.Corrupt) {
 				t.Errorf("got %v", err)
@@ -60,21 +60,32 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 }
 
 // A dump of a program before this one is verified by the sums that it has.
-func TestManifestOfVersionOneIsRead(t *testing.T) {
-	const old = `{"version":1,"id":"c-1","files":[{"name":"core-1.img","bytes":3,"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}]}`
-	for text, whole := range map[string]bool{"abc": true, "abd": false} {
-		dir := t.TempDir()
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, imageDir), 0o700), os.WriteFile(filepath.Join(dir, manifestName), []byte(old), 0o600),
-			os.WriteFile(filepath.Join(dir, imageDir, "core-1.img"), []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
+func TestManifestsOfEarlierVersionsAreRead(t *testing.T) {
+	for name, old := range map[string]string{
+		"version 1": `{"version":1,"id":"c-1","files":[{"name":"core-1.img","bytes":3,"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}]}`,
+		"version 2": `{"version":2,"id":"c-1","files":[{"name":"core-1.img","bytes":3,"crc32c":"364b3fb7"}]}`,
+	} {
+		for text, whole := range map[string]bool{"abc": true, "abd": false} {
+			dir := t.TempDir()
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, imageDir), 0o700), os.WriteFile(filepath.Join(dir, manifestName), []byte(old), 0o600),
+				os.WriteFile(filepath.Join(dir, imageDir, "core-1.img"), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			m, err := readManifest(dir)
+			if err == nil {
+				err = m.verify(t.Context(), dir)
+			}
+			if whole && err != nil || !whole && !errors.Is(err, fault.Corrupt) {
+				t.Errorf("%s, %q: %v", name, text, err)
+			}
 		}
-		m, err := readManifest(dir)
-		if err == nil {
-			err = m.verify(t.Context(), dir)
-		}
-		if whole && err != nil || !whole && !errors.Is(err, fault.Corrupt) {
-			t.Errorf("%q: %v", text, err)
-		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, manifestName), []byte(`{"version":4,"id":"c-1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readManifest(dir); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("a version to come: %v", err)
 	}
 }
 

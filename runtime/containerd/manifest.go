@@ -2,14 +2,9 @@ package containerd
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"hash/crc32"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,14 +14,8 @@ import (
 
 const (
 	manifestName    = "manifest.json"
-	manifestVersion = 2 // 1 had sha256 alone, and is still read
+	manifestVersion = 3 // 1 had sha256 alone and 2 crc32c; both are still read
 )
-
-// castagnoli is what most processors compute themselves. The sum is against
-// damage, not against an enemy, for whom the folder is closed; what travels to
-// another node has sha256 besides (package node/dump). On machines without
-// instructions for sha256 that took longer than criu's dump.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // manifest proves that a dump is whole.
 type manifest struct {
@@ -35,23 +24,30 @@ type manifest struct {
 	Files   []manifestFile `json:"files"`
 }
 
+// manifestFile has one of the sums.
 type manifestFile struct {
 	Name   string `json:"name"` // below image/
 	Bytes  int64  `json:"bytes"`
-	CRC32C string `json:"crc32c,omitempty"`
-	SHA256 string `json:"sha256,omitempty"` // of version 1, in place of CRC32C
+	XXH64  string `json:"xxh64,omitempty"`
+	CRC32C string `json:"crc32c,omitempty"` // of version 2
+	SHA256 string `json:"sha256,omitempty"` // of version 1
 }
 
 func (f manifestFile) sum() string {
-	if f.SHA256 != "" {
+	switch {
+	case f.SHA256 != "":
 		return "sha256 " + f.SHA256
+	case f.CRC32C != "":
+		return "crc32c " + f.CRC32C
+	default:
+		return "xxh64 " + f.XXH64
 	}
-	return "crc32c " + f.CRC32C
 }
 
-// writeManifest sums the image up, and makes it and itself durable.
-func writeManifest(ctx context.Context, dir, id string) error {
-	files, err := sums(ctx, filepath.Join(dir, imageDir))
+// writeManifest makes the image durable, sums it up as far as that is not done,
+// and then makes the manifest, which says so, durable.
+func writeManifest(ctx context.Context, dir, id string, behind *follower) error {
+	files, err := behind.finish(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,55 +78,6 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// sums reads, sums and syncs all files of the image, in order of name.
-func sums(ctx context.Context, dir string) ([]manifestFile, error) {
-	all, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []manifestFile
-	for _, e := range all {
-		if !e.Type().IsRegular() { // criu writes no others that a restore reads
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		f, err := sum(filepath.Join(dir, e.Name()), false)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, f)
-	}
-	return files, nil
-}
-
-// sum reads a file, and makes it durable.
-func sum(path string, old bool) (manifestFile, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return manifestFile{}, err
-	}
-	defer f.Close()
-	var h hash.Hash = crc32.New(castagnoli)
-	if old {
-		h = sha256.New()
-	}
-	m := manifestFile{Name: filepath.Base(path)}
-	m.Bytes, err = io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, sumBuffer))
-	if err == nil {
-		err = f.Sync()
-	}
-	if text := hex.EncodeToString(h.Sum(nil)); old {
-		m.SHA256 = text
-	} else {
-		m.CRC32C = text
-	}
-	return m, err
-}
-
-const sumBuffer = 256 << 10 // bytes read at once
-
 func readManifest(dir string) (manifest, error) {
 	var m manifest
 	b, err := os.ReadFile(filepath.Join(dir, manifestName))
@@ -143,14 +90,14 @@ func readManifest(dir string) (manifest, error) {
 	if err != nil {
 		return m, fault.New(fault.Corrupt, "dump %s: %w", dir, err)
 	}
-	if m.Version != manifestVersion && m.Version != 1 {
+	if m.Version < 1 || m.Version > manifestVersion {
 		return m, fault.New(fault.Unsupported, "dump %s: version %d of its manifest: this program knows %d", dir, m.Version, manifestVersion)
 	}
 	return m, nil
 }
 
-// verify compares sizes first, which costs nothing, and then sums.
-func (m manifest) verify(ctx context.Context, dir string) error {
+// sizes finds out without reading a file whether one was cut or is missing.
+func (m manifest) sizes(dir string) error {
 	dir = filepath.Join(dir, imageDir)
 	for _, f := range m.Files {
 		st, err := os.Lstat(filepath.Join(dir, f.Name))
@@ -158,11 +105,14 @@ func (m manifest) verify(ctx context.Context, dir string) error {
 			return fault.New(fault.Corrupt, "dump %s: file %s: want %d bytes: %v", dir, f.Name, f.Bytes, sizeOr(st, err))
 		}
 	}
+	return nil
+}
+
+// verify reads all files and compares their sums. O(bytes).
+func (m manifest) verify(ctx context.Context, dir string) error {
+	dir = filepath.Join(dir, imageDir)
 	for _, f := range m.Files {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		got, err := sum(filepath.Join(dir, f.Name), f.SHA256 != "")
+		got, err := sumFile(ctx, filepath.Join(dir, f.Name), f.method())
 		if err != nil {
 			return err
 		}
