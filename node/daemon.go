@@ -45,6 +45,7 @@ type daemon struct {
 	web        *http.Client // of helpers inside the daemon
 	orders     *order.Desk
 	lease      lease
+	spare      spareIO
 	closers    []func() error
 
 	// run is the context of attempts and orders: when it ends the daemon leaves.
@@ -92,6 +93,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		attempts: map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
 		gone: map[store.ID]bool{}, again: map[store.ID]*droverv1.WantedAttempt{},
 	}
+	d.spare.d = d
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)

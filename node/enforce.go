@@ -21,6 +21,7 @@ const helperEnd = 5 * time.Second
 var (
 	_ Enforcer        = CgroupEnforcer{}
 	_ Swapper         = CgroupEnforcer{}
+	_ SystemLimiter   = CgroupEnforcer{}
 	_ runtime.Freezer = CgroupEnforcer{}
 )
 
@@ -52,13 +53,18 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 	if err := root.Prepare(); err != nil {
 		return CgroupEnforcer{}, err
 	}
-	if err := root.System().Update(e.limits(Limits{IO: reservedIO})); err != nil {
+	if err := e.LimitSystem(reservedIO); err != nil {
 		return CgroupEnforcer{}, err
 	}
 	if enter {
 		err = root.System().Enter(cgroups.Whole, os.Getpid())
 	}
 	return e, err
+}
+
+// LimitSystem implements SystemLimiter.
+func (e CgroupEnforcer) LimitSystem(io int64) error {
+	return e.Root.System().Update(e.limits(Limits{IO: io}))
 }
 
 // Make implements Enforcer.

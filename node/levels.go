@@ -112,7 +112,7 @@ func (a *attempt) level(ctx context.Context, do task.Do, spec *droverv1.TaskSpec
 	case task.Restore:
 		err = a.restore(ctx, spec)
 	case task.FetchDump:
-		err = a.fetchDump(ctx, spec)
+		err = a.d.spare.during(func() error { return a.fetchDump(ctx, spec) })
 	default:
 		panic("node: no step between levels: " + do.String())
 	}
@@ -337,7 +337,7 @@ func (a *attempt) checkpoint(ctx context.Context) error {
 		a.rec = rec
 	}
 	dir := a.dumpDir(a.rec.Dump)
-	if err := a.d.slot(ctx, func() error { return c.Checkpoint(ctx, a.id.String(), dir) }); err != nil {
+	if err := a.d.dumpSlot(ctx, func() error { return c.Checkpoint(ctx, a.id.String(), dir) }); err != nil {
 		return errors.Join(err, a.undump(err))
 	}
 	a.container, a.sus.frozen, a.sus.swapped, a.sus.swap = task.ContainerNone, false, false, 0
@@ -349,6 +349,12 @@ func (a *attempt) checkpoint(ctx context.Context) error {
 	}
 	a.sus.bytes = size
 	return a.at(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
+}
+
+// dumpSlot runs f, which dumps or restores, in a slot, with what the disk has to
+// spare.
+func (d *daemon) dumpSlot(ctx context.Context, f func() error) error {
+	return d.slot(ctx, func() error { return d.spare.during(f) })
 }
 
 // undump takes the intent back after a dump that surely did not end the
@@ -425,7 +431,7 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 		return err
 	}
 	a.sus.bytes = a.rec.DumpBytes
-	err = a.d.slot(ctx, func() error { return c.Restore(ctx, cs, a.dumpDir(a.rec.Dump)) })
+	err = a.d.dumpSlot(ctx, func() error { return c.Restore(ctx, cs, a.dumpDir(a.rec.Dump)) })
 	if err != nil {
 		return err
 	}

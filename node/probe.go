@@ -330,13 +330,13 @@ func (p *probing) tryDump(ctx context.Context) error {
 		return err
 	}
 	image := filepath.Join(filepath.Dir(p.file), "image")
-	if err := p.timed(&p.dump, func() error { return c.Checkpoint(ctx, probeID, image) }); err != nil {
+	if err := p.timed(&p.dump, func() error { return p.d.spare.during(func() error { return c.Checkpoint(ctx, probeID, image) }) }); err != nil {
 		return errors.Join(err, f.Thaw(ctx, probeID))
 	}
 	if err := p.limit(ctx, 0); err != nil {
 		return err
 	}
-	if err := p.timed(&p.restore, func() error { return c.Restore(ctx, p.spec, image) }); err != nil {
+	if err := p.timed(&p.restore, func() error { return p.d.spare.during(func() error { return c.Restore(ctx, p.spec, image) }) }); err != nil {
 		return err
 	}
 	if err := p.counts(ctx); err != nil {

@@ -265,6 +265,7 @@ const chargedBytes = 1 << 20
 
 func (a *attempt) makeCgroup(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if e := a.d.cfg.Enforcer; e != nil {
+		a.d.spare.resize()
 		limits, err := e.Make(ctx, a.id.String(), a.d.limitsOf(spec))
 		if err != nil {
 			return err
