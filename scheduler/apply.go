@@ -340,6 +340,8 @@ func (s *State) applySuspend(act *Action, ask bool) error {
 		return refuse(ErrStale, what(), "it is %v", a.Phase)
 	case a.Phase == AttemptSuspended && act.Level <= a.Level:
 		return refuse(ErrStale, what(), "it is %v already", a.Level)
+	case ask && a.Barred.Has(act.Level):
+		return refuse(ErrInvalid, what(), "its node %q could not bring it to %v before", n.Spec.Name, act.Level)
 	case ask && !n.Spec.Levels.Has(act.Level):
 		return refuse(ErrInvalid, what(), "its node %q cannot bring tasks to %v", n.Spec.Name, act.Level)
 	}

@@ -68,6 +68,8 @@ type Attempt struct {
 	Suspends    int32
 	// Parked: a person suspended it, so Suspended leaves it out.
 	Parked bool
+	// Barred: levels that its node tried to bring it to, and could not.
+	Barred LevelSet
 	// Progress is the part done, 0..1. Estimate is its predicted whole run
 	// time, 0 if unknown.
 	Progress float64

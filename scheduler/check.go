@@ -299,6 +299,8 @@ func (c *checker) stop(s *State, d *Decision, a *Action, now Time) Violation {
 		return broke(RuleMalformed, "attempt %s: %v is no level to suspend to", a.AttemptID(), a.Level)
 	case !s.nodes[att.Node].Spec.Levels.Has(a.Level):
 		return broke(RuleRestore, "attempt %s: node %q cannot do %v", a.AttemptID(), s.nodes[att.Node].Spec.Name, a.Level)
+	case att.Barred.Has(a.Level):
+		return broke(RuleRestore, "attempt %s: node %q could not bring it to %v before", a.AttemptID(), s.nodes[att.Node].Spec.Name, a.Level)
 	case att.Phase != AttemptStarting && att.Phase != AttemptRunning && (att.Phase != AttemptSuspended || a.Level <= att.Level):
 		return broke(RuleTwice, "attempt %s: it is %v", a.AttemptID(), att.Phase)
 	}

@@ -87,6 +87,26 @@ func (s *State) SetParked(id AttemptID, run int32, parked bool) error {
 	return nil
 }
 
+// SetBarred tells to which levels an attempt's node could not bring it; nobody
+// asks for them any more. O(1).
+func (s *State) SetBarred(id AttemptID, run int32, barred LevelSet) error {
+	a, _, _, err := s.event(id, run)
+	if err != nil {
+		return err
+	}
+	if a.Barred != barred {
+		a.Barred = barred
+		s.changed()
+	}
+	return nil
+}
+
+// CanReach tells whether an attempt can be brought to a level as far as is known:
+// its node can do it, and has not failed to with this one. O(1).
+func (s *State) CanReach(a *Attempt, l Level) bool {
+	return s.nodes[a.Node].Spec.Levels.Has(l) && !a.Barred.Has(l)
+}
+
 // AttemptEnded tells that an attempt is gone and holds nothing any more.
 // After success its task is done and a sibling attempt, if any, is marked as
 // being killed, for the caller to see to. After a failure by the user's fault

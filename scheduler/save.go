@@ -81,6 +81,7 @@ type savedAttempt struct {
 	SuspendedAt Time          `json:"suspended_at,omitempty"`
 	Suspends    int32         `json:"suspends,omitempty"`
 	Parked      bool          `json:"parked,omitempty"`
+	Barred      LevelSet      `json:"barred,omitzero"`
 	Progress    float64       `json:"progress,omitempty"`
 	Estimate    time.Duration `json:"estimate_ns,omitempty"`
 }
@@ -137,7 +138,7 @@ func (g *Stage) saved() savedStage {
 func (a *Attempt) saved() savedAttempt {
 	return savedAttempt{ID: a.ID, Run: a.Run, Node: a.Node, From: a.From, Disk: a.Disk, FromDisk: a.FromDisk, Level: a.Level,
 		Target: a.Target, Phase: a.Phase, Speculative: a.Speculative, FromHeld: a.FromHeld, Footprint: a.Footprint, Seq: a.Seq,
-		Placed: a.Placed, Ran: a.Ran, SuspendedAt: a.SuspendedAt, Suspends: a.Suspends, Parked: a.Parked, Progress: a.Progress, Estimate: a.Estimate}
+		Placed: a.Placed, Ran: a.Ran, SuspendedAt: a.SuspendedAt, Suspends: a.Suspends, Parked: a.Parked, Barred: a.Barred, Progress: a.Progress, Estimate: a.Estimate}
 }
 
 // Load reads what Save wrote. Whatever it accepts can be scheduled without a
@@ -306,7 +307,7 @@ func (s *State) restored(g *Stage, v *savedAttempt) Attempt {
 	a := Attempt{ID: v.ID, Run: v.Run, Node: v.Node, From: v.From, Disk: v.Disk, FromDisk: v.FromDisk, Level: v.Level,
 		Target: v.Target, Phase: v.Phase, Speculative: v.Speculative, Tenant: g.Job.Spec.Tenant, Demand: g.Spec.Demand,
 		DiskSpace: g.Spec.Disk, FromHeld: v.FromHeld, Footprint: v.Footprint, Seq: v.Seq, Placed: v.Placed, Ran: v.Ran,
-		SuspendedAt: v.SuspendedAt, Suspends: v.Suspends, Parked: v.Parked, Progress: v.Progress, Estimate: v.Estimate, stage: g.self}
+		SuspendedAt: v.SuspendedAt, Suspends: v.Suspends, Parked: v.Parked, Barred: v.Barred, Progress: v.Progress, Estimate: v.Estimate, stage: g.self}
 	a.Held = a.Level.Holds(a.Demand, a.DiskSpace, a.Footprint)
 	return a
 }
@@ -328,6 +329,8 @@ func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
 		return refuse(ErrInvalid, what, "phase %v at level %v", v.Phase, v.Level)
 	case !(v.Progress >= 0 && v.Progress <= 1) || v.Ran < 0 || v.Estimate < 0 || v.Suspends < 0:
 		return refuse(ErrInvalid, what, "progress %v, ran %v, estimate %v", v.Progress, v.Ran, v.Estimate)
+	case v.Barred&^AllLevels != 0 || v.Barred.Has(LevelRunning):
+		return refuse(ErrInvalid, what, "levels %b cannot be barred", v.Barred)
 	case !v.FromHeld.valid() || !v.Footprint.valid():
 		return refuse(ErrInvalid, what, "it holds %+v and %+v", v.FromHeld, v.Footprint)
 	}

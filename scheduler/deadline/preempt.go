@@ -427,10 +427,16 @@ func (p *Preemptor) immune(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
+// reaches tells whether a node can bring an attempt to a level, as far as is known.
+func reaches(n *scheduler.Node, a *scheduler.Attempt, l scheduler.Level) bool {
+	return n.Spec.Levels.Has(l) && !a.Barred.Has(l)
+}
+
 // way settles how a victim makes room: the cheapest way to free what still lacks
 // on the node. It is frozen where memory is enough by now, else swapped where
 // there is swap for it, else checkpointed; with Cheapest it is ended where that
-// costs less. false: it has nothing to give, or the node can do none of these.
+// costs less. false: it has nothing to give, or the node can do none of these or has
+// failed to with it.
 func (p *Preemptor) way(n *scheduler.Node, g *scheduler.Stage, r *room, v *Victim) bool {
 	a := v.Attempt
 	if p.Mode == Kill {
@@ -441,14 +447,14 @@ func (p *Preemptor) way(n *scheduler.Node, g *scheduler.Stage, r *room, v *Victi
 	switch {
 	case a.Level.Suspended() && !memory:
 		return false
-	case !memory && n.Spec.Levels.Has(scheduler.LevelFrozen):
+	case !memory && reaches(n, a, scheduler.LevelFrozen):
 		v.Level, v.Takes = scheduler.LevelFrozen, n.Spec.Speeds.Suspend(scheduler.LevelFrozen, 0)
 		return true
 	}
 	v.Cost = math.MaxInt64
 	moves := a.Held.Resources[scheduler.Memory]
 	for _, l := range [...]scheduler.Level{scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
-		if l <= a.Level || !n.Spec.Levels.Has(l) || (l == scheduler.LevelSwapped && moves > r.swap) {
+		if l <= a.Level || !reaches(n, a, l) || (l == scheduler.LevelSwapped && moves > r.swap) {
 			continue
 		}
 		down := n.Spec.Speeds.Suspend(l, moves)

@@ -23,10 +23,10 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
-			switch l := n.Spec.Levels; {
-			case l.Has(scheduler.LevelCheckpointed):
+			switch {
+			case s.CanReach(a, scheduler.LevelCheckpointed):
 				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
-			case l.Has(scheduler.LevelSwapped):
+			case s.CanReach(a, scheduler.LevelSwapped):
 				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelSwapped
 			}
 			stop = append(stop, act)

@@ -81,7 +81,7 @@ func cycles() int {
 // an operator might.
 func suspendSome(c *schedtest.Chaos) {
 	for _, a := range c.Attempts() {
-		if a.Phase == scheduler.AttemptRunning && !c.State.Accepted(c.State.StageOf(a).Job) && c.R.IntN(4) == 0 {
+		if a.Phase == scheduler.AttemptRunning && c.State.CanReach(a, scheduler.LevelFrozen) && !c.State.Accepted(c.State.StageOf(a).Job) && c.R.IntN(4) == 0 {
 			act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
 			if err := c.State.Apply(&act, c.Now); err != nil {
 				c.Fatalf("suspend: %v", err)

@@ -172,7 +172,9 @@ func (c *Chaos) attemptEvent() {
 			has.Swap = has.Memory / 2
 		}
 		if c.pick(5) {
+			barred := a.Barred | scheduler.Levels(a.Target)
 			c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
+			c.must(c.State.SetBarred(a.ID, a.Run, barred)) // its node could not
 		} else {
 			c.must(c.State.AttemptSuspended(a.ID, a.Run, a.Target, has, c.Now))
 		}
