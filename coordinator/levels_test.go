@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // levelNode is a node that can do every level.
@@ -227,7 +228,8 @@ func TestACoordinatorThatRestartsGoesOnWithALevel(t *testing.T) {
 	b.until("the node", func() bool { id, _ := n.Registered(); return id != 0 })
 	b.submit(groupJob("hang", 1))
 	b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
-	for _, l := range []droverv1.Level{droverv1.Level_LEVEL_CHECKPOINTED, droverv1.Level_LEVEL_RUNNING} {
+	const running, frozen, swapped, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED
+	for _, l := range []droverv1.Level{frozen, running, swapped, running, frozen, checkpointed, running} {
 		leave()
 		b.until("asked", func() bool { return b.set("hang", l, "") == nil })
 		b.kill()
@@ -240,7 +242,44 @@ func TestACoordinatorThatRestartsGoesOnWithALevel(t *testing.T) {
 		b.at("hang", l)
 	}
 	leave()
-	if p := b.job("hang").Preempted; p.Suspends != 1 || p.Resumes != 1 || p.LostCpuMs != 0 {
+	if p := b.job("hang").Preempted; p.Suspends != 3 || p.Resumes != 3 || p.LostCpuMs != 0 {
+		t.Errorf("taken back: %v", p)
+	}
+}
+
+// A coordinator that dies while a task moves has it arrive, once.
+func TestACoordinatorThatRestartsGoesOnWithAMove(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Lease = time.Hour })
+	b.hanging(levelNode("n1"))
+	if err := b.set("hang", droverv1.Level_LEVEL_CHECKPOINTED, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.at("hang", droverv1.Level_LEVEL_CHECKPOINTED)
+	n := coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), levelNode("n2"), b.fs, coordtest.Hang)
+	join := func() (leave func()) {
+		ctx, cancel := context.WithCancel(b.ctx)
+		done := make(chan struct{})
+		go func() { defer close(done); n.Run(ctx) }()
+		return func() { cancel(); <-done }
+	}
+	leave := join()
+	b.until("the other node", func() bool { id, _ := n.Registered(); return id != 0 })
+	leave() // it hears of the move only after the restart
+	b.until("asked", func() bool { return b.set("hang", droverv1.Level_LEVEL_RUNNING, "n2") == nil })
+	b.kill()
+	b.start()
+	b.until("the coordinator", func() bool { return b.job("hang") != nil })
+	if a := b.task("hang"); a.Node != "n2" || a.Key.GetRun() != 2 || a.Level.GetTarget() != droverv1.Level_LEVEL_RUNNING {
+		t.Errorf("after the restart it is on %s, run %d, %v", a.Node, a.Key.GetRun(), a.Level)
+	}
+	leave = join()
+	defer leave()
+	a := b.at("hang", droverv1.Level_LEVEL_RUNNING)
+	if a.Node != "n2" || a.Key.GetRun() != 2 {
+		t.Errorf("on %s run %d", a.Node, a.Key.GetRun())
+	}
+	b.until("only n2 has it", func() bool { return len(n.Wanted()) == 1 && len(b.nodes[0].Wanted()) == 0 })
+	if p := b.job("hang").Preempted; p.Suspends != 1 || p.Moves != 1 || p.LostCpuMs != 0 {
 		t.Errorf("taken back: %v", p)
 	}
 }
@@ -260,6 +299,40 @@ func TestARefusedLevelIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.at("hang", droverv1.Level_LEVEL_FROZEN)
+}
+
+// A victim that cannot be suspended runs on, and another one gives way in its
+// place.
+func TestWhereAVictimCannotGiveWayAnotherOneDoes(t *testing.T) {
+	b := newBed(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.node(levelNode("n1"), coordtest.Hang)
+	first := int32(-1) // the task that was asked first
+	n.RefuseIf(func(w *droverv1.WantedAttempt) bool {
+		if w.GetLevel() <= droverv1.Level_LEVEL_RUNNING {
+			return false
+		}
+		if first < 0 {
+			first = w.GetKey().GetTask()
+		}
+		return w.GetKey().GetTask() == first
+	})
+	b.registered()
+	low := groupJob("low", 8) // takes the node
+	low.Priority = jobspec.PriorityLow
+	b.submit(low)
+	b.until("the node is full", func() bool { return b.job("low").Job.TasksRunning == 8 })
+	j := due(groupJob("urgent", 1), time.Minute, jobspec.OnMissContinue)
+	j.Priority = jobspec.PriorityHigh
+	j.RuntimeBound = jobspec.Duration(20 * time.Second)
+	b.submit(j)
+	b.until("the deadline job runs", func() bool { return b.task("urgent").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+	story := b.story()
+	if refused := strings.Count(story, "task.level_refused low"); refused == 0 || !strings.Contains(story, "it stays running: as the test says") {
+		t.Errorf("%d refusals in\n%s", refused, story)
+	}
+	if p := b.job("low").Preempted; p.Suspends == 0 || p.Kills != 0 || p.LostCpuMs != 0 {
+		t.Errorf("taken back: %v", p)
+	}
 }
 
 func TestACheckpointedTaskMoves(t *testing.T) {

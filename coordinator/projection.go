@@ -435,7 +435,8 @@ func (p *projection) level(f *facts.Facts, k facts.Key, at int64) error {
 	if err := p.reach(k, a, have, now); err != nil {
 		return err
 	}
-	if err := settle(p.state.SetParked(attemptID(k), a.Run, a.Sus.Parked)); err != nil || a.Target == 0 {
+	err := errors.Join(settle(p.state.SetParked(attemptID(k), a.Run, a.Sus.Parked)), settle(p.state.SetBarred(attemptID(k), a.Run, scheduler.LevelSet(a.Sus.Barred))))
+	if err != nil || a.Target == 0 {
 		return err
 	}
 	if have.Target == scheduler.Level(a.Target) { // it is on its way
@@ -470,7 +471,7 @@ func (p *projection) moving(k facts.Key, a *facts.Attempt, have *scheduler.Attem
 	if err := p.state.ApplyFact(act, now); err != nil {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
-	return errors.Join(settle(p.state.SetParked(id, a.Run, false)), p.expect(k, a))
+	return errors.Join(settle(p.state.SetParked(id, a.Run, false)), settle(p.state.SetBarred(id, a.Run, 0)), p.expect(k, a))
 }
 
 // footprint is what the node measured of a suspended attempt.

@@ -253,7 +253,7 @@ func picture(s *scheduler.State) string {
 			if a.Phase == scheduler.AttemptStarting {
 				a.Phase = scheduler.AttemptRunning // a matter of reports, not of facts
 			}
-			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v from %d parked %v\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended)
+			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v from %d parked %v barred %b\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended, a.Barred)
 		}
 	}
 	for _, t := range s.Tenants() {

@@ -87,7 +87,8 @@ type Node struct {
 	sequence  uint64
 	ran       map[Key]int // how often an attempt was started
 	refuse    map[droverv1.Level]bool
-	reached   map[Key]droverv1.Level // below running
+	refuseIf  func(*droverv1.WantedAttempt) bool // besides; may be nil
+	reached   map[Key]droverv1.Level             // below running
 	poke      chan struct{}
 	Reports   int // made so far; read it with Counts
 	fulls     int
@@ -360,7 +361,7 @@ func (n *Node) running(k Key) *droverv1.SeenAttempt {
 	}
 	l := w.GetLevel()
 	switch {
-	case n.refuse[l]:
+	case n.refuse[l] || n.refuseIf != nil && n.refuseIf(w):
 		seen.LevelRefused, seen.LevelNote = l, "as the test says"
 		if w.GetResumeFrom() != "" {
 			n.reached[k] = droverv1.Level_LEVEL_CHECKPOINTED
@@ -384,6 +385,14 @@ func (n *Node) Refuse(l droverv1.Level) {
 		n.refuse = map[droverv1.Level]bool{}
 	}
 	n.refuse[l] = true
+}
+
+// RefuseIf has the node say so of those wishes that f is true of. f is called
+// again and again, one call at a time.
+func (n *Node) RefuseIf(f func(*droverv1.WantedAttempt) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuseIf = f
 }
 
 // String names the node in test output.

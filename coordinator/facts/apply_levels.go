@@ -55,6 +55,7 @@ type Suspension struct {
 	By      string `json:"by,omitempty"`       // who asked
 	For     uint64 `json:"for,omitempty"`      // the job that got the room
 	Parked  bool   `json:"parked,omitempty"`   // by hand: no scheduler resumes it
+	Barred  uint8  `json:"barred,omitempty"`   // 1<<level of those that its node could not bring it to since it last came back
 	Count   int32  `json:"count,omitempty"`    // suspensions so far
 	TotalMS int64  `json:"total_ms,omitempty"` // of those that are over
 	CPUMS   int64  `json:"cpu_ms,omitempty"`   // of the attempt, that were counted as taken back
@@ -172,8 +173,14 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	j := f.write(f.jobs[k.Job])
 	c := *a
 	c.Level, c.Seen = l, seen
+	if refused == a.Target {
+		c.Sus.Barred |= barredBy(l, refused)
+	}
 	if refused == a.Target || c.Target == l {
 		c.Target = 0
+	}
+	if a.Level != droverv1.Level_LEVEL_RUNNING && l == droverv1.Level_LEVEL_RUNNING {
+		c.Sus.Barred = 0 // much may have changed
 	}
 	if c.Target == 0 && l == droverv1.Level_LEVEL_RUNNING {
 		c.Sus.Parked = false
@@ -204,6 +211,19 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	f.levelEvent(e, j, k, a, &c, refused)
 	f.record(change)
 	return true
+}
+
+// barredBy gives the levels that a node has none of when it stays at one instead
+// of the one asked for: it takes the deepest on the way. What cannot even be
+// frozen can be brought nowhere.
+func barredBy(stays, asked droverv1.Level) (set uint8) {
+	if stays == droverv1.Level_LEVEL_RUNNING {
+		asked = droverv1.Level_LEVEL_CHECKPOINTED
+	}
+	for l := stays + 1; l <= asked; l++ {
+		set |= 1 << l
+	}
+	return set
 }
 
 // release forgets the node that held the image.
@@ -381,7 +401,7 @@ func (f *Facts) move(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32)
 	}
 	old := Change{Kind: ChangeLevel, Key: k, Node: to.ID, Nodes: []int32{a.Node}, Run: a.Run}
 	a.Node, a.Epoch, a.Disk, a.Run = to.ID, to.Epoch, disk, a.Run+1
-	a.Target, a.Sus.Asked = droverv1.Level_LEVEL_RUNNING, f.at
+	a.Target, a.Sus.Asked, a.Sus.Barred = droverv1.Level_LEVEL_RUNNING, f.at, 0
 	a.Held = j.Demand(int(k.Stage))
 	f.hold(a.Node, a.Held, +1)
 	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(a))
