@@ -152,11 +152,23 @@ func (d *Driver) dumpEnded(ctx context.Context, id, dir string, err error) error
 	if dumped(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
 		return ctx.Err()
 	}
-	err = fault.New(fault.Unsupported, "checkpoint of container %s: %w%s", id, err, criuErrors(filepath.Join(dir, workDir, dumpLog)))
+	said := criuErrors(filepath.Join(dir, workDir, dumpLog))
+	err = fault.New(dumpFault(said), "checkpoint of container %s: %w%s", id, err, said)
 	if ctx.Err() != nil {
 		return ctx.Err() // criu may be at work still: dir stays for the next try to judge
 	}
 	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// dumpFault is the class of criu's errors: a full disk may have room later, all
+// else is in the nature of the task.
+func dumpFault(said string) error {
+	for _, errno := range []error{unix.ENOSPC, unix.EDQUOT} {
+		if strings.Contains(said, errno.Error()) || strings.Contains(strings.ToLower(said), errno.Error()) {
+			return fault.Exhausted
+		}
+	}
+	return fault.Unsupported
 }
 
 func (d *Driver) awaitStopped(ctx context.Context, id string) error {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drover-run/drover/cgroups"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/runtime"
@@ -154,6 +156,9 @@ func TestCheckpointChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if round == 1 {
+			b.refusesDamaged(t, d, s, dir)
+		}
 		start = time.Now()
 		if err := d.Restore(ctx, s, dir); err != nil {
 			t.Fatal(err)
@@ -196,6 +201,121 @@ func TestCheckpointChain(t *testing.T) {
 	}
 	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// refusesDamaged changes one byte in the middle of a dump's memory, which must
+// not be restored and must leave nothing, and puts it back.
+func (b *bed) refusesDamaged(t *testing.T, d *Driver, s runtime.Spec, dir string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, imageDir, "pages-1.img"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := make([]byte, 1)
+	flip := func() {
+		if _, err := f.ReadAt(one, st.Size()/2); err != nil {
+			t.Fatal(err)
+		}
+		one[0] ^= 0x10
+		if _, err := f.WriteAt(one, st.Size()/2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flip()
+	if err := d.Restore(t.Context(), s, dir); !errors.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "pages-1.img: xxh64") {
+		t.Errorf("a dump with a changed byte: %v, want fault.Corrupt with the file and its sum", err)
+	}
+	if all, err := d.List(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("left by a restore that was refused: %+v, %v", all, err)
+	}
+	flip()
+}
+
+// A disk that is full in the middle of a dump: the task runs on unharmed, and the
+// error says so as one that may pass.
+func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
+	b := newBed(t)
+	d := b.connect(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
+	defer cancel()
+	small := filepath.Join(b.data, "small")
+	if err := os.Mkdir(small, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(small, unix.MNT_DETACH)
+	s := b.spec(t, d, "full-disk", "sleep")
+	s.Args, s.Env = []string{"prog", countMarker}, []string{"GODEBUG=multipathtcp=0"}
+	if err := errors.Join(d.Create(ctx, s), d.Start(ctx, s.ID)); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Delete(context.WithoutCancel(ctx), s.ID)
+	log := filepath.Join(s.Log.Dir, "stdout.log")
+	lines := func() int {
+		text, err := os.ReadFile(log)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), "\n")
+	}
+	counts := func() {
+		t.Helper()
+		for from, end := lines(), time.Now().Add(verbLimit); lines() < from+5; sleep(ctx, 20*time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("it does not count on")
+			}
+		}
+	}
+	counts()
+	g, err := b.groups.Open(s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(small, "dump")
+	err = d.Checkpoint(ctx, s.ID, dir)
+	t.Log(err)
+	if !errors.Is(err, fault.Exhausted) {
+		t.Errorf("got %v, want fault.Exhausted", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the dump folder is there: %v", err)
+	}
+	if err := g.Thaw(ctx); err != nil {
+		t.Fatal(err)
+	}
+	counts()
+	if err := unix.Mount("", small, "", unix.MS_REMOUNT, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.Freeze(ctx), d.Checkpoint(ctx, s.ID, dir)); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	if left := b.leftovers(t, d, s.ID); len(left) > 0 {
+		t.Errorf("left after the dump: %v", left)
+	}
+}
+
+func TestTheClassOfAFailedDump(t *testing.T) {
+	for said, want := range map[string]error{
+		": criu: (00.07) Error (criu/page-xfer.c:276): page-xfer: Unable to spice data: No space left on device": fault.Exhausted,
+		": criu: Error (criu/image.c:1): Can't write img: Disk quota exceeded":                                   fault.Exhausted,
+		": criu: Error (criu/sk-tcp.c:1): Connected TCP socket, consider using --tcp-established":                fault.Unsupported,
+		"": fault.Unsupported,
+	} {
+		if got := dumpFault(said); got != want {
+			t.Errorf("%q: %v, want %v", said, got, want)
+		}
 	}
 }
 
