@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -42,7 +43,8 @@ type Cluster struct {
 	coord  *exec.Cmd
 	ended  chan error
 	nodes  map[int]*bed.Process
-	remote string // path of the binary on the machines
+	remote string   // path of the binary on the machines
+	more   []string // flags of the coordinator besides those of cfg
 }
 
 // paths on the machines
@@ -134,7 +136,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 		"-data", filepath.Join(c.cfg.Dir, "coordinator"), "-socket", c.Socket(),
 		"-listen", c.cfg.Bed.File.Host + ":" + apiPort,
 		"-tls-ca", c.tls("ca.pem"), "-tls-cert", c.tls("coordinator.pem"), "-tls-key", c.tls("coordinator.key"),
-	}, c.cfg.Coordinator...)
+	}, append(slices.Clone(c.cfg.Coordinator), c.more...)...)
 	cmd := exec.Command(c.cfg.Drover, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -156,6 +158,16 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// RestartCoordinator kills the coordinator and starts it again, with flags besides
+// those of Config.
+func (c *Cluster) RestartCoordinator(ctx context.Context, flags ...string) error {
+	if err := c.KillCoordinator(); err != nil {
+		return err
+	}
+	c.more = flags
+	return c.StartCoordinator(ctx)
 }
 
 // KillCoordinator kills it with SIGKILL and waits for its end.

@@ -161,6 +161,64 @@ func (s *scene) swaps() bool {
 	return strings.Contains(s.ok("node", "status", "n1").Stdout, "swapped,")
 }
 
+// Frozen tasks that hold more of their machine's memory than the share allows are
+// brought to the next level by the coordinator alone, and come back from there.
+func TestTooMuchFrozenMemoryIsTakenBack(t *testing.T) {
+	s := begin(t, 8*time.Minute)
+	const job = "frozen-share"
+	restart := func(flags ...string) {
+		t.Helper()
+		if err := s.cl.RestartCoordinator(s.ctx, flags...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart("-frozen-share", "0.01") // of 840 MiB or less
+	defer restart()
+	s.ok("job", "run", "-detach", s.job(job, fmt.Sprintf(`job %q {
+  tenant = "e2e"
+  image = "oci-archive:%s"
+  stage "hold" { command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 16000000) s = s s; while (1) { n++; print n; fflush(); system(\"sleep 0.2\") } }"]
+    disk = "16MiB"
+    resources { cpu = "200m"  memory = "96MiB"  io = "1MiB/s" } }
+}
+`, job, s.image("busybox"))))
+	s.awaitRunning(job, 0, 1)
+	lines := func() int { return strings.Count(s.drover("task", "logs", job, "hold/0").Stdout, "\n") }
+	counts := func() {
+		t.Helper()
+		from := lines()
+		s.until(time.Minute, "counting on", func() error {
+			if now := lines(); now < from+3 {
+				return fmt.Errorf("%d lines, %d before", now, from)
+			}
+			return nil
+		})
+	}
+	counts()
+	want := "checkpointed"
+	if s.swaps() {
+		want = "swapped"
+	}
+	s.drover("task", "suspend", "-level", "frozen", job, "hold/0") // it may be deeper before this has seen it frozen
+	s.until(2*time.Minute, "the next level", func() error {
+		a := s.attempt(job, "hold/0")
+		if a.Level.Level != "LEVEL_"+strings.ToUpper(want) || a.Level.Target != "" && a.Level.Target != "LEVEL_UNSPECIFIED" {
+			return fmt.Errorf("it is at %s, on its way to %q", a.Level.Level, a.Level.Target)
+		}
+		return nil
+	})
+	if story := s.levelEvents(job); !strings.Contains(story, "of the node's memory, more than the share of 0.01") {
+		t.Errorf("no event says why:\n%s", story)
+	}
+	s.still(job, "hold/0")
+	s.ok("task", "resume", job, "hold/0")
+	counts()
+	t.Logf("events:\n%s", s.levelEvents(job))
+	s.ok("job", "stop", job)
+	s.waitJob(job)
+	s.clean(2 * time.Minute)
+}
+
 // Random steps on the tasks of a running job, and daemons that are killed in
 // between: no task is lost, none runs twice, no limit is missing, and the result
 // is right.
@@ -172,7 +230,10 @@ func TestRandomSuspensions(t *testing.T) {
 	s := begin(t, time.Duration(10+steps/2)*time.Minute)
 	seed := rand.Uint64()
 	if v := os.Getenv("DROVER_SEED"); v != "" {
-		seed, _ = strconv.ParseUint(v, 10, 64)
+		var err error
+		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatalf("DROVER_SEED: %v", err)
+		}
 	}
 	t.Logf("seed %d (DROVER_SEED repeats it)", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -1,6 +1,7 @@
 package preempt
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -234,24 +235,37 @@ func (s *Scene) arrive(ctx context.Context, mode Mode, run int) ([]string, error
 type summary struct {
 	Job struct {
 		State       string
-		SubmittedMS string `json:"submitted_ms"`
-		EndedMS     string `json:"ended_ms"`
-		DeadlineMS  string `json:"deadline_ms"`
+		SubmittedMS number `json:"submitted_ms"`
+		EndedMS     number `json:"ended_ms"`
+		DeadlineMS  number `json:"deadline_ms"`
 	}
 	Stages []struct {
 		FailedAttempts int `json:"failed_attempts"`
 	}
 	Preempted struct {
-		Suspends string
-		Kills    string
-		KeptMS   string `json:"kept_cpu_ms"`
-		LostMS   string `json:"lost_cpu_ms"`
+		Suspends number
+		Kills    number
+		KeptMS   number `json:"kept_cpu_ms"`
+		LostMS   number `json:"lost_cpu_ms"`
 	}
 }
 
-func number(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64) // absent is zero
-	return n
+// number is a 64-bit one as protobuf's JSON has it, in quotes; absent it is 0.
+type number int64
+
+// UnmarshalJSON refuses whatever is no whole number: read as 0 it would make a
+// deadline kept or work not lost.
+func (n *number) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	if len(b) >= 2 && b[0] == '"' && b[len(b)-1] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%s is not a whole number: %w", b, err)
+	}
+	*n = number(v)
+	return nil
 }
 
 // judge fills in what became of the jobs.
@@ -263,29 +277,35 @@ func (s *Scene) judge(ctx context.Context, o *Outcome, name string, jobs []strin
 	if !strings.HasSuffix(m.Job.State, "SUCCEEDED") {
 		return fmt.Errorf("job %s is %s", name, m.Job.State)
 	}
-	last := number(m.Job.EndedMS)
-	o.Suspends, o.Kills = number(m.Preempted.Suspends), number(m.Preempted.Kills)
-	o.KeptCPU, o.LostCPU = time.Duration(number(m.Preempted.KeptMS))*time.Millisecond, time.Duration(number(m.Preempted.LostMS))*time.Millisecond
+	if m.Job.SubmittedMS <= 0 || m.Job.EndedMS < m.Job.SubmittedMS {
+		return fmt.Errorf("job %s was submitted at %d and ended at %d", name, m.Job.SubmittedMS, m.Job.EndedMS)
+	}
+	last := m.Job.EndedMS
+	o.Suspends, o.Kills = int64(m.Preempted.Suspends), int64(m.Preempted.Kills)
+	o.KeptCPU, o.LostCPU = time.Duration(m.Preempted.KeptMS)*time.Millisecond, time.Duration(m.Preempted.LostMS)*time.Millisecond
 	for _, g := range m.Stages {
 		o.Failed += g.FailedAttempts
 	}
-	ends := make([]int64, len(jobs))
+	ends := make([]number, len(jobs))
 	for i, j := range jobs {
 		var d summary
 		if err := s.Cluster.JSON(ctx, &d, "job", "status", "-json", j); err != nil {
 			return err
 		}
-		ends[i] = number(d.Job.EndedMS)
+		if d.Job.DeadlineMS <= 0 || d.Job.EndedMS <= 0 {
+			return fmt.Errorf("job %s has the deadline %d and ended at %d", j, d.Job.DeadlineMS, d.Job.EndedMS)
+		}
+		ends[i] = d.Job.EndedMS
 		last = max(last, ends[i])
 		o.Jobs++
 		o.Order = append(o.Order, i)
-		o.Took = append(o.Took, time.Duration(ends[i]-number(d.Job.SubmittedMS))*time.Millisecond)
-		if strings.HasSuffix(d.Job.State, "SUCCEEDED") && ends[i] <= number(d.Job.DeadlineMS) {
+		o.Took = append(o.Took, time.Duration(ends[i]-d.Job.SubmittedMS)*time.Millisecond)
+		if strings.HasSuffix(d.Job.State, "SUCCEEDED") && ends[i] <= d.Job.DeadlineMS {
 			o.OnTime++
 		}
 	}
-	slices.SortStableFunc(o.Order, func(a, b int) int { return int(ends[a] - ends[b]) })
-	o.Makespan = time.Duration(last-number(m.Job.SubmittedMS)) * time.Millisecond
+	slices.SortStableFunc(o.Order, func(a, b int) int { return cmp.Compare(ends[a], ends[b]) })
+	o.Makespan = time.Duration(last-m.Job.SubmittedMS) * time.Millisecond
 	var err error
 	var text string
 	o.Output, text, err = s.result(ctx, "/preempt/"+name)
