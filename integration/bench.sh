@@ -6,6 +6,10 @@
 #
 #   RUNS=5       runs of each benchmark
 #   SCENES=1     of each mode of preempt
+#   HOLD=100     MiB that the task of suspend holds; more than 200 wants larger
+#   MEM=1024     machines, in MB: HOLD=1024 MEM=4096 NODES=1 LEVELS=checkpointed
+#   NODES=3      machines of suspend and preempt
+#   LEVELS=...   of suspend: frozen,swapped,checkpointed
 #   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
 #
 # A missed bar is shown and makes the exit code 1; busy machines miss bars, so
@@ -48,8 +52,8 @@ limits() {
     go test -count 1 -timeout 20m -v -run '^TestEnforcementOnMachine$' ./runtime/containerd | grep -E '% of|whole disk|hog|^---|    ---|^ok|^FAIL|: [0-9.]+%'
 }
 
-# 5. How fast a task of 100 MB gives way and comes back, beside criu alone.
-suspend() { onbed suspend; }
+# 5. How fast a task of HOLD MiB gives way and comes back, beside criu alone.
+suspend() { onbed suspend -hold "${HOLD:-100}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.
 preempt() { onbed preempt -runs "${SCENES:-1}"; }
@@ -57,7 +61,7 @@ preempt() { onbed preempt -runs "${SCENES:-1}"; }
 onbed() { # onbed PLAY FLAGS...
   local play=$1; shift
   go build -o bin/bed ./integration/cmd/bed && go build -o bin/scene ./integration/cmd/scene &&
-    bin/bed run -nodes 3 -mem 1024 -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
+    bin/bed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
 }
 
 for p in ${*:-dev harness scheduler}; do

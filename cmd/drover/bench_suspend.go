@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -33,6 +34,7 @@ func benchSuspendCommand() *cli.Command {
 			&cli.StringFlag{Name: "levels", Value: "frozen,swapped,checkpointed", Usage: "what to measure"},
 			&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "of one step"},
 			&cli.StringFlag{Name: "criu", Usage: "file with the output of drover bench criu -json on the task's machine, to be held against"},
+			&cli.StringFlag{Name: "save", Usage: "file that the results go to as well, as -json prints them"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object a level, each on a line"},
 		},
 		Action: func(c *cli.Context) error {
@@ -52,7 +54,7 @@ func benchSuspendCommand() *cli.Command {
 					return err
 				}
 			}
-			return b.print(c.App.Writer)
+			return errors.Join(b.save(c.String("save")), b.print(c.App.Writer))
 		},
 	}
 }
@@ -236,15 +238,31 @@ func quantileOf(us []int64, q float64) int64 {
 
 func medianOf(us []int64) int64 { return quantileOf(us, 0.5) }
 
+// save keeps the results in the file that was asked for.
+func (b *suspendBench) save(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.encode(f), f.Close())
+}
+
+func (b *suspendBench) encode(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	for _, r := range b.rows {
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *suspendBench) print(w io.Writer) error {
 	if b.c.Bool("json") {
-		enc := json.NewEncoder(w)
-		for _, r := range b.rows {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return b.encode(w)
 	}
 	var rows, steps [][]string
 	for _, r := range b.rows {

@@ -31,6 +31,8 @@ func main() {
 	flag.IntVar(&p.runs, "runs", 1, "of each mode of preempt")
 	flag.StringVar(&p.modes, "modes", "alone,suspend,kill,none", "of preempt")
 	flag.IntVar(&p.jobs, "jobs", 10, "with a deadline, of preempt")
+	flag.IntVar(&p.hold, "hold", 100, "MiB that the task of suspend holds, 16 or more")
+	flag.StringVar(&p.levels, "levels", "frozen,swapped,checkpointed", "that suspend measures")
 	flag.StringVar(&p.out, "json", "", "file for the results of suspend and preempt")
 	limit := flag.Duration("limit", 15*time.Minute, "for all of it")
 	flag.Parse()
@@ -47,7 +49,8 @@ func main() {
 // play is what is played.
 type play struct {
 	what, out, modes string
-	runs, jobs       int
+	runs, jobs, hold int
+	levels           string
 }
 
 // steps with what they took, for the person who watches.
@@ -115,7 +118,7 @@ func run(ctx context.Context, drover string, keep bool, p play) (err error) {
 			}
 		}
 		if p.what == "suspend" {
-			return s.measure(ctx, p.out)
+			return s.measure(ctx, p.hold, p.levels, p.out)
 		}
 		return s.takeBack(ctx, drover, modes, p.jobs, p.out)
 	default:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,18 +15,21 @@ import (
 	"github.com/drover-run/drover/integration/preempt"
 )
 
-// holdJob holds about 100 MiB of memory that does not repeat within a page, and
-// computes.
+// holdJob holds so many MiB of memory, and computes.
 const holdJob = `job "hold" {
   tenant = "analytics"
   image  = "oci-archive:%s"
   stage "hold" {
-    command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 50000000) s = s s; for (;;) n++ }"]
+    command = ["awk", "BEGIN { s = \"0123456789abcdef\"; while (length(s) < 1048576) s = s s; for (i = 0; i < %d; i++) a[i] = s i; for (;;) n++ }"]
     disk    = "16MiB"
-    resources { cpu = "500m"  memory = "192MiB"  io = "4MiB/s" }
+    resources { cpu = "500m"  memory = "%dMiB"  io = "4MiB/s" }
   }
 }
 `
+
+// bareExtra is what the process that criu alone dumps has besides the memory that
+// it is told to hold: with that taken off both images are of one size.
+const bareExtra = 11 << 20
 
 // levels waits until every node has found out what it can do.
 func (s *scene) levels(ctx context.Context) error {
@@ -33,11 +37,12 @@ func (s *scene) levels(ctx context.Context) error {
 	return s.cl.AwaitLevels(ctx)
 }
 
-// measure is `drover bench suspend` on a task of the first machine that gets it,
-// beside criu alone on the same machine. The JSON goes to out.
-func (s *scene) measure(ctx context.Context, out string) error {
+// measure is `drover bench suspend` on a task that holds so many MiB, on the first
+// machine that gets it, beside criu alone on the same machine. The JSON goes to
+// out.
+func (s *scene) measure(ctx context.Context, hold int, levels, out string) error {
 	file := filepath.Join(s.dir, "hold.hcl")
-	if err := os.WriteFile(file, fmt.Appendf(nil, holdJob, s.image), 0o644); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, holdJob, s.image, hold, hold+hold/8+32), 0o644); err != nil {
 		return err
 	}
 	if err := show(ctx, s.cl, "job", "run", "-detach", file); err != nil {
@@ -47,11 +52,11 @@ func (s *scene) measure(ctx context.Context, out string) error {
 		Node string
 		Seen struct{ Held struct{ Memory string } }
 	}
-	err := bed.WaitFor(ctx, 3*time.Minute, "a task that holds 100 MB", func(ctx context.Context) error {
+	err := bed.WaitFor(ctx, 3*time.Minute, fmt.Sprintf("a task that holds %d MiB", hold), func(ctx context.Context) error {
 		if err := s.cl.JSON(ctx, &task, "task", "status", "-json", "hold", "hold/0"); err != nil {
 			return err
 		}
-		if len(task.Seen.Held.Memory) < len("90000000") {
+		if held, err := strconv.ParseInt(task.Seen.Held.Memory, 10, 64); err != nil || held < int64(hold)<<20 {
 			return fmt.Errorf("it holds %q", task.Seen.Held.Memory)
 		}
 		return nil
@@ -64,7 +69,7 @@ func (s *scene) measure(ctx context.Context, out string) error {
 		return fmt.Errorf("the task is on %q, which is no machine of the bed", task.Node)
 	}
 	s.say("criu alone on %s", task.Node)
-	bare, err := s.bed.Nodes[i].Sh(ctx, "PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -json")
+	bare, err := s.bed.Nodes[i].Sh(ctx, fmt.Sprintf("PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -memory %d -json", int64(hold)<<20-bareExtra))
 	if err != nil {
 		return err
 	}
@@ -73,28 +78,14 @@ func (s *scene) measure(ctx context.Context, out string) error {
 	if err := os.WriteFile(bareFile, []byte(bare), 0o644); err != nil {
 		return err
 	}
-	if err := show(ctx, s.cl, "bench", "suspend", "-criu", bareFile, "hold", "hold/0"); err != nil {
-		return err
+	bench := []string{"bench", "suspend", "-criu", bareFile, "-levels", levels}
+	if out != "" {
+		bench = append(bench, "-save", out)
 	}
-	if err := s.record(ctx, out, bareFile); err != nil {
+	if err := show(ctx, s.cl, append(bench, "hold", "hold/0")...); err != nil {
 		return err
 	}
 	return show(ctx, s.cl, "job", "stop", "hold")
-}
-
-// record keeps a second, shorter run as JSON.
-func (s *scene) record(ctx context.Context, out, bareFile string) error {
-	if out == "" {
-		return nil
-	}
-	r, err := s.cl.Drover(ctx, "bench", "suspend", "-criu", bareFile, "-json", "hold", "hold/0")
-	if err == nil {
-		err = r.Err()
-	}
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, []byte(r.Stdout), 0o644)
 }
 
 // modesOf reads a list of modes: all but Alone come runs times.
