@@ -58,6 +58,7 @@ func (p *Preemptor) releaseOn(s *scheduler.State, g *scheduler.Stage, n *schedul
 	p.victims = p.victims[:0]
 	if n.Spec.Levels.Has(scheduler.LevelFrozen) {
 		p.candidates(s, g, n)
+		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.Group != Frozen && !reaches(n, v.Attempt, scheduler.LevelFrozen) })
 	}
 	frozen := func(a *scheduler.Attempt) bool {
 		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })
