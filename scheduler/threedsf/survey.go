@@ -115,7 +115,7 @@ func (p *Policy) rememberPlan() {
 			p.note(scheduler.Note{NoteKey: key, Value: value, At: p.now})
 		}
 		p.rememberPlace()
-	case (q.plan != nil && (!ok || !q.kept)) || (q.known && (len(p.notes) > 0 || q.swept)):
+	case (q.plan != nil && (!ok || !q.kept)) || (q.known && (len(p.notes) > 0 || q.swept || q.plan != nil)):
 		if print := p.fingerprint(); !ok || n.Value != print {
 			p.note(scheduler.Note{NoteKey: key, Value: print, At: p.now})
 		}
