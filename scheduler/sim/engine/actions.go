@@ -51,7 +51,7 @@ func (w *world) suspend(a *scheduler.Action) error {
 	t.level = a.Level
 	w.res.Suspensions++
 	w.jobs[t.job].res.Suspends++
-	w.events.plan(w.now.Add(w.speeds(t.node).Suspend(a.Level, w.memory(t))), evSuspended, slot, t.ver)
+	w.due(slot, w.now.Add(w.speeds(t.node).Suspend(a.Level, w.memory(t))), evSuspended)
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (w *world) resume(a *scheduler.Action) error {
 	t := &w.attempts[slot]
 	w.use.add(w.held(t).Sub(w.heldAt(t, t.level)))
 	d := w.speeds(t.node).Resume(t.level, w.memory(t))
-	w.events.plan(w.now.Add(d), evResumed, slot, t.ver)
+	w.due(slot, w.now.Add(d), evResumed)
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (w *world) migrate(a *scheduler.Action) error {
 	w.use.add(w.held(t).Sub(was))
 	w.res.Migrations++
 	w.moving = append(w.moving, slot)
-	w.events.plan(w.now.Add(d), evResumed, slot, t.ver)
+	w.due(slot, w.now.Add(d), evResumed)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (w *world) resumed(slot int32) error {
 	if i := slices.Index(w.moving, slot); i >= 0 {
 		w.moving = slices.Delete(w.moving, i, i+1)
 	}
-	t.ver++
+	t.due = 0
 	t.level, t.state = scheduler.LevelRunning, attemptRuns
 	return w.goOn(slot)
 }
@@ -151,6 +151,6 @@ func (w *world) kill(a *scheduler.Action) error {
 	w.pause(slot)
 	w.attempts[slot].state = attemptDying
 	w.res.Kills++
-	w.events.plan(w.now.Add(w.Models.KillDelay), evKilled, slot, w.attempts[slot].ver)
+	w.due(slot, w.now.Add(w.Models.KillDelay), evKilled)
 	return nil
 }

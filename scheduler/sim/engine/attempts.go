@@ -27,9 +27,9 @@ type attempt struct {
 	disk  int16
 	phase phase
 	state state
-	ver   uint32
-	next  int32 // slot+1 of the task's other attempt
-	flow  int32 // while reading or writing over shared links, else -1
+	due   uint64 // the key of the event to come of it, 0 for none
+	next  int32  // slot+1 of the task's other attempt
+	flow  int32  // while reading or writing over shared links, else -1
 	// before and work are what is left of the timed phases, read and write
 	// the bytes left of the others; since is when the present phase began or
 	// went on.
@@ -89,11 +89,14 @@ func (w *world) find(id scheduler.AttemptID) (int32, error) {
 // place starts an attempt.
 func (w *world) place(a *scheduler.Action) error {
 	slot := w.newSlot()
+	if slot > maxRef {
+		return fmt.Errorf("more than %d attempts live at once: simulate fewer nodes or larger tasks", maxRef)
+	}
 	j := &w.jobs[a.Task.Job-1]
 	g := &j.spec.Stages[a.Task.Stage]
 	t := &w.attempts[slot]
 	*t = attempt{id: a.AttemptID(), run: a.Run, job: int32(a.Task.Job - 1), node: a.Node, disk: a.Disk, phase: phaseBefore,
-		state: attemptRuns, ver: t.ver + 1, flow: -1, since: w.now, placed: w.now, level: scheduler.LevelRunning}
+		state: attemptRuns, flow: -1, since: w.now, placed: w.now, level: scheduler.LevelRunning}
 	first := &j.stages[a.Task.Stage].first[a.Task.Index]
 	t.next, *first = *first, slot+1
 	j.live++
@@ -166,7 +169,7 @@ func (w *world) goOn(slot int32) error {
 	for ; t.phase < phaseOver; t.phase++ {
 		switch {
 		case t.phase == phaseBefore && t.before > 0:
-			w.events.plan(w.now.Add(t.before), evPhase, slot, t.ver)
+			w.due(slot, w.now.Add(t.before), evPhase)
 			return nil
 		case t.phase == phaseRead && t.read > 0:
 			t.flow = w.net.begin(w, slot, t.read)
@@ -176,14 +179,14 @@ func (w *world) goOn(slot int32) error {
 				w.joinCrowd(slot)
 				return nil
 			}
-			w.events.plan(w.now.Add(t.work), evPhase, slot, t.ver)
+			w.due(slot, w.now.Add(t.work), evPhase)
 			return nil
 		case t.phase == phaseWrite && t.write > 0:
 			t.flow = w.net.begin(w, slot, t.write)
 			return nil
 		}
 	}
-	w.events.plan(w.now, evPhase, slot, t.ver)
+	w.due(slot, w.now, evPhase)
 	return nil
 }
 
@@ -210,14 +213,19 @@ func (w *world) phaseEnds(slot int32) error {
 	}
 	t.flow = -1
 	t.phase++
-	t.ver++
+	t.due = 0
 	return w.goOn(slot)
+}
+
+// due plans what happens to an attempt next; what was planned for it is void.
+func (w *world) due(slot int32, at scheduler.Time, k eventKind) {
+	w.attempts[slot].due = w.events.plan(at, k, slot)
 }
 
 // pause takes an attempt off its phase and keeps what is left of it.
 func (w *world) pause(slot int32) {
 	t := &w.attempts[slot]
-	t.ver++
+	t.due = 0
 	if t.state != attemptRuns {
 		return
 	}
@@ -267,7 +275,7 @@ func (w *world) taskDone(j *job, id scheduler.AttemptID) error {
 	if other := g.first[id.Index] - 1; other >= 0 {
 		w.pause(other)
 		w.attempts[other].state = attemptDying
-		w.events.plan(w.now.Add(w.Models.KillDelay), evKilled, other, w.attempts[other].ver)
+		w.due(other, w.now.Add(w.Models.KillDelay), evKilled)
 	}
 	return nil
 }
@@ -316,7 +324,7 @@ func (w *world) settle(slot int32, o scheduler.Outcome) {
 	}
 	*p = t.next
 	j.live--
-	t.ver++
+	t.due = 0
 	t.state = attemptGone
 	w.free = append(w.free, slot)
 }
@@ -342,7 +350,7 @@ func (w *world) keep(t *attempt) {
 
 // heartbeat reports the progress of everything that runs.
 func (w *world) heartbeat() error {
-	w.events.plan(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0, 0)
+	w.events.plan(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0)
 	for slot := range w.attempts {
 		t := &w.attempts[slot]
 		if t.state != attemptRuns || t.whole <= 0 {

@@ -78,8 +78,7 @@ func (w *world) change(t *attempt, sign int64, f func(*crowd)) {
 		} else {
 			w.bringUp(o, was)
 		}
-		o.ver++
-		w.events.plan(w.now.Add(scale(o.work, slow)), evPhase, slot, o.ver)
+		w.due(slot, w.now.Add(scale(o.work, slow)), evPhase)
 	}
 }
 

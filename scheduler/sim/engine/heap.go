@@ -17,34 +17,55 @@ const (
 	evHeartbeat                      // nodes report progress
 )
 
-// event is one thing to come. An event whose version is no longer that of
-// what it is about is void: it is dropped unseen and not counted.
+// event is one thing to come: when, and the key, which is from the highest bits
+// on its kind, the order of planning, and what it is about. Keys differ, so that
+// events are ordered by (time, kind, order of planning). Who an event is about
+// remembers its key: one whose key is no longer remembered is void, it is dropped
+// unseen and not counted.
 type event struct {
 	at  scheduler.Time
-	seq uint64 // kind in the upper 8 bits, then the order of planning
-	ref int32
-	ver uint32
+	key uint64
 }
 
-func (e *event) kind() eventKind { return eventKind(e.seq >> 56) }
+// The parts of a key, in bits: what an event is about, and the order of planning.
+const (
+	refBits   = 26
+	countBits = 34
+	// maxRef bounds jobs, nodes, flows and attempts that live at once.
+	maxRef = 1<<refBits - 1
+	// maxPlanned bounds the events planned in a run.
+	maxPlanned = 1<<countBits - 1<<30
+)
 
-func (e *event) before(o *event) bool { return e.at < o.at || (e.at == o.at && e.seq < o.seq) }
+func (e *event) kind() eventKind { return eventKind(e.key >> (refBits + countBits)) }
+func (e *event) ref() int32      { return int32(e.key & maxRef) }
 
-// queue is a heap with four children a node: shallower than a binary one and
-// kinder to the cache.
+func (e *event) before(o *event) bool { return e.at < o.at || (e.at == o.at && e.key < o.key) }
+
+// queue is a heap with four children a node: shallower than a binary one, and four
+// events fill a cache line. The first is at position top, so that brothers begin
+// at a multiple of four, as a line does.
 type queue struct {
 	of    []event
 	count uint64
 }
 
-// plan puts an event in. O(log n).
-func (q *queue) plan(at scheduler.Time, k eventKind, ref int32, ver uint32) {
+const top = 3
+
+func above(i int) int { return i/4 + 2 }
+func below(i int) int { return 4 * (i - 2) }
+
+// plan puts an event in and gives its key. O(log n).
+func (q *queue) plan(at scheduler.Time, k eventKind, ref int32) uint64 {
+	if len(q.of) == 0 {
+		q.of = make([]event, top, 1024)
+	}
 	q.count++
-	q.of = append(q.of, event{at, uint64(k)<<56 | q.count, ref, ver})
+	e := event{at, uint64(k)<<(refBits+countBits) | q.count<<refBits | uint64(ref)}
+	q.of = append(q.of, e)
 	i := len(q.of) - 1
-	e := q.of[i]
-	for i > 0 {
-		up := (i - 1) / 4
+	for i > top {
+		up := above(i)
 		if !e.before(&q.of[up]) {
 			break
 		}
@@ -52,23 +73,24 @@ func (q *queue) plan(at scheduler.Time, k eventKind, ref int32, ver uint32) {
 		i = up
 	}
 	q.of[i] = e
+	return e.key
 }
 
 // next is when the next event comes, or scheduler.Never.
 func (q *queue) next() scheduler.Time {
-	if len(q.of) == 0 {
+	if len(q.of) <= top {
 		return scheduler.Never
 	}
-	return q.of[0].at
+	return q.of[top].at
 }
 
 // take removes the first event. O(log n).
 func (q *queue) take() event {
-	first := q.of[0]
+	first := q.of[top]
 	last := len(q.of) - 1
 	e := q.of[last]
 	q.of = q.of[:last]
-	if last > 0 {
+	if last > top {
 		q.sink(e)
 	}
 	return first
@@ -76,23 +98,25 @@ func (q *queue) take() event {
 
 // sink lets e go down from the top to its place.
 func (q *queue) sink(e event) {
-	i := 0
+	of := q.of
+	i := top
 	for {
-		first := 4*i + 1
-		if first >= len(q.of) {
+		first := below(i)
+		if first >= len(of) {
 			break
 		}
-		least := first
-		for c := first + 1; c < min(first+4, len(q.of)); c++ {
-			if q.of[c].before(&q.of[least]) {
+		brothers := of[first:min(first+4, len(of))]
+		least := 0
+		for c := 1; c < len(brothers); c++ {
+			if brothers[c].before(&brothers[least]) {
 				least = c
 			}
 		}
-		if !q.of[least].before(&e) {
+		if !brothers[least].before(&e) {
 			break
 		}
-		q.of[i] = q.of[least]
-		i = least
+		of[i] = brothers[least]
+		i = first + least
 	}
-	q.of[i] = e
+	of[i] = e
 }

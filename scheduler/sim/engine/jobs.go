@@ -28,7 +28,7 @@ func (w *world) prepare(i int) error {
 // the next submission.
 func (w *world) submit(i int) error {
 	if i+1 < len(w.Jobs) {
-		w.events.plan(w.at(w.Jobs[i+1].Submit), evSubmit, int32(i+1), 0)
+		w.events.plan(w.at(w.Jobs[i+1].Submit), evSubmit, int32(i+1))
 	}
 	w.use.jobs(+1)
 	if w.Admission > 0 && w.admitted >= w.Admission {

@@ -29,7 +29,7 @@ type link struct {
 
 type flow struct {
 	attempt int32
-	ver     uint32
+	due     uint64   // the key of its end to come
 	links   [4]int32 // -1: none
 	limit   float64
 	left    float64
@@ -75,7 +75,7 @@ func (n *network) begin(w *world, slot int32, bytes float64) int32 {
 		n.flows = append(n.flows, flow{})
 	}
 	f := &n.flows[id]
-	*f = flow{attempt: slot, ver: f.ver + 1, links: [4]int32{-1, -1, -1, -1}, left: bytes, since: w.now}
+	*f = flow{attempt: slot, links: [4]int32{-1, -1, -1, -1}, left: bytes, since: w.now}
 	n.route(w, t, f)
 	for _, l := range f.links {
 		if l >= 0 {
@@ -133,7 +133,7 @@ func (n *network) stop(w *world, id int32) float64 {
 
 func (n *network) remove(w *world, id int32) {
 	f := &n.flows[id]
-	f.ver++
+	f.due = 0
 	for _, l := range f.links {
 		if l >= 0 {
 			i := slices.Index(n.links[l].flows, id)
@@ -170,7 +170,6 @@ func (n *network) replan(w *world, id int32) {
 	}
 	f.left -= f.rate * w.now.Sub(f.since).Seconds()
 	f.since, f.rate = w.now, rate
-	f.ver++
 	d := time.Duration(max(0, f.left)/rate*float64(time.Second)) + 1
-	w.events.plan(w.now.Add(d), evFlow, id, f.ver)
+	f.due = w.events.plan(w.now.Add(d), evFlow, id)
 }

@@ -10,7 +10,7 @@ import (
 // planFailure plans when a node that is up fails next.
 func (w *world) planFailure(n scheduler.NodeID) {
 	h := hash(w.Seed, drawFailure, uint64(n), uint64(w.now))
-	w.events.plan(w.now.Add(scale(w.Models.MTBF, exponential(h))), evFail, int32(n), 0)
+	w.events.plan(w.now.Add(scale(w.Models.MTBF, exponential(h))), evFail, int32(n))
 }
 
 // fail takes a node down with all that runs there and all map outputs on it
@@ -49,7 +49,7 @@ func (w *world) fail(n scheduler.NodeID) error {
 	w.use.capacity(w.s.Total())
 	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
 	repair := max(scale(w.Models.Repair, exponential(h)), time.Millisecond)
-	w.events.plan(w.now.Add(repair), evRepair, int32(n), 0)
+	w.events.plan(w.now.Add(repair), evRepair, int32(n))
 	return w.loseOutputs(n)
 }
 

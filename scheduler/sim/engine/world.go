@@ -117,10 +117,10 @@ func (w *world) build() error {
 		}
 	}
 	if len(w.Jobs) > 0 {
-		w.events.plan(w.at(w.Jobs[0].Submit), evSubmit, 0, 0)
+		w.events.plan(w.at(w.Jobs[0].Submit), evSubmit, 0)
 	}
 	if w.Models.Heartbeat > 0 {
-		w.events.plan(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0, 0)
+		w.events.plan(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0)
 	}
 	w.use.begin(w.now)
 	w.use.capacity(w.s.Total())
@@ -158,6 +158,9 @@ func (w *world) loop() error {
 		}
 		if err := w.instant(); err != nil {
 			return fmt.Errorf("at %v: %w", since0(w.now), err)
+		}
+		if w.events.count > maxPlanned {
+			return fmt.Errorf("at %v: %d events were planned, more than a run may have: simulate a part of the workload", since0(w.now), w.events.count)
 		}
 		if w.MaxEvents > 0 && w.seen > w.MaxEvents {
 			return fmt.Errorf("at %v: %d events and %d of %d jobs still run: the limit is reached", since0(w.now), w.seen, len(w.jobs)-w.done, len(w.jobs))
@@ -204,9 +207,9 @@ func (w *world) instant() error {
 func (w *world) void(e *event) bool {
 	switch e.kind() {
 	case evPhase, evSuspended, evResumed, evKilled:
-		return w.attempts[e.ref].ver != e.ver
+		return w.attempts[e.ref()].due != e.key
 	case evFlow:
-		return w.net.flows[e.ref].ver != e.ver
+		return w.net.flows[e.ref()].due != e.key
 	default:
 		return false
 	}
@@ -216,21 +219,21 @@ func (w *world) happen(e *event) error {
 	w.dirty = true
 	switch e.kind() {
 	case evSubmit:
-		return w.submit(int(e.ref))
+		return w.submit(int(e.ref()))
 	case evFail:
-		return w.fail(scheduler.NodeID(e.ref))
+		return w.fail(scheduler.NodeID(e.ref()))
 	case evRepair:
-		return w.repair(scheduler.NodeID(e.ref))
+		return w.repair(scheduler.NodeID(e.ref()))
 	case evPhase:
-		return w.phaseEnds(e.ref)
+		return w.phaseEnds(e.ref())
 	case evSuspended:
-		return w.suspended(e.ref)
+		return w.suspended(e.ref())
 	case evResumed:
-		return w.resumed(e.ref)
+		return w.resumed(e.ref())
 	case evKilled:
-		return w.endAttempt(e.ref, scheduler.OutcomeKilled)
+		return w.endAttempt(e.ref(), scheduler.OutcomeKilled)
 	case evFlow:
-		return w.phaseEnds(w.net.end(w, e.ref))
+		return w.phaseEnds(w.net.end(w, e.ref()))
 	case evHeartbeat:
 		return w.heartbeat()
 	default:

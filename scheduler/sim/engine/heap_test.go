@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Events come by time, then by kind, then in the order of planning, whatever they
+// are about: held against a sorted list, with takes between the plans.
+func TestQueueKeepsOrder(t *testing.T) {
+	type planned struct {
+		at    scheduler.Time
+		kind  eventKind
+		order int
+		ref   int32
+	}
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var q queue
+		var want []planned
+		now := scheduler.Time(0)
+		for n := range 1 + r.IntN(400) {
+			p := planned{now + scheduler.Time(r.IntN(20)), evSubmit + eventKind(r.IntN(int(evHeartbeat))), n, int32(r.IntN(maxRef + 1))}
+			key := q.plan(p.at, p.kind, p.ref)
+			want = append(want, p)
+			if r.IntN(3) > 0 && n < 300 {
+				continue
+			}
+			slices.SortFunc(want, func(a, b planned) int {
+				return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.kind, b.kind), cmp.Compare(a.order, b.order))
+			})
+			if q.next() != want[0].at {
+				t.Fatalf("seed %d: next at %v, want %v", seed, q.next(), want[0].at)
+			}
+			e := q.take()
+			if e.at != want[0].at || e.kind() != want[0].kind || e.ref() != want[0].ref || (want[0].order == n) != (e.key == key) {
+				t.Fatalf("seed %d: took %v %d of %d, want %+v", seed, e.at, e.kind(), e.ref(), want[0])
+			}
+			now, want = e.at, want[1:]
+		}
+		for range want {
+			q.take()
+		}
+		if q.next() != scheduler.Never {
+			t.Fatalf("seed %d: something is left", seed)
+		}
+	}
+}
