@@ -32,6 +32,7 @@ func (s *State) AddNode(spec NodeSpec) error {
 	s.fit.addNode()
 	s.fit.setScale(spec.ID, spec.Capacity)
 	s.countNode(n, +1)
+	s.nodeChanges++
 	s.touch(spec.ID)
 	s.changed()
 	return nil
@@ -78,6 +79,7 @@ func (s *State) UpdateNode(spec NodeSpec) error {
 	s.placeInTopology(n)
 	s.fit.setScale(spec.ID, spec.Capacity)
 	s.countNode(n, +1)
+	s.nodeChanges++
 	s.touch(spec.ID)
 	s.changed()
 	return nil
@@ -116,6 +118,7 @@ func (s *State) setNode(id NodeID, change func(*NodeSpec)) error {
 	s.countNode(n, -1)
 	change(&n.Spec)
 	s.countNode(n, +1)
+	s.nodeChanges++
 	if was.Down == n.Spec.Down && was.Draining == n.Spec.Draining {
 		return nil
 	}

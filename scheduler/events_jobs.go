@@ -252,12 +252,10 @@ func (s *State) forgetJob(j *Job) {
 			}
 		}
 	}
-	for i := len(s.reservations) - 1; i >= 0 && j.reserved > 0; i-- {
-		if r := s.reservations[i]; r.Job == id {
-			j.reserved--
-			s.dropReservation(i)
-			s.holes++
-		}
+	for _, r := range j.reservations {
+		i, _ := s.findReservation(r.ID)
+		s.dropReservation(i)
+		s.holes++
 	}
 }
 

@@ -47,7 +47,7 @@ type Job struct {
 
 	rank, tenantRank int32
 	notes            int32
-	reserved         int32 // reservations and holds for it
+	reservations     []*Reservation // and holds for it, by id
 	marks            marks
 }
 
@@ -55,8 +55,9 @@ type Job struct {
 // kind NoteBroken with any cause. O(1).
 func (j *Job) Noted(k NoteKind) bool { return j.marks.has(k) }
 
-// Reserved is the number of reservations and holds for it.
-func (j *Job) Reserved() int { return int(j.reserved) }
+// Reservations lists the reservations and holds for it by id. The slice belongs
+// to State.
+func (j *Job) Reservations() []*Reservation { return j.reservations }
 
 // Complete tells whether every task of every stage is done and no stage may
 // be added.

@@ -1,6 +1,9 @@
 package scheduler
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // journal remembers how to undo what Apply and ApplyNotes did since a Mark. Its
 // slices are kept, so that trying allocates nothing once they have grown.
@@ -184,9 +187,17 @@ func (s *State) ofKind(k ReservationKind) *[]*Reservation {
 
 // countReservation keeps a job's numbers of reservations.
 func (s *State) countReservation(r *Reservation, n int32) {
+	if r.Job == 0 {
+		s.jobless += int(n)
+	}
 	if j := s.jobs[r.Job]; j != nil {
 		s.worked(j)
-		j.reserved += n
+		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
+		if n > 0 {
+			j.reservations = slices.Insert(j.reservations, i, r)
+		} else {
+			j.reservations = slices.Delete(j.reservations, i, i+1)
+		}
 		if r.Kind.Promise() {
 			j.Promises += n
 		}

@@ -38,6 +38,8 @@ type Tenant struct {
 	Used, Own Resources
 	// Running counts attempts at level running in the subtree.
 	Running int32
+	// Jobs counts its own jobs that have not ended.
+	Jobs int32
 	// Depth is 0 at the root. Children are in order of name.
 	Depth    int32
 	Children []TenantID

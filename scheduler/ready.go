@@ -5,6 +5,7 @@ import "slices"
 // enqueue gives a job its place among all jobs and among its tenant's.
 func (s *State) enqueue(j *Job, t *Tenant) {
 	s.compact()
+	t.Jobs++
 	s.order = insertJob(s.order, j, func(k *Job, r int32) { k.rank = r })
 	t.order = insertJob(compactJobs(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
 		func(k *Job, r int32) { k.tenantRank = r })
@@ -78,6 +79,7 @@ func insertJob(order []*Job, j *Job, rank func(*Job, int32)) []*Job {
 
 func (s *State) dequeue(j *Job) {
 	t := s.tenants[j.Spec.Tenant]
+	t.Jobs--
 	s.order[j.rank] = nil
 	t.order[j.tenantRank] = nil
 	trim := func(o []*Job) []*Job {

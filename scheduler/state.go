@@ -63,12 +63,14 @@ type State struct {
 
 	history History
 
-	holes   uint64 // see Holes
-	work    workLog
-	undo    journal
-	fit     fitIndex
-	floor   floor
-	checker checker
+	holes       uint64 // see Holes
+	work        workLog
+	nodeChanges uint64
+	jobless     int // reservations that are for no job
+	undo        journal
+	fit         fitIndex
+	floor       floor
+	checker     checker
 }
 
 // Project is a project that was not dropped. Read only outside.
@@ -135,6 +137,10 @@ func (s *State) Node(id NodeID) *Node {
 	}
 	return s.nodes[id]
 }
+
+// NodeChanges counts what happened to nodes themselves: they came, went, were
+// drained, or are otherwise than before. It only grows. O(1).
+func (s *State) NodeChanges() uint64 { return s.nodeChanges }
 
 // NodeByName finds a node, or nil.
 func (s *State) NodeByName(name string) *Node {
@@ -354,6 +360,10 @@ func (s *State) Promises() []*Reservation { return s.promises }
 
 // Holds lists the reservations that are no promises by (Start, ID).
 func (s *State) Holds() []*Reservation { return s.held }
+
+// Jobless is the number of reservations that are for a project and none of its
+// jobs. O(1).
+func (s *State) Jobless() int { return s.jobless }
 
 // ReservationsOn lists what is reserved on a node, or with NoNode on the pool,
 // by (Start, ID). The slice belongs to State.

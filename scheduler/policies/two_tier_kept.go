@@ -431,7 +431,7 @@ func (f *planned) agreesOn(s *scheduler.State, id scheduler.ProjectID) bool {
 	reserved, planned := 0, 0
 	count := func(id scheduler.JobID) {
 		if j := s.Job(id); j != nil {
-			reserved += j.Reserved()
+			reserved += len(j.Reservations())
 		}
 	}
 	if id>>63 == 1 {

@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 )
@@ -124,27 +126,13 @@ func (b *plan) sayBroken(o *owner) {
 // cycle is full.
 func (b *plan) forget(o *owner) bool {
 	for _, j := range o.jobs {
-		for _, r := range b.reservedFor(j) {
-			if !b.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
+		for _, r := range slices.Clone(j.Reservations()) {
+			if planned(r) && !b.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
 				return false
 			}
 		}
 	}
 	return true
-}
-
-// reservedFor lists the planned reservations of a job by id.
-func (b *plan) reservedFor(j *scheduler.Job) []*scheduler.Reservation {
-	if j.Promises == 0 {
-		return nil
-	}
-	var out []*scheduler.Reservation
-	for _, r := range b.p.s.Reservations() {
-		if planned(r) && r.Job == j.Spec.ID {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // act carries out one step if the cycle has one left.
@@ -172,15 +160,17 @@ func (p *Policy) sweep() {
 		return
 	}
 	p.served = p.served[:0]
-	for _, r := range p.s.Reservations() {
-		if !planned(r) {
+	for i := range p.watch.jobs {
+		if !p.watch.jobs[i].stale {
 			continue
 		}
-		g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-		if g == nil || (!g.IsPending(r.Task) && !p.sleeps(g, r.Task)) || g.Job.Phase != scheduler.JobActive || (g.Job.Spec.Project == 0 && p.isHopeless(g.Job)) {
-			p.served = append(p.served, r.ID)
+		for _, r := range p.s.Job(p.watch.jobs[i].id).Reservations() {
+			if planned(r) && p.isServed(r) {
+				p.served = append(p.served, r.ID)
+			}
 		}
 	}
+	slices.Sort(p.served)
 	for _, id := range p.served {
 		if p.left <= 0 {
 			return
@@ -188,6 +178,12 @@ func (p *Policy) sweep() {
 		p.promise.swept = true
 		p.do(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
+}
+
+// isServed tells whether a planned reservation has nothing to wait for any more.
+func (p *Policy) isServed(r *scheduler.Reservation) bool {
+	g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	return g == nil || (!g.IsPending(r.Task) && !p.sleeps(g, r.Task)) || g.Job.Phase != scheduler.JobActive || (g.Job.Spec.Project == 0 && p.isHopeless(g.Job))
 }
 
 // sleeps tells whether an attempt at a task is suspended: what is reserved for
@@ -201,21 +197,10 @@ func (p *Policy) sleeps(g *scheduler.Stage, task int32) bool {
 	return false
 }
 
-// stale tells whether a job may have more reserved than waits. O(jobs).
+// stale tells whether a job may have more reserved than waits.
 func (p *Policy) stale() bool {
-	for j := range p.s.Jobs() {
-		if j.Promises == 0 {
-			continue
-		}
-		waits := int32(0)
-		for _, g := range j.Stages {
-			waits += g.Pending
-		}
-		if j.Promises > waits || j.Phase != scheduler.JobActive || (j.Spec.Project == 0 && p.isHopeless(j)) {
-			return true
-		}
-	}
-	return false
+	p.watchJobs()
+	return slices.ContainsFunc(p.watch.jobs, func(x watched) bool { return x.stale })
 }
 
 // guaranteed tells whether a job belongs to a project whose departure was

@@ -61,7 +61,7 @@ func (p *Policy) keepPromises() {
 	for _, n := range q.broke {
 		p.note(n)
 	}
-	if len(q.asked) == 0 && !q.wrong && !q.walk {
+	if q.asked == 0 && !q.wrong && !q.walk {
 		return
 	}
 	b := p.planFor()

@@ -53,6 +53,7 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
+	watch    watch
 	plan     *plan                                // kept, nil before the first
 	shrinks  bool                                 // room only shrinks: see beginShrinking
 	closed   map[closedTo]scheduler.NodeID        // below it no node is open

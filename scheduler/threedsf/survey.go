@@ -11,7 +11,7 @@ import (
 // promiser is what a decision finds out about promises before it plans. It is
 // filled in anew each time.
 type promiser struct {
-	asked []*scheduler.Job // whose deadline or project is to be promised or refused
+	asked int              // jobs whose deadline or project is to be promised or refused
 	wake  scheduler.Time   // when something about promises changes by time alone
 	wrong bool             // a promise cannot be kept where it is
 	walk  bool             // something ended: holes are to be given forward
@@ -33,12 +33,11 @@ const (
 	placeSlot = 4
 )
 
-// survey looks at every job with a deadline or a project, and at every promise,
-// and says whether anything is to be planned. O(jobs + tasks that run under a
-// promise + reservations).
+// survey says whether anything is to be planned, by what is known of each job
+// with a deadline or a project, and of every promise (watchJobs).
 func (p *Policy) survey() {
 	q := &p.promise
-	q.asked, q.broke = q.asked[:0], q.broke[:0]
+	q.asked, q.broke = 0, q.broke[:0]
 	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done, q.swept = 0, false, false, false, nil, false, false, false
 	q.from, q.under = backfill.Place{Submitted: math.MinInt64}, false
 	if n, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}); ok {
@@ -47,19 +46,8 @@ func (p *Policy) survey() {
 	if !p.cfg.Promises.On {
 		return
 	}
-	for j := range p.s.Jobs() {
-		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
-			continue
-		}
-		switch p.standing(j) {
-		case asks:
-			q.asked = append(q.asked, j)
-		case holds:
-			q.kept = true
-			p.surveyBounds(j)
-		}
-	}
-	p.surveyReservations()
+	p.watchJobs()
+	p.surveyJobs()
 	if !q.kept {
 		return
 	}
@@ -73,29 +61,6 @@ func (p *Policy) survey() {
 	} else {
 		q.walk = true
 	}
-}
-
-// fingerprint is a hash of what is done of promised work, and of the nodes: as
-// long as it stays, no hole can have come about.
-func (p *Policy) fingerprint() int64 {
-	print := hash(1)
-	for j := range p.s.Jobs() {
-		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive || p.standing(j) != holds {
-			continue
-		}
-		print.word(uint64(j.Spec.ID))
-		waits := int32(0)
-		for _, g := range j.Stages {
-			print.word(uint64(g.Done)<<32 | uint64(uint32(g.Failed)))
-			waits += g.Pending
-		}
-		print.word(uint64(uint32(waits - j.Promises))) // what waits without a place in the plan
-	}
-	print.word(uint64(p.s.TakingNodes()))
-	for _, v := range p.s.Total() {
-		print.word(uint64(v))
-	}
-	return int64(print)
 }
 
 // rememberPlan notes what was known when holes were last given forward, and what
@@ -199,30 +164,6 @@ func (p *Policy) whole(pr *scheduler.Project) bool {
 	return true
 }
 
-// surveyBounds finds tasks of a promised job that ran past its bound: the
-// promise of their own project or job is void (two-tier 4.6).
-func (p *Policy) surveyBounds(j *scheduler.Job) {
-	if j.Spec.Bound <= 0 || j.Live == 0 || p.isBroken(j) {
-		return
-	}
-	for _, g := range j.Stages {
-		if g.Running == 0 {
-			continue
-		}
-		for a := range p.s.AttemptsIn(g) {
-			if a.Level != scheduler.LevelRunning {
-				continue
-			}
-			if end := p.boundOf(a, j).Add(p.cfg.Promises.Margin); end > p.now {
-				p.promise.wakeAt(end)
-			} else {
-				p.breakPromise(j, backfill.CauseOverrun)
-				return
-			}
-		}
-	}
-}
-
 // boundOf is when an attempt at a task of a job with a bound should be gone. The
 // margin of its reservation is for a start that came late; one that started before
 // its reservation leaves half of it before the next one (keepsPromises).
@@ -254,24 +195,6 @@ func (p *Policy) tell(id scheduler.ProjectID, cause backfill.Cause) {
 	}
 	key.Slot = int32(cause)
 	p.promise.broke = append(p.promise.broke, scheduler.Note{NoteKey: key, At: p.now})
-}
-
-// surveyReservations looks for promises that cannot be kept where they are: on a
-// node that takes no work, or not begun when it is too late.
-func (p *Policy) surveyReservations() {
-	q := &p.promise
-	for _, r := range p.s.Reservations() {
-		if !planned(r) {
-			continue
-		}
-		switch {
-		case !p.s.Node(r.Node).Takes() || p.expired(r):
-			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-			q.wrong = q.wrong || (g.IsPending(r.Task) && (p.s.TakingNodes() > 0 || p.expired(r)))
-		default:
-			q.wakeAt(p.lastStart(r).Add(1))
-		}
-	}
 }
 
 // planned tells whether a reservation is one of the plan: for one task, on a
