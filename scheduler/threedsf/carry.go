@@ -14,9 +14,17 @@ import (
 // earlier instants, which nobody needs, take an eighth of the cycle at most.
 func (b *plan) carryOut(refused []scheduler.Note) {
 	b.moves = b.p.left/8 + 1
+	for _, k := range b.planner.Changed() {
+		if j := b.p.s.Job(k.Job); j != nil {
+			if o := b.known[ownerOf(j)]; o != nil {
+				o.touched = true
+			}
+		}
+	}
 	for _, o := range b.owners {
-		if !o.asked {
-			b.reserve(o)
+		if o.unsettled = o.touched; o.touched && !o.asked {
+			o.touched, o.unsettled = false, false
+			o.unsettled = !b.reserve(o) || o.unsettled
 		}
 	}
 	for _, n := range refused {
@@ -85,6 +93,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 	}
 	if old != nil && r.Start < old.Start && !p.expired(old) && p.s.Node(old.Node).Takes() {
 		if b.moves == 0 {
+			o.unsettled = true
 			return true // it may stay where it is
 		}
 		b.moves--

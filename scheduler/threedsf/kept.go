@@ -1,7 +1,7 @@
 package threedsf
 
 import (
-	"maps"
+	"cmp"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -9,18 +9,19 @@ import (
 )
 
 // The plan is kept between cycles. Each time something is to be planned it is
-// brought in line with the State: what attempts and due reservations take is
-// described anew and compared with what the profile has, and so is the waiting
-// work of each owner with what the planner has. Only what differs is changed, so
-// that it costs little more than looking: O(promised attempts + reservations).
-// A plan that is kept holds exactly what one built from the State would;
-// TestTheKeptPlanIsTheOneBuiltAnew compares them.
+// brought in line with the State: for each owner to whose jobs something happened,
+// or of whom what is known has passed by time alone, what attempts and due
+// reservations take is described anew and compared with what the profile has, and
+// so is the waiting work with what the planner has. Only what differs is changed.
+// O(nodes + changes). A plan that is kept holds exactly what one built from the
+// State would; TestTheKeptPlanIsTheOneBuiltAnew compares them.
 
 // takeKey names something that takes room in the profile: an attempt, on its node
-// or on the one it moves from, or a reservation.
+// or on the one it moves from, or a reservation. An attempt with a promise is its
+// owner's, any other its node's.
 type takeKey struct {
 	attempt     scheduler.AttemptID
-	from        bool
+	from, node  bool
 	reservation scheduler.ReservationID
 }
 
@@ -34,6 +35,15 @@ type taking struct {
 	visit      uint64
 }
 
+// taker is who has takings: an owner, or a node on which nothing can be made to
+// leave.
+type taker struct {
+	keys    []takeKey
+	planned []backfill.Key // reservations of its jobs
+	until   scheduler.Time // they stay as they are before then, if nothing happens
+	version uint64         // of the node
+}
+
 // same tells whether two takings are the same from now on.
 func (t *taking) same(o *taking, now scheduler.Time) bool {
 	return t.bin == o.bin && t.disk == o.disk && t.end == o.end && t.held == o.held && t.account == o.account &&
@@ -44,16 +54,21 @@ func (t *taking) same(o *taking, now scheduler.Time) bool {
 // the nodes are others.
 func (p *Policy) planFor() *plan {
 	b := p.plan
-	if b == nil || b.spoilt || !b.sameNodes() {
+	if b == nil || b.spoilt || b.state != p.s || p.now < b.now || !b.sameNodes() {
 		b = p.newPlan()
 	}
 	p.plan = b
 	b.begin()
-	b.collect()
+	ids := b.outOfLine()
+	for _, id := range ids {
+		b.collect(id)
+	}
+	b.sortOwners()
 	b.openAccounts()
-	b.occupy()
-	b.restore()
-	b.giveBack()
+	b.occupyFirm()
+	for _, id := range b.inOrder(ids) {
+		b.describe(id)
+	}
 	b.planner.Changed()
 	return b
 }
@@ -61,19 +76,22 @@ func (p *Policy) planFor() *plan {
 // newPlan makes an empty plan of the State's nodes.
 func (p *Policy) newPlan() *plan {
 	c := &p.cfg.Promises
-	b := &plan{p: p, prof: &backfill.Profile{}, accounts: &backfill.Profile{}, byKey: map[backfill.Key]*scheduler.Reservation{},
-		takings: map[takeKey]*taking{}, known: map[scheduler.ProjectID]*owner{}}
+	b := &plan{p: p, state: p.s, nodesAt: p.s.NodeChanges(), prof: &backfill.Profile{}, accounts: &backfill.Profile{}, byKey: map[backfill.Key]*scheduler.Reservation{},
+		takings: map[takeKey]*taking{}, known: map[scheduler.ProjectID]*owner{}, takers: map[scheduler.ProjectID]*taker{}, anew: true}
 	planner, err := backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SF: c.SF, PL: c.PL, MaxTries: c.Tries}, b.prof)
 	if err != nil {
 		panic("threedsf: " + err.Error()) // New checked it
 	}
-	b.planner = planner
+	b.planner, b.onFirm = planner, map[scheduler.NodeID]*taker{}
 	planner.Charge(b.accounts)
 	nodes := p.s.Nodes()
 	spare := c.Spare
 	for _, n := range nodes {
 		b.prof.AddNode(&n.Spec)
-		b.nodes = append(b.nodes, plannedNode{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Takes()})
+		b.nodes = append(b.nodes, plannedNode{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Takes(), n.Spec.Levels})
+		if !canLeave(n) {
+			b.firm = append(b.firm, n.Spec.ID)
+		}
 		if !n.Takes() {
 			spare--
 		}
@@ -92,17 +110,25 @@ type plannedNode struct {
 	capacity scheduler.Resources
 	disks    []scheduler.Disk
 	takes    bool
+	levels   scheduler.LevelSet
 }
 
 // sameNodes tells whether the nodes are those of the plan.
 func (b *plan) sameNodes() bool {
+	if len(b.p.s.Tenants()) < int(b.accounts.Bins()) {
+		return false
+	}
+	if b.nodesAt == b.p.s.NodeChanges() {
+		return true
+	}
+	b.nodesAt = b.p.s.NodeChanges()
 	nodes := b.p.s.Nodes()
-	if len(nodes) != len(b.nodes) || len(b.p.s.Tenants()) < int(b.accounts.Bins()) {
+	if len(nodes) != len(b.nodes) {
 		return false
 	}
 	for i, n := range nodes {
 		o := &b.nodes[i]
-		if o.capacity != n.Spec.Capacity || o.takes != n.Takes() || !slices.Equal(o.disks, n.Spec.Disks) {
+		if o.capacity != n.Spec.Capacity || o.takes != n.Takes() || o.levels != n.Spec.Levels || !slices.Equal(o.disks, n.Spec.Disks) {
 			return false
 		}
 	}
@@ -111,12 +137,216 @@ func (b *plan) sameNodes() bool {
 
 // begin forgets what was found out for the cycle before.
 func (b *plan) begin() {
-	b.visit++
-	b.late, b.missing, b.owners = b.late[:0], b.missing[:0], b.owners[:0]
-	clear(b.byKey)
+	b.now = b.p.now
+	b.late, b.missing = b.late[:0], b.missing[:0]
 	b.prof.Forget(b.p.now)
 	b.accounts.Forget(b.p.now)
 	b.planner.Recheck()
+}
+
+// outOfLine lists the owners to look at again: those to whose jobs something happened, those of whom
+// what is known has passed, those who ask, and those of whom the State does not say
+// what the plan says. All, where too much has happened.
+func (b *plan) outOfLine() []scheduler.ProjectID {
+	s := b.p.s
+	ids := b.ids[:0]
+	last := scheduler.Worked{}
+	all := b.anew || !s.WorkSince(b.work, func(w scheduler.Worked) {
+		if w == last {
+			return
+		}
+		if last = w; w.Project != 0 {
+			ids = append(ids, w.Project)
+		} else if j := s.Job(w.Job); j == nil || j.Spec.Deadline != 0 || j.Spec.Accepted || j.Promises != 0 || b.takers[ownAlone(w.Job)] != nil {
+			ids = append(ids, ownAlone(w.Job))
+		}
+	})
+	b.anew, b.work = false, s.Work()
+	if all {
+		for j := range s.Jobs() {
+			ids = append(ids, ownerOf(j))
+		}
+	}
+	for id, t := range b.takers { // they are sorted below
+		if all || t.until <= b.p.now {
+			ids = append(ids, id)
+		}
+	}
+	for id, o := range b.known {
+		if all || o.asked || o.unsettled {
+			ids = append(ids, id)
+		}
+	}
+	if s.Jobless() > 0 {
+		ids = append(ids, 0)
+	}
+	slices.Sort(ids)
+	b.ids = slices.Compact(ids)
+	return b.ids
+}
+
+// collect brings an owner's jobs and reservations in line: it becomes one of the
+// owners, stays one, or is one no more.
+func (b *plan) collect(id scheduler.ProjectID) {
+	t := b.takers[id]
+	if t == nil {
+		t = &taker{}
+		b.takers[id] = t
+	}
+	for _, k := range t.planned {
+		delete(b.byKey, k)
+	}
+	t.planned = t.planned[:0]
+	o := b.known[id]
+	if o != nil {
+		o.jobs = o.jobs[:0]
+	}
+	for _, j := range b.jobsOf(id) {
+		for _, r := range j.Reservations() {
+			if planned(r) {
+				k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}
+				b.byKey[k] = r
+				t.planned = append(t.planned, k)
+			}
+		}
+		if j.Phase != scheduler.JobActive || (j.Spec.Project == 0 && j.Spec.Deadline == 0) {
+			continue
+		}
+		stands := b.p.standing(j)
+		if stands == free {
+			continue
+		}
+		if o == nil {
+			o = &owner{id: id}
+			b.known[id] = o
+			b.owners, b.reorder = append(b.owners, o), true
+		}
+		if len(o.jobs) == 0 {
+			o.asked = stands == asks
+		}
+		o.jobs = append(o.jobs, j)
+	}
+	if o == nil {
+		return
+	}
+	if len(o.jobs) == 0 {
+		b.planner.Remove(id)
+		delete(b.known, id)
+		b.reorder = true
+		return
+	}
+	if at := b.submitted(o); at != o.submitted {
+		o.submitted, b.reorder = at, true
+	}
+	o.quote, o.touched = backfill.Quote{}, true
+}
+
+// inOrder brings owners in promise order, behind those who are none any more: what
+// is late or missing is listed in this order.
+func (b *plan) inOrder(ids []scheduler.ProjectID) []scheduler.ProjectID {
+	slices.SortFunc(ids, func(x, y scheduler.ProjectID) int {
+		switch o, q := b.known[x], b.known[y]; {
+		case o != nil && q != nil:
+			return inPromiseOrder(o, q)
+		case o == nil && q == nil:
+			return cmp.Compare(x, y)
+		case o == nil:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return ids
+}
+
+// jobsOf lists the jobs of an owner by id, none for the owner 0.
+func (b *plan) jobsOf(id scheduler.ProjectID) []*scheduler.Job {
+	s := b.p.s
+	b.jobs = b.jobs[:0]
+	if id>>63 == 1 {
+		if j := s.Job(scheduler.JobID(id &^ (1 << 63))); j != nil {
+			b.jobs = append(b.jobs, j)
+		}
+	} else if pr := s.Project(id); pr != nil {
+		for _, k := range pr.Jobs {
+			b.jobs = append(b.jobs, s.Job(k))
+		}
+	}
+	return b.jobs
+}
+
+// sortOwners has the owners in promise order, without those that are none any
+// more.
+func (b *plan) sortOwners() {
+	if !b.reorder {
+		return
+	}
+	b.reorder = false
+	b.owners = slices.DeleteFunc(b.owners, func(o *owner) bool { return b.known[o.id] != o })
+	slices.SortFunc(b.owners, inPromiseOrder)
+}
+
+func inPromiseOrder(x, y *owner) int {
+	return cmp.Or(cmp.Compare(x.submitted, y.submitted), cmp.Compare(x.id, y.id))
+}
+
+// describe has the profile and the planner hold what an owner's jobs take and
+// wait for.
+func (b *plan) describe(id scheduler.ProjectID) {
+	t := b.takers[id]
+	b.beginTaker()
+	b.occupy(id)
+	o := b.known[id]
+	if o != nil {
+		b.restore(o)
+	}
+	b.endTaker(t)
+	if o == nil && len(t.keys) == 0 && len(t.planned) == 0 {
+		delete(b.takers, id)
+	}
+}
+
+// beginTaker starts to describe what one taker takes.
+func (b *plan) beginTaker() {
+	b.visit++
+	b.holding, b.until = b.holding[:0], scheduler.Never
+}
+
+// endTaker gives back what a taker takes no more.
+func (b *plan) endTaker(t *taker) {
+	for _, key := range t.keys {
+		if x := b.takings[key]; x != nil && x.visit != b.visit {
+			b.change(x, 1)
+			delete(b.takings, key)
+		}
+	}
+	t.keys = append(t.keys[:0], b.holding...)
+	t.until = b.until
+}
+
+// occupyFirm takes what runs without a promise on nodes on which nothing can be
+// made to leave.
+func (b *plan) occupyFirm() {
+	s := b.p.s
+	for _, id := range b.firm {
+		t := b.onFirm[id]
+		if t == nil {
+			t = &taker{}
+			b.onFirm[id] = t
+		}
+		v := s.NodeVersion(id)
+		if t.version == v && b.p.now < t.until {
+			continue
+		}
+		b.beginTaker()
+		for a := range s.AttemptsOn(id) {
+			if j := s.StageOf(a).Job; j.Spec.Project == 0 && !s.Accepted(j) {
+				b.take(a, j, true)
+			}
+		}
+		b.endTaker(t)
+		t.version = v
+	}
 }
 
 // hold has the profile hold what something takes.
@@ -126,6 +356,7 @@ func (b *plan) hold(key takeKey, t taking) {
 		return
 	}
 	t.visit = b.visit
+	b.holding = append(b.holding, key)
 	old := b.takings[key]
 	if old != nil && old.same(&t, now) {
 		old.visit = b.visit
@@ -165,32 +396,6 @@ func (b *plan) change(t *taking, sign int64) {
 		b.accounts.Give(t.account, -1, from, t.end, &total)
 	}
 	b.planner.Freed(t.bin)
-}
-
-// giveBack gives back what nothing takes any more.
-func (b *plan) giveBack() {
-	for key, t := range b.takings { // the sum does not depend on the order
-		if t.visit != b.visit {
-			b.change(t, 1)
-			delete(b.takings, key)
-		}
-	}
-}
-
-// ownerFor gives the owner of a project or a job with what is known of it, once
-// a cycle.
-func (b *plan) ownerFor(id scheduler.ProjectID) (o *owner, first bool) {
-	o = b.known[id]
-	if o == nil {
-		o = &owner{id: id}
-		b.known[id] = o
-	}
-	if o.visit == b.visit {
-		return o, false
-	}
-	o.visit, o.asked, o.jobs, o.quote = b.visit, false, o.jobs[:0], backfill.Quote{}
-	b.owners = append(b.owners, o)
-	return o, true
 }
 
 // bringIn restores an owner's waiting work where it is not in the planner as it
@@ -246,19 +451,6 @@ func (b *plan) agrees(o *owner) bool {
 		}
 	}
 	return true
-}
-
-// dropGone takes out of the planner who has no promise any more and wishes none.
-func (b *plan) dropGone() {
-	if len(b.known) == len(b.owners) {
-		return
-	}
-	for _, id := range slices.Sorted(maps.Keys(b.known)) {
-		if b.known[id].visit != b.visit {
-			b.planner.Remove(id)
-			delete(b.known, id)
-		}
-	}
 }
 
 func sameRequest(a, b backfill.Request) bool {

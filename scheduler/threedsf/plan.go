@@ -1,7 +1,6 @@
 package threedsf
 
 import (
-	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -24,28 +23,49 @@ type plan struct {
 	planner  *backfill.Planner
 	nodes    []plannedNode
 	takings  map[takeKey]*taking
+	visit    uint64                         // counts who was described
+	takers   map[scheduler.ProjectID]*taker // who takes room: owners, and those who were refused and run
+	firm     []scheduler.NodeID             // nodes on which nothing can be made to leave
+	onFirm   map[scheduler.NodeID]*taker
+	byKey    map[backfill.Key]*scheduler.Reservation
 	known    map[scheduler.ProjectID]*owner // all owners in the planner
-	visit    uint64                         // counts the cycles that planned
+	owners   []*owner                       // the same, in promise order
+	reorder  bool                           // they are not
 	spoilt   bool                           // it must not be kept
 
+	// When it was brought in line:
+	state   *scheduler.State
+	work    uint64
+	nodesAt uint64
+	now     scheduler.Time
+	anew    bool // never yet
+
 	// Of this cycle:
-	byKey   map[backfill.Key]*scheduler.Reservation
 	late    []backfill.Key // were not begun in time
 	missing []backfill.Key // have no place: they failed, or there was none
-	owners  []*owner
-	next    backfill.Project // scratch: an owner as the State has it
-	moves   int              // to earlier instants that may still be carried out
+	moves   int            // to earlier instants that may still be carried out
+
+	// Scratch:
+	next    backfill.Project // an owner as the State has it
+	until   scheduler.Time   // what is known of the taker at hand holds until then
+	holding []takeKey        // what it takes
+	ids     []scheduler.ProjectID
+	jobs    []*scheduler.Job
+	least   []scheduler.Resources
+	bases   []scheduler.Resources // what each tenant's promises may take, as the accounts have it
 }
 
 // owner is a project, or a job by itself, with a promise or a wish for one.
 type owner struct {
-	id     scheduler.ProjectID
-	jobs   []*scheduler.Job // one or more, by id
-	asked  bool
-	quote  backfill.Quote
-	in     backfill.Project
-	visit  uint64
-	stands bool // in the planner as it is in in, with its promise
+	id        scheduler.ProjectID
+	jobs      []*scheduler.Job // one or more, by id
+	asked     bool
+	quote     backfill.Quote
+	in        backfill.Project
+	submitted scheduler.Time
+	stands    bool // in the planner as it is in in, with its promise
+	touched   bool // the plan may say otherwise than the State
+	unsettled bool // it did at the end of the cycle before
 }
 
 // walkAtOnce is how many pieces of work are looked at in one cycle when holes are
@@ -78,32 +98,6 @@ func (p *Policy) keepPromises() {
 	b.carryOut(refused)
 }
 
-// collect lists the owners in promise order, and the reservations by task.
-func (b *plan) collect() {
-	for j := range b.p.s.Jobs() {
-		if (j.Spec.Project == 0 && j.Spec.Deadline == 0) || j.Phase != scheduler.JobActive {
-			continue
-		}
-		stands := b.p.standing(j)
-		if stands == free {
-			continue
-		}
-		o, first := b.ownerFor(ownerOf(j))
-		if first {
-			o.asked = stands == asks
-		}
-		o.jobs = append(o.jobs, j)
-	}
-	slices.SortFunc(b.owners, func(x, y *owner) int {
-		return cmp.Or(cmp.Compare(b.submitted(x), b.submitted(y)), cmp.Compare(x.id, y.id))
-	})
-	for _, r := range b.p.s.Reservations() {
-		if planned(r) {
-			b.byKey[backfill.Key{Job: r.Job, Stage: r.Stage, Task: r.Task}] = r
-		}
-	}
-}
-
 // submitted is when an owner was submitted.
 func (b *plan) submitted(o *owner) scheduler.Time {
 	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
@@ -125,7 +119,8 @@ func (b *plan) account(o *owner) scheduler.TenantID {
 func (b *plan) openAccounts() {
 	s := b.p.s
 	shares := b.p.promiseShares()
-	least := make([]scheduler.Resources, len(shares))
+	b.least = append(b.least[:0], make([]scheduler.Resources, len(shares))...)
+	least := b.least
 	for _, o := range b.owners {
 		if !o.asked {
 			continue
@@ -151,10 +146,13 @@ func (b *plan) openAccounts() {
 			}
 			id = above.Spec.Parent
 		}
-		if int32(t) < b.accounts.Bins() {
-			b.accounts.Resize(int32(t), base[:])
-		} else {
+		switch {
+		case t >= len(b.bases):
 			b.accounts.AddBin(base[:])
+			b.bases = append(b.bases, base)
+		case base != b.bases[t]:
+			b.accounts.Resize(int32(t), base[:])
+			b.bases[t] = base
 		}
 	}
 }
@@ -198,8 +196,11 @@ func (p *Policy) promiseShares() []float64 {
 		return out
 	}
 	works := make([]bool, len(tenants))
-	for j := range p.s.Jobs() {
-		t := j.Spec.Tenant
+	for id, x := range tenants {
+		if x.Jobs == 0 {
+			continue
+		}
+		t := scheduler.TenantID(id)
 		for n := 0; t != scheduler.NoTenant && !works[t] && n <= scheduler.MaxTenantDepth; n++ {
 			works[t] = true
 			t = tenants[t].Spec.Parent
@@ -232,33 +233,30 @@ func (p *Policy) promiseShares() []float64 {
 	return out
 }
 
-// occupy takes what attempts hold that make room for no promise, and what is
-// reserved otherwise.
-func (b *plan) occupy() {
+// occupy takes what attempts of an owner's jobs hold that make room for no
+// promise, and what is reserved for them otherwise; for the owner 0 what is
+// reserved for no job.
+func (b *plan) occupy(id scheduler.ProjectID) {
 	s := b.p.s
-	for j := range s.Jobs() {
+	fix := func(list []*scheduler.Reservation) {
+		for _, r := range list {
+			if r.Kind.Promise() && !planned(r) && r.Node != scheduler.NoNode && r.End > b.p.now && (r.Job == 0) == (id == 0) {
+				b.fix(r, -1)
+			}
+		}
+	}
+	if id == 0 {
+		fix(s.Reservations())
+	}
+	for _, j := range b.jobsOf(id) {
+		fix(j.Reservations())
 		if j.Live == 0 || (j.Spec.Project == 0 && !s.Accepted(j)) {
 			continue
 		}
 		for _, g := range j.Stages {
 			for a := range s.AttemptsIn(g) {
-				b.take(a, j)
+				b.take(a, j, false)
 			}
-		}
-	}
-	for _, n := range s.Nodes() {
-		if n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed) {
-			continue
-		}
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			if j := s.StageOf(a).Job; j.Spec.Project == 0 && !s.Accepted(j) {
-				b.take(a, j)
-			}
-		}
-	}
-	for _, r := range s.Reservations() {
-		if r.Kind.Promise() && !planned(r) && r.Node != scheduler.NoNode && r.End > b.p.now {
-			b.fix(r, -1)
 		}
 	}
 }
@@ -268,9 +266,10 @@ func (b *plan) occupy() {
 const overdueStay = 10 * time.Second
 
 // take takes what an attempt holds until it should be gone.
-func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job) {
+func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job, node bool) {
 	now := b.p.now
-	end := b.endOf(a, j)
+	end, fixed := b.endOf(a, j)
+	b.holdsUntil(end, fixed)
 	if end <= now {
 		return
 	}
@@ -281,34 +280,45 @@ func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job) {
 	if j.Spec.Project != 0 || b.p.s.Accepted(j) {
 		t.account = int32(a.Tenant)
 	}
-	b.hold(takeKey{attempt: a.ID}, t)
+	b.hold(takeKey{attempt: a.ID, node: node}, t)
 	if a.From != scheduler.NoNode {
-		b.hold(takeKey{attempt: a.ID, from: true}, taking{bin: int32(a.From), disk: a.FromDisk, start: now, end: now.Add(overdueStay), held: a.FromHeld, account: -1})
+		b.holdsUntil(now, false)
+		b.hold(takeKey{attempt: a.ID, from: true, node: node}, taking{bin: int32(a.From), disk: a.FromDisk, start: now, end: now.Add(overdueStay), held: a.FromHeld, account: -1})
 	}
+}
+
+// holdsUntil says that what is known of the taker at hand changes at an instant,
+// or where it is not fixed, as time passes.
+func (b *plan) holdsUntil(at scheduler.Time, fixed bool) {
+	if !fixed {
+		at = b.p.now
+	}
+	b.until = min(b.until, at)
 }
 
 // endOf is until when an attempt is taken to stay: by its bound or by what is
 // predicted of it; what ran past its bound makes room if the node can make it.
-func (b *plan) endOf(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
+// What is not fixed moves on with time.
+func (b *plan) endOf(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
 	now := b.p.now
 	yields := !b.p.inLane(j) && b.p.isBroken(j) && canLeave(b.p.s.Node(a.Node))
 	switch end, known := locality.EndOf(b.p.s, a); {
 	case a.Level.Suspended() && j.Spec.Bound > 0:
-		return now.Add(max(j.Spec.Bound-a.Ran, overdueStay))
+		return now.Add(max(j.Spec.Bound-a.Ran, overdueStay)), false
 	case a.Level.Suspended():
-		return scheduler.Never
+		return scheduler.Never, true
 	case j.Spec.Bound > 0 && b.p.boundOf(a, j) > now:
-		return b.p.boundOf(a, j)
+		return b.p.boundOf(a, j), true
 	case j.Spec.Bound > 0 && yields:
-		return now
+		return now, false
 	case j.Spec.Bound > 0:
-		return now.Add(overdueStay)
+		return now.Add(overdueStay), false
 	case !b.p.s.Accepted(j):
-		return scheduler.Never
+		return scheduler.Never, true
 	case known && end > now:
-		return end
+		return end, true
 	default:
-		return now.Add(overdueStay)
+		return now.Add(overdueStay), false
 	}
 }
 
@@ -326,27 +336,24 @@ func (b *plan) fix(r *scheduler.Reservation, account int32) {
 		held: scheduler.Held{Resources: r.Demand, Disk: r.Disk}, account: account})
 }
 
-// restore brings the owners' waiting tasks into the planner.
-func (b *plan) restore() {
-	b.dropGone()
-	for _, o := range b.owners {
-		account := b.account(o)
-		b.next = backfill.Project{ID: o.id, Submitted: b.submitted(o), Account: int32(account) + 1, Requests: b.next.Requests[:0]}
-		if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
-			b.next.High = pr.Spec.Priority == scheduler.PriorityHigh
-		} else {
-			b.next.Deadline = o.jobs[0].Spec.Deadline
-		}
-		if !o.asked {
-			o.quote = b.promised(o, b.next.Deadline)
-		}
-		for _, j := range o.jobs {
-			for _, g := range j.Stages {
-				b.request(o, g, account)
-			}
-		}
-		b.bringIn(o, &b.next)
+// restore brings an owner's waiting tasks into the planner.
+func (b *plan) restore(o *owner) {
+	account := b.account(o)
+	b.next = backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(account) + 1, Requests: b.next.Requests[:0]}
+	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+		b.next.High = pr.Spec.Priority == scheduler.PriorityHigh
+	} else {
+		b.next.Deadline = o.jobs[0].Spec.Deadline
 	}
+	if !o.asked {
+		o.quote = b.promised(o, b.next.Deadline)
+	}
+	for _, j := range o.jobs {
+		for _, g := range j.Stages {
+			b.request(o, g, account)
+		}
+	}
+	b.bringIn(o, &b.next)
 }
 
 // gone tells whether the disk that a reservation is on is not there any more.
@@ -393,14 +400,21 @@ func (b *plan) request(o *owner, g *scheduler.Stage, account scheduler.TenantID)
 		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
 		switch v := b.byKey[k]; {
 		case v == nil || b.gone(v):
+			b.holdsUntil(b.p.now, false)
 			if !o.asked {
 				b.missing = append(b.missing, k)
 			}
 		case b.p.expired(v):
+			b.holdsUntil(b.p.now, false)
 			b.late = append(b.late, k)
-		case v.Start <= b.p.now && b.p.s.Node(v.Node).Takes():
-			b.fix(v, int32(account))
-			continue
+		case v.Start > b.p.now:
+			b.holdsUntil(v.Start, true)
+		default:
+			b.holdsUntil(b.p.lastStart(v).Add(1), true)
+			if b.p.s.Node(v.Node).Takes() {
+				b.fix(v, int32(account))
+				continue
+			}
 		}
 		r.Tasks = append(r.Tasks, i)
 	}
@@ -419,7 +433,9 @@ func (b *plan) notBefore(g *scheduler.Stage) scheduler.Time {
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
 		for a := range b.p.s.AttemptsIn(f) {
-			at = max(at, b.endOf(a, g.Job))
+			end, fixed := b.endOf(a, g.Job)
+			b.holdsUntil(end, fixed)
+			at = max(at, end)
 		}
 		for i := f.NextPending(0); i >= 0; i = f.NextPending(i + 1) {
 			if r := b.byKey[backfill.Key{Job: g.Job.Spec.ID, Stage: before, Task: i}]; r != nil && r.Start <= b.p.now {
@@ -428,6 +444,7 @@ func (b *plan) notBefore(g *scheduler.Stage) scheduler.Time {
 		}
 	}
 	if at == scheduler.Never {
+		b.holdsUntil(b.p.now, false)
 		at = b.p.now.Add(overdueStay)
 	}
 	return at
@@ -466,6 +483,7 @@ func (b *plan) broke(list []backfill.Broken) {
 		if o == nil || o.asked || b.p.isBroken(o.jobs[0]) {
 			continue
 		}
+		o.touched = true
 		n := len(b.p.promise.broke)
 		b.p.tell(x.Project, x.Cause)
 		for _, k := range b.p.promise.broke[n:] {
@@ -534,7 +552,8 @@ func (b *plan) accept(o *owner) (backfill.Quote, error) {
 	for _, j := range o.jobs {
 		for _, g := range j.Stages {
 			for a := range b.p.s.AttemptsIn(g) {
-				q.Departure = max(q.Departure, b.endOf(a, j))
+				end, _ := b.endOf(a, j)
+				q.Departure = max(q.Departure, end)
 			}
 		}
 	}

@@ -225,8 +225,11 @@ func ownerOf(j *scheduler.Job) scheduler.ProjectID {
 	if j.Spec.Project != 0 {
 		return j.Spec.Project
 	}
-	return scheduler.ProjectID(j.Spec.ID) | 1<<63
+	return ownAlone(j.Spec.ID)
 }
+
+// ownAlone is the owner made of a job alone.
+func ownAlone(id scheduler.JobID) scheduler.ProjectID { return scheduler.ProjectID(id) | 1<<63 }
 
 // noteKey is the key of a note on an owner.
 func noteKey(kind scheduler.NoteKind, id scheduler.ProjectID) scheduler.NoteKey {
