@@ -42,6 +42,7 @@ func (p *Policy) drop(r *scheduler.Reservation) {
 			}
 			p.actions = slices.Delete(p.actions, i, i+1)
 			p.left++
+			p.steps++
 			p.holds--
 			p.special = true
 			return

@@ -46,6 +46,7 @@ type Policy struct {
 	waiting  []scheduler.Waiting
 	lane     []laneJob
 	special  bool // something else than a placement was done in this pass
+	steps    int  // actions and notes made, and taken back, in this decision
 	outlook  deadline.Outlook
 	preempt  deadline.Preemptor
 	barren   []shape                  // shapes for which no victims are left in this cycle
@@ -121,7 +122,7 @@ func (p *Policy) pass() bool {
 	clear(p.isNear)
 	p.judge.Begin(p.s)
 	p.keep.begin(len(p.s.Nodes()))
-	before := len(p.actions) + len(p.notes)
+	before := p.steps
 	if p.promise.wake > 0 {
 		p.wakeAt(p.promise.wake)
 	}
@@ -137,8 +138,7 @@ func (p *Policy) pass() bool {
 	p.turns()
 	p.settleWaits()
 	p.sweep()
-	did := len(p.actions)+len(p.notes) != before
-	return did && p.left > 0 && (p.special || p.guarded() || len(p.keep.nodes) > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
+	return p.steps != before && p.left > 0 && (p.special || p.guarded() || len(p.keep.nodes) > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
 }
 
 // laneWaits tells whether a deadline job is left waiting.
@@ -174,6 +174,7 @@ func (p *Policy) do(a scheduler.Action) {
 	p.actions = append(p.actions, a)
 	p.special = p.special || a.Kind != scheduler.ActPlace
 	p.left--
+	p.steps++
 }
 
 // note remembers something, in the try as well; false if the State refuses it.
@@ -184,6 +185,7 @@ func (p *Policy) note(n scheduler.Note) bool {
 		return false
 	}
 	p.special = true
+	p.steps++
 	return true
 }
 
