@@ -387,20 +387,35 @@ func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 }
 
 // proveLater: the plan is in the State, as a reservation that starts then. Where
-// no start is in sight (Never) there is nothing to look at.
+// no start is in sight (Never) none is planned, there is room all the same, and
+// wherever there is something else is planned or in force.
 func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	if w.Until <= now {
 		return fmt.Errorf("that is not later")
 	}
-	if w.Until == scheduler.Never {
-		return nil
-	}
+	next := scheduler.Never
 	for _, r := range s.Reservations() {
-		if r.Job == w.Stage.Job && (r.Stage < 0 || r.Stage == g.Index) && r.Start == w.Until {
-			return nil
+		if r.Job == w.Stage.Job && (r.Stage < 0 || r.Stage == g.Index) && r.Start > now {
+			next = min(next, r.Start)
 		}
 	}
-	return fmt.Errorf("nothing is reserved for it from then on")
+	if w.Until != next {
+		return fmt.Errorf("its first reservation to come starts at %d", next)
+	}
+	if next != scheduler.Never {
+		return nil
+	}
+	fits := 0
+	for _, n := range s.Nodes() {
+		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
+			continue
+		}
+		fits++
+		if !slices.ContainsFunc(s.ReservationsOn(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.End > now }) {
+			return fmt.Errorf("node %q has room and nothing is planned there", n.Spec.Name)
+		}
+	}
+	return claim(fits > 0, "no node has room: that is the reason")
 }
 
 func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
