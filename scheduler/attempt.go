@@ -42,6 +42,8 @@ func (p AttemptPhase) String() string {
 // Attempt is one live try at a task. Read only outside this package, and good
 // until the attempt ends.
 type Attempt struct {
+	// What the start and the end of a task touch comes first, in two cache lines:
+	// of tens of thousands of attempts the next one is never at hand.
 	ID          AttemptID
 	Run         int32
 	Node        NodeID
@@ -53,30 +55,30 @@ type Attempt struct {
 	Phase       AttemptPhase
 	Speculative bool
 	Tenant      TenantID
-	Demand      Resources
-	DiskSpace   int64
-	Held        Held // on Node
-	FromHeld    Held // on From
-	Footprint   Footprint
-	// Seq orders placements: later ones are higher.
-	Seq uint64
+	sibling     int32 // slot + 1 of a second attempt at the same task
+	stage       int32 // index in State.stages
 	// Placed is when it was placed or last resumed; Ran is for how long it
 	// had run before that. SuspendedAt is when it was last suspended.
-	Placed      Time
-	Ran         time.Duration
-	SuspendedAt Time
-	Suspends    int32
+	Placed Time
+	Held   Held // on Node
+	// Progress is the part done, 0..1. Estimate is its predicted whole run
+	// time, 0 if unknown.
+	Progress float64
+	Ran      time.Duration
+	Suspends int32
 	// Parked: a person suspended it, so Suspended leaves it out.
 	Parked bool
 	// Barred: levels that its node tried to bring it to, and could not.
 	Barred LevelSet
-	// Progress is the part done, 0..1. Estimate is its predicted whole run
-	// time, 0 if unknown.
-	Progress float64
-	Estimate time.Duration
 
-	sibling int32 // slot + 1 of a second attempt at the same task
-	stage   int32 // index in State.stages
+	Demand    Resources
+	DiskSpace int64
+	FromHeld  Held // on From
+	Footprint Footprint
+	// Seq orders placements: later ones are higher.
+	Seq         uint64
+	SuspendedAt Time
+	Estimate    time.Duration
 }
 
 // RanFor is how long the attempt has run until now, suspensions left out.

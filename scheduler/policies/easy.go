@@ -29,6 +29,8 @@ type easy struct {
 	bound  time.Duration
 	placer placer
 	prof   backfill.Profile
+
+	lacking []*scheduler.Stage // what found no room, in order
 }
 
 func (e *easy) Name() string { return "easy" }
@@ -36,36 +38,56 @@ func (e *easy) Name() string { return "easy" }
 // Reasons says whether Decision.Waiting is wanted.
 func (e *easy) Reasons(wanted bool) { e.placer.reasons(wanted) }
 
-// Decide costs O(1) when nothing changed; while everything fits O(ready stages
-// + placements); else O(nodes + attempts + waiting x nodes looked at).
+// Decide costs O(1) when nothing changed; else O(ready stages + placements) while
+// everything fits, and while nothing that waits behind what does not has room;
+// else O(nodes + attempts + waiting x nodes looked at).
 func (e *easy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
 	p := &e.placer
 	if p.begin(s, now, max) {
 		return p.idle(now)
 	}
+	e.lacking = e.lacking[:0]
 	var first *scheduler.Stage // that did not fit
 	headed := false            // the head of line has its reservation
-	for j, at := s.NextReady(0); j != nil && (first == nil || !p.full()); j, at = s.NextReady(at) {
+	for j, at := s.NextReady(0); j != nil && (len(e.lacking) == 0 || !p.full()); j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
-			switch {
-			case !g.Ready():
-			case first != nil:
+			if !g.Ready() {
+				continue
+			}
+			if first == nil && len(e.lacking) > 0 && s.NextNode(g, 0) != scheduler.NoNode {
+				first, headed = e.line(s, now)
+			}
+			if first != nil {
 				if e.fill(g, first) {
 					headed = e.reserve(g, headed)
 				}
-			default:
-				if p.placeAll(g); p.head != g {
-					continue
-				}
-				if e.outlook(s, now); !e.ever(g) {
-					p.head = nil // it fits on no node at all: nobody waits for it
-					continue
-				}
-				first, headed = g, e.reserve(g, false)
+			} else if p.placeAll(g); p.head == g {
+				p.head, e.lacking = nil, append(e.lacking, g)
 			}
 		}
 	}
 	return p.end()
+}
+
+// line reserves for the stages that did not fit, in their order, once one behind
+// them would have room: before that it does not matter what they wait for. It
+// gives the first of them, and whether the head of line has its reservation. What
+// fits on no node at all is left out: nobody waits for it.
+func (e *easy) line(s *scheduler.State, now scheduler.Time) (first *scheduler.Stage, headed bool) {
+	e.outlook(s, now)
+	for _, g := range e.lacking {
+		if first == nil && !e.ever(g) {
+			continue
+		}
+		if first == nil {
+			first = g
+		}
+		headed = e.reserve(g, headed)
+	}
+	if first == nil {
+		e.lacking = e.lacking[:0]
+	}
+	return first, headed
 }
 
 // outlook makes the profile of what runs.
