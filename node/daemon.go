@@ -20,6 +20,7 @@ import (
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/helper"
+	"github.com/drover-run/drover/node/leash"
 	"github.com/drover-run/drover/node/order"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
@@ -46,6 +47,7 @@ type daemon struct {
 	orders     *order.Desk
 	lease      lease
 	spare      spareIO
+	leash      *leash.Holder // nil where nobody else can freeze
 	closers    []func() error
 
 	// run is the context of attempts and orders: when it ends the daemon leaves.
@@ -89,7 +91,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		// Rising also across restarts, so that a coordinator that remembers the
 		// last one takes the next for new.
 		sequence: uint64(time.Now().UnixMilli()),
-		lease:    lease{now: sinceBoot},
+		lease:    lease{now: leash.SinceBoot},
 		attempts: map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
 		gone: map[store.ID]bool{}, again: map[store.ID]*droverv1.WantedAttempt{},
 	}
@@ -105,6 +107,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 		if d.helper, err = keepProgram(cfg.Data, cfg.Helper[0]); err != nil {
 			return fail(err)
 		}
+	}
+	if err := d.openLeash(); err != nil {
+		return fail(err)
 	}
 	if d.quota, err = d.probeQuota(); err != nil {
 		return fail(err)

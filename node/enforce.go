@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -158,6 +160,16 @@ func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, 
 		u.WriteBytes += int64(d.WriteBytes)
 	}
 	return u, &droverv1.Resources{Memory: s.MemoryBytes}, int64(s.OOMKills), nil
+}
+
+// FreezeFile gives the file to which 1 is written to freeze the attempt's
+// container.
+func (e CgroupEnforcer) FreezeFile(id string) string {
+	g, err := e.Root.Open(id)
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(g.Dir(), path.Base(g.LeafPath(cgroups.Container)), "cgroup.freeze")
 }
 
 // Freeze implements runtime.Freezer for the attempt's container; its helpers are

@@ -1,12 +1,13 @@
 package node
 
 import (
+	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/node/leash"
 	"github.com/drover-run/drover/node/task"
 )
 
@@ -22,17 +23,12 @@ type lease struct {
 	end time.Duration // when exclusive tasks must begin to stop
 }
 
-// leaseShare of a lease is when exclusive tasks stop, in hundredths.
-const leaseShare = 66
-
-// sinceBoot also counts the time that the machine sleeps.
-func sinceBoot() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("node: the machine has no clock since its start: " + err.Error())
-	}
-	return time.Duration(ts.Nano())
-}
+// Shares of a lease, in hundredths: when the daemon has exclusive tasks stop, and
+// when the watch does, should the daemon not be able to.
+const (
+	leaseShare = 66
+	watchShare = 76
+)
 
 // renew takes in an answer to what was sent at that time; ms 0 is an answer
 // without a lease. It tells whether there was none before.
@@ -53,6 +49,11 @@ func (l *lease) left() time.Duration {
 
 // renewed has the exclusive tasks go on that stood still for want of a lease.
 func (d *daemon) renewed(sent time.Duration, ms int64) {
+	if d.leash != nil && ms > 0 {
+		if err := d.leash.Renew(sent + time.Duration(ms)*time.Millisecond/100*watchShare); err != nil {
+			d.log.Warn("the watch over exclusive tasks does not hear of the lease", "err", err)
+		}
+	}
 	if !d.lease.renew(sent, ms) {
 		return
 	}
@@ -78,6 +79,48 @@ func (a *attempt) withoutLease(w *task.Wanted, spec *droverv1.TaskSpec) {
 	w.Level = max(w.Level, task.LevelFrozen)
 	if a.container == task.ContainerRunning && a.sus.barred.Has(task.LevelFrozen) {
 		a.fault = &verdict{cause: droverv1.Cause_CAUSE_INFRA, message: "its node lost the coordinator, and it could not be frozen: a task of an exclusive stage does not run on then"}
+	}
+}
+
+// freezeFiler is what an Enforcer can do besides whose freezing another process
+// can do by writing 1 to a file.
+type freezeFiler interface {
+	FreezeFile(id string) string // of the attempt's container; "" without one
+}
+
+// openLeash makes the daemon's side of the watch over exclusive tasks, where there
+// are cgroups and a helper program to be it.
+func (d *daemon) openLeash() error {
+	if _, ok := d.cfg.Enforcer.(freezeFiler); !ok || d.helper == "" {
+		return nil
+	}
+	path := filepath.Join(d.cfg.Data, "leash")
+	d.leash = &leash.Holder{Path: path, Start: leash.StartBy(path, append([]string{d.helper}, d.cfg.Helper[1:]...)...)}
+	return d.leash.Clear()
+}
+
+// leashed puts an exclusive task under the watch before it begins to run or goes
+// on.
+func (a *attempt) leashed(ctx context.Context, spec *droverv1.TaskSpec) error {
+	if a.d.leash == nil || !spec.GetExclusive() {
+		return nil
+	}
+	if file := a.d.cfg.Enforcer.(freezeFiler).FreezeFile(a.id.String()); file != "" {
+		return a.d.leash.Add(ctx, file)
+	}
+	return nil
+}
+
+// unleash takes it away once the task stands still or is gone.
+func (a *attempt) unleash() {
+	_, spec := a.goal()
+	if a.d.leash == nil || !spec.GetExclusive() {
+		return
+	}
+	if file := a.d.cfg.Enforcer.(freezeFiler).FreezeFile(a.id.String()); file != "" {
+		if err := a.d.leash.Remove(file); err != nil {
+			a.d.log.Warn("the watch over exclusive tasks still counts with one", "attempt", a.id, "err", err)
+		}
 	}
 }
 

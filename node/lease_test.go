@@ -1,12 +1,15 @@
 package node
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/leash"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
@@ -158,4 +161,68 @@ func TestAnExclusiveTaskThatCannotBeFrozenEnds(t *testing.T) {
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "exclusive") {
 		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
 	}
+}
+
+// leashKernel is one whose freezing another process can do, by a file.
+type leashKernel struct {
+	*levelKernel
+	dir string
+}
+
+func (k *leashKernel) FreezeFile(id string) string { return filepath.Join(k.dir, id) }
+
+// A daemon that is gone for longer than its lease leaves its exclusive tasks to
+// the watch, which has them stand still; the next one goes on with them.
+func TestTheWatchFreezesForADaemonThatIsGone(t *testing.T) {
+	b, k := levelBench(t)
+	lk := &leashKernel{k, t.TempDir()}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
+	b.leaseMS = 1000
+	b.start()
+	alone, other := with(group(0, "count"), exclusive), group(1, "count")
+	for _, w := range []*droverv1.WantedAttempt{alone, other} {
+		if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.put(w)
+		b.await(t, w, running)
+	}
+	reads := func(w *droverv1.WantedAttempt) string {
+		text, err := os.ReadFile(lk.FreezeFile(idOf(w)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	path := filepath.Join(b.config.Data, "leash")
+	watched := func() bool {
+		there, err := leash.Watched(path)
+		return err == nil && there
+	}
+	if !watched() || reads(alone) != "0" {
+		t.Errorf("watched %v, the file reads %q", watched(), reads(alone))
+	}
+	b.halt()
+	poll(t, "1 in the exclusive task's file", func() bool { return reads(alone) == "1" })
+	if got := reads(other); got != "0" {
+		t.Errorf("the other task's file reads %q", got)
+	}
+	b.config.Driver = b.engine.Driver()
+	b.start()
+	b.counts(alone)
+	poll(t, "a watch for the next daemon", watched)
+	b.at(alone, lfrozen) // by the daemon: there is nothing to watch then
+	b.awaitLevel(alone, lfrozen)
+	poll(t, "no watch", func() bool { return !watched() })
+	b.at(alone, lrunning)
+	b.awaitLevel(alone, lrunning)
+	poll(t, "a watch again", watched)
+	b.remove(other)
+	b.await(t, other, gone)
+	b.endsClean(t, alone)
+	poll(t, "no watch over nothing", func() bool { return !watched() })
 }

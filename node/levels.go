@@ -228,6 +228,7 @@ func (a *attempt) freeze(ctx context.Context) error {
 		return err
 	}
 	kernel()
+	a.unleash()
 	a.sus.frozen, a.sus.swapped = true, false
 	a.measure()
 	return a.at(droverv1.Level_LEVEL_FROZEN, nil)
@@ -237,6 +238,9 @@ func (a *attempt) freeze(ctx context.Context) error {
 // lets it go on: one that cannot be limited does not run.
 func (a *attempt) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := a.makeCgroup(ctx, spec); err != nil {
+		return err
+	}
+	if err := a.leashed(ctx, spec); err != nil {
 		return err
 	}
 	kernel := runtime.Part(ctx, "kernel")
@@ -430,9 +434,13 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err != nil {
 		return err
 	}
+	if err := a.leashed(ctx, spec); err != nil {
+		return err
+	}
 	a.sus.bytes = a.rec.DumpBytes
 	err = a.d.dumpSlot(ctx, func() error { return c.Restore(ctx, cs, a.dumpDir(a.rec.Dump)) })
 	if err != nil {
+		a.unleash()
 		return err
 	}
 	a.generation++

@@ -307,6 +307,10 @@ func (a *attempt) start(ctx context.Context) error {
 		}
 		a.rec = rec
 	}
+	_, spec := a.goal()
+	if err := a.leashed(ctx, spec); err != nil {
+		return err
+	}
 	if err := a.d.cfg.Driver.Start(ctx, a.id.String()); err != nil {
 		return err
 	}
@@ -333,6 +337,7 @@ func (a *attempt) delete(ctx context.Context) error {
 		return err
 	}
 	a.container = task.ContainerNone
+	a.unleash()
 	return nil
 }
 
@@ -348,6 +353,7 @@ func (a *attempt) removeFolder(ctx context.Context) error {
 	if err := os.RemoveAll(string(a.dir)); err != nil {
 		return err
 	}
+	a.unleash()
 	if e := a.d.cfg.Enforcer; e != nil {
 		if err := e.Remove(ctx, a.id.String()); err != nil {
 			return err

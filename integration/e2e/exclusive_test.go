@@ -13,8 +13,22 @@ const stamps = `i=0; while [ $i -lt 400 ]; do date +%s; i=$((i+1)); sleep 0.5; d
 // A machine that is cut off freezes the task of an exclusive stage before the
 // coordinator starts it again elsewhere, and removes it when the machine is back.
 func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
+	exclusiveRunsOnce(t, "exclusive",
+		func(s *scene, k int) error { return s.bed.Nodes[k-1].Partition(s.ctx) },
+		func(s *scene, k int) error { return s.bed.Nodes[k-1].Heal(s.ctx) })
+}
+
+// Nor does it when the daemon is killed and stays dead: the watch freezes it.
+func TestAnExclusiveTaskOfADeadDaemonStandsStill(t *testing.T) {
+	exclusiveRunsOnce(t, "orphaned",
+		func(s *scene, k int) error { return s.cl.KillNode(s.ctx, k) },
+		func(s *scene, k int) error { return s.cl.StartNode(s.ctx, k) })
+}
+
+// exclusiveRunsOnce runs an exclusive task, does what makes the coordinator give
+// its machine up, waits for the task's next attempt, and mends the machine.
+func exclusiveRunsOnce(t *testing.T, job string, lose, mend func(s *scene, k int) error) {
 	s := begin(t, 6*time.Minute)
-	const job = "exclusive"
 	s.ok("job", "run", "-detach", s.job(job, fmt.Sprintf(`job %q {
   tenant = "e2e"
   image = "oci-archive:%s"
@@ -39,7 +53,7 @@ func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Partition(s.ctx); err != nil {
+	if err := lose(s, k); err != nil {
 		t.Fatal(err)
 	}
 	s.until(2*time.Minute, "another attempt elsewhere", func() error {
@@ -56,7 +70,7 @@ func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
 		}
 		return nil
 	})
-	if err := n.Heal(s.ctx); err != nil {
+	if err := mend(s, k); err != nil {
 		t.Fatal(err)
 	}
 	out, err := n.Sh(s.ctx, "tail -1 /run/stamps; grep -c . /run/stamps")

@@ -18,6 +18,7 @@ import (
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/fsys"
+	"github.com/drover-run/drover/node/leash"
 )
 
 // maxLine bounds a line between daemon and helper: an Update of a job with very
@@ -28,9 +29,17 @@ const maxLine = 64 << 20
 // standard output: a file of a task, charged to the task.
 const Copy = "copy"
 
-// Main is the helper as a program: argv[1] "helper", no arguments or Copy. It
-// gives the exit code: 0 when the last event said Done.
+// Main is the helper as a program: argv[1] "helper", no arguments, Copy, or a verb
+// of package leash with its file. It gives the exit code: 0 when the last event
+// said Done.
 func Main(args []string) int {
+	if len(args) == 2 && (args[0] == leash.Verb || args[0] == leash.VerbWatch) {
+		if err := leash.Main([]string{"helper"}, args[0], args[1]); err != nil {
+			fmt.Fprintf(os.Stderr, "drover helper: %s: %v\n", args[0], err)
+			return 1
+		}
+		return 0
+	}
 	if len(args) == 1 && args[0] == Copy {
 		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, "drover helper: copy:", err)
