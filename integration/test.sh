@@ -50,12 +50,23 @@ underway() { # underway LOG: the tests that began and did not end
   awk '/^=== RUN/ { open[$3] = 1 } /^ *--- (PASS|FAIL|SKIP)/ { delete open[$3] } END { for (t in open) printf "%s ", t }' "$1"
 }
 
+skips() { # skips LOG...: the tests that no part ran, by reason; -test.v has it in the line before
+  cat "$@" 2>/dev/null | awk '
+    /^ *--- PASS/ { passed[$3] = 1 }
+    /^ *--- SKIP/ { why[$3] = last }
+    { last = $0; sub(/^ *[a-z0-9_]+\.go:[0-9]+: */, "", last) }
+    END {
+      for (t in why) if (!(t in passed)) { n[why[t]]++; names[why[t]] = names[why[t]] " " t }
+      for (w in n) printf "%d: %s\n    %s\n", n[w], w, substr(names[w], 2, 400)
+    }' | head -60
+}
+
 # summary is what is said at the end, also when something ended the script.
 summary() {
   local code=$? passed skipped broken
   [ -n "$running" ] && failed+=("$running (interrupted)")
-  echo "== skipped, with the reason"
-  grep -hA2 -E '^ *--- SKIP' "$out"/*.log 2>/dev/null | grep -vE '^--$' | sort | uniq -c | sort -rn | head -40
+  echo "== skipped in every part, with the reason"
+  skips "$out"/*.log
   passed=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- PASS')
   skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
   broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
