@@ -89,6 +89,10 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"progress beyond the end": {func(w *schedtest.World) error {
 			return w.State.AttemptProgress(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 1, 1.5, 0)
 		}, scheduler.ErrInvalid, "1.5"},
+		"a reservation on a disk below none": {func(w *schedtest.World) error {
+			return w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.HoldPreempt, Job: 1,
+				Stage: -1, Task: -1, Demand: schedtest.R(1, 1, 1), OnDisk: -2, Start: w.Now, End: w.Now}}, w.Now)
+		}, scheduler.ErrInvalid, "on disk -2"},
 		"a note that is no number": {func(w *schedtest.World) error {
 			return w.State.ApplyNotes([]scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteDeficit}, Real: math.Inf(1)}})
 		}, scheduler.ErrInvalid, "+Inf"},

@@ -135,6 +135,47 @@ func TestVictimsAreRegularAndComeBack(t *testing.T) {
 	}
 }
 
+// No policy that takes room back for a deadline task of whatever length can hold a
+// bound on how long its victim sleeps: the task is no victim itself (7.3) and
+// stays. The victim comes back with its end, before anything else.
+func TestADeadlineTaskLongerThanMaxSuspendedIsWaitedFor(t *testing.T) {
+	const limit = 40 * time.Second
+	for _, policy := range []string{"3dsf", "pdsonqueue"} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 4, 10)).AddTenants("t")
+		p := mustNew(t, policy, map[string]string{"max_suspended": limit.String()})
+		regular := w.Submit("t", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+		w.Cycle(p)
+		w.Start().Pass(time.Second)
+		for range 2 { // the second one waits already when the victim is due back
+			w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+				g.Estimate, j.Deadline, j.Accepted = 2*limit, j.Submitted.Add(5*limit), true
+			})
+		}
+		w.Cycle(p)
+		victim := w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: regular}, Attempt: 1})
+		if err := w.State.AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		w.Cycle(p)
+		w.Start()
+		for range 2 * limit / time.Second {
+			w.Pass(time.Second)
+			w.Cycle(p)
+			if victim.Phase != scheduler.AttemptSuspended {
+				t.Fatalf("%s: the victim is %v %v after its suspension", policy, victim.Phase, w.Now.Sub(victim.SuspendedAt))
+			}
+		}
+		for _, a := range w.Attempts() {
+			if a != victim {
+				w.End(a, scheduler.OutcomeSucceeded)
+			}
+		}
+		if w.Cycle(p); victim.Phase != scheduler.AttemptResuming {
+			t.Errorf("%s: the victim is %v when the room is free", policy, victim.Phase)
+		}
+	}
+}
+
 // With preempt = kill victims are killed, with none there are no victims.
 func TestPreemptModes(t *testing.T) {
 	for mode, want := range map[string]scheduler.ActionKind{"suspend": scheduler.ActSuspend, "kill": scheduler.ActKill, "none": 0} {

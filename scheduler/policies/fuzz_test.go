@@ -12,23 +12,37 @@ import (
 // FuzzEveryPolicyOnALoadedState: no State that can be loaded from a file makes a
 // policy or Check panic, or break a rule.
 func FuzzEveryPolicyOnALoadedState(f *testing.F) {
-	for seed := range uint64(6) {
+	type variant struct {
+		name   string
+		params map[string]string
+	}
+	all := []variant{
+		{"3dsf", map[string]string{"regular_order": "las_mq", "reserve": "true", "plan_accepted": "true", "speculate": "1.1", "max_suspended": "5s"}},
+		{"3dsf", map[string]string{"promises": "false", "migrate": "true", "preempt": "kill"}},
+		{"capacity", map[string]string{"reserve": "true", "speculate": "1.1"}},
+	}
+	for _, info := range table {
+		all = append(all, variant{info.Name, nil})
+	}
+	for seed := range uint64(60) {
 		c := schedtest.NewChaos(f, seed)
 		for range 40 {
 			c.Step()
+			for _, a := range c.Actions(1) { // so that attempts run, are suspended and killed, and something is reserved
+				if c.State.Apply(&a, c.Now) == nil && seed%2 == 0 {
+					c.Step()
+				}
+			}
 		}
 		f.Add(c.State.Bytes(), uint8(seed))
 	}
-	all := All()
 	f.Fuzz(func(t *testing.T, raw []byte, which uint8) {
 		s, err := scheduler.Load(bytes.NewReader(raw))
 		if err != nil {
 			return
 		}
-		p, err := New(all[int(which)%len(all)].Name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := all[int(which)%len(all)]
+		p := mustNew(t, v.name, v.params)
 		before := s.Bytes()
 		now := scheduler.Time(time.Hour)
 		d := p.Decide(s, now, 100)
@@ -36,7 +50,7 @@ func FuzzEveryPolicyOnALoadedState(f *testing.F) {
 			t.Fatalf("%s changed the State", p.Name())
 		}
 		if v := scheduler.Check(s, &d, now); len(v) > 0 {
-			t.Fatalf("%s: %v", p.Name(), v)
+			t.Fatalf("%s: %v\n%s", p.Name(), v, d.String())
 		}
 	})
 }
