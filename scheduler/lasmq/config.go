@@ -65,6 +65,8 @@ type Config struct {
 	Horizon time.Duration
 	// Unit is one container.
 	Unit scheduler.Resources
+
+	limits []float64 // the thresholds, where they were counted
 }
 
 // Default is the paper's test bed: 10 queues, alpha_1 = 100 container-seconds,
@@ -110,21 +112,36 @@ func QueuesFor(largest, first, step float64) int {
 
 // Threshold is alpha_i, i from 1; the last queue has none (+Inf).
 func (c *Config) Threshold(i int) float64 {
-	if i >= c.Queues {
+	switch {
+	case i >= c.Queues:
 		return math.Inf(1)
+	case i >= 1 && i <= len(c.limits):
+		return c.limits[i-1]
 	}
 	return c.First * math.Pow(c.Step, float64(i-1))
 }
 
+// Counted is the config with its thresholds counted once, for those who ask for
+// them for every job in every cycle. It is to be changed no more.
+func (c Config) Counted() Config {
+	c.limits = nil
+	var limits []float64
+	for i := 1; i < c.Queues; i++ {
+		limits = append(limits, c.Threshold(i))
+	}
+	c.limits = limits
+	return c
+}
+
 // Level is the queue, from 1, for a job that has had this service and was in
 // queue from (1 for a new job): it is demoted while service > alpha_i,
-// strictly, and never promoted (Alg. 1 lines 5-8). O(queues).
+// strictly, and never promoted (Alg. 1 lines 5-8). O(queues passed).
 func (c *Config) Level(from int, service float64) int {
-	q := 1
+	q := min(max(from, 1), c.Queues)
 	for q < c.Queues && service > c.Threshold(q) {
 		q++
 	}
-	return min(max(q, from, 1), c.Queues)
+	return q
 }
 
 // Weight is the weight of queue i, from 1: Decay^(i-1).

@@ -56,6 +56,7 @@ type entry struct {
 
 // New makes queues. The config must have passed Check.
 func New(cfg Config) *Queues {
+	cfg = cfg.Counted()
 	q := &Queues{cfg: cfg, deficit: make([]float64, cfg.Queues), running: make([]float64, cfg.Queues),
 		levels: make([][]entry, cfg.Queues), old: make([]Account, cfg.Queues), backlog: make([]bool, cfg.Queues)}
 	for i := range cfg.Queues {

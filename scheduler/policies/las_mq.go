@@ -44,7 +44,8 @@ func queueConfig(v Values, order string) (lasmq.Config, error) {
 			cfg.Order = o
 		}
 	}
-	return cfg, cfg.Check()
+	err := cfg.Check()
+	return cfg.Counted(), err
 }
 
 func newLasMQ(v Values) (scheduler.Policy, error) {
@@ -157,7 +158,11 @@ func (f *lasMQ) notAdmitted(j *scheduler.Job) {
 // queueOf gives a job's queue and notes it where it changed.
 func (f *lasMQ) queueOf(s *scheduler.State, j *scheduler.Job, now scheduler.Time) int {
 	k := scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: j.Spec.ID}
-	n, known := s.Note(k)
+	var n scheduler.Note
+	known := j.Noted(k.Kind)
+	if known {
+		n, _ = s.Note(k)
+	}
 	from := min(max(int(n.Value), 1), f.cfg.Queues)
 	if f.prior && !known {
 		from = f.cfg.Level(1, f.cfg.Predict(s.History(), j.Spec.Name, lasmq.InputBytes(j)))
