@@ -313,7 +313,11 @@ func (s *State) bySuspension(x, y int32) bool {
 // list puts a slot at its place in an ordered list, or takes it out.
 func (s *State) list(l *[]int32, slot int32, sign int64, less func(x, y int32) bool) {
 	if sign < 0 {
-		if i := slices.Index(*l, slot); i >= 0 {
+		i := sort.Search(len(*l), func(k int) bool { return !less((*l)[k], slot) })
+		if i == len(*l) || (*l)[i] != slot { // two of one key
+			i = slices.Index(*l, slot)
+		}
+		if i >= 0 {
 			*l = slices.Delete(*l, i, i+1)
 		}
 		return

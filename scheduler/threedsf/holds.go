@@ -215,7 +215,7 @@ type closedTo struct {
 
 // beginShrinking tells that from here on room only shrinks and nothing that is
 // reserved goes away, so that a node that is closed to a task stays closed to all
-// like it. O(holds + promises).
+// like it. O(holds + jobs with promises).
 func (p *Policy) beginShrinking() {
 	p.shrinks = true
 	clear(p.closed)
@@ -226,24 +226,29 @@ func (p *Policy) beginShrinking() {
 	for _, r := range p.s.Holds() {
 		p.exempt[r.Job] = true
 	}
-	for _, r := range p.s.Promises() {
-		if !planned(r) {
-			p.exempt[r.Job] = true
+	p.watchJobs()
+	for i := range p.watch.jobs {
+		if x := &p.watch.jobs[i]; x.loose {
+			p.exempt[x.id] = true
 		}
 	}
 }
 
 // nextNode is State.NextNode without nodes whose room is held for others. Over
-// all calls while room shrinks each node is looked at once for tasks of a kind.
+// all calls while room shrinks each node is looked at once for tasks of a kind, and
+// those on which something is reserved for its own job once more.
 func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	if !p.guarded() {
 		return p.s.NextNode(g, from)
 	}
-	if !p.shrinks || p.exempt[g.Job.Spec.ID] {
+	if !p.shrinks {
 		return p.firstOpen(g, from)
 	}
 	key := closedTo{shape{g.Spec.Demand, g.Spec.Disk}, g.Job.Spec.Bound, g.Job.Spec.Project != 0 || p.s.Accepted(g.Job)}
 	closed := p.closed[key]
+	if p.exempt[g.Job.Spec.ID] {
+		return p.firstForOwn(g, from, closed)
+	}
 	id := p.firstOpen(g, max(from, closed))
 	if from <= closed {
 		if p.closed[key] = id; id == scheduler.NoNode {
@@ -251,6 +256,25 @@ func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.N
 		}
 	}
 	return id
+}
+
+// firstForOwn is firstOpen for a task whose own job has something reserved: below
+// closed only a node where that is can be open to it.
+func (p *Policy) firstForOwn(g *scheduler.Stage, from, closed scheduler.NodeID) scheduler.NodeID {
+	best := scheduler.NoNode
+	for _, r := range g.Job.Reservations() {
+		id := r.Node
+		if id < from || id >= closed || (best != scheduler.NoNode && id >= best) {
+			continue
+		}
+		if p.s.HasRoom(g, id) && p.openFor(p.s.Node(id), g) {
+			best = id
+		}
+	}
+	if best == scheduler.NoNode {
+		best = p.firstOpen(g, max(from, closed))
+	}
+	return best
 }
 
 func (p *Policy) firstOpen(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {

@@ -61,11 +61,13 @@ func (p *Policy) deadlineLane() {
 	if len(p.lane) == 0 {
 		return
 	}
+	p.beginShrinking()
 	for _, l := range p.lane {
 		for _, g := range l.job.Stages {
 			p.placeLane(g)
 		}
 	}
+	p.shrinks = false
 	if p.cfg.Preempt == deadline.None {
 		return
 	}

@@ -214,6 +214,7 @@ func (p *Policy) putItOff(g *scheduler.Stage) bool {
 		if n := p.s.Node(id); n != nil && n.Takes() {
 			w := wait{node: id, since: since, until: until, out: true}
 			p.later = append(p.later, putOff{g, w})
+			p.dry[g] = true // and room only shrinks
 			p.waits[g] = w
 			return true
 		}

@@ -37,6 +37,7 @@ type Policy struct {
 
 	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle
 	later   []putOff                  // stages that let others go first
+	dry     map[*scheduler.Stage]bool // of them: none has room at its data in this pass
 	judging bool                      // they have their turn now
 	local   []*scheduler.Stage        // stages that got a task placed at its data in this pass
 	isNear  map[*scheduler.Stage]bool // the same
@@ -72,7 +73,7 @@ type Policy struct {
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
+	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
 		closed: map[closedTo]scheduler.NodeID{}, exempt: map[scheduler.JobID]bool{}, starts: map[scheduler.StageID]scheduler.Time{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || p.guaranteed(j)
@@ -120,6 +121,7 @@ func (p *Policy) pass() bool {
 	p.later, p.judging, p.shapes = p.later[:0], false, p.shapes[:0]
 	clear(p.waits)
 	clear(p.isNear)
+	clear(p.dry)
 	p.judge.Begin(p.s)
 	p.keep.begin(len(p.s.Nodes()))
 	before := p.steps

@@ -76,7 +76,7 @@ func (p *Policy) serve(t scheduler.TenantID, g *scheduler.Stage) {
 // nearOf gives how far the stage at a cursor was searched.
 func (p *Policy) nearOf(c *cursors, g *scheduler.Stage) *search {
 	if c.near.stage != g {
-		c.near = search{stage: g}
+		c.near = search{stage: g, over: p.dry[g]}
 	}
 	return &c.near
 }
