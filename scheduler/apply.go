@@ -184,6 +184,59 @@ func (s *State) unplace(r *undoRec) {
 	s.freeSlots = append(s.freeSlots, r.slot)
 }
 
+// Withdraw takes a placement of the try under way back, so that its task waits
+// again; what was tried after it stays. It refuses (ErrStale) what is no first
+// attempt at its task that was placed in this try. Rollback undoes it. O(1) plus
+// the tenant's depth and the attempts on the node.
+func (s *State) Withdraw(act *Action) error {
+	a, _, slot, err := s.current(act.AttemptID(), act.Run)
+	if err != nil {
+		return err
+	}
+	if s.undo.depth == 0 || act.Kind != ActPlace || a.Phase != AttemptStarting || a.Speculative || a.sibling != 0 || !s.placedInTry(slot) {
+		return refuse(ErrStale, "attempt "+a.ID.String(), "it was not placed in a try that is under way")
+	}
+	s.hook(a, slot, -1)
+	s.undo.recs = append(s.undo.recs, undoRec{op: undoWithdraw, slot: slot})
+	return nil
+}
+
+// placedInTry tells whether the attempt in a slot was placed since the first mark.
+func (s *State) placedInTry(slot int32) bool {
+	for i := len(s.undo.recs) - 1; i >= 0; i-- {
+		if r := &s.undo.recs[i]; r.op == undoPlace && r.slot == slot {
+			return true
+		}
+	}
+	return false
+}
+
+// hook takes a starting attempt with sign -1 off its task and its node, or brings
+// it back there.
+func (s *State) hook(a *Attempt, slot int32, sign int64) {
+	g := s.stages[a.stage]
+	n := s.nodes[a.Node]
+	i := a.ID.Index
+	s.list(&n.attempts, slot, sign, s.bySeq)
+	s.occupy(n, a.Disk, &a.Held, sign)
+	s.charge(g.Job, a.Held.Resources.Times(sign), int32(sign))
+	s.touch(a.Node)
+	if sign < 0 {
+		g.active[i] = 0
+		g.busy.clear(i)
+		g.pending.set(i)
+	} else {
+		g.pending.clear(i)
+		g.busy.set(i)
+		g.active[i] = slot + 1
+	}
+	g.Pending -= int32(sign)
+	g.Running += int32(sign)
+	g.Job.Live += int32(sign)
+	s.live += int32(sign)
+	s.refresh(g)
+}
+
 func (g *Stage) tick(now Time) {
 	if now > g.lastTick {
 		g.taskTime += float64(g.Running) * float64(now-g.lastTick)

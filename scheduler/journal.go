@@ -26,6 +26,7 @@ const (
 	undoUnreserve                   // make the last copy in res again
 	undoNote                        // put back the last copy in notes
 	undoNewNote                     // drop the note whose key is last in notes
+	undoWithdraw                    // bring the attempt in slot back
 )
 
 type undoRec struct {
@@ -74,6 +75,11 @@ func (s *State) Keep(m Mark) {
 	if len(u.recs) > m.recs {
 		s.changed()
 	}
+	for i := range u.recs {
+		if u.recs[i].op == undoWithdraw {
+			s.freeSlots = append(s.freeSlots, u.recs[i].slot)
+		}
+	}
 	u.recs, u.attempts, u.res, u.notes = u.recs[:0], u.attempts[:0], u.res[:0], u.notes[:0]
 }
 
@@ -105,6 +111,8 @@ func (s *State) undoOne(r *undoRec) {
 	switch r.op {
 	case undoPlace:
 		s.unplace(r)
+	case undoWithdraw:
+		s.hook(s.at(r.slot), r.slot, 1)
 	case undoAttempt:
 		s.putBack(r, pop(&u.attempts))
 	case undoReserve:

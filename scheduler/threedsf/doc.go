@@ -15,7 +15,8 @@
 //     a node with its data, several of one stage in a row by matching; the
 //     others go where the least is left.
 //  5. a stage that finds no room at its data is put off until all others had
-//     their turn; then each of its tasks waits or moves.
+//     their turn; then each of its tasks waits, takes the room at its data from a
+//     task of this decision that can go elsewhere, or moves.
 //  6. 3 to 5 again as long as that changes what is left.
 //  7. each stage left waiting gets its reason.
 //

@@ -41,6 +41,7 @@ func (p *Policy) drop(r *scheduler.Reservation) {
 				panic("threedsf: a hold cannot be dropped: " + err.Error())
 			}
 			p.actions = slices.Delete(p.actions, i, i+1)
+			p.moved.gone(i)
 			p.left++
 			p.steps++
 			p.holds--

@@ -84,6 +84,7 @@ func (p *Policy) placeNear(g *scheduler.Stage, near *search, turns func() int32)
 // placeAt places a task at its data: the clock of its stage starts anew.
 func (p *Policy) placeAt(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	p.place(g, task, node)
+	p.moved.add(g, task, node, len(p.actions)-1, false)
 	if !p.isLocal(g) {
 		p.isNear[g] = true
 		p.local = append(p.local, g)
@@ -172,11 +173,17 @@ func (p *Policy) waitOrMove(g *scheduler.Stage, near *search, lane bool) bool {
 		if p.waitFor(g, i, lane) {
 			continue
 		}
+		if p.exchange(g) {
+			near.judged = i // it may wait yet
+			near.slots++
+			return true
+		}
 		node := p.moveTo(g, i)
 		if node == scheduler.NoNode {
 			panic("threedsf: stage " + g.ID().String() + " has room and no node")
 		}
 		p.place(g, i, node)
+		p.moved.add(g, i, node, len(p.actions)-1, true)
 		return true
 	}
 	if w, waits := p.waits[g]; waits {

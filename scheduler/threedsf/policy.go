@@ -37,6 +37,7 @@ type Policy struct {
 
 	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle
 	later   []putOff                  // stages that let others go first
+	moved   exchanges
 	dry     map[*scheduler.Stage]bool // of them: none has room at its data in this pass
 	judging bool                      // they have their turn now
 	local   []*scheduler.Stage        // stages that got a task placed at its data in this pass
@@ -122,6 +123,8 @@ func (p *Policy) pass() bool {
 	clear(p.waits)
 	clear(p.isNear)
 	clear(p.dry)
+	clear(p.moved.none)
+	clear(p.moved.fixed)
 	p.judge.Begin(p.s)
 	p.keep.begin(len(p.s.Nodes()))
 	before := p.steps
@@ -159,6 +162,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, max int) {
 	p.actions, p.notes, p.waiting = p.actions[:0], p.notes[:0], p.waiting[:0]
 	p.racks.known = false
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
+	p.moved.begin(len(s.Nodes()))
 	p.mark = s.Mark()
 	p.shrinks = false
 	clear(p.starts)

@@ -1,0 +1,89 @@
+package scheduler_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// A placement that is taken back in its try was never made: what is kept is what
+// would be there without it, and what is rolled back is as it was.
+func TestAPlacementCanBeTakenBackInItsTry(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	withdrawn := 0
+	for round := range 200 {
+		c := schedtest.NewChaos(t, seed+uint64(round))
+		for range 30 {
+			c.Step()
+		}
+		before := c.State.Bytes()
+		clone := c.State.Clone()
+		try := func(keep bool) []scheduler.Action {
+			mark := c.State.Mark()
+			var stay []scheduler.Action
+			for _, a := range c.Actions(12) {
+				if c.State.Apply(&a, c.Now) != nil {
+					continue
+				}
+				if a.Kind == scheduler.ActPlace && !a.Speculative && c.R.IntN(2) == 0 {
+					must(t, c.State.Withdraw(&a))
+					withdrawn++
+					continue
+				}
+				stay = append(stay, a)
+			}
+			if keep {
+				c.State.Keep(mark)
+			} else {
+				c.State.Rollback(mark)
+			}
+			must(t, schedtest.Invariants(c.State))
+			return stay
+		}
+		try(false)
+		if !bytes.Equal(c.State.Bytes(), before) {
+			t.Fatalf("round %d: a try that is undone leaves\n%s", round, scheduler.Diff(c.State, clone))
+		}
+		stay := try(true)
+		for i := range stay {
+			must(t, clone.Apply(&stay[i], c.Now))
+		}
+		for _, a := range c.Attempts() {
+			if b := clone.Attempt(a.ID); b == nil || b.Node != a.Node || b.Phase != a.Phase {
+				t.Fatalf("round %d: attempt %s is there, and would not be", round, a.ID)
+			}
+		}
+		if c.State.Live() != clone.Live() {
+			t.Fatalf("round %d: %d attempts, want %d", round, c.State.Live(), clone.Live())
+		}
+		for i, n := range c.State.Nodes() {
+			if m := clone.Nodes()[i]; n.Free != m.Free {
+				t.Fatalf("round %d: node %d has %v free, want %v", round, i, n.Free, m.Free)
+			}
+		}
+	}
+	if withdrawn < 100 {
+		t.Errorf("%d placements were taken back: the test shows little", withdrawn)
+	}
+}
+
+func TestOnlyAPlacementOfTheTryCanBeTakenBack(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
+	g := w.State.Stage(scheduler.StageID{Job: id})
+	act := w.State.Place(g, 0, 0, 0)
+	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
+		t.Errorf("what was never placed: %v", err)
+	}
+	must(t, w.State.Apply(&act, w.Now))
+	mark := w.State.Mark()
+	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
+		t.Errorf("what was placed before the try: %v", err)
+	}
+	w.State.Rollback(mark)
+}
