@@ -48,11 +48,11 @@ func TestOneThatHasDataElsewhereGoesThere(t *testing.T) {
 		full          []int                // nodes without room
 		want, all     int
 	}{
-		"the same task at its other replica":       {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, nil, 2, 2},
-		"another task of its stage":                {[][]scheduler.NodeID{on(0), on(1)}, [][]scheduler.NodeID{on(0)}, []int{3}, 2, 3},
-		"neither has another place":                {[][]scheduler.NodeID{on(0)}, [][]scheduler.NodeID{on(0)}, nil, 1, 2},
-		"its other replica is where no room is":    {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, []int{1}, 1, 2},
-		"nothing of the second one is held by it":  {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(2)}, []int{2}, 1, 2},
+		"the same task at its other replica":      {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, nil, 2, 2},
+		"another task of its stage":               {[][]scheduler.NodeID{on(0), on(1)}, [][]scheduler.NodeID{on(0)}, []int{3}, 2, 3},
+		"neither has another place":               {[][]scheduler.NodeID{on(0)}, [][]scheduler.NodeID{on(0)}, nil, 1, 2},
+		"its other replica is where no room is":   {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, []int{1}, 1, 2},
+		"nothing of the second one is held by it": {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(2)}, []int{2}, 1, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(4, one).AddTenants("a", "b")
