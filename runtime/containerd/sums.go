@@ -5,11 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -19,9 +20,8 @@ import (
 
 // Limits of summing up.
 const (
-	sumBuffer   = 256 << 10             // bytes read at once
-	followEvery = 50 * time.Millisecond // how often a follower looks
-	followBytes = 4 << 20               // that it waits for before it reads
+	window      = 4 << 20               // bytes mapped at once; pages are a part of it
+	followEvery = 50 * time.Millisecond // how often a follower looks; it waits for a window
 	followFiles = "pages-"              // begins the names of what is large; criu writes it from its begin to its end
 )
 
@@ -79,29 +79,62 @@ func (m method) file(path string, bytes int64, h hash.Hash) manifestFile {
 	return f
 }
 
-// sumFile reads a file and sums it up.
+// sumFile sums a file up.
 func sumFile(ctx context.Context, path string, m method) (manifestFile, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return manifestFile{}, err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return manifestFile{}, err
+	}
 	h := m.new()
-	n, err := io.CopyBuffer(h, heard{ctx, f}, make([]byte, sumBuffer))
+	n, err := sumPart(ctx, h, f, 0, st.Size())
 	return m.file(path, n, h), err
 }
 
-// heard is a reader that ends with its context.
-type heard struct {
-	ctx context.Context
-	r   io.Reader
+// sumPart adds a part of a file to a sum, in windows, from a multiple of a window
+// on, until ctx ends. It gives how far it is; the sum is of just that much.
+func sumPart(ctx context.Context, h hash.Hash, f *os.File, from, to int64) (int64, error) {
+	for from < to {
+		if err := ctx.Err(); err != nil {
+			return from, err
+		}
+		n := min(to-from, window)
+		if err := sumWindow(h, f, from, n); err != nil {
+			return from, fmt.Errorf("%s from byte %d: %w", f.Name(), from, err)
+		}
+		from += n
+	}
+	return from, nil
 }
 
-func (h heard) Read(b []byte) (int, error) {
-	if err := h.ctx.Err(); err != nil {
-		return 0, err
+// sumWindow reads through a mapping: to copy a dump out of the page cache takes
+// longer than to sum it up, on emulated machines twice as long. A page that the
+// disk does not give is an error, as it is when reading.
+func sumWindow(h hash.Hash, f *os.File, from, n int64) (err error) {
+	b, err := unix.Mmap(int(f.Fd()), from, int(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
 	}
-	return h.r.Read(b)
+	defer func() { err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(b))) }()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface { // what SetPanicOnFault makes of a page that is not there
+			error
+			Addr() uintptr
+		}:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
+	_, err = h.Write(b)
+	return err
 }
 
 // follower reads what criu writes right behind it, while it is in memory, and
@@ -168,16 +201,12 @@ func (f *follower) advance(ctx context.Context, name string) error {
 	if !ok {
 		h.sum = xxhash.New()
 	}
-	more := (st.Size() - h.bytes) / followBytes * followBytes
-	if more <= 0 {
+	to := st.Size() / window * window
+	if to <= h.bytes {
 		return nil
 	}
-	startWriting(in, h.bytes, more)
-	n, err := io.CopyBuffer(h.sum, heard{ctx, io.NewSectionReader(in, h.bytes, more)}, make([]byte, sumBuffer))
-	if err == nil && n != more {
-		err = io.ErrUnexpectedEOF
-	}
-	h.bytes += n // also when it was ended: the sum is of just that much
+	startWriting(in, h.bytes, to-h.bytes)
+	h.bytes, err = sumPart(ctx, h.sum, in, h.bytes, to)
 	f.heads[name] = h
 	return err
 }
@@ -229,7 +258,6 @@ func (f *follower) finish(ctx context.Context) ([]manifestFile, error) {
 // sumRest goes on from where the follower is.
 func (f *follower) sumRest(ctx context.Context, open []*os.File) ([]manifestFile, error) {
 	var files []manifestFile
-	buf := make([]byte, sumBuffer)
 	for _, o := range open {
 		st, err := o.Stat()
 		if err != nil {
@@ -239,14 +267,11 @@ func (f *follower) sumRest(ctx context.Context, open []*os.File) ([]manifestFile
 		if !ok || h.bytes > st.Size() {
 			h = head{sum: xxhash.New()}
 		}
-		if _, err := o.Seek(h.bytes, io.SeekStart); err != nil {
-			return nil, err
-		}
-		n, err := io.CopyBuffer(h.sum, heard{ctx, o}, buf)
+		n, err := sumPart(ctx, h.sum, o, h.bytes, st.Size())
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, byXXH64.file(o.Name(), h.bytes+n, h.sum))
+		files = append(files, byXXH64.file(o.Name(), n, h.sum))
 	}
 	return files, nil
 }

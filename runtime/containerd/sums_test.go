@@ -43,7 +43,7 @@ func TestSumsBehindAWriterAreThoseOfTheFiles(t *testing.T) {
 			case 2, 3, 4:
 				f.catchUp(ctx)
 			default:
-				b := make([]byte, rapid.SampledFrom([]int{1, sumBuffer - 1, followBytes - 1, followBytes, followBytes + 1, 2*followBytes + 7}).Draw(t, "bytes"))
+				b := make([]byte, rapid.SampledFrom([]int{1, 4095, window - 1, window, window + 1, 2*window + 7}).Draw(t, "bytes"))
 				noise.Read(b)
 				grow(t, path, b)
 			}
@@ -86,12 +86,12 @@ func grow(t *rapid.T, path string, b []byte) {
 func TestAFileThatWasCutIsSummedUpAnew(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, imageDir, "pages-1.img")
-	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, 2*followBytes), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, 2*window), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f := newFollower(dir)
 	f.catchUp(t.Context())
-	if got := f.heads["pages-1.img"].bytes; got != 2*followBytes {
+	if got := f.heads["pages-1.img"].bytes; got != 2*window {
 		t.Fatalf("it followed %d bytes", got)
 	}
 	if err := os.Truncate(path, 10); err != nil {
@@ -101,6 +101,30 @@ func TestAFileThatWasCutIsSummedUpAnew(t *testing.T) {
 	want, werr := sumFile(t.Context(), path, byXXH64)
 	if err != nil || werr != nil || len(got) != 1 || got[0] != want {
 		t.Errorf("%+v, %v; want %+v, %v", got, err, want, werr)
+	}
+}
+
+// Pages that the disk does not give, here because the file ends before them, are
+// an error and not the end of the process.
+func TestAPageThatCannotBeReadIsAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pages-1.img")
+	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for name, m := range map[string]method{"xxh64": byXXH64, "crc32c": byCRC32C, "sha256": bySHA256} {
+		if n, err := sumPart(t.Context(), m.new(), f, 0, window+3); err == nil || n != 0 {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := sumPart(ended, byXXH64.new(), f, 0, 100); !errors.Is(err, context.Canceled) || n != 0 {
+		t.Errorf("with a context that has ended: %d bytes, %v", n, err)
 	}
 }
 
