@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,8 +55,30 @@ func (kernel) write(path, value string) error {
 }
 
 // lookAgain is how long a change of a file of events may go unnoticed: the kernel
-// tells of one at most every 10 ms.
-const lookAgain = 10 * time.Millisecond
+// tells of one at most every 10 ms. holdFor is how long await keeps its place
+// among the goroutines that run: a cgroup freezes in less, and on a machine with
+// one processor another goroutine would have it by then, for 10 ms and more, and
+// would keep the processes from freezing too.
+const (
+	lookAgain = 10 * time.Millisecond
+	holdFor   = 8 * time.Millisecond
+)
+
+// pause waits for a change, the limit or a signal; hold keeps other goroutines
+// from taking its place meanwhile.
+func pause(fd int, limit time.Duration, hold bool) error {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+	ts := unix.NsecToTimespec(int64(limit))
+	if !hold {
+		_, err := unix.Ppoll(fds, &ts, nil)
+		return err
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
 
 // await blocks its thread, which on a busy machine is noticed sooner than what
 // Go's poller hands on.
@@ -65,7 +88,7 @@ func (kernel) await(ctx context.Context, path string, limit time.Duration, ok fu
 		return false, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	end := time.Now().Add(limit)
+	begun := time.Now()
 	buf := make([]byte, eventsMost)
 	for {
 		n, err := unix.Pread(fd, buf, 0) // also says up to which change we know it
@@ -77,12 +100,16 @@ func (kernel) await(ctx context.Context, path string, limit time.Duration, ok fu
 				return done, err
 			}
 		}
-		left := min(time.Until(end), lookAgain)
+		waited := time.Since(begun)
+		left := min(limit-waited, lookAgain)
 		if left <= 0 || ctx.Err() != nil {
 			return false, nil
 		}
-		pause := unix.NsecToTimespec(int64(left))
-		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, &pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+		hold := waited < holdFor
+		if hold {
+			left = min(left, holdFor-waited)
+		}
+		if err := pause(fd, left, hold); err != nil && !errors.Is(err, unix.EINTR) {
 			return false, &fs.PathError{Op: "poll", Path: path, Err: err}
 		}
 	}
