@@ -321,6 +321,35 @@ func TestDeadlinesAcceptedAtSubmissionArePlanned(t *testing.T) {
 	}
 }
 
+// What is promised to a later stage does not stand in the way of the stage that it
+// waits for: a task that failed starts again at once, though its node can make
+// nothing leave and its end is not bound.
+func TestAJobsOwnPromiseLetsItsEarlierStageStart(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	spec := schedtest.NodeSpec(0, "/r1", schedtest.R(4, 8, 100))
+	spec.Levels = scheduler.Levels(scheduler.LevelRunning)
+	if err := w.State.AddNode(spec); err != nil {
+		t.Fatal(err)
+	}
+	id := w.SubmitStages("a", []scheduler.StageSpec{
+		{Name: "first", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(2, 2, 1), Estimate: 10 * time.Second},
+		{Name: "then", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(4, 4, 1), Estimate: 10 * time.Second, After: []int32{0}},
+	}, func(j *scheduler.JobSpec) { j.Deadline = j.Submitted.Add(5 * time.Minute) })
+	maker := func() scheduler.Policy { return mustNew(t, "3dsf", nil) }
+	p := maker()
+	for attempt := range 2 {
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		first := w.State.Job(id).Stages[0]
+		if first.Running != 1 || w.State.Job(id).Promises != 1 {
+			t.Fatalf("attempt %d: %d tasks of the first stage run, %d reservations", attempt+1, first.Running, w.State.Job(id).Promises)
+		}
+		w.Start().Pass(time.Second)
+		for _, a := range w.Attempts() {
+			w.End(a, scheduler.OutcomeFailedInfra)
+		}
+	}
+}
+
 func TestPlanningAcceptedDeadlinesConforms(t *testing.T) {
 	policytest.Run(t, func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"plan_accepted": "true"}) })
 }

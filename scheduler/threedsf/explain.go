@@ -60,10 +60,9 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w
 		}
-		if at := p.plannedFor(g); at < scheduler.Never {
-			w.Reason, w.Until = scheduler.ReasonLater, at
-			return w
-		}
+		// What its own job is promised keeps it off: it is planned, or will be.
+		w.Reason, w.Until = scheduler.ReasonLater, p.plannedFor(g)
+		return w
 	}
 	panic("threedsf: stage " + g.ID().String() + " waits without a reason")
 }

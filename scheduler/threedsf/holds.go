@@ -72,7 +72,7 @@ func (p *Policy) stands(r *scheduler.Reservation) bool {
 	if !g.Ready() || (!owed && !p.inLane(g.Job)) || g.Startable() == 0 {
 		return false
 	}
-	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk, disk)) {
+	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (owed || p.open(n, g, g.Spec.Demand, g.Spec.Disk, disk)) {
 		if _, _, _, ok := p.s.UnderCaps(g); ok {
 			task := p.taskAt(g, r.Node)
 			if owed {
@@ -171,19 +171,19 @@ func (p *Policy) keptForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Reso
 	return p.keptOn(n, nobody)
 }
 
-// open tells whether a demand on a disk of a node leaves what is held there for
-// others alone.
-func (p *Policy) open(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
+// open tells whether a demand of a stage on a disk of a node leaves what is held
+// there for others alone.
+func (p *Policy) open(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
 	if !p.guarded() {
 		return true
 	}
 	if p.keep.by[n.Spec.ID] != nil {
 		return false
 	}
-	if p.promises > 0 && !p.keepsPromises(n, j, d, space, disk) {
+	if p.promises > 0 && !p.keepsPromises(n, g, d, space, disk) {
 		return false
 	}
-	kept, more := p.keptOn(n, j)
+	kept, more := p.keptOn(n, g.Job)
 	if kept.IsZero() && more == 0 {
 		return true
 	}
@@ -203,7 +203,7 @@ func (p *Policy) openFor(n *scheduler.Node, g *scheduler.Stage) bool {
 		return true
 	}
 	disk, _ := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return p.open(n, g.Job, g.Spec.Demand, g.Spec.Disk, disk)
+	return p.open(n, g, g.Spec.Demand, g.Spec.Disk, disk)
 }
 
 // closedTo names tasks for which the same nodes are open: promises and holds are

@@ -261,7 +261,7 @@ func (p *Policy) resume(a *scheduler.Attempt) bool {
 	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := p.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.open(m, g.Job, a.Demand, a.DiskSpace, disk) {
+		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.open(m, g, a.Demand, a.DiskSpace, disk) {
 			continue
 		}
 		p.do(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
@@ -281,5 +281,5 @@ func (p *Policy) resumes(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.S
 	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
 		return false
 	}
-	return p.open(n, g.Job, more, space, a.Disk)
+	return p.open(n, g, more, space, a.Disk)
 }

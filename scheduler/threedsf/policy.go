@@ -65,6 +65,7 @@ type Policy struct {
 	disks    []scheduler.DiskUse                  // scratch
 	walk     int                                  // walkAtOnce, or what a test sets
 	served   []scheduler.ReservationID            // scratch
+	behind   []bool                               // scratch: see comesAfter
 	kept     []*scheduler.Reservation
 	keep     keeping
 	sleepers []*scheduler.Attempt

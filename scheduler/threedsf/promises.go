@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 )
@@ -142,13 +144,15 @@ func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) (n int) {
 	return n
 }
 
-// keepsPromises tells whether the start of d more of a job on a disk of a node,
-// with space, leaves room for each promise there at its start: beside it run those
+// keepsPromises tells whether the start of d more of a stage on a disk of a node,
+// with space, leaves room for each promise there at its start, but for those of its
+// job's stages that wait for it: beside it run those
 // that have no bound and cannot be suspended, and those whose bound ends later. It
 // is the rule of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) there, and O(reservations x attempts) where even an
 // empty node would have room.
-func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
+func (p *Policy) keepsPromises(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+	j := g.Job
 	if p.yields(n, j) {
 		return true
 	}
@@ -161,7 +165,7 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 		end = p.now.Add(j.Spec.Bound + p.cfg.Promises.Margin/2)
 	}
 	concerns := func(r *scheduler.Reservation) bool {
-		return r.Kind.Promise() && r.End > p.now && r.Start < end && (r.Job != j.Spec.ID || planned(r))
+		return r.Kind.Promise() && r.End > p.now && r.Start < end && (r.Job != j.Spec.ID || (planned(r) && !p.comesAfter(j, r.Stage, g.Index)))
 	}
 	for _, r := range list {
 		if concerns(r) && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(promisedAt(list, max(r.Start, p.now)))) {
@@ -174,6 +178,25 @@ func (p *Policy) keepsPromises(n *scheduler.Node, j *scheduler.Job, d scheduler.
 		}
 	}
 	return true
+}
+
+// comesAfter tells whether a stage of a job starts only when another is done.
+// O(stages x what each waits for).
+func (p *Policy) comesAfter(j *scheduler.Job, stage, other int32) bool {
+	if stage <= other {
+		return false // stages wait for earlier ones
+	}
+	p.behind = slices.Grow(p.behind[:0], int(stage)+1)[:stage+1]
+	clear(p.behind)
+	p.behind[stage] = true
+	for i := stage; i > other; i-- {
+		if p.behind[i] {
+			for _, before := range j.Stages[i].Spec.After {
+				p.behind[before] = true
+			}
+		}
+	}
+	return p.behind[other]
 }
 
 // promisedAt is what is promised on a node at an instant.

@@ -33,7 +33,7 @@ type watched struct {
 	bound, last scheduler.Time
 	wrong       bool // something of it cannot be kept where it is
 	stale       bool // more may be reserved for it than waits
-	loose       bool // something is promised to it that is no plan for one task
+	loose       bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
 }
 
 // watchJobs brings what is known of jobs in line with the State. O(changes), O(jobs)
@@ -100,7 +100,7 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		waits += g.Pending
 	}
 	active := j.Phase == scheduler.JobActive
-	x.loose = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.Promise() && !planned(r) })
+	x.loose = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.Promise() && (!planned(r) || r.Stage > 0) })
 	x.stale = j.Promises > 0 && (j.Promises > waits || !active || (j.Spec.Project == 0 && p.isHopeless(j)))
 	if !p.cfg.Promises.On {
 		return x
