@@ -22,7 +22,7 @@ type kept struct {
 	owners map[scheduler.ProjectID]*keptOwner
 	visit  uint64
 
-	passing    map[scheduler.ProjectID]*keptOwner // whose description holds only until an instant
+	passing    map[scheduler.ProjectID]scheduler.Time // whose description holds only until an instant
 	unpromised map[scheduler.ProjectID]*keptOwner
 	until      scheduler.Time        // of the description at hand
 	touched    []scheduler.ProjectID // scratch
@@ -63,12 +63,11 @@ type keptOwner struct {
 	visit    uint64
 	known    bool // to the planner
 	promised bool
-	until    scheduler.Time // the project is as described before then, if nothing happens to it
 }
 
 func (k *kept) reset() {
 	k.valid, k.nodes, k.owners = false, k.nodes[:0], map[scheduler.ProjectID]*keptOwner{}
-	k.passing, k.unpromised = map[scheduler.ProjectID]*keptOwner{}, map[scheduler.ProjectID]*keptOwner{}
+	k.passing, k.unpromised = map[scheduler.ProjectID]scheduler.Time{}, map[scheduler.ProjectID]*keptOwner{}
 }
 
 func (k *kept) addNode(n *scheduler.Node) {
@@ -210,6 +209,7 @@ func (f *planned) hold(o *occupant, now scheduler.Time, take bool) {
 func (f *planned) gather(s *scheduler.State, now scheduler.Time) {
 	k := &f.kept
 	k.visit++
+	clear(k.passing)
 	for j := range s.Jobs() {
 		if j.Phase != scheduler.JobActive {
 			continue
@@ -238,6 +238,11 @@ func (f *planned) gatherOne(s *scheduler.State, id scheduler.ProjectID, j *sched
 	k := &f.kept
 	k.until = scheduler.Never
 	f.describe(s, id, j, now, &k.describes)
+	if k.until < scheduler.Never { // also where none of it may be planned now
+		k.passing[id] = k.until
+	} else {
+		delete(k.passing, id)
+	}
 	if len(k.describes.Requests) == 0 {
 		return false
 	}
@@ -247,11 +252,6 @@ func (f *planned) gatherOne(s *scheduler.State, id scheduler.ProjectID, j *sched
 		k.owners[id] = o
 	}
 	o.visit = k.visit
-	if o.until = k.until; o.until < scheduler.Never {
-		k.passing[id] = o
-	} else {
-		delete(k.passing, id)
-	}
 	switch {
 	case !o.known || !slices.Equal(o.kinds, k.kinds) || !sameProject(&o.project, &k.describes):
 		f.bringIn(s, id, o)
@@ -272,7 +272,6 @@ func (f *planned) dropOwner(id scheduler.ProjectID) {
 	k := &f.kept
 	f.plan.Remove(id)
 	delete(k.owners, id)
-	delete(k.passing, id)
 	delete(k.unpromised, id)
 }
 
@@ -296,8 +295,8 @@ func (f *planned) gatherChanged(s *scheduler.State, since uint64, now scheduler.
 	for id := range k.unpromised { // they are sorted below
 		k.touched = append(k.touched, id)
 	}
-	for id, o := range k.passing {
-		if now >= o.until {
+	for id, until := range k.passing {
+		if now >= until {
 			k.touched = append(k.touched, id)
 		}
 	}
@@ -317,10 +316,12 @@ func (f *planned) gatherChanged(s *scheduler.State, since uint64, now scheduler.
 		if o := k.owners[id]; o != nil {
 			f.forgetGone(s, o)
 		}
-		if j := f.firstOf(s, id); j == nil || !f.gatherOne(s, id, j, now) {
-			if k.owners[id] != nil {
-				f.dropOwner(id)
-			}
+		j := f.firstOf(s, id)
+		if j == nil {
+			delete(k.passing, id)
+		}
+		if (j == nil || !f.gatherOne(s, id, j, now)) && k.owners[id] != nil {
+			f.dropOwner(id)
 		}
 	}
 	return true
