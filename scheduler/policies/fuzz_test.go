@@ -17,7 +17,7 @@ func FuzzEveryPolicyOnALoadedState(f *testing.F) {
 		params map[string]string
 	}
 	all := []variant{
-		{"3dsf", map[string]string{"regular_order": "las_mq", "reserve": "true", "plan_accepted": "true", "speculate": "1.1", "max_suspended": "5s"}},
+		{"3dsf", map[string]string{"regular_order": "las_mq", "reserve": "true", "speculate": "1.1", "max_suspended": "5s"}},
 		{"3dsf", map[string]string{"promises": "false", "migrate": "true", "preempt": "kill"}},
 		{"capacity", map[string]string{"reserve": "true", "speculate": "1.1"}},
 	}

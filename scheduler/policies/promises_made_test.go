@@ -285,42 +285,6 @@ func TestThoseInTheWayOfADuePromiseLeaveAtOnce(t *testing.T) {
 	}
 }
 
-// A deadline that was accepted at its submission is in its lane alone, where a
-// project promised later may take the room that it counts on; planned, it keeps
-// it. What finds no place in time stays accepted.
-func TestDeadlinesAcceptedAtSubmissionArePlanned(t *testing.T) {
-	for planned, reserved := range map[string]int{"false": 0, "true": 1} {
-		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
-		maker := func() scheduler.Policy {
-			return mustNew(t, "3dsf", map[string]string{"plan_accepted": planned, "margin": "0s", "sf": "0"})
-		}
-		p := maker()
-		deadline := func(after time.Duration) scheduler.JobID {
-			return w.Submit("a", 2, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(after), true, 10*time.Second
-			})
-		}
-		first := deadline(20 * time.Second)
-		policytest.Round(t, w.State, p, maker, w.Now, 100)
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
-			t.Fatal(err)
-		}
-		w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Second })
-		tight := deadline(15 * time.Second)
-		policytest.Round(t, w.State, p, maker, w.Now, 100)
-		promise, _ := w.State.Note(scheduler.NoteKey{Kind: scheduler.NotePromise, Project: 1})
-		if want := w.Now.Add(time.Duration(20+10*reserved) * time.Second); promise.At != want {
-			t.Errorf("plan_accepted %s: the project is promised for %v, want %v", planned, promise.At, want)
-		}
-		if got := w.State.Job(first).Promises; int(got) != reserved {
-			t.Errorf("plan_accepted %s: %d reservations for the deadline, want %d", planned, got, reserved)
-		}
-		if j := w.State.Job(tight); !w.State.Accepted(j) || j.Promises != 0 {
-			t.Errorf("plan_accepted %s: the one without a place: accepted %v, %d reservations", planned, w.State.Accepted(j), j.Promises)
-		}
-	}
-}
-
 // What is promised to a later stage does not stand in the way of the stage that it
 // waits for: a task that failed starts again at once, though its node can make
 // nothing leave and its end is not bound.
@@ -348,10 +312,6 @@ func TestAJobsOwnPromiseLetsItsEarlierStageStart(t *testing.T) {
 			w.End(a, scheduler.OutcomeFailedInfra)
 		}
 	}
-}
-
-func TestPlanningAcceptedDeadlinesConforms(t *testing.T) {
-	policytest.Run(t, func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"plan_accepted": "true"}) })
 }
 
 // What cannot be promised is refused with the earliest end that can.

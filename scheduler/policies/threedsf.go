@@ -41,7 +41,6 @@ var regularParams = []Param{
 
 var promiseParams = []Param{
 	{Name: "promises", Kind: Bool, Default: "true", Help: "promise projects a departure and jobs their deadline, or refuse them; with false only promises made elsewhere are kept"},
-	{Name: "plan_accepted", Kind: Bool, Default: "false", Help: "reserve room for deadlines accepted at submission too, by bound or predicted run time, instead of leaving them to their lane alone"},
 	{Name: "sf", Kind: Float, Default: "0.5", Min: 0, Max: 1e6, Help: "slack factor: how much of its turn-around a promised departure may be put off by later promises"},
 	{Name: "pl", Kind: Int, Default: "-1", Min: -1, Max: 1e6, Help: "preemption limit: promises that one job may put off, -1 for no limit"},
 	{Name: "max_tries", Kind: Int, Default: "100", Min: 0, Max: 1e9, Help: "instants tried for one task of a new promise, 0 for all"},
@@ -52,7 +51,7 @@ var promiseParams = []Param{
 }
 
 func promiseConfig(v Values) threedsf.Promises {
-	return threedsf.Promises{On: v.Bool("promises"), Accepted: v.Bool("plan_accepted"), SF: v.Float("sf"), PL: v.Int("pl"), Tries: v.Int("max_tries"), Spare: v.Int("spare_nodes"),
+	return threedsf.Promises{On: v.Bool("promises"), SF: v.Float("sf"), PL: v.Int("pl"), Tries: v.Int("max_tries"), Spare: v.Int("spare_nodes"),
 		Share: v.Float("promise_share"), Margin: v.Duration("margin"), Every: v.Duration("give_forward")}
 }
 

@@ -70,10 +70,6 @@ type Config struct {
 // deadline.
 type Promises struct {
 	On bool
-	// Accepted has deadlines that were accepted at submission planned like
-	// others, where their end is known; what finds no place in time goes by its
-	// lane alone, as all of them do without it.
-	Accepted bool
 	// SF is the slack factor of a project's departure (two-tier eq. 7), PL how
 	// many promises one job may put off, backfill.NoLimit for no limit, and
 	// Tries bounds the instants tried for one task (backfill.Config).

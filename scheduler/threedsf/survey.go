@@ -135,7 +135,7 @@ func (p *Policy) standing(j *scheduler.Job) standing {
 			return free
 		}
 		return holds
-	case (j.Spec.Accepted && !p.cfg.Promises.Accepted) || j.Spec.Open || p.isHopeless(j) || !p.cfg.Deadlines || p.refused(j):
+	case j.Spec.Accepted || j.Spec.Open || p.isHopeless(j) || !p.cfg.Deadlines || p.refused(j):
 		return free
 	default:
 		return asks
