@@ -213,18 +213,20 @@ func TestANodeLostWithDumpsStartsTheirTasksAgain(t *testing.T) {
 	}
 }
 
+// join has a node run until it is told to leave.
+func (b *bed) join(n *coordtest.Node) (leave func()) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); n.Run(ctx) }()
+	return func() { cancel(); <-done }
+}
+
 // A coordinator that dies between asking for a level and hearing of it goes on
 // from there, on the way down and up.
 func TestACoordinatorThatRestartsGoesOnWithALevel(t *testing.T) {
 	b := newBed(t, func(c *Config) { c.Lease = time.Hour })
 	n := coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), levelNode("n1"), b.fs, coordtest.Hang)
-	join := func() (leave func()) {
-		ctx, cancel := context.WithCancel(b.ctx)
-		done := make(chan struct{})
-		go func() { defer close(done); n.Run(ctx) }()
-		return func() { cancel(); <-done }
-	}
-	leave := join()
+	leave := b.join(n)
 	b.until("the node", func() bool { id, _ := n.Registered(); return id != 0 })
 	b.submit(groupJob("hang", 1))
 	b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
@@ -238,7 +240,7 @@ func TestACoordinatorThatRestartsGoesOnWithALevel(t *testing.T) {
 		if got := b.task("hang").Level.GetTarget(); got != l {
 			t.Errorf("after the restart the target is %s, want %s", got, l)
 		}
-		leave = join()
+		leave = b.join(n)
 		b.at("hang", l)
 	}
 	leave()
@@ -256,13 +258,7 @@ func TestACoordinatorThatRestartsGoesOnWithAMove(t *testing.T) {
 	}
 	b.at("hang", droverv1.Level_LEVEL_CHECKPOINTED)
 	n := coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), levelNode("n2"), b.fs, coordtest.Hang)
-	join := func() (leave func()) {
-		ctx, cancel := context.WithCancel(b.ctx)
-		done := make(chan struct{})
-		go func() { defer close(done); n.Run(ctx) }()
-		return func() { cancel(); <-done }
-	}
-	leave := join()
+	leave := b.join(n)
 	b.until("the other node", func() bool { id, _ := n.Registered(); return id != 0 })
 	leave() // it hears of the move only after the restart
 	b.until("asked", func() bool { return b.set("hang", droverv1.Level_LEVEL_RUNNING, "n2") == nil })
@@ -272,7 +268,7 @@ func TestACoordinatorThatRestartsGoesOnWithAMove(t *testing.T) {
 	if a := b.task("hang"); a.Node != "n2" || a.Key.GetRun() != 2 || a.Level.GetTarget() != droverv1.Level_LEVEL_RUNNING {
 		t.Errorf("after the restart it is on %s, run %d, %v", a.Node, a.Key.GetRun(), a.Level)
 	}
-	leave = join()
+	leave = b.join(n)
 	defer leave()
 	a := b.at("hang", droverv1.Level_LEVEL_RUNNING)
 	if a.Node != "n2" || a.Key.GetRun() != 2 {
