@@ -10,6 +10,7 @@
 #   MEM=1024     machines, in MB: HOLD=1024 MEM=4096 NODES=1 LEVELS=checkpointed
 #   NODES=3      machines of suspend and preempt
 #   LEVELS=...   of suspend: frozen,swapped,checkpointed
+#   ROUNDS=3     of each level but frozen, and of criu alone
 #   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
 #
 # A missed bar is shown and makes the exit code 1; busy machines miss bars, so
@@ -53,7 +54,7 @@ limits() {
 }
 
 # 5. How fast a task of HOLD MiB gives way and comes back, beside criu alone.
-suspend() { onbed suspend -hold "${HOLD:-100}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
+suspend() { onbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.
 preempt() { onbed preempt -runs "${SCENES:-1}"; }

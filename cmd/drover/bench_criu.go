@@ -1,20 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
@@ -24,6 +30,8 @@ import (
 const (
 	bareLimit   = 5 * time.Minute // of one dump or restore
 	bareHoldArg = "hold-memory"
+	barePage    = 4096
+	bareChunk   = 256 * barePage // read at once
 )
 
 // bareRow is what `drover bench criu` prints: times of criu alone, microseconds.
@@ -51,27 +59,79 @@ func benchCriuCommand() *cli.Command {
 	}
 }
 
-// holdMemory fills memory with what does not compress, says so by closing
-// standard output, and stays.
+// holdMemory maps memory, fills it (see fillMemory), says where it is by closing
+// standard output after its address, and sleeps: what it costs the machine while
+// criu works is nothing.
 func holdMemory(c *cli.Context) error {
-	n, err := strconv.ParseInt(c.Args().First(), 10, 64)
-	if err != nil {
+	n, err := strconv.Atoi(c.Args().First())
+	if err != nil || n <= 0 {
 		return usage("%s takes a number of bytes", bareHoldArg)
 	}
-	b := make([]byte, n)
-	sum := sha256.Sum256(nil)
-	for i := 0; i < len(b); i += len(sum) {
-		binary.LittleEndian.PutUint64(sum[:], uint64(i))
-		sum = sha256.Sum256(sum[:])
-		copy(b[i:], sum[:])
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE) // the collector never looks at it
+	if err != nil {
+		return fault.New(fault.Exhausted, "hold %s: %w", jobspec.FormatSize(int64(n)), err)
+	}
+	fillMemory(b, 0)
+	if _, err := fmt.Printf("%d\n", uintptr(unsafe.Pointer(&b[0]))); err != nil {
+		return err
 	}
 	if err := os.Stdout.Close(); err != nil {
 		return err
 	}
-	for { // touched, so that it stays
-		time.Sleep(time.Second)
-		b[0]++
+	for {
+		time.Sleep(time.Hour)
 	}
+}
+
+// fillMemory makes each page of b a copy of one page of random words, but for
+// its first word, which is the page's number: no page is empty, no two are
+// alike, and it is done at the speed of copying. b is what lies at a multiple of
+// barePage from the start of the memory.
+func fillMemory(b []byte, at int64) {
+	page := randomPage()
+	for ; len(b) > 0; at += barePage {
+		n := copy(b, page)
+		if n >= 8 {
+			binary.LittleEndian.PutUint64(b, uint64(at/barePage))
+		}
+		b = b[n:]
+	}
+}
+
+// randomPage is the same page in every process.
+func randomPage() []byte {
+	page := make([]byte, 0, barePage)
+	for r := rand.NewPCG(1, 2); len(page) < barePage; {
+		page = binary.LittleEndian.AppendUint64(page, r.Uint64())
+	}
+	return page
+}
+
+// holder is the process that holds memory.
+type holder struct {
+	pid   int
+	start int64 // of the memory, in its address space
+	bytes int64
+}
+
+// verify reads all of the memory and holds it against what it was filled with.
+func (h holder) verify() error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", h.pid))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	got, want := make([]byte, bareChunk), make([]byte, bareChunk)
+	for at := int64(0); at < h.bytes; at += bareChunk {
+		n := min(bareChunk, h.bytes-at)
+		if _, err := f.ReadAt(got[:n], h.start+at); err != nil {
+			return err
+		}
+		if fillMemory(want[:n], at); !bytes.Equal(got[:n], want[:n]) {
+			return fault.New(fault.Corrupt, "criu brought process %d back with other memory, from byte %d of %d on", h.pid, at, h.bytes)
+		}
+	}
+	return nil
 }
 
 func benchCriu(c *cli.Context) error {
@@ -88,14 +148,18 @@ func benchCriu(c *cli.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	row := &bareRow{Memory: memory}
-	pid, err := startHolder(memory)
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }() // gone already after a failed restore
+	h, err := startHolder(self, memory)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = syscall.Kill(h.pid, syscall.SIGKILL) }() // gone already after a failed restore
 	for i := range c.Int("rounds") {
 		image := filepath.Join(dir, strconv.Itoa(i))
-		if err := row.round(c.Context, pid, image); err != nil {
+		if err := row.round(c.Context, h, image); err != nil {
 			return err
 		}
 		if err := os.RemoveAll(image); err != nil {
@@ -111,36 +175,34 @@ func benchCriu(c *cli.Context) error {
 	return nil
 }
 
-// startHolder starts the process in a session of its own, with nothing of ours
-// open.
-func startHolder(memory int64) (pid int, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 0, err
-	}
-	cmd := exec.Command(self, "bench", "criu", bareHoldArg, strconv.FormatInt(memory, 10))
+// startHolder starts the process, of the program that is drover, in a session of
+// its own with nothing of ours open.
+func startHolder(drover string, memory int64) (holder, error) {
+	cmd := exec.Command(drover, "bench", "criu", bareHoldArg, strconv.FormatInt(memory, 10))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Dir = "/"
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return 0, err
+		return holder{}, err
 	}
 	if err := cmd.Start(); err != nil {
-		return 0, err
+		return holder{}, err
+	}
+	said, err := io.ReadAll(io.LimitReader(out, 64))
+	start, notNumber := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+	if err := errors.Join(err, notNumber); err != nil {
+		_ = cmd.Process.Kill()
+		return holder{}, fault.New(fault.Unavailable, "the process that holds memory: %w", errors.Join(err, cmd.Wait()))
 	}
 	go func() { _ = cmd.Wait() }() // a dump ends it; ends with this command
-	_, err = out.Read(make([]byte, 1))
-	if err == nil || err.Error() != "EOF" {
-		return 0, fault.New(fault.Unavailable, "the process that holds memory: %w", err)
-	}
-	return cmd.Process.Pid, nil
+	return holder{pid: cmd.Process.Pid, start: start, bytes: memory}, nil
 }
 
-func (r *bareRow) round(ctx context.Context, pid int, image string) error {
+func (r *bareRow) round(ctx context.Context, h holder, image string) error {
 	if err := os.MkdirAll(image, 0o700); err != nil {
 		return err
 	}
-	dump, err := criu(ctx, image, "dump", "-t", strconv.Itoa(pid))
+	dump, err := criu(ctx, image, "dump", "-t", strconv.Itoa(h.pid))
 	if err != nil {
 		return err
 	}
@@ -164,7 +226,7 @@ func (r *bareRow) round(ctx context.Context, pid int, image string) error {
 		return err
 	}
 	r.Restore = append(r.Restore, restore.Microseconds())
-	return nil
+	return h.verify()
 }
 
 // criu runs one verb of criu and gives how long it took.

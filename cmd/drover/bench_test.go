@@ -3,10 +3,17 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"unsafe"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler/bench"
 )
 
@@ -78,5 +85,46 @@ func TestWhatIsHeldAgainstCriuAlone(t *testing.T) {
 	seen := &droverv1.SeenAttempt{LevelSteps: []*droverv1.LevelStep{{Step: "freeze", Us: 70}, {Step: "freeze/kernel", Us: 12}, {Step: "swap out", Us: 5}}}
 	if got := afterFreeze(seen); got != 58 {
 		t.Errorf("after the kernel %d µs, want 58", got)
+	}
+}
+
+func TestHeldMemoryIsNowhereAlikeAndSeenWhenChanged(t *testing.T) {
+	b := make([]byte, 3*bareChunk+2*barePage)
+	fillMemory(b, 0)
+	seen := map[string]int{}
+	for at := 0; at < len(b); at += barePage {
+		page := string(b[at : at+barePage])
+		if before, twice := seen[page]; twice {
+			t.Fatalf("the pages at %d and %d are alike", before, at)
+		}
+		seen[page] = at
+	}
+	h := holder{pid: os.Getpid(), start: int64(uintptr(unsafe.Pointer(&b[0]))), bytes: int64(len(b))}
+	if err := h.verify(); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{0, 8, bareChunk - 1, 2*bareChunk + barePage, len(b) - 1} {
+		b[at]++
+		if err := h.verify(); !errors.Is(err, fault.Corrupt) {
+			t.Errorf("byte %d is another one: %v", at, err)
+		}
+		b[at]--
+	}
+	runtime.KeepAlive(b)
+}
+
+func TestHolderSaysWhereItsMemoryIs(t *testing.T) {
+	const size = 4<<20 + 123
+	drover, err := exec.LookPath("drover") // TestMain's
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := startHolder(drover, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(h.pid, syscall.SIGKILL) }()
+	if err := h.verify(); err != nil {
+		t.Error(err)
 	}
 }

@@ -32,6 +32,7 @@ func main() {
 	flag.StringVar(&p.modes, "modes", "alone,suspend,kill,none", "of preempt")
 	flag.IntVar(&p.jobs, "jobs", 10, "with a deadline, of preempt")
 	flag.IntVar(&p.hold, "hold", 100, "MiB that the task of suspend holds, 16 or more")
+	flag.IntVar(&p.rounds, "rounds", 3, "of each level but frozen, and of criu alone, of suspend")
 	flag.StringVar(&p.levels, "levels", "frozen,swapped,checkpointed", "that suspend measures")
 	flag.StringVar(&p.out, "json", "", "file for the results of suspend and preempt")
 	limit := flag.Duration("limit", 15*time.Minute, "for all of it")
@@ -48,9 +49,9 @@ func main() {
 
 // play is what is played.
 type play struct {
-	what, out, modes string
-	runs, jobs, hold int
-	levels           string
+	what, out, modes         string
+	runs, jobs, hold, rounds int
+	levels                   string
 }
 
 // steps with what they took, for the person who watches.
@@ -118,7 +119,7 @@ func run(ctx context.Context, drover string, keep bool, p play) (err error) {
 			}
 		}
 		if p.what == "suspend" {
-			return s.measure(ctx, p.hold, p.levels, p.out)
+			return s.measure(ctx, p.hold, p.rounds, p.levels, p.out)
 		}
 		return s.takeBack(ctx, drover, modes, p.jobs, p.out)
 	default:

@@ -38,9 +38,9 @@ func (s *scene) levels(ctx context.Context) error {
 }
 
 // measure is `drover bench suspend` on a task that holds so many MiB, on the first
-// machine that gets it, beside criu alone on the same machine. The JSON goes to
-// out.
-func (s *scene) measure(ctx context.Context, hold int, levels, out string) error {
+// machine that gets it, beside criu alone on the same machine, rounds times each.
+// The JSON goes to out.
+func (s *scene) measure(ctx context.Context, hold, rounds int, levels, out string) error {
 	file := filepath.Join(s.dir, "hold.hcl")
 	if err := os.WriteFile(file, fmt.Appendf(nil, holdJob, s.image, hold, hold+hold/8+32), 0o644); err != nil {
 		return err
@@ -68,9 +68,15 @@ func (s *scene) measure(ctx context.Context, hold int, levels, out string) error
 	if i < 0 {
 		return fmt.Errorf("the task is on %q, which is no machine of the bed", task.Node)
 	}
-	s.say("criu alone on %s", task.Node)
-	bare, err := s.bed.Nodes[i].Sh(ctx, fmt.Sprintf("PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -memory %d -json", int64(hold)<<20-bareExtra))
+	s.say("criu alone on %s, the task standing still meanwhile", task.Node)
+	if err := show(ctx, s.cl, "task", "suspend", "hold", "hold/0"); err != nil {
+		return err
+	}
+	bare, err := s.bed.Nodes[i].Sh(ctx, fmt.Sprintf("PATH=$PATH:/usr/sbin:/sbin /data/bin/drover bench criu -dir /data -memory %d -rounds %d -json", int64(hold)<<20-bareExtra, rounds))
 	if err != nil {
+		return err
+	}
+	if err := show(ctx, s.cl, "task", "resume", "hold", "hold/0"); err != nil {
 		return err
 	}
 	fmt.Print(bare)
@@ -78,7 +84,7 @@ func (s *scene) measure(ctx context.Context, hold int, levels, out string) error
 	if err := os.WriteFile(bareFile, []byte(bare), 0o644); err != nil {
 		return err
 	}
-	bench := []string{"bench", "suspend", "-criu", bareFile, "-levels", levels}
+	bench := []string{"bench", "suspend", "-criu", bareFile, "-levels", levels, "-deep-rounds", strconv.Itoa(rounds)}
 	if out != "" {
 		bench = append(bench, "-save", out)
 	}
