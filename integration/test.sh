@@ -10,8 +10,8 @@ rm -rf "$out" && mkdir -p "$out" bin
 failed=()
 # All parts together end within the budget, in minutes, also on a slow machine:
 # a part gets what is left, and one that there is no time for has failed.
-budget=$((60 * ${DROVER_TEST_MINUTES:-55}))
-[ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12))
+budget=$((60 * ${DROVER_TEST_MINUTES:-72})) most=70m
+[ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12)) most=12h
 running=
 trap summary EXIT
 trap 'exit 130' INT TERM
@@ -99,7 +99,7 @@ part bed 8 bin/bed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./inte
 part bed-end 8 env DROVER_TEST_BED=1 go test -count 1 -timeout 10m -v ./integration/cmd/bed
 
 # 4. Jobs on a cluster, and what happens when parts of it fail.
-part e2e 35 bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.timeout 40m -drover ../../bin/drover"
+part e2e 70 bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.timeout $most -drover ../../bin/drover"
 
 # 5. The unit tests in their full length, which make check cuts short, without
 #    the race detector.

@@ -108,11 +108,11 @@ func (s *scene) wordcountFile(name, input string) string {
 
 // 60 tasks that do nothing leave nothing (1,000 in the soak).
 func TestNothingIsLeft(t *testing.T) {
-	n := 60
+	n, limit := 60, 40*time.Minute
 	if os.Getenv("DROVER_SOAK") != "" {
-		n = 1000
+		n, limit = 1000, 3*time.Hour
 	}
-	s := begin(t, 40*time.Minute)
+	s := begin(t, limit)
 	f := s.job("many", fmt.Sprintf(`job "many" {
   image = "oci-archive:%s"
   stage "true" { command = ["true"]  tasks = %d  max_parallel = 9  disk = "4MiB"
