@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 )
@@ -382,5 +384,70 @@ func TestWhatCannotBeRestoredIsTriedElsewhereThenStartsAgain(t *testing.T) {
 	}
 	if p := b.job("hang").Preempted; p.Kills != 1 || p.LostCpuMs != 1000 || p.KeptCpuMs != 0 {
 		t.Errorf("%v", p)
+	}
+}
+
+// What a node refused for a reason that may pass is asked for again after a
+// while, which a coordinator that restarts does not forget; what it never can do
+// is not.
+func TestARefusedLevelIsAskedForAgainAfterAWhile(t *testing.T) {
+	const frozen, swapped, checkpointed = droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED
+	for name, c := range map[string]struct {
+		never   []droverv1.Level
+		restart bool
+		want    droverv1.Level // once the clock has moved and the node has room
+	}{
+		"the disk has room again":             {nil, false, swapped},
+		"the coordinator restarts meanwhile":  {nil, true, swapped},
+		"the node never can":                  {[]droverv1.Level{swapped, checkpointed}, false, frozen},
+		"it never can the first, but another": {[]droverv1.Level{swapped}, false, checkpointed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var ahead atomic.Int64
+			var full atomic.Bool
+			full.Store(true)
+			b := newBed(t, func(c *Config) {
+				c.Lease = 24 * time.Hour // the clock jumps
+				c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+				c.FrozenShare = 1e-9 // whatever is frozen is to give its memory
+			})
+			n, _ := b.node(levelNode("n1"), coordtest.Hang)
+			n.Never(c.never...)
+			n.RefuseIf(func(w *droverv1.WantedAttempt) bool { return full.Load() && w.GetLevel() > frozen })
+			b.registered()
+			b.submit(groupJob("hang", 1))
+			b.until("it runs", func() bool { return b.task("hang").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+			if err := b.set("hang", frozen, ""); err != nil {
+				t.Fatal(err)
+			}
+			refused := func() int { return strings.Count(b.story(), "task.level_refused") }
+			b.until("both deeper levels are refused", func() bool { return refused() == 2 })
+			b.at("hang", frozen)
+			full.Store(false)
+			b.wake()
+			if a := b.at("hang", frozen); refused() != 2 {
+				t.Errorf("asked for again at once: %v\n%s", a.Level, b.story())
+			}
+			if c.restart {
+				b.kill()
+				b.start()
+			}
+			ahead.Add(int64(facts.BarFirst))
+			b.until("the coordinator takes the time", func() bool { return b.tryWake() == nil })
+			if c.want == frozen { // only a person asks
+				b.until("a person asks", func() bool { return b.set("hang", checkpointed, "") == nil })
+				b.at("hang", checkpointed)
+			} else {
+				b.at("hang", c.want)
+			}
+			asked := map[droverv1.Level]int{frozen: 2, swapped: 3, checkpointed: 3}[c.want]
+			if n := strings.Count(b.story(), " to swapped: frozen tasks hold") + strings.Count(b.story(), " to checkpointed: frozen tasks hold"); n != asked {
+				t.Errorf("the coordinator asked %d times, want %d:\n%s", n, asked, b.story())
+			}
+			if len(c.never) < 2 && !strings.Contains(b.story(), "not asked for again for 1 min") {
+				t.Errorf("nothing says for how long:\n%s", b.story())
+			}
+		})
 	}
 }

@@ -32,8 +32,9 @@ const (
 // it. Each pass:
 //
 //  1. Follow: take the changes of the facts into State, wanted sets, history.
-//  2. Expire: propose the loss of nodes whose lease ended, and another try of
-//     nodes that were held off and whose time is over.
+//  2. Expire: propose the loss of nodes whose lease ended, another try of nodes
+//     that were held off and whose time is over, and of levels that were refused
+//     for a while.
 //  3. Deepen: have frozen tasks give their memory where it became too much.
 //  4. Hear: every hearPause tell State which attempts run and how far they are,
 //     which is no fact: policies that order by progress need it.
@@ -67,6 +68,8 @@ type leader struct {
 	judged       scheduler.Stamp // of the last look at deadlines
 	judgeAt      time.Time       // when one may turn without an event, zero for never
 	lastJudged   time.Time
+
+	barred map[facts.Key]int64 // attempts that nobody asks for some level: until when, Unix ns
 
 	pressed map[int32]bool // nodes on which levels changed since the last look
 
@@ -121,7 +124,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.begin(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logsGo, l.over, l.held = nil, map[uint64]bool{}, map[int32]int64{}
+	l.logsGo, l.over, l.held, l.barred = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
 	for _, n := range f.Nodes() {
 		l.noteHeld(n)
 		l.pressed[n.ID] = true
@@ -131,6 +134,9 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	for _, id := range f.JobIDs() {
 		l.follow(ctx, f, f.Job(id))
 		l.followDeadline(f.Job(id))
+		if j := f.Job(id); j.Live > 0 {
+			f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.noteBarred(k, a) })
+		}
 	}
 	l.c.sweep(f)
 	return l.proj.rebuild(f)
@@ -301,6 +307,7 @@ func (l *leader) attempt(f *facts.Facts, c *facts.Change) {
 	if c.Kind == facts.ChangeLevel {
 		l.pressed[a.Node] = true
 	}
+	l.noteBarred(c.Key, a)
 	for _, id := range c.Nodes { // where it was, or where its image is
 		if n := f.Node(id); n != nil && n.Up {
 			l.c.wanted.touch(id, n.Epoch, c.Key, c.Run)
@@ -347,12 +354,14 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	if len(gone) > 0 {
 		next = l.c.now()
 	}
-	at, err := l.tryHeld(ctx)
-	if err != nil {
-		return next, err
-	}
-	if next.IsZero() || !at.IsZero() && at.Before(next) {
-		next = at
+	for _, try := range []func(context.Context) (time.Time, error){l.tryHeld, l.tryBarred} {
+		at, err := try(ctx)
+		if err != nil {
+			return next, err
+		}
+		if next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
 	}
 	if at := l.dropLogs(); next.IsZero() || !at.IsZero() && at.Before(next) {
 		next = at

@@ -95,8 +95,8 @@ func deeper(f *facts.Facts, n *facts.Node, share float64) (acts []*droverv1.Acti
 // nextLevel is the level below frozen that a node can do and has not refused for
 // the attempt; 0 without one.
 func nextLevel(n *facts.Node, a *facts.Attempt) droverv1.Level {
-	for to := max(a.Level, a.Seen.GetLevelRefused()) + 1; to <= droverv1.Level_LEVEL_CHECKPOINTED; to++ {
-		if slices.Contains(n.Info.GetLevels(), to) {
+	for to := a.Level + 1; to <= droverv1.Level_LEVEL_CHECKPOINTED; to++ {
+		if slices.Contains(n.Info.GetLevels(), to) && a.Sus.Bars()&(1<<to) == 0 {
 			return to
 		}
 	}

@@ -435,7 +435,7 @@ func (p *projection) level(f *facts.Facts, k facts.Key, at int64) error {
 	if err := p.reach(k, a, have, now); err != nil {
 		return err
 	}
-	err := errors.Join(settle(p.state.SetParked(attemptID(k), a.Run, a.Sus.Parked)), settle(p.state.SetBarred(attemptID(k), a.Run, scheduler.LevelSet(a.Sus.Barred))))
+	err := errors.Join(settle(p.state.SetParked(attemptID(k), a.Run, a.Sus.Parked)), settle(p.state.SetBarred(attemptID(k), a.Run, scheduler.LevelSet(a.Sus.Bars()))))
 	if err != nil || a.Target == 0 {
 		return err
 	}

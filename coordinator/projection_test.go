@@ -163,6 +163,12 @@ func (w *world) interfere() {
 		act.Kind, act.Level, act.ByHand = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
 	case 1:
 		act.Kind = int32(facts.ActResume)
+	case 4:
+		if w.r.IntN(2) == 0 { // a while is over
+			w.now = max(w.now, a.Sus.Back)
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_BarsPassed{BarsPassed: &droverv1.BarsPassedFact{Attempts: []*droverv1.AttemptKey{k.Proto(a.Run)}}}})
+			return
+		}
 	case 7:
 		act.Kind, act.Key, act.Node = int32(facts.ActMigrate), k.Proto(a.Run+1), w.node().ID
 	case 2, 3:
@@ -205,6 +211,9 @@ func (w *world) levelReport(a *facts.Attempt, seen *droverv1.SeenAttempt) {
 	switch down := a.Target > droverv1.Level_LEVEL_FROZEN; {
 	case w.r.IntN(5) == 0:
 		seen.Level, seen.LevelRefused = a.Level, a.Target
+		if w.r.IntN(3) == 0 {
+			seen.LevelsNever = []droverv1.Level{droverv1.Level(2 + w.r.IntN(3))}
+		}
 	case down && w.r.IntN(3) == 0:
 		seen.Level = max(a.Level, droverv1.Level_LEVEL_FROZEN)
 	}

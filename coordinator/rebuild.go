@@ -115,7 +115,7 @@ func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attemp
 }
 
 func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Sus.Holder == 0 && a.Sus.Barred == 0 {
+	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Sus.Holder == 0 && a.Sus.Bars() == 0 {
 		return nil
 	}
 	return p.level(f, k, f.At())

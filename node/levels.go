@@ -141,7 +141,11 @@ func (a *attempt) levelFailed(do task.Do, n int, err error) bool {
 		if n < tries {
 			return false
 		}
-		a.sus.barred = a.sus.barred.With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
+		all := task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
+		a.sus.barred |= all
+		if errors.Is(err, fault.Unsupported) {
+			a.sus.hard |= all
+		}
 		a.say("it cannot be frozen: %v", err)
 		return true
 	case task.Thaw:
@@ -548,7 +552,7 @@ func (a *attempt) reportLevel(s *droverv1.SeenAttempt) {
 	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN {
 		ask := task.Level(max(wanted.GetLevel(), droverv1.Level_LEVEL_RUNNING))
 		if a.sus.barred.Has(ask) && a.settled(ask) {
-			s.LevelRefused = droverv1.Level(ask)
+			s.LevelRefused, s.LevelsNever = droverv1.Level(ask), levelsOf(a.sus.hard)
 		}
 	}
 	switch s.Level {
@@ -566,6 +570,16 @@ func (a *attempt) reportLevel(s *droverv1.SeenAttempt) {
 	default:
 		s.Held, s.SwapHeld = &droverv1.Resources{Memory: a.held.GetMemory()}, a.sus.swap
 	}
+}
+
+// levelsOf lists the levels of a set.
+func levelsOf(s task.Levels) (all []droverv1.Level) {
+	for l := task.LevelRunning; l <= task.LevelCheckpointed; l++ {
+		if s.Has(l) {
+			all = append(all, droverv1.Level(l))
+		}
+	}
+	return all
 }
 
 // settled tells whether nothing more is done about a level that is barred.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -240,13 +241,14 @@ func TestWhatFailsFallsBack(t *testing.T) {
 		get    droverv1.Level
 		note   string
 		counts bool
+		never  []droverv1.Level // as the coordinator is told
 	}{
-		"a dump that fails leaves it swapped": {verb: fake.Checkpoint, want: lcheckpointed, get: lswapped, note: "no such luck"},
-		"or frozen where there is no swap":    {verb: fake.Checkpoint, swap: fault.New(fault.Exhausted, "no swap"), want: lcheckpointed, get: lfrozen, note: "no swap"},
+		"a dump that fails leaves it swapped": {verb: fake.Checkpoint, want: lcheckpointed, get: lswapped, note: "no such luck", never: []droverv1.Level{lcheckpointed}},
+		"or frozen where there is no swap":    {verb: fake.Checkpoint, swap: fault.New(fault.Exhausted, "no swap"), want: lcheckpointed, get: lfrozen, note: "no swap", never: []droverv1.Level{lcheckpointed}},
 		"nor does a disk without room for it": {held: 1 << 60, want: lcheckpointed, get: lswapped, note: "a dump takes up to"},
 		"swap that is full leaves it frozen":  {swap: fault.New(fault.Exhausted, "no swap"), want: lswapped, get: lfrozen, note: "no swap"},
-		"one that cannot be frozen runs on":   {verb: fake.Freeze, want: lfrozen, get: lrunning, note: "cannot be frozen", counts: true},
-		"and is not dumped running":           {verb: fake.Freeze, want: lcheckpointed, get: lrunning, note: "cannot be frozen", counts: true},
+		"one that cannot be frozen runs on":   {verb: fake.Freeze, want: lfrozen, get: lrunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{lfrozen, lswapped, lcheckpointed}},
+		"and is not dumped running":           {verb: fake.Freeze, want: lcheckpointed, get: lrunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{lfrozen, lswapped, lcheckpointed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, k := levelBench(t)
@@ -262,6 +264,9 @@ func TestWhatFailsFallsBack(t *testing.T) {
 			s := b.awaitRefusal(w, c.want)
 			if s.GetLevel() != c.get || !strings.Contains(s.GetLevelNote(), c.note) {
 				t.Errorf("at %s, %q; want %s, %q", s.GetLevel(), s.GetLevelNote(), c.get, c.note)
+			}
+			if !slices.Equal(s.GetLevelsNever(), c.never) {
+				t.Errorf("it can never be %v, want %v", s.GetLevelsNever(), c.never)
 			}
 			if c.counts {
 				b.counts(w)

@@ -88,6 +88,7 @@ type Node struct {
 	ran       map[Key]int // how often an attempt was started
 	refuse    map[droverv1.Level]bool
 	refuseIf  func(*droverv1.WantedAttempt) bool // besides; may be nil
+	never     []droverv1.Level                   // of those that it refuses
 	reached   map[Key]droverv1.Level             // below running
 	poke      chan struct{}
 	Reports   int // made so far; read it with Counts
@@ -362,7 +363,7 @@ func (n *Node) running(k Key) *droverv1.SeenAttempt {
 	l := w.GetLevel()
 	switch {
 	case n.refuse[l] || n.refuseIf != nil && n.refuseIf(w):
-		seen.LevelRefused, seen.LevelNote = l, "as the test says"
+		seen.LevelRefused, seen.LevelNote, seen.LevelsNever = l, "as the test says", n.never
 		if w.GetResumeFrom() != "" {
 			n.reached[k] = droverv1.Level_LEVEL_CHECKPOINTED
 		}
@@ -393,6 +394,14 @@ func (n *Node) RefuseIf(f func(*droverv1.WantedAttempt) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refuseIf = f
+}
+
+// Never has the node say of some levels, when it refuses them, that it will
+// always do so.
+func (n *Node) Never(l ...droverv1.Level) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.never = l
 }
 
 // String names the node in test output.

@@ -55,7 +55,10 @@ type Suspension struct {
 	By      string `json:"by,omitempty"`       // who asked
 	For     uint64 `json:"for,omitempty"`      // the job that got the room
 	Parked  bool   `json:"parked,omitempty"`   // by hand: no scheduler resumes it
-	Barred  uint8  `json:"barred,omitempty"`   // 1<<level of those that its node could not bring it to since it last came back
+	Barred  uint8  `json:"barred,omitempty"`   // 1<<level of those that its node can never bring it to
+	Passing uint8  `json:"passing,omitempty"`  // likewise of those that its node could not bring it to for a reason that may pass
+	Back    int64  `json:"back,omitempty"`     // of Passing: not before, Unix ns
+	Passed  int32  `json:"passed,omitempty"`   // refusals of that kind since it last came back or reached what was asked
 	Count   int32  `json:"count,omitempty"`    // suspensions so far
 	TotalMS int64  `json:"total_ms,omitempty"` // of those that are over
 	CPUMS   int64  `json:"cpu_ms,omitempty"`   // of the attempt, that were counted as taken back
@@ -173,14 +176,17 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	j := f.write(f.jobs[k.Job])
 	c := *a
 	c.Level, c.Seen = l, seen
-	if refused == a.Target {
-		c.Sus.Barred |= barredBy(l, refused)
-	}
-	if refused == a.Target || c.Target == l {
+	switch {
+	case refused != 0 && refused == a.Target:
+		c.Sus.bar(barredBy(l, refused), seen.GetLevelsNever(), f.at)
+		c.Target = 0
+	case c.Target == l:
+		c.Sus.reached(l)
 		c.Target = 0
 	}
 	if a.Level != droverv1.Level_LEVEL_RUNNING && l == droverv1.Level_LEVEL_RUNNING {
-		c.Sus.Barred = 0 // much may have changed
+		c.Sus.tryAgain() // much may have changed
+		c.Sus.Passed = 0
 	}
 	if c.Target == 0 && l == droverv1.Level_LEVEL_RUNNING {
 		c.Sus.Parked = false
@@ -224,6 +230,65 @@ func barredBy(stays, asked droverv1.Level) (set uint8) {
 		set |= 1 << l
 	}
 	return set
+}
+
+// Bars gives 1<<level of those that nobody is to ask for now.
+func (s *Suspension) Bars() uint8 { return s.Barred | s.Passing }
+
+// bar takes in the levels of a set that a node could not reach: those that it
+// never can stay barred while the attempt is there; the others may be asked for
+// again after BarFirst, twice as long each time in a row up to BarMost. What is
+// refused while another level still waits belongs to the same time.
+func (s *Suspension) bar(set uint8, never []droverv1.Level, at int64) {
+	for _, l := range never {
+		if l > droverv1.Level_LEVEL_RUNNING && l <= droverv1.Level_LEVEL_CHECKPOINTED {
+			s.Barred |= set & (1 << l)
+		}
+	}
+	if s.Passing |= set; s.Passing&^s.Barred == 0 {
+		s.tryAgain()
+		return
+	}
+	s.Passing &^= s.Barred
+	if s.Back <= at {
+		s.Passed++
+	}
+	s.Back = at + int64(min(BarMost, BarFirst<<min(s.Passed-1, 16)))
+}
+
+// tryAgain lets what was refused for a reason that may pass be asked for.
+func (s *Suspension) tryAgain() { s.Passing, s.Back = 0, 0 }
+
+// reached takes in that the node brought the attempt to a level: it can, and to
+// those above it as well.
+func (s *Suspension) reached(l droverv1.Level) {
+	through := uint8(1)<<(l+1) - 1
+	s.Barred, s.Passing, s.Passed = s.Barred&^through, s.Passing&^through, 0
+	if s.Passing == 0 {
+		s.Back = 0
+	}
+}
+
+// applyBarsPassed lets attempts be asked again for what their nodes refused.
+func (f *Facts) applyBarsPassed(b *droverv1.BarsPassedFact, r *Result) {
+	for i, key := range b.GetAttempts() {
+		k := KeyOf(key)
+		a := f.Attempt(k)
+		switch {
+		case a == nil || a.Run != key.GetRun() || a.State != AttemptLive:
+			r.Dropped = append(r.Dropped, Drop{At: i, Reason: "no such attempt"})
+			continue
+		case a.Sus.Passing == 0 || a.Sus.Back > f.at:
+			r.Dropped = append(r.Dropped, Drop{At: i, Reason: "its time is not over"})
+			continue
+		}
+		j := f.write(f.jobs[k.Job])
+		c := *a
+		c.Sus.tryAgain()
+		f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
+		f.record(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+		r.Changed++
+	}
 }
 
 // release forgets the node that held the image.
@@ -278,6 +343,9 @@ func (f *Facts) levelEvent(e *droverv1.Entry, j *Job, k Key, was, is *Attempt, r
 	case refused != 0 && refused == was.Target:
 		kind = "task.level_refused"
 		text = fmt.Sprintf("not %s, it stays %s: %s", LevelName(refused), LevelName(is.Level), cmp.Or(seen.GetLevelNote(), "its node did not say why"))
+		if is.Sus.Passing != 0 {
+			text += fmt.Sprintf("; not asked for again for %s", span(time.Duration(is.Sus.Back-f.at)))
+		}
 	case is.Level == droverv1.Level_LEVEL_RUNNING:
 		kind = "task.resumed"
 		text = fmt.Sprintf("from %s, after %s", LevelName(was.Level), took(f.at-was.Sus.From))
@@ -402,6 +470,8 @@ func (f *Facts) move(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32)
 	old := Change{Kind: ChangeLevel, Key: k, Node: to.ID, Nodes: []int32{a.Node}, Run: a.Run}
 	a.Node, a.Epoch, a.Disk, a.Run = to.ID, to.Epoch, disk, a.Run+1
 	a.Target, a.Sus.Asked, a.Sus.Barred = droverv1.Level_LEVEL_RUNNING, f.at, 0
+	a.Sus.tryAgain()
+	a.Sus.Passed = 0
 	a.Held = j.Demand(int(k.Stage))
 	f.hold(a.Node, a.Held, +1)
 	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(a))

@@ -31,6 +31,8 @@ const (
 	HoldFirst    = time.Minute      // before it is tried again, one attempt at a time …
 	HoldMost     = 30 * time.Minute // … twice as long each time in a row, up to this
 	InfraRetries = 8                // of one task, before its job fails
+	BarFirst     = time.Minute      // before an attempt is asked again for a level that its node refused for now …
+	BarMost      = 30 * time.Minute // … twice as long each time in a row, up to this
 )
 
 // DefaultTenant is there from the start.
@@ -314,6 +316,8 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		f.applyEstimates(b.Estimates, r)
 	case *droverv1.Entry_Deadline:
 		f.applyDeadline(e, b.Deadline, r)
+	case *droverv1.Entry_BarsPassed:
+		f.applyBarsPassed(b.BarsPassed, r)
 	case *droverv1.Entry_JobsForgotten:
 		f.applyForgotten(b.JobsForgotten, r)
 	default:

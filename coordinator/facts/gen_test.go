@@ -65,6 +65,8 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_JobStop{JobStop: &droverv1.JobStopFact{Job: g.pickJob()}}
 	case k < 32:
 		e.Body = &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: g.pickJob(), State: droverv1.JobState(4 + g.r.IntN(3))}}
+	case k < 33:
+		e.Body = &droverv1.Entry_BarsPassed{BarsPassed: g.barsPassed()}
 	case k < 35:
 		e.Body = &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: g.pickJob()}}
 	case k < 37:
@@ -79,6 +81,16 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Version = EntryVersion + 1
 	}
 	return e
+}
+
+// barsPassed says of all attempts of a job that their time is over, which is
+// true of some.
+func (g *gen) barsPassed() *droverv1.BarsPassedFact {
+	b := &droverv1.BarsPassedFact{}
+	if j := g.f.Job(g.pickJob()); j != nil {
+		g.f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) { b.Attempts = append(b.Attempts, k.Proto(a.Run)) })
+	}
+	return b
 }
 
 func digest(i int) string { return fmt.Sprintf("sha256:%064d", i) }
@@ -234,6 +246,9 @@ func (g *gen) seen(k Key) *droverv1.SeenAttempt {
 		s.Phase, s.Level = droverv1.Phase_PHASE_RUNNING, a.Target
 		if g.r.IntN(3) == 0 {
 			s.Level, s.LevelRefused, s.LevelNote = a.Level, a.Target, "no"
+			if g.r.IntN(3) == 0 {
+				s.LevelsNever = []droverv1.Level{droverv1.Level(g.r.IntN(6))}
+			}
 		}
 	}
 	if s.Phase == droverv1.Phase_PHASE_FAILED {

@@ -52,6 +52,7 @@ type Entry struct {
 	//	*Entry_Scheduler
 	//	*Entry_JobCleaned
 	//	*Entry_JobsForgotten
+	//	*Entry_BarsPassed
 	//	*Entry_Estimates
 	//	*Entry_Deadline
 	Body          isEntry_Body `protobuf_oneof:"body"`
@@ -252,6 +253,15 @@ func (x *Entry) GetJobsForgotten() *JobsForgottenFact {
 	return nil
 }
 
+func (x *Entry) GetBarsPassed() *BarsPassedFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_BarsPassed); ok {
+			return x.BarsPassed
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetEstimates() *EstimatesFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Estimates); ok {
@@ -334,6 +344,10 @@ type Entry_JobsForgotten struct {
 	JobsForgotten *JobsForgottenFact `protobuf:"bytes,24,opt,name=jobs_forgotten,json=jobsForgotten,proto3,oneof"`
 }
 
+type Entry_BarsPassed struct {
+	BarsPassed *BarsPassedFact `protobuf:"bytes,25,opt,name=bars_passed,json=barsPassed,proto3,oneof"`
+}
+
 type Entry_Estimates struct {
 	Estimates *EstimatesFact `protobuf:"bytes,30,opt,name=estimates,proto3,oneof"`
 }
@@ -371,6 +385,8 @@ func (*Entry_Scheduler) isEntry_Body() {}
 func (*Entry_JobCleaned) isEntry_Body() {}
 
 func (*Entry_JobsForgotten) isEntry_Body() {}
+
+func (*Entry_BarsPassed) isEntry_Body() {}
 
 func (*Entry_Estimates) isEntry_Body() {}
 
@@ -654,6 +670,52 @@ func (x *NodeDrainFact) GetByItself() bool {
 	return false
 }
 
+// BarsPassedFact: the time is over for which these attempts were not to be asked
+// for the levels that their nodes had refused for a reason that may pass.
+type BarsPassedFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempts      []*AttemptKey          `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BarsPassedFact) Reset() {
+	*x = BarsPassedFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BarsPassedFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BarsPassedFact) ProtoMessage() {}
+
+func (x *BarsPassedFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BarsPassedFact.ProtoReflect.Descriptor instead.
+func (*BarsPassedFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BarsPassedFact) GetAttempts() []*AttemptKey {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
 type BlobFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -665,7 +727,7 @@ type BlobFact struct {
 
 func (x *BlobFact) Reset() {
 	*x = BlobFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +739,7 @@ func (x *BlobFact) String() string {
 func (*BlobFact) ProtoMessage() {}
 
 func (x *BlobFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +752,7 @@ func (x *BlobFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobFact.ProtoReflect.Descriptor instead.
 func (*BlobFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BlobFact) GetDigest() string {
@@ -726,7 +788,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +800,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +813,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -795,7 +857,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +869,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +882,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -910,7 +972,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +984,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +997,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -958,7 +1020,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1032,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1045,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1027,7 +1089,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1101,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1114,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -1161,7 +1223,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1235,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1248,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -1299,7 +1361,7 @@ type NoteFact struct {
 
 func (x *NoteFact) Reset() {
 	*x = NoteFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1373,7 @@ func (x *NoteFact) String() string {
 func (*NoteFact) ProtoMessage() {}
 
 func (x *NoteFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1386,7 @@ func (x *NoteFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteFact.ProtoReflect.Descriptor instead.
 func (*NoteFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NoteFact) GetKind() int32 {
@@ -1416,7 +1478,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1490,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1503,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -1475,7 +1537,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1549,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1562,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -1528,7 +1590,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1602,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1615,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -1588,7 +1650,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1662,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1675,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -1634,7 +1696,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1708,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1721,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -1679,7 +1741,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1753,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1766,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -1735,7 +1797,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1809,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1822,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -1800,7 +1862,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1874,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1887,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -1848,7 +1910,7 @@ type DeadlineFact struct {
 
 func (x *DeadlineFact) Reset() {
 	*x = DeadlineFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1922,7 @@ func (x *DeadlineFact) String() string {
 func (*DeadlineFact) ProtoMessage() {}
 
 func (x *DeadlineFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1935,7 @@ func (x *DeadlineFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineFact.ProtoReflect.Descriptor instead.
 func (*DeadlineFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeadlineFact) GetJob() uint64 {
@@ -1901,7 +1963,7 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\x84\b\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\xc2\b\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -1923,7 +1985,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\tscheduler\x18\x16 \x01(\v2\x18.drover.v1.SchedulerFactH\x00R\tscheduler\x12<\n" +
 	"\vjob_cleaned\x18\x17 \x01(\v2\x19.drover.v1.JobCleanedFactH\x00R\n" +
 	"jobCleaned\x12E\n" +
-	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgotten\x128\n" +
+	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgotten\x12<\n" +
+	"\vbars_passed\x18\x19 \x01(\v2\x19.drover.v1.BarsPassedFactH\x00R\n" +
+	"barsPassed\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x125\n" +
 	"\bdeadline\x18\x1f \x01(\v2\x17.drover.v1.DeadlineFactH\x00R\bdeadlineB\x06\n" +
 	"\x04body\"\x1d\n" +
@@ -1943,7 +2007,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\x12\x1b\n" +
-	"\tby_itself\x18\x04 \x01(\bR\bbyItself\"P\n" +
+	"\tby_itself\x18\x04 \x01(\bR\bbyItself\"C\n" +
+	"\x0eBarsPassedFact\x121\n" +
+	"\battempts\x18\x01 \x03(\v2\x15.drover.v1.AttemptKeyR\battempts\"P\n" +
 	"\bBlobFact\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x18\n" +
@@ -2059,7 +2125,7 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_drover_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),             // 0: drover.v1.Entry
 	(*ClusterFact)(nil),       // 1: drover.v1.ClusterFact
@@ -2067,33 +2133,34 @@ var file_drover_v1_log_proto_goTypes = []any{
 	(*NodeFact)(nil),          // 3: drover.v1.NodeFact
 	(*NodeLostFact)(nil),      // 4: drover.v1.NodeLostFact
 	(*NodeDrainFact)(nil),     // 5: drover.v1.NodeDrainFact
-	(*BlobFact)(nil),          // 6: drover.v1.BlobFact
-	(*JobChunkFact)(nil),      // 7: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),   // 8: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),         // 9: drover.v1.FactSplit
-	(*DecisionFact)(nil),      // 10: drover.v1.DecisionFact
-	(*ActionFact)(nil),        // 11: drover.v1.ActionFact
-	(*ReservationFact)(nil),   // 12: drover.v1.ReservationFact
-	(*NoteFact)(nil),          // 13: drover.v1.NoteFact
-	(*AttemptsFact)(nil),      // 14: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),       // 15: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),      // 16: drover.v1.JobEndedFact
-	(*JobCleanedFact)(nil),    // 17: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil), // 18: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),     // 19: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),     // 20: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),     // 21: drover.v1.EstimatesFact
-	(*DeadlineFact)(nil),      // 22: drover.v1.DeadlineFact
-	nil,                       // 23: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),            // 24: drover.v1.Tenant
-	(*NodeInfo)(nil),          // 25: drover.v1.NodeInfo
-	(*Quote)(nil),             // 26: drover.v1.Quote
-	(*SplitPiece)(nil),        // 27: drover.v1.SplitPiece
-	(*AttemptKey)(nil),        // 28: drover.v1.AttemptKey
-	(Level)(0),                // 29: drover.v1.Level
-	(*Resources)(nil),         // 30: drover.v1.Resources
-	(*SeenAttempt)(nil),       // 31: drover.v1.SeenAttempt
-	(JobState)(0),             // 32: drover.v1.JobState
+	(*BarsPassedFact)(nil),    // 6: drover.v1.BarsPassedFact
+	(*BlobFact)(nil),          // 7: drover.v1.BlobFact
+	(*JobChunkFact)(nil),      // 8: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),   // 9: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),         // 10: drover.v1.FactSplit
+	(*DecisionFact)(nil),      // 11: drover.v1.DecisionFact
+	(*ActionFact)(nil),        // 12: drover.v1.ActionFact
+	(*ReservationFact)(nil),   // 13: drover.v1.ReservationFact
+	(*NoteFact)(nil),          // 14: drover.v1.NoteFact
+	(*AttemptsFact)(nil),      // 15: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),       // 16: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),      // 17: drover.v1.JobEndedFact
+	(*JobCleanedFact)(nil),    // 18: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil), // 19: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),     // 20: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),     // 21: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),     // 22: drover.v1.EstimatesFact
+	(*DeadlineFact)(nil),      // 23: drover.v1.DeadlineFact
+	nil,                       // 24: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),            // 25: drover.v1.Tenant
+	(*NodeInfo)(nil),          // 26: drover.v1.NodeInfo
+	(*AttemptKey)(nil),        // 27: drover.v1.AttemptKey
+	(*Quote)(nil),             // 28: drover.v1.Quote
+	(*SplitPiece)(nil),        // 29: drover.v1.SplitPiece
+	(Level)(0),                // 30: drover.v1.Level
+	(*Resources)(nil),         // 31: drover.v1.Resources
+	(*SeenAttempt)(nil),       // 32: drover.v1.SeenAttempt
+	(JobState)(0),             // 33: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	1,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
@@ -2101,40 +2168,42 @@ var file_drover_v1_log_proto_depIdxs = []int32{
 	3,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
 	4,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
 	5,  // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	6,  // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	7,  // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	8,  // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	10, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	14, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	15, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	16, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	19, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	17, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	18, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	21, // 15: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	22, // 16: drover.v1.Entry.deadline:type_name -> drover.v1.DeadlineFact
-	24, // 17: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	25, // 18: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	9,  // 19: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	9,  // 20: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	20, // 21: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	26, // 22: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	27, // 23: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	11, // 24: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	13, // 25: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
-	28, // 26: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	29, // 27: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	12, // 28: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	30, // 29: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	31, // 30: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	32, // 31: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	23, // 32: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	20, // 33: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	7,  // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	8,  // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	9,  // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	11, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	15, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	16, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	17, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	20, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	18, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	19, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	6,  // 15: drover.v1.Entry.bars_passed:type_name -> drover.v1.BarsPassedFact
+	22, // 16: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	23, // 17: drover.v1.Entry.deadline:type_name -> drover.v1.DeadlineFact
+	25, // 18: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	26, // 19: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	27, // 20: drover.v1.BarsPassedFact.attempts:type_name -> drover.v1.AttemptKey
+	10, // 21: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	10, // 22: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	21, // 23: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	28, // 24: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	29, // 25: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	12, // 26: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	14, // 27: drover.v1.DecisionFact.notes:type_name -> drover.v1.NoteFact
+	27, // 28: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	30, // 29: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	13, // 30: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	31, // 31: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	32, // 32: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	33, // 33: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	24, // 34: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	21, // 35: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -2160,6 +2229,7 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_Scheduler)(nil),
 		(*Entry_JobCleaned)(nil),
 		(*Entry_JobsForgotten)(nil),
+		(*Entry_BarsPassed)(nil),
 		(*Entry_Estimates)(nil),
 		(*Entry_Deadline)(nil),
 	}
@@ -2169,7 +2239,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

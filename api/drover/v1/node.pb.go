@@ -2488,11 +2488,12 @@ type SeenAttempt struct {
 	DiskHeld       int64                  `protobuf:"varint,21,opt,name=disk_held,json=diskHeld,proto3" json:"disk_held,omitempty"`
 	LevelNote      string                 `protobuf:"bytes,22,opt,name=level_note,json=levelNote,proto3" json:"level_note,omitempty"` // why it could not be dumped, …
 	InputBytes     int64                  `protobuf:"varint,23,opt,name=input_bytes,json=inputBytes,proto3" json:"input_bytes,omitempty"`
-	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"`                                                           // what it is doing while preparing
-	LevelSteps     []*LevelStep           `protobuf:"bytes,25,rep,name=level_steps,json=levelSteps,proto3" json:"level_steps,omitempty"`                             // done since another level was asked for, in order
-	LevelRefused   Level                  `protobuf:"varint,26,opt,name=level_refused,json=levelRefused,proto3,enum=drover.v1.Level" json:"level_refused,omitempty"` // that was asked for and cannot be reached: it stays at level, level_note says why
-	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                    // when it reached level, Unix time
-	ImageHeld      int64                  `protobuf:"varint,28,opt,name=image_held,json=imageHeld,proto3" json:"image_held,omitempty"`                               // of disk_held: its checkpoint
+	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"`                                                               // what it is doing while preparing
+	LevelSteps     []*LevelStep           `protobuf:"bytes,25,rep,name=level_steps,json=levelSteps,proto3" json:"level_steps,omitempty"`                                 // done since another level was asked for, in order
+	LevelRefused   Level                  `protobuf:"varint,26,opt,name=level_refused,json=levelRefused,proto3,enum=drover.v1.Level" json:"level_refused,omitempty"`     // that was asked for and cannot be reached: it stays at level, level_note says why
+	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                        // when it reached level, Unix time
+	ImageHeld      int64                  `protobuf:"varint,28,opt,name=image_held,json=imageHeld,proto3" json:"image_held,omitempty"`                                   // of disk_held: its checkpoint
+	LevelsNever    []Level                `protobuf:"varint,29,rep,packed,name=levels_never,json=levelsNever,proto3,enum=drover.v1.Level" json:"levels_never,omitempty"` // that it cannot reach on this node however often it is asked: level_note says why
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2721,6 +2722,13 @@ func (x *SeenAttempt) GetImageHeld() int64 {
 		return x.ImageHeld
 	}
 	return 0
+}
+
+func (x *SeenAttempt) GetLevelsNever() []Level {
+	if x != nil {
+		return x.LevelsNever
+	}
+	return nil
 }
 
 // LevelStep is one thing that a node did to bring an attempt to a level.
@@ -3508,7 +3516,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
 	"errorClass\x12/\n" +
 	"\x06locate\x18\x04 \x01(\v2\x17.drover.v1.LocateAnswerR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xbb\b\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xf0\b\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x10.drover.v1.PhaseR\x05phase\x12&\n" +
@@ -3545,7 +3553,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\rlevel_refused\x18\x1a \x01(\x0e2\x10.drover.v1.LevelR\flevelRefused\x12$\n" +
 	"\x0elevel_since_ms\x18\x1b \x01(\x03R\flevelSinceMs\x12\x1d\n" +
 	"\n" +
-	"image_held\x18\x1c \x01(\x03R\timageHeld\x1a;\n" +
+	"image_held\x18\x1c \x01(\x03R\timageHeld\x123\n" +
+	"\flevels_never\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\vlevelsNever\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"v\n" +
@@ -3734,22 +3743,23 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 35: drover.v1.SeenAttempt.held:type_name -> drover.v1.Resources
 	30, // 36: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
 	0,  // 37: drover.v1.SeenAttempt.level_refused:type_name -> drover.v1.Level
-	29, // 38: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	28, // 39: drover.v1.ReportRequest.answers:type_name -> drover.v1.OrderAnswer
-	34, // 40: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
-	8,  // 41: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
-	10, // 42: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
-	33, // 43: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
-	36, // 44: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
-	9,  // 45: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
-	11, // 46: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
-	35, // 47: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
-	37, // 48: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
-	45, // [45:49] is the sub-list for method output_type
-	41, // [41:45] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	0,  // 38: drover.v1.SeenAttempt.levels_never:type_name -> drover.v1.Level
+	29, // 39: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
+	28, // 40: drover.v1.ReportRequest.answers:type_name -> drover.v1.OrderAnswer
+	34, // 41: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
+	8,  // 42: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
+	10, // 43: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
+	33, // 44: drover.v1.NodeService.Report:input_type -> drover.v1.ReportRequest
+	36, // 45: drover.v1.NodeService.GetBlob:input_type -> drover.v1.GetBlobRequest
+	9,  // 46: drover.v1.NodeService.Register:output_type -> drover.v1.RegisterResponse
+	11, // 47: drover.v1.NodeService.Watch:output_type -> drover.v1.Wanted
+	35, // 48: drover.v1.NodeService.Report:output_type -> drover.v1.ReportResponse
+	37, // 49: drover.v1.NodeService.GetBlob:output_type -> drover.v1.BlobChunk
+	46, // [46:50] is the sub-list for method output_type
+	42, // [42:46] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_node_proto_init() }
