@@ -48,9 +48,9 @@ func (l *lease) left() time.Duration {
 }
 
 // renewed has the exclusive tasks go on that stood still for want of a lease.
-func (d *daemon) renewed(sent time.Duration, ms int64) {
+func (d *daemon) renewed(ctx context.Context, sent time.Duration, ms int64) {
 	if d.leash != nil && ms > 0 {
-		if err := d.leash.Renew(sent + time.Duration(ms)*time.Millisecond/100*watchShare); err != nil {
+		if err := d.leash.Renew(ctx, sent+time.Duration(ms)*time.Millisecond/100*watchShare); err != nil {
 			d.log.Warn("the watch over exclusive tasks does not hear of the lease", "err", err)
 		}
 	}

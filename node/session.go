@@ -105,7 +105,7 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 		return nil, err
 	}
 	d.newEpoch(id)
-	d.renewed(sent, res.Msg.GetLeaseMs())
+	d.renewed(ctx, sent, res.Msg.GetLeaseMs())
 	d.log.Info("registered", "node", id.Node, "epoch", id.Epoch, "term", id.Term, "cluster", id.Cluster)
 	return res.Msg, nil
 }
@@ -203,7 +203,7 @@ func (d *daemon) reportOnce(ctx context.Context, full bool) (more bool, err erro
 		return false, wire.FromError(err) // the next session starts with a full report
 	}
 	if !res.Msg.GetRegisterAgain() {
-		d.renewed(begun, res.Msg.GetLeaseMs())
+		d.renewed(ctx, begun, res.Msg.GetLeaseMs())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

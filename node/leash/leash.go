@@ -74,9 +74,26 @@ func flock(f *os.File, how int) error {
 	}
 }
 
+// watches is how many there are of one file: each sees to it that the other one
+// is there.
+const watches = 2
+
+// slot is the file that a watch holds while it lives, and that says its process.
+func slot(path string, i int) string { return fmt.Sprintf("%s.watch%d", path, i) }
+
 // Watched tells whether a watch of the file lives.
 func Watched(path string) (bool, error) {
-	f, err := os.OpenFile(path+".watch", os.O_RDWR|os.O_CREATE, 0o600)
+	for i := range watches {
+		if there, err := held(slot(path, i)); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// held tells whether a watch holds a slot.
+func held(name string) (bool, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return false, err
 	}
@@ -139,6 +156,11 @@ func (h *Holder) Add(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	return h.ensure(ctx)
+}
+
+// ensure makes sure that a watch is there.
+func (h *Holder) ensure(ctx context.Context) error {
 	if there, err := Watched(h.Path); there || err != nil {
 		return err
 	}
@@ -173,14 +195,15 @@ func (h *Holder) Remove(file string) error {
 	})
 }
 
-// Renew says until when the listed tasks may run, and lets those go that the watch
-// has frozen.
-func (h *Holder) Renew(until time.Duration) error {
+// Renew says until when the listed tasks may run, lets those go that the watch
+// has frozen, and starts a watch where all were killed.
+func (h *Holder) Renew(ctx context.Context, until time.Duration) error {
 	h.mu.Lock()
 	h.until = max(h.until, until)
 	h.mu.Unlock()
-	return locked(h.Path, func(f *os.File, n note) error {
-		if len(n.Freeze) == 0 && !n.Fired {
+	listed := false
+	err := locked(h.Path, func(f *os.File, n note) error {
+		if listed = len(n.Freeze) > 0; !listed && !n.Fired {
 			return nil // nobody asks; Add says it then
 		}
 		fired := n.Fired
@@ -190,4 +213,8 @@ func (h *Holder) Renew(until time.Duration) error {
 		}
 		return freeze(n.Freeze, "0")
 	})
+	if err != nil || !listed {
+		return err
+	}
+	return h.ensure(ctx)
 }

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -33,25 +35,18 @@ type world struct {
 	now    atomic.Int64
 	starts atomic.Int32
 	wg     sync.WaitGroup
-	end    context.CancelFunc
 	files  []string
+
+	closed atomic.Bool // no watch starts any more
+	mu     sync.Mutex
+	kills  []context.CancelFunc // of the watches
 }
 
 func newWorld(t *testing.T, files int) *world {
 	w := &world{T: t}
 	dir := t.TempDir()
-	ctx, cancel := context.WithCancel(context.Background())
-	w.end = cancel
-	w.Holder = &Holder{Path: filepath.Join(dir, "leash"), Start: func(context.Context) error {
-		w.starts.Add(1)
-		w.wg.Go(func() {
-			if err := Watch(ctx, w.Path, w.clock); err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("watch: %v", err)
-			}
-		})
-		return nil
-	}}
-	t.Cleanup(func() { cancel(); w.wg.Wait() })
+	w.Holder = &Holder{Path: filepath.Join(dir, "leash"), Start: w.watch}
+	t.Cleanup(func() { w.closed.Store(true); w.kill(); w.wg.Wait() })
 	for i := range files {
 		name := filepath.Join(dir, "cgroup.freeze."+string(rune('a'+i)))
 		if err := os.WriteFile(name, []byte("0"), 0o600); err != nil {
@@ -60,6 +55,55 @@ func newWorld(t *testing.T, files int) *world {
 		w.files = append(w.files, name)
 	}
 	return w
+}
+
+// watch starts one in a goroutine.
+func (w *world) watch(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.kills = append(w.kills, cancel)
+	w.starts.Add(1)
+	w.wg.Go(func() {
+		if err := Watch(ctx, w.Path, w.clock, w.watch); err != nil && ctx.Err() == nil {
+			w.Errorf("watch: %v", err)
+		}
+	})
+	return nil
+}
+
+// kill ends all watches.
+func (w *world) kill() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, kill := range w.kills {
+		kill()
+	}
+}
+
+// both waits until there are two watches.
+func (w *world) both() {
+	w.Helper()
+	w.until("two watches", func() bool {
+		for i := range watches {
+			if there, err := held(slot(w.Path, i)); !there || err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (w *world) until(what string, ok func() bool) {
+	w.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.Fatalf("no %s", what)
+		}
+	}
 }
 
 func (w *world) clock() time.Duration { return time.Duration(w.now.Load()) }
@@ -93,19 +137,17 @@ func (w *world) await(want string) {
 func TestTheWatchFreezesWhatIsListedOnceTheLeaseIsOver(t *testing.T) {
 	w := newWorld(t, 3)
 	w.must(w.Clear())
-	w.must(w.Renew(10 * time.Second))
+	w.must(w.Renew(t.Context(), 10*time.Second))
 	w.must(w.Add(t.Context(), w.files[0]))
 	w.must(w.Add(t.Context(), w.files[1]))
 	w.must(w.Add(t.Context(), w.files[1]))
-	if n := w.starts.Load(); n != 1 {
-		t.Errorf("%d watches were started", n)
-	}
+	w.both()
 	if wait, err := look(w.Path, w.clock, nil); err != nil || wait != lookEvery || w.reads() != "000" {
 		t.Errorf("before the end: %v, %v, files %q", wait, err, w.reads())
 	}
 	w.now.Store(int64(10 * time.Second))
 	w.await("110")
-	w.must(w.Renew(20 * time.Second)) // the daemon was only slow
+	w.must(w.Renew(t.Context(), 20*time.Second)) // the daemon was only slow
 	if got := w.reads(); got != "000" {
 		t.Errorf("once the lease is back the files read %q", got)
 	}
@@ -114,15 +156,16 @@ func TestTheWatchFreezesWhatIsListedOnceTheLeaseIsOver(t *testing.T) {
 	w.now.Store(int64(30 * time.Second))
 	w.await("010")
 	w.must(os.WriteFile(w.files[0], []byte("1"), 0o600))
-	w.must(w.Renew(40 * time.Second))
+	w.must(w.Renew(t.Context(), 40*time.Second))
 	if got := w.reads(); got != "100" {
 		t.Errorf("what the daemon froze was let go: %q", got)
 	}
 	w.must(w.Remove(w.files[1]))
 	w.wg.Wait() // nothing is listed: it ends
+	before := w.starts.Load()
 	w.must(w.Add(t.Context(), w.files[2]))
-	if n := w.starts.Load(); n != 2 {
-		t.Errorf("%d watches were started, want another one", n)
+	if n := w.starts.Load(); n == before {
+		t.Error("no other watch was started")
 	}
 	w.must(w.Clear())
 	w.wg.Wait()
@@ -150,11 +193,31 @@ func TestAWatchThatDoesNotStartIsAnError(t *testing.T) {
 	}
 }
 
-func TestASecondWatchEndsAtOnce(t *testing.T) {
+func TestAThirdWatchEndsAtOnce(t *testing.T) {
 	w := newWorld(t, 1)
-	w.must(w.Renew(time.Hour))
+	w.must(w.Renew(t.Context(), time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
-	w.must(Watch(t.Context(), w.Path, w.clock))
+	w.both()
+	w.must(Watch(t.Context(), w.Path, w.clock, w.watch))
+}
+
+// Where both watches are killed, the daemon starts new ones when it renews.
+func TestARenewalBringsTheWatchesBack(t *testing.T) {
+	w := newWorld(t, 1)
+	w.must(w.Renew(t.Context(), time.Hour))
+	w.must(w.Add(t.Context(), w.files[0]))
+	w.both()
+	w.closed.Store(true)
+	w.kill()
+	w.wg.Wait()
+	if there, err := Watched(w.Path); there || err != nil {
+		t.Fatalf("after all were killed: %v, %v", there, err)
+	}
+	w.closed.Store(false)
+	w.must(w.Renew(t.Context(), 2*time.Hour))
+	w.both()
+	w.now.Store(int64(2 * time.Hour))
+	w.await("1")
 }
 
 func TestAPutThatWasCutShortIsRead(t *testing.T) {
@@ -177,7 +240,7 @@ func TestRandomHoldersAndWatches(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := newWorld(t, 4)
 	w.Start = func(context.Context) error { return nil }
-	alone, err := os.OpenFile(w.Path+".watch", os.O_RDWR|os.O_CREATE, 0o600)
+	alone, err := os.OpenFile(slot(w.Path, 0), os.O_RDWR|os.O_CREATE, 0o600)
 	w.must(err)
 	defer alone.Close()
 	until, listed, held := time.Duration(0), map[string]bool{}, false
@@ -198,7 +261,7 @@ func TestRandomHoldersAndWatches(t *testing.T) {
 			delete(listed, k)
 		case 2:
 			until = max(until, w.clock()+time.Duration(r.IntN(100)))
-			w.must(w.Renew(until))
+			w.must(w.Renew(t.Context(), until))
 			for f := range listed {
 				if text, err := os.ReadFile(f); err != nil || string(text) != "0" {
 					t.Fatalf("step %d: after a renewal %s reads %q, %v", i, f, text, err)
@@ -232,22 +295,35 @@ func TestTheWatchIsAProcessOfItsOwn(t *testing.T) {
 	self, err := os.Executable()
 	w.must(err)
 	w.Start = StartBy(w.Path, self, "helper")
-	w.must(w.Renew(SinceBoot() + time.Hour))
+	w.must(w.Renew(t.Context(), SinceBoot()+time.Hour))
 	w.must(w.Add(t.Context(), w.files[0]))
+	w.both()
+	first := w.pid(0)
+	w.must(syscall.Kill(first, syscall.SIGKILL)) // the other one starts it anew
+	w.until("another first watch", func() bool { return w.pid(0) != first })
+	w.both()
+	w.must(syscall.Kill(w.pid(1), syscall.SIGKILL))
 	if got := w.reads(); got != "0" {
 		t.Errorf("within the lease the file reads %q", got)
 	}
 	w.must(locked(w.Path, func(f *os.File, n note) error { n.UntilNS = 1; return put(f, n) }))
 	w.await("1")
 	w.must(w.Remove(w.files[0]))
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	w.until("end of the watches", func() bool {
 		there, err := Watched(w.Path)
 		w.must(err)
-		if !there {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the watch does not end")
-		}
-	}
+		return !there
+	})
+}
+
+// pid is the process of a watch, which writes it down once it holds its slot.
+func (w *world) pid(i int) (pid int) {
+	w.Helper()
+	w.until("process in a slot", func() bool {
+		text, err := os.ReadFile(slot(w.Path, i))
+		w.must(err)
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	return pid
 }
