@@ -340,14 +340,15 @@ func (s *State) AttemptsIn(g *Stage) iter.Seq[*Attempt] {
 func (s *State) Suspended() iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for _, slot := range s.suspended {
-			if a := s.at(slot); !a.Parked && !yield(a) {
+			if a := s.at(slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
 				return
 			}
 		}
 	}
 }
 
-// SuspendedCount is the number of suspended attempts, parked ones included.
+// SuspendedCount is the number of attempts that are suspended, with those that
+// are parked, or on their way to another level or to their end.
 func (s *State) SuspendedCount() int { return len(s.suspended) }
 
 // Reservations lists the reservations and holds by id. The slice belongs to

@@ -21,6 +21,9 @@ func Invariants(s *scheduler.State) error {
 	if got := s.SuspendedCount(); got != sum.suspended {
 		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
 	}
+	if err := sum.asleepInOrder(s); err != nil {
+		return err
+	}
 	return sum.compare(s)
 }
 
@@ -31,6 +34,7 @@ type sums struct {
 	used, own       []scheduler.Resources
 	running         []int32
 	live, suspended int
+	asleep          int // in phase AttemptSuspended and not parked
 }
 
 func newSums(s *scheduler.State) *sums {
@@ -46,6 +50,22 @@ func newSums(s *scheduler.State) *sums {
 		u.disks = append(u.disks, d)
 	}
 	return u
+}
+
+// asleepInOrder: the suspended tasks are listed in order of their suspension, and
+// none that is on its way to another level or to its end.
+func (u *sums) asleepInOrder(s *scheduler.State) error {
+	n, last := 0, scheduler.Time(0)
+	for a := range s.Suspended() {
+		if a.Phase != scheduler.AttemptSuspended || a.SuspendedAt < last {
+			return fmt.Errorf("attempt %s is %v, suspended at %d, and listed behind one suspended at %d", a.ID, a.Phase, a.SuspendedAt, last)
+		}
+		n, last = n+1, a.SuspendedAt
+	}
+	if n != u.asleep {
+		return fmt.Errorf("%d listed as suspended, counted %d", n, u.asleep)
+	}
+	return nil
 }
 
 func (u *sums) hold(n scheduler.NodeID, disk int16, h scheduler.Held) {
@@ -74,6 +94,9 @@ func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
 				running++
 			} else {
 				suspended++
+			}
+			if a.Phase == scheduler.AttemptSuspended && !a.Parked {
+				u.asleep++
 			}
 			if s.Attempt(a.ID) != a || s.StageOf(a) != g {
 				return fmt.Errorf("attempt %s is not found by its id", a.ID)

@@ -156,6 +156,10 @@ func differences(got, want string) string {
 	return out.String()
 }
 
+// faulty are worlds in which a fault was found: a task told to go from memory to
+// swap counted as suspended, and room was kept for it and dropped again for ever.
+var faulty = []uint64{7745818995308573358, 11580284999756046214}
+
 // The plan that is kept is the one that would be built from the State, to the
 // last step of every profile, whatever happens; and so is what is decided with it
 // (policytest.Round), also where holes are given forward to a few at a time.
@@ -167,52 +171,66 @@ func TestTheKeptPlanIsTheOneBuiltAnew(t *testing.T) {
 	if os.Getenv("DROVER_SOAK") != "" {
 		worlds, seconds = 200, 120
 	}
+	if v := os.Getenv("DROVER_SEED"); v != "" {
+		var seed uint64
+		if _, err := fmt.Sscan(v, &seed); err != nil {
+			t.Fatal(err)
+		}
+		faulty, worlds, seconds = []uint64{seed}, 0, 120
+	}
 	kept := 0
 	for range worlds {
-		seed := rand.Uint64()
-		if v := os.Getenv("DROVER_SEED"); v != "" {
-			if _, err := fmt.Sscan(v, &seed); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Logf("seed %d", seed)
-		w := newBusy(t, seed)
-		walk, spare, tries := 1+w.r.IntN(12), w.r.IntN(2), w.r.IntN(2)*20
-		maker := func() scheduler.Policy {
-			p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
-				Preempt: deadline.Suspend, MaxSuspended: 30 * time.Second,
-				Promises: threedsf.Promises{On: true, SF: 0.5, PL: backfill.NoLimit, Tries: tries, Spare: spare, Margin: 2 * time.Second, Every: 3 * time.Second}})
-			p.WalkAtOnce(walk)
-			return p
-		}
-		warm := maker()
-		for second := range seconds {
-			if w.r.IntN(3) == 0 && second < seconds*3/4 {
-				w.submit()
-			}
-			if w.r.IntN(25) == 0 {
-				w.nodes()
-			}
-			if warm.(*threedsf.Policy).Kept() {
-				kept++
-			}
-			got, want := warm.(*threedsf.Policy).PlanText(w.State, w.Now), maker().(*threedsf.Policy).PlanText(w.State, w.Now)
-			if got != want {
-				t.Fatalf("seed %d, second %d: the kept plan is not the one built anew:\n%s", seed, second, differences(got, want))
-			}
-			limit := 1000
-			if w.r.IntN(5) == 0 {
-				limit = 1 + w.r.IntN(6)
-			}
-			policytest.Round(t, w.State, warm, maker, w.Now, limit)
-			w.Pass(time.Duration(w.r.IntN(1500)) * time.Millisecond)
-			for _, a := range w.Attempts() {
-				w.event(a)
-			}
-			w.complete()
-		}
+		kept += keepPlan(t, rand.Uint64(), seconds)
 	}
 	if kept < worlds*seconds/3 {
 		t.Errorf("a plan was kept in %d of %d seconds", kept, worlds*seconds)
 	}
+	if testing.Short() {
+		return
+	}
+	for _, seed := range faulty {
+		keepPlan(t, seed, 120)
+	}
+}
+
+// keepPlan judges one world for so long, and tells in how many seconds of it a plan
+// was kept.
+func keepPlan(t *testing.T, seed uint64, seconds int) (kept int) {
+	t.Logf("seed %d", seed)
+	w := newBusy(t, seed)
+	walk, spare, tries := 1+w.r.IntN(12), w.r.IntN(2), w.r.IntN(2)*20
+	maker := func() scheduler.Policy {
+		p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
+			Preempt: deadline.Suspend, MaxSuspended: 30 * time.Second,
+			Promises: threedsf.Promises{On: true, SF: 0.5, PL: backfill.NoLimit, Tries: tries, Spare: spare, Margin: 2 * time.Second, Every: 3 * time.Second}})
+		p.WalkAtOnce(walk)
+		return p
+	}
+	warm := maker()
+	for second := range seconds {
+		if w.r.IntN(3) == 0 && second < seconds*3/4 {
+			w.submit()
+		}
+		if w.r.IntN(25) == 0 {
+			w.nodes()
+		}
+		if warm.(*threedsf.Policy).Kept() {
+			kept++
+		}
+		got, want := warm.(*threedsf.Policy).PlanText(w.State, w.Now), maker().(*threedsf.Policy).PlanText(w.State, w.Now)
+		if got != want {
+			t.Fatalf("seed %d, second %d: the kept plan is not the one built anew:\n%s", seed, second, differences(got, want))
+		}
+		limit := 1000
+		if w.r.IntN(5) == 0 {
+			limit = 1 + w.r.IntN(6)
+		}
+		policytest.Round(t, w.State, warm, maker, w.Now, limit)
+		w.Pass(time.Duration(w.r.IntN(1500)) * time.Millisecond)
+		for _, a := range w.Attempts() {
+			w.event(a)
+		}
+		w.complete()
+	}
+	return kept
 }
