@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -34,7 +36,7 @@ type exchanges struct {
 	list  []placed
 	nodes []scheduler.NodeID        // where first is not -1
 	none  map[*scheduler.Stage]bool // stages that found no exchange in this pass
-	fixed map[*scheduler.Stage]bool // stages without another place at their data
+	fixed map[*scheduler.Stage]bool // stages of which no waiting task has room at its data
 }
 
 // begin forgets the decision before.
@@ -79,13 +81,9 @@ func (p *Policy) exchange(g *scheduler.Stage) bool {
 	looked := 0
 	for i := g.NextPending(0); i >= 0 && looked < exchangeTasks; i = g.NextPending(i + 1) {
 		looked++
-		_, nodes, local := g.Input(i)
-		most := int64(0)
-		for _, b := range local {
-			most = max(most, b)
-		}
-		for k, id := range nodes {
-			if n := p.s.Node(id); n == nil || !n.Takes() || (local != nil && local[k] < most) {
+		_, nodes, _ := g.Input(i)
+		for _, id := range nodes {
+			if n := p.s.Node(id); n == nil || !n.Takes() || !atMost(g, i, id) {
 				continue
 			}
 			for at := x.first[id]; at >= 0; at = x.list[at].next {
@@ -105,14 +103,14 @@ func (p *Policy) exchangeWith(g *scheduler.Stage, task int32, node scheduler.Nod
 	x := &p.moved
 	other := x.list[at]
 	h := other.stage
-	if h == g || (!other.far && x.fixed[h]) || !g.Spec.Demand.Fits(p.s.Node(node).Free.Add(h.Spec.Demand)) {
+	if h == g || !g.Spec.Demand.Fits(p.s.Node(node).Free.Add(h.Spec.Demand)) {
 		return false
 	}
 	otherTask, to := other.task, scheduler.NoNode
 	if other.far {
 		to = p.away(h, other.task, node)
-	} else if otherTask, to = p.elsewhere(h, other.task, node); to == scheduler.NoNode {
-		x.fixed[h] = true
+	} else {
+		otherTask, to = p.elsewhere(h, other.task, node)
 	}
 	if to == scheduler.NoNode {
 		return false
@@ -134,11 +132,22 @@ func (p *Policy) exchangeWith(g *scheduler.Stage, task int32, node scheduler.Nod
 	}
 	p.actions[other.action] = act
 	x.leave(node, at)
-	x.add(h, otherTask, to, int(other.action), other.far)
+	x.add(h, otherTask, to, int(other.action), other.far && !atMost(h, otherTask, to))
 	p.driesUp(to)
 	p.placeAt(g, task, node)
 	p.special = true
 	return true
+}
+
+// atMost tells whether a node holds most of a task's input.
+func atMost(g *scheduler.Stage, task int32, node scheduler.NodeID) bool {
+	_, nodes, local := g.Input(task)
+	most := int64(0)
+	for _, b := range local {
+		most = max(most, b)
+	}
+	k := slices.Index(nodes, node)
+	return k >= 0 && (local == nil || local[k] == most)
 }
 
 // leave takes an entry off the list of its node.
@@ -163,24 +172,29 @@ func (p *Policy) away(h *scheduler.Stage, task int32, but scheduler.NodeID) sche
 	if p.nextNode(h, 0) == scheduler.NoNode {
 		return scheduler.NoNode
 	}
-	if to := p.moveTo(h, task); to != but {
-		return to
-	}
-	return scheduler.NoNode
+	return p.moveTo(h, task, but)
 }
 
 // elsewhere finds a task of a stage, the placed one or one that waits, with room
 // at its data on another node.
 func (p *Policy) elsewhere(h *scheduler.Stage, task int32, but scheduler.NodeID) (int32, scheduler.NodeID) {
-	if to := p.idlestNear(h, task); to != scheduler.NoNode && to != but {
+	if to := p.idlestNearBut(h, task, but); to != scheduler.NoNode {
 		return task, to
 	}
-	looked := 0
+	if p.moved.fixed[h] {
+		return 0, scheduler.NoNode
+	}
+	looked, near := 0, false
 	for i := h.NextPending(0); i >= 0 && looked < exchangeTasks; i = h.NextPending(i + 1) {
 		looked++
-		if to := p.idlestNear(h, i); to != scheduler.NoNode && to != but {
+		to := p.idlestNear(h, i)
+		if to == but {
+			to, near = p.idlestNearBut(h, i, but), true
+		}
+		if to != scheduler.NoNode {
 			return i, to
 		}
 	}
+	p.moved.fixed[h] = !near // room only shrinks
 	return 0, scheduler.NoNode
 }

@@ -37,8 +37,8 @@ func (r *racks) of(s *scheduler.State, rack int32) []scheduler.NodeID {
 
 // moveTo gives the node for a task that does not wait for its data: the idlest
 // with room in a rack of its data (Alg. 4 line 8), else the idlest of the first
-// ones with room anywhere; ties to the lowest id.
-func (p *Policy) moveTo(g *scheduler.Stage, task int32) scheduler.NodeID {
+// ones with room anywhere; ties to the lowest id. One node is left out.
+func (p *Policy) moveTo(g *scheduler.Stage, task int32, but scheduler.NodeID) scheduler.NodeID {
 	best, most := scheduler.NoNode, 0.0
 	_, nodes, _ := g.Input(task)
 	for k, id := range nodes {
@@ -51,7 +51,7 @@ func (p *Policy) moveTo(g *scheduler.Stage, task int32) scheduler.NodeID {
 		}
 		for _, near := range p.racks.of(p.s, n.Rack) {
 			m := p.s.Node(near)
-			if _, ok := m.Fits(g.Spec.Demand, g.Spec.Disk); !ok || !p.openFor(m, g) {
+			if _, ok := m.Fits(g.Spec.Demand, g.Spec.Disk); !ok || near == but || !p.openFor(m, g) {
 				continue
 			}
 			if idle := idleness(m); best == scheduler.NoNode || idle > most || (idle == most && near < best) {
@@ -63,7 +63,7 @@ func (p *Policy) moveTo(g *scheduler.Stage, task int32) scheduler.NodeID {
 		return best
 	}
 	for id, k := p.nextNode(g, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.nextNode(g, id+1), k+1 {
-		if idle := idleness(p.s.Node(id)); best == scheduler.NoNode || idle > most {
+		if idle := idleness(p.s.Node(id)); id != but && (best == scheduler.NoNode || idle > most) {
 			best, most = id, idle
 		}
 	}

@@ -128,11 +128,16 @@ func (p *Policy) findNear(g *scheduler.Stage, near *search) (int32, scheduler.No
 // idlestNear gives the idlest node with room among those with most of a task's
 // input, or NoNode.
 func (p *Policy) idlestNear(g *scheduler.Stage, task int32) scheduler.NodeID {
+	return p.idlestNearBut(g, task, scheduler.NoNode)
+}
+
+// idlestNearBut is idlestNear without one node.
+func (p *Policy) idlestNearBut(g *scheduler.Stage, task int32, but scheduler.NodeID) scheduler.NodeID {
 	p.near = locality.Near(p.s, g, task, p.near[:0])
 	best, most := scheduler.NoNode, 0.0
 	for _, id := range p.near {
 		n := p.s.Node(id)
-		if !p.openFor(n, g) {
+		if id == but || !p.openFor(n, g) {
 			continue
 		}
 		if idle := idleness(n); best == scheduler.NoNode || idle > most {
@@ -178,7 +183,7 @@ func (p *Policy) waitOrMove(g *scheduler.Stage, near *search, lane bool) bool {
 			near.slots++
 			return true
 		}
-		node := p.moveTo(g, i)
+		node := p.moveTo(g, i, scheduler.NoNode)
 		if node == scheduler.NoNode {
 			panic("threedsf: stage " + g.ID().String() + " has room and no node")
 		}
