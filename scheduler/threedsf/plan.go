@@ -504,9 +504,7 @@ func (b *plan) judge() []scheduler.Note {
 		q, err := b.accept(o)
 		if err == nil {
 			o.quote = q
-			for _, r := range o.in.Requests {
-				actions += len(r.Tasks)
-			}
+			actions += b.unreserved(o)
 			continue
 		}
 		n := scheduler.Note{NoteKey: noteKey(scheduler.NoteRefused, o.id), Value: int64(o.in.Deadline)}
@@ -521,6 +519,22 @@ func (b *plan) judge() []scheduler.Note {
 		}
 	}
 	return refused
+}
+
+// unreserved counts the tasks of an owner that the State does not have where they
+// are planned: of some that asked in a cycle that was full it has the first ones.
+func (b *plan) unreserved(o *owner) (n int) {
+	for i := range o.in.Requests {
+		r := &o.in.Requests[i]
+		for _, task := range r.Tasks {
+			k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}
+			at, here := b.reserved(k)
+			if spot, _, ok := b.planner.At(k); ok && (!here || spot != at) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // errUnknown is for work nobody can say the end of.
