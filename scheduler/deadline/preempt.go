@@ -46,7 +46,8 @@ func (m Mode) String() string {
 // of low priority with the same dominant resource as the task that needs room,
 // then those of other dominant resources, then high priority likewise. Hopeless
 // deadline jobs count as low. Before them come tasks that are frozen already and
-// give their memory too.
+// give their memory too; behind them, for a reservation that is due, those that
+// were suspended for MaxSuspended before.
 type Group uint8
 
 // The groups, the first victims first.
@@ -56,6 +57,7 @@ const (
 	LowOther
 	HighSame
 	HighOther
+	Spent
 )
 
 // String gives the group's name.
@@ -71,6 +73,8 @@ func (g Group) String() string {
 		return "high, same resource"
 	case HighOther:
 		return "high, other resource"
+	case Spent:
+		return "suspended long enough before"
 	default:
 		return "group(?)"
 	}
@@ -113,8 +117,12 @@ type Plan struct {
 // Preemptor is the workspace for judging and planning.
 type Preemptor struct {
 	Mode Mode
-	// MaxSuspended: a task that was suspended for so long is a victim no more.
+	// MaxSuspended: a task that was suspended for so long is a victim no more; with
+	// Due it is, behind all others.
 	MaxSuspended time.Duration
+	// Due says that room is made for a reservation that is due. It was promised on
+	// the strength of all that can be made to leave its node.
+	Due bool
 	// Deep has victims give their memory also where it does not lack, for
 	// those who will need it next.
 	Deep bool
@@ -394,7 +402,8 @@ func (p *Preemptor) candidates(s *scheduler.State, g *scheduler.Stage, n *schedu
 			p.victims = append(p.victims, Victim{Attempt: a, Group: Frozen})
 			continue
 		}
-		if j.Phase != scheduler.JobActive || j == g.Job || (p.Spared != nil && p.Spared(j)) || p.immune(a) {
+		spent := p.spent(a)
+		if j.Phase != scheduler.JobActive || j == g.Job || (p.Spared != nil && p.Spared(j)) || (spent && !p.Due) {
 			continue
 		}
 		v := Victim{Attempt: a, Group: LowSame}
@@ -403,6 +412,9 @@ func (p *Preemptor) candidates(s *scheduler.State, g *scheduler.Stage, n *schedu
 		}
 		if a.Demand.Dominant(total) != dominant {
 			v.Group++
+		}
+		if spent {
+			v.Group = Spent
 		}
 		p.victims = append(p.victims, v)
 	}
@@ -421,9 +433,9 @@ func share(s *scheduler.State, t scheduler.TenantID) float64 {
 	return tn.Used.DominantShare(s.Total()) / tn.Spec.Weight
 }
 
-// immune tells whether an attempt is a victim no more: its last suspension took
-// MaxSuspended or longer, as Placed is when it was resumed.
-func (p *Preemptor) immune(a *scheduler.Attempt) bool {
+// spent tells whether the last suspension of an attempt took MaxSuspended or
+// longer, as Placed is when it was resumed.
+func (p *Preemptor) spent(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -173,6 +174,65 @@ func TestADeadlineTaskLongerThanMaxSuspendedIsWaitedFor(t *testing.T) {
 		if w.Cycle(p); victim.Phase != scheduler.AttemptResuming {
 			t.Errorf("%s: the victim is %v when the room is free", policy, victim.Phase)
 		}
+	}
+}
+
+// A task that was suspended for max_suspended is a victim no more, but of a
+// reservation that is due, which was promised on the strength of its leaving.
+func TestAPromiseOutranksMaxSuspended(t *testing.T) {
+	const limit = 40 * time.Second
+	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 4, 10)).AddTenants("t")
+	make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"max_suspended": limit.String()}) }
+	p := make()
+	w.Submit("t", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+	policytest.Round(t, w.State, p, make, w.Now, 100)
+	w.Start().Pass(time.Second)
+	victim := w.Attempts()[0]
+	suspend := func() {
+		if victim.Phase != scheduler.AttemptSuspending {
+			t.Fatalf("at %d the regular task is %v", w.Now, victim.Phase)
+		}
+		if err := w.State.AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		policytest.Round(t, w.State, p, make, w.Now, 100)
+		w.Start()
+	}
+	inLane := func() scheduler.JobID {
+		return w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			g.Estimate, j.Deadline, j.Accepted = limit, j.Submitted.Add(limit+time.Second), true
+		})
+	}
+	first := inLane()
+	policytest.Round(t, w.State, p, make, w.Now, 100)
+	suspend()
+	w.Pass(limit)
+	for _, a := range w.Attempts() {
+		if a.ID.Job == first {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+	}
+	policytest.Round(t, w.State, p, make, w.Now, 100)
+	if err := w.State.AttemptResumed(victim.ID, victim.Run, w.Now); err != nil {
+		t.Fatal(err)
+	}
+	w.Pass(time.Second)
+	lane := inLane()
+	policytest.Round(t, w.State, p, make, w.Now, 100)
+	if victim.Phase != scheduler.AttemptRunning || w.State.Job(lane).Live != 0 {
+		t.Fatalf("the regular task is %v for a deadline job", victim.Phase)
+	}
+	if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	promised := w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, limit })
+	policytest.Round(t, w.State, p, make, w.Now, 100)
+	if !w.State.Project(1).Noted(scheduler.NotePromise) {
+		t.Fatalf("the project of job %d is promised nothing", promised)
+	}
+	suspend()
+	if w.State.Job(promised).Live != 1 {
+		t.Errorf("what was promised does not run")
 	}
 }
 

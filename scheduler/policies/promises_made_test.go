@@ -123,12 +123,13 @@ func (p *promiser) judge(t *testing.T) {
 }
 
 // Two-tier 4.2 through 3dsf: if every task ends within its bound and no node is
-// lost, nothing departs later than promised, whatever regular work there is.
+// lost, nothing departs later than promised, whatever regular work there is, also
+// where much of it has been suspended for max_suspended before.
 func TestPromisesOf3DSFHold(t *testing.T) {
 	accepted, refused := 0, 0
-	for range rounds(6) {
+	for round := range rounds(6) {
 		seed := seedOf(t)
-		p := newPromiser(t, seed, 3, nil)
+		p := newPromiser(t, seed, 3, map[string]string{"max_suspended": []string{"2s", "10m"}[round%2]})
 		for range 200 {
 			p.second(true)
 		}

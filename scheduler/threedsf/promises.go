@@ -89,8 +89,8 @@ func (p *Policy) vacate(r *scheduler.Reservation, g *scheduler.Stage) {
 	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) >= p.owedCount(g, r.Node) {
 		return
 	}
-	p.preempt.Deep = true // the next task that is due here needs the memory
-	defer func() { p.preempt.Deep = false }()
+	p.preempt.Deep, p.preempt.Due = true, true // the next task that is due here needs the memory
+	defer func() { p.preempt.Deep, p.preempt.Due = false, false }()
 	if plan, ok := p.preempt.PlanOn(p.s, g, r.Node, p.now); ok {
 		p.carryOut(g, plan, r.End)
 	}
