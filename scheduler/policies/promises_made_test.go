@@ -127,9 +127,8 @@ func (p *promiser) judge(t *testing.T) {
 // where much of it has been suspended for max_suspended before.
 func TestPromisesOf3DSFHold(t *testing.T) {
 	accepted, refused := 0, 0
-	for round := range rounds(6) {
-		seed := seedOf(t)
-		p := newPromiser(t, seed, 3, map[string]string{"max_suspended": []string{"2s", "10m"}[round%2]})
+	hold := func(seed uint64, maxSuspended string) {
+		p := newPromiser(t, seed, 3, map[string]string{"max_suspended": maxSuspended})
 		for range 200 {
 			p.second(true)
 		}
@@ -137,15 +136,21 @@ func TestPromisesOf3DSFHold(t *testing.T) {
 			p.second(false)
 		}
 		for key, cause := range p.broken {
-			t.Errorf("seed %d: the promise to %s is broken: %v", seed, key, cause)
+			t.Errorf("seed %d, max_suspended %s: the promise to %s is broken: %v", seed, maxSuspended, key, cause)
 		}
 		p.judge(t)
 		accepted, refused = accepted+p.accepted, refused+p.refused
+	}
+	for range rounds(6) {
+		seed := seedOf(t)
+		hold(seed, "10m")
+		hold(seed, "2s")
 	}
 	t.Logf("%d promises made, %d refused", accepted, refused)
 	if !testing.Short() && (accepted < 40 || refused < 3) {
 		t.Errorf("%d promises, %d refused: the test shows little", accepted, refused)
 	}
+	hold(13690802727180613386, "2s") // where a hold took the id of a reservation that the same decision had made and used
 }
 
 // seedOf draws a seed, or takes DROVER_SEED to repeat a run.

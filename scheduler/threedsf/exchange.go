@@ -195,6 +195,6 @@ func (p *Policy) elsewhere(h *scheduler.Stage, task int32, but scheduler.NodeID)
 			return i, to
 		}
 	}
-	p.moved.fixed[h] = !near // room only shrinks
+	p.moved.fixed[h] = !near // room only shrinks, but for what exchanges leave
 	return 0, scheduler.NoNode
 }

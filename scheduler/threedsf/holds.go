@@ -32,9 +32,11 @@ func (p *Policy) keepHolds() {
 	}
 }
 
-// drop ends a hold; one that was made in this very decision was never made.
+// drop ends a hold; one that was made in this very decision was never made. The
+// latest action counts: an earlier one may have made another of the same id, which
+// is gone.
 func (p *Policy) drop(r *scheduler.Reservation) {
-	for i := range p.actions {
+	for i := len(p.actions) - 1; i >= 0; i-- {
 		if a := &p.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == r.ID {
 			act := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}
 			if err := p.s.Apply(&act, p.now); err != nil {

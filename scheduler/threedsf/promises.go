@@ -84,13 +84,15 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 	}
 }
 
-// vacate has victims on the reserved node make room for a task.
+// vacate has victims on the reserved node make room for a task, though room is kept
+// there for suspended ones to come back.
 func (p *Policy) vacate(r *scheduler.Reservation, g *scheduler.Stage) {
 	if p.cfg.Preempt == deadline.None || p.holdsAt(g, r.Node) >= p.owedCount(g, r.Node) {
 		return
 	}
-	p.preempt.Deep, p.preempt.Due = true, true // the next task that is due here needs the memory
-	defer func() { p.preempt.Deep, p.preempt.Due = false, false }()
+	p.preempt.Deep = true // the next task that is due here needs the memory
+	p.preempt.Due, p.past = true, true
+	defer func() { p.preempt.Deep, p.preempt.Due, p.past = false, false, false }()
 	if plan, ok := p.preempt.PlanOn(p.s, g, r.Node, p.now); ok {
 		p.carryOut(g, plan, r.End)
 	}
