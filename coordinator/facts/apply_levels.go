@@ -250,7 +250,7 @@ func (s *Suspension) bar(set uint8, never []droverv1.Level, at int64) {
 		return
 	}
 	s.Passing &^= s.Barred
-	if s.Back <= at {
+	if s.Back <= at || s.Passed == 0 {
 		s.Passed++
 	}
 	s.Back = at + int64(min(BarMost, BarFirst<<min(s.Passed-1, 16)))

@@ -60,6 +60,8 @@ func TestHowLongALevelStaysRefused(t *testing.T) {
 			Suspension{Passing: set(swapped), Back: now + 4*minute, Passed: 3}},
 		"another level within the while": {Suspension{Passing: set(swapped), Back: now + 5, Passed: 1}, func(s *Suspension) { s.bar(set(checkpointed), nil, now) },
 			Suspension{Passing: set(swapped, checkpointed), Back: now + minute, Passed: 1}},
+		"within the while, after a level above it was reached": {Suspension{Passing: set(checkpointed), Back: now + 5}, func(s *Suspension) { s.bar(set(checkpointed), nil, now) },
+			Suspension{Passing: set(checkpointed), Back: now + minute, Passed: 1}},
 		"never for more than half an hour": {Suspension{Passed: 1000}, func(s *Suspension) { s.bar(set(swapped), nil, now) },
 			Suspension{Passing: set(swapped), Back: now + 30*minute, Passed: 1001}},
 		"reached": {Suspension{Barred: set(checkpointed), Passing: set(frozen, swapped), Back: 5, Passed: 3}, func(s *Suspension) { s.reached(swapped) },
