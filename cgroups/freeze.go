@@ -27,6 +27,16 @@ const (
 	liftedCPUs = 1000 // that cpu.max allows while it is lifted
 )
 
+// Froze says how long the parts of a freeze took, each 0 where it was not needed.
+// The processor is free after all but Back.
+type Froze struct {
+	Write  time.Duration // 1 to cgroup.freeze
+	AtOnce time.Duration // waiting while the limits hold
+	Lift   time.Duration // taking limits away
+	Lifted time.Duration // waiting without them
+	Back   time.Duration // putting them back
+}
+
 // Freeze stops the container's processes and returns when the kernel says that
 // all of them stand still. The helpers are not touched. Steps:
 //
@@ -37,29 +47,40 @@ const (
 //
 // Safe to repeat. A context that ends takes step 4 at once. Who dies in step 2 or
 // 3 leaves a container that freezes: its limits are to be written before Thaw.
-func (g *Group) Freeze(ctx context.Context) error {
+func (g *Group) Freeze(ctx context.Context) (took Froze, err error) {
 	file := path.Join(Container.dir(), "cgroup.freeze")
+	begun := time.Now()
 	if err := g.r.k.write(g.file(file), "1"); err != nil {
-		return fmt.Errorf("freeze %s: %w", g.name, g.missing(err))
+		return took, fmt.Errorf("freeze %s: %w", g.name, g.missing(err))
 	}
-	err := g.awaitFrozen(ctx, "1", freezeAtOnce)
+	lap(&begun, &took.Write)
+	err = g.awaitFrozen(ctx, "1", freezeAtOnce)
+	lap(&begun, &took.AtOnce)
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
-		err = g.freezeUnthrottled(ctx)
+		err = g.freezeUnthrottled(ctx, &took)
 	}
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
-		err = g.freezeLifted(ctx)
+		err = g.freezeLifted(ctx, &took)
 	}
 	if err == nil {
-		return nil
+		return took, nil
 	}
 	if undo := g.r.k.write(g.file(file), "0"); undo != nil {
-		return fmt.Errorf("freeze %s: %w; and it could not be undone: %w", g.name, err, g.missing(undo))
+		return took, fmt.Errorf("freeze %s: %w; and it could not be undone: %w", g.name, err, g.missing(undo))
 	}
-	return fmt.Errorf("freeze %s: %w; it runs on", g.name, err)
+	return took, fmt.Errorf("freeze %s: %w; it runs on", g.name, err)
+}
+
+// lap adds the time since begun, which is now from here on.
+func lap(begun *time.Time, to *time.Duration) {
+	now := time.Now()
+	*to += now.Sub(*begun)
+	*begun = now
 }
 
 // freezeUnthrottled is step 2.
-func (g *Group) freezeUnthrottled(ctx context.Context) (err error) {
+func (g *Group) freezeUnthrottled(ctx context.Context, took *Froze) (err error) {
+	begun := time.Now()
 	old, err := g.r.k.read(g.file("cpu.max"))
 	if err != nil {
 		return g.missing(err)
@@ -69,9 +90,15 @@ func (g *Group) freezeUnthrottled(ctx context.Context) (err error) {
 		if err := g.r.k.write(g.file("cpu.max"), lifted); err != nil {
 			return g.missing(err)
 		}
-		defer func() { err = errors.Join(err, g.missing(g.r.k.write(g.file("cpu.max"), old))) }()
+		defer func() {
+			err = errors.Join(err, g.missing(g.r.k.write(g.file("cpu.max"), old)))
+			lap(&begun, &took.Back)
+		}()
 	}
-	return g.awaitFrozen(ctx, "1", freezeLimit-freezeAtOnce)
+	lap(&begun, &took.Lift)
+	err = g.awaitFrozen(ctx, "1", freezeLimit-freezeAtOnce)
+	lap(&begun, &took.Lifted)
+	return err
 }
 
 // liftedCPU gives a cpu.max that never throttles, and whether old does. It is not
@@ -87,7 +114,8 @@ func liftedCPU(old string) (string, bool) {
 }
 
 // freezeLifted is step 3.
-func (g *Group) freezeLifted(ctx context.Context) (err error) {
+func (g *Group) freezeLifted(ctx context.Context, took *Froze) (err error) {
+	begun := time.Now()
 	disks, err := g.diskLimits()
 	if err != nil {
 		return err
@@ -99,6 +127,7 @@ func (g *Group) freezeLifted(ctx context.Context) (err error) {
 		if len(disks) > 0 {
 			err = errors.Join(err, g.sameDisks(disks))
 		}
+		lap(&begun, &took.Back)
 	}()
 	for _, d := range disks {
 		lifted := DiskLimit{Device: d.Device, ReadBPS: Max, WriteBPS: Max}
@@ -106,7 +135,10 @@ func (g *Group) freezeLifted(ctx context.Context) (err error) {
 			return g.missing(err)
 		}
 	}
-	return g.awaitFrozen(ctx, "1", freezeLiftedLimit-freezeLimit)
+	lap(&begun, &took.Lift)
+	err = g.awaitFrozen(ctx, "1", freezeLiftedLimit-freezeLimit)
+	lap(&begun, &took.Lifted)
+	return err
 }
 
 func (g *Group) sameDisks(want []DiskLimit) error {

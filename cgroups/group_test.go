@@ -149,7 +149,7 @@ func TestVerbsOnAGroupThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"Freeze": g.Freeze(ctx), "Thaw": g.Thaw(ctx), "Enter": g.Enter(Helpers, 1), "Update": g.Update(plain()),
+		"Freeze": second(g.Freeze(ctx)), "Thaw": g.Thaw(ctx), "Enter": g.Enter(Helpers, 1), "Update": g.Update(plain()),
 		"Stats": second(g.Stats()), "Reclaim": second(g.Reclaim(ctx)), "Limits": second(g.Limits()),
 	} {
 		if !errors.Is(err, fault.NotFound) {
@@ -215,12 +215,16 @@ func TestFreeze(t *testing.T) {
 				c.set(k)
 				k.writes = nil
 				start := time.Now()
-				err := g.Freeze(context.Background())
+				took, err := g.Freeze(context.Background())
 				if c.wantErr == nil && err != nil || c.wantErr != nil && !errors.Is(err, c.wantErr) {
 					t.Fatalf("got %v, want %v", err, c.wantErr)
 				}
-				if spent := time.Since(start); spent > freezeLiftedLimit+time.Second {
+				spent := time.Since(start)
+				if spent > freezeLiftedLimit+time.Second {
 					t.Errorf("took %s", spent)
+				}
+				if parts := took.Write + took.AtOnce + took.Lift + took.Lifted + took.Back; c.wantErr == nil && parts != spent {
+					t.Errorf("took %s, its parts %+v together %s", spent, took, parts)
 				}
 				if frozen, _, err := g.Frozen(); err != nil || frozen != c.wantState {
 					// the paper kernel thaws again under a stuck limit; the real one keeps what is frozen
@@ -256,7 +260,7 @@ func TestFreezeGivenUpByItsContext(t *testing.T) {
 	k.neverFreezes = true
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
-	if err := g.Freeze(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := g.Freeze(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	if got := k.get(g.file("c"), "cgroup.freeze"); got != "0" {

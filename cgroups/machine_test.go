@@ -193,7 +193,7 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	var freezes, thaws []time.Duration
 	for range 20 {
 		start := time.Now()
-		if err := g.Freeze(ctx); err != nil {
+		if _, err := g.Freeze(ctx); err != nil {
 			t.Fatal(err)
 		}
 		freezes = append(freezes, time.Since(start))
@@ -206,7 +206,7 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	slices.Sort(freezes)
 	slices.Sort(thaws)
 	t.Logf("freeze: median %s, most %s; thaw: median %s, most %s", freezes[10], freezes[19], thaws[10], thaws[19])
-	if err := g.Freeze(ctx); err != nil {
+	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if frozen, wanted, err := g.Frozen(); !frozen || !wanted || err != nil {
@@ -262,15 +262,17 @@ func TestMachineFreezesWhatIsThrottled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var took []time.Duration
+	var parts []Froze
 	for i := range 50 {
 		if !sleep(ctx, time.Duration(20+i)*time.Millisecond) { // at every part of its period
 			t.Fatal("out of time")
 		}
 		start := time.Now()
-		if err := g.Freeze(ctx); err != nil {
+		froze, err := g.Freeze(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, time.Since(start))
+		took, parts = append(took, time.Since(start)), append(parts, froze)
 		if got, err := g.Limits(); err != nil || !got.Equal(l) {
 			t.Errorf("limits after: %s, %v", got, err)
 		}
@@ -280,6 +282,9 @@ func TestMachineFreezesWhatIsThrottled(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("freeze: p10 %s, median %s, p90 %s, most %s", took[5], took[25], took[45], took[49])
+	for i, f := range parts {
+		t.Logf("freeze %d: %+v", i, f)
+	}
 }
 
 func TestMachineFreezesThroughFsync(t *testing.T) {
@@ -295,7 +300,7 @@ func TestMachineFreezesThroughFsync(t *testing.T) {
 	defer cancel()
 	for range 3 {
 		start := time.Now()
-		if err := g.Freeze(ctx); err != nil {
+		if _, err := g.Freeze(ctx); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("froze in %s", time.Since(start))
@@ -324,7 +329,7 @@ func TestMachineRemoveWaits(t *testing.T) {
 	if err := g.Remove(ctx); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Remove of a populated group: %v", err)
 	}
-	if err := g.Freeze(context.Background()); err != nil {
+	if _, err := g.Freeze(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Kill(); err != nil { // frozen ones die too

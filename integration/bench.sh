@@ -6,6 +6,7 @@
 #
 #   RUNS=5       runs of each benchmark
 #   SCENES=1     of each mode of preempt
+#   MODES=...    of preempt: alone,suspend,kill,none; about 3 minutes each
 #   HOLD=100     MiB that the task of suspend holds; more than 200 wants larger
 #   MEM=1024     machines, in MB: HOLD=1024 MEM=4096 NODES=1 LEVELS=checkpointed
 #   NODES=3      machines of suspend and preempt
@@ -57,7 +58,7 @@ limits() {
 suspend() { onbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.
-preempt() { onbed preempt -runs "${SCENES:-1}"; }
+preempt() { onbed preempt -runs "${SCENES:-1}" -modes "${MODES:-alone,suspend,kill,none}"; }
 
 onbed() { # onbed PLAY FLAGS...
   local play=$1; shift

@@ -179,7 +179,16 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return g.Freeze(ctx)
+	took, err := g.Freeze(ctx)
+	for _, p := range []struct {
+		part string
+		took time.Duration
+	}{{"write", took.Write}, {"wait", took.AtOnce}, {"lift", took.Lift}, {"wait, lifted", took.Lifted}, {"put back", took.Back}} {
+		if p.took > 0 {
+			runtime.Took(ctx, "kernel/"+p.part, p.took)
+		}
+	}
+	return err
 }
 
 // Thaw implements runtime.Freezer.

@@ -189,6 +189,11 @@ func (r *suspendRow) add(seen *droverv1.SeenAttempt) {
 	}
 }
 
+// benchPoll is how often the bench looks. The times are the coordinator's and the
+// node's, so it need not look soon; and it must not, or on a small machine it takes
+// the processor from what it measures.
+const benchPoll = 250 * time.Millisecond
+
 // bring asks for a level and waits; it gives the coordinator's time for it.
 func (b *suspendBench) bring(l droverv1.Level) (int64, *droverv1.SeenAttempt, error) {
 	q := &droverv1.SetLevelRequest{Job: b.job, Stage: b.task.stage, Task: b.task.index, Attempt: b.task.attempt, Level: l, Reason: "drover bench suspend"}
@@ -197,6 +202,13 @@ func (b *suspendBench) bring(l droverv1.Level) (int64, *droverv1.SeenAttempt, er
 	}
 	begun := time.Now()
 	for time.Since(begun) < b.c.Duration("timeout") {
+		timer := time.NewTimer(benchPoll)
+		select {
+		case <-timer.C:
+		case <-b.c.Context.Done():
+			timer.Stop()
+			return 0, nil, b.c.Context.Err()
+		}
 		at, err := findAttempt(b.c, b.cl, b.job, b.task)
 		if err != nil {
 			return 0, nil, err
@@ -206,13 +218,6 @@ func (b *suspendBench) bring(l droverv1.Level) (int64, *droverv1.SeenAttempt, er
 				return 0, nil, fault.New(fault.Conflict, "it stays %s: %s", levelText(x.GetLevel()), at.Seen.GetLevelNote())
 			}
 			return (x.SinceMs - x.AskedMs) * 1000, at.Seen, nil
-		}
-		timer := time.NewTimer(levelPoll)
-		select {
-		case <-timer.C:
-		case <-b.c.Context.Done():
-			timer.Stop()
-			return 0, nil, b.c.Context.Err()
 		}
 	}
 	return 0, nil, fault.New(fault.Unavailable, "the task is not %s after %s", levelText(l), b.c.Duration("timeout"))

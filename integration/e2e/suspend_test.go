@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -219,95 +220,144 @@ func TestTooMuchFrozenMemoryIsTakenBack(t *testing.T) {
 	s.clean(2 * time.Minute)
 }
 
-// Random steps on the tasks of a running job, and daemons that are killed in
-// between: no task is lost, none runs twice, no limit is missing, and the result
-// is right.
+// Random steps on the tasks of running jobs, and daemons that are killed in
+// between: no task is lost, none runs twice, no limit is missing, and every result
+// is right. DROVER_STEPS says how many steps, and DROVER_SEED repeats a run; a job
+// that is done makes room for another one.
 func TestRandomSuspensions(t *testing.T) {
-	steps := 20
+	steps, seed := uint64(20), rand.Uint64()
 	if os.Getenv("DROVER_SOAK") != "" {
 		steps = 200
 	}
-	s := begin(t, time.Duration(10+steps/2)*time.Minute)
-	seed := rand.Uint64()
-	if v := os.Getenv("DROVER_SEED"); v != "" {
-		var err error
-		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatalf("DROVER_SEED: %v", err)
+	for name, to := range map[string]*uint64{"DROVER_STEPS": &steps, "DROVER_SEED": &seed} {
+		if v := os.Getenv(name); v != "" {
+			var err error
+			if *to, err = strconv.ParseUint(v, 10, 64); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
 		}
 	}
-	t.Logf("seed %d (DROVER_SEED repeats it)", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	s := begin(t, time.Duration(10+steps)*time.Minute)
+	t.Logf("%d steps (DROVER_STEPS), seed %d (DROVER_SEED repeats it)", steps, seed)
 	text := steady(3 << 20)
 	s.put("/e2e/random.txt", text)
-	const job = "random"
-	s.ok("job", "run", "-detach", s.slowCount(job, "/e2e/random.txt", 100))
-	s.awaitRunning(job, 0, 3)
-	levels := []string{"frozen", "checkpointed"}
+	w := &randomSteps{scene: s, r: rand.New(rand.NewPCG(seed, 0)), levels: []string{"frozen", "checkpointed"}}
 	if s.swaps() {
-		levels = append(levels, "swapped")
+		w.levels = append(w.levels, "swapped")
 	}
-	for i := range steps {
-		if strings.HasSuffix(s.status(job).Job.State, "SUCCEEDED") {
-			t.Logf("the job ended before step %d", i)
-			break
+	for n := 1; w.done < int(steps) && !t.Failed(); n++ {
+		w.job = fmt.Sprintf("random-%d", n)
+		s.ok("job", "run", "-detach", s.slowCount(w.job, "/e2e/random.txt", 100))
+		s.awaitRunning(w.job, 0, 3)
+		for w.done < int(steps) && !strings.HasSuffix(s.status(w.job).Job.State, "SUCCEEDED") {
+			w.step()
+			w.done++
+			w.once()
 		}
-		task := fmt.Sprintf("map/%d", r.IntN(3))
-		var args []string
-		switch k := r.IntN(10); {
-		case k < 4:
-			args = []string{"task", "suspend", "-level", levels[r.IntN(len(levels))], job, task}
-		case k < 7:
-			args = []string{"task", "resume", job, task}
-		case k < 8:
-			if a := s.attempt(job, task); a.Level.Level != "LEVEL_CHECKPOINTED" { // only that can move
-				s.drover("task", "suspend", "-level", "checkpointed", job, task)
-			}
-			args = []string{"task", "move", "-node", fmt.Sprintf("n%d", 1+r.IntN(3)), job, task}
-		case k < 9 && r.IntN(3) == 0:
-			n := 1 + r.IntN(3)
-			t.Logf("step %d: kill containerd of n%d", i, n)
-			if err := s.killEngine(n); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		case k < 9:
-			n := 1 + r.IntN(3)
-			t.Logf("step %d: kill the daemon of n%d", i, n)
-			if err := s.cl.KillNode(s.ctx, n); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.cl.StartNode(s.ctx, n); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		default:
-			t.Logf("step %d: kill the coordinator", i)
-			if err := s.cl.KillCoordinator(); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.cl.StartCoordinator(s.ctx); err != nil {
-				t.Fatal(err)
-			}
-			continue
+		for i := range 3 { // nothing stays suspended by hand
+			s.drover("task", "resume", w.job, fmt.Sprintf("map/%d", i))
 		}
-		res := s.drover(args...)
-		t.Logf("step %d: %s: %s%s", i, strings.Join(args[1:], " "), strings.TrimSpace(res.Stdout), strings.TrimSpace(res.Stderr))
-		if res.Code == 0 && args[1] != "suspend" {
-			s.limited(job, task)
+		if r := s.waitJob(w.job); r.Code != 0 {
+			t.Fatalf("the job failed:\n%s%s\n%s", r.Stdout, r.Stderr, s.levelEvents(w.job))
 		}
+		if got, want := sorted(s.parts("/e2e/"+w.job)), countOf(text); got != want {
+			t.Errorf("result of %s\n%s\nwant\n%s", w.job, got, want)
+		}
+		st := s.status(w.job)
+		if st.Stages[0].FailedAttempts != 0 || st.Preempted.Lost != "0" {
+			t.Errorf("%s: %d attempts failed, taken back %+v\n%s", w.job, st.Stages[0].FailedAttempts, st.Preempted, s.levelEvents(w.job))
+		}
+		t.Logf("after %d steps: %s is done, taken back %+v", w.done, w.job, st.Preempted)
+		s.clean(2 * time.Minute)
 	}
-	for i := range 3 { // nothing stays suspended by hand
-		s.drover("task", "resume", job, fmt.Sprintf("map/%d", i))
+}
+
+// randomSteps takes steps on a job by chance.
+type randomSteps struct {
+	*scene
+	r      *rand.Rand
+	levels []string // that the machines can do
+	job    string   // the present one
+	done   int
+}
+
+func (w *randomSteps) step() {
+	w.Helper()
+	task := fmt.Sprintf("map/%d", w.r.IntN(3))
+	switch k := w.r.IntN(10); {
+	case k < 4:
+		w.ask(task, "suspend", "-level", w.levels[w.r.IntN(len(w.levels))], w.job, task)
+	case k < 7:
+		w.ask(task, "resume", w.job, task)
+	case k < 8:
+		if a := w.attempt(w.job, task); a.Level.Level != "LEVEL_CHECKPOINTED" { // only that can move
+			w.drover("task", "suspend", "-level", "checkpointed", w.job, task)
+		}
+		w.ask(task, "move", "-node", fmt.Sprintf("n%d", 1+w.r.IntN(3)), w.job, task)
+	case k < 9:
+		n, engine := 1+w.r.IntN(3), w.r.IntN(3) == 0
+		if engine {
+			w.killed(fmt.Sprintf("containerd of n%d", n), w.killEngine(n))
+		} else {
+			w.killed(fmt.Sprintf("the daemon of n%d", n), w.cl.KillNode(w.ctx, n), w.cl.StartNode(w.ctx, n))
+		}
+	default:
+		w.killed("the coordinator", w.cl.KillCoordinator(), w.cl.StartCoordinator(w.ctx))
 	}
-	if r := s.waitJob(job); r.Code != 0 {
-		t.Fatalf("the job failed:\n%s%s\n%s", r.Stdout, r.Stderr, s.levelEvents(job))
+}
+
+func (w *randomSteps) ask(task, verb string, args ...string) {
+	w.Helper()
+	res := w.drover(append([]string{"task", verb}, args...)...)
+	w.Logf("step %d: %s %s: %s%s", w.done, verb, strings.Join(args, " "), strings.TrimSpace(res.Stdout), strings.TrimSpace(res.Stderr))
+	if res.Code == 0 && verb != "suspend" {
+		w.limited(w.job, task)
 	}
-	if got, want := sorted(s.parts("/e2e/"+job)), countOf(text); got != want {
-		t.Errorf("result\n%s\nwant\n%s", got, want)
+}
+
+func (w *randomSteps) killed(what string, errs ...error) {
+	w.Helper()
+	w.Logf("step %d: killed %s", w.done, what)
+	if err := errors.Join(errs...); err != nil {
+		w.Fatal(err)
 	}
-	st := s.status(job)
-	if st.Stages[0].FailedAttempts != 0 || st.Preempted.Lost != "0" {
-		t.Errorf("%d attempts failed, taken back %+v\n%s", st.Stages[0].FailedAttempts, st.Preempted, s.levelEvents(job))
-	}
-	s.clean(2 * time.Minute)
+}
+
+// thawed prints the attempts whose processes the kernel lets run, each with its
+// cpu.max.
+const thawed = `cd /sys/fs/cgroup/drover/tasks && for a in *.*.*.*.*; do
+  e=$(cat $a/c/cgroup.events 2>/dev/null) || continue
+  case $e in *"populated 1"*"frozen 0"*) echo $a $(cat $a/cpu.max);; esac
+done; true`
+
+// once makes sure that the kernels of all machines together let no task run twice,
+// and none without its limit: on one that was asked while the task was let go on
+// another the first may have been seen before, so what looks bad is looked at
+// again.
+func (w *randomSteps) once() {
+	w.Helper()
+	w.until(time.Minute, "at most one run of each task that is not frozen, with its limits", func() error {
+		seen := map[string]string{}
+		for _, n := range w.bed.Nodes {
+			out, err := n.Sh(w.ctx, thawed)
+			if err != nil {
+				return err
+			}
+			for _, line := range strings.Split(out, "\n") {
+				id, limit, _ := strings.Cut(line, " ")
+				part := strings.Split(id, ".") // job, stage, task, attempt, run
+				if len(part) != 5 {
+					continue
+				}
+				task := strings.Join(part[:3], ".")
+				if other, twice := seen[task]; twice {
+					return fmt.Errorf("%s runs on %s and %s", task, other, n.Name)
+				}
+				if seen[task] = n.Name; limit != "30000 100000" {
+					return fmt.Errorf("%s runs on %s under cpu.max %q", id, n.Name, limit)
+				}
+			}
+		}
+		return nil
+	})
 }

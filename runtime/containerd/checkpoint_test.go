@@ -127,7 +127,7 @@ func TestCheckpointChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Freeze(ctx); err != nil {
+		if _, err := g.Freeze(ctx); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -279,7 +279,7 @@ func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Freeze(ctx); err != nil {
+	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(small, "dump")
@@ -298,7 +298,10 @@ func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
 	if err := unix.Mount("", small, "", unix.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(g.Freeze(ctx), d.Checkpoint(ctx, s.ID, dir)); err != nil {
+	if _, err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Checkpoint(ctx, s.ID, dir); err != nil {
 		t.Errorf("with room: %v", err)
 	}
 	if left := b.leftovers(t, d, s.ID); len(left) > 0 {

@@ -259,7 +259,7 @@ func TestRunUsesTheLeaf(t *testing.T) {
 	if charged, err := b.groups.System().Processes(cgroups.Whole); err != nil || len(shims) != 1 || !slices.Contains(charged, shims[0]) {
 		t.Errorf("shims %v are not among %v, what is charged to nobody, %v", shims, charged, err)
 	}
-	if err := g.Freeze(ctx); err != nil {
+	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := d.List(ctx); err != nil || len(st) != 1 || st[0].Phase != runtime.PhaseRunning {
@@ -268,7 +268,7 @@ func TestRunUsesTheLeaf(t *testing.T) {
 	if err := g.Thaw(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Freeze(ctx); err != nil {
+	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Delete(ctx, s.ID); err != nil { // also a frozen one
