@@ -55,7 +55,7 @@ type Stage struct {
 	Running int32         // of them, now
 	Input   int64         // bytes that a task reads, in the mean
 	Bound   time.Duration // of one task, by the job's runtime_bound; 0 for none
-	Remote  int           // switches between data and node, where known (feature Distance)
+	Remote  int           // of a task that ran: switches between its data and its node (feature Distance)
 	Slow    float64       // of the node, where known (feature Slowdown)
 }
 
@@ -158,9 +158,12 @@ func (b *Book) Stage(s *Stage) Prediction {
 	return Prediction{seconds(sum / weight), Own}
 }
 
-// elsewhere predicts without the stage's own tasks.
+// elsewhere predicts without the stage's own tasks. Where those of a map stage will
+// read their data is not known yet: at the distance at which map tasks did lately.
 func (b *Book) elsewhere(s *Stage) Prediction {
-	b.describe(s)
+	if t := b.describe(s); s.Kind == scheduler.KindMap {
+		t.Features.Set(predict.Distance, b.travel.distance())
+	}
 	if err := b.predictor.Predict(b.task[:], b.out[:]); err != nil {
 		return unknown(s) // a feature out of range says nothing
 	}

@@ -9,7 +9,9 @@
 //	history    tasks of a stage of the same name, of a job of the same name and
 //	           tenant: their mean, or their line over input bytes
 //	model      the network, or the ridge regression where the network does not
-//	           beat it on tasks held out (package predict decides)
+//	           beat it on tasks held out (package predict decides); a map stage
+//	           at the mean distance from their data of the map tasks before it,
+//	           which the means of the other lines hold already
 //	tenant     the mean of the tenant's tasks
 //	bound      the job's runtime_bound, as if its longest chain took all of it
 //	none       nothing is known: no estimate

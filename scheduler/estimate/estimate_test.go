@@ -1,6 +1,7 @@
 package estimate_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -127,6 +128,47 @@ func TestSourcesAreReadBack(t *testing.T) {
 	for s := estimate.None; s <= estimate.Own; s++ {
 		if estimate.ParseSource(s.String()) != s {
 			t.Errorf("%v is read as %v", s, estimate.ParseSource(s.String()))
+		}
+	}
+}
+
+// A map stage that only the model knows is predicted for the share of its reads
+// that will come from elsewhere, as measured.
+func TestAMapStageIsPredictedAtTheDistanceOfThoseBefore(t *testing.T) {
+	const local, remote = 10 * time.Second, 30 * time.Second
+	predicted := func(remoteOf func(i int) bool) time.Duration {
+		t.Helper()
+		b := estimate.New(1)
+		for i := range 600 {
+			x := task(scheduler.JobID(i/4), fmt.Sprint("job ", i/4), 4, local)
+			x.Tenant, x.Kind, x.Input = fmt.Sprint("tenant ", i%5), scheduler.KindMap, 64<<20
+			if remoteOf(i) {
+				x.Remote, x.Run = 3, remote
+			}
+			b.Observe(x)
+		}
+		for b.Step(1000) {
+		}
+		s := task(1000, "new", 4, 0).Stage
+		s.Tenant, s.Kind, s.Input = "newcomer", scheduler.KindMap, 64<<20
+		p := b.Stage(&s)
+		if p.Source != estimate.Model {
+			t.Fatalf("the prediction comes from %v", p.Source)
+		}
+		return p.Run
+	}
+	for name, c := range map[string]struct {
+		remoteOf func(int) bool
+		want     time.Duration
+	}{
+		// What one remote task of 64 showed the model of distance is in all three.
+		"nearly all at their data":     {func(i int) bool { return i%64 == 0 }, local},
+		"half of them away from it":    {func(i int) bool { return i%2 == 0 }, (local + remote) / 2},
+		"nearly all of them away":      {func(i int) bool { return i%64 != 0 }, remote},
+		"lately at it, away before it": {func(i int) bool { return i < 60 }, local},
+	} {
+		if got := predicted(c.remoteOf); math.Abs((got - c.want).Seconds()) > 0.25*c.want.Seconds() {
+			t.Errorf("%s: %v, want about %v", name, got, c.want)
 		}
 	}
 }

@@ -10,6 +10,9 @@ type travel struct {
 	ring   []scheduler.StageID
 	next   int
 
+	tasks    float64 // map tasks, fading
+	switches float64 // between them and their data, fading
+
 	bytes   float64 // of compared remote tasks, fading
 	seconds float64 // that they took longer, fading
 	n       float64
@@ -29,7 +32,12 @@ const (
 // observe takes a finished task. A remote one is compared with the mean of its
 // stage's local ones so far.
 func (v *travel) observe(t *Task, run float64) {
-	if t.Kind != scheduler.KindMap || t.Input < 1<<20 {
+	if t.Kind != scheduler.KindMap {
+		return
+	}
+	v.tasks += 1 - travelFade*v.tasks
+	v.switches += float64(t.Remote) - travelFade*v.switches
+	if t.Input < 1<<20 {
 		return // small input: nothing to measure
 	}
 	if v.stages == nil {
@@ -58,6 +66,15 @@ func (v *travel) observe(t *Task, run float64) {
 	v.bytes += float64(t.Input) - travelFade*v.bytes
 	v.seconds += run - h.seconds/float64(h.local) - travelFade*v.seconds
 	v.n++
+}
+
+// distance is how many switches lay between a map task and its data, in the mean of
+// the last few hundred: what a stage is predicted at whose tasks have no place yet.
+func (v *travel) distance() float64 {
+	if v.tasks == 0 {
+		return 0
+	}
+	return v.switches / v.tasks
 }
 
 // Bandwidth is what one reader of remote data gets, in bytes per second, as
