@@ -311,6 +311,62 @@ func TestTheProjectionFollowsAndEqualsOneBuiltAnew(t *testing.T) {
 	}
 }
 
+// What a node refused, for good and for a while, is in a State that is built anew
+// as in one that followed, also of a task that never left running.
+func TestAProjectionBuiltAnewKnowsWhatIsBarred(t *testing.T) {
+	w := newWorld(t, 1)
+	i := coordtest.Info("n0")
+	i.Levels, i.Swap = append(i.Levels, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED), 1<<30
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: i}}})
+	job := groupJob("g", 1)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	k := facts.Key{Job: w.f.JobIDs()[0], Attempt: 1}
+	for range 100 { // it decides by chance
+		if err := w.follow(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.f.Attempt(k) == nil {
+		t.Fatal("the task was not placed")
+	}
+	same := func(step string, want scheduler.LevelSet) {
+		t.Helper()
+		if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
+			t.Fatal(err)
+		}
+		anew := newProjection(noHosts)
+		if err := anew.rebuild(w.f); err != nil {
+			t.Fatal(err)
+		}
+		for how, p := range map[string]*projection{"followed": w.p, "built anew": anew} {
+			if got := p.state.Attempt(attemptID(k)).Barred; got != want {
+				t.Errorf("%s, %s: barred %b, want %b", step, how, got, want)
+			}
+		}
+	}
+	refuse := func(l droverv1.Level, never ...droverv1.Level) {
+		t.Helper()
+		a := w.f.Attempt(k)
+		act := &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: k.Proto(a.Run), Level: l}
+		if r := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}}); len(r.Dropped) > 0 {
+			t.Fatal(r.Dropped[0].Reason)
+		}
+		w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{
+			{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_RUNNING, Level: a.Level, LevelRefused: l, LevelsNever: never}}}}})
+	}
+	const frozen, swapped, checkpointed = scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed
+	refuse(droverv1.Level_LEVEL_CHECKPOINTED, droverv1.Level_LEVEL_CHECKPOINTED)
+	same("refused", scheduler.Levels(frozen, swapped, checkpointed))
+	w.now = w.f.Attempt(k).Sus.Back
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_BarsPassed{BarsPassed: &droverv1.BarsPassedFact{Attempts: []*droverv1.AttemptKey{k.Proto(1)}}}})
+	same("after a while", scheduler.Levels(checkpointed))
+}
+
 func lastEvents(f *facts.Facts, n int) string {
 	var out []string
 	for _, e := range f.EventsSince(max(f.LastEvent(), uint64(n))-uint64(n), n) {
