@@ -8,7 +8,7 @@
 #   SCENES=1     of each mode of preempt
 #   MODES=...    of preempt: alone,suspend,kill,none; about 3 minutes each
 #   HOLD=100     MiB that the task of suspend holds; more than 200 wants larger
-#   MEM=1024     machines, in MB: HOLD=1024 MEM=4096 NODES=1 LEVELS=checkpointed
+#   MEM=1024     machines, in MB: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
 #   NODES=3      machines of suspend and preempt
 #   LEVELS=...   of suspend: frozen,swapped,checkpointed
 #   ROUNDS=3     of each level but frozen, and of criu alone
