@@ -55,7 +55,7 @@ type Stage struct {
 	Running int32         // of them, now
 	Input   int64         // bytes that a task reads, in the mean
 	Bound   time.Duration // of one task, by the job's runtime_bound; 0 for none
-	Remote  int           // of a task that ran: switches between its data and its node (feature Distance)
+	Remote  int           // of a task that ran: switches between its data and its node, 0 to 3 (feature Distance)
 	Slow    float64       // of the node, where known (feature Slowdown)
 }
 
@@ -93,8 +93,8 @@ type Book struct {
 	seen      uint64 // tasks observed
 	travel    travel
 
-	task [1]predict.Task
-	out  [1]predict.Estimate
+	task [distances]predict.Task // the first, but for elsewhere
+	out  [distances]predict.Estimate
 }
 
 // own is what finished of one stage.
@@ -158,16 +158,26 @@ func (b *Book) Stage(s *Stage) Prediction {
 	return Prediction{seconds(sum / weight), Own}
 }
 
-// elsewhere predicts without the stage's own tasks. Where those of a map stage will
-// read their data is not known yet: at the distance at which map tasks did lately.
+// elsewhere predicts without the stage's own tasks. How far those of a map stage
+// will be from their data is not known yet: as many at each distance as lately.
 func (b *Book) elsewhere(s *Stage) Prediction {
-	if t := b.describe(s); s.Kind == scheduler.KindMap {
-		t.Features.Set(predict.Distance, b.travel.distance())
+	share := [distances]float64{1}
+	if s.Kind == scheduler.KindMap {
+		share = b.travel.shares()
+	}
+	b.describe(s)
+	for d := range b.task {
+		b.task[d] = b.task[0]
+		b.task[d].Features.Set(predict.Distance, float64(d))
 	}
 	if err := b.predictor.Predict(b.task[:], b.out[:]); err != nil {
 		return unknown(s) // a feature out of range says nothing
 	}
-	p := Prediction{Run: seconds(b.out[0].Seconds)}
+	run := 0.0
+	for d, x := range b.out {
+		run += share[d] * x.Seconds
+	}
+	p := Prediction{Run: seconds(run)}
 	switch b.out[0].Source {
 	case predict.StageMean, predict.StageRegression:
 		p.Source = History

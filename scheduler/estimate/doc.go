@@ -10,7 +10,7 @@
 //	           tenant: their mean, or their line over input bytes
 //	model      the network, or the ridge regression where the network does not
 //	           beat it on tasks held out (package predict decides); a map stage
-//	           at the mean distance from their data of the map tasks before it,
+//	           with as many tasks at each distance from their data as lately,
 //	           which the means of the other lines hold already
 //	tenant     the mean of the tenant's tasks
 //	bound      the job's runtime_bound, as if its longest chain took all of it

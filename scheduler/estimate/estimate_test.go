@@ -139,18 +139,22 @@ func TestAMapStageIsPredictedAtTheDistanceOfThoseBefore(t *testing.T) {
 	predicted := func(remoteOf func(i int) bool) time.Duration {
 		t.Helper()
 		b := estimate.New(1)
-		for i := range 600 {
-			x := task(scheduler.JobID(i/4), fmt.Sprint("job ", i/4), 4, local)
-			x.Tenant, x.Kind, x.Input = fmt.Sprint("tenant ", i%5), scheduler.KindMap, 64<<20
-			if remoteOf(i) {
+		of := func(job int) *estimate.Task { // jobs of two tasks that no mean is known of; the more cores, the longer
+			x := task(scheduler.JobID(job), fmt.Sprint("job ", job), 2, 0)
+			x.Kind, x.Input, x.Demand[scheduler.CPU] = scheduler.KindMap, 64<<20, int64(job%6+1)*1000
+			return x
+		}
+		for i := range 1200 {
+			x := of(i / 2)
+			if x.Run = local; remoteOf(i) {
 				x.Remote, x.Run = 3, remote
 			}
+			x.Run = time.Duration(float64(x.Run) * math.Exp(0.4*float64(i/2%6)))
 			b.Observe(x)
 		}
 		for b.Step(1000) {
 		}
-		s := task(1000, "new", 4, 0).Stage
-		s.Tenant, s.Kind, s.Input = "newcomer", scheduler.KindMap, 64<<20
+		s := of(600).Stage // of one core
 		p := b.Stage(&s)
 		if p.Source != estimate.Model {
 			t.Fatalf("the prediction comes from %v", p.Source)

@@ -10,8 +10,7 @@ type travel struct {
 	ring   []scheduler.StageID
 	next   int
 
-	tasks    float64 // map tasks, fading
-	switches float64 // between them and their data, fading
+	reads [distances]float64 // map tasks by the switches between them and their data, fading
 
 	bytes   float64 // of compared remote tasks, fading
 	seconds float64 // that they took longer, fading
@@ -35,8 +34,10 @@ func (v *travel) observe(t *Task, run float64) {
 	if t.Kind != scheduler.KindMap {
 		return
 	}
-	v.tasks += 1 - travelFade*v.tasks
-	v.switches += float64(t.Remote) - travelFade*v.switches
+	for d := range v.reads {
+		v.reads[d] -= travelFade * v.reads[d]
+	}
+	v.reads[min(max(t.Remote, 0), distances-1)]++
 	if t.Input < 1<<20 {
 		return // small input: nothing to measure
 	}
@@ -68,13 +69,24 @@ func (v *travel) observe(t *Task, run float64) {
 	v.n++
 }
 
-// distance is how many switches lay between a map task and its data, in the mean of
-// the last few hundred: what a stage is predicted at whose tasks have no place yet.
-func (v *travel) distance() float64 {
-	if v.tasks == 0 {
-		return 0
+// distances is how many a map task may have from its data: 0 to 3 switches.
+const distances = 4
+
+// shares are the parts of the last few hundred map tasks at each distance; all are
+// at their data before there are any.
+func (v *travel) shares() (out [distances]float64) {
+	all := 0.0
+	for _, n := range v.reads {
+		all += n
 	}
-	return v.switches / v.tasks
+	if all == 0 {
+		out[0] = 1
+		return out
+	}
+	for d, n := range v.reads {
+		out[d] = n / all
+	}
+	return out
 }
 
 // Bandwidth is what one reader of remote data gets, in bytes per second, as
