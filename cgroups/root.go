@@ -145,6 +145,10 @@ func (r *Root) Open(attempt string) (*Group, error) {
 	return g, nil
 }
 
+// Named gives the cgroup of an attempt without looking whether it has one: where
+// it has none, the verbs say so (fault.NotFound).
+func (r *Root) Named(attempt string) (*Group, error) { return r.group(attempt) }
+
 // System gives the cgroup of what is charged to no attempt. It has no leaves:
 // its processes are in Whole.
 func (r *Root) System() *Group {

@@ -175,7 +175,7 @@ func (e CgroupEnforcer) FreezeFile(id string) string {
 // Freeze implements runtime.Freezer for the attempt's container; its helpers are
 // not touched.
 func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
-	g, err := e.Root.Open(id)
+	g, err := e.Root.Named(id)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 
 // Thaw implements runtime.Freezer.
 func (e CgroupEnforcer) Thaw(ctx context.Context, id string) error {
-	g, err := e.Root.Open(id)
+	g, err := e.Root.Named(id)
 	if err != nil {
 		return err
 	}
