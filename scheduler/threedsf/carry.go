@@ -165,7 +165,7 @@ func (p *Policy) newID() scheduler.ReservationID {
 // task runs or is done, or their job is out of its lane. Whoever started before
 // its reservation so gives its room forward.
 func (p *Policy) sweep() {
-	if len(p.s.Reservations()) == 0 || !p.stale() {
+	if p.left <= 0 || len(p.s.Reservations()) == 0 || !p.stale() {
 		return
 	}
 	p.served = p.served[:0]

@@ -244,12 +244,15 @@ func (p *Policy) resumePast(a *scheduler.Attempt) bool {
 // resume brings an attempt back where it is, or where it can be restored, if
 // there is room and its job goes on.
 func (p *Policy) resume(a *scheduler.Attempt) bool {
-	g := p.s.StageOf(a)
 	n := p.s.Node(a.Node)
+	more := a.Demand.Sub(a.Held.Resources)
+	if more[scheduler.CPU] > n.Free[scheduler.CPU] && !p.cfg.Migrate {
+		return false // most are so, and their jobs are not looked at
+	}
+	g := p.s.StageOf(a)
 	if g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) {
 		return false
 	}
-	more := a.Demand.Sub(a.Held.Resources)
 	if n.Takes() && p.resumes(n, a, g, more) && p.s.MayHold(g.Job, a.Demand, more) {
 		p.do(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 		p.shares.charge(g.Job.Spec.Tenant, more)

@@ -140,8 +140,10 @@ func (p *Policy) pass() bool {
 		p.deadlineLane()
 	}
 	p.suspendedLane()
-	p.firstHeads()
-	p.turns()
+	if p.left > 0 || p.cfg.LASMQ != nil { // queues are noted in every cycle
+		p.firstHeads()
+		p.turns()
+	}
 	p.settleWaits()
 	p.sweep()
 	return p.steps != before && p.left > 0 && (p.special || p.guarded() || len(p.keep.nodes) > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
