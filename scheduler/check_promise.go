@@ -299,13 +299,20 @@ func (c *checker) reserve(s *State, d *Decision, a *Action, action int) Violatio
 		c.again = map[promiseKey]bool{}
 	}
 	c.again[keyOf(r)] = true
-	if old != nil && old.Latest != 0 && (r.Latest == 0 || r.Latest > old.Latest) {
+	if old != nil && old.Latest != 0 && s.isPromised(old) && (r.Latest == 0 || r.Latest > old.Latest) {
 		return broke(RulePromise, "reservation %d: its latest start moves from %d to %d", r.ID, old.Latest, r.Latest)
 	}
 	if r.Latest != 0 && r.Start > r.Latest {
 		return broke(RulePromise, "reservation %d: it starts at %d, its latest start is %d", r.ID, r.Start, r.Latest)
 	}
 	return Violation{}
+}
+
+// isPromised tells whether a reservation is for a promise that was made: an
+// accepted deadline, or the departure of a project. Any other is its policy's plan.
+func (s *State) isPromised(r *Reservation) bool {
+	j := s.jobs[r.Job]
+	return (r.Kind == ReserveDeadline && j != nil && s.Accepted(j)) || (r.Project != 0 && s.promised(r.Project))
 }
 
 // dropsKept judges, at the end of a decision, each promise it dropped: that is
@@ -317,8 +324,7 @@ func (c *checker) dropsKept(s *State, d *Decision) {
 	for i := range c.dropped {
 		r := &c.dropped[i].r
 		j := s.jobs[r.Job]
-		promised := (r.Kind == ReserveDeadline && j != nil && s.Accepted(j)) || (r.Project != 0 && s.promised(r.Project))
-		if !promised || c.again[keyOf(r)] || (j != nil && hopeless(d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
+		if !s.isPromised(r) || c.again[keyOf(r)] || (j != nil && hopeless(d, j)) || s.served(c, r) || s.broken(d, r.Job, r.Project) {
 			continue
 		}
 		v := broke(RulePromise, "reservation %d of job %d, project %d is dropped: it is not served, nor reserved again, nor broken with a cause",

@@ -118,6 +118,14 @@ func TestCheckDefendsPromises(t *testing.T) {
 		}, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 		"a plan of a job that was promised nothing dropped": {prepare: func() { have(func(r *scheduler.Reservation) { r.Job = 2 }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"the latest start of a promise moved": {prepare: func() { have(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Start, r.Latest = r.Start+1, r.Start+1 })}
+			}, want: scheduler.RulePromise},
+		"the latest start of a plan of a job that was promised nothing moved": {prepare: func() { have(func(r *scheduler.Reservation) { r.Job, r.Latest = 2, r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Job, r.Start, r.Latest = 2, r.Start+1, r.Start+1 })}
+			}},
 		"a hold dropped": {prepare: func() { have(func(r *scheduler.Reservation) { r.Kind = scheduler.HoldPreempt }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 	} {

@@ -85,7 +85,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.Planned) bool {
 	if r.Project == 0 {
 		r.Kind = scheduler.ReserveDeadline
 	}
-	if old != nil && old.Latest != 0 {
+	if old != nil && old.Latest != 0 && !o.asked {
 		r.Latest = old.Latest
 	}
 	if !o.asked && (r.Start > r.Latest || p.isBroken(g.Job)) {

@@ -157,8 +157,11 @@ func differences(got, want string) string {
 }
 
 // faulty are worlds in which a fault was found: a task told to go from memory to
-// swap counted as suspended, and room was kept for it and dropped again for ever.
-var faulty = []uint64{7745818995308573358, 11580284999756046214}
+// swap counted as suspended, and room was kept for it and dropped again for ever; a
+// cycle with room for six actions counted what was reserved already and stopped
+// short; what was reserved for somebody who was promised nothing yet could not be
+// put off.
+var faulty = []uint64{7745818995308573358, 8317966320563901981, 9136123212892391672}
 
 // The plan that is kept is the one that would be built from the State, to the
 // last step of every profile, whatever happens; and so is what is decided with it
