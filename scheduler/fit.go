@@ -19,9 +19,12 @@ type fitIndex struct {
 	head   uint64                  // entries ever put in the log
 	turns  []NodeID                // ring of nodes whose room changed, as long as log
 	turned uint64                  // entries ever put in turns
-	// versions ever given, the last one of each node, and of all nodes together.
+	// versions ever given, the last one of each node, and of all nodes together;
+	// and a ring of which node got which, as long as log, good from a version on.
 	version, versionOfAll uint64
 	versions              []uint64
+	given                 []NodeID
+	givenFrom             uint64
 	shapes                []shape
 	byNeed                map[room]int32
 	gen                   uint32 // raised when shapes were dropped
@@ -62,6 +65,7 @@ func (f *fitIndex) addNode() {
 		}
 		f.log, f.head = make([]NodeID, size), 0
 		f.turns, f.turned = make([]NodeID, size), 0
+		f.given, f.givenFrom = make([]NodeID, size), f.version
 	}
 	f.shapes, f.byNeed = nil, nil
 	f.gen++
@@ -71,8 +75,7 @@ func (f *fitIndex) addNode() {
 func (s *State) touch(id NodeID) {
 	n := s.nodes[id]
 	f := &s.fit
-	f.version++
-	f.versions[id] = f.version
+	f.giveVersion(id)
 	now := noRoom
 	if n.Takes() {
 		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
@@ -204,15 +207,39 @@ func (s *State) HasRoom(g *Stage, id NodeID) bool {
 // included, and that never comes back.
 func (s *State) NodeVersion(id NodeID) uint64 { return max(s.fit.versions[id], s.fit.versionOfAll) }
 
+// LastVersion is the last version that a node got, for NodesSince. O(1).
+func (s *State) LastVersion() uint64 { return s.fit.version }
+
+// NodesSince lists the nodes that got a new version (NodeVersion) since LastVersion
+// gave one, in order, some of them more than once. False means that it cannot tell:
+// too much has happened, or all nodes got a new version; then some may have been
+// listed. O(changes).
+func (s *State) NodesSince(at uint64, yield func(NodeID)) bool {
+	f := &s.fit
+	if at < f.givenFrom || at > f.version || f.version-at > uint64(len(f.given)) || f.versionOfAll > at {
+		return false
+	}
+	for at++; at <= f.version; at++ {
+		yield(f.given[at&uint64(len(f.given)-1)])
+	}
+	return true
+}
+
 // predictedAnew gives a node a new version; NoNode stands for all.
 func (s *State) predictedAnew(id NodeID) {
 	f := &s.fit
-	f.version++
 	if id == NoNode {
+		f.version++
 		f.versionOfAll = f.version
 		return
 	}
+	f.giveVersion(id)
+}
+
+func (f *fitIndex) giveVersion(id NodeID) {
+	f.version++
 	f.versions[id] = f.version
+	f.given[f.version&uint64(len(f.given)-1)] = id
 }
 
 // NextNode gives the node with the lowest id >= from that has room for a task

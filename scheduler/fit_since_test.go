@@ -1,0 +1,80 @@
+package scheduler_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// Whatever happens, the nodes that are listed are those that got a new version.
+func TestTheNodesListedAreThoseWithANewVersion(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	told, untold := 0, 0
+	for round := range 40 {
+		c := schedtest.NewChaos(t, seed+uint64(round))
+		for range 60 {
+			at, was := c.State.LastVersion(), versions(c.State)
+			happen(c)
+			var listed []scheduler.NodeID
+			if !c.State.NodesSince(at, func(id scheduler.NodeID) { listed = append(listed, id) }) {
+				untold++ // a node came, or all have a new version
+				continue
+			}
+			told++
+			for id, v := range versions(c.State) {
+				if n := scheduler.NodeID(id); id >= len(was) || (was[id] != v) != slices.Contains(listed, n) {
+					t.Fatalf("node %d of %d: version %d, now %d, listed %v", id, len(was), was[min(id, len(was)-1)], v, listed)
+				}
+			}
+		}
+	}
+	if told < 10*untold {
+		t.Errorf("told %d times, and %d times not", told, untold)
+	}
+}
+
+func versions(s *scheduler.State) []uint64 {
+	var out []uint64
+	for _, n := range s.Nodes() {
+		out = append(out, s.NodeVersion(n.Spec.ID))
+	}
+	return out
+}
+
+// Who is too far behind is told so.
+func TestNodesSinceLongAgoAreNotListed(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	s := w.State
+	at := s.LastVersion()
+	try := func() {
+		mark := s.Mark()
+		a := s.Place(s.Stage(scheduler.StageID{Job: id}), 0, 1, 0)
+		if err := s.Apply(&a, w.Now); err != nil {
+			t.Fatal(err)
+		}
+		s.Rollback(mark)
+	}
+	try()
+	n := 0
+	if !s.NodesSince(at, func(id scheduler.NodeID) {
+		if n++; id != 1 {
+			t.Errorf("node %d is listed", id)
+		}
+	}) || n != 2 {
+		t.Errorf("a try on node 1 is listed %d times, want 2", n)
+	}
+	for range 1000 {
+		try()
+	}
+	if s.NodesSince(at, func(scheduler.NodeID) {}) {
+		t.Error("2,002 versions are told by a log of 1,024")
+	}
+	if s.NodesSince(s.LastVersion()+1, func(scheduler.NodeID) {}) {
+		t.Error("versions to come are told")
+	}
+}
