@@ -16,6 +16,7 @@ type class struct {
 	soft  bool
 	n     int // pieces of work that have not ended
 	find  *finder
+	holes [holes]hole // see noHole
 }
 
 type classKey struct {
@@ -103,15 +104,12 @@ func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
 // catchUp takes in what changed in the profile.
 func (f *finder) catchUp(p *Planner, now scheduler.Time) {
 	log := &p.prof.log
-	if f.seen == math.MaxUint64 || now < f.now || log.head-f.seen > uint64(len(log.ring)) || len(f.at) != len(p.prof.bins) {
-		f.now = now
-		f.build(p)
-		return
-	}
+	known := f.seen != math.MaxUint64 && now >= f.now && len(f.at) == len(p.prof.bins)
 	f.now = now
-	for ; f.seen < log.head; f.seen++ {
-		f.look(p, log.ring[f.seen&uint64(len(log.ring)-1)])
+	if !known || !log.since(f.seen, func(b int32) { f.look(p, b) }) {
+		f.build(p)
 	}
+	f.seen = log.head
 }
 
 // build works out every bin.
@@ -133,7 +131,6 @@ func (f *finder) build(p *Planner) {
 	for i := leaves - 1; i > 0; i-- {
 		f.win[i] = f.better(f.win[2*i], f.win[2*i+1])
 	}
-	f.seen = p.prof.log.head
 }
 
 // look works one bin out again.
@@ -186,4 +183,16 @@ func (l *changeLog) add(b int32, bins int) {
 	}
 	l.ring[l.head&uint64(len(l.ring)-1)] = b
 	l.head++
+}
+
+// since lists the bins that changed since head stood at a place, in order, some of
+// them more than once. False means that too much has happened: none was listed.
+func (l *changeLog) since(at uint64, yield func(int32)) bool {
+	if at > l.head || l.head-at > uint64(len(l.ring)) {
+		return false
+	}
+	for ; at < l.head; at++ {
+		yield(l.ring[at&uint64(len(l.ring)-1)])
+	}
+	return true
 }

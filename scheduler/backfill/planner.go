@@ -208,6 +208,9 @@ type Planner struct {
 	tied     int            // groups that come after others, or may not start before an instant
 	soonest  scheduler.Time // no work that waits starts before it
 	doubtful []*project     // promises to be looked at by breaks, see doubt
+	repaired uint64         // the place in the profile's log up to which Repair looked
+	unsound  []int32        // bins on which what runs is too much by itself
+	suspects []int32        // scratch
 }
 
 type binState struct {
@@ -446,6 +449,21 @@ func (p *Planner) Missing(id scheduler.ProjectID) int {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
 				if !it.placed {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// Placed is how much work of a project has a spot. O(its work).
+func (p *Planner) Placed(id scheduler.ProjectID) int {
+	n := 0
+	if pr := p.projects[id]; pr != nil {
+		for _, g := range pr.groups {
+			for _, it := range g.items {
+				if it.placed {
 					n++
 				}
 			}

@@ -77,6 +77,8 @@ type Profile struct {
 	bins []bin
 	vec  [maxDims]int64 // scratch
 	log  changeLog
+	// forgot is the place in log up to which bins have forgotten the past.
+	forgot uint64
 }
 
 type bin struct {
@@ -318,10 +320,14 @@ func (p *Profile) Earliest(from scheduler.Time, span time.Duration, before sched
 	return best, found
 }
 
-// Forget drops what is known of the time before an instant. Amortised O(log n)
+// Forget drops what is known of the time before an instant, on the bins that
+// changed since the last call: the others have grown by nothing. Amortised O(log n)
 // a step dropped.
 func (p *Profile) Forget(before scheduler.Time) {
-	for i := range p.bins {
-		p.bins[i].free.forget(before)
+	if !p.log.since(p.forgot, func(b int32) { p.bins[b].free.forget(before) }) {
+		for b := range p.bins {
+			p.bins[b].free.forget(before)
+		}
 	}
+	p.forgot = p.log.head
 }

@@ -122,6 +122,10 @@ func (p *Planner) earlier(it *item, now scheduler.Time) bool {
 	if !all && p.bins[p.lastFreed()].freed <= it.seen {
 		return false
 	}
+	if !all && from == now && !it.pinned && p.noHole(it, now) {
+		it.seen, it.from = p.clock, from
+		return false
+	}
 	was := it.spot
 	p.lift(it, 1)
 	best, found := p.search2(it, from, all)
@@ -154,6 +158,46 @@ func (p *Planner) lastFreed() int32 {
 		return 0
 	}
 	return p.recent[len(p.recent)-1]
+}
+
+// holes is how many bins a class remembers the earliest start on.
+const holes = 16
+
+// hole is the earliest start of a class on a bin from an instant on.
+type hole struct {
+	bin     int32
+	version uint64 // of the bin, and 1
+	from    scheduler.Time
+	at      scheduler.Time
+}
+
+// noHole tells, without a search for the item itself, that no bin but its own on
+// which something was given back since it was placed has an earlier start for it:
+// all work of its class asks the same of a bin. False where its own is one of them.
+func (p *Planner) noHole(it *item, now scheduler.Time) bool {
+	for i := len(p.recent) - 1; i >= 0; i-- {
+		b := p.recent[i]
+		if p.bins[b].freed <= it.seen {
+			break
+		}
+		if p.prof.bins[b].closed || p.bins[b].spare {
+			continue
+		}
+		if b == it.spot.Bin || p.holeOn(it, b, now) < it.spot.At {
+			return false
+		}
+	}
+	return true
+}
+
+// holeOn is the earliest start on a bin from now on for work of the item's class.
+func (p *Planner) holeOn(it *item, b int32, now scheduler.Time) scheduler.Time {
+	h := &it.group.class.holes[b%holes]
+	if v := p.prof.Version(b) + 1; h.bin != b || h.version != v || h.from != now {
+		s, _ := p.prof.EarliestOn(b, now, p.span(it, b), scheduler.Never, &it.group.req.Need)
+		*h = hole{b, v, now, s.At}
+	}
+	return h.at
 }
 
 // search2 looks for an earlier spot on the bins where something was given back
@@ -368,36 +412,51 @@ func (p *Planner) breaks(cause Cause) []Broken {
 // Repair plans again what does not fit any more, because a bin shrank or work
 // stays past its bound: on each bin that is over capacity at some instant the
 // waiting work promised last goes first, until nothing is over. What runs stays.
+// O(log n) for each bin that changed since the last Repair, or was over then.
 func (p *Planner) Repair(now scheduler.Time, cause Cause) []Broken {
 	p.now = now
-	for b := range p.prof.Bins() {
-		if p.bin(b).sound == p.prof.Version(b)+1 {
-			continue
+	p.suspects = append(p.suspects[:0], p.unsound...)
+	if !p.prof.log.since(p.repaired, func(b int32) { p.suspects = append(p.suspects, b) }) {
+		p.suspects = p.suspects[:0]
+		for b := range p.prof.Bins() {
+			p.suspects = append(p.suspects, b)
 		}
-		for from := now; ; {
-			at := p.prof.Over(b, from, scheduler.Never)
-			if at == scheduler.Never {
-				if from == now {
-					p.bins[b].sound = p.prof.Version(b) + 1
-				}
-				break
-			}
-			var last *item
-			for _, o := range p.bin(b).items {
-				if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || promisedAfter(o, last)) {
-					last = o
-				}
-			}
-			if last == nil { // what runs there is too much by itself
-				if from = p.prof.nextFit(b, at); from == scheduler.Never {
-					break
-				}
-				continue
-			}
-			p.again(last, now)
+	}
+	p.repaired = p.prof.log.head // work goes only where it fits: what changes below stays sound
+	slices.Sort(p.suspects)
+	p.unsound = p.unsound[:0]
+	for _, b := range slices.Compact(p.suspects) {
+		if p.bin(b).sound != p.prof.Version(b)+1 && !p.mend(b, now) {
+			p.unsound = append(p.unsound, b)
 		}
 	}
 	return p.Replan(now, cause)
+}
+
+// mend is Repair for one bin; false where what runs there is too much by itself.
+func (p *Planner) mend(b int32, now scheduler.Time) bool {
+	for from := now; ; {
+		at := p.prof.Over(b, from, scheduler.Never)
+		if at == scheduler.Never {
+			if from == now {
+				p.bins[b].sound = p.prof.Version(b) + 1
+			}
+			return from == now
+		}
+		var last *item
+		for _, o := range p.bins[b].items {
+			if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || promisedAfter(o, last)) {
+				last = o
+			}
+		}
+		if last == nil {
+			if from = p.prof.nextFit(b, at); from == scheduler.Never {
+				return false
+			}
+			continue
+		}
+		p.again(last, now)
+	}
 }
 
 func promisedAfter(a, b *item) bool {
