@@ -96,6 +96,9 @@ type stageStart struct {
 
 func (f *planned) Name() string { return f.name }
 
+// Reasons says whether Decision.Waiting is wanted.
+func (f *planned) Reasons(wanted bool) { f.placer.reasons(wanted) }
+
 // Decide costs O(1) when nothing changed. Else it brings the plan it has kept in
 // line with the State, O(attempts + reservations + waiting stages) of comparing
 // and O(log) for each difference, and plans what that asks for. Where it has no
@@ -120,7 +123,9 @@ func (f *planned) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 			break
 		}
 	}
-	f.explain(s, now)
+	if !p.silent {
+		f.explain(s, now)
+	}
 	d := p.end()
 	d.Notes = f.notes
 	p.known = p.known && len(f.notes) == 0
@@ -196,7 +201,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	}
 	f.plan, f.byKey, f.nextID = plan, map[backfill.Key]scheduler.ReservationID{}, lastID(s)
 	f.kept.reset()
-	f.kept.state, f.kept.work = s, s.Work()
+	f.kept.state, f.kept.work, f.kept.facts, f.kept.stirs = s, s.Work(), s.NodeChanges(), math.MaxUint64
 	for _, n := range s.Nodes() {
 		b := prof.AddNode(&n.Spec)
 		plan.Keeps(b, !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -162,5 +163,46 @@ func TestTheKeptPlanEqualsOneBuiltAnew(t *testing.T) {
 				t.Errorf("the plan was kept in %d of 9 cycles", warm)
 			}
 		})
+	}
+}
+
+// So does one of jobs of many tasks, of which some start in each cycle: what is
+// left of such a job stays planned where it is.
+func TestTheKeptPlanOfJobsOfManyTasksEqualsOneBuiltAnew(t *testing.T) {
+	for _, name := range []string{"conservative", "two_tier"} {
+		for _, bound := range []time.Duration{0, 40 * time.Second} {
+			t.Run(fmt.Sprint(name, bound), func(t *testing.T) {
+				seed := rand.Uint64()
+				t.Logf("seed %d", seed)
+				r := rand.New(rand.NewPCG(seed, 1))
+				make := func() scheduler.Policy { return mustNew(t, name, map[string]string{"default_bound": "30s"}) }
+				p := make()
+				w := schedtest.New(t).AddNodes(6, schedtest.R(4, 16, 100)).AddTenants("a")
+				submit := func(tasks int32) {
+					w.Submit("a", tasks, schedtest.R(1, 1, float64(r.IntN(40))), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+				}
+				warm := 0
+				for i := range 60 {
+					if i%12 == 0 {
+						submit(5 + r.Int32N(40))
+					}
+					policytest.Round(t, w.State, p, make, w.Now, 100_000)
+					if p.(*planned).synced {
+						warm++
+					}
+					w.Start()
+					// Some of what runs ends early, the rest at its bound.
+					w.Pass(time.Duration(1+r.IntN(5)) * 2 * time.Second)
+					for _, a := range w.Attempts() {
+						if r.IntN(5) == 0 || w.Now >= a.Placed.Add(cmp.Or(bound, 30*time.Second)) {
+							w.End(a, scheduler.OutcomeSucceeded)
+						}
+					}
+				}
+				if warm < 20 {
+					t.Errorf("the plan was kept in %d of 60 cycles", warm)
+				}
+			})
+		}
 	}
 }

@@ -18,7 +18,12 @@ type kept struct {
 	valid  bool // the plan holds exactly what stands below
 	state  *scheduler.State
 	work   uint64 // State.Work when it was compared last
+	facts  uint64 // State.NodeChanges when the nodes were
+	stirs  uint64 // State.LastVersion when their attempts were
 	nodes  []keptNode
+	due    []scheduler.NodeID // to be looked at again in the next cycle
+	passes []passes           // a heap: the first at the root
+	looks  []scheduler.NodeID // scratch
 	owners map[scheduler.ProjectID]*keptOwner
 	visit  uint64
 
@@ -45,6 +50,13 @@ type keptNode struct {
 	until   scheduler.Time // of holds until then, as long as the version stays
 }
 
+// passes is an instant until which what is known of a node holds, or held before it
+// was looked at again.
+type passes struct {
+	until scheduler.Time
+	node  scheduler.NodeID
+}
+
 // occupant is an attempt with what it is taken to hold, and until when.
 type occupant struct {
 	id             scheduler.AttemptID
@@ -66,7 +78,7 @@ type keptOwner struct {
 }
 
 func (k *kept) reset() {
-	k.valid, k.nodes, k.owners = false, k.nodes[:0], map[scheduler.ProjectID]*keptOwner{}
+	k.valid, k.nodes, k.due, k.passes, k.owners = false, k.nodes[:0], k.due[:0], k.passes[:0], map[scheduler.ProjectID]*keptOwner{}
 	k.passing, k.unpromised = map[scheduler.ProjectID]scheduler.Time{}, map[scheduler.ProjectID]*keptOwner{}
 }
 
@@ -74,11 +86,17 @@ func (k *kept) addNode(n *scheduler.Node) {
 	k.nodes = append(k.nodes, keptNode{capacity: n.Spec.Capacity, disks: slices.Clone(n.Spec.Disks), levels: n.Spec.Levels, takes: n.Takes()})
 }
 
-// same tells whether the nodes are those that the plan was made for.
-func (k *kept) same(nodes []*scheduler.Node) bool {
+// same tells whether the nodes are those that the plan was made for. O(1) where
+// nothing happened to any of them.
+func (k *kept) same(s *scheduler.State) bool {
+	nodes := s.Nodes()
 	if len(nodes) != len(k.nodes) {
 		return false
 	}
+	if k.facts == s.NodeChanges() {
+		return true
+	}
+	k.facts = s.NodeChanges()
 	for i, n := range nodes {
 		o := &k.nodes[i]
 		if o.capacity != n.Spec.Capacity || o.levels != n.Spec.Levels || o.takes != n.Takes() || !slices.Equal(o.disks, n.Spec.Disks) {
@@ -90,11 +108,11 @@ func (k *kept) same(nodes []*scheduler.Node) bool {
 
 // sync brings the kept plan in line with the State. False means that there is
 // none, or that they differ by more than work that came, started and ended:
-// then it has to be restored. O(nodes + changes), and O(attempts + waiting tasks)
+// then it has to be restored. O(changes), and O(nodes + attempts + waiting tasks)
 // where tenants have caps or too much has happened.
 func (f *planned) sync(s *scheduler.State, now scheduler.Time) bool {
 	k := &f.kept
-	if !k.valid || k.state != s || !k.same(s.Nodes()) {
+	if !k.valid || k.state != s || !k.same(s) {
 		return false
 	}
 	f.begin()
@@ -117,16 +135,78 @@ func (f *planned) sync(s *scheduler.State, now scheduler.Time) bool {
 	return true
 }
 
-// occupy takes what attempts hold, and gives back what they held.
+// occupy takes what attempts hold, and gives back what they held, on the nodes on
+// which something happened and on those of which what is known has passed.
 func (f *planned) occupy(s *scheduler.State, now scheduler.Time) {
 	k := &f.kept
-	for i, n := range s.Nodes() {
-		o := &k.nodes[i]
-		if v := s.NodeVersion(n.Spec.ID); o.version != v || now >= o.until {
-			f.occupyNode(s, n.Spec.ID, o, now)
-			o.version = v
+	k.looks, k.due = append(k.looks[:0], k.due...), k.due[:0]
+	if !s.NodesSince(k.stirs, func(id scheduler.NodeID) { k.looks = append(k.looks, id) }) {
+		k.looks = k.looks[:0]
+		for id := range k.nodes {
+			k.looks = append(k.looks, scheduler.NodeID(id))
 		}
-		f.wakeAt(o.until, now)
+	}
+	k.stirs = s.LastVersion()
+	for len(k.passes) > 0 && (now >= k.passes[0].until || k.past(k.passes[0])) {
+		k.looks = append(k.looks, k.nextPassing().node)
+	}
+	slices.Sort(k.looks)
+	for _, id := range slices.Compact(k.looks) {
+		o := &k.nodes[id]
+		v := s.NodeVersion(id)
+		if o.version == v && now < o.until {
+			continue
+		}
+		was := o.until
+		f.occupyNode(s, id, o, now)
+		o.version = v
+		if o.until <= now {
+			k.due = append(k.due, id)
+		} else if o.until < scheduler.Never && o.until != was {
+			k.passesAt(o.until, id)
+		}
+	}
+	for len(k.passes) > 0 && k.past(k.passes[0]) {
+		k.nextPassing()
+	}
+	if len(k.passes) > 0 {
+		f.wakeAt(k.passes[0].until, now)
+	}
+}
+
+// past tells whether a node was looked at again since.
+func (k *kept) past(p passes) bool { return k.nodes[p.node].until != p.until }
+
+// passesAt remembers until when what is known of a node holds. O(log nodes).
+func (k *kept) passesAt(until scheduler.Time, id scheduler.NodeID) {
+	if len(k.passes) > 4*len(k.nodes)+64 { // most are of nodes that were looked at again
+		k.passes = slices.DeleteFunc(k.passes, k.past)
+		slices.SortFunc(k.passes, func(a, b passes) int { return cmp.Or(cmp.Compare(a.until, b.until), cmp.Compare(a.node, b.node)) })
+		k.passes = slices.Compact(k.passes)
+	}
+	k.passes = append(k.passes, passes{until, id})
+	for i := len(k.passes) - 1; i > 0 && k.passes[(i-1)/2].until > k.passes[i].until; i = (i - 1) / 2 {
+		k.passes[(i-1)/2], k.passes[i] = k.passes[i], k.passes[(i-1)/2]
+	}
+}
+
+// nextPassing takes out what passes first. O(log nodes).
+func (k *kept) nextPassing() passes {
+	first, last := k.passes[0], len(k.passes)-1
+	k.passes[0] = k.passes[last]
+	k.passes = k.passes[:last]
+	for i := 0; ; {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
+			if k.passes[c].until < k.passes[least].until {
+				least = c
+			}
+		}
+		if least == i {
+			return first
+		}
+		k.passes[i], k.passes[least] = k.passes[least], k.passes[i]
+		i = least
 	}
 }
 
@@ -227,7 +307,7 @@ func (f *planned) gather(s *scheduler.State, now scheduler.Time) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(k.owners)) {
 		if o := k.owners[id]; o.visit != k.visit {
-			f.dropOwner(id)
+			f.dropOwner(s, id)
 		}
 	}
 }
@@ -253,7 +333,7 @@ func (f *planned) gatherOne(s *scheduler.State, id scheduler.ProjectID, j *sched
 	}
 	o.visit = k.visit
 	switch {
-	case !o.known || !slices.Equal(o.kinds, k.kinds) || !sameProject(&o.project, &k.describes):
+	case !o.known || !slices.Equal(o.kinds, k.kinds) || !f.lessOf(s, &o.project, now):
 		f.bringIn(s, id, o)
 	case !o.promised:
 		f.plan.Unpromise(id) // Complete promised it, and nobody was told
@@ -267,9 +347,77 @@ func (f *planned) gatherOne(s *scheduler.State, id scheduler.ProjectID, j *sched
 	return true
 }
 
+// lessOf tells whether what waits of a project is what was planned or, where none
+// of it comes after anything, a part of that: then it takes the rest out of the
+// plan, and writes that down.
+func (f *planned) lessOf(s *scheduler.State, was *backfill.Project, now scheduler.Time) bool {
+	here := &f.kept.describes
+	if sameProject(was, here) {
+		return true
+	}
+	if !isPartOf(here, was) {
+		return false
+	}
+	next := 0
+	for i := range was.Requests {
+		r := &was.Requests[i]
+		var left []int32 // of its tasks
+		if next < len(here.Requests) && here.Requests[next].Job == r.Job && here.Requests[next].Stage == r.Stage {
+			left = here.Requests[next].Tasks
+			next++
+		}
+		for _, task := range r.Tasks {
+			if len(left) > 0 && left[0] == task {
+				left = left[1:]
+				continue
+			}
+			k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}
+			f.plan.End(k, now)
+			f.forgetIfGone(s, k)
+		}
+	}
+	*was = cloneProject(here)
+	return true
+}
+
+// isPartOf tells whether a project is a part of the work of another in which
+// nothing comes after anything.
+func isPartOf(part, whole *backfill.Project) bool {
+	if part.Submitted != whole.Submitted || part.High != whole.High {
+		return false
+	}
+	next := 0
+	for i := range whole.Requests {
+		w := &whole.Requests[i]
+		if len(w.After) > 0 || w.NotBefore != 0 || w.Parallel != 0 {
+			return false
+		}
+		if next == len(part.Requests) || part.Requests[next].Job != w.Job || part.Requests[next].Stage != w.Stage {
+			continue
+		}
+		p := &part.Requests[next]
+		if !sameButTasks(p, w) || !areAmong(p.Tasks, w.Tasks) {
+			return false
+		}
+		next++
+	}
+	return next == len(part.Requests)
+}
+
+// areAmong tells whether some tasks are all among others. Both are in order.
+func areAmong(some, others []int32) bool {
+	for _, task := range others {
+		if len(some) > 0 && some[0] == task {
+			some = some[1:]
+		}
+	}
+	return len(some) == 0
+}
+
 // dropOwner takes out a project of which nothing waits any more.
-func (f *planned) dropOwner(id scheduler.ProjectID) {
+func (f *planned) dropOwner(s *scheduler.State, id scheduler.ProjectID) {
 	k := &f.kept
+	f.forgetGone(s, k.owners[id])
 	f.plan.Remove(id)
 	delete(k.owners, id)
 	delete(k.unpromised, id)
@@ -313,15 +461,12 @@ func (f *planned) gatherChanged(s *scheduler.State, since uint64, now scheduler.
 	})
 	k.visit++
 	for _, id := range k.touched {
-		if o := k.owners[id]; o != nil {
-			f.forgetGone(s, o)
-		}
 		j := f.firstOf(s, id)
 		if j == nil {
 			delete(k.passing, id)
 		}
 		if (j == nil || !f.gatherOne(s, id, j, now)) && k.owners[id] != nil {
-			f.dropOwner(id)
+			f.dropOwner(s, id)
 		}
 	}
 	return true
@@ -380,17 +525,21 @@ func (f *planned) forgetGone(s *scheduler.State, o *keptOwner) {
 	for i := range o.project.Requests {
 		r := &o.project.Requests[i]
 		for _, task := range r.Tasks {
-			k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}
-			if id, ok := f.byKey[k]; ok && s.Reservation(id) == nil {
-				delete(f.byKey, k)
-			}
+			f.forgetIfGone(s, backfill.Key{Job: r.Job, Stage: r.Stage, Task: task})
 		}
+	}
+}
+
+func (f *planned) forgetIfGone(s *scheduler.State, k backfill.Key) {
+	if id, ok := f.byKey[k]; ok && s.Reservation(id) == nil {
+		delete(f.byKey, k)
 	}
 }
 
 // bringIn restores one project as it was just described.
 func (f *planned) bringIn(s *scheduler.State, id scheduler.ProjectID, o *keptOwner) {
 	if o.known {
+		f.forgetGone(s, o)
 		f.plan.Remove(id)
 	}
 	o.known, o.kinds, o.project = true, append(o.kinds[:0], f.kept.kinds...), cloneProject(&f.kept.describes)
@@ -429,39 +578,30 @@ func (f *planned) agreesOnChanged(s *scheduler.State) bool {
 
 // agreesOn tells whether the State's reservations for a project are the plan's.
 func (f *planned) agreesOn(s *scheduler.State, id scheduler.ProjectID) bool {
-	reserved, planned := 0, 0
-	count := func(id scheduler.JobID) {
+	n, all := 0, true
+	look := func(id scheduler.JobID) {
 		if j := s.Job(id); j != nil {
-			reserved += len(j.Reservations())
+			n += len(j.Reservations())
+			for _, r := range j.Reservations() {
+				all = all && f.agreesWith(r)
+			}
 		}
 	}
 	if id>>63 == 1 {
-		count(scheduler.JobID(id &^ (1 << 63)))
+		look(scheduler.JobID(id &^ (1 << 63)))
 	} else if p := s.Project(id); p != nil {
 		for _, j := range p.Jobs {
-			count(j)
+			look(j)
 		}
 	}
-	o := f.kept.owners[id]
-	if o == nil {
-		return reserved == 0
-	}
-	for i := range o.project.Requests {
-		q := &o.project.Requests[i]
-		for _, task := range q.Tasks {
-			k := backfill.Key{Job: q.Job, Stage: q.Stage, Task: task}
-			spot, end, ok := f.plan.At(k)
-			if !ok {
-				continue
-			}
-			planned++
-			r := f.reservation(s, k)
-			if r == nil || !ours(r) || keyOf(r) != k || spot != (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) || end != r.End {
-				return false
-			}
-		}
-	}
-	return reserved == planned
+	return all && n == f.plan.Placed(id)
+}
+
+// agreesWith tells whether a reservation is the plan's.
+func (f *planned) agreesWith(r *scheduler.Reservation) bool {
+	k := keyOf(r)
+	spot, end, ok := f.plan.At(k)
+	return ours(r) && ok && f.byKey[k] == r.ID && spot == (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) && end == r.End
 }
 
 // agrees tells whether the State's reservations are the plan's, one by one.
@@ -472,10 +612,7 @@ func (f *planned) agrees(s *scheduler.State) bool {
 		if !ours(r) {
 			continue
 		}
-		n++
-		k := keyOf(r)
-		spot, end, ok := f.plan.At(k)
-		if !ok || f.byKey[k] != r.ID || spot != (backfill.Spot{Bin: int32(r.Node), Disk: r.OnDisk, At: r.Start}) || end != r.End {
+		if n++; !f.agreesWith(r) {
 			return false
 		}
 	}
@@ -490,8 +627,12 @@ func sameProject(a, b *backfill.Project) bool {
 }
 
 func sameRequest(a, b backfill.Request) bool {
+	return sameButTasks(&a, &b) && slices.Equal(a.Tasks, b.Tasks)
+}
+
+func sameButTasks(a, b *backfill.Request) bool {
 	return a.Job == b.Job && a.Stage == b.Stage && a.Bound == b.Bound && a.Soft == b.Soft && a.NotBefore == b.NotBefore && a.Parallel == b.Parallel &&
-		a.Held == nil && b.Held == nil && sameNeed(&a.Need, &b.Need) && slices.Equal(a.Tasks, b.Tasks) && slices.Equal(a.After, b.After)
+		a.Held == nil && b.Held == nil && sameNeed(&a.Need, &b.Need) && slices.Equal(a.After, b.After)
 }
 
 func sameNeed(a, b *backfill.Need) bool {
