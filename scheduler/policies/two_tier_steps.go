@@ -42,15 +42,12 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
 	nodes := s.Nodes()
 	var lost []int32
-	gone := 0
-	for _, n := range nodes {
-		if !n.Takes() {
-			gone++
-		}
-	}
-	for b := range int32(len(nodes)) {
-		if !nodes[b].Takes() && f.plan.Busy(b) && s.TakingNodes() > 0 {
-			lost = append(lost, b)
+	gone := len(nodes) - s.TakingNodes()
+	if gone > 0 && gone < len(nodes) {
+		for b := range int32(len(nodes)) {
+			if !nodes[b].Takes() && f.plan.Busy(b) {
+				lost = append(lost, b)
+			}
 		}
 	}
 	spare := f.spare - gone + len(lost)
@@ -215,7 +212,7 @@ func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
 		}
 		f.due = append(f.due, x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-		if !canLeave(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) {
+		if !canLeave(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) || !f.startable(s, g, x) {
 			f.reserve(s, x, f.reservation(s, x.Key)) // Check asks for it before it lets the task overtake promises
 		} else {
 			f.unreserve(x.Key)
@@ -264,18 +261,26 @@ func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler
 // start starts a due task if nothing but room was in question.
 func (f *planned) start(s *scheduler.State, x backfill.Planned, now scheduler.Time) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	n := s.Node(scheduler.NodeID(x.Spot.Bin))
 	started := false
-	if a := suspendedAt(s, g, x.Key.Task); a != nil {
-		started = s.CanResume(a) && f.act(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
-	} else if g.Ready() && !f.blocked(s, g) && hasRoom(n, x.Spot.Disk, g) {
-		started = f.act(s.Place(g, x.Key.Task, n.Spec.ID, x.Spot.Disk))
+	if !f.startable(s, g, x) {
+	} else if a := suspendedAt(s, g, x.Key.Task); a != nil {
+		started = f.act(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+	} else {
+		started = f.act(s.Place(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
 	}
 	if started {
 		f.unreserve(x.Key)
 	} else if _, ok := f.byKey[x.Key]; !ok && !f.cut { // it stays due until nothing holds it up
 		f.reserve(s, x, nil)
 	}
+}
+
+// startable tells whether a due task can start where it is planned.
+func (f *planned) startable(s *scheduler.State, g *scheduler.Stage, x backfill.Planned) bool {
+	if a := suspendedAt(s, g, x.Key.Task); a != nil {
+		return s.CanResume(a)
+	}
+	return g.Ready() && !f.blocked(s, g) && hasRoom(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
 }
 
 // hasRoom tells whether a task fits on a node and that very disk now.
