@@ -122,7 +122,7 @@ func (w *world) plan(t *attempt, j *job, g *Stage) error {
 	if g.Each != nil {
 		work = g.Each[t.id.Index]
 	}
-	t.work = scale(work, w.luck(t)/w.speed(t.node))
+	t.work = scale(work, w.luck(t)/w.pace[t.node])
 	if m.transfer() != TransferFree {
 		if err := w.planTransfers(t, j, g); err != nil {
 			return err
@@ -148,13 +148,6 @@ func (w *world) luck(t *attempt) float64 {
 		f *= max(1, m.StragglerFactor)
 	}
 	return f
-}
-
-func (w *world) speed(n scheduler.NodeID) float64 {
-	if s := w.Nodes[n].Speed; s > 0 {
-		return s
-	}
-	return 1
 }
 
 // goOn plans the end of an attempt's present phase, skipping empty ones.

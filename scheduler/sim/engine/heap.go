@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/drover-run/drover/scheduler"
+import (
+	"math/bits"
+
+	"github.com/drover-run/drover/scheduler"
+)
 
 // eventKind says what happens; events of one instant happen in this order.
 type eventKind uint8
@@ -40,7 +44,16 @@ const (
 func (e *event) kind() eventKind { return eventKind(e.key >> (refBits + countBits)) }
 func (e *event) ref() int32      { return int32(e.key & maxRef) }
 
-func (e *event) before(o *event) bool { return e.at < o.at || (e.at == o.at && e.key < o.key) }
+func (e *event) before(o *event) bool { return less(e, o) == 1 }
+
+// less is 1 where a comes before b, else 0, without a branch: which of two events is
+// first cannot be guessed, and every wrong guess costs more than both comparisons.
+// No instant of a run is below 0.
+func less(a, b *event) uint64 {
+	_, borrow := bits.Sub64(a.key, b.key, 0)
+	_, borrow = bits.Sub64(uint64(a.at), uint64(b.at), borrow)
+	return borrow
+}
 
 // queue is a heap with four children a node: shallower than a binary one, and four
 // events fill a cache line. The first is at position top, so that brothers begin
@@ -63,7 +76,12 @@ func (q *queue) plan(at scheduler.Time, k eventKind, ref int32) uint64 {
 	q.count++
 	e := event{at, uint64(k)<<(refBits+countBits) | q.count<<refBits | uint64(ref)}
 	q.of = append(q.of, e)
-	i := len(q.of) - 1
+	q.rise(len(q.of)-1, e)
+	return e.key
+}
+
+// rise lets e go up from a free position to its place.
+func (q *queue) rise(i int, e event) {
 	for i > top {
 		up := above(i)
 		if !e.before(&q.of[up]) {
@@ -73,7 +91,6 @@ func (q *queue) plan(at scheduler.Time, k eventKind, ref int32) uint64 {
 		i = up
 	}
 	q.of[i] = e
-	return e.key
 }
 
 // next is when the next event comes, or scheduler.Never.
@@ -91,32 +108,41 @@ func (q *queue) take() event {
 	e := q.of[last]
 	q.of = q.of[:last]
 	if last > top {
-		q.sink(e)
+		q.rise(q.sink(), e)
 	}
 	return first
 }
 
-// sink lets e go down from the top to its place.
-func (q *queue) sink(e event) {
+// sink moves the first of all brothers up, from the top to a leaf, and gives the
+// position that is then free. What is to be put there was a leaf: it hardly ever
+// rises again, so on the way down it is not compared.
+func (q *queue) sink() int {
 	of := q.of
 	i := top
 	for {
 		first := below(i)
-		if first >= len(of) {
-			break
+		if first+4 > len(of) {
+			return q.sinkLast(i, first)
 		}
-		brothers := of[first:min(first+4, len(of))]
-		least := 0
-		for c := 1; c < len(brothers); c++ {
-			if brothers[c].before(&brothers[least]) {
-				least = c
-			}
-		}
-		if !brothers[least].before(&e) {
-			break
-		}
-		of[i] = brothers[least]
-		i = first + least
+		b := (*[4]event)(of[first:])
+		x, y := less(&b[1], &b[0]), 2+less(&b[3], &b[2])
+		x ^= (x ^ y) & -less(&b[y&3], &b[x&3])
+		of[i] = b[x&3]
+		i = first + int(x)
 	}
-	of[i] = e
+}
+
+// sinkLast is the step of sink to fewer than four brothers, which are leaves.
+func (q *queue) sinkLast(i, first int) int {
+	if first >= len(q.of) {
+		return i
+	}
+	least := first
+	for c := first + 1; c < len(q.of); c++ {
+		if q.of[c].before(&q.of[least]) {
+			least = c
+		}
+	}
+	q.of[i] = q.of[least]
+	return least
 }

@@ -50,3 +50,20 @@ func TestQueueKeepsOrder(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkQueue is the end of one of 32,000 tasks and the plan of the next one's.
+func BenchmarkQueue(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	var q queue
+	for range 32_000 {
+		q.plan(scheduler.Time(r.Int64N(20e9)), evPhase, 1)
+	}
+	var later [4096]scheduler.Time
+	for i := range later {
+		later[i] = scheduler.Time(r.Int64N(20e9))
+	}
+	for i := 0; b.Loop(); i++ {
+		e := q.take()
+		q.plan(e.at+later[i%len(later)], evPhase, 1)
+	}
+}

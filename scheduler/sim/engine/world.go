@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -24,6 +25,7 @@ type world struct {
 	backlog  []int32 // jobs that wait for admission
 	admitted int     // jobs that the scheduler sees
 
+	pace      []float64       // how fast each node works
 	nominal   map[shape]int64 // tasks of a demand that the empty cluster holds
 	rackNodes [][]scheduler.NodeID
 	dirty     bool // something happened since the last cycle
@@ -78,6 +80,7 @@ func (w *world) build() error {
 	for i := range w.Nodes {
 		spec := w.Nodes[i].NodeSpec
 		spec.ID = scheduler.NodeID(i)
+		w.pace = append(w.pace, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
 		if err := w.s.AddNode(spec); err != nil {
 			return err
 		}
