@@ -279,13 +279,13 @@ func (f *planned) endOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.
 		return scheduler.Never
 	}
 	end := f.boundOf(s, a)
-	if end == now { // it may end at this very instant; if it does not, it is past its bound in the next
-		f.wakeAt(now+1, now)
-	}
 	for grace := f.grace; end < now; grace *= 2 {
 		if end = end.Add(grace); grace > 1<<61 {
 			return scheduler.Never
 		}
+	}
+	if end == now { // it may end at this very instant; if it does not, it is taken to stay in the next
+		f.wakeAt(now+1, now)
 	}
 	return end
 }
