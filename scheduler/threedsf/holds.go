@@ -133,8 +133,8 @@ func (p *Policy) holdsOf(g *scheduler.Stage) int32 {
 		return 0
 	}
 	n := int32(0)
-	for _, r := range p.s.Holds() {
-		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
+	for _, r := range g.Job.Reservations() {
+		if r.Kind == scheduler.HoldPreempt && r.Task < 0 && r.Stage == g.Index {
 			n++
 		}
 	}
