@@ -81,8 +81,9 @@ func (kernel) write(path, value string) error {
 // holdsPlace tells whether what is done to a file must not cost the goroutine its
 // place among those that run. A system call does cost it that where another one
 // waits, and on a machine with one processor it then waits for up to 10 ms: of a
-// freeze that took 18 ms in the daemon less than 6 were the kernel's. None of these
-// files keeps a caller for long.
+// freeze that took 18 ms in the daemon less than 6 were the kernel's. The price: as
+// long as the kernel keeps a caller, with cgroup.freeze until others have made or
+// removed their cgroups, the daemon has one thread less to run goroutines.
 func holdsPlace(path string) bool {
 	switch filepath.Base(path) {
 	case "cgroup.freeze", "cpu.max":

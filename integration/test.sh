@@ -13,6 +13,7 @@ failed=()
 budget=$((60 * ${DROVER_TEST_MINUTES:-72})) longest=70m
 [ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12)) longest=12h
 running=
+unset TESTS # of the caller: it would leave tests out
 trap summary EXIT
 trap 'exit 130' INT TERM
 
