@@ -14,6 +14,7 @@ import (
 type judge struct {
 	cfg    Config
 	totals [][]int64
+	shares [][]int64 // what each account may take; nil: there are none
 	all    []*judged // in submit order
 	quotes map[scheduler.ProjectID]Quote
 }
@@ -43,11 +44,34 @@ func (n *judge) lines(without ...*judged) []*list {
 	return out
 }
 
+// account lists what is planned on the account of a project; nil if it has none.
+func (n *judge) account(p Project, without ...*judged) *list {
+	if n.shares == nil || p.Account == 0 {
+		return nil
+	}
+	l := &list{total: n.shares[p.Account-1]}
+	for _, x := range n.all {
+		if x.bin >= 0 && x.proj.Account == p.Account && !slices.Contains(without, x) {
+			l.taken = append(l.taken, taken{x.at, x.end(), x.d})
+		}
+	}
+	return l
+}
+
 func (n *judge) earliest(x *judged, from, before scheduler.Time) (int, scheduler.Time) {
 	bin, at := -1, before
+	account := n.account(x.proj, x)
 	for b, l := range n.lines(x) {
-		if t := l.earliest(from, scheduler.Time(x.bound), at, x.d); t < at {
-			bin, at = b, t
+		instants := l.instants(from)
+		if account != nil {
+			instants = append(instants, account.instants(from)...)
+			slices.Sort(instants)
+		}
+		for _, t := range instants {
+			if t < at && l.fits(t, t.Add(x.bound), x.d) && (account == nil || account.fits(t, t.Add(x.bound), x.d)) {
+				bin, at = b, t
+				break
+			}
 		}
 	}
 	return bin, at
@@ -150,11 +174,20 @@ func (n *judge) makeRoom(x *judged, now scheduler.Time, before map[scheduler.Pro
 				break
 			}
 		}
-		if over == scheduler.Never {
+		overdrawn := false
+		if l := n.account(x.proj); l != nil {
+			for _, at := range l.instants(x.at) {
+				overdrawn = overdrawn || (at < x.end() && slices.Min(l.free(at)) < 0)
+			}
+		}
+		if over == scheduler.Never && !overdrawn {
 			return true
 		}
 		var v *judged
 		for _, y := range n.all {
+			if overdrawn && y.proj.Account != x.proj.Account {
+				continue
+			}
 			if y.bin != x.bin || y.started || y.proj.ID == x.proj.ID || y.at > over || y.end() <= over || (n.cfg.Variant == Priority && y.proj.High) {
 				continue
 			}

@@ -167,6 +167,49 @@ func TestTwoTierPriority(t *testing.T) {
 	}
 }
 
+// Where a project's account has not that much, only reservations on the same
+// account make room for it: those of one tenant give way to each other within
+// their slack, and what runs gives way to nobody.
+func TestAnAccountsOwnReservationsGiveWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		accounts [2]int32 // of the second and the third project
+		share    int64
+		want     scheduler.Time // start of the third
+	}{
+		"its own give way":                      {[2]int32{1, 1}, 4, 0},
+		"others are not asked to where it owes": {[2]int32{2, 1}, 3, 20},
+		"others are where it does not":          {[2]int32{2, 1}, 4, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prof, accounts := &Profile{}, &Profile{}
+			prof.AddBin([]int64{4})
+			accounts.AddBin([]int64{c.share, 0})
+			accounts.AddBin([]int64{4, 0})
+			p, err := NewPlanner(Config{Variant: FlexibleSF, SF: 2, PL: NoLimit}, prof)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Charge(accounts)
+			for i, x := range []struct {
+				account int32
+				te, q   int64
+			}{{1, 10, 3}, {c.accounts[0], 10, 4}, {c.accounts[1], 14, 1}} {
+				id := scheduler.JobID(i + 1)
+				if _, err := p.Submit(0, Project{ID: scheduler.ProjectID(id), Account: x.account,
+					Requests: []Request{{Job: id, Tasks: []int32{0}, Need: Need{Base: []int64{x.q}}, Bound: time.Duration(x.te)}}}); err != nil {
+					t.Fatal(err)
+				}
+				if id == 1 {
+					p.Start(Key{Job: 1}, 0)
+				}
+			}
+			if x, _ := p.Find(Key{Job: 3}); x.Spot.At != c.want {
+				t.Errorf("the third starts at %d, want %d", x.Spot.At, c.want)
+			}
+		})
+	}
+}
+
 func drawProject(t *rapid.T, id int, now scheduler.Time, k int) Project {
 	p := Project{ID: scheduler.ProjectID(id), Submitted: now, High: rapid.IntRange(0, 4).Draw(t, "high") == 0}
 	for i := range rapid.IntRange(1, 4).Draw(t, "jobs") {
@@ -206,9 +249,23 @@ func TestPlannerIsTheNaiveJudge(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.cfg = p.cfg
+		accounts := rapid.IntRange(0, 3).Draw(t, "accounts")
+		if accounts > 0 {
+			drawn := &Profile{}
+			for range accounts {
+				share := make([]int64, k)
+				for r := range share {
+					share[r] = int64(rapid.IntRange(5, 12).Draw(t, "share"))
+				}
+				drawn.AddBin(append(slices.Clone(share), 0)) // and no I/O
+				n.shares = append(n.shares, share)
+			}
+			p.Charge(drawn)
+		}
 		now := scheduler.Time(0)
 		for id := 1; id <= rapid.IntRange(2, 14).Draw(t, "projects"); id++ {
 			pr := drawProject(t, id, now, k)
+			pr.Account = int32(rapid.IntRange(0, accounts).Draw(t, "account"))
 			before := prof.Steps(0)
 			quote, err := p.Quote(now, pr)
 			if prof.Steps(0) != before {

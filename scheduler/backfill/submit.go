@@ -417,27 +417,32 @@ func (p *Planner) sortTimes() {
 }
 
 // shift puts an item at a spot and moves what is in its way later, within each
-// one's latest start and the preemption limit: shiftReservations of Table 5. It
-// restores the plan where that fails.
+// one's latest start and the preemption limit: shiftReservations of Table 5. Where
+// its account has not that much, only reservations of the same account can help.
+// It restores the plan where that fails.
 func (p *Planner) shift(it *item, s Spot, now scheduler.Time) bool {
 	mark := len(p.log)
 	p.delayed = p.delayed[:0]
-	if p.allowed(it, s.At, p.span(it, s.Bin)) > s.At {
-		return false
-	}
 	p.set(it, s)
 	for {
-		at := p.prof.Over(s.Bin, s.At, it.end)
-		if at == scheduler.Never {
+		at, overdrawn := p.prof.Over(s.Bin, s.At, it.end), p.overdrawn(it)
+		if at == scheduler.Never && !overdrawn {
 			p.leftHoles(it, mark)
 			return true
 		}
-		v := p.victim(it, s.Bin, at)
+		v := p.victim(it, s.Bin, at, overdrawn)
 		if v == nil || !p.postpone(v, now) {
 			p.rollback(mark)
 			return false
 		}
 	}
+}
+
+// overdrawn tells whether an item's account has less than nothing while it is
+// planned.
+func (p *Planner) overdrawn(it *item) bool {
+	a := it.group.proj.Account
+	return p.accounts != nil && a > 0 && p.accounts.Over(a-1, it.spot.At, it.end) < scheduler.Never
 }
 
 // leftHoles notes where the victims moved since mark stood before.
@@ -479,15 +484,16 @@ func (p *Planner) postpone(v *item, now scheduler.Time) bool {
 }
 
 // victim is the reservation of another project that covers an instant, has not
-// started and has the largest latest start; ties go to the smallest key.
-func (p *Planner) victim(it *item, b int32, at scheduler.Time) *item {
+// started and has the largest latest start; ties go to the smallest key. With own
+// it is one of the item's own account.
+func (p *Planner) victim(it *item, b int32, at scheduler.Time, own bool) *item {
 	var best *item
 	var most scheduler.Time
 	for _, o := range p.bins[b].items {
 		if o.started || o.group.req.Held != nil || o.spot.At > at || o.end <= at || o.group.proj == it.group.proj || !o.group.proj.promised {
 			continue
 		}
-		if p.cfg.Variant == Priority && o.group.proj.High {
+		if (p.cfg.Variant == Priority && o.group.proj.High) || (own && o.group.proj.Account != it.group.proj.Account) {
 			continue
 		}
 		lts := o.group.proj.quote.Latest.Add(-p.span(o, b))

@@ -44,8 +44,23 @@ func (p *Policy) wants(g *scheduler.Stage) bool {
 	if w, waits := p.waits[g]; waits && w.out {
 		return false
 	}
+	if p.promises > 0 && p.allPlanned(g) {
+		return false
+	}
 	_, _, _, ok := p.s.UnderCaps(g)
 	return ok
+}
+
+// allPlanned tells whether each waiting task of a stage has its place in the plan
+// of the promises: nobody can take that, so no node need be kept for it.
+func (p *Policy) allPlanned(g *scheduler.Stage) bool {
+	n := int32(0)
+	for _, r := range g.Job.Reservations() {
+		if r.Stage == g.Index && planned(r) && r.End > p.now && g.IsPending(r.Task) {
+			n++
+		}
+	}
+	return n >= g.Pending
 }
 
 func (p *Policy) isFull() bool {
