@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
 )
 
@@ -63,6 +65,24 @@ func TestEveryEndedJobIsInTheHistoryOnceAndOldOnesAreForgotten(t *testing.T) {
 	for _, n := range names[:3] {
 		if seen[n] != 1 {
 			t.Errorf("job %s stands %d times in the history", n, seen[n])
+		}
+	}
+}
+
+func TestTheHistorySaysHowLongAnAttemptStarted(t *testing.T) {
+	f := facts.New()
+	for what, c := range map[string]struct {
+		began, ran, want int64 // ms; the attempt is placed at 10 s and ends at 20 s
+	}{
+		"it ran after 3 s":                      {13_000, 6_000, 3_000},
+		"it never ran":                          {0, 0, 0},
+		"the node's clock is behind":            {9_000, 6_000, 0},
+		"the node's clock is ahead":             {19_000, 6_000, 4_000},
+		"it ran longer than it was here to see": {12_000, 30_000, 0},
+	} {
+		a := &facts.Attempt{Placed: 10e9, Ended: 20e9, Seen: &droverv1.SeenAttempt{StartedMs: c.began, RunningMs: c.ran}}
+		if h := historyAttempt(f, a); h.StartingMS != c.want || h.RunMS != c.ran || h.PlaceMS != 10_000 {
+			t.Errorf("%s: %+v, want %d ms to start", what, h, c.want)
 		}
 	}
 }

@@ -256,6 +256,11 @@ func historyAttempt(f *facts.Facts, a *facts.Attempt) history.Attempt {
 	if a.State == facts.AttemptFailed {
 		h.Cause = causeText(a.Cause())
 	}
+	// The placement is by the coordinator's clock and the start by the node's:
+	// no clock that is off makes the two spans longer than the whole.
+	if began := a.Seen.GetStartedMs(); began > 0 {
+		h.StartingMS = max(0, min(began-h.PlaceMS, h.EndMS-h.PlaceMS-h.RunMS))
+	}
 	return h
 }
 

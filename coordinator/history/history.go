@@ -87,7 +87,8 @@ type Attempt struct {
 	Locality   string `json:"locality,omitempty"`
 	PlaceMS    int64  `json:"place_ms"`
 	EndMS      int64  `json:"end_ms"`
-	RunMS      int64  `json:"run_ms,omitempty"` // thawed running time, as the node measured it
+	StartingMS int64  `json:"starting_ms,omitempty"` // span from its placement until it ran
+	RunMS      int64  `json:"run_ms,omitempty"`      // thawed running time, as the node measured it
 	CPUMS      int64  `json:"cpu_ms,omitempty"`
 	PeakMemory int64  `json:"peak_memory,omitempty"`
 	ReadBytes  int64  `json:"read_bytes,omitempty"`

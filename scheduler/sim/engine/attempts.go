@@ -122,6 +122,9 @@ func (w *world) plan(t *attempt, j *job, g *Stage) error {
 	if g.Each != nil {
 		work = g.Each[t.id.Index]
 	}
+	if g.Starts != nil {
+		t.before += g.Starts[t.id.Index]
+	}
 	t.work = scale(work, w.luck(t)/w.pace[t.node])
 	if m.transfer() != TransferFree {
 		if err := w.planTransfers(t, j, g); err != nil {

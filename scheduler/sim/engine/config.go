@@ -126,6 +126,10 @@ type Stage struct {
 	// nil, says it for every task.
 	Work time.Duration
 	Each []time.Duration
+	// Starts, if not nil, is how long every task holds its room before it
+	// begins, besides Models.Launch: a container that is made, files that are
+	// fetched. No node's speed changes it.
+	Starts []time.Duration
 }
 
 // Transfer selects how bytes move.
@@ -264,8 +268,12 @@ func (c *Config) checkJob(i int) error {
 		if g.Each != nil && len(g.Each) != int(g.Tasks) {
 			return fmt.Errorf("%s stage %d: %d tasks and %d work times", what, k, g.Tasks, len(g.Each))
 		}
-		if slices.ContainsFunc(g.Each, func(d time.Duration) bool { return d < 0 }) {
-			return fmt.Errorf("%s stage %d: a work time below 0", what, k)
+		if g.Starts != nil && len(g.Starts) != int(g.Tasks) {
+			return fmt.Errorf("%s stage %d: %d tasks and %d start delays", what, k, g.Tasks, len(g.Starts))
+		}
+		below := func(d time.Duration) bool { return d < 0 }
+		if slices.ContainsFunc(g.Each, below) || slices.ContainsFunc(g.Starts, below) {
+			return fmt.Errorf("%s stage %d: a work time or start delay below 0", what, k)
 		}
 	}
 	return nil

@@ -67,6 +67,23 @@ func TestTasksRunInWaves(t *testing.T) {
 	}
 }
 
+// What a task needs to start occupies its room, and a slow node is no slower at it.
+func TestATaskHoldsItsRoomWhileItStarts(t *testing.T) {
+	slow := nodes(1, 1, schedtest.R(1, 8, 0))
+	slow[0].Speed = 0.5
+	j := one(0, 2, schedtest.R(1, 1, 0), 5*sec)
+	j.Stages[0].Starts = []time.Duration{3 * sec, 7 * sec}
+	r := run(t, engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: engine.Models{Launch: sec}})
+	// 1 s launch, 3 s start, 10 s work; 1 s launch, 7 s start, 10 s work
+	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22*sec || r.Used[scheduler.CPU] != 1 {
+		t.Errorf("%+v, used %v", j, r.Used)
+	}
+	j.Stages[0].Starts = j.Stages[0].Starts[:1]
+	if _, err := engine.Run(engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}}); err == nil || err.Error() != "job 1 (j) stage 0: 2 tasks and 1 start delays" {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAReduceWaitsForItsMaps(t *testing.T) {
 	j := engine.Job{Stages: []engine.Stage{
 		{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(1, 1, 0), Work: 10 * sec, Input: 4 * 100 * schedtest.MiB, Read: 100 * schedtest.MiB},

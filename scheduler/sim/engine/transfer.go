@@ -139,13 +139,9 @@ func (w *world) nominalTask(g *Stage) time.Duration {
 	m := &w.Models
 	work := g.Work
 	if len(g.Each) > 0 {
-		sum := time.Duration(0)
-		for _, d := range g.Each {
-			sum += d
-		}
-		work = sum / time.Duration(len(g.Each))
+		work = mean(g.Each)
 	}
-	work += m.Launch
+	work += m.Launch + mean(g.Starts)
 	if m.transfer() == TransferFree {
 		return work
 	}
@@ -162,4 +158,13 @@ func (w *world) nominalTask(g *Stage) time.Duration {
 		bytes /= int64(g.Tasks)
 	}
 	return work + perRate(bytes, local) + perRate(g.Shuffle, m.RemoteRate) + perRate(g.Write, local)
+}
+
+// mean of durations, 0 of none.
+func mean(all []time.Duration) time.Duration {
+	sum := time.Duration(0)
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(max(1, len(all)))
 }

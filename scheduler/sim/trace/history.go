@@ -59,26 +59,27 @@ type HistoryTask struct {
 
 // HistoryAttempt is one try.
 type HistoryAttempt struct {
-	Node    string `json:"node"`
-	State   string `json:"state"`
-	PlaceMS int64  `json:"place_ms"`
-	EndMS   int64  `json:"end_ms"`
-	RunMS   int64  `json:"run_ms,omitempty"`
+	Node       string `json:"node"`
+	State      string `json:"state"`
+	PlaceMS    int64  `json:"place_ms"`
+	EndMS      int64  `json:"end_ms"`
+	RunMS      int64  `json:"run_ms,omitempty"`
+	StartingMS int64  `json:"starting_ms,omitempty"` // absent in histories of before
 }
 
-// ran is how long a task takes: its last successful attempt's running time,
-// else that of its last attempt.
-func (t *HistoryTask) ran() int64 {
-	ms := int64(0)
+// took is how long a task starts and then runs, in ms: as its last successful
+// attempt did, else its last one. An attempt without a running time is taken
+// to have run from its placement to its end.
+func (t *HistoryTask) took() (start, run int64) {
 	for i := range t.Attempts {
 		a := &t.Attempts[i]
 		if a.State == "succeeded" || i == len(t.Attempts)-1 {
-			if ms = a.RunMS; ms <= 0 {
-				ms = a.EndMS - a.PlaceMS
+			if start, run = a.StartingMS, a.RunMS; run <= 0 {
+				start, run = 0, a.EndMS-a.PlaceMS
 			}
 		}
 	}
-	return max(0, ms)
+	return max(0, start), max(0, run)
 }
 
 // History is jobs in Drover's own format.
@@ -166,8 +167,9 @@ func (g *HistoryStage) check(k int) error {
 	}
 	for i := range g.Tasks {
 		t := &g.Tasks[i]
-		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || t.ran() > maxMS/1000 {
-			return fmt.Errorf("task %d: %d input bytes on %d hosts, ran %d ms", i, t.InputBytes, len(t.Hosts), t.ran())
+		start, run := t.took()
+		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || start > maxMS/1000 || run > maxMS/1000 {
+			return fmt.Errorf("task %d: %d input bytes on %d hosts, started for %d ms, ran %d ms", i, t.InputBytes, len(t.Hosts), start, run)
 		}
 	}
 	return nil
@@ -183,7 +185,7 @@ type HistoryRule struct {
 }
 
 // Workload makes the jobs of the history again, its first submission at
-// second 0 and each task as long as it ran.
+// second 0, and each task starts for as long and runs for as long as it did.
 func (h *History) Workload(rule HistoryRule) *Workload {
 	w := &Workload{Count: h.Count}
 	tenant, ids := tenants(w), map[string]scheduler.NodeID{}
@@ -246,7 +248,14 @@ func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
 	read := false
 	for i := range g.Tasks {
 		t := &g.Tasks[i]
-		s.Each[i] = ms(t.ran())
+		start, run := t.took()
+		s.Each[i] = ms(run)
+		if start > 0 && s.Starts == nil {
+			s.Starts = make([]time.Duration, len(g.Tasks))
+		}
+		if start > 0 {
+			s.Starts[i] = ms(start)
+		}
 		in.Bytes = append(in.Bytes, t.InputBytes)
 		read = read || t.InputBytes > 0
 		for _, host := range t.Hosts {

@@ -94,11 +94,29 @@ func TestACoordinatorsHistoryIsReplayed(t *testing.T) {
 		t.Errorf("%+v", j)
 	}
 	m := j.Stages[0]
-	if m.Each[0] != 2500*time.Millisecond || !reflect.DeepEqual(m.Inputs.Nodes, []scheduler.NodeID{1, 0}) || m.Inputs.Bytes[0] != 100 || m.Disk != 5 {
+	if m.Each[0] != 2500*time.Millisecond || m.Starts != nil || !reflect.DeepEqual(m.Inputs.Nodes, []scheduler.NodeID{1, 0}) || m.Inputs.Bytes[0] != 100 || m.Disk != 5 {
 		t.Errorf("map %+v inputs %+v", m, m.Inputs)
 	}
 	if r := j.Stages[1]; r.Each[0] != 4*time.Second || r.Inputs != nil || r.Kind != scheduler.KindReduce {
 		t.Errorf("reduce %+v", r)
+	}
+}
+
+// A task's start is replayed where the history has it; a run time that is not
+// known is the whole span, which holds the start already.
+func TestAHistorysStartsAreReplayed(t *testing.T) {
+	const line = `{"version":1,"job":1,"submit_ms":1000,"stages":[{"name":"main","kind":"group","cpu":1000,"tasks":[` +
+		`{"attempts":[{"state":"lost","place_ms":1000,"end_ms":2000,"starting_ms":700},{"state":"succeeded","place_ms":3000,"end_ms":9000,"starting_ms":2000,"run_ms":3500}]},` +
+		`{"attempts":[{"state":"failed","place_ms":1000,"end_ms":5000,"starting_ms":900}]},{}]}]}` + "\n"
+	h, err := ReadHistory(strings.NewReader(line), Options{Name: "h.jsonl"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := h.Workload(HistoryRule{}).Jobs[0].Stages[0]
+	want := engine.Stage{Name: "main", Kind: scheduler.KindGroup, Tasks: 3, Demand: scheduler.Resources{1000, 0, 0},
+		Each: []time.Duration{3500 * time.Millisecond, 4 * time.Second, 0}, Starts: []time.Duration{2 * time.Second, 0, 0}}
+	if !reflect.DeepEqual(g, want) {
+		t.Errorf("got  %+v\nwant %+v", g, want)
 	}
 }
 
