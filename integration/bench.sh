@@ -10,6 +10,7 @@
 #   HOLD=100     MiB that the task of suspend holds; more than 200 wants larger
 #   MEM=1024     machines, in MB: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
 #   NODES=3      machines of suspend and preempt
+#   CPUS=1       processors of each; a host has to have as many to spare
 #   LEVELS=...   of suspend: frozen,swapped,checkpointed
 #   ROUNDS=3     of each level but frozen, and of criu alone
 #   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
@@ -63,7 +64,7 @@ preempt() { onbed preempt -runs "${SCENES:-1}" -modes "${MODES:-alone,suspend,ki
 onbed() { # onbed PLAY FLAGS...
   local play=$1; shift
   go build -o bin/bed ./integration/cmd/bed && go build -o bin/scene ./integration/cmd/scene &&
-    bin/bed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
+    bin/bed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
 }
 
 for p in ${*:-dev harness scheduler}; do

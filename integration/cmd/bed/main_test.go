@@ -15,6 +15,7 @@ func TestCommandLinesThatAreRefused(t *testing.T) {
 		"no machines":                    {[]string{"run", "-nodes", "0", "--", "true"}, "-nodes 0"},
 		"too many machines":              {[]string{"run", "-nodes", "10", "--", "true"}, "1 to 9"},
 		"too little memory":              {[]string{"up", "-mem", "16"}, "-mem 16"},
+		"no processors":                  {[]string{"up", "-cpus", "0"}, "-cpus 0"},
 		"DataNodes that die at once":     {[]string{"hdfs", "-dead-after", "1s", "--", "true"}, "at least 3s"},
 		"an unknown operation":           {[]string{"control", "explode"}, "explode"},
 		"an operation on no number":      {[]string{"control", "kill-machine", "one"}, "one"},

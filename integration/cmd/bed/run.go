@@ -15,17 +15,19 @@ import (
 
 // bedFlags say what a bed holds.
 type bedFlags struct {
-	nodes, memoryMB int
-	booksMB         int
-	hdfs, cold      bool
-	host            bool
-	deadAfter       *time.Duration
+	nodes      int
+	size       build.Size
+	booksMB    int
+	hdfs, cold bool
+	host       bool
+	deadAfter  *time.Duration
 }
 
 func addBedFlags(f *flag.FlagSet) *bedFlags {
 	b := &bedFlags{}
 	f.IntVar(&b.nodes, "nodes", 3, "number of machines, 1 to 9")
-	f.IntVar(&b.memoryMB, "mem", 512, "memory of each machine in MB; 256 does for small things, 1024 for checkpoints of 100 MB")
+	f.IntVar(&b.size.MemoryMB, "mem", 512, "memory of each machine in MB; 256 does for small things, 1024 for checkpoints of 100 MB")
+	f.IntVar(&b.size.CPUs, "cpus", 1, "processors of each machine, 1 to 8; no more of all machines together than the host has, where times matter")
 	f.BoolVar(&b.hdfs, "hdfs", false, "also run Apache HDFS, with a DataNode for each machine")
 	f.BoolVar(&b.cold, "cold", false, "boot the machines instead of resuming a saved one (20 s instead of 3)")
 	f.IntVar(&b.booksMB, "books", 0, "also prepare that many MiB of real text for jobs to read")
@@ -38,8 +40,11 @@ func (b *bedFlags) check() error {
 	if b.nodes < 1 || b.nodes > run.MaxMachines {
 		return fmt.Errorf("bed: -nodes %d: 1 to %d machines are possible", b.nodes, run.MaxMachines)
 	}
-	if b.memoryMB < 192 || b.memoryMB > 16384 {
-		return fmt.Errorf("bed: -mem %d: 192 to 16384 MB are possible", b.memoryMB)
+	if mb := b.size.MemoryMB; mb < 192 || mb > 16384 {
+		return fmt.Errorf("bed: -mem %d: 192 to 16384 MB are possible", mb)
+	}
+	if n := b.size.CPUs; n < 1 || n > 8 {
+		return fmt.Errorf("bed: -cpus %d: 1 to 8 are possible", n)
 	}
 	return checkDeadAfter(*b.deadAfter)
 }
@@ -91,7 +96,7 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 		return nil, errors.New("bed: the machines' agent is compiled from this repository: run inside it")
 	}
 	p := newProgress()
-	config := &run.Config{DeadAfter: *b.deadAfter, Machines: &run.Machines{Count: b.nodes, MemoryMB: b.memoryMB}}
+	config := &run.Config{DeadAfter: *b.deadAfter, Machines: &run.Machines{Count: b.nodes, Size: b.size}}
 	if b.hdfs {
 		if err := addHDFS(ctx, c, p, held, config); err != nil {
 			return nil, err
@@ -119,7 +124,7 @@ func (b *bedFlags) makeConfig(ctx context.Context, c cache.Dir, held *entries) (
 	config.Machines.Debian, config.Machines.Boot = debian.Path, boot.Path
 	config.Images = map[string]string{"busybox": images.File(build.BusyboxImage), "python": images.File(build.PythonImage)}
 	if !b.cold {
-		saved, err := held.add(build.Saved(ctx, c, p, debian, boot, b.memoryMB))
+		saved, err := held.add(build.Saved(ctx, c, p, debian, boot, b.size))
 		if err != nil {
 			return nil, err
 		}

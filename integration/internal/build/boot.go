@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,9 +95,9 @@ const (
 const WarmOption = "bed.warm=1"
 
 // savedMachine describes the machine whose RAM is saved; a resumed one differs only in Tap and Incoming.
-func savedMachine(dir string, debian, boot *cache.Entry, memoryMB int) *qemu.Machine {
+func savedMachine(dir string, debian, boot *cache.Entry, size Size) *qemu.Machine {
 	return &qemu.Machine{Name: "saved", Dir: dir, Kernel: debian.File(DebianKernel), Initrd: boot.File(BootInitrd),
-		Options: WarmOption, MemoryMB: memoryMB}
+		Options: WarmOption, MemoryMB: size.MemoryMB, CPUs: size.CPUs}
 }
 
 const (
@@ -104,9 +105,22 @@ const (
 	saveLimit = 2 * time.Minute
 )
 
-// Saved returns the entry with the saved RAM of a machine of that much memory. Making it takes about 25 s; resuming
+// Size of a machine.
+type Size struct {
+	MemoryMB, CPUs int
+}
+
+// String names a saved machine: its memory, and its processors where it has several.
+func (s Size) String() string {
+	if s.CPUs == 1 {
+		return strconv.Itoa(s.MemoryMB)
+	}
+	return fmt.Sprintf("%dx%d", s.MemoryMB, s.CPUs)
+}
+
+// Saved returns the entry with the saved RAM of a machine of that size. Making it takes about 25 s; resuming
 // it, one to three.
-func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.Entry, memoryMB int) (*cache.Entry, error) {
+func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.Entry, size Size) (*cache.Entry, error) {
 	version, err := qemu.Version(ctx)
 	if err != nil {
 		return nil, err
@@ -116,14 +130,14 @@ func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.En
 		return nil, err
 	}
 	key := cache.KeyOf("1", filepath.Base(boot.Path), version, options)
-	return c.Get(fmt.Sprintf("saved%d", memoryMB), key, func(dir string) error {
-		what := fmt.Sprintf("saved RAM of a booted machine with %d MB", memoryMB)
-		return p.Step(what, func() error { return save(ctx, dir, debian, boot, memoryMB) })
+	return c.Get("saved"+size.String(), key, func(dir string) error {
+		what := fmt.Sprintf("saved RAM of a booted machine with %d MB and %d CPUs", size.MemoryMB, size.CPUs)
+		return p.Step(what, func() error { return save(ctx, dir, debian, boot, size) })
 	})
 }
 
-func save(ctx context.Context, dir string, debian, boot *cache.Entry, memoryMB int) error {
-	m := savedMachine(dir, debian, boot, memoryMB)
+func save(ctx context.Context, dir string, debian, boot *cache.Entry, size Size) error {
+	m := savedMachine(dir, debian, boot, size)
 	copyRoot := exec.CommandContext(ctx, "cp", "--sparse=always", "--reflink=auto", debian.File(DebianDisk), filepath.Join(dir, SavedRoot))
 	if _, err := run(copyRoot); err != nil {
 		return err

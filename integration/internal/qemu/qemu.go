@@ -36,6 +36,7 @@ type Machine struct {
 	Initrd   string
 	Options  string // appended to the kernel's command line
 	MemoryMB int
+	CPUs     int
 	Disks    []Disk // vda, vdb, ...
 	Tap      string // network device of the host side; "" for a network card with nothing behind it
 	Incoming string // file with a saved RAM image to resume; "" boots
@@ -134,7 +135,7 @@ func (m *Machine) Start() (*exec.Cmd, error) {
 
 func (m *Machine) args(options string) []string {
 	a := []string{"-nodefaults", "-no-user-config", "-machine", "q35", "-cpu", cpuModel, "-accel", accelerator,
-		"-smp", "1", "-m", strconv.Itoa(m.MemoryMB), "-display", "none", "-no-reboot",
+		"-smp", strconv.Itoa(m.CPUs), "-m", strconv.Itoa(m.MemoryMB), "-display", "none", "-no-reboot",
 		"-kernel", m.Kernel, "-initrd", m.Initrd, "-append", strings.TrimSpace(options + " " + m.Options),
 		"-device", "vmgenid,guid=auto", // else machines of one image share their random numbers
 		"-serial", "file:" + m.Console(),

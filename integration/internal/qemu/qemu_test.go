@@ -39,7 +39,7 @@ func TestTheProcessorsRate(t *testing.T) {
 
 // TestAResumedMachineIsTheSavedOne compares command lines: QEMU loads a RAM image only into an equal machine.
 func TestAResumedMachineIsTheSavedOne(t *testing.T) {
-	saved := Machine{Name: "a", Dir: "/d", Kernel: "/k", Initrd: "/i", Options: "x=1", MemoryMB: 512, Disks: []Disk{{Path: "/r"}}}
+	saved := Machine{Name: "a", Dir: "/d", Kernel: "/k", Initrd: "/i", Options: "x=1", MemoryMB: 512, CPUs: 2, Disks: []Disk{{Path: "/r"}}}
 	resumed := saved
 	resumed.Tap, resumed.Incoming = "tap1", "/it's ram"
 	resumed.Disks = []Disk{{Path: "/r", Throwaway: true}}
@@ -48,7 +48,7 @@ func TestAResumedMachineIsTheSavedOne(t *testing.T) {
 		t.Errorf("saved:\n%s\nresumed:\n%s", a, b)
 	}
 	all := strings.Join(resumed.args("o"), " ")
-	for _, want := range []string{`-incoming exec:cat '/it'\''s ram'`, "snapshot=on", "ifname=tap1", "-append o x=1"} {
+	for _, want := range []string{`-incoming exec:cat '/it'\''s ram'`, "snapshot=on", "ifname=tap1", "-append o x=1", "-smp 2"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in %s", want, all)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/internal/build"
 )
 
 // Config is all that the processes of a run need to know. Paths are absolute.
@@ -47,11 +48,11 @@ func (c *Config) Entries() []string {
 
 // Machines describes the virtual machines of a run.
 type Machines struct {
-	Count    int
-	MemoryMB int
-	Debian   string // cache entry with kernel and root file system
-	Boot     string // cache entry with the initial RAM disk
-	Saved    string // cache entry with the saved RAM of a booted machine; "" boots cold
+	Count  int
+	Size   build.Size
+	Debian string // cache entry with kernel and root file system
+	Boot   string // cache entry with the initial RAM disk
+	Saved  string // cache entry with the saved RAM of a booted machine; "" boots cold
 }
 
 const (

@@ -43,7 +43,7 @@ func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
 	}
 	ms := c.Machines
 	m.vm = &qemu.Machine{Name: info.Name, Dir: c.Dir, Kernel: filepath.Join(ms.Debian, build.DebianKernel),
-		Initrd: filepath.Join(ms.Boot, build.BootInitrd), Options: build.WarmOption, MemoryMB: ms.MemoryMB, Tap: m.tap}
+		Initrd: filepath.Join(ms.Boot, build.BootInitrd), Options: build.WarmOption, MemoryMB: ms.Size.MemoryMB, CPUs: ms.Size.CPUs, Tap: m.tap}
 	if ms.Saved != "" {
 		m.vm.Incoming = filepath.Join(ms.Saved, build.SavedRAM)
 		for _, d := range []string{build.SavedRoot, build.SavedData, build.SavedSwap} {
