@@ -228,6 +228,9 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	if err != nil || got.AfterBytes > 10<<20 || got.SwapBytes < 90<<20 {
 		t.Errorf("with swap: %+v, %v", got, err)
 	}
+	if n, err := g.Swap(); err != nil || n < got.SwapBytes {
+		t.Errorf("Swap: %d, %v; in the container alone %d", n, err, got.SwapBytes)
+	}
 	t.Logf("reclaim: %d to %d bytes in %s, %d in swap", got.BeforeBytes, got.AfterBytes, time.Since(start), got.SwapBytes)
 	l.SwapBytes = 0
 	if err := g.Update(l); err != nil {

@@ -51,6 +51,16 @@ func (g *Group) Stats() (Stats, error) {
 	return statsOf(raw), nil
 }
 
+// Swap is what of the attempt's memory lies in swap, in bytes: one file, where
+// Stats reads a dozen.
+func (g *Group) Swap() (int64, error) {
+	n, err := g.number(Whole, "memory.swap.current")
+	if err != nil {
+		return 0, fmt.Errorf("swap of %s: %w", g.name, err)
+	}
+	return n, nil
+}
+
 func statsOf(m *stats.Metrics) Stats {
 	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 	s := Stats{

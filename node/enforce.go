@@ -229,12 +229,11 @@ const swapSmall = 8 << 20
 
 // Swap implements Swapper.
 func (e CgroupEnforcer) Swap(id string) (int64, error) {
-	g, err := e.Root.Open(id)
+	g, err := e.Root.Named(id)
 	if err != nil {
 		return 0, err
 	}
-	s, err := g.Stats()
-	return s.SwapBytes, err
+	return g.Swap()
 }
 
 // KillHelpers implements Enforcer.

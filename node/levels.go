@@ -253,11 +253,7 @@ func (a *attempt) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	}
 	kernel()
 	a.sus.frozen, a.sus.swapped = false, false
-	if err := a.at(droverv1.Level_LEVEL_RUNNING, restored); err != nil {
-		return err
-	}
-	a.measure()
-	return nil
+	return a.at(droverv1.Level_LEVEL_RUNNING, restored) // the loop measures what runs, once the word is out
 }
 
 // swapOut lets the attempt's memory go to swap and pushes it there.
@@ -456,11 +452,7 @@ func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 		}
 		return errors.Join(err, a.at(droverv1.Level_LEVEL_FROZEN, restored))
 	}
-	if err := a.at(droverv1.Level_LEVEL_RUNNING, restored); err != nil {
-		return err
-	}
-	a.measure()
-	return nil
+	return a.at(droverv1.Level_LEVEL_RUNNING, restored)
 }
 
 func restored(r *store.Record) { r.Dumping, r.Dumped = false, false }
