@@ -114,6 +114,42 @@ func nextScan(sum []uint64, i int32) int32 {
 	return -1
 }
 
+// skip gives the member >= from that n members in the set come before, counted
+// from there; -1 if there are no more than n. O(numbers passed / 64).
+func (b *bitset) skip(from, n int32) int32 {
+	i := b.next(from)
+	if i < 0 {
+		return -1
+	}
+	word := b.l0[i>>6] & (^uint64(0) << (i & 63))
+	for w := i >> 6; ; word = b.l0[w] {
+		if c := int32(bits.OnesCount64(word)); n >= c {
+			n -= c
+		} else {
+			for ; n > 0; n-- {
+				word &= word - 1
+			}
+			return w<<6 + int32(bits.TrailingZeros64(word))
+		}
+		if w++; int(w) == len(b.l0) {
+			return -1
+		}
+	}
+}
+
+// countIn gives the number of members in [from, to). O((to-from)/64).
+func (b *bitset) countIn(from, to int32) int32 {
+	c := 0
+	for i := from; i < to; i = (i>>6 + 1) << 6 {
+		word := b.l0[i>>6] >> (i & 63)
+		if left := to - i; left < 64-i&63 {
+			word &= 1<<left - 1
+		}
+		c += bits.OnesCount64(word)
+	}
+	return int32(c)
+}
+
 // count gives the number of members. O(n/64).
 func (b *bitset) count() int {
 	c := 0

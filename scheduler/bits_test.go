@@ -36,6 +36,21 @@ func TestBitsetAgainstMap(t *testing.T) {
 			if got := b.next(from); got != want {
 				t.Fatalf("next(%d) = %d, want %d", from, got, want)
 			}
+			skip := rapid.Int32Range(0, 70).Draw(t, "skip")
+			to := b.next(from)
+			for range skip {
+				if to >= 0 {
+					to = b.next(to + 1)
+				}
+			}
+			if got := b.skip(from, skip); got != to {
+				t.Fatalf("skip(%d, %d) = %d, want %d", from, skip, got, to)
+			}
+			if to >= 0 {
+				if got := b.countIn(from, to); got != skip {
+					t.Fatalf("countIn(%d, %d) = %d, want %d", from, to, got, skip)
+				}
+			}
 		}
 		if b.count() != len(judge) {
 			t.Fatalf("count %d, want %d", b.count(), len(judge))

@@ -147,6 +147,14 @@ func (g *Stage) Progress() float64 { return float64(g.Done) + float64(g.parts)/p
 // NextPending gives the lowest pending task >= from, or -1. O(1).
 func (g *Stage) NextPending(from int32) int32 { return g.pending.next(from) }
 
+// SkipPending gives the pending task >= from that n pending ones from there on
+// come before, or -1. O(tasks passed / 64).
+func (g *Stage) SkipPending(from, n int32) int32 { return g.pending.skip(from, n) }
+
+// PendingIn counts the pending tasks in [from, to), both within its tasks.
+// O((to-from)/64).
+func (g *Stage) PendingIn(from, to int32) int32 { return g.pending.countIn(from, to) }
+
 // IsPending tells whether task i waits for a place.
 func (g *Stage) IsPending(i int32) bool {
 	return i >= 0 && i < g.Spec.Tasks && g.pending.has(i)

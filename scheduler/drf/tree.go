@@ -134,6 +134,20 @@ func (t *Tree) Next() (id scheduler.TenantID, demand scheduler.Resources, ok boo
 	return top.best, top.demand, true
 }
 
+// Alone tells whether a tenant is next and nobody else in the tree has a task, so
+// that it stays next whatever is charged. O(depth).
+func (t *Tree) Alone(id scheduler.TenantID) bool {
+	if next, _, ok := t.Next(); !ok || next != id {
+		return false
+	}
+	for up := id; up != scheduler.NoTenant; up = t.tenants[up].parent {
+		if len(t.holder(up).heap) > 1 {
+			return false
+		}
+	}
+	return true
+}
+
 // Share is the share that a tenant's subtree would have with its next task, over
 // its weight; ok is false when it has none.
 func (t *Tree) Share(id scheduler.TenantID) (share float64, ok bool) {

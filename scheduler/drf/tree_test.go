@@ -207,6 +207,16 @@ func TestEqualsScan(t *testing.T) {
 			if gotID != wantID || gotDemand != wantDemand || ok != (wantID != scheduler.NoTenant) {
 				t.Fatalf("got %d %v, scan %d %v", gotID, gotDemand, wantID, wantDemand)
 			}
+			alone := ok
+			for x := range next { // one below it waits behind its own tasks
+				for x != scheduler.NoTenant && x != gotID {
+					x = tree.tenants[x].parent
+				}
+				alone = alone && x == gotID
+			}
+			if ok && tree.Alone(gotID) != alone {
+				t.Fatalf("alone is %v for %d, scan says %v: %v", !alone, gotID, alone, next)
+			}
 		}
 	}
 }

@@ -37,6 +37,7 @@ type Matcher struct {
 	// Open, if not nil, tells which nodes with room a stage may use.
 	Open func(n *scheduler.Node, g *scheduler.Stage) bool
 
+	walk    Walk
 	solver  match.Solver
 	problem match.Problem
 
@@ -125,14 +126,17 @@ func (m *Matcher) collect(s *scheduler.State, requests []Request, r int32) {
 	if g.Pending <= count {
 		limit, spare = g.Pending, g.Pending
 	}
-	found, i := int32(0), g.NextPending(0)
-	for ; i >= 0 && limit > 0 && found < count; i = g.NextPending(i + 1) {
-		limit--
+	found := int32(0)
+	m.walk.Begin(s, g, 0, limit)
+	for i := m.walk.Next(); i >= 0 && found < count; i = m.walk.Next() {
 		if m.consider(s, requests, r, i, &spare) {
 			found++
 		}
 	}
-	if i >= 0 && found < count {
+	if found == count {
+		return
+	}
+	if i := g.SkipPending(0, limit); i >= 0 {
 		m.sweep(s, requests, r, i, count-found, &spare)
 	}
 }

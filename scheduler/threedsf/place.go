@@ -96,15 +96,23 @@ func (p *Policy) placeAt(g *scheduler.Stage, task int32, node scheduler.NodeID) 
 // Over all calls in a pass O(waiting tasks x replicas), at most that of
 // searchTasks and of the tasks on the nodes with room.
 func (p *Policy) findNear(g *scheduler.Stage, near *search) (int32, scheduler.NodeID) {
-	for i := g.NextPending(near.task); i >= 0 && near.seen < searchTasks; i = g.NextPending(i + 1) {
-		if node := p.idlestNear(g, i); node != scheduler.NoNode {
-			near.task = i
-			return i, node
+	if most := searchTasks - near.seen; most > 0 {
+		p.nearby.Begin(p.s, g, near.task, most)
+		for i := p.nearby.Next(); i >= 0; i = p.nearby.Next() {
+			if node := p.idlestNear(g, i); node != scheduler.NoNode {
+				near.seen += g.PendingIn(near.task, i)
+				near.task = i
+				return i, node
+			}
 		}
-		near.task = i + 1
-		near.seen++
+		last := g.SkipPending(near.task, most-1)
+		if last < 0 {
+			near.over = true
+			return 0, scheduler.NoNode
+		}
+		near.task, near.seen = last+1, searchTasks
 	}
-	if near.seen < searchTasks || g.NextPending(near.task) < 0 {
+	if g.NextPending(near.task) < 0 {
 		near.over = true
 		return 0, scheduler.NoNode
 	}

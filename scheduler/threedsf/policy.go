@@ -33,6 +33,7 @@ type Policy struct {
 	judge   locality.Judge
 	request []locality.Request // scratch
 	near    []scheduler.NodeID // scratch
+	nearby  locality.Walk
 	racks   racks
 
 	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle

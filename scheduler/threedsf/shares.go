@@ -120,3 +120,6 @@ func (f *shares) next() (scheduler.TenantID, bool) {
 	}
 	return f.tenantOf[id], true
 }
+
+// alone tells whether it is a tenant's turn whatever it is charged.
+func (f *shares) alone(t scheduler.TenantID) bool { return f.tree.Alone(f.idOf[t]) }

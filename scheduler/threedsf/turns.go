@@ -83,12 +83,16 @@ func (p *Policy) nearOf(c *cursors, g *scheduler.Stage) *search {
 
 // run counts the turns that the stage at a tenant's head has one after the other
 // if each of its tasks finds a place; with queues in the tenant, where each task
-// may change whose turn it is there, one. O(turns x depth of the tree).
+// may change whose turn it is there, one. O(turns x depth of the tree); O(depth)
+// where nobody else has a task and no tenant a cap.
 func (p *Policy) run(t scheduler.TenantID, g *scheduler.Stage) int32 {
 	if p.queued(p.tenants[t].at.class) {
 		return 1
 	}
 	limit := min(int32(min(p.left, maxRun)), g.Startable())
+	if !p.s.Capped() && p.shares.alone(t) {
+		return max(limit, 1)
+	}
 	d := g.Spec.Demand
 	n := int32(1)
 	for n < limit {
