@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
@@ -33,11 +32,8 @@ const (
 	workDir     = "work"
 	dumpLog     = "dump.log"
 	restoreLog  = "restore.log"
-	restoreConf = "restore.conf" // criu's options besides those that runc gives
 	dumpedLine  = "Dumping finished successfully"
 	logTailSize = 3 // Error lines of criu's log that an error quotes
-
-	annotationCriu = "org.criu.config" // runc names the file to criu
 )
 
 // Checkpoint implements runtime.Checkpointer. It ends with the container
@@ -128,6 +124,9 @@ func (d *Driver) dump(ctx context.Context, id, dir string, behind *follower) err
 		if err := os.MkdirAll(f, 0o700); err != nil {
 			return fmt.Errorf("checkpoint of container %s: %w", id, err)
 		}
+	}
+	if err := d.tellCriu(id, ""); err != nil {
+		return fmt.Errorf("checkpoint of container %s: %w", id, err)
 	}
 	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
 	if err != nil {
@@ -282,8 +281,8 @@ func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string, verifi
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	if err := tellCgroup(ctx, c, s.Cgroup, filepath.Join(work, restoreConf)); err != nil {
-		return engineError(ctx, "restore", id, err)
+	if err := d.tellCriu(id, s.Cgroup); err != nil {
+		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
 	shim := runtime.Part(ctx, "shim")
 	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
@@ -313,28 +312,6 @@ func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string, verifi
 		return fmt.Errorf("restore of container %s: loopback: %w", id, err)
 	}
 	return nil
-}
-
-// tellCgroup has criu restore into the container's cgroup. On cgroup v2 runc does
-// not say which it is, and criu would make the one of the dump anew, outside of
-// every limit, when the container has another name there. The file is named in
-// the container's spec; it need not be there at a later dump.
-func tellCgroup(ctx context.Context, c client.Container, cgroup, conf string) error {
-	if cgroup == "" {
-		return nil
-	}
-	if err := os.WriteFile(conf, []byte("cgroup-root "+cgroup+"\n"), 0o600); err != nil {
-		return err
-	}
-	spec, err := c.Spec(ctx)
-	if err != nil {
-		return err
-	}
-	if spec.Annotations == nil {
-		spec.Annotations = map[string]string{}
-	}
-	spec.Annotations[annotationCriu] = conf
-	return c.Update(ctx, client.UpdateContainerOpts(client.WithSpec(spec)))
 }
 
 // inCgroup makes sure that a process is where its limits are; file is its cgroup

@@ -99,7 +99,7 @@ func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.Ne
 		snapshot = client.WithNewSnapshotView(s.ID, img)
 	}
 	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), snapshot,
-		client.WithNewSpec(specOf(s, conf.Config.Env, conf.Config.WorkingDir), seccomp.WithDefaultProfile())), nil
+		client.WithNewSpec(specOf(s, conf.Config.Env, conf.Config.WorkingDir), seccomp.WithDefaultProfile(), d.withCriuConf(s.ID))), nil
 }
 
 // withFolder takes a folder of the host as root; it is not ours to write to.
@@ -113,7 +113,7 @@ func (d *Driver) withFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]c
 		}
 	}
 	spec := specOf(s, nil, "")
-	return append(opts, client.WithNewSpec(spec, seccomp.WithDefaultProfile(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}))), nil
+	return append(opts, client.WithNewSpec(spec, seccomp.WithDefaultProfile(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.withCriuConf(s.ID))), nil
 }
 
 // mounts gives those besides containerd's default ones.

@@ -17,7 +17,7 @@
 //	snapshot  <id>          of the image; removed with the container
 //	task      <id>          its shim; log through binary:// and our own executable
 //	image     sha256:<…>    named by the digest of its archive; label drover/archive
-//	<StateDir>/<id>/        mount points over a root folder; pipes of Exec
+//	<StateDir>/<id>/        mount points over a root folder; pipes of Exec; options for criu
 //
 // So the driver has no state in memory, and a daemon that starts again, or a
 // containerd that does, finds everything. Create makes container and snapshot;
