@@ -18,10 +18,29 @@ func TestAnExclusiveTaskNeverRunsTwice(t *testing.T) {
 		func(s *scene, k int) error { return s.bed.Nodes[k-1].Heal(s.ctx) })
 }
 
-// Nor does it when the daemon is killed and stays dead: the watch freezes it.
+// Nor does it when the daemon is killed and stays dead, and one of the two watches
+// with it: the other one starts another, and freezes the task.
 func TestAnExclusiveTaskOfADeadDaemonStandsStill(t *testing.T) {
 	exclusiveRunsOnce(t, "orphaned",
-		func(s *scene, k int) error { return s.cl.KillNode(s.ctx, k) },
+		func(s *scene, k int) error {
+			n := s.bed.Nodes[k-1]
+			killed, err := n.Sh(s.ctx, "read pid < /data/drover/leash.watch0 && kill -9 $pid && echo $pid")
+			if err != nil {
+				return fmt.Errorf("the first watch: %w", err)
+			}
+			if err := s.cl.KillNode(s.ctx, k); err != nil {
+				return err
+			}
+			s.until(time.Minute, "another first watch", func() error {
+				pids, err := n.Sh(s.ctx, "for i in 0 1; do read pid < /data/drover/leash.watch$i && kill -0 $pid && echo $pid; done")
+				if w := strings.Fields(pids); err != nil || len(w) != 2 || w[0] == strings.TrimSpace(killed) {
+					return fmt.Errorf("watch %s was killed; now there are %q, %v", strings.TrimSpace(killed), pids, err)
+				}
+				s.Logf("watch %s was killed and the daemon with it; the watches are now %s", strings.TrimSpace(killed), strings.Join(strings.Fields(pids), " and "))
+				return nil
+			})
+			return nil
+		},
 		func(s *scene, k int) error { return s.cl.StartNode(s.ctx, k) })
 }
 
