@@ -89,21 +89,25 @@ func TestWhatIsHeldAgainstCriuAlone(t *testing.T) {
 }
 
 func TestHeldMemoryIsNowhereAlikeAndSeenWhenChanged(t *testing.T) {
-	b := make([]byte, 3*bareChunk+2*barePage)
-	fillMemory(b, 0)
+	const size = 3*bareChunk + 2*barePage
+	b := make([]byte, spread(size))
+	for at := 0; at < size; at += bareChunk {
+		fillMemory(b[spread(at):spread(at)+min(bareChunk, size-at)], int64(at))
+	}
 	seen := map[string]int{}
-	for at := 0; at < len(b); at += barePage {
-		page := string(b[at : at+barePage])
+	for at := 0; at < size; at += barePage {
+		page := string(b[spread(at) : spread(at)+barePage])
 		if before, twice := seen[page]; twice {
 			t.Fatalf("the pages at %d and %d are alike", before, at)
 		}
 		seen[page] = at
 	}
-	h := holder{pid: os.Getpid(), start: int64(uintptr(unsafe.Pointer(&b[0]))), bytes: int64(len(b))}
+	h := holder{pid: os.Getpid(), start: int64(uintptr(unsafe.Pointer(&b[0]))), bytes: size}
 	if err := h.verify(); err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []int{0, 8, bareChunk - 1, 2*bareChunk + barePage, len(b) - 1} {
+	for _, at := range []int{0, 8, bareChunk - 1, 2*bareChunk + barePage, size - 1} {
+		at := spread(at)
 		b[at]++
 		if err := h.verify(); !errors.Is(err, fault.Corrupt) {
 			t.Errorf("byte %d is another one: %v", at, err)
