@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -84,6 +85,120 @@ func TestNoNodeIsKeptForPlannedWork(t *testing.T) {
 	if w.Cycle(p); large.Running != 1 {
 		t.Error("the large one does not start when its time has come")
 	}
+}
+
+// A node of four cores runs a task of three; one of four is next and keeps it. What
+// may start on the core that is left?
+func TestWhatStartsBehindAKeptNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		running, large, small time.Duration // bounds, 0 for none
+		needs                 float64       // cores of the large one
+		starts                int32
+	}{
+		"what ends before the room is there":   {time.Minute, 0, 50 * time.Second, 4, 1},
+		"what ends as the room comes":          {time.Minute, 0, time.Minute, 4, 1},
+		"not what ends later":                  {time.Minute, 0, 61 * time.Second, 4, 0},
+		"not what may run for ever":            {time.Minute, time.Minute, 0, 4, 0},
+		"not what leaves too little for ever":  {time.Minute, 0, 0, 3.5, 0},
+		"what fits beside it then":             {time.Minute, 0, 0, 3, 1},
+		"nothing where nobody knows when":      {0, time.Minute, time.Second, 4, 0},
+		"nor where the task needs all of that": {0, time.Minute, 0, 4, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
+			make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"reserve": "true"}) }
+			p := make()
+			submit := func(cores float64, bound time.Duration) *scheduler.Stage {
+				j := w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+				return w.State.Job(j).Stages[0]
+			}
+			submit(3, c.running)
+			w.Cycle(p)
+			w.Start()
+			large := submit(c.needs, c.large)
+			small := submit(1, c.small)
+			policytest.Round(t, w.State, p, make, w.Now, 100)
+			if large.Running != 0 || small.Running != c.starts {
+				t.Errorf("%d of the large and %d of the small run, want 0 and %d", large.Running, small.Running, c.starts)
+			}
+		})
+	}
+}
+
+// EASY's promise, under random jobs of one tenant that end within their bounds: who
+// is first in line starts no later than the bounds allowed when it came to be
+// first, whatever starts behind it.
+func TestWhoIsFirstIsNotPutOff(t *testing.T) {
+	behind := 0
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := schedtest.New(t).AddNodes(1+r.IntN(4), schedtest.R(4, 8, 100)).AddTenants("a")
+		p := mustNew(t, "drf", map[string]string{"reserve": "true"})
+		ends := map[scheduler.JobID]scheduler.Time{}
+		latest := map[scheduler.JobID]scheduler.Time{}
+		for range 120 {
+			for range r.IntN(3) {
+				bound := time.Duration(1+r.IntN(30)) * time.Second
+				if r.IntN(8) == 0 {
+					bound = 0
+				}
+				w.Submit("a", 1, schedtest.R(float64(1+r.IntN(4)), float64(1+r.IntN(8)), float64(r.IntN(80))), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+			}
+			first, _ := w.State.NextReady(0)
+			for _, a := range w.Attempts() {
+				if ends[a.ID.Job] <= w.Now {
+					w.End(a, scheduler.OutcomeSucceeded)
+				}
+			}
+			w.Cycle(p)
+			w.Start()
+			for _, a := range w.Attempts() {
+				id := a.ID.Job
+				if _, known := ends[id]; known {
+					continue
+				}
+				bound := w.State.Job(id).Spec.Bound
+				if bound == 0 {
+					bound = time.Minute
+				}
+				ends[id] = w.Now.Add(time.Duration(1+r.IntN(int(bound/time.Second))) * time.Second)
+				if at, was := latest[id]; was && w.Now > at {
+					t.Fatalf("seed %d: job %d was first in line, could have started at %d and starts at %d", seed, id, at, w.Now)
+				}
+				if first != nil && id > first.Spec.ID && first.Ready > 0 {
+					behind++
+				}
+			}
+			if j, _ := w.State.NextReady(0); j != nil {
+				if _, known := latest[j.Spec.ID]; !known {
+					latest[j.Spec.ID] = earliest(w, j.Stages[0])
+				}
+			}
+			w.Pass(time.Second)
+		}
+	}
+	if behind == 0 {
+		t.Error("nothing ever started behind who was first")
+	}
+	t.Logf("%d tasks started behind who was first", behind)
+}
+
+// earliest is the first second at which bounds leave room for a task on some node.
+func earliest(w *schedtest.World, g *scheduler.Stage) scheduler.Time {
+	for at := w.Now; at < w.Now.Add(time.Minute); at = at.Add(time.Second) {
+		for _, n := range w.State.Nodes() {
+			free, io := n.Free, n.Disks[0].FreeIO
+			for a := range w.State.AttemptsOn(n.Spec.ID) {
+				if bound := w.State.StageOf(a).Job.Spec.Bound; bound > 0 && a.Placed.Add(bound) <= at {
+					free, io = free.Add(a.Held.Resources), io+a.Held.Resources[scheduler.IO]
+				}
+			}
+			if d := g.Spec.Demand; d[scheduler.CPU] <= free[scheduler.CPU] && d[scheduler.Memory] <= free[scheduler.Memory] && d[scheduler.IO] <= io {
+				return at
+			}
+		}
+	}
+	return scheduler.Never
 }
 
 // oldest is the small task that started first.

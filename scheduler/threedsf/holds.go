@@ -179,7 +179,7 @@ func (p *Policy) open(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resourc
 	if !p.guarded() {
 		return true
 	}
-	if p.keep.by[n.Spec.ID] != nil {
+	if p.keep.by[n.Spec.ID] != nil && !p.leavesRoom(n, g.Job, d, space, disk) {
 		return false
 	}
 	if p.promises > 0 && !p.keepsPromises(n, g, d, space, disk) {

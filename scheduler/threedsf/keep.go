@@ -19,8 +19,16 @@ const (
 // keeping is the nodes kept in a pass.
 type keeping struct {
 	by    []*scheduler.Stage // by node, nil where it is open
+	at    []scheduler.Time   // by kept node: when it should have room, Never where nobody knows
 	nodes []scheduler.NodeID // those that are kept
 	tried map[*scheduler.Stage]bool
+
+	state   *scheduler.State // of which is known whether a job has a bound
+	work    uint64           // State.Work then
+	bounded bool
+
+	candidates []candidate // scratch
+	ends       []leaving   // scratch
 }
 
 // begin forgets what the pass before kept.
@@ -29,7 +37,7 @@ func (k *keeping) begin(nodes int) {
 		k.by[id] = nil
 	}
 	for len(k.by) < nodes {
-		k.by = append(k.by, nil)
+		k.by, k.at = append(k.by, nil), append(k.at, scheduler.Never)
 	}
 	k.nodes = k.nodes[:0]
 	clear(k.tried)
@@ -74,21 +82,39 @@ func (p *Policy) keepFor(g *scheduler.Stage) {
 		p.keep.tried = map[*scheduler.Stage]bool{}
 	}
 	p.keep.tried[g] = true
+	if p.isBounded() {
+		p.keepSoonest(g)
+		return
+	}
 	for n := g.Startable(); n > 0 && !p.isFull(); n-- {
 		id := p.nearest(g)
 		if id == scheduler.NoNode {
 			return
 		}
-		p.keep.by[id] = g
-		p.keep.nodes = append(p.keep.nodes, id)
+		p.keepNode(id, g, scheduler.Never)
+	}
+}
+
+// keepNode keeps a node for a task of a stage, which should have room there at an
+// instant.
+func (p *Policy) keepNode(id scheduler.NodeID, g *scheduler.Stage, at scheduler.Time) {
+	k := &p.keep
+	k.by[id], k.at[id] = g, at
+	k.nodes = append(k.nodes, id)
+	if k.closed(id) {
 		p.driesUp(id)
 	}
 }
 
-// nextOpen gives a node with room for a shape that is not kept, or NoNode.
+// closed tells whether nothing can start on a node because it is kept.
+func (k *keeping) closed(id scheduler.NodeID) bool {
+	return k.by[id] != nil && k.at[id] == scheduler.Never
+}
+
+// nextOpen gives a node with room for a shape that is not closed, or NoNode.
 func (p *Policy) nextOpen(sh shape) scheduler.NodeID {
 	id := p.s.NextNodeFor(sh.demand, sh.disk, 0)
-	for id != scheduler.NoNode && p.keep.by[id] != nil {
+	for id != scheduler.NoNode && p.keep.closed(id) {
 		id = p.s.NextNodeFor(sh.demand, sh.disk, id+1)
 	}
 	return id
