@@ -120,10 +120,11 @@ func (s *State) applyPlace(act *Action, now Time, ask bool) error {
 	slot := s.newSlot()
 	a := s.at(slot)
 	s.seq++
-	*a = Attempt{ID: act.AttemptID(), Run: act.Run, Node: act.Node, From: NoNode, Disk: act.Disk, FromDisk: -1, Level: LevelRunning,
-		Phase: AttemptStarting, Speculative: act.Speculative, Tenant: g.Job.Spec.Tenant, Demand: g.Spec.Demand,
-		DiskSpace: g.Spec.Disk, Held: Held{Resources: g.Spec.Demand, Disk: g.Spec.Disk}, Seq: s.seq, Placed: now,
-		Estimate: g.Spec.Estimate, stage: g.self}
+	*a = Attempt{ID: act.AttemptID(), Node: act.Node, Disk: act.Disk, Level: LevelRunning, Phase: AttemptStarting,
+		Speculative: act.Speculative, Placed: now, Seq: s.seq, details: g.alike()}
+	if act.Run != a.Run {
+		a.own().Run = act.Run
+	}
 	first := uint8(0)
 	if g.Job.FirstPlaced == 0 {
 		g.Job.FirstPlaced, first = max(now, 1), 1
@@ -287,19 +288,22 @@ func (s *State) current(id AttemptID, run int32) (*Attempt, *Stage, int32, error
 // save remembers an attempt as it is, for undo.
 func (s *State) save(a *Attempt, g *Stage, slot int32) {
 	if s.undo.depth > 0 {
-		s.undo.attempts = append(s.undo.attempts, *a)
+		s.undo.attempts = append(s.undo.attempts, undoneAttempt{*a, *a.details})
 		s.undo.recs = append(s.undo.recs, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
 	}
 }
 
 // putBack undoes a change to an attempt.
-func (s *State) putBack(r *undoRec, was *Attempt) {
+func (s *State) putBack(r *undoRec, was *undoneAttempt) {
 	a := s.at(r.slot)
 	g := s.stages[a.stage]
 	sibling := a.sibling
 	s.detach(a, r.slot)
-	*a = *was
+	*a = was.Attempt
 	a.sibling = sibling
+	if a.details.own {
+		*a.details = was.was
+	}
 	s.attach(a, r.slot)
 	g.taskTime, g.lastTick = r.taskTime, r.lastTick
 }
@@ -435,7 +439,7 @@ func (s *State) applyResume(act *Action, now Time, ask bool) error {
 // run gives an attempt all that a running one holds.
 func (s *State) run(a *Attempt, now Time) {
 	a.Phase, a.Target, a.Level = AttemptResuming, LevelRunning, LevelRunning
-	a.Held = Held{Resources: a.Demand, Disk: a.DiskSpace}
+	a.own().Held = Held{Resources: a.Demand, Disk: a.DiskSpace}
 	a.Placed = now
 }
 
@@ -463,9 +467,10 @@ func (s *State) applyMigrate(act *Action, now Time, ask bool) error {
 	s.save(a, g, slot)
 	s.detach(a, slot)
 	g.tick(now)
-	a.Ran = a.RanFor(now)
-	a.From, a.FromDisk, a.FromHeld = a.Node, a.Disk, a.Held
-	a.Node, a.Disk, a.Run = act.Node, act.Disk, act.Run
+	d := a.own()
+	d.Ran = a.RanFor(now)
+	d.From, d.FromDisk, d.FromHeld = a.Node, a.Disk, a.Held
+	a.Node, a.Disk, d.Run = act.Node, act.Disk, act.Run
 	s.seq++
 	a.Seq = s.seq
 	s.run(a, now)

@@ -42,43 +42,70 @@ func (p AttemptPhase) String() string {
 // Attempt is one live try at a task. Read only outside this package, and good
 // until the attempt ends.
 type Attempt struct {
-	// What the start and the end of a task touch comes first, in two cache lines:
-	// of tens of thousands of attempts the next one is never at hand.
+	// What differs from one attempt to the next is one cache line: of tens of
+	// thousands of attempts the next one is never at hand.
 	ID          AttemptID
-	Run         int32
 	Node        NodeID
-	From        NodeID // where it moves from, NoNode if it does not move
-	Disk        int16  // on Node, -1 without
-	FromDisk    int16
+	sibling     int32 // slot + 1 of a second attempt at the same task
+	Disk        int16 // on Node, -1 without
 	Level       Level // LevelRunning until a suspension is confirmed
 	Target      Level // the level it is being brought to, 0 for none
 	Phase       AttemptPhase
 	Speculative bool
-	Tenant      TenantID
-	sibling     int32 // slot + 1 of a second attempt at the same task
-	stage       int32 // index in State.stages
-	// Placed is when it was placed or last resumed; Ran is for how long it
-	// had run before that. SuspendedAt is when it was last suspended.
-	Placed Time
-	Held   Held // on Node
-	// Progress is the part done, 0..1. Estimate is its predicted whole run
-	// time, 0 if unknown.
-	Progress float64
-	Ran      time.Duration
-	Suspends int32
 	// Parked: a person suspended it, so Suspended leaves it out.
 	Parked bool
 	// Barred: levels that its node tried to bring it to, and could not.
 	Barred LevelSet
-
-	Demand    Resources
-	DiskSpace int64
-	FromHeld  Held // on From
-	Footprint Footprint
+	// Placed is when it was placed or last resumed; Ran is for how long it
+	// had run before that. SuspendedAt is when it was last suspended.
+	Placed Time
 	// Seq orders placements: later ones are higher.
-	Seq         uint64
+	Seq uint64
+	*details
+}
+
+// details are what all attempts of a stage have alike as long as they simply run.
+// They share one then, which nobody changes; an attempt of which something here
+// becomes otherwise gets its own (State.own).
+type details struct {
+	own         bool // one attempt's
+	Run         int32
+	Tenant      TenantID
+	stage       int32  // index in State.stages
+	From        NodeID // where it moves from, NoNode if it does not move
+	FromDisk    int16
+	Suspends    int32
 	SuspendedAt Time
-	Estimate    time.Duration
+	Ran         time.Duration
+	Held        Held // on Node
+	FromHeld    Held // on From
+	Demand      Resources
+	DiskSpace   int64
+	Footprint   Footprint
+	// Progress is the part done, 0..1. Estimate is its predicted whole run
+	// time, 0 if unknown.
+	Progress float64
+	Estimate time.Duration
+}
+
+// alike gives the details of an attempt of the stage that is placed now.
+func (g *Stage) alike() *details {
+	if g.details == nil {
+		g.details = &details{Run: 1, Tenant: g.Job.Spec.Tenant, stage: g.self, From: NoNode, FromDisk: -1,
+			Held: Held{Resources: g.Spec.Demand, Disk: g.Spec.Disk}, Demand: g.Spec.Demand, DiskSpace: g.Spec.Disk, Estimate: g.Spec.Estimate}
+	}
+	return g.details
+}
+
+// own gives an attempt details of its own, to be changed. It allocates when they
+// were not its own yet.
+func (a *Attempt) own() *details {
+	if !a.details.own {
+		d := *a.details
+		d.own = true
+		a.details = &d
+	}
+	return a.details
 }
 
 // RanFor is how long the attempt has run until now, suspensions left out.

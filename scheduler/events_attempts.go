@@ -62,7 +62,7 @@ func (s *State) AttemptProgress(id AttemptID, run int32, part float64, estimate 
 		return refuse(ErrInvalid, "attempt "+id.String(), "progress is %v, estimate %v", part, estimate)
 	}
 	g.parts += int64(part*partUnit) - int64(a.Progress*partUnit)
-	a.Progress = part
+	a.own().Progress = part
 	if estimate > 0 && a.Estimate != estimate {
 		a.Estimate = estimate
 		s.predictedAnew(a.Node)
@@ -300,13 +300,14 @@ func (s *State) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 	}
 	g.tick(now)
 	s.detach(a, slot)
+	d := a.own()
 	if a.Level == LevelRunning {
-		a.Ran = a.RanFor(now)
-		a.SuspendedAt = now
-		a.Suspends++
+		d.Ran = a.RanFor(now)
+		d.SuspendedAt = now
+		d.Suspends++
 	}
-	a.Phase, a.Target, a.Level, a.Footprint = AttemptSuspended, 0, level, has
-	a.Held = level.Holds(a.Demand, a.DiskSpace, has)
+	a.Phase, a.Target, a.Level = AttemptSuspended, 0, level
+	d.Footprint, d.Held = has, level.Holds(a.Demand, a.DiskSpace, has)
 	s.attach(a, slot)
 	s.changed()
 	return nil
@@ -328,7 +329,9 @@ func (s *State) AttemptResumed(id AttemptID, run int32, now Time) error {
 		s.run(a, now)
 	}
 	a.Phase, a.Target = AttemptRunning, 0
-	a.From, a.FromDisk, a.FromHeld = NoNode, -1, Held{}
+	if a.From != NoNode {
+		a.From, a.FromDisk, a.FromHeld = NoNode, -1, Held{}
+	}
 	s.attach(a, slot)
 	s.changed()
 	return nil

@@ -125,7 +125,7 @@ func (s *State) SetEstimate(id StageID, d time.Duration) error {
 	if g.Spec.Estimate != d {
 		s.predictedAnew(NoNode)
 	}
-	g.Spec.Estimate = d
+	g.Spec.Estimate, g.details = d, nil
 	s.worked(g.Job)
 	s.changed()
 	return nil

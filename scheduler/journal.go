@@ -11,9 +11,15 @@ type journal struct {
 	depth    int
 	tried    uint64 // what was done in tries since New; it only grows
 	recs     []undoRec
-	attempts []Attempt
+	attempts []undoneAttempt
 	res      []Reservation
 	notes    []Note
+}
+
+// undoneAttempt is an attempt as it was, with what its details said then.
+type undoneAttempt struct {
+	Attempt
+	was details
 }
 
 type undoOp uint8

@@ -304,11 +304,12 @@ func (s *State) loadAttempts(v *saved) error {
 }
 
 func (s *State) restored(g *Stage, v *savedAttempt) Attempt {
-	a := Attempt{ID: v.ID, Run: v.Run, Node: v.Node, From: v.From, Disk: v.Disk, FromDisk: v.FromDisk, Level: v.Level,
-		Target: v.Target, Phase: v.Phase, Speculative: v.Speculative, Tenant: g.Job.Spec.Tenant, Demand: g.Spec.Demand,
-		DiskSpace: g.Spec.Disk, FromHeld: v.FromHeld, Footprint: v.Footprint, Seq: v.Seq, Placed: v.Placed, Ran: v.Ran,
-		SuspendedAt: v.SuspendedAt, Suspends: v.Suspends, Parked: v.Parked, Barred: v.Barred, Progress: v.Progress, Estimate: v.Estimate, stage: g.self}
-	a.Held = a.Level.Holds(a.Demand, a.DiskSpace, a.Footprint)
+	a := Attempt{ID: v.ID, Node: v.Node, Disk: v.Disk, Level: v.Level, Target: v.Target, Phase: v.Phase,
+		Speculative: v.Speculative, Parked: v.Parked, Barred: v.Barred, Placed: v.Placed, Seq: v.Seq, details: g.alike()}
+	d := a.own()
+	d.Run, d.From, d.FromDisk, d.FromHeld, d.Footprint = v.Run, v.From, v.FromDisk, v.FromHeld, v.Footprint
+	d.Ran, d.SuspendedAt, d.Suspends, d.Progress, d.Estimate = v.Ran, v.SuspendedAt, v.Suspends, v.Progress, v.Estimate
+	d.Held = a.Level.Holds(a.Demand, a.DiskSpace, a.Footprint)
 	return a
 }
 

@@ -22,9 +22,9 @@ func picture(s *scheduler.State) map[scheduler.Worked]string {
 		for _, g := range j.Stages {
 			text += fmt.Sprintf(" | %d: %d %d %d %d %d %v %v", g.Index, g.Pending, g.Running, g.Suspended, g.Done, g.Failed, g.Open, g.Spec.Estimate)
 			for a := range s.AttemptsIn(g) {
-				a := *a
-				a.Progress = 0
-				text += fmt.Sprintf(" %+v", a)
+				text += fmt.Sprintf(" %s on %d disk %d of %d %d holds %v %v %v %v %v, %v to %v, %v %v %v %v %d run %d placed %d ran %v suspended %d %d estimate %v",
+					a.ID, a.Node, a.Disk, a.From, a.FromDisk, a.Held, a.FromHeld, a.Demand, a.DiskSpace, a.Footprint,
+					a.Level, a.Target, a.Phase, a.Speculative, a.Parked, a.Barred, a.Seq, a.Run, a.Placed, a.Ran, a.SuspendedAt, a.Suspends, a.Estimate)
 			}
 		}
 		out[w] = text
