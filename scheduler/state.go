@@ -413,6 +413,19 @@ func (s *State) Notes() []Note {
 // History gives what is known of tasks and jobs that ended.
 func (s *State) History() *History { return &s.history }
 
+// Slots gives the numbers of the live attempts at a task, the later one second, -1
+// for none. A number belongs to one attempt as long as it lives; numbers given back
+// are used again first, so that they are an index into what an owner keeps of
+// attempts. O(1).
+func (s *State) Slots(id TaskID) (first, second int32) {
+	g := s.stageFor(id.StageID())
+	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active[id.Index] == 0 {
+		return -1, -1
+	}
+	first = g.active[id.Index] - 1
+	return first, s.at(first).sibling - 1
+}
+
 const chunkBits = 12
 
 func (s *State) at(slot int32) *Attempt {

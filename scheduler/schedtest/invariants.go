@@ -35,11 +35,12 @@ type sums struct {
 	running         []int32
 	live, suspended int
 	asleep          int // in phase AttemptSuspended and not parked
+	slots           map[int32]scheduler.AttemptID
 }
 
 func newSums(s *scheduler.State) *sums {
 	u := &sums{used: make([]scheduler.Resources, len(s.Tenants())), own: make([]scheduler.Resources, len(s.Tenants())),
-		running: make([]int32, len(s.Tenants()))}
+		running: make([]int32, len(s.Tenants())), slots: map[int32]scheduler.AttemptID{}}
 	for _, n := range s.Nodes() {
 		u.free = append(u.free, n.Spec.Capacity)
 		u.swap = append(u.swap, n.Spec.Swap)
@@ -65,6 +66,19 @@ func (u *sums) asleepInOrder(s *scheduler.State) error {
 	if n != u.asleep {
 		return fmt.Errorf("%d listed as suspended, counted %d", n, u.asleep)
 	}
+	return nil
+}
+
+// slot: an attempt has a number, and no other has it.
+func (u *sums) slot(s *scheduler.State, a *scheduler.Attempt) error {
+	slot, second := s.Slots(a.ID.TaskID)
+	if _, taken := u.slots[slot]; taken { // by the first attempt at its task
+		slot = second
+	}
+	if other, taken := u.slots[slot]; taken || slot < 0 {
+		return fmt.Errorf("attempt %s has slot %d, as %s has", a.ID, slot, other)
+	}
+	u.slots[slot] = a.ID
 	return nil
 }
 
@@ -100,6 +114,9 @@ func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
 			}
 			if s.Attempt(a.ID) != a || s.StageOf(a) != g {
 				return fmt.Errorf("attempt %s is not found by its id", a.ID)
+			}
+			if err := u.slot(s, a); err != nil {
+				return err
 			}
 			live++
 		}

@@ -34,7 +34,7 @@ func (w *world) memory(t *attempt) int64 {
 	if part == 0 {
 		part = 1
 	}
-	g := &w.jobs[t.job].spec.Stages[t.id.Stage]
+	g := &w.jobs[t.job].spec.Stages[t.stage]
 	return int64(part * float64(g.Demand[scheduler.Memory]))
 }
 
@@ -66,7 +66,7 @@ func (w *world) suspended(slot int32) error {
 	case scheduler.LevelCheckpointed:
 		has.Image = m
 	}
-	if err := w.s.AttemptSuspended(t.id, t.run, t.level, has, w.now); err != nil {
+	if err := w.s.AttemptSuspended(t.id(), t.run, t.level, has, w.now); err != nil {
 		return err
 	}
 	w.use.add(w.held(t).Sub(was))
@@ -88,7 +88,7 @@ func (w *world) resume(a *scheduler.Action) error {
 
 // heldAt is what an attempt holds at a level, as it was reported.
 func (w *world) heldAt(t *attempt, l scheduler.Level) scheduler.Resources {
-	g := &w.jobs[t.job].spec.Stages[t.id.Stage]
+	g := &w.jobs[t.job].spec.Stages[t.stage]
 	m := w.memory(t)
 	f := scheduler.Footprint{Memory: m}
 	if l == scheduler.LevelSwapped {
@@ -112,7 +112,8 @@ func (w *world) migrate(a *scheduler.Action) error {
 		d = from.Suspend(scheduler.LevelCheckpointed, m)
 	}
 	d += perRate(m, from.TransferPerS) + w.speeds(a.Node).Resume(scheduler.LevelCheckpointed, m)
-	t.run, t.node, t.disk, t.level = a.Run, a.Node, a.Disk, scheduler.LevelRunning
+	o := w.own(t)
+	o.run, o.disk, t.node, t.level = a.Run, a.Disk, a.Node, scheduler.LevelRunning
 	w.use.add(w.held(t).Sub(was))
 	w.res.Migrations++
 	w.moving = append(w.moving, slot)
@@ -131,7 +132,7 @@ func perRate(bytes, perS int64) time.Duration {
 func (w *world) resumed(slot int32) error {
 	t := &w.attempts[slot]
 	was := w.held(t)
-	if err := w.s.AttemptResumed(t.id, t.run, w.now); err != nil {
+	if err := w.s.AttemptResumed(t.id(), t.run, w.now); err != nil {
 		return err
 	}
 	w.use.add(w.held(t).Sub(was))

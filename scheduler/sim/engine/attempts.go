@@ -18,29 +18,52 @@ const (
 	phaseOver
 )
 
-// attempt is a try at a task under way.
+// attempt is a try at a task under way, at the slot that the State gives it: one
+// cache line, for of tens of thousands the next one is never at hand.
 type attempt struct {
-	id    scheduler.AttemptID
-	run   int32
-	job   int32
-	node  scheduler.NodeID
-	disk  int16
-	phase phase
-	state state
-	due   uint64 // the key of the event to come of it, 0 for none
-	next  int32  // slot+1 of the task's other attempt
-	flow  int32  // while reading or writing over shared links, else -1
-	// before and work are what is left of the timed phases, read and write
-	// the bytes left of the others; since is when the present phase began or
-	// went on.
-	before, work time.Duration
-	read, write  float64
-	since        scheduler.Time
-	placed       scheduler.Time
-	ran          time.Duration // until since
-	whole        time.Duration // as planned at its placement, for progress
-	level        scheduler.Level
-	local        locality
+	job    int32
+	task   int32
+	number int32 // from 1, AttemptID.Attempt
+	node   scheduler.NodeID
+	stage  int16
+	phase  phase
+	state  state
+	level  scheduler.Level
+	local  locality
+	due    uint64 // the key of the event to come of it, 0 for none
+	// work is what is left of its timed phase; since is when the present phase
+	// began or went on, ran for how long it ran until then.
+	work  time.Duration
+	since scheduler.Time
+	ran   time.Duration
+	*more
+}
+
+// more is what only some runs and some attempts need: all others share the
+// world's one, which nobody changes (world.own).
+type more struct {
+	run  int32
+	disk int16
+	flow int32 // while reading or writing over shared links, else -1
+	// before is what is left of the timed phase before its work, read and write
+	// the bytes left of the others.
+	before      time.Duration
+	read, write float64
+	placed      scheduler.Time
+	whole       time.Duration // as planned at its placement, for progress
+}
+
+func (t *attempt) id() scheduler.AttemptID {
+	return scheduler.AttemptID{TaskID: scheduler.TaskID{Job: scheduler.JobID(t.job + 1), Stage: int32(t.stage), Index: t.task}, Attempt: t.number}
+}
+
+// own gives an attempt a record of its own, to be changed.
+func (w *world) own(t *attempt) *more {
+	if t.more == &w.alike {
+		m := w.alike
+		t.more = &m
+	}
+	return t.more
 }
 
 // state is whether an attempt goes on.
@@ -63,24 +86,12 @@ const (
 	localFar
 )
 
-func (w *world) newSlot() int32 {
-	if n := len(w.free); n > 0 {
-		slot := w.free[n-1]
-		w.free = w.free[:n-1]
-		return slot
-	}
-	w.attempts = append(w.attempts, attempt{})
-	return int32(len(w.attempts) - 1)
-}
-
 // find gives the slot of a live attempt.
 func (w *world) find(id scheduler.AttemptID) (int32, error) {
-	j := &w.jobs[id.Job-1]
-	if int(id.Stage) < len(j.stages) {
-		for slot := j.stages[id.Stage].first[id.Index] - 1; slot >= 0; slot = w.attempts[slot].next - 1 {
-			if w.attempts[slot].id.Attempt == id.Attempt {
-				return slot, nil
-			}
+	first, second := w.s.Slots(id.TaskID)
+	for _, slot := range [...]int32{first, second} {
+		if slot >= 0 && w.attempts[slot].number == id.Attempt {
+			return slot, nil
 		}
 	}
 	return 0, fmt.Errorf("attempt %s is not live in the world", id)
@@ -88,54 +99,65 @@ func (w *world) find(id scheduler.AttemptID) (int32, error) {
 
 // place starts an attempt.
 func (w *world) place(a *scheduler.Action) error {
-	slot := w.newSlot()
+	slot, second := w.s.Slots(a.Task)
+	if a.Speculative {
+		slot = second
+	}
 	if slot > maxRef {
 		return fmt.Errorf("more than %d attempts live at once: simulate fewer nodes or larger tasks", maxRef)
+	}
+	for int(slot) >= len(w.attempts) {
+		w.attempts = append(w.attempts, attempt{})
 	}
 	j := &w.jobs[a.Task.Job-1]
 	g := &j.spec.Stages[a.Task.Stage]
 	t := &w.attempts[slot]
-	*t = attempt{id: a.AttemptID(), run: a.Run, job: int32(a.Task.Job - 1), node: a.Node, disk: a.Disk, phase: phaseBefore,
-		state: attemptRuns, flow: -1, since: w.now, placed: w.now, level: scheduler.LevelRunning}
-	first := &j.stages[a.Task.Stage].first[a.Task.Index]
-	t.next, *first = *first, slot+1
+	*t = attempt{job: int32(a.Task.Job - 1), task: a.Task.Index, number: a.Attempt, node: a.Node, stage: int16(a.Task.Stage),
+		phase: phaseBefore, state: attemptRuns, level: scheduler.LevelRunning, since: w.now, more: &w.alike}
 	j.live++
 	if j.res.Start < 0 {
 		j.res.Start = since0(w.now)
 	}
 	w.res.Placements++
 	w.use.add(g.Demand)
-	if err := w.plan(t, j, g); err != nil {
+	if err := w.plan(t, j, g, a.Disk); err != nil {
 		return err
 	}
-	if err := w.s.AttemptStarted(t.id, t.run, w.now); err != nil {
+	if err := w.s.AttemptStarted(a.AttemptID(), a.Run, w.now); err != nil {
 		return err
 	}
 	return w.goOn(slot)
 }
 
 // plan works out what an attempt has to do, where it is now.
-func (w *world) plan(t *attempt, j *job, g *Stage) error {
+func (w *world) plan(t *attempt, j *job, g *Stage, disk int16) error {
 	m := &w.Models
-	t.before = m.Launch
 	work := g.Work
 	if g.Each != nil {
-		work = g.Each[t.id.Index]
+		work = g.Each[t.task]
 	}
+	before := m.Launch
 	if g.Starts != nil {
-		t.before += g.Starts[t.id.Index]
+		before += g.Starts[t.task]
 	}
 	t.work = scale(work, w.luck(t)/w.pace[t.node])
-	if m.transfer() != TransferFree {
-		if err := w.planTransfers(t, j, g); err != nil {
-			return err
+	if w.plain {
+		if j.stages[t.stage].reads {
+			w.see(t)
 		}
-	} else if j.stages[t.id.Stage].reads {
+		t.work += before // one event does for both
+		return nil
+	}
+	o := w.own(t)
+	o.disk, o.placed, o.before = disk, w.now, before
+	if m.transfer() != TransferFree {
+		w.planTransfers(t, j, g)
+	} else if j.stages[t.stage].reads {
 		w.see(t)
 	}
-	t.whole = t.before + t.work
+	o.whole = o.before + t.work
 	if r := w.Models.LocalRate; r > 0 {
-		t.whole += time.Duration((t.read + t.write) / float64(r) * float64(time.Second))
+		o.whole += time.Duration((o.read + o.write) / float64(r) * float64(time.Second))
 	}
 	return nil
 }
@@ -145,9 +167,9 @@ func (w *world) luck(t *attempt) float64 {
 	m := &w.Models
 	f := 1.0
 	if m.Spread > 0 {
-		f = lognormal(hash(w.Seed, drawSpread, uint64(t.id.Job), uint64(t.id.Stage), uint64(t.id.Index)), m.Spread)
+		f = lognormal(hash(w.Seed, drawSpread, uint64(t.job+1), uint64(t.stage), uint64(t.task)), m.Spread)
 	}
-	if m.StragglerPart > 0 && unit(hash(w.Seed, drawStraggler, uint64(t.id.Job), uint64(t.id.Stage), uint64(t.id.Index), uint64(t.id.Attempt))) < m.StragglerPart {
+	if m.StragglerPart > 0 && unit(hash(w.Seed, drawStraggler, uint64(t.job+1), uint64(t.stage), uint64(t.task), uint64(t.number))) < m.StragglerPart {
 		f *= max(1, m.StragglerFactor)
 	}
 	return f
@@ -158,8 +180,10 @@ func (w *world) goOn(slot int32) error {
 	t := &w.attempts[slot]
 	t.since = w.now
 	if t.phase == phaseBefore && t.read <= 0 && t.write <= 0 && !w.Models.Contention { // one event does for all
-		t.work += t.before
-		t.before = 0
+		if t.before > 0 {
+			t.work += t.before
+			t.before = 0
+		}
 		t.phase = phaseWork
 	}
 	for ; t.phase < phaseOver; t.phase++ {
@@ -207,7 +231,7 @@ func (w *world) phaseEnds(slot int32) error {
 	case phaseWrite, phaseOver:
 		return w.endAttempt(slot, scheduler.OutcomeSucceeded)
 	}
-	t.flow = -1
+	w.own(t).flow = -1
 	t.phase++
 	t.due = 0
 	return w.goOn(slot)
@@ -241,13 +265,15 @@ func (w *world) pause(slot int32) {
 	case phaseWrite:
 		t.write = max(1, w.net.stop(w, t.flow))
 	}
-	t.flow = -1
+	if t.flow >= 0 {
+		t.flow = -1
+	}
 	t.state = attemptHeld
 }
 
 // endAttempt ends an attempt, what hangs on it, and the job with its last.
 func (w *world) endAttempt(slot int32, o scheduler.Outcome) error {
-	id := w.attempts[slot].id
+	id := w.attempts[slot].id()
 	j := &w.jobs[id.Job-1]
 	if err := w.dropAttempt(slot, o); err != nil {
 		return err
@@ -267,8 +293,7 @@ func (w *world) endAttempt(slot int32, o scheduler.Outcome) error {
 func (w *world) taskDone(j *job, id scheduler.AttemptID) error {
 	j.left--
 	w.res.TasksDone++
-	g := &j.stages[id.Stage]
-	if other := g.first[id.Index] - 1; other >= 0 {
+	if other, _ := w.s.Slots(id.TaskID); other >= 0 {
 		w.pause(other)
 		w.attempts[other].state = attemptDying
 		w.due(other, w.now.Add(w.Models.KillDelay), evKilled)
@@ -279,55 +304,48 @@ func (w *world) taskDone(j *job, id scheduler.AttemptID) error {
 // dropAttempt takes an attempt out of the world and tells the State.
 func (w *world) dropAttempt(slot int32, o scheduler.Outcome) error {
 	t := &w.attempts[slot]
-	held := w.jobs[t.job].spec.Stages[t.id.Stage].Demand
+	held := w.jobs[t.job].spec.Stages[t.stage].Demand
 	if o != scheduler.OutcomeSucceeded { // what succeeds runs, and on one node
 		held = w.held(t)
 	}
 	w.settle(slot, o)
-	if err := w.s.AttemptEnded(t.id, t.run, o, w.now); err != nil {
+	if err := w.s.AttemptEnded(t.id(), t.run, o, w.now); err != nil {
 		return err
 	}
 	w.use.sub(held)
 	return nil
 }
 
-// settle does the world's part of an attempt's end: its accounts, its place
-// among the task's attempts, its slot.
+// settle does the world's part of an attempt's end: its accounts.
 func (w *world) settle(slot int32, o scheduler.Outcome) {
 	t := &w.attempts[slot]
 	if o != scheduler.OutcomeSucceeded {
 		w.pause(slot)
 	}
 	j := &w.jobs[t.job]
-	g := &j.spec.Stages[t.id.Stage]
+	g := &j.spec.Stages[t.stage]
 	r := j.res
 	cpu := t.ran.Seconds() * float64(g.Demand[scheduler.CPU]) / 1000
 	if o == scheduler.OutcomeSucceeded {
 		r.Served += t.ran
 		r.count(t.local)
 		w.use.useful += cpu
-		if ran := j.stages[t.id.Stage].ran; ran != nil {
-			ran[t.id.Index] = t.node
+		if ran := j.stages[t.stage].ran; ran != nil {
+			ran[t.task] = t.node
 		}
 		w.keep(t)
 	} else {
 		r.LostCPU += cpu
 		w.res.WorkLostCPU += cpu
 	}
-	p := &j.stages[t.id.Stage].first[t.id.Index]
-	for *p-1 != slot {
-		p = &w.attempts[*p-1].next
-	}
-	*p = t.next
 	j.live--
 	t.due = 0
 	t.state = attemptGone
-	w.free = append(w.free, slot)
 }
 
 // held is what the State says the attempt holds, on both nodes while it moves.
 func (w *world) held(t *attempt) scheduler.Resources {
-	a := w.s.Attempt(t.id)
+	a := w.s.Attempt(t.id())
 	if a == nil {
 		return scheduler.Resources{}
 	}
@@ -340,7 +358,7 @@ func (w *world) held(t *attempt) scheduler.Resources {
 // keep remembers a run of a task for the Gantt chart.
 func (w *world) keep(t *attempt) {
 	if len(w.res.Runs) < w.KeepTasks {
-		w.res.Runs = append(w.res.Runs, TaskRun{t.id, t.node, since0(t.placed), since0(w.now)})
+		w.res.Runs = append(w.res.Runs, TaskRun{t.id(), t.node, since0(t.placed), since0(w.now)})
 	}
 }
 
@@ -353,7 +371,7 @@ func (w *world) heartbeat() error {
 			continue
 		}
 		part := min(0.999, float64(t.ran+w.now.Sub(t.since))/float64(t.whole))
-		if err := w.s.AttemptProgress(t.id, t.run, part, 0); err != nil {
+		if err := w.s.AttemptProgress(t.id(), t.run, part, 0); err != nil {
 			return err
 		}
 	}

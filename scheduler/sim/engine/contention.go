@@ -58,7 +58,7 @@ func (w *world) change(t *attempt, sign int64, f func(*crowd)) {
 	c := &w.crowds[t.node]
 	room := w.Nodes[t.node].Capacity
 	before := clipped(c.needs, room)
-	c.needs = c.needs.Add(w.jobs[t.job].spec.Stages[t.id.Stage].needsOf().Times(sign))
+	c.needs = c.needs.Add(w.jobs[t.job].spec.Stages[t.stage].needsOf().Times(sign))
 	f(c)
 	w.use.direct(clipped(c.needs, room).Sub(before))
 	slow := 1.0

@@ -54,7 +54,7 @@ func (w *world) admit(i int) error {
 		g := &j.spec.Stages[k]
 		stages[k] = w.stageSpec(j, g, estimate)
 		j.left += g.Tasks
-		j.stages[k].first, j.stages[k].reads = make([]int32, g.Tasks), stages[k].Inputs != nil
+		j.stages[k].reads = stages[k].Inputs != nil
 		if w.Models.MTBF > 0 {
 			j.stages[k].ran = make([]scheduler.NodeID, g.Tasks)
 		}
@@ -194,14 +194,16 @@ func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
 	if err := w.s.StopJob(j.id); err != nil {
 		return err
 	}
-	for k := range j.stages {
-		for _, first := range j.stages[k].first {
-			for slot := first - 1; slot >= 0; {
-				next := w.attempts[slot].next - 1
+	for _, g := range w.s.Job(j.id).Stages {
+		for i := range g.Spec.Tasks {
+			first, second := w.s.Slots(g.Task(i))
+			for _, slot := range [...]int32{second, first} { // the later one first
+				if slot < 0 {
+					continue
+				}
 				if err := w.dropAttempt(slot, scheduler.OutcomeKilled); err != nil {
 					return err
 				}
-				slot = next
 			}
 		}
 	}

@@ -92,7 +92,7 @@ func (n *network) begin(w *world, slot int32, bytes float64) int32 {
 // route chooses a flow's links and limit.
 func (n *network) route(w *world, t *attempt, f *flow) {
 	m := &w.Models
-	g := &w.jobs[t.job].spec.Stages[t.id.Stage]
+	g := &w.jobs[t.job].spec.Stages[t.stage]
 	if t.phase == phaseRead {
 		bytes, from := w.see(t)
 		switch {

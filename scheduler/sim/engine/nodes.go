@@ -25,7 +25,7 @@ func (w *world) fail(n scheduler.NodeID) error {
 		lost = append(lost, slot)
 	}
 	for _, slot := range w.moving {
-		if a := w.s.Attempt(w.attempts[slot].id); a.From == n {
+		if a := w.s.Attempt(w.attempts[slot].id()); a.From == n {
 			lost = append(lost, slot)
 		}
 	}
@@ -72,10 +72,14 @@ func (w *world) loseOutputs(n scheduler.NodeID) error {
 				continue
 			}
 			for i, on := range j.stages[k].ran {
-				if on != n || !sj.Stages[k].IsDone(int32(i)) || j.stages[k].first[i] != 0 {
+				if on != n || !sj.Stages[k].IsDone(int32(i)) {
 					continue
 				}
-				if err := w.s.OutputLost(sj.Stages[k].Task(int32(i))); err != nil {
+				task := sj.Stages[k].Task(int32(i))
+				if lives, _ := w.s.Slots(task); lives >= 0 {
+					continue
+				}
+				if err := w.s.OutputLost(task); err != nil {
 					return err
 				}
 				j.left++

@@ -72,8 +72,9 @@ func (w *world) replica(have []scheduler.NodeID, k int, h uint64) scheduler.Node
 
 // see notes how far an attempt is from its input and gives the nearest copy.
 func (w *world) see(t *attempt) (int64, scheduler.NodeID) {
-	g := w.s.Stage(t.id.StageID())
-	bytes, nodes, local := g.Input(t.id.Index)
+	id := t.id()
+	g := w.s.Stage(id.StageID())
+	bytes, nodes, local := g.Input(t.task)
 	if bytes == 0 || len(nodes) == 0 {
 		t.local = localNone
 		return bytes, scheduler.NoNode
@@ -101,17 +102,17 @@ func (w *world) see(t *attempt) (int64, scheduler.NodeID) {
 
 // planTransfers works out what an attempt reads and writes: as time before and
 // after its work where rates are fixed, as bytes where links are shared.
-func (w *world) planTransfers(t *attempt, j *job, g *Stage) error {
+func (w *world) planTransfers(t *attempt, j *job, g *Stage) {
 	m := &w.Models
 	bytes := int64(0)
-	if j.stages[t.id.Stage].reads {
+	if j.stages[t.stage].reads {
 		bytes, _ = w.see(t)
 	} else if g.Read > 0 && g.Input > 0 {
-		bytes = min(g.Read, max(0, g.Input-g.Read*int64(t.id.Index)))
+		bytes = min(g.Read, max(0, g.Input-g.Read*int64(t.task)))
 	}
 	if m.transfer() == TransferShared {
 		t.read, t.write = float64(bytes+g.Shuffle), float64(g.Write)
-		return nil
+		return
 	}
 	rate := w.localRate(g)
 	switch t.local {
@@ -122,7 +123,6 @@ func (w *world) planTransfers(t *attempt, j *job, g *Stage) error {
 	}
 	t.before += perRate(bytes, rate) + perRate(g.Shuffle, m.RemoteRate)
 	t.work += perRate(g.Write, w.localRate(g))
-	return nil
 }
 
 // localRate is a task's rate on a local disk that it has to itself.

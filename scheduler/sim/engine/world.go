@@ -17,9 +17,10 @@ type world struct {
 	jobs   []job
 	done   int // jobs that ended
 
-	attempts []attempt
-	free     []int32 // slots of attempts that may be used again
-	moving   []int32 // slots of attempts that move between nodes
+	attempts []attempt // by slot (State.Slots)
+	alike    more      // of all attempts that need no record of their own
+	plain    bool      // attempts do nothing but work
+	moving   []int32   // slots of attempts that move between nodes
 	net      network
 	crowds   []crowd
 	backlog  []int32 // jobs that wait for admission
@@ -49,8 +50,7 @@ type job struct {
 
 // stage is a Stage under way.
 type stage struct {
-	reads bool    // it has inputs with a place
-	first []int32 // slot+1 of each task's first live attempt
+	reads bool // it has inputs with a place
 	ran   []scheduler.NodeID
 }
 
@@ -65,6 +65,9 @@ func Run(c Config) (*Result, error) {
 	if w.MaxActions == 0 {
 		w.MaxActions = DefaultMaxActions
 	}
+	m := &w.Models
+	w.plain = m.transfer() == TransferFree && !m.Contention && m.Heartbeat == 0 && w.KeepTasks == 0
+	w.alike = more{run: 1, disk: -1, flow: -1}
 	if err := w.build(); err != nil {
 		return nil, err
 	}
