@@ -53,7 +53,8 @@ func (v Violation) Error() string {
 // their epoch is the present one, so nothing is cleared between cycles.
 type checker struct {
 	epoch   uint32
-	nodes   []checkNode
+	nodeAt  []int32     // of each node its position in nodes, good if that one is it
+	nodes   []checkNode // touched by the decision so far
 	tenants []checkTenant
 	jobs    map[JobID]Resources
 	stages  map[*Stage]int32
@@ -71,7 +72,7 @@ type checker struct {
 }
 
 type checkNode struct {
-	epoch uint32
+	id    NodeID
 	free  Resources
 	disks []DiskUse
 }
@@ -97,7 +98,9 @@ func Check(s *State, d *Decision, now Time) []Violation {
 		}
 	}
 	c.dropsKept(s, d)
-	c.notes.begin()
+	if len(d.Notes) > 0 {
+		c.notes.begin()
+	}
 	for i := range d.Notes {
 		if err := c.notes.add(s, &d.Notes[i]); err != nil {
 			c.out = append(c.out, Violation{RuleNote, i, err.Error()})
@@ -114,21 +117,28 @@ func (c *checker) begin(s *State) {
 	if c.epoch == 0 {
 		*c = checker{epoch: 1}
 	}
-	for len(c.nodes) < len(s.nodes) {
-		c.nodes = append(c.nodes, checkNode{})
+	for len(c.nodeAt) < len(s.nodes) {
+		c.nodeAt = append(c.nodeAt, 0)
 	}
+	c.nodes = c.nodes[:0]
 	for len(c.tenants) < len(s.tenants) {
 		c.tenants = append(c.tenants, checkTenant{})
 	}
 	if c.jobs == nil {
 		c.jobs, c.stages = map[JobID]Resources{}, map[*Stage]int32{}
 	}
-	clear(c.jobs)
-	clear(c.stages)
+	if len(c.jobs) > 0 {
+		clear(c.jobs)
+	}
+	if len(c.stages) > 0 {
+		clear(c.stages)
+	}
 	c.moved.begin()
 	c.placed, c.dropped = c.placed[:0], c.dropped[:0]
 	c.pool, c.pooled = c.pool[:0], false
-	clear(c.again)
+	if len(c.again) > 0 {
+		clear(c.again)
+	}
 	c.seen.reset()
 	c.out = c.out[:0]
 }
@@ -152,13 +162,21 @@ func (c *checker) action(s *State, d *Decision, a *Action, i int, now Time) Viol
 	}
 }
 
+// node gives what the decision so far leaves free on a node, good until the next
+// call.
 func (c *checker) node(s *State, id NodeID) *checkNode {
-	n := &c.nodes[id]
-	if n.epoch != c.epoch {
-		n.epoch = c.epoch
-		n.free = s.nodes[id].Free
-		n.disks = append(n.disks[:0], s.nodes[id].Disks...)
+	if at := int(c.nodeAt[id]); at < len(c.nodes) && c.nodes[at].id == id {
+		return &c.nodes[at]
 	}
+	at := len(c.nodes)
+	c.nodeAt[id] = int32(at)
+	if at < cap(c.nodes) {
+		c.nodes = c.nodes[:at+1] // with the disks it had
+	} else {
+		c.nodes = append(c.nodes, checkNode{})
+	}
+	n := &c.nodes[at]
+	n.id, n.free, n.disks = id, s.nodes[id].Free, append(n.disks[:0], s.nodes[id].Disks...)
 	return n
 }
 
@@ -366,58 +384,68 @@ func (c *checker) resume(s *State, a *Action, now Time) Violation {
 	return c.promises(s, g.Job, g, att.ID.Index, node, now)
 }
 
-// idSet is a set of attempts with open addressing; reset is O(1).
+// idSet is a set of attempts with open addressing; reset is O(1). It begins with a
+// small table each time: most decisions name a few attempts, and one in a table
+// that a large decision left behind is never at hand.
 type idSet struct {
-	keys  []AttemptID
-	epoch []uint32
-	now   uint32
-	n     int
+	tables [][]idEntry // each twice as long as the one before
+	level  int         // of the table in use
+	now    uint32
+	n      int
 }
+
+type idEntry struct {
+	id    AttemptID
+	epoch uint32 // it counts where this is now
+}
+
+const smallestIDSet = 32
 
 func (t *idSet) reset() {
 	t.now++
-	t.n = 0
-	if t.now == 0 || t.keys == nil {
-		t.keys, t.epoch, t.now = make([]AttemptID, 1024), make([]uint32, 1024), 1
+	t.n, t.level = 0, 0
+	if t.now == 0 || t.tables == nil {
+		t.tables, t.now = [][]idEntry{make([]idEntry, smallestIDSet)}, 1
 	}
 }
 
 // add puts id in and tells whether it is new.
 func (t *idSet) add(id AttemptID) bool {
-	if 2*t.n >= len(t.keys) {
+	if 2*t.n >= len(t.tables[t.level]) {
 		t.grow()
 	}
-	mask := len(t.keys) - 1
-	for i := int(hashID(id)) & mask; ; i = (i + 1) & mask {
-		if t.epoch[i] != t.now {
-			t.epoch[i], t.keys[i] = t.now, id
-			t.n++
-			return true
-		}
-		if t.keys[i] == id {
-			return false
-		}
+	e := t.find(id)
+	if e.epoch == t.now {
+		return false
 	}
+	e.id, e.epoch = id, t.now
+	t.n++
+	return true
 }
 
 // has tells whether id was put in.
-func (t *idSet) has(id AttemptID) bool {
-	mask := len(t.keys) - 1
-	for i := int(hashID(id)) & mask; t.epoch[i] == t.now; i = (i + 1) & mask {
-		if t.keys[i] == id {
-			return true
+func (t *idSet) has(id AttemptID) bool { return t.find(id).epoch == t.now }
+
+// find gives the entry of id, or the free one where it belongs.
+func (t *idSet) find(id AttemptID) *idEntry {
+	table := t.tables[t.level]
+	mask := len(table) - 1
+	for i := int(hashID(id)) & mask; ; i = (i + 1) & mask {
+		if e := &table[i]; e.epoch != t.now || e.id == id {
+			return e
 		}
 	}
-	return false
 }
 
+// grow goes on with the next table. Its entries are of earlier resets.
 func (t *idSet) grow() {
-	old, epoch := t.keys, t.epoch
-	t.keys, t.epoch = make([]AttemptID, 2*len(old)), make([]uint32, 2*len(old))
-	t.n = 0
-	for i, e := range epoch {
-		if e == t.now {
-			t.add(old[i])
+	old := t.tables[t.level]
+	if t.level++; t.level == len(t.tables) {
+		t.tables = append(t.tables, make([]idEntry, 2*len(old)))
+	}
+	for i := range old {
+		if e := &old[i]; e.epoch == t.now {
+			*t.find(e.id) = *e
 		}
 	}
 }
