@@ -243,9 +243,7 @@ func (s *State) reopenOn(j *Job, n int32) {
 
 func (s *State) record(g *Stage, a *Attempt, now Time) {
 	bytes, nodes, _ := g.Input(a.ID.Index)
-	s.history.tasks.put(FinishedTask{Task: a.ID.TaskID, Tenant: a.Tenant, Kind: g.Spec.Kind, Stage: g.Spec.Name,
-		JobName: g.Job.Spec.Name, Node: a.Node, Demand: g.Spec.Demand, InputBytes: bytes, Local: slices.Contains(nodes, a.Node),
-		Tasks: g.Spec.Tasks, RunTime: a.RanFor(now), Ended: now}, HistoryTasks)
+	s.history.tasks.put(finished{g.inFinished(), a.ID.Index, a.Node, bytes, a.RanFor(now), now, slices.Contains(nodes, a.Node)}, HistoryTasks)
 }
 
 // OutputLost tells that the output of a task that was done is gone: it waits

@@ -106,6 +106,9 @@ func (s *State) UpdateJob(spec JobSpec) error {
 		spec.OnMiss = OnMissContinue
 	}
 	j.Spec = spec
+	for _, g := range j.Stages {
+		g.finished = nil // it names the job
+	}
 	s.worked(j)
 	s.predictedAnewOf(j)
 	s.changed()

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -200,5 +201,27 @@ func TestATaskThatIsDoneTakesNoSecondAttempt(t *testing.T) {
 	v := scheduler.Check(w.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, w.Now)
 	if err := w.State.Apply(&a, w.Now); err == nil || len(v) != 1 {
 		t.Errorf("Apply says %v, Check %v: both should refuse", err, v)
+	}
+}
+
+// The history says of a task what its job was called when it ended.
+func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
+	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
+	w.End(w.Place(scheduler.TaskID{Job: id}, 0), scheduler.OutcomeSucceeded)
+	spec := w.State.Job(id).Spec
+	was := spec.Name
+	spec.Name = "renamed"
+	must(t, w.State.UpdateJob(spec))
+	w.End(w.Place(scheduler.TaskID{Job: id, Index: 1}, 0), scheduler.OutcomeSucceeded)
+	for what, s := range map[string]*scheduler.State{"as it is": w.State, "copied": w.State.Clone()} {
+		var names []string
+		s.History().Tasks(func(f *scheduler.FinishedTask) bool {
+			names = append(names, f.JobName)
+			return true
+		})
+		if want := []string{was, "renamed"}; !slices.Equal(names, want) {
+			t.Errorf("%s: %q, want %q", what, names, want)
+		}
 	}
 }

@@ -42,8 +42,67 @@ type FinishedJob struct {
 
 // History holds the last HistoryTasks tasks and HistoryJobs jobs.
 type History struct {
-	tasks ring[FinishedTask]
+	tasks ring[finished]
 	jobs  ring[FinishedJob]
+}
+
+// finished is a FinishedTask as it is kept: each end of a task writes one, so it is
+// small, and what the tasks of a stage have in common is kept once.
+type finished struct {
+	of    *finishedStage
+	index int32
+	node  NodeID
+	bytes int64
+	run   time.Duration
+	ended Time
+	local bool
+}
+
+type finishedStage struct {
+	id            StageID
+	tenant        TenantID
+	kind          StageKind
+	name, jobName string
+	demand        Resources
+	tasks         int32
+}
+
+// told is the task as others are told of it.
+func (f *finished) told() FinishedTask {
+	g := f.of
+	return FinishedTask{Task: TaskID{g.id.Job, g.id.Stage, f.index}, Tenant: g.tenant, Kind: g.kind, Stage: g.name, JobName: g.jobName,
+		Node: f.node, Demand: g.demand, InputBytes: f.bytes, Local: f.local, Tasks: g.tasks, RunTime: f.run, Ended: f.ended}
+}
+
+// inFinished is what the history says of a stage's tasks.
+func (g *Stage) inFinished() *finishedStage {
+	if g.finished == nil {
+		g.finished = &finishedStage{g.ID(), g.Job.Spec.Tenant, g.Spec.Kind, g.Spec.Name, g.Job.Spec.Name, g.Spec.Demand, g.Spec.Tasks}
+	}
+	return g.finished
+}
+
+// putTasks puts tasks in as they were told, from the oldest.
+func (h *History) putTasks(all []FinishedTask) {
+	stages := map[finishedStage]*finishedStage{}
+	for i := range all {
+		t := &all[i]
+		g := finishedStage{t.Task.StageID(), t.Tenant, t.Kind, t.Stage, t.JobName, t.Demand, t.Tasks}
+		if stages[g] == nil {
+			stages[g] = &g
+		}
+		h.tasks.put(finished{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local}, HistoryTasks)
+	}
+}
+
+// allTasks lists the tasks from the oldest.
+func (h *History) allTasks() []FinishedTask {
+	out := make([]FinishedTask, 0, len(h.tasks.of))
+	h.Tasks(func(t *FinishedTask) bool {
+		out = append(out, *t)
+		return true
+	})
+	return out
 }
 
 // ring keeps the last values put in.
@@ -76,8 +135,14 @@ func (r *ring[T]) each(yield func(*T) bool) {
 	}
 }
 
-// Tasks walks the tasks from the oldest.
-func (h *History) Tasks(yield func(*FinishedTask) bool) { h.tasks.each(yield) }
+// Tasks walks the tasks from the oldest. What is yielded is good until the next one.
+func (h *History) Tasks(yield func(*FinishedTask) bool) {
+	var t FinishedTask
+	h.tasks.each(func(f *finished) bool {
+		t = f.told()
+		return yield(&t)
+	})
+}
 
 // Jobs walks the jobs from the oldest.
 func (h *History) Jobs(yield func(*FinishedJob) bool) { h.jobs.each(yield) }

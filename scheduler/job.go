@@ -90,8 +90,9 @@ type Stage struct {
 	pending  bitset
 	busy     bitset // tasks with a live attempt
 	done     bitset
-	active   []int32  // slot + 1 of the task's first live attempt
-	details  *details // of its attempts that simply run, nil until one is placed
+	active   []int32        // slot + 1 of the task's first live attempt
+	finished *finishedStage // in the history, nil until a task finished
+	details  *details       // of its attempts that simply run, nil until one is placed
 	tries    map[int32]tries
 	moved    map[int32]movedInput
 	taskTime float64 // attempt-nanoseconds of running until lastTick

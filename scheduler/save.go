@@ -96,7 +96,7 @@ func (s *State) Save(w io.Writer) error {
 
 func (s *State) saved() *saved {
 	v := &saved{Version: SaveVersion, Index: s.index, Seq: s.seq, Notes: s.Notes(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		Holes: s.holes, TasksEver: s.history.tasks.n, JobsEver: s.history.jobs.n, Tasks: s.history.tasks.all(), Finished: s.history.jobs.all()}
+		Holes: s.holes, TasksEver: s.history.tasks.n, JobsEver: s.history.jobs.n, Tasks: s.history.allTasks(), Finished: s.history.jobs.all()}
 	for _, n := range s.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
@@ -379,9 +379,7 @@ func (s *State) loadMemory(v *saved) error {
 	if len(v.Tasks) > HistoryTasks || len(v.Finished) > HistoryJobs {
 		return refuse(ErrInvalid, "history", "%d tasks and %d jobs: more than is kept", len(v.Tasks), len(v.Finished))
 	}
-	for _, t := range v.Tasks {
-		s.history.tasks.put(t, HistoryTasks)
-	}
+	s.history.putTasks(v.Tasks)
 	for _, j := range v.Finished {
 		s.history.jobs.put(j, HistoryJobs)
 	}
