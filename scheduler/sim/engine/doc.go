@@ -1,4 +1,4 @@
-// Package engine is the simulated world around a scheduler: a heap of events
+// Package engine is the simulated world around a scheduler: a queue of events
 // ordered by (time, kind, sequence), machines with a speed, tasks that read,
 // compute, shuffle and write, a network and disks that are shared, machines
 // that fail, and the price of suspending. It drives a scheduler.State through

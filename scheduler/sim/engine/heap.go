@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -55,29 +56,103 @@ func less(a, b *event) uint64 {
 	return borrow
 }
 
-// queue is a heap with four children a node: shallower than a binary one, and four
-// events fill a cache line. The first is at position top, so that brothers begin
-// at a multiple of four, as a line does.
+// queue is a heap of the events to come soon, and before it buckets of a width of
+// time each, unordered, for those that come later: an event is written down once
+// and is sorted among a few when its bucket is opened, not among all that live.
+// What is later than the last bucket waits beyond, and is spread over the buckets
+// anew when all of them were opened.
+//
+// The heap has four children a node: shallower than a binary one, and four events
+// fill a cache line. The first is at position top, so that brothers begin at a
+// multiple of four, as a line does.
 type queue struct {
-	of    []event
-	count uint64
+	of      []event
+	count   uint64
+	from    scheduler.Time // where the first bucket begins
+	shift   uint           // a bucket is 1<<shift ns wide
+	opened  int            // buckets that were opened: what falls in them goes to the heap
+	buckets [numBuckets][]event
+	beyond  []event
 }
 
-const top = 3
+const (
+	top        = 3
+	numBuckets = 512
+)
 
 func above(i int) int { return i/4 + 2 }
 func below(i int) int { return 4 * (i - 2) }
 
-// plan puts an event in and gives its key. O(log n).
+// plan puts an event in and gives its key. O(log n of its bucket).
 func (q *queue) plan(at scheduler.Time, k eventKind, ref int32) uint64 {
+	q.count++
+	e := event{at, uint64(k)<<(refBits+countBits) | q.count<<refBits | uint64(ref)}
+	q.put(e)
+	return e.key
+}
+
+// put puts an event where it belongs.
+func (q *queue) put(e event) {
+	switch i := uint64(e.at-q.from) >> q.shift; {
+	case e.at < q.from || i < uint64(q.opened):
+		q.push(e)
+	case i < numBuckets:
+		q.buckets[i] = append(q.buckets[i], e)
+	default:
+		q.beyond = append(q.beyond, e)
+	}
+}
+
+func (q *queue) push(e event) {
 	if len(q.of) == 0 {
 		q.of = make([]event, top, 1024)
 	}
-	q.count++
-	e := event{at, uint64(k)<<(refBits+countBits) | q.count<<refBits | uint64(ref)}
 	q.of = append(q.of, e)
 	q.rise(len(q.of)-1, e)
-	return e.key
+}
+
+// open fills the empty heap from the next bucket that has something, and tells
+// whether there is any.
+func (q *queue) open() bool {
+	for {
+		for q.opened < numBuckets {
+			i := q.opened
+			q.opened++
+			if events := q.buckets[i]; len(events) > 0 {
+				for _, e := range events {
+					q.push(e)
+				}
+				q.buckets[i] = events[:0]
+				return true
+			}
+		}
+		if len(q.beyond) == 0 {
+			return false
+		}
+		q.spread()
+	}
+}
+
+// spread lays the buckets out anew, so that about half of the events beyond fall
+// into the first half of them, and puts those that fall into any there.
+func (q *queue) spread() {
+	const sample = 64
+	at := make([]scheduler.Time, 0, 2*sample)
+	for i := 0; i < len(q.beyond); i += 1 + len(q.beyond)/(2*sample) {
+		at = append(at, q.beyond[i].at)
+	}
+	slices.Sort(at)
+	q.from = q.beyond[0].at
+	for i := range q.beyond {
+		q.from = min(q.from, q.beyond[i].at)
+	}
+	q.shift = uint(bits.Len64(uint64(at[len(at)/2]-q.from) / (numBuckets / 2)))
+	q.opened = 0
+	all := q.beyond
+	q.beyond = all[:0]
+	for _, e := range all { // none is written before it was read
+		q.put(e)
+	}
 }
 
 // rise lets e go up from a free position to its place.
@@ -95,13 +170,13 @@ func (q *queue) rise(i int, e event) {
 
 // next is when the next event comes, or scheduler.Never.
 func (q *queue) next() scheduler.Time {
-	if len(q.of) <= top {
+	if len(q.of) <= top && !q.open() {
 		return scheduler.Never
 	}
 	return q.of[top].at
 }
 
-// take removes the first event. O(log n).
+// take removes the first event; next said that there is one. O(log n of its bucket).
 func (q *queue) take() event {
 	first := q.of[top]
 	last := len(q.of) - 1

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -23,8 +24,17 @@ func TestQueueKeepsOrder(t *testing.T) {
 		var q queue
 		var want []planned
 		now := scheduler.Time(0)
+		span := int64(20) << r.IntN(40)
 		for n := range 1 + r.IntN(400) {
-			p := planned{now + scheduler.Time(r.IntN(20)), evSubmit + eventKind(r.IntN(int(evHeartbeat))), n, int32(r.IntN(maxRef + 1))}
+			p := planned{now.Add(time.Duration(r.Int64N(span))), evSubmit + eventKind(r.IntN(int(evHeartbeat))), n, int32(r.IntN(maxRef + 1))}
+			switch r.IntN(20) {
+			case 0:
+				p.at = now
+			case 1:
+				p.at = now.Add(time.Duration(1000 * span))
+			case 2:
+				p.at = scheduler.Never - 1
+			}
 			key := q.plan(p.at, p.kind, p.ref)
 			want = append(want, p)
 			if r.IntN(3) > 0 && n < 300 {
@@ -43,6 +53,7 @@ func TestQueueKeepsOrder(t *testing.T) {
 			now, want = e.at, want[1:]
 		}
 		for range want {
+			q.next()
 			q.take()
 		}
 		if q.next() != scheduler.Never {
@@ -63,6 +74,7 @@ func BenchmarkQueue(b *testing.B) {
 		later[i] = scheduler.Time(r.Int64N(20e9))
 	}
 	for i := 0; b.Loop(); i++ {
+		q.next()
 		e := q.take()
 		q.plan(e.at+later[i%len(later)], evPhase, 1)
 	}
