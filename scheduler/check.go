@@ -66,9 +66,11 @@ type checker struct {
 	notes   noteBatch
 	dropped []droppedPromise // by the decision so far
 	again   map[promiseKey]bool
-	pool    []poolPromise
-	pooled  bool // pool is filled in
-	out     []Violation
+	// hopeless jobs are those that the decision notes as such.
+	hopeless []JobID
+	pool     []poolPromise
+	pooled   bool // pool is filled in
+	out      []Violation
 }
 
 type checkNode struct {
@@ -90,6 +92,11 @@ type checkTenant struct {
 func Check(s *State, d *Decision, now Time) []Violation {
 	c := &s.checker
 	c.begin(s)
+	for i := range d.Notes {
+		if n := &d.Notes[i]; n.Kind == NoteHopeless {
+			c.hopeless = append(c.hopeless, n.Job)
+		}
+	}
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		if v := c.action(s, d, a, i, now); v.Rule != 0 {
@@ -139,6 +146,7 @@ func (c *checker) begin(s *State) {
 	if len(c.again) > 0 {
 		clear(c.again)
 	}
+	c.hopeless = c.hopeless[:0]
 	c.seen.reset()
 	c.out = c.out[:0]
 }
@@ -219,7 +227,7 @@ func (c *checker) place(s *State, a *Action, now Time) Violation {
 		return v
 	}
 	v := c.promises(s, j, g, i, a.Node, now)
-	c.placed = append(c.placed, placedHere{a.Node, a.Disk, j, g.Spec.Demand, g.Spec.Disk})
+	c.placed = append(c.placed, placedHere{a.Node, a.Disk, j, g.Spec.Demand, g.Spec.Disk, predictedEnd(g, now)})
 	return v
 }
 
@@ -377,11 +385,13 @@ func (c *checker) resume(s *State, a *Action, now Time) Violation {
 	if v := c.caps(s, g.Job, att.Demand, more); v.Rule != 0 {
 		return v
 	}
-	node := att.Node
+	back := placedHere{att.Node, att.Disk, g.Job, more, att.DiskSpace - att.Held.Disk, predictedEnd(g, now)}
 	if a.Kind == ActMigrate {
-		node = a.Node
+		back.node, back.disk, back.demand, back.space = a.Node, a.Disk, att.Demand, att.DiskSpace
 	}
-	return c.promises(s, g.Job, g, att.ID.Index, node, now)
+	v := c.promises(s, g.Job, g, att.ID.Index, back.node, now)
+	c.placed = append(c.placed, back)
+	return v
 }
 
 // idSet is a set of attempts with open addressing; reset is O(1). It begins with a

@@ -5,13 +5,15 @@ import "slices"
 // This file is Check's part about promises: what a start may not take, who is
 // no victim, and how a promise may move or end.
 
-// placedHere is a task that an earlier action of the decision placed.
+// placedHere is a task that an earlier action of the decision placed, resumed (then
+// demand and space are what it did not hold yet) or moved.
 type placedHere struct {
 	node   NodeID
 	disk   int16
 	job    *Job
 	demand Resources
 	space  int64
+	end    Time // as predicted, Never without
 }
 
 // movedReservations are the reservations that the decision so far made, changed or
@@ -82,13 +84,14 @@ func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
 // promises holds a start on a node against the promises reserved there and on
 // the pool: at the start of each of them there must be room for it beside what
 // runs then and cannot be suspended, on the node's disks too. What has a bound
-// runs until its bound; what has none, for ever; what can be suspended makes
+// runs until its bound; what has none, for ever, but until its predicted end where
+// the promise was made counting on that (Foreseen); what can be suspended makes
 // room.
 func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
 	if len(s.pool) == 0 && len(s.nodes[id].reserved) == 0 && len(c.moved.now) == 0 { // the usual case: nothing is promised
 		return Violation{}
 	}
-	if canYield(s, j, id) {
+	if c.canYield(s, j, id) {
 		return Violation{}
 	}
 	end := Never
@@ -102,8 +105,9 @@ func (c *checker) promises(s *State, j *Job, g *Stage, task int32, id NodeID, no
 	if len(list) == 0 || owns(list, j, g, task, now) {
 		return Violation{}
 	}
+	predicted := predictedEnd(g, now)
 	for _, r := range list {
-		if !r.Kind.Promise() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID {
+		if !r.Kind.Promise() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID || (r.Start >= predicted && s.Foreseen(r, j)) {
 			continue
 		}
 		if !c.roomFor(s, r, list, id, now) {
@@ -130,13 +134,15 @@ func (c *checker) roomFor(s *State, r *Reservation, list []*Reservation, id Node
 		}
 	}
 	for a := range s.AttemptsOn(id) {
-		if k := s.StageOf(a).Job; canYield(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job {
+		k := s.StageOf(a).Job
+		if c.canYield(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job || s.goneBy(a, r, now) {
 			leaves(a.Held.Resources, a.Disk, a.Held.Disk)
 		}
 	}
 	for i := range c.placed {
 		k := &c.placed[i]
-		if k.node == id && (canYield(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job) {
+		if k.node == id && (c.canYield(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job ||
+			(k.end <= at && s.Foreseen(r, k.job))) {
 			leaves(k.demand, k.disk, k.space)
 		}
 	}
@@ -153,6 +159,26 @@ func (c *checker) roomFor(s *State, r *Reservation, list []*Reservation, id Node
 		}
 	}
 	return (Resources{}).Fits(free) && onOne && (space >= 0 || r.Disk == 0)
+}
+
+// predictedEnd is when a task of a stage that starts now is predicted to end, Never
+// where nothing is predicted of it.
+func predictedEnd(g *Stage, now Time) Time {
+	if g.Spec.Estimate <= 0 {
+		return Never
+	}
+	return now.Add(g.Spec.Estimate)
+}
+
+// goneBy tells whether an attempt is predicted to end before a promise that was made
+// counting on that begins. One that should have ended before now is counted on no
+// more.
+func (s *State) goneBy(a *Attempt, r *Reservation, now Time) bool {
+	if a.Estimate <= 0 || a.Level != LevelRunning {
+		return false
+	}
+	end := a.Placed.Add(a.Estimate - a.Ran)
+	return end > now && end <= r.Start && s.Foreseen(r, s.StageOf(a).Job)
 }
 
 // poolPromises holds a start against the promises on the pool, which are totals
@@ -218,12 +244,20 @@ func owns(list []*Reservation, j *Job, g *Stage, task int32, now Time) bool {
 	return false
 }
 
+// canYield is the State's canYield, but that a job that the decision says is
+// hopeless is so already.
+func (c *checker) canYield(s *State, j *Job, id NodeID) bool {
+	return canYield(s, j, id) || (j.Spec.Project == 0 && canFree(s, id) && slices.Contains(c.hopeless, j.Spec.ID))
+}
+
 // canYield tells whether tasks of a job on a node can make room for a promise:
-// the job has no promise itself and the node can free memory.
+// the job is not firm and the node can free memory.
 func canYield(s *State, j *Job, id NodeID) bool {
-	if j.Spec.Project != 0 || s.Accepted(j) {
-		return false
-	}
+	return !s.Firm(j) && canFree(s, id)
+}
+
+// canFree tells whether a node can free the memory of a task.
+func canFree(s *State, id NodeID) bool {
 	l := s.nodes[id].Spec.Levels
 	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
 }

@@ -251,7 +251,7 @@ func (s *State) mark(k NoteKey, there bool) {
 	if *m &^= 1 << k.Kind; there {
 		*m |= 1 << k.Kind
 	}
-	if j := s.jobs[k.Job]; j != nil && *m != was && k.Kind == NoteAccepted {
+	if j := s.jobs[k.Job]; j != nil && *m != was && (k.Kind == NoteAccepted || k.Kind == NoteHopeless) {
 		s.predictedAnewOf(j)
 	}
 }

@@ -195,6 +195,27 @@ func (s *State) Accepted(j *Job) bool {
 	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.marks.has(NoteAccepted))
 }
 
+// Firm tells whether tasks of a job make no room for a promise: the job belongs to
+// a project, or its deadline is accepted and the job is not hopeless. O(1).
+func (s *State) Firm(j *Job) bool {
+	return j.Spec.Project != 0 || (s.Accepted(j) && !j.marks.has(NoteHopeless))
+}
+
+// Foreseen tells whether a promise was made counting on the predicted end of a
+// job's tasks: the job has no bound, its deadline was accepted at its submission,
+// and the promise was made to somebody who was submitted no earlier. O(1).
+func (s *State) Foreseen(r *Reservation, j *Job) bool {
+	if !j.Spec.Accepted || j.Spec.Bound > 0 {
+		return false
+	}
+	if r.Project != 0 {
+		p := s.projects[r.Project]
+		return p != nil && p.Spec.Submitted >= j.Spec.Submitted
+	}
+	o := s.jobs[r.Job]
+	return o != nil && o.Spec.Submitted >= j.Spec.Submitted
+}
+
 // Stage finds a stage of a job that has not ended, or nil.
 func (s *State) Stage(id StageID) *Stage {
 	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {

@@ -293,6 +293,30 @@ func (p *Profile) EarliestOn(b int32, from scheduler.Time, span time.Duration, b
 	return best, best.At < before
 }
 
+// LatestOn gives the last instant in [from, by] from which on a bin has room for the
+// need during span, and the disk; ties go to the first disk. False where there is
+// none. O(disks x log n) for each change between room and no room behind it.
+func (p *Profile) LatestOn(b int32, from scheduler.Time, span time.Duration, by scheduler.Time, n *Need) (Spot, bool) {
+	x := &p.bins[b]
+	best := Spot{Bin: b, Disk: -1, At: -scheduler.Never}
+	if x.disks == 0 {
+		if d, ok := p.vector(b, -1, n, 1); ok {
+			best.At = x.free.latest(from, scheduler.Time(span), by, d)
+		}
+		return best, best.At >= from
+	}
+	for disk := int16(0); disk < int16(x.disks) && best.At < by; disk++ {
+		d, ok := p.vector(b, disk, n, 1)
+		if !ok {
+			break
+		}
+		if at := x.free.latest(from, scheduler.Time(span), by, d); at > best.At {
+			best.At, best.Disk = at, disk
+		}
+	}
+	return best, best.At >= from
+}
+
 // EarliestAt is EarliestOn for one disk (-1 where the bin has none).
 func (p *Profile) EarliestAt(b int32, disk int16, from scheduler.Time, span time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
 	s := Spot{Bin: b, Disk: disk, At: scheduler.Never}

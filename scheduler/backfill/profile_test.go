@@ -68,6 +68,21 @@ func (l *list) earliest(from, span, before scheduler.Time, d []int64) scheduler.
 	return scheduler.Never
 }
 
+// latest tries the last instant and every one that ends where something changes.
+func (l *list) latest(from, span, by scheduler.Time, d []int64) scheduler.Time {
+	best := -scheduler.Never
+	try := func(at scheduler.Time) {
+		if at >= from && at <= by && at > best && l.fits(at, at.Add(time.Duration(span)), d) {
+			best = at
+		}
+	}
+	try(by)
+	for _, at := range l.instants(from) {
+		try(at.Add(-time.Duration(span)))
+	}
+	return best
+}
+
 func drawSpan(t *rapid.T) scheduler.Time {
 	if rapid.IntRange(0, 9).Draw(t, "for ever") == 0 {
 		return scheduler.Never
@@ -127,6 +142,10 @@ func TestTimelineIsThePapersList(t *testing.T) {
 				}
 				if got, want := line.earliest(at, span, before, d), l.earliest(at, span, before, d); got != want {
 					t.Fatalf("earliest(%d, %d, %d, %v) = %d, the list says %d", at, span, before, d, got, want)
+				}
+				by := at + scheduler.Time(rapid.IntRange(0, width).Draw(t, "by"))
+				if got, want := line.latest(at, span, by, d), l.latest(at, span, by, d); got != want {
+					t.Fatalf("latest(%d, %d, %d, %v) = %d, the list says %d", at, span, by, d, got, want)
 				}
 				got := make([]int64, k)
 				line.at(at, got)

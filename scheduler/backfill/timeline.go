@@ -384,9 +384,9 @@ func (t *timeline) seek(p *page, level int, from scheduler.Time, d []int64, room
 	return scheduler.Never
 }
 
-// last gives the end of the last step in [from, to) without room for d, and
-// whether there is one; end is where the page ends.
-func (t *timeline) last(p *page, level int, from, to, end scheduler.Time, d []int64) (scheduler.Time, bool) {
+// last gives the end of the last step in [from, to) with room for d (room true) or
+// without (room false), and whether there is one; end is where the page ends.
+func (t *timeline) last(p *page, level int, from, to, end scheduler.Time, d []int64, room bool) (scheduler.Time, bool) {
 	k := len(d)
 	for i := p.floor(to - 1); i >= 0; i-- {
 		stop := end
@@ -396,13 +396,16 @@ func (t *timeline) last(p *page, level int, from, to, end scheduler.Time, d []in
 		if stop <= from {
 			break
 		}
-		if fits(d, p.lo[i*k:i*k+k]) {
+		if p.kids == nil {
+			if fits(d, p.lo[i*k:i*k+k]) == room {
+				return stop, true
+			}
 			continue
 		}
-		if p.kids == nil {
-			return stop, true
+		if room && !fits(d, p.hi[i*k:i*k+k]) || !room && fits(d, p.lo[i*k:i*k+k]) {
+			continue
 		}
-		if at, ok := t.last(p.kids[i], level+1, from, to, stop, t.below(p, i, level, d)); ok {
+		if at, ok := t.last(p.kids[i], level+1, from, to, stop, t.below(p, i, level, d), room); ok {
 			return at, true
 		}
 	}
@@ -435,12 +438,32 @@ func (t *timeline) earliest(from, span, before scheduler.Time, d []int64) schedu
 			return scheduler.Never
 		}
 		end := at.Add(time.Duration(span))
-		next, bad := t.last(t.root, 0, at, end, scheduler.Never, d)
+		next, bad := t.last(t.root, 0, at, end, scheduler.Never, d, false)
 		if !bad {
 			return at
 		}
 		at = next
 	}
+}
+
+// latest gives the last instant in [from, by] from which on there is room for d
+// during span; -Never where there is none. A window is judged from its start: the
+// next one ends where room ended before the first step without. O(log n) for each
+// change between room and none behind the answer.
+func (t *timeline) latest(from, span, by scheduler.Time, d []int64) scheduler.Time {
+	t.prepare()
+	for at := by; at >= from; {
+		bad := t.seek(t.root, 0, at, d, false)
+		if bad >= at.Add(time.Duration(span)) {
+			return at
+		}
+		end, ok := t.last(t.root, 0, from, bad, scheduler.Never, d, true)
+		if !ok {
+			break
+		}
+		at = min(end, bad).Add(-time.Duration(span))
+	}
+	return -scheduler.Never
 }
 
 // scan is earliest on a timeline of one page.

@@ -108,15 +108,32 @@ func (o *Outlook) Key(by Order) scheduler.Time {
 // begin on n slots, one after another, so that the job is predicted to end by
 // its deadline; with no waiting task, or no slot, Never and the distant past.
 func (o *Outlook) LatestFor(i int32, n int32) scheduler.Time {
-	pending := o.job.Stages[i].Pending
+	return o.LatestOf(i, o.job.Stages[i].Pending, n)
+}
+
+// LatestOf is LatestFor of so many waiting tasks.
+func (o *Outlook) LatestOf(i int32, waiting, n int32) scheduler.Time {
 	switch {
-	case pending == 0:
+	case waiting <= 0:
 		return scheduler.Never
 	case n <= 0:
 		return -scheduler.Never
 	}
-	waves := (pending + n - 1) / n
+	waves := (waiting + n - 1) / n
 	return o.job.Spec.Deadline.Add(-o.tail[i]).Add(-times(o.task[i], waves))
+}
+
+// After is how many tasks of stage i can run in time one after another on a slot
+// from an instant on; all that wait where nothing is predicted of them.
+func (o *Outlook) After(i int32, from scheduler.Time) int32 {
+	left := o.job.Spec.Deadline.Add(-o.tail[i]).Sub(from)
+	switch {
+	case left <= 0:
+		return 0
+	case o.task[i] <= 0:
+		return o.job.Stages[i].Pending
+	}
+	return int32(min(int64(left/o.task[i]), int64(o.job.Stages[i].Pending)))
 }
 
 // Hopeless tells whether the job can no longer make it though it had all the

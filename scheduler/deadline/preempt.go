@@ -129,6 +129,9 @@ type Preemptor struct {
 	// Spared tells which jobs are never victims beside those of the caller's
 	// own lane: promised projects and jobs in the deadline lane.
 	Spared func(j *scheduler.Job) bool
+	// Open tells whether a task of a stage may start on a node once there is room; nil
+	// means on all.
+	Open func(n *scheduler.Node, g *scheduler.Stage) bool
 	// Held is what is kept on a node for others than the job.
 	Held func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
 
@@ -146,7 +149,7 @@ type Preemptor struct {
 // not counted on. O(attempts) at worst; it ends at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
 	for _, n := range s.Nodes() {
-		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) {
+		if !p.usable(n, g) {
 			continue
 		}
 		next, frees := scheduler.Never, (*scheduler.Attempt)(nil)
@@ -164,6 +167,11 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 		}
 	}
 	return false, 0
+}
+
+// usable tells whether a task of the stage may run on a node.
+func (p *Preemptor) usable(n *scheduler.Node, g *scheduler.Stage) bool {
+	return n.Takes() && g.Spec.Demand.Fits(n.Spec.Capacity) && (p.Open == nil || p.Open(n, g))
 }
 
 // fitsAfter tells whether a task fits once one attempt has ended.
@@ -216,7 +224,7 @@ func (p *Preemptor) Plan(s *scheduler.State, g *scheduler.Stage, now scheduler.T
 		if at++; at == len(nodes) {
 			at = 0
 		}
-		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) || !p.plan(s, g, n) {
+		if !p.usable(n, g) || !p.plan(s, g, n) {
 			continue
 		}
 		if plan.Node == scheduler.NoNode || better(p.trial, p.best) {

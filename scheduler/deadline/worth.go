@@ -33,7 +33,7 @@ func (p *Preemptor) Worth(s *scheduler.State, g *scheduler.Stage, plan *Plan, la
 func (p *Preemptor) release(s *scheduler.State, g *scheduler.Stage, limit, now scheduler.Time) scheduler.Time {
 	first := scheduler.Never
 	for _, n := range s.Nodes() {
-		if !n.Takes() || !g.Spec.Demand.Fits(n.Spec.Capacity) {
+		if !p.usable(n, g) {
 			continue
 		}
 		if first = min(first, p.releaseOn(s, g, n, now)); first <= limit {

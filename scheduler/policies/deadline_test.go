@@ -222,6 +222,9 @@ func TestAPromiseOutranksMaxSuspended(t *testing.T) {
 	if victim.Phase != scheduler.AttemptRunning || w.State.Job(lane).Live != 0 {
 		t.Fatalf("the regular task is %v for a deadline job", victim.Phase)
 	}
+	if err := w.State.EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its room would not be promised to others
+		t.Fatal(err)
+	}
 	if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		t.Fatal(err)
 	}

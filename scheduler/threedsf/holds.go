@@ -214,6 +214,9 @@ type closedTo struct {
 	shape
 	bound time.Duration
 	firm  bool
+	// Of a job whose predicted end some promises were made counting on:
+	estimate time.Duration
+	since    scheduler.Time
 }
 
 // beginShrinking tells that from here on room only shrinks and nothing that is
@@ -247,7 +250,10 @@ func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.N
 	if !p.shrinks {
 		return p.firstOpen(g, from)
 	}
-	key := closedTo{shape{g.Spec.Demand, g.Spec.Disk}, g.Job.Spec.Bound, g.Job.Spec.Project != 0 || p.s.Accepted(g.Job)}
+	key := closedTo{shape: shape{g.Spec.Demand, g.Spec.Disk}, bound: g.Job.Spec.Bound, firm: p.s.Firm(g.Job)}
+	if g.Job.Spec.Accepted && key.bound == 0 {
+		key.estimate, key.since = g.Spec.Estimate, g.Job.Spec.Submitted
+	}
 	closed := p.closed[key]
 	if p.exempt[g.Job.Spec.ID] {
 		return p.firstForOwn(g, from, closed)

@@ -340,7 +340,7 @@ func (b *plan) occupyFirm() {
 		}
 		b.beginTaker()
 		for a := range s.AttemptsOn(id) {
-			if j := s.StageOf(a).Job; j.Spec.Project == 0 && !s.Accepted(j) {
+			if j := s.StageOf(a).Job; !s.Firm(j) {
 				b.take(a, j, true)
 			}
 		}

@@ -26,11 +26,12 @@ type busy struct {
 	r        *rand.Rand
 	ends     map[scheduler.AttemptID]scheduler.Time
 	projects scheduler.ProjectID
+	accepts  bool // every second deadline is accepted at submission
 }
 
 func newBusy(t *testing.T, seed uint64) *busy {
 	w := schedtest.New(t).AddNodes(5, schedtest.R(8, 16, 100)).AddTenants("a=2", "b", "c")
-	return &busy{w, rand.New(rand.NewPCG(seed, 1)), map[scheduler.AttemptID]scheduler.Time{}, 0}
+	return &busy{w, rand.New(rand.NewPCG(seed, 1)), map[scheduler.AttemptID]scheduler.Time{}, 0, false}
 }
 
 func (w *busy) submit() {
@@ -58,6 +59,7 @@ func (w *busy) submit() {
 	case 2:
 		w.SubmitStages(tenant, stages, func(j *scheduler.JobSpec) {
 			j.Deadline = j.Submitted.Add(bound*2 + time.Duration(w.r.IntN(60))*time.Second)
+			j.Accepted = w.accepts && w.r.IntN(2) == 0
 			if w.r.IntN(2) == 0 {
 				j.Bound = bound
 			}
@@ -167,12 +169,12 @@ var faulty = []uint64{7745818995308573358, 8317966320563901981, 9136123212892391
 // last step of every profile, whatever happens; and so is what is decided with it
 // (policytest.Round), also where holes are given forward to a few at a time.
 func TestTheKeptPlanIsTheOneBuiltAnew(t *testing.T) {
-	worlds, seconds := 4, 60
+	worlds, seconds := 2, 60 // each without and with deadlines that are accepted at submission
 	if testing.Short() {
 		worlds, seconds = 1, 30
 	}
 	if os.Getenv("DROVER_SOAK") != "" {
-		worlds, seconds = 200, 120
+		worlds, seconds = 100, 120
 	}
 	if v := os.Getenv("DROVER_SEED"); v != "" {
 		var seed uint64
@@ -183,24 +185,27 @@ func TestTheKeptPlanIsTheOneBuiltAnew(t *testing.T) {
 	}
 	kept := 0
 	for range worlds {
-		kept += keepPlan(t, rand.Uint64(), seconds)
+		seed := rand.Uint64()
+		kept += keepPlan(t, seed, seconds, false) + keepPlan(t, seed, seconds, true)
 	}
-	if kept < worlds*seconds/3 {
-		t.Errorf("a plan was kept in %d of %d seconds", kept, worlds*seconds)
+	if kept < 2*worlds*seconds/3 {
+		t.Errorf("a plan was kept in %d of %d seconds", kept, 2*worlds*seconds)
 	}
 	if testing.Short() {
 		return
 	}
 	for _, seed := range faulty {
-		keepPlan(t, seed, 120)
+		keepPlan(t, seed, 120, false)
+		keepPlan(t, seed, 120, true)
 	}
 }
 
 // keepPlan judges one world for so long, and tells in how many seconds of it a plan
 // was kept.
-func keepPlan(t *testing.T, seed uint64, seconds int) (kept int) {
-	t.Logf("seed %d", seed)
+func keepPlan(t *testing.T, seed uint64, seconds int, accepts bool) (kept int) {
+	t.Logf("seed %d, accepted deadlines %v", seed, accepts)
 	w := newBusy(t, seed)
+	w.accepts = accepts
 	walk, spare, tries := 1+w.r.IntN(12), w.r.IntN(2), w.r.IntN(2)*20
 	maker := func() scheduler.Policy {
 		p := threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,

@@ -1,11 +1,12 @@
 package threedsf
 
 import (
-	"cmp"
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
+	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // laneJob is a job of the deadline lane.
@@ -49,9 +50,7 @@ func (p *Policy) fillLane() {
 		}
 		p.lane = append(p.lane, laneJob{j, p.outlook.Key(p.cfg.Order)})
 	}
-	slices.SortFunc(p.lane, func(a, b laneJob) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.job.Spec.Submitted, b.job.Spec.Submitted), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
-	})
+	slices.SortFunc(p.lane, inLaneOrder)
 }
 
 // deadlineLane places tasks of deadline jobs (P2), the one that must start
@@ -113,13 +112,20 @@ func (p *Policy) preemptFor(g *scheduler.Stage) {
 	if _, waits := p.waits[g]; waits {
 		return
 	}
-	have := g.Running + p.holdsOf(g)
-	for p.left > 0 && have < g.Pending+g.Running && g.Startable() > p.holdsOf(g) {
-		if latest := p.outlook.LatestFor(g.Index, have); latest >= p.now {
+	have, waiting := g.Running+p.holdsOf(g), g.Pending
+	most, early := have+g.Pending-p.holdsOf(g), time.Duration(0)
+	if p.promises > 0 {
+		// Whose slot is free again cannot count on the next one who has a promise.
+		have, early = p.holdsOf(g), p.cfg.Promises.Margin
+		waiting -= p.servedByRunning(g)
+		most = g.Pending
+	}
+	for p.left > 0 && have < most && g.Startable() > p.holdsOf(g) {
+		if latest := p.outlook.LatestOf(g.Index, waiting, have).Add(-early); latest >= p.now {
 			p.wakeAt(latest.Add(1)) // so many at once are enough until then
 			return
 		}
-		latest := p.outlook.LatestFor(g.Index, have+1)
+		latest := p.outlook.LatestOf(g.Index, waiting, have+1).Add(-early)
 		if latest >= p.now {
 			if ok, until := p.preempt.CanWait(p.s, g, latest, p.now); ok {
 				p.wakeAt(until)
@@ -131,6 +137,17 @@ func (p *Policy) preemptFor(g *scheduler.Stage) {
 		}
 		have++
 	}
+}
+
+// servedByRunning counts the waiting tasks of a stage that can follow those that
+// run, each in its slot, and end in time.
+func (p *Policy) servedByRunning(g *scheduler.Stage) (n int32) {
+	for a := range p.s.AttemptsIn(g) {
+		if end, known := locality.EndOf(p.s, a); known && a.Phase <= scheduler.AttemptRunning {
+			n += p.outlook.After(g.Index, max(end, p.now))
+		}
+	}
+	return min(n, g.Pending)
 }
 
 // makeRoom has victims make room for one task of the stage, which is to start by

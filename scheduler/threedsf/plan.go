@@ -40,6 +40,8 @@ type plan struct {
 	now     scheduler.Time
 	anew    bool // never yet
 
+	foresight foresight
+
 	// Of this cycle:
 	late    []backfill.Key // were not begun in time
 	missing []backfill.Key // have no place: they failed, or there was none
@@ -82,18 +84,28 @@ func (p *Policy) keepPromises() {
 		p.note(n)
 	}
 	if q.asked == 0 && !q.wrong && !q.walk {
+		if p.foresees() {
+			b := p.planFor()
+			b.foresee()
+			b.forgetForeseen(0)
+		}
 		return
 	}
 	b := p.planFor()
 	q.plan = b
 	// 1. What was lost or could not begin in time is planned anew.
 	b.mend()
-	// 2. Holes are given forward, to some in this cycle and on from there in the next.
-	if q.walk {
-		_, q.next, q.done = b.planner.WalkSome(p.now, q.from, p.walk)
+	// 2. Holes are given forward, to some in this cycle and on from there in the next;
+	// 3. new promises are made or refused. Both leave accepted deadlines their room.
+	var refused []scheduler.Note
+	if q.walk || q.asked > 0 || p.foresees() {
+		b.foresee()
+		if q.walk {
+			_, q.next, q.done = b.planner.WalkSome(p.now, q.from, p.walk)
+		}
+		refused = b.judge()
+		b.forgetForeseen(0)
 	}
-	// 3. New promises are made or refused.
-	refused := b.judge()
 	// 4. The State says what the plan says.
 	b.carryOut(refused)
 }
@@ -250,7 +262,7 @@ func (b *plan) occupy(id scheduler.ProjectID) {
 	}
 	for _, j := range b.jobsOf(id) {
 		fix(j.Reservations())
-		if j.Live == 0 || (j.Spec.Project == 0 && !s.Accepted(j)) {
+		if j.Live == 0 || !s.Firm(j) {
 			continue
 		}
 		for _, g := range j.Stages {
@@ -277,7 +289,7 @@ func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job, node bool) {
 	if a.Level.Suspended() { // it comes back
 		t.held = scheduler.Held{Resources: a.Demand, Disk: a.DiskSpace}
 	}
-	if j.Spec.Project != 0 || b.p.s.Accepted(j) {
+	if b.p.s.Firm(j) {
 		t.account = int32(a.Tenant)
 	}
 	b.hold(takeKey{attempt: a.ID, node: node}, t)
@@ -313,7 +325,7 @@ func (b *plan) endOf(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time,
 		return now, false
 	case j.Spec.Bound > 0:
 		return now.Add(overdueStay), false
-	case !b.p.s.Accepted(j):
+	case !b.p.s.Firm(j):
 		return scheduler.Never, true
 	case known && end > now:
 		return end, true

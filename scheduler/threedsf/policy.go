@@ -57,30 +57,35 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
-	watch    watch
-	plan     *plan                                // kept, nil before the first
-	shrinks  bool                                 // room only shrinks: see beginShrinking
-	closed   map[closedTo]scheduler.NodeID        // below it no node is open
-	exempt   map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
-	starts   map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
-	disks    []scheduler.DiskUse                  // scratch
-	walk     int                                  // walkAtOnce, or what a test sets
-	served   []scheduler.ReservationID            // scratch
-	behind   []bool                               // scratch: see comesAfter
-	kept     []*scheduler.Reservation
-	keep     keeping
-	sleepers []*scheduler.Attempt
-	past     bool                      // what is kept for suspended tasks does not count: see resumePast
-	awaited  map[scheduler.NodeID]bool // where room is kept for a suspended task
+	// What accepted deadline jobs will need of each node, as foreseen.
+	foreseenOn map[scheduler.NodeID][]foreseen
+	watch      watch
+	plan       *plan                                // kept, nil before the first
+	shrinks    bool                                 // room only shrinks: see beginShrinking
+	closed     map[closedTo]scheduler.NodeID        // below it no node is open
+	exempt     map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
+	starts     map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
+	disks      []scheduler.DiskUse                  // scratch
+	walk       int                                  // walkAtOnce, or what a test sets
+	served     []scheduler.ReservationID            // scratch
+	behind     []bool                               // scratch: see comesAfter
+	kept       []*scheduler.Reservation
+	keep       keeping
+	sleepers   []*scheduler.Attempt
+	past       bool                      // what is kept for suspended tasks does not count: see resumePast
+	awaited    map[scheduler.NodeID]bool // where room is kept for a suspended task
 }
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
+	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{}, foreseenOn: map[scheduler.NodeID][]foreseen{},
 		closed: map[closedTo]scheduler.NodeID{}, exempt: map[scheduler.JobID]bool{}, starts: map[scheduler.StageID]scheduler.Time{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || p.guaranteed(j)
 	}}
+	p.preempt.Open = func(n *scheduler.Node, g *scheduler.Stage) bool {
+		return p.promises == 0 || p.keepsPromises(n, g, g.Spec.Demand, g.Spec.Disk, -1)
+	}
 	p.match.Open = p.openFor
 	return p
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
+	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // countPromises counts the promises on nodes that are not over and lists those
@@ -158,6 +159,9 @@ func (p *Policy) keepsPromises(n *scheduler.Node, g *scheduler.Stage, d schedule
 	if p.yields(n, j) {
 		return true
 	}
+	if !p.leavesForeseen(n, g, d, space, disk) {
+		return false
+	}
 	list := p.s.ReservationsOn(n.Spec.ID)
 	if len(list) == 0 {
 		return true
@@ -166,8 +170,12 @@ func (p *Policy) keepsPromises(n *scheduler.Node, g *scheduler.Stage, d schedule
 	if j.Spec.Bound > 0 {
 		end = p.now.Add(j.Spec.Bound + p.cfg.Promises.Margin/2)
 	}
+	predicted := scheduler.Never
+	if g.Spec.Estimate > 0 {
+		predicted = p.now.Add(g.Spec.Estimate + p.cfg.Promises.Margin/2)
+	}
 	concerns := func(r *scheduler.Reservation) bool {
-		return r.Kind.Promise() && r.End > p.now && r.Start < end && (r.Job != j.Spec.ID || (planned(r) && !p.comesAfter(j, r.Stage, g.Index)))
+		return r.Kind.Promise() && r.End > p.now && r.Start < end && !(r.Start >= predicted && p.s.Foreseen(r, j)) && (r.Job != j.Spec.ID || (planned(r) && !p.comesAfter(j, r.Stage, g.Index)))
 	}
 	for _, r := range list {
 		if concerns(r) && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(promisedAt(list, max(r.Start, p.now)))) {
@@ -215,7 +223,25 @@ func promisedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler
 // there: CPU, memory and I/O beside all that is promised then, disk space on the
 // disks together, and for one task on one disk.
 func (p *Policy) findsRoom(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
-	at := max(r.Start, p.now)
+	free, disks := p.freeAt(max(r.Start, p.now), n, d, space, disk, func(a *scheduler.Attempt) bool { return isFor(r, a) }, func(a *scheduler.Attempt) bool { return p.goneBy(a, r) })
+	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
+	for _, k := range disks {
+		all += k.FreeSpace
+		onOne = onOne || (k.FreeIO >= r.Demand[scheduler.IO] && k.FreeSpace >= r.Disk)
+	}
+	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
+		if o.Kind.Promise() && o.Start <= max(r.Start, p.now) && o.End > max(r.Start, p.now) {
+			all -= o.Disk
+		}
+	}
+	return (scheduler.Resources{}).Fits(free) && onOne && (all >= 0 || r.Disk == 0)
+}
+
+// freeAt is what is free on a node, and on each of its disks, at an instant beside
+// all that is promised there then, though d more is there. What is part of whom it
+// is asked for leaves, what is predicted to be gone, what has ended by its bound,
+// and what makes room.
+func (p *Policy) freeAt(at scheduler.Time, n *scheduler.Node, d scheduler.Resources, space int64, disk int16, own, gone func(*scheduler.Attempt) bool) (scheduler.Resources, []scheduler.DiskUse) {
 	free := n.Free.Sub(d)
 	disks := append(p.disks[:0], n.Disks...)
 	p.disks = disks
@@ -223,30 +249,33 @@ func (p *Policy) findsRoom(r *scheduler.Reservation, n *scheduler.Node, d schedu
 		disks[disk].FreeIO -= d[scheduler.IO]
 		disks[disk].FreeSpace -= space
 	}
-	for a := range p.s.AttemptsOn(n.Spec.ID) {
-		k := p.s.StageOf(a).Job
-		fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		if fresh || !(isFor(r, a) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || p.yields(n, k)) {
-			continue
-		}
+	leaves := func(a *scheduler.Attempt) {
 		free = free.Add(a.Held.Resources)
 		if a.Disk >= 0 && int(a.Disk) < len(disks) {
 			disks[a.Disk].FreeIO += a.Held.Resources[scheduler.IO]
 			disks[a.Disk].FreeSpace += a.Held.Disk
 		}
 	}
-	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
-	for _, k := range disks {
-		all += k.FreeSpace
-		onOne = onOne || (k.FreeIO >= r.Demand[scheduler.IO] && k.FreeSpace >= r.Disk)
-	}
-	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
-		if o.Kind.Promise() && o.Start <= at && o.End > at {
-			free = free.Sub(o.Demand)
-			all -= o.Disk
+	for a := range p.s.AttemptsOn(n.Spec.ID) {
+		k := p.s.StageOf(a).Job
+		if gone(a) {
+			leaves(a)
+			continue
 		}
+		fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
+		if fresh || !(own(a) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || p.yields(n, k)) {
+			continue
+		}
+		leaves(a)
 	}
-	return (scheduler.Resources{}).Fits(free) && onOne && (all >= 0 || r.Disk == 0)
+	return free.Sub(promisedAt(p.s.ReservationsOn(n.Spec.ID), at)), disks
+}
+
+// goneBy tells whether an attempt is predicted to end before a promise begins that
+// was made counting on that.
+func (p *Policy) goneBy(a *scheduler.Attempt, r *scheduler.Reservation) bool {
+	end, known := locality.EndOf(p.s, a)
+	return known && end > p.now && end <= r.Start && a.Level == scheduler.LevelRunning && p.s.Foreseen(r, p.s.StageOf(a).Job)
 }
 
 // isFor tells whether what an attempt holds is part of what is reserved.
@@ -256,6 +285,6 @@ func isFor(r *scheduler.Reservation, a *scheduler.Attempt) bool {
 
 // yields tells whether tasks of a job can make room for a promise on a node.
 func (p *Policy) yields(n *scheduler.Node, j *scheduler.Job) bool {
-	return j.Spec.Project == 0 && !p.s.Accepted(j) &&
+	return !p.s.Firm(j) &&
 		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 }

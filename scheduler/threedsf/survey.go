@@ -22,6 +22,8 @@ type promiser struct {
 	under bool             // it goes on: it began in an earlier cycle
 	next  backfill.Place   // behind whom the next cycle goes on
 	done  bool             // the walk came to its end
+	ahead int              // jobs whose waiting tasks are foreseen
+	early int              // jobs that might start before their reservations
 	broke []scheduler.Note // promises that do not hold any more
 	plan  *plan            // of this decision, nil where nothing was to be planned
 }
@@ -37,7 +39,8 @@ const (
 // with a deadline or a project, and of every promise (watchJobs).
 func (p *Policy) survey() {
 	q := &p.promise
-	q.asked, q.broke = 0, q.broke[:0]
+	q.asked, q.broke, q.ahead, q.early = 0, q.broke[:0], 0, 0
+	clear(p.foreseenOn)
 	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done, q.swept = 0, false, false, false, nil, false, false, false
 	q.from, q.under = backfill.Place{Submitted: math.MinInt64}, false
 	if n, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}); ok {

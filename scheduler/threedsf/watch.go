@@ -33,6 +33,8 @@ type watched struct {
 	bound, last scheduler.Time
 	wrong       bool // something of it cannot be kept where it is
 	stale       bool // more may be reserved for it than waits
+	foreseen    bool // its waiting tasks are: see foresee
+	early       bool // tasks of it wait that might start before their reservation
 	loose       bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
 }
 
@@ -105,6 +107,8 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 	if !p.cfg.Promises.On {
 		return x
 	}
+	x.foreseen = waits > 0 && p.isForeseen(j)
+	x.early = j.Ready > 0 && j.Promises > 0
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.stands = p.standing(j)
 	}
@@ -178,6 +182,12 @@ func (p *Policy) surveyJobs() {
 			}
 		}
 		q.wrong = q.wrong || x.wrong
+		if x.foreseen {
+			q.ahead++
+		}
+		if x.early {
+			q.early++
+		}
 		if x.last < scheduler.Never {
 			q.wakeAt(x.last)
 		}
