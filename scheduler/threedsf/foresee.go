@@ -13,14 +13,19 @@ import (
 // A deadline that was accepted at submission has no reservation. So that a promise
 // that is made later leaves it its room, the waiting tasks of such jobs are in the
 // profile while promises are made and holes given forward: each as late as the
-// deadline and what comes after it allow, all tasks of a job or none. Nothing of it
+// deadline and what comes after it allow, all tasks of a job or none; those of a job
+// that cannot be sure of its deadline as early as there is room. Nothing of it
 // is remembered: it is worked out anew from the State each time, in the order of
 // the lane, and given back before anything is carried out. What runs of such jobs
 // is in the profile anyway, until its predicted end.
 
-// foreseenBins bounds the bins that are looked at for the waiting tasks of a stage,
-// beside one for each of them.
+// foreseenBins bounds the bins that are looked at for a waiting task. Mostly the
+// first one has room.
 const foreseenBins = 256
+
+// foreseenLooks bounds the searches of one decision, on a bin each: some 10 ms. The
+// job in hand then, and those behind it, are not foreseen.
+const foreseenLooks = 1 << 15
 
 // foreseenSteps bounds the instants tried for one task where its tenant's account
 // has no room.
@@ -31,6 +36,7 @@ type foresight struct {
 	jobs   []laneJob
 	placed []foreseen
 	next   int32            // the bin to begin with
+	looks  int              // searches that are left
 	starts []scheduler.Time // of the tasks of the stage at hand, the last first
 	first  []scheduler.Time // by stage of the job at hand, of its first task
 }
@@ -51,11 +57,11 @@ func (p *Policy) isForeseen(j *scheduler.Job) bool {
 }
 
 // foresee takes the room that waiting tasks of accepted deadline jobs will need.
-// O(jobs) where there are none, and for each stage that waits at most foreseenBins
-// + its tasks searches.
+// O(jobs) where there are none, and for each waiting task a search on at most
+// foreseenBins bins, foreseenLooks in all.
 func (b *plan) foresee() {
 	f, p := &b.foresight, b.p
-	f.jobs, f.placed, f.next = f.jobs[:0], f.placed[:0], 0
+	f.jobs, f.placed, f.next, f.looks = f.jobs[:0], f.placed[:0], 0, foreseenLooks
 	for i := range p.watch.jobs {
 		if x := &p.watch.jobs[i]; x.foreseen {
 			j := p.s.Job(x.id)
@@ -77,9 +83,12 @@ func (b *plan) foresee() {
 }
 
 // foresees tells whether the room that is foreseen matters to this decision though
-// nothing is to be planned: something promised might start before its reservation,
-// and is no victim afterwards.
-func (p *Policy) foresees() bool { return p.promise.ahead > 0 && p.promise.early > 0 }
+// nothing is to be planned: something promised might start before its reservation
+// where there is room, and is no victim afterwards.
+func (p *Policy) foresees() bool {
+	q := &p.promise
+	return q.ahead > 0 && q.early > 0 && p.s.NextNodeFor(q.least, 0, 0) != scheduler.NoNode
+}
 
 // leavesForeseen tells whether the start of a promised task before its reservation
 // leaves those their room who are foreseen on a node. Others make room for the
@@ -227,6 +236,9 @@ func (b *plan) startsAfter(g *scheduler.Stage) (at scheduler.Time) {
 // foreseeTask takes room for one task as late as may be.
 func (b *plan) foreseeTask(g *scheduler.Stage, x *foreseen, from scheduler.Time, span time.Duration, latest scheduler.Time) bool {
 	for range foreseenSteps {
+		if b.foresight.looks <= 0 {
+			return false
+		}
 		at, ok := b.accounts.LatestOn(x.account, from, span, latest, &x.total)
 		if !ok {
 			return false
@@ -294,6 +306,9 @@ func (b *plan) foreseeSoon(j *scheduler.Job) bool {
 func (b *plan) soonestTask(g *scheduler.Stage, x *foreseen, from scheduler.Time, span time.Duration) bool {
 	bins := b.prof.Bins()
 	for range foreseenSteps {
+		if b.foresight.looks <= 0 {
+			return false
+		}
 		at, ok := b.accounts.EarliestAt(x.account, -1, from, span, scheduler.Never, &x.total)
 		if !ok {
 			return false
@@ -324,6 +339,7 @@ func (b *plan) soonestTask(g *scheduler.Stage, x *foreseen, from scheduler.Time,
 
 // soonestOn is latestOn the other way round, before an instant.
 func (b *plan) soonestOn(g *scheduler.Stage, x *foreseen, bin int32, from scheduler.Time, span time.Duration, before scheduler.Time) (backfill.Spot, bool) {
+	b.foresight.looks--
 	s, ok := b.prof.EarliestOn(bin, from, span, before, &x.need)
 	if end := b.closedUntil(g, bin); ok && end > s.At.Add(span) && !b.prof.Fits(bin, s.Disk, s.At, end, &x.need) {
 		return b.prof.EarliestOn(bin, max(from, end), span, before, &x.need)
@@ -355,6 +371,7 @@ func (b *plan) latestSpot(g *scheduler.Stage, x *foreseen, from scheduler.Time, 
 // before an earlier promise there beside which it has no room, however long it is
 // predicted to run.
 func (b *plan) latestOn(g *scheduler.Stage, x *foreseen, bin int32, from scheduler.Time, span time.Duration, by scheduler.Time) (backfill.Spot, bool) {
+	b.foresight.looks--
 	s, ok := b.prof.LatestOn(bin, from, span, by, &x.need)
 	if !ok {
 		return s, false

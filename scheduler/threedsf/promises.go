@@ -150,7 +150,9 @@ func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) (n int) {
 // keepsPromises tells whether the start of d more of a stage on a disk of a node,
 // with space, leaves room for each promise there at its start, but for those of its
 // job's stages that wait for it: beside it run those
-// that have no bound and cannot be suspended, and those whose bound ends later. It
+// that have no bound and cannot be suspended, and those whose bound, or predicted
+// end where the promise was made counting on that, is later; and room that is
+// foreseen for deadline jobs, where it comes before its own reservation. It
 // is the rule of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) there, and O(reservations x attempts) where even an
 // empty node would have room.
