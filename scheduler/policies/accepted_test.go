@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -203,6 +204,68 @@ func TestAcceptedDeadlinesAreDurable(t *testing.T) {
 		t.Logf("%s: %d deadlines are met alone, %d of them missed", what, alone, missed)
 		if float64(missed) > c.most*float64(alone)+1 {
 			t.Errorf("%s: %d of %d deadlines are missed", what, missed, alone)
+		}
+	}
+}
+
+// On one node that is taken for 10 s a job of 10 s waits that was accepted for 30 s:
+// what is promised for all of the node begins behind it, or is refused, and does not
+// keep it off the node though nothing bounds it.
+func TestWhatIsPromisedLaterBeginsBehindAnAcceptedDeadline(t *testing.T) {
+	for what, c := range map[string]struct {
+		promises string
+		deadline time.Duration // of the job that comes later, 0 for a project
+		departs  time.Duration
+		refused  bool
+	}{
+		"a project":                             {"true", 0, 90 * time.Second, false},
+		"a deadline that it can keep behind it": {"true", 90 * time.Second, 90 * time.Second, false},
+		"a deadline that only the accepted job's room would have kept": {"true", 80 * time.Second, 90 * time.Second, true},
+		"nothing is promised": {"false", 0, 0, false},
+	} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+		maker := func() scheduler.Policy {
+			return mustNew(t, "3dsf", map[string]string{"margin": "0s", "promises": c.promises})
+		}
+		p, all := maker(), schedtest.R(4, 8, 50)
+		busy := w.Submit("a", 1, all, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Bound, g.Estimate = 10*time.Second, 10*time.Second
+		})
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		w.Start()
+		first := w.Submit("a", 1, all, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(30*time.Second), true, 10*time.Second
+		})
+		key := scheduler.NoteKey{Kind: scheduler.NotePromise, Project: 1}
+		if c.deadline == 0 {
+			if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		later := w.Submit("a", 1, all, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+			if j.Bound = time.Minute; c.deadline == 0 {
+				j.Project = 1
+			} else {
+				j.Deadline = j.Submitted.Add(c.deadline)
+			}
+		})
+		if c.deadline > 0 {
+			key = scheduler.NoteKey{Kind: scheduler.NoteAccepted, Job: later}
+		}
+		if c.refused {
+			key.Kind = scheduler.NoteRefused
+		}
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		if n, ok := w.State.Note(key); ok != (c.departs > 0) || (ok && n.At != w.Now.Add(c.departs)) {
+			t.Errorf("%s: noted %v, for %v, want %v", what, ok, n.At.Sub(w.Now), c.departs)
+		}
+		w.Pass(10 * time.Second)
+		for a := range w.State.AttemptsIn(w.State.Job(busy).Stages[0]) {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		if w.State.Job(first).Live != 1 {
+			t.Errorf("%s: the accepted job does not run when there is room", what)
 		}
 	}
 }
