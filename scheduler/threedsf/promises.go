@@ -225,7 +225,7 @@ func promisedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler
 // there: CPU, memory and I/O beside all that is promised then, disk space on the
 // disks together, and for one task on one disk.
 func (p *Policy) findsRoom(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
-	free, disks := p.freeAt(max(r.Start, p.now), n, d, space, disk, func(a *scheduler.Attempt) bool { return isFor(r, a) }, func(a *scheduler.Attempt) bool { return p.goneBy(a, r) })
+	free, disks := p.freeAt(max(r.Start, p.now), n, d, space, disk, func(a *scheduler.Attempt) bool { return isFor(r, a) }, func(a *scheduler.Attempt) bool { return p.isGone(a, r) })
 	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
 	for _, k := range disks {
 		all += k.FreeSpace
@@ -273,9 +273,9 @@ func (p *Policy) freeAt(at scheduler.Time, n *scheduler.Node, d scheduler.Resour
 	return free.Sub(promisedAt(p.s.ReservationsOn(n.Spec.ID), at)), disks
 }
 
-// goneBy tells whether an attempt is predicted to end before a promise begins that
+// isGone tells whether an attempt is predicted to end before a promise begins that
 // was made counting on that.
-func (p *Policy) goneBy(a *scheduler.Attempt, r *scheduler.Reservation) bool {
+func (p *Policy) isGone(a *scheduler.Attempt, r *scheduler.Reservation) bool {
 	end, known := locality.EndOf(p.s, a)
 	return known && end > p.now && end <= r.Start && a.Level == scheduler.LevelRunning && p.s.Foreseen(r, p.s.StageOf(a).Job)
 }
