@@ -167,7 +167,7 @@ func playAccepted(t testing.TB, seed uint64, whole, others bool, count int) (*ac
 
 // SCHEDULING, composition 1: an accepted deadline is durable. What is met where
 // nothing comes later is met where projects with bounds do, and no promise breaks
-// for it. Before this was so, 151 of 176 and 82 of 102 were missed.
+// for it. Before this was so, with seed 1, 27 of 31 and 67 of 72 were missed.
 func TestAcceptedDeadlinesAreDurable(t *testing.T) {
 	first := seedOf(t)
 	worlds := rounds(60)
@@ -202,7 +202,7 @@ func TestAcceptedDeadlinesAreDurable(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d deadlines are met alone, %d of them missed", what, alone, missed)
-		if float64(missed) > c.most*float64(alone)+1 {
+		if alone >= 20 && float64(missed) > c.most*float64(alone) {
 			t.Errorf("%s: %d of %d deadlines are missed", what, missed, alone)
 		}
 	}

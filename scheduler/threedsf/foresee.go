@@ -75,6 +75,7 @@ func (b *plan) foresee() {
 			b.foreseeSoon(l.job)
 		}
 	}
+	p.foreseeing = isForeseen
 	for i := range f.placed {
 		x := &f.placed[i]
 		id := scheduler.NodeID(x.spot.Bin)
@@ -82,22 +83,29 @@ func (b *plan) foresee() {
 	}
 }
 
-// foresees tells whether the room that is foreseen matters to this decision though
-// nothing is to be planned: something promised might start before its reservation
-// where there is room, and is no victim afterwards.
-func (p *Policy) foresees() bool {
-	q := &p.promise
-	return q.ahead > 0 && q.early > 0 && p.s.NextNodeFor(q.least, 0, 0) != scheduler.NoNode
-}
+// foreseeing says whether a decision knows what is foreseen. Mostly nothing asks
+// for it; a decision in which something does, and that plans nothing, is made anew
+// with it.
+type foreseeing uint8
+
+const (
+	notForeseen foreseeing = iota
+	toForesee              // it was asked for
+	isForeseen             // foreseenOn says it
+)
 
 // leavesForeseen tells whether the start of a promised task before its reservation
 // leaves those their room who are foreseen on a node. Others make room for the
 // deadline lane when it needs it.
 func (p *Policy) leavesForeseen(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	list := p.foreseenOn[n.Spec.ID]
-	if len(list) == 0 || !p.isEarly(g) {
+	if p.promise.ahead == 0 || !p.isEarly(g) {
 		return true
 	}
+	if p.foreseeing != isForeseen {
+		p.foreseeing = toForesee
+		return true
+	}
+	list := p.foreseenOn[n.Spec.ID]
 	end := scheduler.Never
 	if g.Job.Spec.Bound > 0 {
 		end = p.now.Add(g.Job.Spec.Bound)

@@ -57,7 +57,8 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
-	// What accepted deadline jobs will need of each node, as foreseen.
+	// What accepted deadline jobs will need of each node, if it is foreseen.
+	foreseeing foreseeing
 	foreseenOn map[scheduler.NodeID][]foreseen
 	watch      watch
 	plan       *plan                                // kept, nil before the first
@@ -102,9 +103,11 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	if p.known && p.seen == s.Stamp() && (now == p.now || (now > p.now && len(p.lane) == 0 && (p.wake == 0 || now < p.wake))) && max > 0 {
 		return p.decision(now)
 	}
-	p.begin(s, now, max)
-	p.keepPromises()
-	for n := 0; p.pass() && n < maxPasses; n++ {
+	p.foreseeing = notForeseen
+	p.decide(s, now, max)
+	if p.foreseeing == toForesee {
+		s.Rollback(p.mark)
+		p.decide(s, now, max)
 	}
 	p.rememberPlan()
 	p.remember()
@@ -114,6 +117,14 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	s.Rollback(p.mark)
 	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
 	return p.decision(now)
+}
+
+// decide makes the decision in a try on the State.
+func (p *Policy) decide(s *scheduler.State, now scheduler.Time, max int) {
+	p.begin(s, now, max)
+	p.keepPromises()
+	for n := 0; p.pass() && n < maxPasses; n++ {
+	}
 }
 
 // maxPasses bounds the passes of one decision; two or three are usual.

@@ -151,8 +151,7 @@ func (p *Policy) holdsAt(g *scheduler.Stage, node scheduler.NodeID) (n int) {
 // with space, leaves room for each promise there at its start, but for those of its
 // job's stages that wait for it: beside it run those
 // that have no bound and cannot be suspended, and those whose bound, or predicted
-// end where the promise was made counting on that, is later; and room that is
-// foreseen for deadline jobs, where it comes before its own reservation. It
+// end where the promise was made counting on that, is later. It
 // is the rule of scheduler.Check, on the safe side for what this decision has
 // placed. O(reservations²) there, and O(reservations x attempts) where even an
 // empty node would have room.
@@ -160,9 +159,6 @@ func (p *Policy) keepsPromises(n *scheduler.Node, g *scheduler.Stage, d schedule
 	j := g.Job
 	if p.yields(n, j) {
 		return true
-	}
-	if !p.leavesForeseen(n, g, d, space, disk) {
-		return false
 	}
 	list := p.s.ReservationsOn(n.Spec.ID)
 	if len(list) == 0 {

@@ -31,12 +31,11 @@ type watched struct {
 	// bound is the first instant at which one of its tasks runs past its bound,
 	// last the first at which one is too late for its reservation; Never for none.
 	bound, last scheduler.Time
-	wrong       bool                // something of it cannot be kept where it is
-	stale       bool                // more may be reserved for it than waits
-	foreseen    bool                // its waiting tasks are: see foresee
-	early       bool                // tasks of it wait that might start before their reservation
-	least       scheduler.Resources // of each resource the least that one of its tasks takes
-	loose       bool                // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
+	wrong       bool // something of it cannot be kept where it is
+	stale       bool // more may be reserved for it than waits
+	foreseen    bool // its waiting tasks are: see foresee
+	early       bool // tasks of it wait that might start before their reservation
+	loose       bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
 }
 
 // watchJobs brings what is known of jobs in line with the State. O(changes), O(jobs)
@@ -109,9 +108,6 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		return x
 	}
 	x.foreseen = waits > 0 && p.isForeseen(j)
-	if x.early = j.Ready > 0 && j.Promises > 0; x.early {
-		x.least = leastOf(j)
-	}
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.stands = p.standing(j)
 	}
@@ -131,15 +127,6 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		}
 	}
 	return x
-}
-
-// leastOf gives of each resource the least that a task of a job takes.
-func leastOf(j *scheduler.Job) scheduler.Resources {
-	least := j.Stages[0].Spec.Demand
-	for _, g := range j.Stages[1:] {
-		least = least.Min(g.Spec.Demand)
-	}
-	return least
 }
 
 // printOf is a hash of what is done of a job, and of what waits of it without a
@@ -196,12 +183,6 @@ func (p *Policy) surveyJobs() {
 		q.wrong = q.wrong || x.wrong
 		if x.foreseen {
 			q.ahead++
-		}
-		if x.early {
-			if q.early++; q.early == 1 {
-				q.least = x.least
-			}
-			q.least = q.least.Min(x.least)
 		}
 		if x.last < scheduler.Never {
 			q.wakeAt(x.last)
