@@ -102,8 +102,8 @@ func (p *Policy) leavesForeseen(n *scheduler.Node, g *scheduler.Stage, d schedul
 		return true
 	}
 	if p.foreseeing != isForeseen {
-		p.foreseeing = toForesee
-		return true
+		p.foreseeing, p.left = toForesee, 0 // the rest of this try is for nothing
+		return false
 	}
 	list := p.foreseenOn[n.Spec.ID]
 	end := scheduler.Never

@@ -34,7 +34,6 @@ type watched struct {
 	wrong       bool // something of it cannot be kept where it is
 	stale       bool // more may be reserved for it than waits
 	foreseen    bool // its waiting tasks are: see foresee
-	early       bool // tasks of it wait that might start before their reservation
 	loose       bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
 }
 
