@@ -109,6 +109,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 		s.Rollback(p.mark)
 		p.decide(s, now, max)
 	}
+	p.foreseeing = isForeseen // who is told why it waits asks for no more
 	p.rememberPlan()
 	p.remember()
 	if !p.quiet {
