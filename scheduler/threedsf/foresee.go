@@ -7,7 +7,6 @@ import (
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
-	"github.com/drover-run/drover/scheduler/locality"
 )
 
 // A deadline that was accepted at submission has no reservation. So that a promise
@@ -75,77 +74,6 @@ func (b *plan) foresee() {
 			b.foreseeSoon(l.job)
 		}
 	}
-	p.foreseeing = isForeseen
-	for i := range f.placed {
-		x := &f.placed[i]
-		id := scheduler.NodeID(x.spot.Bin)
-		p.foreseenOn[id] = append(p.foreseenOn[id], *x)
-	}
-}
-
-// foreseeing says whether a decision knows what is foreseen. Mostly nothing asks
-// for it; a decision in which something does, and that plans nothing, is made anew
-// with it.
-type foreseeing uint8
-
-const (
-	notForeseen foreseeing = iota
-	toForesee              // it was asked for
-	isForeseen             // foreseenOn says it
-)
-
-// leavesForeseen tells whether the start of a promised task before its reservation
-// leaves those their room who are foreseen on a node. Others make room for the
-// deadline lane when it needs it.
-func (p *Policy) leavesForeseen(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	if p.promise.ahead == 0 || !p.isEarly(g) {
-		return true
-	}
-	if p.foreseeing != isForeseen {
-		p.foreseeing, p.left = toForesee, 0 // the rest of this try is for nothing
-		return false
-	}
-	list := p.foreseenOn[n.Spec.ID]
-	end := scheduler.Never
-	if g.Job.Spec.Bound > 0 {
-		end = p.now.Add(g.Job.Spec.Bound)
-	}
-	for i := range list {
-		at := list[i].spot.At
-		if at >= end {
-			continue
-		}
-		free, disks := p.freeAt(at, n, d, space, disk, func(*scheduler.Attempt) bool { return false }, func(a *scheduler.Attempt) bool {
-			ends, known := locality.EndOf(p.s, a)
-			return known && ends > p.now && ends <= at && a.Level == scheduler.LevelRunning && p.s.StageOf(a).Job.Spec.Accepted
-		})
-		for k := range list {
-			if x := &list[k]; x.spot.At <= at && x.end > at {
-				free = free.Sub(x.demand())
-				if x.spot.Disk >= 0 {
-					disks[x.spot.Disk].FreeSpace -= x.need.Space
-				}
-			}
-		}
-		if !(scheduler.Resources{}).Fits(free) || slices.ContainsFunc(disks, func(k scheduler.DiskUse) bool { return k.FreeSpace < 0 }) {
-			return false
-		}
-	}
-	return true
-}
-
-// demand is what it takes of its node.
-func (x *foreseen) demand() (d scheduler.Resources) {
-	copy(d[:], x.total.Base)
-	return d
-}
-
-// isEarly tells whether a stage has a reservation to come: what starts of it before
-// is no victim, and can wait for it.
-func (p *Policy) isEarly(g *scheduler.Stage) bool {
-	return p.s.Firm(g.Job) && slices.ContainsFunc(g.Job.Reservations(), func(r *scheduler.Reservation) bool {
-		return planned(r) && r.Stage == g.Index && r.Start > p.now
-	})
 }
 
 // forgetForeseen gives back what foresee took, but the first n.

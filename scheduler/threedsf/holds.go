@@ -176,11 +176,9 @@ func (p *Policy) keptForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Reso
 // open tells whether a demand of a stage on a disk of a node leaves what is held
 // there for others alone.
 func (p *Policy) open(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
-	return !p.guarded() || (p.openBeside(n, g, d, space, disk) && p.leavesForeseen(n, g, d, space, disk))
-}
-
-// openBeside is open without what is foreseen.
-func (p *Policy) openBeside(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16) bool {
+	if !p.guarded() {
+		return true
+	}
 	if p.keep.by[n.Spec.ID] != nil && !p.leavesRoom(n, g.Job, d, space, disk) {
 		return false
 	}

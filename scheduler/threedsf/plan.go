@@ -84,11 +84,6 @@ func (p *Policy) keepPromises() {
 		p.note(n)
 	}
 	if q.asked == 0 && !q.wrong && !q.walk {
-		if p.foreseeing == toForesee {
-			b := p.planFor()
-			b.foresee()
-			b.forgetForeseen(0)
-		}
 		return
 	}
 	b := p.planFor()
@@ -98,7 +93,7 @@ func (p *Policy) keepPromises() {
 	// 2. Holes are given forward, to some in this cycle and on from there in the next;
 	// 3. new promises are made or refused. Both leave accepted deadlines their room.
 	var refused []scheduler.Note
-	if q.walk || q.asked > 0 || p.foreseeing == toForesee {
+	if q.walk || q.asked > 0 {
 		b.foresee()
 		if q.walk {
 			_, q.next, q.done = b.planner.WalkSome(p.now, q.from, p.walk)

@@ -57,29 +57,26 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
-	// What accepted deadline jobs will need of each node, if it is foreseen.
-	foreseeing foreseeing
-	foreseenOn map[scheduler.NodeID][]foreseen
-	watch      watch
-	plan       *plan                                // kept, nil before the first
-	shrinks    bool                                 // room only shrinks: see beginShrinking
-	closed     map[closedTo]scheduler.NodeID        // below it no node is open
-	exempt     map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
-	starts     map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
-	disks      []scheduler.DiskUse                  // scratch
-	walk       int                                  // walkAtOnce, or what a test sets
-	served     []scheduler.ReservationID            // scratch
-	behind     []bool                               // scratch: see comesAfter
-	kept       []*scheduler.Reservation
-	keep       keeping
-	sleepers   []*scheduler.Attempt
-	past       bool                      // what is kept for suspended tasks does not count: see resumePast
-	awaited    map[scheduler.NodeID]bool // where room is kept for a suspended task
+	watch    watch
+	plan     *plan                                // kept, nil before the first
+	shrinks  bool                                 // room only shrinks: see beginShrinking
+	closed   map[closedTo]scheduler.NodeID        // below it no node is open
+	exempt   map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
+	starts   map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
+	disks    []scheduler.DiskUse                  // scratch
+	walk     int                                  // walkAtOnce, or what a test sets
+	served   []scheduler.ReservationID            // scratch
+	behind   []bool                               // scratch: see comesAfter
+	kept     []*scheduler.Reservation
+	keep     keeping
+	sleepers []*scheduler.Attempt
+	past     bool                      // what is kept for suspended tasks does not count: see resumePast
+	awaited  map[scheduler.NodeID]bool // where room is kept for a suspended task
 }
 
 // New makes the policy of a configuration.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{}, foreseenOn: map[scheduler.NodeID][]foreseen{},
+	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
 		closed: map[closedTo]scheduler.NodeID{}, exempt: map[scheduler.JobID]bool{}, starts: map[scheduler.StageID]scheduler.Time{}}
 	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
 		return p.inLane(j) || p.guaranteed(j)
@@ -103,13 +100,10 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	if p.known && p.seen == s.Stamp() && (now == p.now || (now > p.now && len(p.lane) == 0 && (p.wake == 0 || now < p.wake))) && max > 0 {
 		return p.decision(now)
 	}
-	p.foreseeing = notForeseen
-	p.decide(s, now, max)
-	if p.foreseeing == toForesee {
-		s.Rollback(p.mark)
-		p.decide(s, now, max)
+	p.begin(s, now, max)
+	p.keepPromises()
+	for n := 0; p.pass() && n < maxPasses; n++ {
 	}
-	p.foreseeing = isForeseen // who is told why it waits asks for no more
 	p.rememberPlan()
 	p.remember()
 	if !p.quiet {
@@ -118,14 +112,6 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) schedul
 	s.Rollback(p.mark)
 	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
 	return p.decision(now)
-}
-
-// decide makes the decision in a try on the State.
-func (p *Policy) decide(s *scheduler.State, now scheduler.Time, max int) {
-	p.begin(s, now, max)
-	p.keepPromises()
-	for n := 0; p.pass() && n < maxPasses; n++ {
-	}
 }
 
 // maxPasses bounds the passes of one decision; two or three are usual.

@@ -11,18 +11,18 @@ import (
 // promiser is what a decision finds out about promises before it plans. It is
 // filled in anew each time.
 type promiser struct {
-	asked int              // jobs whose deadline or project is to be promised or refused
-	wake  scheduler.Time   // when something about promises changes by time alone
-	wrong bool             // a promise cannot be kept where it is
-	walk  bool             // something ended: holes are to be given forward
-	kept  bool             // somebody holds a promise
-	swept bool             // a reservation went that had nothing to wait for
-	known bool             // the last walk knew all that was done
-	from  backfill.Place   // behind whom the walk goes on
-	under bool             // it goes on: it began in an earlier cycle
-	next  backfill.Place   // behind whom the next cycle goes on
-	done  bool             // the walk came to its end
-	ahead int              // jobs whose waiting tasks are foreseen
+	asked int            // jobs whose deadline or project is to be promised or refused
+	wake  scheduler.Time // when something about promises changes by time alone
+	wrong bool           // a promise cannot be kept where it is
+	walk  bool           // something ended: holes are to be given forward
+	kept  bool           // somebody holds a promise
+	swept bool           // a reservation went that had nothing to wait for
+	known bool           // the last walk knew all that was done
+	from  backfill.Place // behind whom the walk goes on
+	under bool           // it goes on: it began in an earlier cycle
+	next  backfill.Place // behind whom the next cycle goes on
+	done  bool           // the walk came to its end
+
 	broke []scheduler.Note // promises that do not hold any more
 	plan  *plan            // of this decision, nil where nothing was to be planned
 }
@@ -38,8 +38,7 @@ const (
 // with a deadline or a project, and of every promise (watchJobs).
 func (p *Policy) survey() {
 	q := &p.promise
-	q.asked, q.broke, q.ahead = 0, q.broke[:0], 0
-	clear(p.foreseenOn)
+	q.asked, q.broke = 0, q.broke[:0]
 	q.wake, q.wrong, q.walk, q.known, q.plan, q.kept, q.done, q.swept = 0, false, false, false, nil, false, false, false
 	q.from, q.under = backfill.Place{Submitted: math.MinInt64}, false
 	if n, ok := p.s.Note(scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: placeSlot}); ok {

@@ -180,9 +180,6 @@ func (p *Policy) surveyJobs() {
 			}
 		}
 		q.wrong = q.wrong || x.wrong
-		if x.foreseen {
-			q.ahead++
-		}
 		if x.last < scheduler.Never {
 			q.wakeAt(x.last)
 		}
