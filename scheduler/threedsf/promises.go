@@ -221,25 +221,7 @@ func promisedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler
 // there: CPU, memory and I/O beside all that is promised then, disk space on the
 // disks together, and for one task on one disk.
 func (p *Policy) findsRoom(r *scheduler.Reservation, n *scheduler.Node, d scheduler.Resources, space int64, disk int16) bool {
-	free, disks := p.freeAt(max(r.Start, p.now), n, d, space, disk, func(a *scheduler.Attempt) bool { return isFor(r, a) }, func(a *scheduler.Attempt) bool { return p.isGone(a, r) })
-	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
-	for _, k := range disks {
-		all += k.FreeSpace
-		onOne = onOne || (k.FreeIO >= r.Demand[scheduler.IO] && k.FreeSpace >= r.Disk)
-	}
-	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
-		if o.Kind.Promise() && o.Start <= max(r.Start, p.now) && o.End > max(r.Start, p.now) {
-			all -= o.Disk
-		}
-	}
-	return (scheduler.Resources{}).Fits(free) && onOne && (all >= 0 || r.Disk == 0)
-}
-
-// freeAt is what is free on a node, and on each of its disks, at an instant beside
-// all that is promised there then, though d more is there. What is part of whom it
-// is asked for leaves, what is predicted to be gone, what has ended by its bound,
-// and what makes room.
-func (p *Policy) freeAt(at scheduler.Time, n *scheduler.Node, d scheduler.Resources, space int64, disk int16, own, gone func(*scheduler.Attempt) bool) (scheduler.Resources, []scheduler.DiskUse) {
+	at := max(r.Start, p.now)
 	free := n.Free.Sub(d)
 	disks := append(p.disks[:0], n.Disks...)
 	p.disks = disks
@@ -247,26 +229,31 @@ func (p *Policy) freeAt(at scheduler.Time, n *scheduler.Node, d scheduler.Resour
 		disks[disk].FreeIO -= d[scheduler.IO]
 		disks[disk].FreeSpace -= space
 	}
-	leaves := func(a *scheduler.Attempt) {
+	for a := range p.s.AttemptsOn(n.Spec.ID) {
+		k := p.s.StageOf(a).Job
+		fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
+		leaves := isFor(r, a) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || p.yields(n, k)
+		if !p.isGone(a, r) && (fresh || !leaves) {
+			continue
+		}
 		free = free.Add(a.Held.Resources)
 		if a.Disk >= 0 && int(a.Disk) < len(disks) {
 			disks[a.Disk].FreeIO += a.Held.Resources[scheduler.IO]
 			disks[a.Disk].FreeSpace += a.Held.Disk
 		}
 	}
-	for a := range p.s.AttemptsOn(n.Spec.ID) {
-		k := p.s.StageOf(a).Job
-		if gone(a) {
-			leaves(a)
-			continue
-		}
-		fresh := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
-		if fresh || !(own(a) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || p.yields(n, k)) {
-			continue
-		}
-		leaves(a)
+	onOne, all := r.Task < 0 || (r.Demand[scheduler.IO] == 0 && r.Disk == 0), int64(0)
+	for _, k := range disks {
+		all += k.FreeSpace
+		onOne = onOne || (k.FreeIO >= r.Demand[scheduler.IO] && k.FreeSpace >= r.Disk)
 	}
-	return free.Sub(promisedAt(p.s.ReservationsOn(n.Spec.ID), at)), disks
+	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
+		if o.Kind.Promise() && o.Start <= at && o.End > at {
+			free = free.Sub(o.Demand)
+			all -= o.Disk
+		}
+	}
+	return (scheduler.Resources{}).Fits(free) && onOne && (all >= 0 || r.Disk == 0)
 }
 
 // isGone tells whether an attempt is predicted to end before a promise begins that
