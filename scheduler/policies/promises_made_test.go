@@ -176,8 +176,7 @@ func rounds(n int) int {
 // begun; beyond, each one that breaks names its cause.
 func TestLostNodesAndPromises(t *testing.T) {
 	broken := 0
-	for range rounds(6) {
-		seed := seedOf(t)
+	play := func(seed uint64) {
 		p := newPromiser(t, seed, 4, map[string]string{"spare_nodes": "1"})
 		lost := 40 + p.r.IntN(60)
 		for second := range 200 {
@@ -197,7 +196,39 @@ func TestLostNodesAndPromises(t *testing.T) {
 			}
 		}
 	}
+	for range rounds(6) {
+		play(seedOf(t))
+	}
 	t.Logf("%d promises broke", broken)
+	play(13761612537588555299) // where a lost task started again at once, too late, and nobody said so
+}
+
+// A task that is lost with its node starts again at once where there is room. Where
+// its bound then ends too late for the promise, that is said when it starts.
+func TestALostTaskThatStartsAgainTooLateBreaksItsPromise(t *testing.T) {
+	for after, want := range map[time.Duration]bool{2 * time.Second: false, 3 * time.Second: true} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+		maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "2s"}) }
+		p := maker()
+		if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			t.Fatal(err)
+		}
+		job := w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Project, j.Bound, g.Estimate = 1, 10*time.Second, 10*time.Second
+		})
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		w.Start().Pass(after)
+		for _, a := range w.Attempts() {
+			if err := w.State.NodeLost(a.Node, w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		n, broken := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteBroken, Project: 1, Slot: int32(backfill.CauseFailed)})
+		if broken != want || (broken && n.At != w.Now) || w.State.Job(job).Live != 1 {
+			t.Errorf("lost after %v: broken %v at %v; %d run", after, broken, n.At, w.State.Job(job).Live)
+		}
+	}
 }
 
 // lose takes a node away, with what runs on it.

@@ -30,11 +30,14 @@ type watched struct {
 	print  uint64   // of what is done of it, where it holds a promise
 	// bound is the first instant at which one of its tasks runs past its bound,
 	// last the first at which one is too late for its reservation; Never for none.
-	bound, last scheduler.Time
-	wrong       bool // something of it cannot be kept where it is
-	stale       bool // more may be reserved for it than waits
-	foreseen    bool // its waiting tasks are: see foresee
-	loose       bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
+	// late is the first at which a task of it that failed, and has no place in the
+	// plan, can no longer end by its bound as was promised.
+	bound, last, late scheduler.Time
+
+	wrong    bool // something of it cannot be kept where it is
+	stale    bool // more may be reserved for it than waits
+	foreseen bool // its waiting tasks are: see foresee
+	loose    bool // something is promised to it that lets some task of its own pass: no plan for one task, or for a later stage
 }
 
 // watchJobs brings what is known of jobs in line with the State. O(changes), O(jobs)
@@ -95,7 +98,7 @@ func (p *Policy) watchJob(id scheduler.JobID) {
 
 // lookAt tells what is to be known of a job.
 func (p *Policy) lookAt(j *scheduler.Job) watched {
-	x := watched{id: j.Spec.ID, stands: free, bound: scheduler.Never, last: scheduler.Never}
+	x := watched{id: j.Spec.ID, stands: free, bound: scheduler.Never, last: scheduler.Never, late: scheduler.Never}
 	waits := int32(0)
 	for _, g := range j.Stages {
 		waits += g.Pending
@@ -114,9 +117,13 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		x.print = printOf(j, waits)
 		x.bound = p.firstBound(j)
 	}
+	lost := waits // without a place
 	for _, r := range j.Reservations() {
 		if !planned(r) {
 			continue
+		}
+		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
+			lost--
 		}
 		if late := p.expired(r); late || !p.s.Node(r.Node).Takes() {
 			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
@@ -124,6 +131,9 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		} else {
 			x.last = min(x.last, p.lastStart(r).Add(1))
 		}
+	}
+	if x.stands == holds && lost > 0 && j.Spec.Bound > 0 && !p.isBroken(j) {
+		x.late = p.latestEnd(j).Add(1 - j.Spec.Bound)
 	}
 	return x
 }
@@ -161,11 +171,21 @@ func (p *Policy) firstBound(j *scheduler.Job) scheduler.Time {
 	return first
 }
 
+// latestEnd is when a job that holds a promise has to have ended by it.
+func (p *Policy) latestEnd(j *scheduler.Job) scheduler.Time {
+	if j.Spec.Project == 0 {
+		return j.Spec.Deadline
+	}
+	n, _ := p.s.Note(noteKey(scheduler.NoteLatestStart, j.Spec.Project))
+	return n.At
+}
+
 // surveyJobs takes what is known of jobs into the promiser, and says of tasks that
-// ran past their bounds that their promises are void.
+// ran past their bounds, or failed and start again too late, that their promises
+// are void.
 func (p *Policy) surveyJobs() {
 	q := &p.promise
-	var over []*scheduler.Job
+	var over, failed []*scheduler.Job
 	for i := range p.watch.jobs {
 		x := &p.watch.jobs[i]
 		switch x.stands {
@@ -178,6 +198,11 @@ func (p *Policy) surveyJobs() {
 			} else if x.bound < scheduler.Never {
 				q.wakeAt(x.bound)
 			}
+			if x.late <= p.now {
+				failed = append(failed, p.s.Job(x.id))
+			} else if x.late < scheduler.Never {
+				q.wakeAt(x.late)
+			}
 		}
 		q.wrong = q.wrong || x.wrong
 		if x.last < scheduler.Never {
@@ -187,6 +212,10 @@ func (p *Policy) surveyJobs() {
 	slices.SortFunc(over, bySubmission)
 	for _, j := range over {
 		p.breakPromise(j, backfill.CauseOverrun)
+	}
+	slices.SortFunc(failed, bySubmission)
+	for _, j := range failed {
+		p.breakPromise(j, backfill.CauseFailed)
 	}
 }
 
