@@ -398,7 +398,7 @@ func (s *clientService) addStarts(ctx context.Context, r *droverv1.GetJobRespons
 		if at, ok := starts[id]; ok {
 			g.ExpectedStartMs = millis(at)
 		}
-		if w, ok := s.waitingFor(id); ok && w.Reason == scheduler.ReasonLater {
+		if w, ok := s.waitingFor(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
 			g.ExpectedStartMs = millis(w.Until)
 		}
 		if at := g.ExpectedStartMs; at > 0 && r.Job.StartedMs == 0 && (r.Job.ExpectedStartMs == 0 || at < r.Job.ExpectedStartMs) {

@@ -41,6 +41,9 @@ const (
 	ReasonSuspending
 	// ReasonLater: the plan starts it at Until (a guarantee or a quote).
 	ReasonLater
+	// ReasonDue: the plan starts it now, as Reservation says, on Node, where what
+	// should be gone by now still holds its room.
+	ReasonDue
 )
 
 // String gives the sentence's core.
@@ -49,7 +52,8 @@ func (r Reason) String() string {
 		ReasonNoDiskSpace: "no room for disk space", ReasonNoNode: "no node takes work", ReasonCap: "over its cap",
 		ReasonMaxParallel: "at its max_parallel", ReasonReservation: "behind a reservation", ReasonData: "waiting for its data's node",
 		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonTurn: "next cycle",
-		ReasonShare: "another is due first", ReasonSuspending: "room is being made", ReasonLater: "planned for later"}
+		ReasonShare: "another is due first", ReasonSuspending: "room is being made", ReasonLater: "planned for later",
+		ReasonDue: "due, and its room is not free yet"}
 	if int(r) < len(names) && names[r] != "" {
 		return names[r]
 	}
@@ -120,6 +124,8 @@ func (w *Waiting) String() string {
 		s += fmt.Sprintf(" of tenant %d on %s (%s)", w.Tenant, w.Resource, w.Cap)
 	case ReasonReservation:
 		s += fmt.Sprintf(" %d until %d", w.Reservation, w.Until)
+	case ReasonDue:
+		s += fmt.Sprintf(" on %d, reservation %d", w.Node, w.Reservation)
 	case ReasonData, ReasonSuspending:
 		s += fmt.Sprintf(" %d until %d", w.Node, w.Until)
 	case ReasonHeadOfLine, ReasonShare:

@@ -350,6 +350,20 @@ func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.
 		w.Reason, w.Until = scheduler.ReasonLater, next
 	} else if s.NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
+		if r := f.dueOf(s, g); r != nil {
+			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
+		}
 	}
 	return w
+}
+
+// dueOf is the reservation of the first waiting task of a stage that is due and
+// could not start, nil for none. O(what is due).
+func (f *planned) dueOf(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
+	for i := range f.due {
+		if k := f.due[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
+			return f.reservation(s, k)
+		}
+	}
+	return nil
 }

@@ -241,6 +241,8 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return proveSuspending(s, g, w, now)
 	case scheduler.ReasonLater:
 		return proveLater(s, g, w, now)
+	case scheduler.ReasonDue:
+		return proveDue(s, g, w, now)
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
@@ -416,6 +418,20 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 		}
 	}
 	return claim(fits > 0, "no node has room: that is the reason")
+}
+
+// proveDue: the reservation is of a task of the stage that waits and is in force,
+// and its node, which takes work, has no room for it.
+func proveDue(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
+	r := s.Reservation(w.Reservation)
+	if r == nil || r.Job != w.Stage.Job || r.Stage != w.Stage.Stage || r.Node != w.Node || !g.IsPending(r.Task) || r.Start > now || r.End <= now {
+		return fmt.Errorf("no reservation for it is due there")
+	}
+	n := s.Node(r.Node)
+	d := g.Spec.Demand
+	room := d[scheduler.CPU] <= n.Free[scheduler.CPU] && d[scheduler.Memory] <= n.Free[scheduler.Memory] &&
+		(r.OnDisk < 0 || (d[scheduler.IO] <= n.Disks[r.OnDisk].FreeIO && g.Spec.Disk <= n.Disks[r.OnDisk].FreeSpace))
+	return claim(n.Takes() && !room, "node %q has its room", n.Spec.Name)
 }
 
 func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {

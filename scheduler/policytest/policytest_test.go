@@ -94,6 +94,7 @@ func TestTheSuiteCatchesBrokenPolicies(t *testing.T) {
 		"a reservation that is none": {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonReservation }, "no such reservation"},
 		"no suspension under way":    {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonSuspending }, "releases nothing"},
 		"planned for now":            {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonLater }, "not later"},
+		"due without a reservation":  {func(_ *scheduler.State, d *scheduler.Decision) { d.Waiting[0].Reason = scheduler.ReasonDue }, "no reservation for it is due"},
 		"behind itself": {func(_ *scheduler.State, d *scheduler.Decision) {
 			w := &d.Waiting[0]
 			w.Reason, w.Behind = scheduler.ReasonShare, w.Stage

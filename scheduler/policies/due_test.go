@@ -1,0 +1,56 @@
+package policies
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// At the very instant at which what runs should be gone, and is not, the task that
+// is planned behind it is told that it is due and where: not that no start of it is
+// in sight, though another node has room that is planned for others.
+func TestATaskThatIsDueSaysSo(t *testing.T) {
+	for name, params := range map[string]map[string]string{"conservative": {"margin": "0s"}, "two_tier": {"margin": "0s", "variant": "2tsb"}} {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
+		if err := w.AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
+			t.Fatal(err)
+		}
+		maker := func() scheduler.Policy { return mustNew(t, name, params) }
+		p := maker()
+		submit := func(cores float64, bound time.Duration) scheduler.JobID {
+			return w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+		}
+		first := submit(4, 10*time.Second)
+		submit(7, 20*time.Second)
+		submit(8, 20*time.Second)         // on the second node after 20 s
+		late := submit(1, 30*time.Second) // on the first after 10 s: on the second it would be in the way
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		w.Start()
+		waits := func(what string, want scheduler.Waiting) {
+			d := policytest.Round(t, w.State, p, maker, w.Now, 100)
+			i := slices.IndexFunc(d.Waiting, func(x scheduler.Waiting) bool { return x.Stage.Job == late })
+			if i < 0 {
+				t.Fatalf("%s: %s: no reason is given\n%s", name, what, d.String())
+			}
+			got := d.Waiting[i]
+			got.Reservation = 0 // whichever it is, the judge knows it
+			if want.Stage, want.Tasks = got.Stage, 1; got != want {
+				t.Errorf("%s: %s: %s, want %s", name, what, got.String(), want.String())
+			}
+		}
+		due := w.Now.Add(10 * time.Second)
+		waits("before", scheduler.Waiting{Reason: scheduler.ReasonLater, Until: due})
+		w.Pass(10 * time.Second)
+		waits("at the instant", scheduler.Waiting{Reason: scheduler.ReasonDue, Node: w.Attempts()[0].Node})
+		for a := range w.State.AttemptsIn(w.State.Job(first).Stages[0]) {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+		if policytest.Round(t, w.State, p, maker, w.Now, 100); w.State.Job(late).Live != 1 {
+			t.Errorf("%s: with its room free it does not run", name)
+		}
+	}
+}
