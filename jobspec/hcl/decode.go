@@ -40,7 +40,8 @@ type block struct {
 }
 
 // body reads the attributes and blocks of one body. HCL itself reports
-// unknown names and suggests near ones.
+// unknown names and suggests near ones; where it knows none near, what may
+// stand there is listed.
 func (d *decoder) body(b hcl.Body, path string, fields map[string]field, blocks map[string]block) {
 	schema := &hcl.BodySchema{}
 	for _, n := range sortedNames(fields) {
@@ -51,6 +52,15 @@ func (d *decoder) body(b hcl.Body, path string, fields map[string]field, blocks 
 		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: n, LabelNames: labels})
 	}
 	c, diags := b.Content(schema)
+	for _, g := range diags {
+		switch {
+		case strings.Contains(g.Detail, "Did you mean"):
+		case g.Summary == "Unsupported argument" && len(fields) > 0:
+			g.Detail += " Expected are: " + strings.Join(sortedNames(fields), ", ") + "."
+		case g.Summary == "Unsupported block type":
+			g.Detail += " Expected are: " + strings.Join(sortedNames(blocks), ", ") + "."
+		}
+	}
 	d.diags = append(d.diags, diags...)
 	for _, n := range sortedNames(c.Attributes) {
 		a := c.Attributes[n]

@@ -1,0 +1,7 @@
+job "j" {
+  stage "a" {
+    command = ["true"]
+    count   = 3
+    volume "x" {}
+  }
+}
