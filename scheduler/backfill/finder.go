@@ -16,7 +16,7 @@ type class struct {
 	soft  bool
 	n     int // pieces of work that have not ended
 	find  *finder
-	holes [holes]hole // see noHole
+	holes [holes]hole // see freedHole
 }
 
 type classKey struct {

@@ -211,6 +211,8 @@ type Planner struct {
 	repaired uint64         // the place in the profile's log up to which Repair looked
 	unsound  []int32        // bins on which what runs is too much by itself
 	suspects []int32        // scratch
+	zeros    []int64        // all are 0
+	lifts    bool           // a test's: a walk takes each item out of the profile and searches
 }
 
 type binState struct {
@@ -344,7 +346,7 @@ func (p *Planner) Freed(b int32) {
 	p.clock++
 	p.bin(b).freed = p.clock
 	p.recent = append(p.recent, b)
-	if len(p.recent) > 4*len(p.bins)+64 {
+	if len(p.recent) > 2*len(p.bins)+8 {
 		p.compact()
 	}
 }

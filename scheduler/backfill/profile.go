@@ -317,6 +317,22 @@ func (p *Profile) LatestOn(b int32, from scheduler.Time, span time.Duration, by 
 	return best, best.At >= from
 }
 
+// roomBefore gives the first instant at or after from from which on there is room
+// for a need up to another instant: that one where there is none just before it.
+// O(log n).
+func (p *Profile) roomBefore(b int32, disk int16, from, by scheduler.Time, n *Need) scheduler.Time {
+	d, ok := p.vector(b, disk, n, 1)
+	if !ok || from >= by {
+		return by
+	}
+	t := &p.bins[b].free
+	t.prepare()
+	if end, bad := t.last(t.root, 0, from, by, scheduler.Never, d, false); bad {
+		return min(end, by)
+	}
+	return from
+}
+
 // EarliestAt is EarliestOn for one disk (-1 where the bin has none).
 func (p *Profile) EarliestAt(b int32, disk int16, from scheduler.Time, span time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
 	s := Spot{Bin: b, Disk: disk, At: scheduler.Never}

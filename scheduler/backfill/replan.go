@@ -122,15 +122,17 @@ func (p *Planner) earlier(it *item, now scheduler.Time) bool {
 	if !all && p.bins[p.lastFreed()].freed <= it.seen {
 		return false
 	}
-	if !all && from == now && !it.pinned && p.noHole(it, now) {
-		it.seen, it.from = p.clock, from
-		return false
-	}
 	was := it.spot
-	p.lift(it, 1)
-	best, found := p.search2(it, from, all)
-	found = found && p.allowed(it, best.At, p.span(it, best.Bin)) <= best.At
-	p.lift(it, -1)
+	var best Spot
+	var found bool
+	if all || it.pinned || p.lifts {
+		p.lift(it, 1)
+		best, found = p.search2(it, from, all)
+		found = found && p.allowed(it, best.At, p.span(it, best.Bin)) <= best.At
+		p.lift(it, -1)
+	} else {
+		best, found = p.freedHole(it, from)
+	}
 	it.seen, it.from = p.clock, from
 	if !found {
 		return false
@@ -165,16 +167,16 @@ const holes = 16
 
 // hole is the earliest start of a class on a bin from an instant on.
 type hole struct {
-	bin     int32
 	version uint64 // of the bin, and 1
 	from    scheduler.Time
-	at      scheduler.Time
+	spot    Spot // at Never where there is none
 }
 
-// noHole tells, without a search for the item itself, that no bin but its own on
-// which something was given back since it was placed has an earlier start for it:
-// all work of its class asks the same of a bin. False where its own is one of them.
-func (p *Planner) noHole(it *item, now scheduler.Time) bool {
+// freedHole is search2 with the item taken out of the profile, without taking it
+// out: what a bin has beside it is asked once for all work of its class, and on its
+// own bin what it gains by its own room is what is free just before it.
+func (p *Planner) freedHole(it *item, from scheduler.Time) (best Spot, found bool) {
+	best = it.spot
 	for i := len(p.recent) - 1; i >= 0; i-- {
 		b := p.recent[i]
 		if p.bins[b].freed <= it.seen {
@@ -183,21 +185,61 @@ func (p *Planner) noHole(it *item, now scheduler.Time) bool {
 		if p.prof.bins[b].closed || p.bins[b].spare {
 			continue
 		}
-		if b == it.spot.Bin || p.holeOn(it, b, now) < it.spot.At {
-			return false
+		s := p.holeOn(it, b, from)
+		if b == it.spot.Bin {
+			s = p.holeBefore(it, from, s)
+		}
+		// Ties between bins go to the lowest, as in search.
+		if s.At < best.At || (found && s.At == best.At && s.Bin < best.Bin) {
+			best, found = s, true
 		}
 	}
-	return true
+	return best, found
 }
 
-// holeOn is the earliest start on a bin from now on for work of the item's class.
-func (p *Planner) holeOn(it *item, b int32, now scheduler.Time) scheduler.Time {
+// holeOn is the earliest start on a bin from an instant on for work of the item's
+// class.
+func (p *Planner) holeOn(it *item, b int32, from scheduler.Time) Spot {
 	h := &it.group.class.holes[b%holes]
-	if v := p.prof.Version(b) + 1; h.bin != b || h.version != v || h.from != now {
-		s, _ := p.prof.EarliestOn(b, now, p.span(it, b), scheduler.Never, &it.group.req.Need)
-		*h = hole{b, v, now, s.At}
+	if v := p.prof.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from {
+		s, _ := p.prof.EarliestOn(b, from, p.span(it, b), scheduler.Never, &it.group.req.Need)
+		*h = hole{v, from, s}
 	}
-	return h.at
+	return h.spot
+}
+
+// holeBefore is the earlier of a spot on an item's own bin and of what it can move
+// to because its own room counts as free: it moves forward by as much as there is
+// room up to its start; from its start on its own room does, and on another disk
+// that has room as well. Ties go to the lowest disk. Where the bin is over its
+// capacity meanwhile its own room may be none: then it is taken out and searched.
+func (p *Planner) holeBefore(it *item, from scheduler.Time, best Spot) Spot {
+	b, start, need := it.spot.Bin, it.spot.At, &it.group.req.Need
+	if p.prof.Over(b, start, it.end) != scheduler.Never {
+		p.prof.changeBriefly(b, it.spot.Disk, start, it.end, need, 1)
+		best, _ = p.prof.EarliestOn(b, from, p.span(it, b), scheduler.Never, need)
+		p.prof.changeBriefly(b, it.spot.Disk, start, it.end, need, -1)
+		return best
+	}
+	disks := int16(p.prof.Disks(b))
+	for disk := min(disks, 1) - 1; disk < max(disks, 1); disk++ {
+		s := Spot{b, disk, p.prof.roomBefore(b, disk, from, start, need)}
+		if s.At >= start || s.At > best.At || (s.At == best.At && disk >= best.Disk) {
+			continue
+		}
+		if own := (Need{Base: p.nothing(len(need.Base)), IO: need.IO, Space: need.Space}); disk == it.spot.Disk || p.prof.Fits(b, disk, start, s.At.Add(p.span(it, b)), &own) {
+			best = s
+		}
+	}
+	return best
+}
+
+// nothing is a need of none of some resources.
+func (p *Planner) nothing(resources int) []int64 {
+	for len(p.zeros) < resources {
+		p.zeros = append(p.zeros, 0)
+	}
+	return p.zeros[:resources]
 }
 
 // search2 looks for an earlier spot on the bins where something was given back
