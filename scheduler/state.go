@@ -447,6 +447,32 @@ func (s *State) Slots(id TaskID) (first, second int32) {
 	return first, s.at(first).sibling - 1
 }
 
+// Fetch reads what the ends of the attempts in these slots (Slots) will read, and
+// changes nothing. An end waits for memory several times, for each line after the one
+// that leads to it; here the processor asks for the lines of all of them together.
+// What is returned means nothing: with it the compiler leaves no read out. O(slots x
+// attempts on a node / 16).
+func (s *State) Fetch(slots []int32) int64 {
+	sum := int64(0)
+	for _, slot := range slots {
+		sum += int64(s.at(slot).Node)
+	}
+	for _, slot := range slots {
+		n := s.nodes[s.at(slot).Node]
+		sum += n.Free[CPU] + int64(len(n.attempts))
+	}
+	for _, slot := range slots {
+		n := s.nodes[s.at(slot).Node]
+		for i := 0; i < len(n.attempts); i += 16 { // a line holds 16
+			sum += int64(n.attempts[i])
+		}
+		for i := range n.Disks {
+			sum += n.Disks[i].FreeIO
+		}
+	}
+	return sum
+}
+
 const chunkBits = 12
 
 func (s *State) at(slot int32) *Attempt {

@@ -72,6 +72,7 @@ type queue struct {
 	shift   uint           // a bucket is 1<<shift ns wide
 	opened  int            // buckets that were opened: what falls in them goes to the heap
 	buckets [numBuckets][]event
+	unread  bool // a bucket was opened since fresh was asked
 	beyond  []event
 }
 
@@ -123,6 +124,7 @@ func (q *queue) open() bool {
 					q.push(e)
 				}
 				q.buckets[i] = events[:0]
+				q.unread = true
 				return true
 			}
 		}
@@ -174,6 +176,16 @@ func (q *queue) next() scheduler.Time {
 		return scheduler.Never
 	}
 	return q.of[top].at
+}
+
+// fresh gives the events that come soon, in no order, once for each bucket that was
+// opened, and otherwise none.
+func (q *queue) fresh() []event {
+	if !q.unread {
+		return nil
+	}
+	q.unread = false
+	return q.of[top:]
 }
 
 // take removes the first event; next said that there is one. O(log n of its bucket).
