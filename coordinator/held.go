@@ -8,7 +8,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/scheduler"
 )
 
 // Limits of nodes that are held off.
@@ -48,29 +47,6 @@ func (l *leader) tryHeld(ctx context.Context) (next time.Time, err error) {
 		}
 	}
 	return next, nil
-}
-
-// waitText says why a stage waits, without the stage's number.
-func (c *core) waitText(f *facts.Facts, w *scheduler.Waiting) string {
-	s := w.Reason.String()
-	switch w.Reason {
-	case scheduler.ReasonNoNode:
-		if len(f.Nodes()) == 0 {
-			return s + ": none has registered yet; start `drover node` on a machine"
-		}
-		return s + ": " + c.idleNodes(f)
-	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace:
-		s += fmt.Sprintf(" on %d nodes", w.Nodes)
-		if w.Nodes == 1 {
-			s = strings.TrimSuffix(s, "s")
-		}
-		if idle := c.idleNodes(f); idle != "" {
-			s += "; others take no work: " + idle
-		}
-		return s
-	default:
-		return s
-	}
 }
 
 // idleNodes names the nodes that take no new work, why, and what helps; "" when

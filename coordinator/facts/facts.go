@@ -217,6 +217,9 @@ func (f *Facts) Notes() []*Note {
 	return slices.SortedFunc(maps.Values(f.notes), func(a, b *Note) int { return compareNotes(&a.NoteKey, &b.NoteKey) })
 }
 
+// Reservation finds a reservation, or nil.
+func (f *Facts) Reservation(id uint64) *droverv1.ReservationFact { return f.reservations[id] }
+
 // Reservations lists the reservations by id. It allocates.
 func (f *Facts) Reservations() []*droverv1.ReservationFact {
 	out := make([]*droverv1.ReservationFact, 0, len(f.reservations))

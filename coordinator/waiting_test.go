@@ -1,0 +1,54 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// A reason names what stands in the way: node, tenant, job, instant. What is gone
+// since is left out.
+func TestAReasonNamesWhatStandsInTheWay(t *testing.T) {
+	f := facts.New()
+	for i, e := range []*droverv1.Entry{
+		{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}},
+		{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{
+			Spec: `{"version":1,"name":"first","tenant":"default","priority":"low","keep_failed":0,"stages":[{"name":"s","kind":"group","command":["x"],"tasks":2,"resources":{"cpu":3000,"memory":1,"io":1},"disk":1,"attempts":4}]}`}}},
+		{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
+			{Kind: int32(facts.ActReserve), Reservation: &droverv1.ReservationFact{Id: 5, Job: 1, Node: 1}},
+			{Kind: int32(facts.ActReserve), Reservation: &droverv1.ReservationFact{Id: 6}}}}}},
+	} {
+		e.Version = facts.EntryVersion
+		if r := f.Apply(uint64(i+1), e); r.Err != nil || len(r.Dropped) > 0 {
+			t.Fatalf("entry %d: %+v", i+1, r)
+		}
+	}
+	at := scheduler.Time(time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC).UnixNano())
+	for _, c := range []struct {
+		w    scheduler.Waiting
+		want string
+	}{
+		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 0, Until: at}, "waiting for its data's node n1 until 10:20:30 UTC"},
+		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 7, Until: scheduler.Never}, "waiting for its data's node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: 0}, "room is being made on n1"},
+		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: scheduler.NoNode}, "room is being made"},
+		{scheduler.Waiting{Reason: scheduler.ReasonDue, Node: 0}, "due, and its room is not free yet on n1"},
+		{scheduler.Waiting{Reason: scheduler.ReasonHeadOfLine, Behind: scheduler.StageID{Job: 1}}, "behind the head of line: stage s of job 1 (first)"},
+		{scheduler.Waiting{Reason: scheduler.ReasonShare, Behind: scheduler.StageID{Job: 99}}, "another is due first"},
+		{scheduler.Waiting{Reason: scheduler.ReasonShare, Behind: scheduler.StageID{Job: 1, Stage: 3}}, "another is due first"},
+		{scheduler.Waiting{Reason: scheduler.ReasonCap, Cap: scheduler.CapJob, Resource: scheduler.CPU, Tenant: scheduler.TenantID(f.Tenant("default").ID)},
+			"over its cap on cpu for one job of tenant default (drover tenant list)"},
+		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: stage s of job 1 (first) until 10:20:30 UTC"},
+		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 7}, "behind a reservation"},
+		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no room for memory on 1 node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonLater, Until: at}, "planned for later"},
+	} {
+		if got := new(core).waitText(f, &c.w); got != c.want {
+			t.Errorf("%v: %q, want %q", c.w.Reason, got, c.want)
+		}
+	}
+}
