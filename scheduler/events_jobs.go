@@ -40,6 +40,7 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 		}
 	}
 	j := &Job{Spec: spec, Phase: JobActive}
+	j.Stages = j.few[:0]
 	s.jobs[spec.ID] = j
 	s.work.grow(len(s.jobs))
 	s.enqueue(j, t)
@@ -104,6 +105,11 @@ func (s *State) UpdateJob(spec JobSpec) error {
 	}
 	if spec.OnMiss == 0 {
 		spec.OnMiss = OnMissContinue
+	}
+	if t := s.tenants[spec.Tenant]; j.Ready > 0 {
+		t.countHigh(j, -1)
+		j.Spec = spec
+		t.countHigh(j, 1)
 	}
 	j.Spec = spec
 	for _, g := range j.Stages {

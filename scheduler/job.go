@@ -31,14 +31,18 @@ func (p JobPhase) String() string {
 
 // Job is a job that has not ended. Read only outside this package.
 type Job struct {
-	Spec   JobSpec
-	Phase  JobPhase
-	Stages []*Stage
-	// Used is what its attempts hold.
-	Used Resources
+	// What each cycle asks of every job with ready work comes first and is one line
+	// of the cache, its Spec the next two.
+	Stages       []*Stage
+	reservations []*Reservation // and holds for it, by id
+	Phase        JobPhase
+	marks        marks
 	// Live counts attempts, suspended ones included; Ready counts stages
 	// with tasks that may start.
-	Live, Ready int32
+	Ready, Live int32
+	Spec        JobSpec
+	// Used is what its attempts hold.
+	Used Resources
 	// FirstPlaced is when its first attempt was placed, 0 for not yet.
 	FirstPlaced Time
 
@@ -47,8 +51,7 @@ type Job struct {
 
 	rank, tenantRank int32
 	notes            int32
-	reservations     []*Reservation // and holds for it, by id
-	marks            marks
+	few              [4]*Stage // Stages, where there are no more
 }
 
 // Noted tells whether there is a note of that kind on the job as a whole, or of
@@ -76,31 +79,33 @@ func (j *Job) Complete() bool {
 // Stage is tasks of one shape as counts, plus what differs.
 // Read only outside this package.
 type Stage struct {
+	// What is asked of every stage in every cycle comes first, in one cache line:
+	// of ten thousand stages the next one is never at hand.
 	Job   *Job
 	Index int32
-	Spec  StageSpec
 	// Pending tasks wait for a place, Running counts attempts at level
 	// running, Suspended those below, Done and Failed count tasks.
 	Pending, Running, Suspended, Done, Failed int32
 	// Open tells that what comes before it is done (or slow-started).
 	Open     bool
-	parts    int64 // sum of the attempts' parts done, in partUnit
 	ready    bool
-	next     []int32 // stages that come after this one
+	shape    int32
+	shapeGen uint32
+	self     int32                // index in State.stages
+	moved    map[int32]movedInput // 64 bytes to here
+	details  *details             // of its attempts that simply run, nil until one is placed
+	Spec     StageSpec
 	pending  bitset
 	busy     bitset // tasks with a live attempt
 	done     bitset
-	active   []int32        // slot + 1 of the task's first live attempt
-	finished *finishedStage // in the history, nil until a task finished
-	details  *details       // of its attempts that simply run, nil until one is placed
+	active   []int32 // slot + 1 of the task's first live attempt
+	next     []int32 // stages that come after this one
 	tries    map[int32]tries
-	moved    map[int32]movedInput
 	taskTime float64 // attempt-nanoseconds of running until lastTick
 	lastTick Time
-	shape    int32
-	shapeGen uint32
+	parts    int64          // sum of the attempts' parts done, in partUnit
+	finished *finishedStage // in the history, nil until a task finished
 	inverse  *inverse
-	self     int32 // index in State.stages
 }
 
 // tries is what is remembered about a task that was tried before.

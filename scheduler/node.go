@@ -40,6 +40,8 @@ type Tenant struct {
 	Running int32
 	// Jobs counts its own jobs that have not ended.
 	Jobs int32
+	// ReadyHigh counts its own jobs of high priority with ready work.
+	ReadyHigh int32
 	// Depth is 0 at the root. Children are in order of name.
 	Depth    int32
 	Children []TenantID

@@ -157,6 +157,7 @@ func (s *State) refresh(g *Stage) {
 		s.ready.clear(j.rank)
 		t := s.tenants[j.Spec.Tenant]
 		t.ready.clear(j.tenantRank)
+		t.countHigh(j, -1)
 		if t.ready.next(0) < 0 {
 			s.readyTenant.clear(int32(j.Spec.Tenant))
 		}
@@ -167,8 +168,17 @@ func (s *State) refresh(g *Stage) {
 		return
 	}
 	s.ready.set(j.rank)
-	s.tenants[j.Spec.Tenant].ready.set(j.tenantRank)
+	t := s.tenants[j.Spec.Tenant]
+	t.ready.set(j.tenantRank)
+	t.countHigh(j, 1)
 	s.readyTenant.set(int32(j.Spec.Tenant))
+}
+
+// countHigh counts a job with ready work where its priority is high.
+func (t *Tenant) countHigh(j *Job, n int32) {
+	if j.Spec.Priority == PriorityHigh {
+		t.ReadyHigh += n
+	}
 }
 
 func (s *State) setPhase(j *Job, p JobPhase) {

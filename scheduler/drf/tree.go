@@ -148,6 +148,36 @@ func (t *Tree) Alone(id scheduler.TenantID) bool {
 	return true
 }
 
+// Streak tells how many turns in a row a tenant has whose turn it is, limit at
+// most: after each it is charged so much, and its next task stays as it is.
+// Nothing is charged. O(depth x (streak + children of the tenants above it, at most
+// three)).
+func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit int) int {
+	n := limit
+	for up := id; up != scheduler.NoTenant && n > 1; up = t.tenants[up].parent {
+		heap := t.holder(up).heap
+		second := scheduler.NoTenant
+		for _, other := range heap[min(1, len(heap)):min(3, len(heap))] {
+			if second == scheduler.NoTenant || t.before(other, second) {
+				second = other
+			}
+		}
+		if second == scheduler.NoTenant {
+			continue
+		}
+		x := &t.tenants[up]
+		with, most := x.used.Add(x.demand), n
+		for n = 1; n < most; n++ {
+			with = with.Add(demand)
+			share := with.Share(t.total, int(t.level)) / x.weight
+			if y := t.tenants[second].share; share > y || (share == y && up > second) {
+				break
+			}
+		}
+	}
+	return n
+}
+
 // Share is the share that a tenant's subtree would have with its next task, over
 // its weight; ok is false when it has none.
 func (t *Tree) Share(id scheduler.TenantID) (share float64, ok bool) {

@@ -33,6 +33,7 @@ type sums struct {
 	swap            []int64
 	used, own       []scheduler.Resources
 	running         []int32
+	high            []int32 // jobs of high priority with ready work
 	live, suspended int
 	asleep          int // in phase AttemptSuspended and not parked
 	slots           map[int32]scheduler.AttemptID
@@ -40,7 +41,7 @@ type sums struct {
 
 func newSums(s *scheduler.State) *sums {
 	u := &sums{used: make([]scheduler.Resources, len(s.Tenants())), own: make([]scheduler.Resources, len(s.Tenants())),
-		running: make([]int32, len(s.Tenants())), slots: map[int32]scheduler.AttemptID{}}
+		running: make([]int32, len(s.Tenants())), high: make([]int32, len(s.Tenants())), slots: map[int32]scheduler.AttemptID{}}
 	for _, n := range s.Nodes() {
 		u.free = append(u.free, n.Spec.Capacity)
 		u.swap = append(u.swap, n.Spec.Swap)
@@ -133,6 +134,9 @@ func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
 	if j.Used != used || j.Live != live || j.Ready != ready {
 		return fmt.Errorf("job %d: used %v live %d ready %d, counted %v %d %d", j.Spec.ID, j.Used, j.Live, j.Ready, used, live, ready)
 	}
+	if ready > 0 && j.Spec.Priority == scheduler.PriorityHigh {
+		u.high[j.Spec.Tenant]++
+	}
 	u.live += int(live)
 	u.own[j.Spec.Tenant] = u.own[j.Spec.Tenant].Add(used)
 	for t := j.Spec.Tenant; t != scheduler.NoTenant; t = s.Tenant(t).Spec.Parent {
@@ -202,6 +206,9 @@ func (u *sums) compare(s *scheduler.State) error {
 		if t.Used != u.used[i] || t.Own != u.own[i] || t.Running != u.running[i] {
 			return fmt.Errorf("tenant %q: used %v own %v running %d, counted %v %v %d", t.Spec.Name, t.Used, t.Own, t.Running,
 				u.used[i], u.own[i], u.running[i])
+		}
+		if t.ReadyHigh != u.high[i] {
+			return fmt.Errorf("tenant %q: %d jobs of high priority ready, counted %d", t.Spec.Name, t.ReadyHigh, u.high[i])
 		}
 	}
 	return nil

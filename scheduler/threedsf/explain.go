@@ -20,10 +20,12 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonMaxParallel
 		return w
 	}
-	var ok bool
-	if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
-		w.Reason = scheduler.ReasonCap
-		return w
+	if p.s.Capped() {
+		var ok bool
+		if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+			w.Reason = scheduler.ReasonCap
+			return w
+		}
 	}
 	if p.holdsOf(g) > 0 {
 		if node, ok := p.roomComing(g); ok {

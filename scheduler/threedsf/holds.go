@@ -250,6 +250,9 @@ func (p *Policy) nextNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.N
 	if !p.shrinks {
 		return p.firstOpen(g, from)
 	}
+	if p.s.NextNode(g, from) == scheduler.NoNode {
+		return scheduler.NoNode // most stages of a full cluster
+	}
 	key := closedTo{shape: shape{g.Spec.Demand, g.Spec.Disk}, bound: g.Job.Spec.Bound, firm: p.s.Firm(g.Job)}
 	if g.Job.Spec.Accepted && key.bound == 0 {
 		key.estimate, key.since = g.Spec.Estimate, g.Job.Spec.Submitted

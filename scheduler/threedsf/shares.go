@@ -121,5 +121,11 @@ func (f *shares) next() (scheduler.TenantID, bool) {
 	return f.tenantOf[id], true
 }
 
+// streak counts the turns that a tenant whose turn it is has in a row, limit at
+// most, if each takes so much.
+func (f *shares) streak(t scheduler.TenantID, d scheduler.Resources, limit int32) int32 {
+	return int32(f.tree.Streak(f.idOf[t], f.counted(d), int(limit)))
+}
+
 // alone tells whether it is a tenant's turn whatever it is charged.
 func (f *shares) alone(t scheduler.TenantID) bool { return f.tree.Alone(f.idOf[t]) }

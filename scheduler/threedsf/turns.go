@@ -94,17 +94,10 @@ func (p *Policy) run(t scheduler.TenantID, g *scheduler.Stage) int32 {
 		return max(limit, 1)
 	}
 	d := g.Spec.Demand
-	n := int32(1)
-	for n < limit {
-		p.shares.charge(t, d)
-		next, _ := p.shares.next()
-		if next != t || !p.s.MayHold(g.Job, d, d.Times(int64(n+1))) {
-			p.shares.charge(t, scheduler.Resources{}.Sub(d))
-			break
-		}
+	n, most := int32(1), p.shares.streak(t, d, limit)
+	for n < most && p.s.MayHold(g.Job, d, d.Times(int64(n+1))) {
 		n++
 	}
-	p.shares.charge(t, scheduler.Resources{}.Sub(d.Times(int64(n-1))))
 	return n
 }
 
@@ -242,6 +235,10 @@ func (p *Policy) head(t scheduler.TenantID) *scheduler.Stage {
 				return g
 			}
 			*c = cursor{class: c.class + 1, stage: -1}
+			continue
+		}
+		if c.class == classHigh && c.job == nil && (!p.cfg.PriorityOrder || p.s.Tenant(t).ReadyHigh == 0) {
+			*c = cursor{class: classLow, stage: -1} // the walk would find none
 			continue
 		}
 		if g := c.current(); g != nil && (p.placeable(g) || (c.class != classHopeless && p.wants(g))) {
