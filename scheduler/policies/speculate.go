@@ -139,9 +139,10 @@ func secondAttempts(s *scheduler.State) int {
 
 // lagging yields the attempts of a stage that have run factor times as long as
 // its done tasks took on average, until yield says stop, and says when the next
-// one will have, 0 for none.
+// one will have, 0 for none. A stage that is closed again, as output that it reads
+// was lost, starts nothing.
 func (p *speculating) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, yield func(*scheduler.Attempt) bool) (wake scheduler.Time) {
-	if g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*speculateDone < g.Spec.Tasks {
+	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*speculateDone < g.Spec.Tasks {
 		return 0
 	}
 	spent := g.TaskTime(now)

@@ -80,6 +80,34 @@ func TestNoSecondAttempt(t *testing.T) {
 	}
 }
 
+// Output that a running stage reads is lost: the stage is closed until it is there
+// again, and a second attempt, which could not read it either, would be refused.
+func TestNoSecondAttemptInAStageThatIsClosedAgain(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(8, 16, 100)).AddTenants("a")
+	id := w.SubmitStages("a", []scheduler.StageSpec{
+		{Name: "first", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1)},
+		{Name: "second", Kind: scheduler.KindReduce, Tasks: 4, Demand: schedtest.R(1, 1, 1), After: []int32{0}}})
+	first := scheduler.TaskID{Job: id}
+	w.Place(first, 0)
+	w.Start().Pass(time.Second).End(w.Attempts()[0], scheduler.OutcomeSucceeded)
+	for i := range int32(4) {
+		w.Place(scheduler.TaskID{Job: id, Stage: 1, Index: i}, 0)
+	}
+	w.Start().Pass(10 * time.Second)
+	for _, a := range w.Attempts()[:3] {
+		w.End(a, scheduler.OutcomeSucceeded)
+	}
+	if err := w.State.OutputLost(first); err != nil {
+		t.Fatal(err)
+	}
+	w.Pass(time.Hour)
+	make := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
+	d := policytest.Round(t, w.State, make(), make, w.Now, 100)
+	if len(d.Actions) != 1 || d.Actions[0].Task != first || d.Actions[0].Speculative {
+		t.Errorf("%s: the task whose output is lost should start, and nothing else", d.String())
+	}
+}
+
 func TestSpeculatingPoliciesConform(t *testing.T) {
 	for _, name := range []string{"fifo", "fair", "las_mq", "conservative", "3dsf"} {
 		t.Run(name, func(t *testing.T) {
