@@ -242,8 +242,12 @@ func (s *State) reopenOn(j *Job, n int32) {
 }
 
 func (s *State) record(g *Stage, a *Attempt, now Time) {
-	bytes, nodes, _ := g.Input(a.ID.Index)
-	s.history.tasks.put(finished{g.inFinished(), a.ID.Index, a.Node, bytes, a.RanFor(now), now, slices.Contains(nodes, a.Node)}, HistoryTasks)
+	f := finished{of: g.inFinished(), index: a.ID.Index, node: a.Node, run: a.RanFor(now), ended: now}
+	if g.Spec.Inputs != nil {
+		bytes, nodes, _ := g.Input(a.ID.Index)
+		f.bytes, f.local = bytes, slices.Contains(nodes, a.Node)
+	}
+	s.history.tasks.put(f, HistoryTasks)
 }
 
 // OutputLost tells that the output of a task that was done is gone: it waits

@@ -8,14 +8,15 @@ type Node struct {
 	Free     Resources
 	Disks    []DiskUse // as Spec.Disks
 	SwapFree int64
+
+	attempts []int32        // slots, in placement order
+	reserved []*Reservation // by (Start, ID)
+	moving   []int32        // slots of attempts that move away, by placement
+	path     []string
+
 	// Releasing is what suspensions and kills in flight will give back.
 	Releasing Resources
 	Rack      int32 // number of Spec.Path among the paths seen, from 0
-
-	attempts []int32        // slots, in placement order
-	moving   []int32        // slots of attempts that move away, by placement
-	reserved []*Reservation // by (Start, ID)
-	path     []string
 }
 
 // DiskUse is what is free on one disk.

@@ -458,8 +458,9 @@ func (s *State) Fetch(slots []int32) int64 {
 		sum += int64(s.at(slot).Node)
 	}
 	for _, slot := range slots {
-		n := s.nodes[s.at(slot).Node]
-		sum += n.Free[CPU] + int64(len(n.attempts))
+		a := s.at(slot)
+		n := s.nodes[a.Node]
+		sum += n.Free[CPU] + int64(len(n.attempts)) + s.fit.room[a.Node][0] + int64(s.stages[a.stage].active[a.ID.Index])
 	}
 	for _, slot := range slots {
 		n := s.nodes[s.at(slot).Node]
