@@ -525,21 +525,33 @@ func (p *Planner) span(it *item, b int32) time.Duration {
 
 // ready is the earliest start that what comes before the item allows.
 func (p *Planner) ready(it *item, now scheduler.Time) scheduler.Time {
-	at := max(now, it.group.req.NotBefore)
-	for _, g := range it.group.after {
-		for _, o := range g.items {
+	return it.inParallel(it.group.opens(now))
+}
+
+// opens is the earliest start that what comes before a group allows its items.
+// O(items before it).
+func (g *group) opens(now scheduler.Time) scheduler.Time {
+	at := max(now, g.req.NotBefore)
+	for _, before := range g.after {
+		for _, o := range before.items {
 			if !o.placed {
 				return scheduler.Never
 			}
 			at = max(at, o.end)
 		}
 	}
-	if par := int(it.group.req.Parallel); par > 0 {
+	return at
+}
+
+// inParallel is the earliest start of an item, of those from which on its group is
+// open, that the bound on how many run at once allows.
+func (it *item) inParallel(open scheduler.Time) scheduler.Time {
+	if par := int(it.group.req.Parallel); par > 0 && open != scheduler.Never {
 		if i := slices.Index(it.group.items, it); i >= par {
-			at = max(at, it.group.items[i-par].end)
+			return max(open, it.group.items[i-par].end)
 		}
 	}
-	return at
+	return open
 }
 
 // latest is the latest start that keeps the promise and what comes after the

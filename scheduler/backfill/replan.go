@@ -94,12 +94,16 @@ func (p *Planner) WalkSome(now scheduler.Time, after Place, most int) (moved int
 			return moved, Place{prev.Submitted, prev.ID}, false
 		}
 		for _, g := range pr.groups {
+			from := now
+			if len(g.after) > 0 || g.req.Parallel > 0 {
+				from = g.opens(now)
+			}
 			for _, it := range g.items {
 				if it.started || !it.placed {
 					continue
 				}
 				looked++
-				if p.earlier(it, now) {
+				if p.earlier(it, it.inParallel(from), now) {
 					moved++
 				}
 			}
@@ -108,12 +112,8 @@ func (p *Planner) WalkSome(now scheduler.Time, after Place, most int) (moved int
 	return moved, Place{}, true
 }
 
-// earlier moves an item to an earlier instant if there is one.
-func (p *Planner) earlier(it *item, now scheduler.Time) bool {
-	from := now
-	if len(it.group.after) > 0 || it.group.req.Parallel > 0 {
-		from = p.ready(it, now)
-	}
+// earlier moves an item to an earlier instant from an instant on if there is one.
+func (p *Planner) earlier(it *item, from, now scheduler.Time) bool {
 	if it.spot.At <= from {
 		return false
 	}
@@ -185,7 +185,7 @@ func (p *Planner) freedHole(it *item, from scheduler.Time) (best Spot, found boo
 		if p.prof.bins[b].closed || p.bins[b].spare {
 			continue
 		}
-		s := p.holeOn(it, b, from)
+		s := p.holeOn(it, b, from, best.At)
 		if b == it.spot.Bin {
 			s = p.holeBefore(it, from, s)
 		}
@@ -198,12 +198,18 @@ func (p *Planner) freedHole(it *item, from scheduler.Time) (best Spot, found boo
 }
 
 // holeOn is the earliest start on a bin from an instant on for work of the item's
-// class.
-func (p *Planner) holeOn(it *item, b int32, from scheduler.Time) Spot {
-	h := &it.group.class.holes[b%holes]
-	if v := p.prof.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from {
-		s, _ := p.prof.EarliestOn(b, from, p.span(it, b), scheduler.Never, &it.group.req.Need)
-		*h = hole{v, from, s}
+// class. Where it is the only work of its class it is sought up to an instant alone.
+func (p *Planner) holeOn(it *item, b int32, from, by scheduler.Time) Spot {
+	c, before := it.group.class, scheduler.Never
+	if c.n == 1 {
+		before = by.Add(1)
+	}
+	h := &c.holes[b%holes]
+	if v := p.prof.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from || before < scheduler.Never {
+		s, _ := p.prof.EarliestOn(b, from, p.span(it, b), before, &it.group.req.Need)
+		if *h = (hole{v, from, s}); before < scheduler.Never {
+			h.version = 0 // good for this item alone
+		}
 	}
 	return h.spot
 }
@@ -277,8 +283,9 @@ func (p *Planner) Late(now scheduler.Time) []Key {
 	var out []Key
 	for _, pr := range p.order {
 		for _, g := range pr.groups {
+			open := g.opens(now)
 			for _, it := range g.items {
-				if p.late(it, now) {
+				if it.late(open) {
 					out = append(out, it.key)
 				}
 			}
@@ -287,8 +294,10 @@ func (p *Planner) Late(now scheduler.Time) []Key {
 	return out
 }
 
-func (p *Planner) late(it *item, now scheduler.Time) bool {
-	return !it.started && (!it.placed || it.spot.At < p.ready(it, now))
+// late tells whether an item should start later than it is planned, of a group that
+// is open from an instant on.
+func (it *item) late(open scheduler.Time) bool {
+	return !it.started && (!it.placed || it.spot.At < it.inParallel(open))
 }
 
 // Replan plans work again as a new request that displaces nobody, in the order
@@ -314,8 +323,9 @@ func (p *Planner) followUp(now scheduler.Time) {
 	p.soonest = scheduler.Never
 	for _, pr := range p.order {
 		for _, g := range pr.groups {
+			open := g.opens(now)
 			for _, it := range g.items {
-				if it.placed && p.late(it, now) {
+				if it.placed && it.late(open) {
 					p.again(it, now)
 				}
 				if it.placed && !it.started {
