@@ -126,3 +126,70 @@ func TestASuspendedTaskComesBackOnADrainingNode(t *testing.T) {
 		policytest.Round(t, c.State, warm, maker, c.Now, limit)
 	}
 }
+
+// A job without a bound is planned by a guess. A task past it stays where it is,
+// and is suspended only where its room is promised to somebody who has a bound.
+func TestAWrongGuessIsNoOverrunUntilItIsInTheWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		cores float64       // of the node; each task takes 4
+		bound time.Duration // of the job that comes second
+		leave bool
+	}{
+		"nobody has a bound":          {4, 0, false},
+		"its room is promised":        {4, 10 * time.Second, true},
+		"others are promised no less": {8, 10 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
+			p := maker()
+			w := schedtest.New(t).AddNodes(1, schedtest.R(c.cores, 16, 100)).AddTenants("a")
+			w.Submit("a", 1, schedtest.R(4, 1, 0), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 5 * time.Second })
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			w.Start()
+			w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = c.bound })
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			w.Start().Pass(6 * time.Second)
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			first := w.Attempts()[0]
+			if left := first.Phase != scheduler.AttemptRunning; left != c.leave {
+				t.Fatalf("past its guess it is %v", first.Phase)
+			}
+			if c.leave {
+				return
+			}
+			w.End(first, scheduler.OutcomeSucceeded)
+			policytest.Round(t, w.State, p, maker, w.Now, 100)
+			if all := w.Attempts(); len(all) != 1 || all[0].ID.Job != 2 {
+				t.Errorf("when it has ended %v run", all)
+			}
+		})
+	}
+}
+
+// What an accepted deadline without a bound holds is taken to be held for ever only
+// where somebody may be promised it: where nobody has a bound those that wait are
+// planned behind it.
+func TestAnAcceptedDeadlineWithoutABoundIsPlannedByItsGuess(t *testing.T) {
+	for _, bound := range []time.Duration{0, 10 * time.Second} {
+		maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
+		p := maker()
+		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
+		w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, 5*time.Second
+		})
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		w.Start()
+		w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+		policytest.Round(t, w.State, p, maker, w.Now, 100)
+		planned := w.State.Reservations()
+		if bound > 0 {
+			if len(planned) != 0 {
+				t.Errorf("with a bound it is planned behind what may stay for ever: %v", planned[0])
+			}
+			continue
+		}
+		if len(planned) != 1 || planned[0].Start != w.Now.Add(5*time.Second) {
+			t.Errorf("without bounds it is planned as %v", planned)
+		}
+	}
+}

@@ -57,9 +57,9 @@ func newPlanned(name string, cfg backfill.Config, projects bool, v Values) (sche
 // and conservative. The plan is in the State's reservations, promises are in
 // notes; what runs is reserved by its bound and has no reservation. A task is
 // the paper's job: its need is the stage's demand, its service time te the
-// job's bound. A job without a bound of its own is planned with a guess, its
-// reservation is no promise, and past it the task is suspended like any other
-// that overruns.
+// job's bound. A job without a bound of its own is planned with a guess and its
+// reservation is no promise; past the guess the task is suspended only where its
+// room is promised to others.
 type planned struct {
 	name     string
 	cfg      backfill.Config
@@ -79,6 +79,7 @@ type planned struct {
 	odd    bool                             // something is held up, suspended, unplanned or planned again
 	mixed  bool                             // the profile holds more than attempts and planned work: it is not kept
 	late   bool                             // something runs past its bound
+	bounds bool                             // some job has a bound of its own
 	held   map[scheduler.ReservationID]bool // due and held up by something other than room
 	heldTo map[scheduler.StageID]scheduler.Time
 	ids    []scheduler.ProjectID // of the projects with work that waits
@@ -194,6 +195,7 @@ func ours(r *scheduler.Reservation) bool {
 // restore builds the planner from the State.
 func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	f.begin()
+	f.bounds = anyBound(s)
 	prof := &backfill.Profile{}
 	plan, err := backfill.NewPlanner(f.cfg, prof)
 	if err != nil {
@@ -204,7 +206,7 @@ func (f *planned) restore(s *scheduler.State, now scheduler.Time) {
 	f.kept.state, f.kept.work, f.kept.facts, f.kept.stirs = s, s.Work(), s.NodeChanges(), math.MaxUint64
 	for _, n := range s.Nodes() {
 		b := prof.AddNode(&n.Spec)
-		plan.Keeps(b, !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
+		plan.Keeps(b, f.bounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 		f.kept.addNode(n)
 	}
 	var stale []scheduler.ReservationID
@@ -293,10 +295,28 @@ func (f *planned) endOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.
 // boundOf is when an attempt should be gone.
 func (f *planned) boundOf(s *scheduler.State, a *scheduler.Attempt) scheduler.Time {
 	g := s.StageOf(a)
-	if g.Job.Spec.Bound <= 0 && !canLeave(s, g.Job, a.Node) {
+	if g.Job.Spec.Bound <= 0 && f.stays(s, g.Job, a.Node) {
 		return scheduler.Never
 	}
 	return a.Placed.Add(taskBound(g, f.bound) + f.margin)
+}
+
+// anyBound tells whether a job has a bound of its own, without which nothing is
+// promised. O(1) where the first has one, O(jobs) where none has.
+func anyBound(s *scheduler.State) bool {
+	for j := range s.Jobs() {
+		if j.Spec.Bound > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// stays tells whether a task of a job without a bound is taken to stay on a node
+// for ever: nobody can make it leave, and others may be promised what it holds.
+// Where nobody has a bound nobody is promised anything, and the guess will do.
+func (f *planned) stays(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
+	return f.bounds && !canLeave(s, j, n)
 }
 
 // canLeave tells whether a task of a job can be made to leave a node with its
@@ -332,7 +352,7 @@ func (f *planned) requests(s *scheduler.State, pr *backfill.Project, j *schedule
 	if j.Phase != scheduler.JobActive {
 		return
 	}
-	f.kept.kinds = append(f.kept.kinds, reserveKind(j))
+	f.kept.kinds = append(f.kept.kinds, f.reserveKind(j))
 	for _, g := range j.Stages {
 		if g.Pending > 0 || g.Suspended > 0 {
 			f.request(s, pr, g, now)
@@ -353,7 +373,7 @@ func (f *planned) need(d scheduler.Resources, space int64) backfill.Need {
 func (f *planned) request(s *scheduler.State, pr *backfill.Project, g *scheduler.Stage, now scheduler.Time) {
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: f.need(g.Spec.Demand, g.Spec.Disk),
 		Bound: taskBound(g, f.bound) + f.margin, Soft: g.Job.Spec.Bound <= 0, After: g.Spec.After}
-	if r.Soft && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) {
+	if r.Soft && f.bounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) {
 		r.Bound = math.MaxInt64 // nobody may make it leave
 	}
 	if g.Open { // what comes before it is done, or was once

@@ -112,7 +112,7 @@ func (k *kept) same(s *scheduler.State) bool {
 // where tenants have caps or too much has happened.
 func (f *planned) sync(s *scheduler.State, now scheduler.Time) bool {
 	k := &f.kept
-	if !k.valid || k.state != s || !k.same(s) {
+	if !k.valid || k.state != s || !k.same(s) || f.bounds != anyBound(s) {
 		return false
 	}
 	f.begin()

@@ -10,7 +10,10 @@ import (
 )
 
 // stopOverruns suspends what is past its bound, or kills it where it cannot be
-// brought out of memory. Jobs with an accepted deadline are left.
+// brought out of memory. Jobs with an accepted deadline are left. So is what was
+// only guessed to be gone by now, unless its room is promised to others: the guess
+// was wrong, and it is taken to stay longer. To suspend a short task costs more
+// than to let it end.
 func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	if !f.late {
 		return
@@ -19,7 +22,8 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	for _, n := range s.Nodes() {
 		for a := range s.AttemptsOn(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
-			if !running || f.boundOf(s, a) >= now || s.StageOf(a).Job.Spec.Accepted {
+			j := s.StageOf(a).Job
+			if !running || f.boundOf(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.inTheWay(s, a, now)) {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
@@ -35,6 +39,19 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	for _, a := range stop {
 		f.act(a)
 	}
+}
+
+// inTheWay tells whether an attempt that stays for longer than was guessed may be
+// where something is promised: its node is over capacity before it is taken to end,
+// and others are promised room there until then. O(reservations on the node).
+func (f *planned) inTheWay(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
+	end := f.endOf(s, a, now)
+	if f.plan.Profile().Over(int32(a.Node), now, end) == scheduler.Never {
+		return false
+	}
+	return slices.ContainsFunc(s.ReservationsOn(a.Node), func(r *scheduler.Reservation) bool {
+		return r.Kind == scheduler.ReserveProject && r.Start < end && r.End > now
+	})
 }
 
 // repair plans again what was reserved on nodes that are gone, what does not
@@ -212,7 +229,7 @@ func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
 		}
 		f.due = append(f.due, x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-		if !canLeave(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) || !f.startable(s, g, x) {
+		if f.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) || !f.startable(s, g, x) {
 			f.reserve(s, x, f.reservation(s, x.Key)) // Check asks for it before it lets the task overtake promises
 		} else {
 			f.unreserve(x.Key)
@@ -231,8 +248,8 @@ func (f *planned) unreserve(k backfill.Key) {
 }
 
 // reserveKind is what a job's reservations are: promises, or plans of a guess.
-func reserveKind(j *scheduler.Job) scheduler.ReservationKind {
-	if j.Spec.Bound <= 0 && j.Spec.Project == 0 && !j.Spec.Accepted {
+func (f *planned) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
+	if j.Spec.Bound <= 0 && (!f.bounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
 		return scheduler.ReserveHead
 	}
 	return scheduler.ReserveProject
@@ -241,7 +258,7 @@ func reserveKind(j *scheduler.Job) scheduler.ReservationKind {
 // reserve makes State say what the plan says of one task.
 func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	r := scheduler.Reservation{Kind: reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+	r := scheduler.Reservation{Kind: f.reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
 	if a := suspendedAt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk)
