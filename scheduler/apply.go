@@ -298,6 +298,14 @@ func (s *State) putBack(r *undoRec, was *undoneAttempt) {
 	a := s.at(r.slot)
 	g := s.stages[a.stage]
 	sibling := a.sibling
+	if a.details == was.details && *a.details == was.was && a.Node == was.Node && a.Disk == was.Disk && a.Level == was.Level && a.Seq == was.Seq {
+		released := a.releases()
+		*a = was.Attempt
+		a.sibling = sibling
+		s.releasesNow(a, released)
+		g.taskTime, g.lastTick = r.taskTime, r.lastTick
+		return
+	}
 	s.detach(a, r.slot)
 	*a = was.Attempt
 	a.sibling = sibling
@@ -407,10 +415,19 @@ func (s *State) applySuspend(act *Action, ask bool) error {
 		return refuse(ErrInvalid, what(), "its node %q cannot bring tasks to %v", n.Spec.Name, act.Level)
 	}
 	s.save(a, g, slot)
-	s.detach(a, slot)
+	was := a.releases()
 	a.Phase, a.Target = AttemptSuspending, act.Level
-	s.attach(a, slot)
+	s.releasesNow(a, was)
 	return nil
+}
+
+// releasesNow follows a change of an attempt by which nothing became otherwise but
+// what its node will get back.
+func (s *State) releasesNow(a *Attempt, was Resources) {
+	n := s.nodes[a.Node]
+	n.Releasing = n.Releasing.Sub(was).Add(a.releases())
+	s.worked(s.stages[a.stage].Job)
+	s.touch(a.Node)
 }
 
 func (s *State) applyResume(act *Action, now Time, ask bool) error {
@@ -496,9 +513,9 @@ func (s *State) applyKill(act *Action) error {
 		return refuse(ErrStale, "attempt "+a.ID.String(), "it is being killed already")
 	}
 	s.save(a, g, slot)
-	s.detach(a, slot)
+	was := a.releases()
 	a.Phase = AttemptKilling
-	s.attach(a, slot)
+	s.releasesNow(a, was)
 	return nil
 }
 

@@ -149,6 +149,11 @@ func (s *State) putReservation(r Reservation) (old Reservation, had bool) {
 	}
 	p := s.reservations[i]
 	old = *p
+	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
+		s.relink(p, r.Start)
+		*p = r
+		return old, true
+	}
 	s.unlink(p)
 	*p = r
 	s.link(p)
@@ -180,6 +185,30 @@ func (s *State) link(r *Reservation) {
 	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
+	}
+}
+
+// relink has a reservation start at another instant: in its lists only those
+// between its old and its new place move.
+func (s *State) relink(r *Reservation, start Time) {
+	if j := s.jobs[r.Job]; j != nil {
+		s.worked(j)
+	}
+	if r.Start == start {
+		return
+	}
+	to := Reservation{ID: r.ID, Start: start}
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+		l := *list
+		i, _ := slices.BinarySearchFunc(l, r, byStart)
+		j, _ := slices.BinarySearchFunc(l, &to, byStart)
+		if j > i {
+			j--
+			copy(l[i:j], l[i+1:j+1])
+		} else {
+			copy(l[j+1:i+1], l[j:i])
+		}
+		l[j] = r
 	}
 }
 

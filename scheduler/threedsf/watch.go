@@ -20,7 +20,8 @@ type watch struct {
 	now     scheduler.Time
 	index   map[scheduler.JobID]int32
 	jobs    []watched
-	touched []scheduler.JobID // scratch
+	touched []scheduler.JobID     // scratch
+	lately  [2048]scheduler.JobID // scratch: of the jobs touched the last one by the end of its id
 }
 
 // watched is what is known of one job.
@@ -45,9 +46,12 @@ type watched struct {
 func (p *Policy) watchJobs() {
 	w := &p.watch
 	w.touched = w.touched[:0]
+	clear(w.lately[:])
 	touch := func(x scheduler.Worked) {
 		if x.Job != 0 {
-			if n := len(w.touched); n == 0 || w.touched[n-1] != x.Job {
+			// Most jobs are listed several times, not far from each other.
+			if last := &w.lately[x.Job%scheduler.JobID(len(w.lately))]; *last != x.Job {
+				*last = x.Job
 				w.touched = append(w.touched, x.Job)
 			}
 		} else if pr := p.s.Project(x.Project); pr != nil {
@@ -62,8 +66,7 @@ func (p *Policy) watchJobs() {
 		}
 	}
 	w.work, w.now = p.s.Work(), p.now
-	slices.Sort(w.touched)
-	for _, id := range slices.Compact(w.touched) {
+	for _, id := range w.touched {
 		p.watchJob(id)
 	}
 	for i := range w.jobs {
