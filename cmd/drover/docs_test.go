@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/scheduler"
 )
 
 const docsRoot = "../.."
@@ -177,5 +179,21 @@ func TestJobFilesOfTheDocsAreValid(t *testing.T) {
 		if err := app.Run([]string{"drover", "job", "validate", file}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Every reason for waiting is explained.
+func TestOperatingExplainsEveryReasonForWaiting(t *testing.T) {
+	doc := readDoc(t, "docs/operating.md")
+	n := 0
+	for r := scheduler.Reason(1); !strings.HasPrefix(r.String(), "reason("); r++ {
+		n++
+		last := strings.TrimPrefix(r.String(), "no room for ")
+		if !strings.Contains(doc, "`"+r.String()+"`") && !strings.Contains(doc, "`"+last+"`") {
+			t.Errorf("docs/operating.md does not explain %q", r)
+		}
+	}
+	if n < 10 {
+		t.Errorf("%d reasons found", n)
 	}
 }
