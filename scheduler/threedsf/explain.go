@@ -53,6 +53,10 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.stopped.ID()
 		return w
 	}
+	if p.startsTooSoon(g.Job) {
+		w.Reason, w.Until = scheduler.ReasonLater, p.plannedFor(g)
+		return w
+	}
 	if p.guarded() && p.nextNode(g, 0) == scheduler.NoNode {
 		if k := p.keptFrom(g); k != nil {
 			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()

@@ -55,6 +55,35 @@ func (p *Policy) isForeseen(j *scheduler.Job) bool {
 	return j.Spec.Accepted && j.Spec.Project == 0 && !j.Noted(scheduler.NoteAccepted) && j.Phase == scheduler.JobActive && p.inLane(j)
 }
 
+// startsBy is by when a job has to start to keep its deadline if it had all there
+// is, less the margin of a promise. O(stages).
+func (p *Policy) startsBy(j *scheduler.Job) scheduler.Time {
+	p.outlook.Of(j)
+	latest := p.outlook.LatestStart()
+	for _, g := range j.Stages {
+		slots := int64(g.Pending)
+		for r, d := range g.Spec.Demand {
+			if d > 0 {
+				slots = min(slots, p.s.Total()[r]/d)
+			}
+		}
+		latest = min(latest, p.outlook.LatestFor(g.Index, int32(max(slots, 1))))
+	}
+	return latest.Add(-p.cfg.Promises.Margin)
+}
+
+// startsTooSoon tells whether tasks of a job that has its reservations to come would
+// still run, and be no victims, when an accepted deadline job has to start. Such a
+// job waits for its reservations: holes are given forward to it, and that leaves
+// accepted deadlines their room. It is as of beginShrinking. O(1).
+func (p *Policy) startsTooSoon(j *scheduler.Job) bool {
+	if p.latest == scheduler.Never || j.Promises == 0 || (j.Spec.Bound > 0 && p.now.Add(j.Spec.Bound) <= p.latest) || !p.s.Firm(j) {
+		return false
+	}
+	i, ok := p.watch.index[j.Spec.ID]
+	return ok && p.watch.jobs[i].starts > p.now
+}
+
 // foresee takes the room that waiting tasks of accepted deadline jobs will need.
 // O(jobs) where there are none, and for each waiting task a search on at most
 // foreseenBins bins, foreseenLooks in all.

@@ -233,9 +233,14 @@ func (p *Policy) beginShrinking() {
 		p.exempt[r.Job] = true
 	}
 	p.watchJobs()
+	p.latest = scheduler.Never
 	for i := range p.watch.jobs {
-		if x := &p.watch.jobs[i]; x.loose {
+		x := &p.watch.jobs[i]
+		if x.loose {
 			p.exempt[x.id] = true
+		}
+		if x.foreseen {
+			p.latest = min(p.latest, x.startsBy)
 		}
 	}
 }

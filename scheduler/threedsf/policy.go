@@ -57,6 +57,7 @@ type Policy struct {
 	promises int                      // reservations that are promises and not over
 	due      []*scheduler.Reservation // of these, those due now
 	promise  promiser
+	latest   scheduler.Time // by when the first of the jobs that are foreseen has to start
 	watch    watch
 	plan     *plan                                // kept, nil before the first
 	shrinks  bool                                 // room only shrinks: see beginShrinking

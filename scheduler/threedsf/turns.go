@@ -302,7 +302,7 @@ func (p *Policy) placeable(g *scheduler.Stage) bool {
 			return false
 		}
 	}
-	if _, _, _, ok := p.s.UnderCaps(g); !ok {
+	if _, _, _, ok := p.s.UnderCaps(g); !ok || p.startsTooSoon(g.Job) {
 		return false
 	}
 	return p.cfg.StopAtFirstMisfit || p.nextNode(g, 0) != scheduler.NoNode

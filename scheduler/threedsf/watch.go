@@ -34,6 +34,8 @@ type watched struct {
 	// late is the first at which a task of it that failed, and has no place in the
 	// plan, can no longer end by its bound as was promised.
 	bound, last, late scheduler.Time
+	starts            scheduler.Time // of the first of its reservations, 0 where a task waits without one
+	startsBy          scheduler.Time // where it is foreseen
 
 	wrong    bool // something of it cannot be kept where it is
 	stale    bool // more may be reserved for it than waits
@@ -112,7 +114,9 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 	if !p.cfg.Promises.On {
 		return x
 	}
-	x.foreseen = waits > 0 && p.isForeseen(j)
+	if x.foreseen = waits > 0 && p.isForeseen(j); x.foreseen {
+		x.startsBy = p.startsBy(j)
+	}
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.stands = p.standing(j)
 	}
@@ -120,13 +124,14 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		x.print = printOf(j, waits)
 		x.bound = p.firstBound(j)
 	}
-	lost := waits // without a place
+	lost, starts := waits, scheduler.Never // lost have no place
 	for _, r := range j.Reservations() {
 		if !planned(r) {
 			continue
 		}
 		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
 			lost--
+			starts = min(starts, r.Start)
 		}
 		if late := p.expired(r); late || !p.s.Node(r.Node).Takes() {
 			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
@@ -134,6 +139,9 @@ func (p *Policy) lookAt(j *scheduler.Job) watched {
 		} else {
 			x.last = min(x.last, p.lastStart(r).Add(1))
 		}
+	}
+	if lost <= 0 {
+		x.starts = starts
 	}
 	if x.stands == holds && lost > 0 && j.Spec.Bound > 0 && !p.isBroken(j) {
 		x.late = p.latestEnd(j).Add(1 - j.Spec.Bound)
