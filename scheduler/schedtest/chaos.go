@@ -289,9 +289,10 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 			if c.pick(3) {
 				kind = scheduler.ActUnreserve
 			}
+			start := c.Now.Add(time.Duration(c.R.IntN(4)) * time.Second)
 			return scheduler.Action{Kind: kind, Reservation: scheduler.Reservation{ID: scheduler.ReservationID(1 + c.R.IntN(9)),
 				Kind: scheduler.HoldData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes())+1) - 1),
-				Start: c.Now, End: c.Now.Add(time.Minute)}}, true
+				Start: start, End: start.Add(time.Minute)}}, true
 		}
 	}
 	return scheduler.Action{}, false

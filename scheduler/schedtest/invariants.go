@@ -1,7 +1,10 @@
 package schedtest
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -22,6 +25,9 @@ func Invariants(s *scheduler.State) error {
 		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
 	}
 	if err := sum.asleepInOrder(s); err != nil {
+		return err
+	}
+	if err := reservedInOrder(s); err != nil {
 		return err
 	}
 	return sum.compare(s)
@@ -68,6 +74,36 @@ func (u *sums) asleepInOrder(s *scheduler.State) error {
 		return fmt.Errorf("%d listed as suspended, counted %d", n, u.asleep)
 	}
 	return nil
+}
+
+// reservedInOrder: each reservation is in the list of its node, and among promises
+// or holds, in order of (Start, ID).
+func reservedInOrder(s *scheduler.State) error {
+	byStart := func(a, b *scheduler.Reservation) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
+	}
+	same := func(what string, got []*scheduler.Reservation, in func(*scheduler.Reservation) bool) error {
+		var want []*scheduler.Reservation
+		for _, r := range s.Reservations() {
+			if in(r) {
+				want = append(want, r)
+			}
+		}
+		slices.SortFunc(want, byStart)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("%s: %d reservations listed otherwise than the %d there are by start", what, len(got), len(want))
+		}
+		return nil
+	}
+	lists := []error{
+		same("promises", s.Promises(), func(r *scheduler.Reservation) bool { return r.Kind.Promise() }),
+		same("holds", s.Holds(), func(r *scheduler.Reservation) bool { return !r.Kind.Promise() }),
+		same("pool", s.ReservationsOn(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
+	}
+	for _, n := range s.Nodes() {
+		lists = append(lists, same(n.Spec.Name, s.ReservationsOn(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.Node == n.Spec.ID }))
+	}
+	return errors.Join(lists...)
 }
 
 // slot: an attempt has a number, and no other has it.
