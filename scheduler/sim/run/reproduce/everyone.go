@@ -59,9 +59,8 @@ func everyoneExperiments() []Experiment {
 }
 
 // everyone lists the contenders: each policy of the table, keeping nodes for
-// tasks that fit nowhere where it can. Guarantees are for projects alone, and
-// conservative backfilling for jobs that say how long they take.
-func everyone(projects, bounds bool) []contender {
+// tasks that fit nowhere where it can. Guarantees are for projects alone.
+func everyone(projects bool) []contender {
 	var out []contender
 	for _, info := range policies.All() {
 		c := contender{name: info.Name, policy: info.Name, params: map[string]string{}}
@@ -70,10 +69,9 @@ func everyone(projects, bounds bool) []contender {
 				c.params["reserve"] = "true"
 			}
 		}
-		if (info.Name == twoTierPolicy && !projects) || (info.Name == conservative && !bounds) {
-			continue
+		if info.Name != twoTierPolicy || projects {
+			out = append(out, c)
 		}
-		out = append(out, c)
 	}
 	return append(out, compositions...)
 }
@@ -86,17 +84,12 @@ var compositions = []contender{
 	{name: composition + ", reserve=false promises=false", policy: composition, params: map[string]string{"promises": "false"}},
 }
 
-// twoTierPolicy is the policy that plans projects. conservative is left out
-// where thousands of tasks wait whose bounds nobody knows: each has a
-// reservation, each end comes early, and then all of them are planned again.
-const (
-	twoTierPolicy = "two_tier"
-	conservative  = "conservative"
-)
+// twoTierPolicy is the policy that plans projects.
+const twoTierPolicy = "two_tier"
 
 // grades runs everyone on one workload.
-func grades(s *Sample, projects, bounds bool, run func(c contender) error) error {
-	for _, c := range everyone(projects, bounds) {
+func grades(s *Sample, projects bool, run func(c contender) error) error {
+	for _, c := range everyone(projects) {
 		if err := run(c); err != nil {
 			return err
 		}
@@ -106,7 +99,7 @@ func grades(s *Sample, projects, bounds bool, run func(c contender) error) error
 
 func (l lasWorkload) everyone(e *Env, s *Sample, seed uint64) error {
 	l.oneTenant = true
-	return grades(s, false, false, func(c contender) error {
+	return grades(s, false, func(c contender) error {
 		r, jobs, err := l.run(e, c, seed)
 		if err != nil {
 			return err
@@ -118,7 +111,7 @@ func (l lasWorkload) everyone(e *Env, s *Sample, seed uint64) error {
 
 func (m mix) everyone(e *Env, s *Sample, seed uint64) error {
 	m.jobs = min(m.jobs, everyoneJobs)
-	return grades(s, false, false, func(c contender) error {
+	return grades(s, false, func(c contender) error {
 		r, err := m.run(e, c, seed)
 		if err != nil {
 			return err
@@ -140,7 +133,7 @@ func sizes(e *Env, s *Sample, seed uint64, generator, interval string) error {
 	if err != nil {
 		return err
 	}
-	return grades(s, false, true, func(c contender) error {
+	return grades(s, false, func(c contender) error {
 		r, err := everyoneRun(c, &engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Seed: seed, Stop: e.stop})
 		if err != nil {
 			return err
@@ -160,7 +153,7 @@ func everyoneTwoTier(e *Env, s *Sample, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	return grades(s, true, true, func(c contender) error {
+	return grades(s, true, func(c contender) error {
 		cfg := &engine.Config{Nodes: nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Seed: seed, Stop: e.stop}
 		r, err := everyoneRun(c, cfg)
 		if err != nil {
