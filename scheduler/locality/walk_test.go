@@ -34,11 +34,13 @@ func TestAWalkLeavesOutNoTaskWithRoomAtItsData(t *testing.T) {
 		g := w.State.Job(job).Stages[0]
 		m := w.State.Mark()
 		for range r.IntN(4) { // holes among those that wait
-			for id := w.State.NextNode(g, 0); id != scheduler.NoNode; id = scheduler.NoNode {
-				a := w.State.Place(g, g.NextPending(int32(r.IntN(len(on)))/2), id, 0)
-				if err := w.State.Apply(&a, w.Now); err != nil {
-					t.Fatal(err)
-				}
+			id, i := w.State.NextNode(g, 0), g.NextPending(int32(r.IntN(len(on)))/2)
+			if id == scheduler.NoNode || i < 0 {
+				continue
+			}
+			a := w.State.Place(g, i, id, 0)
+			if err := w.State.Apply(&a, w.Now); err != nil {
+				t.Fatal(err)
 			}
 		}
 		from, most := int32(r.IntN(len(on))), int32(1+r.IntN(len(on)))
