@@ -29,8 +29,12 @@ type flowStage struct {
 type flowTask struct {
 	stage int32
 	nodes []scheduler.NodeID // of its data, with room for it alone
-	at    scheduler.NodeID   // or NoNode
+	at    scheduler.NodeID   // NoNode: nowhere, onPath: asked to leave
 }
+
+// onPath is where a task is while the search looks for another place for it: it has
+// its turn, so that its stage cannot give it one.
+const onPath = scheduler.NoNode - 1
 
 // flowDemand is how many tasks of one stage could go to a node.
 type flowDemand struct {
@@ -129,8 +133,12 @@ func (f *flow) clear(id scheduler.NodeID) bool {
 	}
 	for k, task := range f.held[id] {
 		t := &f.tasks[task]
-		t.at = scheduler.NoNode
-		if f.settle(task) || f.grow(t.stage) {
+		t.at = onPath
+		settled := f.settle(task)
+		if settled || f.grow(t.stage) {
+			if !settled {
+				t.at = scheduler.NoNode
+			}
 			f.held[id] = slices.Delete(f.held[id], k, k+1)
 			return true
 		}

@@ -173,7 +173,11 @@ func (c *flowCase) judgePaths() int {
 // the graph is small that of trying everything, else that of a plain search for
 // paths.
 func TestTheBoundOfMatchingIsAMaximumFlow(t *testing.T) {
-	seed := rand.Uint64()
+	testFlow(t, 5957441526632499633) // a task that was asked to leave got its stage's turn too, and counted twice
+	testFlow(t, rand.Uint64())
+}
+
+func testFlow(t *testing.T, seed uint64) {
 	t.Logf("seed %d", seed)
 	for name, c := range map[string]struct {
 		cases, nodes, stages, tasks int
