@@ -10,8 +10,9 @@ import (
 )
 
 // waitText says why a stage waits in a user's words: names for numbers, until when,
-// and what helps. What ended since the decision is left out. O(nodes) where no node
-// takes work, otherwise O(tenants).
+// and what helps. What ended since the decision is left out. Other jobs go by their
+// numbers: not everybody who may read this one may read those. O(nodes) where no node
+// has room, otherwise O(tenants).
 func (c *core) waitText(f *facts.Facts, w *scheduler.Waiting) string {
 	s := w.Reason.String()
 	switch w.Reason {
@@ -32,7 +33,7 @@ func (c *core) waitText(f *facts.Facts, w *scheduler.Waiting) string {
 		s += capText(f, w)
 	case scheduler.ReasonReservation:
 		if r := f.Reservation(uint64(w.Reservation)); r != nil {
-			s += atNode(f, scheduler.NodeID(r.GetNode()-1)) + ofStage(f, scheduler.StageID{Job: scheduler.JobID(r.GetJob()), Stage: r.GetStage()})
+			s += atNode(f, scheduler.NodeID(r.GetNode()-1)) + ofJob(f, scheduler.JobID(r.GetJob()))
 		}
 		s += untilText(w.Until)
 	case scheduler.ReasonData:
@@ -40,7 +41,7 @@ func (c *core) waitText(f *facts.Facts, w *scheduler.Waiting) string {
 	case scheduler.ReasonSuspending, scheduler.ReasonDue:
 		s += atNode(f, w.Node)
 	case scheduler.ReasonHeadOfLine, scheduler.ReasonShare:
-		s += ofStage(f, w.Behind)
+		s += ofJob(f, w.Behind.Job)
 	}
 	return s
 }
@@ -62,13 +63,13 @@ func capText(f *facts.Facts, w *scheduler.Waiting) string {
 	return s
 }
 
-// ofStage names another job's stage, "" where it is gone.
-func ofStage(f *facts.Facts, id scheduler.StageID) string {
-	j := f.Job(uint64(id.Job))
-	if j == nil || id.Stage < 0 || int(id.Stage) >= len(j.Stages) {
+// ofJob is another job's number, "" where it is gone. Its name is for those who may
+// read it: `drover job status NUMBER`.
+func ofJob(f *facts.Facts, id scheduler.JobID) string {
+	if f.Job(uint64(id)) == nil {
 		return ""
 	}
-	return fmt.Sprintf(": stage %s of job %d (%s)", j.Spec.Stages[id.Stage].Name, j.ID, j.Name)
+	return fmt.Sprintf(": job %d", id)
 }
 
 func atNode(f *facts.Facts, id scheduler.NodeID) string {
