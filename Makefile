@@ -3,65 +3,79 @@ SHELL   := /bin/bash
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/drover-run/drover/internal/version.Version=$(VERSION)
 NODE    ?= 1
-BED     := go run ./integration/cmd/bed
+TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build deps up down shell run test check lint generate bench soak fuzz clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate bench soak fuzz attack clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## the static binary, bin/drover
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
+dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist
+	dist/build.sh out/dist
+
+dist-check: dist ## build the same commit again elsewhere and compare every byte
+	dist/check.sh out/dist
+
+vagrant-test: dist ## the package on machines with systemd: install, run, upgrade, reboot, purge (emulated where there is no KVM)
+	integration/vagrant/test.sh out/dist
+
 deps: ## list what this machine lacks and install it (Debian, root)
-	$(BED) deps -install
+	$(TESTBED) deps -install
 
 up: deps build ## three machines and HDFS in the background
-	$(BED) up -nodes 3 -hdfs
+	$(TESTBED) up -nodes 3 -hdfs
 
-down: ## end them; nothing is left
-	$(BED) down
+down: ## end them and leave nothing behind
+	$(TESTBED) down
 
 shell: ## a shell on a machine: make shell NODE=1
-	$(BED) shell -node $(NODE)
+	$(TESTBED) shell -node $(NODE)
 
-run: deps build ## a real MapReduce job on three machines beside its data
-	go build -o bin/scene ./integration/cmd/scene
-	$(BED) run -nodes 3 -hdfs -books 32 -- bin/scene -drover bin/drover
+run: deps build ## a real MapReduce job on three machines with its data
+	go build -o bin/demo ./integration/cmd/demo
+	$(TESTBED) run -nodes 3 -hdfs -books 32 -- bin/demo -drover bin/drover
 
 # Packages under scheduler/ start no goroutine, which a test in internal/imports
-# holds: the race detector has nothing to see there and makes them eight times
-# slower. The exception does.
+# checks. The race detector would find nothing there and make their tests eight
+# times slower. sim/run is the exception.
 PURE = $$(go list ./scheduler/... | grep -v '/scheduler/sim/run$$')
 check: lint ## format, vet, lint, imports, unit tests with the race detector; no root
 	@start=$$SECONDS; \
 	$(GO_TEST) -short $(PURE) && $(GO_TEST) -race -short $$(go list ./... | grep -v '/scheduler') ./scheduler/sim/run && \
 	echo "unit tests: $$((SECONDS - start)) s"
 
-lint: ## format, vet, staticcheck, and that generated code is fresh
+lint: ## format, vet, staticcheck
 	@bad=$$(git ls-files '*.go' | xargs gofmt -l); [ -z "$$bad" ] || { echo "not formatted: $$bad"; exit 1; }
 	go vet ./...
 	go tool staticcheck -checks 'all,-ST1000,-ST1003,-ST1005,-ST1008,-ST1012,-ST1016,-ST1020,-ST1021,-ST1022' ./...
+	@dead=$$(go tool deadcode -test ./...); [ -z "$$dead" ] || { echo "nobody calls:"; echo "$$dead"; exit 1; }
 
 test: deps build check ## check, then the suites and jobs on real machines
 	./integration/test.sh
 
-generate: ## Go code from the protobuf files (needs protoc)
+generate: ## Go code from the protobuf files (needs protoc), and docs/reference
 	cd api && PATH="$$(dirname $$(go tool -n protoc-gen-go)):$$(dirname $$(go tool -n protoc-gen-connect-go)):$$PATH" \
 	  protoc -I . --go_out=. --go_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative drover/v1/*.proto
+	go test -count 1 -run '^TestReferenceIsFresh$$' ./cmd/drover -update
 
-bench: ## speed, as tables in out/bench
+bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 	./integration/bench.sh
 
-soak: ## the long variants: thousands of containers, hours of faults
+soak: ## the long variants of the tests: thousands of containers, hours of faults
 	DROVER_SOAK=1 ./integration/test.sh
 
-fuzz: ## every parser for a while each: make fuzz FUZZTIME=30s
+attack: ## every call by every kind of identity, floods of one user, revocation
+	$(GO_TEST) -count=1 -run 'Access|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets' ./coordinator ./node ./internal/pki ./jobspec
+
+fuzz: ## every fuzz target: make fuzz FUZZTIME=30s
 	./integration/fuzz.sh $(or $(FUZZTIME),10s)
 
-clean: ## remove what was built; .cache stays
+clean: ## remove build results; keeps .cache
 	rm -rf bin out

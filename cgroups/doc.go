@@ -1,26 +1,26 @@
-// Package cgroups enforces demands with cgroup v2: it turns limits into
-// (file, value) pairs, writes them, reads them back, and gives statistics,
-// freezing, reclaim and removal.
+// Package cgroups enforces resource demands with cgroup v2. It turns limits into
+// (file, value) pairs, writes them, reads them back, and provides statistics,
+// freezing, memory reclaim and removal.
 //
-// The tree, below the mount of cgroup2:
+// The tree, below the cgroup2 mount:
 //
 //	<base>/                    default /drover
 //	  tasks/
-//	    system/                what is charged to no attempt: unpacking, dumps, serving
+//	    system/                work charged to no attempt: unpacking, dumps, serving
 //	    <attempt>/             carries every limit
-//	      c/                   the container's processes; no limits; memory.oom.group = 1
-//	      x/                   our helpers for it: localise, fetch, upload
+//	      container/           the container's processes; no limits; memory.oom.group = 1
+//	      helpers/             helper processes of the attempt: localise, fetch, upload
 //
-// Limits sit on the attempt and not on the leaves because io.max does not
-// throttle a buffered write to a file that another cgroup wrote first, unless
-// the limit is on a common parent; and because a leaf goes away at a checkpoint
-// while the attempt's limits stay.
+// Limits are set on the attempt and not on its leaves for two reasons: io.max
+// does not throttle a buffered write to a file that another cgroup wrote first
+// unless the limit is on a common parent, and a leaf disappears at a checkpoint
+// while the attempt's limits must stay.
 //
 // The node daemon is the only caller. It calls Prepare once, Create before the
 // engine makes a container (with Group.LeafPath as its cgroup), and Remove when
-// the attempt's files are gone. The package knows files, not attempts: it keeps
-// no state of its own, so that a restarted daemon needs nothing but List.
+// the attempt has ended and its container is gone. The package keeps no state of its own: a
+// restarted daemon needs only List.
 //
-// A limit that reads back as something else is an error: a number that is shown
-// to a user is one the kernel holds.
+// A limit that reads back as a different value is an error: every number shown
+// to a user is one that the kernel holds.
 package cgroups

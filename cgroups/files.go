@@ -12,34 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files is the kernel's side: the seam at which tests put a kernel of their
-// own and break things.
-type files interface {
+// cgroupFS accesses the kernel's cgroup files. Tests replace it by a fake that
+// can inject errors.
+type cgroupFS interface {
 	read(path string) (string, error)
-	// write replaces the content by one write(2), never through Go's poller: a
-	// write that the kernel answers with EAGAIN (memory.reclaim) would wait there
-	// for ever.
+	// write replaces the content with a single write(2) and bypasses Go's poller: a
+	// write that the kernel answers with EAGAIN (memory.reclaim) would block there
+	// forever.
 	write(path, value string) error
-	// await reads a file of events until ok is content with it, again whenever the
-	// kernel says that it changed; false: neither the limit nor ctx left time.
+	// await rereads an events file on every change until ok returns true. It
+	// returns false if the limit or the context ends first.
 	await(ctx context.Context, path string, limit time.Duration, ok func(text string) (bool, error)) (bool, error)
-	mkdir(path string) error // no error where it exists
-	rmdir(path string) error // no error where it is gone
-	// groups lists the cgroups directly below path, in order.
-	groups(path string) ([]string, error)
+	mkdir(path string) error // not an error if it exists
+	rmdir(path string) error // not an error if it is gone
+	// childGroups lists the cgroups directly below path, sorted by name.
+	childGroups(path string) ([]string, error)
 }
 
-// kernel is the real thing.
-type kernel struct{}
+// kernelFS is the cgroupFS of the running kernel.
+type kernelFS struct{}
 
-func (kernel) read(path string) (string, error) {
-	if holdsPlace(path) {
+func (kernelFS) read(path string) (string, error) {
+	if usesRawSyscalls(path) {
 		fd, err := rawOpen(path, unix.O_RDONLY)
 		if err != nil {
 			return "", &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 		defer rawClose(fd)
-		buf := make([]byte, eventsMost)
+		buf := make([]byte, maxEventsBytes)
 		n, err := rawIO(unix.SYS_PREAD64, fd, buf)
 		if err != nil {
 			return "", &fs.PathError{Op: "read", Path: path, Err: err}
@@ -50,8 +50,8 @@ func (kernel) read(path string) (string, error) {
 	return string(b), err
 }
 
-func (kernel) write(path, value string) error {
-	if holdsPlace(path) {
+func (kernelFS) write(path, value string) error {
+	if usesRawSyscalls(path) {
 		fd, err := rawOpen(path, unix.O_WRONLY)
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -78,13 +78,14 @@ func (kernel) write(path, value string) error {
 	}
 }
 
-// holdsPlace tells whether what is done to a file must not cost the goroutine its
-// place among those that run. A system call does cost it that where another one
-// waits, and on a machine with one processor it then waits for up to 10 ms: of a
-// freeze that took 18 ms in the daemon less than 6 were the kernel's. The price: as
-// long as the kernel keeps a caller, with cgroup.freeze until others have made or
-// removed their cgroups, the daemon has one thread less to run goroutines.
-func holdsPlace(path string) bool {
+// usesRawSyscalls reports whether the file is accessed by system calls that Go's
+// scheduler does not see, so that the goroutine keeps its processor (P). An
+// ordinary system call can lose the P to a waiting goroutine; on a one-processor
+// machine it then waits up to 10 ms: of a freeze measured at 18 ms, less than
+// 6 ms were the kernel's. The cost is that the daemon has one thread less while
+// the kernel blocks the caller; for cgroup.freeze that is until other processes
+// have created or removed their cgroups.
+func usesRawSyscalls(path string) bool {
 	switch filepath.Base(path) {
 	case "cgroup.freeze", "cpu.max":
 		return true
@@ -93,7 +94,7 @@ func holdsPlace(path string) bool {
 	}
 }
 
-// rawOpen, rawIO and rawClose are system calls of which Go's scheduler is not told.
+// rawOpen, rawIO and rawClose are system calls hidden from Go's scheduler.
 func rawOpen(path string, mode int) (fd int, err error) {
 	p, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -111,7 +112,7 @@ func rawOpen(path string, mode int) (fd int, err error) {
 	}
 }
 
-// rawIO is pread64 or pwrite64 at the begin of a file; buf is not empty.
+// rawIO is pread64 or pwrite64 at the start of a file; buf must not be empty.
 func rawIO(call uintptr, fd int, buf []byte) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
@@ -127,19 +128,19 @@ func rawIO(call uintptr, fd int, buf []byte) (int, error) {
 
 func rawClose(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
-// lookAgain is how long a change of a file of events may go unnoticed: the kernel
-// tells of one at most every 10 ms. holdFor is how long await keeps its place
-// among the goroutines that run: a cgroup freezes in less, and on a machine with
-// one processor another goroutine would have it by then, for 10 ms and more, and
-// would keep the processes from freezing too.
+// rereadInterval bounds how long a change of an events file can go unnoticed:
+// the kernel notifies at most every 10 ms. keepProcessorFor is how long await
+// keeps its P. A cgroup usually freezes in less; on a one-processor machine
+// another goroutine would otherwise take the P for 10 ms or more and also keep
+// the processes from freezing.
 const (
-	lookAgain = 10 * time.Millisecond
-	holdFor   = 8 * time.Millisecond
+	rereadInterval   = 10 * time.Millisecond
+	keepProcessorFor = 8 * time.Millisecond
 )
 
-// pause waits for a change, the limit or a signal; hold keeps other goroutines
-// from taking its place meanwhile.
-func pause(fd int, limit time.Duration, hold bool) error {
+// pollEvent waits for a change, the limit or a signal. With hold, the goroutine
+// keeps its P while it waits.
+func pollEvent(fd int, limit time.Duration, hold bool) error {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
 	ts := unix.NsecToTimespec(int64(limit))
 	if !hold {
@@ -153,57 +154,57 @@ func pause(fd int, limit time.Duration, hold bool) error {
 	return nil
 }
 
-// await blocks its thread, which on a busy machine is noticed sooner than what
-// Go's poller hands on.
-func (kernel) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
+// await blocks its thread: on a busy machine that notices a change sooner than
+// Go's poller does.
+func (kernelFS) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
 	fd, err := rawOpen(path, unix.O_RDONLY)
 	if err != nil {
 		return false, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer rawClose(fd)
-	begun := time.Now()
-	buf := make([]byte, eventsMost)
+	start := time.Now()
+	buf := make([]byte, maxEventsBytes)
 	for {
-		n, err := rawIO(unix.SYS_PREAD64, fd, buf) // also says up to which change we know it
+		n, err := rawIO(unix.SYS_PREAD64, fd, buf) // the read also acknowledges the changes up to this point
 		if err != nil {
 			return false, &fs.PathError{Op: "read", Path: path, Err: err}
 		}
 		if done, err := ok(string(buf[:n])); done || err != nil {
 			return done, err
 		}
-		waited := time.Since(begun)
-		left := min(limit-waited, lookAgain)
+		waited := time.Since(start)
+		left := min(limit-waited, rereadInterval)
 		if left <= 0 || ctx.Err() != nil {
 			return false, nil
 		}
-		hold := waited < holdFor
+		hold := waited < keepProcessorFor
 		if hold {
-			left = min(left, holdFor-waited)
+			left = min(left, keepProcessorFor-waited)
 		}
-		if err := pause(fd, left, hold); err != nil && !errors.Is(err, unix.EINTR) {
+		if err := pollEvent(fd, left, hold); err != nil && !errors.Is(err, unix.EINTR) {
 			return false, &fs.PathError{Op: "poll", Path: path, Err: err}
 		}
 	}
 }
 
-const eventsMost = 512 // bytes of a file of events
+const maxEventsBytes = 512 // size of an events file
 
-func (kernel) mkdir(path string) error {
+func (kernelFS) mkdir(path string) error {
 	if err := os.Mkdir(path, 0o755); !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil
 }
 
-func (kernel) rmdir(path string) error {
+func (kernelFS) rmdir(path string) error {
 	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil
 }
 
-func (kernel) groups(path string) ([]string, error) {
-	all, err := os.ReadDir(path) // in order of name
+func (kernelFS) childGroups(path string) ([]string, error) {
+	all, err := os.ReadDir(path) // sorted by name
 	if err != nil {
 		return nil, err
 	}

@@ -14,148 +14,152 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Limits of freezing. A process in fsync under io.max does not freeze until its
-// data is on disk, which the limit itself delays; one that is throttled by
-// cpu.max does not before its next period, up to 100 ms: so later waits come with
-// the limit lifted.
+// Limits of the three steps of a freeze, counted from its start. A process in
+// fsync under io.max does not freeze until its data is on disk, which the limit
+// itself delays; a process throttled by cpu.max does not freeze before its next
+// period, up to 100 ms later. The later steps therefore wait with the limit
+// lifted.
 const (
-	freezeAtOnce      = time.Millisecond
-	freezeLimit       = 200 * time.Millisecond
-	freezeLiftedLimit = 5 * time.Second
-	thawLimit         = 5 * time.Second
+	freezeWaitLimited   = time.Millisecond
+	freezeWaitCPULifted = 200 * time.Millisecond
+	freezeWaitIOLifted  = 5 * time.Second
+	thawLimit           = 5 * time.Second
 
-	liftedCPUs = 1000 // that cpu.max allows while it is lifted
+	unthrottledCPUs = 1000 // CPUs that cpu.max allows while it is lifted
 )
 
-// Froze says how long the parts of a freeze took, each 0 where it was not needed.
-// The processor is free after all but Back.
-type Froze struct {
-	Write  time.Duration // 1 to cgroup.freeze
-	AtOnce time.Duration // waiting while the limits hold
-	Lift   time.Duration // taking limits away
-	Lifted time.Duration // waiting without them
-	Back   time.Duration // putting them back
+// FreezeTimings is the duration of each part of a freeze; 0 if a part was not
+// needed. The processor is free after all parts but RestoreLimits.
+type FreezeTimings struct {
+	Write         time.Duration // writing 1 to cgroup.freeze
+	WaitLimited   time.Duration // waiting under the limits
+	LiftLimits    time.Duration // lifting limits
+	WaitLifted    time.Duration // waiting with limits lifted
+	RestoreLimits time.Duration // writing the limits back
 }
 
-// Freeze stops the container's processes and returns when the kernel says that
-// all of them stand still. The helpers are not touched. Steps:
+// Freeze stops the container's processes and returns when the kernel reports all
+// of them frozen. Helpers keep running. Steps:
 //
-//  1. write 1 to cgroup.freeze, wait 1 ms for "frozen 1";
-//  2. lift cpu.max of the attempt, wait until 200 ms, put cpu.max back;
-//  3. lift io.max, wait until 5 s, put io.max back;
-//  4. else write 0: the container runs on, and the error is fault.Unavailable.
+//  1. write 1 to cgroup.freeze and wait 1 ms for "frozen 1";
+//  2. lift the attempt's cpu.max, wait until 200 ms, restore cpu.max;
+//  3. lift io.max, wait until 5 s, restore io.max;
+//  4. otherwise write 0: the container runs on, and the error is
+//     fault.Unavailable.
 //
-// Safe to repeat. A context that ends takes step 4 at once. Who dies in step 2 or
-// 3 leaves a container that freezes: its limits are to be written before Thaw.
-func (g *Group) Freeze(ctx context.Context) (took Froze, err error) {
+// Freeze is safe to repeat. A context that ends goes straight to step 4. A
+// caller that dies in step 2 or 3 leaves a freezing container with lifted
+// limits: write the limits before Thaw.
+func (g *Group) Freeze(ctx context.Context) (took FreezeTimings, err error) {
 	file := path.Join(Container.dir(), "cgroup.freeze")
-	begun := time.Now()
-	if err := g.r.k.write(g.file(file), "1"); err != nil {
-		return took, fmt.Errorf("freeze %s: %w", g.name, g.missing(err))
+	start := time.Now()
+	if err := g.r.fs.write(g.filePath(file), "1"); err != nil {
+		return took, fmt.Errorf("freeze %s: %w", g.name, g.notFound(err))
 	}
-	lap(&begun, &took.Write)
-	err = g.awaitFrozen(ctx, "1", freezeAtOnce)
-	lap(&begun, &took.AtOnce)
+	addLap(&start, &took.Write)
+	err = g.awaitFrozen(ctx, "1", freezeWaitLimited)
+	addLap(&start, &took.WaitLimited)
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
-		err = g.freezeUnthrottled(ctx, &took)
+		err = g.freezeWithoutCPULimit(ctx, &took)
 	}
 	if errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
-		err = g.freezeLifted(ctx, &took)
+		err = g.freezeWithoutIOLimit(ctx, &took)
 	}
 	if err == nil {
 		return took, nil
 	}
-	if undo := g.r.k.write(g.file(file), "0"); undo != nil {
-		return took, fmt.Errorf("freeze %s: %w; and it could not be undone: %w", g.name, err, g.missing(undo))
+	if undo := g.r.fs.write(g.filePath(file), "0"); undo != nil {
+		return took, fmt.Errorf("freeze %s: %w; undoing the freeze failed: %w", g.name, err, g.notFound(undo))
 	}
-	return took, fmt.Errorf("freeze %s: %w; it runs on", g.name, err)
+	return took, fmt.Errorf("freeze %s: %w; the container is running", g.name, err)
 }
 
-// lap adds the time since begun, which is now from here on.
-func lap(begun *time.Time, to *time.Duration) {
+// addLap adds the time since start to *to and sets start to now.
+func addLap(start *time.Time, to *time.Duration) {
 	now := time.Now()
-	*to += now.Sub(*begun)
-	*begun = now
+	*to += now.Sub(*start)
+	*start = now
 }
 
-// freezeUnthrottled is step 2.
-func (g *Group) freezeUnthrottled(ctx context.Context, took *Froze) (err error) {
-	begun := time.Now()
-	old, err := g.r.k.read(g.file("cpu.max"))
+// freezeWithoutCPULimit is step 2 of Freeze.
+func (g *Group) freezeWithoutCPULimit(ctx context.Context, took *FreezeTimings) (err error) {
+	start := time.Now()
+	old, err := g.r.fs.read(g.filePath("cpu.max"))
 	if err != nil {
-		return g.missing(err)
+		return g.notFound(err)
 	}
 	old = strings.TrimSpace(old)
-	if lifted, ok := liftedCPU(old); ok {
-		if err := g.r.k.write(g.file("cpu.max"), lifted); err != nil {
-			return g.missing(err)
+	if lifted, ok := unthrottledCPUMax(old); ok {
+		if err := g.r.fs.write(g.filePath("cpu.max"), lifted); err != nil {
+			return g.notFound(err)
 		}
 		defer func() {
-			err = errors.Join(err, g.missing(g.r.k.write(g.file("cpu.max"), old)))
-			lap(&begun, &took.Back)
+			err = errors.Join(err, g.notFound(g.r.fs.write(g.filePath("cpu.max"), old)))
+			addLap(&start, &took.RestoreLimits)
 		}()
 	}
-	lap(&begun, &took.Lift)
-	err = g.awaitFrozen(ctx, "1", freezeLimit-freezeAtOnce)
-	lap(&begun, &took.Lifted)
+	addLap(&start, &took.LiftLimits)
+	err = g.awaitFrozen(ctx, "1", freezeWaitCPULifted-freezeWaitLimited)
+	addLap(&start, &took.WaitLifted)
 	return err
 }
 
-// liftedCPU gives a cpu.max that never throttles, and whether old does. It is not
-// "max": the first and the last limit of a machine have the kernel rewrite its
-// own code, which takes longer than to freeze.
-func liftedCPU(old string) (string, bool) {
+// unthrottledCPUMax returns a cpu.max with old's period that never throttles;
+// false if old has no limit. It does not return "max": removing a machine's last
+// limit or adding its first makes the kernel patch its own code, which takes
+// longer than a freeze.
+func unthrottledCPUMax(old string) (string, bool) {
 	_, text, _ := strings.Cut(old, " ")
 	period, err := strconv.ParseInt(text, 10, 64)
 	if strings.HasPrefix(old, "max") || err != nil {
 		return "", false
 	}
-	return fmt.Sprintf("%d %d", liftedCPUs*period, period), true
+	return fmt.Sprintf("%d %d", unthrottledCPUs*period, period), true
 }
 
-// freezeLifted is step 3.
-func (g *Group) freezeLifted(ctx context.Context, took *Froze) (err error) {
-	begun := time.Now()
+// freezeWithoutIOLimit is step 3 of Freeze.
+func (g *Group) freezeWithoutIOLimit(ctx context.Context, took *FreezeTimings) (err error) {
+	start := time.Now()
 	disks, err := g.diskLimits()
 	if err != nil {
 		return err
 	}
 	defer func() {
 		for _, d := range disks {
-			err = errors.Join(err, g.missing(g.r.k.write(g.file("io.max"), d.line())))
+			err = errors.Join(err, g.notFound(g.r.fs.write(g.filePath("io.max"), d.ioMaxLine())))
 		}
 		if len(disks) > 0 {
-			err = errors.Join(err, g.sameDisks(disks))
+			err = errors.Join(err, g.verifyDiskLimits(disks))
 		}
-		lap(&begun, &took.Back)
+		addLap(&start, &took.RestoreLimits)
 	}()
 	for _, d := range disks {
 		lifted := DiskLimit{Device: d.Device, ReadBPS: Max, WriteBPS: Max}
-		if err := g.r.k.write(g.file("io.max"), lifted.line()); err != nil {
-			return g.missing(err)
+		if err := g.r.fs.write(g.filePath("io.max"), lifted.ioMaxLine()); err != nil {
+			return g.notFound(err)
 		}
 	}
-	lap(&begun, &took.Lift)
-	err = g.awaitFrozen(ctx, "1", freezeLiftedLimit-freezeLimit)
-	lap(&begun, &took.Lifted)
+	addLap(&start, &took.LiftLimits)
+	err = g.awaitFrozen(ctx, "1", freezeWaitIOLifted-freezeWaitCPULifted)
+	addLap(&start, &took.WaitLifted)
 	return err
 }
 
-func (g *Group) sameDisks(want []DiskLimit) error {
+func (g *Group) verifyDiskLimits(want []DiskLimit) error {
 	got, err := g.diskLimits()
 	if err != nil {
 		return err
 	}
 	if !(Limits{Disks: got}).Equal(Limits{Disks: want}) {
-		return fault.New(fault.Conflict, "io.max came back as %v, not as %v", got, want)
+		return fault.New(fault.Conflict, "io.max reads back as %v, want %v", got, want)
 	}
 	return nil
 }
 
-// Thaw lets the container's processes go on. Safe to repeat.
+// Thaw resumes the container's processes. It is safe to repeat.
 func (g *Group) Thaw(ctx context.Context) error {
-	if err := g.r.k.write(g.file(Container.dir(), "cgroup.freeze"), "0"); err != nil {
-		return fmt.Errorf("thaw %s: %w", g.name, g.missing(err))
+	if err := g.r.fs.write(g.filePath(Container.dir(), "cgroup.freeze"), "0"); err != nil {
+		return fmt.Errorf("thaw %s: %w", g.name, g.notFound(err))
 	}
 	if err := g.awaitFrozen(ctx, "0", thawLimit); err != nil {
 		return fmt.Errorf("thaw %s: %w", g.name, err)
@@ -163,36 +167,35 @@ func (g *Group) Thaw(ctx context.Context) error {
 	return nil
 }
 
-// Frozen tells whether the container's processes all stand still, and whether
-// they are meant to.
+// Frozen reports whether all of the container's processes are frozen, and
+// whether cgroup.freeze requests it.
 func (g *Group) Frozen() (frozen, wanted bool, err error) {
-	if frozen, err = g.frozenIs("1"); err != nil {
+	if frozen, err = g.hasFrozenEvent("1"); err != nil {
 		return false, false, err
 	}
-	text, err := g.r.k.read(g.file(Container.dir(), "cgroup.freeze"))
+	text, err := g.r.fs.read(g.filePath(Container.dir(), "cgroup.freeze"))
 	if err != nil {
-		return false, false, g.missing(err)
+		return false, false, g.notFound(err)
 	}
 	return frozen, len(text) > 0 && text[0] == '1', nil
 }
 
-func (g *Group) frozenIs(value string) (bool, error) {
-	text, err := g.r.k.read(g.file(Container.dir(), "cgroup.events"))
+func (g *Group) hasFrozenEvent(value string) (bool, error) {
+	text, err := g.r.fs.read(g.filePath(Container.dir(), "cgroup.events"))
 	if err != nil {
-		return false, g.missing(err)
+		return false, g.notFound(err)
 	}
-	return eventIs(text, "frozen", value)
+	return eventEquals(text, "frozen", value)
 }
 
-// awaitFrozen looks at once and then when the kernel says that the events
-// changed.
+// awaitFrozen checks cgroup.events immediately and then on every change.
 func (g *Group) awaitFrozen(ctx context.Context, value string, limit time.Duration) error {
-	ok, err := g.r.k.await(ctx, g.file(Container.dir(), "cgroup.events"), limit, func(text string) (bool, error) {
-		return eventIs(text, "frozen", value)
+	ok, err := g.r.fs.await(ctx, g.filePath(Container.dir(), "cgroup.events"), limit, func(text string) (bool, error) {
+		return eventEquals(text, "frozen", value)
 	})
 	switch {
 	case err != nil:
-		return g.missing(err)
+		return g.notFound(err)
 	case ok:
 		return nil
 	case ctx.Err() != nil:
@@ -202,27 +205,27 @@ func (g *Group) awaitFrozen(ctx context.Context, value string, limit time.Durati
 	}
 }
 
-// Limits of reclaim.
+// Limits of Reclaim.
 const (
-	reclaimStepBytes = 32 << 20   // per write: bounds how long one write can hold us
-	reclaimFloor     = 1500 << 10 // what the kernel never gives back of a process
-	reclaimIdle      = 3          // steps without progress until it ends
+	reclaimStepBytes = 32 << 20   // of one write, which bounds how long a write can block
+	reclaimFloor     = 1500 << 10 // memory that the kernel never reclaims from a process
+	reclaimIdle      = 3          // steps without progress after which Reclaim ends
 )
 
-// Reclaimed says what Reclaim did, in bytes of the container's memory.
+// Reclaimed is the effect of Reclaim on the container's memory.
 type Reclaimed struct {
 	BeforeBytes, AfterBytes int64 // memory.current
-	SwapBytes               int64 // memory.swap.current after
+	SwapBytes               int64 // memory.swap.current afterwards
 }
 
-// Reclaim pushes the container's memory out: page cache to the disk, the rest
-// to swap as far as the attempt's SwapBytes allows (see Update). The container
-// should be frozen, or it takes its pages back. It ends when about 1.5 MB are
-// left or three steps of at most 32 MiB brought nothing, and gives what it
-// reached also with an error.
+// Reclaim pushes the container's memory out: page cache to disk, the rest to
+// swap as far as the attempt's SwapBytes allows (see Update). The container
+// should be frozen, otherwise it takes its pages back. Reclaim ends when about
+// 1.5 MB are left or after three steps of at most 32 MiB without progress. It
+// returns what it reached also with an error.
 func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
 	var done Reclaimed
-	now, err := g.number(Container, "memory.current")
+	now, err := g.readLimit(Container, "memory.current")
 	if err != nil {
 		return done, fmt.Errorf("reclaim %s: %w", g.name, err)
 	}
@@ -232,12 +235,12 @@ func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
 			return done, fmt.Errorf("reclaim %s: %w", g.name, ctx.Err())
 		}
 		step := min(now, reclaimStepBytes)
-		err := g.r.k.write(g.file(Container.dir(), "memory.reclaim"), word(step))
-		if err != nil && !errors.Is(err, unix.EAGAIN) { // EAGAIN: less than asked
-			return done, fmt.Errorf("reclaim %s: %w", g.name, g.missing(err))
+		err := g.r.fs.write(g.filePath(Container.dir(), "memory.reclaim"), formatLimit(step))
+		if err != nil && !errors.Is(err, unix.EAGAIN) { // EAGAIN: less than requested was reclaimed
+			return done, fmt.Errorf("reclaim %s: %w", g.name, g.notFound(err))
 		}
 		before := now
-		if now, err = g.number(Container, "memory.current"); err != nil {
+		if now, err = g.readLimit(Container, "memory.current"); err != nil {
 			return done, fmt.Errorf("reclaim %s: %w", g.name, err)
 		}
 		done.AfterBytes = now
@@ -247,16 +250,16 @@ func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
 			idle = 0
 		}
 	}
-	if done.SwapBytes, err = g.number(Container, "memory.swap.current"); err != nil {
+	if done.SwapBytes, err = g.readLimit(Container, "memory.swap.current"); err != nil {
 		return done, fmt.Errorf("reclaim %s: %w", g.name, err)
 	}
 	return done, nil
 }
 
-func (g *Group) number(l Leaf, file string) (int64, error) {
-	text, err := g.r.k.read(g.file(l.dir(), file))
+func (g *Group) readLimit(l Leaf, file string) (int64, error) {
+	text, err := g.r.fs.read(g.filePath(l.dir(), file))
 	if err != nil {
-		return 0, g.missing(err)
+		return 0, g.notFound(err)
 	}
-	return parseWord(text)
+	return parseLimit(text)
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Leaf is the closed set of places for processes in a Group.
+// Leaf is the closed set of cgroups of a Group that hold processes.
 type Leaf int
 
 // The leaves.
 const (
-	Container Leaf = iota + 1 // c: the container's processes
-	Helpers                   // x: ours for the attempt
-	Whole                     // the group itself, for System only
+	Container Leaf = iota + 1 // the container's processes
+	Helpers                   // helper processes of the attempt
+	Whole                     // the group itself; for System only
 )
 
 // String names the leaf.
@@ -44,9 +44,9 @@ func (l Leaf) String() string {
 func (l Leaf) dir() string {
 	switch l {
 	case Container:
-		return "c"
+		return "container"
 	case Helpers:
-		return "x"
+		return "helpers"
 	case Whole:
 		return "."
 	default:
@@ -55,27 +55,28 @@ func (l Leaf) dir() string {
 }
 
 const (
-	removeLimit = 10 * time.Second // for processes that were killed to be gone
+	removeLimit = 10 * time.Second // for killed processes to disappear
 	maxDepth    = 16               // of cgroups that a container made below its leaf
 )
 
-// Group is the cgroup of one attempt, or System.
+// Group is the cgroup of one attempt, or the one that Root.System returns.
 type Group struct {
 	r    *Root
 	name string
 	path string // below the mount
 }
 
-// Name of the attempt.
+// Name returns the attempt's name.
 func (g *Group) Name() string { return g.name }
 
-// LeafPath gives the leaf below the cgroup mount, as runtime.Spec.Cgroup wants it.
+// LeafPath returns the leaf's path below the cgroup mount, the form that
+// runtime.Spec.Cgroup takes.
 func (g *Group) LeafPath(l Leaf) string { return path.Join(g.path, l.dir()) }
 
-// Dir gives the group's folder on the host.
-func (g *Group) Dir() string { return g.file() }
+// Dir returns the group's folder on the host.
+func (g *Group) Dir() string { return g.filePath() }
 
-// Update puts other limits in force and reads them back.
+// Update writes new limits and reads them back.
 func (g *Group) Update(l Limits) error {
 	if err := l.Validate(); err != nil {
 		return fmt.Errorf("cgroup of %s: %w", g.name, err)
@@ -89,8 +90,8 @@ func (g *Group) Update(l Limits) error {
 		devices = append(devices, d.Device)
 	}
 	for _, p := range l.Pairs(devices) {
-		if err := g.r.k.write(g.file(p.File), p.Value); err != nil {
-			return fmt.Errorf("cgroup of %s: %s of %q: %w", g.name, p.File, p.Value, g.missing(err))
+		if err := g.r.fs.write(g.filePath(p.File), p.Value); err != nil {
+			return fmt.Errorf("cgroup of %s: %s of %q: %w", g.name, p.File, p.Value, g.notFound(err))
 		}
 	}
 	got, err := g.Limits()
@@ -103,31 +104,31 @@ func (g *Group) Update(l Limits) error {
 	return nil
 }
 
-// Limits reads what the kernel holds.
+// Limits reads the limits that the kernel holds.
 func (g *Group) Limits() (Limits, error) {
-	l, err := ParseLimits(func(file string) (string, error) { return g.r.k.read(g.file(file)) })
+	l, err := ParseLimits(func(file string) (string, error) { return g.r.fs.read(g.filePath(file)) })
 	if err != nil {
-		return Limits{}, fmt.Errorf("limits of %s: %w", g.name, g.missing(err))
+		return Limits{}, fmt.Errorf("limits of %s: %w", g.name, g.notFound(err))
 	}
 	return l, nil
 }
 
 func (g *Group) diskLimits() ([]DiskLimit, error) {
-	text, err := g.r.k.read(g.file("io.max"))
+	text, err := g.r.fs.read(g.filePath("io.max"))
 	if err != nil {
-		return nil, fmt.Errorf("limits of %s: %w", g.name, g.missing(err))
+		return nil, fmt.Errorf("limits of %s: %w", g.name, g.notFound(err))
 	}
 	return parseIOMax(text)
 }
 
-// writeBack writes one file and checks that it holds the value.
-func (g *Group) writeBack(file, value string) error {
-	if err := g.r.k.write(g.file(file), value); err != nil {
-		return fmt.Errorf("cgroup of %s: %w", g.name, g.missing(err))
+// writeAndVerify writes one file and checks that it reads back as value.
+func (g *Group) writeAndVerify(file, value string) error {
+	if err := g.r.fs.write(g.filePath(file), value); err != nil {
+		return fmt.Errorf("cgroup of %s: %w", g.name, g.notFound(err))
 	}
-	got, err := g.r.k.read(g.file(file))
+	got, err := g.r.fs.read(g.filePath(file))
 	if err != nil {
-		return fmt.Errorf("cgroup of %s: %w", g.name, g.missing(err))
+		return fmt.Errorf("cgroup of %s: %w", g.name, g.notFound(err))
 	}
 	if got = strings.TrimSpace(got); got != value {
 		return fault.New(fault.Conflict, "cgroup of %s: wrote %q to %s, the kernel holds %q", g.name, value, file, got)
@@ -135,29 +136,29 @@ func (g *Group) writeBack(file, value string) error {
 	return nil
 }
 
-// Enter moves a process (with all its threads) into a leaf.
-func (g *Group) Enter(l Leaf, pid int) error {
-	if err := g.r.k.write(g.file(l.dir(), "cgroup.procs"), strconv.Itoa(pid)); err != nil {
-		return fmt.Errorf("cgroup of %s: process %d into %s: %w", g.name, pid, l, g.missing(err))
+// AddProcess moves a process with all its threads into a leaf.
+func (g *Group) AddProcess(l Leaf, pid int) error {
+	if err := g.r.fs.write(g.filePath(l.dir(), "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+		return fmt.Errorf("cgroup of %s: process %d into %s: %w", g.name, pid, l, g.notFound(err))
 	}
 	return nil
 }
 
-// OpenLeaf opens the leaf's folder, for syscall.SysProcAttr.CgroupFD: a process
-// started with it is never outside. The caller closes it.
+// OpenLeaf opens the leaf's folder for syscall.SysProcAttr.CgroupFD: a process
+// started with it is in the leaf from the start. The caller closes it.
 func (g *Group) OpenLeaf(l Leaf) (*os.File, error) {
-	f, err := os.Open(g.file(l.dir()))
+	f, err := os.Open(g.filePath(l.dir()))
 	if err != nil {
-		return nil, g.missing(err)
+		return nil, g.notFound(err)
 	}
 	return f, nil
 }
 
-// Processes lists the process IDs in a leaf itself.
+// Processes lists the process IDs directly in a leaf.
 func (g *Group) Processes(l Leaf) ([]int, error) {
-	text, err := g.r.k.read(g.file(l.dir(), "cgroup.procs"))
+	text, err := g.r.fs.read(g.filePath(l.dir(), "cgroup.procs"))
 	if err != nil {
-		return nil, fmt.Errorf("cgroup of %s: %w", g.name, g.missing(err))
+		return nil, fmt.Errorf("cgroup of %s: %w", g.name, g.notFound(err))
 	}
 	var pids []int
 	for _, f := range strings.Fields(text) {
@@ -170,49 +171,49 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process of the group, frozen ones too, at once.
-// Without a group there is nothing to kill.
+// Kill sends SIGKILL to every process of the group at once, also frozen ones.
+// It is not an error if the group does not exist.
 func (g *Group) Kill() error {
-	err := g.r.k.write(g.file("cgroup.kill"), "1")
-	if err = g.missing(err); errors.Is(err, fault.NotFound) {
+	err := g.r.fs.write(g.filePath("cgroup.kill"), "1")
+	if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 		return nil
 	}
 	return err
 }
 
-// Remove takes the group away, leaves and all that a container made below
-// them, once no process is in it; it kills none. It waits for that until the
-// context ends, ten seconds at most. Safe to repeat.
+// Remove removes the group with its leaves and everything that a container made
+// below them once the group has no process; it kills none. It waits for that
+// until the context ends, at most ten seconds. It is safe to repeat.
 func (g *Group) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeLimit)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		text, err := g.r.k.read(g.file("cgroup.events"))
-		if err = g.missing(err); errors.Is(err, fault.NotFound) {
+		text, err := g.r.fs.read(g.filePath("cgroup.events"))
+		if err = g.notFound(err); errors.Is(err, fault.NotFound) {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("cgroup of %s: %w", g.name, err)
 		}
-		if populated, err := eventIs(text, "populated", "1"); err != nil {
+		if populated, err := eventEquals(text, "populated", "1"); err != nil {
 			return fmt.Errorf("cgroup of %s: %w", g.name, err)
 		} else if !populated {
-			err := g.removeBelow(g.path, 0)
+			err := g.removeTree(g.path, 0)
 			if err == nil || !errors.Is(err, unix.EBUSY) {
 				return err
 			}
 		}
 		if !sleep(ctx, wait) {
-			return fault.New(fault.Unavailable, "cgroup of %s: not removed: processes are still in it: %w", g.name, ctx.Err())
+			return fault.New(fault.Unavailable, "cgroup of %s: not removed: it still has processes: %w", g.name, ctx.Err())
 		}
 	}
 }
 
-func (g *Group) removeBelow(at string, depth int) error {
+func (g *Group) removeTree(at string, depth int) error {
 	if depth > maxDepth {
 		return fault.New(fault.Exhausted, "cgroup of %s: more than %d levels deep", g.name, maxDepth)
 	}
-	names, err := g.r.k.groups(g.r.file(at))
+	names, err := g.r.fs.childGroups(g.r.hostPath(at))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -220,28 +221,28 @@ func (g *Group) removeBelow(at string, depth int) error {
 		return err
 	}
 	for _, n := range names {
-		if err := g.removeBelow(path.Join(at, n), depth+1); err != nil {
+		if err := g.removeTree(path.Join(at, n), depth+1); err != nil {
 			return err
 		}
 	}
-	return g.r.k.rmdir(g.r.file(at))
+	return g.r.fs.rmdir(g.r.hostPath(at))
 }
 
-func (g *Group) file(elem ...string) string {
+func (g *Group) filePath(elem ...string) string {
 	return filepath.Join(append([]string{g.r.mount, g.path}, elem...)...)
 }
 
-// missing turns the absence of a file into fault.NotFound of the group, and
-// leaves other errors.
-func (g *Group) missing(err error) error {
+// notFound turns the absence of a file into fault.NotFound of the group and
+// leaves other errors unchanged.
+func (g *Group) notFound(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return fault.New(fault.NotFound, "cgroup of %s: %w", g.name, err)
 	}
 	return err
 }
 
-// eventIs reads one key of a file of "key value" lines.
-func eventIs(text, key, value string) (bool, error) {
+// eventEquals reports whether key has this value in a file of "key value" lines.
+func eventEquals(text, key, value string) (bool, error) {
 	for _, line := range strings.Split(text, "\n") {
 		if k, v, ok := strings.Cut(line, " "); ok && k == key {
 			return v == value, nil
@@ -250,7 +251,7 @@ func eventIs(text, key, value string) (bool, error) {
 	return false, fault.New(fault.Corrupt, "no %q in %q", key, text)
 }
 
-// sleep waits and tells whether the context still lives.
+// sleep waits for d and reports whether the context is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -15,13 +15,13 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-func prepared(t *testing.T) (*paperKernel, *Root, *Group) {
+func newTestGroup(t *testing.T) (*fakeKernelFS, *Root, *Group) {
 	t.Helper()
-	k, r := newPaper(t)
+	k, r := newFakeRoot(t)
 	if err := r.Prepare(); err != nil {
 		t.Fatal(err)
 	}
-	g, err := r.Create("a-1", plain())
+	g, err := r.Create("a-1", testLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,25 +29,25 @@ func prepared(t *testing.T) (*paperKernel, *Root, *Group) {
 }
 
 func TestCreateWritesAndReadsBack(t *testing.T) {
-	k, r, g := prepared(t)
+	k, r, g := newTestGroup(t)
 	got, err := g.Limits()
-	if err != nil || !got.Equal(plain()) {
+	if err != nil || !got.Equal(testLimits()) {
 		t.Errorf("limits %s, %v", got, err)
 	}
 	for _, c := range []struct{ file, want string }{
 		{"drover/tasks/a-1/cpu.max", "50000 100000"},
 		{"drover/tasks/a-1/memory.swap.max", "0"},
 		{"drover/tasks/a-1/io.max", "254:16 rbps=5242880 wbps=5242880 riops=max wiops=max"},
-		{"drover/tasks/a-1/c/memory.oom.group", "1"},
-		{"drover/tasks/a-1/c/memory.max", "max"},
-		{"drover/tasks/a-1/x/pids.max", "max"},
+		{"drover/tasks/a-1/container/memory.oom.group", "1"},
+		{"drover/tasks/a-1/container/memory.max", "max"},
+		{"drover/tasks/a-1/helpers/pids.max", "max"},
 		{"drover/tasks/cgroup.subtree_control", "cpu memory io pids"},
 	} {
 		if got := k.get(k.mount, c.file); got != c.want {
 			t.Errorf("%s holds %q, want %q", c.file, got, c.want)
 		}
 	}
-	if g.LeafPath(Container) != "/drover/tasks/a-1/c" || r.System().LeafPath(Whole) != "/drover/tasks/system" {
+	if g.LeafPath(Container) != "/drover/tasks/a-1/container" || r.System().LeafPath(Whole) != "/drover/tasks/system" {
 		t.Errorf("leaf paths %s, %s", g.LeafPath(Container), r.System().LeafPath(Whole))
 	}
 	if _, err := os.Stat(filepath.Join(k.mount, "drover/tasks/system")); err != nil {
@@ -56,10 +56,10 @@ func TestCreateWritesAndReadsBack(t *testing.T) {
 }
 
 func TestCreateIsSafeToRepeat(t *testing.T) {
-	k, r, _ := prepared(t)
-	other := plain()
+	k, r, _ := newTestGroup(t)
+	other := testLimits()
 	other.CPUMillis, other.Disks = 1000, []DiskLimit{{sda, 7, 8}}
-	if err := os.RemoveAll(filepath.Join(k.mount, "drover/tasks/a-1/c")); err != nil { // as the engine does
+	if err := os.RemoveAll(filepath.Join(k.mount, "drover/tasks/a-1/container")); err != nil { // as the engine does
 		t.Fatal(err)
 	}
 	if err := r.Prepare(); err != nil {
@@ -72,8 +72,8 @@ func TestCreateIsSafeToRepeat(t *testing.T) {
 	if got, err := g.Limits(); err != nil || !got.Equal(other) {
 		t.Errorf("limits %s, %v", got, err)
 	}
-	if k.get(k.mount, "drover/tasks/a-1/c/memory.oom.group") != "1" {
-		t.Error("the leaf that went away did not come back")
+	if k.get(k.mount, "drover/tasks/a-1/container/memory.oom.group") != "1" {
+		t.Error("the removed leaf was not made again")
 	}
 	if names, err := r.List(); err != nil || !cmp.Equal(names, []string{"a-1"}) {
 		t.Errorf("list %v, %v", names, err)
@@ -85,27 +85,27 @@ func TestLimitThatDoesNotReadBackIsAnError(t *testing.T) {
 		"cpu.max": "max 100000", "memory.max": "max", "pids.max": "7", "memory.oom.group": "0",
 		"io.max": "254:16 rbps=5242880 wbps=max", "memory.swap.max": "max",
 	} {
-		k, r := newPaper(t)
+		k, r := newFakeRoot(t)
 		if err := r.Prepare(); err != nil {
 			t.Fatal(err)
 		}
-		k.lie[file] = value
-		if _, err := r.Create("a-1", plain()); !errors.Is(err, fault.Conflict) {
+		k.readBackAs[file] = value
+		if _, err := r.Create("a-1", testLimits()); !errors.Is(err, fault.Conflict) {
 			t.Errorf("%s=%s: %v, want fault.Conflict", file, value, err)
 		}
 	}
 }
 
-// A crash between any two writes is mended by the next Create.
+// After a crash between any two writes, the next Create completes the tree.
 func TestCreateAfterAnyFailedWrite(t *testing.T) {
 	for n := 1; ; n++ {
-		k, r := newPaper(t)
-		k.fail = n
+		k, r := newFakeRoot(t)
+		k.failNth = n
 		create := func() error {
 			if err := r.Prepare(); err != nil {
 				return err
 			}
-			_, err := r.Create("a-1", plain())
+			_, err := r.Create("a-1", testLimits())
 			return err
 		}
 		err := create()
@@ -125,21 +125,21 @@ func TestCreateAfterAnyFailedWrite(t *testing.T) {
 }
 
 func TestBadNames(t *testing.T) {
-	_, r := newPaper(t)
+	_, r := newFakeRoot(t)
 	for _, name := range []string{"", ".", "..", "a/b", "system", "-x", strings.Repeat("a", 129)} {
-		if _, err := r.Create(name, plain()); !errors.Is(err, fault.Invalid) {
+		if _, err := r.Create(name, testLimits()); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%q: %v, want fault.Invalid", name, err)
 		}
 	}
 	for _, base := range []string{"/", "x", "/a/../b", "/a/"} {
-		if _, err := newRoot(Config{Mount: r.mount, Base: base}, r.k); !errors.Is(err, fault.Invalid) {
+		if _, err := newRoot(Config{Mount: r.mount, Base: base}, r.fs); !errors.Is(err, fault.Invalid) {
 			t.Errorf("base %q: %v, want fault.Invalid", base, err)
 		}
 	}
 }
 
-func TestVerbsOnAGroupThatIsGone(t *testing.T) {
-	_, r := newPaper(t)
+func TestMethodsOnMissingGroup(t *testing.T) {
+	_, r := newFakeRoot(t)
 	ctx := context.Background()
 	if _, err := r.Open("a-1"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Open: %v", err)
@@ -149,7 +149,7 @@ func TestVerbsOnAGroupThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"Freeze": second(g.Freeze(ctx)), "Thaw": g.Thaw(ctx), "Enter": g.Enter(Helpers, 1), "Update": g.Update(plain()),
+		"Freeze": second(g.Freeze(ctx)), "Thaw": g.Thaw(ctx), "Enter": g.AddProcess(Helpers, 1), "Update": g.Update(testLimits()),
 		"Stats": second(g.Stats()), "Reclaim": second(g.Reclaim(ctx)), "Limits": second(g.Limits()),
 	} {
 		if !errors.Is(err, fault.NotFound) {
@@ -167,11 +167,11 @@ func TestVerbsOnAGroupThatIsGone(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestRemoveWaitsForProcesses(t *testing.T) {
-	k, _, g := prepared(t)
-	if err := k.mkdir(filepath.Join(g.file("c"), "inner")); err != nil {
+	k, _, g := newTestGroup(t)
+	if err := k.mkdir(filepath.Join(g.filePath("container"), "inner")); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Enter(Container, 42); err != nil {
+	if err := g.AddProcess(Container, 42); err != nil {
 		t.Fatal(err)
 	}
 	if pids, err := g.Processes(Container); err != nil || !cmp.Equal(pids, []int{42}) {
@@ -190,7 +190,7 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := os.Stat(g.file()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(g.filePath()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the group is there: %v", err)
 	}
 }
@@ -198,20 +198,20 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 func TestFreeze(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		set       func(*paperKernel)
+		set       func(*fakeKernelFS)
 		wantErr   error
 		wantState bool
 		lifted    bool // io.max
 		freed     bool // cpu.max
 	}{
-		{"an idle container freezes at once", func(*paperKernel) {}, nil, true, false, false},
-		{"one that is throttled freezes once cpu.max is lifted", func(k *paperKernel) { k.throttled = true }, nil, true, false, true},
-		{"one in fsync freezes once io.max is lifted", func(k *paperKernel) { k.stuckUntilLifted = true }, nil, true, true, true},
-		{"one that never freezes runs on", func(k *paperKernel) { k.neverFreezes = true }, fault.Unavailable, false, true, true},
+		{"an idle container freezes at once", func(*fakeKernelFS) {}, nil, true, false, false},
+		{"one that is throttled freezes once cpu.max is lifted", func(k *fakeKernelFS) { k.throttled = true }, nil, true, false, true},
+		{"one in fsync freezes once io.max is lifted", func(k *fakeKernelFS) { k.stuckUntilLifted = true }, nil, true, true, true},
+		{"one that never freezes runs on", func(k *fakeKernelFS) { k.neverFreezes = true }, fault.Unavailable, false, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k, _, g := prepared(t)
+				k, _, g := newTestGroup(t)
 				c.set(k)
 				k.writes = nil
 				start := time.Now()
@@ -220,19 +220,19 @@ func TestFreeze(t *testing.T) {
 					t.Fatalf("got %v, want %v", err, c.wantErr)
 				}
 				spent := time.Since(start)
-				if spent > freezeLiftedLimit+time.Second {
+				if spent > freezeWaitIOLifted+time.Second {
 					t.Errorf("took %s", spent)
 				}
-				if parts := took.Write + took.AtOnce + took.Lift + took.Lifted + took.Back; c.wantErr == nil && parts != spent {
+				if parts := took.Write + took.WaitLimited + took.LiftLimits + took.WaitLifted + took.RestoreLimits; c.wantErr == nil && parts != spent {
 					t.Errorf("took %s, its parts %+v together %s", spent, took, parts)
 				}
 				if frozen, _, err := g.Frozen(); err != nil || frozen != c.wantState {
-					// the paper kernel thaws again under a stuck limit; the real one keeps what is frozen
+					// the fake thaws again under a stuck limit; the kernel keeps frozen what is frozen
 					if !k.stuckUntilLifted {
 						t.Errorf("frozen %v, %v", frozen, err)
 					}
 				}
-				if got, err := g.Limits(); err != nil || !got.Equal(plain()) {
+				if got, err := g.Limits(); err != nil || !got.Equal(testLimits()) {
 					t.Errorf("limits after: %s, %v", got, err)
 				}
 				if lifted := strings.Contains(strings.Join(k.writes, "\n"), "rbps=max wbps=max"); lifted != c.lifted {
@@ -242,7 +242,7 @@ func TestFreeze(t *testing.T) {
 					t.Errorf("cpu.max lifted: %v; writes:\n%s", freed, strings.Join(k.writes, "\n"))
 				}
 				if first := k.writes[0]; !strings.HasSuffix(first, "cgroup.freeze=1") {
-					t.Errorf("the first write is %s: a crash after it must leave what thaw makes good", first)
+					t.Errorf("the first write is %s: Thaw must be able to repair a crash after it", first)
 				}
 				if err := g.Thaw(context.Background()); err != nil {
 					t.Error(err)
@@ -255,15 +255,15 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-func TestFreezeGivenUpByItsContext(t *testing.T) {
-	k, _, g := prepared(t)
+func TestFreezeStopsWhenContextEnds(t *testing.T) {
+	k, _, g := newTestGroup(t)
 	k.neverFreezes = true
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := g.Freeze(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	if got := k.get(g.file("c"), "cgroup.freeze"); got != "0" {
+	if got := k.get(g.filePath("container"), "cgroup.freeze"); got != "0" {
 		t.Errorf("cgroup.freeze holds %s", got)
 	}
 }
@@ -277,13 +277,13 @@ func TestReclaim(t *testing.T) {
 		minSteps, maxStp int
 	}{
 		{"100 MB go in steps of 32 MiB", "104857600", 32 << 20, 0, 4, 4},
-		{"what cannot go ends it", "104857600", 0, 100 << 20, 3, 3},
+		{"unreclaimable memory ends it", "104857600", 0, 100 << 20, 3, 3},
 		{"crumbs count as no progress", "104857600", 1000, 100<<20 - 3000, 3, 3},
-		{"a small one is left alone", "1000000", 32 << 20, 1000000, 0, 0},
+		{"little memory is not reclaimed", "1000000", 32 << 20, 1000000, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			k, _, g := prepared(t)
-			k.put(g.file("c"), "memory.current", c.current)
+			k, _, g := newTestGroup(t)
+			k.put(g.filePath("container"), "memory.current", c.current)
 			k.reclaimable, k.writes = c.reclaimable, nil
 			got, err := g.Reclaim(context.Background())
 			if err != nil || got.AfterBytes != c.wantAfter {
@@ -297,14 +297,14 @@ func TestReclaim(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	k, _, g := prepared(t)
-	k.put(g.file(), "memory.current", "12345")
+	k, _, g := newTestGroup(t)
+	k.put(g.filePath(), "memory.current", "12345")
 	got, err := g.Stats()
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Stats{
-		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, Periods: 9, ThrottledIn: 4,
+		CPU: 1500 * time.Microsecond, Throttled: 77 * time.Microsecond, Periods: 9, ThrottledPeriods: 4,
 		MemoryBytes: 12345, PeakBytes: 9000, AnonBytes: 4096, CacheBytes: 8192, OOMKills: 2, MaxEvents: 3, PIDs: 5,
 		Disks: []DiskStats{{sda, 1, 2}, {vdb, 10, 20}},
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// controllers are those that limits need, and that Prepare hands down.
+// controllers are the ones that limits need and that Prepare enables.
 var controllers = []string{"cpu", "memory", "io", "pids"}
 
-// Mount finds where the host has cgroup2. On a host that runs cgroup v1, alone
-// or beside v2 (hybrid), the error is fault.Unsupported and says the cure.
+// Mount returns the host's cgroup2 mount point. On a host with cgroup v1, alone
+// or beside v2 (hybrid), the error is fault.Unsupported and names the cure.
 func Mount() (string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -35,7 +35,7 @@ func Mount() (string, error) {
 	})
 }
 
-// findMount reads the text of mountinfo (proc(5)).
+// findMount finds the cgroup2 mount in the text of mountinfo (proc(5)).
 func findMount(mountinfo string) (string, error) {
 	var v2, v1 []string
 	for s := bufio.NewScanner(strings.NewReader(mountinfo)); s.Scan(); {
@@ -46,9 +46,9 @@ func findMount(mountinfo string) (string, error) {
 		}
 		switch kind[0] {
 		case "cgroup2":
-			v2 = append(v2, unescape(f[4]))
+			v2 = append(v2, unescapeMountinfo(f[4]))
 		case "cgroup":
-			v1 = append(v1, unescape(f[4]))
+			v1 = append(v1, unescapeMountinfo(f[4]))
 		}
 	}
 	const cure = "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1) on the kernel command line"
@@ -66,15 +66,15 @@ func findMount(mountinfo string) (string, error) {
 	return v2[0], nil
 }
 
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
+// unescapeMountinfo undoes the octal escapes of mountinfo.
+func unescapeMountinfo(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 func checkControllers(mount string, read func(string) (string, error)) error {
 	text, err := read(filepath.Join(mount, "cgroup.controllers"))
 	if err != nil {
-		return fault.New(fault.Unsupported, "cgroups: %s is no cgroup2 mount: %w", mount, err)
+		return fault.New(fault.Unsupported, "cgroups: %s is not a cgroup2 mount: %w", mount, err)
 	}
 	have := strings.Fields(text)
 	for _, c := range controllers {
@@ -85,9 +85,9 @@ func checkControllers(mount string, read func(string) (string, error)) error {
 	return nil
 }
 
-// DiskOf gives the whole disk that holds path: io.max takes no partition. File
-// systems without a block device of their own (tmpfs, overlay, NFS, 9p) are
-// fault.Unsupported.
+// DiskOf returns the whole disk that holds path, since io.max takes no
+// partitions. File systems without a block device of their own (tmpfs, overlay,
+// NFS, 9p) are fault.Unsupported.
 func DiskOf(path string) (Device, error) { return diskOf("/sys", path) }
 
 func diskOf(sys, path string) (Device, error) {
@@ -103,7 +103,7 @@ func diskOf(sys, path string) (Device, error) {
 	return whole, nil
 }
 
-// wholeDisk goes up from a partition to its disk in sysfs.
+// wholeDisk maps a partition to its disk in sysfs.
 func wholeDisk(sys string, dev Device) (Device, error) {
 	at, err := filepath.EvalSymlinks(filepath.Join(sys, "dev/block", dev.String()))
 	if errors.Is(err, os.ErrNotExist) {
@@ -122,8 +122,8 @@ func wholeDisk(sys string, dev Device) (Device, error) {
 	return ParseDevice(strings.TrimSpace(string(text)))
 }
 
-// DiskName gives the kernel's name of a disk, such as "vdb", or "major:minor"
-// where sysfs has none.
+// DiskName returns the kernel's name of a disk, such as "vdb", or "major:minor"
+// if sysfs has none.
 func DiskName(d Device) string {
 	at, err := filepath.EvalSymlinks(filepath.Join("/sys/dev/block", d.String()))
 	if err != nil {
@@ -132,7 +132,7 @@ func DiskName(d Device) string {
 	return filepath.Base(at)
 }
 
-// SwapFree gives the bytes of swap that the machine has free, and in all.
+// SwapFree returns the machine's free and total swap in bytes.
 func SwapFree() (free, total int64, err error) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -15,32 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paperKernel behaves as the kernel's cgroup2 does, on a folder: files appear
-// with a new cgroup if its parent hands the controller down, io.max keeps one
-// line per disk, a populated cgroup cannot be removed.
-type paperKernel struct {
-	kernel
+// fakeKernelFS imitates the kernel's cgroup2 in a folder: a new cgroup gets the
+// files of the controllers that its parent enables, io.max has one line per disk, a
+// populated cgroup cannot be removed.
+type fakeKernelFS struct {
+	kernelFS
 	t *testing.T
-	// stuckUntilLifted: no cgroup freezes while its parent has a limit in io.max.
+	// stuckUntilLifted prevents freezing while the parent has a limit in io.max.
 	stuckUntilLifted bool
 	neverFreezes     bool
-	// throttled: no cgroup freezes while its parent has a limit in cpu.max.
+	// throttled prevents freezing while the parent has a limit in cpu.max.
 	throttled bool
-	// lie changes what is stored for a file by base name.
-	lie map[string]string
-	// fail makes the n-th write (from 1) fail.
-	fail   int
-	writes []string // "file=value" of all writes, below the mount
-	mount  string
-	// reclaimable is how many bytes each write to memory.reclaim brings at most.
+	// readBackAs replaces the value stored for a file, by base name.
+	readBackAs map[string]string
+	// failNth is the number of the write, from 1, that fails.
+	failNth int
+	writes  []string // "file=value" of all writes, below the mount
+	mount   string
+	// reclaimable is the most that one write to memory.reclaim reclaims, in bytes.
 	reclaimable int64
 }
 
 var errBroken = errors.New("broken by the test")
 
-func newPaper(t *testing.T) (*paperKernel, *Root) {
+func newFakeRoot(t *testing.T) (*fakeKernelFS, *Root) {
 	t.Helper()
-	k := &paperKernel{t: t, mount: t.TempDir(), lie: map[string]string{}}
+	k := &fakeKernelFS{t: t, mount: t.TempDir(), readBackAs: map[string]string{}}
 	k.put(k.mount, "cgroup.controllers", "cpuset cpu io memory hugetlb pids")
 	k.put(k.mount, "cgroup.subtree_control", "")
 	r, err := newRoot(Config{Mount: k.mount}, k)
@@ -50,13 +50,13 @@ func newPaper(t *testing.T) (*paperKernel, *Root) {
 	return k, r
 }
 
-func (k *paperKernel) put(dir, file, text string) {
+func (k *fakeKernelFS) put(dir, file, text string) {
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o644); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
-func (k *paperKernel) get(dir, file string) string {
+func (k *fakeKernelFS) get(dir, file string) string {
 	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		k.t.Fatal(err)
@@ -64,7 +64,7 @@ func (k *paperKernel) get(dir, file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-func (k *paperKernel) mkdir(path string) error {
+func (k *fakeKernelFS) mkdir(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -93,10 +93,10 @@ func (k *paperKernel) mkdir(path string) error {
 	return nil
 }
 
-func (k *paperKernel) write(path, value string) error {
+func (k *fakeKernelFS) write(path, value string) error {
 	rel, _ := filepath.Rel(k.mount, path)
 	k.writes = append(k.writes, rel+"="+value)
-	if k.fail--; k.fail == 0 {
+	if k.failNth--; k.failNth == 0 {
 		return &fs.PathError{Op: "write", Path: path, Err: errBroken}
 	}
 	dir, file := filepath.Split(path)
@@ -104,7 +104,7 @@ func (k *paperKernel) write(path, value string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
-	if lie, ok := k.lie[file]; ok {
+	if lie, ok := k.readBackAs[file]; ok {
 		value = lie
 	}
 	switch file {
@@ -114,7 +114,7 @@ func (k *paperKernel) write(path, value string) error {
 		k.put(dir, file, mergeIOMax(k.get(dir, file), value))
 	case "cgroup.freeze":
 		k.put(dir, file, value)
-		k.settle(dir)
+		k.updateFrozen(dir)
 	case "cgroup.procs":
 		k.put(dir, file, value)
 		for at := dir; at != k.mount; at = filepath.Dir(at) {
@@ -137,11 +137,11 @@ func (k *paperKernel) write(path, value string) error {
 	return nil
 }
 
-// settle freezes a cgroup, if it can.
-func (k *paperKernel) settle(dir string) {
+// updateFrozen applies cgroup.freeze to cgroup.events, if the cgroup can freeze.
+func (k *fakeKernelFS) updateFrozen(dir string) {
 	want := k.get(dir, "cgroup.freeze")
 	held := k.stuckUntilLifted && k.get(filepath.Dir(dir), "io.max") != ""
-	still := strings.Contains(k.get(dir, "cgroup.events"), "frozen 1") // what stands still has no need of a period
+	still := strings.Contains(k.get(dir, "cgroup.events"), "frozen 1") // a frozen cgroup does not depend on its next period
 	held = held || k.throttled && !still && limited(k.get(filepath.Dir(dir), "cpu.max"))
 	if want == "1" && (held || k.neverFreezes) {
 		want = "0"
@@ -150,15 +150,15 @@ func (k *paperKernel) settle(dir string) {
 	k.put(dir, "cgroup.events", populated+"\nfrozen "+want)
 }
 
-// limited tells whether a cpu.max could ever throttle.
+// limited reports whether a cpu.max can throttle.
 func limited(cpuMax string) bool {
 	var quota, period int64
 	n, _ := fmt.Sscan(cpuMax, &quota, &period)
-	return n == 2 && quota < liftedCPUs*period
+	return n == 2 && quota < unthrottledCPUs*period
 }
 
-// await looks every millisecond of the test's clock.
-func (k *paperKernel) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
+// await polls every millisecond of the test's clock.
+func (k *fakeKernelFS) await(ctx context.Context, path string, limit time.Duration, ok func(string) (bool, error)) (bool, error) {
 	for end := time.Now().Add(limit); ; {
 		text, err := k.read(path)
 		if err != nil {
@@ -173,7 +173,7 @@ func (k *paperKernel) await(ctx context.Context, path string, limit time.Duratio
 	}
 }
 
-func (k *paperKernel) depopulate(dir string) {
+func (k *fakeKernelFS) depopulate(dir string) {
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			k.put(p, "cgroup.events", "populated 0\nfrozen 0")
@@ -185,22 +185,22 @@ func (k *paperKernel) depopulate(dir string) {
 	}
 }
 
-func (k *paperKernel) read(path string) (string, error) {
+func (k *fakeKernelFS) read(path string) (string, error) {
 	if filepath.Base(path) == "cgroup.events" {
-		if dir := filepath.Dir(path); strings.HasSuffix(dir, "/c") {
+		if dir := filepath.Dir(path); strings.HasSuffix(dir, "/container") {
 			if _, err := os.Stat(dir); err == nil {
-				k.settle(dir)
+				k.updateFrozen(dir)
 			}
 		}
 	}
-	return k.kernel.read(path)
+	return k.kernelFS.read(path)
 }
 
-func (k *paperKernel) rmdir(path string) error {
+func (k *fakeKernelFS) rmdir(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}
-	if below, _ := k.groups(path); len(below) > 0 || strings.Contains(k.get(path, "cgroup.events"), "populated 1") {
+	if below, _ := k.childGroups(path); len(below) > 0 || strings.Contains(k.get(path, "cgroup.events"), "populated 1") {
 		return &fs.PathError{Op: "rmdir", Path: path, Err: unix.EBUSY}
 	}
 	return os.RemoveAll(path)

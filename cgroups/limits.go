@@ -11,40 +11,40 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Max is the absence of a limit, the kernel's word "max".
+// Max is the absence of a limit; the kernel writes "max".
 const Max int64 = math.MaxInt64
 
 // cpuPeriodUS is the period of cpu.max in microseconds, the kernel's default.
 const cpuPeriodUS = 100_000
 
-// minCPUMillis is the least CPU the kernel takes: a quota of 1 ms per period.
+// minCPUMillis is the smallest CPU limit that the kernel accepts: 1 ms per period.
 const minCPUMillis = 10
 
 // Limits is what one attempt may use. Every field but SwapBytes must be above
-// zero; Max lifts a limit.
+// zero; Max removes a limit.
 type Limits struct {
 	CPUMillis   int64       // thousandths of one core
-	MemoryBytes int64       // rounded down to pages by the kernel, and by us
-	SwapBytes   int64       // 0 while running; raised only for an attempt that is swapped out
+	MemoryBytes int64       // rounded down to whole pages
+	SwapBytes   int64       // 0 while running; raised only while the attempt is swapped out
 	PIDs        int64       // processes and threads
-	Disks       []DiskLimit // in order of device; a disk that is not listed has no limit
+	Disks       []DiskLimit // sorted by device; a disk that is not listed has no limit
 }
 
-// DiskLimit bounds the bytes per second between one attempt and one disk, each
-// way by itself.
+// DiskLimit bounds the bytes per second between one attempt and one disk,
+// separately for reads and writes.
 type DiskLimit struct {
 	Device   Device
 	ReadBPS  int64
 	WriteBPS int64
 }
 
-// Device names a whole disk as the kernel does.
+// Device identifies a whole disk by the kernel's numbers.
 type Device struct{ Major, Minor uint32 }
 
-// String gives "major:minor".
+// String returns "major:minor".
 func (d Device) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// ParseDevice reads "major:minor".
+// ParseDevice parses "major:minor".
 func ParseDevice(s string) (Device, error) {
 	a, b, ok := strings.Cut(s, ":")
 	major, err1 := strconv.ParseUint(a, 10, 32)
@@ -62,7 +62,7 @@ func compareDevices(a, b Device) int {
 	return int(int64(a.Minor) - int64(b.Minor))
 }
 
-// Pair is one write: a value for a file of a cgroup, which reads back equal.
+// Pair is one write of a value to a cgroup file, which must read back equal.
 type Pair struct{ File, Value string }
 
 // Validate checks that the kernel can hold the limits.
@@ -71,13 +71,13 @@ func (l Limits) Validate() error {
 	case l.CPUMillis < minCPUMillis:
 		return fault.New(fault.Invalid, "a CPU limit of %d millicores: the kernel's least is %d", l.CPUMillis, minCPUMillis)
 	case l.CPUMillis != Max && l.CPUMillis > Max/cpuPeriodUS:
-		return fault.New(fault.Invalid, "a CPU limit of %d millicores is beyond any machine: use Max", l.CPUMillis)
+		return fault.New(fault.Invalid, "a CPU limit of %d millicores exceeds any machine: use Max for no limit", l.CPUMillis)
 	case l.MemoryBytes < int64(os.Getpagesize()):
-		return fault.New(fault.Invalid, "a memory limit of %d bytes is under one page", l.MemoryBytes)
+		return fault.New(fault.Invalid, "a memory limit of %d bytes is smaller than one page", l.MemoryBytes)
 	case l.SwapBytes < 0:
-		return fault.New(fault.Invalid, "a swap limit of %d bytes", l.SwapBytes)
+		return fault.New(fault.Invalid, "a swap limit of %d bytes is negative", l.SwapBytes)
 	case l.PIDs < 1:
-		return fault.New(fault.Invalid, "a limit of %d processes: nothing could start", l.PIDs)
+		return fault.New(fault.Invalid, "a limit of %d processes: at least 1 is needed", l.PIDs)
 	}
 	seen := map[Device]bool{}
 	for _, d := range l.Disks {
@@ -92,10 +92,10 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// Normal gives the limits as they read back from the kernel: whole pages,
-// disks in order, disks without any limit left out.
-func (l Limits) Normal() Limits {
-	l.MemoryBytes, l.SwapBytes = wholePages(l.MemoryBytes), wholePages(l.SwapBytes)
+// Normalized returns the limits in the form in which they read back from the
+// kernel: whole pages, disks sorted, disks without any limit left out.
+func (l Limits) Normalized() Limits {
+	l.MemoryBytes, l.SwapBytes = roundDownToPages(l.MemoryBytes), roundDownToPages(l.SwapBytes)
 	disks := slices.Clone(l.Disks)
 	slices.SortFunc(disks, func(a, b DiskLimit) int { return compareDevices(a.Device, b.Device) })
 	l.Disks = slices.DeleteFunc(disks, func(d DiskLimit) bool { return d.ReadBPS == Max && d.WriteBPS == Max })
@@ -105,14 +105,14 @@ func (l Limits) Normal() Limits {
 	return l
 }
 
-// Equal tells whether the kernel holds both alike.
+// Equal reports whether both have the same normalized form.
 func (l Limits) Equal(m Limits) bool {
-	l, m = l.Normal(), m.Normal()
+	l, m = l.Normalized(), m.Normalized()
 	return l.CPUMillis == m.CPUMillis && l.MemoryBytes == m.MemoryBytes && l.SwapBytes == m.SwapBytes &&
 		l.PIDs == m.PIDs && slices.Equal(l.Disks, m.Disks)
 }
 
-// String gives the limits as the files would hold them.
+// String returns the limits as file=value pairs.
 func (l Limits) String() string {
 	var s []string
 	for _, p := range l.Pairs(nil) {
@@ -121,57 +121,57 @@ func (l Limits) String() string {
 	return strings.Join(s, ", ")
 }
 
-// Pairs gives the writes that put the limits in force, in order. Disks of had
-// that have no limit any more are lifted. The kernel takes one line of io.max
-// per write, so there is one pair for each disk.
+// Pairs returns the writes that apply the limits, in order. Devices of had
+// without a limit in l are reset to no limit. The kernel takes one line of
+// io.max per write, so there is one pair for each disk.
 //
-// Swap comes before memory: a memory limit that is lowered below what is in use
-// pushes pages out, and must know first whether it may.
+// Swap precedes memory: a memory limit below current use pushes pages out
+// immediately, and whether it may use swap must be set before.
 func (l Limits) Pairs(had []Device) []Pair {
-	l = l.Normal()
+	l = l.Normalized()
 	quota := "max"
 	if l.CPUMillis != Max {
 		quota = strconv.FormatInt(l.CPUMillis*cpuPeriodUS/1000, 10)
 	}
 	pairs := []Pair{
 		{"cpu.max", quota + " " + strconv.Itoa(cpuPeriodUS)},
-		{"memory.swap.max", word(l.SwapBytes)},
-		{"memory.max", word(l.MemoryBytes)},
-		{"pids.max", word(l.PIDs)},
+		{"memory.swap.max", formatLimit(l.SwapBytes)},
+		{"memory.max", formatLimit(l.MemoryBytes)},
+		{"pids.max", formatLimit(l.PIDs)},
 	}
-	kept := map[Device]bool{}
+	limited := map[Device]bool{}
 	for _, d := range l.Disks {
-		kept[d.Device] = true
-		pairs = append(pairs, Pair{"io.max", d.line()})
+		limited[d.Device] = true
+		pairs = append(pairs, Pair{"io.max", d.ioMaxLine()})
 	}
 	for _, d := range had {
-		if !kept[d] {
-			pairs = append(pairs, Pair{"io.max", DiskLimit{Device: d, ReadBPS: Max, WriteBPS: Max}.line()})
+		if !limited[d] {
+			pairs = append(pairs, Pair{"io.max", DiskLimit{Device: d, ReadBPS: Max, WriteBPS: Max}.ioMaxLine()})
 		}
 	}
 	return pairs
 }
 
-func (d DiskLimit) line() string {
-	return fmt.Sprintf("%s rbps=%s wbps=%s", d.Device, word(d.ReadBPS), word(d.WriteBPS))
+func (d DiskLimit) ioMaxLine() string {
+	return fmt.Sprintf("%s rbps=%s wbps=%s", d.Device, formatLimit(d.ReadBPS), formatLimit(d.WriteBPS))
 }
 
-func word(n int64) string {
+func formatLimit(n int64) string {
 	if n == Max {
 		return "max"
 	}
 	return strconv.FormatInt(n, 10)
 }
 
-func wholePages(n int64) int64 {
+func roundDownToPages(n int64) int64 {
 	if n == Max {
 		return n
 	}
 	return n - n%int64(os.Getpagesize())
 }
 
-// ParseLimits reads limits from the content of the files; read gives the
-// content of one of cpu.max, memory.max, memory.swap.max, pids.max, io.max.
+// ParseLimits parses limits from cgroup files; read returns the content of one
+// of cpu.max, memory.max, memory.swap.max, pids.max, io.max.
 func ParseLimits(read func(file string) (string, error)) (Limits, error) {
 	var l Limits
 	text, err := read("cpu.max")
@@ -188,7 +188,7 @@ func ParseLimits(read func(file string) (string, error)) (Limits, error) {
 		if text, err = read(f.file); err != nil {
 			return Limits{}, err
 		}
-		if *f.to, err = parseWord(text); err != nil {
+		if *f.to, err = parseLimit(text); err != nil {
 			return Limits{}, fault.New(fault.Corrupt, "%s: %w", f.file, err)
 		}
 	}
@@ -198,17 +198,17 @@ func ParseLimits(read func(file string) (string, error)) (Limits, error) {
 	if l.Disks, err = parseIOMax(text); err != nil {
 		return Limits{}, err
 	}
-	return l.Normal(), nil
+	return l.Normalized(), nil
 }
 
-// parseCPU reads "quota period", both in microseconds, or "max period".
+// parseCPU parses "quota period", both in microseconds, or "max period".
 func parseCPU(text string) (int64, error) {
 	f := strings.Fields(text)
 	if len(f) != 2 {
 		return 0, fault.New(fault.Corrupt, "cpu.max %q: want a quota and a period", text)
 	}
-	quota, err1 := parseWord(f[0])
-	period, err2 := parseWord(f[1])
+	quota, err1 := parseLimit(f[0])
+	period, err2 := parseLimit(f[1])
 	if err1 != nil || err2 != nil || period < 1 || period > 1_000_000 || quota != Max && quota > Max/1000 {
 		return 0, fault.New(fault.Corrupt, "cpu.max %q: want a quota and a period of at most 1 s in microseconds", text)
 	}
@@ -218,7 +218,7 @@ func parseCPU(text string) (int64, error) {
 	return quota * 1000 / period, nil
 }
 
-// parseIOMax reads the lines "major:minor rbps=… wbps=… riops=… wiops=…".
+// parseIOMax parses the lines "major:minor rbps=… wbps=… riops=… wiops=…".
 func parseIOMax(text string) ([]DiskLimit, error) {
 	var disks []DiskLimit
 	for _, line := range strings.Split(text, "\n") {
@@ -233,7 +233,7 @@ func parseIOMax(text string) ([]DiskLimit, error) {
 		d := DiskLimit{Device: dev, ReadBPS: Max, WriteBPS: Max}
 		for _, kv := range f[1:] {
 			key, value, _ := strings.Cut(kv, "=")
-			n, err := parseWord(value)
+			n, err := parseLimit(value)
 			if err != nil {
 				return nil, fault.New(fault.Corrupt, "io.max %q: %w", line, err)
 			}
@@ -242,7 +242,7 @@ func parseIOMax(text string) ([]DiskLimit, error) {
 				d.ReadBPS = n
 			case "wbps":
 				d.WriteBPS = n
-			default: // riops, wiops: we set none; a newer kernel may add more
+			default: // riops, wiops: Drover sets none; a newer kernel may add more
 			}
 		}
 		disks = append(disks, d)
@@ -250,7 +250,7 @@ func parseIOMax(text string) ([]DiskLimit, error) {
 	return disks, nil
 }
 
-func parseWord(s string) (int64, error) {
+func parseLimit(s string) (int64, error) {
 	s = strings.TrimSpace(s)
 	if s == "max" {
 		return Max, nil

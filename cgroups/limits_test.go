@@ -13,7 +13,7 @@ import (
 
 var vdb, sda = Device{254, 16}, Device{8, 0}
 
-func plain() Limits {
+func testLimits() Limits {
 	return Limits{CPUMillis: 500, MemoryBytes: 128 << 20, PIDs: 100, Disks: []DiskLimit{{vdb, 5 << 20, 5 << 20}}}
 }
 
@@ -22,7 +22,7 @@ func TestPairs(t *testing.T) {
 		name string
 		edit func(*Limits)
 		had  []Device
-		want string // pairs, one a line
+		want string // pairs, one per line
 	}{
 		{"half a core, 128 MiB, 5 MiB/s", func(*Limits) {}, nil,
 			"cpu.max 50000 100000\nmemory.swap.max 0\nmemory.max 134217728\npids.max 100\nio.max 254:16 rbps=5242880 wbps=5242880"},
@@ -38,7 +38,7 @@ func TestPairs(t *testing.T) {
 			"cpu.max 50000 100000\nmemory.swap.max max\nmemory.max 134217728\npids.max 100"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := plain()
+			l := testLimits()
 			c.edit(&l)
 			var got []string
 			for _, p := range l.Pairs(c.had) {
@@ -68,7 +68,7 @@ func TestValidate(t *testing.T) {
 		{"a disk twice", func(l *Limits) { l.Disks = append(l.Disks, l.Disks[0]) }, "two limits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := plain()
+			l := testLimits()
 			c.edit(&l)
 			err := l.Validate()
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want)) {
@@ -78,7 +78,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// What is written and then read by the kernel's rules is what was meant.
+// Written limits read back as the same limits by the kernel's rules.
 func TestPairsReadBack(t *testing.T) {
 	limit := func(lo int64) *rapid.Generator[int64] {
 		return rapid.OneOf(rapid.Int64Range(lo, 1<<40), rapid.Just(Max))
@@ -108,7 +108,7 @@ func TestPairsReadBack(t *testing.T) {
 		if err != nil || !got.Equal(l) {
 			t.Fatalf("wrote %s, read %s, %v", l, got, err)
 		}
-		if d := cmp.Diff(l.Normal(), got); d != "" {
+		if d := cmp.Diff(l.Normalized(), got); d != "" {
 			t.Fatalf("(-want +got)\n%s", d)
 		}
 	})
@@ -135,7 +135,7 @@ func FuzzParseLimits(f *testing.F) {
 			}
 			return
 		}
-		if l.CPUMillis < 0 || l.MemoryBytes < 0 || l.PIDs < 0 || !l.Equal(l.Normal()) {
+		if l.CPUMillis < 0 || l.MemoryBytes < 0 || l.PIDs < 0 || !l.Equal(l.Normalized()) {
 			t.Fatalf("read %+v", l)
 		}
 	})

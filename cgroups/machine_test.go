@@ -19,23 +19,23 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Tests of this file need root, cgroup v2, a data disk (DROVER_TEST_DATA, else
-// /data) and swap: DROVER_TEST_CGROUPS=1, in the test bed.
+// The tests of this file need root, cgroup v2, a data disk (DROVER_TEST_DATA, else
+// /data) and swap: DROVER_TEST_CGROUPS=1, on the test bed.
 
-const workMarker = "drover-cgroups-work"
+const workerMarker = "drover-cgroups-work"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == workMarker {
-		work(os.Args[2:])
+	if len(os.Args) > 2 && os.Args[1] == workerMarker {
+		runWorker(os.Args[2:])
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// work is a process in a cgroup: "hold MB" touches memory, says so, and reads it
-// over and over, a line with the start of each round; "fsync PATH" writes and syncs, and "spin"
-// computes, for ever.
-func work(args []string) {
+// runWorker is the work of a process in a cgroup: "hold MB" touches memory, prints
+// "ready" and then rereads it forever, printing the start of each round; "fsync
+// PATH" writes and syncs forever, and "spin" computes forever.
+func runWorker(args []string) {
 	switch args[0] {
 	case "hold":
 		mb, _ := strconv.Atoi(args[1])
@@ -76,7 +76,7 @@ func work(args []string) {
 	}
 }
 
-// machine gives the real tree and the data disk.
+// machine returns the machine's tree and the data disk.
 func machine(t *testing.T) (*Root, string, Device) {
 	t.Helper()
 	if os.Getenv("DROVER_TEST_CGROUPS") == "" {
@@ -109,15 +109,15 @@ func machine(t *testing.T) (*Root, string, Device) {
 	return r, data, disk
 }
 
-// begin starts this binary in the container leaf and gives its lines.
-func begin(t *testing.T, g *Group, args ...string) (*exec.Cmd, *bufio.Scanner) {
+// startWorker starts this binary in the container leaf and returns its output.
+func startWorker(t *testing.T, g *Group, args ...string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	leaf, err := g.OpenLeaf(Container)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer leaf.Close()
-	c := exec.Command("/proc/self/exe", append([]string{workMarker}, args...)...)
+	c := exec.Command("/proc/self/exe", append([]string{workerMarker}, args...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(leaf.Fd())}
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
@@ -129,12 +129,12 @@ func begin(t *testing.T, g *Group, args ...string) (*exec.Cmd, *bufio.Scanner) {
 	}
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != "ready" {
-		t.Fatalf("the process says %q", lines.Text())
+		t.Fatalf("the process printed %q", lines.Text())
 	}
 	return c, lines
 }
 
-func finish(t *testing.T, g *Group, c *exec.Cmd) {
+func stopWorker(t *testing.T, g *Group, c *exec.Cmd) {
 	t.Helper()
 	if err := g.Kill(); err != nil {
 		t.Error(err)
@@ -151,13 +151,13 @@ func finish(t *testing.T, g *Group, c *exec.Cmd) {
 
 func TestMachineHoldsLimits(t *testing.T) {
 	r, _, disk := machine(t)
-	l := plain()
+	l := testLimits()
 	l.Disks = []DiskLimit{{disk, 3 << 20, 5 << 20}}
 	g, err := r.Create("a-1", l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer finish(t, g, nil)
+	defer stopWorker(t, g, nil)
 	for _, edit := range []func(*Limits){
 		func(l *Limits) { l.CPUMillis, l.PIDs = 1234, 7 },
 		func(l *Limits) { l.MemoryBytes = 64<<20 + 123 },
@@ -186,8 +186,8 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, lines := begin(t, g, "hold", "100")
-	defer finish(t, g, c)
+	c, lines := startWorker(t, g, "hold", "100")
+	defer stopWorker(t, g, c)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var freezes, thaws []time.Duration
@@ -245,29 +245,29 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 			t.Fatal("the process ended")
 		}
 		if _, err := fmt.Sscanf(lines.Text(), "round %d", &began); err != nil {
-			t.Fatalf("the process says %q", lines.Text())
+			t.Fatalf("the process printed %q", lines.Text())
 		}
 	}
 	t.Logf("all memory read again %s after Thaw", time.Since(start))
 }
 
-// A task that computes is throttled half of the time when its limit is half of
-// the machine: it freezes all the same, and its limit is back.
-func TestMachineFreezesWhatIsThrottled(t *testing.T) {
+// A task that computes under a limit of half the machine is throttled half of the
+// time. It freezes nevertheless, and its limit is restored.
+func TestMachineFreezesThrottledProcess(t *testing.T) {
 	r, _, _ := machine(t)
 	l := Limits{CPUMillis: 500, MemoryBytes: 64 << 20, PIDs: 50}
 	g, err := r.Create("a-1", l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _ := begin(t, g, "spin")
-	defer finish(t, g, c)
+	c, _ := startWorker(t, g, "spin")
+	defer stopWorker(t, g, c)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var took []time.Duration
-	var parts []Froze
+	var parts []FreezeTimings
 	for i := range 50 {
-		if !sleep(ctx, time.Duration(20+i)*time.Millisecond) { // at every part of its period
+		if !sleep(ctx, time.Duration(20+i)*time.Millisecond) { // at every phase of its period
 			t.Fatal("out of time")
 		}
 		start := time.Now()
@@ -297,8 +297,8 @@ func TestMachineFreezesThroughFsync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _ := begin(t, g, "fsync", filepath.Join(data, "f"))
-	defer finish(t, g, c)
+	c, _ := startWorker(t, g, "fsync", filepath.Join(data, "f"))
+	defer stopWorker(t, g, c)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range 3 {
@@ -325,8 +325,8 @@ func TestMachineRemoveWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _ := begin(t, g, "hold", "1")
-	defer finish(t, g, c)
+	c, _ := startWorker(t, g, "hold", "1")
+	defer stopWorker(t, g, c)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if err := g.Remove(ctx); !errors.Is(err, fault.Unavailable) {
@@ -335,7 +335,7 @@ func TestMachineRemoveWaits(t *testing.T) {
 	if _, err := g.Freeze(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Kill(); err != nil { // frozen ones die too
+	if err := g.Kill(); err != nil { // kills frozen processes too
 		t.Fatal(err)
 	}
 	if err := c.Wait(); err == nil || c.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {

@@ -14,26 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says where the tree is.
+// Config locates the tree.
 type Config struct {
-	Mount string // of cgroup2; "" finds it (see Mount)
-	Base  string // our cgroup below the mount; "" is /drover
+	Mount string // mount point of cgroup2; "" means Mount()
+	Base  string // Drover's cgroup below the mount; "" means /drover
 }
 
-// Root is our part of the machine's cgroups. It holds no state: everything is
-// in the kernel. Safe for concurrent use; calls for one attempt must come one
-// at a time.
+// Root is Drover's part of the machine's cgroups. All state is in the kernel. It
+// is safe for concurrent use, but calls for one attempt must be serialised.
 type Root struct {
 	mount, base string
-	k           files
+	fs          cgroupFS
 }
 
-// systemName is the cgroup under tasks that no attempt can be called.
+// systemName is the cgroup below tasks; no attempt can have this name.
 const systemName = "system"
 
-var attemptForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
+var attemptNamePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
 
-// New opens the tree without touching it.
+// New opens the tree without changing it.
 func New(c Config) (*Root, error) {
 	if c.Mount == "" {
 		m, err := Mount()
@@ -42,10 +41,10 @@ func New(c Config) (*Root, error) {
 		}
 		c.Mount = m
 	}
-	return newRoot(c, kernel{})
+	return newRoot(c, kernelFS{})
 }
 
-func newRoot(c Config, k files) (*Root, error) {
+func newRoot(c Config, k cgroupFS) (*Root, error) {
 	if c.Base == "" {
 		c.Base = "/drover"
 	}
@@ -55,35 +54,38 @@ func newRoot(c Config, k files) (*Root, error) {
 	if err := checkControllers(c.Mount, k.read); err != nil {
 		return nil, err
 	}
-	return &Root{mount: c.Mount, base: c.Base, k: k}, nil
+	return &Root{mount: c.Mount, base: c.Base, fs: k}, nil
 }
 
-// Prepare makes the tree down to tasks/system and hands the controllers down to
-// it. Safe to repeat.
+// Prepare makes the tree down to tasks/system and enables the controllers on
+// the way. It is safe to repeat.
 func (r *Root) Prepare() error {
-	at := "/"
-	for _, name := range strings.Split(strings.TrimPrefix(r.base+"/tasks", "/"), "/") {
-		if err := r.handDown(at); err != nil {
+	at, names, err := r.prepareStart()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := r.enableControllers(at); err != nil {
 			return err
 		}
 		at = path.Join(at, name)
-		if err := r.k.mkdir(r.file(at)); err != nil {
+		if err := r.fs.mkdir(r.hostPath(at)); err != nil {
 			return fmt.Errorf("cgroups: %w", err)
 		}
 	}
-	if err := r.handDown(at); err != nil {
+	if err := r.enableControllers(at); err != nil {
 		return err
 	}
-	if err := r.k.mkdir(r.file(r.base, "tasks", systemName)); err != nil {
+	if err := r.fs.mkdir(r.hostPath(r.base, "tasks", systemName)); err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
 	return nil
 }
 
-// handDown gives our controllers to the children of the cgroup at.
-func (r *Root) handDown(at string) error {
-	file := r.file(at, "cgroup.subtree_control")
-	text, err := r.k.read(file)
+// enableControllers enables the controllers for the children of cgroup at.
+func (r *Root) enableControllers(at string) error {
+	file := r.hostPath(at, "cgroup.subtree_control")
+	text, err := r.fs.read(file)
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
@@ -92,12 +94,12 @@ func (r *Root) handDown(at string) error {
 		if slices.Contains(have, c) {
 			continue
 		}
-		err := r.k.write(file, "+"+c)
+		err := r.fs.write(file, "+"+c)
 		switch {
 		case errors.Is(err, unix.EBUSY):
-			return fault.New(fault.Conflict, "cgroups: %s holds processes itself, so it cannot hand %s down: choose a base without processes: %w", r.file(at), c, err)
+			return fault.New(fault.Conflict, "cgroups: %s has processes of its own, so %s cannot be enabled for its children: choose a base without processes: %w", r.hostPath(at), c, err)
 		case errors.Is(err, unix.ENOENT):
-			return fault.New(fault.Unsupported, "cgroups: the %s controller is not available in %s: delegate it: %w", c, r.file(at), err)
+			return fault.New(fault.Unsupported, "cgroups: the %s controller is not available in %s: delegate it: %w", c, r.hostPath(at), err)
 		case err != nil:
 			return fmt.Errorf("cgroups: %w", err)
 		}
@@ -105,9 +107,9 @@ func (r *Root) handDown(at string) error {
 	return nil
 }
 
-// Create makes the attempt's cgroup with both leaves and its limits. Safe to
-// repeat, also with other limits and after a leaf went away; limits that do not
-// read back are an error.
+// Create makes the attempt's cgroup with its limits and both leaves. It is safe
+// to repeat, also with other limits and after a leaf was removed. Limits that do
+// not read back are an error.
 func (r *Root) Create(attempt string, l Limits) (*Group, error) {
 	g, err := r.group(attempt)
 	if err != nil {
@@ -116,48 +118,48 @@ func (r *Root) Create(attempt string, l Limits) (*Group, error) {
 	if err := l.Validate(); err != nil {
 		return nil, fmt.Errorf("cgroup of %s: %w", attempt, err)
 	}
-	if err := r.k.mkdir(g.file()); err != nil {
+	if err := r.fs.mkdir(g.filePath()); err != nil {
 		return nil, fmt.Errorf("cgroups: %w", err)
 	}
 	if err := g.Update(l); err != nil {
 		return nil, err
 	}
-	if err := r.handDown(g.path); err != nil {
+	if err := r.enableControllers(g.path); err != nil {
 		return nil, err
 	}
 	for _, leaf := range []Leaf{Container, Helpers} {
-		if err := r.k.mkdir(g.file(leaf.dir())); err != nil {
+		if err := r.fs.mkdir(g.filePath(leaf.dir())); err != nil {
 			return nil, fmt.Errorf("cgroups: %w", err)
 		}
 	}
-	return g, g.writeBack(path.Join(Container.dir(), "memory.oom.group"), "1")
+	return g, g.writeAndVerify(path.Join(Container.dir(), "memory.oom.group"), "1")
 }
 
-// Open gives the cgroup of an attempt that has one, else fault.NotFound.
+// Open returns the cgroup of an attempt, or fault.NotFound.
 func (r *Root) Open(attempt string) (*Group, error) {
 	g, err := r.group(attempt)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.k.read(g.file("cgroup.events")); err != nil {
-		return nil, g.missing(err)
+	if _, err := r.fs.read(g.filePath("cgroup.events")); err != nil {
+		return nil, g.notFound(err)
 	}
 	return g, nil
 }
 
-// Named gives the cgroup of an attempt without looking whether it has one: where
-// it has none, the verbs say so (fault.NotFound).
-func (r *Root) Named(attempt string) (*Group, error) { return r.group(attempt) }
+// OpenUnchecked returns the cgroup of an attempt without checking that it
+// exists; if it does not, the Group's methods return fault.NotFound.
+func (r *Root) OpenUnchecked(attempt string) (*Group, error) { return r.group(attempt) }
 
-// System gives the cgroup of what is charged to no attempt. It has no leaves:
-// its processes are in Whole.
+// System returns the cgroup of work that is charged to no attempt. It has no
+// leaves: its processes are in Whole.
 func (r *Root) System() *Group {
 	return &Group{r: r, name: systemName, path: path.Join(r.base, "tasks", systemName)}
 }
 
-// List gives the attempts that have a cgroup, in order.
+// List returns the names of attempts that have a cgroup, sorted.
 func (r *Root) List() ([]string, error) {
-	names, err := r.k.groups(r.file(r.base, "tasks"))
+	names, err := r.fs.childGroups(r.hostPath(r.base, "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -168,13 +170,13 @@ func (r *Root) List() ([]string, error) {
 }
 
 func (r *Root) group(attempt string) (*Group, error) {
-	if !attemptForm.MatchString(attempt) || attempt == systemName {
+	if !attemptNamePattern.MatchString(attempt) || attempt == systemName {
 		return nil, fault.New(fault.Invalid, "cgroups: attempt name %q: 1 to 128 of a-z A-Z 0-9 . _ -, beginning with a letter or digit, not %q", attempt, systemName)
 	}
 	return &Group{r: r, name: attempt, path: path.Join(r.base, "tasks", attempt)}, nil
 }
 
-// file gives the path on the host of something below the mount.
-func (r *Root) file(elem ...string) string {
+// hostPath returns the host path of a file below the mount.
+func (r *Root) hostPath(elem ...string) string {
 	return filepath.Join(append([]string{r.mount}, elem...)...)
 }

@@ -11,25 +11,25 @@ import (
 
 // Stats is what an attempt has used, container and helpers together.
 type Stats struct {
-	CPU           time.Duration // used
-	Throttled     time.Duration // stood still for cpu.max
-	Periods       uint64        // of 100 ms in which it wanted to run
-	ThrottledIn   uint64        // of those, in which it reached cpu.max
-	MemoryBytes   int64         // charged now, page cache included
-	PeakBytes     int64         // the most that was charged
-	AnonBytes     int64         // of MemoryBytes: what only swap could take
-	CacheBytes    int64         // of MemoryBytes: page cache, which the kernel gives back
-	SwapBytes     int64
-	OOMKills      uint64 // processes killed at memory.max
-	MaxEvents     uint64 // times memory.max was reached
-	PIDs          int64
-	Disks         []DiskStats   // in order of device
-	CPUStalled    time.Duration // some task waited for CPU (pressure stall information)
-	MemoryStalled time.Duration
-	IOStalled     time.Duration
+	CPU              time.Duration // time used
+	Throttled        time.Duration // time stopped by cpu.max
+	Periods          uint64        // 100 ms periods in which it wanted to run
+	ThrottledPeriods uint64        // those of Periods in which it reached cpu.max
+	MemoryBytes      int64         // charged now, page cache included
+	PeakBytes        int64         // the most ever charged
+	AnonBytes        int64         // part of MemoryBytes that only swap can take
+	CacheBytes       int64         // part of MemoryBytes that is page cache, which the kernel can drop
+	SwapBytes        int64
+	OOMKills         uint64 // processes killed at memory.max
+	MaxEvents        uint64 // times memory.max was reached
+	PIDs             int64
+	Disks            []DiskStats   // sorted by device
+	CPUStalled       time.Duration // time in which some task waited for CPU (pressure stall information)
+	MemoryStalled    time.Duration
+	IOStalled        time.Duration
 }
 
-// DiskStats is what went between an attempt and one disk.
+// DiskStats is the traffic between an attempt and one disk.
 type DiskStats struct {
 	Device                Device
 	ReadBytes, WriteBytes uint64
@@ -37,8 +37,8 @@ type DiskStats struct {
 
 // Stats reads the counters of the group.
 func (g *Group) Stats() (Stats, error) {
-	if _, err := g.r.k.read(g.file("cgroup.events")); err != nil {
-		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.missing(err)) // the library takes what is missing for zero
+	if _, err := g.r.fs.read(g.filePath("cgroup.events")); err != nil {
+		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.notFound(err)) // the library reads missing files as zero
 	}
 	m, err := cgroup2.Load(g.path, cgroup2.WithMountpoint(g.r.mount))
 	if err != nil {
@@ -46,37 +46,37 @@ func (g *Group) Stats() (Stats, error) {
 	}
 	raw, err := m.StatFiltered(cgroup2.StatPids | cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
 	if err != nil {
-		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.missing(err))
+		return Stats{}, fmt.Errorf("statistics of %s: %w", g.name, g.notFound(err))
 	}
-	return statsOf(raw), nil
+	return convertStats(raw), nil
 }
 
-// Swap is what of the attempt's memory lies in swap, in bytes: one file, where
-// Stats reads a dozen.
+// Swap returns the bytes of the attempt's memory that are in swap. It reads one
+// file; Stats reads a dozen.
 func (g *Group) Swap() (int64, error) {
-	n, err := g.number(Whole, "memory.swap.current")
+	n, err := g.readLimit(Whole, "memory.swap.current")
 	if err != nil {
 		return 0, fmt.Errorf("swap of %s: %w", g.name, err)
 	}
 	return n, nil
 }
 
-func statsOf(m *stats.Metrics) Stats {
+func convertStats(m *stats.Metrics) Stats {
 	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 	s := Stats{
-		CPU:         us(m.GetCPU().GetUsageUsec()),
-		Throttled:   us(m.GetCPU().GetThrottledUsec()),
-		Periods:     m.GetCPU().GetNrPeriods(),
-		ThrottledIn: m.GetCPU().GetNrThrottled(),
-		MemoryBytes: int64(m.GetMemory().GetUsage()),
-		PeakBytes:   int64(m.GetMemory().GetMaxUsage()),
-		AnonBytes:   int64(m.GetMemory().GetAnon()),
-		CacheBytes:  int64(m.GetMemory().GetFile()),
-		SwapBytes:   int64(m.GetMemory().GetSwapUsage()),
-		OOMKills:    m.GetMemoryEvents().GetOomKill(),
-		MaxEvents:   m.GetMemoryEvents().GetMax(),
-		PIDs:        int64(m.GetPids().GetCurrent()),
-		CPUStalled:  us(m.GetCPU().GetPSI().GetSome().GetTotal()), MemoryStalled: us(m.GetMemory().GetPSI().GetSome().GetTotal()),
+		CPU:              us(m.GetCPU().GetUsageUsec()),
+		Throttled:        us(m.GetCPU().GetThrottledUsec()),
+		Periods:          m.GetCPU().GetNrPeriods(),
+		ThrottledPeriods: m.GetCPU().GetNrThrottled(),
+		MemoryBytes:      int64(m.GetMemory().GetUsage()),
+		PeakBytes:        int64(m.GetMemory().GetMaxUsage()),
+		AnonBytes:        int64(m.GetMemory().GetAnon()),
+		CacheBytes:       int64(m.GetMemory().GetFile()),
+		SwapBytes:        int64(m.GetMemory().GetSwapUsage()),
+		OOMKills:         m.GetMemoryEvents().GetOomKill(),
+		MaxEvents:        m.GetMemoryEvents().GetMax(),
+		PIDs:             int64(m.GetPids().GetCurrent()),
+		CPUStalled:       us(m.GetCPU().GetPSI().GetSome().GetTotal()), MemoryStalled: us(m.GetMemory().GetPSI().GetSome().GetTotal()),
 		IOStalled: us(m.GetIo().GetPSI().GetSome().GetTotal()),
 	}
 	for _, d := range m.GetIo().GetUsage() {

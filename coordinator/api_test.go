@@ -26,8 +26,8 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// plain is an HTTP/1.1 client without anything of Connect.
-func (b *bed) plain() *http.Client {
+// plainClient returns an HTTP/1.1 client that knows nothing of Connect.
+func (b *testCluster) plainClient() *http.Client {
 	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", b.sock)
 	}}
@@ -36,12 +36,12 @@ func (b *bed) plain() *http.Client {
 }
 
 func TestPlainJSONOverHTTPWorks(t *testing.T) {
-	b := newBed(t, nil)
-	b.node(coordtest.Info("n1"), coordtest.Succeed)
-	b.registered()
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
 	post := func(method, body string) (int, map[string]any) {
 		t.Helper()
-		res, err := b.plain().Post("http://c/drover.v1.ClientService/"+method, "application/json", strings.NewReader(body))
+		res, err := b.plainClient().Post("http://c/drover.v1.ClientService/"+method, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,12 +56,12 @@ func TestPlainJSONOverHTTPWorks(t *testing.T) {
 	if code, out := post("SubmitJob", `{"spec":`+string(spec)+`}`); code != 200 || out["job"] != "1" {
 		t.Fatalf("%d %v", code, out)
 	}
-	b.ends("j", succeeded)
+	b.waitForEnd("j", succeeded)
 	if code, out := post("GetJob", `{"job":"nobody"}`); code != 404 || out["code"] != "not_found" {
 		t.Fatalf("%d %v", code, out)
 	}
 	scrape := func() string {
-		res, err := b.plain().Get("http://c/metrics")
+		res, err := b.plainClient().Get("http://c/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,13 +73,13 @@ func TestPlainJSONOverHTTPWorks(t *testing.T) {
 		return string(text)
 	}
 	for _, want := range []string{"drover_nodes_up 1", "drover_leading 1", "drover_actions_total 1", "drover_state_rebuilds_total 0", `drover_jobs_ended_total{state="succeeded"} 1`} {
-		b.until("metrics have "+want, func() bool { return strings.Contains(scrape(), want) })
+		b.waitUntil("metrics have "+want, func() bool { return strings.Contains(scrape(), want) })
 	}
 }
 
-func TestAnUploadIsKeptByItsDigestAndCollected(t *testing.T) {
+func TestUploadIsStoredByDigestAndCollected(t *testing.T) {
 	now := time.Now()
-	b := newBed(t, func(c *Config) { c.Now = func() time.Time { return now } })
+	b := newTestCluster(t, func(c *Config) { c.Now = func() time.Time { return now } })
 	data := bytes.Repeat([]byte("drover "), 100_000)
 	sum := sha256.Sum256(data)
 	digest := "sha256:" + hex.EncodeToString(sum[:])
@@ -88,7 +88,7 @@ func TestAnUploadIsKeptByItsDigestAndCollected(t *testing.T) {
 		for first, rest := true, data; first || len(rest) > 0; first = false {
 			n := min(len(rest), 64<<10)
 			if err := s.Send(&droverv1.PutBlobRequest{Digest: digest, Size: size, Data: rest[:n]}); err != nil {
-				break // the answer says why
+				break // the response carries the error
 			}
 			rest = rest[n:]
 		}
@@ -124,34 +124,44 @@ func TestAnUploadIsKeptByItsDigestAndCollected(t *testing.T) {
 	}
 }
 
-// secure is a coordinator that listens on TCP with mutual TLS too.
-func secure(t *testing.T) (b *bed, as func(name string) *http.Client, base string) {
+// secure starts a coordinator that also listens on TCP with mutual TLS.
+func secure(t *testing.T) (b *testCluster, as func(name string) *http.Client, base string) {
+	return secureWith(t, nil)
+}
+
+// secureWith is secure with a changed configuration.
+func secureWith(t *testing.T, change func(*Config)) (b *testCluster, as func(name string) *http.Client, base string) {
 	dir := t.TempDir()
 	if err := pki.CreateCA(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	issue := func(r pki.Request) pki.Files {
+	issue := func(r pki.CertRequest) pki.Files {
 		t.Helper()
-		if err := pki.Issue(dir, r, time.Now()); err != nil {
+		if err := pki.IssueCert(dir, r, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, r.Name+".pem"), Key: filepath.Join(dir, r.Name+".key")}
 	}
-	own := issue(pki.Request{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
+	own := issue(pki.CertRequest{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b = newBed(t, func(c *Config) {
+	b = newTestCluster(t, func(c *Config) {
 		c.Remote = l
 		c.Operators = []string{"user/root"}
-		if c.TLS, err = own.ServerConfig(); err != nil {
+		c.CertificatesEvery = 20 * time.Millisecond
+		if c.Certificate, err = own.Open(pki.KindCoordinator); err != nil {
 			t.Fatal(err)
 		}
+		if change != nil {
+			change(c)
+		}
 	})
+	b.caFile = own.CA
 	as = func(name string) *http.Client {
 		kind, short, _ := strings.Cut(name, "/")
-		conf, err := issue(pki.Request{Kind: pki.Kind(kind), Name: short, Hosts: []string{"127.0.0.1"}}).ClientConfig()
+		conf, err := issue(pki.CertRequest{Kind: pki.Kind(kind), Name: short, Hosts: []string{"127.0.0.1"}}).ClientConfig()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,10 +172,10 @@ func secure(t *testing.T) (b *bed, as func(name string) *http.Client, base strin
 	return b, as, "https://" + l.Addr().String()
 }
 
-func TestRightsAreThoseOfTheCertificate(t *testing.T) {
+func TestRightsFollowCertificate(t *testing.T) {
 	b, as, base := secure(t)
-	b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	root := droverv1connect.NewClientServiceClient(as("user/root"), base)
 	_, err := root.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{
 		{Name: "a", Submit: []string{"user/ann"}, Read: []string{"rita"}, Operate: []string{"olaf"}}}}))
@@ -211,7 +221,7 @@ func TestRightsAreThoseOfTheCertificate(t *testing.T) {
 		{"a stranger submits", submit("user/eve", "k"), fault.Denied},
 		{"a reader submits", submit("user/rita", "k"), fault.Denied},
 		{"a reader reads", get("user/rita"), nil},
-		{"a stranger reads", get("user/eve"), fault.Denied},
+		{"a stranger reads", get("user/eve"), fault.NotFound},
 		{"a node reads", get("node/n1"), fault.Denied},
 		{"a reader stops", stop("user/rita"), fault.Denied},
 		{"a tenant's operator drains a node", drain("user/olaf"), fault.Denied},
@@ -229,18 +239,19 @@ func TestRightsAreThoseOfTheCertificate(t *testing.T) {
 	}
 }
 
-func TestWithoutACertificateNobodyGetsIn(t *testing.T) {
+func TestCertificateIsRequired(t *testing.T) {
 	_, as, base := secure(t)
 	c := as("user/x")
 	tr := c.Transport.(*http.Transport).Clone()
-	tr.TLSClientConfig.Certificates = nil
+	tr.TLSClientConfig.GetClientCertificate = nil
 	defer tr.CloseIdleConnections()
-	if _, err := (&http.Client{Transport: tr}).Get(base + "/metrics"); err == nil { // the server's alert, or a connection it has closed already
+	if _, err := (&http.Client{Transport: tr}).Get(base + "/metrics"); err == nil { // the server's alert, or a connection that it has closed
 		t.Fatal("a caller without a certificate got an answer")
 	}
 }
 
-// taskServer is a node's own server with canned logs and an echoing exec.
+// taskServer simulates a node's own server, with canned logs and an echoing
+// exec.
 type taskServer struct {
 	droverv1connect.UnimplementedTaskServiceHandler
 }
@@ -260,8 +271,8 @@ func (taskServer) Exec(_ context.Context, s *connect.BidiStream[droverv1.ExecReq
 	return s.Send(&droverv1.ExecResponse{Ended: true, ExitCode: 3})
 }
 
-func TestLogsAndExecReachTheTasksNode(t *testing.T) {
-	b := newBed(t, nil)
+func TestLogsAndExecReachNode(t *testing.T) {
+	b := newTestCluster(t, nil)
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
@@ -277,10 +288,10 @@ func TestLogsAndExecReachTheTasksNode(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Close() })
 	info := coordtest.Info("n1")
 	info.Address = "unix:" + sock
-	b.node(info, coordtest.Hang)
-	b.registered()
+	b.addNode(info, coordtest.Hang)
+	b.waitForNodes()
 	id := b.submit(groupJob("j", 1))
-	b.until("it runs", func() bool { return b.job("j").Job.TasksRunning == 1 })
+	b.waitUntil("it runs", func() bool { return b.job("j").Job.TasksRunning == 1 })
 	logs, err := b.client.Logs(b.ctx, connect.NewRequest(&droverv1.LogsRequest{Key: &droverv1.AttemptKey{Job: id}, Stream: "stderr"}))
 	if err != nil {
 		t.Fatal(err)
@@ -302,10 +313,10 @@ func TestLogsAndExecReachTheTasksNode(t *testing.T) {
 	_ = ex.CloseResponse()
 }
 
-func TestStreamsEndWhenTheCoordinatorStops(t *testing.T) {
-	b := newBed(t, nil)
-	b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+func TestStreamsEndOnStop(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	b.submit(groupJob("j", 1))
 	watch, err := b.client.WatchJob(b.ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: "j"}))
 	if err != nil || !watch.Receive() {
@@ -328,7 +339,7 @@ func TestStreamsEndWhenTheCoordinatorStops(t *testing.T) {
 	_, _ = watch.Close(), events.Close()
 }
 
-func TestListenLocalIsForItsOwnerAloneAndReplacesWhatIsLeft(t *testing.T) {
+func TestListenLocalIsPrivateAndReplacesStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d", "c.sock")
 	l, err := ListenLocal(path)
 	if err != nil {
@@ -337,7 +348,7 @@ func TestListenLocalIsForItsOwnerAloneAndReplacesWhatIsLeft(t *testing.T) {
 	if _, err := ListenLocal(path); !errors.Is(err, fault.Conflict) {
 		t.Fatalf("a second listener: %v", err)
 	}
-	if err := l.(*localListener).Listener.Close(); err != nil { // as after a kill: the socket stays
+	if err := l.(*localListener).Listener.Close(); err != nil { // as after a kill: the socket remains
 		t.Fatal(err)
 	}
 	l, err = ListenLocal(path)

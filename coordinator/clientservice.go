@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -17,20 +18,21 @@ import (
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// Limits of answers.
+// Limits of responses.
 const (
 	maxListed   = 10_000
-	maxTasks    = 20_000 // of one ListTasks answer
+	maxTasks    = 20_000 // of one ListTasks response
 	maxDigests  = 10_000
-	watchGap    = 100 * time.Millisecond // between two updates of a job that runs on
+	watchGap    = 100 * time.Millisecond // between two updates of a running job
 	eventsBatch = 500
 )
 
-// clientService answers users and operators.
+// clientService serves users and operators.
 type clientService struct {
 	*core
 	rates *rates
@@ -38,12 +40,15 @@ type clientService struct {
 
 var _ droverv1connect.ClientServiceHandler = (*clientService)(nil)
 
-// Status says how the cluster is.
+// Status returns the state of the cluster.
 func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.StatusRequest]) (*connect.Response[droverv1.StatusResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
 	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.replica.Leader()}
+	if end := s.certificates.until(); !end.IsZero() {
+		res.CertificateUntilMs = end.UnixMilli()
+	}
 	s.view(func(f *facts.Facts) {
 		res.Cluster, res.Index, res.Nodes = f.Cluster(), f.Index(), int32(len(f.Nodes()))
 		for _, n := range f.Nodes() {
@@ -54,7 +59,10 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 		_, live := f.JobCount()
 		res.JobsRunning = int32(live)
 		res.Scheduler, _ = s.schedulerOf(f)
+		at, by := f.ClockStep()
+		res.ClockSteppedAtMs, res.ClockSteppedMs = at/1e6, by.Milliseconds()
 	})
+	s.addHealth(res)
 	return connect.NewResponse(res), nil
 }
 
@@ -62,17 +70,17 @@ func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 	if name, params := f.Scheduler(); name != "" {
 		return name, params
 	}
-	return c.cfg.Scheduler, c.cfg.SchedulerParams
+	return c.defaultScheduler()
 }
 
-// newProjection makes a projection under the scheduler in force.
+// newProjection returns an empty projection for the current scheduler.
 func (c *core) newProjection(hosts hostSource) *projection {
 	p := newProjection(hosts)
-	p.guarantees = func(f *facts.Facts) bool { return guarantees(c.schedulerOf(f)) }
+	p.guaranteesDeadlines = func(f *facts.Facts) bool { return guaranteesDeadlines(c.schedulerOf(f)) }
 	return p
 }
 
-// HasBlobs lists which of the digests must be uploaded.
+// HasBlobs returns which of the digests must be uploaded.
 func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -85,7 +93,7 @@ func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[drove
 		if err := blobs.CheckDigest(d); err != nil {
 			return nil, err
 		}
-		s.touch(d)
+		s.touchBlob(d)
 		if !s.hasBlob(d) {
 			res.Missing = append(res.Missing, d)
 		}
@@ -101,7 +109,7 @@ func (s *clientService) hasBlob(d string) (has bool) {
 	return has
 }
 
-// PutBlob takes a file; it is durable and a fact before the answer.
+// PutBlob stores a file. It is durable and a fact before the response.
 func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStream[droverv1.PutBlobRequest]) (*connect.Response[droverv1.PutBlobResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -110,7 +118,19 @@ func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStrea
 		return nil, errors.Join(fault.New(fault.Invalid, "an upload without a message"), stream.Err())
 	}
 	digest, size := stream.Msg().GetDigest(), stream.Msg().GetSize()
-	s.touch(digest)
+	if err := blobs.CheckDigest(digest); err != nil {
+		return nil, err
+	}
+	if err := s.requireSpace(size); err != nil {
+		return nil, err
+	}
+	done, err := s.claimUpload(caller(ctx), digest, size)
+	if err != nil {
+		return nil, err
+	}
+	stored := false
+	defer func() { done(stored) }()
+	s.touchBlob(digest)
 	r := &uploadReader{stream: stream, rest: bytes.Clone(stream.Msg().GetData())}
 	if err := s.blobs.Put(digest, size, r); err != nil {
 		return nil, err
@@ -120,9 +140,10 @@ func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStrea
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
-	if !s.hasBlob(digest) { // it was collected at the same moment
+	if !s.hasBlob(digest) { // it was collected in the meantime
 		return nil, fault.New(fault.Unavailable, "%s was removed while it was sent: send it again", digest)
 	}
+	stored = true
 	return connect.NewResponse(&droverv1.PutBlobResponse{Digest: digest}), nil
 }
 
@@ -132,7 +153,7 @@ type uploadReader struct {
 	rest   []byte
 }
 
-// Read gives bytes in order.
+// Read implements io.Reader.
 func (r *uploadReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		if !r.stream.Receive() {
@@ -148,7 +169,7 @@ func (r *uploadReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ListJobs lists jobs that the caller may read, newest first.
+// ListJobs returns the jobs that the caller may read, newest first.
 func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[droverv1.ListJobsRequest]) (*connect.Response[droverv1.ListJobsResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -163,16 +184,32 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 		slices.Reverse(ids)
 		for _, id := range ids {
 			j := f.Job(id)
-			if len(res.Jobs) >= limit || (j.HasEnded() && !req.Msg.GetAll()) || s.needJob(ctx, mayRead, f, j) != nil {
+			if !isListed(req.Msg, j, caller(ctx).name) || s.needJob(ctx, mayRead, f, j) != nil {
 				continue
 			}
-			res.Jobs = append(res.Jobs, s.summary(f, j))
+			if len(res.Jobs) < limit {
+				res.Jobs = append(res.Jobs, s.summary(f, j))
+			} else {
+				res.More++
+			}
 		}
 	})
 	return connect.NewResponse(res), nil
 }
 
-// GetJob tells all about one job.
+// isListed reports whether a job matches the filters of a list.
+func isListed(q *droverv1.ListJobsRequest, j *facts.Job, caller string) bool {
+	switch {
+	case len(q.GetStates()) > 0 && !slices.Contains(q.GetStates(), j.State),
+		len(q.GetStates()) == 0 && j.HasEnded() && !q.GetAll(),
+		q.GetTenant() != "" && q.GetTenant() != j.Spec.Tenant,
+		q.GetMine() && j.Actor != caller:
+		return false
+	}
+	return strings.HasPrefix(j.Name, q.GetNamePrefix())
+}
+
+// GetJob returns the status of a job.
 func (s *clientService) GetJob(ctx context.Context, req *connect.Request[droverv1.GetJobRequest]) (*connect.Response[droverv1.GetJobResponse], error) {
 	res, err := s.getJob(ctx, req.Msg.GetJob())
 	if err != nil {
@@ -187,7 +224,7 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 	}
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = findJob(f, name); err == nil {
+		if j, err = s.findJob(ctx, f, name); err == nil {
 			err = s.needJob(ctx, mayRead, f, j)
 		}
 		if err == nil {
@@ -195,40 +232,41 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 		}
 	})
 	if err == nil {
-		s.addStarts(ctx, res)
+		s.addExpectedStarts(ctx, res)
 	}
 	return res, err
 }
 
-// WatchJob streams a job's status when it changes, at most every watchGap
-// while it runs, and its end at once.
+// WatchJob streams a job's status when it changes, at most every watchGap while
+// it runs, and its end at once.
 func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[droverv1.GetJobRequest], stream *connect.ServerStream[droverv1.GetJobResponse]) error {
 	name := req.Msg.GetJob()
 	var last *droverv1.GetJobResponse
 	var sent time.Time
 	for {
-		news := s.newsCh() // before reading, so that nothing is missed
+		changes := s.changes() // taken before the read, so that no change is missed
 		now, err := s.getJob(ctx, name)
 		if err != nil {
 			return err
 		}
-		name = fmt.Sprint(now.GetJob().GetJob()) // the name may be taken by another job later
-		over := ended(now.GetJob().GetState())
+		name = fmt.Sprint(now.GetJob().GetJob()) // another job may take the name later
+		jobEnded := ended(now.GetJob().GetState())
 		gap := watchGap - time.Since(sent)
-		if over || (gap <= 0 && !proto.Equal(last, now)) {
-			if err := stream.Send(now); err != nil || over {
+		if jobEnded || (gap <= 0 && !proto.Equal(last, now)) {
+			if err := stream.Send(now); err != nil || jobEnded {
 				return err
 			}
 			last, sent, gap = now, time.Now(), 0
 		}
-		if err := waitNews(ctx, news, gap, !proto.Equal(last, now)); err != nil {
+		if err := waitForChange(ctx, changes, gap, !proto.Equal(last, now)); err != nil {
 			return err
 		}
 	}
 }
 
-// waitNews waits for news, or for gap when something is ready to be sent then.
-func waitNews(ctx context.Context, news <-chan struct{}, gap time.Duration, ready bool) error {
+// waitForChange waits for a change, or for gap if a message is ready to be
+// sent.
+func waitForChange(ctx context.Context, changes <-chan struct{}, gap time.Duration, ready bool) error {
 	var due <-chan time.Time
 	if ready {
 		t := time.NewTimer(max(gap, time.Millisecond))
@@ -236,7 +274,7 @@ func waitNews(ctx context.Context, news <-chan struct{}, gap time.Duration, read
 		due = t.C
 	}
 	select {
-	case <-news:
+	case <-changes:
 		return nil
 	case <-due:
 		return nil
@@ -250,16 +288,19 @@ func ended(s droverv1.JobState) bool {
 	return j.HasEnded()
 }
 
-// StopJob ends a job that runs. Stopping an ended one is fine.
+// StopJob stops a live job. Stopping an ended one succeeds.
 func (s *clientService) StopJob(ctx context.Context, req *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
+	}
+	if plain.HasControl(req.Msg.GetReason()) {
+		return nil, fault.New(fault.Invalid, "the reason has a control character or is no UTF-8: give one line of text")
 	}
 	var id uint64
 	var err error
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = findJob(f, req.Msg.GetJob()); err == nil {
+		if j, err = s.findJob(ctx, f, req.Msg.GetJob()); err == nil {
 			id, err = j.ID, s.needJob(ctx, mayOperate, f, j)
 		}
 	})
@@ -274,7 +315,7 @@ func (s *clientService) StopJob(ctx context.Context, req *connect.Request[drover
 	return connect.NewResponse(&droverv1.StopJobResponse{}), nil
 }
 
-// ListTasks lists the tasks of a job with their attempts.
+// ListTasks returns the tasks of a job with their attempts.
 func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[droverv1.ListTasksRequest]) (*connect.Response[droverv1.ListTasksResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -283,11 +324,11 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 	var err error
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = findJob(f, req.Msg.GetJob()); err == nil {
+		if j, err = s.findJob(ctx, f, req.Msg.GetJob()); err == nil {
 			err = s.needJob(ctx, mayRead, f, j)
 		}
 		if err == nil {
-			err = s.tasks(f, j, req.Msg.GetStage(), res)
+			err = s.addTasks(f, j, req.Msg.GetStage(), res)
 		}
 	})
 	if err != nil {
@@ -296,7 +337,7 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 	return connect.NewResponse(res), nil
 }
 
-// ListNodes lists all nodes.
+// ListNodes returns all nodes.
 func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[droverv1.ListNodesRequest]) (*connect.Response[droverv1.ListNodesResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -306,7 +347,7 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 		for _, n := range f.Nodes() {
 			last, load := s.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Why: n.Why, BackMs: n.Back / 1e6, Trial: n.Trial}
+				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -320,18 +361,18 @@ func nodeState(n *facts.Node) string {
 	switch {
 	case !n.Up:
 		return "down"
-	case n.Draining && n.Back > 0:
-		return "held off"
+	case n.Draining && n.RetryAt > 0:
+		return "quarantined"
 	case n.Draining && n.Attempts == 0:
 		return "drained"
-	case n.Trial:
-		return "trial"
+	case n.Probation:
+		return "probation"
 	default:
 		return "up"
 	}
 }
 
-// DrainNode has a node take no new work, or take it again.
+// DrainNode drains a node, or makes it schedulable again.
 func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[droverv1.DrainNodeRequest]) (*connect.Response[droverv1.DrainNodeResponse], error) {
 	if err := s.needOperator(ctx, "drain nodes"); err != nil {
 		return nil, err
@@ -347,7 +388,7 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 	}
 	d := &droverv1.NodeDrainFact{Node: id, Draining: !req.Msg.GetOff()}
 	if d.Draining {
-		d.Why = "drained by " + caller(ctx).name
+		d.Reason = "drained by " + caller(ctx).name
 	}
 	res, err := s.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
 	if err = errors.Join(err, res.Err); err != nil {
@@ -356,7 +397,7 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 	return connect.NewResponse(&droverv1.DrainNodeResponse{}), nil
 }
 
-// ApplyTenants makes tenants or changes them; those not named stay.
+// ApplyTenants creates or changes tenants; those not named are unchanged.
 func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[droverv1.ApplyTenantsRequest]) (*connect.Response[droverv1.ApplyTenantsResponse], error) {
 	if err := s.needOperator(ctx, "change tenants"); err != nil {
 		return nil, err
@@ -374,45 +415,37 @@ func (s *clientService) ApplyTenants(ctx context.Context, req *connect.Request[d
 	return connect.NewResponse(&droverv1.ApplyTenantsResponse{Changed: int32(res.Changed)}), nil
 }
 
-// ListTenants lists the tenants and what they use.
+// ListTenants returns the tenants and what they use.
 func (s *clientService) ListTenants(ctx context.Context, _ *connect.Request[droverv1.ListTenantsRequest]) (*connect.Response[droverv1.ListTenantsResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
 	res := &droverv1.ListTenantsResponse{}
-	s.view(func(f *facts.Facts) { res.Tenants = tenantStatus(f) })
+	s.view(func(f *facts.Facts) { res.Tenants = s.visibleTenants(ctx, f) })
 	return connect.NewResponse(res), nil
 }
 
-// Events streams what happened, oldest first, and with follow what happens.
+// Events streams past events, oldest first, and with follow also new ones.
 func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv1.EventsRequest], stream *connect.ServerStream[droverv1.Event]) error {
 	if err := s.needUser(ctx); err != nil {
 		return err
 	}
 	q := req.Msg
-	job, err := s.eventsOf(ctx, q.GetJob())
+	job, err := s.resolveEventsJob(ctx, q.GetJob())
 	if err != nil {
 		return err
 	}
-	left := int(q.GetLimit())
-	if left <= 0 {
-		left = -1
-	}
 	seq := uint64(0)
-	if left > 0 && !q.GetFollow() {
-		seq = s.skipTo(ctx, q, job, left)
+	if n := int(q.GetLimit()); n != 0 {
+		seq = s.skipTo(ctx, q, job, max(n, 0))
 	}
 	for {
-		news := s.newsCh()
+		changes := s.changes()
 		list, next := s.readEvents(ctx, q, job, seq)
 		for _, e := range list {
-			if left == 0 {
-				return nil
-			}
 			if err := stream.Send(e); err != nil {
 				return err
 			}
-			left--
 		}
 		if next > seq {
 			seq = next
@@ -422,29 +455,29 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 			return nil
 		}
 		select {
-		case <-news:
+		case <-changes:
 		case <-ctx.Done():
 			return fault.New(fault.Unavailable, "the stream ended: ask again")
 		}
 	}
 }
 
-// eventsOf gives the number of the job whose events are wanted, 0 for all.
-func (s *clientService) eventsOf(ctx context.Context, name string) (id uint64, err error) {
+// resolveEventsJob returns the number of the job whose events are requested, 0
+// for all.
+func (s *clientService) resolveEventsJob(ctx context.Context, name string) (id uint64, err error) {
 	if name == "" {
 		return 0, nil
 	}
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = findJob(f, name); err == nil {
+		if j, err = s.findJob(ctx, f, name); err == nil {
 			id, err = j.ID, s.needJob(ctx, mayRead, f, j)
 		}
 	})
 	return id, err
 }
 
-// skipTo gives the sequence number after which the last n matching events
-// come.
+// skipTo returns the sequence number before the last n matching events.
 func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
 	s.view(func(f *facts.Facts) {
 		var at []uint64
@@ -453,15 +486,18 @@ func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, j
 				at = append(at, e.Seq)
 			}
 		}
-		if len(at) > n {
+		switch {
+		case n == 0 && len(at) > 0:
+			seq = at[len(at)-1]
+		case len(at) > n:
 			seq = at[len(at)-n] - 1
 		}
 	})
 	return seq
 }
 
-// readEvents gives the matching ones among the next events after seq, and the
-// number to go on from.
+// readEvents returns the matching events among the next ones after seq, and the
+// number to continue from.
 func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64) {
 	next = seq
 	s.view(func(f *facts.Facts) {
@@ -475,8 +511,8 @@ func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsReques
 	return out, next
 }
 
-// showEvent tells whether the caller asked for an event and may see it. Events
-// of jobs that left the memory are for operators.
+// showEvent reports whether the caller requested an event and may see it.
+// Events of forgotten jobs are for operators.
 func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *droverv1.EventsRequest, job uint64, e *facts.Event) bool {
 	if e.At/1e6 < q.GetSinceMs() || (job != 0 && e.JobID != job) {
 		return false
@@ -488,7 +524,7 @@ func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *drover
 	return j != nil && s.needJob(ctx, mayRead, f, j) == nil
 }
 
-// GetScheduler tells which policy decides and which there are.
+// GetScheduler returns the current policy and those available.
 func (s *clientService) GetScheduler(ctx context.Context, _ *connect.Request[droverv1.GetSchedulerRequest]) (*connect.Response[droverv1.GetSchedulerResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -507,13 +543,13 @@ func (s *clientService) schedulerStatus() *droverv1.GetSchedulerResponse {
 	return res
 }
 
-// SetScheduler makes another policy decide, from the next cycle on.
+// SetScheduler replaces the policy, from the next cycle on.
 func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[droverv1.SetSchedulerRequest]) (*connect.Response[droverv1.GetSchedulerResponse], error) {
 	if err := s.needOperator(ctx, "choose the scheduler"); err != nil {
 		return nil, err
 	}
 	if i, err := policies.Get(req.Msg.GetName()); err == nil && i.SimOnly {
-		return nil, fault.New(fault.Unsupported, "scheduler %q knows the future: it works in simulations only", i.Name)
+		return nil, fault.New(fault.Unsupported, "scheduler %q needs knowledge of the future: it works only in simulations", i.Name)
 	}
 	if _, err := policies.New(req.Msg.GetName(), req.Msg.GetParams()); err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)

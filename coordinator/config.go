@@ -4,39 +4,47 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
 )
 
-// Config says how a coordinator runs. Dir and at least one of Local and
-// Remote are needed; zero values of the rest take the defaults written beside
-// them.
+// Config configures a coordinator. Dir and at least one of Local and Remote are
+// required; zero values of the rest take the defaults given here.
 type Config struct {
-	// Dir holds the log, the store of files and the history, 0700.
+	// Dir holds the log, the blob store and the history; mode 0700.
 	Dir string
-	// ID names this server in the cluster. Default "c1".
+	// ID names this server in the cluster; default "c1".
 	ID string
-	// Local is the listener of local operators and of nodes on this machine: a
-	// unix socket that only its owner can open (see ListenLocal). Whoever
-	// connects has every right.
+	// Local listens for local operators and for nodes on this machine: a Unix
+	// socket that only its owner can open (see ListenLocal). Its clients have
+	// every right.
 	Local net.Listener
-	// Remote is the listener for other machines; TLS must be set with it and
-	// must demand client certificates (see internal/pki).
+	// Remote listens for other machines. It requires TLS, with client
+	// certificates verified (see internal/pki).
 	Remote net.Listener
 	TLS    *tls.Config
-	// NodeTLS is shown to nodes when logs and exec are fetched from them; nil
+	// Certificate is this coordinator's certificate with what it checks others
+	// by. It gives TLS and NodeTLS unless they are set, follows its files, and
+	// applies the revocation list.
+	Certificate *pki.Member
+	// CertificatesEvery is the time between two looks at its files; 10 s.
+	CertificatesEvery time.Duration
+	// NodeTLS authenticates the coordinator to nodes, for logs and exec; nil
 	// with a Local-only coordinator.
 	NodeTLS *tls.Config
-	// Operators are certificate names that may do everything, besides whoever
-	// is on the local socket.
+	// Operators are certificate names with every right.
 	Operators []string
 
-	// Raft of a cluster of several servers; empty for one.
+	// Peers, RaftListener and RaftTLS configure a cluster of several servers;
+	// empty for a single one.
 	Peers        []replica.Peer
 	RaftListener net.Listener
 	RaftTLS      *tls.Config
@@ -45,29 +53,41 @@ type Config struct {
 	SchedulerParams map[string]string
 	CycleInterval   time.Duration // shortest time between two cycles; 10 ms, negative for none
 	Lease           time.Duration // a node silent for that long is lost; 15 s
-	ReportInterval  time.Duration // of a node's sign of life; Lease/5
-	FrozenShare     float64       // of a node's memory that frozen tasks may hold before they are brought to the next level; 0.5
-	LocateLimit     time.Duration // for the blocks of an input at submission; 2 min
-	KeepLogs        time.Duration // nodes keep the logs of an ended job; 15 min, negative for not at all
-	RetainJobs      int           // ended jobs that stay in listings; 200
-	RetainFor       time.Duration // and how long at most; 24 h
-	BlobQuota       int64         // bytes of all uploads; 20 GiB
-	BlobMinAge      time.Duration // unused uploads stay so long at least; 1 h
-	// AllowImages lists prefixes of registry names and rootfs folders that
-	// jobs may use; none by default. "rootfs:/srv/images/", "registry:docker.io/library/".
+	ReportInterval  time.Duration // between two reports of a node; Lease/5
+	FrozenShare     float64       // of a node's memory that frozen tasks may occupy before they are escalated to the next level; 0.5
+	LocateLimit     time.Duration // to locate the blocks of an input at submission; 2 min
+	KeepLogs        time.Duration // how long nodes keep the logs of an ended job; 15 min, negative for not at all
+	RetainJobs      int           // ended jobs kept in listings; 200
+	RetainFor       time.Duration // at most that long; 24 h
+	BlobQuota       int64         // total bytes of uploads; 20 GiB
+	BlobMinAge      time.Duration // unused uploads are kept at least that long; 1 h
+	// DiskReserve is how many bytes of the disk of Dir stay free for the log: with
+	// less, no job and no file is accepted. 256 MiB or 5% of the disk, whichever
+	// is less; negative for none.
+	DiskReserve int64
+	// AllowImages lists prefixes of registry names and rootfs folders that jobs
+	// may use, such as "rootfs:/srv/images/" or "registry:docker.io/library/";
+	// none by default.
 	AllowImages []string
-	// MaxRequests bounds the calls under way at once; 1024.
-	MaxRequests int
-	// SubmitRate bounds submissions a second of one identity, with bursts of
-	// ten times that; 200.
+	// SchedulerChanges delivers another default policy while the coordinator runs;
+	// nil for none. A policy that an operator set stays in force.
+	SchedulerChanges <-chan SchedulerChoice
+	// Limits bounds what callers occupy at once.
+	Limits Limits
+	// SubmitRate bounds the submissions per second of one identity, with bursts
+	// of ten times that; 200.
 	SubmitRate float64
 
 	Logger  *slog.Logger
-	Metrics *prometheus.Registry // own registry by default
+	Metrics *prometheus.Registry // a new registry by default
 	Now     func() time.Time
 	// Ready is called once, when this server leads for the first time and its
 	// API answers.
 	Ready func()
+
+	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
+	// default.
+	DiskSpace func() (free, total int64, err error)
 
 	// For tests.
 	NoSync          bool
@@ -82,23 +102,35 @@ func (c *Config) setDefaults() error {
 	if c.Local == nil && c.Remote == nil {
 		return fault.New(fault.Invalid, "the coordinator needs a listener")
 	}
+	if c.Certificate != nil && c.TLS == nil {
+		c.TLS = c.Certificate.ServerConfig() // of which kind a caller may be, each call says
+	}
+	if c.Certificate != nil && c.NodeTLS == nil {
+		c.NodeTLS = c.Certificate.ClientConfig(pki.KindNode)
+	}
+	for _, o := range c.Operators {
+		if !strings.HasPrefix(o, "user/") || o == "user/" {
+			return fault.New(fault.Invalid, "operator %q: write the name in the certificate, such as user/%s", o, path.Base("/"+o))
+		}
+	}
 	if c.Remote != nil && (c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert) {
 		return fault.New(fault.Invalid, "off this machine the coordinator listens only with mutual TLS: give a certificate, its key and the CA (`drover tls`)")
 	}
-	def(&c.ID, "c1")
-	def(&c.Scheduler, "fifo")
-	def(&c.CycleInterval, 10*time.Millisecond)
-	def(&c.Lease, 15*time.Second)
-	def(&c.ReportInterval, c.Lease/5)
-	def(&c.FrozenShare, 0.5)
-	def(&c.LocateLimit, 2*time.Minute)
-	def(&c.KeepLogs, 15*time.Minute)
-	def(&c.RetainJobs, 200)
-	def(&c.RetainFor, 24*time.Hour)
-	def(&c.BlobQuota, 20<<30)
-	def(&c.BlobMinAge, time.Hour)
-	def(&c.MaxRequests, 1024)
-	def(&c.SubmitRate, 200)
+	setDefault(&c.ID, "c1")
+	setDefault(&c.Scheduler, "fifo")
+	setDefault(&c.CycleInterval, 10*time.Millisecond)
+	setDefault(&c.Lease, 15*time.Second)
+	setDefault(&c.ReportInterval, c.Lease/5)
+	setDefault(&c.FrozenShare, 0.5)
+	setDefault(&c.LocateLimit, 2*time.Minute)
+	setDefault(&c.KeepLogs, 15*time.Minute)
+	setDefault(&c.RetainJobs, 200)
+	setDefault(&c.RetainFor, 24*time.Hour)
+	setDefault(&c.BlobQuota, 20<<30)
+	setDefault(&c.BlobMinAge, time.Hour)
+	setDefault(&c.CertificatesEvery, 10*time.Second)
+	c.Limits.setDefaults()
+	setDefault(&c.SubmitRate, 200)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -108,11 +140,14 @@ func (c *Config) setDefaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.DiskSpace == nil {
+		c.DiskSpace = func() (int64, int64, error) { return diskSpace(c.Dir) }
+	}
 	c.KeepLogs = max(c.KeepLogs, 0)
 	return nil
 }
 
-func def[T comparable](v *T, otherwise T) {
+func setDefault[T comparable](v *T, otherwise T) {
 	var zero T
 	if *v == zero {
 		*v = otherwise
@@ -120,4 +155,4 @@ func def[T comparable](v *T, otherwise T) {
 }
 
 // maxUpload bounds one file or image, in bytes.
-const maxUpload = jobspec.MaxSubmission
+const maxUpload = jobspec.MaxUploadBytes

@@ -20,44 +20,54 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
 )
 
-// actorSelf is the actor of what the coordinator does by itself.
+// actorSelf is the actor of entries that the coordinator proposes on its own.
 const actorSelf = "coordinator"
 
-// core is one coordinator: what its API, its loop and its helpers share.
+// core is the state that the API, the loop and the background tasks of one
+// coordinator share.
 type core struct {
-	cfg       Config
-	log       *slog.Logger
-	replica   *replica.Replica
-	blobs     *blobs.Store
-	history   *history.Writer
-	sessions  *sessions
-	wanted    *wantedSets
-	orders    *orderBook
-	hosts     *hostBook
-	forecasts *forecasts
-	quotes    *quotes
-	metrics   *metrics
-	proxy     *proxy
+	cfg        Config
+	log        *slog.Logger
+	replica    *replica.Replica
+	blobs      *blobs.Store
+	history    *history.Writer
+	sessions   *sessions
+	wanted     *wantedSets
+	dispatcher *dispatcher
+	locations  *locationCache
+	predictor  *predictor
+	quoter     *quoter
+	metrics    *metrics
+	pools      *pools
+	uploads    *uploadLedger
+
+	certificates *certificates
+	proxy        *proxy
 
 	leading atomic.Bool
 	ready   sync.Once
 	readyCh chan struct{}
-	stop    <-chan struct{} // closed when the coordinator stops: streams end
 
-	mu      sync.Mutex
-	news    chan struct{} // closed and replaced when facts or reports changed
-	waiting map[scheduler.StageID]scheduler.Waiting
-	done    []history.Job       // ended jobs to write down
-	touched map[string]int64    // digests that clients asked for lately, Unix ns
-	names   map[string]struct{} // names of jobs being submitted
+	schedulerDefault  atomic.Pointer[SchedulerChoice]
+	schedulerReloaded chan struct{} // the default changed; holds one
+
+	stop <-chan struct{} // closed when the coordinator stops: streams end
+
+	mu           sync.Mutex
+	changedCh    chan struct{} // closed and replaced when facts or reports change
+	waiting      map[scheduler.StageID]scheduler.Waiting
+	unwritten    []history.Job       // ended jobs to be written to the history
+	touchedBlobs map[string]int64    // digests that clients asked for recently, Unix ns
+	submitting   map[string]struct{} // names of jobs being submitted
 }
 
 // Run runs a coordinator until ctx ends, then stops in order: streams end,
-// calls under way are answered, the log is closed. It gives nil then; an error
-// otherwise says why it could not go on.
+// calls in progress are answered, the log is closed. It then returns nil; an
+// error otherwise says why it could not continue.
 func Run(ctx context.Context, cfg Config) error {
 	c, err := open(cfg)
 	if err != nil {
@@ -69,9 +79,11 @@ func Run(ctx context.Context, cfg Config) error {
 	g, gctx := errgroup.WithContext(run)
 	g.Go(func() error { return c.serve(gctx) })
 	g.Go(func() error { return c.campaign(gctx) })
-	g.Go(func() error { return c.relocate(gctx) })
+	g.Go(func() error { return c.relocateStale(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
-	g.Go(func() error { return c.train(gctx) })
+	g.Go(func() error { return c.followCertificates(gctx) })
+	g.Go(func() error { return c.trainPredictor(gctx) })
+	g.Go(func() error { return c.followReloads(gctx) })
 	err = g.Wait()
 	cancel()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -87,9 +99,15 @@ func open(cfg Config) (*core, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("folder of the coordinator: %w", err)
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, sessions: newSessions(), wanted: newWantedSets(), hosts: newHostBook(), forecasts: newForecasts(), quotes: newQuotes(),
-		readyCh: make(chan struct{}), news: make(chan struct{}), touched: map[string]int64{}, names: map[string]struct{}{}}
-	c.orders = newOrderBook(c.wanted, c.reaching)
+	if err := refuseLostLog(cfg.Dir); err != nil {
+		return nil, err
+	}
+	c := &core{cfg: cfg, log: cfg.Logger, sessions: newSessions(), wanted: newWantedSets(), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
+		readyCh: make(chan struct{}), changedCh: make(chan struct{}), touchedBlobs: map[string]int64{}, submitting: map[string]struct{}{}, schedulerReloaded: make(chan struct{}, 1)}
+	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
+	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
+	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
+	c.certificates = newCertificates(cfg.Certificate)
 	c.metrics = newMetrics(c)
 	c.proxy = newProxy(cfg.NodeTLS)
 	var err error
@@ -107,12 +125,30 @@ func open(cfg Config) (*core, error) {
 	return c, nil
 }
 
+// refuseLostLog returns an error for a folder that has files of users or history
+// and no log: a new, empty cluster must not take the place of a lost one in silence.
+func refuseLostLog(dir string) error {
+	if replica.Exists(filepath.Join(dir, "raft")) {
+		return nil
+	}
+	for _, pattern := range []string{"blobs/sha256/*", "history/*"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		if len(found) > 0 {
+			return fault.New(fault.Corrupt, "%s has no log in raft/, but holds %s: the log was lost. Restore the folder from a backup (drover operator snapshot restore); to begin a new, empty cluster move the folder away", dir, found[0])
+		}
+	}
+	return nil
+}
+
 func (c *core) close() error {
 	c.proxy.close()
 	return errors.Join(c.replica.Close(), c.history.Close())
 }
 
-// campaign leads whenever this server is the leader.
+// campaign runs the leader's loop whenever this server becomes the leader.
 func (c *core) campaign(ctx context.Context) error {
 	for {
 		select {
@@ -132,13 +168,13 @@ func (c *core) campaign(ctx context.Context) error {
 		case err != nil && len(c.cfg.Peers) <= 1:
 			return fmt.Errorf("the coordinator's loop: %w", err)
 		case err != nil:
-			c.log.Warn("leading ended", "err", err)
+			c.log.Warn("stopped leading", "err", err)
 		}
 	}
 }
 
-// becomeReady tells once that this server leads.
-func (c *core) becomeReady() {
+// signalReady signals once that this server leads.
+func (c *core) signalReady() {
 	c.ready.Do(func() {
 		close(c.readyCh)
 		if c.cfg.Ready != nil {
@@ -149,32 +185,32 @@ func (c *core) becomeReady() {
 
 func (c *core) now() time.Time { return c.cfg.Now() }
 
-// view reads the facts.
+// view calls fn with the facts under the read lock.
 func (c *core) view(fn func(*facts.Facts)) { c.replica.Read(fn) }
 
-// newID gives 128 random bits as text.
+// newID returns 128 random bits in hexadecimal.
 func (c *core) newID() string {
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return hex.EncodeToString(b)
 }
 
-// changed wakes all that wait for news.
-func (c *core) changed() {
+// notifyChange wakes everything that waits on changes.
+func (c *core) notifyChange() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(c.news)
-	c.news = make(chan struct{})
+	close(c.changedCh)
+	c.changedCh = make(chan struct{})
 }
 
-// newsCh is closed at the next change.
-func (c *core) newsCh() <-chan struct{} {
+// changes returns a channel that is closed at the next change.
+func (c *core) changes() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.news
+	return c.changedCh
 }
 
-// setWaiting keeps why stages wait, as the last decision said.
+// setWaiting stores why stages wait, as of the last decision.
 func (c *core) setWaiting(list []scheduler.Waiting) {
 	m := make(map[scheduler.StageID]scheduler.Waiting, len(list))
 	for _, w := range list {
@@ -192,16 +228,16 @@ func (c *core) waitingFor(s scheduler.StageID) (scheduler.Waiting, bool) {
 	return w, ok
 }
 
-// reaching lists the nodes that are up and reach files of a scheme, those that
-// take work first, by id.
-func (c *core) reaching(sch string) []int32 {
+// nodesReaching returns the nodes that are up and can access files of a scheme,
+// by id, schedulable ones first.
+func (c *core) nodesReaching(sch string) []int32 {
 	var first, rest []int32
 	c.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
-			if !n.Up || !contains(n.Info.GetSchemes(), sch) {
+			if !n.Up || !containsString(n.Info.GetSchemes(), sch) {
 				continue
 			}
-			if !n.Takes() {
+			if !n.Schedulable() {
 				rest = append(rest, n.ID)
 			} else {
 				first = append(first, n.ID)
@@ -211,7 +247,7 @@ func (c *core) reaching(sch string) []int32 {
 	return append(first, rest...)
 }
 
-func contains(list []string, s string) bool {
+func containsString(list []string, s string) bool {
 	for _, x := range list {
 		if x == s {
 			return true
@@ -220,7 +256,7 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// propose makes e durable for a caller of the API.
+// propose proposes an entry on behalf of actor and waits until it is applied.
 func (c *core) propose(ctx context.Context, actor string, body *droverv1.Entry) (facts.Result, error) {
 	body.Actor = actor
 	return c.replica.Propose(ctx, body)

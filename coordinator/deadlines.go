@@ -14,65 +14,66 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// deadlinePause is the shortest time between two looks at the deadlines.
-const deadlinePause = 50 * time.Millisecond
+// deadlineCheckPause is the shortest time between two deadline checks.
+const deadlineCheckPause = 50 * time.Millisecond
 
-// watchDeadlines is a step of the loop: it says of each live job with a
-// deadline, once, that it cannot be met any more, and once that it has passed.
-// What becomes of the job is a matter of the facts (on_miss). It holds under
-// every policy: policies that know deadlines judge alike. It gives when it is
-// due again, zero for not before something happens.
-func (l *leader) watchDeadlines(ctx context.Context) (time.Time, error) {
+// checkDeadlines is part of step 4. It records once for each live job that its
+// deadline has become infeasible, and once that it has passed; the facts then
+// apply on_miss. It does so under every policy, and policies that know
+// deadlines use the same criterion. It returns when it is due again, zero for
+// not before something happens.
+func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
 	now := l.c.now()
 	state := l.proj.state
-	if len(l.deadlines) == 0 || (state.Stamp() == l.judged && (l.judgeAt.IsZero() || now.Before(l.judgeAt))) {
-		return l.judgeAt, nil
+	if len(l.deadlines) == 0 || (state.Stamp() == l.deadlineStamp && (l.nextDeadlineCheck.IsZero() || now.Before(l.nextDeadlineCheck))) {
+		return l.nextDeadlineCheck, nil
 	}
-	if due := l.lastJudged.Add(deadlinePause); now.Before(due) {
+	if due := l.lastDeadlineCheck.Add(deadlineCheckPause); now.Before(due) {
 		return due, nil
 	}
-	l.lastJudged, l.judged, l.judgeAt = now, state.Stamp(), time.Time{}
+	l.lastDeadlineCheck, l.deadlineStamp, l.nextDeadlineCheck = now, state.Stamp(), time.Time{}
 	at := scheduler.Time(now.UnixNano())
 	for _, id := range sortedIDs(l.deadlines) {
 		j := state.Job(scheduler.JobID(id))
 		if j == nil {
-			continue // it is about to come, or has left
+			continue // not yet submitted to State, or already gone
 		}
-		miss, next := l.judge(j, l.deadlines[id], at)
+		miss, next := l.deadlineMiss(j, l.deadlines[id], at)
 		if miss == nil {
-			if t := time.Unix(0, int64(next)); next < scheduler.Never && (l.judgeAt.IsZero() || t.Before(l.judgeAt)) {
-				l.judgeAt = t
+			if t := time.Unix(0, int64(next)); next < scheduler.Never && (l.nextDeadlineCheck.IsZero() || t.Before(l.nextDeadlineCheck)) {
+				l.nextDeadlineCheck = t
 			}
 			continue
 		}
-		if _, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Deadline{Deadline: miss}}); err != nil {
+		if _, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_DeadlineMiss{DeadlineMiss: miss}}); err != nil {
 			return time.Time{}, err
 		}
 	}
-	return l.judgeAt, nil
+	return l.nextDeadlineCheck, nil
 }
 
-// judge tells what is to be said of a deadline now, or when to look again.
-func (l *leader) judge(j *scheduler.Job, known missed, now scheduler.Time) (*droverv1.DeadlineFact, scheduler.Time) {
-	if j.Phase != scheduler.JobActive || j.Spec.Deadline == 0 || known.passed {
+// deadlineMiss returns what to record of a deadline now, or when to check
+// again.
+func (l *leader) deadlineMiss(j *scheduler.Job, recorded missState, now scheduler.Time) (*droverv1.DeadlineMissFact, scheduler.Time) {
+	if j.Phase != scheduler.JobActive || j.Spec.Deadline == 0 || recorded.passed {
 		return nil, scheduler.Never
 	}
 	if now > j.Spec.Deadline {
-		return &droverv1.DeadlineFact{Job: uint64(j.Spec.ID), Passed: true, Why: "it has passed and " + remains(j)}, 0
+		return &droverv1.DeadlineMissFact{Job: uint64(j.Spec.ID), Passed: true, Reason: "it has passed and " + remainingText(j)}, 0
 	}
-	if known.hopeless {
+	if recorded.infeasible {
 		return nil, j.Spec.Deadline.Add(1)
 	}
-	l.outlook.Of(j)
-	hopeless, until := l.outlook.Hopeless(now)
-	if !hopeless {
+	l.slack.Compute(j)
+	infeasible, until := l.slack.Infeasible(now)
+	if !infeasible {
 		return nil, until.Add(1)
 	}
-	return &droverv1.DeadlineFact{Job: uint64(j.Spec.ID), Why: fmt.Sprintf("the latest start was %s ago and %s", now.Sub(until).Round(time.Millisecond), remains(j))}, 0
+	return &droverv1.DeadlineMissFact{Job: uint64(j.Spec.ID), Reason: fmt.Sprintf("the latest start was %s ago and %s", now.Sub(until).Round(time.Millisecond), remainingText(j))}, 0
 }
 
-// remains says what of a job is not done.
-func remains(j *scheduler.Job) string {
+// remainingText names the first stage of a job that is not done.
+func remainingText(j *scheduler.Job) string {
 	for _, g := range j.Stages {
 		if n := g.Remaining(); n > 0 {
 			s := fmt.Sprintf("%d of %d tasks of %s are not done", n, g.Spec.Tasks, g.Spec.Name)
@@ -85,17 +86,17 @@ func remains(j *scheduler.Job) string {
 	return "its result is not published"
 }
 
-// missed is what was said of a deadline.
-type missed struct{ hopeless, passed bool }
+// missState is what has been recorded of a deadline.
+type missState struct{ infeasible, passed bool }
 
-// followDeadline keeps track of the live jobs with a deadline.
-func (l *leader) followDeadline(j *facts.Job) {
+// trackDeadline updates the set of live jobs with a deadline.
+func (l *leader) trackDeadline(j *facts.Job) {
 	if j.Spec.Deadline == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING {
 		delete(l.deadlines, j.ID)
 		return
 	}
-	l.deadlines[j.ID] = missed{j.Miss != nil, j.Miss != nil && (j.Miss.Passed || j.Lowered())}
-	l.judged = scheduler.Stamp{}
+	l.deadlines[j.ID] = missState{j.Miss != nil, j.Miss != nil && (j.Miss.Passed || j.Lowered())}
+	l.deadlineStamp = scheduler.Stamp{}
 }
 
 func sortedIDs[V any](m map[uint64]V) []uint64 {
@@ -107,17 +108,17 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 	return ids
 }
 
-// guarantees tells whether a scheduler promises deadlines by itself: then it is
-// asked about jobs with a runtime_bound, and its promise is a guarantee.
-func guarantees(name string, params map[string]string) bool {
+// guaranteesDeadlines reports whether a scheduler guarantees the deadlines of
+// jobs with a runtime_bound.
+func guaranteesDeadlines(name string, params map[string]string) bool {
 	i, err := policies.Get(name)
-	return err == nil && params["promises"] != "false" && slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "promises" })
+	return err == nil && params["guarantees"] != "false" && slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "guarantees" })
 }
 
-// promiseOf fills in what a job was promised and asks for: deadline, bound,
-// what a miss means, project. A deadline counts as accepted by its quote,
-// unless the scheduler is to guarantee it and has not refused.
-func promiseOf(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
+// setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline
+// counts as accepted by its quote, unless the scheduler is to guarantee it and
+// has not refused.
+func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 	s.Bound = time.Duration(j.Spec.RuntimeBound)
 	s.Project = scheduler.ProjectID(j.Project)
 	if j.Lowered() {
@@ -125,7 +126,7 @@ func promiseOf(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 		return
 	}
 	if d := scheduler.Time(j.DeadlineNS()); d > s.Submitted {
-		s.Deadline, s.Accepted = d, !guarantee || s.Bound == 0 || j.Refused
+		s.Deadline, s.Accepted = d, !guarantee || s.Bound == 0 || j.GuaranteeRefused
 		s.OnMiss = scheduler.OnMissContinue
 		if j.Spec.OnMiss == jobspec.OnMissStop {
 			s.OnMiss = scheduler.OnMissStop

@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// decisionFact puts a decision into words of the log. locality names how near
-// to its data each placement is.
+// decisionFact encodes a decision for the log. locality returns how near to its
+// data each placement is.
 func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string) *droverv1.DecisionFact {
 	out := &droverv1.DecisionFact{Base: d.Base}
 	whom := forWhom(d.Actions)
@@ -20,35 +20,35 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 		case scheduler.ActPlace:
 			f.Locality = locality(a)
 		case scheduler.ActSuspend, scheduler.ActKill:
-			if f.ForJob = uint64(whom[i]); f.ForJob != 0 {
-				f.Why = "it makes room for a task that is due first"
+			if f.PreemptorJob = uint64(whom[i]); f.PreemptorJob != 0 {
+				f.Reason = "it makes room for a task that is due first"
 			}
 		case scheduler.ActResume:
-			f.Why = "there is room again"
+			f.Reason = "there is room again"
 		case scheduler.ActMigrate:
-			f.Why = "there is room on this node"
+			f.Reason = "there is room on this node"
 		case scheduler.ActReserve, scheduler.ActUnreserve:
 			f.Reservation = reservationFact(&a.Reservation)
 		}
 		out.Actions = append(out.Actions, f)
 	}
-	for i := range d.Notes {
-		n := &d.Notes[i]
-		out.Notes = append(out.Notes, &droverv1.NoteFact{Kind: int32(n.Kind), Job: uint64(n.Job), Stage: n.Stage, Task: n.Task, Tenant: int32(n.Tenant),
-			Slot: n.Slot, Project: uint64(n.Project), Value: n.Value, Real: n.Real, Until: int64(n.At)})
+	for i := range d.PolicyStates {
+		n := &d.PolicyStates[i]
+		out.PolicyStates = append(out.PolicyStates, &droverv1.PolicyStateFact{Kind: int32(n.Kind), Job: uint64(n.Job), Stage: n.Stage, Task: n.Task, Tenant: int32(n.Tenant),
+			Slot: n.Slot, Project: uint64(n.Project), Value: n.Value, Real: n.Real, At: int64(n.At)})
 	}
 	return out
 }
 
-// forWhom tells for which job each suspension or kill makes room: that of the
-// hold that follows it, 0 where none does.
+// forWhom returns, for each action, the job that a suspension or kill frees
+// capacity for: that of the reservation that follows it, 0 if none does.
 func forWhom(all []scheduler.Action) []scheduler.JobID {
 	out := make([]scheduler.JobID, len(all))
 	for i, first := 0, 0; i < len(all); i++ {
 		switch a := &all[i]; {
 		case a.Kind == scheduler.ActSuspend || a.Kind == scheduler.ActKill:
 			continue
-		case a.Kind == scheduler.ActReserve && a.Reservation.Kind == scheduler.HoldPreempt:
+		case a.Kind == scheduler.ActReserve && a.Reservation.Kind == scheduler.ReservePreempt:
 			for k := first; k < i; k++ {
 				out[k] = a.Reservation.Job
 			}
@@ -64,25 +64,25 @@ func reservationFact(r *scheduler.Reservation) *droverv1.ReservationFact {
 		Disk: r.Disk, OnDisk: int32(r.OnDisk), Start: int64(r.Start), End: int64(r.End), Latest: int64(r.Latest)}
 }
 
-// accepted leaves out of a decision what the log dropped. The actions that
-// stay are moved to the front of d's own slice.
-func accepted(d scheduler.Decision, dropped []facts.Drop) scheduler.Decision {
+// withoutDropped returns d without the actions that the log dropped. It copies
+// the remaining actions to a new slice.
+func withoutDropped(d scheduler.Decision, dropped []facts.Drop) scheduler.Decision {
 	gone := make(map[int]bool, len(dropped))
 	for _, x := range dropped {
-		gone[x.At] = true
+		gone[x.Index] = true
 	}
-	kept := d.Actions[:0:0]
+	remaining := d.Actions[:0:0]
 	for i := range d.Actions {
 		if !gone[i] {
-			kept = append(kept, d.Actions[i])
+			remaining = append(remaining, d.Actions[i])
 		}
 	}
-	d.Actions = kept
+	d.Actions = remaining
 	return d
 }
 
-// locality tells how near to its data a placement is: node, rack, remote, or
-// none where the task reads nothing or nobody knows where it lies.
+// locality returns how near to its data a placement is: node, rack, remote, or
+// none if the task reads nothing or the location is unknown.
 func locality(s *scheduler.State, a *scheduler.Action) string {
 	g := s.Stage(a.Task.StageID())
 	if g == nil || g.Spec.Kind != scheduler.KindMap {

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// registered waits until every pretended node has a number.
-func (b *bed) registered() {
+// waitForNodes waits until every simulated node has a number.
+func (b *testCluster) waitForNodes() {
 	b.t.Helper()
-	b.until("the nodes are registered", func() bool {
+	b.waitUntil("the nodes are registered", func() bool {
 		for _, n := range b.nodes {
 			if id, _ := n.Registered(); id == 0 {
 				return false
@@ -31,11 +31,11 @@ func (b *bed) registered() {
 	})
 }
 
-// crasher makes a coordinator die at its n-th entry, before it is in the log
-// or after, and keep quiet from then on.
+// crasher crashes a coordinator at its n-th entry, before or after it is in the
+// log; the coordinator proposes nothing afterwards.
 type crasher struct {
 	mu    sync.Mutex
-	at    uint64
+	entry uint64
 	point replica.Point
 	dead  chan struct{}
 	fired bool
@@ -47,7 +47,7 @@ func (c *crasher) hook(p replica.Point, n uint64) bool {
 	if c.fired {
 		return true
 	}
-	if c.at == 0 || n != c.at || p != c.point {
+	if c.entry == 0 || n != c.entry || p != c.point {
 		return false
 	}
 	c.fired = true
@@ -55,10 +55,10 @@ func (c *crasher) hook(p replica.Point, n uint64) bool {
 	return true
 }
 
-// TestKilledAtEveryStepAJobEndsWithTheSameResult kills the coordinator at each
-// entry of a job's life, before and after it is durable, starts it again on
-// the same folder, and wants the job's result, once.
-func TestKilledAtEveryStepAJobEndsWithTheSameResult(t *testing.T) {
+// TestCrashAtEveryEntryKeepsResult crashes the coordinator at each entry of a
+// job's life, before and after it is durable, restarts it on the same folder,
+// and expects the job's result, once.
+func TestCrashAtEveryEntryKeepsResult(t *testing.T) {
 	for _, point := range []replica.Point{replica.Before, replica.After} {
 		step := uint64(1)
 		if testing.Short() {
@@ -69,20 +69,20 @@ func TestKilledAtEveryStepAJobEndsWithTheSameResult(t *testing.T) {
 				t.Fatal("a small job takes more than 40 entries")
 			}
 			name := fmt.Sprintf("entry %d point %d", n, point)
-			if crashed := killedAt(t, name, n, point); !crashed {
+			if crashed := crashAt(t, name, n, point); !crashed {
 				break // the job ended before its n-th entry
 			}
 		}
 	}
 }
 
-func killedAt(t *testing.T, name string, n uint64, point replica.Point) (crashed bool) {
+func crashAt(t *testing.T, name string, n uint64, point replica.Point) (crashed bool) {
 	t.Helper()
-	c := &crasher{at: n, point: point, dead: make(chan struct{})}
-	b := newBed(t, func(cfg *Config) { cfg.Crash = c.hook })
+	c := &crasher{entry: n, point: point, dead: make(chan struct{})}
+	b := newTestCluster(t, func(cfg *Config) { cfg.Crash = c.hook })
 	defer b.kill()
 	b.fs.Input("hdfs:///in", 2, "n1")
-	_, stop := b.node(coordtest.Info("n1"), coordtest.Succeed)
+	_, stop := b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	defer stop()
 	restart := func() {
 		<-c.dead
@@ -99,11 +99,11 @@ func killedAt(t *testing.T, name string, n uint64, point replica.Point) (crashed
 		case <-b.ctx.Done():
 		}
 	}()
-	b.until(name+": the job is accepted", func() bool {
+	b.waitUntil(name+": the job is accepted", func() bool {
 		_, err := b.trySubmit(mapReduceJob("wc", 1), "once")
 		return err == nil
 	})
-	got := b.ends("wc", succeeded)
+	got := b.waitForEnd("wc", succeeded)
 	c.mu.Lock()
 	crashed, c.fired = c.fired, true
 	if !crashed {
@@ -117,33 +117,34 @@ func killedAt(t *testing.T, name string, n uint64, point replica.Point) (crashed
 	if got.Job.Job != 1 || got.Job.TasksDone != 3 {
 		t.Fatalf("%s: %v", name, got.Job)
 	}
-	if _, most := b.nodes[0].Ran(); most > 1 {
+	if _, most := b.nodes[0].StartCounts(); most > 1 {
 		t.Fatalf("%s: a run was started %d times", name, most)
 	}
 	return crashed
 }
 
-// An exclusive task is started again only when the lease of its node is over, by
-// which time the node has frozen it (package node).
-func TestAnExclusiveTaskIsStartedAgainAfterItsNodesLease(t *testing.T) {
-	b := newBed(t, func(c *Config) {
+// TestExclusiveTaskRestartsOnlyAfterLease checks that an exclusive task is
+// retried only after its node's lease has ended, when the node has frozen it
+// (package node).
+func TestExclusiveTaskRestartsOnlyAfterLease(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) {
 		c.Lease, c.Scheduler, c.SchedulerParams = 300*time.Millisecond, "3dsf", map[string]string{"speculate": "1"}
 	})
-	n1, stop1 := b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+	n1, stop1 := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	alone := groupJob("alone", 1)
 	alone.Stages[0].Exclusive = true
 	b.submit(alone)
-	b.until("it runs on n1, with the word", func() bool { w := n1.Wanted(); return len(w) == 1 && w[0].GetSpec().GetExclusive() })
-	n2, _ := b.node(coordtest.Info("n2"), coordtest.Succeed)
-	b.until("n2 is up", func() bool { id, _ := n2.Registered(); return id != 0 })
-	if runs, _ := n2.Ran(); runs != 0 {
+	b.waitUntil("it runs on n1, with the word", func() bool { w := n1.Wanted(); return len(w) == 1 && w[0].GetSpec().GetExclusive() })
+	n2, _ := b.addNode(coordtest.Info("n2"), coordtest.Succeed)
+	b.waitUntil("n2 is up", func() bool { id, _ := n2.Registered(); return id != 0 })
+	if runs, _ := n2.StartCounts(); runs != 0 {
 		t.Errorf("n2 runs it beside n1")
 	}
 	stop1()
-	b.ends("alone", succeeded)
+	b.waitForEnd("alone", succeeded)
 	var lost, placed int
-	for i, l := range strings.Split(b.story(), "\n") {
+	for i, l := range strings.Split(b.eventLog(), "\n") {
 		switch {
 		case strings.Contains(l, "node.lost"):
 			lost = i
@@ -152,47 +153,48 @@ func TestAnExclusiveTaskIsStartedAgainAfterItsNodesLease(t *testing.T) {
 		}
 	}
 	if lost == 0 || placed < lost {
-		t.Errorf("n1 was lost at line %d, the task placed again at line %d of\n%s", lost, placed, b.story())
+		t.Errorf("n1 was lost at line %d, the task placed again at line %d of\n%s", lost, placed, b.eventLog())
 	}
 }
 
-func TestALostNodesTasksAndOutputsAreMadeAgain(t *testing.T) {
-	b := newBed(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
+func TestLostNodeReschedulesTasksAndMapOutputs(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Lease = 300 * time.Millisecond })
 	b.fs.Input("hdfs:///in", 6, "n1")
-	// Maps succeed, reduces hang until told.
+	// Maps succeed, reduces hang until told otherwise.
 	slow := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 		if w.GetSpec().GetKind() == "reduce" {
 			return nil
 		}
 		return coordtest.Succeed(w)
 	}
-	n1, stop1 := b.node(coordtest.Info("n1"), slow)
-	b.registered()
+	n1, stop1 := b.addNode(coordtest.Info("n1"), slow)
+	b.waitForNodes()
 	b.submit(mapReduceJob("wc", 2))
-	b.until("the maps are done and the reduces run", func() bool {
+	b.waitUntil("the maps are done and the reduces run", func() bool {
 		j := b.job("wc")
 		return j.Stages[0].Done == 6 && j.Stages[1].Running == 2
 	})
-	n2, _ := b.node(coordtest.Info("n2"), coordtest.Succeed)
+	n2, _ := b.addNode(coordtest.Info("n2"), coordtest.Succeed)
 	_, epoch := n1.Registered()
 	stop1()
-	b.ends("wc", succeeded)
-	if runs, _ := n2.Ran(); runs != 8 {
+	b.waitForEnd("wc", succeeded)
+	if runs, _ := n2.StartCounts(); runs != 8 {
 		t.Errorf("n2 ran %d, want all 8 tasks again", runs)
 	}
-	if !strings.Contains(b.story(), "task.output_lost") {
-		t.Errorf("no event of lost outputs:\n%s", b.story())
+	if !strings.Contains(b.eventLog(), "task.output_lost") {
+		t.Errorf("no event of lost outputs:\n%s", b.eventLog())
 	}
-	// The node comes back: a new epoch, and nothing of the old one is wanted.
-	b.node(coordtest.Info("n1"), coordtest.Succeed)
+	// The node returns: it has a new epoch, and nothing of the old one is
+	// wanted.
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
 	back := b.nodes[2]
-	b.until("n1 is back in a new epoch", func() bool { _, e := back.Registered(); return e > epoch })
+	b.waitUntil("n1 is back in a new epoch", func() bool { _, e := back.Registered(); return e > epoch })
 	if w := back.Wanted(); len(w) != 0 {
 		t.Errorf("of the returned node is wanted %v", w)
 	}
 }
 
-func TestFailuresAreClassed(t *testing.T) {
+func TestFailureClasses(t *testing.T) {
 	tests := map[string]struct {
 		cause    droverv1.Cause
 		tasks    int
@@ -201,18 +203,18 @@ func TestFailuresAreClassed(t *testing.T) {
 		drained  bool
 	}{
 		"a command that fails has four attempts":              {droverv1.Cause_CAUSE_EXIT, 1, 4, "4 of 4 attempts failed; the last: boom", false},
-		"over the memory limit counts likewise":               {droverv1.Cause_CAUSE_MEMORY, 1, 4, "4 of 4 attempts failed", false},
+		"over the memory limit counts too":                    {droverv1.Cause_CAUSE_MEMORY, 1, 4, "4 of 4 attempts failed", false},
 		"what cannot be run at all is not tried again":        {droverv1.Cause_CAUSE_SPEC, 1, 1, "it cannot be run", false},
 		"a node on which infrastructure fails is put to rest": {droverv1.Cause_CAUSE_INFRA, 1, 3, "", true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, nil)
-			b.node(coordtest.Info("n1"), coordtest.Fail(tc.cause, "boom"))
-			b.registered()
+			b := newTestCluster(t, nil)
+			b.addNode(coordtest.Info("n1"), coordtest.Fail(tc.cause, "boom"))
+			b.waitForNodes()
 			b.submit(groupJob("j", tc.tasks))
 			if tc.drained {
-				b.until("the node takes no new work", func() bool {
+				b.waitUntil("the node takes no new work", func() bool {
 					l, err := b.client.ListNodes(b.ctx, connect.NewRequest(&droverv1.ListNodesRequest{}))
 					return err == nil && l.Msg.Nodes[0].Draining
 				})
@@ -220,15 +222,16 @@ func TestFailuresAreClassed(t *testing.T) {
 				if ended(j.Job.State) || j.Stages[0].FailedAttempts != tc.attempts {
 					t.Fatalf("%v", j)
 				}
-				if !strings.Contains(b.story(), "3 failures of the infrastructure") {
-					t.Error(b.story())
+				if !strings.Contains(b.eventLog(), "3 failures of the infrastructure") {
+					t.Error(b.eventLog())
 				}
-				// A healthy node takes over, and nothing counts against the job.
-				b.node(coordtest.Info("n2"), coordtest.Succeed)
-				b.ends("j", succeeded)
+				// A healthy node takes over, and the failures do not count
+				// against the job.
+				b.addNode(coordtest.Info("n2"), coordtest.Succeed)
+				b.waitForEnd("j", succeeded)
 				return
 			}
-			got := b.ends("j", failed)
+			got := b.waitForEnd("j", failed)
 			if got.Stages[0].FailedAttempts != tc.attempts || !strings.Contains(got.Job.Message, tc.message) {
 				t.Errorf("%d failed attempts, message %q; want %d, %q", got.Stages[0].FailedAttempts, got.Job.Message, tc.attempts, tc.message)
 			}
@@ -239,10 +242,10 @@ func TestFailuresAreClassed(t *testing.T) {
 	}
 }
 
-func TestAReduceTaskThatCannotFetchHasTheMapMadeAgain(t *testing.T) {
-	b := newBed(t, nil)
+func TestUnfetchableMapOutputIsRecomputed(t *testing.T) {
+	b := newTestCluster(t, nil)
 	b.fs.Input("hdfs:///in", 3, "n1")
-	n, _ := b.node(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+	n, _ := b.addNode(coordtest.Info("n1"), func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 		if w.GetSpec().GetKind() == "reduce" {
 			for _, o := range w.GetMapOutputs() {
 				if o.Task == 1 && o.Attempt > 1 && w.GetMapOutputsComplete() {
@@ -253,10 +256,10 @@ func TestAReduceTaskThatCannotFetchHasTheMapMadeAgain(t *testing.T) {
 		}
 		return coordtest.Succeed(w)
 	})
-	b.registered()
+	b.waitForNodes()
 	b.submit(mapReduceJob("wc", 1))
 	var reduce *droverv1.AttemptKey
-	b.until("the reduce task runs", func() bool {
+	b.waitUntil("the reduce task runs", func() bool {
 		for _, w := range n.Wanted() {
 			if w.GetSpec().GetKind() == "reduce" && w.GetMapOutputsComplete() {
 				reduce = w.GetKey()
@@ -264,32 +267,32 @@ func TestAReduceTaskThatCannotFetchHasTheMapMadeAgain(t *testing.T) {
 		}
 		return reduce != nil
 	})
-	if _, err := n.Say(b.ctx, &droverv1.SeenAttempt{Key: reduce, Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, LostMaps: []int32{1}}); err != nil {
+	if _, err := n.SendReport(b.ctx, &droverv1.SeenAttempt{Key: reduce, Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, LostMaps: []int32{1}}); err != nil {
 		t.Fatal(err)
 	}
-	b.ends("wc", succeeded)
-	if runs, _ := n.Ran(); runs != 5 {
+	b.waitForEnd("wc", succeeded)
+	if runs, _ := n.StartCounts(); runs != 5 {
 		t.Errorf("%d runs, want 3 maps, 1 made again, 1 reduce", runs)
 	}
 }
 
-func TestReportsOfThePastChangeNothing(t *testing.T) {
-	b := newBed(t, nil)
-	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
-	other, _ := b.node(coordtest.Info("n2"), coordtest.Hang)
-	b.registered()
+func TestStaleReportsAreIgnored(t *testing.T) {
+	b := newTestCluster(t, nil)
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	other, _ := b.addNode(coordtest.Info("n2"), coordtest.Hang)
+	b.waitForNodes()
 	b.submit(groupJob("j", 1))
 	var key *droverv1.AttemptKey
-	holder := n
-	b.until("the task runs", func() bool {
+	owner := n
+	b.waitUntil("the task runs", func() bool {
 		for _, x := range b.nodes {
 			if w := x.Wanted(); len(w) > 0 {
-				key, holder = w[0].Key, x
+				key, owner = w[0].Key, x
 			}
 		}
 		return key != nil
 	})
-	if holder == other {
+	if owner == other {
 		other = n
 	}
 	end := func(change func(*droverv1.AttemptKey)) *droverv1.SeenAttempt {
@@ -299,61 +302,61 @@ func TestReportsOfThePastChangeNothing(t *testing.T) {
 	}
 	say := func(what string, from *coordtest.Node, s *droverv1.SeenAttempt) {
 		t.Helper()
-		if _, err := from.Say(b.ctx, s); err != nil {
+		if _, err := from.SendReport(b.ctx, s); err != nil {
 			t.Fatal(err)
 		}
 		if j := b.job("j"); j.Job.TasksDone != 0 || ended(j.Job.State) {
 			t.Fatalf("%s was believed: %v", what, j.Job)
 		}
 	}
-	say("another run", holder, end(func(k *droverv1.AttemptKey) { k.Run = 2 }))
-	say("another attempt", holder, end(func(k *droverv1.AttemptKey) { k.Attempt = 2 }))
+	say("another run", owner, end(func(k *droverv1.AttemptKey) { k.Run = 2 }))
+	say("another attempt", owner, end(func(k *droverv1.AttemptKey) { k.Attempt = 2 }))
 	say("another node", other, end(func(*droverv1.AttemptKey) {}))
-	say("no such job", holder, end(func(k *droverv1.AttemptKey) { k.Job = 99 }))
-	res, err := holder.Client.Report(b.ctx, connect.NewRequest(&droverv1.ReportRequest{Node: 1, Epoch: 99, Attempts: []*droverv1.SeenAttempt{end(func(*droverv1.AttemptKey) {})}}))
+	say("no such job", owner, end(func(k *droverv1.AttemptKey) { k.Job = 99 }))
+	res, err := owner.Client.Report(b.ctx, connect.NewRequest(&droverv1.ReportRequest{Node: 1, Epoch: 99, Attempts: []*droverv1.SeenAttempt{end(func(*droverv1.AttemptKey) {})}}))
 	if err != nil || !res.Msg.RegisterAgain {
 		t.Fatalf("a report of another epoch: %v %v", res, err)
 	}
-	// The true one, twice.
+	// A correct report, twice.
 	for range 2 {
-		if _, err := holder.Say(b.ctx, end(func(*droverv1.AttemptKey) {})); err != nil {
+		if _, err := owner.SendReport(b.ctx, end(func(*droverv1.AttemptKey) {})); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := b.ends("j", succeeded); got.Job.TasksDone != 1 {
+	if got := b.waitForEnd("j", succeeded); got.Job.TasksDone != 1 {
 		t.Fatalf("%v", got.Job)
 	}
 }
 
-func TestAStoppedJobLeavesNothing(t *testing.T) {
-	b := newBed(t, func(c *Config) { c.KeepLogs = -1 })
+func TestStoppedJobLeavesNothing(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.KeepLogs = -1 })
 	b.fs.Input("hdfs:///in", 2, "n1")
-	n, _ := b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	id := b.submit(mapReduceJob("wc", 1))
-	b.until("maps run", func() bool { return b.job("wc").Stages[0].Running == 2 })
-	b.fs.Make(fmt.Sprintf("hdfs:///out/_temporary.wc.x-%d/file", id)) // of another cluster: stays
+	b.waitUntil("maps run", func() bool { return b.job("wc").Stages[0].Running == 2 })
+	b.fs.Make(fmt.Sprintf("hdfs:///out/_temporary.wc.x-%d/file", id)) // of another cluster: must remain
 	if _, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "wc", Reason: "enough"})); err != nil {
 		t.Fatal(err)
 	}
-	got := b.ends("wc", stopped)
+	got := b.waitForEnd("wc", stopped)
 	if got.Job.Message != "stopped by local: enough" {
 		t.Errorf("message %q", got.Job.Message)
 	}
-	b.until("the temporary folder was removed", func() bool { return b.fs.Orders("delete") == 1 })
-	b.until("nothing is wanted of the node", func() bool { return len(n.Wanted()) == 0 })
-	b.until("name and output are free again", func() bool {
+	b.waitUntil("the temporary folder was removed", func() bool { return b.fs.RequestCount("delete") == 1 })
+	b.waitUntil("nothing is wanted of the node", func() bool { return len(n.Wanted()) == 0 })
+	b.waitUntil("name and output are free again", func() bool {
 		_, err := b.trySubmit(mapReduceJob("wc", 1), "")
 		return err == nil
 	})
 }
 
-func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
-	b := newBed(t, func(c *Config) { c.LocateLimit = 5 * time.Second })
+func TestInvalidSubmissionsAreRejected(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.LocateLimit = 5 * time.Second })
 	b.fs.Input("hdfs:///in", 1, "n1")
 	b.fs.Make("hdfs:///out/there")
-	b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	b.submit(groupJob("live", 1))
 	b.submit(mapReduceJob("holder", 0))
 	digest := "sha256:" + strings.Repeat("a", 64)
@@ -362,22 +365,22 @@ func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
 		class error
 		want  string
 	}{
-		"missing input":             {`{"version":1,"name":"a","tenant":"default","priority":"low","input":{"paths":["hdfs:///none"]},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.NotFound, "input hdfs:///none does not exist"},
-		"an output that exists":     {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/there"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Exists, "output hdfs:///out/there exists already"},
-		"an output that is held":    {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/holder/"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Conflict, `held by job "holder" (number 2)`},
-		"an unknown image":          {`{"version":1,"name":"a","image":{"kind":"oci-archive","source":"x.tar","digest":"` + digest + `"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, digest + " is not in the store"},
-		"an image from a registry":  {`{"version":1,"name":"a","image":{"kind":"registry","source":"evil"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Denied, "not on the operator's list"},
-		"a demand of no node":       {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"resources":{"cpu":64000,"memory":0,"io":0}}]}`, fault.Exhausted, "no node can run a task of cpu 64,"},
-		"an unknown tenant":         {`{"version":1,"name":"a","tenant":"nobody","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, `tenant "nobody" is unknown`},
-		"a live name":               {`{"version":1,"name":"live","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Conflict, `job "live" is live as number 1`},
-		"a deadline in the past":    {`{"version":1,"name":"a","deadline":"2020-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "deadline 2020-01-01T00:00:00Z is in the past"},
-		"a deadline out of range":   {`{"version":1,"name":"a","deadline":"9020-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "is out of range"},
-		"a negative bound":          {`{"version":1,"name":"a","runtime_bound":"-1h0m0s","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "runtime_bound: negative span"},
-		"an unknown on_miss":        {`{"version":1,"name":"a","deadline":"2100-01-01T00:00:00Z","on_miss":"hope","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, `on_miss "hope" is not known`},
-		"on_miss without deadline":  {`{"version":1,"name":"a","on_miss":"stop","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "on_miss without a deadline"},
-		"an invalid job":            {`{"version":1,"name":"a b","stages":[]}`, fault.Invalid, `"a b" is no name`},
-		"a field that nobody knows": {`{"version":1,"nome":"a"}`, fault.Invalid, "unknown field"},
-		"an upload of 2 GB":         {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"files":[{"name":"f","digest":"` + digest + `","size":2147483648}]}]}`, fault.Invalid, "over the limit of 512MiB"},
+		"missing input":            {`{"version":1,"name":"a","tenant":"default","priority":"low","input":{"paths":["hdfs:///none"]},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.NotFound, "input hdfs:///none does not exist"},
+		"an output that exists":    {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/there"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Exists, "output hdfs:///out/there exists already"},
+		"a reserved output":        {`{"version":1,"name":"a","input":{"paths":["hdfs:///in"]},"output":{"path":"hdfs:///out/holder/"},"stages":[{"name":"map","kind":"map","builtin":["identity"]}]}`, fault.Conflict, `reserved by job "holder" (number 2)`},
+		"an unknown image":         {`{"version":1,"name":"a","image":{"kind":"oci-archive","source":"x.tar","digest":"` + digest + `"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, digest + " is not in the store"},
+		"an image from a registry": {`{"version":1,"name":"a","image":{"kind":"registry","source":"evil"},"stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Denied, "not on the operator's list"},
+		"a demand over every node": {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"resources":{"cpu":64000,"memory":0,"io":0}}]}`, fault.Exhausted, "no node can run a task of cpu 64,"},
+		"an unknown tenant":        {`{"version":1,"name":"a","tenant":"nobody","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.NotFound, `tenant "nobody" is unknown`},
+		"a live name":              {`{"version":1,"name":"live","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Conflict, `job "live" is live as number 1`},
+		"a deadline in the past":   {`{"version":1,"name":"a","deadline":"2020-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "deadline 2020-01-01T00:00:00Z is in the past"},
+		"a deadline out of range":  {`{"version":1,"name":"a","deadline":"9020-01-01T00:00:00Z","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "is out of range"},
+		"a negative bound":         {`{"version":1,"name":"a","runtime_bound":"-1h0m0s","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "runtime_bound: negative duration"},
+		"an unknown on_miss":       {`{"version":1,"name":"a","deadline":"2100-01-01T00:00:00Z","on_miss":"hope","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, `on_miss "hope" is not known`},
+		"on_miss without deadline": {`{"version":1,"name":"a","on_miss":"stop","stages":[{"name":"s","kind":"group","command":["x"]}]}`, fault.Invalid, "on_miss without a deadline"},
+		"an invalid job":           {`{"version":1,"name":"a b","stages":[]}`, fault.Invalid, `"a b" is not a valid name`},
+		"an unknown field":         {`{"version":1,"nome":"a"}`, fault.Invalid, "unknown field"},
+		"an upload of 2 GB":        {`{"version":1,"name":"a","stages":[{"name":"s","kind":"group","command":["x"],"files":[{"name":"f","digest":"` + digest + `","size":2147483648}]}]}`, fault.Invalid, "over the limit of 512MiB"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -389,7 +392,7 @@ func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
 		})
 	}
 	t.Run("a NameNode that does not answer", func(t *testing.T) {
-		b.fs.FailWith(func(*droverv1.Order) (error, string) {
+		b.fs.FailWith(func(*droverv1.NodeRequest) (error, string) {
 			return fault.Unavailable, "the NameNode at nn:8020 does not answer"
 		})
 		defer b.fs.FailWith(nil)
@@ -400,15 +403,15 @@ func TestSubmissionsAreRefusedAtOnceWithOneClearLine(t *testing.T) {
 	})
 }
 
-func TestAnIdempotencyKeyGivesTheFirstAnswer(t *testing.T) {
-	b := newBed(t, nil)
-	b.node(coordtest.Info("n1"), coordtest.Succeed)
-	b.registered()
+func TestIdempotencyKeyReturnsFirstResponse(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
 	first, err := b.trySubmit(groupJob("j", 1), "k")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.ends("j", succeeded)
+	b.waitForEnd("j", succeeded)
 	b.kill()
 	b.start()
 	again, err := b.trySubmit(groupJob("j", 1), "k")
@@ -416,14 +419,14 @@ func TestAnIdempotencyKeyGivesTheFirstAnswer(t *testing.T) {
 		t.Fatalf("the second answer is %d %v, the first was %d", again, err, first)
 	}
 	if other, err := b.trySubmit(groupJob("j", 1), "k2"); err != nil || other == first {
-		t.Fatalf("another key gave %d %v", other, err)
+		t.Fatalf("another key returned %d %v", other, err)
 	}
 }
 
-func TestOfTwoSubmissionsOfOneNameTheSecondIsTold(t *testing.T) {
-	b := newBed(t, nil)
-	b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.registered()
+func TestConcurrentSubmissionsOfOneNameConflict(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -444,36 +447,36 @@ func TestOfTwoSubmissionsOfOneNameTheSecondIsTold(t *testing.T) {
 	}
 }
 
-func TestALargeInputIsStagedInChunks(t *testing.T) {
-	b := newBed(t, nil)
+func TestLargeInputIsStagedInChunks(t *testing.T) {
+	b := newTestCluster(t, nil)
 	const blocks = 25_000 // three pages, more than 1 MiB of splits
 	b.fs.Input("hdfs:///in", blocks, "n1", "n2")
-	b.node(coordtest.Info("n1"), coordtest.Hang)
-	b.node(coordtest.Info("n2"), coordtest.Hang)
-	b.registered()
+	b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.addNode(coordtest.Info("n2"), coordtest.Hang)
+	b.waitForNodes()
 	b.submit(mapReduceJob("big", 1))
 	if got := b.job("big"); got.Stages[0].Tasks != blocks {
 		t.Fatalf("%d tasks, want %d", got.Stages[0].Tasks, blocks)
 	}
-	if len(b.fs.Asked) < 3 {
-		t.Errorf("asked %v", b.fs.Asked)
+	if len(b.fs.Requests) < 3 {
+		t.Errorf("locate requests %v", b.fs.Requests)
 	}
 }
 
-func TestTasksRunWhereTheirDataLies(t *testing.T) {
-	b := newBed(t, nil)
+func TestTasksRunNearTheirData(t *testing.T) {
+	b := newTestCluster(t, nil)
 	b.fs.Input("hdfs:///in", 6, "n1", "n2", "n3")
 	for _, n := range []string{"n1", "n2", "n3"} {
-		b.node(coordtest.Info(n), coordtest.Succeed)
+		b.addNode(coordtest.Info(n), coordtest.Succeed)
 	}
-	b.registered()
+	b.waitForNodes()
 	b.submit(mapReduceJob("wc", 1))
-	got := b.ends("wc", succeeded)
+	got := b.waitForEnd("wc", succeeded)
 	s := got.Stages[0]
 	if s.NodeLocal+s.RackLocal+s.Remote != 6 {
 		t.Fatalf("%d node, %d rack, %d remote: not all 6 maps are counted", s.NodeLocal, s.RackLocal, s.Remote)
 	}
-	lines := history0(t, b)
+	lines := readHistory(t, b)
 	if len(lines) != 1 || len(lines[0].Stages[0].Tasks) != 6 || fmt.Sprint(lines[0].Stages[0].Tasks[1].Hosts) != "[n2]" {
 		t.Fatalf("%+v", lines)
 	}
@@ -497,9 +500,9 @@ func TestStaleActionsAreDroppedWithAReason(t *testing.T) {
 	}}}})
 	var got []string
 	for _, d := range res.Dropped {
-		got = append(got, fmt.Sprint(d.At, " ", d.Reason))
+		got = append(got, fmt.Sprint(d.Index, " ", d.Reason))
 	}
-	want := []string{"1 the task does not wait any more", "2 the node has no room any more", "3 the node is not up", "4 no such task", "5 unknown action 99", "6 run 2, the present one is 1"}
+	want := []string{"1 the task is not pending", "2 the node has no free capacity", "3 the node is not up", "4 no such task", "5 unknown action 99", "6 run 2, the present one is 1"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("dropped\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

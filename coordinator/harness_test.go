@@ -20,17 +20,24 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http lingers for half a second after it refused a body.
+	// Raft never answers a proposal that is still in its queue when it shuts down.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"),
+		goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
+}
 
-// bed is a coordinator with pretended nodes, which a test may kill and start
-// again on the same folder.
-type bed struct {
+// testCluster is a coordinator with simulated nodes. A test may kill the
+// coordinator and restart it on the same folder.
+type testCluster struct {
 	t    testing.TB
 	ctx  context.Context
 	dir  string
 	sock string
 	cfg  Config
 	fs   *coordtest.FS
+
+	caFile string // of a cluster made by secure
 
 	client droverv1connect.ClientServiceClient
 	http   *http.Client
@@ -40,14 +47,15 @@ type bed struct {
 	done   chan error
 }
 
-// newBed starts a coordinator; change may alter its configuration first.
-func newBed(t testing.TB, change func(*Config)) *bed {
+// newTestCluster starts a coordinator; change may alter its configuration
+// first.
+func newTestCluster(t testing.TB, change func(*Config)) *testCluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "drover") // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{t: t, ctx: context.Background(), dir: dir, sock: filepath.Join(dir, "c.sock"), fs: coordtest.NewFS()}
+	b := &testCluster{t: t, ctx: context.Background(), dir: dir, sock: filepath.Join(dir, "c.sock"), fs: coordtest.NewFS()}
 	b.cfg = Config{Dir: filepath.Join(dir, "state"), NoSync: true, ReportInterval: 50 * time.Millisecond}
 	if testing.Verbose() {
 		b.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -72,7 +80,7 @@ func newBed(t testing.TB, change func(*Config)) *bed {
 }
 
 // start runs the coordinator until kill or a crash.
-func (b *bed) start() {
+func (b *testCluster) start() {
 	b.t.Helper()
 	l, err := ListenLocal(b.sock)
 	if err != nil {
@@ -85,9 +93,9 @@ func (b *bed) start() {
 	go func(done chan error) { done <- Run(ctx, cfg) }(b.done)
 }
 
-// kill stops the coordinator. Nothing is written in an orderly stop that would
-// not be there after a kill: entries are in the log before anybody hears.
-func (b *bed) kill() {
+// kill stops the coordinator. An orderly stop writes nothing that a kill would
+// lose: entries are in the log before they are acknowledged.
+func (b *testCluster) kill() {
 	if b.cancel == nil {
 		return
 	}
@@ -103,8 +111,9 @@ func (b *bed) kill() {
 	b.cancel = nil
 }
 
-// node adds a pretended node that runs until the test ends or stop is called.
-func (b *bed) node(info *droverv1.NodeInfo, how coordtest.Behaviour) (n *coordtest.Node, stop func()) {
+// addNode adds a simulated node that runs until the test ends or stop is
+// called.
+func (b *testCluster) addNode(info *droverv1.NodeInfo, how coordtest.Behaviour) (n *coordtest.Node, stop func()) {
 	n = coordtest.New(droverv1connect.NewNodeServiceClient(b.http, "http://c"), info, b.fs, how)
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan struct{})
@@ -120,20 +129,20 @@ func (b *bed) node(info *droverv1.NodeInfo, how coordtest.Behaviour) (n *coordte
 
 const waitLimit = 20 * time.Second
 
-// until polls what becomes true within waitLimit.
-func (b *bed) until(what string, ok func() bool) {
+// waitUntil polls ok until it is true, at most waitLimit.
+func (b *testCluster) waitUntil(what string, ok func() bool) {
 	b.t.Helper()
 	end := time.Now().Add(waitLimit)
 	for !ok() {
 		if time.Now().After(end) {
-			b.t.Fatalf("not within %s: %s\n%s", waitLimit, what, b.story())
+			b.t.Fatalf("not within %s: %s\n%s", waitLimit, what, b.eventLog())
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// story is the coordinator's events, for a failed test.
-func (b *bed) story() string {
+// eventLog returns the coordinator's events, for a failed test.
+func (b *testCluster) eventLog() string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s, err := b.client.Events(ctx, connect.NewRequest(&droverv1.EventsRequest{}))
@@ -149,8 +158,8 @@ func (b *bed) story() string {
 	return out
 }
 
-// submit sends a job and gives its number; it must be accepted.
-func (b *bed) submit(j *jobspec.Job) uint64 {
+// submit submits a job, which must be accepted, and returns its number.
+func (b *testCluster) submit(j *jobspec.Job) uint64 {
 	b.t.Helper()
 	id, err := b.trySubmit(j, "")
 	if err != nil {
@@ -159,7 +168,7 @@ func (b *bed) submit(j *jobspec.Job) uint64 {
 	return id
 }
 
-func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
+func (b *testCluster) trySubmit(j *jobspec.Job, key string) (uint64, error) {
 	b.t.Helper()
 	jobspec.SetDefaults(j)
 	text, err := jobspec.Encode(j)
@@ -175,8 +184,8 @@ func (b *bed) trySubmit(j *jobspec.Job, key string) (uint64, error) {
 	return res.Msg.Job, nil
 }
 
-// job gives a job's status; an error of the call is nil.
-func (b *bed) job(name string) *droverv1.GetJobResponse {
+// job returns a job's status, nil after an error.
+func (b *testCluster) job(name string) *droverv1.GetJobResponse {
 	ctx, cancel := context.WithTimeout(b.ctx, waitLimit/2)
 	defer cancel()
 	res, err := b.client.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: name}))
@@ -186,16 +195,16 @@ func (b *bed) job(name string) *droverv1.GetJobResponse {
 	return res.Msg
 }
 
-// ends waits for a job's end and checks its state.
-func (b *bed) ends(name string, want droverv1.JobState) *droverv1.GetJobResponse {
+// waitForEnd waits for a job's end and checks its state.
+func (b *testCluster) waitForEnd(name string, want droverv1.JobState) *droverv1.GetJobResponse {
 	b.t.Helper()
 	var got *droverv1.GetJobResponse
-	b.until("job "+name+" ends", func() bool {
+	b.waitUntil("job "+name+" ends", func() bool {
 		got = b.job(name)
 		return got != nil && ended(got.Job.State)
 	})
 	if got.Job.State != want {
-		b.t.Fatalf("job %s: %s (%s), want %s\n%s", name, got.Job.State, got.Job.Message, want, b.story())
+		b.t.Fatalf("job %s: %s (%s), want %s\n%s", name, got.Job.State, got.Job.Message, want, b.eventLog())
 	}
 	return got
 }
@@ -206,13 +215,14 @@ const (
 	stopped   = droverv1.JobState_JOB_STATE_STOPPED
 )
 
-// groupJob is a job of n tasks.
+// groupJob returns a job of n tasks.
 func groupJob(name string, n int) *jobspec.Job {
 	return &jobspec.Job{Name: name, Stages: []jobspec.Stage{{Name: "main", Kind: jobspec.KindGroup, Tasks: n, Command: []string{"true"},
 		Resources: jobspec.Resources{CPU: 500, Memory: 64 << 20, IO: 1 << 20}}}}
 }
 
-// mapReduceJob reads /in, writes /out/<name>, with r reduce tasks; 0 for none.
+// mapReduceJob returns a job that reads /in and writes /out/<name>, with r
+// reduce tasks; 0 for none.
 func mapReduceJob(name string, r int) *jobspec.Job {
 	small := jobspec.Resources{CPU: 500, Memory: 64 << 20, IO: 1 << 20}
 	j := &jobspec.Job{Name: name, Input: &jobspec.Input{Paths: []string{"hdfs:///in"}}, Output: &jobspec.Output{Path: "hdfs:///out/" + name},

@@ -13,10 +13,10 @@ import (
 	"github.com/drover-run/drover/coordinator/history"
 )
 
-// history0 reads the history of a bed.
-func history0(t *testing.T, b *bed) (out []history.Job) {
+// readHistory reads the history of a cluster.
+func readHistory(t *testing.T, b *testCluster) (out []history.Job) {
 	t.Helper()
-	b.until("a job is written down", func() bool {
+	b.waitUntil("a job is in the history", func() bool {
 		out = nil
 		files, err := history.Files(filepath.Join(b.cfg.Dir, "history"))
 		if err != nil {
@@ -41,22 +41,22 @@ func history0(t *testing.T, b *bed) (out []history.Job) {
 	return out
 }
 
-func TestEveryEndedJobIsInTheHistoryOnceAndOldOnesAreForgotten(t *testing.T) {
-	b := newBed(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 2, -1 })
-	b.node(coordtest.Info("n1"), coordtest.Succeed)
-	b.registered()
+func TestEndedJobIsInHistoryOnceAndForgotten(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 2, -1 })
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
 	names := []string{"a", "b", "c", "d", "e"}
 	for i, name := range names {
 		b.submit(groupJob(name, 2))
-		b.ends(name, succeeded)
+		b.waitForEnd(name, succeeded)
 		if i == 2 {
 			b.kill()
 			b.start()
 		}
 	}
-	b.until("only two are left", func() bool { return b.job("c") == nil && b.job("d") != nil && b.job("e") != nil })
+	b.waitUntil("only two are left", func() bool { return b.job("c") == nil && b.job("d") != nil && b.job("e") != nil })
 	seen := map[string]int{}
-	for _, j := range history0(t, b) {
+	for _, j := range readHistory(t, b) {
 		seen[j.Name]++
 		if j.State != "succeeded" || len(j.Stages[0].Tasks) != 2 || j.Stages[0].Tasks[0].Attempts[0].Node != "n1" || j.FinishMS < j.SubmitMS {
 			t.Errorf("%+v", j)
@@ -64,21 +64,21 @@ func TestEveryEndedJobIsInTheHistoryOnceAndOldOnesAreForgotten(t *testing.T) {
 	}
 	for _, n := range names[:3] {
 		if seen[n] != 1 {
-			t.Errorf("job %s stands %d times in the history", n, seen[n])
+			t.Errorf("job %s is %d times in the history", n, seen[n])
 		}
 	}
 }
 
-func TestTheHistorySaysHowLongAnAttemptStarted(t *testing.T) {
+func TestHistoryRecordsStartingTime(t *testing.T) {
 	f := facts.New()
 	for what, c := range map[string]struct {
 		began, ran, want int64 // ms; the attempt is placed at 10 s and ends at 20 s
 	}{
-		"it ran after 3 s":                      {13_000, 6_000, 3_000},
-		"it never ran":                          {0, 0, 0},
-		"the node's clock is behind":            {9_000, 6_000, 0},
-		"the node's clock is ahead":             {19_000, 6_000, 4_000},
-		"it ran longer than it was here to see": {12_000, 30_000, 0},
+		"it ran after 3 s":                     {13_000, 6_000, 3_000},
+		"it never ran":                         {0, 0, 0},
+		"the node's clock is behind":           {9_000, 6_000, 0},
+		"the node's clock is ahead":            {19_000, 6_000, 4_000},
+		"running time longer than the attempt": {12_000, 30_000, 0},
 	} {
 		a := &facts.Attempt{Placed: 10e9, Ended: 20e9, Seen: &droverv1.SeenAttempt{StartedMs: c.began, RunningMs: c.ran}}
 		if h := historyAttempt(f, a); h.StartingMS != c.want || h.RunMS != c.ran || h.PlaceMS != 10_000 {

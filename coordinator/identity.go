@@ -12,8 +12,8 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 )
 
-// identity is who calls: the name of the certificate, or whoever may open the
-// local socket.
+// identity is the caller of a request: the name of its certificate, or "local"
+// on the local socket.
 type identity struct {
 	kind identityKind
 	name string // "user/alice", "node/n1", "local"
@@ -22,15 +22,15 @@ type identity struct {
 type identityKind int
 
 const (
-	kindLocal identityKind = iota + 1 // on the local socket: every right
+	kindLocal identityKind = iota + 1 // local socket: every right
 	kindUser                          // user/<name>
 	kindNode                          // node/<name>
-	kindOther                         // a certificate of another kind: no right
+	kindOther                         // a certificate of another kind: no rights
 )
 
 type identityKey struct{}
 
-// withIdentity puts the caller into the context of each request.
+// withIdentity adds the caller to the context of each request.
 func withIdentity(of func(*http.Request) identity, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, of(r))))
@@ -39,9 +39,9 @@ func withIdentity(of func(*http.Request) identity, next http.Handler) http.Handl
 
 func localIdentity(*http.Request) identity { return identity{kindLocal, "local"} }
 
-// tlsIdentity reads the name of the verified client certificate.
+// tlsIdentity returns the identity in the verified client certificate.
 func tlsIdentity(r *http.Request) identity {
-	kind, name, err := pki.Peer(r.TLS)
+	kind, name, err := pki.PeerIdentity(r.TLS)
 	if err != nil {
 		return identity{kind: kindOther}
 	}
@@ -64,7 +64,7 @@ func caller(ctx context.Context) identity {
 	return id
 }
 
-// right is what a call needs.
+// right is a permission that a call requires.
 type right int
 
 const (
@@ -86,13 +86,13 @@ func (r right) String() string {
 	}
 }
 
-// operator tells whether id may do everything.
+// operator reports whether id may do everything.
 func (c *core) operator(id identity) bool {
 	return id.kind == kindLocal || (id.kind == kindUser && slices.Contains(c.cfg.Operators, id.name))
 }
 
-// allowed tells whether id has a right in a tenant. Whoever may submit or
-// operate may read too, and whoever may operate may submit.
+// allowed reports whether id has a right in a tenant. Submitters may also read,
+// operators may also submit and read.
 func (c *core) allowed(id identity, r right, t *droverv1.Tenant) bool {
 	if c.operator(id) {
 		return true
@@ -115,39 +115,40 @@ func (c *core) allowed(id identity, r right, t *droverv1.Tenant) bool {
 	}
 }
 
-// listed tells whether a table names somebody, with or without "user/", or
-// everybody with "*".
+// listed reports whether names contains name, with or without "user/", or "*".
 func listed(names []string, name string) bool {
 	short := strings.TrimPrefix(name, "user/")
 	return slices.ContainsFunc(names, func(n string) bool { return n == "*" || n == name || n == short })
 }
 
-// need refuses a caller without a right in a tenant.
+// need returns an error if the caller lacks a right in a tenant.
 func (c *core) need(ctx context.Context, r right, t *droverv1.Tenant) error {
 	if id := caller(ctx); !c.allowed(id, r, t) {
-		return fault.New(fault.Denied, "%s may not %s in tenant %q: an operator can add it to the tenant's list (drover tenant apply)", id.who(), r, t.GetName())
+		return fault.New(fault.Denied, "%s may not %s in tenant %q: an operator can add it to the tenant's list (drover tenant apply)", id.displayName(), r, t.GetName())
 	}
 	return nil
 }
 
-// needOperator refuses a caller who is no operator of the whole cluster.
+// needOperator returns an error if the caller is not an operator of the
+// cluster.
 func (c *core) needOperator(ctx context.Context, what string) error {
 	if id := caller(ctx); !c.operator(id) {
-		return fault.New(fault.Denied, "%s may not %s: that is for operators of the coordinator", id.who(), what)
+		return fault.New(fault.Denied, "%s may not %s: that is for operators of the coordinator", id.displayName(), what)
 	}
 	return nil
 }
 
-// needUser refuses nodes and unknown certificates.
+// needUser returns an error if the caller is a node or has an unknown
+// certificate.
 func (c *core) needUser(ctx context.Context) error {
 	if id := caller(ctx); id.kind != kindLocal && id.kind != kindUser {
-		return fault.New(fault.Denied, "%s is no user's certificate: an operator makes one with `drover tls cert`", id.who())
+		return fault.New(fault.Denied, "%s is no user's certificate: an operator makes one with `drover tls cert`", id.displayName())
 	}
 	return nil
 }
 
-// needJob refuses a caller without a right on a job. Its submitter may read
-// and operate it.
+// needJob returns an error if the caller lacks a right on a job. Its submitter
+// may read and operate it.
 func (c *core) needJob(ctx context.Context, r right, f *facts.Facts, j *facts.Job) error {
 	id := caller(ctx)
 	if id.kind == kindUser && id.name == j.Actor {
@@ -155,14 +156,28 @@ func (c *core) needJob(ctx context.Context, r right, f *facts.Facts, j *facts.Jo
 	}
 	t := f.Tenant(j.Spec.Tenant)
 	if t == nil || !c.allowed(id, r, t.Spec) {
-		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q", id.who(), r, j.Name, j.Spec.Tenant)
+		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q", id.displayName(), r, j.Name, j.Spec.Tenant)
 	}
 	return nil
 }
 
-func (id identity) who() string {
+func (id identity) displayName() string {
 	if id.name == "" {
 		return "a caller without a certificate"
 	}
 	return id.name
+}
+
+// visibleTenants returns the tenants and what they use. Members are listed only
+// for callers who have a right in the tenant; others see its name, parent and
+// shares.
+func (c *core) visibleTenants(ctx context.Context, f *facts.Facts) []*droverv1.TenantStatus {
+	out := tenantStatus(f)
+	for _, t := range out {
+		if !c.allowed(caller(ctx), mayRead, t.Tenant) {
+			s := t.Tenant
+			t.Tenant = &droverv1.Tenant{Name: s.GetName(), Parent: s.GetParent(), Weight: s.GetWeight()}
+		}
+	}
+	return out
 }

@@ -10,75 +10,76 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Limits of carrying out intents.
+// Limits of intents.
 const (
-	intentTries = 40 // before a result counts as not to be published
-	intentPause = 100 * time.Millisecond
-	intentMost  = 15 * time.Second // longest pause between two tries
-	intentLimit = 2 * time.Minute  // of one try
+	maxIntentTries = 40 // before a result counts as unpublishable
+	intentPause    = 100 * time.Millisecond
+	maxIntentPause = 15 * time.Second // longest pause between two tries
+	intentTimeout  = 2 * time.Minute  // of one try
 )
 
-// follow carries out what a job's state asks of the outside world. It is
-// called under the facts' lock and only starts things.
-func (l *leader) follow(ctx context.Context, f *facts.Facts, j *facts.Job) {
+// followJob starts what a job's state requires of the outside world. It is
+// called under the facts' lock and must not block.
+func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if j.State == droverv1.JobState_JOB_STATE_COMMITTING {
-		o, id, out := commitOrder(f, j), j.ID, j.Output
-		l.once(intent{id, intentCommit}, func() { l.commitResult(ctx, id, out, o) })
+		request, id, out := commitRequest(f, j), j.ID, j.Output
+		l.startIntent(intent{id, intentCommit}, func() { l.commitResult(ctx, id, out, request) })
 	}
 	if !j.HasEnded() || j.Live > 0 {
 		return
 	}
-	if !l.over[j.ID] { // its last change may come more than once
-		l.over[j.ID] = true
-		l.keepLogs(j)
-		l.c.finished(f, j)
+	if !l.finalized[j.ID] { // a job's last change may be delivered more than once
+		l.finalized[j.ID] = true
+		l.scheduleLogExpiry(j)
+		l.c.recordEnded(f, j)
 	}
 	if !j.Cleaned {
-		// Nothing of it runs any more, so nothing writes there any more.
-		o, id, out := cleanOrder(f, j), j.ID, j.Output
-		l.once(intent{id, intentClean}, func() { l.clean(ctx, id, out, o) })
+		// No attempt is active any more, so nothing writes there.
+		request, id, out := cleanupRequest(f, j), j.ID, j.Output
+		l.startIntent(intent{id, intentClean}, func() { l.cleanOutput(ctx, id, out, request) })
 	}
 }
 
-// commitResult has a node publish a job's result and tells how that ended. A
-// no of the file system ends the job; a node or NameNode that is away is asked
-// again.
-func (l *leader) commitResult(ctx context.Context, job uint64, output string, o *droverv1.Order) {
-	err := l.carryOut(ctx, output, o)
+// commitResult publishes a job's result through a node and proposes the
+// outcome. A refusal by the file system fails the job; if a node or the
+// NameNode is unavailable, it tries again.
+func (l *leader) commitResult(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
+	err := l.requestWithRetry(ctx, output, request)
 	end := &droverv1.JobEndedFact{Job: job, State: droverv1.JobState_JOB_STATE_SUCCEEDED}
 	if err != nil {
 		end.State, end.Message = droverv1.JobState_JOB_STATE_FAILED, "its tasks are done, but the result could not be published: "+err.Error()
 	}
-	l.tell(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobEnded{JobEnded: end}})
+	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobEnded{JobEnded: end}})
 }
 
-// clean has a node remove a job's temporary folder. When that fails for good
-// the folder stays behind; the path is free all the same, and it is said.
-func (l *leader) clean(ctx context.Context, job uint64, output string, o *droverv1.Order) {
-	if err := l.carryOut(ctx, output, o); err != nil && ctx.Err() == nil {
-		l.c.log.Warn("a temporary folder stays behind", "job", job, "path", o.GetDeletePath().GetPath(), "err", err)
+// cleanOutput removes a job's temporary folder through a node. If that fails
+// permanently the folder remains, which is logged, and the output path is freed
+// nevertheless.
+func (l *leader) cleanOutput(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
+	if err := l.requestWithRetry(ctx, output, request); err != nil && ctx.Err() == nil {
+		l.c.log.Warn("cannot remove a job's temporary folder", "job", job, "path", request.GetDeletePath().GetPath(), "err", err)
 	}
-	l.tell(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
+	l.proposeOutcome(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
 }
 
-// tell proposes what became of an intent; a new leader asks again where it
-// fails.
-func (l *leader) tell(ctx context.Context, e *droverv1.Entry) {
+// proposeOutcome proposes the outcome of an intent. If that fails, the next
+// leader executes the intent again.
+func (l *leader) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
 	if ctx.Err() != nil {
 		return
 	}
 	if _, err := l.c.replica.Propose(ctx, e); err != nil && ctx.Err() == nil {
-		l.c.log.Error("an intent was carried out but could not be noted", "err", err)
+		l.c.log.Error("cannot record the outcome of an intent", "err", err)
 	}
 }
 
-func (l *leader) carryOut(ctx context.Context, output string, o *droverv1.Order) error {
+func (l *leader) requestWithRetry(ctx context.Context, output string, request *droverv1.NodeRequest) error {
 	pause := intentPause
 	for try := 1; ; try++ {
-		tctx, cancel := context.WithTimeout(ctx, intentLimit)
-		_, err := l.c.orders.ask(tctx, o, scheme(output), 0, nil)
+		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
+		_, err := l.c.dispatcher.call(tctx, request, uriScheme(output), 0, nil)
 		cancel()
-		if err == nil || !errors.Is(err, fault.Unavailable) || try >= intentTries || ctx.Err() != nil {
+		if err == nil || !errors.Is(err, fault.Unavailable) || try >= maxIntentTries || ctx.Err() != nil {
 			return err
 		}
 		t := time.NewTimer(pause)
@@ -88,6 +89,6 @@ func (l *leader) carryOut(ctx context.Context, output string, o *droverv1.Order)
 			t.Stop()
 			return ctx.Err()
 		}
-		pause = min(2*pause, intentMost)
+		pause = min(2*pause, maxIntentPause)
 	}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// SetLevel brings a task to a level by hand, or has a checkpointed one go on on
-// another node. A task that was suspended by hand stays so until a person
-// resumes it.
+// SetLevel brings a task to a level manually, or migrates a checkpointed one. A
+// task that was suspended manually stays so until it is resumed manually.
 func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[droverv1.SetLevelRequest]) (*connect.Response[droverv1.SetLevelResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -24,7 +23,7 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 	var err error
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
-		if j, err = findJob(f, q.GetJob()); err == nil {
+		if j, err = s.findJob(ctx, f, q.GetJob()); err == nil {
 			err = s.needJob(ctx, mayOperate, f, j)
 		}
 		if err == nil {
@@ -45,14 +44,13 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 	return connect.NewResponse(&droverv1.SetLevelResponse{Key: act.GetKey(), From: from}), nil
 }
 
-// levelAction finds the attempt that is meant and puts the wish into words of
-// the log.
+// levelAction finds the attempt and encodes the request for the log.
 func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*droverv1.ActionFact, droverv1.Level, error) {
 	k, a, err := findLive(f, j, q)
 	if err != nil {
 		return nil, 0, err
 	}
-	act := &droverv1.ActionFact{Key: k.Proto(a.Run), Level: q.GetLevel(), Why: clipText(q.GetReason(), 256), ByHand: true}
+	act := &droverv1.ActionFact{Key: k.Proto(a.Run), Level: q.GetLevel(), Reason: clipText(q.GetReason(), 256), Manual: true}
 	switch l := q.GetLevel(); {
 	case l > droverv1.Level_LEVEL_RUNNING && l <= droverv1.Level_LEVEL_CHECKPOINTED && q.GetNode() == "":
 		act.Kind = int32(facts.ActSuspend)
@@ -73,7 +71,7 @@ func levelAction(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (*dr
 	return act, a.Level, nil
 }
 
-// findLive finds the live attempt of a task, or the one of that number.
+// findLive returns the live attempt of a task, or the live one of that number.
 func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.Key, *facts.Attempt, error) {
 	for i := range j.Stages {
 		if j.Spec.Stages[i].Name != q.GetStage() || q.GetTask() < 0 || q.GetTask() >= j.Stages[i].Tasks {
@@ -86,26 +84,26 @@ func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.
 				return facts.Key{Job: j.ID, Stage: int32(i), Task: q.GetTask(), Attempt: a.Attempt}, a, nil
 			}
 		}
-		return facts.Key{}, nil, fault.New(fault.Conflict, "task %s/%d of job %s has no attempt that runs or is suspended", q.GetStage(), q.GetTask(), j.Name)
+		return facts.Key{}, nil, fault.New(fault.Conflict, "task %s/%d of job %s has no live attempt", q.GetStage(), q.GetTask(), j.Name)
 	}
 	return facts.Key{}, nil, fault.New(fault.NotFound, "job %s has no task %s/%d; `drover task status %s` lists them", j.Name, clipText(q.GetStage(), 128), q.GetTask(), j.Name)
 }
 
-// levelStatus is what a level means to an attempt that has not ended; nil for
-// one that never left running.
+// levelStatus returns the suspension state of an active attempt; nil for one
+// that has always been running.
 func levelStatus(f *facts.Facts, a *facts.Attempt) *droverv1.LevelStatus {
-	if !a.State.Holds() || a.Sus.At == 0 && a.Target == 0 {
+	if !a.State.IsActive() || a.Suspension.LevelSince == 0 && a.Target == 0 {
 		return nil
 	}
-	s := &droverv1.LevelStatus{Level: a.Level, Target: a.Target, SinceMs: a.Sus.At / 1e6, Why: a.Sus.Why, Actor: a.Sus.By, Suspends: a.Sus.Count,
-		SuspendedMs: a.Sus.TotalMS, KeptCpuMs: a.Sus.CPUMS, AskedMs: a.Sus.Asked / 1e6}
+	s := &droverv1.LevelStatus{Level: a.Level, Target: a.Target, SinceMs: a.Suspension.LevelSince / 1e6, Reason: a.Suspension.Reason, Actor: a.Suspension.Actor, Suspends: a.Suspension.Count,
+		SuspendedMs: a.Suspension.SuspendedMS, PreservedCpuMs: a.Suspension.PreemptedCPUMS, RequestedMs: a.Suspension.RequestedAt / 1e6}
 	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 {
-		s.Why, s.Actor = "", "" // they were about a suspension that is over
-	} else if j := f.Job(a.Sus.For); j != nil {
-		s.ForJob = j.Name
+		s.Reason, s.Actor = "", "" // they belong to a suspension that is over
+	} else if j := f.Job(a.Suspension.Preemptor); j != nil {
+		s.PreemptorJob = j.Name
 	}
-	if n := f.Node(a.Sus.Holder); n != nil {
-		s.MovingFrom = n.Info.GetName()
+	if n := f.Node(a.Suspension.ImageNode); n != nil {
+		s.MigratingFrom = n.Info.GetName()
 	}
 	return s
 }

@@ -20,76 +20,79 @@ import (
 
 // Limits of the loop.
 const (
-	maxActions   = 2000                   // of one decision
-	maxEntryPart = 768 << 10              // bytes of actions in one entry, below replica.MaxEntry
-	driftPause   = 200 * time.Millisecond // between two rebuilds of the State
-	hearPause    = 2 * time.Second        // between two looks at what nodes said of attempts
-	nodeLostWhy  = "it did not report within its lease"
+	maxActions         = 2000                   // of one decision
+	maxEntryPart       = 768 << 10              // bytes of actions in one entry, below replica.MaxEntry
+	rebuildPause       = 200 * time.Millisecond // between two rebuilds of State
+	progressPause      = 2 * time.Second        // between two updates of the progress of attempts
+	leaseExpiredReason = "it did not report within its lease"
 )
 
-// leader is what a server does while it leads: one loop owns the State and
-// follows the facts; everything slow (orders, commits of results) runs beside
-// it. Each pass:
+// leader is the loop of a leading server. It owns State and follows the facts;
+// everything slow (requests to nodes, commits of results) runs in goroutines of
+// its own. Each pass:
 //
-//  1. Follow: take the changes of the facts into State, wanted sets, history.
-//  2. Expire: propose the loss of nodes whose lease ended, another try of nodes
-//     that were held off and whose time is over, and of levels that were refused
-//     for a while.
-//  3. Deepen: have frozen tasks give their memory where it became too much.
-//  4. Hear: every hearPause tell State which attempts run and how far they are,
-//     which is no fact: policies that order by progress need it.
-//  5. Forecast: predict run times anew where tasks ended; say of deadlines that
-//     they cannot be met or have passed.
-//  6. Decide: run a Cycle if State changed, cycle_interval after the last one.
-//     Its commit proposes the decision and waits: one is in flight.
-//  7. Wait for news: entries applied, a lease's end, a policy's wake-up.
+//  1. Follow: apply the changes of the facts to State, wanted sets and history.
+//  2. Expire: propose the loss of nodes whose lease ended (none if this loop stood
+//     still itself: see standstill), the probation of nodes
+//     whose quarantine ended, and the end of expired back-offs after refusals;
+//     let nodes remove the logs of jobs that ended KeepLogs ago.
+//  3. Escalate: bring frozen tasks to the next level where they occupy too much
+//     memory.
+//  4. Estimate: predict run times again where tasks ended; record deadlines that
+//     are infeasible or have passed.
+//  5. Update progress: every progressPause tell State which attempts run and how
+//     far they are. That is no fact, but policies that order by progress need it.
+//  6. Decide: run a Cycle if State changed, CycleInterval after the last one. Its
+//     commit proposes the decision and waits: one is in flight.
+//  7. Wait for entries applied, the end of a lease or a policy's wake-up.
 type leader struct {
 	c    *core
 	term uint64
 
-	proj   *projection
-	policy scheduler.Policy
-	name   string            // of the policy, as the facts have it
-	params map[string]string // likewise
+	proj         *projection
+	policy       scheduler.Policy
+	policyName   string            // as named in the facts
+	policyParams map[string]string // as named in the facts
 
-	stamp     scheduler.Stamp
-	lastCycle time.Time
-	wakeAt    scheduler.Time // of the last decision
-	lastDrift time.Time
-	lastHeard time.Time
-	again     bool // decide although State did not change
-	dirtyMaps map[uint64]bool
+	stamp        scheduler.Stamp
+	lastCycle    time.Time
+	wakeAt       scheduler.Time // requested by the last decision
+	lastRebuild  time.Time
+	lastProgress time.Time
+	forceCycle   bool // run a cycle although State did not change
+	dirtyMaps    map[uint64]bool
 
-	learnt       bool // tasks ended since the last look at predictions
-	lastForecast time.Time
-	bandwidth    int64             // of remote reads, as the policy was told, bytes/s; 0 for not measured
-	deadlines    map[uint64]missed // live jobs with a deadline
-	outlook      deadline.Outlook
-	judged       scheduler.Stamp // of the last look at deadlines
-	judgeAt      time.Time       // when one may turn without an event, zero for never
-	lastJudged   time.Time
+	newCompletions    bool // tasks ended since the last prediction
+	lastEstimates     time.Time
+	bandwidth         int64                // of remote reads, as passed to the policy, bytes/s; 0 for not measured
+	deadlines         map[uint64]missState // live jobs with a deadline
+	slack             deadline.Slack
+	deadlineStamp     scheduler.Stamp // State at the last deadline check
+	nextDeadlineCheck time.Time       // when a deadline may become infeasible without an event; zero for never
+	lastDeadlineCheck time.Time
 
-	barred map[facts.Key]int64 // attempts that nobody asks for some level: until when, Unix ns
+	refusalRetryAt map[facts.Key]int64 // end of the back-off of attempts with transient refusals, Unix ns
 
-	pressed map[int32]bool // nodes on which levels changed since the last look
+	looks        standstill     // at the leases
+	recheckNodes map[int32]bool // nodes on which levels changed since the last escalation
 
-	logsGo []logsGo        // ended jobs whose logs are still kept
-	held   map[int32]int64 // nodes held off by themselves: until when, Unix ns
-	over   map[uint64]bool // ended jobs that hold nothing and were seen to
+	logExpiries   []logExpiry     // ended jobs whose logs are still kept
+	quarantineEnd map[int32]int64 // end of the quarantine of nodes, Unix ns
+	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
 
-	wg     sync.WaitGroup // commits, cleanings
+	wg     sync.WaitGroup // for intents
 	busy   map[intent]bool
 	busyMu sync.Mutex
 }
 
-// lead runs the loop until ctx ends or this server leads no more.
+// lead runs the loop until ctx ends or this server stops leading.
 func (c *core) lead(ctx context.Context) error {
 	if err := c.replica.Barrier(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missed{}, pressed: map[int32]bool{}}
-	l.proj = c.newProjection(c.hosts.of)
+	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
+	l.proj = c.newProjection(c.locations.resolve)
 	defer l.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
@@ -97,12 +100,13 @@ func (c *core) lead(ctx context.Context) error {
 	}
 	c.leading.Store(true)
 	defer c.leading.Store(false)
-	c.becomeReady()
+	c.signalReady()
 	c.log.Info("leading", "term", l.term)
 	return l.run(ctx)
 }
 
-// start makes the cluster's first entries and builds everything from facts.
+// start proposes the cluster's first entry and builds the loop's state from the
+// facts.
 func (l *leader) start(ctx context.Context) error {
 	var cluster string
 	l.c.replica.Read(func(f *facts.Facts) { cluster = f.Cluster() })
@@ -112,8 +116,11 @@ func (l *leader) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := l.c.correctTime(ctx); err != nil {
+		return err
+	}
 	var err error
-	l.c.orders.reset(l.term)
+	l.c.dispatcher.reset(l.term)
 	l.c.replica.TakeChanges(func(f *facts.Facts, _ []facts.Change) { err = l.rebuild(ctx, f) })
 	return err
 }
@@ -122,51 +129,51 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	if err := l.setPolicy(f); err != nil {
 		return err
 	}
-	l.c.sessions.begin(f, l.c.now())
+	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logsGo, l.over, l.held, l.barred = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
+	l.logExpiries, l.finalized, l.quarantineEnd, l.refusalRetryAt = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
 	for _, n := range f.Nodes() {
-		l.noteHeld(n)
-		l.pressed[n.ID] = true
+		l.trackQuarantine(n)
+		l.recheckNodes[n.ID] = true
 	}
 	clear(l.deadlines)
-	l.learnt = l.c.forecasts.learn(f) || l.learnt
+	l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	for _, id := range f.JobIDs() {
-		l.follow(ctx, f, f.Job(id))
-		l.followDeadline(f.Job(id))
+		l.followJob(ctx, f, f.Job(id))
+		l.trackDeadline(f.Job(id))
 		if j := f.Job(id); j.Live > 0 {
-			f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.noteBarred(k, a) })
+			f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.trackRefusals(k, a) })
 		}
 	}
-	l.c.sweep(f)
+	l.c.removeUnknownBlobs(f)
 	return l.proj.rebuild(f)
 }
 
-// setPolicy makes the policy that the facts name.
+// setPolicy creates the policy named in the facts, if it changed.
 func (l *leader) setPolicy(f *facts.Facts) error {
 	name, params := f.Scheduler()
 	if name == "" {
-		name, params = l.c.cfg.Scheduler, l.c.cfg.SchedulerParams
+		name, params = l.c.defaultScheduler()
 	}
-	if l.policy != nil && name == l.name && maps.Equal(params, l.params) {
+	if l.policy != nil && name == l.policyName && maps.Equal(params, l.policyParams) {
 		return nil
 	}
-	p, err := policies.New(name, l.measured(name, params))
+	p, err := policies.New(name, l.withBandwidth(name, params))
 	if err != nil && l.policy == nil { // a newer program chose it: this one goes on with its own
 		l.c.log.Error("the chosen scheduler is not known here", "err", err)
-		name, params = l.c.cfg.Scheduler, l.c.cfg.SchedulerParams
+		name, params = l.c.defaultScheduler()
 		p, err = policies.New(name, params)
 	}
 	if err != nil {
 		return fault.New(fault.Invalid, "%w", err)
 	}
-	l.policy, l.name, l.params, l.again = p, name, maps.Clone(params), true
+	l.policy, l.policyName, l.policyParams, l.forceCycle = p, name, maps.Clone(params), true
 	return nil
 }
 
-// measured adds what was measured to a scheduler's parameters, where the
-// operator did not set it: the bandwidth of reading data that lies elsewhere.
-func (l *leader) measured(name string, params map[string]string) map[string]string {
+// withBandwidth returns params with the measured bandwidth of remote reads, if
+// the scheduler has such a parameter and the operator did not set it.
+func (l *leader) withBandwidth(name string, params map[string]string) map[string]string {
 	i, err := policies.Get(name)
 	if _, set := params["bandwidth"]; err != nil || set || l.bandwidth == 0 || !slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "bandwidth" }) {
 		return params
@@ -190,10 +197,10 @@ func (l *leader) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := l.deepen(ctx); err != nil {
+		if err := l.escalateFrozen(ctx); err != nil {
 			return err
 		}
-		for _, step := range []func(context.Context) (time.Time, error){l.forecast, l.watchDeadlines} {
+		for _, step := range []func(context.Context) (time.Time, error){l.updateEstimates, l.checkDeadlines} {
 			at, err := step(ctx)
 			if err != nil {
 				return err
@@ -202,11 +209,11 @@ func (l *leader) run(ctx context.Context) error {
 				next = at
 			}
 		}
-		if at := l.hear(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+		if at := l.updateProgress(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
-		if due := l.decideDue(); due <= 0 {
-			if err := l.decide(ctx); err != nil {
+		if due := l.cycleDelay(); due <= 0 {
+			if err := l.runCycle(ctx); err != nil {
 				return err
 			}
 			continue // the decision is a change to follow
@@ -219,13 +226,15 @@ func (l *leader) run(ctx context.Context) error {
 		}
 		timer.Reset(wait)
 		select {
-		case <-l.c.replica.Applied():
-		case <-l.c.hosts.news:
-			l.newHosts()
+		case <-l.c.replica.AppliedCh():
+		case <-l.c.locations.changedCh:
+			l.applyNewLocations()
+		case <-l.c.schedulerReloaded:
+			l.applyReload()
 		case <-timer.C:
 		case lead := <-l.c.replica.Leadership():
 			if !lead {
-				return fault.New(fault.Unavailable, "another coordinator leads now")
+				return l.c.replica.LeadershipError()
 			}
 		case <-ctx.Done():
 			return nil
@@ -236,10 +245,11 @@ func (l *leader) run(ctx context.Context) error {
 // followChanges is step 1.
 func (l *leader) followChanges(ctx context.Context) error {
 	var err error
-	drift, any := error(nil), false
+	drift, changed := error(nil), false
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
-		any = len(changes) > 0
+		changed = len(changes) > 0
 		if len(changes) > 0 && changes[0].Kind == facts.ChangeReset {
+			l.policy, l.lastCycle, l.forceCycle = nil, time.Time{}, true // its caches may hold times from before a step of the clock
 			err = l.rebuild(ctx, f)
 			return
 		}
@@ -247,84 +257,84 @@ func (l *leader) followChanges(ctx context.Context) error {
 			err = l.proj.rebuild(f)
 		}
 		for i := range changes {
-			l.effect(ctx, f, &changes[i])
+			l.applyChange(ctx, f, &changes[i])
 		}
 		l.touchReduces(f)
-		l.learnt = l.c.forecasts.learn(f) || l.learnt
+		l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
 	})
 	if drift != nil {
-		l.c.metrics.drifts.Inc()
-		l.c.log.Error("the scheduler's state was built anew", "err", drift)
-		l.again = true
+		l.c.metrics.rebuilds.Inc()
+		l.c.log.Error("rebuilt the scheduler's state", "err", drift)
+		l.forceCycle = true
 	}
-	if any {
-		l.c.changed()
+	if changed {
+		l.c.notifyChange()
 	}
 	return err
 }
 
-// effect carries a change to what is not State.
-func (l *leader) effect(ctx context.Context, f *facts.Facts, c *facts.Change) {
+// applyChange applies a change to everything but State.
+func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	switch c.Kind {
 	case facts.ChangeNode:
-		l.c.wanted.node(f.Node(c.Node))
-		l.noteHeld(f.Node(c.Node))
+		l.c.wanted.registerNode(f.Node(c.Node))
+		l.trackQuarantine(f.Node(c.Node))
 	case facts.ChangeNodeLost:
-		l.noteHeld(f.Node(c.Node))
-		l.c.sessions.lost(c.Node)
-		l.c.orders.lost(c.Node)
-		l.c.hosts.refresh(f, l.c.now())
+		l.trackQuarantine(f.Node(c.Node))
+		l.c.sessions.remove(c.Node)
+		l.c.dispatcher.nodeLost(c.Node)
+		l.c.locations.markStaleBefore(f, l.c.now())
 	case facts.ChangeJob:
 		if j := f.Job(c.Key.Job); j != nil {
-			l.follow(ctx, f, j)
-			l.followDeadline(j)
+			l.followJob(ctx, f, j)
+			l.trackDeadline(j)
 		}
 	case facts.ChangePlaced, facts.ChangeLevel, facts.ChangeStopping, facts.ChangeEnded, facts.ChangeOutput:
-		l.attempt(f, c)
+		l.applyAttemptChange(f, c)
 	case facts.ChangeForgotten:
 		for _, n := range c.Nodes {
-			l.c.wanted.forget(n, c.Key.Job)
+			l.c.wanted.forgetJob(n, c.Key.Job)
 		}
-		l.c.hosts.drop(c.Key.Job)
-		delete(l.over, c.Key.Job)
+		l.c.locations.drop(c.Key.Job)
+		delete(l.finalized, c.Key.Job)
 	case facts.ChangeBlobGone:
-		if f.Blob(c.Digest) == nil { // it may have been uploaded again since
+		if f.Blob(c.Digest) == nil { // it may have been uploaded again
 			l.c.removeBlob(c.Digest)
 		}
 	case facts.ChangeScheduler:
 		if err := l.setPolicy(f); err != nil {
-			l.c.log.Error("the scheduler stays as it is", "err", err)
+			l.c.log.Error("cannot change the scheduler", "err", err)
 		}
 	}
 }
 
-func (l *leader) attempt(f *facts.Facts, c *facts.Change) {
+func (l *leader) applyAttemptChange(f *facts.Facts, c *facts.Change) {
 	a := f.Attempt(c.Key)
 	if a == nil {
 		return
 	}
 	l.c.wanted.touch(a.Node, a.Epoch, c.Key, a.Run)
 	if c.Kind == facts.ChangeLevel {
-		l.pressed[a.Node] = true
+		l.recheckNodes[a.Node] = true
 	}
-	l.noteBarred(c.Key, a)
+	l.trackRefusals(c.Key, a)
 	for _, id := range c.Nodes { // where it was, or where its image is
 		if n := f.Node(id); n != nil && n.Up {
 			l.c.wanted.touch(id, n.Epoch, c.Key, c.Run)
 		}
 	}
 	if c.Kind == facts.ChangeEnded || c.Kind == facts.ChangeOutput {
-		l.c.sessions.drop(a.Node, c.Key)
+		l.c.sessions.dropAttempt(a.Node, c.Key)
 		if j := f.Job(c.Key.Job); int(c.Key.Stage) == j.MapStage() {
 			l.dirtyMaps[j.ID] = true
 			if a.State == facts.AttemptFailed && a.Cause() == droverv1.Cause_CAUSE_INPUT {
-				l.c.hosts.doubt(j.ID, l.c.now())
+				l.c.locations.reportReadFailure(j.ID, l.c.now())
 			}
 		}
 	}
 }
 
-// touchReduces tells the live reduce attempts of jobs whose map outputs
+// touchReduces updates the live reduce attempts of jobs whose map outputs
 // changed.
 func (l *leader) touchReduces(f *facts.Facts) {
 	for id := range l.dirtyMaps {
@@ -341,20 +351,30 @@ func (l *leader) touchReduces(f *facts.Facts) {
 	clear(l.dirtyMaps)
 }
 
-// expire is step 2; it gives when the next lease ends.
+// expire is step 2. It returns when it is due again, zero for never.
 func (l *leader) expire(ctx context.Context) (time.Time, error) {
-	gone, next := l.c.sessions.expired(l.c.now(), l.c.cfg.Lease)
+	now := l.c.now()
+	if gap := l.looks.look(now, l.c.cfg.Lease); gap > 0 {
+		l.c.log.Warn("the coordinator stood still, or its clock was set ahead: every node has a full lease again", "for", gap.Round(time.Millisecond))
+		l.c.sessions.renewAll(now)
+	}
+	gone, next := l.c.sessions.expired(now, l.c.cfg.Lease)
+	if soon := now.Add(lookEvery(l.c.cfg.Lease)); next.After(soon) {
+		next = soon // a later look is a standstill
+	} else if next.IsZero() {
+		l.looks = standstill{} // without leases the loop may sleep for longer
+	}
 	for _, n := range gone {
-		e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Why: nodeLostWhy}}}
+		e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}}
 		if _, err := l.c.replica.Propose(ctx, e); err != nil {
 			return next, err
 		}
-		l.c.sessions.lost(n.id)
+		l.c.sessions.remove(n.id)
 	}
 	if len(gone) > 0 {
 		next = l.c.now()
 	}
-	for _, try := range []func(context.Context) (time.Time, error){l.tryHeld, l.tryBarred} {
+	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals} {
 		at, err := try(ctx)
 		if err != nil {
 			return next, err
@@ -363,44 +383,45 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 			next = at
 		}
 	}
-	if at := l.dropLogs(); next.IsZero() || !at.IsZero() && at.Before(next) {
+	if at := l.expireLogs(); next.IsZero() || !at.IsZero() && at.Before(next) {
 		next = at
 	}
 	return next, nil
 }
 
-// hear is step 4; it gives when it is due again, zero while nothing lives.
-func (l *leader) hear() time.Time {
+// updateProgress is step 5. It returns when it is due again, zero while no
+// attempt is live.
+func (l *leader) updateProgress() time.Time {
 	now, s := l.c.now(), l.proj.state
 	if s.Live() == 0 {
 		return time.Time{}
 	}
-	if due := l.lastHeard.Add(hearPause); now.Before(due) {
+	if due := l.lastProgress.Add(progressPause); now.Before(due) {
 		return due
 	}
-	l.lastHeard = now
-	if err := l.proj.hear(l.c.sessions.running(), scheduler.Time(now.UnixNano())); err != nil {
-		l.c.log.Error("what nodes said of attempts", "err", err)
+	l.lastProgress = now
+	if err := l.proj.applyProgress(l.c.sessions.runningAttempts(), scheduler.Time(now.UnixNano())); err != nil {
+		l.c.log.Error("cannot apply the progress of attempts", "err", err)
 	}
-	return now.Add(hearPause)
+	return now.Add(progressPause)
 }
 
-// logsGo is when the nodes may remove the logs of an ended job.
-type logsGo struct {
+// logExpiry is the time at which nodes may remove the logs of an ended job.
+type logExpiry struct {
 	at  time.Time
 	job uint64
 }
 
-// keepLogs notes that a job ended.
-func (l *leader) keepLogs(j *facts.Job) {
-	l.logsGo = append(l.logsGo, logsGo{time.Unix(0, j.Ended).Add(l.c.cfg.KeepLogs), j.ID})
+// scheduleLogExpiry schedules the removal of an ended job's logs.
+func (l *leader) scheduleLogExpiry(j *facts.Job) {
+	l.logExpiries = append(l.logExpiries, logExpiry{time.Unix(0, j.Ended).Add(l.c.cfg.KeepLogs), j.ID})
 }
 
-// dropLogs has the nodes look again at what they keep of jobs whose time has
-// come, and gives when the next one's comes.
-func (l *leader) dropLogs() (next time.Time) {
-	now, keep := l.c.now(), l.logsGo[:0]
-	for _, x := range l.logsGo {
+// expireLogs updates the wanted sets for jobs whose logs have expired, and
+// returns when the next ones expire.
+func (l *leader) expireLogs() (next time.Time) {
+	now, keep := l.c.now(), l.logExpiries[:0]
+	for _, x := range l.logExpiries {
 		if x.at.After(now) {
 			keep = append(keep, x)
 			if next.IsZero() || x.at.Before(next) {
@@ -414,19 +435,19 @@ func (l *leader) dropLogs() (next time.Time) {
 			}
 		})
 	}
-	l.logsGo = keep
+	l.logExpiries = keep
 	return next
 }
 
-// decideDue says how long until a cycle may and should run; an hour or more
-// means that there is no reason for one.
-func (l *leader) decideDue() time.Duration {
+// cycleDelay returns how long to wait before a cycle; an hour or more means
+// that there is no reason for one.
+func (l *leader) cycleDelay() time.Duration {
 	now := l.c.now()
 	due := 24 * time.Hour
 	if l.wakeAt > 0 {
 		due = max(0, l.wakeAt.Sub(scheduler.Time(now.UnixNano())))
 	}
-	if l.again || l.proj.state.Stamp() != l.stamp {
+	if l.forceCycle || l.proj.state.Stamp() != l.stamp {
 		due = 0
 	}
 	if due < time.Hour {
@@ -435,10 +456,10 @@ func (l *leader) decideDue() time.Duration {
 	return due
 }
 
-// decide is step 6.
-func (l *leader) decide(ctx context.Context) error {
+// runCycle is step 6.
+func (l *leader) runCycle(ctx context.Context) error {
 	now := l.c.now()
-	l.lastCycle, l.again, l.wakeAt = now, false, 0
+	l.lastCycle, l.forceCycle, l.wakeAt = now, false, 0
 	var dropped []facts.Drop
 	var wake scheduler.Time
 	commit := func(d scheduler.Decision) (scheduler.Decision, error) {
@@ -448,35 +469,35 @@ func (l *leader) decide(ctx context.Context) error {
 		return out, err
 	}
 	d, err := scheduler.Cycle(l.proj.state, l.policy, scheduler.Time(now.UnixNano()), maxActions, commit)
-	l.c.metrics.cycle(l.c.now().Sub(now), len(d.Actions), len(dropped))
+	l.c.metrics.observeCycle(l.c.now().Sub(now), len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
 	l.c.setWaiting(d.Waiting)
 	l.stamp = l.proj.state.Stamp()
-	dropped = slices.DeleteFunc(dropped, func(x facts.Drop) bool { return x.Reason == facts.OnTrial }) // State knows no more than it did
+	dropped = slices.DeleteFunc(dropped, func(x facts.Drop) bool { return x.Reason == facts.DropProbation }) // State does not know of probation
 	if len(d.Actions) > 0 {
-		l.again = true // what it placed may leave room for more
+		l.forceCycle = true // the next cycle may place more
 	}
 	switch {
 	case err == nil && len(dropped) == 0:
 		return nil
-	case err == nil, errors.Is(err, scheduler.ErrInvalid), errors.Is(err, scheduler.ErrNoRoom), errors.Is(err, scheduler.ErrStale), errors.Is(err, scheduler.ErrUnknown):
-		return l.drifted(ctx, err, dropped)
+	case err == nil, errors.Is(err, scheduler.ErrInvalid), errors.Is(err, scheduler.ErrNoCapacity), errors.Is(err, scheduler.ErrStale), errors.Is(err, scheduler.ErrUnknown):
+		return l.resync(ctx, err, dropped)
 	default:
 		return err
 	}
 }
 
-// drifted builds the State anew after a decision that the log dropped in part
-// or that did not fit, at most every driftPause.
-func (l *leader) drifted(ctx context.Context, err error, dropped []facts.Drop) error {
+// resync rebuilds State after a decision that the log dropped in part or that
+// State refused, at most every rebuildPause.
+func (l *leader) resync(ctx context.Context, err error, dropped []facts.Drop) error {
 	for _, x := range dropped {
-		l.c.log.Info("dropped from a decision", "action", x.At, "why", x.Reason)
+		l.c.log.Info("dropped from a decision", "action", x.Index, "why", x.Reason)
 	}
 	if err != nil {
-		l.c.metrics.drifts.Inc()
+		l.c.metrics.rebuilds.Inc()
 		l.c.log.Error("a cycle failed", "err", err)
 	}
-	if wait := driftPause - l.c.now().Sub(l.lastDrift); wait > 0 && !l.lastDrift.IsZero() {
+	if wait := rebuildPause - l.c.now().Sub(l.lastRebuild); wait > 0 && !l.lastRebuild.IsZero() {
 		t := time.NewTimer(wait)
 		defer t.Stop()
 		select {
@@ -485,33 +506,33 @@ func (l *leader) drifted(ctx context.Context, err error, dropped []facts.Drop) e
 			return nil
 		}
 	}
-	l.lastDrift = l.c.now()
+	l.lastRebuild = l.c.now()
 	var bad error
 	l.c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
 		for i := range changes {
-			l.effect(ctx, f, &changes[i])
+			l.applyChange(ctx, f, &changes[i])
 		}
 		l.touchReduces(f)
 		bad = l.proj.rebuild(f)
 	})
-	l.again = true
-	l.c.changed()
+	l.forceCycle = true
+	l.c.notifyChange()
 	return bad
 }
 
-// commit makes a decision durable, in entries of bounded size, and gives back
-// what of it holds.
+// commit proposes a decision in entries of bounded size, and returns the part
+// that was applied and what was dropped.
 func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.Decision, []facts.Drop, error) {
 	df := decisionFact(&d, l.locality)
 	var dropped []facts.Drop
 	for at := 0; at < len(df.Actions) || at == 0; {
 		part := &droverv1.DecisionFact{Base: df.Base}
 		if at == 0 {
-			part.Notes = df.Notes
+			part.PolicyStates = df.PolicyStates
 		}
 		from, size := at, 0
 		for at < len(df.Actions) && size < maxEntryPart {
-			size += 128 // an action is smaller than that
+			size += 128 // upper bound of an encoded action
 			part.Actions = append(part.Actions, df.Actions[at])
 			at++
 		}
@@ -520,25 +541,25 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 			return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
 		}
 		for _, x := range res.Dropped {
-			dropped = append(dropped, facts.Drop{At: from + x.At, Reason: x.Reason})
+			dropped = append(dropped, facts.Drop{Index: from + x.Index, Reason: x.Reason})
 		}
 		if at == 0 {
-			break // notes alone
+			break // policy state only
 		}
 	}
-	return accepted(d, dropped), dropped, nil
+	return withoutDropped(d, dropped), dropped, nil
 }
 
-// locality tells how near to its data a placement is. Data on machines that
-// are no nodes of ours is told by the racks that the file system named.
+// locality returns how near to its data a placement is. For data on machines
+// that are not nodes, it uses the racks named by the file system.
 func (l *leader) locality(a *scheduler.Action) string {
 	near := locality(l.proj.state, a)
 	if near == "node" || near == "rack" || l.proj.state.Stage(a.Task.StageID()).Spec.Kind != scheduler.KindMap {
 		return near
 	}
-	hosts, racks := l.c.hosts.split(uint64(a.Task.Job), a.Task.Index)
+	hosts, racks := l.c.locations.splitHosts(uint64(a.Task.Job), a.Task.Index)
 	switch n := l.proj.state.Node(a.Node); {
-	case n.Spec.Path != "" && contains(racks, n.Spec.Path):
+	case n.Spec.Path != "" && containsString(racks, n.Spec.Path):
 		return "rack"
 	case len(hosts) > 0:
 		return "remote"
@@ -547,19 +568,19 @@ func (l *leader) locality(a *scheduler.Action) string {
 	}
 }
 
-// newHosts brings in block locations that arrived.
-func (l *leader) newHosts() {
-	jobs := l.c.hosts.takeNews()
+// applyNewLocations updates State with new block locations.
+func (l *leader) applyNewLocations() {
+	jobs := l.c.locations.takeChanged()
 	l.c.replica.Read(func(f *facts.Facts) {
 		for _, id := range jobs {
-			if err := l.proj.setHosts(f, id); err != nil {
-				l.c.log.Error("block locations", "job", id, "err", err)
+			if err := l.proj.setInputNodes(f, id); err != nil {
+				l.c.log.Error("cannot apply block locations", "job", id, "err", err)
 			}
 		}
 	})
 }
 
-// intent is something to be carried out for a job.
+// intent is an action on the outside world for a job.
 type intent struct {
 	job  uint64
 	kind intentKind
@@ -572,8 +593,9 @@ const (
 	intentClean
 )
 
-// once carries an intent out beside the loop, each one once at a time.
-func (l *leader) once(i intent, fn func()) {
+// startIntent executes an intent in a goroutine, unless it is already in
+// progress.
+func (l *leader) startIntent(i intent, fn func()) {
 	l.busyMu.Lock()
 	defer l.busyMu.Unlock()
 	if l.busy[i] {

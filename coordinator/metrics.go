@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"math"
 	"path"
 	"time"
 
@@ -9,28 +10,31 @@ import (
 
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/pki/pkimetrics"
 )
 
-// metrics are the coordinator's Prometheus metrics. No job or task is a label.
+// metrics are the coordinator's Prometheus metrics. No label is a job or task.
 type metrics struct {
-	cycles  prometheus.Histogram
-	actions prometheus.Counter
-	dropped prometheus.Counter
-	drifts  prometheus.Counter
-	calls   *prometheus.HistogramVec
-	jobsEnd *prometheus.CounterVec
-	jobTime *prometheus.HistogramVec
+	cycles     prometheus.Histogram
+	actions    prometheus.Counter
+	dropped    prometheus.Counter
+	rebuilds   prometheus.Counter
+	calls      *prometheus.HistogramVec
+	jobsEnded  *prometheus.CounterVec
+	jobSeconds *prometheus.HistogramVec
+	refused    *prometheus.CounterVec
 }
 
 func newMetrics(c *core) *metrics {
 	m := &metrics{
-		cycles:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_cycle_seconds", Help: "Time of a scheduling cycle, its commit included.", Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 12)}),
-		actions: prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_total", Help: "Actions of schedulers that became facts."}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_dropped_total", Help: "Actions that had gone stale when they reached the log."}),
-		drifts:  prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_state_rebuilds_total", Help: "Times the scheduler's state had to be built anew: should stay 0."}),
-		calls:   prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_api_seconds", Help: "Time of unary API calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}, []string{"method", "code"}),
-		jobsEnd: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_jobs_ended_total", Help: "Jobs that ended since this server leads, by state."}, []string{"state"}),
-		jobTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_job_seconds", Help: "Time of jobs from submission to end, by state.", Buckets: prometheus.ExponentialBuckets(0.1, 3, 12)}, []string{"state"}),
+		cycles:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_cycle_seconds", Help: "Time of a scheduling cycle, its commit included.", Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 12)}),
+		actions:    prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_total", Help: "Scheduler actions that were applied."}),
+		dropped:    prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_actions_dropped_total", Help: "Scheduler actions dropped as stale."}),
+		rebuilds:   prometheus.NewCounter(prometheus.CounterOpts{Name: "drover_state_rebuilds_total", Help: "Rebuilds of the scheduler's state after a drift: should stay 0."}),
+		calls:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_api_seconds", Help: "Time of unary API calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}, []string{"method", "code"}),
+		jobsEnded:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_jobs_ended_total", Help: "Jobs that ended since this server leads, by state."}, []string{"state"}),
+		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "drover_job_seconds", Help: "Time of jobs from submission to end, by state.", Buckets: prometheus.ExponentialBuckets(0.1, 3, 12)}, []string{"state"}),
+		refused:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drover_api_refused_total", Help: "Calls refused before their request was read, by reason: denied, over_limit."}, []string{"method", "reason"}),
 	}
 	gauge := func(name, help string, of func(*facts.Facts) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() (v float64) {
@@ -40,26 +44,39 @@ func newMetrics(c *core) *metrics {
 			return v
 		})
 	}
-	c.cfg.Metrics.MustRegister(m.cycles, m.actions, m.dropped, m.drifts, m.calls, m.jobsEnd, m.jobTime,
+	c.cfg.Metrics.MustRegister(m.cycles, m.actions, m.dropped, m.rebuilds, m.calls, m.jobsEnded, m.jobSeconds, m.refused,
 		gauge("drover_log_index", "Index of the last entry applied.", func(f *facts.Facts) float64 { return float64(f.Index()) }),
 		gauge("drover_jobs_live", "Jobs that have not ended.", func(f *facts.Facts) float64 { _, n := f.JobCount(); return float64(n) }),
 		gauge("drover_nodes_up", "Nodes that are up.", func(f *facts.Facts) float64 { return countNodes(f, func(n *facts.Node) bool { return n.Up }) }),
-		gauge("drover_nodes_draining", "Nodes that take no new work.", func(f *facts.Facts) float64 {
+		gauge("drover_nodes_draining", "Nodes that are draining or quarantined.", func(f *facts.Facts) float64 {
 			return countNodes(f, func(n *facts.Node) bool { return n.Up && n.Draining })
 		}),
-		gauge("drover_attempts_live", "Attempts that hold something.", func(f *facts.Facts) float64 {
+		gauge("drover_attempts_live", "Attempts that occupy a node.", func(f *facts.Facts) float64 {
 			n := 0
 			for _, x := range f.Nodes() {
 				n += int(x.Attempts)
 			}
 			return float64(n)
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_blob_bytes", Help: "Bytes in the store of files."}, func() float64 {
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_blob_bytes", Help: "Bytes in the blob store."}, func() float64 {
 			if c.blobs == nil {
 				return 0
 			}
 			used, _ := c.blobs.Used()
 			return float64(used)
+		}),
+		gauge("drover_log_ahead_seconds", "How far the log's time is ahead of the clock; above a minute the clock was ahead once.", func(f *facts.Facts) float64 {
+			return f.Ahead(c.now().UnixNano()).Seconds()
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_data_free_bytes", Help: "Bytes free on the disk of the data folder."}, func() float64 {
+			free, _, err := c.cfg.DiskSpace()
+			if err != nil {
+				return math.NaN()
+			}
+			return float64(free)
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_data_reserve_bytes", Help: "With less free, no job and no file is accepted."}, func() float64 {
+			return float64(c.diskReserve())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_leading", Help: "1 while this server leads."}, func() float64 {
 			if c.leading.Load() {
@@ -67,6 +84,13 @@ func newMetrics(c *core) *metrics {
 			}
 			return 0
 		}))
+	if c.cfg.Certificate != nil {
+		c.cfg.Metrics.MustRegister(pkimetrics.Expiry(c.cfg.Certificate))
+	}
+	for name, p := range c.pools.named() {
+		c.cfg.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_api_in_use", Help: "Occupied units of the API's limits, by pool.",
+			ConstLabels: prometheus.Labels{"pool": name}}, func() float64 { return float64(p.inUse()) }))
+	}
 	return m
 }
 
@@ -79,13 +103,13 @@ func countNodes(f *facts.Facts, is func(*facts.Node) bool) (n float64) {
 	return n
 }
 
-func (m *metrics) cycle(d time.Duration, actions, dropped int) {
+func (m *metrics) observeCycle(d time.Duration, actions, dropped int) {
 	m.cycles.Observe(d.Seconds())
 	m.actions.Add(float64(actions))
 	m.dropped.Add(float64(dropped))
 }
 
-func (m *metrics) call(procedure string, d time.Duration, err error) {
+func (m *metrics) observeCall(procedure string, d time.Duration, err error) {
 	code := "ok"
 	if err != nil {
 		code = connect.CodeOf(wire.Error(err)).String()
@@ -93,7 +117,11 @@ func (m *metrics) call(procedure string, d time.Duration, err error) {
 	m.calls.WithLabelValues(path.Base(procedure), code).Observe(d.Seconds())
 }
 
-func (m *metrics) ended(j *facts.Job) {
-	m.jobsEnd.WithLabelValues(stateText(j.State)).Inc()
-	m.jobTime.WithLabelValues(stateText(j.State)).Observe(time.Duration(j.Ended - j.Submitted).Seconds())
+func (m *metrics) observeRefusal(procedure string, err error) {
+	m.refused.WithLabelValues(path.Base(procedure), refusalReason(err)).Inc()
+}
+
+func (m *metrics) observeJobEnd(j *facts.Job) {
+	m.jobsEnded.WithLabelValues(stateText(j.State)).Inc()
+	m.jobSeconds.WithLabelValues(stateText(j.State)).Observe(time.Duration(j.Ended - j.Submitted).Seconds())
 }

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"io"
 	"math"
 	"strings"
 
@@ -14,56 +13,59 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
+	"github.com/drover-run/drover/mapreduce"
 )
 
 // Limits of what a node may send.
 const (
-	maxTail      = 4 << 10 // bytes of an attempt's last standard error
-	maxLine      = 1 << 10 // bytes of a message
-	maxReported  = 256     // counters of an attempt
-	maxLostMaps  = 10_000
-	maxSteps     = 32        // of a change of level
-	reportPart   = 512 << 10 // bytes of reports in one entry
-	blobChunk    = 256 << 10 // bytes of one message of GetBlob
-	maxKeepBlobs = 10_000
+	maxTail        = 4 << 10                  // bytes of an attempt's stderr tail
+	maxLine        = 1 << 10                  // bytes of a message
+	maxCounterName = mapreduce.MaxCounterName // bytes of GROUP:NAME
+	maxLostMaps    = 10_000
+	maxLevelSteps  = 32        // of one change of level
+	maxReportBytes = 512 << 10 // of reports in one entry
+	blobChunk      = 256 << 10 // bytes of one GetBlob message
+	maxKeepBlobs   = 10_000
 )
 
-// nodeService answers node daemons.
+// nodeService serves node daemons.
 type nodeService struct{ *core }
 
 var _ droverv1connect.NodeServiceHandler = (*nodeService)(nil)
 
-// mustBe refuses callers that are not the node of that name. On the local
-// socket (a node beside its coordinator, `drover dev`) every name goes.
-func mustBe(ctx context.Context, name string) error {
+// requireNode returns an error unless the caller is the node of that name. On
+// the local socket (a node beside its coordinator, `drover dev`) every name is
+// accepted.
+func requireNode(ctx context.Context, name string) error {
 	switch id := caller(ctx); {
 	case id.kind == kindLocal, id.kind == kindNode && id.name == "node/"+name:
 		return nil
 	default:
-		return fault.New(fault.Denied, "%s may not speak for node %q: its certificate must be called node/%s", id.who(), name, name)
+		return fault.New(fault.Denied, "%s may not speak for node %q: its certificate must be called node/%s", id.displayName(), name, name)
 	}
 }
 
-// session finds the node of a report or watch; again tells that it must
-// register again, since it was lost or has another epoch.
+// session returns the node of a report or watch; again reports that it must
+// register again, because it was lost or has another epoch.
 func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *facts.Node, again bool, err error) {
 	s.view(func(f *facts.Facts) { n = f.Node(id) })
 	if n == nil {
 		return nil, true, nil
 	}
-	if err := mustBe(ctx, n.Info.GetName()); err != nil {
+	if err := requireNode(ctx, n.Info.GetName()); err != nil {
 		return nil, false, err
 	}
 	return n, !n.Up || n.Epoch != epoch, nil
 }
 
-// Register gives a node its number and epoch.
+// Register assigns a node its number and epoch.
 func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
 	info := req.Msg.GetNode()
 	if info == nil {
 		return nil, fault.New(fault.Invalid, "a registration without a node")
 	}
-	if err := mustBe(ctx, info.GetName()); err != nil {
+	if err := requireNode(ctx, info.GetName()); err != nil {
 		return nil, err
 	}
 	info = proto.CloneOf(info)
@@ -81,7 +83,10 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	var same bool
 	var n *facts.Node
 	var cluster string
-	s.view(func(f *facts.Facts) { n, same = f.SameNode(info, req.Msg.GetEpoch()); cluster = f.Cluster() })
+	s.view(func(f *facts.Facts) {
+		n, same = f.RegistrationUnchanged(info, req.Msg.GetEpoch())
+		cluster = f.Cluster()
+	})
 	id, epoch := int32(0), uint64(0)
 	if same {
 		id, epoch = n.ID, n.Epoch
@@ -92,14 +97,14 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		}
 		id, epoch = res.Node, res.Epoch
 		s.view(func(f *facts.Facts) { n = f.Node(id) })
-		s.wanted.node(n)
+		s.wanted.registerNode(n)
 	}
 	s.sessions.register(id, epoch, s.now())
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds(),
 		ReportIntervalMs: s.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
 }
 
-// Watch streams what is wanted of a node.
+// Watch streams the changes of a node's wanted set.
 func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.WatchRequest], stream *connect.ServerStream[droverv1.Wanted]) error {
 	node, epoch := req.Msg.GetNode(), req.Msg.GetEpoch()
 	if _, again, err := s.session(ctx, node, epoch); err != nil {
@@ -109,10 +114,10 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.sessions.watching(node, epoch, cancel)
+	s.sessions.setWatch(node, epoch, cancel)
 	term, rev := s.replica.Term(), req.Msg.GetRevision()
 	for {
-		b, ok := s.wanted.since(node, epoch, rev)
+		b, ok := s.wanted.changesSince(node, epoch, rev)
 		if !ok {
 			return fault.New(fault.Conflict, "the node was declared lost: register again")
 		}
@@ -130,13 +135,13 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	}
 }
 
-func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b batch) *droverv1.Wanted {
-	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Orders: s.orders.of(node, b.full, b.orders)}
+func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatch) *droverv1.Wanted {
+	m := &droverv1.Wanted{Term: term, Revision: b.rev, Full: b.full, Requests: s.dispatcher.requestsFor(node, b.full, b.requests)}
 	now := s.now().UnixNano()
 	s.view(func(f *facts.Facts) {
 		blobs := map[string]bool{}
 		for _, c := range b.keys {
-			w := wantedOf(f, c.key, node, epoch, now, s.cfg.KeepLogs)
+			w := wantedAttempt(f, c.key, node, epoch, now, s.cfg.KeepLogs)
 			switch {
 			case w != nil:
 				m.Put = append(m.Put, w)
@@ -156,8 +161,8 @@ func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b batch) *dr
 	return m
 }
 
-// Report takes what a node sees. What is durable in it is in the log before
-// the answer goes out.
+// Report handles a node's report. Durable changes in it are in the log before
+// the response.
 func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
 	r := req.Msg
 	res := &droverv1.ReportResponse{Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds()}
@@ -170,34 +175,34 @@ func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.
 		return connect.NewResponse(res), nil
 	}
 	for _, a := range r.GetAttempts() {
-		tidy(a)
+		sanitizeReport(a)
 	}
 	s.sessions.report(r, s.now())
-	if err := s.durable(ctx, n, r); err != nil {
+	if err := s.proposeReports(ctx, n, r); err != nil {
 		return nil, err
 	}
-	for _, a := range r.GetAnswers() {
-		s.orders.answer(r.GetNode(), a)
+	for _, a := range r.GetResponses() {
+		s.dispatcher.handleResponse(r.GetNode(), a)
 	}
-	if err := s.checkHealth(ctx, n, r.GetLoad()); err != nil {
+	if err := s.quarantineUnhealthy(ctx, n, r.GetLoad()); err != nil {
 		return nil, err
 	}
 	if len(r.GetAttempts()) > 0 {
-		s.changed()
+		s.notifyChange()
 	}
 	return connect.NewResponse(res), nil
 }
 
-// durable proposes those reports that change the facts.
-func (s *nodeService) durable(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
+// proposeReports proposes the reports that change the facts.
+func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
 	var parts [][]*droverv1.SeenAttempt
-	size := reportPart
+	size := maxReportBytes
 	s.view(func(f *facts.Facts) {
 		for _, a := range r.GetAttempts() {
 			if !changesFacts(f, n, a) {
 				continue
 			}
-			if size += proto.Size(a); size > reportPart {
+			if size += proto.Size(a); size > maxReportBytes {
 				parts, size = append(parts, nil), proto.Size(a)
 			}
 			last := len(parts) - 1
@@ -211,14 +216,14 @@ func (s *nodeService) durable(ctx context.Context, n *facts.Node, r *droverv1.Re
 			return err
 		}
 		for _, d := range res.Dropped {
-			s.log.Debug("a report does not hold", "node", n.Info.GetName(), "key", part[d.At].GetKey(), "why", d.Reason)
+			s.log.Debug("dropped a stale report", "node", n.Info.GetName(), "key", part[d.Index].GetKey(), "why", d.Reason)
 		}
 	}
 	return nil
 }
 
-// changesFacts tells whether a report may change the facts: Apply judges it
-// again. Reports of running attempts come often and mostly do not.
+// changesFacts reports whether a report may change the facts; Apply checks it
+// again. Most reports of running attempts do not.
 func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) bool {
 	k := facts.KeyOf(seen.GetKey())
 	a := f.Attempt(k)
@@ -227,18 +232,19 @@ func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) boo
 	}
 	switch seen.GetPhase() {
 	case droverv1.Phase_PHASE_SUCCEEDED:
-		return a.State.Holds()
+		return a.State.IsActive()
 	case droverv1.Phase_PHASE_FAILED, droverv1.Phase_PHASE_GONE:
 		j := f.Job(k.Job)
-		return a.State.Holds() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
+		return a.State.IsActive() || (a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt)
 	default:
-		moved := seen.GetLevel() != 0 && (seen.GetLevel() != a.Level || a.Target != 0 && seen.GetLevelRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
-		return a.State.Holds() && (moved || lostMaps(f, k, seen))
+		moved := seen.GetLevel() != 0 && (seen.GetLevel() != a.Level || a.Target != 0 && seen.GetTargetRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
+		return a.State.IsActive() && (moved || reportsLostMaps(f, k, seen))
 	}
 }
 
-// lostMaps tells whether a reduce task misses outputs that count as done.
-func lostMaps(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
+// reportsLostMaps reports whether a reduce task misses outputs of maps that
+// count as done.
+func reportsLostMaps(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
 	j := f.Job(k.Job)
 	m := j.MapStage()
 	if m < 0 {
@@ -252,35 +258,41 @@ func lostMaps(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
 	return false
 }
 
-// tidy bounds what a node sent, so that nothing else becomes a fact.
-func tidy(a *droverv1.SeenAttempt) {
-	a.Message = clipText(a.GetMessage(), maxLine)
-	a.Status = clipText(a.GetStatus(), maxLine)
-	a.LevelNote = clipText(a.GetLevelNote(), maxLine)
+// sanitizeReport truncates or drops what exceeds the limits or is invalid,
+// before it becomes a fact.
+func sanitizeReport(a *droverv1.SeenAttempt) {
+	a.Message = clipText(plain.Clean(a.GetMessage()), maxLine)
+	a.Status = clipText(plain.Clean(a.GetStatus()), maxLine)
+	a.LevelNote = clipText(plain.Clean(a.GetLevelNote()), maxLine)
 	if t := a.GetStderrTail(); len(t) > maxTail {
 		a.StderrTail = strings.ToValidUTF8(t[len(t)-maxTail:], "")
 	}
 	if !(a.Progress >= 0 && a.Progress <= 1) || math.IsNaN(a.Progress) {
 		a.Progress = 0
 	}
-	if len(a.Counters) > maxReported {
-		a.Counters = nil
+	for name := range a.Counters {
+		if plain.HasControl(name) || len(name) > maxCounterName {
+			delete(a.Counters, name) // the harness refuses it: the tenant forged the result
+		}
+	}
+	if len(a.Counters) > mapreduce.MaxCounters+len(mapreduce.HarnessCounters()) {
+		a.Counters = nil // forged too
 		a.Message = clipText(a.Message+" (its counters were dropped: too many names)", maxLine)
 	}
 	if len(a.LostMaps) > maxLostMaps {
 		a.LostMaps = a.LostMaps[:maxLostMaps]
 	}
-	if len(a.LevelSteps) > maxSteps {
-		a.LevelSteps = a.LevelSteps[:maxSteps]
+	if len(a.LevelSteps) > maxLevelSteps {
+		a.LevelSteps = a.LevelSteps[:maxLevelSteps]
 	}
 	for _, s := range a.LevelSteps {
 		s.Step, s.Error = clipText(s.GetStep(), 32), clipText(s.GetError(), maxLine)
 	}
-	if a.SwapHeld < 0 || a.ImageHeld < 0 || a.DiskHeld < 0 {
-		a.SwapHeld, a.ImageHeld, a.DiskHeld = 0, 0, 0
+	if a.SwapOccupied < 0 || a.ImageOccupied < 0 || a.DiskOccupied < 0 {
+		a.SwapOccupied, a.ImageOccupied, a.DiskOccupied = 0, 0, 0
 	}
-	if h := a.Held; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
-		a.Held = nil
+	if h := a.Occupied; h != nil && (h.Cpu < 0 || h.Memory < 0 || h.Io < 0) {
+		a.Occupied = nil
 	}
 }
 
@@ -291,48 +303,13 @@ func clipText(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// checkHealth holds off a node with problems; the leader tries it again when
-// they are gone.
-func (s *nodeService) checkHealth(ctx context.Context, n *facts.Node, load *droverv1.NodeLoad) error {
+// quarantineUnhealthy quarantines a node that reports problems. The leader
+// starts its probation when they are gone.
+func (s *nodeService) quarantineUnhealthy(ctx context.Context, n *facts.Node, load *droverv1.NodeLoad) error {
 	if len(load.GetProblems()) == 0 || n.Draining {
 		return nil
 	}
 	why := clipText(strings.Join(load.GetProblems(), "; "), 256)
-	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Why: why, ByItself: true}}})
+	_, err := s.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Reason: why, Automatic: true}}})
 	return err
-}
-
-// GetBlob streams a file of the store from an offset.
-func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1.GetBlobRequest], stream *connect.ServerStream[droverv1.BlobChunk]) error {
-	if id := caller(ctx); id.kind != kindLocal && id.kind != kindNode {
-		return fault.New(fault.Denied, "%s is no node", id.who())
-	}
-	if req.Msg.GetOffset() < 0 {
-		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
-	}
-	f, err := s.blobs.Open(req.Msg.GetDigest())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // only read
-	if _, err := f.Seek(req.Msg.GetOffset(), io.SeekStart); err != nil {
-		return err
-	}
-	buf := make([]byte, blobChunk)
-	for {
-		n, err := io.ReadFull(f, buf)
-		if n > 0 {
-			if err := stream.Send(&droverv1.BlobChunk{Data: buf[:n]}); err != nil {
-				return err
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return nil
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-	}
 }

@@ -11,24 +11,24 @@ import (
 
 func timeMS(d jobspec.Duration) int64 { return time.Duration(d).Milliseconds() }
 
-// partName names the file of a task in the output folder, as Hadoop does.
+// partName returns the name of a task's output file, as in Hadoop.
 func partName(task int32) string { return fmt.Sprintf("part-%05d", task) }
 
-// attemptOutput is where one run of an attempt writes its file: a folder of
-// its own below the job's temporary one, so that no two runs ever meet.
+// attemptOutput returns where one run of an attempt writes its file: in its own
+// folder below the job's temporary one, so that runs never collide.
 func attemptOutput(j *facts.Job, k facts.Key, run int32) string {
 	return fmt.Sprintf("%s/%d.%d.%d.%d/%s", j.Temporary, k.Stage, k.Task, k.Attempt, run, partName(k.Task))
 }
 
-// commitOrder is the intent to publish a job's result: the winners' files.
-func commitOrder(f *facts.Facts, j *facts.Job) *droverv1.Order {
-	c := &droverv1.CommitOutputOrder{Path: j.Output, Temporary: j.Temporary}
+// commitRequest returns the request to publish the files of a job's winners.
+func commitRequest(f *facts.Facts, j *facts.Job) *droverv1.NodeRequest {
+	c := &droverv1.CommitOutputRequest{Path: j.Output, Temporary: j.Temporary}
 	for i := range j.Stages {
-		if !j.Writes(i) {
+		if !j.WritesOutput(i) {
 			continue
 		}
 		for t := range j.Stages[i].Tasks {
-			w := j.Stages[i].Task(t).Win()
+			w := j.Stages[i].Task(t).WinningAttempt()
 			if w == nil {
 				continue
 			}
@@ -37,16 +37,17 @@ func commitOrder(f *facts.Facts, j *facts.Job) *droverv1.Order {
 				Length: w.Seen.GetOutputLength(), Checksum: w.Seen.GetOutputChecksum()})
 		}
 	}
-	return &droverv1.Order{User: hdfsUser(f, j.Spec), What: &droverv1.Order_CommitOutput{CommitOutput: c}}
+	return &droverv1.NodeRequest{User: hdfsUser(f, j.Spec), Operation: &droverv1.NodeRequest_CommitOutput{CommitOutput: c}}
 }
 
-// cleanOrder is the intent to remove what a failed or stopped job wrote.
-func cleanOrder(f *facts.Facts, j *facts.Job) *droverv1.Order {
-	return &droverv1.Order{User: hdfsUser(f, j.Spec), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: j.Temporary}}}
+// cleanupRequest returns the request to remove what a failed or stopped job
+// wrote.
+func cleanupRequest(f *facts.Facts, j *facts.Job) *droverv1.NodeRequest {
+	return &droverv1.NodeRequest{User: hdfsUser(f, j.Spec), Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: j.Temporary}}}
 }
 
-// hdfsUser is the HDFS user of the job's tenant: the tenant's own name where
-// its table names none.
+// hdfsUser returns the HDFS user of the job's tenant: the tenant's name unless
+// configured.
 func hdfsUser(f *facts.Facts, spec *jobspec.Job) string {
 	if t := f.Tenant(spec.Tenant); t != nil && t.Spec.GetHdfsUser() != "" {
 		return t.Spec.GetHdfsUser()

@@ -13,16 +13,16 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// PlanJob says what would become of a job: what would run where at once, which
-// tasks would make room at which level, and when it would end. It does the
-// steps of SubmitJob up to the quote; nothing is kept.
+// PlanJob predicts the effects of a job: what would be placed at once, which
+// tasks would be suspended to which level, and when the job would end. It
+// performs the steps of SubmitJob up to the quote and stores nothing.
 func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[droverv1.PlanJobRequest]) (*connect.Response[droverv1.PlanJobResponse], error) {
 	id := caller(ctx)
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
 	if !s.rates.allow(id.name) {
-		return nil, fault.New(fault.Exhausted, "%s asks for more than %g jobs a second: try again in a second", id.who(), s.cfg.SubmitRate)
+		return nil, fault.Overload("%s asks for more than %g jobs a second: try again in a second", id.displayName(), s.cfg.SubmitRate)
 	}
 	require := req.Msg.GetRequireQuote()
 	if !(require >= 0 && require <= 1) {
@@ -36,30 +36,30 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.askFiles(ctx, spec)
+	in, err := s.checkFiles(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.tryJob(ctx, spec, in)
+	t, err := s.dryRun(ctx, spec, in)
 	if err != nil {
 		return nil, err
 	}
 	if require == 0 {
-		require = counterOffer
+		require = counterOfferProbability
 	}
-	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.warn(0)...), CounterOfferMs: t.offer(require), Scheduler: t.scheduler}
-	s.view(func(f *facts.Facts) { t.describe(s.core, f, res) })
+	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
+	s.view(func(f *facts.Facts) { t.fillPlan(s.core, f, res) })
 	return connect.NewResponse(res), nil
 }
 
-// describe fills in the stages and the steps of the decision.
-func (t *trial) describe(c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
+// fillPlan adds the stages and the steps of the decision.
+func (t *dryRunResult) fillPlan(c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
 	for i, g := range t.state.Job(t.job).Stages {
 		p := &droverv1.PlannedStage{Name: g.Spec.Name, Tasks: g.Spec.Tasks, EstimateMs: t.estimates[i].GetNs() / 1e6, Source: t.estimates[i].GetSource(),
-			StartMs: millis(t.times.StageStart(i))}
+			StartMs: unixMillis(t.times.MedianStageStart(i))}
 		for k := range t.decision.Waiting {
 			if w := &t.decision.Waiting[k]; w.Stage == g.ID() {
-				p.Waiting = c.waitText(f, w)
+				p.Waiting = c.waitingReason(f, w)
 			}
 		}
 		res.Stages = append(res.Stages, p)
@@ -70,12 +70,12 @@ func (t *trial) describe(c *core, f *facts.Facts, res *droverv1.PlanJobResponse)
 		if a.Kind == scheduler.ActReserve || a.Kind == scheduler.ActUnreserve {
 			continue
 		}
-		if a.Kind == scheduler.ActPlace && a.Task.Job != t.job { // it would be placed anyway
+		if a.Kind == scheduler.ActPlace && a.Task.Job != t.job { // it would be placed without the job, too
 			others++
 			continue
 		}
 		if len(res.Steps) < maxPlanSteps {
-			res.Steps = append(res.Steps, t.step(f, a))
+			res.Steps = append(res.Steps, t.plannedStep(f, a))
 		}
 	}
 	if others > 0 {
@@ -83,7 +83,7 @@ func (t *trial) describe(c *core, f *facts.Facts, res *droverv1.PlanJobResponse)
 	}
 }
 
-func (t *trial) step(f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep {
+func (t *dryRunResult) plannedStep(f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep {
 	out := &droverv1.PlannedStep{Action: a.Kind.String(), Task: fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)}
 	if g := t.state.Stage(a.Task.StageID()); g != nil {
 		out.Job, out.Task = g.Job.Spec.Name, fmt.Sprintf("%s/%d", g.Spec.Name, a.Task.Index)
@@ -101,10 +101,10 @@ func (t *trial) step(f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep 
 	return out
 }
 
-// calibrationEdges are the bounds of the bins of quotes.
+// calibrationEdges are the bin bounds of quoted probabilities.
 var calibrationEdges = []float64{0, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Calibration compares the quotes of ended jobs with what happened.
+// Calibration compares the quotes of ended jobs with their outcomes.
 func (s *clientService) Calibration(ctx context.Context, _ *connect.Request[droverv1.CalibrationRequest]) (*connect.Response[droverv1.CalibrationResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func (s *clientService) Calibration(ctx context.Context, _ *connect.Request[drov
 	return connect.NewResponse(res), nil
 }
 
-// calibrate sorts outcomes into bins and scores the quotes (Brier) beside
-// saying the base rate each time.
+// calibrate sorts outcomes into bins and computes the Brier score of the
+// quotes, and that of always predicting the base rate.
 func calibrate(list []facts.Outcome) *droverv1.CalibrationResponse {
 	res := &droverv1.CalibrationResponse{}
 	for i := range len(calibrationEdges) - 1 {
@@ -133,8 +133,8 @@ func calibrate(list []facts.Outcome) *droverv1.CalibrationResponse {
 	}
 	met := 0.0
 	for _, o := range list {
-		if o.Aside {
-			res.SetAside++
+		if o.Excluded {
+			res.Excluded++
 			continue
 		}
 		y := 0.0
@@ -157,7 +157,7 @@ func calibrate(list []facts.Outcome) *droverv1.CalibrationResponse {
 	for _, b := range res.Bins {
 		if n := float64(b.Jobs); n > 0 {
 			b.Quoted, b.OnTime = b.Quoted/n, b.OnTime/n
-			b.Low, b.High = wilson(b.OnTime, n)
+			b.Low, b.High = wilsonInterval(b.OnTime, n)
 		}
 	}
 	if n := float64(res.Jobs); n > 0 {
@@ -167,8 +167,8 @@ func calibrate(list []facts.Outcome) *droverv1.CalibrationResponse {
 	return res
 }
 
-// wilson is the 95% score interval of a share p of n.
-func wilson(p, n float64) (low, high float64) {
+// wilsonInterval returns the 95% Wilson score interval of a proportion p of n.
+func wilsonInterval(p, n float64) (low, high float64) {
 	const z = 1.959964
 	mid := (p + z*z/(2*n)) / (1 + z*z/n)
 	half := z / (1 + z*z/n) * math.Sqrt(p*(1-p)/n+z*z/(4*n*n))

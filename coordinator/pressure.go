@@ -11,35 +11,35 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// Frozen tasks cost no processor, but they keep their memory, which then is
-// nobody's. Where they hold more than Config.FrozenShare of a node's memory, the
-// largest go on to the next level that the node can do and has not refused for
-// them, until they hold no more than that. Which tasks are suspended stays the
-// scheduler's; this is how deep.
+// Frozen tasks use no CPU but keep their memory, which nobody else can use. If
+// they occupy more than Config.FrozenShare of a node's memory, the largest are
+// escalated to the next level that the node supports and has not refused for
+// them, until the share is met. The scheduler decides which tasks are
+// suspended; this decides how deeply.
 
-// deepen is step 3 of the loop, for the nodes on which levels changed.
-func (l *leader) deepen(ctx context.Context) error {
-	if len(l.pressed) == 0 {
+// escalateFrozen is step 3, for the nodes on which levels changed.
+func (l *leader) escalateFrozen(ctx context.Context) error {
+	if len(l.recheckNodes) == 0 {
 		return nil
 	}
 	var acts []*droverv1.ActionFact
 	l.c.view(func(f *facts.Facts) {
-		for _, id := range slices.Sorted(keysOf(l.pressed)) {
+		for _, id := range slices.Sorted(keysOf(l.recheckNodes)) {
 			if n := f.Node(id); n != nil && n.Up {
-				acts = append(acts, deeper(f, n, l.c.cfg.FrozenShare)...)
+				acts = append(acts, escalations(f, n, l.c.cfg.FrozenShare)...)
 			}
 		}
 	})
-	clear(l.pressed)
+	clear(l.recheckNodes)
 	if len(acts) == 0 {
 		return nil
 	}
 	res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: acts}}})
 	if err != nil {
-		return fmt.Errorf("have frozen tasks give their memory: %w", err)
+		return fmt.Errorf("escalate frozen tasks: %w", err)
 	}
 	for _, d := range res.Dropped {
-		l.c.log.Info("a frozen task stays as it is", "task", acts[d.At].GetKey(), "why", d.Reason)
+		l.c.log.Info("a frozen task was not escalated", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return nil
 }
@@ -54,49 +54,49 @@ func keysOf(m map[int32]bool) func(func(int32) bool) {
 	}
 }
 
-// frozenTask is one that holds memory and nothing else.
+// frozenTask is a frozen attempt.
 type frozenTask struct {
 	key facts.Key
 	a   *facts.Attempt
 }
 
-// deeper gives what brings the memory of a node's frozen tasks below the share.
-// O(attempts on the node).
-func deeper(f *facts.Facts, n *facts.Node, share float64) (acts []*droverv1.ActionFact) {
+// escalations returns the actions that bring the memory of a node's frozen
+// tasks below the share. O(attempts on the node).
+func escalations(f *facts.Facts, n *facts.Node, share float64) (acts []*droverv1.ActionFact) {
 	limit := int64(share * float64(n.Info.GetAllocatable().GetMemory()))
 	var frozen []frozenTask
-	held := int64(0)
-	for _, k := range f.On(n.ID) {
+	occupied := int64(0)
+	for _, k := range f.AttemptsOn(n.ID) {
 		a := f.Attempt(k)
 		if a == nil || a.State != facts.AttemptLive || a.Node != n.ID || a.Level != droverv1.Level_LEVEL_FROZEN || a.Target != 0 {
 			continue
 		}
-		held += a.Held.Memory
+		occupied += a.Occupied.Memory
 		frozen = append(frozen, frozenTask{k, a})
 	}
 	slices.SortFunc(frozen, func(x, y frozenTask) int {
-		return cmp.Or(cmp.Compare(y.a.Held.Memory, x.a.Held.Memory), facts.CompareKeys(x.key, y.key))
+		return cmp.Or(cmp.Compare(y.a.Occupied.Memory, x.a.Occupied.Memory), facts.CompareKeys(x.key, y.key))
 	})
-	why := fmt.Sprintf("frozen tasks hold %s of the node's memory, more than the share of %g", jobspec.FormatSize(held), share)
+	why := fmt.Sprintf("frozen tasks occupy %s of the node's memory, more than the share of %g", jobspec.FormatSize(occupied), share)
 	for _, t := range frozen {
-		if held <= limit {
+		if occupied <= limit {
 			break
 		}
 		to := nextLevel(n, t.a)
 		if to == 0 {
 			continue
 		}
-		held -= t.a.Held.Memory
-		acts = append(acts, &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: t.key.Proto(t.a.Run), Level: to, Why: why, ForJob: t.a.Sus.For, ByHand: t.a.Sus.Parked})
+		occupied -= t.a.Occupied.Memory
+		acts = append(acts, &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Key: t.key.Proto(t.a.Run), Level: to, Reason: why, PreemptorJob: t.a.Suspension.Preemptor, Manual: t.a.Suspension.Parked})
 	}
 	return acts
 }
 
-// nextLevel is the level below frozen that a node can do and has not refused for
-// the attempt; 0 without one.
+// nextLevel returns the next level below frozen that the node supports and has
+// not refused for the attempt; 0 if there is none.
 func nextLevel(n *facts.Node, a *facts.Attempt) droverv1.Level {
 	for to := a.Level + 1; to <= droverv1.Level_LEVEL_CHECKPOINTED; to++ {
-		if slices.Contains(n.Info.GetLevels(), to) && a.Sus.Bars()&(1<<to) == 0 {
+		if slices.Contains(n.Info.GetLevels(), to) && a.Suspension.Refused()&(1<<to) == 0 {
 			return to
 		}
 	}

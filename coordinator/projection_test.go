@@ -18,9 +18,9 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// world is facts, a projection that follows them and a policy that decides on
-// it, without a log, a clock or a node: chance says what happens.
-type world struct {
+// randomCluster is facts, a projection that follows them and a policy that
+// decides on it, without a log, a clock or nodes: events are random.
+type randomCluster struct {
 	t     *testing.T
 	r     *rand.Rand
 	f     *facts.Facts
@@ -31,12 +31,12 @@ type world struct {
 	jobs  int
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newRandomCluster(t *testing.T, seed uint64) *randomCluster {
 	pol, err := policies.New("fifo", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: facts.New(), p: newProjection(noHosts), pol: pol, now: 1_000_000}
+	w := &randomCluster{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: facts.New(), p: newProjection(noHosts), pol: pol, now: 1_000_000}
 	if err := w.p.rebuild(w.f); err != nil {
 		t.Fatal(err)
 	}
@@ -45,15 +45,15 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func noHosts(*facts.Facts, uint64) [][]scheduler.NodeID { return nil }
 
-func (w *world) apply(e *droverv1.Entry) facts.Result {
+func (w *randomCluster) apply(e *droverv1.Entry) facts.Result {
 	w.index++
 	w.now += int64(w.r.IntN(1_000_000)) + 1
 	e.Version, e.At, e.Actor = facts.EntryVersion, w.now, "test"
 	return w.f.Apply(w.index, e)
 }
 
-// step lets one thing happen.
-func (w *world) step() {
+// step executes one random event.
+func (w *randomCluster) step() {
 	switch k := w.r.IntN(20); {
 	case k < 2:
 		i := coordtest.Info(fmt.Sprint("n", w.r.IntN(4)))
@@ -75,7 +75,7 @@ func (w *world) step() {
 		w.submit()
 	case k < 7:
 		if j := w.job(); j != nil && w.r.IntN(2) == 0 {
-			w.apply(&droverv1.Entry{Body: &droverv1.Entry_Deadline{Deadline: &droverv1.DeadlineFact{Job: j.ID, Passed: w.r.IntN(2) == 0}}})
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_DeadlineMiss{DeadlineMiss: &droverv1.DeadlineMissFact{Job: j.ID, Passed: w.r.IntN(2) == 0}}})
 			w.apply(&droverv1.Entry{Body: &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: []*droverv1.StageEstimate{
 				{Job: j.ID, Ns: int64(w.r.IntN(1000)), Source: "own tasks"}}}}})
 		} else if j != nil && w.r.IntN(4) == 0 {
@@ -84,20 +84,20 @@ func (w *world) step() {
 			w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: j.ID, State: succeeded}}})
 		}
 	case k < 10:
-		w.interfere()
+		w.operatorAction()
 	default:
 		w.report()
 	}
 }
 
-func (w *world) node() *facts.Node {
+func (w *randomCluster) node() *facts.Node {
 	if n := w.f.Nodes(); len(n) > 0 {
 		return n[w.r.IntN(len(n))]
 	}
 	return nil
 }
 
-func (w *world) job() *facts.Job {
+func (w *randomCluster) job() *facts.Job {
 	ids := w.f.JobIDs()
 	if len(ids) == 0 {
 		return nil
@@ -105,13 +105,13 @@ func (w *world) job() *facts.Job {
 	return w.f.Job(ids[len(ids)-1-w.r.IntN(min(4, len(ids)))])
 }
 
-func (w *world) submit() {
+func (w *randomCluster) submit() {
 	w.jobs++
 	j := groupJob(fmt.Sprint("g", w.jobs), 1+w.r.IntN(5))
 	a := &droverv1.JobAcceptedFact{ShuffleToken: "t"}
 	if w.r.IntN(2) == 0 {
 		j = mapReduceJob(fmt.Sprint("m", w.jobs), w.r.IntN(3))
-		a.OutputHeld = j.Output.Path
+		a.Output = j.Output.Path
 		for range w.r.IntN(4) {
 			a.Splits = append(a.Splits, &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Length: 5}}})
 		}
@@ -135,7 +135,7 @@ func (w *world) submit() {
 }
 
 // attempt picks an attempt of a recent job.
-func (w *world) attempt() (k facts.Key, a *facts.Attempt) {
+func (w *randomCluster) attempt() (k facts.Key, a *facts.Attempt) {
 	j := w.job()
 	if j == nil {
 		return k, nil
@@ -150,9 +150,9 @@ func (w *world) attempt() (k facts.Key, a *facts.Attempt) {
 	return k, a
 }
 
-// interfere makes facts that the policy did not decide, as an earlier leader's
-// would be: kills, suspensions, second attempts.
-func (w *world) interfere() {
+// operatorAction makes facts that the policy did not decide, like those of an
+// earlier leader: kills, suspensions, speculative attempts.
+func (w *randomCluster) operatorAction() {
 	k, a := w.attempt()
 	if a == nil {
 		return
@@ -160,13 +160,13 @@ func (w *world) interfere() {
 	act := &droverv1.ActionFact{Kind: int32(facts.ActKill), Key: k.Proto(a.Run)}
 	switch w.r.IntN(8) {
 	case 0, 5, 6:
-		act.Kind, act.Level, act.ByHand = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
+		act.Kind, act.Level, act.Manual = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
 	case 1:
 		act.Kind = int32(facts.ActResume)
 	case 4:
-		if w.r.IntN(2) == 0 { // a while is over
-			w.now = max(w.now, a.Sus.Back)
-			w.apply(&droverv1.Entry{Body: &droverv1.Entry_BarsPassed{BarsPassed: &droverv1.BarsPassedFact{Attempts: []*droverv1.AttemptKey{k.Proto(a.Run)}}}})
+		if w.r.IntN(2) == 0 { // a back-off expires
+			w.now = max(w.now, a.Suspension.RetryAt)
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_RefusalsExpired{RefusalsExpired: &droverv1.RefusalsExpiredFact{Attempts: []*droverv1.AttemptKey{k.Proto(a.Run)}}}})
 			return
 		}
 	case 7:
@@ -179,7 +179,7 @@ func (w *world) interfere() {
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{act}}}})
 }
 
-func (w *world) report() {
+func (w *randomCluster) report() {
 	k, a := w.attempt()
 	if a == nil {
 		return
@@ -191,12 +191,12 @@ func (w *world) report() {
 	case 1:
 		seen.Phase = droverv1.Phase_PHASE_GONE
 	case 2, 3:
-		seen.Phase, seen.Level, seen.Held = droverv1.Phase_PHASE_RUNNING, droverv1.Level(1+w.r.IntN(2)), &droverv1.Resources{Memory: 1 << 20}
+		seen.Phase, seen.Level, seen.Occupied = droverv1.Phase_PHASE_RUNNING, droverv1.Level(1+w.r.IntN(2)), &droverv1.Resources{Memory: 1 << 20}
 		if a.Target != 0 {
 			seen.Level = a.Target
 		}
 		if a.Target == 0 {
-			return // a node moves nothing unasked
+			return // nodes change no level on their own
 		}
 		w.levelReport(a, seen)
 	case 4:
@@ -205,28 +205,28 @@ func (w *world) report() {
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
 }
 
-// levelReport is what a node says that was asked for a level: that it is there,
-// on its way, or that it cannot.
-func (w *world) levelReport(a *facts.Attempt, seen *droverv1.SeenAttempt) {
+// levelReport fills in the report of a node that was asked for a level: that it
+// is reached, pending or refused.
+func (w *randomCluster) levelReport(a *facts.Attempt, seen *droverv1.SeenAttempt) {
 	switch down := a.Target > droverv1.Level_LEVEL_FROZEN; {
 	case w.r.IntN(5) == 0:
-		seen.Level, seen.LevelRefused = a.Level, a.Target
+		seen.Level, seen.TargetRefused = a.Level, a.Target
 		if w.r.IntN(3) == 0 {
-			seen.LevelsNever = []droverv1.Level{droverv1.Level(2 + w.r.IntN(3))}
+			seen.LevelsRefused = []droverv1.Level{droverv1.Level(2 + w.r.IntN(3))}
 		}
 	case down && w.r.IntN(3) == 0:
 		seen.Level = max(a.Level, droverv1.Level_LEVEL_FROZEN)
 	}
 	if seen.Level == droverv1.Level_LEVEL_SWAPPED {
-		seen.SwapHeld = 1 << 20
+		seen.SwapOccupied = 1 << 20
 	}
 	if seen.Level == droverv1.Level_LEVEL_CHECKPOINTED {
-		seen.Held, seen.ImageHeld, seen.DiskHeld = &droverv1.Resources{}, 1<<20, 2<<20
+		seen.Occupied, seen.ImageOccupied, seen.DiskOccupied = &droverv1.Resources{}, 1<<20, 2<<20
 	}
 }
 
-// follow brings State up to date and lets the policy decide.
-func (w *world) follow() error {
+// follow updates State and lets the policy decide.
+func (w *randomCluster) follow() error {
 	if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
 		return err
 	}
@@ -236,33 +236,34 @@ func (w *world) follow() error {
 	var drops []facts.Drop
 	d, err := scheduler.Cycle(w.p.state, w.pol, scheduler.Time(w.now), 100, func(d scheduler.Decision) (scheduler.Decision, error) {
 		res := w.apply(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: decisionFact(&d, func(*scheduler.Action) string { return "none" })}})
-		drops = slices.DeleteFunc(slices.Clone(res.Dropped), func(x facts.Drop) bool { return x.Reason == facts.OnTrial })
-		return accepted(d, res.Dropped), nil
+		drops = slices.DeleteFunc(slices.Clone(res.Dropped), func(x facts.Drop) bool { return x.Reason == facts.DropProbation })
+		return withoutDropped(d, res.Dropped), nil
 	})
 	if err != nil {
 		return fmt.Errorf("cycle: %w", err)
 	}
-	drops = slices.DeleteFunc(drops, func(d facts.Drop) bool { return strings.Contains(d.Reason, "on trial") }) // State knows of no trials
+	drops = slices.DeleteFunc(drops, func(d facts.Drop) bool { return d.Reason == facts.DropProbation }) // State does not know of probations
 	if len(drops) > 0 {
 		return fmt.Errorf("nothing happened in between, yet the facts dropped: %v of %v", drops, d)
 	}
 	return w.p.follow(w.f, w.f.TakeJournal())
 }
 
-// picture is all of State that must not depend on how it came about. Times of
-// placement differ by what the log took, history by what left.
-func picture(s *scheduler.State) string {
+// stateDump returns everything in State that must not depend on its history.
+// Placement times differ by the latency of the log, history by the jobs that
+// are gone.
+func stateDump(s *scheduler.State) string {
 	var b strings.Builder
 	for _, n := range s.Nodes() {
 		fmt.Fprintf(&b, "node %s down %v drain %v free %v %v swap %d releasing %v\n", n.Spec.Name, n.Spec.Down, n.Spec.Draining, n.Free, n.Disks, n.SwapFree, n.Releasing)
 		for a := range s.AttemptsOn(n.Spec.ID) {
 			if a.Phase == scheduler.AttemptKilling {
-				a.Target = 0 // of no meaning any more
+				a.Target = 0 // no longer meaningful
 			}
 			if a.Phase == scheduler.AttemptStarting {
-				a.Phase = scheduler.AttemptRunning // a matter of reports, not of facts
+				a.Phase = scheduler.AttemptRunning // depends on reports, not on facts
 			}
-			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d held %v spec %v from %d parked %v barred %b\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Held, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended, a.Barred)
+			fmt.Fprintf(&b, "  %v run %d %v target %v %v disk %d occupied %v spec %v from %d parked %v refused %b\n", a.ID, a.Run, a.Level, a.Target, a.Phase, a.Disk, a.Occupied, a.Speculative, a.From, a.Parked && a.Phase == scheduler.AttemptSuspended, a.RefusedLevels)
 		}
 	}
 	for _, t := range s.Tenants() {
@@ -285,36 +286,37 @@ func picture(s *scheduler.State) string {
 	return b.String()
 }
 
-func TestTheProjectionFollowsAndEqualsOneBuiltAnew(t *testing.T) {
-	seeds := []uint64{2192472248850227986} // a task that runs was to be suspended, and its node could not
+func TestProjectionEqualsRebuiltOne(t *testing.T) {
+	seeds := []uint64{2192472248850227986} // a running task was to be suspended, and its node refused
 	for range 12 {
 		seeds = append(seeds, rand.Uint64())
 	}
 	for _, seed := range seeds {
-		w := newWorld(t, seed)
+		w := newRandomCluster(t, seed)
 		for i := range 300 {
 			w.step()
 			if w.r.IntN(2) == 0 {
-				continue // several entries come at once
+				continue // several entries at once
 			}
 			if err := w.follow(); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, i, err)
 			}
-			anew := newProjection(noHosts)
-			if err := anew.rebuild(w.f); err != nil {
+			rebuilt := newProjection(noHosts)
+			if err := rebuilt.rebuild(w.f); err != nil {
 				t.Fatalf("seed %d step %d: rebuild: %v", seed, i, err)
 			}
-			if d := cmp.Diff(picture(anew.state), picture(w.p.state)); d != "" {
-				t.Fatalf("seed %d step %d: (- built anew, + followed)\n%s\nlast events:\n%s", seed, i, d, lastEvents(w.f, 12))
+			if d := cmp.Diff(stateDump(rebuilt.state), stateDump(w.p.state)); d != "" {
+				t.Fatalf("seed %d step %d: (- rebuilt, + followed)\n%s\nlast events:\n%s", seed, i, d, lastEvents(w.f, 12))
 			}
 		}
 	}
 }
 
-// What a node refused, for good and for a while, is in a State that is built anew
-// as in one that followed, also of a task that never left running.
-func TestAProjectionBuiltAnewKnowsWhatIsBarred(t *testing.T) {
-	w := newWorld(t, 1)
+// TestRebuiltProjectionKnowsRefusedLevels checks that refused levels, permanent
+// and transient, are the same in a rebuilt State and in one that followed, also
+// for a task that never left running.
+func TestRebuiltProjectionKnowsRefusedLevels(t *testing.T) {
+	w := newRandomCluster(t, 1)
 	i := coordtest.Info("n0")
 	i.Levels, i.Swap = append(i.Levels, droverv1.Level_LEVEL_SWAPPED, droverv1.Level_LEVEL_CHECKPOINTED), 1<<30
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: i}}})
@@ -326,7 +328,7 @@ func TestAProjectionBuiltAnewKnowsWhatIsBarred(t *testing.T) {
 	}
 	w.apply(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
 	k := facts.Key{Job: w.f.JobIDs()[0], Attempt: 1}
-	for range 100 { // it decides by chance
+	for range 100 { // the level is random
 		if err := w.follow(); err != nil {
 			t.Fatal(err)
 		}
@@ -339,13 +341,13 @@ func TestAProjectionBuiltAnewKnowsWhatIsBarred(t *testing.T) {
 		if err := w.p.follow(w.f, w.f.TakeJournal()); err != nil {
 			t.Fatal(err)
 		}
-		anew := newProjection(noHosts)
-		if err := anew.rebuild(w.f); err != nil {
+		rebuilt := newProjection(noHosts)
+		if err := rebuilt.rebuild(w.f); err != nil {
 			t.Fatal(err)
 		}
-		for how, p := range map[string]*projection{"followed": w.p, "built anew": anew} {
-			if got := p.state.Attempt(attemptID(k)).Barred; got != want {
-				t.Errorf("%s, %s: barred %b, want %b", step, how, got, want)
+		for how, p := range map[string]*projection{"followed": w.p, "rebuilt": rebuilt} {
+			if got := p.state.Attempt(attemptID(k)).RefusedLevels; got != want {
+				t.Errorf("%s, %s: refused %b, want %b", step, how, got, want)
 			}
 		}
 	}
@@ -357,13 +359,13 @@ func TestAProjectionBuiltAnewKnowsWhatIsBarred(t *testing.T) {
 			t.Fatal(r.Dropped[0].Reason)
 		}
 		w.apply(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: a.Node, Epoch: a.Epoch, Seen: []*droverv1.SeenAttempt{
-			{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_RUNNING, Level: a.Level, LevelRefused: l, LevelsNever: never}}}}})
+			{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_RUNNING, Level: a.Level, TargetRefused: l, LevelsRefused: never}}}}})
 	}
 	const frozen, swapped, checkpointed = scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed
 	refuse(droverv1.Level_LEVEL_CHECKPOINTED, droverv1.Level_LEVEL_CHECKPOINTED)
 	same("refused", scheduler.Levels(frozen, swapped, checkpointed))
-	w.now = w.f.Attempt(k).Sus.Back
-	w.apply(&droverv1.Entry{Body: &droverv1.Entry_BarsPassed{BarsPassed: &droverv1.BarsPassedFact{Attempts: []*droverv1.AttemptKey{k.Proto(1)}}}})
+	w.now = w.f.Attempt(k).Suspension.RetryAt
+	w.apply(&droverv1.Entry{Body: &droverv1.Entry_RefusalsExpired{RefusalsExpired: &droverv1.RefusalsExpiredFact{Attempts: []*droverv1.AttemptKey{k.Proto(1)}}}})
 	same("after a while", scheduler.Levels(checkpointed))
 }
 

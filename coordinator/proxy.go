@@ -23,8 +23,8 @@ import (
 // dialLimit bounds a connection to a node.
 const dialLimit = 5 * time.Second
 
-// proxy reaches the nodes' own servers, for logs and exec. A node's address is
-// host:port, or unix:/path for one beside the coordinator.
+// proxy connects to the nodes' own servers, for logs and exec. A node's address
+// is host:port, or unix:/path for one beside the coordinator.
 type proxy struct {
 	tls *tls.Config
 
@@ -39,9 +39,9 @@ type nodeClient struct {
 
 func newProxy(conf *tls.Config) *proxy { return &proxy{tls: conf, clients: map[string]*nodeClient{}} }
 
-// to gives a client of the node at an address. HTTP/2 throughout, since exec
-// streams both ways.
-func (p *proxy) to(address string) droverv1connect.TaskServiceClient {
+// client returns a client of the node at an address. It always uses HTTP/2,
+// because exec streams in both directions.
+func (p *proxy) client(address string) droverv1connect.TaskServiceClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.clients[address]; c != nil {
@@ -76,9 +76,9 @@ func (p *proxy) close() {
 	}
 }
 
-// taskOf finds the node that has an attempt; without a run or attempt in the
-// key the newest is meant, and the key is completed.
-func (s *clientService) taskOf(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
+// findTask returns a client of the node that has an attempt, and its complete
+// key. Without an attempt or run in the key the newest is meant.
+func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -89,14 +89,14 @@ func (s *clientService) taskOf(ctx context.Context, r right, key *droverv1.Attem
 	s.view(func(f *facts.Facts) {
 		k := facts.KeyOf(key)
 		j := f.Job(k.Job)
-		if j == nil {
-			err = fault.New(fault.NotFound, "there is no job %d", k.Job)
+		if j == nil || s.needJob(ctx, mayRead, f, j) != nil {
+			err = fault.New(fault.NotFound, "there is no job %d that you may read", k.Job)
 			return
 		}
 		if err = s.needJob(ctx, r, f, j); err != nil {
 			return
 		}
-		a := newest(f, j, &k)
+		a := newestAttempt(f, j, &k)
 		switch {
 		case a == nil:
 			err = fault.New(fault.NotFound, "job %q has no such attempt: `drover task status` lists them", j.Name)
@@ -110,11 +110,11 @@ func (s *clientService) taskOf(ctx context.Context, r right, key *droverv1.Attem
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.proxy.to(address), full, nil
+	return s.proxy.client(address), full, nil
 }
 
-// newest finds an attempt, or the newest of its task where k has no attempt.
-func newest(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
+// newestAttempt returns an attempt, or the newest of its task if k has none.
+func newestAttempt(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
 	if k.Attempt != 0 || k.Stage < 0 || int(k.Stage) >= len(j.Stages) || k.Task < 0 || k.Task >= j.Stages[k.Stage].Tasks {
 		return f.Attempt(*k)
 	}
@@ -135,35 +135,35 @@ func nodeAddress(f *facts.Facts, a *facts.Attempt, now int64, keep time.Duration
 	switch {
 	case !n.Up || n.Epoch != a.Epoch:
 		return "", nil, fault.New(fault.Unavailable, "node %s, where the attempt was, is lost, and its logs with it", n.Info.GetName())
-	case !onNode(j, a, now, keep):
+	case !retainedOnNode(j, a, now, keep):
 		return "", nil, fault.New(fault.NotFound, "the logs are gone: they are kept for %s after a job's end, and longer for failed attempts (keep_failed)", keep)
 	case n.Info.GetAddress() == "":
-		return "", nil, fault.New(fault.Unavailable, "node %s did not say where it listens", n.Info.GetName())
+		return "", nil, fault.New(fault.Unavailable, "node %s has no address", n.Info.GetName())
 	}
 	return n.Info.GetAddress(), nil, nil
 }
 
-// Logs streams what a task wrote, from its node.
+// Logs streams a task's output from its node.
 func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.LogsRequest], stream *connect.ServerStream[droverv1.LogsResponse]) error {
-	c, key, err := s.taskOf(ctx, mayRead, req.Msg.GetKey())
+	c, key, err := s.findTask(ctx, mayRead, req.Msg.GetKey())
 	if err != nil {
 		return err
 	}
 	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow()}))
 	if err != nil {
-		return fromNode(err)
+		return nodeError(err)
 	}
-	defer func() { _ = from.Close() }() // its error came with Err
+	defer func() { _ = from.Close() }() // its error was returned by Err
 	for from.Receive() {
 		if err := stream.Send(from.Msg()); err != nil {
 			return err
 		}
 	}
-	return fromNode(from.Err())
+	return nodeError(from.Err())
 }
 
-// fromNode says that an error is about a node that cannot be reached.
-func fromNode(err error) error {
+// nodeError wraps an error of a call to a node.
+func nodeError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -173,13 +173,14 @@ func fromNode(err error) error {
 	return wire.FromError(err)
 }
 
-// Exec runs one more command inside a task, on its node.
+// Exec runs another command inside a task, on its node.
 func (s *clientService) Exec(ctx context.Context, stream *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
 	first, err := stream.Receive()
 	if err != nil {
 		return fault.New(fault.Invalid, "exec without a first message: %w", err)
 	}
-	c, key, err := s.taskOf(ctx, mayOperate, first.GetKey())
+	endPace(ctx) // input may come from a person
+	c, key, err := s.findTask(ctx, mayOperate, first.GetKey())
 	if err != nil {
 		return err
 	}
@@ -188,17 +189,17 @@ func (s *clientService) Exec(ctx context.Context, stream *connect.BidiStream[dro
 	node := c.Exec(ctx)
 	first.Key = key
 	if err := node.Send(first); err != nil {
-		return fromNode(err)
+		return nodeError(err)
 	}
 	in := make(chan error, 1)
-	go func() { in <- forwardInput(stream, node) }() // ends when the client's side does, at this handler's return at the latest
+	go func() { in <- forwardInput(stream, node) }() // ends when the client's side does, at the latest when this handler returns
 	for {
 		m, err := node.Receive()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return fromNode(err)
+			return nodeError(err)
 		}
 		if err := stream.Send(m); err != nil {
 			return err

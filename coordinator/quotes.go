@@ -12,50 +12,50 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
-	forward "github.com/drover-run/drover/scheduler/deadline/plan"
+	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
 // Limits of quotes.
 const (
-	quoteWait     = 5 * time.Second  // for the quotes before this one
-	quoteWork     = 4_000_000        // tasks played forward in all samples together
-	maxSamples    = 200              // of one quote
-	minSamples    = 20               // fewer say nothing
-	quoteUnknown  = 60 * time.Second // run time of a task of which nothing is known
-	counterOffer  = 0.95             // p of the deadline that is offered instead
-	weakQuote     = 0.5              // below it a warning goes with the accept
-	startsLimit   = 20_000           // ends of tasks played forward for expected starts
-	startsPause   = time.Second      // between two plans for expected starts
-	maxPlanSteps  = 2000             // of an answer
-	offerRounding = time.Second
+	quoteWait               = 5 * time.Second  // waiting for other quotes
+	maxForecastTasks        = 4_000_000        // tasks simulated in all samples together
+	maxSamples              = 200              // of one quote
+	minSamples              = 20               // fewer are not significant
+	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate
+	counterOfferProbability = 0.95             // of the deadline in a counter-offer
+	weakProbability         = 0.5              // a lower one causes a warning
+	startsLimit             = 20_000           // task ends simulated for expected starts
+	startsPause             = time.Second      // between two simulations for expected starts
+	maxPlanSteps            = 2000             // in one response
+	offerRounding           = time.Second
 )
 
-// quotes makes quotes, one at a time, on a copy of the State: the loop does
+// quoter makes quotes, one at a time, on a copy of State, so that the loop does
 // not wait for them.
-type quotes struct {
-	turn    chan struct{}   // a token: nobody makes a quote
-	planner forward.Planner // of whoever has the turn
+type quoter struct {
+	token   chan struct{}      // held while making a quote
+	planner forward.Forecaster // owned by the holder of the token
 
 	mu        sync.Mutex
-	starts    map[scheduler.StageID]scheduler.Time // replaced, never written
+	starts    map[scheduler.StageID]scheduler.Time // replaced, never written to
 	startsDue time.Time
 }
 
-func newQuotes() *quotes {
-	q := &quotes{turn: make(chan struct{}, 1)}
-	q.turn <- struct{}{}
+func newQuoter() *quoter {
+	q := &quoter{token: make(chan struct{}, 1)}
+	q.token <- struct{}{}
 	return q
 }
 
-// take waits for the turn.
-func (q *quotes) take(ctx context.Context) (done func(), err error) {
+// acquire waits for the token.
+func (q *quoter) acquire(ctx context.Context) (done func(), err error) {
 	t := time.NewTimer(quoteWait)
 	defer t.Stop()
 	select {
-	case <-q.turn:
-		return func() { q.turn <- struct{}{} }, nil
+	case <-q.token:
+		return func() { q.token <- struct{}{} }, nil
 	case <-t.C:
 		return nil, fault.New(fault.Unavailable, "other quotes are being made: try again")
 	case <-ctx.Done():
@@ -63,68 +63,70 @@ func (q *quotes) take(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// forecast is what is said of a job at its submission.
-type forecast struct {
+// jobForecast is the prediction for a job at its submission.
+type jobForecast struct {
 	estimates []*droverv1.StageEstimate
-	quote     *droverv1.Quote // of a job with a deadline; nil where none can be made
+	quote     *droverv1.Quote // of a job with a deadline; nil if none can be made
 }
 
-// quoteFor is step 4 of a submission.
-func (s *clientService) quoteFor(ctx context.Context, spec *jobspec.Job, in *located, require float64) (says forecast, warnings []string, err error) {
+// makeQuote is step 4 of a submission.
+func (s *clientService) makeQuote(ctx context.Context, spec *jobspec.Job, in *located, require float64) (result jobForecast, warnings []string, err error) {
 	if spec.Deadline == nil {
 		if require > 0 {
-			return says, nil, fault.New(fault.Invalid, "job %q has no deadline to be quoted: add deadline = \"…\" to the job, or leave -require-quote out", spec.Name)
+			return result, nil, fault.New(fault.Invalid, "job %q has no deadline to be quoted: add deadline = \"…\" to the job, or leave -require-quote out", spec.Name)
 		}
-		return forecast{estimates: s.forecasts.ofSpec(spec, in.splits)}, nil, nil
+		return jobForecast{estimates: s.predictor.estimateSpec(spec, in.splits)}, nil, nil
 	}
-	try, err := s.tryJob(ctx, spec, in)
+	dry, err := s.dryRun(ctx, spec, in)
 	switch {
 	case err == nil:
 	case require > 0 || ctx.Err() != nil:
-		return says, nil, err
+		return result, nil, err
 	default:
-		return forecast{estimates: s.forecasts.ofSpec(spec, in.splits)}, []string{"no quote: " + err.Error()}, nil
+		return jobForecast{estimates: s.predictor.estimateSpec(spec, in.splits)}, []string{"no quote: " + err.Error()}, nil
 	}
-	says = forecast{try.estimates, try.quote}
-	return says, try.warn(require), try.refuse(spec, require)
+	result = jobForecast{dry.estimates, dry.quote}
+	return result, dry.allWarnings(require), dry.checkProbability(spec, require)
 }
 
-// refuse is the refusal of a quote that is too weak, with a counter-offer.
-func (t *trial) refuse(spec *jobspec.Job, require float64) error {
+// checkProbability returns an error with a counter-offer if the quote is too
+// weak.
+func (t *dryRunResult) checkProbability(spec *jobspec.Job, require float64) error {
 	p := t.quote.GetProbability()
-	if p >= require || t.guaranteed() {
+	if p >= require || t.isGuaranteed() {
 		return nil
 	}
-	text := fmt.Sprintf("job %q would end by %s with probability %.2f, not %.2f", spec.Name, instant(t.quote.GetDeadlineMs()), p, require)
-	if at := t.offer(require); at > 0 {
-		return fault.New(fault.Exhausted, "%s: the earliest deadline that holds is %s", text, instant(at))
+	text := fmt.Sprintf("job %q would end by %s with probability %.2f, not %.2f", spec.Name, formatMillis(t.quote.GetDeadlineMs()), p, require)
+	if at := t.earliestDeadline(require); at > 0 {
+		return fault.New(fault.Exhausted, "%s: the earliest deadline that holds is %s", text, formatMillis(at))
 	}
-	return fault.New(fault.Exhausted, "%s: no deadline holds as the cluster is now", text)
+	return fault.New(fault.Exhausted, "%s: no deadline is feasible in the cluster's present state", text)
 }
 
-// guaranteed tells whether the scheduler promises a departure by the deadline.
-func (t *trial) guaranteed() bool {
+// isGuaranteed reports whether the scheduler guarantees a departure by the
+// deadline.
+func (t *dryRunResult) isGuaranteed() bool {
 	g := t.quote.GetGuaranteedMs()
 	return g > 0 && g <= t.quote.GetDeadlineMs()
 }
 
-// warn says what the user should know of a quote that is weak.
-func (t *trial) warn(require float64) []string {
+// allWarnings returns the warnings for the user, with one if the quote is weak.
+func (t *dryRunResult) allWarnings(require float64) []string {
 	p := t.quote.GetProbability()
-	if p >= max(weakQuote, require) || t.guaranteed() || t.quote.GetDeadlineMs() == 0 {
-		return t.notes
+	if p >= max(weakProbability, require) || t.isGuaranteed() || t.quote.GetDeadlineMs() == 0 {
+		return t.warnings
 	}
 	text := fmt.Sprintf("the deadline is met with probability %.2f only (%s)", p, t.quote.GetBasis())
-	if at := t.offer(counterOffer); at > 0 {
-		text += fmt.Sprintf("; %s holds with %.2f", instant(at), counterOffer)
+	if at := t.earliestDeadline(counterOfferProbability); at > 0 {
+		text += fmt.Sprintf("; deadline %s is met with %.2f", formatMillis(at), counterOfferProbability)
 	}
-	return append(t.notes, text)
+	return append(t.warnings, text)
 }
 
-// offer is the earliest deadline that holds with probability p, as Unix ms,
-// rounded up; 0 for none.
-func (t *trial) offer(p float64) int64 {
-	at := t.times.At(p)
+// earliestDeadline returns the earliest deadline that is met with probability
+// p, in Unix ms, rounded up; 0 for none.
+func (t *dryRunResult) earliestDeadline(p float64) int64 {
+	at := t.times.EndQuantile(p)
 	if at == scheduler.Never {
 		return 0
 	}
@@ -132,39 +134,39 @@ func (t *trial) offer(p float64) int64 {
 	return (int64(at) + step - 1) / step * step / 1e6
 }
 
-func instant(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+func formatMillis(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 
-// trial is a job that was tried on a copy of the State.
-type trial struct {
+// dryRunResult is the result of submitting a job to a copy of State.
+type dryRunResult struct {
 	estimates []*droverv1.StageEstimate
 	quote     *droverv1.Quote
 	times     *forward.Quote
-	state     *scheduler.State // with the job in it
+	state     *scheduler.State // contains the job
 	job       scheduler.JobID
 	decision  scheduler.Decision
 	scheduler string
-	notes     []string // for the user
+	warnings  []string // for the user
 }
 
-// tryJob brings a job into a copy of the State, asks the policy what it would
-// do, and plays the cluster forward for the quote.
-func (s *clientService) tryJob(ctx context.Context, spec *jobspec.Job, in *located) (*trial, error) {
-	done, err := s.quotes.take(ctx)
+// dryRun adds a job to a copy of State, lets the policy decide, and simulates
+// the cluster's future for the quote.
+func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *located) (*dryRunResult, error) {
+	done, err := s.quoter.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	now := s.now()
-	t := &trial{estimates: s.forecasts.ofSpec(spec, in.splits)}
+	t := &dryRunResult{estimates: s.predictor.estimateSpec(spec, in.splits)}
 	var d *draft
 	var params map[string]string
 	sources := map[scheduler.StageID]estimate.Source{}
 	s.view(func(f *facts.Facts) {
-		if err = f.CheckAccept(spec, "", max(now.UnixNano(), f.At())); err == nil {
-			d, err = s.draftOf(f, spec, in, t.estimates, now)
+		if err = f.CheckAccept(spec, "", f.EntryTime(now.UnixNano())); err == nil {
+			d, err = s.newDraft(f, spec, in, t.estimates, now)
 		}
 		t.scheduler, params = s.schedulerOf(f)
-		sourcesOf(f, sources)
+		addEstimateSources(f, sources)
 	})
 	if err != nil {
 		return nil, err
@@ -172,20 +174,19 @@ func (s *clientService) tryJob(ctx context.Context, spec *jobspec.Job, in *locat
 	for _, e := range t.estimates {
 		sources[stageID(d.job.ID, e.GetStage())] = estimate.ParseSource(e.GetSource())
 	}
-	q := s.question(d, t.scheduler, params, sources)
+	q := s.forecastQuestion(d, t.scheduler, params, sources)
 	at := scheduler.Time(now.UnixNano())
-	if t.times, err = s.quotes.planner.Quote(d.state, q, at); err != nil {
+	if t.times, err = s.quoter.planner.Quote(d.state, q, at); err != nil {
 		return nil, fault.New(fault.Exhausted, "%w", err)
 	}
-	t.quote = quoteMessage(t.times, d.job, now, basis(t.estimates))
-	if err := t.tryPolicy(d, params, at); err != nil {
+	t.quote = quoteMessage(t.times, d.job, now, quoteBasis(t.estimates))
+	if err := t.runPolicy(d, params, at); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
-// draft is a job that is no fact, beside a State of the facts that it is not
-// in yet.
+// draft is a job that is not accepted, and a State without it.
 type draft struct {
 	state  *scheduler.State
 	job    *facts.Job
@@ -193,11 +194,11 @@ type draft struct {
 	stages []scheduler.StageSpec
 }
 
-// draftProject is the number of a project that is no fact yet.
+// draftProject is the number of a project that does not exist yet.
 const draftProject = scheduler.ProjectID(1) << 62
 
-// draftOf builds a State from the facts, and the job that is tried.
-func (s *clientService) draftOf(f *facts.Facts, spec *jobspec.Job, in *located, estimates []*droverv1.StageEstimate, now time.Time) (*draft, error) {
+// newDraft builds a State from the facts, and the job to be tried.
+func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located, estimates []*droverv1.StageEstimate, now time.Time) (*draft, error) {
 	j, err := f.Draft(spec, in.splits, now.UnixNano())
 	if err != nil {
 		return nil, err
@@ -210,12 +211,12 @@ func (s *clientService) draftOf(f *facts.Facts, spec *jobspec.Job, in *located, 
 		if job == j.ID {
 			return nodes
 		}
-		return s.hosts.of(f, job)
+		return s.locations.resolve(f, job)
 	})
 	if err := p.rebuild(f); err != nil {
 		return nil, err
 	}
-	if err := p.hear(s.sessions.running(), scheduler.Time(now.UnixNano())); err != nil {
+	if err := p.applyProgress(s.sessions.runningAttempts(), scheduler.Time(now.UnixNano())); err != nil {
 		return nil, err
 	}
 	d := &draft{state: p.state, job: j}
@@ -226,8 +227,8 @@ func (s *clientService) draftOf(f *facts.Facts, spec *jobspec.Job, in *located, 
 	return d, d.state.PutProject(scheduler.ProjectSpec{ID: draftProject, Name: spec.Project, Tenant: d.spec.Tenant, Priority: d.spec.Priority, Submitted: d.spec.Submitted, Jobs: 1})
 }
 
-// sourcesOf tells where the predictions of live stages come from.
-func sourcesOf(f *facts.Facts, out map[scheduler.StageID]estimate.Source) {
+// addEstimateSources adds the sources of the estimates of live stages to out.
+func addEstimateSources(f *facts.Facts, out map[scheduler.StageID]estimate.Source) {
 	for _, id := range f.JobIDs() {
 		if j := f.Job(id); !j.HasEnded() {
 			for i := range j.Stages {
@@ -237,17 +238,17 @@ func sourcesOf(f *facts.Facts, out map[scheduler.StageID]estimate.Source) {
 	}
 }
 
-// question is the job as the planner sees it.
-func (s *clientService) question(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Question {
-	q := forward.Question{Job: d.spec, Stages: d.stages, Seed: d.job.ID, Unknown: quoteUnknown, Errors: s.errorsOf(sources)}
-	q.NoLane, q.Preempt = lanesOf(name, params)
-	tasks := max(1, forward.Tasks(d.state, q.Stages)+d.state.Live())
-	q.Samples = min(maxSamples, max(minSamples, quoteWork/tasks))
+// forecastQuestion returns the job as the forecaster's question.
+func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Query {
+	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: defaultTaskTime, Errors: s.predictionErrors(sources)}
+	q.NoDeadlineLane, q.Preempt = laneOptions(name, params)
+	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Live())
+	q.Samples = min(maxSamples, max(minSamples, maxForecastTasks/tasks))
 	return q
 }
 
-// lanesOf tells how a scheduler treats deadlines.
-func lanesOf(name string, params map[string]string) (noLane, preempt bool) {
+// laneOptions returns how a scheduler treats deadlines.
+func laneOptions(name string, params map[string]string) (noLane, preempt bool) {
 	switch name {
 	case "3dsf", "pdsonqueue":
 		return false, slices.Contains([]string{"", "suspend", "cheapest"}, params["preempt"])
@@ -258,33 +259,36 @@ func lanesOf(name string, params map[string]string) (noLane, preempt bool) {
 	}
 }
 
-// errorsOf gives how wrong predictions are, each source asked once.
-func (s *core) errorsOf(sources map[scheduler.StageID]estimate.Source) forward.Errors {
-	var spreads [estimate.Sources + 1]*estimate.Spread
+// predictionErrors returns the error model of predictions; each source is read
+// once.
+func (s *core) predictionErrors(sources map[scheduler.StageID]estimate.Source) forward.ErrorModel {
+	var spreads [estimate.Sources + 1]*estimate.ErrorQuantiles
 	return func(id scheduler.StageID) (forward.Residual, forward.Residual) {
 		src := sources[id]
 		if src == 0 {
 			src = estimate.None
 		}
 		if spreads[src] == nil {
-			sp := s.forecasts.spread(src)
+			sp := s.predictor.spread(src)
 			spreads[src] = &sp
 		}
-		return spreads[src].Stage.At, spreads[src].Task.At
+		return spreads[src].Stage.Factor, spreads[src].Task.Factor
 	}
 }
 
-// basis names the weakest source among a job's predictions.
-func basis(list []*droverv1.StageEstimate) string {
-	weakest := estimate.Own
+// quoteBasis returns the weakest source of a job's estimates, for users.
+func quoteBasis(list []*droverv1.StageEstimate) string {
+	weakest := estimate.OwnTasks
 	for _, e := range list {
 		weakest = min(weakest, estimate.ParseSource(e.GetSource()))
 	}
 	switch weakest {
 	case estimate.None:
 		return "no history: run times are guessed"
-	case estimate.Bound:
+	case estimate.RuntimeBound:
 		return "no history: run times are taken from runtime_bound"
+	case estimate.Tenant:
+		return "a guess: nothing like this job has run, only other tasks of the tenant"
 	default:
 		return "run times from " + weakest.String()
 	}
@@ -293,28 +297,28 @@ func basis(list []*droverv1.StageEstimate) string {
 var quotedP = []float64{0.5, 0.8, 0.9, 0.95, 0.99}
 
 func quoteMessage(times *forward.Quote, j *facts.Job, now time.Time, basis string) *droverv1.Quote {
-	q := &droverv1.Quote{Samples: int32(times.Samples()), Basis: basis, MadeMs: now.UnixMilli(), StartMs: millis(times.Start(0.5))}
+	q := &droverv1.Quote{Samples: int32(times.Samples()), Basis: basis, MadeMs: now.UnixMilli(), StartMs: unixMillis(times.StartQuantile(0.5))}
 	for _, p := range quotedP {
 		q.P = append(q.P, p)
-		q.AtMs = append(q.AtMs, millis(times.At(p)))
+		q.AtMs = append(q.AtMs, unixMillis(times.EndQuantile(p)))
 	}
 	if d := j.DeadlineNS(); d > 0 {
-		q.DeadlineMs, q.Probability = d/1e6, times.By(scheduler.Time(d))
+		q.DeadlineMs, q.Probability = d/1e6, times.ProbabilityBy(scheduler.Time(d))
 	}
 	return q
 }
 
-// millis is an instant in Unix ms; 0 for never.
-func millis(t scheduler.Time) int64 {
+// unixMillis returns t in Unix ms, 0 for never.
+func unixMillis(t scheduler.Time) int64 {
 	if t == scheduler.Never {
 		return 0
 	}
 	return int64(t) / 1e6
 }
 
-// tryPolicy submits the job to the copy and has the policy decide there. What
-// it would do stays in the trial, with the departure that it promises.
-func (t *trial) tryPolicy(d *draft, params map[string]string, at scheduler.Time) error {
+// runPolicy submits the job to the copy of State and lets the policy decide. It
+// stores the decision and any guaranteed departure in t.
+func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at scheduler.Time) error {
 	policy, err := policies.New(t.scheduler, params)
 	if err != nil {
 		return fault.New(fault.Invalid, "%w", err)
@@ -324,50 +328,50 @@ func (t *trial) tryPolicy(d *draft, params map[string]string, at scheduler.Time)
 	}
 	t.state, t.job = d.state, d.spec.ID
 	t.decision = policy.Decide(d.state, at, maxActions)
-	for i := range t.decision.Notes {
-		n := &t.decision.Notes[i]
+	for i := range t.decision.PolicyStates {
+		n := &t.decision.PolicyStates[i]
 		switch mine := n.Job == t.job; {
-		case mine && n.Kind == scheduler.NoteAccepted:
+		case mine && n.Kind == scheduler.AcceptedState:
 			t.quote.GuaranteedMs = t.quote.DeadlineMs
-		case mine && n.Kind == scheduler.NoteRefused && n.At > 0:
-			t.notes = append(t.notes, "the scheduler does not guarantee the deadline; the earliest end that it would guarantee is "+instant(millis(n.At)))
+		case mine && n.Kind == scheduler.RefusedState && n.At > 0:
+			t.warnings = append(t.warnings, "the scheduler does not guarantee the deadline; the earliest end that it would guarantee is "+formatMillis(unixMillis(n.At)))
 		}
-		if n.Kind == scheduler.NotePromise && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
-			t.quote.GuaranteedMs = millis(n.At)
+		if n.Kind == scheduler.GuaranteeState && (n.Job == t.job || (n.Project != 0 && n.Project == d.spec.Project)) {
+			t.quote.GuaranteedMs = unixMillis(n.At)
 		}
 	}
 	return nil
 }
 
-// expectedStarts tells when the stages that wait are expected to start, played
-// forward with run times as predicted. It is made anew after startsPause at
-// the earliest, and after twenty times what it cost. Without an answer (another
-// quote is being made, too much waits) it gives what it had.
+// expectedStarts returns when pending stages are expected to start, simulated
+// with predicted run times. The result is cached for startsPause, or twenty
+// times what it cost if that is longer. If it cannot be computed (another quote
+// is being made, too much is pending) it returns the last result.
 func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageID]scheduler.Time {
-	q := s.quotes
+	q := s.quoter
 	q.mu.Lock()
 	starts, due := q.starts, q.startsDue
 	q.mu.Unlock()
 	if s.now().Before(due) {
 		return starts
 	}
-	done, err := q.take(ctx)
+	done, err := q.acquire(ctx)
 	if err != nil {
 		return starts
 	}
 	defer done()
 	began := s.now()
 	var state *scheduler.State
-	question := forward.Question{Unknown: quoteUnknown}
+	question := forward.Query{UnknownRunTime: defaultTaskTime}
 	s.view(func(f *facts.Facts) {
-		p := s.newProjection(s.hosts.of)
+		p := s.newProjection(s.locations.resolve)
 		if err = p.rebuild(f); err == nil {
 			state = p.state
 		}
-		question.NoLane, question.Preempt = lanesOf(s.schedulerOf(f))
+		question.NoDeadlineLane, question.Preempt = laneOptions(s.schedulerOf(f))
 	})
 	if err == nil {
-		starts, err = q.planner.Starts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
+		starts, err = q.planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
 	}
 	if err != nil {
 		s.log.Debug("no expected starts", "err", err)
@@ -380,13 +384,14 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	return starts
 }
 
-// addStarts says when what waits of a job is expected to start: when the
-// scheduler's own plan says, else when the forward plan does.
-func (s *clientService) addStarts(ctx context.Context, r *droverv1.GetJobResponse) {
+// addExpectedStarts sets when a job's pending stages are expected to start:
+// from the scheduler's own plan if it has one, otherwise from the simulation.
+func (s *clientService) addExpectedStarts(ctx context.Context, r *droverv1.GetJobResponse) {
 	if ended(r.Job.State) {
 		return
 	}
 	var starts map[scheduler.StageID]scheduler.Time
+	nowMS := s.now().UnixMilli()
 	for i, g := range r.Stages {
 		if g.Pending == 0 {
 			continue
@@ -396,13 +401,21 @@ func (s *clientService) addStarts(ctx context.Context, r *droverv1.GetJobRespons
 		}
 		id := stageID(r.Job.Job, int32(i))
 		if at, ok := starts[id]; ok {
-			g.ExpectedStartMs = millis(at)
+			g.ExpectedStartMs = unixMillis(at)
 		}
 		if w, ok := s.waitingFor(id); ok && w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
-			g.ExpectedStartMs = millis(w.Until)
+			g.ExpectedStartMs = unixMillis(w.Until)
+		}
+		if g.ExpectedStartMs > 0 && (g.ExpectedStartMs <= nowMS || !s.stageCanStart(r.Job.Job, i)) {
+			g.ExpectedStartMs = 0 // what is past was not true, and what cannot start will not
 		}
 		if at := g.ExpectedStartMs; at > 0 && r.Job.StartedMs == 0 && (r.Job.ExpectedStartMs == 0 || at < r.Job.ExpectedStartMs) {
 			r.Job.ExpectedStartMs = at
 		}
 	}
+}
+
+func (s *clientService) stageCanStart(job uint64, stage int) (ok bool) {
+	s.view(func(f *facts.Facts) { ok = canStart(f, job, stage) })
+	return ok
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// rebuild makes a new State of the facts, replaying what happened to the
-// attempts of jobs that are not over in the order in which it happened.
+// rebuild builds a new State from the facts by replaying, in their original
+// order, the placements, ends and output losses of all jobs that are not over.
 func (p *projection) rebuild(f *facts.Facts) error {
 	p.state = scheduler.New()
-	clear(p.late)
+	clear(p.lateOutputLosses)
 	for _, t := range f.Tenants() {
 		if err := p.putTenant(f, t); err != nil {
 			return err
@@ -25,18 +25,18 @@ func (p *projection) rebuild(f *facts.Facts) error {
 			return err
 		}
 	}
-	var steps []step
+	var steps []replayStep
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)
 		if j.HasEnded() && j.Live == 0 {
 			continue
 		}
-		if err := p.submit(f, j); err != nil {
+		if err := p.submitJob(f, j); err != nil {
 			return err
 		}
-		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { steps = append(steps, stepsOf(k, a)...) })
+		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { steps = append(steps, replaySteps(k, a)...) })
 	}
-	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(steps, func(a, b replayStep) int { return cmp.Compare(a.seq, b.seq) })
 	p.replaying = true
 	for _, s := range steps {
 		if err := p.replay(f, &s); err != nil {
@@ -48,47 +48,48 @@ func (p *projection) rebuild(f *facts.Facts) error {
 	return p.restore(f)
 }
 
-// step is one thing that happened to an attempt.
-type step struct {
-	seq  uint64
-	kind facts.ChangeKind
-	key  facts.Key
-	a    *facts.Attempt
+// replayStep is a placement, end or output loss of an attempt.
+type replayStep struct {
+	seq     uint64
+	kind    facts.ChangeKind
+	key     facts.Key
+	attempt *facts.Attempt
 }
 
-func stepsOf(k facts.Key, a *facts.Attempt) []step {
-	out := []step{{a.Seq, facts.ChangePlaced, k, a}}
+func replaySteps(k facts.Key, a *facts.Attempt) []replayStep {
+	out := []replayStep{{a.Seq, facts.ChangePlaced, k, a}}
 	if a.EndSeq > 0 {
-		out = append(out, step{a.EndSeq, facts.ChangeEnded, k, a})
+		out = append(out, replayStep{a.EndSeq, facts.ChangeEnded, k, a})
 	}
 	if a.LostSeq > 0 {
-		out = append(out, step{a.LostSeq, facts.ChangeOutput, k, a})
+		out = append(out, replayStep{a.LostSeq, facts.ChangeOutput, k, a})
 	}
 	return out
 }
 
-func (p *projection) replay(f *facts.Facts, s *step) error {
+func (p *projection) replay(f *facts.Facts, s *replayStep) error {
 	switch s.kind {
 	case facts.ChangePlaced:
-		if err := p.place(s.key, s.a); err != nil {
+		if err := p.place(s.key, s.attempt); err != nil {
 			return fmt.Errorf("%w: %w", errDrift, err)
 		}
-		if s.a.State == facts.AttemptStopping { // State has it stop when its sibling succeeds, and then takes no level
-			return p.restoreLevel(f, s.key, s.a)
+		if s.attempt.State == facts.AttemptStopping { // State must know that it is stopping before its sibling succeeds, and accepts no level afterwards
+			return p.restoreLevel(f, s.key, s.attempt)
 		}
 		return nil
 	case facts.ChangeEnded:
-		return p.ended(f, s.key, s.a.Ended)
+		return p.endAttempt(f, s.key, s.attempt.Ended)
 	default:
 		return p.outputLost(s.key)
 	}
 }
 
-// restore brings in what is not a matter of order: levels, stops, notes.
+// restore applies what does not depend on order: levels, stops and policy
+// state.
 func (p *projection) restore(f *facts.Facts) error {
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)
-		if err := p.job(f, j, f.At()); err != nil {
+		if err := p.syncJob(f, j, f.Time()); err != nil {
 			return err
 		}
 		if j.Live == 0 {
@@ -96,7 +97,7 @@ func (p *projection) restore(f *facts.Facts) error {
 		}
 		var err error
 		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
-			if err == nil && a.State.Holds() {
+			if err == nil && a.State.IsActive() {
 				err = p.restoreAttempt(f, k, a)
 			}
 		})
@@ -104,36 +105,36 @@ func (p *projection) restore(f *facts.Facts) error {
 			return err
 		}
 	}
-	return p.restoreNotes(f)
+	return p.restorePolicyStates(f)
 }
 
 func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.State == facts.AttemptStopping { // at its level since it was placed
-		return p.stopping(f, k, f.At())
+	if a.State == facts.AttemptStopping { // it has had its level since it was placed
+		return p.stopAttempt(f, k, f.Time())
 	}
 	return p.restoreLevel(f, k, a)
 }
 
 func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt) error {
-	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Sus.Holder == 0 && a.Sus.Bars() == 0 {
+	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Suspension.ImageNode == 0 && a.Suspension.Refused() == 0 {
 		return nil
 	}
-	return p.level(f, k, f.At())
+	return p.syncLevel(f, k, f.Time())
 }
 
-func (p *projection) restoreNotes(f *facts.Facts) error {
-	var notes []scheduler.Note
-	for _, n := range f.Notes() {
-		notes = append(notes, scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteKind(n.Kind), Job: scheduler.JobID(n.Job), Stage: n.Stage,
+func (p *projection) restorePolicyStates(f *facts.Facts) error {
+	var states []scheduler.PolicyState
+	for _, n := range f.PolicyStates() {
+		states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.PolicyStateKind(n.Kind), Job: scheduler.JobID(n.Job), Stage: n.Stage,
 			Task: n.Task, Tenant: scheduler.TenantID(n.Tenant), Slot: n.Slot, Project: scheduler.ProjectID(n.Project)},
 			Value: n.Value, Real: n.Real, At: scheduler.Time(n.At)})
 	}
-	if err := p.state.ApplyNotes(notes); err != nil {
+	if err := p.state.ApplyPolicyStates(states); err != nil {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
 	for _, r := range f.Reservations() {
 		act := &scheduler.Action{Kind: scheduler.ActReserve, Reservation: reservation(r)}
-		if err := settle(p.state.ApplyFact(act, scheduler.Time(f.At()))); err != nil {
+		if err := ignoreStale(p.state.ApplyFact(act, scheduler.Time(f.Time()))); err != nil {
 			return err
 		}
 	}

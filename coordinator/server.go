@@ -20,14 +20,13 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 )
 
 // Limits of the API.
 const (
-	maxMessage    = 16 << 20 // bytes of one message
-	maxStreams    = 4096     // streams at once
-	drainLimit    = 5 * time.Second
-	flushPause    = 10 * time.Millisecond // for the last answers to leave
+	shutdownLimit = 5 * time.Second
+	flushPause    = 10 * time.Millisecond // for the last responses to leave
 	callLimit     = 5 * time.Minute       // of one unary call
 	readyLimit    = 10 * time.Second
 	headerLimit   = 10 * time.Second
@@ -36,15 +35,16 @@ const (
 	maxHeaderSize = 64 << 10
 )
 
-// serve answers on the configured listeners until ctx ends: then streams end
-// by themselves (their handlers watch c.stop) and calls under way are answered.
+// serve serves the configured listeners until ctx ends. Then streams end by
+// themselves (their handlers watch c.stop) and calls in progress are answered.
 func (c *core) serve(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(l net.Listener, of func(*http.Request) identity, tls bool) {
 		running := &inFlight{idle: make(chan struct{}, 1)}
-		s := c.server(of, running)
+		s := c.newServer(of, running)
 		if tls {
 			s.TLSConfig = c.cfg.TLS.Clone()
+			s.ConnState = c.certificates.open.Observe
 		}
 		g.Go(func() error {
 			var err error
@@ -60,7 +60,7 @@ func (c *core) serve(ctx context.Context) error {
 		})
 		g.Go(func() error {
 			<-gctx.Done()
-			return drain(s, running)
+			return shutdownServer(s, running)
 		})
 	}
 	if c.cfg.Local != nil {
@@ -72,21 +72,21 @@ func (c *core) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (c *core) server(of func(*http.Request) identity, running *inFlight) *http.Server {
+func (c *core) newServer(of func(*http.Request) identity, running *inFlight) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(withIdentity(of, c.handler())), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(c.refuseRevoked(withIdentity(of, c.newHandler()))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
 }
 
-// inFlight counts the requests that are being answered.
+// inFlight counts the requests in progress.
 type inFlight struct {
 	n    atomic.Int64
-	idle chan struct{} // a token when the count came to zero
+	idle chan struct{} // a token when the count has reached zero
 }
 
 func (f *inFlight) count(next http.Handler) http.Handler {
@@ -104,11 +104,11 @@ func (f *inFlight) count(next http.Handler) http.Handler {
 	})
 }
 
-// drain closes the listener, waits for the calls under way, and closes the
-// connections. Server.Shutdown alone waits a whole second for each idle
-// HTTP/2 client.
-func drain(s *http.Server, running *inFlight) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+// shutdownServer closes the listener, waits for the calls in progress, and
+// closes the connections. Server.Shutdown alone waits a whole second for each
+// idle HTTP/2 client.
+func shutdownServer(s *http.Server, running *inFlight) error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownLimit)
 	defer cancel()
 	down := make(chan error, 1)
 	go func() { down <- s.Shutdown(ctx) }()
@@ -125,15 +125,18 @@ func drain(s *http.Server, running *inFlight) error {
 	return err
 }
 
-// handler is the whole HTTP surface: both services and /metrics.
-func (c *core) handler() http.Handler {
+// newHandler returns the HTTP handler of both services, /metrics and /healthz.
+func (c *core) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	opts := []connect.HandlerOption{
-		connect.WithReadMaxBytes(maxMessage),
-		connect.WithInterceptors(&guard{c: c, calls: make(chan struct{}, c.cfg.MaxRequests), streams: make(chan struct{}, maxStreams)}),
+		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+			return []connect.HandlerOption{connect.WithReadMaxBytes(procedures[spec.Procedure].maxMessage)}
+		}),
+		connect.WithInterceptors(&guard{c: c}),
 	}
 	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
+	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		if caller(r.Context()).kind == kindOther {
@@ -142,92 +145,70 @@ func (c *core) handler() http.Handler {
 		}
 		metrics.ServeHTTP(w, r)
 	})
+	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if !c.leading.Load() {
 			http.Error(w, "not leading", http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = w.Write([]byte("ok\n")) // the reader is gone where this fails
+		_, _ = w.Write([]byte("ok\n")) // fails only if the reader is gone
 	})
-	return mux
+	return c.admit(mux)
 }
 
-// guard is in front of every call: bounds, time limits, classes of errors.
-type guard struct {
-	c       *core
-	calls   chan struct{}
-	streams chan struct{}
-}
+// guard intercepts every admitted call: timeouts, error classes.
+type guard struct{ c *core }
 
-func enter(slots chan struct{}) (leave func(), err error) {
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	default:
-		return nil, fault.New(fault.Exhausted, "%d calls are under way, the limit: try again in a second", cap(slots))
-	}
-}
-
-// retryAfter is what an overloaded server asks for.
+// retryAfter is what an overloaded server asks of clients, in seconds.
 const retryAfter = "1"
 
-func translate(err error) error {
+func toWireError(err error) error {
 	if err == nil {
 		return nil
 	}
 	err = wire.Error(err)
 	var ce *connect.Error
-	if errors.As(err, &ce) && ce.Code() == connect.CodeResourceExhausted {
-		ce.Meta().Set("Retry-After", retryAfter)
+	if errors.As(err, &ce) && errors.Is(err, fault.Overloaded) {
+		ce.Meta().Set(wire.RetryAfter, retryAfter)
 	}
 	return err
 }
 
-// WrapUnary bounds a unary call and gives its error a code.
+// WrapUnary bounds the time of a unary call and gives its error a code.
 func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		leave, err := enter(g.calls)
-		if err != nil {
-			return nil, translate(err)
-		}
-		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, callLimit)
-		defer g.c.whileServing(cancel)()
+		defer g.c.cancelOnStop(cancel)()
 		if err := g.c.awaitLeader(ctx); err != nil {
-			return nil, translate(err)
+			return nil, toWireError(err)
 		}
 		start := g.c.now()
 		res, err := next(ctx, req)
-		g.c.metrics.call(req.Spec().Procedure, g.c.now().Sub(start), err)
-		return res, translate(err)
+		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
+		return res, toWireError(err)
 	}
 }
 
-// WrapStreamingClient is not used: this is a server.
+// WrapStreamingClient returns next: the guard is only used in servers.
 func (g *guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler bounds streams and ends them when the server stops.
+// WrapStreamingHandler ends them when the server stops.
 func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		leave, err := enter(g.streams)
-		if err != nil {
-			return translate(err)
-		}
-		defer leave()
 		ctx, cancel := context.WithCancel(ctx)
-		defer g.c.whileServing(cancel)()
+		defer g.c.cancelOnStop(cancel)()
 		if err := g.c.awaitLeader(ctx); err != nil {
-			return translate(err)
+			return toWireError(err)
 		}
-		return translate(next(ctx, conn))
+		return toWireError(next(ctx, conn))
 	}
 }
 
-// whileServing cancels a call when the coordinator stops: it then answers that
-// it gave up, instead of holding up the stop. The function it gives ends both.
-func (c *core) whileServing(cancel context.CancelFunc) func() {
+// cancelOnStop cancels a call when the coordinator stops, so that it does not
+// delay the stop. The function returned ends both.
+func (c *core) cancelOnStop(cancel context.CancelFunc) func() {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -244,8 +225,8 @@ func (c *core) whileServing(cancel context.CancelFunc) func() {
 	}
 }
 
-// awaitLeader lets calls of the first moments wait for the election, and sends
-// others away while somebody else leads.
+// awaitLeader waits for the first election, and returns an error while another
+// server leads.
 func (c *core) awaitLeader(ctx context.Context) error {
 	if c.leading.Load() {
 		return nil
@@ -262,23 +243,23 @@ func (c *core) awaitLeader(ctx context.Context) error {
 		return nil
 	}
 	if l := c.replica.Leader(); l != "" && l != c.cfg.ID {
-		return fault.New(fault.Unavailable, "coordinator %q does not lead, %q does: ask that one", c.cfg.ID, l)
+		return fault.New(fault.Unavailable, "coordinator %q does not lead, %q does: connect to that one", c.cfg.ID, l)
 	}
 	return fault.New(fault.Unavailable, "the coordinators have no leader yet: try again in a second")
 }
 
-// ListenLocal makes the local socket, which only its owner can open (0600). A
-// socket that an ended coordinator left is replaced; Conflict: one that runs
+// ListenLocal creates the local socket, which only its owner can open (0600).
+// It replaces the socket of an ended coordinator. Conflict: a running one
 // listens there.
 func ListenLocal(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("folder of the local socket: %w", err)
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = conn.Close() // it only had to open
+		_ = conn.Close() // only checked for a listener
 		return nil, fault.New(fault.Conflict, "another coordinator listens on %s", path)
 	}
-	// Made under another name, so that nobody reaches it before its mode is
+	// Created under another name, so that nobody can connect before its mode is
 	// set.
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.RemoveAll(tmp); err != nil {

@@ -8,59 +8,60 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// sessions is what the nodes said lately and what is no fact: when they last
-// reported, their load, and what each running attempt looks like. It is lost
-// with the process; the nodes tell it again.
+// sessions holds recent reports that are no facts: when nodes last reported,
+// their load, and the state of each running attempt. It is lost with the
+// process; the nodes report it again.
 type sessions struct {
 	mu    sync.Mutex
 	nodes map[int32]*nodeSession
 }
 
 type nodeSession struct {
-	epoch    uint64
-	last     time.Time // of the last report, or of the start of this leader
-	reported bool      // it reported to this leader
-	applied  uint64
-	load     *droverv1.NodeLoad
-	seen     map[facts.Key]*droverv1.SeenAttempt
-	watch    func() // ends the present watch stream
+	epoch           uint64
+	lastReport      time.Time // time of the last report, or of this leader's start
+	leaseFrom       time.Time // if later, the lease counts from here: the coordinator had stood still
+	reported        bool      // whether it has reported to this leader
+	appliedRevision uint64
+	load            *droverv1.NodeLoad
+	seen            map[facts.Key]*droverv1.SeenAttempt
+	cancelWatch     func() // ends the current watch stream
 }
 
 func newSessions() *sessions { return &sessions{nodes: map[int32]*nodeSession{}} }
 
-// begin gives every node that is up a full lease.
-func (s *sessions) begin(f *facts.Facts, now time.Time) {
+// reset grants every node that is up a full lease.
+func (s *sessions) reset(f *facts.Facts, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
-		if n.watch != nil {
-			n.watch()
+		if n.cancelWatch != nil {
+			n.cancelWatch()
 		}
 		delete(s.nodes, id)
 	}
 	for _, n := range f.Nodes() {
 		if n.Up {
-			s.nodes[n.ID] = &nodeSession{epoch: n.Epoch, last: now, seen: map[facts.Key]*droverv1.SeenAttempt{}}
+			s.nodes[n.ID] = &nodeSession{epoch: n.Epoch, lastReport: now, seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		}
 	}
 }
 
-// register opens or renews the session of a node.
+// register opens or renews a node's session.
 func (s *sessions) register(node int32, epoch uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
 	if n == nil || n.epoch != epoch {
-		if n != nil && n.watch != nil {
-			n.watch()
+		if n != nil && n.cancelWatch != nil {
+			n.cancelWatch()
 		}
 		n = &nodeSession{epoch: epoch, seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		s.nodes[node] = n
 	}
-	n.last = now
+	n.lastReport = now
 }
 
-// report takes what is no fact out of a report.
+// report stores the parts of a report that are no facts.
 func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +70,7 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 		n = &nodeSession{epoch: r.GetEpoch(), seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		s.nodes[r.GetNode()] = n
 	}
-	n.last, n.reported, n.applied = now, true, r.GetAppliedRevision()
+	n.lastReport, n.reported, n.appliedRevision = now, true, r.GetAppliedRevision()
 	if r.GetLoad() != nil {
 		n.load = r.GetLoad()
 	}
@@ -81,13 +82,13 @@ func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) {
 		switch a.GetPhase() {
 		case droverv1.Phase_PHASE_PREPARING, droverv1.Phase_PHASE_RUNNING:
 			n.seen[k] = a
-		default: // an end is a fact
+		default: // ends are facts
 			delete(n.seen, k)
 		}
 	}
 }
 
-// seen gives the last report of an attempt that has not ended, or nil.
+// seen returns the last report of an attempt that has not ended, or nil.
 func (s *sessions) seen(node int32, k facts.Key, run int32) *droverv1.SeenAttempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,29 +100,29 @@ func (s *sessions) seen(node int32, k facts.Key, run int32) *droverv1.SeenAttemp
 	return nil
 }
 
-// heard is what a node said of an attempt that has not ended.
-type heard struct {
-	key     facts.Key
-	run     int32
-	started bool
-	part    float64 // done, 0..1
+// attemptProgress is the reported progress of an attempt that has not ended.
+type attemptProgress struct {
+	key      facts.Key
+	run      int32
+	started  bool
+	progress float64 // completed share, 0 to 1
 }
 
-// running lists what was heard of all attempts, in no order.
-func (s *sessions) running() []heard {
+// runningAttempts returns the progress of all attempts, in no order.
+func (s *sessions) runningAttempts() []attemptProgress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []heard
+	var out []attemptProgress
 	for _, n := range s.nodes {
 		for k, a := range n.seen {
-			out = append(out, heard{k, a.GetKey().GetRun(), a.GetPhase() == droverv1.Phase_PHASE_RUNNING, a.GetProgress()})
+			out = append(out, attemptProgress{k, a.GetKey().GetRun(), a.GetPhase() == droverv1.Phase_PHASE_RUNNING, a.GetProgress()})
 		}
 	}
 	return out
 }
 
-// drop forgets what was seen of an attempt.
-func (s *sessions) drop(node int32, k facts.Key) {
+// dropAttempt forgets the report of an attempt.
+func (s *sessions) dropAttempt(node int32, k facts.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[node]; n != nil {
@@ -129,39 +130,39 @@ func (s *sessions) drop(node int32, k facts.Key) {
 	}
 }
 
-// lost ends a node's session.
-func (s *sessions) lost(node int32) {
+// remove ends a node's session.
+func (s *sessions) remove(node int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[node]; n != nil {
-		if n.watch != nil {
-			n.watch()
+		if n.cancelWatch != nil {
+			n.cancelWatch()
 		}
 		delete(s.nodes, node)
 	}
 }
 
-// watching makes end the way to end the node's watch stream; an older stream
-// of it is ended.
-func (s *sessions) watching(node int32, epoch uint64, end func()) {
+// setWatch sets the function that ends the node's watch stream, and ends the
+// previous stream.
+func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
 	if n == nil || n.epoch != epoch {
 		return
 	}
-	if n.watch != nil {
-		n.watch()
+	if n.cancelWatch != nil {
+		n.cancelWatch()
 	}
-	n.watch = end
+	n.cancelWatch = end
 }
 
-// expired lists the nodes whose lease ended, and when the next one ends.
+// expired returns the nodes whose lease has ended, and when the next one ends.
 func (s *sessions) expired(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
-		end := n.last.Add(lease)
+		end := n.leaseEnd(lease)
 		if !end.After(now) {
 			gone = append(gone, lostNode{id, n.epoch})
 			continue
@@ -178,13 +179,14 @@ type lostNode struct {
 	epoch uint64
 }
 
-// status gives what is known of a node beside the facts.
+// status returns the time of a node's last report to this leader, zero for
+// none, and its load.
 func (s *sessions) status(node int32) (last time.Time, load *droverv1.NodeLoad) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[node]; n != nil {
 		if n.reported {
-			last = n.last
+			last = n.lastReport
 		}
 		load = n.load
 	}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -15,32 +16,41 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// findJob finds a job by number or name: the live one of that name, else the
-// newest that is remembered.
-func findJob(f *facts.Facts, name string) (*facts.Job, error) {
+// findJob finds a job that the caller may read, by NAME, TENANT/NAME or number:
+// the live one of that name, otherwise the newest not forgotten. A job that the
+// caller may not read is as one that does not exist, so that numbers and names
+// tell a stranger nothing.
+func (c *core) findJob(ctx context.Context, f *facts.Facts, name string) (*facts.Job, error) {
 	if name == "" {
 		return nil, fault.New(fault.Invalid, "which job? give its name or number")
 	}
-	if j := f.LiveJob(name); j != nil {
+	tenant, short, qualified := strings.Cut(name, "/")
+	if !qualified {
+		tenant, short = "", name
+	}
+	visible := func(j *facts.Job) bool {
+		return j != nil && (!qualified || j.Spec.Tenant == tenant) && c.needJob(ctx, mayRead, f, j) == nil
+	}
+	if j := f.LiveJob(short); visible(j) {
 		return j, nil
 	}
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
-		if j := f.Job(id); j != nil {
+		if j := f.Job(id); visible(j) {
 			return j, nil
 		}
 	}
 	ids := f.JobIDs()
 	for i := len(ids) - 1; i >= 0; i-- {
-		if j := f.Job(ids[i]); j.Name == name {
+		if j := f.Job(ids[i]); j.Name == short && visible(j) {
 			return j, nil
 		}
 	}
-	return nil, fault.New(fault.NotFound, "there is no job %q; ended jobs leave for the history after a while (drover job list -all shows those that are left)", clipText(name, 128))
+	return nil, fault.New(fault.NotFound, "there is no job %q that you may read; ended jobs move to the history after a while (drover job list -all shows the remaining ones)", clipText(name, 128))
 }
 
 func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	s := &droverv1.JobSummary{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, Priority: string(j.Spec.Priority),
-		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message}
+		SubmittedMs: j.Submitted / 1e6, StartedMs: j.Started / 1e6, EndedMs: j.Ended / 1e6, Message: j.Message, Submitter: j.Actor}
 	s.Project = j.Spec.Project
 	if d := j.DeadlineNS(); d > 0 {
 		s.DeadlineMs, s.Probability, s.DeadlineState = d/1e6, j.Quote.GetProbability(), deadlineState(j)
@@ -52,12 +62,12 @@ func (c *core) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 		s.TasksRunning += st.Live - st.Suspended
 	}
 	if s.Message == "" && !j.HasEnded() {
-		s.Message = c.waits(f, j)
+		s.Message = c.jobWaitingReason(f, j)
 	}
 	return s
 }
 
-// deadlineState says in words how a job stands to its deadline.
+// deadlineState describes a job's deadline in words.
 func deadlineState(j *facts.Job) string {
 	switch {
 	case j.HasEnded() && j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && j.Ended <= j.DeadlineNS():
@@ -67,14 +77,14 @@ func deadlineState(j *facts.Job) string {
 	case j.HasEnded():
 		return "ended before"
 	case j.Miss != nil:
-		return "hopeless"
+		return "infeasible"
 	default:
-		return "on course"
+		return "on track"
 	}
 }
 
-// waits says why a live job has nothing running, or "".
-func (c *core) waits(f *facts.Facts, j *facts.Job) string {
+// jobWaitingReason returns why a live job has no active attempts, or "".
+func (c *core) jobWaitingReason(f *facts.Facts, j *facts.Job) string {
 	for i := range j.Stages {
 		if j.Stages[i].Live > 0 {
 			return ""
@@ -82,7 +92,7 @@ func (c *core) waits(f *facts.Facts, j *facts.Job) string {
 	}
 	for i := range j.Stages {
 		if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && j.Stages[i].Pending > 0 {
-			return j.Spec.Stages[i].Name + ": " + c.waitText(f, &w)
+			return j.Spec.Stages[i].Name + ": " + c.waitingReason(f, &w)
 		}
 	}
 	return ""
@@ -91,7 +101,7 @@ func (c *core) waits(f *facts.Facts, j *facts.Job) string {
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
 	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail, Preempted: j.Preempted.Proto()}
-	r.Job.PromisedMs = f.Promised(j) / 1e6
+	r.Job.GuaranteedMs = f.GuaranteedDeparture(j) / 1e6
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
 	}
@@ -122,13 +132,13 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 		out.Progress = 1
 	}
 	if w, ok := c.waitingFor(scheduler.StageID{Job: scheduler.JobID(j.ID), Stage: int32(i)}); ok && s.Pending > 0 && !j.HasEnded() {
-		out.Waiting = c.waitText(f, &w)
+		out.Waiting = c.waitingReason(f, &w)
 	}
 	return out
 }
 
-// tasks fills in the tasks of one stage, or of all.
-func (c *core) tasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.ListTasksResponse) error {
+// addTasks adds the tasks of one stage, or of all.
+func (c *core) addTasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.ListTasksResponse) error {
 	found := stage == ""
 	for i := range j.Stages {
 		if name := j.Spec.Stages[i].Name; stage != "" && name != stage {
@@ -164,15 +174,15 @@ func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *drov
 		k := facts.Key{Job: j.ID, Stage: stage, Task: task, Attempt: a.Attempt}
 		n := f.Node(a.Node)
 		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
-			Kept: n.Up && n.Epoch == a.Epoch && onNode(j, a, now, c.cfg.KeepLogs)}
-		st.Seen, st.Level = seenOf(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, a)
+			Retained: n.Up && n.Epoch == a.Epoch && retainedOnNode(j, a, now, c.cfg.KeepLogs)}
+		st.Seen, st.Level = lastSeen(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, a)
 		out.Attempts = append(out.Attempts, st)
 	}
 	return out
 }
 
-// taskState is a task's state in a word. A task that was still pending when its
-// job ended will not run: it is what its last attempt was.
+// taskState returns a task's state in words. A task that was pending when its
+// job ended will not run: its state is that of its last attempt.
 func taskState(j *facts.Job, t *facts.Task) string {
 	if !j.HasEnded() || t.State != facts.TaskPending {
 		return t.State.String()
@@ -183,10 +193,10 @@ func taskState(j *facts.Job, t *facts.Task) string {
 	return "not run"
 }
 
-// seenOf is what a node last said of an attempt; the facts have the last word
-// on how it ended.
-func seenOf(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *droverv1.SeenAttempt {
-	if a.State.Holds() && live != nil {
+// lastSeen returns a node's last report of an attempt; how it ended comes from
+// the facts.
+func lastSeen(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *droverv1.SeenAttempt {
+	if a.State.IsActive() && live != nil {
 		return live
 	}
 	seen := a.Seen
@@ -229,7 +239,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 		}
 		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
 			u := &used[t.ID]
-			u.CPU, u.Memory, u.IO = u.CPU+a.Held.CPU, u.Memory+a.Held.Memory, u.IO+a.Held.IO
+			u.CPU, u.Memory, u.IO = u.CPU+a.Occupied.CPU, u.Memory+a.Occupied.Memory, u.IO+a.Occupied.IO
 		})
 	}
 	var total scheduler.Resources

@@ -21,15 +21,15 @@ import (
 
 // Limits of submissions.
 const (
-	maxSpec       = 512 << 10            // bytes of canonical JSON
-	maxKey        = 64                   // bytes of an idempotency key
-	chunkBytes    = replica.MaxEntry / 2 // of splits in one entry
-	maxRates      = 10_000               // identities whose rate is remembered
-	maxProblems   = 5                    // shown of a job that is wrong
-	acceptedSpace = 16 << 10             // of an accept besides spec and splits
+	maxSpec        = 512 << 10            // bytes of canonical JSON
+	maxKey         = 64                   // bytes of an idempotency key
+	chunkBytes     = replica.MaxEntry / 2 // bytes of splits in one entry
+	maxRates       = 10_000               // identities whose rate is tracked
+	maxProblems    = 5                    // shown for an invalid job
+	acceptOverhead = 16 << 10             // bytes of an entry besides spec and splits
 )
 
-// rates bounds the submissions of each identity.
+// rates limits the submission rate of each identity.
 type rates struct {
 	perS float64
 
@@ -53,32 +53,35 @@ func (r *rates) allow(name string) bool {
 	return l.Allow()
 }
 
-// SubmitJob accepts a job or refuses it with one clear line:
+// SubmitJob accepts a job or refuses it with a one-line error:
 //
-//  1. Who asks, how often, and what: rights, rate, spec, defaults, validity.
-//  2. What the facts say: idempotency key, tenant, live name, held output,
-//     files of the store, a demand that no node can meet.
-//  3. What the file systems say, through nodes: the output path is free, the
-//     input is there; its blocks become splits.
-//  4. How long its stages will run, and with a deadline the quote: when it
-//     would end. One that is weaker than what the caller demands is refused.
-//  5. The folder for unfinished output is made, which shows that the tenant
-//     may write there.
-//  6. The accept: durable before the answer; Apply asks step 2 again.
+//  1. Check the caller and the job: rights, rate, spec, defaults, validity.
+//  2. Check the facts: idempotency key, tenant, live name, reserved output, blobs,
+//     a demand that no node can meet.
+//  3. Check the file systems, through nodes: the output path is free, the input
+//     exists; its blocks become splits.
+//  4. Predict the run times of the stages and, with a deadline, make a quote. One
+//     that is weaker than the caller requires is refused.
+//  5. Create the folder for unfinished output, which proves that the tenant may
+//     write there.
+//  6. Propose the job, which is durable before the response; Apply repeats step 2.
 func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {
 	id := caller(ctx)
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.requireSpace(0); err != nil {
+		return nil, err
+	}
 	if !s.rates.allow(id.name) {
-		return nil, fault.New(fault.Exhausted, "%s submits more than %g jobs a second: try again in a second", id.who(), s.cfg.SubmitRate)
+		return nil, fault.Overload("%s submits more than %g jobs a second: try again in a second", id.displayName(), s.cfg.SubmitRate)
 	}
 	key := req.Msg.GetIdempotencyKey()
 	if len(key) > maxKey {
 		return nil, fault.New(fault.Invalid, "an idempotency key has at most %d bytes, not %d", maxKey, len(key))
 	}
 	if key != "" {
-		key = id.name + " " + key // another caller's key is another key
+		key = id.name + " " + key // keys are per caller
 	}
 	if p := req.Msg.GetRequireQuote(); !(p >= 0 && p <= 1) {
 		return nil, fault.New(fault.Invalid, "the required quote is %g: it is a probability, 0 to 1", p)
@@ -87,10 +90,10 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	if prior := s.byKey(key); prior != nil {
+	if prior := s.priorSubmission(key); prior != nil {
 		return connect.NewResponse(prior), nil
 	}
-	leave, err := s.claim(spec.Name)
+	leave, err := s.claimName(spec.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -99,11 +102,11 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.askFiles(ctx, spec)
+	in, err := s.checkFiles(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	says, more, err := s.quoteFor(ctx, spec, in, req.Msg.GetRequireQuote())
+	forecast, more, err := s.makeQuote(ctx, spec, in, req.Msg.GetRequireQuote())
 	if err != nil {
 		return nil, err
 	}
@@ -112,21 +115,21 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.accept(ctx, id, spec, key, tag, in, says)
+	res, err := s.proposeJob(ctx, id, spec, key, tag, in, forecast)
 	if err != nil {
-		return nil, err // it may have been accepted all the same: its folder stays
+		return nil, err // it may have been accepted nevertheless: keep its folder
 	}
 	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
-		s.dropOutput(ctx, spec, tag)
+		s.removeOutputFolder(ctx, spec, tag)
 	}
 	if res.Err != nil {
 		return nil, res.Err
 	}
-	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: says.quote}), nil
+	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote}), nil
 }
 
-// decodeSpec reads, completes and judges a job, and puts its stages into an
-// order in which each comes after those it waits for.
+// decodeSpec decodes, completes and validates a job, and sorts its stages
+// topologically.
 func decodeSpec(text string) (*jobspec.Job, error) {
 	if len(text) > maxSpec {
 		return nil, fault.New(fault.Exhausted, "the job's description has %d KiB, at most %d are allowed: put data into files", len(text)>>10, maxSpec>>10)
@@ -143,13 +146,13 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 		}
 		return nil, fault.New(fault.Invalid, "job %q: %s", spec.Name, strings.Join(lines, "; "))
 	}
-	spec.Stages = inOrder(spec.Stages)
+	spec.Stages = sortStages(spec.Stages)
 	return spec, nil
 }
 
-// inOrder sorts stages so that each follows what it waits for, else as they
-// were. Validate has excluded circles.
-func inOrder(stages []jobspec.Stage) []jobspec.Stage {
+// sortStages sorts stages topologically, keeping their order where possible.
+// Validate has excluded cycles.
+func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 	var out []jobspec.Stage
 	placed := map[string]bool{}
 	hasMap := slices.ContainsFunc(stages, func(s jobspec.Stage) bool { return s.Kind == jobspec.KindMap })
@@ -166,43 +169,44 @@ func inOrder(stages []jobspec.Stage) []jobspec.Stage {
 			out = append(out, s)
 		}
 		if len(out) == before {
-			return stages // a circle through the reduce stage: Apply's stageOpen never opens it, admit refuses it
+			return stages // a cycle through the reduce stage: stageOpen never opens it, admit refuses it
 		}
 	}
 	return out
 }
 
-// claim keeps two submissions of one name from asking the file system at the
-// same time: the second is told at once.
-func (s *clientService) claim(name string) (leave func(), err error) {
+// claimName prevents concurrent submissions of one name: the second fails at
+// once.
+func (s *clientService) claimName(name string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, busy := s.names[name]; busy {
-		return nil, fault.New(fault.Conflict, "job %q is being submitted by somebody else: choose another name", name)
+	if _, busy := s.submitting[name]; busy {
+		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", name)
 	}
-	s.names[name] = struct{}{}
+	s.submitting[name] = struct{}{}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.names, name)
+		delete(s.submitting, name)
 	}, nil
 }
 
-func (s *clientService) byKey(key string) (res *droverv1.SubmitJobResponse) {
+func (s *clientService) priorSubmission(key string) (res *droverv1.SubmitJobResponse) {
 	if key == "" {
 		return nil
 	}
 	s.view(func(f *facts.Facts) {
-		if id, name, ok := f.ByKey(key); ok {
+		if id, name, ok := f.JobByIdempotencyKey(key); ok {
 			res = &droverv1.SubmitJobResponse{Job: id, Name: name}
 		}
 	})
 	return res
 }
 
-// admit is step 2; it also checks the rights, since the tenant is in the spec.
+// admit is step 2. It also checks the caller's rights, because the tenant is in
+// the spec.
 func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings []string, err error) {
-	if err := s.allowImage(spec.Image); err != nil {
+	if err := s.checkImage(spec.Image); err != nil {
 		return nil, err
 	}
 	output := ""
@@ -212,18 +216,21 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 	}
 	s.view(func(f *facts.Facts) {
 		t := f.Tenant(spec.Tenant)
-		if err = f.CheckAccept(spec, output, max(s.now().UnixNano(), f.At())); err == nil {
+		if err = f.CheckAccept(spec, output, f.EntryTime(s.now().UnixNano())); err == nil {
 			err = s.need(ctx, maySubmit, t.Spec)
 		}
 		if err == nil {
-			warnings, err = fits(f, spec)
+			err = checkCaps(f, spec)
+		}
+		if err == nil {
+			warnings, err = checkDemand(f, spec)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range facts.Digests(spec) {
-		s.touch(d)
+		s.touchBlob(d)
 		if _, ok := s.blobs.Has(d); !ok {
 			return nil, fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
@@ -231,8 +238,8 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 	return warnings, nil
 }
 
-// allowImage refuses pulled images and host folders that no operator allowed.
-func (s *clientService) allowImage(im *jobspec.Image) error {
+// checkImage refuses pulled images and host folders that no operator allowed.
+func (s *clientService) checkImage(im *jobspec.Image) error {
 	if im == nil {
 		return nil
 	}
@@ -249,8 +256,8 @@ func (s *clientService) allowImage(im *jobspec.Image) error {
 	return fault.New(fault.Denied, "image %s is not on the operator's list of allowed images: use an oci-archive, or ask for it", name)
 }
 
-// fits refuses a demand that no node can ever meet.
-func fits(f *facts.Facts, spec *jobspec.Job) (warnings []string, err error) {
+// checkDemand refuses a demand that no node can ever meet.
+func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err error) {
 	if len(f.Nodes()) == 0 {
 		return []string{"no node has registered yet: the job waits for the first one"}, nil
 	}
@@ -274,58 +281,58 @@ func fits(f *facts.Facts, spec *jobspec.Job) (warnings []string, err error) {
 	return nil, nil
 }
 
-// diskFits tells whether one disk of the node has that I/O and space at all.
+// diskFits reports whether one disk of the node has that total I/O and space.
 func diskFits(n *droverv1.NodeInfo, io, space int64) bool {
 	return slices.ContainsFunc(n.GetDisks(), func(d *droverv1.Disk) bool { return io <= d.GetIo() && space <= d.GetSpace() })
 }
 
-// askFiles is step 3.
-func (s *clientService) askFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
-	user := s.userOf(spec)
+// checkFiles is step 3.
+func (s *clientService) checkFiles(ctx context.Context, spec *jobspec.Job) (*located, error) {
+	user := s.hdfsUserFor(spec)
 	if spec.Input != nil {
-		if err := s.reachable("input", spec.Input.Paths[0]); err != nil {
+		if err := s.checkReachable("input", spec.Input.Paths[0]); err != nil {
 			return nil, err
 		}
 	}
 	if spec.Output != nil {
-		if err := s.reachable("output", spec.Output.Path); err != nil {
+		if err := s.checkReachable("output", spec.Output.Path); err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
 	defer cancel()
 	if out := spec.Output; out != nil {
-		o := &droverv1.Order{User: user, What: &droverv1.Order_CheckOutput{CheckOutput: &droverv1.CheckOutputOrder{Path: out.Path}}}
-		said, err := s.askSaying(func(say func(string)) error {
-			_, err := s.orders.ask(ctx, o, scheme(out.Path), 0, say)
+		request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{Path: out.Path}}}
+		progress, err := s.requestWithProgress(func(report func(string)) error {
+			_, err := s.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
 			return err
 		})
 		if err != nil {
-			return nil, fileError("output", out.Path, said, err)
+			return nil, fileError("output", out.Path, progress, err)
 		}
 	}
 	if spec.Input == nil {
 		return &located{}, nil
 	}
 	var in *located
-	said, err := s.askSaying(func(say func(string)) (err error) {
-		in, err = s.locate(ctx, spec.Input, user, false, say)
+	progress, err := s.requestWithProgress(func(report func(string)) (err error) {
+		in, err = s.locateInput(ctx, spec.Input, user, false, report)
 		return err
 	})
 	if err != nil {
-		return nil, fileError("input", strings.Join(spec.Input.Paths, ", "), said, err)
+		return nil, fileError("input", strings.Join(spec.Input.Paths, ", "), progress, err)
 	}
 	return in, nil
 }
 
-// reachable refuses at once a file that none of the nodes, down ones included,
-// could ever bring; a cluster without nodes waits for its first.
-func (s *clientService) reachable(what, path string) error {
-	sch, known, some := scheme(path), 0, false
+// checkReachable refuses a path that no known node, even one that is down, can
+// access. A cluster without nodes waits for its first.
+func (s *clientService) checkReachable(what, path string) error {
+	sch, known, some := uriScheme(path), 0, false
 	s.view(func(f *facts.Facts) {
 		for _, n := range f.Nodes() {
 			known++
-			some = some || contains(n.Info.GetSchemes(), sch)
+			some = some || containsString(n.Info.GetSchemes(), sch)
 		}
 	})
 	if known == 0 || some {
@@ -341,13 +348,14 @@ func (s *clientService) reachable(what, path string) error {
 	return fault.New(fault.Unsupported, "%s %s: no node of this cluster reaches %s:// files: %s", what, path, sch, cure)
 }
 
-// userOf is the HDFS user of the job's tenant.
-func (s *clientService) userOf(spec *jobspec.Job) (user string) {
+// hdfsUserFor returns the HDFS user of the job's tenant.
+func (s *clientService) hdfsUserFor(spec *jobspec.Job) (user string) {
 	s.view(func(f *facts.Facts) { user = hdfsUser(f, spec) })
 	return user
 }
 
-// prepareOutput is step 5; the tag names the folder it made, "" for none.
+// prepareOutput is step 5. It returns the tag of the folder it made, "" for
+// none.
 func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (string, error) {
 	out := spec.Output
 	if out == nil {
@@ -356,60 +364,60 @@ func (s *clientService) prepareOutput(ctx context.Context, spec *jobspec.Job) (s
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LocateLimit)
 	defer cancel()
 	tag := s.newID()
-	o := &droverv1.Order{User: s.userOf(spec), What: &droverv1.Order_CheckOutput{CheckOutput: &droverv1.CheckOutputOrder{
-		Path: out.Path, Prepare: true, Temporary: facts.Temporary(out.Path, tag)}}}
-	said, err := s.askSaying(func(say func(string)) error {
-		_, err := s.orders.ask(ctx, o, scheme(out.Path), 0, say)
+	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
+		Path: out.Path, Prepare: true, Temporary: facts.TemporaryFolder(out.Path, tag)}}}
+	progress, err := s.requestWithProgress(func(report func(string)) error {
+		_, err := s.dispatcher.call(ctx, request, uriScheme(out.Path), 0, report)
 		return err
 	})
 	if err != nil {
-		return "", fileError("output", out.Path, said, err)
+		return "", fileError("output", out.Path, progress, err)
 	}
 	return tag, nil
 }
 
-// dropLimit bounds the removal of a folder that no accepted job has.
-const dropLimit = 10 * time.Second
+// removeFolderLimit bounds the removal of an unaccepted job's folder.
+const removeFolderLimit = 10 * time.Second
 
-// dropOutput removes the folder of a job that Apply refused. Where that
-// fails an empty folder stays, which the log names.
-func (s *clientService) dropOutput(ctx context.Context, spec *jobspec.Job, tag string) {
+// removeOutputFolder removes the folder of a job that Apply refused. If that
+// fails, the empty folder remains and is logged.
+func (s *clientService) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string) {
 	if tag == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, dropLimit)
+	ctx, cancel := context.WithTimeout(ctx, removeFolderLimit)
 	defer cancel()
-	path := facts.Temporary(spec.Output.Path, tag)
-	o := &droverv1.Order{User: s.userOf(spec), What: &droverv1.Order_DeletePath{DeletePath: &droverv1.DeletePathOrder{Path: path}}}
-	if _, err := s.orders.ask(ctx, o, scheme(path), 0, func(string) {}); err != nil {
-		s.log.Warn("an empty folder of a refused job stays", "path", path, "err", err)
+	path := facts.TemporaryFolder(spec.Output.Path, tag)
+	request := &droverv1.NodeRequest{User: s.hdfsUserFor(spec), Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: path}}}
+	if _, err := s.dispatcher.call(ctx, request, uriScheme(path), 0, func(string) {}); err != nil {
+		s.log.Warn("cannot remove the empty folder of a refused job", "path", path, "err", err)
 	}
 }
 
-// askSaying gives the last progress that was heard, for the error's text.
-func (s *clientService) askSaying(ask func(func(string)) error) (string, error) {
+// requestWithProgress returns the last progress message, for the error's text.
+func (s *clientService) requestWithProgress(request func(func(string)) error) (string, error) {
 	var mu sync.Mutex
-	said := ""
-	err := ask(func(p string) {
+	lastProgress := ""
+	err := request(func(p string) {
 		mu.Lock()
 		defer mu.Unlock()
-		said = p
+		lastProgress = p
 		s.log.Debug("a submission waits", "for", p)
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	return said, err
+	return lastProgress, err
 }
 
-// fileError makes one clear line of a file system's no.
-func fileError(what, path, said string, err error) error {
+// fileError returns a file system's refusal as a one-line error.
+func fileError(what, path, progress string, err error) error {
 	class := fault.Class(err)
 	if class == nil {
 		class = fault.Unavailable
 	}
 	text := err.Error()
-	if said != "" && errors.Is(err, fault.Unavailable) {
-		text += " (" + said + ")"
+	if progress != "" && errors.Is(err, fault.Unavailable) {
+		text += " (" + progress + ")"
 	}
 	switch {
 	case strings.HasPrefix(text, what):
@@ -421,21 +429,21 @@ func fileError(what, path, said string, err error) error {
 	}
 }
 
-// accept is step 6; the result's Err says that the facts refused it. Splits that are too many for one entry are staged in
-// chunks first.
-func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, says forecast) (facts.Result, error) {
+// proposeJob is step 6. The result's Err says that the facts refused the job.
+// Splits that do not fit into one entry are first staged in chunks.
+func (s *clientService) proposeJob(ctx context.Context, id identity, spec *jobspec.Job, key, tag string, in *located, forecast jobForecast) (facts.Result, error) {
 	text, err := jobspec.Encode(spec)
 	if err != nil {
 		return facts.Result{}, err
 	}
 	a := &droverv1.JobAcceptedFact{Spec: string(text), IdempotencyKey: key, ShuffleToken: s.newID() + s.newID(), TemporaryTag: tag,
-		Estimates: says.estimates, Quote: says.quote}
+		Estimates: forecast.estimates, Quote: forecast.quote}
 	if spec.Output != nil {
-		a.OutputHeld = spec.Output.Path
+		a.Output = spec.Output.Path
 	}
-	chunks := cut(in.splits, chunkBytes)
+	chunks := splitIntoChunks(in.splits, chunkBytes)
 	inline := &droverv1.JobChunkFact{Splits: in.splits}
-	if len(chunks) <= 1 && len(text)+proto.Size(inline)+acceptedSpace <= replica.MaxEntry {
+	if len(chunks) <= 1 && len(text)+proto.Size(inline)+acceptOverhead <= replica.MaxEntry {
 		a.Splits = in.splits
 	} else {
 		a.Staging, a.Chunks = s.newID(), int32(len(chunks))
@@ -447,13 +455,14 @@ func (s *clientService) accept(ctx context.Context, id identity, spec *jobspec.J
 		}
 	}
 	if in.hosts != nil {
-		s.hosts.put(a.ShuffleToken, in.hosts)
+		s.locations.addPending(a.ShuffleToken, in.hosts)
 	}
 	return s.propose(ctx, id.name, &droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: a}})
 }
 
-// cut divides splits into parts of at most n bytes each, or one split.
-func cut(splits []*droverv1.FactSplit, n int) [][]*droverv1.FactSplit {
+// splitIntoChunks divides splits into parts of at most n bytes each, or one
+// split.
+func splitIntoChunks(splits []*droverv1.FactSplit, n int) [][]*droverv1.FactSplit {
 	var out [][]*droverv1.FactSplit
 	size := n + 1
 	for _, s := range splits {

@@ -13,64 +13,64 @@ import (
 
 // Limits of upkeep.
 const (
-	upkeepEvery   = 30 * time.Second
-	forgetAtOnce  = 500
-	collectAtOnce = 200
-	maxDone       = 4096 // ended jobs waiting to be written down
-	maxTouched    = 100_000
+	upkeepEvery     = 30 * time.Second
+	forgetAtOnce    = 500
+	collectAtOnce   = 200
+	maxUnwritten    = 4096 // ended jobs waiting to be written
+	maxTouchedBlobs = 100_000
 )
 
-// finished keeps an ended job to be written down. It is called under the
+// recordEnded queues an ended job for the history. It is called under the
 // facts' lock.
-func (c *core) finished(f *facts.Facts, j *facts.Job) {
+func (c *core) recordEnded(f *facts.Facts, j *facts.Job) {
 	if c.history.Has(j.ID) {
 		return
 	}
-	c.metrics.ended(j)
-	line := c.historyOf(f, j)
+	c.metrics.observeJobEnd(j)
+	line := c.historyRecord(f, j)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.done) < maxDone { // upkeep finds the others in the facts again
-		c.done = append(c.done, line)
+	if len(c.unwritten) < maxUnwritten { // leader.rebuild finds the others in the facts
+		c.unwritten = append(c.unwritten, line)
 	}
 }
 
-// upkeep writes ended jobs down, forgets old ones and collects files that
-// nobody names, until ctx ends.
+// upkeep writes ended jobs to the history, forgets old ones and collects unused
+// blobs, until ctx ends.
 func (c *core) upkeep(ctx context.Context) error {
 	t := time.NewTicker(upkeepEvery)
 	defer t.Stop()
 	for {
-		if err := c.writeDown(); err != nil {
+		if err := c.flushHistory(); err != nil {
 			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
 		} else if c.leading.Load() {
-			c.forget(ctx)
-			c.collect(ctx)
+			c.forgetJobs(ctx)
+			c.collectBlobs(ctx)
 		}
-		news := c.newsCh()
-		if c.pendingDone() {
+		changes := c.changes()
+		if c.hasUnwritten() {
 			continue
 		}
 		select {
-		case <-news:
-			// Not more often than it is worth: a burst of ends is one write.
+		case <-changes:
+			// A burst of ends is one write.
 			if !sleep(ctx, 20*time.Millisecond) {
-				return c.writeDown()
+				return c.flushHistory()
 			}
 		case <-t.C:
 		case <-ctx.Done():
-			return c.writeDown()
+			return c.flushHistory()
 		}
 	}
 }
 
-func (c *core) pendingDone() bool {
+func (c *core) hasUnwritten() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.done) > 0
+	return len(c.unwritten) > 0
 }
 
-// sleep waits for d and tells whether ctx still lives.
+// sleep waits for d and reports whether ctx is still live.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -82,10 +82,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (c *core) writeDown() error {
+func (c *core) flushHistory() error {
 	c.mu.Lock()
-	done := c.done
-	c.done = nil
+	done := c.unwritten
+	c.unwritten = nil
 	c.mu.Unlock()
 	if len(done) == 0 {
 		return nil
@@ -93,15 +93,15 @@ func (c *core) writeDown() error {
 	if err := c.history.Append(done); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.done = append(done, c.done...)
+		c.unwritten = append(done, c.unwritten...)
 		return err
 	}
 	return nil
 }
 
-// forget proposes to drop ended jobs that are written down, when there are
-// more than RetainJobs of them or they are older than RetainFor.
-func (c *core) forget(ctx context.Context) {
+// forgetJobs proposes to forget ended jobs that are in the history, if there
+// are more than RetainJobs or they ended RetainFor ago.
+func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
 	var drop, ended []uint64
 	c.view(func(f *facts.Facts) {
@@ -119,8 +119,8 @@ func (c *core) forget(ctx context.Context) {
 			}
 		}
 	})
-	if over := len(ended) - c.cfg.RetainJobs; over > len(drop) {
-		drop = ended[:over]
+	if excess := len(ended) - c.cfg.RetainJobs; excess > len(drop) {
+		drop = ended[:excess]
 	}
 	if len(drop) == 0 {
 		return
@@ -132,25 +132,25 @@ func (c *core) forget(ctx context.Context) {
 	}
 	_, err := c.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_JobsForgotten{JobsForgotten: &droverv1.JobsForgottenFact{Jobs: drop}}})
 	if err != nil && ctx.Err() == nil {
-		c.log.Warn("old jobs stay", "err", err)
+		c.log.Warn("cannot forget old jobs", "err", err)
 	}
 }
 
-// collect proposes to drop files that no job names and nobody asked for
-// lately.
-func (c *core) collect(ctx context.Context) {
+// collectBlobs proposes to remove blobs that no job references and no client
+// asked for recently.
+func (c *core) collectBlobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.BlobMinAge).UnixNano()
 	var gone []string
 	c.mu.Lock()
-	for d, at := range c.touched {
+	for d, at := range c.touchedBlobs {
 		if at < old {
-			delete(c.touched, d)
+			delete(c.touchedBlobs, d)
 		}
 	}
 	c.mu.Unlock()
 	c.view(func(f *facts.Facts) {
 		for _, d := range f.Blobs() {
-			if b := f.Blob(d); b.Refs == 0 && b.Added < old && !c.wasTouched(d) && len(gone) < collectAtOnce {
+			if b := f.Blob(d); b.Refs == 0 && b.Added < old && !c.blobTouched(d) && len(gone) < collectAtOnce {
 				gone = append(gone, d)
 			}
 		}
@@ -162,36 +162,36 @@ func (c *core) collect(ctx context.Context) {
 	}
 }
 
-// touch notes that a client counts on a file.
-func (c *core) touch(digest string) {
+// touchBlob records that a client relies on a blob.
+func (c *core) touchBlob(digest string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.touched) < maxTouched {
-		c.touched[digest] = c.now().UnixNano()
+	if len(c.touchedBlobs) < maxTouchedBlobs {
+		c.touchedBlobs[digest] = c.now().UnixNano()
 	}
 }
 
-func (c *core) wasTouched(digest string) bool {
+func (c *core) blobTouched(digest string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.touched[digest]
+	_, ok := c.touchedBlobs[digest]
 	return ok
 }
 
-// removeBlob removes the bytes of a file that left the facts.
+// removeBlob removes the file of a blob that left the facts.
 func (c *core) removeBlob(digest string) {
 	if err := c.blobs.Remove(digest); err != nil {
-		c.log.Error("a file stays in the store", "digest", digest, "err", err)
+		c.log.Error("cannot remove a blob", "digest", digest, "err", err)
 	}
 }
 
-// sweep removes files that are no fact: a coordinator that died between an
-// upload and its entry left them. It is called under the facts' lock before
-// this server leads, so while no upload is under way.
-func (c *core) sweep(f *facts.Facts) {
+// removeUnknownBlobs removes files that are no facts, left by a coordinator
+// that crashed between an upload and its entry. It is called under the facts'
+// lock before this server leads, when no upload is in progress.
+func (c *core) removeUnknownBlobs(f *facts.Facts) {
 	list, err := c.blobs.List()
 	if err != nil {
-		c.log.Error("the store of files cannot be listed", "err", err)
+		c.log.Error("cannot list the blob store", "err", err)
 		return
 	}
 	for _, d := range list {
@@ -201,12 +201,12 @@ func (c *core) sweep(f *facts.Facts) {
 	}
 }
 
-// historyOf is a job as the history has it.
-func (c *core) historyOf(f *facts.Facts, j *facts.Job) history.Job {
+// historyRecord returns a job's history record.
+func (c *core) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 	h := history.Job{Cluster: f.Cluster(), Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, Priority: string(j.Spec.Priority), State: stateText(j.State),
 		Message: j.Message, SubmitMS: j.Submitted / 1e6, StartMS: j.Started / 1e6, FinishMS: j.Ended / 1e6, Counters: j.Counters}
 	h.DeadlineMS, h.BoundMS, h.OnMiss, h.Project = j.DeadlineNS()/1e6, time.Duration(j.Spec.RuntimeBound).Milliseconds(), string(j.Spec.OnMiss), j.Spec.Project
-	h.PromiseMS = j.Promised / 1e6
+	h.GuaranteedMS = j.GuaranteedDeparture / 1e6
 	if j.Quote != nil {
 		p := j.Quote.GetProbability()
 		h.Quote = &p
@@ -216,7 +216,7 @@ func (c *core) historyOf(f *facts.Facts, j *facts.Job) history.Job {
 	}
 	var hosts [][]string
 	if j.MapStage() >= 0 {
-		hosts = c.hosts.names(f, j.ID)
+		hosts = c.locations.nodeNames(f, j.ID)
 	}
 	for i := range j.Stages {
 		s := &j.Spec.Stages[i]
@@ -256,8 +256,8 @@ func historyAttempt(f *facts.Facts, a *facts.Attempt) history.Attempt {
 	if a.State == facts.AttemptFailed {
 		h.Cause = causeText(a.Cause())
 	}
-	// The placement is by the coordinator's clock and the start by the node's:
-	// no clock that is off makes the two spans longer than the whole.
+	// Placement is timed by the coordinator's clock and start by the node's.
+	// Clamping keeps a wrong clock from making the parts longer than the whole.
 	if began := a.Seen.GetStartedMs(); began > 0 {
 		h.StartingMS = max(0, min(began-h.PlaceMS, h.EndMS-h.PlaceMS-h.RunMS))
 	}

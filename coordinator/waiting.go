@@ -9,44 +9,44 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// waitText says why a stage waits in a user's words: names for numbers, until when,
-// and what helps. What ended since the decision is left out. Other jobs go by their
-// numbers: not everybody who may read this one may read those. O(nodes) where no node
-// has room, otherwise O(tenants).
-func (c *core) waitText(f *facts.Facts, w *scheduler.Waiting) string {
+// waitingReason describes why a stage waits: with names, until when, and what
+// helps. Jobs and nodes that are gone since the decision are left out. Other
+// jobs appear by number, because not every reader of this job may read those.
+// O(nodes) if no node has the capacity, otherwise O(tenants).
+func (c *core) waitingReason(f *facts.Facts, w *scheduler.Waiting) string {
 	s := w.Reason.String()
 	switch w.Reason {
 	case scheduler.ReasonNoNode:
 		if len(f.Nodes()) == 0 {
 			return s + ": none has registered yet; start `drover node` on a machine"
 		}
-		return s + ": " + c.idleNodes(f)
+		return s + ": " + c.unschedulableNodes(f)
 	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace:
 		s += fmt.Sprintf(" on %d nodes", w.Nodes)
 		if w.Nodes == 1 {
 			s = strings.TrimSuffix(s, "s")
 		}
-		if idle := c.idleNodes(f); idle != "" {
-			s += "; others take no work: " + idle
+		if idle := c.unschedulableNodes(f); idle != "" {
+			s += "; others are not schedulable: " + idle
 		}
 	case scheduler.ReasonCap:
 		s += capText(f, w)
 	case scheduler.ReasonReservation:
 		if r := f.Reservation(uint64(w.Reservation)); r != nil {
-			s += atNode(f, scheduler.NodeID(r.GetNode()-1)) + ofJob(f, scheduler.JobID(r.GetJob()))
+			s += onNodeText(f, scheduler.NodeID(r.GetNode()-1)) + jobText(f, scheduler.JobID(r.GetJob()))
 		}
 		s += untilText(w.Until)
 	case scheduler.ReasonData:
-		s += nodeName(f, w.Node) + untilText(w.Until)
+		s += nodeNameText(f, w.Node) + untilText(w.Until)
 	case scheduler.ReasonSuspending, scheduler.ReasonDue:
-		s += atNode(f, w.Node)
+		s += onNodeText(f, w.Node)
 	case scheduler.ReasonHeadOfLine, scheduler.ReasonShare:
-		s += ofJob(f, w.Behind.Job)
+		s += jobText(f, w.Behind.Job)
 	}
 	return s
 }
 
-// capText names the cap that holds a stage back.
+// capText names the cap that delays a stage.
 func capText(f *facts.Facts, w *scheduler.Waiting) string {
 	s := " on " + w.Resource.String()
 	switch w.Cap {
@@ -63,31 +63,30 @@ func capText(f *facts.Facts, w *scheduler.Waiting) string {
 	return s
 }
 
-// ofJob is another job's number, "" where it is gone. Its name is for those who may
-// read it: `drover job status NUMBER`.
-func ofJob(f *facts.Facts, id scheduler.JobID) string {
+// jobText returns ": job NUMBER", "" if the job is gone.
+func jobText(f *facts.Facts, id scheduler.JobID) string {
 	if f.Job(uint64(id)) == nil {
 		return ""
 	}
 	return fmt.Sprintf(": job %d", id)
 }
 
-func atNode(f *facts.Facts, id scheduler.NodeID) string {
-	if n := nodeName(f, id); n != "" {
+func onNodeText(f *facts.Facts, id scheduler.NodeID) string {
+	if n := nodeNameText(f, id); n != "" {
 		return " on" + n
 	}
 	return ""
 }
 
-// nodeName is a blank and the node's name, "" for none.
-func nodeName(f *facts.Facts, id scheduler.NodeID) string {
+// nodeNameText returns a blank and the node's name, "" for none.
+func nodeNameText(f *facts.Facts, id scheduler.NodeID) string {
 	if n := f.Node(int32(id) + 1); n != nil {
 		return " " + n.Info.GetName()
 	}
 	return ""
 }
 
-// untilText is the instant, to the second; "" where none is in sight.
+// untilText returns " until TIME", to the second; "" if no time is known.
 func untilText(t scheduler.Time) string {
 	if t <= 0 || t >= scheduler.Never {
 		return ""

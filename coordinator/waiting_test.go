@@ -10,10 +10,10 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// A reason names what stands in the way: node, tenant, instant, and another job by
-// its number, since its name may be no business of the reader's. What is gone since
-// is left out.
-func TestAReasonNamesWhatStandsInTheWay(t *testing.T) {
+// TestWaitingReasonNamesTheBlocker checks that a reason names the node, tenant
+// and time, and another job by its number, since its name may be private. What
+// no longer exists is left out.
+func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 	f := facts.New()
 	for i, e := range []*droverv1.Entry{
 		{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}},
@@ -35,19 +35,19 @@ func TestAReasonNamesWhatStandsInTheWay(t *testing.T) {
 	}{
 		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 0, Until: at}, "waiting for its data's node n1 until 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonData, Node: 7, Until: scheduler.Never}, "waiting for its data's node"},
-		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: 0}, "room is being made on n1"},
-		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: scheduler.NoNode}, "room is being made"},
-		{scheduler.Waiting{Reason: scheduler.ReasonDue, Node: 0}, "due, and its room is not free yet on n1"},
+		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: 0}, "capacity is being freed on n1"},
+		{scheduler.Waiting{Reason: scheduler.ReasonSuspending, Node: scheduler.NoNode}, "capacity is being freed"},
+		{scheduler.Waiting{Reason: scheduler.ReasonDue, Node: 0}, "due, but its reserved capacity is still occupied on n1"},
 		{scheduler.Waiting{Reason: scheduler.ReasonHeadOfLine, Behind: scheduler.StageID{Job: 1}}, "behind the head of line: job 1"},
 		{scheduler.Waiting{Reason: scheduler.ReasonShare, Behind: scheduler.StageID{Job: 99}}, "another is due first"},
 		{scheduler.Waiting{Reason: scheduler.ReasonCap, Cap: scheduler.CapJob, Resource: scheduler.CPU, Tenant: scheduler.TenantID(f.Tenant("default").ID)},
 			"over its cap on cpu for one job of tenant default (drover tenant list)"},
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: job 1 until 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 7}, "behind a reservation"},
-		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no room for memory on 1 node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no free memory on 1 node"},
 		{scheduler.Waiting{Reason: scheduler.ReasonLater, Until: at}, "planned for later"},
 	} {
-		if got := new(core).waitText(f, &c.w); got != c.want {
+		if got := new(core).waitingReason(f, &c.w); got != c.want {
 			t.Errorf("%v: %q, want %q", c.w.Reason, got, c.want)
 		}
 	}

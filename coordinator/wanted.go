@@ -10,17 +10,16 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// maxWantedLog bounds the changes remembered for each node. A watcher that is
-// further behind gets a full set.
+// maxWantedLog bounds the changes kept for each node. A watcher that is further
+// behind receives a full set.
 const maxWantedLog = 1 << 14
 
-// wantedSets says of each node which attempts it shall have, as a projection
-// of the facts: names and revisions only. What is wanted of an attempt is read
-// from the facts when a message is made, so it is never older than its
-// revision.
+// wantedSets holds the attempts that each node shall have, as a projection of
+// the facts: only keys and revisions. The content of a message is read from the
+// facts when it is sent, so it is never older than its revision.
 //
-// A revision is term<<32 + a counter, so that one of an earlier leader is
-// never taken for one of ours.
+// A revision is term<<32 + a counter, so that revisions of different leaders
+// never coincide.
 type wantedSets struct {
 	mu    sync.Mutex
 	term  uint64
@@ -31,22 +30,22 @@ type wantedNode struct {
 	epoch uint64
 	rev   uint64
 	items map[facts.Key]struct{}
-	log   []wantedChange // oldest first, revisions rising
-	base  uint64         // the log knows every change above this revision
+	log   []wantedChange // ascending revisions
+	base  uint64         // the log contains every change above this revision
 	wake  chan struct{}  // closed and replaced at every change
 }
 
-// wantedChange is a change of an attempt or a new order (Order > 0).
+// wantedChange is a change of an attempt, or a new request (requestID > 0).
 type wantedChange struct {
-	rev   uint64
-	key   facts.Key
-	run   int32
-	order uint64
+	rev       uint64
+	key       facts.Key
+	run       int32
+	requestID uint64
 }
 
 func newWantedSets() *wantedSets { return &wantedSets{nodes: map[int32]*wantedNode{}} }
 
-// rebuild makes the sets anew for a leader of that term.
+// rebuild rebuilds the sets for a leader of that term.
 func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,14 +60,14 @@ func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 			if n := w.nodes[a.Node]; n != nil && n.epoch == a.Epoch && f.Node(a.Node).Up {
 				n.items[k] = struct{}{}
 			}
-			if n := w.nodes[a.Sus.Holder]; n != nil && n.epoch == a.Sus.HolderEpoch && f.Node(a.Sus.Holder).Up {
+			if n := w.nodes[a.Suspension.ImageNode]; n != nil && n.epoch == a.Suspension.ImageEpoch && f.Node(a.Suspension.ImageNode).Up {
 				n.items[k] = struct{}{}
 			}
 		})
 	}
 }
 
-// resetLocked starts a node's set anew: its next message is a full set.
+// resetLocked replaces a node's set: its next message is a full set.
 func (w *wantedSets) resetLocked(n *facts.Node) *wantedNode {
 	old := w.nodes[n.ID]
 	s := &wantedNode{epoch: n.Epoch, rev: w.term << 32, items: map[facts.Key]struct{}{}, wake: make(chan struct{})}
@@ -82,8 +81,8 @@ func (w *wantedSets) resetLocked(n *facts.Node) *wantedNode {
 	return s
 }
 
-// node follows a node's registration: a new epoch begins an empty set.
-func (w *wantedSets) node(n *facts.Node) {
+// registerNode starts an empty set for a new epoch of a node.
+func (w *wantedSets) registerNode(n *facts.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.nodes[n.ID]; n.Up && (s == nil || s.epoch != n.Epoch) {
@@ -91,7 +90,7 @@ func (w *wantedSets) node(n *facts.Node) {
 	}
 }
 
-// touch tells that what is wanted of an attempt on its node changed.
+// touch records that the wanted state of an attempt on a node changed.
 func (w *wantedSets) touch(node int32, epoch uint64, k facts.Key, run int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,8 +102,8 @@ func (w *wantedSets) touch(node int32, epoch uint64, k facts.Key, run int32) {
 	s.add(wantedChange{key: k, run: run})
 }
 
-// forget takes all attempts of a job off a node.
-func (w *wantedSets) forget(node int32, job uint64) {
+// forgetJob removes all attempts of a job from a node's set.
+func (w *wantedSets) forgetJob(node int32, job uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.nodes[node]
@@ -124,12 +123,12 @@ func (w *wantedSets) forget(node int32, job uint64) {
 	}
 }
 
-// order tells that the node has a new order.
-func (w *wantedSets) order(node int32, id uint64) {
+// addRequest records a new request for a node.
+func (w *wantedSets) addRequest(node int32, id uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.nodes[node]; s != nil {
-		s.add(wantedChange{order: id})
+		s.add(wantedChange{requestID: id})
 	}
 }
 
@@ -146,25 +145,25 @@ func (s *wantedNode) add(c wantedChange) {
 	s.wake = make(chan struct{})
 }
 
-// batch is what a watcher has to send next.
-type batch struct {
-	rev    uint64
-	full   bool
-	keys   []wantedChange // attempts, each once
-	orders []uint64
-	wake   <-chan struct{}
+// wantedBatch is the next message to a watcher.
+type wantedBatch struct {
+	rev      uint64
+	full     bool
+	keys     []wantedChange // each attempt once
+	requests []uint64
+	wake     <-chan struct{}
 }
 
-// since gives what changed after rev; ok is false when the node has no set in
-// that epoch. An empty batch without full means: wait for wake.
-func (w *wantedSets) since(node int32, epoch, rev uint64) (b batch, ok bool) {
+// changesSince returns what changed after rev; ok is false if the node has no
+// set of that epoch. An empty batch without full means: wait for wake.
+func (w *wantedSets) changesSince(node int32, epoch, rev uint64) (b wantedBatch, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.nodes[node]
 	if s == nil || s.epoch != epoch {
-		return batch{}, false
+		return wantedBatch{}, false
 	}
-	b = batch{rev: s.rev, wake: s.wake, full: rev < s.base || rev > s.rev}
+	b = wantedBatch{rev: s.rev, wake: s.wake, full: rev < s.base || rev > s.rev}
 	if b.full {
 		for k := range s.items {
 			b.keys = append(b.keys, wantedChange{key: k})
@@ -176,8 +175,8 @@ func (w *wantedSets) since(node int32, epoch, rev uint64) (b batch, ok bool) {
 	seen := map[facts.Key]bool{}
 	for _, c := range s.log[i:] {
 		switch {
-		case c.order > 0:
-			b.orders = append(b.orders, c.order)
+		case c.requestID > 0:
+			b.requests = append(b.requests, c.requestID)
 		case !seen[c.key]:
 			seen[c.key] = true
 			b.keys = append(b.keys, c)
@@ -186,21 +185,22 @@ func (w *wantedSets) since(node int32, epoch, rev uint64) (b batch, ok bool) {
 	return b, true
 }
 
-// onNode tells whether anything of an attempt shall be on its node: until its
-// job has ended and the logs were kept long enough, or it was kept for a look.
-func onNode(j *facts.Job, a *facts.Attempt, now int64, keepLogs time.Duration) bool {
-	return !j.HasEnded() || a.State.Holds() || a.Kept || now < j.Ended+int64(keepLogs)
+// retainedOnNode reports whether anything of an attempt shall be on its node:
+// until its job has ended and its logs have expired, or as long as it is
+// retained for inspection.
+func retainedOnNode(j *facts.Job, a *facts.Attempt, now int64, keepLogs time.Duration) bool {
+	return !j.HasEnded() || a.State.IsActive() || a.Retained || now < j.Ended+int64(keepLogs)
 }
 
-// wantedOf says what is wanted of an attempt at now (Unix ns); nil: nothing of
-// it shall be left on the node.
-func wantedOf(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
+// wantedAttempt returns the wanted state of an attempt at now (Unix ns); nil
+// means that nothing of it shall remain on the node.
+func wantedAttempt(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
 	a, j := f.Attempt(k), f.Job(k.Job)
-	if a != nil && a.Sus.Holder == node && a.Sus.HolderEpoch == epoch && a.State.Holds() {
-		// Its image stays until it runs elsewhere.
-		return &droverv1.WantedAttempt{Key: k.Proto(a.Sus.HolderRun), Spec: taskSpec(f, j, k, a), Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_CHECKPOINTED}
+	if a != nil && a.Suspension.ImageNode == node && a.Suspension.ImageEpoch == epoch && a.State.IsActive() {
+		// Its image remains until it runs elsewhere.
+		return &droverv1.WantedAttempt{Key: k.Proto(a.Suspension.ImageRun), Spec: taskSpec(f, j, k, a), Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_CHECKPOINTED}
 	}
-	if a == nil || a.Node != node || a.Epoch != epoch || !onNode(j, a, now, keepLogs) {
+	if a == nil || a.Node != node || a.Epoch != epoch || !retainedOnNode(j, a, now, keepLogs) {
 		return nil
 	}
 	w := &droverv1.WantedAttempt{Key: k.Proto(a.Run), Spec: taskSpec(f, j, k, a)}
@@ -210,13 +210,13 @@ func wantedOf(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, 
 		if a.Target != 0 {
 			w.Level = a.Target
 		}
-		if a.Sus.Holder != 0 {
-			w.ResumeFrom, w.ResumeRun = f.Node(a.Sus.Holder).Info.GetAddress(), a.Sus.HolderRun
+		if a.Suspension.ImageNode != 0 {
+			w.ResumeFrom, w.ResumeRun = f.Node(a.Suspension.ImageNode).Info.GetAddress(), a.Suspension.ImageRun
 		}
 		if j.Spec.Stages[k.Stage].Kind == jobspec.KindReduce {
 			w.MapOutputs, w.MapOutputsComplete = mapOutputs(f, j)
 		}
-	case a.Kept, a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt:
+	case a.Retained, a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && j.Stages[k.Stage].Task(k.Task).Winner == k.Attempt:
 		w.Goal = droverv1.Goal_GOAL_KEEP
 	default:
 		w.Goal = droverv1.Goal_GOAL_STOP
@@ -224,7 +224,8 @@ func wantedOf(f *facts.Facts, k facts.Key, node int32, epoch uint64, now int64, 
 	return w
 }
 
-// mapOutputs lists where the outputs of done map tasks are, in order.
+// mapOutputs returns where the outputs of done map tasks are, in order, and
+// whether all are done.
 func mapOutputs(f *facts.Facts, j *facts.Job) (out []*droverv1.MapOutput, complete bool) {
 	m := j.MapStage()
 	if m < 0 {
@@ -232,14 +233,14 @@ func mapOutputs(f *facts.Facts, j *facts.Job) (out []*droverv1.MapOutput, comple
 	}
 	s := &j.Stages[m]
 	for i := range s.Tasks {
-		if a := s.Task(i).Win(); a != nil {
+		if a := s.Task(i).WinningAttempt(); a != nil {
 			out = append(out, &droverv1.MapOutput{Stage: int32(m), Task: i, Attempt: a.Attempt, Run: a.Run, Address: f.Node(a.Node).Info.GetAddress()})
 		}
 	}
 	return out, len(out) == int(s.Tasks)
 }
 
-// taskSpec is what a node needs to run an attempt.
+// taskSpec returns what a node needs to run an attempt.
 func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *droverv1.TaskSpec {
 	s := &j.Spec.Stages[k.Stage]
 	t := &droverv1.TaskSpec{
@@ -262,19 +263,41 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	if im := j.Spec.Image; im != nil {
 		t.Image = &droverv1.ImageRef{Kind: string(im.Kind), Source: im.Source, Digest: im.Digest, Size: im.Size}
 	}
+	t.StartPauseMs = retryPause(j.Stages[k.Stage].Task(k.Task).Failures).Milliseconds()
 	mapReduceSpec(j, k, t)
-	if j.Writes(int(k.Stage)) {
+	if j.WritesOutput(int(k.Stage)) {
 		t.Output = attemptOutput(j, k, a.Run)
 		t.Replication = int32(j.Spec.Output.Replication)
 	}
 	return t
 }
 
-// mapReduceSpec fills in what ties the map and reduce stages of a job together.
+// Pauses between the attempts of a task that failed by the user's fault.
+const (
+	firstRetryPause = time.Second
+	retryPauseGrows = 3 // times per failure
+	maxRetryPause   = time.Minute
+)
+
+// retryPause returns how long an attempt waits after so many failures: what fails
+// for a moment shall not fail for good.
+func retryPause(failures int32) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
+	pause := firstRetryPause
+	for i := int32(1); i < failures && pause < maxRetryPause; i++ {
+		pause *= retryPauseGrows
+	}
+	return min(pause, maxRetryPause)
+}
+
+// mapReduceSpec sets what connects the map and reduce stages of a job.
 func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 	r, m := j.ReduceStage(), j.MapStage()
 	switch int(k.Stage) {
 	case m:
+		t.MapTasks = j.Stages[m].Tasks
 		t.Split = j.Stages[m].Splits[k.Task].GetPieces()
 		if r < 0 {
 			return

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The error classes. Every error of an FS that is not of the caller's context
-// is one of them for errors.Is; the first three are those of io/fs.
+// The error classes. Every error of an FS, except those of the caller's context,
+// matches one of them in errors.Is. The first three are those of io/fs.
 var (
 	ErrNotExist   = fs.ErrNotExist
 	ErrExist      = fs.ErrExist
@@ -22,36 +22,36 @@ var (
 	ErrChanged      = errors.New("file changed while in use")
 
 	// ErrUnavailable: the file system cannot answer now; the same request may
-	// succeed later. ErrSafeMode and ErrStandby are kinds of it.
+	// succeed later. ErrSafeMode and ErrStandby match it.
 	ErrUnavailable = errors.New("file system unavailable")
-	ErrSafeMode    = unavailable("NameNode is in safe mode")
-	ErrStandby     = unavailable("NameNode is in standby")
+	ErrSafeMode    = unavailableError("NameNode is in safe mode")
+	ErrStandby     = unavailableError("NameNode is in standby")
 
 	// ErrBlockMissing: no replica of a block can be read. errors.As with a
-	// *BlockMissingError says which.
+	// *BlockMissingError returns the block.
 	ErrBlockMissing = errors.New("block missing")
 
-	// ErrProtocol: the other side sent bytes that make no sense.
+	// ErrProtocol: the server sent malformed data.
 	ErrProtocol = errors.New("malformed answer")
 )
 
-// unavailable is a named kind of ErrUnavailable.
-type unavailable string
+// unavailableError is a specific reason that matches ErrUnavailable.
+type unavailableError string
 
-func (e unavailable) Error() string        { return string(e) }
-func (e unavailable) Is(target error) bool { return target == ErrUnavailable }
+func (e unavailableError) Error() string        { return string(e) }
+func (e unavailableError) Is(target error) bool { return target == ErrUnavailable }
 
-// Retryable reports whether the same request may succeed later unchanged.
+// Retryable reports whether the same request, unchanged, may succeed later.
 func Retryable(err error) bool { return errors.Is(err, ErrUnavailable) }
 
-// BlockMissingError names the block of a file that nobody can serve.
+// BlockMissingError names a block of a file that no DataNode can serve.
 type BlockMissingError struct {
 	Path        string
 	BlockID     uint64
-	OffsetBytes int64 // of the block in the file
+	OffsetBytes int64 // offset of the block in the file
 	LengthBytes int64
 	Corrupt     bool    // all replicas are known to be damaged
-	Causes      []error // what each replica that was tried answered; at most a few
+	Causes      []error // error of each replica that was tried; at most a few
 }
 
 func (e *BlockMissingError) Error() string {
@@ -75,8 +75,8 @@ func (e *BlockMissingError) Error() string {
 	return b.String()
 }
 
-// Is makes it an ErrBlockMissing.
+// Is reports whether target is ErrBlockMissing.
 func (e *BlockMissingError) Is(target error) bool { return target == ErrBlockMissing }
 
-// Unwrap gives what each replica answered.
+// Unwrap returns the errors of the replicas.
 func (e *BlockMissingError) Unwrap() []error { return e.Causes }

@@ -10,85 +10,83 @@ import (
 	"time"
 )
 
-// Source reads. Its methods may be called from many goroutines at once.
+// Source reads. Its methods may be called concurrently.
 type Source interface {
-	// Stat describes one file or directory; ErrNotExist if there is none.
+	// Stat returns a file or directory; ErrNotExist if there is none.
 	Stat(ctx context.Context, path string) (Info, error)
 
-	// List returns the direct entries of a directory, sorted by path bytes.
-	// ErrNotDirectory for a file. The slice is the caller's.
+	// List returns the direct entries of a directory, sorted by path bytes. The
+	// caller owns the slice. ErrNotDirectory for a file.
 	List(ctx context.Context, path string) ([]Info, error)
 
-	// Open reads length bytes from offset on; a negative length means to the
-	// end, and a range past the end is cut there. ErrIsDirectory for a
-	// directory, ErrInvalid for a negative offset. ctx bounds the life of the
-	// reader, not just of the call. Reading fails with ErrBlockMissing (a
-	// *BlockMissingError) where no replica can be read, and with ErrChanged
-	// where the file was replaced underneath.
+	// Open reads length bytes from offset. A negative length means to the end; a
+	// range past the end is clamped. ErrIsDirectory for a directory, ErrInvalid
+	// for a negative offset. ctx bounds the life of the reader, not only of the
+	// call. Reading fails with ErrBlockMissing (a *BlockMissingError) if no
+	// replica can be read, and with ErrChanged if the file was replaced meanwhile.
 	Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error)
 
-	// Locations tells which blocks overlap the range and where their replicas
-	// lie, in the order of the file. Ranges are as in Open. A block without
-	// replicas is a fact, not an error: see Layout.Err.
+	// Locations returns the blocks that overlap the range and the places of their
+	// replicas, in the order of the file. Ranges are as in Open. A block without
+	// replicas is part of the result, not an error: see Layout.Err.
 	Locations(ctx context.Context, path string, offset, length int64) (Layout, error)
 }
 
-// Sink changes. Its methods may be called from many goroutines at once; what
-// they did is visible to the next call of anybody.
+// Sink writes. Its methods may be called concurrently; their effects are visible
+// to every later call.
 type Sink interface {
-	// Create starts a new file in a directory that exists. ErrExist if there
-	// is something of that name (with Overwrite: if it is a directory),
-	// ErrNotExist if the parent is missing. ctx bounds the life of the writer.
+	// Create starts a new file in an existing directory. ErrExist if the name is
+	// taken (with Overwrite: if it is a directory), ErrNotExist if the parent is
+	// missing. ctx bounds the life of the writer.
 	Create(ctx context.Context, path string, options CreateOptions) (Writer, error)
 
-	// Mkdir makes a directory and its missing parents. Directories that exist
-	// already are no error; ErrExist if the path is a file, ErrNotDirectory if
-	// one of its parents is.
+	// Mkdir creates a directory and its missing parents. An existing directory is
+	// no error. ErrExist if the path is a file, ErrNotDirectory if one of its
+	// parents is a file.
 	Mkdir(ctx context.Context, path string) error
 
-	// Rename moves a file or directory to a name that nothing has: ErrExist if
-	// something is there, also an empty directory, and then nothing changed.
-	// ErrNotExist if the source or the parent of the target is missing. Atomic.
+	// Rename moves a file or directory to a free name, atomically. ErrExist if the
+	// name is taken, even by an empty directory; then nothing changes. ErrNotExist
+	// if the source or the parent of the target is missing.
 	Rename(ctx context.Context, from, to string) error
 
-	// Delete removes a file, or a directory with all that is in it. That
-	// nothing was there is no error, so it is safe to repeat. The root is
-	// ErrInvalid.
+	// Delete removes a file, or a directory with its content. A missing path is no
+	// error, so Delete may be repeated. ErrInvalid for the root.
 	Delete(ctx context.Context, path string) error
 }
 
-// FS is all that Drover asks of a file system.
+// FS is a complete file system.
 type FS interface {
 	Source
 	Sink
 }
 
-// Writer takes the bytes of one new file. It is used by one goroutine.
+// Writer writes one new file. It is for one goroutine.
 type Writer interface {
 	io.Writer
 
-	// Commit sends what is buffered and completes the file: when it returns
-	// nil, the file has its full length and survives the loss of this process.
-	// After an error the file is unfinished; call Abort.
+	// Commit sends the buffered bytes and completes the file: if it returns nil,
+	// the file has its full length and survives the loss of this process. After an
+	// error the file is unfinished; call Abort.
 	Commit() error
 
-	// Abort gives the file up and removes what was written of it. It works
-	// after the context of Create has ended, within a limit of its own. After
-	// Commit, or a second time, it does nothing.
+	// Abort removes the unfinished file. It also works after the context of Create
+	// has ended, within a time limit of its own. After Commit or Abort it does
+	// nothing.
 	Abort() error
 }
 
-// CreateOptions says how a new file is stored. The zero value takes the
-// defaults of the file system.
+// CreateOptions configures a new file. The zero value takes the defaults of the
+// file system.
 type CreateOptions struct {
-	// Replication is the number of replicas of each block; 0 is the default.
+	// Replication is the number of replicas of each block; 0: the default.
 	Replication int
-	// BlockSizeBytes is the block size, a multiple of 512; 0 is the default.
+	// BlockSizeBytes is the block size, a multiple of 512; 0: the default.
 	BlockSizeBytes int64
 	// Overwrite replaces a file (never a directory) of that name.
 	Overwrite bool
-	// Sync asks the machines that store the file to have it on disk, not just
-	// in their page cache, before Commit returns.
+	// Sync makes Commit return only after the machines that store the file have
+	// written it to disk, not only to their page cache.
 	Sync bool
 }
 
@@ -102,47 +100,47 @@ type Info struct {
 	Owner, Group   string
 	Perm           fs.FileMode // permission bits only
 	Replication    int         // 0 for directories
-	BlockSizeBytes int64       // of new blocks; 0 for directories
+	BlockSizeBytes int64       // for new blocks; 0 for directories
 }
 
-// Same reports whether two descriptions are of one unchanged file: same
+// SameVersion reports whether i and j describe the same unchanged file: same
 // identity, length and modification time.
-func (i Info) Same(j Info) bool {
+func (i Info) SameVersion(j Info) bool {
 	return i.ID == j.ID && i.LengthBytes == j.LengthBytes && i.ModTime.Equal(j.ModTime) && i.Dir == j.Dir
 }
 
-// Replica is one place where a block can be read.
+// Replica is a copy of a block on one DataNode.
 type Replica struct {
 	IP   string // address that the DataNode is registered under
-	Host string // name that it gave itself
-	Port int    // of the data transfer protocol
+	Host string // host name that it registered
+	Port int    // port of the data transfer protocol
 	Rack string // network location, such as /dc1/r2
 }
 
-// Addr is the address to dial for data: IP and port.
+// Addr returns the address of the data transfer protocol, IP:port.
 func (r Replica) Addr() string { return net.JoinHostPort(r.IP, strconv.Itoa(r.Port)) }
 
-// Block is a run of bytes of a file that lies in one piece on each replica.
+// Block is a contiguous range of a file, stored as a unit on each replica.
 type Block struct {
 	ID          uint64
-	OffsetBytes int64 // in the file
+	OffsetBytes int64 // offset in the file
 	LengthBytes int64
-	Replicas    []Replica // nearest to the asking machine first
+	Replicas    []Replica // nearest to the requesting machine first
 	Corrupt     bool      // every replica is known to be damaged
 }
 
-// Layout is where a range of a file lies. Blocks are whole, also where the
+// Layout holds the blocks of a range of a file. Blocks are whole, even if the
 // range begins or ends within one.
 type Layout struct {
 	Path              string
 	FileLengthBytes   int64
-	UnderConstruction bool // somebody is writing it
+	UnderConstruction bool // a writer has the file open
 	Blocks            []Block
 }
 
-// Err is a *BlockMissingError for the first block that nobody can read now, or
-// nil. A NameNode that has just started knows replicas only after the
-// DataNodes' reports, so the caller may ask again for a while.
+// Err returns a *BlockMissingError for the first block that cannot be read now, or
+// nil. After its start a NameNode knows replicas only once DataNodes have
+// reported, so the caller may retry for a while.
 func (l Layout) Err() error {
 	for i := range l.Blocks {
 		b := &l.Blocks[i]
@@ -154,9 +152,9 @@ func (l Layout) Err() error {
 	return nil
 }
 
-// CutRange is for implementers: it turns the offset and length of a request
-// into [from, to) within a file, or ErrInvalid for a negative offset.
-func CutRange(offset, length, fileLength int64) (from, to int64, err error) {
+// ClampRange is for implementations of Source: it converts the offset and length
+// of a request to [from, to) within the file; ErrInvalid for a negative offset.
+func ClampRange(offset, length, fileLength int64) (from, to int64, err error) {
 	if offset < 0 {
 		return 0, 0, fmt.Errorf("%w: negative offset %d", ErrInvalid, offset)
 	}

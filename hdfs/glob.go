@@ -9,20 +9,19 @@ import (
 	"strings"
 )
 
-// MaxGlobMatches bounds what Glob returns.
+// MaxGlobMatches bounds the result of Glob.
 const MaxGlobMatches = 1_000_000
 
-// HasGlob reports whether a path holds characters that Glob expands.
+// HasGlob reports whether a path contains characters that Glob expands.
 func HasGlob(p string) bool { return strings.ContainsAny(p, `*?[{\`) }
 
-// Glob returns the files and directories that match, sorted by path bytes:
-// '*', '?', character classes '[a-z]' and '[^a]' within one path part, and
-// alternatives '{a,b}' within one path part, as Hadoop's FileInputFormat takes
-// them. As there, '*' at the start of a part does not hide dot files; callers
-// that skip names starting with '_' or '.' do so themselves. A pattern without
-// such characters must exist: ErrNotExist. A pattern that matches nothing gives
-// an empty list. Cost: one List for each directory that the part before a
-// wildcard matches.
+// Glob returns the matching files and directories, sorted by path bytes. Patterns
+// are those of Hadoop's FileInputFormat: '*', '?', character classes '[a-z]' and
+// '[^a]', and alternatives '{a,b}', each within one path component. As in Hadoop,
+// '*' also matches names that start with '.' or '_'; callers that skip such names
+// do so themselves. A path without such characters must exist (ErrNotExist). A
+// pattern without matches returns an empty list. Cost: one List for each directory
+// that matches the components before a wildcard.
 func Glob(ctx context.Context, source Source, pattern string) ([]Info, error) {
 	clean, err := CleanPath(pattern)
 	if err != nil {
@@ -38,7 +37,7 @@ func Glob(ctx context.Context, source Source, pattern string) ([]Info, error) {
 	level := []Info{{Path: "/", Dir: true}}
 	parts := strings.Split(clean[1:], "/")
 	for i, part := range parts {
-		level, err = globPart(ctx, source, level, part, i == len(parts)-1)
+		level, err = expandComponent(ctx, source, level, part, i == len(parts)-1)
 		if err != nil {
 			return nil, fmt.Errorf("glob %s: %w", pattern, err)
 		}
@@ -47,9 +46,8 @@ func Glob(ctx context.Context, source Source, pattern string) ([]Info, error) {
 	return level, nil
 }
 
-// globPart goes from the directories of one level to their entries that match
-// one path part.
-func globPart(ctx context.Context, source Source, dirs []Info, part string, last bool) ([]Info, error) {
+// expandComponent returns the entries of dirs that match one path component.
+func expandComponent(ctx context.Context, source Source, dirs []Info, part string, last bool) ([]Info, error) {
 	var next []Info
 	add := func(info Info) error {
 		if !last && !info.Dir {
@@ -109,17 +107,17 @@ func matchAny(patterns []string, name string) bool {
 	return false
 }
 
-// maxAlternatives bounds what the braces of one path part expand to.
+// maxAlternatives bounds the expansion of the braces of one path component.
 const maxAlternatives = 1024
 
-// expandBraces turns a{b,c}d into abd and acd; braces may be nested. It checks
-// that each result is a pattern of path.Match.
+// expandBraces expands a{b,c}d to abd and acd; braces may be nested. It checks that
+// each result is a valid pattern of path.Match.
 func expandBraces(part string) ([]string, error) {
 	todo, done := []string{part}, []string(nil)
 	for len(todo) > 0 {
 		p := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		open, alternatives, end, err := firstBrace(p)
+		open, alternatives, end, err := splitFirstBrace(p)
 		if err != nil {
 			return nil, fmt.Errorf("%w: pattern %q: %s", ErrInvalid, part, err)
 		}
@@ -140,9 +138,9 @@ func expandBraces(part string) ([]string, error) {
 	return slices.Compact(done), nil
 }
 
-// firstBrace finds the first { of a pattern, its alternatives, and the index
-// after its }. open is -1 if there is none.
-func firstBrace(p string) (open int, alternatives []string, end int, err error) {
+// splitFirstBrace returns the index of the first { of a pattern, its alternatives,
+// and the index after its }. open is -1 if there is no brace.
+func splitFirstBrace(p string) (open int, alternatives []string, end int, err error) {
 	open, depth, start, class := -1, 0, 0, false
 	for i := 0; i < len(p); i++ {
 		switch c := p[i]; {

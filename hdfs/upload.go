@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// UploadOptions bounds an Upload. The zero value is sensible.
+// UploadOptions configures Upload. The zero value is usable.
 type UploadOptions struct {
 	CreateOptions
-	// Attempts is how often the whole file is tried; 0 means 4.
+	// Attempts limits how often the whole file is tried; 0: 4.
 	Attempts int
-	// Pause is the wait before the second attempt; it doubles. 0 means 500 ms.
-	Pause time.Duration
-	// Notify, if set, is told about each attempt that failed and is repeated.
-	Notify func(attempt int, err error)
+	// InitialBackoff is the pause before the second attempt; it doubles. 0: 500 ms.
+	InitialBackoff time.Duration
+	// OnRetry, if set, is called after each failed attempt that will be repeated.
+	OnRetry func(attempt int, err error)
 }
 
-// Upload writes a whole file and tries again from its start where a failure
-// may pass: above all when a DataNode of the pipeline died in the middle of a
-// block. open is called once for each attempt and gives the content from its
-// first byte; Upload closes it. It returns the number of bytes of the file.
+// Upload writes a whole file. It starts again from the beginning after a transient
+// failure, above all if a DataNode of the pipeline died in the middle of a block.
+// open is called once for each attempt and returns the content from its first
+// byte; Upload closes it. Upload returns the length of the file in bytes.
 //
-// A repeated attempt replaces what the attempt before left behind, and only
-// that: unless Overwrite is set, a file that was there before the first attempt
-// is ErrExist and stays untouched.
+// A repeated attempt replaces only what the previous attempt left behind: unless
+// Overwrite is set, a file that existed before the first attempt is ErrExist and
+// is not changed.
 func Upload(ctx context.Context, sink Sink, path string, options UploadOptions, open func() (io.ReadCloser, error)) (int64, error) {
-	attempts, pause := options.Attempts, options.Pause
+	attempts, pause := options.Attempts, options.InitialBackoff
 	if attempts <= 0 {
 		attempts = 4
 	}
@@ -40,7 +40,7 @@ func Upload(ctx context.Context, sink Sink, path string, options UploadOptions, 
 		if err == nil {
 			return n, nil
 		}
-		// The half file of this attempt could not be removed: it is ours to replace.
+		// The unfinished file of this attempt could not be removed; the next may replace it.
 		options.Overwrite = options.Overwrite || leftBehind
 		if !Retryable(err) || ctx.Err() != nil {
 			return 0, err
@@ -48,8 +48,8 @@ func Upload(ctx context.Context, sink Sink, path string, options UploadOptions, 
 		if attempt == attempts {
 			return 0, fmt.Errorf("upload %s: gave up after %d attempts: %w", path, attempts, err)
 		}
-		if options.Notify != nil {
-			options.Notify(attempt, err)
+		if options.OnRetry != nil {
+			options.OnRetry(attempt, err)
 		}
 		if err := Sleep(ctx, pause); err != nil {
 			return 0, err
@@ -68,7 +68,7 @@ func uploadOnce(ctx context.Context, sink Sink, path string, options CreateOptio
 	if err != nil {
 		return 0, false, err
 	}
-	// The buffer is as large as a few packets; neither side may bypass it.
+	// The buffer holds a few packets. The wrappers keep io.CopyBuffer from bypassing it.
 	n, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{content}, make([]byte, 256<<10))
 	if err == nil {
 		err = w.Commit()
@@ -83,7 +83,7 @@ func uploadOnce(ctx context.Context, sink Sink, path string, options CreateOptio
 	return 0, false, err
 }
 
-// ReadFile reads a whole file of at most limit bytes; a larger one is ErrInvalid.
+// ReadFile reads a whole file of at most limit bytes; ErrInvalid if it is larger.
 func ReadFile(ctx context.Context, source Source, path string, limit int64) ([]byte, error) {
 	r, err := source.Open(ctx, path, 0, limit+1)
 	if err != nil {
@@ -100,7 +100,7 @@ func ReadFile(ctx context.Context, source Source, path string, limit int64) ([]b
 	return b, nil
 }
 
-// WriteFile writes a small whole file.
+// WriteFile writes a small file.
 func WriteFile(ctx context.Context, sink Sink, path string, content []byte, options CreateOptions) error {
 	w, err := sink.Create(ctx, path, options)
 	if err != nil {
@@ -115,7 +115,7 @@ func WriteFile(ctx context.Context, sink Sink, path string, content []byte, opti
 	return nil
 }
 
-// Sleep waits, or returns the context's error as soon as that ends.
+// Sleep waits for d. It returns the context's cause as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -127,14 +127,14 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Waiting tells that a request is being held back because the file system
-// cannot answer now.
-type Waiting struct {
-	Address string        // of the NameNode
-	Reason  string        // such as "safe mode" or "connection refused"
-	Left    time.Duration // until the request gives up
+// WaitNotice reports that a request is waiting because the file system cannot
+// answer now.
+type WaitNotice struct {
+	Address   string        // of the NameNode
+	Reason    string        // e.g. "safe mode" or "connection refused"
+	Remaining time.Duration // until the request gives up
 }
 
-func (w Waiting) String() string {
-	return fmt.Sprintf("waiting for the NameNode at %s (%s), %d s left", w.Address, w.Reason, int(w.Left.Round(time.Second).Seconds()))
+func (w WaitNotice) String() string {
+	return fmt.Sprintf("waiting for the NameNode at %s (%s), %d s left", w.Address, w.Reason, int(w.Remaining.Round(time.Second).Seconds()))
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Scheme says which kind of file system a URI is of.
+// Scheme is the scheme of a URI.
 type Scheme int
 
 // The schemes.
@@ -27,21 +27,20 @@ func (s Scheme) String() string {
 	}
 }
 
-// URI is an input or output as a job file names it.
+// URI is an input or output named in a job file.
 type URI struct {
 	Scheme Scheme
-	// Authority is host:port of the NameNode, or a name that the
-	// configuration resolves; empty means the configured default.
+	// Authority is host:port of the NameNode, or a name service that the
+	// configuration resolves; empty: the configured default.
 	Authority string
-	Path      string // absolute, clean; may hold glob characters
+	Path      string // absolute, clean; may contain glob characters
 }
 
 func (u URI) String() string { return u.Scheme.String() + "://" + u.Authority + u.Path }
 
-// ParseURI takes a URI apart. It takes hdfs://host:port/path, hdfs:///path and
-// file:///path. Characters after the authority stand for themselves: '?', '#'
-// and '%' are no query, fragment or escape, because they are glob characters
-// or parts of names.
+// ParseURI parses hdfs://host:port/path, hdfs:///path and file:///path. Characters
+// after the authority are literal: '?', '#' and '%' do not start a query, fragment
+// or escape, because they are glob characters or parts of names.
 func ParseURI(raw string) (URI, error) {
 	bad := func(format string, args ...any) (URI, error) {
 		return URI{}, fmt.Errorf("%w: %q: %s; write hdfs:///path, hdfs://host:port/path or file:///path",
@@ -85,8 +84,8 @@ func ParseURI(raw string) (URI, error) {
 	return u, nil
 }
 
-// parseAuthority checks host:port, or a bare name that the configuration
-// resolves (a host without a port, or an HA name service).
+// parseAuthority checks host:port, or a bare name (a host without a port, or an HA
+// name service) that the configuration resolves.
 func parseAuthority(authority string) (string, error) {
 	u, err := url.Parse("hdfs://" + authority)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.Host != authority {
@@ -98,11 +97,11 @@ func parseAuthority(authority string) (string, error) {
 	return authority, nil
 }
 
-// maxPathBytes is above what HDFS allows (8,000 characters of up to 4 bytes).
+// maxPathBytes exceeds HDFS's limit (8,000 characters of up to 4 bytes).
 const maxPathBytes = 32000
 
-// CleanPath gives the one spelling of an absolute path: no empty, "." or
-// trailing parts. A ".." is refused rather than resolved, as HDFS does.
+// CleanPath returns the canonical form of an absolute path, without empty, "." or
+// trailing components. ".." is an error rather than resolved, as in HDFS.
 func CleanPath(p string) (string, error) {
 	switch {
 	case !strings.HasPrefix(p, "/"):
@@ -120,8 +119,8 @@ func CleanPath(p string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// Within reports whether p is dir or lies below it. Both are clean.
-func Within(p, dir string) bool {
+// IsWithin reports whether p is dir or below it. Both must be clean.
+func IsWithin(p, dir string) bool {
 	if dir == "/" || p == dir {
 		return true
 	}

@@ -72,20 +72,20 @@ func FuzzParseURI(f *testing.F) {
 	})
 }
 
-func TestWithin(t *testing.T) {
+func TestIsWithin(t *testing.T) {
 	for _, c := range []struct {
 		path, dir string
 		want      bool
 	}{
 		{"/a", "/", true}, {"/a/b", "/a", true}, {"/a", "/a", true}, {"/ab", "/a", false}, {"/", "/a", false}, {"/a", "/a/b", false},
 	} {
-		if got := hdfs.Within(c.path, c.dir); got != c.want {
+		if got := hdfs.IsWithin(c.path, c.dir); got != c.want {
 			t.Errorf("%s within %s: %v", c.path, c.dir, got)
 		}
 	}
 }
 
-func TestClassesOfErrors(t *testing.T) {
+func TestErrorClasses(t *testing.T) {
 	for _, err := range []error{hdfs.ErrSafeMode, hdfs.ErrStandby, hdfs.ErrUnavailable} {
 		if !hdfs.Retryable(err) {
 			t.Errorf("%v is not retryable", err)
@@ -101,18 +101,18 @@ func TestClassesOfErrors(t *testing.T) {
 	}
 }
 
-func TestWaitingReadsWell(t *testing.T) {
-	w := hdfs.Waiting{Address: "nn:8020", Reason: "safe mode", Left: 12*time.Second + 300*time.Millisecond}
+func TestWaitNoticeString(t *testing.T) {
+	w := hdfs.WaitNotice{Address: "nn:8020", Reason: "safe mode", Remaining: 12*time.Second + 300*time.Millisecond}
 	if got, want := w.String(), "waiting for the NameNode at nn:8020 (safe mode), 12 s left"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-func TestCutRange(t *testing.T) {
+func TestClampRange(t *testing.T) {
 	for _, c := range []struct{ offset, length, file, from, to int64 }{
 		{0, -1, 10, 0, 10}, {3, 4, 10, 3, 7}, {3, 100, 10, 3, 10}, {10, 5, 10, 10, 10}, {50, -1, 10, 10, 10}, {5, 1<<63 - 1, 10, 5, 10}, {0, 0, 10, 0, 0},
 	} {
-		from, to, err := hdfs.CutRange(c.offset, c.length, c.file)
+		from, to, err := hdfs.ClampRange(c.offset, c.length, c.file)
 		if err != nil || from != c.from || to != c.to {
 			t.Errorf("%+v: [%d, %d) %v", c, from, to, err)
 		}

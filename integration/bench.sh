@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# Speed, natively on this machine, as tables in out/bench: what `make bench`
-# runs. No root and no network. Arguments choose parts: dev, harness, scheduler;
-# and limits, suspend and preempt, which run on machines of the test bed (root,
-# make deps).
+# The benchmarks of `make bench`, natively on this machine, with tables in
+# out/bench. Each part also writes its page of docs/measured, with date, machine
+# and commit. They need neither root nor network. Arguments select parts: dev, harness,
+# scheduler; million, simulator; and limits, suspend, preempt, which run on machines
+# of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
-#   SCENES=1     of each mode of preempt
-#   MODES=...    of preempt: alone,suspend,kill,none; about 3 minutes each
-#   HOLD=100     MiB that the task of suspend holds; more than 200 wants larger
-#   MEM=1024     machines, in MB: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
-#   NODES=3      machines of suspend and preempt
-#   CPUS=1       processors of each; a host has to have as many to spare
-#   LEVELS=...   of suspend: frozen,swapped,checkpointed
-#   ROUNDS=3     of each level but frozen, and of criu alone
-#   TEXT='...'   pattern of real text for the word counts (made-up words otherwise)
+#   REPEATS=1    preempt: runs of each mode, about 3 minutes each
+#   MODES=...    preempt: alone,suspend,kill,none
+#   HOLD=100     suspend: MiB of memory of the task; above 200 the machines must be
+#                larger: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
+#   LEVELS=...   suspend: frozen,swapped,checkpointed
+#   ROUNDS=3     suspend: rounds of each level but frozen, and of criu alone
+#   RECORD=no    do not write docs/measured
+#   MEM=1024     memory of each machine, in MB
+#   NODES=3      number of machines
+#   CPUS=1       processors of each machine; the host needs as many idle ones
+#   TEXT='...'   pattern of text files for the word counts; default: generated words
 #
-# A missed bar is shown and makes the exit code 1; busy machines miss bars, so
-# nothing that a change must pass calls this.
+# A missed target is shown and makes the exit code 1. Busy machines miss targets,
+# so no required check runs this script.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
@@ -25,20 +28,25 @@ runs=${RUNS:-5}
 mkdir -p "$out" bin
 code=0
 
-make -s build && go build -o bin/devbench ./integration/cmd/devbench || exit 1
+make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
+settings= # the settings above that are not defaults, for the recorded command
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS MEM NODES CPUS TEXT; do
+  [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
+done
 
-# Beside the last figures of the same part, where there are any.
-part() { # part NAME COMMAND...
-  local name=$1 start=$SECONDS; shift
+# part NAME COMMAND... runs a part and keeps the previous output of the same part.
+part() {
+  local name=$1 start=$SECONDS failed=; shift
   echo "== $name"
   [ -f "$out/$name.txt" ] && mv "$out/$name.txt" "$out/$name.before.txt"
   "$@" 2>&1 | tee "$out/$name.txt"
-  [ "${PIPESTATUS[0]}" -eq 0 ] || code=1
-  echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the last time's in $name.before.txt")"
+  [ "${PIPESTATUS[0]}" -eq 0 ] || { code=1; failed=-failed; }
+  [ "${RECORD:-}" = no ] || bin/record -part "$name" -command "${settings}integration/bench.sh $name" $failed "docs/measured/$name.md" <"$out/$name.txt" || code=1
+  echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the previous output in $name.before.txt")"
 }
 
-# 1. drover dev: a job of one task, word counts built in and in Python beside
-# the same scripts by hand.
+# 1. drover dev: a job of one task, the built-in word count, and the word count in
+# Python with and without Drover.
 dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
 
 # 2. The harness alone: partition, sort and spill, merge, programs, in MB/s per
@@ -46,31 +54,41 @@ dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
 harness() { go test -run '^$' -bench . -skip Python -benchtime 1x -count "$runs" -cpu 1 ./mapreduce/...; }
 
 # 3. Placements per second of the schedulers on generated clusters.
-scheduler() { bin/drover bench scheduler -nodes 100 -nodes 1000 && bin/drover bench scheduler -nodes 1000 -features all; }
+scheduler() {
+  bin/drover bench scheduler -nodes 1000 -nodes 10000 -runs "$runs" &&
+    bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -runs "$runs" &&
+    bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
+}
 
-# 4. What the kernel lets a container have of its limits, over ten seconds of
-# each kind of work, and a neighbour's rate beside a disk hog.
+# A million pending tasks on 10,000 nodes, and events per second of the simulator
+# on one core.
+million() { go test -run '^$' -bench 'MillionWaiting$' -benchtime 1x -count "$runs" ./scheduler/bench; }
+simulator() { GOMAXPROCS=1 go test -run '^$' -bench 'Events/bare/1000$' -benchtime 1x -count "$runs" ./scheduler/sim/engine; }
+
+# 4. How much of its limits a container gets from the kernel, over ten seconds of
+# each kind of work, and the rate of a neighbour of a disk hog.
 limits() {
-  go build -o bin/bed ./integration/cmd/bed && bin/bed run -nodes 1 -mem 1024 -- \
+  go build -o bin/testbed ./integration/cmd/testbed && bin/testbed run -nodes 1 -mem 1024 -- \
     go test -count 1 -timeout 20m -v -run '^TestEnforcementOnMachine$' ./runtime/containerd | grep -E '% of|whole disk|hog|^---|    ---|^ok|^FAIL|: [0-9.]+%'
 }
 
-# 5. How fast a task of HOLD MiB gives way and comes back, beside criu alone.
-suspend() { onbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
+# 5. How fast a task of HOLD MiB is suspended and resumed, compared with criu alone.
+suspend() { on_testbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.
-preempt() { onbed preempt -runs "${SCENES:-1}" -modes "${MODES:-alone,suspend,kill,none}"; }
+preempt() { on_testbed preempt -runs "${REPEATS:-1}" -modes "${MODES:-alone,suspend,kill,none}"; }
 
-onbed() { # onbed PLAY FLAGS...
-  local play=$1; shift
-  go build -o bin/bed ./integration/cmd/bed && go build -o bin/scene ./integration/cmd/scene &&
-    bin/bed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/scene -drover bin/drover -play "$play" -json "$out/$play.json" -limit 60m "$@"
+# on_testbed SCENARIO FLAGS... runs the demo's scenario on machines.
+on_testbed() {
+  local scenario=$1; shift
+  go build -o bin/testbed ./integration/cmd/testbed && go build -o bin/demo ./integration/cmd/demo &&
+    bin/testbed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/demo -drover bin/drover -scenario "$scenario" -json "$out/$scenario.json" -limit 60m "$@"
 }
 
 for p in ${*:-dev harness scheduler}; do
   case $p in
-    dev | harness | scheduler | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: no part $p; there are dev, harness, scheduler, limits, suspend, preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | million | simulator | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, million, simulator, limits, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

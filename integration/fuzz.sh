@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Every fuzz target of the repository for a while each: fuzz.sh [TIME].
+# Runs every fuzz target of the repository for TIME each: fuzz.sh [TIME].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-span=${1:-10s}
+duration=${1:-10s}
 grep -rlE '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do
   dir=$(dirname "$file")
   grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$file" | awk '{print $2}' | while read -r target; do
     echo "== $dir $target"
-    go test "$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$span" -fuzzminimizetime 10x
+    go test "$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$duration" -fuzzminimizetime 10x
   done
 done

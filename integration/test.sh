@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# The suites and jobs on real machines: what `make test` runs after `make
-# check`. Needs root and what `make deps` installs. DROVER_SOAK=1 runs the long
-# variants. Output of each part lies in out/test/.
+# The suites and jobs on machines: what `make test` runs after `make check`.
+# Needs root and the packages of `make deps`. DROVER_SOAK=1 runs the long
+# variants. The output of each part is in out/test/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 out=out/test
 rm -rf "$out" && mkdir -p "$out" bin
 failed=()
-# All parts together end within the budget, in minutes, also on a slow machine:
-# a part gets what is left, and one that there is no time for has failed.
+# All parts together end within the budget (DROVER_TEST_MINUTES), also on a slow
+# machine: a part has at most the time left, and fails if there is none.
 budget=$((60 * ${DROVER_TEST_MINUTES:-72})) longest=70m
 [ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12)) longest=12h
 running=
-unset TESTS # of the caller: it would leave tests out
+unset TESTS # the caller's value would skip tests
 trap summary EXIT
 trap 'exit 130' INT TERM
 
-part() { # part NAME MINUTES COMMAND...: runs it, shows its closing lines, keeps the rest
+# part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
+part() {
   local name=$1 most=$((60 * $2)) start=$SECONDS code=0 left took missing; shift 2
   [ -n "${DROVER_SOAK:-}" ] && most=$budget
   left=$((budget - SECONDS))
   if [ $left -lt 60 ]; then
-    echo "== $name: not run, the $((budget / 60)) minutes for all parts are over (DROVER_TEST_MINUTES)"
+    echo "== $name: not run: the budget of $((budget / 60)) minutes is used up (DROVER_TEST_MINUTES)"
     failed+=("$name (no time left)")
     return
   fi
@@ -30,36 +31,41 @@ part() { # part NAME MINUTES COMMAND...: runs it, shows its closing lines, keeps
   running=$name
   timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
   took=$((SECONDS - start)) left=$((budget - SECONDS))
-  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ]; then # an emulated machine dies now and then: once more, and say so
+  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ]; then # emulated machines die now and then: report it and retry once
     grep -hE '^ *--- FAIL|panic' "$out/$name.log" | head -20
     mv "$out/$name.log" "$out/$name.first.txt"
     missing=$(unproved "$name")
-    echo "   $name failed with code $code after $took s (see $out/$name.first.txt); once more: ${missing:-all of it}"
+    echo "   $name failed with code $code after $took s (see $out/$name.first.txt); retrying: ${missing:-all of it}"
     code=0
     timeout --foreground -k 60 $((left < most ? left : most)) env TESTS="${missing:-.}" "$@" >"$out/$name.log" 2>&1 || code=$?
     grep -hE '^--- PASS' "$out/$name.first.txt" >>"$out/$name.log"
   fi
   running=
-  grep -hE '^(ok|FAIL|---|panic:|bed: )|    --- FAIL' "$out/$name.log" | grep -vE '^--- (PASS|SKIP)' | tail -40
+  grep -hE '^(ok|FAIL|---|panic:|testbed: )|    --- FAIL' "$out/$name.log" | grep -vE '^--- (PASS|SKIP)' | tail -40
   echo "   $name: exit code $code after $((SECONDS - start)) s"
   [ $code -eq 0 ] && return
   failed+=("$name")
-  [ $code -eq 124 ] && echo "   it took too long; under way was: $(underway "$out/$name.log")"
+  [ $code -eq 124 ] && echo "   timed out; running tests: $(underway "$out/$name.log")"
   echo "   the last lines of $out/$name.log:"
   tail -60 "$out/$name.log"
 }
 
-unproved() { # unproved NAME: the tests of NAME.test that did not pass the first time, as a regular expression; nothing means all
+# unproved NAME prints the tests of NAME.test that did not pass the first time, as a
+# regular expression; no output means all.
+unproved() {
   [ -x "$out/$1.test" ] || return
   "$out/$1.test" -test.list . | grep '^Test' | grep -vxFf <(awk '/^--- (PASS|SKIP)/ { print $3 }' "$out/$1.first.txt") |
     paste -sd'|' | sed -n 's/..*/^(&)$/p'
 }
 
-underway() { # underway LOG: the tests that began and did not end
+# underway LOG prints the tests that began and did not end.
+underway() {
   awk '/^=== RUN/ { open[$3] = 1 } /^ *--- (PASS|FAIL|SKIP)/ { delete open[$3] } END { for (t in open) printf "%s ", t }' "$1"
 }
 
-skips() { # skips LOG...: the tests that no part ran, by reason; -test.v has it in the line before
+# skips LOG... prints the tests that were skipped in every part, by reason, which
+# -test.v prints in the line before.
+skips() {
   cat "$@" 2>/dev/null | awk '
     /^ *--- PASS/ { passed[$3] = 1 }
     /^ *--- SKIP/ { why[$3] = last }
@@ -70,7 +76,7 @@ skips() { # skips LOG...: the tests that no part ran, by reason; -test.v has it 
     }' | head -60
 }
 
-# summary is what is said at the end, also when something ended the script.
+# summary prints the results at the end, also if the script was interrupted.
 summary() {
   local code=$? passed skipped broken
   [ -n "$running" ] && failed+=("$running (interrupted)")
@@ -89,27 +95,28 @@ summary() {
   exit $code
 }
 
-compile() { # compile NAME PACKAGE: a test binary, since machines have no Go
+# compile NAME PACKAGE makes a test binary.
+compile() {
   go test -c -o "$out/$1.test" "$2"
 }
 
-go build -o bin/bed ./integration/cmd/bed || exit 1
-bin/bed build || exit 1
+go build -o bin/testbed ./integration/cmd/testbed || exit 1
+bin/testbed build || exit 1
 compile e2e ./integration/e2e || exit 1
 
-# 1. A real Apache HDFS: the client's suite, with daemons stopped and started.
-part hdfs 8 bin/bed hdfs -- go test -count 1 -timeout 10m -v ./hdfs/...
+# 1. The HDFS client's suite with a real Apache HDFS, with daemons stopped and started.
+part hdfs 8 bin/testbed hdfs -- go test -count 1 -timeout 10m -v ./hdfs/...
 
-# 2. The unit tests in their full length, which make check cuts short, without
-#    the race detector.
+# 2. The unit tests without -short, which make check sets, and without the race
+#    detector.
 part long 15 go test -timeout 10m -v ./...
 
 # 3. One machine: cgroups, containerd, quotas and the node daemon in containers.
-part machine 20 bin/bed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
+part machine 20 bin/testbed run -nodes 1 -mem 1024 -- go test -count 1 -p 1 -timeout 30m -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./internal/quota ./node
 
-# 4. The bed itself: three machines, HDFS, faults, and nothing left behind.
-part bed 8 bin/bed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/bed
-part bed-end 8 env DROVER_TEST_BED=1 go test -count 1 -timeout 10m -v ./integration/cmd/bed
+# 4. The test bed itself: three machines, HDFS, faults, and no leftovers.
+part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -count 1 -timeout 10m -v ./integration/testbed
+part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -count 1 -timeout 10m -v ./integration/cmd/testbed
 
-# 5. Jobs on a cluster, and what happens when parts of it fail.
-part e2e 70 bin/bed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"
+# 5. Jobs on a cluster, and failures of its parts.
+part e2e 70 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c "cd integration/e2e && ../../$out/e2e.test -test.v -test.run \"\${TESTS:-.}\" -test.timeout $longest -drover ../../bin/drover"

@@ -2,110 +2,111 @@ package jobspec
 
 import "time"
 
-// Version is the schema version of the canonical JSON. A reader refuses a
-// higher one; fields are only ever added within one version.
+// Version is the schema version of the canonical JSON. A reader refuses a higher
+// version. Within one version fields are only added.
 const Version = 1
 
-// Job is one submission: stages in a DAG, charged to one tenant.
+// Job is one submission: a DAG of stages, charged to one tenant.
 type Job struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`   // unique among live jobs; [A-Za-z0-9._-], at most 128 bytes
-	Tenant  string `json:"tenant"` // who is charged
+	Tenant  string `json:"tenant"` // the tenant that is charged
 
 	Priority Priority `json:"priority"`
-	Image    *Image   `json:"image,omitempty"`  // nil: the harness's built-ins, or host programs under the process driver
+	Image    *Image   `json:"image,omitempty"`  // nil: only the harness's built-ins, or host programs under the process driver
 	Input    *Input   `json:"input,omitempty"`  // read by the map stage
 	Output   *Output  `json:"output,omitempty"` // written by the last stage
 	Stages   []Stage  `json:"stages"`
 
-	Env        map[string]string `json:"env,omitempty"` // for every stage; a stage's own wins
-	KeepFailed int               `json:"keep_failed"`   // attempts whose folder stays for a look after a failure
+	Env        map[string]string `json:"env,omitempty"` // for every stage; a stage's own value wins
+	KeepFailed int               `json:"keep_failed"`   // number of failed attempts whose folder is kept for inspection
 	Meta       map[string]string `json:"meta,omitempty"`
 
-	// Deadlines and guarantees. They are typed from the start; a coordinator
-	// refuses a job that uses one it does not support.
+	// Deadlines and guarantees. A coordinator refuses a job that uses a feature
+	// it does not support.
 	Deadline     *time.Time `json:"deadline,omitempty"`
 	RuntimeBound Duration   `json:"runtime_bound,omitempty"` // upper bound on the whole job's run time
 	Project      string     `json:"project,omitempty"`
-	OnMiss       OnMiss     `json:"on_miss,omitempty"` // what happens once the deadline cannot be met
+	OnMiss       OnMiss     `json:"on_miss,omitempty"` // what happens when the deadline can no longer be met
 }
 
-// Input says what the map stage reads.
+// Input is the input of the map stage.
 type Input struct {
-	Paths   []string `json:"paths"`             // hdfs:// or file:// URIs; the last elements may be globs
-	Combine int64    `json:"combine,omitempty"` // bytes: pack small files into splits of up to this size; 0 = one split per block
+	Paths        []string `json:"paths"`             // hdfs:// or file:// URIs; the last elements may be globs
+	CombineBytes int64    `json:"combine,omitempty"` // pack small files into splits of up to this many bytes; 0: one split per block
+	Recurse      bool     `json:"recurse,omitempty"` // also read the subfolders of an input folder; otherwise one is an error
 }
 
-// Output says where the result goes. The path must not exist when the job is
-// accepted, and an accepted job holds it.
+// Output is the place of the result. The path must not exist when the job is
+// accepted; an accepted job reserves it.
 type Output struct {
 	Path        string `json:"path"`
-	Replication int    `json:"replication,omitempty"` // 0 = the file system's default
+	Replication int    `json:"replication,omitempty"` // 0: the file system's default
 }
 
-// ImageKind names a form in which a root file system is given.
+// ImageKind is the form of a root file system.
 type ImageKind string
 
 // The forms of an image.
 const (
 	ImageOCIArchive ImageKind = "oci-archive" // a tar in the OCI layout, uploaded by digest
-	ImageRegistry   ImageKind = "registry"    // a name that nodes pull; only from the operator's allow-list
-	ImageRootfs     ImageKind = "rootfs"      // a folder on the nodes; only from the operator's allow-list
+	ImageRegistry   ImageKind = "registry"    // a name that nodes pull; must match the operator's allow-list
+	ImageRootfs     ImageKind = "rootfs"      // a folder on the nodes; must match the operator's allow-list
 )
 
 // Image is the root file system of a job's containers.
 type Image struct {
 	Kind   ImageKind `json:"kind"`
-	Source string    `json:"source"`           // path of the archive as the user wrote it, registry name, or folder
+	Source string    `json:"source"`           // path of the archive on the user's machine, registry name, or folder
 	Digest string    `json:"digest,omitempty"` // "sha256:…" of the archive once uploaded
 	Size   int64     `json:"size,omitempty"`   // bytes of the archive
 }
 
-// Stage is a set of tasks of one shape.
+// Stage is a set of tasks with the same program and resources.
 type Stage struct {
 	Name    string    `json:"name"`
 	Kind    StageKind `json:"kind"`
 	Command []string  `json:"command,omitempty"` // argv of the task
 	Builtin []string  `json:"builtin,omitempty"` // a built-in mapper or reducer and its arguments, instead of a command
-	Tasks   int       `json:"tasks,omitempty"`   // reduce and group: number of tasks; map: given by the input
+	Tasks   int       `json:"tasks,omitempty"`   // reduce and group: number of tasks; map: determined by the input
 	After   []string  `json:"after,omitempty"`   // stages that must be done first
-	// Combiner runs the reducer (or Combine, if given) over the map side's
-	// sorted output. It belongs to the reduce stage.
+	// Combiner runs the reducer (or CombineCommand, if set) over the sorted output
+	// of each map task. It is set in the reduce stage.
 	Combiner       bool     `json:"combiner,omitempty"`
 	CombineCommand []string `json:"combine_command,omitempty"`
 
 	Resources   Resources         `json:"resources"`
-	Disk        int64             `json:"disk"` // bytes of disk space an attempt may fill
+	Disk        int64             `json:"disk"` // disk space of an attempt in bytes
 	Env         map[string]string `json:"env,omitempty"`
 	Files       []File            `json:"files,omitempty"`
 	Secrets     []Secret          `json:"secrets,omitempty"`
-	Attempts    int               `json:"attempts"`             // tries a task has before the job fails
-	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0 = none
+	Attempts    int               `json:"attempts"`             // attempts of a task before the job fails
+	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0: no limit
 	MaxParallel int               `json:"max_parallel,omitempty"`
-	Exclusive   bool              `json:"exclusive,omitempty"` // never two thawed runs of one task, also under partition
+	Exclusive   bool              `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
 }
 
 // Resources is the demand of one task.
 type Resources struct {
 	CPU    int64 `json:"cpu"`    // millicores
 	Memory int64 `json:"memory"` // bytes
-	IO     int64 `json:"io"`     // bytes per second of disk reads, and as much of disk writes
+	IO     int64 `json:"io"`     // bytes per second of disk reads, and the same of disk writes
 }
 
-// File is a file put into the task's folder before it starts.
+// File is a file copied into the task's folder before the task starts.
 type File struct {
 	Name   string `json:"name"`             // path below /task, no ".." elements
-	Source string `json:"source,omitempty"` // where the user's machine has it; informative once uploaded
+	Source string `json:"source,omitempty"` // path on the user's machine; only informative after the upload
 	Digest string `json:"digest,omitempty"` // "sha256:…" in the coordinator's store
 	Size   int64  `json:"size,omitempty"`   // bytes
-	Mode   uint32 `json:"mode,omitempty"`   // permission bits; 0 = 0644
+	Mode   uint32 `json:"mode,omitempty"`   // permission bits; 0: 0644
 }
 
-// Secret names a value that a node resolves when the task starts. The value
-// itself is never part of a spec, a log entry or a listing.
+// Secret is a value that the node resolves when the task starts. The value itself
+// is never part of a spec, a log entry or a listing.
 type Secret struct {
 	Env string `json:"env"` // environment variable that receives it
-	Ref string `json:"ref"` // "file:NAME" below the node's secrets folder
+	Ref string `json:"ref"` // "file:NAME", a file in the tenant's folder of secrets on the node; see SecretName
 }
 
 // StageKind is the closed set of stage kinds.
@@ -118,7 +119,7 @@ const (
 	KindGroup  StageKind = "group"
 )
 
-// Priority orders regular jobs and the victims among them.
+// Priority orders regular jobs, and victims of preemption.
 type Priority string
 
 // The two priorities.
@@ -127,25 +128,26 @@ const (
 	PriorityHigh Priority = "high"
 )
 
-// OnMiss says what becomes of a job whose deadline cannot be met any more.
+// OnMiss is the policy for a job whose deadline can no longer be met.
 type OnMiss string
 
-// The answers to a missed deadline.
+// The policies for a missed deadline.
 const (
-	OnMissContinue OnMiss = "continue" // stays a deadline job, behind those that can still be met
+	OnMissContinue OnMiss = "continue" // stays a deadline job, after those that can still meet theirs
 	OnMissLower    OnMiss = "lower"    // becomes a regular low-priority job
 	OnMissStop     OnMiss = "stop"     // is stopped
 )
 
-// Defaults of a stage that says nothing else.
+// Defaults of a stage, and limits.
 const (
 	DefaultAttempts   = 4
 	DefaultCPU        = 1000             // millicores
 	DefaultMemory     = 256 << 20        // bytes
 	DefaultIO         = 10 << 20         // bytes per second
-	DefaultDisk       = int64(1) << 30   // bytes
+	DefaultDisk       = int64(1) << 30   // bytes of a task with a core or more, and of each map or reduce task
+	MinDefaultDisk    = int64(64) << 20  // bytes of a group task with little CPU
 	DefaultKeepFailed = 1                // attempts
-	MaxSubmission     = int64(512) << 20 // bytes of one file or image that can be uploaded
+	MaxUploadBytes    = int64(512) << 20 // bytes of one file or image that can be uploaded
 	MaxTasks          = 1_000_000        // tasks of one stage
 	MaxStages         = 64
 )

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Duration is a span of time that reads and writes as "90s" or "2h30m".
+// Duration is a time.Duration that is written in JSON as "90s" or "2h30m".
 type Duration time.Duration
 
-// MarshalJSON writes the span as Go does, for example "1m30s".
+// MarshalJSON writes the duration as Go does, for example "1m30s".
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("a span of time is text such as \"90s\": %w", err)
+		return fmt.Errorf("a duration is a string such as \"90s\": %w", err)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("span of time %q: want a number with a unit such as 90s, 15m or 2h", s)
+		return fmt.Errorf("duration %q: want a number with a unit such as 90s, 15m or 2h", s)
 	}
 	*d = Duration(v)
 	return nil
 }
 
-// ParseCPU reads "500m" or "0.5" or "2" as millicores.
+// ParseCPU parses "500m", "0.5" or "2" and returns millicores.
 func ParseCPU(s string) (int64, error) {
 	t := strings.TrimSpace(s)
 	scale := 1000.0
@@ -43,8 +43,9 @@ func ParseCPU(s string) (int64, error) {
 	return int64(math.Round(v * scale)), nil
 }
 
-// units are the suffixes of sizes, longest first so that "MiB" wins over "B".
-var units = []struct {
+// sizeUnits are the suffixes of sizes, longest first, so that "MiB" matches before
+// "B".
+var sizeUnits = []struct {
 	suffix string
 	factor float64
 }{
@@ -52,10 +53,10 @@ var units = []struct {
 	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 }
 
-// ParseSize reads "128MiB" or "1.5GB" as bytes; a bare number counts bytes.
+// ParseSize parses "128MiB" or "1.5GB" and returns bytes; a bare number is bytes.
 func ParseSize(s string) (int64, error) {
 	t, factor := strings.TrimSpace(s), 1.0
-	for _, u := range units {
+	for _, u := range sizeUnits {
 		if strings.HasSuffix(t, u.suffix) {
 			t, factor = strings.TrimSpace(strings.TrimSuffix(t, u.suffix)), u.factor
 			break
@@ -68,7 +69,7 @@ func ParseSize(s string) (int64, error) {
 	return int64(math.Round(v * factor)), nil
 }
 
-// ParseRate reads "20MiB/s" as bytes per second.
+// ParseRate parses "20MiB/s" and returns bytes per second.
 func ParseRate(s string) (int64, error) {
 	t := strings.TrimSpace(s)
 	if !strings.HasSuffix(t, "/s") {
@@ -81,7 +82,7 @@ func ParseRate(s string) (int64, error) {
 	return v, nil
 }
 
-// FormatCPU writes millicores the way ParseCPU reads them.
+// FormatCPU formats millicores as ParseCPU reads them.
 func FormatCPU(m int64) string {
 	if m%1000 == 0 {
 		return strconv.FormatInt(m/1000, 10)
@@ -89,8 +90,8 @@ func FormatCPU(m int64) string {
 	return strconv.FormatInt(m, 10) + "m"
 }
 
-// FormatSize writes bytes with the largest binary unit that keeps one decimal
-// or none, for people ("1.5GiB").
+// FormatSize formats bytes for people, in the largest binary unit and with at most
+// one decimal ("1.5GiB").
 func FormatSize(b int64) string {
 	v, i := float64(b), 0
 	names := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
@@ -100,5 +101,5 @@ func FormatSize(b int64) string {
 	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) + names[i]
 }
 
-// FormatRate writes bytes per second for people ("20MiB/s").
+// FormatRate formats bytes per second for people ("20MiB/s").
 func FormatRate(b int64) string { return FormatSize(b) + "/s" }

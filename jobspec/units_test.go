@@ -2,7 +2,7 @@ package jobspec
 
 import "testing"
 
-func TestQuantities(t *testing.T) {
+func TestParseAndFormatQuantities(t *testing.T) {
 	cases := map[string]struct {
 		parse func(string) (int64, error)
 		in    string

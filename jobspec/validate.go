@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Problem is one thing wrong with a job.
+// Problem is one error in a job.
 type Problem struct {
-	// Path names the place: "name", "input.paths[0]", `stage["map"].resources.cpu`.
+	// Path is the field: "name", "input.paths[0]", `stage["map"].resources.cpu`.
 	Path string
 	Text string // what is wrong
 	Hint string // what to write instead
 }
 
-// String gives the problem on one line.
+// String formats the problem on one line.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Path != "" {
@@ -29,15 +29,15 @@ func (p Problem) String() string {
 	return s
 }
 
-// Smallest demands that the kernel and the harness can work with.
+// Smallest demands that the kernel and the harness support.
 const (
-	MinCPU    = 10       // millicores: cpu.max needs 1 ms in 100 ms
+	MinCPU    = 10       // millicores: cpu.max needs at least 1 ms in 100 ms
 	MinMemory = 8 << 20  // bytes
 	MinIO     = 64 << 10 // bytes per second
 	MinDisk   = 1 << 20  // bytes
 )
 
-// Builtins lists the built-in programs of a stage kind.
+// Builtins lists the built-in programs by stage kind.
 var Builtins = map[StageKind][]string{
 	KindMap:    {"identity", "wordcount", "grep"},
 	KindReduce: {"identity", "wordcount", "sum", "count", "sort"},
@@ -49,7 +49,7 @@ var (
 	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// SetDefaults fills in what a job leaves out. It is safe to repeat.
+// SetDefaults fills in omitted fields. It is idempotent.
 func SetDefaults(j *Job) {
 	if j.Version == 0 {
 		j.Version = Version
@@ -72,81 +72,92 @@ func SetDefaults(j *Job) {
 			s.Attempts = DefaultAttempts
 		}
 		if s.Kind == KindReduce && len(s.CombineCommand) > 0 {
-			s.Combiner = true // who names a program for it wants it
+			s.Combiner = true // naming its program implies it
 		}
 		r := &s.Resources
-		r.CPU, r.Memory, r.IO = or(r.CPU, DefaultCPU), or(r.Memory, DefaultMemory), or(r.IO, DefaultIO)
-		s.Disk = or(s.Disk, DefaultDisk)
+		r.CPU, r.Memory, r.IO = valueOr(r.CPU, DefaultCPU), valueOr(r.Memory, DefaultMemory), valueOr(r.IO, DefaultIO)
+		s.Disk = valueOr(s.Disk, defaultDisk(s))
 	}
 }
 
-func or(v, otherwise int64) int64 {
+// defaultDisk returns the disk space of a stage that names none. Map and reduce
+// tasks hold splits, spills and output. A group task gets space in proportion to
+// its CPU, so that many tiny ones do not claim a node's whole disk.
+func defaultDisk(s *Stage) int64 {
+	if s.Kind != KindGroup || s.Resources.CPU >= DefaultCPU {
+		return DefaultDisk
+	}
+	return max(MinDefaultDisk, DefaultDisk/DefaultCPU*max(0, s.Resources.CPU))
+}
+
+func valueOr(v, otherwise int64) int64 {
 	if v == 0 {
 		return otherwise
 	}
 	return v
 }
 
-// Validate gives every problem of a job in the order of its text; none means
-// that it can be submitted. It does not look at files, clocks or a cluster.
+// Validate returns every problem of a job in the order of its fields; none means
+// that the job can be submitted. It does not look at files, the clock or the
+// cluster.
 func Validate(j *Job) []Problem {
-	v := &validator{job: j, byName: map[string]int{}}
-	v.jobFields()
-	v.stages()
-	v.order()
+	v := &validator{job: j, stageIndex: map[string]int{}}
+	v.checkJobFields()
+	v.checkStages()
+	v.checkStageOrder()
 	return v.problems
 }
 
 type validator struct {
-	job      *Job
-	byName   map[string]int // stage name -> index
-	problems []Problem
+	job        *Job
+	stageIndex map[string]int // stage name -> index
+	problems   []Problem
 }
 
-func (v *validator) add(path, hint, format string, args ...any) {
+func (v *validator) addProblem(path, hint, format string, args ...any) {
 	v.problems = append(v.problems, Problem{Path: path, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (v *validator) jobFields() {
+func (v *validator) checkJobFields() {
 	j := v.job
 	if j.Version < 1 || j.Version > Version {
-		v.add("version", fmt.Sprintf("this program knows version %d", Version), "schema version %d is not known", j.Version)
+		v.addProblem("version", fmt.Sprintf("this program knows version %d", Version), "schema version %d is not known", j.Version)
 	}
-	v.name("name", j.Name)
-	v.name("tenant", j.Tenant)
+	v.checkName("name", j.Name)
+	v.checkName("tenant", j.Tenant)
 	if j.Project != "" {
-		v.name("project", j.Project)
+		v.checkName("project", j.Project)
 	}
 	if j.Priority != PriorityLow && j.Priority != PriorityHigh {
-		v.add("priority", oneOf(string(j.Priority), "low", "high"), "priority %q is not known", j.Priority)
+		v.addProblem("priority", suggestOneOf(string(j.Priority), "low", "high"), "priority %q is not known", j.Priority)
 	}
 	switch j.OnMiss {
 	case "":
 	case OnMissContinue, OnMissLower, OnMissStop:
 		if j.Deadline == nil {
-			v.add("on_miss", "set deadline, or leave on_miss out", "on_miss without a deadline")
+			v.addProblem("on_miss", "set deadline, or leave on_miss out", "on_miss without a deadline")
 		}
 	default:
-		v.add("on_miss", oneOf(string(j.OnMiss), "continue", "lower", "stop"), "on_miss %q is not known", j.OnMiss)
+		v.addProblem("on_miss", suggestOneOf(string(j.OnMiss), "continue", "lower", "stop"), "on_miss %q is not known", j.OnMiss)
 	}
 	if j.RuntimeBound < 0 {
-		v.add("runtime_bound", "give a positive span such as 30m", "negative span")
+		v.addProblem("runtime_bound", "give a positive duration such as 30m", "negative duration")
 	}
 	if j.KeepFailed < 0 || j.KeepFailed > 100 {
-		v.add("keep_failed", "give 0 to 100", "%d kept attempts", j.KeepFailed)
+		v.addProblem("keep_failed", "give 0 to 100", "%d attempts to keep", j.KeepFailed)
 	}
-	v.env("env", j.Env)
-	v.image()
-	v.input()
+	v.checkEnv("env", j.Env)
+	v.checkImage()
+	v.checkInput()
 	if j.Output != nil {
-		v.uri("output.path", j.Output.Path, false)
+		v.checkURI("output.path", j.Output.Path, false)
 		if j.Output.Replication < 0 || j.Output.Replication > 100 {
-			v.add("output.replication", "give 0 (the file system's default) to 100", "replication %d", j.Output.Replication)
+			v.addProblem("output.replication", "give 0 (the file system's default) to 100", "replication %d", j.Output.Replication)
 		}
 	}
 }
 
-func (v *validator) image() {
+func (v *validator) checkImage() {
 	im := v.job.Image
 	if im == nil {
 		return
@@ -154,182 +165,183 @@ func (v *validator) image() {
 	switch im.Kind {
 	case ImageOCIArchive, ImageRegistry, ImageRootfs:
 	default:
-		v.add("image", oneOf(string(im.Kind), "oci-archive", "registry", "rootfs"), "image kind %q is not known", im.Kind)
+		v.addProblem("image", suggestOneOf(string(im.Kind), "oci-archive", "registry", "rootfs"), "image kind %q is not known", im.Kind)
 	}
 	if im.Source == "" {
-		v.add("image", `write for example "oci-archive:python.tar"`, "the image has no source")
+		v.addProblem("image", `write for example "oci-archive:python.tar"`, "the image has no source")
 	}
 	if im.Kind == ImageRootfs && im.Source != "" && !path.IsAbs(im.Source) {
-		v.add("image", "give the folder's absolute path on the nodes", "rootfs %q is not absolute", im.Source)
+		v.addProblem("image", "give the folder's absolute path on the nodes", "rootfs %q is not absolute", im.Source)
 	}
-	v.digest("image", im.Digest, im.Size)
+	v.checkDigest("image", im.Digest, im.Size)
 }
 
-func (v *validator) input() {
+func (v *validator) checkInput() {
 	in := v.job.Input
 	if in == nil {
 		return
 	}
 	if len(in.Paths) == 0 {
-		v.add("input.paths", `write path = "hdfs:///folder/*.txt"`, "the input names no path")
+		v.addProblem("input.paths", `write path = "hdfs:///folder/*.txt"`, "the input names no path")
 	}
 	for i, p := range in.Paths {
-		v.uri(fmt.Sprintf("input.paths[%d]", i), p, true)
+		v.checkURI(fmt.Sprintf("input.paths[%d]", i), p, true)
 	}
-	if in.Combine < 0 {
-		v.add("input.combine", `give a size such as "128MiB"`, "negative size")
+	if in.CombineBytes < 0 {
+		v.addProblem("input.combine", `give a size such as "128MiB"`, "negative size")
 	}
 	if !slices.ContainsFunc(v.job.Stages, func(s Stage) bool { return s.Kind == KindMap }) {
-		v.add("input", `add a stage with kind = "map", or remove the input`, "no stage reads the input")
+		v.addProblem("input", `add a stage with kind = "map", or remove the input`, "no stage reads the input")
 	}
 }
 
-func (v *validator) stages() {
+func (v *validator) checkStages() {
 	if len(v.job.Stages) == 0 {
-		v.add("stage", `add stage "main" { command = [...] }`, "the job has no stage")
+		v.addProblem("stage", `add stage "main" { command = [...] }`, "the job has no stage")
 	}
 	if len(v.job.Stages) > MaxStages {
-		v.add("stage", fmt.Sprintf("split it into jobs of at most %d stages", MaxStages), "%d stages", len(v.job.Stages))
+		v.addProblem("stage", fmt.Sprintf("split it into jobs of at most %d stages", MaxStages), "%d stages", len(v.job.Stages))
 	}
 	count := map[StageKind]int{}
 	for i := range v.job.Stages {
 		s := &v.job.Stages[i]
 		at := fmt.Sprintf("stage[%q]", s.Name)
-		v.name(at+".name", s.Name)
-		if _, twice := v.byName[s.Name]; twice {
-			v.add(at+".name", "give each stage a name of its own", "two stages are called %q", s.Name)
+		v.checkName(at+".name", s.Name)
+		if _, twice := v.stageIndex[s.Name]; twice {
+			v.addProblem(at+".name", "give each stage a unique name", "two stages are called %q", s.Name)
 		}
-		v.byName[s.Name] = i
+		v.stageIndex[s.Name] = i
 		count[s.Kind]++
-		v.kind(at, s, count)
-		v.program(at, s)
-		v.demand(at, s)
-		v.env(at+".env", s.Env)
-		v.files(at, s)
+		v.checkKind(at, s, count)
+		v.checkProgram(at, s)
+		v.checkResources(at, s)
+		v.checkEnv(at+".env", s.Env)
+		v.checkFiles(at, s)
 	}
 	if count[KindReduce] > 0 && count[KindMap] == 0 {
-		v.add("stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
+		v.addProblem("stage", `add a stage with kind = "map"`, "a reduce stage needs a map stage")
 	}
 	if o := v.job.Output; o != nil && count[KindMap] == 0 {
-		v.add("output", "only map and reduce stages write the output; a group writes its own files", "no stage writes the output")
+		v.addProblem("output", "only map and reduce stages write the output; a group writes its own files", "no stage writes the output")
 	}
 }
 
-func (v *validator) kind(at string, s *Stage, count map[StageKind]int) {
+func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 	switch s.Kind {
 	case KindMap:
 		if v.job.Input == nil {
-			v.add(at+".kind", `add input { path = "hdfs:///…" } to the job`, "a map stage needs an input")
+			v.addProblem(at+".kind", `add input { path = "hdfs:///…" } to the job`, "a map stage needs an input")
 		}
 		if s.Tasks != 0 {
-			v.add(at+".tasks", "remove it: one task is made for each split", "a map stage's number of tasks comes from its input")
+			v.addProblem(at+".tasks", "remove it: each split gets one task", "a map stage's number of tasks comes from its input")
 		}
 	case KindReduce, KindGroup:
 		if s.Tasks < 1 || s.Tasks > MaxTasks {
-			v.add(at+".tasks", fmt.Sprintf("give 1 to %d", MaxTasks), "%d tasks", s.Tasks)
+			v.addProblem(at+".tasks", fmt.Sprintf("give 1 to %d", MaxTasks), "%d tasks", s.Tasks)
 		}
 	default:
-		v.add(at+".kind", oneOf(string(s.Kind), "map", "reduce", "group"), "kind %q is not known", s.Kind)
+		v.addProblem(at+".kind", suggestOneOf(string(s.Kind), "map", "reduce", "group"), "kind %q is not known", s.Kind)
 		return
 	}
 	if s.Kind != KindGroup && count[s.Kind] > 1 {
-		v.add(at+".kind", "split it into two jobs", "a job has at most one %s stage", s.Kind)
+		v.addProblem(at+".kind", "split it into two jobs", "a job has at most one %s stage", s.Kind)
 	}
 	if s.Kind != KindReduce && (s.Combiner || len(s.CombineCommand) > 0) {
-		v.add(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
+		v.addProblem(at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
 	}
 }
 
-func (v *validator) program(at string, s *Stage) {
+func (v *validator) checkProgram(at string, s *Stage) {
 	switch {
 	case len(s.Command) == 0 && len(s.Builtin) == 0:
-		v.add(at+".command", `write command = ["program", "argument"]`, "the stage runs nothing")
+		v.addProblem(at+".command", `write command = ["program", "argument"]`, "the stage has no program")
 	case len(s.Command) > 0 && len(s.Builtin) > 0:
-		v.add(at+".builtin", "keep one of the two", "both command and builtin are set")
+		v.addProblem(at+".builtin", "keep one of the two", "both command and builtin are set")
 	case len(s.Builtin) > 0:
 		known := Builtins[s.Kind]
 		if !slices.Contains(known, s.Builtin[0]) {
-			v.add(at+".builtin", oneOf(s.Builtin[0], known...), "a %s stage has no builtin %q", s.Kind, s.Builtin[0])
+			v.addProblem(at+".builtin", suggestOneOf(s.Builtin[0], known...), "a %s stage has no builtin %q", s.Kind, s.Builtin[0])
 		}
 		if s.Builtin[0] == "grep" && len(s.Builtin) != 2 {
-			v.add(at+".builtin", `write builtin = ["grep", "expression"]`, "grep takes one regular expression")
+			v.addProblem(at+".builtin", `write builtin = ["grep", "expression"]`, "grep takes one regular expression")
 		}
 	case s.Command[0] == "":
-		v.add(at+".command", "name the program first", "the command's first element is empty")
+		v.addProblem(at+".command", "name the program first", "the command's first element is empty")
 	}
 	for i, a := range append(slices.Clone(s.Command), s.CombineCommand...) {
 		if strings.ContainsRune(a, 0) {
-			v.add(at+".command", "remove the NUL byte", "argument %d has a NUL byte", i)
+			v.addProblem(at+".command", "remove the NUL byte", "argument %d has a NUL byte", i)
 		}
 	}
 }
 
-func (v *validator) demand(at string, s *Stage) {
-	least := func(field string, have, min int64, show string) {
-		if have < min {
-			v.add(at+"."+field, "give at least "+show, "%s is too small", field)
+func (v *validator) checkResources(at string, s *Stage) {
+	requireMin := func(field string, have, minimum int64, show string) {
+		if have < minimum {
+			v.addProblem(at+"."+field, "give at least "+show, "%s is too small", field)
 		} else if have > 1<<50 {
-			v.add(at+"."+field, "no machine has that much", "%s is too large", field)
+			v.addProblem(at+"."+field, "no machine has so much", "%s is too large", field)
 		}
 	}
-	least("resources.cpu", s.Resources.CPU, MinCPU, "10m")
-	least("resources.memory", s.Resources.Memory, MinMemory, FormatSize(MinMemory))
-	least("resources.io", s.Resources.IO, MinIO, FormatRate(MinIO))
-	least("disk", s.Disk, MinDisk, FormatSize(MinDisk))
+	requireMin("resources.cpu", s.Resources.CPU, MinCPU, "10m")
+	requireMin("resources.memory", s.Resources.Memory, MinMemory, FormatSize(MinMemory))
+	requireMin("resources.io", s.Resources.IO, MinIO, FormatRate(MinIO))
+	requireMin("disk", s.Disk, MinDisk, FormatSize(MinDisk))
 	if s.Attempts < 1 || s.Attempts > 100 {
-		v.add(at+".attempts", "give 1 to 100", "%d attempts", s.Attempts)
+		v.addProblem(at+".attempts", "give 1 to 100", "%d attempts", s.Attempts)
 	}
 	if s.TimeLimit < 0 {
-		v.add(at+".time_limit", "give a positive span such as 30m, or leave it out", "negative span")
+		v.addProblem(at+".time_limit", "give a positive duration such as 30m, or leave it out", "negative duration")
 	}
 	if s.MaxParallel < 0 {
-		v.add(at+".max_parallel", "give 0 (no limit) or more", "negative number")
+		v.addProblem(at+".max_parallel", "give 0 (no limit) or more", "negative number")
 	}
 }
 
-func (v *validator) env(at string, env map[string]string) {
+func (v *validator) checkEnv(at string, env map[string]string) {
 	for _, k := range sortedKeys(env) {
 		if !envRE.MatchString(k) {
-			v.add(at, "use letters, digits and _", "%q is no name of an environment variable", k)
+			v.addProblem(at, "use letters, digits and _", "%q is not a valid environment variable name", k)
 		}
 		if strings.ContainsRune(env[k], 0) {
-			v.add(at, "remove the NUL byte", "the value of %q has a NUL byte", k)
+			v.addProblem(at, "remove the NUL byte", "the value of %q has a NUL byte", k)
 		}
 	}
 }
 
-func (v *validator) files(at string, s *Stage) {
+func (v *validator) checkFiles(at string, s *Stage) {
 	seen := map[string]bool{}
 	for _, f := range s.Files {
 		p := fmt.Sprintf("%s.file[%q]", at, f.Name)
 		if f.Name == "" || path.IsAbs(f.Name) || path.Clean(f.Name) != f.Name || f.Name == ".." || strings.HasPrefix(f.Name, "../") || strings.HasPrefix(f.Name, ".drover") || strings.ContainsRune(f.Name, 0) {
-			v.add(p, "give a relative path below the task's folder, such as data/words.txt", "%q is no name for a file of the task", f.Name)
+			v.addProblem(p, "give a relative path below the task's folder, such as data/words.txt", "%q is not a valid name for a file of the task", f.Name)
 		}
 		if seen[f.Name] {
-			v.add(p, "give each file a name of its own", "two files are called %q", f.Name)
+			v.addProblem(p, "give each file a unique name", "two files are called %q", f.Name)
 		}
 		seen[f.Name] = true
 		if f.Mode&^0o777 != 0 {
-			v.add(p, `give permission bits such as "0755"`, "mode %#o", f.Mode)
+			v.addProblem(p, `give permission bits such as "0755"`, "mode %#o", f.Mode)
 		}
 		if f.Source == "" && f.Digest == "" {
-			v.add(p, `write source = "path"`, "the file has no source")
+			v.addProblem(p, `write source = "path"`, "the file has no source")
 		}
-		v.digest(p, f.Digest, f.Size)
+		v.checkDigest(p, f.Digest, f.Size)
 	}
 	for _, x := range s.Secrets {
 		p := fmt.Sprintf("%s.secret[%q]", at, x.Env)
 		if !envRE.MatchString(x.Env) {
-			v.add(p, "use letters, digits and _", "%q is no name of an environment variable", x.Env)
+			v.addProblem(p, "use letters, digits and _", "%q is not a valid environment variable name", x.Env)
 		}
-		if name, ok := strings.CutPrefix(x.Ref, "file:"); !ok || !nameRE.MatchString(name) {
-			v.add(p, `write ref = "file:NAME", a file in the nodes' secrets folder`, "reference %q is not known", x.Ref)
+		if _, err := SecretName(x.Ref, v.job.Tenant); err != nil {
+			v.addProblem(p, `write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`, "%v", err)
 		}
 	}
 }
 
-// order checks that `after` names stages and that no stage waits for itself.
-func (v *validator) order() {
+// checkStageOrder checks that `after` names existing stages and that the stages
+// have no cycle.
+func (v *validator) checkStageOrder() {
 	const open, done = 1, 2
 	mark := make([]int, len(v.job.Stages))
 	var visit func(i int) bool
@@ -339,7 +351,7 @@ func (v *validator) order() {
 		}
 		mark[i] = open
 		for _, a := range v.job.Stages[i].After {
-			if k, ok := v.byName[a]; ok && !visit(k) {
+			if k, ok := v.stageIndex[a]; ok && !visit(k) {
 				return false
 			}
 		}
@@ -349,55 +361,55 @@ func (v *validator) order() {
 	for i, s := range v.job.Stages {
 		at := fmt.Sprintf("stage[%q].after", s.Name)
 		for _, a := range s.After {
-			if _, ok := v.byName[a]; !ok {
-				v.add(at, oneOf(a, sortedKeys(v.byName)...), "no stage is called %q", a)
+			if _, ok := v.stageIndex[a]; !ok {
+				v.addProblem(at, suggestOneOf(a, sortedKeys(v.stageIndex)...), "no stage is called %q", a)
 			}
 		}
 		if !visit(i) {
-			v.add(at, "break the circle", "the stages wait for each other in a circle")
+			v.addProblem(at, "break the cycle", "the stages depend on each other in a cycle")
 			return
 		}
 	}
 }
 
-func (v *validator) name(at, name string) {
+func (v *validator) checkName(at, name string) {
 	if !nameRE.MatchString(name) {
-		v.add(at, "use 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first", "%q is no name", name)
+		v.addProblem(at, "use 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first", "%q is not a valid name", name)
 	}
 }
 
-func (v *validator) uri(at, s string, glob bool) {
+func (v *validator) checkURI(at, s string, glob bool) {
 	if strings.ContainsRune(s, 0) {
-		v.add(at, "remove the NUL byte", "the path has a NUL byte")
+		v.addProblem(at, "remove the NUL byte", "the path has a NUL byte")
 		return
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok || (scheme != "hdfs" && scheme != "file") {
-		v.add(at, "write hdfs:///path, hdfs://host:port/path or file:///path", "%q has no known scheme", s)
+		v.addProblem(at, "write hdfs:///path, hdfs://host:port/path or file:///path", "%q has no known scheme", s)
 		return
 	}
 	slash := strings.IndexByte(rest, '/')
 	if slash < 0 || (scheme == "file" && slash > 0) {
-		v.add(at, "give an absolute path: "+scheme+":///path", "%q has no absolute path", s)
+		v.addProblem(at, "give an absolute path: "+scheme+":///path", "%q has no absolute path", s)
 		return
 	}
 	if _, err := url.Parse(scheme + "://" + rest[:slash] + "/"); err != nil {
-		v.add(at, "write hdfs://host:port/path", "%q names no host", s)
+		v.addProblem(at, "write hdfs://host:port/path", "%q has no valid host", s)
 	}
 	if !glob && strings.ContainsAny(rest, "*?[{") {
-		v.add(at, "name one path", "%q has a pattern; only inputs may", s)
+		v.addProblem(at, "name one path", "%q has a pattern; only inputs may", s)
 	}
 	if slices.Contains(strings.Split(rest[slash:], "/"), "..") {
-		v.add(at, "write the path without ..", "%q climbs up", s)
+		v.addProblem(at, "write the path without ..", "%q contains ..", s)
 	}
 }
 
-func (v *validator) digest(at, d string, size int64) {
+func (v *validator) checkDigest(at, d string, size int64) {
 	if d != "" && !digestRE.MatchString(d) {
-		v.add(at, "sha256: and 64 hex digits", "%q is no digest", d)
+		v.addProblem(at, "want sha256: and 64 hex digits", "%q is not a digest", d)
 	}
-	if size < 0 || size > MaxSubmission {
-		v.add(at, "put large data into HDFS and name it as input", "%s is over the limit of %s for one uploaded file", FormatSize(size), FormatSize(MaxSubmission))
+	if size < 0 || size > MaxUploadBytes {
+		v.addProblem(at, "put large data into HDFS and name it as input", "%s is over the limit of %s for one uploaded file", FormatSize(size), FormatSize(MaxUploadBytes))
 	}
 }
 
@@ -410,30 +422,30 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// oneOf is the hint for a word outside a closed set: the nearest one first.
-func oneOf(have string, known ...string) string {
+// suggestOneOf returns a hint for an unknown word: the nearest known word, or all.
+func suggestOneOf(have string, known ...string) string {
 	if s := Suggest(have, known); s != "" {
 		return fmt.Sprintf("did you mean %q?", s)
 	}
 	return "choose one of " + strings.Join(known, ", ")
 }
 
-// Suggest gives the known word that is nearest to a mistyped one, or "" when
-// none is near: at most a third of its letters differ. Ties go to the first.
+// Suggest returns the known word nearest to a mistyped one, or "" if none is near:
+// at most a third of its letters, and always one, may differ. Ties go to the first.
 func Suggest(have string, known []string) string {
 	best, dist := "", 1+max(1, len(have)/3)
 	for _, k := range known {
-		if d := distance(strings.ToLower(have), strings.ToLower(k)); d < dist {
+		if d := editDistance(strings.ToLower(have), strings.ToLower(k)); d < dist {
 			best, dist = k, d
 		}
 	}
 	return best
 }
 
-// distance counts the insertions, deletions, substitutions and swaps of
-// neighbouring bytes between two words (optimal string alignment), in
+// editDistance returns the number of insertions, deletions, substitutions and
+// swaps of adjacent bytes between two words (optimal string alignment), in
 // O(len(a) len(b)).
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {
 		d[i] = make([]int, len(b)+1)

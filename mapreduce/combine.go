@@ -2,28 +2,29 @@ package mapreduce
 
 import "slices"
 
-// pack groups small units into groups of at most limit bytes and MaxPieces
-// pieces. Three passes, as in Hadoop's CombineFileInputFormat: full groups of
-// one host, then full groups of one rack, then the rest in order.
-func pack(units []unit, limit int64) [][]unit {
-	p := packer{units: units, taken: make([]bool, len(units)), limit: limit}
-	p.byName(func(b FileBlock) []string { return b.Hosts })
-	p.byName(func(b FileBlock) []string { return b.Racks })
-	p.rest()
+// packUnits groups small units into groups of at most limit bytes and MaxPieces
+// pieces. It makes three passes, as Hadoop's CombineFileInputFormat does: full
+// groups of one host, then full groups of one rack, then the rest in order.
+func packUnits(units []splitUnit, limit int64) [][]splitUnit {
+	p := packer{units: units, packed: make([]bool, len(units)), limit: limit}
+	p.packByLocation(func(b FileBlock) []string { return b.Hosts })
+	p.packByLocation(func(b FileBlock) []string { return b.Racks })
+	p.packRest()
 	return p.groups
 }
 
 type packer struct {
-	units  []unit
-	taken  []bool
+	units  []splitUnit
+	packed []bool
 	limit  int64
-	groups [][]unit
+	groups [][]splitUnit
 }
 
-// byName lets each host (or rack) in turn take one full group, until none can
-// fill one; turns keep one host from taking what several hold. Each turn
-// takes units, so there are at most len(units) rounds.
-func (p *packer) byName(namesOf func(FileBlock) []string) {
+// packByLocation visits the hosts (or racks) round robin and packs one full
+// group for each, until none can fill a group. Round robin keeps one host from
+// claiming every unit that it shares with others. Every group packed consumes
+// units, so there are at most len(units) rounds.
+func (p *packer) packByLocation(namesOf func(FileBlock) []string) {
 	lists := map[string][]int{}
 	var order []string
 	for i, u := range p.units {
@@ -45,7 +46,7 @@ func (p *packer) byName(namesOf func(FileBlock) []string) {
 	for len(order) > 0 {
 		var next []string
 		for _, n := range order {
-			if rest, ok := p.takeOne(lists[n]); ok {
+			if rest, ok := p.packOne(lists[n]); ok {
 				lists[n] = rest
 				next = append(next, n)
 			}
@@ -54,13 +55,13 @@ func (p *packer) byName(namesOf func(FileBlock) []string) {
 	}
 }
 
-// takeOne takes a group from list if it is at least half full: a smaller one
-// is better mixed with the leftovers of others. It returns what is left.
-func (p *packer) takeOne(list []int) (rest []int, ok bool) {
+// packOne packs a group from list if it is at least half full; units of a
+// smaller group are left for packRest. It returns the units not yet packed.
+func (p *packer) packOne(list []int) (rest []int, ok bool) {
 	var group []int
 	var size int64
 	for k, i := range list {
-		if p.taken[i] {
+		if p.packed[i] {
 			continue
 		}
 		n := p.units[i].piece.Length
@@ -78,12 +79,12 @@ func (p *packer) takeOne(list []int) (rest []int, ok bool) {
 	return rest, true
 }
 
-// rest packs all that is not taken, in order.
-func (p *packer) rest() {
+// packRest packs the remaining units in order.
+func (p *packer) packRest() {
 	var group []int
 	var size int64
 	for i, u := range p.units {
-		if p.taken[i] {
+		if p.packed[i] {
 			continue
 		}
 		n := u.piece.Length
@@ -100,9 +101,9 @@ func (p *packer) rest() {
 }
 
 func (p *packer) emit(group []int) {
-	us := make([]unit, len(group))
+	us := make([]splitUnit, len(group))
 	for k, i := range group {
-		p.taken[i] = true
+		p.packed[i] = true
 		us[k] = p.units[i]
 	}
 	p.groups = append(p.groups, us)

@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// names maps the values 1..n of a closed set to their words.
-type names []string
+// enumNames holds the words for the values 1..n of a closed set.
+type enumNames []string
 
-func (ns names) text(set string, v int) string {
+func (ns enumNames) name(set string, v int) string {
 	if v < 1 || v > len(ns) {
 		return fmt.Sprintf("%s(%d)", set, v)
 	}
 	return ns[v-1]
 }
 
-func (ns names) marshal(set string, v int) ([]byte, error) {
+func (ns enumNames) marshal(set string, v int) ([]byte, error) {
 	if v < 1 || v > len(ns) {
 		return nil, fmt.Errorf("mapreduce: %s %d is not one of %s", set, v, strings.Join(ns, ", "))
 	}
 	return []byte(ns[v-1]), nil
 }
 
-func (ns names) parse(set string, b []byte) (int, error) {
+func (ns enumNames) parse(set string, b []byte) (int, error) {
 	for i, n := range ns {
 		if n == string(b) {
 			return i + 1, nil
@@ -31,7 +31,7 @@ func (ns names) parse(set string, b []byte) (int, error) {
 	return 0, fmt.Errorf("mapreduce: %s %q is not one of %s", set, b, strings.Join(ns, ", "))
 }
 
-// Kind says what a task does with its program. The zero value is invalid.
+// Kind is the kind of a task. The zero value is invalid.
 type Kind int
 
 // The kinds of task.
@@ -41,38 +41,40 @@ const (
 	KindGroup                  // a plain command: no input, its stdout is a log
 )
 
-var kindNames = names{"map", "reduce", "group"}
+var kindNames = enumNames{"map", "reduce", "group"}
 
-func (k Kind) String() string                { return kindNames.text("kind", int(k)) }
+func (k Kind) String() string                { return kindNames.name("kind", int(k)) }
 func (k Kind) MarshalText() ([]byte, error)  { return kindNames.marshal("kind", int(k)) }
-func (k *Kind) UnmarshalText(b []byte) error { return unmarshal(kindNames, "kind", b, k) }
+func (k *Kind) UnmarshalText(b []byte) error { return unmarshalEnum(kindNames, "kind", b, k) }
 
-// Class says whose failure ended a task. The zero value is invalid, so a
-// result that was never filled in is not mistaken for success.
-type Class int
+// ExitClass classifies how a task ended and whose failure it was. The zero
+// value is invalid, so that a Result that was never filled in does not look like
+// success.
+type ExitClass int
 
-// The classes of end. UserFault says which of them count towards the attempts.
+// The exit classes. UserFault reports which of them count as a used attempt.
 const (
-	ClassOK       Class = iota + 1 // the task is done
-	ClassUserExit                  // the program ended with a non-zero status or by a signal
-	ClassUserData                  // input or output is not what the program or format promises
-	ClassQuota                     // no space left, or over the disk quota of the attempt
-	ClassSpec                      // the TaskSpec is not acceptable
-	ClassInput                     // split or partitions did not arrive, or arrived damaged
-	ClassIO                        // reading or writing local files failed
-	ClassKilled                    // the harness was told to stop
-	ClassInternal                  // the harness itself is wrong
+	ClassOK       ExitClass = iota + 1 // the task is done
+	ClassUserExit                      // the program ended with a non-zero status or by a signal
+	ClassUserData                      // input or output violates the format of the program or codec
+	ClassQuota                         // no space left, or over the disk quota of the attempt
+	ClassSpec                          // the TaskSpec is invalid
+	ClassInput                         // the split or the partitions did not arrive, or arrived damaged
+	ClassIO                            // reading or writing local files failed
+	ClassKilled                        // the harness received SIGTERM or SIGINT
+	ClassInternal                      // a bug in the harness
 )
 
-var classNames = names{"ok", "user_exit", "user_data", "quota", "spec", "input", "io", "killed", "internal"}
+var classNames = enumNames{"ok", "user_exit", "user_data", "quota", "spec", "input", "io", "killed", "internal"}
 
-func (c Class) String() string                { return classNames.text("class", int(c)) }
-func (c Class) MarshalText() ([]byte, error)  { return classNames.marshal("class", int(c)) }
-func (c *Class) UnmarshalText(b []byte) error { return unmarshal(classNames, "class", b, c) }
+func (c ExitClass) String() string                { return classNames.name("class", int(c)) }
+func (c ExitClass) MarshalText() ([]byte, error)  { return classNames.marshal("class", int(c)) }
+func (c *ExitClass) UnmarshalText(b []byte) error { return unmarshalEnum(classNames, "class", b, c) }
 
-// UserFault reports whether the failure counts towards the attempts of the
-// task. The others are the infrastructure's and are tried again for free.
-func (c Class) UserFault() bool {
+// UserFault reports whether the failure uses up one of the task's attempts. The
+// other classes are failures of the infrastructure, which are retried without
+// limit on attempts.
+func (c ExitClass) UserFault() bool {
 	switch c {
 	case ClassUserExit, ClassUserData, ClassQuota:
 		return true
@@ -83,8 +85,8 @@ func (c Class) UserFault() bool {
 	}
 }
 
-// Exit codes of the harness. They say the class even when the Result could not
-// be written; a code outside this list (137, say) means that it was killed.
+// Exit codes of the harness. They give the class even if the Result could not
+// be written. Any other code, e.g. 137, means that the harness was killed.
 const (
 	ExitOK       = 0
 	ExitUser     = 10 // ClassUserExit, ClassUserData
@@ -96,8 +98,8 @@ const (
 	ExitKilled   = 143
 )
 
-// ExitCode is the status with which the harness ends for a class.
-func (c Class) ExitCode() int {
+// ExitCode returns the exit code of the harness for class c.
+func (c ExitClass) ExitCode() int {
 	switch c {
 	case ClassOK:
 		return ExitOK
@@ -120,9 +122,9 @@ func (c Class) ExitCode() int {
 	}
 }
 
-// ClassOfExit is the inverse of ExitCode for a daemon that found no Result.
-// ok is false for a code that no harness chooses.
-func ClassOfExit(code int) (class Class, ok bool) {
+// ClassOfExitCode is the inverse of ExitCode, for a daemon that found no Result.
+// ok is false for a code that the harness never returns.
+func ClassOfExitCode(code int) (class ExitClass, ok bool) {
 	switch code {
 	case ExitOK:
 		return ClassOK, true
@@ -145,27 +147,29 @@ func ClassOfExit(code int) (class Class, ok bool) {
 	}
 }
 
-// Codec names a compression. The zero value is invalid in a spec; a piece of
-// a split always states its codec.
+// Codec names a compression. The zero value is invalid; every piece of a split
+// states its codec.
 type Codec int
 
-// The codecs. Input may use all, output and map output none and zstd.
+// The codecs. Input may use all of them; output and map output use none or zstd.
+// CodecDeflate is the zlib stream that Hadoop's default codec writes.
 const (
 	CodecNone Codec = iota + 1
 	CodecGzip
 	CodecBzip2
 	CodecZstd
+	CodecDeflate
 )
 
-var codecNames = names{"none", "gzip", "bzip2", "zstd"}
+var codecNames = enumNames{"none", "gzip", "bzip2", "zstd", "deflate"}
 
-func (c Codec) String() string                { return codecNames.text("codec", int(c)) }
+func (c Codec) String() string                { return codecNames.name("codec", int(c)) }
 func (c Codec) MarshalText() ([]byte, error)  { return codecNames.marshal("codec", int(c)) }
-func (c *Codec) UnmarshalText(b []byte) error { return unmarshal(codecNames, "codec", b, c) }
+func (c *Codec) UnmarshalText(b []byte) error { return unmarshalEnum(codecNames, "codec", b, c) }
 
-// CodecOf chooses the codec by the end of a file's name. Names that say a
-// compression which is not supported are an error: read as text they would
-// give garbage that looks like a result.
+// CodecOf returns the codec for a file name's extension. An extension of an
+// unsupported compression is an error: read as text, such a file would produce
+// garbage that looks like a result.
 func CodecOf(path string) (Codec, error) {
 	i := strings.LastIndexAny(path, "./")
 	if i < 0 || path[i] == '/' {
@@ -178,14 +182,16 @@ func CodecOf(path string) (Codec, error) {
 		return CodecBzip2, nil
 	case ".zst":
 		return CodecZstd, nil
+	case ".deflate":
+		return CodecDeflate, nil
 	case ".xz", ".lz4", ".lzo", ".snappy", ".z", ".br", ".lzma", ".7z", ".zip":
-		return 0, fmt.Errorf("mapreduce: input %s: compression %s is not supported; use .gz, .bz2 or .zst, or store it uncompressed", path, ext)
+		return 0, fmt.Errorf("mapreduce: input %s: compression %s is not supported; use .gz, .bz2, .zst or .deflate, or store it uncompressed", path, ext)
 	default:
 		return CodecNone, nil
 	}
 }
 
-func unmarshal[T ~int](ns names, set string, b []byte, to *T) error {
+func unmarshalEnum[T ~int](ns enumNames, set string, b []byte, to *T) error {
 	v, err := ns.parse(set, b)
 	*to = T(v)
 	return err

@@ -12,7 +12,7 @@ import (
 )
 
 func exampleIndex() *Index {
-	return &Index{Codec: CodecZstd, Parts: []PartRange{{0, 10, 20, 2, 7}, {10, 0, 0, 0, 0}, {10, 5, 5, 1, 9}}}
+	return &Index{Codec: CodecZstd, Parts: []PartitionRange{{0, 10, 20, 2, 7}, {10, 0, 0, 0, 0}, {10, 5, 5, 1, 9}}}
 }
 
 func TestIndexRoundTripAndDamage(t *testing.T) {
@@ -37,8 +37,8 @@ func TestIndexRoundTripAndDamage(t *testing.T) {
 	}
 }
 
-// The file of version 1 stays readable: its bytes are kept in testdata.
-func TestIndexOfVersionOneIsStillRead(t *testing.T) {
+// An index file of version 1, kept in testdata, must stay readable.
+func TestIndexVersion1IsReadable(t *testing.T) {
 	path := filepath.Join("testdata", "index-v1.bin")
 	if os.Getenv("DROVER_WRITE_TESTDATA") != "" {
 		if err := os.WriteFile(path, exampleIndex().Encode(), 0o644); err != nil {
@@ -60,7 +60,7 @@ func FuzzDecodeIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, err := DecodeIndex(b)
 		if err == nil && !bytes.Equal(x.Encode(), b) {
-			// The reserved words are the only bytes that may differ.
+			// Only the reserved words may change without being detected.
 			if y, err := DecodeIndex(x.Encode()); err != nil || cmp.Diff(x, y) != "" {
 				t.Fatalf("decoded index does not encode to itself: %v", err)
 			}
@@ -70,7 +70,7 @@ func FuzzDecodeIndex(f *testing.F) {
 
 func TestVerifyPartition(t *testing.T) {
 	data := []byte("some bytes of a partition")
-	r := PartRange{Length: int64(len(data)), CRC32C: CRC32C(0, data)}
+	r := PartitionRange{Length: int64(len(data)), CRC32C: CRC32C(0, data)}
 	for name, c := range map[string]struct {
 		got  string
 		want bool
@@ -90,7 +90,7 @@ func TestVerifyPartition(t *testing.T) {
 	}
 }
 
-func TestJournalRefusesNonsense(t *testing.T) {
+func TestJournalRefusesMalformedLines(t *testing.T) {
 	const head = `{"op":"journal","version":1}` + "\n"
 	for name, c := range map[string]struct{ text, wantErr string }{
 		"no version first":        {`{"op":"done"}` + "\n", "first line"},
@@ -118,9 +118,9 @@ func TestJournalRefusesNonsense(t *testing.T) {
 	}
 }
 
-// A helper dies in the middle of a line; the next one goes on after the last
-// whole line and announces nothing twice.
-func TestSegmentWriterGoesOnAfterACrash(t *testing.T) {
+// A helper that dies in the middle of a line: its successor resumes after the
+// last whole line and announces nothing twice.
+func TestSegmentWriterResumesAfterCrash(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
 	seg := func(i int) Segment { return Segment{Map: i, File: "f", Codec: CodecNone} }
 	w, err := NewSegmentWriter(path)
@@ -166,10 +166,10 @@ func FuzzJournal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, cut int) {
 		cut = min(max(cut, 0), len(b))
 		var whole, parts JournalReader
-		e1 := whole.add(b)
-		e2 := parts.add(b[:cut])
+		e1 := whole.parse(b)
+		e2 := parts.parse(b[:cut])
 		if e2 == nil {
-			e2 = parts.add(b[cut:])
+			e2 = parts.parse(b[cut:])
 		}
 		if (e1 == nil) != (e2 == nil) || cmp.Diff(whole.Journal, parts.Journal) != "" {
 			t.Fatalf("read in two parts: %v %+v, whole: %v %+v", e2, parts.Journal, e1, whole.Journal)
@@ -210,12 +210,12 @@ func TestResultRoundTrip(t *testing.T) {
 
 func TestClassesAndExitCodesAgree(t *testing.T) {
 	for c := ClassOK; c <= ClassInternal; c++ {
-		back, ok := ClassOfExit(c.ExitCode())
+		back, ok := ClassOfExitCode(c.ExitCode())
 		if !ok || (back != c && back.UserFault() != c.UserFault()) {
 			t.Errorf("%s exits %d, which is read as %s", c, c.ExitCode(), back)
 		}
 	}
-	if _, ok := ClassOfExit(137); ok {
+	if _, ok := ClassOfExitCode(137); ok {
 		t.Error("137 is not a code of the harness")
 	}
 }

@@ -13,38 +13,39 @@ import (
 const IndexVersion = 1
 
 const (
-	indexMagic  = "drvindex"
-	indexHeader = 24
-	indexEntry  = 40
+	indexMagic       = "drvindex"
+	indexHeaderBytes = 24
+	indexEntryBytes  = 40
 )
 
-// ErrCorrupt is wrapped by errors about stored bytes that are not those that
-// were written. It is the infrastructure's failure: fetch or make them again.
+// ErrCorrupt is wrapped by errors about stored bytes that differ from those
+// written. It is a failure of the infrastructure: the bytes must be fetched or
+// produced again.
 var ErrCorrupt = errors.New("corrupt")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CRC32C adds p to a CRC-32C (Castagnoli) that starts at 0.
+// CRC32C updates the CRC-32C (Castagnoli) sum, 0 at the start, with p.
 func CRC32C(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
 
-// PartRange is where one partition lies in a data file and what it must be.
-type PartRange struct {
-	Offset  int64  `json:"offset"`
-	Length  int64  `json:"length"` // stored bytes
-	Raw     int64  `json:"raw"`    // bytes of records, uncompressed
-	Records int64  `json:"records"`
-	CRC32C  uint32 `json:"crc32c"` // of the stored bytes
+// PartitionRange locates one partition in a data file and holds its checksum.
+type PartitionRange struct {
+	Offset    int64  `json:"offset"`
+	Length    int64  `json:"length"` // stored bytes
+	RawLength int64  `json:"raw"`    // bytes of records, uncompressed
+	Records   int64  `json:"records"`
+	CRC32C    uint32 `json:"crc32c"` // of the stored bytes
 }
 
 // Index describes a map output: one range for each partition, in order.
 type Index struct {
-	Codec Codec       `json:"codec"`
-	Parts []PartRange `json:"parts"`
+	Codec Codec            `json:"codec"`
+	Parts []PartitionRange `json:"parts"`
 }
 
-// Encode gives the bytes of the index file.
+// Encode returns the bytes of the index file.
 func (x *Index) Encode() []byte {
-	b := make([]byte, 0, indexHeader+len(x.Parts)*indexEntry+4)
+	b := make([]byte, 0, indexHeaderBytes+len(x.Parts)*indexEntryBytes+4)
 	le := binary.LittleEndian
 	b = append(b, indexMagic...)
 	b = le.AppendUint32(b, IndexVersion)
@@ -52,7 +53,7 @@ func (x *Index) Encode() []byte {
 	b = le.AppendUint32(b, uint32(len(x.Parts)))
 	b = le.AppendUint32(b, 0)
 	for _, p := range x.Parts {
-		for _, v := range []int64{p.Offset, p.Length, p.Raw, p.Records} {
+		for _, v := range []int64{p.Offset, p.Length, p.RawLength, p.Records} {
 			b = le.AppendUint64(b, uint64(v))
 		}
 		b = le.AppendUint32(b, p.CRC32C)
@@ -61,31 +62,31 @@ func (x *Index) Encode() []byte {
 	return le.AppendUint32(b, CRC32C(0, b))
 }
 
-// DecodeIndex reads an index file's bytes. Damage wraps ErrCorrupt.
+// DecodeIndex decodes an index file. Errors about damage wrap ErrCorrupt.
 func DecodeIndex(b []byte) (*Index, error) {
 	le := binary.LittleEndian
-	if len(b) < indexHeader+4 || string(b[:8]) != indexMagic {
+	if len(b) < indexHeaderBytes+4 || string(b[:8]) != indexMagic {
 		return nil, fmt.Errorf("mapreduce: index: %w: no index header", ErrCorrupt)
 	}
 	if v := le.Uint32(b[8:]); v != IndexVersion {
 		return nil, fmt.Errorf("mapreduce: index has version %d, this program knows %d", v, IndexVersion)
 	}
 	n := int(le.Uint32(b[16:]))
-	if n < 1 || n > MaxReduces || len(b) != indexHeader+n*indexEntry+4 {
+	if n < 1 || n > MaxReduces || len(b) != indexHeaderBytes+n*indexEntryBytes+4 {
 		return nil, fmt.Errorf("mapreduce: index: %w: %d bytes cannot hold %d partitions", ErrCorrupt, len(b), n)
 	}
 	if CRC32C(0, b[:len(b)-4]) != le.Uint32(b[len(b)-4:]) {
 		return nil, fmt.Errorf("mapreduce: index: %w: checksum differs", ErrCorrupt)
 	}
-	x := &Index{Codec: Codec(le.Uint32(b[12:])), Parts: make([]PartRange, n)}
-	if err := checkOutCodec("index codec", x.Codec); err != nil {
+	x := &Index{Codec: Codec(le.Uint32(b[12:])), Parts: make([]PartitionRange, n)}
+	if err := checkOutputCodec("index codec", x.Codec); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	end := int64(0)
 	for i := range x.Parts {
-		e := b[indexHeader+i*indexEntry:]
-		p := PartRange{Offset: int64(le.Uint64(e)), Length: int64(le.Uint64(e[8:])), Raw: int64(le.Uint64(e[16:])), Records: int64(le.Uint64(e[24:])), CRC32C: le.Uint32(e[32:])}
-		if p.Offset != end || p.Length < 0 || p.Raw < 0 || p.Records < 0 || end+p.Length < end {
+		e := b[indexHeaderBytes+i*indexEntryBytes:]
+		p := PartitionRange{Offset: int64(le.Uint64(e)), Length: int64(le.Uint64(e[8:])), RawLength: int64(le.Uint64(e[16:])), Records: int64(le.Uint64(e[24:])), CRC32C: le.Uint32(e[32:])}
+		if p.Offset != end || p.Length < 0 || p.RawLength < 0 || p.Records < 0 || end+p.Length < end {
 			return nil, fmt.Errorf("mapreduce: index: %w: partition %d does not follow the one before", ErrCorrupt, i)
 		}
 		end += p.Length
@@ -116,9 +117,9 @@ func WriteIndex(path string, x *Index) error {
 	return os.Rename(tmp, path)
 }
 
-// Verify reads r to its end and compares it with the stored length and
-// checksum. Use it on a fetched partition before announcing it.
-func (p PartRange) Verify(r io.Reader) error {
+// Verify reads r to its end and compares length and checksum with the stored
+// ones. Call it on a fetched partition before announcing it.
+func (p PartitionRange) Verify(r io.Reader) error {
 	buf := make([]byte, 256<<10)
 	var sum uint32
 	var n int64

@@ -25,17 +25,17 @@ const (
 	opJournal = "journal"
 	opPiece   = "piece"
 	opSegment = "segment"
-	opAlive   = "alive"
 	opDone    = "done"
 	opFail    = "fail"
 )
 
-// Segment is a partition file that is complete in the folder of a reducer.
+// Segment is a partition of one map output, stored complete as a file in a
+// reducer's folder.
 type Segment struct {
-	Map   int       `json:"map"`  // index of the map task: the order of equal keys
-	File  string    `json:"file"` // name within ReduceInput.Dir, or absolute
-	Codec Codec     `json:"codec"`
-	Range PartRange `json:"range"` // Offset is within File
+	Map   int            `json:"map"`  // index of the map task; decides the order of equal keys
+	File  string         `json:"file"` // name within ReduceInput.Dir, or absolute
+	Codec Codec          `json:"codec"`
+	Range PartitionRange `json:"range"` // Offset is within File
 }
 
 type journalLine struct {
@@ -47,13 +47,13 @@ type journalLine struct {
 	Reason   string   `json:"reason,omitempty"`
 }
 
-// Journal is what a journal file says so far.
+// Journal is the content of a journal file so far.
 type Journal struct {
-	Ends     []int64   // input: end of each complete piece in the growing file
-	Segments []Segment // reduce: in order of arrival
-	Done     bool
-	Total    int64  // input: length of the file, once Done
-	Failed   string // reason; not empty means that nothing more will come
+	PieceEnds  []int64   // input: end offset of each complete piece in the growing file
+	Segments   []Segment // reduce: in order of arrival
+	Done       bool
+	TotalBytes int64  // input: length of the file, once Done
+	FailReason string // not empty: the helper gave up, nothing more will come
 }
 
 // JournalReader follows a journal file. The zero value with Path set is ready.
@@ -61,10 +61,10 @@ type JournalReader struct {
 	Path string
 	Journal
 
-	file   *os.File
-	rest   []byte // start of a line whose newline has not come
-	read   int64
-	headed bool
+	file        *os.File
+	partialLine []byte // start of a line whose newline has not come
+	bytesRead   int64
+	sawHeader   bool
 }
 
 // Poll reads what was added since the last call and reports whether anything
@@ -83,10 +83,10 @@ func (r *JournalReader) Poll() (changed bool, err error) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.file.Read(buf)
-		r.read += int64(n)
+		r.bytesRead += int64(n)
 		if n > 0 {
 			changed = true
-			if e := r.add(buf[:n]); e != nil {
+			if e := r.parse(buf[:n]); e != nil {
 				return changed, fmt.Errorf("mapreduce: journal %s: %w", r.Path, e)
 			}
 		}
@@ -107,32 +107,32 @@ func (r *JournalReader) Close() error {
 	return r.file.Close()
 }
 
-func (r *JournalReader) add(p []byte) error {
-	if r.read > maxJournalBytes {
+func (r *JournalReader) parse(p []byte) error {
+	if r.bytesRead > maxJournalBytes {
 		return fmt.Errorf("larger than %d bytes", maxJournalBytes)
 	}
-	r.rest = append(r.rest, p...)
+	r.partialLine = append(r.partialLine, p...)
 	for {
-		i := bytes.IndexByte(r.rest, '\n')
-		if i > maxJournalLine || (i < 0 && len(r.rest) > maxJournalLine) {
+		i := bytes.IndexByte(r.partialLine, '\n')
+		if i > maxJournalLine || (i < 0 && len(r.partialLine) > maxJournalLine) {
 			return fmt.Errorf("a line is longer than %d bytes", maxJournalLine)
 		}
 		if i < 0 {
 			return nil
 		}
-		if err := r.line(r.rest[:i]); err != nil {
+		if err := r.applyLine(r.partialLine[:i]); err != nil {
 			return err
 		}
-		r.rest = r.rest[i+1:]
+		r.partialLine = r.partialLine[i+1:]
 	}
 }
 
-func (r *JournalReader) line(b []byte) error {
+func (r *JournalReader) applyLine(b []byte) error {
 	var l journalLine
 	if err := json.Unmarshal(b, &l); err != nil {
 		return fmt.Errorf("line %.80q: %w", b, err)
 	}
-	if r.headed == (l.Op == opJournal) {
+	if r.sawHeader == (l.Op == opJournal) {
 		return fmt.Errorf("line %.80q: the first line, and only it, must name the version", b)
 	}
 	if r.Done && l.Op != opDone {
@@ -143,24 +143,23 @@ func (r *JournalReader) line(b []byte) error {
 		if l.Version != JournalVersion {
 			return fmt.Errorf("version %d, this program knows %d", l.Version, JournalVersion)
 		}
-		r.headed = true
+		r.sawHeader = true
 	case opPiece:
-		if n := len(r.Ends); l.Bytes < 0 || (n > 0 && l.Bytes < r.Ends[n-1]) {
+		if n := len(r.PieceEnds); l.Bytes < 0 || (n > 0 && l.Bytes < r.PieceEnds[n-1]) {
 			return fmt.Errorf("line %.80q: pieces must follow each other", b)
 		}
-		r.Ends = append(r.Ends, l.Bytes)
+		r.PieceEnds = append(r.PieceEnds, l.Bytes)
 	case opSegment:
 		if l.Segment == nil {
 			return fmt.Errorf("line %.80q: segment is missing", b)
 		}
 		r.Segments = append(r.Segments, *l.Segment)
-	case opAlive:
 	case opDone:
-		r.Done, r.Total = true, l.Bytes
+		r.Done, r.TotalBytes = true, l.Bytes
 	case opFail:
-		r.Failed = l.Reason
-		if r.Failed == "" {
-			r.Failed = "no reason given"
+		r.FailReason = l.Reason
+		if r.FailReason == "" {
+			r.FailReason = "no reason given"
 		}
 	default:
 		return fmt.Errorf("line %.80q: unknown operation", b)
@@ -171,8 +170,8 @@ func (r *JournalReader) line(b []byte) error {
 // journalWriter appends lines; each is one write.
 type journalWriter struct{ f *os.File }
 
-// openJournal opens or creates a journal for appending and returns what it
-// already says. A last line without newline, from a writer that died, is cut.
+// openJournal opens or creates a journal for appending and returns its content.
+// An unfinished last line, left by a writer that died, is truncated.
 func openJournal(path string) (*journalWriter, *Journal, error) {
 	r := JournalReader{Path: path}
 	_, err := r.Poll()
@@ -184,13 +183,13 @@ func openJournal(path string) (*journalWriter, *Journal, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.Truncate(r.read - int64(len(r.rest))); err != nil {
+	if err := f.Truncate(r.bytesRead - int64(len(r.partialLine))); err != nil {
 		f.Close()
 		return nil, nil, err
 	}
 	w := &journalWriter{f}
-	if !r.headed {
-		if err := w.put(journalLine{Op: opJournal, Version: JournalVersion}); err != nil {
+	if !r.sawHeader {
+		if err := w.appendLine(journalLine{Op: opJournal, Version: JournalVersion}); err != nil {
 			f.Close()
 			return nil, nil, err
 		}
@@ -198,7 +197,7 @@ func openJournal(path string) (*journalWriter, *Journal, error) {
 	return w, &r.Journal, nil
 }
 
-func (w *journalWriter) put(l journalLine) error {
+func (w *journalWriter) appendLine(l journalLine) error {
 	if len(l.Reason) > maxJournalLine/8 {
 		l.Reason = l.Reason[:maxJournalLine/8]
 	}
@@ -210,7 +209,8 @@ func (w *journalWriter) put(l journalLine) error {
 	return err
 }
 
-// GrowingWriter is the helper's end of a growing input. Not for concurrent use.
+// GrowingWriter is the helper's side of a growing input. It is not safe for
+// concurrent use.
 type GrowingWriter struct {
 	data    *os.File
 	journal *journalWriter
@@ -219,8 +219,8 @@ type GrowingWriter struct {
 }
 
 // NewGrowingWriter opens or creates the growing file at path and its journal.
-// After a crash of the helper it goes on where the files end: Size and Pieces
-// say where that is.
+// After a crash of the helper it resumes at the end of the files: Size and
+// PieceCount return where that is.
 func NewGrowingWriter(path string) (*GrowingWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -239,16 +239,16 @@ func NewGrowingWriter(path string) (*GrowingWriter, error) {
 	return &GrowingWriter{data: f, journal: j, size: st.Size(), state: *state}, nil
 }
 
-// Size is the length of the growing file in bytes.
+// Size returns the length of the growing file in bytes.
 func (w *GrowingWriter) Size() int64 { return w.size }
 
-// Pieces is how many pieces are complete.
-func (w *GrowingWriter) Pieces() int { return len(w.state.Ends) }
+// PieceCount returns the number of complete pieces.
+func (w *GrowingWriter) PieceCount() int { return len(w.state.PieceEnds) }
 
-// pieceSize is how much of the piece that is not complete is in the file.
-func (w *GrowingWriter) pieceSize() int64 {
-	if n := len(w.state.Ends); n > 0 {
-		return w.size - w.state.Ends[n-1]
+// bytesInPiece returns how many bytes of the incomplete piece the file holds.
+func (w *GrowingWriter) bytesInPiece() int64 {
+	if n := len(w.state.PieceEnds); n > 0 {
+		return w.size - w.state.PieceEnds[n-1]
 	}
 	return w.size
 }
@@ -260,44 +260,41 @@ func (w *GrowingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// EndPiece says that the piece being written is complete.
+// EndPiece records that the current piece is complete.
 func (w *GrowingWriter) EndPiece() error {
-	w.state.Ends = append(w.state.Ends, w.size)
-	return w.journal.put(journalLine{Op: opPiece, Bytes: w.size})
+	w.state.PieceEnds = append(w.state.PieceEnds, w.size)
+	return w.journal.appendLine(journalLine{Op: opPiece, Bytes: w.size})
 }
 
-// Done says that nothing follows.
+// Done records that the input is complete.
 func (w *GrowingWriter) Done() error {
 	if w.state.Done {
 		return nil
 	}
 	w.state.Done = true
-	return w.journal.put(journalLine{Op: opDone, Bytes: w.size})
+	return w.journal.appendLine(journalLine{Op: opDone, Bytes: w.size})
 }
 
-// Alive tells a harness that waits that somebody is still at work, so that it
-// does not count this time as a stall.
-func (w *GrowingWriter) Alive() error { return w.journal.put(journalLine{Op: opAlive}) }
-
-// Fail says that the input will not come, and why; the harness ends with
+// Fail records that the input will not come. The harness then ends with
 // ClassInput and this reason.
 func (w *GrowingWriter) Fail(reason string) error {
-	return w.journal.put(journalLine{Op: opFail, Reason: reason})
+	return w.journal.appendLine(journalLine{Op: opFail, Reason: reason})
 }
 
-// Close closes both files; it says nothing to the harness.
+// Close closes both files. It records nothing in the journal.
 func (w *GrowingWriter) Close() error {
 	return errors.Join(w.data.Close(), w.journal.f.Close())
 }
 
-// SegmentWriter is the helper's end of a reducer's folder. Not for concurrent use.
+// SegmentWriter is the helper's side of a reducer's folder. It is not safe for
+// concurrent use.
 type SegmentWriter struct {
 	journal *journalWriter
 	have    map[int]bool
 }
 
 // NewSegmentWriter opens or creates the journal of a reducer's folder. After a
-// crash of the helper it knows which segments were announced.
+// crash of the helper it knows which segments have been announced.
 func NewSegmentWriter(journal string) (*SegmentWriter, error) {
 	j, state, err := openJournal(journal)
 	if err != nil {
@@ -310,7 +307,7 @@ func NewSegmentWriter(journal string) (*SegmentWriter, error) {
 	return w, nil
 }
 
-// Has reports whether the segment of a map task was announced.
+// Has reports whether the segment of a map task has been announced.
 func (w *SegmentWriter) Has(mapIndex int) bool { return w.have[mapIndex] }
 
 // Add announces a segment whose file is complete and verified. A second
@@ -320,21 +317,17 @@ func (w *SegmentWriter) Add(s Segment) error {
 		return nil
 	}
 	w.have[s.Map] = true
-	return w.journal.put(journalLine{Op: opSegment, Segment: &s})
+	return w.journal.appendLine(journalLine{Op: opSegment, Segment: &s})
 }
 
-// Done says that all segments are there.
+// Done records that all segments are present.
 func (w *SegmentWriter) Done() error {
-	return w.journal.put(journalLine{Op: opDone, Segments: len(w.have)})
+	return w.journal.appendLine(journalLine{Op: opDone, Segments: len(w.have)})
 }
 
-// Alive tells a harness that waits that somebody is still at work: that maps
-// are still running, say. Call it a few times in each stall limit.
-func (w *SegmentWriter) Alive() error { return w.journal.put(journalLine{Op: opAlive}) }
-
-// Fail says that a segment will not come, and why.
+// Fail records that a segment will not come, and why.
 func (w *SegmentWriter) Fail(reason string) error {
-	return w.journal.put(journalLine{Op: opFail, Reason: reason})
+	return w.journal.appendLine(journalLine{Op: opFail, Reason: reason})
 }
 
 // Close closes the journal.

@@ -1,8 +1,8 @@
 package mapreduce
 
-// HashKey is the hash of a key in Hadoop: Text.hashCode, that is
+// HashKey returns Hadoop's hash of a key: Text.hashCode, that is
 // WritableComparator.hashBytes over the UTF-8 bytes, which starts at 1 and
-// takes each byte as signed. O(len(key)), no allocation.
+// treats each byte as signed. O(len(key)), no allocation.
 func HashKey(key []byte) int32 {
 	h := int32(1)
 	for _, b := range key {
@@ -11,8 +11,8 @@ func HashKey(key []byte) int32 {
 	return h
 }
 
-// Partition is the reducer, in [0, n), that gets a key: Hadoop's
-// HashPartitioner, (hash & MaxInt) % n. n must be at least 1.
+// Partition returns the reducer, in [0, n), of a key as Hadoop's HashPartitioner
+// does: (hash & MaxInt) % n. n must be at least 1.
 func Partition(key []byte, n int) int {
 	return int(uint32(HashKey(key))&0x7fffffff) % n
 }

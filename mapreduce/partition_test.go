@@ -4,7 +4,7 @@ import "testing"
 
 // The hashes are those of java.util.Arrays.hashCode(byte[]), which computes
 // the same sum as WritableComparator.hashBytes.
-func TestHashKeyIsHadoops(t *testing.T) {
+func TestHashKeyMatchesHadoop(t *testing.T) {
 	for name, c := range map[string]struct {
 		key           string
 		hash          int32

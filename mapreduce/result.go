@@ -4,31 +4,42 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 )
 
 // ResultVersion is the version of Result and Progress.
 const ResultVersion = 1
 
+// Limits of what a task reports. The node holds them too, since the program can
+// write the harness's files.
+const (
+	MaxResultBytes = 256 << 10 // of the file with the result or the progress
+	maxErrorBytes  = 8 << 10   // of Result.Error, if the whole is over MaxResultBytes
+)
+
 // Counters are group, name, value, as the program reported them.
 type Counters map[string]map[string]int64
 
-// Flow counts what passed one door of the task. For text a record is a line.
+// Flow counts the records and bytes that passed one point of the task. For text
+// a record is a line.
 type Flow struct {
 	Records int64 `json:"records"`
 	Bytes   int64 `json:"bytes"` // uncompressed
 }
 
-// Result is how a task ended. It is written once, last, under a temporary
-// name and renamed: if the file is there it is whole, and every file it names
-// was complete before.
+// Result describes how a task ended. It is written once and last, under a
+// temporary name, and renamed: if the file exists, it is complete, and so is
+// every file that it names.
 type Result struct {
-	Version int    `json:"version"`
-	Names   Names  `json:"names"`
-	Kind    Kind   `json:"kind"`
-	Class   Class  `json:"class"`
-	Error   string `json:"error,omitempty"` // one line for the user; empty if Class is ok
+	Version  int          `json:"version"`
+	Identity TaskIdentity `json:"identity"`
+	Kind     Kind         `json:"kind"`
+	Class    ExitClass    `json:"class"`
+	Error    string       `json:"error,omitempty"` // one line for the user; empty if Class is ok
+	// Permanent says that another attempt would fail in the same way.
+	Permanent bool `json:"permanent,omitempty"`
 
-	UserExit   int    `json:"user_exit"`             // status of the program, -1: did not end by itself or was never started
+	UserExit   int    `json:"user_exit"`             // exit status of the program; -1: ended by a signal or never started
 	UserSignal string `json:"user_signal,omitempty"` // signal that ended the program
 
 	StderrTail string `json:"stderr_tail,omitempty"` // last lines of the program's stderr, at most 2 KiB
@@ -37,19 +48,19 @@ type Result struct {
 	CountersDropped int64    `json:"counters_dropped,omitempty"` // reports beyond the limits of a task
 	Status          string   `json:"status,omitempty"`           // last reporter:status
 
-	In         Flow  `json:"in"`         // lines of the split, or records of the partitions
-	MapOut     Flow  `json:"map_out"`    // records the mapper wrote, before combining
-	CombineIn  Flow  `json:"combine_in"` // through the combiner, all runs of it
+	Input      Flow  `json:"in"`         // lines of the split, or records of the partitions
+	MapOutput  Flow  `json:"map_out"`    // records the mapper wrote, before combining
+	CombineIn  Flow  `json:"combine_in"` // input of the combiner, summed over all its executions
 	CombineOut Flow  `json:"combine_out"`
-	Spilled    Flow  `json:"spilled"` // records written to runs, the last one included
-	Out        Flow  `json:"out"`     // final: partitions or output file
+	Spilled    Flow  `json:"spilled"` // records written to segments, including the last one
+	Final      Flow  `json:"out"`     // final: partitions or output file
 	Groups     int64 `json:"groups,omitempty"`
 
 	Spills      int `json:"spills,omitempty"`
 	MergePasses int `json:"merge_passes,omitempty"`
 
-	Index  *Index  `json:"index,omitempty"`  // map output, as in the index file
-	Output *Stored `json:"output,omitempty"` // output file
+	Index  *Index      `json:"index,omitempty"`  // map output, as in the index file; left out if the result would be too long
+	Output *StoredFile `json:"output,omitempty"` // output file
 
 	WallMS         int64 `json:"wall_ms"`
 	UserCPUMS      int64 `json:"user_cpu_ms"`      // program and its waited-for children, user + system
@@ -58,30 +69,67 @@ type Result struct {
 	HarnessPeakRSS int64 `json:"harness_peak_rss"` // bytes
 }
 
-// Stored describes a finished output file: what a commit entry must name.
-type Stored struct {
+// StoredFile describes a finished output file, as the commit records it.
+type StoredFile struct {
 	Path   string `json:"path"`
 	Bytes  int64  `json:"bytes"`  // as stored, compressed if Codec says so
 	CRC32C uint32 `json:"crc32c"` // of the stored bytes
 	Codec  Codec  `json:"codec"`
 }
 
-// Progress is a Result's younger sister, rewritten while the task runs.
+// Progress is the part of a Result that is known, rewritten while the task runs.
 type Progress struct {
 	Version  int      `json:"version"`
-	In       Flow     `json:"in"`
-	Out      Flow     `json:"out"`
+	Input    Flow     `json:"in"`
+	Output   Flow     `json:"out"`
 	Segments int      `json:"segments,omitempty"` // reduce: partition files present
 	Status   string   `json:"status,omitempty"`
 	Counters Counters `json:"counters,omitempty"`
 }
 
-// WriteResult writes a result (temporary name, sync, rename).
-func WriteResult(path string, r *Result) error { return writeJSON(path, r) }
+// WriteResult writes a result (temporary name, sync, rename). One that is longer
+// than MaxResultBytes is written without what the reader can do without.
+func WriteResult(path string, r *Result) error {
+	short := *r
+	for _, drop := range []func(){
+		func() { short.Index = nil },
+		func() {
+			short.CountersDropped, short.Counters = short.CountersDropped+int64(short.Counters.count()), nil
+		},
+		func() {
+			short.StderrTail, short.Status = "", ""
+			short.Error = strings.ToValidUTF8(short.Error[:min(len(short.Error), maxErrorBytes)], "")
+		},
+	} {
+		b, err := json.Marshal(&short)
+		if err != nil {
+			return err
+		}
+		if len(b) < MaxResultBytes {
+			break
+		}
+		drop()
+	}
+	return writeJSON(path, &short)
+}
 
-// WriteProgress writes progress; the file is replaced as a whole.
+// count returns the number of counters.
+func (c Counters) count() (n int) {
+	for _, names := range c {
+		n += len(names)
+	}
+	return n
+}
+
+// WriteProgress writes progress; the file is replaced as a whole. It leaves the
+// counters out if they make it longer than MaxResultBytes.
 func WriteProgress(path string, p *Progress) error {
 	b, err := json.Marshal(p)
+	if err == nil && len(b) >= MaxResultBytes {
+		short := *p
+		short.Counters = nil
+		b, err = json.Marshal(&short)
+	}
 	if err != nil {
 		return err
 	}
@@ -92,8 +140,8 @@ func WriteProgress(path string, p *Progress) error {
 	return os.Rename(tmp, path)
 }
 
-// ReadResult reads a result. Fields it does not know are skipped, so that a
-// daemon can read what a newer harness wrote; a higher version is an error.
+// ReadResult reads a result. Unknown fields are skipped, so that a daemon can
+// read what a newer harness wrote; another version is an error.
 func ReadResult(path string) (*Result, error) {
 	var r Result
 	if err := readJSON(path, &r); err != nil {

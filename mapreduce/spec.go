@@ -21,19 +21,19 @@ const (
 	MaxSortMemory     = 2 << 30
 	DefaultSortMemory = 64 << 20
 	DefaultMaxLine    = 16 << 20
-	MaxMaxLine        = 512 << 20
+	MaxMaxLine        = 1 << 30
 	DefaultFanIn      = 32
 	DefaultStallMS    = 600_000
 	DefaultGraceMS    = 2_000
 )
 
-// TaskSpec is all that the harness is told. Every path is as the harness sees
-// it (in a container: below /task). Zero sizes and times take the defaults
-// above; WithDefaults fills them in.
+// TaskSpec is the complete input of the harness. Paths are those that the
+// harness sees (in a container: below /task). WithDefaults replaces zero sizes
+// and times by the defaults above.
 type TaskSpec struct {
-	Version int   `json:"version"`
-	Kind    Kind  `json:"kind"`
-	Names   Names `json:"names"`
+	Version  int          `json:"version"`
+	Kind     Kind         `json:"kind"`
+	Identity TaskIdentity `json:"identity"`
 
 	Program  Program  `json:"program"`            // mapper, reducer or command
 	Combiner *Program `json:"combiner,omitempty"` // map only; needs Reduces > 0
@@ -45,29 +45,29 @@ type TaskSpec struct {
 	MapOutput *MapOutputPaths `json:"map_output,omitempty"` // map with Reduces > 0
 	Output    *OutputFile     `json:"output,omitempty"`     // reduce, and map-only
 
-	WorkDir  string   `json:"work_dir"`           // current folder of the program
+	WorkDir  string   `json:"work_dir"`           // working directory of the program
 	TempDir  string   `json:"temp_dir"`           // spills; exists, on the attempt's quota
-	Result   string   `json:"result"`             // where the Result goes
-	Progress string   `json:"progress,omitempty"` // where a Progress goes about once a second; empty: nowhere
-	Env      []string `json:"env,omitempty"`      // KEY=value, over the harness's own and the names of Environ
+	Result   string   `json:"result"`             // path of the Result
+	Progress string   `json:"progress,omitempty"` // path of the Progress, rewritten about once a second; empty: none
+	Env      []string `json:"env,omitempty"`      // KEY=value; overrides the harness's environment and the names of Environ
 
 	SortMemory int64 `json:"sort_memory,omitempty"` // bytes of records and their index kept in memory
 	MaxLine    int64 `json:"max_line,omitempty"`    // bytes of one line from a mapper or combiner, or of input to a built-in
-	FanIn      int   `json:"fan_in,omitempty"`      // runs merged at once, at least 2
-	StallMS    int64 `json:"stall_ms,omitempty"`    // running time without new input before giving up
-	GraceMS    int64 `json:"grace_ms,omitempty"`    // between SIGTERM and SIGKILL for the program
+	FanIn      int   `json:"fan_in,omitempty"`      // segments merged at once, at least 2
+	StallMS    int64 `json:"stall_ms,omitempty"`    // running time without new input after which the task fails
+	GraceMS    int64 `json:"grace_ms,omitempty"`    // time between SIGTERM and SIGKILL for the program
 }
 
-// Names are the words by which the task is known, in events and to the program.
-type Names struct {
-	Job     string `json:"job"`      // id of the job
-	JobName string `json:"job_name"` // name its user gave it
-	Stage   string `json:"stage"`
-	Task    string `json:"task"`
-	Attempt string `json:"attempt"`
-	Run     int    `json:"run"`   // fencing number
-	Index   int    `json:"index"` // of the task in its stage: split number or partition
-	Maps    int    `json:"maps,omitempty"`
+// TaskIdentity names the task in events and in the program's environment.
+type TaskIdentity struct {
+	Job      string `json:"job"`      // id of the job
+	JobName  string `json:"job_name"` // name given by the user
+	Stage    string `json:"stage"`
+	Task     string `json:"task"`
+	Attempt  string `json:"attempt"`
+	Run      int    `json:"run"`   // fencing number
+	Index    int    `json:"index"` // index of the task in its stage: split number or partition
+	MapTasks int    `json:"maps,omitempty"`
 }
 
 // Program is a command (Argv) or a built-in with arguments, never both.
@@ -77,30 +77,30 @@ type Program struct {
 	Args    []string `json:"args,omitempty"`
 }
 
-// MapInput is a split as the helper delivers it: whole lines of each piece,
-// one piece after the other, in one file that grows. File and journal may
-// appear after the harness started.
+// MapInput is a split as the helper delivers it: the whole lines of each piece,
+// piece after piece, in one growing file. File and journal may appear after the
+// harness has started.
 type MapInput struct {
 	File   string  `json:"file"`   // the journal is File + JournalSuffix
 	Pieces []Piece `json:"pieces"` // as in the Split
 }
 
-// ReduceInput names a folder into which the helper puts one complete file for
+// ReduceInput names the folder into which the helper puts one complete file for
 // each map task, and the journal that announces them.
 type ReduceInput struct {
 	Dir     string `json:"dir"`
 	Journal string `json:"journal"`
-	Maps    int    `json:"maps"` // how many segments will come
+	Maps    int    `json:"maps"` // number of segments to expect
 }
 
-// MapOutputPaths are the two files of a map output.
+// MapOutputPaths names the two files of a map output.
 type MapOutputPaths struct {
 	Data  string `json:"data"`
 	Index string `json:"index"`
 	Codec Codec  `json:"codec"` // none or zstd
 }
 
-// OutputFile is the one file that a reducer or map-only task writes.
+// OutputFile is the single file that a reduce or map-only task writes.
 type OutputFile struct {
 	Path  string `json:"path"`
 	Codec Codec  `json:"codec"` // none or zstd
@@ -126,8 +126,8 @@ func (s TaskSpec) WithDefaults() TaskSpec {
 	return s
 }
 
-// ReadSpec reads and validates a spec and fills in defaults. A field that this
-// version does not know is refused: ignoring an instruction is worse.
+// ReadSpec reads and validates a spec and fills in defaults. An unknown field is
+// an error, because ignoring an instruction is worse than refusing it.
 func ReadSpec(path string) (*TaskSpec, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -145,7 +145,7 @@ func ReadSpec(path string) (*TaskSpec, error) {
 	return s, nil
 }
 
-// ParseSpec is ReadSpec on bytes.
+// ParseSpec is like ReadSpec for the content of the file.
 func ParseSpec(b []byte) (*TaskSpec, error) {
 	if len(b) > MaxSpecBytes {
 		return nil, fmt.Errorf("%w: larger than %d bytes", ErrSpec, MaxSpecBytes)
@@ -175,8 +175,8 @@ func WriteSpec(path string, s *TaskSpec) error {
 	return writeJSON(path, &full)
 }
 
-// writeJSON writes v beside path and renames it there. The file is synced
-// before it gets its name, so a crash leaves the old file or the new.
+// writeJSON writes v to a temporary file beside path, syncs it and renames it,
+// so that a crash leaves either the old file or the new one.
 func writeJSON(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -28,7 +28,7 @@ func reduceSpec() TaskSpec {
 	}
 }
 
-func TestSpecSaysWhatIsWrong(t *testing.T) {
+func TestSpecErrorsNameTheField(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(*TaskSpec)
 		reduce  bool

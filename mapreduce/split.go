@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// MaxPieces bounds the pieces of one combined split.
+// MaxPieces bounds the pieces of a combined split.
 const MaxPieces = 4096
 
-// FileBlock is a stretch of an input file and where its replicas are. Hosts
+// FileBlock is a block of an input file and the places of its replicas. Hosts
 // and Racks are parallel: Racks[i] is the rack of Hosts[i], or Racks is empty.
 type FileBlock struct {
 	Path   string
@@ -19,7 +19,7 @@ type FileBlock struct {
 	Racks  []string
 }
 
-// Piece is one range of one file. A compressed piece is a whole file.
+// Piece is a range of a file. A compressed piece is always a whole file.
 type Piece struct {
 	Path   string `json:"path"`
 	Offset int64  `json:"offset"`
@@ -27,15 +27,16 @@ type Piece struct {
 	Codec  Codec  `json:"codec"`
 }
 
-// Split is the input of one map task. Hosts are those that hold some of it,
-// most bytes first, then by name; Racks likewise.
+// Split is the input of one map task. Hosts holds the hosts that store some of
+// it, most bytes first, then by name. Racks holds the racks of the replicas, in the
+// same order.
 type Split struct {
 	Pieces []Piece  `json:"pieces"`
 	Hosts  []string `json:"hosts,omitempty"`
 	Racks  []string `json:"racks,omitempty"`
 }
 
-// Length is the number of stored bytes in the split.
+// Length returns the number of stored bytes in the split.
 func (s *Split) Length() int64 {
 	var n int64
 	for _, p := range s.Pieces {
@@ -44,34 +45,35 @@ func (s *Split) Length() int64 {
 	return n
 }
 
-// unit is what Plan cannot cut further: a block, or a compressed file.
-type unit struct {
+// splitUnit is a block or a compressed file, which PlanSplits never divides.
+type splitUnit struct {
 	piece  Piece
 	blocks []FileBlock
 }
 
-// Plan makes splits of blocks. Each non-empty block becomes one split, each
-// compressed file one. With combine > 0, units smaller than combine bytes are
-// packed together up to that size: first such as share a host, then a rack,
-// then what is left; larger units stay alone. The result does not depend on
-// the order of blocks and is ordered by first piece. Blocks of one file must
-// not overlap; compressed files must be whole. O(n log n) without combine;
-// packing adds O(n hosts).
-func Plan(blocks []FileBlock, combine int64) ([]Split, error) {
-	units, err := planUnits(blocks)
+// PlanSplits turns blocks into splits. Each non-empty block and each compressed
+// file becomes one split. With combine > 0, units smaller than combine bytes are
+// packed together up to that size: first units of one host, then of one rack,
+// then the rest; larger units stay alone. The result does not depend on the
+// order of blocks and is sorted by first piece. Blocks of one file must not
+// overlap, and compressed files must be complete; a file may be there several
+// times, with all its blocks. O(n log n); packing adds
+// O(n hosts).
+func PlanSplits(blocks []FileBlock, combine int64) ([]Split, error) {
+	units, err := splitUnits(blocks)
 	if err != nil {
 		return nil, err
 	}
 	var splits []Split
-	var small []unit
+	var small []splitUnit
 	for _, u := range units {
 		if u.piece.Length < combine {
 			small = append(small, u)
 		} else {
-			splits = append(splits, newSplit([]unit{u}))
+			splits = append(splits, newSplit([]splitUnit{u}))
 		}
 	}
-	for _, group := range pack(small, combine) {
+	for _, group := range packUnits(small, combine) {
 		splits = append(splits, newSplit(group))
 	}
 	slices.SortFunc(splits, func(a, b Split) int { return comparePieces(a.Pieces[0], b.Pieces[0]) })
@@ -82,22 +84,67 @@ func comparePieces(a, b Piece) int {
 	return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Offset, b.Offset))
 }
 
-// planUnits sorts blocks by place and joins those of compressed files.
-func planUnits(blocks []FileBlock) ([]unit, error) {
+// splitUnits sorts the blocks by path and offset and joins the blocks of each
+// compressed file. A file whose blocks are there several times, because the job
+// names it several times, yields its units as often.
+func splitUnits(blocks []FileBlock) ([]splitUnit, error) {
 	sorted := slices.Clone(blocks)
-	slices.SortFunc(sorted, func(a, b FileBlock) int {
+	slices.SortStableFunc(sorted, func(a, b FileBlock) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Length, b.Length))
 	})
-	var units []unit
-	path, end := "", int64(0)
-	for _, b := range sorted {
-		if b.Path != path {
-			path, end = b.Path, 0
+	var units []splitUnit
+	for len(sorted) > 0 {
+		n := slices.IndexFunc(sorted, func(b FileBlock) bool { return b.Path != sorted[0].Path })
+		if n < 0 {
+			n = len(sorted)
 		}
-		codec, err := CodecOf(b.Path)
+		once, copies, err := distinctBlocks(sorted[:n])
 		if err != nil {
 			return nil, err
 		}
+		of, err := fileUnits(once)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range of {
+			for range copies {
+				units = append(units, u)
+			}
+		}
+		sorted = sorted[n:]
+	}
+	return units, nil
+}
+
+// distinctBlocks returns each block of a file once, and how often all of them are
+// there.
+func distinctBlocks(sorted []FileBlock) (once []FileBlock, copies int, err error) {
+	n := 0 // of the present block
+	for i, b := range sorted {
+		if n++; i+1 < len(sorted) && b.Length > 0 && sorted[i+1].Offset == b.Offset && sorted[i+1].Length == b.Length {
+			continue
+		}
+		once = append(once, b)
+		if b.Length > 0 && copies == 0 {
+			copies = n
+		}
+		if b.Length > 0 && copies != n {
+			return nil, 0, fmt.Errorf("mapreduce: %s: the block at %d is there %d times, an earlier one %d times", b.Path, b.Offset, n, copies)
+		}
+		n = 0
+	}
+	return once, copies, nil
+}
+
+// fileUnits returns the units of one file's sorted blocks.
+func fileUnits(blocks []FileBlock) ([]splitUnit, error) {
+	codec, err := CodecOf(blocks[0].Path)
+	if err != nil {
+		return nil, err
+	}
+	var units []splitUnit
+	end := int64(0)
+	for _, b := range blocks {
 		if b.Offset < 0 || b.Length < 0 || b.Offset+b.Length < b.Offset {
 			return nil, fmt.Errorf("mapreduce: block of %s at %d has length %d", b.Path, b.Offset, b.Length)
 		}
@@ -114,27 +161,27 @@ func planUnits(blocks []FileBlock) ([]unit, error) {
 			last.blocks = append(last.blocks, b)
 			continue
 		}
-		units = append(units, unit{Piece{b.Path, b.Offset, b.Length, codec}, []FileBlock{b}})
+		units = append(units, splitUnit{Piece{b.Path, b.Offset, b.Length, codec}, []FileBlock{b}})
 	}
 	return units, nil
 }
 
-func newSplit(us []unit) Split {
+func newSplit(us []splitUnit) Split {
 	var s Split
 	hosts, racks := map[string]int64{}, map[string]int64{}
 	for _, u := range us {
 		s.Pieces = append(s.Pieces, u.piece)
 		for _, b := range u.blocks {
-			addBytes(hosts, b.Hosts, b.Length)
-			addBytes(racks, b.Racks, b.Length)
+			creditBytes(hosts, b.Hosts, b.Length)
+			creditBytes(racks, b.Racks, b.Length)
 		}
 	}
-	s.Hosts, s.Racks = byBytes(hosts), byBytes(racks)
+	s.Hosts, s.Racks = sortedByBytes(hosts), sortedByBytes(racks)
 	return s
 }
 
-// addBytes credits each distinct name once for n bytes.
-func addBytes(to map[string]int64, list []string, n int64) {
+// creditBytes adds n bytes to each distinct name of list.
+func creditBytes(to map[string]int64, list []string, n int64) {
 	for i, name := range list {
 		if name != "" && !slices.Contains(list[:i], name) {
 			to[name] += n
@@ -142,7 +189,7 @@ func addBytes(to map[string]int64, list []string, n int64) {
 	}
 }
 
-func byBytes(m map[string]int64) []string {
+func sortedByBytes(m map[string]int64) []string {
 	var out []string
 	for name := range m {
 		out = append(out, name)

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestPlanRules(t *testing.T) {
+func TestPlanSplits(t *testing.T) {
 	b := func(path string, off, n int64, hosts ...string) FileBlock {
 		return FileBlock{Path: path, Offset: off, Length: n, Hosts: hosts}
 	}
@@ -30,7 +30,7 @@ func TestPlanRules(t *testing.T) {
 			blocks: []FileBlock{b("f", 10, 10, "n2"), b("f", 0, 10, "n1")},
 			want:   "[f@0+10|n1][f@10+10|n2]",
 		},
-		"empty files and blocks give no split": {
+		"empty files and blocks produce no split": {
 			blocks: []FileBlock{b("e", 0, 0, "n1"), b("f", 0, 1)},
 			want:   "[f@0+1|]",
 		},
@@ -38,7 +38,7 @@ func TestPlanRules(t *testing.T) {
 			blocks: []FileBlock{b("a.gz", 0, 10, "n1", "n2"), b("a.gz", 10, 30, "n3", "n2"), b("a.gz", 40, 5, "n3")},
 			want:   "[a.gz@0+45|n2,n3,n1]",
 		},
-		"combine packs what one host holds": {
+		"combine packs the blocks of one host": {
 			blocks:  []FileBlock{b("a", 0, 4, "n1"), b("b", 0, 4, "n2"), b("c", 0, 4, "n1"), b("d", 0, 4, "n2")},
 			combine: 8,
 			want:    "[a@0+4,c@0+4|n1][b@0+4,d@0+4|n2]",
@@ -67,7 +67,7 @@ func TestPlanRules(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Plan(c.blocks, c.combine)
+			got, err := PlanSplits(c.blocks, c.combine)
 			if c.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
 					t.Fatalf("error %v, want %q", err, c.wantErr)
@@ -77,14 +77,14 @@ func TestPlanRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := show(got); s != c.want {
+			if s := formatSplits(got); s != c.want {
 				t.Errorf("got  %s\nwant %s", s, c.want)
 			}
 		})
 	}
 }
 
-func show(splits []Split) string {
+func formatSplits(splits []Split) string {
 	var out strings.Builder
 	for _, s := range splits {
 		var ps []string
@@ -96,13 +96,13 @@ func show(splits []Split) string {
 	return out.String()
 }
 
-// Whatever the blocks and the limit: every byte is in exactly one piece, no
-// packed split is over the limit, and the order of blocks does not matter.
-func TestPlanCoversEveryByteOnce(t *testing.T) {
+// For any blocks and any limit: every byte is in exactly one piece, no packed
+// split exceeds the limit, and the order of blocks does not matter.
+func TestPlanSplitsCoversEveryByteOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := drawBlocks(t)
 		combine := rapid.Int64Range(0, 64).Draw(t, "combine")
-		splits, err := Plan(blocks, combine)
+		splits, err := PlanSplits(blocks, combine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestPlanCoversEveryByteOnce(t *testing.T) {
 		}
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "shuffle"), 0))
 		r.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
-		again, err := Plan(blocks, combine)
+		again, err := PlanSplits(blocks, combine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,13 +160,13 @@ func drawBlocks(t *rapid.T) []FileBlock {
 	return blocks
 }
 
-// memSource serves files from memory in reads of at most step bytes, and
-// fails the read number failAt (1 is the first) once.
+// memSource serves files from memory in reads of at most readBytes bytes. The
+// read number failAt (1 is the first) fails once.
 type memSource struct {
-	files  map[string][]byte
-	step   int
-	failAt int
-	read   int64
+	files     map[string][]byte
+	readBytes int
+	failAt    int
+	totalRead int64
 }
 
 type memFile struct {
@@ -192,16 +192,16 @@ func (f *memFile) Read(p []byte) (int, error) {
 			return 0, io.ErrUnexpectedEOF
 		}
 	}
-	n, err := f.r.Read(p[:min(len(p), f.src.step)])
-	f.src.read += int64(n)
+	n, err := f.r.Read(p[:min(len(p), f.src.readBytes)])
+	f.src.totalRead += int64(n)
 	return n, err
 }
 
 func (*memFile) Close() error { return nil }
 
-// Any cut of a file at any places: the pieces, fetched one by one, together
-// are the file, each made of whole lines; also when the helper dies once.
-func TestFetchAnyCutCoversEachLineOnce(t *testing.T) {
+// For any cut of a file: the pieces, fetched one by one, make up the file, and
+// each consists of whole lines, even if the helper dies once.
+func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 	dir := t.TempDir()
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -211,7 +211,7 @@ func TestFetchAnyCutCoversEachLineOnce(t *testing.T) {
 		if rapid.Bool().Draw(t, "final newline") {
 			text += "\n"
 		}
-		src := &memSource{files: map[string][]byte{"f": []byte(text)}, step: rapid.IntRange(1, 20).Draw(t, "step")}
+		src := &memSource{files: map[string][]byte{"f": []byte(text)}, readBytes: rapid.IntRange(1, 20).Draw(t, "step")}
 		var all []byte
 		for off := int64(0); off < int64(len(text)); {
 			n := rapid.Int64Range(1, int64(len(text))-off).Draw(t, "piece")
@@ -239,7 +239,7 @@ func fetchAll(t interface {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = Fetch(context.Background(), src, s, 1<<10, w)
+		err = FetchSplit(context.Background(), src, s, w)
 		w.Close()
 		if err == nil {
 			break
@@ -257,39 +257,60 @@ func fetchAll(t interface {
 	if _, err := r.Poll(); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Done || r.Total != int64(len(b)) || len(r.Ends) != len(s.Pieces) || r.Ends[len(r.Ends)-1] != r.Total {
+	if !r.Done || r.TotalBytes != int64(len(b)) || len(r.PieceEnds) != len(s.Pieces) || r.PieceEnds[len(r.PieceEnds)-1] != r.TotalBytes {
 		t.Fatalf("journal %+v for %d bytes", r.Journal, len(b))
 	}
 	return b
 }
 
-func TestFetchLimits(t *testing.T) {
+func TestFetchSplitLimits(t *testing.T) {
 	long := bytes.Repeat([]byte("x"), 1<<20)
 	for name, c := range map[string]struct {
 		piece   Piece
 		wantErr string
 		maxRead int64
 	}{
-		"a line without end stops at the limit":       {Piece{"long", 0, 10, CodecNone}, "line too long: no newline within 1024 bytes after 10", 200 << 10},
-		"a file that shrank is told":                  {Piece{"long", 0, 2 << 20, CodecNone}, "the file ends at 1048576, the split at 2097152", 2 << 20},
-		"a missing file is told":                      {Piece{"none", 0, 10, CodecNone}, "fetch none", 0},
-		"a compressed piece is taken as it is":        {Piece{"long", 0, 1 << 20, CodecGzip}, "", 1 << 20},
+		"a line of any length is completed":           {Piece{"long", 0, 10, CodecNone}, "", 1 << 20},
+		"a piece in which no line starts ends there":  {Piece{"long", 10, 4 << 10, CodecNone}, "", 4 << 10},
+		"a file that shrank":                          {Piece{"long", 0, 2 << 20, CodecNone}, "the file ends at 1048576, the split at 2097152", 2 << 20},
+		"a missing file":                              {Piece{"none", 0, 10, CodecNone}, "fetch none", 0},
+		"a compressed piece is copied unchanged":      {Piece{"long", 0, 1 << 20, CodecGzip}, "", 1 << 20},
 		"a split reads little more than its own part": {Piece{"text", 5, 10, CodecNone}, "", 10 + 64<<10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := &memSource{files: map[string][]byte{"long": long, "text": []byte(strings.Repeat("line\n", 1<<18))}, step: 1 << 20}
+			src := &memSource{files: map[string][]byte{"long": long, "text": []byte(strings.Repeat("line\n", 1<<18))}, readBytes: 1 << 20}
 			w, err := NewGrowingWriter(filepath.Join(t.TempDir(), "in"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer w.Close()
-			err = Fetch(context.Background(), src, &Split{Pieces: []Piece{c.piece}}, 1024, w)
+			err = FetchSplit(context.Background(), src, &Split{Pieces: []Piece{c.piece}}, w)
 			if (err == nil) != (c.wantErr == "") || (err != nil && !strings.Contains(err.Error(), c.wantErr)) {
 				t.Errorf("error %v, want %q", err, c.wantErr)
 			}
-			if src.read > c.maxRead {
-				t.Errorf("read %d bytes, want at most %d", src.read, c.maxRead)
+			if src.totalRead > c.maxRead {
+				t.Errorf("read %d bytes, want at most %d", src.totalRead, c.maxRead)
 			}
 		})
+	}
+}
+
+func TestPlanSplitsReadsAFileNamedTwiceTwice(t *testing.T) {
+	block := func(path string, off, n int64) FileBlock { return FileBlock{Path: path, Offset: off, Length: n} }
+	twice := []FileBlock{block("b.gz", 0, 7), block("b.gz", 7, 3), block("a", 0, 5), block("a", 5, 5)}
+	splits, err := PlanSplits(append(twice, twice...), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Piece
+	for _, s := range splits {
+		got = append(got, s.Pieces...)
+	}
+	want := []Piece{{"a", 0, 5, CodecNone}, {"a", 0, 5, CodecNone}, {"a", 5, 5, CodecNone}, {"a", 5, 5, CodecNone}, {"b.gz", 0, 10, CodecGzip}, {"b.gz", 0, 10, CodecGzip}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := PlanSplits(append(twice, twice[0]), 0); err == nil {
+		t.Error("a compressed file with one block more than the others is accepted")
 	}
 }

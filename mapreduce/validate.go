@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// The built-in programs by role. sum and wordcount are one reducer under two
-// names, as are identity and sort.
+// The built-in programs by role. sum and wordcount are the same reducer, and so
+// are identity and sort.
 var (
 	BuiltinMappers   = []string{"identity", "wordcount", "grep", "sort"}
 	BuiltinReducers  = []string{"identity", "wordcount", "sum", "count", "sort"}
 	BuiltinCombiners = []string{"wordcount", "sum"}
 )
 
-func bad(format string, a ...any) error {
+func specErrorf(format string, a ...any) error {
 	return fmt.Errorf("%w: %w", ErrSpec, fmt.Errorf(format, a...))
 }
 
-// Validate reports the first thing in the spec that the harness cannot do.
-// Every error wraps ErrSpec and names the field. Call it after WithDefaults.
+// Validate returns the first problem of the spec, or nil. Every error wraps
+// ErrSpec and names the field. Call it after WithDefaults.
 func (s *TaskSpec) Validate() error {
 	if s.Version != SpecVersion {
-		return bad("version is %d, this harness knows %d", s.Version, SpecVersion)
+		return specErrorf("version is %d, this harness knows %d", s.Version, SpecVersion)
 	}
 	for _, check := range []func() error{s.checkPaths, s.checkSizes, s.checkEnv, s.checkKind} {
 		if err := check(); err != nil {
@@ -36,7 +36,7 @@ func (s *TaskSpec) Validate() error {
 func (s *TaskSpec) checkPaths() error {
 	for _, p := range []struct{ field, path string }{{"work_dir", s.WorkDir}, {"temp_dir", s.TempDir}, {"result", s.Result}} {
 		if !strings.HasPrefix(p.path, "/") {
-			return bad("%s must be an absolute path, it is %q", p.field, p.path)
+			return specErrorf("%s must be an absolute path, it is %q", p.field, p.path)
 		}
 	}
 	return nil
@@ -55,7 +55,7 @@ func (s *TaskSpec) checkSizes() error {
 		{"grace_ms", s.GraceMS, 1, 1 << 40},
 	} {
 		if r.v < r.min || r.v > r.to {
-			return bad("%s is %d, it must be from %d to %d", r.field, r.v, r.min, r.to)
+			return specErrorf("%s is %d, it must be from %d to %d", r.field, r.v, r.min, r.to)
 		}
 	}
 	return nil
@@ -64,7 +64,7 @@ func (s *TaskSpec) checkSizes() error {
 func (s *TaskSpec) checkEnv() error {
 	for _, e := range s.Env {
 		if i := strings.IndexByte(e, '='); i < 1 || strings.IndexByte(e, 0) >= 0 {
-			return bad("env entry %q is not KEY=value", e)
+			return specErrorf("env entry %q is not KEY=value", e)
 		}
 	}
 	return nil
@@ -78,11 +78,11 @@ func (s *TaskSpec) checkKind() error {
 		return s.checkReduce()
 	case KindGroup:
 		if s.Program.Builtin != "" || len(s.Program.Argv) == 0 {
-			return bad("a group task needs program.argv, a built-in cannot be one")
+			return specErrorf("a group task needs program.argv, a built-in cannot be one")
 		}
 		return nil
 	default:
-		return bad("kind is %d, want map, reduce or group", int(s.Kind))
+		return specErrorf("kind is %d, want map, reduce or group", int(s.Kind))
 	}
 }
 
@@ -91,16 +91,16 @@ func (s *TaskSpec) checkMap() error {
 		return err
 	}
 	if s.Input == nil || s.Input.File == "" || len(s.Input.Pieces) == 0 {
-		return bad("a map task needs input.file and at least one of input.pieces")
+		return specErrorf("a map task needs input.file and at least one of input.pieces")
 	}
 	for i, p := range s.Input.Pieces {
-		if p.Codec < CodecNone || p.Codec > CodecZstd {
-			return bad("input.pieces[%d].codec is %s", i, p.Codec)
+		if p.Codec < CodecNone || p.Codec > CodecDeflate {
+			return specErrorf("input.pieces[%d].codec is %s", i, p.Codec)
 		}
 	}
 	if s.Reduces == 0 {
 		if s.Combiner != nil {
-			return bad("a combiner needs reducers: reduces is 0")
+			return specErrorf("a combiner needs reducers: reduces is 0")
 		}
 		return s.Output.check()
 	}
@@ -111,9 +111,9 @@ func (s *TaskSpec) checkMap() error {
 	}
 	m := s.MapOutput
 	if m == nil || m.Data == "" || m.Index == "" {
-		return bad("a map task with reducers needs map_output.data and map_output.index")
+		return specErrorf("a map task with reducers needs map_output.data and map_output.index")
 	}
-	return checkOutCodec("map_output.codec", m.Codec)
+	return checkOutputCodec("map_output.codec", m.Codec)
 }
 
 func (s *TaskSpec) checkReduce() error {
@@ -121,24 +121,24 @@ func (s *TaskSpec) checkReduce() error {
 		return err
 	}
 	if s.Combiner != nil {
-		return bad("a combiner runs in map tasks only")
+		return specErrorf("a combiner runs in map tasks only")
 	}
 	if s.Shuffle == nil || s.Shuffle.Dir == "" || s.Shuffle.Journal == "" || s.Shuffle.Maps < 0 {
-		return bad("a reduce task needs shuffle.dir, shuffle.journal and shuffle.maps")
+		return specErrorf("a reduce task needs shuffle.dir, shuffle.journal and shuffle.maps")
 	}
 	return s.Output.check()
 }
 
 func (o *OutputFile) check() error {
 	if o == nil || o.Path == "" {
-		return bad("output.path is missing")
+		return specErrorf("output.path is missing")
 	}
-	return checkOutCodec("output.codec", o.Codec)
+	return checkOutputCodec("output.codec", o.Codec)
 }
 
-func checkOutCodec(field string, c Codec) error {
+func checkOutputCodec(field string, c Codec) error {
 	if c != CodecNone && c != CodecZstd {
-		return bad("%s is %s, want none or zstd", field, c)
+		return specErrorf("%s is %s, want none or zstd", field, c)
 	}
 	return nil
 }
@@ -146,16 +146,16 @@ func checkOutCodec(field string, c Codec) error {
 func (p *Program) check(field string, builtins []string) error {
 	switch {
 	case p.Builtin == "" && len(p.Argv) == 0:
-		return bad("%s: neither argv nor builtin is given", field)
+		return specErrorf("%s: neither argv nor builtin is given", field)
 	case p.Builtin != "" && len(p.Argv) > 0:
-		return bad("%s: both argv and builtin are given", field)
+		return specErrorf("%s: both argv and builtin are given", field)
 	case p.Builtin == "":
 		if p.Argv[0] == "" || len(p.Args) > 0 {
-			return bad("%s: argv[0] is empty, or args are given without a builtin", field)
+			return specErrorf("%s: argv[0] is empty, or args are given without a builtin", field)
 		}
 		return nil
 	case !slices.Contains(builtins, p.Builtin):
-		return bad("%s: built-in %q is not one of %s", field, p.Builtin, strings.Join(builtins, ", "))
+		return specErrorf("%s: built-in %q is not one of %s", field, p.Builtin, strings.Join(builtins, ", "))
 	}
 	return p.checkArgs(field)
 }
@@ -163,15 +163,15 @@ func (p *Program) check(field string, builtins []string) error {
 func (p *Program) checkArgs(field string) error {
 	if p.Builtin != "grep" {
 		if len(p.Args) > 0 {
-			return bad("%s: built-in %s takes no arguments", field, p.Builtin)
+			return specErrorf("%s: built-in %s takes no arguments", field, p.Builtin)
 		}
 		return nil
 	}
 	if len(p.Args) != 1 {
-		return bad("%s: built-in grep takes one argument, a regular expression", field)
+		return specErrorf("%s: built-in grep takes one argument, a regular expression", field)
 	}
 	if _, err := regexp.Compile(p.Args[0]); err != nil {
-		return bad("%s: grep: %w", field, err)
+		return specErrorf("%s: grep: %w", field, err)
 	}
 	return nil
 }

@@ -15,69 +15,77 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// attempt is one attempt on this node. Its loop owns all fields but those
-// under mu; other goroutines post to inbox.
+// attempt is one attempt on this node. Its loop owns all fields except those
+// under mu and those that name another lock; other goroutines post to inbox.
 type attempt struct {
-	d       *daemon
-	id      store.ID
-	dir     folder
-	silent  bool // of an older epoch: removed and never reported; set before the loop starts or under mu
-	adopted bool // an earlier daemon began it; set before the loop starts
+	d                 *daemon
+	id                store.ID
+	dir               folder
+	orphaned          bool // unknown or of an older epoch: removed and never reported; set before the loop starts, later only under daemon.mu
+	mayNeedOldHarness bool // started by an earlier daemon or on another node; set before the loop starts
 
-	wake  chan struct{}       // something under mu changed; holds one
-	inbox chan func(*attempt) // what watchers and helpers bring
+	wake  chan struct{}       // something under mu changed; capacity 1
+	inbox chan func(*attempt) // calls posted by watchers and helpers
+
+	looping sync.Mutex // held by the loop while it runs; see park.go
 
 	mu     sync.Mutex
-	wanted *droverv1.WantedAttempt // never changed, only replaced; nil: not wanted
-	spec   *droverv1.TaskSpec      // the last one known; nil for a stray
-	seen   *droverv1.SeenAttempt   // what is reported; never changed, only replaced
-	// holding is the dump that other nodes may fetch, nil without one.
-	holding *held
+	parked bool                    // the attempt rests and has no loop
+	wanted *droverv1.WantedAttempt // replaced, never modified; nil: not wanted
+	spec   *droverv1.TaskSpec      // the last known; nil if the attempt is unknown to the coordinator
+	seen   *droverv1.SeenAttempt   // what is reported; replaced, never modified
+	// servedDump is the dump that other nodes may fetch; nil without one.
+	servedDump *servableDump
 
-	// What the loop knows.
-	life      context.Context   // of the loop: helpers live in it, not in a step
-	sent      helper.Update     // what the shuffle helper was told
-	product   *mapreduce.Stored // what a task that passed has made
-	rec       store.Record
-	recorded  bool
-	container task.Container
-	status    runtime.Status // valid when stopped
-	image     bool
-	files     bool
-	cgroup    bool
-	fetch     helperState
-	upload    helperState
-	passed    bool
-	fault     *verdict // a step failed for good
-	over      bool     // the time limit was passed: said once
-	term      time.Duration
-	termSent  bool
-	stoppedAt time.Duration // monotonic, when the stop was seen
-	limits    *droverv1.Limits
-	usage     *droverv1.Usage
-	held      *droverv1.Resources
-	oomKills  int64
-	disk      int64
-	sampled   time.Duration // monotonic, when use and progress were read
-	result    *outcome
-	progress  progress
-	doing     task.Do
-	retry     map[task.Do]int
-	watching  bool
-	// generation changes when the container of that name becomes another one:
-	// what a watcher of the old one brings is past.
+	// Owned by the loop.
+	loopCtx       context.Context       // of the loop; helpers live in it, not in a step's context
+	loopStarted   time.Duration         // monotonic time at which the loop began
+	sentUpdate    helper.Update         // last update sent to the shuffle helper
+	output        *mapreduce.StoredFile // made by a task that exited successfully
+	rec           store.Record
+	recorded      bool
+	container     task.Container
+	status        runtime.Status // valid when container is stopped
+	hasImage      bool
+	hasFiles      bool
+	hasCgroup     bool
+	fetch         helperState
+	upload        helperState
+	exitOK        bool
+	failure       *failure // a permanent failure; the attempt ends with it
+	timedOut      bool     // the time limit has passed
+	termSentAt    time.Duration
+	termSent      bool
+	stoppedAt     time.Duration // monotonic time at which the exit was observed
+	appliedLimits *droverv1.Limits
+	usage         *droverv1.Usage
+	occupied      *droverv1.Resources
+	oomKills      int64
+	diskBytes     int64
+	diskFiles     int64         // files and folders
+	sampledAt     time.Duration // monotonic time of the last usage sample
+	outcome       *outcome
+	progress      progress
+	currentStep   task.Do
+	failures      map[task.Do]int
+	// startError is the error of the last failed try to create or start the container.
+	startError   string
+	awaitingExit bool
+	// generation is incremented when a new container takes the attempt's name;
+	// results for an older generation are ignored.
 	generation int
-	sus        suspension
+	suspension suspension
 	wg         sync.WaitGroup
 }
 
-// progress is what a running task says of itself.
+// progress is what a running task reports about itself.
 type progress struct {
 	fraction   float64
 	counters   map[string]int64
 	status     string
 	inputBytes int64
 	lostMaps   []int32
+	refused    string // why something that the task reported was refused; "" if nothing was
 }
 
 func newAttempt(d *daemon, id store.ID) *attempt {
@@ -86,30 +94,33 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 		wake: make(chan struct{}, 1), inbox: make(chan func(*attempt)),
 		container: task.ContainerNone,
 		fetch:     helperState{work: task.WorkIdle}, upload: helperState{work: task.WorkIdle},
-		retry: map[task.Do]int{}, sampled: -sampleGap,
+		failures: map[task.Do]int{}, sampledAt: -minSampleGap,
 		seen: &droverv1.SeenAttempt{Key: id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING},
 	}
 }
 
-// want replaces what is wanted; nil means that nothing shall be left.
-func (a *attempt) want(w *droverv1.WantedAttempt) {
+// setWanted replaces the wanted state; nil means that the attempt must be removed.
+func (a *attempt) setWanted(w *droverv1.WantedAttempt) {
 	a.mu.Lock()
 	a.wanted = w
 	if w.GetSpec() != nil {
 		a.spec = w.GetSpec()
 	}
 	a.mu.Unlock()
-	a.poke()
+	a.wakeUp()
 }
 
-func (a *attempt) poke() {
+// wakeUp makes the loop run again, and starts it if the attempt is parked; it
+// never blocks.
+func (a *attempt) wakeUp() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
+	a.unpark(a.d.runCtx)
 }
 
-// post hands f to the loop, or drops it when the daemon leaves.
+// post hands f to the loop, or drops it when ctx ends.
 func (a *attempt) post(ctx context.Context, f func(*attempt)) {
 	select {
 	case a.inbox <- f:
@@ -117,75 +128,83 @@ func (a *attempt) post(ctx context.Context, f func(*attempt)) {
 	}
 }
 
-// snapshot is what is to be reported now.
+// snapshot returns the current report of the attempt.
 func (a *attempt) snapshot() *droverv1.SeenAttempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen
 }
 
-func (a *attempt) goal() (*droverv1.WantedAttempt, *droverv1.TaskSpec) {
+// wantedAndSpec returns the wanted state and the last known spec.
+func (a *attempt) wantedAndSpec() (*droverv1.WantedAttempt, *droverv1.TaskSpec) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.wanted, a.spec
 }
 
-// How often a running task's use and progress are read: each sampleEvery, and
-// not again within sampleGap however often its loop wakes.
+// A running task's usage and progress are read every sampleEvery, and at most
+// once per minSampleGap however often its loop wakes.
 const (
-	sampleEvery = time.Second
-	sampleGap   = sampleEvery / 2
+	sampleEvery  = time.Second
+	minSampleGap = sampleEvery / 2
 )
 
-// loop brings the attempt to its goal, again and again, until nothing of it is
-// left or ctx ends (then all that runs, runs on).
+// loop performs steps until nothing of the attempt is left or ctx ends. When ctx
+// ends, containers keep running.
 func (a *attempt) loop(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.wg.Wait()
 	defer cancel()
-	a.life = ctx
+	a.loopCtx, a.loopStarted = ctx, a.d.clock.Monotonic()
 	for ctx.Err() == nil {
 		if a.container == task.ContainerUnknown {
-			if a.refresh(ctx); a.container == task.ContainerRunning {
-				a.adoptLevel(ctx) // what was known of it may be past
+			if a.refreshContainer(ctx); a.container == task.ContainerRunning {
+				a.recoverLevel(ctx) // the known level may be outdated
 			}
 		}
-		a.watch(ctx)
-		wanted, spec := a.goal()
-		a.hearLevel(wanted)
+		a.startExitWatch(ctx)
+		wanted, spec := a.wantedAndSpec()
+		a.updateRequestedLevel(wanted)
 		a.updateFetch(wanted)
-		w, s := a.view(wanted, spec)
+		w, s := a.taskState(wanted, spec)
 		step := task.Next(w, s)
-		a.doing = step.Do
-		a.publish()
+		a.currentStep = step.Do
+		a.publishReport()
 		switch step.Do {
 		case task.Rest:
 			if w.Goal == task.GoalGone {
-				if a.d.finished(a) {
+				if a.d.removeFinished(a) {
 					return
 				}
 				continue
 			}
+			if a.park() {
+				return
+			}
 			a.sleep(ctx, 0)
 		case task.Wait:
-			a.sleep(ctx, a.again(step.Again, spec))
-			if now := a.d.clock.Mono(); now-a.sampled >= sampleGap {
-				a.sampled = now
-				a.sample(ctx)
+			a.sleep(ctx, a.boundRecheck(step.RecheckAfter, spec))
+			if now := a.d.clock.Monotonic(); now-a.sampledAt >= minSampleGap {
+				a.sampledAt = now
+				a.sampleUsage(ctx)
 			}
 		default:
-			a.perform(ctx, step.Do)
+			a.performStep(ctx, step.Do)
 		}
 	}
 }
 
-// again bounds a wait by the next sample of a running task, and that of an
-// exclusive one by the end of its lease.
-func (a *attempt) again(d time.Duration, spec *droverv1.TaskSpec) time.Duration {
-	if left := a.d.lease.left(); spec.GetExclusive() && left > 0 && (d <= 0 || d > left) {
+// maxStartPause bounds the pause before a repeated attempt, which occupies its
+// reserved capacity meanwhile.
+const maxStartPause = 10 * time.Minute
+
+// boundRecheck shortens a wait to the next usage sample of a running task and,
+// for an exclusive task, to the end of the lease.
+func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Duration {
+	if left := a.d.lease.remaining(); spec.GetExclusive() && left > 0 && (d <= 0 || d > left) {
 		d = left
 	}
-	if a.container == task.ContainerRunning && !a.sus.frozen || a.upload.work == task.WorkBusy {
+	if a.container == task.ContainerRunning && !a.suspension.frozen || a.upload.work == task.WorkBusy {
 		if d <= 0 || d > sampleEvery {
 			return sampleEvery
 		}
@@ -193,7 +212,7 @@ func (a *attempt) again(d time.Duration, spec *droverv1.TaskSpec) time.Duration 
 	return d
 }
 
-// sleep waits for a change, for d (0: for ever) or for the end.
+// sleep waits for a change, for d (0: no limit) or for the end of ctx.
 func (a *attempt) sleep(ctx context.Context, d time.Duration) {
 	var after <-chan time.Time
 	if d > 0 {
@@ -210,8 +229,8 @@ func (a *attempt) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// view turns what the loop knows into the values of the state machine.
-func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) (task.Wanted, task.Seen) {
+// taskState returns the input of task.Next.
+func (a *attempt) taskState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) (task.Wanted, task.Seen) {
 	w := task.Wanted{
 		Goal:      goalOf(wanted),
 		Level:     task.Level(wanted.GetLevel()),
@@ -221,44 +240,47 @@ func (a *attempt) view(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) 
 		TimeLimit: time.Duration(spec.GetTimeLimitMs()) * time.Millisecond,
 		Grace:     a.d.cfg.Grace,
 	}
-	a.withoutLease(&w, spec)
-	now := a.d.clock.Mono()
+	a.enforceLease(&w, spec)
+	now := a.d.clock.Monotonic()
+	if pause := time.Duration(spec.GetStartPauseMs()) * time.Millisecond; pause > 0 && !a.rec.Started {
+		w.StartPause = max(0, a.loopStarted+min(pause, maxStartPause)-now)
+	}
 	s := task.Seen{
 		Recorded: a.recorded, Started: a.rec.Started, Ended: len(a.rec.End) > 0,
-		Folder: a.dir.whole(), Image: a.image, Files: a.files, Cgroup: a.cgroup,
+		Folder: a.dir.isComplete(), Image: a.hasImage, Files: a.hasFiles, Cgroup: a.hasCgroup,
 		Container: a.container,
-		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.sus.frozen, Swapped: a.sus.swapped, OldDump: a.sus.oldDump, Barred: a.sus.barred,
+		Dumping:   a.rec.Dumping, Dumped: a.rec.Dumped, Frozen: a.suspension.frozen, Swapped: a.suspension.swapped, StaleDump: a.suspension.staleDump, Refused: a.suspension.refused,
 		Fetch: a.fetch.work, Upload: a.upload.work,
-		Passed: a.passed, Fault: a.fault != nil, Terminate: a.termSent,
-		Running: a.running(now),
+		ExitOK: a.exitOK, Failed: a.failure != nil, TermSent: a.termSent,
+		Running: a.runningTime(now),
 	}
 	if w.Goal == task.GoalGone {
 		s.Folder = a.dir.exists()
 	}
 	if a.termSent {
-		s.SinceTerm = now - a.term
+		s.SinceTerm = now - a.termSentAt
 	}
 	if s.Ended || w.Goal == task.GoalGone {
-		s.OldDump = s.OldDump || a.rec.Dump > 0 && there(a.d.dumpsOf(a.id))
+		s.StaleDump = s.StaleDump || a.rec.DumpNumber > 0 && pathExists(a.d.dumpsDir(a.id))
 	}
 	if s.Ended {
 		s.Folder = a.dir.exists()
-		s.Scratch = a.scratch(w.Goal)
+		s.Scratch = a.hasScratch(w.Goal)
 	}
 	if w.TimeLimit > 0 && s.Running >= w.TimeLimit {
-		a.over = true
+		a.timedOut = true
 	}
 	return w, s
 }
 
-// scratch tells whether an ended attempt holds files that it need not hold:
-// stopped, all but logs; with an output that is wanted, all but that and logs.
-// A failed one stays as it is, for a look, until the coordinator says stop.
-func (a *attempt) scratch(goal task.Goal) bool {
+// hasScratch reports whether an ended attempt has files that are not needed. A
+// stopped attempt keeps only its logs, a successful one its output and logs. A
+// failed one keeps everything for inspection until the coordinator stops it.
+func (a *attempt) hasScratch(goal task.Goal) bool {
 	if goal == task.GoalStop {
-		return there(a.dir.join(nameTmp)) || there(a.dir.task())
+		return pathExists(a.dir.join(nameTmp)) || pathExists(a.dir.task())
 	}
-	return a.result.succeeded() && there(a.dir.join(nameTmp))
+	return a.outcome.succeeded() && pathExists(a.dir.join(nameTmp))
 }
 
 func goalOf(w *droverv1.WantedAttempt) task.Goal {
@@ -270,19 +292,20 @@ func goalOf(w *droverv1.WantedAttempt) task.Goal {
 		return task.GoalRun
 	case droverv1.Goal_GOAL_KEEP:
 		return task.GoalKeep
-	default: // a goal of a newer coordinator ends the attempt, it does not start one
+	default: // an unknown goal of a newer coordinator ends the attempt
 		return task.GoalStop
 	}
 }
 
-// running is the thawed time on the monotonic clock since the start.
-func (a *attempt) running(now time.Duration) time.Duration {
+// runningTime returns the time the attempt has run unfrozen since its start, on
+// the monotonic clock.
+func (a *attempt) runningTime(now time.Duration) time.Duration {
 	ran := time.Duration(a.rec.RanNS)
 	if !a.rec.Started || a.rec.StartMono == 0 {
 		return ran
 	}
-	if a.rec.BootID != a.d.boot {
-		return ran // the machine was started again: the container is gone, and its time since it last began with it
+	if a.rec.BootID != a.d.bootID {
+		return ran // the machine was rebooted: the time since the container last started is lost with it
 	}
 	if a.stoppedAt > 0 {
 		now = a.stoppedAt
@@ -290,16 +313,16 @@ func (a *attempt) running(now time.Duration) time.Duration {
 	return ran + max(0, now-time.Duration(a.rec.StartMono)-time.Duration(a.rec.FrozenNS))
 }
 
-// refresh asks the engine about this container.
-func (a *attempt) refresh(ctx context.Context) {
-	all, err := a.d.containers.get(ctx)
+// refreshContainer queries the engine for the container's status.
+func (a *attempt) refreshContainer(ctx context.Context) {
+	all, err := a.d.containers.list(ctx)
 	if err != nil {
-		return // still unknown; Next waits
+		return // still unknown; task.Next waits
 	}
 	a.setStatus(all[a.id.String()])
 }
 
-// setStatus takes what the engine says; the zero Status means that it has none.
+// setStatus takes over the engine's status; the zero Status means no container.
 func (a *attempt) setStatus(st runtime.Status) {
 	switch st.Phase {
 	case 0:
@@ -312,8 +335,8 @@ func (a *attempt) setStatus(st runtime.Status) {
 		a.container = task.ContainerStopped
 		a.status = st
 		if a.stoppedAt == 0 {
-			a.stoppedAt = a.d.clock.Mono()
-			if !st.Exited.IsZero() { // it may have stopped while no daemon looked
+			a.stoppedAt = a.d.clock.Monotonic()
+			if !st.Exited.IsZero() { // it may have exited while no daemon was running
 				a.stoppedAt -= max(0, a.d.clock.Now().Sub(st.Exited))
 			}
 		}
@@ -322,25 +345,25 @@ func (a *attempt) setStatus(st runtime.Status) {
 	}
 }
 
-// watch has a goroutine wait for the end of a running container.
-func (a *attempt) watch(ctx context.Context) {
-	if a.container != task.ContainerRunning || a.watching {
+// startExitWatch starts a goroutine that waits for the end of a running container.
+func (a *attempt) startExitWatch(ctx context.Context) {
+	if a.container != task.ContainerRunning || a.awaitingExit {
 		return
 	}
-	a.watching = true
+	a.awaitingExit = true
 	generation := a.generation
 	a.wg.Go(func() {
 		st, err := a.d.cfg.Driver.Wait(ctx, a.id.String())
 		a.post(ctx, func(a *attempt) {
-			a.watching = false
+			a.awaitingExit = false
 			if a.generation != generation {
-				return // of the container before a dump
+				return // status of the container before a dump
 			}
 			if a.container != task.ContainerRunning {
-				return // deleted meanwhile
+				return // deleted in the meantime
 			}
 			if err != nil {
-				a.container = task.ContainerUnknown // an engine that is gone is not an exit
+				a.container = task.ContainerUnknown // an unreachable engine is not an exit
 				return
 			}
 			a.setStatus(st)
@@ -348,9 +371,9 @@ func (a *attempt) watch(ctx context.Context) {
 	})
 }
 
-// publish makes a new report of the attempt if anything in it changed.
-func (a *attempt) publish() {
-	next := a.report()
+// publishReport replaces the attempt's report if anything in it changed.
+func (a *attempt) publishReport() {
+	next := boundReport(a.buildReport())
 	a.publishDump(next.GetLevel())
 	a.mu.Lock()
 	last := a.seen
@@ -360,43 +383,46 @@ func (a *attempt) publish() {
 	}
 	a.mu.Unlock()
 	if !same {
-		a.d.changed(a.id, !proto.Equal(withoutUse(next), withoutUse(last)))
+		a.d.markChanged(a.id, !proto.Equal(withoutUsage(next), withoutUsage(last)))
 	}
 }
 
-// withoutUse is a report but for what changes all the time: that goes with the
-// next sign of life, the rest at once.
-func withoutUse(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
+// withoutUsage returns a report without the fields that change constantly. Those
+// wait for the next periodic report; other changes are sent at once.
+func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	if s == nil {
 		return nil
 	}
 	c := proto.CloneOf(s)
-	c.Usage, c.Held, c.SwapHeld, c.DiskHeld, c.RunningMs = nil, nil, 0, 0, 0
+	c.Usage, c.Occupied, c.SwapOccupied, c.DiskOccupied, c.RunningMs = nil, nil, 0, 0, 0
 	c.Progress, c.Counters, c.Status, c.InputBytes = 0, nil, "", 0
+	if c.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED {
+		c.Message = "" // what was refused of the counters
+	}
 	return c
 }
 
-// report is the attempt as the coordinator shall see it.
-func (a *attempt) report() *droverv1.SeenAttempt {
-	if a.result != nil {
-		end := proto.CloneOf(a.result.end)
-		end.DiskHeld = a.disk
+// buildReport returns the attempt as reported to the coordinator.
+func (a *attempt) buildReport() *droverv1.SeenAttempt {
+	if a.outcome != nil {
+		end := proto.CloneOf(a.outcome.end)
+		end.DiskOccupied = a.diskBytes
 		return end
 	}
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
-		Usage: a.usage, Limits: a.limits, Held: a.held, DiskHeld: a.disk,
-		StartedMs: a.rec.StartedMS, RunningMs: a.running(a.d.clock.Mono()).Milliseconds(),
+		Usage: a.usage, Limits: a.appliedLimits, Occupied: a.occupied, DiskOccupied: a.diskBytes,
+		StartedMs: a.rec.StartedMS, RunningMs: a.runningTime(a.d.clock.Monotonic()).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
-		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps,
-		Step: a.doing.String(),
+		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,
+		Step: a.currentStep.String(),
 	}
 	if a.rec.Started {
 		s.Phase = droverv1.Phase_PHASE_RUNNING
-		if a.doing == task.Wait && a.upload.work != task.WorkBusy {
+		if a.currentStep == task.Wait && a.upload.work != task.WorkBusy {
 			s.Step = ""
 		}
 	}
-	a.reportLevel(s)
+	a.fillLevel(s)
 	return s
 }

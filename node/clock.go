@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock is the node's time: the wall for what users read, the machine's
-// monotonic clock for what is measured, since that goes on when the daemon is
-// started again.
+// clock is the node's time: wall-clock time for users, and monotonic time of the
+// machine, which continues across restarts of the daemon, for measurements.
 type clock interface {
 	Now() time.Time
-	Mono() time.Duration // since the machine started
+	Monotonic() time.Duration // since the machine booted
 }
 
 type realClock struct{}
 
 func (realClock) Now() time.Time { return time.Now() }
 
-func (realClock) Mono() time.Duration {
+func (realClock) Monotonic() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic("node: the machine has no monotonic clock: " + err.Error())
@@ -28,8 +27,8 @@ func (realClock) Mono() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// bootID tells one start of the machine from the next; "" where the kernel
-// does not say.
+// bootID identifies the current boot of the machine; "" if the kernel does not
+// provide it.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -14,45 +15,49 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/runtime"
 )
 
-// Config is all that a node daemon is given. Zero fields take the defaults
-// named beside them.
+// Config configures a node daemon. Zero fields take the defaults named beside
+// them.
 type Config struct {
-	Data         string                            // folder of the daemon, absolute; its disk holds the attempts
-	Coordinator  droverv1connect.NodeServiceClient // required
-	Driver       runtime.Driver                    // required
-	Info         *droverv1.NodeInfo                // who the node is and what it measured; required, see Measure
-	Enforcer     Enforcer                          // nil: no limits are enforced
-	Files        FileSystems                       // for orders, and for helpers inside the daemon; nil: from FilesConfig
-	FilesConfig  fsys.Config                       // what the node reaches; helper processes get it
-	Helper       []string                          // argv of the helper program: a path and its arguments; nil: helpers run inside the daemon
-	Harness      string                            // path of the harness program; "" = this executable
-	HarnessArgs  []string                          // between the program and the spec's path; nil = "harness"
-	Secrets      string                            // folder with one file for each secret; "" = <Data>/secrets
-	AllowRoot    bool                              // the operator lets tasks run as uid 0
-	SwitchUser   bool                              // a driver without file systems of its own runs tasks as their tenant's uid, not as the daemon's
-	Listener     net.Listener                      // of the node's own server; nil = a free port of 127.0.0.1
-	TLS          *tls.Config                       // of that server; nil = plain. Callers of the task API must show a certificate
-	ShuffleCA    string                            // PEM of the authority of the other nodes' servers; "" = they are plain
-	Insecure     bool                              // plain also off the loopback interface
-	Grace        time.Duration                     // between TERM and KILL; 0 = 10 s
-	Parallel     int                               // container creations and removals at once; 0 = twice the cores
-	BlobLimit    int64                             // bytes of cached files and images; 0 = 10 GiB
-	ImageLimit   int64                             // bytes of unpacked images in the engine; 0 = 10 GiB
-	ImageAge     time.Duration                     // images and old programs that nothing needs go after this long; 0 = 24 h
-	CollectEvery time.Duration                     // between two looks for what nothing needs; 0 = 10 min
-	MaxLogBytes  int64                             // size at which a log file is rotated; 0 = 10 MiB
-	MaxLogFiles  int                               // files kept of each stream; 0 = 3
-	Probe        bool                              // find out at the start which levels work, with a container of the harness; else Info says so
-	Log          *slog.Logger                      // nil = discard
-	Registry     *prometheus.Registry              // nil = a new one
-	Ready        func(address string)              // called once the node is registered; may be nil
+	Data         string                                // the daemon's folder, absolute; its disk holds the attempts
+	Coordinator  droverv1connect.NodeServiceClient     // required
+	Driver       runtime.Driver                        // required
+	Info         *droverv1.NodeInfo                    // identity and measurements of the node; required, see package measure
+	Enforcer     Enforcer                              // nil: no limits are enforced
+	Files        FileSystems                           // for requests of the coordinator and helpers inside the daemon; nil: from FilesConfig
+	FilesConfig  fsys.Config                           // reachable file systems; passed to helper processes
+	Helper       []string                              // argv of the helper program: a path and its arguments; nil: helpers run inside the daemon
+	Harness      string                                // path of the harness program; "" = this executable
+	HarnessArgs  []string                              // arguments between the program and the spec's path; nil = "harness"
+	Secrets      string                                // secret NAME of a tenant is <Secrets>/TENANT/NAME; "" = <Data>/secrets
+	AllowRoot    bool                                  // allow tasks with uid 0
+	SwitchUser   bool                                  // with a driver without file systems of its own, run tasks as the tenant's uid instead of the daemon's
+	Listener     net.Listener                          // for the node's HTTP server, only with TLS; nil = a free port of 127.0.0.1
+	TLS          *tls.Config                           // for the node's HTTP server; callers of the task API must present a certificate. nil = no port: a unix socket in Data
+	Certificate  *pki.Member                           // the node's certificate and what it checks others by; gives TLS and ShuffleCA; nil = TLS as given
+	FetchCRL     func(context.Context) ([]byte, error) // the coordinator's revocation list, empty for none; nil = only that of Certificate's files
+	OpenMetrics  bool                                  // serve /metrics to callers without a certificate
+	ShuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
+	Grace        time.Duration                         // between TERM and KILL; 0 = 10 s
+	Parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
+	BlobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB
+	ImageLimit   int64                                 // bytes of unpacked images in the engine; 0 = 10 GiB
+	ImageAge     time.Duration                         // age after which unneeded images and old programs are removed; 0 = 24 h
+	CollectEvery time.Duration                         // interval of removing unneeded images and programs; 0 = 10 min
+	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
+	MaxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
+	MaxLogFiles  int                                   // files kept per stream; 0 = 3
+	Probe        bool                                  // at the start, find out with a test container which levels work; otherwise Info says so
+	Log          *slog.Logger                          // nil = discard
+	Registry     *prometheus.Registry                  // nil = a new one
+	Ready        func(address string)                  // called after the first registration; may be nil
 }
 
-// defaults fills zero fields and checks the rest.
+// defaults fills in zero fields and validates the rest.
 func (c Config) defaults() (Config, error) {
 	missing := func(field string) (Config, error) {
 		return c, fault.New(fault.Invalid, "node: Config.%s is not set", field)
@@ -78,15 +83,20 @@ func (c Config) defaults() (Config, error) {
 	if c.HarnessArgs == nil {
 		c.HarnessArgs = []string{"harness"}
 	}
-	c.Secrets = or(c.Secrets, filepath.Join(c.Data, "secrets"))
-	c.Grace = or(c.Grace, 10*time.Second)
-	c.Parallel = or(c.Parallel, max(2, 2*goruntime.NumCPU()))
-	c.BlobLimit = or(c.BlobLimit, int64(10)<<30)
-	c.ImageLimit = or(c.ImageLimit, int64(10)<<30)
-	c.ImageAge = or(c.ImageAge, 24*time.Hour)
-	c.CollectEvery = or(c.CollectEvery, 10*time.Minute)
-	c.MaxLogBytes = or(c.MaxLogBytes, int64(10)<<20)
-	c.MaxLogFiles = or(c.MaxLogFiles, 3)
+	if c.Certificate != nil {
+		c.TLS = c.Certificate.ServerConfig() // which kind a caller must be, each path says
+		c.ShuffleCA = string(c.Certificate.CA())
+	}
+	c.Secrets = orDefault(c.Secrets, filepath.Join(c.Data, "secrets"))
+	c.Grace = orDefault(c.Grace, 10*time.Second)
+	c.Parallel = orDefault(c.Parallel, max(2, 2*goruntime.NumCPU()))
+	c.BlobLimit = orDefault(c.BlobLimit, int64(10)<<30)
+	c.ImageLimit = orDefault(c.ImageLimit, int64(10)<<30)
+	c.ImageAge = orDefault(c.ImageAge, 24*time.Hour)
+	c.CollectEvery = orDefault(c.CollectEvery, 10*time.Minute)
+	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
+	c.MaxLogBytes = orDefault(c.MaxLogBytes, int64(10)<<20)
+	c.MaxLogFiles = orDefault(c.MaxLogFiles, 3)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -96,7 +106,7 @@ func (c Config) defaults() (Config, error) {
 	return c, nil
 }
 
-func or[T comparable](v, def T) T {
+func orDefault[T comparable](v, def T) T {
 	var zero T
 	if v == zero {
 		return def
@@ -104,8 +114,8 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// hostPaths tells whether tasks see the host's paths.
-func (c *Config) hostPaths() bool {
+// usesHostPaths reports whether tasks see the host's paths.
+func (c *Config) usesHostPaths() bool {
 	h, ok := c.Driver.(runtime.HostPaths)
 	return ok && h.HostPaths()
 }

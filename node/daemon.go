@@ -16,99 +16,108 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/pki/pkimetrics"
 	"github.com/drover-run/drover/internal/quota"
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/helper"
-	"github.com/drover-run/drover/node/leash"
-	"github.com/drover-run/drover/node/order"
+	"github.com/drover-run/drover/node/requests"
+	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
+	"github.com/drover-run/drover/node/watchdog"
 )
+
+// StoreFile is the daemon's own state, in its data folder.
+const StoreFile = "node.db"
 
 // daemon is one running node.
 type daemon struct {
-	cfg        Config
-	log        *slog.Logger
-	store      *store.Store
-	clock      clock
-	boot       string
-	harness    string // path of the program inside its folder
-	helper     string // likewise; "" without one
-	quota      quota.Method
-	emptyRoot  string // folder that is the root of containers without an image
-	blobs      *blob.Cache
-	images     *images
-	containers *listing
-	metrics    *metrics
-	slots      chan struct{} // bounds container work
-	files      FileSystems
-	web        *http.Client // of helpers inside the daemon
-	orders     *order.Desk
-	lease      lease
-	spare      spareIO
-	leash      *leash.Holder // nil where nobody else can freeze
-	closers    []func() error
+	cfg           Config
+	log           *slog.Logger
+	store         *store.Store
+	clock         clock
+	bootID        string
+	harnessPath   string // the harness inside the content-addressed program folder
+	helperPath    string // the helper program, stored like harnessPath; "" without one
+	quota         quota.Method
+	emptyRoot     string // empty folder, the root of containers without an image
+	blobs         *blob.Cache
+	images        *imageStore
+	containers    *containerLister
+	metrics       *metrics
+	slots         chan struct{} // bounds concurrent container operations
+	files         FileSystems
+	httpClient    *http.Client // for helpers inside the daemon
+	requests      *requests.Server
+	shuffle       *shuffle.Server
+	lease         lease
+	unallocatedIO unallocatedIO
+	watchdog      *watchdog.Client // nil where no other process can freeze a task
+	closers       []func() error
+	connections   *pki.Connections
 
-	// run is the context of attempts and orders: when it ends the daemon leaves.
-	run context.Context
-	wg  sync.WaitGroup // attempts and orders
+	// runCtx is the context of attempts and requests; when it ends the daemon stops.
+	runCtx context.Context
+	wg     sync.WaitGroup // attempts and requests
 
-	inputs sync.WaitGroup // standard inputs of Exec; they end after their handlers
+	execInputs sync.WaitGroup // standard inputs of Exec; they end after their handlers
 
-	report chan struct{} // something is to be reported; holds one
-	probed chan struct{} // another set of levels is to be told; holds one
+	reportNow    chan struct{} // something must be reported; capacity 1
+	levelsProbed chan struct{} // the probed levels must be registered; capacity 1
 
-	mu       sync.Mutex
-	levels   *probeResult // of a probe that is over; nil: as Config.Info says
-	sequence uint64       // of the last report
-	id       store.Identity
-	attempts map[store.ID]*attempt
-	dirty    map[store.ID]bool                    // changed since it was last reported
-	gone     map[store.ID]bool                    // removed, not yet reported
-	again    map[store.ID]*droverv1.WantedAttempt // wanted anew while the old one is removed
+	mu           sync.Mutex   // taken before attempt.mu
+	probedLevels *probeResult // nil until a probe has ended: Config.Info applies
+	sequence     uint64       // of the last report
+	id           store.Identity
+	attempts     map[store.ID]*attempt
+	dirty        map[store.ID]bool                    // changed since the last report
+	gone         map[store.ID]bool                    // removed but not yet reported
+	wantedAgain  map[store.ID]*droverv1.WantedAttempt // wanted again while the old attempt is being removed
 }
 
-// newDaemon opens what a daemon needs; close ends it.
+// newDaemon opens what a daemon needs; close releases it.
 func newDaemon(cfg Config) (*daemon, error) {
 	cfg, err := cfg.defaults()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Info = proto.CloneOf(cfg.Info) // the listener's address is filled in
+	cfg.Info = proto.CloneOf(cfg.Info) // the listener's address is filled in below
 	if err := makeFolders(cfg.Data); err != nil {
 		return nil, err
 	}
-	st, err := store.Open(filepath.Join(cfg.Data, "node.db"))
+	st, err := store.Open(filepath.Join(cfg.Data, StoreFile))
 	if err != nil {
 		return nil, err
 	}
 	d := &daemon{
-		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, boot: bootID(),
+		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
-		containers: &listing{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
-		report: make(chan struct{}, 1), probed: make(chan struct{}, 1),
-		// Rising also across restarts, so that a coordinator that remembers the
-		// last one takes the next for new.
-		sequence: uint64(time.Now().UnixMilli()),
-		lease:    lease{now: leash.SinceBoot},
-		attempts: map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
-		gone: map[store.ID]bool{}, again: map[store.ID]*droverv1.WantedAttempt{},
+		containers: &containerLister{driver: cfg.Driver}, slots: make(chan struct{}, cfg.Parallel),
+		reportNow: make(chan struct{}, 1), levelsProbed: make(chan struct{}, 1),
+		// Increases across restarts too, so a coordinator that remembers the last
+		// sequence accepts the next.
+		sequence:    uint64(time.Now().UnixMilli()),
+		lease:       lease{now: watchdog.SinceBoot},
+		connections: pki.NewConnections(maxConnections),
+		attempts:    map[store.ID]*attempt{}, dirty: map[store.ID]bool{},
+		gone: map[store.ID]bool{}, wantedAgain: map[store.ID]*droverv1.WantedAttempt{},
 	}
-	d.spare.d = d
+	d.unallocatedIO.d = d
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)
 	}
-	if d.harness, err = keepProgram(cfg.Data, cfg.Harness); err != nil {
+	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness); err != nil {
 		return fail(err)
 	}
 	if len(cfg.Helper) > 0 {
-		if d.helper, err = keepProgram(cfg.Data, cfg.Helper[0]); err != nil {
+		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0]); err != nil {
 			return fail(err)
 		}
 	}
-	if err := d.openLeash(); err != nil {
+	if err := d.openWatchdog(); err != nil {
 		return fail(err)
 	}
 	if d.quota, err = d.probeQuota(); err != nil {
@@ -117,16 +126,20 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
 		return fail(err)
 	}
-	if err := d.openFiles(); err != nil {
+	if err := d.openFileSystems(); err != nil {
 		return fail(err)
 	}
-	d.images = &images{driver: cfg.Driver, blobs: d.blobs, now: d.clock.Now, used: map[string]time.Time{}}
+	d.images = &imageStore{driver: cfg.Driver, blobs: d.blobs, now: d.clock.Now, lastUsed: map[string]time.Time{}}
 	d.metrics = newMetrics(cfg.Registry, d)
+	if cfg.Certificate != nil {
+		cfg.Registry.MustRegister(pkimetrics.Expiry(cfg.Certificate))
+	}
+	d.shuffle = shuffle.NewServer(mapOutputs{d}, maxShuffleRequests, d.log, cfg.Registry)
 	return d, nil
 }
 
-// makeFolders makes the daemon's folders. Tenants pass through to their own
-// attempt's folder and read nothing on the way.
+// makeFolders makes the daemon's folders. Tenants may traverse them to reach
+// their attempt's folder but cannot list them.
 func makeFolders(data string) error {
 	for _, dir := range []string{data, filepath.Join(data, "attempts"), filepath.Join(data, "empty")} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -136,7 +149,7 @@ func makeFolders(data string) error {
 	return os.MkdirAll(filepath.Join(data, "images"), 0o700)
 }
 
-// epoch is the node's present epoch.
+// epoch returns the node's current epoch.
 func (d *daemon) epoch() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,8 +162,8 @@ func (d *daemon) identity() store.Identity {
 	return d.id
 }
 
-// slot runs f while it holds one of the places for container work.
-func (d *daemon) slot(ctx context.Context, f func() error) error {
+// inSlot runs f while it holds one of the slots for container operations.
+func (d *daemon) inSlot(ctx context.Context, f func() error) error {
 	select {
 	case d.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -160,26 +173,27 @@ func (d *daemon) slot(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// changed marks an attempt for the next report; atOnce has that sent now.
-func (d *daemon) changed(id store.ID, atOnce bool) {
+// markChanged marks an attempt for the next report; atOnce sends it now.
+func (d *daemon) markChanged(id store.ID, atOnce bool) {
 	d.mu.Lock()
 	d.dirty[id] = true
 	d.mu.Unlock()
 	if atOnce {
-		d.poke()
+		d.requestReport()
 	}
 }
 
-func (d *daemon) poke() {
+// requestReport makes reportLoop send a report soon; it never blocks.
+func (d *daemon) requestReport() {
 	select {
-	case d.report <- struct{}{}:
+	case d.reportNow <- struct{}{}:
 	default:
 	}
 }
 
 // adopt finds what an earlier daemon left: records, wanted attempts,
-// containers, cgroups and folders. What has a record goes on from where it is,
-// the rest is removed.
+// containers, cgroups and folders. Attempts with a record continue from where
+// they are; the others are removed.
 func (d *daemon) adopt(ctx context.Context) error {
 	records, err := d.store.Records()
 	if err != nil {
@@ -196,34 +210,34 @@ func (d *daemon) adopt(ctx context.Context) error {
 	for id := range wanted {
 		known[id] = true
 	}
-	containers, listErr := d.containers.get(ctx)
+	containers, listErr := d.containers.list(ctx)
 	if listErr != nil {
-		d.log.Warn("the container engine does not answer yet", "err", listErr)
+		d.log.Warn("the container engine is not answering yet", "err", listErr)
 	}
 	for id := range containers {
-		d.know(known, id)
+		d.addKnown(known, id)
 	}
 	folders, err := os.ReadDir(filepath.Join(d.cfg.Data, "attempts"))
 	if err != nil {
 		return err
 	}
 	for _, f := range folders {
-		d.know(known, f.Name())
+		d.addKnown(known, f.Name())
 	}
 	dumps, err := os.ReadDir(filepath.Join(d.cfg.Data, "images"))
 	if err != nil {
 		return err
 	}
 	for _, f := range dumps {
-		d.know(known, f.Name())
+		d.addKnown(known, f.Name())
 	}
-	groups, err := d.listCgroups(ctx, known)
+	groups, err := d.adoptCgroups(ctx, known)
 	if err != nil {
 		return err
 	}
 	for id := range known {
 		a := newAttempt(d, id)
-		a.adopted = true
+		a.mayNeedOldHarness = true
 		rec, recorded := records[id]
 		if err := a.adopt(rec, recorded, groups[id]); err != nil {
 			return fmt.Errorf("attempt %s: %w", id, err)
@@ -232,10 +246,10 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if listErr != nil {
 			a.container = task.ContainerUnknown
 		}
-		a.adoptLevel(ctx)
+		a.recoverLevel(ctx)
 		a.wanted, a.spec = wanted[id], wanted[id].GetSpec()
-		a.silent = recorded && rec.Epoch != d.id.Epoch || !recorded && wanted[id] == nil
-		if a.silent {
+		a.orphaned = recorded && rec.Epoch != d.id.Epoch || !recorded && wanted[id] == nil
+		if a.orphaned {
 			a.wanted = nil
 		}
 		d.launch(a)
@@ -244,18 +258,18 @@ func (d *daemon) adopt(ctx context.Context) error {
 	return nil
 }
 
-// know adds what looks like an attempt; a stranger is left alone.
-func (d *daemon) know(known map[store.ID]bool, name string) {
+// addKnown adds name to known if it is an attempt id; other names are ignored.
+func (d *daemon) addKnown(known map[store.ID]bool, name string) {
 	if _, err := store.ParseID(name); err != nil {
-		d.log.Warn("not an attempt, left alone", "name", name)
+		d.log.Warn("name is not an attempt id, ignored", "name", name)
 		return
 	}
 	known[store.ID(name)] = true
 }
 
-// listCgroups finds the cgroups and ends the helpers that a dead daemon left
-// in them.
-func (d *daemon) listCgroups(ctx context.Context, known map[store.ID]bool) (map[store.ID]bool, error) {
+// adoptCgroups lists the attempts' cgroups and kills the helpers that a dead
+// daemon left in them.
+func (d *daemon) adoptCgroups(ctx context.Context, known map[store.ID]bool) (map[store.ID]bool, error) {
 	groups := map[store.ID]bool{}
 	if d.cfg.Enforcer == nil {
 		return groups, nil
@@ -265,7 +279,7 @@ func (d *daemon) listCgroups(ctx context.Context, known map[store.ID]bool) (map[
 		return nil, err
 	}
 	for _, n := range names {
-		d.know(known, n)
+		d.addKnown(known, n)
 		if !known[store.ID(n)] {
 			continue
 		}
@@ -277,44 +291,58 @@ func (d *daemon) listCgroups(ctx context.Context, known map[store.ID]bool) (map[
 	return groups, nil
 }
 
-// adopt takes over what the store knows of the attempt.
+// adopt restores the attempt's state from its record.
 func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
-	a.rec, a.recorded, a.cgroup = rec, recorded, cgroup
-	end, err := rec.Ended()
+	a.rec, a.recorded, a.hasCgroup = rec, recorded, cgroup
+	end, err := rec.DecodeEnd()
 	if err != nil {
 		return err
 	}
+	if bounded := boundReport(end); bounded != end { // recorded by a daemon without these limits
+		end = bounded
+		if rec.End, err = proto.Marshal(end); err != nil {
+			return err
+		}
+		if err := a.d.store.PutRecord(a.id, rec); err != nil {
+			return err
+		}
+		a.rec = rec
+	}
 	if end != nil {
-		a.result = &outcome{end}
+		a.outcome = &outcome{end}
 		a.seen = end
 	}
-	if rec.Started { // it was prepared then, and shall not be prepared again
-		a.image, a.files, a.cgroup = true, true, true
-		a.limits = a.d.readLimits(a.id)
+	if rec.Started { // it was prepared before, and must not be prepared again
+		a.hasImage, a.hasFiles = true, true
+		if end == nil {
+			a.hasCgroup = true
+			a.appliedLimits = a.d.readLimits(a.id)
+		}
 	}
 	return nil
 }
 
-// launch starts the loop of an attempt; the caller adds nothing to it after.
+// launch registers the attempt and starts its loop; the caller must not modify
+// the attempt afterwards.
 func (d *daemon) launch(a *attempt) {
 	d.mu.Lock()
 	d.attempts[a.id] = a
-	if !a.silent {
+	if !a.orphaned {
 		d.dirty[a.id] = true
 	}
 	d.mu.Unlock()
-	d.wg.Go(func() { a.loop(d.run) })
-	d.poke()
+	a.startLoop()
+	d.requestReport()
 }
 
-// apply makes a message of the coordinator durable, then acts on it.
-func (d *daemon) apply(w *droverv1.Wanted) error {
+// applyWanted stores a message of the coordinator and then acts on it.
+func (d *daemon) applyWanted(w *droverv1.Wanted) error {
 	change, err := d.store.Apply(w)
 	if err != nil {
 		return err
 	}
 	if change.Stale {
-		d.log.Debug("an old revision", "revision", w.GetRevision())
+		d.log.Debug("outdated revision ignored", "revision", w.GetRevision())
 		return nil
 	}
 	d.mu.Lock()
@@ -326,59 +354,62 @@ func (d *daemon) apply(w *droverv1.Wanted) error {
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		d.want(id, change.Put[id])
+		d.setWanted(id, change.Put[id])
 	}
 	for _, k := range w.GetRemove() {
-		d.unwant(store.IDOf(k))
+		d.removeWanted(store.IDOf(k))
 	}
 	if w.GetFull() {
-		d.unwantOthers(change.Put)
+		d.removeUnlisted(change.Put)
 		if len(w.GetKeepBlobs()) > 0 || len(w.GetPut()) == 0 {
-			d.blobs.Keep(w.GetKeepBlobs())
+			d.blobs.Prune(w.GetKeepBlobs())
 		}
 	}
 	return nil
 }
 
-func (d *daemon) want(id store.ID, w *droverv1.WantedAttempt) {
+// setWanted passes the wanted state to the attempt, which it creates if needed.
+// While an orphaned attempt with that ID is being removed, the state waits in
+// wantedAgain.
+func (d *daemon) setWanted(id store.ID, w *droverv1.WantedAttempt) {
 	d.mu.Lock()
 	delete(d.gone, id)
 	a := d.attempts[id]
-	if a != nil && a.silent {
-		d.again[id] = w
+	if a != nil && a.orphaned {
+		d.wantedAgain[id] = w
 		d.mu.Unlock()
 		return
 	}
 	d.mu.Unlock()
 	if a != nil {
-		a.want(w)
+		a.setWanted(w)
 		return
 	}
 	a = newAttempt(d, id)
 	a.wanted, a.spec = w, w.GetSpec()
-	a.adopted = w.GetResumeFrom() != "" // it may need an older harness
+	a.mayNeedOldHarness = w.GetResumeFrom() != "" // it may need an older harness
 	d.launch(a)
 }
 
-// unwant lets an attempt go; one that is not here is gone already, and the
-// coordinator hears so.
-func (d *daemon) unwant(id store.ID) {
+// removeWanted starts the removal of an attempt. An attempt that is not on this
+// node is reported as gone.
+func (d *daemon) removeWanted(id store.ID) {
 	d.mu.Lock()
-	delete(d.again, id)
+	delete(d.wantedAgain, id)
 	a := d.attempts[id]
 	if a == nil {
 		d.gone[id] = true
 	}
 	d.mu.Unlock()
 	if a != nil {
-		a.want(nil)
+		a.setWanted(nil)
 		return
 	}
-	d.poke()
+	d.requestReport()
 }
 
-// unwantOthers lets go of every attempt that a full set does not name.
-func (d *daemon) unwantOthers(put map[store.ID]*droverv1.WantedAttempt) {
+// removeUnlisted starts the removal of every attempt that a full set does not list.
+func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
 	d.mu.Lock()
 	var others []*attempt
 	for id, a := range d.attempts {
@@ -388,22 +419,23 @@ func (d *daemon) unwantOthers(put map[store.ID]*droverv1.WantedAttempt) {
 	}
 	d.mu.Unlock()
 	for _, a := range others {
-		a.want(nil)
+		a.setWanted(nil)
 	}
 }
 
-// newEpoch removes all that ran under another epoch: the coordinator has given
-// it up, and whatever it still brings about is not reported.
-func (d *daemon) newEpoch(id store.Identity) {
+// enterEpoch takes over a new identity. If the epoch or the node's number
+// changed, it removes all attempts: the coordinator has given them up, and they
+// are not reported any more.
+func (d *daemon) enterEpoch(id store.Identity) {
 	d.mu.Lock()
 	old := d.id
 	d.id = id
 	var dead []*attempt
 	if old.Epoch != id.Epoch || old.Node != id.Node {
 		for aid, a := range d.attempts {
-			if !a.silent {
+			if !a.orphaned {
 				dead = append(dead, a)
-				a.silent = true
+				a.orphaned = true
 				delete(d.dirty, aid)
 			}
 		}
@@ -411,14 +443,14 @@ func (d *daemon) newEpoch(id store.Identity) {
 	}
 	d.mu.Unlock()
 	for _, a := range dead {
-		d.log.Info("of an older epoch: removed", "attempt", a.id)
-		a.want(nil)
+		d.log.Info("attempt of an older epoch is removed", "attempt", a.id)
+		a.setWanted(nil)
 	}
 }
 
-// finished takes an attempt out of the daemon once nothing of it is left. It
-// says false when the attempt is wanted again after all.
-func (d *daemon) finished(a *attempt) bool {
+// removeFinished removes an attempt of which nothing is left from the daemon. It
+// returns false if the attempt has become wanted again.
+func (d *daemon) removeFinished(a *attempt) bool {
 	d.mu.Lock()
 	a.mu.Lock()
 	wanted := a.wanted
@@ -429,36 +461,36 @@ func (d *daemon) finished(a *attempt) bool {
 	}
 	delete(d.attempts, a.id)
 	delete(d.dirty, a.id)
-	if !a.silent {
+	if !a.orphaned {
 		d.gone[a.id] = true
 	}
-	next := d.again[a.id]
-	delete(d.again, a.id)
+	next := d.wantedAgain[a.id]
+	delete(d.wantedAgain, a.id)
 	d.mu.Unlock()
 	if next != nil {
-		d.want(a.id, next)
+		d.setWanted(a.id, next)
 	}
-	d.poke()
+	d.requestReport()
 	return true
 }
 
-// probeQuota finds out how disk space is bounded here.
+// probeQuota finds out how disk quotas can be enforced here.
 func (d *daemon) probeQuota() (quota.Method, error) {
 	method, why, err := quota.Probe(filepath.Join(d.cfg.Data, "attempts"))
 	if err != nil {
 		return 0, fmt.Errorf("disk quota: %w", err)
 	}
 	if method != quota.Kernel {
-		d.log.Warn("disk use is counted once a second, the kernel bounds nothing", "why", why)
+		d.log.Warn("the kernel enforces no disk quota: disk use is sampled once a second", "why", why)
 	}
 	return method, nil
 }
 
-// openFiles makes what orders and helpers inside the daemon work with.
-func (d *daemon) openFiles() error {
+// openFileSystems opens the file systems, the HTTP client and the request server.
+func (d *daemon) openFileSystems() error {
 	d.files = d.cfg.Files
 	if d.files == nil {
-		set := fsys.New(d.cfg.FilesConfig, func(user string, w hdfs.Waiting) { d.orders.Waiting(user, w.String()) })
+		set := fsys.New(d.cfg.FilesConfig, func(user string, w hdfs.WaitNotice) { d.requests.SetWaiting(user, w.String()) })
 		d.closers = append(d.closers, set.Close)
 		d.files = set
 	}
@@ -466,20 +498,20 @@ func (d *daemon) openFiles() error {
 	if err != nil {
 		return err
 	}
-	d.web = web
+	d.httpClient = web
 	d.closers = append(d.closers, func() error { web.CloseIdleConnections(); return nil })
-	d.orders = order.NewDesk(d.files, d.poke, func(kind string, err error) {
-		d.metrics.orders.WithLabelValues(kind, result(err)).Inc()
+	d.requests = requests.NewServer(d.files, d.requestReport, func(kind string, err error) {
+		d.metrics.requests.WithLabelValues(kind, resultLabel(err)).Inc()
 	})
 	return nil
 }
 
-// close gives back what newDaemon opened, after the context of run has ended.
+// close releases what newDaemon opened, after runCtx has ended.
 func (d *daemon) close() error {
 	d.wg.Wait()
-	d.inputs.Wait()
-	if d.orders != nil {
-		d.orders.Wait()
+	d.execInputs.Wait()
+	if d.requests != nil {
+		d.requests.Wait()
 	}
 	var err error
 	for _, c := range d.closers {
@@ -488,7 +520,7 @@ func (d *daemon) close() error {
 	return errors.Join(err, d.store.Close())
 }
 
-// readLimits reads the limits that an adopted attempt runs under, or nil.
+// readLimits returns the limits in force for an adopted attempt, or nil.
 func (d *daemon) readLimits(id store.ID) *droverv1.Limits {
 	r, ok := d.cfg.Enforcer.(interface {
 		Limits(id string) (*droverv1.Limits, error)

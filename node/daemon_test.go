@@ -2,11 +2,14 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -16,26 +19,26 @@ import (
 )
 
 func TestGroupTaskRunsAndLeavesNothing(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.start()
-	w := group(0, "true")
+	w := groupTask(0, "true")
 	b.put(w)
 	b.await(t, w, succeeded)
-	poll(t, "a trimmed folder", func() bool { return !there(filepath.Join(b.folder(w), "tmp")) })
-	if !there(filepath.Join(b.folder(w), "logs")) {
-		t.Error("the logs of a finished task are gone before anybody said so")
+	poll(t, "a trimmed folder", func() bool { return !pathExists(filepath.Join(b.attemptFolder(w), "tmp")) })
+	if !pathExists(filepath.Join(b.attemptFolder(w), "logs")) {
+		t.Error("the logs of a finished task were removed without a request")
 	}
 	b.remove(w)
 	b.await(t, w, gone)
-	b.nothingLeft()
+	b.checkNothingLeft()
 }
 
 func TestManyTasks(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.start()
 	var all []*droverv1.WantedAttempt
 	for i := range int32(60) {
-		all = append(all, group(i, "true"))
+		all = append(all, groupTask(i, "true"))
 	}
 	b.put(all...)
 	for _, w := range all {
@@ -45,7 +48,7 @@ func TestManyTasks(t *testing.T) {
 	for _, w := range all {
 		b.await(t, w, gone)
 	}
-	b.nothingLeft()
+	b.checkNothingLeft()
 }
 
 func TestFailures(t *testing.T) {
@@ -56,26 +59,26 @@ func TestFailures(t *testing.T) {
 		message string
 		exit    int32
 	}{
-		"an exit code is the user's":                {group(0, "fail"), droverv1.Cause_CAUSE_EXIT, "exit code 3", 3},
-		"a command that is not there cannot be run": {group(0, "nosuch"), droverv1.Cause_CAUSE_SPEC, "no such program", 0},
-		"a file that the coordinator lost": {with(group(0, "true"), func(w *W) {
+		"an exit code is the user's":                {groupTask(0, "fail"), droverv1.Cause_CAUSE_EXIT, "exit code 3", 3},
+		"a command that is not there cannot be run": {groupTask(0, "nosuch"), droverv1.Cause_CAUSE_SPEC, "no such program", 0},
+		"a file that the coordinator lost": {with(groupTask(0, "true"), func(w *W) {
 			w.Spec.Files = []*droverv1.FileRef{{Name: "a", Digest: "sha256:" + strings.Repeat("0", 64)}}
 		}), droverv1.Cause_CAUSE_SPEC, `file "a"`, 0},
-		"an image that is not there": {with(group(0, "true"), func(w *W) {
+		"an image that is not there": {with(groupTask(0, "true"), func(w *W) {
 			w.Spec.Image = &droverv1.ImageRef{Kind: "oci-archive", Digest: "sha256:" + strings.Repeat("0", 64)}
 		}), droverv1.Cause_CAUSE_SPEC, "no blob", 0},
-		"a secret that the node does not have": {with(group(0, "true"), func(w *W) {
+		"a secret that the node does not have": {with(groupTask(0, "true"), func(w *W) {
 			w.Spec.Secrets = []*droverv1.SecretRef{{Env: "A", Ref: "file:nosuch"}}
 		}), droverv1.Cause_CAUSE_SPEC, "secrets", 0},
-		"files that are larger than the disk quota": {with(group(0, "true"), func(w *W) {
+		"files that are larger than the disk quota": {with(groupTask(0, "true"), func(w *W) {
 			w.Spec.Disk, w.Spec.Files = 1<<20, []*droverv1.FileRef{{Name: "a", Size: 2 << 20}}
-		}), droverv1.Cause_CAUSE_SPEC, `have 2MiB together, more than its disk quota: set disk above that, it is "1MiB"`, 0},
-		"a hang ends at its limit":              {with(group(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
-		"one that does not heed TERM is killed": {with(group(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 500 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
-		"over its disk quota":                   {with(group(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},
+		}), droverv1.Cause_CAUSE_SPEC, `have 2MiB together, more than its disk quota: raise disk, which is "1MiB"`, 0},
+		"a hang ends at its limit":           {with(groupTask(0, "hang"), func(w *W) { w.Spec.TimeLimitMs = 30 }), droverv1.Cause_CAUSE_TIME, `time_limit = "30ms"`, 128 + 15},
+		"a task that ignores TERM is killed": {with(groupTask(0, "deaf"), func(w *W) { w.Spec.TimeLimitMs = 500 }), droverv1.Cause_CAUSE_TIME, "time_limit", 128 + 9},
+		"over its disk quota":                {with(groupTask(0, "hang"), func(w *W) { w.Spec.Disk = 1 }), droverv1.Cause_CAUSE_DISK, `disk = "1B"`, 128 + 15},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, programs())
+			b := newTestNode(t, programs())
 			b.start()
 			b.put(c.w)
 			s := b.await(t, c.w, failed)
@@ -91,23 +94,23 @@ func TestFailures(t *testing.T) {
 			})
 			b.remove(c.w)
 			b.await(t, c.w, gone)
-			b.nothingLeft()
+			b.checkNothingLeft()
 		})
 	}
 }
 
 func TestStop(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.start()
-	w := group(0, "hang")
+	w := groupTask(0, "hang")
 	b.put(w)
 	b.await(t, w, running)
-	b.put(with(group(0, "hang"), func(w *droverv1.WantedAttempt) { w.Goal, w.Spec = droverv1.Goal_GOAL_STOP, nil }))
+	b.put(with(groupTask(0, "hang"), func(w *droverv1.WantedAttempt) { w.Goal, w.Spec = droverv1.Goal_GOAL_STOP, nil }))
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_STOPPED {
 		t.Errorf("stopped with %s %q", s.GetCause(), s.GetMessage())
 	}
 	poll(t, "only the logs left", func() bool {
-		return !there(filepath.Join(b.folder(w), "task")) && !there(filepath.Join(b.folder(w), "tmp")) && there(filepath.Join(b.folder(w), "logs"))
+		return !pathExists(filepath.Join(b.attemptFolder(w), "task")) && !pathExists(filepath.Join(b.attemptFolder(w), "tmp")) && pathExists(filepath.Join(b.attemptFolder(w), "logs"))
 	})
 }
 
@@ -122,15 +125,15 @@ func TestRestartAdopts(t *testing.T) {
 			return 1
 		}
 	}
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	b.start()
-	w, done := group(0, "wait"), group(1, "fail")
+	w, done := groupTask(0, "wait"), groupTask(1, "fail")
 	b.put(w, done)
 	b.await(t, w, running)
 	b.await(t, done, failed)
 	started := b.get(w).GetStartedMs()
-	b.halt()
-	close(release) // it ends while no daemon looks
+	b.stopDaemon()
+	close(release) // it exits while no daemon is running
 	poll(t, "the end of the container", func() bool {
 		all, _ := b.engine.Driver().List(t.Context())
 		return len(all) > 0 && all[0].Phase == runtime.PhaseStopped
@@ -149,8 +152,8 @@ func TestRestartAdopts(t *testing.T) {
 	}
 }
 
-func TestStraysAreRemovedAtStart(t *testing.T) {
-	b := newBench(t, programs())
+func TestUnknownAttemptsAreRemovedAtStart(t *testing.T) {
+	b := newTestNode(t, programs())
 	d := b.engine.Driver()
 	if err := d.Create(t.Context(), runtime.Spec{ID: "9.0.0.1.1", Args: []string{"hang"}}); err != nil {
 		t.Fatal(err)
@@ -162,11 +165,11 @@ func TestStraysAreRemovedAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start()
-	b.nothingLeft()
+	b.checkNothingLeft()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.seen) != 0 {
-		t.Errorf("strays were reported: %v", b.seen)
+		t.Errorf("unknown attempts were reported: %v", b.seen)
 	}
 }
 
@@ -174,9 +177,9 @@ func TestEngineDownIsNotAnExit(t *testing.T) {
 	release := make(chan struct{})
 	p := programs()
 	p["wait"] = func(context.Context, *fake.Process) int { <-release; return 0 }
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	b.start()
-	w := group(0, "wait")
+	w := groupTask(0, "wait")
 	b.put(w)
 	b.await(t, w, running)
 	b.engine.Down(true)
@@ -197,36 +200,36 @@ func TestLostAnswersOfTheEngine(t *testing.T) {
 	for _, verb := range []fake.Verb{fake.Create, fake.Start, fake.Wait, fake.Delete} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, acted %v", verb, after), func(t *testing.T) {
-				b := newBench(t, programs())
-				b.engine.Inject(fake.Fault{Verb: verb, Nth: 1, Err: fault.New(fault.Unavailable, "the answer is lost"), After: after})
+				b := newTestNode(t, programs())
+				b.engine.Inject(fake.Fault{Verb: verb, Nth: 1, Err: fault.New(fault.Unavailable, "the answer is lost"), ActFirst: after})
 				b.start()
-				w := group(0, "true")
+				w := groupTask(0, "true")
 				b.put(w)
 				b.await(t, w, succeeded)
 				b.remove(w)
 				b.await(t, w, gone)
-				b.nothingLeft()
+				b.checkNothingLeft()
 			})
 		}
 	}
 }
 
 func TestLowerTermIsRefused(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.term = 5
 	b.start()
-	w := group(0, "hang")
+	w := groupTask(0, "hang")
 	b.put(w)
 	b.await(t, w, running)
 	b.mu.Lock()
-	fulls := b.fulls
+	fulls := b.fullReportCount
 	b.mu.Unlock()
 	b.send(&droverv1.Wanted{Term: 4, Remove: []*droverv1.AttemptKey{w.GetKey()}})
 	b.mu.Lock()
-	b.wanted[store.IDOf(w.GetKey())] = w // the true coordinator still wants it
+	b.wanted[store.IDOf(w.GetKey())] = w // the real coordinator still wants it
 	b.mu.Unlock()
-	poll(t, "another session", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.fulls > fulls })
-	next := group(1, "true")
+	poll(t, "another session", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.fullReportCount > fulls })
+	next := groupTask(1, "true")
 	b.put(next)
 	b.await(t, next, succeeded)
 	if s := b.get(w); s.GetPhase() != running {
@@ -237,48 +240,48 @@ func TestLowerTermIsRefused(t *testing.T) {
 	}
 }
 
-func TestGapGivesFullSet(t *testing.T) {
-	b := newBench(t, programs())
+func TestRevisionGapRequestsFullSet(t *testing.T) {
+	b := newTestNode(t, programs())
 	b.start()
-	a, c := group(0, "hang"), group(1, "hang")
+	a, c := groupTask(0, "hang"), groupTask(1, "hang")
 	b.put(a)
 	b.await(t, a, running)
-	b.mu.Lock() // while nobody streams: a goes, c comes
+	b.mu.Lock() // without a stream: a is removed, c is added
 	delete(b.wanted, store.IDOf(a.GetKey()))
 	b.wanted[store.IDOf(c.GetKey())] = c
 	b.revision += 10
 	b.mu.Unlock()
-	b.cut()
+	b.cutStreams()
 	b.await(t, c, running)
 	b.await(t, a, gone)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.fulls < 2 {
-		t.Errorf("%d full reports, want one for each session", b.fulls)
+	if b.fullReportCount < 2 {
+		t.Errorf("%d full reports, want one for each session", b.fullReportCount)
 	}
 }
 
-func TestNewEpochKillsAndSaysNothing(t *testing.T) {
-	b := newBench(t, programs())
+func TestNewEpochRemovesWithoutReporting(t *testing.T) {
+	b := newTestNode(t, programs())
 	b.start()
-	w, ended := group(0, "hang"), group(1, "true")
+	w, ended := groupTask(0, "hang"), groupTask(1, "true")
 	b.put(w, ended)
 	b.await(t, w, running)
 	b.await(t, ended, succeeded)
 	b.mu.Lock()
-	b.epoch, b.again, b.log = 2, true, nil
+	b.epoch, b.registerAgain, b.log = 2, true, nil
 	clear(b.wanted)
 	clear(b.seen)
 	b.mu.Unlock()
-	b.cut()
+	b.cutStreams()
 	poll(t, "the old ones gone", func() bool {
 		all, err := b.engine.Driver().List(t.Context())
-		return err == nil && len(all) == 0 && !there(b.folder(w)) && !there(b.folder(ended))
+		return err == nil && len(all) == 0 && !pathExists(b.attemptFolder(w)) && !pathExists(b.attemptFolder(ended))
 	})
 	b.mu.Lock()
 	clear(b.seen) // reports that were under way when the epoch changed
 	b.mu.Unlock()
-	next := group(2, "true")
+	next := groupTask(2, "true")
 	b.put(next)
 	b.await(t, next, succeeded)
 	for _, w := range []*droverv1.WantedAttempt{w, ended} {
@@ -289,35 +292,30 @@ func TestNewEpochKillsAndSaysNothing(t *testing.T) {
 }
 
 func TestUnknownAttemptIsGone(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.start()
 	poll(t, "the watch", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.watches) > 0 })
-	w := group(0, "true")
+	w := groupTask(0, "true")
 	b.remove(w)
 	b.await(t, w, gone)
 }
 
 func TestFilesSecretsAndEnvironment(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	secrets := filepath.Join(t.TempDir(), "secrets")
-	if err := os.Mkdir(secrets, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeSecret(t, secrets, "t", "token", "s3cret\n")
 	b.config.Secrets = secrets
 	const digest = "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // of "hello"
 	b.blobs[digest] = []byte("hello")
 	b.start()
-	hold := with(group(4, "env"), func(w *droverv1.WantedAttempt) {
+	hold := with(groupTask(4, "env"), func(w *droverv1.WantedAttempt) {
 		w.Spec.Env = map[string]string{"MINE": "yes"}
 		w.Spec.Secrets = []*droverv1.SecretRef{{Env: "TOKEN", Ref: "file:token"}}
 		w.Spec.Files = []*droverv1.FileRef{{Name: "sub/hello.txt", Digest: digest, Mode: 0o755}}
 	})
 	b.put(hold)
 	b.await(t, hold, succeeded)
-	out, err := os.ReadFile(filepath.Join(b.folder(hold), "logs", "stdout.log"))
+	out, err := os.ReadFile(filepath.Join(b.attemptFolder(hold), "logs", "stdout.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,36 +333,36 @@ func TestFilesSecretsAndEnvironment(t *testing.T) {
 	}
 }
 
-func TestTasksRunOnWithoutACoordinator(t *testing.T) {
+func TestTasksContinueWithoutCoordinator(t *testing.T) {
 	release := make(chan struct{})
 	p := programs()
 	p["wait"] = func(context.Context, *fake.Process) int { <-release; return 0 }
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	b.start()
-	w := group(0, "wait")
+	w := groupTask(0, "wait")
 	b.put(w)
 	b.await(t, w, running)
-	b.setAway(true)
-	b.cut()
+	b.setUnreachable(true)
+	b.cutStreams()
 	close(release)
 	poll(t, "the end of the task, unreported", func() bool {
-		return !there(filepath.Join(b.folder(w), "tmp")) && b.get(w).GetPhase() == running
+		return !pathExists(filepath.Join(b.attemptFolder(w), "tmp")) && b.get(w).GetPhase() == running
 	})
-	b.setAway(false)
+	b.setUnreachable(false)
 	b.await(t, w, succeeded)
 	if n := b.engine.Calls(fake.Start); n != 1 {
 		t.Errorf("started %d times", n)
 	}
 }
 
-func TestEpochThatChangedWhileTheDaemonWasAway(t *testing.T) {
-	b := newBench(t, programs())
+func TestEpochChangedWhileDaemonWasDown(t *testing.T) {
+	b := newTestNode(t, programs())
 	b.start()
-	w, ended := group(0, "hang"), group(1, "true")
+	w, ended := groupTask(0, "hang"), groupTask(1, "true")
 	b.put(w, ended)
 	b.await(t, w, running)
 	b.await(t, ended, succeeded)
-	b.halt()
+	b.stopDaemon()
 	b.mu.Lock()
 	b.epoch, b.log = 2, nil
 	clear(b.wanted)
@@ -372,11 +370,103 @@ func TestEpochThatChangedWhileTheDaemonWasAway(t *testing.T) {
 	b.mu.Unlock()
 	b.config.Driver = b.engine.Driver()
 	b.start()
-	b.nothingLeft()
-	next := group(2, "true")
+	b.checkNothingLeft()
+	next := groupTask(2, "true")
 	b.put(next)
 	b.await(t, next, succeeded)
 	if b.get(w) != nil || b.get(ended) != nil {
 		t.Errorf("attempts of the old epoch were reported: %v %v", b.get(w), b.get(ended))
 	}
+}
+
+// A start that fails repeatedly fails the attempt with cause INFRA, whatever the
+// class of the error, so that the coordinator gives the task to another node.
+func TestAStartThatFailsAgainAndAgainEndsTheAttempt(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault fake.Fault
+		tries int
+	}{
+		"the same error of an engine that answers": {fake.Fault{Verb: fake.Start, Err: fault.New(fault.Unavailable, "mkdir bundle: file exists")}, maxSameErrorTries},
+		"the same error without a class":           {fake.Fault{Verb: fake.Start, Err: errors.New("no reason given")}, maxSameErrorTries},
+		"a container that cannot be made":          {fake.Fault{Verb: fake.Create, Err: fault.New(fault.Unavailable, "no")}, maxSameErrorTries},
+		"a start cut short that leaves its bundle": {fake.Fault{Verb: fake.Start, Err: context.DeadlineExceeded, Leaves: true}, maxSameErrorTries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestNode(t, programs())
+			b.engine.Inject(c.fault)
+			b.start()
+			w := groupTask(0, "true")
+			b.put(w)
+			s := b.await(t, w, failed)
+			if s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "did not start on node n1") || !strings.Contains(s.GetMessage(), c.fault.Err.Error()) {
+				t.Errorf("%s %q, want the infrastructure's failure with its cause", s.GetCause(), s.GetMessage())
+			}
+			if n := b.engine.Calls(c.fault.Verb); n != c.tries {
+				t.Errorf("%d tries, want %d", n, c.tries)
+			}
+			b.remove(w)
+			b.await(t, w, gone)
+			b.checkNothingLeft()
+		})
+	}
+}
+
+func TestDifferentStartErrorsAreBoundedToo(t *testing.T) {
+	b := newTestNode(t, programs())
+	for i := range 4 {
+		b.engine.Inject(fake.Fault{Verb: fake.Start, Nth: i + 1, Err: fault.New(fault.Unavailable, "reason %d", i)})
+	}
+	b.start()
+	w := groupTask(0, "true")
+	b.put(w)
+	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA {
+		t.Errorf("%s %q", s.GetCause(), s.GetMessage())
+	}
+	if n := b.engine.Calls(fake.Start); n != maxStartTries {
+		t.Errorf("%d tries, want %d", n, maxStartTries)
+	}
+}
+
+// Leftovers that the engine has forgotten are found at the start and later.
+func TestLeftoversAreRemoved(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.engine.Leave("9.0.0.1.1")
+	b.engine.Leave("not-an-attempt")
+	b.config.SweepEvery = 20 * time.Millisecond
+	b.start()
+	left := func() (ids []string) {
+		all, err := b.engine.Driver().Leftovers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range all {
+			ids = append(ids, l.ID)
+		}
+		return ids
+	}
+	poll(t, "the first sweep", func() bool { return slices.Equal(left(), []string{"not-an-attempt"}) })
+	w, ended := groupTask(0, "hang"), groupTask(1, "true")
+	b.put(w, ended)
+	b.await(t, w, running)
+	b.await(t, ended, succeeded)
+	b.engine.Leave("9.0.1.1.1")
+	b.engine.Leave(string(store.IDOf(w.GetKey())))
+	b.engine.Leave(string(store.IDOf(ended.GetKey())))
+	want := []string{string(store.IDOf(w.GetKey())), "not-an-attempt"}
+	poll(t, "a later sweep", func() bool { return slices.Equal(left(), want) })
+	if s := b.get(w); s.GetPhase() != running {
+		t.Errorf("a task that runs was swept away: %v", s)
+	}
+}
+
+// A container that appears without an attempt is removed while the daemon runs.
+func TestAStrayContainerIsRemovedLater(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.config.SweepEvery = 20 * time.Millisecond
+	b.start()
+	d := b.engine.Driver()
+	if err := d.Create(t.Context(), runtime.Spec{ID: "9.0.0.1.1", Args: []string{"hang"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.checkNothingLeft()
 }

@@ -7,9 +7,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/cgroups"
@@ -17,8 +20,14 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// helperEnd is how long killed helpers have to be gone.
-const helperEnd = 5 * time.Second
+// The least that tasks/system gets, also on a small machine.
+const (
+	minSystemCPU    = 500       // millicores
+	minSystemMemory = 512 << 20 // bytes
+)
+
+// helperKillLimit is how long killed helpers may take to disappear.
+const helperKillLimit = 5 * time.Second
 
 var (
 	_ Enforcer        = CgroupEnforcer{}
@@ -27,22 +36,32 @@ var (
 	_ runtime.Freezer = CgroupEnforcer{}
 )
 
-// CgroupEnforcer is the Enforcer on the kernel's cgroup v2.
+// CgroupEnforcer implements Enforcer with the kernel's cgroup v2.
 type CgroupEnforcer struct {
 	Root  *cgroups.Root
-	Disks []cgroups.Device // that an attempt can touch: each gets the whole limit
+	Disks []cgroups.Device // disks that an attempt can access; each gets the full I/O limit
+
+	// Bounds of tasks/system, so that loggers, shims, unpacking and serving take at
+	// most half of the machine from the tasks. 0: none.
+	SystemCPU    int64 // millicores
+	SystemMemory int64 // bytes
 }
 
 // NewCgroupEnforcer prepares the tree below base ("" = /drover). disks are
-// folders on all the disks that an attempt can touch. What is charged to no
-// attempt runs in tasks/system with reservedIO bytes per second on each disk;
-// with enter the daemon itself goes there, since it serves shuffles and unpacks.
+// folders on all disks that an attempt can access. Work charged to no attempt
+// runs in tasks/system with reservedIO bytes per second on each disk; with enter
+// the daemon itself moves there, since it serves shuffles and unpacks images.
 func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool) (CgroupEnforcer, error) {
 	root, err := cgroups.New(cgroups.Config{Base: base})
 	if err != nil {
 		return CgroupEnforcer{}, err
 	}
-	e := CgroupEnforcer{Root: root}
+	e := CgroupEnforcer{Root: root, SystemCPU: max(minSystemCPU, int64(goruntime.NumCPU())*1000/2)}
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return CgroupEnforcer{}, fmt.Errorf("memory of this machine: %w", err)
+	}
+	e.SystemMemory = max(minSystemMemory, int64(machine.Totalram)*int64(machine.Unit)/2)
 	for _, dir := range disks {
 		d, err := cgroups.DiskOf(dir)
 		if err != nil {
@@ -59,42 +78,42 @@ func NewCgroupEnforcer(base string, disks []string, reservedIO int64, enter bool
 		return CgroupEnforcer{}, err
 	}
 	if enter {
-		err = root.System().Enter(cgroups.Whole, os.Getpid())
+		err = root.System().AddProcess(cgroups.Whole, os.Getpid())
 	}
 	return e, err
 }
 
 // LimitSystem implements SystemLimiter.
 func (e CgroupEnforcer) LimitSystem(io int64) error {
-	return e.Root.System().Update(e.limits(Limits{IO: io}))
+	return e.Root.System().Update(e.cgroupLimits(Limits{CPU: e.SystemCPU, Memory: e.SystemMemory, IO: io}))
 }
 
-// Make implements Enforcer.
-func (e CgroupEnforcer) Make(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
-	g, err := e.Root.Create(id, e.limits(l))
+// Ensure implements Enforcer.
+func (e CgroupEnforcer) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
+	g, err := e.Root.Create(id, e.cgroupLimits(l))
 	if err != nil {
 		return nil, err
 	}
-	return heldBy(g)
+	return readCgroupLimits(g)
 }
 
-func (e CgroupEnforcer) limits(l Limits) cgroups.Limits {
-	c := cgroups.Limits{CPUMillis: orMax(l.CPU), MemoryBytes: orMax(l.Memory), PIDs: orMax(l.Pids), SwapBytes: l.Swap}
+func (e CgroupEnforcer) cgroupLimits(l Limits) cgroups.Limits {
+	c := cgroups.Limits{CPUMillis: limitOrMax(l.CPU), MemoryBytes: limitOrMax(l.Memory), PIDs: limitOrMax(l.Pids), SwapBytes: l.Swap}
 	for _, d := range e.Disks {
-		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: orMax(l.IO), WriteBPS: orMax(l.IO)})
+		c.Disks = append(c.Disks, cgroups.DiskLimit{Device: d, ReadBPS: limitOrMax(l.IO), WriteBPS: limitOrMax(l.IO)})
 	}
 	return c
 }
 
-func orMax(v int64) int64 {
+func limitOrMax(v int64) int64 {
 	if v <= 0 {
 		return cgroups.Max
 	}
 	return v
 }
 
-// heldBy reads the limits as the kernel's files show them.
-func heldBy(g *cgroups.Group) (*droverv1.Limits, error) {
+// readCgroupLimits reads the limits as the kernel's files show them.
+func readCgroupLimits(g *cgroups.Group) (*droverv1.Limits, error) {
 	l, err := g.Limits()
 	if err != nil {
 		return nil, err
@@ -117,17 +136,17 @@ func heldBy(g *cgroups.Group) (*droverv1.Limits, error) {
 	return shown, nil
 }
 
-// Limits reads the limits of an attempt that has a cgroup.
+// Limits returns the limits in force for an attempt that has a cgroup.
 func (e CgroupEnforcer) Limits(id string) (*droverv1.Limits, error) {
 	g, err := e.Root.Open(id)
 	if err != nil {
 		return nil, err
 	}
-	return heldBy(g)
+	return readCgroupLimits(g)
 }
 
-// Leaf implements Enforcer.
-func (e CgroupEnforcer) Leaf(id string) string {
+// ContainerCgroup implements Enforcer.
+func (e CgroupEnforcer) ContainerCgroup(id string) string {
 	g, err := e.Root.Open(id)
 	if err != nil {
 		return ""
@@ -135,8 +154,8 @@ func (e CgroupEnforcer) Leaf(id string) string {
 	return g.LeafPath(cgroups.Container)
 }
 
-// HelperLeaf implements Enforcer.
-func (e CgroupEnforcer) HelperLeaf(id string) (*os.File, error) {
+// OpenHelperLeaf implements Enforcer.
+func (e CgroupEnforcer) OpenHelperLeaf(id string) (*os.File, error) {
 	g, err := e.Root.Open(id)
 	if err != nil {
 		return nil, err
@@ -162,8 +181,8 @@ func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, 
 	return u, &droverv1.Resources{Memory: s.MemoryBytes}, int64(s.OOMKills), nil
 }
 
-// FreezeFile gives the file to which 1 is written to freeze the attempt's
-// container.
+// FreezeFile returns the file that freezes the attempt's container when 1 is
+// written to it.
 func (e CgroupEnforcer) FreezeFile(id string) string {
 	g, err := e.Root.Open(id)
 	if err != nil {
@@ -172,10 +191,10 @@ func (e CgroupEnforcer) FreezeFile(id string) string {
 	return filepath.Join(g.Dir(), path.Base(g.LeafPath(cgroups.Container)), "cgroup.freeze")
 }
 
-// Freeze implements runtime.Freezer for the attempt's container; its helpers are
-// not touched.
+// Freeze implements runtime.Freezer for the attempt's container; its helpers
+// keep running.
 func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
-	g, err := e.Root.Named(id)
+	g, err := e.Root.OpenUnchecked(id)
 	if err != nil {
 		return err
 	}
@@ -183,9 +202,9 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 	for _, p := range []struct {
 		part string
 		took time.Duration
-	}{{"write", took.Write}, {"wait", took.AtOnce}, {"lift", took.Lift}, {"wait, lifted", took.Lifted}, {"put back", took.Back}} {
+	}{{"write", took.Write}, {"wait", took.WaitLimited}, {"lift", took.LiftLimits}, {"wait lifted", took.WaitLifted}, {"restore limits", took.RestoreLimits}} {
 		if p.took > 0 {
-			runtime.Took(ctx, "kernel/"+p.part, p.took)
+			runtime.RecordPart(ctx, "kernel/"+p.part, p.took)
 		}
 	}
 	return err
@@ -193,7 +212,7 @@ func (e CgroupEnforcer) Freeze(ctx context.Context, id string) error {
 
 // Thaw implements runtime.Freezer.
 func (e CgroupEnforcer) Thaw(ctx context.Context, id string) error {
-	g, err := e.Root.Named(id)
+	g, err := e.Root.OpenUnchecked(id)
 	if err != nil {
 		return err
 	}
@@ -218,18 +237,18 @@ func (e CgroupEnforcer) SwapOut(ctx context.Context, id string) (int64, error) {
 	}
 	done, err := g.Reclaim(ctx)
 	moved := done.BeforeBytes - done.AfterBytes
-	if err == nil && done.AfterBytes > done.BeforeBytes/2 && done.AfterBytes > swapSmall {
-		err = fault.New(fault.Exhausted, "%d of %d bytes of memory are left after pushing it out: there is too little free swap", done.AfterBytes, done.BeforeBytes)
+	if err == nil && done.AfterBytes > done.BeforeBytes/2 && done.AfterBytes > swapNegligible {
+		err = fault.New(fault.Exhausted, "%d of %d bytes of memory could not be swapped out: there is too little free swap", done.AfterBytes, done.BeforeBytes)
 	}
 	return moved, err
 }
 
-// swapSmall is memory not worth a word about what is left of it, in bytes.
-const swapSmall = 8 << 20
+// swapNegligible is the amount of unswapped memory, in bytes, that is no error.
+const swapNegligible = 8 << 20
 
-// Swap implements Swapper.
-func (e CgroupEnforcer) Swap(id string) (int64, error) {
-	g, err := e.Root.Named(id)
+// SwapBytes implements Swapper.
+func (e CgroupEnforcer) SwapBytes(id string) (int64, error) {
+	g, err := e.Root.OpenUnchecked(id)
 	if err != nil {
 		return 0, err
 	}
@@ -245,7 +264,7 @@ func (e CgroupEnforcer) KillHelpers(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return endLeaf(ctx, g)
+	return killHelpers(ctx, g)
 }
 
 // Remove implements Enforcer.
@@ -266,10 +285,9 @@ func (e CgroupEnforcer) Remove(ctx context.Context, id string) error {
 // List implements Enforcer.
 func (e CgroupEnforcer) List() ([]string, error) { return e.Root.List() }
 
-// endLeaf kills the helpers one by one, since cgroup.kill of the leaf would be
-// the same and of the group too much, and waits until the leaf is empty.
-func endLeaf(ctx context.Context, g *cgroups.Group) error {
-	ctx, cancel := context.WithTimeout(ctx, helperEnd)
+// killHelpers kills the helpers until the helpers leaf is empty.
+func killHelpers(ctx context.Context, g *cgroups.Group) error {
+	ctx, cancel := context.WithTimeout(ctx, helperKillLimit)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -289,7 +307,7 @@ func endLeaf(ctx context.Context, g *cgroups.Group) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "helpers %v of %s do not end", pids, g.Name())
+			return fault.New(fault.Unavailable, "helpers %v of %s were killed but do not exit", pids, g.Name())
 		}
 	}
 }

@@ -15,52 +15,52 @@ import (
 	"github.com/drover-run/drover/runtime/fake"
 )
 
-// fakeKernel is an Enforcer in memory. It can fail the n-th Make, and say that
-// the kernel killed somebody.
+// fakeKernel is an Enforcer in memory. It can fail calls of Ensure and report OOM
+// kills.
 type fakeKernel struct {
-	mu     sync.Mutex
-	groups map[string]Limits
-	oom    map[string]bool
-	fail   int   // Makes to fail
-	err    error // with this
-	made   int
-	killed []string // whose helpers
+	mu       sync.Mutex
+	groups   map[string]Limits
+	oom      map[string]bool
+	failures int   // number of Ensure calls that fail
+	err      error // their error
+	made     int
+	killed   []string // attempts whose helpers were killed
 }
 
-func newKernel() *fakeKernel {
+func newFakeKernel() *fakeKernel {
 	return &fakeKernel{groups: map[string]Limits{}, oom: map[string]bool{}}
 }
 
-func (k *fakeKernel) Make(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
+func (k *fakeKernel) Ensure(_ context.Context, id string, l Limits) (*droverv1.Limits, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.made++; k.made <= k.fail {
+	if k.made++; k.made <= k.failures {
 		return nil, k.err
 	}
 	k.groups[id] = l
-	return k.shown(l), nil
+	return k.limitsAsRead(l), nil
 }
 
-func (k *fakeKernel) shown(l Limits) *droverv1.Limits {
+func (k *fakeKernel) limitsAsRead(l Limits) *droverv1.Limits {
 	return &droverv1.Limits{CpuMax: fmt.Sprintf("%d 100000", l.CPU*100), MemoryMax: fmt.Sprint(l.Memory), PidsMax: fmt.Sprint(l.Pids)}
 }
 
 func (k *fakeKernel) Limits(id string) (*droverv1.Limits, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.shown(k.groups[id]), nil
+	return k.limitsAsRead(k.groups[id]), nil
 }
 
-func (k *fakeKernel) Leaf(id string) string {
+func (k *fakeKernel) ContainerCgroup(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.groups[id]; !ok {
 		return ""
 	}
-	return "/drover/tasks/" + id + "/c"
+	return "/drover/tasks/" + id + "/container"
 }
 
-func (k *fakeKernel) HelperLeaf(string) (*os.File, error) {
+func (k *fakeKernel) OpenHelperLeaf(string) (*os.File, error) {
 	return nil, errors.New("no leaf in memory")
 }
 
@@ -109,17 +109,17 @@ func (k *fakeKernel) empty() bool {
 }
 
 func TestLimitsAreReadBackAndRemoved(t *testing.T) {
-	b, k := newBench(t, programs()), newKernel()
+	b, k := newTestNode(t, programs()), newFakeKernel()
 	b.config.Enforcer, b.config.Info.TaskOverheadMemory = k, 16<<20
 	b.start()
-	w := group(0, "hang")
+	w := groupTask(0, "hang")
 	b.put(w)
 	s := b.await(t, w, running)
 	if got := s.GetLimits(); got.GetMemoryMax() != fmt.Sprint(80<<20) || got.GetCpuMax() != "10000 100000" || got.GetPidsMax() == "" {
 		t.Errorf("limits as reported: %v", got)
 	}
-	poll(t, "what it uses", func() bool { return b.get(w).GetUsage().GetCpuMs() == 7 })
-	b.halt()
+	poll(t, "its usage", func() bool { return b.get(w).GetUsage().GetCpuMs() == 7 })
+	b.stopDaemon()
 	b.config.Driver = b.engine.Driver()
 	b.start()
 	if s := b.await(t, w, running); s.GetLimits().GetMemoryMax() != fmt.Sprint(80<<20) {
@@ -130,18 +130,70 @@ func TestLimitsAreReadBackAndRemoved(t *testing.T) {
 	}
 	b.remove(w)
 	b.await(t, w, gone)
-	b.nothingLeft()
+	b.checkNothingLeft()
 	if !k.empty() {
 		t.Errorf("cgroups left: %v", k.groups)
 	}
 }
 
+// Ended tasks that the node keeps, for their logs and outputs, have no cgroup; what
+// it counted is in their record, also for the next daemon.
+func TestEndedTasksKeepNoCgroup(t *testing.T) {
+	b, k := newTestNode(t, programs()), newFakeKernel()
+	b.config.Enforcer, b.config.Parallel = k, 16
+	b.start()
+	count := 1000
+	if testing.Short() {
+		count = 200
+	}
+	var all []*droverv1.WantedAttempt
+	for i := range count {
+		program := "true"
+		if i%10 == 0 {
+			program = "fail"
+		}
+		all = append(all, groupTask(int32(i), program))
+	}
+	b.put(all...)
+	poll(t, "the end of all tasks", func() bool {
+		for _, w := range all {
+			if b.get(w).GetPhase() < succeeded {
+				return false
+			}
+		}
+		return true
+	})
+	poll(t, "no cgroup", k.empty)
+	b.stopDaemon()
+	b.config.Driver = b.engine.Driver()
+	b.mu.Lock()
+	clear(b.seen)
+	b.mu.Unlock()
+	b.start()
+	for i, w := range all {
+		s := b.await(t, w, b.endOf(w))
+		if s.GetUsage().GetCpuMs() != 7 || s.GetLimits().GetPidsMax() == "" || (s.GetPhase() == failed) != (i%10 == 0) {
+			t.Fatalf("after a restart: %v", s)
+		}
+	}
+	if !k.empty() {
+		t.Errorf("cgroups after a restart: %v", k.groups)
+	}
+}
+
+// endOf waits until the attempt is reported as ended and returns how.
+func (b *testNode) endOf(w *droverv1.WantedAttempt) droverv1.Phase {
+	b.t.Helper()
+	poll(b.t, "its end", func() bool { return b.get(w).GetPhase() >= succeeded })
+	return b.get(w).GetPhase()
+}
+
 func TestOverMemory(t *testing.T) {
-	b, k := newBench(t, map[string]fake.Program{"hog": func(context.Context, *fake.Process) int { return 137 }}), newKernel()
+	b, k := newTestNode(t, map[string]fake.Program{"hog": func(context.Context, *fake.Process) int { return 137 }}), newFakeKernel()
 	b.config.Enforcer, b.config.Info.TaskOverheadMemory = k, 16<<20
 	k.oom["1.0.0.1.1"] = true
 	b.start()
-	w := group(0, "hog")
+	w := groupTask(0, "hog")
 	b.put(w)
 	s := b.await(t, w, failed)
 	if s.GetCause() != droverv1.Cause_CAUSE_MEMORY || s.GetExitCode() != 137 {
@@ -154,23 +206,116 @@ func TestOverMemory(t *testing.T) {
 	}
 }
 
-func TestLimitsThatDoNotStick(t *testing.T) {
-	b, k := newBench(t, programs()), newKernel()
-	k.fail, k.err = 2, errors.New("memory.max reads back as max")
+func TestLimitsThatDoNotReadBack(t *testing.T) {
+	b, k := newTestNode(t, programs()), newFakeKernel()
+	k.failures, k.err = 2, errors.New("memory.max reads back as max")
 	b.config.Enforcer = k
 	b.start()
-	w := group(0, "true")
+	w := groupTask(0, "true")
 	b.put(w)
-	b.await(t, w, succeeded) // the third time they stick
+	b.await(t, w, succeeded) // the third time they read back
 	k.mu.Lock()
-	k.fail = 1000
+	k.failures = 1000
 	k.mu.Unlock()
-	w = group(1, "true")
+	w = groupTask(1, "true")
 	b.put(w)
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_INFRA || !strings.Contains(s.GetMessage(), "reads back") {
 		t.Errorf("limits that never stick: %s %q", s.GetCause(), s.GetMessage())
 	}
 	if n := b.engine.Calls(fake.Create); n != 1 {
 		t.Errorf("%d containers, want 1: none without limits", n)
+	}
+}
+
+// The CPU limit of a small task is lifted while the engine prepares its start, and
+// is in force before its program runs, also after a failed preparation.
+func TestTheCPULimitIsLiftedUntilTheProgramStarts(t *testing.T) {
+	for name, failing := range map[string]bool{"it succeeds": false, "the first try fails": true} {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKernel()
+			var atStart Limits
+			p := programs()
+			p["look"] = func(_ context.Context, f *fake.Process) int {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				atStart = k.groups[f.Spec.ID]
+				return 0
+			}
+			b := newTestNode(t, p)
+			var prepared []Limits
+			b.config.Enforcer = k
+			b.config.Driver = preparing{b.engine.Driver(), func(id string) {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				prepared = append(prepared, k.groups[id])
+			}}
+			if failing {
+				b.engine.Inject(fake.Fault{Verb: fake.Prepare, Nth: 1, Err: context.DeadlineExceeded})
+			}
+			b.start()
+			w := groupTask(0, "look")
+			b.put(w)
+			b.await(t, w, succeeded)
+			limited := Limits{CPU: 100, Memory: 64 << 20, IO: 1 << 20, Pids: maxPids}
+			lifted := limited
+			lifted.CPU = startCPU
+			for _, l := range prepared {
+				if l != lifted {
+					t.Errorf("prepared under %+v, want %+v", l, lifted)
+				}
+			}
+			if want := map[bool]int{false: 1, true: 2}[failing]; len(prepared) != want {
+				t.Errorf("prepared %d times, want %d", len(prepared), want)
+			}
+			if atStart != limited {
+				t.Errorf("its program began under %+v, want %+v", atStart, limited)
+			}
+		})
+	}
+}
+
+// preparing is a driver that reports its Prepare calls.
+type preparing struct {
+	*fake.Driver
+	hear func(id string)
+}
+
+func (p preparing) Prepare(ctx context.Context, id string) error {
+	p.hear(id)
+	return p.Driver.Prepare(ctx, id)
+}
+
+func TestShareOfInodes(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct{ disk, size, inodes, want int64 }{
+		"a sixteenth of the disk has a sixteenth": {gib, 16 * gib, 262_144, 16_384},
+		"a small task has the least":              {1 << 20, 16 * gib, 262_144, minFiles},
+		"a large one at most a million":           {900 * gib, 1000 * gib, 1 << 30, maxFiles},
+		"no limit on disk space":                  {0, 16 * gib, 262_144, maxFiles},
+		"a disk that makes inodes as needed":      {gib, 16 * gib, 0, maxFiles},
+	} {
+		if got := shareOfInodes(c.disk, c.size, c.inodes); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// A task without a demand is refused: zero written as a limit would be no limit.
+func TestDemandOfNothingIsRefused(t *testing.T) {
+	b, k := newTestNode(t, programs()), newFakeKernel()
+	b.config.Enforcer = k
+	b.start()
+	for i, clear := range []func(*droverv1.Resources){
+		func(r *droverv1.Resources) { r.Cpu = 0 }, func(r *droverv1.Resources) { r.Memory = 0 }, func(r *droverv1.Resources) { r.Io = 0 },
+	} {
+		w := groupTask(int32(i), "true")
+		clear(w.GetSpec().GetDemand())
+		b.put(w)
+		if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_SPEC || !strings.Contains(s.GetMessage(), "must be above zero") {
+			t.Errorf("%v: %s %q", w.GetSpec().GetDemand(), s.GetCause(), s.GetMessage())
+		}
+	}
+	if n := b.engine.Calls(fake.Create); n != 0 {
+		t.Errorf("%d containers were made", n)
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,15 +12,16 @@ import (
 	"syscall"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/tree"
 	"github.com/drover-run/drover/node/store"
 )
 
-// The names inside an attempt's folder; the drawing is in doc.go.
+// Names inside an attempt's folder; the layout is in doc.go.
 const (
 	nameTask     = "task"
 	nameTmp      = "tmp"
 	nameLogs     = "logs"
-	nameInner    = ".drover" // below task
+	nameMeta     = ".drover" // below task
 	nameSpec     = "spec.json"
 	nameResult   = "result.json"
 	nameProgress = "progress.json"
@@ -34,30 +36,30 @@ type folder string
 func (f folder) join(part ...string) string {
 	return filepath.Join(append([]string{string(f)}, part...)...)
 }
-func (f folder) task() string               { return f.join(nameTask) }
-func (f folder) logs() string               { return f.join(nameLogs) }
-func (f folder) inner(name string) string   { return f.join(nameTask, nameInner, name) }
-func (f folder) outName(name string) string { return filepath.Join(nameInner, nameOut, name) }
+func (f folder) task() string                  { return f.join(nameTask) }
+func (f folder) logs() string                  { return f.join(nameLogs) }
+func (f folder) metaPath(name string) string   { return f.join(nameTask, nameMeta, name) }
+func (f folder) outputName(name string) string { return filepath.Join(nameMeta, nameOut, name) }
 
 func (d *daemon) folderOf(id store.ID) folder {
 	return folder(filepath.Join(d.cfg.Data, "attempts", id.String()))
 }
 
-// exists tells whether anything of the folder is there.
-func (f folder) exists() bool { return there(string(f)) }
+// exists reports whether the folder exists, complete or not.
+func (f folder) exists() bool { return pathExists(string(f)) }
 
-// whole tells whether make has come to its end, and trim has not begun.
-func (f folder) whole() bool { return there(f.join(nameTmp)) }
+// isComplete reports whether create has finished and trim has not started.
+func (f folder) isComplete() bool { return pathExists(f.join(nameTmp)) }
 
-func there(path string) bool {
+func pathExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// make makes a fresh folder that belongs to uid. What a run before us left
-// half made goes first; nobody of the tenant can be in it yet.
-func (f folder) make(uid uint32, setQuota func(dir string) error) error {
-	if err := os.RemoveAll(string(f)); err != nil {
+// create makes a new folder owned by uid. It first removes an incomplete folder
+// of an earlier try, which no process of the tenant can be using yet.
+func (f folder) create(ctx context.Context, uid uint32, setQuota func(dir string) error) error {
+	if err := tree.RemoveAll(ctx, string(f)); err != nil {
 		return err
 	}
 	if err := os.Mkdir(string(f), 0o700); err != nil {
@@ -66,14 +68,14 @@ func (f folder) make(uid uint32, setQuota func(dir string) error) error {
 	if err := setQuota(string(f)); err != nil {
 		return err
 	}
-	owned := []string{nameTask, nameTask + "/" + nameInner}
+	owned := []string{nameTask, nameTask + "/" + nameMeta}
 	for _, n := range []string{nameIn, nameSpill, nameOut} {
-		owned = append(owned, filepath.Join(nameTask, nameInner, n))
+		owned = append(owned, filepath.Join(nameTask, nameMeta, n))
 	}
 	if err := os.Mkdir(f.logs(), 0o755); err != nil {
 		return err
 	}
-	for _, n := range append(owned, nameTmp) { // tmp last: it says that the folder is whole
+	for _, n := range append(owned, nameTmp) { // tmp last: it marks the folder as complete
 		if err := os.Mkdir(f.join(n), 0o700); err != nil {
 			return err
 		}
@@ -84,8 +86,8 @@ func (f folder) make(uid uint32, setQuota func(dir string) error) error {
 	return chown(string(f), uid)
 }
 
-// chown gives a new file or folder to the tenant; a daemon that is not root
-// runs everything as itself.
+// chown gives a new file or folder to the tenant; it does nothing if the daemon
+// is not root, since everything then runs as the daemon's user.
 func chown(path string, uid uint32) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -93,62 +95,27 @@ func chown(path string, uid uint32) error {
 	return os.Lchown(path, int(uid), int(uid))
 }
 
-// trim removes what a task that succeeded does not need any more: everything
-// but its outputs and logs. tmp goes last.
-func (f folder) trim() error {
-	err := removeBut(f.task(), nameInner)
+// trim removes everything that a successful task does not need: all but its
+// outputs and logs. tmp goes last.
+func (f folder) trim(ctx context.Context) error {
+	err := tree.RemoveBelow(ctx, f.task(), nameMeta)
 	if err == nil {
-		err = removeBut(f.join(nameTask, nameInner), nameOut)
+		err = tree.RemoveBelow(ctx, f.join(nameTask, nameMeta), nameOut)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(f.join(nameTmp))
+	return tree.RemoveAll(ctx, f.join(nameTmp))
 }
 
-// trimToLogs removes everything but the logs.
-func (f folder) trimToLogs() error {
-	return errors.Join(os.RemoveAll(f.task()), os.RemoveAll(f.join(nameTmp)))
+// trimToLogs removes everything except the logs.
+func (f folder) trimToLogs(ctx context.Context) error {
+	return errors.Join(tree.RemoveAll(ctx, f.task()), tree.RemoveAll(ctx, f.join(nameTmp)))
 }
 
-// removeBut empties a folder but for one name. A link in the folder's place is
-// left alone: what it points to is not ours.
-func removeBut(dir, keep string) error {
-	st, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	if !st.IsDir() {
-		return os.Remove(dir)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	top, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	names, err := top.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		if n == keep {
-			continue
-		}
-		if err := root.RemoveAll(n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// openTask opens a regular file below task/ that the tenant may have put
-// there: no link leads out of the folder, no pipe blocks us.
-func (f folder) openTask(name string) (*os.File, error) {
+// openTaskFile opens a regular file below task/. The tenant controls its
+// content: links cannot lead outside the folder, and a pipe cannot block.
+func (f folder) openTaskFile(name string) (*os.File, error) {
 	root, err := os.OpenRoot(f.task())
 	if err != nil {
 		return nil, err
@@ -169,9 +136,9 @@ func (f folder) openTask(name string) (*os.File, error) {
 	return file, nil
 }
 
-// readTask reads such a file of at most limit bytes.
-func (f folder) readTask(name string, limit int64) ([]byte, error) {
-	file, err := f.openTask(name)
+// readTaskFile reads a file as openTaskFile opens it, of at most limit bytes.
+func (f folder) readTaskFile(name string, limit int64) ([]byte, error) {
+	file, err := f.openTaskFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -183,11 +150,11 @@ func (f folder) readTask(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// tail gives the last n bytes of a log stream as text, across one rotation.
+// tail returns the last n bytes of a log stream as text, across one rotation.
 func (f folder) tail(stream string, n int64) string {
 	text := ""
 	for _, suffix := range []string{"", ".1"} {
-		part := tailOf(f.join(nameLogs, stream+".log"+suffix), n-int64(len(text)))
+		part := readTail(f.join(nameLogs, stream+".log"+suffix), n-int64(len(text)))
 		text = part + text
 		if int64(len(text)) >= n {
 			break
@@ -196,7 +163,7 @@ func (f folder) tail(stream string, n int64) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-func tailOf(path string, n int64) string {
+func readTail(path string, n int64) string {
 	file, err := os.Open(path)
 	if err != nil {
 		return ""
@@ -212,8 +179,8 @@ func tailOf(path string, n int64) string {
 	return string(b[:k])
 }
 
-// putFile writes one file of the job into the working folder, before anything
-// of the tenant runs there.
+// putFile writes one file of the job into the working folder. It must be called
+// before any process of the tenant runs.
 func (f folder) putFile(name string, mode uint32, uid uint32, fill func(*os.File) error) error {
 	root, err := os.OpenRoot(f.task())
 	if err != nil {
@@ -221,15 +188,15 @@ func (f folder) putFile(name string, mode uint32, uid uint32, fill func(*os.File
 	}
 	defer root.Close()
 	clean := filepath.Clean(name)
-	if !filepath.IsLocal(clean) || clean == nameInner || strings.HasPrefix(clean, nameInner+"/") {
-		return fault.New(fault.Invalid, "file name %q: want a path below /task, outside %s", name, nameInner)
+	if !filepath.IsLocal(clean) || clean == nameMeta || strings.HasPrefix(clean, nameMeta+"/") {
+		return fault.New(fault.Invalid, "file name %q: want a path below /task, outside %s", name, nameMeta)
 	}
 	if dir := filepath.Dir(clean); dir != "." {
 		if err := f.makeParents(root, dir, uid); err != nil {
 			return err
 		}
 	}
-	perm := os.FileMode(or(mode, 0o644)) & 0o777
+	perm := os.FileMode(orDefault(mode, 0o644)) & 0o777
 	file, err := root.OpenFile(clean, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, perm)
 	if err != nil {
 		return err

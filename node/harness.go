@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// keepProgram puts a copy of the harness or helper program into a folder named
-// by its sha256, where every tenant may run it, and gives the copy's path. A task dumped with it must find the very
-// same bytes at restore, also after the daemon was upgraded. A hard link would
-// change with an upgrade in place, so it is a copy. O(size) at the start of the
-// daemon.
-func keepProgram(data, program string) (string, error) {
+// installProgram copies the harness or helper program into a folder named by its
+// sha256, where every tenant may execute it, and returns the copy's path. A task
+// dumped with a program must find the same bytes at restore, also after an
+// upgrade of the daemon. A hard link would change with an upgrade in place, so
+// it is a copy. O(size) at the start of the daemon.
+func installProgram(data, program string) (string, error) {
 	in, err := os.Open(program)
 	if err != nil {
 		return "", fmt.Errorf("program: %w", err)
@@ -29,8 +29,8 @@ func keepProgram(data, program string) (string, error) {
 	}
 	dir := filepath.Join(data, "harness", hex.EncodeToString(sum.Sum(nil)))
 	path := filepath.Join(dir, "drover")
-	if there(path) {
-		now := time.Now() // since when it is the present one: see collectPrograms
+	if pathExists(path) {
+		now := time.Now() // last time it was current: see collectPrograms
 		return path, os.Chtimes(dir, now, now)
 	}
 	if err := errors.Join(os.MkdirAll(dir, 0o711), os.Chmod(filepath.Join(data, "harness"), 0o711)); err != nil {
@@ -39,11 +39,11 @@ func keepProgram(data, program string) (string, error) {
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	return path, copyProgram(path, in)
+	return path, writeProgram(path, in)
 }
 
-// copyProgram writes an executable file under its name at once.
-func copyProgram(path string, in io.Reader) error {
+// writeProgram writes an executable file atomically.
+func writeProgram(path string, in io.Reader) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

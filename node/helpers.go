@@ -18,24 +18,24 @@ import (
 	"github.com/drover-run/drover/node/task"
 )
 
-// helperTries is how often a helper is started anew after it died or met what
-// may pass; it goes on where it was.
-const helperTries = 3
+// maxHelperTries is how often a helper is started if it dies or fails with a
+// retryable error; each start resumes where the last one ended.
+const maxHelperTries = 3
 
-// helperState is one helper of an attempt, as its loop knows it.
+// helperState is the state of one helper of an attempt, owned by its loop.
 type helperState struct {
-	work    task.Work
-	verdict *verdict // of one that failed
-	event   helper.Event
-	tries   int
-	cancel  context.CancelFunc
-	done    chan struct{}      // closed when it has ended
-	updates chan helper.Update // holds the newest one
+	work     task.Work
+	failure  *failure // set when work is WorkFailed
+	progress helper.Event
+	tries    int
+	cancel   context.CancelFunc
+	done     chan struct{}      // closed when the helper has ended
+	updates  chan helper.Update // capacity 1: the newest update
 }
 
-// update hands the newest state of the map outputs to the helper, in place of
-// one that it has not taken yet.
-func (h *helperState) update(u helper.Update) {
+// sendUpdate passes the newest state of the map outputs to the helper, replacing
+// one that it has not received yet.
+func (h *helperState) sendUpdate(u helper.Update) {
 	if h.updates == nil {
 		return
 	}
@@ -43,12 +43,12 @@ func (h *helperState) update(u helper.Update) {
 	case <-h.updates:
 	default:
 	}
-	h.updates <- u // room for one, and the loop alone sends
+	h.updates <- u // does not block: only the loop sends
 }
 
-// startHelper runs a helper beside the loop. ended gives its failure a cause.
-func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv1.TaskSpec, req *helper.Request, ended func(error) *verdict) error {
-	uid, err := a.d.uid(spec)
+// startHelper runs a helper in a goroutine. ended maps its error to a failure.
+func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv1.TaskSpec, req *helper.Request, ended func(error) *failure) error {
+	uid, err := a.d.taskUID(spec)
 	if err != nil {
 		return err
 	}
@@ -56,22 +56,22 @@ func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv
 	ctx, cancel := context.WithCancel(ctx)
 	done, updates := make(chan struct{}), make(chan helper.Update, 1)
 	h.work, h.cancel, h.done, h.updates = task.WorkBusy, cancel, done, updates
-	emit := func(e helper.Event) { a.post(ctx, func(*attempt) { h.event = e }) }
+	emit := func(e helper.Event) { a.post(ctx, func(*attempt) { h.progress = e }) }
 	a.wg.Go(func() {
 		err := a.d.runHelper(ctx, a.id.String(), uid, req, updates, emit)
 		close(done)
 		a.post(ctx, func(a *attempt) {
 			cancel()
-			a.helperEnded(h, err, ended)
+			a.handleHelperEnd(h, err, ended)
 		})
 	})
 	return nil
 }
 
-// helperEnded takes in how a helper ended.
-func (a *attempt) helperEnded(h *helperState, err error, ended func(error) *verdict) {
+// handleHelperEnd records how a helper ended.
+func (a *attempt) handleHelperEnd(h *helperState, err error, ended func(error) *failure) {
 	if h.work != task.WorkBusy {
-		return // stopped meanwhile
+		return // stopped in the meantime
 	}
 	h.updates = nil
 	if err == nil {
@@ -79,20 +79,20 @@ func (a *attempt) helperEnded(h *helperState, err error, ended func(error) *verd
 		return
 	}
 	h.tries++
-	a.d.log.Warn("a helper failed", "attempt", a.id, "try", h.tries, "err", err)
-	if passing(err) && h.tries < helperTries {
+	a.d.log.Warn("helper failed", "attempt", a.id, "try", h.tries, "err", err)
+	if isRetryable(err) && h.tries < maxHelperTries {
 		h.work = task.WorkIdle
 		return
 	}
-	h.work, h.verdict = task.WorkFailed, ended(err)
+	h.work, h.failure = task.WorkFailed, ended(err)
 }
 
-// passing tells whether a helper that is started again may fare better.
-func passing(err error) bool {
+// isRetryable reports whether a restarted helper may succeed.
+func isRetryable(err error) bool {
 	return fault.Class(err) == nil || errors.Is(err, fault.Unavailable)
 }
 
-// stopHelpers ends both helpers and waits for them.
+// stopHelpers stops both helpers and waits for them.
 func (a *attempt) stopHelpers(ctx context.Context) error {
 	for _, h := range []*helperState{&a.fetch, &a.upload} {
 		if h.work != task.WorkBusy {
@@ -102,37 +102,38 @@ func (a *attempt) stopHelpers(ctx context.Context) error {
 		select {
 		case <-h.done:
 		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "a helper does not end: %w", ctx.Err())
+			return fault.New(fault.Unavailable, "helper does not stop: %w", ctx.Err())
 		}
 		h.work, h.updates = task.WorkIdle, nil
 	}
 	return nil
 }
 
-// runHelper runs one helper to its end: inside the daemon where it would be
-// charged to nobody else anyway and is allowed the same, else as a process.
+// runHelper runs one helper to its end: inside the daemon if there are no
+// cgroups to charge it to and it runs as the daemon's user, otherwise as a
+// process.
 func (d *daemon) runHelper(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
 	same := int(uid) == os.Geteuid()
 	if d.cfg.Helper == nil || d.cfg.Enforcer == nil && same {
 		if !same {
-			return fault.New(fault.Unsupported, "a helper for uid %d must be a process of its own, and this node has no helper program: set Config.Helper", uid)
+			return fault.New(fault.Unsupported, "a helper for uid %d must be a separate process, but this node has no helper program: set Config.Helper", uid)
 		}
-		return helper.Run(ctx, req, helper.Tools{Files: d.files, HTTP: d.web, Updates: updates, Emit: emit})
+		return helper.Run(ctx, req, helper.Tools{Files: d.files, HTTP: d.httpClient, Updates: updates, Emit: emit})
 	}
-	return d.helperProcess(ctx, id, uid, req, updates, emit)
+	return d.runHelperProcess(ctx, id, uid, req, updates, emit)
 }
 
-// helperProcess runs the helper program in leaf x of the attempt's cgroup, as
-// the tenant. Ending the context kills it.
-func (d *daemon) helperProcess(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
-	cmd := exec.CommandContext(ctx, d.helper, d.cfg.Helper[1:]...)
+// runHelperProcess runs the helper program in the helpers leaf of the attempt's
+// cgroup, as the tenant. Ending the context kills it.
+func (d *daemon) runHelperProcess(ctx context.Context, id string, uid uint32, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
+	cmd := exec.CommandContext(ctx, d.helperPath, d.cfg.Helper[1:]...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
 	if d.cfg.Enforcer != nil {
-		leaf, err := d.cfg.Enforcer.HelperLeaf(id)
+		leaf, err := d.cfg.Enforcer.OpenHelperLeaf(id)
 		if err != nil {
 			return fmt.Errorf("helper: %w", err)
 		}
@@ -147,56 +148,56 @@ func (d *daemon) helperProcess(ctx context.Context, id string, uid uint32, req *
 	if err != nil {
 		return err
 	}
-	said := &lastBytes{most: 2 << 10}
-	cmd.Stderr = said
+	stderr := &tailBuffer{limit: 2 << 10}
+	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("helper: %w", err)
 	}
-	err = converse(ctx, in, out, req, updates, emit)
-	if werr := cmd.Wait(); err == errNoEnd {
-		err = fmt.Errorf("the helper died: %w: %s", werr, said)
+	err = exchangeWithHelper(ctx, in, out, req, updates, emit)
+	if werr := cmd.Wait(); err == errNoFinalEvent {
+		err = fmt.Errorf("helper died: %w: %s", werr, stderr)
 	}
 	return err
 }
 
-// copyCharged copies a file as a process in leaf x of the attempt's cgroup.
+// copyCharged copies a file by a process in the helpers leaf of the attempt's cgroup.
 func (d *daemon) copyCharged(ctx context.Context, id string, uid uint32, to, from *os.File) error {
-	leaf, err := d.cfg.Enforcer.HelperLeaf(id)
+	leaf, err := d.cfg.Enforcer.OpenHelperLeaf(id)
 	if err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
 	defer leaf.Close()
-	said := &lastBytes{most: 2 << 10}
-	cmd := exec.CommandContext(ctx, d.helper, append(slices.Clone(d.cfg.Helper[1:]), helper.Copy)...)
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from, to, said, 2*time.Second
+	stderr := &tailBuffer{limit: 2 << 10}
+	cmd := exec.CommandContext(ctx, d.helperPath, append(slices.Clone(d.cfg.Helper[1:]), helper.VerbCopy)...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", []string{"GOMEMLIMIT=48MiB"}, from, to, stderr, 2*time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, UseCgroupFD: true, CgroupFD: int(leaf.Fd())}
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("copy: %w: %s", err, said)
+		return fmt.Errorf("copy: %w: %s", err, stderr)
 	}
 	return nil
 }
 
-// errNoEnd says that a helper's output ended without a last word.
-var errNoEnd = errors.New("the helper said nothing of its end")
+// errNoFinalEvent means that a helper's output ended without a final event.
+var errNoFinalEvent = errors.New("helper ended without a final event")
 
-// converse feeds the helper and hears it out.
-func converse(ctx context.Context, in io.WriteCloser, out io.Reader, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
+// exchangeWithHelper sends request and updates to the helper and handles its events.
+func exchangeWithHelper(ctx context.Context, in io.WriteCloser, out io.Reader, req *helper.Request, updates <-chan helper.Update, emit func(helper.Event)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	fed := make(chan struct{})
 	go func() {
 		defer close(fed)
 		defer in.Close()
-		feed(ctx, in, req, updates)
+		writeToHelper(ctx, in, req, updates)
 	}()
 	defer func() { cancel(); <-fed }()
 	lines := bufio.NewReader(out)
 	for {
 		e, err := helper.Decode(lines)
 		if err != nil {
-			return errNoEnd
+			return errNoFinalEvent
 		}
 		if e.Done {
 			return nil
@@ -208,9 +209,9 @@ func converse(ctx context.Context, in io.WriteCloser, out io.Reader, req *helper
 	}
 }
 
-// feed writes the request and then updates, until the helper or ctx ends. An
-// error of a write means that the helper is gone; its output says why.
-func feed(ctx context.Context, in io.Writer, req *helper.Request, updates <-chan helper.Update) {
+// writeToHelper writes the request and then updates, until the helper or ctx
+// ends. A failed write means that the helper is gone; its output tells why.
+func writeToHelper(ctx context.Context, in io.Writer, req *helper.Request, updates <-chan helper.Update) {
 	line, err := helper.Encode(req)
 	for err == nil {
 		if _, err = in.Write(line); err != nil {
@@ -225,18 +226,18 @@ func feed(ctx context.Context, in io.Writer, req *helper.Request, updates <-chan
 	}
 }
 
-// lastBytes keeps the end of what is written to it.
-type lastBytes struct {
-	most int
-	b    []byte
+// tailBuffer keeps the last limit bytes written to it.
+type tailBuffer struct {
+	limit int
+	b     []byte
 }
 
-func (l *lastBytes) Write(p []byte) (int, error) {
+func (l *tailBuffer) Write(p []byte) (int, error) {
 	l.b = append(l.b, p...)
-	if over := len(l.b) - l.most; over > 0 {
+	if over := len(l.b) - l.limit; over > 0 {
 		l.b = l.b[over:]
 	}
 	return len(p), nil
 }
 
-func (l *lastBytes) String() string { return oneLine(string(l.b)) }
+func (l *tailBuffer) String() string { return oneLine(string(l.b)) }

@@ -19,35 +19,35 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// collectLimit is how long one look for what nobody needs may take.
+// collectLimit bounds one collection of unneeded images and programs.
 const collectLimit = 5 * time.Minute
 
-// images brings images into the engine, each once, and takes them out again
-// when no attempt needs them.
-type images struct {
-	driver runtime.Driver
-	blobs  *blob.Cache
-	now    func() time.Time
-	flight singleflight.Group
+// imageStore imports images into the engine, each once, and removes them when no
+// attempt needs them.
+type imageStore struct {
+	driver   runtime.Driver
+	blobs    *blob.Cache
+	now      func() time.Time
+	inFlight singleflight.Group
 
-	// busy is held for reading while an image is brought, so that none is
-	// collected between the look for it and its use.
-	busy sync.RWMutex
+	// importing is read-locked during an import, so that no image is removed
+	// between the check for it and its use.
+	importing sync.RWMutex
 
-	mu   sync.Mutex
-	used map[string]time.Time // when an attempt last needed the image
+	mu       sync.Mutex
+	lastUsed map[string]time.Time // when an attempt last needed the image
 }
 
-// get makes sure that the engine has the image. O(its size) the first time.
-func (im *images) get(ctx context.Context, digest string) error {
+// ensure imports the image unless the engine has it. O(image size) the first time.
+func (im *imageStore) ensure(ctx context.Context, digest string) error {
 	store, ok := im.driver.(runtime.Images)
 	if !ok {
 		return fault.New(fault.Unsupported, "driver %s runs host programs and has no images: remove image from the job, or run it on nodes with containerd", im.driver.Name())
 	}
-	im.busy.RLock()
-	defer im.busy.RUnlock()
-	im.use(digest)
-	done := im.flight.DoChan(digest, func() (any, error) { return nil, im.bring(ctx, store, digest) })
+	im.importing.RLock()
+	defer im.importing.RUnlock()
+	im.markUsed(digest)
+	done := im.inFlight.DoChan(digest, func() (any, error) { return nil, im.importImage(ctx, store, digest) })
 	select {
 	case r := <-done:
 		return r.Err
@@ -56,13 +56,13 @@ func (im *images) get(ctx context.Context, digest string) error {
 	}
 }
 
-func (im *images) use(digest string) {
+func (im *imageStore) markUsed(digest string) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.used[digest] = im.now()
+	im.lastUsed[digest] = im.now()
 }
 
-func (im *images) bring(ctx context.Context, store runtime.Images, digest string) error {
+func (im *imageStore) importImage(ctx context.Context, store runtime.Images, digest string) error {
 	if has, err := store.Has(ctx, digest); err != nil || has {
 		return err
 	}
@@ -74,21 +74,21 @@ func (im *images) bring(ctx context.Context, store runtime.Images, digest string
 	return store.Import(ctx, digest, archive)
 }
 
-// collect removes images that no attempt needs: those that none has needed for
-// age, and the longest unneeded ones while all together are over limit bytes.
-// needed lists what must stay; it is asked while no image can be brought. A
-// moment when one is being brought is not the time: it says so and does nothing.
-func (im *images) collect(ctx context.Context, age time.Duration, limit int64, needed func() []string) (removed []string, err error) {
+// collect removes images that no attempt needs: those unused for age, and the
+// longest unused ones while the total exceeds limit bytes. needed lists images
+// that must stay; it is called while no import can start. If an import is under
+// way, collect does nothing.
+func (im *imageStore) collect(ctx context.Context, age time.Duration, limit int64, needed func() []string) (removed []string, err error) {
 	store, ok := im.driver.(runtime.Images)
-	if !ok || !im.busy.TryLock() {
+	if !ok || !im.importing.TryLock() {
 		return nil, nil
 	}
-	defer im.busy.Unlock()
+	defer im.importing.Unlock()
 	all, err := store.ListImages(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range im.stale(all, needed(), age, limit) {
+	for _, d := range im.selectUnneeded(all, needed(), age, limit) {
 		if e := store.Remove(ctx, d); e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -98,9 +98,9 @@ func (im *images) collect(ctx context.Context, age time.Duration, limit int64, n
 	return removed, err
 }
 
-// stale chooses what goes. An image of which no use is known, after a restart,
-// counts as used now.
-func (im *images) stale(all []runtime.Image, needed []string, age time.Duration, limit int64) (gone []string) {
+// selectUnneeded returns the images to remove. An image without a known use
+// (after a restart) counts as used now.
+func (im *imageStore) selectUnneeded(all []runtime.Image, needed []string, age time.Duration, limit int64) (gone []string) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	now, total := im.now(), int64(0)
@@ -112,18 +112,18 @@ func (im *images) stale(all []runtime.Image, needed []string, age time.Duration,
 		if slices.Contains(needed, i.Digest) {
 			continue
 		}
-		if at, known := im.used[i.Digest]; known {
+		if at, known := im.lastUsed[i.Digest]; known {
 			used[i.Digest] = at
 		}
 		idle = append(idle, i)
 	}
-	im.used = used // of images that are gone nothing is kept
+	im.lastUsed = used // forgets removed images
 	slices.SortFunc(idle, func(a, b runtime.Image) int {
 		return cmp.Or(used[a.Digest].Compare(used[b.Digest]), cmp.Compare(a.Digest, b.Digest))
 	})
 	for _, i := range idle {
 		if now.Sub(used[i.Digest]) < age && total <= limit {
-			break // so are all that follow
+			break // the following ones were used later
 		}
 		gone = append(gone, i.Digest)
 		total -= i.Bytes
@@ -131,9 +131,9 @@ func (im *images) stale(all []runtime.Image, needed []string, age time.Duration,
 	return gone
 }
 
-// collecting removes, from time to time, images and programs that nothing here
-// needs any more.
-func (d *daemon) collecting(ctx context.Context) error {
+// collectLoop periodically removes images and programs that the node no longer
+// needs.
+func (d *daemon) collectLoop(ctx context.Context) error {
 	t := time.NewTicker(d.cfg.CollectEvery)
 	defer t.Stop()
 	for {
@@ -151,21 +151,21 @@ func (d *daemon) collect(ctx context.Context) {
 	defer cancel()
 	gone, err := d.images.collect(ctx, d.cfg.ImageAge, d.cfg.ImageLimit, d.neededImages)
 	if len(gone) > 0 {
-		d.log.Info("images that no attempt needed were removed", "images", gone)
+		d.log.Info("unneeded images were removed", "images", gone)
 	}
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("images stay that nobody needs", "err", err)
+		d.log.Warn("unneeded images were not removed", "err", err)
 	}
 	gone, err = d.collectPrograms()
 	if len(gone) > 0 {
 		d.log.Info("programs of earlier versions were removed", "folders", gone)
 	}
 	if err != nil {
-		d.log.Warn("programs stay that nobody needs", "err", err)
+		d.log.Warn("programs of earlier versions were not removed", "err", err)
 	}
 }
 
-// neededImages lists the images of attempts that have not ended.
+// neededImages returns the images of attempts that have not ended.
 func (d *daemon) neededImages() (digests []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,8 +177,8 @@ func (d *daemon) neededImages() (digests []string) {
 	return digests
 }
 
-// lives tells whether the attempt has not ended, as far as it was reported.
-func (a *attempt) lives() bool {
+// isAlive reports whether the attempt's last report is not its end.
+func (a *attempt) isAlive() bool {
 	switch a.snapshot().GetPhase() {
 	case droverv1.Phase_PHASE_PREPARING, droverv1.Phase_PHASE_RUNNING:
 		return true
@@ -187,21 +187,20 @@ func (a *attempt) lives() bool {
 	}
 }
 
-// liveImage is the image of an attempt that has not ended, else nil.
+// liveImage returns the image of an attempt that has not ended, otherwise nil.
 func (a *attempt) liveImage() *droverv1.ImageRef {
-	if !a.lives() {
+	if !a.isAlive() {
 		return nil
 	}
-	_, spec := a.goal()
+	_, spec := a.wantedAndSpec()
 	return spec.GetImage()
 }
 
 // collectPrograms removes harness and helper programs of earlier versions. They
-// stay while an attempt lives that an earlier daemon may have begun with one of
-// them, and for ImageAge after they were last the present ones: a task that
-// was dumped with one finds it here until then.
+// are kept while an attempt that may use one is alive, and for ImageAge after
+// they were last current, so that a task dumped with one still finds it.
 func (d *daemon) collectPrograms() (removed []string, err error) {
-	if d.adoptedLives() {
+	if d.isOldHarnessInUse() {
 		return nil, nil
 	}
 	dir := filepath.Join(d.cfg.Data, "harness")
@@ -211,7 +210,7 @@ func (d *daemon) collectPrograms() (removed []string, err error) {
 	}
 	for _, f := range folders {
 		path := filepath.Join(dir, f.Name())
-		if path == filepath.Dir(d.harness) || path == filepath.Dir(d.helper) {
+		if path == filepath.Dir(d.harnessPath) || path == filepath.Dir(d.helperPath) {
 			continue
 		}
 		st, e := f.Info()
@@ -228,12 +227,13 @@ func (d *daemon) collectPrograms() (removed []string, err error) {
 	return removed, err
 }
 
-// adoptedLives tells whether an attempt of an earlier daemon has not ended.
-func (d *daemon) adoptedLives() bool {
+// isOldHarnessInUse reports whether an attempt that may use an earlier harness is
+// alive.
+func (d *daemon) isOldHarnessInUse() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.attempts {
-		if a.adopted && a.lives() {
+		if a.mayNeedOldHarness && a.isAlive() {
 			return true
 		}
 	}

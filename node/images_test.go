@@ -20,23 +20,23 @@ import (
 
 func imageDigest(n int) string { return fmt.Sprintf("sha256:%064d", n) }
 
-func TestImagesThatNobodyNeedsGo(t *testing.T) {
+func TestUnneededImagesAreRemoved(t *testing.T) {
 	const hour = time.Hour
 	tests := map[string]struct {
-		used   map[int]time.Duration // how long ago; an image that is not in it was found after a restart
+		used   map[int]time.Duration // time since the last use; images missing here were found after a restart
 		needed []int
 		limit  int64 // each image has 100 bytes
 		gone   []int
 	}{
-		"what was used lately stays":                       {map[int]time.Duration{1: hour, 2: 2 * hour, 3: 23 * hour}, nil, 1000, nil},
-		"what nobody used for a day goes":                  {map[int]time.Duration{1: hour, 2: 25 * hour, 3: 24 * hour}, nil, 1000, []int{2, 3}},
-		"unless an attempt needs it":                       {map[int]time.Duration{1: hour, 2: 25 * hour, 3: 24 * hour}, []int{2}, 1000, []int{3}},
-		"over the limit the longest unused one goes":       {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, nil, 250, []int{2}},
-		"as many as it takes":                              {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, nil, 100, []int{2, 3}},
-		"over the limit what is needed stays all the same": {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, []int{1, 2, 3}, 50, nil},
-		"what is needed counts towards the limit":          {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, []int{2}, 150, []int{3, 1}},
-		"after a restart all count as used now":            {nil, nil, 1000, nil},
-		"equally old ones go by name":                      {nil, nil, 100, []int{1, 2}},
+		"recently used images stay":                               {map[int]time.Duration{1: hour, 2: 2 * hour, 3: 23 * hour}, nil, 1000, nil},
+		"images unused for a day are removed":                     {map[int]time.Duration{1: hour, 2: 25 * hour, 3: 24 * hour}, nil, 1000, []int{2, 3}},
+		"unless an attempt needs it":                              {map[int]time.Duration{1: hour, 2: 25 * hour, 3: 24 * hour}, []int{2}, 1000, []int{3}},
+		"over the limit the least recently used image is removed": {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, nil, 250, []int{2}},
+		"as many as it takes":                                     {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, nil, 100, []int{2, 3}},
+		"over the limit needed images stay":                       {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, []int{1, 2, 3}, 50, nil},
+		"needed images count towards the limit":                   {map[int]time.Duration{1: hour, 2: 3 * hour, 3: 2 * hour}, []int{2}, 150, []int{3, 1}},
+		"after a restart all count as used now":                   {nil, nil, 1000, nil},
+		"equally old ones go by name":                             {nil, nil, 100, []int{1, 2}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -44,14 +44,14 @@ func TestImagesThatNobodyNeedsGo(t *testing.T) {
 			e := fake.New(nil, nil)
 			defer e.Close()
 			d := e.Driver()
-			im := &images{driver: d, now: func() time.Time { return now }, used: map[string]time.Time{}}
+			im := &imageStore{driver: d, now: func() time.Time { return now }, lastUsed: map[string]time.Time{}}
 			for n := 1; n <= 3; n++ {
 				if err := d.Import(t.Context(), imageDigest(n), strings.NewReader(strings.Repeat("x", 100))); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for n, ago := range tc.used {
-				im.used[imageDigest(n)] = now.Add(-ago)
+				im.lastUsed[imageDigest(n)] = now.Add(-ago)
 			}
 			needed := func() (all []string) {
 				for _, n := range tc.needed {
@@ -75,21 +75,20 @@ func TestImagesThatNobodyNeedsGo(t *testing.T) {
 	}
 }
 
-// TestAnImageIsNotCollectedWhileItIsBrought has the import hang and collects
-// meanwhile.
-func TestAnImageIsNotCollectedWhileItIsBrought(t *testing.T) {
-	im := &images{driver: fake.New(nil, nil).Driver(), now: time.Now, used: map[string]time.Time{}}
-	im.busy.RLock() // as get does
-	defer im.busy.RUnlock()
+// TestImageIsNotCollectedDuringImport collects while an import hangs.
+func TestImageIsNotCollectedDuringImport(t *testing.T) {
+	im := &imageStore{driver: fake.New(nil, nil).Driver(), now: time.Now, lastUsed: map[string]time.Time{}}
+	im.importing.RLock() // like ensure
+	defer im.importing.RUnlock()
 	asked := false
 	if gone, err := im.collect(t.Context(), 0, 0, func() []string { asked = true; return nil }); gone != nil || err != nil || asked {
 		t.Errorf("collected %v, %v", gone, err)
 	}
 }
 
-// TestTheDaemonCollectsWhatNoAttemptNeeds runs a task with an image, lets it
-// end, and collects with no patience.
-func TestTheDaemonCollectsWhatNoAttemptNeeds(t *testing.T) {
+// TestDaemonCollectsUnneeded runs a task with an image, lets it end, and collects
+// with age 0.
+func TestDaemonCollectsUnneeded(t *testing.T) {
 	release := make(chan struct{})
 	p := programs()
 	p["wait"] = func(ctx context.Context, _ *fake.Process) int {
@@ -100,7 +99,7 @@ func TestTheDaemonCollectsWhatNoAttemptNeeds(t *testing.T) {
 			return 1
 		}
 	}
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("an image")))
 	b.blobs[digest] = []byte("an image")
 	old := filepath.Join(b.config.Data, "harness", strings.Repeat("0", 64))
@@ -113,7 +112,7 @@ func TestTheDaemonCollectsWhatNoAttemptNeeds(t *testing.T) {
 	}
 	b.config.ImageAge, b.config.CollectEvery = time.Nanosecond, 2*time.Millisecond
 	b.start()
-	w := with(group(0, "wait"), func(w *droverv1.WantedAttempt) {
+	w := with(groupTask(0, "wait"), func(w *droverv1.WantedAttempt) {
 		w.Spec.Image = &droverv1.ImageRef{Kind: "oci-archive", Digest: digest}
 	})
 	b.put(w)
@@ -123,14 +122,14 @@ func TestTheDaemonCollectsWhatNoAttemptNeeds(t *testing.T) {
 		return err == nil && ok
 	}
 	looks := b.engine.Calls(fake.ListImages)
-	poll(t, "two more looks for images that nobody needs", func() bool { return b.engine.Calls(fake.ListImages) > looks+1 })
+	poll(t, "two more collections", func() bool { return b.engine.Calls(fake.ListImages) > looks+1 })
 	if !has() {
 		t.Error("the image of a running task was collected")
 	}
 	close(release)
 	b.await(t, w, succeeded)
 	poll(t, "the image of the ended task is gone", func() bool { return !has() })
-	poll(t, "the program of an earlier version is gone", func() bool { return !there(old) })
+	poll(t, "the program of an earlier version is gone", func() bool { return !pathExists(old) })
 	left, err := os.ReadDir(filepath.Dir(old))
 	if err != nil || len(left) != 1 {
 		t.Errorf("of the programs are left: %v, %v", left, err)

@@ -21,32 +21,32 @@ import (
 
 // Limits of the steps between levels.
 const (
-	freezeStepLimit = 30 * time.Second
-	swapStepLimit   = 10 * time.Minute
-	dumpStepLimit   = 20 * time.Minute
-	fetchDumpLimit  = 30 * time.Minute
-	levelTries      = 2       // of a step between levels, before its level is barred
-	fetchDumpTries  = 6       // of bringing a dump from another node
-	dumpSpare       = 1 << 20 // bytes beside the memory that a dump needs
-	levelStepsMost  = 32      // that a report names, parts of steps included
+	freezeStepLimit   = 30 * time.Second
+	swapStepLimit     = 10 * time.Minute
+	dumpStepLimit     = 20 * time.Minute
+	fetchDumpLimit    = 30 * time.Minute
+	maxLevelTries     = 2       // tries of a step before its level is refused
+	maxFetchDumpTries = 6       // tries of fetching a dump from another node
+	dumpSpaceMargin   = 1 << 20 // bytes of disk space needed on top of the memory
+	maxLevelSteps     = 32      // in a report, parts of steps included
 )
 
-// suspension is what the loop of an attempt knows of its level.
+// suspension is the level state of an attempt, owned by its loop.
 type suspension struct {
-	frozen  bool // its processes stand still
-	swapped bool
-	swap    int64 // bytes of its memory in swap
-	leased  bool  // it may run as far as the lease says
-	oldDump bool  // a dump is on the disk that it does not need
-	asked   droverv1.Level
-	barred  task.Levels
-	hard    task.Levels // of barred: trying again cannot help
-	steps   []*droverv1.LevelStep
-	bytes   int64 // that the present step moved
+	frozen             bool // its processes are frozen
+	swapped            bool
+	swapBytes          int64 // bytes of its memory in swap
+	hasLease           bool  // the lease allows it to run
+	staleDump          bool  // the disk holds a dump that the attempt does not need
+	requested          droverv1.Level
+	refused            task.Levels
+	refusedPermanently task.Levels // subset of refused for which a retry cannot help
+	steps              []*droverv1.LevelStep
+	stepBytes          int64 // moved by the current step
 }
 
-// freezer is what has an attempt's processes stand still: its cgroup where
-// there is one, else the driver; nil where neither can.
+// freezer returns what freezes an attempt's processes: its cgroup if there is
+// one, otherwise the driver; nil if neither can.
 func (d *daemon) freezer() runtime.Freezer {
 	if f, ok := d.cfg.Enforcer.(runtime.Freezer); ok {
 		return f
@@ -57,24 +57,24 @@ func (d *daemon) freezer() runtime.Freezer {
 	return nil
 }
 
-// hearLevel takes in which level is wanted. A new wish tries again what failed
-// for the last one, but for what cannot work.
-func (a *attempt) hearLevel(w *droverv1.WantedAttempt) {
+// updateRequestedLevel takes over the wanted level. A changed level clears the
+// refusals and retries of the last one, except permanent refusals.
+func (a *attempt) updateRequestedLevel(w *droverv1.WantedAttempt) {
 	l := w.GetLevel()
-	if w == nil || l == a.sus.asked {
+	if w == nil || l == a.suspension.requested {
 		return
 	}
-	a.sus.asked, a.sus.barred, a.sus.steps = l, a.sus.hard, nil
+	a.suspension.requested, a.suspension.refused, a.suspension.steps = l, a.suspension.refusedPermanently, nil
 	for _, do := range []task.Do{task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump} {
-		delete(a.retry, do)
+		delete(a.failures, do)
 	}
 }
 
-// levelStep tells whether a step moves an attempt between levels.
-func levelStep(do task.Do) bool { return do >= task.Freeze && do <= task.FetchDump }
+// isLevelStep reports whether a step moves an attempt between levels.
+func isLevelStep(do task.Do) bool { return do >= task.Freeze && do <= task.FetchDump }
 
-// limitOf is how long a step may take.
-func limitOf(do task.Do) time.Duration {
+// stepTimeout returns how long a step may take.
+func stepTimeout(do task.Do) time.Duration {
 	switch do {
 	case task.GetImage, task.GetFiles:
 		return imageLimit
@@ -91,14 +91,14 @@ func limitOf(do task.Do) time.Duration {
 	}
 }
 
-// level carries out a step between levels and keeps how long it took.
-func (a *attempt) level(ctx context.Context, do task.Do, spec *droverv1.TaskSpec) error {
-	began, mono := a.d.clock.Now(), a.d.clock.Mono()
-	a.sus.bytes = 0
+// runLevelStep performs a step between levels and records its duration.
+func (a *attempt) runLevelStep(ctx context.Context, do task.Do, spec *droverv1.TaskSpec) error {
+	started, startMono := a.d.clock.Now(), a.d.clock.Monotonic()
+	a.suspension.stepBytes = 0
 	var err error
 	var parts []*droverv1.LevelStep
 	ctx = runtime.WithTrace(ctx, func(part string, took time.Duration) {
-		parts = append(parts, &droverv1.LevelStep{Step: do.String() + "/" + part, Us: took.Microseconds(), BeganMs: began.UnixMilli()})
+		parts = append(parts, &droverv1.LevelStep{Step: do.String() + "/" + part, DurationUs: took.Microseconds(), StartedMs: started.UnixMilli()})
 	})
 	switch do {
 	case task.Freeze:
@@ -112,104 +112,105 @@ func (a *attempt) level(ctx context.Context, do task.Do, spec *droverv1.TaskSpec
 	case task.Restore:
 		err = a.restore(ctx, spec)
 	case task.FetchDump:
-		err = a.d.spare.during(func() error { return a.fetchDump(ctx, spec) })
+		err = a.d.unallocatedIO.lendDuring(func() error { return a.fetchDump(ctx, spec) })
 	default:
 		panic("node: no step between levels: " + do.String())
 	}
-	s := &droverv1.LevelStep{Step: do.String(), Us: (a.d.clock.Mono() - mono).Microseconds(), Bytes: a.sus.bytes, BeganMs: began.UnixMilli()}
+	s := &droverv1.LevelStep{Step: do.String(), DurationUs: (a.d.clock.Monotonic() - startMono).Microseconds(), Bytes: a.suspension.stepBytes, StartedMs: started.UnixMilli()}
 	if err != nil {
 		s.Error = oneLine(err.Error())
 	}
-	all := append(slices.Clip(a.sus.steps), s) // a report may hold the old slice
+	all := append(slices.Clip(a.suspension.steps), s) // a report may share the old slice
 	all = append(all, parts...)
-	a.sus.steps = all[:min(len(all), levelStepsMost)]
+	a.suspension.steps = all[:min(len(all), maxLevelSteps)]
 	return err
 }
 
-// levelFailed decides between another try, the next level, and the end of the
-// attempt. It gives whether the failure was settled without a pause.
-func (a *attempt) levelFailed(do task.Do, n int, err error) bool {
+// handleLevelFailure decides between a retry, the next level, and the end of the
+// attempt. It reports whether the failure is handled and no pause is needed.
+func (a *attempt) handleLevelFailure(do task.Do, n int, err error) bool {
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded) {
-		a.container = task.ContainerUnknown // it ended meanwhile, or the engine is gone: look
+		a.container = task.ContainerUnknown // the container has exited or the engine is unreachable: query it again
 	}
-	if errors.Is(err, fault.Unavailable) && do != task.FetchDump && do != task.Freeze {
-		return false // the engine is away: that says nothing of the task
+	if errors.Is(err, fault.Unavailable) && do != task.FetchDump && do != task.Freeze && (do != task.Restore || n < maxTries) {
+		return false // an unreachable engine says nothing about the task
 	}
-	l, tries := task.LevelRunning, levelTries
+	l, tries := task.LevelRunning, maxLevelTries
 	switch do {
 	case task.Freeze:
 		if n < tries {
 			return false
 		}
 		all := task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
-		a.sus.barred |= all
+		a.suspension.refused |= all
 		if errors.Is(err, fault.Unsupported) {
-			a.sus.hard |= all
+			a.suspension.refusedPermanently |= all
 		}
-		a.say("it cannot be frozen: %v", err)
+		a.setLevelNote("cannot be frozen: %v", err)
 		return true
 	case task.Thaw:
-		a.say("it cannot go on yet: %v", err)
-		return false // for ever: nothing else leads on, and it must not run without its limits
+		a.setLevelNote("cannot be thawed yet: %v", err)
+		return false // retried forever: there is no other step, and the task must not run without its limits
 	case task.SwapOut:
 		l = task.LevelSwapped
 	case task.Checkpoint:
-		if a.lostInDump(err) {
+		if a.failIfLostInDump(err) {
 			return true
 		}
 		l = task.LevelCheckpointed
 	case task.Restore:
-		if errors.Is(err, fault.NotFound) && a.image { // of the container's image
-			a.image = false
+		if errors.Is(err, fault.NotFound) && a.hasImage { // the container's image is missing
+			a.hasImage = false
 		}
 	case task.FetchDump:
-		tries = fetchDumpTries
+		tries = maxFetchDumpTries
 	}
 	lasting := errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Corrupt) || errors.Is(err, fault.Exhausted) || errors.Is(err, fault.Invalid) || errors.Is(err, fault.Denied)
 	if n < tries && !lasting {
 		return false
 	}
-	a.sus.barred = a.sus.barred.With(l)
+	a.suspension.refused = a.suspension.refused.With(l)
 	if errors.Is(err, fault.Unsupported) && l != task.LevelRunning {
-		a.sus.hard = a.sus.hard.With(l)
+		a.suspension.refusedPermanently = a.suspension.refusedPermanently.With(l)
 	}
 	if l == task.LevelRunning {
-		a.say("it cannot be restored here: %v", err)
+		a.setLevelNote("cannot be restored on this node: %v", err)
 	} else {
-		a.say("it cannot be %s: %v", l, err)
+		a.setLevelNote("cannot be %s: %v", l, err)
 	}
 	return true
 }
 
-// lostInDump ends an attempt whose container is gone without a whole dump.
-func (a *attempt) lostInDump(err error) bool {
+// failIfLostInDump fails an attempt whose container is gone without a complete
+// dump, and reports whether it did.
+func (a *attempt) failIfLostInDump(err error) bool {
 	stopped := a.container == task.ContainerStopped || a.container == task.ContainerNone
 	if !stopped {
 		return false
 	}
-	a.fault = &verdict{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("its container ended while it was dumped, and the dump is not whole: its work is lost: %v", err)}
+	a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container ended during a checkpoint and the dump is incomplete; the task's work is lost: %v", err)}
 	return true
 }
 
-// say keeps why a level was not reached, for people.
-func (a *attempt) say(format string, args ...any) {
-	a.rec.Note = oneLine(fmt.Sprintf(format, args...))
+// setLevelNote records, for users, why a level was not reached.
+func (a *attempt) setLevelNote(format string, args ...any) {
+	a.rec.LevelNote = oneLine(fmt.Sprintf(format, args...))
 }
 
-// at makes durable that the attempt reached a level. A task that stands still
-// has no running clock: what it ran so far is kept.
-func (a *attempt) at(l droverv1.Level, change func(*store.Record)) error {
-	rec, now := a.rec, a.d.clock.Mono()
+// recordLevel stores the level that the attempt has reached and stops its
+// running-time clock unless it is running.
+func (a *attempt) recordLevel(l droverv1.Level, change func(*store.Record)) error {
+	rec, now := a.rec, a.d.clock.Monotonic()
 	if l == droverv1.Level_LEVEL_RUNNING {
 		if rec.StartMono == 0 {
-			rec.StartMono, rec.BootID = max(1, int64(now)), a.d.boot
+			rec.StartMono, rec.BootID = max(1, int64(now)), a.d.bootID
 		}
-		rec.Note = ""
+		rec.LevelNote = ""
 	} else if rec.StartMono != 0 {
-		rec.RanNS, rec.StartMono, rec.FrozenNS = int64(a.running(now)), 0, 0
+		rec.RanNS, rec.StartMono, rec.FrozenNS = int64(a.runningTime(now)), 0, 0
 	}
 	if rec.Level != int32(l) && (rec.Level != 0 || l != droverv1.Level_LEVEL_RUNNING) {
-		rec.LevelMS = a.d.clock.Now().UnixMilli()
+		rec.LevelSinceMS = a.d.clock.Now().UnixMilli()
 	}
 	rec.Level = int32(l)
 	if change != nil {
@@ -222,117 +223,125 @@ func (a *attempt) at(l droverv1.Level, change func(*store.Record)) error {
 	return nil
 }
 
+// freeze freezes the attempt's processes and stops its running-time clock.
 func (a *attempt) freeze(ctx context.Context) error {
 	f := a.d.freezer()
 	if f == nil {
 		return fault.New(fault.Unsupported, "node %s cannot freeze tasks of driver %s", a.d.cfg.Info.GetName(), a.d.cfg.Driver.Name())
 	}
-	kernel := runtime.Part(ctx, "kernel")
+	kernel := runtime.StartPart(ctx, "kernel")
 	if err := f.Freeze(ctx, a.id.String()); err != nil {
 		return err
 	}
 	kernel()
-	a.unleash()
-	a.sus.frozen, a.sus.swapped = true, false
-	a.measure()
-	return a.at(droverv1.Level_LEVEL_FROZEN, nil)
+	a.removeFromWatchdog()
+	a.suspension.frozen, a.suspension.swapped = true, false
+	a.readCgroupUsage()
+	return a.recordLevel(droverv1.Level_LEVEL_FROZEN, nil)
 }
 
-// thaw puts the limits of a running task in force and reads them back before it
-// lets it go on: one that cannot be limited does not run.
+// thaw writes the limits of a running task and reads them back before it thaws
+// the task: a task that cannot be limited does not run.
 func (a *attempt) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := a.makeCgroup(ctx, spec); err != nil {
 		return err
 	}
-	if err := a.leashed(ctx, spec); err != nil {
+	if err := a.addToWatchdog(ctx, spec); err != nil {
 		return err
 	}
-	kernel := runtime.Part(ctx, "kernel")
+	kernel := runtime.StartPart(ctx, "kernel")
 	if err := a.d.freezer().Thaw(ctx, a.id.String()); err != nil {
 		return err
 	}
 	kernel()
-	a.sus.frozen, a.sus.swapped = false, false
-	return a.at(droverv1.Level_LEVEL_RUNNING, restored) // the loop measures what runs, once the word is out
+	if c, ok := a.d.cfg.Driver.(runtime.StoppedRestorer); ok && (a.rec.Stopped || a.rec.Dumped) { // Dumped: the daemon died during the restore
+		if err := c.Continue(ctx, a.id.String()); err != nil {
+			return err
+		}
+	}
+	a.suspension.frozen, a.suspension.swapped = false, false
+	return a.recordLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks) // the loop reads the usage after it has reported the level
 }
 
-// swapOut lets the attempt's memory go to swap and pushes it there.
+// swapOut allows the attempt to swap and pushes its memory out.
 func (a *attempt) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error {
 	s, ok := a.d.cfg.Enforcer.(Swapper)
 	if !ok {
-		return fault.New(fault.Unsupported, "node %s has no cgroups to push memory out of", a.d.cfg.Info.GetName())
+		return fault.New(fault.Unsupported, "node %s has no cgroups, so it cannot swap out a task", a.d.cfg.Info.GetName())
 	}
 	l := a.d.limitsOf(spec)
 	l.Swap = l.Memory
-	limits, err := a.d.cfg.Enforcer.Make(ctx, a.id.String(), l)
+	limits, err := a.d.cfg.Enforcer.Ensure(ctx, a.id.String(), l)
 	if err != nil {
 		return err
 	}
 	limits.DiskQuota = spec.GetDisk()
-	a.limits = limits
+	a.appliedLimits = limits
 	moved, err := s.SwapOut(ctx, a.id.String())
-	a.sus.bytes = moved
-	a.measure()
+	a.suspension.stepBytes = moved
+	a.readCgroupUsage()
 	if err != nil {
 		return err
 	}
-	a.sus.swapped = true
-	return a.at(droverv1.Level_LEVEL_SWAPPED, nil)
+	a.suspension.swapped = true
+	return a.recordLevel(droverv1.Level_LEVEL_SWAPPED, nil)
 }
 
-// measure reads what the attempt holds now.
-func (a *attempt) measure() {
+// readCgroupUsage reads the attempt's current usage and swap from its cgroup.
+func (a *attempt) readCgroupUsage() {
 	e := a.d.cfg.Enforcer
-	if e == nil || !a.cgroup {
+	if e == nil || !a.hasCgroup {
 		return
 	}
-	if u, held, kills, err := e.Usage(a.id.String()); err == nil {
-		a.usage, a.held, a.oomKills = a.withBase(u), held, kills
+	if u, occupied, kills, err := e.Usage(a.id.String()); err == nil {
+		a.usage, a.occupied, a.oomKills = a.addPriorCPU(u), occupied, kills
 	}
 	if s, ok := e.(Swapper); ok {
-		if n, err := s.Swap(a.id.String()); err == nil {
-			a.sus.swap = n
+		if n, err := s.SwapBytes(a.id.String()); err == nil {
+			a.suspension.swapBytes = n
 		}
 	}
 }
 
-// withBase adds the CPU time that was used on other nodes.
-func (a *attempt) withBase(u *droverv1.Usage) *droverv1.Usage {
+// addPriorCPU adds the CPU time used on other nodes.
+func (a *attempt) addPriorCPU(u *droverv1.Usage) *droverv1.Usage {
 	if u != nil {
-		u.CpuMs += a.rec.CPUMS
+		u.CpuMs += a.rec.PriorCPUMS
 	}
 	return u
 }
 
-// dumpsOf is the folder of an attempt's dumps. It is not below the attempt's
-// own, since a dump is not charged to the tenant's quota and holds what the
-// tenant may not see of its own processes.
-func (d *daemon) dumpsOf(id store.ID) string { return filepath.Join(d.cfg.Data, "images", id.String()) }
+// dumpsDir returns the folder of an attempt's dumps. It is not below the
+// attempt's folder, since dumps are not charged to the tenant's quota and contain
+// data that the tenant may not read.
+func (d *daemon) dumpsDir(id store.ID) string {
+	return filepath.Join(d.cfg.Data, "images", id.String())
+}
 
 func (a *attempt) dumpDir(n int32) string {
-	return filepath.Join(a.d.dumpsOf(a.id), strconv.Itoa(int(n)))
+	return filepath.Join(a.d.dumpsDir(a.id), strconv.Itoa(int(n)))
 }
 
 // checkpoint dumps the frozen container. Steps, each safe to repeat:
 //
-//  1. there is room for all of its memory;
-//  2. record the intent, with a folder that no dump before it had;
+//  1. check that the disk has space for all of its memory;
+//  2. record the intent with a folder that no earlier dump used;
 //  3. dump, which ends the container;
-//  4. record that the dump is whole.
+//  4. record that the dump is complete.
 func (a *attempt) checkpoint(ctx context.Context) error {
 	c, ok := a.d.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
-		return fault.New(fault.Unsupported, "driver %s cannot dump tasks", a.d.cfg.Driver.Name())
+		return fault.New(fault.Unsupported, "driver %s cannot checkpoint tasks", a.d.cfg.Driver.Name())
 	}
 	if !a.rec.Dumping {
-		a.measure()
-		if err := a.roomForDump(); err != nil {
+		a.readCgroupUsage()
+		if err := a.checkDumpSpace(); err != nil {
 			return err
 		}
 		rec := a.rec
-		rec.Dump++
+		rec.DumpNumber++
 		rec.Dumping, rec.Dumped = true, false
-		if err := os.MkdirAll(a.d.dumpsOf(a.id), 0o700); err != nil {
+		if err := os.MkdirAll(a.d.dumpsDir(a.id), 0o700); err != nil {
 			return err
 		}
 		if err := a.d.store.PutRecord(a.id, rec); err != nil {
@@ -340,36 +349,44 @@ func (a *attempt) checkpoint(ctx context.Context) error {
 		}
 		a.rec = rec
 	}
-	dir := a.dumpDir(a.rec.Dump)
-	if err := a.d.dumpSlot(ctx, func() error { return c.Checkpoint(ctx, a.id.String(), dir) }); err != nil {
-		return errors.Join(err, a.undump(err))
+	dir := a.dumpDir(a.rec.DumpNumber)
+	_, spec := a.wantedAndSpec()
+	swap := int64(0)
+	if a.suspension.swapped {
+		swap = a.d.limitsOf(spec).Memory
 	}
-	a.container, a.sus.frozen, a.sus.swapped, a.sus.swap = task.ContainerNone, false, false, 0
+	if err := a.liftLimits(ctx, spec, swap); err != nil {
+		return err
+	}
+	if err := a.d.inDumpSlot(ctx, func() error { return c.Checkpoint(ctx, a.id.String(), dir) }); err != nil {
+		return errors.Join(err, a.revertCheckpoint(err), a.restoreFrozenLimits(ctx, spec, swap))
+	}
+	a.container, a.suspension.frozen, a.suspension.swapped, a.suspension.swapBytes = task.ContainerNone, false, false, 0
 	a.generation++
-	a.held = &droverv1.Resources{}
-	size, err := sizeOf(dir)
+	a.occupied = &droverv1.Resources{}
+	size, err := dirSize(dir)
 	if err != nil {
 		return err
 	}
-	a.sus.bytes = size
-	return a.at(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
+	a.suspension.stepBytes = size
+	return a.recordLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) { r.Dumped, r.DumpBytes = true, size })
 }
 
-// dumpSlot runs f, which dumps or restores, in a slot, with what the disk has to
-// spare.
-func (d *daemon) dumpSlot(ctx context.Context, f func() error) error {
-	return d.slot(ctx, func() error { return d.spare.during(f) })
+// inDumpSlot runs f, a dump or a restore, in a slot and lends it the node's
+// unallocated disk bandwidth.
+func (d *daemon) inDumpSlot(ctx context.Context, f func() error) error {
+	return d.inSlot(ctx, func() error { return d.unallocatedIO.lendDuring(f) })
 }
 
-// undump takes the intent back after a dump that surely did not end the
-// container.
-func (a *attempt) undump(cause error) error {
+// revertCheckpoint clears the recorded intent after a failed dump if the
+// container is certainly still running.
+func (a *attempt) revertCheckpoint(cause error) error {
 	if errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
-		return nil // what became of it is not known
+		return nil // the outcome of the dump is unknown
 	}
-	all, err := a.d.cfg.Driver.List(context.WithoutCancel(a.life))
+	all, err := a.d.cfg.Driver.List(context.WithoutCancel(a.loopCtx))
 	if err != nil {
-		return nil // likewise: the error is the engine's, which the next step meets again
+		return nil // the outcome is unknown; the next step meets the engine's error again
 	}
 	now := runtime.Status{}
 	for _, st := range all {
@@ -381,19 +398,18 @@ func (a *attempt) undump(cause error) error {
 	if now.Phase != runtime.PhaseRunning {
 		return nil
 	}
-	a.sus.frozen = a.stands(context.WithoutCancel(a.life))
+	a.suspension.frozen = a.isFrozen(context.WithoutCancel(a.loopCtx))
 	rec := a.rec
 	rec.Dumping = false
 	if err := a.d.store.PutRecord(a.id, rec); err != nil {
 		return err
 	}
 	a.rec = rec
-	return os.RemoveAll(a.dumpDir(rec.Dump))
+	return os.RemoveAll(a.dumpDir(rec.DumpNumber))
 }
 
-// stands tells whether a running container stands still, as far as it can be
-// told.
-func (a *attempt) stands(ctx context.Context) bool {
+// isFrozen reports whether a running container is known to be frozen.
+func (a *attempt) isFrozen(ctx context.Context) bool {
 	f := a.d.freezer()
 	if f == nil {
 		return false
@@ -404,82 +420,121 @@ func (a *attempt) stands(ctx context.Context) bool {
 	return err == nil && frozen
 }
 
-// roomForDump makes sure that the disk takes all of the memory, and something
-// more.
-func (a *attempt) roomForDump() error {
+// checkDumpSpace checks that the disk has space for all of the memory plus a
+// margin.
+func (a *attempt) checkDumpSpace() error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(a.d.cfg.Data, &st); err != nil {
 		return err
 	}
-	need := (a.held.GetMemory()+a.sus.swap)/10*11 + dumpSpare
+	need := (a.occupied.GetMemory()+a.suspension.swapBytes)/10*11 + dumpSpaceMargin
 	if free := int64(st.Bavail) * st.Bsize; free < need {
-		return fault.New(fault.Exhausted, "a dump takes up to %d bytes, and the disk under %s has %d left", need, a.d.cfg.Data, free)
+		return fault.New(fault.Exhausted, "a dump takes up to %d bytes, but the disk of %s has %d free", need, a.d.cfg.Data, free)
 	}
 	return nil
 }
 
-// restore makes the container from the dump. criu works inside the task's
-// cgroup, so CPU and I/O are lifted while it does, and memory is not; then the
-// limits of a running task are written and read back. Where that fails, the task
-// is stopped at once and its limits are tried again from frozen.
+// restore makes the container from its dump. criu works inside the task's
+// cgroup, so CPU and I/O limits are lifted meanwhile (not memory); then the
+// limits of a running task are written and read back, and only then its processes
+// run. If that fails, the task is frozen, and Thaw tries to write its limits again.
 func (a *attempt) restore(ctx context.Context, spec *droverv1.TaskSpec) error {
 	c, ok := a.d.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
 		return fault.New(fault.Unsupported, "driver %s cannot restore tasks", a.d.cfg.Driver.Name())
 	}
-	if err := a.liftLimits(ctx, spec); err != nil {
+	if err := a.prepareCgroupForRestore(ctx, spec); err != nil {
 		return err
 	}
-	cs, err := a.containerSpec(spec) // names the leaf, which is there from here on
+	cs, err := a.containerSpec(spec) // contains the cgroup, which exists only from here on
 	if err != nil {
 		return err
 	}
-	if err := a.leashed(ctx, spec); err != nil {
+	if err := a.addToWatchdog(ctx, spec); err != nil {
 		return err
 	}
-	a.sus.bytes = a.rec.DumpBytes
-	err = a.d.dumpSlot(ctx, func() error { return c.Restore(ctx, cs, a.dumpDir(a.rec.Dump)) })
+	a.suspension.stepBytes = a.rec.DumpBytes
+	restore := c.Restore
+	stopped, canStop := c.(runtime.StoppedRestorer)
+	if canStop {
+		restore = stopped.RestoreStopped
+	}
+	err = a.d.inDumpSlot(ctx, func() error { return restore(ctx, cs, a.dumpDir(a.rec.DumpNumber)) })
 	if err != nil {
-		a.unleash()
+		a.removeFromWatchdog()
 		return err
 	}
 	a.generation++
-	a.container, a.cgroup, a.stoppedAt = task.ContainerRunning, true, 0
-	a.sus.frozen, a.sus.swapped, a.sus.oldDump = false, false, true
-	if err := a.makeCgroup(ctx, spec); err != nil {
-		if f := a.d.freezer(); f != nil && f.Freeze(ctx, a.id.String()) == nil {
-			a.sus.frozen = true // Thaw writes the limits again
-		}
-		return errors.Join(err, a.at(droverv1.Level_LEVEL_FROZEN, restored))
+	a.container, a.hasCgroup, a.stoppedAt = task.ContainerRunning, true, 0
+	a.suspension.frozen, a.suspension.swapped, a.suspension.staleDump = false, false, true
+	err = a.makeCgroup(ctx, spec)
+	if err == nil && canStop {
+		err = stopped.Continue(ctx, a.id.String())
 	}
-	return a.at(droverv1.Level_LEVEL_RUNNING, restored)
+	if err != nil {
+		if f := a.d.freezer(); f != nil && f.Freeze(ctx, a.id.String()) == nil {
+			a.suspension.frozen = true // Thaw writes the limits again
+		}
+		return errors.Join(err, a.recordLevel(droverv1.Level_LEVEL_FROZEN, func(r *store.Record) {
+			clearDumpMarks(r)
+			r.Stopped = canStop
+		}))
+	}
+	return a.recordLevel(droverv1.Level_LEVEL_RUNNING, clearDumpMarks)
 }
 
-func restored(r *store.Record) { r.Dumping, r.Dumped = false, false }
+func clearDumpMarks(r *store.Record) { r.Dumping, r.Dumped, r.Stopped = false, false, false }
 
-// liftLimits makes the cgroup, whose leaf went with the container, with no limit
-// but memory and processes.
-func (a *attempt) liftLimits(ctx context.Context, spec *droverv1.TaskSpec) error {
+// prepareCgroupForRestore makes the cgroup, whose leaf disappeared with the
+// container, with limits on memory and processes only.
+func (a *attempt) prepareCgroupForRestore(ctx context.Context, spec *droverv1.TaskSpec) error {
+	return a.liftLimits(ctx, spec, 0)
+}
+
+// liftLimits lifts the limits on CPU and I/O, with this much swap allowed. A
+// process that waits for its throttled disk, or for pages from swap, cannot be
+// stopped by criu before it has them.
+func (a *attempt) liftLimits(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
 	e := a.d.cfg.Enforcer
 	if e == nil {
 		return nil
 	}
 	l := a.d.limitsOf(spec)
-	_, err := e.Make(ctx, a.id.String(), Limits{Memory: l.Memory, Pids: l.Pids})
+	_, err := e.Ensure(ctx, a.id.String(), Limits{Memory: l.Memory, Pids: l.Pids, Swap: swap})
 	return err
 }
 
-// dropDump removes the dumps that are not the present one.
-func (a *attempt) dropDump() error {
-	if err := os.RemoveAll(a.d.dumpsOf(a.id)); err != nil {
+// restoreFrozenLimits writes the limits of a frozen or swapped task after a failed
+// dump. If the container is gone, there is nothing to limit.
+func (a *attempt) restoreFrozenLimits(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
+	e := a.d.cfg.Enforcer
+	if e == nil || a.container == task.ContainerNone || a.container == task.ContainerStopped {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimitsTimeout)
+	defer cancel()
+	l := a.d.limitsOf(spec)
+	l.Swap = swap
+	limits, err := e.Ensure(ctx, a.id.String(), l)
+	if err != nil {
 		return err
 	}
-	a.sus.oldDump = false
+	limits.DiskQuota = spec.GetDisk()
+	a.appliedLimits = limits
 	return nil
 }
 
-// sizeOf sums up the files below a folder.
-func sizeOf(dir string) (n int64, err error) {
+// removeDumps deletes every dump of the attempt.
+func (a *attempt) removeDumps() error {
+	if err := os.RemoveAll(a.d.dumpsDir(a.id)); err != nil {
+		return err
+	}
+	a.suspension.staleDump = false
+	return nil
+}
+
+// dirSize returns the total size of the regular files below a folder.
+func dirSize(dir string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
@@ -493,15 +548,16 @@ func sizeOf(dir string) (n int64, err error) {
 	return n, err
 }
 
-// adoptLevel finds out at which level an attempt was left. One that runs though
-// the store says that it is suspended was let go when the daemon died, perhaps
-// before its limits were written: it is frozen again, and Thaw writes them.
-func (a *attempt) adoptLevel(ctx context.Context) {
-	a.sus.oldDump = there(a.d.dumpsOf(a.id)) && !a.rec.Dumping
+// recoverLevel finds out at which level an earlier daemon left an attempt. A
+// container that runs although its record says suspended was thawed by a daemon
+// that died before it recorded that, perhaps before it wrote the limits: it is
+// frozen again, and Thaw writes the limits.
+func (a *attempt) recoverLevel(ctx context.Context) {
+	a.suspension.staleDump = pathExists(a.d.dumpsDir(a.id)) && !a.rec.Dumping
 	f := a.d.freezer()
 	switch {
 	case a.container == task.ContainerNone && a.rec.Dumped:
-		a.cgroup = a.cgroup && a.rec.BootID == a.d.boot // a machine that was started again has none
+		a.hasCgroup = a.hasCgroup && a.rec.BootID == a.d.bootID // a reboot removes all cgroups
 		return
 	case a.container != task.ContainerRunning || f == nil:
 		return
@@ -514,58 +570,58 @@ func (a *attempt) adoptLevel(ctx context.Context) {
 		frozen = err == nil
 	}
 	if err != nil {
-		a.d.log.Warn("whether it stands still is not known", "attempt", a.id, "err", err)
+		a.d.log.Warn("freezer state of the attempt is unknown", "attempt", a.id, "err", err)
 	}
-	a.sus.frozen = frozen
-	a.sus.swapped = frozen && a.rec.Level == int32(droverv1.Level_LEVEL_SWAPPED)
-	a.measure()
+	a.suspension.frozen = frozen
+	a.suspension.swapped = frozen && a.rec.Level == int32(droverv1.Level_LEVEL_SWAPPED)
+	a.readCgroupUsage()
 }
 
-// seenLevel is the level of an attempt as it is.
-func (a *attempt) seenLevel(wanted *droverv1.WantedAttempt) droverv1.Level {
+// currentLevel returns the level that the attempt is at.
+func (a *attempt) currentLevel(wanted *droverv1.WantedAttempt) droverv1.Level {
 	switch {
 	case a.container == task.ContainerNone && (a.rec.Dumped || wanted.GetResumeFrom() != "" && !a.rec.Started):
 		return droverv1.Level_LEVEL_CHECKPOINTED
 	case a.container == task.ContainerUnknown && a.rec.Level != 0:
 		return droverv1.Level(a.rec.Level)
-	case a.container != task.ContainerRunning || !a.sus.frozen || a.onHold(wanted):
+	case a.container != task.ContainerRunning || !a.suspension.frozen || a.isPausedForLease(wanted):
 		return droverv1.Level_LEVEL_RUNNING
-	case a.sus.swapped:
+	case a.suspension.swapped:
 		return droverv1.Level_LEVEL_SWAPPED
 	default:
 		return droverv1.Level_LEVEL_FROZEN
 	}
 }
 
-// reportLevel fills in what concerns the level.
-func (a *attempt) reportLevel(s *droverv1.SeenAttempt) {
-	wanted, _ := a.goal()
-	s.Level, s.LevelSinceMs, s.LevelNote, s.LevelSteps = a.seenLevel(wanted), a.rec.LevelMS, a.rec.Note, a.sus.steps
+// fillLevel fills in the fields of a report that concern the level.
+func (a *attempt) fillLevel(s *droverv1.SeenAttempt) {
+	wanted, _ := a.wantedAndSpec()
+	s.Level, s.LevelSinceMs, s.LevelNote, s.LevelSteps = a.currentLevel(wanted), a.rec.LevelSinceMS, a.rec.LevelNote, a.suspension.steps
 	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN {
-		ask := task.Level(max(wanted.GetLevel(), droverv1.Level_LEVEL_RUNNING))
-		if a.sus.barred.Has(ask) && a.settled(ask) {
-			s.LevelRefused, s.LevelsNever = droverv1.Level(ask), levelsOf(a.sus.hard)
+		requested := task.Level(max(wanted.GetLevel(), droverv1.Level_LEVEL_RUNNING))
+		if a.suspension.refused.Has(requested) && a.isFallbackReached(requested) {
+			s.TargetRefused, s.LevelsRefused = droverv1.Level(requested), levelList(a.suspension.refusedPermanently)
 		}
 	}
 	switch s.Level {
 	case droverv1.Level_LEVEL_RUNNING:
-		if a.onHold(wanted) {
-			s.LevelNote = noteHold
+		if a.isPausedForLease(wanted) {
+			s.LevelNote = leaseLostNote
 		}
 		return
 	case droverv1.Level_LEVEL_CHECKPOINTED:
-		s.Held, s.ImageHeld = &droverv1.Resources{}, a.rec.DumpBytes
-		s.DiskHeld += a.rec.DumpBytes
-		if s.LevelRefused != 0 {
-			s.Phase = droverv1.Phase_PHASE_RUNNING // also one that never ran here: it is settled
+		s.Occupied, s.ImageOccupied = &droverv1.Resources{}, a.rec.DumpBytes
+		s.DiskOccupied += a.rec.DumpBytes
+		if s.TargetRefused != 0 {
+			s.Phase = droverv1.Phase_PHASE_RUNNING // also for an attempt that never ran here: its level is decided
 		}
 	default:
-		s.Held, s.SwapHeld = &droverv1.Resources{Memory: a.held.GetMemory()}, a.sus.swap
+		s.Occupied, s.SwapOccupied = &droverv1.Resources{Memory: a.occupied.GetMemory()}, a.suspension.swapBytes
 	}
 }
 
-// levelsOf lists the levels of a set.
-func levelsOf(s task.Levels) (all []droverv1.Level) {
+// levelList returns the levels of a set in order.
+func levelList(s task.Levels) (all []droverv1.Level) {
 	for l := task.LevelRunning; l <= task.LevelCheckpointed; l++ {
 		if s.Has(l) {
 			all = append(all, droverv1.Level(l))
@@ -574,19 +630,20 @@ func levelsOf(s task.Levels) (all []droverv1.Level) {
 	return all
 }
 
-// settled tells whether nothing more is done about a level that is barred.
-func (a *attempt) settled(ask task.Level) bool {
-	to := task.Reach(ask, a.sus.barred)
-	if ask == task.LevelRunning {
+// isFallbackReached reports whether the attempt is at the level that remains
+// after refusals, so that no further step follows.
+func (a *attempt) isFallbackReached(requested task.Level) bool {
+	to := task.ReachableLevel(requested, a.suspension.refused)
+	if requested == task.LevelRunning {
 		return true
 	}
 	switch to {
 	case task.LevelRunning:
-		return !a.sus.frozen
+		return !a.suspension.frozen
 	case task.LevelFrozen:
-		return a.sus.frozen
+		return a.suspension.frozen
 	case task.LevelSwapped:
-		return a.sus.swapped
+		return a.suspension.swapped
 	default:
 		return false
 	}

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	lrunning      = droverv1.Level_LEVEL_RUNNING
-	lfrozen       = droverv1.Level_LEVEL_FROZEN
-	lswapped      = droverv1.Level_LEVEL_SWAPPED
-	lcheckpointed = droverv1.Level_LEVEL_CHECKPOINTED
+	levelRunning      = droverv1.Level_LEVEL_RUNNING
+	levelFrozen       = droverv1.Level_LEVEL_FROZEN
+	levelSwapped      = droverv1.Level_LEVEL_SWAPPED
+	levelCheckpointed = droverv1.Level_LEVEL_CHECKPOINTED
 )
 
-// levelKernel is a kernel that freezes through the fake engine and swaps in
-// memory. It says which limits were in force whenever a task was let go.
+// levelKernel freezes through the fake engine and swaps in memory. It records the
+// limits in force at each thaw.
 type levelKernel struct {
 	*fakeKernel
 	runtime.Freezer
@@ -36,7 +36,7 @@ type levelKernel struct {
 	swapped map[string]int64
 	smu     sync.Mutex
 	thawed  []Limits
-	held    int64 // bytes of memory that a task is said to hold; 0 as the fake has it
+	held    int64 // bytes of memory reported for a task; 0: fakeKernel's value
 }
 
 func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, int64, error) {
@@ -47,8 +47,8 @@ func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, in
 	return u, held, kills, err
 }
 
-func newLevelKernel(b *bench) *levelKernel {
-	return &levelKernel{fakeKernel: newKernel(), Freezer: b.engine.Driver(), swapped: map[string]int64{}}
+func newLevelKernel(b *testNode) *levelKernel {
+	return &levelKernel{fakeKernel: newFakeKernel(), Freezer: b.engine.Driver(), swapped: map[string]int64{}}
 }
 
 func (k *levelKernel) Thaw(ctx context.Context, id string) error {
@@ -68,14 +68,15 @@ func (k *levelKernel) SwapOut(_ context.Context, id string) (int64, error) {
 	return 4, nil
 }
 
-func (k *levelKernel) Swap(id string) (int64, error) {
+func (k *levelKernel) SwapBytes(id string) (int64, error) {
 	k.smu.Lock()
 	defer k.smu.Unlock()
 	return k.swapped[id], nil
 }
 
-// levelBench is a bench whose programs stand still when they are told to.
-func levelBench(t *testing.T) (*bench, *levelKernel) {
+// newLevelTestNode returns a node whose engine has "count", a program that can be
+// frozen.
+func newLevelTestNode(t *testing.T) (*testNode, *levelKernel) {
 	p := programs()
 	p["count"] = func(ctx context.Context, p *fake.Process) int {
 		tick := time.NewTicker(time.Millisecond)
@@ -92,14 +93,14 @@ func levelBench(t *testing.T) (*bench, *levelKernel) {
 			}
 		}
 	}
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	k := newLevelKernel(b)
 	b.config.Enforcer = k
 	return b, k
 }
 
-// at wants an attempt at a level.
-func (b *bench) at(w *droverv1.WantedAttempt, l droverv1.Level) {
+// requestLevel makes the coordinator request a level.
+func (b *testNode) requestLevel(w *droverv1.WantedAttempt, l droverv1.Level) {
 	c := proto.CloneOf(w)
 	c.Level = l
 	b.put(c)
@@ -107,7 +108,7 @@ func (b *bench) at(w *droverv1.WantedAttempt, l droverv1.Level) {
 
 func idOf(w *droverv1.WantedAttempt) string { return string(store.IDOf(w.GetKey())) }
 
-func (b *bench) awaitLevel(w *droverv1.WantedAttempt, l droverv1.Level) *droverv1.SeenAttempt {
+func (b *testNode) awaitLevel(w *droverv1.WantedAttempt, l droverv1.Level) *droverv1.SeenAttempt {
 	b.t.Helper()
 	poll(b.t, fmt.Sprintf("%s at %s", idOf(w), l), func() bool {
 		s := b.get(w)
@@ -116,207 +117,207 @@ func (b *bench) awaitLevel(w *droverv1.WantedAttempt, l droverv1.Level) *droverv
 	return b.get(w)
 }
 
-func (b *bench) awaitRefusal(w *droverv1.WantedAttempt, l droverv1.Level) *droverv1.SeenAttempt {
+func (b *testNode) awaitRefusal(w *droverv1.WantedAttempt, l droverv1.Level) *droverv1.SeenAttempt {
 	b.t.Helper()
-	poll(b.t, fmt.Sprintf("%s refused by %s", l, idOf(w)), func() bool { return b.get(w).GetLevelRefused() == l })
+	poll(b.t, fmt.Sprintf("%s refused by %s", l, idOf(w)), func() bool { return b.get(w).GetTargetRefused() == l })
 	return b.get(w)
 }
 
-// lines of the task's log.
-func (b *bench) lines(w *droverv1.WantedAttempt) int {
-	text, _ := os.ReadFile(filepath.Join(b.folder(w), "logs", "stdout.log"))
+// countLogLines returns the number of lines in the task's log.
+func (b *testNode) countLogLines(w *droverv1.WantedAttempt) int {
+	text, _ := os.ReadFile(filepath.Join(b.attemptFolder(w), "logs", "stdout.log"))
 	return strings.Count(string(text), "\n")
 }
 
-// counts waits until the task counts on, and makes sure that it never counted
-// anew.
-func (b *bench) counts(w *droverv1.WantedAttempt) {
+// awaitCounting waits until the task continues counting, and checks that it has
+// never started over.
+func (b *testNode) awaitCounting(w *droverv1.WantedAttempt) {
 	b.t.Helper()
-	from := b.lines(w)
-	poll(b.t, "counting on", func() bool { return b.lines(w) > from+3 })
-	text, err := os.ReadFile(filepath.Join(b.folder(w), "logs", "stdout.log"))
+	from := b.countLogLines(w)
+	poll(b.t, "counting on", func() bool { return b.countLogLines(w) > from+3 })
+	text, err := os.ReadFile(filepath.Join(b.attemptFolder(w), "logs", "stdout.log"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	for i, line := range strings.Fields(string(text)) {
 		if line != fmt.Sprint(i) {
-			b.t.Fatalf("line %d of the log is %q: it began anew", i, line)
+			b.t.Fatalf("line %d of the log is %q: it started over", i, line)
 		}
 	}
 }
 
-// still makes sure that the task does not count.
-func (b *bench) still(w *droverv1.WantedAttempt) {
+// awaitNotCounting waits until the task has stopped counting.
+func (b *testNode) awaitNotCounting(w *droverv1.WantedAttempt) {
 	b.t.Helper()
 	before := -1
 	poll(b.t, "standing still", func() bool {
-		now := b.lines(w)
+		now := b.countLogLines(w)
 		same := now == before
 		before = now
 		return same
 	})
 }
 
-func TestThroughAllLevelsAndBack(t *testing.T) {
-	for _, l := range []droverv1.Level{lfrozen, lswapped, lcheckpointed} {
+func TestAllLevelsAndBack(t *testing.T) {
+	for _, l := range []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed} {
 		t.Run(l.String(), func(t *testing.T) {
-			b, k := levelBench(t)
+			b, k := newLevelTestNode(t)
 			b.start()
-			w := group(0, "count")
+			w := groupTask(0, "count")
 			b.put(w)
 			b.await(t, w, running)
 			for range 3 {
-				b.counts(w)
-				b.at(w, l)
+				b.awaitCounting(w)
+				b.requestLevel(w, l)
 				s := b.awaitLevel(w, l)
-				b.still(w)
-				if s.GetHeld().GetCpu() != 0 || s.GetLevelRefused() != 0 || len(s.GetLevelSteps()) == 0 || s.GetLevelSteps()[0].GetStep() != "freeze" {
-					t.Errorf("it holds %v, steps %v, refused %v", s.GetHeld(), s.GetLevelSteps(), s.GetLevelRefused())
+				b.awaitNotCounting(w)
+				if s.GetOccupied().GetCpu() != 0 || s.GetTargetRefused() != 0 || len(s.GetLevelSteps()) == 0 || s.GetLevelSteps()[0].GetStep() != "freeze" {
+					t.Errorf("it occupies %v, steps %v, refused %v", s.GetOccupied(), s.GetLevelSteps(), s.GetTargetRefused())
 				}
 				all, err := b.engine.Driver().List(t.Context())
-				if gone := len(all) == 0; err != nil || gone != (l == lcheckpointed) {
+				if gone := len(all) == 0; err != nil || gone != (l == levelCheckpointed) {
 					t.Errorf("containers %v, %v", all, err)
 				}
-				b.at(w, lrunning)
-				s = b.awaitLevel(w, lrunning)
+				b.requestLevel(w, levelRunning)
+				s = b.awaitLevel(w, levelRunning)
 				if got := s.GetLimits().GetMemoryMax(); got != fmt.Sprint(64<<20) {
 					t.Errorf("memory.max is %q after a resume", got)
 				}
 			}
-			b.counts(w)
+			b.awaitCounting(w)
 			if n := b.engine.Calls(fake.Start); n != 1 {
 				t.Errorf("%d starts", n)
 			}
 			k.mu.Lock()
 			for _, x := range k.thawed {
 				if x.CPU != 100 || x.Swap != 0 || x.IO != 1<<20 {
-					t.Errorf("it was let go under %+v", x)
+					t.Errorf("it was thawed under %+v", x)
 				}
 			}
 			k.mu.Unlock()
-			b.endsClean(t, w)
+			b.removeAndCheckClean(t, w)
 		})
 	}
 }
 
-// endsClean removes an attempt and holds the node to keeping nothing of it, dumps
-// included.
-func (b *bench) endsClean(t *testing.T, w *droverv1.WantedAttempt) {
+// removeAndCheckClean removes an attempt and checks that nothing of it is left on
+// the node, including dumps.
+func (b *testNode) removeAndCheckClean(t *testing.T, w *droverv1.WantedAttempt) {
 	t.Helper()
 	b.remove(w)
 	b.await(t, w, gone)
-	b.nothingLeft()
+	b.checkNothingLeft()
 	if left, err := os.ReadDir(filepath.Join(b.config.Data, "images")); err != nil || len(left) != 0 {
 		t.Errorf("dumps left: %v, %v", left, err)
 	}
 }
 
-func TestDeeperWithoutRunning(t *testing.T) {
-	b, _ := levelBench(t)
+func TestEscalatesWithoutRunning(t *testing.T) {
+	b, _ := newLevelTestNode(t)
 	b.start()
-	w := group(0, "count")
+	w := groupTask(0, "count")
 	b.put(w)
 	b.await(t, w, running)
-	b.counts(w)
-	for _, l := range []droverv1.Level{lfrozen, lswapped, lcheckpointed} {
-		b.at(w, l)
+	b.awaitCounting(w)
+	for _, l := range []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed} {
+		b.requestLevel(w, l)
 		b.awaitLevel(w, l)
-		b.still(w)
+		b.awaitNotCounting(w)
 	}
 	if n := b.engine.Calls(fake.Thaw); n != 0 {
-		t.Errorf("it was let go %d times on the way down", n)
+		t.Errorf("it was thawed %d times on the way down", n)
 	}
-	b.at(w, lrunning)
-	b.awaitLevel(w, lrunning)
-	b.counts(w)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
 }
 
-func TestWhatFailsFallsBack(t *testing.T) {
+func TestFailedLevelFallsBack(t *testing.T) {
 	bad := fault.New(fault.Unsupported, "criu: no such luck")
 	for name, c := range map[string]struct {
 		verb   fake.Verb
 		swap   error
 		held   int64
-		want   droverv1.Level // asked for
+		want   droverv1.Level // requested
 		get    droverv1.Level
 		note   string
 		counts bool
 		never  []droverv1.Level // as the coordinator is told
 	}{
-		"a dump that fails leaves it swapped": {verb: fake.Checkpoint, want: lcheckpointed, get: lswapped, note: "no such luck", never: []droverv1.Level{lcheckpointed}},
-		"or frozen where there is no swap":    {verb: fake.Checkpoint, swap: fault.New(fault.Exhausted, "no swap"), want: lcheckpointed, get: lfrozen, note: "no swap", never: []droverv1.Level{lcheckpointed}},
-		"nor does a disk without room for it": {held: 1 << 60, want: lcheckpointed, get: lswapped, note: "a dump takes up to"},
-		"swap that is full leaves it frozen":  {swap: fault.New(fault.Exhausted, "no swap"), want: lswapped, get: lfrozen, note: "no swap"},
-		"one that cannot be frozen runs on":   {verb: fake.Freeze, want: lfrozen, get: lrunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{lfrozen, lswapped, lcheckpointed}},
-		"and is not dumped running":           {verb: fake.Freeze, want: lcheckpointed, get: lrunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{lfrozen, lswapped, lcheckpointed}},
+		"a dump that fails leaves it swapped":         {verb: fake.Checkpoint, want: levelCheckpointed, get: levelSwapped, note: "no such luck", never: []droverv1.Level{levelCheckpointed}},
+		"or frozen where there is no swap":            {verb: fake.Checkpoint, swap: fault.New(fault.Exhausted, "no swap"), want: levelCheckpointed, get: levelFrozen, note: "no swap", never: []droverv1.Level{levelCheckpointed}},
+		"a disk without free space leaves it swapped": {held: 1 << 60, want: levelCheckpointed, get: levelSwapped, note: "a dump takes up to"},
+		"swap that is full leaves it frozen":          {swap: fault.New(fault.Exhausted, "no swap"), want: levelSwapped, get: levelFrozen, note: "no swap"},
+		"one that cannot be frozen runs on":           {verb: fake.Freeze, want: levelFrozen, get: levelRunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed}},
+		"and is not dumped running":                   {verb: fake.Freeze, want: levelCheckpointed, get: levelRunning, note: "cannot be frozen", counts: true, never: []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, k := levelBench(t)
+			b, k := newLevelTestNode(t)
 			k.swapErr, k.held = c.swap, c.held
 			if c.verb != 0 {
 				b.engine.Inject(fake.Fault{Verb: c.verb, Err: bad})
 			}
 			b.start()
-			w := group(0, "count")
+			w := groupTask(0, "count")
 			b.put(w)
 			b.await(t, w, running)
-			b.at(w, c.want)
+			b.requestLevel(w, c.want)
 			s := b.awaitRefusal(w, c.want)
 			if s.GetLevel() != c.get || !strings.Contains(s.GetLevelNote(), c.note) {
 				t.Errorf("at %s, %q; want %s, %q", s.GetLevel(), s.GetLevelNote(), c.get, c.note)
 			}
-			if !slices.Equal(s.GetLevelsNever(), c.never) {
-				t.Errorf("it can never be %v, want %v", s.GetLevelsNever(), c.never)
+			if !slices.Equal(s.GetLevelsRefused(), c.never) {
+				t.Errorf("it can never be %v, want %v", s.GetLevelsRefused(), c.never)
 			}
 			if c.counts {
-				b.counts(w)
+				b.awaitCounting(w)
 			} else {
-				b.still(w)
+				b.awaitNotCounting(w)
 			}
-			b.at(w, c.get) // what the coordinator makes of it
-			poll(t, "no refusal any more", func() bool { return b.get(w).GetLevelRefused() == 0 })
+			b.requestLevel(w, c.get) // the coordinator's reaction
+			poll(t, "no refusal any more", func() bool { return b.get(w).GetTargetRefused() == 0 })
 			b.engine.Heal()
-			b.at(w, lrunning)
-			b.awaitLevel(w, lrunning)
-			b.counts(w)
+			b.requestLevel(w, levelRunning)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
 		})
 	}
 }
 
-func TestPassingFailuresBetweenLevels(t *testing.T) {
-	for _, verb := range []fake.Verb{fake.Freeze, fake.Thaw, fake.Checkpoint, fake.Restore} {
+func TestTransientLevelFailures(t *testing.T) {
+	for _, verb := range []fake.Verb{fake.Freeze, fake.Thaw, fake.Checkpoint, fake.Restore, fake.Continue} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, acted %v", verb, after), func(t *testing.T) {
-				b, _ := levelBench(t)
-				b.engine.Inject(fake.Fault{Verb: verb, Nth: 1, Err: fault.New(fault.Unavailable, "the answer is lost"), After: after})
+				b, _ := newLevelTestNode(t)
+				b.engine.Inject(fake.Fault{Verb: verb, Nth: 1, Err: fault.New(fault.Unavailable, "the answer is lost"), ActFirst: after})
 				b.start()
-				w := group(0, "count")
+				w := groupTask(0, "count")
 				b.put(w)
 				b.await(t, w, running)
-				for _, l := range []droverv1.Level{lcheckpointed, lrunning, lfrozen, lrunning} {
-					b.at(w, l)
+				for _, l := range []droverv1.Level{levelCheckpointed, levelRunning, levelFrozen, levelRunning} {
+					b.requestLevel(w, l)
 					b.awaitLevel(w, l)
 				}
-				b.counts(w)
+				b.awaitCounting(w)
 			})
 		}
 	}
 }
 
-// A daemon that dies and comes back finds every level as it was, and goes on
-// with what was wanted meanwhile.
+// A restarted daemon finds every level unchanged and continues with what was
+// requested meanwhile.
 func TestLevelsAcrossRestarts(t *testing.T) {
-	for _, l := range []droverv1.Level{lfrozen, lswapped, lcheckpointed} {
+	for _, l := range []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed} {
 		t.Run(l.String(), func(t *testing.T) {
-			b, _ := levelBench(t)
+			b, _ := newLevelTestNode(t)
 			b.start()
-			w := group(0, "count")
+			w := groupTask(0, "count")
 			b.put(w)
 			b.await(t, w, running)
-			b.at(w, l)
+			b.requestLevel(w, l)
 			before := b.awaitLevel(w, l)
 			restart := func() {
-				b.halt()
+				b.stopDaemon()
 				b.mu.Lock()
 				clear(b.seen)
 				b.mu.Unlock()
@@ -325,31 +326,31 @@ func TestLevelsAcrossRestarts(t *testing.T) {
 			}
 			restart()
 			s := b.awaitLevel(w, l)
-			b.still(w)
+			b.awaitNotCounting(w)
 			if s.GetLevelSinceMs() != before.GetLevelSinceMs() || s.GetRunningMs() != before.GetRunningMs() {
 				t.Errorf("since %d, ran %d ms; before the restart %d, %d", s.GetLevelSinceMs(), s.GetRunningMs(), before.GetLevelSinceMs(), before.GetRunningMs())
 			}
-			b.at(w, lrunning)
-			b.awaitLevel(w, lrunning)
-			b.counts(w)
+			b.requestLevel(w, levelRunning)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
 			restart()
-			b.awaitLevel(w, lrunning)
-			b.counts(w)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
 		})
 	}
 }
 
-// What died between letting a task go and writing so down has it stand still
-// until its limits are written.
+// A daemon that died between thawing a task and recording it has the task frozen
+// again until its limits are written.
 func TestAdoptedWithoutLimits(t *testing.T) {
-	b, k := levelBench(t)
+	b, k := newLevelTestNode(t)
 	b.start()
-	w := group(0, "count")
+	w := groupTask(0, "count")
 	b.put(w)
 	b.await(t, w, running)
-	b.at(w, lfrozen)
-	b.awaitLevel(w, lfrozen)
-	b.halt()
+	b.requestLevel(w, levelFrozen)
+	b.awaitLevel(w, levelFrozen)
+	b.stopDaemon()
 	if err := b.engine.Driver().Thaw(t.Context(), idOf(w)); err != nil {
 		t.Fatal(err)
 	}
@@ -363,8 +364,8 @@ func TestAdoptedWithoutLimits(t *testing.T) {
 	clear(b.seen)
 	b.mu.Unlock()
 	b.start()
-	b.awaitLevel(w, lrunning)
-	b.counts(w)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if got := k.groups[idOf(w)]; got.CPU != 100 || got.IO != 1<<20 {
@@ -373,15 +374,15 @@ func TestAdoptedWithoutLimits(t *testing.T) {
 }
 
 func TestStopAndRemoveAtEveryLevel(t *testing.T) {
-	for _, l := range []droverv1.Level{lfrozen, lswapped, lcheckpointed} {
+	for _, l := range []droverv1.Level{levelFrozen, levelSwapped, levelCheckpointed} {
 		for _, stop := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, stop %v", l, stop), func(t *testing.T) {
-				b, _ := levelBench(t)
+				b, _ := newLevelTestNode(t)
 				b.start()
-				w := group(0, "count")
+				w := groupTask(0, "count")
 				b.put(w)
 				b.await(t, w, running)
-				b.at(w, l)
+				b.requestLevel(w, l)
 				b.awaitLevel(w, l)
 				if stop {
 					b.put(&droverv1.WantedAttempt{Key: w.GetKey(), Goal: droverv1.Goal_GOAL_STOP})
@@ -389,48 +390,48 @@ func TestStopAndRemoveAtEveryLevel(t *testing.T) {
 						t.Errorf("%s %q", s.GetCause(), s.GetMessage())
 					}
 				}
-				b.endsClean(t, w)
+				b.removeAndCheckClean(t, w)
 			})
 		}
 	}
 }
 
 func TestDumpThatIsDamagedIsRefused(t *testing.T) {
-	b, _ := levelBench(t)
+	b, _ := newLevelTestNode(t)
 	b.start()
-	w := group(0, "count")
+	w := groupTask(0, "count")
 	b.put(w)
 	b.await(t, w, running)
-	b.at(w, lcheckpointed)
-	b.awaitLevel(w, lcheckpointed)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
 	name := filepath.Join(b.config.Data, "images", idOf(w), "1", "dump.json")
 	if err := os.WriteFile(name, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.at(w, lrunning)
-	s := b.awaitRefusal(w, lrunning)
-	if s.GetLevel() != lcheckpointed || !strings.Contains(s.GetLevelNote(), "damaged") {
+	b.requestLevel(w, levelRunning)
+	s := b.awaitRefusal(w, levelRunning)
+	if s.GetLevel() != levelCheckpointed || !strings.Contains(s.GetLevelNote(), "damaged") {
 		t.Errorf("at %s, %q", s.GetLevel(), s.GetLevelNote())
 	}
 	if n := b.engine.Calls(fake.Restore); n != 1 {
-		t.Errorf("%d tries to restore what is damaged", n)
+		t.Errorf("%d tries to restore a damaged dump", n)
 	}
 }
 
-func TestStandingStillCostsNoTime(t *testing.T) {
-	b, _ := levelBench(t)
+func TestFrozenTimeDoesNotCount(t *testing.T) {
+	b, _ := newLevelTestNode(t)
 	b.start()
-	w := with(group(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.TimeLimitMs = 400 })
+	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.TimeLimitMs = 400 })
 	b.put(w)
 	b.await(t, w, running)
-	b.at(w, lfrozen)
-	s := b.awaitLevel(w, lfrozen)
+	b.requestLevel(w, levelFrozen)
+	s := b.awaitLevel(w, levelFrozen)
 	began := time.Now()
 	poll(t, "longer than the time limit", func() bool { return time.Since(began) > 500*time.Millisecond })
 	if now := b.get(w); now.GetPhase() != running || now.GetRunningMs() != s.GetRunningMs() {
 		t.Errorf("%s, ran %d ms, before %d", now.GetPhase(), now.GetRunningMs(), s.GetRunningMs())
 	}
-	b.at(w, lrunning)
+	b.requestLevel(w, levelRunning)
 	if s := b.await(t, w, failed); s.GetCause() != droverv1.Cause_CAUSE_TIME || s.GetRunningMs() < 400 {
 		t.Errorf("%s after %d ms", s.GetCause(), s.GetRunningMs())
 	}

@@ -11,21 +11,21 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// engineGrace is how long an engine may be away before it is a problem of the
-// node: a restart is none, and the coordinator keeps work off a node with
-// problems.
+// engineGrace is how long an engine may be unreachable before it is reported as
+// a problem of the node. A restart is not a problem, and the coordinator
+// schedules no work on a node with problems.
 const engineGrace = time.Minute
 
-// load is how the machine is doing now.
-func (d *daemon) load(ctx context.Context) *droverv1.NodeLoad {
-	if d.containers.problem(0) != "" { // perhaps it is back
+// currentLoad returns the machine's current load and problems.
+func (d *daemon) currentLoad(ctx context.Context) *droverv1.NodeLoad {
+	if d.containers.problem(0) != "" { // it may be back
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		_, _ = d.containers.get(ctx) // its error is what problem gives
+		_, _ = d.containers.list(ctx) // the error is in problem
 		cancel()
 	}
 	l := &droverv1.NodeLoad{
-		MemoryAvailable: memInfo("MemAvailable"),
-		CpuPressure:     pressure("cpu"), IoPressure: pressure("io"), MemoryPressure: pressure("memory"),
+		MemoryAvailable: readMemInfo("MemAvailable"),
+		CpuPressure:     readPressure("cpu"), IoPressure: readPressure("io"), MemoryPressure: readPressure("memory"),
 	}
 	if p := d.containers.problem(engineGrace); p != "" {
 		l.Problems = append(l.Problems, p)
@@ -33,8 +33,8 @@ func (d *daemon) load(ctx context.Context) *droverv1.NodeLoad {
 	return l
 }
 
-// memInfo reads one line of /proc/meminfo in bytes; 0 where it is not there.
-func memInfo(name string) int64 {
+// readMemInfo reads one line of /proc/meminfo in bytes; 0 if it is missing.
+func readMemInfo(name string) int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return 0
@@ -52,9 +52,9 @@ func memInfo(name string) int64 {
 	return 0
 }
 
-// pressure is the share of the last ten seconds, 0 to 1, in which some process
-// waited for the resource; 0 on a kernel without pressure stall information.
-func pressure(resource string) float64 {
+// readPressure returns the share of the last ten seconds, 0 to 1, in which some
+// process waited for the resource; 0 without pressure stall information.
+func readPressure(resource string) float64 {
 	b, err := os.ReadFile("/proc/pressure/" + resource)
 	if err != nil {
 		return 0

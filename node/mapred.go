@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
@@ -17,30 +18,33 @@ import (
 	"github.com/drover-run/drover/node/shuffle"
 )
 
-// The files of a MapReduce task below .drover.
+// Files of a MapReduce task below .drover.
 const (
-	nameSplit    = "split"   // in: the growing input
-	nameSegments = "journal" // in: which partitions are there
+	nameSplit    = "split"   // in: the input, appended to while the harness reads it
+	nameSegments = "journal" // in: journal of the partitions that are present
 	nameData     = "data"    // out: map output
 	nameIndex    = "index"   // out: its index
 	namePart     = "part"    // out: the file to upload
-	maxResult    = 16 << 20  // bytes
 )
 
-// sortShare is the part of a task's memory in which the harness sorts; the
-// rest is for the user's program and the page cache.
+// The harness sorts in a task's memory divided by sortMemoryDivisor, at most
+// maxSortMemory bytes; the rest is for the user's program and the page cache.
 const (
-	sortShare = 4
-	sortMost  = 1 << 30
+	sortMemoryDivisor = 4
+	maxSortMemory     = 1 << 30
+	// A line that is held in memory may have a task's memory divided by
+	// lineMemoryDivisor: a buffer that grows is there twice, its record once, and the
+	// program that writes the line and the page cache need the rest.
+	lineMemoryDivisor = 8
 )
 
-// writeSpec tells the harness what to do. Nothing of the tenant runs yet.
+// writeSpec writes the harness's input. No process of the tenant runs yet.
 func (a *attempt) writeSpec(spec *droverv1.TaskSpec, uid uint32) error {
 	s, err := a.harnessSpec(spec)
 	if err != nil {
 		return err
 	}
-	path := a.dir.inner(nameSpec)
+	path := a.dir.metaPath(nameSpec)
 	if err := mapreduce.WriteSpec(path, s); err != nil {
 		if errors.Is(err, mapreduce.ErrSpec) {
 			return fault.New(fault.Invalid, "%w", err)
@@ -50,54 +54,55 @@ func (a *attempt) writeSpec(spec *droverv1.TaskSpec, uid uint32) error {
 	return chown(path, uid)
 }
 
-// harnessSpec translates what the coordinator wants; paths are as the task
-// sees them.
+// harnessSpec translates the coordinator's spec; paths are as the task sees
+// them.
 func (a *attempt) harnessSpec(spec *droverv1.TaskSpec) (*mapreduce.TaskSpec, error) {
-	k, p := a.id.Key(), a.paths()
+	k, p := a.id.Key(), a.taskPaths()
 	s := &mapreduce.TaskSpec{
 		Version: mapreduce.SpecVersion,
-		Names: mapreduce.Names{
+		Identity: mapreduce.TaskIdentity{
 			Job: strconv.FormatUint(k.GetJob(), 10), JobName: spec.GetJobName(), Stage: spec.GetStageName(),
 			Task: fmt.Sprintf("%d.%d.%d", k.GetJob(), k.GetStage(), k.GetTask()), Attempt: a.id.String(),
-			Run: int(k.GetRun()), Index: int(k.GetTask()), Maps: int(spec.GetMapTasks()),
+			Run: int(k.GetRun()), Index: int(k.GetTask()), MapTasks: int(spec.GetMapTasks()),
 		},
-		Program: program(spec.GetCommand(), spec.GetBuiltin()),
-		WorkDir: p.task, TempDir: p.inner(nameSpill), Result: p.inner(nameResult), Progress: p.inner(nameProgress),
-		SortMemory: min(sortMost, max(mapreduce.MinSortMemory, spec.GetDemand().GetMemory()/sortShare)),
+		Program: newProgram(spec.GetCommand(), spec.GetBuiltin()),
+		WorkDir: p.task, TempDir: p.metaPath(nameSpill), Result: p.metaPath(nameResult), Progress: p.metaPath(nameProgress),
+		MaxLine:    min(mapreduce.MaxMaxLine, max(mapreduce.DefaultMaxLine, spec.GetDemand().GetMemory()/lineMemoryDivisor)),
+		SortMemory: min(maxSortMemory, max(mapreduce.MinSortMemory, spec.GetDemand().GetMemory()/sortMemoryDivisor)),
 	}
 	switch spec.GetKind() {
 	case kindMap:
-		return s, a.mapSpec(s, spec, p)
+		return s, a.fillMapSpec(s, spec, p)
 	case kindReduce:
-		s.Kind = mapreduce.KindReduce
-		s.Shuffle = &mapreduce.ReduceInput{Dir: p.inner(nameIn), Journal: p.inner(nameIn, nameSegments), Maps: int(spec.GetMapTasks())}
-		s.Output = &mapreduce.OutputFile{Path: p.inner(nameOut, namePart), Codec: mapreduce.CodecNone}
+		s.Kind, s.Reduces = mapreduce.KindReduce, int(spec.GetPartitions())
+		s.Shuffle = &mapreduce.ReduceInput{Dir: p.metaPath(nameIn), Journal: p.metaPath(nameIn, nameSegments), Maps: int(spec.GetMapTasks())}
+		s.Output = &mapreduce.OutputFile{Path: p.metaPath(nameOut, namePart), Codec: mapreduce.CodecNone}
 		return s, nil
 	default:
-		return nil, fault.New(fault.Unsupported, "task kind %q is not known to this node: upgrade it", spec.GetKind())
+		return nil, fault.New(fault.Unsupported, "task kind %q is not supported by this node: upgrade it", spec.GetKind())
 	}
 }
 
-func (a *attempt) mapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec, p paths) error {
+func (a *attempt) fillMapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec, p taskPaths) error {
 	pieces, err := piecesOf(spec)
 	if err != nil {
 		return err
 	}
 	s.Kind, s.Reduces = mapreduce.KindMap, int(spec.GetPartitions())
-	s.Input = &mapreduce.MapInput{File: p.inner(nameIn, nameSplit), Pieces: pieces}
+	s.Input = &mapreduce.MapInput{File: p.metaPath(nameIn, nameSplit), Pieces: pieces}
 	if s.Reduces == 0 {
-		s.Output = &mapreduce.OutputFile{Path: p.inner(nameOut, namePart), Codec: mapreduce.CodecNone}
+		s.Output = &mapreduce.OutputFile{Path: p.metaPath(nameOut, namePart), Codec: mapreduce.CodecNone}
 		return nil
 	}
-	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.inner(nameOut, nameData), Index: p.inner(nameOut, nameIndex), Codec: mapreduce.CodecNone}
+	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.metaPath(nameOut, nameData), Index: p.metaPath(nameOut, nameIndex), Codec: mapreduce.CodecNone}
 	if len(spec.GetCombineCommand()) > 0 || len(spec.GetCombineBuiltin()) > 0 {
-		c := program(spec.GetCombineCommand(), spec.GetCombineBuiltin())
+		c := newProgram(spec.GetCombineCommand(), spec.GetCombineBuiltin())
 		s.Combiner = &c
 	}
 	return nil
 }
 
-func program(command, builtin []string) mapreduce.Program {
+func newProgram(command, builtin []string) mapreduce.Program {
 	if len(builtin) > 0 {
 		return mapreduce.Program{Builtin: builtin[0], Args: builtin[1:]}
 	}
@@ -116,8 +121,8 @@ func piecesOf(spec *droverv1.TaskSpec) ([]mapreduce.Piece, error) {
 	return pieces, nil
 }
 
-// startFetch starts the helper that brings the input. Paths are the host's:
-// the helper is not in the container.
+// startFetch starts the helper that fetches the input. Paths are host paths,
+// since the helper runs outside the container.
 func (a *attempt) startFetch(ctx context.Context, spec *droverv1.TaskSpec) error {
 	req := &helper.Request{}
 	if spec.GetKind() == kindMap {
@@ -125,63 +130,64 @@ func (a *attempt) startFetch(ctx context.Context, spec *droverv1.TaskSpec) error
 		if err != nil {
 			return err
 		}
-		req.Fetch = &helper.Fetch{Pieces: pieces, File: a.dir.inner(filepath.Join(nameIn, nameSplit))}
+		req.Fetch = &helper.Fetch{Pieces: pieces, File: a.dir.metaPath(filepath.Join(nameIn, nameSplit))}
 	} else {
-		wanted, _ := a.goal()
+		wanted, _ := a.wantedAndSpec()
 		req.Shuffle = &helper.Shuffle{
 			Job: a.id.Key().GetJob(), Partition: int(a.id.Key().GetTask()), Maps: int(spec.GetMapTasks()),
-			Dir: a.dir.inner(nameIn), Journal: a.dir.inner(filepath.Join(nameIn, nameSegments)),
-			Token: spec.GetShuffleToken(), CA: a.d.cfg.ShuffleCA, Update: updateOf(wanted),
+			Dir: a.dir.metaPath(nameIn), Journal: a.dir.metaPath(filepath.Join(nameIn, nameSegments)),
+			Token: spec.GetShuffleToken(), CA: a.d.cfg.ShuffleCA, Update: a.d.shuffleUpdate(wanted),
 		}
-		a.sent = req.Shuffle.Update
+		a.sentUpdate = req.Shuffle.Update
 	}
-	return a.startHelper(a.life, &a.fetch, spec, req, func(err error) *verdict {
-		v := &verdict{cause: droverv1.Cause_CAUSE_INPUT, message: "its input cannot be read: " + err.Error()}
-		a.fault = v
+	return a.startHelper(a.loopCtx, &a.fetch, spec, req, func(err error) *failure {
+		v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
+		a.failure = v
 		return v
 	})
 }
 
-func updateOf(w *droverv1.WantedAttempt) helper.Update {
+// shuffleUpdate returns the known map outputs, as a helper of this node reaches them.
+func (d *daemon) shuffleUpdate(w *droverv1.WantedAttempt) helper.Update {
 	u := helper.Update{}
 	for _, o := range w.GetMapOutputs() {
-		u.Outputs = append(u.Outputs, helper.MapOutput{Stage: o.GetStage(), Task: o.GetTask(), Attempt: o.GetAttempt(), Run: o.GetRun(), Address: o.GetAddress()})
+		u.Outputs = append(u.Outputs, helper.MapOutput{Stage: o.GetStage(), Task: o.GetTask(), Attempt: o.GetAttempt(), Run: o.GetRun(), Address: d.helperAddress(o.GetAddress())})
 	}
 	return u
 }
 
-// updateFetch tells the shuffle helper when the known map outputs changed.
+// updateFetch sends the shuffle helper a changed set of map outputs.
 func (a *attempt) updateFetch(w *droverv1.WantedAttempt) {
 	if a.fetch.updates == nil || w == nil {
 		return
 	}
-	if u := updateOf(w); !slices.Equal(u.Outputs, a.sent.Outputs) {
-		a.sent = u
-		a.fetch.update(u)
+	if u := a.d.shuffleUpdate(w); !slices.Equal(u.Outputs, a.sentUpdate.Outputs) {
+		a.sentUpdate = u
+		a.fetch.sendUpdate(u)
 	}
 }
 
-// startUpload starts the helper that takes the result to the output path.
+// startUpload starts the helper that uploads the result to the output path.
 func (a *attempt) startUpload(_ context.Context, spec *droverv1.TaskSpec) error {
-	if a.product == nil {
+	if a.output == nil {
 		return fault.New(fault.Invalid, "the task wrote no output file")
 	}
 	req := &helper.Request{Upload: &helper.Upload{
-		Root: a.dir.task(), Name: a.dir.outName(namePart), URI: spec.GetOutput(), Replication: int(spec.GetReplication()),
-		Bytes: a.product.Bytes, CRC32C: a.product.CRC32C,
+		Root: a.dir.task(), Name: a.dir.outputName(namePart), URI: spec.GetOutput(), Replication: int(spec.GetReplication()),
+		Bytes: a.output.Bytes, CRC32C: a.output.CRC32C,
 	}}
-	return a.startHelper(a.life, &a.upload, spec, req, func(err error) *verdict {
+	return a.startHelper(a.loopCtx, &a.upload, spec, req, func(err error) *failure {
 		cause := droverv1.Cause_CAUSE_INFRA
 		if errors.Is(err, fault.Corrupt) || errors.Is(err, fault.Exhausted) || errors.Is(err, fault.Denied) || errors.Is(err, fault.Invalid) {
 			cause = droverv1.Cause_CAUSE_OUTPUT
 		}
-		return &verdict{cause: cause, message: "its output cannot be written: " + err.Error()}
+		return &failure{cause: cause, message: "cannot write the task's output: " + err.Error()}
 	})
 }
 
-// readResult reads what the harness left, which the tenant could have written.
+// readResult reads the harness's result; the tenant may have forged it.
 func (a *attempt) readResult() (*mapreduce.Result, error) {
-	b, err := a.dir.readTask(filepath.Join(nameInner, nameResult), maxResult)
+	b, err := a.dir.readTaskFile(filepath.Join(nameMeta, nameResult), mapreduce.MaxResultBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -195,23 +201,26 @@ func (a *attempt) readResult() (*mapreduce.Result, error) {
 	return r, nil
 }
 
-// judgeHarness reads how a MapReduce task ended; nil means that it did its
-// work and its product is in place.
-func (a *attempt) judgeHarness(spec *droverv1.TaskSpec) (*verdict, error) {
+// classifyHarnessExit classifies the exit of a MapReduce task; nil means success
+// with the output in place.
+func (a *attempt) classifyHarnessExit(spec *droverv1.TaskSpec) (*failure, error) {
 	r, err := a.readResult()
 	if err != nil {
-		return a.judgeWithoutResult(spec, err), nil
+		return a.classifyWithoutResult(spec, err), nil
 	}
-	a.takeResult(r)
+	a.applyResult(r)
 	if r.Class == mapreduce.ClassOK {
-		return a.checkProduct(spec, r), nil
+		return a.verifyOutput(spec, r), nil
 	}
-	if v := a.killed(spec, a.status.ExitCode); v != nil {
+	if v := a.memoryFailure(spec, a.status.ExitCode); v != nil {
 		return v, nil
 	}
-	v := &verdict{cause: causeOfClass(r.Class), message: r.Error, exit: int32(r.UserExit)}
-	if r.Class == mapreduce.ClassUserExit && r.UserExit == 127 {
+	v := &failure{cause: a.causeOfClass(r.Class), message: r.Error, exitCode: int32(r.UserExit)}
+	switch {
+	case r.Class == mapreduce.ClassUserExit && (r.UserExit == 127 || r.Permanent):
 		v.cause = droverv1.Cause_CAUSE_SPEC
+	case r.Class == mapreduce.ClassUserData && r.Permanent:
+		v.cause = droverv1.Cause_CAUSE_DATA
 	}
 	if v.message == "" {
 		v.message = "the task failed: " + r.Class.String()
@@ -219,26 +228,39 @@ func (a *attempt) judgeHarness(spec *droverv1.TaskSpec) (*verdict, error) {
 	return v, nil
 }
 
-// judgeWithoutResult goes by the exit code.
-func (a *attempt) judgeWithoutResult(spec *droverv1.TaskSpec, why error) *verdict {
+// classifyWithoutResult classifies an exit by its code alone.
+func (a *attempt) classifyWithoutResult(spec *droverv1.TaskSpec, why error) *failure {
 	code := a.status.ExitCode
-	if v := a.killed(spec, code); v != nil {
+	if v := a.memoryFailure(spec, code); v != nil {
 		return v
 	}
-	class, known := mapreduce.ClassOfExit(code)
+	class, known := mapreduce.ClassOfExitCode(code)
 	switch {
 	case code == 0 || !errors.Is(why, fs.ErrNotExist):
-		return &verdict{cause: droverv1.Cause_CAUSE_OUTPUT, exit: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
+		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
 	case known:
-		return &verdict{cause: causeOfClass(class), exit: int32(code), message: fmt.Sprintf("the harness ended with code %d (%s) and could not say more", code, class)}
+		return &failure{cause: a.causeOfClass(class), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d (%s) and left no result", code, class)}
+	case code == 128+int(syscall.SIGKILL) && !a.d.cfg.usesHostPaths(): // the kernel delivers no KILL to a container's first process from inside
+		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(code), message: "killed by signal 9 from outside its container"}
 	case code > 128:
-		return &verdict{cause: droverv1.Cause_CAUSE_INFRA, exit: int32(code), message: fmt.Sprintf("killed by signal %d from outside its limits", code-128)}
+		return &failure{cause: a.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness was ended by signal %d: a process of the task sent it", code-128)}
 	default:
-		return &verdict{cause: droverv1.Cause_CAUSE_INFRA, exit: int32(code), message: fmt.Sprintf("the harness did not start: code %d", code)}
+		return &failure{cause: a.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d and left no result, as after a signal (QUIT) of a process of the task", code)}
 	}
 }
 
-func causeOfClass(c mapreduce.Class) droverv1.Cause {
+// ownCause is the cause of a failure that the task's own processes can bring about:
+// a signal to the harness, or a forged result. Counted against the infrastructure,
+// it would be tried again without end and take nodes out of service. Only a reboot
+// ends a harness in the same ways from outside.
+func (a *attempt) ownCause() droverv1.Cause {
+	if a.rec.BootID != "" && a.rec.BootID != a.d.bootID {
+		return droverv1.Cause_CAUSE_INFRA
+	}
+	return droverv1.Cause_CAUSE_EXIT
+}
+
+func (a *attempt) causeOfClass(c mapreduce.ExitClass) droverv1.Cause {
 	switch c {
 	case mapreduce.ClassUserExit:
 		return droverv1.Cause_CAUSE_EXIT
@@ -251,42 +273,32 @@ func causeOfClass(c mapreduce.Class) droverv1.Cause {
 	case mapreduce.ClassInput:
 		return droverv1.Cause_CAUSE_INPUT
 	case mapreduce.ClassIO, mapreduce.ClassKilled, mapreduce.ClassInternal:
-		return droverv1.Cause_CAUSE_INFRA
+		return a.ownCause()
 	default:
-		return droverv1.Cause_CAUSE_INFRA
+		return a.ownCause()
 	}
 }
 
-// takeResult keeps the counters of a task that ended.
-func (a *attempt) takeResult(r *mapreduce.Result) {
-	a.progress.counters = flatten(r.Counters)
+// applyResult takes counters, status and usage from the harness's result.
+func (a *attempt) applyResult(r *mapreduce.Result) {
+	a.progress.counters = a.programCounters(r.Counters, r.CountersDropped)
 	own := r.Kind.String() + ":"
-	for name, f := range map[string]mapreduce.Flow{"in": r.In, "map_out": r.MapOut, "combine_in": r.CombineIn, "combine_out": r.CombineOut, "spilled": r.Spilled, "out": r.Out} {
+	for name, f := range map[string]mapreduce.Flow{"in": r.Input, "map_out": r.MapOutput, "combine_in": r.CombineIn, "combine_out": r.CombineOut, "spilled": r.Spilled, "out": r.Final} {
 		if f.Records != 0 || f.Bytes != 0 {
 			a.progress.counters[own+name+"_records"], a.progress.counters[own+name+"_bytes"] = f.Records, f.Bytes
 		}
 	}
-	a.progress.status, a.progress.inputBytes = oneLine(r.Status), r.In.Bytes
-	if a.d.cfg.Enforcer == nil { // nobody but the harness has measured it
+	a.progress.status, a.progress.inputBytes = oneLine(r.Status), r.Input.Bytes
+	if a.d.cfg.Enforcer == nil { // only the harness has measured it
 		a.usage = &droverv1.Usage{CpuMs: r.UserCPUMS + r.HarnessCPUMS, MemoryPeak: r.UserPeakRSS + r.HarnessPeakRSS}
 	}
 }
 
-func flatten(c mapreduce.Counters) map[string]int64 {
-	all := map[string]int64{}
-	for group, names := range c {
-		for name, v := range names {
-			all[oneLine(group+":"+name)] = v
-		}
-	}
-	return all
-}
-
-// checkProduct makes sure that what the result names is there: a map output
-// that others can fetch, or a file to upload.
-func (a *attempt) checkProduct(spec *droverv1.TaskSpec, r *mapreduce.Result) *verdict {
-	bad := func(err error) *verdict {
-		return &verdict{cause: droverv1.Cause_CAUSE_OUTPUT, message: fmt.Sprintf("the task said that it was done, but its output is not there whole: %v", err)}
+// verifyOutput checks that the output named by the result exists: a map output
+// that other nodes can fetch, or a file to upload.
+func (a *attempt) verifyOutput(spec *droverv1.TaskSpec, r *mapreduce.Result) *failure {
+	bad := func(err error) *failure {
+		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, message: fmt.Sprintf("the task reported success, but its output is incomplete: %v", err)}
 	}
 	if spec.GetKind() == kindMap && spec.GetPartitions() > 0 {
 		out, err := a.dir.openOutput()
@@ -298,10 +310,10 @@ func (a *attempt) checkProduct(spec *droverv1.TaskSpec, r *mapreduce.Result) *ve
 			return bad(fault.New(fault.Corrupt, "%d partitions, want %d", n, spec.GetPartitions()))
 		}
 		last := out.Index.Parts[len(out.Index.Parts)-1]
-		a.product = &mapreduce.Stored{Bytes: last.Offset + last.Length, CRC32C: mapreduce.CRC32C(0, out.Index.Encode())}
+		a.output = &mapreduce.StoredFile{Bytes: last.Offset + last.Length, CRC32C: mapreduce.CRC32C(0, out.Index.Encode())}
 		return nil
 	}
-	f, err := a.dir.openTask(a.dir.outName(namePart))
+	f, err := a.dir.openTaskFile(a.dir.outputName(namePart))
 	if err != nil {
 		return bad(err)
 	}
@@ -313,34 +325,37 @@ func (a *attempt) checkProduct(spec *droverv1.TaskSpec, r *mapreduce.Result) *ve
 	case r.Output == nil || st.Size() != r.Output.Bytes:
 		return bad(fault.New(fault.Corrupt, "the file has %d bytes", st.Size()))
 	}
-	a.product = r.Output
+	a.output = r.Output
 	return nil
 }
 
-// readProgress reads what a running task says of itself.
+// readProgress reads the progress that a running task reports.
 func (a *attempt) readProgress(spec *droverv1.TaskSpec) {
-	if a.result != nil || a.passed {
+	if a.outcome != nil || a.exitOK {
 		return
 	}
-	a.progress.lostMaps = a.fetch.event.Lost
-	b, err := a.dir.readTask(filepath.Join(nameInner, nameProgress), maxResult)
+	a.progress.lostMaps = a.fetch.progress.Lost
+	b, err := a.dir.readTaskFile(filepath.Join(nameMeta, nameProgress), mapreduce.MaxResultBytes)
+	if errors.Is(err, fault.Invalid) {
+		a.progress.refused = "its progress is not shown: " + oneLine(err.Error())
+	}
 	if err != nil {
 		return // not written yet
 	}
 	var p mapreduce.Progress
 	if json.Unmarshal(b, &p) != nil || p.Version != mapreduce.ResultVersion {
-		return // it is the tenant's folder; a progress that makes no sense is none
+		return // the tenant can write this file; invalid progress is ignored
 	}
-	a.progress.counters, a.progress.status, a.progress.inputBytes = flatten(p.Counters), oneLine(p.Status), p.In.Bytes
-	read := share(p.In.Bytes, a.fetch.event.Of)
+	a.progress.counters, a.progress.status, a.progress.inputBytes = a.programCounters(p.Counters, 0), oneLine(p.Status), p.Input.Bytes
+	read := progressShare(p.Input.Bytes, a.fetch.progress.Total)
 	if spec.GetKind() == kindReduce {
-		read = (share(int64(p.Segments), int64(spec.GetMapTasks())) + share(p.In.Bytes, a.fetch.event.Bytes)) / 2
+		read = (progressShare(int64(p.Segments), int64(spec.GetMapTasks())) + progressShare(p.Input.Bytes, a.fetch.progress.Bytes)) / 2
 	}
 	a.progress.fraction = max(a.progress.fraction, read)
 }
 
-// share is part of whole, between 0 and 0.99: only the end is 1.
-func share(part, whole int64) float64 {
+// progressShare returns part/whole, between 0 and 0.99; only a finished task is 1.
+func progressShare(part, whole int64) float64 {
 	if whole <= 0 || part <= 0 {
 		return 0
 	}
@@ -350,7 +365,7 @@ func share(part, whole int64) float64 {
 // openOutput opens a map output and its index.
 func (f folder) openOutput() (*shuffle.Output, error) {
 	const maxIndex = 24 + 40*mapreduce.MaxReduces + 4
-	b, err := f.readTask(f.outName(nameIndex), maxIndex)
+	b, err := f.readTaskFile(f.outputName(nameIndex), maxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -358,7 +373,7 @@ func (f folder) openOutput() (*shuffle.Output, error) {
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "%w", err)
 	}
-	data, err := f.openTask(f.outName(nameData))
+	data, err := f.openTaskFile(f.outputName(nameData))
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,21 +16,22 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/hdfs"
 	fakehdfs "github.com/drover-run/drover/hdfs/fake"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/process"
 )
 
-// onProcesses makes a bench a node of plain processes that reads local files.
-func onProcesses(t testing.TB, b *bench) {
+// onProcesses configures a node of plain processes that reads local files.
+func onProcesses(t testing.TB, b *testNode) {
 	t.Helper()
 	d, err := process.New(process.Config{StateDir: filepath.Join(t.TempDir(), "processes")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		b.halt()
+		b.stopDaemon()
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
@@ -38,8 +40,8 @@ func onProcesses(t testing.TB, b *bench) {
 	b.config.FilesConfig = fsys.Config{Local: true, LocalBlock: 4096}
 }
 
-// text is some thousand lines of words with known counts.
-func text(lines int) (string, map[string]int) {
+// corpus returns lines of words and the count of each word.
+func corpus(lines int) (string, map[string]int) {
 	words := []string{"apple", "pear", "plum", "quince", "medlar", "sloe", "damson"}
 	var b strings.Builder
 	counts := map[string]int{}
@@ -55,7 +57,7 @@ func text(lines int) (string, map[string]int) {
 }
 
 func taskOf(job uint64, stage, task int32, kind string) *droverv1.WantedAttempt {
-	w := group(task)
+	w := groupTask(task)
 	w.Key.Job, w.Key.Stage = job, stage
 	w.Spec.Kind, w.Spec.StageName, w.Spec.ShuffleToken = kind, kind, "secret"
 	w.Spec.Demand.Memory = 64 << 20
@@ -69,7 +71,7 @@ func mapTask(task int32, input string, from, to, length int64, partitions int32)
 	return w
 }
 
-// splitMaps cuts a file into n map tasks.
+// splitMaps returns n map tasks that share a file.
 func splitMaps(input string, length int64, n, partitions int32) []*droverv1.WantedAttempt {
 	var maps []*droverv1.WantedAttempt
 	for i := range int64(n) {
@@ -90,7 +92,7 @@ func outputOf(w *droverv1.WantedAttempt, address string) *droverv1.MapOutput {
 	return &droverv1.MapOutput{Task: k.GetTask(), Attempt: k.GetAttempt(), Run: k.GetRun(), Stage: k.GetStage(), Address: address}
 }
 
-// readCounts reads "word TAB count" lines of the files.
+// readCounts parses the files' lines "word TAB count".
 func readCounts(t *testing.T, files ...string) map[string]int {
 	t.Helper()
 	got := map[string]int{}
@@ -124,7 +126,7 @@ func sameCounts(t *testing.T, got, want map[string]int) {
 
 func writeText(t *testing.T, lines int) (path string, length int64, counts map[string]int) {
 	t.Helper()
-	s, counts := text(lines)
+	s, counts := corpus(lines)
 	path = filepath.Join(t.TempDir(), "in.txt")
 	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
@@ -132,9 +134,9 @@ func writeText(t *testing.T, lines int) (path string, length int64, counts map[s
 	return path, int64(len(s)), counts
 }
 
-// Maps on two nodes, reduces on both, which fetch from both.
+// Maps and reduces run on two nodes; every reduce fetches from both.
 func TestMapReduceOnTwoNodes(t *testing.T) {
-	nodes := []*bench{newBench(t, nil), newBench(t, nil)}
+	nodes := []*testNode{newTestNode(t, nil), newTestNode(t, nil)}
 	for _, n := range nodes {
 		onProcesses(t, n)
 		n.start()
@@ -173,21 +175,21 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 	sameCounts(t, readCounts(t, files...), want)
 	for _, n := range nodes {
 		n.remove(append(slices.Clone(tasks), reducers...)...)
-		n.nothingLeft()
+		n.checkNothingLeft()
 	}
 }
 
-// A reduce task that starts before its maps learns of their outputs as they
-// come; one that is lost is reported and taken from its next attempt.
+// A reduce task that starts before its maps receives their outputs as they become
+// known; a lost one is reported and fetched from its next attempt.
 func TestReduceFollowsItsMaps(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	n.start()
 	input, length, want := writeText(t, 500)
 	tasks := splitMaps(input, length, 2, 1)
 	file := filepath.Join(t.TempDir(), "part")
 	lost := outputOf(tasks[1], n.address)
-	lost.Attempt = 7 // no such attempt anywhere
+	lost.Attempt = 7 // there is no such attempt
 	r := reduceTask(0, 2, file, []*droverv1.MapOutput{lost})
 	n.put(r)
 	poll(t, "the lost map in the report", func() bool { return slices.Equal(n.get(r).GetLostMaps(), []int32{1}) })
@@ -201,10 +203,10 @@ func TestReduceFollowsItsMaps(t *testing.T) {
 	sameCounts(t, readCounts(t, file), want)
 }
 
-// The daemon goes away in the middle of a map and of a reduce; the next one
-// finds both running, fetches on where the last one was, and ends them.
+// The daemon stops during a map and a reduce; the next one adopts both, resumes
+// their fetches, and finishes them.
 func TestRestartInTheMiddle(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	input, length, want := writeText(t, 500)
 	fs := fakehdfs.New(fakehdfs.Options{})
@@ -229,7 +231,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 	n.await(t, m, running)
 	n.await(t, r, running)
 	started := n.get(m).GetStartedMs()
-	n.halt()
+	n.stopDaemon()
 	fs.Delay(fakehdfs.OpRead, 0)
 	n.start()
 	if s := n.await(t, m, succeeded); s.GetStartedMs() != started {
@@ -253,24 +255,24 @@ type single struct{ fs hdfs.FS }
 
 func (s single) Open(hdfs.URI, string) (hdfs.FS, error) { return s.fs, nil }
 
-// The helper as a process of its own does the same as inside the daemon.
+// A helper process has the same result as a helper inside the daemon.
 func TestHelperProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the helper becomes the tenant's uid")
 	}
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	d, err := process.New(process.Config{StateDir: filepath.Join(t.TempDir(), "p"), SwitchUser: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	base, err := os.MkdirTemp("", "drover-node-*") // t.TempDir is closed to other uids
+	base, err := os.MkdirTemp("", "drover-node-*") // t.TempDir is inaccessible to other uids
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(base)
-	defer n.halt()
+	defer n.stopDaemon()
 	if err := os.Chmod(base, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +282,7 @@ func TestHelperProcess(t *testing.T) {
 	}
 	n.config.Driver, n.config.SwitchUser, n.config.Helper, n.config.Data = d, true, []string{program, "helper"}, filepath.Join(base, "data")
 	n.start()
-	s, want := text(800)
+	s, want := corpus(800)
 	input := filepath.Join(base, "in.txt")
 	if err := os.WriteFile(input, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
@@ -301,7 +303,7 @@ func TestHelperProcess(t *testing.T) {
 }
 
 func TestMapOnlyAndMissingInput(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	n.start()
 	input, length, _ := writeText(t, 100)
@@ -322,16 +324,16 @@ func TestMapOnlyAndMissingInput(t *testing.T) {
 }
 
 func TestShuffleNeedsTheToken(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	n.start()
 	input, length, _ := writeText(t, 100)
 	w := mapTask(0, input, 0, length, length, 2)
 	n.put(w)
 	n.await(t, w, succeeded)
-	web := &http.Client{Transport: &http.Transport{}}
+	web := &http.Client{Transport: &http.Transport{DialContext: unixhttp.DialContext(&net.Dialer{})}}
 	defer web.CloseIdleConnections()
-	res, err := web.Get("http://" + n.address + shuffle.Path(w.GetKey(), 0))
+	res, err := web.Get("http://" + unixhttp.Host(n.address) + shuffle.Path(w.GetKey(), 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,18 +348,18 @@ func TestShuffleNeedsTheToken(t *testing.T) {
 	}
 }
 
-// Many plain processes at once; then there is no process, folder or record.
+// After many concurrent plain processes there is no process, folder or record left.
 func TestManyProcesses(t *testing.T) {
 	count := int32(100)
 	if os.Getenv("DROVER_SOAK") != "" {
 		count = 1000
 	}
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onProcesses(t, n)
 	n.start()
 	var all []*droverv1.WantedAttempt
 	for i := range count {
-		all = append(all, group(i, "true"))
+		all = append(all, groupTask(i, "true"))
 	}
 	n.put(all...)
 	for _, w := range all {
@@ -367,8 +369,8 @@ func TestManyProcesses(t *testing.T) {
 	for _, w := range all {
 		n.await(t, w, gone)
 	}
-	n.nothingLeft()
-	n.halt()
+	n.checkNothingLeft()
+	n.stopDaemon()
 	s, err := store.Open(filepath.Join(n.config.Data, "node.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -381,30 +383,30 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// BenchmarkTask is one plain command from its wanted message to the report of
-// its end, one after the other.
+// BenchmarkTask measures one plain command from its wanted message to the report of
+// its end, sequentially.
 func BenchmarkTask(b *testing.B) {
-	n := newBench(b, nil)
+	n := newTestNode(b, nil)
 	onProcesses(b, n)
 	n.start()
 	for i := 0; b.Loop(); i++ {
-		w := group(int32(i), "true")
+		w := groupTask(int32(i), "true")
 		n.put(w)
 		n.await(b, w, succeeded)
 		n.remove(w)
 	}
 }
 
-// BenchmarkTasks is a batch of 200 at once, in tasks per second.
+// BenchmarkTasks measures batches of 200 concurrent tasks, in tasks per second.
 func BenchmarkTasks(b *testing.B) {
-	n := newBench(b, nil)
+	n := newTestNode(b, nil)
 	onProcesses(b, n)
 	n.start()
 	const batch = 200
 	for i := 0; b.Loop(); i++ {
 		var all []*droverv1.WantedAttempt
 		for k := range int32(batch) {
-			all = append(all, group(int32(i)*batch+k, "true"))
+			all = append(all, groupTask(int32(i)*batch+k, "true"))
 		}
 		n.put(all...)
 		for _, w := range all {
@@ -415,19 +417,14 @@ func BenchmarkTasks(b *testing.B) {
 	b.ReportMetric(float64(batch*b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// The probe of a machine without cgroups: plain processes can be frozen by
-// signals, and nothing else.
+// On a machine without cgroups, plain processes can be frozen by signals, and
+// there are no other levels.
 func TestProbeOnProcesses(t *testing.T) {
-	b := newBench(t, nil)
+	b := newTestNode(t, nil)
 	onProcesses(t, b)
 	b.config.Probe = true
 	b.start()
-	poll(t, "a registration with levels", func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.node.GetLevels()) > 1
-	})
-	b.mu.Lock()
+	b.mu.Lock() // its first registration: no task may be placed beside the probe
 	n := b.node
 	b.mu.Unlock()
 	if len(n.GetLevels()) != 2 || n.GetLevels()[1] != droverv1.Level_LEVEL_FROZEN || n.GetSpeeds().GetFreezeUs() <= 0 {
@@ -436,8 +433,8 @@ func TestProbeOnProcesses(t *testing.T) {
 	if notes := strings.Join(n.GetLevelNotes(), "; "); !strings.Contains(notes, "swapped: ") || !strings.Contains(notes, "checkpointed: ") {
 		t.Errorf("notes %q", notes)
 	}
-	b.nothingLeft()
-	b.halt() // the next daemon knows
+	b.checkNothingLeft()
+	b.stopDaemon() // the next daemon reuses the result
 	b.start()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -446,24 +443,24 @@ func TestProbeOnProcesses(t *testing.T) {
 	}
 }
 
-// A task of two processes stands still and goes on.
+// A task of two processes is frozen and thawed.
 func TestFreezeProcesses(t *testing.T) {
-	b := newBench(t, nil)
+	b := newTestNode(t, nil)
 	onProcesses(t, b)
 	b.start()
-	w := group(0, "sh", "-c", "(i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done) & wait")
+	w := groupTask(0, "sh", "-c", "(i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done) & wait")
 	b.put(w)
 	b.await(t, w, running)
-	poll(t, "output", func() bool { return b.lines(w) > 3 })
-	b.at(w, lfrozen)
-	b.awaitLevel(w, lfrozen)
-	b.still(w)
-	b.at(w, lcheckpointed)
-	if s := b.awaitRefusal(w, lcheckpointed); s.GetLevel() != lfrozen || !strings.Contains(s.GetLevelNote(), "no cgroups") && !strings.Contains(s.GetLevelNote(), "cannot dump") {
+	poll(t, "output", func() bool { return b.countLogLines(w) > 3 })
+	b.requestLevel(w, levelFrozen)
+	b.awaitLevel(w, levelFrozen)
+	b.awaitNotCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	if s := b.awaitRefusal(w, levelCheckpointed); s.GetLevel() != levelFrozen || !strings.Contains(s.GetLevelNote(), "no cgroups") && !strings.Contains(s.GetLevelNote(), "cannot dump") {
 		t.Errorf("at %s, %q", s.GetLevel(), s.GetLevelNote())
 	}
-	b.at(w, lrunning)
-	b.awaitLevel(w, lrunning)
-	from := b.lines(w)
-	poll(t, "more output", func() bool { return b.lines(w) > from+3 })
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	from := b.countLogLines(w)
+	poll(t, "more output", func() bool { return b.countLogLines(w) > from+3 })
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/drover-run/drover/node/task"
 )
 
-// metrics are the node's own; no job or task is ever a label.
+// metrics are the node's metrics; no job or task is ever a label.
 type metrics struct {
-	steps    *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	ends     *prometheus.CounterVec
-	reports  *prometheus.CounterVec
-	orders   *prometheus.CounterVec
-	sessions prometheus.Counter
+	steps         *prometheus.CounterVec
+	stepSeconds   *prometheus.HistogramVec
+	attemptsEnded *prometheus.CounterVec
+	reports       *prometheus.CounterVec
+	requests      *prometheus.CounterVec
+	sessions      prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, d *daemon) *metrics {
@@ -28,16 +28,16 @@ func newMetrics(reg prometheus.Registerer, d *daemon) *metrics {
 	}
 	m := &metrics{
 		steps: counter("steps_total", "Steps of attempts, by step and result.", "step", "result"),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "drover", Subsystem: "node", Name: "step_seconds",
+		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "drover", Subsystem: "node", Name: "step_seconds",
 			Help: "Time of a step.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"step"}),
-		ends:    counter("attempts_ended_total", "Attempts that ended, by cause.", "cause"),
-		reports: counter("reports_total", "Reports to the coordinator, by result.", "result"),
-		orders:  counter("orders_total", "Orders of the coordinator, by kind and result.", "kind", "result"),
+		attemptsEnded: counter("attempts_ended_total", "Attempts that ended, by cause.", "cause"),
+		reports:       counter("reports_total", "Reports to the coordinator, by result.", "result"),
+		requests:      counter("requests_total", "Requests of the coordinator, by kind and result.", "kind", "result"),
 		sessions: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drover", Subsystem: "node", Name: "sessions_total",
-			Help: "Sessions with the coordinator that were begun."}),
+			Help: "Sessions with the coordinator that were started."}),
 	}
-	reg.MustRegister(m.steps, m.seconds, m.ends, m.reports, m.orders, m.sessions,
-		gauge("attempts", "Attempts of which something is on this node.", func() float64 {
+	reg.MustRegister(m.steps, m.stepSeconds, m.attemptsEnded, m.reports, m.requests, m.sessions,
+		gauge("attempts", "Attempts with anything left on this node.", func() float64 {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return float64(len(d.attempts))
@@ -46,22 +46,22 @@ func newMetrics(reg prometheus.Registerer, d *daemon) *metrics {
 	return m
 }
 
-func result(err error) string {
+func resultLabel(err error) string {
 	if err != nil {
 		return "error"
 	}
 	return "ok"
 }
 
-func (m *metrics) step(do task.Do, err error, took time.Duration) {
-	m.steps.WithLabelValues(do.String(), result(err)).Inc()
-	m.seconds.WithLabelValues(do.String()).Observe(took.Seconds())
+func (m *metrics) observeStep(do task.Do, err error, took time.Duration) {
+	m.steps.WithLabelValues(do.String(), resultLabel(err)).Inc()
+	m.stepSeconds.WithLabelValues(do.String()).Observe(took.Seconds())
 }
 
-func (m *metrics) ended(end *droverv1.SeenAttempt) {
+func (m *metrics) observeEnd(end *droverv1.SeenAttempt) {
 	cause := "none"
 	if end.GetPhase() == droverv1.Phase_PHASE_FAILED {
 		cause = end.GetCause().String()
 	}
-	m.ends.WithLabelValues(cause).Inc()
+	m.attemptsEnded.WithLabelValues(cause).Inc()
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// dumpsAtOnce bounds the files of dumps that are served at once.
-const dumpsAtOnce = 16
+// maxDumpRequests bounds the dump files that are served at once.
+const maxDumpRequests = 16
 
-// fetchDump brings dump, folder and harness of the attempt from the node that
-// holds them. Steps, each safe to repeat:
+// fetchDump fetches dump, folder and harness of the attempt from the node that
+// has them. Steps, each safe to repeat:
 //
-//  1. ask for the list;
-//  2. bring every file, going on where an earlier try ended, and verify it;
-//  3. record that the dump is here, and what was done before it.
+//  1. fetch the manifest;
+//  2. fetch and verify every file, resuming where an earlier try ended;
+//  3. record the dump together with the attempt's earlier running time.
 func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error {
-	wanted, _ := a.goal()
-	uid, err := a.d.uid(spec)
+	wanted, _ := a.wantedAndSpec()
+	uid, err := a.d.taskUID(spec)
 	if err != nil {
 		return err
 	}
@@ -33,107 +33,107 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	if a.d.cfg.ShuffleCA != "" {
 		scheme = "https"
 	}
-	c := &dump.Client{HTTP: a.d.web, Scheme: scheme, Address: wanted.GetResumeFrom(), Token: spec.GetShuffleToken(), Attempt: store.IDOf(from).String()}
+	c := &dump.Client{HTTP: a.d.httpClient, Scheme: scheme, Address: wanted.GetResumeFrom(), Token: spec.GetShuffleToken(), Attempt: store.IDOf(from).String()}
 	m, err := c.Manifest(ctx)
 	if err != nil {
 		return err
 	}
-	program := filepath.Join(a.d.cfg.Data, "harness", m.Program)
+	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
 	image := a.dumpDir(1)
-	places := map[dump.Root]dump.Place{
+	places := map[dump.Root]dump.Destination{
 		dump.Image:  {Dir: image},
 		dump.Folder: {Dir: string(a.dir), UID: int(uid), GID: int(uid)},
 	}
-	if !there(filepath.Join(program, "drover")) {
-		places[dump.Harness] = dump.Place{Dir: program + ".new"}
+	if !pathExists(filepath.Join(program, "drover")) {
+		places[dump.Harness] = dump.Destination{Dir: program + ".new"}
 	}
-	if err := c.Fetch(ctx, m, places, func(n int64) { a.sus.bytes += n }); err != nil {
+	if err := c.Fetch(ctx, m, places, func(n int64) { a.suspension.stepBytes += n }); err != nil {
 		return err
 	}
 	if _, fetched := places[dump.Harness]; fetched {
 		if err := os.Chmod(program+".new", 0o711); err != nil {
 			return err
 		}
-		if err := os.Rename(program+".new", program); err != nil && !there(filepath.Join(program, "drover")) {
+		if err := os.Rename(program+".new", program); err != nil && !pathExists(filepath.Join(program, "drover")) {
 			return err
 		}
 	}
-	size, err := sizeOf(image)
+	size, err := dirSize(image)
 	if err != nil {
 		return err
 	}
-	return a.at(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) {
-		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.CPUMS = true, m.StartedMS, a.d.boot, m.RanNS, 0, m.CPUMS
-		r.Dump, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
-		r.Harness = filepath.Join(program, "drover")
+	return a.recordLevel(droverv1.Level_LEVEL_CHECKPOINTED, func(r *store.Record) {
+		r.Started, r.StartedMS, r.BootID, r.RanNS, r.StartMono, r.PriorCPUMS = true, m.StartedMS, a.d.bootID, m.RanNS, 0, m.CPUMS
+		r.DumpNumber, r.Dumping, r.Dumped, r.DumpBytes = 1, true, true, size
+		r.HarnessPath = filepath.Join(program, "drover")
 	})
 }
 
-// holdings finds the dumps of this node for others.
-type holdings struct {
+// dumpSource serves this node's dumps to other nodes.
+type dumpSource struct {
 	d *daemon
 
-	mu    sync.Mutex
-	lists map[string]*listed
+	mu        sync.Mutex
+	manifests map[string]*cachedManifest
 }
 
-// listed is a manifest that is made once.
-type listed struct {
-	once sync.Once
-	dump int32
-	m    *dump.Manifest
-	err  error
+// cachedManifest is a manifest that is built once.
+type cachedManifest struct {
+	once     sync.Once
+	dump     int32
+	manifest *dump.Manifest
+	err      error
 }
 
-// Dump implements dump.Holder.
-func (h *holdings) Dump(name string) (*dump.Holding, error) {
+// Dump implements dump.Source.
+func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
 	h.d.mu.Lock()
 	a := h.d.attempts[store.ID(name)]
-	silent := a != nil && a.silent
+	orphaned := a != nil && a.orphaned
 	h.d.mu.Unlock()
-	if a == nil || silent {
+	if a == nil || orphaned {
 		return nil, fault.New(fault.NotFound, "attempt %s is not on this node", name)
 	}
-	_, spec := a.goal()
+	_, spec := a.wantedAndSpec()
 	a.mu.Lock()
-	held := a.holding
+	served := a.servedDump
 	a.mu.Unlock()
-	if held == nil {
+	if served == nil {
 		return nil, fault.New(fault.NotFound, "attempt %s is not checkpointed", name)
 	}
-	dirs := map[dump.Root]string{dump.Image: a.dumpDir(held.Dump), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(held.harness)}
-	return &dump.Holding{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func() (*dump.Manifest, error) { return h.manifest(name, held, dirs) }}, nil
+	dirs := map[dump.Root]string{dump.Image: a.dumpDir(served.DumpNumber), dump.Folder: string(a.dir), dump.Harness: filepath.Dir(served.harness)}
+	return &dump.LocalDump{Token: spec.GetShuffleToken(), Dirs: dirs, Manifest: func() (*dump.Manifest, error) { return h.manifest(name, served, dirs) }}, nil
 }
 
-// held is what others may know of a dump. It is never changed.
-type held struct {
+// servableDump is what other nodes may know about a dump. It is immutable.
+type servableDump struct {
 	dump.Manifest
 	harness string
 }
 
-// manifest lists a dump; it reads all of it the first time.
-func (h *holdings) manifest(name string, of *held, dirs map[dump.Root]string) (*dump.Manifest, error) {
+// manifest returns the manifest of a dump; building it reads the whole dump.
+func (h *dumpSource) manifest(name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
 	h.mu.Lock()
-	if h.lists == nil {
-		h.lists = map[string]*listed{}
+	if h.manifests == nil {
+		h.manifests = map[string]*cachedManifest{}
 	}
-	l := h.lists[name]
-	if l == nil || l.dump != of.Dump {
-		l = &listed{dump: of.Dump}
-		h.lists[name] = l
+	l := h.manifests[name]
+	if l == nil || l.dump != served.DumpNumber {
+		l = &cachedManifest{dump: served.DumpNumber}
+		h.manifests[name] = l
 	}
 	h.mu.Unlock()
-	l.once.Do(func() { l.m, l.err = list(of, dirs) })
+	l.once.Do(func() { l.manifest, l.err = buildManifest(served, dirs) })
 	if l.err != nil {
 		h.mu.Lock()
-		delete(h.lists, name)
+		delete(h.manifests, name)
 		h.mu.Unlock()
 	}
-	return l.m, l.err
+	return l.manifest, l.err
 }
 
-func list(of *held, dirs map[dump.Root]string) (*dump.Manifest, error) {
-	m := of.Manifest
+func buildManifest(served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
+	m := served.Manifest
 	for _, root := range []dump.Root{dump.Image, dump.Folder, dump.Harness} {
 		files, err := dump.List(context.Background(), root, dirs[root])
 		if err != nil {
@@ -148,18 +148,18 @@ func list(of *held, dirs map[dump.Root]string) (*dump.Manifest, error) {
 }
 
 // publishDump tells the server whether there is a dump to serve. The loop calls
-// it whenever it reports.
+// it with every report.
 func (a *attempt) publishDump(l droverv1.Level) {
-	var now *held
+	var current *servableDump
 	if l == droverv1.Level_LEVEL_CHECKPOINTED && a.rec.Dumped {
-		h := a.harness()
-		now = &held{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), Dump: a.rec.Dump, RanNS: a.rec.RanNS,
-			CPUMS: a.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, Program: filepath.Base(filepath.Dir(h))}}
+		h := a.harnessPath()
+		current = &servableDump{harness: h, Manifest: dump.Manifest{Version: dump.Version, Attempt: a.id.String(), DumpNumber: a.rec.DumpNumber, RanNS: a.rec.RanNS,
+			CPUMS: a.usage.GetCpuMs(), StartedMS: a.rec.StartedMS, HarnessSHA256: filepath.Base(filepath.Dir(h))}}
 		if a.usage == nil {
-			now.CPUMS = a.rec.CPUMS
+			current.CPUMS = a.rec.PriorCPUMS
 		}
 	}
 	a.mu.Lock()
-	a.holding = now
+	a.servedDump = current
 	a.mu.Unlock()
 }

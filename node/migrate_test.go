@@ -11,56 +11,56 @@ import (
 	"github.com/drover-run/drover/runtime/fake"
 )
 
-// twoNodes are two nodes whose engines restore each other's dumps.
-func twoNodes(t *testing.T) (a, b *bench) {
-	a, _ = levelBench(t)
-	b, _ = levelBench(t)
+// twoNodes returns two nodes whose engines can restore each other's dumps.
+func twoNodes(t *testing.T) (a, b *testNode) {
+	a, _ = newLevelTestNode(t)
+	b, _ = newLevelTestNode(t)
 	b.engine.ShareDumps(a.engine)
 	a.start()
 	b.start()
 	return a, b
 }
 
-// counting starts a task on a node and dumps it.
-func counting(t *testing.T, n *bench) *droverv1.WantedAttempt {
-	w := with(group(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ShuffleToken = "secret" })
+// startAndCheckpoint starts a task on a node and checkpoints it.
+func startAndCheckpoint(t *testing.T, n *testNode) *droverv1.WantedAttempt {
+	w := with(groupTask(0, "count"), func(w *droverv1.WantedAttempt) { w.Spec.ShuffleToken = "secret" })
 	n.put(w)
 	n.await(t, w, running)
-	n.counts(w)
-	if err := os.WriteFile(filepath.Join(n.folder(w), "task", "kept"), []byte(strings.Repeat("work", 100_000)), 0o640); err != nil {
+	n.awaitCounting(w)
+	if err := os.WriteFile(filepath.Join(n.attemptFolder(w), "task", "kept"), []byte(strings.Repeat("work", 100_000)), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("kept", filepath.Join(n.folder(w), "task", "link")); err != nil {
+	if err := os.Symlink("kept", filepath.Join(n.attemptFolder(w), "task", "link")); err != nil {
 		t.Fatal(err)
 	}
-	n.at(w, lcheckpointed)
-	n.awaitLevel(w, lcheckpointed)
+	n.requestLevel(w, levelCheckpointed)
+	n.awaitLevel(w, levelCheckpointed)
 	return w
 }
 
-// next is the attempt as the next node is to have it.
-func next(w *droverv1.WantedAttempt, from *bench) *droverv1.WantedAttempt {
-	return with(group(0, "count"), func(n *droverv1.WantedAttempt) {
+// movedTo returns the attempt as the coordinator sends it to the next node.
+func movedTo(w *droverv1.WantedAttempt, from *testNode) *droverv1.WantedAttempt {
+	return with(groupTask(0, "count"), func(n *droverv1.WantedAttempt) {
 		n.Key.Run, n.Spec.ShuffleToken = w.GetKey().GetRun()+1, w.GetSpec().GetShuffleToken()
 		n.ResumeFrom, n.ResumeRun = from.address, w.GetKey().GetRun()
 	})
 }
 
-func TestAMoveKeepsWorkFilesAndLogs(t *testing.T) {
+func TestMoveKeepsWorkFilesAndLogs(t *testing.T) {
 	a, b := twoNodes(t)
-	w := counting(t, a)
+	w := startAndCheckpoint(t, a)
 	ran := a.get(w).GetRunningMs()
-	m := next(w, a)
+	m := movedTo(w, a)
 	b.put(m)
-	s := b.awaitLevel(m, lrunning)
+	s := b.awaitLevel(m, levelRunning)
 	a.remove(w)
 	a.await(t, w, gone)
-	b.counts(m) // from 0 on, so the log came along
-	kept, err := os.ReadFile(filepath.Join(b.folder(m), "task", "link"))
+	b.awaitCounting(m) // from 0 on, so the log was transferred
+	kept, err := os.ReadFile(filepath.Join(b.attemptFolder(m), "task", "link"))
 	if err != nil || string(kept) != strings.Repeat("work", 100_000) {
 		t.Errorf("a file of the task: %d bytes, %v", len(kept), err)
 	}
-	if st, err := os.Stat(filepath.Join(b.folder(m), "task", "kept")); err != nil || st.Mode().Perm() != 0o640 {
+	if st, err := os.Stat(filepath.Join(b.attemptFolder(m), "task", "kept")); err != nil || st.Mode().Perm() != 0o640 {
 		t.Errorf("its mode: %v, %v", st, err)
 	}
 	if s.GetRunningMs() < ran {
@@ -69,29 +69,29 @@ func TestAMoveKeepsWorkFilesAndLogs(t *testing.T) {
 	if n := b.engine.Calls(fake.Start); n != 0 {
 		t.Errorf("%d starts on the second node", n)
 	}
-	// And back again: a chain.
-	b.at(m, lcheckpointed)
-	b.awaitLevel(m, lcheckpointed)
-	back := next(m, b)
+	// And back to the first node.
+	b.requestLevel(m, levelCheckpointed)
+	b.awaitLevel(m, levelCheckpointed)
+	back := movedTo(m, b)
 	a.put(back)
-	a.awaitLevel(back, lrunning)
-	a.counts(back)
+	a.awaitLevel(back, levelRunning)
+	a.awaitCounting(back)
 	b.remove(m)
 	b.await(t, m, gone)
-	b.nothingLeft()
+	b.checkNothingLeft()
 }
 
-func TestAMoveThatCannotBe(t *testing.T) {
+func TestMoveRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		harm func(t *testing.T, a *bench, w, m *droverv1.WantedAttempt)
+		harm func(t *testing.T, a *testNode, w, m *droverv1.WantedAttempt)
 		note string
 	}{
-		"the holder does not have it": {func(t *testing.T, a *bench, w, _ *droverv1.WantedAttempt) {
+		"the holder does not have it": {func(t *testing.T, a *testNode, w, _ *droverv1.WantedAttempt) {
 			a.remove(w)
 			a.await(t, w, gone)
 		}, "does not have the dump"},
-		"the asker has another token": {func(_ *testing.T, _ *bench, _, m *droverv1.WantedAttempt) { m.Spec.ShuffleToken = "guess" }, "token"},
-		"the dump is damaged": {func(t *testing.T, a *bench, w, _ *droverv1.WantedAttempt) {
+		"the asker has another token": {func(_ *testing.T, _ *testNode, _, m *droverv1.WantedAttempt) { m.Spec.ShuffleToken = "guess" }, "token"},
+		"the dump is damaged": {func(t *testing.T, a *testNode, w, _ *droverv1.WantedAttempt) {
 			if err := os.WriteFile(filepath.Join(a.config.Data, "images", idOf(w), "1", "dump.json"), []byte("{}"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -99,35 +99,35 @@ func TestAMoveThatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := twoNodes(t)
-			w := counting(t, a)
-			m := next(w, a)
+			w := startAndCheckpoint(t, a)
+			m := movedTo(w, a)
 			c.harm(t, a, w, m)
 			b.put(m)
-			s := b.awaitRefusal(m, lrunning)
-			if s.GetLevel() != lcheckpointed || !strings.Contains(s.GetLevelNote(), c.note) || s.GetPhase() != running {
+			s := b.awaitRefusal(m, levelRunning)
+			if s.GetLevel() != levelCheckpointed || !strings.Contains(s.GetLevelNote(), c.note) || s.GetPhase() != running {
 				t.Errorf("%s at %s: %q", s.GetPhase(), s.GetLevel(), s.GetLevelNote())
 			}
 			if n := b.engine.Calls(fake.Start) + b.engine.Calls(fake.Create); n != 0 {
-				t.Errorf("it was started anew")
+				t.Errorf("it was started again")
 			}
 			b.remove(m)
 			b.await(t, m, gone)
-			b.nothingLeft()
+			b.checkNothingLeft()
 		})
 	}
 }
 
-// A daemon that dies in the middle of a move goes on with it.
-func TestAMoveAcrossARestart(t *testing.T) {
+// A daemon that dies during a move completes it after a restart.
+func TestMoveAcrossRestart(t *testing.T) {
 	a, b := twoNodes(t)
-	w := counting(t, a)
+	w := startAndCheckpoint(t, a)
 	b.engine.Inject(fake.Fault{Verb: fake.Restore, Nth: 1, Err: fault.New(fault.Unavailable, "not now")})
-	m := next(w, a)
+	m := movedTo(w, a)
 	b.put(m)
 	poll(t, "the dump on the second node", func() bool { return b.engine.Calls(fake.Restore) > 0 })
-	b.halt()
+	b.stopDaemon()
 	b.config.Driver = b.engine.Driver()
 	b.start()
-	b.awaitLevel(m, lrunning)
-	b.counts(m)
+	b.awaitLevel(m, levelRunning)
+	b.awaitCounting(m)
 }

@@ -24,9 +24,9 @@ func TestOnMachine(t *testing.T) {
 	onmachine.Run(t, "^TestMachine", 5*time.Minute, "DROVER_TEST_NODE=1")
 }
 
-// onContainers makes a bench a node with containerd, cgroups, quotas and
-// helper processes, on a machine of the bed.
-func onContainers(t *testing.T, b *bench) {
+// onContainers configures a node with containerd, cgroups, quotas and helper
+// processes, on a machine of the test bed.
+func onContainers(t *testing.T, b *testNode) {
 	t.Helper()
 	if os.Getenv("DROVER_TEST_NODE") == "" {
 		t.Skip("needs a machine with root, cgroup v2 and containerd: it is run there by TestOnMachine in the test bed")
@@ -56,7 +56,7 @@ func onContainers(t *testing.T, b *bench) {
 	b.config.FilesConfig = fsys.Config{Local: true, LocalBlock: 1 << 20}
 	b.config.AllowRoot, b.config.Info.TaskOverheadMemory, b.config.Grace = false, 48<<20, time.Second
 	t.Cleanup(func() {
-		b.halt()
+		b.stopDaemon()
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
@@ -75,13 +75,13 @@ func asTenant(w *droverv1.WantedAttempt) *droverv1.WantedAttempt {
 	return w
 }
 
-// A map and a reduce in containers, with helpers in leaf x, and nothing left.
+// A map and a reduce in containers, with helper processes, leave nothing behind.
 func TestMachineMapReduce(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
 	dir := filepath.Dir(n.config.Data)
-	s, want := text(3000)
+	s, want := corpus(3000)
 	input, out := filepath.Join(dir, "in.txt"), filepath.Join(dir, "out", "0")
 	if err := os.WriteFile(input, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
@@ -113,17 +113,17 @@ func TestMachineMapReduce(t *testing.T) {
 	n.await(t, r, succeeded)
 	sameCounts(t, readCounts(t, filepath.Join(out, "part")), want)
 	n.remove(append(tasks, r)...)
-	n.nothingLeft()
+	n.checkNothingLeft()
 }
 
-// rootfs is a root with this machine's own programs.
+// rootfs makes a task use this machine's own programs as its root.
 func rootfs(w *droverv1.WantedAttempt) *droverv1.WantedAttempt {
 	w.Spec.Image = &droverv1.ImageRef{Kind: "rootfs", Source: "/"}
 	return asTenant(w)
 }
 
 func TestMachineLimits(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
 	task := int32(0)
@@ -134,11 +134,12 @@ func TestMachineLimits(t *testing.T) {
 	}{
 		"over memory": {[]string{"python3", "-c", "b = bytearray(400 << 20); print(len(b))"}, droverv1.Cause_CAUSE_MEMORY, `memory = "64MiB"`},
 		"over disk":   {[]string{"sh", "-c", "head -c 100M /dev/zero > /task/big"}, droverv1.Cause_CAUSE_DISK, `disk = "64MiB"`},
+		"over files":  {[]string{"sh", "-c", "mkdir /task/d; i=0; while : > /task/d/$i; do i=$((i+1)); done 2>/dev/null; exit 1"}, droverv1.Cause_CAUSE_DISK, "files and folders"},
 		"exit code":   {[]string{"sh", "-c", "echo sorry >&2; exit 7"}, droverv1.Cause_CAUSE_EXIT, "exit code 7"},
 		"no command":  {[]string{"nosuchprogram"}, droverv1.Cause_CAUSE_SPEC, "nosuchprogram"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := rootfs(group(task, c.command...))
+			w := rootfs(groupTask(task, c.command...))
 			task++
 			n.put(w)
 			s := n.await(t, w, failed)
@@ -153,18 +154,18 @@ func TestMachineLimits(t *testing.T) {
 			n.await(t, w, gone)
 		})
 	}
-	n.nothingLeft()
+	n.checkNothingLeft()
 }
 
 func TestMachineRestart(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
-	w := rootfs(group(0, "sh", "-c", "while [ ! -e /task/go ]; do sleep 0.1; done; echo done"))
+	w := rootfs(groupTask(0, "sh", "-c", "while [ ! -e /task/go ]; do sleep 0.1; done; echo done"))
 	n.put(w)
 	n.await(t, w, running)
-	n.halt()
-	if err := os.WriteFile(filepath.Join(n.folder(w), "task", "go"), nil, 0o644); err != nil {
+	n.stopDaemon()
+	if err := os.WriteFile(filepath.Join(n.attemptFolder(w), "task", "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	n.start()
@@ -177,19 +178,18 @@ func TestMachineRestart(t *testing.T) {
 	}
 	n.remove(w)
 	n.await(t, w, gone)
-	n.nothingLeft()
+	n.checkNothingLeft()
 }
 
-// A task's files are the task's: their pages are charged to its leaf x, not to
-// the daemon.
+// The pages of a task's files are charged to its helpers leaf, not to the daemon.
 func TestMachineFilesAreCharged(t *testing.T) {
-	n := newBench(t, nil)
+	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
 	big := bytes.Repeat([]byte("all work and no play\n"), 400_000) // 8 MiB
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(big))
 	n.blobs[digest] = big
-	w := rootfs(group(0, "sh", "-c", "wc -c <big; while [ ! -e go ]; do sleep 0.1; done"))
+	w := rootfs(groupTask(0, "sh", "-c", "wc -c <big; while [ ! -e go ]; do sleep 0.1; done"))
 	w.Spec.Files = []*droverv1.FileRef{{Name: "big", Digest: digest, Size: int64(len(big))}}
 	n.put(w)
 	n.await(t, w, running)
@@ -212,7 +212,7 @@ func TestMachineFilesAreCharged(t *testing.T) {
 	if pages < int64(len(big)) {
 		t.Errorf("%d bytes of page cache are charged to the helpers' leaf, want the file's %d", pages, len(big))
 	}
-	if err := os.WriteFile(filepath.Join(n.folder(w), "task", "go"), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(n.attemptFolder(w), "task", "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	n.await(t, w, succeeded)
@@ -221,5 +221,5 @@ func TestMachineFilesAreCharged(t *testing.T) {
 	}
 	n.remove(w)
 	n.await(t, w, gone)
-	n.nothingLeft()
+	n.checkNothingLeft()
 }

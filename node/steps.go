@@ -11,76 +11,102 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/quota"
+	"github.com/drover-run/drover/internal/tree"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
 )
 
-// Limits of the steps: how long one may take, and how often one that prepares
-// is tried before the attempt is given back as the infrastructure's failure.
-// Steps that end or remove are tried for ever, with pauses up to maxPause.
+// Limits of the steps: how long a step may take, and how often a preparing step
+// is tried before the attempt fails with cause INFRA. For the steps that create
+// or start the container this holds for every kind of error, since they are
+// tried only while the engine answers. Steps that end or remove something are
+// retried forever, with pauses up to maxPause.
 const (
-	stepLimit  = time.Minute
-	imageLimit = 15 * time.Minute
-	maxTries   = 5
-	firstPause = 100 * time.Millisecond
-	maxPause   = 10 * time.Second
-	maxPids    = 4096
-	filesMost  = 1_000_000 // files and folders of one attempt
-	quotaSlack = 256 << 10 // a failed write this near below the quota was over it
+	stepLimit            = time.Minute
+	imageLimit           = 15 * time.Minute
+	maxTries             = 5
+	maxStartTries        = 3    // of a step that creates or starts the container
+	maxSameErrorTries    = 2    // of such a step if it fails with the same error again
+	startCPU             = 1000 // millicores that a container has at least until the task's program starts
+	firstPause           = 100 * time.Millisecond
+	maxPause             = 10 * time.Second
+	restoreLimitsTimeout = 5 * time.Second // for restoring the limits after an interrupted start
+	maxPids              = 4096
+	maxFiles             = 1_000_000 // files and folders of one attempt, if its share of the disk has so many
+	minFiles             = 1000      // files and folders that every attempt may have
+	quotaSlack           = 256 << 10 // bytes below the quota within which a failed write counts as over it
 )
 
-// perform does one step, or explains why not and pauses.
-func (a *attempt) perform(ctx context.Context, do task.Do) {
-	begun := a.d.clock.Mono()
-	ctx2, cancel := context.WithTimeout(ctx, limitOf(do))
-	err := a.step(ctx2, do)
+// performStep performs one step; after a failure it handles the error and pauses.
+func (a *attempt) performStep(ctx context.Context, do task.Do) {
+	start := a.d.clock.Monotonic()
+	ctx2, cancel := context.WithTimeout(ctx, stepTimeout(do))
+	err := a.runStep(ctx2, do)
 	cancel()
-	a.d.metrics.step(do, err, a.d.clock.Mono()-begun)
+	a.d.metrics.observeStep(do, err, a.d.clock.Monotonic()-start)
 	if err == nil {
-		delete(a.retry, do)
+		delete(a.failures, do)
 		return
 	}
 	if ctx.Err() != nil {
-		return // leaving: the next daemon goes on
+		return // the daemon is stopping; the next one continues
 	}
-	a.failed(ctx, do, err)
+	a.handleStepFailure(ctx, do, err)
 }
 
-// failed decides between another try and the end of the attempt.
-func (a *attempt) failed(ctx context.Context, do task.Do, err error) {
-	a.retry[do]++
-	n := a.retry[do]
+// handleStepFailure decides between a retry and the end of the attempt.
+func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) {
+	a.failures[do]++
+	n := a.failures[do]
 	prepares := do >= task.MakeFolder && do <= task.Start || do == task.StartUpload
 	unavailable := errors.Is(err, fault.Unavailable)
 	a.d.log.Warn("step failed", "attempt", a.id, "step", do, "try", n, "err", err)
 	vanished := do == task.Start && errors.Is(err, fault.NotFound)
-	if (unavailable || vanished) && engineStep(do) {
-		a.container = task.ContainerUnknown // what it did is not known
+	cut := errors.Is(err, context.DeadlineExceeded)
+	if (unavailable || vanished || cut) && isEngineStep(do) {
+		a.container = task.ContainerUnknown // the effect of the step is unknown
 	}
-	if levelStep(do) && a.levelFailed(do, n, err) {
+	if isLevelStep(do) && a.handleLevelFailure(do, n, err) {
 		return
 	}
-	if prepares && (permanent(err) && !vanished || n >= maxTries && !unavailable) {
-		a.fault = &verdict{cause: causeOf(err), message: fmt.Sprintf("%s: %v", do, err)}
+	if prepares && (isPermanent(err) && !vanished || n >= maxTries && !unavailable) {
+		a.failure = &failure{cause: causeOf(err), message: fmt.Sprintf("%s: %v", do, err)}
+		return
+	}
+	if a.recordStartFailure(do, n, err) {
+		a.failure = &failure{cause: droverv1.Cause_CAUSE_INFRA, message: fmt.Sprintf("the container did not start on node %s in %d tries: %s: %v", a.d.cfg.Info.GetName(), n, do, err)}
 		return
 	}
 	pause := min(maxPause, firstPause<<min(n-1, 10))
 	timer, stop := context.WithTimeout(ctx, pause)
 	defer stop()
-	a.pause(timer)
+	a.processUntil(timer)
 }
 
-// engineStep tells whether the step changes a container.
-func engineStep(do task.Do) bool {
+// recordStartFailure records the failure of a step that creates or starts the
+// container. It reports whether the step has failed so often that another node
+// should run the task.
+func (a *attempt) recordStartFailure(do task.Do, n int, err error) bool {
+	if do != task.CreateContainer && do != task.Start {
+		return false
+	}
+	same := a.startError == err.Error()
+	a.startError = err.Error()
+	return n >= maxStartTries || same && n >= maxSameErrorTries
+}
+
+// isEngineStep reports whether the step changes a container.
+func isEngineStep(do task.Do) bool {
 	switch do {
 	case task.CreateContainer, task.Start, task.Terminate, task.Kill, task.DeleteContainer:
 		return true
@@ -89,9 +115,8 @@ func engineStep(do task.Do) bool {
 	}
 }
 
-// pause waits for the end of ctx; what comes in meanwhile is taken in, and a
-// change of what is wanted ends it.
-func (a *attempt) pause(ctx context.Context) {
+// processUntil runs posted calls until ctx ends or the wanted state changes.
+func (a *attempt) processUntil(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,9 +129,9 @@ func (a *attempt) pause(ctx context.Context) {
 	}
 }
 
-// step carries out one step; every case is safe to repeat.
-func (a *attempt) step(ctx context.Context, do task.Do) error {
-	wanted, spec := a.goal()
+// runStep performs one step; every case is safe to repeat.
+func (a *attempt) runStep(ctx context.Context, do task.Do) error {
+	wanted, spec := a.wantedAndSpec()
 	id := a.id.String()
 	driver := a.d.cfg.Driver
 	switch do {
@@ -121,41 +146,43 @@ func (a *attempt) step(ctx context.Context, do task.Do) error {
 	case task.StartFetch:
 		return a.startFetch(ctx, spec)
 	case task.CreateContainer:
-		return a.d.slot(ctx, func() error { return a.create(ctx, spec) })
+		return a.d.inSlot(ctx, func() error { return a.createContainer(ctx, spec) })
 	case task.Start:
-		return a.d.slot(ctx, func() error { return a.start(ctx) })
+		return a.d.inSlot(ctx, func() error { return a.startContainer(ctx) })
 	case task.Terminate:
-		a.termSent, a.term = true, a.d.clock.Mono()
+		a.termSent, a.termSentAt = true, a.d.clock.Monotonic()
 		return driver.Kill(ctx, id, syscall.SIGTERM)
 	case task.Kill:
-		return a.kill(ctx)
-	case task.Judge:
-		return a.judge(ctx, spec)
+		return a.killContainer(ctx)
+	case task.ClassifyExit:
+		return a.classifyExit(ctx, spec)
 	case task.StartUpload:
 		return a.startUpload(ctx, spec)
-	case task.End:
-		return a.record(a.finalVerdict(wanted, spec))
+	case task.RecordEnd:
+		return a.recordEnd(a.finalFailure(wanted, spec))
 	case task.StopHelpers:
 		return a.stopHelpers(ctx)
 	case task.DeleteContainer:
-		return a.d.slot(ctx, func() error { return a.delete(ctx) })
+		return a.d.inSlot(ctx, func() error { return a.deleteContainer(ctx) })
 	case task.Trim:
 		if goalOf(wanted) == task.GoalStop {
-			return a.dir.trimToLogs()
+			return a.dir.trimToLogs(ctx)
 		}
-		return a.dir.trim()
+		return a.dir.trim(ctx)
 	case task.RemoveFolder:
 		return a.removeFolder(ctx)
-	case task.Forget:
+	case task.DeleteRecord:
 		if err := a.d.store.DeleteRecord(a.id); err != nil {
 			return err
 		}
-		a.recorded, a.rec, a.result = false, store.Record{}, nil
+		a.recorded, a.rec, a.outcome = false, store.Record{}, nil
 		return nil
-	case task.DropDump:
-		return a.dropDump()
+	case task.RemoveDumps:
+		return a.removeDumps()
+	case task.RemoveCgroup:
+		return a.removeCgroup(ctx)
 	case task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump:
-		return a.level(ctx, do, spec)
+		return a.runLevelStep(ctx, do, spec)
 	default:
 		panic("node: cannot do " + do.String())
 	}
@@ -165,7 +192,7 @@ func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error
 	if spec == nil {
 		return fault.New(fault.Invalid, "the coordinator sent no spec")
 	}
-	uid, err := a.d.uid(spec)
+	uid, err := a.d.taskUID(spec)
 	if err != nil {
 		return err
 	}
@@ -176,44 +203,63 @@ func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error
 		}
 		a.rec, a.recorded = rec, true
 	}
-	if a.dir.whole() {
+	if a.dir.isComplete() {
 		return nil
 	}
-	return a.dir.make(uid, func(dir string) error {
+	return a.dir.create(ctx, uid, func(dir string) error {
 		if a.d.quota != quota.Kernel || spec.GetDisk() <= 0 {
 			return nil
 		}
-		return quota.Set(ctx, dir, quota.Limit{Bytes: spec.GetDisk(), Files: filesMost})
+		return quota.SetLimit(ctx, dir, quota.Limit{Bytes: spec.GetDisk(), Files: a.d.filesLimit(spec)})
 	})
 }
 
-// uid is who the task runs as.
-func (d *daemon) uid(spec *droverv1.TaskSpec) (uint32, error) {
-	if os.Geteuid() != 0 || d.cfg.hostPaths() && !d.cfg.SwitchUser {
+// filesLimit returns how many files and folders an attempt may have: the part of
+// the disk's inodes that its disk space is of the disk.
+func (d *daemon) filesLimit(spec *droverv1.TaskSpec) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.cfg.Data, &st); err != nil {
+		return maxFiles
+	}
+	return shareOfInodes(spec.GetDisk(), int64(st.Blocks)*st.Bsize, int64(st.Files))
+}
+
+// shareOfInodes returns the limit for an attempt with disk bytes on a disk of this
+// size. File systems that make inodes as needed report none.
+func shareOfInodes(disk, size, inodes int64) int64 {
+	if disk <= 0 || size <= 0 || inodes <= 0 {
+		return maxFiles
+	}
+	return min(maxFiles, max(minFiles, int64(float64(inodes)*float64(disk)/float64(size))))
+}
+
+// taskUID returns the uid that the task runs as.
+func (d *daemon) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
+	if os.Geteuid() != 0 || d.cfg.usesHostPaths() && !d.cfg.SwitchUser {
 		return uint32(os.Geteuid()), nil
 	}
 	if spec.GetUid() == 0 && !d.cfg.AllowRoot {
-		return 0, fault.New(fault.Denied, "tenant %q has no uid, and this node runs nothing as root: give the tenant a uid, or start the node with leave to run tasks as root", spec.GetTenant())
+		return 0, fault.New(fault.Denied, "tenant %q has no uid, and this node runs nothing as root: give the tenant a uid, or allow root tasks on this node", spec.GetTenant())
 	}
 	return spec.GetUid(), nil
 }
 
 func (a *attempt) getImage(ctx context.Context, ref *droverv1.ImageRef) error {
 	if ref.GetKind() == string(jobspec.ImageOCIArchive) {
-		if err := a.d.images.get(ctx, ref.GetDigest()); err != nil {
+		if err := a.d.images.ensure(ctx, ref.GetDigest()); err != nil {
 			return err
 		}
 	}
-	a.image = true
+	a.hasImage = true
 	return nil
 }
 
 func (a *attempt) getFiles(ctx context.Context, spec *droverv1.TaskSpec) error {
-	uid, err := a.d.uid(spec)
+	uid, err := a.d.taskUID(spec)
 	if err != nil {
 		return err
 	}
-	if err := filesFit(spec); err != nil {
+	if err := checkFilesFit(spec); err != nil {
 		return err
 	}
 	for _, f := range spec.GetFiles() {
@@ -226,18 +272,18 @@ func (a *attempt) getFiles(ctx context.Context, spec *droverv1.TaskSpec) error {
 			return err
 		}
 	}
-	a.files = true
+	a.hasFiles = true
 	return nil
 }
 
-// filesFit refuses files that are larger together than the disk quota.
-func filesFit(spec *droverv1.TaskSpec) error {
+// checkFilesFit refuses files whose total size exceeds the disk quota.
+func checkFilesFit(spec *droverv1.TaskSpec) error {
 	sum := int64(0)
 	for _, f := range spec.GetFiles() {
 		sum += f.GetSize()
 	}
 	if d := spec.GetDisk(); d > 0 && sum > d {
-		return fault.New(fault.Invalid, "the files of stage %q have %s together, more than its disk quota: set disk above that, it is %q",
+		return fault.New(fault.Invalid, "the files of stage %q have %s together, more than its disk quota: raise disk, which is %q",
 			spec.GetStageName(), jobspec.FormatSize(sum), jobspec.FormatSize(d))
 	}
 	return nil
@@ -250,7 +296,7 @@ func (a *attempt) getFile(ctx context.Context, ref *droverv1.FileRef, uid uint32
 	}
 	defer blob.Close()
 	return a.dir.putFile(ref.GetName(), ref.GetMode(), uid, func(to *os.File) error {
-		if ref.GetSize() < chargedBytes || a.d.cfg.Enforcer == nil || a.d.helper == "" {
+		if ref.GetSize() < minChargedBytes || a.d.cfg.Enforcer == nil || a.d.helperPath == "" {
 			_, err := io.Copy(to, blob)
 			return err
 		}
@@ -258,22 +304,34 @@ func (a *attempt) getFile(ctx context.Context, ref *droverv1.FileRef, uid uint32
 	})
 }
 
-// chargedBytes is from which size on a task's file is copied by a process in
-// its own cgroup, so that its pages and its writing are the task's. For less
-// the process would cost more than the copy.
-const chargedBytes = 1 << 20
+// minChargedBytes is the size from which a task's file is copied by a process in
+// the attempt's cgroup, so that pages and writes are charged to the task. For
+// smaller files the process would cost more than the copy.
+const minChargedBytes = 1 << 20
 
 func (a *attempt) makeCgroup(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if e := a.d.cfg.Enforcer; e != nil {
-		a.d.spare.resize()
-		limits, err := e.Make(ctx, a.id.String(), a.d.limitsOf(spec))
+		if err := checkDemand(spec); err != nil {
+			return err
+		}
+		a.d.unallocatedIO.refresh()
+		limits, err := e.Ensure(ctx, a.id.String(), a.d.limitsOf(spec))
 		if err != nil {
 			return err
 		}
 		limits.DiskQuota = spec.GetDisk()
-		a.limits = limits
+		a.appliedLimits = limits
 	}
-	a.cgroup = true
+	a.hasCgroup = true
+	return nil
+}
+
+// checkDemand refuses a demand of nothing: as a limit, zero would be none.
+func checkDemand(spec *droverv1.TaskSpec) error {
+	r := spec.GetDemand()
+	if r.GetCpu() <= 0 || r.GetMemory() <= 0 || r.GetIo() <= 0 {
+		return fault.New(fault.Invalid, "stage %q demands cpu %d, memory %d, io %d: each must be above zero, since it is the task's limit", spec.GetStageName(), r.GetCpu(), r.GetMemory(), r.GetIo())
+	}
 	return nil
 }
 
@@ -282,14 +340,14 @@ func (d *daemon) limitsOf(spec *droverv1.TaskSpec) Limits {
 	return Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + d.cfg.Info.GetTaskOverheadMemory(), IO: r.GetIo(), Pids: maxPids}
 }
 
-func (a *attempt) create(ctx context.Context, spec *droverv1.TaskSpec) error {
+func (a *attempt) createContainer(ctx context.Context, spec *droverv1.TaskSpec) error {
 	cs, err := a.containerSpec(spec)
 	if err != nil {
 		return err
 	}
 	err = a.d.cfg.Driver.Create(ctx, cs)
-	if errors.Is(err, fault.Exists) { // of the same name and another spec: left by a run whose record is lost
-		err = errors.Join(a.d.cfg.Driver.Delete(ctx, cs.ID), fault.New(fault.Unavailable, "a container of that name was in the way: %w", err))
+	if errors.Is(err, fault.Exists) { // same name, other spec: left by a start whose record was lost
+		err = errors.Join(a.d.cfg.Driver.Delete(ctx, cs.ID), fault.New(fault.Unavailable, "removed an old container of the same name: %w", err))
 	}
 	if err == nil {
 		a.container = task.ContainerCreated
@@ -297,18 +355,24 @@ func (a *attempt) create(ctx context.Context, spec *droverv1.TaskSpec) error {
 	return err
 }
 
-func (a *attempt) start(ctx context.Context) error {
+// startContainer starts the task's program. Steps: prepare the start in the
+// engine with the CPU limit lifted; write the limits and read them back; record
+// the start; start the program.
+func (a *attempt) startContainer(ctx context.Context) error {
+	_, spec := a.wantedAndSpec()
+	if err := a.prepareStart(ctx, spec); err != nil {
+		return err
+	}
 	if !a.rec.Started {
 		rec := a.rec
-		rec.Started, rec.BootID = true, a.d.boot
-		rec.StartedMS, rec.StartMono, rec.Harness = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Mono()), a.d.harness
+		rec.Started, rec.BootID = true, a.d.bootID
+		rec.StartedMS, rec.StartMono, rec.HarnessPath = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Monotonic()), a.d.harnessPath
 		if err := a.d.store.PutRecord(a.id, rec); err != nil {
 			return err
 		}
 		a.rec = rec
 	}
-	_, spec := a.goal()
-	if err := a.leashed(ctx, spec); err != nil {
+	if err := a.addToWatchdog(ctx, spec); err != nil {
 		return err
 	}
 	if err := a.d.cfg.Driver.Start(ctx, a.id.String()); err != nil {
@@ -318,7 +382,30 @@ func (a *attempt) start(ctx context.Context) error {
 	return nil
 }
 
-func (a *attempt) kill(ctx context.Context) error {
+// prepareStart lets the engine do its part of a start. That part runs inside the
+// task's cgroup (runc's init is several processes) and would exceed stepLimit
+// under the CPU quota of a small task on a busy node. Memory, processes and I/O
+// stay limited. The task's limits are restored in any case before its program
+// runs.
+func (a *attempt) prepareStart(ctx context.Context, spec *droverv1.TaskSpec) (err error) {
+	p, ok := a.d.cfg.Driver.(runtime.Preparer)
+	l := a.d.limitsOf(spec)
+	if !ok || a.d.cfg.Enforcer == nil || spec == nil || l.CPU <= 0 || l.CPU >= startCPU {
+		return nil
+	}
+	l.CPU = startCPU
+	defer func() {
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimitsTimeout)
+		defer cancel()
+		err = errors.Join(err, a.makeCgroup(back, spec))
+	}()
+	if _, err := a.d.cfg.Enforcer.Ensure(ctx, a.id.String(), l); err != nil {
+		return err
+	}
+	return p.Prepare(ctx, a.id.String())
+}
+
+func (a *attempt) killContainer(ctx context.Context) error {
 	if err := a.d.cfg.Driver.Kill(ctx, a.id.String(), syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -326,52 +413,61 @@ func (a *attempt) kill(ctx context.Context) error {
 	defer cancel()
 	st, err := a.d.cfg.Driver.Wait(ctx, a.id.String())
 	if err != nil {
-		return fmt.Errorf("killed, but it does not end: %w", err)
+		return fmt.Errorf("container was killed but does not exit: %w", err)
 	}
 	a.setStatus(st)
 	return nil
 }
 
-func (a *attempt) delete(ctx context.Context) error {
+func (a *attempt) deleteContainer(ctx context.Context) error {
 	if err := a.d.cfg.Driver.Delete(ctx, a.id.String()); err != nil {
 		return err
 	}
 	a.container = task.ContainerNone
-	a.unleash()
+	a.removeFromWatchdog()
 	return nil
 }
 
 func (a *attempt) removeFolder(ctx context.Context) error {
-	if err := a.dropDump(); err != nil {
+	if err := a.removeDumps(); err != nil {
 		return err
 	}
 	if a.d.quota == quota.Kernel && a.dir.exists() {
-		if err := quota.Clear(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := quota.ClearLimit(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if err := os.RemoveAll(string(a.dir)); err != nil {
+	if err := tree.RemoveAll(ctx, string(a.dir)); err != nil {
 		return err
 	}
-	a.unleash()
+	a.removeFromWatchdog()
+	if err := a.removeCgroup(ctx); err != nil {
+		return err
+	}
+	a.hasFiles = false
+	return nil
+}
+
+// removeCgroup removes the attempt's cgroup with every process that is left in it.
+func (a *attempt) removeCgroup(ctx context.Context) error {
 	if e := a.d.cfg.Enforcer; e != nil {
 		if err := e.Remove(ctx, a.id.String()); err != nil {
 			return err
 		}
 	}
-	a.cgroup, a.files = false, false
+	a.hasCgroup = false
 	return nil
 }
 
-// containerSpec says what to run. The driver compares it on a repeated Create,
-// so it must come out equal each time.
+// containerSpec returns what to run. The driver compares it on a repeated
+// Create, so it must be equal each time.
 func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
-	uid, err := a.d.uid(spec)
+	uid, err := a.d.taskUID(spec)
 	if err != nil {
 		return runtime.Spec{}, err
 	}
-	p := a.paths()
-	env, err := a.env(spec, p)
+	p := a.taskPaths()
+	env, err := a.environment(spec, p)
 	if err != nil {
 		return runtime.Spec{}, err
 	}
@@ -383,7 +479,7 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 	}
 	switch img := spec.GetImage(); jobspec.ImageKind(img.GetKind()) {
 	case "":
-		if !a.d.cfg.hostPaths() {
+		if !a.d.cfg.usesHostPaths() {
 			s.Rootfs = a.d.emptyRoot // the harness's built-ins need no root file system
 		}
 	case jobspec.ImageOCIArchive:
@@ -393,55 +489,55 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 	case jobspec.ImageRootfs:
 		s.Rootfs = img.GetSource()
 	default:
-		return runtime.Spec{}, fault.New(fault.Unsupported, "image kind %q is not known to this node", img.GetKind())
+		return runtime.Spec{}, fault.New(fault.Unsupported, "image kind %q is not supported by this node", img.GetKind())
 	}
 	if e := a.d.cfg.Enforcer; e != nil {
-		s.Cgroup = e.Leaf(a.id.String())
+		s.Cgroup = e.ContainerCgroup(a.id.String())
 	}
 	if spec.GetKind() != kindGroup {
-		s.Args = append(append([]string{p.harness}, a.d.cfg.HarnessArgs...), p.inner(nameSpec))
+		s.Args = append(append([]string{p.harness}, a.d.cfg.HarnessArgs...), p.metaPath(nameSpec))
 	}
 	if len(s.Args) == 0 {
 		return runtime.Spec{}, fault.New(fault.Invalid, "stage %q has no command", spec.GetStageName())
 	}
-	if !a.d.cfg.hostPaths() {
+	if !a.d.cfg.usesHostPaths() {
 		s.Mounts = []runtime.Mount{{Source: a.dir.task(), Target: p.task}, {Source: a.dir.join(nameTmp), Target: p.tmp}}
 		if spec.GetKind() != kindGroup {
-			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.harness()), Target: filepath.Dir(p.harness), ReadOnly: true})
+			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Dir(a.harnessPath()), Target: filepath.Dir(p.harness), ReadOnly: true})
 		}
 	}
 	return s, nil
 }
 
-// paths are the places in the task's folder as the task sees them.
-type paths struct{ task, tmp, harness string }
+// taskPaths are paths inside the task's folder as the task sees them.
+type taskPaths struct{ task, tmp, harness string }
 
-func (p paths) inner(part ...string) string {
-	return filepath.Join(append([]string{p.task, nameInner}, part...)...)
+func (p taskPaths) metaPath(part ...string) string {
+	return filepath.Join(append([]string{p.task, nameMeta}, part...)...)
 }
 
 // harnessMount is the folder of the harness in the container.
 const harnessMount = "/.drover"
 
-func (a *attempt) paths() paths {
-	if a.d.cfg.hostPaths() {
-		return paths{task: a.dir.task(), tmp: a.dir.join(nameTmp), harness: a.harness()}
+func (a *attempt) taskPaths() taskPaths {
+	if a.d.cfg.usesHostPaths() {
+		return taskPaths{task: a.dir.task(), tmp: a.dir.join(nameTmp), harness: a.harnessPath()}
 	}
-	return paths{task: "/task", tmp: "/tmp", harness: filepath.Join(harnessMount, filepath.Base(a.harness()))}
+	return taskPaths{task: "/task", tmp: "/tmp", harness: filepath.Join(harnessMount, filepath.Base(a.harnessPath()))}
 }
 
-// harness is the program that the attempt's container was made with: after an
-// upgrade of the daemon, a dump still needs the old one.
-func (a *attempt) harness() string {
-	if a.rec.Harness != "" {
-		return a.rec.Harness
+// harnessPath returns the program that the attempt's container was made with: a
+// dump needs that version even after an upgrade of the daemon.
+func (a *attempt) harnessPath() string {
+	if a.rec.HarnessPath != "" {
+		return a.rec.HarnessPath
 	}
-	return a.d.harness
+	return a.d.harnessPath
 }
 
-// env is the environment of the task, sorted: our own names, then the job's,
-// then secrets.
-func (a *attempt) env(spec *droverv1.TaskSpec, p paths) ([]string, error) {
+// environment returns the task's environment, sorted. The job's variables
+// override Drover's, and secrets override both.
+func (a *attempt) environment(spec *droverv1.TaskSpec, p taskPaths) ([]string, error) {
 	k := a.id.Key()
 	all := map[string]string{
 		"HOME": p.task, "TMPDIR": p.tmp,
@@ -450,12 +546,12 @@ func (a *attempt) env(spec *droverv1.TaskSpec, p paths) ([]string, error) {
 		"DROVER_TASKS": strconv.Itoa(int(spec.GetStageTasks())), "DROVER_ATTEMPT": strconv.Itoa(int(k.GetAttempt())),
 		"DROVER_RUN": strconv.Itoa(int(k.GetRun())), "DROVER_TENANT": spec.GetTenant(),
 	}
-	if a.d.cfg.hostPaths() {
+	if a.d.cfg.usesHostPaths() {
 		all["PATH"] = os.Getenv("PATH")
 	}
 	maps.Copy(all, spec.GetEnv())
 	for _, s := range spec.GetSecrets() {
-		v, err := a.d.secret(s.GetRef())
+		v, err := a.d.readSecret(spec.GetTenant(), s.GetRef())
 		if err != nil {
 			return nil, err
 		}
@@ -469,52 +565,34 @@ func (a *attempt) env(spec *droverv1.TaskSpec, p paths) ([]string, error) {
 	return env, nil
 }
 
-// secret resolves "file:NAME" below the node's folder of secrets. The value
-// goes into the container's environment and nowhere else.
-func (d *daemon) secret(ref string) (string, error) {
-	name, ok := strings.CutPrefix(ref, "file:")
-	if !ok {
-		return "", fault.New(fault.Invalid, "secret %q: want file:NAME", ref)
-	}
-	root, err := os.OpenRoot(d.cfg.Secrets)
-	if err == nil {
-		defer root.Close()
-		var b []byte
-		if b, err = root.ReadFile(name); err == nil {
-			return strings.TrimSuffix(string(b), "\n"), nil
-		}
-	}
-	return "", fault.New(fault.NotFound, "secret %q cannot be read on node %s: put it into %s, readable by the daemon", ref, d.cfg.Info.GetName(), d.cfg.Secrets)
-}
-
-// judge reads how the stopped container ended.
-func (a *attempt) judge(ctx context.Context, spec *droverv1.TaskSpec) error {
-	a.sample(ctx)
-	var v *verdict
+// classifyExit determines how the stopped container ended.
+func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) error {
+	a.sampleUsage(ctx)
+	var v *failure
 	var err error
 	if spec.GetKind() == kindGroup {
-		v = a.judgeExit(spec)
-	} else if v, err = a.judgeHarness(spec); err != nil {
+		v = a.classifyCommandExit(spec)
+	} else if v, err = a.classifyHarnessExit(spec); err != nil {
 		return err
 	}
 	if v == nil {
-		a.passed = true
+		a.exitOK = true
 		return nil
 	}
 	slack := int64(0)
 	if a.d.quota == quota.Kernel {
 		slack = quotaSlack
 	}
-	if over := a.overDisk(spec, slack); over != nil {
-		v = over
+	if exceeded := a.diskFailure(spec, slack); exceeded != nil {
+		v = exceeded
 	}
-	a.settleLogs(ctx)
-	return a.record(v)
+	a.awaitLogs(ctx)
+	return a.recordEnd(v)
 }
 
-// settleLogs gives the engine's logger a moment to write the last lines of a
-// failed command; it stops when the log has stopped to grow.
-func (a *attempt) settleLogs(ctx context.Context) {
+// awaitLogs gives the engine's logger time to write the last lines of a failed
+// command; it returns when the log has stopped growing.
+func (a *attempt) awaitLogs(ctx context.Context) {
 	const tick, most = 20 * time.Millisecond, 15
 	size, same := int64(-1), 0
 	for range most {
@@ -534,31 +612,36 @@ func (a *attempt) settleLogs(ctx context.Context) {
 	}
 }
 
-// overDisk is the verdict on an attempt that filled its quota, or nil. slack
-// counts what the kernel did not let it fill any more.
-func (a *attempt) overDisk(spec *droverv1.TaskSpec, slack int64) *verdict {
+// diskFailure returns the failure of an attempt that filled its quota, or nil.
+// slack is the number of bytes that the kernel may have refused to write.
+func (a *attempt) diskFailure(spec *droverv1.TaskSpec, slack int64) *failure {
 	limit := spec.GetDisk()
-	if limit <= 0 || a.disk+slack <= limit {
+	if files := a.d.filesLimit(spec); limit > 0 && (a.diskFiles > files || slack > 0 && a.diskFiles == files) {
+		return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
+			"over its disk quota: with disk = %q of stage %q it may have %d files and folders, its share of the disk's; raise disk, or make fewer files",
+			jobspec.FormatSize(limit), spec.GetStageName(), files)}
+	}
+	if limit <= 0 || a.diskBytes+slack <= limit {
 		return nil
 	}
-	return &verdict{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
+	return &failure{cause: droverv1.Cause_CAUSE_DISK, message: fmt.Sprintf(
 		"over its disk quota: disk = %q of stage %q, %s were used; raise disk, or write less",
-		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(a.disk))}
+		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(a.diskBytes))}
 }
 
-// sample reads use and progress of a running task, and ends one that is over
-// its disk quota where the kernel does not refuse it.
-func (a *attempt) sample(ctx context.Context) {
-	_, spec := a.goal()
-	if e := a.d.cfg.Enforcer; e != nil && a.cgroup {
-		if u, held, kills, err := e.Usage(a.id.String()); err == nil {
-			a.usage, a.held, a.oomKills = a.withBase(u), held, kills
+// sampleUsage reads usage and progress of a running task. Where the kernel does
+// not enforce the disk quota, it fails a task that exceeds it.
+func (a *attempt) sampleUsage(ctx context.Context) {
+	_, spec := a.wantedAndSpec()
+	if e := a.d.cfg.Enforcer; e != nil && a.hasCgroup {
+		if u, occupied, kills, err := e.Usage(a.id.String()); err == nil {
+			a.usage, a.occupied, a.oomKills = a.addPriorCPU(u), occupied, kills
 		}
 	}
-	if use, err := quota.Count(ctx, string(a.dir), a.d.quota); err == nil {
-		a.disk = use.Bytes
-		if over := a.overDisk(spec, 0); over != nil && a.fault == nil && a.result == nil {
-			a.fault = over
+	if use, err := quota.Measure(ctx, string(a.dir), a.d.quota); err == nil {
+		a.diskBytes, a.diskFiles = use.Bytes, use.Files
+		if exceeded := a.diskFailure(spec, 0); exceeded != nil && a.failure == nil && a.outcome == nil {
+			a.failure = exceeded
 		}
 	}
 	if spec.GetKind() != kindGroup {

@@ -19,19 +19,19 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// taskAPI serves logs and exec to the coordinator, on behalf of users.
+// taskAPI serves logs and exec to the coordinator on behalf of users.
 type taskAPI struct{ d *daemon }
 
 // Limits of the task API.
 const (
-	logChunk  = 32 << 10
-	followGap = 200 * time.Millisecond
+	logChunk       = 32 << 10
+	followInterval = 200 * time.Millisecond
 )
 
 // Logs implements droverv1connect.TaskServiceHandler.
 func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequest], out *connect.ServerStream[droverv1.LogsResponse]) error {
 	id := store.IDOf(r.Msg.GetKey())
-	stream := or(r.Msg.GetStream(), "stdout")
+	stream := orDefault(r.Msg.GetStream(), "stdout")
 	if stream != "stdout" && stream != "stderr" {
 		return wire.Error(fault.New(fault.Invalid, "stream %q: want stdout or stderr", stream))
 	}
@@ -51,16 +51,16 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	}
 	send := func(b []byte) error { return out.Send(&droverv1.LogsResponse{Data: b}) }
 	for {
-		// Asked before the files are read: what is written before the end is
-		// then in them.
-		ended := a.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.alive(a)
+		// Checked before the files are read, so that they contain everything written
+		// before the end.
+		ended := a.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.isCurrent(a)
 		if err := files.copy(send); err != nil {
 			return wire.Error(err)
 		}
 		if !r.Msg.GetFollow() || ended {
 			return nil
 		}
-		timer := time.NewTimer(followGap)
+		timer := time.NewTimer(followInterval)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -74,13 +74,13 @@ func (t *taskAPI) find(id store.ID) (*attempt, error) {
 	t.d.mu.Lock()
 	defer t.d.mu.Unlock()
 	a := t.d.attempts[id]
-	if a == nil || a.silent {
-		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more): its logs went with it", id, t.d.cfg.Info.GetName())
+	if a == nil || a.orphaned {
+		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more): its logs were removed with it", id, t.d.cfg.Info.GetName())
 	}
 	return a, nil
 }
 
-func (t *taskAPI) alive(a *attempt) bool {
+func (t *taskAPI) isCurrent(a *attempt) bool {
 	t.d.mu.Lock()
 	defer t.d.mu.Unlock()
 	return t.d.attempts[a.id] == a
@@ -93,11 +93,11 @@ type logFiles struct {
 	open   []*os.File // the last one is, or was, the current file
 }
 
-const mostRotations = 100
+const maxRotations = 100
 
 func openLogs(dir folder, stream string) (*logFiles, error) {
 	l := &logFiles{dir: dir, stream: stream}
-	for i := mostRotations; i >= 0; i-- {
+	for i := maxRotations; i >= 0; i-- {
 		f, err := os.Open(l.name(i))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -125,7 +125,7 @@ func (l *logFiles) close() {
 	}
 }
 
-// copy sends what was not sent yet, and goes on in the new file after a
+// copy sends what was not sent yet, and continues in the new file after a
 // rotation.
 func (l *logFiles) copy(send func([]byte) error) error {
 	buf := make([]byte, logChunk)
@@ -147,15 +147,15 @@ func (l *logFiles) copy(send func([]byte) error) error {
 			l.open[0].Close()
 			l.open = l.open[1:]
 		}
-		more, err := l.rotated()
+		more, err := l.openNewer()
 		if !more || err != nil {
 			return err
 		}
 	}
 }
 
-// rotated opens the files that are newer than the one being read.
-func (l *logFiles) rotated() (bool, error) {
+// openNewer opens the files that are newer than the one being read.
+func (l *logFiles) openNewer() (bool, error) {
 	var newer []*os.File
 	fail := func(err error) (bool, error) {
 		for _, f := range newer {
@@ -163,7 +163,7 @@ func (l *logFiles) rotated() (bool, error) {
 		}
 		return false, err
 	}
-	for i := range mostRotations {
+	for i := range maxRotations {
 		f, err := os.Open(l.name(i))
 		if errors.Is(err, fs.ErrNotExist) {
 			break
@@ -177,7 +177,7 @@ func (l *logFiles) rotated() (bool, error) {
 		}
 		newer = append([]*os.File{f}, newer...)
 		if len(l.open) == 0 && i == 0 {
-			break // the very first file has just appeared
+			break // the first file has just appeared
 		}
 	}
 	l.open = append(l.open, newer...)
@@ -190,7 +190,7 @@ func sameFile(a, b *os.File) bool {
 	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
-// seekTail moves to the last n lines of what is there.
+// seekTail seeks to the last n lines.
 func (l *logFiles) seekTail(n int64) error {
 	if len(l.open) > 0 {
 		last := len(l.open) - 1
@@ -204,7 +204,7 @@ func (l *logFiles) seekTail(n int64) error {
 		if lines >= n || last == 0 {
 			return nil
 		}
-		// The file before holds the rest.
+		// The previous file has the remaining lines.
 		rest := logFiles{dir: l.dir, stream: l.stream, open: l.open[:last]}
 		if err := rest.seekTail(n - lines); err != nil {
 			return err
@@ -215,7 +215,7 @@ func (l *logFiles) seekTail(n int64) error {
 	return nil
 }
 
-// tailOffset is where the last n lines of a file begin, and how many there are.
+// tailOffset returns where the last n lines of a file begin, and how many there are.
 func tailOffset(f *os.File, n int64) (at, lines int64, err error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -265,7 +265,7 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 		return wire.Error(fault.New(fault.Invalid, "exec: no command"))
 	}
 	in, feed := io.Pipe()
-	defer in.Close() // ends a write of the reader below
+	defer in.Close() // unblocks a write of the reader below
 	var mu sync.Mutex
 	write := func(m func([]byte) *droverv1.ExecResponse) io.Writer {
 		return writerFunc(func(p []byte) (int, error) {
@@ -274,11 +274,11 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 			return len(p), s.Send(m(append([]byte(nil), p...)))
 		})
 	}
-	// The stream has no way to stop a Receive but its end, which comes when this
-	// handler returns; the goroutine ends then, and the daemon waits for it.
-	t.d.inputs.Go(func() { receive(s, first, feed) })
+	// A Receive ends only with the stream, that is when this handler returns. The
+	// goroutine ends then, and the daemon waits for it.
+	t.d.execInputs.Go(func() { feedStdin(s, first, feed) })
 	code, err := x.Exec(ctx, id.String(), runtime.ExecSpec{
-		Args: first.GetCommand(), Dir: a.paths().task, Stdin: in,
+		Args: first.GetCommand(), Dir: a.taskPaths().task, Stdin: in,
 		Stdout: write(func(b []byte) *droverv1.ExecResponse { return &droverv1.ExecResponse{Stdout: b} }),
 		Stderr: write(func(b []byte) *droverv1.ExecResponse { return &droverv1.ExecResponse{Stderr: b} }),
 	})
@@ -290,8 +290,8 @@ func (t *taskAPI) Exec(ctx context.Context, s *connect.BidiStream[droverv1.ExecR
 	return s.Send(&droverv1.ExecResponse{Ended: true, ExitCode: int32(code)})
 }
 
-// receive feeds standard input from the stream.
-func receive(s *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse], first *droverv1.ExecRequest, feed *io.PipeWriter) {
+// feedStdin copies standard input from the stream to feed.
+func feedStdin(s *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse], first *droverv1.ExecRequest, feed *io.PipeWriter) {
 	defer feed.Close()
 	for m := first; ; {
 		if len(m.GetStdin()) > 0 {

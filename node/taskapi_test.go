@@ -19,19 +19,20 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/runtime/fake"
 )
 
-// tasks is a client of the node's own server. Exec needs HTTP/2.
-func (b *bench) tasks() droverv1connect.TaskServiceClient {
+// tasks returns a client of the node's HTTP server. Exec needs HTTP/2.
+func (b *testNode) tasks() droverv1connect.TaskServiceClient {
 	p := &http.Protocols{}
 	p.SetUnencryptedHTTP2(true)
-	tr := &http.Transport{Protocols: p}
+	tr := &http.Transport{Protocols: p, DialContext: unixhttp.DialContext(&net.Dialer{})}
 	b.t.Cleanup(tr.CloseIdleConnections)
-	return droverv1connect.NewTaskServiceClient(&http.Client{Transport: tr}, "http://"+b.address)
+	return droverv1connect.NewTaskServiceClient(&http.Client{Transport: tr}, "http://"+unixhttp.Host(b.address))
 }
 
-func (b *bench) logs(r *droverv1.LogsRequest) (string, error) {
+func (b *testNode) logs(r *droverv1.LogsRequest) (string, error) {
 	s, err := b.tasks().Logs(b.t.Context(), connect.NewRequest(r))
 	if err != nil {
 		return "", err
@@ -46,14 +47,14 @@ func (b *bench) logs(r *droverv1.LogsRequest) (string, error) {
 
 func TestLogs(t *testing.T) {
 	say := make(chan string)
-	b := newBench(t, map[string]fake.Program{"talk": func(_ context.Context, p *fake.Process) int {
+	b := newTestNode(t, map[string]fake.Program{"talk": func(_ context.Context, p *fake.Process) int {
 		for s := range say {
 			fmt.Fprintln(p.Stdout, s)
 		}
 		return 0
 	}})
 	b.start()
-	w := group(0, "talk")
+	w := groupTask(0, "talk")
 	b.put(w)
 	b.await(t, w, running)
 	say <- "one"
@@ -79,7 +80,7 @@ func TestLogs(t *testing.T) {
 		"a longer tail":        {&droverv1.LogsRequest{Key: w.GetKey(), Tail: 20}, "one\ntwo\nthree\n", 0},
 		"an empty stream":      {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "stderr"}, "", 0},
 		"no such stream":       {&droverv1.LogsRequest{Key: w.GetKey(), Stream: "../x"}, "", connect.CodeInvalidArgument},
-		"no such attempt":      {&droverv1.LogsRequest{Key: group(9).GetKey()}, "", connect.CodeNotFound},
+		"no such attempt":      {&droverv1.LogsRequest{Key: groupTask(9).GetKey()}, "", connect.CodeNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := b.logs(c.r)
@@ -90,7 +91,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// Across rotations nothing is lost and nothing comes twice.
+// Across rotations no line is lost or duplicated.
 func TestLogsAcrossRotations(t *testing.T) {
 	dir := folder(t.TempDir())
 	if err := os.Mkdir(dir.logs(), 0o755); err != nil {
@@ -127,7 +128,7 @@ func TestLogsAcrossRotations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read() // before there is anything
+	read() // before there is any file
 	appendLines(3)
 	read()
 	appendLines(2)
@@ -137,7 +138,7 @@ func TestLogsAcrossRotations(t *testing.T) {
 	appendLines(1)
 	read()
 	rotate()
-	read() // the current file has not been made yet
+	read() // the current file does not exist yet
 	appendLines(2)
 	read()
 	var want strings.Builder
@@ -171,9 +172,9 @@ func TestExec(t *testing.T) {
 		fmt.Fprintf(p.Stdout, "got %s", b)
 		return 5
 	}
-	b := newBench(t, p)
+	b := newTestNode(t, p)
 	b.start()
-	w := group(0, "hang")
+	w := groupTask(0, "hang")
 	b.put(w)
 	b.await(t, w, running)
 	run := func(k *droverv1.AttemptKey, args ...string) (string, int32, error) {
@@ -181,7 +182,7 @@ func TestExec(t *testing.T) {
 		if err := s.Send(&droverv1.ExecRequest{Key: k, Command: args, Stdin: []byte("he")}); err != nil {
 			return "", 0, err
 		}
-		// io.EOF: the server has answered already, and Receive says what.
+		// io.EOF: the server has answered already; Receive returns the answer.
 		if err := s.Send(&droverv1.ExecRequest{Stdin: []byte("llo"), StdinEnd: true}); err != nil && !errors.Is(err, io.EOF) {
 			return "", 0, err
 		}
@@ -204,21 +205,34 @@ func TestExec(t *testing.T) {
 	if _, _, err := run(w.GetKey(), "nosuch"); connect.CodeOf(err) != connect.CodeInvalidArgument {
 		t.Errorf("no such command: %v", err)
 	}
-	if _, _, err := run(group(9).GetKey(), "cat"); connect.CodeOf(err) != connect.CodeNotFound {
+	if _, _, err := run(groupTask(9).GetKey(), "cat"); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("no such attempt: %v", err)
 	}
 }
 
+// getStatus returns the status of a GET of the node's server.
+func (b *testNode) getStatus(path string) int {
+	b.t.Helper()
+	tr := &http.Transport{DialContext: unixhttp.DialContext(&net.Dialer{})}
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Get("http://" + unixhttp.Host(b.address) + path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	return res.StatusCode
+}
+
 func TestMetricsAndHealth(t *testing.T) {
-	b := newBench(t, programs())
+	b := newTestNode(t, programs())
 	b.start()
-	w := group(0, "true")
+	w := groupTask(0, "true")
 	b.put(w)
 	b.await(t, w, succeeded)
 	get := func(path string) (int, string) {
-		tr := &http.Transport{}
+		tr := &http.Transport{DialContext: unixhttp.DialContext(&net.Dialer{})}
 		defer tr.CloseIdleConnections()
-		res, err := (&http.Client{Transport: tr}).Get("http://" + b.address + path)
+		res, err := (&http.Client{Transport: tr}).Get("http://" + unixhttp.Host(b.address) + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,19 +256,19 @@ func TestMetricsAndHealth(t *testing.T) {
 	b.engine.Down(false)
 }
 
-func TestServerIsNotOpenByAccident(t *testing.T) {
-	b := newBench(t, programs())
-	l, err := net.Listen("tcp", "0.0.0.0:0")
+func TestPortRequiresTLS(t *testing.T) {
+	b := newTestNode(t, programs())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Skip("cannot listen on all addresses: ", err)
+		t.Fatal(err)
 	}
 	b.config.Listener = l
-	if err := Run(t.Context(), b.config); err == nil || !strings.Contains(err.Error(), "open to the network") {
+	if err := Run(t.Context(), b.config); err == nil || !strings.Contains(err.Error(), "would answer anybody") {
 		t.Errorf("%v", err)
 	}
 	d := &daemon{cfg: Config{TLS: &tls.Config{MinVersion: tls.VersionTLS13}}}
 	called := false
-	h := d.known(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	h := d.requireCoordinator(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
 	peer := func(name string) *tls.ConnectionState {
 		if name == "" {
 			return &tls.ConnectionState{}
@@ -279,7 +293,7 @@ func (w *statusWriter) WriteHeader(s int)           { w.status = s }
 
 func TestFilesStayInTheirFolder(t *testing.T) {
 	dir := folder(filepath.Join(t.TempDir(), "a"))
-	if err := dir.make(uint32(os.Geteuid()), func(string) error { return nil }); err != nil {
+	if err := dir.create(t.Context(), uint32(os.Geteuid()), func(string) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"../x", "/etc/x", ".drover/spec.json", ".drover", "a/../../x"} {
@@ -287,20 +301,20 @@ func TestFilesStayInTheirFolder(t *testing.T) {
 			t.Errorf("file name %q was taken", bad)
 		}
 	}
-	if err := os.Symlink("/etc/passwd", dir.inner(nameResult)); err != nil {
+	if err := os.Symlink("/etc/passwd", dir.metaPath(nameResult)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dir.readTask(filepath.Join(nameInner, nameResult), 1<<20); err == nil {
+	if _, err := dir.readTaskFile(filepath.Join(nameMeta, nameResult), 1<<20); err == nil {
 		t.Error("a link out of the folder was followed")
 	}
 	if err := os.Symlink(t.TempDir(), filepath.Join(dir.task(), "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := dir.trim(); err != nil {
+	if err := dir.trim(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(dir.task())
-	if err != nil || len(left) != 1 || left[0].Name() != nameInner || dir.whole() {
+	if err != nil || len(left) != 1 || left[0].Name() != nameMeta || dir.isComplete() {
 		t.Errorf("after trim: %v %v", left, err)
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Spec says what to run. It is a value: a driver keeps what it needs of it.
+// Spec describes a container. It is a value: a driver copies what it needs.
 type Spec struct {
 	ID       string            // unique on the node, [a-zA-Z0-9._-], at most 76 bytes
-	Image    string            // digest ("sha256:…") known to Images, a pulled name, or "" for none
-	Rootfs   string            // a folder as root instead of an image; "" where Image is set
+	Image    string            // digest ("sha256:…") in Images, a pulled name, or "" for none
+	Rootfs   string            // a folder as root instead of an image; "" if Image is set
 	Args     []string          // argv; Args[0] is looked up in the container's PATH
-	Env      []string          // "K=V", sorted by the caller; the driver adds the image's own before them
-	Dir      string            // working directory inside
-	UID, GID uint32            // who the task runs as; 0 only with the operator's leave
+	Env      []string          // "K=V", sorted by the caller; the driver prepends the image's
+	Dir      string            // working directory in the container
+	UID, GID uint32            // of the task's processes; 0 only if the operator allows it
 	Mounts   []Mount           // besides /proc, /dev, /sys, /dev/shm
-	Cgroup   string            // leaf below the cgroup mount, e.g. "/drover/tasks/<attempt>/c"; made by the caller
-	Hostname string            // name inside
-	Labels   map[string]string // kept with the container and given back by List
+	Cgroup   string            // leaf below the cgroup mount, e.g. "/drover/tasks/<attempt>/container"; made by the caller
+	Hostname string            // in the container
+	Labels   map[string]string // stored with the container and returned by List
 	Log      Log
 }
 
@@ -29,12 +29,12 @@ type Mount struct {
 	ReadOnly       bool
 }
 
-// Log says where standard output and error go. Files are rotated by size and
-// live on when the container and the daemon are gone.
+// Log configures the logs of standard output and error. Files are rotated by size
+// and outlive the container and the daemon.
 type Log struct {
 	Dir      string // stdout.log, stderr.log and their .1, .2 … rotations
 	MaxBytes int64  // size at which a file is rotated
-	MaxFiles int    // files kept of each stream, the current one included
+	MaxFiles int    // per stream, the current file included
 }
 
 // Phase is the closed set of states of a container.
@@ -42,10 +42,10 @@ type Phase int
 
 // The phases.
 const (
-	PhaseCreated Phase = iota + 1 // made, not started
-	PhaseRunning                  // its first process lives (it may be frozen)
-	PhaseStopped                  // its first process is gone; ExitCode and ExitedAt are set
-	PhaseUnknown                  // the engine cannot say now
+	PhaseCreated Phase = iota + 1 // made but not started
+	PhaseRunning                  // its first process is alive, possibly frozen
+	PhaseStopped                  // its first process has exited; ExitCode and Exited are set
+	PhaseUnknown                  // the engine cannot tell now
 )
 
 // String names the phase.
@@ -64,16 +64,16 @@ func (p Phase) String() string {
 	}
 }
 
-// ExitLost is the ExitCode of a container that ran and whose end nobody saw:
-// the machine was started again, or the engine lost the process.
+// ExitLost is the ExitCode of a container that ran and whose exit was not
+// observed: the machine was rebooted, or the engine lost the process.
 const ExitLost = -1
 
-// Status is what a driver sees of one container.
+// Status is a driver's view of one container.
 type Status struct {
 	ID       string
 	Phase    Phase
 	PID      int // of the first process in the host's namespace; 0 unless running
-	ExitCode int // as wait(2) gives it, 128+signal for a killed one; valid when stopped
+	ExitCode int // as wait(2) reports it, 128+signal for a killed one; valid when stopped
 	Started  time.Time
 	Exited   time.Time
 	Labels   map[string]string
@@ -84,43 +84,45 @@ type Status struct {
 // Exists (same ID, other Spec), Invalid (the Spec), Unavailable (the engine),
 // Unsupported.
 type Driver interface {
-	// Name of the driver: "containerd", "process", "fake".
+	// Name returns the driver's name: "containerd", "process", "fake".
 	Name() string
 	// Create makes the container without starting its process.
 	Create(ctx context.Context, s Spec) error
 	// Start starts the process of a created container. A container runs once:
-	// Start of a stopped one does nothing.
+	// Start of a stopped one does nothing. A Start that fails or is interrupted by
+	// its context leaves the container as Create made it, if the engine answers:
+	// Start can then be tried again.
 	Start(ctx context.Context, id string) error
-	// Wait returns the status once the container has stopped; it fails with the
-	// context's error or Unavailable, and then says nothing about the container.
-	// A container that is deleted meanwhile is NotFound.
+	// Wait returns the status once the container has stopped. Its errors are the
+	// context's or Unavailable, and say nothing about the container; NotFound means
+	// that the container was deleted meanwhile.
 	Wait(ctx context.Context, id string) (Status, error)
-	// List gives every container of this driver, ordered by ID.
+	// List returns every container of this driver, ordered by ID.
 	List(ctx context.Context) ([]Status, error)
-	// Kill sends a signal to every process of the container; one that does not
-	// run, or is gone, has none, and that is no error.
+	// Kill sends a signal to every process of the container. It is not an error if
+	// the container does not run or does not exist.
 	Kill(ctx context.Context, id string, sig syscall.Signal) error
-	// Delete kills what still runs and removes all of it.
+	// Delete kills the container if it runs and removes everything of it.
 	Delete(ctx context.Context, id string) error
 }
 
-// Images is the ability to hold images by digest.
+// Images is the ability to store images by digest.
 type Images interface {
-	// Has tells whether the image of that digest is there and unpacked.
+	// Has reports whether the image with that digest is present and unpacked.
 	Has(ctx context.Context, digest string) (bool, error)
-	// Import reads an OCI archive and keeps it as digest (the sha256 of the
+	// Import reads an OCI archive and stores it as digest (the sha256 of the
 	// archive's bytes, which the caller has verified).
 	Import(ctx context.Context, digest string, archive io.Reader) error
-	// Remove forgets the image; its content goes when nothing uses it.
+	// Remove removes the image; its content goes when nothing uses it.
 	Remove(ctx context.Context, digest string) error
-	// ListImages gives the images that Import keeps, ordered by digest.
+	// ListImages returns the imported images, ordered by digest.
 	ListImages(ctx context.Context) ([]Image, error)
 }
 
-// Image is one that the engine keeps.
+// Image is an imported image.
 type Image struct {
 	Digest string // of the archive it came from
-	Bytes  int64  // on the disk, content and unpacked layers; shared ones count for each
+	Bytes  int64  // on disk, content and unpacked layers; shared layers count for each image
 }
 
 // ExecSpec is one extra process in a running container.
@@ -140,38 +142,73 @@ type Execer interface {
 	Exec(ctx context.Context, id string, e ExecSpec) (int, error)
 }
 
-// HostPaths is the mark of a driver that cannot give a task a file system of
-// its own (plain processes): the task sees the host's paths. The node daemon
-// then writes host paths where it would write mount targets (arguments,
-// environment, Dir), and such a driver refuses Image and Rootfs.
+// HostPaths is implemented by a driver that cannot give a task its own file
+// system (plain processes): the task sees the host's paths. The node daemon then
+// passes host paths instead of mount targets (arguments, environment, Dir), and
+// such a driver refuses Image and Rootfs.
 type HostPaths interface {
-	// HostPaths tells whether Mounts have no effect.
+	// HostPaths reports whether Mounts have no effect.
 	HostPaths() bool
 }
 
-// Freezer is the ability to have a container's processes stand still and go on.
-// All three are safe to repeat. Where the node daemon has a cgroup for the
-// container it freezes that; a driver needs this only where there is none.
+// Preparer is the ability to do the part of Start that precedes the task's
+// program. The engine's processes in that part run inside the task's cgroup, and
+// the caller may lift its CPU limit meanwhile.
+type Preparer interface {
+	// Prepare makes everything that Start needs but does not start the program.
+	// It is safe to repeat, and fails as Start does.
+	Prepare(ctx context.Context, id string) error
+}
+
+// Leftover is what a container, or an interrupted start of it, left on the machine.
+type Leftover struct {
+	ID     string   // of the container
+	Listed bool     // List returns that container
+	Parts  []string // descriptions: a folder, a mount, a process
+}
+
+// Sweeper is the ability to find leftovers of containers; Delete removes them.
+type Sweeper interface {
+	// Leftovers returns the leftovers of containers that do not run, ordered by ID.
+	// They include containers whose start is under way: the caller knows which
+	// containers it wants.
+	Leftovers(ctx context.Context) ([]Leftover, error)
+}
+
+// Freezer is the ability to freeze a container's processes. All methods are safe
+// to repeat. If the node daemon has a cgroup for the container it freezes that; a
+// driver needs this only where there is none.
 type Freezer interface {
-	// Freeze returns when every process stands still; on error all run on.
+	// Freeze returns when every process is frozen; after an error all are running.
 	Freeze(ctx context.Context, id string) error
-	// Thaw returns when they may run again.
+	// Thaw returns when the processes may run again.
 	Thaw(ctx context.Context, id string) error
-	// Frozen tells whether they stand still.
+	// Frozen reports whether the processes are frozen.
 	Frozen(ctx context.Context, id string) (bool, error)
 }
 
-// Checkpointer is the ability to dump a container to files and run it again
-// from them, here or on another node of the same kind.
+// Checkpointer is the ability to dump a container to files and to continue it
+// from them, on this node or on another one of the same kind.
 type Checkpointer interface {
-	// Checkpoint dumps the container into dir (fresh, its parent is there) and
-	// ends it; on error the container is as it was. Called again with the same
-	// dir after an answer that was lost, it finishes what was begun. Errors:
-	// Unsupported, this container cannot be dumped; Exhausted, there is no space;
-	// Unavailable, what became of it is not known.
+	// Checkpoint dumps the container into dir, which must not exist but its parent
+	// must, and ends the container; after an error the container is as it was.
+	// Called again with the same dir after a lost answer, it completes the dump.
+	// Errors: Unsupported, this container cannot be dumped; Exhausted, no space;
+	// Conflict, not now, since a process cannot be stopped; Unavailable, the outcome
+	// is unknown.
 	Checkpoint(ctx context.Context, id, dir string) error
-	// Restore makes the container of s from the dump in dir and lets it run. The
-	// dump may be one of another ID: that it is the right one is the caller's
-	// business. Corrupt: the dump is not what was written.
+	// Restore makes the container of s from the dump in dir and runs it. The dump
+	// may have been made under another ID: the caller must choose the right one.
+	// Corrupt: the dump is damaged.
 	Restore(ctx context.Context, s Spec, dir string) error
+}
+
+// StoppedRestorer is an optional ability of a Checkpointer: Restore in two steps,
+// between which the caller writes the limits that a restore needs to be without.
+type StoppedRestorer interface {
+	// RestoreStopped is Restore, but no process of the container runs before
+	// Continue.
+	RestoreStopped(ctx context.Context, s Spec, dir string) error
+	// Continue lets all processes of the container run. It is safe to repeat.
+	Continue(ctx context.Context, id string) error
 }

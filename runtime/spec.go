@@ -14,14 +14,14 @@ import (
 // MaxIDBytes is the longest ID of a container that every engine takes.
 const MaxIDBytes = 76
 
-var idForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
+var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
-// ValidID tells whether id can name a container.
-func ValidID(id string) bool { return len(id) <= MaxIDBytes && idForm.MatchString(id) }
+// ValidID reports whether id can name a container.
+func ValidID(id string) bool { return len(id) <= MaxIDBytes && idPattern.MatchString(id) }
 
-// Validate checks the form of a Spec, the same for every driver; whether its
-// image, folders and cgroup exist is for the driver to find. Errors are
-// fault.Invalid and name the field.
+// Validate checks the form of a Spec, for every driver alike; each driver checks
+// that image, folders and cgroup exist. Errors are fault.Invalid and name the
+// field.
 func (s Spec) Validate() error {
 	switch {
 	case !ValidID(s.ID):
@@ -34,13 +34,13 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "container %s: log sizes below zero", s.ID)
 	}
 	for _, f := range []struct{ name, path string }{{"Rootfs", s.Rootfs}, {"Dir", s.Dir}, {"Cgroup", s.Cgroup}, {"Log.Dir", s.Log.Dir}} {
-		if f.path != "" && !cleanAbs(f.path) {
+		if f.path != "" && !isCleanAbs(f.path) {
 			return fault.New(fault.Invalid, "container %s: %s %q is not a clean absolute path", s.ID, f.name, f.path)
 		}
 	}
 	targets := map[string]bool{}
 	for _, m := range s.Mounts {
-		if !cleanAbs(m.Source) || !cleanAbs(m.Target) || m.Target == "/" {
+		if !isCleanAbs(m.Source) || !isCleanAbs(m.Target) || m.Target == "/" {
 			return fault.New(fault.Invalid, "container %s: mount %q on %q: both must be clean absolute paths, and the target not /", s.ID, m.Source, m.Target)
 		}
 		if targets[m.Target] {
@@ -61,14 +61,14 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// Fingerprint is the sha256 (hex) over all fields of the Spec; two Specs with
-// equal fingerprints ask for the same container. A nil list equals an empty one.
+// Fingerprint returns the sha256 (hex) over all fields of the Spec; two Specs with
+// equal fingerprints describe the same container. A nil list equals an empty one.
 func (s Spec) Fingerprint() string {
 	s.Env, s.Mounts = append([]string{}, s.Env...), append([]Mount{}, s.Mounts...)
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
 	}
-	b, err := json.Marshal(s) // maps are written in key order
+	b, err := json.Marshal(s) // JSON sorts the keys of maps
 	if err != nil {
 		panic("runtime: a Spec that JSON cannot hold: " + err.Error())
 	}
@@ -76,6 +76,6 @@ func (s Spec) Fingerprint() string {
 	return hex.EncodeToString(h[:])
 }
 
-func cleanAbs(p string) bool {
+func isCleanAbs(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && !strings.ContainsRune(p, 0)
 }

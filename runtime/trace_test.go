@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-func TestPartsAreHeardInTheOrderOfTheirEnds(t *testing.T) {
-	var heard []string
+func TestPartsAreTracedInOrderOfCompletion(t *testing.T) {
+	var traced []string
 	ctx := WithTrace(context.Background(), func(part string, took time.Duration) {
 		if took < 0 {
 			t.Errorf("%s took %s", part, took)
 		}
-		heard = append(heard, part)
+		traced = append(traced, part)
 	})
 	func() {
-		defer Part(ctx, "all")()
-		Part(ctx, "first")()
-		Part(ctx, "second")()
+		defer StartPart(ctx, "all")()
+		StartPart(ctx, "first")()
+		StartPart(ctx, "second")()
 	}()
-	Part(context.Background(), "nobody hears")()
-	if want := []string{"first", "second", "all"}; !slices.Equal(heard, want) {
-		t.Errorf("heard %v, want %v", heard, want)
+	StartPart(context.Background(), "without a trace")()
+	if want := []string{"first", "second", "all"}; !slices.Equal(traced, want) {
+		t.Errorf("traced %v, want %v", traced, want)
 	}
 }

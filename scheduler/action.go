@@ -2,31 +2,31 @@ package scheduler
 
 import "fmt"
 
-// ActionKind is what a scheduler can do.
+// ActionKind is the kind of an Action. The zero value is invalid.
 type ActionKind uint8
 
-// The actions.
+// The kinds of actions.
 const (
-	// ActPlace starts a new attempt of a pending task (or, Speculative, a
-	// second attempt of a running one) on a node and disk.
+	// ActPlace starts a new attempt at a pending task on a node and disk. With Speculative it
+	// starts a second attempt at a running task.
 	ActPlace ActionKind = iota + 1
-	// ActSuspend brings an attempt down to Level. It holds what it held
-	// until the node confirms (State.AttemptSuspended).
+	// ActSuspend brings an attempt down to Level. The attempt occupies what it occupied until
+	// the node confirms (State.AttemptSuspended).
 	ActSuspend
 	// ActResume brings a suspended attempt back to running on its own node.
 	ActResume
-	// ActMigrate moves an attempt to another node: Run is the new run, one
-	// more than the present. Source and target are held until AttemptResumed.
+	// ActMigrate moves an attempt to another node. Run is the new run number, one above the
+	// current one. Source and target stay occupied until AttemptResumed.
 	ActMigrate
-	// ActKill ends an attempt; it holds what it held until AttemptEnded.
+	// ActKill ends an attempt. It occupies what it occupied until AttemptEnded.
 	ActKill
-	// ActReserve makes or replaces the reservation with that id.
+	// ActReserve adds the reservation, or replaces the one with the same id.
 	ActReserve
-	// ActUnreserve drops the reservation with that id.
+	// ActUnreserve deletes the reservation with the given id.
 	ActUnreserve
 )
 
-// String gives the word of the glossary.
+// String returns the word of the glossary for k.
 func (k ActionKind) String() string {
 	switch k {
 	case ActPlace:
@@ -48,8 +48,8 @@ func (k ActionKind) String() string {
 	}
 }
 
-// Action is one step of a Decision: a plain value that somebody else carries
-// out. Which fields count depends on Kind:
+// Action is one step of a Decision. The owner of the State executes it. Kind decides which
+// fields are used:
 //
 //	place      Task, Attempt, Run (1), Node, Disk, Speculative
 //	suspend    Task, Attempt, Run, Level
@@ -62,7 +62,7 @@ type Action struct {
 	Kind        ActionKind  `json:"kind"`
 	Level       Level       `json:"level,omitempty"`
 	Speculative bool        `json:"speculative,omitempty"`
-	Disk        int16       `json:"disk,omitempty"` // index in NodeSpec.Disks, -1 without a disk
+	Disk        int16       `json:"disk,omitempty"` // index in NodeSpec.Disks; -1: no disk
 	Node        NodeID      `json:"node"`
 	Task        TaskID      `json:"task"`
 	Attempt     int32       `json:"attempt,omitempty"`
@@ -70,10 +70,10 @@ type Action struct {
 	Reservation Reservation `json:"reservation,omitzero"`
 }
 
-// AttemptID gives the attempt that the action is about.
+// AttemptID returns the attempt that the action applies to.
 func (a *Action) AttemptID() AttemptID { return AttemptID{a.Task, a.Attempt} }
 
-// String prints the action on one line, for scripts and logs.
+// String returns the action as one line, for scripts and logs.
 func (a *Action) String() string {
 	switch a.Kind {
 	case ActPlace:

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// AttemptPhase is where an attempt stands.
+// AttemptPhase is the phase of an attempt's life cycle.
 type AttemptPhase uint8
 
-// The phases of an attempt. Starting, Running, Suspending and Killing hold
-// what a running attempt holds; Resuming as well.
+// The phases of an attempt. In every phase but Suspended the attempt occupies what it occupied
+// before the phase began; Resuming occupies what Running does.
 const (
 	AttemptStarting AttemptPhase = iota + 1
 	AttemptRunning
@@ -19,7 +19,7 @@ const (
 	AttemptKilling
 )
 
-// String gives the phase's name.
+// String returns the phase's name.
 func (p AttemptPhase) String() string {
 	switch p {
 	case AttemptStarting:
@@ -39,76 +39,76 @@ func (p AttemptPhase) String() string {
 	}
 }
 
-// Attempt is one live try at a task. Read only outside this package, and good
-// until the attempt ends.
+// Attempt is one live attempt at a task. Callers outside this package may only read it, and
+// only until the attempt ends.
 type Attempt struct {
-	// What differs from one attempt to the next is one cache line: of tens of
-	// thousands of attempts the next one is never at hand.
+	// The fields that differ between attempts share one cache line: with tens of thousands of
+	// attempts the next one is rarely in the cache.
 	ID          AttemptID
 	Node        NodeID
-	sibling     int32 // slot + 1 of a second attempt at the same task
-	Disk        int16 // on Node, -1 without
+	sibling     int32 // slot + 1 of a second attempt at the same task, or 0
+	Disk        int16 // index in the node's Disks; -1: no disk
 	Level       Level // LevelRunning until a suspension is confirmed
-	Target      Level // the level it is being brought to, 0 for none
+	Target      Level // level of the suspension in progress, 0 for none
 	Phase       AttemptPhase
 	Speculative bool
-	// Parked: a person suspended it, so Suspended leaves it out.
+	// Parked attempts were suspended by a user. State.Suspended leaves them out.
 	Parked bool
-	// Barred: levels that its node tried to bring it to, and could not.
-	Barred LevelSet
-	// Placed is when it was placed or last resumed; Ran is for how long it
-	// had run before that. SuspendedAt is when it was last suspended.
+	// RefusedLevels are the levels that the node failed to bring the attempt to.
+	RefusedLevels LevelSet
+	// Placed is when the attempt was placed or last resumed; Ran is its running time before
+	// that. SuspendedAt is when it was last suspended.
 	Placed Time
-	// Seq orders placements: later ones are higher.
+	// Seq orders placements: later placements have higher numbers.
 	Seq uint64
-	*details
+	*attemptDetails
 }
 
-// details are what all attempts of a stage have alike as long as they simply run.
-// They share one then, which nobody changes; an attempt of which something here
-// becomes otherwise gets its own (State.own).
-type details struct {
-	own         bool // one attempt's
-	Run         int32
-	Tenant      TenantID
-	stage       int32  // index in State.stages
-	From        NodeID // where it moves from, NoNode if it does not move
-	FromDisk    int16
-	Suspends    int32
-	SuspendedAt Time
-	Ran         time.Duration
-	Held        Held // on Node
-	FromHeld    Held // on From
-	Demand      Resources
-	DiskSpace   int64
-	Footprint   Footprint
-	// Progress is the part done, 0..1. Estimate is its predicted whole run
-	// time, 0 if unknown.
+// attemptDetails are the fields that all attempts of a stage share until they are suspended,
+// moved or report progress. The shared value is never changed; an attempt for which one of
+// these fields changes gets its own copy (Attempt.ownDetails).
+type attemptDetails struct {
+	owned        bool // belongs to one attempt, may be changed
+	Run          int32
+	Tenant       TenantID
+	stage        int32  // index in State.stages
+	From         NodeID // source of a migration in progress, or NoNode
+	FromDisk     int16
+	Suspends     int32
+	SuspendedAt  Time
+	Ran          time.Duration
+	Occupied     Occupancy // on Node
+	FromOccupied Occupancy // on From
+	Demand       Resources
+	DiskSpace    int64
+	Footprint    Footprint
+	// Progress is the completed fraction, 0 to 1. Estimate is the predicted total run time, 0
+	// if unknown.
 	Progress float64
 	Estimate time.Duration
 }
 
-// alike gives the details of an attempt of the stage that is placed now.
-func (g *Stage) alike() *details {
+// sharedDetails returns the details of an attempt of the stage that is placed now.
+func (g *Stage) sharedDetails() *attemptDetails {
 	if g.details == nil {
-		g.details = &details{Run: 1, Tenant: g.Job.Spec.Tenant, stage: g.self, From: NoNode, FromDisk: -1,
-			Held: Held{Resources: g.Spec.Demand, Disk: g.Spec.Disk}, Demand: g.Spec.Demand, DiskSpace: g.Spec.Disk, Estimate: g.Spec.Estimate}
+		g.details = &attemptDetails{Run: 1, Tenant: g.Job.Spec.Tenant, stage: g.self, From: NoNode, FromDisk: -1,
+			Occupied: Occupancy{Resources: g.Spec.Demand, Disk: g.Spec.Disk}, Demand: g.Spec.Demand, DiskSpace: g.Spec.Disk, Estimate: g.Spec.Estimate}
 	}
 	return g.details
 }
 
-// own gives an attempt details of its own, to be changed. It allocates when they
-// were not its own yet.
-func (a *Attempt) own() *details {
-	if !a.details.own {
-		d := *a.details
-		d.own = true
-		a.details = &d
+// ownDetails returns details that belong to this attempt alone and may be changed. It
+// allocates on the first call for an attempt.
+func (a *Attempt) ownDetails() *attemptDetails {
+	if !a.attemptDetails.owned {
+		d := *a.attemptDetails
+		d.owned = true
+		a.attemptDetails = &d
 	}
-	return a.details
+	return a.attemptDetails
 }
 
-// RanFor is how long the attempt has run until now, suspensions left out.
+// RanFor returns the attempt's running time until now, without suspensions.
 func (a *Attempt) RanFor(now Time) time.Duration {
 	if a.Level.Suspended() || now <= a.Placed {
 		return a.Ran
@@ -116,8 +116,8 @@ func (a *Attempt) RanFor(now Time) time.Duration {
 	return a.Ran + now.Sub(a.Placed)
 }
 
-// Remaining is the predicted remaining run time (3DSF eq. 8: estimate minus
-// time already run, never below 0), and whether there is an estimate.
+// Remaining returns the predicted remaining run time (3DSF eq. 8: the estimate minus the
+// running time so far, at least 0). It reports false if there is no estimate.
 func (a *Attempt) Remaining(now Time) (time.Duration, bool) {
 	if a.Estimate <= 0 {
 		return 0, false

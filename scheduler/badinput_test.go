@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Each has a defined answer: a class, words that name the thing, and a State
-// that is as it was.
+// Bad input returns an error of a class, with words that name the object, and leaves the State
+// unchanged.
 func TestBadInputIsRefusedWithAReason(t *testing.T) {
 	job := func(change func(*scheduler.JobSpec, *scheduler.StageSpec)) func(*schedtest.World) error {
 		return func(w *schedtest.World) error {
@@ -47,54 +47,54 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"no kind":                {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Kind = 0 }), scheduler.ErrInvalid, "use map, reduce or group"},
 		"after a later stage":    {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.After = []int32{0} }), scheduler.ErrInvalid, "not an earlier one"},
 		"slow start above 1":     {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.SlowStart = 2 }), scheduler.ErrInvalid, "slow_start is 2"},
-		"slow start is nonsense": {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.SlowStart = math.NaN() }), scheduler.ErrInvalid, "slow_start"},
+		"slow start is NaN":      {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.SlowStart = math.NaN() }), scheduler.ErrInvalid, "slow_start"},
 		"inputs for fewer tasks": {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Inputs = schedtest.Inputs(1, nil) }), scheduler.ErrInvalid, "inputs for 1 tasks of 2"},
 		"an input on no node": {job(func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
 			g.Inputs = schedtest.Inputs(1, nil, []scheduler.NodeID{-4})
 		}), scheduler.ErrInvalid, "node -4"},
-		"a deadline in the past":   {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline = j.Submitted - 5 }), scheduler.ErrInvalid, "deadline is 5ns before"},
-		"an unknown tenant":        {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Tenant = 9 }), scheduler.ErrUnknown, "tenant 9 is unknown"},
-		"an unknown project":       {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project = 9 }), scheduler.ErrUnknown, "project 9 is unknown"},
-		"an id twice":              {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 1 }), scheduler.ErrExists, "job 1"},
-		"no id":                    {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 0 }), scheduler.ErrInvalid, "no job's id"},
-		"no priority":              {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = 0 }), scheduler.ErrInvalid, "use low or high"},
-		"a negative bound":         {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = -1 }), scheduler.ErrInvalid, "runtime_bound"},
-		"a promise for nothing":    {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Accepted = true }), scheduler.ErrInvalid, "accepted"},
-		"a name that is no text":   {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Name = "\xff" }), scheduler.ErrInvalid, "UTF-8"},
-		"weight 0":                 {tenant(func(s *scheduler.TenantSpec) { s.Weight = 0 }), scheduler.ErrInvalid, "weight is 0"},
-		"a weight that is none":    {tenant(func(s *scheduler.TenantSpec) { s.Weight = math.NaN() }), scheduler.ErrInvalid, "weight is NaN"},
-		"a negative cap":           {tenant(func(s *scheduler.TenantSpec) { s.Caps.Job[scheduler.IO] = -1 }), scheduler.ErrInvalid, "cap for each job"},
-		"an unknown parent":        {tenant(func(s *scheduler.TenantSpec) { s.Parent = 5 }), scheduler.ErrUnknown, "parent 5"},
-		"a cycle of tenants":       {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 2 }), scheduler.ErrInvalid, "would be a cycle"},
-		"a tenant below itself":    {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 0 }), scheduler.ErrInvalid, "would be a cycle"},
-		"a tenant's name twice":    {tenant(func(s *scheduler.TenantSpec) { s.Name = "b" }), scheduler.ErrExists, "belongs to tenant 1"},
-		"a tenant's id left out":   {tenant(func(s *scheduler.TenantSpec) { s.ID = 8 }), scheduler.ErrInvalid, "the next one is 3"},
-		"a node's id left out":     {node(func(s *scheduler.NodeSpec) { s.ID = 5 }), scheduler.ErrInvalid, "the next one is 1"},
-		"a node's name twice":      {node(func(s *scheduler.NodeSpec) { s.Name = "n1" }), scheduler.ErrExists, "n1"},
-		"I/O without a disk":       {node(func(s *scheduler.NodeSpec) { s.Disks = nil }), scheduler.ErrInvalid, "disks have 0 together"},
-		"a path without a slash":   {node(func(s *scheduler.NodeSpec) { s.Path = "r1" }), scheduler.ErrInvalid, "must look like"},
-		"a negative capacity":      {node(func(s *scheduler.NodeSpec) { s.Capacity[scheduler.Memory] = -1 }), scheduler.ErrInvalid, "memory is -1"},
-		"an unknown node":          {func(w *schedtest.World) error { return w.State.NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
-		"an unknown job":           {func(w *schedtest.World) error { return w.State.StopJob(4) }, scheduler.ErrUnknown, "job 4"},
-		"a job that runs is ended": {func(w *schedtest.World) error { return w.State.EndJob(1, scheduler.JobFailed, w.Now) }, scheduler.ErrBusy, "1 attempts"},
+		"a deadline in the past":      {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline = j.Submitted - 5 }), scheduler.ErrInvalid, "deadline is 5ns before"},
+		"an unknown tenant":           {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Tenant = 9 }), scheduler.ErrUnknown, "tenant 9 is unknown"},
+		"an unknown project":          {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project = 9 }), scheduler.ErrUnknown, "project 9 is unknown"},
+		"an id twice":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 1 }), scheduler.ErrExists, "job 1"},
+		"no id":                       {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 0 }), scheduler.ErrInvalid, "not a valid job id"},
+		"no priority":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = 0 }), scheduler.ErrInvalid, "use low or high"},
+		"a negative bound":            {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = -1 }), scheduler.ErrInvalid, "runtime_bound"},
+		"accepted without a deadline": {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Accepted = true }), scheduler.ErrInvalid, "accepted"},
+		"a name that is not UTF-8":    {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Name = "\xff" }), scheduler.ErrInvalid, "UTF-8"},
+		"weight 0":                    {tenant(func(s *scheduler.TenantSpec) { s.Weight = 0 }), scheduler.ErrInvalid, "weight is 0"},
+		"a weight that is NaN":        {tenant(func(s *scheduler.TenantSpec) { s.Weight = math.NaN() }), scheduler.ErrInvalid, "weight is NaN"},
+		"a negative cap":              {tenant(func(s *scheduler.TenantSpec) { s.Caps.Job[scheduler.IO] = -1 }), scheduler.ErrInvalid, "cap for each job"},
+		"an unknown parent":           {tenant(func(s *scheduler.TenantSpec) { s.Parent = 5 }), scheduler.ErrUnknown, "parent 5"},
+		"a cycle of tenants":          {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 2 }), scheduler.ErrInvalid, "would be a cycle"},
+		"a tenant below itself":       {tenant(func(s *scheduler.TenantSpec) { s.ID, s.Name, s.Parent = 0, "a", 0 }), scheduler.ErrInvalid, "would be a cycle"},
+		"a tenant's name twice":       {tenant(func(s *scheduler.TenantSpec) { s.Name = "b" }), scheduler.ErrExists, "belongs to tenant 1"},
+		"a gap in tenant ids":         {tenant(func(s *scheduler.TenantSpec) { s.ID = 8 }), scheduler.ErrInvalid, "the next one is 3"},
+		"a gap in node ids":           {node(func(s *scheduler.NodeSpec) { s.ID = 5 }), scheduler.ErrInvalid, "the next one is 1"},
+		"a node's name twice":         {node(func(s *scheduler.NodeSpec) { s.Name = "n1" }), scheduler.ErrExists, "n1"},
+		"I/O without a disk":          {node(func(s *scheduler.NodeSpec) { s.Disks = nil }), scheduler.ErrInvalid, "disks have 0 together"},
+		"a path without a slash":      {node(func(s *scheduler.NodeSpec) { s.Path = "r1" }), scheduler.ErrInvalid, "must look like"},
+		"a negative capacity":         {node(func(s *scheduler.NodeSpec) { s.Capacity[scheduler.Memory] = -1 }), scheduler.ErrInvalid, "memory is -1"},
+		"an unknown node":             {func(w *schedtest.World) error { return w.State.NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
+		"an unknown job":              {func(w *schedtest.World) error { return w.State.StopJob(4) }, scheduler.ErrUnknown, "job 4"},
+		"end of a running job":        {func(w *schedtest.World) error { return w.State.EndJob(1, scheduler.JobFailed, w.Now) }, scheduler.ErrBusy, "1 live attempts"},
 		"a project with negative jobs": {func(w *schedtest.World) error {
 			return w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Jobs: -1})
 		}, scheduler.ErrInvalid, "-1 jobs"},
-		"an attempt that is past": {func(w *schedtest.World) error {
+		"an attempt that does not exist": {func(w *schedtest.World) error {
 			return w.State.AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 2}, 1, scheduler.OutcomeLost, w.Now)
 		}, scheduler.ErrStale, "not live"},
-		"a run that is past": {func(w *schedtest.World) error {
+		"a run that is not current": {func(w *schedtest.World) error {
 			return w.State.AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 2, scheduler.OutcomeLost, w.Now)
-		}, scheduler.ErrStale, "it is at 1"},
-		"progress beyond the end": {func(w *schedtest.World) error {
+		}, scheduler.ErrStale, "not the current run 1"},
+		"progress above 1": {func(w *schedtest.World) error {
 			return w.State.AttemptProgress(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 1, 1.5, 0)
 		}, scheduler.ErrInvalid, "1.5"},
-		"a reservation on a disk below none": {func(w *schedtest.World) error {
-			return w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.HoldPreempt, Job: 1,
+		"a reservation on disk -2": {func(w *schedtest.World) error {
+			return w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReservePreempt, Job: 1,
 				Stage: -1, Task: -1, Demand: schedtest.R(1, 1, 1), OnDisk: -2, Start: w.Now, End: w.Now}}, w.Now)
-		}, scheduler.ErrInvalid, "on disk -2"},
-		"a note that is no number": {func(w *schedtest.World) error {
-			return w.State.ApplyNotes([]scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteDeficit}, Real: math.Inf(1)}})
+		}, scheduler.ErrInvalid, "its disk is -2"},
+		"an infinite policy state": {func(w *schedtest.World) error {
+			return w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.DeficitState}, Real: math.Inf(1)}})
 		}, scheduler.ErrInvalid, "+Inf"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,18 +128,18 @@ func TestANodeMayShrinkBelowWhatRunsOnIt(t *testing.T) {
 		t.Errorf("free %d with %d running", free, g.Running)
 	}
 	if n, _ := w.State.BestNode(g); n != scheduler.NoNode {
-		t.Error("a task is placed where too much runs")
+		t.Error("a task is placed on an overcommitted node")
 	}
-	a := w.State.Place(g, 2, 0, 0)
-	if err := w.State.Apply(&a, w.Now); !errors.Is(err, scheduler.ErrNoRoom) {
+	a := w.State.PlaceAction(g, 2, 0, 0)
+	if err := w.State.Apply(&a, w.Now); !errors.Is(err, scheduler.ErrNoCapacity) {
 		t.Errorf("placed: %v", err)
 	}
 	if err := w.State.ApplyFact(&a, w.Now); err != nil || w.State.Node(0).Free[scheduler.CPU] != -5000 {
-		t.Errorf("a fact that the log holds: %v", err)
+		t.Errorf("ApplyFact of a committed action: %v", err)
 	}
 }
 
-func TestACapBelowOneTaskHoldsItForEver(t *testing.T) {
+func TestACapBelowOneTaskKeepsItPendingForEver(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 	spec := w.Tenant("a").Spec
 	spec.Caps.Total[scheduler.CPU] = 500

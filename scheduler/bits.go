@@ -17,7 +17,7 @@ func newBitset(n int32) bitset {
 	return bitset{l0: all[:w0:w0], l1: all[w0 : w0+w1 : w0+w1], l2: all[w0+w1:], n: n}
 }
 
-// grow makes room for numbers below n.
+// grow extends the set to numbers below n.
 func (b *bitset) grow(n int32) {
 	if n <= b.n {
 		return
@@ -68,7 +68,7 @@ func (b *bitset) setAll(n int32) {
 	fill(b.l2, (int(n)+4095)/4096)
 }
 
-// next gives the least member >= from, or -1.
+// next returns the least member >= from, or -1.
 func (b *bitset) next(from int32) int32 {
 	if from < 0 {
 		from = 0
@@ -91,8 +91,8 @@ func (b *bitset) next(from int32) int32 {
 	return w<<6 + int32(bits.TrailingZeros64(b.l0[w]))
 }
 
-// nextWord finds the next marked position >= i in the one summary word that
-// holds i, or -1.
+// nextWord returns the next set bit >= i within the word of the summary that contains bit i,
+// or -1.
 func nextWord(sum []uint64, i int32) int32 {
 	k := i >> 6
 	if int(k) >= len(sum) {
@@ -104,7 +104,7 @@ func nextWord(sum []uint64, i int32) int32 {
 	return -1
 }
 
-// nextScan finds the next marked position >= i in the top summary, or -1.
+// nextScan returns the next set bit >= i of the top summary, or -1.
 func nextScan(sum []uint64, i int32) int32 {
 	for ; int(i>>6) < len(sum); i = (i>>6 + 1) << 6 {
 		if v := nextWord(sum, i); v >= 0 {
@@ -114,9 +114,9 @@ func nextScan(sum []uint64, i int32) int32 {
 	return -1
 }
 
-// skip gives the member >= from that n members in the set come before, counted
-// from there; -1 if there are no more than n. O(numbers passed / 64).
-func (b *bitset) skip(from, n int32) int32 {
+// nth returns the member >= from that is preceded by n other members, counted from from; -1 if
+// there are no more than n. O(numbers passed / 64).
+func (b *bitset) nth(from, n int32) int32 {
 	i := b.next(from)
 	if i < 0 {
 		return -1
@@ -137,7 +137,7 @@ func (b *bitset) skip(from, n int32) int32 {
 	}
 }
 
-// countIn gives the number of members in [from, to). O((to-from)/64).
+// countIn returns the number of members in [from, to). O((to-from)/64).
 func (b *bitset) countIn(from, to int32) int32 {
 	c := 0
 	for i := from; i < to; i = (i>>6 + 1) << 6 {
@@ -150,7 +150,7 @@ func (b *bitset) countIn(from, to int32) int32 {
 	return int32(c)
 }
 
-// count gives the number of members. O(n/64).
+// count returns the number of members. O(n/64).
 func (b *bitset) count() int {
 	c := 0
 	for _, w := range b.l0 {
@@ -159,7 +159,7 @@ func (b *bitset) count() int {
 	return c
 }
 
-// ranges lists the members as [from, to) pairs.
+// ranges returns the members as [from, to) pairs.
 func (b *bitset) ranges() [][2]int32 {
 	var out [][2]int32
 	for i := b.next(0); i >= 0; i = b.next(i) {

@@ -6,29 +6,29 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The judge is a map.
+// The reference is a map.
 func TestBitsetAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.SampledFrom([]int32{1, 63, 64, 65, 4096, 4097, 262_144, 262_145, 1_000_000}).Draw(t, "n")
-		b, judge := newBitset(n), map[int32]bool{}
+		b, reference := newBitset(n), map[int32]bool{}
 		if rapid.Bool().Draw(t, "full") && n <= 4097 {
 			b.setAll(n)
 			for i := range n {
-				judge[i] = true
+				reference[i] = true
 			}
 		}
 		for range rapid.IntRange(0, 60).Draw(t, "steps") {
 			i := rapid.Int32Range(0, n-1).Draw(t, "i")
 			if rapid.Bool().Draw(t, "set") {
 				b.set(i)
-				judge[i] = true
+				reference[i] = true
 			} else {
 				b.clear(i)
-				delete(judge, i)
+				delete(reference, i)
 			}
 			from := rapid.Int32Range(0, n-1).Draw(t, "from")
 			want := int32(-1)
-			for k := range judge {
+			for k := range reference {
 				if k >= from && (want < 0 || k < want) {
 					want = k
 				}
@@ -43,8 +43,8 @@ func TestBitsetAgainstMap(t *testing.T) {
 					to = b.next(to + 1)
 				}
 			}
-			if got := b.skip(from, skip); got != to {
-				t.Fatalf("skip(%d, %d) = %d, want %d", from, skip, got, to)
+			if got := b.nth(from, skip); got != to {
+				t.Fatalf("nth(%d, %d) = %d, want %d", from, skip, got, to)
 			}
 			if to >= 0 {
 				if got := b.countIn(from, to); got != skip {
@@ -52,8 +52,8 @@ func TestBitsetAgainstMap(t *testing.T) {
 				}
 			}
 		}
-		if b.count() != len(judge) {
-			t.Fatalf("count %d, want %d", b.count(), len(judge))
+		if b.count() != len(reference) {
+			t.Fatalf("count %d, want %d", b.count(), len(reference))
 		}
 	})
 }

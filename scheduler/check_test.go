@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// checkWorld is two nodes of 4 cores, 8 GiB, 100 MiB/s; job 1 runs a task on
-// each node, job 2 waits with three tasks, job 3 is an accepted deadline job
-// with one attempt running, job 4's attempt is checkpointed on node 0.
+// checkWorld has two nodes of 4 cores, 8 GiB, 100 MiB/s. Job 1 runs a task on each node, job 2
+// waits with three tasks, job 3 has an accepted deadline and one running attempt, job 4's
+// attempt is checkpointed on node 0.
 func checkWorld(t *testing.T) *schedtest.World {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "a/b")
 	w.Submit("b", 2, schedtest.R(1, 1, 10))
@@ -46,7 +46,7 @@ func place(job scheduler.JobID, i int32, node scheduler.NodeID) scheduler.Action
 	return scheduler.Action{Kind: scheduler.ActPlace, Task: task(job, i), Attempt: 1, Run: 1, Node: node}
 }
 
-func on(kind scheduler.ActionKind, job scheduler.JobID, run int32) scheduler.Action {
+func actionOn(kind scheduler.ActionKind, job scheduler.JobID, run int32) scheduler.Action {
 	return scheduler.Action{Kind: kind, Task: task(job, 0), Attempt: 1, Run: run}
 }
 
@@ -55,7 +55,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		change(&a)
 		return a
 	}
-	promise := func(change func(*scheduler.Reservation)) scheduler.Action {
+	guarantee := func(change func(*scheduler.Reservation)) scheduler.Action {
 		r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: 3, Stage: -1, Task: -1, Node: 1,
 			Demand: schedtest.R(4, 4, 0), Start: 100, End: 200, Latest: 150}
 		change(&r)
@@ -64,35 +64,35 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*schedtest.World)
 		actions []scheduler.Action
-		notes   []scheduler.Note
-		want    scheduler.Rule // 0: nothing is wrong
+		states  []scheduler.PolicyState
+		want    scheduler.Rule // 0: none
 		at      int
 	}{
-		"a good decision":                    {actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1), on(scheduler.ActResume, 4, 1), on(scheduler.ActKill, 1, 1)}},
-		"a job that is not there":            {actions: []scheduler.Action{place(9, 0, 0)}, want: scheduler.RuleUnknown},
-		"a task that is not there":           {actions: []scheduler.Action{place(2, 3, 0)}, want: scheduler.RuleUnknown},
-		"a node that is not there":           {actions: []scheduler.Action{place(2, 0, 2)}, want: scheduler.RuleUnknown},
-		"a disk that is not there":           {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Disk = 1 })}, want: scheduler.RuleUnknown},
+		"a good decision":                    {actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1), actionOn(scheduler.ActResume, 4, 1), actionOn(scheduler.ActKill, 1, 1)}},
+		"an unknown job":                     {actions: []scheduler.Action{place(9, 0, 0)}, want: scheduler.RuleUnknown},
+		"an unknown task":                    {actions: []scheduler.Action{place(2, 3, 0)}, want: scheduler.RuleUnknown},
+		"an unknown node":                    {actions: []scheduler.Action{place(2, 0, 2)}, want: scheduler.RuleUnknown},
+		"an unknown disk":                    {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Disk = 1 })}, want: scheduler.RuleUnknown},
 		"no disk for a task with I/O":        {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Disk = -1 })}, want: scheduler.RuleUnknown},
-		"a task placed twice":                {actions: []scheduler.Action{place(2, 0, 0), place(2, 0, 1)}, want: scheduler.RuleTwice, at: 1},
-		"a task that runs placed":            {actions: []scheduler.Action{with(place(1, 0, 0), func(a *scheduler.Action) { a.Attempt = 2 })}, want: scheduler.RuleTwice},
+		"a task placed twice":                {actions: []scheduler.Action{place(2, 0, 0), place(2, 0, 1)}, want: scheduler.RulePhase, at: 1},
+		"a running task placed":              {actions: []scheduler.Action{with(place(1, 0, 0), func(a *scheduler.Action) { a.Attempt = 2 })}, want: scheduler.RulePhase},
 		"a wrong attempt":                    {actions: []scheduler.Action{with(place(2, 0, 0), func(a *scheduler.Action) { a.Attempt = 2 })}, want: scheduler.RuleFencing},
-		"a wrong run":                        {actions: []scheduler.Action{on(scheduler.ActKill, 1, 2)}, want: scheduler.RuleFencing},
+		"a wrong run":                        {actions: []scheduler.Action{actionOn(scheduler.ActKill, 1, 2)}, want: scheduler.RuleFencing},
 		"a second attempt of a running task": {actions: []scheduler.Action{with(place(1, 0, 1), func(a *scheduler.Action) { a.Attempt, a.Speculative = 2, true })}},
-		"a second attempt of a waiting task": {actions: []scheduler.Action{with(place(2, 0, 1), func(a *scheduler.Action) { a.Speculative = true })}, want: scheduler.RuleTwice},
-		"over CPU only together": {prepare: func(w *schedtest.World) { w.Submit("a", 9, schedtest.R(1, 1, 1)) },
-			actions: []scheduler.Action{place(5, 0, 0), place(5, 1, 0), place(5, 2, 0)}, want: scheduler.RuleRoom, at: 2},
-		"over memory": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 8, 1)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
-		"over I/O":    {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 1, 95)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
+		"a second attempt of a waiting task": {actions: []scheduler.Action{with(place(2, 0, 1), func(a *scheduler.Action) { a.Speculative = true })}, want: scheduler.RulePhase},
+		"over CPU only in sum": {prepare: func(w *schedtest.World) { w.Submit("a", 9, schedtest.R(1, 1, 1)) },
+			actions: []scheduler.Action{place(5, 0, 0), place(5, 1, 0), place(5, 2, 0)}, want: scheduler.RuleCapacity, at: 2},
+		"over memory": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 8, 1)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleCapacity},
+		"over I/O":    {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(1, 1, 95)) }, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleCapacity},
 		"over disk space": {prepare: func(w *schedtest.World) {
 			w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 1 << 41 })
-		}, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleRoom},
-		"a resume where its room was given away": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(2, 1, 1)) },
-			actions: []scheduler.Action{place(5, 0, 0), on(scheduler.ActResume, 4, 1)}, want: scheduler.RuleRoom, at: 1},
-		"room of a suspension not confirmed": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(3, 1, 1)) },
-			actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), place(5, 0, 0)}, want: scheduler.RuleRoom, at: 1},
-		"a draining node": {prepare: func(w *schedtest.World) { _ = w.State.SetDrain(1, true) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleNode},
-		"a lost node":     {prepare: func(w *schedtest.World) { _ = w.State.NodeLost(1, w.Now) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleNode},
+		}, actions: []scheduler.Action{place(5, 0, 1)}, want: scheduler.RuleCapacity},
+		"a resume where its capacity was taken": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(2, 1, 1)) },
+			actions: []scheduler.Action{place(5, 0, 0), actionOn(scheduler.ActResume, 4, 1)}, want: scheduler.RuleCapacity, at: 1},
+		"capacity of a suspension in progress": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(3, 1, 1)) },
+			actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), place(5, 0, 0)}, want: scheduler.RuleCapacity, at: 1},
+		"a draining node": {prepare: func(w *schedtest.World) { _ = w.State.SetDrain(1, true) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
+		"a lost node":     {prepare: func(w *schedtest.World) { _ = w.State.NodeLost(1, w.Now) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
 		"over a cap of the group": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Total[scheduler.CPU] = 4000 }) },
 			actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1)}, want: scheduler.RuleCap, at: 1},
 		"over a cap of a job": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Job[scheduler.IO] = 15 << 20 }) },
@@ -105,52 +105,52 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"over max_parallel": {prepare: func(w *schedtest.World) {
 			w.Submit("a", 3, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 })
 		}, actions: []scheduler.Action{place(5, 0, 0), place(5, 1, 1)}, want: scheduler.RuleParallel, at: 1},
-		"a deadline job suspended": {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleVictim},
-		"a hopeless deadline job suspended": {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })},
-			notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: 3}}}},
+		"a deadline job suspended": {actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleVictim},
+		"an infeasible deadline job suspended": {actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 3, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })},
+			states: []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: 3}}}},
 		"a level the node cannot do": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(0).Spec
 			spec.Levels = scheduler.Levels(scheduler.LevelRunning)
 			_ = w.State.UpdateNode(spec)
-		}, actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleRestore},
-		"suspended twice":       {actions: []scheduler.Action{with(on(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), on(scheduler.ActKill, 1, 1)}, want: scheduler.RuleTwice, at: 1},
-		"suspended to nothing":  {actions: []scheduler.Action{on(scheduler.ActSuspend, 1, 1)}, want: scheduler.RuleMalformed},
-		"resumed while it runs": {actions: []scheduler.Action{on(scheduler.ActResume, 1, 1)}, want: scheduler.RuleTwice},
+		}, actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleRestore},
+		"suspended twice":           {actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), actionOn(scheduler.ActKill, 1, 1)}, want: scheduler.RulePhase, at: 1},
+		"suspended without a level": {actions: []scheduler.Action{actionOn(scheduler.ActSuspend, 1, 1)}, want: scheduler.RuleMalformed},
+		"resumed while it runs":     {actions: []scheduler.Action{actionOn(scheduler.ActResume, 1, 1)}, want: scheduler.RulePhase},
 		"moved to another kind of CPU": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(1).Spec
 			spec.CPUClass = "older"
 			_ = w.State.UpdateNode(spec)
-		}, actions: []scheduler.Action{with(on(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}, want: scheduler.RuleRestore},
-		"moved":                     {actions: []scheduler.Action{with(on(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}},
-		"moved to where it is":      {actions: []scheduler.Action{on(scheduler.ActMigrate, 4, 2)}, want: scheduler.RuleTwice},
-		"killed but not there":      {actions: []scheduler.Action{on(scheduler.ActKill, 2, 1)}, want: scheduler.RuleUnknown},
-		"no kind":                   {actions: []scheduler.Action{{}}, want: scheduler.RuleMalformed},
-		"a reservation for nobody":  {actions: []scheduler.Action{{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.HoldData, Job: 9, Stage: -1, Task: -1}}}, want: scheduler.RuleUnknown},
-		"a reservation backwards":   {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.End = 1 })}, want: scheduler.RuleMalformed},
-		"a promise past its latest": {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Start = 160 })}, want: scheduler.RulePromise},
-		"a promise past its latest, with a cause": {actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Start = 160 })},
-			notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteBroken, Job: 3}}}},
-		"a promise's latest moved": {prepare: func(w *schedtest.World) {
-			a := promise(func(*scheduler.Reservation) {})
+		}, actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}, want: scheduler.RuleRestore},
+		"moved":                             {actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}},
+		"moved to its own node":             {actions: []scheduler.Action{actionOn(scheduler.ActMigrate, 4, 2)}, want: scheduler.RulePhase},
+		"killed while not live":             {actions: []scheduler.Action{actionOn(scheduler.ActKill, 2, 1)}, want: scheduler.RuleUnknown},
+		"no kind":                           {actions: []scheduler.Action{{}}, want: scheduler.RuleMalformed},
+		"a reservation for an unknown job":  {actions: []scheduler.Action{{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReserveData, Job: 9, Stage: -1, Task: -1}}}, want: scheduler.RuleUnknown},
+		"a reservation backwards":           {actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.End = 1 })}, want: scheduler.RuleMalformed},
+		"a guarantee past its latest start": {actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Start = 160 })}, want: scheduler.RuleGuarantee},
+		"a guarantee past its latest start, with a cause": {actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Start = 160 })},
+			states: []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Job: 3}}}},
+		"a guarantee's latest start moved": {prepare: func(w *schedtest.World) {
+			a := guarantee(func(*scheduler.Reservation) {})
 			_ = w.State.Apply(&a, w.Now)
-		}, actions: []scheduler.Action{promise(func(r *scheduler.Reservation) { r.Latest = 151 })}, want: scheduler.RulePromise},
-		"a start on promised room that cannot be given back": {prepare: func(w *schedtest.World) {
+		}, actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Latest = 151 })}, want: scheduler.RuleGuarantee},
+		"a non-preemptible start on guaranteed capacity": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(1).Spec
 			spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
 			_ = w.State.UpdateNode(spec)
-			a := promise(func(r *scheduler.Reservation) {
+			a := guarantee(func(r *scheduler.Reservation) {
 				r.Start, r.Latest, r.End = w.Now.Add(time.Hour), 0, w.Now.Add(2*time.Hour)
 			})
 			_ = w.State.Apply(&a, w.Now)
-		}, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RulePromise},
-		"a start on promised room that can be suspended": {prepare: func(w *schedtest.World) {
-			a := promise(func(r *scheduler.Reservation) {
+		}, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleGuarantee},
+		"a preemptible start on guaranteed capacity": {prepare: func(w *schedtest.World) {
+			a := guarantee(func(r *scheduler.Reservation) {
 				r.Start, r.Latest, r.End = w.Now.Add(time.Hour), 0, w.Now.Add(2*time.Hour)
 			})
 			_ = w.State.Apply(&a, w.Now)
 		}, actions: []scheduler.Action{place(2, 0, 1)}},
-		"no such reservation dropped":        {actions: []scheduler.Action{{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 5}}}, want: scheduler.RuleUnknown},
-		"a note for a job that is not there": {notes: []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: 9}}}, want: scheduler.RuleNote},
+		"an unknown reservation deleted":   {actions: []scheduler.Action{{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 5}}}, want: scheduler.RuleUnknown},
+		"a policy state of an unknown job": {states: []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: 9}}}, want: scheduler.RulePolicyState},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := checkWorld(t)
@@ -158,7 +158,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 				c.prepare(w)
 			}
 			before := w.State.Bytes()
-			v := scheduler.Check(w.State, &scheduler.Decision{Actions: c.actions, Notes: c.notes}, w.Now)
+			v := scheduler.Check(w.State, &scheduler.Decision{Actions: c.actions, PolicyStates: c.states}, w.Now)
 			switch {
 			case c.want == 0 && len(v) > 0:
 				t.Errorf("refused: %v", v)
@@ -180,8 +180,8 @@ func caps(w *schedtest.World, change func(*scheduler.Caps)) {
 	}
 }
 
-// Apply and Check were written apart: where neither caps nor promises nor
-// victims are concerned they must agree on each action.
+// Apply and Check were written independently: they must agree on each action, apart from caps,
+// guarantees, victims and max_parallel, which Check alone enforces.
 func TestCheckAndApplyAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
@@ -194,7 +194,7 @@ func TestCheckAndApplyAgree(t *testing.T) {
 				c.State.Rollback(m)
 				if len(v) > 0 {
 					switch v[0].Rule {
-					case scheduler.RuleCap, scheduler.RulePromise, scheduler.RuleVictim, scheduler.RuleParallel:
+					case scheduler.RuleCap, scheduler.RuleGuarantee, scheduler.RuleVictim, scheduler.RuleParallel:
 						continue
 					}
 				}
@@ -202,7 +202,7 @@ func TestCheckAndApplyAgree(t *testing.T) {
 					t.Fatalf("%v: Apply says %v, Check says %v", &a, err, v)
 				}
 			}
-			applied(t, c, c.Actions(3))
+			applyAll(t, c, c.Actions(3))
 		}
 	})
 }

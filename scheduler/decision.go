@@ -5,63 +5,64 @@ import (
 	"strings"
 )
 
-// Reason is why a stage is left waiting: a closed list that an independent
-// judge proves again (package policytest).
+// Reason says why a stage is left waiting. The set is closed: package policytest proves every
+// reason independently of the policy.
 type Reason uint8
 
-// The reasons, with the fields of Waiting each one uses.
+// The reasons, with the fields of Waiting that each one uses.
 const (
-	// ReasonNoCPU: no node can take a task; Nodes of them lack CPU, which is
-	// what most lack. Likewise the next three.
+	// ReasonNoCPU: no node can take a task. Nodes is how many nodes lack CPU, the resource
+	// that most nodes lack. ReasonNoMemory, ReasonNoIO and ReasonNoDiskSpace say the same of
+	// theirs.
 	ReasonNoCPU Reason = iota + 1
 	ReasonNoMemory
 	ReasonNoIO
 	ReasonNoDiskSpace
-	// ReasonNoNode: no node is up and taking work.
+	// ReasonNoNode: no node is schedulable.
 	ReasonNoNode
 	// ReasonCap: the cap of Tenant on Resource, for the scope in Cap.
 	ReasonCap
-	// ReasonMaxParallel: the stage runs as many tasks as it may.
+	// ReasonMaxParallel: the stage runs as many tasks as MaxParallel allows.
 	ReasonMaxParallel
-	// ReasonReservation: behind Reservation until Until.
+	// ReasonReservation: capacity is reserved by Reservation until Until.
 	ReasonReservation
-	// ReasonData: waits for Node, where its data lies, until Until.
+	// ReasonData: waits until Until for Node, which holds its data.
 	ReasonData
 	// ReasonNotAdmitted: the job waits for admission.
 	ReasonNotAdmitted
-	// ReasonHeadOfLine: behind stage Behind, which does not fit; for
-	// policies that keep an order strictly.
+	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict
+	// order.
 	ReasonHeadOfLine
-	// ReasonTurn: the cycle was full (max actions); its turn comes next.
-	ReasonTurn
-	// ReasonShare: another tenant, job or queue is due first and what fits
-	// is kept for it (Behind).
+	// ReasonCycleFull: the decision has its maximum of actions; the next cycle continues.
+	ReasonCycleFull
+	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is
+	// left to it (Behind).
 	ReasonShare
-	// ReasonSuspending: room is being made by suspensions in flight on Node.
+	// ReasonSuspending: suspensions in progress on Node are freeing capacity for it.
 	ReasonSuspending
 	// ReasonLater: the plan starts it at Until (a guarantee or a quote).
 	ReasonLater
-	// ReasonDue: the plan starts it now, as Reservation says, on Node, where what
-	// should be gone by now still holds its room.
+	// ReasonDue: the plan starts it now on Node, as Reservation says, but attempts that should
+	// have ended still occupy the capacity.
 	ReasonDue
 )
 
-// String gives the sentence's core.
+// String returns the reason in words, without its numbers.
 func (r Reason) String() string {
-	names := [...]string{ReasonNoCPU: "no room for cpu", ReasonNoMemory: "no room for memory", ReasonNoIO: "no room for io",
-		ReasonNoDiskSpace: "no room for disk space", ReasonNoNode: "no node takes work", ReasonCap: "over its cap",
+	names := [...]string{ReasonNoCPU: "no free cpu", ReasonNoMemory: "no free memory", ReasonNoIO: "no free io",
+		ReasonNoDiskSpace: "no free disk space", ReasonNoNode: "no schedulable node", ReasonCap: "over its cap",
 		ReasonMaxParallel: "at its max_parallel", ReasonReservation: "behind a reservation", ReasonData: "waiting for its data's node",
-		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonTurn: "next cycle",
-		ReasonShare: "another is due first", ReasonSuspending: "room is being made", ReasonLater: "planned for later",
-		ReasonDue: "due, and its room is not free yet"}
+		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonCycleFull: "next cycle",
+		ReasonShare: "another is due first", ReasonSuspending: "capacity is being freed", ReasonLater: "planned for later",
+		ReasonDue: "due, but its reserved capacity is still occupied"}
 	if int(r) < len(names) && names[r] != "" {
 		return names[r]
 	}
 	return fmt.Sprintf("reason(%d)", uint8(r))
 }
 
-// NoRoom gives the reason for lacking r.
-func NoRoom(r Resource) Reason {
+// NoCapacityReason returns the reason for a lack of r.
+func NoCapacityReason(r Resource) Reason {
 	switch r {
 	case CPU:
 		return ReasonNoCPU
@@ -74,17 +75,17 @@ func NoRoom(r Resource) Reason {
 	}
 }
 
-// CapScope says which cap holds a stage back.
+// CapScope is the scope of a cap.
 type CapScope uint8
 
-// The scopes: one task, one job, or the tenant's (or group's) total.
+// The scopes: one task, one job, or the total of a tenant (or group).
 const (
 	CapTask CapScope = iota + 1
 	CapJob
 	CapTotal
 )
 
-// String gives the scope's name.
+// String returns the scope's name.
 func (c CapScope) String() string {
 	switch c {
 	case CapTask:
@@ -98,8 +99,8 @@ func (c CapScope) String() string {
 	}
 }
 
-// Waiting is a stage that has pending tasks it may start and was given none,
-// or not all, with the reason for the next one.
+// Waiting is a stage with pending tasks that may start but were not all placed, with the
+// reason for the next one.
 type Waiting struct {
 	Stage       StageID       `json:"stage"`
 	Reason      Reason        `json:"reason"`
@@ -114,7 +115,7 @@ type Waiting struct {
 	Behind      StageID       `json:"behind,omitzero"`
 }
 
-// String prints the reason with its numbers.
+// String returns the reason with its numbers.
 func (w *Waiting) String() string {
 	s := fmt.Sprintf("%s: %d waiting, %s", w.Stage, w.Tasks, w.Reason)
 	switch w.Reason {
@@ -136,43 +137,43 @@ func (w *Waiting) String() string {
 	return s
 }
 
-// Decision is what a policy wants done. Its slices belong to the policy and
-// are good until its next Decide; whoever keeps them copies them (Clone).
+// Decision is the result of Policy.Decide. Its slices belong to the policy and are valid until
+// its next Decide; use Clone to keep them longer.
 type Decision struct {
-	// Base is State.Index at the time of deciding: the index in the
-	// coordinator's log up to which the decision knows the facts.
-	Base    uint64    `json:"base"`
-	At      Time      `json:"at"`
-	Actions []Action  `json:"actions,omitempty"`
-	Notes   []Note    `json:"notes,omitempty"`
-	Waiting []Waiting `json:"waiting,omitempty"`
-	// Wake is the next instant at which the policy may decide differently
-	// though no event came (a hold ends, a reservation is due); 0 for none.
+	// Base is State.Index at the time of the decision: the decision knows the facts of the log
+	// up to this index.
+	Base         uint64        `json:"base"`
+	At           Time          `json:"at"`
+	Actions      []Action      `json:"actions,omitempty"`
+	PolicyStates []PolicyState `json:"policy_states,omitempty"`
+	Waiting      []Waiting     `json:"waiting,omitempty"`
+	// Wake is the next time at which the policy may decide differently without an event (a
+	// reservation starts or ends); 0 for none.
 	Wake Time `json:"wake,omitempty"`
 }
 
-// Empty tells whether there is nothing to carry out or to remember.
-func (d *Decision) Empty() bool { return len(d.Actions) == 0 && len(d.Notes) == 0 }
+// Empty reports whether there is nothing to execute and nothing to store.
+func (d *Decision) Empty() bool { return len(d.Actions) == 0 && len(d.PolicyStates) == 0 }
 
-// Clone copies the decision with its slices.
+// Clone returns a copy of the decision with its own slices.
 func (d *Decision) Clone() Decision {
 	c := *d
 	c.Actions = append([]Action(nil), d.Actions...)
-	c.Notes = append([]Note(nil), d.Notes...)
+	c.PolicyStates = append([]PolicyState(nil), d.PolicyStates...)
 	c.Waiting = append([]Waiting(nil), d.Waiting...)
 	return c
 }
 
-// String prints one action, note or reason a line.
+// String returns one action, policy state or reason per line.
 func (d *Decision) String() string {
 	var b strings.Builder
 	for i := range d.Actions {
 		fmt.Fprintln(&b, d.Actions[i].String())
 	}
-	for i := range d.Notes {
-		n := &d.Notes[i]
-		fmt.Fprintf(&b, "note %s job %d stage %d task %d tenant %d slot %d value %d real %g at %d\n",
-			n.Kind, n.Job, n.Stage, n.Task, n.Tenant, n.Slot, n.Value, n.Real, n.At)
+	for i := range d.PolicyStates {
+		p := &d.PolicyStates[i]
+		fmt.Fprintf(&b, "policy_state %s job %d stage %d task %d tenant %d slot %d value %d real %g at %d\n",
+			p.Kind, p.Job, p.Stage, p.Task, p.Tenant, p.Slot, p.Value, p.Real, p.At)
 	}
 	for i := range d.Waiting {
 		fmt.Fprintln(&b, d.Waiting[i].String())

@@ -1,31 +1,32 @@
-// Package scheduler is the vocabulary of scheduling: what a cluster looks like
-// to a scheduler (State), what a scheduler may do (Action), how it says so
-// (Decision), who decides (Policy), who judges (Check) and how a round goes
-// (Cycle). It is pure: no clock, no global random source, no goroutine, no
-// log, no file, no network. Time comes in as a value.
+// Package scheduler is the vocabulary of scheduling: the cluster as a scheduler
+// sees it (State), the steps a scheduler may take (Action), their result
+// (Decision), the interface of all schedulers (Policy), the independent
+// validation of a decision (Check) and one round of scheduling (Cycle). It is
+// pure: no clock, no global random source, no goroutine, no log, no file, no
+// network. Time comes in as a value.
 //
-// It is not a scheduler: the policies are in package policies and in the
-// packages beside it, each of one idea of a paper. It is not the truth about
-// the cluster either: the coordinator's log is, or the simulator's world. A
-// State is the projection of those facts at one index, kept up to date event
-// by event and never copied for a cycle.
+// The package holds no scheduling policy: policies are in package policies and
+// the packages beside it. A State is not the source of truth either: that is the
+// coordinator's log or the simulated cluster. A State is the projection of those
+// facts at one log index, updated event by event and never copied for a cycle.
 //
 // The owner of a State (the coordinator's loop, a simulation, a test):
 //
-//  1. brings every fact in through one event method, in order: AddNode,
-//     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant, PutProject;
-//     SubmitJob, AddStage, CloseJob, UpdateJob, StopJob, EndJob; SetInput,
-//     SetEstimate; AttemptStarted, AttemptProgress, AttemptSuspended,
-//     AttemptResumed, AttemptEnded, OutputLost. Each refuses bad input with
-//     an *Error and then changes nothing;
-//  2. calls Cycle when Changes moved, or when the Wake of the last decision
-//     has come;
-//  3. carries the accepted actions out in the world and reports back as 1.
+//  1. applies every fact through one event method, in order: AddNode,
+//     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant; PutProject,
+//     DropProject; SubmitJob, AddStage, CloseJob, UpdateJob, StopJob, EndJob;
+//     SetInput, SetEstimate; AttemptStarted, AttemptProgress, AttemptSuspended,
+//     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, OutputLost;
+//     and ApplyFact and ApplyPolicyStates for decisions that were committed
+//     elsewhere. Each returns an *Error for bad input and then changes nothing;
+//  2. calls Cycle when Stamp has changed, or when the Wake time of the last
+//     decision has come;
+//  3. executes the accepted actions and reports their results as in step 1.
 //
 // All ids are the owner's. Every listing has a fixed order that depends on the
-// facts alone, so that the same facts give the same decision, byte for byte.
+// facts alone, so that the same facts produce the same decision, byte for byte.
 //
-// An attempt holds what it held until the world says that it does not: a
-// suspended task's room is free when AttemptSuspended comes, a killed one's
-// when AttemptEnded comes. Node.Releasing tells what is on its way.
+// An attempt occupies its resources until the owner reports that they are free:
+// those of a suspended task with AttemptSuspended, those of a killed task with
+// AttemptEnded. Node.Releasing is the sum of what will be freed that way.
 package scheduler

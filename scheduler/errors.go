@@ -5,36 +5,37 @@ import (
 	"fmt"
 )
 
-// The classes of what State refuses, asked with errors.Is.
+// The classes of errors that State returns; test for them with errors.Is.
 var (
-	// ErrUnknown: an id or a name that is not in the State.
+	// ErrUnknown: the State has no such id or name.
 	ErrUnknown = errors.New("unknown")
-	// ErrExists: an id or a name that is in the State already.
+	// ErrExists: the State already has this id or name.
 	ErrExists = errors.New("exists already")
-	// ErrInvalid: a value that has no meaning, with what to write instead.
+	// ErrInvalid: a value is out of range; the text says which values are valid.
 	ErrInvalid = errors.New("invalid")
-	// ErrStale: an event or action for an attempt, a run or a phase that is
-	// past. It is normal after a lost node; drop it.
+	// ErrStale: an event or action refers to an attempt, run or phase that is over. This is
+	// normal after a node was lost; ignore the event.
 	ErrStale = errors.New("stale")
-	// ErrNoRoom: an action that does not fit its node, disk or cap.
-	ErrNoRoom = errors.New("no room")
-	// ErrBusy: something that runs or is being tried stands in the way.
+	// ErrNoCapacity: an action does not fit on its node or disk, or under its cap.
+	ErrNoCapacity = errors.New("no free capacity")
+	// ErrBusy: something is still running or a try is in progress.
 	ErrBusy = errors.New("busy")
 )
 
-// Error is every error of this package: a class, the thing, what is wrong.
+// Error is the type of every error of this package: a class, the object, what is wrong.
 type Error struct {
 	Class error  // one of the Err values above
-	What  string // the thing: "node 3", "job 17", "tenant \"a\""
-	Text  string // what is wrong, and the cure
+	What  string // the object: "node 3", "job 17", "tenant \"a\""
+	Text  string // what is wrong, and how to correct it
 }
 
-// Error prints the thing and what is wrong with it.
+// Error returns the object and what is wrong with it.
 func (e *Error) Error() string { return e.What + ": " + e.Text }
 
-// Unwrap gives the class.
+// Unwrap returns the class.
 func (e *Error) Unwrap() error { return e.Class }
 
+// refuse returns an *Error. what names the object.
 func refuse(class error, what any, format string, args ...any) error {
 	w, ok := what.(string)
 	if !ok {

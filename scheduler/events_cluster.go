@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// AddNode makes a node known. Its id must be the next one. An event is
-// refused while something is being tried (Mark).
+// AddNode adds a node. Its id must be the next one. Like every event it is refused during a
+// try (Mark).
 func (s *State) AddNode(spec NodeSpec) error {
-	if err := s.atRest("add a node"); err != nil {
+	if err := s.refuseInTry("add a node"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
@@ -19,28 +19,28 @@ func (s *State) AddNode(spec NodeSpec) error {
 		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(s.nodes))
 	}
 	if _, ok := s.nodeName[spec.Name]; ok {
-		return refuse(ErrExists, what, "there is a node of that name: use UpdateNode")
+		return refuse(ErrExists, what, "a node of that name exists: use UpdateNode")
 	}
 	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap, Disks: make([]DiskUse, len(spec.Disks))}
 	n.Spec.Disks = slices.Clone(spec.Disks)
 	for i, d := range spec.Disks {
 		n.Disks[i] = DiskUse{d.IO, d.Space}
 	}
-	s.placeInTopology(n)
+	s.setRack(n)
 	s.nodes = append(s.nodes, n)
 	s.nodeName[spec.Name] = spec.ID
 	s.fit.addNode()
 	s.fit.setScale(spec.ID, spec.Capacity)
 	s.countNode(n, +1)
-	s.nodeChanges++
-	s.touch(spec.ID)
-	s.changed()
+	s.nodeChangeCount++
+	s.updateFitIndex(spec.ID)
+	s.countChange()
 	return nil
 }
 
-// UpdateNode replaces what is known of a node; its id and name stay. A node
-// may shrink below what runs on it: its Free is negative then, nothing is
-// placed on it and nothing on it is touched. Disks in use cannot be dropped.
+// UpdateNode replaces the spec of a node except its id and name. A node may shrink below what
+// runs on it: its Free is then negative, nothing is placed on it, and its attempts stay. Disks
+// in use cannot be removed.
 func (s *State) UpdateNode(spec NodeSpec) error {
 	n, err := s.eventNode(spec.ID)
 	if err != nil {
@@ -54,10 +54,10 @@ func (s *State) UpdateNode(spec NodeSpec) error {
 		return refuse(ErrInvalid, what, "it cannot be renamed to %q", spec.Name)
 	}
 	if len(spec.Disks) < len(n.Disks) {
-		for _, slot := range s.holders(spec.ID) {
-			a := s.at(slot)
+		for _, slot := range s.occupants(spec.ID) {
+			a := s.attemptAt(slot)
 			if (a.Node == spec.ID && int(a.Disk) >= len(spec.Disks)) || (a.From == spec.ID && int(a.FromDisk) >= len(spec.Disks)) {
-				return refuse(ErrBusy, what, "attempt %s is on disk %d, which would go", a.ID, a.Disk)
+				return refuse(ErrBusy, what, "attempt %s is on disk %d, which would be removed", a.ID, a.Disk)
 			}
 		}
 	}
@@ -76,39 +76,40 @@ func (s *State) UpdateNode(spec NodeSpec) error {
 		}
 	}
 	n.Disks = disks
-	s.placeInTopology(n)
+	s.setRack(n)
 	s.fit.setScale(spec.ID, spec.Capacity)
 	s.countNode(n, +1)
-	s.nodeChanges++
-	s.touch(spec.ID)
-	s.changed()
+	s.nodeChangeCount++
+	s.updateFitIndex(spec.ID)
+	s.countChange()
 	return nil
 }
 
-// SetDrain starts or ends draining: a draining node runs what it has and takes
-// no new work.
+// SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new
+// ones.
 func (s *State) SetDrain(id NodeID, draining bool) error {
 	return s.setNode(id, func(n *NodeSpec) { n.Draining = draining })
 }
 
-// NodeUp tells that a node is there (again).
+// NodeUp reports that a node is up, or up again.
 func (s *State) NodeUp(id NodeID) error {
 	return s.setNode(id, func(n *NodeSpec) { n.Down = false })
 }
 
-// NodeLost tells that a node is gone: every attempt that is on it, comes from
-// it or moves to it is lost, and its tasks wait again. Map outputs that lay
-// there are told by OutputLost, since State does not know where they are.
+// NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it
+// is lost, and its task is pending again. The owner reports lost map outputs with OutputLost,
+// since State does not know where they are.
 func (s *State) NodeLost(id NodeID, now Time) error {
 	if err := s.setNode(id, func(n *NodeSpec) { n.Down = true }); err != nil {
 		return err
 	}
-	for _, slot := range s.holders(id) {
-		s.endAttempt(s.at(slot), OutcomeLost, now)
+	for _, slot := range s.occupants(id) {
+		s.endAttempt(s.attemptAt(slot), OutcomeLost, now)
 	}
 	return nil
 }
 
+// setNode changes the state of a node and the sums that depend on it.
 func (s *State) setNode(id NodeID, change func(*NodeSpec)) error {
 	n, err := s.eventNode(id)
 	if err != nil {
@@ -118,17 +119,17 @@ func (s *State) setNode(id NodeID, change func(*NodeSpec)) error {
 	s.countNode(n, -1)
 	change(&n.Spec)
 	s.countNode(n, +1)
-	s.nodeChanges++
+	s.nodeChangeCount++
 	if was.Down == n.Spec.Down && was.Draining == n.Spec.Draining {
 		return nil
 	}
-	s.touch(id)
-	s.changed()
+	s.updateFitIndex(id)
+	s.countChange()
 	return nil
 }
 
 func (s *State) eventNode(id NodeID) (*Node, error) {
-	if err := s.atRest("change a node"); err != nil {
+	if err := s.refuseInTry("change a node"); err != nil {
 		return nil, err
 	}
 	n := s.Node(id)
@@ -138,22 +139,24 @@ func (s *State) eventNode(id NodeID) (*Node, error) {
 	return n, nil
 }
 
-// holders lists the slots of attempts that hold something on a node: those on
-// it in order of placement, then those that move away from it.
-func (s *State) holders(id NodeID) []int32 {
+// occupants returns the slots of the attempts that occupy something on a node: first those on
+// it in order of placement, then those migrating away from it.
+func (s *State) occupants(id NodeID) []int32 {
 	return append(slices.Clone(s.nodes[id].attempts), s.nodes[id].moving...)
 }
 
+// countNode adds a node to the sums over all nodes (sign 1) or removes it (sign -1).
 func (s *State) countNode(n *Node, sign int64) {
 	if !n.Spec.Down {
 		s.total = s.total.Add(n.Spec.Capacity.Times(sign))
 	}
-	if n.Takes() {
-		s.taking += int32(sign)
+	if n.Schedulable() {
+		s.schedulable += int32(sign)
 	}
 }
 
-func (s *State) placeInTopology(n *Node) {
+// setRack sets the node's rack number and path from its spec.
+func (s *State) setRack(n *Node) {
 	rack, ok := s.racks[n.Spec.Path]
 	if !ok {
 		rack = int32(len(s.racks))
@@ -162,11 +165,11 @@ func (s *State) placeInTopology(n *Node) {
 	n.Rack, n.path = rack, splitPath(n.Spec.Path)
 }
 
-// PutTenant makes a tenant known or replaces what is known of it. A new
-// tenant's id must be the next one, its parent known. Moving a tenant below
-// another keeps what it holds charged to its new ancestors.
+// PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its
+// parent must exist. When a tenant moves to another parent, its use is charged to its new
+// ancestors.
 func (s *State) PutTenant(spec TenantSpec) error {
-	if err := s.atRest("put a tenant"); err != nil {
+	if err := s.refuseInTry("put a tenant"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
@@ -177,7 +180,7 @@ func (s *State) PutTenant(spec TenantSpec) error {
 		return refuse(ErrExists, what, "the name belongs to tenant %d", id)
 	}
 	if spec.Parent != NoTenant && s.Tenant(spec.Parent) == nil {
-		return refuse(ErrUnknown, what, "its parent %d is unknown: put that first", spec.Parent)
+		return refuse(ErrUnknown, what, "its parent %d is unknown: put the parent first", spec.Parent)
 	}
 	if old := s.Tenant(spec.ID); old != nil {
 		return s.replaceTenant(old, spec, what)
@@ -195,8 +198,8 @@ func (s *State) PutTenant(spec TenantSpec) error {
 	s.countCaps(&spec, 1)
 	s.tenantName[spec.Name] = spec.ID
 	s.readyTenant.grow(int32(len(s.tenants)))
-	s.adopt(spec.Parent, spec.ID)
-	s.changed()
+	s.addChild(spec.Parent, spec.ID)
+	s.countChange()
 	return nil
 }
 
@@ -213,18 +216,18 @@ func (s *State) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
 	if depth+s.height(spec.ID) > MaxTenantDepth {
 		return refuse(ErrInvalid, what, "the tree would be deeper than %d", MaxTenantDepth)
 	}
-	held, running := t.Used, t.Running
-	s.chargeUp(t.Spec.Parent, Resources{}.Sub(held), -running)
-	s.disown(t.Spec.Parent, spec.ID)
+	used, running := t.Used, t.Running
+	s.chargeUp(t.Spec.Parent, Resources{}.Sub(used), -running)
+	s.removeChild(t.Spec.Parent, spec.ID)
 	delete(s.tenantName, t.Spec.Name)
 	s.countCaps(&t.Spec, -1)
 	s.countCaps(&spec, 1)
 	t.Spec = spec
 	s.tenantName[spec.Name] = spec.ID
-	s.adopt(spec.Parent, spec.ID)
-	s.chargeUp(spec.Parent, held, running)
+	s.addChild(spec.Parent, spec.ID)
+	s.chargeUp(spec.Parent, used, running)
 	s.setDepth(spec.ID, depth)
-	s.changed()
+	s.countChange()
 	return nil
 }
 
@@ -234,6 +237,7 @@ func (s *State) countCaps(spec *TenantSpec, sign int) {
 	}
 }
 
+// height returns the number of levels of the tenant's subtree.
 func (s *State) height(id TenantID) int32 {
 	h := int32(0)
 	for _, c := range s.tenants[id].Children {
@@ -249,7 +253,8 @@ func (s *State) setDepth(id TenantID, depth int32) {
 	}
 }
 
-func (s *State) adopt(parent, child TenantID) {
+// addChild inserts a tenant into its parent's children, by name.
+func (s *State) addChild(parent, child TenantID) {
 	if parent == NoTenant {
 		return
 	}
@@ -267,7 +272,7 @@ func (s *State) adopt(parent, child TenantID) {
 	p.Children = slices.Insert(p.Children, i, child)
 }
 
-func (s *State) disown(parent, child TenantID) {
+func (s *State) removeChild(parent, child TenantID) {
 	if parent == NoTenant {
 		return
 	}
@@ -277,7 +282,7 @@ func (s *State) disown(parent, child TenantID) {
 	}
 }
 
-// chargeUp adds to a tenant and all its ancestors.
+// chargeUp adds to the use of a tenant and all its ancestors.
 func (s *State) chargeUp(t TenantID, d Resources, running int32) {
 	for n := 0; t != NoTenant && n <= MaxTenantDepth; n++ {
 		tn := s.tenants[t]

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// SubmitJob accepts a job with its stages. Stages may also come one by one
-// (JobSpec.Open, AddStage, CloseJob). State keeps the stages' Inputs. Nothing
-// of a refused job stays. O(tasks/64 + replicas) plus the position among jobs
-// of a later submission time.
+// SubmitJob adds a job with its stages. Stages of an open job (JobSpec.Open) may also be added
+// later (AddStage, CloseJob). State keeps the stages' Inputs. A refused job leaves no trace.
+// O(tasks/64 + replicas) plus the number of jobs with a later submission time.
 func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
-	if err := s.atRest("submit a job"); err != nil {
+	if err := s.refuseInTry("submit a job"); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("job %d", spec.ID)
@@ -22,7 +21,7 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 		return err
 	}
 	if s.jobs[spec.ID] != nil {
-		return refuse(ErrExists, what, "there is a job of that id")
+		return refuse(ErrExists, what, "a job of that id exists")
 	}
 	t := s.Tenant(spec.Tenant)
 	if t == nil {
@@ -40,11 +39,11 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 		}
 	}
 	j := &Job{Spec: spec, Phase: JobActive}
-	j.Stages = j.few[:0]
+	j.Stages = j.inlineStages[:0]
 	s.jobs[spec.ID] = j
-	s.work.grow(len(s.jobs))
+	s.changeLog.grow(len(s.jobs))
 	s.enqueue(j, t)
-	s.worked(j)
+	s.recordJobChange(j)
 	for i := range stages {
 		s.addStage(j, stages[i])
 	}
@@ -52,7 +51,7 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 		i, _ := slices.BinarySearch(p.Jobs, spec.ID)
 		p.Jobs = slices.Insert(p.Jobs, i, spec.ID)
 	}
-	s.changed()
+	s.countChange()
 	return nil
 }
 
@@ -64,33 +63,33 @@ func (s *State) AddStage(id JobID, spec StageSpec) error {
 	}
 	what := fmt.Sprintf("job %d", id)
 	if !j.Spec.Open {
-		return refuse(ErrInvalid, what, "it was closed: no stage can be added")
+		return refuse(ErrInvalid, what, "it is not open: no stage can be added")
 	}
 	if len(j.Stages) >= MaxStages {
-		return refuse(ErrInvalid, what, "it has %d stages: no more can be added", MaxStages)
+		return refuse(ErrInvalid, what, "it already has the maximum of %d stages", MaxStages)
 	}
 	if err := spec.validate(what, len(j.Stages)); err != nil {
 		return err
 	}
 	s.addStage(j, spec)
-	s.changed()
+	s.countChange()
 	return nil
 }
 
-// CloseJob tells that no stage will be added any more.
+// CloseJob closes an open job: no stage may be added any more.
 func (s *State) CloseJob(id JobID) error {
 	j, err := s.eventJob(id)
 	if err != nil {
 		return err
 	}
 	j.Spec.Open = false
-	s.worked(j)
-	s.changed()
+	s.recordJobChange(j)
+	s.countChange()
 	return nil
 }
 
-// UpdateJob replaces deadline, bound, priority, promise, estimate and size of
-// a job; its id, tenant, submission and project stay.
+// UpdateJob replaces the spec of a job. Tenant, submission time, project and Open must not
+// change.
 func (s *State) UpdateJob(spec JobSpec) error {
 	j, err := s.eventJob(spec.ID)
 	if err != nil {
@@ -113,16 +112,16 @@ func (s *State) UpdateJob(spec JobSpec) error {
 	}
 	j.Spec = spec
 	for _, g := range j.Stages {
-		g.finished = nil // it names the job
+		g.finished = nil // it contains the job's name
 	}
-	s.worked(j)
-	s.predictedAnewOf(j)
-	s.changed()
+	s.recordJobChange(j)
+	s.bumpNodeVersionsOf(j)
+	s.countChange()
 	return nil
 }
 
-// SetEstimate sets the predicted run time of the stage's tasks; running
-// attempts keep theirs (AttemptProgress changes those).
+// SetEstimate sets the predicted run time of the stage's tasks. Running attempts keep their
+// own prediction (AttemptProgress changes it).
 func (s *State) SetEstimate(id StageID, d time.Duration) error {
 	g, err := s.eventStage(id)
 	if err != nil {
@@ -132,16 +131,16 @@ func (s *State) SetEstimate(id StageID, d time.Duration) error {
 		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: it must not be negative", d)
 	}
 	if g.Spec.Estimate != d {
-		s.predictedAnew(NoNode)
+		s.bumpNodeVersion(NoNode)
 	}
 	g.Spec.Estimate, g.details = d, nil
-	s.worked(g.Job)
-	s.changed()
+	s.recordJobChange(g.Job)
+	s.countChange()
 	return nil
 }
 
-// SetInput replaces where the input of a task lies, when the file system was
-// asked again. local has the bytes on each node, nil for all of them.
+// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil:
+// all of them on each.
 func (s *State) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	g, err := s.eventStage(id.StageID())
 	if err != nil {
@@ -156,31 +155,31 @@ func (s *State) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	}
 	for i, n := range nodes {
 		if n < 0 || n >= MaxNodes || (local != nil && (local[i] < 0 || local[i] > MaxAmount)) {
-			return refuse(ErrInvalid, what, "replica %d lies on node %d", i, n)
+			return refuse(ErrInvalid, what, "replica %d is on the invalid node %d", i, n)
 		}
 	}
 	if g.moved == nil {
 		g.moved = map[int32]movedInput{}
 	}
 	g.moved[id.Index] = movedInput{slices.Clone(nodes), slices.Clone(local)}
-	g.inverse = nil
-	s.changed()
+	g.tasksByNode = nil
+	s.countChange()
 	return nil
 }
 
-// StopJob tells that somebody stopped the job: nothing of it starts any more.
-// Its attempts live until they are reported ended; then EndJob.
+// StopJob reports that a user stopped the job: nothing of it starts any more. Its attempts
+// live until AttemptEnded; then the owner calls EndJob.
 func (s *State) StopJob(id JobID) error {
 	j, err := s.eventJob(id)
 	if err != nil {
 		return err
 	}
 	s.setPhase(j, JobStopping)
-	s.changed()
+	s.countChange()
 	return nil
 }
 
-// JobOutcome is how a job ended.
+// JobOutcome says how a job ended.
 type JobOutcome uint8
 
 // The outcomes of a job.
@@ -188,10 +187,10 @@ const (
 	JobSucceeded JobOutcome = iota + 1
 	JobFailed
 	JobStopped
-	JobMissed // its deadline was missed and on_miss said stop
+	JobMissed // its deadline was missed and on_miss is stop
 )
 
-// String gives the outcome's name.
+// String returns the outcome's name.
 func (o JobOutcome) String() string {
 	switch o {
 	case JobSucceeded:
@@ -207,8 +206,8 @@ func (o JobOutcome) String() string {
 	}
 }
 
-// EndJob takes a job without live attempts out of the State, with its notes
-// and its reservations, and records it in the history.
+// EndJob removes a job without live attempts from the State, with its policy states and its
+// reservations, and records it in the history.
 func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
 	j, err := s.eventJob(id)
 	if err != nil {
@@ -219,25 +218,25 @@ func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
 		return refuse(ErrInvalid, what, "outcome is %v", outcome)
 	}
 	if j.Live > 0 {
-		return refuse(ErrBusy, what, "%d attempts of it live: stop it and wait for them", j.Live)
+		return refuse(ErrBusy, what, "it has %d live attempts: stop it and wait for them", j.Live)
 	}
 	s.setPhase(j, JobStopping)
 	s.recordJob(j, outcome, now)
 	for _, g := range j.Stages {
 		ref := g.self
 		s.stages[ref] = nil
-		s.freeRefs = append(s.freeRefs, ref)
+		s.freeStageIndexes = append(s.freeStageIndexes, ref)
 	}
 	s.dequeue(j)
 	delete(s.jobs, id)
-	s.recent = nil
+	s.lastJob = nil
 	if p := s.projects[j.Spec.Project]; p != nil {
 		if i, ok := slices.BinarySearch(p.Jobs, id); ok {
 			p.Jobs = slices.Delete(p.Jobs, i, i+1)
 		}
 	}
 	s.forgetJob(j)
-	s.changed()
+	s.countChange()
 	return nil
 }
 
@@ -251,26 +250,26 @@ func (s *State) recordJob(j *Job, outcome JobOutcome, now Time) {
 	s.history.jobs.put(f, HistoryJobs)
 }
 
-// forgetJob drops notes and reservations of a job.
+// forgetJob deletes the policy states and reservations of a job.
 func (s *State) forgetJob(j *Job) {
 	id := j.Spec.ID
-	if j.notes > 0 {
-		for k := range s.notes {
+	if j.policyStates > 0 {
+		for k := range s.policyStates {
 			if k.Job == id {
-				delete(s.notes, k)
+				delete(s.policyStates, k)
 			}
 		}
 	}
 	for _, r := range j.reservations {
 		i, _ := s.findReservation(r.ID)
 		s.dropReservation(i)
-		s.holes++
+		s.unplannedReleases++
 	}
 }
 
-// PutProject makes a project known or replaces what is known of it.
+// PutProject adds a project or replaces its spec.
 func (s *State) PutProject(spec ProjectSpec) error {
-	if err := s.atRest("put a project"); err != nil {
+	if err := s.refuseInTry("put a project"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
@@ -284,14 +283,14 @@ func (s *State) PutProject(spec ProjectSpec) error {
 	} else {
 		s.projects[spec.ID] = &Project{Spec: spec}
 	}
-	s.work.add(Worked{Project: spec.ID})
-	s.changed()
+	s.changeLog.add(ChangedOwner{Project: spec.ID})
+	s.countChange()
 	return nil
 }
 
-// DropProject forgets a project without jobs, with its notes.
+// DropProject removes a project without jobs, with its policy states and reservations.
 func (s *State) DropProject(id ProjectID) error {
-	if err := s.atRest("drop a project"); err != nil {
+	if err := s.refuseInTry("drop a project"); err != nil {
 		return err
 	}
 	p := s.projects[id]
@@ -303,30 +302,30 @@ func (s *State) DropProject(id ProjectID) error {
 		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
 	}
 	delete(s.projects, id)
-	s.work.add(Worked{Project: id})
+	s.changeLog.add(ChangedOwner{Project: id})
 	for i := len(s.reservations) - 1; i >= 0; i-- {
 		if r := s.reservations[i]; r.Project == id && r.Job == 0 {
 			s.dropReservation(i)
-			s.holes++
+			s.unplannedReleases++
 		}
 	}
-	for k := range s.notes {
+	for k := range s.policyStates {
 		if k.Project == id && k.Job == 0 {
-			delete(s.notes, k)
-			s.looseNotes--
+			delete(s.policyStates, k)
+			s.joblessStates--
 		}
 	}
-	s.changed()
+	s.countChange()
 	return nil
 }
 
 func (s *State) eventJob(id JobID) (*Job, error) {
-	if err := s.atRest("change a job"); err != nil {
+	if err := s.refuseInTry("change a job"); err != nil {
 		return nil, err
 	}
 	j := s.jobs[id]
 	if j == nil {
-		return nil, refuse(ErrUnknown, fmt.Sprintf("job %d", id), "there is no such job, or it ended")
+		return nil, refuse(ErrUnknown, fmt.Sprintf("job %d", id), "there is no such job, or it has ended")
 	}
 	return j, nil
 }

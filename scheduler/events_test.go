@@ -83,10 +83,10 @@ func TestTheFasterOfTwoAttemptsWins(t *testing.T) {
 	}
 }
 
-func TestASuspendedTaskHoldsWhatItsLevelSays(t *testing.T) {
+func TestASuspendedTaskOccupiesWhatItsLevelSays(t *testing.T) {
 	const mib = schedtest.MiB
 	has := scheduler.Footprint{Memory: 600 * mib, Swap: 500 * mib, Image: 620 * mib, Files: 30 * mib}
-	for level, want := range map[scheduler.Level]scheduler.Held{
+	for level, want := range map[scheduler.Level]scheduler.Occupancy{
 		scheduler.LevelFrozen:       {Resources: scheduler.Resources{0, 600 * mib, 0}, Disk: 30 * mib},
 		scheduler.LevelSwapped:      {Resources: scheduler.Resources{0, 100 * mib, 0}, Swap: 500 * mib, Disk: 30 * mib},
 		scheduler.LevelCheckpointed: {Disk: 650 * mib},
@@ -95,25 +95,25 @@ func TestASuspendedTaskHoldsWhatItsLevelSays(t *testing.T) {
 			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 2, 100)).AddTenants("a")
 			id := w.Submit("a", 1, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 100 * mib })
 			a := w.Place(task(id, 0), 0)
-			w.Start().Pass(10 * time.Second)
+			w.Start().Advance(10 * time.Second)
 			apply(t, w, scheduler.Action{Kind: scheduler.ActSuspend, Task: task(id, 0), Attempt: 1, Run: 1, Level: level})
 			if w.State.Node(0).Free != schedtest.R(1, 1, 90) {
 				t.Errorf("before it is confirmed %v is free", w.State.Node(0).Free)
 			}
 			must(t, w.State.AttemptSuspended(a.ID, 1, level, has, w.Now))
 			n := w.State.Node(0)
-			if a.Held != want || n.Used() != want.Resources || w.Tenant("a").Used != want.Resources ||
+			if a.Occupied != want || n.Used() != want.Resources || w.Tenant("a").Used != want.Resources ||
 				n.Spec.Swap-n.SwapFree != want.Swap || n.Spec.Disks[0].Space-n.Disks[0].FreeSpace != want.Disk {
-				t.Errorf("it holds %+v, want %+v", a.Held, want)
+				t.Errorf("it occupies %+v, want %+v", a.Occupied, want)
 			}
-			w.Pass(time.Minute)
+			w.Advance(time.Minute)
 			g := w.State.Stage(scheduler.StageID{Job: id})
 			if got := g.TaskTime(w.Now); got != 10*time.Second || a.RanFor(w.Now) != 10*time.Second {
-				t.Errorf("it has run %v", got)
+				t.Errorf("running time %v", got)
 			}
 			apply(t, w, scheduler.Action{Kind: scheduler.ActResume, Task: task(id, 0), Attempt: 1, Run: 1})
 			must(t, w.State.AttemptResumed(a.ID, 1, w.Now))
-			w.Pass(5 * time.Second)
+			w.Advance(5 * time.Second)
 			if n.Free != schedtest.R(1, 1, 90) || n.SwapFree != n.Spec.Swap || g.TaskTime(w.Now) != 15*time.Second {
 				t.Errorf("resumed: %v free, ran %v", n.Free, g.TaskTime(w.Now))
 			}
@@ -121,7 +121,7 @@ func TestASuspendedTaskHoldsWhatItsLevelSays(t *testing.T) {
 	}
 }
 
-func TestAMigratingTaskHoldsBothNodes(t *testing.T) {
+func TestAMigratingTaskOccupiesBothNodes(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 2, 100)).AddTenants("a")
 	id := w.Submit("a", 1, schedtest.R(1, 1, 10))
 	a := w.Place(task(id, 0), 0)
@@ -131,11 +131,11 @@ func TestAMigratingTaskHoldsBothNodes(t *testing.T) {
 		t.Errorf("free %v and %v", w.State.Node(0).Free, w.State.Node(1).Free)
 	}
 	if err := w.State.AttemptResumed(a.ID, 1, w.Now); !errors.Is(err, scheduler.ErrStale) {
-		t.Errorf("the old run is believed: %v", err)
+		t.Errorf("the old run is accepted: %v", err)
 	}
 	must(t, w.State.AttemptResumed(a.ID, 2, w.Now))
 	if w.State.Node(0).Free != schedtest.R(2, 2, 100) || a.From != scheduler.NoNode {
-		t.Errorf("the source still holds: %v free", w.State.Node(0).Free)
+		t.Errorf("the source is still occupied: %v free", w.State.Node(0).Free)
 	}
 	must(t, w.State.NodeLost(1, w.Now))
 	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Pending != 1 || w.State.Live() != 0 {
@@ -154,10 +154,10 @@ func TestSharesAreOrderedByLevel(t *testing.T) {
 		t.Errorf("dominant %v", r)
 	}
 	if _, ok := (scheduler.Resources{1 << 62, 0, 0}).AddChecked(scheduler.Resources{1 << 62, 0, 0}); ok {
-		t.Error("an overflow is not seen")
+		t.Error("an overflow is not reported")
 	}
 	if _, ok := (scheduler.Resources{1 << 40, 0, 0}).TimesChecked(1 << 40); ok {
-		t.Error("an overflow is not seen")
+		t.Error("an overflow is not reported")
 	}
 }
 
@@ -173,19 +173,18 @@ func TestDistanceCountsSwitches(t *testing.T) {
 	}
 }
 
-func TestOneTaskTimeIsExact(t *testing.T) { // READING.md: 1 container for 5 s, then 2 for 3 s
+func TestTaskTimeIsExact(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
-	w.Place(task(id, 0), 0)
-	w.Pass(5*time.Second).Place(task(id, 1), 0)
-	w.Pass(3 * time.Second)
+	w.Place(task(id, 0), 0) // 1 attempt for 5 s, then 2 for 3 s
+	w.Advance(5*time.Second).Place(task(id, 1), 0)
+	w.Advance(3 * time.Second)
 	if got := w.State.Stage(scheduler.StageID{Job: id}).TaskTime(w.Now); got != 11*time.Second {
 		t.Errorf("%v, want 11 s", got)
 	}
 }
 
-// A task that succeeded takes no second attempt while the losing one is still
-// being killed.
+// A task that succeeded accepts no second attempt while the losing one is still being killed.
 func TestATaskThatIsDoneTakesNoSecondAttempt(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
@@ -200,11 +199,11 @@ func TestATaskThatIsDoneTakesNoSecondAttempt(t *testing.T) {
 	a = second(3)
 	v := scheduler.Check(w.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, w.Now)
 	if err := w.State.Apply(&a, w.Now); err == nil || len(v) != 1 {
-		t.Errorf("Apply says %v, Check %v: both should refuse", err, v)
+		t.Errorf("Apply returns %v, Check %v: both should refuse", err, v)
 	}
 }
 
-// The history says of a task what its job was called when it ended.
+// The history records the job's name at the time when the task ended.
 func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
 	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
@@ -214,7 +213,7 @@ func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
 	spec.Name = "renamed"
 	must(t, w.State.UpdateJob(spec))
 	w.End(w.Place(scheduler.TaskID{Job: id, Index: 1}, 0), scheduler.OutcomeSucceeded)
-	for what, s := range map[string]*scheduler.State{"as it is": w.State, "copied": w.State.Clone()} {
+	for what, s := range map[string]*scheduler.State{"original": w.State, "copy": w.State.Clone()} {
 		var names []string
 		s.History().Tasks(func(f *scheduler.FinishedTask) bool {
 			names = append(names, f.JobName)

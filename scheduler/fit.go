@@ -5,79 +5,84 @@ import (
 	"slices"
 )
 
-// fitIndex finds nodes with room. It is a cache over the nodes: its answers
-// depend on the State alone, never on what was asked before.
+// fitIndex finds nodes with free capacity. It is a cache over the nodes: its answers depend on
+// the State alone, never on earlier calls.
 //
-// Each demand that is asked for has a set of nodes that may have room. A node
-// leaves the set when it is looked at and has no room; it comes back when the
-// log says that something became free on it. So a node that is full costs a
-// demand one look per time something ends on it, however many nodes there are.
+// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves
+// the set when it is examined and does not fit; it returns when the log of gains says that
+// capacity became free on it. A full node therefore costs a class one examination per release
+// on it, regardless of the number of nodes.
 type fitIndex struct {
-	room   []room
-	inv    [][NumResources]float64 // 1/capacity of each node
-	log    []NodeID                // ring of nodes that got more room
-	head   uint64                  // entries ever put in the log
-	turns  []NodeID                // ring of nodes whose room changed, as long as log
-	turned uint64                  // entries ever put in turns
-	// versions ever given, the last one of each node, and of all nodes together;
-	// and a ring of which node got which, as long as log, good from a version on.
+	free            []capacityVec
+	inverseCapacity [][NumResources]float64 // 1/capacity of each node
+	gained          []NodeID                // ring of the nodes that gained free capacity
+	gainedCount     uint64                  // number of entries ever added to gained
+	changed         []NodeID                // ring of the nodes whose free capacity changed, as long as gained
+	changedCount    uint64                  // number of entries ever added to changed
+	// version is the last node version assigned, versions the last one of each node,
+	// versionOfAll the last one assigned to all nodes at once. versionLog is a ring, as long
+	// as gained, of the nodes that each version was assigned to; it is valid after
+	// versionLogFrom.
 	version, versionOfAll uint64
 	versions              []uint64
-	given                 []NodeID
-	givenFrom             uint64
-	shapes                []shape
-	byNeed                map[room]int32
-	gen                   uint32 // raised when shapes were dropped
+	versionLog            []NodeID
+	versionLogFrom        uint64
+	classes               []equivalenceClass
+	byNeed                map[capacityVec]int32
+	generation            uint32 // increased when classes are dropped
 }
 
-// room is CPU, memory, the largest free I/O of a disk and the largest free
-// space of a disk; noRoom on a node that takes no work.
-type room [4]int64
+// capacityVec is CPU, memory, the largest free I/O of a disk and the largest free space of a
+// disk. It is unschedulable for a node that is not schedulable.
+type capacityVec [4]int64
 
-var noRoom = room{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
+var unschedulable = capacityVec{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
 
-func (n *room) fits(in *room) bool {
+func (n *capacityVec) fits(in *capacityVec) bool {
 	return n[0] <= in[0] && n[1] <= in[1] && n[2] <= in[2] && n[3] <= in[3]
 }
 
-type shape struct {
-	need room
-	may  bitset
-	pos  uint64 // log entries seen
-	lack *lacking
+// equivalenceClass is all demands with equal needs, and the nodes that may fit them.
+type equivalenceClass struct {
+	need       capacityVec
+	candidates bitset
+	pos        uint64 // entries of gained already applied to candidates
+	lacking    *lacking
 }
 
-// maxShapes bounds the demands remembered; past it all are forgotten, which
-// costs time and changes nothing.
-const maxShapes = 4096
+// maxEquivalenceClasses bounds the classes in the cache. When it is reached all are dropped,
+// which costs time but changes no answer.
+const maxEquivalenceClasses = 4096
 
-// bestOf is how many nodes with room BestNode compares.
-const bestOf = 8
+// bestNodeCandidates is how many fitting nodes BestNode compares.
+const bestNodeCandidates = 8
 
+// addNode extends the index by a node. It drops all classes, and enlarges the logs when they
+// are shorter than twice the number of nodes.
 func (f *fitIndex) addNode() {
-	f.room = append(f.room, noRoom)
+	f.free = append(f.free, unschedulable)
 	f.versions = append(f.versions, 0)
-	f.inv = append(f.inv, [NumResources]float64{})
-	if n := len(f.room); len(f.log) < 2*n {
+	f.inverseCapacity = append(f.inverseCapacity, [NumResources]float64{})
+	if n := len(f.free); len(f.gained) < 2*n {
 		size := 1024
 		for size < 4*n {
 			size *= 2
 		}
-		f.log, f.head = make([]NodeID, size), 0
-		f.turns, f.turned = make([]NodeID, size), 0
-		f.given, f.givenFrom = make([]NodeID, size), f.version
+		f.gained, f.gainedCount = make([]NodeID, size), 0
+		f.changed, f.changedCount = make([]NodeID, size), 0
+		f.versionLog, f.versionLogFrom = make([]NodeID, size), f.version
 	}
-	f.shapes, f.byNeed = nil, nil
-	f.gen++
+	f.classes, f.byNeed = nil, nil
+	f.generation++
 }
 
-// touch tells the index that a node changed.
-func (s *State) touch(id NodeID) {
+// updateFitIndex updates the index after a change of a node.
+func (s *State) updateFitIndex(id NodeID) {
 	n := s.nodes[id]
 	f := &s.fit
-	f.giveVersion(id)
-	now := noRoom
-	if n.Takes() {
+	f.bumpVersion(id)
+	now := unschedulable
+	if n.Schedulable() {
 		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
 		if len(n.Disks) > 0 {
 			now[2], now[3] = n.Disks[0].FreeIO, n.Disks[0].FreeSpace
@@ -87,91 +92,95 @@ func (s *State) touch(id NodeID) {
 			}
 		}
 	}
-	was := &f.room[id]
+	was := &f.free[id]
 	if *was != now || len(n.Disks) > 1 {
-		f.turns[f.turned&uint64(len(f.turns)-1)] = id
-		f.turned++
+		f.changed[f.changedCount&uint64(len(f.changed)-1)] = id
+		f.changedCount++
 	}
 	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3]
 	*was = now
 	if more {
-		f.log[f.head&uint64(len(f.log)-1)] = id
-		f.head++
+		f.gained[f.gainedCount&uint64(len(f.gained)-1)] = id
+		f.gainedCount++
 	}
 }
 
-// setScale remembers a node's capacity for comparing what is left.
+// setScale stores the inverse capacity of a node, for freeShares.
 func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	for r, c := range capacity {
-		f.inv[id][r] = 0
+		f.inverseCapacity[id][r] = 0
 		if c > 0 {
-			f.inv[id][r] = 1 / float64(c)
+			f.inverseCapacity[id][r] = 1 / float64(c)
 		}
 	}
 }
 
-func (f *fitIndex) shapeOf(need room) *shape {
+// classOf returns the class of a need. It adds the class if it is new.
+func (f *fitIndex) classOf(need capacityVec) *equivalenceClass {
 	if i, ok := f.byNeed[need]; ok {
-		return &f.shapes[i]
+		return &f.classes[i]
 	}
-	if len(f.shapes) >= maxShapes || f.byNeed == nil {
-		f.shapes, f.byNeed = f.shapes[:0], map[room]int32{}
-		f.gen++
+	if len(f.classes) >= maxEquivalenceClasses || f.byNeed == nil {
+		f.classes, f.byNeed = f.classes[:0], map[capacityVec]int32{}
+		f.generation++
 	}
-	n := int32(len(f.room))
-	f.byNeed[need] = int32(len(f.shapes))
-	f.shapes = append(f.shapes, shape{need: need, may: newBitset(n), pos: f.head})
-	sh := &f.shapes[len(f.shapes)-1]
-	sh.may.setAll(n)
-	return sh
+	n := int32(len(f.free))
+	f.byNeed[need] = int32(len(f.classes))
+	f.classes = append(f.classes, equivalenceClass{need: need, candidates: newBitset(n), pos: f.gainedCount})
+	class := &f.classes[len(f.classes)-1]
+	class.candidates.setAll(n)
+	return class
 }
 
-func (s *State) shapeOfStage(g *Stage) *shape {
+// classOfStage returns the class of the stage's demand, cached in the stage until classes are
+// dropped.
+func (s *State) classOfStage(g *Stage) *equivalenceClass {
 	f := &s.fit
-	if g.shapeGen == f.gen && g.shapeGen != 0 {
-		return &f.shapes[g.shape]
+	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
+		return &f.classes[g.eqClass]
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	sh := f.shapeOf(need)
-	g.shape, g.shapeGen = f.byNeed[need], f.gen
-	return sh
+	class := f.classOf(need)
+	g.eqClass, g.eqClassGeneration = f.byNeed[need], f.generation
+	return class
 }
 
-func needOf(d Resources, disk int64) room { return room{d[CPU], d[Memory], d[IO], disk} }
+func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[Memory], d[IO], disk} }
 
-// catchUp takes in what became free since the shape was last asked for.
-func (f *fitIndex) catchUp(sh *shape) {
-	size := uint64(len(f.log))
-	if f.head-sh.pos > size {
-		sh.may.setAll(int32(len(f.room)))
-		sh.pos = f.head
+// catchUp adds the nodes that gained capacity since the last call for the class to its
+// candidates.
+func (f *fitIndex) catchUp(class *equivalenceClass) {
+	size := uint64(len(f.gained))
+	if f.gainedCount-class.pos > size {
+		class.candidates.setAll(int32(len(f.free)))
+		class.pos = f.gainedCount
 		return
 	}
-	for ; sh.pos < f.head; sh.pos++ {
-		if id := f.log[sh.pos&(size-1)]; sh.need.fits(&f.room[id]) {
-			sh.may.set(int32(id))
+	for ; class.pos < f.gainedCount; class.pos++ {
+		if id := f.gained[class.pos&(size-1)]; class.need.fits(&f.free[id]) {
+			class.candidates.set(int32(id))
 		}
 	}
 }
 
-// nextFit gives the lowest node >= from with room for the shape, or NoNode.
-func (s *State) nextFit(sh *shape, from NodeID) NodeID {
+// nextFit returns the lowest node >= from that fits the class, or NoNode.
+func (s *State) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	f := &s.fit
-	if sh.pos != f.head {
-		f.catchUp(sh)
+	if class.pos != f.gainedCount {
+		f.catchUp(class)
 	}
-	for i := sh.may.next(int32(from)); i >= 0; i = sh.may.next(i + 1) {
-		if sh.need.fits(&f.room[i]) && (len(s.nodes[i].Disks) < 2 || s.nodes[i].disk(sh.need[2], sh.need[3]) >= 0) {
+	for i := class.candidates.next(int32(from)); i >= 0; i = class.candidates.next(i + 1) {
+		if class.need.fits(&f.free[i]) && (len(s.nodes[i].Disks) < 2 || s.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) {
 			return NodeID(i)
 		}
-		sh.may.clear(i)
+		class.candidates.clear(i)
 	}
 	return NoNode
 }
 
-// disk gives the tightest disk with room for this I/O and space (ties to the
-// first), or -1.
-func (n *Node) disk(io, space int64) int16 {
+// tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to
+// the first), or -1.
+func (n *Node) tightestDisk(io, space int64) int16 {
 	best := int16(-1)
 	for i := range n.Disks {
 		d := &n.Disks[i]
@@ -182,114 +191,109 @@ func (n *Node) disk(io, space int64) int16 {
 	return best
 }
 
-// Fits tells whether a task of this demand and disk space can be placed on the
-// node now, and on which disk (-1: it needs none and the node has none).
+// Fits reports whether a task of this demand and disk space can be placed on the node now, and
+// on which disk (-1: it needs none and the node has none).
 func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
-	if !n.Takes() || d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] {
+	if !n.Schedulable() || d[CPU] > n.Free[CPU] || d[Memory] > n.Free[Memory] {
 		return -1, false
 	}
-	disk = n.disk(d[IO], space)
+	disk = n.tightestDisk(d[IO], space)
 	return disk, disk >= 0 || (len(n.Disks) == 0 && d[IO] == 0 && space == 0)
 }
 
-// HasRoom tells whether a task of the stage can be placed on the node now: Fits
-// from the index, without a look at the node where it has one disk.
-func (s *State) HasRoom(g *Stage, id NodeID) bool {
-	if id < 0 || int(id) >= len(s.fit.room) {
+// HasCapacity reports whether a task of the stage can be placed on the node now. It is Fits
+// answered from the index, without reading a node that has one disk.
+func (s *State) HasCapacity(g *Stage, id NodeID) bool {
+	if id < 0 || int(id) >= len(s.fit.free) {
 		return false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	return need.fits(&s.fit.room[id]) && (len(s.nodes[id].Disks) < 2 || s.nodes[id].disk(need[2], need[3]) >= 0)
+	return need.fits(&s.fit.free[id]) && (len(s.nodes[id].Disks) < 2 || s.nodes[id].tightestDisk(need[2], need[3]) >= 0)
 }
 
-// NodeVersion is a number that changes whenever an attempt comes to the node,
-// leaves it, holds something else there or gets another predicted end, tries
-// included, and that never comes back.
+// NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves
+// it, changes what it occupies there or gets another predicted end, tries included. Numbers
+// are never reused.
 func (s *State) NodeVersion(id NodeID) uint64 { return max(s.fit.versions[id], s.fit.versionOfAll) }
 
-// LastVersion is the last version that a node got, for NodesSince. O(1).
-func (s *State) LastVersion() uint64 { return s.fit.version }
+// LatestNodeVersion returns the last node version assigned, for NodesChangedSince. O(1).
+func (s *State) LatestNodeVersion() uint64 { return s.fit.version }
 
-// NodesSince lists the nodes that got a new version (NodeVersion) since LastVersion
-// gave one, in order, some of them more than once. False means that it cannot tell:
-// too much has happened, or all nodes got a new version; then some may have been
-// listed. O(changes).
-func (s *State) NodesSince(at uint64, yield func(NodeID)) bool {
+// NodesChangedSince yields the nodes that were assigned a new version (NodeVersion) after
+// version at, a result of LatestNodeVersion, in order and possibly more than once. It returns
+// false if the log has wrapped or all nodes were assigned a new version; some may have been
+// yielded then. O(changes).
+func (s *State) NodesChangedSince(at uint64, yield func(NodeID)) bool {
 	f := &s.fit
-	if at < f.givenFrom || at > f.version || f.version-at > uint64(len(f.given)) || f.versionOfAll > at {
+	if at < f.versionLogFrom || at > f.version || f.version-at > uint64(len(f.versionLog)) || f.versionOfAll > at {
 		return false
 	}
 	for at++; at <= f.version; at++ {
-		yield(f.given[at&uint64(len(f.given)-1)])
+		yield(f.versionLog[at&uint64(len(f.versionLog)-1)])
 	}
 	return true
 }
 
-// predictedAnew gives a node a new version; NoNode stands for all.
-func (s *State) predictedAnew(id NodeID) {
+// bumpNodeVersion assigns a new version to a node, or to all for NoNode.
+func (s *State) bumpNodeVersion(id NodeID) {
 	f := &s.fit
 	if id == NoNode {
 		f.version++
 		f.versionOfAll = f.version
 		return
 	}
-	f.giveVersion(id)
+	f.bumpVersion(id)
 }
 
-func (f *fitIndex) giveVersion(id NodeID) {
+func (f *fitIndex) bumpVersion(id NodeID) {
 	f.version++
 	f.versions[id] = f.version
-	f.given[f.version&uint64(len(f.given)-1)] = id
+	f.versionLog[f.version&uint64(len(f.versionLog)-1)] = id
 }
 
-// NextNode gives the node with the lowest id >= from that has room for a task
-// of the stage, or NoNode: amortised O(1) however many nodes there are. No
-// allocation but at the first demand of a kind.
+// NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised
+// O(1) for any number of nodes; it allocates only for the first stage with a demand.
 func (s *State) NextNode(g *Stage, from NodeID) NodeID {
-	return s.nextFit(s.shapeOfStage(g), from)
+	return s.nextFit(s.classOfStage(g), from)
 }
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (s *State) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	return s.nextFit(s.fit.shapeOf(needOf(d, space)), from)
+	return s.nextFit(s.fit.classOf(needOf(d, space)), from)
 }
 
-// BestNode gives a node with room for a task of the stage that is left with
-// the least after it, and the disk to use: of the first few nodes with room in
-// order of id the one with the smallest sum of free shares, ties to the lowest
-// id. NoNode when no node has room. Amortised O(1).
-func (s *State) BestNode(g *Stage) (NodeID, int16) { return s.best(s.shapeOfStage(g)) }
+// BestNode returns the fitting node that a task of the stage would leave with the least free
+// capacity, and the disk to use: among the first few fitting nodes by id the one with the
+// smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
+// Amortised O(1).
+func (s *State) BestNode(g *Stage) (NodeID, int16) { return s.bestOfClass(s.classOfStage(g)) }
 
-// BestNodeFor is BestNode for any demand and disk space.
-func (s *State) BestNodeFor(d Resources, space int64) (NodeID, int16) {
-	return s.best(s.fit.shapeOf(needOf(d, space)))
-}
-
-func (s *State) best(sh *shape) (NodeID, int16) {
+// bestOfClass implements BestNode.
+func (s *State) bestOfClass(class *equivalenceClass) (NodeID, int16) {
 	best, least := NoNode, 0.0
-	for i, k := s.nextFit(sh, 0), 0; i != NoNode && k < bestOf; i, k = s.nextFit(sh, i+1), k+1 {
-		if left := s.fit.left(i); best == NoNode || left < least {
+	for i, k := s.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i, k = s.nextFit(class, i+1), k+1 {
+		if left := s.fit.freeShares(i); best == NoNode || left < least {
 			best, least = i, left
 		}
 	}
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, s.nodes[best].disk(sh.need[2], sh.need[3])
+	return best, s.nodes[best].tightestDisk(class.need[2], class.need[3])
 }
 
-// BestNodeBut is BestNode without the nodes in taken (sorted or not; a few).
-func (s *State) BestNodeBut(g *Stage, taken []NodeID) (NodeID, int16) {
-	if len(taken) == 0 {
+// BestNodeExcept is BestNode without the nodes in excluded (in any order; a few).
+func (s *State) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
+	if len(excluded) == 0 {
 		return s.BestNode(g)
 	}
-	sh := s.shapeOfStage(g)
+	class := s.classOfStage(g)
 	best, least := NoNode, 0.0
-	for i, k := s.nextFit(sh, 0), 0; i != NoNode && k < bestOf; i = s.nextFit(sh, i+1) {
-		if slices.Contains(taken, i) {
+	for i, k := s.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i = s.nextFit(class, i+1) {
+		if slices.Contains(excluded, i) {
 			continue
 		}
-		if left := s.fit.left(i); best == NoNode || left < least {
+		if left := s.fit.freeShares(i); best == NoNode || left < least {
 			best, least = i, left
 		}
 		k++
@@ -297,31 +301,29 @@ func (s *State) BestNodeBut(g *Stage, taken []NodeID) (NodeID, int16) {
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, s.nodes[best].disk(sh.need[2], sh.need[3])
+	return best, s.nodes[best].tightestDisk(class.need[2], class.need[3])
 }
 
-// NearestNode gives the node that lacks least of what a task of the stage
-// needs, by the scarcest resource: of those that take work, could hold the task
-// were they empty and are not in taken the one with the largest
-// min_r free_r/need_r, ties to the lowest id. NoNode where there is none.
-// O(nodes x taken).
-func (s *State) NearestNode(g *Stage, taken []NodeID) NodeID {
+// NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by
+// its scarcest resource: among the schedulable nodes that are large enough for the task and
+// not in excluded, the one with the largest FreeFraction, ties to the lowest id. It returns
+// NoNode if there is none. O(nodes x excluded).
+func (s *State) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	best, most := NoNode, -1.0
 	for _, n := range s.nodes {
-		if !n.Takes() || slices.Contains(taken, n.Spec.ID) {
+		if !n.Schedulable() || slices.Contains(excluded, n.Spec.ID) {
 			continue
 		}
-		if near := n.Nearness(g.Spec.Demand); near > most {
+		if near := n.FreeFraction(g.Spec.Demand); near > most {
 			best, most = n.Spec.ID, near
 		}
 	}
 	return best
 }
 
-// Nearness is how much of a demand is free on the node, by the scarcest
-// resource: min_r free_r/need_r, at most 1; -1 where the demand would not fit
-// the node were it empty.
-func (n *Node) Nearness(demand Resources) float64 {
+// FreeFraction returns how much of a demand is free on the node, by its scarcest resource:
+// min_r free_r/need_r, at most 1; -1 if the demand exceeds the node's capacity.
+func (n *Node) FreeFraction(demand Resources) float64 {
 	near := 1.0
 	for r, need := range demand {
 		if need > n.Spec.Capacity[r] {
@@ -334,17 +336,18 @@ func (n *Node) Nearness(demand Resources) float64 {
 	return near
 }
 
-// left is the sum of a node's free shares; the demand is the same for all that
-// are compared and nodes of one size lose the same by it.
-func (f *fitIndex) left(i NodeID) float64 {
-	r, inv := &f.room[i], &f.inv[i]
+// freeShares returns the sum of a node's free shares. BestNode compares it before placement,
+// since the task reduces it equally on nodes of one size.
+func (f *fitIndex) freeShares(i NodeID) float64 {
+	r, inv := &f.free[i], &f.inverseCapacity[i]
 	return float64(r[0])*inv[0] + float64(r[1])*inv[1] + float64(r[2])*inv[2]
 }
 
-// Place makes the action that starts the next attempt of task i of the stage.
-func (s *State) Place(g *Stage, i int32, n NodeID, disk int16) Action {
+// PlaceAction returns the action that starts the next attempt at task i of the stage. It does
+// not apply it.
+func (s *State) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
 	attempt := int32(1)
-	if len(g.tries) > 0 {
+	if len(g.pastAttempts) > 0 {
 		attempt = s.NextAttempt(g, i)
 	}
 	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}

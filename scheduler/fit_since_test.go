@@ -9,22 +9,22 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Whatever happens, the nodes that are listed are those that got a new version.
-func TestTheNodesListedAreThoseWithANewVersion(t *testing.T) {
+// After random events the nodes listed are exactly those with a new version.
+func TestNodesChangedSinceListsNodesWithANewVersion(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	told, untold := 0, 0
+	listedRounds, wrappedRounds := 0, 0
 	for round := range 40 {
 		c := schedtest.NewChaos(t, seed+uint64(round))
 		for range 60 {
-			at, was := c.State.LastVersion(), versions(c.State)
-			happen(c)
+			at, was := c.State.LatestNodeVersion(), versions(c.State)
+			randomChange(c)
 			var listed []scheduler.NodeID
-			if !c.State.NodesSince(at, func(id scheduler.NodeID) { listed = append(listed, id) }) {
-				untold++ // a node came, or all have a new version
+			if !c.State.NodesChangedSince(at, func(id scheduler.NodeID) { listed = append(listed, id) }) {
+				wrappedRounds++ // a node was added, or all have a new version
 				continue
 			}
-			told++
+			listedRounds++
 			for id, v := range versions(c.State) {
 				if n := scheduler.NodeID(id); id >= len(was) || (was[id] != v) != slices.Contains(listed, n) {
 					t.Fatalf("node %d of %d: version %d, now %d, listed %v", id, len(was), was[min(id, len(was)-1)], v, listed)
@@ -32,8 +32,8 @@ func TestTheNodesListedAreThoseWithANewVersion(t *testing.T) {
 			}
 		}
 	}
-	if told < 10*untold {
-		t.Errorf("told %d times, and %d times not", told, untold)
+	if listedRounds < 10*wrappedRounds {
+		t.Errorf("listed %d times, wrapped %d times", listedRounds, wrappedRounds)
 	}
 }
 
@@ -45,15 +45,15 @@ func versions(s *scheduler.State) []uint64 {
 	return out
 }
 
-// Who is too far behind is told so.
-func TestNodesSinceLongAgoAreNotListed(t *testing.T) {
+// NodesChangedSince returns false to a reader that is too far behind.
+func TestNodesChangedLongAgoAreNotListed(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 1, schedtest.R(1, 1, 1))
 	s := w.State
-	at := s.LastVersion()
+	at := s.LatestNodeVersion()
 	try := func() {
 		mark := s.Mark()
-		a := s.Place(s.Stage(scheduler.StageID{Job: id}), 0, 1, 0)
+		a := s.PlaceAction(s.Stage(scheduler.StageID{Job: id}), 0, 1, 0)
 		if err := s.Apply(&a, w.Now); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestNodesSinceLongAgoAreNotListed(t *testing.T) {
 	}
 	try()
 	n := 0
-	if !s.NodesSince(at, func(id scheduler.NodeID) {
+	if !s.NodesChangedSince(at, func(id scheduler.NodeID) {
 		if n++; id != 1 {
 			t.Errorf("node %d is listed", id)
 		}
@@ -71,10 +71,10 @@ func TestNodesSinceLongAgoAreNotListed(t *testing.T) {
 	for range 1000 {
 		try()
 	}
-	if s.NodesSince(at, func(scheduler.NodeID) {}) {
-		t.Error("2,002 versions are told by a log of 1,024")
+	if s.NodesChangedSince(at, func(scheduler.NodeID) {}) {
+		t.Error("2,002 versions are listed from a log of 1,024")
 	}
-	if s.NodesSince(s.LastVersion()+1, func(scheduler.NodeID) {}) {
-		t.Error("versions to come are told")
+	if s.NodesChangedSince(s.LatestNodeVersion()+1, func(scheduler.NodeID) {}) {
+		t.Error("future versions are listed")
 	}
 }

@@ -2,14 +2,13 @@ package scheduler
 
 import "time"
 
-// History sizes: what is kept of tasks and jobs that ended, oldest first out.
+// Sizes of the History; the oldest entries are dropped first.
 const (
 	HistoryTasks = 16384
 	HistoryJobs  = 4096
 )
 
-// FinishedTask is what is remembered of a task that succeeded; predictors
-// learn from it.
+// FinishedTask is the record of a task that succeeded. Predictors learn from it.
 type FinishedTask struct {
 	Task       TaskID        `json:"task"`
 	Tenant     TenantID      `json:"tenant"`
@@ -25,7 +24,7 @@ type FinishedTask struct {
 	Ended      Time          `json:"ended"`
 }
 
-// FinishedJob is what is remembered of a job that ended.
+// FinishedJob is the record of a job that ended.
 type FinishedJob struct {
 	Job       JobID      `json:"job"`
 	Tenant    TenantID   `json:"tenant"`
@@ -35,21 +34,21 @@ type FinishedJob struct {
 	Started   Time       `json:"started"` // first placement, 0 for never
 	Ended     Time       `json:"ended"`
 	Outcome   JobOutcome `json:"outcome"`
-	// Service is its attempts' running time, summed.
+	// Service is the total running time of its attempts.
 	Service time.Duration `json:"service_ns"`
 	Tasks   int32         `json:"tasks"`
 }
 
-// History holds the last HistoryTasks tasks and HistoryJobs jobs.
+// History holds the last HistoryTasks tasks and HistoryJobs jobs that ended.
 type History struct {
-	tasks ring[finished]
+	tasks ring[finishedRecord]
 	jobs  ring[FinishedJob]
 }
 
-// finished is a FinishedTask as it is kept: each end of a task writes one, so it is
-// small, and what the tasks of a stage have in common is kept once.
-type finished struct {
-	of    *finishedStage
+// finishedRecord is the compact form of a FinishedTask: one is written whenever a task ends,
+// and the fields common to a stage's tasks are stored once.
+type finishedRecord struct {
+	stage *finishedStage
 	index int32
 	node  NodeID
 	bytes int64
@@ -58,6 +57,7 @@ type finished struct {
 	local bool
 }
 
+// finishedStage is what the records of a stage's tasks have in common.
 type finishedStage struct {
 	id            StageID
 	tenant        TenantID
@@ -67,22 +67,22 @@ type finishedStage struct {
 	tasks         int32
 }
 
-// told is the task as others are told of it.
-func (f *finished) told() FinishedTask {
-	g := f.of
+// expand returns the record as a FinishedTask.
+func (f *finishedRecord) expand() FinishedTask {
+	g := f.stage
 	return FinishedTask{Task: TaskID{g.id.Job, g.id.Stage, f.index}, Tenant: g.tenant, Kind: g.kind, Stage: g.name, JobName: g.jobName,
 		Node: f.node, Demand: g.demand, InputBytes: f.bytes, Local: f.local, Tasks: g.tasks, RunTime: f.run, Ended: f.ended}
 }
 
-// inFinished is what the history says of a stage's tasks.
-func (g *Stage) inFinished() *finishedStage {
+// finishedStageOf returns the fields that the records of the stage's tasks share.
+func (g *Stage) finishedStageOf() *finishedStage {
 	if g.finished == nil {
 		g.finished = &finishedStage{g.ID(), g.Job.Spec.Tenant, g.Spec.Kind, g.Spec.Name, g.Job.Spec.Name, g.Spec.Demand, g.Spec.Tasks}
 	}
 	return g.finished
 }
 
-// putTasks puts tasks in as they were told, from the oldest.
+// putTasks adds tasks, oldest first.
 func (h *History) putTasks(all []FinishedTask) {
 	stages := map[finishedStage]*finishedStage{}
 	for i := range all {
@@ -91,13 +91,13 @@ func (h *History) putTasks(all []FinishedTask) {
 		if stages[g] == nil {
 			stages[g] = &g
 		}
-		h.tasks.put(finished{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local}, HistoryTasks)
+		h.tasks.put(finishedRecord{stages[g], t.Task.Index, t.Node, t.InputBytes, t.RunTime, t.Ended, t.Local}, HistoryTasks)
 	}
 }
 
-// allTasks lists the tasks from the oldest.
+// allTasks returns the tasks, oldest first.
 func (h *History) allTasks() []FinishedTask {
-	out := make([]FinishedTask, 0, len(h.tasks.of))
+	out := make([]FinishedTask, 0, len(h.tasks.values))
 	h.Tasks(func(t *FinishedTask) bool {
 		out = append(out, *t)
 		return true
@@ -105,51 +105,51 @@ func (h *History) allTasks() []FinishedTask {
 	return out
 }
 
-// ring keeps the last values put in.
+// ring holds the last values that were put in.
 type ring[T any] struct {
-	of   []T
-	head int
-	n    uint64 // values ever put in
+	values []T
+	head   int
+	total  uint64 // values ever put in
 }
 
 func (r *ring[T]) put(v T, limit int) {
-	r.n++
-	if len(r.of) < limit {
-		r.of = append(r.of, v)
+	r.total++
+	if len(r.values) < limit {
+		r.values = append(r.values, v)
 		return
 	}
-	r.of[r.head] = v
+	r.values[r.head] = v
 	r.head = (r.head + 1) % limit
 }
 
-// all lists from the oldest; it copies.
+// all returns a copy of the values, oldest first.
 func (r *ring[T]) all() []T {
-	return append(append(make([]T, 0, len(r.of)), r.of[r.head:]...), r.of[:r.head]...)
+	return append(append(make([]T, 0, len(r.values)), r.values[r.head:]...), r.values[:r.head]...)
 }
 
 func (r *ring[T]) each(yield func(*T) bool) {
-	for i := range r.of {
-		if !yield(&r.of[(r.head+i)%len(r.of)]) {
+	for i := range r.values {
+		if !yield(&r.values[(r.head+i)%len(r.values)]) {
 			return
 		}
 	}
 }
 
-// Tasks walks the tasks from the oldest. What is yielded is good until the next one.
+// Tasks calls yield for each task, oldest first. The task is valid until the next call.
 func (h *History) Tasks(yield func(*FinishedTask) bool) {
 	var t FinishedTask
-	h.tasks.each(func(f *finished) bool {
-		t = f.told()
+	h.tasks.each(func(f *finishedRecord) bool {
+		t = f.expand()
 		return yield(&t)
 	})
 }
 
-// Jobs walks the jobs from the oldest.
+// Jobs calls yield for each job, oldest first.
 func (h *History) Jobs(yield func(*FinishedJob) bool) { h.jobs.each(yield) }
 
-// TaskCount is the number of tasks ever recorded: a predictor trains again
-// when it has grown enough.
-func (h *History) TaskCount() uint64 { return h.tasks.n }
+// TaskCount returns the number of tasks ever recorded. Predictors compare it to decide when to
+// train again.
+func (h *History) TaskCount() uint64 { return h.tasks.total }
 
-// JobCount is the number of jobs ever recorded.
-func (h *History) JobCount() uint64 { return h.jobs.n }
+// JobCount returns the number of jobs ever recorded.
+func (h *History) JobCount() uint64 { return h.jobs.total }

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Time is an instant in nanoseconds since the Unix epoch, UTC, or since the
-// start of a simulation. It enters every function as a value.
+// Time is a time in nanoseconds since the Unix epoch, UTC, or since the start of a simulation.
+// Functions take the current time as a value.
 type Time int64
 
-// Never is the instant that does not come.
+// Never is later than any other time.
 const Never Time = math.MaxInt64
 
-// Add returns t + d, kept within the range of Time.
+// Add returns t + d, saturated at the range of Time.
 func (t Time) Add(d time.Duration) Time {
 	s := t + Time(d)
 	if d > 0 && s < t {
@@ -26,7 +26,7 @@ func (t Time) Add(d time.Duration) Time {
 	return s
 }
 
-// Sub returns t - u, kept within the range of time.Duration.
+// Sub returns t - u, saturated at the range of time.Duration.
 func (t Time) Sub(u Time) time.Duration {
 	d := t - u
 	switch {
@@ -38,49 +38,49 @@ func (t Time) Sub(u Time) time.Duration {
 	return time.Duration(d)
 }
 
-// TenantID numbers a tenant densely from 0; the caller assigns it.
+// TenantID is the number of a tenant, dense from 0. The caller assigns it.
 type TenantID int32
 
-// NodeID numbers a node densely from 0; the caller assigns it.
+// NodeID is the number of a node, dense from 0. The caller assigns it.
 type NodeID int32
 
-// NoNode is the absence of a node: a reservation on the pool of all nodes, or
-// an attempt that is not moving.
+// NoNode means no node: for a reservation, the pool of all nodes; for an attempt's source,
+// that it is not migrating.
 const NoNode NodeID = -1
 
 // NoTenant is the parent of a tenant at the root of the tree.
 const NoTenant TenantID = -1
 
-// JobID names a job for ever; the caller assigns it, 0 is no job.
+// JobID identifies a job and is never reused. The caller assigns it; 0 is no job.
 type JobID uint64
 
-// ProjectID names a project; the caller assigns it, 0 is no project.
+// ProjectID identifies a project. The caller assigns it; 0 is no project.
 type ProjectID uint64
 
-// ReservationID names a reservation; the policy assigns it, from 1.
+// ReservationID identifies a reservation. The policy assigns it, from 1.
 type ReservationID uint64
 
-// StageID is a stage of a job, counted from 0.
+// StageID identifies a stage by its job and its index, from 0.
 type StageID struct {
 	Job   JobID `json:"job"`
 	Stage int32 `json:"stage"`
 }
 
-// TaskID is a task of a stage, counted from 0.
+// TaskID identifies a task by its stage and its index, from 0.
 type TaskID struct {
 	Job   JobID `json:"job"`
 	Stage int32 `json:"stage"`
 	Index int32 `json:"index"`
 }
 
-// AttemptID is one try at a task, counted from 1. With the attempt's Run it
-// is the fencing token everywhere.
+// AttemptID identifies an attempt at a task by its number, from 1. Together with the attempt's
+// Run it is the fencing token.
 type AttemptID struct {
 	TaskID
 	Attempt int32 `json:"attempt"`
 }
 
-// StageID gives the stage that the task belongs to.
+// StageID returns the stage that the task belongs to.
 func (t TaskID) StageID() StageID { return StageID{t.Job, t.Stage} }
 
 // Compare orders stages by job, then stage.
@@ -98,11 +98,11 @@ func (a AttemptID) Compare(o AttemptID) int {
 	return cmp.Or(a.TaskID.Compare(o.TaskID), cmp.Compare(a.Attempt, o.Attempt))
 }
 
-// String prints job.stage, for example "17.0".
+// String returns job.stage, for example "17.0".
 func (s StageID) String() string { return fmt.Sprintf("%d.%d", s.Job, s.Stage) }
 
-// String prints job.stage.index, for example "17.0.3".
+// String returns job.stage.index, for example "17.0.3".
 func (t TaskID) String() string { return fmt.Sprintf("%d.%d.%d", t.Job, t.Stage, t.Index) }
 
-// String prints job.stage.index#attempt, for example "17.0.3#1".
+// String returns job.stage.index#attempt, for example "17.0.3#1".
 func (a AttemptID) String() string { return fmt.Sprintf("%s#%d", a.TaskID, a.Attempt) }

@@ -6,24 +6,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The judge is a map. Sets follow each other in one table's memory, large and small.
+// The reference is a map. Small and large sets follow each other in the memory of one idSet.
 func TestIDSetAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var set idSet
 		for range rapid.IntRange(1, 5).Draw(t, "resets") {
 			set.reset()
-			judge := map[AttemptID]bool{}
+			want := map[AttemptID]bool{}
 			few := rapid.Int32Range(1, 12).Draw(t, "few")
 			for range rapid.SampledFrom([]int{0, 3, 40, 300}).Draw(t, "adds") {
 				id := AttemptID{TaskID{JobID(rapid.Int32Range(0, few).Draw(t, "job")), rapid.Int32Range(0, 2).Draw(t, "stage"),
 					rapid.Int32Range(0, few).Draw(t, "index")}, rapid.Int32Range(0, 2).Draw(t, "attempt")}
-				if got := set.has(id); got != judge[id] {
-					t.Fatalf("has %v: %v, want %v", id, got, judge[id])
+				if got := set.has(id); got != want[id] {
+					t.Fatalf("has %v: %v, want %v", id, got, want[id])
 				}
-				if got := set.add(id); got == judge[id] {
-					t.Fatalf("add %v: %v, it was there: %v", id, got, judge[id])
+				if got := set.add(id); got == want[id] {
+					t.Fatalf("add %v: %v, it was there: %v", id, got, want[id])
 				}
-				judge[id] = true
+				want[id] = true
 			}
 		}
 	})

@@ -5,103 +5,105 @@ import (
 	"slices"
 )
 
-// journal remembers how to undo what Apply and ApplyNotes did since a Mark. Its
-// slices are kept, so that trying allocates nothing once they have grown.
+// journal records how to undo Apply and ApplyPolicyStates since a Mark. Its slices are reused,
+// so that a try allocates nothing once they have grown.
 type journal struct {
-	depth    int
-	tried    uint64 // what was done in tries since New; it only grows
-	recs     []undoRec
-	attempts []undoneAttempt
-	res      []Reservation
-	notes    []Note
+	depth        int
+	steps        uint64 // number of steps in tries since New; never decreases
+	records      []undoRec
+	attempts     []undoneAttempt
+	reservations []Reservation
+	policyStates []PolicyState
 }
 
-// undoneAttempt is an attempt as it was, with what its details said then.
+// undoneAttempt is a copy of an attempt and of its details before a change.
 type undoneAttempt struct {
 	Attempt
-	was details
+	savedDetails attemptDetails
 }
 
+// undoOp is the kind of an undoRec.
 type undoOp uint8
 
 const (
-	undoPlace     undoOp = iota + 1 // drop the attempt in slot
-	undoAttempt                     // put back the last copy in attempts
-	undoReserve                     // a reservation was made: drop it
-	undoReplace                     // put back the last copy in res
-	undoUnreserve                   // make the last copy in res again
-	undoNote                        // put back the last copy in notes
-	undoNewNote                     // drop the note whose key is last in notes
-	undoWithdraw                    // bring the attempt in slot back
+	undoPlace        undoOp = iota + 1 // remove the attempt in slot
+	undoAttempt                        // restore the last copy in attempts
+	undoReserve                        // delete the reservation that was added
+	undoReplace                        // restore the last copy in reservations
+	undoUnreserve                      // add the last copy in reservations again
+	undoReplaceState                   // restore the last copy in policyStates
+	undoNewState                       // delete the state whose key is last in policyStates
+	undoWithdraw                       // link the attempt in slot again
 )
 
+// undoRec is one undoable step; copies of what it changed are on the journal's stacks.
 type undoRec struct {
 	op       undoOp
 	phase    uint8 // undoPlace: 1 if this was the job's first placement
 	slot     int32
 	taskTime float64
-	lastTick Time
+	lastTick Time // undoReserve: the reservation's id
 }
 
-// Mark is a point to go back to.
+// Mark is a point to roll back to.
 type Mark struct {
-	recs, depth int
-	seq         uint64
+	records, depth int
+	seq            uint64
 }
 
-// Mark starts a try: what Apply and ApplyNotes do from here on is remembered.
-// Each Mark is ended by one Rollback or Keep, the latest first. Events are
-// refused in between. O(1), no allocation.
+// Mark starts a try: Apply and ApplyPolicyStates become undoable. Each Mark must be ended by
+// one Rollback or Keep, the latest first. Events are refused during a try. O(1), no
+// allocation.
 func (s *State) Mark() Mark {
 	s.undo.depth++
-	return Mark{len(s.undo.recs), s.undo.depth, s.seq}
+	return Mark{len(s.undo.records), s.undo.depth, s.seq}
 }
 
-// Rollback undoes everything since the mark, byte for byte, and ends the try.
-// It panics when the mark is not the latest one, which only wrong code of
-// ours can bring about. O(steps undone), no allocation.
+// Rollback undoes everything since the mark, byte for byte, and ends the try. It panics if the
+// mark is not the latest one, which is a defect of the caller. O(steps undone), no allocation.
 func (s *State) Rollback(m Mark) {
 	s.endMark(m)
 	u := &s.undo
-	for i := len(u.recs) - 1; i >= m.recs; i-- {
-		s.undoOne(&u.recs[i])
+	for i := len(u.records) - 1; i >= m.records; i-- {
+		s.undoRecord(&u.records[i])
 	}
-	u.recs = u.recs[:m.recs]
+	u.records = u.records[:m.records]
 	s.seq = m.seq
 }
 
-// Keep ends the try and leaves what was done. Inside another try it stays part
-// of that one; otherwise it counts as one change.
+// Keep ends the try and keeps its changes. Inside another try they become part of that one;
+// otherwise they count as one change.
 func (s *State) Keep(m Mark) {
 	s.endMark(m)
 	u := &s.undo
 	if u.depth > 0 {
 		return
 	}
-	if len(u.recs) > m.recs {
-		s.changed()
+	if len(u.records) > m.records {
+		s.countChange()
 	}
-	for i := range u.recs {
-		if u.recs[i].op == undoWithdraw {
-			s.freeSlots = append(s.freeSlots, u.recs[i].slot)
+	for i := range u.records {
+		if u.records[i].op == undoWithdraw {
+			s.freeSlots = append(s.freeSlots, u.records[i].slot)
 		}
 	}
-	u.recs, u.attempts, u.res, u.notes = u.recs[:0], u.attempts[:0], u.res[:0], u.notes[:0]
+	u.records, u.attempts, u.reservations, u.policyStates = u.records[:0], u.attempts[:0], u.reservations[:0], u.policyStates[:0]
 }
 
 func (s *State) endMark(m Mark) {
-	if m.depth != s.undo.depth || m.recs > len(s.undo.recs) {
-		panic("scheduler: Rollback or Keep of a mark that is not the latest")
+	if m.depth != s.undo.depth || m.records > len(s.undo.records) {
+		panic("scheduler: Rollback or Keep of a mark that is not the latest one")
 	}
 	s.undo.depth--
 }
 
-// Trying tells whether a try is under way.
-func (s *State) Trying() bool { return s.undo.depth > 0 }
+// InTry reports whether a try is in progress.
+func (s *State) InTry() bool { return s.undo.depth > 0 }
 
-func (s *State) atRest(what string) error {
+// refuseInTry returns an error during a try. what is the event in words.
+func (s *State) refuseInTry(what string) error {
 	if s.undo.depth > 0 {
-		return refuse(ErrBusy, "state", "cannot %s while a try is under way: roll back first", what)
+		return refuse(ErrBusy, "state", "cannot %s during a try: roll back first", what)
 	}
 	return nil
 }
@@ -112,56 +114,56 @@ func pop[T any](s *[]T) *T {
 	return v
 }
 
-func (s *State) undoOne(r *undoRec) {
+func (s *State) undoRecord(r *undoRec) {
 	u := &s.undo
 	switch r.op {
 	case undoPlace:
-		s.unplace(r)
+		s.revertPlace(r)
 	case undoWithdraw:
-		s.hook(s.at(r.slot), r.slot, 1)
+		s.relinkStarting(s.attemptAt(r.slot), r.slot, 1)
 	case undoAttempt:
-		s.putBack(r, pop(&u.attempts))
+		s.revertAttempt(r, pop(&u.attempts))
 	case undoReserve:
 		i, _ := s.findReservation(ReservationID(r.lastTick))
 		s.dropReservation(i)
 	case undoReplace:
-		s.putReservation(*pop(&u.res))
+		s.putReservation(*pop(&u.reservations))
 	case undoUnreserve:
-		s.putReservation(*pop(&u.res))
-	case undoNote:
-		s.setNote(*pop(&u.notes))
-	case undoNewNote:
-		s.dropNote(pop(&u.notes).NoteKey)
+		s.putReservation(*pop(&u.reservations))
+	case undoReplaceState:
+		s.putPolicyState(*pop(&u.policyStates))
+	case undoNewState:
+		s.dropPolicyState(pop(&u.policyStates).PolicyStateKey)
 	default:
 		panic("scheduler: unknown undo record")
 	}
 }
 
-// putReservation makes or replaces a reservation and tells what was there.
+// putReservation adds or replaces a reservation. It returns the one replaced, if any.
 func (s *State) putReservation(r Reservation) (old Reservation, had bool) {
 	i, ok := s.findReservation(r.ID)
 	if !ok {
 		p := &Reservation{}
 		*p = r
 		s.reservations = slices.Insert(s.reservations, i, p)
-		s.link(p)
+		s.linkReservation(p)
 		return Reservation{}, false
 	}
 	p := s.reservations[i]
 	old = *p
 	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
-		s.relink(p, r.Start)
+		s.moveReservation(p, r.Start)
 		*p = r
 		return old, true
 	}
-	s.unlink(p)
+	s.unlinkReservation(p)
 	*p = r
-	s.link(p)
+	s.linkReservation(p)
 	return old, true
 }
 
 func (s *State) dropReservation(i int) {
-	s.unlink(s.reservations[i])
+	s.unlinkReservation(s.reservations[i])
 	s.reservations = slices.Delete(s.reservations, i, i+1)
 }
 
@@ -180,25 +182,26 @@ func byStart(a, b *Reservation) int {
 	return 0
 }
 
-func (s *State) link(r *Reservation) {
+// linkReservation adds a reservation to its lists.
+func (s *State) linkReservation(r *Reservation) {
 	s.countReservation(r, 1)
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
 	}
 }
 
-// relink has a reservation start at another instant: in its lists only those
-// between its old and its new place move.
-func (s *State) relink(r *Reservation, start Time) {
+// moveReservation moves a reservation to another start: only the entries between its old and
+// its new position in the lists move.
+func (s *State) moveReservation(r *Reservation, start Time) {
 	if j := s.jobs[r.Job]; j != nil {
-		s.worked(j)
+		s.recordJobChange(j)
 	}
 	if r.Start == start {
 		return
 	}
 	to := Reservation{ID: r.ID, Start: start}
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
 		l := *list
 		i, _ := slices.BinarySearchFunc(l, r, byStart)
 		j, _ := slices.BinarySearchFunc(l, &to, byStart)
@@ -212,67 +215,70 @@ func (s *State) relink(r *Reservation, start Time) {
 	}
 }
 
-func (s *State) unlink(r *Reservation) {
+func (s *State) unlinkReservation(r *Reservation) {
 	s.countReservation(r, -1)
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.ofKind(r.Kind)} {
+	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
 		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 			*list = slices.Delete(*list, i, i+1)
 		}
 	}
 }
 
-func (s *State) ofKind(k ReservationKind) *[]*Reservation {
-	if k.Promise() {
-		return &s.promises
+// listOfKind returns the list of the guarantees or that of the other reservations.
+func (s *State) listOfKind(k ReservationKind) *[]*Reservation {
+	if k.IsGuarantee() {
+		return &s.guarantees
 	}
-	return &s.held
+	return &s.unguaranteed
 }
 
-// countReservation keeps a job's numbers of reservations.
+// countReservation adds (n 1) a reservation to its job's list and counts, or removes it (n
+// -1).
 func (s *State) countReservation(r *Reservation, n int32) {
 	if r.Job == 0 {
-		s.jobless += int(n)
+		s.projectReservations += int(n)
 	}
 	if j := s.jobs[r.Job]; j != nil {
-		s.worked(j)
+		s.recordJobChange(j)
 		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
 		if n > 0 {
 			j.reservations = slices.Insert(j.reservations, i, r)
 		} else {
 			j.reservations = slices.Delete(j.reservations, i, i+1)
 		}
-		if r.Kind.Promise() {
-			j.Promises += n
+		if r.Kind.IsGuarantee() {
+			j.Guarantees += n
 		}
 	}
 }
 
-// marks are the kinds of notes that there are on a job or project as a whole.
-type marks uint32
+// stateKindSet is the set of the kinds of policy states that a job or project has as a whole.
+type stateKindSet uint32
 
-func (m marks) has(k NoteKind) bool { return m&(1<<k) != 0 }
+func (m stateKindSet) has(k PolicyStateKind) bool { return m&(1<<k) != 0 }
 
-// mark keeps the marks of the job or project that a note is on.
-func (s *State) mark(k NoteKey, there bool) {
+// updateStateKinds updates the stateKinds of the job or project of a policy state after the
+// state was added (there) or deleted.
+func (s *State) updateStateKinds(k PolicyStateKey, there bool) {
 	whole := k
 	whole.Job, whole.Project = 0, 0
-	if k.Kind == NoteBroken {
+	if k.Kind == ViolatedState {
 		whole.Slot = 0
 	}
-	if whole != (NoteKey{Kind: k.Kind}) {
+	if whole != (PolicyStateKey{Kind: k.Kind}) {
 		return
 	}
-	var m *marks
+	var m *stateKindSet
 	if j := s.jobs[k.Job]; j != nil && k.Project == 0 {
-		m = &j.marks
+		m = &j.stateKinds
 	} else if p := s.projects[k.Project]; p != nil && k.Job == 0 {
-		m = &p.marks
+		m = &p.stateKinds
 	} else {
 		return
 	}
-	if k.Kind == NoteBroken && !there { // one of another cause may be left
+	if k.Kind == ViolatedState && !there { // a state with another cause may remain
 		for k.Slot = range int32(maxCauses) {
-			_, left := s.notes[k]
+			_, left := s.policyStates[k]
 			there = there || left
 		}
 	}
@@ -280,63 +286,63 @@ func (s *State) mark(k NoteKey, there bool) {
 	if *m &^= 1 << k.Kind; there {
 		*m |= 1 << k.Kind
 	}
-	if j := s.jobs[k.Job]; j != nil && *m != was && (k.Kind == NoteAccepted || k.Kind == NoteHopeless) {
-		s.predictedAnewOf(j)
+	if j := s.jobs[k.Job]; j != nil && *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState) {
+		s.bumpNodeVersionsOf(j)
 	}
 }
 
-func (s *State) setNote(n Note) {
-	s.noted(&n.NoteKey)
-	s.mark(n.NoteKey, true)
-	if _, had := s.notes[n.NoteKey]; !had {
-		s.countNote(n.NoteKey, 1)
+func (s *State) putPolicyState(p PolicyState) {
+	s.recordStateChange(&p.PolicyStateKey)
+	s.updateStateKinds(p.PolicyStateKey, true)
+	if _, had := s.policyStates[p.PolicyStateKey]; !had {
+		s.countPolicyState(p.PolicyStateKey, 1)
 	}
-	s.notes[n.NoteKey] = n
+	s.policyStates[p.PolicyStateKey] = p
 }
 
-func (s *State) dropNote(k NoteKey) {
-	if _, had := s.notes[k]; had {
-		delete(s.notes, k)
-		s.noted(&k)
-		s.countNote(k, -1)
-		s.mark(k, false)
+func (s *State) dropPolicyState(k PolicyStateKey) {
+	if _, had := s.policyStates[k]; had {
+		delete(s.policyStates, k)
+		s.recordStateChange(&k)
+		s.countPolicyState(k, -1)
+		s.updateStateKinds(k, false)
 	}
 }
 
-// noted tells that a note on a job or project came, changed or went.
-func (s *State) noted(k *NoteKey) {
+// recordStateChange logs that a policy state of a job or project changed.
+func (s *State) recordStateChange(k *PolicyStateKey) {
 	if j := s.jobs[k.Job]; j != nil {
-		s.worked(j)
+		s.recordJobChange(j)
 	} else if k.Project != 0 {
-		s.work.add(Worked{Project: k.Project})
+		s.changeLog.add(ChangedOwner{Project: k.Project})
 	}
 }
 
-func (s *State) countNote(k NoteKey, n int32) {
+func (s *State) countPolicyState(k PolicyStateKey, n int32) {
 	if j := s.jobs[k.Job]; j != nil {
-		j.notes += n
+		j.policyStates += n
 	} else {
-		s.looseNotes += int(n)
+		s.joblessStates += int(n)
 	}
 }
 
-func (s *State) applyNote(n *Note) {
-	k := n.NoteKey
-	if n.Kind == NoteForget {
-		k.Kind = NoteKind(n.Value)
+func (s *State) applyPolicyState(p *PolicyState) {
+	k := p.PolicyStateKey
+	if p.Kind == TombstoneState {
+		k.Kind = PolicyStateKind(p.Value)
 	}
-	old, had := s.notes[k]
+	old, had := s.policyStates[k]
 	if s.undo.depth > 0 {
-		op := undoNote
+		op := undoReplaceState
 		if !had {
-			old.NoteKey, op = k, undoNewNote
+			old.PolicyStateKey, op = k, undoNewState
 		}
-		s.undo.notes = append(s.undo.notes, old)
-		s.undo.recs = append(s.undo.recs, undoRec{op: op})
+		s.undo.policyStates = append(s.undo.policyStates, old)
+		s.undo.records = append(s.undo.records, undoRec{op: op})
 	}
-	if n.Kind == NoteForget {
-		s.dropNote(k)
+	if p.Kind == TombstoneState {
+		s.dropPolicyState(k)
 		return
 	}
-	s.setNote(*n)
+	s.putPolicyState(*p)
 }

@@ -1,99 +1,99 @@
 package scheduler
 
-// Lacking counts, over the nodes that take work, how many lack each resource
-// and disk space for one task of the stage; Together counts those that have
-// enough of each but on no one disk.
+// Lacking counts the schedulable nodes that lack each resource or disk space for one task of a
+// stage. NoSingleDisk counts those that have enough of each, but not on one disk.
 type Lacking struct {
-	Nodes    int32
-	Lack     [NumResources + 1]int32
-	Together int32
-	Fit      int32
+	Nodes        int32
+	Lack         [NumResources + 1]int32
+	NoSingleDisk int32
+	Fit          int32
 }
 
-// lacking is Lacking for one shape as it was after the first pos changes of room,
-// with what each node counted for, so that only nodes that changed are looked at
-// again. It is there only for shapes that were asked for.
+// lacking is the Lacking of one equivalence class after the first pos changes of free
+// capacity, with each node's contribution, so that an update only examines changed nodes. It
+// exists only for classes for which State.Lacking was called.
 type lacking struct {
 	Lacking
-	of  []lackOf
-	pos uint64
+	byNode []lackBits
+	pos    uint64
 }
 
-// lackOf is what one node counts for: bits of the resources it lacks, or one of
-// the values below.
-type lackOf uint8
+// lackBits is one node's contribution: a bit for each resource it lacks, or one of the values
+// below.
+type lackBits uint8
 
 const (
-	lackAbsent   lackOf = 1 << 6 // the node takes no work
-	lackTogether lackOf = 1 << 7
+	lackUnschedulable lackBits = 1 << 6 // the node is not schedulable
+	lackSingleDisk    lackBits = 1 << 7
 )
 
-// Lacking explains why a stage's next task finds no node. O(nodes whose room
-// changed since it was last asked for this demand), at most O(nodes); it
-// allocates a byte for each node at the first question for a demand.
+// Lacking explains why no node fits the stage's next task. O(nodes whose free capacity changed
+// since the last call for this demand), at most O(nodes). The first call for a demand
+// allocates one byte per node.
 func (s *State) Lacking(g *Stage) Lacking {
 	f := &s.fit
-	sh := s.shapeOfStage(g)
-	l := sh.lack
+	class := s.classOfStage(g)
+	l := class.lacking
 	if l == nil {
-		l = &lacking{of: make([]lackOf, len(f.room))}
-		sh.lack = l
+		l = &lacking{byNode: make([]lackBits, len(f.free))}
+		class.lacking = l
 	}
-	since := f.turned - l.pos
-	if l.pos == 0 || since >= uint64(min(len(f.room), len(f.turns))) {
-		s.countLacking(sh)
+	since := f.changedCount - l.pos
+	if l.pos == 0 || since >= uint64(min(len(f.free), len(f.changed))) {
+		s.recountLacking(class)
 	} else {
-		for ; l.pos < f.turned; l.pos++ {
-			id := f.turns[l.pos&uint64(len(f.turns)-1)]
-			if now := s.lackOf(&sh.need, id); now != l.of[id] {
-				l.count(l.of[id], -1)
+		for ; l.pos < f.changedCount; l.pos++ {
+			id := f.changed[l.pos&uint64(len(f.changed)-1)]
+			if now := s.nodeLack(&class.need, id); now != l.byNode[id] {
+				l.count(l.byNode[id], -1)
 				l.count(now, 1)
-				l.of[id] = now
+				l.byNode[id] = now
 			}
 		}
 	}
 	return l.Lacking
 }
 
-// countLacking counts all nodes anew.
-func (s *State) countLacking(sh *shape) {
-	l := sh.lack
+// recountLacking counts all nodes from scratch.
+func (s *State) recountLacking(class *equivalenceClass) {
+	l := class.lacking
 	l.Lacking = Lacking{}
-	for id := range l.of {
-		l.of[id] = s.lackOf(&sh.need, NodeID(id))
-		l.count(l.of[id], 1)
+	for id := range l.byNode {
+		l.byNode[id] = s.nodeLack(&class.need, NodeID(id))
+		l.count(l.byNode[id], 1)
 	}
-	l.pos = s.fit.turned
+	l.pos = s.fit.changedCount
 }
 
-// lackOf gives what a node counts for.
-func (s *State) lackOf(need *room, id NodeID) lackOf {
-	r := &s.fit.room[id]
-	if *r == noRoom {
-		return lackAbsent
+// nodeLack returns the contribution of a node.
+func (s *State) nodeLack(need *capacityVec, id NodeID) lackBits {
+	r := &s.fit.free[id]
+	if *r == unschedulable {
+		return lackUnschedulable
 	}
-	of := lackOf(0)
+	of := lackBits(0)
 	for k := range need {
 		if need[k] > r[k] {
 			of |= 1 << k
 		}
 	}
-	if of == 0 && len(s.nodes[id].Disks) > 1 && s.nodes[id].disk(need[2], need[3]) < 0 {
-		return lackTogether
+	if of == 0 && len(s.nodes[id].Disks) > 1 && s.nodes[id].tightestDisk(need[2], need[3]) < 0 {
+		return lackSingleDisk
 	}
 	return of
 }
 
-func (l *Lacking) count(of lackOf, sign int32) {
-	if of == lackAbsent {
+// count adds a node's contribution (sign 1) or removes it (sign -1).
+func (l *Lacking) count(of lackBits, sign int32) {
+	if of == lackUnschedulable {
 		return
 	}
 	l.Nodes += sign
 	switch of {
 	case 0:
 		l.Fit += sign
-	case lackTogether:
-		l.Together += sign
+	case lackSingleDisk:
+		l.NoSingleDisk += sign
 	default:
 		for k := range l.Lack {
 			l.Lack[k] += sign * int32(of>>k&1)
@@ -101,14 +101,14 @@ func (l *Lacking) count(of lackOf, sign int32) {
 	}
 }
 
-// Most gives the resource that most nodes lack (ties to the first of CPU,
-// Memory, IO, DiskSpace) and on how many. Nodes that have enough I/O and space
-// but not on one disk count as lacking I/O.
+// Most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO,
+// DiskSpace) and their number. Nodes with enough I/O and space, but not on one disk, count as
+// lacking I/O.
 func (l *Lacking) Most() (Resource, int32) {
 	best, most := CPU, int32(-1)
 	for r, n := range l.Lack {
 		if Resource(r) == IO {
-			n += l.Together
+			n += l.NoSingleDisk
 		}
 		if n > most {
 			best, most = Resource(r), n

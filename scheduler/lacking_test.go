@@ -9,11 +9,11 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// slowLacking asks every node by itself.
+// slowLacking examines every node by itself.
 func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
 	var l scheduler.Lacking
 	for _, n := range s.Nodes() {
-		if !n.Takes() {
+		if !n.Schedulable() {
 			continue
 		}
 		l.Nodes++
@@ -25,37 +25,37 @@ func slowLacking(s *scheduler.State, g *scheduler.Stage) scheduler.Lacking {
 		for _, d := range n.Disks {
 			io, space = max(io, d.FreeIO), max(space, d.FreeSpace)
 		}
-		some := false
+		lacksAny := false
 		for r, lacks := range []bool{g.Spec.Demand[scheduler.CPU] > n.Free[scheduler.CPU], g.Spec.Demand[scheduler.Memory] > n.Free[scheduler.Memory],
 			g.Spec.Demand[scheduler.IO] > io, g.Spec.Disk > space} {
 			if lacks {
 				l.Lack[r]++
-				some = true
+				lacksAny = true
 			}
 		}
-		if !some {
-			l.Together++
+		if !lacksAny {
+			l.NoSingleDisk++
 		}
 	}
 	return l
 }
 
-func TestRoomAndLackingAreWhatEveryNodeSays(t *testing.T) {
+func TestCapacityAndLackingMatchAScanOfAllNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		compare := func() {
-			any := c.State.RoomForAny()
+			some := c.State.CapacityForAny()
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
-					if !any && g.Ready() && c.State.NextNode(g, 0) != scheduler.NoNode {
-						t.Fatalf("there is room for no ready stage, but stage %s has some", g.ID())
+					if !some && g.Ready() && c.State.NextNode(g, 0) != scheduler.NoNode {
+						t.Fatalf("CapacityForAny is false, but stage %s fits", g.ID())
 					}
 					if got, want := c.State.Lacking(g), slowLacking(c.State, g); got != want {
 						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
 					}
 					for _, n := range c.State.Nodes() {
-						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.HasRoom(g, n.Spec.ID) != want {
-							t.Fatalf("stage %s on node %d: room %v, want %v", g.ID(), n.Spec.ID, !want, want)
+						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.HasCapacity(g, n.Spec.ID) != want {
+							t.Fatalf("stage %s on node %d: HasCapacity %v, want %v", g.ID(), n.Spec.ID, !want, want)
 						}
 					}
 				}
@@ -64,10 +64,10 @@ func TestRoomAndLackingAreWhatEveryNodeSays(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
 			m := c.State.Mark()
-			applied(t, c, c.Actions(c.R.IntN(5)))
+			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			compare()
 			c.State.Rollback(m)
-			if c.R.IntN(3) > 0 { // else several changes come together
+			if c.R.IntN(3) > 0 { // otherwise several changes are compared at once
 				compare()
 			}
 		}

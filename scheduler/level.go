@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Level is what an attempt holds of its node. See Level.Holds for the table.
+// Level says how much of its node an attempt occupies. See Level.Occupancy for the table.
 type Level uint8
 
-// The levels, from the one that holds most to the one that holds least.
+// The levels, from the one that occupies most to the one that occupies least.
 const (
 	LevelRunning Level = iota + 1
 	LevelFrozen
@@ -17,7 +17,7 @@ const (
 	LevelCheckpointed
 )
 
-// String gives the word used in events and JSON.
+// String returns the word used in events and JSON.
 func (l Level) String() string {
 	switch l {
 	case LevelRunning:
@@ -33,10 +33,10 @@ func (l Level) String() string {
 	}
 }
 
-// Suspended tells whether l is a level at which nothing runs.
+// Suspended reports whether l is a level at which the attempt does not run.
 func (l Level) Suspended() bool { return l >= LevelFrozen && l <= LevelCheckpointed }
 
-// ParseLevel reads what String prints.
+// ParseLevel returns the level with the given String.
 func ParseLevel(s string) (Level, error) {
 	for l := LevelRunning; l <= LevelCheckpointed; l++ {
 		if l.String() == s {
@@ -46,17 +46,16 @@ func ParseLevel(s string) (Level, error) {
 	return 0, fmt.Errorf("level %q: use running, frozen, swapped or checkpointed", s)
 }
 
-// Held is what an attempt occupies on its node: resources, swap (bytes) and
-// space on the disk it is on (bytes).
-type Held struct {
+// Occupancy is what an attempt occupies on its node: resources, swap (bytes) and space on its
+// disk (bytes).
+type Occupancy struct {
 	Resources Resources `json:"resources"`
 	Swap      int64     `json:"swap,omitempty"`
 	Disk      int64     `json:"disk,omitempty"`
 }
 
-// Footprint is what an attempt was measured to have when it was suspended:
-// memory in use, bytes that went to swap, bytes of its checkpoint image, and
-// bytes of its files.
+// Footprint is what was measured when an attempt was suspended: memory in use, bytes in swap,
+// size of the checkpoint image and of its files, all in bytes.
 type Footprint struct {
 	Memory int64 `json:"memory"`
 	Swap   int64 `json:"swap,omitempty"`
@@ -64,33 +63,32 @@ type Footprint struct {
 	Files  int64 `json:"files"`
 }
 
-// Holds is the table of levels: what an attempt of this demand and footprint
-// occupies at level l.
+// Occupancy returns what an attempt of this demand and footprint occupies at level l:
 //
 //	level        CPU, I/O  memory                     swap              disk space
 //	running      demand    demand                     0                 its quota
-//	frozen       0         what it has                0                 its files
-//	swapped      0         the rest that did not go   what it has       its files
+//	frozen       0         memory in use              0                 its files
+//	swapped      0         memory not swapped out     swapped memory    its files
 //	checkpointed 0         0                          0                 image and files
 //
-// An unknown level holds the whole demand, which is the safe side.
-func (l Level) Holds(demand Resources, disk int64, f Footprint) Held {
+// For an unknown level it returns the whole demand, which is the safe side.
+func (l Level) Occupancy(demand Resources, disk int64, f Footprint) Occupancy {
 	switch l {
 	case LevelFrozen:
-		return Held{Resources: Resources{Memory: f.Memory}, Disk: f.Files}
+		return Occupancy{Resources: Resources{Memory: f.Memory}, Disk: f.Files}
 	case LevelSwapped:
-		return Held{Resources: Resources{Memory: max(f.Memory-f.Swap, 0)}, Swap: f.Swap, Disk: f.Files}
+		return Occupancy{Resources: Resources{Memory: max(f.Memory-f.Swap, 0)}, Swap: f.Swap, Disk: f.Files}
 	case LevelCheckpointed:
-		return Held{Disk: f.Files + f.Image}
+		return Occupancy{Disk: f.Files + f.Image}
 	default:
-		return Held{Resources: demand, Disk: disk}
+		return Occupancy{Resources: demand, Disk: disk}
 	}
 }
 
-// LevelSet is a set of levels a node can do.
+// LevelSet is a set of levels, one bit each.
 type LevelSet uint8
 
-// Levels makes a set.
+// Levels returns the set of the given levels.
 func Levels(ls ...Level) LevelSet {
 	var s LevelSet
 	for _, l := range ls {
@@ -99,15 +97,15 @@ func Levels(ls ...Level) LevelSet {
 	return s
 }
 
-// AllLevels holds every level.
+// AllLevels contains every level.
 const AllLevels LevelSet = 1<<LevelRunning | 1<<LevelFrozen | 1<<LevelSwapped | 1<<LevelCheckpointed
 
-// Has tells whether l is in the set.
+// Has reports whether l is in the set.
 func (s LevelSet) Has(l Level) bool {
 	return l >= LevelRunning && l <= LevelCheckpointed && s&(1<<l) != 0
 }
 
-// MarshalJSON writes the names in order.
+// MarshalJSON writes the names of the levels in order.
 func (s LevelSet) MarshalJSON() ([]byte, error) {
 	names := []string{}
 	for l := LevelRunning; l <= LevelCheckpointed; l++ {
@@ -135,8 +133,8 @@ func (s *LevelSet) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// SuspendSpeed is what a node measured about suspending: fixed times and
-// bytes per second. A zero rate means that the level takes its fixed time.
+// SuspendSpeed holds a node's measured times and rates (bytes per second) of suspending and
+// resuming. With a zero rate a level takes its fixed time only.
 type SuspendSpeed struct {
 	Freeze          time.Duration `json:"freeze_ns,omitempty"`
 	Swap            time.Duration `json:"swap_ns,omitempty"`
@@ -150,8 +148,8 @@ type SuspendSpeed struct {
 	ThawAfterFreeze time.Duration `json:"thaw_ns,omitempty"`
 }
 
-// Suspend is the time to bring an attempt with this much memory (bytes) from
-// running to level l.
+// Suspend returns the time to bring an attempt with this much memory (bytes) from running to
+// level l.
 func (p SuspendSpeed) Suspend(l Level, memory int64) time.Duration {
 	switch l {
 	case LevelFrozen:
@@ -165,7 +163,7 @@ func (p SuspendSpeed) Suspend(l Level, memory int64) time.Duration {
 	}
 }
 
-// Resume is the time to bring it back from level l to running.
+// Resume returns the time to bring an attempt from level l back to running.
 func (p SuspendSpeed) Resume(l Level, memory int64) time.Duration {
 	switch l {
 	case LevelFrozen:
@@ -179,6 +177,7 @@ func (p SuspendSpeed) Resume(l Level, memory int64) time.Duration {
 	}
 }
 
+// perRate returns the time to process the bytes at perS bytes per second; 0 without a rate.
 func perRate(bytes, perS int64) time.Duration {
 	if perS <= 0 || bytes <= 0 {
 		return 0

@@ -1,29 +1,30 @@
 package scheduler
 
-// inverse tells for each node which tasks of one stage have data there: the
-// tasks of node n are tasks[start[n]:start[n+1]], in order.
-type inverse struct {
+// tasksByNode lists for each node the tasks of one stage with data there: those of node n are
+// tasks[start[n]:start[n+1]], in order.
+type tasksByNode struct {
 	start []int32
 	tasks []int32
 }
 
-// TasksOn lists the tasks of the stage, pending or not, whose input lies (in
-// part) on node n, in order. The slice belongs to State. The first call after
-// submission builds the lists in O(tasks x replicas), 4 bytes a replica.
+// TasksOn returns the tasks of the stage, pending or not, whose input is (partly) on node n,
+// in order. The slice belongs to State. The first call after submission builds the lists in
+// O(tasks x replicas), 4 bytes a replica.
 func (s *State) TasksOn(g *Stage, n NodeID) []int32 {
 	if g.Spec.Inputs == nil || n < 0 {
 		return nil
 	}
-	if g.inverse == nil {
-		g.inverse = invert(g)
+	if g.tasksByNode == nil {
+		g.tasksByNode = indexTasksByNode(g)
 	}
-	if int(n)+1 >= len(g.inverse.start) {
+	if int(n)+1 >= len(g.tasksByNode.start) {
 		return nil
 	}
-	return g.inverse.tasks[g.inverse.start[n]:g.inverse.start[n+1]]
+	return g.tasksByNode.tasks[g.tasksByNode.start[n]:g.tasksByNode.start[n+1]]
 }
 
-func invert(g *Stage) *inverse {
+// indexTasksByNode builds the lists by counting sort.
+func indexTasksByNode(g *Stage) *tasksByNode {
 	top, total := NodeID(-1), 0
 	each := func(visit func(task int32, n NodeID)) {
 		for i := range g.Spec.Tasks {
@@ -34,7 +35,7 @@ func invert(g *Stage) *inverse {
 		}
 	}
 	each(func(_ int32, n NodeID) { top, total = max(top, n), total+1 })
-	v := &inverse{start: make([]int32, top+2), tasks: make([]int32, total)}
+	v := &tasksByNode{start: make([]int32, top+2), tasks: make([]int32, total)}
 	each(func(_ int32, n NodeID) { v.start[n+1]++ })
 	for n := range v.start[1:] {
 		v.start[n+1] += v.start[n]

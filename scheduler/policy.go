@@ -2,48 +2,47 @@ package scheduler
 
 import "fmt"
 
-// Policy decides. Decide reads no clock, no global random source, starts no
-// goroutine and does no I/O; it may try things on the State and must leave it
-// as it found it, byte for byte. What a policy must remember between cycles it
-// says in Notes; whatever else it keeps is a cache, and a new instance of the
-// policy decides the same. It gives at most max actions.
+// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no
+// goroutine and does no I/O. It may try actions on the State (State.Mark) but must leave it as
+// it was, byte for byte. Everything that a policy must remember between cycles is in
+// Decision.PolicyStates; its other memory is a cache, and a new instance decides the same.
+// Decide returns at most limit actions.
 type Policy interface {
 	Name() string
-	Decide(s *State, now Time, max int) Decision
+	Decide(s *State, now Time, limit int) Decision
 }
 
-// Reasoner is a policy that need not give reasons where nobody reads them: for
-// each stage that waits they cost more than deciding does. Actions, notes and
-// Wake are the same either way.
+// Reasoner is a policy that can leave out the reasons: for each waiting stage they cost more
+// than the decision itself. Actions, policy states and Wake are the same either way.
 type Reasoner interface {
 	Policy
-	// Reasons says whether Decision.Waiting is wanted, as it is at first.
-	Reasons(wanted bool)
+	// SetReasonsWanted sets whether Decide fills in Decision.Waiting. The default is true.
+	SetReasonsWanted(wanted bool)
 }
 
-// Commit makes a decision durable and gives back what was accepted of it, which
-// may be less: the coordinator's log drops what became stale. The simulator
-// gives it back as it is. The decision's slices belong to the policy.
+// Commit makes a decision durable and returns what was accepted of it, which may be less: the
+// coordinator's log drops stale actions. The simulator returns the decision unchanged. The
+// decision's slices belong to the policy.
 type Commit func(Decision) (Decision, error)
 
-// Identity is the Commit of a world where every decision is accepted.
-func Identity(d Decision) (Decision, error) { return d, nil }
+// AcceptAll is the Commit that accepts every decision unchanged.
+func AcceptAll(d Decision) (Decision, error) { return d, nil }
 
-// Cycle is one round of scheduling, the same live and simulated:
+// Cycle runs one round of scheduling, the same live and simulated:
 //
-//  1. Decide: the policy says what it wants.
-//  2. Check: an independent judge refuses a decision that breaks a rule.
-//  3. commit: the decision becomes durable, maybe less of it.
-//  4. apply: what was accepted is brought into the State.
+//  1. Decide: the policy makes a decision.
+//  2. Check: an independent validation rejects a decision that breaks a rule.
+//  3. commit: the decision, or part of it, becomes durable.
+//  4. Apply: the accepted actions and policy states change the State.
 //
-// It returns what was accepted. A decision that Check refuses changes nothing
-// and is an error of class ErrInvalid (wrong code of ours): the owner shows it
-// and goes on with the next cycle. An error of commit is returned as it is.
-func Cycle(s *State, p Policy, now Time, max int, commit Commit) (Decision, error) {
-	if err := s.atRest("run a cycle"); err != nil {
+// It returns what was accepted. A decision that Check rejects changes nothing and returns an
+// error of class ErrInvalid: it is a defect of the policy, which the owner reports before it
+// continues with the next cycle. An error of commit is returned unchanged.
+func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, error) {
+	if err := s.refuseInTry("run a cycle"); err != nil {
 		return Decision{}, err
 	}
-	d := p.Decide(s, now, max)
+	d := p.Decide(s, now, limit)
 	if d.Empty() {
 		return d, nil
 	}
@@ -60,8 +59,8 @@ func Cycle(s *State, p Policy, now Time, max int, commit Commit) (Decision, erro
 			return d, fmt.Errorf("apply %v: %w", &d.Actions[i], err)
 		}
 	}
-	if err := s.ApplyNotes(d.Notes); err != nil {
-		return d, fmt.Errorf("apply notes: %w", err)
+	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
+		return d, fmt.Errorf("apply policy states: %w", err)
 	}
 	return d, nil
 }

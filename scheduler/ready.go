@@ -2,12 +2,12 @@ package scheduler
 
 import "slices"
 
-// enqueue gives a job its place among all jobs and among its tenant's.
+// enqueue inserts a job into the orders of all jobs and of its tenant's jobs.
 func (s *State) enqueue(j *Job, t *Tenant) {
-	s.compact()
+	s.compactOrder()
 	t.Jobs++
 	s.order = insertJob(s.order, j, func(k *Job, r int32) { k.rank = r })
-	t.order = insertJob(compactJobs(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
+	t.order = insertJob(closeGaps(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
 		func(k *Job, r int32) { k.tenantRank = r })
 	s.ready.grow(int32(len(s.order)))
 	t.ready.grow(int32(len(t.order)))
@@ -19,14 +19,14 @@ func (s *State) enqueue(j *Job, t *Tenant) {
 	}
 }
 
-func (s *State) compact() {
-	s.order = compactJobs(s.order, &s.ready, func(k *Job, r int32) { k.rank = r })
+func (s *State) compactOrder() {
+	s.order = closeGaps(s.order, &s.ready, func(k *Job, r int32) { k.rank = r })
 }
 
-// compactJobs closes the gaps that ended jobs left, when they are half of it.
-func compactJobs(order []*Job, ready *bitset, rank func(*Job, int32)) []*Job {
+// closeGaps removes the nil entries of ended jobs when they are half of the order.
+func closeGaps(order []*Job, ready *bitset, rank func(*Job, int32)) []*Job {
 	gone := 0
-	if n := len(order); n < 64 || n&(n-1) != 0 { // look only when it would grow
+	if n := len(order); n < 64 || n&(n-1) != 0 { // check only when append would grow the slice
 		return order
 	}
 	for _, j := range order {
@@ -45,6 +45,7 @@ func compactJobs(order []*Job, ready *bitset, rank func(*Job, int32)) []*Job {
 	return order
 }
 
+// rebuildReady recomputes the set of ranks with ready work.
 func rebuildReady(ready *bitset, order []*Job) {
 	clear(ready.l0)
 	clear(ready.l1)
@@ -56,6 +57,8 @@ func rebuildReady(ready *bitset, order []*Job) {
 	}
 }
 
+// insertJob inserts a job by (Submitted, ID) and updates the ranks behind it. It scans from
+// the end: most jobs are submitted last.
 func insertJob(order []*Job, j *Job, rank func(*Job, int32)) []*Job {
 	at := len(order)
 	for i := at - 1; i >= 0; i-- {
@@ -77,6 +80,7 @@ func insertJob(order []*Job, j *Job, rank func(*Job, int32)) []*Job {
 	return order
 }
 
+// dequeue removes a job from the orders, leaving nil entries except at the end.
 func (s *State) dequeue(j *Job) {
 	t := s.tenants[j.Spec.Tenant]
 	t.Jobs--
@@ -91,15 +95,16 @@ func (s *State) dequeue(j *Job) {
 	s.order, t.order = trim(s.order), trim(t.order)
 }
 
+// addStage adds a validated stage to a job.
 func (s *State) addStage(j *Job, spec StageSpec) {
 	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec, Pending: spec.Tasks,
 		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),
 		active: make([]int32, spec.Tasks)}
 	g.Spec.After = slices.Clone(spec.After)
 	g.pending.setAll(spec.Tasks)
-	if n := len(s.freeRefs); n > 0 {
-		g.self = s.freeRefs[n-1]
-		s.freeRefs = s.freeRefs[:n-1]
+	if n := len(s.freeStageIndexes); n > 0 {
+		g.self = s.freeStageIndexes[n-1]
+		s.freeStageIndexes = s.freeStageIndexes[:n-1]
 		s.stages[g.self] = g
 	} else {
 		g.self = int32(len(s.stages))
@@ -109,15 +114,15 @@ func (s *State) addStage(j *Job, spec StageSpec) {
 	for _, a := range g.Spec.After {
 		j.Stages[a].next = append(j.Stages[a].next, g.Index)
 	}
-	s.reopen(g)
+	s.updateOpen(g)
 	for _, n := range g.next {
-		s.reopen(j.Stages[n])
+		s.updateOpen(j.Stages[n])
 	}
-	s.worked(j)
+	s.recordJobChange(j)
 }
 
-// reopen works out whether a stage may start and puts it among the ready.
-func (s *State) reopen(g *Stage) {
+// updateOpen recomputes whether a stage may start, and its ready sets.
+func (s *State) updateOpen(g *Stage) {
 	g.Open = true
 	for _, a := range g.Spec.After {
 		before := g.Job.Stages[a]
@@ -130,7 +135,7 @@ func (s *State) reopen(g *Stage) {
 			break
 		}
 	}
-	s.refresh(g)
+	s.updateReady(g)
 }
 
 func ceil(x float64) int64 {
@@ -141,8 +146,8 @@ func ceil(x float64) int64 {
 	return n
 }
 
-// refresh brings ready counts and sets in line with a stage's counts.
-func (s *State) refresh(g *Stage) {
+// updateReady brings the ready counts and sets in line with the stage's counts.
+func (s *State) updateReady(g *Stage) {
 	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
 	if ready == g.ready {
 		return
@@ -174,17 +179,18 @@ func (s *State) refresh(g *Stage) {
 	s.readyTenant.set(int32(j.Spec.Tenant))
 }
 
-// countHigh counts a job with ready work where its priority is high.
+// countHigh adds n to the tenant's count of ready jobs if the job has high priority.
 func (t *Tenant) countHigh(j *Job, n int32) {
 	if j.Spec.Priority == PriorityHigh {
 		t.ReadyHigh += n
 	}
 }
 
+// setPhase sets the job's phase; it changes which of its stages are ready.
 func (s *State) setPhase(j *Job, p JobPhase) {
 	j.Phase = p
-	s.worked(j)
+	s.recordJobChange(j)
 	for _, g := range j.Stages {
-		s.refresh(g)
+		s.updateReady(g)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Resource names one part of a Resources vector. It is an array index, which
-// is why this closed set starts at zero.
+// Resource is the index of a resource in a Resources vector, which is why this closed set
+// starts at zero.
 type Resource uint8
 
-// The three resources of 3DSF, section 5: CPU in millicores, memory in bytes
-// and disk I/O in bytes per second.
+// The three resources of 3DSF, section 5: CPU in millicores, memory in bytes and disk I/O in
+// bytes per second.
 const (
 	CPU Resource = iota
 	Memory
@@ -21,12 +21,11 @@ const (
 	NumResources = 3
 )
 
-// DiskSpace names disk space in a Waiting or a Violation. Disk space is
-// counted for every attempt but is no part of fairness, so it has no place in
-// a Resources vector.
+// DiskSpace stands for disk space in a Waiting or a Violation. Disk space is accounted for
+// every attempt but takes no part in fairness, so it is not in Resources.
 const DiskSpace Resource = NumResources
 
-// String gives the name used in job files and JSON.
+// String returns the name used in job files and JSON.
 func (r Resource) String() string {
 	switch r {
 	case CPU:
@@ -50,8 +49,8 @@ const MaxAmount = 1 << 53
 // (bytes per second), in that order. It is a value: methods return a new one.
 type Resources [NumResources]int64
 
-// Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums
-// over a node cannot overflow; AddChecked is for sums of foreign numbers.
+// Add returns r + o. Amounts accepted by State are at most MaxAmount, so sums over a node
+// cannot overflow; use AddChecked for unvalidated numbers.
 func (r Resources) Add(o Resources) Resources {
 	return Resources{r[0] + o[0], r[1] + o[1], r[2] + o[2]}
 }
@@ -61,7 +60,7 @@ func (r Resources) Sub(o Resources) Resources {
 	return Resources{r[0] - o[0], r[1] - o[1], r[2] - o[2]}
 }
 
-// AddChecked returns r + o and whether no part overflowed.
+// AddChecked returns r + o. It reports false if a part overflowed.
 func (r Resources) AddChecked(o Resources) (Resources, bool) {
 	sum := r.Add(o)
 	for i := range sum {
@@ -72,7 +71,7 @@ func (r Resources) AddChecked(o Resources) (Resources, bool) {
 	return sum, true
 }
 
-// TimesChecked returns n*r and whether no part overflowed.
+// TimesChecked returns n*r. It reports false if a part overflowed.
 func (r Resources) TimesChecked(n int64) (Resources, bool) {
 	var out Resources
 	for i, v := range r {
@@ -92,9 +91,9 @@ func (r Resources) Times(n int64) Resources {
 	return Resources{r[0] * n, r[1] * n, r[2] * n}
 }
 
-// Fits tells whether every part of r is at most that of room.
-func (r Resources) Fits(room Resources) bool {
-	return r[0] <= room[0] && r[1] <= room[1] && r[2] <= room[2]
+// Fits reports whether every part of r is at most that of free.
+func (r Resources) Fits(free Resources) bool {
+	return r[0] <= free[0] && r[1] <= free[1] && r[2] <= free[2]
 }
 
 // Min returns the smaller of each part.
@@ -107,11 +106,11 @@ func (r Resources) Max(o Resources) Resources {
 	return Resources{max(r[0], o[0]), max(r[1], o[1]), max(r[2], o[2])}
 }
 
-// IsZero tells whether all parts are zero.
+// IsZero reports whether all parts are zero.
 func (r Resources) IsZero() bool { return r == Resources{} }
 
-// Shares returns each part of r as a fraction of total. Nothing of an absent
-// resource is 0, something of an absent resource is +Inf.
+// Shares returns each part of r as a fraction of total: 0 if r has none of the resource, +Inf
+// if only r has some.
 func (r Resources) Shares(total Resources) [NumResources]float64 {
 	var s [NumResources]float64
 	for i := range r {
@@ -127,14 +126,13 @@ func (r Resources) Shares(total Resources) [NumResources]float64 {
 	return s
 }
 
-// DominantShare is the largest share of r in total (DRF; 3DSF section 5 with
-// Lev 1). O(1), no allocation.
+// DominantShare returns the largest share of r in total (DRF; 3DSF section 5 with Lev 1).
+// O(1), no allocation.
 func (r Resources) DominantShare(total Resources) float64 { return r.Share(total, 1) }
 
-// Share is the lev-th largest share of r in total, lev in 1..3 (3DSF
-// section 5.4, Alg. 1 line 5). Any other lev counts as the nearest of them.
-// Equal fractions give equal floats, since one correctly rounded division of
-// exact integers makes each of them.
+// Share returns the lev-th largest share of r in total, lev in 1..3 (3DSF section 5.4, Alg. 1
+// line 5). Any other lev counts as the nearest of them. Equal fractions yield equal floats,
+// since each is one correctly rounded division of exact integers.
 func (r Resources) Share(total Resources, lev int) float64 {
 	s := r.Shares(total)
 	hi, lo := max(s[0], s[1], s[2]), min(s[0], s[1], s[2])
@@ -148,8 +146,8 @@ func (r Resources) Share(total Resources, lev int) float64 {
 	}
 }
 
-// Dominant is the resource with the largest share of r in total; ties go to
-// the first of CPU, Memory, IO.
+// Dominant returns the resource with the largest share of r in total; ties go to the first of
+// CPU, Memory, IO.
 func (r Resources) Dominant(total Resources) Resource {
 	s := r.Shares(total)
 	best := CPU
@@ -161,8 +159,8 @@ func (r Resources) Dominant(total Resources) Resource {
 	return best
 }
 
-// Check tells what is wrong with r as a demand or a capacity: a negative part
-// or one above MaxAmount. Zero parts are allowed: they occupy nothing.
+// Check returns an error if r is not valid as a demand or a capacity: a part is negative or
+// above MaxAmount. Zero parts are valid: they occupy nothing.
 func (r Resources) Check() error {
 	for i, v := range r {
 		if v < 0 {
@@ -175,13 +173,13 @@ func (r Resources) Check() error {
 	return nil
 }
 
-// String prints "cpu 500m memory 128MiB io 20MiB/s".
+// String returns r in the form "cpu 500m memory 128MiB io 20MiB/s".
 func (r Resources) String() string {
 	return fmt.Sprintf("cpu %dm memory %s io %s/s", r[CPU], FormatBytes(r[Memory]), FormatBytes(r[IO]))
 }
 
-// FormatBytes prints a number of bytes with the largest binary unit that
-// divides it, so that it can be read back without loss.
+// FormatBytes formats a number of bytes with the largest binary unit that divides it, so that
+// no digit is lost.
 func FormatBytes(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	u := 0
@@ -203,8 +201,8 @@ func (r Resources) MarshalJSON() ([]byte, error) {
 	return json.Marshal(resourcesJSON{r[CPU], r[Memory], r[IO]})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes; absent parts are zero and
-// unknown names are refused.
+// UnmarshalJSON reads the format of MarshalJSON; absent parts are zero and unknown names are
+// an error.
 func (r *Resources) UnmarshalJSON(b []byte) error {
 	var v resourcesJSON
 	dec := json.NewDecoder(strings.NewReader(string(b)))

@@ -15,24 +15,24 @@ import (
 // SaveVersion is the version of the format that Save writes.
 const SaveVersion = 1
 
-// saved is a State as a file: facts only. Counts, sets and what is free are
-// worked out again by Load.
+// saved is the file format of a State. It holds facts only; Load recomputes counts, sets and
+// free capacity.
 type saved struct {
-	Version      int            `json:"version"`
-	Index        uint64         `json:"index"`
-	Seq          uint64         `json:"seq"`
-	Nodes        []NodeSpec     `json:"nodes"`
-	Tenants      []TenantSpec   `json:"tenants"`
-	Projects     []ProjectSpec  `json:"projects,omitempty"`
-	Jobs         []savedJob     `json:"jobs,omitempty"`
-	Attempts     []savedAttempt `json:"attempts,omitempty"`
-	Reservations []Reservation  `json:"reservations,omitempty"`
-	Notes        []Note         `json:"notes,omitempty"`
-	Holes        uint64         `json:"holes,omitempty"`
-	TasksEver    uint64         `json:"tasks_ever,omitempty"`
-	JobsEver     uint64         `json:"jobs_ever,omitempty"`
-	Tasks        []FinishedTask `json:"finished_tasks,omitempty"`
-	Finished     []FinishedJob  `json:"finished_jobs,omitempty"`
+	Version           int            `json:"version"`
+	Index             uint64         `json:"index"`
+	Seq               uint64         `json:"seq"`
+	Nodes             []NodeSpec     `json:"nodes"`
+	Tenants           []TenantSpec   `json:"tenants"`
+	Projects          []ProjectSpec  `json:"projects,omitempty"`
+	Jobs              []savedJob     `json:"jobs,omitempty"`
+	Attempts          []savedAttempt `json:"attempts,omitempty"`
+	Reservations      []Reservation  `json:"reservations,omitempty"`
+	PolicyStates      []PolicyState  `json:"policy_states,omitempty"`
+	UnplannedReleases uint64         `json:"unplanned_releases,omitempty"`
+	TasksEver         uint64         `json:"tasks_ever,omitempty"`
+	JobsEver          uint64         `json:"jobs_ever,omitempty"`
+	Tasks             []FinishedTask `json:"finished_tasks,omitempty"`
+	Finished          []FinishedJob  `json:"finished_jobs,omitempty"`
 }
 
 type savedJob struct {
@@ -43,17 +43,17 @@ type savedJob struct {
 }
 
 type savedStage struct {
-	Spec     StageSpec    `json:"spec"`
-	Done     [][2]int32   `json:"done,omitempty"` // [from, to)
-	Tries    []savedTries `json:"tries,omitempty"`
-	Moved    []savedInput `json:"moved,omitempty"`
-	TaskTime float64      `json:"task_time,omitempty"`
-	LastTick Time         `json:"last_tick,omitempty"`
+	Spec         StageSpec           `json:"spec"`
+	Done         [][2]int32          `json:"done,omitempty"` // [from, to)
+	PastAttempts []savedPastAttempts `json:"past_attempts,omitempty"`
+	Moved        []savedInput        `json:"moved,omitempty"`
+	TaskTime     float64             `json:"task_time,omitempty"`
+	LastTick     Time                `json:"last_tick,omitempty"`
 }
 
-type savedTries struct {
+type savedPastAttempts struct {
 	Index int32 `json:"index"`
-	tries
+	pastAttempts
 }
 
 type savedInput struct {
@@ -63,30 +63,30 @@ type savedInput struct {
 }
 
 type savedAttempt struct {
-	ID          AttemptID     `json:"id"`
-	Run         int32         `json:"run"`
-	Node        NodeID        `json:"node"`
-	From        NodeID        `json:"from"`
-	Disk        int16         `json:"disk"`
-	FromDisk    int16         `json:"from_disk"`
-	Level       Level         `json:"level"`
-	Target      Level         `json:"target,omitempty"`
-	Phase       AttemptPhase  `json:"phase"`
-	Speculative bool          `json:"speculative,omitempty"`
-	FromHeld    Held          `json:"from_held,omitzero"`
-	Footprint   Footprint     `json:"footprint,omitzero"`
-	Seq         uint64        `json:"seq"`
-	Placed      Time          `json:"placed"`
-	Ran         time.Duration `json:"ran_ns,omitempty"`
-	SuspendedAt Time          `json:"suspended_at,omitempty"`
-	Suspends    int32         `json:"suspends,omitempty"`
-	Parked      bool          `json:"parked,omitempty"`
-	Barred      LevelSet      `json:"barred,omitzero"`
-	Progress    float64       `json:"progress,omitempty"`
-	Estimate    time.Duration `json:"estimate_ns,omitempty"`
+	ID            AttemptID     `json:"id"`
+	Run           int32         `json:"run"`
+	Node          NodeID        `json:"node"`
+	From          NodeID        `json:"from"`
+	Disk          int16         `json:"disk"`
+	FromDisk      int16         `json:"from_disk"`
+	Level         Level         `json:"level"`
+	Target        Level         `json:"target,omitempty"`
+	Phase         AttemptPhase  `json:"phase"`
+	Speculative   bool          `json:"speculative,omitempty"`
+	FromOccupied  Occupancy     `json:"from_occupied,omitzero"`
+	Footprint     Footprint     `json:"footprint,omitzero"`
+	Seq           uint64        `json:"seq"`
+	Placed        Time          `json:"placed"`
+	Ran           time.Duration `json:"ran_ns,omitempty"`
+	SuspendedAt   Time          `json:"suspended_at,omitempty"`
+	Suspends      int32         `json:"suspends,omitempty"`
+	Parked        bool          `json:"parked,omitempty"`
+	RefusedLevels LevelSet      `json:"refused_levels,omitzero"`
+	Progress      float64       `json:"progress,omitempty"`
+	Estimate      time.Duration `json:"estimate_ns,omitempty"`
 }
 
-// Save writes the State as JSON. Equal States give equal bytes.
+// Save writes the State as JSON. Equal States produce equal bytes.
 func (s *State) Save(w io.Writer) error {
 	if err := json.NewEncoder(w).Encode(s.saved()); err != nil {
 		return fmt.Errorf("save the state: %w", err)
@@ -95,8 +95,8 @@ func (s *State) Save(w io.Writer) error {
 }
 
 func (s *State) saved() *saved {
-	v := &saved{Version: SaveVersion, Index: s.index, Seq: s.seq, Notes: s.Notes(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		Holes: s.holes, TasksEver: s.history.tasks.n, JobsEver: s.history.jobs.n, Tasks: s.history.allTasks(), Finished: s.history.jobs.all()}
+	v := &saved{Version: SaveVersion, Index: s.index, Seq: s.seq, PolicyStates: s.PolicyStates(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
+		UnplannedReleases: s.unplannedReleases, TasksEver: s.history.tasks.total, JobsEver: s.history.jobs.total, Tasks: s.history.allTasks(), Finished: s.history.jobs.all()}
 	for _, n := range s.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
@@ -124,10 +124,10 @@ func (s *State) saved() *saved {
 
 func (g *Stage) saved() savedStage {
 	out := savedStage{Spec: g.Spec, Done: g.done.ranges(), TaskTime: g.taskTime, LastTick: g.lastTick}
-	for i, t := range g.tries {
-		out.Tries = append(out.Tries, savedTries{i, t})
+	for i, t := range g.pastAttempts {
+		out.PastAttempts = append(out.PastAttempts, savedPastAttempts{i, t})
 	}
-	slices.SortFunc(out.Tries, func(a, b savedTries) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(out.PastAttempts, func(a, b savedPastAttempts) int { return cmp.Compare(a.Index, b.Index) })
 	for i, m := range g.moved {
 		out.Moved = append(out.Moved, savedInput{i, m.nodes, m.local})
 	}
@@ -137,12 +137,12 @@ func (g *Stage) saved() savedStage {
 
 func (a *Attempt) saved() savedAttempt {
 	return savedAttempt{ID: a.ID, Run: a.Run, Node: a.Node, From: a.From, Disk: a.Disk, FromDisk: a.FromDisk, Level: a.Level,
-		Target: a.Target, Phase: a.Phase, Speculative: a.Speculative, FromHeld: a.FromHeld, Footprint: a.Footprint, Seq: a.Seq,
-		Placed: a.Placed, Ran: a.Ran, SuspendedAt: a.SuspendedAt, Suspends: a.Suspends, Parked: a.Parked, Barred: a.Barred, Progress: a.Progress, Estimate: a.Estimate}
+		Target: a.Target, Phase: a.Phase, Speculative: a.Speculative, FromOccupied: a.FromOccupied, Footprint: a.Footprint, Seq: a.Seq,
+		Placed: a.Placed, Ran: a.Ran, SuspendedAt: a.SuspendedAt, Suspends: a.Suspends, Parked: a.Parked, RefusedLevels: a.RefusedLevels, Progress: a.Progress, Estimate: a.Estimate}
 }
 
-// Load reads what Save wrote. Whatever it accepts can be scheduled without a
-// panic; what it refuses it names.
+// Load reads the format of Save. It validates everything, so that scheduling on the result
+// cannot panic; an error names the invalid part.
 func Load(r io.Reader) (*State, error) {
 	var v saved
 	dec := json.NewDecoder(r)
@@ -156,15 +156,15 @@ func Load(r io.Reader) (*State, error) {
 	return restore(&v)
 }
 
-// restore makes the State that saved facts describe.
+// restore builds the State from saved facts.
 func restore(v *saved) (*State, error) {
 	s := New()
-	for _, step := range []func(*saved) error{s.loadCluster, s.loadJobs, s.loadAttempts, s.loadMemory} {
+	for _, step := range []func(*saved) error{s.loadCluster, s.loadJobs, s.loadAttempts, s.loadReservationsAndStates} {
 		if err := step(v); err != nil {
 			return nil, fmt.Errorf("load a state: %w", err)
 		}
 	}
-	s.index, s.seq, s.changes = v.Index, v.Seq, 0
+	s.index, s.seq, s.changeCount = v.Index, v.Seq, 0
 	return s, nil
 }
 
@@ -174,7 +174,7 @@ func (s *State) loadCluster(v *saved) error {
 			return err
 		}
 	}
-	// A tenant may hang on a later one, so all are put first and tied then.
+	// A tenant's parent may come later in the list: add all first, then set the parents.
 	for _, t := range v.Tenants {
 		t.Parent = NoTenant
 		if err := s.PutTenant(t); err != nil {
@@ -216,7 +216,7 @@ func (s *State) loadJobs(v *saved) error {
 		}
 		s.setPhase(j, sj.Phase)
 		for _, g := range j.Stages {
-			s.reopen(g)
+			s.updateOpen(g)
 		}
 	}
 	return nil
@@ -241,16 +241,16 @@ func (s *State) loadStage(g *Stage, v *savedStage) error {
 			}
 		}
 	}
-	for _, t := range v.Tries {
+	for _, t := range v.PastAttempts {
 		if t.Index < 0 || t.Index >= g.Spec.Tasks || t.Last < 0 || t.Last > math.MaxInt32/2 || t.Failures < 0 {
-			return refuse(ErrInvalid, what, "tries of task %d: %+v", t.Index, t.tries)
+			return refuse(ErrInvalid, what, "past attempts of task %d: %+v", t.Index, t.pastAttempts)
 		}
-		if g.tries == nil {
-			g.tries = map[int32]tries{}
+		if g.pastAttempts == nil {
+			g.pastAttempts = map[int32]pastAttempts{}
 		}
-		g.tries[t.Index] = t.tries
+		g.pastAttempts[t.Index] = t.pastAttempts
 		if t.Failures >= g.maxAttempts() && g.pending.has(t.Index) {
-			g.pending.clear(t.Index) // loadAttempts takes it back if one lives
+			g.pending.clear(t.Index) // loadAttempts reverts this for a task with a live attempt
 			g.Pending--
 			g.Failed++
 		}
@@ -273,7 +273,7 @@ func (s *State) loadAttempts(v *saved) error {
 		}
 		what := "attempt " + sa.ID.String()
 		if seen[sa.Seq] || sa.Seq > v.Seq {
-			return refuse(ErrInvalid, what, "its seq %d belongs to another or is to come", sa.Seq)
+			return refuse(ErrInvalid, what, "its seq %d is another attempt's or above the State's", sa.Seq)
 		}
 		seen[sa.Seq] = true
 		task := sa.ID.Index
@@ -288,31 +288,34 @@ func (s *State) loadAttempts(v *saved) error {
 			} else if !g.done.has(task) {
 				g.Failed--
 			}
-		case s.at(first-1).sibling != 0 || s.at(first-1).ID.Attempt >= sa.ID.Attempt:
-			return refuse(ErrInvalid, what, "its task has other attempts already")
+		case s.attemptAt(first-1).sibling != 0 || s.attemptAt(first-1).ID.Attempt >= sa.ID.Attempt:
+			return refuse(ErrInvalid, what, "its task already has other attempts")
 		default:
-			s.at(first - 1).sibling = slot + 1
+			s.attemptAt(first - 1).sibling = slot + 1
 		}
-		*s.at(slot) = s.restored(g, sa)
-		g.parts += int64(sa.Progress * partUnit)
+		*s.attemptAt(slot) = s.restoreAttempt(g, sa)
+		g.progressSum += int64(sa.Progress * progressUnit)
 		g.Job.Live++
 		s.live++
-		s.attach(s.at(slot), slot)
-		s.refresh(g)
+		s.attach(s.attemptAt(slot), slot)
+		s.updateReady(g)
 	}
 	return nil
 }
 
-func (s *State) restored(g *Stage, v *savedAttempt) Attempt {
+// restoreAttempt builds an attempt from its saved form. What it occupies follows from its
+// level.
+func (s *State) restoreAttempt(g *Stage, v *savedAttempt) Attempt {
 	a := Attempt{ID: v.ID, Node: v.Node, Disk: v.Disk, Level: v.Level, Target: v.Target, Phase: v.Phase,
-		Speculative: v.Speculative, Parked: v.Parked, Barred: v.Barred, Placed: v.Placed, Seq: v.Seq, details: g.alike()}
-	d := a.own()
-	d.Run, d.From, d.FromDisk, d.FromHeld, d.Footprint = v.Run, v.From, v.FromDisk, v.FromHeld, v.Footprint
+		Speculative: v.Speculative, Parked: v.Parked, RefusedLevels: v.RefusedLevels, Placed: v.Placed, Seq: v.Seq, attemptDetails: g.sharedDetails()}
+	d := a.ownDetails()
+	d.Run, d.From, d.FromDisk, d.FromOccupied, d.Footprint = v.Run, v.From, v.FromDisk, v.FromOccupied, v.Footprint
 	d.Ran, d.SuspendedAt, d.Suspends, d.Progress, d.Estimate = v.Ran, v.SuspendedAt, v.Suspends, v.Progress, v.Estimate
-	d.Held = a.Level.Holds(a.Demand, a.DiskSpace, a.Footprint)
+	d.Occupied = a.Level.Occupancy(a.Demand, a.DiskSpace, a.Footprint)
 	return a
 }
 
+// checkSaved validates a saved attempt of stage g, which is nil if there is none.
 func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
 	what := "attempt " + v.ID.String()
 	if g == nil || v.ID.Index < 0 || v.ID.Index >= g.Spec.Tasks {
@@ -330,28 +333,28 @@ func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
 		return refuse(ErrInvalid, what, "phase %v at level %v", v.Phase, v.Level)
 	case !(v.Progress >= 0 && v.Progress <= 1) || v.Ran < 0 || v.Estimate < 0 || v.Suspends < 0:
 		return refuse(ErrInvalid, what, "progress %v, ran %v, estimate %v", v.Progress, v.Ran, v.Estimate)
-	case v.Barred&^AllLevels != 0 || v.Barred.Has(LevelRunning):
-		return refuse(ErrInvalid, what, "levels %b cannot be barred", v.Barred)
-	case !v.FromHeld.valid() || !v.Footprint.valid():
-		return refuse(ErrInvalid, what, "it holds %+v and %+v", v.FromHeld, v.Footprint)
+	case v.RefusedLevels&^AllLevels != 0 || v.RefusedLevels.Has(LevelRunning):
+		return refuse(ErrInvalid, what, "refused levels %b are not all suspended levels", v.RefusedLevels)
+	case !v.FromOccupied.valid() || !v.Footprint.valid():
+		return refuse(ErrInvalid, what, "occupancy %+v, footprint %+v", v.FromOccupied, v.Footprint)
 	}
-	if _, err := s.target(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false); err != nil {
+	if _, err := s.findTarget(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false); err != nil {
 		return err
 	}
 	if v.From == NoNode {
-		if v.FromHeld != (Held{}) {
-			return refuse(ErrInvalid, what, "it moves from nowhere and holds something there")
+		if v.FromOccupied != (Occupancy{}) {
+			return refuse(ErrInvalid, what, "it is not migrating but occupies something on a source")
 		}
 		return nil
 	}
 	if v.From == v.Node || (v.Phase != AttemptResuming && v.Phase != AttemptKilling) || suspended {
-		return refuse(ErrInvalid, what, "it is %v and moves from %d to %d", v.Phase, v.From, v.Node)
+		return refuse(ErrInvalid, what, "it is %v and migrates from %d to %d", v.Phase, v.From, v.Node)
 	}
-	_, err := s.target(v.From, v.FromDisk, v.FromHeld.Resources, v.FromHeld.Disk, false)
+	_, err := s.findTarget(v.From, v.FromDisk, v.FromOccupied.Resources, v.FromOccupied.Disk, false)
 	return err
 }
 
-func (h Held) valid() bool {
+func (h Occupancy) valid() bool {
 	return h.Resources.Check() == nil && h.Swap >= 0 && h.Swap <= MaxAmount && h.Disk >= 0 && h.Disk <= MaxAmount
 }
 
@@ -359,59 +362,59 @@ func (f Footprint) valid() bool {
 	return min(f.Memory, f.Swap, f.Image, f.Files) >= 0 && max(f.Memory, f.Swap, f.Image, f.Files) <= MaxAmount/4
 }
 
-func (s *State) loadMemory(v *saved) error {
+func (s *State) loadReservationsAndStates(v *saved) error {
 	for i := range v.Reservations {
 		if s.Reservation(v.Reservations[i].ID) != nil {
-			return refuse(ErrExists, fmt.Sprintf("reservation %d", v.Reservations[i].ID), "it is there twice")
+			return refuse(ErrExists, fmt.Sprintf("reservation %d", v.Reservations[i].ID), "it exists twice")
 		}
 		if err := s.applyReserve(&v.Reservations[i]); err != nil {
 			return err
 		}
 	}
-	for _, n := range v.Notes {
-		if n.Kind == NoteForget {
-			return refuse(ErrInvalid, "note", "a saved note cannot be %v", n.Kind)
+	for _, p := range v.PolicyStates {
+		if p.Kind == TombstoneState {
+			return refuse(ErrInvalid, "policy state", "a saved policy state cannot be a %v", p.Kind)
 		}
 	}
-	if err := s.ApplyNotes(v.Notes); err != nil {
+	if err := s.ApplyPolicyStates(v.PolicyStates); err != nil {
 		return err
 	}
 	if len(v.Tasks) > HistoryTasks || len(v.Finished) > HistoryJobs {
-		return refuse(ErrInvalid, "history", "%d tasks and %d jobs: more than is kept", len(v.Tasks), len(v.Finished))
+		return refuse(ErrInvalid, "history", "%d tasks and %d jobs: more than the limits", len(v.Tasks), len(v.Finished))
 	}
 	s.history.putTasks(v.Tasks)
 	for _, j := range v.Finished {
 		s.history.jobs.put(j, HistoryJobs)
 	}
-	s.holes, s.history.tasks.n, s.history.jobs.n = v.Holes, v.TasksEver, v.JobsEver
+	s.unplannedReleases, s.history.tasks.total, s.history.jobs.total = v.UnplannedReleases, v.TasksEver, v.JobsEver
 	return nil
 }
 
-// Bytes is what Save writes.
+// Bytes returns the output of Save.
 func (s *State) Bytes() []byte {
 	var b bytes.Buffer
 	if err := s.Save(&b); err != nil {
-		panic("scheduler: a state cannot be saved: " + err.Error()) // every field is checked at the door
+		panic("scheduler: cannot save a state: " + err.Error()) // cannot happen: events validate every field
 	}
 	return b.Bytes()
 }
 
-// Clone makes an independent copy: the State is made again from its facts, without
-// writing them down. What nobody changes is shared: the inputs of stages and the
-// lists in specs. O(jobs + attempts + tasks/64 + history).
+// Clone returns an independent copy of the State, rebuilt from its facts without serialising
+// them. Immutable parts are shared: the inputs of stages and the lists in specs. O(jobs +
+// attempts + tasks/64 + history).
 func (s *State) Clone() *State {
 	c, err := restore(s.saved())
 	if err != nil {
-		panic("scheduler: a state cannot be made again: " + err.Error())
+		panic("scheduler: cannot copy a state: " + err.Error())
 	}
 	return c
 }
 
-// Equal tells whether two States hold the same facts.
+// Equal reports whether two States hold the same facts.
 func Equal(a, b *State) bool { return bytes.Equal(a.Bytes(), b.Bytes()) }
 
-// Diff lists where two States differ, at most 20 lines of their saved form, a
-// line of a with "-" and of b with "+"; "" if they are equal.
+// Diff returns up to 20 lines of the first difference between the saved forms of two States,
+// lines of a with "-" and lines of b with "+"; "" if they are equal.
 func Diff(a, b *State) string {
 	x, y := a.Bytes(), b.Bytes()
 	if bytes.Equal(x, y) {

@@ -8,43 +8,42 @@ import (
 	"strings"
 )
 
-// Stamp identifies a moment in the life of one State: equal stamps mean that
-// nothing changed in between. Comparable with ==.
+// Stamp identifies a version of one State: equal stamps mean that nothing changed in between.
+// Compare stamps with ==.
 type Stamp struct {
-	of    *identity
-	n     uint64
-	tried uint64
+	of      *identity
+	changes uint64
+	steps   uint64
 }
 
-// identity has a size so that two of them have two addresses.
+// identity must not have size 0: the addresses of two identities must differ.
 type identity struct{ _ byte }
 
-// State is the cluster as the scheduler sees it: facts and nothing else. It is
-// kept up to date event by event; it is not safe for concurrent use. The zero
-// value is not usable: use New.
+// State is the cluster as the scheduler sees it: facts, and indexes over them. It is updated
+// event by event and is not safe for concurrent use. The zero value is not usable: use New.
 type State struct {
-	index    uint64
-	changes  uint64
-	identity *identity
+	index       uint64
+	changeCount uint64
+	identity    *identity
 
-	nodes    []*Node
-	nodeName map[string]NodeID
-	racks    map[string]int32
-	total    Resources // capacity of the nodes that are up
-	taking   int32     // nodes that take work
+	nodes       []*Node
+	nodeName    map[string]NodeID
+	racks       map[string]int32
+	total       Resources // capacity of the nodes that are up
+	schedulable int32     // number of schedulable nodes
 
 	tenants     []*Tenant
 	tenantName  map[string]TenantID
 	readyTenant bitset
-	capped      int // tenants with a cap of their own
+	capped      int // number of tenants with a cap of their own
 
-	jobs     map[JobID]*Job
-	recent   *Job   // the one that an action or event asked for last
-	order    []*Job // by (Submitted, ID); nil where a job left
-	ready    bitset // ranks in order with ready work
-	projects map[ProjectID]*Project
-	stages   []*Stage
-	freeRefs []int32
+	jobs             map[JobID]*Job
+	lastJob          *Job   // cache of stageFor
+	order            []*Job // by (Submitted, ID); nil for a job that ended
+	ready            bitset // ranks in order with ready work
+	projects         map[ProjectID]*Project
+	stages           []*Stage
+	freeStageIndexes []int32
 
 	chunks    [][]Attempt
 	freeSlots []int32
@@ -53,84 +52,86 @@ type State struct {
 	seq       uint64
 	suspended []int32 // slots in suspension order
 
-	reservations []*Reservation // by id
-	pool         []*Reservation // those on NoNode, by (Start, ID)
-	promises     []*Reservation // those that are promises, by (Start, ID)
-	held         []*Reservation // those that are not, by (Start, ID)
-	notes        map[NoteKey]Note
-	looseNotes   int
-	batch        noteBatch
+	reservations  []*Reservation // by id
+	pool          []*Reservation // on NoNode, by (Start, ID)
+	guarantees    []*Reservation // by (Start, ID)
+	unguaranteed  []*Reservation // by (Start, ID)
+	policyStates  map[PolicyStateKey]PolicyState
+	joblessStates int
+	stateBatch    policyStateBatch
 
 	history History
 
-	holes       uint64 // see Holes
-	work        workLog
-	nodeChanges uint64
-	jobless     int // reservations that are for no job
-	undo        journal
-	fit         fitIndex
-	floor       floor
-	checker     checker
+	unplannedReleases   uint64
+	changeLog           changeLog
+	nodeChangeCount     uint64
+	projectReservations int // number of reservations without a job
+	undo                journal
+	fit                 fitIndex
+	floor               demandFloor
+	checker             checker
 }
 
-// Project is a project that was not dropped. Read only outside.
+// Project is a project that has not been dropped. Callers outside this package may only read
+// it.
 type Project struct {
 	Spec ProjectSpec
-	// Jobs are those submitted and not ended, in order of id.
+	// Jobs are its submitted jobs that have not ended, by id.
 	Jobs []JobID
 
-	marks marks
+	stateKinds stateKindSet
 }
 
-// Noted tells whether there is a note of that kind on the project as a whole, or
-// of kind NoteBroken with any cause. O(1).
-func (p *Project) Noted(k NoteKind) bool { return p.marks.has(k) }
+// HasState reports whether the project as a whole has a policy state of kind k; for
+// ViolatedState, with any cause. O(1).
+func (p *Project) HasState(k PolicyStateKind) bool { return p.stateKinds.has(k) }
 
-// New makes an empty State.
+// New returns an empty State.
 func New() *State {
 	return &State{
 		identity: &identity{}, nodeName: map[string]NodeID{}, racks: map[string]int32{}, tenantName: map[string]TenantID{},
-		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, notes: map[NoteKey]Note{},
+		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, policyStates: map[PolicyStateKey]PolicyState{},
 	}
 }
 
-// Stamp gives the present moment. Inside a try in which something was done it is
-// one of its own, like no other; rolled back, the one before is back. O(1).
+// Stamp returns the current stamp. Inside a try that has changed something the stamp is
+// unique; Rollback restores the stamp from before. O(1).
 func (s *State) Stamp() Stamp {
-	if len(s.undo.recs) == 0 {
-		return Stamp{of: s.identity, n: s.changes}
+	if len(s.undo.records) == 0 {
+		return Stamp{of: s.identity, changes: s.changeCount}
 	}
-	return Stamp{s.identity, s.changes, s.undo.tried}
+	return Stamp{s.identity, s.changeCount, s.undo.steps}
 }
 
-// Changes counts the changes since New: it only grows, and it stays where it
-// is exactly when nothing changed. Tries that are rolled back do not count.
-func (s *State) Changes() uint64 { return s.changes }
+// ChangeCount returns the number of changes since New. It never decreases, and it grows with
+// every change. Tries that are rolled back do not count.
+func (s *State) ChangeCount() uint64 { return s.changeCount }
 
-// Holes counts what left room at another time than planned: attempts that ended
-// at any instant but their bound, or had none, and reservations that went with
-// their job or project. A plan that gives holes forward does so when it grew.
-func (s *State) Holes() uint64 { return s.holes }
+// UnplannedReleases counts the releases of capacity at another time than planned: attempts
+// that ended at any time but their bound, or had none, and reservations that were deleted with
+// their job or project. Policies compress their schedule when it has grown.
+func (s *State) UnplannedReleases() uint64 { return s.unplannedReleases }
 
-// Index is the index in the owner's log of the last fact in this State.
+// Index returns the log index of the last fact in this State.
 func (s *State) Index() uint64 { return s.index }
 
-// SetIndex is called by the owner after it brought facts in. It is no change.
+// SetIndex sets Index. The owner calls it after it has applied facts. It does not count as a
+// change.
 func (s *State) SetIndex(i uint64) { s.index = i }
 
-// Total is the capacity of all nodes that are up, draining ones included.
+// Total returns the capacity of all nodes that are up, draining ones included.
 func (s *State) Total() Resources { return s.total }
 
-// TakingNodes is the number of nodes that take new work.
-func (s *State) TakingNodes() int { return int(s.taking) }
+// SchedulableNodes returns the number of schedulable nodes.
+func (s *State) SchedulableNodes() int { return int(s.schedulable) }
 
-// Live is the number of live attempts.
+// Live returns the number of live attempts.
 func (s *State) Live() int { return int(s.live) }
 
-// Nodes lists all nodes by id. The slice belongs to State.
+// Nodes returns all nodes by id. The slice belongs to State.
 func (s *State) Nodes() []*Node { return s.nodes }
 
-// Node finds a node, or nil.
+// Node returns a node, or nil.
 func (s *State) Node(id NodeID) *Node {
 	if id < 0 || int(id) >= len(s.nodes) {
 		return nil
@@ -138,11 +139,11 @@ func (s *State) Node(id NodeID) *Node {
 	return s.nodes[id]
 }
 
-// NodeChanges counts what happened to nodes themselves: they came, went, were
-// drained, or are otherwise than before. It only grows. O(1).
-func (s *State) NodeChanges() uint64 { return s.nodeChanges }
+// NodeChangeCount returns the number of changes to the nodes themselves: added, lost, drained,
+// updated. It never decreases. O(1).
+func (s *State) NodeChangeCount() uint64 { return s.nodeChangeCount }
 
-// NodeByName finds a node, or nil.
+// NodeByName returns a node, or nil.
 func (s *State) NodeByName(name string) *Node {
 	if id, ok := s.nodeName[name]; ok {
 		return s.nodes[id]
@@ -150,8 +151,8 @@ func (s *State) NodeByName(name string) *Node {
 	return nil
 }
 
-// Dist counts the switches between two nodes (3DSF 6.1): 0 on one node, 1 in
-// one rack, 3 with one more level between, and so on.
+// Dist returns the number of switches between two nodes (3DSF 6.1): 0 on one node, 1 in one
+// rack, 3 with one more level between them, and so on.
 func (s *State) Dist(a, b NodeID) int {
 	if a == b {
 		return 0
@@ -167,10 +168,10 @@ func (s *State) Dist(a, b NodeID) int {
 	return len(m.path) - common + len(n.path) - common + 1
 }
 
-// Tenants lists all tenants by id. The slice belongs to State.
+// Tenants returns all tenants by id. The slice belongs to State.
 func (s *State) Tenants() []*Tenant { return s.tenants }
 
-// Tenant finds a tenant, or nil.
+// Tenant returns a tenant, or nil.
 func (s *State) Tenant(id TenantID) *Tenant {
 	if id < 0 || int(id) >= len(s.tenants) {
 		return nil
@@ -178,7 +179,7 @@ func (s *State) Tenant(id TenantID) *Tenant {
 	return s.tenants[id]
 }
 
-// TenantByName finds a tenant, or nil.
+// TenantByName returns a tenant, or nil.
 func (s *State) TenantByName(name string) *Tenant {
 	if id, ok := s.tenantName[name]; ok {
 		return s.tenants[id]
@@ -186,25 +187,25 @@ func (s *State) TenantByName(name string) *Tenant {
 	return nil
 }
 
-// Job finds a job that has not ended, or nil.
+// Job returns a job that has not ended, or nil.
 func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 
-// Accepted tells whether the deadline of a job was promised: at its submission,
-// or by the policy later (NoteAccepted). O(1).
+// Accepted reports whether the deadline of a job is guaranteed: since its submission, or later
+// by the policy (AcceptedState). O(1).
 func (s *State) Accepted(j *Job) bool {
-	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.marks.has(NoteAccepted))
+	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
 }
 
-// Firm tells whether tasks of a job make no room for a promise: the job belongs to
-// a project, or its deadline is accepted and the job is not hopeless. O(1).
-func (s *State) Firm(j *Job) bool {
-	return j.Spec.Project != 0 || (s.Accepted(j) && !j.marks.has(NoteHopeless))
+// NonPreemptible reports whether tasks of a job are never preempted for a guarantee: the job
+// belongs to a project, or its deadline is accepted and not infeasible. O(1).
+func (s *State) NonPreemptible(j *Job) bool {
+	return j.Spec.Project != 0 || (s.Accepted(j) && !j.stateKinds.has(InfeasibleState))
 }
 
-// Foreseen tells whether a promise was made counting on the predicted end of a
-// job's tasks: the job has no bound, its deadline was accepted at its submission,
-// and the promise was made to somebody who was submitted no earlier. O(1).
-func (s *State) Foreseen(r *Reservation, j *Job) bool {
+// ReliesOnPrediction reports whether reservation r assumes that the tasks of job j end when
+// predicted: j has no runtime bound, its deadline was accepted at submission, and the owner of
+// r was submitted no earlier. O(1).
+func (s *State) ReliesOnPrediction(r *Reservation, j *Job) bool {
 	if !j.Spec.Accepted || j.Spec.Bound > 0 {
 		return false
 	}
@@ -216,7 +217,7 @@ func (s *State) Foreseen(r *Reservation, j *Job) bool {
 	return o != nil && o.Spec.Submitted >= j.Spec.Submitted
 }
 
-// Stage finds a stage of a job that has not ended, or nil.
+// Stage returns a stage of a job that has not ended, or nil.
 func (s *State) Stage(id StageID) *Stage {
 	if j := s.jobs[id.Job]; j != nil && id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
 		return j.Stages[id.Stage]
@@ -224,15 +225,15 @@ func (s *State) Stage(id StageID) *Stage {
 	return nil
 }
 
-// stageFor is Stage for those who change the State or judge a change: they ask
-// for one job several times in a row.
+// stageFor is Stage with a cache of the last job, for Apply and Check, which look up the same
+// job several times in a row.
 func (s *State) stageFor(id StageID) *Stage {
-	j := s.recent
+	j := s.lastJob
 	if j == nil || j.Spec.ID != id.Job {
 		if j = s.jobs[id.Job]; j == nil {
 			return nil
 		}
-		s.recent = j
+		s.lastJob = j
 	}
 	if id.Stage >= 0 && int(id.Stage) < len(j.Stages) {
 		return j.Stages[id.Stage]
@@ -240,13 +241,13 @@ func (s *State) stageFor(id StageID) *Stage {
 	return nil
 }
 
-// StageOf gives the stage an attempt belongs to. O(1).
+// StageOf returns the stage of an attempt. O(1).
 func (s *State) StageOf(a *Attempt) *Stage { return s.stages[a.stage] }
 
-// JobCount is the number of jobs that have not ended.
+// JobCount returns the number of jobs that have not ended.
 func (s *State) JobCount() int { return len(s.jobs) }
 
-// Jobs lists the jobs that have not ended by (Submitted, ID).
+// Jobs yields the jobs that have not ended by (Submitted, ID).
 func (s *State) Jobs() iter.Seq[*Job] {
 	return func(yield func(*Job) bool) {
 		for _, j := range s.order {
@@ -257,9 +258,9 @@ func (s *State) Jobs() iter.Seq[*Job] {
 	}
 }
 
-// NextReady gives, in order of (Submitted, ID), the next job with ready work
-// whose position is >= at, and the position to go on from; nil at the end.
-// The walk stays right while the caller places tasks. O(1) a step.
+// NextReady returns the next job with ready work, in order of (Submitted, ID), at or after
+// position at, and the position to continue from; nil at the end. The iteration stays correct
+// while the caller places tasks. O(1) a step.
 func (s *State) NextReady(at int32) (*Job, int32) {
 	r := s.ready.next(at)
 	if r < 0 {
@@ -268,8 +269,8 @@ func (s *State) NextReady(at int32) (*Job, int32) {
 	return s.order[r], r + 1
 }
 
-// NextReadyOf is NextReady among the jobs of one tenant (its own jobs, not
-// those of tenants below it).
+// NextReadyOf is NextReady among the jobs of one tenant, without those of the tenants below
+// it.
 func (s *State) NextReadyOf(t TenantID, at int32) (*Job, int32) {
 	tn := s.Tenant(t)
 	if tn == nil {
@@ -282,16 +283,16 @@ func (s *State) NextReadyOf(t TenantID, at int32) (*Job, int32) {
 	return tn.order[r], r + 1
 }
 
-// NextReadyTenant gives the next tenant with ready work of its own, id >= at,
-// or NoTenant. O(1).
+// NextReadyTenant returns the next tenant with ready work of its own and id >= at, or
+// NoTenant. O(1).
 func (s *State) NextReadyTenant(at TenantID) TenantID {
 	return TenantID(s.readyTenant.next(int32(at)))
 }
 
-// Project finds a project, or nil.
+// Project returns a project, or nil.
 func (s *State) Project(id ProjectID) *Project { return s.projects[id] }
 
-// Projects lists the projects by id. It allocates.
+// Projects returns the projects by id. It allocates.
 func (s *State) Projects() []*Project {
 	out := make([]*Project, 0, len(s.projects))
 	for _, p := range s.projects {
@@ -301,14 +302,14 @@ func (s *State) Projects() []*Project {
 	return out
 }
 
-// Attempt finds a live attempt, or nil.
+// Attempt returns a live attempt, or nil.
 func (s *State) Attempt(id AttemptID) *Attempt {
 	g := s.Stage(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
 		return nil
 	}
 	for slot := g.active[id.Index] - 1; slot >= 0; {
-		a := s.at(slot)
+		a := s.attemptAt(slot)
 		if a.ID.Attempt == id.Attempt {
 			return a
 		}
@@ -317,12 +318,11 @@ func (s *State) Attempt(id AttemptID) *Attempt {
 	return nil
 }
 
-// AttemptsOf lists the live attempts at a task: usually one, two while a
-// speculative one runs.
+// AttemptsOf yields the live attempts at a task: usually one, two with a speculative attempt.
 func (s *State) AttemptsOf(g *Stage, i int32) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for slot := g.active[i] - 1; slot >= 0; {
-			a := s.at(slot)
+			a := s.attemptAt(slot)
 			slot = a.sibling - 1
 			if !yield(a) {
 				return
@@ -331,19 +331,19 @@ func (s *State) AttemptsOf(g *Stage, i int32) iter.Seq[*Attempt] {
 	}
 }
 
-// AttemptsOn lists the live attempts on a node in order of placement; those
-// that move away from it are listed at their target.
+// AttemptsOn yields the live attempts on a node in order of placement. A migrating attempt is
+// on its target.
 func (s *State) AttemptsOn(n NodeID) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for _, slot := range s.nodes[n].attempts {
-			if !yield(s.at(slot)) {
+			if !yield(s.attemptAt(slot)) {
 				return
 			}
 		}
 	}
 }
 
-// AttemptsIn lists the live attempts of a stage by task.
+// AttemptsIn yields the live attempts of a stage by task.
 func (s *State) AttemptsIn(g *Stage) iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for i := g.busy.next(0); i >= 0; i = g.busy.next(i + 1) {
@@ -356,39 +356,39 @@ func (s *State) AttemptsIn(g *Stage) iter.Seq[*Attempt] {
 	}
 }
 
-// Suspended lists the suspended attempts (phase AttemptSuspended) in the order
-// of their suspension.
+// Suspended yields the attempts in phase AttemptSuspended that are not parked, in the order of
+// their suspension.
 func (s *State) Suspended() iter.Seq[*Attempt] {
 	return func(yield func(*Attempt) bool) {
 		for _, slot := range s.suspended {
-			if a := s.at(slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
+			if a := s.attemptAt(slot); !a.Parked && a.Phase == AttemptSuspended && !yield(a) {
 				return
 			}
 		}
 	}
 }
 
-// SuspendedCount is the number of attempts that are suspended, with those that
-// are parked, or on their way to another level or to their end.
+// SuspendedCount returns the number of attempts at a suspended level: parked ones and those
+// that are changing level or being killed included.
 func (s *State) SuspendedCount() int { return len(s.suspended) }
 
-// Reservations lists the reservations and holds by id. The slice belongs to
-// State.
+// Reservations returns all reservations by id. The slice belongs to State.
 func (s *State) Reservations() []*Reservation { return s.reservations }
 
-// Promises lists the reservations that are promises (ReservationKind.Promise)
-// by (Start, ID), Holds the others. The slices belong to State.
-func (s *State) Promises() []*Reservation { return s.promises }
+// Guarantees returns the reservations that are guarantees (ReservationKind.IsGuarantee) by
+// (Start, ID). The slice belongs to State.
+func (s *State) Guarantees() []*Reservation { return s.guarantees }
 
-// Holds lists the reservations that are no promises by (Start, ID).
-func (s *State) Holds() []*Reservation { return s.held }
+// UnguaranteedReservations returns the reservations that are not guarantees by (Start, ID).
+// The slice belongs to State.
+func (s *State) UnguaranteedReservations() []*Reservation { return s.unguaranteed }
 
-// Jobless is the number of reservations that are for a project and none of its
-// jobs. O(1).
-func (s *State) Jobless() int { return s.jobless }
+// ProjectReservationCount returns the number of reservations for a project as a whole, without
+// a job. O(1).
+func (s *State) ProjectReservationCount() int { return s.projectReservations }
 
-// ReservationsOn lists what is reserved on a node, or with NoNode on the pool,
-// by (Start, ID). The slice belongs to State.
+// ReservationsOn returns the reservations on a node, or on the pool for NoNode, by (Start,
+// ID). The slice belongs to State.
 func (s *State) ReservationsOn(n NodeID) []*Reservation { return *s.reservedOn(n) }
 
 func (s *State) reservedOn(n NodeID) *[]*Reservation {
@@ -398,7 +398,7 @@ func (s *State) reservedOn(n NodeID) *[]*Reservation {
 	return &s.nodes[n].reserved
 }
 
-// Reservation finds a reservation, or nil.
+// Reservation returns a reservation, or nil.
 func (s *State) Reservation(id ReservationID) *Reservation {
 	if i, ok := s.findReservation(id); ok {
 		return s.reservations[i]
@@ -406,6 +406,7 @@ func (s *State) Reservation(id ReservationID) *Reservation {
 	return nil
 }
 
+// findReservation returns the index of a reservation, or where it would be inserted.
 func (s *State) findReservation(id ReservationID) (int, bool) {
 	n := len(s.reservations)
 	if n > 0 && s.reservations[n-1].ID < id {
@@ -415,56 +416,54 @@ func (s *State) findReservation(id ReservationID) (int, bool) {
 	return i, i < n && s.reservations[i].ID == id
 }
 
-// Note gives what was noted under a key.
-func (s *State) Note(k NoteKey) (Note, bool) {
-	n, ok := s.notes[k]
+// PolicyState returns the policy state with key k, and whether there is one.
+func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) {
+	n, ok := s.policyStates[k]
 	return n, ok
 }
 
-// Notes lists all notes in order of their keys. It allocates.
-func (s *State) Notes() []Note {
-	out := make([]Note, 0, len(s.notes))
-	for _, n := range s.notes {
+// PolicyStates returns all policy states in order of their keys. It allocates.
+func (s *State) PolicyStates() []PolicyState {
+	out := make([]PolicyState, 0, len(s.policyStates))
+	for _, n := range s.policyStates {
 		out = append(out, n)
 	}
-	slices.SortFunc(out, func(a, b Note) int { return a.NoteKey.Compare(b.NoteKey) })
+	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.Compare(b.PolicyStateKey) })
 	return out
 }
 
-// History gives what is known of tasks and jobs that ended.
+// History returns the record of the tasks and jobs that ended.
 func (s *State) History() *History { return &s.history }
 
-// Slots gives the numbers of the live attempts at a task, the later one second, -1
-// for none. A number belongs to one attempt as long as it lives; numbers given back
-// are used again first, so that they are an index into what an owner keeps of
-// attempts. O(1).
-func (s *State) Slots(id TaskID) (first, second int32) {
+// AttemptSlots returns the slot numbers of the live attempts at a task, -1 for none. A slot
+// belongs to one attempt while it lives and is reused afterwards, so that slots can index an
+// owner's own table of attempts. O(1).
+func (s *State) AttemptSlots(id TaskID) (first, second int32) {
 	g := s.stageFor(id.StageID())
 	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active[id.Index] == 0 {
 		return -1, -1
 	}
 	first = g.active[id.Index] - 1
-	return first, s.at(first).sibling - 1
+	return first, s.attemptAt(first).sibling - 1
 }
 
-// Fetch reads what the ends of the attempts in these slots (Slots) will read, and
-// changes nothing. An end waits for memory several times, for each line after the one
-// that leads to it; here the processor asks for the lines of all of them together.
-// What is returned means nothing: with it the compiler leaves no read out. O(slots x
-// attempts on a node / 16).
-func (s *State) Fetch(slots []int32) int64 {
+// PrefetchAttempts loads the memory that ending the attempts in these slots (AttemptSlots)
+// will read; it changes nothing. Ending an attempt waits for several dependent cache misses;
+// here the misses of many attempts overlap. The result has no meaning: it keeps the compiler
+// from dropping the loads. O(slots x attempts on a node / 16).
+func (s *State) PrefetchAttempts(slots []int32) int64 {
 	sum := int64(0)
 	for _, slot := range slots {
-		sum += int64(s.at(slot).Node)
+		sum += int64(s.attemptAt(slot).Node)
 	}
 	for _, slot := range slots {
-		a := s.at(slot)
+		a := s.attemptAt(slot)
 		n := s.nodes[a.Node]
-		sum += n.Free[CPU] + int64(len(n.attempts)) + s.fit.room[a.Node][0] + int64(s.stages[a.stage].active[a.ID.Index])
+		sum += n.Free[CPU] + int64(len(n.attempts)) + s.fit.free[a.Node][0] + int64(s.stages[a.stage].active[a.ID.Index])
 	}
 	for _, slot := range slots {
-		n := s.nodes[s.at(slot).Node]
-		for i := 0; i < len(n.attempts); i += 16 { // a line holds 16
+		n := s.nodes[s.attemptAt(slot).Node]
+		for i := 0; i < len(n.attempts); i += 16 { // 16 slots a cache line
 			sum += int64(n.attempts[i])
 		}
 		for i := range n.Disks {
@@ -476,7 +475,9 @@ func (s *State) Fetch(slots []int32) int64 {
 
 const chunkBits = 12
 
-func (s *State) at(slot int32) *Attempt {
+// attemptAt returns the attempt in a slot. Slots are in chunks, so that pointers to attempts
+// stay valid.
+func (s *State) attemptAt(slot int32) *Attempt {
 	return &s.chunks[slot>>chunkBits][slot&(1<<chunkBits-1)]
 }
 
@@ -493,7 +494,7 @@ func (s *State) newSlot() int32 {
 	return s.slots - 1
 }
 
-func (s *State) changed() { s.changes++ }
+func (s *State) countChange() { s.changeCount++ }
 
 func splitPath(p string) []string {
 	if p == "" {

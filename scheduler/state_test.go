@@ -12,9 +12,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// applied applies random actions; refusals must be of a known class and change
-// nothing.
-func applied(t schedtest.TB, c *schedtest.Chaos, actions []scheduler.Action) (done int) {
+// applyAll applies random actions and returns how many succeeded; refusals must have a class.
+func applyAll(t schedtest.TB, c *schedtest.Chaos, actions []scheduler.Action) (done int) {
 	for i := range actions {
 		err := c.State.Apply(&actions[i], c.Now)
 		if err == nil {
@@ -29,12 +28,12 @@ func applied(t schedtest.TB, c *schedtest.Chaos, actions []scheduler.Action) (do
 	return done
 }
 
-func TestWhateverHappensTheSumsHold(t *testing.T) {
+func TestSumsHoldAfterRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			c.Step()
-			applied(t, c, c.Actions(c.R.IntN(6)))
+			applyAll(t, c, c.Actions(c.R.IntN(6)))
 			if err := schedtest.Invariants(c.State); err != nil {
 				t.Fatalf("after step %d: %v", i, err)
 			}
@@ -42,20 +41,20 @@ func TestWhateverHappensTheSumsHold(t *testing.T) {
 	})
 }
 
-func TestRollbackLeavesEveryByte(t *testing.T) {
+func TestRollbackRestoresEveryByte(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
 			before, stamp := c.State.Bytes(), c.State.Stamp()
 			m := c.State.Mark()
-			applied(t, c, c.Actions(c.R.IntN(5)))
+			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			inside := c.State.Bytes()
 			inner := c.State.Mark()
-			applied(t, c, c.Actions(c.R.IntN(5)))
+			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			for j := range c.State.Jobs() {
-				note := []scheduler.Note{{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: j.Spec.ID}, Value: int64(c.R.IntN(4))}}
-				if err := c.State.ApplyNotes(note); err != nil {
+				states := []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(c.R.IntN(4))}}
+				if err := c.State.ApplyPolicyStates(states); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -70,7 +69,7 @@ func TestRollbackLeavesEveryByte(t *testing.T) {
 			if err := schedtest.Invariants(c.State); err != nil {
 				t.Fatal(err)
 			}
-			applied(t, c, c.Actions(3))
+			applyAll(t, c, c.Actions(3))
 		}
 	})
 }
@@ -80,7 +79,7 @@ func TestSavedAndLoadedIsEqual(t *testing.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			c.Step()
-			applied(t, c, c.Actions(4))
+			applyAll(t, c, c.Actions(4))
 		}
 		back, err := scheduler.Load(bytes.NewReader(c.State.Bytes()))
 		if err != nil {
@@ -110,15 +109,15 @@ func TestSavedAndLoadedIsEqual(t *testing.T) {
 	})
 }
 
-// The judge of the fit index looks at every node.
-func TestFitIndexFindsWhatLookingAtEveryNodeFinds(t *testing.T) {
+// The reference for the fit index examines every node.
+func TestFitIndexMatchesAScanOfAllNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
-			applied(t, c, c.Actions(4))
+			applyAll(t, c, c.Actions(4))
 			m := c.State.Mark()
-			applied(t, c, c.Actions(2))
+			applyAll(t, c, c.Actions(2))
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
 					from := scheduler.NodeID(c.R.IntN(3))
@@ -161,7 +160,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		back, err := scheduler.Load(bytes.NewReader(s.Bytes()))
 		if err != nil {
-			t.Fatalf("what was loaded and saved does not load: %v", err)
+			t.Fatalf("a loaded and saved state does not load: %v", err)
 		}
 		if d := scheduler.Diff(s, back); d != "" {
 			t.Fatal(d)
@@ -176,7 +175,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// A copy says the same and is another: what happens to one leaves the other.
+// A clone is equal to the original and independent of it.
 func TestCloneIsIndependent(t *testing.T) {
 	for seed := range uint64(20) {
 		c := schedtest.NewChaos(t, seed)
@@ -189,7 +188,7 @@ func TestCloneIsIndependent(t *testing.T) {
 		before := c.State.Bytes()
 		other := c.State.Clone()
 		if !bytes.Equal(before, other.Bytes()) {
-			t.Fatalf("seed %d: the copy differs:\n%s", seed, scheduler.Diff(c.State, other))
+			t.Fatalf("seed %d: the clone differs:\n%s", seed, scheduler.Diff(c.State, other))
 		}
 		if err := schedtest.Invariants(other); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -198,49 +197,48 @@ func TestCloneIsIndependent(t *testing.T) {
 			c.Step()
 		}
 		if !bytes.Equal(before, other.Bytes()) {
-			t.Fatalf("seed %d: the copy changed with the original", seed)
+			t.Fatalf("seed %d: the clone changed with the original", seed)
 		}
 	}
 }
 
-// What a job or project is noted as is known without a look at the notes, also
-// in a try and after it.
-func TestMarksFollowNotes(t *testing.T) {
+// HasState follows the policy states of a job, also in a try and after it.
+func TestHasStateFollowsPolicyStates(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline = j.Submitted.Add(1e9) })
 	j := w.State.Job(id)
-	note := func(kind scheduler.NoteKind, slot int32) scheduler.Note {
-		return scheduler.Note{NoteKey: scheduler.NoteKey{Kind: kind, Job: id, Slot: slot}}
+	state := func(kind scheduler.PolicyStateKind, slot int32) scheduler.PolicyState {
+		return scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: id, Slot: slot}}
 	}
-	put := func(n ...scheduler.Note) {
+	put := func(n ...scheduler.PolicyState) {
 		t.Helper()
-		if err := w.State.ApplyNotes(n); err != nil {
+		if err := w.State.ApplyPolicyStates(n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := func(what string, accepted, broken bool) {
+	want := func(what string, accepted, violated bool) {
 		t.Helper()
-		if w.State.Accepted(j) != accepted || j.Noted(scheduler.NoteAccepted) != accepted || j.Noted(scheduler.NoteBroken) != broken {
-			t.Errorf("%s: accepted %v, broken %v", what, w.State.Accepted(j), j.Noted(scheduler.NoteBroken))
+		if w.State.Accepted(j) != accepted || j.HasState(scheduler.AcceptedState) != accepted || j.HasState(scheduler.ViolatedState) != violated {
+			t.Errorf("%s: accepted %v, violated %v", what, w.State.Accepted(j), j.HasState(scheduler.ViolatedState))
 		}
 	}
 	want("at first", false, false)
 	m := w.State.Mark()
-	put(note(scheduler.NoteAccepted, 0), note(scheduler.NoteBroken, 3))
+	put(state(scheduler.AcceptedState, 0), state(scheduler.ViolatedState, 3))
 	want("in a try", true, true)
 	w.State.Rollback(m)
 	want("after the try", false, false)
-	put(note(scheduler.NoteAccepted, 0), note(scheduler.NoteBroken, 1), note(scheduler.NoteBroken, 2))
-	forget := note(scheduler.NoteForget, 2)
-	forget.Value = int64(scheduler.NoteBroken)
-	put(forget)
+	put(state(scheduler.AcceptedState, 0), state(scheduler.ViolatedState, 1), state(scheduler.ViolatedState, 2))
+	tombstone := state(scheduler.TombstoneState, 2)
+	tombstone.Value = int64(scheduler.ViolatedState)
+	put(tombstone)
 	want("one cause left", true, true)
 	other := w.State.Clone()
-	if j := other.Job(id); !other.Accepted(j) || !j.Noted(scheduler.NoteBroken) {
-		t.Error("a copy does not know")
+	if j := other.Job(id); !other.Accepted(j) || !j.HasState(scheduler.ViolatedState) {
+		t.Error("a copy lacks the kinds")
 	}
-	put(scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: id, Task: 1}})
-	if j.Noted(scheduler.NoteQueue) {
-		t.Error("a note on a task counts for the job")
+	put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: id, Task: 1}})
+	if j.HasState(scheduler.QueueState) {
+		t.Error("a policy state of a task counts for the job")
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxName bounds names, in bytes.
+// MaxName limits the length of names, in bytes.
 const MaxName = 4096
 
-// names refuses text that could not be saved and read back.
-func names(what string, of ...string) error {
+// checkNames returns an error for names that could not be saved and loaded unchanged.
+func checkNames(what string, of ...string) error {
 	for _, n := range of {
 		if len(n) > MaxName {
 			return refuse(ErrInvalid, what, "a name of %d bytes: at most %d", len(n), MaxName)
@@ -28,7 +28,7 @@ func (n *NodeSpec) validate() error {
 	if n.Name == "" {
 		return refuse(ErrInvalid, fmt.Sprintf("node %d", n.ID), "it has no name")
 	}
-	if err := names(what, append([]string{n.Name, n.Path, n.CPUClass}, n.Restores...)...); err != nil {
+	if err := checkNames(what, append([]string{n.Name, n.Path, n.CPUClass}, n.Restores...)...); err != nil {
 		return err
 	}
 	if n.Path != "" && (!strings.HasPrefix(n.Path, "/") || strings.HasSuffix(n.Path, "/")) {
@@ -45,7 +45,7 @@ func (n *NodeSpec) validate() error {
 	}
 	var io int64
 	for _, d := range n.Disks {
-		if err := names(what, d.Name); err != nil {
+		if err := checkNames(what, d.Name); err != nil {
 			return err
 		}
 		if d.IO < 0 || d.IO > MaxAmount/MaxDisks || d.Space < 0 || d.Space > MaxAmount {
@@ -74,7 +74,7 @@ func (t *TenantSpec) validate() error {
 	if t.Name == "" {
 		return refuse(ErrInvalid, fmt.Sprintf("tenant %d", t.ID), "it has no name")
 	}
-	if err := names(what, t.Name); err != nil {
+	if err := checkNames(what, t.Name); err != nil {
 		return err
 	}
 	if !(t.Weight > 0) || math.IsInf(t.Weight, 0) {
@@ -95,7 +95,7 @@ func (j *JobSpec) validate() error {
 	what := fmt.Sprintf("job %d", j.ID)
 	switch {
 	case j.ID == 0:
-		return refuse(ErrInvalid, what, "0 is no job's id")
+		return refuse(ErrInvalid, what, "0 is not a valid job id")
 	case j.Priority != PriorityLow && j.Priority != PriorityHigh:
 		return refuse(ErrInvalid, what, "priority is %v: use low or high", j.Priority)
 	case j.Deadline != 0 && j.Deadline <= j.Submitted:
@@ -107,29 +107,29 @@ func (j *JobSpec) validate() error {
 	case j.OnMiss > OnMissStop:
 		return refuse(ErrInvalid, what, "on_miss is %v: use continue or stop", j.OnMiss)
 	case j.Accepted && j.Deadline == 0:
-		return refuse(ErrInvalid, what, "it is accepted for a deadline and has none")
+		return refuse(ErrInvalid, what, "it is accepted but has no deadline")
 	case !(j.Size >= 0) || math.IsInf(j.Size, 0):
 		return refuse(ErrInvalid, what, "size is %v task-seconds", j.Size)
 	case !(j.Weight >= 0) || math.IsInf(j.Weight, 0):
 		return refuse(ErrInvalid, what, "weight is %v: above 0, or 0 for 1", j.Weight)
 	}
-	return names(what, j.Name)
+	return checkNames(what, j.Name)
 }
 
 func (p *ProjectSpec) validate() error {
 	what := fmt.Sprintf("project %d", p.ID)
 	switch {
 	case p.ID == 0:
-		return refuse(ErrInvalid, what, "0 is no project's id")
+		return refuse(ErrInvalid, what, "0 is not a valid project id")
 	case p.Priority != PriorityLow && p.Priority != PriorityHigh:
 		return refuse(ErrInvalid, what, "priority is %v: use low or high", p.Priority)
 	case p.Jobs < 0:
 		return refuse(ErrInvalid, what, "it has %d jobs", p.Jobs)
 	}
-	return names(what, p.Name)
+	return checkNames(what, p.Name)
 }
 
-// validate checks a stage that becomes number index of its job.
+// validate checks a stage that is to become stage number index of its job.
 func (g *StageSpec) validate(what string, index int) error {
 	what = fmt.Sprintf("%s stage %d", what, index)
 	switch {
@@ -148,7 +148,7 @@ func (g *StageSpec) validate(what string, index int) error {
 	case !(g.SlowStart >= 0 && g.SlowStart <= 1):
 		return refuse(ErrInvalid, what, "slow_start is %v: 0 to 1", g.SlowStart)
 	}
-	if err := names(what, g.Name); err != nil {
+	if err := checkNames(what, g.Name); err != nil {
 		return err
 	}
 	if err := g.Demand.Check(); err != nil {
@@ -186,7 +186,7 @@ func (in *Inputs) validate(what string, tasks int32) error {
 	}
 	for _, n := range in.Nodes {
 		if n < 0 || n >= MaxNodes {
-			return refuse(ErrInvalid, what, "an input lies on node %d", n)
+			return refuse(ErrInvalid, what, "an input is on the invalid node %d", n)
 		}
 	}
 	return nil
@@ -196,8 +196,8 @@ func (r *Reservation) validate() error {
 	what := fmt.Sprintf("reservation %d", r.ID)
 	switch {
 	case r.ID == 0:
-		return refuse(ErrInvalid, what, "0 is no reservation's id")
-	case r.Kind < ReserveProject || r.Kind > HoldPreempt:
+		return refuse(ErrInvalid, what, "0 is not a valid reservation id")
+	case r.Kind < ReserveProject || r.Kind > ReservePreempt:
 		return refuse(ErrInvalid, what, "kind is %v", r.Kind)
 	case r.End < r.Start:
 		return refuse(ErrInvalid, what, "it ends %v before it starts", r.Start.Sub(r.End))
@@ -206,7 +206,7 @@ func (r *Reservation) validate() error {
 	case r.Disk < 0 || r.Disk > MaxAmount:
 		return refuse(ErrInvalid, what, "disk space is %d bytes", r.Disk)
 	case r.OnDisk < -1:
-		return refuse(ErrInvalid, what, "it is on disk %d", r.OnDisk)
+		return refuse(ErrInvalid, what, "its disk is %d: use -1 or an index", r.OnDisk)
 	}
 	if err := r.Demand.Check(); err != nil {
 		return refuse(ErrInvalid, what, "demand: %v", err)

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A placement that is taken back in its try was never made: what is kept is what
-// would be there without it, and what is rolled back is as it was.
-func TestAPlacementCanBeTakenBackInItsTry(t *testing.T) {
+// A placement withdrawn in its try leaves no trace: kept, the State is as without it; rolled
+// back, it is as before the try.
+func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	withdrawn := 0
@@ -47,7 +47,7 @@ func TestAPlacementCanBeTakenBackInItsTry(t *testing.T) {
 		}
 		try(false)
 		if !bytes.Equal(c.State.Bytes(), before) {
-			t.Fatalf("round %d: a try that is undone leaves\n%s", round, scheduler.Diff(c.State, clone))
+			t.Fatalf("round %d: a rolled back try leaves\n%s", round, scheduler.Diff(c.State, clone))
 		}
 		stay := try(true)
 		for i := range stay {
@@ -55,7 +55,7 @@ func TestAPlacementCanBeTakenBackInItsTry(t *testing.T) {
 		}
 		for _, a := range c.Attempts() {
 			if b := clone.Attempt(a.ID); b == nil || b.Node != a.Node || b.Phase != a.Phase {
-				t.Fatalf("round %d: attempt %s is there, and would not be", round, a.ID)
+				t.Fatalf("round %d: attempt %s should not exist", round, a.ID)
 			}
 		}
 		if c.State.Live() != clone.Live() {
@@ -68,22 +68,22 @@ func TestAPlacementCanBeTakenBackInItsTry(t *testing.T) {
 		}
 	}
 	if withdrawn < 100 {
-		t.Errorf("%d placements were taken back: the test shows little", withdrawn)
+		t.Errorf("only %d placements were withdrawn", withdrawn)
 	}
 }
 
-func TestOnlyAPlacementOfTheTryCanBeTakenBack(t *testing.T) {
+func TestOnlyAPlacementOfTheTryCanBeWithdrawn(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
 	g := w.State.Stage(scheduler.StageID{Job: id})
-	act := w.State.Place(g, 0, 0, 0)
+	act := w.State.PlaceAction(g, 0, 0, 0)
 	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
-		t.Errorf("what was never placed: %v", err)
+		t.Errorf("a placement that was never applied: %v", err)
 	}
 	must(t, w.State.Apply(&act, w.Now))
 	mark := w.State.Mark()
 	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
-		t.Errorf("what was placed before the try: %v", err)
+		t.Errorf("a placement from before the try: %v", err)
 	}
 	w.State.Rollback(mark)
 }

@@ -1,5 +1,6 @@
-// Package wire translates error classes at the API's edge: a handler returns
-// Error(err), a client asks with FromError, and errors.Is works on both sides.
+// Package wire translates error classes at the edge of the API: a handler
+// returns Error(err), a client calls FromError, and errors.Is works on both
+// sides.
 package wire
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// codes pairs each class with its status code; both ways are unique.
+// codes maps each class to its status code, one to one.
 var codes = []struct {
 	class error
 	code  connect.Code
@@ -26,8 +27,8 @@ var codes = []struct {
 	{fault.Corrupt, connect.CodeDataLoss},
 }
 
-// Error gives err the status code of its class; one without a class becomes
-// internal. nil and errors that already carry a code stay as they are.
+// Error gives err the status code of its class, internal for an error without a
+// class. nil and errors that already have a code are returned unchanged.
 func Error(err error) error {
 	if err == nil {
 		return nil
@@ -44,12 +45,26 @@ func Error(err error) error {
 	return connect.NewError(connect.CodeInternal, err)
 }
 
-// FromError gives a received error the class of its status code and the plain
-// text of the server; a connection that failed is Unavailable.
+// RetryAfter is the header, in seconds, that marks an Exhausted error as one that
+// passes by itself (fault.Overloaded).
+const RetryAfter = "Retry-After"
+
+// IsOverload reports whether a received error says that the same request may
+// succeed after a pause.
+func IsOverload(err error) bool {
+	var ce *connect.Error
+	return errors.As(err, &ce) && ce.Code() == connect.CodeResourceExhausted && ce.Meta().Get(RetryAfter) != ""
+}
+
+// FromError gives a received error the class of its status code and the
+// server's plain message; a failed connection is Unavailable.
 func FromError(err error) error {
 	var ce *connect.Error
 	if err == nil || !errors.As(err, &ce) {
 		return err
+	}
+	if IsOverload(err) {
+		return fault.Overload("%s", ce.Message())
 	}
 	for _, c := range codes {
 		if ce.Code() == c.code {

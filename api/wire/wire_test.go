@@ -10,7 +10,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-func TestEveryClassSurvivesTheWire(t *testing.T) {
+func TestErrorClassesRoundTrip(t *testing.T) {
 	for _, class := range fault.Classes() {
 		sent := Error(fault.New(class, "job %q: %v", "wc", "why"))
 		var ce *connect.Error
@@ -27,13 +27,13 @@ func TestEveryClassSurvivesTheWire(t *testing.T) {
 	}
 }
 
-func TestAnUnclassedErrorIsInternal(t *testing.T) {
+func TestUnclassifiedErrorIsInternal(t *testing.T) {
 	if c := connect.CodeOf(Error(errors.New("boom"))); c != connect.CodeInternal {
 		t.Errorf("code %v", c)
 	}
 }
 
-func TestTheCauseStaysVisible(t *testing.T) {
+func TestMessageKeepsCause(t *testing.T) {
 	cause := errors.New("disk full")
 	err := fault.New(fault.Exhausted, "write spill: %w", cause)
 	if !errors.Is(err, cause) || !errors.Is(err, fault.Exhausted) {

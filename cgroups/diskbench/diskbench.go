@@ -1,10 +1,10 @@
-// Package diskbench measures what a disk can do: bytes per second reading,
-// writing, and both at once, with several streams and past the page cache. A
-// node registers these figures, so a demand of disk I/O is one of a machine
-// that was measured.
+// Package diskbench measures a disk's bandwidth in bytes per second: reading,
+// writing, and both at once, with several streams and bypassing the page cache.
+// A node registers these figures, so that disk I/O demands refer to measured
+// bandwidth.
 //
 // It writes a few files in a folder on that disk, for a bounded time, and
-// removes them. Run it while no task does; the result is cached in a file.
+// removes them. Run it while no task is running; the result is cached in a file.
 package diskbench
 
 import (
@@ -25,62 +25,63 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Options of a measurement; zero values stand for the defaults.
+// Options configure a measurement; zero values mean the defaults.
 type Options struct {
-	Streams    int           // at the same time; default 4, at least 2
-	Span       time.Duration // of each of the three kinds; default 1 s, at most 1 min
-	FileBytes  int64         // of each stream's file; default 64 MiB
-	BlockBytes int           // of one read or write; default 1 MiB, a multiple of 4096
+	Streams    int           // concurrent streams; default 4, at least 2
+	Duration   time.Duration // of each of the three phases; default 1 s, at most 1 min
+	FileBytes  int64         // of each stream; default 64 MiB
+	BlockBytes int           // size of one read or write; default 1 MiB, a multiple of 4096
 }
 
-// Rates is what was measured, in bytes per second over all streams.
+// Rates are the measured bytes per second over all streams.
 type Rates struct {
 	Disk     string    `json:"disk"` // major:minor
 	ReadBPS  int64     `json:"read_bps"`
 	WriteBPS int64     `json:"write_bps"`
 	MixedBPS int64     `json:"mixed_bps"` // half of the streams read, half write
 	Streams  int       `json:"streams"`
-	Direct   bool      `json:"direct"` // past the page cache; without it the figures are an upper bound
+	Direct   bool      `json:"direct"` // page cache bypassed; otherwise the figures are an upper bound
 	Measured time.Time `json:"measured"`
 }
 
-// Capacity is how many bytes per second can be promised to tasks in all: a task
-// with a demand of d may read d and write d at once, so it is
+// Capacity returns the bytes per second that can be allocated to tasks in total.
+// A task with a demand of d may read d and write d at once, so it is
 // min(read, write, mixed/2).
 func (r Rates) Capacity() int64 { return min(r.ReadBPS, r.WriteBPS, r.MixedBPS/2) }
 
-// cacheVersion changes when figures of an older program do not compare.
+// cacheVersion changes when figures of older versions are not comparable.
 const cacheVersion = 1
 
-type cached struct {
+type cacheFile struct {
 	Version int   `json:"version"`
 	Rates   Rates `json:"rates"`
 }
 
-// Cached gives the result in file if it is of the disk that holds dir and not
-// older than maxAge; else it measures and writes the file. fresh tells which.
+// Cached returns the result stored in file if it is for the disk that holds dir
+// and not older than maxAge; otherwise it measures and writes file. fresh
+// reports whether it measured.
 func Cached(ctx context.Context, dir, file string, maxAge time.Duration, now time.Time, o Options) (r Rates, fresh bool, err error) {
 	disk, err := cgroups.DiskOf(dir)
 	if err != nil {
 		return Rates{}, false, err
 	}
-	if r, ok := load(file, disk.String(), maxAge, now); ok {
+	if r, ok := loadCache(file, disk.String(), maxAge, now); ok {
 		return r, false, nil
 	}
 	if r, err = Measure(ctx, dir, o); err != nil {
 		return Rates{}, false, err
 	}
 	r.Disk, r.Measured = disk.String(), now
-	return r, true, save(file, r)
+	return r, true, saveCache(file, r)
 }
 
-// load gives a result that can be used; one that cannot is no error.
-func load(file, disk string, maxAge time.Duration, now time.Time) (Rates, bool) {
+// loadCache returns the stored result and whether it can be used.
+func loadCache(file, disk string, maxAge time.Duration, now time.Time) (Rates, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return Rates{}, false
 	}
-	var c cached
+	var c cacheFile
 	if json.Unmarshal(b, &c) != nil || c.Version != cacheVersion || c.Rates.Disk != disk || c.Rates.Capacity() <= 0 {
 		return Rates{}, false
 	}
@@ -88,8 +89,8 @@ func load(file, disk string, maxAge time.Duration, now time.Time) (Rates, bool) 
 	return c.Rates, age >= 0 && age <= maxAge
 }
 
-func save(file string, r Rates) error {
-	b, err := json.MarshalIndent(cached{cacheVersion, r}, "", "  ")
+func saveCache(file string, r Rates) error {
+	b, err := json.MarshalIndent(cacheFile{cacheVersion, r}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -100,13 +101,13 @@ func save(file string, r Rates) error {
 	return os.Rename(tmp, file)
 }
 
-// normal fills in the defaults and checks the options.
-func (o Options) normal() (Options, error) {
+// withDefaults fills in defaults and checks the options.
+func (o Options) withDefaults() (Options, error) {
 	if o.Streams == 0 {
 		o.Streams = 4
 	}
-	if o.Span == 0 {
-		o.Span = time.Second
+	if o.Duration == 0 {
+		o.Duration = time.Second
 	}
 	if o.BlockBytes == 0 {
 		o.BlockBytes = 1 << 20
@@ -114,21 +115,21 @@ func (o Options) normal() (Options, error) {
 	if o.FileBytes == 0 {
 		o.FileBytes = 64 << 20
 	}
-	if o.Streams < 2 || o.Streams > 64 || o.Span < 0 || o.Span > time.Minute || o.BlockBytes < 4096 || o.BlockBytes%4096 != 0 || o.FileBytes < int64(o.BlockBytes) {
+	if o.Streams < 2 || o.Streams > 64 || o.Duration < 0 || o.Duration > time.Minute || o.BlockBytes < 4096 || o.BlockBytes%4096 != 0 || o.FileBytes < int64(o.BlockBytes) {
 		return o, fault.New(fault.Invalid, "disk measurement: options %+v out of range", o)
 	}
 	o.FileBytes -= o.FileBytes % int64(o.BlockBytes)
 	return o, nil
 }
 
-// Measure measures the disk that holds dir. It takes three times the span and
-// the time of the last block of each stream.
+// Measure measures the disk that holds dir. It takes three times o.Duration plus
+// the last block of each stream.
 func Measure(ctx context.Context, dir string, o Options) (Rates, error) {
-	o, err := o.normal()
+	o, err := o.withDefaults()
 	if err != nil {
 		return Rates{}, err
 	}
-	if o, err = fit(dir, o); err != nil {
+	if o, err = shrinkToFreeSpace(dir, o); err != nil {
 		return Rates{}, err
 	}
 	work, err := os.MkdirTemp(dir, ".diskbench-")
@@ -151,24 +152,24 @@ func Measure(ctx context.Context, dir string, o Options) (Rates, error) {
 		writes func(i int) bool
 		to     *int64
 	}{
-		{"write", func(int) bool { return true }, &r.WriteBPS}, // first: it makes what is read
+		{"write", func(int) bool { return true }, &r.WriteBPS}, // first: it creates the data that is read
 		{"read", func(int) bool { return false }, &r.ReadBPS},
 		{"mixed", func(i int) bool { return i%2 == 0 }, &r.MixedBPS},
 	} {
-		if *k.to, err = all(ctx, streams, o.Span, k.writes); err != nil {
+		if *k.to, err = runStreams(ctx, streams, o.Duration, k.writes); err != nil {
 			return Rates{}, fmt.Errorf("disk measurement: %s in %s: %w", k.name, dir, err)
 		}
 	}
 	return r, nil
 }
 
-// fit makes the files small enough for the free space.
-func fit(dir string, o Options) (Options, error) {
+// shrinkToFreeSpace reduces the file size to fit the free space.
+func shrinkToFreeSpace(dir string, o Options) (Options, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return o, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	free := int64(st.Bavail) * st.Bsize / 4 // a quarter: the machine may be at work
+	free := int64(st.Bavail) * st.Bsize / 4 // a quarter: other programs may be writing
 	if each := free / int64(o.Streams); each < o.FileBytes {
 		o.FileBytes = each - each%int64(o.BlockBytes)
 	}
@@ -178,16 +179,16 @@ func fit(dir string, o Options) (Options, error) {
 	return o, nil
 }
 
-// all runs the streams for the span and gives their rate together.
-func all(ctx context.Context, streams []*stream, span time.Duration, writes func(int) bool) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, span+time.Minute)
+// runStreams runs all streams for duration and returns their combined rate.
+func runStreams(ctx context.Context, streams []*stream, duration time.Duration, writes func(int) bool) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, duration+time.Minute)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	moved := make([]int64, len(streams))
 	start := time.Now()
 	for i, s := range streams {
 		g.Go(func() (err error) {
-			moved[i], err = s.run(ctx, start.Add(span), writes(i))
+			moved[i], err = s.run(ctx, start.Add(duration), writes(i))
 			return err
 		})
 	}
@@ -201,11 +202,11 @@ func all(ctx context.Context, streams []*stream, span time.Duration, writes func
 	return int64(float64(sum) / time.Since(start).Seconds()), nil
 }
 
-// stream reads or writes one file from its start to its end, over and over.
+// stream reads or writes one file from start to end, repeatedly.
 type stream struct {
 	f       *os.File
 	direct  bool
-	buf     []byte // of one block, aligned for O_DIRECT
+	buf     []byte // one block, aligned for O_DIRECT
 	size    int64
 	written int64 // bytes from the start that hold data
 }
@@ -224,7 +225,7 @@ func newStream(path string, o Options, seed uint64) (*stream, error) {
 		f.Close()
 		return nil, err
 	}
-	r := rand.New(rand.NewPCG(seed, 0)) // bytes that no disk can compress
+	r := rand.New(rand.NewPCG(seed, 0)) // incompressible data
 	for i := range buf {
 		buf[i] = byte(r.Uint32())
 	}
@@ -236,10 +237,10 @@ func (s *stream) close() {
 	_ = unix.Munmap(s.buf)
 }
 
-// run moves blocks until the end, one at least, and gives the bytes.
+// run moves blocks until end, at least one, and returns the bytes moved.
 func (s *stream) run(ctx context.Context, end time.Time, write bool) (int64, error) {
 	if !s.direct && !write {
-		_ = unix.Fadvise(int(s.f.Fd()), 0, 0, unix.FADV_DONTNEED) // the best there is
+		_ = unix.Fadvise(int(s.f.Fd()), 0, 0, unix.FADV_DONTNEED) // best effort
 	}
 	var moved int64
 	limit := s.size

@@ -11,11 +11,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-var small = Options{Streams: 2, Span: 20 * time.Millisecond, FileBytes: 1 << 20, BlockBytes: 64 << 10}
+var smallOptions = Options{Streams: 2, Duration: 20 * time.Millisecond, FileBytes: 1 << 20, BlockBytes: 64 << 10}
 
 func TestMeasureLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	r, err := Measure(context.Background(), dir, small)
+	r, err := Measure(context.Background(), dir, smallOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestMeasureLeavesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Measure(ctx, dir, small); !errors.Is(err, context.Canceled) {
+	if _, err := Measure(ctx, dir, smallOptions); !errors.Is(err, context.Canceled) {
 		t.Errorf("an ended context: %v", err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -37,7 +37,7 @@ func TestMeasureLeavesNothing(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{
-		"one stream": {Streams: 1}, "an odd block": {BlockBytes: 5000}, "a file under a block": {FileBytes: 100}, "an hour": {Span: time.Hour},
+		"one stream": {Streams: 1}, "an odd block": {BlockBytes: 5000}, "a file under a block": {FileBytes: 100}, "an hour": {Duration: time.Hour},
 	} {
 		if _, err := Measure(context.Background(), t.TempDir(), o); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v, want fault.Invalid", name, err)
@@ -65,7 +65,7 @@ func TestCache(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	good := Rates{Disk: "8:0", ReadBPS: 10, WriteBPS: 10, MixedBPS: 20, Streams: 4, Direct: true, Measured: now}
 	file := filepath.Join(t.TempDir(), "rates.json")
-	if _, ok := load(file, "8:0", time.Hour, now); ok {
+	if _, ok := loadCache(file, "8:0", time.Hour, now); ok {
 		t.Error("a file that is not there was used")
 	}
 	for _, c := range []struct {
@@ -83,10 +83,10 @@ func TestCache(t *testing.T) {
 	} {
 		r := good
 		c.edit(&r)
-		if err := save(file, r); err != nil {
+		if err := saveCache(file, r); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := load(file, c.disk, time.Hour, c.now); ok != c.want || ok && got != r {
+		if got, ok := loadCache(file, c.disk, time.Hour, c.now); ok != c.want || ok && got != r {
 			t.Errorf("%s: %+v, %v", c.name, got, ok)
 		}
 	}
@@ -94,7 +94,7 @@ func TestCache(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := load(file, "8:0", time.Hour, now); ok {
+		if _, ok := loadCache(file, "8:0", time.Hour, now); ok {
 			t.Errorf("%q was used", text)
 		}
 	}
@@ -104,14 +104,14 @@ func TestCachedMeasuresOnce(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rates.json")
 	now := time.Now()
-	first, fresh, err := Cached(context.Background(), dir, file, time.Hour, now, small)
+	first, fresh, err := Cached(context.Background(), dir, file, time.Hour, now, smallOptions)
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip("the folder for tests is on no disk: ", err)
 	}
 	if err != nil || !fresh {
 		t.Fatalf("%+v, %v, %v", first, fresh, err)
 	}
-	second, fresh, err := Cached(context.Background(), dir, file, time.Hour, now.Add(time.Minute), small)
+	second, fresh, err := Cached(context.Background(), dir, file, time.Hour, now.Add(time.Minute), smallOptions)
 	if err != nil || fresh || second.ReadBPS != first.ReadBPS || !second.Measured.Equal(first.Measured) {
 		t.Errorf("%+v, %v, %v", second, fresh, err)
 	}

@@ -1,5 +1,5 @@
-// Command drover-harness is the harness alone, small and static, as it is
-// mounted into task containers. Build it with CGO_ENABLED=0.
+// Command drover-harness is the harness as a small static binary that is mounted into
+// task containers. Build it with CGO_ENABLED=0.
 package main
 
 import (

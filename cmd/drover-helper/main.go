@@ -1,7 +1,6 @@
-// Command drover-helper is what runs beside each task, as a small program of
-// its own: the helper that fetches and uploads, and the logger of containerd's
-// streams. Started from the whole drover binary each would cost ten times the
-// page faults, and that in the task's own cgroup.
+// Command drover-helper contains the programs that run beside each task: the helper that
+// fetches and uploads, and the logger of containerd's streams. Started from the drover
+// binary, each would cost ten times the page faults, charged to the task's own cgroup.
 package main
 
 import (

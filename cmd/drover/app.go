@@ -10,51 +10,53 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/internal/version"
 )
 
 // Exit codes, for scripts.
 const (
-	exitOK          = 0
-	exitFailed      = 1 // the job failed, or an error of no other kind
+	exitOK          = 0 // succeeded
+	exitFailed      = 1 // the job failed, or any other error
 	exitUsage       = 2 // the command line is wrong
-	exitRefused     = 3 // the request is: bad job file, unknown name, not allowed, conflict
+	exitRefused     = 3 // the request was refused: bad job file, unknown name, not allowed, conflict
 	exitUnavailable = 4 // no coordinator or node answers
 	exitStopped     = 5 // the job was stopped
+	exitDetached    = 6 // Ctrl-C: the command ended, and the job goes on
 )
 
-// coded is an error with an exit code of its own.
-type coded struct {
+// exitError is an error with its own exit code.
+type exitError struct {
 	code int
 	err  error
 }
 
-func (c coded) Error() string {
+func (c exitError) Error() string {
 	if c.err == nil {
 		return ""
 	}
 	return c.err.Error()
 }
 
-func (c coded) Unwrap() error { return c.err }
+func (c exitError) Unwrap() error { return c.err }
 
-func usage(format string, args ...any) error {
-	return coded{exitUsage, fmt.Errorf(format, args...)}
+func usageErrorf(format string, args ...any) error {
+	return exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// need refuses a command line that lacks one of the flags.
-func need(c *cli.Context, flags ...string) error {
+// requireFlags returns a usage error if one of the flags is missing.
+func requireFlags(c *cli.Context, flags ...string) error {
 	for _, f := range flags {
 		if !c.IsSet(f) {
-			return usage("-%s is missing; `drover %s -h` lists the flags", f, fullName(c))
+			return usageErrorf("-%s is missing; `drover %s -h` lists the flags", f, commandPath(c))
 		}
 	}
 	return nil
 }
 
-// exitCode gives the process's exit code for an error of a command.
+// exitCode returns the process's exit code for an error of a command.
 func exitCode(err error) int {
-	var c coded
+	var c exitError
 	switch {
 	case err == nil:
 		return exitOK
@@ -79,11 +81,11 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		EnableBashCompletion:   true,
 		UseShortOptionHandling: true,
 		Reader:                 stdin,
-		Writer:                 stdout,
-		ErrWriter:              stderr,
+		Writer:                 plain.NewWriter(stdout),
+		ErrWriter:              plain.NewWriter(stderr),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "address", Usage: "coordinator: unix:///path or https://host:port", EnvVars: []string{"DROVER_ADDRESS"}, Value: defaultAddress},
-			&cli.StringFlag{Name: "tls-ca", Usage: "certificate of the cluster's authority", EnvVars: []string{"DROVER_TLS_CA"}},
+			&cli.StringFlag{Name: "tls-ca", Usage: "CA certificate of the cluster", EnvVars: []string{"DROVER_TLS_CA"}},
 			&cli.StringFlag{Name: "tls-cert", Usage: "your certificate", EnvVars: []string{"DROVER_TLS_CERT"}},
 			&cli.StringFlag{Name: "tls-key", Usage: "your key", EnvVars: []string{"DROVER_TLS_KEY"}},
 			&cli.BoolFlag{Name: "no-color", Usage: "plain text", EnvVars: []string{"NO_COLOR"}},
@@ -93,23 +95,23 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			fmt.Fprintln(c.App.ErrWriter, "drover: "+unknownCommand(c, name))
 		},
 		OnUsageError: func(c *cli.Context, err error, sub bool) error {
-			return usage("%s; `drover %s -h` lists the flags", flagHint(err, c), strings.TrimSpace(c.Command.FullName()))
+			return usageErrorf("%s; `drover %s -h` lists the flags", flagHint(err, c), strings.TrimSpace(c.Command.FullName()))
 		},
-		ExitErrHandler: func(*cli.Context, error) {}, // main decides
+		ExitErrHandler: func(*cli.Context, error) {}, // main sets the exit code
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
-				return usage("%s", unknownCommand(c, c.Args().First()))
+				return usageErrorf("%s", unknownCommand(c, c.Args().First()))
 			}
 			return cli.ShowAppHelp(c)
 		},
 	}
 	for _, c := range app.Commands {
-		finish(c)
+		setCommandDefaults(c)
 	}
 	return app
 }
 
-// commands lists the tree in the order in which help shows it.
+// commands returns the command tree in the order of the help text.
 func commands() []*cli.Command {
 	return []*cli.Command{
 		jobCommand(),
@@ -122,34 +124,38 @@ func commands() []*cli.Command {
 		statusCommand(),
 		devCommand(),
 		coordinatorCommand(),
+		operatorCommand(),
 		tlsCommand(),
+		configCommand(),
 		doctorCommand(),
 		benchCommand(),
 		completionCommand(),
+		manCommand(),
+		completeCommand(),
 		versionCommand(),
 	}
 }
 
-// finish gives every command the common error handling, and a group without a
-// verb its help.
-func finish(c *cli.Command) {
+// setCommandDefaults gives every command the common error handling, and prints the
+// help of a group that is called without a command.
+func setCommandDefaults(c *cli.Command) {
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		return usage("%s; `drover %s -h` lists the flags", flagHint(err, ctx), fullName(ctx))
+		return usageErrorf("%s; `drover %s -h` lists the flags", flagHint(err, ctx), commandPath(ctx))
 	}
 	for _, s := range c.Subcommands {
-		finish(s)
+		setCommandDefaults(s)
 	}
 	if len(c.Subcommands) > 0 && c.Action == nil {
 		c.Action = func(ctx *cli.Context) error {
 			if ctx.Args().Present() {
-				return usage("%s", unknownCommand(ctx, ctx.Args().First()))
+				return usageErrorf("%s", unknownCommand(ctx, ctx.Args().First()))
 			}
 			return cli.ShowSubcommandHelp(ctx)
 		}
 	}
 }
 
-func fullName(c *cli.Context) string {
+func commandPath(c *cli.Context) string {
 	var names []string
 	for _, l := range c.Lineage() {
 		if l.Command != nil && l.Command.Name != "" && l.Command.Name != "drover" && (len(names) == 0 || names[0] != l.Command.Name) {
@@ -159,27 +165,45 @@ func fullName(c *cli.Context) string {
 	return strings.Join(names, " ")
 }
 
-// args checks the number of arguments and refuses flags among them, which the
-// parser would silently take as arguments.
-func args(c *cli.Context, least, most int, what string) ([]string, error) {
+// positionalArgs checks the number of arguments. It refuses flags among them, which
+// the parser would silently treat as arguments.
+func positionalArgs(c *cli.Context, least, most int, what string) ([]string, error) {
 	all := c.Args().Slice()
 	for i, a := range all {
 		if strings.HasPrefix(a, "-") && a != "-" {
-			return nil, usage("flag %s stands after the argument %q: put flags first, as in `drover %s %s %s`", a, all[max(0, i-1)], fullName(c), a, what)
+			return nil, usageErrorf("flag %s stands after the argument %q: put flags first, as in `drover %s %s %s`", a, all[max(0, i-1)], commandPath(c), a, what)
 		}
 	}
 	if len(all) < least || len(all) > most {
-		return nil, usage("want `drover %s [flags] %s`", fullName(c), what)
+		return nil, usageErrorf("want `drover %s [flags] %s`", commandPath(c), what)
 	}
 	return all, nil
 }
 
-// interactive tells whether w is a terminal.
-func interactive(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := rawWriter(w).(*os.File)
 	if !ok {
 		return false
 	}
 	st, err := f.Stat()
 	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// rawWriter returns the writer below the one that escapes control characters, for
+// progress bars, colours, and the exact bytes of a task's output.
+func rawWriter(w io.Writer) io.Writer {
+	if p, ok := w.(*plain.Writer); ok {
+		return p.Unwrap()
+	}
+	return w
+}
+
+// taskWriter returns where a task's own output goes: its exact bytes into a file or
+// pipe, or with raw; as text on a terminal, which a task must not control.
+func taskWriter(w io.Writer, raw bool) io.Writer {
+	if raw || !isTerminal(w) {
+		return rawWriter(w)
+	}
+	return w
 }

@@ -25,39 +25,39 @@ func benchSchedulerCommand() *cli.Command {
 		Usage: "placements per second of a policy on a generated cluster",
 		Flags: []cli.Flag{
 			&cli.IntSliceFlag{Name: "nodes", Usage: "nodes of 32 cores and 128 GiB; one case for each", Value: cli.NewIntSlice(1000)},
-			&cli.IntFlag{Name: "tasks", Usage: "tasks that wait beside those that start (20000 with all)"},
+			&cli.IntFlag{Name: "tasks", Usage: "pending tasks in addition to those that start (20000 with all)"},
 			&cli.IntFlag{Name: "tenants", Usage: "tenants (1, or 1000 with all)"},
 			&cli.StringFlag{Name: "features", Usage: "plain, or all: tenant tree, data, deadlines, projects", Value: string(bench.FeaturesPlain)},
 			&cli.StringFlag{Name: "policy", Usage: "scheduler (fifo, or 3dsf with all)"},
 			&cli.StringSliceFlag{Name: "set", Usage: "its parameter as key=value, repeatable"},
-			&cli.IntFlag{Name: "runs", Usage: "repeat each case so often and show the median", Value: 1},
-			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and waiting tasks in steps of ten times (up to 10000, 1000, 20000)"},
-			&cli.BoolFlag{Name: "planning", Usage: "with all: the policy makes and mends the promises to projects itself; else they are there before"},
-			&cli.IntFlag{Name: "placements", Usage: "placements to time", Value: 200_000},
-			&cli.Uint64Flag{Name: "seed", Usage: "of the generated work", Value: 1},
-			&cli.BoolFlag{Name: "json", Usage: "one JSON object a case, each on a line"},
+			&cli.IntFlag{Name: "runs", Usage: "repetitions of each case; the median is shown", Value: 1},
+			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and pending tasks in steps of factor ten (up to 10000, 1000, 20000)"},
+			&cli.BoolFlag{Name: "planning", Usage: "with all: include the planning of project guarantees; otherwise they are given in advance"},
+			&cli.IntFlag{Name: "placements", Usage: "placements to measure", Value: 200_000},
+			&cli.Uint64Flag{Name: "seed", Usage: "seed of the generated workload", Value: 1},
+			&cli.BoolFlag{Name: "json", Usage: "one JSON object per case, one per line"},
 		},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			params := map[string]string{}
 			for _, s := range c.StringSlice("set") {
 				k, v, ok := strings.Cut(s, "=")
 				if !ok {
-					return usage("-set %q: want key=value", s)
+					return usageErrorf("-set %q: want key=value", s)
 				}
 				params[k] = v
 			}
-			return benchScheduler(c, params)
+			return runBenchScheduler(c, params)
 		},
 	}
 }
 
-func benchScheduler(c *cli.Context, params map[string]string) error {
+func runBenchScheduler(c *cli.Context, params map[string]string) error {
 	start := time.Now()
 	meter := bench.Meter{Clock: func() time.Duration { return time.Since(start) }, CPU: processCPU, Allocs: heapAllocs, RSS: residentBytes}
-	base := bench.Config{Tasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")), Planning: c.Bool("planning"),
+	base := bench.Config{WaitingTasks: c.Int("tasks"), Tenants: c.Int("tenants"), Features: bench.Features(c.String("features")), Planning: c.Bool("planning"),
 		Policy: c.String("policy"), Params: params, Placements: c.Int("placements"), Seed: c.Uint64("seed")}
 	var cases []bench.Config
 	for _, n := range c.IntSlice("nodes") {
@@ -67,16 +67,16 @@ func benchScheduler(c *cli.Context, params map[string]string) error {
 	if c.Bool("steps") {
 		if c.IsSet("nodes") {
 			if base.Nodes = cases[0].Nodes; len(cases) > 1 {
-				return usage("-steps goes up to one number of nodes: give one")
+				return usageErrorf("-steps takes one number of nodes, the largest")
 			}
 		}
-		cases = bench.Steps(base)
+		cases = bench.ScalingCases(base)
 	}
 	var rows [][]string
 	for _, k := range cases {
-		r, err := bench.Repeat(k, c.Int("runs"), meter)
+		r, err := bench.MeasureMedian(k, c.Int("runs"), meter)
 		if err != nil {
-			return coded{exitRefused, err}
+			return exitError{exitRefused, err}
 		}
 		if c.Bool("json") {
 			if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
@@ -84,31 +84,31 @@ func benchScheduler(c *cli.Context, params map[string]string) error {
 			}
 			continue
 		}
-		rows = append(rows, benchRow(&r))
+		rows = append(rows, benchTableRow(&r))
 	}
 	if rows != nil {
-		columns(c.App.Writer, []string{"nodes", "tenants", "tasks", "features", "policy", "placements/s", "min", "max", "p50 ms", "p99 ms", "per cpu s", "allocs", "rss",
+		printTable(c.App.Writer, []string{"nodes", "tenants", "tasks", "features", "policy", "placements/s", "min", "max", "p50 ms", "p99 ms", "per cpu s", "allocs", "rss",
 			"local", "share err", "gap", "packing", "idle us"}, rows)
 	}
 	return nil
 }
 
-// benchRow is one line of the table.
-func benchRow(r *bench.Result) []string {
+// benchTableRow formats one line of the table.
+func benchTableRow(r *bench.Result) []string {
 	f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
 	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Tenants), strconv.Itoa(r.Tasks), string(r.Features), r.Policy,
 		f(r.PlacementsPerS, 0), f(r.SlowestPerS, 0), f(r.FastestPerS, 0), f(r.CycleP50MS, 2), f(r.CycleP99MS, 2), f(r.PlacementsPerCPUS, 0),
 		f(r.AllocsPerPlacement, 3), fmt.Sprintf("%d MiB", r.RSSBytes>>20), f(r.NodeLocal, 3), f(r.ShareErrorTasks, 2), f(r.MatchingGap, 4), f(r.Packing, 3), f(r.IdleCycleUS, 2)}
 }
 
-// heapAllocs counts the heap objects this process ever made.
+// heapAllocs returns the number of heap objects that this process has allocated.
 func heapAllocs() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
 
-// processCPU is the CPU time this process has used, 0 where the system does not say.
+// processCPU returns the CPU time of this process, 0 if it is not available.
 func processCPU() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -117,7 +117,7 @@ func processCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// residentBytes is the process's resident memory, 0 where /proc does not say.
+// residentBytes returns the process's resident memory, 0 if it is not available.
 func residentBytes() uint64 {
 	raw, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-run/drover/scheduler/bench"
 )
 
-func TestBenchSchedulerPrintsOneObjectACase(t *testing.T) {
+func TestBenchSchedulerPrintsOneJSONObjectPerCase(t *testing.T) {
 	var out, errs bytes.Buffer
 	err := newApp(strings.NewReader(""), &out, &errs).Run([]string{"drover", "bench", "scheduler", "-nodes", "5,10", "-placements", "2000", "-json"})
 	if err != nil {
@@ -38,7 +38,7 @@ func TestBenchSchedulerPrintsOneObjectACase(t *testing.T) {
 	}
 }
 
-func TestBenchSchedulerRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestBenchSchedulerRefusesUnknownOptions(t *testing.T) {
 	for name, args := range map[string][]string{
 		"an unknown policy":    {"-policy", "fiffo"},
 		"unknown features":     {"-features", "most"},
@@ -72,42 +72,42 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldAgainstCriuAlone(t *testing.T) {
-	r := &suspendRow{Image: 200, Steps: map[string][]int64{"checkpoint": {300, 100, 500}, "restore": {80}}}
-	r.against(&bareRow{Image: 100, Dump: []int64{100, 120, 90}, Restore: []int64{20}})
-	if r.DumpX != 1.5 || r.RestoreX != 2 {
-		t.Errorf("%g and %g times as long, want 1.5 and 2", r.DumpX, r.RestoreX)
+func TestComparisonWithCriuBaseline(t *testing.T) {
+	r := &levelResult{ImageBytes: 200, StepsUS: map[string][]int64{"checkpoint": {300, 100, 500}, "restore": {80}}}
+	r.compareToBaseline(&criuBaseline{ImageBytes: 100, DumpUS: []int64{100, 120, 90}, RestoreUS: []int64{20}})
+	if r.DumpRatio != 1.5 || r.RestoreRatio != 2 {
+		t.Errorf("%g and %g times as long, want 1.5 and 2", r.DumpRatio, r.RestoreRatio)
 	}
-	none := &suspendRow{Image: 200, Steps: map[string][]int64{}}
-	if none.against(nil); none.DumpX != 0 {
-		t.Errorf("%g without anything to compare with", none.DumpX)
+	none := &levelResult{ImageBytes: 200, StepsUS: map[string][]int64{}}
+	if none.compareToBaseline(nil); none.DumpRatio != 0 {
+		t.Errorf("%g without anything to compare with", none.DumpRatio)
 	}
-	seen := &droverv1.SeenAttempt{LevelSteps: []*droverv1.LevelStep{{Step: "freeze", Us: 70}, {Step: "freeze/kernel", Us: 12}, {Step: "swap out", Us: 5}}}
-	if got := afterFreeze(seen); got != 58 {
+	seen := &droverv1.SeenAttempt{LevelSteps: []*droverv1.LevelStep{{Step: "freeze", DurationUs: 70}, {Step: "freeze/kernel", DurationUs: 12}, {Step: "swap out", DurationUs: 5}}}
+	if got := timeAfterKernelFreeze(seen); got != 58 {
 		t.Errorf("after the kernel %d µs, want 58", got)
 	}
 }
 
-func TestHeldMemoryIsNowhereAlikeAndSeenWhenChanged(t *testing.T) {
-	const size = 3*bareChunk + 2*barePage
-	b := make([]byte, spread(size))
-	for at := 0; at < size; at += bareChunk {
-		fillMemory(b[spread(at):spread(at)+min(bareChunk, size-at)], int64(at))
+func TestMemoryPatternDetectsEveryChange(t *testing.T) {
+	const size = 3*chunkBytes + 2*pageBytes
+	b := make([]byte, pieceOffset(size))
+	for at := 0; at < size; at += chunkBytes {
+		fillPattern(b[pieceOffset(at):pieceOffset(at)+min(chunkBytes, size-at)], int64(at))
 	}
 	seen := map[string]int{}
-	for at := 0; at < size; at += barePage {
-		page := string(b[spread(at) : spread(at)+barePage])
+	for at := 0; at < size; at += pageBytes {
+		page := string(b[pieceOffset(at) : pieceOffset(at)+pageBytes])
 		if before, twice := seen[page]; twice {
 			t.Fatalf("the pages at %d and %d are alike", before, at)
 		}
 		seen[page] = at
 	}
-	h := holder{pid: os.Getpid(), start: int64(uintptr(unsafe.Pointer(&b[0]))), bytes: size}
+	h := memoryHolder{pid: os.Getpid(), address: int64(uintptr(unsafe.Pointer(&b[0]))), bytes: size}
 	if err := h.verify(); err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []int{0, 8, bareChunk - 1, 2*bareChunk + barePage, size - 1} {
-		at := spread(at)
+	for _, at := range []int{0, 8, chunkBytes - 1, 2*chunkBytes + pageBytes, size - 1} {
+		at := pieceOffset(at)
 		b[at]++
 		if err := h.verify(); !errors.Is(err, fault.Corrupt) {
 			t.Errorf("byte %d is another one: %v", at, err)
@@ -117,13 +117,13 @@ func TestHeldMemoryIsNowhereAlikeAndSeenWhenChanged(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-func TestHolderSaysWhereItsMemoryIs(t *testing.T) {
+func TestMemoryHolderReportsItsAddress(t *testing.T) {
 	const size = 4<<20 + 123
-	drover, err := exec.LookPath("drover") // TestMain's
+	drover, err := exec.LookPath("drover") // linked by TestMain
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startHolder(drover, size)
+	h, err := startMemoryHolder(drover, size)
 	if err != nil {
 		t.Fatal(err)
 	}

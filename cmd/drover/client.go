@@ -21,33 +21,50 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 )
 
-// defaultAddress is where a coordinator on this machine listens.
+// defaultAddress is the socket of a coordinator on this machine.
 const defaultAddress = "unix:///run/drover/coordinator.sock"
 
-// client is the API as one command uses it, with errors in Drover's classes.
+// client is the API client of one command. classifyError converts its errors to fault
+// classes.
 type client struct {
 	droverv1connect.ClientServiceClient
-	address string
-	tls     *tls.Config     // nil on a unix socket
-	ctx     context.Context // of the command: tells a Ctrl-C from a connection that was cut
+	operator droverv1connect.OperatorServiceClient
+	address  string
+	tls      *tls.Config     // nil on a unix socket
+	ctx      context.Context // of the command: distinguishes Ctrl-C from a lost connection
 }
 
-// dial makes the client of the global flags; nothing is sent yet.
+// dial returns a client for the global flags. It does not connect yet.
 func dial(c *cli.Context) (*client, error) {
 	h, base, err := httpClient(c, c.String("address"))
 	if err != nil {
 		return nil, err
 	}
 	return &client{
-		ClientServiceClient: droverv1connect.NewClientServiceClient(h, base),
+		ClientServiceClient: droverv1connect.NewClientServiceClient(h, base, connect.WithInterceptors(newRetrier())),
+		operator:            droverv1connect.NewOperatorServiceClient(h, base),
 		address:             c.String("address"),
 		tls:                 h.Transport.(*http.Transport).TLSClientConfig,
 		ctx:                 c.Context,
 	}, nil
 }
 
-// httpClient gives an HTTP/2 client for an address, and the base URL to use.
+// httpClient returns an HTTP/2 client for an address, and the base URL.
 func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
+	return httpClientWith(address, func() (*tls.Config, error) {
+		m, err := tlsFiles(c).Open("")
+		if err != nil {
+			return nil, err
+		}
+		if leaf := m.Leaf(); pki.ExpiresSoon(leaf, time.Now()) {
+			fmt.Fprintln(c.App.ErrWriter, "warning: "+pki.ExpiryText(leaf, time.Now()))
+		}
+		return m.ClientConfig(pki.KindCoordinator), nil
+	})
+}
+
+// httpClientWith is httpClient with the TLS configuration of an https address.
+func httpClientWith(address string, tlsConfig func() (*tls.Config, error)) (*http.Client, string, error) {
 	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute}
 	t.Protocols.SetHTTP2(true)
 	switch {
@@ -59,7 +76,7 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 		}
 		return &http.Client{Transport: t}, "http://coordinator", nil
 	case strings.HasPrefix(address, "https://"):
-		conf, err := pki.Files{CA: c.String("tls-ca"), Cert: c.String("tls-cert"), Key: c.String("tls-key")}.ClientConfig()
+		conf, err := tlsConfig()
 		if err != nil {
 			return nil, "", err
 		}
@@ -67,22 +84,26 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 		t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 		return &http.Client{Transport: t}, strings.TrimRight(address, "/"), nil
 	default:
-		return nil, "", usage("-address %q: want unix:///path or https://host:port", address)
+		return nil, "", usageErrorf("-address %q: want unix:///path or https://host:port", address)
 	}
 }
 
-// explain gives a call's error its class and, where nobody answers, the cure.
-func (c *client) explain(err error) error {
+// classifyError adds the fault class to an error of a call and, if no coordinator
+// answers, the cure.
+func (c *client) classifyError(err error) error {
 	if err == nil {
 		return nil
 	}
-	if connect.CodeOf(err) == connect.CodeUnavailable && !answered(err) {
-		why := reason(err)
-		if refusal := c.handshake(); refusal != nil {
-			why = reason(refusal)
+	if connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
+		why := connectionReason(err)
+		if refusal := c.tryHandshake(); refusal != nil {
+			why = connectionReason(refusal)
+		}
+		if errors.Is(err, pki.ErrWrongPeer) {
+			return fault.New(fault.Unavailable, "%s is no coordinator: %s; set -address to one, or have its certificate made with `drover tls cert -kind coordinator`", c.address, why)
 		}
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
-			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of one authority (`drover tls`), and the address among the names of the coordinator's certificate", c.address, why)
+			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), and its certificate must contain the address", c.address, why)
 		}
 		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, why)
 	}
@@ -90,23 +111,23 @@ func (c *client) explain(err error) error {
 		if c.ctx.Err() != nil {
 			return errInterrupted
 		}
-		return fault.New(fault.Unavailable, "%s cut the connection before it answered: it is stopping, or does not accept this certificate; try again in a second", c.address)
+		return fault.New(fault.Unavailable, "%s closed the connection before it answered: it is stopping, or does not accept this certificate; retry in a second", c.address)
 	}
 	return wire.FromError(err)
 }
 
-// errInterrupted is Ctrl-C before an answer.
-var errInterrupted = fmt.Errorf("interrupted before the coordinator answered%w", silent{context.Canceled})
+// errInterrupted reports Ctrl-C before a response.
+var errInterrupted = fmt.Errorf("interrupted before the coordinator answered%w", wordless{context.Canceled})
 
-// silent is an error that adds no words to those before it.
-type silent struct{ error }
+// wordless is an error without text; it only adds its cause to a wrapping error.
+type wordless struct{ error }
 
-func (silent) Error() string   { return "" }
-func (s silent) Unwrap() error { return s.error }
+func (wordless) Error() string   { return "" }
+func (s wordless) Unwrap() error { return s.error }
 
-// handshake tries mutual TLS once, alone: in a failed call the server's
-// refusal of a certificate is often lost behind the broken connection.
-func (c *client) handshake() error {
+// tryHandshake tries mutual TLS separately: in a failed call the server's refusal of a
+// certificate is often hidden by the error of the closed connection.
+func (c *client) tryHandshake() error {
 	u, err := url.Parse(c.address)
 	if c.tls == nil || err != nil {
 		return nil
@@ -117,21 +138,21 @@ func (c *client) handshake() error {
 	}
 	defer conn.Close()
 	conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-	// The server judges our certificate after our side of the handshake.
+	// The server verifies this certificate after the client's side of the handshake.
 	if _, err = conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
 	return err
 }
 
-// answered tells whether a server, not the network, gave the error.
-func answered(err error) bool {
+// isServerError reports whether the error came from a server rather than the network.
+func isServerError(err error) bool {
 	var ce *connect.Error
 	return errors.As(err, &ce) && connect.IsWireError(ce)
 }
 
-// reason is the innermost text of a failed connection.
-func reason(err error) string {
+// connectionReason returns the innermost message of a failed connection.
+func connectionReason(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return op.Err.Error()

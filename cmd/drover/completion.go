@@ -6,16 +6,11 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Both scripts ask the binary itself, so they never go stale.
+// The scripts call the binary for the candidates, so they never become outdated.
+// A word without candidates is completed as a file.
 const bashCompletion = `_drover() {
-  local cur words
-  cur="${COMP_WORDS[COMP_CWORD]}"
-  words=("${COMP_WORDS[@]:0:COMP_CWORD}")
-  if [[ "$cur" == -* ]]; then
-    COMPREPLY=($(compgen -W "$("${words[@]}" "$cur" --generate-bash-completion 2>/dev/null)" -- "$cur"))
-  else
-    COMPREPLY=($(compgen -W "$("${words[@]}" --generate-bash-completion 2>/dev/null)" -- "$cur"))
-  fi
+  local IFS=$'\n'
+  COMPREPLY=($("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
 }
 complete -o bashdefault -o default -F _drover drover
 `
@@ -23,20 +18,27 @@ complete -o bashdefault -o default -F _drover drover
 const zshCompletion = `#compdef drover
 _drover() {
   local -a opts
-  opts=("${(@f)$(${words[@]:0:#words[@]-1} --generate-bash-completion 2>/dev/null)}")
-  _describe 'values' opts || _files
+  opts=("${(@f)$(${words[1]} __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  [[ -n "${opts[*]}" ]] && compadd -a opts || _files
 }
-compdef _drover drover
+if [ "$funcstack[1]" = "_drover" ]; then
+  _drover "$@" # from a folder of the function path this file is the function
+else
+  compdef _drover drover
+fi
+`
+
+const fishCompletion = `complete -c drover -a '(drover __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 `
 
 func completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "completion",
-		Usage:       "a script that completes commands in your shell",
-		ArgsUsage:   "bash|zsh",
-		Description: "bash: source <(drover completion bash)    zsh: source <(drover completion zsh)",
+		Usage:       "shell completion script",
+		ArgsUsage:   "bash|zsh|fish",
+		Description: "bash: source <(drover completion bash)    zsh: source <(drover completion zsh)    fish: drover completion fish | source",
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "bash|zsh")
+			a, err := positionalArgs(c, 1, 1, "bash|zsh|fish")
 			if err != nil {
 				return err
 			}
@@ -45,8 +47,10 @@ func completionCommand() *cli.Command {
 				_, err = fmt.Fprint(c.App.Writer, bashCompletion)
 			case "zsh":
 				_, err = fmt.Fprint(c.App.Writer, zshCompletion)
+			case "fish":
+				_, err = fmt.Fprint(c.App.Writer, fishCompletion)
 			default:
-				return usage("shell %q: want bash or zsh", a[0])
+				return usageErrorf("shell %q: want bash, zsh or fish", a[0])
 			}
 			return err
 		},

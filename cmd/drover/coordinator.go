@@ -1,8 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"net"
+	"context"
+	"errors"
 	"path/filepath"
 	"time"
 
@@ -10,33 +10,38 @@ import (
 
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
 )
 
 func coordinatorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "coordinator",
 		Usage: "run the coordinator of a cluster",
-		Description: "Operators on this machine use the socket, which only its owner can open. Nodes and users elsewhere come over\n" +
-			"mutual TLS: give -listen with -tls-ca, -tls-cert and -tls-key (`drover tls` makes them).",
+		Description: "Operators on this machine use the socket, which only its owner can open. Nodes and users elsewhere connect with\n" +
+			"mutual TLS: set -listen, -tls-ca, -tls-cert and -tls-key (`drover tls` creates the certificates).",
 		Flags: append([]cli.Flag{
+			newConfigFlag("coordinator"),
 			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/coordinator", Usage: "folder of the log, the uploaded files and the history"},
 			&cli.StringFlag{Name: "socket", Value: "/run/drover/coordinator.sock", Usage: "socket for this machine"},
-			&cli.StringFlag{Name: "listen", Usage: "host:port for other machines; without it there are none"},
-			&cli.StringSliceFlag{Name: "operator", Usage: "certificate name (user/NAME) that may do everything, repeatable"},
-			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of images by name that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
-			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node that is silent for longer is lost"},
-			&cli.Float64Flag{Name: "frozen-share", Value: 0.5, Usage: "of a node's memory that frozen tasks may hold; above it the largest are swapped out or checkpointed"},
-			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "nodes keep the logs of an ended job; negative: not at all"},
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
+			&cli.StringFlag{Name: "listen", Usage: "host:port for other machines; default: none"},
+			&cli.StringSliceFlag{Name: "operator", Usage: "certificate name (user/NAME) with all rights, repeatable"},
+			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of image names that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
+			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node without a heartbeat for longer is lost"},
+			&cli.Float64Flag{Name: "frozen-share", Value: 0.5, Usage: "share of a node's memory that frozen tasks may occupy; above it the largest are swapped out or checkpointed"},
+			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "how long nodes keep the logs of an ended job; negative: not at all"},
+			&cli.StringFlag{Name: "blob-quota", Value: "20GiB", Usage: "total size of the uploaded files and images"},
+			&cli.StringFlag{Name: "disk-reserve", Usage: "of the disk of -data kept free for the log, such as 1GiB: with less, no job and no file is accepted; default: 256MiB or 5% of the disk, whichever is less; 0: none"},
+			logLevelFlag,
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log information, not only warnings: -log-level info"},
 		}, append(tlsFlags(), schedulerFlags...)...),
-		Action: runCoordinator,
+		Action: withConfig(runCoordinator),
 	}
 }
 
-// tlsFlags name a daemon's certificate; they have the names of the client's.
+// tlsFlags returns the flags of a daemon's certificate, named like those of the client.
 func tlsFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "tls-ca", Usage: "certificate of the cluster's authority", EnvVars: []string{"DROVER_TLS_CA"}},
+		&cli.StringFlag{Name: "tls-ca", Usage: "CA certificate of the cluster", EnvVars: []string{"DROVER_TLS_CA"}},
 		&cli.StringFlag{Name: "tls-cert", Usage: "this daemon's certificate", EnvVars: []string{"DROVER_TLS_CERT"}},
 		&cli.StringFlag{Name: "tls-key", Usage: "its key", EnvVars: []string{"DROVER_TLS_KEY"}},
 	}
@@ -46,8 +51,14 @@ func tlsFiles(c *cli.Context) pki.Files {
 	return pki.Files{CA: c.String("tls-ca"), Cert: c.String("tls-cert"), Key: c.String("tls-key")}
 }
 
+// runCoordinator checks settings, ports and state folder, in this order, before it
+// changes anything.
 func runCoordinator(c *cli.Context) error {
-	if _, err := args(c, 0, 0, ""); err != nil {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+		return err
+	}
+	service, err := newDaemon(c, "coordinator", checkCoordinator)
+	if err != nil {
 		return err
 	}
 	params, err := parseParams(c.StringSlice("set"))
@@ -58,31 +69,59 @@ func runCoordinator(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg := coordinator.Config{
-		Dir: data, Metrics: newRegistry(), Logger: daemonLog(c, c.Bool("verbose")), Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
-		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params,
-		FrozenShare: c.Float64("frozen-share"),
+	quota, err := jobspec.ParseSize(c.String("blob-quota"))
+	if err != nil || quota <= 0 {
+		return usageErrorf("-blob-quota %q: want a size such as 20GiB", c.String("blob-quota"))
 	}
-	if at := c.String("listen"); at != "" {
-		if cfg.TLS, err = tlsFiles(c).ServerConfig(); err != nil {
-			return err
+	changes := make(chan coordinator.SchedulerChoice, 1)
+	cfg := coordinator.Config{
+		Dir: data, Metrics: newRegistry(), Logger: service.log, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
+		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
+		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota,
+	}
+	if text := c.String("disk-reserve"); text != "" {
+		if cfg.DiskReserve, err = jobspec.ParseSize(text); err != nil {
+			return usageErrorf("-disk-reserve: %v", err)
 		}
-		if cfg.NodeTLS, err = tlsFiles(c).ClientConfig(); err != nil {
-			return err
+		if cfg.DiskReserve == 0 {
+			cfg.DiskReserve = -1 // none; zero is the default
 		}
-		if cfg.Remote, err = net.Listen("tcp", at); err != nil {
-			return fmt.Errorf("-listen: %w", err)
-		}
+	}
+	if err := openRemote(c, service.certs, &cfg); err != nil {
+		return err
 	}
 	if cfg.Local, err = coordinator.ListenLocal(c.String("socket")); err != nil {
 		return err
+	}
+	if err := coordinator.CheckState(data); err != nil {
+		return errors.Join(err, cfg.Local.Close()) // its socket goes with it
 	}
 	cfg.Ready = func() {
 		at := c.String("socket")
 		if cfg.Remote != nil {
 			at += " and https://" + cfg.Remote.Addr().String()
 		}
-		fmt.Fprintln(c.App.ErrWriter, "ready: coordinator on "+at)
+		service.ready("coordinator on " + at)
 	}
-	return coordinator.Run(c.Context, cfg)
+	return service.run(func(ctx context.Context) error { return coordinator.Run(ctx, cfg) }, func(next *cli.Context) {
+		params, err := parseParams(next.StringSlice("set")) // checked before
+		if err == nil {
+			select {
+			case <-changes: // one that was not taken yet is stale
+			default:
+			}
+			changes <- coordinator.SchedulerChoice{Name: next.String("scheduler"), Params: params}
+		}
+	})
+}
+
+// openRemote opens the port for other machines, where one is wanted.
+func openRemote(c *cli.Context, certs *pki.Member, cfg *coordinator.Config) (err error) {
+	at := c.String("listen")
+	if at == "" {
+		return nil
+	}
+	cfg.Certificate = certs
+	cfg.Remote, err = listenTCP(at)
+	return err
 }

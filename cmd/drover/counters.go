@@ -6,53 +6,57 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
 )
 
-// flows are the harness's own counters of a map or reduce stage in the order in
-// which records go through it, with what they are called for people. Their keys
-// are KIND:FLOW_records and KIND:FLOW_bytes.
-var flows = []struct{ key, text string }{
+// harnessCounters are the harness's counters of a map or reduce stage, in the order in
+// which records pass them, with their names for users. The keys are
+// KIND:FLOW_records and KIND:FLOW_bytes.
+var harnessCounters = []struct{ key, text string }{
 	{"in", "input"}, {"map_out", "output of the mapper"}, {"combine_in", "into the combiner"}, {"combine_out", "out of the combiner"},
 	{"spilled", "spilled to disk"}, {"out", "output"},
 }
 
-// flowKinds are the kinds that the harness counts for.
-var flowKinds = []string{"map", "reduce"}
+// counterKinds are the stage kinds with harness counters.
+var counterKinds = []string{"map", "reduce"}
 
-// printCounters writes the harness's counters as a table of records and bytes,
-// then those of the programs (reporter:counter:GROUP,NAME,N) by their group.
+// printCounters prints the harness's counters as a table of records and bytes, then the
+// counters of the programs (reporter:counter:GROUP,NAME,N) by group.
 func printCounters(w io.Writer, counters map[string]int64) {
 	var rows [][]string
 	own := map[string]bool{}
-	for _, kind := range flowKinds {
-		for _, f := range flows {
+	for _, kind := range counterKinds {
+		for _, f := range harnessCounters {
 			records, bytes := kind+":"+f.key+"_records", kind+":"+f.key+"_bytes"
 			own[records], own[bytes] = true, true
 			if counters[records] != 0 || counters[bytes] != 0 {
-				rows = append(rows, []string{kind, f.text, grouped(counters[records]), jobspec.FormatSize(counters[bytes])})
+				rows = append(rows, []string{kind, f.text, withThousands(counters[records]), jobspec.FormatSize(counters[bytes])})
 			}
 		}
 	}
 	if len(rows) > 0 {
 		fmt.Fprintln(w)
-		columns(w, []string{"kind", "what", "records", "bytes"}, rows)
+		printTable(w, []string{"kind", "what", "records", "bytes"}, rows)
 	}
 	rows = nil
 	for _, key := range sortedKeys(counters) {
-		if !own[key] {
-			rows = append(rows, append(cutGroup(key), grouped(counters[key])))
+		if !own[key] && key != facts.CountersDropped {
+			rows = append(rows, append(splitCounterKey(key), withThousands(counters[key])))
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	if len(rows) > 0 {
 		fmt.Fprintln(w)
-		columns(w, []string{"group", "counter", "value"}, rows)
+		printTable(w, []string{"group", "counter", "value"}, rows)
+	}
+	if n := counters[facts.CountersDropped]; n > 0 {
+		fmt.Fprintf(w, "WARNING: a job has at most %d counters; %s of tasks with further names are missing above. The totals above are complete.\n", facts.MaxCounters, countText(int(n), "count"))
 	}
 }
 
-// cutGroup gives the group and the name of a counter.
-func cutGroup(key string) []string {
+// splitCounterKey returns the group and the name of a counter.
+func splitCounterKey(key string) []string {
 	group, name, ok := strings.Cut(key, ":")
 	if !ok {
 		return []string{"", key}

@@ -27,22 +27,22 @@ import (
 func devCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "dev",
-		Usage: "everything in one process on this machine, to try jobs out",
-		Description: "Local files are input and output (file:///…), tasks are plain processes as you: nothing confines them and no\n" +
-			"limit is enforced. State goes with the process unless -data names a folder. In another terminal:\n" +
+		Usage: "coordinator and node in one process, to try out jobs",
+		Description: "Input and output are local files (file:///…). Tasks are plain processes of your user, without confinement and\n" +
+			"limits. The state is removed at the end unless -data names a folder. In another terminal:\n" +
 			"drover job run examples/hello/hello.hcl",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "data", Usage: "folder that keeps state between runs; default: a temporary one"},
-			&cli.StringFlag{Name: "socket", Usage: "where clients find it; default: that of -address"},
+			&cli.StringFlag{Name: "data", Usage: "folder for the state; default: a temporary one"},
+			&cli.StringFlag{Name: "socket", Usage: "socket for clients; default: that of -address"},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of a NameNode, for hdfs:/// paths"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "show the daemons' logs"},
 		}, schedulerFlags...),
-		Action: dev,
+		Action: runDev,
 	}
 }
 
-func dev(c *cli.Context) error {
-	if _, err := args(c, 0, 0, ""); err != nil {
+func runDev(c *cli.Context) error {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
 	}
 	params, err := parseParams(c.StringSlice("set"))
@@ -58,7 +58,7 @@ func dev(c *cli.Context) error {
 	} else if data, err = filepath.Abs(data); err != nil {
 		return err
 	}
-	socket, err := devSocket(c)
+	socket, err := devSocketPath(c)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func dev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	log := devLog(c)
+	log := newDevLogger(c)
 	up := make(chan struct{})
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP)
 	defer stop()
@@ -83,25 +83,25 @@ func dev(c *cli.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		return devNode(ctx, c, data, socket)
+		return runDevNode(ctx, c, data, socket)
 	})
 	return g.Wait()
 }
 
-// devSocket is where clients look by default, if this user may make it there.
-func devSocket(c *cli.Context) (string, error) {
+// devSocketPath returns the socket of -socket or -address.
+func devSocketPath(c *cli.Context) (string, error) {
 	if s := c.String("socket"); s != "" {
 		return filepath.Abs(s)
 	}
 	s, ok := strings.CutPrefix(c.String("address"), "unix://")
 	if !ok {
-		return "", usage("drover dev listens on a unix socket: give -socket /path")
+		return "", usageErrorf("drover dev listens on a unix socket: set -socket /path")
 	}
 	return s, nil
 }
 
-// devNode runs the node of `drover dev` in this process.
-func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
+// runDevNode runs the node of `drover dev` in this process.
+func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	driver, err := process.New(process.Config{StateDir: filepath.Join(data, "processes")})
 	if err != nil {
 		return err
@@ -115,17 +115,17 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	if n := c.String("namenode"); n != "" {
 		files.NameNodes = strings.Split(n, ",")
 	}
-	harness, harnessArgs, err := nodeHarness(data)
+	harness, harnessArgs, err := harnessCommand(data)
 	if err != nil {
 		return err
 	}
-	info, err := devInfo(data, files.Schemes())
+	info, err := devNodeInfo(data, files.Schemes())
 	if err != nil {
 		return err
 	}
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: devLog(c), Harness: harness, HarnessArgs: harnessArgs,
+		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: newDevLogger(c), Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {
@@ -135,18 +135,18 @@ func devNode(ctx context.Context, c *cli.Context, data, socket string) error {
 	})
 }
 
-// devLog shows only errors unless -verbose: that there is no quota here, or one
-// server elects itself, is nothing to warn somebody of who tries a job out.
-func devLog(c *cli.Context) *slog.Logger {
+// newDevLogger logs only errors unless -verbose: warnings about missing quotas or a
+// single raft server do not matter to a user who tries out a job.
+func newDevLogger(c *cli.Context) *slog.Logger {
 	if c.Bool("verbose") {
-		return daemonLog(c, true)
+		return newDaemonLogger(c, true)
 	}
 	return slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
-// devInfo is this machine as one node: what it has, less nothing, since the
-// process driver enforces nothing. Disk rates are not measured.
-func devInfo(data string, schemes []string) (*droverv1.NodeInfo, error) {
+// devNodeInfo describes this machine as a node without a reserve, because the process
+// driver enforces no limits. Disk rates are not measured.
+func devNodeInfo(data string, schemes []string) (*droverv1.NodeInfo, error) {
 	var mem unix.Sysinfo_t
 	if err := unix.Sysinfo(&mem); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func devInfo(data string, schemes []string) (*droverv1.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	const unmeasuredIO = 1 << 30 // bytes per second, so that I/O does not hold jobs back
+	const unmeasuredIO = 1 << 30 // bytes per second: I/O must not delay jobs
 	all := &droverv1.Resources{Cpu: int64(goruntime.NumCPU()) * 1000, Memory: int64(mem.Totalram) * int64(mem.Unit), Io: unmeasuredIO}
 	return &droverv1.NodeInfo{
 		Name: host, Rack: "/local", StorageAddresses: []string{"127.0.0.1"}, Measured: all, Allocatable: all,

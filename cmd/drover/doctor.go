@@ -1,120 +1,223 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/containerd"
 )
 
-// finding is one thing that doctor looked at.
-type finding struct {
+// checkResult is the result of one check of doctor.
+type checkResult struct {
 	Name   string `json:"name"`
-	Grade  string `json:"grade"` // ok, weaker (works, with less), missing
+	Status string `json:"status"` // ok, degraded (works with restrictions), missing
 	Detail string `json:"detail"`
-	Cure   string `json:"cure,omitempty"`
+	Fix    string `json:"fix,omitempty"`
 }
 
-// The grades of a finding.
+// The statuses of a check.
 const (
-	gradeOK      = "ok"
-	gradeWeaker  = "weaker"
-	gradeMissing = "missing"
+	statusOK       = "ok"
+	statusDegraded = "degraded"
+	statusMissing  = "missing"
 )
 
 func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "what this machine lacks to be a node, each with its cure",
+		Usage: "what this machine lacks to be a coordinator or a node, each with its cure",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "data", Value: "/var/lib/drover", Usage: "folder that the node daemon would use"},
-			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
+			&cli.StringSliceFlag{Name: configFlag, Usage: "configuration file of a daemon, repeatable; default: those in " + configFolder},
+			&cli.StringFlag{Name: "data", Value: "/var/lib/drover", Usage: "folder that the node daemon would use, without a configuration"},
+			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket, without a configuration"},
+			&cli.BoolFlag{Name: "quick", Usage: "neither dump a process nor measure a disk"},
 			jsonFlag,
 		},
-		Description: "Exit code 1 where something is missing; what is only weaker is named and does not count.",
-		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
-				return err
-			}
-			found := examine(c.String("data"), c.String("containerd"))
-			missing := 0
-			for _, f := range found {
-				if f.Grade == gradeMissing {
-					missing++
-				}
-			}
-			if c.Bool("json") {
-				if err := printJSON(c.App.Writer, found); err != nil {
-					return err
-				}
-			} else {
-				for _, f := range found {
-					fmt.Fprintf(c.App.Writer, "%-8s %-18s %s\n", f.Grade, f.Name, f.Detail)
-					if f.Cure != "" {
-						fmt.Fprintf(c.App.Writer, "%-8s %-18s cure: %s\n", "", "", f.Cure)
-					}
-				}
-			}
-			if missing > 0 {
-				return coded{exitFailed, fmt.Errorf("%d things are missing; without them use `drover dev`, or the process driver without enforced limits", missing)}
-			}
-			return nil
-		},
+		Description: "Exit code 1 where something is missing; what is only weaker is named and does not count. Without a\n" +
+			"configuration the machine is looked at as a node. It changes nothing: what it measures and dumps it removes.",
+		Action: runDoctor,
 	}
+}
+
+func runDoctor(c *cli.Context) error {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+		return err
+	}
+	found := examine(c)
+	missing := 0
+	for _, f := range found {
+		if f.Status == statusMissing {
+			missing++
+		}
+	}
+	if c.Bool("json") {
+		if err := printJSON(c.App.Writer, map[string]any{"missing": missing, "checks": found}); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range found {
+			fmt.Fprintf(c.App.Writer, "%-8s %-18s %s\n", f.Status, f.Name, f.Detail)
+			if f.Fix != "" {
+				fmt.Fprintf(c.App.Writer, "%-8s %-18s cure: %s\n", "", "", f.Fix)
+			}
+		}
+	}
+	if missing > 0 {
+		return exitError{exitFailed, fmt.Errorf("%d things are missing; without them use `drover dev`, or the process driver without enforced limits", missing)}
+	}
+	return nil
+}
+
+// examine runs the checks of each daemon that is configured, or those of a node.
+func examine(c *cli.Context) []checkResult {
+	files := c.StringSlice(configFlag)
+	if len(files) == 0 {
+		for _, role := range []string{"coordinator", "node"} {
+			if file := filepath.Join(configFolder, role+".hcl"); fileExists(file) {
+				files = append(files, file)
+			}
+		}
+	}
+	daemons := findDaemons("/proc")
+	var found []checkResult
+	for _, file := range files {
+		role, settings, err := readSettingsOfAnyRole(file)
+		if err != nil {
+			text, cure, _ := strings.Cut(err.Error(), "; ")
+			found = append(found, checkResult{"configuration", statusMissing, text, cure})
+			continue
+		}
+		found = append(found, checkResult{"configuration", statusOK, file + ", of the " + role, ""})
+		if role == "coordinator" {
+			found = append(found, examineCoordinator(settings, daemons)...)
+		} else {
+			found = append(found, examineNode(c, settings, daemons)...)
+		}
+	}
+	if len(files) == 0 {
+		found = append(found, checkResult{"configuration", statusDegraded, "none: looked at as a node with the defaults", "drover config init node, or coordinator"})
+		found = append(found, examineMachine(c, c.String("data"), c.String("containerd"), "/drover")...)
+		found = append(found, checkClock(c.Context, nil, "", time.Now))
+	}
+	return append(found, checkUpgrade(daemons))
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// readSettingsOfAnyRole reads a file as the daemon of which it has settings. What
+// is wrong with certificates and addresses is the checks' to say.
+func readSettingsOfAnyRole(file string) (string, *cli.Context, error) {
+	roles := []string{"node", "coordinator"}
+	if strings.Contains(filepath.Base(file), "coordinator") {
+		roles = []string{"coordinator", "node"}
+	}
+	var first error
+	for _, role := range roles {
+		c, err := validateConfig(role, file)
+		if c != nil { // it was read
+			return role, c, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return "", nil, first
+}
+
+// examineCoordinator checks what a coordinator needs.
+func examineCoordinator(c *cli.Context, daemons []daemonProcess) []checkResult {
+	found := []checkResult{checkSpace(c.String("data")), checkListen("coordinator", c.String("listen"), daemons)}
+	if c.String("listen") != "" {
+		found = append(found, checkCertificates(tlsFiles(c), pki.KindCoordinator, "", time.Now()))
+	}
+	return append(found, checkClock(c.Context, nil, "", time.Now))
+}
+
+// examineNode checks what a node needs, of this machine and of others.
+func examineNode(doctor, c *cli.Context, daemons []daemonProcess) []checkResult {
+	base := c.String("cgroup")
+	if !c.IsSet("cgroup") && fileExists("/run/systemd/system") {
+		base = "/system.slice/" + cgroups.TasksUnit // as the package's unit has it
+	}
+	found := examineMachine(doctor, c.String("data"), c.String("containerd"), base)
+	name, err := nodeName(c)
+	if err != nil {
+		found = append(found, checkResult{"name", statusMissing, err.Error(), "name = \"NAME\""})
+	}
+	found = append(found, checkCertificates(tlsFiles(c), pki.KindNode, name, time.Now()), checkListen("node", c.String("listen"), daemons),
+		checkCoordinatorPort(doctor.Context, c.String("coordinator")))
+	h, address, err := httpClient(c, c.String("coordinator"))
+	if err != nil {
+		h = nil // the certificates' check says why
+	}
+	found = append(found, checkClock(doctor.Context, h, address, time.Now))
+	if files, err := nodeFilesConfig(c); err == nil {
+		for _, list := range append([][]string{files.NameNodes}, slices.Collect(maps.Values(files.Services))...) {
+			if len(list) > 0 {
+				found = append(found, checkNameNode(doctor.Context, list))
+			}
+		}
+	}
+	return found
 }
 
 // defaultContainerd is where Debian's containerd listens.
 const defaultContainerd = "/run/containerd/containerd.sock"
 
-// examine looks at this machine; it changes nothing.
-func examine(data, socket string) []finding {
-	return []finding{
-		lookRoot(), lookCgroup("/sys/fs/cgroup"), lookKernel(), lookSocket(socket),
-		lookProgram("runc", gradeMissing, "containerd starts tasks with it"),
-		lookProgram("criu", gradeWeaker, "without it tasks cannot be checkpointed, only frozen and swapped"),
-		lookProgram("iptables-restore", gradeWeaker, "criu needs it"),
-		lookSwap("/proc/swaps"), lookDisk(data),
+// examineMachine checks what tasks need of this machine.
+func examineMachine(doctor *cli.Context, data, socket, cgroup string) []checkResult {
+	ctx, quick := doctor.Context, doctor.Bool("quick")
+	return []checkResult{
+		checkRoot(), checkKernel(), checkCgroup("/sys/fs/cgroup"), checkDelegation("/sys/fs/cgroup", cgroup), checkContainerd(ctx, socket), checkRunc(ctx),
+		checkCriu(ctx, existingFolder(data), quick), checkProgram("iptables-restore", statusDegraded, "criu needs it"),
+		checkSwap("/proc/swaps"), checkDisk(data), checkSpace(data), checkRates(ctx, data, quick), checkLeftovers(ctx, socket),
 	}
 }
 
-func lookRoot() finding {
+func checkRoot() checkResult {
 	if os.Geteuid() == 0 {
-		return finding{"root", gradeOK, "running as root", ""}
+		return checkResult{"root", statusOK, "running as root", ""}
 	}
-	return finding{"root", gradeMissing, "not root: cgroups, containers and quotas need it", "run the node daemon as root (the systemd unit does)"}
+	return checkResult{"root", statusMissing, "not root: cgroups, containers and quotas need it", "run the node daemon as root (the systemd unit does)"}
 }
 
-func lookCgroup(root string) finding {
+func checkCgroup(root string) checkResult {
 	var st unix.Statfs_t
 	if err := unix.Statfs(root, &st); err != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
-		return finding{"cgroup v2", gradeMissing, root + " is not the unified hierarchy", "boot with systemd.unified_cgroup_hierarchy=1 (the default since Debian 11)"}
+		return checkResult{"cgroup v2", statusMissing, root + " is not the unified hierarchy", "boot with systemd.unified_cgroup_hierarchy=1 (the default since Debian 11)"}
 	}
 	b, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
-		return finding{"cgroup v2", gradeMissing, err.Error(), ""}
+		return checkResult{"cgroup v2", statusMissing, err.Error(), ""}
 	}
-	have := " " + strings.TrimSpace(string(b)) + " "
-	var lack []string
-	for _, c := range []string{"cpu", "memory", "io", "pids"} {
-		if !strings.Contains(have, " "+c+" ") {
-			lack = append(lack, c)
-		}
-	}
+	lack := lacking(string(b))
 	if len(lack) > 0 {
-		return finding{"cgroup v2", gradeMissing, "controllers missing: " + strings.Join(lack, ", "), "enable them in the kernel's command line (cgroup_enable=memory) and in cgroup.subtree_control"}
+		return checkResult{"cgroup v2", statusMissing, "controllers missing: " + strings.Join(lack, ", "), "enable them in the kernel's command line (cgroup_enable=memory) and in cgroup.subtree_control"}
 	}
-	return finding{"cgroup v2", gradeOK, "unified, with cpu, memory, io, pids", ""}
+	return checkResult{"cgroup v2", statusOK, "unified, with cpu, memory, io, pids", ""}
 }
 
-func lookKernel() finding {
+func checkKernel() checkResult {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return finding{"kernel", gradeMissing, err.Error(), ""}
+		return checkResult{"kernel", statusMissing, err.Error(), ""}
 	}
 	release := unix.ByteSliceToString(u.Release[:])
 	f := strings.SplitN(release, ".", 3)
@@ -124,65 +227,94 @@ func lookKernel() finding {
 		minor, _ = strconv.Atoi(f[1])
 	}
 	if major < 5 || (major == 5 && minor < 19) {
-		return finding{"kernel", gradeWeaker, release + ": memory.reclaim came with 5.19, so tasks cannot be swapped", "use kernel 5.19 or later"}
+		return checkResult{"kernel", statusDegraded, release + ": memory.reclaim came with 5.19, so tasks cannot be swapped", "use kernel 5.19 or later"}
 	}
-	return finding{"kernel", gradeOK, release, ""}
+	return checkResult{"kernel", statusOK, release, ""}
 }
 
-func lookSocket(path string) finding {
-	st, err := os.Stat(path)
-	if err != nil || st.Mode()&os.ModeSocket == 0 {
-		return finding{"containerd", gradeMissing, "no socket at " + path, "apt-get install containerd, or name its socket with -containerd"}
+// maxLeftovers bounds the leftovers that are named, and leftoversLimit the time of the check.
+const (
+	maxLeftovers   = 5
+	leftoversLimit = 10 * time.Second
+)
+
+// checkLeftovers looks for remains of containers that containerd no longer lists. A node
+// daemon removes them within a minute, so what stays is what it cannot remove.
+func checkLeftovers(ctx context.Context, socket string) checkResult {
+	const name = "leftovers"
+	d, err := containerd.New(containerd.Config{Address: socket})
+	if err != nil {
+		return checkResult{name, statusOK, "not checked: " + err.Error(), ""}
 	}
-	return finding{"containerd", gradeOK, path, ""}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(ctx, leftoversLimit)
+	defer cancel()
+	all, err := d.Leftovers(ctx)
+	if err != nil {
+		return checkResult{name, statusDegraded, "cannot be checked: " + err.Error(), "run as root with a running containerd"}
+	}
+	return leftoversResult(all)
 }
 
-func lookProgram(name, grade, why string) finding {
+func leftoversResult(all []runtime.Leftover) checkResult {
+	const name = "leftovers"
+	var found []string
+	for _, l := range all {
+		if !l.Listed { // otherwise the container may be starting
+			found = append(found, l.ID+": "+strings.Join(l.Parts, ", "))
+		}
+	}
+	if len(found) == 0 {
+		return checkResult{name, statusOK, "none", ""}
+	}
+	more := ""
+	if n := len(found) - maxLeftovers; n > 0 {
+		found, more = found[:maxLeftovers], fmt.Sprintf("; and of %d more", n)
+	}
+	return checkResult{name, statusDegraded, strings.Join(found, "; ") + more, "the node daemon removes them within a minute; its log says why one stays"}
+}
+
+func checkProgram(name, status, why string) checkResult {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		pkg := strings.TrimSuffix(name, "-restore")
-		return finding{name, grade, "not in PATH: " + why, "apt-get install " + pkg}
+		return checkResult{name, status, "not in PATH: " + why, "apt-get install " + pkg}
 	}
-	return finding{name, gradeOK, path, ""}
+	return checkResult{name, statusOK, path, ""}
 }
 
-func lookSwap(table string) finding {
+func checkSwap(table string) checkResult {
 	b, err := os.ReadFile(table)
 	if err != nil || strings.Count(strings.TrimSpace(string(b)), "\n") == 0 {
-		return finding{"swap", gradeWeaker, "none: suspended tasks keep their memory or go to a checkpoint", "add a swap partition or file, as large as the tasks that shall be swapped"}
+		return checkResult{"swap", statusDegraded, "none: suspended tasks keep their memory or are checkpointed", "add a swap partition or file for the tasks to be swapped"}
 	}
-	return finding{"swap", gradeOK, "present", ""}
+	return checkResult{"swap", statusOK, "present", ""}
 }
 
-// lookDisk asks whether limits and quotas can hold on the folder's disk; for a
-// folder that does not exist yet it asks its nearest parent.
-func lookDisk(dir string) finding {
-	for {
-		if _, err := os.Stat(dir); err == nil || dir == "/" {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
+// checkDisk checks whether limits and quotas can be enforced on the disk of the folder
+// or, if it does not exist yet, of its nearest parent.
+func checkDisk(dir string) checkResult {
+	dir = existingFolder(dir)
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
-		return finding{"disk", gradeMissing, err.Error(), ""}
+		return checkResult{"disk", statusMissing, err.Error(), ""}
 	}
 	dev := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 	if _, err := os.Stat(dev); err != nil {
-		return finding{"disk", gradeWeaker, dir + " is not on a block device: io.max cannot hold there", "put the data folder on a disk with ext4 or xfs"}
+		return checkResult{"disk", statusDegraded, dir + " is not on a block device: io.max cannot be enforced", "put the data folder on a disk with ext4 or xfs"}
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return finding{"disk", gradeMissing, err.Error(), ""}
+		return checkResult{"disk", statusMissing, err.Error(), ""}
 	}
 	opts := mountOptions(dir)
 	if (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC) && (strings.Contains(opts, "prjquota") || strings.Contains(opts, "pquota")) {
-		return finding{"disk", gradeOK, dir + ": limits and project quotas hold", ""}
+		return checkResult{"disk", statusOK, dir + ": limits and project quotas can be enforced", ""}
 	}
-	return finding{"disk", gradeWeaker, dir + ": no project quotas, disk use is polled", "tune2fs -O quota,project on the unmounted ext4, then mount with prjquota"}
+	return checkResult{"disk", statusDegraded, dir + ": no project quotas: disk usage is polled instead", "tune2fs -O quota,project on the unmounted ext4, then mount with prjquota"}
 }
 
-// mountOptions gives the options of the mount that holds dir.
+// mountOptions returns the options of the mount that contains dir.
 func mountOptions(dir string) string {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

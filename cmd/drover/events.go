@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -9,21 +10,22 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/plain"
 )
 
 func eventsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "events",
-		Usage: "what happened, when and who caused it",
+		Usage: "what happened, when, and who caused it",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "job", Usage: "only this job"},
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as more happens"},
-			&cli.DurationFlag{Name: "since", Usage: "only the last span, such as 10m"},
-			&cli.IntFlag{Name: "limit", Value: 200, Usage: "at most this many past ones"},
-			&cli.BoolFlag{Name: "json", Usage: "one JSON object a line"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for further events, from now on; with -limit or -since also past ones"},
+			&cli.DurationFlag{Name: "since", Usage: "only the last duration, such as 10m"},
+			&cli.IntFlag{Name: "limit", Value: 200, Usage: "maximum number of past events"},
+			&cli.BoolFlag{Name: "json", Usage: "one JSON object per line"},
 		},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			cl, err := dial(c)
@@ -31,12 +33,21 @@ func eventsCommand() *cli.Command {
 				return err
 			}
 			req := &droverv1.EventsRequest{Job: c.String("job"), Follow: c.Bool("follow"), Limit: int32(c.Int("limit"))}
+			if c.Bool("follow") && !c.IsSet("limit") {
+				req.Limit = -1 // from now on
+				if c.IsSet("since") {
+					req.Limit = 0
+				}
+			}
 			if d := c.Duration("since"); d > 0 {
 				req.SinceMs = time.Now().Add(-d).UnixMilli()
 			}
 			st, err := cl.Events(c.Context, connect.NewRequest(req))
 			if err != nil {
-				return cl.explain(err)
+				if c.Bool("follow") && c.Context.Err() != nil {
+					return nil // Ctrl-C before anything happened
+				}
+				return cl.classifyError(err)
 			}
 			defer st.Close()
 			for st.Receive() {
@@ -47,7 +58,7 @@ func eventsCommand() *cli.Command {
 			if c.Context.Err() != nil {
 				return nil // Ctrl-C ends -follow
 			}
-			return cl.explain(st.Err())
+			return cl.classifyError(st.Err())
 		},
 	}
 }
@@ -56,6 +67,13 @@ func printEvent(c *cli.Context, e *droverv1.Event) error {
 	if c.Bool("json") {
 		b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e)
 		if err != nil {
+			return err
+		}
+		v, err := withNumbers(b, e.ProtoReflect().Descriptor())
+		if err != nil {
+			return err
+		}
+		if b, err = json.Marshal(v); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintln(c.App.Writer, string(b))
@@ -68,6 +86,6 @@ func printEvent(c *cli.Context, e *droverv1.Event) error {
 	if e.Node != "" {
 		what += " @" + e.Node
 	}
-	_, err := fmt.Fprintf(c.App.Writer, "%s  %-12s %-18s %s  %s\n", time.UnixMilli(e.AtMs).Format("15:04:05.000"), e.Actor, e.Kind, what, e.Text)
+	_, err := fmt.Fprintf(c.App.Writer, "%s  %-12s %-18s %s  %s\n", time.UnixMilli(e.AtMs).Format("15:04:05.000"), plain.Line(e.Actor), e.Kind, plain.Line(what), plain.Line(e.Text))
 	return err
 }

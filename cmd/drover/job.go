@@ -7,7 +7,7 @@ import (
 func jobCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "job",
-		Usage: "run jobs and see what becomes of them",
+		Usage: "run, follow and stop jobs",
 		Subcommands: []*cli.Command{
 			jobRunCommand(), jobPlanCommand(), jobValidateCommand(), jobStatusCommand(), jobListCommand(),
 			jobWaitCommand(), jobLogsCommand(), jobStopCommand(), jobInspectCommand(),

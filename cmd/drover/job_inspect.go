@@ -10,11 +10,11 @@ import (
 func jobInspectCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "inspect",
-		Usage:       "the job as the coordinator holds it, as canonical JSON",
+		Usage:       "the coordinator's specification of a job, as canonical JSON",
 		ArgsUsage:   "JOB",
 		Description: "The output can be submitted again: drover job inspect wc > wc.json; drover job run wc.json",
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "JOB")
+			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
 				return err
 			}
@@ -24,7 +24,7 @@ func jobInspectCommand() *cli.Command {
 			}
 			var spec json.RawMessage
 			if err := json.Unmarshal([]byte(r.Spec), &spec); err != nil {
-				return fmt.Errorf("the coordinator's spec of job %s is no JSON: %w", a[0], err)
+				return fmt.Errorf("the coordinator's spec of job %s is not JSON: %w", a[0], err)
 			}
 			return printJSON(c.App.Writer, spec)
 		},

@@ -2,43 +2,81 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/jobspec"
 )
+
+// jobStates returns the states of a job in words, in their order.
+func jobStates() []string {
+	var words []string
+	for n := int32(1); droverv1.JobState_name[n] != ""; n++ {
+		words = append(words, stateText(droverv1.JobState(n)))
+	}
+	return words
+}
+
+func parseJobState(word string) (droverv1.JobState, error) {
+	for i, known := range jobStates() {
+		if word == known {
+			return droverv1.JobState(i + 1), nil
+		}
+	}
+	if near := jobspec.Suggest(word, jobStates()); near != "" {
+		return 0, usageErrorf("-state %s: did you mean %s?", word, near)
+	}
+	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(jobStates(), ", "))
+}
 
 func jobListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
 		Usage: "live jobs, newest first",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "ended ones too"},
-			&cli.IntFlag{Name: "limit", Value: 50, Usage: "at most this many"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "include ended jobs"},
+			&cli.StringFlag{Name: "tenant", Usage: "only jobs of this tenant"},
+			&cli.StringSliceFlag{Name: "state", Usage: "only jobs in this state: " + strings.Join(jobStates(), ", ") + "; may be repeated"},
+			&cli.BoolFlag{Name: "mine", Usage: "only jobs that you submitted"},
+			&cli.StringFlag{Name: "name", Usage: "only jobs whose name begins so"},
+			&cli.IntFlag{Name: "limit", Value: 50, Usage: "maximum number of jobs"},
 			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
+			}
+			req := &droverv1.ListJobsRequest{All: c.Bool("all"), Limit: int32(c.Int("limit")), Tenant: c.String("tenant"), Mine: c.Bool("mine"), NamePrefix: c.String("name")}
+			for _, word := range c.StringSlice("state") {
+				state, err := parseJobState(word)
+				if err != nil {
+					return err
+				}
+				req.States = append(req.States, state)
 			}
 			cl, err := dial(c)
 			if err != nil {
 				return err
 			}
-			res, err := cl.ListJobs(c.Context, connect.NewRequest(&droverv1.ListJobsRequest{All: c.Bool("all"), Limit: int32(c.Int("limit"))}))
+			res, err := cl.ListJobs(c.Context, connect.NewRequest(req))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			if c.Bool("json") {
 				return printProto(c.App.Writer, res.Msg)
 			}
 			rows := make([][]string, 0, len(res.Msg.Jobs))
 			for _, j := range res.Msg.Jobs {
-				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, stateText(j.State), j.Priority,
-					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), msText(j.SubmittedMs), j.Message})
+				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, stateText(j.State), j.Priority,
+					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), j.Message})
 			}
-			columns(c.App.Writer, []string{"job", "name", "tenant", "state", "priority", "done", "running", "submitted", "message"}, rows)
+			printTable(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows)
+			if n := int(res.Msg.More); n > 0 {
+				fmt.Fprintf(c.App.ErrWriter, "%s more; -limit %d shows all\n", countText(n, "job"), len(rows)+n)
+			}
 			return nil
 		},
 	}

@@ -13,11 +13,11 @@ import (
 func jobStatusCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "a job's stages, what they wait for and how it ended",
+		Usage:     "a job's stages, why they are pending, and how it ended",
 		ArgsUsage: "JOB",
 		Flags:     []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "JOB")
+			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
 				return err
 			}
@@ -28,13 +28,15 @@ func jobStatusCommand() *cli.Command {
 			if c.Bool("json") {
 				return printProto(c.App.Writer, r)
 			}
-			printSummary(c.App.Writer, r, nil, "")
+			printHeading(c.App.Writer, r)
+			printOrigin(c.App.Writer, r.Job)
+			printBody(c.App.Writer, r, nil, "")
 			if text := preemptedText(r.Preempted); text != "" {
-				fmt.Fprintln(c.App.Writer, "taken back: "+text)
+				fmt.Fprintln(c.App.Writer, "preempted: "+text)
 			}
 			for _, s := range r.Stages {
 				if s.Waiting != "" {
-					fmt.Fprintf(c.App.Writer, "%s waits: %s%s\n", s.Name, s.Waiting, startText(s.ExpectedStartMs))
+					fmt.Fprintf(c.App.Writer, "%s waits: %s%s\n", s.Name, s.Waiting, expectedStartText(s.ExpectedStartMs))
 				}
 			}
 			return nil
@@ -42,12 +44,12 @@ func jobStatusCommand() *cli.Command {
 	}
 }
 
-// startText says when something is expected to start, if that is known.
-func startText(ms int64) string {
+// expectedStartText formats an expected start time, if known.
+func expectedStartText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return "; expected to start at " + msText(ms)
+	return "; expected to start at " + unixMSText(ms)
 }
 
 func getJob(c *cli.Context, job string) (*droverv1.GetJobResponse, error) {
@@ -57,14 +59,14 @@ func getJob(c *cli.Context, job string) (*droverv1.GetJobResponse, error) {
 	}
 	res, err := cl.GetJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: job}))
 	if err != nil {
-		return nil, cl.explain(err)
+		return nil, cl.classifyError(err)
 	}
 	return res.Msg, nil
 }
 
 func splitLines(s string) []string { return strings.Split(strings.TrimRight(s, "\n"), "\n") }
 
-func joinOr(s []string, otherwise string) string {
+func joinOrDefault(s []string, otherwise string) string {
 	if len(s) == 0 {
 		return otherwise
 	}

@@ -12,11 +12,11 @@ import (
 func jobStopCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stop",
-		Usage:     "end a job; what it has written so far is removed",
+		Usage:     "stop a job and remove its partial output",
 		ArgsUsage: "JOB",
-		Flags:     []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "kept with the event"}},
+		Flags:     []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "recorded in the event"}},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "JOB")
+			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
 				return err
 			}
@@ -26,14 +26,14 @@ func jobStopCommand() *cli.Command {
 			}
 			r, err := cl.GetJob(c.Context, connect.NewRequest(&droverv1.GetJobRequest{Job: a[0]}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			if j := r.Msg.Job; j.EndedMs > 0 {
 				fmt.Fprintf(c.App.Writer, "job %s has ended already: %s\n", a[0], stateText(j.State))
 				return nil
 			}
 			if _, err := cl.StopJob(c.Context, connect.NewRequest(&droverv1.StopJobRequest{Job: a[0], Reason: c.String("reason")})); err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			fmt.Fprintf(c.App.Writer, "job %s is being stopped\n", a[0])
 			return nil

@@ -3,17 +3,25 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
 
-// printSummary tells a person how a job ended: time, tasks, locality, limits,
-// peak use against demand with the line to change, counters, output, and for
-// a failure the last words and where to see more.
+// printSummary prints a job for people: time, tasks, locality, limits, peak use against
+// demand with the line to change, counters and output; for a failure the end of the
+// standard error and the command that shows more.
 func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
+	printHeading(w, r)
+	printBody(w, r, lines, file)
+}
+
+// printHeading prints which job it is, and its state.
+func printHeading(w io.Writer, r *droverv1.GetJobResponse) {
 	j := r.Job
 	took := time.Duration(j.EndedMs-j.SubmittedMs) * time.Millisecond
 	if j.EndedMs == 0 {
@@ -21,16 +29,32 @@ func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int,
 	}
 	fmt.Fprintf(w, "job %d (%s) %s", j.Job, j.Name, stateText(j.State))
 	if took > 0 {
-		fmt.Fprintf(w, " after %s", spanText(took))
+		fmt.Fprintf(w, " after %s", durationText(took))
 	}
 	if r.Emulated {
 		fmt.Fprint(w, " (on emulated machines)")
 	}
 	fmt.Fprintln(w)
 	if j.Message != "" {
-		fmt.Fprintln(w, "  "+j.Message)
+		fmt.Fprintln(w, "  "+plain.Line(j.Message))
 	}
-	printPromise(w, j)
+}
+
+// printOrigin prints whose job it is, and when it came, began and ended.
+func printOrigin(w io.Writer, j *droverv1.JobSummary) {
+	fmt.Fprintf(w, "  tenant %s, priority %s, submitted by %s at %s", plain.Line(j.Tenant), plain.Line(j.Priority), plain.Line(j.Submitter), unixMSText(j.SubmittedMs))
+	if j.StartedMs > 0 {
+		fmt.Fprintf(w, ", started at %s", unixMSText(j.StartedMs))
+	}
+	if j.EndedMs > 0 {
+		fmt.Fprintf(w, ", ended at %s", unixMSText(j.EndedMs))
+	}
+	fmt.Fprintln(w)
+}
+
+func printBody(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
+	j := r.Job
+	printDeadline(w, j)
 	printFailure(w, r)
 	fmt.Fprintln(w)
 	printStages(w, r)
@@ -41,16 +65,16 @@ func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int,
 	}
 }
 
-// printPromise tells how the job stands to its deadline and guarantee.
-func printPromise(w io.Writer, j *droverv1.JobSummary) {
+// printDeadline prints the state of the job's deadline and guarantee.
+func printDeadline(w io.Writer, j *droverv1.JobSummary) {
 	if j.DeadlineMs > 0 {
-		fmt.Fprintf(w, "  deadline %s: %s; quoted %.2f at submission\n", msText(j.DeadlineMs), j.DeadlineState, j.Probability)
+		fmt.Fprintf(w, "  deadline %s: %s; quoted %.2f at submission\n", unixMSText(j.DeadlineMs), j.DeadlineState, j.Probability)
 	}
-	if j.PromisedMs > 0 {
-		fmt.Fprintf(w, "  guaranteed to end by %s\n", msText(j.PromisedMs))
+	if j.GuaranteedMs > 0 {
+		fmt.Fprintf(w, "  guaranteed to end by %s\n", unixMSText(j.GuaranteedMs))
 	}
 	if j.ExpectedStartMs > 0 {
-		fmt.Fprintf(w, "  expected to start at %s\n", msText(j.ExpectedStartMs))
+		fmt.Fprintf(w, "  expected to start at %s\n", unixMSText(j.ExpectedStartMs))
 	}
 }
 
@@ -58,24 +82,24 @@ func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
 	if r.FailedTask == "" {
 		return
 	}
-	task := withoutRun(r.FailedTask)
+	task := trimRunNumber(r.FailedTask)
 	if r.FailureTail == "" {
-		fmt.Fprintf(w, "  task %s failed without a word on standard error\n", task)
+		fmt.Fprintf(w, "  task %s failed without output on standard error\n", task)
 	} else {
 		fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
 		lines := splitLines(r.FailureTail)
-		for _, l := range lines[max(0, len(lines)-tailLines):] {
-			fmt.Fprintln(w, "    | "+l)
+		for _, l := range lines[max(0, len(lines)-summaryTailLines):] {
+			fmt.Fprintln(w, "    | "+plain.Line(l))
 		}
 	}
 	fmt.Fprintf(w, "  more: drover task logs -stderr %d %s\n", r.Job.Job, task)
 }
 
-// tailLines bounds what the summary repeats of a failed task's standard error.
-const tailLines = 20
+// summaryTailLines bounds the lines of a failed task's standard error in the summary.
+const summaryTailLines = 20
 
-// withoutRun shortens STAGE/INDEX.ATTEMPT.RUN to what a person types.
-func withoutRun(task string) string {
+// trimRunNumber shortens STAGE/INDEX.ATTEMPT.RUN to STAGE/INDEX.ATTEMPT.
+func trimRunNumber(task string) string {
 	name, rest, ok := strings.Cut(task, ".")
 	if !ok {
 		return task
@@ -86,28 +110,37 @@ func withoutRun(task string) string {
 
 func printStages(w io.Writer, r *droverv1.GetJobResponse) {
 	rows := make([][]string, 0, len(r.Stages))
-	for _, s := range r.Stages {
-		held := "-"
-		if s.LimitsChecked > 0 {
-			held = fmt.Sprintf("%d read back", s.LimitsChecked)
-		}
-		rows = append(rows, []string{
-			s.Name, s.Kind, fmt.Sprintf("%d/%d", s.Done, s.Tasks), fmt.Sprint(s.FailedAttempts), localityText(s),
-			spanText(time.Duration(s.MeanTaskMs) * time.Millisecond), spanText(time.Duration(s.MaxTaskMs) * time.Millisecond),
-			spanText(time.Duration(s.CpuMs) * time.Millisecond), held,
-		})
+	header := []string{"stage", "kind", "tasks", "failed", "locality", "mean", "longest", "cpu", "limits"}
+	live := r.Job.EndedMs == 0
+	if live {
+		header = slices.Insert(header, 3, "running", "pending", "suspended")
 	}
-	columns(w, []string{"stage", "kind", "tasks", "failed", "locality", "mean", "longest", "cpu", "limits"}, rows)
+	for _, s := range r.Stages {
+		limits := "-"
+		if s.LimitsChecked > 0 {
+			limits = fmt.Sprintf("%d verified", s.LimitsChecked)
+		}
+		row := []string{
+			s.Name, s.Kind, fmt.Sprintf("%d/%d", s.Done, s.Tasks), fmt.Sprint(s.FailedAttempts), localityText(s),
+			durationText(time.Duration(s.MeanTaskMs) * time.Millisecond), durationText(time.Duration(s.MaxTaskMs) * time.Millisecond),
+			durationText(time.Duration(s.CpuMs) * time.Millisecond), limits,
+		}
+		if live {
+			row = slices.Insert(row, 3, fmt.Sprint(s.Running), fmt.Sprint(s.Pending), fmt.Sprint(s.Suspended))
+		}
+		rows = append(rows, row)
+	}
+	printTable(w, header, rows)
 	for _, s := range r.Stages {
 		if l := s.Limits; l != nil && l.CpuMax != "" {
-			fmt.Fprintf(w, "limits of %s as the kernel holds them: cpu.max %s, memory.max %s, memory.swap.max %s, io.max %s, pids.max %s\n",
-				s.Name, l.CpuMax, l.MemoryMax, l.MemorySwapMax, joinOr(l.IoMax, "-"), l.PidsMax)
+			fmt.Fprintf(w, "limits of %s in the kernel: cpu.max %s, memory.max %s, memory.swap.max %s, io.max %s, pids.max %s\n",
+				s.Name, l.CpuMax, l.MemoryMax, l.MemorySwapMax, joinOrDefault(l.IoMax, "-"), l.PidsMax)
 		}
 	}
 }
 
-// localityText says where the data of a stage's tasks was: on their node, in
-// their rack, or elsewhere. Empty for tasks without input.
+// localityText formats where the data of a stage's tasks was: on their node, in their
+// rack, or elsewhere. It is empty for tasks without input.
 func localityText(s *droverv1.StageSummary) string {
 	var parts []string
 	for _, p := range []struct {
@@ -121,7 +154,7 @@ func localityText(s *droverv1.StageSummary) string {
 	return strings.Join(parts, ", ")
 }
 
-// printPeaks compares what tasks used at most with what they asked for.
+// printPeaks compares the peak memory of tasks with their demand.
 func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
 	for _, s := range r.Stages {
 		if s.PeakMemory == 0 || s.Demand == nil || s.Demand.Memory == 0 {
@@ -129,7 +162,7 @@ func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, f
 		}
 		fmt.Fprintf(w, "peak memory of %s: %s of %s", s.Name, jobspec.FormatSize(s.PeakMemory), jobspec.FormatSize(s.Demand.Memory))
 		if want := roundUp(s.PeakMemory + s.PeakMemory/4); want < s.Demand.Memory*3/4 {
-			fmt.Fprintf(w, "; memory = %q would do", jobspec.FormatSize(want))
+			fmt.Fprintf(w, "; memory = %q would suffice", jobspec.FormatSize(want))
 			if l := lines[fmt.Sprintf("stage[%q].resources.memory", s.Name)]; l > 0 {
 				fmt.Fprintf(w, " (%s:%d)", file, l)
 			}
@@ -138,7 +171,7 @@ func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, f
 	}
 }
 
-// roundUp gives the next multiple of 16 MiB, and at least the least demand.
+// roundUp returns the next multiple of 16 MiB, at least the smallest allowed demand.
 func roundUp(b int64) int64 {
 	const step = 16 << 20
 	return max(jobspec.MinMemory, (b+step-1)/step*step)

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/jobspec/hcl"
 )
@@ -18,35 +19,35 @@ func jobValidateCommand() *cli.Command {
 		Name:      "validate",
 		Usage:     "check a job file without a cluster",
 		ArgsUsage: "FILE",
-		Description: "Reads the file as `job run` does, checks every field and that the files it names exist.\n" +
-			"With -json the canonical form is printed, as it would be submitted.",
+		Description: "Reads the file as `job run` does, and checks every field and that the named files exist.\n" +
+			"With -json it prints the canonical JSON that would be submitted.",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "FILE")
+			a, err := positionalArgs(c, 1, 1, "FILE")
 			if err != nil {
 				return err
 			}
-			_, j, err := readJob(c, a[0])
+			_, j, err := readJobFile(c, a[0])
 			if err != nil {
 				return err
 			}
-			if _, err := localFiles(j, a[0]); err != nil {
+			if _, err := collectLocalFiles(j, a[0]); err != nil {
 				return err
 			}
-			for _, h := range forgotten(j, a[0]) {
+			for _, h := range undeclaredFileHints(j, a[0]) {
 				fmt.Fprintln(c.App.ErrWriter, h)
 			}
 			if c.Bool("json") {
 				return printJSON(c.App.Writer, j)
 			}
-			fmt.Fprintf(c.App.Writer, "%s: job %q is valid (%s)\n", a[0], j.Name, count(len(j.Stages), "stage"))
+			fmt.Fprintf(c.App.Writer, "%s: job %q is valid (%s)\n", a[0], j.Name, countText(len(j.Stages), "stage"))
 			return nil
 		},
 	}
 }
 
-// readJob reads and validates a job file ("-" is standard input, HCL).
-func readJob(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
+// readJobFile reads and validates a job file ("-" is standard input, HCL).
+func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	src, err := readLimited(c, name)
 	if err != nil {
 		return nil, nil, err
@@ -58,10 +59,14 @@ func readJob(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	var he *hcl.Error
 	switch {
 	case errors.As(err, &he):
-		he.Write(c.App.ErrWriter, interactive(c.App.ErrWriter) && !c.Bool("no-color"))
-		return nil, nil, coded{exitRefused, fmt.Errorf("%s has %s", name, count(len(he.Diags), "problem"))}
+		if isTerminal(c.App.ErrWriter) && !c.Bool("no-color") && plain.Text(string(src)) == string(src) {
+			he.Write(rawWriter(c.App.ErrWriter), true)
+		} else {
+			he.Write(c.App.ErrWriter, false)
+		}
+		return nil, nil, exitError{exitRefused, fmt.Errorf("%s has %s", name, countText(len(he.Diags), "problem"))}
 	case err != nil:
-		return nil, nil, coded{exitRefused, err}
+		return nil, nil, exitError{exitRefused, err}
 	}
 	return src, j, nil
 }
@@ -79,7 +84,7 @@ func readLimited(c *cli.Context, name string) ([]byte, error) {
 		}
 		r = f
 	}
-	src, err := io.ReadAll(io.LimitReader(r, hcl.MaxFile+1))
+	src, err := io.ReadAll(io.LimitReader(r, hcl.MaxFileBytes+1))
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "job file %s: %w", name, err)
 	}

@@ -11,16 +11,17 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/plain"
 )
 
-// jobView shows a running job: a bar per stage on a terminal, a line per
-// change elsewhere, nothing for programs.
+// jobView shows a running job: a bar per stage on a terminal, a line per change
+// elsewhere, and nothing with -json.
 type jobView struct {
-	w     io.Writer
-	quiet bool
-	bars  *mpb.Progress // nil: lines
-	stage []*stageBar
-	said  string
+	w           io.Writer
+	silent      bool
+	bars        *mpb.Progress // nil: lines
+	stageBars   []*stageBar
+	lastPrinted string
 }
 
 type stageBar struct {
@@ -29,53 +30,53 @@ type stageBar struct {
 }
 
 func newJobView(w io.Writer, quiet bool) *jobView {
-	v := &jobView{w: w, quiet: quiet}
-	if !quiet && interactive(w) {
-		v.bars = mpb.New(mpb.WithOutput(w), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
+	v := &jobView{w: w, silent: quiet}
+	if !quiet && isTerminal(w) {
+		v.bars = mpb.New(mpb.WithOutput(rawWriter(w)), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
 	}
 	return v
 }
 
 func (v *jobView) update(r *droverv1.GetJobResponse) {
 	switch {
-	case v.quiet:
+	case v.silent:
 	case v.bars == nil:
-		v.lines(r)
+		v.printChanges(r)
 	default:
-		v.draw(r)
+		v.drawBars(r)
 	}
 }
 
-func (v *jobView) lines(r *droverv1.GetJobResponse) {
+func (v *jobView) printChanges(r *droverv1.GetJobResponse) {
 	parts := []string{fmt.Sprintf("%s %s", r.Job.Name, stateText(r.Job.State))}
 	for _, s := range r.Stages {
-		parts = append(parts, fmt.Sprintf("%s %d/%d", s.Name, s.Done, s.Tasks)+stageNote(s))
+		parts = append(parts, fmt.Sprintf("%s %d/%d", s.Name, s.Done, s.Tasks)+stageProgressText(s))
 	}
-	if line := strings.Join(parts, "  "); line != v.said {
-		v.said = line
+	if line := strings.Join(parts, "  "); line != v.lastPrinted {
+		v.lastPrinted = line
 		fmt.Fprintln(v.w, line)
 	}
 }
 
-func (v *jobView) draw(r *droverv1.GetJobResponse) {
+func (v *jobView) drawBars(r *droverv1.GetJobResponse) {
 	for i, s := range r.Stages {
-		if i == len(v.stage) {
+		if i == len(v.stageBars) {
 			b := &stageBar{}
 			b.text.Store("")
 			b.bar = v.bars.AddBar(int64(s.Tasks),
 				mpb.PrependDecorators(decor.Name(s.Name, decor.WC{W: 12, C: decor.DindentRight})),
 				mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Any(func(decor.Statistics) string { return b.text.Load().(string) })))
-			v.stage = append(v.stage, b)
+			v.stageBars = append(v.stageBars, b)
 		}
-		b := v.stage[i]
-		b.text.Store(stageNote(s))
+		b := v.stageBars[i]
+		b.text.Store(stageProgressText(s))
 		b.bar.SetTotal(int64(s.Tasks), false)
 		b.bar.SetCurrent(int64(s.Done))
 	}
 }
 
-// stageNote says what is going on in a stage besides its count.
-func stageNote(s *droverv1.StageSummary) string {
+// stageProgressText formats the state of a stage's tasks beside the progress bar.
+func stageProgressText(s *droverv1.StageSummary) string {
 	var n []string
 	if s.Running > 0 {
 		n = append(n, fmt.Sprintf("%d running", s.Running))
@@ -90,7 +91,7 @@ func stageNote(s *droverv1.StageSummary) string {
 		n = append(n, fmt.Sprintf("%d failed attempts", s.FailedAttempts))
 	}
 	if s.Waiting != "" && s.Running == 0 && s.Done < s.Tasks {
-		n = append(n, "waiting: "+s.Waiting)
+		n = append(n, "waiting: "+plain.Line(s.Waiting))
 	}
 	if len(n) == 0 {
 		return ""
@@ -98,12 +99,12 @@ func stageNote(s *droverv1.StageSummary) string {
 	return " (" + strings.Join(n, ", ") + ")"
 }
 
-// close leaves the last state of the bars on the screen.
+// close stops the bars and leaves their last state on the screen.
 func (v *jobView) close() {
 	if v.bars == nil {
 		return
 	}
-	for _, b := range v.stage {
+	for _, b := range v.stageBars {
 		b.bar.Abort(false)
 	}
 	v.bars.Wait()

@@ -10,7 +10,7 @@ func jobWaitCommand() *cli.Command {
 		Description: "Ends with the job's exit code: 0 succeeded, 1 failed, 5 stopped.",
 		Flags:       []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "JOB")
+			a, err := positionalArgs(c, 1, 1, "JOB")
 			if err != nil {
 				return err
 			}
@@ -18,7 +18,7 @@ func jobWaitCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return follow(c, cl, a[0], nil, "")
+			return followJob(c, cl, a[0], nil, "")
 		},
 	}
 }

@@ -1,9 +1,9 @@
 // Command drover is Drover: coordinator, node daemon and command line in one
 // static binary.
 //
-// One file holds one verb. The programs that Drover starts itself inside and
-// beside tasks (harness, helper, logger) are asked for by their first argument
-// before the command tree is built, because they start once per task.
+// There is one file per command. The programs that Drover starts inside and beside tasks
+// (harness, helper, logger) are selected by their first argument before the command tree
+// is built, because they start once per task.
 package main
 
 import (
@@ -12,11 +12,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/drover-run/drover/internal/plain"
 )
 
 func main() {
 	if len(os.Args) > 1 {
-		if inner, ok := innerPrograms[os.Args[1]]; ok {
+		if inner, ok := helperPrograms[os.Args[1]]; ok {
 			os.Exit(inner(os.Args[2:]))
 		}
 	}
@@ -25,7 +27,7 @@ func main() {
 	stop()
 	if err != nil {
 		if text := err.Error(); text != "" {
-			fmt.Fprintln(os.Stderr, "drover: "+text)
+			fmt.Fprintln(os.Stderr, "drover: "+plain.Text(text))
 		}
 		os.Exit(exitCode(err))
 	}

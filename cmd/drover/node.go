@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
-	"net"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,120 +15,173 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/innerbin"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/systemd"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/measure"
+	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime/containerd"
 )
 
 func nodeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "node",
-		Usage: "run the daemon of this machine, or look at machines",
-		Description: "Without a verb it is the node daemon. It needs root, containerd and cgroup v2; `drover doctor` says what is\n" +
-			"missing. Leaving (SIGTERM) leaves tasks running; the next daemon finds them.",
+		Usage: "run the node daemon, or inspect and drain nodes",
+		Description: "Without a subcommand it runs the node daemon, which needs root, containerd and cgroup v2; `drover doctor` checks\n" +
+			"that. SIGTERM stops the daemon but not its tasks; the next daemon takes them over.",
 		Flags: append([]cli.Flag{
+			newConfigFlag("node"),
 			&cli.StringFlag{Name: "coordinator", Usage: "https://host:port, or unix:///path on one machine", EnvVars: []string{"DROVER_COORDINATOR"}},
-			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon; tasks' files lie on its disk"},
+			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon; tasks use the same disk"},
 			&cli.StringFlag{Name: "name", Usage: "name of the node; default: the host name"},
-			&cli.StringFlag{Name: "rack", Value: "/default-rack", Usage: "where the machine stands, as HDFS names it"},
-			&cli.StringFlag{Name: "listen", Usage: "host:port under which other nodes and the coordinator reach it"},
+			&cli.StringFlag{Name: "rack", Value: "/default-rack", Usage: "rack of the machine, as HDFS names it"},
+			&cli.StringFlag{Name: "listen", Usage: "host:port for other nodes and the coordinator"},
 			&cli.StringSliceFlag{Name: "storage-address", Usage: "address of the DataNode on this machine, repeatable"},
-			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNode (several: comma) for hdfs:/// paths"},
+			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNodes for hdfs:/// paths, separated by commas"},
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-namenode", Usage: "further NameNode (host:port) that jobs may name in a URI, or *; repeatable"},
 			&cli.BoolFlag{Name: "local-files", Usage: "let jobs read and write file:// paths of this machine"},
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
-			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk kept for the system"},
-			&cli.StringFlag{Name: "secrets", Usage: "folder with one file for each secret; default: secrets in -data"},
-			&cli.BoolFlag{Name: "allow-root", Usage: "tenants with uid 0 may run as root"},
-			&cli.BoolFlag{Name: "probe", Value: true, Usage: "find out at the first start, with a container, how tasks can be suspended here; =false: not at all"},
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what happens, not only warnings"},
+			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk reserved for the system"},
+			&cli.StringFlag{Name: "secrets", Usage: "folder with one folder per tenant, with one file per secret; default: secrets in -data"},
+			&cli.BoolFlag{Name: "open-metrics", Usage: "serve /metrics to callers without a certificate"},
+			&cli.BoolFlag{Name: "allow-root", Usage: "allow tenants with uid 0 to run as root"},
+			&cli.BoolFlag{Name: "probe", Value: true, Usage: "at the first start, test with a container which suspension levels work here; =false: skip"},
+			&cli.StringFlag{Name: "cgroup", Value: "/drover", Usage: "cgroup of the tasks, below the mount; a unit of systemd must be running and delegated"},
+			logLevelFlag,
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log information, not only warnings: -log-level info"},
 		}, tlsFlags()...),
-		Action:      runNode,
-		Subcommands: []*cli.Command{nodeListCommand(), nodeStatusCommand(), nodeDrainCommand()},
+		Action:      withConfig(runNode),
+		Subcommands: []*cli.Command{nodeListCommand(), nodeStatusCommand(), nodeDrainCommand(), nodeCleanCommand()},
 	}
 }
 
 func runNode(c *cli.Context) error {
 	if c.Args().Present() {
-		return usage("%s", unknownCommand(c, c.Args().First()))
+		return usageErrorf("%s", unknownCommand(c, c.Args().First()))
 	}
-	if c.String("coordinator") == "" {
-		return usage("the node daemon needs -coordinator https://host:port (verbs: list, status, drain)")
-	}
-	cfg, err := nodeConfig(c)
+	service, err := newDaemon(c, "node", checkNode)
 	if err != nil {
 		return err
 	}
-	cfg.Ready = func(at string) { fmt.Fprintf(c.App.ErrWriter, "ready: node %s at %s\n", cfg.Info.Name, at) }
-	return node.Run(c.Context, cfg)
+	cfg, err := nodeConfig(c, service)
+	if err != nil {
+		return err
+	}
+	cfg.Ready = func(at string) { service.ready("node " + cfg.Info.Name + " at " + at) }
+	// Prepared is ready for systemd: tasks run on without a coordinator, and a
+	// machine that boots does not wait for one.
+	service.notified(systemd.Ready("not registered with the coordinator yet"))
+	return service.run(func(ctx context.Context) error { return node.Run(ctx, cfg) }, func(*cli.Context) {})
 }
 
-// nodeConfig puts the real parts of the daemon together.
-func nodeConfig(c *cli.Context) (node.Config, error) {
+// nodeConfig puts the real parts of the daemon together. What can be wrong with
+// state, ports and certificates is found before anything is changed.
+func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	none := node.Config{}
 	data, err := filepath.Abs(c.String("data"))
 	if err != nil {
 		return none, err
 	}
-	log := daemonLog(c, c.Bool("verbose"))
-	cfg := node.Config{Data: data, Registry: newRegistry(), Log: log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), Probe: c.Bool("probe")}
-	if cfg.FilesConfig, err = nodeFiles(c); err != nil {
+	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe")}
+	if cfg.FilesConfig, err = nodeFilesConfig(c); err != nil {
 		return none, err
 	}
-	if cfg.Harness, cfg.HarnessArgs, err = nodeHarness(data); err != nil {
+	if err := store.Check(filepath.Join(data, node.StoreFile)); err != nil {
 		return none, err
 	}
-	beside, err := nodeHelper(data)
+	if err := setNodeServer(c, service.certs, &cfg); err != nil {
+		return none, err
+	}
+	if err := setNodeCoordinator(c, service.certs, &cfg); err != nil {
+		return none, err
+	}
+	if cfg.Harness, cfg.HarnessArgs, err = harnessCommand(data); err != nil {
+		return none, err
+	}
+	beside, err := helperProgram(data)
 	if err != nil {
 		return none, err
 	}
 	cfg.Helper = []string{beside, "helper"}
-	if err := nodeServer(c, &cfg); err != nil {
-		return none, err
-	}
-	h, base, err := httpClient(c, c.String("coordinator"))
-	if err != nil {
-		return none, err
-	}
-	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
-	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: "/drover/tasks/system"})
+	base := c.String("cgroup")
+	engine, err := containerd.New(containerd.Config{Address: c.String("containerd"), Logger: beside, ShimCgroup: base + "/tasks/system"})
 	if err != nil {
 		return none, err
 	}
 	cfg.Driver = engine
-	if cfg.Info, err = nodeInfo(c, cfg, engineVersion(c.Context, engine)); err != nil {
+	if cfg.Info, err = nodeInfo(c, cfg, containerdVersion(c.Context, engine)); err != nil {
 		return none, err
 	}
 	reserved := cfg.Info.Measured.Io - cfg.Info.Allocatable.Io
-	cfg.Enforcer, err = node.NewCgroupEnforcer("", []string{data}, reserved, true)
+	cfg.Enforcer, err = node.NewCgroupEnforcer(base, []string{data}, reserved, true)
 	return cfg, err
 }
 
-// nodeFiles says which file systems this machine reaches.
-func nodeFiles(c *cli.Context) (fsys.Config, error) {
-	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), Allowed: c.StringSlice("allow-namenode")}
-	if n := c.String("namenode"); n != "" {
-		f.NameNodes = strings.Split(n, ",")
+// setNodeCoordinator makes the connection to the coordinator. A coordinator of
+// another cluster is refused here; one that does not answer is waited for later.
+func setNodeCoordinator(c *cli.Context, certs *pki.Member, cfg *node.Config) error {
+	address := c.String("coordinator")
+	h, base, err := httpClient(c, address)
+	if err != nil {
+		return err
 	}
+	if t := h.Transport.(*http.Transport); t.TLSClientConfig != nil && certs != nil {
+		t.TLSClientConfig = certs.ClientConfig(pki.KindCoordinator)
+		cfg.FetchCRL = func(ctx context.Context) ([]byte, error) { return fetchCRL(ctx, h, base) }
+		if err := checkTrust(c.Context, address, t.TLSClientConfig); err != nil {
+			return err
+		}
+	}
+	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
+	return nil
+}
+
+// checkTrust shakes hands with the coordinator once, and fails where one of the
+// two does not accept the other's certificate.
+func checkTrust(ctx context.Context, address string, conf *tls.Config) error {
+	err := (&client{address: address, tls: conf, ctx: ctx}).tryHandshake()
+	if err == nil {
+		return nil
+	}
+	if why := connectionReason(err); strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
+		return fault.New(fault.Denied, "the coordinator at %s and this node do not accept each other's certificates (%s): use certificates that this cluster's authority made (`drover tls cert -kind node`), and the address that the coordinator's certificate names", address, why)
+	}
+	return nil
+}
+
+// nodeFilesConfig says which file systems this machine reaches.
+func nodeFilesConfig(c *cli.Context) (fsys.Config, error) {
+	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), Allowed: c.StringSlice("allow-namenode")}
+	f.NameNodes = splitList(c.String("namenode"))
+	last := ""
 	for _, s := range c.StringSlice("service") {
 		name, hosts, ok := strings.Cut(s, "=")
-		if !ok || name == "" || hosts == "" {
-			return f, usage("-service %q: want name=host:port,host:port", s)
+		switch {
+		case !ok && last != "" && hosts == "" && name != "": // the parser of flags cut books=nn3:8020,nn4:8020 at the comma
+			name, hosts = last, s
+		case !ok || name == "" || hosts == "":
+			return f, usageErrorf("-service %q: want name=host:port,host:port", s)
+		}
+		for _, at := range splitList(hosts) {
+			if err := checkHostPort("-service", at); err != nil {
+				return f, err
+			}
 		}
 		if f.Services == nil {
 			f.Services = map[string][]string{}
 		}
-		f.Services[name] = strings.Split(hosts, ",")
+		last, f.Services[name] = name, append(f.Services[name], splitList(hosts)...)
 	}
 	return f, nil
 }
 
-// nodeHarness gives the harness that this binary carries, or this binary as its
-// own harness.
-func nodeHarness(data string) (string, []string, error) {
+// harnessCommand returns the harness embedded in this binary, or this binary itself as
+// harness.
+func harnessCommand(data string) (string, []string, error) {
 	path, err := innerbin.Install(filepath.Join(data, "bin"), innerbin.Harness)
 	if err != nil {
 		return "", nil, fmt.Errorf("harness: %w", err)
@@ -138,9 +193,9 @@ func nodeHarness(data string) (string, []string, error) {
 	return path, []string{"harness"}, err
 }
 
-// nodeHelper gives the program that knows "helper" and "logger": the small one
-// that this binary carries, or this binary.
-func nodeHelper(data string) (string, error) {
+// helperProgram returns the program with the commands "helper" and "logger": the small one
+// embedded in this binary, or this binary itself.
+func helperProgram(data string) (string, error) {
 	path, err := innerbin.Install(filepath.Join(data, "bin"), innerbin.Helper)
 	if err != nil {
 		return "", fmt.Errorf("helper: %w", err)
@@ -151,35 +206,38 @@ func nodeHelper(data string) (string, error) {
 	return os.Executable()
 }
 
-// nodeServer opens the daemon's own server, with TLS where there are
+// setNodeServer opens the daemon's own server, with TLS where there are
 // certificates.
-func nodeServer(c *cli.Context, cfg *node.Config) error {
+func setNodeServer(c *cli.Context, certs *pki.Member, cfg *node.Config) (err error) {
 	if at := c.String("listen"); at != "" {
-		l, err := net.Listen("tcp", at)
-		if err != nil {
-			return fmt.Errorf("-listen: %w", err)
+		if cfg.Listener, err = listenTCP(at); err != nil {
+			return err
 		}
-		cfg.Listener = l
 	}
-	files := tlsFiles(c)
-	if files.Cert == "" {
-		return nil
-	}
-	conf, err := files.ServerConfig()
-	if err != nil {
-		return err
-	}
-	_, _, ca, err := files.Load()
-	if err != nil {
-		return err
-	}
-	cfg.TLS, cfg.ShuffleCA = conf, string(ca)
+	cfg.Certificate = certs
 	return nil
 }
 
-// engineVersion asks containerd itself, which is quicker than to start its
-// program; where it does not answer the map is empty.
-func engineVersion(ctx context.Context, d *containerd.Driver) map[string]string {
+// fetchCRL gets the revocation list that the coordinator has, empty for none.
+func fetchCRL(ctx context.Context, h *http.Client, base string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+pki.CRLPath, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := h.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("revocation list: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
+		return nil, fmt.Errorf("revocation list: the coordinator answers %s", res.Status)
+	}
+	return io.ReadAll(io.LimitReader(res.Body, pki.MaxCRL+1))
+}
+
+// containerdVersion requests the version from containerd, which is faster than starting
+// its program. Without an answer the map is empty.
+func containerdVersion(ctx context.Context, d *containerd.Driver) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	v, err := d.Version(ctx)
@@ -189,23 +247,17 @@ func engineVersion(ctx context.Context, d *containerd.Driver) map[string]string 
 	return map[string]string{d.Name(): strings.TrimPrefix(v, "v")}
 }
 
-// nodeInfo measures the machine; versions are those known without that.
+// nodeInfo measures the machine. versions are known without measuring.
 func nodeInfo(c *cli.Context, cfg node.Config, versions map[string]string) (*droverv1.NodeInfo, error) {
-	name := c.String("name")
-	if name == "" {
-		var err error
-		if name, err = os.Hostname(); err != nil {
-			return nil, err
-		}
+	name, err := nodeName(c)
+	if err != nil {
+		return nil, err
 	}
 	reserve := c.Int("reserve")
-	if reserve < 1 || reserve > 90 {
-		return nil, usage("-reserve %d: want 1 to 90 percent", reserve)
-	}
 	info, err := measure.Host(c.Context, measure.Options{
 		Name: name, Rack: c.String("rack"), Data: cfg.Data, Reserve: float64(reserve) / 100,
 		Harness: append([]string{cfg.Harness}, cfg.HarnessArgs...), Helper: cfg.Helper, Versions: versions,
-		Say: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
+		Logf: func(f string, a ...any) { cfg.Log.Info(fmt.Sprintf(f, a...)) },
 	})
 	if err != nil {
 		return nil, err

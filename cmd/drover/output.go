@@ -15,20 +15,21 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
 
-// jsonFlag is on every command that shows something.
+// jsonFlag belongs to every command that shows something.
 var jsonFlag = &cli.BoolFlag{Name: "json", Usage: "one JSON object, for programs"}
 
-// printProto writes a message as JSON with every field, zero or not.
+// printProto prints a message as JSON with every field, including zero values.
 func printProto(w io.Writer, m proto.Message) error {
 	b, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
 	if err != nil {
 		return err
 	}
-	var v any // protojson varies its spaces on purpose
-	if err := json.Unmarshal(b, &v); err != nil {
+	v, err := withNumbers(b, m.ProtoReflect().Descriptor())
+	if err != nil {
 		return err
 	}
 	return printJSON(w, v)
@@ -41,8 +42,8 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// columns writes a plain table without borders.
-func columns(w io.Writer, header []string, rows [][]string) {
+// printTable prints a plain table without borders.
+func printTable(w io.Writer, header []string, rows [][]string) {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.Style{Name: "plain", Box: table.BoxStyle{PaddingRight: "  "}, Options: table.OptionsNoBordersAndSeparators, Format: table.FormatOptions{Header: text.FormatUpper}})
@@ -52,7 +53,7 @@ func columns(w io.Writer, header []string, rows [][]string) {
 			if c == "" {
 				c = "-"
 			}
-			r[i] = c
+			r[i] = plain.Line(c)
 		}
 		return r
 	}
@@ -64,8 +65,8 @@ func columns(w io.Writer, header []string, rows [][]string) {
 	t.Render()
 }
 
-// pairs writes "name  value" lines, leaving out empty values.
-func pairs(w io.Writer, kv ...string) {
+// printPairs prints "name  value" lines and omits empty values.
+func printPairs(w io.Writer, kv ...string) {
 	wide := 0
 	for i := 0; i+1 < len(kv); i += 2 {
 		if kv[i+1] != "" {
@@ -74,21 +75,21 @@ func pairs(w io.Writer, kv ...string) {
 	}
 	for i := 0; i+1 < len(kv); i += 2 {
 		if kv[i+1] != "" {
-			fmt.Fprintf(w, "%-*s  %s\n", wide, kv[i], kv[i+1])
+			fmt.Fprintf(w, "%-*s  %s\n", wide, kv[i], plain.Line(kv[i+1]))
 		}
 	}
 }
 
-// count writes a number with its noun: "1 stage", "2 stages".
-func count(n int, noun string) string {
+// countText formats a number with its noun: "1 stage", "2 stages".
+func countText(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// grouped writes a number with a comma at every third place.
-func grouped(n int64) string {
+// withThousands formats a number with thousands separators.
+func withThousands(n int64) string {
 	s := fmt.Sprint(n)
 	for at := len(s) - 3; at > 0 && s[at-1] != '-'; at -= 3 {
 		s = s[:at] + "," + s[at:]
@@ -118,7 +119,7 @@ func levelText(l droverv1.Level) string {
 	return strings.ToLower(strings.TrimPrefix(l.String(), "LEVEL_"))
 }
 
-// vectorText writes <CPU, memory, I/O> for people.
+// vectorText formats CPU, memory and I/O for people.
 func vectorText(r *droverv1.Resources) string {
 	if r == nil {
 		return "-"
@@ -126,15 +127,15 @@ func vectorText(r *droverv1.Resources) string {
 	return fmt.Sprintf("%s cpu, %s, %s", jobspec.FormatCPU(r.Cpu), jobspec.FormatSize(r.Memory), jobspec.FormatRate(r.Io))
 }
 
-func msText(ms int64) string {
+func unixMSText(ms int64) string {
 	if ms <= 0 {
 		return ""
 	}
 	return time.UnixMilli(ms).Format("2006-01-02 15:04:05")
 }
 
-// spanText writes a span with three significant places at most.
-func spanText(d time.Duration) string {
+// durationText formats a duration with about three significant digits.
+func durationText(d time.Duration) string {
 	switch {
 	case d < 0:
 		return ""

@@ -7,11 +7,11 @@ import (
 	"github.com/drover-run/drover/internal/version"
 )
 
-// newRegistry is where a daemon registers its metrics. It holds already what
-// every process tells: of Go's runtime, of the process, and its version.
+// newRegistry returns a metrics registry that already contains the metrics of the Go
+// runtime, the process and its version.
 func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_build_info", Help: "1, with the version of the program as label.",
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_build_info", Help: "Always 1; the label is the version of the program.",
 		ConstLabels: prometheus.Labels{"version": version.Version}})
 	build.Set(1)
 	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

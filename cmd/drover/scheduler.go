@@ -14,7 +14,7 @@ import (
 func schedulerCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "scheduler",
-		Usage:       "which policy decides",
+		Usage:       "show and change the scheduling policy",
 		Subcommands: []*cli.Command{schedulerStatusCommand(), schedulerSetCommand(), schedulerCalibrationCommand()},
 	}
 }
@@ -22,10 +22,10 @@ func schedulerCommand() *cli.Command {
 func schedulerStatusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "the policy in force, its parameters and those one can choose",
+		Usage: "the current policy, its parameters, and the available policies",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			cl, err := dial(c)
@@ -34,7 +34,7 @@ func schedulerStatusCommand() *cli.Command {
 			}
 			res, err := cl.GetScheduler(c.Context, connect.NewRequest(&droverv1.GetSchedulerRequest{}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			return printScheduler(c, res.Msg)
 		},
@@ -45,9 +45,9 @@ func printScheduler(c *cli.Context, m *droverv1.GetSchedulerResponse) error {
 	if c.Bool("json") {
 		return printProto(c.App.Writer, m)
 	}
-	pairs(c.App.Writer, "scheduler", m.Name, "available", strings.Join(m.Available, ", "))
+	printPairs(c.App.Writer, "scheduler", m.Name, "available", strings.Join(m.Available, ", "))
 	for _, k := range sortedKeys(m.Params) {
-		pairs(c.App.Writer, "  "+k, m.Params[k])
+		printPairs(c.App.Writer, "  "+k, m.Params[k])
 	}
 	return nil
 }
@@ -55,11 +55,11 @@ func printScheduler(c *cli.Context, m *droverv1.GetSchedulerResponse) error {
 func schedulerSetCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "set",
-		Usage:     "change the policy while jobs run",
+		Usage:     "change the policy at run time",
 		ArgsUsage: "NAME",
 		Flags:     []cli.Flag{&cli.StringSliceFlag{Name: "set", Usage: "parameter as key=value, repeatable"}, jsonFlag},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "NAME")
+			a, err := positionalArgs(c, 1, 1, "NAME")
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func schedulerSetCommand() *cli.Command {
 			}
 			res, err := cl.SetScheduler(c.Context, connect.NewRequest(&droverv1.SetSchedulerRequest{Name: a[0], Params: params}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			return printScheduler(c, res.Msg)
 		},
@@ -83,13 +83,13 @@ func schedulerSetCommand() *cli.Command {
 func schedulerCalibrationCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "calibration",
-		Usage: "how quoted deadlines compare with what happened",
-		Description: "Sorts the ended jobs with a quoted deadline by their probability. A quote is good where the share that was on\n" +
-			"time is near it: within the 95% interval of that share. Brier: the mean squared error, beside that of always\n" +
-			"saying the base rate.",
+		Usage: "how quoted deadlines compare with reality",
+		Description: "Groups the ended jobs with a quoted deadline by quoted probability. Quotes are calibrated if each group's share of\n" +
+			"jobs on time agrees with its mean quote, within the 95% interval. The Brier score is the mean squared error, shown\n" +
+			"with that of always quoting the base rate.",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			cl, err := dial(c)
@@ -98,7 +98,7 @@ func schedulerCalibrationCommand() *cli.Command {
 			}
 			res, err := cl.Calibration(c.Context, connect.NewRequest(&droverv1.CalibrationRequest{}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			if c.Bool("json") {
 				return printProto(c.App.Writer, res.Msg)
@@ -118,23 +118,26 @@ func printCalibration(w io.Writer, m *droverv1.CalibrationResponse) {
 		}
 		rows = append(rows, row)
 	}
-	columns(w, []string{"quoted", "jobs", "mean", "on time", "95% interval"}, rows)
-	fmt.Fprintf(w, "\n%s ended with a quote, %d open, %d set aside (stopped or failed for another reason)\n", count(int(m.Jobs), "job"), m.Open, m.SetAside)
+	printTable(w, []string{"quoted", "jobs", "mean", "on time", "95% interval"}, rows)
+	fmt.Fprintf(w, "\n%s ended with a quote, %d open, %d excluded (stopped, or failed for another reason)\n", countText(int(m.Jobs), "job"), m.Open, m.Excluded)
 	if m.Jobs > 0 {
-		fmt.Fprintf(w, "Brier score %.4f; of the base rate %.3f: %.4f\n", m.Brier, m.BaseRate, m.BaseBrier)
+		fmt.Fprintf(w, "Brier score %.4f; always quoting the base rate %.3f: %.4f\n", m.Brier, m.BaseRate, m.BaseBrier)
 	}
 }
 
-// parseParams reads repeated key=value flags.
-func parseParams(list []string) (map[string]string, error) {
+// parseParams parses repeated -set key=value flags.
+func parseParams(list []string) (map[string]string, error) { return parseKeyValues("set", list) }
+
+// parseKeyValues parses repeated key=value values of a flag.
+func parseKeyValues(flag string, list []string) (map[string]string, error) {
 	params := map[string]string{}
 	for _, s := range list {
 		k, v, ok := strings.Cut(s, "=")
 		if !ok || k == "" {
-			return nil, usage("-set %q: want key=value", s)
+			return nil, usageErrorf("-%s %q: want key=value", flag, s)
 		}
 		if _, twice := params[k]; twice {
-			return nil, usage("-set gives %s twice", k)
+			return nil, usageErrorf("-%s sets %s twice", flag, k)
 		}
 		params[k] = v
 	}

@@ -19,32 +19,34 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/drover-run/drover/internal/unixhttp"
 )
 
-// TestMain lets the test binary be drover itself, where a script or a daemon
-// starts it by that name.
+// TestMain lets the test binary act as drover if it is started under that name.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"drover": main})
 }
 
-// stepLimit bounds everything that a script waits for.
+// stepLimit bounds every wait of a script.
 const stepLimit = 60 * time.Second
 
-// quickExit is an option of the race detector, which else sleeps for a second
-// at the end of every command.
-const quickExit = "atexit_sleep_ms=0"
+// raceExitOption stops the race detector from sleeping for a second at the end of every
+// command.
+const raceExitOption = "atexit_sleep_ms=0"
 
-// TestScripts runs the command line as a user does. Each script has its own
-// folder, its own socket and, where it says `dev`, its own coordinator and node.
+// TestScripts runs the command line as a user does. Each script has its own folder and
+// socket and, after `dev`, its own coordinator and node.
 //
 //	dev [FLAG ...]            start `drover dev` and wait until it is ready
-//	dev stop                  end it (SIGTERM) and want exit code 0
-//	code N COMMAND ...        run a command and want exactly this exit code
+//	dev stop                  stop it (SIGINT) and expect exit code 0
+//	code N COMMAND ...        run a command and expect this exit code
 //	until REGEXP COMMAND ...  repeat a command until its output matches
 //	await FILE REGEXP         wait until a file matches
 //	json FILE PATH [WANT]     want a value of one JSON object: a.b.0.c; "*" for any
 //	metrics                   want every metric of the coordinator and its node documented
 //	jsonlines FILE            want one JSON object on every line
+//	newer FILE                have the state in a file be of a version that drover does not know
 func TestScripts(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -54,12 +56,12 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars, "ROOT="+root, "DROVER_ADDRESS=unix://"+filepath.Join(e.WorkDir, "s"), "LC_ALL=C",
-				"PATH="+withoutShims(e.Getenv("PATH")), "GORACE="+quickExit)
-			return fillIn(e.WorkDir)
+				"PATH="+withoutShims(e.Getenv("PATH")), "GORACE="+raceExitOption)
+			return expandWorkDir(e.WorkDir)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev": scriptDev, "code": scriptCode, "until": scriptUntil, "await": scriptAwait, "json": scriptJSON, "jsonlines": scriptJSONLines,
-			"metrics": scriptMetrics,
+			"metrics": scriptMetrics, "newer": scriptNewer,
 		},
 		Condition: func(cond string) (bool, error) {
 			if name, ok := strings.CutPrefix(cond, "has:"); ok {
@@ -71,9 +73,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// fillIn writes the script's folder for @WORK@ in its job files, whose URIs are
+// expandWorkDir replaces @WORK@ by the script's folder in its job files, because URIs are
 // absolute.
-func fillIn(dir string) error {
+func expandWorkDir(dir string) error {
 	for _, pattern := range []string{"*.hcl", "*.json", "*/*.hcl"} {
 		files, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
@@ -92,20 +94,20 @@ func fillIn(dir string) error {
 	return nil
 }
 
-// withoutShims leaves out the folders of version managers, whose stand-ins for
+// withoutShims removes the folders of version managers from a PATH, because their shims of
 // interpreters need a home folder.
 func withoutShims(path string) string {
-	var keep []string
+	var kept []string
 	for _, d := range filepath.SplitList(path) {
 		if !strings.Contains(d, "shims") {
-			keep = append(keep, d)
+			kept = append(kept, d)
 		}
 	}
-	return strings.Join(keep, string(filepath.ListSeparator))
+	return strings.Join(kept, string(filepath.ListSeparator))
 }
 
-// command is a process of a script, with its environment and folder.
-func command(ts *testscript.TestScript, args []string) *exec.Cmd {
+// scriptProcess returns a command with the environment and folder of a script.
+func scriptProcess(ts *testscript.TestScript, args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "DROVER_ADDRESS", "LC_ALL", "GORACE"} {
@@ -114,8 +116,8 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	return cmd
 }
 
-// poll repeats a question until it says yes.
-func poll(ts *testscript.TestScript, what string, yes func() bool) {
+// pollUntil repeats yes until it returns true.
+func pollUntil(ts *testscript.TestScript, what string, yes func() bool) {
 	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if yes() {
 			return
@@ -124,8 +126,8 @@ func poll(ts *testscript.TestScript, what string, yes func() bool) {
 	ts.Fatalf("%s: not within %s", what, stepLimit)
 }
 
-var daemons = map[string]*exec.Cmd{} // by script, guarded by lock
-var lock = make(chan struct{}, 1)
+var devProcesses = map[string]*exec.Cmd{} // by script, guarded by lock
+var devProcessesLock = make(chan struct{}, 1)
 
 func scriptDev(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
@@ -139,25 +141,25 @@ func scriptDev(ts *testscript.TestScript, neg bool, args []string) {
 	log, err := os.Create(logFile)
 	ts.Check(err)
 	defer log.Close()
-	cmd := command(ts, append([]string{"drover", "dev"}, args...))
+	cmd := scriptProcess(ts, append([]string{"drover", "dev"}, args...))
 	cmd.Stderr = log
 	ts.Check(cmd.Start())
-	lock <- struct{}{}
-	daemons[ts.Name()] = cmd
-	<-lock
+	devProcessesLock <- struct{}{}
+	devProcesses[ts.Name()] = cmd
+	<-devProcessesLock
 	ts.Defer(func() { stopDev(ts) })
-	poll(ts, "drover dev is ready", func() bool {
+	pollUntil(ts, "drover dev is ready", func() bool {
 		b, err := os.ReadFile(logFile)
 		return err == nil && bytes.Contains(b, []byte("ready: "))
 	})
 }
 
-// stopDev ends the script's `drover dev`, if it runs.
+// stopDev stops the script's `drover dev`, if it is running.
 func stopDev(ts *testscript.TestScript) {
-	lock <- struct{}{}
-	cmd := daemons[ts.Name()]
-	delete(daemons, ts.Name())
-	<-lock
+	devProcessesLock <- struct{}{}
+	cmd := devProcesses[ts.Name()]
+	delete(devProcesses, ts.Name())
+	<-devProcessesLock
 	if cmd == nil {
 		return
 	}
@@ -195,8 +197,8 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want := regexp.MustCompile("(?m)" + args[0])
 	var last []byte
-	poll(ts, strings.Join(args[1:], " ")+" shows "+args[0], func() bool {
-		last, _ = command(ts, args[1:]).CombinedOutput() // an error is one more thing to wait out
+	pollUntil(ts, strings.Join(args[1:], " ")+" shows "+args[0], func() bool {
+		last, _ = scriptProcess(ts, args[1:]).CombinedOutput() // an error only means another attempt
 		return want.Match(last)
 	})
 	_, err := ts.Stdout().Write(last)
@@ -208,7 +210,7 @@ func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: await FILE REGEXP")
 	}
 	want := regexp.MustCompile("(?m)" + args[1])
-	poll(ts, args[0]+" shows "+args[1], func() bool {
+	pollUntil(ts, args[0]+" shows "+args[1], func() bool {
 		b, err := os.ReadFile(ts.MkAbs(args[0]))
 		return err == nil && want.Match(b)
 	})
@@ -264,13 +266,13 @@ func scriptJSONLines(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptMetrics fetches the metrics of the script's coordinator and node, wants
-// each name in docs/operating.md, and shows them all.
+// scriptMetrics fetches the metrics of the script's coordinator and node, expects each name
+// in docs/how-to/operating.md, and prints them.
 func scriptMetrics(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: metrics")
 	}
-	out, err := command(ts, []string{"drover", "node", "list", "-json"}).Output()
+	out, err := scriptProcess(ts, []string{"drover", "node", "list", "-json"}).Output()
 	ts.Check(err)
 	var nodes struct {
 		Nodes []struct{ Info struct{ Address string } }
@@ -279,18 +281,19 @@ func scriptMetrics(ts *testscript.TestScript, neg bool, args []string) {
 	if len(nodes.Nodes) != 1 {
 		ts.Fatalf("%d nodes, want 1", len(nodes.Nodes))
 	}
-	doc, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "docs/operating.md"))
+	doc, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "docs/how-to/operating.md"))
 	ts.Check(err)
 	local := &http.Client{Timeout: stepLimit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(ts.Getenv("DROVER_ADDRESS"), "unix://"))
 	}}}
-	page := fetch(ts, local, "http://coordinator/metrics") + fetch(ts, &http.Client{Timeout: stepLimit}, "http://"+nodes.Nodes[0].Info.Address+"/metrics")
+	node := &http.Client{Timeout: stepLimit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: unixhttp.DialContext(new(net.Dialer))}}
+	page := httpGet(ts, local, "http://coordinator/metrics") + httpGet(ts, node, "http://"+unixhttp.Host(nodes.Nodes[0].Info.Address)+"/metrics")
 	for _, m := range regexp.MustCompile(`(?m)^# HELP (\S+) ?(.*)$`).FindAllStringSubmatch(page, -1) {
 		if strings.HasPrefix(m[1], "go_") || strings.HasPrefix(m[1], "process_") {
-			continue // of the library, named as a whole
+			continue // library metrics are documented as a whole
 		}
 		if !bytes.Contains(doc, []byte("`"+m[1]+"`")) {
-			ts.Fatalf("docs/operating.md does not name the metric %s (%s)", m[1], m[2])
+			ts.Fatalf("docs/how-to/operating.md does not name the metric %s (%s)", m[1], m[2])
 		}
 		if m[2] == "" {
 			ts.Fatalf("metric %s has no help", m[1])
@@ -300,7 +303,7 @@ func scriptMetrics(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-func fetch(ts *testscript.TestScript, c *http.Client, url string) string {
+func httpGet(ts *testscript.TestScript, c *http.Client, url string) string {
 	res, err := c.Get(url)
 	ts.Check(err)
 	defer res.Body.Close()

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,11 +14,11 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/run"
 )
 
-// compared is the JSON of compare and plan.
-type compared struct {
+// comparison is the JSON output of compare and plan.
+type comparison struct {
 	Base    string           `json:"base"`
 	Columns []report.Summary `json:"columns"`
-	// Ratios are each column's number over the base's, paired by seed.
+	// Ratios are each column's numbers divided by those of the base, paired by seed.
 	Ratios []map[string]ratio `json:"ratios"`
 }
 
@@ -26,48 +27,48 @@ type ratio struct {
 	CI95 float64 `json:"ci95,omitempty"`
 }
 
-// column is one scheduler, or one cluster, and its runs.
-type column struct {
-	name  string
-	setup *run.Setup
-	outs  []*run.Outcome
+// comparedSetup is one scheduler or cluster with its simulations.
+type comparedSetup struct {
+	name     string
+	setup    *run.Setup
+	outcomes []*run.Outcome
 }
 
 func simCompareCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "compare",
 		Usage: "several schedulers side by side on one workload, with confidence intervals over seeds",
-		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable, the first is what others are compared with"},
+		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable; the others are compared with the first"},
 			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}),
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
-			names := schedulerList(c.StringSlice("scheduler"))
+			names := rejoinSchedulers(c.StringSlice("scheduler"))
 			if len(names) < 2 {
-				return usage("compare wants at least two -scheduler")
+				return usageErrorf("compare needs at least two -scheduler flags")
 			}
-			in, err := readSim(c)
+			in, err := parseSimFlags(c)
 			if err != nil {
 				return err
 			}
-			var cols []column
-			for _, n := range names {
-				name, outs, setup, err := in.outcomes(c, n)
-				endProgress(c)
+			var cols []comparedSetup
+			for i, n := range names {
+				name, outs, setup, err := in.simulate(c, n, columnDir(c.String("out"), i, n))
+				clearProgressLine(c)
 				if err != nil {
 					return err
 				}
-				cols = append(cols, column{name, setup, outs})
+				cols = append(cols, comparedSetup{name, setup, outs})
 			}
-			return showColumns(c, in, cols)
+			return printComparison(c, in, cols)
 		},
 	}
 }
 
-// schedulerList joins again what the parser of lists cut at commas:
-// "a:x=1,y=2" came as "a:x=1" and "y=2".
-func schedulerList(list []string) []string {
+// rejoinSchedulers joins again what the flag parser split at commas: "a:x=1,y=2" arrives
+// as "a:x=1" and "y=2".
+func rejoinSchedulers(list []string) []string {
 	var out []string
 	for _, s := range list {
 		if n := len(out); n > 0 && isParam(s) {
@@ -79,8 +80,8 @@ func schedulerList(list []string) []string {
 	return out
 }
 
-// isParam tells key=value from a scheduler with parameters, which has a colon
-// before its first equals sign.
+// isParam reports whether s is key=value rather than a scheduler with parameters, which
+// has a colon before its first equals sign.
 func isParam(s string) bool {
 	for _, r := range s {
 		switch r {
@@ -93,17 +94,17 @@ func isParam(s string) bool {
 	return false
 }
 
-// showColumns prints and writes a comparison.
-func showColumns(c *cli.Context, in *simInput, cols []column) error {
-	all := compared{Base: cols[0].name}
+// printComparison prints and writes a comparison.
+func printComparison(c *cli.Context, in *simInput, cols []comparedSetup) error {
+	all := comparison{Base: cols[0].name}
 	for _, col := range cols {
-		sum := col.setup.Summary(col.outs, in.shown)
+		sum := col.setup.Summary(col.outcomes, in.parameters)
 		sum.Scheduler, sum.Model = col.name, in.model
 		all.Columns = append(all.Columns, sum)
-		all.Ratios = append(all.Ratios, ratios(cols[0].outs, col.outs))
+		all.Ratios = append(all.Ratios, pairedRatios(cols[0].outcomes, col.outcomes))
 	}
 	if dir := c.String("out"); dir != "" {
-		if err := writeColumns(dir, all, cols); err != nil {
+		if err := writeComparison(dir, all, cols); err != nil {
 			return err
 		}
 	}
@@ -115,7 +116,7 @@ func showColumns(c *cli.Context, in *simInput, cols []column) error {
 		header = append(header, col.name)
 	}
 	var rows [][]string
-	for _, name := range report.Names() {
+	for _, name := range report.NumberNames() {
 		row := []string{name}
 		for i := range all.Columns {
 			v, _ := all.Columns[i].Get(name)
@@ -130,14 +131,14 @@ func showColumns(c *cli.Context, in *simInput, cols []column) error {
 		}
 		rows = append(rows, row)
 	}
-	columns(c.App.Writer, header, rows)
+	printTable(c.App.Writer, header, rows)
 	return nil
 }
 
-// ratios pairs the runs of one seed.
-func ratios(base, outs []*run.Outcome) map[string]ratio {
+// pairedRatios returns the mean ratios to the base, paired by seed.
+func pairedRatios(base, outs []*run.Outcome) map[string]ratio {
 	m := map[string]ratio{}
-	for _, name := range report.Names() {
+	for _, name := range report.NumberNames() {
 		var x []float64
 		for i := range outs {
 			a, _ := base[i].Numbers.Get(name)
@@ -148,8 +149,8 @@ func ratios(base, outs []*run.Outcome) map[string]ratio {
 		}
 		if e := report.Estimate(x); len(x) == len(outs) {
 			r := ratio{Mean: e.Mean}
-			if !math.IsInf(e.Half, 0) {
-				r.CI95 = e.Half
+			if !math.IsInf(e.HalfWidth, 0) {
+				r.CI95 = e.HalfWidth
 			}
 			m[name] = r
 		}
@@ -157,7 +158,16 @@ func ratios(base, outs []*run.Outcome) map[string]ratio {
 	return m
 }
 
-func writeColumns(dir string, all compared, cols []column) error {
+// columnDir is the folder of one column of a comparison, "" without -out.
+func columnDir(dir string, i int, scheduler string) string {
+	if dir == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(scheduler, ":")
+	return filepath.Join(dir, fmt.Sprintf("%d-%s", i+1, name))
+}
+
+func writeComparison(dir string, all comparison, cols []comparedSetup) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -172,14 +182,14 @@ func writeColumns(dir string, all compared, cols []column) error {
 	var names []string
 	var runs []*engine.Result
 	for i, col := range cols {
-		names, runs = append(names, col.name), append(runs, col.outs[0].Result)
-		if err := run.Write(filepath.Join(dir, fmt.Sprintf("%d-%s", i+1, col.setup.Scheduler)), all.Columns[i], col.outs[0]); err != nil {
+		names, runs = append(names, col.name), append(runs, col.outcomes[0].Result)
+		if err := run.WriteResults(columnDir(dir, i, col.setup.Scheduler), all.Columns[i], col.outcomes[0]); err != nil {
 			return err
 		}
 	}
-	p, err := report.Responses(names, runs)
+	p, err := report.PlotResponses(names, runs)
 	if err != nil {
 		return err
 	}
-	return report.Save(p, filepath.Join(dir, "responses"))
+	return report.SavePlot(p, filepath.Join(dir, "responses"))
 }

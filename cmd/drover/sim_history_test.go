@@ -9,9 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// TestTheSimulatorReadsWhatACoordinatorWrites: neither package may import the
-// other, so nothing but this holds their formats together.
-func TestTheSimulatorReadsWhatACoordinatorWrites(t *testing.T) {
+// Neither package may import the other, so only this test keeps their formats compatible.
+func TestSimulatorReadsCoordinatorHistory(t *testing.T) {
 	dir := t.TempDir()
 	w, err := history.Open(dir)
 	if err != nil {
@@ -41,7 +40,7 @@ func TestTheSimulatorReadsWhatACoordinatorWrites(t *testing.T) {
 	}
 	j := h.Workload(trace.HistoryRule{}).Jobs[0]
 	g := j.Stages[0]
-	if j.Name != "a" || j.Deadline != 10*time.Second || g.Starts[0] != 1500*time.Millisecond || g.Each[0] != 5*time.Second || g.Demand[0] != 500 || g.Demand[1] != 1<<20 {
+	if j.Name != "a" || j.Deadline != 10*time.Second || g.StartDelays[0] != 1500*time.Millisecond || g.WorkPerTask[0] != 5*time.Second || g.Demand[0] != 500 || g.Demand[1] != 1<<20 {
 		t.Errorf("%+v", j)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -11,52 +12,53 @@ import (
 func simPlanCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "plan",
-		Usage: "what a change of cluster does to a workload: as it is, and with the change",
+		Usage: "simulate a workload on the current and on a changed cluster",
 		Flags: simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
-			&cli.IntFlag{Name: "add-nodes", Usage: "machines more, each like the last one; negative: fewer, from the end"},
-			&cli.Float64Flag{Name: "speed", Usage: "factor on every machine's speed of computing", Value: 1},
+			&cli.IntFlag{Name: "add-nodes", Usage: "machines to add, each like the last one; negative: remove from the end"},
+			&cli.Float64Flag{Name: "speed", Usage: "factor on every machine's computing speed", Value: 1},
 			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}),
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
-			in, err := readSim(c)
+			in, err := parseSimFlags(c)
 			if err != nil {
 				return err
 			}
 			if in.model != "tasks" {
-				return usage("plan works with -model tasks: a fluid server has no machines")
+				return usageErrorf("plan works with -model tasks: a fluid server has no machines")
 			}
 			before := in.setup.Nodes
-			after, err := changedCluster(before, c.Int("add-nodes"), c.Float64("speed"))
+			after, err := resizeCluster(before, c.Int("add-nodes"), c.Float64("speed"))
 			if err != nil {
 				return err
 			}
-			var cols []column
+			var cols []comparedSetup
 			for i, nodes := range [][]engine.Node{before, after} {
 				in.setup.Nodes = nodes
-				_, outs, setup, err := in.outcomes(c, c.String("scheduler"))
-				endProgress(c)
+				in.setup.Absences = slices.DeleteFunc(slices.Clone(in.setup.Absences), func(a engine.Absence) bool { return int(a.Node) >= len(nodes) })
+				_, outs, setup, err := in.simulate(c, c.String("scheduler"), columnDir(c.String("out"), i, c.String("scheduler")))
+				clearProgressLine(c)
 				if err != nil {
 					return err
 				}
-				cols = append(cols, column{[]string{fmt.Sprintf("now (%d nodes)", len(nodes)), fmt.Sprintf("then (%d nodes)", len(nodes))}[i], setup, outs})
+				cols = append(cols, comparedSetup{[]string{fmt.Sprintf("before (%d nodes)", len(nodes)), fmt.Sprintf("after (%d nodes)", len(nodes))}[i], setup, outs})
 			}
-			return showColumns(c, in, cols)
+			return printComparison(c, in, cols)
 		},
 	}
 }
 
-// changedCluster adds or drops nodes and changes their speed.
-func changedCluster(nodes []engine.Node, add int, speed float64) ([]engine.Node, error) {
+// resizeCluster adds or removes nodes and changes their speed.
+func resizeCluster(nodes []engine.Node, add int, speed float64) ([]engine.Node, error) {
 	if add == 0 && speed == 1 {
-		return nil, usage("nothing changes: say -add-nodes N or -speed FACTOR")
+		return nil, usageErrorf("nothing changes: set -add-nodes or -speed")
 	}
 	if len(nodes)+add < 1 || add > 1_000_000 {
-		return nil, usage("-add-nodes %d to %d nodes: at least one must be left, at most 1000000 can be added", add, len(nodes))
+		return nil, usageErrorf("-add-nodes %d to %d nodes: at least one must remain, at most 1000000 can be added", add, len(nodes))
 	}
 	if speed <= 0 {
-		return nil, usage("-speed %v: it must be above 0", speed)
+		return nil, usageErrorf("-speed %v: it must be above 0", speed)
 	}
 	out := append([]engine.Node(nil), nodes[:min(len(nodes), len(nodes)+add)]...)
 	for i := range max(0, add) {

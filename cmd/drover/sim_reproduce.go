@@ -18,32 +18,32 @@ import (
 func simReproduceCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "reproduce",
-		Usage:     "run the papers' evaluations again and hold them against what they claim",
+		Usage:     "repeat the papers' evaluations and compare them with their claims",
 		ArgsUsage: "[PAPER|FIGURE|EXPERIMENT|claims]",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "out", Usage: "folder for report.md, report.html, results.json and plots; what is done of a run that was broken off is kept there"},
+			&cli.StringFlag{Name: "out", Usage: "folder for report.md, report.html, results.json and plots; an interrupted run resumes from it"},
 			&cli.StringFlag{Name: "fb2010", Usage: "SWIM trace `FILE` FB-2010_samples_24_times_1hr_0.tsv, which is not part of the program"},
-			&cli.IntFlag{Name: "seeds", Usage: "seeds of each experiment instead of its own number"},
-			&cli.IntFlag{Name: "sensitivity", Value: 1, Usage: "also run each experiment with each assumption low and high, for so many seeds; 0: do not"},
-			&cli.BoolFlag{Name: "quick", Usage: "small workloads and two seeds: shows that everything runs, not what is true"},
-			&cli.BoolFlag{Name: "other-builds", Usage: "also go on from what another build of the program left in the folder"},
+			&cli.IntFlag{Name: "seeds", Usage: "number of seeds of each experiment; default: its own"},
+			&cli.IntFlag{Name: "sensitivity", Value: 1, Usage: "also repeat each experiment with each assumption low and high, with this many seeds; 0: skip"},
+			&cli.BoolFlag{Name: "quick", Usage: "small workloads and two seeds: a smoke test without meaningful results"},
+			&cli.BoolFlag{Name: "other-builds", Usage: "also reuse results of other builds of the program in the folder"},
 			jsonFlag,
 		},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 0, 1, "[PAPER|FIGURE|EXPERIMENT|claims]")
+			a, err := positionalArgs(c, 0, 1, "[PAPER|FIGURE|EXPERIMENT|claims]")
 			if err != nil {
 				return err
 			}
-			if err := need(c, "out"); err != nil {
+			if err := requireFlags(c, "out"); err != nil {
 				return err
 			}
-			return reproducePapers(c, strings.Join(a, ""))
+			return runReproduce(c, strings.Join(a, ""))
 		},
 	}
 }
 
-func reproducePapers(c *cli.Context, what string) error {
-	r, err := reproduceRunner(c, what)
+func runReproduce(c *cli.Context, what string) error {
+	r, err := newReproduceRunner(c, what)
 	if err != nil {
 		return err
 	}
@@ -58,14 +58,14 @@ func reproducePapers(c *cli.Context, what string) error {
 	if r.Store, err = reproduce.OpenStore(filepath.Join(dir, "samples"), build); err != nil {
 		return err
 	}
-	r.Store.Others = c.Bool("other-builds")
-	r.Tell = tellReproduce(c.App.ErrWriter)
+	r.Store.AcceptOtherBuilds = c.Bool("other-builds")
+	r.OnProgress = reproduceProgressPrinter(c.App.ErrWriter)
 	outs, err := r.Run(c.Context)
 	if err != nil {
-		return fmt.Errorf("%w: what is done is kept in %s; the same command goes on from there", err, filepath.Join(dir, "samples"))
+		return fmt.Errorf("%w: finished samples are stored in %s; the same command resumes", err, filepath.Join(dir, "samples"))
 	}
 	report := reproduce.NewReport(outs, r.Env, strings.TrimSpace("drover sim reproduce "+what))
-	report.FromOthers = r.Store.FromOthers()
+	report.FromOtherBuilds = r.Store.FromOtherBuilds()
 	if err := report.Write(dir); err != nil {
 		return err
 	}
@@ -81,15 +81,15 @@ func reproducePapers(c *cli.Context, what string) error {
 	return nil
 }
 
-// reproduceRunner makes the runner that the flags ask for.
-func reproduceRunner(c *cli.Context, what string) (*reproduce.Runner, error) {
-	claims, err := reproduce.Claims()
+// newReproduceRunner returns the runner for the flags.
+func newReproduceRunner(c *cli.Context, what string) (*reproduce.Runner, error) {
+	claims, err := reproduce.LoadClaims()
 	if err != nil {
 		return nil, err
 	}
-	picked, err := reproduce.Select(what, claims)
+	picked, err := reproduce.SelectExperiments(what, claims)
 	if err != nil {
-		return nil, coded{exitRefused, err}
+		return nil, exitError{exitRefused, err}
 	}
 	cal, err := reproduce.LoadCalibration()
 	if err != nil {
@@ -109,24 +109,24 @@ func reproduceRunner(c *cli.Context, what string) (*reproduce.Runner, error) {
 	return r, nil
 }
 
-// tellEvery is the least time between two lines of progress.
-const tellEvery = 10 * time.Second
+// progressInterval is the minimum time between two lines of progress.
+const progressInterval = 10 * time.Second
 
-// tellReproduce tells how far the run is: when an experiment is done, and now
-// and then.
-func tellReproduce(w io.Writer) func(reproduce.Progress) {
+// reproduceProgressPrinter returns a function that prints the progress after each
+// experiment and at least every progressInterval.
+func reproduceProgressPrinter(w io.Writer) func(reproduce.Progress) {
 	last := time.Now()
 	return func(p reproduce.Progress) {
-		if p.Finished == "" && time.Since(last) < tellEvery {
+		if p.Finished == "" && time.Since(last) < progressInterval {
 			return
 		}
 		last = time.Now()
-		line := fmt.Sprintf("%4d/%d", p.Done, p.Of)
-		if p.Kept > 0 {
-			line += fmt.Sprintf(" (%d kept)", p.Kept)
+		line := fmt.Sprintf("%4d/%d", p.Done, p.Total)
+		if p.FromStore > 0 {
+			line += fmt.Sprintf(" (%d reused)", p.FromStore)
 		}
-		if p.Done < p.Of {
-			line += fmt.Sprintf("  about %v left", p.Left.Round(time.Second))
+		if p.Done < p.Total {
+			line += fmt.Sprintf("  about %v left", p.TimeLeft.Round(time.Second))
 		}
 		if p.Finished != "" {
 			line += "  " + p.Finished

@@ -8,15 +8,16 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/version"
+	"github.com/drover-run/drover/jobspec"
 )
 
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "the cluster in a few lines",
+		Usage: "summary of the cluster",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			cl, err := dial(c)
@@ -25,14 +26,21 @@ func statusCommand() *cli.Command {
 			}
 			res, err := cl.Status(c.Context, connect.NewRequest(&droverv1.StatusRequest{}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			m := res.Msg
 			if c.Bool("json") {
 				return printProto(c.App.Writer, m)
 			}
-			pairs(c.App.Writer, "cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
-				"nodes up", fmt.Sprintf("%d of %d", m.NodesUp, m.Nodes), "live jobs", fmt.Sprint(m.JobsRunning), "log index", fmt.Sprint(m.Index))
+			printPairs(c.App.Writer, "cluster", m.Cluster, "leader", m.Leader, "version", m.Version, "scheduler", m.Scheduler,
+				"nodes up", fmt.Sprintf("%d of %d", m.NodesUp, m.Nodes), "live jobs", fmt.Sprint(m.JobsRunning), "log index", fmt.Sprint(m.Index),
+				"disk free", fmt.Sprintf("%s (%s of it in reserve)", jobspec.FormatSize(m.DataFree), jobspec.FormatSize(m.DataReserve)))
+			if m.CertificateUntilMs > 0 {
+				printPairs(c.App.Writer, "certificate", "until "+unixMSText(m.CertificateUntilMs))
+			}
+			for _, w := range m.Warnings {
+				fmt.Fprintln(c.App.Writer, "warning: "+w)
+			}
 			return nil
 		},
 	}
@@ -41,9 +49,12 @@ func statusCommand() *cli.Command {
 func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
-		Usage: "which Drover this is",
+		Usage: "version of this program",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
 			if c.Bool("json") {
 				return printJSON(c.App.Writer, map[string]string{"version": version.Version})
 			}

@@ -19,17 +19,17 @@ import (
 func taskCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "task",
-		Usage:       "look at single tasks, suspend and resume them",
-		Subcommands: []*cli.Command{taskStatusCommand(), taskLogsCommand(), taskExecCommand(), taskSuspendCommand(), taskResumeCommand(), taskMoveCommand()},
+		Usage:       "inspect, suspend, resume and migrate tasks",
+		Subcommands: []*cli.Command{taskStatusCommand(), taskLogsCommand(), taskExecCommand(), taskSuspendCommand(), taskResumeCommand(), taskMigrateCommand()},
 	}
 }
 
-// taskArg is STAGE/INDEX, or STAGE/INDEX.ATTEMPT. A run behind the attempt, as
-// events show it, is read over: a task has one run at a time.
+// taskArg is STAGE/INDEX or STAGE/INDEX.ATTEMPT. A run number after the attempt, as events
+// show it, is ignored: an attempt has one run at a time.
 type taskArg struct {
 	stage   string
 	index   int32
-	attempt int32 // 0: the last
+	attempt int32 // 0: the latest
 }
 
 func parseTask(s string) (taskArg, error) {
@@ -39,12 +39,12 @@ func parseTask(s string) (taskArg, error) {
 	i, err := strconv.ParseInt(num, 10, 32)
 	t := taskArg{stage: stage, index: int32(i)}
 	if !ok || stage == "" || err != nil || i < 0 {
-		return t, usage("task %q: want STAGE/INDEX such as map/3, or map/3.2 for its second attempt", s)
+		return t, usageErrorf("task %q: want STAGE/INDEX such as map/3, or map/3.2 for its second attempt", s)
 	}
 	if dotted {
 		n, err := strconv.ParseInt(att, 10, 32)
 		if err != nil || n < 1 {
-			return t, usage("task %q: attempts count from 1", s)
+			return t, usageErrorf("task %q: attempts count from 1", s)
 		}
 		t.attempt = int32(n)
 	}
@@ -54,12 +54,12 @@ func parseTask(s string) (taskArg, error) {
 func listTasks(c *cli.Context, cl *client, job, stage string) ([]*droverv1.TaskStatus, error) {
 	res, err := cl.ListTasks(c.Context, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, Stage: stage}))
 	if err != nil {
-		return nil, cl.explain(err)
+		return nil, cl.classifyError(err)
 	}
 	return res.Msg.Tasks, nil
 }
 
-// findAttempt looks an attempt up by its name.
+// findAttempt returns an attempt by name.
 func findAttempt(c *cli.Context, cl *client, job string, t taskArg) (*droverv1.TaskAttempt, error) {
 	tasks, err := listTasks(c, cl, job, t.stage)
 	if err != nil {
@@ -82,11 +82,11 @@ func findAttempt(c *cli.Context, cl *client, job string, t taskArg) (*droverv1.T
 func taskStatusCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "tasks of a job, or one task with its attempts, limits and use",
+		Usage:     "tasks of a job, or one task with its limits and usage",
 		ArgsUsage: "JOB [STAGE/INDEX]",
 		Flags:     []cli.Flag{&cli.StringFlag{Name: "stage", Usage: "only this stage"}, jsonFlag},
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 2, "JOB [STAGE/INDEX]")
+			a, err := positionalArgs(c, 1, 2, "JOB [STAGE/INDEX]")
 			if err != nil {
 				return err
 			}
@@ -126,26 +126,26 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 	var rows [][]string
 	for _, t := range tasks {
 		row := []string{fmt.Sprintf("%s/%d", t.Stage, t.Task), t.State, "", "", "", "", "", ""}
-		if a := lastAttempt(t); a != nil {
+		if a := latestAttempt(t); a != nil {
 			s := a.Seen
 			row[2], row[3] = fmt.Sprint(a.Key.Attempt), a.Node
 			if a.Locality != "none" {
 				row[4] = a.Locality
 			}
 			row[5] = fmt.Sprintf("%.0f%%", 100*s.GetProgress())
-			row[6] = runTime(s)
+			row[6] = runningTimeText(s)
 			row[7] = strings.TrimSpace(causeText(s.GetCause()) + " " + s.GetMessage())
 			if l := a.Level; l.GetLevel() > droverv1.Level_LEVEL_RUNNING || l.GetTarget() != 0 {
-				row[1], row[7] = levelState(l), levelWhy(l)
+				row[1], row[7] = levelState(l), levelDetail(l)
 			}
 		}
 		rows = append(rows, row)
 	}
-	columns(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows)
+	printTable(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows)
 }
 
-// levelState is the state of a task that is suspended, or on its way there or
-// back.
+// levelState returns the state of a task that is suspended, or in transition to or from a
+// level.
 func levelState(l *droverv1.LevelStatus) string {
 	if l.Target != 0 {
 		return "to " + levelText(l.Target)
@@ -153,29 +153,29 @@ func levelState(l *droverv1.LevelStatus) string {
 	return levelText(l.Level)
 }
 
-// levelWhy says since when, for whom and why.
-func levelWhy(l *droverv1.LevelStatus) string {
-	text := "since " + msText(l.SinceMs)
+// levelDetail formats since when, for which job and why a task is suspended.
+func levelDetail(l *droverv1.LevelStatus) string {
+	text := "since " + unixMSText(l.SinceMs)
 	if l.SinceMs == 0 {
-		text = "under way"
+		text = "in progress"
 	}
-	if l.MovingFrom != "" {
-		text += ", from " + l.MovingFrom
+	if l.MigratingFrom != "" {
+		text += ", from " + l.MigratingFrom
 	}
-	if l.ForJob != "" {
-		text += ", for job " + l.ForJob
+	if l.PreemptorJob != "" {
+		text += ", for job " + l.PreemptorJob
 	}
-	if l.Why != "" {
-		text += ": " + l.Why
+	if l.Reason != "" {
+		text += ": " + l.Reason
 	}
 	return text
 }
 
-func runTime(s *droverv1.SeenAttempt) string {
+func runningTimeText(s *droverv1.SeenAttempt) string {
 	if s.GetRunningMs() == 0 {
 		return ""
 	}
-	return spanText(time.Duration(s.RunningMs) * time.Millisecond)
+	return durationText(time.Duration(s.RunningMs) * time.Millisecond)
 }
 
 func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
@@ -185,24 +185,24 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	}
 	level, locality := levelText(s.Level), a.Locality
 	if s.EndedMs > 0 {
-		level = "" // it holds nothing any more
+		level = "" // it no longer occupies anything
 	}
 	if locality == "none" {
-		locality = "" // it reads nothing
+		locality = "" // it has no input
 	}
-	pairs(w,
+	printPairs(w,
 		"task", name, "attempt", fmt.Sprintf("%d (run %d)", a.Key.Attempt, a.Key.Run), "node", a.Node, "locality", locality,
 		"phase", phaseText(s.Phase), "level", level, "step", s.Step, "cause", causeText(s.Cause), "message", s.Message,
-		"placed", msText(a.PlacedMs), "started", msText(s.StartedMs), "ended", msText(s.EndedMs), "running time", runTime(s),
+		"placed", unixMSText(a.PlacedMs), "started", unixMSText(s.StartedMs), "ended", unixMSText(s.EndedMs), "running time", runningTimeText(s),
 		"progress", fmt.Sprintf("%.0f%%", 100*s.Progress), "status", s.Status,
 	)
-	printLevel(w, a)
+	printLevelHistory(w, a)
 	if u != nil {
-		pairs(w, "cpu time", spanText(time.Duration(u.CpuMs)*time.Millisecond), "throttled", spanText(time.Duration(u.CpuThrottledMs)*time.Millisecond),
+		printPairs(w, "cpu time", durationText(time.Duration(u.CpuMs)*time.Millisecond), "throttled", durationText(time.Duration(u.CpuThrottledMs)*time.Millisecond),
 			"memory peak", jobspec.FormatSize(u.MemoryPeak), "disk read", jobspec.FormatSize(u.ReadBytes), "disk written", jobspec.FormatSize(u.WriteBytes))
 	}
 	if l != nil && l.CpuMax != "" {
-		pairs(w, "cpu.max", l.CpuMax, "memory.max", l.MemoryMax, "memory.swap.max", l.MemorySwapMax, "io.max", joinOr(l.IoMax, ""), "pids.max", l.PidsMax)
+		printPairs(w, "cpu.max", l.CpuMax, "memory.max", l.MemoryMax, "memory.swap.max", l.MemorySwapMax, "io.max", joinOrDefault(l.IoMax, ""), "pids.max", l.PidsMax)
 	}
 	printCounters(w, s.Counters)
 	if s.StderrTail != "" {
@@ -213,9 +213,9 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	}
 }
 
-// dialTask reads the two arguments of a command on one task and makes its client.
+// dialTask parses the arguments of a command on one task and returns a client.
 func dialTask(c *cli.Context, what string) (a []string, t taskArg, cl *client, err error) {
-	if a, err = args(c, 2, 2, what); err != nil {
+	if a, err = positionalArgs(c, 2, 2, what); err != nil {
 		return nil, t, nil, err
 	}
 	if t, err = parseTask(a[1]); err != nil {
@@ -228,7 +228,7 @@ func dialTask(c *cli.Context, what string) (a []string, t taskArg, cl *client, e
 func taskLogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
-		Usage:     "what a task wrote",
+		Usage:     "the output of a task",
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
 		Flags:     logFlags,
 		Action: func(c *cli.Context) error {
@@ -240,7 +240,7 @@ func taskLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			_, err = copyLogs(c, cl, at.Key)
+			_, err = streamLogs(c, cl, at.Key)
 			return err
 		},
 	}
@@ -251,12 +251,12 @@ func taskExecCommand() *cli.Command {
 		Name:        "exec",
 		Usage:       "run a command inside a running task",
 		ArgsUsage:   "JOB STAGE/INDEX COMMAND [ARGUMENT ...]",
-		Description: "Standard input goes to the command with -i; the exit code is the command's.",
-		Flags:       []cli.Flag{&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on"}},
+		Description: "With -i standard input is passed to the command. The exit code is that of the command.",
+		Flags:       []cli.Flag{&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on"}, rawFlag},
 		Action: func(c *cli.Context) error {
 			a := c.Args().Slice()
 			if len(a) < 3 {
-				return usage("want `drover task exec [flags] JOB STAGE/INDEX COMMAND [ARGUMENT ...]`")
+				return usageErrorf("want `drover task exec [flags] JOB STAGE/INDEX COMMAND [ARGUMENT ...]`")
 			}
 			t, err := parseTask(a[1])
 			if err != nil {
@@ -270,40 +270,44 @@ func taskExecCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return execIn(c, cl, at.Key, a[2:])
+			if at.Seen.GetEndedMs() > 0 {
+				return fault.New(fault.Conflict, "task %s of job %s has ended: a command needs a running one", a[1], a[0])
+			}
+			return execInTask(c, cl, at.Key, a[2:])
 		},
 	}
 }
 
-// execIn runs the command and copies the streams; input is read by a goroutine
-// that ends with the process, since a terminal's read cannot be interrupted.
-func execIn(c *cli.Context, cl *client, key *droverv1.AttemptKey, argv []string) error {
+// execInTask runs the command and copies its streams. A goroutine reads the input and ends
+// with the process, because the read of a terminal cannot be interrupted.
+func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, argv []string) error {
 	st := cl.Exec(c.Context)
 	if err := st.Send(&droverv1.ExecRequest{Key: key, Command: argv}); err != nil && !errors.Is(err, io.EOF) {
-		return cl.explain(err)
+		return cl.classifyError(err)
 	}
 	if c.Bool("interactive") {
 		go sendInput(c.App.Reader, st)
 	} else if err := st.Send(&droverv1.ExecRequest{StdinEnd: true}); err != nil && !errors.Is(err, io.EOF) {
-		return cl.explain(err)
+		return cl.classifyError(err)
 	}
+	stdout, stderr := taskWriter(c.App.Writer, c.Bool("raw")), taskWriter(c.App.ErrWriter, c.Bool("raw"))
 	for {
 		m, err := st.Receive()
 		if errors.Is(err, io.EOF) {
 			return errors.New("the connection ended before the command did")
 		}
 		if err != nil {
-			return cl.explain(err)
+			return cl.classifyError(err)
 		}
-		if _, err := c.App.Writer.Write(m.Stdout); err != nil {
+		if _, err := stdout.Write(m.Stdout); err != nil {
 			return err
 		}
-		if _, err := c.App.ErrWriter.Write(m.Stderr); err != nil {
+		if _, err := stderr.Write(m.Stderr); err != nil {
 			return err
 		}
 		if m.Ended {
 			if m.ExitCode != 0 {
-				return coded{int(m.ExitCode), nil}
+				return exitError{int(m.ExitCode), nil}
 			}
 			return nil
 		}
@@ -318,7 +322,7 @@ func sendInput(in io.Reader, st *connect.BidiStreamForClient[droverv1.ExecReques
 			return
 		}
 		if err != nil {
-			_ = st.Send(&droverv1.ExecRequest{StdinEnd: true}) // the command has ended already if this fails
+			_ = st.Send(&droverv1.ExecRequest{StdinEnd: true}) // fails only if the command has ended
 			return
 		}
 	}

@@ -13,30 +13,30 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// levelPoll is how often a command that waits for a level looks.
-const levelPoll = 20 * time.Millisecond
+// levelPollInterval is the polling interval of a command that waits for a level.
+const levelPollInterval = 20 * time.Millisecond
 
 var levelFlags = []cli.Flag{
-	&cli.StringFlag{Name: "reason", Usage: "why, for others to read"},
-	&cli.BoolFlag{Name: "no-wait", Usage: "do not wait until the task is there"},
-	&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "how long to wait"},
+	&cli.StringFlag{Name: "reason", Usage: "reason, shown to other users"},
+	&cli.BoolFlag{Name: "no-wait", Usage: "do not wait for the level"},
+	&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "maximum wait"},
 }
 
 func taskSuspendCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "suspend",
-		Usage:     "bring a running task down to a level; it keeps its work",
+		Usage:     "suspend a running task to a level; its work is preserved",
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
-		Description: "frozen frees processor and disk bandwidth, swapped its memory too, checkpointed all but an image on the disk.\n" +
-			"The scheduler leaves the task there until `drover task resume` or `drover task move`.",
+		Description: "frozen frees CPU and disk bandwidth, swapped also the memory, checkpointed everything except an image on disk.\n" +
+			"The scheduler does not resume the task before `drover task resume` or `drover task migrate`.",
 		Flags: append([]cli.Flag{&cli.StringFlag{Name: "level", Value: "frozen", Usage: "frozen, swapped or checkpointed"}}, levelFlags...),
 		Action: func(c *cli.Context) error {
 			levels := map[string]droverv1.Level{"frozen": droverv1.Level_LEVEL_FROZEN, "swapped": droverv1.Level_LEVEL_SWAPPED, "checkpointed": droverv1.Level_LEVEL_CHECKPOINTED}
 			l, ok := levels[c.String("level")]
 			if !ok {
-				return usage("-level %q: use frozen, swapped or checkpointed", c.String("level"))
+				return usageErrorf("-level %q: use frozen, swapped or checkpointed", c.String("level"))
 			}
-			return setLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: l})
+			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: l})
 		},
 	}
 }
@@ -44,34 +44,34 @@ func taskSuspendCommand() *cli.Command {
 func taskResumeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "resume",
-		Usage:     "have a suspended task go on where it is",
+		Usage:     "resume a suspended task on its node",
 		ArgsUsage: "JOB STAGE/INDEX[.ATTEMPT]",
 		Flags:     levelFlags,
 		Action: func(c *cli.Context) error {
-			return setLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING})
+			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING})
 		},
 	}
 }
 
-func taskMoveCommand() *cli.Command {
+func taskMigrateCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "move",
-		Usage:       "have a checkpointed task go on on another node",
+		Name:        "migrate",
+		Usage:       "migrate a checkpointed task to another node",
 		ArgsUsage:   "JOB STAGE/INDEX[.ATTEMPT]",
-		Description: "Image, files and logs travel from node to node; the other node needs the same kernel, criu and runc, and at least\nthe same CPU flags.",
-		Flags:       append([]cli.Flag{&cli.StringFlag{Name: "node", Usage: "where to"}}, levelFlags...),
+		Description: "Image, files and logs are copied to the other node, which needs the same kernel, criu and runc, and at least\nthe same CPU flags.",
+		Flags:       append([]cli.Flag{&cli.StringFlag{Name: "node", Usage: "target node"}}, levelFlags...),
 		Action: func(c *cli.Context) error {
-			if err := need(c, "node"); err != nil {
+			if err := requireFlags(c, "node"); err != nil {
 				return err
 			}
-			return setLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING, Node: c.String("node")})
+			return requestLevel(c, "JOB STAGE/INDEX[.ATTEMPT]", &droverv1.SetLevelRequest{Level: droverv1.Level_LEVEL_RUNNING, Node: c.String("node")})
 		},
 	}
 }
 
-// setLevel asks for a level and waits until the task is there or its node says
-// that it cannot be.
-func setLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
+// requestLevel requests a level and waits until the task has reached it or its node reports
+// that it cannot.
+func requestLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
 	a, t, cl, err := dialTask(c, what)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func setLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
 	begun := time.Now()
 	res, err := cl.SetLevel(c.Context, connect.NewRequest(q))
 	if err != nil {
-		return cl.explain(err)
+		return cl.classifyError(err)
 	}
 	t.attempt = res.Msg.Key.Attempt
 	if c.Bool("no-wait") {
@@ -97,12 +97,12 @@ func setLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
 			return fault.New(fault.Conflict, "%s ended meanwhile: %s %s", a[1], phaseText(at.Seen.GetPhase()), at.Seen.GetMessage())
 		case at.Level.GetTarget() != 0:
 		case now == q.Level && (q.Node == "" || at.Node == q.Node):
-			fmt.Fprintf(c.App.Writer, "%s is %s on %s after %s%s\n", a[1], levelText(now), at.Node, time.Since(begun).Round(time.Millisecond), holdsText(at.Seen))
+			fmt.Fprintf(c.App.Writer, "%s is %s on %s after %s%s\n", a[1], levelText(now), at.Node, time.Since(begun).Round(time.Millisecond), occupiedText(at.Seen))
 			return nil
 		default:
 			return fault.New(fault.Conflict, "%s stays %s on %s: %s", a[1], levelText(now), at.Node, at.Seen.GetLevelNote())
 		}
-		timer := time.NewTimer(levelPoll)
+		timer := time.NewTimer(levelPollInterval)
 		select {
 		case <-timer.C:
 		case <-c.Context.Done():
@@ -113,23 +113,24 @@ func setLevel(c *cli.Context, what string, q *droverv1.SetLevelRequest) error {
 	return fault.New(fault.Unavailable, "%s is not %s after %s; `drover task status %s %s` shows where it is", a[1], levelText(q.Level), c.Duration("timeout"), a[0], a[1])
 }
 
-// holdsText says what a suspended task still holds.
-func holdsText(s *droverv1.SeenAttempt) string {
+// occupiedText formats what a suspended task still occupies.
+func occupiedText(s *droverv1.SeenAttempt) string {
 	if l := s.GetLevel(); l <= droverv1.Level_LEVEL_RUNNING {
 		return ""
 	}
-	text := "; it holds memory " + jobspec.FormatSize(s.GetHeld().GetMemory())
-	if s.GetSwapHeld() > 0 {
-		text += ", swap " + jobspec.FormatSize(s.GetSwapHeld())
+	text := "; it occupies memory " + jobspec.FormatSize(s.GetOccupied().GetMemory())
+	if s.GetSwapOccupied() > 0 {
+		text += ", swap " + jobspec.FormatSize(s.GetSwapOccupied())
 	}
-	if s.GetImageHeld() > 0 {
-		text += ", image " + jobspec.FormatSize(s.GetImageHeld())
+	if s.GetImageOccupied() > 0 {
+		text += ", image " + jobspec.FormatSize(s.GetImageOccupied())
 	}
 	return text
 }
 
-// printLevel shows how an attempt came to its level, and what each step took.
-func printLevel(w io.Writer, a *droverv1.TaskAttempt) {
+// printLevelHistory prints how an attempt reached its level, with the duration of each
+// step.
+func printLevelHistory(w io.Writer, a *droverv1.TaskAttempt) {
 	l, s := a.Level, a.Seen
 	if l == nil || s.GetEndedMs() > 0 {
 		return
@@ -138,42 +139,42 @@ func printLevel(w io.Writer, a *droverv1.TaskAttempt) {
 		if n == 0 {
 			return ""
 		}
-		return spanText(time.Duration(n) * time.Millisecond)
+		return durationText(time.Duration(n) * time.Millisecond)
 	}
 	target, count := levelText(l.Target), ""
 	if l.Suspends > 0 {
 		count = fmt.Sprint(l.Suspends)
 	}
-	held := ""
-	if h := holdsText(s); h != "" {
-		held = h[len("; it holds "):]
+	occupied := ""
+	if h := occupiedText(s); h != "" {
+		occupied = h[len("; it occupies "):]
 	}
-	pairs(w, "level since", msText(l.SinceMs), "on its way to", target, "moves from", l.MovingFrom, "because", l.Why, "asked by", l.Actor, "for job", l.ForJob,
-		"still holds", held, "suspensions", count, "suspended before", ms(l.SuspendedMs), "cpu time kept", ms(l.KeptCpuMs), "note", s.GetLevelNote())
+	printPairs(w, "level since", unixMSText(l.SinceMs), "target level", target, "migrates from", l.MigratingFrom, "reason", l.Reason, "requested by", l.Actor, "for job", l.PreemptorJob,
+		"still occupies", occupied, "suspensions", count, "suspended before", ms(l.SuspendedMs), "cpu time preserved", ms(l.PreservedCpuMs), "note", s.GetLevelNote())
 	for _, x := range s.GetLevelSteps() {
-		text := (time.Duration(x.Us) * time.Microsecond).Round(10 * time.Microsecond).String()
+		text := (time.Duration(x.DurationUs) * time.Microsecond).Round(10 * time.Microsecond).String()
 		if x.Bytes > 0 {
 			text += ", " + jobspec.FormatSize(x.Bytes)
 		}
 		if x.Error != "" {
 			text += ", failed: " + x.Error
 		}
-		pairs(w, x.Step, text)
+		printPairs(w, x.Step, text)
 	}
 }
 
-// preemptedText sums up what was taken back, "" for nothing.
-func preemptedText(p *droverv1.Preempted) string {
+// preemptedText formats the preemption totals, "" if there was none.
+func preemptedText(p *droverv1.PreemptionTotals) string {
 	if p.GetSuspends() == 0 && p.GetKills() == 0 {
 		return ""
 	}
-	cpu := func(ms int64) string { return spanText(time.Duration(ms) * time.Millisecond) }
+	cpu := func(ms int64) string { return durationText(time.Duration(ms) * time.Millisecond) }
 	text := fmt.Sprintf("%d suspensions, %d resumed", p.Suspends, p.Resumes)
-	if p.Moves > 0 {
-		text += fmt.Sprintf(" (%d on another node)", p.Moves)
+	if p.Migrations > 0 {
+		text += fmt.Sprintf(" (%d on another node)", p.Migrations)
 	}
 	if p.Kills > 0 {
-		text += fmt.Sprintf(", %d started again", p.Kills)
+		text += fmt.Sprintf(", %d restarted", p.Kills)
 	}
-	return text + fmt.Sprintf("; CPU time preempted %s, kept %s, lost %s", cpu(p.CpuMs), cpu(p.KeptCpuMs), cpu(p.LostCpuMs))
+	return text + fmt.Sprintf("; CPU time preempted %s, preserved %s, lost %s", cpu(p.CpuMs), cpu(p.PreservedCpuMs), cpu(p.LostCpuMs))
 }

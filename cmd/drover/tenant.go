@@ -16,12 +16,12 @@ import (
 func tenantCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "tenant",
-		Usage:       "who is charged, who may submit, and fair shares",
+		Usage:       "tenants: fair shares, caps and rights",
 		Subcommands: []*cli.Command{tenantApplyCommand(), tenantListCommand()},
 	}
 }
 
-// tenantFile is the file that `tenant apply` reads.
+// tenantFile is the file format of `tenant apply`.
 type tenantFile struct {
 	Tenants []tenantBlock `hcl:"tenant,block"`
 }
@@ -70,12 +70,12 @@ func (v *vector) resources() (*droverv1.Resources, error) {
 func tenantApplyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "apply",
-		Usage:     "create or change the tenants of a file",
+		Usage:     "create or change the tenants in a file",
 		ArgsUsage: "FILE.hcl",
 		Description: "tenant \"analytics\" {\n  parent = \"research\"   weight = 2   uid = 2001   hdfs_user = \"analytics\"\n" +
-			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on a line of its own)",
+			"  submit = [\"alice\"]   operate = [\"ops\"]   read = [\"bob\"]\n  cap { cpu = \"64\" memory = \"256GiB\" }\n}\n(each attribute on its own line)",
 		Action: func(c *cli.Context) error {
-			a, err := args(c, 1, 1, "FILE.hcl")
+			a, err := positionalArgs(c, 1, 1, "FILE.hcl")
 			if err != nil {
 				return err
 			}
@@ -89,7 +89,7 @@ func tenantApplyCommand() *cli.Command {
 			}
 			res, err := cl.ApplyTenants(c.Context, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: tenants}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			fmt.Fprintf(c.App.Writer, "%d of %d tenants changed\n", res.Msg.Changed, len(tenants))
 			return nil
@@ -132,10 +132,10 @@ func readTenants(name string) ([]*droverv1.Tenant, error) {
 func tenantListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
-		Usage: "tenants, their shares and what they use",
+		Usage: "tenants, their shares and usage",
 		Flags: []cli.Flag{jsonFlag},
 		Action: func(c *cli.Context) error {
-			if _, err := args(c, 0, 0, ""); err != nil {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
 			cl, err := dial(c)
@@ -144,7 +144,7 @@ func tenantListCommand() *cli.Command {
 			}
 			res, err := cl.ListTenants(c.Context, connect.NewRequest(&droverv1.ListTenantsRequest{}))
 			if err != nil {
-				return cl.explain(err)
+				return cl.classifyError(err)
 			}
 			if c.Bool("json") {
 				return printProto(c.App.Writer, res.Msg)
@@ -153,7 +153,7 @@ func tenantListCommand() *cli.Command {
 			for _, t := range res.Msg.Tenants {
 				rows = append(rows, []string{t.Tenant.Name, t.Tenant.Parent, fmt.Sprintf("%g", t.Tenant.Weight), fmt.Sprint(t.Jobs), vectorText(t.Used), fmt.Sprintf("%.1f%%", 100*t.DominantShare)})
 			}
-			columns(c.App.Writer, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
+			printTable(c.App.Writer, []string{"tenant", "parent", "weight", "jobs", "in use", "dominant share"}, rows)
 			for _, t := range res.Msg.Tenants {
 				if text := preemptedText(t.Preempted); text != "" {
 					fmt.Fprintf(c.App.Writer, "%s: %s\n", t.Tenant.Name, text)

@@ -19,25 +19,24 @@ import (
 	"connectrpc.com/connect"
 )
 
-// local is a file of this machine that a job needs in the coordinator's store.
-type local struct {
-	path   string
-	what   string // for messages: `file "x" of stage "map"`
-	size   int64
-	mode   uint32
-	digest *string // of the spec, set by hash
-	length *int64
+// localFile is a local file that a job needs in the coordinator's store.
+type localFile struct {
+	path     string
+	label    string // for messages: `file "x" of stage "map"`
+	size     int64
+	mode     uint32
+	digest   *string // field of the spec, set by uploadFiles
+	specSize *int64
 }
 
-// localFiles lists what a job refers to on this machine, with paths relative
-// to the job file's folder, and refuses at once what is missing, no regular
-// file or too large.
-func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
+// collectLocalFiles returns the local files that a job names, with paths relative to the
+// job file's folder. A file that is missing, not regular or too large is an error.
+func collectLocalFiles(j *jobspec.Job, jobFile string) ([]localFile, error) {
 	base := filepath.Dir(jobFile)
-	var out []local
+	var out []localFile
 	add := func(what, source string, digest *string, length *int64) error {
 		if *digest != "" {
-			return nil // canonical JSON that was submitted before
+			return nil // canonical JSON of an earlier submission
 		}
 		file := source
 		if !filepath.IsAbs(file) {
@@ -48,11 +47,11 @@ func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
 		case err != nil:
 			return fault.New(fault.Invalid, "%s: %w", what, err)
 		case !st.Mode().IsRegular():
-			return fault.New(fault.Invalid, "%s: %s is no regular file", what, file)
-		case st.Size() > jobspec.MaxSubmission:
-			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, file, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxSubmission))
+			return fault.New(fault.Invalid, "%s: %s is not a regular file", what, file)
+		case st.Size() > jobspec.MaxUploadBytes:
+			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, file, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxUploadBytes))
 		}
-		out = append(out, local{path: file, what: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, length: length})
+		out = append(out, localFile{path: file, label: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, specSize: length})
 		return nil
 	}
 	for i := range j.Stages {
@@ -75,9 +74,9 @@ func localFiles(j *jobspec.Job, jobFile string) ([]local, error) {
 	return out, nil
 }
 
-// forgotten names what the commands of a job seem to mean and what lies beside
-// the job file, but is not among the files of its stage: tasks will not find it.
-func forgotten(j *jobspec.Job, jobFile string) (hints []string) {
+// undeclaredFileHints returns a hint for each argument of a command that names a file beside
+// the job file but not among the files of its stage, so that tasks will not find it.
+func undeclaredFileHints(j *jobspec.Job, jobFile string) (hints []string) {
 	for i := range j.Stages {
 		s := &j.Stages[i]
 		for _, arg := range slices.Concat(s.Command, s.CombineCommand) {
@@ -86,7 +85,7 @@ func forgotten(j *jobspec.Job, jobFile string) (hints []string) {
 				continue
 			}
 			if st, err := os.Stat(filepath.Join(filepath.Dir(jobFile), name)); err == nil && st.Mode().IsRegular() {
-				hints = append(hints, fmt.Sprintf("note: %s lies beside the job file, but tasks of stage %q will not have it: add file %q { source = %q } to the stage, unless the image has it",
+				hints = append(hints, fmt.Sprintf("note: %s is in the job file's folder, but tasks of stage %q will not have it: add file %q { source = %q } to the stage, unless the image has it",
 					arg, s.Name, name, name))
 			}
 		}
@@ -94,17 +93,17 @@ func forgotten(j *jobspec.Job, jobFile string) (hints []string) {
 	return hints
 }
 
-// upload hashes the files, sends those that the coordinator lacks and fills
-// in their digests.
-func upload(ctx context.Context, cl *client, files []local, say func(string, ...any)) error {
-	byDigest := map[string]local{}
+// uploadFiles hashes the files, uploads those that the coordinator lacks and stores the
+// digests in the spec.
+func uploadFiles(ctx context.Context, cl *client, files []localFile, printf func(string, ...any)) error {
+	byDigest := map[string]localFile{}
 	var digests []string
 	for _, f := range files {
 		d, n, err := hashFile(f.path)
 		if err != nil {
-			return fault.New(fault.Invalid, "%s: %w", f.what, err)
+			return fault.New(fault.Invalid, "%s: %w", f.label, err)
 		}
-		*f.digest, *f.length = d, n
+		*f.digest, *f.specSize = d, n
 		if _, twice := byDigest[d]; !twice {
 			digests = append(digests, d)
 		}
@@ -115,16 +114,17 @@ func upload(ctx context.Context, cl *client, files []local, say func(string, ...
 	}
 	res, err := cl.HasBlobs(ctx, connect.NewRequest(&droverv1.HasBlobsRequest{Digests: digests}))
 	if err != nil {
-		return cl.explain(err)
+		return cl.classifyError(err)
 	}
 	for _, d := range res.Msg.Missing {
 		f, ok := byDigest[d]
 		if !ok {
 			continue
 		}
-		say("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
-		if err := putBlob(ctx, cl, d, f, newMeter(f, say)); err != nil {
-			return fmt.Errorf("%s: upload: %w", f.what, err)
+		printf("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
+		send := func() error { return putBlob(ctx, cl, d, f, newUploadMeter(f, printf)) }
+		if err := newRetrier().do(ctx, send); err != nil {
+			return fmt.Errorf("%s: upload: %w", f.label, err)
 		}
 	}
 	return nil
@@ -141,40 +141,40 @@ func hashFile(path string) (string, int64, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), n, err
 }
 
-// chunk is the size of one message of an upload, in bytes.
-const chunk = 256 << 10
+// uploadChunkBytes is the size of one message of an upload.
+const uploadChunkBytes = 256 << 10
 
-// meterEvery is how often a slow upload says how far it is.
-const meterEvery = 3 * time.Second
+// meterInterval is the interval between progress reports of an upload.
+const meterInterval = 3 * time.Second
 
-// meter tells how far an upload is.
-type meter struct {
+// uploadMeter reports the progress of an upload.
+type uploadMeter struct {
 	name       string
 	sent, size int64
 	start      time.Time
-	said       time.Time
+	lastReport time.Time
 	now        func() time.Time
-	say        func(string, ...any)
+	printf     func(string, ...any)
 }
 
-func newMeter(f local, say func(string, ...any)) *meter {
-	return &meter{name: filepath.Base(f.path), size: f.size, start: time.Now(), said: time.Now(), now: time.Now, say: say}
+func newUploadMeter(f localFile, printf func(string, ...any)) *uploadMeter {
+	return &uploadMeter{name: filepath.Base(f.path), size: f.size, start: time.Now(), lastReport: time.Now(), now: time.Now, printf: printf}
 }
 
-// add counts bytes that were sent.
-func (m *meter) add(n int) {
+// add counts sent bytes and reports the progress at most once per meterInterval.
+func (m *uploadMeter) add(n int) {
 	m.sent += int64(n)
 	now := m.now()
-	if now.Sub(m.said) < meterEvery || m.sent >= m.size {
+	if now.Sub(m.lastReport) < meterInterval || m.sent >= m.size {
 		return
 	}
-	m.said = now
+	m.lastReport = now
 	rate := int64(float64(m.sent) / now.Sub(m.start).Seconds())
 	left := time.Duration(float64(m.size-m.sent) / float64(max(rate, 1)) * float64(time.Second)).Round(time.Second)
-	m.say("uploading %s: %s of %s, %s, %s left", m.name, jobspec.FormatSize(m.sent), jobspec.FormatSize(m.size), jobspec.FormatRate(rate), left)
+	m.printf("uploading %s: %s of %s, %s, %s left", m.name, jobspec.FormatSize(m.sent), jobspec.FormatSize(m.size), jobspec.FormatRate(rate), left)
 }
 
-func putBlob(ctx context.Context, cl *client, digest string, f local, m *meter) error {
+func putBlob(ctx context.Context, cl *client, digest string, f localFile, m *uploadMeter) error {
 	in, err := os.Open(f.path)
 	if err != nil {
 		return err
@@ -183,14 +183,14 @@ func putBlob(ctx context.Context, cl *client, digest string, f local, m *meter) 
 	st := cl.PutBlob(ctx)
 	first := &droverv1.PutBlobRequest{Digest: digest, Size: f.size}
 	if err := st.Send(first); err != nil && err != io.EOF {
-		return cl.explain(err)
+		return cl.classifyError(err)
 	}
-	buf := make([]byte, chunk)
+	buf := make([]byte, uploadChunkBytes)
 	for {
 		n, err := in.Read(buf)
 		if n > 0 {
 			if st.Send(&droverv1.PutBlobRequest{Data: buf[:n]}) != nil {
-				break // the answer says why
+				break // the response contains the reason
 			}
 			m.add(n)
 		}
@@ -202,5 +202,5 @@ func putBlob(ctx context.Context, cl *client, digest string, f local, m *meter) 
 		}
 	}
 	_, err = st.CloseAndReceive()
-	return cl.explain(err)
+	return cl.classifyError(err)
 }

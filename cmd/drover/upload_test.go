@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestASlowUploadSaysHowFarItIs(t *testing.T) {
+func TestSlowUploadReportsProgress(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var said []string
-	m := &meter{name: "big.tar", size: 100 << 20, start: now, said: now, now: func() time.Time { return now },
-		say: func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) }}
+	m := &uploadMeter{name: "big.tar", size: 100 << 20, start: now, lastReport: now, now: func() time.Time { return now },
+		printf: func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) }}
 	for range 10 { // 10 MiB a second
 		now = now.Add(time.Second)
 		m.add(10 << 20)

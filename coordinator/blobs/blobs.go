@@ -1,16 +1,17 @@
 // Package blobs is the coordinator's content-addressed store: the files and
-// image archives that jobs name by the SHA-256 of their bytes.
+// image archives that jobs reference by the SHA-256 of their bytes.
 //
-// What it is: a folder. Which digests belong to the cluster, and which may go,
-// are facts (BlobFact); this package only holds bytes.
+// The store is a folder. Which digests belong to the cluster, and which may be
+// removed, are facts (BlobFact); this package only holds bytes.
 //
 //	blobs/
-//	├── sha256/ab/abcdef…   a whole blob, read-only; its name is its content
-//	└── incoming/…          uploads under way; emptied at Open
+//	├── sha256/ab/abcdef…   a complete blob, read-only; its name is its digest
+//	├── incoming/…          uploads in progress; emptied at Open
+//	└── damaged/abcdef…-N   blobs whose bytes had another digest; for an operator to look at
 //
-// A blob gets its name by a rename after its bytes are synced and their digest
-// was checked, so a file under sha256/ is always whole. Put is safe to repeat
-// and may run several times at once for one digest.
+// A blob is renamed to its name after its bytes are synced and their digest is
+// verified, so a file under sha256/ is always complete. Put is idempotent and
+// may run concurrently for one digest.
 package blobs
 
 import (
@@ -28,31 +29,32 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// MaxUploads bounds the uploads under way at once.
-const MaxUploads = 16
+// MaxUploads bounds the uploads in progress. Who may have how many of them is
+// the caller's to decide.
+const MaxUploads = 64
 
-// Store is a folder of blobs. Safe for concurrent use.
+// Store is a folder of blobs. It is safe for concurrent use.
 type Store struct {
-	dir    string
-	quota  int64 // bytes
-	single int64 // bytes of one blob
+	dir       string
+	quota     int64 // bytes
+	maxUpload int64 // bytes of one blob
 
-	mu      sync.Mutex // guards what follows
-	used    int64      // bytes of whole blobs
-	pending int64      // bytes announced by uploads under way
+	mu      sync.Mutex // guards the fields below
+	used    int64      // bytes of complete blobs
+	pending int64      // bytes received by uploads in progress
 	uploads int
 }
 
-// Open opens or makes the store. quota bounds all blobs, single one of them,
-// both in bytes. What was being uploaded when the process ended is removed.
+// Open opens or creates the store. quota bounds all blobs, single one of them,
+// both in bytes. Incomplete uploads are removed.
 func Open(dir string, quota, single int64) (*Store, error) {
-	s := &Store{dir: dir, quota: quota, single: single}
+	s := &Store{dir: dir, quota: quota, maxUpload: single}
 	if err := os.RemoveAll(s.incoming()); err != nil {
-		return nil, fmt.Errorf("store of files: %w", err)
+		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	for _, d := range []string{s.incoming(), filepath.Join(dir, "sha256")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
-			return nil, fmt.Errorf("store of files: %w", err)
+			return nil, fmt.Errorf("blob store: %w", err)
 		}
 	}
 	err := filepath.WalkDir(filepath.Join(dir, "sha256"), func(_ string, d fs.DirEntry, err error) error {
@@ -66,36 +68,37 @@ func Open(dir string, quota, single int64) (*Store, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("store of files: %w", err)
+		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	return s, nil
 }
 
 func (s *Store) incoming() string { return filepath.Join(s.dir, "incoming") }
 
-// CheckDigest tells whether d is "sha256:" and 64 lower-case hex digits.
+// CheckDigest returns an error unless d is "sha256:" and 64 lower-case hex
+// digits.
 func CheckDigest(d string) error {
 	h, ok := strings.CutPrefix(d, "sha256:")
 	if !ok || len(h) != 64 || strings.Trim(h, "0123456789abcdef") != "" {
-		return fault.New(fault.Invalid, "%.80q is no digest: want sha256: and 64 hex digits", d)
+		return fault.New(fault.Invalid, "%.80q is not a digest: want sha256: and 64 hex digits", d)
 	}
 	return nil
 }
 
-// Path gives the file of a digest that CheckDigest accepts.
+// path returns the file of a valid digest.
 func (s *Store) path(digest string) string {
 	h := strings.TrimPrefix(digest, "sha256:")
 	return filepath.Join(s.dir, "sha256", h[:2], h)
 }
 
-// Used gives the bytes of all blobs, and the quota.
+// Used returns the bytes of all blobs, and the quota.
 func (s *Store) Used() (used, quota int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used, s.quota
 }
 
-// Has tells whether the blob is here and gives its size in bytes.
+// Has reports whether the store has the blob, and returns its size in bytes.
 func (s *Store) Has(digest string) (int64, bool) {
 	if CheckDigest(digest) != nil {
 		return 0, false
@@ -107,7 +110,7 @@ func (s *Store) Has(digest string) (int64, bool) {
 	return i.Size(), true
 }
 
-// Open opens a blob for reading; NotFound where it is not here.
+// Open opens a blob for reading; NotFound if the store does not have it.
 func (s *Store) Open(digest string) (*os.File, error) {
 	if err := CheckDigest(digest); err != nil {
 		return nil, err
@@ -119,8 +122,8 @@ func (s *Store) Open(digest string) (*os.File, error) {
 	return f, err
 }
 
-// Put reads size bytes from r and keeps them as digest. Exhausted: over a
-// quota or too many uploads; Invalid: the bytes are not what was announced.
+// Put stores size bytes from r as digest. Exhausted: over a quota, or too many
+// uploads; Invalid: size or digest do not match.
 func (s *Store) Put(digest string, size int64, r io.Reader) error {
 	if err := CheckDigest(digest); err != nil {
 		return err
@@ -131,11 +134,12 @@ func (s *Store) Put(digest string, size int64, r io.Reader) error {
 	if err := s.admit(digest, size); err != nil {
 		return err
 	}
-	added, err := s.receive(digest, size, r)
+	m := &meter{s: s}
+	added, err := s.receive(digest, size, r, m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uploads--
-	s.pending -= size
+	s.pending -= m.n
 	s.used += added
 	return err
 }
@@ -145,21 +149,39 @@ func (s *Store) admit(digest string, size int64) error {
 	defer s.mu.Unlock()
 	switch {
 	case size < 0:
-		return fault.New(fault.Invalid, "%s: a size of %d bytes", digest, size)
-	case size > s.single:
-		return fault.New(fault.Exhausted, "a file of %d MiB is over the limit of %d MiB for one upload: put large data into HDFS and name it as input", size>>20, s.single>>20)
+		return fault.New(fault.Invalid, "%s: invalid size of %d bytes", digest, size)
+	case size > s.maxUpload:
+		return fault.New(fault.Exhausted, "a file of %d MiB is over the limit of %d MiB for one upload: put large data into HDFS and name it as input", size>>20, s.maxUpload>>20)
 	case s.used+s.pending+size > s.quota:
-		return fault.New(fault.Exhausted, "the store holds %d of %d MiB, no room for %d more: an operator can raise the quota or forget old jobs", (s.used+s.pending)>>20, s.quota>>20, size>>20)
+		return fault.New(fault.Exhausted, "the blob store has %d of %d MiB in use, %d more do not fit: an operator can raise the quota (drover coordinator -blob-quota), or ended jobs free their files", (s.used+s.pending)>>20, s.quota>>20, size>>20)
 	case s.uploads >= MaxUploads:
-		return fault.New(fault.Exhausted, "%d uploads are under way, the limit: try again in a second", s.uploads)
+		return fault.Overload("%d uploads are in progress, the limit: try again in a second", s.uploads)
 	}
 	s.uploads++
-	s.pending += size
 	return nil
 }
 
-// receive gives the bytes by which the store grew.
-func (s *Store) receive(digest string, size int64, r io.Reader) (added int64, err error) {
+// meter counts the bytes that an upload has sent against the quota. What it
+// only announced takes no space from others.
+type meter struct {
+	s *Store
+	n int64 // bytes; guarded by s.mu
+}
+
+// Write implements io.Writer.
+func (m *meter) Write(p []byte) (int, error) {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	if n := int64(len(p)); m.s.used+m.s.pending+n > m.s.quota {
+		return 0, fault.New(fault.Exhausted, "the blob store is full (%d MiB) since other uploads were faster: an operator can raise the quota (drover coordinator -blob-quota)", m.s.quota>>20)
+	}
+	m.n += int64(len(p))
+	m.s.pending += int64(len(p))
+	return len(p), nil
+}
+
+// receive stores a blob and returns the bytes by which the store grew.
+func (s *Store) receive(digest string, size int64, r io.Reader, m *meter) (added int64, err error) {
 	f, err := os.CreateTemp(s.incoming(), "up-*")
 	if err != nil {
 		return 0, fmt.Errorf("receive %s: %w", digest, err)
@@ -170,7 +192,7 @@ func (s *Store) receive(digest string, size int64, r io.Reader) (added int64, er
 		}
 	}()
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, size+1))
+	n, err := io.Copy(io.MultiWriter(m, f, h), io.LimitReader(r, size+1))
 	if err == nil {
 		err = f.Sync()
 	}
@@ -194,7 +216,7 @@ func (s *Store) publish(digest, from string, size int64) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.Has(digest); ok {
-		return 0, os.Remove(from) // another upload of the same bytes was faster
+		return 0, os.Remove(from) // a concurrent upload of the same bytes was faster
 	}
 	if err := os.Rename(from, to); err != nil {
 		return 0, fmt.Errorf("keep %s: %w", digest, err)
@@ -210,7 +232,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Remove forgets a blob; one that is not here is fine.
+// Remove removes a blob. Removing an absent one succeeds.
 func (s *Store) Remove(digest string) error {
 	if err := CheckDigest(digest); err != nil {
 		return err
@@ -228,7 +250,7 @@ func (s *Store) Remove(digest string) error {
 	return nil
 }
 
-// List gives the digests that are here, in order.
+// List returns the digests in the store, sorted.
 func (s *Store) List() ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(filepath.Join(s.dir, "sha256"), func(_ string, d fs.DirEntry, err error) error {

@@ -29,7 +29,7 @@ func open(t *testing.T, dir string, quota int64) *Store {
 	return s
 }
 
-func TestWhatWasPutIsThereAfterReopening(t *testing.T) {
+func TestReopen(t *testing.T) {
 	dir, data := t.TempDir(), []byte("some bytes")
 	d := digestOf(data)
 	if err := open(t, dir, 1000).Put(d, int64(len(data)), bytes.NewReader(data)); err != nil {
@@ -67,9 +67,9 @@ func TestWhatWasPutIsThereAfterReopening(t *testing.T) {
 	}
 }
 
-type broken struct{}
+type failingReader struct{}
 
-func (broken) Read([]byte) (int, error) { return 0, errors.New("connection reset") }
+func (failingReader) Read([]byte) (int, error) { return 0, errors.New("connection reset") }
 
 func TestPutRefuses(t *testing.T) {
 	data := []byte("some bytes")
@@ -88,7 +88,7 @@ func TestPutRefuses(t *testing.T) {
 		"a blob that is too big":  {d, 101, bytes.NewReader(data), 1000, fault.Exhausted},
 		"a negative size":         {d, -1, bytes.NewReader(data), 1000, fault.Invalid},
 		"a digest that is a path": {"sha256:../../../../etc/passwd", n, bytes.NewReader(data), 1000, fault.Invalid},
-		"a connection that broke": {d, n, broken{}, 1000, nil},
+		"a broken connection":     {d, n, failingReader{}, 1000, nil},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestPutRefuses(t *testing.T) {
 	}
 }
 
-func TestManyPutOneBlobAtOnce(t *testing.T) {
+func TestConcurrentPutsOfOneBlob(t *testing.T) {
 	s := open(t, t.TempDir(), 1000)
 	data := []byte("some bytes")
 	var wg sync.WaitGroup

@@ -11,24 +11,24 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// FS is the file system that pretended nodes share: inputs with blocks, and
-// outputs. It does what an Order asks as a real one would.
+// FS is the file system that simulated nodes share: inputs with blocks, and
+// outputs. It executes requests as a real one would.
 type FS struct {
-	mu      sync.Mutex
-	inputs  map[string][]*droverv1.FileBlock
-	files   map[string]bool
-	orders  map[string]int                                   // done, by kind
-	failing func(*droverv1.Order) (class error, text string) // before anything is done
-	Asked   []string                                         // nodes that were asked for blocks, in order
+	mu            sync.Mutex
+	inputs        map[string][]*droverv1.FileBlock
+	files         map[string]bool
+	requestCounts map[string]int                                         // executed, by kind
+	failWith      func(*droverv1.NodeRequest) (class error, text string) // checked before execution
+	Requests      []string                                               // names of the nodes that received locate requests, in order
 }
 
-// NewFS makes an empty file system.
+// NewFS returns an empty file system.
 func NewFS() *FS {
-	return &FS{inputs: map[string][]*droverv1.FileBlock{}, files: map[string]bool{}, orders: map[string]int{}}
+	return &FS{inputs: map[string][]*droverv1.FileBlock{}, files: map[string]bool{}, requestCounts: map[string]int{}}
 }
 
-// Input adds a file of blocks of 1 MiB, each on the named hosts (taken in
-// turn, with port 9866).
+// Input adds a file of blocks of 1 MiB, each on the named hosts (round robin,
+// with port 9866).
 func (f *FS) Input(uri string, blocks int, hosts ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,14 +42,14 @@ func (f *FS) Input(uri string, blocks int, hosts ...string) {
 	}
 }
 
-// FailWith makes orders fail for which fn gives a class; nil ends it.
-func (f *FS) FailWith(fn func(*droverv1.Order) (error, string)) {
+// FailWith makes requests fail for which fn returns a class; nil ends it.
+func (f *FS) FailWith(fn func(*droverv1.NodeRequest) (error, string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.failing = fn
+	f.failWith = fn
 }
 
-// Make makes a file or folder exist.
+// Make creates a file or folder.
 func (f *FS) Make(uri string) { f.write(uri) }
 
 func (f *FS) write(uri string) {
@@ -58,7 +58,7 @@ func (f *FS) write(uri string) {
 	f.files[uri] = true
 }
 
-// Files lists what exists besides inputs, in order.
+// Files returns what exists besides inputs, sorted.
 func (f *FS) Files() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,40 +70,40 @@ func (f *FS) Files() []string {
 	return out
 }
 
-// Orders counts the orders of a kind that were done: locate, check, commit,
-// delete.
-func (f *FS) Orders(kind string) int {
+// RequestCount returns the number of executed requests of a kind: locate,
+// check, commit, delete.
+func (f *FS) RequestCount(kind string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.orders[kind]
+	return f.requestCounts[kind]
 }
 
-func (f *FS) do(node string, o *droverv1.Order) *droverv1.OrderAnswer {
+func (f *FS) perform(node string, request *droverv1.NodeRequest) *droverv1.NodeResponse {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := &droverv1.OrderAnswer{Id: o.GetId()}
-	if f.failing != nil {
-		if class, text := f.failing(o); class != nil {
+	a := &droverv1.NodeResponse{Id: request.GetId()}
+	if f.failWith != nil {
+		if class, text := f.failWith(request); class != nil {
 			a.Error, a.ErrorClass = text, class.Error()
 			return a
 		}
 	}
 	var err error
-	switch w := o.GetWhat().(type) {
-	case *droverv1.Order_Locate:
-		f.orders["locate"]++
-		f.Asked = append(f.Asked, node)
+	switch w := request.GetOperation().(type) {
+	case *droverv1.NodeRequest_Locate:
+		f.requestCounts["locate"]++
+		f.Requests = append(f.Requests, node)
 		a.Locate, err = f.locate(w.Locate)
-	case *droverv1.Order_CheckOutput:
-		f.orders["check"]++
+	case *droverv1.NodeRequest_CheckOutput:
+		f.requestCounts["check"]++
 		if f.exists(w.CheckOutput.GetPath()) {
 			err = fault.New(fault.Exists, "%s exists already", w.CheckOutput.GetPath())
 		}
-	case *droverv1.Order_CommitOutput:
-		f.orders["commit"]++
+	case *droverv1.NodeRequest_CommitOutput:
+		f.requestCounts["commit"]++
 		err = f.commit(w.CommitOutput)
-	case *droverv1.Order_DeletePath:
-		f.orders["delete"]++
+	case *droverv1.NodeRequest_DeletePath:
+		f.requestCounts["delete"]++
 		f.remove(w.DeletePath.GetPath())
 	default:
 		err = fault.New(fault.Unsupported, "order %T", w)
@@ -131,9 +131,9 @@ func (f *FS) remove(p string) {
 	}
 }
 
-func (f *FS) locate(l *droverv1.LocateOrder) (*droverv1.LocateAnswer, error) {
+func (f *FS) locate(l *droverv1.LocateRequest) (*droverv1.LocateResponse, error) {
 	var all []*droverv1.FileBlock
-	a := &droverv1.LocateAnswer{}
+	a := &droverv1.LocateResponse{}
 	for _, p := range l.GetPaths() {
 		found := false
 		for uri, blocks := range f.inputs {
@@ -160,8 +160,8 @@ func (f *FS) locate(l *droverv1.LocateOrder) (*droverv1.LocateAnswer, error) {
 	return a, nil
 }
 
-// commit renames as a node does: repeatable, never over another file.
-func (f *FS) commit(c *droverv1.CommitOutputOrder) error {
+// commit renames as a node does: repeatable, never over an existing file.
+func (f *FS) commit(c *droverv1.CommitOutputRequest) error {
 	for _, file := range c.GetFiles() {
 		to := c.GetPath() + "/" + file.GetName()
 		switch {
@@ -179,5 +179,5 @@ func (f *FS) commit(c *droverv1.CommitOutputOrder) error {
 	return nil
 }
 
-// String shows what exists.
+// String lists what exists.
 func (f *FS) String() string { return fmt.Sprint(f.Files()) }

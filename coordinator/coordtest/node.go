@@ -1,7 +1,7 @@
-// Package coordtest is a node that is not there: it speaks the node protocol to
-// a coordinator and pretends to run tasks, for tests of the coordinator and of
-// clients. A test says how each attempt goes (Behaviour) and what the file
-// system holds (FS), and breaks things by calling the node's methods.
+// Package coordtest simulates a node: it speaks the node protocol to a
+// coordinator and pretends to run tasks, for tests of the coordinator and of
+// clients. A test determines how each attempt ends (Behaviour) and what the
+// file system contains (FS), and injects faults by calling the node's methods.
 //
 // It is no model of the real daemon: package node has its own tests.
 package coordtest
@@ -9,7 +9,6 @@ package coordtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -22,7 +21,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 )
 
-// Key names an attempt with its run.
+// Key identifies a run of an attempt.
 type Key struct {
 	Job                       uint64
 	Stage, Task, Attempt, Run int32
@@ -32,17 +31,18 @@ func keyOf(k *droverv1.AttemptKey) Key {
 	return Key{k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun()}
 }
 
-// Proto gives the message.
+// Proto returns k as a message.
 func (k Key) Proto() *droverv1.AttemptKey {
 	return &droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run}
 }
 
-// Behaviour says how an attempt that is to run goes on: nil leaves it running,
-// else it is the report of its end (its key is filled in). It is called again
-// at every change of what is wanted, and at every Poke.
+// Behaviour determines how a wanted attempt continues: nil leaves it running,
+// otherwise it returns the report of its end, without the key. It is called
+// again at every change of the wanted state, and by Advance.
 type Behaviour func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt
 
-// Succeed ends every attempt well at once; a reduce task waits for its maps.
+// Succeed ends every attempt successfully at once; a reduce task waits for its
+// maps.
 func Succeed(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
 	if w.GetSpec().GetKind() == "reduce" && !w.GetMapOutputsComplete() {
 		return nil
@@ -61,51 +61,52 @@ func Fail(cause droverv1.Cause, message string) Behaviour {
 // Hang never ends an attempt.
 func Hang(*droverv1.WantedAttempt) *droverv1.SeenAttempt { return nil }
 
-// Info gives a node of 4 cores, 4 GiB and one disk of 100 MiB/s.
+// Info returns a node of 4 cores, 4 GiB and one disk of 100 MiB/s.
 func Info(name string) *droverv1.NodeInfo {
 	return &droverv1.NodeInfo{Name: name, Rack: "/r1", StorageAddresses: []string{name + ":9866"}, Address: name + ":7777", Schemes: []string{"hdfs", "file"},
 		Allocatable: &droverv1.Resources{Cpu: 4000, Memory: 4 << 30, Io: 100 << 20},
 		Disks:       []*droverv1.Disk{{Name: "d0", Io: 100 << 20, Space: 100 << 30}}, Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN}}
 }
 
-// Node pretends to be a node daemon.
+// Node simulates a node daemon.
 type Node struct {
 	Client droverv1connect.NodeServiceClient
 	Info   *droverv1.NodeInfo
 	FS     *FS
 
-	mu        sync.Mutex
-	behaviour Behaviour
-	id        *droverv1.RegisterResponse
-	epoch     uint64
-	revision  uint64
-	wanted    map[Key]*droverv1.WantedAttempt
-	ended     map[Key]*droverv1.SeenAttempt
-	dirty     map[Key]bool
-	answers   []*droverv1.OrderAnswer
-	problems  []string
-	sequence  uint64
-	ran       map[Key]int // how often an attempt was started
-	refuse    map[droverv1.Level]bool
-	refuseIf  func(*droverv1.WantedAttempt) bool // besides; may be nil
-	never     []droverv1.Level                   // of those that it refuses
-	reached   map[Key]droverv1.Level             // below running
-	poke      chan struct{}
-	Reports   int // made so far; read it with Counts
-	fulls     int
+	mu            sync.Mutex
+	behaviour     Behaviour
+	registration  *droverv1.RegisterResponse
+	epoch         uint64
+	revision      uint64
+	wanted        map[Key]*droverv1.WantedAttempt
+	ended         map[Key]*droverv1.SeenAttempt
+	dirty         map[Key]bool
+	responses     []*droverv1.NodeResponse
+	problems      []string
+	sequence      uint64
+	starts        map[Key]int // per attempt
+	refuse        map[droverv1.Level]bool
+	refuseIf      func(*droverv1.WantedAttempt) bool // additional condition; may be nil
+	refuseForGood []droverv1.Level                   // refused levels that are reported as permanent
+	reached       map[Key]droverv1.Level             // levels other than running
+	preparing     bool                               // attempts stay in preparation, at their level
+	wakeup        chan struct{}
+	Reports       int // sent so far
+	fullSets      int
 }
 
-// New makes a node; Run connects it.
+// New returns a node; Run connects it.
 func New(c droverv1connect.NodeServiceClient, info *droverv1.NodeInfo, fs *FS, b Behaviour) *Node {
 	return &Node{Client: c, Info: info, FS: fs, behaviour: b, wanted: map[Key]*droverv1.WantedAttempt{}, ended: map[Key]*droverv1.SeenAttempt{},
-		dirty: map[Key]bool{}, ran: map[Key]int{}, reached: map[Key]droverv1.Level{}, poke: make(chan struct{}, 1)}
+		dirty: map[Key]bool{}, starts: map[Key]int{}, reached: map[Key]droverv1.Level{}, wakeup: make(chan struct{}, 1)}
 }
 
-// Run keeps a session with the coordinator until ctx ends; it comes back after
-// a lost connection, as a daemon does.
+// Run keeps a session with the coordinator until ctx ends, and reconnects like
+// a daemon.
 func (n *Node) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = n.session(ctx) // a test sees what becomes of it
+		_ = n.session(ctx) // tests observe the consequences
 		t := time.NewTimer(2 * time.Millisecond)
 		select {
 		case <-t.C:
@@ -115,42 +116,42 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-// Behave changes how attempts go on from now on.
-func (n *Node) Behave(b Behaviour) {
+// SetBehaviour changes how attempts continue.
+func (n *Node) SetBehaviour(b Behaviour) {
 	n.mu.Lock()
 	n.behaviour = b
 	n.mu.Unlock()
-	n.Poke()
+	n.Advance()
 }
 
-// Trouble says what the node reports to be wrong with it from now on.
-func (n *Node) Trouble(problems ...string) {
+// SetProblems sets the problems that the node reports.
+func (n *Node) SetProblems(problems ...string) {
 	n.mu.Lock()
 	n.problems = problems
 	n.mu.Unlock()
 	n.signal()
 }
 
-// Poke asks the behaviour of every running attempt again.
-func (n *Node) Poke() {
+// Advance calls the behaviour of every running attempt again.
+func (n *Node) Advance() {
 	n.mu.Lock()
-	n.advance()
+	n.advanceLocked()
 	n.mu.Unlock()
 	n.signal()
 }
 
 func (n *Node) signal() {
 	select {
-	case n.poke <- struct{}{}:
+	case n.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// Wanted lists what the coordinator wants of this node, by key.
+// Wanted returns what the coordinator wants of this node, by key.
 func (n *Node) Wanted() []*droverv1.WantedAttempt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(n.wanted), compare)
+	keys := slices.SortedFunc(maps.Keys(n.wanted), compareKeys)
 	var out []*droverv1.WantedAttempt
 	for _, k := range keys {
 		out = append(out, n.wanted[k])
@@ -158,45 +159,30 @@ func (n *Node) Wanted() []*droverv1.WantedAttempt {
 	return out
 }
 
-// Ran tells how many runs were started, and how often the most repeated one.
-func (n *Node) Ran() (runs, most int) {
+// StartCounts returns how many runs were started, and the most starts of one
+// run.
+func (n *Node) StartCounts() (runs, most int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, c := range n.ran {
+	for _, c := range n.starts {
 		runs++
 		most = max(most, c)
 	}
 	return runs, most
 }
 
-// Registered gives the node's number and epoch; zeros before the first time.
+// Registered returns the node's number and epoch; zeros before registration.
 func (n *Node) Registered() (id int32, epoch uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.id.GetNode(), n.epoch
+	return n.registration.GetNode(), n.epoch
 }
 
-// FullSets counts the full wanted sets that came.
-func (n *Node) FullSets() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.fulls
-}
-
-// Lose forgets an attempt and its output, as a broken disk does.
-func (n *Node) Lose(k Key) {
-	n.mu.Lock()
-	n.ended[k] = &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_GONE}
-	n.dirty[k] = true
-	n.mu.Unlock()
-	n.signal()
-}
-
-// Say reports something about an attempt, whatever is true.
-func (n *Node) Say(ctx context.Context, seen *droverv1.SeenAttempt) (*droverv1.ReportResponse, error) {
+// SendReport reports anything about an attempt, true or not.
+func (n *Node) SendReport(ctx context.Context, seen *droverv1.SeenAttempt) (*droverv1.ReportResponse, error) {
 	n.mu.Lock()
 	n.sequence++
-	req := &droverv1.ReportRequest{Node: n.id.GetNode(), Epoch: n.epoch, Sequence: n.sequence, Attempts: []*droverv1.SeenAttempt{seen}}
+	req := &droverv1.ReportRequest{Node: n.registration.GetNode(), Epoch: n.epoch, Sequence: n.sequence, Attempts: []*droverv1.SeenAttempt{seen}}
 	n.mu.Unlock()
 	res, err := n.Client.Report(ctx, connect.NewRequest(req))
 	if err != nil {
@@ -205,12 +191,12 @@ func (n *Node) Say(ctx context.Context, seen *droverv1.SeenAttempt) (*droverv1.R
 	return res.Msg, nil
 }
 
-func compare(a, b Key) int {
+func compareKeys(a, b Key) int {
 	return slices.Compare([]int64{int64(a.Job), int64(a.Stage), int64(a.Task), int64(a.Attempt), int64(a.Run)},
 		[]int64{int64(b.Job), int64(b.Stage), int64(b.Task), int64(b.Attempt), int64(b.Run)})
 }
 
-var errAgain = errors.New("register again")
+var errReregister = errors.New("register again")
 
 func (n *Node) session(ctx context.Context) error {
 	res, err := n.Client.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: n.Info, Epoch: n.epoch}))
@@ -222,9 +208,9 @@ func (n *Node) session(ctx context.Context) error {
 		clear(n.wanted)
 		clear(n.ended)
 		clear(n.dirty)
-		n.answers, n.revision = nil, 0
+		n.responses, n.revision = nil, 0
 	}
-	n.id, n.epoch = res.Msg, res.Msg.Epoch
+	n.registration, n.epoch = res.Msg, res.Msg.Epoch
 	n.mu.Unlock()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watch(ctx) })
@@ -234,7 +220,7 @@ func (n *Node) session(ctx context.Context) error {
 
 func (n *Node) watch(ctx context.Context) error {
 	n.mu.Lock()
-	req := &droverv1.WatchRequest{Node: n.id.Node, Epoch: n.epoch, Revision: n.revision}
+	req := &droverv1.WatchRequest{Node: n.registration.Node, Epoch: n.epoch, Revision: n.revision}
 	n.mu.Unlock()
 	stream, err := n.Client.Watch(ctx, connect.NewRequest(req))
 	if err != nil {
@@ -252,7 +238,7 @@ func (n *Node) apply(w *droverv1.Wanted) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if w.Full {
-		n.fulls++
+		n.fullSets++
 		clear(n.wanted)
 	} else if w.Revision <= n.revision {
 		return
@@ -264,16 +250,16 @@ func (n *Node) apply(w *droverv1.Wanted) {
 	}
 	for _, p := range w.Put {
 		n.wanted[keyOf(p.Key)] = p
-		n.dirty[keyOf(p.Key)] = true // it may be at another level now
+		n.dirty[keyOf(p.Key)] = true // its level may have changed
 	}
-	for _, o := range w.Orders {
-		n.answers = append(n.answers, n.FS.do(n.Info.GetName(), o))
+	for _, o := range w.Requests {
+		n.responses = append(n.responses, n.FS.perform(n.Info.GetName(), o))
 	}
-	n.advance()
+	n.advanceLocked()
 }
 
-// advance brings every wanted attempt as far as it goes.
-func (n *Node) advance() {
+// advanceLocked advances every wanted attempt as far as possible.
+func (n *Node) advanceLocked() {
 	for k, w := range n.wanted {
 		if n.ended[k] != nil {
 			continue
@@ -281,8 +267,8 @@ func (n *Node) advance() {
 		var end *droverv1.SeenAttempt
 		switch w.Goal {
 		case droverv1.Goal_GOAL_RUN:
-			if n.ran[k] == 0 {
-				n.ran[k]++
+			if n.starts[k] == 0 {
+				n.starts[k]++
 				n.dirty[k] = true
 			}
 			end = n.behaviour(w)
@@ -307,7 +293,7 @@ func (n *Node) report(ctx context.Context, reg *droverv1.RegisterResponse) error
 			return err
 		}
 		select {
-		case <-n.poke:
+		case <-n.wakeup:
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -318,12 +304,12 @@ func (n *Node) report(ctx context.Context, reg *droverv1.RegisterResponse) error
 func (n *Node) reportOnce(ctx context.Context, full bool) error {
 	n.mu.Lock()
 	n.sequence++
-	req := &droverv1.ReportRequest{Node: n.id.Node, Epoch: n.epoch, Sequence: n.sequence, Full: full, AppliedRevision: n.revision, Answers: n.answers,
+	req := &droverv1.ReportRequest{Node: n.registration.Node, Epoch: n.epoch, Sequence: n.sequence, Full: full, AppliedRevision: n.revision, Responses: n.responses,
 		Load: &droverv1.NodeLoad{Problems: n.problems}}
-	n.answers = nil
-	keys := slices.SortedFunc(maps.Keys(n.dirty), compare)
+	n.responses = nil
+	keys := slices.SortedFunc(maps.Keys(n.dirty), compareKeys)
 	if full {
-		keys = slices.SortedFunc(maps.Keys(n.wanted), compare)
+		keys = slices.SortedFunc(maps.Keys(n.wanted), compareKeys)
 	}
 	for _, k := range keys {
 		seen := n.running(k)
@@ -339,7 +325,7 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 	res, err := n.Client.Report(ctx, connect.NewRequest(req))
 	if err != nil {
 		n.mu.Lock()
-		n.answers = append(req.Answers, n.answers...)
+		n.responses = append(req.Responses, n.responses...)
 		for _, k := range keys {
 			n.dirty[k] = true
 		}
@@ -347,23 +333,27 @@ func (n *Node) reportOnce(ctx context.Context, full bool) error {
 		return err
 	}
 	if res.Msg.RegisterAgain {
-		return errAgain
+		return errReregister
 	}
 	return nil
 }
 
-// running is the report of an attempt that has not ended: at the level that is
-// wanted, or refusing it and staying where it was.
+// running returns the report of an attempt that has not ended: at the wanted
+// level, or refusing it.
 func (n *Node) running(k Key) *droverv1.SeenAttempt {
 	seen := &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_RUNNING, Progress: 0.5, Usage: &droverv1.Usage{CpuMs: 1000}}
 	w := n.wanted[k]
 	if w.GetGoal() != droverv1.Goal_GOAL_RUN {
 		return seen
 	}
+	if n.preparing {
+		seen.Phase = droverv1.Phase_PHASE_PREPARING
+		return seen
+	}
 	l := w.GetLevel()
 	switch {
 	case n.refuse[l] || n.refuseIf != nil && n.refuseIf(w):
-		seen.LevelRefused, seen.LevelNote, seen.LevelsNever = l, "as the test says", n.never
+		seen.TargetRefused, seen.LevelNote, seen.LevelsRefused = l, "as the test says", n.refuseForGood
 		if w.GetResumeFrom() != "" {
 			n.reached[k] = droverv1.Level_LEVEL_CHECKPOINTED
 		}
@@ -373,12 +363,24 @@ func (n *Node) running(k Key) *droverv1.SeenAttempt {
 		delete(n.reached, k)
 	}
 	if l := n.reached[k]; l != 0 {
-		seen.Level, seen.Held = l, &droverv1.Resources{Memory: 1 << 20}
+		seen.Level, seen.Occupied = l, &droverv1.Resources{Memory: 1 << 20}
 	}
 	return seen
 }
 
-// Refuse has the node say of every attempt that it cannot be at a level.
+// Preparing sets whether the node keeps its attempts in preparation: none of
+// them runs or changes its level.
+func (n *Node) Preparing(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.preparing = on
+	for k := range n.wanted {
+		n.dirty[k] = true // Refuse makes the node refuse a level for every attempt.
+	}
+}
+
+// RefuseIf makes the node refuse the requests for which f is true. f is called
+// repeatedly, one call at a time.
 func (n *Node) Refuse(l droverv1.Level) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -388,21 +390,16 @@ func (n *Node) Refuse(l droverv1.Level) {
 	n.refuse[l] = true
 }
 
-// RefuseIf has the node say so of those wishes that f is true of. f is called
-// again and again, one call at a time.
+// RefuseForGood makes the node report its refusals of some levels as permanent.
 func (n *Node) RefuseIf(f func(*droverv1.WantedAttempt) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refuseIf = f
 }
 
-// Never has the node say of some levels, when it refuses them, that it will
-// always do so.
-func (n *Node) Never(l ...droverv1.Level) {
+// String returns the node's name.
+func (n *Node) RefuseForGood(l ...droverv1.Level) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.never = l
+	n.refuseForGood = l
 }
-
-// String names the node in test output.
-func (n *Node) String() string { return fmt.Sprintf("node %s", n.Info.GetName()) }

@@ -10,14 +10,16 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
 )
 
-// taskName is how people and events name an attempt: stage/index.attempt.run.
+// taskName returns the name of an attempt for users: stage/index.attempt.run.
 func (j *Job) taskName(k Key, run int32) string {
 	return fmt.Sprintf("%s/%d.%d.%d", j.Spec.Stages[k.Stage].Name, k.Task, k.Attempt, run)
 }
 
-// applyAttempts takes what a node reported as ended or moved between levels.
+// applyAttempts applies reports of a node: attempts that ended or changed
+// level.
 func (f *Facts) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *Result) {
 	n := f.Node(af.GetNode())
 	if n == nil || !n.Up || n.Epoch != af.GetEpoch() {
@@ -25,7 +27,7 @@ func (f *Facts) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *R
 		return
 	}
 	for i, seen := range af.GetSeen() {
-		if why := f.applySeen(e, n, seen); why != "" {
+		if why := f.applyReport(e, n, seen); why != "" {
 			r.Dropped = append(r.Dropped, Drop{i, why})
 		} else {
 			r.Changed++
@@ -33,8 +35,8 @@ func (f *Facts) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *R
 	}
 }
 
-// applySeen takes one report and gives "" or why it does not hold.
-func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt) string {
+// applyReport applies one report and returns "" or why it is stale.
+func (f *Facts) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt) string {
 	k := KeyOf(seen.GetKey())
 	a := f.Attempt(k)
 	switch {
@@ -46,8 +48,8 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 		return "the attempt is on another node or in another epoch"
 	}
 	lost := f.applyLostMaps(e, k, a, seen.GetLostMaps())
-	if !a.State.Holds() {
-		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && f.loseOutput(e, k, a, "its node has it no more")) {
+	if !a.State.IsActive() {
+		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && f.loseOutput(e, k, a, "the node no longer has it")) {
 			return ""
 		}
 		return "the attempt has ended"
@@ -66,7 +68,7 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 			f.endAttempt(e, k, a, AttemptStopped, seen)
 		} else {
 			gone := proto.CloneOf(seen)
-			gone.Cause, gone.Message = droverv1.Cause_CAUSE_INFRA, cmp.Or(gone.Message, "its node has it no more")
+			gone.Cause, gone.Message = droverv1.Cause_CAUSE_INFRA, cmp.Or(gone.Message, "the node no longer has it")
 			f.endAttempt(e, k, a, AttemptFailed, gone)
 		}
 	case droverv1.Phase_PHASE_RUNNING:
@@ -84,8 +86,8 @@ func (f *Facts) applySeen(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt
 	return ""
 }
 
-// applyLostMaps takes the word of a reduce task for map outputs that it could
-// not fetch.
+// applyLostMaps makes map tasks pending again whose outputs a reduce task could
+// not fetch. It reports whether there were any.
 func (f *Facts) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32) bool {
 	j := f.jobs[k.Job]
 	m := j.MapStage()
@@ -98,7 +100,7 @@ func (f *Facts) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32
 			continue
 		}
 		t := f.jobs[k.Job].Stages[m].Task(i)
-		w := t.Win()
+		w := t.WinningAttempt()
 		if t.State != TaskDone || w == nil {
 			continue
 		}
@@ -107,44 +109,45 @@ func (f *Facts) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32
 			continue
 		}
 		lost = true
-		f.countRetry(e, mk)
+		f.recordInfraRetry(e, mk)
 	}
 	return lost
 }
 
-// countRetry counts an infrastructure failure of a task and fails its job at
-// the limit.
-func (f *Facts) countRetry(e *droverv1.Entry, k Key) {
-	j := f.write(f.jobs[k.Job])
+// recordInfraRetry counts an infrastructure failure of a task and fails its job
+// at InfraRetries.
+func (f *Facts) recordInfraRetry(e *droverv1.Entry, k Key) {
+	j := f.writableJob(f.jobs[k.Job])
 	t := *j.Stages[k.Stage].Task(k.Task)
-	t.Infra++
+	t.InfraFailures++
 	f.setTask(j, k.Stage, k.Task, &t)
-	if t.Infra >= InfraRetries && !j.HasEnded() {
-		f.failJob(e, j, k, fmt.Sprintf("the infrastructure failed it %d times", t.Infra), nil)
+	if t.InfraFailures >= InfraRetries && !j.HasEnded() {
+		f.failJob(e, j, k, fmt.Sprintf("the infrastructure failed it %d times", t.InfraFailures), nil)
 	}
 }
 
-// loseOutput makes a done map task wait again, if its output is still needed.
+// loseOutput makes a done map task pending again if its output is still needed.
+// It reports whether it did.
 func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) bool {
 	j := f.jobs[k.Job]
 	t := j.Stages[k.Stage].Task(k.Task)
 	if t.State != TaskDone || t.Winner != k.Attempt || !j.OutputsNeeded(int(k.Stage)) {
 		return false
 	}
-	j = f.write(j)
+	j = f.writableJob(j)
 	c := *a
-	c.State, c.LostSeq = AttemptLost, f.next()
-	n := t.with(&c)
+	c.State, c.LostSeq = AttemptLost, f.nextSeq()
+	n := t.withAttempt(&c)
 	s := &j.Stages[k.Stage]
 	s.Done--
-	if n.State, n.Winner = TaskActive, 0; !anyHolds(n) {
+	if n.State, n.Winner = TaskActive, 0; !hasActiveAttempt(n) {
 		n.State = TaskPending
 		s.Pending++
 	}
 	s.countLocality(a.Locality, -1)
 	f.setTask(j, k.Stage, k.Task, n)
-	f.event(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})
-	f.record(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
+	f.addEvent(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})
+	f.recordChange(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
 	return true
 }
 
@@ -166,56 +169,55 @@ func (s *Stage) countLocality(locality string, by int32) {
 	}
 }
 
-// stopAttempt tells a live attempt to end; it holds what it held until its
-// node reports. The job came from write.
+// stopAttempt tells a live attempt to end; it occupies its node until the node
+// reports the end. The job came from writableJob.
 func (f *Facts) stopAttempt(j *Job, k Key, a *Attempt) {
 	c := *a
 	c.State = AttemptStopping
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-	f.record(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
+	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	f.recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
 }
 
-// endAttempt ends an attempt that holds something and draws the conclusions
-// for its task and job:
+// endAttempt ends an active attempt and updates its task and job:
 //
-//  1. The attempt frees its node and its usage is summed up.
-//  2. A success wins, if the task has no winner; the others are told to stop.
-//  3. A failure by the user's fault counts towards the attempts, one of the
-//     infrastructure towards the node's and the task's limits.
-//  4. A task without winner and without live attempt waits again.
+//  1. The attempt's resources are freed and its usage is added to the totals.
+//  2. A success wins if the task has no winner; other attempts are told to stop.
+//  3. A user failure counts towards the task's attempts, an infrastructure
+//     failure towards the limits of the node and the task.
+//  4. A task without winner and without active attempt is pending again.
 //  5. The job fails at a limit, and completes with its last task.
 func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) {
-	j := f.write(f.jobs[k.Job])
+	j := f.writableJob(f.jobs[k.Job])
 	s := &j.Stages[k.Stage]
 	c := *a
-	c.State, c.Ended, c.Target, c.EndSeq = state, f.at, 0, f.next()
+	c.State, c.Ended, c.Target, c.EndSeq = state, f.now, 0, f.nextSeq()
 	if seen != nil {
 		c.Seen = seen
 	}
-	f.count(j, a.endTally(state, seen))
+	f.addPreemption(j, a.preemptionAtEnd(state, seen))
 	change := Change{Kind: ChangeEnded, Key: k, Node: a.Node}
-	if a.Sus.Holder != 0 {
-		change.Nodes, change.Run = []int32{a.Sus.Holder}, a.Sus.HolderRun
-		c.release()
+	if a.Suspension.ImageNode != 0 {
+		change.Nodes, change.Run = []int32{a.Suspension.ImageNode}, a.Suspension.ImageRun
+		c.clearImage()
 	}
-	f.hold(a.Node, a.Held, -1)
-	c.Held = Amounts{}
+	f.charge(a.Node, a.Occupied, -1)
+	c.Occupied = Amounts{}
 	s.Live--
 	j.Live--
 	if a.Level != droverv1.Level_LEVEL_RUNNING {
 		s.Suspended--
 	}
-	s.sum(seen)
-	if state == AttemptFailed && !j.HasEnded() && int(j.Kept) < j.Spec.KeepFailed {
-		c.Kept = true
-		j.Kept++
+	s.addUsage(seen)
+	if state == AttemptFailed && !j.HasEnded() && int(j.RetainedAttempts) < j.Spec.KeepFailed {
+		c.Retained = true
+		j.RetainedAttempts++
 	}
-	over := j.HasEnded()
-	t := s.Task(k.Task).with(&c)
+	endedBefore := j.HasEnded()
+	t := s.Task(k.Task).withAttempt(&c)
 	won := state == AttemptSucceeded && t.Winner == 0 && !j.HasEnded()
 	if won {
-		f.win(j, k, t, &c)
-	} else if t.Winner == 0 && !anyHolds(t) && t.State == TaskActive {
+		f.setWinner(j, k, t, &c)
+	} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {
 		t.State = TaskPending
 		s.Pending++
 	}
@@ -223,37 +225,37 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		s.FailedAttempts++
 	}
 	f.setTask(j, k.Stage, k.Task, t)
-	f.attemptEvent(e, j, k, &c)
-	f.record(change)
+	f.addAttemptEvent(e, j, k, &c)
+	f.recordChange(change)
 	if won {
 		f.stopOthers(j, k)
-		f.checkComplete(e, j)
+		f.finishIfComplete(e, j)
 	}
-	if ran(&c) {
-		f.passed(e, &c)
+	if provesHealth(&c) {
+		f.endProbation(e, &c)
 	}
 	if state == AttemptFailed && !j.HasEnded() {
-		f.countFailure(e, j, k, &c)
+		f.recordFailure(e, j, k, &c)
 	}
 	if f.jobs[k.Job].HasEnded() && j.Live == 0 {
-		if over { // else endJob saw to it
+		if endedBefore { // otherwise endJob has done it
 			f.leaveProject(j)
 		}
-		f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
 }
 
-func anyHolds(t *Task) bool {
+func hasActiveAttempt(t *Task) bool {
 	for _, a := range t.Attempts {
-		if a.State.Holds() {
+		if a.State.IsActive() {
 			return true
 		}
 	}
 	return false
 }
 
-// win makes the attempt its task's winner.
-func (f *Facts) win(j *Job, k Key, t *Task, a *Attempt) {
+// setWinner makes a the winner of its task.
+func (f *Facts) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	s := &j.Stages[k.Stage]
 	t.State, t.Winner = TaskDone, k.Attempt
 	s.Done++
@@ -261,13 +263,13 @@ func (f *Facts) win(j *Job, k Key, t *Task, a *Attempt) {
 	ms := max(0, cmp.Or(a.Seen.GetRunningMs(), (a.Ended-a.Placed)/1e6))
 	s.SumTaskMS += ms
 	s.MaxTaskMS = max(s.MaxTaskMS, ms)
-	if j.Writes(int(k.Stage)) {
+	if j.WritesOutput(int(k.Stage)) {
 		j.OutputBytes = addClamped(j.OutputBytes, a.Seen.GetOutputLength())
 	}
 	if n := f.Node(a.Node); n != nil && n.Info.GetEmulated() {
 		j.Emulated = true
 	}
-	f.learn(j, k, a)
+	f.recordCompletion(j, k, a)
 	j.addCounters(a.Seen.GetCounters())
 }
 
@@ -278,31 +280,52 @@ func addClamped(a, b int64) int64 {
 	return a + b
 }
 
+// CountersDropped is the counter that holds how many counts a job's totals miss,
+// because they had more than MaxCounters names.
+const CountersDropped = "job:counters_dropped"
+
+// addCounters adds a task's counters to the job's. Names beyond MaxCounters are
+// left out as a whole, so that every total that is there is right, and counted.
 func (j *Job) addCounters(add map[string]int64) {
 	if len(add) == 0 {
 		return
 	}
-	sum := make(map[string]int64, len(j.Counters)+len(add))
+	sum, own := make(map[string]int64, len(j.Counters)+len(add)), 0
 	for k, v := range j.Counters {
 		sum[k] = v
+		if !isOwnCounter(k) {
+			own++
+		}
 	}
-	// Which names are left out at the limit must not depend on map order.
+	// Which names are dropped at the limit must not depend on map order.
 	for _, k := range sortedKeys(add) {
-		if _, ok := sum[k]; ok || len(sum) < MaxCounters {
+		_, known := sum[k]
+		switch {
+		case known || isOwnCounter(k):
 			sum[k] += add[k]
+		case own < MaxCounters:
+			sum[k] = add[k]
+			own++
+		default:
+			sum[CountersDropped]++
 		}
 	}
 	j.Counters = sum
 }
 
-// sum adds a report of an end to the stage's sums.
-func (s *Stage) sum(seen *droverv1.SeenAttempt) {
+// isOwnCounter reports whether a counter is not the program's.
+func isOwnCounter(name string) bool {
+	return name == CountersDropped || mapreduce.IsHarnessCounter(name)
+}
+
+// addUsage adds the report of an attempt's end to the stage's totals.
+func (s *Stage) addUsage(seen *droverv1.SeenAttempt) {
 	if seen == nil {
 		return
 	}
 	u := seen.GetUsage()
 	s.PeakMemory = max(s.PeakMemory, u.GetMemoryPeak())
-	s.PeakDisk = max(s.PeakDisk, seen.GetDiskHeld())
+	s.PeakDisk = max(s.PeakDisk, seen.GetDiskOccupied())
 	s.CPUMS = addClamped(s.CPUMS, u.GetCpuMs())
 	s.ReadBytes = addClamped(s.ReadBytes, u.GetReadBytes())
 	s.WriteBytes = addClamped(s.WriteBytes, u.GetWriteBytes())
@@ -312,7 +335,7 @@ func (s *Stage) sum(seen *droverv1.SeenAttempt) {
 	}
 }
 
-// stopOthers tells the other attempts of a task that was won to stop.
+// stopOthers stops the remaining attempts of a task that has a winner.
 func (f *Facts) stopOthers(j *Job, k Key) {
 	for _, o := range j.Stages[k.Stage].Task(k.Task).Attempts {
 		if o.State == AttemptLive {
@@ -321,12 +344,13 @@ func (f *Facts) stopOthers(j *Job, k Key) {
 	}
 }
 
-// userFault tells whether a failure counts towards the attempts. An input that
-// could not be read counts unless the report names the outputs to make again.
+// userFault reports whether a failure counts towards the task's attempts. An
+// unreadable input counts, unless the report names the map outputs to
+// recompute.
 func userFault(seen *droverv1.SeenAttempt) bool {
 	switch seen.GetCause() {
 	case droverv1.Cause_CAUSE_EXIT, droverv1.Cause_CAUSE_MEMORY, droverv1.Cause_CAUSE_TIME, droverv1.Cause_CAUSE_DISK,
-		droverv1.Cause_CAUSE_OUTPUT, droverv1.Cause_CAUSE_SPEC:
+		droverv1.Cause_CAUSE_OUTPUT, droverv1.Cause_CAUSE_SPEC, droverv1.Cause_CAUSE_DATA:
 		return true
 	case droverv1.Cause_CAUSE_INPUT:
 		return len(seen.GetLostMaps()) == 0
@@ -335,15 +359,15 @@ func userFault(seen *droverv1.SeenAttempt) bool {
 	}
 }
 
-// UserFault tells whether the attempt failed by the user's fault.
+// UserFault reports whether the attempt failed by the user's fault.
 func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFault(a.Seen) }
 
-func (f *Facts) countFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
+func (f *Facts) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	if !userFault(a.Seen) {
 		if a.Cause() != droverv1.Cause_CAUSE_INPUT {
-			f.countInfra(e, a, a.Seen.GetMessage())
+			f.recordInfraFailure(e, k.Job, a, a.Seen.GetMessage())
 		}
-		f.countRetry(e, k)
+		f.recordInfraRetry(e, k)
 		return
 	}
 	t := *j.Stages[k.Stage].Task(k.Task)
@@ -356,12 +380,15 @@ func (f *Facts) countFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	switch {
 	case a.Cause() == droverv1.Cause_CAUSE_SPEC:
 		f.failJob(e, j, k, "it cannot be run", a)
+	case a.Cause() == droverv1.Cause_CAUSE_DATA:
+		f.failJob(e, j, k, "no attempt can process its data", a)
 	case t.Failures >= limit:
 		f.failJob(e, j, k, fmt.Sprintf("%d of %d attempts failed", t.Failures, limit), a)
 	}
 }
 
-// failJob ends a job because of a task; a is the attempt to look at, or nil.
+// failJob ends a job because of a task. a is the failed attempt to show, or
+// nil.
 func (f *Facts) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt) {
 	msg := fmt.Sprintf("task %s/%d: %s", j.Spec.Stages[k.Stage].Name, k.Task, why)
 	j.FailedTask = fmt.Sprintf("%s/%d", j.Spec.Stages[k.Stage].Name, k.Task)
@@ -375,7 +402,7 @@ func (f *Facts) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt
 	f.endJob(e, j, droverv1.JobState_JOB_STATE_FAILED, msg)
 }
 
-// clipTail keeps at most the last n bytes of s, from a rune's start.
+// clipTail returns at most the last n bytes of s, cut at a rune boundary.
 func clipTail(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -389,10 +416,10 @@ func clipTail(s string, n int) string {
 	return s
 }
 
-func (f *Facts) attemptEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
+func (f *Facts) addAttemptEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	text := a.Seen.GetMessage()
 	if a.State == AttemptFailed {
 		text = strings.ToLower(strings.TrimPrefix(a.Cause().String(), "CAUSE_")) + ": " + text
 	}
-	f.event(e, "task."+a.State.String(), &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: text})
+	f.addEvent(e, "task."+a.State.String(), &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: text})
 }

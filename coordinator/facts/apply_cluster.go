@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,7 +26,7 @@ func (f *Facts) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Res
 		}
 		f.putTenant(t)
 		r.Changed++
-		f.event(e, "tenant.applied", &Event{Text: "tenant " + t.GetName()})
+		f.addEvent(e, "tenant.applied", &Event{Text: "tenant " + t.GetName()})
 	}
 }
 
@@ -38,15 +39,15 @@ func (f *Facts) putTenant(t *droverv1.Tenant) {
 		f.tenants = append(f.tenants, n)
 	}
 	f.tenantName[t.GetName()] = n
-	f.record(Change{Kind: ChangeTenant, Node: n.ID})
+	f.recordChange(Change{Kind: ChangeTenant, Node: n.ID})
 }
 
-// maxTenantDepth bounds the tree.
+// maxTenantDepth bounds the depth of the tenant tree.
 const maxTenantDepth = 32
 
-// CheckTenants tells what is wrong with tenants about to be applied: a name or
-// weight without meaning, an unknown parent (it may stand earlier in the
-// list), a circle.
+// CheckTenants returns an error if the tenants to be applied are invalid: a bad
+// name or weight, an unknown parent (it may come earlier in the list), or a
+// cycle.
 func (f *Facts) CheckTenants(list []*droverv1.Tenant) error {
 	parent, added := map[string]string{}, 0
 	for _, t := range f.tenants {
@@ -80,15 +81,15 @@ func (f *Facts) CheckTenants(list []*droverv1.Tenant) error {
 	return nil
 }
 
-// SameNode tells whether a registration changes nothing, so that no entry is
-// needed for it.
-func (f *Facts) SameNode(info *droverv1.NodeInfo, epoch uint64) (*Node, bool) {
+// RegistrationUnchanged returns the registered node, and reports whether the
+// registration changes nothing, so that no entry is needed.
+func (f *Facts) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) (*Node, bool) {
 	n := f.NodeByName(info.GetName())
 	return n, n != nil && n.Up && n.Epoch == epoch && proto.Equal(n.Info, info)
 }
 
-// applyNode registers a node. One that was lost, or that does not know its
-// present epoch, gets a new epoch: what ran in an old one is lost.
+// applyNode registers a node. A node that was lost, or that does not know its
+// current epoch, gets a new epoch: the attempts of the old one are lost.
 func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 	info := nf.GetInfo()
 	if info.GetName() == "" || len(info.GetName()) > 255 {
@@ -105,35 +106,50 @@ func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 		n.ID = int32(len(f.nodes)) + 1
 		f.nodes = append(f.nodes, n)
 		f.nodeName[info.GetName()] = n.ID
-		f.event(e, "node.registered", &Event{Node: info.GetName(), Text: AmountsOf(info.GetAllocatable()).String()})
+		f.addEvent(e, "node.registered", &Event{Node: info.GetName(), Text: AmountsOf(info.GetAllocatable()).String()})
 	} else {
 		if old.Up && old.Epoch != nf.GetEpoch() {
 			f.loseNode(e, old, "it came back without knowing its epoch")
+			old = f.Node(old.ID)
+		}
+		if k, ok := f.usesMissingDisk(old, info); old.Up && ok {
+			f.loseNode(e, old, fmt.Sprintf("it came back without the disk of attempt %d.%d.%d.%d", k.Job, k.Stage, k.Task, k.Attempt))
 			old = f.Node(old.ID)
 		}
 		c := *old
 		c.Info, c.Up = n.Info, true
 		if !old.Up {
 			c.Epoch++
-			c.Infra, c.Used, c.Attempts = nil, Amounts{}, 0
-			if c.Why != "" && !c.Draining {
-				c.Why = ""
+			c.InfraFailures, c.Used, c.Attempts = nil, Amounts{}, 0
+			if c.Reason != "" && !c.Draining {
+				c.Reason = ""
 			}
-			f.event(e, "node.returned", &Event{Node: info.GetName(), Text: fmt.Sprintf("epoch %d", c.Epoch)})
-			if c.Back > 0 { // it may have been mended meanwhile
-				f.try(e, &c)
+			f.addEvent(e, "node.returned", &Event{Node: info.GetName(), Text: fmt.Sprintf("epoch %d", c.Epoch)})
+			if c.RetryAt > 0 { // it may have been repaired while it was down
+				f.startProbation(e, &c)
 				c = *f.Node(c.ID)
-				c.Why = ""
+				c.Reason = ""
 			}
 		}
 		n = &c
 		f.nodes[n.ID-1] = n
 	}
 	r.Node, r.Epoch, r.Changed = n.ID, n.Epoch, 1
-	f.record(Change{Kind: ChangeNode, Node: n.ID})
+	f.recordChange(Change{Kind: ChangeNode, Node: n.ID})
 }
 
-// String gives the amounts for people.
+// usesMissingDisk returns the first attempt on a node whose disk is not among those
+// that the node now has. O(attempts on the node).
+func (f *Facts) usesMissingDisk(n *Node, info *droverv1.NodeInfo) (Key, bool) {
+	for _, k := range slices.SortedFunc(maps.Keys(f.onNode[n.ID]), CompareKeys) {
+		if a := f.Attempt(k); a != nil && a.Node == n.ID && a.State.IsActive() && int(a.Disk) >= len(info.GetDisks()) {
+			return k, true
+		}
+	}
+	return Key{}, false
+}
+
+// String formats the amounts for users.
 func (a Amounts) String() string {
 	return fmt.Sprintf("cpu %s, memory %s, I/O %s", jobspec.FormatCPU(a.CPU), jobspec.FormatSize(a.Memory), jobspec.FormatRate(a.IO))
 }
@@ -144,27 +160,27 @@ func (f *Facts) applyNodeLost(e *droverv1.Entry, nf *droverv1.NodeLostFact, r *R
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node is not up in that epoch"})
 		return
 	}
-	f.loseNode(e, n, nf.GetWhy())
+	f.loseNode(e, n, nf.GetReason())
 	r.Changed = 1
 }
 
-// loseNode takes a node down: its attempts are lost, and so are the map
-// outputs on it that are still needed. In order of the attempts' keys, so that
-// events and journal are the same everywhere.
+// loseNode marks a node as down: its active attempts are lost, and so are the
+// map outputs on it that are still needed. It proceeds in key order, so that
+// events and journal are the same on every server.
 func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
-	f.event(e, "node.lost", &Event{Node: n.Info.GetName(), Text: why})
+	f.addEvent(e, "node.lost", &Event{Node: n.Info.GetName(), Text: why})
 	down := *n
-	down.Up, down.Why = false, clip(why, 256)
+	down.Up, down.Reason = false, clip(why, 256)
 	f.nodes[n.ID-1] = &down
-	f.record(Change{Kind: ChangeNodeLost, Node: n.ID})
+	f.recordChange(Change{Kind: ChangeNodeLost, Node: n.ID})
 	keys := slices.SortedFunc(maps.Keys(f.onNode[n.ID]), CompareKeys)
 	delete(f.onNode, n.ID)
 	for _, k := range keys {
 		a := f.Attempt(k)
 		if a == nil || a.Node != n.ID {
-			continue // gone, or it moved: if its image went with this node, its new one says so
+			continue // gone or migrated; if its image was on this node, the new node reports the failure
 		}
-		if a.State.Holds() {
+		if a.State.IsActive() {
 			f.endAttempt(e, k, a, AttemptLost, nil)
 		} else {
 			f.loseOutput(e, k, a, "node "+n.Info.GetName()+" was lost")
@@ -177,17 +193,19 @@ func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Attempt, b.Attempt))
 }
 
-func (f *Facts) applyBlob(b *droverv1.BlobFact, r *Result) {
+func (f *Facts) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *Result) {
 	d := b.GetDigest()
 	old := f.blobs[d]
 	switch {
+	case b.GetDamaged():
+		f.noteDamagedFile(e, d, b.GetReason())
 	case b.GetRemoved():
 		if old == nil || old.Refs > 0 {
 			r.Dropped = append(r.Dropped, Drop{Reason: "the blob is in use or gone"})
 			return
 		}
 		delete(f.blobs, d)
-		f.record(Change{Kind: ChangeBlobGone, Digest: d})
+		f.recordChange(Change{Kind: ChangeBlobGone, Digest: d})
 	case old != nil:
 		return
 	case d == "" || len(d) > 128 || b.GetSize() < 0:
@@ -197,7 +215,26 @@ func (f *Facts) applyBlob(b *droverv1.BlobFact, r *Result) {
 		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit; stop or forget jobs", MaxBlobs)
 		return
 	default:
-		f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: f.at}
+		f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: f.now}
 	}
 	r.Changed = 1
+}
+
+// noteDamagedFile records that the store's copy of a file was damaged and moved
+// aside, and which live jobs need it. The file stays a fact: it is complete again
+// as soon as a client has uploaded it again.
+func (f *Facts) noteDamagedFile(e *droverv1.Entry, digest, why string) {
+	var jobs []string
+	for _, id := range f.JobIDs() {
+		if j := f.jobs[id]; !j.HasEnded() && slices.Contains(Digests(j.Spec), digest) {
+			if jobs = append(jobs, j.Name); len(jobs) == 5 {
+				break
+			}
+		}
+	}
+	text := clip(digest, 128) + ": " + clip(why, 256)
+	if len(jobs) > 0 {
+		text += "; needed by " + strings.Join(jobs, ", ")
+	}
+	f.addEvent(e, "file.damaged", &Event{Text: text})
 }

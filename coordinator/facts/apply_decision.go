@@ -11,7 +11,8 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// ActionKind mirrors scheduler.ActionKind: the numbers stand in the log.
+// ActionKind mirrors scheduler.ActionKind: the numbers are persisted in the
+// log.
 type ActionKind int32
 
 // The kinds of actions in the log.
@@ -25,36 +26,39 @@ const (
 	ActUnreserve
 )
 
-// noteForget mirrors scheduler.NoteForget: drops the note of the kind in Value.
-const noteForget = 13
+// forgetState mirrors scheduler.TombstoneState: it deletes the state of the
+// kind in Value.
+const forgetState = 13
 
-// Kinds of notes that mean something to the facts; they mirror those of the
+// Kinds of policy state that the facts interpret; they mirror those of the
 // scheduler.
 const (
-	notePromise  = 7
-	noteAccepted = 14
-	noteRefused  = 15
+	guaranteeState       = 7
+	latestDepartureState = 8
+	acceptedState        = 14
+	refusedState         = 15
 )
 
-// applyDecision carries out what of a decision still holds, action by action.
+// applyDecision applies the actions of a decision that are not stale, one by
+// one.
 func (f *Facts) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Result) {
 	for i, a := range d.GetActions() {
-		if why := f.act(e, a); why != "" {
+		if why := f.applyAction(e, a); why != "" {
 			r.Dropped = append(r.Dropped, Drop{i, why})
 		} else {
 			r.Changed++
 		}
 	}
-	for _, n := range d.GetNotes() {
-		f.applyNote(e, n)
+	for _, n := range d.GetPolicyStates() {
+		f.applyPolicyState(e, n)
 	}
-	if len(d.GetNotes()) > 0 {
-		f.record(Change{Kind: ChangeNotes})
+	if len(d.GetPolicyStates()) > 0 {
+		f.recordChange(Change{Kind: ChangePolicyState})
 	}
 }
 
-// act carries out one action and gives "" or why it does not hold.
-func (f *Facts) act(e *droverv1.Entry, a *droverv1.ActionFact) string {
+// applyAction applies one action and returns "" or why it is stale.
+func (f *Facts) applyAction(e *droverv1.Entry, a *droverv1.ActionFact) string {
 	switch ActionKind(a.GetKind()) {
 	case ActPlace:
 		return f.place(e, a)
@@ -68,7 +72,7 @@ func (f *Facts) act(e *droverv1.Entry, a *droverv1.ActionFact) string {
 		return f.reserve(a.GetReservation())
 	case ActUnreserve:
 		delete(f.reservations, a.GetReservation().GetId())
-		f.record(Change{Kind: ChangeNotes})
+		f.recordChange(Change{Kind: ChangePolicyState})
 		return ""
 	case ActMigrate:
 		return f.migrate(e, a)
@@ -77,8 +81,8 @@ func (f *Facts) act(e *droverv1.Entry, a *droverv1.ActionFact) string {
 	}
 }
 
-// place makes a new attempt, if the task still waits, the number is the next
-// one, and the node is up, takes work and has room.
+// place creates a new attempt if the task is pending, the number is new, and
+// the node is schedulable and has the capacity.
 func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k := KeyOf(act.GetKey())
 	t, n := f.task(k), f.Node(act.GetNode())
@@ -86,16 +90,16 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 		return "no such task"
 	}
 	j := f.jobs[k.Job]
-	if why := f.mayPlace(j, k, t, act, n); why != "" {
+	if why := f.checkPlacement(j, k, t, act, n); why != "" {
 		return why
 	}
-	j = f.write(j)
+	j = f.writableJob(j)
 	a := &Attempt{
 		Attempt: k.Attempt, Run: 1, Node: n.ID, Epoch: n.Epoch, Disk: act.GetDisk(), State: AttemptLive, Level: droverv1.Level_LEVEL_RUNNING,
-		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: f.at, Seq: f.next(), Held: j.Demand(int(k.Stage)),
+		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: f.now, Seq: f.nextSeq(), Occupied: j.Demand(int(k.Stage)),
 		EstimateNS: j.Stages[k.Stage].EstimateNS,
 	}
-	c := t.with(a)
+	c := t.withAttempt(a)
 	s := &j.Stages[k.Stage]
 	if c.State == TaskPending {
 		c.State = TaskActive
@@ -104,26 +108,26 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	s.Live++
 	j.Live++
 	if j.Started == 0 {
-		j.Started, j.State = f.at, droverv1.JobState_JOB_STATE_RUNNING
-		f.event(e, "job.started", &Event{Job: j.Name, JobID: j.ID})
-		f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+		j.Started, j.State = f.now, droverv1.JobState_JOB_STATE_RUNNING
+		f.addEvent(e, "job.started", &Event{Job: j.Name, JobID: j.ID})
+		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
 	f.setTask(j, k.Stage, k.Task, c)
-	f.hold(n.ID, a.Held, +1)
+	f.charge(n.ID, a.Occupied, +1)
 	if f.onNode[n.ID] == nil {
 		f.onNode[n.ID] = map[Key]struct{}{}
 	}
 	f.onNode[n.ID][k] = struct{}{}
-	f.event(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, 1), Node: n.Info.GetName(), Text: a.Locality})
-	f.record(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
+	f.addEvent(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, 1), Node: n.Info.GetName(), Text: a.Locality})
+	f.recordChange(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
 	return ""
 }
 
-func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
+func (f *Facts) checkPlacement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
 	last, holding := int32(0), 0
 	for _, a := range t.Attempts {
 		last = max(last, a.Attempt)
-		if a.State.Holds() {
+		if a.State.IsActive() {
 			holding++
 		}
 	}
@@ -131,32 +135,32 @@ func (f *Facts) mayPlace(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *No
 	case j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 		return "the job has ended"
 	case act.GetSpeculative() && (t.State != TaskActive || holding != 1):
-		return "there is not exactly one attempt that a second one could overtake"
+		return "a speculative attempt needs exactly one active attempt"
 	case act.GetSpeculative() && j.Spec.Stages[k.Stage].Exclusive:
-		return "its stage is exclusive: no second attempt runs beside the first"
+		return "its stage is exclusive: it has no speculative attempts"
 	case !act.GetSpeculative() && t.State != TaskPending:
-		return "the task does not wait any more"
+		return "the task is not pending"
 	case k.Attempt <= last || act.GetKey().GetRun() != 1:
 		return fmt.Sprintf("attempt %d run %d, the next is at least %d run 1", k.Attempt, act.GetKey().GetRun(), last+1)
 	case n == nil || !n.Up:
 		return "the node is not up"
 	case n.Draining:
-		return "the node takes no new work"
-	case n.Trial && n.Attempts > 0:
-		return OnTrial
+		return "the node is draining"
+	case n.Probation && n.Attempts > 0:
+		return DropProbation
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
 	case !j.Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
-		return "the node has no room any more"
+		return "the node has no free capacity"
 	case !j.stageOpen(int(k.Stage)):
-		return "a stage before it is not done"
+		return "an earlier stage is not done"
 	}
 	return ""
 }
 
-// stageOpen tells whether the tasks of stage i may start: what it comes after
-// is done. Maps whose outputs are fetched by a reduce stage do not count: one
-// may be made again at any time, and a reduce task waits for it.
+// stageOpen reports whether the tasks of stage i may start: the stages before
+// it are done. Maps whose outputs a reduce stage fetches do not count: one may
+// be recomputed at any time, and a reduce task waits for it.
 func (j *Job) stageOpen(i int) bool {
 	for _, a := range j.StageAfter(i) {
 		if int(a) == j.MapStage() && j.ReduceStage() >= 0 {
@@ -169,7 +173,7 @@ func (j *Job) stageOpen(i int) bool {
 	return true
 }
 
-// StageAfter lists the stages that must be done before stage i, in order.
+// StageAfter returns the stages that must be done before stage i, in order.
 func (j *Job) StageAfter(i int) []int32 {
 	var out []int32
 	for _, name := range j.Spec.Stages[i].After {
@@ -186,7 +190,8 @@ func (j *Job) StageAfter(i int) []int32 {
 	return slices.Compact(out)
 }
 
-// live finds the live attempt that an action is about, or says why not.
+// liveAttempt returns the live attempt that an action is about, or why there is
+// none.
 func (f *Facts) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
 	k := KeyOf(act.GetKey())
 	a := f.Attempt(k)
@@ -206,11 +211,11 @@ func (f *Facts) kill(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	if why != "" {
 		return why
 	}
-	j := f.write(f.jobs[k.Job])
+	j := f.writableJob(f.jobs[k.Job])
 	c := *a
-	c.Sus.Killed, c.Sus.Why, c.Sus.By, c.Sus.For = true, clip(act.GetWhy(), 256), clip(e.GetActor(), 128), act.GetForJob()
+	c.Suspension.Killed, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor = true, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob()
 	f.stopAttempt(j, k, &c)
-	f.event(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.forWhom(&c), ", ")})
+	f.addEvent(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.preemptionText(&c), ", ")})
 	return ""
 }
 
@@ -227,29 +232,30 @@ func (f *Facts) reserve(r *droverv1.ReservationFact) string {
 		return "too many reservations"
 	}
 	f.reservations[r.GetId()] = r
-	f.record(Change{Kind: ChangeNotes})
+	f.recordChange(Change{Kind: ChangePolicyState})
 	return ""
 }
 
-// applyNote remembers a note of a live job or of none, within MaxNotes.
-func (f *Facts) applyNote(e *droverv1.Entry, n *droverv1.NoteFact) {
-	key := NoteKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
-	if n.GetKind() == noteForget {
+// applyPolicyState stores or deletes the state of a live job or of none, within
+// MaxPolicyStates.
+func (f *Facts) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
+	if n.GetKind() == forgetState {
 		key.Kind = int32(n.GetValue())
-		delete(f.notes, key)
+		delete(f.policyStates, key)
 		return
 	}
 	if j := f.jobs[key.Job]; key.Job != 0 && (j == nil || j.HasEnded()) {
 		return
 	}
-	if f.notes[key] == nil && len(f.notes) >= MaxNotes {
+	if f.policyStates[key] == nil && len(f.policyStates) >= MaxPolicyStates {
 		return
 	}
-	f.notePromised(e, n)
-	f.notes[key] = &Note{key, n.GetValue(), n.GetReal(), n.GetUntil()}
+	f.recordGuarantee(e, n)
+	f.policyStates[key] = &PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()}
 }
 
-func compareNotes(a, b *NoteKey) int {
+func comparePolicyStateKeys(a, b *PolicyStateKey) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Project, b.Project), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage),
 		cmp.Compare(a.Task, b.Task), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Slot, b.Slot))
 }

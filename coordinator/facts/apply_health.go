@@ -8,15 +8,17 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// A node on which the infrastructure fails, or which reports a problem, is
-// held off: it takes no new work for HoldFirst, twice as long each time in a
-// row. Then it is tried: one attempt at a time, until one passes (it takes work
-// as before) or fails by the infrastructure's fault (it is held off again).
-// Who drained a node by hand ends that by hand.
+// A node on which the infrastructure fails repeatedly, or which reports a
+// problem, is quarantined: it takes no new work for QuarantineMin, doubled each
+// time in a row up to QuarantineMax. Then it is on probation: it takes one
+// attempt at a time until one proves it healthy, or fails by the
+// infrastructure's fault, which quarantines it again. A drain by an operator is
+// ended only by an operator.
 
-// OnTrial is why a second placement on a node on trial is dropped. A policy
-// does not know of trials and may place several in one decision.
-const OnTrial = "the node is on trial and takes one task at a time"
+// DropProbation is why a second placement on a node on probation is dropped.
+// Policies do not know of probation and may place several tasks in one
+// decision.
+const DropProbation = "the node is on probation and takes one task at a time"
 
 func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *Result) {
 	n := f.Node(d.GetNode())
@@ -24,132 +26,188 @@ func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *
 	case n == nil:
 		r.Err = fault.New(fault.NotFound, "node %d is unknown", d.GetNode())
 		return
-	case d.GetByItself() && d.GetDraining() && (n.Draining || !n.Up):
-		r.Dropped = append(r.Dropped, Drop{Reason: "the node takes no new work already"})
+	case d.GetAutomatic() && d.GetDraining() && (n.Draining || !n.Up):
+		r.Dropped = append(r.Dropped, Drop{Reason: "the node is draining, quarantined or down already"})
 		return
-	case d.GetByItself() && !d.GetDraining() && (!n.Draining || n.Back == 0 || n.Back > f.at):
-		r.Dropped = append(r.Dropped, Drop{Reason: "the node is not to be tried now"})
+	case d.GetAutomatic() && !d.GetDraining() && (!n.Draining || n.RetryAt == 0 || n.RetryAt > f.now):
+		r.Dropped = append(r.Dropped, Drop{Reason: "the node's quarantine has not ended"})
 		return
-	case d.GetByItself() && d.GetDraining():
-		f.holdOff(e, n, d.GetWhy())
-	case d.GetByItself():
-		f.try(e, n)
-	case n.Draining == d.GetDraining() && n.Why == d.GetWhy() && !n.Trial:
+	case d.GetAutomatic() && d.GetDraining():
+		f.quarantine(e, n, d.GetReason())
+	case d.GetAutomatic():
+		f.startProbation(e, n)
+	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && !n.Probation:
 		return
 	default:
-		f.drain(e, n, d.GetDraining(), d.GetWhy())
+		f.setDraining(e, n, d.GetDraining(), d.GetReason())
 	}
 	r.Changed = 1
 }
 
-// drain is an operator's word: it ends whatever the coordinator had begun.
-func (f *Facts) drain(e *droverv1.Entry, n *Node, on bool, why string) {
+// setDraining applies an operator's drain or undrain. It ends any quarantine or
+// probation.
+func (f *Facts) setDraining(e *droverv1.Entry, n *Node, on bool, why string) {
 	c := *n
-	c.Draining, c.Why = on, clip(why, 256)
-	c.Back, c.Holds, c.Trial = 0, 0, false
+	c.Draining, c.Reason = on, clip(why, 256)
+	c.RetryAt, c.QuarantineStreak, c.Probation = 0, 0, false
 	kind := "node.drain"
 	if !on {
-		kind, c.Infra, c.Since = "node.undrain", nil, f.at
+		kind, c.InfraFailures, c.SchedulableSince = "node.undrain", nil, f.now
 	}
 	f.putNode(&c)
-	f.event(e, kind, &Event{Node: n.Info.GetName(), Text: why})
+	f.addEvent(e, kind, &Event{Node: n.Info.GetName(), Text: why})
 }
 
 func (f *Facts) putNode(n *Node) {
 	f.nodes[n.ID-1] = n
-	f.record(Change{Kind: ChangeNode, Node: n.ID})
+	f.recordChange(Change{Kind: ChangeNode, Node: n.ID})
 }
 
-// holdOff keeps new work off a node for a while.
-func (f *Facts) holdOff(e *droverv1.Entry, n *Node, why string) {
+// quarantine keeps new work off a node until RetryAt.
+func (f *Facts) quarantine(e *droverv1.Entry, n *Node, why string) {
 	c := *n
-	if !c.Trial && f.at-c.Since > int64(InfraWindow) {
-		c.Holds = 0 // it did well since the last time
+	if !c.Probation && f.now-c.SchedulableSince > int64(InfraWindow) {
+		c.QuarantineStreak = 0 // it was healthy since the last quarantine
 	}
-	wait := min(HoldMost, HoldFirst<<min(c.Holds, 16))
-	c.Holds++
-	c.Draining, c.Trial, c.Why, c.Back = true, false, clip(why, 256), f.at+int64(wait)
+	wait := min(QuarantineMax, QuarantineMin<<min(c.QuarantineStreak, 16))
+	c.QuarantineStreak++
+	c.Draining, c.Probation, c.Reason, c.RetryAt = true, false, clip(why, 256), f.now+int64(wait)
 	f.putNode(&c)
-	f.event(e, "node.hold", &Event{Node: n.Info.GetName(), Text: fmt.Sprintf("no new work for %s: %s", span(wait), c.Why)})
+	f.addEvent(e, "node.quarantined", &Event{Node: n.Info.GetName(), Text: fmt.Sprintf("no new work for %s: %s", formatDuration(wait), c.Reason)})
 }
 
-// try lets a node that was held off show whether it works again.
-func (f *Facts) try(e *droverv1.Entry, n *Node) {
+// startProbation lets a quarantined node take one attempt at a time.
+func (f *Facts) startProbation(e *droverv1.Entry, n *Node) {
 	c := *n
-	c.Draining, c.Trial, c.Back, c.Since, c.Infra = false, true, 0, f.at, nil
+	c.Draining, c.Probation, c.RetryAt, c.SchedulableSince, c.InfraFailures = false, true, 0, f.now, nil
 	f.putNode(&c)
-	f.event(e, "node.trial", &Event{Node: n.Info.GetName(), Text: "one task at a time until one passes"})
+	f.addEvent(e, "node.probation", &Event{Node: n.Info.GetName(), Text: "one task at a time until one proves the node healthy"})
 }
 
-// passed ends the trial of a node on which an attempt ran to an end that was
-// not the infrastructure's. Attempts placed before the trial prove nothing.
-func (f *Facts) passed(e *droverv1.Entry, a *Attempt) {
+// endProbation ends the probation of a node on which an attempt ran to an end
+// that was not the infrastructure's fault. Attempts placed before the probation
+// prove nothing.
+func (f *Facts) endProbation(e *droverv1.Entry, a *Attempt) {
 	n := f.Node(a.Node)
-	if n == nil || !n.Trial || a.Placed < n.Since {
+	if n == nil || !n.Probation || a.Placed < n.SchedulableSince {
 		return
 	}
 	c := *n
-	c.Trial, c.Why = false, ""
+	c.Probation, c.Reason = false, ""
 	f.putNode(&c)
-	f.event(e, "node.works", &Event{Node: n.Info.GetName(), Text: "a task ran on it: it takes work as before"})
+	f.addEvent(e, "node.recovered", &Event{Node: n.Info.GetName(), Text: "a task ran on it: it is schedulable again"})
 }
 
-// ran tells whether an attempt's end shows that its node can run tasks.
-func ran(a *Attempt) bool {
+// provesHealth reports whether an attempt's end shows that its node can run
+// tasks.
+func provesHealth(a *Attempt) bool {
 	if a.State == AttemptSucceeded {
 		return true
 	}
 	switch a.Cause() {
-	case droverv1.Cause_CAUSE_EXIT, droverv1.Cause_CAUSE_MEMORY, droverv1.Cause_CAUSE_TIME, droverv1.Cause_CAUSE_DISK, droverv1.Cause_CAUSE_OUTPUT:
+	case droverv1.Cause_CAUSE_EXIT, droverv1.Cause_CAUSE_MEMORY, droverv1.Cause_CAUSE_TIME, droverv1.Cause_CAUSE_DISK, droverv1.Cause_CAUSE_OUTPUT, droverv1.Cause_CAUSE_DATA:
 		return a.State == AttemptFailed
 	default:
 		return false
 	}
 }
 
-// hold charges (sign 1) or frees (sign -1) an attempt's node.
-func (f *Facts) hold(node int32, held Amounts, sign int64) {
+// charge adds (sign 1) or subtracts (sign -1) an attempt's amounts on its node.
+func (f *Facts) charge(node int32, amounts Amounts, sign int64) {
 	n := f.Node(node)
 	if n == nil {
 		return
 	}
 	c := *n
-	c.Used = c.Used.add(held, sign)
+	c.Used = c.Used.add(amounts, sign)
 	c.Attempts += int32(sign)
 	f.nodes[node-1] = &c
-	if c.Closed() != n.Closed() {
-		f.record(Change{Kind: ChangeNode, Node: node})
+	if c.Cordoned() != n.Cordoned() {
+		f.recordChange(Change{Kind: ChangeNode, Node: node})
 	}
 }
 
-// countInfra notes an infrastructure failure; at InfraLimit within
-// InfraWindow, or at the first one on trial, the node is held off. Attempts
-// that were placed before it last took work again do not count.
-func (f *Facts) countInfra(e *droverv1.Entry, a *Attempt, what string) {
+// recordInfraFailure records an infrastructure failure. The node is quarantined
+// at InfraLimit failures within InfraWindow, or at the first one on probation.
+// Attempts placed before SchedulableSince do not count.
+func (f *Facts) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attempt, what string) {
 	n := f.Node(a.Node)
-	if n == nil || !n.Up || a.Epoch != n.Epoch || a.Placed < n.Since {
+	if n == nil || !n.Up || a.Epoch != n.Epoch || a.Placed < n.SchedulableSince {
 		return
 	}
 	c := *n
-	c.Infra = nil
-	for _, at := range n.Infra {
-		if f.at-at < int64(InfraWindow) {
-			c.Infra = append(c.Infra, at)
+	if f.blameJob(e, &c, job, what) {
+		f.nodes[n.ID-1] = &c
+		return
+	}
+	c.InfraFailures = nil
+	for _, at := range n.InfraFailures {
+		if f.now-at < int64(InfraWindow) {
+			c.InfraFailures = append(c.InfraFailures, at)
 		}
 	}
-	c.Infra = append(c.Infra, f.at)
+	c.InfraFailures = append(c.InfraFailures, f.now)
 	f.nodes[n.ID-1] = &c
 	switch {
 	case c.Draining:
-	case c.Trial:
-		f.holdOff(e, &c, "it failed again when it was tried: "+what)
-	case len(c.Infra) >= InfraLimit:
-		f.holdOff(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.Infra), span(InfraWindow), what))
+	case c.Probation:
+		f.quarantine(e, &c, "it failed again on probation: "+what)
+	case len(c.InfraFailures) >= InfraLimit:
+		f.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(InfraWindow), what))
 	}
 }
 
-// span writes a whole number of minutes or seconds as people do.
-func span(d time.Duration) string {
+// Limits of blaming a job.
+const (
+	blameNodes   = 2  // other nodes on which a job must have failed
+	maxInfraJobs = 16 // jobs remembered for each node
+)
+
+// InfraJob says when the infrastructure last failed a job on a node.
+type InfraJob struct {
+	Job uint64 `json:"job"`
+	At  int64  `json:"at"` // Unix ns
+}
+
+// blameJob records in n that the infrastructure failed a job there, and reports
+// whether the failure follows the job and not the node: within InfraWindow the job
+// failed so on blameNodes other nodes, and no other job failed here. Such failures
+// count against the job alone (see InfraRetries), so that one job cannot take node
+// after node out of service. O(nodes).
+func (f *Facts) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bool {
+	var jobs []InfraJob
+	known := false
+	for _, j := range n.InfraJobs {
+		if f.now-j.At >= int64(InfraWindow) {
+			continue
+		}
+		if j.Job == job {
+			known = true
+			continue
+		}
+		jobs = append(jobs, j)
+	}
+	alone := len(jobs) == 0
+	n.InfraJobs = append(jobs[max(0, len(jobs)-maxInfraJobs+1):], InfraJob{job, f.now})
+	others := 0
+	for _, m := range f.nodes {
+		for _, j := range m.InfraJobs {
+			if m.ID != n.ID && j.Job == job && f.now-j.At < int64(InfraWindow) {
+				others++
+			}
+		}
+	}
+	if !alone || others < blameNodes {
+		return false
+	}
+	if !known {
+		f.addEvent(e, "job.blamed", &Event{Job: f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(InfraWindow), clip(what, 256))})
+	}
+	return true
+}
+
+// formatDuration formats whole minutes as "3 min", other durations as usual.
+func formatDuration(d time.Duration) string {
 	if d >= time.Minute && d%time.Minute == 0 {
 		return fmt.Sprintf("%d min", d/time.Minute)
 	}

@@ -34,7 +34,7 @@ func (f *Facts) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 	r.Changed = 1
 }
 
-// takeStaging removes a staged submission and gives its splits in order.
+// takeStaging removes a staged submission and returns its splits in order.
 func (f *Facts) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, error) {
 	i := slices.IndexFunc(f.staging, func(s *staging) bool { return s.id == id })
 	if i < 0 {
@@ -54,8 +54,12 @@ func (f *Facts) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, err
 }
 
 func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r *Result) {
-	if id, name, ok := f.ByKey(a.GetIdempotencyKey()); ok && a.GetIdempotencyKey() != "" {
+	if id, name, ok := f.JobByIdempotencyKey(a.GetIdempotencyKey()); ok && a.GetIdempotencyKey() != "" {
 		r.Job, r.Name = id, name
+		return
+	}
+	id := f.takeJobNumber(a.GetJob(), r)
+	if id == 0 {
 		return
 	}
 	splits := a.GetSplits()
@@ -64,15 +68,17 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 			return
 		}
 	}
-	spec, err := jobspec.Decode([]byte(a.GetSpec()))
+	// Not validated again: what was acknowledged stays accepted, also by a later
+	// version whose rules are stricter.
+	spec, err := jobspec.DecodeStored([]byte(a.GetSpec()))
 	if err != nil {
 		r.Err = fault.New(fault.Invalid, "%w", err)
 		return
 	}
-	if r.Err = f.CheckAccept(spec, a.GetOutputHeld(), f.at); r.Err != nil {
+	if r.Err = f.CheckAccept(spec, a.GetOutput(), f.now); r.Err != nil {
 		return
 	}
-	j, err := f.newJob(e, a, spec, splits)
+	j, err := f.newJob(e, a, id, spec, splits)
 	if err != nil {
 		r.Err = err
 		return
@@ -80,15 +86,15 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 	j.setEstimates(a.GetEstimates())
 	j.Quote = checkQuote(a.GetQuote())
 	f.joinProject(e, j)
-	f.register(j)
+	f.addJob(j)
 	r.Job, r.Name, r.Changed = j.ID, j.Name, 1
-	f.event(e, "job.accepted", &Event{Job: j.Name, JobID: j.ID, Text: fmt.Sprintf("tenant %s, %d tasks", spec.Tenant, j.taskCount())})
-	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
-	f.checkComplete(e, j)
+	f.addEvent(e, "job.accepted", &Event{Job: j.Name, JobID: j.ID, Text: fmt.Sprintf("tenant %s, %d tasks", spec.Tenant, j.taskCount())})
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	f.finishIfComplete(e, j)
 }
 
-// CheckAccept tells why a job cannot be accepted on the facts as they are at
-// an instant (Unix ns). The API asks before it does work; Apply asks again.
+// CheckAccept returns why a job cannot be accepted at a time (Unix ns), or nil.
+// The API calls it before it does any work; Apply calls it again.
 func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 	if f.tenantName[spec.Tenant] == nil {
 		return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(spec.Tenant, 128))
@@ -97,7 +103,7 @@ func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, id)
 	}
 	if id := f.outputs[output]; output != "" && id != 0 {
-		return fault.New(fault.Conflict, "output %s is held by job %q (number %d): wait for it or choose another path", output, f.jobs[id].Name, id)
+		return fault.New(fault.Conflict, "output %s is reserved by job %q (number %d): wait for it or choose another path", output, f.jobs[id].Name, id)
 	}
 	if len(f.live) >= MaxLiveJobs {
 		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", MaxLiveJobs)
@@ -107,10 +113,10 @@ func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 			return fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}
-	return f.checkPromise(spec, at)
+	return f.checkDeadline(spec, at)
 }
 
-// Digests lists the blobs that a job names, each once, in order.
+// Digests returns the blobs that a job references, each once, in order.
 func Digests(spec *jobspec.Job) []string {
 	var out []string
 	if spec.Image != nil && spec.Image.Digest != "" {
@@ -127,25 +133,40 @@ func Digests(spec *jobspec.Job) []string {
 	return slices.Compact(out)
 }
 
-func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, spec *jobspec.Job, splits []*droverv1.FactSplit) (*Job, error) {
+// takeJobNumber takes the number that an entry was given when it was proposed, or
+// the next one where it has none. It is used up also if the job is then refused.
+// It returns 0, and the error in r, for a number that does not follow the others.
+func (f *Facts) takeJobNumber(given uint64, r *Result) uint64 {
+	if given == 0 {
+		given = f.nextJob + 1
+	}
+	if given <= f.nextJob {
+		r.Err = fault.New(fault.Conflict, "job number %d is taken, the last one is %d: submit again", given, f.nextJob)
+		return 0
+	}
+	f.nextJob = given
+	return given
+}
+
+// LastJob returns the highest job number that was given, 0 before the first.
+func (f *Facts) LastJob() uint64 { return f.nextJob }
+
+func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, id uint64, spec *jobspec.Job, splits []*droverv1.FactSplit) (*Job, error) {
 	if len(spec.Stages) == 0 || len(spec.Stages) > jobspec.MaxStages {
 		return nil, fault.New(fault.Invalid, "a job has 1 to %d stages, not %d", jobspec.MaxStages, len(spec.Stages))
 	}
-	id := f.nextJob + 1
 	j := &Job{
 		ID: id, Name: spec.Name, Actor: clip(e.GetActor(), 128), Key: a.GetIdempotencyKey(), SpecJSON: a.GetSpec(), Spec: spec,
-		Token: a.GetShuffleToken(), Output: a.GetOutputHeld(), Submitted: f.at, State: droverv1.JobState_JOB_STATE_PENDING, gen: f.gen,
+		Token: a.GetShuffleToken(), Output: a.GetOutput(), Submitted: f.now, State: droverv1.JobState_JOB_STATE_PENDING, gen: f.gen,
 	}
 	if j.Output != "" {
 		tag := a.GetTemporaryTag()
-		if tag == "" { // of before the tag was known
+		if tag == "" { // accepted before there were tags
 			tag = fmt.Sprintf("%s-%d", clip(f.cluster, 8), id)
 		}
-		j.Temporary = Temporary(j.Output, clip(tag, 64))
+		j.Temporary = TemporaryFolder(j.Output, clip(tag, 64))
 	}
-	for _, n := range f.nodes {
-		j.Overhead = max(j.Overhead, n.Info.GetTaskOverheadMemory())
-	}
+	j.Overhead = f.TaskOverheadMemory()
 	j.Stages = make([]Stage, len(spec.Stages))
 	for i := range spec.Stages {
 		s := &j.Stages[i]
@@ -162,17 +183,16 @@ func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, spec *job
 	return j, nil
 }
 
-// Temporary names the folder for unfinished output: beside the output, so
-// that a failed job leaves nothing at its path, and with a leading underscore,
-// which MapReduce readers skip. The tag makes it the job's own.
-func Temporary(output, tag string) string {
+// TemporaryFolder returns the folder for unfinished output. It is beside the
+// output, so that a failed job leaves nothing at its path, and begins with an
+// underscore, which MapReduce readers skip. The tag makes it unique to the job.
+func TemporaryFolder(output, tag string) string {
 	dir, base := path.Split(strings.TrimRight(output, "/"))
 	return fmt.Sprintf("%s_temporary.%s.%s", dir, base, strings.ReplaceAll(tag, "/", "_"))
 }
 
-// register makes a new job known to the facts.
-func (f *Facts) register(j *Job) {
-	f.nextJob = j.ID
+// addJob adds a new job to the facts and their indexes.
+func (f *Facts) addJob(j *Job) {
 	f.jobs[j.ID] = j
 	f.live[j.Name] = j.ID
 	if j.Output != "" {
@@ -188,7 +208,7 @@ func (f *Facts) register(j *Job) {
 		delete(f.keys, f.keyRing[0])
 		f.keyRing = f.keyRing[1:]
 	}
-	f.keys[j.Key] = keyed{j.ID, j.Name}
+	f.keys[j.Key] = keyedJob{j.ID, j.Name}
 	f.keyRing = append(f.keyRing, j.Key)
 }
 
@@ -214,7 +234,7 @@ func (f *Facts) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Result)
 	if s.GetReason() != "" {
 		msg += ": " + clip(s.GetReason(), 256)
 	}
-	f.endJob(e, f.write(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
+	f.endJob(e, f.writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
 	r.Changed = 1
 }
 
@@ -229,38 +249,39 @@ func (f *Facts) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Resu
 		r.Err = fault.New(fault.Invalid, "a commit ends as succeeded or failed, not %s", s)
 		return
 	}
-	f.endJob(e, f.write(j), en.GetState(), en.GetMessage())
+	f.endJob(e, f.writableJob(j), en.GetState(), en.GetMessage())
 	r.Changed = 1
 }
 
-// checkComplete moves a job on when every task is done: to its commit, or to
-// its end where it has no output.
-func (f *Facts) checkComplete(e *droverv1.Entry, j *Job) {
-	if j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.Complete() {
+// finishIfComplete advances a job whose tasks are all done: to its commit, or
+// to its end if it has no output.
+func (f *Facts) finishIfComplete(e *droverv1.Entry, j *Job) {
+	if j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.IsComplete() {
 		return
 	}
-	j = f.write(j)
+	j = f.writableJob(j)
 	if j.Output == "" {
 		f.endJob(e, j, droverv1.JobState_JOB_STATE_SUCCEEDED, "")
 		return
 	}
 	j.State = droverv1.JobState_JOB_STATE_COMMITTING
-	f.event(e, "job.committing", &Event{Job: j.Name, JobID: j.ID, Text: j.Output})
+	f.addEvent(e, "job.committing", &Event{Job: j.Name, JobID: j.ID, Text: j.Output})
 	f.stopAttempts(j)
-	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
-// endJob ends a job that came from write: its name is free and its attempts are
-// told to stop. Its output path is free too, unless a commit may be under way
-// that renames files there: then it stays held until what is left is cleaned.
+// endJob ends a job that came from writableJob: its name is free and its
+// attempts are told to stop. Its output path is freed too, unless a commit may
+// be renaming files there: then it stays reserved until the temporary folder is
+// cleaned.
 func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
-	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.at, f.index
-	j.Promised = f.Promised(j)
+	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.now, f.index
+	j.GuaranteedDeparture = f.GuaranteedDeparture(j)
 	delete(f.live, j.Name)
-	for k := range f.notes {
+	for k := range f.policyStates {
 		if k.Job == j.ID {
-			delete(f.notes, k)
+			delete(f.policyStates, k)
 		}
 	}
 	for id, res := range f.reservations {
@@ -268,33 +289,33 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 			delete(f.reservations, id)
 		}
 	}
-	f.judgeQuote(j)
-	f.event(e, "job."+stateWord(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
-	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	f.recordOutcome(j)
+	f.addEvent(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	f.stopAttempts(j)
 	if j.Live == 0 {
 		f.leaveProject(j)
 	}
 	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
-	j.Holds = committing && !j.Cleaned
-	if !j.Holds {
-		f.release(j)
+	j.OutputReserved = committing && !j.Cleaned
+	if !j.OutputReserved {
+		f.releaseOutput(j)
 	}
 }
 
-// release frees the output path.
-func (f *Facts) release(j *Job) {
+// releaseOutput frees the output path.
+func (f *Facts) releaseOutput(j *Job) {
 	if f.outputs[j.Output] == j.ID {
 		delete(f.outputs, j.Output)
 	}
 }
 
-func stateWord(s droverv1.JobState) string {
+func stateName(s droverv1.JobState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_STATE_"))
 }
 
-// stopAttempts tells every live attempt of an ended job to stop. The job came
-// from write.
+// stopAttempts stops every live attempt of an ended job. The job came from
+// writableJob.
 func (f *Facts) stopAttempts(j *Job) {
 	if j.Live == 0 {
 		return
@@ -319,20 +340,21 @@ func (f *Facts) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact, r *R
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job is gone, live or cleaned"})
 		return
 	}
-	j = f.write(j)
-	j.Cleaned, j.Holds = true, false
-	f.release(j)
-	f.event(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
-	f.record(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	j = f.writableJob(j)
+	j.Cleaned, j.OutputReserved = true, false
+	f.releaseOutput(j)
+	f.addEvent(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	r.Changed = 1
 }
 
-// applyForgotten drops jobs that ended, are cleaned and hold nothing.
+// applyForgotten removes ended jobs that are cleaned and have no active
+// attempts.
 func (f *Facts) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 	for i, id := range jf.GetJobs() {
 		j := f.jobs[id]
 		if j == nil || !j.HasEnded() || !j.Cleaned || j.Live > 0 {
-			r.Dropped = append(r.Dropped, Drop{At: i, Reason: "the job is gone, live, holds something or is not cleaned"})
+			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "the job is unknown, live, not cleaned or has active attempts"})
 			continue
 		}
 		delete(f.jobs, id)
@@ -341,12 +363,12 @@ func (f *Facts) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 				b.Refs--
 			}
 		}
-		f.record(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: f.dropFromNodes(j)})
+		f.recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: f.dropFromNodes(j)})
 		r.Changed++
 	}
 }
 
-// dropFromNodes takes the job's attempts off the index and lists the nodes
+// dropFromNodes removes the job's attempts from the index and returns the nodes
 // that had any, in order.
 func (f *Facts) dropFromNodes(j *Job) []int32 {
 	seen := map[int32]bool{}

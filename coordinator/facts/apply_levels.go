@@ -12,70 +12,73 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// maxTried bounds the nodes on which a dump that cannot be restored is tried.
-const maxTried = 3
+// maxRestoreNodes bounds the nodes on which the restore of one checkpoint is
+// tried.
+const maxRestoreNodes = 3
 
-// Preempted sums up what was taken back from the tasks of a job or tenant. CPU
-// time is what attempts had used when they were suspended or killed for others;
-// it is kept once they go on, and lost when they cannot.
-type Preempted struct {
-	Suspends    int64 `json:"suspends,omitempty"`
-	Resumes     int64 `json:"resumes,omitempty"`
-	Moves       int64 `json:"moves,omitempty"` // of Resumes: on another node
-	Kills       int64 `json:"kills,omitempty"` // ended for others, or because they could not be resumed
-	CPUMS       int64 `json:"cpu_ms,omitempty"`
-	KeptCPUMS   int64 `json:"kept_cpu_ms,omitempty"`
-	LostCPUMS   int64 `json:"lost_cpu_ms,omitempty"`
-	SuspendedMS int64 `json:"suspended_ms,omitempty"` // of spans that are over
+// PreemptionTotals sums up the preemptions of a job or tenant. CPUMS is CPU
+// time that attempts had used when they were suspended or killed for others. It
+// is preserved once they resume, and lost if they cannot.
+type PreemptionTotals struct {
+	Suspends       int64 `json:"suspends,omitempty"`
+	Resumes        int64 `json:"resumes,omitempty"`
+	Migrations     int64 `json:"migrations,omitempty"` // the Resumes on another node
+	Kills          int64 `json:"kills,omitempty"`      // killed for others, or because they could not be resumed
+	CPUMS          int64 `json:"cpu_ms,omitempty"`
+	PreservedCPUMS int64 `json:"preserved_cpu_ms,omitempty"`
+	LostCPUMS      int64 `json:"lost_cpu_ms,omitempty"`
+	SuspendedMS    int64 `json:"suspended_ms,omitempty"` // wall time of ended suspensions
 }
 
-// Proto gives the message.
-func (p *Preempted) Proto() *droverv1.Preempted {
-	return &droverv1.Preempted{Suspends: p.Suspends, Resumes: p.Resumes, Moves: p.Moves, Kills: p.Kills, CpuMs: p.CPUMS,
-		KeptCpuMs: p.KeptCPUMS, LostCpuMs: p.LostCPUMS, SuspendedMs: p.SuspendedMS}
+// Proto returns p as a message.
+func (p *PreemptionTotals) Proto() *droverv1.PreemptionTotals {
+	return &droverv1.PreemptionTotals{Suspends: p.Suspends, Resumes: p.Resumes, Migrations: p.Migrations, Kills: p.Kills, CpuMs: p.CPUMS,
+		PreservedCpuMs: p.PreservedCPUMS, LostCpuMs: p.LostCPUMS, SuspendedMs: p.SuspendedMS}
 }
 
-func (p *Preempted) add(d *Preempted) {
+func (p *PreemptionTotals) add(d *PreemptionTotals) {
 	p.Suspends += d.Suspends
 	p.Resumes += d.Resumes
-	p.Moves += d.Moves
+	p.Migrations += d.Migrations
 	p.Kills += d.Kills
 	p.CPUMS = addClamped(p.CPUMS, d.CPUMS)
-	p.KeptCPUMS = addClamped(p.KeptCPUMS, d.KeptCPUMS)
+	p.PreservedCPUMS = addClamped(p.PreservedCPUMS, d.PreservedCPUMS)
 	p.LostCPUMS = addClamped(p.LostCPUMS, d.LostCPUMS)
 	p.SuspendedMS = addClamped(p.SuspendedMS, d.SuspendedMS)
 }
 
-// Suspension is what the facts know of an attempt's level besides the level.
+// Suspension is the history of an attempt's levels, and what was refused.
 type Suspension struct {
-	At      int64  `json:"at,omitempty"`       // when it reached its level, Unix ns; 0: it never left running
-	Asked   int64  `json:"asked,omitempty"`    // when its target was asked for
-	From    int64  `json:"from,omitempty"`     // when it last left running
-	Why     string `json:"why,omitempty"`      // in words for people
-	By      string `json:"by,omitempty"`       // who asked
-	For     uint64 `json:"for,omitempty"`      // the job that got the room
-	Parked  bool   `json:"parked,omitempty"`   // by hand: no scheduler resumes it
-	Barred  uint8  `json:"barred,omitempty"`   // 1<<level of those that its node can never bring it to
-	Passing uint8  `json:"passing,omitempty"`  // likewise of those that its node could not bring it to for a reason that may pass
-	Back    int64  `json:"back,omitempty"`     // of Passing: not before, Unix ns
-	Passed  int32  `json:"passed,omitempty"`   // refusals of that kind since it last came back or reached what was asked
-	Count   int32  `json:"count,omitempty"`    // suspensions so far
-	TotalMS int64  `json:"total_ms,omitempty"` // of those that are over
-	CPUMS   int64  `json:"cpu_ms,omitempty"`   // of the attempt, that were counted as taken back
-	KeptMS  int64  `json:"kept_ms,omitempty"`  // of them, that were counted as kept
-	Killed  bool   `json:"killed,omitempty"`   // it was told to end for others
+	LevelSince       int64  `json:"level_since,omitempty"`       // when it reached its level, Unix ns; 0: it has always been running
+	RequestedAt      int64  `json:"requested_at,omitempty"`      // when its target was requested, Unix ns
+	SuspendedAt      int64  `json:"suspended_at,omitempty"`      // when it last left running, Unix ns
+	Reason           string `json:"reason,omitempty"`            // for users
+	Actor            string `json:"actor,omitempty"`             // who requested the target
+	Preemptor        uint64 `json:"preemptor,omitempty"`         // the job that it was suspended or killed for
+	Parked           bool   `json:"parked,omitempty"`            // suspended manually: no scheduler resumes it
+	RefusedLevels    uint8  `json:"refused_levels,omitempty"`    // 1<<level of those that its node can never bring it to
+	TransientRefused uint8  `json:"transient_refused,omitempty"` // 1<<level of those that its node failed to reach for a retryable reason, e.g. a full disk
+	RetryAt          int64  `json:"retry_at,omitempty"`          // when TransientRefused may be requested again, Unix ns
+	RefusalStreak    int32  `json:"refusal_streak,omitempty"`    // consecutive transient refusals since it last resumed or reached a target
+	Count            int32  `json:"count,omitempty"`             // suspensions confirmed so far
+	SuspendedMS      int64  `json:"suspended_ms,omitempty"`      // wall time of ended suspensions
+	PreemptedCPUMS   int64  `json:"preempted_cpu_ms,omitempty"`  // CPU time of the attempt counted as preempted
+	PreservedCPUMS   int64  `json:"preserved_cpu_ms,omitempty"`  // part of PreemptedCPUMS counted as preserved
+	Withdrawn        bool   `json:"withdrawn,omitempty"`         // the last suspension was withdrawn before its node confirmed it
+	Killed           bool   `json:"killed,omitempty"`            // it was told to end for another job
 
-	// While it moves: the node that holds its image, under which run, and the
-	// nodes where the image could not be restored.
-	Holder      int32   `json:"holder,omitempty"`
-	HolderEpoch uint64  `json:"holder_epoch,omitempty"`
-	HolderRun   int32   `json:"holder_run,omitempty"`
-	HolderDisk  int32   `json:"holder_disk,omitempty"`
-	Tried       []int32 `json:"tried,omitempty"` // replaced, never written
+	// During a migration: the node that holds the checkpoint image, under which
+	// epoch, run and disk, and the nodes that failed to restore it.
+	ImageNode       int32   `json:"image_node,omitempty"`
+	ImageEpoch      uint64  `json:"image_epoch,omitempty"`
+	ImageRun        int32   `json:"image_run,omitempty"`
+	ImageDisk       int32   `json:"image_disk,omitempty"`
+	RestoreFailedOn []int32 `json:"restore_failed_on,omitempty"` // replaced, never written to
 }
 
-// count adds to the sums of a job and its tenant. The job came from write.
-func (f *Facts) count(j *Job, d Preempted) {
+// addPreemption adds d to the totals of a job and its tenant. The job came from
+// writableJob.
+func (f *Facts) addPreemption(j *Job, d PreemptionTotals) {
 	j.Preempted.add(&d)
 	t := f.tenantName[j.Spec.Tenant]
 	if t == nil {
@@ -87,118 +90,137 @@ func (f *Facts) count(j *Job, d Preempted) {
 	f.tenantName[j.Spec.Tenant] = &n
 }
 
-// setLevel has an attempt brought to a level; it gives "" or why not.
+// setLevel requests that an attempt be brought to level l. It returns "" or why
+// it does not.
 func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1.Level) string {
 	k, a, why := f.liveAttempt(act)
 	if why != "" {
 		return why
 	}
-	if why := f.maySetLevel(k, a, l); why != "" {
+	if why := f.checkLevelChange(k, a, l); why != "" {
 		return why
 	}
 	n := f.Node(a.Node)
-	j := f.write(f.jobs[k.Job])
+	j := f.writableJob(f.jobs[k.Job])
 	c := *a
-	c.Target = l
-	c.Sus.Asked, c.Sus.Why, c.Sus.By, c.Sus.For, c.Sus.Parked = f.at, clip(act.GetWhy(), 256), clip(e.GetActor(), 128), act.GetForJob(), false
-	kind := "task.suspending"
-	if l == droverv1.Level_LEVEL_RUNNING {
-		kind, c.Sus.Tried = "task.resuming", nil
-		// A task on its way up is charged whole, so that nothing takes its room.
-		f.hold(a.Node, a.Held, -1)
-		c.Held = j.Demand(int(k.Stage))
-		f.hold(a.Node, c.Held, +1)
-	} else {
-		c.Sus.Parked = act.GetByHand()
+	c.Target, c.Suspension.Withdrawn = l, withdraws(a, l)
+	if c.Suspension.Withdrawn {
+		c.Target = 0 // it is at that level already, unless the node was quicker
 	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-	f.event(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: LevelName(a.Level) + " to " + LevelName(l) + f.forWhom(&c)})
-	f.record(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+	c.Suspension.RequestedAt, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = f.now, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
+	kind, text := "task.suspending", LevelName(a.Level)+" to "+LevelName(l)
+	if c.Suspension.Withdrawn {
+		text = "change to " + LevelName(a.Target) + " withdrawn"
+	}
+	if l == droverv1.Level_LEVEL_RUNNING {
+		kind, c.Suspension.RestoreFailedOn = "task.resuming", nil
+		// A resuming task is charged its whole demand, so that nothing takes
+		// its capacity.
+		f.charge(a.Node, a.Occupied, -1)
+		c.Occupied = j.Demand(int(k.Stage))
+		f.charge(a.Node, c.Occupied, +1)
+	} else {
+		c.Suspension.Parked = act.GetManual()
+	}
+	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(&c)})
+	f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 	return ""
 }
 
-func (f *Facts) maySetLevel(k Key, a *Attempt, l droverv1.Level) string {
+func (f *Facts) checkLevelChange(k Key, a *Attempt, l droverv1.Level) string {
 	n := f.Node(a.Node)
 	switch {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
 		return fmt.Sprintf("there is no level %d", l)
 	case l != droverv1.Level_LEVEL_RUNNING && !slices.Contains(n.Info.GetLevels(), l):
 		return "the node cannot do " + LevelName(l)
-	case a.Target != 0:
-		return "it is on its way to " + LevelName(a.Target)
-	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l:
+	case a.Target != 0 && !withdraws(a, l):
+		return "a change to " + LevelName(a.Target) + " is pending"
+	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l && a.Target == 0:
 		return "it is not suspended"
 	case l != droverv1.Level_LEVEL_RUNNING && l <= a.Level:
 		return "it is at " + LevelName(a.Level) + " already"
 	}
-	if room := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Held, +1); l == droverv1.Level_LEVEL_RUNNING && !f.jobs[k.Job].Demand(int(k.Stage)).fits(room) {
-		return "the node has no room for it to resume"
+	if free := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Occupied, +1); l == droverv1.Level_LEVEL_RUNNING && !f.jobs[k.Job].Demand(int(k.Stage)).fits(free) {
+		return "the node has no free capacity to resume the task"
 	}
 	return ""
 }
 
-// On lists the attempts that hold something on a node, or whose output it keeps,
-// in order. O(n log n) in their number.
-func (f *Facts) On(node int32) []Key {
+// withdraws reports whether a resume withdraws a suspension that the node has
+// not confirmed, as for a task that is still being prepared or started.
+func withdraws(a *Attempt, l droverv1.Level) bool {
+	return l == droverv1.Level_LEVEL_RUNNING && a.Level == l && a.Target > l
+}
+
+// AttemptsOn returns the attempts that are active on a node or whose output it
+// keeps, in key order. O(n log n) in their number.
+func (f *Facts) AttemptsOn(node int32) []Key {
 	return slices.SortedFunc(maps.Keys(f.onNode[node]), CompareKeys)
 }
 
-// forWhom says why and for whom an attempt is at its level, for events.
-func (f *Facts) forWhom(a *Attempt) string {
+// preemptionText returns for whom and why an attempt is at its level, for
+// events.
+func (f *Facts) preemptionText(a *Attempt) string {
 	s := ""
-	if j := f.jobs[a.Sus.For]; a.Sus.For != 0 && j != nil {
+	if j := f.jobs[a.Suspension.Preemptor]; a.Suspension.Preemptor != 0 && j != nil {
 		s += ", for job " + j.Name
 	}
-	if a.Sus.Why != "" {
-		s += ": " + a.Sus.Why
+	if a.Suspension.Reason != "" {
+		s += ": " + a.Suspension.Reason
 	}
 	return s
 }
 
-// LevelName is a level's word in events and views.
+// LevelName returns a level's name in events and views.
 func LevelName(l droverv1.Level) string {
 	return strings.ToLower(strings.TrimPrefix(l.String(), "LEVEL_"))
 }
 
-// confirmLevel takes a level that the node reached, on its way to the target or
-// as its end, or the node's word that the target cannot be reached.
+// confirmLevel applies a level that the node reached, on the way to the target
+// or as the target, or the node's refusal of the target. It reports whether the
+// report changed anything.
 func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) bool {
-	l, refused := seen.GetLevel(), seen.GetLevelRefused()
+	l, refused := seen.GetLevel(), seen.GetTargetRefused()
 	switch {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
 		return false
 	case a.Target == 0 && l == a.Level, a.Target != 0 && l == a.Level && refused != a.Target:
 		return false
 	case refused == a.Target && refused == droverv1.Level_LEVEL_RUNNING:
-		f.cannotResume(e, k, a, seen)
+		f.handleResumeFailure(e, k, a, seen)
 		return true
 	}
-	j := f.write(f.jobs[k.Job])
+	j := f.writableJob(f.jobs[k.Job])
 	c := *a
 	c.Level, c.Seen = l, seen
 	switch {
 	case refused != 0 && refused == a.Target:
-		c.Sus.bar(barredBy(l, refused), seen.GetLevelsNever(), f.at)
+		c.Suspension.recordRefusal(impliedRefusals(l, refused), seen.GetLevelsRefused(), f.now)
 		c.Target = 0
 	case c.Target == l:
-		c.Sus.reached(l)
+		c.Suspension.recordReached(l)
 		c.Target = 0
 	}
+	if c.Suspension.Withdrawn && c.Target == 0 && l != droverv1.Level_LEVEL_RUNNING {
+		c.Target, c.Suspension.Withdrawn = droverv1.Level_LEVEL_RUNNING, false // the node was quicker: the attempt resumes
+	}
 	if a.Level != droverv1.Level_LEVEL_RUNNING && l == droverv1.Level_LEVEL_RUNNING {
-		c.Sus.tryAgain() // much may have changed
-		c.Sus.Passed = 0
+		c.Suspension.clearTransient() // circumstances may have changed
+		c.Suspension.RefusalStreak = 0
 	}
 	if c.Target == 0 && l == droverv1.Level_LEVEL_RUNNING {
-		c.Sus.Parked = false
+		c.Suspension.Parked = false
 	}
-	sum := c.tally(a.Level, seen, f.at)
-	held := j.Demand(int(k.Stage))
+	sum := c.recordTransition(a.Level, seen, f.now)
+	occupied := j.Demand(int(k.Stage))
 	if l != droverv1.Level_LEVEL_RUNNING && c.Target != droverv1.Level_LEVEL_RUNNING {
-		held = AmountsOf(seen.GetHeld())
+		occupied = AmountsOf(seen.GetOccupied())
 	}
-	f.hold(a.Node, a.Held, -1)
-	c.Held = held
-	f.hold(a.Node, c.Held, +1)
+	f.charge(a.Node, a.Occupied, -1)
+	c.Occupied = occupied
+	f.charge(a.Node, c.Occupied, +1)
 	s := &j.Stages[k.Stage]
 	switch was, is := a.Level != droverv1.Level_LEVEL_RUNNING, l != droverv1.Level_LEVEL_RUNNING; {
 	case is && !was:
@@ -207,169 +229,172 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 		s.Suspended--
 	}
 	change := Change{Kind: ChangeLevel, Key: k, Node: a.Node}
-	if c.Sus.Holder != 0 && l == droverv1.Level_LEVEL_RUNNING { // it runs here: the image may go there
-		sum.Moves++
-		change.Nodes, change.Run = []int32{c.Sus.Holder}, c.Sus.HolderRun
-		c.release()
+	if c.Suspension.ImageNode != 0 && l == droverv1.Level_LEVEL_RUNNING { // it runs here: the source node may delete the image
+		sum.Migrations++
+		change.Nodes, change.Run = []int32{c.Suspension.ImageNode}, c.Suspension.ImageRun
+		c.clearImage()
 	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-	f.count(j, sum)
-	f.levelEvent(e, j, k, a, &c, refused)
-	f.record(change)
+	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	f.addPreemption(j, sum)
+	f.addLevelEvent(e, j, k, a, &c, refused)
+	f.recordChange(change)
 	return true
 }
 
-// barredBy gives the levels that a node has none of when it stays at one instead
-// of the one asked for: it takes the deepest on the way. What cannot even be
-// frozen can be brought nowhere.
-func barredBy(stays, asked droverv1.Level) (set uint8) {
+// impliedRefusals returns the set (1<<level) of levels that a node has refused
+// if an attempt stays at one level instead of reaching the requested one. The
+// node takes the deepest level that it can, so all between the two are refused.
+// A task that cannot be frozen can reach no level at all.
+func impliedRefusals(stays, requested droverv1.Level) (set uint8) {
 	if stays == droverv1.Level_LEVEL_RUNNING {
-		asked = droverv1.Level_LEVEL_CHECKPOINTED
+		requested = droverv1.Level_LEVEL_CHECKPOINTED
 	}
-	for l := stays + 1; l <= asked; l++ {
+	for l := stays + 1; l <= requested; l++ {
 		set |= 1 << l
 	}
 	return set
 }
 
-// Bars gives 1<<level of those that nobody is to ask for now.
-func (s *Suspension) Bars() uint8 { return s.Barred | s.Passing }
+// Refused returns the set (1<<level) of levels that must not be requested now.
+func (s *Suspension) Refused() uint8 { return s.RefusedLevels | s.TransientRefused }
 
-// bar takes in the levels of a set that a node could not reach: those that it
-// never can stay barred while the attempt is there; the others may be asked for
-// again after BarFirst, twice as long each time in a row up to BarMost. What is
-// refused while another level still waits belongs to the same time.
-func (s *Suspension) bar(set uint8, never []droverv1.Level, at int64) {
+// recordRefusal records the levels of set as refused. Those that the node can
+// never reach stay refused for the life of the attempt; the others may be
+// requested again after RefusalBackoffMin, doubled each time in a row up to
+// RefusalBackoffMax. A refusal while another back-off is pending belongs to the
+// same streak.
+func (s *Suspension) recordRefusal(set uint8, never []droverv1.Level, at int64) {
 	for _, l := range never {
 		if l > droverv1.Level_LEVEL_RUNNING && l <= droverv1.Level_LEVEL_CHECKPOINTED {
-			s.Barred |= set & (1 << l)
+			s.RefusedLevels |= set & (1 << l)
 		}
 	}
-	if s.Passing |= set; s.Passing&^s.Barred == 0 {
-		s.tryAgain()
+	if s.TransientRefused |= set; s.TransientRefused&^s.RefusedLevels == 0 {
+		s.clearTransient()
 		return
 	}
-	s.Passing &^= s.Barred
-	if s.Back <= at || s.Passed == 0 {
-		s.Passed++
+	s.TransientRefused &^= s.RefusedLevels
+	if s.RetryAt <= at || s.RefusalStreak == 0 {
+		s.RefusalStreak++
 	}
-	s.Back = at + int64(min(BarMost, BarFirst<<min(s.Passed-1, 16)))
+	s.RetryAt = at + int64(min(RefusalBackoffMax, RefusalBackoffMin<<min(s.RefusalStreak-1, 16)))
 }
 
-// tryAgain lets what was refused for a reason that may pass be asked for.
-func (s *Suspension) tryAgain() { s.Passing, s.Back = 0, 0 }
+// clearTransient permits levels that were refused for a retryable reason.
+func (s *Suspension) clearTransient() { s.TransientRefused, s.RetryAt = 0, 0 }
 
-// reached takes in that the node brought the attempt to a level: it can, and to
-// those above it as well.
-func (s *Suspension) reached(l droverv1.Level) {
+// recordReached records that the node brought the attempt to level l: that
+// level and those before it are refused no more.
+func (s *Suspension) recordReached(l droverv1.Level) {
 	through := uint8(1)<<(l+1) - 1
-	s.Barred, s.Passing, s.Passed = s.Barred&^through, s.Passing&^through, 0
-	if s.Passing == 0 {
-		s.Back = 0
+	s.RefusedLevels, s.TransientRefused, s.RefusalStreak = s.RefusedLevels&^through, s.TransientRefused&^through, 0
+	if s.TransientRefused == 0 {
+		s.RetryAt = 0
 	}
 }
 
-// applyBarsPassed lets attempts be asked again for what their nodes refused.
-func (f *Facts) applyBarsPassed(b *droverv1.BarsPassedFact, r *Result) {
+// applyRefusalsExpired ends the back-off of attempts with transient refusals.
+func (f *Facts) applyRefusalsExpired(b *droverv1.RefusalsExpiredFact, r *Result) {
 	for i, key := range b.GetAttempts() {
 		k := KeyOf(key)
 		a := f.Attempt(k)
 		switch {
 		case a == nil || a.Run != key.GetRun() || a.State != AttemptLive:
-			r.Dropped = append(r.Dropped, Drop{At: i, Reason: "no such attempt"})
+			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "no such attempt"})
 			continue
-		case a.Sus.Passing == 0 || a.Sus.Back > f.at:
-			r.Dropped = append(r.Dropped, Drop{At: i, Reason: "its time is not over"})
+		case a.Suspension.TransientRefused == 0 || a.Suspension.RetryAt > f.now:
+			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "its back-off has not expired"})
 			continue
 		}
-		j := f.write(f.jobs[k.Job])
+		j := f.writableJob(f.jobs[k.Job])
 		c := *a
-		c.Sus.tryAgain()
-		f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(&c))
-		f.record(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+		c.Suspension.clearTransient()
+		f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+		f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 		r.Changed++
 	}
 }
 
-// release forgets the node that held the image.
-func (a *Attempt) release() {
-	a.Sus.Holder, a.Sus.HolderEpoch, a.Sus.HolderRun, a.Sus.HolderDisk, a.Sus.Tried = 0, 0, 0, 0, nil
+// clearImage forgets the node that held the image.
+func (a *Attempt) clearImage() {
+	a.Suspension.ImageNode, a.Suspension.ImageEpoch, a.Suspension.ImageRun, a.Suspension.ImageDisk, a.Suspension.RestoreFailedOn = 0, 0, 0, 0, nil
 }
 
-// tally brings the attempt's own counts up to a level that it reached, and gives
-// what its job and tenant are charged for it.
-func (a *Attempt) tally(was droverv1.Level, seen *droverv1.SeenAttempt, at int64) (d Preempted) {
+// recordTransition updates the attempt's own counts for a level that it has
+// reached, and returns what to add to the totals of its job and tenant.
+func (a *Attempt) recordTransition(was droverv1.Level, seen *droverv1.SeenAttempt, at int64) (d PreemptionTotals) {
 	running := droverv1.Level_LEVEL_RUNNING
-	if a.Level != was || a.Sus.At == 0 {
-		a.Sus.At = at
+	if a.Level != was || a.Suspension.LevelSince == 0 {
+		a.Suspension.LevelSince = at
 	}
 	switch {
 	case was == running && a.Level != running:
-		a.Sus.Count++
-		a.Sus.From = at
-		d.Suspends, d.CPUMS = 1, max(0, seen.GetUsage().GetCpuMs()-a.Sus.CPUMS)
-		a.Sus.CPUMS += d.CPUMS
+		a.Suspension.Count++
+		a.Suspension.SuspendedAt = at
+		d.Suspends, d.CPUMS = 1, max(0, seen.GetUsage().GetCpuMs()-a.Suspension.PreemptedCPUMS)
+		a.Suspension.PreemptedCPUMS += d.CPUMS
 	case was != running && a.Level == running:
-		d.Resumes, d.SuspendedMS = 1, max(0, (at-a.Sus.From)/1e6)
-		d.KeptCPUMS = a.Sus.CPUMS - a.Sus.KeptMS
-		a.Sus.KeptMS = a.Sus.CPUMS
-		a.Sus.TotalMS += d.SuspendedMS
+		d.Resumes, d.SuspendedMS = 1, max(0, (at-a.Suspension.SuspendedAt)/1e6)
+		d.PreservedCPUMS = a.Suspension.PreemptedCPUMS - a.Suspension.PreservedCPUMS
+		a.Suspension.PreservedCPUMS = a.Suspension.PreemptedCPUMS
+		a.Suspension.SuspendedMS += d.SuspendedMS
 	}
 	return d
 }
 
-// endTally is what an end means to the sums: work that was taken back and not
-// kept is lost, unless the end was the user's wish.
-func (a *Attempt) endTally(state AttemptState, seen *droverv1.SeenAttempt) (d Preempted) {
-	risk := a.Sus.CPUMS - a.Sus.KeptMS
+// preemptionAtEnd returns what the end of an attempt adds to the totals:
+// preempted work that was not preserved is lost, unless the user stopped the
+// attempt.
+func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt) (d PreemptionTotals) {
+	risk := a.Suspension.PreemptedCPUMS - a.Suspension.PreservedCPUMS
 	suspended := a.Level != droverv1.Level_LEVEL_RUNNING
 	switch {
-	case a.Sus.Killed && state != AttemptSucceeded:
+	case a.Suspension.Killed && state != AttemptSucceeded:
 		all := max(seen.GetUsage().GetCpuMs(), a.Seen.GetUsage().GetCpuMs())
-		d.Kills, d.CPUMS, d.LostCPUMS = 1, max(0, all-a.Sus.CPUMS), all
+		d.Kills, d.CPUMS, d.LostCPUMS = 1, max(0, all-a.Suspension.PreemptedCPUMS), all
 	case suspended && (state == AttemptFailed || state == AttemptLost):
 		d.Kills, d.LostCPUMS = 1, risk
-	case suspended && state == AttemptSucceeded: // it was done before it stood still
-		d.KeptCPUMS = risk
+	case suspended && state == AttemptSucceeded: // it finished before it was frozen
+		d.PreservedCPUMS = risk
 	}
 	return d
 }
 
-// levelEvent tells people what a node did, with how long each step took.
-func (f *Facts) levelEvent(e *droverv1.Entry, j *Job, k Key, was, is *Attempt, refused droverv1.Level) {
-	seen := is.Seen
+// addLevelEvent reports to users what a node did, and how long each step took.
+func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *Attempt, refused droverv1.Level) {
+	seen := after.Seen
 	text, kind := "", "task.suspended"
 	switch {
-	case refused != 0 && refused == was.Target:
+	case refused != 0 && refused == before.Target:
 		kind = "task.level_refused"
-		text = fmt.Sprintf("not %s, it stays %s: %s", LevelName(refused), LevelName(is.Level), cmp.Or(seen.GetLevelNote(), "its node did not say why"))
-		if is.Sus.Passing != 0 {
-			text += fmt.Sprintf("; not asked for again for %s", span(time.Duration(is.Sus.Back-f.at)))
+		text = fmt.Sprintf("not %s, it stays %s: %s", LevelName(refused), LevelName(after.Level), cmp.Or(seen.GetLevelNote(), "the node gave no reason"))
+		if after.Suspension.TransientRefused != 0 {
+			text += fmt.Sprintf("; not requested again for %s", formatDuration(time.Duration(after.Suspension.RetryAt-f.now)))
 		}
-	case is.Level == droverv1.Level_LEVEL_RUNNING:
+	case after.Level == droverv1.Level_LEVEL_RUNNING:
 		kind = "task.resumed"
-		text = fmt.Sprintf("from %s, after %s", LevelName(was.Level), took(f.at-was.Sus.From))
+		text = fmt.Sprintf("from %s, after %s", LevelName(before.Level), formatElapsed(f.now-before.Suspension.SuspendedAt))
 	default:
-		text = fmt.Sprintf("%s, holds memory %s", LevelName(is.Level), jobspec.FormatSize(seen.GetHeld().GetMemory()))
-		if seen.GetSwapHeld() > 0 {
-			text += ", swap " + jobspec.FormatSize(seen.GetSwapHeld())
+		text = fmt.Sprintf("%s, occupies memory %s", LevelName(after.Level), jobspec.FormatSize(seen.GetOccupied().GetMemory()))
+		if seen.GetSwapOccupied() > 0 {
+			text += ", swap " + jobspec.FormatSize(seen.GetSwapOccupied())
 		}
-		if seen.GetImageHeld() > 0 {
-			text += ", image " + jobspec.FormatSize(seen.GetImageHeld())
+		if seen.GetImageOccupied() > 0 {
+			text += ", image " + jobspec.FormatSize(seen.GetImageOccupied())
 		}
-		text += f.forWhom(is)
+		text += f.preemptionText(after)
 	}
 	if steps := stepsText(seen.GetLevelSteps()); steps != "" {
 		text += "; " + steps
 	}
-	if was.Sus.Asked > 0 && was.Target != 0 && is.Target == 0 {
-		text += "; asked " + took(f.at-was.Sus.Asked) + " before"
+	if before.Suspension.RequestedAt > 0 && before.Target != 0 && after.Target == 0 {
+		text += "; requested " + formatElapsed(f.now-before.Suspension.RequestedAt) + " earlier"
 	}
-	f.event(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, is.Run), Node: f.nodeNameOf(is.Node), Text: text})
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, after.Run), Node: f.nodeNameOf(after.Node), Text: text})
 }
 
-// took is a span for people, of so many nanoseconds.
-func took(ns int64) string {
+// formatElapsed formats nanoseconds for users.
+func formatElapsed(ns int64) string {
 	d := time.Duration(max(0, ns))
 	switch {
 	case d < 10*time.Millisecond:
@@ -381,14 +406,14 @@ func took(ns int64) string {
 	}
 }
 
-// stepsText is "freeze 12ms, checkpoint 2.6s (70MiB)".
+// stepsText formats steps, e.g. "freeze 12ms, checkpoint 2.6s (70MiB)".
 func stepsText(steps []*droverv1.LevelStep) string {
 	var out []string
 	for _, s := range steps {
-		if strings.Contains(s.GetStep(), "/") { // a part of the step before it
+		if strings.Contains(s.GetStep(), "/") { // part of the step before it
 			continue
 		}
-		t := s.GetStep() + " " + took(s.GetUs()*1000)
+		t := s.GetStep() + " " + formatElapsed(s.GetDurationUs()*1000)
 		if s.GetBytes() > 0 {
 			t += " (" + jobspec.FormatSize(s.GetBytes()) + ")"
 		}
@@ -400,8 +425,8 @@ func stepsText(steps []*droverv1.LevelStep) string {
 	return strings.Join(out, ", ")
 }
 
-// CanRestore tells whether a dump of one node can go on on another: same kernel,
-// criu and runc, and at least the same CPU flags.
+// CanRestore reports whether a checkpoint made on one node can be restored on
+// another: same driver, kernel, criu and runc, and at least the same CPU flags.
 func CanRestore(from, to *droverv1.NodeInfo) bool {
 	can := func(i *droverv1.NodeInfo) bool {
 		return slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED)
@@ -426,9 +451,9 @@ func CanRestore(from, to *droverv1.NodeInfo) bool {
 	return true
 }
 
-// migrate has a checkpointed attempt go on on another node. Its run is raised
-// only here, when the node that holds the image has reported it whole and the
-// container gone: so no two runs of it are ever under way.
+// migrate resumes a checkpointed attempt on another node. Only here is the run
+// raised: the node that holds the image has reported it complete and the
+// container gone, so two runs never execute at the same time.
 func (f *Facts) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k := KeyOf(act.GetKey())
 	a, n := f.Attempt(k), f.Node(act.GetNode())
@@ -440,67 +465,68 @@ func (f *Facts) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	case a.State != AttemptLive:
 		return "the attempt is " + a.State.String()
 	case a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != 0:
-		return "only a checkpointed task can move, and it is " + LevelName(cmp.Or(a.Target, a.Level))
+		return "only a checkpointed task can migrate; it is " + LevelName(cmp.Or(a.Target, a.Level))
 	case n == nil || !n.Up || n.Draining:
-		return "the node takes no work"
+		return "the node is not schedulable"
 	case n.ID == a.Node:
-		return "it is on that node: resume it there"
+		return "it is on that node already: resume it there"
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
 	case !CanRestore(f.Node(a.Node).Info, n.Info):
-		return "the node cannot restore what node " + f.nodeNameOf(a.Node) + " dumps: CPU flags, kernel, criu and runc must fit"
+		return "the node cannot restore what node " + f.nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match"
 	case !f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
-		return "the node has no room"
+		return "the node has no free capacity"
 	}
 	c := *a
-	c.Sus.Why, c.Sus.By, c.Sus.For, c.Sus.Parked = clip(act.GetWhy(), 256), clip(e.GetActor(), 128), act.GetForJob(), false
-	f.move(e, k, &c, n, act.GetDisk())
+	c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
+	f.moveAttempt(e, k, &c, n, act.GetDisk())
 	return ""
 }
 
-// move sends an attempt, whose dump some node holds, to another one. a is a copy
-// of the present attempt.
-func (f *Facts) move(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
-	j := f.write(f.jobs[k.Job])
+// moveAttempt assigns a, whose checkpoint some node holds, to another node. a
+// is a copy of the current attempt.
+func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
+	j := f.writableJob(f.jobs[k.Job])
 	from := f.nodeNameOf(a.Node)
-	f.hold(a.Node, a.Held, -1)
-	if a.Sus.Holder == 0 {
-		a.Sus.Holder, a.Sus.HolderEpoch, a.Sus.HolderRun, a.Sus.HolderDisk = a.Node, a.Epoch, a.Run, a.Disk
+	f.charge(a.Node, a.Occupied, -1)
+	if a.Suspension.ImageNode == 0 {
+		a.Suspension.ImageNode, a.Suspension.ImageEpoch, a.Suspension.ImageRun, a.Suspension.ImageDisk = a.Node, a.Epoch, a.Run, a.Disk
 	}
 	old := Change{Kind: ChangeLevel, Key: k, Node: to.ID, Nodes: []int32{a.Node}, Run: a.Run}
 	a.Node, a.Epoch, a.Disk, a.Run = to.ID, to.Epoch, disk, a.Run+1
-	a.Target, a.Sus.Asked, a.Sus.Barred = droverv1.Level_LEVEL_RUNNING, f.at, 0
-	a.Sus.tryAgain()
-	a.Sus.Passed = 0
-	a.Held = j.Demand(int(k.Stage))
-	f.hold(a.Node, a.Held, +1)
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).with(a))
+	a.Target, a.Suspension.RequestedAt, a.Suspension.RefusedLevels = droverv1.Level_LEVEL_RUNNING, f.now, 0
+	a.Suspension.clearTransient()
+	a.Suspension.RefusalStreak = 0
+	a.Occupied = j.Demand(int(k.Stage))
+	f.charge(a.Node, a.Occupied, +1)
+	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(a))
 	if f.onNode[to.ID] == nil {
 		f.onNode[to.ID] = map[Key]struct{}{}
 	}
 	f.onNode[to.ID][k] = struct{}{}
-	f.event(e, "task.moving", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.forWhom(a)})
-	f.record(old)
+	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(a)})
+	f.recordChange(old)
 }
 
-// cannotResume takes a node's word that it cannot bring an attempt back from its
-// dump: another node tries, else the task starts again and its work is lost.
-func (f *Facts) cannotResume(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) {
+// handleResumeFailure handles a node's failure to restore an attempt from its
+// checkpoint: another node tries, or else the attempt fails, its work is lost
+// and the task is retried.
+func (f *Facts) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) {
 	j := f.jobs[k.Job]
-	note := cmp.Or(seen.GetLevelNote(), "its node did not say why")
-	f.event(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: note})
-	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Sus.Tried) < maxTried {
-		if n := f.anotherNode(k, a); n != nil {
+	detail := cmp.Or(seen.GetLevelNote(), "the node gave no reason")
+	f.addEvent(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: detail})
+	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Suspension.RestoreFailedOn) < maxRestoreNodes {
+		if n := f.findRestoreNode(k, a); n != nil {
 			c := *a
-			c.Sus.Tried = append(slices.Clone(a.Sus.Tried), a.Node)
-			c.Sus.Why = "it could not be restored on " + f.nodeNameOf(a.Node)
-			f.move(e, k, &c, n, firstDisk(n))
+			c.Suspension.RestoreFailedOn = append(slices.Clone(a.Suspension.RestoreFailedOn), a.Node)
+			c.Suspension.Reason = "it could not be restored on " + f.nodeNameOf(a.Node)
+			f.moveAttempt(e, k, &c, n, firstDisk(n))
 			return
 		}
 	}
 	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen.GetUsage(), Limits: a.Seen.GetLimits(),
-		StartedMs: a.Seen.GetStartedMs(), RunningMs: a.Seen.GetRunningMs(), Level: a.Level, LevelNote: note,
-		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", took(a.Seen.GetUsage().GetCpuMs()*1e6), note), 1024)}
+		StartedMs: a.Seen.GetStartedMs(), RunningMs: a.Seen.GetRunningMs(), Level: a.Level, LevelNote: detail,
+		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen.GetUsage().GetCpuMs()*1e6), detail), 1024)}
 	f.endAttempt(e, k, a, AttemptFailed, end)
 }
 
@@ -511,22 +537,23 @@ func firstDisk(n *Node) int32 {
 	return 0
 }
 
-// anotherNode gives the node with the most free CPU that can restore the
-// attempt's dump, has room for it and was not tried; nil where there is none, or
-// where the node that holds the dump is gone.
-func (f *Facts) anotherNode(k Key, a *Attempt) *Node {
-	holder, epoch := a.Node, a.Epoch
-	if a.Sus.Holder != 0 {
-		holder, epoch = a.Sus.Holder, a.Sus.HolderEpoch
+// findRestoreNode returns the node with the most free CPU among those that can
+// restore the attempt's checkpoint, have the capacity and have not failed to
+// restore it. It returns nil if there is none, or if the node that holds the
+// image is gone.
+func (f *Facts) findRestoreNode(k Key, a *Attempt) *Node {
+	imageNode, epoch := a.Node, a.Epoch
+	if a.Suspension.ImageNode != 0 {
+		imageNode, epoch = a.Suspension.ImageNode, a.Suspension.ImageEpoch
 	}
-	h := f.Node(holder)
+	h := f.Node(imageNode)
 	if h == nil || !h.Up || h.Epoch != epoch {
 		return nil
 	}
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
 	for _, n := range f.nodes {
-		if !n.Up || n.Draining || n.ID == holder || n.ID == a.Node || slices.Contains(a.Sus.Tried, n.ID) || !CanRestore(h.Info, n.Info) {
+		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
 			continue
 		}
 		if !f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {

@@ -2,38 +2,38 @@
 // facts of a cluster, and how each entry of the log (drover.v1.Entry) changes
 // them.
 //
-// What it is: a deterministic function. Apply reads no clock, no random source
-// and no map in its own order; the same entries give the same facts, events
-// and journal on every server. An entry that does not hold any more (a
+// Apply is a deterministic function: it reads no clock and no random source,
+// and map order never reaches its results. The same entries produce the same
+// facts, events and journal on every server. An entry that has become stale (a
 // decision on a task that ended, a report of an old run) changes nothing, and
-// Result says why. Entries of an unknown type or a newer version change
-// nothing either: they are counted and shown as an event.
+// Result says why. An entry of an unknown type or a newer version changes
+// nothing either: it is counted and shown as an event.
 //
-// What it is not: it knows no raft, no file, no network and no scheduler. The
-// scheduler's State is a projection of the facts, made by package coordinator
-// from the Journal.
+// The package knows no raft, file, network or scheduler. The scheduler's State
+// is a projection of the facts, which package coordinator builds from the
+// journal.
 //
-// # Who calls it
+// # Callers
 //
-// Package replica applies entries in the order of the log, under its lock.
-// Readers hold the read lock and keep no pointer into the facts afterwards,
-// except to values that are documented as never changed once made: Attempt,
-// Node, Tenant and everything of package droverv1.
+// Package replica applies entries in log order, under its write lock. Readers
+// hold the read lock and keep no pointer into the facts afterwards, except to
+// values documented as never changed once made: Attempt, Node, Tenant and every
+// message of package droverv1.
 //
-// # Memory, and a snapshot that does not stop Apply
+// # Memory, and snapshots that do not stop Apply
 //
-// Everything lives in memory; what is on disk is the log and snapshots of it.
-// Snapshot takes O(jobs + nodes + blobs + events) pointers and raises the
-// generation. From then on the first write to a job, or to a block of 256 of
-// its tasks, copies it; attempts and nodes are never written, but replaced. So
-// Snapshot.Encode reads a frozen picture while Apply goes on.
+// Everything lives in memory; the disk holds the log and snapshots. Snapshot
+// copies O(jobs + nodes + blobs + events) pointers and raises the generation.
+// From then on the first write to a job, or to a block of 256 of its tasks,
+// copies it; attempts and nodes are never written but replaced. So
+// Snapshot.Encode reads an immutable copy while Apply continues.
 //
-// # The snapshot's form
+// # Snapshot format
 //
-// Lines of JSON, the first a header {"drover":"facts","version":N,…}, then one
-// line for each record, named by "t": tenant, node, blob, job, tasks, note,
-// reservation, event, staging; last "end" with the number of lines. Fields are
-// only added. Messages of the API stand in it as base64 of their protobuf
-// form. testdata/ keeps a snapshot and a log of each version; a test reads
-// them.
+// A snapshot is lines of JSON: a header {"drover":"facts","version":N,…},
+// then one line per record, whose type is named by "t": tenant, node, blob,
+// job, tasks, policy_state, reservation, event, staging, key, project,
+// completion, outcome; finally "end" with the number of lines. API messages are
+// stored as base64 of their protobuf encoding. testdata/ keeps one snapshot of
+// each version, which a test restores.
 package facts

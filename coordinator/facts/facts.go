@@ -10,136 +10,137 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// EntryVersion is the version of every entry type that this program writes;
-// Apply leaves entries of a higher one alone.
+// EntryVersion is the version of every entry type that this program writes.
+// Apply ignores entries of a higher version.
 const EntryVersion = 1
 
-// Limits of what the facts hold. Beyond them an entry is refused.
+// Limits of the facts. An entry that would exceed one is refused, unless noted.
 const (
-	MaxLiveJobs  = 20_000
-	MaxNodes     = 20_000
-	MaxTenants   = 10_000
-	MaxBlobs     = 200_000
-	MaxEvents    = 10_000 // older ones are dropped
-	MaxCounters  = 256    // names for each job
-	MaxStagings  = 64     // large submissions under way; the oldest is dropped
-	MaxChunks    = 4096   // chunks of one submission
-	MaxNotes     = 1 << 17
-	MaxKeys      = 100_000          // idempotency keys of ended and forgotten jobs
-	InfraLimit   = 3                // infrastructure failures on one node …
-	InfraWindow  = 10 * time.Minute // … within this time: no new work
-	HoldFirst    = time.Minute      // before it is tried again, one attempt at a time …
-	HoldMost     = 30 * time.Minute // … twice as long each time in a row, up to this
-	InfraRetries = 8                // of one task, before its job fails
-	BarFirst     = time.Minute      // before an attempt is asked again for a level that its node refused for now …
-	BarMost      = 30 * time.Minute // … twice as long each time in a row, up to this
+	MaxLiveJobs       = 20_000
+	MaxNodes          = 20_000
+	MaxTenants        = 10_000
+	MaxBlobs          = 200_000
+	MaxEvents         = 10_000 // older ones are dropped
+	MaxCounters       = 1000   // distinct names per job, without those of the harness
+	MaxStagings       = 64     // large submissions in progress; the oldest is dropped
+	MaxChunks         = 4096   // per submission
+	MaxPolicyStates   = 1 << 17
+	MaxKeys           = 100_000          // idempotency keys of ended and forgotten jobs
+	InfraLimit        = 3                // infrastructure failures on one node …
+	InfraWindow       = 10 * time.Minute // … within this time quarantine it
+	QuarantineMin     = time.Minute      // first quarantine; doubled each time in a row …
+	QuarantineMax     = 30 * time.Minute // … up to this
+	InfraRetries      = 8                // infrastructure failures of one task before its job fails
+	RefusalBackoffMin = time.Minute      // first back-off after a transient refusal; doubled each time in a row …
+	RefusalBackoffMax = 30 * time.Minute // … up to this
 )
 
-// DefaultTenant is there from the start.
+// DefaultTenant exists from the start.
 const DefaultTenant = "default"
 
-// nobody is the uid of the default tenant's tasks, so that a first job runs
-// and does not run as root.
-const nobody = 65534
+// nobodyUID is the uid of the default tenant's tasks: a first job runs without
+// configuration, and not as root.
+const nobodyUID = 65534
 
-// Facts is the state machine. It is not safe for concurrent use: package
+// Facts is the state machine. It is not safe for concurrent use; package
 // replica guards it.
 type Facts struct {
 	gen     uint64
 	index   uint64 // of the last entry applied
-	at      int64  // of the last entry applied, Unix ns
+	now     int64  // time of the last entry applied, Unix ns
 	cluster string
 
 	tenants    []*Tenant // by id
 	tenantName map[string]*Tenant
 	nodes      []*Node // by id - 1
 	nodeName   map[string]int32
-	onNode     map[int32]map[Key]struct{} // attempts that hold something, or whose output is kept
+	onNode     map[int32]map[Key]struct{} // attempts that are active there, or whose output it keeps
 
 	jobs    map[uint64]*Job // live, and ended but not forgotten
 	live    map[string]uint64
-	outputs map[string]uint64 // held output path -> job
-	keys    map[string]keyed  // idempotency keys
-	keyRing []string          // keys in order of arrival
-	staging []*staging        // oldest first
+	outputs map[string]uint64   // reserved output path -> job
+	keys    map[string]keyedJob // idempotency keys
+	keyRing []string            // keys, oldest first
+	staging []*staging          // oldest first
 	blobs   map[string]*Blob
 
-	notes        map[NoteKey]*Note
+	policyStates map[PolicyStateKey]*PolicyState
 	reservations map[uint64]*droverv1.ReservationFact
 
-	projects    map[uint64]*Project // with a job that lives or holds something
-	projectName map[string]uint64
-	nextProject uint64
-	ran         []*Ran // a ring once it is full
-	ranAt       int    // where its oldest record is
-	ranSeq      uint64
-	outcomes    []Outcome // likewise
-	outcomeAt   int
+	projects         map[uint64]*Project // with a job that is live or has active attempts
+	projectName      map[string]uint64
+	nextProject      uint64
+	completions      []*Completion // a ring once it is full
+	completionsStart int           // index of the oldest record
+	completionSeq    uint64
+	outcomes         []Outcome // a ring once it is full
+	outcomesStart    int
 
 	scheduler string
 	params    map[string]string
 
-	nextJob  uint64
-	seq      uint64 // of attempts: placements, ends, losses
-	eventSeq uint64
-	unknown  uint64 // entries that were not understood
-	events   []*Event
-	eventAt  int // where the ring's oldest event is
+	nextJob        uint64
+	stepAt, stepBy int64  // last time that the log's time went back: when, and how far, ns
+	seq            uint64 // last number given to a placement, end or output loss
+	eventSeq       uint64
+	unknownEntries uint64 // entries that this program did not understand
+	events         []*Event
+	eventsStart    int // index of the oldest event once the ring is full
 
 	journal []Change
 }
 
-// keyed is what a submission with an idempotency key got.
-type keyed struct {
+// keyedJob is the answer to a submission with an idempotency key.
+type keyedJob struct {
 	Job  uint64 `json:"job"`
 	Name string `json:"name"`
 }
 
 type staging struct {
 	id     string
-	splits map[int32][]*droverv1.FactSplit // by chunk index; the lists are never changed
+	splits map[int32][]*droverv1.FactSplit // by chunk index; the lists are immutable
 }
 
-// New makes the facts of a cluster in which nothing happened: no entry was
-// applied and the tenant "default" is there.
+// New returns the facts of an empty cluster: no entry applied, only the tenant
+// "default".
 func New() *Facts {
 	f := &Facts{
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
-		jobs: map[uint64]*Job{}, live: map[string]uint64{}, outputs: map[string]uint64{}, keys: map[string]keyed{},
-		blobs: map[string]*Blob{}, notes: map[NoteKey]*Note{}, reservations: map[uint64]*droverv1.ReservationFact{},
+		jobs: map[uint64]*Job{}, live: map[string]uint64{}, outputs: map[string]uint64{}, keys: map[string]keyedJob{},
+		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
 		params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
 	}
-	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobody, Submit: []string{"*"}, Read: []string{"*"}})
+	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
 	return f
 }
 
-// Index is that of the last entry applied.
+// Index returns the index of the last entry applied.
 func (f *Facts) Index() uint64 { return f.index }
 
-// At is the instant of the last entry applied, Unix ns. It never goes back.
-func (f *Facts) At() int64 { return f.at }
+// Time returns the time of the last entry applied, Unix ns. It never decreases.
+func (f *Facts) Time() int64 { return f.now }
 
-// Cluster is the cluster's id, "" before it was made.
+// Cluster returns the cluster's id, "" before its first entry.
 func (f *Facts) Cluster() string { return f.cluster }
 
-// Unknown counts entries that this program did not understand.
-func (f *Facts) Unknown() uint64 { return f.unknown }
+// UnknownEntries returns how many entries this program did not understand.
+func (f *Facts) UnknownEntries() uint64 { return f.unknownEntries }
 
-// Scheduler gives the policy and its parameters; "" for the default. The map
-// is never changed once made.
+// Scheduler returns the policy's name and parameters; "" means the default. The
+// map is immutable.
 func (f *Facts) Scheduler() (string, map[string]string) { return f.scheduler, f.params }
 
-// Tenants lists the tenants by id. The slice belongs to the facts.
+// Tenants returns the tenants by id. The slice belongs to the facts.
 func (f *Facts) Tenants() []*Tenant { return f.tenants }
 
-// Tenant finds a tenant by name, or nil.
+// Tenant returns the tenant of that name, or nil.
 func (f *Facts) Tenant(name string) *Tenant { return f.tenantName[name] }
 
-// Nodes lists the nodes by id. The slice belongs to the facts.
+// Nodes returns the nodes by id. The slice belongs to the facts.
 func (f *Facts) Nodes() []*Node { return f.nodes }
 
-// Node finds a node by id, or nil.
+// Node returns the node of that id, or nil.
 func (f *Facts) Node(id int32) *Node {
 	if id < 1 || int(id) > len(f.nodes) {
 		return nil
@@ -147,52 +148,49 @@ func (f *Facts) Node(id int32) *Node {
 	return f.nodes[id-1]
 }
 
-// NodeByName finds a node, or nil.
+// NodeByName returns the node of that name, or nil.
 func (f *Facts) NodeByName(name string) *Node { return f.Node(f.nodeName[name]) }
 
-// Job finds a job that is not forgotten, or nil.
+// Job returns a job that has not been forgotten, or nil.
 func (f *Facts) Job(id uint64) *Job { return f.jobs[id] }
 
-// LiveJob finds the job that has the name now, or nil.
+// LiveJob returns the live job of that name, or nil.
 func (f *Facts) LiveJob(name string) *Job { return f.jobs[f.live[name]] }
 
-// JobIDs lists the jobs that are not forgotten in order of id. It allocates.
+// JobIDs returns the ids of all jobs not forgotten, ascending. It allocates.
 func (f *Facts) JobIDs() []uint64 { return slices.Sorted(maps.Keys(f.jobs)) }
 
-// JobCount counts the jobs that are not forgotten, and those of them that
-// have not ended.
+// JobCount returns how many jobs are not forgotten, and how many of them are
+// live.
 func (f *Facts) JobCount() (all, live int) { return len(f.jobs), len(f.live) }
 
-// ByKey gives the job that was accepted under an idempotency key.
-func (f *Facts) ByKey(key string) (id uint64, name string, ok bool) {
+// JobByIdempotencyKey returns the job accepted under an idempotency key.
+func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool) {
 	k, ok := f.keys[key]
 	return k.Job, k.Name, ok
 }
 
-// OutputHolder gives the job that holds an output path, 0 for none.
-func (f *Facts) OutputHolder(path string) uint64 { return f.outputs[path] }
-
-// Promised gives the departure (Unix ns) that the scheduler promised to a job or
-// its project, 0 for none.
-func (f *Facts) Promised(j *Job) int64 {
-	if f.notes[NoteKey{Kind: noteAccepted, Job: j.ID}] != nil {
+// GuaranteedDeparture returns the departure (Unix ns) that the scheduler
+// guaranteed to a job or its project, 0 for none.
+func (f *Facts) GuaranteedDeparture(j *Job) int64 {
+	if f.policyStates[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
 		return j.DeadlineNS()
 	}
-	for _, k := range [...]NoteKey{{Kind: notePromise, Job: j.ID}, {Kind: notePromise, Project: j.Project}} {
-		if n := f.notes[k]; n != nil && (k.Job != 0 || k.Project != 0) {
+	for _, k := range [...]PolicyStateKey{{Kind: guaranteeState, Job: j.ID}, {Kind: guaranteeState, Project: j.Project}} {
+		if n := f.policyStates[k]; n != nil && (k.Job != 0 || k.Project != 0) {
 			return n.At
 		}
 	}
-	return j.Promised
+	return j.GuaranteedDeparture
 }
 
-// Blob finds a blob, or nil. Only its Refs change.
+// Blob returns a blob, or nil. Only its Refs change.
 func (f *Facts) Blob(digest string) *Blob { return f.blobs[digest] }
 
-// Blobs lists the digests in order. It allocates.
+// Blobs returns the digests in ascending order. It allocates.
 func (f *Facts) Blobs() []string { return slices.Sorted(maps.Keys(f.blobs)) }
 
-// Attempt finds an attempt of a job that is not forgotten, or nil.
+// Attempt returns an attempt of a job that has not been forgotten, or nil.
 func (f *Facts) Attempt(k Key) *Attempt {
 	if t := f.task(k); t != nil {
 		return t.Find(k.Attempt)
@@ -212,15 +210,15 @@ func (f *Facts) task(k Key) *Task {
 	return s.Task(k.Task)
 }
 
-// Notes lists what the policy remembers, in order of key. It allocates.
-func (f *Facts) Notes() []*Note {
-	return slices.SortedFunc(maps.Values(f.notes), func(a, b *Note) int { return compareNotes(&a.NoteKey, &b.NoteKey) })
+// PolicyStates returns the policy's stored state in key order. It allocates.
+func (f *Facts) PolicyStates() []*PolicyState {
+	return slices.SortedFunc(maps.Values(f.policyStates), func(a, b *PolicyState) int { return comparePolicyStateKeys(&a.PolicyStateKey, &b.PolicyStateKey) })
 }
 
-// Reservation finds a reservation, or nil.
+// Reservation returns the reservation of that id, or nil.
 func (f *Facts) Reservation(id uint64) *droverv1.ReservationFact { return f.reservations[id] }
 
-// Reservations lists the reservations by id. It allocates.
+// Reservations returns the reservations by id. It allocates.
 func (f *Facts) Reservations() []*droverv1.ReservationFact {
 	out := make([]*droverv1.ReservationFact, 0, len(f.reservations))
 	for _, id := range slices.Sorted(maps.Keys(f.reservations)) {
@@ -229,55 +227,55 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 	return out
 }
 
-// EventsSince lists at most limit events with a sequence number above seq,
-// oldest first. The events are never changed.
+// EventsSince returns at most limit events with a sequence number above seq,
+// oldest first. The events are immutable.
 func (f *Facts) EventsSince(seq uint64, limit int) []*Event {
 	n := len(f.events)
 	if n == 0 || seq >= f.eventSeq {
 		return nil
 	}
-	first := f.eventSeq - uint64(n) // the event before the oldest
+	first := f.eventSeq - uint64(n) // sequence number of the event before the oldest
 	skip := 0
 	if seq > first {
 		skip = int(seq - first)
 	}
 	var out []*Event
 	for i := skip; i < n && len(out) < limit; i++ {
-		out = append(out, f.events[(f.eventAt+i)%n])
+		out = append(out, f.events[(f.eventsStart+i)%n])
 	}
 	return out
 }
 
-// LastEvent is the sequence number of the newest event.
+// LastEvent returns the sequence number of the newest event.
 func (f *Facts) LastEvent() uint64 { return f.eventSeq }
 
-// Result is what an entry did.
+// Result says what an entry changed.
 type Result struct {
 	Index   uint64
-	Job     uint64 // accepted, or found under the idempotency key
+	Job     uint64 // the job accepted, or found under the idempotency key
 	Name    string
 	Node    int32
 	Epoch   uint64
-	Changed int    // things that changed: attempts, tenants, jobs
-	Dropped []Drop // of a decision, or of reports
-	Err     error  // the entry was refused, with a class of package fault
+	Changed int    // attempts, tenants or jobs that changed
+	Dropped []Drop // stale actions or reports
+	Err     error  // set if the entry was refused; has a class of package fault
 }
 
-// Drop is an action or report that does not hold any more.
+// Drop is an action or report that has become stale.
 type Drop struct {
-	At     int // position in the entry
+	Index  int // position in the entry
 	Reason string
 }
 
-// Apply makes the entry at index true. It never fails for an entry that is
-// wrong: Result says why nothing changed. index must rise.
+// Apply applies the entry at index, which must be above all earlier ones. An
+// invalid entry changes nothing; Result says why.
 func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 	f.index = index
-	f.at = max(f.at, e.GetAt())
+	f.advanceTime(e)
 	r := Result{Index: index}
 	if e.GetVersion() > EntryVersion || e.GetBody() == nil {
-		f.unknown++
-		f.event(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
+		f.unknownEntries++
+		f.addEvent(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
 		r.Err = fault.New(fault.Unsupported, "entry of version %d and type %T is not known", e.GetVersion(), e.GetBody())
 		return r
 	}
@@ -298,7 +296,7 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 	case *droverv1.Entry_NodeDrain:
 		f.applyNodeDrain(e, b.NodeDrain, r)
 	case *droverv1.Entry_Blob:
-		f.applyBlob(b.Blob, r)
+		f.applyBlob(e, b.Blob, r)
 	case *droverv1.Entry_JobChunk:
 		f.applyChunk(b.JobChunk, r)
 	case *droverv1.Entry_JobAccepted:
@@ -317,14 +315,18 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		f.applyCleaned(e, b.JobCleaned, r)
 	case *droverv1.Entry_Estimates:
 		f.applyEstimates(b.Estimates, r)
-	case *droverv1.Entry_Deadline:
-		f.applyDeadline(e, b.Deadline, r)
-	case *droverv1.Entry_BarsPassed:
-		f.applyBarsPassed(b.BarsPassed, r)
+	case *droverv1.Entry_DeadlineMiss:
+		f.applyDeadlineMiss(e, b.DeadlineMiss, r)
+	case *droverv1.Entry_Notice:
+		f.addEvent(e, clip(b.Notice.GetKind(), 64), &Event{Node: clip(b.Notice.GetNode(), 255), Text: b.Notice.GetText()})
+	case *droverv1.Entry_RefusalsExpired:
+		f.applyRefusalsExpired(b.RefusalsExpired, r)
+	case *droverv1.Entry_Restored:
+		f.applyRestored(e, b.Restored)
 	case *droverv1.Entry_JobsForgotten:
 		f.applyForgotten(b.JobsForgotten, r)
 	default:
-		f.unknown++
+		f.unknownEntries++
 		r.Err = fault.New(fault.Unsupported, "entry of type %T is not known", b)
 	}
 }
@@ -337,37 +339,38 @@ func (f *Facts) applyCluster(c *droverv1.ClusterFact) {
 
 func (f *Facts) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
 	f.scheduler, f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
-	clear(f.notes)
+	clear(f.policyStates)
 	clear(f.reservations)
 	for _, id := range f.live {
-		if j := f.jobs[id]; j.Refused { // the next one is asked anew
-			f.write(j).Refused = false
+		if j := f.jobs[id]; j.GuaranteeRefused { // the next scheduler decides again
+			f.writableJob(j).GuaranteeRefused = false
 		}
 	}
-	f.event(e, "scheduler.set", &Event{Text: "scheduler " + f.scheduler})
-	f.record(Change{Kind: ChangeScheduler})
+	f.addEvent(e, "scheduler.set", &Event{Text: "scheduler " + f.scheduler})
+	f.recordChange(Change{Kind: ChangeScheduler})
 }
 
-// event puts ev into the ring; the caller has filled in what it is about.
-func (f *Facts) event(e *droverv1.Entry, kind string, ev *Event) {
+// addEvent adds ev to the ring and fills in its number, time, actor and kind.
+func (f *Facts) addEvent(e *droverv1.Entry, kind string, ev *Event) {
 	f.eventSeq++
-	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = f.eventSeq, f.index, f.at, clip(e.GetActor(), 128), kind
+	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = f.eventSeq, f.index, f.now, clip(e.GetActor(), 128), kind
 	ev.Text = clip(ev.Text, 512)
 	if len(f.events) < MaxEvents {
 		f.events = append(f.events, ev)
 		return
 	}
-	f.events[f.eventAt] = ev
-	f.eventAt = (f.eventAt + 1) % MaxEvents
+	f.events[f.eventsStart] = ev
+	f.eventsStart = (f.eventsStart + 1) % MaxEvents
 }
 
-// next gives the next number of the order of all attempts.
-func (f *Facts) next() uint64 {
+// nextSeq returns the next number in the order of placements, ends and output
+// losses.
+func (f *Facts) nextSeq() uint64 {
 	f.seq++
 	return f.seq
 }
 
-// clip cuts s to at most n bytes at a rune's start.
+// clip returns at most n bytes of s, cut at a rune boundary.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -378,8 +381,8 @@ func clip(s string, n int) string {
 	return s[:n]
 }
 
-// write gives the job for changing: a copy if a snapshot still reads it.
-func (f *Facts) write(j *Job) *Job {
+// writableJob returns the job for writing: a copy if a snapshot still reads j.
+func (f *Facts) writableJob(j *Job) *Job {
 	if j.gen == f.gen {
 		return j
 	}
@@ -393,7 +396,7 @@ func (f *Facts) write(j *Job) *Job {
 	return &c
 }
 
-// setTask puts t into a job that came from write.
+// setTask stores t in a job returned by writableJob.
 func (f *Facts) setTask(j *Job, stage, task int32, t *Task) {
 	s := &j.Stages[stage]
 	c := s.chunks[task/chunkTasks]
@@ -409,9 +412,9 @@ func (f *Facts) setTask(j *Job, stage, task int32, t *Task) {
 	s.chunks[task/chunkTasks] = c
 }
 
-// with gives a copy of t in which a takes the place of the attempt with its
-// number, or follows the others.
-func (t *Task) with(a *Attempt) *Task {
+// withAttempt returns a copy of t with a in place of the attempt of its number,
+// or appended.
+func (t *Task) withAttempt(a *Attempt) *Task {
 	c := *t
 	c.Attempts = slices.Clone(t.Attempts)
 	for i, o := range c.Attempts {

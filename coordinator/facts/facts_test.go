@@ -31,12 +31,12 @@ const (
 	steps = 400
 )
 
-func TestTheSameLogGivesTheSameFactsAndJournal(t *testing.T) {
+func TestApplyIsDeterministic(t *testing.T) {
 	for _, seed := range seeds(runs) {
 		reproduce(t, seed)
 		a, b := New(), New()
 		var ja, jb []Change
-		history(seed, a, steps, func(i int, e *droverv1.Entry) {
+		applyRandomEntries(seed, a, steps, func(i int, e *droverv1.Entry) {
 			ja = append(ja, a.TakeJournal()...)
 			b.Apply(uint64(i)+1, e)
 			jb = append(jb, b.TakeJournal()...)
@@ -50,10 +50,10 @@ func TestTheSameLogGivesTheSameFactsAndJournal(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsFrozenAndRestores takes a snapshot in the middle, goes on,
-// and only then writes it: it must be the middle, and the entries after it must
-// lead to the same end.
-func TestASnapshotIsFrozenAndRestores(t *testing.T) {
+// TestSnapshotIsImmutableAndRestores takes a snapshot in the middle of a log,
+// applies the rest, and only then encodes the snapshot: it must hold the
+// middle, and applying the rest to it must lead to the same end.
+func TestSnapshotIsImmutableAndRestores(t *testing.T) {
 	for _, seed := range seeds(runs) {
 		reproduce(t, seed)
 		f := New()
@@ -61,7 +61,7 @@ func TestASnapshotIsFrozenAndRestores(t *testing.T) {
 		var then string
 		var rest []*droverv1.Entry
 		cut := steps / 2
-		history(seed, f, steps, func(i int, e *droverv1.Entry) {
+		applyRandomEntries(seed, f, steps, func(i int, e *droverv1.Entry) {
 			switch {
 			case i == cut:
 				then = dump(t, f)
@@ -85,7 +85,7 @@ func TestASnapshotIsFrozenAndRestores(t *testing.T) {
 			g.Apply(uint64(cut+2+i), e)
 		}
 		if d := cmp.Diff(dump(t, f), dump(t, g)); d != "" {
-			t.Fatalf("seed %d: after a restore the same entries give other facts: %s", seed, d)
+			t.Fatalf("seed %d: after a restore the same entries lead to other facts: %s", seed, d)
 		}
 		if d := cmp.Diff(indexes(f), indexes(g)); d != "" {
 			t.Fatalf("seed %d: indexes: %s", seed, d)
@@ -93,7 +93,7 @@ func TestASnapshotIsFrozenAndRestores(t *testing.T) {
 	}
 }
 
-// indexes are what is not in a snapshot but rebuilt from it.
+// indexes returns what a snapshot leaves out and Restore rebuilds.
 func indexes(f *Facts) string {
 	s := fmt.Sprint(f.live, f.outputs, len(f.keys), f.nodeName)
 	for _, d := range f.Blobs() {
@@ -107,31 +107,31 @@ func indexes(f *Facts) string {
 	return s + fmt.Sprint(f.onNode)
 }
 
-// TestCountsAreWhatOneCounts is the slow obvious judge of everything that is
-// kept up to date by steps.
-func TestCountsAreWhatOneCounts(t *testing.T) {
+// TestCountsMatchRecount compares every incrementally maintained count with a
+// slow recount.
+func TestCountsMatchRecount(t *testing.T) {
 	for _, seed := range seeds(runs) {
 		reproduce(t, seed)
 		f := New()
-		history(seed, f, steps, func(i int, e *droverv1.Entry) {
-			if err := count(f); err != nil {
+		applyRandomEntries(seed, f, steps, func(i int, e *droverv1.Entry) {
+			if err := verifyCounts(f); err != nil {
 				t.Fatalf("seed %d, entry %d %s: %v", seed, i+1, protojson.Format(e), err)
 			}
 		})
 	}
 }
 
-func count(f *Facts) error {
+func verifyCounts(f *Facts) error {
 	for _, n := range f.Nodes() {
-		if n.Back > 0 && !n.Draining || n.Trial && n.Draining || n.Draining && n.Takes() {
-			return fmt.Errorf("node %d: draining %v, back at %d, on trial %v", n.ID, n.Draining, n.Back, n.Trial)
+		if n.RetryAt > 0 && !n.Draining || n.Probation && n.Draining || n.Draining && n.Schedulable() {
+			return fmt.Errorf("node %d: draining %v, retry at %d, on probation %v", n.ID, n.Draining, n.RetryAt, n.Probation)
 		}
 	}
-	used, held := map[int32]Amounts{}, map[int32]int32{}
+	used, active := map[int32]Amounts{}, map[int32]int32{}
 	refs := map[string]int32{}
 	for _, id := range f.JobIDs() {
 		j := f.Job(id)
-		if err := countJob(f, j, used, held); err != nil {
+		if err := verifyJobCounts(f, j, used, active); err != nil {
 			return err
 		}
 		for _, d := range Digests(j.Spec) {
@@ -143,16 +143,16 @@ func count(f *Facts) error {
 		if want := id; !j.HasEnded() && f.live[j.Name] != want {
 			return fmt.Errorf("name %s belongs to %d, want %d", j.Name, f.live[j.Name], want)
 		}
-		if j.Output != "" && (!j.HasEnded() || j.Holds) && f.outputs[j.Output] != id {
-			return fmt.Errorf("output %s is held by %d, want %d", j.Output, f.outputs[j.Output], id)
+		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) && f.outputs[j.Output] != id {
+			return fmt.Errorf("output %s is reserved by %d, want %d", j.Output, f.outputs[j.Output], id)
 		}
-		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.Complete() {
+		if j.State == droverv1.JobState_JOB_STATE_SUCCEEDED && !j.IsComplete() {
 			return fmt.Errorf("job %d succeeded with tasks left", id)
 		}
 	}
 	for _, n := range f.Nodes() {
-		if n.Used != used[n.ID] || n.Attempts != held[n.ID] {
-			return fmt.Errorf("node %d has %v in %d attempts, counted %v in %d", n.ID, n.Used, n.Attempts, used[n.ID], held[n.ID])
+		if n.Used != used[n.ID] || n.Attempts != active[n.ID] {
+			return fmt.Errorf("node %d has %v in %d attempts, counted %v in %d", n.ID, n.Used, n.Attempts, used[n.ID], active[n.ID])
 		}
 		if !n.Up && n.Attempts > 0 {
 			return fmt.Errorf("node %d is down with %d attempts", n.ID, n.Attempts)
@@ -169,68 +169,68 @@ func count(f *Facts) error {
 	return nil
 }
 
-// suspensionHolds checks what must be true of a live attempt's level.
-func suspensionHolds(a *Attempt) error {
-	x, running := a.Sus, droverv1.Level_LEVEL_RUNNING
+// verifySuspension checks the invariants of a live attempt's level.
+func verifySuspension(a *Attempt) error {
+	x, running := a.Suspension, droverv1.Level_LEVEL_RUNNING
 	switch {
-	case x.Holder != 0 && (a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != running || x.HolderRun >= a.Run || x.Holder == a.Node):
-		return fmt.Errorf("at %v for %v, it moves from %d run %d to %d run %d", a.Level, a.Target, x.Holder, x.HolderRun, a.Node, a.Run)
+	case x.ImageNode != 0 && (a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != running || x.ImageRun >= a.Run || x.ImageNode == a.Node):
+		return fmt.Errorf("at %v for %v, it migrates from %d run %d to %d run %d", a.Level, a.Target, x.ImageNode, x.ImageRun, a.Node, a.Run)
 	case a.Target == a.Level:
-		return fmt.Errorf("it is on its way to %v, where it is", a.Target)
-	case x.KeptMS > x.CPUMS || x.CPUMS < 0:
-		return fmt.Errorf("%d ms were kept of %d taken back", x.KeptMS, x.CPUMS)
-	case a.Level != running && a.Target != running && (a.Held.CPU != 0 || a.Held.IO != 0):
-		return fmt.Errorf("it is %v and holds %v", a.Level, a.Held)
+		return fmt.Errorf("its target %v is its level", a.Target)
+	case x.PreservedCPUMS > x.PreemptedCPUMS || x.PreemptedCPUMS < 0:
+		return fmt.Errorf("%d ms preserved of %d preempted", x.PreservedCPUMS, x.PreemptedCPUMS)
+	case a.Level != running && a.Target != running && (a.Occupied.CPU != 0 || a.Occupied.IO != 0):
+		return fmt.Errorf("it is %v and occupies %v", a.Level, a.Occupied)
 	}
 	return nil
 }
 
-func countJob(f *Facts, j *Job, used map[int32]Amounts, held map[int32]int32) error {
+func verifyJobCounts(f *Facts, j *Job, used map[int32]Amounts, active map[int32]int32) error {
 	live := int32(0)
 	for s := range j.Stages {
 		var pending, done, stageLive, suspended int32
 		for i := range j.Stages[s].Tasks {
 			t := j.Stages[s].Task(i)
-			holds, seq := false, map[int32]bool{}
+			hasActive, seq := false, map[int32]bool{}
 			for _, a := range t.Attempts {
 				if seq[a.Attempt] {
 					return fmt.Errorf("job %d %d/%d has attempt %d twice", j.ID, s, i, a.Attempt)
 				}
 				seq[a.Attempt] = true
-				if !a.State.Holds() {
+				if !a.State.IsActive() {
 					continue
 				}
-				holds = true
+				hasActive = true
 				stageLive++
-				held[a.Node]++
-				used[a.Node] = used[a.Node].add(a.Held, 1)
+				active[a.Node]++
+				used[a.Node] = used[a.Node].add(a.Occupied, 1)
 				if a.Level != droverv1.Level_LEVEL_RUNNING {
 					suspended++
 				}
 				if n := f.Node(a.Node); !n.Up || n.Epoch != a.Epoch {
-					return fmt.Errorf("job %d %d/%d holds something on a node that is gone", j.ID, s, i)
+					return fmt.Errorf("job %d %d/%d occupies a node that is gone", j.ID, s, i)
 				}
-				if err := suspensionHolds(a); err != nil {
+				if err := verifySuspension(a); err != nil {
 					return fmt.Errorf("job %d %d/%d.%d: %w", j.ID, s, i, a.Attempt, err)
 				}
 				if a.State == AttemptLive && j.HasEnded() {
-					return fmt.Errorf("job %d ended and %d/%d was not told", j.ID, s, i)
+					return fmt.Errorf("job %d ended and %d/%d was not stopped", j.ID, s, i)
 				}
 			}
 			switch {
 			case t.Winner != 0:
 				done++
-				if t.State != TaskDone || t.Win() == nil || t.Win().State != AttemptSucceeded {
-					return fmt.Errorf("job %d %d/%d is %v with winner %v", j.ID, s, i, t.State, t.Win())
+				if t.State != TaskDone || t.WinningAttempt() == nil || t.WinningAttempt().State != AttemptSucceeded {
+					return fmt.Errorf("job %d %d/%d is %v with winner %v", j.ID, s, i, t.State, t.WinningAttempt())
 				}
-			case holds:
+			case hasActive:
 				if t.State != TaskActive {
-					return fmt.Errorf("job %d %d/%d is %v and holds something", j.ID, s, i, t.State)
+					return fmt.Errorf("job %d %d/%d is %v and has an active attempt", j.ID, s, i, t.State)
 				}
 			default:
 				pending++
 				if t.State != TaskPending {
-					return fmt.Errorf("job %d %d/%d is %v with nothing alive", j.ID, s, i, t.State)
+					return fmt.Errorf("job %d %d/%d is %v without active attempts", j.ID, s, i, t.State)
 				}
 			}
 		}
@@ -251,7 +251,7 @@ func TestGarbageNeverPanics(t *testing.T) {
 		reproduce(t, seed)
 		r := rand.New(rand.NewPCG(seed, 2))
 		f := New()
-		history(seed, f, 100, nil)
+		applyRandomEntries(seed, f, 100, nil)
 		g := newGen(seed+1, f)
 		for i := range 400 {
 			b, err := proto.Marshal(g.entry())
@@ -268,7 +268,7 @@ func TestGarbageNeverPanics(t *testing.T) {
 				continue
 			}
 			f.Apply(uint64(200+i), &e)
-			if err := count(f); err != nil {
+			if err := verifyCounts(f); err != nil {
 				t.Fatalf("seed %d: %s: %v", seed, protojson.Format(&e), err)
 			}
 		}
@@ -277,7 +277,7 @@ func TestGarbageNeverPanics(t *testing.T) {
 
 func FuzzApply(f *testing.F) {
 	x := New()
-	history(1, x, 60, func(_ int, e *droverv1.Entry) {
+	applyRandomEntries(1, x, 60, func(_ int, e *droverv1.Entry) {
 		b, _ := proto.Marshal(e)
 		f.Add(b)
 	})
@@ -287,9 +287,9 @@ func FuzzApply(f *testing.F) {
 			return
 		}
 		facts := New()
-		history(3, facts, 80, nil)
+		applyRandomEntries(3, facts, 80, nil)
 		facts.Apply(1000, &e)
-		if err := count(facts); err != nil {
+		if err := verifyCounts(facts); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -297,20 +297,20 @@ func FuzzApply(f *testing.F) {
 
 func FuzzRestore(f *testing.F) {
 	x := New()
-	history(1, x, 80, nil)
+	applyRandomEntries(1, x, 80, nil)
 	f.Add([]byte(dump(f, x)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if g, err := Restore(bytes.NewReader(b)); err == nil {
-			history(7, g, 5, nil)
+			applyRandomEntries(7, g, 5, nil)
 		} else if !errors.Is(err, fault.Corrupt) && !errors.Is(err, fault.Unsupported) {
 			t.Fatalf("error without a class: %v", err)
 		}
 	})
 }
 
-func TestATruncatedSnapshotIsCorrupt(t *testing.T) {
+func TestTruncatedSnapshotIsCorrupt(t *testing.T) {
 	f := New()
-	history(5, f, 200, nil)
+	applyRandomEntries(5, f, 200, nil)
 	whole := dump(t, f)
 	for _, n := range []int{0, 1, len(whole) / 3, len(whole) - 3, len(whole) - 30} {
 		if _, err := Restore(bytes.NewReader([]byte(whole[:n]))); !errors.Is(err, fault.Corrupt) {
@@ -319,13 +319,13 @@ func TestATruncatedSnapshotIsCorrupt(t *testing.T) {
 	}
 }
 
-// TestOldFilesAreRead reads the snapshots and logs that earlier versions
-// wrote. With DROVER_UPDATE=1 it writes those of this version first.
-func TestOldFilesAreRead(t *testing.T) {
+// TestOldSnapshotsAreRead restores the snapshots that earlier versions wrote.
+// With DROVER_UPDATE=1 it first writes that of this version.
+func TestOldSnapshotsAreRead(t *testing.T) {
 	snap := filepath.Join("testdata", fmt.Sprintf("snapshot-v%d.jsonl", SnapshotVersion))
 	if os.Getenv("DROVER_UPDATE") != "" {
 		f := New()
-		history(11, f, 300, nil)
+		applyRandomEntries(11, f, 300, nil)
 		if err := os.WriteFile(snap, []byte(dump(t, f)), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -344,22 +344,22 @@ func TestOldFilesAreRead(t *testing.T) {
 			t.Errorf("%s: %v", p, err)
 			continue
 		}
-		if err := count(f); err != nil {
+		if err := verifyCounts(f); err != nil {
 			t.Errorf("%s: %v", p, err)
 		}
 		if all, _ := f.JobCount(); all == 0 || len(f.Nodes()) == 0 {
 			t.Errorf("%s: nothing in it", p)
 		}
-		history(12, f, 50, nil) // and life goes on
+		applyRandomEntries(12, f, 50, nil) // the restored facts accept further entries
 	}
 }
 
-func TestTheJournalIsBounded(t *testing.T) {
+func TestJournalIsBounded(t *testing.T) {
 	f := New()
 	for range MaxJournal + 10 {
-		f.record(Change{Kind: ChangeJob})
+		f.recordChange(Change{Kind: ChangeJob})
 	}
-	f.record(Change{Kind: ChangeBlobGone, Digest: "d"})
+	f.recordChange(Change{Kind: ChangeBlobGone, Digest: "d"})
 	j := f.TakeJournal()
 	if len(j) != 2 || j[0].Kind != ChangeReset || j[1].Digest != "d" {
 		t.Fatalf("%d changes, the first %v", len(j), j[0].Kind)

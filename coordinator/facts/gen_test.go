@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// seeds gives the seeds of a property test: a few, or many with -test.count.
+// seeds returns the seeds of a property test: a few, or many with -test.count.
 func seeds(n int) []uint64 {
 	out := make([]uint64, n)
 	for i := range out {
@@ -21,8 +21,8 @@ func seeds(n int) []uint64 {
 	return out
 }
 
-// gen makes random entries that mostly make sense on the facts as they are,
-// and sometimes none at all.
+// gen generates random entries that are mostly valid on the current facts, and
+// sometimes not.
 type gen struct {
 	r  *rand.Rand
 	f  *Facts
@@ -45,9 +45,9 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_Node{Node: g.node()}
 	case k < 9:
 		n := g.pickNode()
-		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Why: "gen"}}
+		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Reason: "gen"}}
 	case k < 12:
-		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, ByItself: g.r.IntN(2) == 0}}
+		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, Automatic: g.r.IntN(2) == 0}}
 	case k < 15:
 		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}
 	case k < 17:
@@ -56,7 +56,7 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_JobAccepted{JobAccepted: g.job()}
 	case k < 28:
 		if g.r.IntN(2) == 0 {
-			e.Body = &droverv1.Entry_Deadline{Deadline: &droverv1.DeadlineFact{Job: g.pickJob(), Passed: g.r.IntN(2) == 0, Why: "gen"}}
+			e.Body = &droverv1.Entry_DeadlineMiss{DeadlineMiss: &droverv1.DeadlineMissFact{Job: g.pickJob(), Passed: g.r.IntN(2) == 0, Reason: "gen"}}
 			break
 		}
 		e.Body = &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: []*droverv1.StageEstimate{
@@ -66,7 +66,7 @@ func (g *gen) entry() *droverv1.Entry {
 	case k < 32:
 		e.Body = &droverv1.Entry_JobEnded{JobEnded: &droverv1.JobEndedFact{Job: g.pickJob(), State: droverv1.JobState(4 + g.r.IntN(3))}}
 	case k < 33:
-		e.Body = &droverv1.Entry_BarsPassed{BarsPassed: g.barsPassed()}
+		e.Body = &droverv1.Entry_RefusalsExpired{RefusalsExpired: g.refusalsExpired()}
 	case k < 35:
 		e.Body = &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: g.pickJob()}}
 	case k < 37:
@@ -83,10 +83,10 @@ func (g *gen) entry() *droverv1.Entry {
 	return e
 }
 
-// barsPassed says of all attempts of a job that their time is over, which is
-// true of some.
-func (g *gen) barsPassed() *droverv1.BarsPassedFact {
-	b := &droverv1.BarsPassedFact{}
+// refusalsExpired claims that the back-off of every attempt of a job has
+// expired, which is true for some.
+func (g *gen) refusalsExpired() *droverv1.RefusalsExpiredFact {
+	b := &droverv1.RefusalsExpiredFact{}
 	if j := g.f.Job(g.pickJob()); j != nil {
 		g.f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) { b.Attempts = append(b.Attempts, k.Proto(a.Run)) })
 	}
@@ -139,7 +139,7 @@ func (g *gen) job() *droverv1.JobAcceptedFact {
 		}
 		if g.r.IntN(3) > 0 {
 			spec.Output = &jobspec.Output{Path: fmt.Sprint("hdfs:///out/", g.r.IntN(6))}
-			a.OutputHeld = spec.Output.Path
+			a.Output = spec.Output.Path
 		}
 	}
 	if g.r.IntN(3) == 0 {
@@ -185,7 +185,7 @@ func (g *gen) decision() *droverv1.DecisionFact {
 		a := &droverv1.ActionFact{Kind: int32(ActPlace), Key: k.Proto(1), Node: g.pickNode(), Disk: int32(g.r.IntN(2)) - 1, Locality: "node", Speculative: g.r.IntN(6) == 0}
 		if len(t.Attempts) > 0 && g.r.IntN(2) == 0 {
 			k.Attempt = int32(1 + g.r.IntN(len(t.Attempts)))
-			a.Kind, a.ForJob, a.ByHand = int32(2+g.r.IntN(4)), g.pickJob(), g.r.IntN(4) == 0
+			a.Kind, a.PreemptorJob, a.Manual = int32(2+g.r.IntN(4)), g.pickJob(), g.r.IntN(4) == 0
 			a.Key = k.Proto(g.run(k))
 			if ActionKind(a.Kind) == ActMigrate {
 				a.Key.Run++
@@ -195,7 +195,7 @@ func (g *gen) decision() *droverv1.DecisionFact {
 		d.Actions = append(d.Actions, a)
 	}
 	if g.r.IntN(4) == 0 {
-		d.Notes = append(d.Notes, &droverv1.NoteFact{Kind: int32(1 + g.r.IntN(13)), Job: g.pickJob(), Value: int64(g.r.IntN(5)), Real: 0.5})
+		d.PolicyStates = append(d.PolicyStates, &droverv1.PolicyStateFact{Kind: int32(1 + g.r.IntN(13)), Job: g.pickJob(), Value: int64(g.r.IntN(5)), Real: 0.5})
 	}
 	if g.r.IntN(8) == 0 {
 		d.Actions = append(d.Actions, &droverv1.ActionFact{Kind: int32(ActReserve), Reservation: &droverv1.ReservationFact{Id: uint64(g.r.IntN(5)), Job: g.pickJob()}})
@@ -227,7 +227,7 @@ func (g *gen) report() *droverv1.AttemptsFact {
 	return af
 }
 
-// run is mostly the attempt's present one.
+// run returns the attempt's current run in most cases.
 func (g *gen) run(k Key) int32 {
 	if a := g.f.Attempt(k); a != nil && g.r.IntN(12) > 0 {
 		return a.Run
@@ -237,17 +237,17 @@ func (g *gen) run(k Key) int32 {
 
 func (g *gen) seen(k Key) *droverv1.SeenAttempt {
 	s := &droverv1.SeenAttempt{Key: k.Proto(g.run(k)), Phase: droverv1.Phase(1 + g.r.IntN(5)), Level: droverv1.Level(g.r.IntN(5)), Message: "m",
-		StderrTail: "tail", Counters: map[string]int64{fmt.Sprint("c", g.r.IntN(3)): 2}, RunningMs: 7, OutputLength: 11, Held: &droverv1.Resources{Memory: 1 << 20},
+		StderrTail: "tail", Counters: map[string]int64{fmt.Sprint("c", g.r.IntN(3)): 2}, RunningMs: 7, OutputLength: 11, Occupied: &droverv1.Resources{Memory: 1 << 20},
 		Usage: &droverv1.Usage{CpuMs: 3, MemoryPeak: int64(g.r.IntN(100))}, Limits: &droverv1.Limits{CpuMax: "max"}}
 	switch a := g.f.Attempt(k); {
 	case g.r.IntN(2) == 0:
 		s.Phase = droverv1.Phase_PHASE_SUCCEEDED
-	case a != nil && a.Target != 0 && g.r.IntN(2) == 0: // what a node that was asked says
+	case a != nil && a.Target != 0 && g.r.IntN(2) == 0: // the report of a node that was asked for a level
 		s.Phase, s.Level = droverv1.Phase_PHASE_RUNNING, a.Target
 		if g.r.IntN(3) == 0 {
-			s.Level, s.LevelRefused, s.LevelNote = a.Level, a.Target, "no"
+			s.Level, s.TargetRefused, s.LevelNote = a.Level, a.Target, "no"
 			if g.r.IntN(3) == 0 {
-				s.LevelsNever = []droverv1.Level{droverv1.Level(g.r.IntN(6))}
+				s.LevelsRefused = []droverv1.Level{droverv1.Level(g.r.IntN(6))}
 			}
 		}
 	}
@@ -260,12 +260,12 @@ func (g *gen) seen(k Key) *droverv1.SeenAttempt {
 	return s
 }
 
-// history makes n entries, applied to f one by one.
-func history(seed uint64, f *Facts, n int, each func(i int, e *droverv1.Entry)) {
+// applyRandomEntries generates n entries and applies them to f.
+func applyRandomEntries(seed uint64, f *Facts, n int, each func(i int, e *droverv1.Entry)) {
 	g := newGen(seed, f)
 	for i := range n {
 		e := g.entry()
-		// What goes through the log goes through its bytes.
+		// Entries in the log have been through their encoding.
 		b, err := proto.Marshal(e)
 		if err != nil {
 			panic(err)

@@ -2,33 +2,33 @@ package facts
 
 import "fmt"
 
-// ChangeKind says what changed.
+// ChangeKind is the kind of a Change.
 type ChangeKind uint8
 
 // The kinds of changes.
 const (
-	ChangeReset     ChangeKind = iota + 1 // everything: build anew
-	ChangeTenant                          // Node is the tenant's id
-	ChangeNode                            // registered, changed, drained, up again
-	ChangeNodeLost                        // its attempts' ends follow as changes of their own
-	ChangeJob                             // accepted, its state or its counts
-	ChangePlaced                          // an attempt was made
-	ChangeLevel                           // an attempt was asked for a level, or confirmed one
-	ChangeStopping                        // an attempt was told to end
-	ChangeEnded                           // an attempt ended
-	ChangeOutput                          // the output of a done task was lost; the task waits again
-	ChangeForgotten                       // a job left the facts; its nodes are in Nodes
-	ChangeBlobGone                        // Digest may go from the disk
-	ChangeScheduler                       // another policy or other parameters
-	ChangeNotes                           // notes or reservations
-	ChangeEstimate                        // the prediction for stage Key.Stage of job Key.Job
+	ChangeReset       ChangeKind = iota + 1 // everything may have changed: rebuild
+	ChangeTenant                            // Node is the tenant's id
+	ChangeNode                              // registered, changed, drained, quarantined or up again
+	ChangeNodeLost                          // a ChangeEnded follows for each of its attempts
+	ChangeJob                               // accepted, or its state or counts changed
+	ChangePlaced                            // an attempt was placed
+	ChangeLevel                             // a level was requested of an attempt, reached or refused
+	ChangeStopping                          // an attempt was told to stop
+	ChangeEnded                             // an attempt ended
+	ChangeOutput                            // the output of a done task was lost; the task is pending again
+	ChangeForgotten                         // a job was forgotten; Nodes had attempts of it
+	ChangeBlobGone                          // the file of Digest may be removed
+	ChangeScheduler                         // another policy, or other parameters
+	ChangePolicyState                       // policy state or reservations
+	ChangeEstimate                          // the predicted run time of stage Key.Stage of job Key.Job
 )
 
-// String names the kind.
+// String returns the kind's name.
 func (k ChangeKind) String() string {
 	names := [...]string{ChangeReset: "reset", ChangeTenant: "tenant", ChangeNode: "node", ChangeNodeLost: "node lost",
 		ChangeJob: "job", ChangePlaced: "placed", ChangeLevel: "level", ChangeStopping: "stopping", ChangeEnded: "ended",
-		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangeNotes: "notes",
+		ChangeOutput: "output lost", ChangeForgotten: "forgotten", ChangeBlobGone: "blob gone", ChangeScheduler: "scheduler", ChangePolicyState: "notes",
 		ChangeEstimate: "estimate"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
@@ -36,29 +36,29 @@ func (k ChangeKind) String() string {
 	return fmt.Sprintf("change(%d)", uint8(k))
 }
 
-// Change is one line of the journal that a projection follows. It says what
-// changed and when; the value is read from the facts, which may be newer.
+// Change is one entry of the journal. It says what changed and when; the new
+// value is read from the facts, which may be newer.
 type Change struct {
 	Kind   ChangeKind
 	At     int64 // Unix ns, of the entry
-	Key    Key   // for attempts; Key.Job for jobs
-	Node   int32 // for nodes, tenants and attempts
+	Key    Key   // of the attempt; Key.Job of the job
+	Node   int32 // of the node, tenant or attempt
 	Digest string
-	Nodes  []int32 // for ChangeForgotten; else other nodes that an attempt concerns, under Run
+	Nodes  []int32 // of ChangeForgotten; otherwise other nodes that the attempt concerns, under Run
 	Run    int32   // of the attempt on Nodes
 }
 
-// MaxJournal bounds the changes kept for a reader that does not come; beyond
-// it they are replaced by one ChangeReset.
+// MaxJournal bounds the changes kept for a reader that does not come. Beyond it
+// they are replaced by one ChangeReset.
 const MaxJournal = 1 << 16
 
-func (f *Facts) record(c Change) {
-	c.At = f.at
+func (f *Facts) recordChange(c Change) {
+	c.At = f.now
 	if len(f.journal) >= MaxJournal {
-		f.journal = append(f.journal[:0], Change{Kind: ChangeReset, At: f.at})
+		f.journal = append(f.journal[:0], Change{Kind: ChangeReset, At: f.now})
 	}
 	if len(f.journal) == 1 && f.journal[0].Kind == ChangeReset {
-		// Whoever builds anew sees blobs that went only by this line.
+		// A reader that rebuilds learns of removed blobs only from the journal.
 		if c.Kind != ChangeBlobGone {
 			return
 		}
@@ -66,8 +66,8 @@ func (f *Facts) record(c Change) {
 	f.journal = append(f.journal, c)
 }
 
-// TakeJournal gives the changes since it was last called and keeps none. It
-// needs the write lock. The slice belongs to the caller.
+// TakeJournal returns and clears the changes since its last call. It needs the
+// write lock. The caller owns the slice.
 func (f *Facts) TakeJournal() []Change {
 	j := f.journal
 	f.journal = nil

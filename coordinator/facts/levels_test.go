@@ -7,8 +7,8 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// level asks for a level and has the node confirm it.
-func (w *ward) level(k Key, l droverv1.Level) {
+// setLevel requests a level and has the node confirm it.
+func (w *nodeFixture) setLevel(k Key, l droverv1.Level) {
 	w.t.Helper()
 	kind := ActSuspend
 	if l == droverv1.Level_LEVEL_RUNNING {
@@ -23,42 +23,42 @@ func (w *ward) level(k Key, l droverv1.Level) {
 		Seen: []*droverv1.SeenAttempt{{Key: k.Proto(1), Phase: droverv1.Phase_PHASE_RUNNING, Level: l}}}}})
 }
 
-func TestARunTimeIsWithoutTheTimeSuspended(t *testing.T) {
+func TestRunTimeExcludesSuspension(t *testing.T) {
 	const running, frozen = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN
 	for name, c := range map[string]struct {
-		live func(w *ward, k Key)
+		live func(w *nodeFixture, k Key)
 		want time.Duration
 	}{
-		"never suspended": {func(w *ward, _ Key) { w.at += 7 * time.Minute }, 7 * time.Minute},
-		"suspended twice": {func(w *ward, k Key) {
-			w.spell(k, frozen, 3)
-			w.spell(k, running, 2)
-			w.spell(k, frozen, 60)
-			w.spell(k, running, 1)
+		"never suspended": {func(w *nodeFixture, _ Key) { w.clock += 7 * time.Minute }, 7 * time.Minute},
+		"suspended twice": {func(w *nodeFixture, k Key) {
+			w.setLevelFor(k, frozen, 3)
+			w.setLevelFor(k, running, 2)
+			w.setLevelFor(k, frozen, 60)
+			w.setLevelFor(k, running, 1)
 		}, 3 * time.Minute},
-		"done before it stood still":    {func(w *ward, k Key) { w.at += time.Minute; w.spell(k, frozen, 30) }, time.Minute},
-		"suspended as soon as it began": {func(w *ward, k Key) { w.spell(k, frozen, 30); w.spell(k, running, 4) }, 4 * time.Minute},
+		"done before it was frozen": {func(w *nodeFixture, k Key) { w.clock += time.Minute; w.setLevelFor(k, frozen, 30) }, time.Minute},
+		"suspended at once":         {func(w *nodeFixture, k Key) { w.setLevelFor(k, frozen, 30); w.setLevelFor(k, running, 4) }, 4 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWard(t)
+			w := newNodeFixture(t)
 			w.f.Node(1).Info.Levels = []droverv1.Level{running, frozen}
 			k, why := w.place()
 			if why != "" {
 				t.Fatal(why)
 			}
 			c.live(w, k)
-			w.end(k, droverv1.Phase_PHASE_SUCCEEDED, 0)
-			ran, _ := w.f.RanSince(0)
+			w.endAttempt(k, droverv1.Phase_PHASE_SUCCEEDED, 0)
+			ran, _ := w.f.CompletionsSince(0)
 			if len(ran) != 1 || time.Duration(ran[0].RunNS) != c.want {
-				t.Fatalf("learnt %v, want one of %s", ran, c.want)
+				t.Fatalf("recorded %v, want one of %s", ran, c.want)
 			}
 		})
 	}
 }
 
-// spell brings an attempt to a level, where it stays for so many minutes.
-func (w *ward) spell(k Key, l droverv1.Level, minutes int) {
+// setLevelFor brings an attempt to a level, then advances the clock.
+func (w *nodeFixture) setLevelFor(k Key, l droverv1.Level, minutes int) {
 	w.t.Helper()
-	w.level(k, l)
-	w.at += time.Duration(minutes) * time.Minute
+	w.setLevel(k, l)
+	w.clock += time.Duration(minutes) * time.Minute
 }

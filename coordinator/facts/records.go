@@ -7,7 +7,8 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// Key names an attempt; with its Run it is the fencing token.
+// Key identifies an attempt. Together with the attempt's Run it is the fencing
+// token.
 type Key struct {
 	Job     uint64 `json:"job"`
 	Stage   int32  `json:"stage"`
@@ -15,27 +16,27 @@ type Key struct {
 	Attempt int32  `json:"attempt"`
 }
 
-// KeyOf takes the name out of a message; nil gives the zero Key.
+// KeyOf returns the key in a message; nil yields the zero Key.
 func KeyOf(k *droverv1.AttemptKey) Key {
 	return Key{k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt()}
 }
 
-// Proto gives the message for run.
+// Proto returns k as a message, for the given run.
 func (k Key) Proto(run int32) *droverv1.AttemptKey {
 	return &droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: run}
 }
 
-// TaskState is where a task stands.
+// TaskState is the state of a task.
 type TaskState uint8
 
 // The states of a task.
 const (
-	TaskPending TaskState = iota + 1 // waits for a place
-	TaskActive                       // an attempt lives, or is being stopped
+	TaskPending TaskState = iota + 1 // waiting for placement
+	TaskActive                       // has an attempt that is live or stopping
 	TaskDone                         // has a winner
 )
 
-// String gives the word shown to users.
+// String returns the word shown to users.
 func (s TaskState) String() string {
 	switch s {
 	case TaskPending:
@@ -49,20 +50,20 @@ func (s TaskState) String() string {
 	}
 }
 
-// AttemptState is where an attempt stands.
+// AttemptState is the state of an attempt.
 type AttemptState uint8
 
-// The states of an attempt. The first two are live: they hold resources.
+// The states of an attempt. Attempts in the first two occupy their node.
 const (
 	AttemptLive      AttemptState = iota + 1
-	AttemptStopping               // told to end; holds what it held until the node reports
-	AttemptSucceeded              // complete, whether it won or not
+	AttemptStopping               // told to end; occupies its node until the node reports the end
+	AttemptSucceeded              // complete, whether or not it won
 	AttemptFailed
 	AttemptStopped // ended because it was told to
-	AttemptLost    // its node or its output went away
+	AttemptLost    // its node or its output was lost
 )
 
-// String gives the word shown to users.
+// String returns the word shown to users.
 func (s AttemptState) String() string {
 	switch s {
 	case AttemptLive:
@@ -82,8 +83,8 @@ func (s AttemptState) String() string {
 	}
 }
 
-// Holds tells whether an attempt in this state occupies its node.
-func (s AttemptState) Holds() bool { return s == AttemptLive || s == AttemptStopping }
+// IsActive reports whether an attempt in this state occupies its node.
+func (s AttemptState) IsActive() bool { return s == AttemptLive || s == AttemptStopping }
 
 // Amounts is a vector <CPU millicores, memory bytes, disk I/O bytes/s>.
 type Amounts struct {
@@ -92,12 +93,12 @@ type Amounts struct {
 	IO     int64 `json:"io,omitempty"`
 }
 
-// AmountsOf takes a message; nil is zero.
+// AmountsOf returns the amounts in a message; nil yields zero.
 func AmountsOf(r *droverv1.Resources) Amounts {
 	return Amounts{r.GetCpu(), r.GetMemory(), r.GetIo()}
 }
 
-// Proto gives the message.
+// Proto returns a as a message.
 func (a Amounts) Proto() *droverv1.Resources {
 	return &droverv1.Resources{Cpu: a.CPU, Memory: a.Memory, Io: a.IO}
 }
@@ -106,53 +107,54 @@ func (a Amounts) add(b Amounts, sign int64) Amounts {
 	return Amounts{a.CPU + sign*b.CPU, a.Memory + sign*b.Memory, a.IO + sign*b.IO}
 }
 
-func (a Amounts) fits(room Amounts) bool {
-	return a.CPU <= room.CPU && a.Memory <= room.Memory && a.IO <= room.IO
+func (a Amounts) fits(free Amounts) bool {
+	return a.CPU <= free.CPU && a.Memory <= free.Memory && a.IO <= free.IO
 }
 
-// Attempt is one try at a task. It is never changed once made: Apply puts a
-// new one in its place.
+// Attempt is one try at a task. It is immutable: Apply replaces it by a changed
+// copy.
 type Attempt struct {
 	Attempt     int32          `json:"attempt"`
 	Run         int32          `json:"run"`
 	Node        int32          `json:"node"`
-	Epoch       uint64         `json:"epoch"` // of the node at placement
-	Disk        int32          `json:"disk"`  // index among the node's disks, -1 without
+	Epoch       uint64         `json:"epoch"` // of the node at placement; reports of another epoch are refused
+	Disk        int32          `json:"disk"`  // index among the node's disks, -1 for none
 	State       AttemptState   `json:"state"`
 	Level       droverv1.Level `json:"level"`            // as confirmed by the node
-	Target      droverv1.Level `json:"target,omitempty"` // the level asked for, 0 = Level
+	Target      droverv1.Level `json:"target,omitempty"` // the requested level; 0 if none is pending
 	Speculative bool           `json:"speculative,omitempty"`
 	Locality    string         `json:"locality,omitempty"` // node, rack, remote, none
 	Placed      int64          `json:"placed"`             // Unix ns
 	Ended       int64          `json:"ended,omitempty"`
-	EstimateNS  int64          `json:"estimate_ns,omitempty"` // its run time as it was predicted then, 0 = not known
-	Held        Amounts        `json:"held"`
-	Kept        bool           `json:"kept,omitempty"` // its folder stays for a look
-	Sus         Suspension     `json:"sus,omitzero"`
+	EstimateNS  int64          `json:"estimate_ns,omitempty"` // run time predicted at placement; 0 = unknown
+	Occupied    Amounts        `json:"occupied"`
+	Retained    bool           `json:"retained,omitempty"` // its task folder is kept for inspection
+	Suspension  Suspension     `json:"suspension,omitzero"`
 
-	// Seq, EndSeq and LostSeq order what happened to all attempts of the
-	// cluster: the placement, the end, the loss of the output.
+	// Seq, EndSeq and LostSeq order the placements, ends and output losses of
+	// all attempts of the cluster.
 	Seq     uint64 `json:"seq"`
 	EndSeq  uint64 `json:"end_seq,omitempty"`
 	LostSeq uint64 `json:"lost_seq,omitempty"`
 
-	// Seen is the node's last durable report: of its end, or of its level.
+	// Seen is the node's last durable report, of the attempt's end or of its
+	// level.
 	Seen *droverv1.SeenAttempt `json:"-"`
 }
 
-// Cause gives the cause of the attempt's failure, if it failed.
+// Cause returns why the attempt failed, CAUSE_UNSPECIFIED if it did not.
 func (a *Attempt) Cause() droverv1.Cause { return a.Seen.GetCause() }
 
 // Task is one unit of work.
 type Task struct {
-	State    TaskState  `json:"state"`
-	Failures int32      `json:"failures,omitempty"` // by the user's fault
-	Infra    int32      `json:"infra,omitempty"`    // by the infrastructure's, and outputs that could not be fetched
-	Winner   int32      `json:"winner,omitempty"`   // attempt number, 0 for none
-	Attempts []*Attempt `json:"-"`
+	State         TaskState  `json:"state"`
+	Failures      int32      `json:"failures,omitempty"`       // attempts that failed by the user's fault
+	InfraFailures int32      `json:"infra_failures,omitempty"` // infrastructure failures, and outputs that could not be fetched
+	Winner        int32      `json:"winner,omitempty"`         // attempt number, 0 for none
+	Attempts      []*Attempt `json:"-"`
 }
 
-// Find gives the attempt of that number, or nil.
+// Find returns the attempt with that number, or nil.
 func (t *Task) Find(attempt int32) *Attempt {
 	for _, a := range t.Attempts {
 		if a.Attempt == attempt {
@@ -162,8 +164,8 @@ func (t *Task) Find(attempt int32) *Attempt {
 	return nil
 }
 
-// Win gives the winning attempt, or nil.
-func (t *Task) Win() *Attempt {
+// WinningAttempt returns the winner, or nil.
+func (t *Task) WinningAttempt() *Attempt {
 	if t.Winner == 0 {
 		return nil
 	}
@@ -173,21 +175,21 @@ func (t *Task) Win() *Attempt {
 const chunkTasks = 256
 
 // chunk is a block of tasks, the unit of copying after a snapshot. A nil task
-// is pending and was never tried.
+// is pending and has no attempts.
 type chunk struct {
 	gen   uint64
 	tasks [chunkTasks]*Task
 }
 
-// pristine stands for every task that was never tried.
-var pristine = &Task{State: TaskPending}
+// untriedTask represents every task without attempts.
+var untriedTask = &Task{State: TaskPending}
 
-// Stage is tasks of one shape, with sums over its attempts.
+// Stage holds tasks with equal resource demands, and totals over its attempts.
 type Stage struct {
 	Tasks          int32 `json:"tasks"`
 	Pending        int32 `json:"pending"`
 	Done           int32 `json:"done"`
-	Live           int32 `json:"live"` // attempts that hold something
+	Live           int32 `json:"live"` // attempts that are live or stopping
 	Suspended      int32 `json:"suspended,omitempty"`
 	FailedAttempts int32 `json:"failed_attempts,omitempty"`
 	NodeLocal      int32 `json:"node_local,omitempty"` // winners, by where they ran
@@ -202,67 +204,67 @@ type Stage struct {
 	MaxTaskMS      int64 `json:"max_task_ms,omitempty"`
 	SumTaskMS      int64 `json:"sum_task_ms,omitempty"`
 
-	EstimateNS     int64  `json:"estimate_ns,omitempty"` // predicted run time of one task, 0 = not known
+	EstimateNS     int64  `json:"estimate_ns,omitempty"` // predicted run time of one task; 0 = unknown
 	EstimateSource string `json:"estimate_source,omitempty"`
 
 	Limits *droverv1.Limits      `json:"-"` // of the last attempt that ended
-	Splits []*droverv1.FactSplit `json:"-"` // of a map stage; never changed
+	Splits []*droverv1.FactSplit `json:"-"` // of a map stage; immutable
 
 	chunks []*chunk
 }
 
-// Task gives the i-th task for reading; i must be in range.
+// Task returns the i-th task for reading; i must be in range.
 func (s *Stage) Task(i int32) *Task {
 	if c := s.chunks[i/chunkTasks]; c != nil && c.tasks[i%chunkTasks] != nil {
 		return c.tasks[i%chunkTasks]
 	}
-	return pristine
+	return untriedTask
 }
 
-// Job is an accepted job. Readers do not keep it beyond the read lock.
+// Job is an accepted job. Readers must not keep it beyond the read lock.
 type Job struct {
-	ID          uint64            `json:"id"`
-	Name        string            `json:"name"`
-	Actor       string            `json:"actor"`
-	Key         string            `json:"key,omitempty"` // idempotency key
-	SpecJSON    string            `json:"spec"`
-	Token       string            `json:"token,omitempty"` // of its shuffle
-	Output      string            `json:"output,omitempty"`
-	Temporary   string            `json:"temporary,omitempty"`
-	Submitted   int64             `json:"submitted"` // Unix ns
-	Started     int64             `json:"started,omitempty"`
-	Ended       int64             `json:"ended,omitempty"`
-	EndIndex    uint64            `json:"end_index,omitempty"` // of the entry that ended it
-	State       droverv1.JobState `json:"state"`
-	Message     string            `json:"message,omitempty"`
-	FailedTask  string            `json:"failed_task,omitempty"`
-	FailureTail string            `json:"failure_tail,omitempty"`
-	Cleaned     bool              `json:"cleaned,omitempty"` // nothing of it is left below Temporary
-	Holds       bool              `json:"holds,omitempty"`   // ended, and its output path is not free yet
-	Live        int32             `json:"live,omitempty"`    // attempts that hold something
-	Kept        int32             `json:"kept,omitempty"`    // failed attempts whose folder stays
-	Overhead    int64             `json:"overhead,omitempty"`
-	OutputBytes int64             `json:"output_bytes,omitempty"`
-	Emulated    bool              `json:"emulated,omitempty"`
-	Counters    map[string]int64  `json:"counters,omitempty"` // replaced, never written
-	Project     uint64            `json:"project,omitempty"`  // number of its project, 0 = none
-	Miss        *Miss             `json:"miss,omitempty"`     // of its deadline; replaced, never written
-	Refused     bool              `json:"refused,omitempty"`  // the scheduler does not guarantee its deadline
-	Promised    int64             `json:"promised,omitempty"` // departure that was guaranteed when it ended, Unix ns
-	Stages      []Stage           `json:"stages"`
-	Preempted   Preempted         `json:"preempted,omitzero"`
+	ID                  uint64            `json:"id"`
+	Name                string            `json:"name"`
+	Actor               string            `json:"actor"`
+	Key                 string            `json:"key,omitempty"` // idempotency key
+	SpecJSON            string            `json:"spec"`
+	Token               string            `json:"token,omitempty"` // authenticates its shuffle
+	Output              string            `json:"output,omitempty"`
+	Temporary           string            `json:"temporary,omitempty"`
+	Submitted           int64             `json:"submitted"` // Unix ns
+	Started             int64             `json:"started,omitempty"`
+	Ended               int64             `json:"ended,omitempty"`
+	EndIndex            uint64            `json:"end_index,omitempty"` // index of the entry that ended it
+	State               droverv1.JobState `json:"state"`
+	Message             string            `json:"message,omitempty"`
+	FailedTask          string            `json:"failed_task,omitempty"`
+	FailureTail         string            `json:"failure_tail,omitempty"`
+	Cleaned             bool              `json:"cleaned,omitempty"`           // its Temporary folder is gone
+	OutputReserved      bool              `json:"output_reserved,omitempty"`   // it ended, but its output path is not free yet
+	Live                int32             `json:"live,omitempty"`              // attempts that are live or stopping
+	RetainedAttempts    int32             `json:"retained_attempts,omitempty"` // failed attempts whose folder is kept
+	Overhead            int64             `json:"overhead,omitempty"`
+	OutputBytes         int64             `json:"output_bytes,omitempty"`
+	Emulated            bool              `json:"emulated,omitempty"`
+	Counters            map[string]int64  `json:"counters,omitempty"`             // replaced, never written to
+	Project             uint64            `json:"project,omitempty"`              // project number; 0 = none
+	Miss                *Miss             `json:"miss,omitempty"`                 // of its deadline; replaced, never written to
+	GuaranteeRefused    bool              `json:"guarantee_refused,omitempty"`    // the scheduler does not guarantee its deadline
+	GuaranteedDeparture int64             `json:"guaranteed_departure,omitempty"` // guaranteed departure at the job's end, Unix ns
+	Stages              []Stage           `json:"stages"`
+	Preempted           PreemptionTotals  `json:"preempted,omitzero"`
 
-	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; never changed
+	Quote *droverv1.Quote `json:"-"` // of its deadline, at submission; immutable
 
-	Spec *jobspec.Job `json:"-"` // decoded SpecJSON; never changed
+	Spec *jobspec.Job `json:"-"` // decoded SpecJSON; immutable
 
 	gen uint64
 }
 
-// HasEnded tells whether the job reached its end.
-func (j *Job) HasEnded() bool { return endState(j.State) }
+// HasEnded reports whether the job succeeded, failed or was stopped.
+func (j *Job) HasEnded() bool { return isTerminal(j.State) }
 
-func endState(s droverv1.JobState) bool {
+func isTerminal(s droverv1.JobState) bool {
 	switch s {
 	case droverv1.JobState_JOB_STATE_SUCCEEDED, droverv1.JobState_JOB_STATE_FAILED, droverv1.JobState_JOB_STATE_STOPPED:
 		return true
@@ -271,9 +273,10 @@ func endState(s droverv1.JobState) bool {
 	}
 }
 
-// Complete tells whether every task of every stage is done. Maps whose output
-// was lost after the last reduce task had it need not be made again.
-func (j *Job) Complete() bool {
+// IsComplete reports whether every task of every stage is done. Map outputs
+// lost after the last reduce task finished need not be recomputed, so maps do
+// not count once there is a reduce stage.
+func (j *Job) IsComplete() bool {
 	r, m := j.ReduceStage(), j.MapStage()
 	for i := range j.Stages {
 		if i == m && r >= 0 && j.Stages[r].Tasks > 0 {
@@ -286,17 +289,26 @@ func (j *Job) Complete() bool {
 	return true
 }
 
-// Demand is what one task of stage i is charged: its demand and the harness's
-// overhead as it was when the job was accepted.
+// TaskOverheadMemory returns the harness's share of memory that a job accepted
+// now is charged for each task: the largest of any node.
+func (f *Facts) TaskOverheadMemory() (most int64) {
+	for _, n := range f.nodes {
+		most = max(most, n.Info.GetTaskOverheadMemory())
+	}
+	return most
+}
+
+// Demand returns what one task of stage i is charged: its demand plus the
+// harness overhead at the time the job was accepted.
 func (j *Job) Demand(i int) Amounts {
 	r := j.Spec.Stages[i].Resources
 	return Amounts{r.CPU, r.Memory + j.Overhead, r.IO}
 }
 
-// ReduceStage gives the index of the job's reduce stage, or -1.
+// ReduceStage returns the index of the job's reduce stage, or -1.
 func (j *Job) ReduceStage() int { return j.stageOf(jobspec.KindReduce) }
 
-// MapStage gives the index of the job's map stage, or -1.
+// MapStage returns the index of the job's map stage, or -1.
 func (j *Job) MapStage() int { return j.stageOf(jobspec.KindMap) }
 
 func (j *Job) stageOf(k jobspec.StageKind) int {
@@ -308,9 +320,9 @@ func (j *Job) stageOf(k jobspec.StageKind) int {
 	return -1
 }
 
-// Writes tells whether the tasks of stage i write files of the job's output:
-// the reduce stage, or the map stage of a job without one.
-func (j *Job) Writes(i int) bool {
+// WritesOutput reports whether the tasks of stage i write the job's output
+// files: the reduce stage, or the map stage of a job without one.
+func (j *Job) WritesOutput(i int) bool {
 	if j.Spec.Output == nil {
 		return false
 	}
@@ -320,44 +332,46 @@ func (j *Job) Writes(i int) bool {
 	return i == j.MapStage()
 }
 
-// OutputsNeeded tells whether the outputs of stage i must stay on their nodes:
-// those of maps while a reduce task is not done.
+// OutputsNeeded reports whether the outputs of stage i must stay on their
+// nodes: map outputs, until every reduce task is done.
 func (j *Job) OutputsNeeded(i int) bool {
 	r := j.ReduceStage()
 	return r >= 0 && i == j.MapStage() && !j.HasEnded() && j.Stages[r].Done < j.Stages[r].Tasks
 }
 
-// Node is a machine. It is never changed once made: Apply replaces it.
+// Node is a machine. It is immutable: Apply replaces it by a changed copy.
 type Node struct {
-	ID       int32   `json:"id"`
-	Epoch    uint64  `json:"epoch"`
-	Up       bool    `json:"up"`
-	Draining bool    `json:"draining,omitempty"`
-	Why      string  `json:"why,omitempty"`   // why it drains or is down
-	Infra    []int64 `json:"infra,omitempty"` // when infrastructure failed there, Unix ns, in the window
-	Used     Amounts `json:"used"`
-	Attempts int32   `json:"attempts,omitempty"` // that hold something
+	ID            int32      `json:"id"`
+	Epoch         uint64     `json:"epoch"`
+	Up            bool       `json:"up"`
+	Draining      bool       `json:"draining,omitempty"`
+	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down
+	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within InfraWindow, Unix ns
+	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within InfraWindow, oldest first
+	Used          Amounts    `json:"used"`
+	Attempts      int32      `json:"attempts,omitempty"` // that are live or stopping
 
-	// Of a node that was held off by itself, not by an operator.
-	Back  int64 `json:"back,omitempty"`  // it drains until then, Unix ns; 0: not by itself
-	Holds int32 `json:"holds,omitempty"` // how often in a row it was held off
-	Since int64 `json:"since,omitempty"` // it takes work again since then, Unix ns
-	Trial bool  `json:"trial,omitempty"` // one attempt at a time, until one passes
+	// Quarantine by the coordinator; all zero for a node that an operator
+	// drained.
+	RetryAt          int64 `json:"retry_at,omitempty"`          // end of the quarantine, Unix ns; 0 = not quarantined
+	QuarantineStreak int32 `json:"quarantine_streak,omitempty"` // consecutive quarantines
+	SchedulableSince int64 `json:"schedulable_since,omitempty"` // attempts placed before this time say nothing about its health, Unix ns
+	Probation        bool  `json:"probation,omitempty"`         // takes one attempt at a time until one proves it healthy
 
 	Info *droverv1.NodeInfo `json:"-"`
 }
 
-// Closed tells whether the node takes no new work although it may be up: it
-// drains, or it is on trial and has its task.
-func (n *Node) Closed() bool { return n.Draining || n.Trial && n.Attempts > 0 }
+// Cordoned reports whether the node, even if it is up, takes no new work: it is
+// draining, or on probation with an active attempt.
+func (n *Node) Cordoned() bool { return n.Draining || n.Probation && n.Attempts > 0 }
 
-// Takes tells whether new work may go to the node now.
-func (n *Node) Takes() bool { return n.Up && !n.Closed() }
+// Schedulable reports whether tasks may be placed on the node.
+func (n *Node) Schedulable() bool { return n.Up && !n.Cordoned() }
 
-// Tenant is who is charged. It is never changed once made.
+// Tenant is the entity that jobs are charged to. It is immutable.
 type Tenant struct {
-	ID        int32            `json:"id"` // dense from 0, in order of creation
-	Preempted Preempted        `json:"preempted,omitzero"`
+	ID        int32            `json:"id"` // dense from 0, in creation order
+	Preempted PreemptionTotals `json:"preempted,omitzero"`
 	Spec      *droverv1.Tenant `json:"-"`
 }
 
@@ -366,10 +380,10 @@ type Blob struct {
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
 	Added  int64  `json:"added"` // Unix ns
-	Refs   int32  `json:"-"`     // jobs that name it; counted again at restore
+	Refs   int32  `json:"-"`     // jobs that reference it; recounted by Restore
 }
 
-// Event is one thing that happened, for people and audits.
+// Event records something that happened, for users and audits.
 type Event struct {
 	Seq   uint64 `json:"seq"`
 	Index uint64 `json:"index"`
@@ -383,16 +397,16 @@ type Event struct {
 	Text  string `json:"text,omitempty"`
 }
 
-// Note is what a policy remembers; its key is all but Value, Real and At.
-type Note struct {
-	NoteKey
+// PolicyState is one value that a policy asked to have stored.
+type PolicyState struct {
+	PolicyStateKey
 	Value int64   `json:"value,omitempty"`
 	Real  float64 `json:"real,omitempty"`
 	At    int64   `json:"at,omitempty"`
 }
 
-// NoteKey mirrors scheduler.NoteKey.
-type NoteKey struct {
+// PolicyStateKey mirrors scheduler.PolicyStateKey.
+type PolicyStateKey struct {
 	Kind    int32  `json:"kind"`
 	Job     uint64 `json:"job,omitempty"`
 	Stage   int32  `json:"stage,omitempty"`

@@ -15,14 +15,14 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// SnapshotVersion is the version of the snapshot's form; a higher one is
-// refused.
+// SnapshotVersion is the version of the snapshot format; Restore refuses a
+// higher one.
 const SnapshotVersion = 2
 
-// msg is a message of the API inside JSON: base64 of its protobuf form.
+// msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
 
-// MarshalJSON writes the message's bytes, null for none.
+// MarshalJSON returns the message's bytes, null for nil.
 func (x msg[M]) MarshalJSON() ([]byte, error) {
 	if !x.m.ProtoReflect().IsValid() {
 		return []byte("null"), nil
@@ -63,21 +63,23 @@ func unmsgs[M proto.Message](list []msg[M]) []M {
 
 type (
 	header struct {
-		Drover    string            `json:"drover"` // "facts"
-		Version   int               `json:"version"`
-		Index     uint64            `json:"index"`
-		At        int64             `json:"at"`
-		Cluster   string            `json:"cluster"`
-		Scheduler string            `json:"scheduler,omitempty"`
-		Params    map[string]string `json:"params,omitempty"`
-		NextJob   uint64            `json:"next_job"`
-		Seq       uint64            `json:"seq"`
-		EventSeq  uint64            `json:"event_seq"`
-		Unknown   uint64            `json:"unknown,omitempty"`
-		Project   uint64            `json:"next_project,omitempty"`
-		RanSeq    uint64            `json:"ran_seq,omitempty"`
+		Drover         string            `json:"drover"` // "facts"
+		Version        int               `json:"version"`
+		Index          uint64            `json:"index"`
+		At             int64             `json:"at"`
+		Cluster        string            `json:"cluster"`
+		Scheduler      string            `json:"scheduler,omitempty"`
+		Params         map[string]string `json:"params,omitempty"`
+		NextJob        uint64            `json:"next_job"`
+		Seq            uint64            `json:"seq"`
+		EventSeq       uint64            `json:"event_seq"`
+		UnknownEntries uint64            `json:"unknown_entries,omitempty"`
+		Project        uint64            `json:"next_project,omitempty"`
+		CompletionSeq  uint64            `json:"completion_seq,omitempty"`
+		StepAt         int64             `json:"clock_step_at,omitempty"`
+		StepBy         int64             `json:"clock_step_by,omitempty"`
 	}
-	// line is one record; T says which of the others is set.
+	// line is one record; T says which of the other fields is set.
 	line struct {
 		T           string                          `json:"t"`
 		Tenant      *tenantLine                     `json:"tenant,omitempty"`
@@ -85,13 +87,13 @@ type (
 		Blob        *Blob                           `json:"blob,omitempty"`
 		Job         *jobLine                        `json:"job,omitempty"`
 		Tasks       *tasksLine                      `json:"tasks,omitempty"`
-		Note        *Note                           `json:"note,omitempty"`
+		PolicyState *PolicyState                    `json:"policy_state,omitempty"`
 		Reservation *msg[*droverv1.ReservationFact] `json:"reservation,omitempty"`
 		Event       *Event                          `json:"event,omitempty"`
 		Staging     *stagingLine                    `json:"staging,omitempty"`
 		Key         *keyLine                        `json:"key,omitempty"`
 		Project     *Project                        `json:"project,omitempty"`
-		Ran         *Ran                            `json:"ran,omitempty"`
+		Completion  *Completion                     `json:"completion,omitempty"`
 		Outcome     *Outcome                        `json:"outcome,omitempty"`
 		Lines       int                             `json:"lines,omitempty"` // of "end"
 	}
@@ -105,7 +107,7 @@ type (
 	}
 	jobLine struct {
 		*Job
-		Limits []msg[*droverv1.Limits] `json:"limits,omitempty"` // one for each stage
+		Limits []msg[*droverv1.Limits] `json:"limits,omitempty"` // one per stage
 		Quote  msg[*droverv1.Quote]    `json:"quote,omitzero"`
 	}
 	tasksLine struct {
@@ -131,39 +133,39 @@ type (
 	}
 	keyLine struct {
 		Key string `json:"key"`
-		keyed
+		keyedJob
 	}
 )
 
-// Snapshot is a frozen picture of the facts. It may be written while Apply
-// goes on.
+// Snapshot is an immutable copy of the facts. It may be encoded while Apply
+// continues.
 type Snapshot struct {
 	head         header
 	tenants      []*Tenant
 	nodes        []*Node
 	blobs        []Blob
 	jobs         []*Job
-	notes        []*Note
+	policyStates []*PolicyState
 	reservations []*droverv1.ReservationFact
 	events       []*Event
 	staging      []*staging
 	keys         []keyLine
 	projects     []*Project
-	ran          []*Ran
+	completions  []*Completion
 	outcomes     []Outcome
 }
 
-// Snapshot freezes the facts. It needs the write lock; see the package comment
+// Snapshot returns a snapshot. It needs the write lock; see the package comment
 // for its cost.
 func (f *Facts) Snapshot() *Snapshot {
 	s := &Snapshot{
-		head: header{Drover: "facts", Version: SnapshotVersion, Index: f.index, At: f.at, Cluster: f.cluster, Scheduler: f.scheduler,
-			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, Unknown: f.unknown,
-			Project: f.nextProject, RanSeq: f.ranSeq},
+		head: header{Drover: "facts", Version: SnapshotVersion, Index: f.index, At: f.now, Cluster: f.cluster, Scheduler: f.scheduler,
+			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
+			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		notes: f.Notes(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(),
 	}
-	s.ran, _ = f.RanSince(0)
+	s.completions, _ = f.CompletionsSince(0)
 	for _, d := range f.Blobs() {
 		s.blobs = append(s.blobs, *f.blobs[d])
 	}
@@ -171,13 +173,27 @@ func (f *Facts) Snapshot() *Snapshot {
 		s.jobs = append(s.jobs, f.jobs[id])
 	}
 	for i := range f.events {
-		s.events = append(s.events, f.events[(f.eventAt+i)%len(f.events)])
+		s.events = append(s.events, f.events[(f.eventsStart+i)%len(f.events)])
 	}
 	for _, k := range f.keyRing {
 		s.keys = append(s.keys, keyLine{k, f.keys[k]})
 	}
 	f.gen++
 	return s
+}
+
+// Index returns the index of the last entry in the snapshot.
+func (s *Snapshot) Index() uint64 { return s.head.Index }
+
+// Digests returns the digests of the files in the snapshot, in ascending order:
+// all of them, or those that its jobs need.
+func (s *Snapshot) Digests(all bool) (out []string) {
+	for i := range s.blobs {
+		if b := &s.blobs[i]; all || b.Refs > 0 {
+			out = append(out, b.Digest)
+		}
+	}
+	return out
 }
 
 // Encode writes the snapshot as lines of JSON.
@@ -271,8 +287,8 @@ func writeStage(put func(any) error, j *Job, i int) error {
 }
 
 func (s *Snapshot) writeRest(put func(any) error) error {
-	for _, n := range s.notes {
-		if err := put(line{T: "note", Note: n}); err != nil {
+	for _, n := range s.policyStates {
+		if err := put(line{T: "policy_state", PolicyState: n}); err != nil {
 			return err
 		}
 	}
@@ -298,8 +314,8 @@ func (s *Snapshot) writeRest(put func(any) error) error {
 			return err
 		}
 	}
-	for _, r := range s.ran {
-		if err := put(line{T: "ran", Ran: r}); err != nil {
+	for _, r := range s.completions {
+		if err := put(line{T: "completion", Completion: r}); err != nil {
 			return err
 		}
 	}
@@ -316,25 +332,41 @@ func (s *Snapshot) writeRest(put func(any) error) error {
 	return nil
 }
 
-// Restore reads a snapshot. The facts it gives have one ChangeReset in their
-// journal. Corrupt: not a whole snapshot; Unsupported: of a newer program.
-func Restore(r io.Reader) (*Facts, error) {
-	d := json.NewDecoder(bufio.NewReaderSize(r, 1<<16))
+// SnapshotIndex returns the index of the last entry that a snapshot contains, from
+// its header.
+func SnapshotIndex(r io.Reader) (uint64, error) {
+	h, err := readHeader(json.NewDecoder(r))
+	return h.Index, err
+}
+
+func readHeader(d *json.Decoder) (header, error) {
 	var h header
 	if err := d.Decode(&h); err != nil {
-		return nil, fault.New(fault.Corrupt, "read the snapshot's head: %w", err)
+		return h, fault.New(fault.Corrupt, "read the snapshot's header: %w", err)
 	}
 	if h.Drover != "facts" {
-		return nil, fault.New(fault.Corrupt, "the file is no snapshot of Drover's facts")
+		return h, fault.New(fault.Corrupt, "the file is no snapshot of Drover's facts")
 	}
 	if h.Version > SnapshotVersion {
-		return nil, fault.New(fault.Unsupported, "the snapshot has version %d, this program knows up to %d: upgrade it", h.Version, SnapshotVersion)
+		return h, fault.New(fault.Unsupported, "the snapshot has version %d, this program knows up to %d: upgrade it", h.Version, SnapshotVersion)
+	}
+	return h, nil
+}
+
+// Restore reads a snapshot. The journal of the facts returned contains one
+// ChangeReset. Corrupt: not a complete snapshot; Unsupported: written by a
+// newer program.
+func Restore(r io.Reader) (*Facts, error) {
+	d := json.NewDecoder(bufio.NewReaderSize(r, 1<<16))
+	h, err := readHeader(d)
+	if err != nil {
+		return nil, err
 	}
 	f := New()
 	f.tenants, f.tenantName = nil, map[string]*Tenant{}
-	f.index, f.at, f.cluster, f.scheduler = h.Index, h.At, h.Cluster, h.Scheduler
-	f.nextJob, f.seq, f.eventSeq, f.unknown = h.NextJob, h.Seq, h.EventSeq, h.Unknown
-	f.nextProject, f.ranSeq = h.Project, h.RanSeq
+	f.index, f.now, f.cluster, f.scheduler = h.Index, h.At, h.Cluster, h.Scheduler
+	f.nextJob, f.seq, f.eventSeq, f.unknownEntries = h.NextJob, h.Seq, h.EventSeq, h.UnknownEntries
+	f.nextProject, f.completionSeq, f.stepAt, f.stepBy = h.Project, h.CompletionSeq, h.StepAt, h.StepBy
 	if h.Params != nil {
 		f.params = h.Params
 	}
@@ -354,7 +386,7 @@ func Restore(r io.Reader) (*Facts, error) {
 		}
 	}
 	f.restoreIndexes()
-	f.journal = []Change{{Kind: ChangeReset, At: f.at}}
+	f.journal = []Change{{Kind: ChangeReset, At: f.now}}
 	return f, nil
 }
 
@@ -382,21 +414,21 @@ func (f *Facts) restoreLine(l *line) error {
 		return f.restoreJob(l.Job)
 	case l.T == "tasks" && l.Tasks != nil:
 		return f.restoreTasks(l.Tasks)
-	case l.T == "note" && l.Note != nil:
-		f.notes[l.Note.NoteKey] = l.Note
+	case l.T == "policy_state" && l.PolicyState != nil:
+		f.policyStates[l.PolicyState.PolicyStateKey] = l.PolicyState
 	case l.T == "reservation" && l.Reservation != nil:
 		f.reservations[l.Reservation.m.GetId()] = l.Reservation.m
 	case l.T == "project" && l.Project != nil:
 		f.projects[l.Project.ID] = l.Project
 		f.projectName[projectKey(l.Project.Tenant, l.Project.Name)] = l.Project.ID
-	case l.T == "ran" && l.Ran != nil:
-		f.ran = append(f.ran, l.Ran)
+	case l.T == "completion" && l.Completion != nil:
+		f.completions = append(f.completions, l.Completion)
 	case l.T == "outcome" && l.Outcome != nil:
 		f.outcomes = append(f.outcomes, *l.Outcome)
 	case l.T == "event" && l.Event != nil:
 		f.events = append(f.events, l.Event)
 	case l.T == "key" && l.Key != nil:
-		f.keys[l.Key.Key] = l.Key.keyed
+		f.keys[l.Key.Key] = l.Key.keyedJob
 		f.keyRing = append(f.keyRing, l.Key.Key)
 	case l.T == "staging" && l.Staging != nil:
 		if n := len(f.staging); n == 0 || f.staging[n-1].id != l.Staging.ID {
@@ -411,7 +443,7 @@ func (f *Facts) restoreLine(l *line) error {
 
 func (f *Facts) restoreJob(l *jobLine) error {
 	j := l.Job
-	spec, err := jobspec.Decode([]byte(j.SpecJSON))
+	spec, err := jobspec.DecodeStored([]byte(j.SpecJSON))
 	if err != nil {
 		return err
 	}
@@ -465,14 +497,14 @@ func (f *Facts) restoreTasks(l *tasksLine) error {
 	return nil
 }
 
-// restoreIndexes rebuilds what follows from the records.
+// restoreIndexes rebuilds the indexes that snapshots leave out.
 func (f *Facts) restoreIndexes() {
 	for _, id := range f.JobIDs() {
 		j := f.jobs[id]
 		if !j.HasEnded() {
 			f.live[j.Name] = id
 		}
-		if j.Output != "" && (!j.HasEnded() || j.Holds) {
+		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
 			f.outputs[j.Output] = id
 		}
 		for _, d := range Digests(j.Spec) {
@@ -493,7 +525,7 @@ func (f *Facts) restoreIndexes() {
 	}
 }
 
-// EachAttempt calls fn for every attempt of a job in order of key.
+// EachAttempt calls fn for every attempt of a job in key order.
 func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) {
 	for s := range j.Stages {
 		for c, ch := range j.Stages[s].chunks {

@@ -1,16 +1,15 @@
-// Package history writes down jobs that ended, one JSON line each, so that the
-// coordinator's memory holds only what is live, and so that the simulator can
-// replay what happened (its trace reader takes these files as they are).
+// Package history writes ended jobs to files, one JSON line each, so that the
+// coordinator needs to keep only recent jobs in memory, and so that the
+// simulator can replay them (its trace reader accepts these files).
 //
-// What a line holds is Job below; fields are only added, and "version" tells
-// of a change in meaning. A file is closed at MaxFile bytes and the next one
-// begun: history-000001.jsonl, history-000002.jsonl and so on. Lines are in
-// the order in which jobs were written, which is nearly that of their ends.
+// A line is a Job; fields are only added, and "version" marks a change of
+// meaning. A file is closed at MaxFile and the next one started:
+// history-000001.jsonl, history-000002.jsonl and so on. Lines are in the order
+// in which jobs were written, which is nearly that of their ends.
 //
-// What must be durable first: a job may leave the coordinator's facts only
-// after Sync. A line that a crash cut short is removed at Open, and a job that
-// stands in the newest two files is not written again, so every job stands
-// there once.
+// A job may be dropped from the coordinator's facts only after Sync. Open
+// removes a line truncated by a crash, and a job in the two newest files is not
+// written again, so every job occurs once.
 package history
 
 import (
@@ -26,13 +25,13 @@ import (
 	"sync"
 )
 
-// Version of the lines.
+// Version is the version of the lines.
 const Version = 1
 
-// MaxFile is the size at which a file is closed, in bytes.
+// MaxFile is the size at which a file is closed.
 const MaxFile = 64 << 20
 
-// Job is one ended job. Instants are Unix milliseconds, spans milliseconds,
+// Job is an ended job. Times are Unix milliseconds, durations milliseconds,
 // amounts as in jobspec: CPU millicores, memory bytes, I/O bytes per second.
 type Job struct {
 	Version  int              `json:"version"`
@@ -49,18 +48,18 @@ type Job struct {
 	Counters map[string]int64 `json:"counters,omitempty"`
 	Stages   []Stage          `json:"stages"`
 
-	// What the job asked for and was told: absent where it asked for nothing.
-	DeadlineMS int64    `json:"deadline_ms,omitempty"`
-	BoundMS    int64    `json:"bound_ms,omitempty"` // runtime_bound
-	OnMiss     string   `json:"on_miss,omitempty"`  // continue, lower, stop
-	Project    string   `json:"project,omitempty"`
-	Quote      *float64 `json:"quote,omitempty"`      // probability of the deadline, at submission
-	MissMS     int64    `json:"miss_ms,omitempty"`    // when it was known that the deadline is not met
-	Missed     bool     `json:"missed,omitempty"`     // it had passed then
-	PromiseMS  int64    `json:"promise_ms,omitempty"` // departure that the scheduler guaranteed
+	// Deadline, quote and guarantee: absent if the job has none.
+	DeadlineMS   int64    `json:"deadline_ms,omitempty"`
+	BoundMS      int64    `json:"bound_ms,omitempty"` // runtime_bound
+	OnMiss       string   `json:"on_miss,omitempty"`  // continue, lower, stop
+	Project      string   `json:"project,omitempty"`
+	Quote        *float64 `json:"quote,omitempty"`         // probability of meeting the deadline, at submission
+	MissMS       int64    `json:"miss_ms,omitempty"`       // when the deadline was found infeasible or missed
+	Missed       bool     `json:"missed,omitempty"`        // the deadline had passed by then
+	GuaranteedMS int64    `json:"guaranteed_ms,omitempty"` // departure guaranteed by the scheduler
 }
 
-// Stage is tasks of one shape.
+// Stage holds tasks with equal resource demands.
 type Stage struct {
 	Name   string  `json:"name"`
 	Kind   string  `json:"kind"` // map, reduce, group
@@ -75,11 +74,11 @@ type Stage struct {
 // Task is one task with its attempts in order.
 type Task struct {
 	InputBytes int64     `json:"input_bytes,omitempty"`
-	Hosts      []string  `json:"hosts,omitempty"` // names of the nodes that held its input, as last known
+	Hosts      []string  `json:"hosts,omitempty"` // nodes that stored its input, as last known
 	Attempts   []Attempt `json:"attempts,omitempty"`
 }
 
-// Attempt is one try.
+// Attempt is one try at a task.
 type Attempt struct {
 	Node       string `json:"node"`
 	State      string `json:"state"` // succeeded, failed, stopped, lost
@@ -87,32 +86,32 @@ type Attempt struct {
 	Locality   string `json:"locality,omitempty"`
 	PlaceMS    int64  `json:"place_ms"`
 	EndMS      int64  `json:"end_ms"`
-	StartingMS int64  `json:"starting_ms,omitempty"` // span from its placement until it ran
-	RunMS      int64  `json:"run_ms,omitempty"`      // thawed running time, as the node measured it
+	StartingMS int64  `json:"starting_ms,omitempty"` // from placement until it ran
+	RunMS      int64  `json:"run_ms,omitempty"`      // running time without suspensions, measured by the node
 	CPUMS      int64  `json:"cpu_ms,omitempty"`
 	PeakMemory int64  `json:"peak_memory,omitempty"`
 	ReadBytes  int64  `json:"read_bytes,omitempty"`
 	WriteBytes int64  `json:"write_bytes,omitempty"`
-	InputBytes int64  `json:"input_bytes,omitempty"` // that it really read
+	InputBytes int64  `json:"input_bytes,omitempty"` // actually read
 }
 
-// Writer appends to the newest file. Safe for concurrent use.
+// Writer appends to the newest file. It is safe for concurrent use.
 type Writer struct {
 	dir string
 
-	mu   sync.Mutex
-	f    *os.File
-	n    int   // number of the file
-	size int64 // of the file, bytes
-	have map[uint64]bool
+	mu      sync.Mutex
+	f       *os.File
+	n       int   // number of the file
+	size    int64 // of the file, bytes
+	written map[uint64]bool
 }
 
-// Open opens or makes the history in dir.
+// Open opens or creates the history in dir.
 func Open(dir string) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
-	w := &Writer{dir: dir, n: 1, have: map[uint64]bool{}}
+	w := &Writer{dir: dir, n: 1, written: map[uint64]bool{}}
 	files, err := Files(dir)
 	if err != nil {
 		return nil, err
@@ -125,17 +124,17 @@ func Open(dir string) (*Writer, error) {
 			return nil, fmt.Errorf("history: %s: %w", p, err)
 		}
 	}
-	return w, w.begin()
+	return w, w.openFile()
 }
 
-// Files lists the files of a history, oldest first.
+// Files returns the files of a history, oldest first.
 func Files(dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "history-*.jsonl"))
 	slices.Sort(files)
 	return files, err
 }
 
-func (w *Writer) begin() (err error) {
+func (w *Writer) openFile() (err error) {
 	w.f, err = os.OpenFile(filepath.Join(w.dir, fmt.Sprintf("history-%06d.jsonl", w.n)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("history: %w", err)
@@ -143,8 +142,8 @@ func (w *Writer) begin() (err error) {
 	return nil
 }
 
-// scan notes which jobs a file has and cuts off a line without an end; it
-// gives the file's size.
+// scan records which jobs a file contains, truncates an incomplete last line,
+// and returns the file's size.
 func (w *Writer) scan(path string) (int64, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -167,19 +166,20 @@ func (w *Writer) scan(path string) (int64, error) {
 			Job uint64 `json:"job"`
 		}
 		if json.Unmarshal(line, &j) == nil {
-			w.have[j.Job] = true
+			w.written[j.Job] = true
 		}
 	}
 }
 
-// Has tells whether a job stands in the newest files.
+// Has reports whether a job is in the newest files.
 func (w *Writer) Has(job uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.have[job]
+	return w.written[job]
 }
 
-// Append writes jobs that do not stand there yet. They are durable after Sync.
+// Append writes the jobs that have not been written. They are durable after
+// Sync.
 func (w *Writer) Append(jobs []Job) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,14 +187,14 @@ func (w *Writer) Append(jobs []Job) error {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	for i := range jobs {
-		if w.have[jobs[i].Job] {
+		if w.written[jobs[i].Job] {
 			continue
 		}
 		jobs[i].Version = Version
 		if err := enc.Encode(&jobs[i]); err != nil {
 			return fmt.Errorf("history of job %d: %w", jobs[i].Job, err)
 		}
-		w.have[jobs[i].Job] = true
+		w.written[jobs[i].Job] = true
 	}
 	if b.Len() == 0 {
 		return nil
@@ -205,7 +205,7 @@ func (w *Writer) Append(jobs []Job) error {
 		}
 		w.n++
 		w.size = 0
-		if err := w.begin(); err != nil {
+		if err := w.openFile(); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func (w *Writer) Append(jobs []Job) error {
 	return nil
 }
 
-// Sync makes what was appended durable.
+// Sync makes appended jobs durable.
 func (w *Writer) Sync() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

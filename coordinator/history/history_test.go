@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestALineCutShortIsRemovedAndNoJobStandsTwice(t *testing.T) {
+func TestTruncatedLineIsRemovedAndJobsAreUnique(t *testing.T) {
 	dir := t.TempDir()
 	w, err := Open(dir)
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// SchemaVersion is the version of both files; Open refuses a higher one.
-const SchemaVersion = 1
+// SchemaVersion is the version of both files; Open refuses any other. 2 added
+// checksums.
+const SchemaVersion = 2
 
 // Names of the files below the store's folder.
 const (
@@ -26,21 +27,22 @@ const (
 	StableFile = "raft-stable.db"
 )
 
-// lockTimeout bounds the wait for the lock of a file that another process
-// holds.
+// lockTimeout bounds the wait for a file that another process has locked.
 const lockTimeout = 2 * time.Second
 
 var (
 	metaBucket = []byte("meta")
 	versionKey = []byte("version")
+	rangeKey   = []byte("range")
+	sumKey     = []byte("sum")
 	logBucket  = []byte("log")
 	kvBucket   = []byte("kv")
 )
 
-// Options change how a store behaves.
+// Options configures a store.
 type Options struct {
-	// NoSync leaves out fsync. A crash of the machine then loses entries that
-	// clients were told of: for tests only.
+	// NoSync disables fsync, for tests only: a crash of the machine then loses
+	// acknowledged entries.
 	NoSync bool
 }
 
@@ -51,15 +53,24 @@ type Store struct {
 }
 
 var (
-	_ raft.LogStore    = (*Store)(nil)
-	_ raft.StableStore = (*Store)(nil)
+	_ raft.LogStore          = (*Store)(nil)
+	_ raft.StableStore       = (*Store)(nil)
+	_ raft.MonotonicLogStore = (*Store)(nil)
 )
 
-// Open opens or makes the store in dir. Conflict: another process has it open;
-// Unsupported: a newer program wrote it; Corrupt: it is no such store.
+// Open opens or makes the store in dir. Everything in it is read and checked
+// first, O(bytes): a damaged file is never opened, changed or replaced by an
+// empty one. Conflict: another process has it open; Unsupported: a program of
+// another version wrote it; Corrupt: a file is damaged, missing, or no such store.
 func Open(dir string, o Options) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("folder of the raft store: %w", err)
+	}
+	if err := makeFiles(dir); err != nil {
+		return nil, err
+	}
+	if err := Verify(dir); err != nil {
+		return nil, err
 	}
 	logDB, err := openFile(filepath.Join(dir, LogFile), logBucket, &bolt.Options{
 		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, NoSync: o.NoSync,
@@ -68,7 +79,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, err
 	}
 	stable, err := openFile(filepath.Join(dir, StableFile), kvBucket, &bolt.Options{
-		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoSync: o.NoSync,
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, NoSync: o.NoSync,
 	})
 	if err != nil {
 		return nil, errors.Join(err, logDB.Close())
@@ -92,19 +103,15 @@ func openFile(path string, bucket []byte, o *bolt.Options) (*bolt.DB, error) {
 	return db, nil
 }
 
-// prepare makes the buckets of a new file and checks the version of an old one.
+// prepare creates the buckets of a new file and checks the version of an
+// existing one.
 func prepare(tx *bolt.Tx, path string, bucket []byte) error {
 	meta, err := tx.CreateBucketIfNotExists(metaBucket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if v := meta.Get(versionKey); v != nil {
-		if len(v) != 4 {
-			return fault.New(fault.Corrupt, "%s: its version has %d bytes, want 4", path, len(v))
-		}
-		if n := binary.BigEndian.Uint32(v); n > SchemaVersion {
-			return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: upgrade it", path, n, SchemaVersion)
-		}
+		return checkVersion(path, v)
 	}
 	if err := meta.Put(versionKey, binary.BigEndian.AppendUint32(nil, SchemaVersion)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -118,17 +125,17 @@ func prepare(tx *bolt.Tx, path string, bucket []byte) error {
 // Close closes both files.
 func (s *Store) Close() error { return errors.Join(s.log.Close(), s.stable.Close()) }
 
-// FirstIndex gives the lowest index stored, 0 for none.
+// FirstIndex returns the lowest index stored, 0 for none.
 func (s *Store) FirstIndex() (uint64, error) {
-	return s.edge(func(c *bolt.Cursor) ([]byte, []byte) { return c.First() })
+	return s.boundaryIndex(func(c *bolt.Cursor) ([]byte, []byte) { return c.First() })
 }
 
-// LastIndex gives the highest index stored, 0 for none.
+// LastIndex returns the highest index stored, 0 for none.
 func (s *Store) LastIndex() (uint64, error) {
-	return s.edge(func(c *bolt.Cursor) ([]byte, []byte) { return c.Last() })
+	return s.boundaryIndex(func(c *bolt.Cursor) ([]byte, []byte) { return c.Last() })
 }
 
-func (s *Store) edge(of func(*bolt.Cursor) ([]byte, []byte)) (uint64, error) {
+func (s *Store) boundaryIndex(of func(*bolt.Cursor) ([]byte, []byte)) (uint64, error) {
 	var n uint64
 	err := s.log.View(func(tx *bolt.Tx) error {
 		if k, _ := of(tx.Bucket(logBucket).Cursor()); k != nil {
@@ -139,6 +146,11 @@ func (s *Store) edge(of func(*bolt.Cursor) ([]byte, []byte)) (uint64, error) {
 	return n, err
 }
 
+// IsMonotonic reports that indexes here follow each other without a gap: where
+// a snapshot from the leader is newer than the whole log, raft then empties the log
+// first.
+func (s *Store) IsMonotonic() bool { return true }
+
 // GetLog reads the entry at index into l; raft.ErrLogNotFound where there is
 // none, Corrupt where it cannot be read.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
@@ -147,10 +159,9 @@ func (s *Store) GetLog(index uint64, l *raft.Log) error {
 		if v == nil {
 			return raft.ErrLogNotFound
 		}
-		if err := decode(v, l); err != nil {
-			return fault.New(fault.Corrupt, "raft log, index %d: %w", index, err)
+		if err := decode(index, v, l); err != nil {
+			return fault.New(fault.Corrupt, "%s, entry %d: %w", s.log.Path(), index, err)
 		}
-		l.Index = index
 		return nil
 	})
 }
@@ -162,7 +173,7 @@ func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l})
 func (s *Store) StoreLogs(logs []*raft.Log) error {
 	return s.log.Update(func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
-		b.FillPercent = 0.95 // indexes rise: pages are filled and rarely split
+		b.FillPercent = 0.95 // indexes ascend: pages are filled and rarely split
 		for _, l := range logs {
 			v, err := encode(l)
 			if err != nil {
@@ -172,26 +183,26 @@ func (s *Store) StoreLogs(logs []*raft.Log) error {
 				return fmt.Errorf("raft log, index %d: %w", l.Index, err)
 			}
 		}
-		return nil
+		return putRange(tx)
 	})
 }
 
-// deleteBatch bounds the entries deleted in one transaction, so that raft's
-// own appends wait for a short one only.
+// deleteBatch bounds the entries deleted in one transaction, so that raft's own
+// appends wait only for a short one.
 const deleteBatch = 4096
 
-// DeleteRange deletes min to max, both included, in bounded transactions from
-// the low end; raft calls it with a prefix after a snapshot or with a suffix
-// that conflicts, and repeats it after a crash.
-func (s *Store) DeleteRange(min, max uint64) error {
-	for lo := min; lo <= max; {
-		hi := max
-		if max-lo >= deleteBatch {
+// DeleteRange deletes first to last, inclusive, in bounded transactions from the
+// low end. raft calls it with a prefix after a snapshot or with a conflicting
+// suffix, and repeats it after a crash.
+func (s *Store) DeleteRange(first, last uint64) error {
+	for lo := first; lo <= last; {
+		hi := last
+		if last-lo >= deleteBatch {
 			hi = lo + deleteBatch - 1
 		}
 		more, err := s.deleteSome(lo, hi)
 		if err != nil {
-			return fmt.Errorf("delete raft log %d to %d: %w", min, max, err)
+			return fmt.Errorf("delete raft log %d to %d: %w", first, last, err)
 		}
 		if !more || hi == math.MaxUint64 {
 			return nil
@@ -201,7 +212,7 @@ func (s *Store) DeleteRange(min, max uint64) error {
 	return nil
 }
 
-// deleteSome deletes lo to hi and tells whether any entry lies above hi.
+// deleteSome deletes lo to hi, and reports whether any entry lies above hi.
 func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
 	err = s.log.Update(func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)
@@ -220,20 +231,30 @@ func (s *Store) deleteSome(lo, hi uint64) (more bool, err error) {
 				return err
 			}
 		}
-		return nil
+		return putRange(tx)
 	})
 	return more, err
 }
 
-// errKeyNotFound has the text by which hashicorp/raft knows an absent key.
+// errKeyNotFound has the text by which hashicorp/raft recognises an absent key.
 var errKeyNotFound = errors.New("not found")
 
 // Set stores a value durably.
 func (s *Store) Set(key, val []byte) error {
-	return s.stable.Update(func(tx *bolt.Tx) error { return tx.Bucket(kvBucket).Put(key, val) })
+	return s.stable.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(kvBucket)
+		if err := b.Put(key, val); err != nil {
+			return err
+		}
+		var sum pairSum
+		if err := b.ForEach(sum.add); err != nil {
+			return err
+		}
+		return tx.Bucket(metaBucket).Put(sumKey, sum.encode())
+	})
 }
 
-// Get gives a value, or the error that raft knows as "not found".
+// Get returns a value, or errKeyNotFound.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	var out []byte
 	err := s.stable.View(func(tx *bolt.Tx) error {
@@ -252,7 +273,7 @@ func (s *Store) SetUint64(key []byte, val uint64) error {
 	return s.Set(key, binary.BigEndian.AppendUint64(nil, val))
 }
 
-// GetUint64 gives a number; 0 with raft's "not found" where there is none.
+// GetUint64 returns a number; 0 and errKeyNotFound if there is none.
 func (s *Store) GetUint64(key []byte) (uint64, error) {
 	v, err := s.Get(key)
 	if err != nil {
@@ -267,8 +288,9 @@ func (s *Store) GetUint64(key []byte) (uint64, error) {
 func indexKey(i uint64) []byte { return binary.BigEndian.AppendUint64(nil, i) }
 
 const (
-	recordVersion = 1
+	recordVersion = 2
 	headerLength  = 1 + 1 + 8 + 8 + 4
+	sumLength     = 4
 )
 
 func encode(l *raft.Log) ([]byte, error) {
@@ -279,19 +301,22 @@ func encode(l *raft.Log) ([]byte, error) {
 	if !l.AppendedAt.IsZero() {
 		at = l.AppendedAt.UnixNano()
 	}
-	b := make([]byte, 0, headerLength+len(l.Data)+len(l.Extensions))
+	b := make([]byte, 0, headerLength+len(l.Data)+len(l.Extensions)+sumLength)
 	b = append(b, recordVersion, byte(l.Type))
 	b = binary.BigEndian.AppendUint64(b, l.Term)
 	b = binary.BigEndian.AppendUint64(b, uint64(at))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Data)))
 	b = append(b, l.Data...)
-	return append(b, l.Extensions...), nil
+	b = append(b, l.Extensions...)
+	return binary.BigEndian.AppendUint32(b, recordSum(l.Index, b)), nil
 }
 
-// decode copies everything out of b, which belongs to the database.
-func decode(b []byte, l *raft.Log) error {
-	if len(b) < headerLength {
-		return fmt.Errorf("a record of %d bytes, want at least %d", len(b), headerLength)
+// decode checks a record and copies everything out of b, which belongs to the
+// database.
+func decode(index uint64, b []byte, l *raft.Log) error {
+	b, err := checkRecord(index, b)
+	if err != nil {
+		return err
 	}
 	if b[0] != recordVersion {
 		return fmt.Errorf("record version %d, this program knows %d", b[0], recordVersion)
@@ -301,7 +326,7 @@ func decode(b []byte, l *raft.Log) error {
 		return fmt.Errorf("a record of %d bytes says that it holds %d bytes of data", len(b), n)
 	}
 	body := bytes.Clone(b[headerLength:])
-	*l = raft.Log{Type: raft.LogType(b[1]), Term: binary.BigEndian.Uint64(b[2:10]), Data: body[:n:n]}
+	*l = raft.Log{Index: index, Type: raft.LogType(b[1]), Term: binary.BigEndian.Uint64(b[2:10]), Data: body[:n:n]}
 	if at := int64(binary.BigEndian.Uint64(b[10:18])); at != 0 {
 		l.AppendedAt = time.Unix(0, at)
 	}

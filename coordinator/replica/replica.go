@@ -23,10 +23,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// MaxEntry bounds an entry of the log, in bytes. Larger things are staged.
+// MaxEntry bounds an entry of the log, in bytes. Larger submissions are staged.
 const MaxEntry = 1 << 20
 
-// Limits of waits.
+// Timeouts.
 const (
 	enqueueTimeout = 2 * time.Second
 	applyTimeout   = 15 * time.Second
@@ -40,46 +40,47 @@ type Peer struct {
 	Address string // host:port of its raft listener
 }
 
-// Config says how a replica runs. Dir and ID must be set; the rest may be zero
+// Config configures a replica. Dir and ID are required; the rest may be zero
 // for a single server.
 type Config struct {
 	Dir   string
 	ID    string
-	Peers []Peer // all servers, this one included; empty for a single one
-	// Listener accepts the other servers' raft connections; with TLS both
-	// sides show coordinators' certificates (TLS needs RootCAs and ClientCAs).
-	// Needed with more than one peer.
+	Peers []Peer // all servers, including this one; empty for a single one
+	// Listener accepts raft connections of the other servers; with TLS both
+	// sides present coordinator certificates (TLS needs RootCAs and ClientCAs).
+	// Required with more than one peer.
 	Listener net.Listener
 	TLS      *tls.Config
 	Logger   *slog.Logger
 	Now      func() time.Time
 
-	// SnapshotEntries is after how many entries a snapshot is made; 0 = 8192.
+	// SnapshotEntries is the number of entries between snapshots; 0 = 8192.
 	SnapshotEntries uint64
-	// NoSync leaves out fsync, for tests.
+	// NoSync disables fsync, for tests.
 	NoSync bool
-	// Crash, if set, is called for every entry: with Before, its n-th
-	// proposal is lost, with After it was applied but its proposer does not
+	// Crash, if set, is called for every proposal n: true at Before means that
+	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
 }
 
-// Point is where a test lets a server crash.
+// Point is where a test may crash a server.
 type Point int
 
 // The points.
 const (
 	Before Point = iota + 1 // the entry is not in the log
-	After                   // it is, and nobody was told
+	After                   // it is in the log, and not acknowledged
 )
 
-// ErrCrashed is what a proposer sees whose server was made to crash.
-var ErrCrashed = errors.New("the server crashed (a test wanted it)")
+// ErrCrashed is returned to a proposer whose server was made to crash.
+var ErrCrashed = errors.New("the server crashed (requested by a test)")
 
 // Replica is one server of the log.
 type Replica struct {
+	dir    string
 	raft   *raft.Raft
-	store  *raftstore.Store
+	store  *watchedStore
 	trans  raft.Transport
 	now    func() time.Time
 	crash  func(Point, uint64) bool
@@ -88,21 +89,32 @@ type Replica struct {
 	mu    sync.RWMutex // guards facts
 	facts *facts.Facts
 
-	propose sync.Mutex // guards count
-	count   uint64
+	proposeMu sync.Mutex // guards proposals
+	proposals uint64
 
-	applied chan struct{} // one token: something was applied
-	leading chan bool     // raft's news of leadership
+	acceptMu sync.Mutex // guards lastJob, and keeps accepted jobs in the order of their numbers
+	lastJob  uint64
+
+	applied chan struct{} // one token: entries were applied
+	leading chan bool     // raft's leadership notifications
 }
 
-// Open starts the server. A single server has elected itself within a few
-// tens of milliseconds; see Leadership.
+// Open starts the server. A single server elects itself within a few tens of
+// milliseconds; see Leadership.
 func Open(c Config) (*Replica, error) {
+	if ids, err := snapshotIDs(c.Dir); err != nil {
+		return nil, err
+	} else if len(ids) > 0 && !raftstore.Exists(c.Dir) {
+		return nil, fault.New(fault.Corrupt, "%s has snapshots and no log: %s and %s are missing: %s", c.Dir, raftstore.LogFile, raftstore.StableFile, cure)
+	}
 	store, err := raftstore.Open(c.Dir, raftstore.Options{NoSync: c.NoSync})
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{store: store, now: c.Now, crash: c.Crash, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: len(c.Peers) <= 1}
+	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: len(c.Peers) <= 1}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -135,11 +147,32 @@ func (r *Replica) start(c Config) error {
 	if r.raft, err = raft.NewRaft(conf, fsm{r}, r.store, r.store, snaps, r.trans); err != nil {
 		return fmt.Errorf("start raft in %s: %w", c.Dir, err)
 	}
-	return nil
+	return r.checkMember(c)
 }
 
-// raftConfig: a single server need not wait for anybody, so its time-outs are
-// as short as raft allows with comfort; several keep raft's defaults.
+// checkMember makes sure that this server is one of its own cluster: without its
+// name there it would wait for a leader for ever.
+func (r *Replica) checkMember(c Config) error {
+	f := r.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return fmt.Errorf("servers of the cluster in %s: %w", c.Dir, err)
+	}
+	var names []string
+	for _, s := range f.Configuration().Servers {
+		if s.ID == raft.ServerID(c.ID) {
+			return nil
+		}
+		names = append(names, string(s.ID))
+	}
+	if len(names) == 0 { // it was never started, and is to be added to a cluster
+		return nil
+	}
+	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.raft.Shutdown().Error())
+}
+
+// raftConfig returns raft's configuration. A single server waits for no others,
+// so its timeouts are as short as raft safely permits; several servers keep
+// raft's defaults.
 func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(c.ID)
@@ -180,12 +213,12 @@ func (r *Replica) transport(c Config, logger hclog.Logger) ([]raft.Server, error
 		return nil, fault.New(fault.Invalid, "server %q is not among the peers", c.ID)
 	}
 	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: newStream(c), MaxPool: 3, Timeout: transportLimit, Logger: logger,
+		Stream: newStreamLayer(c), MaxPool: 3, Timeout: transportLimit, Logger: logger,
 	})
 	return servers, nil
 }
 
-// logWriter gives raft's lines to slog.
+// logWriter passes raft's log lines to slog.
 type logWriter struct{ l *slog.Logger }
 
 func (w logWriter) Write(b []byte) (int, error) {
@@ -195,7 +228,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close stops the server. Everything that a proposer was told is on disk.
+// Close stops the server. Everything acknowledged to a proposer is on disk.
 func (r *Replica) Close() error {
 	err := r.raft.Shutdown().Error()
 	return errors.Join(err, r.closeTransport(), r.store.Close())
@@ -208,31 +241,31 @@ func (r *Replica) closeTransport() error {
 	return nil
 }
 
-// Leadership gives true each time this server became the leader, and false
-// each time it is none any more.
+// Leadership delivers true each time this server becomes the leader, and false
+// each time it stops leading.
 func (r *Replica) Leadership() <-chan bool { return r.leading }
 
-// Leader gives the id of the present leader, "" while there is none.
+// Leader returns the id of the current leader, "" if there is none.
 func (r *Replica) Leader() string {
 	_, id := r.raft.LeaderWithID()
 	return string(id)
 }
 
-// Leads tells whether this server leads.
+// Leads reports whether this server leads.
 func (r *Replica) Leads() bool { return r.raft.State() == raft.Leader }
 
-// Term is raft's present term. It rises with every election, so also with
+// Term returns raft's current term. It rises with every election, so also with
 // every restart.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 
 // Barrier waits until everything in the log is applied here; a new leader
 // starts with it.
-func (r *Replica) Barrier() error { return class(r.raft.Barrier(barrierTimeout).Error()) }
+func (r *Replica) Barrier() error { return classifyRaftError(r.raft.Barrier(barrierTimeout).Error()) }
 
-// Applied gets a token after entries were applied: take the changes.
-func (r *Replica) Applied() <-chan struct{} { return r.applied }
+// AppliedCh receives a token after entries were applied.
+func (r *Replica) AppliedCh() <-chan struct{} { return r.applied }
 
-// Read calls fn with the facts under the read lock: fn must be short and keep
+// Read calls fn with the facts under the read lock. fn must be short and keep
 // nothing that may change (see package facts).
 func (r *Replica) Read(fn func(*facts.Facts)) {
 	r.mu.RLock()
@@ -241,60 +274,102 @@ func (r *Replica) Read(fn func(*facts.Facts)) {
 }
 
 // TakeChanges calls fn with the facts and the journal since the last call,
-// under the write lock, so that both are of one index. There is one taker.
+// under the write lock, so that both are of the same index. It has one caller.
 func (r *Replica) TakeChanges(fn func(*facts.Facts, []facts.Change)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fn(r.facts, r.facts.TakeJournal())
 }
 
-// Propose makes e durable and true, and tells what it did. It stamps the
-// entry's version and time; e belongs to Propose afterwards. Unavailable: this
-// server does not lead, or it is not known whether the entry will come true.
+// Propose adds e to the log, waits until it is applied, and returns its result.
+// It sets the entry's version and time; e belongs to Propose afterwards.
+// Unavailable: this server does not lead, or it is unknown whether the entry
+// will be applied.
 func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result, error) {
-	e.Version, e.At = facts.EntryVersion, r.stamp()
+	if a := e.GetJobAccepted(); a != nil {
+		// The number is in the entry, not counted when it is applied: whatever a
+		// replay makes of an entry, no other job's number changes. The lock keeps
+		// numbers in the order of the log.
+		r.acceptMu.Lock()
+		a.Job = r.nextJobNumber()
+		f, err := r.enqueue(e)
+		r.acceptMu.Unlock()
+		if err != nil {
+			return facts.Result{}, err
+		}
+		return r.await(ctx, f)
+	}
+	f, err := r.enqueue(e)
+	if err != nil {
+		return facts.Result{}, err
+	}
+	return r.await(ctx, f)
+}
+
+// nextJobNumber returns a job number that no entry has. The caller holds
+// acceptMu.
+func (r *Replica) nextJobNumber() uint64 {
+	r.mu.RLock()
+	known := r.facts.LastJob()
+	r.mu.RUnlock()
+	r.lastJob = max(r.lastJob, known) + 1
+	return r.lastJob
+}
+
+// pending is a proposal that is on its way into the log.
+type pending struct {
+	future raft.ApplyFuture
+	n      uint64 // which proposal of this server it is
+}
+
+func (r *Replica) enqueue(e *droverv1.Entry) (pending, error) {
+	e.Version, e.At = facts.EntryVersion, r.entryTime()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
-		return facts.Result{}, fault.New(fault.Invalid, "entry for the log: %w", err)
+		return pending{}, fault.New(fault.Invalid, "entry for the log: %w", err)
 	}
 	if len(b) > MaxEntry {
-		return facts.Result{}, fault.New(fault.Exhausted, "an entry of %d bytes, at most %d go into the log at once", len(b), MaxEntry)
+		return pending{}, fault.New(fault.Exhausted, "an entry of %d bytes, at most %d go into the log at once", len(b), MaxEntry)
 	}
-	n := r.number()
+	n := r.nextProposal()
 	if r.crash != nil && r.crash(Before, n) {
-		return facts.Result{}, ErrCrashed
+		return pending{}, ErrCrashed
 	}
-	f := r.raft.Apply(b, enqueueTimeout)
-	res, err := wait(ctx, f)
-	if r.crash != nil && r.crash(After, n) {
+	return pending{r.raft.Apply(b, enqueueTimeout), n}, nil
+}
+
+func (r *Replica) await(ctx context.Context, p pending) (facts.Result, error) {
+	res, err := wait(ctx, p.future)
+	if r.crash != nil && r.crash(After, p.n) {
 		return facts.Result{}, ErrCrashed
 	}
 	return res, err
 }
 
-func (r *Replica) number() uint64 {
-	r.propose.Lock()
-	defer r.propose.Unlock()
-	r.count++
-	return r.count
+func (r *Replica) nextProposal() uint64 {
+	r.proposeMu.Lock()
+	defer r.proposeMu.Unlock()
+	r.proposals++
+	return r.proposals
 }
 
-func (r *Replica) stamp() int64 {
+// entryTime returns the time of an entry proposed now: see facts.ClockTolerance.
+func (r *Replica) entryTime() int64 {
 	now := r.now().UnixNano()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return max(now, r.facts.At())
+	return r.facts.EntryTime(now)
 }
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	done := make(chan error, 1)
-	go func() { done <- f.Error() }() // ends when raft answers, at shutdown at the latest
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
 	limit := time.NewTimer(applyTimeout)
 	defer limit.Stop()
 	select {
 	case err := <-done:
 		if err != nil {
-			return facts.Result{}, class(err)
+			return facts.Result{}, classifyRaftError(err)
 		}
 		res, ok := f.Response().(facts.Result)
 		if !ok {
@@ -302,21 +377,21 @@ func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 		}
 		return res, nil
 	case <-ctx.Done():
-		return facts.Result{}, fault.New(fault.Unavailable, "gave up waiting for the log; what was asked may still happen: %w", ctx.Err())
+		return facts.Result{}, fault.New(fault.Unavailable, "gave up waiting for the log; the entry may still be applied: %w", ctx.Err())
 	case <-limit.C:
-		return facts.Result{}, fault.New(fault.Unavailable, "the log did not answer within %s; what was asked may still happen", applyTimeout)
+		return facts.Result{}, fault.New(fault.Unavailable, "the log did not answer within %s; the entry may still be applied", applyTimeout)
 	}
 }
 
-// class gives raft's errors a class.
-func class(err error) error {
+// classifyRaftError gives a raft error a class of package fault.
+func classifyRaftError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return fault.New(fault.Unavailable, "this coordinator does not lead: %w", err)
 	case errors.Is(err, raft.ErrEnqueueTimeout):
-		return fault.New(fault.Exhausted, "the log is overloaded: try again in a second")
+		return fault.Overload("the log is overloaded: try again in a second")
 	case errors.Is(err, raft.ErrRaftShutdown), errors.Is(err, raft.ErrAbortedByRestore):
 		return fault.New(fault.Unavailable, "this coordinator is stopping: %w", err)
 	default:
@@ -324,15 +399,15 @@ func class(err error) error {
 	}
 }
 
-// fsm is the facts as raft calls them.
+// fsm adapts the facts to raft.
 type fsm struct{ r *Replica }
 
 var _ raft.BatchingFSM = fsm{}
 
-// Apply makes one entry true.
+// Apply applies one entry.
 func (f fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch makes entries true under one lock.
+// ApplyBatch applies entries under one lock.
 func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	out := make([]any, len(logs))
 	f.r.mu.Lock()
@@ -342,34 +417,34 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 		}
 		var e droverv1.Entry
 		if err := proto.Unmarshal(l.Data, &e); err != nil {
-			// Garbage in the log must not stop the cluster: it is an entry
-			// that nobody knows.
+			// Garbage in the log must not stop the cluster: it is treated as an
+			// entry of unknown type.
 			proto.Reset(&e)
 		}
 		out[i] = f.r.facts.Apply(l.Index, &e)
 	}
 	f.r.mu.Unlock()
-	f.r.wake()
+	f.r.signalApplied()
 	return out
 }
 
-func (r *Replica) wake() {
+func (r *Replica) signalApplied() {
 	select {
 	case r.applied <- struct{}{}:
 	default:
 	}
 }
 
-// Snapshot freezes the facts.
+// Snapshot returns an immutable copy of the facts.
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	return snapshot{f.r.facts.Snapshot()}, nil
+	return snapshot{f.r.facts.Snapshot(), f.r.dir}, nil
 }
 
-// Restore puts a snapshot in place of the facts.
+// Restore replaces the facts by a snapshot.
 func (f fsm) Restore(rc io.ReadCloser) error {
-	defer func() { _ = rc.Close() }() // it was read to its end
+	defer func() { _ = rc.Close() }() // it has been read completely
 	restored, err := facts.Restore(rc)
 	if err != nil {
 		return err
@@ -377,28 +452,34 @@ func (f fsm) Restore(rc io.ReadCloser) error {
 	f.r.mu.Lock()
 	f.r.facts = restored
 	f.r.mu.Unlock()
-	f.r.wake()
+	f.r.signalApplied()
 	return nil
 }
 
-type snapshot struct{ s *facts.Snapshot }
+type snapshot struct {
+	s   *facts.Snapshot
+	dir string // of the replica
+}
 
-// Persist writes the frozen facts while Apply goes on.
+// Persist encodes the copy while Apply continues.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.s.Encode(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	return sink.Close()
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	return writeMetaSum(s.dir, sink.ID())
 }
 
-// Release has nothing to give back.
+// Release does nothing.
 func (snapshot) Release() {}
 
-// Size gives the bytes of the log and the snapshots on disk.
+// Size returns the bytes of the log and the snapshots on disk.
 func (r *Replica) Size(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil // a file that goes while we look counts nothing
+			return nil // a file removed in the meantime counts nothing
 		}
 		if i, err := d.Info(); err == nil {
 			bytes += i.Size()

@@ -18,7 +18,10 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Raft never answers a proposal that is still in its queue when it shuts down.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
+}
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -47,7 +50,7 @@ func count(r *Replica) (n int) {
 	return n
 }
 
-func TestWhatWasProposedIsThereAfterRestartsAndSnapshots(t *testing.T) {
+func TestProposalsSurviveRestartsAndSnapshots(t *testing.T) {
 	dir, total := t.TempDir(), 0
 	for round := range 4 {
 		r := open(t, Config{Dir: dir, ID: "c1", SnapshotEntries: 8, NoSync: true})
@@ -66,13 +69,14 @@ func TestWhatWasProposedIsThereAfterRestartsAndSnapshots(t *testing.T) {
 			}
 			total++
 			r.Read(func(f *facts.Facts) {
-				if f.At() < last {
+				if f.Time() < last {
 					t.Fatal("time went back")
 				}
-				last = f.At()
+				last = f.Time()
 			})
 		}
-		// Snapshots may be made meanwhile; the log is cut behind them.
+		// Snapshots may be made in the meantime; the log before them is
+		// truncated.
 		if round == 3 {
 			until(t, "the log is cut", func() bool { first, _ := r.store.FirstIndex(); return first > 20 })
 		}
@@ -82,7 +86,7 @@ func TestWhatWasProposedIsThereAfterRestartsAndSnapshots(t *testing.T) {
 	}
 }
 
-func TestAnEntryThatIsTooLargeIsRefused(t *testing.T) {
+func TestOversizedEntryIsRejected(t *testing.T) {
 	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true})
 	defer func() { _ = r.Close() }()
 	until(t, "it leads", r.Leads)
@@ -92,30 +96,26 @@ func TestAnEntryThatIsTooLargeIsRefused(t *testing.T) {
 	}
 }
 
-// TestThreeServersAgreeAndGoOnWithoutTheirLeader runs three servers over TLS,
-// stops the leader, and wants every acknowledged entry on the others.
-func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
+// TestClusterSurvivesLossOfLeader runs three servers over TLS, stops the
+// leader, and expects every acknowledged entry on the others.
+func TestClusterSurvivesLossOfLeader(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.CreateCA(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	issue := func(r pki.Request) pki.Files {
+	issue := func(r pki.CertRequest) pki.Files {
 		t.Helper()
-		if err := pki.Issue(dir, r, time.Now()); err != nil {
+		if err := pki.IssueCert(dir, r, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, r.Name+".pem"), Key: filepath.Join(dir, r.Name+".key")}
 	}
-	own := issue(pki.Request{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
-	conf, err := own.ServerConfig()
+	own := issue(pki.CertRequest{Kind: pki.KindCoordinator, Name: "c", Hosts: []string{"127.0.0.1"}})
+	member, err := own.Open(pki.KindCoordinator)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := own.ClientConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf.RootCAs = client.RootCAs
+	conf := member.PeerConfig(pki.KindCoordinator)
 	var peers []Peer
 	var listeners []net.Listener
 	for i := range 3 {
@@ -144,8 +144,8 @@ func TestThreeServersAgreeAndGoOnWithoutTheirLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A user's certificate of the same CA opens no raft connection.
-	eve, err := issue(pki.Request{Kind: pki.KindUser, Name: "eve"}).ClientConfig()
+	// A user's certificate of the same CA cannot open a raft connection.
+	eve, err := issue(pki.CertRequest{Kind: pki.KindUser, Name: "eve"}).ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/drover-run/drover/internal/pki"
 )
 
-// stream is raft's network: TCP, with mutual TLS where it is configured. It
-// closes its connections with itself: raft leaves those that came in to the
-// other side, which may be gone.
-type stream struct {
+// streamLayer is raft's network: TCP, with mutual TLS if configured. Closing it
+// closes its connections: raft leaves incoming ones to the other side, which
+// may be gone.
+type streamLayer struct {
 	net.Listener
 	tls *tls.Config
 
@@ -24,19 +24,25 @@ type stream struct {
 	open   map[net.Conn]bool
 }
 
-// newStream lets only coordinators in: a user's or node's certificate of the
-// same authority opens nothing here.
-func newStream(c Config) *stream {
-	s := &stream{Listener: c.Listener, open: map[net.Conn]bool{}}
+// newStreamLayer returns a stream layer that accepts only coordinators: user
+// and node certificates of the same CA are refused.
+func newStreamLayer(c Config) *streamLayer {
+	s := &streamLayer{Listener: c.Listener, open: map[net.Conn]bool{}}
 	if c.TLS == nil {
 		return s
 	}
 	conf := c.TLS.Clone()
 	conf.ClientAuth = tls.RequireAndVerifyClientCert
+	revoked := conf.VerifyConnection
 	conf.VerifyConnection = func(s tls.ConnectionState) error {
-		kind, name, err := pki.Peer(&s)
+		if revoked != nil {
+			if err := revoked(s); err != nil {
+				return err
+			}
+		}
+		kind, name, err := pki.PeerIdentity(&s)
 		if err == nil && kind != pki.KindCoordinator {
-			err = fault.New(fault.Denied, "%s/%s is no coordinator", kind, name)
+			err = fault.New(fault.Denied, "%s/%s is not a coordinator", kind, name)
 		}
 		return err
 	}
@@ -44,17 +50,17 @@ func newStream(c Config) *stream {
 	return s
 }
 
-// Accept takes a connection of another server.
-func (s *stream) Accept() (net.Conn, error) {
+// Accept accepts a connection of another server.
+func (s *streamLayer) Accept() (net.Conn, error) {
 	c, err := s.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return s.keep(c)
+	return s.track(c)
 }
 
 // Dial connects to another server.
-func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	d := &net.Dialer{Timeout: timeout}
 	var c net.Conn
 	var err error
@@ -66,24 +72,24 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	return s.keep(c)
+	return s.track(c)
 }
 
-// Close ends the listener and every connection.
-func (s *stream) Close() error {
+// Close closes the listener and every connection.
+func (s *streamLayer) Close() error {
 	err := s.Listener.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	for c := range s.open {
-		_ = c.Close() // what was under way on it fails either way
+		_ = c.Close() // what was in progress on it fails either way
 	}
 	clear(s.open)
 	return err
 }
 
-// keep notes an open connection until it is closed.
-func (s *stream) keep(c net.Conn) (net.Conn, error) {
+// track registers an open connection until it is closed.
+func (s *streamLayer) track(c net.Conn) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -91,16 +97,16 @@ func (s *stream) keep(c net.Conn) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	s.open[c] = true
-	return &kept{c, s}, nil
+	return &trackedConn{c, s}, nil
 }
 
-// kept is a connection that its stream knows.
-type kept struct {
+// trackedConn is a connection registered with its stream layer.
+type trackedConn struct {
 	net.Conn
-	s *stream
+	s *streamLayer
 }
 
-func (k *kept) Close() error {
+func (k *trackedConn) Close() error {
 	k.s.mu.Lock()
 	delete(k.s.open, k.Conn)
 	k.s.mu.Unlock()

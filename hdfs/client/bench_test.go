@@ -10,20 +10,20 @@ import (
 	"github.com/drover-run/drover/hdfs/client"
 )
 
-// The NameNode of the bed allows blocks of 512 bytes, so a file of many blocks
-// is small.
-const tinyBlock = 512
+// The NameNode of the test bed allows blocks of 512 bytes, so that a file of many
+// blocks can be small.
+const tinyBlockBytes = 512
 
-// manyBlocks makes a file of n blocks.
+// manyBlocks creates a file of n blocks.
 func manyBlocks(b *testing.B, c *client.Client, dir string, n int) string {
 	b.Helper()
 	name := path.Join(dir, fmt.Sprint(n))
-	must(b, hdfs.WriteFile(b.Context(), c, name, make([]byte, n*tinyBlock), hdfs.CreateOptions{Replication: 1, BlockSizeBytes: tinyBlock}))
+	must(b, hdfs.WriteFile(b.Context(), c, name, make([]byte, n*tinyBlockBytes), hdfs.CreateOptions{Replication: 1, BlockSizeBytes: tinyBlockBytes}))
 	return name
 }
 
-// BenchmarkLocations asks a real NameNode for the locations of whole files,
-// nothing remembered.
+// BenchmarkLocations requests the locations of whole files from a real NameNode,
+// without a cache.
 func BenchmarkLocations(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("blocks=%d", n), func(b *testing.B) {
@@ -66,7 +66,7 @@ func BenchmarkRead(b *testing.B) {
 	c, dir := newClient(b, client.Options{})
 	name := path.Join(dir, "file")
 	const size = 64 * mib
-	must(b, hdfs.WriteFile(b.Context(), c, name, noise(size, 1), hdfs.CreateOptions{Replication: 1, BlockSizeBytes: 16 * mib}))
+	must(b, hdfs.WriteFile(b.Context(), c, name, randomBytes(size, 1), hdfs.CreateOptions{Replication: 1, BlockSizeBytes: 16 * mib}))
 	b.SetBytes(size)
 	b.ResetTimer()
 	for b.Loop() {
@@ -80,7 +80,7 @@ func BenchmarkRead(b *testing.B) {
 
 func BenchmarkWrite(b *testing.B) {
 	c, dir := newClient(b, client.Options{})
-	content := noise(32*mib, 1)
+	content := randomBytes(32*mib, 1)
 	b.SetBytes(int64(len(content)))
 	b.ResetTimer()
 	for b.Loop() {

@@ -17,89 +17,88 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/rpc"
 )
 
-// Auth proves to the NameNode who calls; the seam for Kerberos.
+// Auth authenticates the client to the NameNode; the extension point for Kerberos.
 type Auth = rpc.Auth
 
-// Simple is the Auth that states a user name and proves nothing.
-type Simple = rpc.Simple
+// SimpleAuth states a user name without proof.
+type SimpleAuth = rpc.SimpleAuth
 
-// Options of a Client. NameNodes and User (or Auth) must be set; the zero value
-// of everything else is sensible.
+// Options configures a Client. NameNodes and User (or Auth) are required; zero
+// values of the other fields are usable.
 type Options struct {
-	// NameNodes of one name service, host:port; any may be the active one.
+	// NameNodes are those of one name service, host:port; any may be active.
 	NameNodes []string
-	// User is the HDFS user that everything is done as.
+	// User is the HDFS user of all requests.
 	User string
-	// Auth proves the user; nil means Simple(User).
+	// Auth authenticates the user; nil: SimpleAuth(User).
 	Auth Auth
 
-	// LocalAddresses are the IP addresses and host names of DataNodes that are
-	// on this machine; replicas there are read first.
+	// LocalAddresses are the IP addresses and host names of the DataNodes on this
+	// machine; their replicas are read first.
 	LocalAddresses []string
-	// LocalRack is this machine's rack; replicas there are read second.
+	// LocalRack is this machine's rack; its replicas are read second.
 	LocalRack string
 
-	// Dial opens connections to NameNodes and DataNodes; nil means net.Dialer.
+	// Dial opens connections to NameNodes and DataNodes; nil: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTimeout bounds opening a connection; 0 means 5 s.
 	DialTimeout time.Duration
-	// CallTimeout bounds one try of a NameNode request; 0 means 20 s.
+	// CallTimeout bounds one attempt of a NameNode request; 0: 20 s.
 	CallTimeout time.Duration
-	// DataTimeout bounds each wait for a DataNode's bytes; 0 means 30 s.
+	// DataTimeout bounds each wait for bytes of a DataNode; 0: 30 s.
 	DataTimeout time.Duration
-	// WaitLimit bounds how long a request is repeated while no NameNode can
-	// answer; 0 means 60 s, negative means that it fails at once.
+	// WaitLimit bounds the retries of a request while no NameNode can answer; 0:
+	// 60 s, negative: fail at once.
 	WaitLimit time.Duration
-	// MissingWait bounds how long a reader asks again for a block that no
-	// DataNode can serve; 0 means 10 s, negative means that it fails at once.
+	// MissingWait bounds the retries of a reader for a block that no DataNode can
+	// serve; 0: 10 s, negative: fail at once.
 	MissingWait time.Duration
-	// WriteWait bounds how long a writer looks for DataNodes for one block, and
-	// how long Commit waits for their reports; 0 means 30 s.
+	// WriteWait bounds how long a writer looks for DataNodes for one block, and how
+	// long Commit waits for their reports; 0: 30 s.
 	WriteWait time.Duration
-	// Jitter gives numbers in [0, 1) that spread the pauses of many clients;
-	// nil means none.
+	// Jitter returns numbers in [0, 1) that spread the pauses of many clients; nil:
+	// no jitter.
 	Jitter func() float64
 
-	// BlocksPerCall bounds what one request for locations asks for, in blocks
-	// of the file's block size; 0 means 1,000.
+	// BlocksPerCall bounds one request for locations, in blocks of the file's block
+	// size; 0: 1,000.
 	BlocksPerCall int
-	// CacheBlocks bounds the locations that are remembered, over all files; 0
-	// means 100,000 (about 50 MB), negative none.
+	// CacheBlocks bounds the cached block locations of all files; 0: 100,000 (about
+	// 50 MB), negative: no cache.
 	CacheBlocks int
-	// CacheAge is how long they are believed; 0 means 1 minute.
+	// CacheAge is how long cached locations are used; 0: 1 minute.
 	CacheAge time.Duration
-	// MaxFrame bounds an answer of the NameNode in bytes; 0 means 64 MiB.
+	// MaxFrame bounds a response of the NameNode in bytes; 0: 64 MiB.
 	MaxFrame int
 
 	Events Events
 }
 
-// Events are functions to call when something happens, each of which may be
-// nil. They are called from the goroutine that it happened to and must return
-// soon.
+// Events are optional callbacks. They are called from the goroutine concerned and
+// must return soon.
 type Events struct {
-	// Waiting: a request is held back because no NameNode can answer.
-	Waiting func(hdfs.Waiting)
+	// Waiting: a request waits because no NameNode can answer.
+	Waiting func(hdfs.WaitNotice)
 	// ReplicaFailed: a DataNode could not serve a block, or was dropped from a
-	// pipeline; the next one is tried.
+	// pipeline; another one is tried.
 	ReplicaFailed func(file string, blockID uint64, address string, err error)
-	// Read: bytes of a file came from a DataNode; once for each block range.
+	// Read: bytes of a file were read from a DataNode; once for each block range.
 	Read func(file string, blockID uint64, replica hdfs.Replica, local bool, bytes int64)
 }
 
 const (
-	maxList      = 4_000_000 // entries of one directory; HDFS allows 6.4 million
-	filePerm     = 0o644
-	dirPerm      = 0o755
-	defaultsAge  = time.Hour
-	renewEvery   = 20 * time.Second // a third of HDFS's soft limit for leases
-	abortLimit   = 15 * time.Second
-	failedMemory = 30 * time.Second
+	maxListEntries = 4_000_000 // entries of one directory; HDFS allows 6.4 million
+	filePerm       = 0o644
+	dirPerm        = 0o755
+	defaultsTTL    = time.Hour
+	renewInterval  = 20 * time.Second // a third of HDFS's soft limit for leases
+	abortTimeout   = 15 * time.Second
+	failedNodeTTL  = 30 * time.Second
 )
 
 func (o *Options) setDefaults() {
 	if o.Auth == nil {
-		o.Auth = Simple(o.User)
+		o.Auth = SimpleAuth(o.User)
 	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
@@ -112,7 +111,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.CacheBlocks, 100_000)
 	setDefault(&o.CacheAge, time.Minute)
 	if o.Events.Waiting == nil {
-		o.Events.Waiting = func(hdfs.Waiting) {}
+		o.Events.Waiting = func(hdfs.WaitNotice) {}
 	}
 	if o.Events.ReplicaFailed == nil {
 		o.Events.ReplicaFailed = func(string, uint64, string, error) {}
@@ -131,50 +130,50 @@ func setDefault[T comparable](v *T, value T) {
 
 // Client is an hdfs.FS for one user of one name service.
 type Client struct {
-	options Options
-	rpc     *rpc.Client
-	caller  namenode.Caller // rpc; tests put another one in its place
-	cache   *locationCache
-	failed  *failedNodes
-	writers atomic.Uint64
+	options     Options
+	rpc         *rpc.Client
+	caller      namenode.Caller // rpc; replaced in tests
+	cache       *locationCache
+	failedNodes *failedNodes
+	nameSeq     atomic.Uint64
 
-	mu         sync.Mutex
-	defaults   namenode.Defaults
-	defaultsAt time.Time // zero: not asked yet
+	mu              sync.Mutex
+	defaults        namenode.ServerDefaults
+	defaultsFetched time.Time // zero: not requested yet
 }
 
 var _ hdfs.FS = (*Client)(nil)
 
-// New checks the options. It does no I/O; the first request dials.
+// New validates the options. It does no I/O; the first request dials.
 func New(options Options) (*Client, error) {
 	options.setDefaults()
 	caller, err := rpc.NewClient(rpc.Options{
 		Addresses: options.NameNodes, Auth: options.Auth, Protocol: namenode.Protocol,
 		Dial: options.Dial, DialTimeout: options.DialTimeout, CallTimeout: options.CallTimeout,
 		WaitLimit: options.WaitLimit, MaxFrame: options.MaxFrame, Jitter: options.Jitter,
-		Notify: options.Events.Waiting,
+		OnWait: options.Events.Waiting,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Client{options: options, rpc: caller, caller: caller,
-		cache: newLocationCache(options.CacheBlocks, options.CacheAge), failed: newFailedNodes()}, nil
+		cache: newLocationCache(options.CacheBlocks, options.CacheAge), failedNodes: newFailedNodes()}, nil
 }
 
-// Close ends the connection to the NameNode. Open readers go on until they need
-// it; open writers fail.
+// Close closes the connection to the NameNode. Open readers continue until they
+// need the NameNode; open writers fail.
 func (c *Client) Close() error { return c.rpc.Close() }
 
-// fail names the operation and the path of an error once.
-func fail(operation, name string, err error) error {
+// pathError adds operation and path to an error, unless the error names the path.
+func pathError(operation, name string, err error) error {
 	if missing := (*hdfs.BlockMissingError)(nil); errors.As(err, &missing) {
-		return fmt.Errorf("hdfs: %s: %w", operation, err) // it names the file itself
+		return fmt.Errorf("hdfs: %s: %w", operation, err) // the error names the file itself
 	}
 	return fmt.Errorf("hdfs: %s %s: %w", operation, name, err)
 }
 
-// clean checks a path of a caller.
-func clean(operation, name string) (string, error) {
+// cleanPath validates a path passed by a caller.
+func cleanPath(operation, name string) (string, error) {
 	p, err := hdfs.CleanPath(name)
 	if err != nil {
 		return "", fmt.Errorf("hdfs: %s: %w", operation, err)
@@ -184,30 +183,30 @@ func clean(operation, name string) (string, error) {
 
 // Stat implements hdfs.Source.
 func (c *Client) Stat(ctx context.Context, name string) (hdfs.Info, error) {
-	name, err := clean("stat", name)
+	name, err := cleanPath("stat", name)
 	if err != nil {
 		return hdfs.Info{}, err
 	}
 	status, err := c.status(ctx, name)
 	if err != nil {
-		return hdfs.Info{}, fail("stat", name, err)
+		return hdfs.Info{}, pathError("stat", name, err)
 	}
 	return status.Info, nil
 }
 
-func (c *Client) status(ctx context.Context, name string) (namenode.Status, error) {
+func (c *Client) status(ctx context.Context, name string) (namenode.FileStatus, error) {
 	status, err := namenode.GetFileInfo(ctx, c.caller, name)
 	if err == nil && status.Symlink {
-		err = fmt.Errorf("%w: it is a symbolic link", hdfs.ErrUnsupported)
+		err = fmt.Errorf("%w: symbolic link", hdfs.ErrUnsupported)
 	}
 	status.Info.Path = name
 	return status, err
 }
 
-// List implements hdfs.Source. Cost: one request for each 1,000 entries (or
-// what the NameNode sends at once). Symbolic links are left out.
+// List implements hdfs.Source. Cost: one request for each 1,000 entries (or the
+// NameNode's batch size). Symbolic links are omitted.
 func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
-	name, err := clean("list", name)
+	name, err := cleanPath("list", name)
 	if err != nil {
 		return nil, err
 	}
@@ -215,11 +214,11 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	for after := ""; ; {
 		entries, remaining, err := namenode.GetListing(ctx, c.caller, name, after)
 		if err != nil {
-			return nil, fail("list", name, err)
+			return nil, pathError("list", name, err)
 		}
 		for _, entry := range entries {
 			if entry.Name == "" {
-				return nil, fail("list", name, hdfs.ErrNotDirectory)
+				return nil, pathError("list", name, hdfs.ErrNotDirectory)
 			}
 			entry.Info.Path = path.Join(name, entry.Name)
 			if !entry.Symlink {
@@ -229,12 +228,12 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		if remaining == 0 || len(entries) == 0 {
 			return infos, nil
 		}
-		if len(infos) > maxList {
-			return nil, fail("list", name, fmt.Errorf("%w: more than %d entries", hdfs.ErrInvalid, maxList))
+		if len(infos) > maxListEntries {
+			return nil, pathError("list", name, fmt.Errorf("%w: more than %d entries", hdfs.ErrInvalid, maxListEntries))
 		}
 		next := entries[len(entries)-1].Name
 		if next <= after {
-			return nil, fail("list", name, fmt.Errorf("%w: listing does not advance past %q", hdfs.ErrProtocol, after))
+			return nil, pathError("list", name, fmt.Errorf("%w: listing does not advance past %q", hdfs.ErrProtocol, after))
 		}
 		after = next
 	}
@@ -242,43 +241,43 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 
 // Mkdir implements hdfs.Sink.
 func (c *Client) Mkdir(ctx context.Context, name string) error {
-	name, err := clean("mkdir", name)
+	name, err := cleanPath("mkdir", name)
 	if err != nil {
 		return err
 	}
 	if err := namenode.Mkdirs(ctx, c.caller, name, dirPerm); err != nil {
-		return fail("mkdir", name, err)
+		return pathError("mkdir", name, err)
 	}
 	return nil
 }
 
 // Rename implements hdfs.Sink.
 func (c *Client) Rename(ctx context.Context, from, to string) error {
-	from, err := clean("rename", from)
+	from, err := cleanPath("rename", from)
 	if err != nil {
 		return err
 	}
-	to, err = clean("rename", to)
+	to, err = cleanPath("rename", to)
 	if err != nil {
 		return err
 	}
 	err = namenode.Rename(ctx, c.caller, from, to)
 	if err == nil {
-		c.cache.drop(from)
+		c.cache.dropPath(from)
 		return nil
 	}
-	err = c.renameClass(ctx, from, to, err)
-	return fail("rename", from+" to "+to, err)
+	err = c.classifyRename(ctx, from, to, err)
+	return pathError("rename", from+" to "+to, err)
 }
 
-// renameClass gives a class to the refusals of rename2 that come as plain
-// IOException: a file onto a directory, a directory onto a file, a directory
-// into itself.
-func (c *Client) renameClass(ctx context.Context, from, to string, err error) error {
+// classifyRename adds an error class to refusals of rename2 that arrive as plain
+// IOException: a file onto a directory, a directory onto a file, a directory into
+// itself.
+func (c *Client) classifyRename(ctx context.Context, from, to string, err error) error {
 	if remote := (*rpc.RemoteError)(nil); !errors.As(err, &remote) || remote.Class != "java.io.IOException" {
 		return err
 	}
-	if from == "/" || from != to && hdfs.Within(to, from) {
+	if from == "/" || from != to && hdfs.IsWithin(to, from) {
 		return errors.Join(hdfs.ErrInvalid, err)
 	}
 	if _, statErr := c.status(ctx, to); statErr == nil {
@@ -289,26 +288,26 @@ func (c *Client) renameClass(ctx context.Context, from, to string, err error) er
 
 // Delete implements hdfs.Sink.
 func (c *Client) Delete(ctx context.Context, name string) error {
-	name, err := clean("delete", name)
+	name, err := cleanPath("delete", name)
 	if err != nil {
 		return err
 	}
 	if name == "/" {
-		return fail("delete", name, fmt.Errorf("%w: the root stays", hdfs.ErrInvalid))
+		return pathError("delete", name, fmt.Errorf("%w: the root stays", hdfs.ErrInvalid))
 	}
 	if _, err := namenode.Delete(ctx, c.caller, name); err != nil {
-		return fail("delete", name, err)
+		return pathError("delete", name, err)
 	}
-	c.cache.drop(name)
+	c.cache.dropPath(name)
 	return nil
 }
 
-// serverDefaults asks the NameNode how new files are stored, once an hour.
-func (c *Client) serverDefaults(ctx context.Context) (namenode.Defaults, error) {
+// serverDefaults returns the NameNode's defaults for new files, cached for an hour.
+func (c *Client) serverDefaults(ctx context.Context) (namenode.ServerDefaults, error) {
 	c.mu.Lock()
-	defaults, at := c.defaults, c.defaultsAt
+	defaults, at := c.defaults, c.defaultsFetched
 	c.mu.Unlock()
-	if !at.IsZero() && time.Since(at) < defaultsAge {
+	if !at.IsZero() && time.Since(at) < defaultsTTL {
 		return defaults, nil
 	}
 	defaults, err := namenode.GetServerDefaults(ctx, c.caller)
@@ -316,20 +315,20 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.Defaults, error) 
 		return defaults, err
 	}
 	c.mu.Lock()
-	c.defaults, c.defaultsAt = defaults, time.Now()
+	c.defaults, c.defaultsFetched = defaults, time.Now()
 	c.mu.Unlock()
 	return defaults, nil
 }
 
-// dataOptions are those of a transfer with DataNodes.
+// dataOptions returns the options of a transfer with DataNodes.
 func (c *Client) dataOptions(clientName string) datanode.Options {
 	return datanode.Options{Dial: c.options.Dial, DialTimeout: c.options.DialTimeout,
 		IOTimeout: c.options.DataTimeout, ClientName: clientName}
 }
 
-// clientName is unique to one reader or writer: leases are held by it.
-func (c *Client) clientName() string {
-	return fmt.Sprintf("drover_%x_%d", c.rpc.ID(), c.writers.Add(1))
+// newClientName returns a unique name for a reader or writer; it holds the lease.
+func (c *Client) newClientName() string {
+	return fmt.Sprintf("drover_%x_%d", c.rpc.ID(), c.nameSeq.Add(1))
 }
 
 // isLocal reports whether a replica is on this machine.

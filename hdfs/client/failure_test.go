@@ -16,17 +16,17 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
-	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// These tests break a real HDFS, which needs the bed:
+// These tests inject faults into a real HDFS, which needs the test bed:
 //
-//	go run ./integration/cmd/bed hdfs -- go test ./hdfs/client
+//	go run ./integration/cmd/testbed hdfs -- go test ./hdfs/client
 
-// cluster gives the bed's HDFS, and leaves it whole.
-func cluster(t *testing.T) *bed.HDFS {
+// cluster returns the HDFS of the test bed and restores it after the test.
+func cluster(t *testing.T) *testbed.HDFS {
 	t.Helper()
-	b, err := bed.FromEnv()
+	b, err := testbed.FromEnv()
 	if err != nil || b.HDFS == nil {
 		t.Skip("cannot stop daemons: ", err)
 	}
@@ -39,7 +39,7 @@ func cluster(t *testing.T) *bed.HDFS {
 }
 
 // stopDataNode stops DataNode k until the end of the test.
-func stopDataNode(t *testing.T, h *bed.HDFS, k int) {
+func stopDataNode(t *testing.T, h *testbed.HDFS, k int) {
 	t.Helper()
 	must(t, h.StopDataNode(t.Context(), k))
 	t.Cleanup(func() {
@@ -49,10 +49,10 @@ func stopDataNode(t *testing.T, h *bed.HDFS, k int) {
 	})
 }
 
-// recorder keeps what a client told.
+// recorder records the events of a client.
 type recorder struct {
 	mu      sync.Mutex
-	waiting []hdfs.Waiting
+	waiting []hdfs.WaitNotice
 	failed  []string         // addresses
 	read    map[string]int64 // bytes by address
 	local   int64            // bytes
@@ -60,7 +60,7 @@ type recorder struct {
 
 func (r *recorder) events() client.Events {
 	return client.Events{
-		Waiting: func(w hdfs.Waiting) {
+		Waiting: func(w hdfs.WaitNotice) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.waiting = append(r.waiting, w)
@@ -84,7 +84,7 @@ func (r *recorder) events() client.Events {
 	}
 }
 
-// waitedFor reports whether a wait with the reason was told.
+// waitedFor reports whether a wait for the reason was recorded.
 func (r *recorder) waitedFor(reason string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *recorder) waitedFor(reason string) bool {
 
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	err := bed.WaitFor(t.Context(), 30*time.Second, what, func(context.Context) error {
+	err := testbed.WaitFor(t.Context(), 30*time.Second, what, func(context.Context) error {
 		if condition() {
 			return nil
 		}
@@ -107,10 +107,10 @@ func await(t *testing.T, what string, condition func() bool) {
 	must(t, err)
 }
 
-func TestJavaWroteItAndLocationsAreTrue(t *testing.T) {
+func TestReadsAndLocatesFileWrittenByJava(t *testing.T) {
 	h := cluster(t)
 	c, dir := newClient(t, client.Options{})
-	want := noise(4*mib+5, 1)
+	want := randomBytes(4*mib+5, 1)
 	local := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(local, want, 0o644))
 	name := path.Join(dir, "file")
@@ -126,18 +126,18 @@ func TestJavaWroteItAndLocationsAreTrue(t *testing.T) {
 	}
 }
 
-func TestLocalReplicaIsReadAndReplacedWhenItsDataNodeStops(t *testing.T) {
+func TestReadFailsOverFromLocalReplica(t *testing.T) {
 	h := cluster(t)
-	var told recorder
-	c, dir := newClient(t, client.Options{LocalAddresses: []string{h.DataNodes[1].IP}, Events: told.events()})
-	name, want := path.Join(dir, "file"), noise(16*mib, 1)
+	var rec recorder
+	c, dir := newClient(t, client.Options{LocalAddresses: []string{h.DataNodes[1].IP}, Events: rec.events()})
+	name, want := path.Join(dir, "file"), randomBytes(16*mib, 1)
 	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 8 * mib}))
 
 	wantFile(t, c, name, want)
-	if told.local != int64(len(want)) || told.read[h.DataNodes[1].IP] != int64(len(want)) {
-		t.Errorf("read by DataNode: %v, locally %d of %d bytes", told.read, told.local, len(want))
+	if rec.local != int64(len(want)) || rec.read[h.DataNodes[1].IP] != int64(len(want)) {
+		t.Errorf("read by DataNode: %v, locally %d of %d bytes", rec.read, rec.local, len(want))
 	}
-	// In the middle of the first block, the local DataNode goes.
+	// The local DataNode stops in the middle of the first block.
 	r, err := c.Open(t.Context(), name, 0, -1)
 	must(t, err)
 	defer r.Close()
@@ -150,17 +150,17 @@ func TestLocalReplicaIsReadAndReplacedWhenItsDataNodeStops(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("other bytes after the failover")
 	}
-	if len(told.failed) == 0 || !strings.HasPrefix(told.failed[0], h.DataNodes[1].IP+":") {
-		t.Errorf("failed: %v", told.failed)
+	if len(rec.failed) == 0 || !strings.HasPrefix(rec.failed[0], h.DataNodes[1].IP+":") {
+		t.Errorf("failed: %v", rec.failed)
 	}
 }
 
-func TestLostBlockIsNamed(t *testing.T) {
+func TestMissingBlockIsNamed(t *testing.T) {
 	h := cluster(t)
-	var told recorder
-	c, dir := newClient(t, client.Options{MissingWait: 500 * time.Millisecond, Events: told.events()})
+	var rec recorder
+	c, dir := newClient(t, client.Options{MissingWait: 500 * time.Millisecond, Events: rec.events()})
 	local, name := filepath.Join(t.TempDir(), "file"), path.Join(dir, "file")
-	must(t, os.WriteFile(local, noise(3*mib, 1), 0o644))
+	must(t, os.WriteFile(local, randomBytes(3*mib, 1), 0o644))
 	must(t, h.Load(t.Context(), local, name, mib, 1, 2, 3))
 	layout, err := c.Locations(t.Context(), name, 0, -1)
 	must(t, err)
@@ -186,15 +186,15 @@ func TestLostBlockIsNamed(t *testing.T) {
 	}
 	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
 	check("before the NameNode knows", err)
-	if !told.waitedFor("no DataNode serves block") {
-		t.Errorf("told %v", told.waiting)
+	if !rec.waitedFor("no DataNode serves block") {
+		t.Errorf("events %v", rec.waiting)
 	}
 	if testing.Short() {
 		return
 	}
-	// The remembered location is forgotten by address.
+	// Forgetting the DataNode drops the cached location.
 	await(t, "the NameNode to drop the DataNode's blocks", func() bool {
-		c.DataNodeLost(h.DataNodes[1].IP)
+		c.ForgetDataNode(h.DataNodes[1].IP)
 		layout, err = c.Locations(t.Context(), name, 0, -1)
 		return err != nil || layout.Err() != nil
 	})
@@ -205,7 +205,7 @@ func TestLostBlockIsNamed(t *testing.T) {
 	}
 	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
 	check("when the NameNode knows", err)
-	// And a reader that waits goes on when the DataNode is back.
+	// A reader that waits continues once the DataNode is back.
 	patient, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", MissingWait: time.Minute})
 	must(t, err)
 	defer patient.Close()
@@ -218,15 +218,15 @@ func TestLostBlockIsNamed(t *testing.T) {
 	must(t, <-done)
 }
 
-func TestNameNodeRestartIsWaitedFor(t *testing.T) {
+func TestCallsSurviveNameNodeRestart(t *testing.T) {
 	h := cluster(t)
-	var told recorder
-	c, dir := newClient(t, client.Options{Events: told.events(), CacheBlocks: -1})
-	name, want := path.Join(dir, "file"), noise(4*mib, 1)
+	var rec recorder
+	c, dir := newClient(t, client.Options{Events: rec.events(), CacheBlocks: -1})
+	name, want := path.Join(dir, "file"), randomBytes(4*mib, 1)
 	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{BlockSizeBytes: mib, Replication: 2}))
 	must(t, h.StopNameNode(t.Context()))
 
-	// A client that must not wait says so at once.
+	// A client that must not wait fails at once.
 	hasty, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", WaitLimit: -1})
 	must(t, err)
 	defer hasty.Close()
@@ -245,14 +245,14 @@ func TestNameNodeRestartIsWaitedFor(t *testing.T) {
 	go func() { _, err := c.Locations(t.Context(), name, 0, -1); results <- err }()
 	go func() { results <- c.Rename(t.Context(), name, name+".moved") }()
 	go func() { results <- hdfs.WriteFile(t.Context(), c, path.Join(dir, "new"), want, hdfs.CreateOptions{}) }()
-	await(t, "the client to say that it waits", func() bool { return told.waitedFor("connection refused") })
-	told.mu.Lock()
-	t.Log(told.waiting[0])
-	told.mu.Unlock()
+	await(t, "the client to say that it waits", func() bool { return rec.waitedFor("connection refused") })
+	rec.mu.Lock()
+	t.Log(rec.waiting[0])
+	rec.mu.Unlock()
 	must(t, h.StartNameNode(t.Context()))
 	moved := 0
 	for range cap(results) {
-		// Reading races with the rename, which may come first.
+		// The read races with the rename, which may happen first.
 		if err := <-results; errors.Is(err, hdfs.ErrNotExist) {
 			moved++
 		} else if err != nil {
@@ -266,11 +266,11 @@ func TestNameNodeRestartIsWaitedFor(t *testing.T) {
 	wantFile(t, c, path.Join(dir, "new"), want)
 }
 
-func TestSafeModeIsWaitedForAndNamed(t *testing.T) {
+func TestCallsWaitForSafeModeToEnd(t *testing.T) {
 	h := cluster(t)
-	var told recorder
-	c, dir := newClient(t, client.Options{Events: told.events()})
-	must(t, hdfs.WriteFile(t.Context(), c, path.Join(dir, "file"), noise(mib, 1), hdfs.CreateOptions{Replication: 1}))
+	var rec recorder
+	c, dir := newClient(t, client.Options{Events: rec.events()})
+	must(t, hdfs.WriteFile(t.Context(), c, path.Join(dir, "file"), randomBytes(mib, 1), hdfs.CreateOptions{Replication: 1}))
 	// A NameNode whose DataNodes do not report stays in safe mode.
 	for k := range h.DataNodes {
 		must(t, h.StopDataNode(t.Context(), k+1))
@@ -281,9 +281,9 @@ func TestSafeModeIsWaitedForAndNamed(t *testing.T) {
 	done := make(chan error, 2)
 	go func() { done <- c.Mkdir(t.Context(), path.Join(dir, "made")) }()
 	go func() {
-		done <- hdfs.WriteFile(t.Context(), c, path.Join(dir, "new"), noise(mib, 2), hdfs.CreateOptions{})
+		done <- hdfs.WriteFile(t.Context(), c, path.Join(dir, "new"), randomBytes(mib, 2), hdfs.CreateOptions{})
 	}()
-	await(t, "a wait for safe mode", func() bool { return told.waitedFor("safe mode") })
+	await(t, "a wait for safe mode", func() bool { return rec.waitedFor("safe mode") })
 
 	hasty, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", WaitLimit: -1})
 	must(t, err)
@@ -300,42 +300,42 @@ func TestSafeModeIsWaitedForAndNamed(t *testing.T) {
 	must(t, <-restarted)
 	must(t, <-done)
 	must(t, <-done)
-	wantFile(t, c, path.Join(dir, "new"), noise(mib, 2))
+	wantFile(t, c, path.Join(dir, "new"), randomBytes(mib, 2))
 }
 
-func TestDeadDataNodeIsLeftOutOfNewPipelines(t *testing.T) {
+func TestDeadDataNodeIsExcludedFromPipelines(t *testing.T) {
 	h := cluster(t)
-	var told recorder
-	c, dir := newClient(t, client.Options{Events: told.events()})
-	stopDataNode(t, h, 3) // alone in its rack: every pipeline of two wants it
-	name, want := path.Join(dir, "file"), noise(6*mib, 1)
+	var rec recorder
+	c, dir := newClient(t, client.Options{Events: rec.events()})
+	stopDataNode(t, h, 3) // the only node of its rack: every pipeline of two nodes includes it
+	name, want := path.Join(dir, "file"), randomBytes(6*mib, 1)
 	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Replication: 2, BlockSizeBytes: mib}))
 	wantFile(t, c, name, want)
-	t.Logf("%d pipelines met the dead DataNode", len(told.failed))
-	for _, address := range told.failed {
+	t.Logf("%d pipelines met the dead DataNode", len(rec.failed))
+	for _, address := range rec.failed {
 		if !strings.HasPrefix(address, h.DataNodes[2].IP+":") {
 			t.Errorf("%s was blamed", address)
 		}
 	}
 }
 
-func TestUploadIsRepeatedWhenAPipelineBreaks(t *testing.T) {
+func TestUploadRetriesAfterPipelineFailure(t *testing.T) {
 	h := cluster(t)
 	c, dir := newClient(t, client.Options{})
-	name, want := path.Join(dir, "file"), noise(24*mib, 1)
+	name, want := path.Join(dir, "file"), randomBytes(24*mib, 1)
 	var failures []error
 	attempts := 0
 	options := hdfs.UploadOptions{
 		CreateOptions: hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 32 * mib},
-		Notify:        func(_ int, err error) { failures = append(failures, err) },
+		OnRetry:       func(_ int, err error) { failures = append(failures, err) },
 	}
 	n, err := hdfs.Upload(t.Context(), c, name, options, func() (io.ReadCloser, error) {
 		attempts++
 		if attempts > 1 {
 			return io.NopCloser(bytes.NewReader(want)), nil
 		}
-		// In the middle of the only block, one of its three DataNodes goes.
-		stop := &atOffset{r: bytes.NewReader(want), at: 10 * mib, do: func() { stopDataNode(t, h, 2) }}
+		// One of the three DataNodes of the only block stops in its middle.
+		stop := &hookReader{r: bytes.NewReader(want), offset: 10 * mib, hook: func() { stopDataNode(t, h, 2) }}
 		return io.NopCloser(stop), nil
 	})
 	must(t, err)
@@ -349,27 +349,27 @@ func TestUploadIsRepeatedWhenAPipelineBreaks(t *testing.T) {
 	wantFile(t, c, name, want)
 }
 
-// atOffset does something once, before it gives the byte at an offset.
-type atOffset struct {
-	r  io.Reader
-	at int
-	do func()
+// hookReader calls hook once, before it returns the byte at offset.
+type hookReader struct {
+	r      io.Reader
+	offset int
+	hook   func()
 }
 
-func (a *atOffset) Read(b []byte) (int, error) {
+func (a *hookReader) Read(b []byte) (int, error) {
 	n, err := a.r.Read(b[:min(len(b), 64<<10)])
-	if a.at -= n; a.at <= 0 && a.do != nil {
-		a.do()
-		a.do = nil
+	if a.offset -= n; a.offset <= 0 && a.hook != nil {
+		a.hook()
+		a.hook = nil
 	}
 	return n, err
 }
 
-func TestHungClusterEndsWithTheContext(t *testing.T) {
+func TestContextEndsCallsToHungCluster(t *testing.T) {
 	h := cluster(t)
 	c, dir := newClient(t, client.Options{})
 	name := path.Join(dir, "file")
-	must(t, hdfs.WriteFile(t.Context(), c, name, noise(mib, 1), hdfs.CreateOptions{}))
+	must(t, hdfs.WriteFile(t.Context(), c, name, randomBytes(mib, 1), hdfs.CreateOptions{}))
 	r, err := c.Open(t.Context(), name, 0, -1)
 	must(t, err)
 	defer r.Close()

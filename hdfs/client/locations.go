@@ -14,15 +14,15 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/namenode"
 )
 
-// Locations implements hdfs.Source. Cost: one request for the file's identity,
-// and one for each BlocksPerCall blocks that are not remembered.
+// Locations implements hdfs.Source. Cost: one request for the file's identity, and
+// one for each BlocksPerCall blocks that are not cached.
 func (c *Client) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
-	name, err := clean("locations", name)
+	name, err := cleanPath("locations", name)
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
 	var layout hdfs.Layout
-	// The file may be replaced between the two requests: look once more.
+	// The file may be replaced between the two requests; retry once.
 	for try := 0; ; try++ {
 		layout, err = c.layout(ctx, name, offset, length)
 		if err == nil || try == 1 || !errors.Is(err, hdfs.ErrChanged) {
@@ -30,17 +30,17 @@ func (c *Client) Locations(ctx context.Context, name string, offset, length int6
 		}
 	}
 	if err != nil {
-		return hdfs.Layout{}, fail("locations", name, err)
+		return hdfs.Layout{}, pathError("locations", name, err)
 	}
 	return layout, nil
 }
 
 func (c *Client) layout(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
-	status, err := c.file(ctx, name)
+	status, err := c.statReadable(ctx, name)
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
-	from, to, err := hdfs.CutRange(offset, length, status.Info.LengthBytes)
+	from, to, err := hdfs.ClampRange(offset, length, status.Info.LengthBytes)
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
@@ -48,7 +48,7 @@ func (c *Client) layout(ctx context.Context, name string, offset, length int64) 
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
-	layout := hdfs.Layout{Path: name, FileLengthBytes: status.Info.LengthBytes, UnderConstruction: found.growing,
+	layout := hdfs.Layout{Path: name, FileLengthBytes: status.Info.LengthBytes, UnderConstruction: found.underConstruction,
 		Blocks: make([]hdfs.Block, len(found.blocks))}
 	for i, b := range found.blocks {
 		layout.Blocks[i] = hdfs.Block{ID: b.Block.ID, OffsetBytes: b.Offset, LengthBytes: b.Block.Length,
@@ -57,48 +57,49 @@ func (c *Client) layout(ctx context.Context, name string, offset, length int64) 
 	return layout, nil
 }
 
-// file is the status of something that has bytes which we can read.
-func (c *Client) file(ctx context.Context, name string) (namenode.Status, error) {
+// statReadable returns the status of a file that this client can read.
+func (c *Client) statReadable(ctx context.Context, name string) (namenode.FileStatus, error) {
 	status, err := c.status(ctx, name)
 	switch {
 	case err != nil:
 	case status.Info.Dir:
 		err = hdfs.ErrIsDirectory
-	case status.Unreadable != "":
-		err = fmt.Errorf("%w: %s", hdfs.ErrUnsupported, status.Unreadable)
+	case status.UnreadableReason != "":
+		err = fmt.Errorf("%w: %s", hdfs.ErrUnsupported, status.UnreadableReason)
 	}
 	return status, err
 }
 
-// found is a run of blocks; they belong to the cache and are not changed.
-type found struct {
-	blocks  []namenode.LocatedBlock
-	growing bool // the file is being written
+// blockRange holds consecutive blocks. They belong to the cache and must not be
+// modified.
+type blockRange struct {
+	blocks            []namenode.LocatedBlock
+	underConstruction bool // the file is being written
 }
 
-// locate gives the blocks that overlap [from, to) of a file, remembered or
-// asked, without gaps but for the unfinished end of a growing file.
-func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (found, error) {
-	var out found
+// locate returns the blocks that overlap [from, to) of a file, from the cache or
+// from the NameNode, without gaps except at the unfinished end of a growing file.
+func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (blockRange, error) {
+	var out blockRange
 	step := int64(c.options.BlocksPerCall) * max(info.BlockSizeBytes, 1)
 	for at := from; at < to; {
-		// 1. What is remembered from here on, and where that ends.
-		known, next := c.cache.run(info, at, to)
+		// 1. Take the cached blocks from here on, or find where the gap ends.
+		known, next := c.cache.freshBlocks(info, at, to)
 		if len(known) > 0 {
 			last := known[len(known)-1]
 			out.blocks, at = append(out.blocks, known...), last.Offset+last.Block.Length
 			continue
 		}
-		// 2. Ask for what lies between.
+		// 2. Request the blocks of the gap.
 		located, err := namenode.GetBlockLocations(ctx, c.caller, info.Path, at, min(next-at, step))
 		if err != nil {
 			return out, err
 		}
-		if located.Unreadable != "" {
-			return out, fmt.Errorf("%w: %s", hdfs.ErrUnsupported, located.Unreadable)
+		if located.UnreadableReason != "" {
+			return out, fmt.Errorf("%w: %s", hdfs.ErrUnsupported, located.UnreadableReason)
 		}
 		if located.UnderConstruction {
-			out.growing = true
+			out.underConstruction = true
 			to = min(to, located.FileLength)
 		} else if located.FileLength != info.LengthBytes {
 			return out, fmt.Errorf("%w: %d bytes long, not %d", hdfs.ErrChanged, located.FileLength, info.LengthBytes)
@@ -106,11 +107,11 @@ func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (fo
 		if at >= to {
 			break
 		}
-		// 3. It must go on where we are.
+		// 3. Check that they continue at this offset.
 		end := at
 		for _, b := range located.Blocks {
 			if b.Offset > end || b.Offset+b.Block.Length <= end {
-				return out, fmt.Errorf("%w: block %d at %d+%d does not go on at byte %d",
+				return out, fmt.Errorf("%w: block %d at %d+%d does not continue at byte %d",
 					hdfs.ErrProtocol, b.Block.ID, b.Offset, b.Block.Length, end)
 			}
 			out.blocks, end = append(out.blocks, b), b.Offset+b.Block.Length
@@ -129,22 +130,23 @@ func (c *Client) locate(ctx context.Context, info hdfs.Info, from, to int64) (fo
 	return out, nil
 }
 
-// DataNodeLost forgets all locations on a DataNode (IP address or host name),
-// so that they are asked again. Cost: O(remembered blocks).
-func (c *Client) DataNodeLost(address string) { c.cache.lost(address) }
+// ForgetDataNode drops all cached locations on a DataNode (IP address or host
+// name). O(cached blocks).
+func (c *Client) ForgetDataNode(address string) { c.cache.dropDataNode(address) }
 
-// Forget forgets the locations of a file.
-func (c *Client) Forget(name string) { c.cache.drop(name) }
+// ForgetFile drops the cached locations of a file.
+func (c *Client) ForgetFile(name string) { c.cache.dropPath(name) }
 
-// locationCache remembers blocks by file, least recently used files go first.
+// locationCache caches block locations by file and evicts the least recently used
+// file.
 type locationCache struct {
-	limit int
-	age   time.Duration
+	maxBlocks int
+	maxAge    time.Duration
 
-	mu     sync.Mutex
-	blocks int // in all files
-	files  map[string]*list.Element
-	recent *list.List // of *cachedFile, most recently used first
+	mu         sync.Mutex
+	blockCount int // in all files
+	files      map[string]*list.Element
+	lru        *list.List // of *cachedFile, most recently used first
 }
 
 type cachedFile struct {
@@ -154,55 +156,55 @@ type cachedFile struct {
 
 type cachedBlock struct {
 	namenode.LocatedBlock
-	at time.Time
+	cachedAt time.Time
 }
 
 func newLocationCache(limit int, age time.Duration) *locationCache {
-	return &locationCache{limit: limit, age: age, files: map[string]*list.Element{}, recent: list.New()}
+	return &locationCache{maxBlocks: limit, maxAge: age, files: map[string]*list.Element{}, lru: list.New()}
 }
 
-// fileLocked gives what is remembered of a file, unless it has changed since.
+// fileLocked returns the cache entry of a file, unless the file has changed since.
 func (l *locationCache) fileLocked(info hdfs.Info) *cachedFile {
 	element := l.files[info.Path]
 	if element == nil {
 		return nil
 	}
 	file := element.Value.(*cachedFile)
-	if !file.info.Same(info) {
+	if !file.info.SameVersion(info) {
 		l.removeLocked(element)
 		return nil
 	}
-	l.recent.MoveToFront(element)
+	l.lru.MoveToFront(element)
 	return file
 }
 
 func (l *locationCache) removeLocked(element *list.Element) {
 	file := element.Value.(*cachedFile)
-	l.blocks -= len(file.blocks)
+	l.blockCount -= len(file.blocks)
 	delete(l.files, file.info.Path)
-	l.recent.Remove(element)
+	l.lru.Remove(element)
 }
 
-// run gives the fresh blocks from at on without a gap up to to. If there is
-// none at at, next is where the next fresh block begins, or to.
-func (l *locationCache) run(info hdfs.Info, at, to int64) (known []namenode.LocatedBlock, next int64) {
+// freshBlocks returns the unexpired blocks from offset at, without a gap, up to to.
+// If there is none at that offset, next is where the next one begins, or to.
+func (l *locationCache) freshBlocks(info hdfs.Info, at, to int64) (known []namenode.LocatedBlock, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	file := l.fileLocked(info)
 	if file == nil {
 		return nil, to
 	}
-	oldest := time.Now().Add(-l.age)
+	oldest := time.Now().Add(-l.maxAge)
 	i := sort.Search(len(file.blocks), func(i int) bool {
 		return file.blocks[i].Offset+file.blocks[i].Block.Length > at
 	})
 	for ; i < len(file.blocks) && at < to; i++ {
 		b := &file.blocks[i]
-		if b.at.Before(oldest) {
+		if b.cachedAt.Before(oldest) {
 			if len(known) > 0 {
 				break
 			}
-			continue // look for where the gap ends
+			continue // look for the end of the gap
 		}
 		if b.Offset > at {
 			if len(known) == 0 {
@@ -215,10 +217,9 @@ func (l *locationCache) run(info hdfs.Info, at, to int64) (known []namenode.Loca
 	return known, to
 }
 
-// put remembers blocks that can be read. What a NameNode knows of no replica
-// of is not remembered.
+// put caches blocks that can be read. Blocks without a replica are not cached.
 func (l *locationCache) put(info hdfs.Info, fresh []namenode.LocatedBlock) {
-	if l.limit < len(fresh) {
+	if l.maxBlocks < len(fresh) {
 		return
 	}
 	now := time.Now()
@@ -227,18 +228,18 @@ func (l *locationCache) put(info hdfs.Info, fresh []namenode.LocatedBlock) {
 	file := l.fileLocked(info)
 	if file == nil {
 		file = &cachedFile{info: info}
-		l.files[info.Path] = l.recent.PushFront(file)
+		l.files[info.Path] = l.lru.PushFront(file)
 	}
-	l.blocks -= len(file.blocks)
-	file.blocks = merge(file.blocks, fresh, now)
-	l.blocks += len(file.blocks)
-	for l.blocks > l.limit {
-		l.removeLocked(l.recent.Back())
+	l.blockCount -= len(file.blocks)
+	file.blocks = mergeBlocks(file.blocks, fresh, now)
+	l.blockCount += len(file.blocks)
+	for l.blockCount > l.maxBlocks {
+		l.removeLocked(l.lru.Back())
 	}
 }
 
-// merge replaces what overlaps fresh, which has no gaps, by it.
-func merge(old []cachedBlock, fresh []namenode.LocatedBlock, now time.Time) []cachedBlock {
+// mergeBlocks replaces the blocks of old that overlap fresh, which has no gaps.
+func mergeBlocks(old []cachedBlock, fresh []namenode.LocatedBlock, now time.Time) []cachedBlock {
 	if len(fresh) == 0 {
 		return old
 	}
@@ -263,19 +264,19 @@ func merge(old []cachedBlock, fresh []namenode.LocatedBlock, now time.Time) []ca
 	return merged
 }
 
-// drop forgets a path and all below it.
-func (l *locationCache) drop(name string) {
+// dropPath drops a path and everything below it.
+func (l *locationCache) dropPath(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for p, element := range l.files {
-		if hdfs.Within(p, name) {
+		if hdfs.IsWithin(p, name) {
 			l.removeLocked(element)
 		}
 	}
 }
 
-// lost forgets the blocks that have a replica at an address.
-func (l *locationCache) lost(address string) {
+// dropDataNode drops the blocks with a replica at an address.
+func (l *locationCache) dropDataNode(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, element := range l.files {
@@ -284,6 +285,6 @@ func (l *locationCache) lost(address string) {
 		file.blocks = slices.DeleteFunc(file.blocks, func(b cachedBlock) bool {
 			return slices.ContainsFunc(b.Replicas, func(r hdfs.Replica) bool { return r.IP == address || r.Host == address })
 		})
-		l.blocks -= before - len(file.blocks)
+		l.blockCount -= before - len(file.blocks)
 	}
 }

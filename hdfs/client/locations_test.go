@@ -19,15 +19,15 @@ import (
 
 const blockBytes = 100
 
-// oneFile is a NameNode with one file, whose blocks each have one replica.
-type oneFile struct {
+// fakeNameNode is a NameNode with one file, each of whose blocks has one replica.
+type fakeNameNode struct {
 	length, id uint64
-	lost       map[uint64]bool // blocks without replicas
-	hidden     uint64          // bytes that locations say less than the status
-	asked      []string        // ranges, as offset+length
+	missing    map[uint64]bool // blocks without replicas
+	hidden     uint64          // bytes by which locations report a shorter file than the status
+	requests   []string        // ranges, as offset+length
 }
 
-func (o *oneFile) Call(_ context.Context, method string, request []byte) ([]byte, error) {
+func (o *fakeNameNode) Call(_ context.Context, method string, request []byte) ([]byte, error) {
 	switch method {
 	case "getFileInfo":
 		return wire.Message(nil).Bytes(1, wire.Message(nil).Uint(1, 2).Uint(3, o.length).Uint(11, blockBytes).Uint(13, o.id)), nil
@@ -48,12 +48,12 @@ func (o *oneFile) Call(_ context.Context, method string, request []byte) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	o.asked = append(o.asked, fmt.Sprintf("%d+%d", offset, length))
+	o.requests = append(o.requests, fmt.Sprintf("%d+%d", offset, length))
 	m := wire.Message(nil).Uint(1, o.length-o.hidden)
 	for i := offset / blockBytes; i*blockBytes < min(offset+length, o.length); i++ {
 		block := namenode.ExtendedBlock{Pool: "BP", ID: o.id*1000 + i, Length: int64(min(blockBytes, o.length-i*blockBytes))}
 		b := wire.Message(nil).Bytes(1, block.Encode()).Uint(2, i*blockBytes)
-		if !o.lost[i] {
+		if !o.missing[i] {
 			id := wire.Message(nil).String(1, fmt.Sprintf("10.0.0.%d", i%3+1)).Uint(4, 9866)
 			b = b.Bytes(3, wire.Message(nil).Bytes(1, id).String(8, "/r"))
 		}
@@ -62,7 +62,7 @@ func (o *oneFile) Call(_ context.Context, method string, request []byte) ([]byte
 	return pw.AppendBytes(pw.AppendTag(nil, 1, pw.BytesType), m), nil
 }
 
-func withCaller(t *testing.T, caller namenode.Caller, options Options) *Client {
+func newCallerClient(t *testing.T, caller namenode.Caller, options Options) *Client {
 	t.Helper()
 	options.NameNodes, options.User = []string{"nowhere:1"}, "test"
 	c, err := New(options)
@@ -73,8 +73,8 @@ func withCaller(t *testing.T, caller namenode.Caller, options Options) *Client {
 	return c
 }
 
-// ask asks for a range and gives the offsets of the blocks that came.
-func ask(t *testing.T, c *Client, offset, length int64) []int64 {
+// getLocations requests a range and returns the offsets of the blocks.
+func getLocations(t *testing.T, c *Client, offset, length int64) []int64 {
 	t.Helper()
 	layout, err := c.Locations(t.Context(), "/file", offset, length)
 	if err != nil {
@@ -87,83 +87,83 @@ func ask(t *testing.T, c *Client, offset, length int64) []int64 {
 	return offsets
 }
 
-func wantAsked(t *testing.T, o *oneFile, want ...string) {
+func wantRequests(t *testing.T, o *fakeNameNode, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, o.asked); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, o.requests); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
-	o.asked = nil
+	o.requests = nil
 }
 
-func TestLocationsAreAskedInRanges(t *testing.T) {
-	o := &oneFile{length: 1050, id: 1}
-	c := withCaller(t, o, Options{BlocksPerCall: 4, CacheBlocks: -1})
-	if got := ask(t, c, 0, -1); len(got) != 11 {
+func TestLocationsAreRequestedInRanges(t *testing.T) {
+	o := &fakeNameNode{length: 1050, id: 1}
+	c := newCallerClient(t, o, Options{BlocksPerCall: 4, CacheBlocks: -1})
+	if got := getLocations(t, c, 0, -1); len(got) != 11 {
 		t.Errorf("blocks at %v", got)
 	}
-	wantAsked(t, o, "0+400", "400+400", "800+250")
+	wantRequests(t, o, "0+400", "400+400", "800+250")
 }
 
-func TestOnlyWhatIsNotRememberedIsAsked(t *testing.T) {
-	o := &oneFile{length: 1000, id: 1}
-	c := withCaller(t, o, Options{})
-	ask(t, c, 250, 100) // blocks 2 and 3
-	ask(t, c, 600, 1)   // block 6
-	wantAsked(t, o, "250+100", "600+1")
-	if diff := cmp.Diff([]int64{200, 300}, ask(t, c, 299, 2)); diff != "" {
+func TestOnlyUncachedBlocksAreRequested(t *testing.T) {
+	o := &fakeNameNode{length: 1000, id: 1}
+	c := newCallerClient(t, o, Options{})
+	getLocations(t, c, 250, 100) // blocks 2 and 3
+	getLocations(t, c, 600, 1)   // block 6
+	wantRequests(t, o, "250+100", "600+1")
+	if diff := cmp.Diff([]int64{200, 300}, getLocations(t, c, 299, 2)); diff != "" {
 		t.Error(diff)
 	}
-	wantAsked(t, o)
-	if diff := cmp.Diff([]int64{0, 100, 200, 300, 400, 500, 600, 700, 800, 900}, ask(t, c, 0, -1)); diff != "" {
+	wantRequests(t, o)
+	if diff := cmp.Diff([]int64{0, 100, 200, 300, 400, 500, 600, 700, 800, 900}, getLocations(t, c, 0, -1)); diff != "" {
 		t.Error(diff)
 	}
-	wantAsked(t, o, "0+200", "400+200", "700+300")
-	c.DataNodeLost("10.0.0.2") // blocks 1, 4 and 7
-	ask(t, c, 0, -1)
-	wantAsked(t, o, "100+100", "400+100", "700+100")
-	c.Forget("/file")
-	ask(t, c, 0, -1)
-	wantAsked(t, o, "0+1000")
+	wantRequests(t, o, "0+200", "400+200", "700+300")
+	c.ForgetDataNode("10.0.0.2") // blocks 1, 4 and 7
+	getLocations(t, c, 0, -1)
+	wantRequests(t, o, "100+100", "400+100", "700+100")
+	c.ForgetFile("/file")
+	getLocations(t, c, 0, -1)
+	wantRequests(t, o, "0+1000")
 }
 
-func TestReplacedFileIsAskedAgain(t *testing.T) {
-	o := &oneFile{length: 300, id: 1}
-	c := withCaller(t, o, Options{})
-	ask(t, c, 0, -1)
+func TestReplacedFileIsRequestedAgain(t *testing.T) {
+	o := &fakeNameNode{length: 300, id: 1}
+	c := newCallerClient(t, o, Options{})
+	getLocations(t, c, 0, -1)
 	o.id = 2
 	layout, err := c.Locations(t.Context(), "/file", 0, -1)
 	if err != nil || layout.Blocks[0].ID != 2000 {
 		t.Errorf("%+v %v", layout, err)
 	}
-	wantAsked(t, o, "0+300", "0+300")
+	wantRequests(t, o, "0+300", "0+300")
 }
 
-func TestFileThatChangesBetweenTheRequests(t *testing.T) {
-	o := &oneFile{length: 300, id: 1, hidden: 100}
-	c := withCaller(t, o, Options{})
+func TestFileChangedBetweenRequests(t *testing.T) {
+	o := &fakeNameNode{length: 300, id: 1, hidden: 100}
+	c := newCallerClient(t, o, Options{})
 	if _, err := c.Locations(t.Context(), "/file", 0, -1); !errors.Is(err, hdfs.ErrChanged) {
 		t.Errorf("%v", err)
 	}
-	wantAsked(t, o, "0+300", "0+300") // looked twice
+	wantRequests(t, o, "0+300", "0+300") // retried once
 }
 
-func TestLocationsAreBelievedForAWhile(t *testing.T) {
+func TestCachedLocationsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &oneFile{length: 300, id: 1}
-		c := withCaller(t, o, Options{CacheAge: time.Minute})
-		ask(t, c, 100, 100)
-		time.Sleep(40 * time.Second) // of the test's own clock
-		ask(t, c, 0, -1)
-		wantAsked(t, o, "100+100", "0+100", "200+100")
+		o := &fakeNameNode{length: 300, id: 1}
+		c := newCallerClient(t, o, Options{CacheAge: time.Minute})
+		getLocations(t, c, 100, 100)
+		time.Sleep(40 * time.Second) // synctest time
+		getLocations(t, c, 0, -1)
+		wantRequests(t, o, "100+100", "0+100", "200+100")
 		time.Sleep(40 * time.Second)
-		ask(t, c, 0, -1)
-		wantAsked(t, o, "100+100")
+		getLocations(t, c, 0, -1)
+		wantRequests(t, o, "100+100")
 	})
 }
 
-func TestLostBlocksAreNotRemembered(t *testing.T) {
-	o := &oneFile{length: 500, id: 1, lost: map[uint64]bool{2: true}}
-	c := withCaller(t, o, Options{})
+func TestMissingBlocksAreNotCached(t *testing.T) {
+	o := &fakeNameNode{length: 500, id: 1, missing: map[uint64]bool{2: true}}
+	c := newCallerClient(t, o, Options{})
 	for range 2 {
 		layout, err := c.Locations(t.Context(), "/file", 0, -1)
 		var missing *hdfs.BlockMissingError
@@ -171,33 +171,32 @@ func TestLostBlocksAreNotRemembered(t *testing.T) {
 			t.Errorf("%v, %v", err, layout.Err())
 		}
 	}
-	wantAsked(t, o, "0+500", "200+100")
-	o.lost = nil
-	ask(t, c, 0, -1)
-	ask(t, c, 0, -1)
-	wantAsked(t, o, "200+100")
+	wantRequests(t, o, "0+500", "200+100")
+	o.missing = nil
+	getLocations(t, c, 0, -1)
+	getLocations(t, c, 0, -1)
+	wantRequests(t, o, "200+100")
 }
 
-// Whatever is asked in whatever order, with whatever happening between, the
-// answer is that of a client that remembers nothing, and memory keeps its
-// limit.
-func TestCacheAnswersAsTheNameNodeWould(t *testing.T) {
+// For any sequence of requests and events the result equals that of a client
+// without a cache, and the cache stays within its limit.
+func TestCacheMatchesNameNode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.IntRange(1, 30).Draw(rt, "limit")
-		o := &oneFile{length: rapid.Uint64Range(0, 2500).Draw(rt, "length"), id: 1, lost: map[uint64]bool{}}
-		cached := withCaller(t, o, Options{CacheBlocks: limit, BlocksPerCall: rapid.IntRange(1, 10).Draw(rt, "per call")})
-		plain := withCaller(t, o, Options{CacheBlocks: -1})
+		o := &fakeNameNode{length: rapid.Uint64Range(0, 2500).Draw(rt, "length"), id: 1, missing: map[uint64]bool{}}
+		cached := newCallerClient(t, o, Options{CacheBlocks: limit, BlocksPerCall: rapid.IntRange(1, 10).Draw(rt, "per call")})
+		plain := newCallerClient(t, o, Options{CacheBlocks: -1})
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 6).Draw(rt, "what") {
 			case 0:
 				o.id, o.length = o.id+1, rapid.Uint64Range(0, 2500).Draw(rt, "length")
 			case 1:
-				cached.DataNodeLost(fmt.Sprintf("10.0.0.%d", rapid.IntRange(1, 3).Draw(rt, "node")))
+				cached.ForgetDataNode(fmt.Sprintf("10.0.0.%d", rapid.IntRange(1, 3).Draw(rt, "node")))
 			case 2:
-				// A loss is noticed only by asking again.
+				// The client notices lost replicas only by a new request.
 				block := rapid.Uint64Range(0, 24).Draw(rt, "lost")
-				o.lost[block] = true
-				cached.DataNodeLost(fmt.Sprintf("10.0.0.%d", block%3+1))
+				o.missing[block] = true
+				cached.ForgetDataNode(fmt.Sprintf("10.0.0.%d", block%3+1))
 			}
 			offset := rapid.Int64Range(0, 2600).Draw(rt, "offset")
 			length := rapid.Int64Range(-1, 2600).Draw(rt, "length of range")
@@ -212,15 +211,15 @@ func TestCacheAnswersAsTheNameNodeWould(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				rt.Fatalf("(-want +got):\n%s", diff)
 			}
-			if cached.cache.blocks > limit {
-				rt.Fatalf("%d blocks remembered, limit %d", cached.cache.blocks, limit)
+			if cached.cache.blockCount > limit {
+				rt.Fatalf("%d blocks remembered, limit %d", cached.cache.blockCount, limit)
 			}
 			count := 0
 			for _, element := range cached.cache.files {
 				count += len(element.Value.(*cachedFile).blocks)
 			}
-			if count != cached.cache.blocks {
-				rt.Fatalf("%d blocks remembered, %d counted", count, cached.cache.blocks)
+			if count != cached.cache.blockCount {
+				rt.Fatalf("%d blocks remembered, %d counted", count, cached.cache.blockCount)
 			}
 		}
 	})
@@ -237,18 +236,18 @@ func TestReplicasAreTriedInOrder(t *testing.T) {
 		rack          string
 		want          string
 	}{
-		{claim: "as the NameNode says", want: "1 2 3 4"},
+		{claim: "in the order of the NameNode", want: "1 2 3 4"},
 		{claim: "the local one first", local: []string{"10.0.0.3"}, want: "3 1 2 4"},
 		{claim: "by host name in any case", local: []string{"node4"}, want: "4 1 2 3"},
 		{claim: "the rack second", local: []string{"10.0.0.3"}, rack: "/near", want: "3 2 4 1"},
 		{claim: "what failed lately last", local: []string{"10.0.0.3"}, rack: "/near", failed: []string{"10.0.0.3:9866", "10.0.0.2:9866"}, want: "4 1 3 2"},
 	} {
-		client := withCaller(t, &oneFile{}, Options{LocalAddresses: c.local, LocalRack: c.rack})
+		client := newCallerClient(t, &fakeNameNode{}, Options{LocalAddresses: c.local, LocalRack: c.rack})
 		for _, address := range c.failed {
-			client.failed.add(address)
+			client.failedNodes.add(address)
 		}
 		got := ""
-		for _, r := range client.order(given) {
+		for _, r := range client.sortReplicas(given) {
 			got += " " + r.IP[len("10.0.0."):]
 		}
 		if got[1:] != c.want {
@@ -257,22 +256,22 @@ func TestReplicasAreTriedInOrder(t *testing.T) {
 	}
 }
 
-func TestFailedNodesAreForgotten(t *testing.T) {
+func TestFailedNodesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailedNodes()
 		f.add("a:1")
-		if !f.recently("a:1") || f.recently("b:1") {
+		if !f.failedRecently("a:1") || f.failedRecently("b:1") {
 			t.Error("wrong memory")
 		}
-		time.Sleep(failedMemory + time.Second) // of the test's own clock
-		if f.recently("a:1") {
+		time.Sleep(failedNodeTTL + time.Second) // synctest time
+		if f.failedRecently("a:1") {
 			t.Error("remembered too long")
 		}
 		for i := range maxFailedNodes + 10 {
 			f.add(fmt.Sprint(i))
 		}
-		if len(f.until) > maxFailedNodes {
-			t.Errorf("%d remembered", len(f.until))
+		if len(f.expires) > maxFailedNodes {
+			t.Errorf("%d remembered", len(f.expires))
 		}
 	})
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
 	"github.com/drover-run/drover/hdfs/hdfstest"
-	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const mib = 1 << 20
 
-// nameNode gives the address of a real NameNode, or skips.
+// nameNode returns the address of a real NameNode, or skips the test.
 func nameNode(t testing.TB) string {
 	t.Helper()
-	b, err := bed.FromEnv()
+	b, err := testbed.FromEnv()
 	if err == nil && b.HDFS != nil {
 		return b.HDFS.NameNode
 	}
@@ -38,7 +38,7 @@ func nameNode(t testing.TB) string {
 	return address
 }
 
-// newClient gives a client of the real NameNode and an empty directory in it.
+// newClient returns a client of the real NameNode and an empty directory in it.
 func newClient(t testing.TB, options client.Options) (*client.Client, string) {
 	t.Helper()
 	options.NameNodes = []string{nameNode(t)}
@@ -70,8 +70,8 @@ func wantClass(t testing.TB, class, err error) {
 	}
 }
 
-// noise is n bytes of a seed.
-func noise(n int, seed uint64) []byte {
+// randomBytes returns n bytes generated from a seed.
+func randomBytes(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed)})
 	r.Read(b)
@@ -92,12 +92,12 @@ func TestConformance(t *testing.T) {
 	hdfstest.Run(t, c, hdfstest.Options{Dir: dir, Replication: 2})
 }
 
-// The other library is the judge of what we write.
-func TestAnotherClientReadsWhatWeWrote(t *testing.T) {
+// An independent library reads what this client wrote.
+func TestColinmarcReadsOurFiles(t *testing.T) {
 	c, dir := newClient(t, client.Options{})
 	other := newColinmarc(t)
 	for i, n := range []int{0, 1, 64*1024 - 511, mib, 3*mib + 12345} {
-		name, want := path.Join(dir, "file"), noise(n, uint64(i))
+		name, want := path.Join(dir, "file"), randomBytes(n, uint64(i))
 		must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Overwrite: true, Replication: 3, BlockSizeBytes: mib}))
 		got, err := other.ReadFile(name)
 		must(t, err)
@@ -115,13 +115,13 @@ func newColinmarc(t *testing.T) *colinmarc.Client {
 	return other
 }
 
-func TestUsersMayDoWhatTheyMay(t *testing.T) {
+func TestPermissionsAreCheckedPerUser(t *testing.T) {
 	root, dir := newClient(t, client.Options{})
-	users := client.NewUsers(client.Options{NameNodes: []string{nameNode(t)}})
+	users := client.NewUserClients(client.Options{NameNodes: []string{nameNode(t)}})
 	defer users.Close()
-	bob, err := users.As("bob")
+	bob, err := users.ForUser("bob")
 	must(t, err)
-	if again, err := users.As("bob"); err != nil || again != bob {
+	if again, err := users.ForUser("bob"); err != nil || again != bob {
 		t.Errorf("a second client for one user: %v", err)
 	}
 	secret := path.Join(dir, "secret")
@@ -152,7 +152,7 @@ func TestUsersMayDoWhatTheyMay(t *testing.T) {
 
 func TestFileBeingWritten(t *testing.T) {
 	c, dir := newClient(t, client.Options{})
-	name, want := path.Join(dir, "file"), noise(3*mib, 1)
+	name, want := path.Join(dir, "file"), randomBytes(3*mib, 1)
 	w, err := c.Create(t.Context(), name, hdfs.CreateOptions{BlockSizeBytes: mib})
 	must(t, err)
 	_, err = w.Write(want[:2*mib+mib/2])
@@ -160,7 +160,7 @@ func TestFileBeingWritten(t *testing.T) {
 	layout, err := c.Locations(t.Context(), name, 0, -1)
 	must(t, err)
 	if !layout.UnderConstruction {
-		t.Errorf("a file that is being written does not say so: %+v", layout)
+		t.Errorf("a file that is being written is not reported as such: %+v", layout)
 	}
 	for _, b := range layout.Blocks {
 		if b.OffsetBytes+b.LengthBytes > 2*mib {
@@ -173,7 +173,7 @@ func TestFileBeingWritten(t *testing.T) {
 	must(t, err)
 	must(t, r.Close())
 	if !bytes.Equal(got, want[:len(got)]) {
-		t.Error("what is finished reads wrong")
+		t.Error("the finished part is read wrongly")
 	}
 	_, err = w.Write(want[2*mib+mib/2:])
 	must(t, err)
@@ -186,7 +186,7 @@ func TestFileRemovedWhileWritten(t *testing.T) {
 	name := path.Join(dir, "file")
 	w, err := c.Create(t.Context(), name, hdfs.CreateOptions{})
 	must(t, err)
-	_, err = w.Write(noise(100_000, 1))
+	_, err = w.Write(randomBytes(100_000, 1))
 	must(t, err)
 	must(t, c.Delete(t.Context(), name))
 	must(t, hdfs.WriteFile(t.Context(), c, name, []byte("another"), hdfs.CreateOptions{}))
@@ -197,10 +197,10 @@ func TestFileRemovedWhileWritten(t *testing.T) {
 	wantFile(t, c, name, []byte("another"))
 }
 
-func TestSyncReplicationAndBlockSizeAreAsAsked(t *testing.T) {
+func TestCreateOptionsAreApplied(t *testing.T) {
 	c, dir := newClient(t, client.Options{})
 	name := path.Join(dir, "file")
-	must(t, hdfs.WriteFile(t.Context(), c, name, noise(5*mib, 1), hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 2 * mib, Sync: true}))
+	must(t, hdfs.WriteFile(t.Context(), c, name, randomBytes(5*mib, 1), hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 2 * mib, Sync: true}))
 	layout, err := c.Locations(t.Context(), name, 0, -1)
 	must(t, err)
 	if len(layout.Blocks) != 3 {
@@ -238,7 +238,7 @@ func TestLongListing(t *testing.T) {
 	}
 }
 
-func TestConnectionToNothing(t *testing.T) {
+func TestUnreachableNameNode(t *testing.T) {
 	c, err := client.New(client.Options{NameNodes: []string{"127.0.0.1:1"}, User: "root", WaitLimit: -1})
 	must(t, err)
 	defer c.Close()

@@ -13,9 +13,9 @@ import (
 // connection to the NameNode.
 const maxUsers = 1000
 
-// Users gives one Client for each HDFS user: tenants are different users, and
-// what one may see (also in a cache) another may not.
-type Users struct {
+// UserClients holds one Client for each HDFS user: tenants are different users, and
+// one must not see, not even in a cache, what only another may see.
+type UserClients struct {
 	options Options
 
 	mu      sync.Mutex
@@ -23,15 +23,15 @@ type Users struct {
 	clients map[string]*Client
 }
 
-// NewUsers takes what all users have in common; User and Auth of the options
-// are ignored. It does no I/O.
-func NewUsers(options Options) *Users {
-	return &Users{options: options, clients: map[string]*Client{}}
+// NewUserClients takes the common options of all users; User and Auth are ignored.
+// It does no I/O.
+func NewUserClients(options Options) *UserClients {
+	return &UserClients{options: options, clients: map[string]*Client{}}
 }
 
-// As gives the client of a user, the same one each time. It is closed with
-// Users, not by the caller.
-func (u *Users) As(user string) (*Client, error) {
+// ForUser returns the client of a user, always the same one. UserClients closes it,
+// not the caller.
+func (u *UserClients) ForUser(user string) (*Client, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -53,17 +53,17 @@ func (u *Users) As(user string) (*Client, error) {
 	return c, nil
 }
 
-// DataNodeLost tells all clients; see Client.DataNodeLost.
-func (u *Users) DataNodeLost(address string) {
+// ForgetDataNode calls Client.ForgetDataNode on all clients.
+func (u *UserClients) ForgetDataNode(address string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, c := range u.clients {
-		c.DataNodeLost(address)
+		c.ForgetDataNode(address)
 	}
 }
 
 // Close closes all clients.
-func (u *Users) Close() error {
+func (u *UserClients) Close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed = true

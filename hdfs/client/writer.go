@@ -16,36 +16,36 @@ import (
 
 // Create implements hdfs.Sink.
 func (c *Client) Create(ctx context.Context, name string, options hdfs.CreateOptions) (hdfs.Writer, error) {
-	name, err := clean("create", name)
+	name, err := cleanPath("create", name)
 	if err != nil {
 		return nil, err
 	}
 	file, err := c.newFile(ctx, name, options)
 	if err != nil {
-		return nil, fail("create", name, err)
+		return nil, pathError("create", name, err)
 	}
 	status, err := namenode.Create(ctx, c.caller, file)
 	if err != nil {
-		return nil, fail("create", name, err)
+		return nil, pathError("create", name, err)
 	}
-	if status.Unreadable != "" {
-		err := fmt.Errorf("%w: %s", hdfs.ErrUnsupported, status.Unreadable)
+	if status.UnreadableReason != "" {
+		err := fmt.Errorf("%w: %s", hdfs.ErrUnsupported, status.UnreadableReason)
 		_, deleted := namenode.Delete(ctx, c.caller, name)
-		return nil, fail("create", name, errors.Join(err, deleted))
+		return nil, pathError("create", name, errors.Join(err, deleted))
 	}
-	c.cache.drop(name)
+	c.cache.dropPath(name)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &writer{c: c, ctx: ctx, cancel: cancel, sync: options.Sync, blockSize: file.BlockSize,
 		lease:   namenode.Lease{Path: name, ClientName: file.ClientName, FileID: status.Info.ID},
 		packet:  make([]byte, 0, datanode.PacketBytes),
 		exclude: map[string][]byte{}}
-	w.renewing.Go(w.renew)
+	w.renewing.Go(w.renewLease)
 	return w, nil
 }
 
-// newFile completes the options with the server's defaults and checks them.
-func (c *Client) newFile(ctx context.Context, name string, options hdfs.CreateOptions) (namenode.NewFile, error) {
-	file := namenode.NewFile{Path: name, ClientName: c.clientName(), Perm: filePerm, Overwrite: options.Overwrite,
+// newFile fills in the server's defaults and validates the result.
+func (c *Client) newFile(ctx context.Context, name string, options hdfs.CreateOptions) (namenode.CreateRequest, error) {
+	file := namenode.CreateRequest{Path: name, ClientName: c.newClientName(), Perm: filePerm, Overwrite: options.Overwrite,
 		Replication: options.Replication, BlockSize: options.BlockSizeBytes}
 	defaults, err := c.serverDefaults(ctx)
 	if err != nil {
@@ -75,25 +75,24 @@ type writer struct {
 	sync      bool
 	renewing  sync.WaitGroup
 
-	packet   []byte                  // not sent yet
-	pipeline *datanode.Pipeline      // of the current block; nil between blocks
-	last     *namenode.ExtendedBlock // the block before, finished
-	exclude  map[string][]byte       // DataNodes that failed: address to DatanodeInfoProto
-	err      error                   // of all further writes
-	ended    bool                    // by Commit or Abort
+	packet    []byte                  // not sent yet
+	pipeline  *datanode.Pipeline      // pipeline of the current block; nil between blocks
+	lastBlock *namenode.ExtendedBlock // the previous, finished block
+	exclude   map[string][]byte       // DataNodes that failed: address to DatanodeInfoProto
+	err       error                   // returned by all further writes
+	ended     bool                    // by Commit or Abort
 }
 
-var errEnded = errors.New("writer was ended already")
+var errWriterEnded = errors.New("writer already committed or aborted")
 
-// renew keeps the lease while the file is written.
-func (w *writer) renew() {
-	t := time.NewTicker(renewEvery)
+// renewLease renews the lease periodically until the writer ends.
+func (w *writer) renewLease() {
+	t := time.NewTicker(renewInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			// A failure shows when the next block is added: the lease then has
-			// either been kept or is lost.
+			// A lost lease shows when the next block is added.
 			_ = namenode.RenewLease(w.ctx, w.c.caller, w.lease.ClientName)
 		case <-w.ctx.Done():
 			return
@@ -101,47 +100,47 @@ func (w *writer) renew() {
 	}
 }
 
-func (w *writer) failed(operation string, err error) error {
+func (w *writer) setError(operation string, err error) error {
 	if w.ctx.Err() != nil && !w.ended {
 		err = context.Cause(w.ctx)
 	}
-	w.err = fail(operation, w.lease.Path, err)
+	w.err = pathError(operation, w.lease.Path, err)
 	return w.err
 }
 
 // Write implements io.Writer.
 func (w *writer) Write(b []byte) (int, error) {
 	if w.ended {
-		return 0, fail("write", w.lease.Path, errEnded)
+		return 0, pathError("write", w.lease.Path, errWriterEnded)
 	}
 	if w.err != nil {
 		return 0, w.err
 	}
 	written := 0
 	for written < len(b) {
-		room := min(int64(cap(w.packet)), w.blockSize-w.inBlock()) - int64(len(w.packet))
-		n := min(room, int64(len(b)-written))
+		space := min(int64(cap(w.packet)), w.blockSize-w.blockOffset()) - int64(len(w.packet))
+		n := min(space, int64(len(b)-written))
 		w.packet = append(w.packet, b[written:written+int(n)]...)
 		written += int(n)
-		if n < room {
+		if n < space {
 			break
 		}
 		if err := w.flush(); err != nil {
-			return written, w.failed("write", err)
+			return written, w.setError("write", err)
 		}
 	}
 	return written, nil
 }
 
-// inBlock is the number of bytes of the current block that were sent.
-func (w *writer) inBlock() int64 {
+// blockOffset returns the number of bytes of the current block already sent.
+func (w *writer) blockOffset() int64 {
 	if w.pipeline == nil {
 		return 0
 	}
 	return w.pipeline.Offset()
 }
 
-// flush sends the packet, and ends the block when it is full.
+// flush sends the packet, and finishes the block when it is full.
 func (w *writer) flush() error {
 	if len(w.packet) > 0 {
 		if w.pipeline == nil {
@@ -150,7 +149,7 @@ func (w *writer) flush() error {
 			}
 		}
 		if err := w.pipeline.Send(w.packet); err != nil {
-			return w.broken(err)
+			return w.recordPipelineError(err)
 		}
 		w.packet = w.packet[:0]
 	}
@@ -162,29 +161,29 @@ func (w *writer) flush() error {
 
 func (w *writer) endBlock() error {
 	if err := w.pipeline.Finish(); err != nil {
-		return w.broken(err)
+		return w.recordPipelineError(err)
 	}
 	block := w.pipeline.Block()
-	w.last, w.pipeline = &block, nil
+	w.lastBlock, w.pipeline = &block, nil
 	return nil
 }
 
-// broken reports a pipeline that failed in the middle of a block.
-func (w *writer) broken(err error) error {
+// recordPipelineError records a pipeline that failed in the middle of a block.
+func (w *writer) recordPipelineError(err error) error {
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) && bad.BadNode != "" {
-		w.c.failed.add(bad.BadNode)
+		w.c.failedNodes.add(bad.BadNode)
 		w.c.options.Events.ReplicaFailed(w.lease.Path, bad.Block.ID, bad.BadNode, bad.Err)
 	}
 	return err
 }
 
-// startBlock gets a block from the NameNode and sets its pipeline up. A DataNode
-// that fails is excluded and another block is asked for; when too few are left,
-// all are tried again, until WriteWait has passed.
+// startBlock gets a block from the NameNode and opens its pipeline. A DataNode that
+// fails is excluded and another block is requested. If too few nodes are left, all
+// are tried again, until WriteWait has passed.
 func (w *writer) startBlock() error {
-	start, pause := time.Now(), minMissingPause
+	start, pause := time.Now(), minRetryPause
 	for {
-		located, err := namenode.AddBlock(w.ctx, w.c.caller, w.lease, w.last, w.excluded())
+		located, err := namenode.AddBlock(w.ctx, w.c.caller, w.lease, w.lastBlock, w.excludedNodes())
 		if err == nil {
 			err = w.openPipeline(located)
 		}
@@ -202,16 +201,16 @@ func (w *writer) startBlock() error {
 			continue // without the node that just failed
 		}
 		clear(w.exclude)
-		w.c.options.Events.Waiting(hdfs.Waiting{Address: w.c.rpc.Addresses(), Reason: "too few DataNodes", Left: left})
+		w.c.options.Events.Waiting(hdfs.WaitNotice{Address: w.c.rpc.Addresses(), Reason: "too few DataNodes", Remaining: left})
 		if err := hdfs.Sleep(w.ctx, min(pause, left)); err != nil {
 			return err
 		}
-		pause = min(2*pause, maxMissingPause)
+		pause = min(2*pause, maxRetryPause)
 	}
 }
 
-// openPipeline sets a pipeline up, or gives the block back and excludes the
-// node that is to blame.
+// openPipeline opens the pipeline of a block. On failure it abandons the block and
+// excludes the DataNode to blame.
 func (w *writer) openPipeline(located namenode.LocatedBlock) error {
 	pipeline, err := datanode.OpenPipeline(w.ctx, located, w.sync, w.c.dataOptions(w.lease.ClientName))
 	if err == nil {
@@ -221,8 +220,8 @@ func (w *writer) openPipeline(located namenode.LocatedBlock) error {
 	if w.ctx.Err() != nil {
 		return err
 	}
-	w.broken(err)
-	// A node is excluded by its message; where the blame fits none, the first.
+	w.recordPipelineError(err)
+	// Exclude the node that the error names, otherwise the first one.
 	blamed := 0
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) {
 		for i, replica := range located.Replicas {
@@ -233,12 +232,12 @@ func (w *writer) openPipeline(located namenode.LocatedBlock) error {
 	}
 	w.exclude[located.Replicas[blamed].Addr()] = located.Nodes[blamed]
 	if abandoned := namenode.AbandonBlock(w.ctx, w.c.caller, w.lease, located.Block); abandoned != nil {
-		return fmt.Errorf("give back block %d: %w", located.Block.ID, abandoned)
+		return fmt.Errorf("abandon block %d: %w", located.Block.ID, abandoned)
 	}
 	return err
 }
 
-func (w *writer) excluded() [][]byte {
+func (w *writer) excludedNodes() [][]byte {
 	nodes := make([][]byte, 0, len(w.exclude))
 	for _, node := range w.exclude {
 		nodes = append(nodes, node)
@@ -249,65 +248,65 @@ func (w *writer) excluded() [][]byte {
 // Commit implements hdfs.Writer.
 func (w *writer) Commit() error {
 	if w.ended {
-		return fail("commit", w.lease.Path, errEnded)
+		return pathError("commit", w.lease.Path, errWriterEnded)
 	}
 	if w.err != nil {
 		return w.err
 	}
 	if err := w.flush(); err != nil {
-		return w.failed("commit", err)
+		return w.setError("commit", err)
 	}
 	if w.pipeline != nil {
 		if err := w.endBlock(); err != nil {
-			return w.failed("commit", err)
+			return w.setError("commit", err)
 		}
 	}
-	if err := w.complete(); err != nil {
-		return w.failed("commit", err)
+	if err := w.completeFile(); err != nil {
+		return w.setError("commit", err)
 	}
-	w.end()
+	w.stopRenewing()
 	return nil
 }
 
-// complete waits until the NameNode has heard of enough replicas of the last
-// block.
-func (w *writer) complete() error {
+// completeFile waits until enough replicas of the last block have been reported to
+// the NameNode.
+func (w *writer) completeFile() error {
 	start, pause := time.Now(), 20*time.Millisecond
 	for {
-		done, err := namenode.Complete(w.ctx, w.c.caller, w.lease, w.last)
+		done, err := namenode.Complete(w.ctx, w.c.caller, w.lease, w.lastBlock)
 		if err != nil || done {
 			return err
 		}
 		left := w.c.options.WriteWait - time.Since(start)
 		if left <= 0 {
-			return fmt.Errorf("%w: the NameNode heard of too few replicas of the last block within %s",
+			return fmt.Errorf("%w: too few replicas of the last block were reported to the NameNode within %s",
 				hdfs.ErrUnavailable, w.c.options.WriteWait)
 		}
 		if err := hdfs.Sleep(w.ctx, min(pause, left)); err != nil {
 			return err
 		}
-		pause = min(2*pause, maxMissingPause)
+		pause = min(2*pause, maxRetryPause)
 	}
 }
 
-// end stops the goroutine.
-func (w *writer) end() {
+// stopRenewing ends the goroutine that renews the lease.
+func (w *writer) stopRenewing() {
 	w.ended = true
 	w.cancel()
 	w.renewing.Wait()
 }
 
-// Abort implements hdfs.Writer. It removes the file only if it is still the one
+// Abort implements hdfs.Writer. It removes the file only if it is still the file
 // that this writer created.
 func (w *writer) Abort() error {
 	if w.ended {
 		return nil
 	}
-	w.end()
+	w.stopRenewing()
 	if w.pipeline != nil {
 		w.pipeline.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), abortLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), abortTimeout)
 	defer cancel()
 	status, err := w.c.status(ctx, w.lease.Path)
 	if errors.Is(err, hdfs.ErrNotExist) || err == nil && status.Info.ID != w.lease.FileID {
@@ -317,7 +316,7 @@ func (w *writer) Abort() error {
 		_, err = namenode.Delete(ctx, w.c.caller, w.lease.Path)
 	}
 	if err != nil {
-		return fail("abort", w.lease.Path, err)
+		return pathError("abort", w.lease.Path, err)
 	}
 	return nil
 }

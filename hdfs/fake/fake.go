@@ -1,10 +1,10 @@
-// Package fake is hdfs.FS in memory, for tests of what uses one: with hosts,
-// racks and blocks as a cluster has them, and with the faults that a cluster
-// shows. It behaves as hdfs/client does behind its retries: a fault is what the
-// client would return after waiting in vain.
+// Package fake implements hdfs.FS in memory, for tests of its users: with the
+// hosts, racks and blocks of a cluster, and with injected faults. It behaves as
+// hdfs/client does after its retries: a fault is the error that the client would
+// return after waiting in vain.
 //
-// Everything is deterministic: replicas are placed round robin, two racks where
-// there are two, starting with the host after the one that got the last block.
+// It is deterministic: replicas are placed round robin, on two racks if there are
+// two, starting with the host after the one that got the previous block.
 package fake
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// Op names a method for faults and counts.
+// Op names a method, for faults and counts.
 type Op int
 
-// The methods. OpRead and OpWrite are single calls on a reader or writer.
+// The methods. OpRead and OpWrite are calls on a reader or writer.
 const (
 	OpStat Op = iota + 1
 	OpList
@@ -35,37 +35,36 @@ const (
 	OpWrite
 	OpCommit
 	OpAbort
-	opEnd
+	opCount
 )
 
 var opNames = [...]string{OpStat: "stat", OpList: "list", OpOpen: "open", OpLocations: "locations", OpCreate: "create",
 	OpMkdir: "mkdir", OpRename: "rename", OpDelete: "delete", OpRead: "read", OpWrite: "write", OpCommit: "commit", OpAbort: "abort"}
 
 func (o Op) String() string {
-	if o < OpStat || o >= opEnd {
+	if o < OpStat || o >= opCount {
 		return fmt.Sprintf("op(%d)", int(o))
 	}
 	return opNames[o]
 }
 
-// Options of an FS. The zero value is three hosts in two racks, blocks of
+// Options configures an FS. The zero value has three hosts in two racks, blocks of
 // 4,096 bytes and one replica.
 type Options struct {
 	// Hosts are the DataNodes.
 	Hosts []hdfs.Replica
-	// Local is the IP of the host that readers and writers run on: the first
-	// replica of what is written, the first choice of what is read. Empty
-	// means none.
-	Local string
+	// LocalIP is the host of readers and writers: it stores the first replica of
+	// what is written and is preferred for reading. Empty: none.
+	LocalIP string
 	// BlockBytes and Replication are the defaults of new files.
 	BlockBytes  int64
 	Replication int
-	// Now gives modification times; nil means one second more at each change.
+	// Now returns modification times; nil: one second more at each change.
 	Now func() time.Time
 }
 
-// Hosts gives n DataNodes 10.0.0.1 to n, called node1 to node<n>, dealt out to
-// so many racks /rack1 to /rack<racks>.
+// Hosts returns n DataNodes, 10.0.0.1 to 10.0.0.n, named node1 to node<n>, spread
+// over racks /rack1 to /rack<racks>.
 func Hosts(n, racks int) []hdfs.Replica {
 	hosts := make([]hdfs.Replica, n)
 	for i := range hosts {
@@ -75,30 +74,29 @@ func Hosts(n, racks int) []hdfs.Replica {
 	return hosts
 }
 
-// FS is a file system in memory. All methods may be called from many
-// goroutines.
+// FS is a file system in memory. Its methods may be called concurrently.
 type FS struct {
 	options Options
 
-	mu     sync.Mutex
-	nodes  map[string]*node // by clean path
-	ids    uint64           // last file or block id
-	clock  time.Time
-	turn   int // host that the next block starts with
-	safe   bool
-	dead   map[string]bool // by IP
-	calls  [opEnd]int
-	faults [opEnd]map[int]error // by number of the call
-	delays [opEnd]time.Duration
-	served map[string]int64 // bytes read, by IP
+	mu       sync.Mutex
+	inodes   map[string]*inode // by clean path
+	lastID   uint64            // last file or block id
+	clock    time.Time
+	nextHost int // host at which the placement of the next block starts
+	safeMode bool
+	stopped  map[string]bool // by IP
+	calls    [opCount]int
+	faults   [opCount]map[int]error // by number of the call
+	delays   [opCount]time.Duration
+	served   map[string]int64 // bytes read, by IP
 }
 
-// node is a file or directory.
-type node struct {
-	info    hdfs.Info
-	content []byte
-	blocks  []block
-	writing bool
+// inode is a file or directory.
+type inode struct {
+	info              hdfs.Info
+	content           []byte
+	blocks            []block
+	underConstruction bool
 }
 
 type block struct {
@@ -109,7 +107,7 @@ type block struct {
 
 var _ hdfs.FS = (*FS)(nil)
 
-// New makes an empty file system.
+// New returns an empty file system.
 func New(options Options) *FS {
 	if options.Hosts == nil {
 		options.Hosts = Hosts(3, 2)
@@ -120,14 +118,14 @@ func New(options Options) *FS {
 	if options.Replication == 0 {
 		options.Replication = 1
 	}
-	f := &FS{options: options, nodes: map[string]*node{}, dead: map[string]bool{}, served: map[string]int64{},
+	f := &FS{options: options, inodes: map[string]*inode{}, stopped: map[string]bool{}, served: map[string]int64{},
 		clock: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)}
-	f.nodes["/"] = f.newNodeLocked("/", true)
+	f.inodes["/"] = f.newInodeLocked("/", true)
 	return f
 }
 
-// FailNth makes the n-th call of a method from now on, counted from 1, fail
-// with err before it does anything.
+// FailNth makes the n-th call of a method from now on (1: the next) fail with err
+// before it does anything.
 func (f *FS) FailNth(op Op, n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,7 +135,7 @@ func (f *FS) FailNth(op Op, n int, err error) {
 	f.faults[op][f.calls[op]+n] = err
 }
 
-// Delay makes every call of a method wait first, or until its context ends.
+// Delay makes every call of a method wait for d, or until its context ends.
 func (f *FS) Delay(op Op, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,47 +146,47 @@ func (f *FS) Delay(op Op, d time.Duration) {
 func (f *FS) SetSafeMode(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.safe = on
+	f.safeMode = on
 }
 
-// StopDataNode takes a DataNode (by IP) and its replicas away.
+// StopDataNode makes a DataNode (by IP) and its replicas unavailable.
 func (f *FS) StopDataNode(ip string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dead[ip] = true
+	f.stopped[ip] = true
 }
 
-// StartDataNode brings it back.
+// StartDataNode makes a stopped DataNode available again.
 func (f *FS) StartDataNode(ip string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.dead, ip)
+	delete(f.stopped, ip)
 }
 
-// SetReplicas says where a block of a file is; none means that it is lost. It
-// panics if there is no such block.
+// SetReplicas sets the replicas of a block of a file; none means that it is lost.
+// It panics if there is no such block.
 func (f *FS) SetReplicas(name string, index int, hosts ...hdfs.Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.nodes[name].blocks[index].hosts = slices.Clone(hosts)
+	f.inodes[name].blocks[index].hosts = slices.Clone(hosts)
 }
 
-// SetCorrupt damages all replicas of a block. It panics if there is no such
-// block.
+// SetCorrupt marks all replicas of a block as corrupt. It panics if there is no
+// such block.
 func (f *FS) SetCorrupt(name string, index int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.nodes[name].blocks[index].corrupt = true
+	f.inodes[name].blocks[index].corrupt = true
 }
 
-// Calls is how often a method was called.
+// Calls returns how often a method has been called.
 func (f *FS) Calls(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls[op]
 }
 
-// Served is how many bytes were read from each DataNode, by IP.
+// Served returns the number of bytes read from each DataNode, by IP.
 func (f *FS) Served() map[string]int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,46 +197,46 @@ func (f *FS) Served() map[string]int64 {
 	return served
 }
 
-// begin counts a call, waits, and gives the fault that it meets.
-func (f *FS) begin(ctx context.Context, op Op, name string) error {
+// beginCall counts a call, waits for its delay, and returns its injected fault.
+func (f *FS) beginCall(ctx context.Context, op Op, name string) error {
 	f.mu.Lock()
 	f.calls[op]++
 	fault, delay := f.faults[op][f.calls[op]], f.delays[op]
 	delete(f.faults[op], f.calls[op])
-	safe := f.safe
+	safe := f.safeMode
 	f.mu.Unlock()
 	if delay > 0 {
 		if err := hdfs.Sleep(ctx, delay); err != nil {
-			return fail(op, name, err)
+			return pathError(op, name, err)
 		}
 	}
 	if ctx.Err() != nil {
-		return fail(op, name, context.Cause(ctx))
+		return pathError(op, name, context.Cause(ctx))
 	}
 	if fault != nil {
-		return fail(op, name, fault)
+		return pathError(op, name, fault)
 	}
 	switch op {
 	case OpCreate, OpMkdir, OpRename, OpDelete, OpCommit:
 		if safe {
-			return fail(op, name, hdfs.ErrSafeMode)
+			return pathError(op, name, hdfs.ErrSafeMode)
 		}
 	}
 	return nil
 }
 
-func fail(op Op, name string, err error) error {
+func pathError(op Op, name string, err error) error {
 	return fmt.Errorf("fake: %s %s: %w", op, name, err)
 }
 
-// start is begin with a check of the path.
-func (f *FS) start(ctx context.Context, op Op, name string) (string, error) {
-	if err := f.begin(ctx, op, name); err != nil {
+// beginPathCall is beginCall followed by a check of the path.
+func (f *FS) beginPathCall(ctx context.Context, op Op, name string) (string, error) {
+	if err := f.beginCall(ctx, op, name); err != nil {
 		return "", err
 	}
 	clean, err := hdfs.CleanPath(name)
 	if err != nil {
-		return "", fail(op, name, err)
+		return "", pathError(op, name, err)
 	}
 	return clean, nil
 }
@@ -251,22 +249,22 @@ func (f *FS) nowLocked() time.Time {
 	return f.clock
 }
 
-func (f *FS) newNodeLocked(name string, dir bool) *node {
-	f.ids++
-	n := &node{info: hdfs.Info{Path: name, Dir: dir, ID: f.ids, ModTime: f.nowLocked(), Owner: "drover", Group: "drover", Perm: 0o644}}
+func (f *FS) newInodeLocked(name string, dir bool) *inode {
+	f.lastID++
+	n := &inode{info: hdfs.Info{Path: name, Dir: dir, ID: f.lastID, ModTime: f.nowLocked(), Owner: "drover", Group: "drover", Perm: 0o644}}
 	if dir {
 		n.info.Perm = 0o755
 	}
 	return n
 }
 
-// lookupLocked finds a path; ErrNotDirectory if it goes through a file.
-func (f *FS) lookupLocked(name string) (*node, error) {
-	if n := f.nodes[name]; n != nil {
+// lookupLocked returns a path's inode; ErrNotDirectory if a parent is a file.
+func (f *FS) lookupLocked(name string) (*inode, error) {
+	if n := f.inodes[name]; n != nil {
 		return n, nil
 	}
 	for parent := path.Dir(name); ; parent = path.Dir(parent) {
-		if n := f.nodes[parent]; n != nil {
+		if n := f.inodes[parent]; n != nil {
 			if !n.info.Dir {
 				return nil, hdfs.ErrNotDirectory
 			}

@@ -26,7 +26,7 @@ func write(t *testing.T, f *fake.FS, name string, n int, options hdfs.CreateOpti
 	}
 }
 
-func TestBlocksAreSpreadInTurn(t *testing.T) {
+func TestBlocksAreSpreadRoundRobin(t *testing.T) {
 	f := fake.New(fake.Options{Hosts: fake.Hosts(3, 2), BlockBytes: 100})
 	write(t, f, "/file", 400, hdfs.CreateOptions{Replication: 2})
 	layout, err := f.Locations(t.Context(), "/file", 0, -1)
@@ -50,8 +50,8 @@ func TestBlocksAreSpreadInTurn(t *testing.T) {
 	}
 }
 
-func TestLocalReplicaIsReadWhileItLives(t *testing.T) {
-	f := fake.New(fake.Options{Hosts: fake.Hosts(3, 1), BlockBytes: 100, Local: "10.0.0.3"})
+func TestLocalReplicaIsPreferred(t *testing.T) {
+	f := fake.New(fake.Options{Hosts: fake.Hosts(3, 1), BlockBytes: 100, LocalIP: "10.0.0.3"})
 	write(t, f, "/file", 200, hdfs.CreateOptions{Replication: 2})
 	read := func() error {
 		_, err := hdfs.ReadFile(t.Context(), f, "/file", 1000)
@@ -113,7 +113,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestDelayEndsWithTheContext(t *testing.T) {
+func TestContextEndsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.New(fake.Options{})
 		f.Delay(fake.OpList, time.Hour)
@@ -129,14 +129,14 @@ func TestDelayEndsWithTheContext(t *testing.T) {
 	})
 }
 
-// Each call of an upload is failed in turn: it either ends well with the whole
+// Each call of an upload is failed once: the upload either succeeds with the whole
 // file, or fails and leaves nothing.
 func TestUploadUnderEachFault(t *testing.T) {
 	for op := fake.OpStat; op <= fake.OpAbort; op++ {
 		for n := 1; n <= 3; n++ {
 			synctest.Test(t, func(t *testing.T) {
 				f := fake.New(fake.Options{})
-				f.FailNth(fake.OpCommit, 1, hdfs.ErrUnavailable) // so that there is a second attempt
+				f.FailNth(fake.OpCommit, 1, hdfs.ErrUnavailable) // forces a second attempt
 				f.FailNth(op, n, hdfs.ErrUnavailable)
 				got, err := hdfs.Upload(t.Context(), f, "/file", hdfs.UploadOptions{}, func() (io.ReadCloser, error) {
 					return io.NopCloser(io.LimitReader(zeros{}, 10_000)), nil
@@ -166,14 +166,14 @@ func TestUploadGivesUp(t *testing.T) {
 		for _, host := range fake.Hosts(3, 2) {
 			f.StopDataNode(host.IP)
 		}
-		var told []int
-		_, err := hdfs.Upload(t.Context(), f, "/file", hdfs.UploadOptions{Attempts: 3, Notify: func(n int, err error) { told = append(told, n) }},
+		var retried []int
+		_, err := hdfs.Upload(t.Context(), f, "/file", hdfs.UploadOptions{Attempts: 3, OnRetry: func(n int, err error) { retried = append(retried, n) }},
 			func() (io.ReadCloser, error) { return io.NopCloser(io.LimitReader(zeros{}, 10)), nil })
 		if !errors.Is(err, hdfs.ErrUnavailable) || f.Calls(fake.OpCreate) != 3 {
 			t.Errorf("%d attempts, %v", f.Calls(fake.OpCreate), err)
 		}
-		if diff := cmp.Diff([]int{1, 2}, told); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+		if diff := cmp.Diff([]int{1, 2}, retried); diff != "" {
+			t.Errorf("retried (-want +got):\n%s", diff)
 		}
 		if entries, err := f.List(t.Context(), "/"); err != nil || len(entries) != 0 {
 			t.Errorf("left behind: %v %v", entries, err)

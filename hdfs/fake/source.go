@@ -12,7 +12,7 @@ import (
 
 // Stat implements hdfs.Source.
 func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
-	name, err := f.start(ctx, OpStat, name)
+	name, err := f.beginPathCall(ctx, OpStat, name)
 	if err != nil {
 		return hdfs.Info{}, err
 	}
@@ -20,14 +20,14 @@ func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	defer f.mu.Unlock()
 	n, err := f.lookupLocked(name)
 	if err != nil {
-		return hdfs.Info{}, fail(OpStat, name, err)
+		return hdfs.Info{}, pathError(OpStat, name, err)
 	}
 	return n.info, nil
 }
 
 // List implements hdfs.Source.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
-	name, err := f.start(ctx, OpList, name)
+	name, err := f.beginPathCall(ctx, OpList, name)
 	if err != nil {
 		return nil, err
 	}
@@ -38,10 +38,10 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		err = hdfs.ErrNotDirectory
 	}
 	if err != nil {
-		return nil, fail(OpList, name, err)
+		return nil, pathError(OpList, name, err)
 	}
 	infos := []hdfs.Info{}
-	for p, n := range f.nodes {
+	for p, n := range f.inodes {
 		if p != "/" && path.Dir(p) == name {
 			infos = append(infos, n.info)
 		}
@@ -50,7 +50,7 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	return infos, nil
 }
 
-func (f *FS) fileLocked(name string) (*node, error) {
+func (f *FS) fileLocked(name string) (*inode, error) {
 	n, err := f.lookupLocked(name)
 	if err == nil && n.info.Dir {
 		err = hdfs.ErrIsDirectory
@@ -60,7 +60,7 @@ func (f *FS) fileLocked(name string) (*node, error) {
 
 // Locations implements hdfs.Source.
 func (f *FS) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
-	name, err := f.start(ctx, OpLocations, name)
+	name, err := f.beginPathCall(ctx, OpLocations, name)
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
@@ -68,13 +68,13 @@ func (f *FS) Locations(ctx context.Context, name string, offset, length int64) (
 	defer f.mu.Unlock()
 	n, err := f.fileLocked(name)
 	if err != nil {
-		return hdfs.Layout{}, fail(OpLocations, name, err)
+		return hdfs.Layout{}, pathError(OpLocations, name, err)
 	}
-	from, to, err := hdfs.CutRange(offset, length, n.info.LengthBytes)
+	from, to, err := hdfs.ClampRange(offset, length, n.info.LengthBytes)
 	if err != nil {
-		return hdfs.Layout{}, fail(OpLocations, name, err)
+		return hdfs.Layout{}, pathError(OpLocations, name, err)
 	}
-	layout := hdfs.Layout{Path: name, FileLengthBytes: n.info.LengthBytes, UnderConstruction: n.writing, Blocks: []hdfs.Block{}}
+	layout := hdfs.Layout{Path: name, FileLengthBytes: n.info.LengthBytes, UnderConstruction: n.underConstruction, Blocks: []hdfs.Block{}}
 	if from < to {
 		size := n.info.BlockSizeBytes
 		for i := from / size; i*size < to; i++ {
@@ -84,13 +84,13 @@ func (f *FS) Locations(ctx context.Context, name string, offset, length int64) (
 	return layout, nil
 }
 
-// blockLocked describes a block with its live replicas, the local one first.
-func (f *FS) blockLocked(n *node, i int) hdfs.Block {
+// blockLocked returns a block with its live replicas, the local one first.
+func (f *FS) blockLocked(n *inode, i int) hdfs.Block {
 	at := int64(i) * n.info.BlockSizeBytes
 	b := hdfs.Block{ID: n.blocks[i].id, OffsetBytes: at, LengthBytes: min(n.info.BlockSizeBytes, n.info.LengthBytes-at),
 		Corrupt: n.blocks[i].corrupt}
 	for _, host := range n.blocks[i].hosts {
-		if !f.dead[host.IP] {
+		if !f.stopped[host.IP] {
 			b.Replicas = append(b.Replicas, host)
 		}
 	}
@@ -99,7 +99,7 @@ func (f *FS) blockLocked(n *node, i int) hdfs.Block {
 }
 
 func (f *FS) distance(host hdfs.Replica) int {
-	if host.IP == f.options.Local {
+	if host.IP == f.options.LocalIP {
 		return 0
 	}
 	return 1
@@ -107,7 +107,7 @@ func (f *FS) distance(host hdfs.Replica) int {
 
 // Open implements hdfs.Source.
 func (f *FS) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	name, err := f.start(ctx, OpOpen, name)
+	name, err := f.beginPathCall(ctx, OpOpen, name)
 	if err != nil {
 		return nil, err
 	}
@@ -115,49 +115,49 @@ func (f *FS) Open(ctx context.Context, name string, offset, length int64) (io.Re
 	defer f.mu.Unlock()
 	n, err := f.fileLocked(name)
 	if err != nil {
-		return nil, fail(OpOpen, name, err)
+		return nil, pathError(OpOpen, name, err)
 	}
-	from, to, err := hdfs.CutRange(offset, length, n.info.LengthBytes)
+	from, to, err := hdfs.ClampRange(offset, length, n.info.LengthBytes)
 	if err != nil {
-		return nil, fail(OpOpen, name, err)
+		return nil, pathError(OpOpen, name, err)
 	}
-	return &reader{f: f, ctx: ctx, name: name, opened: n.info, at: from, to: to}, nil
+	return &reader{f: f, ctx: ctx, name: name, opened: n.info, pos: from, end: to}, nil
 }
 
 type reader struct {
-	f      *FS
-	ctx    context.Context
-	name   string
-	opened hdfs.Info
-	at, to int64
-	closed bool
+	f        *FS
+	ctx      context.Context
+	name     string
+	opened   hdfs.Info
+	pos, end int64
+	closed   bool
 }
 
-// Read gives bytes of one block, from its first live replica.
+// Read returns bytes of one block, from its first live replica.
 func (r *reader) Read(b []byte) (int, error) {
 	if r.closed {
-		return 0, fail(OpRead, r.name, io.ErrClosedPipe)
+		return 0, pathError(OpRead, r.name, io.ErrClosedPipe)
 	}
-	if err := r.f.begin(r.ctx, OpRead, r.name); err != nil {
+	if err := r.f.beginCall(r.ctx, OpRead, r.name); err != nil {
 		return 0, err
 	}
-	if r.at >= r.to {
+	if r.pos >= r.end {
 		return 0, io.EOF
 	}
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
-	n := r.f.nodes[r.name]
-	if n == nil || !n.info.Same(r.opened) {
-		return 0, fail(OpRead, r.name, hdfs.ErrChanged)
+	n := r.f.inodes[r.name]
+	if n == nil || !n.info.SameVersion(r.opened) {
+		return 0, pathError(OpRead, r.name, hdfs.ErrChanged)
 	}
-	place := r.f.blockLocked(n, int(r.at/n.info.BlockSizeBytes))
+	place := r.f.blockLocked(n, int(r.pos/n.info.BlockSizeBytes))
 	layout := hdfs.Layout{Path: r.name, Blocks: []hdfs.Block{place}}
 	if err := layout.Err(); err != nil {
-		return 0, fail(OpRead, r.name, err)
+		return 0, pathError(OpRead, r.name, err)
 	}
-	end := min(r.to, place.OffsetBytes+place.LengthBytes)
-	k := copy(b, n.content[r.at:end])
-	r.at += int64(k)
+	end := min(r.end, place.OffsetBytes+place.LengthBytes)
+	k := copy(b, n.content[r.pos:end])
+	r.pos += int64(k)
 	r.f.served[place.Replicas[0].IP] += int64(k)
 	return k, nil
 }

@@ -15,15 +15,15 @@ import (
 func (s *suite) create(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	s.put(t, name, content(10))
-	_, err := s.fs.Create(t.Context(), name, s.options())
+	_, err := s.fs.Create(t.Context(), name, s.createOptions())
 	s.want(t, hdfs.ErrExist, err)
-	_, err = s.fs.Create(t.Context(), dir, s.options())
+	_, err = s.fs.Create(t.Context(), dir, s.createOptions())
 	s.want(t, hdfs.ErrExist, err)
-	_, err = s.fs.Create(t.Context(), path.Join(dir, "none/file"), s.options())
+	_, err = s.fs.Create(t.Context(), path.Join(dir, "none/file"), s.createOptions())
 	s.want(t, hdfs.ErrNotExist, err)
-	_, err = s.fs.Create(t.Context(), path.Join(name, "below"), s.options())
+	_, err = s.fs.Create(t.Context(), path.Join(name, "below"), s.createOptions())
 	s.want(t, hdfs.ErrNotDirectory, err)
-	options := s.options()
+	options := s.createOptions()
 	options.Replication = -1
 	_, err = s.fs.Create(t.Context(), path.Join(dir, "negative"), options)
 	s.want(t, hdfs.ErrInvalid, err)
@@ -32,7 +32,7 @@ func (s *suite) create(t *testing.T, dir string) {
 
 func (s *suite) overwrite(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
-	options := s.options()
+	options := s.createOptions()
 	options.Overwrite = true
 	for _, n := range []int{9000, 10, 0, 5000} { // the first time there is nothing to replace
 		s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, content(n), options))
@@ -45,7 +45,7 @@ func (s *suite) overwrite(t *testing.T, dir string) {
 func (s *suite) abort(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	for _, n := range []int{0, 10, 2*BlockBytes + 10} {
-		w, err := s.fs.Create(t.Context(), name, s.options())
+		w, err := s.fs.Create(t.Context(), name, s.createOptions())
 		s.must(t, err)
 		_, err = w.Write(content(n))
 		s.must(t, err)
@@ -60,7 +60,7 @@ func (s *suite) abort(t *testing.T, dir string) {
 			t.Error("a commit after abort succeeded")
 		}
 	}
-	w, err := s.fs.Create(t.Context(), name, s.options())
+	w, err := s.fs.Create(t.Context(), name, s.createOptions())
 	s.must(t, err)
 	_, err = w.Write(content(10))
 	s.must(t, err)
@@ -75,7 +75,7 @@ func (s *suite) abort(t *testing.T, dir string) {
 func (s *suite) cancelledWrite(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := s.fs.Create(ctx, name, s.options())
+	w, err := s.fs.Create(ctx, name, s.createOptions())
 	s.must(t, err)
 	_, err = w.Write(content(BlockBytes + 10))
 	s.must(t, err)
@@ -95,7 +95,7 @@ func (s *suite) cancelledRead(t *testing.T, dir string) {
 	_, err = io.ReadFull(r, make([]byte, 10))
 	s.must(t, err)
 	cancel()
-	// What was received already may still be given.
+	// Bytes received before may still be returned.
 	_, err = io.Copy(io.Discard, r)
 	s.want(t, context.Canceled, err)
 	s.must(t, r.Close())

@@ -52,7 +52,7 @@ func (s *suite) locations(t *testing.T, dir string) {
 	}
 }
 
-// sameReplicas compares replicas as a set: a NameNode shuffles equals.
+// sameReplicas compares replicas as a set, because a NameNode shuffles equal ones.
 var sameReplicas = cmp.Transformer("set", func(rs []hdfs.Replica) map[string]hdfs.Replica {
 	set := map[string]hdfs.Replica{}
 	for _, r := range rs {
@@ -103,7 +103,7 @@ func (s *suite) badPaths(t *testing.T, dir string) {
 		s.want(t, hdfs.ErrInvalid, err)
 		_, err = s.fs.Locations(ctx, bad, 0, 1)
 		s.want(t, hdfs.ErrInvalid, err)
-		_, err = s.fs.Create(ctx, bad, s.options())
+		_, err = s.fs.Create(ctx, bad, s.createOptions())
 		s.want(t, hdfs.ErrInvalid, err)
 		s.want(t, hdfs.ErrInvalid, s.fs.Mkdir(ctx, bad))
 		s.want(t, hdfs.ErrInvalid, s.fs.Delete(ctx, bad))
@@ -121,7 +121,7 @@ func (s *suite) concurrent(t *testing.T, dir string) {
 			for round := range rounds {
 				name := path.Join(dir, fmt.Sprintf("%d-%d", i, round))
 				want := content(BlockBytes*2 + i*100 + round)
-				err := hdfs.WriteFile(t.Context(), s.fs, name, want, s.options())
+				err := hdfs.WriteFile(t.Context(), s.fs, name, want, s.createOptions())
 				var got []byte
 				if err == nil {
 					got, err = hdfs.ReadFile(t.Context(), s.fs, name, 1<<20)
@@ -151,7 +151,7 @@ func (s *suite) concurrent(t *testing.T, dir string) {
 func (s *suite) upload(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	opened := 0
-	options := hdfs.UploadOptions{CreateOptions: s.options()}
+	options := hdfs.UploadOptions{CreateOptions: s.createOptions()}
 	open := func() (io.ReadCloser, error) {
 		opened++
 		return io.NopCloser(bytes.NewReader(content(3*BlockBytes + 5))), nil
@@ -168,7 +168,7 @@ func (s *suite) upload(t *testing.T, dir string) {
 		t.Errorf("a name that is taken was tried %d times", opened-1)
 	}
 	s.wantContent(t, name, content(3*BlockBytes+5))
-	// Content that cannot be read is no reason to try again, and leaves nothing.
+	// Unreadable content is not retried and leaves nothing behind.
 	broken := errors.New("disk on fire")
 	_, err = hdfs.Upload(t.Context(), s.fs, path.Join(dir, "broken"), options, func() (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(content(100)), errReader{broken})), nil

@@ -16,21 +16,21 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// BlockBytes is the block size of the suite's files: small, and not smaller
-// than what the test bed's NameNode allows.
+// BlockBytes is the block size of the suite's files: small, but at least the
+// minimum of the test bed's NameNode.
 const BlockBytes = 4096
 
-// Options describe the file system under test.
+// Options describes the file system under test.
 type Options struct {
-	// Dir is a directory that exists, is empty, and that the suite may fill.
+	// Dir is an existing, empty directory for the suite.
 	Dir string
-	// Replication is how many replicas a file of the suite asks for; 0 is 1.
+	// Replication is the replication of the suite's files; 0: 1.
 	Replication int
 }
 
 type suite struct {
-	fs hdfs.FS
-	o  Options
+	fs   hdfs.FS
+	opts Options
 }
 
 // Run runs the whole suite.
@@ -41,10 +41,10 @@ func Run(t *testing.T, fs hdfs.FS, o Options) {
 		run   func(t *testing.T, dir string)
 	}{
 		{"a file written and committed is read back, whatever its length", s.roundTrip},
-		{"any byte range is read as a plain slice would give it", s.ranges},
+		{"any byte range is read as from a plain slice", s.ranges},
 		{"ranges past the end are cut and negative offsets refused", s.rangeEdges},
 		{"stat describes files and directories", s.stat},
-		{"list gives the direct entries in the order of their bytes", s.list},
+		{"list returns the direct entries in the order of their bytes", s.list},
 		{"glob expands wildcards, classes and braces", s.glob},
 		{"create refuses names that are taken and parents that are missing", s.create},
 		{"overwrite replaces a file and nothing else", s.overwrite},
@@ -58,10 +58,10 @@ func Run(t *testing.T, fs hdfs.FS, o Options) {
 		{"delete is recursive and safe to repeat", s.remove},
 		{"locations cover the range with whole blocks", s.locations},
 		{"locations follow a file that was replaced", s.locationsReplaced},
-		{"odd names are kept byte for byte", s.oddNames},
+		{"odd names are preserved byte for byte", s.oddNames},
 		{"paths that are not absolute or go up are refused", s.badPaths},
 		{"many goroutines share it", s.concurrent},
-		{"upload repeats nothing it was not asked for", s.upload},
+		{"upload retries only transient failures", s.upload},
 	} {
 		t.Run(strings.ReplaceAll(test.claim, " ", "_"), func(t *testing.T) {
 			dir := path.Join(o.Dir, strings.ReplaceAll(strings.ReplaceAll(test.claim, " ", "-"), ",", ""))
@@ -79,7 +79,7 @@ func (s *suite) must(t *testing.T, err error) {
 	}
 }
 
-// want fails unless err is of the class.
+// want fails the test unless err is of the class.
 func (s *suite) want(t *testing.T, class, err error) {
 	t.Helper()
 	if !errors.Is(err, class) {
@@ -87,13 +87,13 @@ func (s *suite) want(t *testing.T, class, err error) {
 	}
 }
 
-func (s *suite) options() hdfs.CreateOptions {
-	return hdfs.CreateOptions{Replication: max(s.o.Replication, 1), BlockSizeBytes: BlockBytes}
+func (s *suite) createOptions() hdfs.CreateOptions {
+	return hdfs.CreateOptions{Replication: max(s.opts.Replication, 1), BlockSizeBytes: BlockBytes}
 }
 
 func (s *suite) put(t *testing.T, name string, content []byte) {
 	t.Helper()
-	s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, content, s.options()))
+	s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, content, s.createOptions()))
 }
 
 func (s *suite) get(t *testing.T, name string, offset, length int64) []byte {
@@ -113,7 +113,7 @@ func (s *suite) wantContent(t *testing.T, name string, content []byte) {
 	}
 }
 
-// content is n bytes that no two offsets share the neighbourhood of.
+// content returns n bytes in which no short sequence occurs twice.
 func content(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -133,9 +133,9 @@ func (s *suite) roundTrip(t *testing.T, dir string) {
 			t.Fatalf("length %d, want %d", info.LengthBytes, n)
 		}
 	}
-	// The size of single writes does not matter.
+	// The sizes of single writes must not matter.
 	name, all := path.Join(dir, "pieces"), content(10_000)
-	w, err := s.fs.Create(t.Context(), name, s.options())
+	w, err := s.fs.Create(t.Context(), name, s.createOptions())
 	s.must(t, err)
 	for rest := all; len(rest) > 0; {
 		n := min(len(rest), 1+len(rest)%1777)
@@ -196,7 +196,7 @@ func (s *suite) stat(t *testing.T, dir string) {
 	}
 	again, err := s.fs.Stat(t.Context(), file+"/")
 	s.must(t, err)
-	if !info.Same(again) || again.Path != file {
+	if !info.SameVersion(again) || again.Path != file {
 		t.Errorf("stat with a slash at the end: %+v, want %+v", again, info)
 	}
 	info, err = s.fs.Stat(t.Context(), dir)

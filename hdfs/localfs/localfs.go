@@ -1,14 +1,13 @@
-// Package localfs is hdfs.FS over a directory tree of this machine: what
-// file:/// means in `drover dev`, and where a cluster's machines mount the same
-// tree.
+// Package localfs implements hdfs.FS on a directory tree of this machine: file:///
+// in `drover dev`, and in clusters whose machines mount a common tree.
 //
-// All blocks lie on one host. They are cut every BlockBytes, so that local jobs
-// are split like those on HDFS. With a Root, paths are below it and cannot leave
-// it, neither with ".." nor over a symbolic link (os.Root sees to it); without
-// one they are the machine's.
+// All blocks are on one host. Files are divided into blocks of BlockBytes, so that
+// local jobs are split like those on HDFS. With a Root, paths are below it and
+// cannot leave it, neither by ".." nor through a symbolic link (os.Root enforces
+// that); without one they are paths of the machine.
 //
-// Rename without overwriting is renameat2(2) with RENAME_NOREPLACE: Linux only,
-// and not on every network file system, which is then ErrUnsupported.
+// Rename without overwriting uses renameat2(2) with RENAME_NOREPLACE: Linux only,
+// and ErrUnsupported on network file systems that lack it.
 package localfs
 
 import (
@@ -29,35 +28,35 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// Options of an FS; the zero value is the whole machine with blocks of 64 MiB.
+// Options configures an FS; the zero value is the whole machine with 64 MiB blocks.
 type Options struct {
-	// Root is the directory that paths are below of; empty is the machine's
-	// root. It must exist.
+	// Root is the directory that contains all paths; empty: the machine's root. It
+	// must exist.
 	Root string
-	// BlockBytes is the length of a block; 0 means 64 MiB.
+	// BlockBytes is the length of a block; 0: 64 MiB.
 	BlockBytes int64
-	// Host is the one place where all blocks are. Empty fields mean
-	// 127.0.0.1, localhost and /default-rack.
+	// Host is the host of all blocks. Empty fields mean 127.0.0.1, localhost and
+	// /default-rack.
 	Host hdfs.Replica
 }
 
-// FS is a directory tree. Close it.
+// FS is a directory tree. The caller closes it.
 type FS struct {
-	tree  tree
-	block int64
-	host  hdfs.Replica
+	tree       fileTree
+	blockBytes int64
+	host       hdfs.Replica
 }
 
 var _ hdfs.FS = (*FS)(nil)
 
 // New opens the root.
 func New(options Options) (*FS, error) {
-	f := &FS{tree: machine{}, block: options.BlockBytes, host: options.Host}
-	if f.block == 0 {
-		f.block = 64 << 20
+	f := &FS{tree: hostTree{}, blockBytes: options.BlockBytes, host: options.Host}
+	if f.blockBytes == 0 {
+		f.blockBytes = 64 << 20
 	}
-	if f.block < 0 {
-		return nil, fmt.Errorf("localfs: %w: blocks of %d bytes", hdfs.ErrInvalid, f.block)
+	if f.blockBytes < 0 {
+		return nil, fmt.Errorf("localfs: %w: blocks of %d bytes", hdfs.ErrInvalid, f.blockBytes)
 	}
 	for _, field := range []struct {
 		value *string
@@ -72,18 +71,18 @@ func New(options Options) (*FS, error) {
 		if err != nil {
 			return nil, fmt.Errorf("localfs: %w", err)
 		}
-		f.tree = jail{root}
+		f.tree = jailTree{root}
 	}
 	return f, nil
 }
 
-// Close lets go of the root.
+// Close closes the root.
 func (f *FS) Close() error { return f.tree.close() }
 
-// fail names the operation and the path, and gives the error its class.
-func fail(operation, name string, err error) error {
+// pathError adds operation, path and error class to an error.
+func pathError(operation, name string, err error) error {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		err = pathErr.Err // the path is named already
+		err = pathErr.Err // the caller adds the path
 	}
 	class := error(nil)
 	switch {
@@ -104,10 +103,10 @@ func fail(operation, name string, err error) error {
 	return fmt.Errorf("localfs: %s %s: %w", operation, name, err)
 }
 
-// start checks what every method checks.
-func start(ctx context.Context, operation, name string) (string, error) {
+// beginCall makes the checks common to all methods.
+func beginCall(ctx context.Context, operation, name string) (string, error) {
 	if ctx.Err() != nil {
-		return "", fail(operation, name, context.Cause(ctx))
+		return "", pathError(operation, name, context.Cause(ctx))
 	}
 	clean, err := hdfs.CleanPath(name)
 	if err != nil {
@@ -123,39 +122,39 @@ func (f *FS) info(name string, s fs.FileInfo) hdfs.Info {
 		info.Owner, info.Group = strconv.Itoa(int(st.Uid)), strconv.Itoa(int(st.Gid))
 	}
 	if !info.Dir {
-		info.LengthBytes, info.Replication, info.BlockSizeBytes = s.Size(), 1, f.block
+		info.LengthBytes, info.Replication, info.BlockSizeBytes = s.Size(), 1, f.blockBytes
 	}
 	return info
 }
 
 // Stat implements hdfs.Source. Symbolic links are followed.
 func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
-	name, err := start(ctx, "stat", name)
+	name, err := beginCall(ctx, "stat", name)
 	if err != nil {
 		return hdfs.Info{}, err
 	}
 	s, err := f.tree.stat(name)
 	if err != nil {
-		return hdfs.Info{}, fail("stat", name, err)
+		return hdfs.Info{}, pathError("stat", name, err)
 	}
 	return f.info(name, s), nil
 }
 
-// List implements hdfs.Source. Symbolic links that lead nowhere, and what is
-// neither file nor directory, are left out.
+// List implements hdfs.Source. It omits dangling symbolic links and entries that
+// are neither file nor directory.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
-	name, err := start(ctx, "list", name)
+	name, err := beginCall(ctx, "list", name)
 	if err != nil {
 		return nil, err
 	}
 	dir, err := f.tree.open(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fail("list", name, err)
+		return nil, pathError("list", name, err)
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, fail("list", name, err)
+		return nil, pathError("list", name, err)
 	}
 	slices.Sort(names)
 	infos := make([]hdfs.Info, 0, len(names))
@@ -170,9 +169,9 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	return infos, nil
 }
 
-// regular opens a file for reading and describes it.
-func (f *FS) regular(name string) (*os.File, fs.FileInfo, error) {
-	// Opening a named pipe would wait for its writer without O_NONBLOCK.
+// openRegular opens a regular file for reading and returns its info.
+func (f *FS) openRegular(name string) (*os.File, fs.FileInfo, error) {
+	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	file, err := f.tree.open(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
@@ -193,45 +192,45 @@ func (f *FS) regular(name string) (*os.File, fs.FileInfo, error) {
 
 // Open implements hdfs.Source.
 func (f *FS) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	name, err := start(ctx, "open", name)
+	name, err := beginCall(ctx, "open", name)
 	if err != nil {
 		return nil, err
 	}
-	file, s, err := f.regular(name)
+	file, s, err := f.openRegular(name)
 	if err != nil {
-		return nil, fail("open", name, err)
+		return nil, pathError("open", name, err)
 	}
-	from, to, err := hdfs.CutRange(offset, length, s.Size())
+	from, to, err := hdfs.ClampRange(offset, length, s.Size())
 	if err != nil {
 		file.Close()
-		return nil, fail("open", name, err)
+		return nil, pathError("open", name, err)
 	}
 	return &reader{ctx, name, file, from, to}, nil
 }
 
 type reader struct {
-	ctx    context.Context
-	name   string
-	file   *os.File
-	at, to int64
+	ctx      context.Context
+	name     string
+	file     *os.File
+	pos, end int64
 }
 
 func (r *reader) Read(b []byte) (int, error) {
 	if r.ctx.Err() != nil {
-		return 0, fail("read", r.name, context.Cause(r.ctx))
+		return 0, pathError("read", r.name, context.Cause(r.ctx))
 	}
-	if r.at >= r.to {
+	if r.pos >= r.end {
 		return 0, io.EOF
 	}
-	n, err := r.file.ReadAt(b[:min(int64(len(b)), r.to-r.at)], r.at)
-	r.at += int64(n)
+	n, err := r.file.ReadAt(b[:min(int64(len(b)), r.end-r.pos)], r.pos)
+	r.pos += int64(n)
 	switch {
 	case n > 0 || len(b) == 0:
 		return n, nil
 	case err == io.EOF:
-		return 0, fail("read", r.name, fmt.Errorf("%w: it became shorter than %d bytes", hdfs.ErrChanged, r.to))
+		return 0, pathError("read", r.name, fmt.Errorf("%w: it became shorter than %d bytes", hdfs.ErrChanged, r.end))
 	default:
-		return 0, fail("read", r.name, err)
+		return 0, pathError("read", r.name, err)
 	}
 }
 
@@ -239,28 +238,28 @@ func (r *reader) Close() error { return r.file.Close() }
 
 // Locations implements hdfs.Source.
 func (f *FS) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
-	name, err := start(ctx, "locations", name)
+	name, err := beginCall(ctx, "locations", name)
 	if err != nil {
 		return hdfs.Layout{}, err
 	}
-	file, s, err := f.regular(name)
+	file, s, err := f.openRegular(name)
 	if err != nil {
-		return hdfs.Layout{}, fail("locations", name, err)
+		return hdfs.Layout{}, pathError("locations", name, err)
 	}
 	file.Close()
-	from, to, err := hdfs.CutRange(offset, length, s.Size())
+	from, to, err := hdfs.ClampRange(offset, length, s.Size())
 	if err != nil {
-		return hdfs.Layout{}, fail("locations", name, err)
+		return hdfs.Layout{}, pathError("locations", name, err)
 	}
 	layout := hdfs.Layout{Path: name, FileLengthBytes: s.Size(), Blocks: []hdfs.Block{}}
-	for at := from - from%f.block; from < to && at < to; at += f.block {
+	for at := from - from%f.blockBytes; from < to && at < to; at += f.blockBytes {
 		layout.Blocks = append(layout.Blocks, hdfs.Block{ID: blockID(name, at), OffsetBytes: at,
-			LengthBytes: min(f.block, s.Size()-at), Replicas: []hdfs.Replica{f.host}})
+			LengthBytes: min(f.blockBytes, s.Size()-at), Replicas: []hdfs.Replica{f.host}})
 	}
 	return layout, nil
 }
 
-// blockID is a number for a piece of a file that has none of its own.
+// blockID derives a block id from file name and offset.
 func blockID(name string, offset int64) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s@%d", name, offset)

@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestJailHolds(t *testing.T) {
+func TestJailConfinesPaths(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
@@ -77,7 +77,7 @@ func TestJailHolds(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFile(t *testing.T) {
+func TestNonRegularFiles(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Skip("cannot make a named pipe: ", err)
@@ -95,7 +95,7 @@ func TestWhatIsNoFile(t *testing.T) {
 	}
 }
 
-func TestSyncedFileIsThere(t *testing.T) {
+func TestSyncedFileIsVisible(t *testing.T) {
 	f := open(t, localfs.Options{Root: t.TempDir()})
 	if err := hdfs.WriteFile(t.Context(), f, "/file", []byte("x"), hdfs.CreateOptions{Sync: true}); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestSyncedFileIsThere(t *testing.T) {
 	}
 }
 
-func TestFileThatShrinksIsNoticed(t *testing.T) {
+func TestShrunkFileIsDetected(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), make([]byte, 1000), 0o644); err != nil {
 		t.Fatal(err)

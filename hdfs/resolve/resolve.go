@@ -1,6 +1,5 @@
-// Package resolve finds the file system of a URI: which implementation of
-// hdfs.FS, for which name service, as which HDFS user. The node daemon keeps one
-// Resolver for all its tenants.
+// Package resolve maps a URI to its file system: the implementation of hdfs.FS, the
+// name service and the HDFS user. The node daemon has one Resolver for all tenants.
 package resolve
 
 import (
@@ -15,42 +14,42 @@ import (
 	"github.com/drover-run/drover/hdfs/client"
 )
 
-// Options of a Resolver.
+// Options configures a Resolver.
 type Options struct {
-	// HDFS is what all HDFS clients have in common. Its NameNodes are those of
-	// hdfs:///path; none means that such URIs are refused.
+	// HDFS holds the common options of all HDFS clients. Its NameNodes are those of
+	// hdfs:///path; without any, such URIs are refused.
 	HDFS client.Options
-	// Services are the NameNodes of a URI that names a service instead of
-	// host:port.
+	// Services maps a name service, used in a URI instead of host:port, to its
+	// NameNodes.
 	Services map[string][]string
-	// Allowed are the authorities that URIs may name besides the default and
-	// the Services; "*" allows every host:port. Tenants choose URIs, and a
-	// daemon should not connect to wherever they say.
+	// Allowed lists the authorities that URIs may name besides the default and the
+	// Services; "*" allows every host:port. Tenants choose URIs, and the daemon must
+	// not connect to arbitrary hosts.
 	Allowed []string
-	// Local is the file system of file:///path; nil means that such URIs are
-	// refused. It is not closed with the Resolver.
+	// Local is the file system of file:///path; nil: such URIs are refused. The
+	// Resolver does not close it.
 	Local hdfs.FS
 }
 
-// Resolver gives file systems. Its methods may be called from many goroutines.
+// Resolver resolves URIs. Its methods may be called concurrently.
 type Resolver struct {
 	options Options
 
 	mu       sync.Mutex
-	services map[string]*client.Users // by NameNodes
+	services map[string]*client.UserClients // by NameNodes
 }
 
-// New does no I/O.
+// New returns a Resolver. It does no I/O.
 func New(options Options) *Resolver {
-	return &Resolver{options: options, services: map[string]*client.Users{}}
+	return &Resolver{options: options, services: map[string]*client.UserClients{}}
 }
 
 // maxServices bounds the name services of one process.
 const maxServices = 100
 
-// FS gives the file system of a URI for an HDFS user. It is the same one each
-// time, and closed with the Resolver. Errors are ErrInvalid or, where the
-// operator has not allowed it, ErrPermission.
+// FS returns the file system of a URI for an HDFS user, always the same one; the
+// Resolver closes it. Errors are ErrInvalid, or ErrPermission if the operator has
+// not allowed the URI.
 func (r *Resolver) FS(u hdfs.URI, user string) (hdfs.FS, error) {
 	switch u.Scheme {
 	case hdfs.SchemeLocal:
@@ -63,17 +62,17 @@ func (r *Resolver) FS(u hdfs.URI, user string) (hdfs.FS, error) {
 		if err != nil {
 			return nil, err
 		}
-		users, err := r.users(nameNodes)
+		users, err := r.userClients(nameNodes)
 		if err != nil {
 			return nil, err
 		}
-		return users.As(user)
+		return users.ForUser(user)
 	default:
 		return nil, fmt.Errorf("%w: %s has no known scheme", hdfs.ErrInvalid, u)
 	}
 }
 
-// nameNodes gives the addresses that a URI stands for.
+// nameNodes returns the NameNode addresses of a URI.
 func (r *Resolver) nameNodes(u hdfs.URI) ([]string, error) {
 	fallback := r.options.HDFS.NameNodes
 	if u.Authority == "" {
@@ -97,7 +96,7 @@ func (r *Resolver) nameNodes(u hdfs.URI) ([]string, error) {
 	return nil, fmt.Errorf("%w: %s: NameNode %s is not on the operator's list", hdfs.ErrPermission, u, u.Authority)
 }
 
-func (r *Resolver) users(nameNodes []string) (*client.Users, error) {
+func (r *Resolver) userClients(nameNodes []string) (*client.UserClients, error) {
 	key := strings.Join(nameNodes, ",")
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,18 +111,18 @@ func (r *Resolver) users(nameNodes []string) (*client.Users, error) {
 	}
 	options := r.options.HDFS
 	options.NameNodes = nameNodes
-	users := client.NewUsers(options)
+	users := client.NewUserClients(options)
 	r.services[key] = users
 	return users, nil
 }
 
-// DataNodeLost makes all clients forget the block locations on a DataNode (IP
-// address or host name).
-func (r *Resolver) DataNodeLost(address string) {
+// ForgetDataNode drops the cached block locations on a DataNode (IP address or host
+// name) in all clients.
+func (r *Resolver) ForgetDataNode(address string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, users := range r.services {
-		users.DataNodeLost(address)
+		users.ForgetDataNode(address)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-run/drover/hdfs/resolve"
 )
 
-func TestURIsFindTheirFileSystem(t *testing.T) {
+func TestURIsResolveToFileSystems(t *testing.T) {
 	local := fake.New(fake.Options{})
 	r := resolve.New(resolve.Options{
 		HDFS:     client.Options{NameNodes: []string{"nn1:8020", "nn2:8020"}},
@@ -48,7 +48,7 @@ func TestURIsFindTheirFileSystem(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAllowedIsRefused(t *testing.T) {
+func TestDisallowedURIsAreRefused(t *testing.T) {
 	strict := resolve.New(resolve.Options{})
 	loose := resolve.New(resolve.Options{Allowed: []string{"*"}})
 	closed := resolve.New(resolve.Options{Allowed: []string{"*"}})

@@ -1,10 +1,9 @@
-// Package cluster runs Drover itself in a test bed: the coordinator on the
-// host side, a node daemon on every machine, mutual TLS between them, all with
-// the real binary and its real commands. Scenes and end-to-end tests build on
-// it.
+// Package cluster runs Drover in a test bed: the coordinator on the host side, a node daemon on
+// every machine, mutual TLS between them, all with the real binary and its commands. Demos and
+// end-to-end tests build on it.
 //
-// Every method has a limit. Stop ends everything that Start started; what the
-// machines hold afterwards is what Leftovers looks at.
+// Every method has a time limit. Stop ends everything that Start started; Leftovers checks what
+// remains on the machines.
 package cluster
 
 import (
@@ -22,32 +21,32 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// Config says what to start.
+// Config configures a Cluster.
 type Config struct {
-	Bed         *bed.Bed
-	Drover      string   // path of the binary on the host side
-	Dir         string   // folder on the host side for data, certificates and logs
-	Nodes       []int    // machines to use, from 1; nil: all
-	Coordinator []string // more flags of `drover coordinator`
-	Node        []string // more flags of `drover node`
-	// Progress, where not nil, hears of each step that is done.
-	Progress func(step string, took time.Duration)
+	Testbed          *testbed.Bed
+	Drover           string   // path of the binary on the host side
+	Dir              string   // folder on the host side for data, certificates and logs
+	Nodes            []int    // machines to use, from 1; nil: all
+	CoordinatorFlags []string // additional flags of `drover coordinator`
+	NodeFlags        []string // additional flags of `drover node`
+	// OnStep, if not nil, is called after each step of Start.
+	OnStep func(step string, took time.Duration)
 }
 
 // Cluster is a running coordinator with its nodes.
 type Cluster struct {
-	cfg    Config
-	coord  *exec.Cmd
-	ended  chan error
-	nodes  map[int]*bed.Process
-	remote string   // path of the binary on the machines
-	more   []string // flags of the coordinator besides those of cfg
+	cfg              Config
+	coordinator      *exec.Cmd
+	coordinatorEnded chan error
+	nodes            map[int]*testbed.Process
+	remoteBinary     string   // path of the binary on the machines
+	extraFlags       []string // additional flags from RestartCoordinator
 }
 
-// paths on the machines
+// Paths on the machines, and ports.
 const (
 	remoteDir  = "/data/drover"
 	remoteLog  = "/data/drover-node.log"
@@ -56,10 +55,11 @@ const (
 	nodePort   = "7071"
 )
 
-// Start starts everything and waits until every node is up.
+// Start starts the cluster and waits until every node is up. With an error it returns what was
+// started, which the caller must stop.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if cfg.Nodes == nil {
-		for k := range cfg.Bed.Nodes {
+		for k := range cfg.Testbed.Nodes {
 			cfg.Nodes = append(cfg.Nodes, k+1)
 		}
 	}
@@ -68,14 +68,14 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	cfg.Drover = abs
-	c := &Cluster{cfg: cfg, nodes: map[int]*bed.Process{}, remote: "/data/bin/drover"}
+	c := &Cluster{cfg: cfg, nodes: map[int]*testbed.Process{}, remoteBinary: "/data/bin/drover"}
 	steps := []struct {
 		what string
 		do   func(context.Context) error
 	}{
-		{"make certificates", c.certificates},
+		{"make certificates", c.makeCertificates},
 		{"start the coordinator", c.StartCoordinator},
-		{"copy the binary to the machines", c.install},
+		{"copy the binary to the machines", c.installBinary},
 		{"start the node daemons", c.startNodes},
 	}
 	for _, s := range steps {
@@ -83,40 +83,40 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		if err := s.do(ctx); err != nil {
 			return c, fmt.Errorf("cluster: %s: %w", s.what, err)
 		}
-		if cfg.Progress != nil {
-			cfg.Progress(s.what, time.Since(start))
+		if cfg.OnStep != nil {
+			cfg.OnStep(s.what, time.Since(start))
 		}
 	}
 	return c, nil
 }
 
-// Dir is the folder on the host side.
+// Dir returns the folder on the host side.
 func (c *Cluster) Dir() string { return c.cfg.Dir }
 
-// Socket is the coordinator's socket.
+// Socket returns the path of the coordinator's socket.
 func (c *Cluster) Socket() string { return filepath.Join(c.cfg.Dir, "coordinator.sock") }
 
-func (c *Cluster) tls(name string) string { return filepath.Join(c.cfg.Dir, "tls", name) }
+func (c *Cluster) tlsFile(name string) string { return filepath.Join(c.cfg.Dir, "tls", name) }
 
-func (c *Cluster) certificates(ctx context.Context) error {
+func (c *Cluster) makeCertificates(ctx context.Context) error {
 	dir := filepath.Join(c.cfg.Dir, "tls")
-	if _, err := c.local(ctx, "tls", "ca", "-dir", dir); err != nil {
+	if _, err := c.runLocal(ctx, "tls", "ca", "-dir", dir); err != nil {
 		return err
 	}
-	if _, err := c.local(ctx, "tls", "cert", "-dir", dir, "-kind", "coordinator", "-host", c.cfg.Bed.File.Host, "coordinator"); err != nil {
+	if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "coordinator", "-host", c.cfg.Testbed.File.Host, "coordinator"); err != nil {
 		return err
 	}
 	for _, k := range c.cfg.Nodes {
 		n := c.node(k)
-		if _, err := c.local(ctx, "tls", "cert", "-dir", dir, "-kind", "node", "-host", n.IP, n.Name); err != nil {
+		if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "node", "-host", n.IP, n.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// local runs a command of drover that needs no coordinator.
-func (c *Cluster) local(ctx context.Context, args ...string) (string, error) {
+// runLocal runs a drover command that needs no coordinator.
+func (c *Cluster) runLocal(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.cfg.Drover, args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -134,22 +134,22 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 	defer log.Close()
 	args := append([]string{"coordinator",
 		"-data", filepath.Join(c.cfg.Dir, "coordinator"), "-socket", c.Socket(),
-		"-listen", c.cfg.Bed.File.Host + ":" + apiPort,
-		"-tls-ca", c.tls("ca.pem"), "-tls-cert", c.tls("coordinator.pem"), "-tls-key", c.tls("coordinator.key"),
-	}, append(slices.Clone(c.cfg.Coordinator), c.more...)...)
+		"-listen", c.cfg.Testbed.File.Host + ":" + apiPort,
+		"-tls-ca", c.tlsFile("ca.pem"), "-tls-cert", c.tlsFile("coordinator.pem"), "-tls-key", c.tlsFile("coordinator.key"),
+	}, append(slices.Clone(c.cfg.CoordinatorFlags), c.extraFlags...)...)
 	cmd := exec.Command(c.cfg.Drover, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	c.coord, c.ended = cmd, make(chan error, 1)
-	go func() { c.ended <- cmd.Wait() }()
-	return bed.WaitFor(ctx, 30*time.Second, "an answer of the coordinator", func(ctx context.Context) error {
+	c.coordinator, c.coordinatorEnded = cmd, make(chan error, 1)
+	go func() { c.coordinatorEnded <- cmd.Wait() }()
+	return testbed.WaitFor(ctx, 30*time.Second, "an answer of the coordinator", func(ctx context.Context) error {
 		select {
-		case err := <-c.ended:
-			c.ended <- err
-			return fmt.Errorf("it has ended (%v):\n%s", err, tail(log.Name()))
+		case err := <-c.coordinatorEnded:
+			c.coordinatorEnded <- err
+			return fmt.Errorf("it has ended (%v):\n%s", err, logTail(log.Name()))
 		default:
 		}
 		r, err := c.Drover(ctx, "status", "-json")
@@ -160,33 +160,32 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 	})
 }
 
-// RestartCoordinator kills the coordinator and starts it again, with flags besides
-// those of Config.
+// RestartCoordinator kills the coordinator and starts it again with additional flags.
 func (c *Cluster) RestartCoordinator(ctx context.Context, flags ...string) error {
 	if err := c.KillCoordinator(); err != nil {
 		return err
 	}
-	c.more = flags
+	c.extraFlags = flags
 	return c.StartCoordinator(ctx)
 }
 
-// KillCoordinator kills it with SIGKILL and waits for its end.
+// KillCoordinator kills the coordinator with SIGKILL and waits for its end.
 func (c *Cluster) KillCoordinator() error {
-	if c.coord == nil {
+	if c.coordinator == nil {
 		return errors.New("cluster: no coordinator runs")
 	}
-	if err := c.coord.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := c.coordinator.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	<-c.ended
-	c.coord = nil
+	<-c.coordinatorEnded
+	c.coordinator = nil
 	return nil
 }
 
-func (c *Cluster) node(k int) *bed.Node { return c.cfg.Bed.Nodes[k-1] }
+func (c *Cluster) node(k int) *testbed.Node { return c.cfg.Testbed.Nodes[k-1] }
 
-// each does something for every machine in use, at the same time.
-func (c *Cluster) each(do func(k int) error) error {
+// forEachNode calls do for every machine in use, in parallel.
+func (c *Cluster) forEachNode(do func(k int) error) error {
 	errs := make(chan error, len(c.cfg.Nodes))
 	for _, k := range c.cfg.Nodes {
 		go func() { errs <- do(k) }()
@@ -198,14 +197,14 @@ func (c *Cluster) each(do func(k int) error) error {
 	return errors.Join(all...)
 }
 
-func (c *Cluster) install(ctx context.Context) error {
-	return c.each(func(k int) error {
+func (c *Cluster) installBinary(ctx context.Context) error {
+	return c.forEachNode(func(k int) error {
 		n := c.node(k)
 		for _, f := range []struct{ from, to string }{
-			{c.cfg.Drover, c.remote},
-			{c.tls("ca.pem"), remoteCert + "/ca.pem"},
-			{c.tls(n.Name + ".pem"), remoteCert + "/node.pem"},
-			{c.tls(n.Name + ".key"), remoteCert + "/node.key"},
+			{c.cfg.Drover, c.remoteBinary},
+			{c.tlsFile("ca.pem"), remoteCert + "/ca.pem"},
+			{c.tlsFile(n.Name + ".pem"), remoteCert + "/node.pem"},
+			{c.tlsFile(n.Name + ".key"), remoteCert + "/node.key"},
 		} {
 			if err := n.Put(ctx, f.from, f.to); err != nil {
 				return fmt.Errorf("%s: put %s: %w", n.Name, f.to, err)
@@ -216,7 +215,7 @@ func (c *Cluster) install(ctx context.Context) error {
 }
 
 func (c *Cluster) startNodes(ctx context.Context) error {
-	// All at once: each measures its share of the one disk that they have here.
+	// All at once, since each measures its share of the disk that they have in common.
 	for _, k := range c.cfg.Nodes {
 		if err := c.StartNode(ctx, k); err != nil {
 			return err
@@ -225,19 +224,19 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	return c.AwaitNodes(ctx, len(c.cfg.Nodes))
 }
 
-// StartNode starts the daemon of machine k; AwaitNodes tells when it is up.
+// StartNode starts the daemon of machine k; AwaitNodes waits until it is up.
 func (c *Cluster) StartNode(ctx context.Context, k int) error {
 	n := c.node(k)
-	argv := []string{c.remote, "node", "-data", remoteDir, "-name", n.Name, "-rack", n.Rack,
-		"-coordinator", "https://" + c.cfg.Bed.File.Host + ":" + apiPort, "-listen", n.IP + ":" + nodePort,
+	argv := []string{c.remoteBinary, "node", "-data", remoteDir, "-name", n.Name, "-rack", n.Rack,
+		"-coordinator", "https://" + c.cfg.Testbed.File.Host + ":" + apiPort, "-listen", n.IP + ":" + nodePort,
 		"-tls-ca", remoteCert + "/ca.pem", "-tls-cert", remoteCert + "/node.pem", "-tls-key", remoteCert + "/node.key"}
 	if n.Storage != "" {
 		argv = append(argv, "-storage-address", n.Storage)
 	}
-	if h := c.cfg.Bed.HDFS; h != nil {
+	if h := c.cfg.Testbed.HDFS; h != nil {
 		argv = append(argv, "-namenode", h.NameNode)
 	}
-	p, err := n.Start(ctx, remoteLog, append(argv, c.cfg.Node...)...)
+	p, err := n.Start(ctx, remoteLog, append(argv, c.cfg.NodeFlags...)...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.Name, err)
 	}
@@ -245,7 +244,7 @@ func (c *Cluster) StartNode(ctx context.Context, k int) error {
 	return nil
 }
 
-// KillNode kills the daemon of machine k with SIGKILL; its tasks run on.
+// KillNode kills the daemon of machine k with SIGKILL; its tasks keep running.
 func (c *Cluster) KillNode(ctx context.Context, k int) error {
 	p := c.nodes[k]
 	if p == nil {
@@ -255,7 +254,7 @@ func (c *Cluster) KillNode(ctx context.Context, k int) error {
 	return p.Kill(ctx)
 }
 
-// NodeLog is what the daemon of machine k wrote.
+// NodeLog returns the log of machine k's daemon.
 func (c *Cluster) NodeLog(ctx context.Context, k int) string {
 	b, err := c.node(k).ReadFile(ctx, remoteLog)
 	if err != nil {
@@ -264,7 +263,7 @@ func (c *Cluster) NodeLog(ctx context.Context, k int) string {
 	return string(b)
 }
 
-// CoordinatorLog is what the coordinator wrote.
+// CoordinatorLog returns the coordinator's log.
 func (c *Cluster) CoordinatorLog() string {
 	b, err := os.ReadFile(filepath.Join(c.cfg.Dir, "coordinator.log"))
 	if err != nil {
@@ -273,9 +272,10 @@ func (c *Cluster) CoordinatorLog() string {
 	return string(b)
 }
 
-// AwaitNodes waits until exactly n nodes are up.
+// AwaitNodes waits, up to 6 minutes, until exactly n nodes are up: a new one probes
+// its levels before it registers.
 func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
-	return bed.WaitFor(ctx, 90*time.Second, fmt.Sprintf("%d nodes up", n), func(ctx context.Context) error {
+	return testbed.WaitFor(ctx, 6*time.Minute, fmt.Sprintf("%d nodes up", n), func(ctx context.Context) error {
 		for k, p := range c.nodes {
 			if running, code, err := p.Running(ctx); err == nil && !running {
 				return fmt.Errorf("the daemon of n%d has ended with code %d:\n%s", k, code, lastLines(c.NodeLog(ctx, k), 10))
@@ -300,10 +300,10 @@ func (c *Cluster) AwaitNodes(ctx context.Context, n int) error {
 	})
 }
 
-// AwaitLevels waits, up to 5 minutes, until every node has told that it can
-// checkpoint: a daemon finds out after its first start which levels it can do.
+// AwaitLevels waits, up to 5 minutes, until every node has reported that it can checkpoint: a
+// daemon probes the levels after its first start.
 func (c *Cluster) AwaitLevels(ctx context.Context) error {
-	return bed.WaitFor(ctx, 5*time.Minute, "levels of every machine", func(ctx context.Context) error {
+	return testbed.WaitFor(ctx, 5*time.Minute, "levels of every machine", func(ctx context.Context) error {
 		var list struct {
 			Nodes []struct {
 				Info struct {
@@ -325,29 +325,29 @@ func (c *Cluster) AwaitLevels(ctx context.Context) error {
 	})
 }
 
-// Result is what a command of drover did.
+// Result is the result of a drover command.
 type Result struct {
 	Args           []string
 	Stdout, Stderr string
-	Code           int
+	ExitCode       int
 	Took           time.Duration
 }
 
-// Err is nil for exit code 0.
+// Err returns nil for exit code 0, else an error with the command and its output.
 func (r Result) Err() error {
-	if r.Code == 0 {
+	if r.ExitCode == 0 {
 		return nil
 	}
-	return fmt.Errorf("drover %s: exit code %d\n%s%s", strings.Join(r.Args, " "), r.Code, r.Stdout, r.Stderr)
+	return fmt.Errorf("drover %s: exit code %d\n%s%s", strings.Join(r.Args, " "), r.ExitCode, r.Stdout, r.Stderr)
 }
 
-// Drover runs a client command against the coordinator's socket. The error is
-// that of starting it; a command that fails has a Code.
+// Drover runs a client command against the coordinator's socket. The error is that of starting it;
+// a command that fails sets ExitCode.
 func (c *Cluster) Drover(ctx context.Context, args ...string) (Result, error) {
 	return c.DroverTo(ctx, nil, nil, args...)
 }
 
-// DroverTo is Drover with its output copied as it comes.
+// DroverTo is Drover and also copies the output as it arrives.
 func (c *Cluster) DroverTo(ctx context.Context, out, errw io.Writer, args ...string) (Result, error) {
 	cmd := exec.CommandContext(ctx, c.cfg.Drover, append([]string{"-address", "unix://" + c.Socket()}, args...)...)
 	var stdout, stderr bytes.Buffer
@@ -357,7 +357,7 @@ func (c *Cluster) DroverTo(ctx context.Context, out, errw io.Writer, args ...str
 	r := Result{Args: args, Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(start)}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		r.Code = exit.ExitCode()
+		r.ExitCode = exit.ExitCode()
 		err = nil
 	}
 	return r, err
@@ -370,7 +370,7 @@ func tee(b *bytes.Buffer, w io.Writer) io.Writer {
 	return io.MultiWriter(b, w)
 }
 
-// JSON runs a client command and decodes what it prints.
+// JSON runs a client command and decodes its output.
 func (c *Cluster) JSON(ctx context.Context, to any, args ...string) error {
 	r, err := c.Drover(ctx, args...)
 	if err != nil {
@@ -396,23 +396,23 @@ func (c *Cluster) Stop(ctx context.Context) error {
 			all = append(all, err, p.Kill(ctx))
 		}
 	}
-	c.nodes = map[int]*bed.Process{}
-	if c.coord != nil {
-		if err := c.coord.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	c.nodes = map[int]*testbed.Process{}
+	if c.coordinator != nil {
+		if err := c.coordinator.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			all = append(all, err)
 		}
 		select {
-		case <-c.ended:
+		case <-c.coordinatorEnded:
 		case <-time.After(20 * time.Second):
-			all = append(all, errors.New("the coordinator did not end within 20 s of SIGTERM"), c.coord.Process.Kill())
-			<-c.ended
+			all = append(all, errors.New("the coordinator did not end within 20 s of SIGTERM"), c.coordinator.Process.Kill())
+			<-c.coordinatorEnded
 		}
-		c.coord = nil
+		c.coordinator = nil
 	}
 	return errors.Join(all...)
 }
 
-func tail(file string) string {
+func logTail(file string) string {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()

@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// leftovers prints one line for each thing that a task may leave on a machine.
-// The images that containerd holds and the daemon's own files are not among
-// them.
-const leftovers = `
+// leftoversScript prints one line for each thing that a task may leave on a machine. It ignores
+// containerd's images and the daemon's own files.
+const leftoversScript = `
 ns=drover
 ctr -n $ns container ls -q 2>/dev/null | sed 's/^/container /'
 ctr -n $ns task ls -q 2>/dev/null | sed 's/^/task /'
@@ -24,11 +23,11 @@ for p in /proc/[0-9]*; do
 done 2>/dev/null
 true`
 
-// Leftovers lists what tasks left on machine k: containers, snapshots,
-// cgroups, mounts, folders, processes in the tasks' cgroups (shims and loggers
-// too, the daemon itself not). Kept attempts of failed tasks count.
+// Leftovers lists what tasks left on machine k: containers, snapshots, cgroups, mounts, folders,
+// and processes in the tasks' cgroups (shims and loggers too, but not the daemon). It includes
+// attempts of failed tasks that the node retains.
 func (c *Cluster) Leftovers(ctx context.Context, k int) ([]string, error) {
-	out, err := c.node(k).Sh(ctx, leftovers)
+	out, err := c.node(k).Sh(ctx, leftoversScript)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: leftovers: %w", err)
 	}

@@ -7,25 +7,24 @@ import (
 	"time"
 )
 
-// What a bad program does to its own job: the tries that it has, then a
-// failure with the last words and the command that shows more. A neighbour on
-// the same machines ends well.
+// A bad program only affects its own job: it has its attempts, then the job fails with the
+// program's last output and the command that shows more. Another job on the same machines succeeds.
 func TestBadPrograms(t *testing.T) {
-	s := begin(t, 12*time.Minute)
-	s.put("/e2e/bad.txt", strings.Repeat("one two three\n", 1000))
+	s := newFixture(t, 12*time.Minute)
+	s.putHDFS("/e2e/bad.txt", strings.Repeat("one two three\n", 1000))
 	neighbour := s.wordcountFile("neighbour", "/e2e/bad.txt")
-	s.ok("job", "run", "-detach", neighbour)
+	s.mustRun("job", "run", "-detach", neighbour)
 	cases := map[string]struct {
 		stage    string // attributes of the map stage
 		attempts int
-		words    []string // of the job's message and the failed task's words
+		words    []string // expected in the job's message and the failure's output
 	}{
 		"exits non-zero":         {`command = ["sh", "-c", "echo it is broken >&2; exit 3"]`, 4, []string{"it is broken", "3"}},
 		"hangs past its limit":   {"command = [\"sleep\", \"600\"]\n time_limit = \"3s\"\n attempts = 2", 2, []string{"time"}},
 		"fills its disk quota":   {`command = ["sh", "-c", "dd if=/dev/zero of=big bs=1M count=64"]` + "\n attempts = 2", 2, []string{"disk"}},
 		"goes over its memory":   {`command = ["sh", "-c", "x=$(head -c 60000000 /dev/zero | tr '\\0' x); echo $x | wc -c"]` + "\n attempts = 2", 2, []string{"memory"}},
-		"is no program at all":   {`command = ["no-such-program"]`, 1, []string{"no-such-program"}},                                              // trying again would not help
-		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 2, []string{"line"}}, // with memory for the longest line
+		"does not exist":         {`command = ["no-such-program"]`, 1, []string{"no-such-program"}},                                              // a retry would not help
+		"writes a line too long": {`command = ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x"]` + "\n attempts = 2", 1, []string{"line"}}, // with memory for the longest line; a retry would not help
 	}
 	i := 0
 	for name, c := range cases {
@@ -38,7 +37,7 @@ func TestBadPrograms(t *testing.T) {
 			if strings.Contains(name, "line") {
 				memory = "160MiB"
 			}
-			f := sub.job(job, fmt.Sprintf(`job %q {
+			f := sub.writeJob(job, fmt.Sprintf(`job %q {
   tenant = "e2e"
   input  { path = "hdfs:///e2e/bad.txt" }
   output { path = "hdfs:///e2e/%s" }
@@ -52,30 +51,30 @@ func TestBadPrograms(t *testing.T) {
   stage "reduce" { kind = "reduce"  builtin = ["sum"]  disk = "16MiB"
     resources { cpu = "100m"  memory = "32MiB"  io = "4MiB/s" } }
 }
-`, job, job, s.image("busybox"), c.stage, memory))
-			r := sub.drover("job", "run", f)
-			if r.Code != 1 {
-				t.Fatalf("exit code %d, want 1\n%s%s", r.Code, r.Stdout, r.Stderr)
+`, job, job, s.imagePath("busybox"), c.stage, memory))
+			r := sub.runDrover("job", "run", f)
+			if r.ExitCode != 1 {
+				t.Fatalf("exit code %d, want 1\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 			}
-			st := sub.status(job)
+			st := sub.jobStatus(job)
 			if got := st.Stages[0].FailedAttempts; got != c.attempts {
 				t.Errorf("%d attempts failed, want %d", got, c.attempts)
 			}
 			said := strings.ToLower(st.Job.Message + "\n" + st.FailureTail + "\n" + r.Stdout)
 			for _, w := range c.words {
 				if !strings.Contains(said, w) {
-					t.Errorf("what the user reads lacks %q:\n%s", w, said)
+					t.Errorf("the user's output lacks %q:\n%s", w, said)
 				}
 			}
 			if !strings.Contains(r.Stdout, "drover task logs") {
-				t.Errorf("the summary names no command that shows more:\n%s", r.Stdout)
+				t.Errorf("the summary does not name the command that shows more:\n%s", r.Stdout)
 			}
 		})
 	}
-	if r := s.waitJob("neighbour"); r.Code != 0 {
-		t.Errorf("the neighbour failed:\n%s%s", r.Stdout, r.Stderr)
+	if r := s.waitJob("neighbour"); r.ExitCode != 0 {
+		t.Errorf("the other job failed:\n%s%s", r.Stdout, r.Stderr)
 	}
-	if got := sorted(s.parts("/e2e/neighbour")); got != "one\t1000\nthree\t1000\ntwo\t1000\n" {
-		t.Errorf("the neighbour's result is %q", got)
+	if got := sortLines(s.readParts("/e2e/neighbour")); got != "one\t1000\nthree\t1000\ntwo\t1000\n" {
+		t.Errorf("the other job's result is %q", got)
 	}
 }

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// A plain group in containers: output in the logs, limits read back, exit code
-// 0, nothing left.
+// A plain group in containers has its output in the logs and its limits read back, exits with code
+// 0, and leaves nothing.
 func TestGroupJob(t *testing.T) {
-	s := begin(t, 3*time.Minute)
-	f := s.job("hello", fmt.Sprintf(`job "hello" {
+	s := newFixture(t, 3*time.Minute)
+	f := s.writeJob("hello", fmt.Sprintf(`job "hello" {
   image = "oci-archive:%s"
   stage "greet" { command = ["sh", "-c", "echo hello $DROVER_TASK; id -u; cat /proc/self/status | grep -E 'CapEff|NoNewPrivs|Seccomp:'"]  tasks = 3
     resources { cpu = "100m"  memory = "32MiB"  io = "4MiB/s" }
     disk = "16MiB" } }
-`, s.image("busybox")))
-	s.ok("job", "run", f)
+`, s.imagePath("busybox")))
+	s.mustRun("job", "run", f)
 	var all strings.Builder
 	for i := range 3 {
-		r := s.ok("task", "logs", "hello", fmt.Sprintf("greet/%d", i))
+		r := s.mustRun("task", "logs", "hello", fmt.Sprintf("greet/%d", i))
 		if !strings.Contains(r.Stdout, fmt.Sprintf("hello %d\n", i)) {
 			t.Errorf("task %d wrote %q", i, r.Stdout)
 		}
@@ -39,16 +39,16 @@ func TestGroupJob(t *testing.T) {
 	}
 }
 
-// The README's word count: Python scripts in the Python image, over HDFS.
+// The README's word count: Python scripts in the Python image, with HDFS.
 func TestPythonWordCount(t *testing.T) {
-	s := begin(t, 8*time.Minute)
+	s := newFixture(t, 8*time.Minute)
 	text := strings.Repeat("the quick brown fox jumps over the lazy dog\nund noch ein Satz mit Wörtern\n", 3000)
-	s.put("/e2e/words.txt", text)
+	s.putHDFS("/e2e/words.txt", text)
 	example, err := filepath.Abs("../../examples/wordcount")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := s.job("pywc", fmt.Sprintf(`job "pywc" {
+	f := s.writeJob("pywc", fmt.Sprintf(`job "pywc" {
   tenant = "e2e"
   input  { path = "hdfs:///e2e/words.txt" }
   output { path = "hdfs:///e2e/pywc" }
@@ -64,15 +64,15 @@ func TestPythonWordCount(t *testing.T) {
     file "wc_reduce.py" { source = "%s/wc_reduce.py" }
     resources { cpu = "500m"  memory = "96MiB"  io = "20MiB/s" } }
 }
-`, s.image("python"), example, example))
-	s.ok("job", "run", f)
-	if got, want := sorted(s.parts("/e2e/pywc")), countOf(text); got != want {
+`, s.imagePath("python"), example, example))
+	s.mustRun("job", "run", f)
+	if got, want := sortLines(s.readParts("/e2e/pywc")), sampleCounts(text); got != want {
 		t.Errorf("result\n%s\nwant\n%s", got, want)
 	}
 }
 
-// countOf is the independent count, as lines "word TAB n" in order.
-func countOf(text string) string {
+// sampleCounts returns the independent word count of a text, as sorted lines "word TAB n".
+func sampleCounts(text string) string {
 	n := map[string]int{}
 	for _, w := range strings.Fields(text) {
 		n[w]++
@@ -81,19 +81,18 @@ func countOf(text string) string {
 	for w, k := range n {
 		fmt.Fprintf(&b, "%s\t%d\n", w, k)
 	}
-	return sorted(b.String())
+	return sortLines(b.String())
 }
 
-func sorted(text string) string {
+func sortLines(text string) string {
 	l := strings.SplitAfter(text, "\n")
 	sort.Strings(l)
 	return strings.Join(l, "")
 }
 
-// wordcount runs the built-in word count over a file and gives its sorted
-// result.
-func (s *scene) wordcountFile(name, input string) string {
-	return s.job(name, fmt.Sprintf(`job %q {
+// wordcountFile writes the job file of the built-in word count over a file and returns its path.
+func (s *fixture) wordcountFile(name, input string) string {
+	return s.writeJob(name, fmt.Sprintf(`job %q {
   tenant = "e2e"
   input  { path = "hdfs://%s" }
   output { path = "hdfs:///e2e/%s" }
@@ -103,21 +102,21 @@ func (s *scene) wordcountFile(name, input string) string {
   stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["sum"]  combiner = true  disk = "64MiB"
     resources { cpu = "300m"  memory = "48MiB"  io = "2MiB/s" } }
 }
-`, name, input, name, s.image("busybox")))
+`, name, input, name, s.imagePath("busybox")))
 }
 
-// 60 tasks that do nothing leave nothing (1,000 in the soak).
-func TestNothingIsLeft(t *testing.T) {
+// 60 tasks that do nothing leave nothing behind (1,000 with DROVER_SOAK).
+func TestNoLeftovers(t *testing.T) {
 	n, limit := 60, 40*time.Minute
 	if os.Getenv("DROVER_SOAK") != "" {
 		n, limit = 1000, 3*time.Hour
 	}
-	s := begin(t, limit)
-	f := s.job("many", fmt.Sprintf(`job "many" {
+	s := newFixture(t, limit)
+	f := s.writeJob("many", fmt.Sprintf(`job "many" {
   image = "oci-archive:%s"
   stage "true" { command = ["true"]  tasks = %d  max_parallel = 9  disk = "4MiB"
     resources { cpu = "300m"  memory = "16MiB"  io = "1MiB/s" } } }
-`, s.image("busybox"), n))
-	s.ok("job", "run", f)
-	s.clean(2 * time.Minute)
+`, s.imagePath("busybox"), n))
+	s.mustRun("job", "run", f)
+	s.awaitClean(2 * time.Minute)
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -13,18 +14,18 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/cluster"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-var drover = flag.String("drover", "../../bin/drover", "the binary under test")
+var droverPath = flag.String("drover", "../../bin/drover", "the binary under test")
 
-// One cluster serves all tests of the package; they run one after the other,
-// and the one that kills a machine is the last (file zz_…).
+// One cluster serves all tests of the package, which run in sequence. The test that kills a machine
+// is the last (file zz_…).
 var (
-	theBed *bed.Bed
-	theCl  *cluster.Cluster
-	skip   error
+	sharedTestbed *testbed.Bed
+	sharedCluster *cluster.Cluster
+	skipReason    error
 )
 
 func TestMain(m *testing.M) {
@@ -38,8 +39,8 @@ func TestMain(m *testing.M) {
 }
 
 func withCluster(m *testing.M) (code int, err error) {
-	theBed, skip = bed.FromEnv()
-	if skip != nil {
+	sharedTestbed, skipReason = testbed.FromEnv()
+	if skipReason != nil {
 		return m.Run(), nil
 	}
 	dir, err := os.MkdirTemp("", "drover-e2e-")
@@ -49,13 +50,13 @@ func withCluster(m *testing.M) (code int, err error) {
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	conf := cluster.Config{Bed: theBed, Drover: *drover, Dir: dir, Coordinator: []string{"-keep-logs", "25s"}}
-	theCl, err = cluster.Start(ctx, conf)
-	if theCl != nil {
+	conf := cluster.Config{Testbed: sharedTestbed, Drover: *droverPath, Dir: dir, CoordinatorFlags: []string{"-keep-logs", "25s"}}
+	sharedCluster, err = cluster.Start(ctx, conf)
+	if sharedCluster != nil {
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			if e := theCl.Stop(ctx); e != nil && err == nil {
+			if e := sharedCluster.Stop(ctx); e != nil && err == nil {
 				err = e
 			}
 		}()
@@ -67,7 +68,7 @@ func withCluster(m *testing.M) (code int, err error) {
 	if err := os.WriteFile(tenants, []byte("tenant \"e2e\" {\n  uid = 2001\n  hdfs_user = \"root\"\n}\n"), 0o644); err != nil {
 		return 1, err
 	}
-	r, err := theCl.Drover(ctx, "tenant", "apply", tenants)
+	r, err := sharedCluster.Drover(ctx, "tenant", "apply", tenants)
 	if err == nil {
 		err = r.Err()
 	}
@@ -77,66 +78,67 @@ func withCluster(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// scene is one test's view of the cluster.
-type scene struct {
+// fixture is a test's view of the cluster.
+type fixture struct {
 	*testing.T
-	cl  *cluster.Cluster
-	bed *bed.Bed
-	ctx context.Context
-	dir string
+	cluster *cluster.Cluster
+	testbed *testbed.Bed
+	ctx     context.Context
+	dir     string
 
-	before map[string]bool // what lay on the machines when the test began
+	initialLeftovers map[string]bool // what was left on the machines when the test began
 }
 
-// begin skips without a bed; the test has limit for all it does.
-func begin(t *testing.T, limit time.Duration) *scene {
+// newFixture returns a fixture, or skips the test outside a test bed. limit is the time limit of
+// the whole test.
+func newFixture(t *testing.T, limit time.Duration) *fixture {
 	t.Helper()
-	if skip != nil {
-		t.Skip(skip)
+	if skipReason != nil {
+		t.Skip(skipReason)
 	}
-	if !probed {
+	if !levelsKnown {
 		limit += 5 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
-	s := &scene{T: t, cl: theCl, bed: theBed, ctx: ctx, dir: t.TempDir(), before: map[string]bool{}}
+	s := &fixture{T: t, cluster: sharedCluster, testbed: sharedTestbed, ctx: ctx, dir: t.TempDir(), initialLeftovers: map[string]bool{}}
 	s.awaitLevels()
-	for k := range s.bed.Nodes {
-		left, err := s.cl.Leftovers(ctx, k+1)
+	for k := range s.testbed.Nodes {
+		left, err := s.cluster.Leftovers(ctx, k+1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range left {
-			s.before[fmt.Sprint(k, l)] = true
+			s.initialLeftovers[fmt.Sprint(k, l)] = true
 		}
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			s.logs()
+			s.logDaemons()
 		}
 	})
 	return s
 }
 
-// logs shows the ends of the daemons' logs beside a failure.
-func (s *scene) logs() {
+// logDaemons prints the ends of the daemons' logs.
+func (s *fixture) logDaemons() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	s.Logf("coordinator:\n%s", last(s.cl.CoordinatorLog(), 30))
-	for k, n := range s.bed.Nodes {
+	s.Logf("coordinator:\n%s", lastLines(s.cluster.CoordinatorLog(), 30))
+	for k, n := range s.testbed.Nodes {
 		if state, err := n.State(ctx); err == nil && state == "running" {
-			s.Logf("node %d:\n%s", k+1, last(s.cl.NodeLog(ctx, k+1), 30))
+			s.Logf("node %d:\n%s", k+1, lastLines(s.cluster.NodeLog(ctx, k+1), 30))
 		}
 	}
 }
 
-func last(s string, n int) string {
+func lastLines(s string, n int) string {
 	l := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	return strings.Join(l[max(0, len(l)-n):], "\n")
 }
 
-// job writes a job file and gives its path.
-func (s *scene) job(name, text string) string {
+// writeJob writes a job file and returns its path.
+func (s *fixture) writeJob(name, text string) string {
 	s.Helper()
 	path := filepath.Join(s.dir, name+".hcl")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -145,34 +147,33 @@ func (s *scene) job(name, text string) string {
 	return path
 }
 
-// drover runs a client command.
-func (s *scene) drover(args ...string) cluster.Result {
+// runDrover runs a client command.
+func (s *fixture) runDrover(args ...string) cluster.Result {
 	s.Helper()
-	r, err := s.cl.Drover(s.ctx, args...)
+	r, err := s.cluster.Drover(s.ctx, args...)
 	if err != nil {
 		s.Fatalf("drover %v: %v", args, err)
 	}
 	return r
 }
 
-// ok runs a client command that must succeed.
-func (s *scene) ok(args ...string) cluster.Result {
+// mustRun runs a client command that must succeed.
+func (s *fixture) mustRun(args ...string) cluster.Result {
 	s.Helper()
-	r := s.drover(args...)
+	r := s.runDrover(args...)
 	if err := r.Err(); err != nil {
 		s.Fatal(err)
 	}
 	return r
 }
 
-// refused runs a client command that must be refused at once, on one line that
-// holds all the words.
-func (s *scene) refused(words []string, args ...string) {
+// mustRefuse runs a client command that must be refused on one line that contains all the words.
+func (s *fixture) mustRefuse(words []string, args ...string) {
 	s.Helper()
-	r := s.drover(args...)
+	r := s.runDrover(args...)
 	line := strings.TrimSpace(r.Stderr)
-	if r.Code == 0 || r.Code == 1 {
-		s.Errorf("drover %v: exit code %d, want a refusal\n%s%s", args, r.Code, r.Stdout, r.Stderr)
+	if r.ExitCode == 0 || r.ExitCode == 1 {
+		s.Errorf("drover %v: exit code %d, want a refusal\n%s%s", args, r.ExitCode, r.Stdout, r.Stderr)
 	}
 	if i := strings.LastIndex(line, "\n"); i >= 0 {
 		line = line[i+1:]
@@ -184,18 +185,18 @@ func (s *scene) refused(words []string, args ...string) {
 	}
 }
 
-// until waits for a condition.
-func (s *scene) until(limit time.Duration, what string, cond func() error) {
+// waitUntil waits for a condition.
+func (s *fixture) waitUntil(limit time.Duration, what string, cond func() error) {
 	s.Helper()
-	if err := bed.WaitFor(s.ctx, limit, what, func(context.Context) error { return cond() }); err != nil {
+	if err := testbed.WaitFor(s.ctx, limit, what, func(context.Context) error { return cond() }); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// hdfs is a client of the bed's HDFS.
-func (s *scene) hdfs() *client.Client {
+// hdfsClient returns a client of the test bed's HDFS.
+func (s *fixture) hdfsClient() *client.Client {
 	s.Helper()
-	fs, err := client.New(client.Options{NameNodes: []string{s.bed.HDFS.NameNode}, User: "root"})
+	fs, err := client.New(client.Options{NameNodes: []string{s.testbed.HDFS.NameNode}, User: "root"})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -203,10 +204,10 @@ func (s *scene) hdfs() *client.Client {
 	return fs
 }
 
-// parts reads all result files below a folder of HDFS, in order of name.
-func (s *scene) parts(dir string) string {
+// readParts reads all part files below a folder of HDFS in order of name.
+func (s *fixture) readParts(dir string) string {
 	s.Helper()
-	fs := s.hdfs()
+	fs := s.hdfsClient()
 	if _, err := fs.Stat(s.ctx, dir+"/_SUCCESS"); err != nil {
 		s.Fatalf("%s: no _SUCCESS: %v", dir, err)
 	}
@@ -227,39 +228,39 @@ func (s *scene) parts(dir string) string {
 	return b.String()
 }
 
-// put writes a file to HDFS in 1 MiB blocks, spread over the machines.
-func (s *scene) put(name, text string) {
+// putHDFS writes a file to HDFS in 1 MiB blocks, distributed over the machines.
+func (s *fixture) putHDFS(name, text string) {
 	s.Helper()
 	local := filepath.Join(s.dir, "put")
 	if err := os.WriteFile(local, []byte(text), 0o644); err != nil {
 		s.Fatal(err)
 	}
-	if err := s.bed.HDFS.Load(s.ctx, local, name, 1<<20, 1, 2, 3); err != nil {
+	if err := s.testbed.HDFS.Load(s.ctx, local, name, 1<<20, 1, 2, 3); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// image is the path of a test image.
-func (s *scene) image(name string) string {
+// imagePath returns the path of a test image.
+func (s *fixture) imagePath(name string) string {
 	s.Helper()
-	p := s.bed.File.Images[name]
+	p := s.testbed.File.Images[name]
 	if p == "" {
-		s.Fatalf("the bed has no image %q", name)
+		s.Fatalf("the test bed has no image %q", name)
 	}
 	return p
 }
 
-// clean waits until no task left anything on any machine but what was there when
-// the test began: failed attempts of tests before are kept (keep_failed).
-func (s *scene) clean(limit time.Duration) {
+// awaitClean waits until the machines have only the leftovers that existed when the test began:
+// attempts of earlier tests that failed are retained (keep_failed).
+func (s *fixture) awaitClean(limit time.Duration) {
 	s.Helper()
-	s.until(limit, "machines without leftovers", func() error {
-		for k := range s.bed.Nodes {
-			left, err := s.cl.Leftovers(s.ctx, k+1)
+	s.waitUntil(limit, "machines without leftovers", func() error {
+		for k := range s.testbed.Nodes {
+			left, err := s.cluster.Leftovers(s.ctx, k+1)
 			if err != nil {
 				return err
 			}
-			left = slices.DeleteFunc(left, func(l string) bool { return s.before[fmt.Sprint(k, l)] })
+			left = slices.DeleteFunc(left, func(l string) bool { return s.initialLeftovers[fmt.Sprint(k, l)] })
 			if len(left) > 0 {
 				return fmt.Errorf("n%d has %s", k+1, strings.Join(left, "; "))
 			}
@@ -268,8 +269,8 @@ func (s *scene) clean(limit time.Duration) {
 	})
 }
 
-// status is a part of `drover job status -json`.
-type status struct {
+// statusReport is the part of `drover job status -json` that the tests need.
+type statusReport struct {
 	Job struct {
 		State   string
 		Message string
@@ -281,29 +282,29 @@ type status struct {
 		Done           int
 		FailedAttempts int `json:"failed_attempts"`
 	}
-	Counters    map[string]string
+	Counters    map[string]json.Number
 	FailureTail string `json:"failure_tail"`
 	FailedTask  string `json:"failed_task"`
 	Preempted   struct {
-		Suspends string
-		Lost     string `json:"lost_cpu_ms"`
+		Suspends json.Number
+		Lost     json.Number `json:"lost_cpu_ms"`
 	}
 }
 
-func (s *scene) status(job string) status {
+func (s *fixture) jobStatus(job string) statusReport {
 	s.Helper()
-	var st status
-	if err := s.cl.JSON(s.ctx, &st, "job", "status", "-json", job); err != nil {
+	var st statusReport
+	if err := s.cluster.JSON(s.ctx, &st, "job", "status", "-json", job); err != nil {
 		s.Fatal(err)
 	}
 	return st
 }
 
 // awaitRunning waits until n tasks of a stage run.
-func (s *scene) awaitRunning(job string, stage, n int) {
+func (s *fixture) awaitRunning(job string, stage, n int) {
 	s.Helper()
-	s.until(90*time.Second, fmt.Sprintf("%d running tasks of %s", n, job), func() error {
-		st := s.status(job)
+	s.waitUntil(90*time.Second, fmt.Sprintf("%d running tasks of %s", n, job), func() error {
+		st := s.jobStatus(job)
 		if got := st.Stages[stage].Running; got < n {
 			return fmt.Errorf("%d run, job is %s %s", got, st.Job.State, st.Job.Message)
 		}
@@ -311,5 +312,8 @@ func (s *scene) awaitRunning(job string, stage, n int) {
 	})
 }
 
-// waitJob follows a job to its end and gives the exit code.
-func (s *scene) waitJob(job string) cluster.Result { s.Helper(); return s.drover("job", "wait", job) }
+// waitJob waits for the end of a job and returns the result of `job wait`.
+func (s *fixture) waitJob(job string) cluster.Result {
+	s.Helper()
+	return s.runDrover("job", "wait", job)
+}

@@ -10,9 +10,9 @@ import (
 
 // Each bad submission is refused at once with one clear line.
 func TestRefusals(t *testing.T) {
-	s := begin(t, 4*time.Minute)
-	s.put("/e2e/refuse.txt", "some words\n")
-	fs := s.hdfs()
+	s := newFixture(t, 4*time.Minute)
+	s.putHDFS("/e2e/refuse.txt", "some words\n")
+	fs := s.hdfsClient()
 	if err := fs.Mkdir(s.ctx, "/e2e/exists"); err != nil {
 		t.Fatal(err)
 	}
@@ -39,66 +39,66 @@ func TestRefusals(t *testing.T) {
 		text  string
 		words []string
 	}{
-		"input that is not there":        {mapJob("/e2e/nothing/*.txt", "/e2e/o1", ""), []string{"/e2e/nothing"}},
-		"output that exists":             {mapJob("/e2e/refuse.txt", "/e2e/exists", ""), []string{"/e2e/exists", "exists"}},
-		"tenant nobody knows":            {group(`tenant = "nobody"`, ""), []string{"nobody", "drover tenant"}},
-		"more memory than any node":      {group("", `resources { cpu = "100m"  memory = "900GiB" }`), []string{"900GiB", "memory"}},
-		"registry image not allowed":     {group(`image = "docker.io/library/busybox"`, ""), []string{"docker.io/library/busybox"}},
-		"rootfs not allowed":             {group(`image = "rootfs:/"`, ""), []string{"rootfs"}},
-		"image archive that is not here": {group(`image = "oci-archive:nowhere.tar"`, ""), []string{"nowhere.tar"}},
-		"file of 2 GB":                   {group("", fmt.Sprintf("file \"big\" { source = %q }", big)), []string{"2GiB", "512MiB"}},
-		"a deadline in the past":         {group(`deadline = "2020-01-01T00:00:00Z"`, ""), []string{"deadline", "past"}},
+		"missing input":              {mapJob("/e2e/nothing/*.txt", "/e2e/o1", ""), []string{"/e2e/nothing"}},
+		"existing output":            {mapJob("/e2e/refuse.txt", "/e2e/exists", ""), []string{"/e2e/exists", "exists"}},
+		"unknown tenant":             {group(`tenant = "nobody"`, ""), []string{"nobody", "drover tenant"}},
+		"more memory than any node":  {group("", `resources { cpu = "100m"  memory = "900GiB" }`), []string{"900GiB", "memory"}},
+		"registry image not allowed": {group(`image = "docker.io/library/busybox"`, ""), []string{"docker.io/library/busybox"}},
+		"rootfs not allowed":         {group(`image = "rootfs:/"`, ""), []string{"rootfs"}},
+		"missing image archive":      {group(`image = "oci-archive:nowhere.tar"`, ""), []string{"nowhere.tar"}},
+		"file of 2 GB":               {group("", fmt.Sprintf("file \"big\" { source = %q }", big)), []string{"2GiB", "512MiB"}},
+		"a deadline in the past":     {group(`deadline = "2020-01-01T00:00:00Z"`, ""), []string{"deadline", "past"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			sub := *s
 			sub.T = t
-			sub.refused(c.words, "job", "run", "-detach", s.job("refused", c.text))
+			sub.mustRefuse(c.words, "job", "run", "-detach", s.writeJob("refused", c.text))
 		})
 	}
 }
 
-// A name and an output path are taken while their job lives.
-func TestLiveNamesAndOutputsAreHeld(t *testing.T) {
-	s := begin(t, 4*time.Minute)
-	s.put("/e2e/held.txt", "a b c\n")
-	sleeper := func(name, output string) string {
-		return s.job(name, fmt.Sprintf(`job %q {
+// A job's name and output path are reserved while the job is live.
+func TestLiveNamesAndOutputsAreReserved(t *testing.T) {
+	s := newFixture(t, 4*time.Minute)
+	s.putHDFS("/e2e/reserved.txt", "a b c\n")
+	sleepingJob := func(name, output string) string {
+		return s.writeJob(name, fmt.Sprintf(`job %q {
   tenant = "e2e"
-  input  { path = "hdfs:///e2e/held.txt" }
+  input  { path = "hdfs:///e2e/reserved.txt" }
   output { path = "hdfs://%s" }
   image = "oci-archive:%s"
   stage "map" { kind = "map"  command = ["sleep", "300"]  disk = "4MiB"
     resources { cpu = "100m"  memory = "16MiB"  io = "1MiB/s" } } }
-`, name, output, s.image("busybox")))
+`, name, output, s.imagePath("busybox")))
 	}
-	first := sleeper("held", "/e2e/held-out")
-	s.ok("job", "run", "-detach", first)
-	s.refused([]string{"held", "live"}, "job", "run", "-detach", first)
-	s.refused([]string{"/e2e/held-out", "held"}, "job", "run", "-detach", sleeper("other", "/e2e/held-out"))
-	s.ok("job", "stop", "held")
-	if r := s.waitJob("held"); r.Code != 5 {
-		t.Errorf("waiting for a stopped job gives exit code %d, want 5", r.Code)
+	first := sleepingJob("reserved", "/e2e/reserved-out")
+	s.mustRun("job", "run", "-detach", first)
+	s.mustRefuse([]string{"reserved", "live"}, "job", "run", "-detach", first)
+	s.mustRefuse([]string{"/e2e/reserved-out", "reserved"}, "job", "run", "-detach", sleepingJob("other", "/e2e/reserved-out"))
+	s.mustRun("job", "stop", "reserved")
+	if r := s.waitJob("reserved"); r.ExitCode != 5 {
+		t.Errorf("waiting for a stopped job returns exit code %d, want 5", r.ExitCode)
 	}
-	s.ok("job", "run", "-detach", first)
-	s.ok("job", "stop", "held")
-	s.waitJob("held")
-	s.clean(time.Minute)
+	s.mustRun("job", "run", "-detach", first)
+	s.mustRun("job", "stop", "reserved")
+	s.waitJob("reserved")
+	s.awaitClean(time.Minute)
 }
 
-// Without a NameNode a submission waits within its limit and then says so.
+// Without a NameNode a submission waits up to its limit and then reports it.
 func TestNameNodeDown(t *testing.T) {
-	s := begin(t, 6*time.Minute)
-	s.put("/e2e/nn.txt", "x\n")
-	if err := s.bed.HDFS.StopNameNode(s.ctx); err != nil {
+	s := newFixture(t, 6*time.Minute)
+	s.putHDFS("/e2e/nn.txt", "x\n")
+	if err := s.testbed.HDFS.StopNameNode(s.ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.refused([]string{"NameNode"}, "job", "run", "-detach", s.wordcountFile("nn", "/e2e/nn.txt"))
-	if err := s.bed.HDFS.StartNameNode(s.ctx); err != nil {
+	s.mustRefuse([]string{"NameNode"}, "job", "run", "-detach", s.wordcountFile("nn", "/e2e/nn.txt"))
+	if err := s.testbed.HDFS.StartNameNode(s.ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.bed.HDFS.AwaitLive(s.ctx, len(s.bed.Nodes), time.Minute); err != nil {
+	if err := s.testbed.HDFS.AwaitLive(s.ctx, len(s.testbed.Nodes), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	s.ok("job", "run", s.wordcountFile("nn", "/e2e/nn.txt"))
+	s.mustRun("job", "run", s.wordcountFile("nn", "/e2e/nn.txt"))
 }

@@ -15,15 +15,14 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/hdfs/client"
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/cluster"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// Mode is how the scheduler takes room back.
+// Mode is how the scheduler preempts the maps.
 type Mode string
 
-// The modes. Alone is the maps without any deadline job: what the others are
-// held against.
+// The modes. Alone runs the maps without deadline jobs, for comparison.
 const (
 	Alone   Mode = "alone"
 	Suspend Mode = "suspend"
@@ -31,47 +30,47 @@ const (
 	None    Mode = "none"
 )
 
-// Scene is what is played.
-type Scene struct {
-	Bed     *bed.Bed
+// Scenario configures the scenario.
+type Scenario struct {
+	Testbed *testbed.Bed
 	Cluster *cluster.Cluster
-	Dir     string // for job files
+	Dir     string // folder for job files
 	Tenant  string
 
-	Maps     int           // of low priority, each one block of text; they fill the machines
-	Seconds  int           // that a map takes at least
-	Jobs     int           // with a deadline, of one task
-	Gap      time.Duration // between two arrivals
-	Deadline time.Duration // of each job, from its arrival
-	Say      func(format string, args ...any)
+	Maps            int           // number of low-priority maps, each with one block of text; they fill the machines
+	MapSeconds      int           // minimum duration of a map
+	Jobs            int           // number of deadline jobs, with one task each
+	ArrivalInterval time.Duration // between deadline jobs
+	Deadline        time.Duration // of each job, from its arrival
+	Logf            func(format string, args ...any)
 }
 
-// Outcome is what became of it.
+// Outcome is the result of one run of the scenario.
 type Outcome struct {
-	Mode     Mode
-	Jobs     int
-	OnTime   int
-	Order    []int           // the deadline jobs by their end
-	Took     []time.Duration // of each deadline job from its arrival to its end
-	Suspends int64           // of maps
-	Kills    int64
-	KeptCPU  time.Duration // of maps, that was taken back and kept
-	LostCPU  time.Duration
-	Makespan time.Duration // from the maps' submission to the end of all jobs
-	Output   string        // sha256 of the maps' results, file by file
-	Right    bool          // each line of the text once in them, as without any disturbance
-	Failed   int           // attempts
+	Mode           Mode
+	Jobs           int
+	OnTime         int
+	EndOrder       []int           // the deadline jobs in the order of their ends
+	Durations      []time.Duration // of each deadline job from its arrival to its end
+	Suspends       int64           // of maps
+	Kills          int64
+	PreservedCPU   time.Duration // CPU time of suspended maps that was not lost
+	LostCPU        time.Duration
+	Makespan       time.Duration // from the maps' submission to the end of all jobs
+	OutputDigest   string        // SHA-256 over the maps' result files
+	ResultCorrect  bool          // the result has each line of the text exactly once
+	FailedAttempts int
 }
 
 const blockBytes = 1 << 20
 
-// input is the path of the text that all runs read.
-const input = "/preempt/text"
+// inputPath is the path of the text in HDFS.
+const inputPath = "/preempt/text"
 
-// Want is the maps' result, its lines in order.
-func (s *Scene) Want() string {
+// WantResult returns the correct result of the maps, with its lines in order.
+func (s *Scenario) WantResult() string {
 	var b strings.Builder
-	for i, l := range strings.Split(s.text(), "\n") {
+	for i, l := range strings.Split(s.inputText(), "\n") {
 		if l != "" {
 			fmt.Fprintf(&b, "%08d\t%d\n", i, len(l))
 		}
@@ -79,7 +78,7 @@ func (s *Scene) Want() string {
 	return b.String()
 }
 
-func (s *Scene) text() string {
+func (s *Scenario) inputText() string {
 	var b strings.Builder
 	for i := 0; b.Len() < s.Maps*blockBytes; i++ {
 		fmt.Fprintf(&b, "%08d some words to be read and written\n", i)
@@ -87,24 +86,23 @@ func (s *Scene) text() string {
 	return b.String()[:s.Maps*blockBytes]
 }
 
-// Load puts the text into HDFS: numbered lines, so that a result shows what was
-// left out or done twice.
-func (s *Scene) Load(ctx context.Context) error {
+// Load writes the text to HDFS: numbered lines, so that a result shows missing and duplicate lines.
+func (s *Scenario) Load(ctx context.Context) error {
 	local := filepath.Join(s.Dir, "text")
-	if err := os.WriteFile(local, []byte(s.text()), 0o644); err != nil {
+	if err := os.WriteFile(local, []byte(s.inputText()), 0o644); err != nil {
 		return err
 	}
-	places := make([]int, len(s.Bed.Nodes))
+	places := make([]int, len(s.Testbed.Nodes))
 	for i := range places {
 		places[i] = i + 1
 	}
-	return s.Bed.HDFS.Load(ctx, local, input, blockBytes, places...)
+	return s.Testbed.HDFS.Load(ctx, local, inputPath, blockBytes, places...)
 }
 
-// lines of a block: each has 43 bytes.
-const lines = blockBytes / 43
+// linesPerBlock is the number of lines in a block; each has 43 bytes.
+const linesPerBlock = blockBytes / 43
 
-func (s *Scene) mapJob(name string) string {
+func (s *Scenario) mapJob(name string) string {
 	return fmt.Sprintf(`job %q {
   tenant   = %q
   priority = "low"
@@ -115,10 +113,10 @@ func (s *Scene) mapJob(name string) string {
     command = ["awk", "{ print $1 \"\t\" length($0); if (NR %% %d == 0) system(\"sleep 1\") }"]
     resources { cpu = "250m"  memory = "64MiB"  io = "2MiB/s" } }
 }
-`, name, s.Tenant, input, name, s.Bed.File.Images["busybox"], max(1, lines/s.Seconds))
+`, name, s.Tenant, inputPath, name, s.Testbed.File.Images["busybox"], max(1, linesPerBlock/s.MapSeconds))
 }
 
-func (s *Scene) deadlineJob(name string, at time.Time) string {
+func (s *Scenario) deadlineJob(name string, at time.Time) string {
 	return fmt.Sprintf(`job %q {
   tenant        = %q
   priority      = "high"
@@ -128,14 +126,14 @@ func (s *Scene) deadlineJob(name string, at time.Time) string {
   stage "s" { command = ["sleep", "4"]  disk = "4MiB"
     resources { cpu = "250m"  memory = "32MiB"  io = "1MiB/s" } }
 }
-`, name, s.Tenant, at.UTC().Format(time.RFC3339), s.Bed.File.Images["busybox"])
+`, name, s.Tenant, at.UTC().Format(time.RFC3339), s.Testbed.File.Images["busybox"])
 }
 
-// Play plays it in one mode; run tells several of the same mode apart.
-func (s *Scene) Play(ctx context.Context, mode Mode, run int) (*Outcome, error) {
+// Run runs the scenario in one mode; run distinguishes runs of the same mode.
+func (s *Scenario) Run(ctx context.Context, mode Mode, run int) (*Outcome, error) {
 	o := &Outcome{Mode: mode}
 	if mode != Alone {
-		if _, err := s.ok(ctx, "scheduler", "set", "-set", "preempt="+string(mode), "3dsf"); err != nil {
+		if _, err := s.runDrover(ctx, "scheduler", "set", "-set", "preempt="+string(mode), "3dsf"); err != nil {
 			return nil, err
 		}
 	}
@@ -145,16 +143,16 @@ func (s *Scene) Play(ctx context.Context, mode Mode, run int) (*Outcome, error) 
 	}
 	var jobs []string
 	if mode != Alone {
-		if err := s.full(ctx, name); err != nil {
+		if err := s.awaitFullMachines(ctx, name); err != nil {
 			return nil, err
 		}
-		s.Say("%s: every machine is full; %d deadline jobs arrive, one each %s", mode, s.Jobs, s.Gap)
+		s.Logf("%s: every machine is full; %d deadline jobs arrive, one each %s", mode, s.Jobs, s.ArrivalInterval)
 		var err error
-		if jobs, err = s.arrive(ctx, mode, run); err != nil {
+		if jobs, err = s.submitDeadlineJobs(ctx, mode, run); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := s.ok(ctx, append([]string{"job", "wait"}, name)...); err != nil {
+	if _, err := s.runDrover(ctx, append([]string{"job", "wait"}, name)...); err != nil {
 		return nil, err
 	}
 	for _, j := range jobs {
@@ -162,28 +160,27 @@ func (s *Scene) Play(ctx context.Context, mode Mode, run int) (*Outcome, error) 
 			return nil, err
 		}
 	}
-	return o, s.judge(ctx, o, name, jobs)
+	return o, s.collectOutcome(ctx, o, name, jobs)
 }
 
-func (s *Scene) ok(ctx context.Context, args ...string) (cluster.Result, error) {
+func (s *Scenario) runDrover(ctx context.Context, args ...string) (cluster.Result, error) {
 	r, err := s.Cluster.Drover(ctx, args...)
 	return r, errors.Join(err, r.Err())
 }
 
-func (s *Scene) submit(ctx context.Context, name, text string) error {
+func (s *Scenario) submit(ctx context.Context, name, text string) error {
 	file := filepath.Join(s.Dir, name+".hcl")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}
-	_, err := s.ok(ctx, "job", "run", "-detach", file)
+	_, err := s.runDrover(ctx, "job", "run", "-detach", file)
 	return err
 }
 
-// full waits until all maps run that have room, and no map is being started any
-// more.
-func (s *Scene) full(ctx context.Context, name string) error {
+// awaitFullMachines waits until the placed maps all run and no further map has been placed.
+func (s *Scenario) awaitFullMachines(ctx context.Context, name string) error {
 	before := 0
-	return bed.WaitFor(ctx, 2*time.Minute, "full machines", func(ctx context.Context) error {
+	return testbed.WaitFor(ctx, 2*time.Minute, "full machines", func(ctx context.Context) error {
 		var tasks struct {
 			Tasks []struct {
 				Attempts []struct{ Seen struct{ Phase string } }
@@ -210,12 +207,12 @@ func (s *Scene) full(ctx context.Context, name string) error {
 	})
 }
 
-// arrive submits the deadline jobs at their times.
-func (s *Scene) arrive(ctx context.Context, mode Mode, run int) ([]string, error) {
+// submitDeadlineJobs submits the deadline jobs at their times and returns their names.
+func (s *Scenario) submitDeadlineJobs(ctx context.Context, mode Mode, run int) ([]string, error) {
 	var jobs []string
 	start := time.Now()
 	for i := range s.Jobs {
-		timer := time.NewTimer(time.Until(start.Add(time.Duration(i) * s.Gap)))
+		timer := time.NewTimer(time.Until(start.Add(time.Duration(i) * s.ArrivalInterval)))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -231,46 +228,46 @@ func (s *Scene) arrive(ctx context.Context, mode Mode, run int) ([]string, error
 	return jobs, nil
 }
 
-// summary is a part of `drover job status -json`.
-type summary struct {
+// jobSummary is the part of `drover job status -json` that Outcome needs.
+type jobSummary struct {
 	Job struct {
 		State       string
-		SubmittedMS number `json:"submitted_ms"`
-		EndedMS     number `json:"ended_ms"`
-		DeadlineMS  number `json:"deadline_ms"`
+		SubmittedMS jsonInt64 `json:"submitted_ms"`
+		EndedMS     jsonInt64 `json:"ended_ms"`
+		DeadlineMS  jsonInt64 `json:"deadline_ms"`
 	}
 	Stages []struct {
 		FailedAttempts int `json:"failed_attempts"`
 	}
 	Preempted struct {
-		Suspends number
-		Kills    number
-		KeptMS   number `json:"kept_cpu_ms"`
-		LostMS   number `json:"lost_cpu_ms"`
+		Suspends    jsonInt64
+		Kills       jsonInt64
+		PreservedMS jsonInt64 `json:"preserved_cpu_ms"`
+		LostMS      jsonInt64 `json:"lost_cpu_ms"`
 	}
 }
 
-// number is a 64-bit one as protobuf's JSON has it, in quotes; absent it is 0.
-type number int64
+// jsonInt64 is a 64-bit integer in -json, a number or quoted; absent it is 0.
+type jsonInt64 int64
 
-// UnmarshalJSON refuses whatever is no whole number: read as 0 it would make a
-// deadline kept or work not lost.
-func (n *number) UnmarshalJSON(b []byte) error {
+// UnmarshalJSON rejects anything but an integer: read as 0 it would count as a met deadline or as
+// no lost work.
+func (n *jsonInt64) UnmarshalJSON(b []byte) error {
 	text := string(b)
 	if len(b) >= 2 && b[0] == '"' && b[len(b)-1] == '"' {
 		text = text[1 : len(text)-1]
 	}
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%s is not a whole number: %w", b, err)
+		return fmt.Errorf("%s is not an integer: %w", b, err)
 	}
-	*n = number(v)
+	*n = jsonInt64(v)
 	return nil
 }
 
-// judge fills in what became of the jobs.
-func (s *Scene) judge(ctx context.Context, o *Outcome, name string, jobs []string) error {
-	var m summary
+// collectOutcome fills in the outcome of the jobs.
+func (s *Scenario) collectOutcome(ctx context.Context, o *Outcome, name string, jobs []string) error {
+	var m jobSummary
 	if err := s.Cluster.JSON(ctx, &m, "job", "status", "-json", name); err != nil {
 		return err
 	}
@@ -278,46 +275,46 @@ func (s *Scene) judge(ctx context.Context, o *Outcome, name string, jobs []strin
 		return fmt.Errorf("job %s is %s", name, m.Job.State)
 	}
 	if m.Job.SubmittedMS <= 0 || m.Job.EndedMS < m.Job.SubmittedMS {
-		return fmt.Errorf("job %s was submitted at %d and ended at %d", name, m.Job.SubmittedMS, m.Job.EndedMS)
+		return fmt.Errorf("job %s: invalid times: submitted at %d, ended at %d", name, m.Job.SubmittedMS, m.Job.EndedMS)
 	}
 	last := m.Job.EndedMS
 	o.Suspends, o.Kills = int64(m.Preempted.Suspends), int64(m.Preempted.Kills)
-	o.KeptCPU, o.LostCPU = time.Duration(m.Preempted.KeptMS)*time.Millisecond, time.Duration(m.Preempted.LostMS)*time.Millisecond
+	o.PreservedCPU, o.LostCPU = time.Duration(m.Preempted.PreservedMS)*time.Millisecond, time.Duration(m.Preempted.LostMS)*time.Millisecond
 	for _, g := range m.Stages {
-		o.Failed += g.FailedAttempts
+		o.FailedAttempts += g.FailedAttempts
 	}
-	ends := make([]number, len(jobs))
+	ends := make([]jsonInt64, len(jobs))
 	for i, j := range jobs {
-		var d summary
+		var d jobSummary
 		if err := s.Cluster.JSON(ctx, &d, "job", "status", "-json", j); err != nil {
 			return err
 		}
 		if d.Job.DeadlineMS <= 0 || d.Job.EndedMS <= 0 {
-			return fmt.Errorf("job %s has the deadline %d and ended at %d", j, d.Job.DeadlineMS, d.Job.EndedMS)
+			return fmt.Errorf("job %s: invalid times: deadline %d, ended at %d", j, d.Job.DeadlineMS, d.Job.EndedMS)
 		}
 		ends[i] = d.Job.EndedMS
 		last = max(last, ends[i])
 		o.Jobs++
-		o.Order = append(o.Order, i)
-		o.Took = append(o.Took, time.Duration(ends[i]-d.Job.SubmittedMS)*time.Millisecond)
+		o.EndOrder = append(o.EndOrder, i)
+		o.Durations = append(o.Durations, time.Duration(ends[i]-d.Job.SubmittedMS)*time.Millisecond)
 		if strings.HasSuffix(d.Job.State, "SUCCEEDED") && ends[i] <= d.Job.DeadlineMS {
 			o.OnTime++
 		}
 	}
-	slices.SortStableFunc(o.Order, func(a, b int) int { return cmp.Compare(ends[a], ends[b]) })
+	slices.SortStableFunc(o.EndOrder, func(a, b int) int { return cmp.Compare(ends[a], ends[b]) })
 	o.Makespan = time.Duration(last-m.Job.SubmittedMS) * time.Millisecond
 	var err error
 	var text string
-	o.Output, text, err = s.result(ctx, "/preempt/"+name)
+	o.OutputDigest, text, err = s.readResult(ctx, "/preempt/"+name)
 	all := strings.SplitAfter(text, "\n")
 	slices.Sort(all)
-	o.Right = strings.Join(all, "") == s.Want()
+	o.ResultCorrect = strings.Join(all, "") == s.WantResult()
 	return err
 }
 
-// result reads all part files, in order of name, and sums them up.
-func (s *Scene) result(ctx context.Context, dir string) (digest, text string, err error) {
-	fs, err := client.New(client.Options{NameNodes: []string{s.Bed.HDFS.NameNode}, User: "root"})
+// readResult reads all part files in order of name and returns their digest and text.
+func (s *Scenario) readResult(ctx context.Context, dir string) (digest, text string, err error) {
+	fs, err := client.New(client.Options{NameNodes: []string{s.Testbed.HDFS.NameNode}, User: "root"})
 	if err != nil {
 		return "", "", err
 	}

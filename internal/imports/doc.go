@@ -1,3 +1,2 @@
-// Package imports holds no code: its test keeps the rules of who may import
-// whom.
+// Package imports has no code: its test checks which packages may import which.
 package imports

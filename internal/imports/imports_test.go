@@ -11,42 +11,44 @@ import (
 	"testing"
 )
 
-const module = "github.com/drover-run/drover/"
+const modulePrefix = "github.com/drover-run/drover/"
 
-// rule forbids packages below `from` (except those in `but`) to reach, through
-// any chain of imports, anything below `not`.
+// rule forbids packages below from (except those in except) to reach anything below denied through
+// any chain of imports.
 type rule struct {
-	from string
-	but  []string
-	not  []string
-	why  string
+	from   string
+	except []string
+	denied []string
+	why    string
 }
 
 var rules = []rule{
 	{
-		from: "scheduler",
-		but:  []string{"scheduler/sim/trace", "scheduler/sim/report", "scheduler/sim/run", "scheduler/bench", "scheduler/policytest", "scheduler/sim/internal/shared"}, // the last two are for tests and read their data
-		not:  []string{"os", "net", "log", "log/slog", "os/exec", "math/rand", "crypto/rand", module + "coordinator", module + "node", module + "hdfs", module + "api", module + "cgroups", module + "runtime", module + "cmd"},
-		why:  "scheduling code is pure: no clock, no I/O, no global random; the simulator and the coordinator run the same code",
+		from:   "scheduler",
+		except: []string{"scheduler/sim/trace", "scheduler/sim/report", "scheduler/sim/run", "scheduler/bench", "scheduler/policytest", "scheduler/sim/internal/shared"}, // the last two are for tests and read their data
+		denied: []string{"os", "net", "log", "log/slog", "os/exec", "math/rand", "crypto/rand", modulePrefix + "coordinator", modulePrefix + "node", modulePrefix + "hdfs", modulePrefix + "api", modulePrefix + "cgroups", modulePrefix + "runtime", modulePrefix + "cmd"},
+		why:    "scheduling code is pure: no clock, no I/O, no global random; the simulator and the coordinator run the same code",
 	},
-	{from: "node/task", not: []string{"os", "net", "log", "log/slog", "math/rand", module + "runtime", module + "cgroups", module + "hdfs"}, why: "the attempt's state machine is pure"},
-	{from: "coordinator", not: []string{module + "hdfs", module + "node", module + "runtime", module + "cgroups", module + "scheduler/sim", module + "cmd"}, why: "the coordinator never speaks HDFS and holds no credentials; nodes do"},
-	{from: "scheduler/sim", not: []string{module + "coordinator", module + "node", module + "api"}, why: "the simulator shares only the scheduler with the live world"},
-	{from: "runtime", not: []string{module + "node", module + "coordinator", module + "scheduler", module + "api", module + "cmd"}, why: "a driver knows containers, not attempts"},
-	{from: "cgroups", not: []string{module + "node", module + "coordinator", module + "runtime", module + "api", module + "cmd"}, why: "limits know files, not attempts"},
-	{from: "hdfs", not: []string{module + "node", module + "coordinator", module + "scheduler", module + "api", module + "cmd"}, why: "a client library"},
-	{from: "mapreduce", not: []string{module + "node", module + "coordinator", module + "scheduler", module + "api", module + "cmd", "net", "github.com/containerd/", "google.golang.org/"}, why: "the harness starts once a task, has no network and is dumped by CRIU: it stays small"},
-	{from: "jobspec", but: []string{"jobspec/hcl"}, not: []string{module + "node", module + "coordinator", module + "scheduler", module + "api", module + "cmd", "os", "net"}, why: "jobspec is a leaf"},
-	{from: "node", not: []string{module + "coordinator", module + "scheduler", module + "cmd"}, why: "imports point down"},
-	{from: "api", not: []string{module + "node", module + "coordinator", module + "scheduler", module + "cmd"}, why: "imports point down"},
+	{from: "node/task", denied: []string{"os", "net", "log", "log/slog", "math/rand", modulePrefix + "runtime", modulePrefix + "cgroups", modulePrefix + "hdfs"}, why: "the attempt's state machine is pure"},
+	{from: "coordinator", denied: []string{modulePrefix + "hdfs", modulePrefix + "node", modulePrefix + "runtime", modulePrefix + "cgroups", modulePrefix + "scheduler/sim", modulePrefix + "cmd"}, why: "the coordinator does not speak HDFS and has no credentials; nodes do"},
+	{from: "scheduler/sim", denied: []string{modulePrefix + "coordinator", modulePrefix + "node", modulePrefix + "api"}, why: "the simulator shares only the scheduler with the live system"},
+	{from: "runtime", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "api", modulePrefix + "cmd"}, why: "a driver knows containers but not attempts"},
+	{from: "cgroups", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "runtime", modulePrefix + "api", modulePrefix + "cmd"}, why: "limits know files but not attempts"},
+	{from: "hdfs", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "api", modulePrefix + "cmd"}, why: "a client library"},
+	{from: "mapreduce", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "api", modulePrefix + "cmd", "net", "github.com/containerd/", "google.golang.org/"}, why: "the harness starts once per task, has no network and is dumped by CRIU: it stays small"},
+	{from: "jobspec", except: []string{"jobspec/hcl"}, denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "api", modulePrefix + "cmd", "os", "net"}, why: "jobspec is a leaf"},
+	{from: "node", denied: []string{modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "cmd"}, why: "imports point down"},
+	{from: "api", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "cmd"}, why: "imports point down"},
 }
 
-// direct are imports of the standard library that even a pure package gets
-// through others (fmt imports os): only a direct import of them is forbidden.
-func direct(pkg string) bool { return !strings.Contains(pkg, ".") && !strings.HasPrefix(pkg, module) }
+// isStdlib reports whether pkg is in the standard library. Even a pure package reaches many of
+// those through others (fmt imports os), so only direct imports of them are forbidden.
+func isStdlib(pkg string) bool {
+	return !strings.Contains(pkg, ".") && !strings.HasPrefix(pkg, modulePrefix)
+}
 
 func TestImportsPointDown(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{join .Imports " "}}|{{join .Deps " "}}`, module+"...").CombinedOutput()
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{join .Imports " "}}|{{join .Deps " "}}`, modulePrefix+"...").CombinedOutput()
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, out)
 	}
@@ -55,60 +57,60 @@ func TestImportsPointDown(t *testing.T) {
 		if len(f) != 3 {
 			t.Fatalf("unexpected line of go list: %q", line)
 		}
-		check(t, f[0], strings.Fields(f[1]), strings.Fields(f[2]))
+		checkPackage(t, f[0], strings.Fields(f[1]), strings.Fields(f[2]))
 	}
 }
 
-func check(t *testing.T, pkg string, imports, deps []string) {
+func checkPackage(t *testing.T, pkg string, imports, deps []string) {
 	for _, r := range rules {
-		if !below(pkg, module+r.from) || belowAny(pkg, r.but) {
+		if !isBelow(pkg, modulePrefix+r.from) || isBelowAny(pkg, r.except) {
 			continue
 		}
-		for _, not := range r.not {
+		for _, denied := range r.denied {
 			reached := deps
-			if direct(not) {
+			if isStdlib(denied) {
 				reached = imports
 			}
 			for _, d := range reached {
-				if forbidden(d, not) {
+				if isForbidden(d, denied) {
 					t.Errorf("%s reaches %s, forbidden: %s", pkg, d, r.why)
 				}
 			}
 		}
 	}
 	for _, d := range imports {
-		if below(d, module+"cmd") {
-			t.Errorf("%s imports %s: nobody imports cmd", pkg, d)
+		if isBelow(d, modulePrefix+"cmd") {
+			t.Errorf("%s imports %s: no package may import cmd", pkg, d)
 		}
 	}
 }
 
-// forbidden tells whether import d is the package `not` or lies below it. A
-// name of the standard library stands for itself alone.
-func forbidden(d, not string) bool {
+// isForbidden reports whether import d is the package denied or below it. A package of the standard
+// library stands for itself only.
+func isForbidden(d, denied string) bool {
 	switch {
-	case direct(not):
-		return d == not
-	case strings.HasSuffix(not, "/"):
-		return strings.HasPrefix(d, not)
+	case isStdlib(denied):
+		return d == denied
+	case strings.HasSuffix(denied, "/"):
+		return strings.HasPrefix(d, denied)
 	default:
-		return below(d, not)
+		return isBelow(d, denied)
 	}
 }
 
-func below(pkg, root string) bool { return pkg == root || strings.HasPrefix(pkg, root+"/") }
+func isBelow(pkg, root string) bool { return pkg == root || strings.HasPrefix(pkg, root+"/") }
 
-func belowAny(pkg string, roots []string) bool {
+func isBelowAny(pkg string, roots []string) bool {
 	for _, r := range roots {
-		if below(pkg, module+r) {
+		if isBelow(pkg, modulePrefix+r) {
 			return true
 		}
 	}
 	return false
 }
 
-// Packages under scheduler/ start no goroutine, but for sim/run: their decisions
-// repeat exactly, and make check runs their tests without the race detector.
+// Packages under scheduler/ except sim/run start no goroutine: their decisions are reproducible,
+// and make check runs their tests without the race detector.
 func TestSchedulingStartsNoGoroutine(t *testing.T) {
 	root := filepath.Join("..", "..", "scheduler")
 	files := 0

@@ -1,8 +1,7 @@
-// Package innerbin carries the small programs that run in and beside tasks
-// inside the drover binary: the harness (cmd/drover-harness) and the helper
-// and logger (cmd/drover-helper). The build puts them into the folder bin first
-// (make build); a drover that was built without them serves as its own, which
-// starts slower and needs more memory in each task.
+// Package innerbin embeds the small programs that run in and beside tasks in the drover binary: the
+// harness (cmd/drover-harness), and the helper and logger (cmd/drover-helper). The build copies
+// them to the folder bin first (make build). A drover binary built without them uses itself
+// instead, which starts slower and needs more memory per task.
 package innerbin
 
 import (
@@ -22,8 +21,8 @@ const (
 	Helper  = "helper"
 )
 
-// Install writes a program into dir and gives its path; "" where this binary
-// carries none. A file that is there already with the same bytes stays.
+// Install writes a program into dir and returns its path, or "" if this binary does not embed it.
+// An existing file with equal content is not replaced.
 func Install(dir, name string) (string, error) {
 	b, err := bin.ReadFile("bin/" + name)
 	if errors.Is(err, fs.ErrNotExist) {

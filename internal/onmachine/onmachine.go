@@ -1,11 +1,11 @@
-// Package onmachine lets tests that need a machine of their own (root, cgroup
-// v2, containerd, disks to format) run from the host's side of a test bed: the
-// test binary copies itself to machine 1 and runs there.
+// Package onmachine runs tests that need a machine of their own (root, cgroup v2, containerd, disks
+// to format) from the host side of a test bed: the test binary copies itself to machine 1 and runs
+// there.
 //
-//	CGO_ENABLED=0 go run ./integration/cmd/bed run -nodes 1 -- go test -p 1 -v -run OnMachine ./cgroups ./runtime/containerd ./internal/quota
+//	CGO_ENABLED=0 go run ./integration/cmd/testbed run -nodes 1 -- go test -p 1 -v -run OnMachine ./cgroups ./runtime/containerd ./internal/quota
 //
-// The packages come one at a time (-p 1): they share the machine, and one
-// formats its swap disk. CGO_ENABLED=0 makes the binary static, as what runs in a container must be.
+// The packages run one at a time (-p 1), because they share the machine and one formats its swap
+// disk. CGO_ENABLED=0 makes the binary static, which programs in a container must be.
 package onmachine
 
 import (
@@ -20,29 +20,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// inside marks the copy on the machine, so that it does not copy itself again.
-const inside = "DROVER_TEST_ON_MACHINE=1"
+// insideEnv marks the copy on the machine, which must not copy itself again.
+const insideEnv = "DROVER_TEST_ON_MACHINE=1"
 
-// Run runs the tests of this test binary that match the pattern (a flag -run)
-// on machine 1 of the bed around it, with the variables added to their
-// environment, and fails as they do. Outside a bed it skips.
+// Run runs the tests of this test binary that match pattern (as in -run) on machine 1 of the test
+// bed, with the variables of env added to their environment, and fails if they do. Outside a test
+// bed it skips the test.
 func Run(t *testing.T, pattern string, limit time.Duration, env ...string) {
 	t.Helper()
-	if name, value, _ := strings.Cut(inside, "="); os.Getenv(name) == value {
+	if name, value, _ := strings.Cut(insideEnv, "="); os.Getenv(name) == value {
 		t.Skip("this is the copy on the machine")
 	}
-	b, err := bed.FromEnv()
-	if errors.Is(err, bed.ErrNoBed) {
+	b, err := testbed.FromEnv()
+	if errors.Is(err, testbed.ErrNoTestbed) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(b.Nodes) == 0 {
-		t.Skip("the bed has no machines: give it -nodes 1")
+		t.Skip("the test bed has no machines: give it -nodes 1")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -60,19 +60,19 @@ func Run(t *testing.T, pattern string, limit time.Duration, env ...string) {
 		t.Fatal(err)
 	}
 	t.Logf("on %s:", machine.Name)
-	var kept bytes.Buffer
-	out := io.MultiWriter(&kept, t.Output()) // as it comes: where the machine hangs, one sees in which test
-	r, err := machine.Run(ctx, bed.Command{
+	var output bytes.Buffer
+	out := io.MultiWriter(&output, t.Output()) // printed as it arrives, so that the log shows the test in which a machine hangs
+	r, err := machine.ExecCommand(ctx, testbed.Command{
 		Argv: []string{remote, "-test.v", "-test.run", pattern, "-test.timeout", limit.String()},
-		Env:  append([]string{inside, "TMPDIR=/data", "HOME=/root"}, env...), Dir: "/data", Stdout: out, Stderr: out,
+		Env:  append([]string{insideEnv, "TMPDIR=/data", "HOME=/root"}, env...), Dir: "/data", Stdout: out, Stderr: out,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Code != 0 {
-		t.Errorf("the tests on %s ended with code %d", machine.Name, r.Code)
+	if r.ExitCode != 0 {
+		t.Errorf("the tests on %s ended with code %d", machine.Name, r.ExitCode)
 	}
-	if !strings.Contains(kept.String(), "--- PASS") && r.Code == 0 {
+	if !strings.Contains(output.String(), "--- PASS") && r.ExitCode == 0 {
 		t.Errorf("no test matched %q", pattern)
 	}
 }

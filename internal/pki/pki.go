@@ -1,6 +1,6 @@
-// Package pki makes and reads the certificates of a cluster: one authority,
-// and under it certificates whose common name is "<kind>/<name>", where the
-// kind says what its holder may be. Keys are ECDSA P-256; TLS is 1.3 only.
+// Package pki makes and reads the certificates of a cluster: one authority, and certificates signed
+// by it whose common name is "<kind>/<name>", where the kind determines the holder's rights. Keys
+// are ECDSA P-256; TLS is 1.3 only.
 package pki
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Kind is what the holder of a certificate is.
+// Kind is the role of a certificate's holder.
 type Kind string
 
 // The kinds.
@@ -37,12 +37,11 @@ const (
 // Kinds lists all kinds.
 func Kinds() []Kind { return []Kind{KindCoordinator, KindNode, KindUser} }
 
-// How long certificates hold, and how far back they start, for clocks that
-// differ.
+// The validity of certificates, and how far back it begins, for clocks that differ.
 const (
-	CALife   = 10 * 365 * 24 * time.Hour
-	CertLife = 365 * 24 * time.Hour
-	backdate = time.Hour
+	CALifetime   = 10 * 365 * 24 * time.Hour
+	CertLifetime = 365 * 24 * time.Hour
+	backdate     = time.Hour
 )
 
 // File names of the authority in its folder; other certificates are
@@ -54,11 +53,11 @@ const (
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
 
-// CreateCA makes an authority in dir. fault.Exists where there is one already:
-// a second one would make every certificate worthless.
+// CreateCA makes an authority in dir. It returns fault.Exists if there is one, since a second one
+// would invalidate every certificate.
 func CreateCA(dir string, now time.Time) error {
 	if _, err := os.Stat(filepath.Join(dir, caKey)); err == nil {
-		return fault.New(fault.Exists, "%s holds an authority already; remove %s first to start anew", dir, caKey)
+		return fault.New(fault.Exists, "%s has an authority already; remove %s first to create a new one", dir, caKey)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -67,7 +66,7 @@ func CreateCA(dir string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	t, err := template("drover authority", now, CALife)
+	t, err := template("drover authority", now, CALifetime)
 	if err != nil {
 		return err
 	}
@@ -77,20 +76,39 @@ func CreateCA(dir string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return write(dir, "ca", der, key)
+	return writeFile(dir, "ca", der, key)
 }
 
-// Request says what a certificate is for.
-type Request struct {
-	Kind  Kind
-	Name  string
-	Hosts []string // names and addresses under which its holder is reached
-	Life  time.Duration
+// CertRequest describes a certificate to issue.
+type CertRequest struct {
+	Kind     Kind
+	Name     string
+	Hosts    []string // names and addresses of the holder
+	Lifetime time.Duration
 }
 
-// Issue makes a certificate and key <name>.pem, <name>.key in dir, signed by
-// the authority there; what had that name is replaced.
-func Issue(dir string, r Request, now time.Time) error {
+// IssueCert is Issue without the certificate that was replaced.
+func IssueCert(dir string, r CertRequest, now time.Time) error {
+	_, err := Issue(dir, r, now)
+	return err
+}
+
+// Issue makes a certificate and key <name>.pem, <name>.key in dir, signed by the
+// authority there. It returns the certificate that was in that file before, nil
+// for none: it stays good until it expires or is revoked. fault.Exists if that
+// one is of another kind. The certificate, not its key, is also kept in
+// issued/<serial>.pem, so that it can be revoked by name.
+func Issue(dir string, r CertRequest, now time.Time) (replaced *x509.Certificate, err error) {
+	if prior, err := ReadCertificate(filepath.Join(dir, r.Name+".pem")); err == nil {
+		if kind, _, err := subject(prior); err == nil && kind != r.Kind {
+			return nil, fault.New(fault.Exists, "%s.pem in %s is the certificate of %s: give the %s another name", r.Name, dir, prior.Subject.CommonName, r.Kind)
+		}
+		replaced = prior
+	}
+	return replaced, issue(dir, r, now)
+}
+
+func issue(dir string, r CertRequest, now time.Time) error {
 	if !slices.Contains(Kinds(), r.Kind) {
 		return fault.New(fault.Invalid, "certificate kind %q: want coordinator, node or user", r.Kind)
 	}
@@ -98,7 +116,7 @@ func Issue(dir string, r Request, now time.Time) error {
 		return fault.New(fault.Invalid, "certificate name %q: use letters, digits, '.', '_', '@' or '-', and not \"ca\"", r.Name)
 	}
 	if r.Kind != KindUser && len(r.Hosts) == 0 {
-		return fault.New(fault.Invalid, "a %s needs the names or addresses under which it is reached", r.Kind)
+		return fault.New(fault.Invalid, "a certificate of kind %s needs the holder's names or addresses", r.Kind)
 	}
 	ca, signer, err := loadCA(dir)
 	if err != nil {
@@ -108,10 +126,10 @@ func Issue(dir string, r Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if r.Life == 0 {
-		r.Life = CertLife
+	if r.Lifetime == 0 {
+		r.Lifetime = CertLifetime
 	}
-	t, err := template(string(r.Kind)+"/"+r.Name, now, min(r.Life, ca.NotAfter.Sub(now)))
+	t, err := template(string(r.Kind)+"/"+r.Name, now, min(r.Lifetime, ca.NotAfter.Sub(now)))
 	if err != nil {
 		return err
 	}
@@ -131,7 +149,18 @@ func Issue(dir string, r Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return write(dir, r.Name, der, key)
+	if err := keepIssued(dir, t.SerialNumber, der); err != nil {
+		return err
+	}
+	return writeFile(dir, r.Name, der, key)
+}
+
+func keepIssued(dir string, serial *big.Int, der []byte) error {
+	dir = filepath.Join(dir, issuedDir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, serial.Text(16)+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
 }
 
 func template(name string, now time.Time, life time.Duration) (*x509.Certificate, error) {
@@ -149,13 +178,13 @@ func loadCA(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, nil, fault.New(fault.Invalid, "the authority in %s was not made by drover: its key is no ECDSA key", dir)
+		return nil, nil, fault.New(fault.Invalid, "the authority in %s was not made by drover: its key is not an ECDSA key", dir)
 	}
 	return pair.Leaf, key, nil
 }
 
-// write stores the key first and both under another name until whole.
-func write(dir, name string, der []byte, key *ecdsa.PrivateKey) error {
+// writeFile writes the key, then the certificate, each atomically.
+func writeFile(dir, name string, der []byte, key *ecdsa.PrivateKey) error {
 	k, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return err
@@ -176,11 +205,11 @@ func write(dir, name string, der []byte, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// Files names the three files of a member of the cluster.
+// Files are the paths of the three files of a member of the cluster.
 type Files struct{ CA, Cert, Key string }
 
-// Load reads them: a pool with the authority alone, the pair, and the
-// authority's PEM.
+// Load returns a pool with the authority only, the certificate with its key, and the authority's
+// PEM.
 func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	if f.CA == "" || f.Cert == "" || f.Key == "" {
 		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "mutual TLS needs the authority's certificate, your certificate and your key; `drover tls` makes them")
@@ -191,7 +220,7 @@ func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "%s holds no certificate", f.CA)
+		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "%s contains no certificate", f.CA)
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
@@ -200,35 +229,43 @@ func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	return pool, pair, ca, nil
 }
 
-// ServerConfig is for a listener that demands certificates of the cluster.
-func (f Files) ServerConfig() (*tls.Config, error) {
-	pool, pair, _, err := f.Load()
+// ServerConfig returns the configuration of a listener that requires certificates
+// of the cluster, of one of the kinds if any are given. It does not follow its
+// files; see Open.
+func (f Files) ServerConfig(kinds ...Kind) (*tls.Config, error) {
+	m, err := f.Open("")
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}}, nil
+	return m.ServerConfig(kinds...), nil
 }
 
-// ClientConfig is for connections to members of the cluster.
-func (f Files) ClientConfig() (*tls.Config, error) {
-	pool, pair, _, err := f.Load()
+// ClientConfig returns the configuration of connections to members of one of the
+// kinds. It does not follow its files; see Open.
+func (f Files) ClientConfig(kinds ...Kind) (*tls.Config, error) {
+	m, err := f.Open("")
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13}, nil
+	return m.ClientConfig(kinds...), nil
 }
 
-// ErrNoPeer says that a connection has no verified certificate.
+// ErrNoPeer means that a connection has no verified certificate.
 var ErrNoPeer = errors.New("no verified certificate")
 
-// Peer gives the kind and name of the other side of a connection.
-func Peer(s *tls.ConnectionState) (Kind, string, error) {
+// PeerIdentity returns the kind and name of the other side of a connection.
+func PeerIdentity(s *tls.ConnectionState) (Kind, string, error) {
 	if s == nil || len(s.VerifiedChains) == 0 {
 		return "", "", ErrNoPeer
 	}
-	kind, name, ok := strings.Cut(s.VerifiedChains[0][0].Subject.CommonName, "/")
+	return subject(s.VerifiedChains[0][0])
+}
+
+// subject returns the kind and name in a certificate's common name.
+func subject(c *x509.Certificate) (Kind, string, error) {
+	kind, name, ok := strings.Cut(c.Subject.CommonName, "/")
 	if !ok || !slices.Contains(Kinds(), Kind(kind)) {
-		return "", "", fault.New(fault.Denied, "certificate %q is of no known kind", s.VerifiedChains[0][0].Subject.CommonName)
+		return "", "", fault.New(fault.Denied, "certificate %q is of an unknown kind", c.Subject.CommonName)
 	}
 	return Kind(kind), name, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,31 +25,38 @@ func cluster(t *testing.T) string {
 	if err := CreateCA(dir, now); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []Request{{Kind: KindCoordinator, Name: "c1", Hosts: []string{"127.0.0.1"}}, {Kind: KindNode, Name: "n1", Hosts: []string{"127.0.0.1", "n1.local"}}, {Kind: KindUser, Name: "alice"}} {
-		if err := Issue(dir, r, now); err != nil {
+	for _, r := range []CertRequest{{Kind: KindCoordinator, Name: "c1", Hosts: []string{"127.0.0.1"}}, {Kind: KindNode, Name: "n1", Hosts: []string{"127.0.0.1", "n1.local"}}, {Kind: KindUser, Name: "alice"}} {
+		if err := IssueCert(dir, r, now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return dir
 }
 
-// get asks a server with the coordinator's certificate who it takes us for.
-func get(t *testing.T, server string, client *tls.Config) (string, error) {
+// startTLS starts s with conf as it is: httptest would add a certificate.
+func startTLS(s *httptest.Server, conf *tls.Config) {
+	s.Listener = tls.NewListener(s.Listener, conf)
+	s.Start()
+	s.URL = "https" + strings.TrimPrefix(s.URL, "http")
+}
+
+// fetch sends a request to a server with the coordinator's certificate and returns the identity
+// that the server sees.
+func fetch(t *testing.T, server string, client *tls.Config) (string, error) {
 	t.Helper()
 	conf, err := files(server, "c1").ServerConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		kind, name, err := Peer(r.TLS)
+		kind, name, err := PeerIdentity(r.TLS)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		io.WriteString(w, string(kind)+" "+name)
 	}))
-	s.TLS = conf
-	s.StartTLS()
+	startTLS(s, conf)
 	defer s.Close()
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: client}}
 	r, err := c.Get(s.URL)
@@ -60,15 +68,15 @@ func get(t *testing.T, server string, client *tls.Config) (string, error) {
 	return string(b), err
 }
 
-func TestMembersKnowEachOther(t *testing.T) {
+func TestMembersAuthenticate(t *testing.T) {
 	dir := cluster(t)
 	for name, want := range map[string]string{"n1": "node n1", "alice": "user alice"} {
 		conf, err := files(dir, name).ClientConfig()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := get(t, dir, conf); err != nil || got != want {
-			t.Errorf("%s is taken for %q, %v", name, got, err)
+		if got, err := fetch(t, dir, conf); err != nil || got != want {
+			t.Errorf("%s is identified as %q, %v", name, got, err)
 		}
 	}
 }
@@ -84,15 +92,15 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	foreign.RootCAs = ours.RootCAs
-	if got, err := get(t, dir, foreign); err == nil {
-		t.Errorf("a certificate of another cluster was taken for %q", got)
+	if got, err := fetch(t, dir, foreign); err == nil {
+		t.Errorf("a certificate of another cluster was accepted as %q", got)
 	}
-	if got, err := get(t, dir, &tls.Config{RootCAs: ours.RootCAs}); err == nil {
-		t.Errorf("no certificate was taken for %q", got)
+	if got, err := fetch(t, dir, &tls.Config{RootCAs: ours.RootCAs}); err == nil {
+		t.Errorf("a missing certificate was accepted as %q", got)
 	}
 }
 
-func TestKeysAreTheirOwners(t *testing.T) {
+func TestKeysAreReadableByOwnerOnly(t *testing.T) {
 	dir := cluster(t)
 	for _, f := range []string{"ca.key", "n1.key"} {
 		st, err := os.Stat(filepath.Join(dir, f))
@@ -110,17 +118,17 @@ func TestRefusals(t *testing.T) {
 	if err := CreateCA(dir, time.Now()); !errors.Is(err, fault.Exists) {
 		t.Errorf("a second authority: %v", err)
 	}
-	for name, r := range map[string]Request{
-		"a kind nobody knows":    {Kind: "king", Name: "x"},
+	for name, r := range map[string]CertRequest{
+		"an unknown kind":        {Kind: "king", Name: "x"},
 		"a name with a slash":    {Kind: KindUser, Name: "a/b"},
 		"the authority's name":   {Kind: KindUser, Name: "ca"},
 		"a node without address": {Kind: KindNode, Name: "n9"},
 	} {
-		if err := Issue(dir, r, time.Now()); !errors.Is(err, fault.Invalid) {
+		if err := IssueCert(dir, r, time.Now()); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := Issue(t.TempDir(), Request{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) {
+	if err := IssueCert(t.TempDir(), CertRequest{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) {
 		t.Errorf("without an authority: %v", err)
 	}
 }

@@ -1,15 +1,15 @@
-// Package quota bounds the disk space of one folder: by the kernel where the
-// file system has project quotas (ext4 and xfs, mounted with prjquota, Linux
-// 5.14 or later), else by counting, which the caller must do again and again.
+// Package quota limits the disk space of a folder: with project quotas if the file system supports
+// them (ext4 and xfs, mounted with prjquota, Linux 5.14 or later), else by counting, which the
+// caller must repeat.
 //
-// The project number of a folder is its inode number, so nothing has to be kept
-// and a restarted daemon finds it; numbers that an administrator uses for
-// projects of his own on the same file system can collide with it.
+// The project number of a folder is its inode number. It need not be stored, and a restarted daemon
+// finds it. Project numbers that an administrator uses on the same file system can collide with it.
 //
 // What the kernel's quota does not hold: processes with CAP_SYS_RESOURCE (our
 // helpers, which write what was agreed), and an owner who moves his files to
-// another project on purpose (the kernel lets him). So count now and then also
-// where the kernel enforces.
+// another project on purpose. The kernel lets him; the container's seccomp profile
+// does not. Where tasks have no such profile, count also where the kernel
+// enforces.
 package quota
 
 import (
@@ -18,24 +18,24 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/tree"
 )
 
-// Method is how limits are held.
+// Method is how limits are enforced.
 type Method int
 
 // The methods.
 const (
 	Kernel   Method = iota + 1 // project quota: a write over the limit fails at once
-	Counting                   // the caller polls Count and acts
+	Counting                   // the caller polls Measure and acts
 )
 
-// String names the method.
+// String returns the method's name.
 func (m Method) String() string {
 	switch m {
 	case Kernel:
@@ -47,20 +47,20 @@ func (m Method) String() string {
 	}
 }
 
-// maxEntries bounds a walk over a folder.
+// maxEntries limits a walk over a folder.
 const maxEntries = 5_000_000
 
-// Limit is what a folder may hold; 0 is no limit.
+// Limit is the limit of a folder; 0 is no limit.
 type Limit struct {
 	Bytes int64 // rounded up to KiB by the kernel
 	Files int64 // files, folders and links
 }
 
-// Use is what a folder holds.
-type Use struct{ Bytes, Files int64 }
+// Usage is the disk usage of a folder.
+type Usage struct{ Bytes, Files int64 }
 
-// Probe says which method works for folders below dir, and for Counting why,
-// with the cure.
+// Probe returns the method that works for folders below dir, and for Counting the reason and the
+// cure.
 func Probe(dir string) (Method, string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -91,85 +91,64 @@ func Probe(dir string) (Method, string, error) {
 	}
 }
 
-// Set puts the folder and all in it under a limit and reads it back. Safe to
-// repeat, also with another limit. Where the kernel has no project quota there
-// the error is fault.Unsupported.
-func Set(ctx context.Context, dir string, l Limit) error {
+// SetLimit sets the limit of a folder with all its contents and reads it back. It may be repeated,
+// also with another limit. Without project quotas it returns fault.Unsupported.
+func SetLimit(ctx context.Context, dir string, l Limit) error {
 	if l.Bytes < 0 || l.Files < 0 {
-		return fault.New(fault.Invalid, "quota of %s: limits %+v below zero", dir, l)
+		return fault.New(fault.Invalid, "quota of %s: limits %+v must not be negative", dir, l)
 	}
-	d, id, err := open(dir)
+	d, id, err := openProject(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	// The limit first: from the moment a file is counted it is held.
+	// Set the limit first, so that every counted file is limited.
 	want := diskQuota{BlockHard: uint64(l.Bytes+1023) >> 10, InodeHard: uint64(l.Files), Valid: validLimits}
 	if err := setLimits(d, id, want); err != nil {
 		return err
 	}
+	if err := setProject(unix.AT_FDCWD, dir, id, true); err != nil {
+		return err
+	}
 	n := 0
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	return tree.Walk(ctx, dir, func(e *tree.Entry) error {
 		if n++; n > maxEntries {
 			return fault.New(fault.Exhausted, "quota of %s: over %d files", dir, maxEntries)
 		}
-		if err == nil {
-			err = ctx.Err()
+		if !e.IsDir() && !e.IsRegular() { // links and pipes hold no space
+			return nil
 		}
-		if err != nil || !e.IsDir() && !e.Type().IsRegular() { // links and pipes hold no space
-			return err
-		}
-		return setProject(path, id, e.IsDir())
+		return setProject(e.Dir, e.Name, id, e.IsDir())
 	})
 }
 
-// Count gives what the folder holds: from the kernel where it keeps the count,
-// else by walking it.
-func Count(ctx context.Context, dir string, m Method) (Use, error) {
+// Measure returns the usage of a folder: from the kernel if it counts, else by walking the folder.
+func Measure(ctx context.Context, dir string, m Method) (Usage, error) {
 	switch m {
 	case Kernel:
-		d, id, err := open(dir)
+		d, id, err := openProject(dir)
 		if err != nil {
-			return Use{}, err
+			return Usage{}, err
 		}
 		defer d.Close()
 		var q diskQuota
 		if err := quotactl(d, getQuota, id, &q); err != nil {
-			return Use{}, unsupported(dir, err)
+			return Usage{}, unsupported(dir, err)
 		}
-		return Use{Bytes: int64(q.Space), Files: int64(q.Inodes)}, nil
+		return Usage{Bytes: int64(q.Space), Files: int64(q.Inodes)}, nil
 	case Counting:
-		return walk(ctx, dir)
+		return measureByWalk(ctx, dir)
 	default:
-		return Use{}, fault.New(fault.Invalid, "quota of %s: %s", dir, m)
+		return Usage{}, fault.New(fault.Invalid, "quota of %s: %s", dir, m)
 	}
 }
 
-// walk adds up the blocks of all files; one with several links counts once.
-func walk(ctx context.Context, dir string) (Use, error) {
+// measureByWalk sums the blocks of all files; a file with several links counts once.
+func measureByWalk(ctx context.Context, dir string) (Usage, error) {
 	type inode struct{ dev, ino uint64 }
-	var u Use
+	var u Usage
 	linked := map[inode]bool{}
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && path != dir {
-			return nil // the task goes on meanwhile
-		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			if errors.Is(err, unix.ENOENT) {
-				return nil
-			}
-			return &fs.PathError{Op: "stat", Path: path, Err: err}
-		}
+	add := func(st *unix.Stat_t) error {
 		if key := (inode{st.Dev, st.Ino}); st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			if linked[key] {
 				return nil
@@ -181,14 +160,22 @@ func walk(ctx context.Context, dir string) (Use, error) {
 		}
 		u.Bytes += st.Blocks * 512
 		return nil
-	})
+	}
+	var top unix.Stat_t
+	if err := unix.Stat(dir, &top); err != nil {
+		return u, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if err := add(&top); err != nil {
+		return u, err
+	}
+	err := tree.Walk(ctx, dir, func(e *tree.Entry) error { return add(&e.Stat) })
 	return u, err
 }
 
-// Clear lifts the limit of a folder that is about to be removed. A limit that a
-// crash left behind harms nobody: the next folder of that number sets its own.
-func Clear(dir string) error {
-	d, id, err := open(dir)
+// ClearLimit removes the limit of a folder that is about to be removed. A limit that remains after
+// a crash is harmless: the next folder with that number sets its own.
+func ClearLimit(dir string) error {
+	d, id, err := openProject(dir)
 	if errors.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -199,8 +186,8 @@ func Clear(dir string) error {
 	return setLimits(d, id, diskQuota{Valid: validLimits})
 }
 
-// open opens a folder and gives its project number.
-func open(dir string) (*os.File, uint32, error) {
+// openProject opens a folder and returns its project number.
+func openProject(dir string) (*os.File, uint32, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, 0, fault.New(fault.NotFound, "quota: %w", err)
@@ -226,7 +213,7 @@ func setLimits(d *os.File, id uint32, want diskQuota) error {
 		return unsupported(d.Name(), err)
 	}
 	if got.BlockHard != want.BlockHard || got.InodeHard != want.InodeHard {
-		return fault.New(fault.Conflict, "quota of %s: wrote %d KiB and %d files, the kernel holds %d and %d", d.Name(), want.BlockHard, want.InodeHard, got.BlockHard, got.InodeHard)
+		return fault.New(fault.Conflict, "quota of %s: wrote %d KiB and %d files, the kernel reports %d and %d", d.Name(), want.BlockHard, want.InodeHard, got.BlockHard, got.InodeHard)
 	}
 	return nil
 }
@@ -255,7 +242,7 @@ type fileAttr struct {
 	_                                                  [8]byte
 }
 
-// diskQuota is struct if_dqblk; blocks are of 1 KiB, Space is in bytes.
+// diskQuota is struct if_dqblk; blocks are 1 KiB, Space is in bytes.
 type diskQuota struct {
 	BlockHard, BlockSoft, Space  uint64
 	InodeHard, InodeSoft, Inodes uint64
@@ -272,15 +259,16 @@ func quotactl(d *os.File, command uintptr, id uint32, q *diskQuota) error {
 	return nil
 }
 
-// setProject moves one file into the project.
-func setProject(path string, id uint32, dir bool) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+// setProject moves one file, named in an open folder, into the project.
+func setProject(at int, path string, id uint32, dir bool) error {
+	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
 		return nil
 	}
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
+	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	var a fileAttr
 	if err := ioctl(f, ioctlGetXattr, &a); err != nil {

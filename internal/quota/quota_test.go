@@ -17,7 +17,7 @@ import (
 func TestCounting(t *testing.T) {
 	dir := t.TempDir()
 	ctx := context.Background()
-	empty, err := Count(ctx, dir, Counting)
+	empty, err := Measure(ctx, dir, Counting)
 	if err != nil || empty.Files != 1 {
 		t.Fatalf("an empty folder: %+v, %v", empty, err)
 	}
@@ -37,47 +37,47 @@ func TestCounting(t *testing.T) {
 	if err := errors.Join(sparse.Truncate(1<<30), sparse.Close()); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Count(ctx, dir, Counting)
+	got, err := Measure(ctx, dir, Counting)
 	if err != nil || got.Files != 5 || got.Bytes < 1<<20 || got.Bytes > 2<<20 {
-		t.Errorf("got %+v, %v: want 5 files, links once and holes not counted", got, err)
+		t.Errorf("got %+v, %v: want 5 files, each link once and holes not counted", got, err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := Count(ended, dir, Counting); !errors.Is(err, context.Canceled) {
+	if _, err := Measure(ended, dir, Counting); !errors.Is(err, context.Canceled) {
 		t.Errorf("an ended context: %v", err)
 	}
-	if _, err := Count(ctx, filepath.Join(dir, "none"), Counting); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Measure(ctx, filepath.Join(dir, "none"), Counting); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
-	if _, err := Count(ctx, dir, Method(0)); !errors.Is(err, fault.Invalid) {
+	if _, err := Measure(ctx, dir, Method(0)); !errors.Is(err, fault.Invalid) {
 		t.Errorf("no method: %v", err)
 	}
 }
 
-func TestProbeSaysWhy(t *testing.T) {
+func TestProbeReportsReason(t *testing.T) {
 	m, why, err := Probe(t.TempDir())
 	if err != nil || m != Kernel && m != Counting || (m == Counting) != (why != "") {
 		t.Errorf("got %s, %q, %v", m, why, err)
 	}
 	t.Logf("%s %s", m, why)
 	if m == Counting {
-		if err := Set(context.Background(), t.TempDir(), Limit{Bytes: 1 << 20}); !errors.Is(err, fault.Unsupported) {
-			t.Errorf("Set where there is no quota: %v, want fault.Unsupported", err)
+		if err := SetLimit(context.Background(), t.TempDir(), Limit{Bytes: 1 << 20}); !errors.Is(err, fault.Unsupported) {
+			t.Errorf("SetLimit without quotas: %v, want fault.Unsupported", err)
 		}
 	}
 }
 
-// TestKernelQuota formats the disk that DROVER_TEST_QUOTA_DISK names.
+// TestKernelQuota formats the disk in DROVER_TEST_QUOTA_DISK.
 func TestKernelQuota(t *testing.T) {
 	disk := os.Getenv("DROVER_TEST_QUOTA_DISK")
 	if disk == "" {
-		t.Skip("formats a disk: name one in DROVER_TEST_QUOTA_DISK, in the test bed")
+		t.Skip("formats a disk: set DROVER_TEST_QUOTA_DISK to one, in the test bed")
 	}
 	at := t.TempDir()
-	if err := os.Chmod(filepath.Dir(at), 0o755); err != nil { // the user below goes through it
+	if err := os.Chmod(filepath.Dir(at), 0o755); err != nil { // for the user below
 		t.Fatal(err)
 	}
-	// The bed's spare disk is its swap, and becomes that again.
+	// The test bed's spare disk is its swap, which is restored.
 	if exec.Command("swapoff", disk).Run() == nil {
 		t.Cleanup(func() {
 			if out, err := exec.Command("sh", "-c", "mkswap -f "+disk+" && swapon "+disk).CombinedOutput(); err != nil {
@@ -112,45 +112,45 @@ func TestKernelQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := Set(ctx, dir, Limit{Bytes: 4 << 20, Files: 100}); err != nil {
+		if err := SetLimit(ctx, dir, Limit{Bytes: 4 << 20, Files: 100}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// As a user: root is not held.
+	// As a user, because root is not limited.
 	write := func(path string, mib string) error {
 		c := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1M", "count="+mib)
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
 		return c.Run()
 	}
 	if err := write(filepath.Join(dir, "sub/fits"), "2"); err != nil {
-		t.Errorf("2 MiB of the 3 that are free: %v", err)
+		t.Errorf("2 of the free 3 MiB: %v", err)
 	}
 	if err := write(filepath.Join(dir, "sub/too-much"), "2"); err == nil {
-		t.Error("a write over the limit went well")
+		t.Error("a write over the limit succeeded")
 	}
 	if err := write(filepath.Join(other, "free"), "8"); err != nil {
-		t.Errorf("the neighbour: %v", err)
+		t.Errorf("another folder: %v", err)
 	}
-	kernel, err1 := Count(ctx, dir, Kernel)
-	counted, err2 := Count(ctx, dir, Counting)
+	kernel, err1 := Measure(ctx, dir, Kernel)
+	counted, err2 := Measure(ctx, dir, Counting)
 	if err1 != nil || err2 != nil || kernel != counted || kernel.Bytes > 4<<20 {
 		t.Errorf("the kernel counts %+v, %v; we count %+v, %v", kernel, err1, counted, err2)
 	}
-	if err := Set(ctx, dir, Limit{Bytes: 16 << 20}); err != nil {
+	if err := SetLimit(ctx, dir, Limit{Bytes: 16 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(filepath.Join(dir, "more"), "8"); err != nil {
 		t.Errorf("after the limit was raised: %v", err)
 	}
 	for range 2 {
-		if err := Clear(dir); err != nil {
+		if err := ClearLimit(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := write(filepath.Join(dir, "free"), "16"); err != nil {
-		t.Errorf("after Clear: %v", err)
+		t.Errorf("after ClearLimit: %v", err)
 	}
-	if err := Clear(filepath.Join(at, "none")); err != nil {
-		t.Errorf("Clear of a folder that is gone: %v", err)
+	if err := ClearLimit(filepath.Join(at, "none")); err != nil {
+		t.Errorf("ClearLimit of a removed folder: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package rotate is a log file that is rotated by size and never blocks or
-// fails its writer: what does not fit on the disk is dropped, counted, and said
-// in the log once there is room again.
+// Package rotate writes a log file that is rotated by size. A write never blocks or fails because
+// of the disk: output that cannot be written is dropped, counted, and reported in the log once
+// writing works again.
 package rotate
 
 import (
@@ -12,13 +12,13 @@ import (
 	"sync"
 )
 
-// The sizes that stand for zero.
+// The defaults for zero.
 const (
 	DefaultMaxBytes = 16 << 20
 	DefaultMaxFiles = 3
 )
 
-// minBytes keeps a rotation from costing more than what it holds.
+// minBytes is the minimum size of a file, so that rotation stays cheap in comparison.
 const minBytes = 4 << 10
 
 // File is an append-only log. It is safe for concurrent use.
@@ -27,17 +27,16 @@ type File struct {
 	maxBytes int64
 	maxFiles int
 
-	mu      sync.Mutex // guards all below
-	f       *os.File
-	size    int64
-	dropped int64 // bytes not written since the last that were
-	total   int64 // bytes dropped in all
-	cause   error
+	mu             sync.Mutex // guards the fields below
+	file           *os.File
+	size           int64
+	unreportedDrop int64 // bytes dropped since the last successful write
+	totalDropped   int64 // bytes dropped in total
+	cause          error
 }
 
-// Open opens path to append. A file takes at most maxBytes (0: 16 MiB, at least
-// 4 KiB) before it becomes path.1, and path.1 becomes path.2; maxFiles (0: 3)
-// counts the current one.
+// Open opens path for appending. A file has at most maxBytes (0: 16 MiB; at least 4 KiB) before it
+// becomes path.1, and path.1 becomes path.2; maxFiles (0: 3) includes the current file.
 func Open(path string, maxBytes int64, maxFiles int) (*File, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
@@ -61,66 +60,65 @@ func (l *File) openLocked() error {
 		f.Close()
 		return err
 	}
-	l.f, l.size = f, st.Size()
+	l.file, l.size = f, st.Size()
 	return nil
 }
 
-// Write takes all of b. It never fails: see Dropped.
+// Write accepts all of b and never fails; Dropped reports what could not be written.
 func (l *File) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := len(b)
 	for len(b) > 0 {
-		n := l.fitLocked(b)
+		n := l.fittingLocked(b)
 		if n == 0 {
 			l.rotateLocked()
 			continue
 		}
-		l.putLocked(b[:n])
+		l.writeLocked(b[:n])
 		b = b[n:]
 	}
 	return taken, nil
 }
 
-// fitLocked says how much of b goes into the current file: all, or up to the
-// last end of line that fits, or nothing, so that a line is cut only where it
-// is longer than a file.
-func (l *File) fitLocked(b []byte) int {
-	room := l.maxBytes - l.size
+// fittingLocked returns how many bytes of b go into the current file: all, or up to the last
+// newline that fits, or none. A line is split only if it is longer than a file.
+func (l *File) fittingLocked(b []byte) int {
+	free := l.maxBytes - l.size
 	switch {
-	case int64(len(b)) <= room:
+	case int64(len(b)) <= free:
 		return len(b)
-	case room <= 0:
+	case free <= 0:
 		return 0
 	}
-	if i := bytes.LastIndexByte(b[:room], '\n'); i >= 0 {
+	if i := bytes.LastIndexByte(b[:free], '\n'); i >= 0 {
 		return i + 1
 	}
 	if l.size > 0 {
 		return 0
 	}
-	return int(room)
+	return int(free)
 }
 
-// putLocked writes b or drops it.
-func (l *File) putLocked(b []byte) {
-	if l.f == nil {
+// writeLocked writes b or drops it.
+func (l *File) writeLocked(b []byte) {
+	if l.file == nil {
 		if err := l.openLocked(); err != nil {
 			l.dropLocked(len(b), err)
 			return
 		}
 	}
-	if l.dropped > 0 {
-		note := fmt.Sprintf("[drover: %d bytes of output dropped: %v]\n", l.dropped, l.cause)
-		n, err := l.f.WriteString(note)
+	if l.unreportedDrop > 0 {
+		note := fmt.Sprintf("[drover: %d bytes of output dropped: %v]\n", l.unreportedDrop, l.cause)
+		n, err := l.file.WriteString(note)
 		l.size += int64(n)
 		if err != nil {
 			l.dropLocked(len(b), err)
 			return
 		}
-		l.dropped = 0
+		l.unreportedDrop = 0
 	}
-	n, err := l.f.Write(b)
+	n, err := l.file.Write(b)
 	l.size += int64(n)
 	if err != nil {
 		l.dropLocked(len(b)-n, err)
@@ -128,17 +126,17 @@ func (l *File) putLocked(b []byte) {
 }
 
 func (l *File) dropLocked(n int, err error) {
-	l.dropped += int64(n)
-	l.total += int64(n)
+	l.unreportedDrop += int64(n)
+	l.totalDropped += int64(n)
 	l.cause = err
 }
 
-// rotateLocked moves the files up by one and begins an empty one. Where names
-// cannot be changed the current file is emptied: the limit holds in any case.
+// rotateLocked renames the files and starts an empty one. If renaming fails, the current file is
+// truncated, so the size limit always holds.
 func (l *File) rotateLocked() {
-	if l.f != nil {
-		l.f.Close()
-		l.f = nil
+	if l.file != nil {
+		l.file.Close()
+		l.file = nil
 	}
 	l.size = 0
 	var err error
@@ -146,7 +144,7 @@ func (l *File) rotateLocked() {
 		err = os.Truncate(l.path, 0)
 	}
 	for i := l.maxFiles - 1; i > 0 && err == nil; i-- {
-		if err = os.Rename(Name(l.path, i-1), Name(l.path, i)); os.IsNotExist(err) {
+		if err = os.Rename(RotatedPath(l.path, i-1), RotatedPath(l.path, i)); os.IsNotExist(err) {
 			err = nil
 		}
 	}
@@ -159,38 +157,38 @@ func (l *File) rotateLocked() {
 		l.cause = err
 		return
 	}
-	l.size = min(l.size, l.maxBytes-1) // if it could not be emptied, writing goes on rather than round and round
+	l.size = min(l.size, l.maxBytes-1) // if it could not be truncated, continue writing instead of rotating forever
 }
 
-// Dropped gives the bytes that could not be written, and why the last of them.
+// Dropped returns the number of bytes that could not be written and the last reason.
 func (l *File) Dropped() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.total, l.cause
+	return l.totalDropped, l.cause
 }
 
 // Close closes the file.
 func (l *File) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.f == nil {
+	if l.file == nil {
 		return nil
 	}
-	err := l.f.Close()
-	l.f = nil
+	err := l.file.Close()
+	l.file = nil
 	return err
 }
 
-// Name gives the path of the n-th rotation of a log; 0 is the current file.
-func Name(path string, n int) string {
+// RotatedPath returns the path of the n-th rotation of a log; 0 is the current file.
+func RotatedPath(path string, n int) string {
 	if n == 0 {
 		return path
 	}
 	return path + "." + strconv.Itoa(n)
 }
 
-// Pair opens stdout.log and stderr.log in dir, making the folder if needed.
-func Pair(dir string, maxBytes int64, maxFiles int) (out, errs *File, err error) {
+// OpenPair opens stdout.log and stderr.log in dir and creates the folder if needed.
+func OpenPair(dir string, maxBytes int64, maxFiles int) (out, errs *File, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, nil, err
 	}

@@ -10,13 +10,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// all joins the files from the oldest to the current one.
-func all(t testing.TB, path string, files int) (string, []int) {
+// readAll joins the files from the oldest to the current one.
+func readAll(t testing.TB, path string, files int) (string, []int) {
 	t.Helper()
 	var text strings.Builder
 	var sizes []int
 	for i := files - 1; i >= 0; i-- {
-		b, err := os.ReadFile(Name(path, i))
+		b, err := os.ReadFile(RotatedPath(path, i))
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
@@ -26,9 +26,9 @@ func all(t testing.TB, path string, files int) (string, []int) {
 	return text.String(), sizes
 }
 
-// Whatever is written in whatever pieces, the files hold a suffix of it, none
-// is over its size, and lines are whole where they fit.
-func TestFilesHoldTheEnd(t *testing.T) {
+// Whatever is written in whatever pieces, the files contain a suffix of it, none is larger than its
+// limit, and lines are not split if they fit into a file.
+func TestFilesKeepTheEnd(t *testing.T) {
 	dir := t.TempDir()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -48,11 +48,11 @@ func TestFilesHoldTheEnd(t *testing.T) {
 			line := strings.Repeat("a", rapid.IntRange(0, 700).Draw(rt, "length")) + rapid.SampledFrom([]string{"\n", "", "\n\n"}).Draw(rt, "end")
 			want.WriteString(line)
 			if n, err := l.Write([]byte(line)); n != len(line) || err != nil {
-				rt.Fatalf("Write gave %d, %v", n, err)
+				rt.Fatalf("Write returned %d, %v", n, err)
 			}
 		}
 		l.Close()
-		got, sizes := all(t, path, files)
+		got, sizes := readAll(t, path, files)
 		if !strings.HasSuffix(want.String(), got) {
 			rt.Fatalf("%d bytes that are not the end of the %d written", len(got), want.Len())
 		}
@@ -62,9 +62,9 @@ func TestFilesHoldTheEnd(t *testing.T) {
 			}
 		}
 		if want.Len() <= minBytes && got != want.String() {
-			rt.Fatal("what fits into one file is not all there")
+			rt.Fatal("data that fits into one file is missing")
 		}
-		if _, err := os.Stat(Name(path, files)); err == nil {
+		if _, err := os.Stat(RotatedPath(path, files)); err == nil {
 			rt.Fatal("one file too many")
 		}
 	})
@@ -80,12 +80,12 @@ func TestOpenAppends(t *testing.T) {
 		l.Write([]byte(text))
 		l.Close()
 	}
-	if got, _ := all(t, path, 1); got != "one\ntwo\n" {
+	if got, _ := readAll(t, path, 1); got != "one\ntwo\n" {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestDropsAndSaysSo(t *testing.T) {
+func TestDropsAreReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := Open(path, 0, 0)
 	if err != nil {
@@ -96,20 +96,20 @@ func TestDropsAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Skip("this host has no /dev/full")
 	}
-	disk := l.f
-	l.f = full
+	disk := l.file
+	l.file = full
 	for range 2 {
 		if n, err := l.Write([]byte("lost\n")); n != 5 || err != nil {
-			t.Errorf("Write to a full disk gave %d, %v", n, err)
+			t.Errorf("Write to a full disk returned %d, %v", n, err)
 		}
 	}
 	if n, err := l.Dropped(); n != 10 || err == nil {
-		t.Errorf("Dropped gives %d, %v", n, err)
+		t.Errorf("Dropped returned %d, %v", n, err)
 	}
 	full.Close()
-	l.f = disk
+	l.file = disk
 	l.Write([]byte("kept\n"))
-	got, _ := all(t, path, 1)
+	got, _ := readAll(t, path, 1)
 	if want := "[drover: 10 bytes of output dropped: write /dev/full: no space left on device]\nkept\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -127,11 +127,11 @@ func TestFolderThatGoesAwayDoesNotStopTheWriter(t *testing.T) {
 	block := bytes.Repeat([]byte("0123456789abcde\n"), 1024)
 	for range 4 {
 		if n, err := l.Write(block); n != len(block) || err != nil {
-			t.Fatalf("Write gave %d, %v", n, err)
+			t.Fatalf("Write returned %d, %v", n, err)
 		}
 	}
 	if n, err := l.Dropped(); n == 0 || err == nil {
-		t.Errorf("Dropped gives %d, %v", n, err)
+		t.Errorf("Dropped returned %d, %v", n, err)
 	}
 	l.Close()
 }

@@ -1,4 +1,4 @@
-// Package version says which Drover this is.
+// Package version holds the version of this Drover.
 package version
 
 // Version is set by the build (see the Makefile).

@@ -11,28 +11,28 @@ import (
 	"testing"
 )
 
-// The reference must name every attribute and block that the decoder reads;
-// they are the keys of its maps of fields and blocks.
-func TestJobFileReferenceNamesEveryAttribute(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/job-file.md")
+// The reference must name every attribute and block that the decoder reads: the
+// keys of its attrReader and blockSpec maps.
+func TestEveryAttributeIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/reference/job-file.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := decoderNames(t, "decode.go")
+	names := decoderKeys(t, "decode.go")
 	if len(names) < 30 || !slices.Contains(names, "combine_command") || !slices.Contains(names, "secret") {
 		t.Fatalf("found only %q in the decoder", names)
 	}
 	for _, n := range names {
 		attribute, heading := "`"+n+"`", "# "+n
 		if !strings.Contains(string(doc), attribute) && !strings.Contains(string(doc), heading) {
-			t.Errorf("docs/job-file.md does not name %s", attribute)
+			t.Errorf("docs/reference/job-file.md does not name %s", attribute)
 		}
 	}
 }
 
-// decoderNames lists the keys of all literals of map[string]field and
-// map[string]block.
-func decoderNames(t *testing.T, file string) []string {
+// decoderKeys returns the keys of all literals of map[string]attrReader and
+// map[string]blockSpec.
+func decoderKeys(t *testing.T, file string) []string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -48,7 +48,7 @@ func decoderNames(t *testing.T, file string) []string {
 		if !ok {
 			return true
 		}
-		if v, ok := m.Value.(*ast.Ident); !ok || (v.Name != "field" && v.Name != "block") {
+		if v, ok := m.Value.(*ast.Ident); !ok || (v.Name != "attrReader" && v.Name != "blockSpec") {
 			return true
 		}
 		for _, e := range lit.Elts {

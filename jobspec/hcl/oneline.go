@@ -7,11 +7,11 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// spread puts a line break wherever HCL's grammar wants one between the items
-// of a body, so that a block may stand on one line. It gives the new text and
-// the offsets in it at which a break was put, ascending. Text that does not
-// lex as expected comes back as it is: the parser then says what is wrong.
-func spread(src []byte, file string) ([]byte, []int) {
+// splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
+// between the items of a body, so that a block may stand on one line. It returns
+// the new text and the ascending offsets of the inserted breaks in it. Text that
+// cannot be lexed is returned unchanged; the parser then reports the error.
+func splitOneLineBlocks(src []byte, file string) ([]byte, []int) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if diags.HasErrors() {
 		return src, nil
@@ -25,28 +25,28 @@ func spread(src []byte, file string) ([]byte, []int) {
 		out = append(out, '\n')
 		last = at
 	}
-	w := walker{tokens: tokens}
+	w := tokenWalker{tokens: tokens}
 	for i := range tokens {
-		if w.breakBefore(i) {
+		if w.needsBreakBefore(i) {
 			put(tokens[i].Range.Start.Byte)
 		}
-		w.step(i)
+		w.advance(i)
 	}
 	return append(out, src[last:]...), breaks
 }
 
-// walker follows a token stream and knows whether it stands in a body or in an
+// tokenWalker follows a token stream and tracks whether it is in a body or in an
 // attribute's expression.
-type walker struct {
-	tokens hclsyntax.Tokens
-	inExpr bool // after "name =", until the expression ends
-	nested int  // brackets open inside that expression
-	quoted int  // templates open inside that expression or a block's labels
+type tokenWalker struct {
+	tokens        hclsyntax.Tokens
+	inExpr        bool // after "name =", until the expression ends
+	openBrackets  int  // brackets open inside that expression
+	openTemplates int  // templates open inside that expression or a block's labels
 }
 
-// breakBefore tells whether a line break is missing before token i.
-func (w *walker) breakBefore(i int) bool {
-	if i == 0 || w.nested > 0 || w.quoted > 0 {
+// needsBreakBefore reports whether a line break is missing before token i.
+func (w *tokenWalker) needsBreakBefore(i int) bool {
+	if i == 0 || w.openBrackets > 0 || w.openTemplates > 0 {
 		return false
 	}
 	prev, t := w.tokens[i-1].Type, w.tokens[i].Type
@@ -66,9 +66,9 @@ func (w *walker) breakBefore(i int) bool {
 	return false
 }
 
-// startsItem tells whether the identifier i begins an attribute ("name =") or
-// a block ("name {", `name "label" {`) after something that can end one.
-func (w *walker) startsItem(i int) bool {
+// startsItem reports whether identifier i begins an attribute ("name =") or a
+// block ("name {", `name "label" {`) after a token that can end an item.
+func (w *tokenWalker) startsItem(i int) bool {
 	if i+1 >= len(w.tokens) {
 		return false
 	}
@@ -88,79 +88,79 @@ func (w *walker) startsItem(i int) bool {
 	}
 }
 
-// step moves past token i.
-func (w *walker) step(i int) {
+// advance moves past token i.
+func (w *tokenWalker) advance(i int) {
 	switch w.tokens[i].Type {
 	case hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-		w.quoted++
+		w.openTemplates++
 	case hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
-		w.quoted--
+		w.openTemplates--
 	case hclsyntax.TokenEqual:
-		if w.nested == 0 && w.quoted == 0 {
+		if w.openBrackets == 0 && w.openTemplates == 0 {
 			w.inExpr = true
 		}
 	case hclsyntax.TokenOBrack, hclsyntax.TokenOParen:
-		w.nested++
+		w.openBrackets++
 	case hclsyntax.TokenCBrack, hclsyntax.TokenCParen:
-		w.nested--
+		w.openBrackets--
 	case hclsyntax.TokenOBrace:
-		// After "=" or inside an expression a brace opens an object; else a body.
-		if w.nested > 0 || (w.inExpr && w.tokens[i-1].Type == hclsyntax.TokenEqual) {
-			w.nested++
+		// After "=" or inside an expression a brace opens an object, otherwise a body.
+		if w.openBrackets > 0 || (w.inExpr && w.tokens[i-1].Type == hclsyntax.TokenEqual) {
+			w.openBrackets++
 			return
 		}
 		w.inExpr = false
 	case hclsyntax.TokenCBrace:
-		if w.nested > 0 {
-			w.nested--
+		if w.openBrackets > 0 {
+			w.openBrackets--
 			return
 		}
 		w.inExpr = false
 	case hclsyntax.TokenNewline, hclsyntax.TokenComment:
-		if w.nested == 0 {
+		if w.openBrackets == 0 {
 			w.inExpr = false
 		}
 	}
 }
 
-// places maps ranges of the spread text back to the user's.
-type places struct {
-	src    []byte
-	breaks []int // offsets in the spread text
-	lines  []int // offset of each line's start in src
+// positionMap maps ranges of the split text back to the original text.
+type positionMap struct {
+	src        []byte
+	breaks     []int // offsets in the split text
+	lineStarts []int // offset of each line's start in src
 }
 
-func newPlaces(src []byte, breaks []int) *places {
-	p := &places{src: src, breaks: breaks, lines: []int{0}}
+func newPositionMap(src []byte, breaks []int) *positionMap {
+	p := &positionMap{src: src, breaks: breaks, lineStarts: []int{0}}
 	for i, c := range src {
 		if c == '\n' {
-			p.lines = append(p.lines, i+1)
+			p.lineStarts = append(p.lineStarts, i+1)
 		}
 	}
 	return p
 }
 
-func (p *places) back(r hcl.Range) hcl.Range {
-	r.Start, r.End = p.pos(r.Start), p.pos(r.End)
+func (p *positionMap) originalRange(r hcl.Range) hcl.Range {
+	r.Start, r.End = p.originalPos(r.Start), p.originalPos(r.End)
 	return r
 }
 
-func (p *places) pos(at hcl.Pos) hcl.Pos {
+func (p *positionMap) originalPos(at hcl.Pos) hcl.Pos {
 	b := at.Byte - sort.SearchInts(p.breaks, at.Byte)
 	b = min(max(b, 0), len(p.src))
-	line := sort.SearchInts(p.lines, b+1)
-	return hcl.Pos{Byte: b, Line: line, Column: b - p.lines[line-1] + 1}
+	line := sort.SearchInts(p.lineStarts, b+1)
+	return hcl.Pos{Byte: b, Line: line, Column: b - p.lineStarts[line-1] + 1}
 }
 
-// diagnostics maps every range of ds back, in place.
-func (p *places) diagnostics(ds hcl.Diagnostics) {
+// mapDiagnostics maps every range of ds back in place.
+func (p *positionMap) mapDiagnostics(ds hcl.Diagnostics) {
 	for _, d := range ds {
 		if d.Subject != nil {
-			r := p.back(*d.Subject)
+			r := p.originalRange(*d.Subject)
 			d.Subject = &r
 		}
 		if d.Context != nil {
-			r := p.back(*d.Context)
+			r := p.originalRange(*d.Context)
 			d.Context = &r
 		}
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Each testdata/*.hcl has a golden file beside it: the canonical JSON, or what
-// the user is shown.
+// Each testdata/*.hcl has a golden file: the canonical JSON, or the message shown
+// to the user.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.hcl")
 	if err != nil || len(files) == 0 {
@@ -27,7 +27,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := render(t, filepath.Base(f), src)
+			got := renderGolden(t, filepath.Base(f), src)
 			golden := strings.TrimSuffix(f, ".hcl") + ".golden"
 			if *update {
 				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
@@ -39,13 +39,13 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("(-want +got, -update writes it anew)\n%s", d)
+				t.Errorf("(-want +got, -update rewrites it)\n%s", d)
 			}
 		})
 	}
 }
 
-func render(t *testing.T, name string, src []byte) string {
+func renderGolden(t *testing.T, name string, src []byte) string {
 	t.Helper()
 	j, err := Parse(name, src)
 	if err != nil {
@@ -65,7 +65,7 @@ func render(t *testing.T, name string, src []byte) string {
 	return string(b) + "\n"
 }
 
-// One line and many lines are the same job.
+// One-line and multi-line forms are the same job.
 func TestOneLineBlocks(t *testing.T) {
 	one := `job "a" { stage "s" { command = ["x", "y"] tasks = 2 env = { A = "b" } resources { cpu=1 memory="1GiB"} } stage "t" { after = ["s"] command = ["z"] } }`
 	many := "job \"a\" {\n stage \"s\" {\n  command = [\"x\", \"y\"]\n  tasks = 2\n  env = {\n A = \"b\"\n }\n  resources {\n   cpu = 1\n   memory = \"1GiB\"\n  }\n }\n stage \"t\" {\n  after = [\"s\"]\n  command = [\"z\"]\n }\n}\n"
@@ -82,8 +82,8 @@ func TestOneLineBlocks(t *testing.T) {
 	}
 }
 
-// Places are those of the user's text, also after breaks were put into it.
-func TestPlaceAfterOneLineBlocks(t *testing.T) {
+// Positions refer to the user's text, even after breaks were inserted.
+func TestErrorPositionAfterOneLineBlocks(t *testing.T) {
 	src := "job \"a\" {\n  stage \"s\" { command = [\"x\"] tasks = 2 resources { cpu = 1 memory = \"lots\" } }\n}\n"
 	_, err := Parse("p.hcl", []byte(src))
 	if err == nil || !strings.Contains(err.Error(), "on p.hcl line 2") || !strings.Contains(err.Error(), `memory = "lots"`) {
@@ -122,12 +122,12 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestLines(t *testing.T) {
+func TestFieldLines(t *testing.T) {
 	src, err := os.ReadFile("testdata/wordcount.hcl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := Lines("wordcount.hcl", src)
+	lines := FieldLines("wordcount.hcl", src)
 	for path, want := range map[string]int{`stage["map"].resources.memory`: 10, `stage["reduce"].tasks`: 12, "output.path": 4} {
 		if lines[path] != want {
 			t.Errorf("%s stands on line %d, got %d", path, want, lines[path])

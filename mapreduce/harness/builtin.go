@@ -7,18 +7,18 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// collectFunc takes a key and a value, or with bare a whole line.
+// collectFunc consumes a key and a value, or a whole line as key if bare.
 type collectFunc func(key, value []byte, bare bool) error
 
-var one = []byte("1")
+var oneValue = []byte("1")
 
 // builtinMap runs a built-in mapper over the split:
 //
 //	identity   the line as it is: key up to the first tab
 //	sort       the whole line is the key
 //	grep RE    the lines that match (RE2 syntax), as identity
-//	wordcount  each word with the value 1; words are what white space (space,
-//	           \t \n \v \f \r) separates
+//	wordcount  each word with the value 1; words are separated by white space
+//	           (space, \t \n \v \f \r)
 func (t *task) builtinMap(collect collectFunc) error {
 	var use func(line []byte) error
 	switch p := t.spec.Program; p.Builtin {
@@ -29,7 +29,7 @@ func (t *task) builtinMap(collect collectFunc) error {
 	case "grep":
 		re, err := regexp.Compile(p.Args[0])
 		if err != nil {
-			return failf(mapreduce.ClassSpec, "grep: %w", err)
+			return classErrorf(mapreduce.ClassSpec, "grep: %w", err)
 		}
 		use = func(line []byte) error {
 			if !re.Match(line) {
@@ -38,11 +38,13 @@ func (t *task) builtinMap(collect collectFunc) error {
 			return collect(splitLine(line))
 		}
 	case "wordcount":
-		use = func(line []byte) error { return eachWord(line, func(w []byte) error { return collect(w, one, false) }) }
+		use = func(line []byte) error {
+			return eachWord(line, func(w []byte) error { return collect(w, oneValue, false) })
+		}
 	default:
-		return failf(mapreduce.ClassSpec, "built-in mapper %q", p.Builtin)
+		return classErrorf(mapreduce.ClassSpec, "built-in mapper %q", p.Builtin)
 	}
-	return t.chunks(t.ctx, true, func(text []byte) error {
+	return t.eachChunk(t.ctx, true, func(text []byte) error {
 		for len(text) > 0 {
 			i := bytes.IndexByte(text, '\n')
 			if err := use(text[:i]); err != nil {
@@ -57,10 +59,10 @@ func (t *task) builtinMap(collect collectFunc) error {
 // builtinReduce runs a built-in reducer:
 //
 //	identity, sort   every line as the mapper wrote it
-//	sum, wordcount   key TAB sum of the values, which are whole numbers
+//	sum, wordcount   key TAB sum of the values, which must be integers
 //	count            key TAB number of values
-func (t *task) builtinReduce(next nextFunc, out *output) error {
-	var f folding
+func (t *task) builtinReduce(next nextFunc, out *outputWriter) error {
+	var f valueFolder
 	switch b := t.spec.Program.Builtin; b {
 	case "identity", "sort":
 		for {
@@ -68,16 +70,16 @@ func (t *task) builtinReduce(next nextFunc, out *output) error {
 			if !ok || err != nil {
 				return err
 			}
-			if err := out.line(r.Key, r.Value, r.NoValue); err != nil {
+			if err := out.writeLine(r.Key, r.Value, r.NoValue); err != nil {
 				return err
 			}
 		}
 	case "sum", "wordcount":
-		f = &summing{}
+		f = &sumFolder{}
 	case "count":
-		f = &counting{}
+		f = &countFolder{}
 	default:
-		return failf(mapreduce.ClassSpec, "built-in reducer %q", b)
+		return classErrorf(mapreduce.ClassSpec, "built-in reducer %q", b)
 	}
-	return eachGroup(next, f, func(key, value []byte) error { return out.line(key, value, false) })
+	return foldGroups(next, f, func(key, value []byte) error { return out.writeLine(key, value, false) })
 }

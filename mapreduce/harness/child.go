@@ -15,21 +15,23 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// drainGrace is for pipes that others hold after the program ended.
+// drainGrace bounds the wait for pipes that other processes still hold after the
+// program has ended.
 const drainGrace = 5 * time.Second
 
-// spawner starts processes from one thread that lives as long as the harness:
-// the kernel sends the death signal when the *thread* that forked ends.
+// spawner starts processes from one OS thread that lives as long as the harness,
+// because the kernel sends the parent-death signal when the *thread* that forked
+// ends.
 type spawner struct {
-	start chan func()
-	done  sync.WaitGroup
+	requests chan func()
+	done     sync.WaitGroup
 }
 
 func newSpawner() *spawner {
-	s := &spawner{start: make(chan func())}
+	s := &spawner{requests: make(chan func())}
 	s.done.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for f := range s.start {
+		for f := range s.requests {
 			f()
 		}
 	})
@@ -37,38 +39,39 @@ func newSpawner() *spawner {
 }
 
 func (s *spawner) close() {
-	close(s.start)
+	close(s.requests)
 	s.done.Wait()
 }
 
-func (s *spawner) run(cmd *exec.Cmd) error {
+func (s *spawner) startProcess(cmd *exec.Cmd) error {
 	result := make(chan error)
-	s.start <- func() { result <- cmd.Start() }
+	s.requests <- func() { result <- cmd.Start() }
 	return <-result
 }
 
-// program is one run of a user's command.
+// program is one execution of a user's command.
 type program struct {
 	argv  []string
-	feed  func(ctx context.Context, stdin io.Writer) error // nil: stdin is empty
-	drain func(stdout io.Reader) error                     // nil: stdout is the harness's own
+	feed  func(ctx context.Context, stdin io.Writer) error // nil: empty stdin
+	drain func(stdout io.Reader) error                     // nil: the harness's own stdout
 }
 
-// pipes are our ends; theirs are closed after the start.
-type pipes struct {
+// stdioPipes holds the harness's ends of the program's pipes. childEnds are
+// closed after the start.
+type stdioPipes struct {
 	stdin, stdout, stderr *pipeEnd
-	theirs                []*os.File
+	childEnds             []*os.File
 }
 
-func (p *pipes) closeTheirs() {
-	for _, f := range p.theirs {
+func (p *stdioPipes) closeChildEnds() {
+	for _, f := range p.childEnds {
 		f.Close()
 	}
-	p.theirs = nil
+	p.childEnds = nil
 }
 
-func (p *pipes) closeAll() {
-	p.closeTheirs()
+func (p *stdioPipes) closeAll() {
+	p.closeChildEnds()
 	for _, e := range []*pipeEnd{p.stdin, p.stdout, p.stderr} {
 		if e != nil {
 			e.Close()
@@ -76,25 +79,25 @@ func (p *pipes) closeAll() {
 	}
 }
 
-// open makes a pipe and remembers the program's end.
-func (p *pipes) open(ours **pipeEnd, write bool) (theirs *os.File, err error) {
-	*ours, theirs, err = newPipe(write)
+// openPipe creates a pipe and records the program's end in childEnds.
+func (p *stdioPipes) openPipe(own **pipeEnd, write bool) (child *os.File, err error) {
+	*own, child, err = newPipe(write)
 	if err == nil {
-		p.theirs = append(p.theirs, theirs)
+		p.childEnds = append(p.childEnds, child)
 	}
-	return theirs, err
+	return child, err
 }
 
-// connect gives cmd its stdio.
-func (t *task) connect(cmd *exec.Cmd, p program) (*pipes, error) {
-	ps := &pipes{}
+// connectStdio sets the stdio of cmd.
+func (t *task) connectStdio(cmd *exec.Cmd, p program) (*stdioPipes, error) {
+	ps := &stdioPipes{}
 	var err error
-	file := func(ours **pipeEnd, write bool) *os.File {
+	file := func(own **pipeEnd, write bool) *os.File {
 		if err != nil {
 			return nil
 		}
 		var f *os.File
-		f, err = ps.open(ours, write)
+		f, err = ps.openPipe(own, write)
 		return f
 	}
 	if p.feed != nil {
@@ -112,21 +115,21 @@ func (t *task) connect(cmd *exec.Cmd, p program) (*pipes, error) {
 	return ps, nil
 }
 
-// run runs a program to its end:
+// runProgram executes a program to its end:
 //
 //  1. start it as leader of its own process group,
-//  2. feed its stdin, read its stderr, drain its stdout, side by side,
-//  3. kill the group on the first failure of ours, or when told to stop,
-//  4. when it has ended stop feeding, and give others who hold its pipes a
-//     short time,
-//  5. kill what is left of the group, and say who failed.
-func (t *task) run(p program) error {
-	cmd, ps, err := t.launch(p)
+//  2. feed its stdin, read its stderr and drain its stdout concurrently,
+//  3. kill the group on the first failure of the harness, or when ctx ends,
+//  4. once it has ended, stop feeding and give other holders of its pipes
+//     drainGrace,
+//  5. kill the rest of the group and classify the exit.
+func (t *task) runProgram(p program) error {
+	cmd, ps, err := t.startProgram(p)
 	if err != nil {
 		return err
 	}
 	defer ps.closeAll()
-	k := &killer{pid: cmd.Process.Pid, grace: time.Duration(t.spec.GraceMS) * time.Millisecond}
+	k := &groupKiller{pid: cmd.Process.Pid, grace: time.Duration(t.spec.GraceMS) * time.Millisecond}
 	ended := make(chan struct{})
 	feedCtx, stopFeed := context.WithCancel(t.ctx)
 	defer stopFeed()
@@ -134,26 +137,28 @@ func (t *task) run(p program) error {
 	var feedErr error
 	if p.feed != nil {
 		side.Go(func() {
-			feedErr = feedAll(feedCtx, p.feed, ps.stdin)
+			feedErr = feedStdin(feedCtx, p.feed, ps.stdin)
 			if feedErr != nil {
 				k.kill()
 			}
 		})
 	}
-	side.Go(func() { t.rep.copy(ps.stderr) })
-	side.Go(func() { k.watch(t.ctx, ended) })
+	side.Go(func() { t.reporter.forward(ps.stderr) })
+	side.Go(func() { k.terminateOnCancel(t.ctx, ended) })
+	meter := newPeakMeter(cmd.Process.Pid)
+	side.Go(func() { meter.run(ended) })
 	var status *os.ProcessState
 	side.Go(func() {
 		cmd.Wait()
 		status = cmd.ProcessState
 		close(ended)
 		stopFeed()
-		ps.leave()
+		ps.expireAfterExit()
 	})
 	var drainErr error
 	if p.drain != nil {
 		if drainErr = p.drain(&pacedReader{r: ps.stdout}); errors.Is(drainErr, os.ErrDeadlineExceeded) {
-			drainErr = failf(mapreduce.ClassUserData, "program %s ended, but a process that it started still held its stdout %v later: its output may be incomplete; wait for it in the program", p.argv[0], drainGrace)
+			drainErr = classErrorf(mapreduce.ClassUserData, "program %s ended, but a process that it started still held its stdout %v later: its output may be incomplete; wait for it in the program", p.argv[0], drainGrace)
 		}
 		if drainErr != nil {
 			k.kill()
@@ -161,39 +166,39 @@ func (t *task) run(p program) error {
 	}
 	side.Wait()
 	syscall.Kill(-k.pid, syscall.SIGKILL)
-	t.account(status)
-	return t.verdict(p, status, feedErr, drainErr, k.used())
+	t.recordUsage(status, meter)
+	return t.classifyExit(p, status, feedErr, drainErr, k.wasUsed())
 }
 
-func (t *task) launch(p program) (*exec.Cmd, *pipes, error) {
+func (t *task) startProgram(p program) (*exec.Cmd, *stdioPipes, error) {
 	env := Environ(os.Environ(), t.spec)
 	path, err := lookPath(p.argv[0], t.spec.WorkDir, env)
 	if err != nil {
 		t.user.exit = 127
-		return nil, nil, &failure{mapreduce.ClassUserExit, err}
+		return nil, nil, &classifiedError{class: mapreduce.ClassUserExit, permanent: true, err: err}
 	}
 	cmd := &exec.Cmd{Path: path, Args: p.argv, Env: env, Dir: t.spec.WorkDir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	ps, err := t.connect(cmd, p)
+	ps, err := t.connectStdio(cmd, p)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making pipes: %w", err)
 	}
-	err = t.spawn.run(cmd)
+	err = t.spawner.startProcess(cmd)
 	if err != nil {
 		ps.closeAll()
 		t.user.exit = 126
 		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) {
 			return nil, nil, fmt.Errorf("starting %s: %w", path, err)
 		}
-		return nil, nil, failf(mapreduce.ClassUserExit, "program %s cannot be started: %w", p.argv[0], err)
+		return nil, nil, permanentErrorf(mapreduce.ClassUserExit, "program %s cannot be started: %w", p.argv[0], err)
 	}
-	ps.closeTheirs()
+	ps.closeChildEnds()
 	return cmd, ps, nil
 }
 
-// feedAll feeds and closes stdin. A program that does not read on is no
-// failure of the feed: its exit status tells.
-func feedAll(ctx context.Context, feed func(context.Context, io.Writer) error, stdin *pipeEnd) error {
+// feedStdin feeds and closes stdin. A program that stops reading is no failure of
+// the feed; its exit status decides.
+func feedStdin(ctx context.Context, feed func(context.Context, io.Writer) error, stdin *pipeEnd) error {
 	err := feed(ctx, stdin)
 	stdin.Close()
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -202,42 +207,43 @@ func feedAll(ctx context.Context, feed func(context.Context, io.Writer) error, s
 	return err
 }
 
-// leave is called when the program has ended: nothing more is written to it,
-// and what is in the pipes must be read within drainGrace.
-func (ps *pipes) leave() {
+// expireAfterExit is called once the program has ended: writes to it fail at
+// once, and reads from its pipes fail after drainGrace.
+func (ps *stdioPipes) expireAfterExit() {
 	if ps.stdin != nil {
-		ps.stdin.expire(0)
+		ps.stdin.expireIn(0)
 	}
 	if ps.stdout != nil {
-		ps.stdout.expire(drainGrace)
+		ps.stdout.expireIn(drainGrace)
 	}
-	ps.stderr.expire(drainGrace)
+	ps.stderr.expireIn(drainGrace)
 }
 
-// killer ends a process group.
-type killer struct {
+// groupKiller kills a process group and remembers that it did.
+type groupKiller struct {
 	pid   int
 	grace time.Duration
 
-	mu   sync.Mutex
-	done bool
+	mu    sync.Mutex
+	fired bool
 }
 
-func (k *killer) kill() {
+func (k *groupKiller) kill() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.done = true
+	k.fired = true
 	syscall.Kill(-k.pid, syscall.SIGKILL)
 }
 
-func (k *killer) used() bool {
+func (k *groupKiller) wasUsed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.done
+	return k.fired
 }
 
-// watch asks the group to stop when ctx ends, and kills it after the grace.
-func (k *killer) watch(ctx context.Context, ended <-chan struct{}) {
+// terminateOnCancel sends SIGTERM to the group when ctx ends, and SIGKILL after
+// the grace period.
+func (k *groupKiller) terminateOnCancel(ctx context.Context, ended <-chan struct{}) {
 	select {
 	case <-ended:
 		return
@@ -253,28 +259,29 @@ func (k *killer) watch(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-// account adds what a program used.
-func (t *task) account(s *os.ProcessState) {
+// recordUsage adds the CPU time and peak memory of an ended program.
+func (t *task) recordUsage(s *os.ProcessState, meter *peakMeter) {
 	if s == nil {
 		return
 	}
 	t.user.cpu += s.UserTime() + s.SystemTime()
 	if u, ok := s.SysUsage().(*syscall.Rusage); ok {
-		t.user.peak = max(t.user.peak, u.Maxrss<<10)
+		t.user.peak = max(t.user.peak, meter.peak(u.Maxrss<<10))
 	}
 }
 
-// verdict says how a run ended. Order: we were told to stop; we killed it, for
-// a reason of ours; it failed; we failed while it did not notice.
-func (t *task) verdict(p program, s *os.ProcessState, feedErr, drainErr error, killed bool) error {
+// classifyExit returns the outcome of an execution. The first that applies wins:
+// the harness was stopped; the harness killed the program because of its own
+// failure; the program failed; the harness failed without affecting the program.
+func (t *task) classifyExit(p program, s *os.ProcessState, feedErr, drainErr error, killed bool) error {
 	own := errors.Join(feedErr, drainErr)
 	switch {
 	case t.ctx.Err() != nil:
-		return failf(mapreduce.ClassKilled, "told to stop")
+		return classErrorf(mapreduce.ClassKilled, "stopped by a signal")
 	case killed && own != nil:
 		return own
 	case s == nil:
-		return failf(mapreduce.ClassInternal, "no status of %s", p.argv[0])
+		return classErrorf(mapreduce.ClassInternal, "no status of %s", p.argv[0])
 	case s.Success():
 		t.user.exit = 0
 		return own
@@ -282,8 +289,8 @@ func (t *task) verdict(p program, s *os.ProcessState, feedErr, drainErr error, k
 	ws, ok := s.Sys().(syscall.WaitStatus)
 	if ok && ws.Signaled() {
 		t.user.signal = ws.Signal().String()
-		return failf(mapreduce.ClassUserExit, "program %s was ended by signal %d (%s)", p.argv[0], int(ws.Signal()), ws.Signal())
+		return classErrorf(mapreduce.ClassUserExit, "program %s was ended by signal %d (%s)", p.argv[0], int(ws.Signal()), ws.Signal())
 	}
 	t.user.exit = s.ExitCode()
-	return failf(mapreduce.ClassUserExit, "program %s ended with exit status %d", p.argv[0], s.ExitCode())
+	return classErrorf(mapreduce.ClassUserExit, "program %s ended with exit status %d", p.argv[0], s.ExitCode())
 }

@@ -15,7 +15,7 @@ type (
 	emitFunc = func(sortmerge.Record) error
 )
 
-func (t *task) combiner(p *mapreduce.Program) sortmerge.Combiner {
+func (t *task) newCombiner(p *mapreduce.Program) sortmerge.Combiner {
 	if p.Builtin != "" {
 		return sumCombiner{}
 	}
@@ -26,30 +26,30 @@ func (t *task) combiner(p *mapreduce.Program) sortmerge.Combiner {
 type sumCombiner struct{}
 
 func (sumCombiner) Combine(next nextFunc, emit emitFunc) error {
-	return eachGroup(next, &summing{}, func(key, value []byte) error {
+	return foldGroups(next, &sumFolder{}, func(key, value []byte) error {
 		return emit(sortmerge.Record{Key: key, Value: value})
 	})
 }
 
-// commandCombiner runs a user's combiner over one run: all partitions in one
-// process, since starting a process costs more than the work.
+// commandCombiner runs a user's combiner over one segment: all partitions in one
+// process, because starting a process costs more than the work.
 type commandCombiner struct {
 	t    *task
 	argv []string
 }
 
 func (c commandCombiner) Combine(next nextFunc, emit emitFunc) error {
-	return c.t.run(program{argv: c.argv,
+	return c.t.runProgram(program{argv: c.argv,
 		feed: func(_ context.Context, stdin io.Writer) error { return feedRecords(next, stdin) },
 		drain: func(r io.Reader) error {
-			return c.t.lines(r, "the combiner", func(line []byte) error {
+			return c.t.eachLine(r, "the combiner", func(line []byte) error {
 				key, value, bare := splitLine(line)
 				return emit(sortmerge.Record{Key: key, Value: value, NoValue: bare})
 			})
 		}})
 }
 
-// feedRecords writes "key TAB value" lines in large pieces.
+// feedRecords writes "key TAB value" lines in large chunks.
 func feedRecords(next nextFunc, stdin io.Writer) error {
 	buf := make([]byte, 0, chunkBytes)
 	for {
@@ -70,15 +70,15 @@ func feedRecords(next nextFunc, stdin io.Writer) error {
 	}
 }
 
-// folding makes one value of the values of a key.
-type folding interface {
-	start()
+// valueFolder folds the values of a key into one value.
+type valueFolder interface {
+	reset()
 	add(key []byte, r sortmerge.Record) error
-	value(buf []byte) []byte
+	appendValue(buf []byte) []byte
 }
 
-// eachGroup folds each key's values. emit gets slices that it must not keep.
-func eachGroup(next nextFunc, f folding, emit func(key, value []byte) error) error {
+// foldGroups folds the values of each key. emit must not retain its slices.
+func foldGroups(next nextFunc, f valueFolder, emit func(key, value []byte) error) error {
 	var key, value []byte
 	open := false
 	for {
@@ -87,7 +87,7 @@ func eachGroup(next nextFunc, f folding, emit func(key, value []byte) error) err
 			return err
 		}
 		if open && (!ok || !bytes.Equal(r.Key, key)) {
-			value = f.value(value[:0])
+			value = f.appendValue(value[:0])
 			if err := emit(key, value); err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func eachGroup(next nextFunc, f folding, emit func(key, value []byte) error) err
 		}
 		if !open {
 			key, open = append(key[:0], r.Key...), true
-			f.start()
+			f.reset()
 		}
 		if err := f.add(key, r); err != nil {
 			return err
@@ -106,27 +106,27 @@ func eachGroup(next nextFunc, f folding, emit func(key, value []byte) error) err
 	}
 }
 
-// summing adds up whole numbers.
-type summing struct{ sum int64 }
+// sumFolder adds integers.
+type sumFolder struct{ sum int64 }
 
-func (s *summing) start() { s.sum = 0 }
+func (s *sumFolder) reset() { s.sum = 0 }
 
-func (s *summing) value(buf []byte) []byte { return strconv.AppendInt(buf, s.sum, 10) }
+func (s *sumFolder) appendValue(buf []byte) []byte { return strconv.AppendInt(buf, s.sum, 10) }
 
-func (s *summing) add(key []byte, r sortmerge.Record) error {
+func (s *sumFolder) add(key []byte, r sortmerge.Record) error {
 	n, err := parseNumber(r.Value)
 	if err != nil {
-		return failf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
+		return classErrorf(mapreduce.ClassUserData, "sum: the value %.60q of key %.60q is not a whole number", r.Value, key)
 	}
 	sum := s.sum + n
 	if (sum > s.sum) != (n > 0) && n != 0 {
-		return failf(mapreduce.ClassUserData, "sum: the values of key %.60q add up to more than 64 bits hold", key)
+		return classErrorf(mapreduce.ClassUserData, "sum: the values of key %.60q overflow 64 bits", key)
 	}
 	s.sum = sum
 	return nil
 }
 
-// parseNumber reads short numbers without making a string.
+// parseNumber parses an integer; short ones without allocating a string.
 func parseNumber(b []byte) (int64, error) {
 	if len(b) == 0 || len(b) > 18 || b[0] < '0' || b[0] > '9' {
 		return strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64)
@@ -141,9 +141,9 @@ func parseNumber(b []byte) (int64, error) {
 	return n, nil
 }
 
-// counting counts values.
-type counting struct{ n int64 }
+// countFolder counts values.
+type countFolder struct{ n int64 }
 
-func (c *counting) start()                             { c.n = 0 }
-func (c *counting) value(buf []byte) []byte            { return strconv.AppendInt(buf, c.n, 10) }
-func (c *counting) add([]byte, sortmerge.Record) error { c.n++; return nil }
+func (c *countFolder) reset()                             { c.n = 0 }
+func (c *countFolder) appendValue(buf []byte) []byte      { return strconv.AppendInt(buf, c.n, 10) }
+func (c *countFolder) add([]byte, sortmerge.Record) error { c.n++; return nil }

@@ -1,25 +1,25 @@
-// Package harness is the program that runs one task where the task runs: in
-// its container, or as a plain process under "drover dev". It reads a
-// mapreduce.TaskSpec, feeds the user's program as Hadoop Streaming does,
-// sorts, combines, spills, merges, and ends with a mapreduce.Result.
+// Package harness is the program that executes one task at its place: in its
+// container, or as a plain process under "drover dev". It reads a
+// mapreduce.TaskSpec, feeds the user's program as Hadoop Streaming does, sorts,
+// combines, spills and merges, and ends by writing a mapreduce.Result.
 //
-// It is called by cmd/drover ("drover harness SPEC") and by the small
-// cmd/drover-harness; nobody imports it for anything else.
+// cmd/drover ("drover harness SPEC") and the small cmd/drover-harness call Main;
+// nothing else imports the package.
 //
-// It has no network. Besides regular files it holds its stdio and the pipes
-// to its own children, so it can be checkpointed at any moment; it counts
-// waiting in its own sleeps and not by a clock, so hours in which it was
-// frozen are not a stall. It imports the standard library and
-// klauspost/compress alone: it starts once for each task on slow machines.
+// The harness uses no network. Besides regular files it holds only its stdio and
+// the pipes to its own children, so it can be checkpointed at any moment. It
+// measures waiting by its own sleeps and not by a clock, so that hours in which
+// it was frozen are not a stall. It imports only the standard library and
+// klauspost/compress, because it starts once for each task on slow machines.
 //
-// The program it runs is the leader of a process group that is killed when
-// the program has ended, when the harness is told to stop (SIGTERM, then
-// SIGKILL after grace_ms), and by the kernel when the harness dies. As process
-// 1 of a container it also reaps orphans.
+// The user's program leads a process group. The group is killed when the program
+// has ended, when the harness is stopped (SIGTERM, then SIGKILL after grace_ms),
+// and by the kernel when the harness dies. As process 1 of a container the
+// harness also reaps orphans.
 //
-// Conventions, as in Hadoop Streaming: lines on stdin, lines on stdout with
-// the key up to the first tab, names of job and task in the environment (see
-// Environ), "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
-// stderr, which are taken out of the log. A program that stops reading and
+// Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout with
+// the key up to the first tab; names of job and task in the environment (see
+// Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
+// stderr, which are removed from the log. A program that stops reading early and
 // ends with status 0 has succeeded.
 package harness

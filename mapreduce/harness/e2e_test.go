@@ -15,9 +15,9 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// textOf makes about n bytes of text: lines of up to 14 words, frequent ones
-// much more often than rare ones, as in a language, out of 50,000.
-func textOf(seed uint64, n int) string {
+// randomText returns about n bytes of text: lines of up to 14 words out of 50,000,
+// with a frequency distribution like that of a natural language.
+func randomText(seed uint64, n int) string {
 	r := rand.New(rand.NewPCG(seed, 7))
 	z := rand.NewZipf(r, 1.1, 3, 49_999)
 	var b strings.Builder
@@ -38,7 +38,7 @@ func textOf(seed uint64, n int) string {
 	return b.String()
 }
 
-// scripts are the example's mapper and reducer; it skips without python3.
+// scripts returns the example's mapper and reducer. It skips without python3.
 func scripts(t testing.TB) (mapper, reducer string) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed here")
@@ -48,8 +48,8 @@ func scripts(t testing.TB) (mapper, reducer string) {
 	return filepath.Join(dir, "wc_map.py"), filepath.Join(dir, "wc_reduce.py")
 }
 
-// process runs a task in a process of its own, as a node does.
-func (j *job) process(s mapreduce.TaskSpec) *mapreduce.Result {
+// runProcess runs a task in its own process, as a node does.
+func (j *testJob) runProcess(s mapreduce.TaskSpec) *mapreduce.Result {
 	j.t.Helper()
 	path := s.Result + ".spec"
 	check(j.t, mapreduce.WriteSpec(path, &s))
@@ -66,7 +66,7 @@ func (j *job) process(s mapreduce.TaskSpec) *mapreduce.Result {
 
 // wordcount runs a whole job with the example's scripts and returns its output
 // and results.
-func (j *job) wordcount(texts []string, reduces int, combine bool, mapper, reducer string) (string, []*mapreduce.Result) {
+func (j *testJob) wordcount(texts []string, reduces int, combine bool, mapper, reducer string) (string, []*mapreduce.Result) {
 	m := mapreduce.Program{Argv: []string{"python3", mapper}}
 	r := mapreduce.Program{Argv: []string{"python3", reducer}}
 	var results []*mapreduce.Result
@@ -76,21 +76,21 @@ func (j *job) wordcount(texts []string, reduces int, combine bool, mapper, reduc
 		if combine {
 			s.Combiner = &r
 		}
-		j.deliver(&s, text)
-		specs, results = append(specs, s), append(results, j.process(s))
+		j.writeInput(&s, text)
+		specs, results = append(specs, s), append(results, j.runProcess(s))
 	}
 	all := results
 	var out strings.Builder
 	for p := range reduces {
 		s := j.reduceSpec(p, r, j.shuffle(p, results, specs))
-		res := j.process(s)
+		res := j.runProcess(s)
 		out.WriteString(j.output(s, res))
 		all = append(all, res)
 	}
 	return out.String(), all
 }
 
-func byHand(t testing.TB, dir string, texts []string, mapper, reducer string) (string, time.Duration) {
+func runByHand(t testing.TB, dir string, texts []string, mapper, reducer string) (string, time.Duration) {
 	args := []string{"testdata/byhand.sh", mapper, reducer}
 	for i, text := range texts {
 		path := filepath.Join(dir, fmt.Sprint("text", i))
@@ -110,22 +110,22 @@ func cpuOf(u *syscall.Rusage) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Real scripts, real processes, several maps and reducers, with and without
-// combiner: the lines are those of the scripts by hand through sort.
-func TestPythonWordcountAsByHand(t *testing.T) {
+// Real scripts and processes, several maps and reducers, with and without a
+// combiner: the lines equal those of the scripts in a shell pipeline with sort.
+func TestPythonWordcountMatchesPipeline(t *testing.T) {
 	mapper, reducer := scripts(t)
 	size := 50_000
 	if testing.Short() {
 		size = 10_000
 	}
-	texts := []string{textOf(1, size), textOf(2, size), "last line without newline"}
-	want, _ := byHand(t, t.TempDir(), texts, mapper, reducer)
+	texts := []string{randomText(1, size), randomText(2, size), "last line without newline"}
+	want, _ := runByHand(t, t.TempDir(), texts, mapper, reducer)
 	for _, c := range []struct {
 		reduces int
 		combine bool
 	}{{1, false}, {3, false}, {3, true}} {
 		t.Run(fmt.Sprintf("%d reducers, combiner %v", c.reduces, c.combine), func(t *testing.T) {
-			got, _ := newJob(t, t.TempDir()).wordcount(texts, c.reduces, c.combine, mapper, reducer)
+			got, _ := newTestJob(t, t.TempDir()).wordcount(texts, c.reduces, c.combine, mapper, reducer)
 			if c.reduces > 1 {
 				got = sortLines(got)
 			}
@@ -147,19 +147,19 @@ func sortLines(s string) string {
 	return strings.Join(lines, "")
 }
 
-// BenchmarkPythonWordcount is the middle of bar 3: 64 MiB (with -short 8) through scripts, CPU
-// of the whole job beside that of the same scripts by hand.
+// BenchmarkPythonWordcount counts the words of 64 MiB (with -short 8 MiB) with
+// scripts and compares the CPU time with that of a shell pipeline.
 func BenchmarkPythonWordcount(b *testing.B) {
 	mapper, reducer := scripts(b)
 	size := 64 << 20
 	if testing.Short() {
 		size = 8 << 20
 	}
-	texts := []string{textOf(1, size/2), textOf(2, size/2)}
+	texts := []string{randomText(1, size/2), randomText(2, size/2)}
 	b.SetBytes(int64(size))
 	for b.Loop() {
-		want, hand := byHand(b, b.TempDir(), texts, mapper, reducer)
-		got, results := newJob(b, b.TempDir()).wordcount(texts, 1, false, mapper, reducer)
+		want, hand := runByHand(b, b.TempDir(), texts, mapper, reducer)
+		got, results := newTestJob(b, b.TempDir()).wordcount(texts, 1, false, mapper, reducer)
 		if got != want {
 			b.Fatal("the outputs differ")
 		}
@@ -174,51 +174,51 @@ func BenchmarkPythonWordcount(b *testing.B) {
 	}
 }
 
-// BenchmarkBuiltinWordcountMap is the mapper of the last part of bar 3.
+// BenchmarkBuiltinWordcountMap measures the built-in word count mapper.
 func BenchmarkBuiltinWordcountMap(b *testing.B) {
-	text := textOf(3, 128<<20)
+	text := randomText(3, 128<<20)
 	b.SetBytes(int64(len(text)))
-	j := newJob(b, b.TempDir())
+	j := newTestJob(b, b.TempDir())
 	s := j.mapSpec(0, mapreduce.Program{Builtin: "wordcount"}, 4)
 	s.Combiner = &mapreduce.Program{Builtin: "sum"}
-	j.deliver(&s, text)
+	j.writeInput(&s, text)
 	for b.Loop() {
-		r := j.ok(s)
+		r := j.runOK(s)
 		b.ReportMetric(float64(r.HarnessPeakRSS>>20), "peak-MiB")
 	}
 }
 
-// BenchmarkStreamingCat is the cost of the pipes, partitioning and sorting for
-// a program that does nothing.
+// BenchmarkStreamingCat measures pipes, partitioning and sorting with a program
+// that does nothing.
 func BenchmarkStreamingCat(b *testing.B) {
-	text := textOf(4, 64<<20)
+	text := randomText(4, 64<<20)
 	b.SetBytes(int64(len(text)))
-	j := newJob(b, b.TempDir())
+	j := newTestJob(b, b.TempDir())
 	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 4)
-	j.deliver(&s, text)
+	j.writeInput(&s, text)
 	for b.Loop() {
-		j.ok(s)
+		j.runOK(s)
 	}
 }
 
-// BenchmarkStreamingWords is the harness's part of the Python word count: the
-// mapper's many small records through pipes, sort, spills and merge, and on to
-// a reducer that does nothing.
+// BenchmarkStreamingWords measures the harness's share of the Python word count:
+// the mapper's many small records through pipes, sort, spills and merge, on to a
+// reducer that does nothing.
 func BenchmarkStreamingWords(b *testing.B) {
 	var lines strings.Builder
-	for _, w := range strings.Fields(textOf(5, 32<<20)) {
+	for _, w := range strings.Fields(randomText(5, 32<<20)) {
 		lines.WriteString(w + "\t1\n")
 	}
 	b.SetBytes(int64(lines.Len()))
-	j := newJob(b, b.TempDir())
+	j := newTestJob(b, b.TempDir())
 	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 1)
-	j.deliver(&s, lines.String())
+	j.writeInput(&s, lines.String())
 	var own, cats int64
 	runs := 0
 	for b.Loop() {
-		m := j.process(s)
+		m := j.runProcess(s)
 		os.RemoveAll(j.path("r0.in.journal"))
-		r := j.process(j.reduceSpec(0, mapreduce.Program{Argv: []string{"cat"}}, j.shuffle(0, []*mapreduce.Result{m}, []mapreduce.TaskSpec{s})))
+		r := j.runProcess(j.reduceSpec(0, mapreduce.Program{Argv: []string{"cat"}}, j.shuffle(0, []*mapreduce.Result{m}, []mapreduce.TaskSpec{s})))
 		own, cats, runs = own+m.HarnessCPUMS+r.HarnessCPUMS, cats+m.UserCPUMS+r.UserCPUMS, runs+1
 	}
 	b.ReportMetric(float64(own)/1e3/float64(runs), "harness-cpu-s")

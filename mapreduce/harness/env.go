@@ -10,15 +10,15 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Environ is the environment of the program: base (the harness's own, which
-// holds the DROVER_… names that every task has), then the names of Hadoop
-// Streaming (configuration names with "_" for "."), the old ones that scripts
-// still read, and last spec.Env. A later entry wins. Of a combined split, the
-// input names describe its first piece.
+// Environ returns the environment of the program: base (the harness's own, with
+// the DROVER_… names that every task has), then the names of Hadoop Streaming
+// (configuration names with "_" for "."), then their deprecated forms, which
+// scripts still read, and last spec.Env. Later entries win. The input names of a
+// combined split describe its first piece.
 func Environ(base []string, s *mapreduce.TaskSpec) []string {
-	n := s.Names
+	n := s.Identity
 	isMap := strconv.FormatBool(s.Kind == mapreduce.KindMap)
-	index, reduces, maps := strconv.Itoa(n.Index), strconv.Itoa(s.Reduces), strconv.Itoa(n.Maps)
+	index, reduces, maps := strconv.Itoa(n.Index), strconv.Itoa(s.Reduces), strconv.Itoa(n.MapTasks)
 	vars := []string{
 		"mapreduce_job_id", n.Job, "mapred_job_id", n.Job,
 		"mapreduce_job_name", n.JobName, "mapred_job_name", n.JobName,
@@ -45,7 +45,7 @@ func Environ(base []string, s *mapreduce.TaskSpec) []string {
 	return append(env, s.Env...)
 }
 
-func lastEnv(env []string, key string) string {
+func lookupEnv(env []string, key string) string {
 	for i := len(env) - 1; i >= 0; i-- {
 		if v, ok := strings.CutPrefix(env[i], key+"="); ok {
 			return v
@@ -54,8 +54,8 @@ func lastEnv(env []string, key string) string {
 	return ""
 }
 
-// lookPath finds a program as a shell in dir would, and, as Hadoop does, in
-// dir itself before the PATH of the program's environment.
+// lookPath finds a program as a shell in dir would. Like Hadoop, it searches dir
+// itself before the PATH of the program's environment.
 func lookPath(name, dir string, env []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
@@ -63,7 +63,7 @@ func lookPath(name, dir string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return filepath.Join(dir, name), nil
 	}
-	path := lastEnv(env, "PATH")
+	path := lookupEnv(env, "PATH")
 	if path == "" {
 		path = "/usr/local/bin:/usr/bin:/bin"
 	}

@@ -9,23 +9,36 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// failure is an error that knows whose it is.
-type failure struct {
-	class mapreduce.Class
-	err   error
+// classifiedError is an error with its exit class. permanent says that every
+// other attempt would fail in the same way.
+type classifiedError struct {
+	class     mapreduce.ExitClass
+	permanent bool
+	err       error
 }
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *classifiedError) Error() string { return f.err.Error() }
+func (f *classifiedError) Unwrap() error { return f.err }
 
-func failf(c mapreduce.Class, format string, a ...any) error {
-	return &failure{c, fmt.Errorf(format, a...)}
+func classErrorf(c mapreduce.ExitClass, format string, a ...any) error {
+	return &classifiedError{class: c, err: fmt.Errorf(format, a...)}
 }
 
-// classOf finds the class of an error. A full disk is a full disk wherever it
-// was met; otherwise the failure nearest to its cause decides.
-func classOf(err error, kind mapreduce.Kind) mapreduce.Class {
-	var f *failure
+func permanentErrorf(c mapreduce.ExitClass, format string, a ...any) error {
+	return &classifiedError{class: c, permanent: true, err: fmt.Errorf(format, a...)}
+}
+
+// isPermanent reports whether no other attempt can do better. A full disk is not
+// permanent, whatever else failed.
+func isPermanent(err error, c mapreduce.ExitClass) bool {
+	var f *classifiedError
+	return c.UserFault() && c != mapreduce.ClassQuota && errors.As(err, &f) && f.permanent
+}
+
+// classOf returns the exit class of an error. A full disk always wins; otherwise
+// the classifiedError nearest to the cause decides.
+func classOf(err error, kind mapreduce.Kind) mapreduce.ExitClass {
+	var f *classifiedError
 	switch {
 	case err == nil:
 		return mapreduce.ClassOK
@@ -44,8 +57,8 @@ func classOf(err error, kind mapreduce.Kind) mapreduce.Class {
 	}
 }
 
-// messageOf is the line for the user.
-func messageOf(err error, c mapreduce.Class) string {
+// messageOf returns the message for the user.
+func messageOf(err error, c mapreduce.ExitClass) string {
 	switch {
 	case err == nil:
 		return ""

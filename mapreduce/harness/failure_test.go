@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,65 +19,75 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-func sh(script string) mapreduce.Program {
+func shellProgram(script string) mapreduce.Program {
 	return mapreduce.Program{Argv: []string{"sh", "-c", script}}
 }
 
-// bigInput is more than all pipes hold, so that a program that does not read
-// would block one that only writes.
+// bigInput exceeds the capacity of all pipes, so that a program that does not
+// read would block a harness that only writes.
 var bigInput = strings.Repeat("some words in a line\n", 400_000)
 
-func TestMappersThatMisbehave(t *testing.T) {
+// wantPermanent matches the errors that no other attempt can avoid.
+var wantPermanent = regexp.MustCompile("not found|cannot be started|longer than|not valid|SequenceFile")
+
+func TestFaultyMappers(t *testing.T) {
 	for name, c := range map[string]struct {
 		program   mapreduce.Program
 		input     string
 		reduces   int
 		change    func(*mapreduce.TaskSpec)
-		want      mapreduce.Class
+		want      mapreduce.ExitClass
 		wantError string
 		wantExit  int
 		wantOut   int64 // records
 	}{
-		"ends with a status":                 {sh("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
-		"ends at once with a status":         {sh("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
-		"is ended by a signal":               {sh("kill -9 $$"), bigInput, 1, nil, mapreduce.ClassUserExit, "signal 9", -1, 0},
+		"ends with a status":                 {shellProgram("cat >/dev/null; exit 7"), "a\n", 1, nil, mapreduce.ClassUserExit, "exit status 7", 7, 0},
+		"ends at once with a status":         {shellProgram("exit 3"), bigInput, 1, nil, mapreduce.ClassUserExit, "exit status 3", 3, 0},
+		"is ended by a signal":               {shellProgram("kill -9 $$"), bigInput, 1, nil, mapreduce.ClassUserExit, "signal 9", -1, 0},
 		"is not there":                       {mapreduce.Program{Argv: []string{"no-such-program"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "not found", 127, 0},
 		"is not executable":                  {mapreduce.Program{Argv: []string{"/etc/passwd"}}, "a\n", 1, nil, mapreduce.ClassUserExit, "cannot be started", 126, 0},
-		"stops reading early, like head":     {sh("head -n 3"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 3},
-		"reads nothing at all":               {sh("exec <&-; echo a"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 1},
-		"map-only and stops reading early":   {sh("head -n 3"), bigInput, 0, nil, mapreduce.ClassOK, "", 0, 3},
-		"writes binary without tabs":         {sh("cat >/dev/null; head -c 100000 /dev/urandom | tr -d '\\n'; echo"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 1},
-		"writes a line without end":          {sh("cat >/dev/null; head -c 300000 /dev/zero; sleep 60"), "a\n", 2, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "line longer than 200000 bytes", -1, 0},
-		"writes a last line without newline": {sh("cat >/dev/null; printf 'a\\tb\\nc'"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 2},
-		"map-only without a last newline":    {sh("cat >/dev/null; printf 'a\\nb'"), "a\n", 0, nil, mapreduce.ClassOK, "", 0, 2},
-		"writes and then fails":              {sh("cat; exit 1"), bigInput, 2, nil, mapreduce.ClassUserExit, "exit status 1", 1, 0},
-		"leaves a child behind":              {sh("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
-		"has a combiner that fails":          {sh("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := sh("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "exit status 9", 9, 0},
-		"sums what is no number":             {sh("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
-		"sums over 64 bits":                  {sh("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
-		"gets a damaged gzip file":           {sh("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
-		"gets a damaged bzip2 file":          {sh("cat"), "this is not bzip2", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecBzip2 }, mapreduce.ClassUserData, "not valid bzip2", -2, 0},
-		"gets a damaged zstd file":           {sh("cat"), "this is not zstd", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecZstd }, mapreduce.ClassUserData, "not valid zstd", -2, 0},
-		"gets no folder for its output":      {sh("cat"), "a\n", 1, func(s *mapreduce.TaskSpec) { s.MapOutput.Data = "/no/such/folder/x" }, mapreduce.ClassIO, "no such file", 0, 0},
+		"stops reading early, like head":     {shellProgram("head -n 3"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 3},
+		"reads nothing at all":               {shellProgram("exec <&-; echo a"), bigInput, 2, nil, mapreduce.ClassOK, "", 0, 1},
+		"map-only and stops reading early":   {shellProgram("head -n 3"), bigInput, 0, nil, mapreduce.ClassOK, "", 0, 3},
+		"writes binary without tabs":         {shellProgram("cat >/dev/null; head -c 100000 /dev/urandom | tr -d '\\n'; echo"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 1},
+		"writes a line without end":          {shellProgram("cat >/dev/null; head -c 300000 /dev/zero; sleep 60"), "a\n", 2, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "line longer than 200000 bytes, the most that this task's memory allows", -1, 0},
+		"writes a last line without newline": {shellProgram("cat >/dev/null; printf 'a\\tb\\nc'"), "a\n", 2, nil, mapreduce.ClassOK, "", 0, 2},
+		"map-only without a last newline":    {shellProgram("cat >/dev/null; printf 'a\\nb'"), "a\n", 0, nil, mapreduce.ClassOK, "", 0, 2},
+		"writes and then fails":              {shellProgram("cat; exit 1"), bigInput, 2, nil, mapreduce.ClassUserExit, "exit status 1", 1, 0},
+		"leaves a child behind":              {shellProgram("sleep 1000 >/dev/null 2>&1 & cat"), "a\nb\n", 1, nil, mapreduce.ClassOK, "", 0, 2},
+		"has a combiner that fails":          {shellProgram("cat"), "a\nb\n", 1, func(s *mapreduce.TaskSpec) { c := shellProgram("cat; exit 9"); s.Combiner = &c }, mapreduce.ClassUserExit, "exit status 9", 9, 0},
+		"sums a non-number":                  {shellProgram("cat"), "a\tx\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "not a whole number", 0, 0},
+		"sums over 64 bits":                  {shellProgram("cat"), "a\t9223372036854775807\na\t1\n", 1, func(s *mapreduce.TaskSpec) { s.Combiner = &mapreduce.Program{Builtin: "sum"} }, mapreduce.ClassUserData, "64 bits", 0, 0},
+		"gets a damaged gzip file":           {shellProgram("cat"), "this is not gzip", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecGzip }, mapreduce.ClassUserData, "not valid gzip", -2, 0},
+		"gets a damaged bzip2 file":          {shellProgram("cat"), "this is not bzip2", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecBzip2 }, mapreduce.ClassUserData, "not valid bzip2", -2, 0},
+		"gets a damaged zstd file":           {shellProgram("cat"), "this is not zstd", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecZstd }, mapreduce.ClassUserData, "not valid zstd", -2, 0},
+		"gets a damaged deflate file":        {shellProgram("cat"), "this is not zlib", 1, func(s *mapreduce.TaskSpec) { s.Input.Pieces[0].Codec = mapreduce.CodecDeflate }, mapreduce.ClassUserData, "not valid deflate", -2, 0},
+		"gets a SequenceFile":                {shellProgram("cat"), "SEQ\x06\x19org.apache.hadoop.io.Text", 1, nil, mapreduce.ClassUserData, "is a Hadoop SequenceFile, and a mapper reads lines of text", -2, 0},
+		"gets text that begins with SEQ":     {shellProgram("cat"), "SEQ\tUENCE\n", 1, nil, mapreduce.ClassOK, "", 0, 1},
+		"gets three bytes":                   {shellProgram("cat"), "SE\n", 1, nil, mapreduce.ClassOK, "", 0, 1},
+		"gets no folder for its output":      {shellProgram("cat"), "a\n", 1, func(s *mapreduce.TaskSpec) { s.MapOutput.Data = "/no/such/folder/x" }, mapreduce.ClassIO, "no such file", 0, 0},
 		"reads a long line as a built-in":    {mapreduce.Program{Builtin: "identity"}, strings.Repeat("x", 300_000), 1, func(s *mapreduce.TaskSpec) { s.MaxLine = 200_000 }, mapreduce.ClassUserData, "input is longer than 200000", -1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, t.TempDir())
+			j := newTestJob(t, t.TempDir())
 			s := j.mapSpec(0, c.program, c.reduces)
 			if c.change != nil {
 				c.change(&s)
 			}
-			j.deliver(&s, c.input)
+			j.writeInput(&s, c.input)
 			r := j.run(s)
 			if r.Class != c.want || !strings.Contains(r.Error, c.wantError) {
 				t.Errorf("class %s, error %q, want %s, %q", r.Class, r.Error, c.want, c.wantError)
 			}
+			if permanent := wantPermanent.MatchString(c.wantError); r.Permanent != permanent {
+				t.Errorf("permanent is %t, want %t (%s)", r.Permanent, permanent, r.Error)
+			}
 			if c.wantExit != -2 && r.UserExit != c.wantExit {
 				t.Errorf("exit status %d, want %d", r.UserExit, c.wantExit)
 			}
-			if r.Class == mapreduce.ClassOK && r.Out.Records != c.wantOut {
-				t.Errorf("%d records out, want %d", r.Out.Records, c.wantOut)
+			if r.Class == mapreduce.ClassOK && r.Final.Records != c.wantOut {
+				t.Errorf("%d records out, want %d", r.Final.Records, c.wantOut)
 			}
 			if r.Class != mapreduce.ClassOK {
 				for _, o := range []string{j.path("m0.data"), j.path("m0.index"), j.path("m0.out")} {
@@ -89,7 +100,7 @@ func TestMappersThatMisbehave(t *testing.T) {
 	}
 }
 
-func TestInputThatMisbehaves(t *testing.T) {
+func TestFaultyInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		helper    func(w *mapreduce.GrowingWriter, path string) error
 		wantError string
@@ -112,10 +123,10 @@ func TestInputThatMisbehaves(t *testing.T) {
 			return os.WriteFile(path+mapreduce.JournalSuffix, []byte("garbage\n"), 0o600)
 		}, "journal"},
 	} {
-		for _, prog := range []mapreduce.Program{sh("cat"), {Builtin: "identity"}} {
-			t.Run(name+" to "+cmpOr(prog.Builtin, "a command"), func(t *testing.T) {
+		for _, prog := range []mapreduce.Program{shellProgram("cat"), {Builtin: "identity"}} {
+			t.Run(name+" to "+firstNonEmpty(prog.Builtin, "a command"), func(t *testing.T) {
 				t.Parallel()
-				j := newJob(t, t.TempDir())
+				j := newTestJob(t, t.TempDir())
 				s := j.mapSpec(0, prog, 1)
 				s.StallMS = 50
 				w, err := mapreduce.NewGrowingWriter(s.Input.File)
@@ -131,19 +142,19 @@ func TestInputThatMisbehaves(t *testing.T) {
 	}
 }
 
-func cmpOr(a, b string) string {
+func firstNonEmpty(a, b string) string {
 	if a != "" {
 		return a
 	}
 	return b
 }
 
-// The mapper sees the first lines before the last ones exist: the helper
-// writes each next line only after the mapper has written the one before.
-func TestMapperReadsBehindTheGrowingInput(t *testing.T) {
-	j := newJob(t, t.TempDir())
+// The mapper sees the first lines before the last ones exist: the helper writes
+// the next line only after the mapper has written the previous one.
+func TestMapperFollowsGrowingInput(t *testing.T) {
+	j := newTestJob(t, t.TempDir())
 	seen := j.path("work/seen")
-	s := j.mapSpec(0, sh(`while read line; do echo "$line" >> seen; echo "$line"; done`), 0, mapreduce.Piece{Path: "a", Codec: mapreduce.CodecNone})
+	s := j.mapSpec(0, shellProgram(`while read line; do echo "$line" >> seen; echo "$line"; done`), 0, mapreduce.Piece{Path: "a", Codec: mapreduce.CodecNone})
 	helper := make(chan error, 1)
 	go func() {
 		helper <- func() error {
@@ -154,7 +165,7 @@ func TestMapperReadsBehindTheGrowingInput(t *testing.T) {
 			defer w.Close()
 			for i := range 5 {
 				fmt.Fprintln(w, "line", i)
-				if err := poll(func() bool {
+				if err := pollUntil(func() bool {
 					b, _ := os.ReadFile(seen)
 					return strings.Count(string(b), "\n") == i+1
 				}); err != nil {
@@ -164,14 +175,14 @@ func TestMapperReadsBehindTheGrowingInput(t *testing.T) {
 			return errors.Join(w.EndPiece(), w.Done())
 		}()
 	}()
-	r := j.ok(s)
+	r := j.runOK(s)
 	check(t, <-helper)
 	if got := j.output(s, r); got != "line 0\nline 1\nline 2\nline 3\nline 4\n" {
 		t.Errorf("got %q", got)
 	}
 }
 
-func poll(done func() bool) error {
+func pollUntil(done func() bool) error {
 	deadline := time.Now().Add(20 * time.Second)
 	for !done() {
 		if time.Now().After(deadline) {
@@ -182,7 +193,8 @@ func poll(done func() bool) error {
 	return nil
 }
 
-// Told to stop: the program gets SIGTERM, then SIGKILL, and the result says so.
+// When the harness is stopped, the program gets SIGTERM, then SIGKILL, and the
+// result records it.
 func TestStopKillsTheProgram(t *testing.T) {
 	for name, script := range map[string]string{
 		"a program that obeys":      `echo $$ > pid; exec sleep 1000`,
@@ -191,39 +203,39 @@ func TestStopKillsTheProgram(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, t.TempDir())
-			s := j.mapSpec(0, sh(script), 1)
-			j.deliver(&s, "a\n")
+			j := newTestJob(t, t.TempDir())
+			s := j.mapSpec(0, shellProgram(script), 1)
+			j.writeInput(&s, "a\n")
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			go func() {
-				poll(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") })
+				pollUntil(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") })
 				cancel()
 			}()
 			if r := j.runCtx(ctx, s); r.Class != mapreduce.ClassKilled {
 				t.Errorf("class %s: %s", r.Class, r.Error)
 			}
-			gone(t, j.path("work/pid"))
+			waitGone(t, j.path("work/pid"))
 		})
 	}
 }
 
-// gone checks that the process whose pid is in the file has ended.
-func gone(t *testing.T, pidFile string) {
+// waitGone checks that the process whose pid is in the file has ended.
+func waitGone(t *testing.T, pidFile string) {
 	t.Helper()
 	b, err := os.ReadFile(pidFile)
 	check(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	check(t, err)
-	check(t, poll(func() bool {
+	check(t, pollUntil(func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || parseStat(stat).state == 'Z'
 	}))
 }
 
-// As a process of its own: SIGTERM ends it with its code and a result, SIGKILL
-// takes the program with it.
-func TestHarnessProcessDiesWithItsProgram(t *testing.T) {
+// As a separate process: SIGTERM ends the harness with its exit code and a
+// result; SIGKILL also kills the program.
+func TestProgramDiesWithHarness(t *testing.T) {
 	for name, c := range map[string]struct {
 		signal   syscall.Signal
 		wantExit int
@@ -232,20 +244,20 @@ func TestHarnessProcessDiesWithItsProgram(t *testing.T) {
 		"SIGKILL is final":    {syscall.SIGKILL, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJob(t, t.TempDir())
-			s := j.mapSpec(0, sh(`echo $$ > pid; exec sleep 1000`), 1)
-			j.deliver(&s, "a\n")
+			j := newTestJob(t, t.TempDir())
+			s := j.mapSpec(0, shellProgram(`echo $$ > pid; exec sleep 1000`), 1)
+			j.writeInput(&s, "a\n")
 			check(t, mapreduce.WriteSpec(j.path("spec"), &s))
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), "DROVER_TEST_HARNESS_SPEC="+j.path("spec"))
 			check(t, cmd.Start())
-			check(t, poll(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") }))
+			check(t, pollUntil(func() bool { b, _ := os.ReadFile(j.path("work/pid")); return strings.HasSuffix(string(b), "\n") }))
 			check(t, cmd.Process.Signal(c.signal))
 			cmd.Wait()
 			if got := cmd.ProcessState.ExitCode(); got != c.wantExit {
 				t.Errorf("exit code %d, want %d", got, c.wantExit)
 			}
-			gone(t, j.path("work/pid"))
+			waitGone(t, j.path("work/pid"))
 			if _, err := mapreduce.ReadResult(s.Result); (err == nil) != (c.wantExit > 0) {
 				t.Errorf("result: %v", err)
 			}
@@ -253,7 +265,7 @@ func TestHarnessProcessDiesWithItsProgram(t *testing.T) {
 	}
 }
 
-func TestBadSpecIsToldByTheExitCode(t *testing.T) {
+func TestBadSpecExitCode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spec")
 	check(t, os.WriteFile(path, []byte(`{"version":9}`), 0o600))
 	cmd := exec.Command(os.Args[0])
@@ -264,47 +276,47 @@ func TestBadSpecIsToldByTheExitCode(t *testing.T) {
 	}
 }
 
-// A full disk is told apart from other failures, and the result still fits.
-// /dev/full stands for the disk.
-func TestFullDiskIsClassed(t *testing.T) {
+// A full disk is distinguished from other failures, and the result can still be
+// written. /dev/full stands for the disk.
+func TestFullDiskIsClassQuota(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("no /dev/full here")
 	}
-	j := newJob(t, t.TempDir())
+	j := newTestJob(t, t.TempDir())
 	full := j.path("full")
 	check(t, os.Symlink("/dev/full", full))
 	for name, reduces := range map[string]int{"map output": 2, "map-only output": 0} {
 		t.Run(name, func(t *testing.T) {
-			s := j.mapSpec(reduces, sh("cat"), reduces)
+			s := j.mapSpec(reduces, shellProgram("cat"), reduces)
 			if reduces > 0 {
 				s.MapOutput.Data = full
 			} else {
 				s.Output.Path = full
 			}
-			j.deliver(&s, bigInput)
+			j.writeInput(&s, bigInput)
 			r := j.run(s)
 			if r.Class != mapreduce.ClassQuota || !strings.Contains(r.Error, "disk quota") {
 				t.Errorf("class %s: %s", r.Class, r.Error)
 			}
-			check(t, symlinkAgain(full))
+			check(t, replaceSymlink(full))
 		})
 	}
 }
 
-// symlinkAgain puts back what the failed task removed.
-func symlinkAgain(path string) error {
+// replaceSymlink restores the link that the failed task removed.
+func replaceSymlink(path string) error {
 	os.Remove(path)
 	return os.Symlink("/dev/full", path)
 }
 
 func TestReportersOfAllPrograms(t *testing.T) {
-	j := newJob(t, t.TempDir())
-	comb := sh(`cat; echo reporter:counter:g,combined,1 >&2`)
-	s := j.mapSpec(0, sh(`cat; echo a log line >&2; echo reporter:counter:g,mapped,3 >&2; echo reporter:counter:g,mapped,4 >&2
+	j := newTestJob(t, t.TempDir())
+	comb := shellProgram(`cat; echo reporter:counter:g,combined,1 >&2`)
+	s := j.mapSpec(0, shellProgram(`cat; echo a log line >&2; echo reporter:counter:g,mapped,3 >&2; echo reporter:counter:g,mapped,4 >&2
 		echo reporter:status:half way >&2; echo reporter:counter:only,two >&2; echo "  reporter:status:not at the start" >&2; printf 'no end' >&2`), 1)
 	s.Combiner = &comb
-	j.deliver(&s, "a\nb\n")
-	r := j.ok(s)
+	j.writeInput(&s, "a\nb\n")
+	r := j.runOK(s)
 	want := mapreduce.Counters{"g": {"mapped": 7, "combined": 1}}
 	if d := cmp.Diff(want, r.Counters); d != "" {
 		t.Error(d)
@@ -318,18 +330,22 @@ func TestReportersOfAllPrograms(t *testing.T) {
 	}
 	p, err := mapreduce.ReadProgress(s.Progress)
 	check(t, err)
-	if d := cmp.Diff(want, p.Counters); d != "" || p.In.Records != 2 {
+	if d := cmp.Diff(want, p.Counters); d != "" || p.Input.Records != 2 {
 		t.Errorf("progress %+v", p)
 	}
 }
 
-func TestTooManyCountersAreDroppedAndCounted(t *testing.T) {
-	j := newJob(t, t.TempDir())
-	s := j.mapSpec(0, sh(`cat >/dev/null; i=0; while [ $i -lt 1100 ]; do echo "reporter:counter:g,n$i,1"; i=$((i+1)); done >&2`), 1)
-	j.deliver(&s, "a\n")
-	r := j.ok(s)
-	if len(r.Counters["g"]) != maxCounters || r.CountersDropped != 100 {
+// A total that misses some counts would look right, so the task fails, once.
+func TestTooManyCountersFailTheTask(t *testing.T) {
+	j := newTestJob(t, t.TempDir())
+	s := j.mapSpec(0, shellProgram(`cat >/dev/null; i=0; while [ $i -lt 1100 ]; do echo "reporter:counter:g,n$i,1"; i=$((i+1)); done >&2`), 1)
+	j.writeInput(&s, "a\n")
+	r := j.run(s)
+	if len(r.Counters["g"]) != maxCounters || r.CountersDropped != 1100-maxCounters {
 		t.Errorf("%d counters, %d dropped", len(r.Counters["g"]), r.CountersDropped)
+	}
+	if r.Class != mapreduce.ClassUserData || !r.Permanent || !strings.Contains(r.Error, "more than 240 different counters (the first too many: g,n240)") {
+		t.Errorf("class %s, permanent %t, %q", r.Class, r.Permanent, r.Error)
 	}
 }
 
@@ -337,9 +353,9 @@ func FuzzReporter(f *testing.F) {
 	f.Add([]byte("reporter:counter:a,b,1\nreporter:status:x\nlog\n"))
 	f.Add([]byte("reporter:counter:a,b,99999999999999999999\n\xff"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var l log
+		var l lockedBuffer
 		p := &reporter{log: &l}
-		check(t, p.copy(strings.NewReader(string(b))))
+		check(t, p.forward(strings.NewReader(string(b))))
 		var want strings.Builder
 		for _, line := range strings.SplitAfter(string(b), "\n") {
 			rest, isCounter := strings.CutPrefix(line, "reporter:counter:")
@@ -354,12 +370,12 @@ func FuzzReporter(f *testing.F) {
 	})
 }
 
-func TestReduceInputThatMisbehaves(t *testing.T) {
+func TestFaultyReduceInput(t *testing.T) {
 	for name, c := range map[string]struct {
-		change    func(j *job, in *mapreduce.ReduceInput) error
+		change    func(j *testJob, in *mapreduce.ReduceInput) error
 		wantError string
 	}{
-		"a changed byte": {func(j *job, in *mapreduce.ReduceInput) error {
+		"a changed byte": {func(j *testJob, in *mapreduce.ReduceInput) error {
 			f, err := os.OpenFile(filepath.Join(in.Dir, "m1"), os.O_WRONLY, 0)
 			if err != nil {
 				return err
@@ -367,10 +383,10 @@ func TestReduceInputThatMisbehaves(t *testing.T) {
 			_, err = f.WriteAt([]byte("X"), 30)
 			return errors.Join(err, f.Close())
 		}, "m1 at 0: corrupt"},
-		"a shorter file": {func(j *job, in *mapreduce.ReduceInput) error { return os.Truncate(filepath.Join(in.Dir, "m1"), 30) }, "corrupt"},
-		"a map that is missing": {func(j *job, in *mapreduce.ReduceInput) error { in.Maps = 3; return nil },
+		"a shorter file": {func(j *testJob, in *mapreduce.ReduceInput) error { return os.Truncate(filepath.Join(in.Dir, "m1"), 30) }, "corrupt"},
+		"a map that is missing": {func(j *testJob, in *mapreduce.ReduceInput) error { in.Maps = 3; return nil },
 			"done after 2 of 3"},
-		"a helper that gives up": {func(j *job, in *mapreduce.ReduceInput) error {
+		"a helper that gives up": {func(j *testJob, in *mapreduce.ReduceInput) error {
 			in.Journal += "2"
 			w, err := mapreduce.NewSegmentWriter(in.Journal)
 			if err != nil {
@@ -379,21 +395,21 @@ func TestReduceInputThatMisbehaves(t *testing.T) {
 			defer w.Close()
 			return w.Fail("node n2 is gone")
 		}, "node n2 is gone"},
-		"nothing comes": {func(j *job, in *mapreduce.ReduceInput) error { in.Journal += "3"; return nil }, "0 of 2 partitions present"},
+		"nothing comes": {func(j *testJob, in *mapreduce.ReduceInput) error { in.Journal += "3"; return nil }, "0 of 2 partitions present"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, t.TempDir())
+			j := newTestJob(t, t.TempDir())
 			var specs []mapreduce.TaskSpec
 			var results []*mapreduce.Result
 			for i := range 2 {
 				s := j.mapSpec(i, mapreduce.Program{Builtin: "identity"}, 1)
-				j.deliver(&s, strings.Repeat("a line of text\n", 100))
-				specs, results = append(specs, s), append(results, j.ok(s))
+				j.writeInput(&s, strings.Repeat("a line of text\n", 100))
+				specs, results = append(specs, s), append(results, j.runOK(s))
 			}
 			in := j.shuffle(0, results, specs)
 			check(t, c.change(j, in))
-			s := j.reduceSpec(0, sh("cat"), in)
+			s := j.reduceSpec(0, shellProgram("cat"), in)
 			s.StallMS = 50
 			r := j.run(s)
 			if r.Class != mapreduce.ClassInput || !strings.Contains(r.Error, c.wantError) {
@@ -404,13 +420,13 @@ func TestReduceInputThatMisbehaves(t *testing.T) {
 }
 
 func TestGroupTaskAndItsEnvironment(t *testing.T) {
-	j := newJob(t, t.TempDir())
+	j := newTestJob(t, t.TempDir())
 	s := j.spec(mapreduce.KindGroup, "g0")
-	s.Program = sh(`env > env; pwd > pwd; echo reporter:status:fine >&2; test -z "$(cat)"`)
-	s.Names = mapreduce.Names{Job: "j7", JobName: "nightly", Stage: "group", Task: "t3", Attempt: "a3", Run: 2, Index: 3}
+	s.Program = shellProgram(`env > env; pwd > pwd; echo reporter:status:fine >&2; test -z "$(cat)"`)
+	s.Identity = mapreduce.TaskIdentity{Job: "j7", JobName: "nightly", Stage: "group", Task: "t3", Attempt: "a3", Run: 2, Index: 3}
 	s.Env = []string{"MINE=yes", "mapreduce_job_id=overridden"}
 	s.Result = j.path("g0.result")
-	r := j.ok(s)
+	r := j.runOK(s)
 	if r.Status != "fine" {
 		t.Errorf("status %q", r.Status)
 	}
@@ -429,10 +445,10 @@ func TestGroupTaskAndItsEnvironment(t *testing.T) {
 }
 
 func TestMapEnvironmentNamesTheInput(t *testing.T) {
-	j := newJob(t, t.TempDir())
-	s := j.mapSpec(4, sh(`env > env; cat`), 3, mapreduce.Piece{Path: "hdfs:///books/a.txt", Offset: 10, Length: 20, Codec: mapreduce.CodecNone})
-	j.deliver(&s, "a\n")
-	j.ok(s)
+	j := newTestJob(t, t.TempDir())
+	s := j.mapSpec(4, shellProgram(`env > env; cat`), 3, mapreduce.Piece{Path: "hdfs:///books/a.txt", Offset: 10, Length: 20, Codec: mapreduce.CodecNone})
+	j.writeInput(&s, "a\n")
+	j.runOK(s)
 	b, err := os.ReadFile(j.path("work/env"))
 	check(t, err)
 	for _, want := range []string{"mapreduce_map_input_file=hdfs:///books/a.txt", "map_input_file=hdfs:///books/a.txt", "mapreduce_map_input_start=10", "map_input_start=10",
@@ -443,17 +459,17 @@ func TestMapEnvironmentNamesTheInput(t *testing.T) {
 	}
 }
 
-func TestReducerAlwaysGetsATab(t *testing.T) {
-	j := newJob(t, t.TempDir())
+func TestReducerInputAlwaysHasTab(t *testing.T) {
+	j := newTestJob(t, t.TempDir())
 	m := j.mapSpec(0, mapreduce.Program{Builtin: "identity"}, 1)
-	j.deliver(&m, "no tab\nempty\t\nboth\tx\ty\n")
-	in := j.shuffle(0, []*mapreduce.Result{j.ok(m)}, []mapreduce.TaskSpec{m})
-	s := j.reduceSpec(0, sh("cat"), in)
-	if got := j.output(s, j.ok(s)); got != "both\tx\ty\nempty\t\nno tab\t\n" {
+	j.writeInput(&m, "no tab\nempty\t\nboth\tx\ty\n")
+	in := j.shuffle(0, []*mapreduce.Result{j.runOK(m)}, []mapreduce.TaskSpec{m})
+	s := j.reduceSpec(0, shellProgram("cat"), in)
+	if got := j.output(s, j.runOK(s)); got != "both\tx\ty\nempty\t\nno tab\t\n" {
 		t.Errorf("the reducer got %q", got)
 	}
 	s = j.reduceSpec(0, mapreduce.Program{Builtin: "identity"}, in)
-	if got := j.output(s, j.ok(s)); got != "both\tx\ty\nempty\t\nno tab\n" {
+	if got := j.output(s, j.runOK(s)); got != "both\tx\ty\nempty\t\nno tab\n" {
 		t.Errorf("the built-in wrote %q", got)
 	}
 }

@@ -17,59 +17,60 @@ import (
 )
 
 const (
-	firstPoll  = time.Millisecond
-	longPoll   = 20 * time.Millisecond
-	zstdWindow = 128 << 20 // as much as "zstd --long=27" needs
+	minPoll    = time.Millisecond
+	maxPoll    = 20 * time.Millisecond
+	zstdWindow = 128 << 20 // as "zstd --long=27" needs
 )
 
-// patience counts waiting. It adds up its own sleeps instead of reading a
-// clock, so that time in which the task was frozen does not count.
-type patience struct {
+// stallTimer limits waiting. It adds up its own sleeps instead of reading a
+// clock, so that time during which the task was frozen does not count.
+type stallTimer struct {
 	limit, waited, sleep time.Duration
 }
 
-func newPatience(s *mapreduce.TaskSpec) patience {
-	return patience{limit: time.Duration(s.StallMS) * time.Millisecond, sleep: firstPoll}
+func newStallTimer(s *mapreduce.TaskSpec) stallTimer {
+	return stallTimer{limit: time.Duration(s.StallMS) * time.Millisecond, sleep: minPoll}
 }
 
-func (p *patience) reset() { p.waited, p.sleep = 0, firstPoll }
+func (s *stallTimer) reset() { s.waited, s.sleep = 0, minPoll }
 
-// wait sleeps a little and reports false when patience is at its end.
-func (p *patience) wait(ctx context.Context) (bool, error) {
-	if p.waited >= p.limit {
+// wait sleeps a little. It returns false once the limit has been reached.
+func (s *stallTimer) wait(ctx context.Context) (bool, error) {
+	if s.waited >= s.limit {
 		return false, nil
 	}
-	timer := time.NewTimer(p.sleep)
+	timer := time.NewTimer(s.sleep)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return true, ctx.Err()
 	case <-timer.C:
 	}
-	p.waited += p.sleep
-	p.sleep = min(2*p.sleep, longPoll)
+	s.waited += s.sleep
+	s.sleep = min(2*s.sleep, maxPoll)
 	return true, nil
 }
 
-// growing reads the growing input behind its writer. Of a piece whose end is
-// not known only the last may be read: it has no end but the file's.
-type growing struct {
+// growingInput reads the growing input while the helper writes it. A piece whose
+// end is not known yet can be read only if it is the last one, because any other
+// would run into the next piece.
+type growingInput struct {
 	ctx      context.Context
 	path     string
 	file     *os.File
 	journal  mapreduce.JournalReader
 	pieces   int
-	off      int64
-	patience patience
-	err      error // the first, so that no decompressor hides it
+	offset   int64
+	stall    stallTimer
+	firstErr error // kept here, because a decompressor may hide it
 }
 
-func newGrowing(ctx context.Context, s *mapreduce.TaskSpec) *growing {
-	return &growing{ctx: ctx, path: s.Input.File, pieces: len(s.Input.Pieces), patience: newPatience(s),
+func newGrowingInput(ctx context.Context, s *mapreduce.TaskSpec) *growingInput {
+	return &growingInput{ctx: ctx, path: s.Input.File, pieces: len(s.Input.Pieces), stall: newStallTimer(s),
 		journal: mapreduce.JournalReader{Path: s.Input.File + mapreduce.JournalSuffix}}
 }
 
-func (g *growing) close() {
+func (g *growingInput) close() {
 	g.journal.Close()
 	if g.file != nil {
 		g.file.Close()
@@ -78,46 +79,47 @@ func (g *growing) close() {
 
 // pieceReader reads the bytes of one piece.
 type pieceReader struct {
-	g *growing
+	g *growingInput
 	i int
 }
 
 func (p pieceReader) Read(b []byte) (int, error) {
-	n, err := p.g.read(b, p.i)
-	if err != nil && err != io.EOF && p.g.err == nil {
-		p.g.err = err
+	n, err := p.g.readPiece(b, p.i)
+	if err != nil && err != io.EOF && p.g.firstErr == nil {
+		p.g.firstErr = err
 	}
 	return n, err
 }
 
-// read returns bytes of piece i, waiting for them, and io.EOF at its end.
-func (g *growing) read(b []byte, i int) (int, error) {
+// readPiece returns bytes of piece i, waiting for them if necessary, and io.EOF
+// at its end.
+func (g *growingInput) readPiece(b []byte, i int) (int, error) {
 	for {
-		ends := g.journal.Ends
+		ends := g.journal.PieceEnds
 		known := len(ends) > i
-		if known && g.off == ends[i] {
+		if known && g.offset == ends[i] {
 			return 0, io.EOF
 		}
 		if known || i == g.pieces-1 {
 			if known {
-				b = b[:min(int64(len(b)), ends[i]-g.off)]
+				b = b[:min(int64(len(b)), ends[i]-g.offset)]
 			}
-			n, err := g.readAt(b)
+			n, err := g.readAvailable(b)
 			if n > 0 || err != nil {
 				return n, err
 			}
 			if known {
-				return 0, failf(mapreduce.ClassInput, "input %s ends at %d, its journal says %d", g.path, g.off, ends[i])
+				return 0, classErrorf(mapreduce.ClassInput, "input %s ends at %d, its journal says %d", g.path, g.offset, ends[i])
 			}
 		}
-		if err := g.more(); err != nil {
+		if err := g.awaitMore(); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// readAt reads what is there; nothing is not an error.
-func (g *growing) readAt(b []byte) (int, error) {
+// readAvailable reads the bytes present; none is not an error.
+func (g *growingInput) readAvailable(b []byte) (int, error) {
 	if g.file == nil {
 		f, err := os.Open(g.path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -128,10 +130,10 @@ func (g *growing) readAt(b []byte) (int, error) {
 		}
 		g.file = f
 	}
-	n, err := g.file.ReadAt(b, g.off)
+	n, err := g.file.ReadAt(b, g.offset)
 	if n > 0 {
-		g.off += int64(n)
-		g.patience.reset()
+		g.offset += int64(n)
+		g.stall.reset()
 		return n, nil
 	}
 	if err == io.EOF {
@@ -140,63 +142,67 @@ func (g *growing) readAt(b []byte) (int, error) {
 	return 0, err
 }
 
-// more looks into the journal, and waits if it says nothing new.
-func (g *growing) more() error {
+// awaitMore reads the journal, and sleeps if it has nothing new.
+func (g *growingInput) awaitMore() error {
 	changed, err := g.journal.Poll()
 	if err != nil {
-		return failf(mapreduce.ClassInput, "%w", err)
+		return classErrorf(mapreduce.ClassInput, "%w", err)
 	}
 	switch {
-	case g.journal.Failed != "":
-		return failf(mapreduce.ClassInput, "the input did not come: %s", g.journal.Failed)
+	case g.journal.FailReason != "":
+		return classErrorf(mapreduce.ClassInput, "the input did not arrive: %s", g.journal.FailReason)
 	case changed:
-		g.patience.reset()
+		g.stall.reset()
 		return nil
-	case g.journal.Done && len(g.journal.Ends) < g.pieces:
-		return failf(mapreduce.ClassInput, "input %s is done after %d of %d pieces", g.path, len(g.journal.Ends), g.pieces)
+	case g.journal.Done && len(g.journal.PieceEnds) < g.pieces:
+		return classErrorf(mapreduce.ClassInput, "input %s is done after %d of %d pieces", g.path, len(g.journal.PieceEnds), g.pieces)
 	}
-	ok, err := g.patience.wait(g.ctx)
+	ok, err := g.stall.wait(g.ctx)
 	if err == nil && !ok {
-		err = failf(mapreduce.ClassInput, "the input stalled: no byte came for %v after the first %d", g.patience.limit, g.off)
+		err = classErrorf(mapreduce.ClassInput, "the input stalled: no byte arrived for %v after the first %d", g.stall.limit, g.offset)
 	}
 	return err
 }
 
-// chunks calls use with text of all pieces in turn, decompressed. Text of
-// different pieces never shares a line: a last line without newline gets one.
-// With lines, each call gets whole lines, none longer than maxLine. use must
-// not keep the slice.
-func (t *task) chunks(ctx context.Context, lines bool, use func(text []byte) error) error {
-	g := newGrowing(ctx, t.spec)
+// eachChunk calls use with the decompressed text of all pieces in order. Pieces
+// never share a line: a last line without newline gets one. With lines set, each
+// call gets whole lines of at most maxLine bytes each. use must not retain the
+// slice.
+func (t *task) eachChunk(ctx context.Context, lines bool, use func(text []byte) error) error {
+	g := newGrowingInput(ctx, t.spec)
 	defer g.close()
 	buf := make([]byte, chunkBytes)
 	for i, p := range t.spec.Input.Pieces {
 		r, closeReader, err := decompress(pieceReader{g, i}, p.Codec)
+		if err == nil && p.Offset == 0 {
+			r, err = refuseBinaryFormat(r, p)
+		}
 		if err == nil {
-			buf, err = t.readPiece(ctx, r, buf, lines, use)
+			buf, err = t.readPiece(ctx, r, p.Codec, buf, lines, use)
 			closeReader()
 		}
 		if err == nil {
 			continue
 		}
-		if g.err != nil {
-			return g.err
+		if g.firstErr != nil {
+			return g.firstErr
 		}
-		var corrupt *badInput
+		var corrupt *decompressError
 		if errors.As(err, &corrupt) {
-			return failf(mapreduce.ClassUserData, "input %s: not valid %s (%w)", p.Path, p.Codec, err)
+			return permanentErrorf(mapreduce.ClassUserData, "input %s: not valid %s (%w)", p.Path, p.Codec, err)
 		}
 		return err
 	}
 	return nil
 }
 
-// badInput marks an error of the decompressor.
-type badInput struct{ error }
+// decompressError marks an error of the decompressor.
+type decompressError struct{ error }
 
-func (b *badInput) Unwrap() error { return b.error }
+func (b *decompressError) Unwrap() error { return b.error }
 
-// decompress wraps a piece. A compressed file of no bytes at all is empty.
+// decompress wraps the reader of a piece. A compressed file of zero bytes counts
+// as empty.
 func decompress(r io.Reader, c mapreduce.Codec) (_ io.Reader, closeReader func(), err error) {
 	none := func() {}
 	if c == mapreduce.CodecNone {
@@ -214,7 +220,7 @@ func decompress(r io.Reader, c mapreduce.Codec) (_ io.Reader, closeReader func()
 	case mapreduce.CodecGzip:
 		z, err := gzip.NewReader(r)
 		if err != nil {
-			return nil, none, &badInput{err}
+			return nil, none, &decompressError{err}
 		}
 		return z, none, nil
 	case mapreduce.CodecBzip2:
@@ -222,18 +228,20 @@ func decompress(r io.Reader, c mapreduce.Codec) (_ io.Reader, closeReader func()
 	case mapreduce.CodecZstd:
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
-			return nil, none, &badInput{err}
+			return nil, none, &decompressError{err}
 		}
 		return z, z.Close, nil
+	case mapreduce.CodecDeflate:
+		return newZlibReader(r), none, nil
 	default:
-		return nil, none, failf(mapreduce.ClassSpec, "codec %s of input", c)
+		return nil, none, classErrorf(mapreduce.ClassSpec, "codec %s of input", c)
 	}
 }
 
 // readPiece reads one piece to its end. It returns the buffer, which grows for
 // long lines.
-func (t *task) readPiece(ctx context.Context, r io.Reader, buf []byte, lines bool, use func([]byte) error) ([]byte, error) {
-	_, plain := r.(pieceReader)
+func (t *task) readPiece(ctx context.Context, r io.Reader, codec mapreduce.Codec, buf []byte, lines bool, use func([]byte) error) ([]byte, error) {
+	plain := codec == mapreduce.CodecNone
 	have := 0
 	last := byte('\n')
 	for {
@@ -245,26 +253,26 @@ func (t *task) readPiece(ctx context.Context, r io.Reader, buf []byte, lines boo
 			t.in.add(bytes.Count(buf[have:have+n], newline), n)
 			last = buf[have+n-1]
 			var err error
-			if buf, have, err = t.consume(buf, have+n, lines, use); err != nil {
+			if buf, have, err = t.passChunk(buf, have+n, lines, use); err != nil {
 				return buf, err
 			}
 		}
 		switch {
 		case readErr == io.EOF:
-			return buf, t.lastLine(buf, have, last, use)
+			return buf, t.endLastLine(buf, have, last, use)
 		case readErr != nil && plain:
 			return buf, readErr
 		case readErr != nil:
-			return buf, &badInput{readErr}
+			return buf, &decompressError{readErr}
 		}
 	}
 }
 
 var newline = []byte{'\n'}
 
-// consume gives use what is in buf[:have], or only its whole lines, and moves
-// the rest to the front, of a buffer with room for more.
-func (t *task) consume(buf []byte, have int, lines bool, use func([]byte) error) ([]byte, int, error) {
+// passChunk passes buf[:have], or only its whole lines, to use. It moves the rest
+// to the front of the buffer and grows a full buffer.
+func (t *task) passChunk(buf []byte, have int, lines bool, use func([]byte) error) ([]byte, int, error) {
 	end := have
 	if lines {
 		end = bytes.LastIndexByte(buf[:have], '\n') + 1
@@ -276,7 +284,7 @@ func (t *task) consume(buf []byte, have int, lines bool, use func([]byte) error)
 		have = copy(buf, buf[end:have])
 	}
 	if int64(have) > t.spec.MaxLine {
-		return buf, have, failf(mapreduce.ClassUserData, "a line of the input is longer than %d bytes; is it text? raise max_line if it is", t.spec.MaxLine)
+		return buf, have, permanentErrorf(mapreduce.ClassUserData, "a line of the input is longer than %d bytes, the most that this task's memory allows a built-in: is it text? If it is, raise memory of the stage, or use a command, which reads lines of any length", t.spec.MaxLine)
 	}
 	if have == len(buf) {
 		buf = append(buf, make([]byte, len(buf))...)
@@ -284,8 +292,8 @@ func (t *task) consume(buf []byte, have int, lines bool, use func([]byte) error)
 	return buf, have, nil
 }
 
-// lastLine ends the last line of a piece that has no newline.
-func (t *task) lastLine(buf []byte, have int, last byte, use func([]byte) error) error {
+// endLastLine passes on the last line of a piece that lacks a newline, with one.
+func (t *task) endLastLine(buf []byte, have int, last byte, use func([]byte) error) error {
 	if last == '\n' {
 		return nil
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// TestMain lets the test binary be the harness itself, for tests that need it
-// as a process of its own.
+// TestMain lets the test binary act as the harness, for tests that need it as a
+// separate process.
 func TestMain(m *testing.M) {
-	os.Unsetenv("PYTHONUNBUFFERED") // where it is set, scripts by hand take six times the CPU of those in a task
+	os.Unsetenv("PYTHONUNBUFFERED") // otherwise scripts in a pipeline take six times the CPU of those in a task
 	if spec := os.Getenv("DROVER_TEST_HARNESS_SPEC"); spec != "" {
 		os.Unsetenv("DROVER_TEST_HARNESS_SPEC")
 		syscall.Exit(Main([]string{spec})) // os.Exit sleeps for a second under the race detector
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tester is what testing and rapid have in common.
+// tester is the common part of testing.T and rapid.T.
 type tester interface {
 	Helper()
 	Fatal(...any)
@@ -40,48 +40,48 @@ func check(t tester, err error) {
 	}
 }
 
-// log is a stderr that several goroutines may write.
-type log struct {
+// lockedBuffer is a stderr for several concurrent writers.
+type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *log) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *log) String() string {
+func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// job is a folder in which tasks of one job run.
-type job struct {
+// testJob is a folder in which the tasks of one job run.
+type testJob struct {
 	t   tester
 	dir string
-	log log
+	log lockedBuffer
 }
 
-func newJob(t tester, dir string) *job {
+func newTestJob(t tester, dir string) *testJob {
 	check(t, os.MkdirAll(filepath.Join(dir, "tmp"), 0o700))
 	check(t, os.MkdirAll(filepath.Join(dir, "work"), 0o700))
-	return &job{t: t, dir: dir}
+	return &testJob{t: t, dir: dir}
 }
 
-func (j *job) path(parts ...any) string { return filepath.Join(j.dir, fmt.Sprint(parts...)) }
+func (j *testJob) path(parts ...any) string { return filepath.Join(j.dir, fmt.Sprint(parts...)) }
 
-func (j *job) spec(kind mapreduce.Kind, name string) mapreduce.TaskSpec {
-	return mapreduce.TaskSpec{Version: mapreduce.SpecVersion, Kind: kind, Names: mapreduce.Names{Job: "j1", Task: name, Attempt: name + "_0"},
+func (j *testJob) spec(kind mapreduce.Kind, name string) mapreduce.TaskSpec {
+	return mapreduce.TaskSpec{Version: mapreduce.SpecVersion, Kind: kind, Identity: mapreduce.TaskIdentity{Job: "j1", Task: name, Attempt: name + "_0"},
 		WorkDir: j.path("work"), TempDir: j.path("tmp"), Result: j.path(name, ".result"), Progress: j.path(name, ".progress"), StallMS: 20_000, GraceMS: 200}
 }
 
-func (j *job) mapSpec(i int, p mapreduce.Program, reduces int, pieces ...mapreduce.Piece) mapreduce.TaskSpec {
+func (j *testJob) mapSpec(i int, p mapreduce.Program, reduces int, pieces ...mapreduce.Piece) mapreduce.TaskSpec {
 	name := fmt.Sprint("m", i)
 	s := j.spec(mapreduce.KindMap, name)
-	s.Names.Index = i
+	s.Identity.Index = i
 	s.Program, s.Reduces = p, reduces
 	if pieces == nil {
 		pieces = []mapreduce.Piece{{Path: "file", Codec: mapreduce.CodecNone}}
@@ -95,8 +95,8 @@ func (j *job) mapSpec(i int, p mapreduce.Program, reduces int, pieces ...mapredu
 	return s
 }
 
-// deliver writes a whole input, one text for each piece.
-func (j *job) deliver(s *mapreduce.TaskSpec, texts ...string) {
+// writeInput writes a complete input, one text for each piece.
+func (j *testJob) writeInput(s *mapreduce.TaskSpec, texts ...string) {
 	w, err := mapreduce.NewGrowingWriter(s.Input.File)
 	check(j.t, err)
 	defer w.Close()
@@ -108,18 +108,18 @@ func (j *job) deliver(s *mapreduce.TaskSpec, texts ...string) {
 	check(j.t, w.Done())
 }
 
-// run runs a task in this process and returns its result, after checking that
+// run executes a task in this process and returns its result. It checks that
 // nothing but results and outputs is left.
-func (j *job) run(s mapreduce.TaskSpec) *mapreduce.Result {
+func (j *testJob) run(s mapreduce.TaskSpec) *mapreduce.Result {
 	j.t.Helper()
 	return j.runCtx(context.Background(), s)
 }
 
-func (j *job) runCtx(ctx context.Context, s mapreduce.TaskSpec) *mapreduce.Result {
+func (j *testJob) runCtx(ctx context.Context, s mapreduce.TaskSpec) *mapreduce.Result {
 	j.t.Helper()
 	s = s.WithDefaults()
 	check(j.t, s.Validate())
-	code := run(ctx, &s, os.Stdout, &j.log)
+	code := runTask(ctx, &s, os.Stdout, &j.log)
 	r, err := mapreduce.ReadResult(s.Result)
 	check(j.t, err)
 	if code != r.Class.ExitCode() {
@@ -136,18 +136,18 @@ func (j *job) runCtx(ctx context.Context, s mapreduce.TaskSpec) *mapreduce.Resul
 	return r
 }
 
-func (j *job) ok(s mapreduce.TaskSpec) *mapreduce.Result {
+func (j *testJob) runOK(s mapreduce.TaskSpec) *mapreduce.Result {
 	j.t.Helper()
 	r := j.run(s)
 	if r.Class != mapreduce.ClassOK {
-		j.t.Fatalf("%s: %s: %s\n%s", s.Names.Task, r.Class, r.Error, j.log.String())
+		j.t.Fatalf("%s: %s: %s\n%s", s.Identity.Task, r.Class, r.Error, j.log.String())
 	}
 	return r
 }
 
-// shuffle copies partition p of each map output into a folder, as a helper
-// would: in another order than that of the maps, each verified.
-func (j *job) shuffle(p int, maps []*mapreduce.Result, specs []mapreduce.TaskSpec) *mapreduce.ReduceInput {
+// shuffle copies partition p of each map output into a folder, as a helper would:
+// each verified, in reverse order of the maps.
+func (j *testJob) shuffle(p int, maps []*mapreduce.Result, specs []mapreduce.TaskSpec) *mapreduce.ReduceInput {
 	in := &mapreduce.ReduceInput{Dir: j.path("r", p, ".in"), Journal: j.path("r", p, ".in.journal"), Maps: len(maps)}
 	check(j.t, os.MkdirAll(in.Dir, 0o700))
 	w, err := mapreduce.NewSegmentWriter(in.Journal)
@@ -171,25 +171,25 @@ func (j *job) shuffle(p int, maps []*mapreduce.Result, specs []mapreduce.TaskSpe
 	return in
 }
 
-func (j *job) reduceSpec(p int, prog mapreduce.Program, in *mapreduce.ReduceInput) mapreduce.TaskSpec {
+func (j *testJob) reduceSpec(p int, prog mapreduce.Program, in *mapreduce.ReduceInput) mapreduce.TaskSpec {
 	name := fmt.Sprint("r", p)
 	s := j.spec(mapreduce.KindReduce, name)
-	s.Names.Index, s.Program, s.Shuffle = p, prog, in
+	s.Identity.Index, s.Program, s.Shuffle = p, prog, in
 	s.Output = &mapreduce.OutputFile{Path: j.path(name, ".out"), Codec: mapreduce.CodecNone}
 	return s
 }
 
-// output reads an output file and compares it with what the result says.
-func (j *job) output(s mapreduce.TaskSpec, r *mapreduce.Result) string {
+// output reads an output file and compares it with the result.
+func (j *testJob) output(s mapreduce.TaskSpec, r *mapreduce.Result) string {
 	j.t.Helper()
 	b, err := os.ReadFile(s.Output.Path)
 	check(j.t, err)
 	if r.Output == nil || r.Output.Bytes != int64(len(b)) || r.Output.CRC32C != mapreduce.CRC32C(0, b) {
-		j.t.Fatalf("result says %+v of a file of %d bytes", r.Output, len(b))
+		j.t.Fatalf("result has %+v for a file of %d bytes", r.Output, len(b))
 	}
 	if r.Output.Codec == mapreduce.CodecNone {
-		if lines := int64(strings.Count(string(b), "\n")); r.Out.Records != lines || r.Out.Bytes != int64(len(b)) {
-			j.t.Fatalf("result counts %+v, the file has %d lines and %d bytes", r.Out, lines, len(b))
+		if lines := int64(strings.Count(string(b), "\n")); r.Final.Records != lines || r.Final.Bytes != int64(len(b)) {
+			j.t.Fatalf("result counts %+v, the file has %d lines and %d bytes", r.Final, lines, len(b))
 		}
 	}
 	return string(b)

@@ -11,13 +11,13 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Main runs the task whose spec is the only argument and returns the exit
-// code of the process, one of mapreduce.Exit…. It takes SIGTERM and SIGINT as
-// the order to stop, and writes to stdout and stderr what the program does.
-// With "probe FILE BYTES" it is the program of a node's probe instead.
+// Main executes the task whose spec is the only argument and returns the exit
+// code of the process, one of mapreduce.Exit…. SIGTERM and SIGINT stop the task.
+// stdout and stderr are the log of the program. With the arguments "probe FILE
+// BYTES" it runs a node's probe instead.
 func Main(args []string) int {
 	if len(args) == 3 && args[0] == "probe" {
-		return probe(args[1], args[2])
+		return runProbe(args[1], args[2])
 	}
 	if len(args) != 1 {
 		fmt.Fprintln(os.Stderr, "usage: harness SPEC.json (it is started by the node daemon)")
@@ -30,23 +30,23 @@ func Main(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// A log that nobody reads must not end us; a handler, unlike ignoring, is
-	// not inherited by the program.
+	// A log without a reader must not end the harness. Unlike an ignored
+	// signal, a handled one is not inherited by the program.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
-	return run(ctx, spec, os.Stdout, os.Stderr)
+	return runTask(ctx, spec, os.Stdout, os.Stderr)
 }
 
-// run does the task and writes its result.
-func run(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
+// runTask executes the task, writes its result and returns the exit code.
+func runTask(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
 	t := newTask(ctx, spec, stdout, log)
-	err := t.reserve()
+	err := t.reserveResultSpace()
 	if err == nil {
-		err = t.do()
+		err = t.execute()
 	}
-	r := t.result(err)
-	if e := t.deliver(r); e != nil {
+	r := t.buildResult(err)
+	if e := t.writeResult(r); e != nil {
 		fmt.Fprintf(log, "harness: writing the result: %v\n", e)
 		if r.Class == mapreduce.ClassOK {
 			return classOf(e, spec.Kind).ExitCode()

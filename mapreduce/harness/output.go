@@ -11,60 +11,61 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// output writes the final file of a reduce or map-only task: text that ends
-// with a newline, maybe compressed, with length and checksum as stored.
-type output struct {
-	file   *os.File
-	enc    *zstd.Encoder
-	to     io.Writer // enc or stored
-	stored mapreduce.Stored
-	counts *flow
-	buf    []byte
-	last   byte
+// outputWriter writes the output file of a reduce or map-only task: text that
+// ends with a newline, compressed if asked for, with length and checksum of the
+// stored bytes.
+type outputWriter struct {
+	file     *os.File
+	encoder  *zstd.Encoder
+	dst      io.Writer // encoder or checksumWriter
+	stored   mapreduce.StoredFile
+	counts   *flowCounter
+	buf      []byte
+	lastByte byte
 }
 
-func createOutput(o *mapreduce.OutputFile, counts *flow) (*output, error) {
+func createOutput(o *mapreduce.OutputFile, counts *flowCounter) (*outputWriter, error) {
 	f, err := os.OpenFile(o.Path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	w := &output{file: f, counts: counts, last: '\n', buf: make([]byte, 0, chunkBytes)}
-	w.stored = mapreduce.Stored{Path: o.Path, Codec: o.Codec}
-	w.to = storedWriter{w}
+	w := &outputWriter{file: f, counts: counts, lastByte: '\n', buf: make([]byte, 0, chunkBytes)}
+	w.stored = mapreduce.StoredFile{Path: o.Path, Codec: o.Codec}
+	w.dst = checksumWriter{w}
 	if o.Codec == mapreduce.CodecZstd {
-		w.enc, err = zstd.NewWriter(w.to, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+		w.encoder, err = zstd.NewWriter(w.dst, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 		if err != nil {
 			f.Close()
 			return nil, err
 		}
-		w.to = w.enc
+		w.dst = w.encoder
 	}
 	return w, nil
 }
 
-// storedWriter writes to the file and sums what it wrote.
-type storedWriter struct{ w *output }
+// checksumWriter writes to the file and updates length and checksum.
+type checksumWriter struct{ w *outputWriter }
 
-func (s storedWriter) Write(p []byte) (int, error) {
+func (s checksumWriter) Write(p []byte) (int, error) {
 	n, err := s.w.file.Write(p)
 	s.w.stored.Bytes += int64(n)
 	s.w.stored.CRC32C = mapreduce.CRC32C(s.w.stored.CRC32C, p[:n])
 	return n, err
 }
 
-// text writes a large piece of text.
-func (w *output) text(p []byte) error {
+// writeText writes a large chunk of text.
+func (w *outputWriter) writeText(p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
 	w.counts.add(bytes.Count(p, newline), len(p))
-	w.last = p[len(p)-1]
-	_, err := w.to.Write(p)
+	w.lastByte = p[len(p)-1]
+	_, err := w.dst.Write(p)
 	return err
 }
 
-// line writes key, a tab unless bare, value and newline.
-func (w *output) line(key, value []byte, bare bool) error {
+// writeLine writes the key, a tab unless bare, the value and a newline.
+func (w *outputWriter) writeLine(key, value []byte, bare bool) error {
 	if len(w.buf)+len(key)+len(value)+2 > cap(w.buf) {
 		if err := w.flush(); err != nil {
 			return err
@@ -78,18 +79,18 @@ func (w *output) line(key, value []byte, bare bool) error {
 	return nil
 }
 
-func (w *output) flush() error {
-	err := w.text(w.buf)
+func (w *outputWriter) flush() error {
+	err := w.writeText(w.buf)
 	w.buf = w.buf[:0]
 	return err
 }
 
-// drain copies r, the stdout of a program, to its end.
-func (w *output) drain(r io.Reader) error {
+// copyFrom copies r, the stdout of a program, to its end.
+func (w *outputWriter) copyFrom(r io.Reader) error {
 	buf := w.buf[:cap(w.buf)]
 	for {
 		n, err := r.Read(buf)
-		if e := w.text(buf[:n]); e != nil {
+		if e := w.writeText(buf[:n]); e != nil {
 			return e
 		}
 		if err == io.EOF {
@@ -101,14 +102,14 @@ func (w *output) drain(r io.Reader) error {
 	}
 }
 
-// close ends the last line and the file.
-func (w *output) close() (*mapreduce.Stored, error) {
+// close finishes the last line and closes the file.
+func (w *outputWriter) close() (*mapreduce.StoredFile, error) {
 	err := w.flush()
-	if err == nil && w.last != '\n' {
-		err = w.text(newline)
+	if err == nil && w.lastByte != '\n' {
+		err = w.writeText(newline)
 	}
-	if w.enc != nil && err == nil {
-		err = w.enc.Close()
+	if w.encoder != nil && err == nil {
+		err = w.encoder.Close()
 	}
 	if e := w.file.Close(); err == nil {
 		err = e

@@ -10,62 +10,64 @@ import (
 )
 
 const (
-	pipeBytes   = 1 << 20 // size asked for the pipes of a program
+	pipeBytes   = 1 << 20 // requested size of a program's pipes
 	setPipeSize = 1031    // F_SETPIPE_SZ
 
-	pollIn   = 1 // POLLIN, POLLOUT
-	pollOut  = 4
-	pollStep = 100 * time.Millisecond // between looks at the deadline
+	pollIn                = 1 // POLLIN, POLLOUT
+	pollOut               = 4
+	deadlineCheckInterval = 100 * time.Millisecond // how often waitReady checks the deadline
 )
 
-// pipeEnd is our end of a pipe to a program. It is not an os.File because Go's
-// poller would be woken by every write of the program into the pipe, also
-// while nobody reads: with Python and PYTHONUNBUFFERED=1 that was four times
-// for each word, and most of the harness's CPU time. For one reader or writer.
+// pipeEnd is the harness's end of a pipe to a program, for one reader or writer.
+// It is not an os.File, because Go's poller wakes up at every write of the
+// program into the pipe, even while nothing reads from it. With Python and
+// PYTHONUNBUFFERED=1 that was four wake-ups for each word, and most of the
+// harness's CPU time.
 type pipeEnd struct {
 	fd       int
 	deadline atomic.Int64 // nanoseconds of the wall clock, 0: none
 }
 
-// newPipe makes a pipe of which we keep one end, the writing one or the other.
-func newPipe(write bool) (ours *pipeEnd, theirs *os.File, err error) {
+// newPipe creates a pipe. The harness keeps the writing end if write is set,
+// otherwise the reading end.
+func newPipe(write bool) (own *pipeEnd, child *os.File, err error) {
 	var p [2]int
 	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
-	us, them := p[0], p[1]
+	ownFD, childFD := p[0], p[1]
 	if write {
-		us, them = p[1], p[0]
+		ownFD, childFD = p[1], p[0]
 	}
-	// A pipe that stays small is slower and nothing else.
-	syscall.Syscall(syscall.SYS_FCNTL, uintptr(us), setPipeSize, pipeBytes)
-	theirs = os.NewFile(uintptr(them), "pipe")
-	if err := syscall.SetNonblock(us, true); err != nil {
-		syscall.Close(us)
-		theirs.Close()
+	// Failure is harmless: a small pipe is only slower.
+	syscall.Syscall(syscall.SYS_FCNTL, uintptr(ownFD), setPipeSize, pipeBytes)
+	child = os.NewFile(uintptr(childFD), "pipe")
+	if err := syscall.SetNonblock(ownFD, true); err != nil {
+		syscall.Close(ownFD)
+		child.Close()
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	return &pipeEnd{fd: us}, theirs, nil
+	return &pipeEnd{fd: ownFD}, child, nil
 }
 
-// expire makes waiting fail with os.ErrDeadlineExceeded after d.
-func (p *pipeEnd) expire(d time.Duration) { p.deadline.Store(time.Now().Add(d).UnixNano()) }
+// expireIn makes waiting fail with os.ErrDeadlineExceeded after d.
+func (p *pipeEnd) expireIn(d time.Duration) { p.deadline.Store(time.Now().Add(d).UnixNano()) }
 
-// pollFd is struct pollfd of poll(2).
-type pollFd struct {
+// pollfd is struct pollfd of poll(2).
+type pollfd struct {
 	fd      int32
 	events  int16
 	revents int16
 }
 
-// wait waits until the pipe is ready or its deadline has passed.
-func (p *pipeEnd) wait(events int16) error {
+// waitReady waits until the pipe is ready or its deadline has passed.
+func (p *pipeEnd) waitReady(events int16) error {
 	for {
 		if d := p.deadline.Load(); d != 0 && time.Now().UnixNano() >= d {
 			return os.ErrDeadlineExceeded
 		}
-		f := pollFd{fd: int32(p.fd), events: events}
-		ts := syscall.NsecToTimespec(pollStep.Nanoseconds())
+		f := pollfd{fd: int32(p.fd), events: events}
+		ts := syscall.NsecToTimespec(deadlineCheckInterval.Nanoseconds())
 		n, _, e := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&f)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 		switch {
 		case e != 0 && e != syscall.EINTR:
@@ -82,7 +84,7 @@ func (p *pipeEnd) Read(b []byte) (int, error) {
 		n, err := syscall.Read(p.fd, b)
 		switch {
 		case err == syscall.EAGAIN:
-			if err := p.wait(pollIn); err != nil {
+			if err := p.waitReady(pollIn); err != nil {
 				return 0, err
 			}
 		case err == syscall.EINTR:
@@ -106,7 +108,7 @@ func (p *pipeEnd) Write(b []byte) (int, error) {
 		}
 		switch {
 		case err == syscall.EAGAIN:
-			if err := p.wait(pollOut); err != nil {
+			if err := p.waitReady(pollOut); err != nil {
 				return done, err
 			}
 		case err == syscall.EINTR:
@@ -117,7 +119,7 @@ func (p *pipeEnd) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// Close closes the end once.
+// Close closes the end. Further calls do nothing.
 func (p *pipeEnd) Close() error {
 	if p.fd < 0 {
 		return nil
@@ -127,25 +129,25 @@ func (p *pipeEnd) Close() error {
 	return syscall.Close(fd)
 }
 
-// A program that writes each word by itself would still wake its reader each
-// time. So after a read of less than paceBelow bytes the next waits for pace,
-// in which the wide pipe takes what comes.
+// A program that writes every word separately would still wake its reader each
+// time. After a read of less than shortReadBytes the next read therefore waits
+// for shortReadPause, while the large pipe buffers the output.
 const (
-	pace      = time.Millisecond
-	paceBelow = 32 << 10
+	shortReadPause = time.Millisecond
+	shortReadBytes = 32 << 10
 )
 
-// pacedReader reads the stdout of a program in pieces worth waking up for.
+// pacedReader reads the stdout of a program in chunks that are worth a wake-up.
 type pacedReader struct {
-	r     io.Reader
-	short bool
+	r         io.Reader
+	lastShort bool
 }
 
 func (p *pacedReader) Read(b []byte) (int, error) {
-	if p.short {
-		time.Sleep(pace)
+	if p.lastShort {
+		time.Sleep(shortReadPause)
 	}
 	n, err := p.r.Read(b)
-	p.short = n < min(paceBelow, len(b))
+	p.lastShort = n < min(shortReadBytes, len(b))
 	return n, err
 }

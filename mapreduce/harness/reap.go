@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// reapOrphans waits for processes that became ours because their parent
-// ended, so that they do not fill the pids limit of the container. Our own
-// children, which lead their process groups, are left to those who wait for
-// them.
+// reapOrphans waits for processes that the harness inherited because their parent
+// ended, so that they do not use up the pids limit of the container. It leaves
+// the harness's own children, which lead their process groups, to the goroutines
+// that wait for them.
 func reapOrphans(ctx context.Context) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGCHLD)
@@ -52,8 +52,8 @@ type procStat struct {
 	parent, group int
 }
 
-// parseStat reads the state, parent and process group of /proc/PID/stat; the
-// name before them is in parentheses and may hold anything.
+// parseStat reads state, parent and process group from /proc/PID/stat. The name
+// before them is in parentheses and may contain any character.
 func parseStat(b []byte) procStat {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 3 {

@@ -12,16 +12,16 @@ import (
 	"github.com/drover-run/drover/mapreduce/sortmerge"
 )
 
-// doReduce runs a reduce task: wait for all partition files, merge them in the
-// order of their map tasks, and send the records through the reducer.
-func (t *task) doReduce() error {
+// runReduce executes a reduce task: it waits for all partition files, merges them
+// in the order of their map tasks, and passes the records to the reducer.
+func (t *task) runReduce() error {
 	segments, err := t.awaitSegments()
 	if err != nil {
 		return err
 	}
-	g := &sortmerge.Merging{Dir: t.temp, Name: "merge", FanIn: t.spec.FanIn, Memory: t.spec.SortMemory}
-	runs, err := g.Narrow(t.runsOf(segments))
-	t.res.MergePasses, t.res.Spilled = g.Passes, mapreduce.Flow{Records: g.Records, Bytes: g.Bytes}
+	g := &sortmerge.ExternalMerge{Dir: t.sortDir, NamePrefix: "merge", FanIn: t.spec.FanIn, Memory: t.spec.SortMemory}
+	runs, err := g.MergeToFanIn(t.mergeInputs(segments))
+	t.partial.MergePasses, t.partial.Spilled = g.Passes, mapreduce.Flow{Records: g.Records, Bytes: g.Bytes}
 	if err != nil {
 		return err
 	}
@@ -35,18 +35,18 @@ func (t *task) doReduce() error {
 		return err
 	}
 	if t.spec.Program.Builtin != "" {
-		err = t.builtinReduce(t.counted(cursor.Next), out)
+		err = t.builtinReduce(t.countInput(cursor.Next), out)
 	} else {
-		err = t.run(program{argv: t.spec.Program.Argv, drain: out.drain, feed: func(ctx context.Context, stdin io.Writer) error {
-			return feedRecords(t.counted(cursor.Next), stdin)
+		err = t.runProgram(program{argv: t.spec.Program.Argv, drain: out.copyFrom, feed: func(ctx context.Context, stdin io.Writer) error {
+			return feedRecords(t.countInput(cursor.Next), stdin)
 		}})
 	}
 	return t.finishOutput(out, err)
 }
 
-// counted counts records and groups on their way to the reducer, a batch at a
-// time, and stops when the task is told to.
-func (t *task) counted(next nextFunc) nextFunc {
+// countInput counts records and groups on their way to the reducer, in batches.
+// Between batches it stops if the context has ended.
+func (t *task) countInput(next nextFunc) nextFunc {
 	const batch = 1024
 	var key []byte
 	var records, size int
@@ -58,7 +58,7 @@ func (t *task) counted(next nextFunc) nextFunc {
 			size += len(r.Key) + len(r.Value)
 			if first || !bytes.Equal(key, r.Key) {
 				key, first = append(key[:0], r.Key...), false
-				t.res.Groups++
+				t.partial.Groups++
 			}
 		}
 		if !ok || records == batch {
@@ -72,34 +72,34 @@ func (t *task) counted(next nextFunc) nextFunc {
 	}
 }
 
-// awaitSegments follows the journal until every map task's file is there, and
-// returns them in the order of the map tasks.
+// awaitSegments follows the journal until the file of every map task is present.
+// It returns the segments in the order of the map tasks.
 func (t *task) awaitSegments() ([]mapreduce.Segment, error) {
 	in := t.spec.Shuffle
 	j := mapreduce.JournalReader{Path: in.Journal}
 	defer j.Close()
-	p := newPatience(t.spec)
+	stall := newStallTimer(t.spec)
 	for {
 		changed, err := j.Poll()
 		if err != nil {
-			return nil, failf(mapreduce.ClassInput, "%w", err)
+			return nil, classErrorf(mapreduce.ClassInput, "%w", err)
 		}
 		t.segments.Store(int64(len(j.Segments)))
 		switch {
-		case j.Failed != "":
-			return nil, failf(mapreduce.ClassInput, "the partitions did not come: %s", j.Failed)
+		case j.FailReason != "":
+			return nil, classErrorf(mapreduce.ClassInput, "the partitions did not arrive: %s", j.FailReason)
 		case len(j.Segments) >= in.Maps || j.Done:
 			return checkSegments(j.Segments, in.Maps)
 		case changed:
-			p.reset()
+			stall.reset()
 			continue
 		}
-		ok, err := p.wait(t.ctx)
+		ok, err := stall.wait(t.ctx)
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
-			return nil, failf(mapreduce.ClassInput, "the shuffle stalled: %d of %d partitions present, none new for %v", len(j.Segments), in.Maps, p.limit)
+			return nil, classErrorf(mapreduce.ClassInput, "the shuffle stalled: %d of %d partitions present, none new for %v", len(j.Segments), in.Maps, stall.limit)
 		}
 	}
 }
@@ -108,17 +108,17 @@ func checkSegments(got []mapreduce.Segment, maps int) ([]mapreduce.Segment, erro
 	s := slices.SortedFunc(slices.Values(got), func(a, b mapreduce.Segment) int { return cmp.Compare(a.Map, b.Map) })
 	for i, seg := range s {
 		if seg.Map != i {
-			return nil, failf(mapreduce.ClassInput, "the journal names map %d where map %d is due", seg.Map, i)
+			return nil, classErrorf(mapreduce.ClassInput, "the journal names map %d instead of map %d", seg.Map, i)
 		}
 	}
 	if len(s) != maps {
-		return nil, failf(mapreduce.ClassInput, "the journal is done after %d of %d partitions", len(s), maps)
+		return nil, classErrorf(mapreduce.ClassInput, "the journal is done after %d of %d partitions", len(s), maps)
 	}
 	return s, nil
 }
 
-func (t *task) runsOf(segments []mapreduce.Segment) []sortmerge.Run {
-	var runs []sortmerge.Run
+func (t *task) mergeInputs(segments []mapreduce.Segment) []sortmerge.Segment {
+	var runs []sortmerge.Segment
 	for _, s := range segments {
 		if s.Range.Records == 0 && s.Range.Length == 0 {
 			continue
@@ -127,7 +127,7 @@ func (t *task) runsOf(segments []mapreduce.Segment) []sortmerge.Run {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(t.spec.Shuffle.Dir, path)
 		}
-		runs = append(runs, sortmerge.Run{Path: path, Index: mapreduce.Index{Codec: s.Codec, Parts: []mapreduce.PartRange{s.Range}}})
+		runs = append(runs, sortmerge.Segment{Path: path, Index: mapreduce.Index{Codec: s.Codec, Parts: []mapreduce.PartitionRange{s.Range}}})
 	}
 	return runs
 }

@@ -22,7 +22,7 @@ func compress(t tester, c mapreduce.Codec, text string) string {
 	switch c {
 	case mapreduce.CodecNone:
 		return text
-	case mapreduce.CodecGzip: // two members, one after the other
+	case mapreduce.CodecGzip: // two concatenated members
 		for _, part := range []string{text[:len(text)/2], text[len(text)/2:]} {
 			z := gzip.NewWriter(&b)
 			_, err := z.Write([]byte(part))
@@ -43,13 +43,13 @@ func compress(t tester, c mapreduce.Codec, text string) string {
 	return b.String()
 }
 
-// drawJob draws programs that fit each other.
+// drawJob draws programs that fit together.
 func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	words := rapid.Map(rapid.SliceOfN(rapid.StringMatching(`[a-dé]{1,5}|\x{ff}`), 0, 6), func(w []string) string { return strings.Join(w, " ") })
 	numbers := rapid.Map(rapid.Custom(func(t *rapid.T) [2]string {
 		return [2]string{rapid.StringMatching(`[a-c]{0,9}`).Draw(t, "key"), strconv.Itoa(rapid.IntRange(-50, 50).Draw(t, "n"))}
 	}), func(kv [2]string) string { return kv[0] + "\t" + kv[1] })
-	any := rapid.StringMatching(`[a-c]{0,4}(\t[a-c\t]{0,5})?`)
+	anyLine := rapid.StringMatching(`[a-c]{0,4}(\t[a-c\t]{0,5})?`)
 	plain := rapid.StringMatching(`[a-c \r]{0,14}`)
 	j := reference.Job{Reduces: rapid.IntRange(0, 5).Draw(t, "reduces")}
 	var line *rapid.Generator[string]
@@ -65,7 +65,7 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 			j.Combiner = "wordcount"
 		}
 	case 2:
-		j.Mapper, j.Reducer, line = "grep", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), any
+		j.Mapper, j.Reducer, line = "grep", rapid.SampledFrom([]string{"identity", "count"}).Draw(t, "reducer"), anyLine
 		j.Pattern = rapid.SampledFrom([]string{"a", "^b", "c$", "a.*b", ""}).Draw(t, "pattern")
 	default:
 		j.Mapper, j.Reducer, line = "sort", "sort", plain
@@ -84,16 +84,16 @@ func programs(j reference.Job) (m, r mapreduce.Program, c *mapreduce.Program) {
 	return m, r, c
 }
 
-// Whatever the job, its input, codecs, memory and fan-in: the outputs are
-// those of the reference.
-func TestRandomJobsGiveWhatTheReferenceGives(t *testing.T) {
+// For any job, input, codecs, memory and fan-in: the outputs equal those of the
+// reference.
+func TestRandomJobsMatchReference(t *testing.T) {
 	base := t.TempDir()
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		dir := filepath.Join(base, strconv.Itoa(n))
 		defer os.RemoveAll(dir)
-		h := newJob(t, dir)
+		h := newTestJob(t, dir)
 		j, line := drawJob(t)
 		m, r, c := programs(j)
 		memory := rapid.SampledFrom([]int64{4 << 10, 16 << 10, 1 << 20}).Draw(t, "memory")
@@ -110,20 +110,20 @@ func TestRandomJobsGiveWhatTheReferenceGives(t *testing.T) {
 			if j.Reduces > 0 {
 				s.MapOutput.Codec = codec
 			}
-			h.deliver(&s, stored...)
-			res := h.ok(s)
+			h.writeInput(&s, stored...)
+			res := h.runOK(s)
 			if j.Reduces == 0 {
 				got = append(got, h.output(s, res))
 			}
-			if lines := int64(len(reference.Lines(text))); res.In.Records != lines {
-				t.Fatalf("%d lines in, counted %d", lines, res.In.Records)
+			if lines := int64(len(reference.Lines(text))); res.Input.Records != lines {
+				t.Fatalf("%d lines in, counted %d", lines, res.Input.Records)
 			}
 			results, specs = append(results, res), append(specs, s)
 		}
 		for p := range j.Reduces {
 			s := h.reduceSpec(p, r, h.shuffle(p, results, specs))
 			s.SortMemory, s.FanIn = memory, fanIn
-			got = append(got, h.output(s, h.ok(s)))
+			got = append(got, h.output(s, h.runOK(s)))
 		}
 		want, err := reference.Run(j, texts)
 		check(t, err)
@@ -133,8 +133,8 @@ func TestRandomJobsGiveWhatTheReferenceGives(t *testing.T) {
 	})
 }
 
-// drawInput draws the pieces of a split, each stored in its codec, and the
-// text that they are, with a newline after every line.
+// drawInput draws the pieces of a split, each stored in its codec, and their
+// text, with a newline after every line.
 func drawInput(t *rapid.T, line *rapid.Generator[string]) (pieces []mapreduce.Piece, stored []string, text string) {
 	lines := rapid.SliceOfN(line, 1, 20).Draw(t, "lines")
 	for range rapid.IntRange(1, 3).Draw(t, "pieces") {

@@ -11,16 +11,18 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Limits of what a program may report; more is counted and dropped.
+// Limits on what a program may report.
 const (
-	maxCounters    = 1000
-	maxCounterName = 255
-	maxStatus      = 4 << 10
-	maxTail        = 2 << 10
-	stderrBuffer   = 64 << 10
+	maxCounters     = mapreduce.MaxCounters
+	maxCounterName  = mapreduce.MaxCounterName // of group and name together
+	maxCounterGroup = 191                      // of which this much may be the group
+	maxStatus       = 4 << 10
+	maxTail         = 2 << 10
+	stderrBuffer    = 64 << 10
 )
 
 var (
@@ -29,22 +31,23 @@ var (
 	statusPrefix   = "reporter:status:"
 )
 
-// reporter reads the stderr of programs, takes out counters and status, and
-// passes the rest on.
+// reporter reads the stderr of programs, extracts counters and status, and
+// forwards the rest to the log.
 type reporter struct {
 	log io.Writer
 
-	mu       sync.Mutex
-	counters mapreduce.Counters
-	number   int
-	dropped  int64
-	status   string
-	tail     []byte
+	mu           sync.Mutex
+	counters     mapreduce.Counters
+	counterCount int
+	dropped      int64
+	firstDropped string
+	status       string
+	tail         []byte
 }
 
-// copy reads r to its end. It returns only errors of reading: a log that
-// cannot be written must not stop the program.
-func (p *reporter) copy(r io.Reader) error {
+// forward reads r to its end. It returns only read errors: a log that cannot be
+// written must not stop the program.
+func (p *reporter) forward(r io.Reader) error {
 	in := bufio.NewReaderSize(r, stderrBuffer)
 	out := bufio.NewWriterSize(p.log, stderrBuffer)
 	defer func() {
@@ -56,7 +59,7 @@ func (p *reporter) copy(r io.Reader) error {
 	for {
 		b, err := in.ReadSlice('\n')
 		whole := err != bufio.ErrBufferFull
-		p.take(out, b, start && whole, in.Buffered() == 0)
+		p.handleLine(out, b, start && whole, in.Buffered() == 0)
 		start = whole
 		switch {
 		case err == nil, err == bufio.ErrBufferFull:
@@ -68,8 +71,8 @@ func (p *reporter) copy(r io.Reader) error {
 	}
 }
 
-// take handles a line, or a part of a very long one.
-func (p *reporter) take(out *bufio.Writer, b []byte, line, flush bool) {
+// handleLine processes a line, or a part of a very long one.
+func (p *reporter) handleLine(out *bufio.Writer, b []byte, line, flush bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !line || !bytes.HasPrefix(b, reporterPrefix) || !p.parseLocked(string(b)) {
@@ -84,11 +87,11 @@ func (p *reporter) take(out *bufio.Writer, b []byte, line, flush bool) {
 	}
 }
 
-// parseLocked takes a reporter line; false means that it is none and belongs
-// to the log, as does one with mistakes.
+// parseLocked consumes a reporter line. It returns false for any other line, and
+// for a malformed one, which then goes to the log.
 func (p *reporter) parseLocked(line string) bool {
 	if s, ok := strings.CutPrefix(line, statusPrefix); ok {
-		p.status = clean(s, maxStatus)
+		p.status = plain.Clean(sanitize(s, maxStatus))
 		return true
 	}
 	s, ok := strings.CutPrefix(line, counterPrefix)
@@ -109,26 +112,29 @@ func parseCounter(s string) (group, name string, amount int64, ok bool) {
 		return "", "", 0, false
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(cols[2]), 10, 64)
-	if err != nil {
+	if err != nil || plain.HasControl(cols[0]) || plain.HasControl(cols[1]) {
 		return "", "", 0, false
 	}
-	return clean(cols[0], maxCounterName), clean(cols[1], maxCounterName), n, true
+	group = sanitize(cols[0], maxCounterGroup)
+	return group, sanitize(cols[1], maxCounterName-len(":")-len(group)), n, true
 }
 
-// clean makes text safe for JSON and bounds it.
-func clean(s string, most int) string {
+// sanitize makes text valid for JSON and limits its length.
+func sanitize(s string, maxLen int) string {
 	s = strings.TrimSpace(s)
-	return strings.ToValidUTF8(s[:min(len(s), most)], "?")
+	return strings.ToValidUTF8(s[:min(len(s), maxLen)], "?")
 }
 
 func (p *reporter) countLocked(group, name string, n int64) {
 	g := p.counters[group]
 	if _, ok := g[name]; !ok {
-		if p.number == maxCounters {
-			p.dropped++
+		if p.counterCount == maxCounters {
+			if p.dropped++; p.dropped == 1 {
+				p.firstDropped = group + "," + name
+			}
 			return
 		}
-		p.number++
+		p.counterCount++
 		if g == nil {
 			if p.counters == nil {
 				p.counters = mapreduce.Counters{}
@@ -140,7 +146,7 @@ func (p *reporter) countLocked(group, name string, n int64) {
 	g[name] += n
 }
 
-// snapshot copies what was reported so far.
+// snapshot returns a copy of what has been reported so far.
 func (p *reporter) snapshot() (c mapreduce.Counters, dropped int64, status, tail string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,4 +158,15 @@ func (p *reporter) snapshot() (c mapreduce.Counters, dropped int64, status, tail
 	}
 	t := p.tail[max(0, len(p.tail)-maxTail):]
 	return c, p.dropped, p.status, strings.ToValidUTF8(string(t), "?")
+}
+
+// checkCounters returns an error if the program reported more counters than a
+// task may have: totals that miss some would look right.
+func (p *reporter) checkCounters() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dropped == 0 {
+		return nil
+	}
+	return permanentErrorf(mapreduce.ClassUserData, "the program reported more than %d different counters (the first too many: %s): put values that vary into its output", maxCounters, p.firstDropped)
 }

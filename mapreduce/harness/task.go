@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	chunkBytes    = 256 << 10 // of text moved at once
-	reserveBytes  = 64 << 10  // kept on disk for the result
+	chunkBytes    = 256 << 10 // text moved at once
+	reserveBytes  = 64 << 10  // disk space reserved for the result
 	progressEvery = time.Second
 )
 
-// flow counts what passes while other goroutines look.
-type flow struct{ records, bytes atomic.Int64 }
+// flowCounter counts records and bytes while other goroutines read the counts.
+type flowCounter struct{ records, bytes atomic.Int64 }
 
-func (f *flow) add(records, bytes int) {
+func (f *flowCounter) add(records, bytes int) {
 	f.records.Add(int64(records))
 	f.bytes.Add(int64(bytes))
 }
 
-func (f *flow) value() mapreduce.Flow {
+func (f *flowCounter) value() mapreduce.Flow {
 	return mapreduce.Flow{Records: f.records.Load(), Bytes: f.bytes.Load()}
 }
 
-// task is one task on its way.
+// task is the execution of one task.
 type task struct {
-	ctx    context.Context
-	spec   *mapreduce.TaskSpec
-	stdout *os.File // where the stdout of a group task goes
-	rep    *reporter
-	spawn  *spawner
-	temp   string // our folder below spec.TempDir
-	begin  time.Time
+	ctx      context.Context
+	spec     *mapreduce.TaskSpec
+	stdout   *os.File // receives the stdout of a group task
+	reporter *reporter
+	spawner  *spawner
+	sortDir  string // directory of this task below spec.TempDir
+	started  time.Time
 
-	in, out  flow
+	in, out  flowCounter
 	segments atomic.Int64
-	res      mapreduce.Result // filled in by the step that knows
+	partial  mapreduce.Result // filled in step by step; buildResult completes it
 	user     struct {
 		exit   int
 		signal string
@@ -54,49 +54,56 @@ type task struct {
 }
 
 func newTask(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) *task {
-	t := &task{ctx: ctx, spec: spec, stdout: stdout, rep: &reporter{log: log}, begin: time.Now()}
+	t := &task{ctx: ctx, spec: spec, stdout: stdout, reporter: &reporter{log: log}, started: time.Now()}
 	t.user.exit = -1
-	t.res = mapreduce.Result{Version: mapreduce.ResultVersion, Names: spec.Names, Kind: spec.Kind}
+	t.partial = mapreduce.Result{Version: mapreduce.ResultVersion, Identity: spec.Identity, Kind: spec.Kind}
 	return t
 }
 
 func (t *task) reservePath() string { return t.spec.Result + ".reserve" }
 
-// reserve takes the room for the result while there is some: a task that
-// filled its quota must still be able to say so.
-func (t *task) reserve() error {
+// reserveResultSpace allocates disk space for the result in advance, so that a
+// task that filled its quota can still report that.
+func (t *task) reserveResultSpace() error {
 	return os.WriteFile(t.reservePath(), make([]byte, reserveBytes), 0o600)
 }
 
-// do runs the task; whatever happens its folder for spills is gone after it,
-// and after a failure so are the outputs.
-func (t *task) do() (err error) {
-	if t.temp, err = os.MkdirTemp(t.spec.TempDir, "sort-"); err != nil {
+// execute runs the task. In any case it removes the directory for spills, and
+// after a failure also the outputs.
+func (t *task) execute() (err error) {
+	if t.sortDir, err = os.MkdirTemp(t.spec.TempDir, "sort-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(t.temp)
-	t.spawn = newSpawner()
-	defer t.spawn.close()
-	stop := t.background()
+	defer os.RemoveAll(t.sortDir)
+	t.spawner = newSpawner()
+	defer t.spawner.close()
+	stop := t.startBackground()
 	defer stop()
 	defer func() {
 		if err != nil {
-			t.dropOutputs()
+			t.removeOutputs()
 		}
 	}()
+	if err := t.runKind(); err != nil {
+		return err
+	}
+	return t.reporter.checkCounters()
+}
+
+func (t *task) runKind() error {
 	switch t.spec.Kind {
 	case mapreduce.KindMap:
-		return t.doMap()
+		return t.runMap()
 	case mapreduce.KindReduce:
-		return t.doReduce()
+		return t.runReduce()
 	case mapreduce.KindGroup:
-		return t.run(program{argv: t.spec.Program.Argv})
+		return t.runProgram(program{argv: t.spec.Program.Argv})
 	default:
-		return failf(mapreduce.ClassSpec, "kind %s", t.spec.Kind)
+		return classErrorf(mapreduce.ClassSpec, "kind %s", t.spec.Kind)
 	}
 }
 
-func (t *task) dropOutputs() {
+func (t *task) removeOutputs() {
 	if o := t.spec.Output; o != nil {
 		os.Remove(o.Path)
 	}
@@ -106,8 +113,9 @@ func (t *task) dropOutputs() {
 	}
 }
 
-// background reports progress and, as process 1, reaps orphans, until stop.
-func (t *task) background() (stop func()) {
+// startBackground reports progress and, as process 1, reaps orphans, until stop
+// is called.
+func (t *task) startBackground() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if t.spec.Progress != "" {
@@ -133,36 +141,38 @@ func (t *task) reportProgress(ctx context.Context) {
 	}
 }
 
-// writeProgress may fail (a full disk): the task goes on without it.
+// writeProgress ignores errors, e.g. of a full disk: the task continues without
+// progress reports.
 func (t *task) writeProgress() {
-	c, _, status, _ := t.rep.snapshot()
+	c, _, status, _ := t.reporter.snapshot()
 	mapreduce.WriteProgress(t.spec.Progress, &mapreduce.Progress{Version: mapreduce.ResultVersion,
-		In: t.in.value(), Out: t.out.value(), Segments: int(t.segments.Load()), Status: status, Counters: c})
+		Input: t.in.value(), Output: t.out.value(), Segments: int(t.segments.Load()), Status: status, Counters: c})
 }
 
-// result gathers all that is known at the end.
-func (t *task) result(err error) *mapreduce.Result {
-	r := t.res
+// buildResult completes the result with everything known at the end.
+func (t *task) buildResult(err error) *mapreduce.Result {
+	r := t.partial
 	r.Class = classOf(err, t.spec.Kind)
 	r.Error = messageOf(err, r.Class)
+	r.Permanent = err != nil && isPermanent(err, r.Class)
 	if err != nil {
 		r.Index, r.Output = nil, nil
 	}
 	r.UserExit, r.UserSignal = t.user.exit, t.user.signal
-	r.Counters, r.CountersDropped, r.Status, r.StderrTail = t.rep.snapshot()
-	r.In, r.Out = t.in.value(), t.out.value()
-	r.WallMS = time.Since(t.begin).Milliseconds()
+	r.Counters, r.CountersDropped, r.Status, r.StderrTail = t.reporter.snapshot()
+	r.Input, r.Final = t.in.value(), t.out.value()
+	r.WallMS = time.Since(t.started).Milliseconds()
 	r.UserCPUMS, r.UserPeakRSS = t.user.cpu.Milliseconds(), t.user.peak
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) == nil {
 		cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
-		r.HarnessCPUMS, r.HarnessPeakRSS = cpu.Milliseconds(), u.Maxrss<<10
+		r.HarnessCPUMS, r.HarnessPeakRSS = cpu.Milliseconds(), highWaterMark("self")
 	}
 	return &r
 }
 
-// deliver writes the result in the room that was kept for it.
-func (t *task) deliver(r *mapreduce.Result) error {
+// writeResult frees the reserved space and writes the result.
+func (t *task) writeResult(r *mapreduce.Result) error {
 	os.Remove(t.reservePath())
 	if err := mapreduce.WriteResult(t.spec.Result, r); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(t.spec.Result), err)

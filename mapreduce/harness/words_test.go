@@ -14,8 +14,8 @@ import (
 	"github.com/drover-run/drover/mapreduce/reference"
 )
 
-// Many different words: the table grows, and with little memory is emptied
-// many times; the counts are the reference's either way.
+// With many different words the table grows, and with little memory it is emptied
+// many times; the counts always equal those of the reference.
 func TestWordTableGrowsAndEmpties(t *testing.T) {
 	var b strings.Builder
 	for i := range 30_000 {
@@ -25,25 +25,25 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 	check(t, err)
 	sizes := []int64{1 << 20, 64 << 20, 64 << 10}
 	if testing.Short() {
-		sizes = sizes[:2] // the last one spills a thousand times
+		sizes = sizes[:2] // the smallest size spills a thousand times
 	}
 	for _, memory := range sizes {
 		t.Run(fmt.Sprint(memory), func(t *testing.T) {
-			j := newJob(t, t.TempDir())
+			j := newTestJob(t, t.TempDir())
 			s := j.mapSpec(0, mapreduce.Program{Builtin: "wordcount"}, 3)
 			s.Combiner, s.SortMemory = &mapreduce.Program{Builtin: "sum"}, memory
-			j.deliver(&s, b.String())
-			m := j.ok(s)
+			j.writeInput(&s, b.String())
+			m := j.runOK(s)
 			if spilled := m.Spills > 1; spilled != (memory < 64<<20) {
 				t.Errorf("%d spills with %d bytes", m.Spills, memory)
 			}
-			if m.MapOut.Records != 90_000 {
-				t.Errorf("%d words counted", m.MapOut.Records)
+			if m.MapOutput.Records != 90_000 {
+				t.Errorf("%d words counted", m.MapOutput.Records)
 			}
 			var got []string
 			for p := range 3 {
 				r := j.reduceSpec(p, mapreduce.Program{Builtin: "sum"}, j.shuffle(p, []*mapreduce.Result{m}, []mapreduce.TaskSpec{s}))
-				got = append(got, j.output(r, j.ok(r)))
+				got = append(got, j.output(r, j.runOK(r)))
 			}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
@@ -52,36 +52,36 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 	}
 }
 
-// A file made by bzip2 itself, two streams one after the other.
+// A file written by bzip2 itself: two concatenated streams.
 func TestBzip2Input(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("testdata", "two-streams.bz2"))
 	check(t, err)
-	j := newJob(t, t.TempDir())
+	j := newTestJob(t, t.TempDir())
 	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 0, mapreduce.Piece{Path: "two-streams.bz2", Codec: mapreduce.CodecBzip2})
-	j.deliver(&s, string(b))
-	if got := j.output(s, j.ok(s)); got != "first stream\nsecond stream\n" {
+	j.writeInput(&s, string(b))
+	if got := j.output(s, j.runOK(s)); got != "first stream\nsecond stream\n" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// The output may be compressed; length and checksum are of what is stored.
+// The output may be compressed; length and checksum are those of the stored bytes.
 func TestCompressedOutput(t *testing.T) {
-	j := newJob(t, t.TempDir())
+	j := newTestJob(t, t.TempDir())
 	s := j.mapSpec(0, mapreduce.Program{Argv: []string{"cat"}}, 0)
 	s.Output.Codec = mapreduce.CodecZstd
-	text := textOf(9, 500_000)
-	j.deliver(&s, text)
-	stored := j.output(s, j.ok(s))
+	text := randomText(9, 500_000)
+	j.writeInput(&s, text)
+	stored := j.output(s, j.runOK(s))
 	back := j.mapSpec(1, mapreduce.Program{Argv: []string{"cat"}}, 0, mapreduce.Piece{Path: "f.zst", Codec: mapreduce.CodecZstd})
-	j.deliver(&back, stored)
-	if got := j.output(back, j.ok(back)); got != text || len(stored) > len(text)/2 {
+	j.writeInput(&back, stored)
+	if got := j.output(back, j.runOK(back)); got != text || len(stored) > len(text)/2 {
 		t.Errorf("%d bytes stored, %d back, want %d", len(stored), len(got), len(text))
 	}
 }
 
-// A process that outlives the program in a session of its own and holds its
-// stdout: the task does not wait for ever, and does not call it success.
-func TestStdoutHeldByAnEscapedProcess(t *testing.T) {
+// A process outlives the program in its own session and holds its stdout: the
+// task neither waits for ever nor succeeds.
+func TestEscapedProcessHoldingStdout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the whole grace of 5 s")
 	}
@@ -89,23 +89,23 @@ func TestStdoutHeldByAnEscapedProcess(t *testing.T) {
 		t.Skip("setsid is not installed here")
 	}
 	t.Parallel()
-	j := newJob(t, t.TempDir())
-	s := j.mapSpec(0, sh(`setsid sh -c 'echo $$ > pid; exec sleep 20' & cat`), 1)
-	j.deliver(&s, "a\n")
+	j := newTestJob(t, t.TempDir())
+	s := j.mapSpec(0, shellProgram(`setsid sh -c 'echo $$ > pid; exec sleep 20' & cat`), 1)
+	j.writeInput(&s, "a\n")
 	if r := j.run(s); r.Class != mapreduce.ClassUserData || !strings.Contains(r.Error, "still held its stdout") {
 		t.Errorf("class %s: %s", r.Class, r.Error)
 	}
 }
 
-// The harness starts once for each task on slow machines, and its whole state
-// is dumped by CRIU: nothing but the standard library and the compressors.
+// The harness starts once for each task on slow machines, and CRIU dumps its whole
+// state: it may import nothing but the standard library and the compressors.
 func TestImportsStaySmall(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "../../cmd/drover-harness").Output()
 	if err != nil {
 		t.Skipf("go list does not run here: %v", err)
 	}
 	for _, p := range strings.Fields(string(out)) {
-		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" {
+		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" && p != "github.com/drover-run/drover/internal/plain" {
 			t.Errorf("the harness imports %s", p)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package reference is MapReduce as one would explain it: everything in
-// memory, every step a plain loop, nothing shared with the harness but the
-// words. It judges the harness in tests; nobody runs it on real data.
+// Package reference is the obvious implementation of MapReduce: everything in
+// memory, every step a plain loop, no code shared with the harness. Tests
+// compare the harness with it; it is not for real data.
 package reference
 
 import (
@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// Job says what to do with built-in programs by name; Pattern is for grep.
+// Job names the built-in programs of a job; Pattern is for grep.
 type Job struct {
 	Mapper, Combiner, Reducer string
 	Pattern                   string
 	Reduces                   int // 0: map-only
 }
 
-// Run does a job on the texts of its map tasks and returns the output of each
-// reducer, or of each mapper for a map-only job.
+// Run executes a job on the texts of its map tasks and returns the output of
+// each reducer, or of each mapper for a map-only job.
 func Run(j Job, texts []string) ([]string, error) {
 	var mapped [][]string
 	for _, text := range texts {
@@ -42,7 +42,7 @@ func Run(j Job, texts []string) ([]string, error) {
 		var mine []string
 		for _, lines := range mapped {
 			for _, line := range lines {
-				if PartitionOf(Key(line), j.Reduces) == r {
+				if Partition(Key(line), j.Reduces) == r {
 					mine = append(mine, line)
 				}
 			}
@@ -57,7 +57,7 @@ func Run(j Job, texts []string) ([]string, error) {
 	return out, nil
 }
 
-// Lines are the lines of a text without their newlines.
+// Lines returns the lines of a text without their newlines.
 func Lines(text string) []string {
 	if text == "" {
 		return nil
@@ -65,21 +65,21 @@ func Lines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// Key is a line up to its first tab.
+// Key returns a line up to its first tab.
 func Key(line string) string {
 	key, _, _ := strings.Cut(line, "\t")
 	return key
 }
 
-// PartitionOf is Hadoop's HashPartitioner by the book: the sum in whole
-// numbers of any size, cut to 32 bits at the end.
-func PartitionOf(key string, n int) int {
+// Partition is Hadoop's HashPartitioner by definition: the hash in integers of
+// any size, cut to 32 bits at the end.
+func Partition(key string, n int) int {
 	h := big.NewInt(1)
 	for i := range len(key) {
 		h.Mul(h, big.NewInt(31))
 		h.Add(h, big.NewInt(int64(int8(key[i]))))
 	}
-	h.And(h, big.NewInt(1<<31-1)) // And on a negative number is that of its two's complement
+	h.And(h, big.NewInt(1<<31-1)) // And on a negative number uses its two's complement
 	return int(h.Int64() % int64(n))
 }
 
@@ -94,8 +94,8 @@ func join(lines []string) string {
 func mapLines(j Job, lines []string) ([]string, error) {
 	switch j.Mapper {
 	case "identity", "sort":
-		// sort makes the whole line the key. The order and the partition by
-		// Key are right only for lines without tabs; callers keep to those.
+		// sort makes the whole line the key. Order and partition by Key are right
+		// only for lines without tabs; callers use no others.
 		return lines, nil
 	case "grep":
 		re, err := regexp.Compile(j.Pattern)

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// benchLines are 100-byte records, 10 bytes of key, as in the sort benchmarks.
+// benchLines returns 100-byte records with 10-byte keys, as sort benchmarks use.
 func benchLines(n int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, n*100)
@@ -25,8 +25,8 @@ func benchLines(n int) []byte {
 	return b
 }
 
-// BenchmarkPartitionSortSpill is bar 4: partition, sort and write 100-byte
-// records, 256 MB through 64 MiB of memory, up to the runs on disk.
+// BenchmarkPartitionSortSpill partitions, sorts and writes 256 MB of 100-byte
+// records through 64 MiB of memory, up to the segments on disk.
 func BenchmarkPartitionSortSpill(b *testing.B) {
 	for _, parts := range []int{1, 16} {
 		b.Run("parts="+strconv.Itoa(parts), func(b *testing.B) {
@@ -51,14 +51,14 @@ func BenchmarkPartitionSortSpill(b *testing.B) {
 	}
 }
 
-// BenchmarkMerge is the other half of bar 4: runs from disk to one file.
+// BenchmarkMerge merges segments on disk into one file.
 func BenchmarkMerge(b *testing.B) {
 	for _, fan := range []int{4, 16} {
-		b.Run("runs="+strconv.Itoa(fan), func(b *testing.B) {
+		b.Run("segments="+strconv.Itoa(fan), func(b *testing.B) {
 			const records = 1_280_000
 			dir := b.TempDir()
 			lines := benchLines(records)
-			var runs []Run
+			var segments []Segment
 			for i := range fan {
 				c := NewCollector(Options{Parts: 1, Dir: dir, FanIn: 32, Memory: 256 << 20})
 				part := lines[i*len(lines)/fan : (i+1)*len(lines)/fan]
@@ -67,17 +67,17 @@ func BenchmarkMerge(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				path := filepath.Join(dir, fmt.Sprint("run", i))
+				path := filepath.Join(dir, fmt.Sprint("segment", i))
 				x, err := c.Finish(path, mapreduce.CodecNone)
 				if err != nil {
 					b.Fatal(err)
 				}
-				runs = append(runs, Run{Path: path, Index: *x})
+				segments = append(segments, Segment{Path: path, Index: *x})
 			}
 			b.SetBytes(records * 100)
 			for b.Loop() {
-				g := Merging{Dir: dir, Name: "m", FanIn: fan, Memory: 64 << 20}
-				if _, err := g.mergeTo(runs, filepath.Join(dir, "out"), mapreduce.CodecNone); err != nil {
+				g := ExternalMerge{Dir: dir, NamePrefix: "m", FanIn: fan, Memory: 64 << 20}
+				if _, err := g.mergeToFile(segments, filepath.Join(dir, "out"), mapreduce.CodecNone); err != nil {
 					b.Fatal(err)
 				}
 			}

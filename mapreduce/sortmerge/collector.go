@@ -9,75 +9,75 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Combiner shrinks a sorted row of records before it is written. next gives
-// records in order of partition and key until ok is false; emit takes those
-// that replace them, in any order and with any key, and copies them.
+// Combiner reduces a sorted sequence of records before it is written. next
+// returns the records in order of partition and key until ok is false. emit
+// copies the records that replace them, in any order and with any key.
 type Combiner interface {
 	Combine(next func() (rec Record, ok bool, err error), emit func(Record) error) error
 }
 
-// Options of a Collector.
+// Options configures a Collector.
 type Options struct {
-	Parts   int    // partitions, 1 to mapreduce.MaxReduces
-	Memory  int64  // bytes of records and their index in memory
-	Dir     string // for runs; exists
-	FanIn   int
-	Combine Combiner // or nil; a quarter of Memory is then for what it emits
-	// Combined says that records come combined already, as a table of counts
-	// gives them: runs are written as they are, and the combiner runs only where
-	// several runs are merged.
-	Combined bool
+	Parts    int    // partitions, 1 to mapreduce.MaxReduces
+	Memory   int64  // bytes in memory for records and their index
+	Dir      string // existing folder for segments
+	FanIn    int
+	Combiner Combiner // nil: none; otherwise a quarter of Memory is reserved for its output
+	// Precombined says that the records have been combined already, e.g. by a
+	// table of counts: spills are written as they are, and the combiner runs only
+	// when several segments are merged.
+	Precombined bool
 }
 
-// Stats count what a Collector did.
+// Stats counts the work of a Collector.
 type Stats struct {
 	Added, CombineIn, CombineOut, Spilled mapreduce.Flow
 	Spills, MergePasses                   int
 }
 
-// minCombineRuns is the number of runs from which the combiner is worth a
-// second run at the merge (Hadoop's min.num.spills.for.combine).
-const minCombineRuns = 3
+// minCombineSegments is the number of segments from which running the combiner
+// again during the merge pays off (Hadoop's min.num.spills.for.combine).
+const minCombineSegments = 3
 
-// entryBytes is the memory of one index entry and its place for sorting.
+// entryBytes is the memory of one index entry and its slot in the scratch space.
 const entryBytes = 32
 
 // Collector takes records in any order and writes one sorted map output.
 type Collector struct {
-	opt    Options
-	prefix string // of run names
-	arena  []byte
-	index  []entry
-	tmp    []entry
-	sub    *Collector // takes what the combiner emits
-	runs   []Run
-	made   int
-	stats  Stats
+	opt         Options
+	prefix      string // start of segment file names
+	arena       []byte
+	index       []indexEntry
+	scratch     []indexEntry
+	combinedOut *Collector // receives the combiner's output
+	segments    []Segment
+	created     int
+	stats       Stats
 }
 
-// NewCollector reserves memory; it is touched only as records come.
+// NewCollector allocates the memory; pages are touched only as records come.
 func NewCollector(opt Options) *Collector {
 	c := &Collector{opt: opt, prefix: "spill"}
 	memory := opt.Memory
-	if opt.Combine != nil {
+	if opt.Combiner != nil {
 		c.opt.Memory = memory - memory/4
 		sub := opt
-		sub.Combine, sub.Memory = nil, memory/4
-		c.sub = NewCollector(sub)
-		c.sub.prefix = "combined"
+		sub.Combiner, sub.Memory = nil, memory/4
+		c.combinedOut = NewCollector(sub)
+		c.combinedOut.prefix = "combined"
 	}
 	c.arena = make([]byte, 0, c.opt.Memory)
 	n := c.opt.Memory/(entryBytes+2) + 1
-	c.index, c.tmp = make([]entry, 0, n), make([]entry, n)
+	c.index, c.scratch = make([]indexEntry, 0, n), make([]indexEntry, n)
 	return c
 }
 
 // Stats returns the counts so far.
 func (c *Collector) Stats() Stats { return c.stats }
 
-// Add copies a record into a partition. Cost: O(len), amortised O(sorting).
+// Add copies a record into a partition. O(len) plus the amortised sorting cost.
 func (c *Collector) Add(part int, r Record) error {
-	var head [maxHeader]byte
+	var head [maxHeaderBytes]byte
 	h := putHeader(head[:], r)
 	size := h + len(r.Key) + len(r.Value)
 	if int64(len(c.arena)+size+(len(c.index)+1)*entryBytes) > c.opt.Memory && len(c.index) > 0 {
@@ -90,15 +90,15 @@ func (c *Collector) Add(part int, r Record) error {
 	}
 	off := len(c.arena)
 	c.arena = append(append(append(c.arena, head[:h]...), r.Key...), r.Value...)
-	c.index = append(c.index, entry{prefix8(r.Key), uint32(off), uint16(part), uint16(min(len(r.Key), longKey))})
+	c.index = append(c.index, indexEntry{keyPrefix(r.Key), uint32(off), uint16(part), uint16(min(len(r.Key), longKeyLen))})
 	c.stats.Added.Records++
 	c.stats.Added.Bytes += int64(len(r.Key) + len(r.Value))
 	return nil
 }
 
-// sorted sorts what is in memory and returns a way to read it.
-func (c *Collector) sorted() func() (part int, encoded []byte, ok bool) {
-	(&sorter{c.arena, c.tmp}).sort(c.index, c.opt.Parts)
+// sortRecords sorts the buffered records and returns an iterator over them.
+func (c *Collector) sortRecords() func() (part int, encoded []byte, ok bool) {
+	(&radixSorter{c.arena, c.scratch}).sort(c.index, c.opt.Parts)
 	i := 0
 	return func() (int, []byte, bool) {
 		if i == len(c.index) {
@@ -106,14 +106,14 @@ func (c *Collector) sorted() func() (part int, encoded []byte, ok bool) {
 		}
 		e := c.index[i]
 		i++
-		size, klen, vlen, _ := header(c.arena[e.off:])
+		size, klen, vlen, _ := readHeader(c.arena[e.off:])
 		return int(e.part), c.arena[e.off : int(e.off)+size+klen+max(vlen, 0)], true
 	}
 }
 
-// reset forgets what is in memory; an arena that grew for one large record
-// goes back to its size.
-func (c *Collector) reset() {
+// resetBuffers drops the buffered records. An arena that grew for a large record
+// shrinks to its configured size.
+func (c *Collector) resetBuffers() {
 	c.index = c.index[:0]
 	if int64(cap(c.arena)) > c.opt.Memory {
 		c.arena = make([]byte, 0, c.opt.Memory)
@@ -121,39 +121,40 @@ func (c *Collector) reset() {
 	c.arena = c.arena[:0]
 }
 
-// combinesRuns tells whether each run goes through the combiner.
-func (c *Collector) combinesRuns() bool { return c.opt.Combine != nil && !c.opt.Combined }
+// combinesSpills reports whether each spill goes through the combiner.
+func (c *Collector) combinesSpills() bool { return c.opt.Combiner != nil && !c.opt.Precombined }
 
-// spill writes what is in memory as a run, through the combiner if there is one.
+// spill writes the buffered records as a segment, through the combiner if
+// combinesSpills.
 func (c *Collector) spill() error {
-	if c.combinesRuns() {
+	if c.combinesSpills() {
 		return c.spillCombined()
 	}
-	c.made++
-	path := filepath.Join(c.opt.Dir, fmt.Sprintf("%s-%d.run", c.prefix, c.made))
+	c.created++
+	path := filepath.Join(c.opt.Dir, fmt.Sprintf("%s-%d.segment", c.prefix, c.created))
 	index, err := c.writeSorted(path, mapreduce.CodecNone)
 	if err != nil {
 		return err
 	}
-	c.runs = append(c.runs, Run{Path: path, Index: *index, Temp: true})
+	c.segments = append(c.segments, Segment{Path: path, Index: *index, Temp: true})
 	c.stats.Spills++
-	c.reset()
+	c.resetBuffers()
 	return nil
 }
 
 func (c *Collector) writeSorted(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
-	w, err := createRun(path, codec, int(min(max(c.opt.Memory/8, minBuffer), maxBuffer)))
+	w, err := createSegment(path, codec, int(min(max(c.opt.Memory/8, minBufferBytes), maxBufferBytes)))
 	if err != nil {
 		return nil, err
 	}
-	next := c.sorted()
+	next := c.sortRecords()
 	at := 0
 	for part, rec, ok := next(); ok && err == nil; part, rec, ok = next() {
 		for ; at < part && err == nil; at++ {
 			err = w.endPart()
 		}
 		if err == nil {
-			err = w.add(rec)
+			err = w.addRecord(rec)
 		}
 	}
 	for ; at < c.opt.Parts && err == nil; at++ {
@@ -173,50 +174,51 @@ func (c *Collector) writeSorted(path string, codec mapreduce.Codec) (*mapreduce.
 func (c *Collector) countSpilled(x *mapreduce.Index) {
 	for _, p := range x.Parts {
 		c.stats.Spilled.Records += p.Records
-		c.stats.Spilled.Bytes += p.Raw
+		c.stats.Spilled.Bytes += p.RawLength
 	}
 }
 
-// spillCombined sends what is in memory through the combiner into sub, whose
-// runs become ours.
+// spillCombined passes the buffered records through the combiner into
+// combinedOut, whose segments become segments of c.
 func (c *Collector) spillCombined() error {
-	nextRec := c.sorted()
+	nextRec := c.sortRecords()
 	next := func() (Record, bool, error) {
 		_, b, ok := nextRec()
 		if !ok {
 			return Record{}, false, nil
 		}
-		return decode(b), true, nil
+		return decodeRecord(b), true, nil
 	}
-	if err := c.combine(next, c.sub); err != nil {
+	if err := c.runCombiner(next, c.combinedOut); err != nil {
 		return err
 	}
-	c.reset()
-	if len(c.sub.index) > 0 {
-		if err := c.sub.spill(); err != nil {
+	c.resetBuffers()
+	if len(c.combinedOut.index) > 0 {
+		if err := c.combinedOut.spill(); err != nil {
 			return err
 		}
 	}
-	c.adopt()
+	c.adoptCombined()
 	return nil
 }
 
-// adopt takes over runs and counts of sub.
-func (c *Collector) adopt() {
-	c.runs = append(c.runs, c.sub.runs...)
-	c.stats.Spills += c.sub.stats.Spills
-	c.stats.Spilled.Records += c.sub.stats.Spilled.Records
-	c.stats.Spilled.Bytes += c.sub.stats.Spilled.Bytes
-	c.sub.runs, c.sub.stats = nil, Stats{}
+// adoptCombined moves the segments and counts of combinedOut to c.
+func (c *Collector) adoptCombined() {
+	c.segments = append(c.segments, c.combinedOut.segments...)
+	c.stats.Spills += c.combinedOut.stats.Spills
+	c.stats.Spilled.Records += c.combinedOut.stats.Spilled.Records
+	c.stats.Spilled.Bytes += c.combinedOut.stats.Spilled.Bytes
+	c.combinedOut.segments, c.combinedOut.stats = nil, Stats{}
 }
 
-func decode(b []byte) Record {
-	size, klen, vlen, _ := header(b)
+func decodeRecord(b []byte) Record {
+	size, klen, vlen, _ := readHeader(b)
 	return Record{Key: b[size : size+klen], Value: b[size+klen:], NoValue: vlen < 0}
 }
 
-// combine runs the combiner from next into to, counting both sides.
-func (c *Collector) combine(next func() (Record, bool, error), to *Collector) error {
+// runCombiner runs the combiner on next and adds its output to the collector to,
+// counting records on both sides.
+func (c *Collector) runCombiner(next func() (Record, bool, error), to *Collector) error {
 	in := func() (Record, bool, error) {
 		r, ok, err := next()
 		if ok {
@@ -225,17 +227,17 @@ func (c *Collector) combine(next func() (Record, bool, error), to *Collector) er
 		}
 		return r, ok, err
 	}
-	return c.opt.Combine.Combine(in, func(r Record) error {
+	return c.opt.Combiner.Combine(in, func(r Record) error {
 		c.stats.CombineOut.Records++
 		c.stats.CombineOut.Bytes += int64(len(r.Key) + len(r.Value))
 		return to.Add(mapreduce.Partition(r.Key, c.opt.Parts), r)
 	})
 }
 
-// Finish writes the map output to path with codec and removes all runs. The
-// Collector is of no use afterwards.
+// Finish writes the map output to path with codec and removes all segments. The
+// Collector must not be used afterwards.
 func (c *Collector) Finish(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
-	if len(c.runs) == 0 && (!c.combinesRuns() || len(c.index) == 0) {
+	if len(c.segments) == 0 && (!c.combinesSpills() || len(c.index) == 0) {
 		return c.writeSorted(path, codec)
 	}
 	if len(c.index) > 0 {
@@ -243,26 +245,26 @@ func (c *Collector) Finish(path string, codec mapreduce.Codec) (*mapreduce.Index
 			return nil, err
 		}
 	}
-	if c.opt.Combine != nil && len(c.runs) >= minCombineRuns {
-		return c.finishCombined(path, codec)
+	if c.opt.Combiner != nil && len(c.segments) >= minCombineSegments {
+		return c.finishWithCombiner(path, codec)
 	}
-	return c.finishRuns(path, codec)
+	return c.finishMerge(path, codec)
 }
 
-func (c *Collector) finishRuns(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
-	if len(c.runs) == 0 {
+func (c *Collector) finishMerge(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
+	if len(c.segments) == 0 {
 		return c.writeSorted(path, codec)
 	}
-	if len(c.runs) == 1 && codec == mapreduce.CodecNone && os.Rename(c.runs[0].Path, path) == nil {
-		return &c.runs[0].Index, nil
+	if len(c.segments) == 1 && codec == mapreduce.CodecNone && os.Rename(c.segments[0].Path, path) == nil {
+		return &c.segments[0].Index, nil
 	}
-	c.free()
-	g := c.merging("merge")
-	runs, err := g.Narrow(c.runs)
+	c.releaseBuffers()
+	g := c.newMerge("merge")
+	segments, err := g.MergeToFanIn(c.segments)
 	if err != nil {
 		return nil, err
 	}
-	out, err := g.mergeTo(runs, path, codec)
+	out, err := g.mergeToFile(segments, path, codec)
 	c.stats.MergePasses += g.Passes
 	if err != nil {
 		return nil, err
@@ -271,43 +273,43 @@ func (c *Collector) finishRuns(path string, codec mapreduce.Codec) (*mapreduce.I
 	return &out.Index, nil
 }
 
-// finishCombined merges all runs through the combiner into a collector that
-// takes over our memory, and lets it write the output.
-func (c *Collector) finishCombined(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
-	g := c.merging("premerge")
+// finishWithCombiner merges all segments through the combiner into combinedOut,
+// which takes over the memory of c and writes the output.
+func (c *Collector) finishWithCombiner(path string, codec mapreduce.Codec) (*mapreduce.Index, error) {
+	g := c.newMerge("premerge")
 	g.Memory = c.opt.Memory / 4
-	runs, err := g.Narrow(c.runs)
+	segments, err := g.MergeToFanIn(c.segments)
 	if err != nil {
 		return nil, err
 	}
-	last := c.sub
+	last := c.combinedOut
 	last.prefix = "last"
-	last.opt.Memory, last.arena, last.index, last.tmp = c.opt.Memory/2, c.arena[:0], c.index[:0], c.tmp
+	last.opt.Memory, last.arena, last.index, last.scratch = c.opt.Memory/2, c.arena[:0], c.index[:0], c.scratch
 	c.stats.MergePasses += g.Passes
-	if err := c.combineRuns(g, runs, last); err != nil {
+	if err := c.combineSegments(g, segments, last); err != nil {
 		return nil, err
 	}
-	for _, r := range runs {
+	for _, r := range segments {
 		os.Remove(r.Path)
 	}
 	index, err := last.Finish(path, codec)
-	c.runs = nil
-	c.adopt()
+	c.segments = nil
+	c.adoptCombined()
 	return index, err
 }
 
-func (c *Collector) combineRuns(g *Merging, runs []Run, to *Collector) error {
-	cursor, err := g.Open(runs)
+func (c *Collector) combineSegments(g *ExternalMerge, segments []Segment, to *Collector) error {
+	cursor, err := g.Open(segments)
 	if err != nil {
 		return err
 	}
 	defer cursor.Close()
-	return c.combine(cursor.Next, to)
+	return c.runCombiner(cursor.Next, to)
 }
 
-func (c *Collector) merging(name string) *Merging {
-	return &Merging{Dir: c.opt.Dir, Name: name, FanIn: c.opt.FanIn, Memory: c.opt.Memory}
+func (c *Collector) newMerge(name string) *ExternalMerge {
+	return &ExternalMerge{Dir: c.opt.Dir, NamePrefix: name, FanIn: c.opt.FanIn, Memory: c.opt.Memory}
 }
 
-// free drops the arena before merge buffers are made.
-func (c *Collector) free() { c.arena, c.index, c.tmp = nil, nil, nil }
+// releaseBuffers frees the arena before merge buffers are allocated.
+func (c *Collector) releaseBuffers() { c.arena, c.index, c.scratch = nil, nil, nil }

@@ -1,19 +1,19 @@
 // Package sortmerge sorts records by partition and key bytes within a memory
-// limit: it collects them in one arena, spills sorted runs to regular files,
-// and merges runs with a bounded fan-in. It is the engine below the harness
-// and knows nothing of programs, specs or pipes.
+// limit: it collects them in an arena, spills sorted segments to regular files,
+// and merges segments with a bounded fan-in. The harness uses it; sortmerge
+// itself knows nothing of programs, specs or pipes.
 //
-// Order: by partition, then key bytes as unsigned, then arrival. The last part
-// makes output a function of the input alone, whatever the memory limit (a
-// combiner aside).
+// Order: by partition, then by key bytes as unsigned values, then by arrival.
+// The last criterion makes the output independent of the memory limit (unless a
+// combiner runs).
 //
 // Memory: a Collector touches at most Options.Memory bytes for records and
-// their index, and while merging one read buffer for each run plus two write
-// buffers, together at most Options.Memory or, if that is smaller, 4 KiB each.
+// their index. A merge uses one read buffer for each segment and two write
+// buffers, together at most Options.Memory, or 4 KiB each if that is more.
 //
-// Files are those of package mapreduce: a row of partitions, each a row of
-// records, with a CRC-32C over the stored bytes that is checked when the last
-// byte of a partition is read. Reading damaged bytes gives mapreduce.ErrCorrupt.
+// Files have the format of package mapreduce: a sequence of partitions, each a
+// sequence of records, with a CRC-32C over the stored bytes that is checked when
+// the last byte of a partition is read. Damaged bytes are mapreduce.ErrCorrupt.
 //
-// The types are not for concurrent use and start no goroutines.
+// The types are not safe for concurrent use and start no goroutines.
 package sortmerge

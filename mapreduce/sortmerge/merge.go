@@ -2,10 +2,9 @@ package sortmerge
 
 import "bytes"
 
-// Merger merges sorted readers into one sorted row of records; of equal keys
-// the reader that was given first comes first. It is a tree of losers: one
-// comparison for each level and record (Knuth, The Art of Computer
-// Programming, volume 3, section 5.4.1).
+// Merger merges sorted readers into one sorted sequence. Equal keys come in the
+// order of their readers. It is a loser tree: one comparison for each level and
+// record (Knuth, The Art of Computer Programming, volume 3, section 5.4.1).
 type Merger struct {
 	readers []*Reader
 	live    []bool
@@ -13,7 +12,7 @@ type Merger struct {
 	started bool
 }
 
-// NewMerger merges readers, of which it takes ownership.
+// NewMerger merges readers and takes ownership of them.
 func NewMerger(readers []*Reader) *Merger {
 	return &Merger{readers: readers, live: make([]bool, len(readers)), losers: make([]int, max(len(readers), 1))}
 }
@@ -25,12 +24,12 @@ func (m *Merger) Close() {
 	}
 }
 
-// Record is the current record, valid until the next call of Next.
+// Record returns the current record, valid until the next call of Next.
 func (m *Merger) Record() Record { return m.current().rec }
 
 func (m *Merger) current() *Reader { return m.readers[m.losers[0]] }
 
-// Next moves to the next record and returns false after the last.
+// Next advances to the next record. It returns false after the last.
 func (m *Merger) Next() (bool, error) {
 	if len(m.readers) == 0 {
 		return false, nil
@@ -45,8 +44,8 @@ func (m *Merger) Next() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if ok && r.short && size <= 8 && prefix == r.prefix && size == len(r.rec.Key) {
-		return true, nil // the same key again from the same reader is still the least
+	if ok && r.shortKey && size <= 8 && prefix == r.prefix && size == len(r.rec.Key) {
+		return true, nil // the same key again from the same reader is still the smallest
 	}
 	m.live[w] = ok
 	m.replay(w)
@@ -66,8 +65,8 @@ func (m *Merger) start() (bool, error) {
 	return m.live[m.losers[0]], nil
 }
 
-// build plays the matches below node and returns the winner. Leaves are the
-// nodes from len(readers) on.
+// build plays the matches below node and returns the winner. The nodes from
+// len(readers) on are the leaves.
 func (m *Merger) build(node int) int {
 	n := len(m.readers)
 	if node >= n {
@@ -81,7 +80,7 @@ func (m *Merger) build(node int) int {
 	return a
 }
 
-// replay plays the matches from the leaf of w up.
+// replay plays the matches from the leaf of reader w up to the root.
 func (m *Merger) replay(w int) {
 	for node := (w + len(m.readers)) / 2; node > 0; node /= 2 {
 		if m.less(m.losers[node], w) {
@@ -91,7 +90,7 @@ func (m *Merger) replay(w int) {
 	m.losers[0] = w
 }
 
-// less orders readers by current record, those at their end last.
+// less orders readers by current record; exhausted readers come last.
 func (m *Merger) less(a, b int) bool {
 	if !m.live[a] || !m.live[b] {
 		return m.live[a]

@@ -9,70 +9,70 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Run is a sorted file of one or more partitions.
-type Run struct {
+// Segment is a sorted file of one or more partitions.
+type Segment struct {
 	Path  string
 	Index mapreduce.Index
-	Temp  bool // ours: removed once it is merged
+	Temp  bool // created by this package; removed once it is merged
 }
 
-func (r *Run) bytes() (n int64) {
+func (r *Segment) bytes() (n int64) {
 	for _, p := range r.Index.Parts {
 		n += p.Length
 	}
 	return n
 }
 
-// Merging says how runs are merged.
-type Merging struct {
-	Dir    string // for intermediate runs
-	Name   string // starts their names
-	FanIn  int    // runs open at once, at least 2
-	Memory int64  // bytes for read and write buffers
+// ExternalMerge configures and counts the merging of segments.
+type ExternalMerge struct {
+	Dir        string // for intermediate segments
+	NamePrefix string // start of their file names
+	FanIn      int    // segments open at once, at least 2
+	Memory     int64  // bytes for read and write buffers
 
-	Passes  int   // counted: intermediate merges
-	Records int64 // counted: records written by them
+	Passes  int   // result: number of intermediate merges
+	Records int64 // result: records written by them
 	Bytes   int64
 
-	made int
+	created int
 }
 
-// buffer is the size of each of n buffers.
-func (g *Merging) buffer(n int) int {
-	return int(min(max(g.Memory/int64(n+2), minBuffer), maxBuffer))
+// bufferBytes returns the size of each buffer when n segments are merged.
+func (g *ExternalMerge) bufferBytes(n int) int {
+	return int(min(max(g.Memory/int64(n+2), minBufferBytes), maxBufferBytes))
 }
 
-// Narrow merges neighbouring runs until at most FanIn are left. Each time it
-// takes the window of neighbours with the fewest bytes, no wider than needed
-// (only neighbours, so that equal keys keep their order).
-func (g *Merging) Narrow(runs []Run) ([]Run, error) {
-	for len(runs) > g.FanIn {
-		width := min(g.FanIn, len(runs)-g.FanIn+1)
-		at := lightest(runs, width)
-		g.made++
-		path := filepath.Join(g.Dir, fmt.Sprintf("%s-%d.run", g.Name, g.made))
-		merged, err := g.mergeTo(runs[at:at+width], path, mapreduce.CodecNone)
+// MergeToFanIn merges adjacent segments until at most FanIn are left. Each merge
+// takes the adjacent segments with the fewest bytes, no more of them than needed.
+// Only adjacent segments are merged, so that equal keys keep their order.
+func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
+	for len(segments) > g.FanIn {
+		width := min(g.FanIn, len(segments)-g.FanIn+1)
+		at := smallestWindow(segments, width)
+		g.created++
+		path := filepath.Join(g.Dir, fmt.Sprintf("%s-%d.segment", g.NamePrefix, g.created))
+		merged, err := g.mergeToFile(segments[at:at+width], path, mapreduce.CodecNone)
 		if err != nil {
 			return nil, err
 		}
 		g.Passes++
 		for _, p := range merged.Index.Parts {
 			g.Records += p.Records
-			g.Bytes += p.Raw
+			g.Bytes += p.RawLength
 		}
-		runs = slices.Replace(slices.Clone(runs), at, at+width, *merged)
+		segments = slices.Replace(slices.Clone(segments), at, at+width, *merged)
 	}
-	return runs, nil
+	return segments, nil
 }
 
-func lightest(runs []Run, width int) int {
+func smallestWindow(segments []Segment, width int) int {
 	var sum int64
 	for i := range width {
-		sum += runs[i].bytes()
+		sum += segments[i].bytes()
 	}
 	best, least := 0, sum
-	for i := width; i < len(runs); i++ {
-		sum += runs[i].bytes() - runs[i-width].bytes()
+	for i := width; i < len(segments); i++ {
+		sum += segments[i].bytes() - segments[i-width].bytes()
 		if sum < least {
 			best, least = i-width+1, sum
 		}
@@ -80,14 +80,14 @@ func lightest(runs []Run, width int) int {
 	return best
 }
 
-// mergeTo merges at most FanIn runs into one file and removes the temporary
-// ones among them.
-func (g *Merging) mergeTo(runs []Run, path string, codec mapreduce.Codec) (*Run, error) {
-	w, err := createRun(path, codec, g.buffer(len(runs)))
+// mergeToFile merges at most FanIn segments into one file and removes the
+// temporary ones among them.
+func (g *ExternalMerge) mergeToFile(segments []Segment, path string, codec mapreduce.Codec) (*Segment, error) {
+	w, err := createSegment(path, codec, g.bufferBytes(len(segments)))
 	if err != nil {
 		return nil, err
 	}
-	if err := g.copyTo(w, runs); err != nil {
+	if err := g.mergeInto(w, segments); err != nil {
 		w.abort()
 		return nil, err
 	}
@@ -95,16 +95,16 @@ func (g *Merging) mergeTo(runs []Run, path string, codec mapreduce.Codec) (*Run,
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range runs {
+	for _, r := range segments {
 		if r.Temp {
 			os.Remove(r.Path)
 		}
 	}
-	return &Run{Path: path, Index: *index, Temp: true}, nil
+	return &Segment{Path: path, Index: *index, Temp: true}, nil
 }
 
-func (g *Merging) copyTo(w *writer, runs []Run) error {
-	c, err := g.Open(runs)
+func (g *ExternalMerge) mergeInto(w *segmentWriter, segments []Segment) error {
+	c, err := g.Open(segments)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (g *Merging) copyTo(w *writer, runs []Run) error {
 		}
 		ok, err := m.Next()
 		for ; ok; ok, err = m.Next() {
-			if err := w.add(m.current().encoded); err != nil {
+			if err := w.addRecord(m.current().encoded); err != nil {
 				return err
 			}
 		}
@@ -129,20 +129,20 @@ func (g *Merging) copyTo(w *writer, runs []Run) error {
 	}
 }
 
-// Cursor reads several runs as one, partition by partition.
+// Cursor reads several segments as one, partition by partition.
 type Cursor struct {
-	runs   []Run
-	files  []*os.File
-	buffer int
-	parts  int
-	part   int
-	merger *Merger
+	segments    []Segment
+	files       []*os.File
+	bufferBytes int
+	parts       int
+	part        int
+	merger      *Merger
 }
 
-// Open opens runs, at most FanIn. The caller closes the cursor.
-func (g *Merging) Open(runs []Run) (*Cursor, error) {
-	c := &Cursor{runs: runs, buffer: g.buffer(len(runs)), merger: &Merger{}}
-	for _, r := range runs {
+// Open opens at most FanIn segments. The caller closes the cursor.
+func (g *ExternalMerge) Open(segments []Segment) (*Cursor, error) {
+	c := &Cursor{segments: segments, bufferBytes: g.bufferBytes(len(segments)), merger: &Merger{}}
+	for _, r := range segments {
 		f, err := os.Open(r.Path)
 		if err != nil {
 			c.Close()
@@ -154,17 +154,17 @@ func (g *Merging) Open(runs []Run) (*Cursor, error) {
 	return c, nil
 }
 
-// NextPart moves to the next partition; its records come from the Merger,
-// which must be read to its end. It returns nil after the last.
+// NextPart advances to the next partition and returns its Merger, which must be
+// read to its end. It returns nil after the last partition.
 func (c *Cursor) NextPart() (*Merger, error) {
 	c.merger.Close()
 	c.merger = &Merger{}
 	if c.part == c.parts {
 		return nil, nil
 	}
-	readers := make([]*Reader, 0, len(c.runs))
-	for i, r := range c.runs {
-		rd, err := NewReader(r.Path, c.files[i], r.Index.Codec, r.Index.Parts[c.part], c.buffer)
+	readers := make([]*Reader, 0, len(c.segments))
+	for i, r := range c.segments {
+		rd, err := NewReader(r.Path, c.files[i], r.Index.Codec, r.Index.Parts[c.part], c.bufferBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +175,7 @@ func (c *Cursor) NextPart() (*Merger, error) {
 	return c.merger, nil
 }
 
-// Next reads all partitions as one row. Do not mix it with NextPart.
+// Next reads all partitions as one sequence. It must not be mixed with NextPart.
 func (c *Cursor) Next() (Record, bool, error) {
 	for {
 		ok, err := c.merger.Next()
@@ -192,7 +192,7 @@ func (c *Cursor) Next() (Record, bool, error) {
 	}
 }
 
-// Close closes readers and files.
+// Close closes the readers and files.
 func (c *Cursor) Close() {
 	c.merger.Close()
 	for _, f := range c.files {

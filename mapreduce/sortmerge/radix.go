@@ -7,39 +7,39 @@ import (
 	"slices"
 )
 
-// entry is the index of one record in the arena: 16 bytes, so that sorting
-// moves little and mostly looks at nothing else.
-type entry struct {
+// indexEntry describes one record in the arena. It has 16 bytes and holds most
+// of what sorting compares, so that sorting moves and reads little memory.
+type indexEntry struct {
 	prefix uint64 // key bytes [depth, depth+8), padded with zeros
-	off    uint32 // of the encoded record in the arena
+	off    uint32 // offset of the encoded record in the arena
 	part   uint16
-	klen   uint16 // length of the key, longKey if it is that or more
+	keyLen uint16 // length of the key, at most longKeyLen
 }
 
 const (
-	longKey    = math.MaxUint16
-	smallRange = 48 // below, insertion beats counting
-	maxDepth   = 64 // beyond, keys are compared instead of counted
+	longKeyLen       = math.MaxUint16
+	maxInsertionSort = 48 // up to this length insertion sort is faster than counting
+	maxDepth         = 64 // beyond this depth keys are compared instead of counted
 )
 
-// sorter sorts entries of one arena. tmp is as long as what is sorted.
-type sorter struct {
-	arena []byte
-	tmp   []entry
+// radixSorter sorts the entries of one arena. scratch is as long as the entries.
+type radixSorter struct {
+	arena   []byte
+	scratch []indexEntry
 }
 
-func (s *sorter) key(e entry) []byte {
-	size, klen, _, _ := header(s.arena[e.off:])
+func (s *radixSorter) key(e indexEntry) []byte {
+	size, klen, _, _ := readHeader(s.arena[e.off:])
 	at := int(e.off) + size
 	return s.arena[at : at+klen]
 }
 
 // sort orders es by partition, key and offset: one stable counting pass over
-// partitions, then a stable radix sort, most significant byte first, of each.
-// es must be ordered by offset. O(n * distinguishing bytes).
-func (s *sorter) sort(es []entry, parts int) {
+// partitions, then a stable most-significant-byte-first radix sort of each
+// partition. es must be ordered by offset. O(n * distinguishing bytes).
+func (s *radixSorter) sort(es []indexEntry, parts int) {
 	if parts == 1 {
-		s.word(es, 0, 56)
+		s.sortByPrefix(es, 0, 56)
 		return
 	}
 	ends := make([]int, parts+1)
@@ -49,7 +49,7 @@ func (s *sorter) sort(es []entry, parts int) {
 	for i := 1; i <= parts; i++ {
 		ends[i] += ends[i-1]
 	}
-	tmp := s.tmp[:len(es)]
+	tmp := s.scratch[:len(es)]
 	for _, e := range es {
 		tmp[ends[e.part]] = e
 		ends[e.part]++
@@ -57,18 +57,18 @@ func (s *sorter) sort(es []entry, parts int) {
 	copy(es, tmp)
 	start := 0
 	for p := range parts {
-		s.word(es[start:ends[p]], 0, 56)
+		s.sortByPrefix(es[start:ends[p]], 0, 56)
 		start = ends[p]
 	}
 }
 
-// word sorts by the prefix from the byte at shift down, then by the rest of
-// the keys; all keys agree on what comes before. The depth of recursion is at
-// most 8 for each 8 bytes of key up to maxDepth.
-func (s *sorter) word(es []entry, depth int, shift int) {
+// sortByPrefix sorts by the prefix, from the byte at shift down, then by the rest
+// of the keys. The keys agree on all earlier bytes. The recursion is at most 8
+// deep for each 8 bytes of key up to maxDepth.
+func (s *radixSorter) sortByPrefix(es []indexEntry, depth int, shift int) {
 	for ; shift >= 0; shift -= 8 {
-		if len(es) <= smallRange {
-			s.insertion(es, depth)
+		if len(es) <= maxInsertionSort {
+			s.sortByComparing(es, depth)
 			return
 		}
 		var counts [256]int32
@@ -82,24 +82,24 @@ func (s *sorter) word(es []entry, depth int, shift int) {
 		start := int32(0)
 		for _, end := range counts {
 			if end-start > 1 {
-				s.word(es[start:end], depth, shift-8)
+				s.sortByPrefix(es[start:end], depth, shift-8)
 			}
 			start = end
 		}
 		return
 	}
-	s.rest(es, depth)
+	s.sortByNextPrefix(es, depth)
 }
 
-// scatter groups es by the byte at shift, keeping order; afterwards counts
-// holds the end of each group.
-func (s *sorter) scatter(es []entry, counts *[256]int32, shift int) {
+// scatter groups es by the byte at shift and keeps the order within a group.
+// Afterwards counts holds the end of each group.
+func (s *radixSorter) scatter(es []indexEntry, counts *[256]int32, shift int) {
 	sum := int32(0)
 	for i, n := range counts {
 		counts[i] = sum
 		sum += n
 	}
-	tmp := s.tmp[:len(es)]
+	tmp := s.scratch[:len(es)]
 	for _, e := range es {
 		b := byte(e.prefix >> shift)
 		tmp[counts[b]] = e
@@ -108,37 +108,38 @@ func (s *sorter) scatter(es []entry, counts *[256]int32, shift int) {
 	copy(es, tmp)
 }
 
-// rest sorts entries whose keys agree on all bytes up to depth+8. Keys that
-// end there differ only in how many of those bytes are theirs (the rest is
-// padding), and come first; the others load their next eight bytes.
-func (s *sorter) rest(es []entry, depth int) {
-	if len(es) <= smallRange || depth >= maxDepth {
-		s.insertion(es, depth)
+// sortByNextPrefix sorts entries whose keys agree on all bytes up to depth+8.
+// Keys that end there come first, ordered by length (the rest is padding); for
+// the others the next eight bytes become the prefix.
+func (s *radixSorter) sortByNextPrefix(es []indexEntry, depth int) {
+	if len(es) <= maxInsertionSort || depth >= maxDepth {
+		s.sortByComparing(es, depth)
 		return
 	}
-	first, same := es[0].klen, true
+	first, same := es[0].keyLen, true
 	for _, e := range es {
-		same = same && e.klen == first
+		same = same && e.keyLen == first
 	}
 	if same && int(first) <= depth+8 {
 		return
 	}
-	within := func(e entry) int { return min(int(e.klen), depth+9) }
+	within := func(e indexEntry) int { return min(int(e.keyLen), depth+9) }
 	if !same {
-		slices.SortStableFunc(es, func(a, b entry) int { return cmp.Compare(within(a), within(b)) })
+		slices.SortStableFunc(es, func(a, b indexEntry) int { return cmp.Compare(within(a), within(b)) })
 	}
-	long, _ := slices.BinarySearchFunc(es, depth+9, func(e entry, n int) int { return cmp.Compare(within(e), n) })
+	long, _ := slices.BinarySearchFunc(es, depth+9, func(e indexEntry, n int) int { return cmp.Compare(within(e), n) })
 	es = es[long:]
 	for i := range es {
-		es[i].prefix = prefix8(s.key(es[i])[depth+8:])
+		es[i].prefix = keyPrefix(s.key(es[i])[depth+8:])
 	}
-	s.word(es, depth+8, 56)
+	s.sortByPrefix(es, depth+8, 56)
 }
 
-// insertion sorts a small range, or one whose keys are too deep, by comparing.
-func (s *sorter) insertion(es []entry, depth int) {
-	if len(es) > smallRange {
-		slices.SortFunc(es, func(a, b entry) int { return cmp.Or(s.compare(a, b, depth), cmp.Compare(a.off, b.off)) })
+// sortByComparing sorts by comparing keys: a short range, or keys beyond
+// maxDepth.
+func (s *radixSorter) sortByComparing(es []indexEntry, depth int) {
+	if len(es) > maxInsertionSort {
+		slices.SortFunc(es, func(a, b indexEntry) int { return cmp.Or(s.compare(a, b, depth), cmp.Compare(a.off, b.off)) })
 		return
 	}
 	for i := 1; i < len(es); i++ {
@@ -152,12 +153,12 @@ func (s *sorter) insertion(es []entry, depth int) {
 }
 
 // compare orders two keys that agree on their first depth bytes.
-func (s *sorter) compare(a, b entry, depth int) int {
+func (s *radixSorter) compare(a, b indexEntry, depth int) int {
 	if a.prefix != b.prefix {
 		return cmp.Compare(a.prefix, b.prefix)
 	}
-	if end := depth + 8; int(a.klen) <= end || int(b.klen) <= end {
-		return cmp.Compare(a.klen, b.klen)
+	if end := depth + 8; int(a.keyLen) <= end || int(b.keyLen) <= end {
+		return cmp.Compare(a.keyLen, b.keyLen)
 	}
 	return bytes.Compare(s.key(a)[depth+8:], s.key(b)[depth+8:])
 }

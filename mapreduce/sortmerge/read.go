@@ -12,23 +12,23 @@ import (
 
 // Reader reads the records of one stored partition in order.
 type Reader struct {
-	rec     Record
-	encoded []byte // the current record as stored; valid until next
-	prefix  uint64
-	short   bool // the prefix is the whole key
+	rec      Record
+	encoded  []byte // the current record as stored; valid until the next call of Next
+	prefix   uint64
+	shortKey bool // the prefix holds the whole key
 
-	name    string
-	src     storedReader
-	dec     *zstd.Decoder
-	in      io.Reader
-	buf     []byte
-	r, w    int
-	left    int64 // raw bytes not yet in buf
-	records int64
-	want    mapreduce.PartRange
+	name              string
+	stored            storedReader
+	decoder           *zstd.Decoder
+	decoded           io.Reader
+	buf               []byte
+	readPos, writePos int
+	rawLeft           int64 // raw bytes not yet in buf
+	records           int64
+	wantRange         mapreduce.PartitionRange
 }
 
-// storedReader reads the stored bytes and sums them.
+// storedReader reads the stored bytes of a partition and updates their checksum.
 type storedReader struct {
 	file io.ReaderAt
 	off  int64
@@ -53,125 +53,126 @@ func (s *storedReader) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// NewReader reads the partition want, stored with codec in file, whose name is
-// for messages. buffer is in bytes and grows for a record that is larger.
-func NewReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapreduce.PartRange, buffer int) (*Reader, error) {
-	r := &Reader{name: name, want: want, left: want.Raw, src: storedReader{file: file, off: want.Offset, left: want.Length}}
-	r.buf = make([]byte, max(maxHeader, min(int64(buffer), want.Raw)))
-	r.in = &r.src
+// NewReader reads the partition want, stored with codec in file. name appears in
+// error messages. buffer is in bytes; it grows for a larger record.
+func NewReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapreduce.PartitionRange, buffer int) (*Reader, error) {
+	r := &Reader{name: name, wantRange: want, rawLeft: want.RawLength, stored: storedReader{file: file, off: want.Offset, left: want.Length}}
+	r.buf = make([]byte, max(maxHeaderBytes, min(int64(buffer), want.RawLength)))
+	r.decoded = &r.stored
 	switch codec {
 	case mapreduce.CodecNone:
 	case mapreduce.CodecZstd:
 		if want.Length == 0 {
 			break
 		}
-		d, err := zstd.NewReader(&r.src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+		d, err := zstd.NewReader(&r.stored, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
 		if err != nil {
-			return nil, r.corrupt(err.Error())
+			return nil, r.corruptError(err.Error())
 		}
-		r.dec, r.in = d, d
+		r.decoder, r.decoded = d, d
 	default:
-		return nil, r.corrupt("codec " + codec.String())
+		return nil, r.corruptError("codec " + codec.String())
 	}
 	return r, nil
 }
 
-// Record is the current record, valid until the next call of Next.
+// Record returns the current record, valid until the next call of Next.
 func (r *Reader) Record() Record { return r.rec }
 
-// Close frees what the reader holds; it does not close the file.
+// Close frees the decoder and the buffer. It does not close the file.
 func (r *Reader) Close() {
-	if r.dec != nil {
-		r.dec.Close()
-		r.dec = nil
+	if r.decoder != nil {
+		r.decoder.Close()
+		r.decoder = nil
 	}
 	r.buf = nil
 }
 
-func (r *Reader) corrupt(what string) error {
-	return fmt.Errorf("%s at %d: %w: %s", r.name, r.want.Offset, mapreduce.ErrCorrupt, what)
+func (r *Reader) corruptError(what string) error {
+	return fmt.Errorf("%s at %d: %w: %s", r.name, r.wantRange.Offset, mapreduce.ErrCorrupt, what)
 }
 
-// Next moves to the next record. It returns false at the end, after the
-// checksum, the length and the number of records have been found right.
+// Next advances to the next record. It returns false at the end, after checking
+// the checksum, the length and the number of records.
 func (r *Reader) Next() (bool, error) {
-	b := r.buf[r.r:r.w]
-	size, klen, vlen, ok := header(b)
+	b := r.buf[r.readPos:r.writePos]
+	size, klen, vlen, ok := readHeader(b)
 	if !ok || size+klen+max(vlen, 0) > len(b) {
-		done, err := r.fill()
+		done, err := r.fillRecord()
 		if done || err != nil {
 			return false, err
 		}
-		b = r.buf[r.r:r.w]
-		size, klen, vlen, _ = header(b)
+		b = r.buf[r.readPos:r.writePos]
+		size, klen, vlen, _ = readHeader(b)
 	}
 	end := size + klen + max(vlen, 0)
 	r.encoded = b[:end]
 	r.rec.Key = b[size : size+klen : size+klen]
 	r.rec.Value = b[size+klen : end : end]
 	r.rec.NoValue = vlen < 0
-	r.prefix = prefix8(r.rec.Key)
-	r.short = klen <= 8
-	r.r += end
+	r.prefix = keyPrefix(r.rec.Key)
+	r.shortKey = klen <= 8
+	r.readPos += end
 	r.records++
 	return true, nil
 }
 
-// fill makes the buffer hold a whole record, or finds the end.
-func (r *Reader) fill() (done bool, err error) {
-	if r.r == r.w && r.left == 0 {
-		return true, r.end()
+// fillRecord reads until the buffer holds a whole record. done reports the end
+// of the partition.
+func (r *Reader) fillRecord() (done bool, err error) {
+	if r.readPos == r.writePos && r.rawLeft == 0 {
+		return true, r.verifyEnd()
 	}
-	copy(r.buf, r.buf[r.r:r.w])
-	r.w -= r.r
-	r.r = 0
+	copy(r.buf, r.buf[r.readPos:r.writePos])
+	r.writePos -= r.readPos
+	r.readPos = 0
 	for {
-		size, klen, vlen, ok := header(r.buf[:r.w])
+		size, klen, vlen, ok := readHeader(r.buf[:r.writePos])
 		need := size + klen + max(vlen, 0)
-		if ok && need <= r.w {
+		if ok && need <= r.writePos {
 			return false, nil
 		}
-		if ok && int64(need-r.w) > r.left {
-			return false, r.corrupt("a record is longer than the partition")
+		if ok && int64(need-r.writePos) > r.rawLeft {
+			return false, r.corruptError("a record is longer than the partition")
 		}
-		if r.left == 0 || (!ok && r.w >= maxHeader) {
-			return false, r.corrupt("a record is cut or has no length")
+		if r.rawLeft == 0 || (!ok && r.writePos >= maxHeaderBytes) {
+			return false, r.corruptError("a record is cut or has no length")
 		}
-		if r.w == len(r.buf) || (ok && need > len(r.buf)) {
-			r.buf = slices.Grow(r.buf[:r.w], max(need-r.w, 1))
+		if r.writePos == len(r.buf) || (ok && need > len(r.buf)) {
+			r.buf = slices.Grow(r.buf[:r.writePos], max(need-r.writePos, 1))
 			r.buf = r.buf[:cap(r.buf)]
 		}
-		if err := r.more(); err != nil {
+		if err := r.readMore(); err != nil {
 			return false, err
 		}
 	}
 }
 
-func (r *Reader) more() error {
-	n, err := r.in.Read(r.buf[r.w:min(int64(len(r.buf)), int64(r.w)+r.left)])
-	r.w += n
-	r.left -= int64(n)
+func (r *Reader) readMore() error {
+	n, err := r.decoded.Read(r.buf[r.writePos:min(int64(len(r.buf)), int64(r.writePos)+r.rawLeft)])
+	r.writePos += n
+	r.rawLeft -= int64(n)
 	if n > 0 || err == nil {
 		return nil
 	}
-	if r.dec != nil || err == io.EOF {
-		return r.corrupt(err.Error())
+	if r.decoder != nil || err == io.EOF {
+		return r.corruptError(err.Error())
 	}
 	return fmt.Errorf("%s: %w", r.name, err)
 }
 
-// end checks that the partition was what its range promised.
-func (r *Reader) end() error {
-	if n, err := io.Copy(io.Discard, r.in); n > 0 || err != nil {
-		return r.corrupt(fmt.Sprintf("%d bytes follow the last record (%v)", n, err))
+// verifyEnd checks the partition against its range.
+func (r *Reader) verifyEnd() error {
+	if n, err := io.Copy(io.Discard, r.decoded); n > 0 || err != nil {
+		return r.corruptError(fmt.Sprintf("%d bytes follow the last record (%v)", n, err))
 	}
 	switch {
-	case r.src.left != 0:
-		return r.corrupt(fmt.Sprintf("%d stored bytes were not used", r.src.left))
-	case r.src.crc != r.want.CRC32C:
-		return r.corrupt(fmt.Sprintf("checksum %08x, want %08x", r.src.crc, r.want.CRC32C))
-	case r.records != r.want.Records:
-		return r.corrupt(fmt.Sprintf("%d records, want %d", r.records, r.want.Records))
+	case r.stored.left != 0:
+		return r.corruptError(fmt.Sprintf("%d stored bytes were not used", r.stored.left))
+	case r.stored.crc != r.wantRange.CRC32C:
+		return r.corruptError(fmt.Sprintf("checksum %08x, want %08x", r.stored.crc, r.wantRange.CRC32C))
+	case r.records != r.wantRange.Records:
+		return r.corruptError(fmt.Sprintf("%d records, want %d", r.records, r.wantRange.Records))
 	}
 	return nil
 }

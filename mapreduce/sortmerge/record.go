@@ -2,16 +2,16 @@ package sortmerge
 
 import "encoding/binary"
 
-// Record is a key with its value. NoValue marks a line that had no tab, which
-// is not the same as an empty value. The slices belong to whoever handed the
-// record out and are valid until its next call.
+// Record is a key with its value. NoValue marks a line without a tab, which
+// differs from an empty value. The slices belong to the reader or iterator that
+// returned the record and are valid until its next call.
 type Record struct {
 	Key, Value []byte
 	NoValue    bool
 }
 
-// maxHeader is the most bytes that the two lengths of a record take.
-const maxHeader = 2 * binary.MaxVarintLen64
+// maxHeaderBytes is the largest size of the two encoded lengths of a record.
+const maxHeaderBytes = 2 * binary.MaxVarintLen64
 
 // putHeader writes the lengths into b and returns their size.
 func putHeader(b []byte, r Record) int {
@@ -23,9 +23,9 @@ func putHeader(b []byte, r Record) int {
 	return n + binary.PutUvarint(b[n:], v)
 }
 
-// header reads the lengths at the start of b: size of the header, of the key
-// and of the value (-1: none). ok is false if b is too short or damaged.
-func header(b []byte) (size, klen, vlen int, ok bool) {
+// readHeader decodes the lengths at the start of b: size of the header, of the
+// key and of the value (-1: none). ok is false if b is too short or damaged.
+func readHeader(b []byte) (size, klen, vlen int, ok bool) {
 	if len(b) >= 2 && b[0] < 0x80 && b[1] < 0x80 {
 		return 2, int(b[0]), int(b[1]) - 1, true
 	}
@@ -40,9 +40,9 @@ func header(b []byte) (size, klen, vlen int, ok bool) {
 	return n + m, int(k), int(v) - 1, true
 }
 
-// prefix8 is the first eight bytes of key, padded with zeros, as a number
-// that orders like them.
-func prefix8(key []byte) uint64 {
+// keyPrefix returns the first eight bytes of key, padded with zeros, as a number
+// with the same order.
+func keyPrefix(key []byte) uint64 {
 	if len(key) >= 8 {
 		return binary.BigEndian.Uint64(key)
 	}

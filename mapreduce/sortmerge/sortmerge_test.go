@@ -28,8 +28,9 @@ func (r row) record() Record { return Record{[]byte(r.Key), []byte(r.Value), r.N
 
 func rowOf(r Record) row { return row{string(r.Key), string(r.Value), r.NoValue} }
 
-// obvious is the judge: split by partition, stable sort by key.
-func obvious(rows []row, parts int) [][]row {
+// referenceSort is the obvious implementation: split by partition, stable sort
+// by key.
+func referenceSort(rows []row, parts int) [][]row {
 	out := make([][]row, parts)
 	for _, r := range rows {
 		p := mapreduce.Partition([]byte(r.Key), parts)
@@ -41,8 +42,8 @@ func obvious(rows []row, parts int) [][]row {
 	return out
 }
 
-// drawRows gives keys of all the kinds that the sort treats differently:
-// short, with zeros at the end, with long common starts, and many equal ones.
+// drawRows draws keys of all the kinds that the sort treats differently: short,
+// with trailing zeros, with long common prefixes, and many equal ones.
 func drawRows(t *rapid.T, most int) []row {
 	key := rapid.OneOf(
 		rapid.StringMatching(`[a-c]{0,3}`),
@@ -65,12 +66,12 @@ func drawRows(t *rapid.T, most int) []row {
 	return rows
 }
 
-type failer interface {
+type fataler interface {
 	Helper()
 	Fatal(...any)
 }
 
-func must[T any](t failer) func(T, error) T {
+func must[T any](t fataler) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
 		if err != nil {
@@ -80,9 +81,9 @@ func must[T any](t failer) func(T, error) T {
 	}
 }
 
-func readParts(t failer, path string, x *mapreduce.Index) [][]row {
-	g := Merging{FanIn: 2, Memory: 1 << 16}
-	c := must[*Cursor](t)(g.Open([]Run{{Path: path, Index: *x}}))
+func readParts(t fataler, path string, x *mapreduce.Index) [][]row {
+	g := ExternalMerge{FanIn: 2, Memory: 1 << 16}
+	c := must[*Cursor](t)(g.Open([]Segment{{Path: path, Index: *x}}))
 	defer c.Close()
 	var out [][]row
 	for {
@@ -98,14 +99,14 @@ func readParts(t failer, path string, x *mapreduce.Index) [][]row {
 	}
 }
 
-// Any records, partitions and memory limit: the output is the judge's, and
-// only the output is left in the folder.
-func TestCollectorSortsLikeTheObviousWay(t *testing.T) {
+// For any records, partitions and memory limit: the output equals that of
+// referenceSort, and no other file is left in the folder.
+func TestCollectorMatchesReferenceSort(t *testing.T) {
 	base := t.TempDir()
-	run := 0
+	iteration := 0
 	rapid.Check(t, func(t *rapid.T) {
-		run++
-		dir := filepath.Join(base, strconv.Itoa(run))
+		iteration++
+		dir := filepath.Join(base, strconv.Itoa(iteration))
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +122,7 @@ func TestCollectorSortsLikeTheObviousWay(t *testing.T) {
 		}
 		out := filepath.Join(dir, "out")
 		x := must[*mapreduce.Index](t)(c.Finish(out, codec))
-		if d := gocmp.Diff(obvious(rows, parts), readParts(t, out, x)); d != "" {
+		if d := gocmp.Diff(referenceSort(rows, parts), readParts(t, out, x)); d != "" {
 			t.Fatal(d)
 		}
 		left := must[[]os.DirEntry](t)(os.ReadDir(dir))
@@ -135,11 +136,11 @@ func TestCollectorSortsLikeTheObviousWay(t *testing.T) {
 	})
 }
 
-// summer adds up values of equal keys that follow each other.
-type summer struct{ runs int }
+// sumCombiner adds up the values of adjacent equal keys.
+type sumCombiner struct{ calls int }
 
-func (s *summer) Combine(next func() (Record, bool, error), emit func(Record) error) error {
-	s.runs++
+func (s *sumCombiner) Combine(next func() (Record, bool, error), emit func(Record) error) error {
+	s.calls++
 	var key []byte
 	var sum int64
 	open := false
@@ -171,19 +172,19 @@ func (s *summer) Combine(next func() (Record, bool, error), emit func(Record) er
 	}
 }
 
-func TestCombinerKeepsSums(t *testing.T) {
+func TestCombinerPreservesSums(t *testing.T) {
 	base := t.TempDir()
-	run := 0
+	iteration := 0
 	rapid.Check(t, func(t *rapid.T) {
-		run++
-		dir := filepath.Join(base, strconv.Itoa(run))
+		iteration++
+		dir := filepath.Join(base, strconv.Itoa(iteration))
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		rows := drawRows(t, 3000)
 		want := map[string]int64{}
 		parts := rapid.IntRange(1, 5).Draw(t, "parts")
-		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: 3, Combine: &summer{},
+		c := NewCollector(Options{Parts: parts, Dir: dir, FanIn: 3, Combiner: &sumCombiner{},
 			Memory: rapid.SampledFrom([]int64{16 << 10, 64 << 10, 1 << 20}).Draw(t, "memory")})
 		for i, r := range rows {
 			want[r.Key] += int64(i)
@@ -233,8 +234,8 @@ func writeSample(t *testing.T, codec mapreduce.Codec) (path string, x *mapreduce
 }
 
 func readAll(path string, x *mapreduce.Index) error {
-	g := Merging{FanIn: 2, Memory: 1 << 16}
-	c, err := g.Open([]Run{{Path: path, Index: *x}})
+	g := ExternalMerge{FanIn: 2, Memory: 1 << 16}
+	c, err := g.Open([]Segment{{Path: path, Index: *x}})
 	if err != nil {
 		return err
 	}
@@ -247,9 +248,9 @@ func readAll(path string, x *mapreduce.Index) error {
 	}
 }
 
-// Whatever byte changes, and wherever the file ends early, the reader says
-// that the partition is corrupt; it never panics and never ends in silence.
-func TestReaderFindsEveryDamage(t *testing.T) {
+// Whichever byte changes, and wherever the file is cut, the reader reports the
+// partition as corrupt; it neither panics nor ends silently.
+func TestReaderDetectsCorruption(t *testing.T) {
 	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
 		t.Run(codec.String(), func(t *testing.T) {
 			path, x := writeSample(t, codec)
@@ -271,7 +272,7 @@ func TestReaderFindsEveryDamage(t *testing.T) {
 	}
 }
 
-func TestLargeRecordsPassThroughSmallMemory(t *testing.T) {
+func TestLargeRecordsWithSmallMemory(t *testing.T) {
 	dir := t.TempDir()
 	c := NewCollector(Options{Parts: 2, Dir: dir, FanIn: 2, Memory: 4 << 10})
 	var rows []row
@@ -286,38 +287,38 @@ func TestLargeRecordsPassThroughSmallMemory(t *testing.T) {
 	}
 	out := filepath.Join(dir, "out")
 	x := must[*mapreduce.Index](t)(c.Finish(out, mapreduce.CodecNone))
-	if d := gocmp.Diff(obvious(rows, 2), readParts(t, out, x)); d != "" {
+	if d := gocmp.Diff(referenceSort(rows, 2), readParts(t, out, x)); d != "" {
 		t.Fatal(d)
 	}
 }
 
-// Narrow keeps order, stays within the fan-in, and takes few passes.
-func TestNarrowTakesOnlyTheMergesItNeeds(t *testing.T) {
-	for _, c := range []struct{ runs, fanIn, passes int }{{1, 2, 0}, {2, 2, 0}, {3, 2, 1}, {9, 2, 7}, {10, 4, 2}, {33, 32, 1}, {64, 32, 2}} {
-		t.Run(fmt.Sprint(c.runs, " runs by ", c.fanIn), func(t *testing.T) {
+// MergeToFanIn keeps the order, stays within the fan-in and needs few passes.
+func TestMergeToFanInIsMinimal(t *testing.T) {
+	for _, c := range []struct{ segments, fanIn, passes int }{{1, 2, 0}, {2, 2, 0}, {3, 2, 1}, {9, 2, 7}, {10, 4, 2}, {33, 32, 1}, {64, 32, 2}} {
+		t.Run(fmt.Sprint(c.segments, " segments by ", c.fanIn), func(t *testing.T) {
 			dir := t.TempDir()
-			var runs []Run
-			for i := range c.runs {
-				w := must[*writer](t)(createRun(filepath.Join(dir, fmt.Sprint(i)), mapreduce.CodecNone, minBuffer))
-				var head [maxHeader]byte
+			var segments []Segment
+			for i := range c.segments {
+				w := must[*segmentWriter](t)(createSegment(filepath.Join(dir, fmt.Sprint(i)), mapreduce.CodecNone, minBufferBytes))
+				var head [maxHeaderBytes]byte
 				rec := Record{Key: []byte("same"), Value: []byte(strconv.Itoa(i))}
 				n := putHeader(head[:], rec)
-				if err := w.add(slices.Concat(head[:n], rec.Key, rec.Value)); err != nil {
+				if err := w.addRecord(slices.Concat(head[:n], rec.Key, rec.Value)); err != nil {
 					t.Fatal(err)
 				}
 				if err := w.endPart(); err != nil {
 					t.Fatal(err)
 				}
-				runs = append(runs, Run{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), Temp: true})
+				segments = append(segments, Segment{Path: w.file.Name(), Index: *must[*mapreduce.Index](t)(w.close()), Temp: true})
 			}
-			g := Merging{Dir: dir, Name: "m", FanIn: c.fanIn, Memory: 1 << 16}
-			left := must[[]Run](t)(g.Narrow(runs))
+			g := ExternalMerge{Dir: dir, NamePrefix: "m", FanIn: c.fanIn, Memory: 1 << 16}
+			left := must[[]Segment](t)(g.MergeToFanIn(segments))
 			if g.Passes != c.passes || len(left) > c.fanIn {
-				t.Fatalf("%d passes to %d runs, want %d passes", g.Passes, len(left), c.passes)
+				t.Fatalf("%d passes to %d segments, want %d passes", g.Passes, len(left), c.passes)
 			}
 			cur := must[*Cursor](t)(g.Open(left))
 			defer cur.Close()
-			for i := range c.runs {
+			for i := range c.segments {
 				r, ok, err := cur.Next()
 				if !ok || err != nil || string(r.Value) != strconv.Itoa(i) {
 					t.Fatalf("record %d is %q (%v, %v)", i, r.Value, ok, err)
@@ -331,7 +332,7 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte("\x01\x02kv\x00\x00"), int64(2))
 	f.Add([]byte("\xff\xff\xff\xff\x0f\x01"), int64(1))
 	f.Fuzz(func(t *testing.T, b []byte, records int64) {
-		want := mapreduce.PartRange{Length: int64(len(b)), Raw: int64(len(b)), Records: records, CRC32C: mapreduce.CRC32C(0, b)}
+		want := mapreduce.PartitionRange{Length: int64(len(b)), RawLength: int64(len(b)), Records: records, CRC32C: mapreduce.CRC32C(0, b)}
 		r, err := NewReader("fuzz", bytes.NewReader(b), mapreduce.CodecNone, want, 32)
 		if err != nil {
 			t.Fatal(err)

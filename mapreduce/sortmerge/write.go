@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	minBuffer = 4 << 10
-	maxBuffer = 1 << 20
+	minBufferBytes = 4 << 10
+	maxBufferBytes = 1 << 20
 )
 
-// writer writes a data file partition by partition.
-type writer struct {
-	file  *os.File
-	enc   *zstd.Encoder // nil: not compressed
-	raw   []byte        // compressed: records on their way to enc
-	out   []byte        // bytes on their way to the file
-	mark  int           // start of what in out is not in cur.CRC32C yet
-	cur   mapreduce.PartRange
-	index mapreduce.Index
+// segmentWriter writes a data file partition by partition.
+type segmentWriter struct {
+	file    *os.File
+	encoder *zstd.Encoder // nil: not compressed
+	raw     []byte        // compressed: records not yet passed to encoder
+	out     []byte        // bytes not yet written to the file
+	summed  int           // length of the prefix of out that part.CRC32C covers
+	part    mapreduce.PartitionRange
+	index   mapreduce.Index
 }
 
-func createRun(path string, codec mapreduce.Codec, buffer int) (*writer, error) {
+func createSegment(path string, codec mapreduce.Codec, buffer int) (*segmentWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{file: f, out: make([]byte, 0, buffer), index: mapreduce.Index{Codec: codec}}
+	w := &segmentWriter{file: f, out: make([]byte, 0, buffer), index: mapreduce.Index{Codec: codec}}
 	if codec == mapreduce.CodecZstd {
 		w.raw = make([]byte, 0, buffer)
-		w.enc, err = zstd.NewWriter(sink{w}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+		w.encoder, err = zstd.NewWriter(storedSink{w}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 		if err != nil {
 			f.Close()
 			return nil, err
@@ -42,16 +42,16 @@ func createRun(path string, codec mapreduce.Codec, buffer int) (*writer, error) 
 	return w, nil
 }
 
-// sink is where the encoder writes.
-type sink struct{ w *writer }
+// storedSink is the destination of the encoder.
+type storedSink struct{ w *segmentWriter }
 
-func (s sink) Write(p []byte) (int, error) { return len(p), s.w.store(p) }
+func (s storedSink) Write(p []byte) (int, error) { return len(p), s.w.store(p) }
 
-// add appends one encoded record to the current partition.
-func (w *writer) add(rec []byte) error {
-	w.cur.Records++
-	w.cur.Raw += int64(len(rec))
-	if w.enc == nil {
+// addRecord appends one encoded record to the current partition.
+func (w *segmentWriter) addRecord(rec []byte) error {
+	w.part.Records++
+	w.part.RawLength += int64(len(rec))
+	if w.encoder == nil {
 		return w.store(rec)
 	}
 	if len(w.raw)+len(rec) > cap(w.raw) {
@@ -60,28 +60,28 @@ func (w *writer) add(rec []byte) error {
 		}
 	}
 	if len(rec) > cap(w.raw) {
-		_, err := w.enc.Write(rec)
+		_, err := w.encoder.Write(rec)
 		return err
 	}
 	w.raw = append(w.raw, rec...)
 	return nil
 }
 
-func (w *writer) compress() error {
-	_, err := w.enc.Write(w.raw)
+func (w *segmentWriter) compress() error {
+	_, err := w.encoder.Write(w.raw)
 	w.raw = w.raw[:0]
 	return err
 }
 
-func (w *writer) store(p []byte) error {
+func (w *segmentWriter) store(p []byte) error {
 	if len(w.out)+len(p) > cap(w.out) {
 		if err := w.flush(); err != nil {
 			return err
 		}
 	}
 	if len(p) > cap(w.out) {
-		w.cur.CRC32C = mapreduce.CRC32C(w.cur.CRC32C, p)
-		w.cur.Length += int64(len(p))
+		w.part.CRC32C = mapreduce.CRC32C(w.part.CRC32C, p)
+		w.part.Length += int64(len(p))
 		_, err := w.file.Write(p)
 		return err
 	}
@@ -89,40 +89,40 @@ func (w *writer) store(p []byte) error {
 	return nil
 }
 
-// sum brings checksum and length of the current partition up to date.
-func (w *writer) sum() {
-	fresh := w.out[w.mark:]
-	w.cur.CRC32C = mapreduce.CRC32C(w.cur.CRC32C, fresh)
-	w.cur.Length += int64(len(fresh))
-	w.mark = len(w.out)
+// updateChecksum includes all of out in the current partition's checksum and length.
+func (w *segmentWriter) updateChecksum() {
+	fresh := w.out[w.summed:]
+	w.part.CRC32C = mapreduce.CRC32C(w.part.CRC32C, fresh)
+	w.part.Length += int64(len(fresh))
+	w.summed = len(w.out)
 }
 
-func (w *writer) flush() error {
-	w.sum()
+func (w *segmentWriter) flush() error {
+	w.updateChecksum()
 	_, err := w.file.Write(w.out)
-	w.out, w.mark = w.out[:0], 0
+	w.out, w.summed = w.out[:0], 0
 	return err
 }
 
 // endPart ends the current partition and starts the next.
-func (w *writer) endPart() error {
-	if w.enc != nil && w.cur.Records > 0 {
+func (w *segmentWriter) endPart() error {
+	if w.encoder != nil && w.part.Records > 0 {
 		if err := w.compress(); err != nil {
 			return err
 		}
-		if err := w.enc.Close(); err != nil {
+		if err := w.encoder.Close(); err != nil {
 			return err
 		}
-		w.enc.Reset(sink{w})
+		w.encoder.Reset(storedSink{w})
 	}
-	w.sum()
-	w.index.Parts = append(w.index.Parts, w.cur)
-	w.cur = mapreduce.PartRange{Offset: w.cur.Offset + w.cur.Length}
+	w.updateChecksum()
+	w.index.Parts = append(w.index.Parts, w.part)
+	w.part = mapreduce.PartitionRange{Offset: w.part.Offset + w.part.Length}
 	return nil
 }
 
-// close ends the file, which must be at the end of a partition.
-func (w *writer) close() (*mapreduce.Index, error) {
+// close flushes and closes the file. The last partition must have been ended.
+func (w *segmentWriter) close() (*mapreduce.Index, error) {
 	err := w.flush()
 	if e := w.file.Close(); err == nil {
 		err = e
@@ -133,8 +133,8 @@ func (w *writer) close() (*mapreduce.Index, error) {
 	return &w.index, nil
 }
 
-// abort closes and removes a file that will not be finished.
-func (w *writer) abort() {
+// abort closes and removes the unfinished file.
+func (w *segmentWriter) abort() {
 	w.file.Close()
 	os.Remove(w.file.Name())
 }

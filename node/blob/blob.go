@@ -1,11 +1,11 @@
-// Package blob caches files and images of the coordinator's store on a node,
-// by digest. A digest is fetched once however many ask for it, verified before
-// anybody sees it, resumed after a break, and kept while it is used; over the
-// size limit the one unused for longest goes.
+// Package blob caches files and images of the coordinator's store on a node, by
+// digest. Concurrent requests for a digest share one fetch. A blob is verified
+// before use, a broken fetch resumes, and blobs in use are kept; over the size
+// limit, the least recently used blobs are evicted.
 //
-// On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part while it comes. A
-// file under its final name was verified and synced. The folder is the node's
-// alone.
+// On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part during a fetch. A file
+// under its final name was verified and synced. The folder is inaccessible to
+// tenants.
 package blob
 
 import (
@@ -30,32 +30,32 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Source is where blobs come from: the coordinator.
+// Source fetches blobs: the coordinator.
 type Source interface {
 	GetBlob(context.Context, *connect.Request[droverv1.GetBlobRequest]) (*connect.ServerStreamForClient[droverv1.BlobChunk], error)
 }
 
-// Cache is the folder of blobs. Its methods may be called from many goroutines.
+// Cache is the folder of blobs. It is safe for concurrent use.
 type Cache struct {
-	dir    string
-	limit  int64 // bytes
-	source Source
-	flight singleflight.Group
+	dir      string
+	limit    int64 // bytes
+	source   Source
+	inFlight singleflight.Group
 
-	mu    sync.Mutex
-	have  map[string]*entry // by hex
-	total int64             // bytes of have
-	tick  int64             // rises with every use
+	mu      sync.Mutex
+	entries map[string]*entry // by sha256 in hex
+	total   int64             // bytes of entries
+	tick    int64             // incremented with every use
 }
 
 type entry struct {
-	size  int64
-	users int
-	used  int64 // tick of the last use
+	size     int64
+	users    int
+	lastUsed int64 // tick of the last use
 }
 
-// Open reads the folder, which is made if missing. What a crash left half
-// fetched stays, to be resumed.
+// Open reads the folder, which is made if missing. Partial fetches are kept, to
+// be resumed.
 func Open(dir string, limit int64, source Source) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -64,19 +64,19 @@ func Open(dir string, limit int64, source Source) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{dir: dir, limit: limit, source: source, have: map[string]*entry{}}
+	c := &Cache{dir: dir, limit: limit, source: source, entries: map[string]*entry{}}
 	for _, f := range files {
 		st, err := f.Info()
 		if err != nil || len(f.Name()) != 2*sha256.Size {
 			continue
 		}
-		c.have[f.Name()] = &entry{size: st.Size()}
+		c.entries[f.Name()] = &entry{size: st.Size()}
 		c.total += st.Size()
 	}
 	return c, nil
 }
 
-// Bytes is how much the cache holds.
+// Bytes returns the size of the cached blobs.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,14 +90,14 @@ type File struct {
 	release func()
 }
 
-// Close closes the file and gives it free.
+// Close closes the file and allows its eviction.
 func (f *File) Close() error {
 	f.once.Do(f.release)
 	return f.File.Close()
 }
 
-// parse gives the hex of "sha256:<hex>".
-func parse(digest string) (string, error) {
+// parseDigest returns the hex part of "sha256:<hex>".
+func parseDigest(digest string) (string, error) {
 	h, ok := strings.CutPrefix(digest, "sha256:")
 	if raw, err := hex.DecodeString(h); !ok || err != nil || len(raw) != sha256.Size || strings.ToLower(h) != h {
 		return "", fault.New(fault.Invalid, "digest %q: want sha256: and 64 hexadecimal digits", digest)
@@ -105,15 +105,16 @@ func parse(digest string) (string, error) {
 	return h, nil
 }
 
-// Get opens the blob, fetching it if needed. NotFound: the coordinator does
-// not have it. Corrupt: what came has another digest.
+// Get opens the blob, fetching it if needed. NotFound: the coordinator does not
+// have it. Invalid: its copy is damaged. Corrupt: the content that arrived has
+// another digest, though the coordinator's has not.
 func (c *Cache) Get(ctx context.Context, digest string) (*File, error) {
-	h, err := parse(digest)
+	h, err := parseDigest(digest)
 	if err != nil {
 		return nil, err
 	}
-	for range 3 { // between the fetch and the hold it may be removed, though hardly three times
-		if f, err := c.hold(h); err == nil || !errors.Is(err, fs.ErrNotExist) {
+	for range 3 { // the blob may be evicted between fetch and acquire, though hardly three times
+		if f, err := c.acquire(h); err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return f, err
 		}
 		if err := c.fetchOnce(ctx, digest, h); err != nil {
@@ -123,11 +124,11 @@ func (c *Cache) Get(ctx context.Context, digest string) (*File, error) {
 	return nil, fault.New(fault.Exhausted, "blob %s is removed as soon as it is fetched: the cache limit of %d bytes is too small", digest, c.limit)
 }
 
-// fetchOnce joins a fetch that is under way. When the one who started it gives
-// up, the others start it again.
+// fetchOnce joins a fetch that is under way. If the caller that started it is
+// cancelled, the others start it again.
 func (c *Cache) fetchOnce(ctx context.Context, digest, h string) error {
 	for {
-		done := c.flight.DoChan(h, func() (any, error) { return nil, c.fetch(ctx, digest, h) })
+		done := c.inFlight.DoChan(h, func() (any, error) { return nil, c.fetch(ctx, digest, h) })
 		select {
 		case r := <-done:
 			if r.Shared && ctx.Err() == nil && (errors.Is(r.Err, context.Canceled) || errors.Is(r.Err, context.DeadlineExceeded)) {
@@ -140,69 +141,69 @@ func (c *Cache) fetchOnce(ctx context.Context, digest, h string) error {
 	}
 }
 
-func (c *Cache) hold(h string) (*File, error) {
+func (c *Cache) acquire(h string) (*File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.have[h]
+	e, ok := c.entries[h]
 	if !ok {
 		return nil, fs.ErrNotExist
 	}
 	f, err := os.Open(filepath.Join(c.dir, h))
-	if errors.Is(err, fs.ErrNotExist) { // somebody cleaned up behind our back
+	if errors.Is(err, fs.ErrNotExist) { // removed by another program
 		c.total -= e.size
-		delete(c.have, h)
+		delete(c.entries, h)
 	}
 	if err != nil {
 		return nil, err
 	}
 	c.tick++
-	e.users, e.used = e.users+1, c.tick
-	return &File{File: f, release: func() { c.free(e) }}, nil
+	e.users, e.lastUsed = e.users+1, c.tick
+	return &File{File: f, release: func() { c.releaseEntry(e) }}, nil
 }
 
-func (c *Cache) free(e *entry) {
+func (c *Cache) releaseEntry(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.users--
 	c.evictLocked()
 }
 
-// evictLocked removes unused blobs, the longest unused first, while the cache
-// is over its limit.
+// evictLocked removes blobs that are not in use, least recently used first, while
+// the cache is over its limit.
 func (c *Cache) evictLocked() {
 	for c.total > c.limit {
 		oldest := ""
-		for h, e := range c.have {
-			if e.users == 0 && (oldest == "" || e.used < c.have[oldest].used || e.used == c.have[oldest].used && h < oldest) {
+		for h, e := range c.entries {
+			if e.users == 0 && (oldest == "" || e.lastUsed < c.entries[oldest].lastUsed || e.lastUsed == c.entries[oldest].lastUsed && h < oldest) {
 				oldest = h
 			}
 		}
 		if oldest == "" {
 			return
 		}
-		c.dropLocked(oldest)
+		c.removeLocked(oldest)
 	}
 }
 
-func (c *Cache) dropLocked(h string) {
+func (c *Cache) removeLocked(h string) {
 	// A file that cannot be removed is found again by the next Open.
 	_ = os.Remove(filepath.Join(c.dir, h))
-	c.total -= c.have[h].size
-	delete(c.have, h)
+	c.total -= c.entries[h].size
+	delete(c.entries, h)
 }
 
-// Keep removes what is neither in digests nor in use.
-func (c *Cache) Keep(digests []string) {
+// Prune removes blobs that are neither in digests nor in use.
+func (c *Cache) Prune(digests []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for h, e := range c.have {
+	for h, e := range c.entries {
 		if e.users == 0 && !slices.Contains(digests, "sha256:"+h) {
-			c.dropLocked(h)
+			c.removeLocked(h)
 		}
 	}
 }
 
-// fetch brings one blob: from where an earlier part ends, verified as a whole.
+// fetch fetches one blob, resuming a partial one, and verifies it as a whole.
 func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	part := filepath.Join(c.dir, h+".part")
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
@@ -211,11 +212,15 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, f) // what is there already; leaves the offset at its end
+	n, err := io.Copy(sum, f) // what is present; leaves the offset at its end
 	if err != nil {
 		return err
 	}
-	if n, err = c.receive(ctx, digest, n, io.MultiWriter(f, sum)); err != nil {
+	if n, err = c.receive(ctx, digest, n, io.MultiWriter(f, sum)); errors.Is(err, fault.Corrupt) {
+		// The coordinator's copy is damaged: that is no failure of this node, and
+		// no other node gets a better one.
+		return errors.Join(fault.New(fault.Invalid, "%w", err), os.Remove(part))
+	} else if err != nil {
 		return fmt.Errorf("blob %s: %w", digest, err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != h {
@@ -227,19 +232,19 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tick++
-	if c.have[h] == nil {
-		c.have[h] = &entry{size: n, used: c.tick}
+	if c.entries[h] == nil {
+		c.entries[h] = &entry{size: n, lastUsed: c.tick}
 		c.total += n
 	}
-	// The limit is enforced when a user gives a blob free: the new one is about
-	// to be used.
+	// The limit is enforced when a blob is released: the new one is about to be
+	// used.
 	return nil
 }
 
-// receive streams from offset on and gives the length so far.
+// receive streams the blob from offset on and returns the length reached.
 func (c *Cache) receive(ctx context.Context, digest string, offset int64, to io.Writer) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream also when writing fails
+	defer cancel() // also ends the stream when writing fails
 	stream, err := c.source.GetBlob(ctx, connect.NewRequest(&droverv1.GetBlobRequest{Digest: digest, Offset: offset}))
 	if err != nil {
 		return offset, wire.FromError(err)

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// blobServer serves bytes in small chunks; cut breaks the n-th stream after
-// one chunk, garble changes a byte of it.
+// blobServer serves bytes in small chunks; cut breaks the n-th stream after one
+// chunk, garble changes a byte of it.
 type blobServer struct {
 	droverv1connect.UnimplementedNodeServiceHandler
 	blobs       map[string][]byte
@@ -100,7 +100,7 @@ func read(t *testing.T, c *Cache, digest string) []byte {
 	return b
 }
 
-func TestManyAskOneFetch(t *testing.T) {
+func TestConcurrentGetsShareOneFetch(t *testing.T) {
 	s := &blobServer{}
 	d := s.add(content(1, 5500))
 	c := serve(t, s, 1<<20)
@@ -155,7 +155,7 @@ func TestRefusesOtherBytes(t *testing.T) {
 	}
 }
 
-func TestLimitAndKeep(t *testing.T) {
+func TestLimitAndPrune(t *testing.T) {
 	s := &blobServer{}
 	a, b, e := s.add(content(1, 1000)), s.add(content(2, 1000)), s.add(content(3, 1000))
 	c := serve(t, s, 2500)
@@ -173,22 +173,22 @@ func TestLimitAndKeep(t *testing.T) {
 	if s.calls.Load() != calls {
 		t.Error("a blob in use was removed")
 	}
-	c.Keep(nil)
+	c.Prune(nil)
 	if n := c.Bytes(); n != 1000 {
 		t.Errorf("Keep left %d bytes, want the 1000 in use", n)
 	}
 	held.Close()
-	c.Keep([]string{a})
+	c.Prune([]string{a})
 	if n := c.Bytes(); n != 1000 {
-		t.Errorf("Keep removed what it was told to keep: %d bytes", n)
+		t.Errorf("Prune removed a blob to be kept: %d bytes", n)
 	}
-	c.Keep(nil)
+	c.Prune(nil)
 	if left, _ := os.ReadDir(c.dir); len(left) != 0 || c.Bytes() != 0 {
 		t.Errorf("%d files left, %d bytes", len(left), c.Bytes())
 	}
 }
 
-func TestFindsItsFilesAgain(t *testing.T) {
+func TestOpenFindsExistingFiles(t *testing.T) {
 	s := &blobServer{}
 	d := s.add(content(1, 1000))
 	c := serve(t, s, 1<<20)

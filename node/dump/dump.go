@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/tree"
 )
 
 // Prefix is the path below which dumps are served: Prefix<attempt>/manifest and
@@ -25,13 +27,14 @@ const Prefix = "/dump/v1/"
 // Version of the manifest.
 const Version = 1
 
-// Limits of what a manifest lists.
+// Limits of a manifest.
 const (
-	maxFiles    = 1_000_000
-	maxManifest = 512 << 20 // bytes
+	maxFiles         = 1_000_000
+	maxPathBytes     = 64 << 20  // of all paths together
+	maxManifestBytes = 512 << 20 // bytes
 )
 
-// Root is the closed set of folders that travel.
+// Root is the closed set of transferred folders.
 type Root string
 
 // The roots.
@@ -52,81 +55,83 @@ type File struct {
 	MTime  int64       `json:"mtime"`            // Unix ns
 }
 
-// Manifest is all that travels of one attempt.
+// Manifest lists everything that is transferred for one attempt.
 type Manifest struct {
-	Version   int    `json:"version"`
-	Attempt   string `json:"attempt"`
-	Files     []File `json:"files"` // folders before what is in them
-	Bytes     int64  `json:"bytes"`
-	Dump      int32  `json:"dump"`       // the holder's number of it
-	RanNS     int64  `json:"ran_ns"`     // thawed running time so far
-	CPUMS     int64  `json:"cpu_ms"`     // CPU time so far
-	StartedMS int64  `json:"started_ms"` // Unix time of the first start
-	Program   string `json:"program"`    // sha256 that names the harness's folder
+	Version       int    `json:"version"`
+	Attempt       string `json:"attempt"`
+	Files         []File `json:"files"` // folders before their content
+	Bytes         int64  `json:"bytes"`
+	DumpNumber    int32  `json:"dump_number"`    // on the source node
+	RanNS         int64  `json:"ran_ns"`         // unfrozen running time so far
+	CPUMS         int64  `json:"cpu_ms"`         // CPU time so far
+	StartedMS     int64  `json:"started_ms"`     // Unix time of the first start
+	HarnessSHA256 string `json:"harness_sha256"` // names the harness's folder
 }
 
-// List makes the files of a root, in order of path. O(bytes): it sums all up.
+// List returns the files of a root, sorted by path, so that folders come before
+// their content. O(bytes): it hashes all files.
 func List(ctx context.Context, root Root, dir string) ([]File, error) {
 	var files []File
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	paths := 0
+	err := tree.Walk(ctx, dir, func(e *tree.Entry) error {
+		if paths += e.PathBytes(); len(files) >= maxFiles || paths > maxPathBytes {
+			return fault.New(fault.Exhausted, "more than %d files, or %d bytes of their paths, below %s", maxFiles, maxPathBytes, dir)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil || rel == "." {
-			return err
-		}
-		f, err := describe(root, rel, path)
+		f, err := describeFile(root, e)
 		if err != nil || f == nil {
 			return err
-		}
-		if len(files) >= maxFiles {
-			return fault.New(fault.Exhausted, "more than %d files below %s", maxFiles, dir)
 		}
 		files = append(files, *f)
 		return nil
 	})
+	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return files, err
 }
 
-// describe gives nil for what does not travel: sockets, which criu makes anew,
-// and devices, which no task can have.
-func describe(root Root, rel, path string) (*File, error) {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	f := &File{Root: root, Path: filepath.ToSlash(rel), Mode: st.Mode(), MTime: st.ModTime().UnixNano()}
-	switch t := st.Mode().Type(); t {
-	case 0:
-		f.Bytes, f.SHA256, err = sum(path)
-	case fs.ModeDir, fs.ModeNamedPipe:
-	case fs.ModeSymlink:
-		f.Link, err = os.Readlink(path)
+// describeFile returns nil for files that are not transferred: sockets, which criu
+// makes again, and devices, which no task can have.
+func describeFile(root Root, e *tree.Entry) (*File, error) {
+	f := &File{Root: root, Path: e.Path(), MTime: e.Stat.Mtim.Nano(), Mode: fs.FileMode(e.Stat.Mode & 0o777)}
+	var err error
+	switch e.Stat.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		f.Bytes, f.SHA256, err = hashEntry(e)
+	case unix.S_IFDIR:
+		f.Mode |= fs.ModeDir
+	case unix.S_IFIFO:
+		f.Mode |= fs.ModeNamedPipe
+	case unix.S_IFLNK:
+		f.Mode |= fs.ModeSymlink
+		target := make([]byte, unix.PathMax)
+		var n int
+		n, err = unix.Readlinkat(e.Dir, e.Name, target)
+		f.Link = string(target[:max(0, n)])
 	default:
 		return nil, nil
 	}
 	return f, err
 }
 
-func sum(path string) (int64, string, error) {
-	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+func hashEntry(e *tree.Entry) (int64, string, error) {
+	fd, err := unix.Openat(e.Dir, e.Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, "", err
+		return 0, "", &fs.PathError{Op: "open", Path: e.Name, Err: err}
 	}
+	return hashOpenFile(os.NewFile(uintptr(fd), e.Name))
+}
+
+// hashOpenFile returns the length and the SHA-256 of a file, which it closes.
+func hashOpenFile(in *os.File) (int64, string, error) {
 	h := sha256.New()
 	n, err := io.Copy(h, in)
 	return n, hex.EncodeToString(h.Sum(nil)), errors.Join(err, in.Close())
 }
 
-// check refuses a manifest that could write outside its roots or that is not of
-// this version.
-func (m *Manifest) check() error {
+// validate refuses a manifest of another version and one that would write outside
+// its roots.
+func (m *Manifest) validate() error {
 	if m.Version != Version {
-		return fault.New(fault.Unsupported, "the manifest of the dump has version %d, this program knows %d", m.Version, Version)
+		return fault.New(fault.Unsupported, "the manifest of the dump has version %d, this program supports %d", m.Version, Version)
 	}
 	if len(m.Files) > maxFiles {
 		return fault.New(fault.Exhausted, "the manifest of the dump lists %d files", len(m.Files))
@@ -137,21 +142,21 @@ func (m *Manifest) check() error {
 			return fault.New(fault.Corrupt, "the manifest of the dump names %q below %q", f.Path, f.Root)
 		}
 	}
-	if len(m.Program) != 2*sha256.Size || strings.Trim(m.Program, "0123456789abcdef") != "" {
-		return fault.New(fault.Corrupt, "the manifest of the dump names the harness %q", m.Program)
+	if len(m.HarnessSHA256) != 2*sha256.Size || strings.Trim(m.HarnessSHA256, "0123456789abcdef") != "" {
+		return fault.New(fault.Corrupt, "the manifest of the dump names the harness %q", m.HarnessSHA256)
 	}
 	return nil
 }
 
-// Proof shows for one path that the asker knows the job's token, without
-// showing the token.
+// Proof proves for one path that the caller knows the job's token, without
+// revealing the token.
 func Proof(token, path string) string {
 	h := hmac.New(sha256.New, []byte(token))
 	fmt.Fprint(h, "dump ", path)
 	return "Drover-Dump " + hex.EncodeToString(h.Sum(nil))
 }
 
-// Proven tells whether a header is the proof; without a token nothing is.
-func Proven(header, token, path string) bool {
+// VerifyProof reports whether header is the proof; always false without a token.
+func VerifyProof(header, token, path string) bool {
 	return token != "" && hmac.Equal([]byte(header), []byte(Proof(token, path)))
 }

@@ -22,15 +22,15 @@ const (
 	program     = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
-// one is a holder of one dump.
-type one struct{ dirs map[Root]string }
+// singleSource is a Source with one dump.
+type singleSource struct{ dirs map[Root]string }
 
-func (o one) Dump(name string) (*Holding, error) {
+func (o singleSource) Dump(name string) (*LocalDump, error) {
 	if name != attemptName {
 		return nil, fault.New(fault.NotFound, "no %s", name)
 	}
-	return &Holding{Token: "t", Dirs: o.dirs, Manifest: func() (*Manifest, error) {
-		m := &Manifest{Version: Version, Attempt: name, Program: program, RanNS: 7}
+	return &LocalDump{Token: "t", Dirs: o.dirs, Manifest: func() (*Manifest, error) {
+		m := &Manifest{Version: Version, Attempt: name, HarnessSHA256: program, RanNS: 7}
 		for _, r := range []Root{Image, Folder, Harness} {
 			files, err := List(context.Background(), r, o.dirs[r])
 			if err != nil {
@@ -42,11 +42,11 @@ func (o one) Dump(name string) (*Holding, error) {
 	}}, nil
 }
 
-// held makes a dump with a thing of every kind.
-func held(t *testing.T) one {
+// localDump makes a dump with a file of every type.
+func localDump(t *testing.T) singleSource {
 	t.Helper()
 	dir := t.TempDir()
-	o := one{map[Root]string{Image: filepath.Join(dir, "image"), Folder: filepath.Join(dir, "folder"), Harness: filepath.Join(dir, "harness")}}
+	o := singleSource{map[Root]string{Image: filepath.Join(dir, "image"), Folder: filepath.Join(dir, "folder"), Harness: filepath.Join(dir, "harness")}}
 	for name, text := range map[string]string{"image/pages": strings.Repeat("p", 700_000), "image/empty": "", "folder/task/a/b": "deep", "harness/drover": "elf"} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o640)); err != nil {
@@ -61,9 +61,9 @@ func held(t *testing.T) one {
 	return o
 }
 
-func serve(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, one) {
+func serve(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, singleSource) {
 	t.Helper()
-	o := held(t)
+	o := localDump(t)
 	var h http.Handler = NewServer(o, 4, slog.New(slog.DiscardHandler))
 	if wrap != nil {
 		h = wrap(h)
@@ -73,17 +73,17 @@ func serve(t *testing.T, wrap func(http.Handler) http.Handler) (*Client, one) {
 	return &Client{HTTP: srv.Client(), Scheme: "http", Address: strings.TrimPrefix(srv.URL, "http://"), Token: "t", Attempt: attemptName}, o
 }
 
-func places(t *testing.T) (map[Root]Place, string) {
+func destinations(t *testing.T) (map[Root]Destination, string) {
 	dir := t.TempDir()
 	t.Cleanup(func() { os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700) })
-	p := map[Root]Place{}
+	p := map[Root]Destination{}
 	for _, r := range []Root{Image, Folder, Harness} {
-		p[r] = Place{Dir: filepath.Join(dir, string(r)), UID: os.Getuid(), GID: os.Getgid()}
+		p[r] = Destination{Dir: filepath.Join(dir, string(r)), UID: os.Getuid(), GID: os.Getgid()}
 	}
 	return p, dir
 }
 
-func same(t *testing.T, o one, dir string) {
+func checkSameFiles(t *testing.T, o singleSource, dir string) {
 	t.Helper()
 	for _, r := range []Root{Image, Folder, Harness} {
 		want, err := List(t.Context(), r, o.dirs[r])
@@ -99,7 +99,7 @@ func same(t *testing.T, o one, dir string) {
 		}
 		for i := range want {
 			if want[i].Link != "" || want[i].Mode.Type() != 0 && !want[i].Mode.IsDir() {
-				want[i].MTime, got[i].MTime = 0, 0 // of no meaning
+				want[i].MTime, got[i].MTime = 0, 0 // irrelevant
 			}
 			if got[i] != want[i] {
 				t.Errorf("%s: got %+v, want %+v", r, got[i], want[i])
@@ -108,22 +108,22 @@ func same(t *testing.T, o one, dir string) {
 	}
 }
 
-func TestEverythingArrivesAsItWas(t *testing.T) {
+func TestFetchReproducesEverything(t *testing.T) {
 	c, o := serve(t, nil)
 	m, err := c.Manifest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, dir := places(t)
+	p, dir := destinations(t)
 	moved := int64(0)
 	if err := c.Fetch(t.Context(), m, p, func(n int64) { moved += n }); err != nil {
 		t.Fatal(err)
 	}
-	same(t, o, dir)
+	checkSameFiles(t, o, dir)
 	if moved != 700_000+4+3 || m.RanNS != 7 {
 		t.Errorf("%d bytes moved, ran %d", moved, m.RanNS)
 	}
-	moved = 0 // again: nothing is left to do
+	moved = 0 // a repetition transfers nothing
 	if err := os.Chmod(filepath.Join(dir, "folder/task/a"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -132,20 +132,20 @@ func TestEverythingArrivesAsItWas(t *testing.T) {
 	}
 }
 
-// cut breaks the connection in the middle of a large file, once.
-type cut struct {
+// cutWriter breaks the connection in the middle of a large file, once.
+type cutWriter struct {
 	http.ResponseWriter
 	left int
 }
 
-func (c *cut) Write(b []byte) (int, error) {
+func (c *cutWriter) Write(b []byte) (int, error) {
 	if c.left -= len(b); c.left < 0 {
 		panic(http.ErrAbortHandler)
 	}
 	return c.ResponseWriter.Write(b)
 }
 
-func TestABrokenTransferGoesOn(t *testing.T) {
+func TestInterruptedTransferResumes(t *testing.T) {
 	broken, ranges := false, []string{}
 	c, o := serve(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -153,7 +153,7 @@ func TestABrokenTransferGoesOn(t *testing.T) {
 				ranges = append(ranges, r.Header.Get("Range"))
 				if !broken {
 					broken = true
-					w = &cut{w, 400_000}
+					w = &cutWriter{w, 400_000}
 				}
 			}
 			h.ServeHTTP(w, r)
@@ -163,29 +163,31 @@ func TestABrokenTransferGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, dir := places(t)
+	p, dir := destinations(t)
 	if err := c.Fetch(t.Context(), m, p, func(int64) {}); !errors.Is(err, fault.Unavailable) {
 		t.Fatalf("the first try: %v", err)
 	}
 	if err := c.Fetch(t.Context(), m, p, func(int64) {}); err != nil {
 		t.Fatal(err)
 	}
-	same(t, o, dir)
+	checkSameFiles(t, o, dir)
 	if len(ranges) != 2 || ranges[1] == "" {
-		t.Errorf("asked for %q: it did not go on where it was", ranges)
+		t.Errorf("asked for %q: it did not resume", ranges)
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestServerRefusals(t *testing.T) {
 	for name, f := range map[string]struct {
-		harm func(*testing.T, *Client, *Manifest, one)
+		harm func(*testing.T, *Client, *Manifest, singleSource)
 		want error
 	}{
-		"another token":      {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Token = "guess" }, fault.Denied},
-		"another attempt":    {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Attempt = "1.0.0.1.2" }, fault.NotFound},
-		"a file that went":   {func(t *testing.T, _ *Client, _ *Manifest, o one) { os.Remove(filepath.Join(o.dirs[Image], "pages")) }, fault.NotFound},
-		"another content":    {func(_ *testing.T, _ *Client, m *Manifest, _ one) { m.Files[1].SHA256 = program }, fault.Unavailable},
-		"a node that is not": {func(_ *testing.T, c *Client, _ *Manifest, _ one) { c.Address = "127.0.0.1:1" }, fault.Unavailable},
+		"another token":   {func(_ *testing.T, c *Client, _ *Manifest, _ singleSource) { c.Token = "guess" }, fault.Denied},
+		"another attempt": {func(_ *testing.T, c *Client, _ *Manifest, _ singleSource) { c.Attempt = "1.0.0.1.2" }, fault.NotFound},
+		"a file that was removed": {func(t *testing.T, _ *Client, _ *Manifest, o singleSource) {
+			os.Remove(filepath.Join(o.dirs[Image], "pages"))
+		}, fault.NotFound},
+		"another content":    {func(_ *testing.T, _ *Client, m *Manifest, _ singleSource) { m.Files[1].SHA256 = program }, fault.Unavailable},
+		"a node that is not": {func(_ *testing.T, c *Client, _ *Manifest, _ singleSource) { c.Address = "127.0.0.1:1" }, fault.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, o := serve(t, nil)
@@ -194,7 +196,7 @@ func TestWhatIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.harm(t, c, m, o)
-			p, _ := places(t)
+			p, _ := destinations(t)
 			if err := c.Fetch(t.Context(), m, p, func(int64) {}); !errors.Is(err, f.want) {
 				t.Errorf("got %v, want %v", err, f.want)
 			}
@@ -202,24 +204,24 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-func TestAManifestLeadsNowhereElse(t *testing.T) {
-	good := Manifest{Version: Version, Program: program}
+func TestManifestCannotEscapeItsRoots(t *testing.T) {
+	good := Manifest{Version: Version, HarnessSHA256: program}
 	for name, harm := range map[string]func(*Manifest){
 		"up":              func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "../x"}} },
 		"absolute":        func(m *Manifest) { m.Files = []File{{Root: Folder, Path: "/etc/passwd"}} },
 		"an unknown root": func(m *Manifest) { m.Files = []File{{Root: "etc", Path: "x"}} },
-		"a program's way": func(m *Manifest) { m.Program = "../" + program[3:] },
+		"a program's way": func(m *Manifest) { m.HarnessSHA256 = "../" + program[3:] },
 		"a newer version": func(m *Manifest) { m.Version++ },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := good
 			harm(&m)
-			if m.check() == nil {
+			if m.validate() == nil {
 				t.Error("it was taken")
 			}
 		})
 	}
-	if err := good.check(); err != nil {
+	if err := good.validate(); err != nil {
 		t.Error(err)
 	}
 	c, _ := serve(t, nil)

@@ -2,6 +2,8 @@ package dump
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,28 +19,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/unixhttp"
 )
 
-// stall bounds the time without a byte.
-const stall = 30 * time.Second
+// stallLimit bounds the time without a byte.
+const stallLimit = 30 * time.Second
 
 // Client fetches a dump.
 type Client struct {
 	HTTP    *http.Client
 	Scheme  string // http or https
-	Address string // of the holder
+	Address string // of the source node
 	Token   string // of the job
-	Attempt string // as the holder knows it
+	Attempt string // its ID on the source node
 }
 
-// Place says where a root goes and who owns it. UID and GID are left alone
-// where the daemon is not root.
-type Place struct {
+// Destination is where a root is written and who owns it. UID and GID are ignored
+// if the daemon is not root.
+type Destination struct {
 	Dir      string
 	UID, GID int
 }
 
-// Manifest asks for the list. NotFound: the node does not have the dump.
+// Manifest fetches the manifest. NotFound: the node does not have the dump.
 func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
 	res, cancel, err := c.get(ctx, Prefix+c.Attempt+"/manifest", nil, 0)
 	if err != nil {
@@ -47,16 +50,15 @@ func (c *Client) Manifest(ctx context.Context) (*Manifest, error) {
 	defer cancel()
 	defer res.Body.Close()
 	m := &Manifest{}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxManifest)).Decode(m); err != nil {
-		return nil, fault.New(fault.Unavailable, "the list of a dump from %s: %w", c.Address, err)
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxManifestBytes)).Decode(m); err != nil {
+		return nil, fault.New(fault.Unavailable, "manifest of a dump from %s: %w", c.Address, err)
 	}
-	return m, m.check()
+	return m, m.validate()
 }
 
-// Fetch brings everything to its places, each file verified; what is there
-// whole is not fetched again. progress hears of bytes as they come. Folders get
-// their modes last.
-func (c *Client) Fetch(ctx context.Context, m *Manifest, places map[Root]Place, progress func(bytes int64)) error {
+// Fetch fetches and verifies all files; complete files are not fetched again.
+// progress is called with the bytes received. Folders get their modes last.
+func (c *Client) Fetch(ctx context.Context, m *Manifest, places map[Root]Destination, progress func(bytes int64)) error {
 	roots := map[Root]*os.Root{}
 	defer func() {
 		for _, r := range roots {
@@ -77,9 +79,9 @@ func (c *Client) Fetch(ctx context.Context, m *Manifest, places map[Root]Place, 
 		f := &m.Files[i]
 		root := roots[f.Root]
 		if root == nil {
-			continue // it is here already
+			continue // it exists already
 		}
-		if err := c.one(ctx, root, f, places[f.Root], progress); err != nil {
+		if err := c.fetchEntry(ctx, root, f, places[f.Root], progress); err != nil {
 			return fmt.Errorf("%s of the dump of %s: %w", f.Path, c.Attempt, err)
 		}
 	}
@@ -95,8 +97,8 @@ func (c *Client) Fetch(ctx context.Context, m *Manifest, places map[Root]Place, 
 	return nil
 }
 
-// one brings one thing.
-func (c *Client) one(ctx context.Context, root *os.Root, f *File, p Place, progress func(int64)) error {
+// fetchEntry fetches one entry of the manifest.
+func (c *Client) fetchEntry(ctx context.Context, root *os.Root, f *File, p Destination, progress func(int64)) error {
 	var err error
 	switch f.Mode.Type() {
 	case fs.ModeDir:
@@ -111,9 +113,9 @@ func (c *Client) one(ctx context.Context, root *os.Root, f *File, p Place, progr
 	case fs.ModeNamedPipe:
 		err = makePipe(root, p.Dir, f)
 	case 0:
-		err = c.file(ctx, root, f, progress)
+		err = c.fetchFile(ctx, root, f, progress)
 	default:
-		return fault.New(fault.Corrupt, "a thing of mode %s cannot travel", f.Mode)
+		return fault.New(fault.Corrupt, "files of mode %s cannot be transferred", f.Mode)
 	}
 	if err == nil && os.Geteuid() == 0 {
 		err = root.Lchown(f.Path, p.UID, p.GID)
@@ -125,8 +127,8 @@ func (c *Client) one(ctx context.Context, root *os.Root, f *File, p Place, progr
 	return err
 }
 
-// makePipe makes a FIFO in a folder that is opened through the root, so that no
-// link leads elsewhere.
+// makePipe makes a FIFO in a folder opened through the root, so that no link can
+// redirect it.
 func makePipe(root *os.Root, _ string, f *File) error {
 	if err := root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -139,8 +141,8 @@ func makePipe(root *os.Root, _ string, f *File) error {
 	return unix.Mkfifoat(int(dir.Fd()), filepath.Base(f.Path), uint32(f.Mode.Perm()))
 }
 
-// file brings one regular file, going on where it ends.
-func (c *Client) file(ctx context.Context, root *os.Root, f *File, progress func(int64)) error {
+// fetchFile fetches one regular file, resuming where it ends.
+func (c *Client) fetchFile(ctx context.Context, root *os.Root, f *File, progress func(int64)) error {
 	out, err := root.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (c *Client) file(ctx context.Context, root *os.Root, f *File, progress func
 	}
 	if have > f.Bytes {
 		if have = 0; out.Truncate(0) != nil {
-			return fault.New(fault.Unavailable, "it cannot be emptied")
+			return fault.New(fault.Unavailable, "the partial file cannot be truncated")
 		}
 	}
 	if have < f.Bytes {
@@ -160,7 +162,12 @@ func (c *Client) file(ctx context.Context, root *os.Root, f *File, progress func
 			return err
 		}
 	}
-	if _, got, err := sum(filepath.Join(root.Name(), f.Path)); err != nil || got != f.SHA256 {
+	if _, err := out.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, out)
+	if got := hex.EncodeToString(h.Sum(nil)); err != nil || got != f.SHA256 {
 		return errors.Join(fault.New(fault.Unavailable, "sha256 %s, want %s: it is fetched again", got, f.SHA256), err, out.Truncate(0))
 	}
 	return out.Sync()
@@ -174,7 +181,7 @@ func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64,
 	}
 	defer cancel()
 	defer res.Body.Close()
-	idle := time.AfterFunc(stall, cancel)
+	idle := time.AfterFunc(stallLimit, cancel)
 	defer idle.Stop()
 	if _, err := out.Seek(have, io.SeekStart); err != nil {
 		return err
@@ -182,29 +189,30 @@ func (c *Client) receive(ctx context.Context, f *File, out *os.File, have int64,
 	buf := make([]byte, 256<<10)
 	for left := f.Bytes - have; left > 0; {
 		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
-		idle.Reset(stall)
+		idle.Reset(stallLimit)
 		left -= int64(n)
 		if _, werr := out.Write(buf[:n]); werr != nil {
 			return werr
 		}
 		progress(int64(n))
 		if err != nil && left > 0 {
-			return fault.New(fault.Unavailable, "it broke off %d bytes before the end: %w", left, err)
+			return fault.New(fault.Unavailable, "the transfer ended %d bytes before the end: %w", left, err)
 		}
 	}
 	return nil
 }
 
-// get asks and gives classed errors. The caller ends the context after the body.
+// get sends a request and returns classed errors. The caller must call the
+// CancelFunc after reading the body.
 func (c *Client) get(ctx context.Context, path string, q url.Values, from int64) (*http.Response, context.CancelFunc, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	u := url.URL{Scheme: c.Scheme, Host: c.Address, Path: path, RawQuery: q.Encode()}
+	u := url.URL{Scheme: c.Scheme, Host: unixhttp.Host(c.Address), Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		cancel()
 		return nil, nil, fault.New(fault.Invalid, "%w", err)
 	}
-	req.Header.Set("Authorization", Proof(c.Token, proofOf(path, q)))
+	req.Header.Set("Authorization", Proof(c.Token, signedPath(path, q)))
 	if from > 0 {
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
 	}
@@ -235,4 +243,4 @@ func statusError(status int, address, said string) error {
 	}
 }
 
-func proofOf(path string, q url.Values) string { return path + "?" + q.Encode() }
+func signedPath(path string, q url.Values) string { return path + "?" + q.Encode() }

@@ -15,35 +15,35 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Holding is a dump on this node.
-type Holding struct {
+// LocalDump is a dump on this node.
+type LocalDump struct {
 	Token string
 	Dirs  map[Root]string
-	// Manifest is made when it is first asked for, which reads everything.
+	// Manifest builds the manifest on the first call, which reads all files.
 	Manifest func() (*Manifest, error)
 }
 
-// Holder finds the dump of an attempt; NotFound where there is none.
-type Holder interface {
-	Dump(attempt string) (*Holding, error)
+// Source finds the dump of an attempt; NotFound if there is none.
+type Source interface {
+	Dump(attempt string) (*LocalDump, error)
 }
 
 // Server serves dumps. It is an http.Handler for Prefix.
 type Server struct {
-	holder Holder
-	places chan struct{}
+	source Source
+	slots  chan struct{}
 	log    *slog.Logger
 }
 
-// NewServer serves at most most requests at once; more are told to come back.
-func NewServer(h Holder, most int, log *slog.Logger) *Server {
-	return &Server{holder: h, places: make(chan struct{}, most), log: log}
+// NewServer serves at most most requests concurrently and refuses more.
+func NewServer(h Source, most int, log *slog.Logger) *Server {
+	return &Server{source: h, slots: make(chan struct{}, most), log: log}
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	default:
 		http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
 		return
@@ -57,15 +57,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if what == "file" {
 		q = url.Values{"root": {r.URL.Query().Get("root")}, "path": {r.URL.Query().Get("path")}}
 	}
-	h, err := s.holder.Dump(attempt)
-	if err == nil && !Proven(r.Header.Get("Authorization"), h.Token, proofOf(r.URL.Path, q)) {
+	h, err := s.source.Dump(attempt)
+	if err == nil && !VerifyProof(r.Header.Get("Authorization"), h.Token, signedPath(r.URL.Path, q)) {
 		http.Error(w, "this is not the job's token", http.StatusUnauthorized)
 		return
 	}
 	if err == nil && what == "manifest" {
-		err = s.manifest(w, h)
+		err = s.sendManifest(w, h)
 	} else if err == nil {
-		err = s.file(w, r, h, Root(q.Get("root")), q.Get("path"))
+		err = s.sendFile(w, r, h, Root(q.Get("root")), q.Get("path"))
 	}
 	if err == nil {
 		return
@@ -74,12 +74,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if errors.Is(err, fault.NotFound) || errors.Is(err, fs.ErrNotExist) {
 		status = http.StatusNotFound
 	} else {
-		s.log.Warn("a dump cannot be served", "path", r.URL.Path, "err", err)
+		s.log.Warn("cannot serve a dump", "path", r.URL.Path, "err", err)
 	}
 	http.Error(w, err.Error(), status)
 }
 
-func (s *Server) manifest(w http.ResponseWriter, h *Holding) error {
+func (s *Server) sendManifest(w http.ResponseWriter, h *LocalDump) error {
 	m, err := h.Manifest()
 	if err != nil {
 		return err
@@ -90,13 +90,13 @@ func (s *Server) manifest(w http.ResponseWriter, h *Holding) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if _, err := w.Write(b); err != nil {
-		s.log.Debug("a list was not read to its end", "err", err)
+		s.log.Debug("a manifest was not read to its end", "err", err)
 	}
 	return nil
 }
 
-// file serves one file from an offset; no link leads out of its root.
-func (s *Server) file(w http.ResponseWriter, r *http.Request, h *Holding, root Root, path string) error {
+// sendFile serves one file from an offset; links cannot lead out of its root.
+func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, h *LocalDump, root Root, path string) error {
 	dir := h.Dirs[root]
 	if dir == "" || !filepath.IsLocal(path) {
 		return fault.New(fault.NotFound, "no file %q below %q", path, root)
@@ -116,7 +116,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, h *Holding, root R
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return fault.New(fault.NotFound, "%q is no regular file", path)
+		return fault.New(fault.NotFound, "%q is not a regular file", path)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", st.ModTime(), f)

@@ -5,10 +5,9 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
-	"github.com/drover-run/drover/mapreduce"
 )
 
-// Classed gives an error of a file system its class of package fault.
+// Classed adds the class of package fault to an error of a file system.
 func Classed(err error) error {
 	if err == nil || fault.Class(err) != nil {
 		return err
@@ -18,7 +17,6 @@ func Classed(err error) error {
 		{hdfs.ErrQuota, fault.Exhausted}, {hdfs.ErrUnavailable, fault.Unavailable}, {hdfs.ErrBlockMissing, fault.Unavailable},
 		{hdfs.ErrUnsupported, fault.Unsupported}, {hdfs.ErrChanged, fault.Conflict}, {hdfs.ErrProtocol, fault.Unavailable},
 		{hdfs.ErrInvalid, fault.Invalid}, {hdfs.ErrIsDirectory, fault.Invalid}, {hdfs.ErrNotDirectory, fault.Invalid},
-		{mapreduce.ErrLongLine, fault.Invalid},
 	} {
 		if errors.Is(err, c.from) {
 			return fault.New(c.to, "%w", err)

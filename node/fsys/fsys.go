@@ -1,7 +1,7 @@
 // Package fsys opens the file system of a URI for a user: HDFS clients by name
-// service and user, the local tree for file:///. The node daemon has one Set
-// for orders; a helper process gets the Config with its request and makes its
-// own.
+// service and user, the local tree for file:///. The node daemon has one Set for
+// requests; a helper process receives the Config with its request and makes its
+// own Set.
 package fsys
 
 import (
@@ -15,23 +15,21 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Config says what a node reaches. It travels to helpers as JSON.
+// Config defines the file systems that a node reaches. Helpers receive it as JSON.
 type Config struct {
 	// NameNodes of the default name service, host:port, for hdfs:///path.
 	NameNodes []string `json:"name_nodes,omitempty"`
-	// Services gives the NameNodes of further services by the authority of a
-	// URI.
+	// Services maps the authority of a URI to the NameNodes of a further service.
 	Services map[string][]string `json:"services,omitempty"`
 	// Allowed are further NameNodes, host:port, that URIs may name; "*" allows
-	// any. Tenants choose URIs, and a node does not connect to wherever they say.
+	// any. Tenants choose URIs, so a node must not connect to arbitrary hosts.
 	Allowed []string `json:"allowed,omitempty"`
-	// LocalAddresses are those of the DataNode on this machine, read first.
+	// LocalAddresses are those of the DataNode on this machine, which is read first.
 	LocalAddresses []string `json:"local_addresses,omitempty"`
 	Rack           string   `json:"rack,omitempty"`
-	// Local lets file:/// be opened.
+	// Local allows file:///.
 	Local bool `json:"local,omitempty"`
-	// LocalBlock is the length in bytes in which local files are cut into
-	// splits; 0 = 64 MiB.
+	// LocalBlock is the length in bytes of the splits of local files; 0 = 64 MiB.
 	LocalBlock int64 `json:"local_block,omitempty"`
 }
 
@@ -47,34 +45,34 @@ func (c Config) Schemes() []string {
 	return s
 }
 
-// Set is the opened file systems. Close it.
+// Set holds the opened file systems; the caller must Close it.
 type Set struct {
 	config  Config
-	waiting func(user string, w hdfs.Waiting)
+	waiting func(user string, w hdfs.WaitNotice)
 
 	mu    sync.Mutex
 	local *localfs.FS
 	users map[string]*resolve.Resolver
 }
 
-// New makes a Set. waiting, which may be nil, hears of requests that a NameNode
-// holds back, from any goroutine.
-func New(c Config, waiting func(user string, w hdfs.Waiting)) *Set {
+// New makes a Set. waiting is called, from any goroutine, when a NameNode delays
+// requests; it may be nil.
+func New(c Config, waiting func(user string, w hdfs.WaitNotice)) *Set {
 	return &Set{config: c, waiting: waiting, users: map[string]*resolve.Resolver{}}
 }
 
 // maxUsers bounds the HDFS users of one node.
 const maxUsers = 10_000
 
-// Open gives the file system of a URI for a user. It does no I/O. Every Open
-// of one service and user gives the same one.
+// Open returns the file system of a URI for a user, without I/O. Repeated calls for
+// one service and user return the same one.
 func (s *Set) Open(uri hdfs.URI, user string) (hdfs.FS, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.users[user]
 	if r == nil {
 		if len(s.users) == maxUsers {
-			return nil, fault.New(fault.Exhausted, "this node works for %d HDFS users already", maxUsers)
+			return nil, fault.New(fault.Exhausted, "this node already serves %d HDFS users", maxUsers)
 		}
 		var err error
 		if r, err = s.resolver(user); err != nil {
@@ -90,7 +88,7 @@ func (s *Set) resolver(user string) (*resolve.Resolver, error) {
 	o := resolve.Options{Services: s.config.Services, Allowed: s.config.Allowed}
 	o.HDFS = client.Options{NameNodes: s.config.NameNodes, LocalAddresses: s.config.LocalAddresses, LocalRack: s.config.Rack}
 	if s.waiting != nil {
-		o.HDFS.Events.Waiting = func(w hdfs.Waiting) { s.waiting(user, w) }
+		o.HDFS.Events.Waiting = func(w hdfs.WaitNotice) { s.waiting(user, w) }
 	}
 	if s.config.Local {
 		local, err := s.openLocal()
@@ -118,7 +116,7 @@ func (s *Set) openLocal() (*localfs.FS, error) {
 	return fs, nil
 }
 
-// Close closes all of them.
+// Close closes all file systems.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

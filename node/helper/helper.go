@@ -12,8 +12,8 @@ import (
 	"github.com/drover-run/drover/node/fsys"
 )
 
-// Version of the lines between daemon and helper. Both are of one program, but
-// an upgrade may come between them.
+// Version of the protocol between daemon and helper. Both are of one program, but
+// an upgrade may happen between them.
 const Version = 1
 
 // Request says what to do: exactly one of Fetch, Shuffle and Upload is set.
@@ -27,30 +27,30 @@ type Request struct {
 	Upload  *Upload  `json:"upload,omitempty"`
 }
 
-// Fetch brings the split of a map task.
+// Fetch fetches the split of a map task.
 type Fetch struct {
 	Pieces []mapreduce.Piece `json:"pieces"`
 	File   string            `json:"file"` // the growing input
 }
 
-// Shuffle brings the partitions of a reduce task.
+// Shuffle fetches the partitions of a reduce task.
 type Shuffle struct {
 	Job       uint64 `json:"job"`
 	Partition int    `json:"partition"`
-	Maps      int    `json:"maps"`    // how many outputs there will be
+	Maps      int    `json:"maps"`    // total number of map outputs
 	Dir       string `json:"dir"`     // folder for the partitions
-	Journal   string `json:"journal"` // where they are announced
+	Journal   string `json:"journal"` // lists the partitions that are present
 	Token     string `json:"token"`
-	CA        string `json:"ca,omitempty"` // PEM; not empty: the nodes speak TLS
+	CA        string `json:"ca,omitempty"` // PEM; if not empty, the nodes use TLS
 	Update
 }
 
-// Update is what is known of the map outputs now.
+// Update is the current list of known map outputs.
 type Update struct {
 	Outputs []MapOutput `json:"outputs"`
 }
 
-// MapOutput is where one map task's committed output is.
+// MapOutput locates one map task's committed output.
 type MapOutput struct {
 	Stage   int32  `json:"stage"`
 	Task    int32  `json:"task"`
@@ -59,9 +59,9 @@ type MapOutput struct {
 	Address string `json:"address"`
 }
 
-// Upload takes one file to its place.
+// Upload copies one file to a URI.
 type Upload struct {
-	Root        string `json:"root"` // folder that Name is below of; no link leads out of it
+	Root        string `json:"root"` // folder that contains Name; links cannot lead out of it
 	Name        string `json:"name"`
 	URI         string `json:"uri"`
 	Replication int    `json:"replication,omitempty"`
@@ -69,11 +69,11 @@ type Upload struct {
 	CRC32C      uint32 `json:"crc32c"`
 }
 
-// Event is what a helper says of itself. Done or Error ends it.
+// Event is a report of a helper. Done or Error ends it.
 type Event struct {
 	Bytes   int64   `json:"bytes,omitempty"`   // moved so far
-	Of      int64   `json:"of,omitempty"`      // in all, where it is known
-	Waiting string  `json:"waiting,omitempty"` // for the NameNode, how much longer
+	Total   int64   `json:"total,omitempty"`   // if known
+	Waiting string  `json:"waiting,omitempty"` // on the NameNode, and how much longer
 	Lost    []int32 `json:"lost,omitempty"`    // map tasks whose output cannot be fetched, sorted
 	Done    bool    `json:"done,omitempty"`
 	Error   string  `json:"error,omitempty"`
@@ -85,21 +85,21 @@ type FileSystems interface {
 	Open(uri hdfs.URI, user string) (hdfs.FS, error)
 }
 
-// Tools are what Run works with.
+// Tools are the resources of Run.
 type Tools struct {
 	Files   FileSystems
 	HTTP    *http.Client  // for a shuffle
-	Updates <-chan Update // for a shuffle; closed means that no more will come
+	Updates <-chan Update // for a shuffle; closed if no more follow
 	Pause   time.Duration // before the second try of a fetch; 0 = 500 ms
 	Emit    func(Event)   // called from one goroutine at a time; not with Done or Error
 }
 
-// Run does what the request says. The error has a class of package fault:
-// Invalid and NotFound blame the job's input or output, Conflict says that the
-// input changed, the others that it may pass.
+// Run performs the request. Its error has a class of package fault: Invalid and
+// NotFound blame the job's input or output, Conflict means that the input
+// changed, and the others may pass.
 func Run(ctx context.Context, r *Request, t Tools) error {
 	if r.Version != Version {
-		return fault.New(fault.Unsupported, "request of version %d, this helper knows %d", r.Version, Version)
+		return fault.New(fault.Unsupported, "request of version %d: this helper supports %d", r.Version, Version)
 	}
 	switch {
 	case r.Fetch != nil:
@@ -113,8 +113,8 @@ func Run(ctx context.Context, r *Request, t Tools) error {
 	}
 }
 
-// open parses a URI and opens its file system.
-func open(files FileSystems, raw, user string) (hdfs.FS, hdfs.URI, error) {
+// openFS parses a URI and opens its file system.
+func openFS(files FileSystems, raw, user string) (hdfs.FS, hdfs.URI, error) {
 	uri, err := hdfs.ParseURI(raw)
 	if err != nil {
 		return nil, uri, fsys.Classed(err)
@@ -123,7 +123,7 @@ func open(files FileSystems, raw, user string) (hdfs.FS, hdfs.URI, error) {
 	return fs, uri, err
 }
 
-// key names a map output.
-func (o MapOutput) key(s *Shuffle) *droverv1.AttemptKey {
+// attemptKey returns the key of the attempt that made the output.
+func (o MapOutput) attemptKey(s *Shuffle) *droverv1.AttemptKey {
 	return &droverv1.AttemptKey{Job: s.Job, Stage: o.Stage, Task: o.Task, Attempt: o.Attempt, Run: o.Run}
 }

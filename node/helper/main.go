@@ -17,30 +17,32 @@ import (
 
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/node/fsys"
-	"github.com/drover-run/drover/node/leash"
+	"github.com/drover-run/drover/node/watchdog"
 )
 
-// maxLine bounds a line between daemon and helper: an Update of a job with very
-// many maps.
+// maxLine bounds a line between daemon and helper, such as an Update with many
+// map outputs.
 const maxLine = 64 << 20
 
-// Copy is the argument with which the helper only copies standard input to
-// standard output: a file of a task, charged to the task.
-const Copy = "copy"
+// VerbCopy is the argument that makes the helper only copy standard input to
+// standard output: a task's file, charged to the task.
+const VerbCopy = "copy"
 
-// Main is the helper as a program: argv[1] "helper", no arguments, Copy, or a verb
-// of package leash with its file. It gives the exit code: 0 when the last event
-// said Done.
+// Main is the helper program after argv[1] "helper". args is empty, VerbCopy, or
+// a verb of package watchdog with its file. It returns the exit code: 0 if the
+// last event was Done.
 func Main(args []string) int {
-	if len(args) == 2 && (args[0] == leash.Verb || args[0] == leash.VerbWatch) {
-		if err := leash.Main([]string{"helper"}, args[0], args[1]); err != nil {
+	if len(args) == 2 && (args[0] == watchdog.VerbStart || args[0] == watchdog.VerbRun) {
+		if err := watchdog.Main([]string{"helper"}, args[0], args[1]); err != nil {
 			fmt.Fprintf(os.Stderr, "drover helper: %s: %v\n", args[0], err)
 			return 1
 		}
 		return 0
 	}
-	if len(args) == 1 && args[0] == Copy {
+	if len(args) == 1 && args[0] == VerbCopy {
 		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, "drover helper: copy:", err)
 			return 1
@@ -54,7 +56,7 @@ func Main(args []string) int {
 	return 0
 }
 
-// serve reads the request and says on out how it goes.
+// serve reads the request from in, performs it and writes events to out.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReaderSize(in, 64<<10)
 	var r Request
@@ -63,9 +65,9 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	say := &speaker{out: out}
+	say := &eventWriter{out: out}
 	updates := make(chan Update)
-	go func() { // ends with the process: nothing ends a read of standard input
+	go func() { // ends with the process: a read of standard input cannot be interrupted
 		defer cancel()
 		for {
 			var u Update
@@ -79,7 +81,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
-	files := fsys.New(r.Files, func(_ string, w hdfs.Waiting) { say.emit(Event{Waiting: w.String()}) })
+	files := fsys.New(r.Files, func(_ string, w hdfs.WaitNotice) { say.write(Event{Waiting: w.String()}) })
 	defer files.Close()
 	ca := ""
 	if r.Shuffle != nil {
@@ -90,32 +92,42 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer web.CloseIdleConnections()
-	err = Run(ctx, &r, Tools{Files: files, HTTP: web, Updates: updates, Emit: say.emit})
-	say.end(err)
+	err = Run(ctx, &r, Tools{Files: files, HTTP: web, Updates: updates, Emit: say.write})
+	say.writeEnd(err)
 	return err
 }
 
-// HTTPClient makes a client for shuffles; with a CA (PEM) it trusts that one
-// alone.
+// HTTPClient returns a client for shuffles; with a CA (PEM) it trusts that CA
+// only.
 func HTTPClient(ca string) (*http.Client, error) {
 	t := &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		DialContext:           unixhttp.DialContext(&net.Dialer{Timeout: 5 * time.Second}),
 		ResponseHeaderTimeout: 20 * time.Second,
 		IdleConnTimeout:       30 * time.Second,
-		MaxIdleConnsPerHost:   shuffleAtOnce,
+		MaxIdleConnsPerHost:   maxShuffleFetches,
 		DisableCompression:    true,
 	}
 	if ca != "" {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM([]byte(ca)) {
-			return nil, fault.New(fault.Invalid, "the cluster's authority is no PEM certificate")
+			return nil, fault.New(fault.Invalid, "the cluster's CA is not a PEM certificate")
 		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, VerifyConnection: requireNode}
 	}
 	return &http.Client{Transport: t}, nil
 }
 
-// readLine reads one line of JSON.
+// requireNode accepts only the certificates of nodes: those of users are signed
+// by the same CA.
+func requireNode(s tls.ConnectionState) error {
+	kind, name, err := pki.PeerIdentity(&s)
+	if err == nil && kind != pki.KindNode {
+		err = fault.New(fault.Denied, "%s has the certificate of %s/%s, not of a node", s.ServerName, kind, name)
+	}
+	return err
+}
+
+// readLine decodes one line of JSON.
 func readLine(r *bufio.Reader, v any) error {
 	var line []byte
 	for {
@@ -133,37 +145,37 @@ func readLine(r *bufio.Reader, v any) error {
 	}
 }
 
-// speaker writes events, one a line, from any goroutine.
-type speaker struct {
+// eventWriter writes one event per line; it is safe for concurrent use.
+type eventWriter struct {
 	mu  sync.Mutex
 	out io.Writer
 }
 
-func (s *speaker) emit(e Event) {
+func (s *eventWriter) write(e Event) {
 	b, err := json.Marshal(e)
 	if err != nil {
 		panic("helper: an event that JSON cannot hold: " + err.Error())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A daemon that is gone closes standard input too, and that ends us.
+	// If the daemon is gone, standard input is closed too, which ends the helper.
 	_, _ = s.out.Write(append(b, '\n'))
 }
 
-// end says how it ended.
-func (s *speaker) end(err error) {
+// writeEnd writes the final event.
+func (s *eventWriter) writeEnd(err error) {
 	if err == nil {
-		s.emit(Event{Done: true})
+		s.write(Event{Done: true})
 		return
 	}
 	e := Event{Error: err.Error()}
 	if c := fault.Class(err); c != nil {
 		e.Class = c.Error()
 	}
-	s.emit(e)
+	s.write(e)
 }
 
-// Err is the error that an event brings, with its class; nil without one.
+// Err returns the error of an event with its class; nil if it has none.
 func (e Event) Err() error {
 	if e.Error == "" {
 		return nil
@@ -176,13 +188,13 @@ func (e Event) Err() error {
 	return errors.New(e.Error)
 }
 
-// Encode gives a request or an update as its line.
+// Encode encodes a request or an update as a line.
 func Encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	return append(b, '\n'), err
 }
 
-// Decode reads one event.
+// Decode decodes one event.
 func Decode(r *bufio.Reader) (Event, error) {
 	var e Event
 	err := readLine(r, &e)

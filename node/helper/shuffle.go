@@ -18,40 +18,40 @@ import (
 
 // Limits of a shuffle.
 const (
-	shuffleAtOnce = 5                      // partitions fetched at once
-	shuffleTries  = 6                      // for one output, about 12 s; then it is lost
-	shufflePause  = 200 * time.Millisecond // doubles
-	corruptTries  = 2                      // an output that is damaged twice is lost
+	maxShuffleFetches = 5                      // partitions fetched at once
+	maxShuffleTries   = 6                      // for one output, about 12 s; then it is lost
+	shufflePause      = 200 * time.Millisecond // doubles with each retry
+	maxCorruptTries   = 2                      // an output that is damaged that often is lost
 )
 
-// shuffling is one reduce task's fetches.
-type shuffling struct {
+// reduceShuffle fetches the partitions of one reduce task.
+type reduceShuffle struct {
 	spec   *Shuffle
 	client *shuffle.Client
 	emit   func(Event)
 	pause  time.Duration
 
-	results chan fetched
+	results chan fetchResult
 	wg      sync.WaitGroup
 
-	// The rest belongs to the loop in run.
-	known   map[int32]MapOutput // by task: the newest output known
+	// Owned by the loop in run.
+	known   map[int32]MapOutput // by task: the newest known output
 	busy    map[int32]bool
-	lost    map[int32]MapOutput // given up; another attempt or run clears it
+	lost    map[int32]MapOutput // given up; a newer output clears it
 	segment *mapreduce.SegmentWriter
 	event   Event
 }
 
-type fetched struct {
-	output MapOutput
-	file   string
-	got    *shuffle.Fetched
-	err    error
+type fetchResult struct {
+	output    MapOutput
+	file      string
+	partition *shuffle.Fetched
+	err       error
 }
 
-// runShuffle brings the partitions as their map outputs become known. It ends
-// when all are there; an output that cannot be had is reported as lost and
-// waited for until another one takes its place.
+// runShuffle fetches the partitions as their map outputs become known, until all
+// are present. An output that cannot be fetched is reported as lost until another
+// one replaces it.
 func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewSegmentWriter(r.Shuffle.Journal)
 	if err != nil {
@@ -62,24 +62,24 @@ func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	if r.Shuffle.CA != "" {
 		scheme = "https"
 	}
-	s := &shuffling{
+	s := &reduceShuffle{
 		spec: r.Shuffle, client: &shuffle.Client{HTTP: t.HTTP, Scheme: scheme, Token: r.Shuffle.Token},
-		emit: t.Emit, pause: shufflePause, results: make(chan fetched),
+		emit: t.Emit, pause: shufflePause, results: make(chan fetchResult),
 		known: map[int32]MapOutput{}, busy: map[int32]bool{}, lost: map[int32]MapOutput{}, segment: w,
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.wg.Wait()
 	defer cancel()
-	s.learn(r.Shuffle.Update)
+	s.applyUpdate(r.Shuffle.Update)
 	return s.run(ctx, t.Updates)
 }
 
-func (s *shuffling) run(ctx context.Context, updates <-chan Update) error {
-	for s.left() > 0 {
+func (s *reduceShuffle) run(ctx context.Context, updates <-chan Update) error {
+	for s.missingCount() > 0 {
 		s.startMore(ctx)
 		select {
 		case f := <-s.results:
-			if err := s.take(f); err != nil {
+			if err := s.handleFetched(f); err != nil {
 				return err
 			}
 		case u, ok := <-updates:
@@ -87,7 +87,7 @@ func (s *shuffling) run(ctx context.Context, updates <-chan Update) error {
 				updates = nil
 				continue
 			}
-			s.learn(u)
+			s.applyUpdate(u)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -95,8 +95,8 @@ func (s *shuffling) run(ctx context.Context, updates <-chan Update) error {
 	return s.segment.Done()
 }
 
-// left is how many partitions are not in the folder.
-func (s *shuffling) left() int {
+// missingCount returns how many partitions are not present.
+func (s *reduceShuffle) missingCount() int {
 	n := 0
 	for m := range s.spec.Maps {
 		if !s.segment.Has(m) {
@@ -106,9 +106,9 @@ func (s *shuffling) left() int {
 	return n
 }
 
-// learn takes in what is known of the outputs now. A lost one that was made
-// again is tried again.
-func (s *shuffling) learn(u Update) {
+// applyUpdate records the known outputs. A lost output that was made again is
+// fetched again.
+func (s *reduceShuffle) applyUpdate(u Update) {
 	changed := false
 	for _, o := range u.Outputs {
 		s.known[o.Task] = o
@@ -118,12 +118,12 @@ func (s *shuffling) learn(u Update) {
 		}
 	}
 	if changed {
-		s.tell()
+		s.emitEvent()
 	}
 }
 
-// startMore starts fetches in the order of the tasks, up to the limit.
-func (s *shuffling) startMore(ctx context.Context) {
+// startMore starts fetches in order of the tasks, up to the limit.
+func (s *reduceShuffle) startMore(ctx context.Context) {
 	tasks := make([]int32, 0, len(s.known))
 	for task := range s.known {
 		if _, lost := s.lost[task]; !lost && !s.busy[task] && !s.segment.Has(int(task)) {
@@ -132,7 +132,7 @@ func (s *shuffling) startMore(ctx context.Context) {
 	}
 	slices.Sort(tasks)
 	for _, task := range tasks {
-		if len(s.busy) >= shuffleAtOnce {
+		if len(s.busy) >= maxShuffleFetches {
 			return
 		}
 		s.busy[task] = true
@@ -147,16 +147,16 @@ func (s *shuffling) startMore(ctx context.Context) {
 	}
 }
 
-// fetch brings one partition, with retries.
-func (s *shuffling) fetch(ctx context.Context, o MapOutput) fetched {
-	f := fetched{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
+// fetch fetches one partition, with retries.
+func (s *reduceShuffle) fetch(ctx context.Context, o MapOutput) fetchResult {
+	f := fetchResult{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
 	path, pause, corrupt := filepath.Join(s.spec.Dir, f.file), s.pause, 0
 	for try := 1; ; try++ {
-		f.got, f.err = s.client.Fetch(ctx, o.Address, o.key(s.spec), s.spec.Partition, path)
+		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.attemptKey(s.spec), s.spec.Partition, path)
 		if errors.Is(f.err, fault.Corrupt) {
 			corrupt++
 		}
-		again := errors.Is(f.err, fault.Unavailable) && try < shuffleTries || errors.Is(f.err, fault.Corrupt) && corrupt < corruptTries
+		again := errors.Is(f.err, fault.Unavailable) && try < maxShuffleTries || errors.Is(f.err, fault.Corrupt) && corrupt < maxCorruptTries
 		if !again || hdfs.Sleep(ctx, pause) != nil {
 			return f
 		}
@@ -164,30 +164,30 @@ func (s *shuffling) fetch(ctx context.Context, o MapOutput) fetched {
 	}
 }
 
-// take announces a partition, or notes that its output is lost.
-func (s *shuffling) take(f fetched) error {
+// handleFetched records a fetched partition, or its output as lost.
+func (s *reduceShuffle) handleFetched(f fetchResult) error {
 	delete(s.busy, f.output.Task)
 	switch {
 	case f.err == nil:
-		s.event.Bytes += f.got.Range.Length
-		err := s.segment.Add(mapreduce.Segment{Map: int(f.output.Task), File: f.file, Codec: f.got.Codec, Range: f.got.Range})
-		s.tell()
+		s.event.Bytes += f.partition.Range.Length
+		err := s.segment.Add(mapreduce.Segment{Map: int(f.output.Task), File: f.file, Codec: f.partition.Codec, Range: f.partition.Range})
+		s.emitEvent()
 		return err
 	case errors.Is(f.err, fault.NotFound), errors.Is(f.err, fault.Corrupt), errors.Is(f.err, fault.Unavailable), errors.Is(f.err, fault.Denied):
 		if err := os.Remove(filepath.Join(s.spec.Dir, f.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if s.known[f.output.Task] == f.output { // else another one is known already
+		if s.known[f.output.Task] == f.output { // otherwise another one is known already
 			s.lost[f.output.Task] = f.output
-			s.tell()
+			s.emitEvent()
 		}
 		return nil
-	default: // the disk, or our own end
+	default: // the local disk failed, or ctx ended
 		return errors.Join(f.err, s.segment.Fail(f.err.Error()))
 	}
 }
 
-func (s *shuffling) tell() {
+func (s *reduceShuffle) emitEvent() {
 	s.event.Lost = s.event.Lost[:0:0]
 	for task := range s.lost {
 		s.event.Lost = append(s.event.Lost, task)

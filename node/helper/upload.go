@@ -17,11 +17,11 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// runUpload writes the file to its URI and compares what it read with what the
-// harness said it wrote.
+// runUpload writes the file to its URI and compares length and checksum with what
+// the harness reported.
 func runUpload(ctx context.Context, r *Request, t Tools) error {
 	u := r.Upload
-	fs, uri, err := open(t.Files, u.URI, r.User)
+	fs, uri, err := openFS(t.Files, u.URI, r.User)
 	if err != nil {
 		return err
 	}
@@ -31,22 +31,22 @@ func runUpload(ctx context.Context, r *Request, t Tools) error {
 	sum := crc32.New(castagnoli)
 	n, err := hdfs.Upload(ctx, fs, uri.Path, hdfs.UploadOptions{
 		CreateOptions: hdfs.CreateOptions{Replication: u.Replication, Overwrite: true},
-		Notify:        func(_ int, err error) { t.Emit(Event{Of: u.Bytes, Waiting: err.Error()}) },
-	}, func() (io.ReadCloser, error) { return openSummed(u, sum) })
+		OnRetry:       func(_ int, err error) { t.Emit(Event{Total: u.Bytes, Waiting: err.Error()}) },
+	}, func() (io.ReadCloser, error) { return openChecksummed(u, sum) })
 	if err != nil {
 		return fsys.Classed(err)
 	}
 	if n != u.Bytes || sum.Sum32() != u.CRC32C {
-		return fault.New(fault.Corrupt, "%s: %d bytes with CRC-32C %08x were read for %s, the task wrote %d with %08x: something changed the file afterwards",
+		return fault.New(fault.Corrupt, "%s: %d bytes with CRC-32C %08x were read for %s, the task wrote %d with %08x: the file was changed afterwards",
 			u.Name, n, sum.Sum32(), u.URI, u.Bytes, u.CRC32C)
 	}
-	t.Emit(Event{Bytes: n, Of: u.Bytes})
+	t.Emit(Event{Bytes: n, Total: u.Bytes})
 	return nil
 }
 
-// makeParent makes the folder of this attempt, but not the job's temporary
-// folder above it: when that is gone the job has ended, and a late attempt
-// leaves nothing behind.
+// makeParent makes the folder of this attempt, but not the job's temporary folder
+// above it: if that is gone the job has ended, and a late attempt must leave
+// nothing behind.
 func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
 	parent := path.Dir(name)
 	_, err := fs.Stat(ctx, parent)
@@ -59,16 +59,16 @@ func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
 	return fs.Mkdir(ctx, parent)
 }
 
-type summed struct {
+type checksummedFile struct {
 	io.Reader
 	*os.File
 }
 
-func (s summed) Read(p []byte) (int, error) { return s.Reader.Read(p) }
+func (s checksummedFile) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 
-// openSummed opens the file that the task wrote, which is in a folder of the
-// tenant's: no link is followed out of it and no pipe waited for.
-func openSummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
+// openChecksummed opens the file that the task wrote, in a folder that the tenant
+// controls: links cannot lead out of it and a pipe cannot block.
+func openChecksummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
 	root, err := os.OpenRoot(u.Root)
 	if err != nil {
 		return nil, err
@@ -82,5 +82,5 @@ func openSummed(u *Upload, sum hash.Hash32) (io.ReadCloser, error) {
 		return nil, errors.Join(fault.New(fault.Invalid, "%s is not a regular file any more", u.Name), err, f.Close())
 	}
 	sum.Reset()
-	return summed{io.TeeReader(f, sum), f}, nil
+	return checksummedFile{io.TeeReader(f, sum), f}, nil
 }

@@ -1,7 +1,7 @@
-// Package measure finds out what a machine has and can hand out: cores and
-// memory as the kernel counts them, each disk's rates as measured with several
-// streams, swap, CPU flags and versions. Numbers that a user sees were
-// measured or read here, never assumed.
+// Package measure determines the resources of a machine: cores and memory as the
+// kernel reports them, each disk's bandwidth measured with several streams, swap,
+// CPU flags and versions. Numbers shown to users are measured or read, never
+// assumed.
 package measure
 
 import (
@@ -28,36 +28,36 @@ import (
 	"github.com/drover-run/drover/internal/version"
 )
 
-// Options say what to measure and what to keep back.
+// Options configure a measurement and the reserve of the system.
 type Options struct {
 	Name string
 	Rack string
-	Data string // folder of the daemon; its disk is the node's disk
-	// Reserve is the part of CPU, memory, disk I/O and space that is kept for
-	// the system, 0 to 0.9; 0 = 0.1.
+	Data string // the daemon's folder; its disk is the node's disk
+	// Reserve is the part of CPU, memory, disk I/O and space reserved for the
+	// system, 0 to 0.9; 0 = 0.1.
 	Reserve float64
-	// ReserveMemory is the least memory kept back, in bytes; 0 = 128 MiB.
+	// ReserveMemory is the minimum of reserved memory in bytes; 0 = 128 MiB.
 	ReserveMemory int64
-	// Harness and Helper are our own programs in each task, as argv. Each is
-	// run once without work to see what memory it takes.
+	// Harness and Helper are Drover's own programs in each task, as argv. Each is
+	// run once without work to measure its memory.
 	Harness, Helper []string
-	Versions        map[string]string                // of programs that need not be started to ask
-	MaxAge          time.Duration                    // of a disk measurement that may be used again; 0 = a week
-	Say             func(format string, args ...any) // progress; may be nil
+	Versions        map[string]string                // known versions of programs, which are then not executed
+	MaxAge          time.Duration                    // maximum age of a reused disk measurement; 0 = a week
+	Logf            func(format string, args ...any) // reports progress; may be nil
 }
 
 const week = 7 * 24 * time.Hour
 
-// slack covers what our programs need beside their own pages: pipe buffers and
-// garbage between two collections.
-const slack = 8 << 20 // bytes
+// memoryMargin is added to the programs' own pages for pipe buffers and garbage
+// between two collections.
+const memoryMargin = 8 << 20 // bytes
 
-// emulatedBench is for machines whose disks are files behind an emulated CPU:
-// less data, since writing it takes longer than measuring.
-var emulatedBench = diskbench.Options{Streams: 2, Span: 700 * time.Millisecond, FileBytes: 16 << 20}
+// emulatedBench is for machines whose disks are files behind an emulated CPU: it
+// writes less data, since writing takes longer than measuring.
+var emulatedBench = diskbench.Options{Streams: 2, Duration: 700 * time.Millisecond, FileBytes: 16 << 20}
 
 // Host measures this machine. The disk measurement takes about three seconds
-// unless a recent one lies in Data.
+// unless Data has a recent one.
 func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	if o.Reserve == 0 {
 		o.Reserve = 0.1
@@ -68,21 +68,21 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	if o.MaxAge == 0 {
 		o.MaxAge = week
 	}
-	if o.Say == nil {
-		o.Say = func(string, ...any) {}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
 	}
 	var mem unix.Sysinfo_t
 	if err := unix.Sysinfo(&mem); err != nil {
 		return nil, fmt.Errorf("memory of this machine: %w", err)
 	}
 	unit := int64(mem.Unit)
-	flags, model := cpu("/proc/cpuinfo")
+	flags, model := readCPUInfo("/proc/cpuinfo")
 	emulated := strings.Contains(model, "TCG")
-	disk, err := disk(ctx, o, emulated)
+	disk, err := measureDisk(ctx, o, emulated)
 	if err != nil {
 		return nil, err
 	}
-	overhead, err := overhead(ctx, o)
+	overhead, err := taskOverhead(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -90,18 +90,20 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	return &droverv1.NodeInfo{
 		Name: o.Name, Rack: o.Rack,
 		Measured:    &droverv1.Resources{Cpu: cores, Memory: total, Io: min(disk.ReadBps, disk.WriteBps, disk.MixedBps/2)},
-		Allocatable: &droverv1.Resources{Cpu: keep(cores, o.Reserve), Memory: min(keep(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
+		Allocatable: &droverv1.Resources{Cpu: afterReserve(cores, o.Reserve), Memory: min(afterReserve(total, o.Reserve), total-o.ReserveMemory), Io: disk.Io},
 		Disks:       []*droverv1.Disk{disk}, Swap: int64(mem.Freeswap) * unit,
-		CpuFlags: flags, Versions: versions(ctx, o.Versions), Emulated: emulated, TaskOverheadMemory: overhead,
+		CpuFlags: flags, Versions: readVersions(ctx, o.Versions), Emulated: emulated, TaskOverheadMemory: overhead,
 		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING},
 	}, nil
 }
 
-// keep is what is left of an amount after the reserve.
-func keep(amount int64, reserve float64) int64 { return amount - int64(float64(amount)*reserve) }
+// afterReserve returns what is left of an amount after the reserve.
+func afterReserve(amount int64, reserve float64) int64 {
+	return amount - int64(float64(amount)*reserve)
+}
 
-// disk measures the disk under the data folder.
-func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error) {
+// measureDisk measures the disk under the data folder.
+func measureDisk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error) {
 	if err := os.MkdirAll(o.Data, 0o755); err != nil {
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error)
 	if err != nil {
 		return nil, fmt.Errorf("disk of %s: %w", o.Data, err)
 	}
-	o.Say("measuring disk %s under %s", cgroups.DiskName(dev), o.Data)
+	o.Logf("measuring disk %s under %s", cgroups.DiskName(dev), o.Data)
 	var bench diskbench.Options
 	if emulated {
 		bench = emulatedBench
@@ -118,7 +120,7 @@ func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error)
 	if err != nil {
 		return nil, fmt.Errorf("rates of the disk under %s: %w", o.Data, err)
 	}
-	o.Say("disk rates (new: %v): read %d, write %d, mixed %d bytes/s", fresh, r.ReadBPS, r.WriteBPS, r.MixedBPS)
+	o.Logf("disk rates (new: %v): read %d, write %d, mixed %d bytes/s", fresh, r.ReadBPS, r.WriteBPS, r.MixedBPS)
 	var fs unix.Statfs_t
 	if err := unix.Statfs(o.Data, &fs); err != nil {
 		return nil, fmt.Errorf("space under %s: %w", o.Data, err)
@@ -130,14 +132,14 @@ func disk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk, error)
 	return &droverv1.Disk{
 		Name: cgroups.DiskName(dev), Device: dev.String(), Path: o.Data,
 		ReadBps: r.ReadBPS, WriteBps: r.WriteBPS, MixedBps: r.MixedBPS,
-		Io: keep(r.Capacity(), o.Reserve), Space: keep(int64(fs.Bavail)*fs.Bsize, o.Reserve), Quota: method == quota.Kernel,
+		Io: afterReserve(r.Capacity(), o.Reserve), Space: afterReserve(int64(fs.Bavail)*fs.Bsize, o.Reserve), Quota: method == quota.Kernel,
 	}, nil
 }
 
-// overhead is the memory that our programs take in a task, in bytes: what
-// each had when it was run without work, and the slack. Both wait for their
-// orders, the helper on standard input, the harness for the spec, a pipe here.
-func overhead(ctx context.Context, o Options) (int64, error) {
+// taskOverhead returns the memory of Drover's programs in a task, in bytes: what
+// each occupies when idle, and a margin, rounded up by roundOverhead. Both wait for input: the helper on
+// standard input, the harness for its spec, which is a pipe here.
+func taskOverhead(ctx context.Context, o Options) (int64, error) {
 	pipe := filepath.Join(o.Data, "measure.pipe")
 	if err := os.RemoveAll(pipe); err != nil {
 		return 0, err
@@ -146,31 +148,37 @@ func overhead(ctx context.Context, o Options) (int64, error) {
 		return 0, fmt.Errorf("pipe for measuring: %w", err)
 	}
 	defer os.Remove(pipe)
-	sum := int64(slack)
+	sum := int64(memoryMargin)
 	for _, argv := range [][]string{append(slices.Clone(o.Harness), pipe), o.Helper} {
-		n, err := resident(ctx, argv)
+		n, err := residentMemory(ctx, argv)
 		if err != nil {
 			return 0, fmt.Errorf("memory of %s: %w", argv[0], err)
 		}
 		sum += n
 	}
-	const whole = 1 << 20
-	return (sum + whole - 1) / whole * whole, nil
+	return roundOverhead(sum), nil
 }
 
-// Bounds on one look at a program.
+// roundOverhead rounds up to 8 MiB. Idle programs of one version differ by one or
+// two MiB from start to start; nodes of one kind should give a task the same
+// memory.max, so that one which fits on a node fits on the next.
+func roundOverhead(bytes int64) int64 {
+	const unit = 8 << 20
+	return (bytes + unit - 1) / unit * unit
+}
+
+// Limits of measuring a program's memory.
 const (
-	lookLimit = 20 * time.Second
-	lookEvery = 20 * time.Millisecond
-	lookSame  = 5 // equal looks in a row
+	sampleLimit    = 20 * time.Second
+	sampleInterval = 20 * time.Millisecond
+	stableSamples  = 5 // equal samples in a row
 )
 
-// resident starts a program that waits, and gives the largest memory that it
-// had once that stays the same. The figure comes from /proc: what the kernel
-// tells of an ended child begins with the memory of the process that started
-// it.
-func resident(ctx context.Context, argv []string) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+// residentMemory starts a program that waits for input, and returns its peak memory
+// once that is stable. The value comes from /proc: the kernel's usage of an exited
+// child includes the memory of the process that started it.
+func residentMemory(ctx context.Context, argv []string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	in, err := cmd.StdinPipe()
@@ -183,16 +191,16 @@ func resident(ctx context.Context, argv []string) (int64, error) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	last, same := int64(0), 0
-	for same < lookSame {
+	for same < stableSamples {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		case <-tick.C:
 		}
-		now, err := highWater(cmd.Process.Pid)
+		now, err := peakResidentMemory(cmd.Process.Pid)
 		if err != nil {
 			return 0, err
 		}
@@ -203,16 +211,16 @@ func resident(ctx context.Context, argv []string) (int64, error) {
 	return last, nil
 }
 
-// highWater reads the largest resident memory of a process, in bytes; 0 while
-// it has none yet.
-func highWater(pid int) (int64, error) {
+// peakResidentMemory reads the peak resident memory of a process in bytes; 0 if it
+// has none yet.
+func peakResidentMemory(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(line, "State:"); ok && strings.HasPrefix(strings.TrimSpace(v), "Z") {
-			return 0, errors.New("it ended at once")
+			return 0, errors.New("the program exited at once")
 		}
 		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
@@ -222,8 +230,8 @@ func highWater(pid int) (int64, error) {
 	return 0, nil
 }
 
-// cpu reads the flags and the model's name of the first core.
-func cpu(file string) (flags []string, model string) {
+// readCPUInfo reads flags and model name of the first core.
+func readCPUInfo(file string) (flags []string, model string) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, ""
@@ -243,8 +251,9 @@ func cpu(file string) (flags []string, model string) {
 	return nil, model
 }
 
-// versions asks the kernel and those programs that are there and not known.
-func versions(ctx context.Context, known map[string]string) map[string]string {
+// readVersions returns the versions of the kernel and of installed programs that are
+// not known.
+func readVersions(ctx context.Context, known map[string]string) map[string]string {
 	v := map[string]string{"drover": version.Version}
 	maps.Copy(v, known)
 	var u unix.Utsname
@@ -263,16 +272,16 @@ func versions(ctx context.Context, known map[string]string) map[string]string {
 		cancel()
 		if err == nil {
 			line, _, _ := strings.Cut(string(out), "\n")
-			v[p.name] = lastWord(p.name, line)
+			v[p.name] = parseVersion(p.name, line)
 		}
 	}
 	return v
 }
 
-// lastWord finds the version in the first line of what a program says of
-// itself: "runc version 1.1.15", "containerd github.com/… 1.7.24 hash",
+// parseVersion extracts the version from the first line of a program's version
+// output: "runc version 1.1.15", "containerd github.com/… 1.7.24 hash",
 // "Version: 4.1.1".
-func lastWord(program, line string) string {
+func parseVersion(program, line string) string {
 	for _, w := range strings.Fields(line) {
 		if w = strings.TrimPrefix(w, "v"); w != "" && w[0] >= '0' && w[0] <= '9' {
 			return w

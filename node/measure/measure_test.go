@@ -14,13 +14,13 @@ func TestVersionsOutOfFirstLines(t *testing.T) {
 		"Version: 4.1.1": "4.1.1",
 		"criu":           "",
 	} {
-		if got := lastWord("criu", line); got != want {
+		if got := parseVersion("criu", line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
 }
 
-func TestKnownVersionsAreNotAskedFor(t *testing.T) {
+func TestKnownVersionsAreNotQueried(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range []string{"containerd", "runc"} {
 		if err := os.WriteFile(filepath.Join(dir, p), []byte("#!/bin/sh\necho "+p+" version 1.0\n"), 0o755); err != nil {
@@ -28,7 +28,7 @@ func TestKnownVersionsAreNotAskedFor(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", dir)
-	v := versions(t.Context(), map[string]string{"containerd": "2.4.2"})
+	v := readVersions(t.Context(), map[string]string{"containerd": "2.4.2"})
 	if _, criu := v["criu"]; v["containerd"] != "2.4.2" || v["runc"] != "1.0" || v["kernel"] == "" || criu {
 		t.Errorf("%v", v)
 	}
@@ -39,33 +39,33 @@ func TestCPU(t *testing.T) {
 	if err := os.WriteFile(f, []byte("processor\t: 0\nmodel name\t: QEMU TCG CPU version 2.5+\nflags\t\t: fpu sse avx\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	flags, model := cpu(f)
+	flags, model := readCPUInfo(f)
 	if len(flags) != 3 || flags[2] != "avx" || model != "QEMU TCG CPU version 2.5+" {
 		t.Errorf("%v %q", flags, model)
 	}
-	if flags, model := cpu(filepath.Join(t.TempDir(), "none")); flags != nil || model != "" {
+	if flags, model := readCPUInfo(filepath.Join(t.TempDir(), "none")); flags != nil || model != "" {
 		t.Errorf("without a file: %v %q", flags, model)
 	}
 }
 
 func TestReserve(t *testing.T) {
-	if got := keep(1000, 0.1); got != 900 {
+	if got := afterReserve(1000, 0.1); got != 900 {
 		t.Errorf("%d", got)
 	}
 }
 
 func TestResidentMemoryOfAProgramThatWaits(t *testing.T) {
-	n, err := resident(t.Context(), []string{"cat"})
+	n, err := residentMemory(t.Context(), []string{"cat"})
 	if err != nil {
 		t.Skip("no cat here: ", err)
 	}
 	if n < 100<<10 || n > 64<<20 {
 		t.Errorf("cat has %d bytes", n)
 	}
-	if _, err := resident(t.Context(), []string{"/no/such/program"}); err == nil {
+	if _, err := residentMemory(t.Context(), []string{"/no/such/program"}); err == nil {
 		t.Error("a program that is not there has memory")
 	}
-	if _, err := resident(t.Context(), []string{"true"}); err == nil {
+	if _, err := residentMemory(t.Context(), []string{"true"}); err == nil {
 		t.Error("a program that ends at once was measured")
 	}
 }

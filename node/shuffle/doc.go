@@ -1,24 +1,24 @@
-// Package shuffle moves map outputs between nodes over HTTP: Server answers
-// ranges of one partition of a committed map output, Fetch brings one partition
-// into a file, checked and resumed.
+// Package shuffle transfers map outputs between nodes over HTTP: Server serves
+// ranges of one partition of a committed map output, Fetch fetches one partition
+// into a file, verified and resumable.
 //
-// # On the wire
+// # Protocol
 //
 //	GET /shuffle/<job>/<stage>/<task>.<attempt>.<run>/<partition>
 //	Range: bytes=<from>-
 //	Authorization: Bearer <hex of HMAC-SHA256(the job's token, the path)>
 //
 //	206 or 200, the stored bytes of the partition from there on
-//	Drover-Partition: JSON of mapreduce.PartRange
+//	Drover-Partition: JSON of mapreduce.PartitionRange
 //	Drover-Codec: none or zstd
 //
-// The key never crosses the wire, and a header that was overheard opens the one
-// partition that was overheard with it. The reader checks length and CRC-32C
-// against the index, so neither side trusts the other's disk or the network.
+// The token is never transmitted, and an intercepted header gives access only to
+// the one partition it was made for. The reader checks length and CRC-32C against
+// the index, so neither side trusts the other's disk or the network.
 //
-// # Answers
+// # Status codes
 //
 // 401: another token. 404: the node does not have that output (any more); the
-// map must run again. 416: past the end. 503 with Retry-After: too many at once.
-// 500: the output is damaged; the map must run again.
+// map must run again. 416: past the end. 503 with Retry-After: too many requests
+// at once. 500: the output is damaged; the map must run again.
 package shuffle

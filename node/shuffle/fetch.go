@@ -13,6 +13,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/unixhttp"
 	"github.com/drover-run/drover/mapreduce"
 )
 
@@ -21,20 +22,20 @@ type Client struct {
 	HTTP   *http.Client // its transport bounds dialling and waiting for headers
 	Scheme string       // http or https
 	Token  string       // of the job
-	// Stall bounds the time without a byte; 0 = 30 s.
-	Stall time.Duration
+	// StallLimit bounds the time without a byte; 0 = 30 s.
+	StallLimit time.Duration
 }
 
-// Fetched describes a partition that lies whole and checked in a file.
+// Fetched describes a partition that is complete and verified in a file.
 type Fetched struct {
 	Codec mapreduce.Codec
-	Range mapreduce.PartRange // as in its map output; in the file it starts at 0
+	Range mapreduce.PartitionRange // as in its map output; in the file the offset is 0
 }
 
-// Fetch brings one partition into the file at path, going on where the file
-// ends. The errors: NotFound, the node does not have it; Corrupt, the bytes are
-// not those of the index (the file is emptied, to start again); Denied, another
-// token; Unavailable, try again.
+// Fetch fetches one partition into the file at path, resuming at the end of the
+// file. Errors: NotFound, the node does not have it; Corrupt, the bytes do not
+// match the index (the file is truncated for a new try); Denied, another token;
+// Unavailable, try again.
 func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptKey, partition int, path string) (*Fetched, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -61,7 +62,7 @@ func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptK
 
 // receive appends the rest of the partition.
 func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (*Fetched, error) {
-	stall := c.Stall
+	stall := c.StallLimit
 	if stall <= 0 {
 		stall = 30 * time.Second
 	}
@@ -69,7 +70,7 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	defer cancel()
 	idle := time.AfterFunc(stall, cancel)
 	defer idle.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Scheme+"://"+address+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Scheme+"://"+unixhttp.Host(address)+path, nil)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
@@ -83,9 +84,9 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return nil, errors.Join(fault.New(fault.Unavailable, "the part that is here is longer than the partition: starting again"), to.Truncate(0))
+		return nil, errors.Join(fault.New(fault.Unavailable, "the partial file is longer than the partition: starting again"), to.Truncate(0))
 	}
-	got, err := describe(res)
+	got, err := parseResponse(res)
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +99,14 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 			return nil, werr
 		}
 		if err != nil && left > 0 {
-			return nil, fault.New(fault.Unavailable, "it broke off %d bytes before the end: %w", left, err)
+			return nil, fault.New(fault.Unavailable, "the transfer ended %d bytes before the end: %w", left, err)
 		}
 	}
 	return got, nil
 }
 
-// describe reads the head of an answer.
-func describe(res *http.Response) (*Fetched, error) {
+// parseResponse checks status and headers of a response.
+func parseResponse(res *http.Response) (*Fetched, error) {
 	switch res.StatusCode {
 	case http.StatusOK, http.StatusPartialContent:
 	case http.StatusNotFound:

@@ -25,9 +25,9 @@ type Output struct {
 	Data  io.ReadSeekCloser
 }
 
-// Outputs finds committed map outputs. NotFound where there is none.
+// Outputs finds committed map outputs. NotFound if there is none.
 type Outputs interface {
-	// Token gives the token of the job, before anything is opened.
+	// Token returns the token of the job without opening the output.
 	Token(k *droverv1.AttemptKey) (string, error)
 	// Open opens the output; the caller closes Data.
 	Open(k *droverv1.AttemptKey) (*Output, error)
@@ -35,29 +35,29 @@ type Outputs interface {
 
 // Server serves map outputs. It is an http.Handler for Prefix.
 type Server struct {
-	outputs Outputs
-	places  chan struct{}
-	log     *slog.Logger
-	bytes   prometheus.Counter
-	asked   *prometheus.CounterVec
+	outputs  Outputs
+	slots    chan struct{}
+	log      *slog.Logger
+	bytes    prometheus.Counter
+	requests *prometheus.CounterVec
 }
 
-// NewServer serves at most most requests at once; more are told to come back.
+// NewServer serves at most most requests concurrently and refuses more.
 func NewServer(outputs Outputs, most int, log *slog.Logger, reg prometheus.Registerer) *Server {
 	s := &Server{
-		outputs: outputs, places: make(chan struct{}, most), log: log,
+		outputs: outputs, slots: make(chan struct{}, most), log: log,
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "served_bytes_total",
 			Help: "Bytes of map outputs that were served."}),
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "requests_total",
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drover", Subsystem: "shuffle", Name: "requests_total",
 			Help: "Requests for partitions, by status."}, []string{"status"}),
 	}
-	reg.MustRegister(s.bytes, s.asked)
+	reg.MustRegister(s.bytes, s.requests)
 	return s
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status := s.serve(w, r)
-	s.asked.WithLabelValues(strconv.Itoa(status)).Inc()
+	s.requests.WithLabelValues(strconv.Itoa(status)).Inc()
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
@@ -69,8 +69,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 		return refuse(http.StatusMethodNotAllowed, "want GET")
 	}
 	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	default:
 		w.Header().Set("Retry-After", "1")
 		return refuse(http.StatusServiceUnavailable, "too many requests at once")
@@ -80,7 +80,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 		return refuse(http.StatusNotFound, "no such path")
 	}
 	token, err := s.outputs.Token(k)
-	if err == nil && !proven(r.Header.Get("Authorization"), token, r.URL.Path) {
+	if err == nil && !verifyProof(r.Header.Get("Authorization"), token, r.URL.Path) {
 		return refuse(http.StatusUnauthorized, "this is not the job's token")
 	}
 	var out *Output
@@ -101,12 +101,12 @@ func (s *Server) statusOf(r *http.Request, err error) int {
 	if errors.Is(err, fault.NotFound) || errors.Is(err, os.ErrNotExist) {
 		return http.StatusNotFound
 	}
-	s.log.Warn("a map output cannot be served", "path", r.URL.Path, "err", err)
+	s.log.Warn("cannot serve a map output", "path", r.URL.Path, "err", err)
 	return http.StatusInternalServerError
 }
 
-// send writes the partition from the start of the range to its end. Only
-// open-ended ranges are asked for, so only those are understood.
+// send writes the partition from the start of the range to its end. Clients send
+// only open-ended ranges, so only those are supported.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, partition int) int {
 	part := out.Index.Parts[partition]
 	from, ok := rangeStart(r.Header.Get("Range"))
@@ -135,7 +135,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 	if r.Method == http.MethodHead {
 		return status
 	}
-	// Too few bytes break the connection: the reader sees it and resumes.
+	// Too few bytes break the connection: the reader notices and resumes.
 	n, err := io.CopyN(w, out.Data, part.Length-from)
 	s.bytes.Add(float64(n))
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 	return status
 }
 
-// rangeStart reads "" as 0 and "bytes=N-" as N.
+// rangeStart parses "" as 0 and "bytes=N-" as N.
 func rangeStart(h string) (int64, bool) {
 	if h == "" {
 		return 0, true

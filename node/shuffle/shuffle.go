@@ -11,7 +11,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// Prefix is where a node serves map outputs.
+// Prefix is the path below which a node serves map outputs.
 const Prefix = "/shuffle/"
 
 const (
@@ -19,12 +19,12 @@ const (
 	headerCodec     = "Drover-Codec"
 )
 
-// Path is where a partition of a map output is found.
+// Path returns the path of a partition of a map output.
 func Path(k *droverv1.AttemptKey, partition int) string {
 	return fmt.Sprintf("%s%d/%d/%d.%d.%d/%d", Prefix, k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt(), k.GetRun(), partition)
 }
 
-// parsePath reads what Path wrote, and only that.
+// parsePath parses the output of Path, and only that.
 func parsePath(path string) (k *droverv1.AttemptKey, partition int, ok bool) {
 	rest, found := strings.CutPrefix(path, Prefix)
 	part := strings.Split(rest, "/")
@@ -52,13 +52,13 @@ func parsePath(path string) (k *droverv1.AttemptKey, partition int, ok bool) {
 	return k, partition, Path(k, partition) == path
 }
 
-// proof is what shows that the asker knows the job's token.
+// proof proves that the caller knows the job's token.
 func proof(token, path string) string {
 	m := hmac.New(sha256.New, []byte(token))
 	m.Write([]byte(path))
 	return "Bearer " + hex.EncodeToString(m.Sum(nil))
 }
 
-func proven(header, token, path string) bool {
+func verifyProof(header, token, path string) bool {
 	return token != "" && hmac.Equal([]byte(header), []byte(proof(token, path)))
 }

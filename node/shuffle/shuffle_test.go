@@ -26,14 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var key = &droverv1.AttemptKey{Job: 7, Stage: 1, Task: 2, Attempt: 3, Run: 4}
 
-// shelf is one map output of three partitions; the middle one is empty.
-type shelf struct {
+// fakeOutputs is one map output of three partitions; the middle one is empty.
+type fakeOutputs struct {
 	mu   sync.Mutex
 	data []byte
 	gone bool
 }
 
-func (s *shelf) Token(k *droverv1.AttemptKey) (string, error) {
+func (s *fakeOutputs) Token(k *droverv1.AttemptKey) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone || k.GetTask() != key.GetTask() {
@@ -46,15 +46,15 @@ type nopCloser struct{ io.ReadSeeker }
 
 func (nopCloser) Close() error { return nil }
 
-func (s *shelf) Open(*droverv1.AttemptKey) (*Output, error) {
+func (s *fakeOutputs) Open(*droverv1.AttemptKey) (*Output, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	half := int64(len(content()) / 2)
 	whole := content()
-	part := func(from, to int64) mapreduce.PartRange {
-		return mapreduce.PartRange{Offset: from, Length: to - from, Raw: to - from, Records: 1, CRC32C: mapreduce.CRC32C(0, whole[from:to])}
+	part := func(from, to int64) mapreduce.PartitionRange {
+		return mapreduce.PartitionRange{Offset: from, Length: to - from, RawLength: to - from, Records: 1, CRC32C: mapreduce.CRC32C(0, whole[from:to])}
 	}
-	x := &mapreduce.Index{Codec: mapreduce.CodecNone, Parts: []mapreduce.PartRange{part(0, half), part(half, half), part(half, int64(len(whole)))}}
+	x := &mapreduce.Index{Codec: mapreduce.CodecNone, Parts: []mapreduce.PartitionRange{part(0, half), part(half, half), part(half, int64(len(whole)))}}
 	return &Output{Token: "token", Index: x, Data: nopCloser{bytes.NewReader(s.data)}}, nil
 }
 
@@ -66,8 +66,8 @@ func content() []byte {
 	return b.Bytes()
 }
 
-// serve gives a client and the address of a server; wrap may stand between.
-func serve(t *testing.T, s *shelf, most int, wrap func(http.Handler) http.Handler) (*Client, string) {
+// serve returns a client and the address of a server; wrap may intercept requests.
+func serve(t *testing.T, s *fakeOutputs, most int, wrap func(http.Handler) http.Handler) (*Client, string) {
 	t.Helper()
 	var h http.Handler = NewServer(s, most, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if wrap != nil {
@@ -79,7 +79,7 @@ func serve(t *testing.T, s *shelf, most int, wrap func(http.Handler) http.Handle
 }
 
 func TestFetch(t *testing.T) {
-	c, address := serve(t, &shelf{data: content()}, 10, nil)
+	c, address := serve(t, &fakeOutputs{data: content()}, 10, nil)
 	half := len(content()) / 2
 	for partition, want := range [][]byte{content()[:half], nil, content()[half:]} {
 		path := filepath.Join(t.TempDir(), "p")
@@ -91,18 +91,18 @@ func TestFetch(t *testing.T) {
 		if err != nil || !bytes.Equal(b, want) || got.Range.Length != int64(len(want)) || got.Range.Offset != 0 || got.Codec != mapreduce.CodecNone {
 			t.Errorf("partition %d: %d bytes, %+v, %v", partition, len(b), got, err)
 		}
-		// Again: nothing but the head is asked for, and the file is verified.
+		// A repetition fetches only the header and verifies the file.
 		if _, err := c.Fetch(t.Context(), address, key, partition, path); err != nil {
 			t.Errorf("partition %d again: %v", partition, err)
 		}
 	}
 }
 
-// A connection that breaks every few bytes still brings the whole partition,
-// by going on where it broke.
+// A connection that breaks every few bytes still transfers the whole partition,
+// resuming where it broke.
 func TestResume(t *testing.T) {
 	breaks := 0
-	c, address := serve(t, &shelf{data: content()}, 10, func(next http.Handler) http.Handler {
+	c, address := serve(t, &fakeOutputs{data: content()}, 10, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			next.ServeHTTP(&cutWriter{ResponseWriter: w, left: 30000}, r)
 		})
@@ -143,22 +143,22 @@ func TestRefusals(t *testing.T) {
 	damaged := append([]byte(nil), content()...)
 	damaged[10] ^= 1
 	for name, c := range map[string]struct {
-		shelf     *shelf
+		shelf     *fakeOutputs
 		most      int
 		token     string
 		partition int
-		have      int // bytes that are in the file already
+		have      int // bytes already in the file
 		err       error
 	}{
-		"another token":           {&shelf{data: content()}, 10, "other", 0, 0, fault.Denied},
-		"no token":                {&shelf{data: content()}, 10, "", 0, 0, fault.Denied},
-		"an output that is gone":  {&shelf{gone: true}, 10, "token", 0, 0, fault.NotFound},
-		"no such partition":       {&shelf{data: content()}, 10, "token", 3, 0, fault.NotFound},
-		"damaged bytes":           {&shelf{data: damaged}, 10, "token", 0, 0, fault.Corrupt},
-		"a shortened file":        {&shelf{data: content()[:100]}, 10, "token", 0, 0, fault.Unavailable},
-		"a server that is full":   {&shelf{data: content()}, 0, "token", 0, 0, fault.Unavailable},
-		"too much is here":        {&shelf{data: content()}, 10, "token", 0, len(content()), fault.Unavailable},
-		"what is here is other's": {&shelf{data: content()}, 10, "token", 0, 50, fault.Corrupt},
+		"another token":                      {&fakeOutputs{data: content()}, 10, "other", 0, 0, fault.Denied},
+		"no token":                           {&fakeOutputs{data: content()}, 10, "", 0, 0, fault.Denied},
+		"an output that is gone":             {&fakeOutputs{gone: true}, 10, "token", 0, 0, fault.NotFound},
+		"no such partition":                  {&fakeOutputs{data: content()}, 10, "token", 3, 0, fault.NotFound},
+		"damaged bytes":                      {&fakeOutputs{data: damaged}, 10, "token", 0, 0, fault.Corrupt},
+		"a shortened file":                   {&fakeOutputs{data: content()[:100]}, 10, "token", 0, 0, fault.Unavailable},
+		"a server that is full":              {&fakeOutputs{data: content()}, 0, "token", 0, 0, fault.Unavailable},
+		"too much is here":                   {&fakeOutputs{data: content()}, 10, "token", 0, len(content()), fault.Unavailable},
+		"the partial file has other content": {&fakeOutputs{data: content()}, 10, "token", 0, 50, fault.Corrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, address := serve(t, c.shelf, c.most, nil)
@@ -180,7 +180,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestNobodyThere(t *testing.T) {
-	c, address := serve(t, &shelf{}, 1, nil)
+	c, address := serve(t, &fakeOutputs{}, 1, nil)
 	srvGone := strings.Split(address, ":")[0] + ":1"
 	if _, err := c.Fetch(t.Context(), srvGone, key, 0, filepath.Join(t.TempDir(), "p")); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("%v, want unavailable", err)

@@ -1,14 +1,13 @@
-// Package store keeps what a node daemon must remember across a restart: who
-// it is to the coordinator, what is wanted of it, and a record of each attempt
-// that it touched. It is one bbolt file; the file is the node's alone, never
-// the tenant's.
+// Package store holds what a node daemon must remember across a restart: its
+// identity at the coordinator, the wanted state, and a record of each attempt
+// that it has touched. It is one bbolt file, inaccessible to tenants.
 //
 // The bucket tree, version 1:
 //
 //	meta
 //	  version   uint32  schema of this file
 //	  cluster   text    id; another cluster is refused
-//	  node      uint64  number that the coordinator gave
+//	  node      uint64  number assigned by the coordinator
 //	  epoch     uint64  raised after the node was declared lost
 //	  term      uint64  highest seen; a lower one is refused
 //	  revision  uint64  of the wanted set below
@@ -18,8 +17,8 @@
 //	  <job>.<stage>.<task>.<attempt>.<run>  JSON Record
 //
 // A wanted message is applied in one transaction with its revision, before the
-// daemon acts on it. A record is written before the act it announces.
+// daemon acts on it. A record is written before the action it announces.
 //
-// Values of secrets are in neither bucket; the job's shuffle token is, so the
+// Values of secrets are in neither bucket. The job's shuffle token is, so the
 // file has mode 0600.
 package store

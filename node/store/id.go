@@ -9,11 +9,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// ID names an attempt's run on a node: <job>.<stage>.<task>.<attempt>.<run>,
+// ID names one run of an attempt on a node: <job>.<stage>.<task>.<attempt>.<run>,
 // all decimal. It is the name of its folder, its cgroup and its container.
 type ID string
 
-// IDOf gives the id of a key.
+// IDOf returns the ID of a key.
 func IDOf(k *droverv1.AttemptKey) ID {
 	b := make([]byte, 0, 32)
 	b = strconv.AppendUint(b, k.GetJob(), 10)
@@ -24,7 +24,7 @@ func IDOf(k *droverv1.AttemptKey) ID {
 	return ID(b)
 }
 
-// ParseID reads what IDOf wrote and nothing else.
+// ParseID parses the output of IDOf and nothing else.
 func ParseID(s string) (*droverv1.AttemptKey, error) {
 	bad := func() (*droverv1.AttemptKey, error) {
 		return nil, fault.New(fault.Invalid, "attempt id %q: want <job>.<stage>.<task>.<attempt>.<run>", s)
@@ -52,7 +52,7 @@ func ParseID(s string) (*droverv1.AttemptKey, error) {
 	return k, nil
 }
 
-// String gives the id as text.
+// String returns the ID as text.
 func (id ID) String() string { return string(id) }
 
 // Key is the inverse of IDOf; it panics on an id that IDOf did not make.

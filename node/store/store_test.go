@@ -175,12 +175,12 @@ func TestRecordsSurvive(t *testing.T) {
 	if d := cmp.Diff(map[ID]Record{"7.1.0.1.1": rec}, got); d != "" {
 		t.Error(d)
 	}
-	if e, err := got["7.1.0.1.1"].Ended(); err != nil || e.GetExitCode() != 3 {
+	if e, err := got["7.1.0.1.1"].DecodeEnd(); err != nil || e.GetExitCode() != 3 {
 		t.Errorf("recorded end: %v %v", e, err)
 	}
 }
 
-// A file that version 1 wrote opens in every later version, with all it holds.
+// A file written by version 1 opens in every later version with all its content.
 func TestOpensAnOldFile(t *testing.T) {
 	golden := filepath.Join("testdata", "v1.db")
 	if *update {
@@ -237,7 +237,7 @@ func TestRefusesANewerFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, bytesOf(Version+1)) }); err != nil {
+	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, encodeUint(Version+1)) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -23,12 +23,13 @@ func TestNext(t *testing.T) {
 	in := func(base Seen, c Container) Seen { return seen(base, func(s *Seen) { s.Container = c }) }
 	running := seen(in(prepared, ContainerRunning), func(s *Seen) { s.Started = true })
 	stopped := in(running, ContainerStopped)
-	passed := seen(stopped, func(s *Seen) { s.Passed = true })
+	passed := seen(stopped, func(s *Seen) { s.ExitOK = true })
 	frozen := seen(running, func(s *Seen) { s.Frozen = true })
 	dump := seen(in(running, ContainerNone), func(s *Seen) { s.Dumping, s.Dumped = true, true })
 	at := func(l Level) Wanted { return with(run, func(w *Wanted) { w.Level = l }) }
 	moving := with(run, func(w *Wanted) { w.Resume = true })
-	held := with(at(LevelFrozen), func(w *Wanted) { w.Hold = true })
+	blocked := with(at(LevelFrozen), func(w *Wanted) { w.StartBlocked = true })
+	paused := with(run, func(w *Wanted) { w.StartPause = 3 * time.Second })
 	ended := seen(stopped, func(s *Seen) { s.Ended = true })
 
 	for name, c := range map[string]struct {
@@ -41,88 +42,92 @@ func TestNext(t *testing.T) {
 		"then its image":  {run, seen(prepared, func(s *Seen) { s.Image, s.Files, s.Cgroup = false, false, false }), Step{Do: GetImage}},
 		"then its cgroup": {run, seen(prepared, func(s *Seen) { s.Files, s.Cgroup = false, false }), Step{Do: MakeCgroup}},
 		"then its files":  {run, seen(prepared, func(s *Seen) { s.Files = false }), Step{Do: GetFiles}},
-		"input is on its way before the container is":    {fetching, prepared, Step{Do: StartFetch}},
-		"a group has no input":                           {run, prepared, Step{Do: CreateContainer}},
-		"what is created is started":                     {run, in(prepared, ContainerCreated), Step{Do: Start}},
-		"a running task runs":                            {run, running, Step{Do: Wait}},
-		"a running task is looked at when its time ends": {limited, seen(running, func(s *Seen) { s.Running = 20 * time.Second }), Step{Do: Wait, Again: 40 * time.Second}},
-		"a restarted daemon fetches on":                  {fetching, running, Step{Do: StartFetch}},
-		"a restarted daemon asks for no files":           {run, seen(running, func(s *Seen) { s.Files, s.Image = false, false }), Step{Do: Wait}},
-		"a stopped container is judged":                  {run, stopped, Step{Do: Judge}},
-		"good work without an upload is the end":         {run, passed, Step{Do: End}},
-		"good work is uploaded":                          {uploading, passed, Step{Do: StartUpload}},
-		"an upload takes its time":                       {uploading, seen(passed, func(s *Seen) { s.Upload = WorkBusy }), Step{Do: Wait}},
-		"an upload that is done is the end":              {uploading, seen(passed, func(s *Seen) { s.Upload = WorkDone }), Step{Do: End}},
-		"an upload that failed is the end":               {uploading, seen(passed, func(s *Seen) { s.Upload = WorkFailed }), Step{Do: End}},
-		"a container that vanished is the end":           {run, in(running, ContainerNone), Step{Do: End}},
-		"an engine that is down ends nothing":            {run, in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
-		"over its time limit: TERM":                      {limited, seen(running, func(s *Seen) { s.Running = time.Minute }), Step{Do: Terminate}},
-		"then the grace": {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 4*time.Second }),
-			Step{Do: Wait, Again: 6 * time.Second}},
-		"then KILL":                                      {limited, seen(running, func(s *Seen) { s.Running, s.Terminate, s.SinceTerm = time.Minute, true, 10*time.Second }), Step{Do: Kill}},
-		"stop: TERM first":                               {to(GoalStop), running, Step{Do: Terminate}},
-		"stop before the start is the end":               {to(GoalStop), in(prepared, ContainerCreated), Step{Do: End}},
-		"stop while input comes stops the helper":        {to(GoalStop), seen(prepared, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
-		"a fault before the start is the end":            {run, seen(none, func(s *Seen) { s.Fault = true }), Step{Do: End}},
-		"a fault of a running task ends it":              {run, seen(running, func(s *Seen) { s.Fault = true }), Step{Do: Terminate}},
-		"an ended attempt loses its container":           {run, ended, Step{Do: DeleteContainer}},
-		"and its scratch files":                          {run, in(ended, ContainerNone), Step{Do: Trim}},
-		"and then rests":                                 {to(GoalKeep), seen(in(ended, ContainerNone), func(s *Seen) { s.Scratch = false }), Step{Do: Rest}},
-		"keep of what never ended ends it":               {to(GoalKeep), running, Step{Do: Terminate}},
-		"gone: the container first":                      {to(GoalGone), running, Step{Do: DeleteContainer}},
-		"gone: then folder and cgroup":                   {to(GoalGone), in(running, ContainerNone), Step{Do: RemoveFolder}},
-		"gone: the record last":                          {to(GoalGone), Seen{Recorded: true, Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}, Step{Do: Forget}},
-		"to be frozen: freeze":                           {at(LevelFrozen), running, Step{Do: Freeze}},
-		"a frozen task's helper ends after it stands":    {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
-		"frozen as wanted":                               {at(LevelFrozen), frozen, Step{Do: Wait}},
-		"a frozen task that shall run thaws":             {run, frozen, Step{Do: Thaw}},
-		"a running task shall be swapped: freeze first":  {at(LevelSwapped), running, Step{Do: Freeze}},
-		"then its memory goes":                           {at(LevelSwapped), frozen, Step{Do: SwapOut}},
-		"swapped as wanted":                              {at(LevelSwapped), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
-		"deeper than wanted stays":                       {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
-		"a frozen task is dumped":                        {at(LevelCheckpointed), frozen, Step{Do: Checkpoint}},
-		"a dump that failed leaves it frozen":            {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = s.Barred.With(LevelCheckpointed).With(LevelSwapped) }), Step{Do: Wait}},
-		"or swapped":                                     {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = s.Barred.With(LevelCheckpointed) }), Step{Do: SwapOut}},
-		"with every level barred it runs on":             {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Barred = ^Levels(0) }), Step{Do: Thaw}},
-		"a container that a dump ended is no result":     {at(LevelCheckpointed), seen(stopped, func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
-		"nor is its absence, while the dump is unproven": {run, seen(in(running, ContainerNone), func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
-		"a dump waits":                                   {at(LevelCheckpointed), dump, Step{Do: Wait}},
-		"a dump of which less is wanted waits too":       {at(LevelFrozen), dump, Step{Do: Wait}},
-		"a dump that shall run is restored":              {run, dump, Step{Do: Restore}},
-		"a half made container of a dump is not started": {run, seen(dump, func(s *Seen) { s.Container = ContainerCreated }), Step{Do: Restore}},
-		"a dump whose image is not here gets it first":   {run, seen(dump, func(s *Seen) { s.Image = false }), Step{Do: GetImage}},
-		"a dump that cannot be restored here waits":      {run, seen(dump, func(s *Seen) { s.Barred = s.Barred.With(LevelRunning) }), Step{Do: Wait}},
-		"a dump that is not wanted any more is the end":  {to(GoalStop), dump, Step{Do: End}},
-		"what runs again drops its dump":                 {run, seen(running, func(s *Seen) { s.OldDump = true }), Step{Do: DropDump}},
-		"a frozen task that shall stop is killed":        {to(GoalStop), frozen, Step{Do: Kill}},
-		"one that comes from another node is fetched":    {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: FetchDump}},
-		"and restored":                                   {moving, dump, Step{Do: Restore}},
-		"what cannot be fetched waits to be told":        {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder, s.Barred = true, true, s.Barred.With(LevelRunning) }), Step{Do: Wait}},
-		"on hold nothing is started":                     {held, in(prepared, ContainerCreated), Step{Do: Wait}},
-		"but prepared":                                   {held, prepared, Step{Do: CreateContainer}},
-		"nor restored":                                   {held, dump, Step{Do: Wait}},
-		"nor fetched":                                    {with(moving, func(w *Wanted) { w.Hold = true }), seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: Wait}},
-		"and what runs is frozen":                        {held, running, Step{Do: Freeze}},
-		"and stays so":                                   {held, frozen, Step{Do: Wait}},
-		"gone waits for the engine":                      {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, Again: time.Second}},
-		"gone is gone":                                   {to(GoalGone), none, Step{Do: Rest}},
+		"input is on its way before the container is":  {fetching, prepared, Step{Do: StartFetch}},
+		"a group has no input":                         {run, prepared, Step{Do: CreateContainer}},
+		"a created container is started":               {run, in(prepared, ContainerCreated), Step{Do: Start}},
+		"a running task waits":                         {run, running, Step{Do: Wait}},
+		"a running task is checked when its time ends": {limited, seen(running, func(s *Seen) { s.Running = 20 * time.Second }), Step{Do: Wait, RecheckAfter: 40 * time.Second}},
+		"a restarted daemon resumes the fetch":         {fetching, running, Step{Do: StartFetch}},
+		"a restarted daemon fetches no files again":    {run, seen(running, func(s *Seen) { s.Files, s.Image = false, false }), Step{Do: Wait}},
+		"a stopped container is classified":            {run, stopped, Step{Do: ClassifyExit}},
+		"success without an upload is the end":         {run, passed, Step{Do: RecordEnd}},
+		"a successful result is uploaded":              {uploading, passed, Step{Do: StartUpload}},
+		"an upload takes its time":                     {uploading, seen(passed, func(s *Seen) { s.Upload = WorkBusy }), Step{Do: Wait}},
+		"an upload that is done is the end":            {uploading, seen(passed, func(s *Seen) { s.Upload = WorkDone }), Step{Do: RecordEnd}},
+		"an upload that failed is the end":             {uploading, seen(passed, func(s *Seen) { s.Upload = WorkFailed }), Step{Do: RecordEnd}},
+		"a container that vanished is the end":         {run, in(running, ContainerNone), Step{Do: RecordEnd}},
+		"an engine that is down ends nothing":          {run, in(running, ContainerUnknown), Step{Do: Wait, RecheckAfter: time.Second}},
+		"over its time limit: TERM":                    {limited, seen(running, func(s *Seen) { s.Running = time.Minute }), Step{Do: Terminate}},
+		"then the grace": {limited, seen(running, func(s *Seen) { s.Running, s.TermSent, s.SinceTerm = time.Minute, true, 4*time.Second }),
+			Step{Do: Wait, RecheckAfter: 6 * time.Second}},
+		"then KILL":                                                   {limited, seen(running, func(s *Seen) { s.Running, s.TermSent, s.SinceTerm = time.Minute, true, 10*time.Second }), Step{Do: Kill}},
+		"stop: TERM first":                                            {to(GoalStop), running, Step{Do: Terminate}},
+		"stop before the start is the end":                            {to(GoalStop), in(prepared, ContainerCreated), Step{Do: RecordEnd}},
+		"stop during a fetch stops the helper":                        {to(GoalStop), seen(prepared, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
+		"a fault before the start is the end":                         {run, seen(none, func(s *Seen) { s.Failed = true }), Step{Do: RecordEnd}},
+		"a fault of a running task ends it":                           {run, seen(running, func(s *Seen) { s.Failed = true }), Step{Do: Terminate}},
+		"an ended attempt loses its container":                        {run, ended, Step{Do: DeleteContainer}},
+		"and its cgroup":                                              {run, in(ended, ContainerNone), Step{Do: RemoveCgroup}},
+		"and its scratch files":                                       {run, seen(in(ended, ContainerNone), func(s *Seen) { s.Cgroup = false }), Step{Do: Trim}},
+		"and then rests":                                              {to(GoalKeep), seen(in(ended, ContainerNone), func(s *Seen) { s.Scratch, s.Cgroup = false, false }), Step{Do: Rest}},
+		"keep of an attempt that has not ended ends it":               {to(GoalKeep), running, Step{Do: Terminate}},
+		"gone: the container first":                                   {to(GoalGone), running, Step{Do: DeleteContainer}},
+		"gone: then folder and cgroup":                                {to(GoalGone), in(running, ContainerNone), Step{Do: RemoveFolder}},
+		"gone: the record last":                                       {to(GoalGone), Seen{Recorded: true, Container: ContainerNone, Fetch: WorkIdle, Upload: WorkIdle}, Step{Do: DeleteRecord}},
+		"to be frozen: freeze":                                        {at(LevelFrozen), running, Step{Do: Freeze}},
+		"a frozen task's helper is stopped after the freeze":          {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Fetch = WorkBusy }), Step{Do: StopHelpers}},
+		"frozen as wanted":                                            {at(LevelFrozen), frozen, Step{Do: Wait}},
+		"a frozen task that must run is thawed":                       {run, frozen, Step{Do: Thaw}},
+		"a running task is to be swapped: freeze first":               {at(LevelSwapped), running, Step{Do: Freeze}},
+		"then its memory is swapped out":                              {at(LevelSwapped), frozen, Step{Do: SwapOut}},
+		"swapped as wanted":                                           {at(LevelSwapped), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
+		"deeper than wanted stays":                                    {at(LevelFrozen), seen(frozen, func(s *Seen) { s.Swapped = true }), Step{Do: Wait}},
+		"a frozen task is dumped":                                     {at(LevelCheckpointed), frozen, Step{Do: Checkpoint}},
+		"a dump that failed leaves it frozen":                         {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Refused = s.Refused.With(LevelCheckpointed).With(LevelSwapped) }), Step{Do: Wait}},
+		"or swapped":                                                  {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Refused = s.Refused.With(LevelCheckpointed) }), Step{Do: SwapOut}},
+		"with every level refused it keeps running":                   {at(LevelCheckpointed), seen(frozen, func(s *Seen) { s.Refused = ^Levels(0) }), Step{Do: Thaw}},
+		"a container ended by a dump is no result":                    {at(LevelCheckpointed), seen(stopped, func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
+		"nor is its absence, while the dump is unproven":              {run, seen(in(running, ContainerNone), func(s *Seen) { s.Dumping = true }), Step{Do: Checkpoint}},
+		"a dump waits":                                                {at(LevelCheckpointed), dump, Step{Do: Wait}},
+		"a dump at a deeper level than wanted waits too":              {at(LevelFrozen), dump, Step{Do: Wait}},
+		"a dump that must run is restored":                            {run, dump, Step{Do: Restore}},
+		"a container created for a restore is not started":            {run, seen(dump, func(s *Seen) { s.Container = ContainerCreated }), Step{Do: Restore}},
+		"a dump whose image is missing gets it first":                 {run, seen(dump, func(s *Seen) { s.Image = false }), Step{Do: GetImage}},
+		"a dump that cannot be restored here waits":                   {run, seen(dump, func(s *Seen) { s.Refused = s.Refused.With(LevelRunning) }), Step{Do: Wait}},
+		"a dump that is not wanted any more is the end":               {to(GoalStop), dump, Step{Do: RecordEnd}},
+		"a task that runs again has its dump removed":                 {run, seen(running, func(s *Seen) { s.StaleDump = true }), Step{Do: RemoveDumps}},
+		"a frozen task that must stop is killed":                      {to(GoalStop), frozen, Step{Do: Kill}},
+		"an attempt from another node is fetched":                     {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: FetchDump}},
+		"and restored":                                                {moving, dump, Step{Do: Restore}},
+		"an attempt that cannot be fetched waits for the coordinator": {moving, seen(none, func(s *Seen) { s.Recorded, s.Folder, s.Refused = true, true, s.Refused.With(LevelRunning) }), Step{Do: Wait}},
+		"while starts are blocked nothing starts":                     {blocked, in(prepared, ContainerCreated), Step{Do: Wait}},
+		"but it is prepared":                                          {blocked, prepared, Step{Do: CreateContainer}},
+		"nor restored":                                                {blocked, dump, Step{Do: Wait}},
+		"nor fetched":                                                 {with(moving, func(w *Wanted) { w.StartBlocked = true }), seen(none, func(s *Seen) { s.Recorded, s.Folder = true, true }), Step{Do: Wait}},
+		"a repeated attempt pauses before its start":                  {paused, in(prepared, ContainerCreated), Step{Do: Wait, RecheckAfter: 3 * time.Second}},
+		"but is prepared":                                             {paused, prepared, Step{Do: CreateContainer}},
+		"and a paused one can be stopped":                             {with(paused, func(w *Wanted) { w.Goal = GoalStop }), in(prepared, ContainerCreated), Next(to(GoalStop), in(prepared, ContainerCreated))},
+		"and a running task is frozen":                                {blocked, running, Step{Do: Freeze}},
+		"and stays so":                                                {blocked, frozen, Step{Do: Wait}},
+		"gone waits for the engine":                                   {to(GoalGone), in(running, ContainerUnknown), Step{Do: Wait, RecheckAfter: time.Second}},
+		"gone is gone":                                                {to(GoalGone), none, Step{Do: Rest}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Next(c.w, c.s); got != c.want {
-				t.Errorf("Next = %v again %v, want %v again %v", got.Do, got.Again, c.want.Do, c.want.Again)
+				t.Errorf("Next = %v again %v, want %v again %v", got.Do, got.RecheckAfter, c.want.Do, c.want.RecheckAfter)
 			}
 		})
 	}
 }
 
-// world is a slow, obvious model of a node with one attempt. apply does what a
-// step promises; crash is what a restart of the daemon does to memory.
-type world struct {
+// model is a slow, obvious model of a node with one attempt. apply has the effect
+// that a step promises; crash is the effect of a daemon's restart on memory.
+type model struct {
 	seen Seen
 	w    Wanted
 }
 
-func (m *world) apply(d Do) {
+func (m *model) apply(d Do) {
 	s := &m.seen
 	switch d {
 	case MakeFolder:
@@ -133,6 +138,8 @@ func (m *world) apply(d Do) {
 		s.Files = true
 	case MakeCgroup:
 		s.Cgroup = true
+	case RemoveCgroup:
+		s.Cgroup = false
 	case StartFetch:
 		s.Fetch = WorkBusy
 	case CreateContainer:
@@ -145,14 +152,14 @@ func (m *world) apply(d Do) {
 			s.Container = ContainerRunning
 		}
 	case Terminate:
-		s.Terminate = true
+		s.TermSent = true
 	case Kill:
 		s.Container = ContainerStopped
-	case Judge:
-		s.Passed = true
+	case ClassifyExit:
+		s.ExitOK = true
 	case StartUpload:
 		s.Upload = WorkBusy
-	case End:
+	case RecordEnd:
 		s.Ended, s.Recorded = true, true
 	case StopHelpers:
 		s.Fetch, s.Upload = WorkIdle, WorkIdle
@@ -161,8 +168,8 @@ func (m *world) apply(d Do) {
 	case Trim:
 		s.Scratch = false
 	case RemoveFolder:
-		s.Folder, s.Cgroup, s.Files, s.Scratch, s.OldDump = false, false, false, false, false
-	case Forget:
+		s.Folder, s.Cgroup, s.Files, s.Scratch, s.StaleDump = false, false, false, false, false
+	case DeleteRecord:
 		s.Recorded, s.Started, s.Ended, s.Dumping, s.Dumped = false, false, false, false, false
 	case Freeze:
 		s.Frozen = true
@@ -173,30 +180,30 @@ func (m *world) apply(d Do) {
 	case Checkpoint:
 		s.Dumping, s.Dumped, s.Container, s.Frozen, s.Swapped = true, true, ContainerNone, false, false
 	case Restore:
-		s.Dumping, s.Dumped, s.OldDump, s.Container = false, false, true, ContainerRunning
+		s.Dumping, s.Dumped, s.StaleDump, s.Container = false, false, true, ContainerRunning
 	case FetchDump:
 		s.Dumping, s.Dumped, s.Started = true, true, true
-	case DropDump:
-		s.OldDump = false
+	case RemoveDumps:
+		s.StaleDump = false
 	default:
 		panic("model: " + d.String())
 	}
 }
 
-// pass lets the world move on its own while the daemon waits.
-func (m *world) pass(again time.Duration) {
+// elapse lets the world change on its own while the daemon waits.
+func (m *model) elapse(again time.Duration) {
 	s := &m.seen
 	switch {
 	case s.Container == ContainerUnknown:
-		s.Container = ContainerNone // the engine is back; whichever answer it gives, the goal is reached
-	case s.Container == ContainerRunning && again > 0: // it hangs until its time or its grace is over
+		s.Container = ContainerNone // the engine is back; the goal is reached with any of its answers
+	case s.Container == ContainerRunning && again > 0: // it runs until its time limit or grace period is over
 		s.Running += again
-		if s.Terminate {
+		if s.TermSent {
 			s.SinceTerm += again
 		}
-	case m.w.Level > LevelRunning && m.w.Goal == GoalRun: // suspended, until the coordinator says otherwise
+	case m.w.Level > LevelRunning && m.w.Goal == GoalRun: // suspended until the coordinator requests another level
 		m.w.Level = LevelRunning
-	case s.Barred.Has(LevelRunning) && m.w.Goal == GoalRun: // it cannot come back here
+	case s.Refused.Has(LevelRunning) && m.w.Goal == GoalRun: // it cannot be restored here
 		m.w.Goal = GoalStop
 	case s.Upload == WorkBusy:
 		s.Upload = WorkDone
@@ -205,9 +212,9 @@ func (m *world) pass(again time.Duration) {
 	}
 }
 
-func (m *world) crash() {
+func (m *model) crash() {
 	s := &m.seen
-	s.Fetch, s.Upload, s.Passed, s.Fault, s.Terminate, s.SinceTerm = WorkIdle, WorkIdle, false, false, false, 0
+	s.Fetch, s.Upload, s.ExitOK, s.Failed, s.TermSent, s.SinceTerm = WorkIdle, WorkIdle, false, false, false, 0
 }
 
 func anyWanted(t *rapid.T) Wanted {
@@ -229,21 +236,21 @@ func anySeen(t *rapid.T) Seen {
 		Folder: b("folder"), Image: b("image"), Files: b("files"), Cgroup: b("cgroup"),
 		Container: Container(rapid.IntRange(1, len(containerNames)).Draw(t, "container")),
 		Scratch:   b("scratch"),
-		Dumping:   b("dumping"), Dumped: b("dumped"), Frozen: b("frozen"), Swapped: b("swapped"), OldDump: b("old dump"),
-		Barred: Levels(rapid.IntRange(0, 31).Draw(t, "barred")),
-		Fetch:  Work(rapid.IntRange(1, len(workNames)).Draw(t, "fetching")),
-		Upload: Work(rapid.IntRange(1, len(workNames)).Draw(t, "uploading")),
-		Passed: b("passed"), Fault: b("fault"), Terminate: b("terminated"),
+		Dumping:   b("dumping"), Dumped: b("dumped"), Frozen: b("frozen"), Swapped: b("swapped"), StaleDump: b("old dump"),
+		Refused: Levels(rapid.IntRange(0, 31).Draw(t, "refused")),
+		Fetch:   Work(rapid.IntRange(1, len(workNames)).Draw(t, "fetching")),
+		Upload:  Work(rapid.IntRange(1, len(workNames)).Draw(t, "uploading")),
+		ExitOK:  b("passed"), Failed: b("fault"), TermSent: b("terminated"),
 		SinceTerm: time.Duration(rapid.IntRange(0, 3).Draw(t, "since")) * time.Second,
 		Running:   time.Duration(rapid.IntRange(0, 4).Draw(t, "running")) * time.Second,
 	}
 }
 
-// From any state, with crashes and steps whose effect or answer is lost, the
-// goal is reached, and there Next rests.
-func TestAnyStateReachesTheGoal(t *testing.T) {
+// From any state, with crashes and with steps whose effect or answer is lost, the
+// goal is reached, where Next returns Rest.
+func TestEveryStateReachesItsGoal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &world{seen: anySeen(t), w: anyWanted(t)}
+		m := &model{seen: anySeen(t), w: anyWanted(t)}
 		faults := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 12).Draw(t, "faults")
 		const limit = 80
 		for n := 0; ; n++ {
@@ -260,9 +267,9 @@ func TestAnyStateReachesTheGoal(t *testing.T) {
 			}
 			switch {
 			case step.Do == Wait:
-				m.pass(step.Again)
+				m.elapse(step.RecheckAfter)
 			case fault == 0: // the step failed and changed nothing
-			case fault == 1: // its effect is there, and then the daemon died
+			case fault == 1: // the step had its effect, and then the daemon died
 				m.apply(step.Do)
 				m.crash()
 			case fault == 2: // done twice
@@ -276,9 +283,9 @@ func TestAnyStateReachesTheGoal(t *testing.T) {
 	})
 }
 
-func atGoal(t *rapid.T, m *world) {
+func atGoal(t *rapid.T, m *model) {
 	s := m.seen
-	if s.Container != ContainerNone || s.Folder && s.Scratch || s.OldDump {
+	if s.Container != ContainerNone || s.Folder && s.Scratch || s.StaleDump {
 		t.Fatalf("rest with a container, a dump or scratch files: %+v", s)
 	}
 	if m.w.Goal == GoalGone {
@@ -288,18 +295,18 @@ func atGoal(t *rapid.T, m *world) {
 		return
 	}
 	if !s.Ended {
-		t.Fatalf("rest without a verdict: %+v", s)
+		t.Fatalf("rest without a recorded end: %+v", s)
 	}
 }
 
-// A step that starts anything is never given to an attempt that has ended or
-// that nobody wants.
+// No step that starts something is returned for an attempt that has ended or is
+// not wanted.
 func TestNothingStartsAfterTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, s := anyWanted(t), anySeen(t)
 		step := Next(w, s)
 		starts := step.Do >= MakeFolder && step.Do <= Start || step.Do == StartUpload
-		if starts && (s.Ended || w.Goal != GoalRun || s.Fault) {
+		if starts && (s.Ended || w.Goal != GoalRun || s.Failed) {
 			t.Fatalf("%v for goal %v in %+v", step.Do, w.Goal, s)
 		}
 		if step.Do == CreateContainer && s.Started {
@@ -308,17 +315,17 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 		if (step.Do == Start || step.Do == CreateContainer) && s.Dumped {
 			t.Fatalf("%v for an attempt that is a dump: %+v", step.Do, s)
 		}
-		if step.Do == Restore && (s.Container == ContainerRunning || !s.Dumped || s.Barred.Has(LevelRunning) || w.Level > LevelRunning) {
+		if step.Do == Restore && (s.Container == ContainerRunning || !s.Dumped || s.Refused.Has(LevelRunning) || w.Level > LevelRunning) {
 			t.Fatalf("restore in %+v, wanted %+v", s, w)
 		}
-		if step.Do == Thaw && Reach(max(w.Level, LevelRunning), s.Barred) != LevelRunning {
+		if step.Do == Thaw && ReachableLevel(max(w.Level, LevelRunning), s.Refused) != LevelRunning {
 			t.Fatalf("thaw of an attempt that is wanted at %v: %+v", w.Level, s)
 		}
 	})
 }
 
 func TestClosedSetsPrint(t *testing.T) {
-	for d := Rest; d <= DropDump; d++ {
+	for d := Rest; d <= RemoveDumps; d++ {
 		if got := d.String(); got == "" || got[len(got)-1] == ')' {
 			t.Errorf("step %d prints as %q", d, got)
 		}

@@ -20,67 +20,70 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-var _ runtime.Checkpointer = (*Driver)(nil)
+var (
+	_ runtime.Checkpointer    = (*Driver)(nil)
+	_ runtime.StoppedRestorer = (*Driver)(nil)
+)
 
 // A dump is a folder:
 //
 //	image/         criu's files
 //	work/          criu's log
-//	manifest.json  names, sizes and sums of image/; written last, so that it proves a whole dump
+//	manifest.json  names, sizes and sums of image/; written last, it proves a complete dump
 const (
-	imageDir    = "image"
-	workDir     = "work"
-	dumpLog     = "dump.log"
-	restoreLog  = "restore.log"
-	dumpedLine  = "Dumping finished successfully"
-	logTailSize = 3 // Error lines of criu's log that an error quotes
+	imageDir     = "image"
+	workDir      = "work"
+	dumpLog      = "dump.log"
+	restoreLog   = "restore.log"
+	dumpedLine   = "Dumping finished successfully"
+	maxLogErrors = 3 // "Error" lines of criu's log quoted in an error
 )
 
-// Checkpoint implements runtime.Checkpointer. It ends with the container
-// deleted and a proven dump in dir; until criu has ended the processes any
-// error leaves them unharmed and removes dir. The caller should have frozen the
-// container's leaf, and thaws it after an error. Steps:
+// Checkpoint implements runtime.Checkpointer. It ends with the container deleted
+// and a proven dump in dir; until criu has ended the processes, any error leaves
+// them unharmed and removes dir. The caller should freeze the container's leaf
+// before, and thaw it after an error. Steps:
 //
-//  1. a dir with a manifest of this container is a finished dump: go to 5;
-//  2. ask the shim, not the client, which would pause first, to dump and end;
-//     meanwhile sum up what criu writes, and have the disk begin with it;
-//  3. the last line of criu's log is the proof;
-//  4. write the manifest; meanwhile remove the task with its shim, which has no
-//     process any more;
+//  1. if dir has a manifest of this container, the dump is complete: go to 5;
+//  2. request dump and exit from the shim (the client would pause first);
+//     meanwhile sum the files that criu writes and start their writeback;
+//  3. check criu's log: its last line proves the dump;
+//  4. write the manifest; meanwhile remove the task, which has no process any
+//     more, with its shim;
 //  5. delete the container.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 	if m, err := readManifest(dir); err == nil && m.ID == id {
 		return d.Delete(ctx, id)
 	}
 	behind := newFollower(dir)
-	if err := d.dump(ctx, id, dir, behind); err != nil {
+	if err := d.dumpProcesses(ctx, id, dir, behind); err != nil {
 		return err
 	}
-	removed := beside(func() error { return d.removeEnded(ctx, id) })
-	proven := runtime.Part(ctx, "manifest")
+	removed := runConcurrently(func() error { return d.removeDumpedTask(ctx, id) })
+	proven := runtime.StartPart(ctx, "manifest")
 	err := writeManifest(ctx, dir, id, behind)
 	if err == nil {
 		proven()
 	}
-	defer runtime.Part(ctx, "delete")()
+	defer runtime.StartPart(ctx, "delete")()
 	_, rerr := removed()
 	if err != nil {
-		return errors.Join(fmt.Errorf("checkpoint of container %s: it was ended, but its dump is not proven: %w", id, err), rerr)
+		return errors.Join(fmt.Errorf("checkpoint of container %s: the container has ended, but its dump is unproven: %w", id, err), rerr)
 	}
 	return errors.Join(rerr, d.Delete(ctx, id))
 }
 
-// beside runs f in a goroutine; what it gives waits for it, and says how long it
-// took. It is to be called, and may be again.
-func beside(f func() error) (wait func() (time.Duration, error)) {
-	began := time.Now()
+// runConcurrently runs f in a goroutine. The returned function waits for f and
+// returns its duration and error; it must be called, and may be called repeatedly.
+func runConcurrently(f func() error) (wait func() (time.Duration, error)) {
+	start := time.Now()
 	var took time.Duration
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		err = f()
-		took = time.Since(began)
+		took = time.Since(start)
 	}()
 	return func() (time.Duration, error) {
 		<-done
@@ -88,33 +91,37 @@ func beside(f func() error) (wait func() (time.Duration, error)) {
 	}
 }
 
-// removeEnded removes the task of a container that was dumped.
-func (d *Driver) removeEnded(ctx context.Context, id string) error {
+// removeDumpedTask removes the task of a container that was dumped.
+func (d *Driver) removeDumpedTask(ctx context.Context, id string) error {
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return engineError(ctx, "checkpoint", id, d.removeTask(ctx, id))
+	_, err = d.removeTask(ctx, id, stopLimit)
+	return engineError(ctx, "checkpoint", id, err)
 }
 
-// dump is steps 2 and 3.
-func (d *Driver) dump(ctx context.Context, id, dir string, behind *follower) error {
+// dumpProcesses performs steps 2 and 3 of Checkpoint.
+func (d *Driver) dumpProcesses(ctx context.Context, id, dir string, behind *follower) error {
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	p, err := d.process(ctx, id)
+	p, err := d.firstProcess(ctx, id)
 	ended := errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED
-	if ended && dumped(dir) {
-		return nil // our last try was cut short after criu had ended
+	if ended && isDumpComplete(dir) {
+		return nil // the last try was interrupted after criu had finished
 	}
 	if err != nil {
 		return engineError(ctx, "checkpoint", id, err)
 	}
 	if s := p.GetStatus(); s != tasktypes.Status_RUNNING && s != tasktypes.Status_PAUSED {
 		return fault.New(fault.Conflict, "checkpoint of container %s: it is %s", id, s)
+	}
+	if err := d.awaitStoppable(ctx, id, int(p.GetPid())); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("checkpoint of container %s: %w", id, err)
@@ -125,46 +132,57 @@ func (d *Driver) dump(ctx context.Context, id, dir string, behind *follower) err
 			return fmt.Errorf("checkpoint of container %s: %w", id, err)
 		}
 	}
-	if err := d.tellCriu(id, ""); err != nil {
+	if err := d.writeCriuConf(id, ""); err != nil {
 		return fmt.Errorf("checkpoint of container %s: %w", id, err)
 	}
 	opts, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{Exit: true, ImagePath: image, WorkPath: work})
 	if err != nil {
 		return err
 	}
-	criu := runtime.Part(ctx, "criu dump")
+	criu := runtime.StartPart(ctx, "criu dump")
 	followed := behind.follow(ctx)
 	_, err = d.c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
 	followed()
 	criu()
-	return d.dumpEnded(ctx, id, dir, err)
+	return d.finishDump(ctx, id, dir, err)
 }
 
-// dumpEnded judges what criu left; err is what the shim said of it.
-func (d *Driver) dumpEnded(ctx context.Context, id, dir string, err error) error {
-	if err == nil && dumped(dir) {
+// finishDump checks the dump that criu left; err is the shim's answer.
+func (d *Driver) finishDump(ctx context.Context, id, dir string, err error) error {
+	if err == nil && isDumpComplete(dir) {
 		return d.awaitStopped(ctx, id)
 	}
 	if err == nil {
 		err = errors.New("criu did not finish the dump")
 	}
-	if dumped(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
+	if isDumpComplete(dir) && ctx.Err() != nil { // criu ended the container; only the answer is lost
 		return ctx.Err()
 	}
-	said := criuErrors(filepath.Join(dir, workDir, dumpLog))
-	err = fault.New(dumpFault(said), "checkpoint of container %s: %w%s", id, err, said)
+	said := criuLogErrors(filepath.Join(dir, workDir, dumpLog))
+	err = fault.New(dumpErrorClass(said), "checkpoint of container %s: %w%s", id, err, said)
 	if ctx.Err() != nil {
-		return ctx.Err() // criu may be at work still: dir stays for the next try to judge
+		return ctx.Err() // criu may still be working: dir stays for the next try
 	}
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// dumpFault is the class of criu's errors: a full disk may have room later, all
-// else is in the nature of the task.
-func dumpFault(said string) error {
+// transientErrors are what criu says of processes that it could not stop just now:
+// those that waited for a disk or for pages from swap.
+var transientErrors = []string{"timeout reached", "unseizable", "unable to freeze", "can't freeze", "failed to freeze", "can't seize", "unable to seize", "found, state d"}
+
+// dumpErrorClass returns the class of criu's errors: a full disk may have space
+// later (Exhausted), a process that could not be stopped may be stopped later
+// (Conflict), and anything else is inherent to the task (Unsupported).
+func dumpErrorClass(said string) error {
+	lower := strings.ToLower(said)
 	for _, errno := range []error{unix.ENOSPC, unix.EDQUOT} {
-		if strings.Contains(said, errno.Error()) || strings.Contains(strings.ToLower(said), errno.Error()) {
+		if strings.Contains(lower, errno.Error()) {
 			return fault.Exhausted
+		}
+	}
+	for _, text := range transientErrors {
+		if strings.Contains(lower, text) {
+			return fault.Conflict
 		}
 	}
 	return fault.Unsupported
@@ -174,7 +192,7 @@ func (d *Driver) awaitStopped(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		p, err := d.process(ctx, id)
+		p, err := d.firstProcess(ctx, id)
 		if errdefs.IsNotFound(err) || err == nil && p.GetStatus() == tasktypes.Status_STOPPED {
 			return nil
 		}
@@ -182,20 +200,20 @@ func (d *Driver) awaitStopped(ctx context.Context, id string) error {
 			return engineError(ctx, "checkpoint", id, err)
 		}
 		if !sleep(ctx, pause) {
-			return fault.New(fault.Unavailable, "checkpoint of container %s: dumped, but it does not end: %w", id, ctx.Err())
+			return fault.New(fault.Unavailable, "checkpoint of container %s: the container was dumped but does not exit: %w", id, ctx.Err())
 		}
 	}
 }
 
-// dumped tells whether criu's log in dir ends as that of a whole dump.
-func dumped(dir string) bool {
+// isDumpComplete reports whether criu's log in dir ends like that of a complete dump.
+func isDumpComplete(dir string) bool {
 	b, err := os.ReadFile(filepath.Join(dir, workDir, dumpLog))
 	return err == nil && strings.HasSuffix(strings.TrimSpace(string(b)), dumpedLine)
 }
 
-// criuErrors gives the last Error lines of a log of criu, in which the reason
-// is: the engine's error never says it.
-func criuErrors(path string) string {
+// criuLogErrors returns the last "Error" lines of a log of criu. They contain the
+// reason, which the engine's error lacks.
+func criuLogErrors(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -206,53 +224,62 @@ func criuErrors(path string) string {
 			lines = append(lines, strings.TrimSpace(l))
 		}
 	}
-	lines = lines[max(0, len(lines)-logTailSize):]
+	lines = lines[max(0, len(lines)-maxLogErrors):]
 	if len(lines) == 0 {
 		return ""
 	}
 	return ": criu: " + strings.Join(lines, "; ")
 }
 
-// Restore implements runtime.Checkpointer. criu begins only once every file of
-// the dump was read and has the sum it should: it loops for ever over a truncated
-// image. The container and its shim are made meanwhile. The same image, mounts
-// and files must be there, with the sizes they had. The dump may be of another
-// ID, as after a move to another node: runc maps root and mounts anew, and criu
-// is told the cgroup. An error leaves no container, so that Restore can be tried
-// again. The caller checks limits afterwards.
+// Restore implements runtime.Checkpointer. criu starts only after every file of
+// the dump was verified, since criu loops forever over a truncated image;
+// container and shim are made meanwhile. The same image, mounts and files must
+// exist, with the sizes they had. The dump may be of another ID, as after a
+// migration: runc maps root and mounts again, and criu's options name the cgroup.
+// An error leaves no container, so Restore can be repeated. The caller must check
+// the limits afterwards.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
+	err := d.RestoreStopped(ctx, s, dir)
+	if err == nil {
+		err = d.Continue(ctx, s.ID)
+	}
+	return err
+}
+
+// RestoreStopped implements runtime.StoppedRestorer; see Restore.
+func (d *Driver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
 	if all, err := d.List(ctx); err != nil {
 		return err
-	} else if running(all, s.ID) {
+	} else if isRunning(all, s.ID) {
 		return nil
 	}
 	m, err := readManifest(dir)
 	if err == nil {
-		err = m.sizes(dir)
+		err = m.checkSizes(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("restore of container %s: %w", s.ID, err)
 	}
 	reading, stop := context.WithCancel(ctx)
-	verified := beside(func() error { return m.verify(reading, dir) })
+	verified := runConcurrently(func() error { return m.verify(reading, dir) })
 	defer func() {
 		stop()
-		_, _ = verified() // its error was asked for where it mattered
+		_, _ = verified() // its error was handled before
 	}()
-	created := runtime.Part(ctx, "create")
+	created := runtime.StartPart(ctx, "create")
 	if err := d.Create(ctx, s); err != nil {
 		return err
 	}
 	created()
-	if err := d.restore(ctx, s, dir, verified); err != nil {
+	if err := d.restoreProcesses(ctx, s, dir, verified); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopLimit)
 		defer cancel()
-		return errors.Join(err, d.forceClean(clean, s.ID))
+		return errors.Join(err, d.Delete(clean, s.ID))
 	}
 	return nil
 }
 
-func running(all []runtime.Status, id string) bool {
+func isRunning(all []runtime.Status, id string) bool {
 	for _, s := range all {
 		if s.ID == id && s.Phase == runtime.PhaseRunning {
 			return true
@@ -261,8 +288,8 @@ func running(all []runtime.Status, id string) bool {
 	return false
 }
 
-// restore has criu make the processes, once verified says that it may.
-func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string, verified func() (time.Duration, error)) error {
+// restoreProcesses restores the processes with criu once verified returns.
+func (d *Driver) restoreProcesses(ctx context.Context, s runtime.Spec, dir string, verified func() (time.Duration, error)) error {
 	id := s.ID
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
@@ -281,42 +308,42 @@ func (d *Driver) restore(ctx context.Context, s runtime.Spec, dir string, verifi
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	if err := d.tellCriu(id, s.Cgroup); err != nil {
+	if err := d.writeCriuConf(id, s.Cgroup); err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
-	shim := runtime.Part(ctx, "shim")
+	shim := runtime.StartPart(ctx, "shim")
 	if err := d.newTask(ctx, c, labels, func(o *options.Options) { o.CriuImagePath, o.CriuWorkPath = filepath.Join(dir, imageDir), work }); err != nil {
-		return fmt.Errorf("restore: %w%s", err, criuErrors(filepath.Join(work, restoreLog)))
+		return fmt.Errorf("restore: %w%s", err, criuLogErrors(filepath.Join(work, restoreLog)))
 	}
 	shim()
-	waited := runtime.Part(ctx, "verify, waited for")
+	waited := runtime.StartPart(ctx, "wait for verify")
 	took, err := verified()
 	waited()
-	runtime.Took(ctx, "verify", took)
+	runtime.RecordPart(ctx, "verify", took)
 	if err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
 	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
 		return engineError(ctx, "restore", id, err)
 	}
-	criu := runtime.Part(ctx, "criu restore")
+	criu := runtime.StartPart(ctx, "criu restore")
 	r, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
 	criu()
 	if err != nil {
-		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, native(err)), criuErrors(filepath.Join(work, restoreLog)))
+		return fmt.Errorf("%w%s", engineError(ctx, "restore", id, toNative(err)), criuLogErrors(filepath.Join(work, restoreLog)))
 	}
-	if err := inCgroup(fmt.Sprintf("/proc/%d/cgroup", r.GetPid()), s.Cgroup); err != nil {
+	if err := checkCgroup(fmt.Sprintf("/proc/%d/cgroup", r.GetPid()), s.Cgroup); err != nil {
 		return fmt.Errorf("restore of container %s: %w", id, err)
 	}
-	if err := loopbackUp(int(r.GetPid())); err != nil { // criu brings it back down
+	if err := loopbackUp(int(r.GetPid())); err != nil { // criu restores the interface as down
 		return fmt.Errorf("restore of container %s: loopback: %w", id, err)
 	}
 	return nil
 }
 
-// inCgroup makes sure that a process is where its limits are; file is its cgroup
-// file in /proc.
-func inCgroup(file, cgroup string) error {
+// checkCgroup checks that a process is in the cgroup that has its limits; file is
+// its cgroup file in /proc.
+func checkCgroup(file, cgroup string) error {
 	if cgroup == "" {
 		return nil
 	}
@@ -329,20 +356,7 @@ func inCgroup(file, cgroup string) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Unsupported, "criu restored it into %q, and its limits are in %s: the node's criu does not heed cgroup-root", strings.TrimSpace(string(b)), cgroup)
-}
-
-// forceClean removes what a failed restore leaves, which Delete alone does not.
-func (d *Driver) forceClean(ctx context.Context, id string) error {
-	err := d.Delete(ctx, id)
-	root := filepath.Join("/run/containerd/runc", d.cfg.Namespace, id, "criu-root")
-	if _, serr := os.Lstat(root); serr == nil {
-		if uerr := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); uerr != nil && !errors.Is(uerr, unix.EINVAL) {
-			err = errors.Join(err, uerr)
-		}
-		err = errors.Join(err, os.Remove(root))
-	}
-	return err
+	return fault.New(fault.Unsupported, "criu restored the container into cgroup %q, but its limits are in %s: the node's criu ignores cgroup-root", strings.TrimSpace(string(b)), cgroup)
 }
 
 // loopbackUp sets lo up in the network namespace of a process.

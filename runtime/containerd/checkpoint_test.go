@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,7 +53,7 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 			}
 			m, err := readManifest(dir)
 			if err == nil {
-				err = errors.Join(m.sizes(dir), m.verify(ctx, dir))
+				err = errors.Join(m.checkSizes(dir), m.verify(ctx, dir))
 			}
 			if c.damage == nil && (err != nil || m.ID != "c-1") || c.damage != nil && !errors.Is(err, fault.Corrupt) {
 				t.Errorf("got %v", err)
@@ -61,7 +62,7 @@ func TestManifestProvesAWholeDump(t *testing.T) {
 	}
 }
 
-// A dump of a program before this one is verified by the sums that it has.
+// A dump of an earlier version is verified by the sums in its manifest.
 func TestManifestsOfEarlierVersionsAreRead(t *testing.T) {
 	for name, old := range map[string]string{
 		"version 1": `{"version":1,"id":"c-1","files":[{"name":"core-1.img","bytes":3,"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}]}`,
@@ -91,10 +92,10 @@ func TestManifestsOfEarlierVersionsAreRead(t *testing.T) {
 	}
 }
 
-// A container is dumped and restored three times in a row, counts on, and keeps
-// its limits.
+// A container is dumped and restored three times in a row, continues counting, and
+// keeps its limits.
 func TestCheckpointChain(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*verbLimit)
 	defer cancel()
@@ -141,7 +142,7 @@ func TestCheckpointChain(t *testing.T) {
 		if left := b.leftovers(t, d, s.ID); len(left) > 0 {
 			t.Errorf("left after the dump: %v", left)
 		}
-		if round == 2 { // as after a move: the container has another name, and another cgroup
+		if round == 2 { // as after a move: another container name and cgroup
 			s = b.spec(t, d, "chain-moved", "sleep")
 			s.Args, s.Env, s.Log, s.Mounts, s.Hostname = old.Args, old.Env, old.Log, old.Mounts, old.Hostname
 			defer d.Delete(context.WithoutCancel(ctx), s.ID)
@@ -149,7 +150,7 @@ func TestCheckpointChain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := b.groups.Create(s.ID, b.limits()); err != nil { // the leaf went with the container
+		if _, err := b.groups.Create(s.ID, b.limits()); err != nil { // the leaf disappeared with the container
 			t.Fatal(err)
 		}
 		before, err := os.ReadFile(log)
@@ -157,10 +158,14 @@ func TestCheckpointChain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if round == 1 {
-			b.refusesDamaged(t, d, s, dir)
+			b.checkRefusesDamaged(t, d, s, dir)
 		}
 		start = time.Now()
-		if err := d.Restore(ctx, s, dir); err != nil {
+		if err := d.RestoreStopped(ctx, s, dir); err != nil {
+			t.Fatal(err)
+		}
+		b.checkStopped(t, d, g, log, before)
+		if err := d.Continue(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("round %d: dumped in %s, restored in %s, after %d lines", round, took, time.Since(start), strings.Count(string(before), "\n"))
@@ -177,7 +182,7 @@ func TestCheckpointChain(t *testing.T) {
 		if left := b.leftovers(t, d, old.ID); old.ID != s.ID && len(left) > 0 {
 			t.Errorf("restored under another name, and of the old one there is %v", left)
 		}
-		if err := os.RemoveAll(dir); err != nil { // what a later dump must not need
+		if err := os.RemoveAll(dir); err != nil { // later dumps must not depend on it
 			t.Fatal(err)
 		}
 	}
@@ -204,9 +209,9 @@ func TestCheckpointChain(t *testing.T) {
 	}
 }
 
-// refusesDamaged changes one byte in the middle of a dump's memory, which must
-// not be restored and must leave nothing, and puts it back.
-func (b *bed) refusesDamaged(t *testing.T, d *Driver, s runtime.Spec, dir string) {
+// checkRefusesDamaged changes one byte of a dump's memory, checks that Restore
+// refuses it and leaves nothing, and changes the byte back.
+func (b *testbed) checkRefusesDamaged(t *testing.T, d *Driver, s runtime.Spec, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, imageDir, "pages-1.img"), os.O_RDWR, 0)
 	if err != nil {
@@ -237,10 +242,29 @@ func (b *bed) refusesDamaged(t *testing.T, d *Driver, s runtime.Spec, dir string
 	flip()
 }
 
-// A disk that is full in the middle of a dump: the task runs on unharmed, and the
-// error says so as one that may pass.
+// If the disk becomes full during a dump, the task continues unharmed, and the error
+// is one that allows a retry.
+// checkStopped checks that every process of a restored container is stopped and
+// that it has written nothing since its dump.
+func (b *testbed) checkStopped(t *testing.T, d *Driver, g *cgroups.Group, log string, before []byte) {
+	t.Helper()
+	pids, err := g.Processes(cgroups.Container)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("processes %v, %v", pids, err)
+	}
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || !strings.Contains(string(stat), ") T ") {
+			t.Errorf("process %d after RestoreStopped: %q, %v", pid, stat, err)
+		}
+	}
+	if now, err := os.ReadFile(log); err != nil || string(now) != string(before) {
+		t.Errorf("it wrote %d bytes before Continue, %v", len(now)-len(before), err)
+	}
+}
+
 func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -309,28 +333,31 @@ func TestCheckpointOnAFullDiskLeavesTheTaskUnharmed(t *testing.T) {
 	}
 }
 
-func TestTheClassOfAFailedDump(t *testing.T) {
+func TestDumpErrorClass(t *testing.T) {
 	for said, want := range map[string]error{
 		": criu: (00.07) Error (criu/page-xfer.c:276): page-xfer: Unable to spice data: No space left on device": fault.Exhausted,
 		": criu: Error (criu/image.c:1): Can't write img: Disk quota exceeded":                                   fault.Exhausted,
 		": criu: Error (criu/sk-tcp.c:1): Connected TCP socket, consider using --tcp-established":                fault.Unsupported,
+		": criu: (10.01) Error (criu/seize.c:640): Unseizable non-zombie 3642 found, state D, err -1/4":          fault.Conflict,
+		": criu: (10.00) Error (criu/seize.c:1051): Timeout reached. Try to interrupt: 0":                        fault.Conflict,
+		": criu: (00.10) Error (compel/src/lib/infect.c:330): Can't seize task 77":                               fault.Conflict,
 		"": fault.Unsupported,
 	} {
-		if got := dumpFault(said); got != want {
+		if got := dumpErrorClass(said); got != want {
 			t.Errorf("%q: %v, want %v", said, got, want)
 		}
 	}
 }
 
-func TestAProcessOutsideItsCgroupIsNoticed(t *testing.T) {
+func TestProcessOutsideItsCgroupIsDetected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cgroup")
 	for name, c := range map[string]struct {
 		text, want string
 		ok         bool
 	}{
-		"where it belongs":            {"0::/drover/tasks/1.0.0.1.2/c\n", "/drover/tasks/1.0.0.1.2/c", true},
-		"in the cgroup of its dump":   {"0::/drover/tasks/1.0.0.1.1/c\n", "/drover/tasks/1.0.0.1.2/c", false},
-		"one of which that is a part": {"0::/drover/tasks/1.0.0.1.23/c\n", "/drover/tasks/1.0.0.1.2", false},
+		"where it belongs":            {"0::/drover/tasks/1.0.0.1.2/container\n", "/drover/tasks/1.0.0.1.2/container", true},
+		"in the cgroup of its dump":   {"0::/drover/tasks/1.0.0.1.1/container\n", "/drover/tasks/1.0.0.1.2/container", false},
+		"one of which that is a part": {"0::/drover/tasks/1.0.0.1.23/container\n", "/drover/tasks/1.0.0.1.2", false},
 		"beside cgroups v1":           {"4:cpu:/a\n0::/a/c\n", "/a/c", true},
 		"where nothing was asked for": {"", "", true},
 	} {
@@ -338,15 +365,15 @@ func TestAProcessOutsideItsCgroupIsNoticed(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := inCgroup(file, c.want); (err == nil) != c.ok {
+			if err := checkCgroup(file, c.want); (err == nil) != c.ok {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
 }
 
-func TestWhatCannotBeDumpedRunsOn(t *testing.T) {
-	b := newBed(t)
+func TestFailedDumpLeavesTaskRunning(t *testing.T) {
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -372,7 +399,7 @@ func TestWhatCannotBeDumpedRunsOn(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the dump folder is there: %v", err)
 	}
-	if all, err := d.List(ctx); err != nil || !running(all, s.ID) {
+	if all, err := d.List(ctx); err != nil || !isRunning(all, s.ID) {
 		t.Errorf("it does not run on: %+v, %v", all, err)
 	}
 	if err := d.Restore(ctx, runtime.Spec{ID: "x"}, dir); !errors.Is(err, fault.Corrupt) {

@@ -17,10 +17,10 @@ import (
 	"github.com/drover-run/drover/runtime/runtimetest"
 )
 
-func (b *bed) subject(t *testing.T, spec func(*testing.T, *Driver, string, ...string) runtime.Spec) runtimetest.Subject {
+func (b *testbed) subject(t *testing.T, spec func(*testing.T, *Driver, string, ...string) runtime.Spec) runtimetest.Subject {
 	d := b.connect(t)
 	return runtimetest.Subject{
-		Connect:     func(*testing.T) runtime.Driver { d = b.connect(t); return d }, // closed after the suite has cleaned up
+		Connect:     func(*testing.T) runtime.Driver { d = b.connect(t); return d }, // closed after the suite's clean-up
 		Spec:        func(t *testing.T, id string, args ...string) runtime.Spec { return spec(t, d, id, args...) },
 		Leftovers:   func(t *testing.T, id string) []string { return b.leftovers(t, d, id) },
 		StopEngine:  b.stopEngine,
@@ -32,12 +32,12 @@ func (b *bed) subject(t *testing.T, spec func(*testing.T, *Driver, string, ...st
 }
 
 func TestConformanceWithImage(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	runtimetest.Run(t, b.subject(t, b.spec))
 }
 
 func TestConformanceWithRootFolder(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	root := filepath.Join(b.data, "root")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
@@ -61,7 +61,7 @@ func TestConformanceWithRootFolder(t *testing.T) {
 }
 
 func TestImageLifetime(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -70,7 +70,7 @@ func TestImageLifetime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// By name: what earlier tests left may be collected at any time.
+	// By name: leftovers of earlier tests may be collected at any time.
 	snapshots := func() map[string]bool {
 		all := map[string]bool{}
 		err := d.c.SnapshotService(d.cfg.Snapshotter).Walk(ctx, func(_ context.Context, i snapshotInfo) error { all[i.Name] = true; return nil })
@@ -132,7 +132,7 @@ func TestImageLifetime(t *testing.T) {
 }
 
 func TestConfinement(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -168,7 +168,7 @@ func TestConfinement(t *testing.T) {
 		"uid 1000 gid 1000", "host host-of-task", "dir /task", "env yes 1",
 		"interfaces lo", "NoNewPrivs: 1", "Seccomp: 2", "CapEff: 0000000000000000", "CapBnd: 0000000000000000",
 		"write / refused", "write /ro refused", "write /task done", "write /tmp done", "write /proc/sys/kernel/hostname refused",
-		"mount refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
+		"mount refused", "project of /task/new refused", "flags of /task refused", "cgroup 0::/", "pid 1", "oom_score_adj 500", "end", "",
 	}, "\n")
 	if got != want {
 		t.Errorf("the task sees\n%s\nwant\n%s", got, want)
@@ -176,7 +176,7 @@ func TestConfinement(t *testing.T) {
 }
 
 func TestCommandThatDoesNotExist(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -199,7 +199,7 @@ func TestCommandThatDoesNotExist(t *testing.T) {
 }
 
 func TestOutOfMemoryIsSeen(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -221,7 +221,7 @@ func TestOutOfMemoryIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	stats, err := g.Stats()
-	const over = 1 << 20 // the kernel lets what dies have the pages it needs for that
+	const over = 1 << 20 // the kernel gives dying processes the pages they need
 	if err != nil || stats.OOMKills == 0 || stats.PeakBytes < 120<<20 || stats.PeakBytes > 128<<20+over {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -231,7 +231,7 @@ func TestOutOfMemoryIsSeen(t *testing.T) {
 }
 
 func TestRunUsesTheLeaf(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*verbLimit)
 	defer cancel()
@@ -257,7 +257,7 @@ func TestRunUsesTheLeaf(t *testing.T) {
 	}
 	shims := processes(func(args []string) bool { return isShimOf(args, s.ID) })
 	if charged, err := b.groups.System().Processes(cgroups.Whole); err != nil || len(shims) != 1 || !slices.Contains(charged, shims[0]) {
-		t.Errorf("shims %v are not among %v, what is charged to nobody, %v", shims, charged, err)
+		t.Errorf("shims %v are not among %v, system work, %v", shims, charged, err)
 	}
 	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestRunUsesTheLeaf(t *testing.T) {
 	if _, err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Delete(ctx, s.ID); err != nil { // also a frozen one
+	if err := d.Delete(ctx, s.ID); err != nil { // also works for a frozen one
 		t.Fatal(err)
 	}
 	if left := b.leftovers(t, d, s.ID); len(left) > 0 {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
@@ -18,16 +17,16 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// What every task gets.
+// Settings of every task.
 const (
-	openFiles   = 65536 // RLIMIT_NOFILE; the default of 1024 is little for a merge
-	oomScoreAdj = 500   // when the machine itself runs out, tasks go before daemons
+	openFiles   = 65536 // RLIMIT_NOFILE; the default of 1024 is too low for a merge
+	oomScoreAdj = 500   // if the machine runs out of memory, tasks are killed before daemons
 	tmpBytes    = "64m" // of the tmpfs on /tmp
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Create implements runtime.Driver. Steps: look whether it exists; remove a
-// snapshot that a crash left; make snapshot and container.
+// Create implements runtime.Driver. Steps: check whether the container exists;
+// remove a snapshot that a crash left; make snapshot and container.
 func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -63,12 +62,12 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	if s.Image != "" {
 		opts, err = d.withImage(ctx, s, opts)
 	} else {
-		opts, err = d.withFolder(s, opts)
+		opts, err = d.withRootFolder(s, opts)
 	}
 	if err != nil {
 		return engineError(ctx, "create", s.ID, err)
 	}
-	ctx, done, err := d.c.WithLease(ctx) // or the collector may take the snapshot before the container names it
+	ctx, done, err := d.c.WithLease(ctx) // otherwise garbage collection may remove the snapshot before the container refers to it
 	if err != nil {
 		return engineError(ctx, "create", s.ID, err)
 	}
@@ -77,7 +76,7 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 	return engineError(ctx, "create", s.ID, err)
 }
 
-// withImage takes root, environment and working directory from an image.
+// withImage sets root, environment and working directory from an image.
 func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
 	img, err := d.c.GetImage(ctx, s.Image)
 	if errdefs.IsNotFound(err) {
@@ -99,25 +98,25 @@ func (d *Driver) withImage(ctx context.Context, s runtime.Spec, opts []client.Ne
 		snapshot = client.WithNewSnapshotView(s.ID, img)
 	}
 	return append(opts, client.WithSnapshotter(d.cfg.Snapshotter), client.WithImage(img), snapshot,
-		client.WithNewSpec(specOf(s, conf.Config.Env, conf.Config.WorkingDir), seccomp.WithDefaultProfile(), d.withCriuConf(s.ID))), nil
+		client.WithNewSpec(ociSpec(s, conf.Config.Env, conf.Config.WorkingDir), withSeccomp(), d.withCriuConf(s.ID))), nil
 }
 
-// withFolder takes a folder of the host as root; it is not ours to write to.
-func (d *Driver) withFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
+// withRootFolder sets a folder of the host as root; it is never written to.
+func (d *Driver) withRootFolder(s runtime.Spec, opts []client.NewContainerOpts) ([]client.NewContainerOpts, error) {
 	if st, err := os.Stat(s.Rootfs); err != nil || !st.IsDir() {
-		return nil, fault.New(fault.NotFound, "container %s: root folder %s is not there: %v", s.ID, s.Rootfs, err)
+		return nil, fault.New(fault.NotFound, "container %s: root folder %s does not exist: %v", s.ID, s.Rootfs, err)
 	}
 	for _, p := range []string{s.Rootfs, d.cfg.StateDir} {
 		if strings.ContainsAny(p, `:,\`) {
-			return nil, fault.New(fault.Invalid, "container %s: path %s: an overlay takes no : , or \\ in it", s.ID, p)
+			return nil, fault.New(fault.Invalid, "container %s: path %s: must not contain : , or \\, since overlayfs separates paths by them", s.ID, p)
 		}
 	}
-	spec := specOf(s, nil, "")
-	return append(opts, client.WithNewSpec(spec, seccomp.WithDefaultProfile(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.withCriuConf(s.ID))), nil
+	spec := ociSpec(s, nil, "")
+	return append(opts, client.WithNewSpec(spec, withSeccomp(), oci.WithAnnotations(map[string]string{annotationRoot: s.Rootfs}), d.withCriuConf(s.ID))), nil
 }
 
-// mounts gives those besides containerd's default ones.
-func mounts(s runtime.Spec) []specs.Mount {
+// taskMounts returns the mounts in addition to containerd's default ones.
+func taskMounts(s runtime.Spec) []specs.Mount {
 	var all []specs.Mount
 	tmp := true
 	for _, m := range s.Mounts {
@@ -134,9 +133,9 @@ func mounts(s runtime.Spec) []specs.Mount {
 	return all
 }
 
-// specOf edits containerd's default OCI spec: its namespaces, masked paths and
+// ociSpec edits containerd's default OCI spec: its namespaces, masked paths and
 // mounts of /proc, /dev and /sys stay.
-func specOf(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
+func ociSpec(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, o *oci.Spec) error {
 		p := o.Process
 		p.Args, p.Cwd = s.Args, "/"
@@ -159,7 +158,7 @@ func specOf(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
 		if o.Hostname = s.Hostname; s.Hostname == "" {
 			o.Hostname = s.ID
 		}
-		o.Mounts = append(o.Mounts, mounts(s)...)
+		o.Mounts = append(o.Mounts, taskMounts(s)...)
 		o.Linux.CgroupsPath = s.Cgroup
 		o.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 		o.Linux.Namespaces = []specs.LinuxNamespace{
@@ -170,8 +169,8 @@ func specOf(s runtime.Spec, imageEnv []string, imageDir string) oci.SpecOpts {
 	}
 }
 
-// environment joins lists of "K=V": later ones win, the order of first mention
-// stays.
+// environment joins lists of "K=V". The last value of a name wins; the order is
+// that of first mention.
 func environment(lists ...[]string) []string {
 	at := map[string]int{}
 	var all []string
@@ -189,8 +188,8 @@ func environment(lists ...[]string) []string {
 	return all
 }
 
-// removeRoot removes what Create makes besides the container itself; no error
-// where there is none.
+// removeRoot removes what Create makes in addition to the container. It is not an
+// error if there is nothing.
 func (d *Driver) removeRoot(ctx context.Context, id string) error {
 	if !runtime.ValidID(id) {
 		return nil

@@ -12,21 +12,23 @@ import (
 )
 
 const (
-	annotationCriu = "org.criu.config"     // names a file of options to runc, and runc to criu
-	runcConf       = "/etc/criu/runc.conf" // that runc names where there is no annotation
+	annotationCriu = "org.criu.config"     // file of options that runc passes to criu
+	runcConf       = "/etc/criu/runc.conf" // the file that runc uses without the annotation
+
+	ownCriuOptions = "verbosity=3\nfile-locks\nghost-limit 256M\ntimeout 30\n"
 )
 
-// criuConf is the file with criu's options for a container besides those that
-// runc gives. It is written anew before each dump and restore.
+// criuConf returns the file with criu's options for a container in addition to
+// runc's. It is written before each dump and restore.
 func (d *Driver) criuConf(id string) string { return filepath.Join(d.cfg.StateDir, id, "criu.conf") }
 
-// withCriuConf has runc name the file.
+// withCriuConf makes runc pass the file to criu.
 func (d *Driver) withCriuConf(id string) oci.SpecOpts {
 	return oci.WithAnnotations(map[string]string{annotationCriu: d.criuConf(id)})
 }
 
-// tellCriu writes the file; cgroup is "" before a dump.
-func (d *Driver) tellCriu(id, cgroup string) error {
+// writeCriuConf writes the file; cgroup is "" before a dump.
+func (d *Driver) writeCriuConf(id, cgroup string) error {
 	operator, err := os.ReadFile(runcConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("criu's options: %w", err)
@@ -38,25 +40,30 @@ func (d *Driver) tellCriu(id, cgroup string) error {
 	return os.WriteFile(file, []byte(criuOptions(string(operator), cgroup)), 0o600)
 }
 
-// criuOptions is what the file says: ours, then the operator's, who may know
-// better, then the cgroup.
+// criuOptions returns the content of the file: Drover's options, then the
+// operator's, which take precedence, then those of a restore into a cgroup.
 //
-// No debug lines, of which criu writes some for every few pages; errors and the
-// proof of a whole dump are of lower levels. Not "network-lock skip", though a
-// task has no network to lock and criu starts iptables twice for it, 0.2 s at a
-// dump and 0.4 s at a restore on an emulated processor: criu 4.1.1 dies of a
-// segmentation fault where that stands in a file that runc names.
+// Locked files and deleted files that are open (the temporary files of sort, for
+// example) belong to the task alone, so they may be dumped. A process that waits
+// for its disk can be seized only afterwards, so criu waits longer than 10 s.
+// Restored processes stay stopped until Continue.
 //
-// On cgroup v2 runc does not say which cgroup it is, and criu would make the one
-// of the dump anew, outside of every limit, when the container has another name.
+// Debug lines are switched off, since criu writes several for every few pages;
+// errors and the proof of a complete dump have lower levels. "network-lock skip"
+// is not set, although a task has no network to lock and criu starts iptables
+// twice for it (0.2 s at a dump and 0.4 s at a restore on an emulated processor):
+// criu 4.1.1 crashes if a file named by runc contains it.
+//
+// On cgroup v2 runc does not pass the cgroup, and criu would recreate the one of
+// the dump, outside of every limit, if the container has another name.
 func criuOptions(operator, cgroup string) string {
 	var b strings.Builder
-	b.WriteString("verbosity=3\n")
+	b.WriteString(ownCriuOptions)
 	if operator = strings.TrimSpace(operator); operator != "" {
 		b.WriteString(operator + "\n")
 	}
 	if cgroup != "" {
-		b.WriteString("cgroup-root " + cgroup + "\n")
+		b.WriteString("leave-stopped\ncgroup-root " + cgroup + "\n")
 	}
 	return b.String()
 }

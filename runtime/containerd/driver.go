@@ -25,19 +25,22 @@ import (
 	"github.com/drover-run/drover/runtime/containerd/logger"
 )
 
-// Config says how to reach containerd and what the driver may use.
+// Config locates containerd and the driver's own files.
 type Config struct {
 	Address     string // of containerd's socket; "" is /run/containerd/containerd.sock
 	Namespace   string // "" is drover
 	Snapshotter string // "" is overlayfs
-	StateDir    string // for what lives as long as a container; "" is /run/drover/containerd/<namespace>
+	StateDir    string // for what lives as long as a container; "" is /run/drover-node/containerd/<namespace>
 	// Logger is our own executable, as absolute path, that takes
 	// containerd/logger's verb; "" is the running one.
 	Logger string
-	// ShimCgroup is the cgroup, below the mount, that the shims run in and with
-	// them runc, the loggers and all they write: what is charged to nobody. ""
-	// leaves them in containerd's own.
+	// ShimCgroup is the cgroup, below the mount, of the shims, runc and the loggers:
+	// work that is charged to no attempt. "" leaves them in containerd's cgroup.
 	ShimCgroup string
+
+	// Locations of containerd's and the kernel's state; "" is the default. Set
+	// only by tests.
+	engineState, proc, cgroupMount string
 }
 
 const (
@@ -48,7 +51,7 @@ const (
 	labelArchive = "drover/archive"
 )
 
-// maxLabelBytes is containerd's limit of a key with its value.
+// maxLabelBytes is containerd's limit of a label's key plus value.
 const maxLabelBytes = 4096
 
 // Driver implements runtime.Driver, Images and Execer on containerd.
@@ -60,9 +63,9 @@ type Driver struct {
 	locks map[string]*idLock
 }
 
-// idLock makes the verbs that change one container come one at a time.
+// idLock serialises the methods that change one container.
 type idLock struct {
-	held  chan struct{} // of capacity 1
+	sem   chan struct{} // capacity 1
 	users int
 }
 
@@ -70,13 +73,17 @@ var (
 	_ runtime.Driver = (*Driver)(nil)
 	_ runtime.Images = (*Driver)(nil)
 	_ runtime.Execer = (*Driver)(nil)
+
+	_ runtime.Preparer = (*Driver)(nil)
+	_ runtime.Sweeper  = (*Driver)(nil)
 )
 
 // dialLimit bounds the first connection, and the pause between later ones.
 const dialLimit = 3 * time.Second
 
-// New connects. An engine that does not answer is fault.Unavailable with the
-// cure; a connection that breaks later mends itself.
+// New connects to containerd. If it does not answer, the error is
+// fault.Unavailable with the cure; a connection that breaks later is restored
+// automatically.
 func New(cfg Config) (*Driver, error) {
 	if cfg.Address == "" {
 		cfg.Address = "/run/containerd/containerd.sock"
@@ -88,7 +95,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.Snapshotter = "overlayfs"
 	}
 	if cfg.StateDir == "" {
-		cfg.StateDir = filepath.Join("/run/drover/containerd", cfg.Namespace)
+		cfg.StateDir = filepath.Join("/run/drover-node/containerd", cfg.Namespace)
 	}
 	if cfg.Logger == "" {
 		self, err := os.Executable()
@@ -97,6 +104,7 @@ func New(cfg Config) (*Driver, error) {
 		}
 		cfg.Logger = self
 	}
+	cfg = cfg.withPlaces()
 	if _, err := os.Stat(cfg.Address); err != nil {
 		return nil, fault.New(fault.Unavailable, "containerd: no socket: %w: start containerd, or give its address", err)
 	}
@@ -107,13 +115,13 @@ func New(cfg Config) (*Driver, error) {
 	return &Driver{c: c, cfg: cfg, locks: map[string]*idLock{}}, nil
 }
 
-// Close ends the connection; containers run on.
+// Close closes the connection; containers keep running.
 func (d *Driver) Close() error { return d.c.Close() }
 
 // Name implements runtime.Driver.
 func (d *Driver) Name() string { return "containerd" }
 
-// Version asks the engine for its version.
+// Version returns the engine's version.
 func (d *Driver) Version(ctx context.Context) (string, error) {
 	v, err := d.c.Version(ctx)
 	if err != nil {
@@ -122,12 +130,12 @@ func (d *Driver) Version(ctx context.Context) (string, error) {
 	return v.Version, nil
 }
 
-// lock waits for the container's turn.
+// lock waits for the container's lock.
 func (d *Driver) lock(ctx context.Context, id string) (unlock func(), err error) {
 	d.mu.Lock()
 	l, ok := d.locks[id]
 	if !ok {
-		l = &idLock{held: make(chan struct{}, 1)}
+		l = &idLock{sem: make(chan struct{}, 1)}
 		d.locks[id] = l
 	}
 	l.users++
@@ -140,8 +148,8 @@ func (d *Driver) lock(ctx context.Context, id string) (unlock func(), err error)
 		}
 	}
 	select {
-	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
+	case l.sem <- struct{}{}:
+		return func() { <-l.sem; leave() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()
@@ -165,8 +173,8 @@ func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
 	var all []runtime.Status
 	for _, b := range boxes {
 		p := procs[b.ID]
-		if p == nil && b.Labels[labelStarted] != "" { // containerd leaves out a task whose shim was slow to answer
-			if p, err = d.process(ctx, b.ID); err != nil && !errdefs.IsNotFound(err) {
+		if p == nil && b.Labels[labelStarted] != "" { // containerd omits tasks whose shim answered late
+			if p, err = d.firstProcess(ctx, b.ID); err != nil && !errdefs.IsNotFound(err) {
 				return nil, engineError(ctx, "list", b.ID, err)
 			}
 		}
@@ -176,17 +184,17 @@ func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
 	return all, nil
 }
 
-// process asks for the first process of a task; the error is containerd's own.
-func (d *Driver) process(ctx context.Context, id string) (*tasktypes.Process, error) {
+// firstProcess returns the first process of a task; the error is containerd's own.
+func (d *Driver) firstProcess(ctx context.Context, id string) (*tasktypes.Process, error) {
 	r, err := d.c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err != nil {
-		return nil, native(err)
+		return nil, toNative(err)
 	}
 	return r.GetProcess(), nil
 }
 
-// statusOf joins what the container's labels and its task say; p is nil without
-// a task.
+// statusOf combines the container's labels with its task; p is nil without a
+// task.
 func statusOf(id string, labels map[string]string, p *tasktypes.Process) runtime.Status {
 	s := runtime.Status{ID: id, Labels: map[string]string{}}
 	for k, v := range labels {
@@ -218,7 +226,7 @@ func statusOf(id string, labels map[string]string, p *tasktypes.Process) runtime
 	return s
 }
 
-// labelsOf gives the labels of a new container.
+// labelsOf returns the labels of a new container.
 func labelsOf(s runtime.Spec) (map[string]string, error) {
 	log, err := json.Marshal(logger.Config{Dir: s.Log.Dir, MaxBytes: s.Log.MaxBytes, MaxFiles: s.Log.MaxFiles})
 	if err != nil {
@@ -234,7 +242,7 @@ func labelsOf(s runtime.Spec) (map[string]string, error) {
 	return labels, nil
 }
 
-// engineError gives an error of containerd its class. id may be "".
+// engineError adds the class of package fault to an error of containerd. id may be "".
 func engineError(ctx context.Context, doing, id string, err error) error {
 	if err == nil {
 		return nil
@@ -245,7 +253,7 @@ func engineError(ctx context.Context, doing, id string, err error) error {
 	if fault.Class(err) != nil {
 		return err
 	}
-	err = native(err)
+	err = toNative(err)
 	what := "containerd: " + doing
 	if id != "" {
 		what += " of container " + id
@@ -259,17 +267,16 @@ func engineError(ctx context.Context, doing, id string, err error) error {
 	case errdefs.IsInvalidArgument(err):
 		return fault.New(fault.Invalid, "%s: %w", what, err)
 	case errdefs.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
-		strings.Contains(text, "ttrpc: closed"), strings.Contains(text, "shim is not running"),
-		strings.Contains(text, "failed to start shim") && strings.Contains(text, "file exists"): // an earlier start that we gave up on is still under way
+		strings.Contains(text, "ttrpc: closed"), strings.Contains(text, "shim is not running"):
 		return fault.New(fault.Unavailable, "%s: %w", what, err)
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
 }
 
-// native gives errors of the raw services containerd's own classes, which the
-// client's methods have already; translating twice would lose them.
-func native(err error) error {
+// toNative converts errors of the raw services to containerd's error classes.
+// The client's methods have done so already; converting twice would lose them.
+func toNative(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return errgrpc.ToNative(err)
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// TestEnforcement measures what the kernel lets a container have, over ten
-// seconds of each kind of work, and holds it against the limits: never above
-// 105%, and at least 90% where the task wants it. The figures are in the log.
+// TestEnforcement measures what the kernel grants a container over ten seconds of
+// each kind of work and compares it with the limits: never above 105%, and at least
+// 90% if the task demands it. The log has the figures.
 func TestEnforcement(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	if os.Getenv("DROVER_TEST_ENFORCEMENT") == "" {
 		t.Skip("measures for two minutes: set DROVER_TEST_ENFORCEMENT=1 as well")
@@ -71,10 +71,10 @@ func TestEnforcement(t *testing.T) {
 	}
 }
 
-// TestNeighbourOfADiskHog: a limited task keeps its rate beside one that writes
-// all it can under a limit of its own.
+// TestNeighbourOfADiskHog checks that a limited task keeps its rate next to one
+// that writes as fast as its own limit allows.
 func TestNeighbourOfADiskHog(t *testing.T) {
-	b := newBed(t)
+	b := newTestbed(t)
 	d := b.connect(t)
 	if os.Getenv("DROVER_TEST_ENFORCEMENT") == "" {
 		t.Skip("measures for half a minute: set DROVER_TEST_ENFORCEMENT=1 as well")
@@ -98,7 +98,7 @@ func TestNeighbourOfADiskHog(t *testing.T) {
 	if err := d.Start(ctx, hogSpec.ID); err != nil {
 		t.Fatal(err)
 	}
-	for w := uint64(0); w < hogRate; { // until it is at work
+	for w := uint64(0); w < hogRate; { // until it is working
 		st, err := hogGroup.Stats()
 		if err != nil {
 			t.Fatal(err)
@@ -114,8 +114,8 @@ func TestNeighbourOfADiskHog(t *testing.T) {
 	}
 }
 
-// hogSpec is a container that runs hog with a folder on the data disk.
-func (b *bed) hogSpec(t *testing.T, d *Driver, id string, l cgroups.Limits, args []string) (*cgroups.Group, runtime.Spec) {
+// hogSpec makes a container that runs hog with a folder on the data disk.
+func (b *testbed) hogSpec(t *testing.T, d *Driver, id string, l cgroups.Limits, args []string) (*cgroups.Group, runtime.Spec) {
 	t.Helper()
 	task := filepath.Join(b.data, id)
 	if err := os.Mkdir(task, 0o777); err != nil {
@@ -138,15 +138,15 @@ func plainFile(t *testing.T, _ *cgroups.Group, path string) {
 	writeFile(t, path, func(*exec.Cmd) {})
 }
 
-// twoFiles is one to read and one to write over: a file that grows would read
-// the disk's own tables.
+// twoFiles makes one file to read and one to overwrite: a growing file would also
+// read the file system's metadata.
 func twoFiles(t *testing.T, g *cgroups.Group, path string) {
 	plainFile(t, g, path+"2")
 	plainFile(t, g, path)
 }
 
-// helperFile writes two files from the helpers' leaf, under no tighter limits
-// than a localised input has.
+// helperFile writes two files from the helpers leaf, under limits no tighter than
+// those of fetched input.
 func helperFile(t *testing.T, g *cgroups.Group, path string) {
 	helperWrites(t, g, path+"2")
 	helperWrites(t, g, path)
@@ -175,11 +175,11 @@ func writeFile(t *testing.T, path string, edit func(*exec.Cmd)) {
 	}
 }
 
-// rates are shares of a core, and bytes per second: of the attempt, and of the
-// whole disk, where also what was charged to somebody else is seen.
+// rates are shares of a core, and bytes per second: of the attempt, and of the whole
+// disk, which includes traffic charged to other cgroups.
 type rates struct{ cpu, read, written, diskRead, diskWritten float64 }
 
-// wholeDisk gives the bytes read from and written to a disk since boot.
+// wholeDisk returns the bytes read from and written to a disk since boot.
 func wholeDisk(t *testing.T, dev cgroups.Device) (read, written float64) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("/sys/dev/block", dev.String(), "stat"))
@@ -195,9 +195,9 @@ func wholeDisk(t *testing.T, dev cgroups.Device) (read, written float64) {
 	return n[2] * 512, n[6] * 512
 }
 
-// measure runs the container and reads the kernel's own counters ten seconds
-// apart, once the work has begun.
-func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec) rates {
+// measure runs the container and reads the kernel's counters ten seconds apart, once
+// the work has started.
+func (b *testbed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec) rates {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*verbLimit)
 	defer cancel()
@@ -226,7 +226,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 		const begun = 4 << 20 // more than the program itself reads when it starts
 		switch s.Args[2] {
 		case "cpu":
-			return st.ThrottledIn > base.ThrottledIn+3
+			return st.ThrottledPeriods > base.ThrottledPeriods+3
 		case "read":
 			return r-r0 > begun
 		case "mixed":
@@ -256,7 +256,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 	}
 	sleep(ctx, 10*time.Second)
 	to, err := g.Stats()
-	span := time.Since(start).Seconds()
+	elapsed := time.Since(start).Seconds()
 	dr2, dw2 := wholeDisk(t, b.disk)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func (b *bed) measure(t *testing.T, d *Driver, g *cgroups.Group, s runtime.Spec)
 	if err := os.RemoveAll(s.Mounts[0].Source); err != nil {
 		t.Error(err)
 	}
-	return rates{cpu: (to.CPU - from.CPU).Seconds() / span, read: float64(r2-r1) / span, written: float64(w2-w1) / span, diskRead: (dr2 - dr1) / span, diskWritten: (dw2 - dw1) / span}
+	return rates{cpu: (to.CPU - from.CPU).Seconds() / elapsed, read: float64(r2-r1) / elapsed, written: float64(w2-w1) / elapsed, diskRead: (dr2 - dr1) / elapsed, diskWritten: (dw2 - dw1) / elapsed}
 }
 
 func onDisk(s cgroups.Stats, dev cgroups.Device) (read, written uint64) {

@@ -17,12 +17,11 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// outputLimit bounds how long after the end of an Exec its output may be held
-// open by processes that it left.
+// outputLimit bounds how long processes left by an Exec may hold its output open.
 const outputLimit = 5 * time.Second
 
-// Exec implements runtime.Execer. The process gets the user, limits, seccomp
-// profile and (lack of) capabilities of the container.
+// Exec implements runtime.Execer. The process has the user, limits, seccomp
+// profile and lack of capabilities of the container.
 func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, error) {
 	if len(x.Args) == 0 {
 		return 0, fault.New(fault.Invalid, "exec in container %s: no command", id)
@@ -40,7 +39,7 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	}
 	if e := engineError(ctx, "exec", id, err); e != nil {
 		if fault.Class(e) == fault.NotFound {
-			return 0, fault.New(fault.Conflict, "container %s does not run: exec needs a running one", id)
+			return 0, fault.New(fault.Conflict, "container %s is not running: exec needs a running one", id)
 		}
 		return 0, e
 	}
@@ -57,7 +56,7 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	if err := os.MkdirAll(pipes, 0o700); err != nil {
 		return 0, fmt.Errorf("exec in container %s: %w", id, err)
 	}
-	in := &signalReader{r: x.Stdin, ended: make(chan struct{})}
+	in := &eofReader{r: x.Stdin, ended: make(chan struct{})}
 	var stdin io.Reader
 	if x.Stdin != nil {
 		stdin = in
@@ -69,9 +68,9 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	return d.runExec(ctx, id, proc, in)
 }
 
-// runExec starts the process, ends its input when ours ends, and waits.
-func (d *Driver) runExec(ctx context.Context, id string, proc client.Process, in *signalReader) (code int, err error) {
-	// For what must happen also when ctx has ended.
+// runExec starts the process, closes its input when in ends, and waits for it.
+func (d *Driver) runExec(ctx context.Context, id string, proc client.Process, in *eofReader) (code int, err error) {
+	// For calls that must also work after ctx has ended.
 	apart, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer func() {
@@ -95,7 +94,7 @@ func (d *Driver) runExec(ctx context.Context, id string, proc client.Process, in
 	wg.Go(func() {
 		select {
 		case <-in.ended:
-			// The pipe is empty once our copy is closed; the shim then still holds it.
+			// The FIFO has no writer once this copy is closed, but the shim holds it.
 			_ = proc.CloseIO(apart, client.WithStdinCloser)
 		case <-stop:
 		}
@@ -109,18 +108,18 @@ func (d *Driver) runExec(ctx context.Context, id string, proc client.Process, in
 		}
 		return int(st.ExitCode()), nil
 	case <-ctx.Done():
-		return 0, ctx.Err() // Delete kills it
+		return 0, ctx.Err() // the deferred Delete kills it
 	}
 }
 
-// signalReader says when its reader has ended.
-type signalReader struct {
+// eofReader closes ended when its reader has ended.
+type eofReader struct {
 	r     io.Reader
 	once  sync.Once
 	ended chan struct{}
 }
 
-func (s *signalReader) Read(b []byte) (int, error) {
+func (s *eofReader) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	if err != nil {
 		s.once.Do(func() { close(s.ended) })

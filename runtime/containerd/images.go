@@ -17,10 +17,10 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// Has implements runtime.Images; it takes a digest or the name of an image that
-// an operator pulled into our namespace.
+// Has implements runtime.Images. It takes a digest or the name of an image that an
+// operator pulled into the driver's namespace.
 func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 	img, err := d.c.GetImage(ctx, digest)
 	if errdefs.IsNotFound(err) {
@@ -33,13 +33,13 @@ func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 	return ok, engineError(ctx, "look for image "+digest, "", err)
 }
 
-// Import implements runtime.Images. The archive (OCI or docker, may be gzipped)
-// streams into containerd's content store; nothing is written elsewhere. Steps,
-// under one lease, so that a failure or a crash leaves nothing that is not
-// collected: store the blobs; tie them together with labels; name the image;
-// unpack it. The layers as they came are not tied and go after unpacking.
+// Import implements runtime.Images. The archive (OCI or docker, possibly gzipped)
+// streams into containerd's content store and nowhere else. Steps, under one
+// lease, so that garbage collection removes everything after a failure or crash:
+// store the blobs; link them by labels; name the image; unpack it. Compressed
+// layers are not linked and go after unpacking.
 func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error {
-	if !digestForm.MatchString(digest) {
+	if !digestPattern.MatchString(digest) {
 		return fault.New(fault.Invalid, "image digest %q: want sha256: and 64 hexadecimal digits", digest)
 	}
 	if ok, err := d.Has(ctx, digest); ok || err != nil {
@@ -56,7 +56,7 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 	switch {
 	case source.err != nil:
 		return fmt.Errorf("image %s: reading the archive: %w", digest, source.err)
-	case err != nil && fault.Class(engineError(ctx, "", "", err)) == fault.Unavailable:
+	case err != nil && (fault.Class(engineError(ctx, "", "", err)) == fault.Unavailable || isHostFault(err)):
 		return engineError(ctx, "import "+digest, "", err)
 	case err != nil && ctx.Err() == nil:
 		return fault.New(fault.Invalid, "image %s: not an OCI or docker archive: %w: make it with `podman save --format oci-archive` or `docker save`", digest, err)
@@ -68,7 +68,7 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 		if errdefs.IsNotFound(err) {
 			return fault.New(fault.Invalid, "image %s: its archive has no image for %s: %w", digest, platforms.DefaultString(), err)
 		}
-		return engineError(ctx, "import "+digest, "", err)
+		return archiveError(ctx, "read the manifests of", digest, err)
 	}
 	img := images.Image{Name: digest, Target: index, Labels: map[string]string{labelArchive: digest}}
 	named, err := d.c.ImageService().Create(ctx, img)
@@ -79,13 +79,13 @@ func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error
 		return engineError(ctx, "import "+digest, "", err)
 	}
 	if err := client.NewImage(d.c, named).Unpack(ctx, d.cfg.Snapshotter); err != nil {
-		err = engineError(ctx, "unpack "+digest, "", err)
+		err = archiveError(ctx, "unpack", digest, err)
 		return errors.Join(err, d.Remove(context.WithoutCancel(ctx), digest))
 	}
 	return nil
 }
 
-// errReader keeps the error of the reader apart from that of the archive.
+// errReader separates errors of the reader from errors of the archive's format.
 type errReader struct {
 	r   io.Reader
 	err error
@@ -99,9 +99,9 @@ func (e *errReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Remove implements runtime.Images. It waits for the collector, so that the
-// space is free when it returns; an image that containers use stays on the disk
-// until the last of them is deleted.
+// Remove implements runtime.Images. It waits for garbage collection, so that the
+// space is free when it returns; an image that containers use stays on disk until
+// the last of them is deleted.
 func (d *Driver) Remove(ctx context.Context, digest string) error {
 	err := d.c.ImageService().Delete(ctx, digest, images.SynchronousDelete())
 	if errdefs.IsNotFound(err) {
@@ -117,9 +117,9 @@ func (d *Driver) ListImages(ctx context.Context) ([]runtime.Image, error) {
 		return nil, engineError(ctx, "list images", "", err)
 	}
 	var list []runtime.Image
-	for _, i := range all { // containerd keeps them by name
+	for _, i := range all { // sorted by name in containerd
 		size, err := client.NewImage(d.c, i).Usage(ctx, client.WithSnapshotUsage())
-		if errdefs.IsNotFound(err) { // it goes, or is not whole yet
+		if errdefs.IsNotFound(err) { // being removed, or incomplete
 			continue
 		}
 		if err != nil {

@@ -14,17 +14,17 @@ import (
 
 const (
 	manifestName    = "manifest.json"
-	manifestVersion = 3 // 1 had sha256 alone and 2 crc32c; both are still read
+	manifestVersion = 3 // versions 1 (sha256) and 2 (crc32c) can still be read
 )
 
-// manifest proves that a dump is whole.
+// manifest proves that a dump is complete.
 type manifest struct {
 	Version int            `json:"version"`
 	ID      string         `json:"id"` // of the container
 	Files   []manifestFile `json:"files"`
 }
 
-// manifestFile has one of the sums.
+// manifestFile has exactly one of the sums.
 type manifestFile struct {
 	Name   string `json:"name"` // below image/
 	Bytes  int64  `json:"bytes"`
@@ -44,8 +44,8 @@ func (f manifestFile) sum() string {
 	}
 }
 
-// writeManifest makes the image durable, sums it up as far as that is not done,
-// and then makes the manifest, which says so, durable.
+// writeManifest syncs the image, completes its sums, and then durably writes the
+// manifest.
 func writeManifest(ctx context.Context, dir, id string, behind *follower) error {
 	files, err := behind.finish(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func readManifest(dir string) (manifest, error) {
 	var m manifest
 	b, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return m, fault.New(fault.Corrupt, "%s is no whole dump: %w", dir, err)
+		return m, fault.New(fault.Corrupt, "%s is not a complete dump: %w", dir, err)
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &m)
@@ -91,18 +91,18 @@ func readManifest(dir string) (manifest, error) {
 		return m, fault.New(fault.Corrupt, "dump %s: %w", dir, err)
 	}
 	if m.Version < 1 || m.Version > manifestVersion {
-		return m, fault.New(fault.Unsupported, "dump %s: version %d of its manifest: this program knows %d", dir, m.Version, manifestVersion)
+		return m, fault.New(fault.Unsupported, "dump %s: its manifest has version %d, this program supports %d", dir, m.Version, manifestVersion)
 	}
 	return m, nil
 }
 
-// sizes finds out without reading a file whether one was cut or is missing.
-func (m manifest) sizes(dir string) error {
+// checkSizes detects missing and truncated files without reading them.
+func (m manifest) checkSizes(dir string) error {
 	dir = filepath.Join(dir, imageDir)
 	for _, f := range m.Files {
 		st, err := os.Lstat(filepath.Join(dir, f.Name))
 		if err != nil || st.Size() != f.Bytes || f.Name != filepath.Base(f.Name) {
-			return fault.New(fault.Corrupt, "dump %s: file %s: want %d bytes: %v", dir, f.Name, f.Bytes, sizeOr(st, err))
+			return fault.New(fault.Corrupt, "dump %s: file %s: want %d bytes: %v", dir, f.Name, f.Bytes, sizeOrError(st, err))
 		}
 	}
 	return nil
@@ -123,7 +123,7 @@ func (m manifest) verify(ctx context.Context, dir string) error {
 	return nil
 }
 
-func sizeOr(st fs.FileInfo, err error) any {
+func sizeOrError(st fs.FileInfo, err error) any {
 	if err != nil {
 		return err
 	}

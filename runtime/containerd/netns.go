@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace runs f in a network namespace. It must be called in a goroutine
-// of its own: the thread stays in that namespace, so it is never given back to
-// the scheduler and ends with the goroutine.
+// inNamespace runs f in a network namespace. It must be called in its own
+// goroutine: the thread stays in that namespace, so it is never unlocked and ends
+// with the goroutine.
 func inNamespace(ns *os.File, f func() error) error {
 	goruntime.LockOSThread()
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/drover-run/drover/internal/onmachine"
 )
 
-// The conformance suite and the rest of the tests in the bed. The measurement
-// of enforcement wants a quiet machine and has its own entry.
+// TestOnMachine runs the tests of this package on the test bed. The measurement of
+// enforcement needs an idle machine and has its own entry.
 func TestOnMachine(t *testing.T) {
 	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|OutOf|Run|Checkpoint|What)", 18*time.Minute, "DROVER_TEST_CONTAINERD=1")
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,7 @@ type (
 	contentInfo  = content.Info
 )
 
-// More programs that the test binary is, besides runtimetest's.
+// First arguments that make the test binary another program.
 const (
 	confinedMarker = "drover-confined"
 	hogMarker      = "drover-hog"
@@ -44,7 +45,7 @@ func init() {
 	}
 }
 
-// confined prints what a task sees of its walls.
+// confined prints what a task can see and do in its container.
 func confined() {
 	host, _ := os.Hostname()
 	dir, _ := os.Getwd()
@@ -75,12 +76,47 @@ func confined() {
 	}
 	fmt.Println("write /proc/sys/kernel/hostname", word(os.WriteFile("/proc/sys/kernel/hostname", []byte("x"), 0)))
 	fmt.Println("mount", word(unix.Mount("t", "/tmp", "tmpfs", 0, "")))
+	fmt.Println("project of /task/new", word(setProject("/task/new")))
+	fmt.Println("flags of /task", word(setFlags("/task")))
 	group, _ := os.ReadFile("/proc/self/cgroup")
 	fmt.Print("cgroup ", string(group))
 	fmt.Println("pid", os.Getpid())
 	adj, _ := os.ReadFile("/proc/self/oom_score_adj")
 	fmt.Print("oom_score_adj ", string(adj))
 	fmt.Println("end")
+}
+
+// setProject moves an own file out of the project that its quota is counted for.
+// The upper half of the request, which the kernel ignores, is set.
+func setProject(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	var attr [28]byte
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x801c581f, uintptr(unsafe.Pointer(&attr))); errno != 0 {
+		panic(errno) // reading is allowed
+	}
+	clear(attr[12:16])
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 1<<40|0x401c5820, uintptr(unsafe.Pointer(&attr))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// setFlags writes a folder's flags as they are.
+func setFlags(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		panic(err)
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
 func word(err error) string {
@@ -90,7 +126,7 @@ func word(err error) string {
 	return "done"
 }
 
-// hog uses one resource for all it is worth:
+// hog uses one resource as much as it can:
 //
 //	memory MB                  touches it
 //	cpu SECONDS THREADS
@@ -120,7 +156,7 @@ func hog(args []string) int {
 		}
 	default:
 		kind := args[0]
-		if second := secondHog[kind]; second != "" { // in two processes: goroutines of one would wait for each other on one CPU
+		if second := secondHog[kind]; second != "" { // two processes: goroutines of one would wait for each other on one CPU
 			if kind == "mixed" {
 				kind = "read"
 			}
@@ -140,14 +176,14 @@ func hog(args []string) int {
 	return 0
 }
 
-// secondHog is what a second process does at the same time on a second file.
-// One that overwrites has gaps in which it fills the page cache again; two of
-// them keep the disk busy.
+// secondHog is what a second process does concurrently with a second file. One that
+// overwrites has gaps in which it fills the page cache again; two keep the disk
+// busy.
 var secondHog = map[string]string{"mixed": "write", "overwrite": "overwrite-too"}
 
 const hogBlock = 256 << 10
 
-func hogDisk(kind, path string, span time.Duration) error {
+func hogDisk(kind, path string, duration time.Duration) error {
 	flags := os.O_RDWR | os.O_CREATE
 	over := kind == "overwrite" || kind == "overwrite-too"
 	if kind != "buffered" && !over {
@@ -165,7 +201,7 @@ func hogDisk(kind, path string, span time.Duration) error {
 	}
 	start := time.Now()
 	var moved int64
-	for at := int64(0); time.Since(start) < span; at += hogBlock {
+	for at := int64(0); time.Since(start) < duration; at += hogBlock {
 		if size > 0 {
 			at %= size
 		}
@@ -183,8 +219,8 @@ func hogDisk(kind, path string, span time.Duration) error {
 			}
 			moved += int64(n)
 		}
-		// The kernel counts the dirty pages of a file to who wrote it first, so
-		// nothing makes this writer flush but itself.
+		// The kernel charges a file's dirty pages to the first writer, so this writer
+		// must sync by itself.
 		if over && moved%(8<<20) == 0 {
 			if err := f.Sync(); err != nil {
 				return err
@@ -195,7 +231,7 @@ func hogDisk(kind, path string, span time.Duration) error {
 	return nil
 }
 
-// aligned gives a buffer that O_DIRECT takes.
+// aligned returns a buffer suitable for O_DIRECT.
 func aligned(n int) []byte {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -204,8 +240,8 @@ func aligned(n int) []byte {
 	return b
 }
 
-// count prints numbered lines for ever; with a listening TCP socket of MPTCP it
-// cannot be dumped.
+// count prints numbered lines forever; with a listening MPTCP socket it cannot be
+// dumped.
 func count(socket bool) {
 	if socket {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -215,6 +251,19 @@ func count(socket bool) {
 		}
 		defer l.Close()
 	}
+	// As GNU sort has: a large deleted file that is open, here also locked.
+	f, err := os.CreateTemp("/tmp", "deleted-")
+	if err == nil {
+		err = errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_EX), f.Truncate(2<<20), os.Remove(f.Name()))
+	}
+	if err == nil {
+		_, err = f.WriteAt(make([]byte, 2<<20), 0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer f.Close()
 	for i := 0; ; i++ {
 		fmt.Print(countLine(i))
 		time.Sleep(20 * time.Millisecond)

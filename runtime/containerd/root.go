@@ -12,43 +12,43 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// A container's root is an overlay that cannot be written to: a folder with the
-// mount points that runc would make, and below it the layers of the image or
-// the operator's folder. It has no upper layer, and that matters at the end:
-// when an overlay with one is unmounted the kernel writes out all that is dirty
-// on its disk, a throttled neighbour's data too, and Delete would wait for it.
+// A container's root is a read-only overlay: a folder with the mount points that
+// runc would make, and below it the layers of the image or the operator's folder.
+// It has no upper layer, since unmounting an overlay with one makes the kernel
+// write out all dirty data of its disk, including a throttled neighbour's, and
+// Delete would wait for it.
 
-// annotationRoot keeps the root folder with the container, for Start.
+// annotationRoot stores the root folder with the container, for Start.
 const annotationRoot = "drover/rootfs"
 
 // maxLayers bounds the layers of such a root, since mount(2) takes one page of
-// options. An image with more gets an upper layer as usual.
+// options. An image with more layers gets an upper layer.
 const maxLayers = 40
 
-// rootMounts is the root file system of a task.
+// rootMounts returns the mounts of a task's root file system.
 func (d *Driver) rootMounts(ctx context.Context, id string, spec *oci.Spec) ([]mount.Mount, error) {
 	if root := spec.Annotations[annotationRoot]; root != "" {
-		return d.readOnly(id, spec, []string{root}, nil)
+		return d.readOnlyRoot(id, spec, []string{root}, nil)
 	}
 	all, err := d.c.SnapshotService(d.cfg.Snapshotter).Mounts(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if lowers, opts, ok := layersOf(all); ok {
-		return d.readOnly(id, spec, lowers, opts)
+		return d.readOnlyRoot(id, spec, lowers, opts)
 	}
 	return all, nil
 }
 
-// layersOf gives the folders of a snapshot that is only looked at, the topmost
-// first, and further options of its mount; ok is false for another snapshot.
+// layersOf returns the folders of a read-only snapshot, topmost first, and further
+// options of its mount; ok is false for other snapshots.
 func layersOf(all []mount.Mount) (lowers, opts []string, ok bool) {
 	if len(all) != 1 {
 		return nil, nil, false
 	}
 	switch m := all[0]; m.Type {
 	case "bind":
-		return []string{m.Source}, nil, contains(m.Options, "ro")
+		return []string{m.Source}, nil, hasOption(m.Options, "ro")
 	case "overlay":
 		for _, o := range m.Options {
 			switch {
@@ -66,7 +66,7 @@ func layersOf(all []mount.Mount) (lowers, opts []string, ok bool) {
 	}
 }
 
-func contains(list []string, s string) bool {
+func hasOption(list []string, s string) bool {
 	for _, x := range list {
 		if x == s {
 			return true
@@ -75,18 +75,18 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// readOnly makes the mount points that the layers lack and gives the overlay.
-func (d *Driver) readOnly(id string, spec *oci.Spec, lowers, opts []string) ([]mount.Mount, error) {
+// readOnlyRoot makes the mount points that the layers lack and returns the overlay.
+func (d *Driver) readOnlyRoot(id string, spec *oci.Spec, lowers, opts []string) ([]mount.Mount, error) {
 	points := filepath.Join(d.cfg.StateDir, id, "points")
 	if err := os.MkdirAll(points, 0o755); err != nil {
 		return nil, err
 	}
 	targets := append([]specs.Mount{{Destination: spec.Process.Cwd}}, spec.Mounts...)
 	for _, m := range targets {
-		if inside(spec.Mounts, m.Destination) {
+		if isInsideMount(spec.Mounts, m.Destination) {
 			continue // the mount around it has it, or runc makes it there
 		}
-		if err := mountPoint(points, lowers, m); err != nil {
+		if err := makeMountPoint(points, lowers, m); err != nil {
 			return nil, fmt.Errorf("mount point %s: %w", m.Destination, err)
 		}
 	}
@@ -94,8 +94,8 @@ func (d *Driver) readOnly(id string, spec *oci.Spec, lowers, opts []string) ([]m
 		Options: append([]string{"ro", "lowerdir=" + strings.Join(append([]string{points}, lowers...), ":")}, opts...)}}, nil
 }
 
-// inside tells whether path lies below the target of a mount.
-func inside(all []specs.Mount, path string) bool {
+// isInsideMount reports whether path lies below the target of a mount.
+func isInsideMount(all []specs.Mount, path string) bool {
 	for _, m := range all {
 		if strings.HasPrefix(path, strings.TrimSuffix(m.Destination, "/")+"/") {
 			return true
@@ -104,8 +104,8 @@ func inside(all []specs.Mount, path string) bool {
 	return false
 }
 
-// mountPoint makes an empty file or folder to mount on, unless a layer has it.
-func mountPoint(points string, lowers []string, m specs.Mount) error {
+// makeMountPoint makes an empty file or folder as mount point unless a layer has it.
+func makeMountPoint(points string, lowers []string, m specs.Mount) error {
 	for _, l := range lowers {
 		st, err := os.Lstat(filepath.Join(l, m.Destination))
 		if err != nil {

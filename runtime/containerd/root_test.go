@@ -43,7 +43,7 @@ func TestOnlySnapshotsWithoutAnUpperLayerAreLayers(t *testing.T) {
 	}
 }
 
-func TestARootHasTheMountPointsThatItsLayersLack(t *testing.T) {
+func TestRootHasMissingMountPoints(t *testing.T) {
 	dir := t.TempDir()
 	top, base := filepath.Join(dir, "top"), filepath.Join(dir, "base")
 	for _, p := range []string{filepath.Join(top, "etc"), filepath.Join(base, "proc"), filepath.Join(base, "data/in")} {
@@ -62,7 +62,7 @@ func TestARootHasTheMountPointsThatItsLayersLack(t *testing.T) {
 		{Type: "bind", Source: file, Destination: "/etc/conf"},
 	}}
 	for range 2 { // it is safe to repeat
-		root, err := d.readOnly("c1", spec, []string{top, base}, []string{"index=off"})
+		root, err := d.readOnlyRoot("c1", spec, []string{top, base}, []string{"index=off"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,11 +84,10 @@ func TestARootHasTheMountPointsThatItsLayersLack(t *testing.T) {
 	}
 }
 
-// TestWhatANeighbourWritesDoesNotHoldDelete has a neighbour with a low limit
-// make much of the disk's cache dirty: Delete must be done before all of that
-// is written.
-func TestWhatANeighbourWritesDoesNotHoldDelete(t *testing.T) {
-	b := newBed(t)
+// TestNeighbourWritesDoNotDelayDelete has a neighbour with a low limit fill the
+// page cache with dirty data: Delete must finish before that is written.
+func TestNeighbourWritesDoNotDelayDelete(t *testing.T) {
+	b := newTestbed(t)
 	d := b.connect(t)
 	const slow = 256 << 10
 	l := b.limits()
@@ -109,7 +108,7 @@ func TestWhatANeighbourWritesDoesNotHoldDelete(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait() }()
 	defer func() {
-		if err := os.Truncate(file, 0); err != nil { // what is dirty need not be written
+		if err := os.Truncate(file, 0); err != nil { // so that dirty data need not be written
 			t.Error(err)
 		}
 		if err := g.Kill(); err != nil {

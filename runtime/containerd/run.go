@@ -22,51 +22,76 @@ import (
 	"github.com/drover-run/drover/runtime/containerd/logger"
 )
 
-// stopLimit bounds how long a killed container may take to be gone.
+// stopLimit bounds how long a killed container may take to disappear.
 const stopLimit = time.Minute
 
-// Start implements runtime.Driver. Steps: make the task, if there is none; note
-// the time; start it. A task that cannot be started is taken away again, so
-// that the container is as it was created.
+// cleanLimit bounds the clean-up after a failed start.
+const cleanLimit = time.Minute
+
+// politeLimit bounds the removal of a task through the engine before it is
+// removed by force.
+const politeLimit = 20 * time.Second
+
+// Start implements runtime.Driver. Steps: make the task unless there is one;
+// record the time; start the task. A task that cannot be started is removed, so
+// that the container is as Create made it.
 func (d *Driver) Start(ctx context.Context, id string) error {
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	c, err := d.c.LoadContainer(ctx, id)
-	if err != nil {
-		return engineError(ctx, "start", id, err)
-	}
-	labels, err := c.Labels(ctx)
-	if err != nil {
-		return engineError(ctx, "start", id, err)
-	}
-	p, err := d.process(ctx, id)
-	switch {
-	case err == nil && p.GetStatus() != tasktypes.Status_CREATED:
-		return nil
-	case err == nil:
-	case !errdefs.IsNotFound(err):
-		return engineError(ctx, "start", id, err)
-	case labels[labelStarted] != "":
-		return nil // it ran; its task is lost
-	default:
-		if err := d.newTask(ctx, c, labels, nil); err != nil {
-			return err
-		}
+	c, made, err := d.prepare(ctx, id)
+	if err != nil || !made {
+		return err
 	}
 	if _, err := c.SetLabels(ctx, map[string]string{labelStarted: time.Now().UTC().Format(time.RFC3339Nano)}); err != nil {
-		return engineError(ctx, "start", id, err)
+		return d.undoStart(ctx, c, engineError(ctx, "start", id, err))
 	}
 	if _, err := d.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id}); err != nil {
-		return d.undoStart(ctx, c, commandError(ctx, id, native(err)))
+		return d.undoStart(ctx, c, commandError(ctx, id, toNative(err)))
 	}
 	return nil
 }
 
-// newTask makes the shim, the logger and the container's init, which waits.
-// change may add to runc's options.
+// Prepare implements runtime.Preparer: runc's init then waits for Start.
+func (d *Driver) Prepare(ctx context.Context, id string) error {
+	unlock, err := d.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, _, err = d.prepare(ctx, id)
+	return err
+}
+
+// prepare makes the task of a container unless there is one. It returns false for
+// a container that was started before.
+func (d *Driver) prepare(ctx context.Context, id string) (c client.Container, made bool, err error) {
+	if c, err = d.c.LoadContainer(ctx, id); err != nil {
+		return nil, false, engineError(ctx, "start", id, err)
+	}
+	labels, err := c.Labels(ctx)
+	if err != nil {
+		return nil, false, engineError(ctx, "start", id, err)
+	}
+	p, err := d.firstProcess(ctx, id)
+	switch {
+	case err == nil:
+		return c, p.GetStatus() == tasktypes.Status_CREATED, nil
+	case !errdefs.IsNotFound(err):
+		return nil, false, engineError(ctx, "start", id, err)
+	case labels[labelStarted] != "":
+		return c, false, nil // it ran; its task is lost
+	}
+	if err := d.newTask(ctx, c, labels, nil); err != nil {
+		return nil, false, err
+	}
+	return c, true, nil
+}
+
+// newTask makes the shim, the logger and the container's init, which waits for
+// Start. change may modify runc's options.
 func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[string]string, change func(*options.Options)) error {
 	spec, err := c.Spec(ctx)
 	if err != nil {
@@ -88,34 +113,70 @@ func (d *Driver) newTask(ctx context.Context, c client.Container, labels map[str
 	if err != nil {
 		return err
 	}
-	// Not the client's NewTask: it would add the snapshot's own mounts.
-	_, err = d.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: c.ID(), Stdout: logs, Stderr: logs, Rootfs: mount.ToProto(root), Options: packed})
-	return commandError(ctx, c.ID(), native(err))
-}
-
-// undoStart removes a task that did not start; the error stays.
-func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-	defer cancel()
-	if errors.Is(cause, fault.Unavailable) {
-		return cause // it may have started: the next Start sees
+	// The client's NewTask would add the snapshot's own mounts.
+	create := func() error {
+		_, err := d.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: c.ID(), Stdout: logs, Stderr: logs, Rootfs: mount.ToProto(root), Options: packed})
+		return toNative(err)
 	}
-	p, err := d.process(ctx, c.ID())
-	if err == nil && p.GetStatus() == tasktypes.Status_RUNNING {
+	err = create()
+	if inTheWay(err) && ctx.Err() == nil { // an earlier start was interrupted, perhaps by the end of the daemon
+		if err := d.forceClean(ctx, c.ID()); err != nil {
+			return engineError(ctx, "clean up before the start", c.ID(), err)
+		}
+		err = create()
+	}
+	if err == nil {
 		return nil
 	}
-	_, err = d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID()})
-	if err == nil || errdefs.IsNotFound(native(err)) {
+	err = commandError(ctx, c.ID(), err)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	if cerr := d.forceClean(clean, c.ID()); cerr != nil {
+		err = errors.Join(err, engineError(clean, "clean up after the start", c.ID(), cerr))
+	}
+	return err
+}
+
+// inTheWay reports whether a task could not be made because of leftovers of an
+// earlier try: containerd 1.7 keeps the bundle, and sometimes the shim, when the
+// context of Create ends.
+func inTheWay(err error) bool {
+	return err != nil && (errdefs.IsAlreadyExists(err) || strings.Contains(err.Error(), "file exists") || strings.Contains(err.Error(), "already exists"))
+}
+
+// undoStart removes a task that did not start and returns cause. If the task runs
+// after all it returns nil.
+func (d *Driver) undoStart(ctx context.Context, c client.Container, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	p, err := d.firstProcess(ctx, c.ID())
+	switch {
+	case err != nil && !errdefs.IsNotFound(err):
+		return cause // the engine is unreachable and the task may have started: the next Start checks
+	case err == nil && p.GetStatus() == tasktypes.Status_STOPPED && answerLost(cause):
+		return nil // it ran and has exited already
+	case err == nil && p.GetStatus() != tasktypes.Status_CREATED && p.GetStatus() != tasktypes.Status_STOPPED:
+		return nil
+	}
+	if err = d.forceClean(ctx, c.ID()); err == nil {
 		err = c.Update(ctx, func(_ context.Context, _ *client.Client, b *containers.Container) error {
 			delete(b.Labels, labelStarted)
 			return nil
 		})
 	}
-	return errors.Join(cause, engineError(ctx, "undo of start", c.ID(), err))
+	if err != nil {
+		return errors.Join(cause, engineError(ctx, "undo of start", c.ID(), err))
+	}
+	return cause
 }
 
-// commandError tells the user's mistakes in a command from the engine's faults;
-// runc has them only as text.
+// answerLost reports whether an error leaves open what was done.
+func answerLost(err error) bool {
+	return errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// commandError separates the user's mistakes in a command from the engine's
+// faults, which runc reports only as text.
 func commandError(ctx context.Context, id string, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return engineError(ctx, "start", id, err)
@@ -128,8 +189,8 @@ func commandError(ctx context.Context, id string, err error) error {
 	return engineError(ctx, "start", id, err)
 }
 
-// logs says where the streams go: to our logger, as Create was told, or "" for
-// nowhere.
+// logs returns the logging URI of the container's streams: Drover's logger with
+// the configuration given to Create, or "" for none.
 func (d *Driver) logs(labels map[string]string) (string, error) {
 	var conf logger.Config
 	if err := json.Unmarshal([]byte(labels[labelLog]), &conf); err != nil {
@@ -152,7 +213,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 		if err != nil {
 			return runtime.Status{}, engineError(ctx, "wait", id, err)
 		}
-		p, err := d.process(ctx, id)
+		p, err := d.firstProcess(ctx, id)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return runtime.Status{}, engineError(ctx, "wait", id, err)
 		}
@@ -161,10 +222,10 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 			return s, nil
 		}
 		if p != nil {
-			// Its answer is only a reason to look again: a containerd that goes
-			// down answers too.
+			// The answer is only a reason to query again: a stopping containerd
+			// answers too.
 			_, err = d.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
-			if err = native(err); err != nil && !errdefs.IsNotFound(err) {
+			if err = toNative(err); err != nil && !errdefs.IsNotFound(err) {
 				return runtime.Status{}, engineError(ctx, "wait", id, err)
 			}
 		}
@@ -177,26 +238,27 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 // Kill implements runtime.Driver.
 func (d *Driver) Kill(ctx context.Context, id string, sig syscall.Signal) error {
 	_, err := d.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig), All: true})
-	if err = native(err); gone(err) {
+	if err = toNative(err); isGone(err) {
 		return nil
 	}
 	return engineError(ctx, "kill", id, err)
 }
 
-// gone tells whether an error means that there is no process to signal.
-func gone(err error) bool {
+// isGone reports whether an error means that there is no process to signal.
+func isGone(err error) bool {
 	return errdefs.IsNotFound(err) || err != nil && strings.Contains(err.Error(), "process already finished")
 }
 
 // Delete implements runtime.Driver. Steps, each safe to repeat: kill; wait for
-// the end; remove the task with its shim; the container; its root.
+// the exit; remove the task with its shim; remove leftovers of interrupted
+// starts; remove the container; remove its root.
 func (d *Driver) Delete(ctx context.Context, id string) error {
 	unlock, err := d.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := d.removeTask(ctx, id); err != nil {
+	if err := d.forceClean(ctx, id); err != nil {
 		return engineError(ctx, "delete", id, err)
 	}
 	if err := d.c.ContainerService().Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
@@ -205,35 +267,38 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	return engineError(ctx, "delete", id, d.removeRoot(ctx, id))
 }
 
-func (d *Driver) removeTask(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+// removeTask kills the task and removes it through the engine, within limit. It
+// reports whether the engine had the task.
+func (d *Driver) removeTask(ctx context.Context, id string, limit time.Duration) (had bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		p, err := d.process(ctx, id)
+		p, err := d.firstProcess(ctx, id)
 		if errdefs.IsNotFound(err) {
-			return nil
+			return had, nil
 		}
 		if err != nil {
-			return err
+			return had, err
 		}
+		had = true
 		if s := p.GetStatus(); s == tasktypes.Status_STOPPED || s == tasktypes.Status_CREATED && p.GetPid() == 0 {
 			_, err := d.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
-			if err = native(err); err == nil || errdefs.IsNotFound(err) {
-				return nil
+			if err = toNative(err); err == nil || errdefs.IsNotFound(err) {
+				return had, nil
 			}
 			if !errdefs.IsFailedPrecondition(err) {
-				return err
+				return had, err
 			}
 		} else if err := d.Kill(ctx, id, syscall.SIGKILL); err != nil {
-			return err
+			return had, err
 		}
 		if !sleep(ctx, pause) {
-			return fault.New(fault.Unavailable, "container %s: still there %s after SIGKILL: %w", id, stopLimit, ctx.Err())
+			return had, fault.New(fault.Unavailable, "container %s: still present %s after SIGKILL: %w", id, limit, ctx.Err())
 		}
 	}
 }
 
-// sleep waits and tells whether the context still lives.
+// sleep waits for d and reports whether the context is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

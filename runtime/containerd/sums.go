@@ -18,69 +18,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of summing up.
+// Limits of computing sums.
 const (
-	window      = 4 << 20               // bytes mapped at once; pages are a part of it
-	followEvery = 50 * time.Millisecond // how often a follower looks; it waits for a window
-	followFiles = "pages-"              // begins the names of what is large; criu writes it from its begin to its end
+	windowBytes    = 4 << 20               // bytes mapped at once; a multiple of the page size
+	followInterval = 50 * time.Millisecond // how often a follower looks for new windows
+	followedPrefix = "pages-"              // prefix of the large files, which criu writes from start to end
 )
 
-// method is how a file of a dump is summed up. The sum is against damage, not
-// against an enemy, for whom the folder is closed; what travels to another node
-// has sha256 besides (package node/dump). xxh64 needs no instruction that a
-// processor might lack or, in an emulator, do bit by bit: there sha256 took
-// longer than criu's dump, and crc32c half as long.
-type method int
+// sumMethod is the checksum of a dump's files. It detects damage, not attacks:
+// the folder is inaccessible to tenants, and a transfer to another node adds
+// sha256 (package node/dump). xxh64 needs no special instructions, which a
+// processor may lack and an emulator is slow at: there sha256 took longer than
+// criu's dump, and crc32c half as long.
+type sumMethod int
 
 const (
-	byXXH64 method = iota + 1
-	byCRC32C
-	bySHA256
+	sumXXH64 sumMethod = iota + 1
+	sumCRC32C
+	sumSHA256
 )
 
-// method of a manifest's file: that of the sum it has, or the present one.
-func (f manifestFile) method() method {
+// method returns the method of a manifest's file; the current one if it has no sum.
+func (f manifestFile) method() sumMethod {
 	switch {
 	case f.SHA256 != "":
-		return bySHA256
+		return sumSHA256
 	case f.CRC32C != "":
-		return byCRC32C
+		return sumCRC32C
 	default:
-		return byXXH64
+		return sumXXH64
 	}
 }
 
-func (m method) new() hash.Hash {
+func (m sumMethod) newHash() hash.Hash {
 	switch m {
-	case byXXH64:
+	case sumXXH64:
 		return xxhash.New()
-	case byCRC32C:
+	case sumCRC32C:
 		return crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	case bySHA256:
+	case sumSHA256:
 		return sha256.New()
 	default:
-		panic("containerd: no such sum")
+		panic("containerd: unknown sum method")
 	}
 }
 
-// file gives the entry of a file.
-func (m method) file(path string, bytes int64, h hash.Hash) manifestFile {
+// manifestEntry returns the manifest's entry of a file.
+func (m sumMethod) manifestEntry(path string, bytes int64, h hash.Hash) manifestFile {
 	f, text := manifestFile{Name: filepath.Base(path), Bytes: bytes}, hex.EncodeToString(h.Sum(nil))
 	switch m {
-	case byXXH64:
+	case sumXXH64:
 		f.XXH64 = text
-	case byCRC32C:
+	case sumCRC32C:
 		f.CRC32C = text
-	case bySHA256:
+	case sumSHA256:
 		f.SHA256 = text
 	default:
-		panic("containerd: no such sum")
+		panic("containerd: unknown sum method")
 	}
 	return f
 }
 
-// sumFile sums a file up.
-func sumFile(ctx context.Context, path string, m method) (manifestFile, error) {
+// sumFile computes the sum of a file.
+func sumFile(ctx context.Context, path string, m sumMethod) (manifestFile, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return manifestFile{}, err
@@ -90,19 +90,20 @@ func sumFile(ctx context.Context, path string, m method) (manifestFile, error) {
 	if err != nil {
 		return manifestFile{}, err
 	}
-	h := m.new()
+	h := m.newHash()
 	n, err := sumPart(ctx, h, f, 0, st.Size())
-	return m.file(path, n, h), err
+	return m.manifestEntry(path, n, h), err
 }
 
-// sumPart adds a part of a file to a sum, in windows, from a multiple of a window
-// on, until ctx ends. It gives how far it is; the sum is of just that much.
+// sumPart adds bytes from to to of a file to a sum, window by window, until ctx
+// ends; from must be a multiple of a window. It returns how far the sum has come,
+// also with an error.
 func sumPart(ctx context.Context, h hash.Hash, f *os.File, from, to int64) (int64, error) {
 	for from < to {
 		if err := ctx.Err(); err != nil {
 			return from, err
 		}
-		n := min(to-from, window)
+		n := min(to-from, windowBytes)
 		if err := sumWindow(h, f, from, n); err != nil {
 			return from, fmt.Errorf("%s from byte %d: %w", f.Name(), from, err)
 		}
@@ -111,9 +112,9 @@ func sumPart(ctx context.Context, h hash.Hash, f *os.File, from, to int64) (int6
 	return from, nil
 }
 
-// sumWindow reads through a mapping: to copy a dump out of the page cache takes
-// longer than to sum it up, on emulated machines twice as long. A page that the
-// disk does not give is an error, as it is when reading.
+// sumWindow reads through a mapping: copying a dump out of the page cache takes
+// longer than summing it, twice as long on emulated machines. An unreadable page
+// is an error, as with read(2).
 func sumWindow(h hash.Hash, f *os.File, from, n int64) (err error) {
 	b, err := unix.Mmap(int(f.Fd()), from, int(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
@@ -124,7 +125,7 @@ func sumWindow(h hash.Hash, f *os.File, from, n int64) (err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
-		case interface { // what SetPanicOnFault makes of a page that is not there
+		case interface { // the panic of SetPanicOnFault for an unreadable page
 			error
 			Addr() uintptr
 		}:
@@ -137,31 +138,31 @@ func sumWindow(h hash.Hash, f *os.File, from, n int64) (err error) {
 	return err
 }
 
-// follower reads what criu writes right behind it, while it is in memory, and
-// has the disk begin with it: when the dump is there, so are most of its sums,
-// and little is left to wait for. What it cannot follow is summed up at the end.
+// follower sums files while criu writes them and they are in memory, and starts
+// their writeback. When the dump ends, most sums are known and little writeback
+// is left. Files that it cannot follow are summed at the end.
 type follower struct {
-	dir   string // with the image
-	heads map[string]head
+	dir         string // the image's folder
+	partialSums map[string]partialSum
 }
 
-// head is what is summed up of a file that grows.
-type head struct {
-	bytes int64
-	sum   *xxhash.Digest
+// partialSum is the sum of the first bytes of a growing file.
+type partialSum struct {
+	bytes  int64
+	digest *xxhash.Digest
 }
 
 func newFollower(dir string) *follower {
-	return &follower{dir: filepath.Join(dir, imageDir), heads: map[string]head{}}
+	return &follower{dir: filepath.Join(dir, imageDir), partialSums: map[string]partialSum{}}
 }
 
-// follow starts a goroutine; what it gives ends it and waits for it.
+// follow starts a goroutine; the returned function stops it and waits for it.
 func (f *follower) follow(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleep(ctx, followEvery) {
+		for sleep(ctx, followInterval) {
 			f.catchUp(ctx)
 		}
 	}()
@@ -171,23 +172,23 @@ func (f *follower) follow(ctx context.Context) (end func()) {
 	}
 }
 
-// catchUp sums up what was written since it last looked, in whole steps.
+// catchUp sums complete windows written since the last call.
 func (f *follower) catchUp(ctx context.Context) {
 	all, err := os.ReadDir(f.dir)
 	if err != nil {
-		return // finish says so
+		return // finish returns the error
 	}
 	for _, e := range all {
-		if !strings.HasPrefix(e.Name(), followFiles) || !e.Type().IsRegular() {
+		if !strings.HasPrefix(e.Name(), followedPrefix) || !e.Type().IsRegular() {
 			continue
 		}
-		if err := f.advance(ctx, e.Name()); err != nil && ctx.Err() == nil {
-			delete(f.heads, e.Name())
+		if err := f.sumNewWindows(ctx, e.Name()); err != nil && ctx.Err() == nil {
+			delete(f.partialSums, e.Name())
 		}
 	}
 }
 
-func (f *follower) advance(ctx context.Context, name string) error {
+func (f *follower) sumNewWindows(ctx context.Context, name string) error {
 	in, err := os.Open(filepath.Join(f.dir, name))
 	if err != nil {
 		return err
@@ -197,30 +198,30 @@ func (f *follower) advance(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	h, ok := f.heads[name]
+	h, ok := f.partialSums[name]
 	if !ok {
-		h.sum = xxhash.New()
+		h.digest = xxhash.New()
 	}
-	to := st.Size() / window * window
+	to := st.Size() / windowBytes * windowBytes
 	if to <= h.bytes {
 		return nil
 	}
-	startWriting(in, h.bytes, to-h.bytes)
-	h.bytes, err = sumPart(ctx, h.sum, in, h.bytes, to)
-	f.heads[name] = h
+	startWriteback(in, h.bytes, to-h.bytes)
+	h.bytes, err = sumPart(ctx, h.digest, in, h.bytes, to)
+	f.partialSums[name] = h
 	return err
 }
 
-// startWriting has the disk begin with a part of a file; n 0 is all from there
-// on. Where that is not possible Sync does all of it.
-func startWriting(f *os.File, from, n int64) {
+// startWriteback starts writing a part of a file to disk; n 0 means to its end.
+// If that fails, Sync writes it.
+func startWriteback(f *os.File, from, n int64) {
 	_ = unix.SyncFileRange(int(f.Fd()), from, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// finish gives all files of the image with their sums, in order of name, once
-// they are durable. The disk is told to begin with all of them before it is
-// waited for, so that the file system's journal is written once and not for each
-// file; meanwhile what is left is summed up.
+// finish returns all files of the image with their sums, sorted by name, once they
+// are durable. Writeback is started for all files before the first Sync, so that
+// the file system's journal is written once and not per file; meanwhile the
+// remaining sums are computed.
 func (f *follower) finish(ctx context.Context) ([]manifestFile, error) {
 	all, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -229,11 +230,11 @@ func (f *follower) finish(ctx context.Context) ([]manifestFile, error) {
 	var open []*os.File
 	defer func() {
 		for _, o := range open {
-			o.Close() // only read
+			o.Close() // opened for reading only
 		}
 	}()
 	for _, e := range all {
-		if !e.Type().IsRegular() { // criu writes no others that a restore reads
+		if !e.Type().IsRegular() { // a restore reads no others
 			continue
 		}
 		o, err := os.Open(filepath.Join(f.dir, e.Name()))
@@ -241,7 +242,7 @@ func (f *follower) finish(ctx context.Context) ([]manifestFile, error) {
 			return nil, err
 		}
 		open = append(open, o)
-		startWriting(o, 0, 0)
+		startWriteback(o, 0, 0)
 	}
 	durable := make(chan error, 1)
 	go func() {
@@ -255,7 +256,7 @@ func (f *follower) finish(ctx context.Context) ([]manifestFile, error) {
 	return files, errors.Join(err, <-durable)
 }
 
-// sumRest goes on from where the follower is.
+// sumRest computes the sums from where the follower has stopped.
 func (f *follower) sumRest(ctx context.Context, open []*os.File) ([]manifestFile, error) {
 	var files []manifestFile
 	for _, o := range open {
@@ -263,15 +264,15 @@ func (f *follower) sumRest(ctx context.Context, open []*os.File) ([]manifestFile
 		if err != nil {
 			return nil, err
 		}
-		h, ok := f.heads[filepath.Base(o.Name())]
+		h, ok := f.partialSums[filepath.Base(o.Name())]
 		if !ok || h.bytes > st.Size() {
-			h = head{sum: xxhash.New()}
+			h = partialSum{digest: xxhash.New()}
 		}
-		n, err := sumPart(ctx, h.sum, o, h.bytes, st.Size())
+		n, err := sumPart(ctx, h.digest, o, h.bytes, st.Size())
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, byXXH64.file(o.Name(), n, h.sum))
+		files = append(files, sumXXH64.manifestEntry(o.Name(), n, h.digest))
 	}
 	return files, nil
 }

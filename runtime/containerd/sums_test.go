@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever was followed of the files while they were written, whatever was cut
-// or removed meanwhile: the sums are those of reading them once at the end.
-func TestSumsBehindAWriterAreThoseOfTheFiles(t *testing.T) {
+// However much was followed during writing, and whatever was truncated or removed
+// meanwhile, the sums equal those of reading the files at the end.
+func TestFollowerSumsMatchFiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "sums-")
 		if err != nil {
@@ -37,13 +37,13 @@ func TestSumsBehindAWriterAreThoseOfTheFiles(t *testing.T) {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Fatal(err)
 				}
-				delete(f.heads, filepath.Base(path)) // criu makes no file twice: only what is cut is to be noticed
+				delete(f.partialSums, filepath.Base(path)) // criu writes no file twice: only truncation must be noticed
 			case 1:
-				end() // the dump is over in the middle of a look
+				end() // the dump ends during a pass
 			case 2, 3, 4:
 				f.catchUp(ctx)
 			default:
-				b := make([]byte, rapid.SampledFrom([]int{1, 4095, window - 1, window, window + 1, 2*window + 7}).Draw(t, "bytes"))
+				b := make([]byte, rapid.SampledFrom([]int{1, 4095, windowBytes - 1, windowBytes, windowBytes + 1, 2*windowBytes + 7}).Draw(t, "bytes"))
 				noise.Read(b)
 				grow(t, path, b)
 			}
@@ -56,7 +56,7 @@ func TestSumsBehindAWriterAreThoseOfTheFiles(t *testing.T) {
 		slices.Sort(names)
 		var want []manifestFile
 		for _, n := range names {
-			one, err := sumFile(context.Background(), filepath.Join(image, n), byXXH64)
+			one, err := sumFile(context.Background(), filepath.Join(image, n), sumXXH64)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
@@ -82,31 +82,31 @@ func grow(t *rapid.T, path string, b []byte) {
 	}
 }
 
-// A file that became shorter than what was followed of it is summed up anew.
-func TestAFileThatWasCutIsSummedUpAnew(t *testing.T) {
+// A file truncated below the summed part is summed again from its start.
+func TestTruncatedFileIsSummedAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, imageDir, "pages-1.img")
-	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, 2*window), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, 2*windowBytes), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f := newFollower(dir)
 	f.catchUp(t.Context())
-	if got := f.heads["pages-1.img"].bytes; got != 2*window {
+	if got := f.partialSums["pages-1.img"].bytes; got != 2*windowBytes {
 		t.Fatalf("it followed %d bytes", got)
 	}
 	if err := os.Truncate(path, 10); err != nil {
 		t.Fatal(err)
 	}
 	got, err := f.finish(t.Context())
-	want, werr := sumFile(t.Context(), path, byXXH64)
+	want, werr := sumFile(t.Context(), path, sumXXH64)
 	if err != nil || werr != nil || len(got) != 1 || got[0] != want {
 		t.Errorf("%+v, %v; want %+v, %v", got, err, want, werr)
 	}
 }
 
-// Pages that the disk does not give, here because the file ends before them, are
-// an error and not the end of the process.
-func TestAPageThatCannotBeReadIsAnError(t *testing.T) {
+// Unreadable pages, here because the file is shorter, cause an error and do not
+// crash the process.
+func TestUnreadablePageIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pages-1.img")
 	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
@@ -116,20 +116,20 @@ func TestAPageThatCannotBeReadIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for name, m := range map[string]method{"xxh64": byXXH64, "crc32c": byCRC32C, "sha256": bySHA256} {
-		if n, err := sumPart(t.Context(), m.new(), f, 0, window+3); err == nil || n != 0 {
+	for name, m := range map[string]sumMethod{"xxh64": sumXXH64, "crc32c": sumCRC32C, "sha256": sumSHA256} {
+		if n, err := sumPart(t.Context(), m.newHash(), f, 0, windowBytes+3); err == nil || n != 0 {
 			t.Errorf("%s: %d bytes, %v", name, n, err)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, err := sumPart(ended, byXXH64.new(), f, 0, 100); !errors.Is(err, context.Canceled) || n != 0 {
+	if n, err := sumPart(ended, sumXXH64.newHash(), f, 0, 100); !errors.Is(err, context.Canceled) || n != 0 {
 		t.Errorf("with a context that has ended: %d bytes, %v", n, err)
 	}
 }
 
-func TestAFollowerThatEndsLeavesNothing(t *testing.T) {
-	dir := t.TempDir() // without an image: it finds nothing, and that is no error before the end
+func TestFollowerEndLeavesNothing(t *testing.T) {
+	dir := t.TempDir() // without an image there is nothing to follow, which is no error before finish
 	f := newFollower(dir)
 	end := f.follow(t.Context())
 	end()
@@ -144,7 +144,7 @@ func BenchmarkSums(b *testing.B) {
 	if err := os.WriteFile(path, make([]byte, 64<<20), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	for name, m := range map[string]method{"xxh64": byXXH64, "crc32c": byCRC32C, "sha256": bySHA256} {
+	for name, m := range map[string]sumMethod{"xxh64": sumXXH64, "crc32c": sumCRC32C, "sha256": sumSHA256} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(64 << 20)
 			for b.Loop() {

@@ -3,6 +3,8 @@ package fake
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -11,8 +13,8 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// Driver is one connection to an Engine. It implements runtime.Driver, Images,
-// Execer, Freezer and Checkpointer.
+// Driver is one connection to an Engine. It implements runtime.Driver and all
+// optional abilities except HostPaths.
 type Driver struct{ e *Engine }
 
 var (
@@ -21,16 +23,17 @@ var (
 	_ runtime.Execer       = (*Driver)(nil)
 	_ runtime.Freezer      = (*Driver)(nil)
 	_ runtime.Checkpointer = (*Driver)(nil)
+	_ runtime.Preparer     = (*Driver)(nil)
+	_ runtime.Sweeper      = (*Driver)(nil)
 )
 
 // Name implements runtime.Driver.
 func (d *Driver) Name() string { return "fake" }
 
 // Create implements runtime.Driver. An image given by digest must have been
-// imported; a command that names no program fails at Start, as it does in a
-// real engine.
+// imported; a command that names no program fails at Start, as in a real engine.
 func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
-	answer, err := d.e.enter(ctx, Create)
+	answer, err := d.e.beginCall(ctx, Create)
 	if err != nil {
 		return err
 	}
@@ -43,8 +46,8 @@ func (d *Driver) create(s runtime.Spec) error {
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
-	if b, ok := d.e.boxes[s.ID]; ok {
-		if b.print == s.Fingerprint() {
+	if b, ok := d.e.containers[s.ID]; ok {
+		if b.fingerprint == s.Fingerprint() {
 			return nil
 		}
 		return fault.New(fault.Exists, "container %s exists with another spec: delete it first", s.ID)
@@ -54,17 +57,45 @@ func (d *Driver) create(s runtime.Spec) error {
 			return fault.New(fault.NotFound, "container %s: image %s is not here: import it first", s.ID, s.Image)
 		}
 	}
-	d.e.boxes[s.ID] = &box{spec: s, print: s.Fingerprint(), phase: runtime.PhaseCreated, procs: map[*proc]bool{}, done: make(chan struct{})}
+	d.e.containers[s.ID] = &container{spec: s, fingerprint: s.Fingerprint(), phase: runtime.PhaseCreated, procs: map[*proc]bool{}, done: make(chan struct{})}
 	return nil
 }
 
 // Start implements runtime.Driver.
 func (d *Driver) Start(ctx context.Context, id string) error {
-	answer, err := d.e.enter(ctx, Start)
+	answer, err := d.e.beginCallFor(ctx, Start, id)
 	if err != nil {
 		return err
 	}
 	return answer(d.start(id))
+}
+
+// Prepare implements runtime.Preparer; there is nothing to do.
+func (d *Driver) Prepare(ctx context.Context, id string) error {
+	answer, err := d.e.beginCallFor(ctx, Prepare, id)
+	if err != nil {
+		return err
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	_, err = d.e.findLocked(id)
+	return answer(err)
+}
+
+// Leftovers implements runtime.Sweeper.
+func (d *Driver) Leftovers(ctx context.Context) ([]runtime.Leftover, error) {
+	answer, err := d.e.beginCall(ctx, Leftovers)
+	if err != nil {
+		return nil, err
+	}
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	var all []runtime.Leftover
+	for _, id := range slices.Sorted(maps.Keys(d.e.left)) {
+		_, listed := d.e.containers[id]
+		all = append(all, runtime.Leftover{ID: id, Listed: listed, Parts: []string{"bundle of " + id}})
+	}
+	return all, answer(nil)
 }
 
 func (d *Driver) start(id string) error {
@@ -94,13 +125,13 @@ func (d *Driver) start(id string) error {
 
 // Wait implements runtime.Driver.
 func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
-	answer, err := d.e.enter(ctx, Wait)
+	answer, err := d.e.beginCall(ctx, Wait)
 	if err != nil {
 		return runtime.Status{}, err
 	}
 	d.e.mu.Lock()
 	b, err := d.e.findLocked(id)
-	down := d.e.down
+	down := d.e.downCh
 	var done chan struct{}
 	if err == nil {
 		done = b.done
@@ -118,7 +149,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
-	if b.phase != runtime.PhaseStopped || d.e.boxes[id] != b {
+	if b.phase != runtime.PhaseStopped || d.e.containers[id] != b {
 		return runtime.Status{}, answer(fault.New(fault.NotFound, "container %s was deleted", id))
 	}
 	if err := answer(nil); err != nil {
@@ -129,14 +160,14 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 
 // List implements runtime.Driver.
 func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
-	answer, err := d.e.enter(ctx, List)
+	answer, err := d.e.beginCall(ctx, List)
 	if err != nil {
 		return nil, err
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	var all []runtime.Status
-	for _, b := range d.e.boxes {
+	for _, b := range d.e.containers {
 		all = append(all, b.status())
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })
@@ -148,27 +179,28 @@ func (d *Driver) List(ctx context.Context) ([]runtime.Status, error) {
 
 // Kill implements runtime.Driver.
 func (d *Driver) Kill(ctx context.Context, id string, sig syscall.Signal) error {
-	answer, err := d.e.enter(ctx, Kill)
+	answer, err := d.e.beginCall(ctx, Kill)
 	if err != nil {
 		return err
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
-	if b, ok := d.e.boxes[id]; ok {
+	if b, ok := d.e.containers[id]; ok {
 		b.signal(sig)
 	}
 	return answer(nil)
 }
 
-// Delete implements runtime.Driver. It waits for the programs, so they must
-// heed their context.
+// Delete implements runtime.Driver. It waits for the programs, so they must obey
+// their context.
 func (d *Driver) Delete(ctx context.Context, id string) error {
-	answer, err := d.e.enter(ctx, Delete)
+	answer, err := d.e.beginCall(ctx, Delete)
 	if err != nil {
 		return err
 	}
 	d.e.mu.Lock()
-	b, ok := d.e.boxes[id]
+	delete(d.e.left, id)
+	b, ok := d.e.containers[id]
 	if !ok {
 		d.e.mu.Unlock()
 		return answer(nil)
@@ -184,9 +216,9 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 		}
 	}
 	d.e.mu.Lock()
-	if d.e.boxes[id] == b {
-		delete(d.e.boxes, id)
-		b.close()
+	if d.e.containers[id] == b {
+		delete(d.e.containers, id)
+		b.closeDone()
 	}
 	d.e.mu.Unlock()
 	return answer(nil)
@@ -194,7 +226,7 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 
 // Has implements runtime.Images.
 func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
-	answer, err := d.e.enter(ctx, Has)
+	answer, err := d.e.beginCall(ctx, Has)
 	if err != nil {
 		return false, err
 	}
@@ -204,9 +236,9 @@ func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 	return ok, answer(nil)
 }
 
-// Import implements runtime.Images; it keeps the length only.
+// Import implements runtime.Images; it stores only the length.
 func (d *Driver) Import(ctx context.Context, digest string, archive io.Reader) error {
-	answer, err := d.e.enter(ctx, Import)
+	answer, err := d.e.beginCall(ctx, Import)
 	if err != nil {
 		return err
 	}
@@ -222,7 +254,7 @@ func (d *Driver) Import(ctx context.Context, digest string, archive io.Reader) e
 
 // Remove implements runtime.Images.
 func (d *Driver) Remove(ctx context.Context, digest string) error {
-	answer, err := d.e.enter(ctx, Remove)
+	answer, err := d.e.beginCall(ctx, Remove)
 	if err != nil {
 		return err
 	}
@@ -232,9 +264,9 @@ func (d *Driver) Remove(ctx context.Context, digest string) error {
 	return answer(nil)
 }
 
-// ListImages implements runtime.Images; an image is as long as its archive.
+// ListImages implements runtime.Images; an image's size is that of its archive.
 func (d *Driver) ListImages(ctx context.Context) ([]runtime.Image, error) {
-	answer, err := d.e.enter(ctx, ListImages)
+	answer, err := d.e.beginCall(ctx, ListImages)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +285,7 @@ func (d *Driver) ListImages(ctx context.Context) ([]runtime.Image, error) {
 
 // Exec implements runtime.Execer.
 func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, error) {
-	answer, err := d.e.enter(ctx, Exec)
+	answer, err := d.e.beginCall(ctx, Exec)
 	if err != nil {
 		return 0, err
 	}
@@ -296,11 +328,11 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	return code, answer(nil)
 }
 
-// findLocked gives the container or NotFound.
-func (e *Engine) findLocked(id string) (*box, error) {
-	b, ok := e.boxes[id]
+// findLocked returns the container or NotFound.
+func (e *Engine) findLocked(id string) (*container, error) {
+	b, ok := e.containers[id]
 	if !ok {
-		return nil, fault.New(fault.NotFound, "container %s: not here", id)
+		return nil, fault.New(fault.NotFound, "container %s: not found", id)
 	}
 	return b, nil
 }

@@ -12,33 +12,32 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// Process is what a virtual program sees of the container it runs in.
+// Process is a virtual program's view of its container.
 type Process struct {
-	Spec    runtime.Spec // of the container; Args and Env are those of this process
+	Spec    runtime.Spec // of the container; Args and Env are this process's
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Signals <-chan syscall.Signal // all but SIGKILL; a program that never reads it dies of the first one (see Program)
+	Signals <-chan syscall.Signal // all but SIGKILL; see Handle
 	handled func()
 	gate    func(ctx context.Context) error
 }
 
-// Gate is how a program takes part in being frozen: it waits while the
-// container is, or is a dump, and fails with the context's error when that ends
-// first. A program that never calls it cannot be seen to stand still.
+// Gate makes a program freezable: it blocks while the container is frozen or a
+// dump, and returns the context's error if that ends first.
 func (p *Process) Gate(ctx context.Context) error { return p.gate(ctx) }
 
-// Handle says that the program reads Signals: from now on only SIGKILL ends its
-// context by force.
+// Handle declares that the program reads Signals: from now on only SIGKILL ends
+// its context.
 func (p *Process) Handle() { p.handled() }
 
-// Program is a virtual program; it returns its exit code. Its context ends when
-// the container is killed: by SIGKILL always, by another signal unless the
-// program called Handle. A program that returns after its context ended has
-// died of that signal, whatever it returns.
+// Program is a virtual program; it returns its exit code. Its context ends when the
+// container is killed: by SIGKILL always, by other signals unless the program has
+// called Handle. A program that returns after its context ended has died of that
+// signal, whatever it returns.
 type Program func(ctx context.Context, p *Process) int
 
-// Verb names one method of a Driver for fault injection.
+// Verb identifies a method of a Driver for fault injection.
 type Verb int
 
 // The verbs.
@@ -59,47 +58,54 @@ const (
 	Frozen
 	Checkpoint
 	Restore
+	Prepare
+	Leftovers
+	Continue
 )
 
 // String names the verb.
 func (v Verb) String() string {
 	names := [...]string{Create: "create", Start: "start", Wait: "wait", List: "list", Kill: "kill",
 		Delete: "delete", Has: "has", Import: "import", Remove: "remove", Exec: "exec", ListImages: "list images",
-		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore"}
+		Freeze: "freeze", Thaw: "thaw", Frozen: "frozen", Checkpoint: "checkpoint", Restore: "restore", Prepare: "prepare", Leftovers: "leftovers", Continue: "continue"}
 	if v < Create || int(v) >= len(names) {
 		return "invalid verb"
 	}
 	return names[v]
 }
 
-// Fault is one failure to come.
+// Fault is one injected failure.
 type Fault struct {
 	Verb Verb
-	Nth  int   // which call from now, 1 the next; 0 is every call until Heal
-	Err  error // given back, as it is; nil with a Delay means slow but well
-	// After lets the verb act first and loses only its answer, as a crash of the
+	Nth  int   // which call from now on, starting at 1; 0 is every call until Heal
+	Err  error // returned unchanged; nil with a Delay makes the call slow
+	// ActFirst lets the method act and loses only its answer, as a broken
 	// connection does.
-	After bool
-	Delay time.Duration // before acting; the context cuts it short
+	ActFirst bool
+	Delay    time.Duration // before acting; ends with the context
+	// Leaves makes a failing Start or Prepare leave something on the machine, like
+	// a start interrupted together with its daemon.
+	Leaves bool
 }
 
-// Engine is the in-memory world. The zero value is not usable; see New.
+// Engine is the in-memory engine. The zero value is not usable; see New.
 type Engine struct {
 	now func() time.Time
 	wg  sync.WaitGroup
 
-	mu       *sync.Mutex // guards all below, and dumps; shared by engines that share dumps
-	dumps    *dumps
-	born     []*box // all that were ever started here: their goroutines are ours
-	closed   bool
-	programs map[string]Program
-	boxes    map[string]*box
-	images   map[string]int64 // digest -> bytes
-	faults   []Fault
-	calls    map[Verb]int
-	nextPID  int
-	down     chan struct{} // closed while the engine is down
-	isDown   bool
+	mu          *sync.Mutex // guards the fields below, and dumps; shared by engines that share dumps
+	dumps       *dumps
+	everStarted []*container // all containers ever started here; their goroutines belong to this engine
+	closed      bool
+	programs    map[string]Program
+	containers  map[string]*container
+	images      map[string]int64 // digest -> bytes
+	left        map[string]bool  // containers that left something on the machine
+	faults      []Fault
+	calls       map[Verb]int
+	nextPID     int
+	downCh      chan struct{} // closed while the engine is down
+	isDown      bool
 }
 
 // New makes an empty engine whose clock is now (nil: time.Now). Programs are
@@ -109,9 +115,9 @@ func New(now func() time.Time, programs map[string]Program) *Engine {
 		now = time.Now
 	}
 	e := &Engine{
-		mu: &sync.Mutex{}, dumps: &dumps{parked: map[int]*box{}},
-		now: now, programs: map[string]Program{}, boxes: map[string]*box{},
-		images: map[string]int64{}, calls: map[Verb]int{}, nextPID: 1000, down: make(chan struct{}),
+		mu: &sync.Mutex{}, dumps: &dumps{parked: map[int]*container{}},
+		now: now, programs: map[string]Program{}, containers: map[string]*container{},
+		images: map[string]int64{}, left: map[string]bool{}, calls: map[Verb]int{}, nextPID: 1000, downCh: make(chan struct{}),
 	}
 	for name, p := range programs {
 		e.programs[name] = p
@@ -119,64 +125,83 @@ func New(now func() time.Time, programs map[string]Program) *Engine {
 	return e
 }
 
-// Driver gives one more connection to the engine.
+// Driver returns a new connection to the engine.
 func (e *Engine) Driver() *Driver { return &Driver{e: e} }
 
-// Inject adds a fault. Several of one verb count their calls side by side; the
-// first that is due wins.
+// Inject adds a fault. Each fault counts the calls of its verb separately; the
+// first due wins.
 func (e *Engine) Inject(f Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = append(e.faults, f)
 }
 
-// Heal forgets all faults that are still to come.
+// Leave adds a leftover of a container with that ID to the machine.
+func (e *Engine) Leave(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left[id] = true
+}
+
+// Heal removes all pending faults.
 func (e *Engine) Heal() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = nil
 }
 
-// Down stops (true) or starts (false) the engine; programs are not touched.
+// Down stops (true) or starts (false) the engine; programs are not affected.
 func (e *Engine) Down(down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case down && !e.isDown:
-		close(e.down)
+		close(e.downCh)
 	case !down && e.isDown:
-		e.down = make(chan struct{})
+		e.downCh = make(chan struct{})
 	}
 	e.isDown = down
 }
 
-// Calls tells how often a verb was called, failed calls included.
+// Calls returns how often a verb was called, failed calls included.
 func (e *Engine) Calls(v Verb) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.calls[v]
 }
 
-// Close kills all programs, waits for them and leaves an engine that is down.
+// Close kills all programs, waits for them and leaves the engine down.
 func (e *Engine) Close() {
 	e.Down(true)
 	e.mu.Lock()
 	e.closed = true
-	for _, b := range e.born { // also what is a dump, or went on in another engine
+	for _, b := range e.everStarted { // including dumps and those restored in another engine
 		b.signal(syscall.SIGKILL)
 	}
 	e.mu.Unlock()
 	e.wg.Wait()
 }
 
-// enter counts a call and carries out what is injected before it acts. The
-// returned function gives the verb's answer, or the injected one in its place.
-func (e *Engine) enter(ctx context.Context, v Verb) (func(error) error, error) {
+// beginCall counts a call and applies the faults due before it acts. The returned
+// function returns the method's answer, or the injected one instead.
+func (e *Engine) beginCall(ctx context.Context, v Verb) (func(error) error, error) {
+	return e.beginCallFor(ctx, v, "")
+}
+
+// beginCallFor is beginCall for a method whose failure may leave something of a container.
+func (e *Engine) beginCallFor(ctx context.Context, v Verb, id string) (answer func(error) error, err error) {
 	e.mu.Lock()
 	e.calls[v]++
 	due := e.dueLocked(v)
-	down, gone := e.isDown, e.down
+	down, gone := e.isDown, e.downCh
 	e.mu.Unlock()
+	if due.Leaves && id != "" {
+		defer func() {
+			if err != nil {
+				e.Leave(id)
+			}
+		}()
+	}
 	if due.Delay > 0 {
 		t := time.NewTimer(due.Delay)
 		defer t.Stop()
@@ -193,19 +218,19 @@ func (e *Engine) enter(ctx context.Context, v Verb) (func(error) error, error) {
 		return nil, ctx.Err()
 	case down:
 		return nil, errDown(v)
-	case due.Err != nil && !due.After:
+	case due.Err != nil && !due.ActFirst:
 		return nil, due.Err
 	}
 	return func(err error) error {
-		if due.After && due.Err != nil {
+		if due.ActFirst && due.Err != nil {
 			return due.Err
 		}
 		return err
 	}, nil
 }
 
-// dueLocked counts the call against every fault of the verb, takes out those
-// that are used up and gives the first due.
+// dueLocked counts the call against every fault of the verb, removes used-up
+// faults and returns the first due.
 func (e *Engine) dueLocked(v Verb) (due Fault) {
 	found := false
 	e.faults = slices.DeleteFunc(e.faults, func(f Fault) bool { return f.Verb == v && f.Nth < 0 })

@@ -20,9 +20,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// suiteProgram runs the suite's program as a virtual one.
+// suiteProgram runs the suite's program as a virtual program.
 func suiteProgram(ctx context.Context, p *Process) int {
-	return runtimetest.Program(ctx, runtimetest.World{
+	return runtimetest.Program(ctx, runtimetest.ProgramEnv{
 		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr,
 		Getenv: func(name string) string {
 			for _, e := range p.Spec.Env {
@@ -54,6 +54,7 @@ func TestConformance(t *testing.T) {
 			return runtime.Spec{ID: id, Args: append([]string{"prog"}, args...), Log: runtime.Log{Dir: t.TempDir()}}
 		},
 		Churn:       100,
+		SlowStart:   func(_ *testing.T, d time.Duration) { e.Inject(Fault{Verb: Start, Nth: 1, Delay: d}) },
 		StopEngine:  func(*testing.T) { e.Down(true) },
 		StartEngine: func(*testing.T) { e.Down(false) },
 	})
@@ -67,11 +68,11 @@ func TestFaults(t *testing.T) {
 		name  string
 		fault Fault
 		want  []error // of successive Creates of c
-		made  []bool  // whether it is there after each
+		made  []bool  // whether c exists after each
 	}{
 		{"the next call fails before it acts", Fault{Verb: Create, Nth: 1, Err: boom}, []error{boom, nil}, []bool{false, true}},
 		{"the third call fails", Fault{Verb: Create, Nth: 3, Err: boom}, []error{nil, nil, boom, nil}, []bool{true, true, true, true}},
-		{"the next call acts and loses its answer", Fault{Verb: Create, Nth: 1, Err: boom, After: true}, []error{boom, nil}, []bool{true, true}},
+		{"the next call acts and loses its answer", Fault{Verb: Create, Nth: 1, Err: boom, ActFirst: true}, []error{boom, nil}, []bool{true, true}},
 		{"every call fails", Fault{Verb: Create, Err: boom}, []error{boom, boom, boom}, []bool{false, false, false}},
 		{"another verb's fault does not matter", Fault{Verb: Kill, Nth: 1, Err: boom}, []error{nil}, []bool{true}},
 	} {
@@ -99,7 +100,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestDelayIsCutByTheContext(t *testing.T) {
+func TestDelayEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(nil, map[string]Program{"true": func(context.Context, *Process) int { return 0 }})
 		defer e.Close()
@@ -149,12 +150,12 @@ type brokenReader struct{}
 func (brokenReader) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
 func TestVerbsPrintThemselves(t *testing.T) {
-	for v := Create; v <= Restore; v++ {
+	for v := Create; v <= Continue; v++ {
 		if s := v.String(); s == "" || s == "invalid verb" {
 			t.Errorf("verb %d prints %q", v, s)
 		}
 	}
-	if Verb(0).String() != "invalid verb" || (Restore+1).String() != "invalid verb" {
+	if Verb(0).String() != "invalid verb" || (Continue+1).String() != "invalid verb" {
 		t.Error("a verb outside the list has a name")
 	}
 }

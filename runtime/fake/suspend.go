@@ -14,19 +14,19 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// dumps are the programs that were dumped. Engine.mu guards them.
+// dumps are the dumped programs, guarded by Engine.mu.
 type dumps struct {
 	next   int
-	parked map[int]*box
+	parked map[int]*container
 }
 
-// ShareDumps makes a dump of either engine good in the other. It is called
-// before anything runs in e.
+// ShareDumps lets each engine restore the other's dumps. It must be called before
+// anything runs in e.
 func (e *Engine) ShareDumps(with *Engine) {
 	e.mu, e.dumps = with.mu, with.dumps
 }
 
-// dumpFile is what a dump's folder holds.
+// dumpFile is the file in a dump's folder.
 const dumpFile = "dump.json"
 
 type dumpRecord struct {
@@ -39,16 +39,16 @@ func (r dumpRecord) proof() string { return fmt.Sprintf("whole dump %d of %s", r
 
 // Freeze implements runtime.Freezer.
 func (d *Driver) Freeze(ctx context.Context, id string) error {
-	return d.gateVerb(ctx, Freeze, id, func(b *box) { b.hold() })
+	return d.changeRunning(ctx, Freeze, id, func(b *container) { b.closeGate() })
 }
 
 // Thaw implements runtime.Freezer.
 func (d *Driver) Thaw(ctx context.Context, id string) error {
-	return d.gateVerb(ctx, Thaw, id, func(b *box) { b.release() })
+	return d.changeRunning(ctx, Thaw, id, func(b *container) { b.openGate() })
 }
 
-func (d *Driver) gateVerb(ctx context.Context, v Verb, id string, do func(*box)) error {
-	answer, err := d.e.enter(ctx, v)
+func (d *Driver) changeRunning(ctx context.Context, v Verb, id string, do func(*container)) error {
+	answer, err := d.e.beginCall(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (d *Driver) gateVerb(ctx context.Context, v Verb, id string, do func(*box))
 
 // Frozen implements runtime.Freezer.
 func (d *Driver) Frozen(ctx context.Context, id string) (bool, error) {
-	answer, err := d.e.enter(ctx, Frozen)
+	answer, err := d.e.beginCall(ctx, Frozen)
 	if err != nil {
 		return false, err
 	}
@@ -76,7 +76,7 @@ func (d *Driver) Frozen(ctx context.Context, id string) (bool, error) {
 	return b.frozen, nil
 }
 
-func (d *Driver) runningLocked(id string, v Verb) (*box, error) {
+func (d *Driver) runningLocked(id string, v Verb) (*container, error) {
 	b, err := d.e.findLocked(id)
 	if err == nil && b.phase != runtime.PhaseRunning {
 		err = fault.New(fault.Conflict, "container %s is %s: %s needs a running one", id, b.phase, v)
@@ -84,24 +84,25 @@ func (d *Driver) runningLocked(id string, v Verb) (*box, error) {
 	return b, err
 }
 
-// hold closes the gate; release opens it. The caller holds Engine.mu.
-func (b *box) hold() {
+// closeGate blocks the program at its gate and openGate releases it; the caller
+// holds Engine.mu.
+func (b *container) closeGate() {
 	if !b.frozen {
 		b.frozen, b.thawed = true, make(chan struct{})
 	}
 }
 
-func (b *box) release() {
+func (b *container) openGate() {
 	if b.frozen {
 		b.frozen = false
 		close(b.thawed)
 	}
 }
 
-// Checkpoint implements runtime.Checkpointer: the program is parked, and dir
-// names it.
+// Checkpoint implements runtime.Checkpointer: it parks the program and writes its
+// number into dir.
 func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
-	answer, err := d.e.enter(ctx, Checkpoint)
+	answer, err := d.e.beginCall(ctx, Checkpoint)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (d *Driver) Checkpoint(ctx context.Context, id, dir string) error {
 
 func (d *Driver) checkpoint(id, dir string) error {
 	if r, err := readDump(dir); err == nil && r.ID == id {
-		return nil // a lost answer
+		return nil // the last answer was lost
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
@@ -132,9 +133,9 @@ func (d *Driver) checkpoint(id, dir string) error {
 	}
 	d.e.dumps.next = r.Dump
 	d.e.dumps.parked[r.Dump] = b
-	delete(d.e.boxes, id)
-	b.hold()
-	b.close()
+	delete(d.e.containers, id)
+	b.closeGate()
+	b.closeDone()
 	return nil
 }
 
@@ -142,7 +143,7 @@ func readDump(dir string) (dumpRecord, error) {
 	var r dumpRecord
 	b, err := os.ReadFile(filepath.Join(dir, dumpFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, fault.New(fault.Corrupt, "%s is no dump: %w", dir, err)
+		return r, fault.New(fault.Corrupt, "%s is not a dump: %w", dir, err)
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &r)
@@ -153,23 +154,47 @@ func readDump(dir string) (dumpRecord, error) {
 	return r, nil
 }
 
-// Restore implements runtime.Checkpointer. A dump is good once, as the program
-// behind it is one.
+// Restore implements runtime.Checkpointer. A dump can be restored once, since there
+// is only one program behind it.
 func (d *Driver) Restore(ctx context.Context, s runtime.Spec, dir string) error {
-	answer, err := d.e.enter(ctx, Restore)
+	answer, err := d.e.beginCall(ctx, Restore)
 	if err != nil {
 		return err
 	}
-	return answer(d.restore(s, dir))
+	return answer(d.restore(s, dir, false))
 }
 
-func (d *Driver) restore(s runtime.Spec, dir string) error {
+// RestoreStopped implements runtime.StoppedRestorer.
+func (d *Driver) RestoreStopped(ctx context.Context, s runtime.Spec, dir string) error {
+	answer, err := d.e.beginCall(ctx, Restore)
+	if err != nil {
+		return err
+	}
+	return answer(d.restore(s, dir, true))
+}
+
+// Continue implements runtime.StoppedRestorer.
+func (d *Driver) Continue(ctx context.Context, id string) error {
+	answer, err := d.e.beginCall(ctx, Continue)
+	if err != nil {
+		return err
+	}
+	d.e.mu.Lock()
+	b, err := d.runningLocked(id, Continue)
+	if err == nil {
+		b.openGate()
+	}
+	d.e.mu.Unlock()
+	return answer(err)
+}
+
+func (d *Driver) restore(s runtime.Spec, dir string, stopped bool) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
-	if b, ok := d.e.boxes[s.ID]; ok && b.phase == runtime.PhaseRunning {
+	if b, ok := d.e.containers[s.ID]; ok && b.phase == runtime.PhaseRunning {
 		return nil
 	}
 	r, err := readDump(dir)
@@ -183,19 +208,21 @@ func (d *Driver) restore(s runtime.Spec, dir string) error {
 	}
 	b, ok := d.e.dumps.parked[r.Dump]
 	if !ok {
-		return fault.New(fault.Conflict, "dump %d of %s goes on already: this engine keeps one program for each", r.Dump, r.ID)
+		return fault.New(fault.Conflict, "dump %d of %s was restored already: a dump can be restored once", r.Dump, r.ID)
 	}
 	out, errw, err := openLogs(s.Log)
 	if err != nil {
 		return fault.New(fault.Invalid, "container %s: logs: %w", s.ID, err)
 	}
 	delete(d.e.dumps.parked, r.Dump)
-	b.logTo(out, errw)
-	b.spec, b.print, b.done = s, s.Fingerprint(), make(chan struct{})
-	d.e.boxes[s.ID] = b
+	b.redirectLogs(out, errw)
+	b.spec, b.fingerprint, b.done = s, s.Fingerprint(), make(chan struct{})
+	d.e.containers[s.ID] = b
 	if b.phase == runtime.PhaseStopped { // killed while it was a dump: the engine is closing
-		b.close()
+		b.closeDone()
 	}
-	b.release()
+	if !stopped {
+		b.openGate()
+	}
 	return nil
 }

@@ -15,34 +15,34 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// Config says what the driver may use.
+// Config configures the driver.
 type Config struct {
-	StateDir    string // for the notes on running processes; made if absent
+	StateDir    string // for the records of running processes; made if missing
 	CgroupMount string // of cgroup2; "" means that no cgroup is entered
 	SwitchUser  bool   // run as the Spec's UID and GID; needs root
 }
 
-// Driver implements runtime.Driver, Execer and HostPaths.
+// Driver implements runtime.Driver, Execer, HostPaths and Freezer.
 type Driver struct {
 	cfg Config
-	wg  sync.WaitGroup // one for each process
+	wg  sync.WaitGroup // one per process
 
-	mu     sync.Mutex // guards all below
-	closed bool
-	boxes  map[string]*box
+	mu         sync.Mutex // guards the fields below
+	closed     bool
+	containers map[string]*container
 }
 
-// box is one container. Driver.mu guards its fields.
-type box struct {
-	spec    runtime.Spec
-	print   string
-	phase   runtime.Phase
-	pid     int // also of its session and process group
-	code    int
-	started time.Time
-	exited  time.Time
-	execs   map[int]bool  // process groups of Exec
-	done    chan struct{} // closed when stopped or deleted
+// container is one container, guarded by Driver.mu.
+type container struct {
+	spec        runtime.Spec
+	fingerprint string
+	phase       runtime.Phase
+	pid         int // also its session and process group
+	exitCode    int
+	started     time.Time
+	exited      time.Time
+	execs       map[int]bool  // process groups of Exec
+	done        chan struct{} // closed when stopped or deleted
 }
 
 var (
@@ -51,7 +51,7 @@ var (
 	_ runtime.HostPaths = (*Driver)(nil)
 )
 
-// New makes the driver and ends what a killed daemon left running.
+// New makes the driver and kills what a killed daemon left running.
 func New(cfg Config) (*Driver, error) {
 	if cfg.SwitchUser && os.Geteuid() != 0 {
 		return nil, fault.New(fault.Unsupported, "process driver: switching users needs root: run as root, or without user switching")
@@ -59,17 +59,17 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
-	if err := endOrphans(cfg.StateDir); err != nil {
+	if err := killOrphans(cfg.StateDir); err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
-	return &Driver{cfg: cfg, boxes: map[string]*box{}}, nil
+	return &Driver{cfg: cfg, containers: map[string]*container{}}, nil
 }
 
 // Close kills all processes and waits for them.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	d.closed = true
-	for _, b := range d.boxes {
+	for _, b := range d.containers {
 		b.signal(syscall.SIGKILL)
 	}
 	d.mu.Unlock()
@@ -93,13 +93,13 @@ func (d *Driver) Create(_ context.Context, s runtime.Spec) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if b, ok := d.boxes[s.ID]; ok {
-		if b.print == s.Fingerprint() {
+	if b, ok := d.containers[s.ID]; ok {
+		if b.fingerprint == s.Fingerprint() {
 			return nil
 		}
 		return fault.New(fault.Exists, "container %s exists with another spec: delete it first", s.ID)
 	}
-	d.boxes[s.ID] = &box{spec: s, print: s.Fingerprint(), phase: runtime.PhaseCreated, execs: map[int]bool{}, done: make(chan struct{})}
+	d.containers[s.ID] = &container{spec: s, fingerprint: s.Fingerprint(), phase: runtime.PhaseCreated, execs: map[int]bool{}, done: make(chan struct{})}
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (runtime.Status, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.boxes[id] != b {
+	if d.containers[id] != b {
 		return runtime.Status{}, fault.New(fault.NotFound, "container %s was deleted", id)
 	}
 	return b.status(), nil
@@ -129,8 +129,8 @@ func (d *Driver) List(context.Context) ([]runtime.Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var all []runtime.Status
-	for _, id := range slices.Sorted(maps.Keys(d.boxes)) {
-		all = append(all, d.boxes[id].status())
+	for _, id := range slices.Sorted(maps.Keys(d.containers)) {
+		all = append(all, d.containers[id].status())
 	}
 	return all, nil
 }
@@ -139,7 +139,7 @@ func (d *Driver) List(context.Context) ([]runtime.Status, error) {
 func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if b, ok := d.boxes[id]; ok {
+	if b, ok := d.containers[id]; ok {
 		return b.signal(sig)
 	}
 	return nil
@@ -148,7 +148,7 @@ func (d *Driver) Kill(_ context.Context, id string, sig syscall.Signal) error {
 // Delete implements runtime.Driver.
 func (d *Driver) Delete(ctx context.Context, id string) error {
 	d.mu.Lock()
-	b, ok := d.boxes[id]
+	b, ok := d.containers[id]
 	if !ok {
 		d.mu.Unlock()
 		return nil
@@ -168,33 +168,33 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.boxes[id] == b {
-		delete(d.boxes, id)
-		b.close()
+	if d.containers[id] == b {
+		delete(d.containers, id)
+		b.closeDone()
 	}
 	return nil
 }
 
-func (d *Driver) findLocked(id string) (*box, error) {
-	b, ok := d.boxes[id]
+func (d *Driver) findLocked(id string) (*container, error) {
+	b, ok := d.containers[id]
 	if !ok {
-		return nil, fault.New(fault.NotFound, "container %s: not here", id)
+		return nil, fault.New(fault.NotFound, "container %s: not found", id)
 	}
 	return b, nil
 }
 
-func (b *box) status() runtime.Status {
-	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.code, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
+func (b *container) status() runtime.Status {
+	s := runtime.Status{ID: b.spec.ID, Phase: b.phase, ExitCode: b.exitCode, Started: b.started, Exited: b.exited, Labels: maps.Clone(b.spec.Labels)}
 	if b.phase == runtime.PhaseRunning {
 		s.PID = b.pid
 	}
 	return s
 }
 
-// signal reaches the process groups of the container; the caller holds mu. The
-// first process is not reaped before its phase changes, so its number is its
-// own.
-func (b *box) signal(sig syscall.Signal) error {
+// signal signals the process groups of the container; the caller holds mu. The
+// first process is not reaped before its phase changes, so its PID cannot be
+// reused.
+func (b *container) signal(sig syscall.Signal) error {
 	if b.phase != runtime.PhaseRunning {
 		return nil
 	}
@@ -212,7 +212,7 @@ func signalGroup(pgid int, sig syscall.Signal) error {
 	return nil
 }
 
-func (b *box) close() {
+func (b *container) closeDone() {
 	select {
 	case <-b.done:
 	default:

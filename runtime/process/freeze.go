@@ -17,16 +17,15 @@ import (
 
 var _ runtime.Freezer = (*Driver)(nil)
 
-// Bounds of a freeze by signals.
+// Limits of freezing by signals.
 const (
-	freezeRounds = 50 // looks at the session until all of it stands still
+	freezeRounds = 50 // tries until all processes of the session are stopped
 	freezePause  = 2 * time.Millisecond
 )
 
-// Freeze implements runtime.Freezer with SIGSTOP to every process of the
-// container's session, again and again until all of them stand still, since one
-// may fork while it is looked at. A process that made a session of its own is
-// not reached: for that the node needs a cgroup.
+// Freeze implements runtime.Freezer. It sends SIGSTOP to every process of the
+// container's session until all are stopped, since a process may fork meanwhile. A
+// process that started its own session is not reached: that takes a cgroup.
 func (d *Driver) Freeze(ctx context.Context, id string) error {
 	for range freezeRounds {
 		still, err := d.signalSession(id, syscall.SIGSTOP)
@@ -43,7 +42,7 @@ func (d *Driver) Freeze(ctx context.Context, id string) error {
 		}
 	}
 	_, err := d.signalSession(id, syscall.SIGCONT)
-	return errors.Join(fault.New(fault.Unavailable, "task %s: its processes do not stand still after SIGSTOP; it runs on", id), err)
+	return errors.Join(fault.New(fault.Unavailable, "task %s: its processes do not stop after SIGSTOP; the task is running", id), err)
 }
 
 // Thaw implements runtime.Freezer with SIGCONT.
@@ -58,8 +57,8 @@ func (d *Driver) Frozen(_ context.Context, id string) (bool, error) {
 }
 
 // signalSession sends a signal (0: none) to the processes of the container's
-// session that are not in the state which it brings about, and tells whether
-// all stood still before.
+// session, SIGSTOP only to those not yet stopped, and reports whether all were
+// stopped before.
 func (d *Driver) signalSession(id string, sig syscall.Signal) (still bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +69,7 @@ func (d *Driver) signalSession(id string, sig syscall.Signal) (still bool, err e
 	if b.phase != runtime.PhaseRunning {
 		return false, fault.New(fault.Conflict, "container %s is %s: only a running one can be frozen", id, b.phase)
 	}
-	all, err := session(b.pid)
+	all, err := listSession(b.pid)
 	if err != nil {
 		return false, err
 	}
@@ -90,14 +89,14 @@ func (d *Driver) signalSession(id string, sig syscall.Signal) (still bool, err e
 	return still, errors.Join(errs...)
 }
 
-// member is a process of a session.
-type member struct {
+// sessionProcess is a process of a session.
+type sessionProcess struct {
 	pid     int
 	stopped bool // or dead
 }
 
-// session lists the processes of a session. O(processes of the machine).
-func session(leader int) ([]member, error) {
+// listSession lists the processes of a session. O(processes of the machine).
+func listSession(leader int) ([]sessionProcess, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -107,7 +106,7 @@ func session(leader int) ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []member
+	var all []sessionProcess
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
 		if err != nil {
@@ -115,21 +114,21 @@ func session(leader int) ([]member, error) {
 		}
 		b, err := os.ReadFile("/proc/" + n + "/stat")
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it ended
+			continue // it has exited
 		}
 		if err != nil {
 			return nil, err
 		}
 		if state, sid := parseStat(string(b)); sid == leader {
-			all = append(all, member{pid, strings.ContainsRune("TtZX", rune(state))})
+			all = append(all, sessionProcess{pid, strings.ContainsRune("TtZX", rune(state))})
 		}
 	}
 	return all, nil
 }
 
-// parseStat reads the state and the session of /proc/<pid>/stat: the name
-// before them may hold anything, so the last parenthesis counts. 0 where there
-// is none.
+// parseStat parses state and session of /proc/<pid>/stat. The name before them may
+// contain anything, so it searches the last parenthesis. It returns 0 for invalid
+// content.
 func parseStat(s string) (state byte, session int) {
 	_, rest, ok := cutLast(s, ") ")
 	f := strings.Fields(rest)

@@ -13,34 +13,34 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// noteSuffix ends the name of a note, <StateDir>/<id>.process.
-const noteSuffix = ".process"
+// recordSuffix ends the name of a record, <StateDir>/<id>.process.
+const recordSuffix = ".process"
 
-// noted says which process runs: its number may be given to another later, its
-// number with the time of its start not.
-type noted struct {
+// processRecord identifies a running process: a PID alone may be reused, a PID with
+// its start time is unique.
+type processRecord struct {
 	PID   int    `json:"pid"`
-	Start string `json:"start"` // in clock ticks since boot, field 22 of /proc/<pid>/stat
+	Start string `json:"start"` // clock ticks since boot, field 22 of /proc/<pid>/stat
 	Boot  string `json:"boot"`  // boot_id
 }
 
-func note(dir, id string, pid int) error {
-	start, err := startOf(pid)
+func writeRecord(dir, id string, pid int) error {
+	start, err := readStartTime(pid)
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(noted{PID: pid, Start: start, Boot: bootID()})
+	b, err := json.Marshal(processRecord{PID: pid, Start: start, Boot: bootID()})
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, id+noteSuffix), b, 0o600)
+	return os.WriteFile(filepath.Join(dir, id+recordSuffix), b, 0o600)
 }
 
-func forget(dir, id string) { os.Remove(filepath.Join(dir, id+noteSuffix)) }
+func removeRecord(dir, id string) { os.Remove(filepath.Join(dir, id+recordSuffix)) }
 
-// endOrphans kills the process groups of all notes and removes the notes.
-func endOrphans(dir string) error {
-	names, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*"+noteSuffix))
+// killOrphans kills the process groups of all records and removes the records.
+func killOrphans(dir string) error {
+	names, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*"+recordSuffix))
 	if err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func endOrphans(dir string) error {
 		if err != nil {
 			return err
 		}
-		var n noted
-		// A note that was cut by a crash names nobody: its process was killed by
-		// the same crash, or has no note we could trust.
+		var n processRecord
+		// A truncated record identifies no process: the crash that truncated it also
+		// killed the process, or there is no record to trust.
 		if json.Unmarshal(b, &n) == nil && n.PID > 1 && n.Boot == bootID() {
-			if start, err := startOf(n.PID); err == nil && start == n.Start {
+			if start, err := readStartTime(n.PID); err == nil && start == n.Start {
 				if err := signalGroup(n.PID, syscall.SIGKILL); err != nil {
 					return err
 				}
@@ -69,13 +69,13 @@ func endOrphans(dir string) error {
 	return nil
 }
 
-// startOf reads the time of start of a process.
-func startOf(pid int) (string, error) {
+// readStartTime reads the start time of a process.
+func readStartTime(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
 	}
-	// The second field is the name in parentheses and may hold anything.
+	// The second field is the name in parentheses and may contain anything.
 	_, rest, ok := strings.Cut(string(b[max(0, strings.LastIndexByte(string(b), ')')):]), ") ")
 	f := strings.Fields(rest)
 	if !ok || len(f) < 20 {

@@ -120,7 +120,7 @@ func runToEnd(t *testing.T, d *Driver, s runtime.Spec) runtime.Status {
 	return st
 }
 
-func TestNextDriverEndsWhatAKilledOneLeft(t *testing.T) {
+func TestNewKillsOrphans(t *testing.T) {
 	dir := t.TempDir()
 	orphan := exec.Command(os.Args[0], runtimetest.Marker, "stubborn")
 	orphan.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -132,13 +132,13 @@ func TestNextDriverEndsWhatAKilledOneLeft(t *testing.T) {
 		}
 		defer func() { c.Process.Kill(); c.Wait() }()
 	}
-	if err := note(dir, "orphan", orphan.Process.Pid); err != nil {
+	if err := writeRecord(dir, "orphan", orphan.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	// A note of a process whose number was given to another, and one cut short.
+	// A record of a process whose PID was reused, and a truncated one.
 	stale := fmt.Sprintf(`{"pid":%d,"start":"1","boot":%q}`, innocent.Process.Pid, bootID())
 	for name, text := range map[string]string{"stale": stale, "cut": stale[:9]} {
-		if err := os.WriteFile(filepath.Join(dir, name+noteSuffix), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+recordSuffix), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// outputLimit bounds how long after the end of a task a process that left its
-// group may hold the output open.
+// outputLimit bounds how long a process that left the task's group may hold the
+// output open after the task has ended.
 const outputLimit = 2 * time.Second
 
-// Start implements runtime.Driver. Steps: open the logs; start the process in
-// its session, user and leaf; note it; wait for it in a goroutine.
+// Start implements runtime.Driver. Steps: open the logs; start the process in its
+// session, user and leaf; record it; wait for it in a goroutine.
 func (d *Driver) Start(_ context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,16 +35,16 @@ func (d *Driver) Start(_ context.Context, id string) error {
 		return nil
 	}
 	if d.closed {
-		return fault.New(fault.Unavailable, "process driver: it was closed")
+		return fault.New(fault.Unavailable, "process driver: it is closed")
 	}
-	cmd, release, err := d.command(b.spec, b.spec.Args, nil, b.spec.Dir)
+	cmd, release, err := d.prepareCommand(b.spec, b.spec.Args, nil, b.spec.Dir)
 	if err != nil {
 		return err
 	}
 	defer release()
 	closeLogs := func() {}
 	if b.spec.Log.Dir != "" {
-		out, errs, err := rotate.Pair(b.spec.Log.Dir, b.spec.Log.MaxBytes, b.spec.Log.MaxFiles)
+		out, errs, err := rotate.OpenPair(b.spec.Log.Dir, b.spec.Log.MaxBytes, b.spec.Log.MaxFiles)
 		if err != nil {
 			return fault.New(fault.Invalid, "task %s: logs: %w", id, err)
 		}
@@ -57,31 +57,31 @@ func (d *Driver) Start(_ context.Context, id string) error {
 		return startError(id, err)
 	}
 	b.phase, b.pid = runtime.PhaseRunning, cmd.Process.Pid
-	noteErr := note(d.cfg.StateDir, id, b.pid)
+	noteErr := writeRecord(d.cfg.StateDir, id, b.pid)
 	d.wg.Go(func() { d.reap(b, cmd, closeLogs) })
-	if noteErr != nil { // without a note it could outlive us unseen
+	if noteErr != nil { // without a record it could outlive the daemon unnoticed
 		return errors.Join(noteErr, b.signal(syscall.SIGKILL))
 	}
 	return nil
 }
 
-// reap waits for the first process, ends the rest of its group while the number
-// is still taken, and publishes the end.
-func (d *Driver) reap(b *box, cmd *exec.Cmd, closeLogs func()) {
+// reap waits for the first process, kills the rest of its group while the PID is
+// still taken, and publishes the end.
+func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
 	awaitExit(b.pid)
 	d.mu.Lock()
-	_ = b.signal(syscall.SIGKILL) // an error would be that of a process of another user: none of ours
+	_ = b.signal(syscall.SIGKILL) // fails only for processes of other users
 	d.mu.Unlock()
 	_ = cmd.Wait() // its error is the exit code, read below
 	closeLogs()
-	forget(d.cfg.StateDir, b.spec.ID)
+	removeRecord(d.cfg.StateDir, b.spec.ID)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b.code, b.phase, b.exited = exitCode(cmd.ProcessState), runtime.PhaseStopped, time.Now()
-	b.close()
+	b.exitCode, b.phase, b.exited = exitCode(cmd.ProcessState), runtime.PhaseStopped, time.Now()
+	b.closeDone()
 }
 
-// awaitExit returns when the process has ended, and leaves it to be reaped.
+// awaitExit returns when the process has exited, without reaping it.
 func awaitExit(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -91,7 +91,7 @@ func awaitExit(pid int) {
 	}
 }
 
-// exitCode is as wait(2) gives it, 128+signal for a killed process.
+// exitCode returns the exit code as wait(2) reports it, 128+signal for a killed process.
 func exitCode(s *os.ProcessState) int {
 	ws, ok := s.Sys().(syscall.WaitStatus)
 	if ok && ws.Signaled() {
@@ -100,9 +100,9 @@ func exitCode(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// command prepares a process of the container; release frees what its start
-// needed.
-func (d *Driver) command(s runtime.Spec, args, env []string, dir string) (*exec.Cmd, func(), error) {
+// prepareCommand prepares a process of the container; release frees resources
+// that only its start needs.
+func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) (*exec.Cmd, func(), error) {
 	all := environment(s.Env, env)
 	path, err := lookPath(args[0], all)
 	if err != nil {
@@ -134,11 +134,11 @@ func environment(lists ...[]string) []string {
 	for _, l := range lists {
 		all = append(all, l...)
 	}
-	return dedup(all)
+	return dedupEnv(all)
 }
 
-// dedup keeps the last entry of each name, where the name came first.
-func dedup(all []string) []string {
+// dedupEnv keeps the last value of each name, in order of first mention.
+func dedupEnv(all []string) []string {
 	at := map[string]int{}
 	out := all[:0:0]
 	for _, kv := range all {
@@ -153,10 +153,10 @@ func dedup(all []string) []string {
 	return out
 }
 
-// lookPath finds a command in the PATH of the task, not in ours.
+// lookPath finds a command in the task's PATH, not in the daemon's.
 func lookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
-		return name, executable(name)
+		return name, checkExecutable(name)
 	}
 	var path string
 	for _, kv := range env {
@@ -165,14 +165,14 @@ func lookPath(name string, env []string) (string, error) {
 		}
 	}
 	for _, dir := range filepath.SplitList(path) {
-		if at := filepath.Join(dir, name); filepath.IsAbs(dir) && executable(at) == nil {
+		if at := filepath.Join(dir, name); filepath.IsAbs(dir) && checkExecutable(at) == nil {
 			return at, nil
 		}
 	}
 	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-func executable(path string) error {
+func checkExecutable(path string) error {
 	st, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -184,11 +184,11 @@ func executable(path string) error {
 	}
 }
 
-// startError tells a command that cannot run from a machine that is full.
+// startError distinguishes a command that cannot run from an overloaded machine.
 func startError(id string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return fault.New(fault.Unavailable, "task %s: no process could be made: %w", id, err)
+		return fault.New(fault.Unavailable, "task %s: cannot create a process: %w", id, err)
 	default:
 		return fault.New(fault.Invalid, "task %s: its command cannot run: %w", id, err)
 	}
@@ -212,7 +212,7 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	if dir == "" {
 		dir = b.spec.Dir
 	}
-	cmd, release, err := d.command(b.spec, x.Args, x.Env, dir)
+	cmd, release, err := d.prepareCommand(b.spec, x.Args, x.Env, dir)
 	if err == nil {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = x.Stdin, x.Stdout, x.Stderr
 		err = cmd.Start()
@@ -228,12 +228,12 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	pgid := cmd.Process.Pid
 	b.execs[pgid] = true
 	d.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { d.endExec(b, pgid) })
+	stop := context.AfterFunc(ctx, func() { d.killExec(b, pgid) })
 	awaitExit(pgid)
 	stop()
-	d.endExec(b, pgid)
+	d.killExec(b, pgid)
 	d.mu.Lock()
-	delete(b.execs, pgid) // before it is reaped and the number is free
+	delete(b.execs, pgid) // before it is reaped and its PID can be reused
 	d.mu.Unlock()
 	_ = cmd.Wait() // its error is the exit code
 	if ctx.Err() != nil {
@@ -242,8 +242,8 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 	return exitCode(cmd.ProcessState), nil
 }
 
-// endExec kills a process group of Exec, if it still is one.
-func (d *Driver) endExec(b *box, pgid int) {
+// killExec kills a process group of Exec unless it has ended.
+func (d *Driver) killExec(b *container, pgid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if b.execs[pgid] {

@@ -11,9 +11,9 @@ import (
 	goruntime "runtime"
 )
 
-// Archive makes an OCI archive with one layer that holds the files (path
-// without leading slash -> content, all executable) and the environment, and
-// gives it with the digest of its bytes. Equal input gives equal bytes.
+// Archive makes an OCI archive with one layer that contains the files (path
+// without leading slash -> content, all executable) and the environment. It
+// returns the archive and its digest. Equal input gives equal bytes.
 func Archive(files map[string][]byte, order, env []string) (digest string, archive []byte, err error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)

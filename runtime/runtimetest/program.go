@@ -13,33 +13,33 @@ import (
 	"syscall"
 )
 
-// Marker is the first argument by which Main knows that the test binary was
+// Marker is the first argument by which Main recognises that the test binary was
 // started as the program of a container.
 const Marker = "drover-runtimetest-program"
 
-// World is what Program sees of the container it runs in.
-type World struct {
+// ProgramEnv is the environment of Program inside its container.
+type ProgramEnv struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
-	// Signals gives the channel of signals other than SIGKILL; from the call on
+	// Signals returns the channel of signals other than SIGKILL; after the call
 	// they no longer end the program.
 	Signals func() <-chan syscall.Signal
-	// Child runs one more process that ignores SIGTERM, or is nil.
+	// Child runs another process that ignores SIGTERM; may be nil.
 	Child func(ctx context.Context) error
 }
 
-// Program does what its first argument says and gives the exit code:
+// Program performs the verb in its first argument and returns the exit code:
 //
-//	exit N           ends with N
-//	echo OUT ERR N   writes OUT and ERR, one line each, to the streams and ends with N
+//	exit N           exits with N
+//	echo OUT ERR N   writes OUT and ERR, one line each, to the streams and exits with N
 //	env NAME         writes the variable's value
 //	sleep            writes "ready" and waits until it is killed
-//	trap             writes "ready", and on a signal "got N" and ends with 5
-//	child            as sleep, beside a child process that ignores SIGTERM
+//	trap             writes "ready", and on a signal "got N" and exits with 5
+//	child            like sleep, next to a child process that ignores SIGTERM
 //	flood N          writes N numbered lines of 16 bytes to standard output
 //	cat              copies standard input
-func Program(ctx context.Context, w World, args []string) int {
+func Program(ctx context.Context, w ProgramEnv, args []string) int {
 	if len(args) == 0 {
 		return 100
 	}
@@ -100,7 +100,7 @@ func Program(ctx context.Context, w World, args []string) int {
 	return 0
 }
 
-// Main takes the process over if it was started as `binary Marker verb …`; a
+// Main takes over the process if it was started as `binary Marker verb …`; a
 // driver's TestMain calls it first.
 func Main() {
 	if len(os.Args) < 2 || os.Args[1] != Marker {
@@ -109,13 +109,13 @@ func Main() {
 	if len(os.Args) > 2 && os.Args[2] == "stubborn" {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 		os.Stdout.WriteString("ready\n")
-		select {} // until SIGKILL; stdin is kept open by nobody, so there is no other end
+		select {} // until SIGKILL
 	}
-	w := World{
+	w := ProgramEnv{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Signals: osSignals, Child: stubbornChild,
 	}
-	// With a signal registered the Go runtime does not take a program whose only
-	// goroutine sleeps for a deadlock.
+	// With a registered signal the Go runtime does not consider a program whose
+	// only goroutine sleeps to be deadlocked.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGUSR2)
 	os.Exit(Program(context.Background(), w, os.Args[2:]))
 }

@@ -21,24 +21,27 @@ import (
 
 // Subject describes one driver to the suite.
 type Subject struct {
-	// Connect gives a fresh connection to the one engine of this test, as a
-	// restarted daemon would make it.
+	// Connect returns a new connection to the test's engine, as a restarted daemon
+	// would make it.
 	Connect func(t *testing.T) runtime.Driver
-	// Spec gives a Spec that runs Program with the arguments. Its Log.Dir is a
-	// fresh folder; everything else is the driver's.
+	// Spec returns a Spec that runs Program with the arguments. Its Log.Dir is a
+	// new folder; everything else depends on the driver.
 	Spec func(t *testing.T, id string, args ...string) runtime.Spec
-	// Leftovers lists what a container of that ID left on the machine, in words;
+	// Leftovers describes what a container with that ID left on the machine;
 	// empty after Delete. May be nil.
 	Leftovers func(t *testing.T, id string) []string
-	// StopEngine and StartEngine kill and start the engine; containers live on.
-	// Nil where a driver has no engine of its own.
+	// StopEngine and StartEngine kill and start the engine; containers survive.
+	// Nil if a driver has no separate engine.
 	StopEngine, StartEngine func(t *testing.T)
-	// Limit is how long one verb may take.
+	// SlowStart makes the next Start take about that long. Nil: the engine's own
+	// duration is used.
+	SlowStart func(t *testing.T, d time.Duration)
+	// Limit is how long one method may take.
 	Limit time.Duration
-	// Churn is how many containers run through in "many containers leave
-	// nothing"; DROVER_SOAK=1 makes it 1,000.
+	// Churn is the number of containers in "many containers leave nothing";
+	// DROVER_SOAK=1 makes it 1,000.
 	Churn int
-	// LogDelay is how long after an exit the last bytes may take to the log.
+	// LogDelay is how long after an exit the last bytes may take to reach the log.
 	LogDelay time.Duration
 }
 
@@ -76,6 +79,8 @@ func Run(t *testing.T, s Subject) {
 		{"a created container can be deleted unstarted", deleteCreated},
 		{"a new connection finds the containers again", adoption},
 		{"an engine that dies is not an exit", engineDies},
+		{"a start that is cut short can be tried again", cutShort},
+		{"a prepared container waits for Start", prepared},
 		{"Exec runs beside the first process", execs},
 		{"several containers at once", many},
 		{"many containers leave nothing", churn},
@@ -88,7 +93,7 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// verb calls f under the limit of one verb.
+// verb calls f within the limit of one method.
 func (s *suite) verb(what string, f func(ctx context.Context) error) error {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.ctx, s.Limit)
@@ -175,8 +180,8 @@ func (s *suite) phase(id string, want runtime.Phase) runtime.Status {
 	return st
 }
 
-// logged waits until the stream's log holds want.
-func (s *suite) logged(spec runtime.Spec, file, want string) {
+// awaitLog waits until the stream's log contains want.
+func (s *suite) awaitLog(spec runtime.Spec, file, want string) {
 	s.t.Helper()
 	name := filepath.Join(spec.Log.Dir, file)
 	var got []byte
@@ -185,7 +190,7 @@ func (s *suite) logged(spec runtime.Spec, file, want string) {
 	}
 }
 
-// poll asks cond until it holds or the limit is over.
+// poll calls cond until it returns true or the limit has passed.
 func poll(limit time.Duration, cond func() bool) bool {
 	end := time.NewTimer(limit)
 	defer end.Stop()
@@ -226,10 +231,10 @@ func streams(s *suite) {
 	if st := s.wait(spec.ID); st.ExitCode != 4 {
 		s.t.Errorf("exit code %d, want 4", st.ExitCode)
 	}
-	s.logged(spec, "stdout.log", "to out\n")
-	s.logged(spec, "stderr.log", "to err\n")
+	s.awaitLog(spec, "stdout.log", "to out\n")
+	s.awaitLog(spec, "stderr.log", "to err\n")
 	s.delete(spec.ID)
-	s.logged(spec, "stdout.log", "to out\n") // logs stay
+	s.awaitLog(spec, "stdout.log", "to out\n") // logs survive Delete
 }
 
 func environment(s *suite) {
@@ -238,7 +243,7 @@ func environment(s *suite) {
 	s.create(spec)
 	s.start(spec.ID)
 	s.wait(spec.ID)
-	s.logged(spec, "stdout.log", "a b=c\n")
+	s.awaitLog(spec, "stdout.log", "a b=c\n")
 	s.delete(spec.ID)
 }
 
@@ -250,7 +255,7 @@ func repeats(s *suite) {
 	s.start(spec.ID)
 	s.start(spec.ID)
 	s.create(spec)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	st := s.phase(spec.ID, runtime.PhaseRunning)
 	if st.PID == 0 {
 		s.t.Error("a running container has PID 0")
@@ -319,21 +324,21 @@ func killed(s *suite) {
 		spec := s.Spec(s.t, fmt.Sprintf("killed-%d", int(sig)), "sleep")
 		s.create(spec)
 		s.start(spec.ID)
-		s.logged(spec, "stdout.log", "ready\n")
+		s.awaitLog(spec, "stdout.log", "ready\n")
 		s.kill(spec.ID, sig)
 		// The first process of a PID namespace has no default action for SIGTERM.
-		if sig == syscall.SIGTERM && !s.stopsSoon(spec.ID) {
+		if sig == syscall.SIGTERM && !s.awaitStopped(spec.ID) {
 			s.kill(spec.ID, syscall.SIGKILL)
 			sig = syscall.SIGKILL
 		}
-		if st := s.wait(spec.ID); st.ExitCode != 128+int(sig) && st.ExitCode != 2 { // a Go program ends itself with 2 on some signals
+		if st := s.wait(spec.ID); st.ExitCode != 128+int(sig) && st.ExitCode != 2 { // a Go program exits with 2 on some signals
 			s.t.Errorf("exit code %d after signal %d", st.ExitCode, int(sig))
 		}
 		s.delete(spec.ID)
 	}
 }
 
-func (s *suite) stopsSoon(id string) bool {
+func (s *suite) awaitStopped(id string) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, s.Limit/5)
 	defer cancel()
 	_, err := s.d.Wait(ctx, id)
@@ -344,12 +349,12 @@ func trapped(s *suite) {
 	spec := s.Spec(s.t, "trapped", "trap")
 	s.create(spec)
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	s.kill(spec.ID, syscall.SIGTERM)
 	if st := s.wait(spec.ID); st.ExitCode != 5 {
 		s.t.Errorf("exit code %d, want 5", st.ExitCode)
 	}
-	s.logged(spec, "stdout.log", "got 15\n")
+	s.awaitLog(spec, "stdout.log", "got 15\n")
 	s.delete(spec.ID)
 }
 
@@ -357,7 +362,7 @@ func children(s *suite) {
 	spec := s.Spec(s.t, "children", "child")
 	s.create(spec)
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	s.kill(spec.ID, syscall.SIGTERM) // ignored by parent and child, fatal to the fake's program
 	s.kill(spec.ID, syscall.SIGKILL)
 	s.wait(spec.ID)
@@ -381,7 +386,7 @@ func deleteRunning(s *suite) {
 	spec := s.Spec(s.t, "del-run", "child")
 	s.create(spec)
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	waited := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.Limit)
@@ -408,7 +413,7 @@ func adoption(s *suite) {
 	spec.Labels = map[string]string{"attempt": "a-1"}
 	s.create(spec)
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	before := s.phase(spec.ID, runtime.PhaseRunning)
 	s.d = s.Connect(s.t)
 	after := s.phase(spec.ID, runtime.PhaseRunning)
@@ -435,7 +440,7 @@ func engineDies(s *suite) {
 	spec := s.Spec(s.t, "orphan", "trap")
 	s.create(spec)
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	pid := s.phase(spec.ID, runtime.PhaseRunning).PID
 	waited := make(chan error, 1)
 	go func() {
@@ -459,7 +464,64 @@ func engineDies(s *suite) {
 	if st := s.wait(spec.ID); st.ExitCode != 5 {
 		s.t.Errorf("exit code %d, want 5", st.ExitCode)
 	}
-	s.logged(spec, "stdout.log", "got 15\n")
+	s.awaitLog(spec, "stdout.log", "got 15\n")
+	s.delete(spec.ID)
+}
+
+// cutShort ends the context of starts at several times, so that some end while
+// the engine is working.
+func cutShort(s *suite) {
+	for i, part := range []time.Duration{2000, 600, 200, 60, 30, 15, 10} {
+		spec := s.Spec(s.t, fmt.Sprintf("cut-%d", i), "sleep")
+		s.create(spec)
+		if s.SlowStart != nil {
+			s.SlowStart(s.t, s.Limit)
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, s.Limit/part)
+		err := s.d.Start(ctx, spec.ID)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fault.Unavailable) {
+			s.t.Errorf("a start that is cut short after %s: %v, want the context's error", s.Limit/part, err)
+		}
+		if err != nil {
+			s.phase(spec.ID, runtime.PhaseCreated)
+			if sw, ok := s.d.(runtime.Sweeper); ok {
+				left, err := sw.Leftovers(s.ctx)
+				s.must("leftovers", err)
+				if len(left) > 0 {
+					s.t.Errorf("cut short after %s it leaves %v", s.Limit/part, left)
+				}
+			}
+		}
+		s.start(spec.ID)
+		s.awaitLog(spec, "stdout.log", "ready\n")
+		s.phase(spec.ID, runtime.PhaseRunning)
+		s.delete(spec.ID)
+	}
+}
+
+func prepared(s *suite) {
+	p, ok := s.d.(runtime.Preparer)
+	if !ok {
+		s.t.Skip("this driver starts in one step")
+	}
+	if err := s.verb("prepare", func(ctx context.Context) error { return p.Prepare(ctx, "absent") }); !errors.Is(err, fault.NotFound) {
+		s.t.Errorf("Prepare of what is not there: %v, want fault.NotFound", err)
+	}
+	spec := s.Spec(s.t, "prepared", "exit", "6")
+	s.create(spec)
+	for range 2 {
+		s.must("prepare", s.verb("prepare", func(ctx context.Context) error { return p.Prepare(ctx, spec.ID) }))
+		s.phase(spec.ID, runtime.PhaseCreated)
+	}
+	s.start(spec.ID)
+	if st := s.wait(spec.ID); st.ExitCode != 6 {
+		s.t.Errorf("exit code %d, want 6", st.ExitCode)
+	}
+	s.delete(spec.ID)
+	spec = s.Spec(s.t, "prepared-only", "sleep")
+	s.create(spec)
+	s.must("prepare", s.verb("prepare", func(ctx context.Context) error { return p.Prepare(ctx, spec.ID) }))
 	s.delete(spec.ID)
 }
 
@@ -478,7 +540,7 @@ func execs(s *suite) {
 		s.t.Errorf("Exec before Start: %v, want fault.Conflict", err)
 	}
 	s.start(spec.ID)
-	s.logged(spec, "stdout.log", "ready\n")
+	s.awaitLog(spec, "stdout.log", "ready\n")
 	var out, errOut bytes.Buffer
 	code, err := run(s.ctx, runtime.ExecSpec{Stdout: &out, Stderr: &errOut}, "echo", "x-out", "x-err", "9")
 	if err != nil || code != 9 || out.String() != "x-out\n" || errOut.String() != "x-err\n" {
@@ -500,16 +562,16 @@ func execs(s *suite) {
 }
 
 func many(s *suite) {
-	s.together(s.ctx, "many", 6)
+	s.runTogether(s.ctx, "many", 6)
 }
 
-// together runs n containers at once, and gives their IDs.
-func (s *suite) together(ctx context.Context, name string, n int) (ids []string) {
+// runTogether runs n containers concurrently and returns their IDs.
+func (s *suite) runTogether(ctx context.Context, name string, n int) (ids []string) {
 	errs := make(chan error, n)
 	for i := range n {
 		spec := s.Spec(s.t, fmt.Sprintf("%s-%d", name, i), "exit", fmt.Sprint(i+10))
 		ids = append(ids, spec.ID)
-		go func() { errs <- s.one(ctx, spec, i+10) }()
+		go func() { errs <- s.runOne(ctx, spec, i+10) }()
 	}
 	for range n {
 		if err := <-errs; err != nil {
@@ -530,7 +592,7 @@ func churn(s *suite) {
 	defer cancel()
 	var ids []string
 	for i := 0; i < n && !s.t.Failed(); i += width {
-		ids = append(ids, s.together(ctx, fmt.Sprintf("churn-%d", i), width)...)
+		ids = append(ids, s.runTogether(ctx, fmt.Sprintf("churn-%d", i), width)...)
 	}
 	all, err := s.d.List(ctx)
 	if err != nil || len(all) > 0 {
@@ -546,8 +608,8 @@ func churn(s *suite) {
 	}
 }
 
-// one runs one container from Create to Delete.
-func (s *suite) one(ctx context.Context, spec runtime.Spec, want int) error {
+// runOne runs one container from Create to Delete.
+func (s *suite) runOne(ctx context.Context, spec runtime.Spec, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*s.Limit)
 	defer cancel()
 	if err := s.d.Create(ctx, spec); err != nil {

@@ -8,18 +8,19 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// class is all work of one shape: it finds the same holes. Where there is much of
-// it the earliest start on every bin is kept in a finder.
-type class struct {
-	need  Need
-	bound time.Duration
-	soft  bool
-	n     int // pieces of work that have not ended
-	find  *finder
-	holes [holes]hole // see freedHole
+// equivalenceClass groups all tasks with equal needs and bounds: the earliest start on
+// a bin is the same for each of them. A class with many tasks keeps the earliest start
+// on every bin in a finder.
+type equivalenceClass struct {
+	need         Need
+	bound        time.Duration
+	soft         bool
+	live         int // tasks that have not ended
+	finder       *finder
+	cachedStarts [cachedBins]cachedStart // see earliestOnFreedBins
 }
 
-type classKey struct {
+type equivalenceKey struct {
 	base      [MaxBase]int64
 	dims      int
 	io, space int64
@@ -27,147 +28,150 @@ type classKey struct {
 	soft      bool
 }
 
-// manyOfAClass is from how many pieces of work on a finder pays: it costs one
-// search on every bin to make.
-const manyOfAClass = 16
+// finderMinItems is the number of tasks in a class from which a finder pays off:
+// building one costs a search on every bin.
+const finderMinItems = 16
 
-// classOf gives the class of a request.
-func (p *Planner) classOf(r *Request) *class {
-	k := classKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.Soft}
+// equivalenceClassOf returns the class of a request and creates it if it is new.
+func (p *Planner) equivalenceClassOf(r *Request) *equivalenceClass {
+	k := equivalenceKey{dims: len(r.Need.Base), io: r.Need.IO, space: r.Need.Space, bound: r.Bound, soft: r.SoftBound}
 	copy(k.base[:], r.Need.Base)
-	if p.classes == nil {
-		p.classes = map[classKey]*class{}
+	if p.eqClasses == nil {
+		p.eqClasses = map[equivalenceKey]*equivalenceClass{}
 	}
-	c := p.classes[k]
+	c := p.eqClasses[k]
 	if c == nil {
-		c = &class{need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, bound: r.Bound, soft: r.Soft}
-		p.classes[k] = c
+		c = &equivalenceClass{need: Need{Base: slices.Clone(r.Need.Base), IO: r.Need.IO, Space: r.Need.Space}, bound: r.Bound, soft: r.SoftBound}
+		p.eqClasses[k] = c
 	}
 	return c
 }
 
-// forgetClasses drops the classes of which there is no work any more, once there
-// are more of them than of pieces of work.
-func (p *Planner) forgetClasses() {
-	if len(p.classes) <= 2*len(p.projects)+64 {
+// dropUnusedClasses deletes the classes without tasks once there are many more classes
+// than projects, so the map stays bounded.
+func (p *Planner) dropUnusedClasses() {
+	if len(p.eqClasses) <= 2*len(p.projects)+64 {
 		return
 	}
-	for k, c := range p.classes {
-		if c.n == 0 {
-			delete(p.classes, k)
+	for k, c := range p.eqClasses {
+		if c.live == 0 {
+			delete(p.eqClasses, k)
 		}
 	}
 }
 
-// finder keeps, for one class, the earliest start on each bin from now on, in a
-// tournament: the earliest of all bins is at its root. What is stored is exact
-// for the instant it was asked for and a lower bound for later ones, so that an
-// entry that has passed is worked out again when it comes to the root.
+// finder keeps, for one class, the earliest start on each bin in a tournament tree; the
+// root is the earliest over all bins. A stored start is exact for the time it was
+// computed for and a lower bound for later times, so a start that has passed is
+// computed again when it reaches the root.
 type finder struct {
-	of   *class
-	now  scheduler.Time // of the last question
-	at   []scheduler.Time
-	disk []int16
-	win  []int32 // win[1] is the root, the leaves start at half of its length
-	seen uint64  // changes of the profile taken in
+	eqClass *equivalenceClass
+	now     scheduler.Time // time of the last query
+	starts  []scheduler.Time
+	disks   []int16
+	tree    []int32 // tree[1] is the root; the leaves begin at half the length
+	logPos  uint64  // position in the profile's change log up to which the finder is in sync
 }
 
-// finderOf gives the finder of an item's class where it pays, else nil.
+// finderOf returns the finder of the item's class, or nil if the class or the profile
+// is too small for one to pay off.
 func (p *Planner) finderOf(it *item) *finder {
-	c := it.group.class
-	if c.find == nil {
-		if c.n < p.many || p.prof.Bins() < int32(p.many) {
+	c := it.group.eqClass
+	if c.finder == nil {
+		if c.live < p.finderThreshold || p.profile.Bins() < int32(p.finderThreshold) {
 			return nil
 		}
-		c.find = &finder{of: c, seen: math.MaxUint64}
+		c.finder = &finder{eqClass: c, logPos: math.MaxUint64}
 	}
-	return c.find
+	return c.finder
 }
 
-// earliest gives the earliest spot at or after now and before an instant, ties to
-// the lowest bin: what a search on every bin gives. O(log bins) and a search on
-// each bin that changed since the last question.
+// earliest returns the earliest spot in [now, before), ties to the lowest bin. The
+// result equals a search on every bin. Cost: O(log bins) plus one search for each bin
+// that changed since the last query.
 func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
-	f.catchUp(p, now)
+	f.sync(p, now)
 	for {
-		b := f.win[1]
-		switch at := f.at[b]; {
+		b := f.tree[1]
+		switch at := f.starts[b]; {
 		case at >= before:
 			return Spot{Bin: -1}, false
 		case at >= now:
-			return Spot{Bin: b, Disk: f.disk[b], At: at}, true
+			return Spot{Bin: b, Disk: f.disks[b], At: at}, true
 		}
-		f.look(p, b)
+		f.updateBin(p, b)
 	}
 }
 
-// catchUp takes in what changed in the profile.
-func (f *finder) catchUp(p *Planner, now scheduler.Time) {
-	log := &p.prof.log
-	known := f.seen != math.MaxUint64 && now >= f.now && len(f.at) == len(p.prof.bins)
+// sync applies the profile's changes since the last query. It rebuilds the tree if the
+// change log has wrapped, the clock went back, or bins were added.
+func (f *finder) sync(p *Planner, now scheduler.Time) {
+	log := &p.profile.log
+	known := f.logPos != math.MaxUint64 && now >= f.now && len(f.starts) == len(p.profile.bins)
 	f.now = now
-	if !known || !log.since(f.seen, func(b int32) { f.look(p, b) }) {
-		f.build(p)
+	if !known || !log.since(f.logPos, func(b int32) { f.updateBin(p, b) }) {
+		f.rebuild(p)
 	}
-	f.seen = log.head
+	f.logPos = log.head
 }
 
-// build works out every bin.
-func (f *finder) build(p *Planner) {
-	n := len(p.prof.bins)
+// rebuild computes the earliest start on every bin.
+func (f *finder) rebuild(p *Planner) {
+	n := len(p.profile.bins)
 	leaves := 1
 	for leaves < n {
 		leaves *= 2
 	}
-	f.at = slices.Grow(f.at[:0], n)[:n]
-	f.disk = slices.Grow(f.disk[:0], n)[:n]
-	f.win = slices.Grow(f.win[:0], 2*leaves)[:2*leaves]
+	f.starts = slices.Grow(f.starts[:0], n)[:n]
+	f.disks = slices.Grow(f.disks[:0], n)[:n]
+	f.tree = slices.Grow(f.tree[:0], 2*leaves)[:2*leaves]
 	for i := range leaves {
-		f.win[leaves+i] = int32(min(i, n-1))
+		f.tree[leaves+i] = int32(min(i, n-1))
 	}
 	for b := range int32(n) {
-		f.measure(p, b)
+		f.computeStart(p, b)
 	}
 	for i := leaves - 1; i > 0; i-- {
-		f.win[i] = f.better(f.win[2*i], f.win[2*i+1])
+		f.tree[i] = f.earlierBin(f.tree[2*i], f.tree[2*i+1])
 	}
 }
 
-// look works one bin out again.
-func (f *finder) look(p *Planner, b int32) {
-	was := f.at[b]
-	f.measure(p, b)
-	if f.at[b] == was {
+// updateBin computes the earliest start on one bin again and updates its path to the
+// root.
+func (f *finder) updateBin(p *Planner, b int32) {
+	was := f.starts[b]
+	f.computeStart(p, b)
+	if f.starts[b] == was {
 		return
 	}
-	for i := (len(f.win)/2 + int(b)) / 2; i > 0; i /= 2 {
-		f.win[i] = f.better(f.win[2*i], f.win[2*i+1])
+	for i := (len(f.tree)/2 + int(b)) / 2; i > 0; i /= 2 {
+		f.tree[i] = f.earlierBin(f.tree[2*i], f.tree[2*i+1])
 	}
 }
 
-func (f *finder) measure(p *Planner, b int32) {
-	f.at[b] = scheduler.Never
-	if p.prof.bins[b].closed || p.bin(b).spare {
+func (f *finder) computeStart(p *Planner, b int32) {
+	f.starts[b] = scheduler.Never
+	if p.profile.bins[b].closed || p.bin(b).spare {
 		return
 	}
-	span := f.of.bound
-	if f.of.soft && p.bin(b).keeps {
-		span = math.MaxInt64
+	duration := f.eqClass.bound
+	if f.eqClass.soft && p.bin(b).nonPreemptible {
+		duration = math.MaxInt64
 	}
-	if s, ok := p.prof.EarliestOn(b, f.now, span, scheduler.Never, &f.of.need); ok {
-		f.at[b], f.disk[b] = s.At, s.Disk
+	if s, ok := p.profile.EarliestOn(b, f.now, duration, scheduler.Never, &f.eqClass.need); ok {
+		f.starts[b], f.disks[b] = s.At, s.Disk
 	}
 }
 
-func (f *finder) better(a, b int32) int32 {
-	if f.at[a] < f.at[b] || (f.at[a] == f.at[b] && a <= b) {
+func (f *finder) earlierBin(a, b int32) int32 {
+	if f.starts[a] < f.starts[b] || (f.starts[a] == f.starts[b] && a <= b) {
 		return a
 	}
 	return b
 }
 
-// changeLog is the bins of a profile in the order in which they changed: a ring,
-// as whoever is too far behind looks at all of them.
+// changeLog is a ring of the bins of a profile in the order of their changes. A reader
+// that has fallen behind by more than the ring must look at every bin.
 type changeLog struct {
 	ring []int32
 	head uint64
@@ -179,14 +183,15 @@ func (l *changeLog) add(b int32, bins int) {
 		for size < bins {
 			size *= 2
 		}
-		l.ring, l.head = make([]int32, size), l.head+uint64(2*size) // all are behind
+		l.ring, l.head = make([]int32, size), l.head+uint64(2*size) // every reader has fallen behind
 	}
 	l.ring[l.head&uint64(len(l.ring)-1)] = b
 	l.head++
 }
 
-// since lists the bins that changed since head stood at a place, in order, some of
-// them more than once. False means that too much has happened: none was listed.
+// since yields, in order, the bins that changed since the log was at position at; a bin
+// may occur more than once. It returns false, and yields nothing, if the log has
+// wrapped.
 func (l *changeLog) since(at uint64, yield func(int32)) bool {
 	if at > l.head || l.head-at > uint64(len(l.ring)) {
 		return false

@@ -8,67 +8,68 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// judge is the two-tier algorithms in their plainest form: all reservations in
-// one slice, a list for each bin made anew for each question, every
-// bin looked at each time. It shares nothing with Planner but its types.
+// judge is a naive implementation of the two-tier algorithms: all reservations in one
+// slice, the reservation list of each bin rebuilt for each query, every bin considered
+// each time. It shares only types with Planner.
 type judge struct {
-	cfg    Config
-	totals [][]int64
-	shares [][]int64 // what each account may take; nil: there are none
-	all    []*judged // in submit order
-	quotes map[scheduler.ProjectID]Quote
+	cfg        Config
+	totals     [][]int64
+	shares     [][]int64     // capacity of each account; nil for no accounts
+	all        []*judgedTask // in submission order
+	guarantees map[scheduler.ProjectID]Guarantee
 }
 
-type judged struct {
+type judgedTask struct {
 	key     Key
-	proj    Project
-	d       []int64
+	project Project
+	need    []int64
 	bound   time.Duration
 	bin     int
 	at      scheduler.Time
 	started bool
 }
 
-func (j *judged) end() scheduler.Time { return j.at.Add(j.bound) }
+func (j *judgedTask) end() scheduler.Time { return j.at.Add(j.bound) }
 
-func (n *judge) lines(without ...*judged) []*list {
-	var out []*list
+func (n *judge) binLists(without ...*judgedTask) []*reservationList {
+	var out []*reservationList
 	for _, t := range n.totals {
-		out = append(out, &list{total: t})
+		out = append(out, &reservationList{total: t})
 	}
 	for _, x := range n.all {
 		if x.bin >= 0 && !slices.Contains(without, x) {
-			out[x.bin].taken = append(out[x.bin].taken, taken{x.at, x.end(), x.d})
+			out[x.bin].reservations = append(out[x.bin].reservations, reservation{x.at, x.end(), x.need})
 		}
 	}
 	return out
 }
 
-// account lists what is planned on the account of a project; nil if it has none.
-func (n *judge) account(p Project, without ...*judged) *list {
+// account returns the reservations charged to the account of a project, nil if it has
+// none.
+func (n *judge) account(p Project, without ...*judgedTask) *reservationList {
 	if n.shares == nil || p.Account == 0 {
 		return nil
 	}
-	l := &list{total: n.shares[p.Account-1]}
+	l := &reservationList{total: n.shares[p.Account-1]}
 	for _, x := range n.all {
-		if x.bin >= 0 && x.proj.Account == p.Account && !slices.Contains(without, x) {
-			l.taken = append(l.taken, taken{x.at, x.end(), x.d})
+		if x.bin >= 0 && x.project.Account == p.Account && !slices.Contains(without, x) {
+			l.reservations = append(l.reservations, reservation{x.at, x.end(), x.need})
 		}
 	}
 	return l
 }
 
-func (n *judge) earliest(x *judged, from, before scheduler.Time) (int, scheduler.Time) {
+func (n *judge) earliest(x *judgedTask, from, before scheduler.Time) (int, scheduler.Time) {
 	bin, at := -1, before
-	account := n.account(x.proj, x)
-	for b, l := range n.lines(x) {
-		instants := l.instants(from)
+	account := n.account(x.project, x)
+	for b, l := range n.binLists(x) {
+		times := l.changeTimes(from)
 		if account != nil {
-			instants = append(instants, account.instants(from)...)
-			slices.Sort(instants)
+			times = append(times, account.changeTimes(from)...)
+			slices.Sort(times)
 		}
-		for _, t := range instants {
-			if t < at && l.fits(t, t.Add(x.bound), x.d) && (account == nil || account.fits(t, t.Add(x.bound), x.d)) {
+		for _, t := range times {
+			if t < at && l.fits(t, t.Add(x.bound), x.need) && (account == nil || account.fits(t, t.Add(x.bound), x.need)) {
 				bin, at = b, t
 				break
 			}
@@ -77,12 +78,12 @@ func (n *judge) earliest(x *judged, from, before scheduler.Time) (int, scheduler
 	return bin, at
 }
 
-func (n *judge) submit(now scheduler.Time, p Project) (Quote, bool) {
-	saved := n.copy()
-	flexible := n.cfg.Variant == Flexible || n.cfg.Variant == FlexibleSF || (n.cfg.Variant == Priority && p.High)
+func (n *judge) submit(now scheduler.Time, p Project) (Guarantee, bool) {
+	saved := n.clone()
+	flexible := n.cfg.Variant == Flexible || n.cfg.Variant == FlexibleSF || (n.cfg.Variant == Priority && p.HighPriority)
 	for _, r := range p.Requests {
 		for _, t := range r.Tasks {
-			x := &judged{key: Key{r.Job, r.Stage, t}, proj: p, d: r.Need.Base, bound: r.Bound, bin: -1}
+			x := &judgedTask{key: Key{r.Job, r.Stage, t}, project: p, need: r.Need.Base, bound: r.Bound, bin: -1}
 			n.all = append(n.all, x)
 			bin, at := n.earliest(x, now, scheduler.Never)
 			if flexible && n.flexible(x, now, at) {
@@ -90,23 +91,23 @@ func (n *judge) submit(now scheduler.Time, p Project) (Quote, bool) {
 			}
 			if bin < 0 {
 				n.all = saved
-				return Quote{}, false
+				return Guarantee{}, false
 			}
 			x.bin, x.at = bin, at
 		}
 	}
 	td := n.departure(p.ID)
-	sf := n.cfg.SF
-	if n.cfg.Variant == Strict || n.cfg.Variant == Flexible || (n.cfg.Variant == Priority && p.High) {
+	sf := n.cfg.SlackFactor
+	if n.cfg.Variant == Strict || n.cfg.Variant == Flexible || (n.cfg.Variant == Priority && p.HighPriority) {
 		sf = 0
 	}
-	q := Quote{td, td + scheduler.Time(sf*float64(td-p.Submitted))}
-	n.quotes[p.ID] = q
+	q := Guarantee{td, td + scheduler.Time(sf*float64(td-p.Submitted))}
+	n.guarantees[p.ID] = q
 	return q, true
 }
 
-func (n *judge) copy() []*judged {
-	out := make([]*judged, len(n.all))
+func (n *judge) clone() []*judgedTask {
+	out := make([]*judgedTask, len(n.all))
 	for i, x := range n.all {
 		y := *x
 		out[i] = &y
@@ -117,7 +118,7 @@ func (n *judge) copy() []*judged {
 func (n *judge) departure(id scheduler.ProjectID) scheduler.Time {
 	var td scheduler.Time
 	for _, x := range n.all {
-		if x.proj.ID == id {
+		if x.project.ID == id {
 			td = max(td, x.end())
 		}
 	}
@@ -125,15 +126,15 @@ func (n *judge) departure(id scheduler.ProjectID) scheduler.Time {
 }
 
 // flexible is the loop over BT, for one job.
-func (n *judge) flexible(x *judged, now, limit scheduler.Time) bool {
+func (n *judge) flexible(x *judgedTask, now, limit scheduler.Time) bool {
 	type bt struct {
 		at  scheduler.Time
 		bin int
 	}
 	var times []bt
-	for b, l := range n.lines(x) {
-		for _, at := range l.instants(now) {
-			if at < limit && fits(x.d, l.free(at)) {
+	for b, l := range n.binLists(x) {
+		for _, at := range l.changeTimes(now) {
+			if at < limit && fits(x.need, l.free(at)) {
 				times = append(times, bt{at, b})
 			}
 		}
@@ -142,7 +143,7 @@ func (n *judge) flexible(x *judged, now, limit scheduler.Time) bool {
 	for _, t := range times {
 		before := map[scheduler.ProjectID]scheduler.Time{}
 		for _, y := range n.all {
-			before[y.proj.ID] = n.departure(y.proj.ID)
+			before[y.project.ID] = n.departure(y.project.ID)
 		}
 		type was struct {
 			bin int
@@ -153,7 +154,7 @@ func (n *judge) flexible(x *judged, now, limit scheduler.Time) bool {
 			old[i] = was{y.bin, y.at}
 		}
 		x.bin, x.at = t.bin, t.at
-		if n.makeRoom(x, now, before) {
+		if n.displaceVictims(x, now, before) {
 			return true
 		}
 		for i, y := range n.all {
@@ -164,62 +165,64 @@ func (n *judge) flexible(x *judged, now, limit scheduler.Time) bool {
 	return false
 }
 
-func (n *judge) makeRoom(x *judged, now scheduler.Time, before map[scheduler.ProjectID]scheduler.Time) bool {
+func (n *judge) displaceVictims(x *judgedTask, now scheduler.Time, before map[scheduler.ProjectID]scheduler.Time) bool {
 	for {
-		l := n.lines()[x.bin]
+		l := n.binLists()[x.bin]
 		over := scheduler.Never
-		for _, at := range l.instants(x.at) {
+		for _, at := range l.changeTimes(x.at) {
 			if at < x.end() && slices.Min(l.free(at)) < 0 {
 				over = at
 				break
 			}
 		}
 		overdrawn := false
-		if l := n.account(x.proj); l != nil {
-			for _, at := range l.instants(x.at) {
+		if l := n.account(x.project); l != nil {
+			for _, at := range l.changeTimes(x.at) {
 				overdrawn = overdrawn || (at < x.end() && slices.Min(l.free(at)) < 0)
 			}
 		}
 		if over == scheduler.Never && !overdrawn {
 			return true
 		}
-		var v *judged
+		var v *judgedTask
 		for _, y := range n.all {
-			if overdrawn && y.proj.Account != x.proj.Account {
+			if overdrawn && y.project.Account != x.project.Account {
 				continue
 			}
-			if y.bin != x.bin || y.started || y.proj.ID == x.proj.ID || y.at > over || y.end() <= over || (n.cfg.Variant == Priority && y.proj.High) {
+			if y.bin != x.bin || y.started || y.project.ID == x.project.ID || y.at > over || y.end() <= over || (n.cfg.Variant == Priority && y.project.HighPriority) {
 				continue
 			}
-			if v == nil || n.lts(y) > n.lts(v) || (n.lts(y) == n.lts(v) && y.key.Compare(v.key) < 0) {
+			if v == nil || n.latestStart(y) > n.latestStart(v) || (n.latestStart(y) == n.latestStart(v) && y.key.Compare(v.key) < 0) {
 				v = y
 			}
 		}
 		if v == nil {
 			return false
 		}
-		bin, at := n.earliest(v, now, n.lts(v)+1)
+		bin, at := n.earliest(v, now, n.latestStart(v)+1)
 		if bin < 0 {
 			return false
 		}
 		v.bin, v.at = bin, at
 		late := 0
 		for id, d := range before {
-			if id != x.proj.ID && n.departure(id) > d {
+			if id != x.project.ID && n.departure(id) > d {
 				late++
 			}
 		}
-		if pl := n.cfg.PL; pl != NoLimit && late > pl {
+		if pl := n.cfg.PreemptionLimit; pl != NoLimit && late > pl {
 			return false
 		}
 	}
 }
 
-func (n *judge) lts(x *judged) scheduler.Time { return n.quotes[x.proj.ID].Latest.Add(-x.bound) }
+func (n *judge) latestStart(x *judgedTask) scheduler.Time {
+	return n.guarantees[x.project.ID].Latest.Add(-x.bound)
+}
 
-// walk removes each waiting job and places it again; it stays where it is
-// unless that is earlier.
-func (n *judge) walk(now scheduler.Time) {
+// compress removes each waiting job and places it again; the job stays where it is
+// unless it can start earlier.
+func (n *judge) compress(now scheduler.Time) {
 	for _, x := range n.all {
 		if x.started {
 			continue
@@ -231,5 +234,5 @@ func (n *judge) walk(now scheduler.Time) {
 }
 
 func (n *judge) end(k Key) {
-	n.all = slices.DeleteFunc(n.all, func(x *judged) bool { return x.key == k })
+	n.all = slices.DeleteFunc(n.all, func(x *judgedTask) bool { return x.key == k })
 }

@@ -17,12 +17,12 @@ type Variant uint8
 // The variants.
 const (
 	Strict     Variant = iota + 1 // 2TSB: nothing planned is displaced (Alg. 1)
-	Flexible                      // 2TFB: jobs move, departures do not (Alg. 2 with SF = 0)
+	Flexible                      // 2TFB: jobs move, departures do not (Alg. 2 with a slack factor of 0)
 	FlexibleSF                    // 2TFB-SF: departures move within their slack (Alg. 2)
 	Priority                      // 2TPB: high-priority projects displace low ones (Alg. 3)
 )
 
-// String gives the name used by the policy's parameter.
+// String returns the variant's name in the policy's parameter.
 func (v Variant) String() string {
 	switch v {
 	case Strict:
@@ -38,40 +38,40 @@ func (v Variant) String() string {
 	}
 }
 
-// NoLimit as Config.PL bounds nothing.
+// NoLimit as Config.PreemptionLimit sets no limit.
 const NoLimit = -1
 
-// Config is how a Planner plans.
+// Config holds the parameters of a Planner.
 type Config struct {
 	Variant Variant
-	// SF is the slack factor, at least 0: a project may depart later than its
-	// first plan by SF times its first turn-around (eq. 7). Strict and
-	// Flexible take it as 0.
-	SF float64
-	// PL is the preemption limit: how many projects the placement of one job
-	// may make depart later, or NoLimit. Flexible takes it as 0.
-	PL int
-	// MaxTries bounds the backfill times tried for one job, 0 for no bound;
-	// past it the job gets the earliest hole that displaces nobody.
+	// SlackFactor (the paper's SF) is at least 0: a project may depart later than first
+	// planned by SlackFactor times its first turn-around time (eq. 7). Strict and
+	// Flexible use 0.
+	SlackFactor float64
+	// PreemptionLimit (the paper's PL) is the number of projects whose departure the
+	// placement of one job may delay, or NoLimit. Strict and Flexible use 0.
+	PreemptionLimit int
+	// MaxTries limits the backfill times tried for one job, 0 for no limit. A job that
+	// exceeds it gets the earliest hole that displaces no other job.
 	MaxTries int
 }
 
-// Check tells what is wrong with the parameters.
+// Check returns an error that names the first parameter out of range.
 func (c *Config) Check() error {
 	switch {
 	case c.Variant < Strict || c.Variant > Priority:
 		return fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", c.Variant)
-	case math.IsNaN(c.SF) || math.IsInf(c.SF, 0) || c.SF < 0:
-		return fmt.Errorf("slack factor is %v: want a number of at least 0", c.SF)
-	case c.PL < NoLimit:
-		return fmt.Errorf("preemption limit is %d: want at least 0, or %d for no limit", c.PL, NoLimit)
+	case math.IsNaN(c.SlackFactor) || math.IsInf(c.SlackFactor, 0) || c.SlackFactor < 0:
+		return fmt.Errorf("slack factor is %v: want a number of at least 0", c.SlackFactor)
+	case c.PreemptionLimit < NoLimit:
+		return fmt.Errorf("preemption limit is %d: want at least 0, or %d for no limit", c.PreemptionLimit, NoLimit)
 	case c.MaxTries < 0:
 		return fmt.Errorf("max tries is %d: want at least 0", c.MaxTries)
 	}
 	return nil
 }
 
-// Key names one planned piece of work.
+// Key identifies one planned task.
 type Key struct {
 	Job   scheduler.JobID
 	Stage int32
@@ -83,72 +83,72 @@ func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Stage, o.Stage), cmp.Compare(k.Task, o.Task))
 }
 
-// Request is pieces of work of one shape: a stage of a job. A job of the paper
-// is a request with one task.
+// Request is the tasks of one stage of a job, which have equal needs. A job of the
+// paper is a request with one task.
 type Request struct {
 	Job   scheduler.JobID
 	Stage int32
 	Tasks []int32
 	Need  Need
-	// Bound is te: for how long each task is given room. Above 0.
+	// Bound is the paper's te: the duration reserved for each task, above 0.
 	Bound time.Duration
-	// Soft tells that Bound is a guess: on a bin that was marked by Keeps the
-	// work is taken to stay for ever.
-	Soft bool
+	// SoftBound reports that Bound is an estimate: on a bin marked by SetNonPreemptible
+	// the task is reserved for ever.
+	SoftBound bool
 	// After lists earlier stages of the same job that must have ended.
 	After []int32
-	// NotBefore is an instant before which none of its tasks can start: when
-	// what it comes after and runs already should have ended. 0 for none.
+	// NotBefore is the earliest start of every task, 0 for none: the expected end of
+	// running tasks of earlier stages.
 	NotBefore scheduler.Time
-	// Held is what the tasks hold already, being suspended, besides Need: it is
-	// taken for ever by whoever restores the plan, and comes back when they
-	// end. Such work is nobody's victim. nil for nothing.
-	Held *Need
-	// Parallel bounds how many of its tasks run at once, 0 for no bound.
-	Parallel int32
+	// Occupied is what a suspended task occupies already, on top of Need; nil for none.
+	// The caller that restores the plan reserves it for ever; the planner releases it
+	// from the task's planned end on. Such tasks are never displaced.
+	Occupied *Need
+	// MaxParallel limits how many of the tasks run at the same time, 0 for no limit.
+	MaxParallel int32
 }
 
-// Project is jobs with one departure time. Requests are planned in their order;
-// a stage comes behind those it is After.
+// Project is a set of jobs with one departure time. Requests are planned in their
+// order; a stage must follow the stages in its After.
 type Project struct {
-	ID        scheduler.ProjectID
-	Submitted scheduler.Time
-	High      bool // priority 1; only Priority asks
-	// Deadline is the latest departure that is any use, 0 for none: what
-	// cannot depart by it is refused, and up to it later projects may put the
-	// departure off.
+	ID           scheduler.ProjectID
+	Submitted    scheduler.Time
+	HighPriority bool // priority 1 of the paper; used by variant Priority alone
+	// Deadline is the latest useful departure, 0 for none. A project that cannot depart
+	// by it is refused; later projects may delay the departure up to it.
 	Deadline scheduler.Time
-	// Account, from 1, is who is charged in the profile of Planner.Charge; 0
-	// for nobody.
+	// Account, from 1, is the account charged in the profile given to SetAccounts; 0
+	// for none.
 	Account  int32
 	Requests []Request
 }
 
-// Quote is the departure time of a project (td) and the latest one that later
-// projects may bring about: td + SF x turn-around.
-type Quote struct {
+// Guarantee is the planned departure time of a project (the paper's td) and the latest
+// departure that later projects may cause: td + SF x turn-around time.
+type Guarantee struct {
 	Departure, Latest scheduler.Time
 }
 
-// ErrNeverFits is the class of a project of which a part fits on no bin, not
+// ErrNeverFits is the class of error for a project with a task that fits on no bin, not
 // even an empty one.
-var ErrNeverFits = errors.New("fits nowhere")
+var ErrNeverFits = errors.New("fits on no bin, not even an empty one")
 
-// ErrTooLate is the class of a project that cannot depart by its deadline.
+// ErrTooLate is the class of error for a project that cannot depart by its deadline.
 var ErrTooLate = errors.New("cannot depart by its deadline")
 
-// Cause is why a promise was broken.
+// Cause is the reason why a guarantee was violated.
 type Cause uint8
 
-// The causes. They are also the Slot of a scheduler.NoteBroken.
+// The causes. Their values are stored in the Slot of a scheduler.ViolatedState, so they
+// must not change.
 const (
 	CauseOverrun  Cause = iota + 1 // a job ran past its bound
 	CauseNodeLost                  // a node was lost, is being drained, or shrank
-	CauseFailed                    // a task failed and is run again
-	CauseLate                      // a job could not start when it was planned to
+	CauseFailed                    // a task failed and is rerun
+	CauseLate                      // a job could not start at its planned time
 )
 
-// String says it in words.
+// String returns the cause in words.
 func (c Cause) String() string {
 	switch c {
 	case CauseOverrun:
@@ -164,252 +164,257 @@ func (c Cause) String() string {
 	}
 }
 
-// Broken is a promise that no longer holds: the project now departs at
-// Departure, after its Latest.
-type Broken struct {
+// Violation is a guarantee that no longer holds: the project now departs at Departure,
+// which is after Latest.
+type Violation struct {
 	Project   scheduler.ProjectID
 	Cause     Cause
 	Departure scheduler.Time
 	Latest    scheduler.Time
 }
 
-// Planned is where a piece of work stands in the plan.
-type Planned struct {
+// PlannedTask is the reservation of a task. Spot.At and End are Never for a task
+// without one.
+type PlannedTask struct {
 	Key     Key
 	Project scheduler.ProjectID
 	Spot    Spot
 	End     scheduler.Time
-	// LatestStart is lts (eq. 7): the latest start that keeps the promise.
+	// LatestStart is the paper's lts (eq. 7): the latest start that preserves the
+	// guarantee, Never without a guarantee.
 	LatestStart scheduler.Time
 	Started     bool
 }
 
-// Planner keeps projects planned in a Profile. It is not safe for concurrent
-// use. Everything it reserves is in the Profile, next to what others reserve.
+// Planner plans projects in a Profile, which may also hold reservations of others. It
+// is not safe for concurrent use.
 type Planner struct {
-	cfg      Config
-	prof     *Profile
-	accounts *Profile
-	items    map[Key]*item
-	projects map[scheduler.ProjectID]*project
-	order    []*project // by (Submitted, ID)
-	bins     []binState
-	recent   []int32 // bins by latest free, the latest last; stale entries are skipped
-	clock    uint64  // counts what was freed
-	log      []undo
-	trying   bool
-	changed  []Key
-	placed   int    // items in the profile
-	times    []Spot // scratch
-	delayed  []delay
-	classes  map[classKey]*class
-	many     int            // manyOfAClass, or what a test sets
-	now      scheduler.Time // of the last call that plans
-	tied     int            // groups that come after others, or may not start before an instant
-	soonest  scheduler.Time // no work that waits starts before it
-	doubtful []*project     // promises to be looked at by breaks, see doubt
-	repaired uint64         // the place in the profile's log up to which Repair looked
-	unsound  []int32        // bins on which what runs is too much by itself
-	suspects []int32        // scratch
-	zeros    []int64        // all are 0
-	lifts    bool           // a test's: a walk takes each item out of the profile and searches
+	cfg             Config
+	profile         *Profile
+	accounts        *Profile
+	items           map[Key]*item
+	projects        map[scheduler.ProjectID]*project
+	submitOrder     []*project // by (Submitted, ID)
+	binStates       []binState
+	recentlyFreed   []int32 // bins by freedClock, the latest last; may hold outdated duplicates
+	freeClock       uint64  // number of releases so far
+	undoLog         []undo
+	recording       bool
+	changed         []Key
+	numPlaced       int    // items with a spot
+	candidateTimes  []Spot // scratch
+	delayed         []delayedProject
+	eqClasses       map[equivalenceKey]*equivalenceClass
+	finderThreshold int            // finderMinItems, or a test's value
+	now             scheduler.Time // time of the last planning call
+	numConstrained  int            // groups that isConstrained holds for
+	earliestWaiting scheduler.Time // no waiting item starts before it
+	unchecked       []*project     // projects whose guarantee violations must check, see markUnchecked
+	repairedPos     uint64         // position in the profile's change log up to which Repair has looked
+	overloadedBins  []int32        // bins over capacity by their started items alone
+	suspectBins     []int32        // scratch
+	zeros           []int64        // all 0, see zeroBase
+	alwaysLift      bool           // for tests: Compress takes each item out of the profile and searches
 }
 
 type binState struct {
-	items []*item
-	freed uint64 // clock when something on it was last given back
-	sound uint64 // version of the profile's bin, and 1, at which nothing to come was over its capacity
-	spare bool
-	keeps bool
+	items          []*item
+	freedClock     uint64 // freeClock at the last release on the bin
+	checkedVersion uint64 // 1 + the version of the profile's bin at which it was last found within capacity
+	spare          bool
+	nonPreemptible bool
 }
 
 type project struct {
 	Project
-	groups   []*group
-	promised bool
-	quote    Quote
-	broken   bool
-	doubtful bool // listed in Planner.doubtful
+	groups     []*group
+	guaranteed bool
+	guarantee  Guarantee
+	violated   bool
+	unchecked  bool // listed in Planner.unchecked
 }
 
-// group is a request with its items that have not ended, started ones first,
-// then by task.
+// group is a request with its items that have not ended: started items first, then by
+// task.
 type group struct {
-	proj  *project
-	req   Request
-	total Need // req.Need as an account sees it
-	class *class
-	after []*group
-	next  []*group
-	items []*item
+	project      *project
+	req          Request
+	accountNeed  Need // req.Need in the resources of an account
+	eqClass      *equivalenceClass
+	predecessors []*group
+	successors   []*group
+	items        []*item
 }
 
 type item struct {
-	key     Key
-	group   *group
-	spot    Spot
-	end     scheduler.Time
-	placed  bool
-	started bool
-	pinned  bool           // only on spot.Bin and Disk
-	moved   bool           // was set since the last Scan
-	pos     int            // in binState.items
-	seen    uint64         // clock when its spot was the earliest
-	from    scheduler.Time // what it was the earliest from
+	key           Key
+	group         *group
+	spot          Spot
+	end           scheduler.Time
+	placed        bool
+	started       bool
+	pinned        bool           // must stay on spot.Bin and spot.Disk
+	moved         bool           // setSpot was called since the last ScanMoved
+	binIndex      int            // index in binState.items
+	searchedClock uint64         // freeClock when the spot was last found to be the earliest
+	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
 }
 
 type undo struct {
-	it     *item
-	spot   Spot
-	end    scheduler.Time
-	placed bool
-	seen   uint64
-	from   scheduler.Time
+	item          *item
+	spot          Spot
+	end           scheduler.Time
+	placed        bool
+	searchedClock uint64
+	searchedFrom  scheduler.Time
 }
 
-type delay struct {
-	proj *project
-	was  scheduler.Time
+type delayedProject struct {
+	project *project
+	before  scheduler.Time
 }
 
-// NewPlanner makes a planner on a profile.
+// NewPlanner returns a planner without projects that reserves in prof.
 func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	switch cfg.Variant {
 	case Strict:
-		cfg.SF, cfg.PL = 0, 0
+		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
 	case Flexible:
-		cfg.SF, cfg.PL = 0, 0
+		cfg.SlackFactor, cfg.PreemptionLimit = 0, 0
 	case FlexibleSF, Priority:
 	default:
-		return nil, fmt.Errorf("variant is %v", cfg.Variant)
+		return nil, fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", cfg.Variant)
 	}
-	return &Planner{cfg: cfg, prof: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, many: manyOfAClass, soonest: scheduler.Never}, nil
+	return &Planner{cfg: cfg, profile: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, finderThreshold: finderMinItems, earliestWaiting: scheduler.Never}, nil
 }
 
-// Charge has projects with an Account charged in a profile of totals, with bins
-// of CPU, memory and I/O: nothing of theirs is planned beyond what the bin
-// Account-1 has at any instant.
-func (p *Planner) Charge(accounts *Profile) { p.accounts = accounts }
+// SetAccounts sets a profile of totals in which projects with an Account are charged.
+// Its bins have CPU, memory and I/O; tasks of a project are planned only while bin
+// Account-1 has enough of each.
+func (p *Planner) SetAccounts(accounts *Profile) { p.accounts = accounts }
 
-// allowed is the first instant from at on at which the project's account has
-// room for an item during span.
-func (p *Planner) allowed(it *item, at scheduler.Time, span time.Duration) scheduler.Time {
-	a := it.group.proj.Account
+// earliestByAccount returns the first time at or after at from which the account of the
+// item's project has enough for the item during the given duration.
+func (p *Planner) earliestByAccount(it *item, at scheduler.Time, duration time.Duration) scheduler.Time {
+	a := it.group.project.Account
 	if p.accounts == nil || a == 0 {
 		return at
 	}
-	s, _ := p.accounts.EarliestAt(a-1, -1, at, span, scheduler.Never, &it.group.total)
+	s, _ := p.accounts.EarliestAt(a-1, -1, at, duration, scheduler.Never, &it.group.accountNeed)
 	return s.At
 }
 
-// charge takes (or, with sign 1, gives back) an item's planned time on its
-// project's account.
-func (p *Planner) charge(it *item, sign int64) {
-	if a := it.group.proj.Account; p.accounts != nil && a > 0 {
-		p.accounts.change(a-1, -1, it.spot.At, it.end, &it.group.total, sign)
+// chargeAccount charges an item's reservation to its project's account, or refunds it
+// with sign 1.
+func (p *Planner) chargeAccount(it *item, sign int64) {
+	if a := it.group.project.Account; p.accounts != nil && a > 0 {
+		p.accounts.applyChange(a-1, -1, it.spot.At, it.end, &it.group.accountNeed, sign)
 	}
 }
 
-// Profile gives the profile it plans in.
-func (p *Planner) Profile() *Profile { return p.prof }
+// Profile returns the profile in which the planner reserves.
+func (p *Planner) Profile() *Profile { return p.profile }
 
 func (p *Planner) bin(b int32) *binState {
-	for int(b) >= len(p.bins) {
-		p.bins = append(p.bins, binState{})
+	for int(b) >= len(p.binStates) {
+		p.binStates = append(p.binStates, binState{})
 	}
-	return &p.bins[b]
+	return &p.binStates[b]
 }
 
-// Spare keeps a bin out of every plan until a bin is lost (spare_nodes).
-func (p *Planner) Spare(b int32, spare bool) {
+// SetSpare excludes a bin from every plan until another bin is lost (parameter
+// spare_nodes).
+func (p *Planner) SetSpare(b int32, spare bool) {
 	if s := p.bin(b); s.spare != spare {
 		s.spare = spare
-		p.prof.touched(b)
+		p.profile.markChanged(b)
 		if !spare {
-			p.Freed(b)
+			p.MarkFreed(b)
 		}
 	}
 }
 
-// Keeps marks a bin on which work without a firm bound cannot be made to leave.
-func (p *Planner) Keeps(b int32, keeps bool) {
-	p.bin(b).keeps = keeps
-	p.prof.touched(b)
+// SetNonPreemptible marks a bin on which a task with a soft bound cannot be made to
+// leave.
+func (p *Planner) SetNonPreemptible(b int32, nonPreemptible bool) {
+	p.bin(b).nonPreemptible = nonPreemptible
+	p.profile.markChanged(b)
 }
 
-// Freed tells that somebody else gave room back on a bin, or that it was
-// opened or grew, so that Walk looks at it.
-func (p *Planner) Freed(b int32) {
-	p.clock++
-	p.bin(b).freed = p.clock
-	p.recent = append(p.recent, b)
-	if len(p.recent) > 2*len(p.bins)+8 {
-		p.compact()
+// MarkFreed records that capacity of a bin was released by another owner, or that the
+// bin was opened or grew, so that Compress considers it.
+func (p *Planner) MarkFreed(b int32) {
+	p.freeClock++
+	p.bin(b).freedClock = p.freeClock
+	p.recentlyFreed = append(p.recentlyFreed, b)
+	if len(p.recentlyFreed) > 2*len(p.binStates)+8 {
+		p.compactFreed()
 	}
 }
 
-// compact drops entries of recent that a later one of the same bin replaced.
-func (p *Planner) compact() {
-	slices.Sort(p.recent)
-	p.recent = slices.Compact(p.recent)
-	slices.SortFunc(p.recent, func(a, b int32) int { return cmp.Compare(p.bins[a].freed, p.bins[b].freed) })
+// compactFreed drops the outdated duplicates in recentlyFreed.
+func (p *Planner) compactFreed() {
+	slices.Sort(p.recentlyFreed)
+	p.recentlyFreed = slices.Compact(p.recentlyFreed)
+	slices.SortFunc(p.recentlyFreed, func(a, b int32) int { return cmp.Compare(p.binStates[a].freedClock, p.binStates[b].freedClock) })
 }
 
-// Len is the number of pieces of work that have not ended.
+// Len returns the number of tasks that have not ended.
 func (p *Planner) Len() int { return len(p.items) }
 
-// Find gives where a piece of work stands.
-func (p *Planner) Find(k Key) (Planned, bool) {
+// Find returns the reservation of a task, false for an unknown task.
+func (p *Planner) Find(k Key) (PlannedTask, bool) {
 	it := p.items[k]
 	if it == nil {
-		return Planned{}, false
+		return PlannedTask{}, false
 	}
 	return p.planned(it), true
 }
 
-// Departure gives when a project departs as things stand, and what it was
-// promised.
-func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, promised Quote, ok bool) {
+// Departure returns the currently planned departure of a project and its guarantee,
+// false for an unknown project.
+func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarantee Guarantee, ok bool) {
 	pr := p.projects[id]
 	if pr == nil {
-		return 0, Quote{}, false
+		return 0, Guarantee{}, false
 	}
-	return pr.departure(), pr.quote, true
+	return pr.departure(), pr.guarantee, true
 }
 
-// Promised gives what a project was promised, false for nothing.
-func (p *Planner) Promised(id scheduler.ProjectID) (promised Quote, ok bool) {
+// GuaranteeOf returns the guarantee of a project, false if it has none.
+func (p *Planner) GuaranteeOf(id scheduler.ProjectID) (guarantee Guarantee, ok bool) {
 	pr := p.projects[id]
-	if pr == nil || !pr.promised {
-		return Quote{}, false
+	if pr == nil || !pr.guaranteed {
+		return Guarantee{}, false
 	}
-	return pr.quote, true
+	return pr.guarantee, true
 }
 
-// Recheck has promises that were reported as broken reported again.
-func (p *Planner) Recheck() {
-	for _, pr := range p.order {
-		if pr.broken {
-			pr.broken = false
-			p.doubt(pr)
+// ReportViolationsAgain makes the next Replan or Repair report again the violations
+// that were already reported.
+func (p *Planner) ReportViolationsAgain() {
+	for _, pr := range p.submitOrder {
+		if pr.violated {
+			pr.violated = false
+			p.markUnchecked(pr)
 		}
 	}
 }
 
-// doubt has the next breaks look whether the promise of a project holds.
-func (p *Planner) doubt(pr *project) {
-	if !pr.doubtful {
-		pr.doubtful = true
-		p.doubtful = append(p.doubtful, pr)
+// markUnchecked makes the next call of violations check the guarantee of a project.
+func (p *Planner) markUnchecked(pr *project) {
+	if !pr.unchecked {
+		pr.unchecked = true
+		p.unchecked = append(p.unchecked, pr)
 	}
 }
 
-// Each walks all work by (project's submission, project, request, task).
-func (p *Planner) Each(yield func(Planned) bool) {
-	for _, pr := range p.order {
+// Each yields all tasks by (submission of the project, project, request, task).
+func (p *Planner) Each(yield func(PlannedTask) bool) {
+	for _, pr := range p.submitOrder {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
 				if !yield(p.planned(it)) {
@@ -420,13 +425,13 @@ func (p *Planner) Each(yield func(Planned) bool) {
 	}
 }
 
-// Scan is Each without latest starts, and tells which work was brought to a spot,
-// the same or another, or is new, since the last Scan.
-func (p *Planner) Scan(yield func(x Planned, moved bool)) {
-	for _, pr := range p.order {
+// ScanMoved yields all tasks like Each, but without latest starts, and reports which of
+// them are new or had their spot set since the last ScanMoved, even to the same spot.
+func (p *Planner) ScanMoved(yield func(x PlannedTask, moved bool)) {
+	for _, pr := range p.submitOrder {
 		for _, g := range pr.groups {
 			for _, it := range g.items {
-				x := Planned{Key: it.key, Project: pr.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+				x := PlannedTask{Key: it.key, Project: pr.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
 				if !it.placed {
 					x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
 				}
@@ -438,14 +443,14 @@ func (p *Planner) Scan(yield func(x Planned, moved bool)) {
 	}
 }
 
-// Busy tells whether work is planned or runs on a bin. O(1).
-func (p *Planner) Busy(b int32) bool { return len(p.bin(b).items) > 0 }
+// HasWork reports whether tasks are planned or running on a bin. O(1).
+func (p *Planner) HasWork(b int32) bool { return len(p.bin(b).items) > 0 }
 
-// Unplaced is the number of pieces of work without a spot. O(1).
-func (p *Planner) Unplaced() int { return len(p.items) - p.placed }
+// NumUnplaced returns the number of tasks without a spot. O(1).
+func (p *Planner) NumUnplaced() int { return len(p.items) - p.numPlaced }
 
-// Missing is how much work of a project has no spot. O(its work).
-func (p *Planner) Missing(id scheduler.ProjectID) int {
+// NumUnplacedOf returns the number of tasks of a project without a spot. O(its tasks).
+func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 	n := 0
 	if pr := p.projects[id]; pr != nil {
 		for _, g := range pr.groups {
@@ -459,8 +464,8 @@ func (p *Planner) Missing(id scheduler.ProjectID) int {
 	return n
 }
 
-// Placed is how much work of a project has a spot. O(its work).
-func (p *Planner) Placed(id scheduler.ProjectID) int {
+// NumPlacedOf returns the number of tasks of a project with a spot. O(its tasks).
+func (p *Planner) NumPlacedOf(id scheduler.ProjectID) int {
 	n := 0
 	if pr := p.projects[id]; pr != nil {
 		for _, g := range pr.groups {
@@ -474,8 +479,8 @@ func (p *Planner) Placed(id scheduler.ProjectID) int {
 	return n
 }
 
-// At gives the spot and end of a piece of work, false where it has none. O(1).
-func (p *Planner) At(k Key) (spot Spot, end scheduler.Time, ok bool) {
+// SpotOf returns the spot and end of a task, false if it has none. O(1).
+func (p *Planner) SpotOf(k Key) (spot Spot, end scheduler.Time, ok bool) {
 	it := p.items[k]
 	if it == nil || !it.placed {
 		return Spot{}, 0, false
@@ -483,20 +488,20 @@ func (p *Planner) At(k Key) (spot Spot, end scheduler.Time, ok bool) {
 	return it.spot, it.end, true
 }
 
-func (p *Planner) planned(it *item) Planned {
-	out := Planned{Key: it.key, Project: it.group.proj.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
+func (p *Planner) planned(it *item) PlannedTask {
+	out := PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
 	if !it.placed {
 		out.Spot.At, out.End = scheduler.Never, scheduler.Never
 	}
-	if it.group.proj.promised && it.placed {
-		out.LatestStart = p.latest(it)
+	if it.group.project.guaranteed && it.placed {
+		out.LatestStart = p.latestStart(it)
 	}
 	return out
 }
 
-// Changed gives the work whose spot may have changed since the last call, in
-// order of change, some of it perhaps twice, and forgets it.
-func (p *Planner) Changed() []Key {
+// DrainChanged returns, and forgets, the tasks whose spot may have changed since the
+// last call, in the order of change and possibly more than once.
+func (p *Planner) DrainChanged() []Key {
 	out := p.changed
 	p.changed = nil
 	return out
@@ -515,24 +520,26 @@ func (p *project) departure() scheduler.Time {
 	return end
 }
 
-// span is for how long an item is given room on a bin.
-func (p *Planner) span(it *item, b int32) time.Duration {
-	if it.group.req.Soft && p.bin(b).keeps {
+// durationOn returns the duration reserved for an item on a bin: its bound, or for ever
+// for a soft bound on a non-preemptible bin.
+func (p *Planner) durationOn(it *item, b int32) time.Duration {
+	if it.group.req.SoftBound && p.bin(b).nonPreemptible {
 		return math.MaxInt64
 	}
 	return it.group.req.Bound
 }
 
-// ready is the earliest start that what comes before the item allows.
-func (p *Planner) ready(it *item, now scheduler.Time) scheduler.Time {
-	return it.inParallel(it.group.opens(now))
+// readyTime returns the earliest start of an item that its predecessors and the
+// parallelism limit allow.
+func (p *Planner) readyTime(it *item, now scheduler.Time) scheduler.Time {
+	return it.earliestByParallelism(it.group.openTime(now))
 }
 
-// opens is the earliest start that what comes before a group allows its items.
-// O(items before it).
-func (g *group) opens(now scheduler.Time) scheduler.Time {
+// openTime returns the earliest start of the group's items that their predecessors
+// allow, Never if a predecessor has no spot. O(items of the predecessors).
+func (g *group) openTime(now scheduler.Time) scheduler.Time {
 	at := max(now, g.req.NotBefore)
-	for _, before := range g.after {
+	for _, before := range g.predecessors {
 		for _, o := range before.items {
 			if !o.placed {
 				return scheduler.Never
@@ -543,10 +550,10 @@ func (g *group) opens(now scheduler.Time) scheduler.Time {
 	return at
 }
 
-// inParallel is the earliest start of an item, of those from which on its group is
-// open, that the bound on how many run at once allows.
-func (it *item) inParallel(open scheduler.Time) scheduler.Time {
-	if par := int(it.group.req.Parallel); par > 0 && open != scheduler.Never {
+// earliestByParallelism returns the earliest start of an item that MaxParallel allows,
+// given the openTime of its group.
+func (it *item) earliestByParallelism(open scheduler.Time) scheduler.Time {
+	if par := int(it.group.req.MaxParallel); par > 0 && open != scheduler.Never {
 		if i := slices.Index(it.group.items, it); i >= par {
 			return max(open, it.group.items[i-par].end)
 		}
@@ -554,96 +561,97 @@ func (it *item) inParallel(open scheduler.Time) scheduler.Time {
 	return open
 }
 
-// latest is the latest start that keeps the promise and what comes after the
-// item: eq. 7, and for a stage with successors their starts.
-func (p *Planner) latest(it *item) scheduler.Time {
-	span := p.span(it, it.spot.Bin)
-	at := it.group.proj.quote.Latest.Add(-span)
-	for _, g := range it.group.next {
+// latestStart returns the latest start of a placed item that preserves the guarantee
+// (eq. 7) and the planned starts of its successors.
+func (p *Planner) latestStart(it *item) scheduler.Time {
+	duration := p.durationOn(it, it.spot.Bin)
+	at := it.group.project.guarantee.Latest.Add(-duration)
+	for _, g := range it.group.successors {
 		for _, o := range g.items {
 			if o.placed {
-				at = min(at, o.spot.At.Add(-span))
+				at = min(at, o.spot.At.Add(-duration))
 			}
 		}
 	}
-	if par := int(it.group.req.Parallel); par > 0 {
+	if par := int(it.group.req.MaxParallel); par > 0 {
 		if i := slices.Index(it.group.items, it); i+par < len(it.group.items) && it.group.items[i+par].placed {
-			at = min(at, it.group.items[i+par].spot.At.Add(-span))
+			at = min(at, it.group.items[i+par].spot.At.Add(-duration))
 		}
 	}
 	return at
 }
 
-// set brings an item to a spot; the Spot of Bin -1 takes it out of the plan.
-func (p *Planner) set(it *item, s Spot) {
-	if p.trying {
-		p.log = append(p.log, undo{it, it.spot, it.end, it.placed, it.seen, it.from})
+// setSpot moves an item to a spot and records the change; a spot with Bin -1 takes the
+// item out of the plan.
+func (p *Planner) setSpot(it *item, s Spot) {
+	if p.recording {
+		p.undoLog = append(p.undoLog, undo{it, it.spot, it.end, it.placed, it.searchedClock, it.searchedFrom})
 	}
 	end := s.At
 	if s.Bin >= 0 {
-		end = s.At.Add(p.span(it, s.Bin))
+		end = s.At.Add(p.durationOn(it, s.Bin))
 	}
-	p.move(it, s, end, s.Bin >= 0)
+	p.moveItem(it, s, end, s.Bin >= 0)
 	it.moved = true
 	p.changed = append(p.changed, it.key)
 }
 
-func (p *Planner) move(it *item, s Spot, end scheduler.Time, placed bool) {
+func (p *Planner) moveItem(it *item, s Spot, end scheduler.Time, placed bool) {
 	need := &it.group.req.Need
-	p.doubt(it.group.proj)
+	p.markUnchecked(it.group.project)
 	if it.placed {
-		p.charge(it, 1)
-		p.prof.Give(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
-		if held := it.group.req.Held; held != nil {
-			p.prof.Take(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, held)
+		p.chargeAccount(it, 1)
+		p.profile.Release(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
+		if occupied := it.group.req.Occupied; occupied != nil {
+			p.profile.Reserve(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, occupied)
 		}
 		list := p.bin(it.spot.Bin).items
 		last := len(list) - 1
-		list[it.pos] = list[last]
-		list[it.pos].pos = it.pos
+		list[it.binIndex] = list[last]
+		list[it.binIndex].binIndex = it.binIndex
 		list[last] = nil
-		p.bins[it.spot.Bin].items = list[:last]
-		p.placed--
+		p.binStates[it.spot.Bin].items = list[:last]
+		p.numPlaced--
 	}
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
-		p.soonest = min(p.soonest, s.At)
-		p.charge(it, -1)
-		p.prof.Take(s.Bin, s.Disk, s.At, end, need)
-		if held := it.group.req.Held; held != nil {
-			p.prof.Give(s.Bin, s.Disk, end, scheduler.Never, held)
+		p.earliestWaiting = min(p.earliestWaiting, s.At)
+		p.chargeAccount(it, -1)
+		p.profile.Reserve(s.Bin, s.Disk, s.At, end, need)
+		if occupied := it.group.req.Occupied; occupied != nil {
+			p.profile.Release(s.Bin, s.Disk, end, scheduler.Never, occupied)
 		}
 		b := p.bin(s.Bin)
-		it.pos = len(b.items)
+		it.binIndex = len(b.items)
 		b.items = append(b.items, it)
-		p.placed++
+		p.numPlaced++
 	}
 }
 
-// rollback undoes what was set since the log had n entries.
+// rollback undoes the changes recorded since the undo log had n entries.
 func (p *Planner) rollback(n int) {
-	for i := len(p.log) - 1; i >= n; i-- {
-		u := &p.log[i]
-		p.move(u.it, u.spot, u.end, u.placed)
-		u.it.seen, u.it.from = u.seen, u.from
+	for i := len(p.undoLog) - 1; i >= n; i-- {
+		u := &p.undoLog[i]
+		p.moveItem(u.item, u.spot, u.end, u.placed)
+		u.item.searchedClock, u.item.searchedFrom = u.searchedClock, u.searchedFrom
 	}
-	p.log = p.log[:n]
+	p.undoLog = p.undoLog[:n]
 }
 
-// search finds the earliest spot for an item in [from, before) that displaces
-// nobody: earliestStartingTime of Table 5. Where its project's account has no
-// room then, it goes on from when it has; each time that passes a step of the
-// account.
-func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
-	if !it.group.req.Soft {
-		from = p.allowed(it, from, it.group.req.Bound)
+// earliestSpot returns the earliest spot for an item in [from, before) that displaces
+// no reservation: earliestStartingTime of Table 5. While the account of the item's
+// project has too little, the search continues from the time at which it has enough;
+// each retry passes a step of the account.
+func (p *Planner) earliestSpot(it *item, from, before scheduler.Time) (Spot, bool) {
+	if !it.group.req.SoftBound {
+		from = p.earliestByAccount(it, from, it.group.req.Bound)
 	}
 	for {
-		s, ok := p.searchBins(it, from, before)
+		s, ok := p.earliestSpotOnBins(it, from, before)
 		if !ok {
 			return s, false
 		}
-		at := p.allowed(it, s.At, p.span(it, s.Bin))
+		at := p.earliestByAccount(it, s.At, p.durationOn(it, s.Bin))
 		if at <= s.At {
 			return s, true
 		}
@@ -653,25 +661,25 @@ func (p *Planner) search(it *item, from, before scheduler.Time) (Spot, bool) {
 	}
 }
 
-func (p *Planner) searchBins(it *item, from, before scheduler.Time) (Spot, bool) {
+func (p *Planner) earliestSpotOnBins(it *item, from, before scheduler.Time) (Spot, bool) {
 	best, found := Spot{Bin: -1}, false
 	need := &it.group.req.Need
 	if from >= before {
 		return best, false
 	}
 	if it.pinned {
-		return p.prof.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.span(it, it.spot.Bin), before, need)
+		return p.profile.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.durationOn(it, it.spot.Bin), before, need)
 	}
 	if from == p.now {
 		if f := p.finderOf(it); f != nil {
 			return f.earliest(p, from, before)
 		}
 	}
-	for b := range p.prof.Bins() {
-		if p.prof.bins[b].closed || p.bin(b).spare {
+	for b := range p.profile.Bins() {
+		if p.profile.bins[b].closed || p.bin(b).spare {
 			continue
 		}
-		if s, ok := p.prof.EarliestOn(b, from, p.span(it, b), before, need); ok {
+		if s, ok := p.profile.EarliestOn(b, from, p.durationOn(it, b), before, need); ok {
 			if best, found = s, true; s.At <= from {
 				break
 			}
@@ -681,12 +689,13 @@ func (p *Planner) searchBins(it *item, from, before scheduler.Time) (Spot, bool)
 	return best, found
 }
 
-// settle puts an item at its earliest spot at or after from and before a time.
-func (p *Planner) settle(it *item, from, before scheduler.Time) bool {
-	s, ok := p.search(it, from, before)
+// placeEarliest puts an item at its earliest spot in [from, before) and reports whether
+// there is one.
+func (p *Planner) placeEarliest(it *item, from, before scheduler.Time) bool {
+	s, ok := p.earliestSpot(it, from, before)
 	if ok {
-		p.set(it, s)
-		it.seen, it.from = p.clock, from
+		p.setSpot(it, s)
+		it.searchedClock, it.searchedFrom = p.freeClock, from
 	}
 	return ok
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// list is the paper's linked list (two-tier Fig. 7) in its plainest form: all
-// reservations, and what is free counted anew for each question.
-type list struct {
-	total []int64
-	taken []taken
+// reservationList is the paper's linked list (two-tier Fig. 7) implemented naively: all
+// reservations, with the free capacity summed up for each query.
+type reservationList struct {
+	total        []int64
+	reservations []reservation
 }
 
-type taken struct {
+type reservation struct {
 	start, end scheduler.Time
-	d          []int64
+	need       []int64
 }
 
-func (l *list) free(at scheduler.Time) []int64 {
+func (l *reservationList) free(at scheduler.Time) []int64 {
 	out := slices.Clone(l.total)
-	for _, t := range l.taken {
+	for _, t := range l.reservations {
 		if t.start <= at && at < t.end {
-			for r, v := range t.d {
+			for r, v := range t.need {
 				out[r] -= v
 			}
 		}
@@ -35,10 +35,10 @@ func (l *list) free(at scheduler.Time) []int64 {
 	return out
 }
 
-// instants lists from and every later start and end.
-func (l *list) instants(from scheduler.Time) []scheduler.Time {
+// changeTimes returns from and every later start and end.
+func (l *reservationList) changeTimes(from scheduler.Time) []scheduler.Time {
 	out := []scheduler.Time{from}
-	for _, t := range l.taken {
+	for _, t := range l.reservations {
 		for _, at := range []scheduler.Time{t.start, t.end} {
 			if at > from && at != scheduler.Never {
 				out = append(out, at)
@@ -49,8 +49,8 @@ func (l *list) instants(from scheduler.Time) []scheduler.Time {
 	return slices.Compact(out)
 }
 
-func (l *list) fits(start, end scheduler.Time, d []int64) bool {
-	for _, at := range l.instants(start) {
+func (l *reservationList) fits(start, end scheduler.Time, d []int64) bool {
+	for _, at := range l.changeTimes(start) {
 		if at < end && !fits(d, l.free(at)) {
 			return false
 		}
@@ -58,27 +58,27 @@ func (l *list) fits(start, end scheduler.Time, d []int64) bool {
 	return true
 }
 
-// earliest tries every instant at which something changes.
-func (l *list) earliest(from, span, before scheduler.Time, d []int64) scheduler.Time {
-	for _, at := range l.instants(from) {
-		if at < before && l.fits(at, at.Add(time.Duration(span)), d) {
+// earliest tries every time at which something changes.
+func (l *reservationList) earliest(from, duration, before scheduler.Time, d []int64) scheduler.Time {
+	for _, at := range l.changeTimes(from) {
+		if at < before && l.fits(at, at.Add(time.Duration(duration)), d) {
 			return at
 		}
 	}
 	return scheduler.Never
 }
 
-// latest tries the last instant and every one that ends where something changes.
-func (l *list) latest(from, span, by scheduler.Time, d []int64) scheduler.Time {
+// latest tries the last time and every start whose end is at a change.
+func (l *reservationList) latest(from, duration, by scheduler.Time, d []int64) scheduler.Time {
 	best := -scheduler.Never
 	try := func(at scheduler.Time) {
-		if at >= from && at <= by && at > best && l.fits(at, at.Add(time.Duration(span)), d) {
+		if at >= from && at <= by && at > best && l.fits(at, at.Add(time.Duration(duration)), d) {
 			best = at
 		}
 	}
 	try(by)
-	for _, at := range l.instants(from) {
-		try(at.Add(-time.Duration(span)))
+	for _, at := range l.changeTimes(from) {
+		try(at.Add(-time.Duration(duration)))
 	}
 	return best
 }
@@ -87,15 +87,15 @@ func drawSpan(t *rapid.T) scheduler.Time {
 	if rapid.IntRange(0, 9).Draw(t, "for ever") == 0 {
 		return scheduler.Never
 	}
-	return scheduler.Time(rapid.IntRange(1, 40).Draw(t, "span"))
+	return scheduler.Time(rapid.IntRange(1, 40).Draw(t, "duration"))
 }
 
-// The tree answers what the list answers, after any reservations, removals,
-// changes of capacity and forgetting, in one page or in many.
-func TestTimelineIsThePapersList(t *testing.T) {
+// The tree answers as the list does after any reservations, releases, changes of
+// capacity and forgetting, in one page or many.
+func TestTimelineMatchesThePapersList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 5).Draw(t, "resources")
-		l := &list{total: make([]int64, k)}
+		l := &reservationList{total: make([]int64, k)}
 		for i := range l.total {
 			l.total[i] = int64(rapid.IntRange(3, 9).Draw(t, "total"))
 		}
@@ -120,56 +120,56 @@ func TestTimelineIsThePapersList(t *testing.T) {
 			at := past + scheduler.Time(rapid.IntRange(0, width).Draw(t, "at"))
 			switch op := rapid.IntRange(0, 9).Draw(t, "op"); {
 			case op < 4:
-				x := taken{start: at, end: at.Add(time.Duration(drawSpan(t))), d: vector()}
-				l.taken = append(l.taken, x)
-				line.change(x.start, x.end, neg(x.d))
-			case op < 6 && len(l.taken) > 0:
-				i := rapid.IntRange(0, len(l.taken)-1).Draw(t, "drop")
-				x := l.taken[i]
+				x := reservation{start: at, end: at.Add(time.Duration(drawSpan(t))), need: vector()}
+				l.reservations = append(l.reservations, x)
+				line.change(x.start, x.end, neg(x.need))
+			case op < 6 && len(l.reservations) > 0:
+				i := rapid.IntRange(0, len(l.reservations)-1).Draw(t, "drop")
+				x := l.reservations[i]
 				if x.start < past {
 					continue
 				}
-				line.change(x.start, x.end, x.d)
-				l.taken = slices.Delete(l.taken, i, i+1)
+				line.change(x.start, x.end, x.need)
+				l.reservations = slices.Delete(l.reservations, i, i+1)
 			case op == 6 && width < 100:
 				past += scheduler.Time(rapid.IntRange(0, 5).Draw(t, "passes"))
 				line.forget(past)
 			default:
-				d, span := vector(), drawSpan(t)
+				d, duration := vector(), drawSpan(t)
 				before := scheduler.Never
 				if rapid.Bool().Draw(t, "bounded") {
 					before = at + 50
 				}
-				if got, want := line.earliest(at, span, before, d), l.earliest(at, span, before, d); got != want {
-					t.Fatalf("earliest(%d, %d, %d, %v) = %d, the list says %d", at, span, before, d, got, want)
+				if got, want := line.earliest(at, duration, before, d), l.earliest(at, duration, before, d); got != want {
+					t.Fatalf("earliest(%d, %d, %d, %v) = %d, the list says %d", at, duration, before, d, got, want)
 				}
 				by := at + scheduler.Time(rapid.IntRange(0, width).Draw(t, "by"))
-				if got, want := line.latest(at, span, by, d), l.latest(at, span, by, d); got != want {
-					t.Fatalf("latest(%d, %d, %d, %v) = %d, the list says %d", at, span, by, d, got, want)
+				if got, want := line.latest(at, duration, by, d), l.latest(at, duration, by, d); got != want {
+					t.Fatalf("latest(%d, %d, %d, %v) = %d, the list says %d", at, duration, by, d, got, want)
 				}
 				got := make([]int64, k)
-				line.at(at, got)
+				line.freeAt(at, got)
 				if want := l.free(at); !slices.Equal(got, want) {
 					t.Fatalf("free at %d: %v, the list says %v", at, got, want)
 				}
 			}
 		}
-		line.each(past, func(at scheduler.Time, free []int64) bool {
+		line.eachStep(past, func(at scheduler.Time, free []int64) bool {
 			if want := l.free(at); !slices.Equal(free, want) {
 				t.Fatalf("step at %d: %v, the list says %v", at, free, want)
 			}
 			return true
 		})
-		for _, x := range l.taken {
+		for _, x := range l.reservations {
 			if x.start >= past {
-				line.change(x.start, x.end, x.d)
+				line.change(x.start, x.end, x.need)
 			}
 		}
 	})
 }
 
-// What was taken and given back leaves nothing behind: no step, no amount.
-func TestProfileGivesBackEverything(t *testing.T) {
+// Releasing every reservation leaves one step with the full capacity.
+func TestReleaseRestoresTheProfile(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var p Profile
 	b := p.AddBin([]int64{1000, 1000}, scheduler.Disk{IO: 500, Space: 500}, scheduler.Disk{IO: 500, Space: 500})
@@ -182,7 +182,7 @@ func TestProfileGivesBackEverything(t *testing.T) {
 	for range 20_000 {
 		at := scheduler.Time(r.IntN(1_000_000))
 		x := res{Need{Base: []int64{int64(r.IntN(9)), 1}, IO: int64(r.IntN(3)), Space: 1}, int16(r.IntN(2)), at, at + scheduler.Time(1+r.IntN(5000))}
-		p.Take(b, x.disk, x.start, x.end, &x.n)
+		p.Reserve(b, x.disk, x.start, x.end, &x.n)
 		all = append(all, x)
 	}
 	if p.Steps(b) < 20_000 {
@@ -190,7 +190,7 @@ func TestProfileGivesBackEverything(t *testing.T) {
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for i := range all {
-		p.Give(b, all[i].disk, all[i].start, all[i].end, &all[i].n)
+		p.Release(b, all[i].disk, all[i].start, all[i].end, &all[i].n)
 	}
 	if got := p.Free(b, 1234, nil); p.Steps(b) != 1 || !slices.Equal(got, []int64{1000, 1000, 500, 500, 500, 500}) {
 		t.Errorf("%d steps, free %v", p.Steps(b), got)
@@ -222,22 +222,22 @@ func TestEarliestOnNodes(t *testing.T) {
 	}{
 		"ties go to the lowest node":                      {need: NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{0, 0, 5}},
 		"a node without disks serves only who needs none": {need: NodeNeed(scheduler.Resources{8000, gib, 0}, 0), want: Spot{2, -1, 5}},
-		"two disks are not one":                           {need: NodeNeed(scheduler.Resources{1000, gib, 110}, 0), none: true},
-		"the second disk has room first": {
+		"a need is not split over two disks":              {need: NodeNeed(scheduler.Resources{1000, gib, 110}, 0), none: true},
+		"the second disk has capacity first": {
 			taken: []func(p *Profile){
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 100}, 0); p.Take(0, 0, 0, 90, &n) },
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Take(1, 0, 0, 40, &n) },
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Take(1, 1, 0, 30, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 100}, 0); p.Reserve(0, 0, 0, 90, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Reserve(1, 0, 0, 40, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Reserve(1, 1, 0, 30, &n) },
 			},
 			need: NodeNeed(scheduler.Resources{1000, gib, 20}, 0), want: Spot{1, 1, 30},
 		},
 		"a closed node is not used": {
-			taken: []func(p *Profile){func(p *Profile) { p.Close(0, true) }},
+			taken: []func(p *Profile){func(p *Profile) { p.SetClosed(0, true) }},
 			need:  NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{1, 0, 5},
 		},
-		"a node that shrank takes nothing until what it promised has passed": {
+		"nothing fits on a node that shrank until its reservations have passed": {
 			taken: []func(p *Profile){
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{8000, gib, 0}, 0); p.Take(2, -1, 0, 70, &n) },
+				func(p *Profile) { n := NodeNeed(scheduler.Resources{8000, gib, 0}, 0); p.Reserve(2, -1, 0, 70, &n) },
 				func(p *Profile) { p.Resize(2, []int64{7000, 8 * gib}) },
 			},
 			need: NodeNeed(scheduler.Resources{6000, 0, 0}, 0), want: Spot{2, -1, 70},
@@ -273,8 +273,8 @@ func TestNeedsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
-// One pool with 100,000 reservations, and 1,000 nodes with 100 each: add one,
-// find the earliest hole, take it out.
+// One pool with 100,000 reservations, and 1,000 nodes with 100 each: find the earliest
+// hole, reserve it, release it.
 func BenchmarkProfile(b *testing.B) {
 	for name, bins := range map[string]int{"pool of 100000": 1, "1000 nodes of 100": 1000} {
 		b.Run(name, func(b *testing.B) {
@@ -290,14 +290,14 @@ func BenchmarkProfile(b *testing.B) {
 			for i := range 100_000 {
 				n, d := draw()
 				bin := int32(i % bins)
-				if i/bins > per/10 { // about as many at once as there is room for
+				if i/bins > per/10 { // about as many at once as fit
 					from[bin] += scheduler.Time(450 * time.Second)
 				}
 				s, ok := p.EarliestOn(bin, from[bin], d, scheduler.Never, &n)
 				if !ok {
 					b.Fatal("no hole")
 				}
-				p.Take(bin, s.Disk, s.At, s.At.Add(d), &n)
+				p.Reserve(bin, s.Disk, s.At, s.At.Add(d), &n)
 			}
 			b.ReportMetric(float64(p.Steps(0)), "steps/bin")
 			b.ResetTimer()
@@ -307,8 +307,8 @@ func BenchmarkProfile(b *testing.B) {
 				if !ok {
 					b.Fatal("no hole")
 				}
-				p.Take(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
-				p.Give(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
+				p.Reserve(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
+				p.Release(s.Bin, s.Disk, s.At, s.At.Add(d), &n)
 			}
 		})
 	}

@@ -7,37 +7,37 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// fan is the most steps or children of a page. Nodes with few reservations have
-// one page, which is scanned.
-const fan = 32
+// fanout is the largest number of steps or children of a page. A bin with few
+// reservations has one page, which is scanned.
+const fanout = 32
 
-// dawn is the start of the first step of every timeline.
-const dawn scheduler.Time = math.MinInt64
+// minTime is the start of the first step of every timeline.
+const minTime scheduler.Time = math.MinInt64
 
-// timeline is what is free of k resources at every instant: steps ordered by
-// start, each good until the next one starts, the last one for ever. It is a
-// B+tree; what is added to a whole page is kept in its parent and never pushed
-// down, so that the free amount of a step is the sum along its path.
+// timeline records the free amounts of k resources over time: steps ordered by start,
+// each valid until the next one starts, the last one for ever. It is a B+tree. An
+// amount added to a whole page is stored in its parent and never pushed down, so the
+// free amount of a step is the sum along its path.
 type timeline struct {
-	k    int
-	root *page
-	rest []int64 // scratch, k for each level
+	k       int
+	root    *page
+	scratch []int64 // scratch, k values for each level
 }
 
-// page holds steps (a leaf) or pages.
+// page holds steps (a leaf) or child pages.
 type page struct {
-	n     int
-	start [fan]scheduler.Time
-	kids  []*page // nil in a leaf
-	lo    []int64 // k for each: a step's free amounts, or the least in the page below
-	hi    []int64 // the most in the page below; nil in a leaf
-	add   []int64 // what was added to all of the page below; nil in a leaf
+	n        int
+	start    [fanout]scheduler.Time
+	children []*page // nil in a leaf
+	lo       []int64 // k values for each entry: the free amounts of a step, or the minimum over the child page
+	hi       []int64 // the maximum over the child page; nil in a leaf
+	added    []int64 // the amount added to all of the child page; nil in a leaf
 }
 
 func newPage(k int, leaf bool) *page {
-	p := &page{lo: make([]int64, fan*k)}
+	p := &page{lo: make([]int64, fanout*k)}
 	if !leaf {
-		p.kids, p.hi, p.add = make([]*page, fan), make([]int64, fan*k), make([]int64, fan*k)
+		p.children, p.hi, p.added = make([]*page, fanout), make([]int64, fanout*k), make([]int64, fanout*k)
 	}
 	return p
 }
@@ -45,43 +45,43 @@ func newPage(k int, leaf bool) *page {
 func newTimeline(free []int64) timeline {
 	t := timeline{k: len(free), root: newPage(len(free), true)}
 	t.root.n = 1
-	t.root.start[0] = dawn
+	t.root.start[0] = minTime
 	copy(t.root.lo, free)
 	return t
 }
 
-// change adds d to what is free in [from, to). O(log n).
+// change adds d to the free amounts in [from, to). O(log n).
 func (t *timeline) change(from, to scheduler.Time, d []int64) {
 	if from >= to {
 		return
 	}
-	t.cut(from)
+	t.splitAt(from)
 	if to != scheduler.Never {
-		t.cut(to)
+		t.splitAt(to)
 	}
-	t.spread(t.root, from, to, scheduler.Never, d)
-	t.heal(from)
+	t.addRange(t.root, from, to, scheduler.Never, d)
+	t.mergeAt(from)
 	if to != scheduler.Never {
-		t.heal(to)
+		t.mergeAt(to)
 	}
 }
 
-// cut makes an instant the start of a step.
-func (t *timeline) cut(at scheduler.Time) {
+// splitAt makes a time the start of a step.
+func (t *timeline) splitAt(at scheduler.Time) {
 	right := t.insert(t.root, at)
 	if right == nil {
 		return
 	}
 	root := newPage(t.k, false)
 	root.n = 2
-	root.kids[0], root.kids[1] = t.root, right
+	root.children[0], root.children[1] = t.root, right
 	root.start[0], root.start[1] = t.root.start[0], right.start[0]
-	t.sum(root, 0)
-	t.sum(root, 1)
+	t.updateBounds(root, 0)
+	t.updateBounds(root, 1)
 	t.root = root
 }
 
-// floor gives the last step or child that starts at or before an instant.
+// floor returns the index of the last step or child that starts at or before a time.
 func (p *page) floor(at scheduler.Time) int {
 	i, j := 0, p.n
 	for j-i > 1 {
@@ -94,87 +94,88 @@ func (p *page) floor(at scheduler.Time) int {
 	return i
 }
 
-// insert cuts below p and gives the page split off to its right, if any.
+// insert splits the step at a time below p and returns the page split off to the right
+// of p, or nil.
 func (t *timeline) insert(p *page, at scheduler.Time) *page {
 	i := p.floor(at)
-	if p.kids == nil {
+	if p.children == nil {
 		if p.start[i] == at {
 			return nil
 		}
-		right := t.room(p)
+		right := t.splitIfFull(p)
 		if right != nil && i >= p.n {
 			p, i = right, i-p.n
 		}
-		t.open(p, i+1)
+		t.insertGap(p, i+1)
 		p.start[i+1] = at
 		copy(p.lo[(i+1)*t.k:(i+2)*t.k], p.lo[i*t.k:(i+1)*t.k])
 		return right
 	}
-	split := t.insert(p.kids[i], at)
+	split := t.insert(p.children[i], at)
 	if split == nil {
 		return nil
 	}
-	right := t.room(p)
+	right := t.splitIfFull(p)
 	if right != nil && i >= p.n {
 		p, i = right, i-p.n
 	}
-	t.open(p, i+1)
-	p.kids[i+1], p.start[i+1] = split, split.start[0]
-	copy(p.add[(i+1)*t.k:(i+2)*t.k], p.add[i*t.k:(i+1)*t.k])
-	t.sum(p, i)
-	t.sum(p, i+1)
+	t.insertGap(p, i+1)
+	p.children[i+1], p.start[i+1] = split, split.start[0]
+	copy(p.added[(i+1)*t.k:(i+2)*t.k], p.added[i*t.k:(i+1)*t.k])
+	t.updateBounds(p, i)
+	t.updateBounds(p, i+1)
 	return right
 }
 
-// room splits a full page in two and gives the right half.
-func (t *timeline) room(p *page) *page {
-	if p.n < fan {
+// splitIfFull splits a full page in two and returns the right half, or nil.
+func (t *timeline) splitIfFull(p *page) *page {
+	if p.n < fanout {
 		return nil
 	}
-	const half = fan / 2
-	q := newPage(t.k, p.kids == nil)
-	q.n, p.n = fan-half, half
+	const half = fanout / 2
+	q := newPage(t.k, p.children == nil)
+	q.n, p.n = fanout-half, half
 	copy(q.start[:], p.start[half:])
 	copy(q.lo, p.lo[half*t.k:])
-	if p.kids != nil {
-		copy(q.kids, p.kids[half:])
-		clear(p.kids[half:])
+	if p.children != nil {
+		copy(q.children, p.children[half:])
+		clear(p.children[half:])
 		copy(q.hi, p.hi[half*t.k:])
-		copy(q.add, p.add[half*t.k:])
+		copy(q.added, p.added[half*t.k:])
 	}
 	return q
 }
 
-// open makes a gap at place i.
-func (t *timeline) open(p *page, i int) {
+// insertGap makes a gap at entry i.
+func (t *timeline) insertGap(p *page, i int) {
 	k := t.k
 	copy(p.start[i+1:p.n+1], p.start[i:p.n])
 	copy(p.lo[(i+1)*k:(p.n+1)*k], p.lo[i*k:p.n*k])
-	if p.kids != nil {
-		copy(p.kids[i+1:p.n+1], p.kids[i:p.n])
+	if p.children != nil {
+		copy(p.children[i+1:p.n+1], p.children[i:p.n])
 		copy(p.hi[(i+1)*k:(p.n+1)*k], p.hi[i*k:p.n*k])
-		copy(p.add[(i+1)*k:(p.n+1)*k], p.add[i*k:p.n*k])
+		copy(p.added[(i+1)*k:(p.n+1)*k], p.added[i*k:p.n*k])
 	}
 	p.n++
 }
 
-// shut takes place i out.
-func (t *timeline) shut(p *page, i int) {
+// removeEntry removes entry i.
+func (t *timeline) removeEntry(p *page, i int) {
 	k := t.k
 	copy(p.start[i:p.n-1], p.start[i+1:p.n])
 	copy(p.lo[i*k:(p.n-1)*k], p.lo[(i+1)*k:p.n*k])
-	if p.kids != nil {
-		copy(p.kids[i:p.n-1], p.kids[i+1:p.n])
-		p.kids[p.n-1] = nil
+	if p.children != nil {
+		copy(p.children[i:p.n-1], p.children[i+1:p.n])
+		p.children[p.n-1] = nil
 		copy(p.hi[i*k:(p.n-1)*k], p.hi[(i+1)*k:p.n*k])
-		copy(p.add[i*k:(p.n-1)*k], p.add[(i+1)*k:p.n*k])
+		copy(p.added[i*k:(p.n-1)*k], p.added[(i+1)*k:p.n*k])
 	}
 	p.n--
 }
 
-// sum works out least and most of child i again.
-func (t *timeline) sum(p *page, i int) {
-	c, k := p.kids[i], t.k
+// updateBounds recomputes the minimum and maximum of child i.
+func (t *timeline) updateBounds(p *page, i int) {
+	c, k := p.children[i], t.k
 	hi := c.hi
 	if hi == nil {
 		hi = c.lo
@@ -184,13 +185,13 @@ func (t *timeline) sum(p *page, i int) {
 		for j := 1; j < c.n; j++ {
 			least, most = min(least, c.lo[j*k+r]), max(most, hi[j*k+r])
 		}
-		p.lo[i*k+r], p.hi[i*k+r] = least+p.add[i*k+r], most+p.add[i*k+r]
+		p.lo[i*k+r], p.hi[i*k+r] = least+p.added[i*k+r], most+p.added[i*k+r]
 	}
 }
 
-// spread adds d to the steps in [from, to), which are cut there; end is where
-// the page ends.
-func (t *timeline) spread(p *page, from, to, end scheduler.Time, d []int64) {
+// addRange adds d to the steps in [from, to), which must start and end at step
+// boundaries; end is where the page ends.
+func (t *timeline) addRange(p *page, from, to, end scheduler.Time, d []int64) {
 	k := t.k
 	for i := p.floor(from); i < p.n && p.start[i] < to; i++ {
 		stop := end
@@ -200,38 +201,38 @@ func (t *timeline) spread(p *page, from, to, end scheduler.Time, d []int64) {
 		if stop <= from {
 			continue
 		}
-		if p.kids != nil && (p.start[i] < from || stop > to) {
-			t.spread(p.kids[i], from, to, stop, d)
-			t.sum(p, i)
+		if p.children != nil && (p.start[i] < from || stop > to) {
+			t.addRange(p.children[i], from, to, stop, d)
+			t.updateBounds(p, i)
 			continue
 		}
 		for r, v := range d {
 			p.lo[i*k+r] += v
-			if p.kids != nil {
+			if p.children != nil {
 				p.hi[i*k+r] += v
-				p.add[i*k+r] += v
+				p.added[i*k+r] += v
 			}
 		}
 	}
 }
 
-// heal joins the step that starts at an instant with the one before it where
-// both have the same amounts free.
-func (t *timeline) heal(at scheduler.Time) {
-	if at == dawn {
+// mergeAt merges the step that starts at a time with the one before it if both have the
+// same free amounts.
+func (t *timeline) mergeAt(at scheduler.Time) {
+	if at == minTime {
 		return
 	}
-	p, q := t.root, t.root // the paths to the step and to the one before
-	t.prepare2()
-	sp, sq := t.rest[:t.k], t.rest[t.k:2*t.k]
-	clear(t.rest[:2*t.k])
-	for p.kids != nil {
+	p, q := t.root, t.root // paths to the step and to the one before
+	t.growScratchPair()
+	sp, sq := t.scratch[:t.k], t.scratch[t.k:2*t.k]
+	clear(t.scratch[:2*t.k])
+	for p.children != nil {
 		i, j := p.floor(at), q.floor(at-1)
 		for r := range t.k {
-			sp[r] += p.add[i*t.k+r]
-			sq[r] += q.add[j*t.k+r]
+			sp[r] += p.added[i*t.k+r]
+			sq[r] += q.added[j*t.k+r]
 		}
-		p, q = p.kids[i], q.kids[j]
+		p, q = p.children[i], q.children[j]
 	}
 	i, j := p.floor(at), q.floor(at-1)
 	if p.start[i] != at {
@@ -242,34 +243,34 @@ func (t *timeline) heal(at scheduler.Time) {
 			return
 		}
 	}
-	t.remove(t.root, at)
-	t.lower()
+	t.removeStep(t.root, at)
+	t.collapseRoot()
 }
 
-// remove takes the step that starts at an instant out and tells whether the
-// page is empty now.
-func (t *timeline) remove(p *page, at scheduler.Time) bool {
+// removeStep removes the step that starts at a time and reports whether the page is
+// empty now.
+func (t *timeline) removeStep(p *page, at scheduler.Time) bool {
 	i := p.floor(at)
-	if p.kids == nil || t.remove(p.kids[i], at) {
-		t.shut(p, i)
+	if p.children == nil || t.removeStep(p.children[i], at) {
+		t.removeEntry(p, i)
 	} else {
-		p.start[i] = p.kids[i].start[0]
-		t.sum(p, i)
+		p.start[i] = p.children[i].start[0]
+		t.updateBounds(p, i)
 	}
 	return p.n == 0
 }
 
-// lower drops roots with one child.
-func (t *timeline) lower() {
-	for t.root.kids != nil && t.root.n == 1 {
-		c := t.root.kids[0]
+// collapseRoot replaces a root with one child by the child.
+func (t *timeline) collapseRoot() {
+	for t.root.children != nil && t.root.n == 1 {
+		c := t.root.children[0]
 		for i := range c.n {
 			for r := range t.k {
-				v := t.root.add[r]
+				v := t.root.added[r]
 				c.lo[i*t.k+r] += v
-				if c.kids != nil {
+				if c.children != nil {
 					c.hi[i*t.k+r] += v
-					c.add[i*t.k+r] += v
+					c.added[i*t.k+r] += v
 				}
 			}
 		}
@@ -277,116 +278,117 @@ func (t *timeline) lower() {
 	}
 }
 
-// forget drops the steps that ended at or before an instant.
+// forget drops the steps that ended at or before a time.
 func (t *timeline) forget(before scheduler.Time) {
 	for {
-		second := t.second()
+		second := t.secondStart()
 		if second == scheduler.Never || second > before {
 			return
 		}
-		t.remove(t.root, dawn)
-		t.lower()
-		for p := t.root; ; p = p.kids[0] {
-			p.start[0] = dawn
-			if p.kids == nil {
+		t.removeStep(t.root, minTime)
+		t.collapseRoot()
+		for p := t.root; ; p = p.children[0] {
+			p.start[0] = minTime
+			if p.children == nil {
 				break
 			}
 		}
 	}
 }
 
-// second gives the start of the second step.
-func (t *timeline) second() scheduler.Time {
+// secondStart returns the start of the second step, Never if there is one step.
+func (t *timeline) secondStart() scheduler.Time {
 	next := scheduler.Never
 	p := t.root
 	for {
 		if p.n > 1 {
 			next = p.start[1]
 		}
-		if p.kids == nil {
+		if p.children == nil {
 			return next
 		}
-		p = p.kids[0]
+		p = p.children[0]
 	}
 }
 
-// at copies what is free at an instant into out.
-func (t *timeline) at(at scheduler.Time, out []int64) {
+// freeAt copies the free amounts at a time into out.
+func (t *timeline) freeAt(at scheduler.Time, out []int64) {
 	clear(out[:t.k])
 	p := t.root
 	for {
 		i := p.floor(at)
 		of := p.lo
-		if p.kids != nil {
-			of = p.add
+		if p.children != nil {
+			of = p.added
 		}
 		for r := range t.k {
 			out[r] += of[i*t.k+r]
 		}
-		if p.kids == nil {
+		if p.children == nil {
 			return
 		}
-		p = p.kids[i]
+		p = p.children[i]
 	}
 }
 
-// first gives the first instant at or after from at which there is room for d
-// (room true) or there is none (room false); Never where there is no such.
-func (t *timeline) first(from scheduler.Time, d []int64, room bool) scheduler.Time {
-	t.prepare()
-	return t.seek(t.root, 0, from, d, room)
+// firstWhere returns the first time at or after from at which d fits, or with want
+// false does not fit; Never if there is none.
+func (t *timeline) firstWhere(from scheduler.Time, d []int64, want bool) scheduler.Time {
+	t.growScratch()
+	return t.seekForward(t.root, 0, from, d, want)
 }
 
-// prepare makes scratch for as many levels as there are.
-func (t *timeline) prepare() {
+// growScratch makes scratch large enough for every level of the tree.
+func (t *timeline) growScratch() {
 	levels := 0
-	for p := t.root; p.kids != nil; p = p.kids[0] {
+	for p := t.root; p.children != nil; p = p.children[0] {
 		levels++
 	}
-	for len(t.rest) < levels*t.k {
-		t.rest = append(t.rest, 0)
+	for len(t.scratch) < levels*t.k {
+		t.scratch = append(t.scratch, 0)
 	}
 }
 
-// prepare2 makes scratch for two vectors.
-func (t *timeline) prepare2() {
-	for len(t.rest) < 2*t.k {
-		t.rest = append(t.rest, 0)
+// growScratchPair makes scratch large enough for two vectors.
+func (t *timeline) growScratchPair() {
+	for len(t.scratch) < 2*t.k {
+		t.scratch = append(t.scratch, 0)
 	}
 }
 
-// below is what is needed of child i's own numbers for d to be there.
-func (t *timeline) below(p *page, i, level int, d []int64) []int64 {
+// demandBelow returns d less what was added to all of child i: what the child's own
+// amounts must reach for d to fit.
+func (t *timeline) demandBelow(p *page, i, level int, d []int64) []int64 {
 	k := len(d)
-	rest, add := t.rest[level*k:(level+1)*k], p.add[i*k:(i+1)*k]
+	rest, add := t.scratch[level*k:(level+1)*k], p.added[i*k:(i+1)*k]
 	for r, v := range d {
 		rest[r] = v - add[r]
 	}
 	return rest
 }
 
-func (t *timeline) seek(p *page, level int, from scheduler.Time, d []int64, room bool) scheduler.Time {
+func (t *timeline) seekForward(p *page, level int, from scheduler.Time, d []int64, want bool) scheduler.Time {
 	k := len(d)
 	for i := p.floor(from); i < p.n; i++ {
-		if p.kids == nil {
-			if fits(d, p.lo[i*k:i*k+k]) == room {
+		if p.children == nil {
+			if fits(d, p.lo[i*k:i*k+k]) == want {
 				return max(from, p.start[i])
 			}
 			continue
 		}
-		if room && !fits(d, p.hi[i*k:i*k+k]) || !room && fits(d, p.lo[i*k:i*k+k]) {
+		if want && !fits(d, p.hi[i*k:i*k+k]) || !want && fits(d, p.lo[i*k:i*k+k]) {
 			continue
 		}
-		if at := t.seek(p.kids[i], level+1, from, t.below(p, i, level, d), room); at != scheduler.Never {
+		if at := t.seekForward(p.children[i], level+1, from, t.demandBelow(p, i, level, d), want); at != scheduler.Never {
 			return at
 		}
 	}
 	return scheduler.Never
 }
 
-// last gives the end of the last step in [from, to) with room for d (room true) or
-// without (room false), and whether there is one; end is where the page ends.
-func (t *timeline) last(p *page, level int, from, to, end scheduler.Time, d []int64, room bool) (scheduler.Time, bool) {
+// lastEnd returns the end of the last step in [from, to) at which d fits, or with want
+// false does not fit, and whether there is one; end is where the page ends.
+func (t *timeline) lastEnd(p *page, level int, from, to, end scheduler.Time, d []int64, want bool) (scheduler.Time, bool) {
 	k := len(d)
 	for i := p.floor(to - 1); i >= 0; i-- {
 		stop := end
@@ -396,16 +398,16 @@ func (t *timeline) last(p *page, level int, from, to, end scheduler.Time, d []in
 		if stop <= from {
 			break
 		}
-		if p.kids == nil {
-			if fits(d, p.lo[i*k:i*k+k]) == room {
+		if p.children == nil {
+			if fits(d, p.lo[i*k:i*k+k]) == want {
 				return stop, true
 			}
 			continue
 		}
-		if room && !fits(d, p.hi[i*k:i*k+k]) || !room && fits(d, p.lo[i*k:i*k+k]) {
+		if want && !fits(d, p.hi[i*k:i*k+k]) || !want && fits(d, p.lo[i*k:i*k+k]) {
 			continue
 		}
-		if at, ok := t.last(p.kids[i], level+1, from, to, stop, t.below(p, i, level, d), room); ok {
+		if at, ok := t.lastEnd(p.children[i], level+1, from, to, stop, t.demandBelow(p, i, level, d), want); ok {
 			return at, true
 		}
 	}
@@ -422,23 +424,23 @@ func fits(d, free []int64) bool {
 	return true
 }
 
-// earliest gives the first instant in [from, before) from which on there is
-// room for d during span; Never where there is none. A window is judged from
-// its end: behind the last step without room the next one starts, so it costs
-// O(log n) for each span passed over, and for each change between room and
-// none where those are further apart. O(n) on one page.
-func (t *timeline) earliest(from, span, before scheduler.Time, d []int64) scheduler.Time {
-	if t.root.kids == nil {
-		return t.scan(from, span, before, d)
+// earliest returns the first start in [from, before) at which d fits for the whole
+// duration, Never if there is none. A window is checked from its end: the next one
+// starts after the last step in it that does not fit. So it costs O(log n) for each
+// duration skipped, or for each change between fitting and not fitting if those are
+// farther apart. O(n) on one page.
+func (t *timeline) earliest(from, duration, before scheduler.Time, d []int64) scheduler.Time {
+	if t.root.children == nil {
+		return t.earliestOnLeaf(from, duration, before, d)
 	}
-	t.prepare()
+	t.growScratch()
 	for at := from; ; {
-		at = t.seek(t.root, 0, at, d, true)
+		at = t.seekForward(t.root, 0, at, d, true)
 		if at >= before {
 			return scheduler.Never
 		}
-		end := at.Add(time.Duration(span))
-		next, bad := t.last(t.root, 0, at, end, scheduler.Never, d, false)
+		end := at.Add(time.Duration(duration))
+		next, bad := t.lastEnd(t.root, 0, at, end, scheduler.Never, d, false)
 		if !bad {
 			return at
 		}
@@ -446,32 +448,32 @@ func (t *timeline) earliest(from, span, before scheduler.Time, d []int64) schedu
 	}
 }
 
-// latest gives the last instant in [from, by] from which on there is room for d
-// during span; -Never where there is none. A window is judged from its start: the
-// next one ends where room ended before the first step without. O(log n) for each
-// change between room and none behind the answer.
-func (t *timeline) latest(from, span, by scheduler.Time, d []int64) scheduler.Time {
-	t.prepare()
+// latest returns the last start in [from, by] at which d fits for the whole duration,
+// -Never if there is none. A window is checked from its start: the next one ends where
+// d last fitted before the first step that does not fit. O(log n) for each change
+// between fitting and not fitting after the result.
+func (t *timeline) latest(from, duration, by scheduler.Time, d []int64) scheduler.Time {
+	t.growScratch()
 	for at := by; at >= from; {
-		bad := t.seek(t.root, 0, at, d, false)
-		if bad >= at.Add(time.Duration(span)) {
+		bad := t.seekForward(t.root, 0, at, d, false)
+		if bad >= at.Add(time.Duration(duration)) {
 			return at
 		}
-		end, ok := t.last(t.root, 0, from, bad, scheduler.Never, d, true)
+		end, ok := t.lastEnd(t.root, 0, from, bad, scheduler.Never, d, true)
 		if !ok {
 			break
 		}
-		at = min(end, bad).Add(-time.Duration(span))
+		at = min(end, bad).Add(-time.Duration(duration))
 	}
 	return -scheduler.Never
 }
 
-// scan is earliest on a timeline of one page.
-func (t *timeline) scan(from, span, before scheduler.Time, d []int64) scheduler.Time {
+// earliestOnLeaf is earliest on a timeline of one page.
+func (t *timeline) earliestOnLeaf(from, duration, before scheduler.Time, d []int64) scheduler.Time {
 	p, k := t.root, len(d)
 	at := scheduler.Never
 	for i := p.floor(from); i < p.n; i++ {
-		if at != scheduler.Never && p.start[i]-at >= span {
+		if at != scheduler.Never && p.start[i]-at >= duration {
 			return at
 		}
 		if !fits(d, p.lo[i*k:i*k+k]) {
@@ -487,43 +489,43 @@ func (t *timeline) scan(from, span, before scheduler.Time, d []int64) scheduler.
 	return at
 }
 
-// each walks the steps from an instant on until yield says stop. free is good
-// until yield returns.
-func (t *timeline) each(from scheduler.Time, yield func(at scheduler.Time, free []int64) bool) {
+// eachStep yields the steps from a time on until yield returns false. The slice is
+// valid until yield returns.
+func (t *timeline) eachStep(from scheduler.Time, yield func(at scheduler.Time, free []int64) bool) {
 	var sum [maxDims]int64
-	t.walk(t.root, from, sum[:t.k], yield)
+	t.eachStepBelow(t.root, from, sum[:t.k], yield)
 }
 
-func (t *timeline) walk(p *page, from scheduler.Time, sum []int64, yield func(scheduler.Time, []int64) bool) bool {
+func (t *timeline) eachStepBelow(p *page, from scheduler.Time, sum []int64, yield func(scheduler.Time, []int64) bool) bool {
 	for i := p.floor(from); i < p.n; i++ {
 		var here [maxDims]int64
 		of := p.lo
-		if p.kids != nil {
-			of = p.add
+		if p.children != nil {
+			of = p.added
 		}
 		for r := range t.k {
 			here[r] = sum[r] + of[i*t.k+r]
 		}
-		if p.kids == nil {
+		if p.children == nil {
 			if !yield(max(from, p.start[i]), here[:t.k]) {
 				return false
 			}
-		} else if !t.walk(p.kids[i], from, here[:t.k], yield) {
+		} else if !t.eachStepBelow(p.children[i], from, here[:t.k], yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// steps counts the steps.
-func (t *timeline) steps() int { return countSteps(t.root) }
+// numSteps returns the number of steps.
+func (t *timeline) numSteps() int { return countSteps(t.root) }
 
 func countSteps(p *page) int {
-	if p.kids == nil {
+	if p.children == nil {
 		return p.n
 	}
 	n := 0
-	for _, c := range p.kids[:p.n] {
+	for _, c := range p.children[:p.n] {
 		n += countSteps(c)
 	}
 	return n

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// meter measures this process; RSS is what the Go heap has from the system.
-func meter() Meter {
+// testMeter measures this process; RSS is the memory that the Go heap obtained from the system.
+func testMeter() Meter {
 	start := time.Now()
 	return Meter{
 		Clock: func() time.Duration { return time.Since(start) },
@@ -26,15 +26,15 @@ func meter() Meter {
 	}
 }
 
-func TestRunCountsWhatHappened(t *testing.T) {
-	r, err := Run(Config{Nodes: 20, Tasks: 500, Placements: 3000, MaxActions: 100}, meter())
+func TestMeasureCounts(t *testing.T) {
+	r, err := Measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Placements < 3000 || r.Cycles == 0 || r.Load < 0.9 || r.Packing < 0.97 || r.IdleAllocs >= 1 || r.WaitingTasks == 0 {
 		t.Errorf("%+v", r)
 	}
-	again, err := Run(Config{Nodes: 20, Tasks: 500, Placements: 3000, MaxActions: 100}, meter())
+	again, err := Measure(Config{Nodes: 20, WaitingTasks: 500, Placements: 3000, MaxActions: 100}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,57 +48,57 @@ func TestBadCasesAreRefused(t *testing.T) {
 		"negative nodes":   {Nodes: -1},
 		"unknown features": {Features: "some"},
 		"unknown policy":   {Policy: "fiffo"},
-		"too much load":    {Load: 1.5},
+		"too much load":    {TargetLoad: 1.5},
 	} {
-		if _, err := Run(c, meter()); err == nil {
+		if _, err := Measure(c, testMeter()); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-func TestStepsGrowOnePartAtATime(t *testing.T) {
-	steps := Steps(Config{Features: FeaturesAll})
+func TestScalingCasesVaryOneDimension(t *testing.T) {
+	steps := ScalingCases(Config{Features: FeaturesAll})
 	if len(steps) != 9 {
-		t.Fatalf("%d steps", len(steps))
+		t.Fatalf("%d cases", len(steps))
 	}
 	whole := steps[8]
-	if whole.Nodes != 10_000 || whole.Tenants != 1000 || whole.Tasks != 20_000 || whole.Projects != 1000 {
-		t.Errorf("the last step is %+v", whole)
+	if whole.Nodes != 10_000 || whole.Tenants != 1000 || whole.WaitingTasks != 20_000 || whole.Projects != 1000 {
+		t.Errorf("the last case is %+v", whole)
 	}
 	for i, c := range steps {
 		tenth := []int{100, 10, 1}[i%3]
 		want := whole
-		*[]*int{&want.Nodes, &want.Tenants, &want.Tasks}[i/3] /= tenth
+		*[]*int{&want.Nodes, &want.Tenants, &want.WaitingTasks}[i/3] /= tenth
 		want.Projects = min(want.Projects, want.Nodes)
-		if c.Nodes != want.Nodes || c.Tenants != want.Tenants || c.Tasks != want.Tasks || c.Projects != want.Projects {
-			t.Errorf("step %d is %+v", i, c)
+		if c.Nodes != want.Nodes || c.Tenants != want.Tenants || c.WaitingTasks != want.WaitingTasks || c.Projects != want.Projects {
+			t.Errorf("case %d is %+v", i, c)
 		}
 	}
 }
 
-func TestRepeatGivesTheMedian(t *testing.T) {
-	m := meter()
-	times := []time.Duration{30, 10, 20} // of the clock's tick in each run
+func TestMeasureMedian(t *testing.T) {
+	m := testMeter()
+	times := []time.Duration{30, 10, 20} // the clock's tick in each run
 	run, tick := 0, time.Duration(0)
 	now := time.Duration(0)
 	m.Clock = func() time.Duration { now += tick; return now }
-	m.RSS = func() uint64 { run++; tick = times[run%3] * time.Microsecond; return 1 } // asked for once, at the end of a run
+	m.RSS = func() uint64 { run++; tick = times[run%3] * time.Microsecond; return 1 } // called once at the end of each run
 	tick = times[0] * time.Microsecond
-	r, err := Repeat(Config{Nodes: 10, Placements: 500, MaxActions: 50}, 3, m)
+	r, err := MeasureMedian(Config{Nodes: 10, Placements: 500, MaxActions: 50}, 3, m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !(r.SlowestPerS < r.PlacementsPerS && r.PlacementsPerS < r.FastestPerS) || r.Runs != 3 {
 		t.Errorf("%+v", r)
 	}
-	if _, err := Repeat(Config{}, 0, m); err == nil {
-		t.Error("no runs are accepted")
+	if _, err := MeasureMedian(Config{}, 0, m); err == nil {
+		t.Error("0 runs are accepted")
 	}
 }
 
 func benchmarkPlain(b *testing.B, c Config) {
 	for range b.N {
-		r, err := Run(c, meter())
+		r, err := Measure(c, testMeter())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -115,34 +115,36 @@ func benchmarkPlain(b *testing.B, c Config) {
 	}
 }
 
-// The bars: 200,000 placements/s, packing 0.97, an idle cycle under 10 us.
+// The targets: 200,000 placements/s, packing 0.97, an idle cycle under 10 us.
 func BenchmarkPlain1000(b *testing.B)  { benchmarkPlain(b, Config{Nodes: 1000}) }
 func BenchmarkPlain10000(b *testing.B) { benchmarkPlain(b, Config{Nodes: 10_000}) }
 
-// With work waiting the cluster is as full as it gets.
-func BenchmarkPlainBacklog1000(b *testing.B) { benchmarkPlain(b, Config{Nodes: 1000, Tasks: 20_000}) }
+// With waiting tasks the cluster is as full as possible.
+func BenchmarkPlainBacklog1000(b *testing.B) {
+	benchmarkPlain(b, Config{Nodes: 1000, WaitingTasks: 20_000})
+}
 func BenchmarkPlainBacklog10000(b *testing.B) {
-	benchmarkPlain(b, Config{Nodes: 10_000, Tasks: 100_000})
+	benchmarkPlain(b, Config{Nodes: 10_000, WaitingTasks: 100_000})
 }
 
-// A million waiting map tasks with three replicas each, all features: under
-// 1 GiB, at the rate of the others. First with fifo, which leaves data alone.
+// A million waiting map tasks with three replicas each and all features: under 1 GiB, at the same
+// rate. First with fifo, which ignores data locations.
 func BenchmarkMillionWaitingFIFO(b *testing.B) {
-	benchmarkPlain(b, Config{Nodes: 10_000, Tasks: 1_000_000, Features: FeaturesAll, Policy: "fifo", Projects: 1, Placements: 50_000})
+	benchmarkPlain(b, Config{Nodes: 10_000, WaitingTasks: 1_000_000, Features: FeaturesAll, Policy: "fifo", Projects: 1, Placements: 50_000})
 }
 
 func BenchmarkMillionWaiting(b *testing.B) {
-	benchmarkWith(b, Config{Nodes: 10_000, Tasks: 1_000_000, Features: FeaturesAll, Placements: 50_000})
+	benchmarkWith(b, Config{Nodes: 10_000, WaitingTasks: 1_000_000, Features: FeaturesAll, Placements: 50_000})
 }
 
 func benchmarkAll(b *testing.B, nodes int) {
-	few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS")) // for a short look
+	few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS")) // for a short run
 	benchmarkWith(b, Config{Nodes: nodes, Features: FeaturesAll, Placements: few})
 }
 
 func benchmarkWith(b *testing.B, c Config) {
 	for range b.N {
-		r, err := Run(c, meter())
+		r, err := Measure(c, testMeter())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -163,11 +165,11 @@ func benchmarkWith(b *testing.B, c Config) {
 	}
 }
 
-// The bars: 50,000 placements/s, p99 50 ms, node-local 0.9, share error 1 task.
+// The targets: 50,000 placements/s, p99 50 ms, node-local 0.9, share error 1 task.
 func BenchmarkAll1000(b *testing.B)  { benchmarkAll(b, 1000) }
 func BenchmarkAll10000(b *testing.B) { benchmarkAll(b, 10_000) }
 
-// The same with the promises to projects made and mended by the policy itself.
+// BenchmarkPlanning10000 lets the policy make and repair the guarantees of projects.
 func BenchmarkPlanning10000(b *testing.B) {
 	few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS"))
 	benchmarkWith(b, Config{Nodes: 10_000, Features: FeaturesAll, Placements: few, Planning: true})

@@ -6,66 +6,66 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// flow is the maximum flow by which matchJudge bounds what any matching could
-// have placed at its data. It is plain: stage by stage, task by task, along
-// augmenting paths. O(tasks of the stages x (replicas + stages)) at worst.
-type flow struct {
-	free   []scheduler.Resources
-	slots  []int32   // of each node, -1 before it is asked for
-	held   [][]int32 // tasks at each node
-	seen   []uint32  // search that saw the node last
-	stages []flowStage
-	tasks  []flowTask
-	demand [][]flowDemand // of each node, the tasks that could go there by stage
-	search uint32
+// maxFlow computes the maximum flow by which matchingEvaluator bounds the node-local placements of
+// any matching: stage by stage, task by task, along augmenting paths. O(tasks of the stages x
+// (replicas + stages)) per path at worst.
+type maxFlow struct {
+	free     []scheduler.Resources
+	slots    []int32   // of each node, -1 until computed
+	assigned [][]int32 // tasks assigned to each node
+	visited  []uint32  // the last search that visited the node
+	stages   []flowStage
+	tasks    []flowTask
+	demand   [][]flowDemand // of each node: the tasks that could go there, by stage
+	searchID uint32
 }
 
 type flowStage struct {
 	placed     int32 // tasks that the decision placed
-	first, end int32 // its tasks
-	seen       uint32
+	first, end int32 // indexes of its tasks
+	visited    uint32
 }
 
 type flowTask struct {
-	stage int32
-	nodes []scheduler.NodeID // of its data, with room for it alone
-	at    scheduler.NodeID   // NoNode: nowhere, onPath: asked to leave
+	stage      int32
+	candidates []scheduler.NodeID // nodes with its data that it fits on alone
+	node       scheduler.NodeID   // NoNode: unassigned; displaced: being moved
 }
 
-// onPath is where a task is while the search looks for another place for it: it has
-// its turn, so that its stage cannot give it one.
-const onPath = scheduler.NoNode - 1
+// displaced is the node of a task while the search looks for another node for it. The task still
+// counts as one of its stage, so the stage cannot assign it again.
+const displaced = scheduler.NoNode - 1
 
-// flowDemand is how many tasks of one stage could go to a node.
+// flowDemand is the number of tasks of one stage that could go to a node.
 type flowDemand struct {
 	demand scheduler.Resources
 	tasks  int32
 }
 
-func newFlow(free []scheduler.Resources) *flow {
+func newFlow(free []scheduler.Resources) *maxFlow {
 	n := len(free)
-	f := &flow{free: free, slots: make([]int32, n), held: make([][]int32, n), seen: make([]uint32, n), demand: make([][]flowDemand, n)}
+	f := &maxFlow{free: free, slots: make([]int32, n), assigned: make([][]int32, n), visited: make([]uint32, n), demand: make([][]flowDemand, n)}
 	for i := range f.slots {
 		f.slots[i] = -1
 	}
 	return f
 }
 
-// add takes in a stage with the tasks that were placed and those that still wait.
-func (f *flow) add(k *nearby) {
+// addStage adds a stage with its placed and its pending tasks.
+func (f *maxFlow) addStage(k *stagePlacements) {
 	g := k.stage
 	first := int32(len(f.tasks))
 	at := map[scheduler.NodeID]int32{}
 	take := func(i int32) {
 		_, nodes, _ := g.Input(i)
-		t := flowTask{stage: int32(len(f.stages)), at: scheduler.NoNode}
+		t := flowTask{stage: int32(len(f.stages)), node: scheduler.NoNode}
 		for _, id := range nodes {
 			if g.Spec.Demand.Fits(f.free[id]) {
-				t.nodes = append(t.nodes, id)
+				t.candidates = append(t.candidates, id)
 				at[id]++
 			}
 		}
-		if len(t.nodes) > 0 {
+		if len(t.candidates) > 0 {
 			f.tasks = append(f.tasks, t)
 		}
 	}
@@ -75,19 +75,19 @@ func (f *flow) add(k *nearby) {
 	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 		take(i)
 	}
-	for id, n := range at { // the slots do not depend on the order
+	for id, n := range at { // the result does not depend on the order
 		f.demand[id] = append(f.demand[id], flowDemand{g.Spec.Demand, min(n, int32(len(k.tasks)))})
 	}
 	f.stages = append(f.stages, flowStage{placed: int32(len(k.tasks)), first: first, end: int32(len(f.tasks))})
 }
 
-// most is the value of the maximum flow.
-func (f *flow) most() int {
+// value computes the value of the maximum flow.
+func (f *maxFlow) value() int {
 	total := 0
 	for i := range f.stages {
 		for n := int32(0); n < f.stages[i].placed; n++ {
-			f.search++
-			if !f.grow(int32(i)) {
+			f.searchID++
+			if !f.augmentStage(int32(i)) {
 				break
 			}
 			total++
@@ -96,60 +96,60 @@ func (f *flow) most() int {
 	return total
 }
 
-// grow gets one more task of a stage onto a node.
-func (f *flow) grow(stage int32) bool {
+// augmentStage assigns one more task of a stage to a node and reports whether it could.
+func (f *maxFlow) augmentStage(stage int32) bool {
 	g := &f.stages[stage]
-	if g.seen == f.search {
+	if g.visited == f.searchID {
 		return false
 	}
-	g.seen = f.search
+	g.visited = f.searchID
 	for i := g.first; i < g.end; i++ {
-		if f.tasks[i].at == scheduler.NoNode && f.settle(i) {
+		if f.tasks[i].node == scheduler.NoNode && f.assignTask(i) {
 			return true
 		}
 	}
 	return false
 }
 
-// settle gets a task that is nowhere onto one of its nodes.
-func (f *flow) settle(task int32) bool {
-	for _, id := range f.tasks[task].nodes {
-		if f.seen[id] == f.search || !f.clear(id) {
+// assignTask assigns an unassigned task to one of its nodes and reports whether it could.
+func (f *maxFlow) assignTask(task int32) bool {
+	for _, id := range f.tasks[task].candidates {
+		if f.visited[id] == f.searchID || !f.freeSlot(id) {
 			continue
 		}
-		f.tasks[task].at = id
-		f.held[id] = append(f.held[id], task)
+		f.tasks[task].node = id
+		f.assigned[id] = append(f.assigned[id], task)
 		return true
 	}
 	return false
 }
 
-// clear gets a slot of a node: a free one, or that of a task which goes to another
-// of its nodes or gives its turn to another one of its stage.
-func (f *flow) clear(id scheduler.NodeID) bool {
-	f.seen[id] = f.search
-	if int32(len(f.held[id])) < f.slotsOf(id) {
+// freeSlot reports whether node id has a free slot, after moving an assigned task to another of its
+// nodes or replacing it by another task of its stage if needed.
+func (f *maxFlow) freeSlot(id scheduler.NodeID) bool {
+	f.visited[id] = f.searchID
+	if int32(len(f.assigned[id])) < f.slotsOf(id) {
 		return true
 	}
-	for k, task := range f.held[id] {
+	for k, task := range f.assigned[id] {
 		t := &f.tasks[task]
-		t.at = onPath
-		settled := f.settle(task)
-		if settled || f.grow(t.stage) {
+		t.node = displaced
+		settled := f.assignTask(task)
+		if settled || f.augmentStage(t.stage) {
 			if !settled {
-				t.at = scheduler.NoNode
+				t.node = scheduler.NoNode
 			}
-			f.held[id] = slices.Delete(f.held[id], k, k+1)
+			f.assigned[id] = slices.Delete(f.assigned[id], k, k+1)
 			return true
 		}
-		t.at = id
+		t.node = id
 	}
 	return false
 }
 
-// slotsOf is how many of the tasks that could go to a node fit there by the
-// scarcest resource, the smallest first.
-func (f *flow) slotsOf(id scheduler.NodeID) int32 {
+// slotsOf returns how many of the tasks that could go to a node fit there by the scarcest resource,
+// smallest first.
+func (f *maxFlow) slotsOf(id scheduler.NodeID) int32 {
 	if f.slots[id] >= 0 {
 		return f.slots[id]
 	}

@@ -8,21 +8,21 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// flowCase is a random graph of the bound: stages with tasks that a decision
-// placed and others that wait, and what was free on the nodes of their data.
+// flowCase is a random graph: stages with tasks that a decision placed and others that are pending,
+// and the free capacity of the nodes with their data.
 type flowCase struct {
 	free   []scheduler.Resources
-	stages []*nearby
+	stages []*stagePlacements
 }
 
-// newFlowCase makes one with at most so many tasks in each of its stages.
+// newFlowCase makes a random case with limits on its nodes, stages and tasks per stage.
 func newFlowCase(t *testing.T, r *rand.Rand, nodes, stages, tasks int) *flowCase {
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(1000, 1000, 1000)).AddTenants("a")
 	c := &flowCase{}
 	for range nodes {
 		free := schedtest.R(float64(r.IntN(7)), float64(r.IntN(9)), float64(r.IntN(9)))
 		if r.IntN(10) == 0 {
-			free = scheduler.Resources{-1, -1, -1} // takes nothing
+			free = scheduler.Resources{-1, -1, -1} // not schedulable
 		}
 		c.free = append(c.free, free)
 	}
@@ -35,7 +35,7 @@ func newFlowCase(t *testing.T, r *rand.Rand, nodes, stages, tasks int) *flowCase
 		}
 		id := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(data)),
 			Demand: schedtest.R(float64(1+r.IntN(3)), float64(r.IntN(4)), float64(r.IntN(4))), Inputs: schedtest.Inputs(schedtest.MiB, data...)}})
-		k := &nearby{}
+		k := &stagePlacements{}
 		for _, i := range r.Perm(len(data))[:1+r.IntN(len(data))] {
 			w.Place(scheduler.TaskID{Job: id, Index: int32(i)}, 0)
 			k.tasks = append(k.tasks, int32(i))
@@ -46,8 +46,8 @@ func newFlowCase(t *testing.T, r *rand.Rand, nodes, stages, tasks int) *flowCase
 	return c
 }
 
-// judgeTasks lists the tasks of a case: its stage and where it may go.
-func (c *flowCase) judgeTasks() (of []int, nodes [][]scheduler.NodeID) {
+// judgeTasks lists the tasks of a case: the stage of each and its possible nodes.
+func (c *flowCase) judgeTasks() (stages []int, nodes [][]scheduler.NodeID) {
 	for s, k := range c.stages {
 		for i := range k.stage.Spec.Tasks {
 			_, data, _ := k.stage.Input(i)
@@ -57,22 +57,22 @@ func (c *flowCase) judgeTasks() (of []int, nodes [][]scheduler.NodeID) {
 					on = append(on, id)
 				}
 			}
-			of, nodes = append(of, s), append(nodes, on)
+			stages, nodes = append(stages, s), append(nodes, on)
 		}
 	}
-	return of, nodes
+	return stages, nodes
 }
 
-// judgeSlots counts by trying all numbers of tasks of each stage: as many as the
-// decision placed of it and as have their data there, and of each resource no
-// more than is free. The resource with which the fewest fit decides.
+// judgeSlots tries all numbers of tasks of each stage, at most those that the decision placed and
+// that have their data there, within the free amount of each resource. The resource that admits the
+// fewest tasks decides.
 func (c *flowCase) judgeSlots(id scheduler.NodeID) int {
-	of, nodes := c.judgeTasks()
+	stages, nodes := c.judgeTasks()
 	could := make([]int, len(c.stages))
-	for i := range of {
+	for i := range stages {
 		for _, n := range nodes[i] {
 			if n == id {
-				could[of[i]]++
+				could[stages[i]]++
 			}
 		}
 	}
@@ -96,30 +96,30 @@ func (c *flowCase) judgeSlots(id scheduler.NodeID) int {
 	return max(fewest, 0)
 }
 
-// judgeTry is the most by trying every node for every task.
+// judgeTry computes the maximum by trying every node for every task.
 func (c *flowCase) judgeTry() int {
-	of, nodes := c.judgeTasks()
-	slots, turns := make([]int, len(c.free)), make([]int, len(c.stages))
+	stages, nodes := c.judgeTasks()
+	slots, placesLeft := make([]int, len(c.free)), make([]int, len(c.stages))
 	for id := range slots {
 		slots[id] = c.judgeSlots(scheduler.NodeID(id))
 	}
 	for s, k := range c.stages {
-		turns[s] = len(k.tasks)
+		placesLeft[s] = len(k.tasks)
 	}
 	var try func(task int) int
 	try = func(task int) int {
-		if task == len(of) {
+		if task == len(stages) {
 			return 0
 		}
 		best := try(task + 1)
 		for _, id := range nodes[task] {
-			if turns[of[task]] == 0 || slots[id] == 0 {
+			if placesLeft[stages[task]] == 0 || slots[id] == 0 {
 				continue
 			}
-			turns[of[task]]--
+			placesLeft[stages[task]]--
 			slots[id]--
 			best = max(best, 1+try(task+1))
-			turns[of[task]]++
+			placesLeft[stages[task]]++
 			slots[id]++
 		}
 		return best
@@ -127,36 +127,36 @@ func (c *flowCase) judgeTry() int {
 	return try(0)
 }
 
-// judgePaths is the most by Ford and Fulkerson on the matrix of capacities:
-// source, stages, tasks, nodes, sink.
+// judgePaths computes the maximum by Ford and Fulkerson on the capacity matrix: source, stages,
+// tasks, nodes, sink.
 func (c *flowCase) judgePaths() int {
-	of, nodes := c.judgeTasks()
-	task, node := 1+len(c.stages), 1+len(c.stages)+len(of)
+	stages, nodes := c.judgeTasks()
+	task, node := 1+len(c.stages), 1+len(c.stages)+len(stages)
 	sink := node + len(c.free)
-	room := make([][]int, sink+1)
-	for i := range room {
-		room[i] = make([]int, sink+1)
+	residual := make([][]int, sink+1)
+	for i := range residual {
+		residual[i] = make([]int, sink+1)
 	}
 	for s, k := range c.stages {
-		room[0][1+s] = len(k.tasks)
+		residual[0][1+s] = len(k.tasks)
 	}
-	for i := range of {
-		room[1+of[i]][task+i] = 1
+	for i := range stages {
+		residual[1+stages[i]][task+i] = 1
 		for _, id := range nodes[i] {
-			room[task+i][node+int(id)] = 1
+			residual[task+i][node+int(id)] = 1
 		}
 	}
 	for id := range c.free {
-		room[node+id][sink] = c.judgeSlots(scheduler.NodeID(id))
+		residual[node+id][sink] = c.judgeSlots(scheduler.NodeID(id))
 	}
-	seen := make([]bool, len(room))
+	seen := make([]bool, len(residual))
 	var push func(at int) bool
 	push = func(at int) bool {
 		seen[at] = true
-		for to, left := range room[at] {
+		for to, left := range residual[at] {
 			if left > 0 && !seen[to] && (to == sink || push(to)) {
-				room[at][to]--
-				room[to][at]++
+				residual[at][to]--
+				residual[to][at]++
 				return true
 			}
 		}
@@ -169,11 +169,10 @@ func (c *flowCase) judgePaths() int {
 	}
 }
 
-// The bound that the benchmark holds matching against is the maximum flow: where
-// the graph is small that of trying everything, else that of a plain search for
-// paths.
-func TestTheBoundOfMatchingIsAMaximumFlow(t *testing.T) {
-	testFlow(t, 5957441526632499633) // a task that was asked to leave got its stage's turn too, and counted twice
+// The benchmark's bound on matching is the maximum flow: it equals an exhaustive search on small
+// graphs and a plain path search on larger ones.
+func TestMatchingBoundIsMaximumFlow(t *testing.T) {
+	testFlow(t, 5957441526632499633) // a displaced task was counted twice, also by its stage
 	testFlow(t, rand.Uint64())
 }
 
@@ -183,33 +182,33 @@ func testFlow(t *testing.T, seed uint64) {
 		cases, nodes, stages, tasks int
 		judge                       func(*flowCase) int
 	}{
-		"small graphs, by trying everything": {1500, 4, 3, 3, (*flowCase).judgeTry},
-		"larger ones, by a search for paths": {300, 8, 6, 12, (*flowCase).judgePaths},
+		"small graphs, exhaustive search": {1500, 4, 3, 3, (*flowCase).judgeTry},
+		"larger graphs, path search":      {300, 8, 6, 12, (*flowCase).judgePaths},
 	} {
 		t.Run(name, func(t *testing.T) {
 			full := 0
 			for i := range c.cases {
 				r := rand.New(rand.NewPCG(seed, uint64(i)))
 				g := newFlowCase(t, r, 1+r.IntN(c.nodes), c.stages, c.tasks)
-				f, turns := newFlow(g.free), 0
+				f, placed := newFlow(g.free), 0
 				for _, k := range g.stages {
-					f.add(k)
-					turns += len(k.tasks)
+					f.addStage(k)
+					placed += len(k.tasks)
 				}
 				for id := range g.free {
 					if got, want := int(f.slotsOf(scheduler.NodeID(id))), g.judgeSlots(scheduler.NodeID(id)); got != want {
 						t.Fatalf("seed %d, case %d: node %d has %d slots, want %d", seed, i, id, got, want)
 					}
 				}
-				got, want := f.most(), c.judge(g)
+				got, want := f.value(), c.judge(g)
 				if got != want {
 					t.Fatalf("seed %d, case %d: the flow is %d, want %d", seed, i, got, want)
 				}
-				if got == turns {
+				if got == placed {
 					full++
 				}
 			}
-			t.Logf("%d of %d graphs have room for all", full, c.cases)
+			t.Logf("in %d of %d graphs all tasks fit", full, c.cases)
 		})
 	}
 }

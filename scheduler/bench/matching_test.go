@@ -10,15 +10,15 @@ import (
 // Three nodes of one slot; tasks 0 to 3 have their data on nodes 0, 1, 1 and 2.
 func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
 	for name, c := range map[string]struct {
-		used []int    // nodes that are full before
+		used []int    // nodes that are full at the start
 		at   [][2]int // task and node
 		want float64
 	}{
-		"all at their data":                    {at: [][2]int{{0, 0}, {1, 1}, {3, 2}}, want: 0},
-		"one of three went elsewhere":          {at: [][2]int{{0, 1}, {3, 2}, {1, 0}}, want: 2.0 / 3},
-		"its data is where no room was":        {used: []int{0, 1}, at: [][2]int{{3, 2}}, want: 0},
-		"another task of it would have fitted": {used: []int{0, 1}, at: [][2]int{{0, 2}}, want: 1},
-		"nothing had room at its data":         {used: []int{0, 1, 2}, want: 0},
+		"all at their data":                            {at: [][2]int{{0, 0}, {1, 1}, {3, 2}}, want: 0},
+		"one of three went to a node without its data": {at: [][2]int{{0, 1}, {3, 2}, {1, 0}}, want: 2.0 / 3},
+		"its data is on a full node":                   {used: []int{0, 1}, at: [][2]int{{3, 2}}, want: 0},
+		"another of its tasks would have fitted":       {used: []int{0, 1}, at: [][2]int{{0, 2}}, want: 1},
+		"no node with its data had free capacity":      {used: []int{0, 1, 2}, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(3, schedtest.R(1, 1, 1)).AddTenants("a")
@@ -28,15 +28,15 @@ func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
 			for _, n := range c.used {
 				w.Place(scheduler.TaskID{Job: w.Submit("a", 1, schedtest.R(1, 1, 1))}, scheduler.NodeID(n))
 			}
-			var m matchJudge
-			m.begin(w.State)
+			var m matchingEvaluator
+			m.beforeDecision(w.State)
 			var d scheduler.Decision
 			for _, k := range c.at {
 				task := scheduler.TaskID{Job: id, Index: int32(k[0])}
 				w.Place(task, scheduler.NodeID(k[1]))
 				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[1])})
 			}
-			m.end(w.State, &d)
+			m.afterDecision(w.State, &d)
 			if got := m.gap(); got < c.want-1e-9 || got > c.want+1e-9 {
 				t.Errorf("gap %v, want %v", got, c.want)
 			}
@@ -44,9 +44,9 @@ func TestMatchingGapOfHandMadeDecisions(t *testing.T) {
 	}
 }
 
-// Two stages, and nodes of two cores of which one is free: what one stage took at
-// its data the other could not have as well.
-func TestTheBoundOfMatchingCountsEachSlotOnce(t *testing.T) {
+// Two stages, and nodes of two cores of which one is free: a slot that one stage used for its data
+// cannot count for the other as well.
+func TestMatchingBoundCountsEachSlotOnce(t *testing.T) {
 	small, large := schedtest.R(1, 1, 1), schedtest.R(2, 1, 1)
 	type stage struct {
 		demand scheduler.Resources
@@ -58,11 +58,11 @@ func TestTheBoundOfMatchingCountsEachSlotOnce(t *testing.T) {
 		at     [][3]int // stage, task, node
 		want   float64
 	}{
-		"both have their data on one slot":               {[]stage{{small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0},
-		"the first could have gone elsewhere":            {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
-		"another of its tasks could have gone elsewhere": {[]stage{{small, [][]scheduler.NodeID{on(0), on(1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
-		"what is too large for the slot does not count":  {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{1, 0, 0}, {0, 0, 2}}, 0},
-		"the slot fits two of the smaller":               {[]stage{{large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(2), on(2)}}}, [][3]int{{1, 0, 2}, {1, 1, 2}, {0, 0, 3}}, 0},
+		"both have their data at one slot":                     {[]stage{{small, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0},
+		"the first could have gone elsewhere":                  {[]stage{{small, [][]scheduler.NodeID{on(0, 1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"another of its tasks could have gone elsewhere":       {[]stage{{small, [][]scheduler.NodeID{on(0), on(1)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{0, 0, 0}, {1, 0, 1}}, 0.5},
+		"a task that is too large for the slot does not count": {[]stage{{large, [][]scheduler.NodeID{on(0)}}, {small, [][]scheduler.NodeID{on(0)}}}, [][3]int{{1, 0, 0}, {0, 0, 2}}, 0},
+		"the slot fits two of the smaller":                     {[]stage{{large, [][]scheduler.NodeID{on(2)}}, {small, [][]scheduler.NodeID{on(2), on(2)}}}, [][3]int{{1, 0, 2}, {1, 1, 2}, {0, 0, 3}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(4, schedtest.R(2, 9, 9)).AddTenants("a")
@@ -74,15 +74,15 @@ func TestTheBoundOfMatchingCountsEachSlotOnce(t *testing.T) {
 				jobs = append(jobs, w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(g.data)), Demand: g.demand,
 					Inputs: schedtest.Inputs(schedtest.MiB, g.data...)}}))
 			}
-			var m matchJudge
-			m.begin(w.State)
+			var m matchingEvaluator
+			m.beforeDecision(w.State)
 			var d scheduler.Decision
 			for _, k := range c.at {
 				task := scheduler.TaskID{Job: jobs[k[0]], Index: int32(k[1])}
 				w.Place(task, scheduler.NodeID(k[2]))
 				d.Actions = append(d.Actions, scheduler.Action{Kind: scheduler.ActPlace, Task: task, Node: scheduler.NodeID(k[2])})
 			}
-			m.end(w.State, &d)
+			m.afterDecision(w.State, &d)
 			if got := m.gap(); got < c.want-1e-9 || got > c.want+1e-9 {
 				t.Errorf("gap %v, want %v", got, c.want)
 			}
@@ -90,31 +90,30 @@ func TestTheBoundOfMatchingCountsEachSlotOnce(t *testing.T) {
 	}
 }
 
-// Every feature of FeaturesAll happens in the benchmark's world.
-func TestAllFeaturesAreThere(t *testing.T) {
-	r, err := Run(Config{Nodes: 60, Tasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll}, meter())
+// Every feature of FeaturesAll occurs in the benchmark.
+func TestAllFeaturesArePresent(t *testing.T) {
+	r, err := Measure(Config{Nodes: 60, WaitingTasks: 3000, Tenants: 60, Projects: 60, Placements: 8000, MaxActions: 100, Features: FeaturesAll}, testMeter())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.ReservationsWaiting == 0 || r.DeadlinePlacements == 0 || r.ReservedPlacements == 0 || r.Suspensions == 0 || r.Resumes == 0 || r.NodeLocal == 0 {
-		t.Errorf("something of it does not happen: %+v", r)
+		t.Errorf("a feature does not occur: %+v", r)
 	}
 	if r.UnexplainedStages > 0 || r.ShareErrorTasks > 1+1e-9 || r.MatchingGap > 0.01 || r.IdleAllocs >= 1 {
-		t.Errorf("a judge finds: %+v", r)
+		t.Errorf("an evaluator finds an error: %+v", r)
 	}
 }
 
-// inputs places as HDFS does: three nodes, two of them in one rack, one in
-// another.
-func TestReplicasLieInTwoRacks(t *testing.T) {
+// drawInputs places as HDFS does: three nodes, two of them in one rack, one in another.
+func TestReplicasAreInTwoRacks(t *testing.T) {
 	w, err := NewWorld(Config{Nodes: 400, Features: FeaturesAll}.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := w.inputs(500)
+	in := w.drawInputs(500)
 	for i := range int32(500) {
 		_, n, _ := in.Task(i)
-		if len(n) != 3 || n[0] == n[1] || n[1] == n[2] || n[0] == n[2] || n[1]/rackNodes != n[2]/rackNodes || n[0]/rackNodes == n[1]/rackNodes {
+		if len(n) != 3 || n[0] == n[1] || n[1] == n[2] || n[0] == n[2] || n[1]/nodesPerRack != n[2]/nodesPerRack || n[0]/nodesPerRack == n[1]/nodesPerRack {
 			t.Fatalf("task %d has its replicas on %v, seed %d", i, n, w.Seed)
 		}
 	}

@@ -5,15 +5,15 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// packNodes bounds the cluster on which packing is judged: the judge looks at
-// every node for every task.
-const packNodes = 1000
+// maxPackingNodes limits the cluster of MeasurePacking, because best fit examines every node for
+// every task.
+const maxPackingNodes = 1000
 
-// Packing fills an empty cluster (of at most 1,000 nodes) from one queue of
-// plain tasks, once by the policy and once by the best-fit judge, and gives
-// what the policy uses of the most used resource as a part of the judge's.
-func Packing(c Config) (float64, error) {
-	c.Nodes, c.Features, c.Tenants = min(c.Nodes, packNodes), FeaturesPlain, 1
+// MeasurePacking fills an empty cluster (of at most 1,000 nodes) from one queue of plain tasks,
+// once by the policy and once by best fit, and returns the policy's utilisation of the most used
+// resource over that of best fit.
+func MeasurePacking(c Config) (float64, error) {
+	c.Nodes, c.Features, c.Tenants = min(c.Nodes, maxPackingNodes), FeaturesPlain, 1
 	w, err := NewWorld(c)
 	if err != nil {
 		return 0, err
@@ -21,11 +21,11 @@ func Packing(c Config) (float64, error) {
 	if err := w.Submit(70 * c.Nodes); err != nil {
 		return 0, err
 	}
-	judge, err := NewWorld(c)
+	reference, err := NewWorld(c)
 	if err != nil {
 		return 0, err
 	}
-	if err := judge.Submit(70 * c.Nodes); err != nil {
+	if err := reference.Submit(70 * c.Nodes); err != nil {
 		return 0, err
 	}
 	p, err := policies.New(c.Policy, c.Params)
@@ -33,7 +33,7 @@ func Packing(c Config) (float64, error) {
 		return 0, err
 	}
 	for range 100 * c.Nodes {
-		d, err := scheduler.Cycle(w.S, p, w.Now, c.MaxActions, scheduler.Identity)
+		d, err := scheduler.Cycle(w.S, p, w.Now, c.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return 0, err
 		}
@@ -41,15 +41,15 @@ func Packing(c Config) (float64, error) {
 			break
 		}
 	}
-	if err := judge.bestFit(); err != nil {
+	if err := reference.placeBestFit(); err != nil {
 		return 0, err
 	}
-	return w.load() / judge.load(), nil
+	return w.currentLoad() / reference.currentLoad(), nil
 }
 
-// bestFit places every waiting task that fits, in order, on the node that is
-// left with the smallest sum of free shares, by looking at all nodes.
-func (w *World) bestFit() error {
+// placeBestFit places every waiting task that fits, in order, on the node with the smallest sum of
+// free shares after the placement. It examines all nodes.
+func (w *World) placeBestFit() error {
 	for j := range w.S.Jobs() {
 		g := j.Stages[0]
 		for g.Ready() {
@@ -70,7 +70,7 @@ func (w *World) bestFit() error {
 			if best == scheduler.NoNode {
 				break
 			}
-			a := w.S.Place(g, g.NextPending(0), best, disk)
+			a := w.S.PlaceAction(g, g.NextPending(0), best, disk)
 			if err := w.S.Apply(&a, w.Now); err != nil {
 				return err
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// Run measures one case.
-func Run(c Config, m Meter) (Result, error) {
+// Measure measures one case.
+func Measure(c Config, m Meter) (Result, error) {
 	c = c.Defaults()
 	w, err := NewWorld(c)
 	if err != nil {
@@ -21,35 +21,35 @@ func Run(c Config, m Meter) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := w.fill(p); err != nil {
+	if err := w.fillToLoad(p); err != nil {
 		return Result{}, err
 	}
 	if c.Features == FeaturesAll {
-		if err := w.promise(p); err != nil {
+		if err := w.reserveForProjects(p); err != nil {
 			return Result{}, err
 		}
 	}
-	w.local, w.withIn, w.due, w.planned, w.suspensions, w.resumes = 0, 0, 0, 0, 0, 0
-	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Tasks: c.Tasks, Seed: c.Seed}
-	if err := w.steady(p, m, &r); err != nil {
+	w.nodeLocal, w.withInput, w.deadlinePlacements, w.reservedPlacements, w.suspensions, w.resumes = 0, 0, 0, 0, 0, 0
+	r := Result{Nodes: c.Nodes, Features: c.Features, Policy: c.Policy, Tenants: c.Tenants, Tasks: c.WaitingTasks, Seed: c.Seed}
+	if err := w.measureSteady(p, m, &r); err != nil {
 		return Result{}, err
 	}
-	if err := w.idle(p, m, &r); err != nil {
+	if err := w.measureIdle(p, m, &r); err != nil {
 		return Result{}, err
 	}
-	r.Load, r.WaitingTasks, r.RSSBytes = w.load(), w.waiting, m.RSS()
-	if w.withIn > 0 {
-		r.NodeLocal = float64(w.local) / float64(w.withIn)
+	r.Load, r.WaitingTasks, r.RSSBytes = w.currentLoad(), w.pendingTasks, m.RSS()
+	if w.withInput > 0 {
+		r.NodeLocal = float64(w.nodeLocal) / float64(w.withInput)
 	}
 	r.ReservationsWaiting = len(w.S.Reservations())
-	r.Packing, err = Packing(c)
+	r.Packing, err = MeasurePacking(c)
 	return r, err
 }
 
-// newPolicy makes the policy of a case, without planning of its own unless that
-// is asked for.
+// newPolicy makes the policy of a case. It disables the policy's own guarantees unless Planning is
+// set.
 func newPolicy(c Config) (scheduler.Policy, error) {
-	const planning = "promises"
+	const planning = "guarantees"
 	info, err := policies.Get(c.Policy)
 	if err != nil {
 		return nil, err
@@ -64,20 +64,20 @@ func newPolicy(c Config) (scheduler.Policy, error) {
 	return policies.New(c.Policy, c.Params)
 }
 
-// promise submits the projects and lets the policy plan them; where it makes no
-// reservations the world does.
-func (w *World) promise(p scheduler.Policy) error {
+// reserveForProjects submits the projects and lets the policy plan them. If the policy does not
+// reserve for all of them, World does.
+func (w *World) reserveForProjects(p scheduler.Policy) error {
 	if err := w.submitProjects(); err != nil {
 		return err
 	}
 	for range 100 {
 		before := len(w.S.Reservations())
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		w.Placed(&d)
-		if err := w.report(&d); err != nil {
+		w.RecordPlacements(&d)
+		if err := w.reportActions(&d); err != nil {
 			return err
 		}
 		if len(w.S.Reservations()) == before {
@@ -85,99 +85,99 @@ func (w *World) promise(p scheduler.Policy) error {
 		}
 	}
 	if len(w.S.Reservations()) < 5*w.Projects {
-		return w.reserve()
+		return w.makeReservations()
 	}
 	return nil
 }
 
-// pause is how long the ends of one cycle take to come when each task runs for
-// the minute that was predicted and a node runs about 20.
-func (w *World) pause() time.Duration {
+// cycleInterval returns the time in which one cycle's ends occur if each task runs for the
+// predicted minute and a node runs about 20.
+func (w *World) cycleInterval() time.Duration {
 	return time.Minute * time.Duration(w.MaxActions) / time.Duration(max(w.MaxActions, 20*w.Nodes))
 }
 
-// steady times cycles of ends and placements at the load.
-func (w *World) steady(p scheduler.Policy, m Meter, r *Result) error {
-	var spent time.Duration
+// measureSteady measures cycles with ends and placements at the load.
+func (w *World) measureSteady(p scheduler.Policy, m Meter, r *Result) error {
+	var clockSpent time.Duration
 	var allocs uint64
 	var ends []scheduler.AttemptID
-	var shares shareJudge
-	var match matchJudge
+	var shares shareEvaluator
+	var match matchingEvaluator
 	var cpuSpent time.Duration
-	times := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
-	cpus := make([]float64, 0, cap(times))
-	limit := 1000 + 100*w.Placements/w.MaxActions
-	for warm := range limit {
+	cycleMS := make([]float64, 0, 1+2*w.Placements/w.MaxActions)
+	cycleCPUMS := make([]float64, 0, cap(cycleMS))
+	maxCycles := 1000 + 100*w.Placements/w.MaxActions
+	for cycle := range maxCycles {
 		if r.Placements >= w.Placements {
 			break
 		}
 		ends = w.pickEnds(w.MaxActions, ends[:0])
-		w.Now = w.Now.Add(w.pause())
-		a0, c0, t0 := m.Allocs(), m.CPU(), m.Clock()
-		if err := w.end(ends); err != nil {
+		w.Now = w.Now.Add(w.cycleInterval())
+		allocsBefore, cpuBefore, clockBefore := m.Allocs(), m.CPU(), m.Clock()
+		if err := w.endAttempts(ends); err != nil {
 			return err
 		}
-		t1, c1, a1 := m.Clock(), m.CPU(), m.Allocs()
-		if err := w.Submit(w.Tasks); err != nil {
+		clockEnds, cpuEnds, allocsEnds := m.Clock(), m.CPU(), m.Allocs()
+		if err := w.Submit(w.WaitingTasks); err != nil {
 			return err
 		}
 		if w.Features == FeaturesAll {
-			shares.begin(w.S)
-			if warm%matchEvery == 0 {
-				match.begin(w.S)
+			shares.beforeDecision(w.S)
+			if cycle%matchingInterval == 0 {
+				match.beforeDecision(w.S)
 			}
 		}
-		a2, c2, t2 := m.Allocs(), m.CPU(), m.Clock()
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+		allocsSubmit, cpuSubmit, clockSubmit := m.Allocs(), m.CPU(), m.Clock()
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		t3, c3, a3 := m.Clock(), m.CPU(), m.Allocs()
+		clockCycle, cpuCycle, allocsCycle := m.Clock(), m.CPU(), m.Allocs()
 		if w.Features == FeaturesAll {
-			r.UnexplainedStages += unexplained(w.S, &d)
-			match.end(w.S, &d)
-			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.judge(w.S, &d))
+			r.UnexplainedStages += countUnexplained(w.S, &d)
+			match.afterDecision(w.S, &d)
+			r.ShareErrorTasks = max(r.ShareErrorTasks, shares.largestError(w.S, &d))
 		}
-		w.Placed(&d)
-		if err := w.report(&d); err != nil {
+		w.RecordPlacements(&d)
+		if err := w.reportActions(&d); err != nil {
 			return err
 		}
-		if warm < 10 {
+		if cycle < 10 {
 			continue
 		}
-		took, cpu := t1-t0+t3-t2, c1-c0+c3-c2
-		spent += took
+		took, cpu := clockEnds-clockBefore+clockCycle-clockSubmit, cpuEnds-cpuBefore+cpuCycle-cpuSubmit
+		clockSpent += took
 		cpuSpent += cpu
-		allocs += a1 - a0 + a3 - a2
-		times = append(times, float64(took.Microseconds())/1000)
-		cpus = append(cpus, float64(cpu.Microseconds())/1000)
-		r.Placements += placements(&d)
+		allocs += allocsEnds - allocsBefore + allocsCycle - allocsSubmit
+		cycleMS = append(cycleMS, float64(took.Microseconds())/1000)
+		cycleCPUMS = append(cycleCPUMS, float64(cpu.Microseconds())/1000)
+		r.Placements += countPlacements(&d)
 	}
-	r.DeadlinePlacements, r.ReservedPlacements, r.Suspensions, r.Resumes = w.due, w.planned, w.suspensions, w.resumes
+	r.DeadlinePlacements, r.ReservedPlacements, r.Suspensions, r.Resumes = w.deadlinePlacements, w.reservedPlacements, w.suspensions, w.resumes
 	r.MatchingGap = match.gap()
 	if r.Placements == 0 {
-		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), limit)
+		return fmt.Errorf("%s placed nothing in %d cycles", p.Name(), maxCycles)
 	}
-	slices.Sort(times)
-	r.Cycles = len(times)
-	r.PlacementsPerS = float64(r.Placements) / spent.Seconds()
-	r.CycleP50MS, r.CycleP99MS = times[len(times)/2], times[len(times)*99/100]
-	slices.Sort(cpus)
+	slices.Sort(cycleMS)
+	r.Cycles = len(cycleMS)
+	r.PlacementsPerS = float64(r.Placements) / clockSpent.Seconds()
+	r.CycleP50MS, r.CycleP99MS = cycleMS[len(cycleMS)/2], cycleMS[len(cycleMS)*99/100]
+	slices.Sort(cycleCPUMS)
 	r.PlacementsPerCPUS = float64(r.Placements) / max(cpuSpent.Seconds(), 1e-6)
-	r.CycleCPUP50MS, r.CycleCPUP99MS = cpus[len(cpus)/2], cpus[len(cpus)*99/100]
+	r.CycleCPUP50MS, r.CycleCPUP99MS = cycleCPUMS[len(cycleCPUMS)/2], cycleCPUMS[len(cycleCPUMS)*99/100]
 	r.AllocsPerPlacement = float64(allocs) / float64(r.Placements)
 	return nil
 }
 
-// idle times cycles in which nothing changed.
-func (w *World) idle(p scheduler.Policy, m Meter, r *Result) error {
-	for range 100_000 { // until nothing more is to be done
-		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+// measureIdle measures cycles in which nothing changed.
+func (w *World) measureIdle(p scheduler.Policy, m Meter, r *Result) error {
+	for range 100_000 { // until the policy has nothing more to do
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
-		w.Placed(&d)
-		if err := w.report(&d); err != nil {
+		w.RecordPlacements(&d)
+		if err := w.reportActions(&d); err != nil {
 			return err
 		}
 		if d.Empty() {
@@ -185,14 +185,14 @@ func (w *World) idle(p scheduler.Policy, m Meter, r *Result) error {
 		}
 	}
 	const rounds = 1000
-	a0, t0 := m.Allocs(), m.Clock()
+	allocsBefore, clockBefore := m.Allocs(), m.Clock()
 	for range rounds {
-		if d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity); err != nil || !d.Empty() {
-			return fmt.Errorf("%s: nothing changed and it decides otherwise: %v", p.Name(), err)
+		if d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll); err != nil || !d.Empty() {
+			return fmt.Errorf("%s: nothing changed, yet it decides: %v", p.Name(), err)
 		}
 	}
-	t1, a1 := m.Clock(), m.Allocs()
-	r.IdleCycleUS = float64((t1 - t0).Nanoseconds()) / 1000 / rounds
-	r.IdleAllocs = float64(a1-a0) / rounds
+	clockAfter, allocsAfter := m.Clock(), m.Allocs()
+	r.IdleCycleUS = float64((clockAfter - clockBefore).Nanoseconds()) / 1000 / rounds
+	r.IdleAllocs = float64(allocsAfter-allocsBefore) / rounds
 	return nil
 }

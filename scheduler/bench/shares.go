@@ -7,59 +7,56 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// shareJudge measures how far a decision is from progressive filling: giving
-// each place to the tenant whose weighted dominant share with its next task is
-// the smallest, from the root of the tree down. It knows nothing of how the
-// decision was made and looks at its end, the State with the decision applied.
+// shareEvaluator measures how far a decision is from progressive filling: giving each place to the
+// tenant whose weighted dominant share with its next task is the smallest, from the root of the
+// tree down. It is independent of the policy and examines only the State with the decision applied.
 //
-// Room only shrinks within a decision. So a task that could still be placed at
-// its end could be placed all along, and no sibling should have been given more
-// before it: at its last placement the sibling was at most where the waiting
-// tenant would have been with its next task. The error of a tenant that waits
-// is
+// Free capacity only shrinks within a decision. A task that could still be placed at its end could
+// therefore have been placed all along, and no sibling should have been given more before it: at
+// its last placement the sibling was at most where the waiting tenant would have been with its next
+// task. The error of a waiting tenant is
 //
 //	(share of the sibling that was served - its own share) / share of one task
 //
-// with shares over weights, and one task the largest that was its next one in
-// this decision: placed, or at or before the first of its regular order that
-// could still be placed. Progressive filling of whole tasks gives at most 1.
+// with shares over weights, where one task is the largest of its next tasks in this decision:
+// placed, or at or before the first of its regular order that could still be placed. Progressive
+// filling of whole tasks has an error of at most 1.
 //
-// A tenant counts as waiting only if it has a task that could be placed at the
-// end: ready, within max_parallel and every cap, with a node that has room, not
-// held back for its data, by a reservation or behind one a node is kept for. So demand that is satisfied, a
-// head that does not fit, and a cap are no errors. Jobs with a promise (an
-// accepted deadline, a reservation) neither count as served nor as waiting, as
-// they go by their promise; what they hold counts in shares.
-type shareJudge struct {
-	of      []shareOf // by tenant
-	held    map[scheduler.StageID]bool
-	promise map[scheduler.JobID]bool
-	now     scheduler.Time
-	free    []scheduler.Resources // of each node before the decision
-	fitted  map[scheduler.Resources]bool
+// A tenant counts as waiting only if it has a task that could be placed at the end: ready, within
+// max_parallel and every cap, with a node that it fits on, and not delayed for its data, by a
+// reservation, or behind a task that a node is reserved for. Satisfied demand, a first task that
+// does not fit, and a cap are therefore no errors. Jobs with a guarantee (an accepted deadline, a
+// reservation) count neither as served nor as waiting, because their order follows the guarantee;
+// what they occupy counts in shares.
+type shareEvaluator struct {
+	tenants    []tenantShare // indexed by tenant
+	withheld   map[scheduler.StageID]bool
+	guaranteed map[scheduler.JobID]bool
+	now        scheduler.Time
+	free       []scheduler.Resources // of each schedulable node before the decision
+	fitCache   map[scheduler.Resources]bool
 }
 
-// shareOf is what one decision did to a tenant and all below it.
-type shareOf struct {
-	served bool                // a regular task was placed
-	share  float64             // right after the last regular one
-	later  scheduler.Resources // placed after that
-	due    bool                // a regular task could still be placed
-	unit   float64             // dominant share of its largest next task, not over its weight
+// tenantShare is the effect of one decision on a tenant and its descendants.
+type tenantShare struct {
+	served      bool                // a regular task was placed
+	share       float64             // right after the last regular placement
+	placedLater scheduler.Resources // demand placed after that
+	canPlace    bool                // a regular task could still be placed
+	taskShare   float64             // dominant share of its largest next task, not divided by its weight
 }
 
-// judge gives the largest error of a decision that is applied to the State, in
-// tasks, 0 where the order was kept. O(tenants + (actions + stages with ready
-// work) x depth).
-func (f *shareJudge) judge(s *scheduler.State, d *scheduler.Decision) float64 {
+// largestError returns the largest error of a decision that has been applied to the State, in
+// tasks. O(tenants + (actions + stages with ready work) x depth).
+func (f *shareEvaluator) largestError(s *scheduler.State, d *scheduler.Decision) float64 {
 	f.reset(s, d)
 	for i := len(d.Actions) - 1; i >= 0; i-- {
 		if a := &d.Actions[i]; a.Kind == scheduler.ActPlace {
-			f.placed(s, s.Stage(a.Task.StageID()))
+			f.recordPlacement(s, s.Stage(a.Task.StageID()))
 		}
 	}
 	for t := s.NextReadyTenant(0); t != scheduler.NoTenant; t = s.NextReadyTenant(t + 1) {
-		f.waits(s, t)
+		f.findWaiting(s, t)
 	}
 	worst := 0.0
 	byParent := map[scheduler.TenantID][]scheduler.TenantID{}
@@ -67,153 +64,153 @@ func (f *shareJudge) judge(s *scheduler.State, d *scheduler.Decision) float64 {
 		byParent[t.Spec.Parent] = append(byParent[t.Spec.Parent], t.Spec.ID)
 	}
 	for _, siblings := range byParent {
-		worst = max(worst, f.among(s, siblings))
+		worst = max(worst, f.siblingError(s, siblings))
 	}
 	return worst
 }
 
-func (f *shareJudge) reset(s *scheduler.State, d *scheduler.Decision) {
+func (f *shareEvaluator) reset(s *scheduler.State, d *scheduler.Decision) {
 	f.now = d.At
-	f.of = make([]shareOf, len(s.Tenants()))
-	f.held, f.promise = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}
+	f.tenants = make([]tenantShare, len(s.Tenants()))
+	f.withheld, f.guaranteed = map[scheduler.StageID]bool{}, map[scheduler.JobID]bool{}
 	for i := range d.Waiting {
 		switch w := &d.Waiting[i]; w.Reason {
 		case scheduler.ReasonData, scheduler.ReasonReservation, scheduler.ReasonSuspending, scheduler.ReasonShare:
-			f.held[w.Stage] = true
+			f.withheld[w.Stage] = true
 		}
 	}
 	for _, r := range s.Reservations() {
-		if r.Kind.Promise() {
-			f.promise[r.Job] = true
+		if r.Kind.IsGuarantee() {
+			f.guaranteed[r.Job] = true
 		}
 	}
-	for _, p := range s.Projects() { // also those whose last task has started
+	for _, p := range s.Projects() { // including those whose last task has started
 		for _, id := range p.Jobs {
-			f.promise[id] = f.promise[id] || p.Noted(scheduler.NotePromise)
+			f.guaranteed[id] = f.guaranteed[id] || p.HasState(scheduler.GuaranteeState)
 		}
 	}
 }
 
-// placed takes in a placement, the last of the decision first.
-func (f *shareJudge) placed(s *scheduler.State, g *scheduler.Stage) {
+// recordPlacement records a placement. The caller passes the placements in reverse order.
+func (f *shareEvaluator) recordPlacement(s *scheduler.State, g *scheduler.Stage) {
 	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
-		o := &f.of[t.Spec.ID]
-		if f.regular(g.Job) {
+		o := &f.tenants[t.Spec.ID]
+		if f.isRegular(g.Job) {
 			if !o.served {
 				o.served = true
-				o.share = t.Used.Sub(o.later).DominantShare(s.Total()) / t.Spec.Weight
+				o.share = t.Used.Sub(o.placedLater).DominantShare(s.Total()) / t.Spec.Weight
 			}
-			o.unit = max(o.unit, g.Spec.Demand.DominantShare(s.Total()))
+			o.taskShare = max(o.taskShare, g.Spec.Demand.DominantShare(s.Total()))
 		}
-		o.later = o.later.Add(g.Spec.Demand)
+		o.placedLater = o.placedLater.Add(g.Spec.Demand)
 	}
 }
 
-// begin looks at the State before the decision: what did not fit then was
-// nobody's next task. Without it nothing is known of that. O(nodes).
-func (f *shareJudge) begin(s *scheduler.State) {
+// beforeDecision records the free capacity before the decision: a task that did not fit then was
+// not a next task. Without it fitBefore is always false. O(nodes).
+func (f *shareEvaluator) beforeDecision(s *scheduler.State) {
 	f.free = f.free[:0]
 	for _, n := range s.Nodes() {
-		if n.Takes() {
+		if n.Schedulable() {
 			f.free = append(f.free, n.Free)
 		}
 	}
-	f.fitted = map[scheduler.Resources]bool{}
+	f.fitCache = map[scheduler.Resources]bool{}
 }
 
-// couldFit tells whether a task of the stage had room before the decision.
-func (f *shareJudge) couldFit(g *scheduler.Stage) bool {
-	fits, known := f.fitted[g.Spec.Demand]
-	if !known && f.fitted != nil {
+// fitBefore reports whether a task of the stage fitted on a node before the decision.
+func (f *shareEvaluator) fitBefore(g *scheduler.Stage) bool {
+	fits, known := f.fitCache[g.Spec.Demand]
+	if !known && f.fitCache != nil {
 		fits = slices.ContainsFunc(f.free, g.Spec.Demand.Fits)
-		f.fitted[g.Spec.Demand] = fits
+		f.fitCache[g.Spec.Demand] = fits
 	}
 	return fits
 }
 
-// waits walks the regular order of a tenant to the first task that could still
-// be placed. Where there is none, those that could be placed before count as
-// next ones of the groups it is in.
-func (f *shareJudge) waits(s *scheduler.State, id scheduler.TenantID) {
-	unit, could := 0.0, 0.0
+// findWaiting searches the regular order of a tenant for the first task that could still be placed.
+// If there is none, the tasks that could be placed before the decision count as next tasks of the
+// tenant's ancestors.
+func (f *shareEvaluator) findWaiting(s *scheduler.State, id scheduler.TenantID) {
+	largest, largestBefore := 0.0, 0.0
 	for _, p := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j, at := s.NextReadyOf(id, 0); j != nil; j, at = s.NextReadyOf(id, at) {
 			for _, g := range j.Stages {
 				if j.Spec.Priority != p || j.Spec.Accepted || !g.Ready() {
 					continue
 				}
-				// A task with a reservation to come is next where it fits before.
-				unit = max(unit, g.Spec.Demand.DominantShare(s.Total()))
-				if f.couldFit(g) {
-					could = max(could, g.Spec.Demand.DominantShare(s.Total()))
+				// A task with a later reservation is a next task if it fits now.
+				largest = max(largest, g.Spec.Demand.DominantShare(s.Total()))
+				if f.fitBefore(g) {
+					largestBefore = max(largestBefore, g.Spec.Demand.DominantShare(s.Total()))
 				}
-				if f.regular(j) && f.placeable(s, g) {
-					f.up(s, id, unit, true)
+				if f.isRegular(j) && f.isPlaceable(s, g) {
+					f.updateAncestors(s, id, largest, true)
 					return
 				}
 			}
 		}
 	}
-	f.up(s, id, could, false)
+	f.updateAncestors(s, id, largestBefore, false)
 }
 
-// up tells a tenant and all above it what its largest next task was, and whether
-// one could still be placed.
-func (f *shareJudge) up(s *scheduler.State, id scheduler.TenantID, unit float64, due bool) {
+// updateAncestors records for a tenant and its ancestors their largest next task and whether one
+// could still be placed.
+func (f *shareEvaluator) updateAncestors(s *scheduler.State, id scheduler.TenantID, taskShare float64, canPlace bool) {
 	for t := s.Tenant(id); t != nil; t = s.Tenant(t.Spec.Parent) {
-		o := &f.of[t.Spec.ID]
-		o.due, o.unit = o.due || due, max(o.unit, unit)
+		o := &f.tenants[t.Spec.ID]
+		o.canPlace, o.taskShare = o.canPlace || canPlace, max(o.taskShare, taskShare)
 	}
 }
 
-func (f *shareJudge) placeable(s *scheduler.State, g *scheduler.Stage) bool {
-	if g.Startable() == 0 || f.held[g.ID()] {
+func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) bool {
+	if g.Startable() == 0 || f.withheld[g.ID()] {
 		return false
 	}
-	if _, waits := s.Note(scheduler.NoteKey{Kind: scheduler.NoteWaitSince, Job: g.Job.Spec.ID, Stage: g.Index}); waits {
-		return false // for its data: a full decision says only that it is full
+	if _, waits := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}); waits {
+		return false // delayed for its data; a decision at its action limit does not report that
 	}
 	if _, _, _, ok := s.UnderCaps(g); !ok {
 		return false
 	}
 	for id := s.NextNode(g, 0); id != scheduler.NoNode; id = s.NextNode(g, id+1) {
-		if f.beside(s, g, id) {
+		if f.fitsBesideReservations(s, g, id) {
 			return true
 		}
 	}
 	return false
 }
 
-// beside tells whether a task fits on a node beside what is kept there for
-// others: room that is being made for a deadline or a suspended task is no room.
-func (f *shareJudge) beside(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) bool {
+// fitsBesideReservations reports whether a task fits on a node in addition to the preemption
+// reservations of other jobs.
+func (f *shareEvaluator) fitsBesideReservations(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) bool {
 	need := g.Spec.Demand
 	for _, r := range s.ReservationsOn(id) {
-		if r.Kind == scheduler.HoldPreempt && r.Job != g.Job.Spec.ID && r.End > f.now {
+		if r.Kind == scheduler.ReservePreempt && r.Job != g.Job.Spec.ID && r.End > f.now {
 			need = need.Add(r.Demand)
 		}
 	}
 	return need.Fits(s.Node(id).Free)
 }
 
-// among gives the largest error among siblings.
-func (f *shareJudge) among(s *scheduler.State, siblings []scheduler.TenantID) float64 {
+// siblingError returns the largest error among siblings.
+func (f *shareEvaluator) siblingError(s *scheduler.State, siblings []scheduler.TenantID) float64 {
 	ahead, worst := math.Inf(-1), 0.0
 	for _, id := range siblings {
-		if o := &f.of[id]; o.served {
+		if o := &f.tenants[id]; o.served {
 			ahead = max(ahead, o.share)
 		}
 	}
 	for _, id := range siblings {
-		if o := &f.of[id]; o.due {
+		if o := &f.tenants[id]; o.canPlace {
 			t := s.Tenant(id)
-			worst = max(worst, (ahead-t.Used.DominantShare(s.Total())/t.Spec.Weight)*t.Spec.Weight/o.unit)
+			worst = max(worst, (ahead-t.Used.DominantShare(s.Total())/t.Spec.Weight)*t.Spec.Weight/o.taskShare)
 		}
 	}
 	return worst
 }
 
-// regular tells whether a job goes by its tenant's share.
-func (f *shareJudge) regular(j *scheduler.Job) bool {
-	return !j.Spec.Accepted && !j.Noted(scheduler.NoteAccepted) && !f.promise[j.Spec.ID]
+// isRegular reports whether a job is ordered by its tenant's share.
+func (f *shareEvaluator) isRegular(j *scheduler.Job) bool {
+	return !j.Spec.Accepted && !j.HasState(scheduler.AcceptedState) && !f.guaranteed[j.Spec.ID]
 }

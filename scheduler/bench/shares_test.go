@@ -15,31 +15,31 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 	one := schedtest.R(1, 0, 0)
 	for name, c := range map[string]struct {
 		prepare func(*schedtest.World)
-		place   []scheduler.JobID // one task of each, in order
+		place   []scheduler.JobID // one task each, in order
 		waiting []scheduler.Waiting
 		want    float64
 	}{
-		"turn by turn": {
+		"alternately": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 50, one) },
 			place:   []scheduler.JobID{1, 2, 1}, want: 1,
 		},
-		"one is served five times, the other waits": {
+		"one tenant is served five times, the other waits": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 50, one) },
 			place:   []scheduler.JobID{1, 1, 1, 1, 1}, want: 5,
 		},
-		"in tasks of the one that waits": {
+		"in tasks of the waiting tenant": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 50, schedtest.R(5, 0, 0)) },
 			place:   []scheduler.JobID{1, 1, 1, 1, 1}, want: 1,
 		},
-		"nobody waits": {
+		"no tenant waits": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 1, one) },
 			place:   []scheduler.JobID{2, 1, 1, 1, 1}, want: 0,
 		},
-		"what waits does not fit": {
+		"the waiting task does not fit": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 1, schedtest.R(99, 0, 0)) },
 			place:   []scheduler.JobID{1, 1, 1, 1, 1}, want: 0,
 		},
-		"a job hides behind a head that does not fit": {
+		"a job waits behind one that does not fit": {
 			prepare: func(w *schedtest.World) {
 				w.Submit("a", 50, one)
 				w.Submit("b", 1, schedtest.R(99, 0, 0))
@@ -59,12 +59,12 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			},
 			place: []scheduler.JobID{1, 1, 1}, want: 0,
 		},
-		"it waits for its data": {
+		"delayed for its data": {
 			prepare: func(w *schedtest.World) { w.Submit("a", 50, one); w.Submit("b", 50, one) },
 			place:   []scheduler.JobID{1, 1, 1},
 			waiting: []scheduler.Waiting{{Stage: scheduler.StageID{Job: 2}, Reason: scheduler.ReasonData}}, want: 0,
 		},
-		"an accepted deadline goes by its promise": {
+		"an accepted deadline is ordered by its guarantee": {
 			prepare: func(w *schedtest.World) {
 				w.Submit("a", 50, one, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline, j.Accepted = w.Now.Add(1e12), true })
 				w.Submit("b", 50, one)
@@ -79,7 +79,7 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			},
 			place: []scheduler.JobID{1, 3, 3}, want: 1,
 		},
-		"inner tenants are compared by what is below them": {
+		"inner tenants are compared by their descendants": {
 			prepare: func(w *schedtest.World) {
 				w.AddTenants("a/x", "a/y")
 				w.Submit("x", 50, one)
@@ -107,35 +107,35 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			var d scheduler.Decision
 			for _, id := range c.place {
 				g := w.State.Job(id).Stages[0]
-				a := w.State.Place(g, g.NextPending(0), 0, 0)
+				a := w.State.PlaceAction(g, g.NextPending(0), 0, 0)
 				if err := w.State.Apply(&a, w.Now); err != nil {
 					t.Fatal(err)
 				}
 				d.Actions = append(d.Actions, a)
 			}
 			d.Waiting = c.waiting
-			var judge shareJudge
-			if got := judge.judge(w.State, &d); math.Abs(got-c.want) > 1e-9 {
+			var judge shareEvaluator
+			if got := judge.largestError(w.State, &d); math.Abs(got-c.want) > 1e-9 {
 				t.Errorf("error %v tasks, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// Progressive filling by the letter never errs by more than one task, under
-// churn too; nor does 3dsf, with locality and without.
+// Progressive filling never errs by more than one task under churn; nor does 3dsf, with and without
+// locality.
 func TestShareErrorUnderChurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		params map[string]string
 		slow   bool
 		limit  float64
 	}{
-		"progressive filling by the letter": {slow: true, limit: 1},
-		"3dsf without locality":             {params: map[string]string{"locality": "false"}, limit: 1},
-		"3dsf":                              {limit: 1},
+		"progressive filling":   {slow: true, limit: 1},
+		"3dsf without locality": {params: map[string]string{"locality": "false"}, limit: 1},
+		"3dsf":                  {limit: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := NewWorld(Config{Nodes: 60, Tasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.Defaults())
+			w, err := NewWorld(Config{Nodes: 60, WaitingTasks: 2000, Tenants: 60, Projects: 20, MaxActions: 100, Features: FeaturesAll}.Defaults())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,30 +145,30 @@ func TestShareErrorUnderChurn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := w.fill(p); err != nil {
+			if err := w.fillToLoad(p); err != nil {
 				t.Fatal(err)
 			}
-			var judge shareJudge
+			var judge shareEvaluator
 			worst, full := 0.0, 0
 			for range 40 {
-				w.Now = w.Now.Add(w.pause())
-				if err := w.end(w.pickEnds(w.MaxActions, nil)); err != nil {
+				w.Now = w.Now.Add(w.cycleInterval())
+				if err := w.endAttempts(w.pickEnds(w.MaxActions, nil)); err != nil {
 					t.Fatal(err)
 				}
-				if err := w.Submit(w.Tasks); err != nil {
+				if err := w.Submit(w.WaitingTasks); err != nil {
 					t.Fatal(err)
 				}
-				judge.begin(w.S)
-				d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.Identity)
+				judge.beforeDecision(w.S)
+				d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.Placed(&d)
+				w.RecordPlacements(&d)
 				if len(d.Actions) == w.MaxActions {
 					full++
 				}
-				worst = max(worst, judge.judge(w.S, &d))
-				if err := w.report(&d); err != nil {
+				worst = max(worst, judge.largestError(w.S, &d))
+				if err := w.reportActions(&d); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -180,8 +180,8 @@ func TestShareErrorUnderChurn(t *testing.T) {
 	}
 }
 
-// slowFilling is progressive filling by the letter: for each place it looks at
-// every tenant and every stage anew.
+// slowFilling is the obvious progressive filling: for each place it examines every tenant and every
+// stage.
 type slowFilling struct {
 	s      *scheduler.State
 	placed []scheduler.Action
@@ -189,23 +189,23 @@ type slowFilling struct {
 
 func (p *slowFilling) Name() string { return "slow progressive filling" }
 
-func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
+func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
 	p.s, p.placed = s, p.placed[:0]
 	mark := s.Mark()
 	defer s.Rollback(mark)
-	for _, lane := range []bool{true, false} { // accepted deadlines by submission, then shares
-		for len(p.placed) < most {
+	for _, accepted := range []bool{true, false} { // accepted deadlines by submission, then shares
+		for len(p.placed) < maxActions {
 			var g *scheduler.Stage
-			if lane {
-				g = p.first(scheduler.NoTenant, true)
+			if accepted {
+				g = p.firstPlaceable(scheduler.NoTenant, true)
 			} else {
-				g, _ = p.due(scheduler.NoTenant)
+				g, _ = p.nextStage(scheduler.NoTenant)
 			}
 			if g == nil {
 				break
 			}
 			node, disk := s.BestNode(g)
-			a := s.Place(g, g.NextPending(0), node, disk)
+			a := s.PlaceAction(g, g.NextPending(0), node, disk)
 			if err := s.Apply(&a, now); err != nil {
 				panic(err)
 			}
@@ -215,11 +215,11 @@ func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, most int) s
 	return scheduler.Decision{Base: s.Index(), At: now, Actions: p.placed}
 }
 
-// first is the first stage of the order of a tenant (or all) that can be placed.
-func (p *slowFilling) first(t scheduler.TenantID, lane bool) *scheduler.Stage {
+// firstPlaceable returns the first stage in the order of a tenant (or of all) that can be placed.
+func (p *slowFilling) firstPlaceable(t scheduler.TenantID, accepted bool) *scheduler.Stage {
 	for _, pr := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j := range p.s.Jobs() {
-			if j.Spec.Accepted != lane || j.Spec.Priority != pr || (t != scheduler.NoTenant && j.Spec.Tenant != t) {
+			if j.Spec.Accepted != accepted || j.Spec.Priority != pr || (t != scheduler.NoTenant && j.Spec.Tenant != t) {
 				continue
 			}
 			for _, g := range j.Stages {
@@ -232,8 +232,8 @@ func (p *slowFilling) first(t scheduler.TenantID, lane bool) *scheduler.Stage {
 	return nil
 }
 
-// due is the stage whose turn it is below a tenant.
-func (p *slowFilling) due(above scheduler.TenantID) (*scheduler.Stage, float64) {
+// nextStage returns the stage that is next below a tenant, and its share.
+func (p *slowFilling) nextStage(above scheduler.TenantID) (*scheduler.Stage, float64) {
 	var children []*scheduler.Tenant
 	for _, t := range p.s.Tenants() {
 		if t.Spec.Parent == above {
@@ -244,9 +244,9 @@ func (p *slowFilling) due(above scheduler.TenantID) (*scheduler.Stage, float64) 
 	var best *scheduler.Stage
 	least := math.Inf(1)
 	for _, t := range children {
-		g := p.first(t.Spec.ID, false)
+		g := p.firstPlaceable(t.Spec.ID, false)
 		if g == nil {
-			g, _ = p.due(t.Spec.ID)
+			g, _ = p.nextStage(t.Spec.ID)
 		}
 		if g == nil {
 			continue

@@ -1,11 +1,10 @@
-// Package deadline is the judgment of PDSonQueue (3DSF section 7, Alg. 5) on a
-// State: in which order deadline jobs are served (EMWTF), how long each may
-// still wait, when it must take room from others, and from whom.
+// Package deadline implements PDSonQueue (3DSF section 7, Alg. 5) as queries on a
+// State: in which order deadline jobs are served (EMWTF, which is least laxity first),
+// how much slack each has, when it must preempt, and which attempts.
 //
-// Every instant it gives is absolute and changes by events only, so that a
-// policy that asks again without an event decides the same; where an answer
-// turns with time alone, that instant is given too.
+// All times returned are absolute and change only with events, so a policy that queries
+// again without an event gets the same answer. Where an answer changes with time alone,
+// that time is returned as well.
 //
-// It decides nothing and changes nothing. Nothing here is safe for concurrent
-// use.
+// The package changes nothing; the policies act. No type is safe for concurrent use.
 package deadline

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// worth is machines on which freezing takes no time, swapping 8 s a GiB and 4 s
-// back, a checkpoint 16 s a GiB and 16 s back.
-func worth(t *testing.T, capacities ...scheduler.Resources) *schedtest.World {
+// newWorld has nodes on which freezing takes no time, swapping out 8 s per GiB and in 4
+// s, a checkpoint 16 s per GiB each way.
+func newWorld(t *testing.T, capacities ...scheduler.Resources) *schedtest.World {
 	w := schedtest.New(t).AddTenants("t")
 	for i, c := range capacities {
 		n := schedtest.NodeSpec(scheduler.NodeID(i), "/r1", c)
@@ -23,20 +23,20 @@ func worth(t *testing.T, capacities ...scheduler.Resources) *schedtest.World {
 	return w
 }
 
-// runs starts a task of a job of its own on a node; it is predicted to take so
-// long (0: nobody knows).
-func runs(w *schedtest.World, node scheduler.NodeID, d scheduler.Resources, takes time.Duration) scheduler.JobID {
-	id := w.Submit("t", 1, d, func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = takes })
+// startTask starts a task of a new job on a node, with the given predicted run time, 0
+// for none.
+func startTask(w *schedtest.World, node scheduler.NodeID, d scheduler.Resources, runTime time.Duration) scheduler.JobID {
+	id := w.Submit("t", 1, d, func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = runTime })
 	w.Place(scheduler.TaskID{Job: id}, node)
 	w.Start()
 	return id
 }
 
-func asks(w *schedtest.World, d scheduler.Resources) *scheduler.Stage {
+func waitingStage(w *schedtest.World, d scheduler.Resources) *scheduler.Stage {
 	return w.State.Job(w.Submit("t", 1, d)).Stages[0]
 }
 
-func ways(p *Plan) string {
+func describePlan(p *PreemptionPlan) string {
 	s := fmt.Sprintf("node %d:", p.Node)
 	for _, v := range p.Victims {
 		how := v.Level.String()
@@ -48,89 +48,89 @@ func ways(p *Plan) string {
 	return s
 }
 
-func TestHowRoomIsMade(t *testing.T) {
+func TestVictimActions(t *testing.T) {
 	const s = time.Second
 	for what, c := range map[string]struct {
 		mode        Mode
-		machines    []scheduler.Resources
+		nodes       []scheduler.Resources
 		run         func(w *schedtest.World)
 		need        scheduler.Resources
 		want        string
 		takes, cost time.Duration
 	}{
-		"only CPU lacks: the newest is frozen": {Suspend, []scheduler.Resources{schedtest.R(2, 8, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(1, 2, 1), 0)
-			w.Pass(s)
-			runs(w, 0, schedtest.R(1, 2, 1), 0)
+		"only CPU is lacking: the newest is frozen": {Suspend, []scheduler.Resources{schedtest.R(2, 8, 10)}, func(w *schedtest.World) {
+			startTask(w, 0, schedtest.R(1, 2, 1), 0)
+			w.Advance(s)
+			startTask(w, 0, schedtest.R(1, 2, 1), 0)
 		}, schedtest.R(1, 2, 1), "node 0: 2 frozen", 0, 0},
-		"memory lacks for one of two: the second is frozen": {Suspend, []scheduler.Resources{schedtest.R(2, 5, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(1, 2, 1), 0)
-			w.Pass(s)
-			runs(w, 0, schedtest.R(1, 2, 1), 0)
+		"memory is lacking for one of two: the second is frozen": {Suspend, []scheduler.Resources{schedtest.R(2, 5, 10)}, func(w *schedtest.World) {
+			startTask(w, 0, schedtest.R(1, 2, 1), 0)
+			w.Advance(s)
+			startTask(w, 0, schedtest.R(1, 2, 1), 0)
 		}, schedtest.R(2, 3, 1), "node 0: 2 swapped 1 frozen", 16 * s, 24 * s},
-		"another machine has the memory: nothing is moved": {Suspend, []scheduler.Resources{schedtest.R(2, 4, 10), schedtest.R(2, 8, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(2, 4, 1), 0)
-			runs(w, 1, schedtest.R(1, 2, 1), 0)
-			runs(w, 1, schedtest.R(1, 2, 1), 0)
+		"another node has the memory: nothing is moved": {Suspend, []scheduler.Resources{schedtest.R(2, 4, 10), schedtest.R(2, 8, 10)}, func(w *schedtest.World) {
+			startTask(w, 0, schedtest.R(2, 4, 1), 0)
+			startTask(w, 1, schedtest.R(1, 2, 1), 0)
+			startTask(w, 1, schedtest.R(1, 2, 1), 0)
 		}, schedtest.R(2, 3, 1), "node 1: 3 frozen 2 frozen", 0, 0},
 		"more memory than swap holds: it is checkpointed": {Suspend, []scheduler.Resources{schedtest.R(2, 100, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(2, 80, 1), 0)
+			startTask(w, 0, schedtest.R(2, 80, 1), 0)
 		}, schedtest.R(1, 50, 1), "node 0: 1 checkpointed", 1280 * s, 2560 * s},
 		"it has run for less than its memory takes: it is killed": {Cheapest, []scheduler.Resources{schedtest.R(2, 4, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(2, 4, 1), 0)
-			w.Pass(47 * s)
+			startTask(w, 0, schedtest.R(2, 4, 1), 0)
+			w.Advance(47 * s)
 		}, schedtest.R(1, 1, 1), "node 0: 1 killed", 0, 47 * s},
 		"it has run for longer: it is swapped": {Cheapest, []scheduler.Resources{schedtest.R(2, 4, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(2, 4, 1), 0)
-			w.Pass(49 * s)
+			startTask(w, 0, schedtest.R(2, 4, 1), 0)
+			w.Advance(49 * s)
 		}, schedtest.R(1, 1, 1), "node 0: 1 swapped", 32 * s, 48 * s},
 		"freezing is enough: nothing is killed": {Cheapest, []scheduler.Resources{schedtest.R(2, 4, 10)}, func(w *schedtest.World) {
-			runs(w, 0, schedtest.R(2, 1, 1), 0)
+			startTask(w, 0, schedtest.R(2, 1, 1), 0)
 		}, schedtest.R(1, 1, 1), "node 0: 1 frozen", 0, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := worth(t, c.machines...)
+			w := newWorld(t, c.nodes...)
 			c.run(w)
 			p := Preemptor{Mode: c.mode}
-			plan, ok := p.Plan(w.State, asks(w, c.need), w.Now)
-			if got := ways(&plan); !ok || got != c.want || plan.Takes != c.takes || plan.Cost != c.cost {
-				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.Takes, plan.Cost, c.want, c.takes, c.cost)
+			plan, ok := p.FindVictims(w.State, waitingStage(w, c.need), w.Now)
+			if got := describePlan(&plan); !ok || got != c.want || plan.TimeToFree != c.takes || plan.Cost != c.cost {
+				t.Errorf("%q (%v) takes %v and costs %v, want %q, %v, %v", got, ok, plan.TimeToFree, plan.Cost, c.want, c.takes, c.cost)
 			}
 		})
 	}
 }
 
-// A machine of 4 GiB is full of memory with a task of 2 GiB that moves out in 16 s
-// and others that end by themselves.
-func TestWorth(t *testing.T) {
+// A node of 4 GiB is full of memory, with a task of 2 GiB that moves out in 16 s and
+// others that end by themselves.
+func TestIsWorthwhile(t *testing.T) {
 	const s = time.Second
 	for what, c := range map[string]struct {
-		ends   []time.Duration // of tasks of 1 GiB and no CPU to speak of
+		ends   []time.Duration // of tasks of 1 GiB with almost no CPU
 		latest time.Duration
 		worth  bool
 		until  time.Duration
 	}{
-		"waiting is in time":                            {[]time.Duration{20 * s, 30 * s}, 30 * s, false, 30 * s},
-		"waiting is too late, moving in time":           {[]time.Duration{20 * s, 30 * s}, 29 * s, true, 0},
-		"both are too late, moving comes sooner":        {[]time.Duration{20 * s, 30 * s}, 10 * s, true, 0},
-		"both are too late, waiting comes sooner":       {[]time.Duration{10 * s, 14 * s}, 10 * s, false, 14 * s},
-		"too late already, and nobody knows what ends":  {[]time.Duration{0, 0}, -s, true, 0},
-		"in time by moving, and nobody knows what ends": {[]time.Duration{0, 0}, 16 * s, true, 0},
-		"what is known to end is not enough":            {[]time.Duration{20 * s, 0}, 19 * s, true, 0},
+		"waiting is in time":                         {[]time.Duration{20 * s, 30 * s}, 30 * s, false, 30 * s},
+		"waiting is too late, moving in time":        {[]time.Duration{20 * s, 30 * s}, 29 * s, true, 0},
+		"both are too late, moving comes sooner":     {[]time.Duration{20 * s, 30 * s}, 10 * s, true, 0},
+		"both are too late, waiting comes sooner":    {[]time.Duration{10 * s, 14 * s}, 10 * s, false, 14 * s},
+		"too late already, and no end is predicted":  {[]time.Duration{0, 0}, -s, true, 0},
+		"in time by moving, and no end is predicted": {[]time.Duration{0, 0}, 16 * s, true, 0},
+		"the predicted ends free too little":         {[]time.Duration{20 * s, 0}, 19 * s, true, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := worth(t, schedtest.R(2, 4, 10))
+			w := newWorld(t, schedtest.R(2, 4, 10))
 			for _, e := range c.ends {
-				runs(w, 0, schedtest.R(0.1, 1, 1), e)
+				startTask(w, 0, schedtest.R(0.1, 1, 1), e)
 			}
-			runs(w, 0, schedtest.R(1.8, 2, 1), 0)
-			g := asks(w, schedtest.R(1, 2, 1))
+			startTask(w, 0, schedtest.R(1.8, 2, 1), 0)
+			g := waitingStage(w, schedtest.R(1, 2, 1))
 			p := Preemptor{Mode: Suspend}
-			plan, ok := p.Plan(w.State, g, w.Now)
-			if !ok || plan.Takes != 16*s {
-				t.Fatalf("%s takes %v", ways(&plan), plan.Takes)
+			plan, ok := p.FindVictims(w.State, g, w.Now)
+			if !ok || plan.TimeToFree != 16*s {
+				t.Fatalf("%s takes %v", describePlan(&plan), plan.TimeToFree)
 			}
-			worth, until := p.Worth(w.State, g, &plan, w.Now.Add(c.latest), w.Now)
+			worth, until := p.IsWorthwhile(w.State, g, &plan, w.Now.Add(c.latest), w.Now)
 			if worth != c.worth || (!worth && until.Sub(w.Now) != c.until) {
 				t.Errorf("%v until %v, want %v until %v", worth, until.Sub(w.Now), c.worth, c.until)
 			}

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/scheduler/drf"
 )
 
-// A streak is as long as charging turn by turn finds it, in any tree, and charges
+// In any tree, Streak returns what charging one task at a time finds, and charges
 // nothing.
-func TestAStreakIsWhatChargingTurnByTurnFinds(t *testing.T) {
+func TestStreakEqualsChargingOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		amount := rapid.Int64Range(0, 6)
 		draw := func(name string) scheduler.Resources {
@@ -50,7 +50,7 @@ func TestAStreakIsWhatChargingTurnByTurnFinds(t *testing.T) {
 			next, _, _ = tree.Next()
 		}
 		if got != want {
-			t.Fatalf("a streak of %d, charging turn by turn gives %d", got, want)
+			t.Fatalf("Streak = %d, charging one by one finds %d", got, want)
 		}
 	})
 }

@@ -30,9 +30,9 @@ func mustAdd(t testing.TB, tree *Tree, parent scheduler.TenantID, weight float64
 	return id
 }
 
-// fill gives tasks to flat tenants of one shape each, from one pool, until none
-// fits; with stop, until the first that does not fit.
-func fill(t testing.TB, total vec, level Level, demands []vec, stop bool) (order string, count []int64, used vec) {
+// progressiveFill gives tasks to flat tenants of one demand each, from one pool,
+// until none fits; with stop, until the first that does not fit.
+func progressiveFill(t testing.TB, total vec, level Level, demands []vec, stop bool) (order string, count []int64, used vec) {
 	tree := mustTree(t, total, level)
 	for _, d := range demands {
 		tree.SetNext(mustAdd(t, tree, scheduler.NoTenant, 1), d)
@@ -75,13 +75,13 @@ func TestTable1(t *testing.T) {
 		{"3DSF Table 1, Lev 3", total, Third, false, "cabcabcabca", "[4 3 4]", vec{21, 34, 54}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			order, count, used := fill(t, c.total, c.level, three, c.stop)
+			order, count, used := progressiveFill(t, c.total, c.level, three, c.stop)
 			if order != c.order || fmt.Sprint(count) != c.count || used != c.used {
 				t.Errorf("got %s, %v, %v; want %s, %s, %v", order, count, used, c.order, c.count, c.used)
 			}
 		})
 	}
-	for _, stop := range []bool{true, false} { // CPU and memory only: disk I/O is no part of the shares
+	for _, stop := range []bool{true, false} { // CPU and memory only: disk I/O does not count in shares
 		tree := mustTree(t, vec{24, 36, 0}, Largest)
 		var used vec
 		order, count := "", make([]int, 3)
@@ -110,8 +110,8 @@ func TestTable1(t *testing.T) {
 	}
 }
 
-// TestFairness: sharing incentive and Pareto efficiency exactly, envy at most
-// one own task, in random pools.
+// TestFairness checks, in random pools, sharing incentive and Pareto efficiency
+// exactly and envy of at most one own task.
 func TestFairness(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -122,7 +122,7 @@ func TestFairness(t *testing.T) {
 		for i := range demands {
 			demands[i] = vec{1 + r.Int64N(8), 1 + r.Int64N(8), 1 + r.Int64N(8)}
 		}
-		_, count, used := fill(t, total, Largest, demands, false)
+		_, count, used := progressiveFill(t, total, Largest, demands, false)
 		for i, d := range demands {
 			if d.Fits(total.Sub(used)) {
 				t.Fatalf("pool %v, demands %v: one more task of %d fits", total, demands, i)
@@ -135,7 +135,7 @@ func TestFairness(t *testing.T) {
 				t.Fatalf("pool %v, demands %v: tenant %d has %d tasks, its n-th part of the pool holds %d", total, demands, i, count[i], alone)
 			}
 			for j := range demands {
-				envied := int64(math.MaxInt64) // tasks of i in what j has
+				envied := int64(math.MaxInt64) // tasks of i that fit into what j has
 				for k := range d {
 					envied = min(envied, count[j]*demands[j][k]/d[k])
 				}
@@ -147,17 +147,18 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestLyingPays is the counterexample to strategy-proofness for whole tasks.
-func TestLyingPays(t *testing.T) {
+// TestOverstatedDemandPays is the counterexample to strategy-proofness for whole
+// tasks.
+func TestOverstatedDemandPays(t *testing.T) {
 	total := vec{35, 20, 26}
-	_, honest, _ := fill(t, total, Largest, []vec{{7, 6, 3}, {4, 1, 3}}, false)
-	_, lying, _ := fill(t, total, Largest, []vec{{7, 6, 3}, {4, 2, 3}}, false)
+	_, honest, _ := progressiveFill(t, total, Largest, []vec{{7, 6, 3}, {4, 1, 3}}, false)
+	_, lying, _ := progressiveFill(t, total, Largest, []vec{{7, 6, 3}, {4, 2, 3}}, false)
 	if lying[1]-honest[1] != 2 {
-		t.Errorf("tasks of the second tenant: honest %d, lying %d", honest[1], lying[1])
+		t.Errorf("tasks of the second tenant: truthful %d, overstated %d", honest[1], lying[1])
 	}
 }
 
-// TestEqualsScan drives a random tree by random events and compares each answer
+// TestEqualsScan applies random events to a random tree and compares each answer
 // with a scan from the root.
 func TestEqualsScan(t *testing.T) {
 	seed := rand.Uint64()
@@ -208,36 +209,36 @@ func TestEqualsScan(t *testing.T) {
 				t.Fatalf("got %d %v, scan %d %v", gotID, gotDemand, wantID, wantDemand)
 			}
 			alone := ok
-			for x := range next { // one below it waits behind its own tasks
+			for x := range next { // a child waits behind its parent's own tasks
 				for x != scheduler.NoTenant && x != gotID {
 					x = tree.tenants[x].parent
 				}
 				alone = alone && x == gotID
 			}
-			if ok && tree.Alone(gotID) != alone {
+			if ok && tree.IsAlone(gotID) != alone {
 				t.Fatalf("alone is %v for %d, scan says %v: %v", !alone, gotID, alone, next)
 			}
 		}
 	}
 }
 
-func TestBadTenants(t *testing.T) {
+func TestBadTenantsAreRejected(t *testing.T) {
 	for _, level := range []Level{0, 4, -1} {
-		if _, err := New(vec{1, 1, 1}, level); !errors.Is(err, ErrTree) {
+		if _, err := New(vec{1, 1, 1}, level); !errors.Is(err, ErrBadTenant) {
 			t.Errorf("%v: %v", level, err)
 		}
 	}
-	if _, err := New(vec{-1, 1, 1}, Largest); !errors.Is(err, ErrTree) {
+	if _, err := New(vec{-1, 1, 1}, Largest); !errors.Is(err, ErrBadTenant) {
 		t.Errorf("negative total: %v", err)
 	}
 	tree := mustTree(t, vec{1, 1, 1}, Largest)
 	for _, w := range []float64{0, -1, math.NaN(), math.Inf(1)} {
-		if _, err := tree.Add(scheduler.NoTenant, w); !errors.Is(err, ErrTree) {
+		if _, err := tree.Add(scheduler.NoTenant, w); !errors.Is(err, ErrBadTenant) {
 			t.Errorf("weight %g: %v", w, err)
 		}
 	}
 	for _, parent := range []scheduler.TenantID{0, 5, -2} {
-		if _, err := tree.Add(parent, 1); !errors.Is(err, ErrTree) {
+		if _, err := tree.Add(parent, 1); !errors.Is(err, ErrBadTenant) {
 			t.Errorf("parent %d: %v", parent, err)
 		}
 	}
@@ -245,7 +246,7 @@ func TestBadTenants(t *testing.T) {
 	for range MaxDepth {
 		at = mustAdd(t, tree, at, 1)
 	}
-	if _, err := tree.Add(at, 1); !errors.Is(err, ErrTree) {
+	if _, err := tree.Add(at, 1); !errors.Is(err, ErrBadTenant) {
 		t.Errorf("too deep: %v", err)
 	}
 }

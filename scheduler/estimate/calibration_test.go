@@ -9,19 +9,18 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/deadline/plan"
+	"github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
 	"github.com/drover-run/drover/scheduler/policies"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// bench is a simulated cluster whose deadline jobs get their quotes from the
-// code that makes them live: predictions of a Book, errors it measured, the
-// forward plan.
+// bench is a simulated cluster whose deadline jobs are quoted by the production code:
+// predictions of an Estimator, its measured errors, and a forecast.
 type bench struct {
 	r       *rand.Rand
-	book    *estimate.Book
-	planner plan.Planner
+	book    *estimate.Estimator
+	planner forecast.Forecaster
 	sources map[scheduler.StageID]estimate.Source
 	samples int
 	warm    int // jobs before the first quote
@@ -34,7 +33,7 @@ type quoted struct {
 	deadline scheduler.Time
 }
 
-// kind is a job that is submitted again and again.
+// kind is a job that is submitted repeatedly.
 type kind struct {
 	name   string
 	tenant scheduler.TenantID
@@ -45,8 +44,8 @@ type kind struct {
 }
 
 const (
-	jobDrift  = 0.2 // deviation of the logarithm, of a job's tasks together
-	taskNoise = 0.3 // of each task
+	jobDrift  = 0.2 // standard deviation of the logarithm, common to a job's tasks
+	taskNoise = 0.3 // standard deviation of the logarithm, of each task
 )
 
 func (b *bench) kinds(n int) []kind {
@@ -67,8 +66,8 @@ func (b *bench) each(k *kind, drift float64, n int32) []time.Duration {
 	return out
 }
 
-// jobs makes n of them; every second one is to get a deadline. They come at
-// random at such a rate that the cores are busy to the part load.
+// jobs returns n jobs, of which every second one is to get a deadline. They arrive at
+// random at such a rate that the given share of the cores is busy.
 func (b *bench) jobs(kinds []kind, n int, cores, load float64) []engine.Job {
 	work := 0.0
 	for i := range kinds {
@@ -86,9 +85,9 @@ func (b *bench) jobs(kinds []kind, n int, cores, load float64) []engine.Job {
 		k := &kinds[b.r.IntN(len(kinds))]
 		drift := math.Exp(jobDrift * b.r.NormFloat64())
 		j := engine.Job{Name: k.name, Tenant: k.tenant, Submit: time.Duration(at * float64(time.Second)), Priority: scheduler.PriorityLow}
-		j.Stages = []engine.Stage{{Name: "first", Tasks: k.tasks, Demand: k.demand, Each: b.each(k, drift, k.tasks)}}
+		j.Stages = []engine.Stage{{Name: "first", Tasks: k.tasks, Demand: k.demand, WorkPerTask: b.each(k, drift, k.tasks)}}
 		if k.next {
-			j.Stages = append(j.Stages, engine.Stage{Name: "second", After: []int32{0}, Tasks: 1, Demand: k.demand, Each: b.each(k, drift, 1)})
+			j.Stages = append(j.Stages, engine.Stage{Name: "second", After: []int32{0}, Tasks: 1, Demand: k.demand, WorkPerTask: b.each(k, drift, 1)})
 		}
 		if i >= b.warm && i%2 == 0 {
 			j.Tag = "deadline"
@@ -98,33 +97,33 @@ func (b *bench) jobs(kinds []kind, n int, cores, load float64) []engine.Job {
 	return out
 }
 
-func (b *bench) describe(s *scheduler.State, spec *scheduler.JobSpec, g *scheduler.StageSpec, i int) *estimate.Stage {
+func (b *bench) stageOf(s *scheduler.State, spec *scheduler.JobSpec, g *scheduler.StageSpec, i int) *estimate.Stage {
 	return &estimate.Stage{ID: scheduler.StageID{Job: spec.ID, Stage: int32(i)}, Tenant: s.Tenant(spec.Tenant).Spec.Name, Job: spec.Name, Name: g.Name, Kind: g.Kind, Demand: g.Demand, Tasks: g.Tasks}
 }
 
-// admit does what the coordinator does with a submission: it predicts, tells
-// the State of what it learnt, and quotes.
+// admit handles a submission as the coordinator does: it predicts, updates the State's
+// estimates, and quotes.
 func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, *scheduler.JobSpec, []scheduler.StageSpec) error {
 	return func(s *scheduler.State, now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec) error {
 		b.book.Learn(s)
 		for j := range s.Jobs() {
 			for i, g := range j.Stages {
-				d := b.describe(s, &j.Spec, &g.Spec, i)
+				d := b.stageOf(s, &j.Spec, &g.Spec, i)
 				d.Running = g.Running
-				p := b.book.Stage(d)
+				p := b.book.Predict(d)
 				b.sources[g.ID()] = p.Source
-				if err := s.SetEstimate(g.ID(), p.Run); err != nil {
+				if err := s.SetEstimate(g.ID(), p.RunTime); err != nil {
 					return err
 				}
 			}
 		}
 		spec.Estimate = 0
 		for i := range stages {
-			p := b.book.Stage(b.describe(s, spec, &stages[i], i))
+			p := b.book.Predict(b.stageOf(s, spec, &stages[i], i))
 			id := scheduler.StageID{Job: spec.ID, Stage: int32(i)}
-			b.book.Begin(id, p)
+			b.book.RecordFirstPrediction(id, p)
 			b.sources[id] = p.Source
-			stages[i].Estimate = p.Run
+			stages[i].Estimate = p.RunTime
 		}
 		if tags[spec.ID-1].Tag != "deadline" {
 			return nil
@@ -133,28 +132,28 @@ func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, 
 	}
 }
 
-// quote gives the job a deadline whose quote is anywhere from 0.5 to 0.99.
+// quote gives the job a deadline whose quoted probability is uniform in 0.5 to 0.99.
 func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.JobSpec, stages []scheduler.StageSpec) error {
-	var spreads [estimate.Sources + 1]*estimate.Spread
-	q := plan.Question{Job: *spec, Stages: stages, Samples: b.samples, Unknown: time.Minute, Preempt: true,
-		Errors: func(id scheduler.StageID) (plan.Residual, plan.Residual) {
+	var spreads [estimate.Sources + 1]*estimate.ErrorQuantiles
+	q := forecast.Query{Job: *spec, Stages: stages, Samples: b.samples, UnknownRunTime: time.Minute, Preempt: true,
+		Errors: func(id scheduler.StageID) (forecast.Residual, forecast.Residual) {
 			src := b.sources[id]
 			if spreads[src] == nil {
-				sp := b.book.Spread(src)
+				sp := b.book.ErrorsBySource(src)
 				spreads[src] = &sp
 			}
-			return spreads[src].Stage.At, spreads[src].Task.At
+			return spreads[src].Stage.Factor, spreads[src].Task.Factor
 		}}
 	want := 0.5 + 0.49*b.r.Float64()
 	q.Job.Accepted = true
 	q.Job.Deadline = now.Add(24 * time.Hour)
-	for range 2 { // what a job gets depends on its deadline: it converges fast
+	for range 2 { // the job's quote depends on its deadline: this converges fast
 		q.Seed, q.Samples = q.Seed+1, 40
 		got, err := b.planner.Quote(s, q, now)
 		if err != nil {
 			return err
 		}
-		q.Job.Deadline = got.At(want)
+		q.Job.Deadline = got.EndQuantile(want)
 	}
 	q.Seed, q.Samples = q.Seed+1, b.samples
 	got, err := b.planner.Quote(s, q, now)
@@ -162,7 +161,7 @@ func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.Jo
 		return err
 	}
 	spec.Deadline, spec.Accepted, spec.OnMiss = q.Job.Deadline, true, scheduler.OnMissContinue
-	b.quoted[spec.ID] = quoted{got.By(spec.Deadline), spec.Deadline}
+	b.quoted[spec.ID] = quoted{got.ProbabilityBy(spec.Deadline), spec.Deadline}
 	return nil
 }
 
@@ -183,12 +182,12 @@ func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, loa
 	}
 	kinds := b.kinds(24)
 	cfg.Jobs = b.jobs(kinds, jobs+b.warm, nodes*cores, load)
-	cfg.Admit = b.admit(cfg.Jobs)
+	cfg.BeforeSubmit = b.admit(cfg.Jobs)
 	var err error
 	if cfg.Policy, err = policies.New(policy, nil); err != nil {
 		tb.Fatal(err)
 	}
-	res, err := engine.Run(cfg)
+	res, err := engine.Simulate(cfg)
 	if err != nil {
 		tb.Fatalf("seed %d: %v", seed, err)
 	}
@@ -199,7 +198,7 @@ func calibrate(tb testing.TB, policy string, seed uint64, jobs, samples int, loa
 	return out
 }
 
-// score is quotes in five bins beside what happened.
+// score is quotes in five bins with their outcomes.
 type score struct {
 	n, met [5]int
 	sum    [5]float64
@@ -222,13 +221,13 @@ func (s *score) add(p float64, met bool) {
 	s.brier += (p - y) * (p - y)
 }
 
-// base is the Brier score of saying the base rate each time.
+// base returns the Brier score of always quoting the base rate.
 func (s *score) base() float64 {
 	p := float64(s.all) / float64(s.jobs)
 	return p * (1 - p)
 }
 
-// interval is Wilson's at 95% for k of n.
+// interval returns Wilson's 95% interval for k of n.
 func interval(k, n int) (low, high float64) {
 	const z = 1.959964
 	p, m := float64(k)/float64(n), float64(n)
@@ -249,7 +248,7 @@ func (s *score) String() string {
 	return text + fmt.Sprintf("Brier %.4f, of the base rate %.4f", s.brier/float64(s.jobs), s.base())
 }
 
-// worst is by how many standard deviations the worst bin is off.
+// worst returns the error of the worst bin in standard deviations.
 func (s *score) worst() float64 {
 	w := 0.0
 	for i := range s.n {
@@ -261,9 +260,9 @@ func (s *score) worst() float64 {
 	return w
 }
 
-// Quotes are probabilities: of the jobs quoted about p the share p is on time,
-// under 3dsf with suspension, with others that come later, and although all
-// that is known of run times is what ended before.
+// Quotes are probabilities: of the jobs quoted with p, the share p is on time, under
+// 3dsf with suspension, with jobs that are submitted later, and with run times known
+// only from finished tasks.
 func TestQuotedDeadlinesHoldAsOftenAsQuoted(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -274,7 +273,8 @@ func TestQuotedDeadlinesHoldAsOftenAsQuoted(t *testing.T) {
 	}
 }
 
-// The bar of 2,000 deadline jobs in five bins, each within its 95% interval.
+// TestQuotesOfTwoThousandJobs checks 2,000 deadline jobs in five bins, each within its
+// 95% interval.
 func TestQuotesOfTwoThousandJobs(t *testing.T) {
 	if os.Getenv("DROVER_SOAK") == "" {
 		t.Skip("two minutes: set DROVER_SOAK=1")
@@ -293,8 +293,8 @@ func TestQuotesOfTwoThousandJobs(t *testing.T) {
 	}
 }
 
-// BenchmarkCalibration is the same as figures: quoted and on-time shares of the
-// bins, and the Brier score beside that of the base rate.
+// BenchmarkCalibration reports the quoted and on-time shares of the bins, and the Brier
+// score with that of the base rate.
 func BenchmarkCalibration(b *testing.B) {
 	for b.Loop() {
 		s := calibrate(b, "3dsf", 1, 4000, 300, 0.6)

@@ -1,34 +1,36 @@
-// Package estimate predicts how long the tasks of a stage will run, from tasks
-// that ended, for the coordinator and the simulator alike: 3DSF section 6.3 as
-// package predict has it, with what a live cluster adds.
+// Package estimate predicts how long the tasks of a stage will run, from finished
+// tasks, for the coordinator and the simulator: 3DSF section 6.3 as implemented by
+// package predict, with the additional sources of a live cluster.
 //
-// A Book learns each finished task. The prediction for a stage is, best first:
+// An Estimator learns from each finished task. The prediction for a stage comes from
+// the best source available, best first:
 //
-//	own        what finished of this very stage, beside the next line's
-//	           estimate, which counts as three tasks and one for each that runs
-//	history    tasks of a stage of the same name, of a job of the same name and
-//	           tenant: their mean, or their line over input bytes
+//	own tasks  the stage's own finished tasks, combined with the next source's
+//	           prediction, which counts as three tasks and one for each running
+//	history    tasks of a stage of the same name, in a job of the same name and
+//	           tenant: their mean, or their regression on input bytes
 //	model      the network, or the ridge regression where the network does not
-//	           beat it on tasks held out (package predict decides); a map stage
-//	           with as many tasks at each distance from their data as lately,
-//	           which the means of the other lines hold already
+//	           beat it on held-out tasks (package predict decides); a map stage
+//	           is predicted with the recent shares of tasks at each distance
+//	           from their data, which the means of the other sources include
 //	tenant     the mean of the tenant's tasks
 //	bound      the job's runtime_bound, as if its longest chain took all of it
-//	none       nothing is known: no estimate
+//	none       no estimate
 //
-// # How wrong it is
+// # Errors of predictions
 //
-// A stage whose prediction is 20% too low is that for all its tasks, so errors
-// are kept in two parts: the log of (mean run time of a stage / its first
-// prediction), and of (run time of a task / mean of its stage). A quote draws
-// the first once for each stage and the second for each task. Before there are
-// enough errors both are assumed, on the wide side. Errors count when a stage is
-// complete: of one that runs, the tasks that ended are the short ones.
+// If the prediction for a stage is 20% too low, it is so for all its tasks, so errors
+// are recorded in two parts: the log of (mean run time of a stage / its first
+// prediction), and of (run time of a task / mean of its stage). A quote draws the first
+// once for each stage and the second for each task. While there are too few errors both
+// are assumed, deliberately wide. Errors are recorded only when a stage is complete: in
+// a running stage the finished tasks are the shortest ones, which would bias the
+// estimate.
 //
 // # Who calls it
 //
-// The owner of a State calls Learn or Observe as tasks finish, Stage for each
-// new stage and for those of which tasks finished, and Step beside its work to
-// train the model. Equal calls give equal predictions. A Book is not safe for
-// concurrent use and reads no clock.
+// The owner of a State calls Learn or Observe as tasks finish, Predict for each new
+// stage and for stages of which tasks finished, and Train in the background. Equal
+// calls give equal predictions. An Estimator is not safe for concurrent use and reads
+// no clock.
 package estimate

@@ -5,58 +5,57 @@ import (
 	"slices"
 )
 
-// Sizes of the records of errors.
+// Sizes of an errorHistory.
 const (
-	keptStages = 512
-	keptTasks  = 2048
-	enough     = 16 // fewer are not trusted
+	maxStageErrors = 512
+	maxTaskErrors  = 2048
+	minErrors      = 16 // fewer are not trusted
 )
 
-// errors keeps the latest errors of first predictions in two parts. Both are
-// taken when a stage is complete: while it runs, those of its tasks that ended
-// are the short ones.
-type errors struct {
-	stages [Sources + 1][]lateStage // by source of the first prediction; a ring once it is full
-	nextAt [Sources + 1]int
-	tasks  []float64 // log(run time / mean of its stage), as wide as among all tasks; likewise
-	taskAt int
+// errorHistory retains the latest errors of first predictions in two parts. Both are
+// recorded when a stage is complete: while it runs, its finished tasks are the shortest
+// ones.
+type errorHistory struct {
+	stageErrors [Sources + 1][]completedStage // by source of the first prediction; a ring once it is full
+	stageNext   [Sources + 1]int
+	taskErrors  []float64 // log(run time / mean of its stage), scaled to the spread of a large stage; a ring once it is full
+	taskNext    int
 }
 
-// lateStage is how the tasks of a complete stage compare with its first
-// prediction.
-type lateStage struct {
+// completedStage compares the tasks of a complete stage with its first prediction.
+type completedStage struct {
 	n        int
 	mean     float64 // of log(run time / prediction)
 	variance float64 // of the same, 0 with one task
 }
 
-// maxLogs bounds the run times kept of one stage: beyond it every second one is
-// left out, then every fourth and so on.
-const maxLogs = 256
+// maxStageLogs limits the run times retained for one stage: beyond it every second one
+// is dropped, then every fourth and so on.
+const maxStageLogs = 256
 
-// add takes a finished task into what is known of its stage.
-func (o *own) add(run float64) {
+// add records the run time of a finished task, in seconds.
+func (o *stageRecord) add(run float64) {
 	log := math.Log(run)
-	if o.n%o.stride() == 0 {
-		if len(o.logs) == maxLogs {
-			for i := range maxLogs / 2 {
+	if o.count%o.logStride() == 0 {
+		if len(o.logs) == maxStageLogs {
+			for i := range maxStageLogs / 2 {
 				o.logs[i] = o.logs[2*i]
 			}
-			o.logs = o.logs[:maxLogs/2]
-			o.doubled++
+			o.logs = o.logs[:maxStageLogs/2]
+			o.thinned++
 		}
-		if o.n%o.stride() == 0 {
+		if o.count%o.logStride() == 0 {
 			o.logs = append(o.logs, log)
 		}
 	}
-	o.n++
-	o.sum += run
+	o.count++
+	o.seconds += run
 }
 
-func (o *own) stride() int { return 1 << o.doubled }
+func (o *stageRecord) logStride() int { return 1 << o.thinned }
 
-// complete takes the errors of a stage that ended.
-func (e *errors) complete(o *own) {
+// recordCompleted records the errors of a complete stage.
+func (e *errorHistory) recordCompleted(o *stageRecord) {
 	n := float64(len(o.logs))
 	mean, squares := 0.0, 0.0
 	for _, v := range o.logs {
@@ -65,21 +64,21 @@ func (e *errors) complete(o *own) {
 	for _, v := range o.logs {
 		squares += (v - mean) * (v - mean)
 		if n > 1 {
-			e.tasks = put(e.tasks, &e.taskAt, keptTasks, (v-mean)*math.Sqrt(n/(n-1)))
+			e.taskErrors = pushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
 		}
 	}
 	if o.first.Source != None {
-		l := lateStage{n: len(o.logs), mean: mean - math.Log(o.first.Run.Seconds())}
+		l := completedStage{n: len(o.logs), mean: mean - math.Log(o.first.RunTime.Seconds())}
 		if n > 1 {
 			l.variance = squares / (n - 1)
 		}
-		e.stages[o.first.Source] = put(e.stages[o.first.Source], &e.nextAt[o.first.Source], keptStages, l)
+		e.stageErrors[o.first.Source] = pushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
 	}
 	o.logs = nil
 }
 
-// put adds to a ring of limited size.
-func put[T any](ring []T, next *int, limit int, v T) []T {
+// pushRing adds v to a ring of limited size.
+func pushRing[T any](ring []T, next *int, limit int, v T) []T {
 	if len(ring) < limit {
 		return append(ring, v)
 	}
@@ -88,21 +87,21 @@ func put[T any](ring []T, next *int, limit int, v T) []T {
 	return ring
 }
 
-// Spread is how wrong predictions of one source have been, as distributions of
-// the logarithm of truth over prediction.
-type Spread struct {
-	Assumed bool // too few errors are known
+// ErrorQuantiles is the error of the predictions of one source, as distributions of
+// log(run time / prediction).
+type ErrorQuantiles struct {
+	Assumed bool // made of assumptions, because too few errors are known
 	Stage   Quantiles
 	Task    Quantiles
 }
 
-// Quantiles is a distribution by values at equal steps of its parts, ascending.
-// All values that are known are kept: what the longest of many tasks takes
-// depends on the tail. The empty one is 0 always.
+// Quantiles is a distribution given by its values at equidistant probabilities,
+// ascending. It holds every known value, because the longest of many tasks depends on
+// the tail. The empty distribution is constantly 0.
 type Quantiles []float64
 
-// At gives the factor at part u of the distribution, 0 to 1.
-func (q Quantiles) At(u float64) float64 {
+// Factor returns the factor exp(v) for the value v at probability u, 0 to 1.
+func (q Quantiles) Factor(u float64) float64 {
 	switch len(q) {
 	case 0:
 		return 1
@@ -114,8 +113,9 @@ func (q Quantiles) At(u float64) float64 {
 	return math.Exp(q[i] + (at-float64(i))*(q[i+1]-q[i]))
 }
 
-// assumedStage and assumedTask are deviations before there are errors: guesses,
-// on the wide side.
+// assumedStage returns the assumed deviation of the stage errors of a source with too
+// few known errors, as assumedTask is for task errors. Both are deliberately wide
+// guesses.
 func assumedStage(s Source) float64 {
 	switch s {
 	case None:
@@ -124,14 +124,14 @@ func assumedStage(s Source) float64 {
 		return 1
 	case Model, History:
 		return 0.3
-	default: // Own: the mean of the stage itself
+	default: // OwnTasks: the mean of the stage itself
 		return 0
 	}
 }
 
 const assumedTask = 0.3
 
-func normal(sigma float64) Quantiles {
+func normalQuantiles(sigma float64) Quantiles {
 	q := make(Quantiles, 257)
 	for i := range q {
 		p := min(max(float64(i)/float64(len(q)-1), 0.002), 0.998)
@@ -140,20 +140,21 @@ func normal(sigma float64) Quantiles {
 	return q
 }
 
-// Spread gives the errors of predictions from a source. O(errors kept x log).
-func (b *Book) Spread(s Source) Spread {
+// ErrorsBySource returns the errors of the predictions of a source. O(n log n) in the
+// recorded errors.
+func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	e := &b.errors
-	out := Spread{}
-	if len(e.tasks) >= enough {
-		out.Task = quantiles(slices.Clone(e.tasks))
+	out := ErrorQuantiles{}
+	if len(e.taskErrors) >= minErrors {
+		out.Task = sortedQuantiles(slices.Clone(e.taskErrors))
 	} else {
-		out.Task, out.Assumed = normal(assumedTask), true
+		out.Task, out.Assumed = normalQuantiles(assumedTask), true
 	}
 	switch s {
-	case Own: // a mean of run times, while errors of tasks are about the mean of logarithms
-		out.Stage = constant(-math.Log(meanFactor(out.Task)))
+	case OwnTasks: // the prediction is a mean of run times, while errors of tasks are relative to the mean of logarithms
+		out.Stage = constantQuantiles(-math.Log(meanFactor(out.Task)))
 		return out
-	case Bound: // anything below it
+	case RuntimeBound: // anything below the bound
 		const steps = 64
 		for i := range steps + 1 {
 			out.Stage = append(out.Stage, math.Log(0.1+0.9*float64(i)/steps))
@@ -163,28 +164,28 @@ func (b *Book) Spread(s Source) Spread {
 	}
 	var means []float64
 	within, weight := 0.0, 0.0
-	for _, l := range e.stages[s] {
+	for _, l := range e.stageErrors[s] {
 		means = append(means, l.mean)
 		within += l.variance * float64(l.n-1)
 		weight += float64(l.n - 1)
 	}
-	if len(means) < enough {
-		out.Stage, out.Assumed = normal(assumedStage(s)), true
+	if len(means) < minErrors {
+		out.Stage, out.Assumed = normalQuantiles(assumedStage(s)), true
 		return out
 	}
-	shrink(means, e.stages[s], within, weight)
-	out.Stage = quantiles(means)
-	if weight == 0 && len(e.tasks) < enough {
-		out.Task = nil // it is in the other part
+	removeSamplingNoise(means, e.stageErrors[s], within, weight)
+	out.Stage = sortedQuantiles(means)
+	if weight == 0 && len(e.taskErrors) < minErrors {
+		out.Task = nil // contained in the stage part
 	}
 	return out
 }
 
-// shrink takes out of the stages' means what only comes of their being means of
-// few tasks: that part is drawn again for each task.
-func shrink(means []float64, of []lateStage, within, weight float64) {
+// removeSamplingNoise shrinks the stages' means by the part of their variance that
+// comes from their being means of few tasks: that part is drawn again for each task.
+func removeSamplingNoise(means []float64, of []completedStage, within, weight float64) {
 	if weight == 0 {
-		return // every stage has one task: it is the same which part is whose
+		return // every stage has one task: the two parts cannot be separated
 	}
 	centre, noise := 0.0, 0.0
 	for i, m := range means {
@@ -204,9 +205,9 @@ func shrink(means []float64, of []lateStage, within, weight float64) {
 	}
 }
 
-func constant(v float64) Quantiles { return Quantiles{v} }
+func constantQuantiles(v float64) Quantiles { return Quantiles{v} }
 
-// meanFactor is the mean of the factors of a distribution.
+// meanFactor returns the mean of the factors of a distribution.
 func meanFactor(q Quantiles) float64 {
 	sum := 0.0
 	for _, v := range q {
@@ -215,7 +216,7 @@ func meanFactor(q Quantiles) float64 {
 	return sum
 }
 
-func quantiles(v []float64) Quantiles {
+func sortedQuantiles(v []float64) Quantiles {
 	slices.Sort(v)
 	return v
 }

@@ -11,24 +11,24 @@ import (
 // MaxQueues bounds the number of queues.
 const MaxQueues = 64
 
-// Order is the order of the jobs in one queue (section 3.3).
+// Order is the order in which one queue serves its jobs (section 3.3).
 type Order uint8
 
-// The orders; ties go to the earlier submission, then the lower id.
+// The orders. Ties go to the earlier submission, then the lower id.
 const (
-	// OrderRemaining: fewest containers for all remaining tasks of all
-	// stages, running ones included. The paper's design (Fig. 3, cases 3, 4).
+	// OrderRemaining: fewest containers of all remaining tasks of all stages,
+	// including running ones. The paper's design (Fig. 3, cases 3 and 4).
 	OrderRemaining Order = iota + 1
 	// OrderFIFO: by submission (Fig. 3, cases 1 and 2).
 	OrderFIFO
-	// OrderStage: fewest containers for the remaining tasks of the stages
-	// that may run now.
+	// OrderStage: fewest containers of the remaining tasks of the stages that may
+	// run now.
 	OrderStage
 	// OrderService: least service so far.
 	OrderService
 )
 
-// String gives the name used by the policy's parameter.
+// String returns the name used by the policy's parameter.
 func (o Order) String() string {
 	switch o {
 	case OrderRemaining:
@@ -44,39 +44,40 @@ func (o Order) String() string {
 	}
 }
 
-// Config is the shape of the queues.
+// Config configures the queues.
 type Config struct {
-	// Queues is k, 1 to MaxQueues. First is alpha_1 in container-seconds,
-	// Step is p > 1: alpha_(i+1) = p alpha_i.
+	// Queues is k, 1 to MaxQueues. First is alpha_1 in container-seconds, Step is p
+	// > 1: alpha_(i+1) = p alpha_i.
 	Queues int
 	First  float64
 	Step   float64
-	// Decay is the weight of each queue over that of the one before, in
-	// (0, 1]. The paper gives no weights; 0.1 reproduces its section 5.4.
+	// Decay is each queue's weight over that of the queue before, in (0, 1]. The
+	// paper gives no weights; 0.1 reproduces its section 5.4.
 	Decay float64
 	Order Order
-	// StageAware counts for a stage of which at least Aware (0.1 in the
-	// paper) is done the service that the whole stage will have had.
+	// StageAware counts the service that the whole stage will have had for a stage
+	// of which at least the part AwareFrom (0.1 in the paper) is done.
 	StageAware bool
-	Aware      float64
-	// Horizon is the time for which a started task is taken to hold its
-	// containers when queues are weighed against each other: at least the
-	// longest task, for then deficits stay within one such task.
+	AwareFrom  float64
+	// Horizon is for how long a started task is assumed to use its containers when
+	// queues are compared. At least the longest task keeps deficits within one such
+	// task.
 	Horizon time.Duration
-	// Unit is one container.
+	// Unit is the size of one container.
 	Unit scheduler.Resources
 
-	limits []float64 // the thresholds, where they were counted
+	thresholds []float64 // cache of Threshold, set by WithThresholds
 }
 
-// Default is the paper's test bed: 10 queues, alpha_1 = 100 container-seconds,
-// step 10, a container of 1 vcore and 2 GB; and 1 GB/s of disk I/O.
+// Default returns the paper's configuration: 10 queues, alpha_1 = 100
+// container-seconds, step 10, a container of 1 vcore and 2 GB, and here 1 GB/s of
+// disk I/O.
 func Default() Config {
-	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, Aware: 0.1,
+	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, AwareFrom: 0.1,
 		Horizon: time.Minute, Unit: scheduler.Resources{1000, 2 << 30, 1e9}}
 }
 
-// Check tells what is wrong with the parameters.
+// Check returns an error for the first invalid parameter.
 func (c *Config) Check() error {
 	finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 	switch {
@@ -90,8 +91,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("decay is %v: want more than 0 and at most 1", c.Decay)
 	case c.Order < OrderRemaining || c.Order > OrderService:
 		return fmt.Errorf("order is %v", c.Order)
-	case c.StageAware && !(c.Aware > 0 && c.Aware <= 1):
-		return fmt.Errorf("stages count as known from %v on: want more than 0 and at most 1", c.Aware)
+	case c.StageAware && !(c.AwareFrom > 0 && c.AwareFrom <= 1):
+		return fmt.Errorf("stage awareness from part %v on: want more than 0 and at most 1", c.AwareFrom)
 	case c.Horizon <= 0:
 		return fmt.Errorf("horizon is %v: want more than 0", c.Horizon)
 	case c.Unit[scheduler.CPU] <= 0 || c.Unit[scheduler.Memory] <= 0 || c.Unit[scheduler.IO] <= 0:
@@ -100,8 +101,8 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// QueuesFor is the number of queues that sets apart jobs up to the largest
-// size: k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
+// QueuesFor returns the number of queues that separates jobs up to the largest size:
+// k = 1 + ceil(log_p(largest/alpha_1)), section 3.6 (printed ceil(log s)).
 func QueuesFor(largest, first, step float64) int {
 	k := 1
 	for t := first; t < largest && k < MaxQueues; t *= step {
@@ -110,33 +111,35 @@ func QueuesFor(largest, first, step float64) int {
 	return k
 }
 
-// Threshold is alpha_i, i from 1; the last queue has none (+Inf).
+// Threshold returns alpha_i in container-seconds, i from 1. The last queue has none
+// (+Inf).
 func (c *Config) Threshold(i int) float64 {
 	switch {
 	case i >= c.Queues:
 		return math.Inf(1)
-	case i >= 1 && i <= len(c.limits):
-		return c.limits[i-1]
+	case i >= 1 && i <= len(c.thresholds):
+		return c.thresholds[i-1]
 	}
 	return c.First * math.Pow(c.Step, float64(i-1))
 }
 
-// Counted is the config with its thresholds counted once, for those who ask for
-// them for every job in every cycle. It is to be changed no more.
-func (c Config) Counted() Config {
-	c.limits = nil
+// WithThresholds returns a copy of c with cached thresholds, for callers that need
+// them for every job in every cycle. Queues, First and Step of the copy must not be
+// changed.
+func (c Config) WithThresholds() Config {
+	c.thresholds = nil
 	var limits []float64
 	for i := 1; i < c.Queues; i++ {
 		limits = append(limits, c.Threshold(i))
 	}
-	c.limits = limits
+	c.thresholds = limits
 	return c
 }
 
-// Level is the queue, from 1, for a job that has had this service and was in
-// queue from (1 for a new job): it is demoted while service > alpha_i,
-// strictly, and never promoted (Alg. 1 lines 5-8). O(queues passed).
-func (c *Config) Level(from int, service float64) int {
+// QueueFor returns the queue, from 1, of a job in queue from (1 for a new job) with
+// this service: it is demoted while service > alpha_i, strictly, and never promoted
+// (Alg. 1 lines 5-8). O(queues passed).
+func (c *Config) QueueFor(from int, service float64) int {
 	q := min(max(from, 1), c.Queues)
 	for q < c.Queues && service > c.Threshold(q) {
 		q++
@@ -144,14 +147,13 @@ func (c *Config) Level(from int, service float64) int {
 	return q
 }
 
-// Weight is the weight of queue i, from 1: Decay^(i-1).
+// Weight returns the weight of queue i, from 1: Decay^(i-1).
 func (c *Config) Weight(i int) float64 { return math.Pow(c.Decay, float64(i-1)) }
 
-// Rates shares a capacity (containers) between queues by weight, none getting
-// more than it can use: Alg. 2 in a fluid model, where the remainder goes round
-// again until all capacity or all demand is gone (section 3.5, work
-// conservation). demand[i] is what queue i+1 can use, rates gets the shares.
-// O(queues squared).
+// Rates divides a capacity (containers) between queues by weight, at most what each
+// can use: Alg. 2 in a fluid model, where the remainder is divided again until all
+// capacity or all demand is used (section 3.5, work conservation). demand[i] is what
+// queue i+1 can use; the result is stored in rates. O(queues squared).
 func (c *Config) Rates(capacity float64, demand, rates []float64) {
 	clear(rates)
 	for range demand {
@@ -165,7 +167,7 @@ func (c *Config) Rates(capacity float64, demand, rates []float64) {
 			return
 		}
 		full, given := false, 0.0
-		for i, d := range demand { // first those that get all they can use
+		for i, d := range demand { // first the queues that get all they can use
 			if share := capacity * c.Weight(i+1) / weights; rates[i] < d && rates[i]+share >= d {
 				given += d - rates[i]
 				rates[i], full = d, true
@@ -184,19 +186,18 @@ func (c *Config) Rates(capacity float64, demand, rates []float64) {
 	}
 }
 
-// Containers is what a demand counts: max over the resources of demand/unit. A
-// reduce of 4 GB counts 2 where a container has 2.
+// Containers returns the size of a demand in containers: the maximum over the
+// resources of demand/unit.
 func (c *Config) Containers(d scheduler.Resources) float64 { return d.DominantShare(c.Unit) }
 
-// Service is what a job has had, in container-seconds (section 3.2): for each
-// stage the time of its tasks x their containers, and with stage awareness for
-// a stage of which at least Aware is done that time over the part done. rate is
-// by how much it grows in a second as long as nothing starts, ends or reports.
-// O(stages).
+// Service returns the service of a job in container-seconds (section 3.2): over its
+// stages, the time of their tasks x containers. With stage awareness, that time is
+// divided by the part done for a stage of which at least AwareFrom is done. rate is
+// the growth per second while nothing starts, ends or reports. O(stages).
 func (c *Config) Service(j *scheduler.Job, now scheduler.Time) (sum, rate float64) {
 	for _, g := range j.Stages {
 		containers, factor := c.Containers(g.Spec.Demand), 1.0
-		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.Aware*float64(g.Spec.Tasks) && done > 0 {
+		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.AwareFrom*float64(g.Spec.Tasks) && done > 0 {
 			factor = max(1, float64(g.Spec.Tasks)/done)
 		}
 		sum += containers * factor * g.TaskTime(now).Seconds()
@@ -205,9 +206,9 @@ func (c *Config) Service(j *scheduler.Job, now scheduler.Time) (sum, rate float6
 	return sum, rate
 }
 
-// Until is when a job that is in queue q will be demoted, its service growing
-// at this rate: never early by more than a nanosecond's rounding, never late.
-func (c *Config) Until(q int, service, rate float64, now scheduler.Time) scheduler.Time {
+// DemotionTime returns when a job in queue q will be demoted if its service grows at
+// this rate: up to a nanosecond's rounding early, never late.
+func (c *Config) DemotionTime(q int, service, rate float64, now scheduler.Time) scheduler.Time {
 	left := (c.Threshold(q) - service) / rate * 1e9 * (1 - 1e-12)
 	if rate <= 0 || !(left < float64(scheduler.Never-now)) {
 		return scheduler.Never
@@ -215,10 +216,10 @@ func (c *Config) Until(q int, service, rate float64, now scheduler.Time) schedul
 	return now + max(1, scheduler.Time(left))
 }
 
-// Remaining is the containers that the job's remaining tasks use, running ones
-// included (section 3.3); with ready only those of stages that may run now.
+// RemainingContainers returns the containers of the job's remaining tasks, including
+// running ones (section 3.3); with ready only of the stages that may run now.
 // O(stages).
-func (c *Config) Remaining(j *scheduler.Job, ready bool) float64 {
+func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
 	sum := 0.0
 	for _, g := range j.Stages {
 		if !ready || g.Open {
@@ -228,8 +229,8 @@ func (c *Config) Remaining(j *scheduler.Job, ready bool) float64 {
 	return sum
 }
 
-// Running is the containers that a job's tasks run on.
-func (c *Config) Running(j *scheduler.Job) float64 {
+// RunningContainers returns the containers of a job's running tasks.
+func (c *Config) RunningContainers(j *scheduler.Job) float64 {
 	sum := 0.0
 	for _, g := range j.Stages {
 		sum += c.Containers(g.Spec.Demand) * float64(g.Running)
@@ -237,13 +238,13 @@ func (c *Config) Running(j *scheduler.Job) float64 {
 	return sum
 }
 
-// key is what jobs of one queue are ordered by.
-func (c *Config) key(j *scheduler.Job, now scheduler.Time) float64 {
+// orderKey returns the sort key of a job in its queue.
+func (c *Config) orderKey(j *scheduler.Job, now scheduler.Time) float64 {
 	switch c.Order {
 	case OrderRemaining:
-		return c.Remaining(j, false)
+		return c.RemainingContainers(j, false)
 	case OrderStage:
-		return c.Remaining(j, true)
+		return c.RemainingContainers(j, true)
 	case OrderService:
 		service, _ := c.Service(j, now)
 		return service

@@ -1,14 +1,13 @@
-// Package lasmq is the multilevel queue of LAS_MQ (Low Latency Big Data
+// Package lasmq implements the multilevel queue of LAS_MQ (Low Latency Big Data
 // Processing without Prior Information, section 3, Alg. 1-2): jobs start in the
-// first queue and are demoted as they have had more service than its threshold;
-// queues share by weights, a queue serves its jobs one after the other.
+// first queue and are demoted once their service exceeds its threshold; queues share
+// by weight, and a queue serves its jobs in order.
 //
-// It decides nothing by itself. Policy las_mq uses it over all jobs, 3dsf over
-// the jobs of one tenant (Queues: which job is next), and a fluid model asks
-// for levels and rates (Config.Level, Config.Rates). What has to be remembered
-// between cycles (a job's queue, a queue's deficit) comes in and goes out as
-// values; the caller keeps it in notes.
+// The package decides nothing. Policy las_mq uses it over all jobs and 3dsf over the
+// jobs of one tenant (Queues); a fluid model uses levels and rates (Config.QueueFor,
+// Config.Rates). What must survive a cycle (a job's queue, a queue's deficit) is
+// passed in and out as values, which the caller stores in policy states.
 //
-// Service is in container-seconds: containers x time (eq. 6), a container being
-// max over the resources of demand/unit.
+// Service is in container-seconds: containers x time (eq. 6). A demand's containers
+// are the maximum over the resources of demand/unit.
 package lasmq

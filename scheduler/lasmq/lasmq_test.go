@@ -11,7 +11,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-func config(change func(*Config)) Config {
+func testConfig(change func(*Config)) Config {
 	c := Default()
 	if change != nil {
 		change(&c)
@@ -19,9 +19,9 @@ func config(change func(*Config)) Config {
 	return c
 }
 
-// fluid plays jobs on one server that serves the first queue with work, its
-// jobs in order of submission, and demotes as the config says.
-func fluid(c Config, sizes, arrivals []float64) []float64 {
+// simulateFluid simulates one server that serves the first queue with work, its jobs
+// in order of submission, and demotes by the config. It returns the response times.
+func simulateFluid(c Config, sizes, arrivals []float64) []float64 {
 	served, level, done := make([]float64, len(sizes)), make([]int, len(sizes)), make([]float64, len(sizes))
 	for now, left := 0.0, len(sizes); left > 0; {
 		best, next := -1, math.Inf(1)
@@ -31,7 +31,7 @@ func fluid(c Config, sizes, arrivals []float64) []float64 {
 			case arrivals[i] > now:
 				next = min(next, arrivals[i])
 			default:
-				if level[i] = c.Level(max(level[i], 1), math.Nextafter(served[i], math.Inf(1))); best < 0 || level[i] < level[best] {
+				if level[i] = c.QueueFor(max(level[i], 1), math.Nextafter(served[i], math.Inf(1))); best < 0 || level[i] < level[best] {
 					best = i
 				}
 			}
@@ -53,8 +53,8 @@ func fluid(c Config, sizes, arrivals []float64) []float64 {
 }
 
 func TestLASMQFigure1(t *testing.T) {
-	c := config(func(c *Config) { c.Queues, c.First = 2, 1 })
-	got := fluid(c, []float64{4, 4, 1}, []float64{0, 1, 2})
+	c := testConfig(func(c *Config) { c.Queues, c.First = 2, 1 })
+	got := simulateFluid(c, []float64{4, 4, 1}, []float64{0, 1, 2})
 	for i, want := range []float64{6, 8, 1} {
 		if got[i] != want {
 			t.Fatalf("responses %v, want 6, 8, 1", got)
@@ -62,16 +62,16 @@ func TestLASMQFigure1(t *testing.T) {
 	}
 }
 
-// Sections 3.2 and 3.6: strictly above the threshold, never promoted, straight
-// to the right queue; k = 1 + ceil(log_p(s/alpha_1)), printed ceil(log s).
+// Sections 3.2 and 3.6: strictly above the threshold, never promoted, straight to
+// the right queue; k = 1 + ceil(log_p(s/alpha_1)), printed ceil(log s).
 func TestLASMQSection36Thresholds(t *testing.T) {
-	c := config(nil)
+	c := testConfig(nil)
 	for _, x := range []struct {
 		from    int
 		service float64
 		want    int
 	}{{1, 0, 1}, {1, 100, 1}, {1, 100.1, 2}, {1, 1000, 2}, {1, 1001, 3}, {1, 5e6, 6}, {3, 50, 3}, {1, 1e300, 10}, {12, 0, 10}, {0, 0, 1}} {
-		if got := c.Level(x.from, x.service); got != x.want {
+		if got := c.QueueFor(x.from, x.service); got != x.want {
 			t.Errorf("service %v from queue %d: queue %d, want %d", x.service, x.from, got, x.want)
 		}
 	}
@@ -83,26 +83,26 @@ func TestLASMQSection36Thresholds(t *testing.T) {
 		if k != x.want {
 			t.Errorf("QueuesFor(%v, %v, %v) = %d, want %d", x.largest, x.first, x.step, k, x.want)
 		}
-		c := config(func(c *Config) { c.Queues, c.First, c.Step = k, x.first, x.step })
-		if k < MaxQueues && (c.Level(1, x.largest) != k || (k > 1 && c.Threshold(k-1) >= x.largest)) {
-			t.Errorf("a job of %v ends in queue %d of %d", x.largest, c.Level(1, x.largest), k)
+		c := testConfig(func(c *Config) { c.Queues, c.First, c.Step = k, x.first, x.step })
+		if k < MaxQueues && (c.QueueFor(1, x.largest) != k || (k > 1 && c.Threshold(k-1) >= x.largest)) {
+			t.Errorf("a job of %v ends in queue %d of %d", x.largest, c.QueueFor(1, x.largest), k)
 		}
 	}
 }
 
-// READING.md: 1 container for 5 s then 2 for 3 s = 11 container-seconds; 10
-// container-seconds at 10% of a stage predict 100; below 10% they are 10; a
-// reduce of 4 GB counts 2.
+// 1 container for 5 s and 2 for 3 s are 11 container-seconds; 10 container-seconds
+// at 10% of a stage predict 100, below 10% they count as 10; a reduce of 4 GB is 2
+// containers.
 func TestLASMQSection32Service(t *testing.T) {
 	unit := scheduler.Resources{1000, 2 << 30, 1e9}
 	w := schedtest.New(t).AddNodes(1, schedtest.R(16, 64, 1000)).AddTenants("a")
 	id := w.Submit("a", 10, schedtest.R(1, 2, 1))
 	w.Place(scheduler.TaskID{Job: id}, 0)
-	w.Start().Pass(5 * time.Second)
+	w.Start().Advance(5 * time.Second)
 	w.Place(scheduler.TaskID{Job: id, Index: 1}, 0)
-	w.Start().Pass(3 * time.Second)
+	w.Start().Advance(3 * time.Second)
 	j := w.State.Job(id)
-	plain, aware := config(func(c *Config) { c.StageAware = false }), config(nil)
+	plain, aware := testConfig(func(c *Config) { c.StageAware = false }), testConfig(nil)
 	if got, rate := plain.Service(j, w.Now); got != 11 || rate != 2 {
 		t.Errorf("service %v growing by %v, want 11 and 2", got, rate)
 	}
@@ -113,7 +113,7 @@ func TestLASMQSection32Service(t *testing.T) {
 	v := schedtest.New(t).AddNodes(1, schedtest.R(16, 64, 1000)).AddTenants("a")
 	id = v.Submit("a", 10, schedtest.R(1, 2, 1))
 	a := v.Place(scheduler.TaskID{Job: id}, 0)
-	v.Start().Pass(10 * time.Second)
+	v.Start().Advance(10 * time.Second)
 	j = v.State.Job(id)
 	for part, want := range map[float64]float64{0.5: 10, 1: 100} {
 		if err := v.State.AttemptProgress(a.ID, a.Run, part, 0); err != nil {
@@ -126,23 +126,23 @@ func TestLASMQSection32Service(t *testing.T) {
 	if got, _ := plain.Service(j, v.Now); got != 10 {
 		t.Errorf("without stage awareness %v, want 10", got)
 	}
-	if got := aware.Remaining(j, false); got != 10 {
+	if got := aware.RemainingContainers(j, false); got != 10 {
 		t.Errorf("remaining tasks use %v containers, running ones included: want 10", got)
 	}
 }
 
 func TestRatesShareByWeightAndConserveWork(t *testing.T) {
-	c := config(func(c *Config) { c.Queues, c.Decay = 3, 0.5 })
+	c := testConfig(func(c *Config) { c.Queues, c.Decay = 3, 0.5 })
 	for name, x := range map[string]struct {
 		capacity float64
 		demand   []float64
 		want     []float64
 	}{
-		"all want more":              {70, []float64{100, 100, 100}, []float64{40, 20, 10}},
-		"what one leaves goes round": {70, []float64{10, 100, 100}, []float64{10, 40, 20}},
-		"an empty queue gets none":   {60, []float64{100, 0, 100}, []float64{48, 0, 12}},
-		"more than all want":         {100, []float64{10, 20, 30}, []float64{10, 20, 30}},
-		"no capacity":                {0, []float64{10, 20, 30}, []float64{0, 0, 0}},
+		"all want more":                  {70, []float64{100, 100, 100}, []float64{40, 20, 10}},
+		"the remainder is divided again": {70, []float64{10, 100, 100}, []float64{10, 40, 20}},
+		"an empty queue gets none":       {60, []float64{100, 0, 100}, []float64{48, 0, 12}},
+		"more than all want":             {100, []float64{10, 20, 30}, []float64{10, 20, 30}},
+		"no capacity":                    {0, []float64{10, 20, 30}, []float64{0, 0, 0}},
 	} {
 		got := make([]float64, 3)
 		c.Rates(x.capacity, x.demand, got)
@@ -155,12 +155,12 @@ func TestRatesShareByWeightAndConserveWork(t *testing.T) {
 	}
 }
 
-// shares plays always backlogged queues on some containers, tasks of random
-// lengths up to the horizon, through the same accounts that a policy notes, and
-// gives for each queue the most it was behind and ahead of weight x time, in
-// container-seconds counted by the test itself.
-func shares(t *rapid.T, queues, containers int, decay float64, steps int) (behind, ahead []float64) {
-	c := config(func(c *Config) { c.Queues, c.Decay, c.Horizon, c.Order = queues, decay, 10*time.Second, OrderFIFO })
+// simulateShares simulates always backlogged queues on some containers, with tasks
+// of random lengths up to the horizon and the accounts that a policy records. It
+// returns for each queue the most it was behind and ahead of weight x time, in
+// container-seconds counted independently.
+func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int) (behind, ahead []float64) {
+	c := testConfig(func(c *Config) { c.Queues, c.Decay, c.Horizon, c.Order = queues, decay, 10*time.Second, OrderFIFO })
 	w := schedtest.New(t).AddNodes(1, schedtest.R(float64(containers), 1000, 1000)).AddTenants("a")
 	var jobs []*scheduler.Job
 	for range queues {
@@ -184,7 +184,7 @@ func shares(t *rapid.T, queues, containers int, decay float64, steps int) (behin
 			a := w.Place(scheduler.TaskID{Job: jobs[i].Spec.ID, Index: next[i]}, 0)
 			next[i]++
 			ends[a.ID] = w.Now.Add(time.Duration(rapid.Int64Range(1, 10_000).Draw(t, "ms")) * time.Millisecond)
-			q.Placed(1)
+			q.RecordPlaced(1)
 		}
 		q.Accounts(func(int) bool { return true }, func(i int, a Account, _ bool) { accounts[i] = a })
 		sum := 0.0
@@ -209,12 +209,12 @@ func shares(t *rapid.T, queues, containers int, decay float64, steps int) (behin
 	return behind, ahead
 }
 
-// One container: each backlogged queue has had its weight x time within one
-// largest task (10 s), however small its weight.
-func TestEachQueueGetsItsWeightWithinOneTask(t *testing.T) {
+// One container: each backlogged queue is within one largest task (10 s) of weight x
+// time, however small its weight.
+func TestQueueSharesAreWithinOneTask(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		decay := rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay")
-		behind, ahead := shares(t, rapid.IntRange(2, 4).Draw(t, "queues"), 1, decay, 120)
+		behind, ahead := simulateShares(t, rapid.IntRange(2, 4).Draw(t, "queues"), 1, decay, 120)
 		for i := range behind {
 			if behind[i] > 10+1e-6 || ahead[i] > 10+1e-6 {
 				t.Fatalf("queue %d was behind by %v and ahead by %v container-seconds", i+1, behind[i], ahead[i])
@@ -223,11 +223,11 @@ func TestEachQueueGetsItsWeightWithinOneTask(t *testing.T) {
 	})
 }
 
-// Many containers at once: within one largest task and the share's rounding to
-// whole containers; the paper's weights on 120 containers starve nobody.
-func TestManyContainersAreSharedByWeight(t *testing.T) {
+// Many containers at once: within one largest task and the share's rounding to whole
+// containers. With the paper's weights on 120 containers no queue starves.
+func TestContainersAreSharedByWeight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		behind, _ := shares(t, 3, rapid.IntRange(2, 12).Draw(t, "containers"), rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay"), 150)
+		behind, _ := simulateShares(t, 3, rapid.IntRange(2, 12).Draw(t, "containers"), rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay"), 150)
 		for i := range behind {
 			if behind[i] > 2*10 {
 				t.Fatalf("queue %d was behind by %v container-seconds", i+1, behind[i])
@@ -237,7 +237,7 @@ func TestManyContainersAreSharedByWeight(t *testing.T) {
 }
 
 // The order in a queue (section 3.3) and its alternatives.
-func TestOrdersInAQueue(t *testing.T) {
+func TestQueueOrders(t *testing.T) {
 	for name, want := range map[Order][]scheduler.JobID{
 		OrderRemaining: {3, 2, 1},
 		OrderFIFO:      {1, 2, 3},
@@ -253,10 +253,10 @@ func TestOrdersInAQueue(t *testing.T) {
 		w.Submit("a", 5, schedtest.R(1, 2, 1))
 		w.Submit("a", 4, schedtest.R(1, 2, 1))
 		w.Place(scheduler.TaskID{Job: 1}, 0)
-		w.Start().Pass(10 * time.Second)
+		w.Start().Advance(10 * time.Second)
 		w.Place(scheduler.TaskID{Job: 3}, 0)
-		w.Start().Pass(time.Second)
-		q := New(config(func(c *Config) { c.Order = name }))
+		w.Start().Advance(time.Second)
+		q := New(testConfig(func(c *Config) { c.Order = name }))
 		q.Begin(w.Now, func(int) (Account, bool) { return Account{}, false })
 		seq := int32(0)
 		for j := range w.State.Jobs() {
@@ -270,30 +270,30 @@ func TestOrdersInAQueue(t *testing.T) {
 			q.Drop()
 		}
 		if q.Next() != nil {
-			t.Errorf("%v: a fourth job", name)
+			t.Errorf("%v: Next returned a fourth job", name)
 		}
 	}
 }
 
 func TestPredictionFromInputBytes(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(16, 64, 1000)).AddTenants("a")
-	c := config(nil)
-	if got := c.Predict(w.State.History(), "x", 1<<30); got != 0 {
+	c := testConfig(nil)
+	if got := c.PredictService(w.State.History(), "x", 1<<30); got != 0 {
 		t.Errorf("without history %v", got)
 	}
 	in := schedtest.Inputs(1<<20, []scheduler.NodeID{0})
 	for range 6 {
 		id := w.Submit("a", 1, schedtest.R(2, 2, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) { j.Name, g.Inputs = "words", in })
 		a := w.Place(scheduler.TaskID{Job: id}, 0)
-		w.Start().Pass(3*time.Second).End(a, scheduler.OutcomeSucceeded)
+		w.Start().Advance(3*time.Second).End(a, scheduler.OutcomeSucceeded)
 	}
 	// 2 containers for 3 s a MiB.
-	if got := c.Predict(w.State.History(), "words", 10<<20); math.Abs(got-60) > 1e-9 {
+	if got := c.PredictService(w.State.History(), "words", 10<<20); math.Abs(got-60) > 1e-9 {
 		t.Errorf("10 MiB are predicted to take %v container-seconds, want 60", got)
 	}
 }
 
-func TestParametersOutOfRangeAreRefused(t *testing.T) {
+func TestOutOfRangeParametersAreRejected(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"no queue":        func(c *Config) { c.Queues = 0 },
 		"too many queues": func(c *Config) { c.Queues = MaxQueues + 1 },
@@ -303,16 +303,16 @@ func TestParametersOutOfRangeAreRefused(t *testing.T) {
 		"weight 0":        func(c *Config) { c.Decay = 0 },
 		"weights growing": func(c *Config) { c.Decay = 1.1 },
 		"order":           func(c *Config) { c.Order = 0 },
-		"awareness":       func(c *Config) { c.Aware = 0 },
+		"awareness":       func(c *Config) { c.AwareFrom = 0 },
 		"horizon":         func(c *Config) { c.Horizon = 0 },
 		"container":       func(c *Config) { c.Unit[scheduler.IO] = 0 },
 	} {
-		c := config(change)
+		c := testConfig(change)
 		if c.Check() == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: Check accepted it", name)
 		}
 	}
 	if c := Default(); c.Check() != nil {
-		t.Error("the default is refused")
+		t.Error("Check refuses the default")
 	}
 }

@@ -14,17 +14,17 @@ type Request struct {
 	Count int32
 }
 
-// Assignment puts a task of Requests[Request] on a node that holds its data.
+// Assignment puts a task of requests[Request] on a node that holds its data.
 type Assignment struct {
 	Request int32
 	Task    int32
 	Node    scheduler.NodeID
 }
 
-// Among the waiting tasks of a stage that may not place all it has, candidates
-// are looked for among the first scanTasks + scanEach for each one, and beyond
-// them on the nodes with room; spareBase + spareEach for each are kept for
-// which a first look finds no slot.
+// If a stage may not place all of its waiting tasks, candidates are taken from the
+// first scanTasks + scanEach x count waiting tasks, and beyond those from the nodes
+// with capacity. Of the tasks for which the first pass finds no slot, spareBase +
+// spareEach x count stay candidates.
 const (
 	scanTasks = 1024
 	scanEach  = 16
@@ -34,67 +34,68 @@ const (
 
 // Matcher is the workspace of Match.
 type Matcher struct {
-	// Open, if not nil, tells which nodes with room a stage may use.
-	Open func(n *scheduler.Node, g *scheduler.Stage) bool
+	// MayUse, if not nil, reports whether a stage may use a node that has capacity for
+	// it.
+	MayUse func(n *scheduler.Node, g *scheduler.Stage) bool
 
-	walk    Walk
-	solver  match.Solver
-	problem match.Problem
+	iterator TaskIterator
+	solver   match.Solver
+	problem  match.Problem
 
-	state  *scheduler.State
-	local  []int32 // of each node of the State its index in the problem, if mark is now
-	mark   []uint32
-	now    uint32
-	nodes  []scheduler.NodeID  // of the problem
-	slots  []int32             // of these
-	left   []int32             // of these, that a first look has not given away
-	demand scheduler.Resources // that slots are counted by
-	space  int64
-	mixed  bool        // it stands for several shapes
-	cand   []candidate // of the problem, in its order
-	spare  []candidate
-	edges  []scheduler.NodeID // of spare candidates
-	placed []int32            // of each request
-	out    []Assignment
+	state          *scheduler.State
+	problemIndex   []int32 // by node of the State, its index in the problem if mark equals stamp
+	mark           []uint32
+	stamp          uint32
+	nodes          []scheduler.NodeID  // nodes of the problem
+	slots          []int32             // slots of each node of the problem
+	unassigned     []int32             // slots that the first pass has not assigned
+	demand         scheduler.Resources // demand that slots are counted by
+	space          int64
+	severalClasses bool        // demand and space are the mean of several equivalence classes
+	candidates     []candidate // tasks of the problem, in its order
+	spare          []candidate
+	edges          []scheduler.NodeID // nodes of the spare candidates
+	placed         []int32            // by request, the number of assigned tasks
+	out            []Assignment
 }
 
 type candidate struct {
 	request, task int32
-	from, to      int32 // edges, of spare candidates
+	from, to      int32 // range in edges, of spare candidates
 }
 
-// Match assigns waiting tasks of the requests to nodes that hold their data and
-// have room: as many as possible, then with the greatest sum of idle weights,
-// and of equal ones those of earlier requests.
+// Match assigns waiting tasks of the requests to nodes that hold their data and have
+// capacity: as many tasks as possible, then with the greatest sum of idle weights, and
+// among equal assignments those of earlier requests.
 //
-// With requests of one demand and disk space it is the optimum over the
-// candidates: all waiting tasks of a stage that may place all it has, else the
-// first ones for which a look at what is free finds a slot, and some more. With
-// several shapes, where the problem is NP-hard, a node counts as having as many
-// slots as their mean fits into it, at least one: the caller places in the given
-// order what still fits and asks again for the rest. The first assignment
-// always fits. It gives none only if no waiting task of any request has room at
-// its data. The result is valid until the next Match. Cost: O(tasks looked at x
-// replicas) and that of match.Solver.
+// If all requests have the same demand and disk space, the result is optimal over the
+// candidates: all waiting tasks of a stage that may place all of them, else the first
+// ones for which the first pass finds a slot, and some spares. With several equivalence
+// classes the problem is NP-hard; then a node counts as having as many slots as their
+// mean demand fits into it, and at least one, so the caller must place the assignments
+// in order while they fit and call Match again for the rest. The first assignment
+// always fits. The result is empty only if no waiting task of any request has capacity
+// at its data. It is valid until the next Match. Cost: O(tasks considered x replicas)
+// plus that of match.Solver.
 func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
-	m.begin(s)
-	m.average(requests)
+	m.reset(s)
+	m.averageDemand(requests)
 	for r := range requests {
-		m.collect(s, requests, int32(r))
+		m.collectCandidates(s, requests, int32(r))
 	}
 	for _, c := range m.spare {
-		m.add(c.request, c.task, m.edges[c.from:c.to])
+		m.addToProblem(c.request, c.task, m.edges[c.from:c.to])
 	}
-	if len(m.cand) == 0 {
+	if len(m.candidates) == 0 {
 		return nil
 	}
-	m.weigh(s)
+	m.fillNodes(s)
 	result, err := m.solver.Solve(&m.problem)
 	if err != nil {
-		panic(fmt.Sprintf("locality: the problem made from the State is refused: %v", err))
+		panic(fmt.Sprintf("locality: invalid problem: %v", err))
 	}
 	m.placed = append(m.placed[:0], make([]int32, len(requests))...)
-	for i, c := range m.cand {
+	for i, c := range m.candidates {
 		if n := result.Node[i]; n != match.None && m.placed[c.request] < requests[c.request].Count {
 			m.placed[c.request]++
 			m.out = append(m.out, Assignment{c.request, c.task, m.nodes[n]})
@@ -103,33 +104,33 @@ func (m *Matcher) Match(s *scheduler.State, requests []Request) []Assignment {
 	return m.out
 }
 
-func (m *Matcher) begin(s *scheduler.State) {
+func (m *Matcher) reset(s *scheduler.State) {
 	m.state = s
 	if n := len(s.Nodes()); len(m.mark) < n {
-		m.local, m.mark = make([]int32, n), make([]uint32, n)
+		m.problemIndex, m.mark = make([]int32, n), make([]uint32, n)
 	}
-	if m.now++; m.now == 0 {
+	if m.stamp++; m.stamp == 0 {
 		clear(m.mark)
-		m.now = 1
+		m.stamp = 1
 	}
-	m.nodes, m.slots, m.left, m.cand, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.left[:0], m.cand[:0], m.spare[:0], m.edges[:0], m.out[:0]
+	m.nodes, m.slots, m.unassigned, m.candidates, m.spare, m.edges, m.out = m.nodes[:0], m.slots[:0], m.unassigned[:0], m.candidates[:0], m.spare[:0], m.edges[:0], m.out[:0]
 	p := &m.problem
 	p.Nodes, p.Offsets, p.Replicas = p.Nodes[:0], append(p.Offsets[:0], 0), p.Replicas[:0]
 	p.Hops = match.NodeOnly
 }
 
-// collect finds the candidates of one request: count of them for which there
-// is a slot at the first look, and some for which there is none.
-func (m *Matcher) collect(s *scheduler.State, requests []Request, r int32) {
+// collectCandidates collects the candidates of one request: count tasks for which the
+// first pass finds a slot, and some spares for which it does not.
+func (m *Matcher) collectCandidates(s *scheduler.State, requests []Request, r int32) {
 	g, count := requests[r].Stage, requests[r].Count
 	limit, spare := scanTasks+scanEach*count, spareBase+spareEach*count
 	if g.Pending <= count {
 		limit, spare = g.Pending, g.Pending
 	}
 	found := int32(0)
-	m.walk.Begin(s, g, 0, limit)
-	for i := m.walk.Next(); i >= 0 && found < count; i = m.walk.Next() {
-		if m.consider(s, requests, r, i, &spare) {
+	m.iterator.Reset(s, g, 0, limit)
+	for i := m.iterator.Next(); i >= 0 && found < count; i = m.iterator.Next() {
+		if m.addCandidate(s, requests, r, i, &spare) {
 			found++
 		}
 	}
@@ -137,51 +138,52 @@ func (m *Matcher) collect(s *scheduler.State, requests []Request, r int32) {
 		return
 	}
 	if i := g.SkipPending(0, limit); i >= 0 {
-		m.sweep(s, requests, r, i, count-found, &spare)
+		m.collectByNode(s, requests, r, i, count-found, &spare)
 	}
 }
 
-// sweep looks for candidates from task first on by the nodes with room.
-func (m *Matcher) sweep(s *scheduler.State, requests []Request, r, first, count int32, spare *int32) {
+// collectByNode collects candidates from task first on, node by node, over the nodes
+// with capacity.
+func (m *Matcher) collectByNode(s *scheduler.State, requests []Request, r, first, count int32, spare *int32) {
 	g := requests[r].Stage
 	for id := s.NextNode(g, 0); id != scheduler.NoNode && count > 0; id = s.NextNode(g, id+1) {
 		tasks := s.TasksOn(g, id)
 		from, _ := slices.BinarySearch(tasks, first)
 		for _, i := range tasks[from:] {
-			if count == 0 || m.free(s, g, id) == 0 {
+			if count == 0 || m.slotsLeft(s, g, id) == 0 {
 				break
 			}
-			if g.IsPending(i) && !m.swept(r, i) && m.consider(s, requests, r, i, spare) {
+			if g.IsPending(i) && !m.isCandidate(r, i) && m.addCandidate(s, requests, r, i, spare) {
 				count--
 			}
 		}
 	}
 }
 
-// swept tells whether a task is a candidate already.
-func (m *Matcher) swept(r, task int32) bool {
+// isCandidate reports whether a task is already a candidate.
+func (m *Matcher) isCandidate(r, task int32) bool {
 	same := func(c candidate) bool { return c.request == r && c.task == task }
-	return slices.ContainsFunc(m.cand, same) || slices.ContainsFunc(m.spare, same)
+	return slices.ContainsFunc(m.candidates, same) || slices.ContainsFunc(m.spare, same)
 }
 
-// consider makes a task with room at its data a candidate, and tells whether
-// the first look finds it a slot.
-func (m *Matcher) consider(s *scheduler.State, requests []Request, r, task int32, spare *int32) bool {
+// addCandidate makes a task with capacity at its data a candidate, and reports whether
+// the first pass finds a slot for it.
+func (m *Matcher) addCandidate(s *scheduler.State, requests []Request, r, task int32, spare *int32) bool {
 	g := requests[r].Stage
 	from := int32(len(m.edges))
-	m.edges = Near(s, g, task, m.edges)
+	m.edges = LocalNodes(s, g, task, m.edges)
 	to := int32(len(m.edges))
 	best := int32(0)
 	at := scheduler.NoNode
 	for _, id := range m.edges[from:to] {
-		if k := m.free(s, g, id); k > best {
+		if k := m.slotsLeft(s, g, id); k > best {
 			best, at = k, id
 		}
 	}
 	switch {
 	case at != scheduler.NoNode:
-		m.left[m.local[at]]--
-		m.add(r, task, m.edges[from:to])
+		m.unassigned[m.problemIndex[at]]--
+		m.addToProblem(r, task, m.edges[from:to])
 		m.edges = m.edges[:from]
 	case from < to && *spare > 0:
 		*spare--
@@ -192,38 +194,39 @@ func (m *Matcher) consider(s *scheduler.State, requests []Request, r, task int32
 	return at != scheduler.NoNode
 }
 
-// free gives the slots of a node that the first look has not given away.
-func (m *Matcher) free(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) int32 {
-	if m.mark[id] != m.now {
-		m.mark[id] = m.now
-		m.local[id] = int32(len(m.nodes))
+// slotsLeft returns the slots of a node that the first pass has not assigned. It adds
+// the node to the problem if it is new.
+func (m *Matcher) slotsLeft(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) int32 {
+	if m.mark[id] != m.stamp {
+		m.mark[id] = m.stamp
+		m.problemIndex[id] = int32(len(m.nodes))
 		m.nodes = append(m.nodes, id)
-		slots := m.open(s.Node(id), g)
+		slots := m.countOpenSlots(s.Node(id), g)
 		m.slots = append(m.slots, slots)
-		m.left = append(m.left, slots)
+		m.unassigned = append(m.unassigned, slots)
 	}
-	return m.left[m.local[id]]
+	return m.unassigned[m.problemIndex[id]]
 }
 
-// open counts the slots of a node with room for a task of the stage: one at a
-// time where some of its room is kept for others.
-func (m *Matcher) open(n *scheduler.Node, g *scheduler.Stage) int32 {
-	if m.Open != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
-		if !m.Open(n, g) {
+// countOpenSlots returns the slots of a node for tasks of the stage. A node with
+// reservations counts as one slot, because each placement must be checked against them.
+func (m *Matcher) countOpenSlots(n *scheduler.Node, g *scheduler.Stage) int32 {
+	if m.MayUse != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
+		if !m.MayUse(n, g) {
 			return 0
 		}
 		return 1
 	}
-	slots := Slots(n, m.demand, m.space, match.MaxTasks)
-	if m.mixed {
+	slots := CountSlots(n, m.demand, m.space, match.MaxTasks)
+	if m.severalClasses {
 		slots = max(slots, 1)
 	}
 	return slots
 }
 
-// Near appends the nodes that hold most of a task's input and have room for it
-// now.
-func Near(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.NodeID) []scheduler.NodeID {
+// LocalNodes appends the nodes that hold most of a task's input and have capacity for
+// it now.
+func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.NodeID) []scheduler.NodeID {
 	_, nodes, local := g.Input(task)
 	most := int64(0)
 	for _, b := range local {
@@ -233,25 +236,26 @@ func Near(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.No
 		if local != nil && local[k] < most {
 			continue
 		}
-		if s.HasRoom(g, id) {
+		if s.HasCapacity(g, id) {
 			out = append(out, id)
 		}
 	}
 	return out
 }
 
-// add puts a candidate with its nodes into the problem.
-func (m *Matcher) add(r, task int32, near []scheduler.NodeID) {
+// addToProblem adds a candidate with its nodes to the problem.
+func (m *Matcher) addToProblem(r, task int32, near []scheduler.NodeID) {
 	p := &m.problem
 	for _, id := range near {
-		p.Replicas = append(p.Replicas, m.local[id])
+		p.Replicas = append(p.Replicas, m.problemIndex[id])
 	}
 	p.Offsets = append(p.Offsets, int32(len(p.Replicas)))
-	m.cand = append(m.cand, candidate{request: r, task: task})
+	m.candidates = append(m.candidates, candidate{request: r, task: task})
 }
 
-// average makes the one shape that stands for all requests.
-func (m *Matcher) average(requests []Request) {
+// averageDemand sets the demand and space by which slots are counted: that of the
+// requests if they are equal, else their mean.
+func (m *Matcher) averageDemand(requests []Request) {
 	m.demand, m.space = scheduler.Resources{}, 0
 	var sum [scheduler.NumResources]float64
 	var space, n float64
@@ -266,7 +270,7 @@ func (m *Matcher) average(requests []Request) {
 		space += float64(r.Count) * float64(g.Disk)
 		n += float64(r.Count)
 	}
-	if m.mixed = !one; one {
+	if m.severalClasses = !one; one {
 		if len(requests) > 0 {
 			m.demand, m.space = requests[0].Stage.Spec.Demand, requests[0].Stage.Spec.Disk
 		}
@@ -278,13 +282,13 @@ func (m *Matcher) average(requests []Request) {
 	m.space = int64(space / max(n, 1))
 }
 
-// weigh fills in the nodes: slots, what is used, what a task adds.
-func (m *Matcher) weigh(s *scheduler.State) {
+// fillNodes fills in the nodes of the problem: slots, usage, and what one task adds.
+func (m *Matcher) fillNodes(s *scheduler.State) {
 	p := &m.problem
 	p.Racks = 1
 	for i, id := range m.nodes {
 		n := s.Node(id)
-		node := match.Node{Slots: min(m.slots[i], int32(len(m.cand)))}
+		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}
 		for r, c := range n.Spec.Capacity {
 			if c > 0 {
 				node.Used[r] = 1 - float64(n.Free[r])/float64(c)
@@ -295,10 +299,10 @@ func (m *Matcher) weigh(s *scheduler.State) {
 	}
 }
 
-// Slots counts the tasks of a demand and disk space that fit on a node now, at
-// most limit. O(disks).
-func Slots(n *scheduler.Node, d scheduler.Resources, space int64, limit int32) int32 {
-	if !n.Takes() {
+// CountSlots returns the number of tasks with a demand and disk space that fit on a
+// node now, at most limit. O(disks).
+func CountSlots(n *scheduler.Node, d scheduler.Resources, space int64, limit int32) int32 {
+	if !n.Schedulable() {
 		return 0
 	}
 	k := int64(limit)

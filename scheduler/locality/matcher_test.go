@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// mostLocal is the slow judge: the greatest number of node-local tasks, by
-// augmenting paths over tasks and slots.
-func mostLocal(tasks [][]scheduler.NodeID, slots []int) int {
+// maxLocal returns the greatest number of node-local tasks by augmenting paths over
+// tasks and slots: the slow judge.
+func maxLocal(tasks [][]scheduler.NodeID, slots []int) int {
 	on := make([][]int, len(slots)) // tasks on each node
 	var try func(t int, seen []bool) bool
 	try = func(t int, seen []bool) bool {
@@ -43,8 +43,8 @@ func mostLocal(tasks [][]scheduler.NodeID, slots []int) int {
 	return n
 }
 
-// A cluster at a load, and a stage whose tasks have three replicas each: the
-// number of node-local assignments is that of a maximum flow.
+// On a cluster under load, with a stage whose tasks have three replicas each, the
+// number of node-local assignments equals a maximum flow.
 func TestAsManyNodeLocalAsAMaximumFlow(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -56,13 +56,13 @@ func TestAsManyNodeLocalAsAMaximumFlow(t *testing.T) {
 	}{{"load 0.8", 0.8, false}, {"load 0.95", 0.95, false}, {"load 0.95, popular blocks", 0.95, true}} {
 		t.Run(c.what, func(t *testing.T) {
 			for range 40 {
-				matchOnce(t, r, c.load, c.zipf)
+				checkMatch(t, r, c.load, c.zipf)
 			}
 		})
 	}
 }
 
-func matchOnce(t *testing.T, r *rand.Rand, load float64, zipf bool) {
+func checkMatch(t *testing.T, r *rand.Rand, load float64, zipf bool) {
 	const nodes, perNode = 40, 5
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(perNode, 100, 1000)).AddTenants("a")
 	pick := func() scheduler.NodeID { return scheduler.NodeID(r.IntN(nodes)) }
@@ -102,13 +102,14 @@ func matchOnce(t *testing.T, r *rand.Rand, load float64, zipf bool) {
 		}
 		seen[a.Task] = true
 	}
-	if want := mostLocal(on, slots); len(got) != want {
+	if want := maxLocal(on, slots); len(got) != want {
 		t.Fatalf("%d node-local of %d, a maximum flow has %d", len(got), len(on), want)
 	}
 }
 
-// With fewer to place than wait, all of them find their data where they can.
-func TestAPartOfAStageLooksAtAllOfIt(t *testing.T) {
+// A request for fewer tasks than wait assigns all of them at their data if that is
+// possible.
+func TestPartialRequestConsidersTheWholeStage(t *testing.T) {
 	w := schedtest.New(t).AddNodes(3, schedtest.R(4, 100, 1000)).AddTenants("a")
 	var on [][]scheduler.NodeID
 	for range 3000 {
@@ -124,7 +125,7 @@ func TestAPartOfAStageLooksAtAllOfIt(t *testing.T) {
 	}
 }
 
-// 3DSF eq. 3, and a bandwidth in its place.
+// TestTransferTime checks 3DSF eq. 3, and a bandwidth in its place.
 func TestTransferTime(t *testing.T) {
 	for what, c := range map[string]struct {
 		net   Network
@@ -143,9 +144,9 @@ func TestTransferTime(t *testing.T) {
 	}
 }
 
-// Release is the first predicted end after which the demand fits behind those
-// that wait already (3DSF eq. 8).
-func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
+// ReleaseTime is the first predicted end after which the demand fits behind the
+// recorded waiters (3DSF eq. 8).
+func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(3, 100, 1000)).AddTenants("a")
 	for i, secs := range []int{30, 10, 20} {
 		job := w.Submit("a", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -157,10 +158,10 @@ func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
 	one := w.State.Job(w.Submit("a", 5, schedtest.R(1, 1, 1))).Stages[0]
 	two := w.State.Job(w.Submit("a", 1, schedtest.R(2, 1, 1))).Stages[0]
 	four := w.State.Job(w.Submit("a", 1, schedtest.R(4, 1, 1))).Stages[0]
-	var j Judge
-	j.Begin(w.State)
+	var j WaitEstimator
+	j.Reset(w.State)
 	after := func(g *scheduler.Stage) time.Duration {
-		at := j.Release(w.State, g, 0, w.Now, scheduler.Never)
+		at := j.ReleaseTime(w.State, g, 0, w.Now, scheduler.Never)
 		if at == scheduler.Never {
 			return -1
 		}
@@ -169,32 +170,32 @@ func TestReleaseIsBehindEarlierWaiters(t *testing.T) {
 	if a, b, c := after(one), after(two), after(four); a != 10*time.Second || b != 20*time.Second || c != -1 {
 		t.Errorf("release of 1, 2 and 4 cores: %v, %v, %v", a, b, c)
 	}
-	j.Wait(one, 0)
-	j.Wait(one, 0)
+	j.RecordWaiter(one, 0)
+	j.RecordWaiter(one, 0)
 	if got := after(one); got != 30*time.Second {
 		t.Errorf("behind two: %v", got)
 	}
-	j.Begin(w.State)
+	j.Reset(w.State)
 	if got := after(one); got != 10*time.Second {
 		t.Errorf("a new cycle: %v", got)
 	}
 }
 
-// What a judge remembers of the ends on nodes is what a new one finds, whatever
-// happened in between: events, tries that were undone, other predictions.
-func TestReleasesAreThoseOfANewJudge(t *testing.T) {
+// The cached ends of an estimator give the release times of a new estimator, whatever
+// happened in between: events, rolled-back actions, other predictions.
+func TestCachedReleaseTimesMatchAFreshEstimator(t *testing.T) {
 	for seed := range uint64(30) {
 		c := schedtest.NewChaos(t, seed)
-		var old Judge
+		var old WaitEstimator
 		compare := func(when string) {
-			var fresh Judge
-			old.Begin(c.State)
-			fresh.Begin(c.State)
+			var fresh WaitEstimator
+			old.Reset(c.State)
+			fresh.Reset(c.State)
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
 					for _, n := range c.State.Nodes() {
 						limit := c.Now.Add(time.Duration(1+c.R.IntN(100)) * time.Second)
-						got, want := old.Release(c.State, g, n.Spec.ID, c.Now, limit), fresh.Release(c.State, g, n.Spec.ID, c.Now, limit)
+						got, want := old.ReleaseTime(c.State, g, n.Spec.ID, c.Now, limit), fresh.ReleaseTime(c.State, g, n.Spec.ID, c.Now, limit)
 						if got != want {
 							t.Fatalf("seed %d, %s: stage %s on node %d is released at %d, want %d", seed, when, g.ID(), n.Spec.ID, got, want)
 						}
@@ -206,7 +207,7 @@ func TestReleasesAreThoseOfANewJudge(t *testing.T) {
 			c.Step()
 			m := c.State.Mark()
 			for _, a := range c.Actions(4) {
-				_ = c.State.Apply(&a, c.Now) // what is refused changes nothing
+				_ = c.State.Apply(&a, c.Now) // a refused action changes nothing
 			}
 			compare("in a try")
 			c.State.Rollback(m)

@@ -12,9 +12,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// play runs rigid jobs of one task each, q cores, through a policy on one node
-// of 100 cores, cycle by cycle, and gives their starts.
-func play(t *testing.T, name string, params map[string]string, jobs []rigid.Job) []scheduler.Time {
+// simulateRigid runs rigid one-task jobs of q cores through a policy on one node of
+// 100 cores, cycle by cycle, and returns their starts.
+func simulateRigid(t *testing.T, name string, params map[string]string, jobs []rigid.Job) []scheduler.Time {
 	t.Helper()
 	p, err := New(name, params)
 	if err != nil {
@@ -49,12 +49,12 @@ func play(t *testing.T, name string, params map[string]string, jobs []rigid.Job)
 		for i := range d.Actions {
 			if a := &d.Actions[i]; a.Kind == scheduler.ActPlace {
 				starts[a.Task.Job-1] = now
-				ends[a.Task.Job] = now.Add(jobs[a.Task.Job-1].Run)
+				ends[a.Task.Job] = now.Add(jobs[a.Task.Job-1].RunTime)
 			}
 		}
 		w.Start()
 		if d = w.Cycle(p); !d.Empty() {
-			t.Fatalf("%s wants more at %d: %s", name, now, d.String())
+			t.Fatalf("%s decides more in a second cycle at %d: %s", name, now, d.String())
 		}
 		if wake = d.Wake; wake == 0 {
 			wake = scheduler.Never
@@ -63,11 +63,10 @@ func play(t *testing.T, name string, params map[string]string, jobs []rigid.Job)
 	return starts
 }
 
-// Two-tier strict backfilling with one job a project and one resource is
-// conservative backfilling, and easy is EASY: the policies, which see a cluster
-// of nodes, start every job of random traces when the event loops do that are
-// held against KTH-SP2.
-func TestBackfillingPoliciesStartJobsWhenTheEventLoopsDo(t *testing.T) {
+// Strict two-tier backfilling with one job a project and one resource is
+// conservative backfilling, and easy is EASY: on random traces the policies start
+// every job when the event-loop simulators do that were verified with KTH-SP2.
+func TestBackfillingMatchesEventLoopSimulator(t *testing.T) {
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 26))
 		var jobs []rigid.Job
@@ -75,7 +74,7 @@ func TestBackfillingPoliciesStartJobsWhenTheEventLoopsDo(t *testing.T) {
 		for range 120 {
 			at = at.Add(time.Duration(1 + r.Int64N(int64(30*time.Second))))
 			bound := time.Duration(1+r.IntN(600)) * time.Second
-			jobs = append(jobs, rigid.Job{Submit: at, Bound: bound, Run: 1 + time.Duration(r.Int64N(int64(bound)-1)), Need: []int64{1 + int64(r.IntN(60))}})
+			jobs = append(jobs, rigid.Job{Submit: at, Bound: bound, RunTime: 1 + time.Duration(r.Int64N(int64(bound)-1)), Need: []int64{1 + int64(r.IntN(60))}})
 		}
 		for name, c := range map[string]struct {
 			rule   rigid.Rule
@@ -85,22 +84,22 @@ func TestBackfillingPoliciesStartJobsWhenTheEventLoopsDo(t *testing.T) {
 			"easy":                  {rigid.EASY, "easy", nil},
 			"conservative":          {rigid.Conservative, "conservative", nil},
 			"two-tier, strict":      {rigid.Conservative, "two_tier", map[string]string{"variant": "2tsb"}},
-			"two-tier, nobody high": {rigid.Conservative, "two_tier", map[string]string{"variant": "2tpb"}},
+			"two-tier, no priority": {rigid.Conservative, "two_tier", map[string]string{"variant": "2tpb"}},
 		} {
-			want, err := rigid.Run(c.rule, []int64{100}, jobs)
+			want, err := rigid.Simulate(c.rule, []int64{100}, jobs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := play(t, c.policy, c.params, jobs); !slices.Equal(got, want) {
+			if got := simulateRigid(t, c.policy, c.params, jobs); !slices.Equal(got, want) {
 				t.Errorf("%s, seed %d: starts %v, want %v", name, seed, got, want)
 			}
 		}
 	}
 }
 
-// Two nodes changed places for ever: a task that was suspended on a draining node
-// was planned there, lost with the node and planned on another one, in turns.
-func TestASuspendedTaskComesBackOnADrainingNode(t *testing.T) {
+// Regression: two nodes alternated for ever, because a task suspended on a draining
+// node was planned there, lost with the node and planned on the other.
+func TestSuspendedTaskResumesOnDrainingNode(t *testing.T) {
 	c := schedtest.NewChaos(t, 0x4d9a90428)
 	maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
 	warm := maker()
@@ -127,17 +126,17 @@ func TestASuspendedTaskComesBackOnADrainingNode(t *testing.T) {
 	}
 }
 
-// A job without a bound is planned by a guess. A task past it stays where it is,
-// and is suspended only where its room is promised to somebody who has a bound.
-func TestAWrongGuessIsNoOverrunUntilItIsInTheWay(t *testing.T) {
+// A job without a bound is planned by an estimate. A task past it stays, and is
+// suspended only where its capacity is guaranteed to a job with a bound.
+func TestWrongEstimateOverrunsOnlyWhenBlocking(t *testing.T) {
 	for name, c := range map[string]struct {
-		cores float64       // of the node; each task takes 4
-		bound time.Duration // of the job that comes second
-		leave bool
+		cores     float64       // of the node; each task takes 4
+		bound     time.Duration // of the second job
+		preempted bool
 	}{
-		"nobody has a bound":          {4, 0, false},
-		"its room is promised":        {4, 10 * time.Second, true},
-		"others are promised no less": {8, 10 * time.Second, false},
+		"no job has a bound":               {4, 0, false},
+		"capacity is guaranteed to others": {4, 10 * time.Second, true},
+		"guarantees leave enough":          {8, 10 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
@@ -148,28 +147,28 @@ func TestAWrongGuessIsNoOverrunUntilItIsInTheWay(t *testing.T) {
 			w.Start()
 			w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = c.bound })
 			policytest.Round(t, w.State, p, maker, w.Now, 100)
-			w.Start().Pass(6 * time.Second)
+			w.Start().Advance(6 * time.Second)
 			policytest.Round(t, w.State, p, maker, w.Now, 100)
 			first := w.Attempts()[0]
-			if left := first.Phase != scheduler.AttemptRunning; left != c.leave {
-				t.Fatalf("past its guess it is %v", first.Phase)
+			if preempted := first.Phase != scheduler.AttemptRunning; preempted != c.preempted {
+				t.Fatalf("past its estimate the task is %v", first.Phase)
 			}
-			if c.leave {
+			if c.preempted {
 				return
 			}
 			w.End(first, scheduler.OutcomeSucceeded)
 			policytest.Round(t, w.State, p, maker, w.Now, 100)
 			if all := w.Attempts(); len(all) != 1 || all[0].ID.Job != 2 {
-				t.Errorf("when it has ended %v run", all)
+				t.Errorf("after it ended, %v run", all)
 			}
 		})
 	}
 }
 
-// What an accepted deadline without a bound holds is taken to be held for ever only
-// where somebody may be promised it: where nobody has a bound those that wait are
+// An accepted deadline without a bound is planned to stay for ever only if its
+// capacity may be guaranteed to others. If no job has a bound, waiting tasks are
 // planned behind it.
-func TestAnAcceptedDeadlineWithoutABoundIsPlannedByItsGuess(t *testing.T) {
+func TestAcceptedDeadlineWithoutBoundIsPlannedByEstimate(t *testing.T) {
 	for _, bound := range []time.Duration{0, 10 * time.Second} {
 		maker := func() scheduler.Policy { return mustNew(t, "conservative", nil) }
 		p := maker()
@@ -184,7 +183,7 @@ func TestAnAcceptedDeadlineWithoutABoundIsPlannedByItsGuess(t *testing.T) {
 		planned := w.State.Reservations()
 		if bound > 0 {
 			if len(planned) != 0 {
-				t.Errorf("with a bound it is planned behind what may stay for ever: %v", planned[0])
+				t.Errorf("with a bound it is planned behind a task that may stay for ever: %v", planned[0])
 			}
 			continue
 		}

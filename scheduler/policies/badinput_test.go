@@ -10,20 +10,20 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-func TestParametersOutOfRangeAreRefusedWithAReason(t *testing.T) {
+func TestOutOfRangeParametersAreRejected(t *testing.T) {
 	for what, c := range map[string]struct {
 		policy, name, value, words string
 	}{
-		"a negative slack factor":           {"3dsf", "sf", "-0.1", `"sf" is "-0.1"`},
-		"a negative slack factor, two-tier": {"two_tier", "sf", "-1", `"sf" is "-1"`},
-		"a slack factor that is no number":  {"3dsf", "sf", "NaN", `"sf" is "NaN"`},
-		"a negative preemption limit":       {"3dsf", "pl", "-2", `"pl" is "-2"`},
-		"the same, two-tier":                {"two_tier", "pl", "-2", `"pl" is "-2"`},
-		"a negative number of spare nodes":  {"3dsf", "spare_nodes", "-1", `"spare_nodes"`},
-		"Lev 4":                             {"drf", "lev", "4", `"lev" is "4"`},
-		"a queue that is none":              {"las_mq", "queues", "0", `"queues" is "0"`},
-		"neither true nor false":            {"3dsf", "reserve", "yes", "use true or false"},
-		"a name that is misspelt":           {"3dsf", "margins", "1s", `did you mean "margin"`},
+		"a negative slack factor":               {"3dsf", "sf", "-0.1", `"sf" is "-0.1"`},
+		"a negative slack factor, two-tier":     {"two_tier", "sf", "-1", `"sf" is "-1"`},
+		"a slack factor that is no number":      {"3dsf", "sf", "NaN", `"sf" is "NaN"`},
+		"a negative preemption limit":           {"3dsf", "pl", "-2", `"pl" is "-2"`},
+		"a negative preemption limit, two-tier": {"two_tier", "pl", "-2", `"pl" is "-2"`},
+		"a negative number of spare nodes":      {"3dsf", "spare_nodes", "-1", `"spare_nodes"`},
+		"Lev 4":                                 {"drf", "lev", "4", `"lev" is "4"`},
+		"zero queues":                           {"las_mq", "queues", "0", `"queues" is "0"`},
+		"neither true nor false":                {"3dsf", "reserve", "yes", "use true or false"},
+		"a misspelt name":                       {"3dsf", "margins", "1s", `did you mean "margin"`},
 	} {
 		if _, err := New(c.policy, map[string]string{c.name: c.value}); err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: got %v, want words %q", what, err, c.words)
@@ -31,10 +31,10 @@ func TestParametersOutOfRangeAreRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// Every policy gives odd but valid input a defined answer: what needs nothing is
-// placed, what no node and no cap will ever take waits for that reason, a deadline
-// that can no longer be met does not stand in anybody's way.
-func TestOddInputHasADefinedAnswer(t *testing.T) {
+// Every policy handles degenerate but valid input: tasks without demand are placed,
+// tasks that no node or cap will ever admit wait for that reason, and an infeasible
+// deadline blocks nothing.
+func TestDegenerateInputIsHandled(t *testing.T) {
 	for _, info := range table {
 		t.Run(info.Name, func(t *testing.T) {
 			maker := func() scheduler.Policy { return mustNew(t, info.Name, nil) }
@@ -55,7 +55,7 @@ func TestOddInputHasADefinedAnswer(t *testing.T) {
 			d := policytest.Round(t, w.State, p, maker, w.Now, 100)
 			for what, id := range map[string]scheduler.JobID{"needs nothing": nothing, "needs CPU alone": partly, "cannot meet its deadline": late} {
 				if w.State.Job(id).Live != 1 {
-					t.Errorf("the job that %s does not run:\n%s", what, d.String())
+					t.Errorf("the job that %s is not running:\n%s", what, d.String())
 				}
 			}
 			reasons := map[scheduler.JobID]scheduler.Reason{}

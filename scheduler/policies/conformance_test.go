@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/policytest"
 )
 
-// Every policy of the table, with its default parameters.
+// Every policy of the table conforms with its default parameters.
 func TestEveryPolicyConforms(t *testing.T) {
 	for _, info := range table {
 		t.Run(info.Name, func(t *testing.T) {

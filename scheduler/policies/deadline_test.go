@@ -10,26 +10,25 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// world is a small cluster whose attempts take the time that was predicted for
-// them, give or take a half, and whose nodes do what they are told a second
-// later.
-type world struct {
+// preemptionWorld is a small cluster whose attempts take their predicted time plus
+// or minus a half, and whose nodes act on requests one second later.
+type preemptionWorld struct {
 	*schedtest.World
-	r     *rand.Rand
-	p     scheduler.Policy
-	ends  map[scheduler.AttemptID]time.Duration // running time that it takes
-	since map[scheduler.AttemptID]scheduler.Time
-	on    func(d *scheduler.Decision)
+	r          *rand.Rand
+	policy     scheduler.Policy
+	runTimes   map[scheduler.AttemptID]time.Duration // the run time of each attempt
+	since      map[scheduler.AttemptID]scheduler.Time
+	onDecision func(d *scheduler.Decision)
 }
 
-func newWorld(t testing.TB, seed uint64, policy string, params map[string]string) *world {
-	w := &world{World: schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a=2", "b"), r: rand.New(rand.NewPCG(seed, 3)),
-		p: mustNew(t, policy, params), ends: map[scheduler.AttemptID]time.Duration{}, since: map[scheduler.AttemptID]scheduler.Time{}}
+func newPreemptionWorld(t testing.TB, seed uint64, policy string, params map[string]string) *preemptionWorld {
+	w := &preemptionWorld{World: schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a=2", "b"), r: rand.New(rand.NewPCG(seed, 3)),
+		policy: mustNew(t, policy, params), runTimes: map[scheduler.AttemptID]time.Duration{}, since: map[scheduler.AttemptID]scheduler.Time{}}
 	return w
 }
 
-// step submits something now and then, decides, and lets a second pass.
-func (w *world) step(submit bool) {
+// step submits a job now and then, runs a cycle and advances the clock by a second.
+func (w *preemptionWorld) step(submit bool) {
 	if submit && w.r.IntN(4) == 0 {
 		est := time.Duration(1+w.r.IntN(10)) * time.Second
 		w.Submit([]string{"a", "b"}[w.r.IntN(2)], int32(1+w.r.IntN(4)), schedtest.R(float64(1+w.r.IntN(3)), float64(1+w.r.IntN(4)), float64(1+w.r.IntN(20))),
@@ -41,24 +40,24 @@ func (w *world) step(submit bool) {
 				}
 			})
 	}
-	d, err := scheduler.Cycle(w.State, w.p, w.Now, 1000, scheduler.Identity)
+	d, err := scheduler.Cycle(w.State, w.policy, w.Now, 1000, scheduler.AcceptAll)
 	if err != nil {
 		w.Fatalf("%v", err)
 	}
-	if w.on != nil {
-		w.on(&d)
+	if w.onDecision != nil {
+		w.onDecision(&d)
 	}
-	w.Pass(time.Second)
+	w.Advance(time.Second)
 	for _, a := range w.Attempts() {
-		w.event(a)
+		w.advanceAttempt(a)
 	}
 }
 
-func (w *world) event(a *scheduler.Attempt) {
+func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 	var err error
 	switch a.Phase {
 	case scheduler.AttemptStarting:
-		w.ends[a.ID] = time.Duration(float64(a.Estimate) * (0.5 + w.r.Float64()))
+		w.runTimes[a.ID] = time.Duration(float64(a.Estimate) * (0.5 + w.r.Float64()))
 		err = w.State.AttemptStarted(a.ID, a.Run, w.Now)
 	case scheduler.AttemptSuspending:
 		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}
@@ -73,7 +72,7 @@ func (w *world) event(a *scheduler.Attempt) {
 	case scheduler.AttemptKilling:
 		err = w.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
 	case scheduler.AttemptRunning:
-		if a.RanFor(w.Now) >= w.ends[a.ID] {
+		if a.RanFor(w.Now) >= w.runTimes[a.ID] {
 			w.End(a, scheduler.OutcomeSucceeded)
 			if j := w.State.Job(a.ID.Job); j.Complete() {
 				err = w.State.EndJob(a.ID.Job, scheduler.JobSucceeded, w.Now)
@@ -85,18 +84,18 @@ func (w *world) event(a *scheduler.Attempt) {
 	}
 }
 
-// PDSonQueue, 3DSF 7.3: deadline jobs are never victims, and every suspended
-// task comes back: room is kept for it from half of max_suspended on, and what
-// runs in its way takes at most 15 s.
-func TestVictimsAreRegularAndComeBack(t *testing.T) {
+// PDSonQueue, 3DSF 7.3: deadline jobs are never victims, and every suspended task
+// resumes: capacity is reserved for it after half of max_suspended, and what runs in
+// its way takes at most 15 s.
+func TestVictimsAreRegularAndResume(t *testing.T) {
 	const limit, longestTask = 40 * time.Second, 15 * time.Second
 	total := 0
 	for range 300 {
 		seed := rand.Uint64()
 		victims := 0
 		for _, policy := range []string{"3dsf", "pdsonqueue"} {
-			w := newWorld(t, seed, policy, map[string]string{"max_suspended": limit.String()})
-			w.on = func(d *scheduler.Decision) {
+			w := newPreemptionWorld(t, seed, policy, map[string]string{"max_suspended": limit.String()})
+			w.onDecision = func(d *scheduler.Decision) {
 				for i := range d.Actions {
 					act := &d.Actions[i]
 					if act.Kind != scheduler.ActSuspend && act.Kind != scheduler.ActKill {
@@ -105,12 +104,12 @@ func TestVictimsAreRegularAndComeBack(t *testing.T) {
 					victims++
 					a := w.State.Attempt(act.AttemptID())
 					if j := w.State.StageOf(a).Job; j.Spec.Accepted {
-						if _, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID}); !ok {
+						if _, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID}); !ok {
 							t.Fatalf("seed %d, %s: job %d has an accepted deadline and is a victim", seed, policy, j.Spec.ID)
 						}
 					}
 					if act.Kind == scheduler.ActKill {
-						t.Fatalf("seed %d, %s: it kills", seed, policy)
+						t.Fatalf("seed %d, %s: it kills a task", seed, policy)
 					}
 				}
 				for id, at := range w.since {
@@ -132,22 +131,22 @@ func TestVictimsAreRegularAndComeBack(t *testing.T) {
 		total += victims
 	}
 	if total < 1000 {
-		t.Errorf("only %d suspensions in all: the test shows little", total)
+		t.Errorf("only %d suspensions: too few for a meaningful test", total)
 	}
 }
 
-// No policy that takes room back for a deadline task of whatever length can hold a
-// bound on how long its victim sleeps: the task is no victim itself (7.3) and
-// stays. The victim comes back with its end, before anything else.
-func TestADeadlineTaskLongerThanMaxSuspendedIsWaitedFor(t *testing.T) {
+// No policy that preempts for deadline tasks of any length can bound how long a
+// victim is suspended, since the deadline task itself is not preempted (7.3). The
+// victim resumes when that ends, before anything else.
+func TestLongDeadlineTaskOutlastsMaxSuspended(t *testing.T) {
 	const limit = 40 * time.Second
 	for _, policy := range []string{"3dsf", "pdsonqueue"} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 4, 10)).AddTenants("t")
 		p := mustNew(t, policy, map[string]string{"max_suspended": limit.String()})
 		regular := w.Submit("t", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
 		w.Cycle(p)
-		w.Start().Pass(time.Second)
-		for range 2 { // the second one waits already when the victim is due back
+		w.Start().Advance(time.Second)
+		for range 2 { // the second one waits already when the victim is due to resume
 			w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 				g.Estimate, j.Deadline, j.Accepted = 2*limit, j.Submitted.Add(5*limit), true
 			})
@@ -160,7 +159,7 @@ func TestADeadlineTaskLongerThanMaxSuspendedIsWaitedFor(t *testing.T) {
 		w.Cycle(p)
 		w.Start()
 		for range 2 * limit / time.Second {
-			w.Pass(time.Second)
+			w.Advance(time.Second)
 			w.Cycle(p)
 			if victim.Phase != scheduler.AttemptSuspended {
 				t.Fatalf("%s: the victim is %v %v after its suspension", policy, victim.Phase, w.Now.Sub(victim.SuspendedAt))
@@ -172,21 +171,21 @@ func TestADeadlineTaskLongerThanMaxSuspendedIsWaitedFor(t *testing.T) {
 			}
 		}
 		if w.Cycle(p); victim.Phase != scheduler.AttemptResuming {
-			t.Errorf("%s: the victim is %v when the room is free", policy, victim.Phase)
+			t.Errorf("%s: the victim is %v although capacity is free", policy, victim.Phase)
 		}
 	}
 }
 
-// A task that was suspended for max_suspended is a victim no more, but of a
-// reservation that is due, which was promised on the strength of its leaving.
-func TestAPromiseOutranksMaxSuspended(t *testing.T) {
+// A task that was suspended for max_suspended is not preempted again, except for a
+// due reservation, which was guaranteed on the assumption that it can be.
+func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 	const limit = 40 * time.Second
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 4, 10)).AddTenants("t")
-	make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"max_suspended": limit.String()}) }
-	p := make()
+	newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"max_suspended": limit.String()}) }
+	p := newPolicy()
 	w.Submit("t", 1, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
-	policytest.Round(t, w.State, p, make, w.Now, 100)
-	w.Start().Pass(time.Second)
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	w.Start().Advance(time.Second)
 	victim := w.Attempts()[0]
 	suspend := func() {
 		if victim.Phase != scheduler.AttemptSuspending {
@@ -195,7 +194,7 @@ func TestAPromiseOutranksMaxSuspended(t *testing.T) {
 		if err := w.State.AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
 			t.Fatal(err)
 		}
-		policytest.Round(t, w.State, p, make, w.Now, 100)
+		policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 		w.Start()
 	}
 	inLane := func() scheduler.JobID {
@@ -204,38 +203,38 @@ func TestAPromiseOutranksMaxSuspended(t *testing.T) {
 		})
 	}
 	first := inLane()
-	policytest.Round(t, w.State, p, make, w.Now, 100)
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 	suspend()
-	w.Pass(limit)
+	w.Advance(limit)
 	for _, a := range w.Attempts() {
 		if a.ID.Job == first {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
 	}
-	policytest.Round(t, w.State, p, make, w.Now, 100)
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 	if err := w.State.AttemptResumed(victim.ID, victim.Run, w.Now); err != nil {
 		t.Fatal(err)
 	}
-	w.Pass(time.Second)
+	w.Advance(time.Second)
 	lane := inLane()
-	policytest.Round(t, w.State, p, make, w.Now, 100)
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 	if victim.Phase != scheduler.AttemptRunning || w.State.Job(lane).Live != 0 {
 		t.Fatalf("the regular task is %v for a deadline job", victim.Phase)
 	}
-	if err := w.State.EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its room would not be promised to others
+	if err := w.State.EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its capacity would not be guaranteed to others
 		t.Fatal(err)
 	}
 	if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		t.Fatal(err)
 	}
-	promised := w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, limit })
-	policytest.Round(t, w.State, p, make, w.Now, 100)
-	if !w.State.Project(1).Noted(scheduler.NotePromise) {
-		t.Fatalf("the project of job %d is promised nothing", promised)
+	guaranteed := w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, limit })
+	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
+	if !w.State.Project(1).HasState(scheduler.GuaranteeState) {
+		t.Fatalf("the project of job %d has no guarantee", guaranteed)
 	}
 	suspend()
-	if w.State.Job(promised).Live != 1 {
-		t.Errorf("what was promised does not run")
+	if w.State.Job(guaranteed).Live != 1 {
+		t.Errorf("the guaranteed task does not run")
 	}
 }
 
@@ -261,19 +260,19 @@ func TestPreemptModes(t *testing.T) {
 	}
 }
 
-// The levels: frozen where CPU lacks, swapped where memory does, checkpointed
-// without swap, nothing where the node can do nothing.
-func TestVictimsGoToTheCheapestLevelThatIsEnough(t *testing.T) {
+// The levels: frozen if CPU is lacking, swapped if memory is, checkpointed without
+// swap, none if the node supports none.
+func TestVictimsUseCheapestSufficientLevel(t *testing.T) {
 	for what, c := range map[string]struct {
 		demand scheduler.Resources
 		levels scheduler.LevelSet
 		swap   int64
 		want   scheduler.Level
 	}{
-		"CPU lacks":                  {schedtest.R(1, 0.5, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelFrozen},
-		"memory lacks":               {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelSwapped},
-		"memory lacks, no swap":      {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 0, scheduler.LevelCheckpointed},
-		"memory lacks, freezes only": {schedtest.R(0.5, 2, 1), scheduler.Levels(scheduler.LevelFrozen), 0, 0},
+		"not enough CPU":                   {schedtest.R(1, 0.5, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelFrozen},
+		"not enough memory":                {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 64 << 30, scheduler.LevelSwapped},
+		"not enough memory, no swap":       {schedtest.R(0.5, 2, 1), scheduler.AllLevels, 0, scheduler.LevelCheckpointed},
+		"not enough memory, freezing only": {schedtest.R(0.5, 2, 1), scheduler.Levels(scheduler.LevelFrozen), 0, 0},
 	} {
 		w := schedtest.New(t)
 		spec := schedtest.NodeSpec(0, "/r", schedtest.R(1, 3, 10))
@@ -301,9 +300,9 @@ func TestVictimsGoToTheCheapestLevelThatIsEnough(t *testing.T) {
 	}
 }
 
-// A job of many tasks takes room back for as few as keep its end: 6 tasks of
-// 10 s, 35 s left, so 3 waves of 2.
-func TestAsFewVictimsAsKeepTheDeadline(t *testing.T) {
+// A job of many tasks preempts only as many as keep its predicted end: 6 tasks of 10
+// s in 35 s need 3 waves of 2.
+func TestFewestVictimsThatMeetDeadline(t *testing.T) {
 	w := schedtest.New(t).AddNodes(6, schedtest.R(1, 2, 10)).AddTenants("t")
 	p := mustNew(t, "pdsonqueue", nil)
 	w.Submit("t", 6, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })

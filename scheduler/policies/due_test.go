@@ -10,10 +10,10 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// At the very instant at which what runs should be gone, and is not, the task that
-// is planned behind it is told that it is due and where: not that no start of it is
-// in sight, though another node has room that is planned for others.
-func TestATaskThatIsDueSaysSo(t *testing.T) {
+// At the instant when a running task should have ended and has not, the task planned
+// behind it has reason due with its node, although another node has free capacity
+// that is planned for others.
+func TestDueTaskHasReasonDue(t *testing.T) {
 	for name, params := range map[string]map[string]string{"conservative": {"margin": "0s"}, "two_tier": {"margin": "0s", "variant": "2tsb"}} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 		if err := w.AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
@@ -34,23 +34,23 @@ func TestATaskThatIsDueSaysSo(t *testing.T) {
 			d := policytest.Round(t, w.State, p, maker, w.Now, 100)
 			i := slices.IndexFunc(d.Waiting, func(x scheduler.Waiting) bool { return x.Stage.Job == late })
 			if i < 0 {
-				t.Fatalf("%s: %s: no reason is given\n%s", name, what, d.String())
+				t.Fatalf("%s: %s: no reason\n%s", name, what, d.String())
 			}
 			got := d.Waiting[i]
-			got.Reservation = 0 // whichever it is, the judge knows it
+			got.Reservation = 0 // any one; the conformance suite verifies it
 			if want.Stage, want.Tasks = got.Stage, 1; got != want {
 				t.Errorf("%s: %s: %s, want %s", name, what, got.String(), want.String())
 			}
 		}
 		due := w.Now.Add(10 * time.Second)
 		waits("before", scheduler.Waiting{Reason: scheduler.ReasonLater, Until: due})
-		w.Pass(10 * time.Second)
+		w.Advance(10 * time.Second)
 		waits("at the instant", scheduler.Waiting{Reason: scheduler.ReasonDue, Node: w.Attempts()[0].Node})
 		for a := range w.State.AttemptsIn(w.State.Job(first).Stages[0]) {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
 		if policytest.Round(t, w.State, p, maker, w.Now, 100); w.State.Job(late).Live != 1 {
-			t.Errorf("%s: with its room free it does not run", name)
+			t.Errorf("%s: it does not run although its capacity is free", name)
 		}
 	}
 }

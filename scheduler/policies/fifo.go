@@ -4,18 +4,18 @@ import "github.com/drover-run/drover/scheduler"
 
 var fifoInfo = Info{
 	Name: "fifo",
-	Help: "jobs in order of submission; what does not fit is passed over unless strict",
+	Help: "jobs in order of submission; tasks that do not fit are passed over unless strict",
 	Params: []Param{
-		{Name: "strict", Kind: Bool, Default: "false", Help: "nothing overtakes the first job that does not fit"},
+		{Name: "strict", Kind: Bool, Default: "false", Help: "no job overtakes the first one that does not fit"},
 		reserveParam,
 	},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &fifo{strict: v.Bool("strict"), placer: placer{reserve: v.Bool("reserve")}}, nil
+		return &fifo{strict: v.Bool("strict"), placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
 	},
 }
 
-// fifo places ready tasks in order of (submission, job, stage, task), each on
-// the tightest of the first nodes with room.
+// fifo places ready tasks in order of (submission, job, stage, task), each on the
+// fullest of the first nodes that fit.
 type fifo struct {
 	strict bool
 	placer placer
@@ -23,28 +23,28 @@ type fifo struct {
 
 func (f *fifo) Name() string { return "fifo" }
 
-// Reasons says whether Decision.Waiting is wanted.
-func (f *fifo) Reasons(wanted bool) { f.placer.reasons(wanted) }
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (f *fifo) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
-// Decide costs O(1) when nothing changed, else O(ready stages + placements).
-func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
+// Decide costs O(1) if nothing changed, else O(ready stages + placements).
+func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
-	if p.begin(s, now, max) {
-		return p.idle(now)
+	if p.begin(s, now, limit) {
+		return p.idleDecision(now)
 	}
-	for !p.full() && p.pass() {
-		for j, at := s.NextReady(0); j != nil && !p.full(); j, at = s.NextReady(at) {
+	for !p.isFull() && p.nextPass() {
+		for j, at := s.NextReady(0); j != nil && !p.isFull(); j, at = s.NextReady(at) {
 			for _, g := range j.Stages {
 				if !g.Ready() {
 					continue
 				}
-				if f.strict && p.head != nil {
-					p.wait(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: p.head.ID()})
+				if f.strict && p.firstMisfit != nil {
+					p.recordWaiting(scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: p.firstMisfit.ID()})
 					continue
 				}
 				p.placeAll(g)
 			}
 		}
 	}
-	return p.end()
+	return p.finish()
 }

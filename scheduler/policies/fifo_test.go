@@ -18,7 +18,7 @@ func TestFifoPlacesInOrderOfSubmission(t *testing.T) {
 	}
 	d := w.Cycle(p)
 	want := "place 1.0.0#1 run 1 on 0 disk 0\nplace 1.0.1#1 run 1 on 0 disk 0\nplace 1.0.2#1 run 1 on 1 disk 0\n" +
-		"place 3.0.0#1 run 1 on 1 disk 0\n2.0: 5 waiting, no room for cpu on 2 nodes\n3.0: 4 waiting, no room for cpu on 2 nodes\n"
+		"place 3.0.0#1 run 1 on 1 disk 0\n2.0: 5 waiting, no free cpu on 2 nodes\n3.0: 4 waiting, no free cpu on 2 nodes\n"
 	if got := d.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -36,7 +36,7 @@ func TestFifoPlacesInOrderOfSubmission(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAreSuggested(t *testing.T) {
+func TestUnknownNamesGetSuggestions(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy string
 		params map[string]string

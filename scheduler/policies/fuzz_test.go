@@ -9,16 +9,16 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// FuzzEveryPolicyOnALoadedState: no State that can be loaded from a file makes a
-// policy or Check panic, or break a rule.
-func FuzzEveryPolicyOnALoadedState(f *testing.F) {
+// FuzzPoliciesOnLoadedState checks that no State that can be loaded from a file
+// makes a policy or Check panic, or violate a rule.
+func FuzzPoliciesOnLoadedState(f *testing.F) {
 	type variant struct {
 		name   string
 		params map[string]string
 	}
 	all := []variant{
 		{"3dsf", map[string]string{"regular_order": "las_mq", "reserve": "true", "speculate": "1.1", "max_suspended": "5s"}},
-		{"3dsf", map[string]string{"promises": "false", "migrate": "true", "preempt": "kill"}},
+		{"3dsf", map[string]string{"guarantees": "false", "migrate": "true", "preempt": "kill"}},
 		{"capacity", map[string]string{"reserve": "true", "speculate": "1.1"}},
 	}
 	for _, info := range table {
@@ -28,7 +28,7 @@ func FuzzEveryPolicyOnALoadedState(f *testing.F) {
 		c := schedtest.NewChaos(f, seed)
 		for range 40 {
 			c.Step()
-			for _, a := range c.Actions(1) { // so that attempts run, are suspended and killed, and something is reserved
+			for _, a := range c.Actions(1) { // so that attempts run, are suspended and killed, and reservations exist
 				if c.State.Apply(&a, c.Now) == nil && seed%2 == 0 {
 					c.Step()
 				}

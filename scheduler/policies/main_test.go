@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// rapidSeed is of the random worlds, so that a build is judged as the one
-// before. DROVER_SOAK=1 or -rapid.seed looks further.
+// rapidSeed fixes the random worlds so that all builds are compared on the same
+// ones. DROVER_SOAK=1 or -rapid.seed explores others.
 const rapidSeed = "20261121"
 
 func TestMain(m *testing.M) {

@@ -6,46 +6,46 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// key is what an ordered policy compares jobs by: the first number, then the
+// jobKey is the sort key of a job in an ordered policy: the first number, then the
 // second, then submission and id. Smaller goes first.
-type key [2]float64
+type jobKey [2]float64
 
-// ordered is a policy that gives each place to the first job in an order that
-// may change as tasks are placed; what does not fit is passed over.
+// ordered is a policy that serves the first job in an order that may change as tasks
+// are placed. Tasks that do not fit are passed over.
 type ordered struct {
 	name string
-	// key is asked for each job with ready work, and again for a job after
-	// each placement in it.
-	key    func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) key
+	// key is called for each job with ready work, and again for a job after each of
+	// its placements.
+	key    func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey
 	placer placer
-	heap   []entry
+	heap   []jobEntry
 }
 
-type entry struct {
-	key   key
-	seq   int32 // position by (submission, id)
+type jobEntry struct {
+	key   jobKey
+	seq   int32 // position in order of (submission, id)
 	job   *scheduler.Job
-	stage int32 // stages before it cannot be placed any more
+	stage int32 // no stage before it can be placed any more
 }
 
 func (o *ordered) Name() string { return o.name }
 
-// Decide costs O(1) when nothing changed, else O(ready jobs + placements x log
-// of ready jobs).
-func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
+// Decide costs O(1) if nothing changed, else O(ready jobs + placements x log of
+// ready jobs).
+func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &o.placer
-	if p.begin(s, now, max) {
-		return p.idle(now)
+	if p.begin(s, now, limit) {
+		return p.idleDecision(now)
 	}
-	for !p.full() && p.pass() {
+	for !p.isFull() && p.nextPass() {
 		o.heap = o.heap[:0]
 		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
-			o.heap = append(o.heap, entry{key: o.key(s, j, now), seq: at, job: j})
+			o.heap = append(o.heap, jobEntry{key: o.key(s, j, now), seq: at, job: j})
 		}
 		for i := len(o.heap)/2 - 1; i >= 0; i-- {
-			down(o.heap, i, lessEntry)
+			siftDown(o.heap, i, lessEntry)
 		}
-		for len(o.heap) > 0 && !p.full() {
+		for len(o.heap) > 0 && !p.isFull() {
 			top := &o.heap[0]
 			if p.placeNext(top) {
 				top.key = o.key(s, top.job, now)
@@ -54,21 +54,21 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, max int) schedu
 				o.heap[0] = o.heap[last]
 				o.heap = o.heap[:last]
 			}
-			down(o.heap, 0, lessEntry)
+			siftDown(o.heap, 0, lessEntry)
 		}
 	}
-	return p.end()
+	return p.finish()
 }
 
-// Reasons says whether Decision.Waiting is wanted.
-func (o *ordered) Reasons(wanted bool) { o.placer.reasons(wanted) }
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (o *ordered) SetReasonsWanted(wanted bool) { o.placer.setReasons(wanted) }
 
-// placeNext places one task of the job, of the first stage that can be; false
-// when none can, each then has its reason.
-func (p *placer) placeNext(e *entry) bool { return p.placeNextStage(e) != nil }
+// placeNext places one task of the job, of its first placeable stage. If it returns
+// false, each stage has a reason.
+func (p *placer) placeNext(e *jobEntry) bool { return p.placeNextStage(e) != nil }
 
-// placeNextStage is placeNext that gives the stage, nil for none.
-func (p *placer) placeNextStage(e *entry) *scheduler.Stage {
+// placeNextStage is placeNext, returning the stage or nil.
+func (p *placer) placeNextStage(e *jobEntry) *scheduler.Stage {
 	for ; int(e.stage) < len(e.job.Stages); e.stage++ {
 		if g := e.job.Stages[e.stage]; g.Ready() && p.placeOne(g) {
 			return g
@@ -77,12 +77,12 @@ func (p *placer) placeNextStage(e *entry) *scheduler.Stage {
 	return nil
 }
 
-func lessEntry(a, b *entry) bool {
+func lessEntry(a, b *jobEntry) bool {
 	return cmp.Or(cmp.Compare(a.key[0], b.key[0]), cmp.Compare(a.key[1], b.key[1]), cmp.Compare(a.seq, b.seq)) < 0
 }
 
-// down lets element i of a binary heap sink to its place.
-func down[T any](h []T, i int, less func(a, b *T) bool) {
+// siftDown moves element i of a binary heap down to its place.
+func siftDown[T any](h []T, i int, less func(a, b *T) bool) {
 	for {
 		least, l := i, 2*i+1
 		if l < len(h) && less(&h[l], &h[least]) {

@@ -1,7 +1,7 @@
-// Package policies is the table of schedulers: name to constructor, an
-// explicit list. A policy is added with one line in table and a file of its
-// own; nothing registers itself. The coordinator, the simulator, benchmarks and
-// the conformance suite (package policytest) all take their policies here.
+// Package policies is the table of schedulers: an explicit list that maps names to
+// constructors. A policy is added with one line in table and a file of its own;
+// nothing registers itself. The coordinator, the simulator, the benchmarks and the
+// conformance suite (package policytest) all take their policies from here.
 package policies
 
 import (
@@ -18,7 +18,7 @@ import (
 // Kind is the type of a parameter.
 type Kind uint8
 
-// The kinds of parameters and how their values are written.
+// The kinds of parameters and examples of their values.
 const (
 	Int      Kind = iota + 1 // 3
 	Float                    // 0.5
@@ -28,7 +28,7 @@ const (
 	Text                     // anything
 )
 
-// String gives the kind's name for help texts.
+// String returns the kind's name for help texts.
 func (k Kind) String() string {
 	switch k {
 	case Int:
@@ -54,7 +54,7 @@ type Param struct {
 	Kind    Kind
 	Default string
 	Help    string
-	Min     float64 // of Int and Float (in seconds of Duration), where Max > Min
+	Min     float64 // inclusive range of Int, Float and Duration (in seconds), if Max > Min
 	Max     float64
 	Choices []string // of Choice
 }
@@ -64,53 +64,53 @@ type Info struct {
 	Name   string
 	Help   string // one line
 	Params []Param
-	// SimOnly policies know true sizes and are for simulations.
+	// SimOnly policies know true job sizes, so they run in simulations only.
 	SimOnly bool
 	New     func(Values) (scheduler.Policy, error)
 }
 
-// Values are the parameters of one policy, each present and checked.
+// Values are the parameters of one policy, all present and checked.
 type Values struct {
 	policy string
-	of     map[string]string
+	values map[string]string
 }
 
-// Int gives the value of an Int parameter.
+// Int returns the value of an Int parameter.
 func (v Values) Int(name string) int { n, _ := strconv.Atoi(v.get(name)); return n }
 
-// Float gives the value of a Float parameter.
+// Float returns the value of a Float parameter.
 func (v Values) Float(name string) float64 { f, _ := strconv.ParseFloat(v.get(name), 64); return f }
 
-// Bool gives the value of a Bool parameter.
+// Bool returns the value of a Bool parameter.
 func (v Values) Bool(name string) bool { return v.get(name) == "true" }
 
-// Duration gives the value of a Duration parameter.
+// Duration returns the value of a Duration parameter.
 func (v Values) Duration(name string) time.Duration {
 	d, _ := time.ParseDuration(v.get(name))
 	return d
 }
 
-// Text gives the value of any parameter as it was written.
+// Text returns the value of any parameter as it was written.
 func (v Values) Text(name string) string { return v.get(name) }
 
 func (v Values) get(name string) string {
-	s, ok := v.of[name]
+	s, ok := v.values[name]
 	if !ok {
-		panic(fmt.Sprintf("policies: %s asks for parameter %q, which its Params do not list", v.policy, name))
+		panic(fmt.Sprintf("policies: %s reads parameter %q, which its Params do not list", v.policy, name))
 	}
 	return s
 }
 
-// New makes a policy. Parameters left out take their defaults; an unknown name
-// or a value out of range is an error that says what to write.
+// New returns a policy. Parameters left out take their defaults. An unknown name or
+// a value out of range is an error that says what to write.
 func New(name string, params map[string]string) (scheduler.Policy, error) {
 	info, err := Get(name)
 	if err != nil {
 		return nil, err
 	}
-	v := Values{policy: name, of: map[string]string{}}
+	v := Values{policy: name, values: map[string]string{}}
 	for _, p := range info.Params {
-		v.of[p.Name] = p.Default
+		v.values[p.Name] = p.Default
 	}
 	for _, k := range sortedKeys(params) {
 		i := slices.IndexFunc(info.Params, func(p Param) bool { return p.Name == k })
@@ -120,29 +120,29 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 		if err := info.Params[i].check(params[k]); err != nil {
 			return nil, fmt.Errorf("scheduler %q: %w", name, err)
 		}
-		v.of[k] = params[k]
+		v.values[k] = params[k]
 	}
 	p, err := info.New(v)
 	if err != nil {
 		return nil, fmt.Errorf("scheduler %q: %w", name, err)
 	}
 	if f := v.Float(speculateParam.Name); f > 0 {
-		p = &speculating{Policy: p, factor: f}
+		p = &speculativePolicy{Policy: p, factor: f}
 	}
 	return p, nil
 }
 
-// Get finds a policy in the table.
+// Get returns a policy of the table, or an error that suggests a name.
 func Get(name string) (Info, error) {
 	for _, i := range table {
 		if i.Name == name {
-			return i.withCommon(), nil
+			return i.withCommonParams(), nil
 		}
 	}
 	return Info{}, fmt.Errorf("unknown scheduler %q%s", name, suggest(name, Names()))
 }
 
-// Names lists the policies in order of the table.
+// Names returns the names of the policies in the order of the table.
 func Names() []string {
 	var out []string
 	for _, i := range table {
@@ -151,17 +151,17 @@ func Names() []string {
 	return out
 }
 
-// All lists the table.
+// All returns a copy of the table.
 func All() []Info {
 	out := slices.Clone(table)
 	for k := range out {
-		out[k] = out[k].withCommon()
+		out[k] = out[k].withCommonParams()
 	}
 	return out
 }
 
-// withCommon adds the parameters that every policy has.
-func (i Info) withCommon() Info {
+// withCommonParams returns i with the parameters that every policy has.
+func (i Info) withCommonParams() Info {
 	i.Params = append(slices.Clip(i.Params), speculateParam)
 	return i
 }
@@ -218,7 +218,8 @@ func sortedKeys(m map[string]string) []string {
 	return out
 }
 
-// suggest names the nearest known name, and all of them if none is near.
+// suggest returns the end of an error message: the nearest known name, or all of
+// them if none is near.
 func suggest(name string, known []string) string {
 	if len(known) == 0 {
 		return ": it has none"
@@ -232,7 +233,7 @@ func suggest(name string, known []string) string {
 	return ": use one of " + strings.Join(known, ", ")
 }
 
-// distance counts the insertions, deletions and replacements from a to b.
+// distance returns the Levenshtein distance of a and b, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -17,8 +17,8 @@ func TestThreeDSFWithQueuesConforms(t *testing.T) {
 	})
 }
 
-// With one tenant, no deadline and one priority, 3dsf with queues is las_mq:
-// the same tasks in the same order, cycle by cycle.
+// With one tenant, no deadline and one priority, 3dsf with queues is las_mq: the
+// same tasks in the same order, cycle by cycle.
 func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -42,8 +42,8 @@ func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
 			a.Start()
 			b.Start()
 			pass := time.Duration(1+r.IntN(5)) * time.Second
-			a.Pass(pass)
-			b.Pass(pass)
+			a.Advance(pass)
+			b.Advance(pass)
 			for _, att := range a.Attempts() {
 				if r.IntN(3) == 0 {
 					a.End(att, scheduler.OutcomeSucceeded)
@@ -64,9 +64,10 @@ func placements(d *scheduler.Decision) string {
 	return out
 }
 
-// Queues order regular jobs only: a deadline job goes first though it had much
-// service, and a job of high priority before one of low in a better queue.
-func TestQueuesAreForRegularJobs(t *testing.T) {
+// Queues order regular jobs only: a deadline job goes first although it had much
+// service, and a job of high priority precedes one of low priority in a better
+// queue.
+func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("a")
 	p := mustNew(t, "3dsf", map[string]string{"regular_order": "las_mq", "first": "1", "preempt": "none"})
 	old := w.Submit("a", 9, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -83,7 +84,7 @@ func TestQueuesAreForRegularJobs(t *testing.T) {
 			}
 		}
 		w.Start()
-		w.Pass(20 * time.Second)
+		w.Advance(20 * time.Second)
 		for _, a := range w.Attempts() {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
@@ -92,10 +93,10 @@ func TestQueuesAreForRegularJobs(t *testing.T) {
 	if fmt.Sprint(got) != want {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	if _, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: old}); ok {
+	if _, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: old}); ok {
 		t.Error("a deadline job is in a queue")
 	}
-	if n, ok := w.State.Note(scheduler.NoteKey{Kind: scheduler.NoteQueue, Job: high}); !ok || n.Value < 2 {
+	if n, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: high}); !ok || n.Value < 2 {
 		t.Errorf("a job that had 60 s of service is in queue %d", n.Value)
 	}
 }

@@ -28,10 +28,10 @@ func TestReservingPoliciesConform(t *testing.T) {
 	}
 }
 
-// Two nodes with two places each are full of small tasks, one of which ends
-// every second while more wait. A task that needs both places of a node is
-// first in line: it is passed over for ever, or a node is kept for it.
-func TestALargeTaskIsNotPassedOverForEver(t *testing.T) {
+// Two nodes of two slots are full of small tasks, one of which ends every second
+// while more wait. The first task in the queue needs both slots of a node: without a
+// reserved node it is passed over for ever.
+func TestReserveStartsLargeTask(t *testing.T) {
 	for _, name := range []string{"fifo", "3dsf", "drf", "pdsonqueue"} {
 		for reserve, starts := range map[string]bool{"false": false, "true": true} {
 			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 8, 10)).AddTenants("a", "b")
@@ -41,8 +41,8 @@ func TestALargeTaskIsNotPassedOverForEver(t *testing.T) {
 			large := w.Submit("a", 1, schedtest.R(2, 1, 0))
 			w.Submit("b", 100, schedtest.R(1, 1, 0))
 			for range 20 {
-				w.Start().Pass(time.Second)
-				w.End(oldest(w), scheduler.OutcomeSucceeded)
+				w.Start().Advance(time.Second)
+				w.End(oldestAttempt(w), scheduler.OutcomeSucceeded)
 				w.Cycle(p)
 			}
 			g := w.State.Job(large).Stages[0]
@@ -53,10 +53,10 @@ func TestALargeTaskIsNotPassedOverForEver(t *testing.T) {
 	}
 }
 
-// No node is kept for who has a place in the plan: smaller promised work that
-// ends before it starts on what an early end left, and the large task at its
-// instant.
-func TestNoNodeIsKeptForPlannedWork(t *testing.T) {
+// No node is reserved for tasks with a guarantee reservation: a smaller guaranteed
+// task that ends before it starts on what an early end freed, and the large task
+// starts in time.
+func TestNoNodeIsReservedForPlannedTasks(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
 	p := mustNew(t, "3dsf", map[string]string{"reserve": "true", "sf": "0"})
 	submit := func(id scheduler.ProjectID, cores float64, bound time.Duration) *scheduler.Stage {
@@ -71,43 +71,43 @@ func TestNoNodeIsKeptForPlannedWork(t *testing.T) {
 	submit(2, 1, time.Minute)
 	large, small := submit(3, 4, time.Minute), submit(4, 1, 30*time.Second)
 	if large.Running+small.Running > 0 {
-		t.Fatal("there was room")
+		t.Fatal("the large task fitted")
 	}
-	w.Start().Pass(5 * time.Second)
+	w.Start().Advance(5 * time.Second)
 	w.End(w.Attempts()[1], scheduler.OutcomeSucceeded)
 	if w.Cycle(p); small.Running != 1 || large.Running != 0 {
-		t.Errorf("%d of the small and %d of the large one run, want 1 and 0", small.Running, large.Running)
+		t.Errorf("%d small and %d large tasks run, want 1 and 0", small.Running, large.Running)
 	}
-	w.Start().Pass(58 * time.Second)
+	w.Start().Advance(58 * time.Second)
 	for _, a := range w.Attempts() {
 		w.End(a, scheduler.OutcomeSucceeded)
 	}
 	if w.Cycle(p); large.Running != 1 {
-		t.Error("the large one does not start when its time has come")
+		t.Error("the large task does not start in time")
 	}
 }
 
-// A node of four cores runs a task of three; one of four is next and keeps it. What
-// may start on the core that is left?
-func TestWhatStartsBehindAKeptNode(t *testing.T) {
+// A node of four cores runs a task of three; the next task needs four and reserves
+// the node. What may start on the remaining core?
+func TestBackfillOnReservedNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		running, large, small time.Duration // bounds, 0 for none
 		needs                 float64       // cores of the large one
 		starts                int32
 	}{
-		"what ends before the room is there":   {time.Minute, 0, 50 * time.Second, 4, 1},
-		"what ends as the room comes":          {time.Minute, 0, time.Minute, 4, 1},
-		"not what ends later":                  {time.Minute, 0, 61 * time.Second, 4, 0},
-		"not what may run for ever":            {time.Minute, time.Minute, 0, 4, 0},
-		"not what leaves too little for ever":  {time.Minute, 0, 0, 3.5, 0},
-		"what fits beside it then":             {time.Minute, 0, 0, 3, 1},
-		"nothing where nobody knows when":      {0, time.Minute, time.Second, 4, 0},
-		"nor where the task needs all of that": {0, time.Minute, 0, 4, 0},
+		"ends before the node is free":            {time.Minute, 0, 50 * time.Second, 4, 1},
+		"ends when the node is free":              {time.Minute, 0, time.Minute, 4, 1},
+		"ends later: no":                          {time.Minute, 0, 61 * time.Second, 4, 0},
+		"may run for ever: no":                    {time.Minute, time.Minute, 0, 4, 0},
+		"leaves too little, may run for ever: no": {time.Minute, 0, 0, 3.5, 0},
+		"fits beside the large task":              {time.Minute, 0, 0, 3, 1},
+		"unknown when the node is free: no":       {0, time.Minute, time.Second, 4, 0},
+		"unknown, large task needs all: no":       {0, time.Minute, 0, 4, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
-			make := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"reserve": "true"}) }
-			p := make()
+			newPolicy := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"reserve": "true"}) }
+			p := newPolicy()
 			submit := func(cores float64, bound time.Duration) *scheduler.Stage {
 				j := w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
 				return w.State.Job(j).Stages[0]
@@ -117,18 +117,18 @@ func TestWhatStartsBehindAKeptNode(t *testing.T) {
 			w.Start()
 			large := submit(c.needs, c.large)
 			small := submit(1, c.small)
-			policytest.Round(t, w.State, p, make, w.Now, 100)
+			policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 			if large.Running != 0 || small.Running != c.starts {
-				t.Errorf("%d of the large and %d of the small run, want 0 and %d", large.Running, small.Running, c.starts)
+				t.Errorf("%d large and %d small tasks run, want 0 and %d", large.Running, small.Running, c.starts)
 			}
 		})
 	}
 }
 
-// EASY's promise, under random jobs of one tenant that end within their bounds: who
-// is first in line starts no later than the bounds allowed when it came to be
-// first, whatever starts behind it.
-func TestWhoIsFirstIsNotPutOff(t *testing.T) {
+// EASY's guarantee under random jobs of one tenant that end within their bounds: the
+// first in the queue starts no later than the bounds allowed when it became first,
+// whatever starts behind it.
+func TestReservingTaskIsNotDelayed(t *testing.T) {
 	behind := 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -163,7 +163,7 @@ func TestWhoIsFirstIsNotPutOff(t *testing.T) {
 				}
 				ends[id] = w.Now.Add(time.Duration(1+r.IntN(int(bound/time.Second))) * time.Second)
 				if at, was := latest[id]; was && w.Now > at {
-					t.Fatalf("seed %d: job %d was first in line, could have started at %d and starts at %d", seed, id, at, w.Now)
+					t.Fatalf("seed %d: job %d, first in the queue, could have started at %d and started at %d", seed, id, at, w.Now)
 				}
 				if first != nil && id > first.Spec.ID && first.Ready > 0 {
 					behind++
@@ -171,26 +171,27 @@ func TestWhoIsFirstIsNotPutOff(t *testing.T) {
 			}
 			if j, _ := w.State.NextReady(0); j != nil {
 				if _, known := latest[j.Spec.ID]; !known {
-					latest[j.Spec.ID] = earliest(w, j.Stages[0])
+					latest[j.Spec.ID] = earliestCapacity(w, j.Stages[0])
 				}
 			}
-			w.Pass(time.Second)
+			w.Advance(time.Second)
 		}
 	}
 	if behind == 0 {
-		t.Error("nothing ever started behind who was first")
+		t.Error("no task was ever backfilled")
 	}
-	t.Logf("%d tasks started behind who was first", behind)
+	t.Logf("%d tasks backfilled", behind)
 }
 
-// earliest is the first second at which bounds leave room for a task on some node.
-func earliest(w *schedtest.World, g *scheduler.Stage) scheduler.Time {
+// earliestCapacity returns the first second at which, by the bounds, a task fits on
+// some node.
+func earliestCapacity(w *schedtest.World, g *scheduler.Stage) scheduler.Time {
 	for at := w.Now; at < w.Now.Add(time.Minute); at = at.Add(time.Second) {
 		for _, n := range w.State.Nodes() {
 			free, io := n.Free, n.Disks[0].FreeIO
 			for a := range w.State.AttemptsOn(n.Spec.ID) {
 				if bound := w.State.StageOf(a).Job.Spec.Bound; bound > 0 && a.Placed.Add(bound) <= at {
-					free, io = free.Add(a.Held.Resources), io+a.Held.Resources[scheduler.IO]
+					free, io = free.Add(a.Occupied.Resources), io+a.Occupied.Resources[scheduler.IO]
 				}
 			}
 			if d := g.Spec.Demand; d[scheduler.CPU] <= free[scheduler.CPU] && d[scheduler.Memory] <= free[scheduler.Memory] && d[scheduler.IO] <= io {
@@ -201,8 +202,8 @@ func earliest(w *schedtest.World, g *scheduler.Stage) scheduler.Time {
 	return scheduler.Never
 }
 
-// oldest is the small task that started first.
-func oldest(w *schedtest.World) *scheduler.Attempt {
+// oldestAttempt returns the attempt with the lowest id.
+func oldestAttempt(w *schedtest.World) *scheduler.Attempt {
 	var first *scheduler.Attempt
 	for _, a := range w.Attempts() {
 		if first == nil || a.ID.Compare(first.ID) < 0 {

@@ -8,109 +8,108 @@ import (
 
 // speculateParam is a parameter of every policy.
 var speculateParam = Param{Name: "speculate", Kind: Float, Default: "0", Min: 0, Max: 1e6,
-	Help: "start a second attempt of a task that has run this many times as long as its stage's tasks that are done take on average; 0 for never"}
+	Help: "start a second attempt of a task once it has run this many times as long as its stage's done tasks on average; 0 for never"}
 
-// Bounds of speculation: at least half of a stage must be done before its tasks
-// are compared, and second attempts are at most a tenth of what runs (one at
-// least), so that they cannot crowd out work that has none.
+// Bounds of speculation: at least 1/minDoneDivisor of a stage must be done before
+// its tasks are compared, and second attempts are at most 1/maxSpeculativeDivisor of
+// what runs (at least one), so that they do not crowd out first attempts.
 const (
-	speculateDone = 2
-	speculatePart = 10
+	minDoneDivisor        = 2
+	maxSpeculativeDivisor = 10
 )
 
-// speculating adds second attempts to what another policy decides: once it has
-// placed all it could, on nodes where there still is room and nothing is
-// reserved, one for each task that lags behind its stage. Then the policy is
-// asked again, for they may have taken what a reason of its was about, and so on
-// until neither adds anything: the next cycle finds nothing left to do. The first
-// of the two to succeed wins, State sees to the other. It remembers nothing: how
-// long tasks take is in State's counts.
-type speculating struct {
+// speculativePolicy adds second attempts to the decisions of another policy. Once
+// that policy has placed all it could, each task that lags behind its stage gets
+// one, on a node with free capacity and no reservations. The policy then decides
+// again, since its reasons may have changed, until neither adds anything. The first
+// attempt to succeed wins; the State ends the other. Nothing is remembered: run
+// times are in the State's counters.
+type speculativePolicy struct {
 	scheduler.Policy
 	factor float64
 
-	seen    scheduler.Stamp
-	known   bool // the decision at seen was empty
-	last    scheduler.Decision
-	actions []scheduler.Action
-	notes   []scheduler.Note
-	waiting []scheduler.Waiting
+	seenStamp      scheduler.Stamp
+	idleAtStamp    bool // the decision at seenStamp was empty
+	lastDecision   scheduler.Decision
+	actions        []scheduler.Action
+	states         []scheduler.PolicyState
+	waitingReasons []scheduler.Waiting
 }
 
-// maxRounds bounds how often the policy is asked in one cycle; past it what is
-// left is for the next one.
-const maxRounds = 16
+// maxSpeculationRounds bounds how often the policy decides in one cycle. The rest is
+// left to the next cycle.
+const maxSpeculationRounds = 16
 
-// Reasons says whether Decision.Waiting is wanted, to a policy that asks.
-func (p *speculating) Reasons(wanted bool) {
+// SetReasonsWanted passes the setting on to a policy that implements it.
+func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
 	if r, ok := p.Policy.(scheduler.Reasoner); ok {
-		r.Reasons(wanted)
+		r.SetReasonsWanted(wanted)
 	}
-	p.known = false
+	p.idleAtStamp = false
 }
 
-// Decide costs O(1) when nothing changed, else what the policy costs and
-// O(live attempts), once more where second attempts were added.
-func (p *speculating) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
-	if p.known && p.seen == s.Stamp() && (p.last.Wake == 0 || now < p.last.Wake) && max > 0 {
-		d := p.last
+// Decide costs O(1) if nothing changed, else what the policy costs plus O(live
+// attempts), repeated if second attempts were added.
+func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
+	if p.idleAtStamp && p.seenStamp == s.Stamp() && (p.lastDecision.Wake == 0 || now < p.lastDecision.Wake) && limit > 0 {
+		d := p.lastDecision
 		d.At = now
 		return d
 	}
-	p.seen = s.Stamp()
-	p.actions, p.notes = p.actions[:0], p.notes[:0]
+	p.seenStamp = s.Stamp()
+	p.actions, p.states = p.actions[:0], p.states[:0]
 	mark := s.Mark()
 	var d scheduler.Decision
-	for n := range maxRounds {
-		d = p.Policy.Decide(s, now, max-len(p.actions))
-		p.take(s, &d, now)
-		if len(p.actions) == max || n == maxRounds-1 || !p.second(s, &d, now, max) {
+	for n := range maxSpeculationRounds {
+		d = p.Policy.Decide(s, now, limit-len(p.actions))
+		p.apply(s, &d, now)
+		if len(p.actions) == limit || n == maxSpeculationRounds-1 || !p.addSecondAttempts(s, &d, now, limit) {
 			break
 		}
-		if len(p.actions) == max { // what waits does so for its turn, whatever it was before
-			p.waiting = p.waiting[:0]
+		if len(p.actions) == limit { // what still waits does so for lack of actions
+			p.waitingReasons = p.waitingReasons[:0]
 			for _, w := range d.Waiting {
-				p.waiting = append(p.waiting, scheduler.Waiting{Stage: w.Stage, Tasks: w.Tasks, Reason: scheduler.ReasonTurn})
+				p.waitingReasons = append(p.waitingReasons, scheduler.Waiting{Stage: w.Stage, Tasks: w.Tasks, Reason: scheduler.ReasonCycleFull})
 			}
-			d.Waiting = p.waiting
+			d.Waiting = p.waitingReasons
 			break
 		}
 	}
 	s.Rollback(mark)
-	d.Actions, d.Notes = p.actions, p.notes
-	p.known, p.last = d.Empty() && max > 0, d
+	d.Actions, d.PolicyStates = p.actions, p.states
+	p.idleAtStamp, p.lastDecision = d.Empty() && limit > 0, d
 	return d
 }
 
-// take carries out what the policy decided, in the try.
-func (p *speculating) take(s *scheduler.State, d *scheduler.Decision, now scheduler.Time) {
+// apply applies the policy's decision to the State and appends it to this one.
+func (p *speculativePolicy) apply(s *scheduler.State, d *scheduler.Decision, now scheduler.Time) {
 	for i := range d.Actions {
 		if err := s.Apply(&d.Actions[i], now); err != nil {
-			panic("policies: an action of " + p.Name() + " is refused: " + err.Error())
+			panic("policies: State refused an action of " + p.Name() + ": " + err.Error())
 		}
 	}
-	if err := s.ApplyNotes(d.Notes); err != nil {
-		panic("policies: a note of " + p.Name() + " is refused: " + err.Error())
+	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
+		panic("policies: State refused a policy state of " + p.Name() + ": " + err.Error())
 	}
-	p.actions, p.notes = append(p.actions, d.Actions...), append(p.notes, d.Notes...)
+	p.actions, p.states = append(p.actions, d.Actions...), append(p.states, d.PolicyStates...)
 }
 
-// second adds second attempts, and tells whether it did; d.Wake is brought
+// addSecondAttempts adds second attempts and reports whether it did. It moves d.Wake
 // forward to when the next one may be due.
-func (p *speculating) second(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, max int) bool {
+func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) bool {
 	before := len(p.actions)
 	seconds := secondAttempts(s)
-	left := 1 + (s.Live()-seconds)/speculatePart - seconds
+	left := 1 + (s.Live()-seconds)/maxSpeculativeDivisor - seconds
 	for j := range s.Jobs() {
 		if j.Phase != scheduler.JobActive || j.Live == 0 {
 			continue
 		}
 		for _, g := range j.Stages {
 			wake := p.lagging(s, g, now, func(a *scheduler.Attempt) bool {
-				if left <= 0 || len(p.actions) >= max {
+				if left <= 0 || len(p.actions) >= limit {
 					return false
 				}
-				if act, ok := place2(s, g, a); ok && s.Apply(&act, now) == nil {
+				if act, ok := placeSecondAttempt(s, g, a); ok && s.Apply(&act, now) == nil {
 					p.actions = append(p.actions, act)
 					left--
 				}
@@ -124,7 +123,7 @@ func (p *speculating) second(s *scheduler.State, d *scheduler.Decision, now sche
 	return len(p.actions) > before
 }
 
-// secondAttempts counts the second attempts that live.
+// secondAttempts returns the number of live second attempts.
 func secondAttempts(s *scheduler.State) int {
 	n := 0
 	for _, node := range s.Nodes() {
@@ -137,12 +136,12 @@ func secondAttempts(s *scheduler.State) int {
 	return n
 }
 
-// lagging yields the attempts of a stage that have run factor times as long as
-// its done tasks took on average, until yield says stop, and says when the next
-// one will have, 0 for none. A stage that is closed again, as output that it reads
-// was lost, starts nothing.
-func (p *speculating) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, yield func(*scheduler.Attempt) bool) (wake scheduler.Time) {
-	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*speculateDone < g.Spec.Tasks {
+// lagging yields the attempts of a stage that have run factor times as long as its
+// done tasks on average, until yield returns false. It returns when the next one
+// will have, 0 for none. A stage that was closed again because its input was lost
+// starts nothing.
+func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, yield func(*scheduler.Attempt) bool) (wake scheduler.Time) {
+	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*minDoneDivisor < g.Spec.Tasks {
 		return 0
 	}
 	spent := g.TaskTime(now)
@@ -152,7 +151,7 @@ func (p *speculating) lagging(s *scheduler.State, g *scheduler.Stage, now schedu
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
 	var late []*scheduler.Attempt
 	for a := range s.AttemptsIn(g) {
-		if a.Phase != scheduler.AttemptRunning || a.Speculative || paired(s, g, a) {
+		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
 			continue
 		}
 		ran := a.RanFor(now)
@@ -170,8 +169,8 @@ func (p *speculating) lagging(s *scheduler.State, g *scheduler.Stage, now schedu
 	return wake
 }
 
-// paired tells whether the task has two attempts already.
-func paired(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
+// hasSecondAttempt reports whether the task has two attempts already.
+func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	n := 0
 	for range s.AttemptsOf(g, a.ID.Index) {
 		n++
@@ -179,9 +178,9 @@ func paired(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	return n > 1
 }
 
-// place2 finds a node other than the attempt's own, with room that nobody
-// reserved, for a second attempt.
-func place2(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (scheduler.Action, bool) {
+// placeSecondAttempt returns the placement of a second attempt on another node with
+// free capacity and no reservations.
+func placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (scheduler.Action, bool) {
 	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || len(s.ReservationsOn(scheduler.NoNode)) > 0 {
 		return scheduler.Action{}, false
 	}
@@ -193,7 +192,7 @@ func place2(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (sched
 			continue
 		}
 		disk, _ := s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk)
-		act := s.Place(g, a.ID.Index, n, disk)
+		act := s.PlaceAction(g, a.ID.Index, n, disk)
 		act.Attempt, act.Speculative = s.NextAttempt(g, a.ID.Index), true
 		return act, true
 	}

@@ -9,36 +9,37 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// speculated has a stage of four tasks of which three are done after 10 s.
-func speculated(t *testing.T, nodes int) (*schedtest.World, scheduler.JobID) {
+// newSpeculationWorld returns a world with a stage of four tasks of which three are
+// done after 10 s.
+func newSpeculationWorld(t *testing.T, nodes int) (*schedtest.World, scheduler.JobID) {
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 4, schedtest.R(1, 1, 1))
 	for i := range int32(4) {
 		w.Place(scheduler.TaskID{Job: id, Index: i}, 0)
 	}
-	w.Start().Pass(10 * time.Second)
+	w.Start().Advance(10 * time.Second)
 	for _, a := range w.Attempts()[:3] {
 		w.End(a, scheduler.OutcomeSucceeded)
 	}
 	return w, id
 }
 
-// A task gets its second attempt when it has run twice as long as its stage's
-// done tasks took, not earlier, elsewhere, and once.
-func TestATaskThatLagsGetsASecondAttempt(t *testing.T) {
-	w, id := speculated(t, 2)
-	make := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
-	p := make()
-	if d := policytest.Round(t, w.State, p, make, w.Now, 100); len(d.Actions) != 0 || d.Wake != w.Now.Add(10*time.Second) {
+// A task gets a second attempt once it has run twice as long as its stage's done
+// tasks, not earlier, on another node, and only one.
+func TestSlowTaskGetsSecondAttempt(t *testing.T) {
+	w, id := newSpeculationWorld(t, 2)
+	newPolicy := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
+	p := newPolicy()
+	if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); len(d.Actions) != 0 || d.Wake != w.Now.Add(10*time.Second) {
 		t.Fatalf("at the mean: %s, wake %v", d.String(), d.Wake)
 	}
-	w.Pass(10 * time.Second)
-	d := policytest.Round(t, w.State, p, make, w.Now, 100)
+	w.Advance(10 * time.Second)
+	d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 	if len(d.Actions) != 1 || !d.Actions[0].Speculative || d.Actions[0].Node != 1 || d.Actions[0].Attempt != 2 || d.Actions[0].Task.Index != 3 {
 		t.Fatalf("at twice the mean: %s", d.String())
 	}
-	w.Start().Pass(time.Hour)
-	if d := policytest.Round(t, w.State, p, make, w.Now, 100); len(d.Actions) != 0 {
+	w.Start().Advance(time.Hour)
+	if d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100); len(d.Actions) != 0 {
 		t.Errorf("a third attempt: %s", d.String())
 	}
 	for _, a := range w.Attempts() {
@@ -47,7 +48,7 @@ func TestATaskThatLagsGetsASecondAttempt(t *testing.T) {
 		}
 	}
 	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Done != 4 {
-		t.Errorf("%d done: the second attempt won", g.Done)
+		t.Errorf("%d tasks done after the second attempt won", g.Done)
 	}
 }
 
@@ -57,9 +58,9 @@ func TestNoSecondAttempt(t *testing.T) {
 		params map[string]string
 		change func(*schedtest.World, scheduler.JobID)
 	}{
-		"on the same node":       {1, map[string]string{"speculate": "2"}, nil},
-		"where it is not wanted": {2, nil, nil},
-		"where room is reserved": {2, map[string]string{"speculate": "2"}, func(w *schedtest.World, id scheduler.JobID) {
+		"no other node":        {1, map[string]string{"speculate": "2"}, nil},
+		"speculation disabled": {2, nil, nil},
+		"capacity reserved": {2, map[string]string{"speculate": "2"}, func(w *schedtest.World, id scheduler.JobID) {
 			r := scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReserveHead, Job: id, Stage: -1, Task: -1, Node: 1,
 				Demand: schedtest.R(1, 1, 1), Start: w.Now.Add(time.Hour), End: w.Now.Add(2 * time.Hour)}}
 			if err := w.State.Apply(&r, w.Now); err != nil {
@@ -68,8 +69,8 @@ func TestNoSecondAttempt(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, id := speculated(t, c.nodes)
-			w.Pass(time.Hour)
+			w, id := newSpeculationWorld(t, c.nodes)
+			w.Advance(time.Hour)
 			if c.change != nil {
 				c.change(w, id)
 			}
@@ -80,31 +81,31 @@ func TestNoSecondAttempt(t *testing.T) {
 	}
 }
 
-// Output that a running stage reads is lost: the stage is closed until it is there
-// again, and a second attempt, which could not read it either, would be refused.
-func TestNoSecondAttemptInAStageThatIsClosedAgain(t *testing.T) {
+// When output that a running stage reads is lost, the stage is closed until the
+// output exists again; a second attempt could not read it and is not started.
+func TestNoSecondAttemptInReclosedStage(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(8, 16, 100)).AddTenants("a")
 	id := w.SubmitStages("a", []scheduler.StageSpec{
 		{Name: "first", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 1)},
 		{Name: "second", Kind: scheduler.KindReduce, Tasks: 4, Demand: schedtest.R(1, 1, 1), After: []int32{0}}})
 	first := scheduler.TaskID{Job: id}
 	w.Place(first, 0)
-	w.Start().Pass(time.Second).End(w.Attempts()[0], scheduler.OutcomeSucceeded)
+	w.Start().Advance(time.Second).End(w.Attempts()[0], scheduler.OutcomeSucceeded)
 	for i := range int32(4) {
 		w.Place(scheduler.TaskID{Job: id, Stage: 1, Index: i}, 0)
 	}
-	w.Start().Pass(10 * time.Second)
+	w.Start().Advance(10 * time.Second)
 	for _, a := range w.Attempts()[:3] {
 		w.End(a, scheduler.OutcomeSucceeded)
 	}
 	if err := w.State.OutputLost(first); err != nil {
 		t.Fatal(err)
 	}
-	w.Pass(time.Hour)
-	make := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
-	d := policytest.Round(t, w.State, make(), make, w.Now, 100)
+	w.Advance(time.Hour)
+	newPolicy := func() scheduler.Policy { return mustNew(t, "fifo", map[string]string{"speculate": "2"}) }
+	d := policytest.Round(t, w.State, newPolicy(), newPolicy, w.Now, 100)
 	if len(d.Actions) != 1 || d.Actions[0].Task != first || d.Actions[0].Speculative {
-		t.Errorf("%s: the task whose output is lost should start, and nothing else", d.String())
+		t.Errorf("%s: want the task whose output was lost to start, and nothing else", d.String())
 	}
 }
 

@@ -1,6 +1,6 @@
 package policies
 
-// table is the list of policies, one line each.
+// table is the list of policies.
 var table = []Info{
 	threeDSFInfo,
 	fifoInfo,

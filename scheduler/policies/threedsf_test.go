@@ -20,8 +20,8 @@ func mustNew(t testing.TB, name string, params map[string]string) scheduler.Poli
 	return p
 }
 
-// order tells whose tasks a decision places, one letter each.
-func order(w *schedtest.World, d *scheduler.Decision) string {
+// placementOrder returns whose tasks a decision places, one letter each.
+func placementOrder(w *schedtest.World, d *scheduler.Decision) string {
 	out := ""
 	for i := range d.Actions {
 		out += w.State.Tenants()[w.State.Job(d.Actions[i].Task.Job).Spec.Tenant].Spec.Name
@@ -29,8 +29,8 @@ func order(w *schedtest.World, d *scheduler.Decision) string {
 	return out
 }
 
-// 3DSF Table 1, through the policy on one node: capacity <24, 36, 54>, a
-// <2, 4, 3>, b <3, 2, 6>, c <1, 3, 6>.
+// 3DSF Table 1, through the policy on one node: capacity <24, 36, 54>, a <2, 4, 3>,
+// b <3, 2, 6>, c <1, 3, 6>.
 func Test3DSFTable1(t *testing.T) {
 	for _, c := range []struct {
 		what, policy string
@@ -49,7 +49,7 @@ func Test3DSFTable1(t *testing.T) {
 			w.Submit("b", 50, schedtest.R(3, 2, 6))
 			w.Submit("c", 50, schedtest.R(1, 3, 6))
 			d := w.Cycle(mustNew(t, c.policy, c.params))
-			if got := order(w, &d); got != c.want {
+			if got := placementOrder(w, &d); got != c.want {
 				t.Errorf("order %s, want %s", got, c.want)
 			}
 		})
@@ -70,9 +70,9 @@ func TestNaiveDRFSkipping(t *testing.T) {
 	}
 }
 
-// The first user's cluster: three nodes of four slots, 32 map tasks of one
-// block with one replica each, 16, 10 and 6 on a node, run times of 2 to 6 s
-// that nobody predicted. Every task runs at its data.
+// Three nodes of four slots, 32 map tasks of one block with one replica each, 16, 10
+// and 6 on a node, with unpredicted run times of 2 to 6 s (a user's cluster). Every
+// task runs at its input.
 func TestMapTasksFindTheirOnlyReplica(t *testing.T) {
 	w := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 400)).AddTenants("a")
 	var on [][]scheduler.NodeID
@@ -84,20 +84,20 @@ func TestMapTasksFindTheirOnlyReplica(t *testing.T) {
 	maps := scheduler.StageSpec{Name: "map", Kind: scheduler.KindMap, Tasks: 32, Demand: schedtest.R(1, 1, 50), Inputs: schedtest.Inputs(schedtest.MiB, on...)}
 	reduces := scheduler.StageSpec{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 2, After: []int32{0}, Demand: schedtest.R(1, 1, 50)}
 	w.SubmitStages("a", []scheduler.StageSpec{maps, reduces})
-	local, cycles := runOut(t, w, mustNew(t, "3dsf", nil), func() scheduler.Policy { return mustNew(t, "3dsf", nil) })
+	local, cycles := runToEnd(t, w, mustNew(t, "3dsf", nil), func() scheduler.Policy { return mustNew(t, "3dsf", nil) })
 	if local < 30 {
-		t.Errorf("%d of 32 tasks at their data", local)
+		t.Errorf("%d of 32 tasks at their input", local)
 	}
-	t.Logf("%d of 32 at their data in %d cycles, %v", local, cycles, w.Now.Sub(scheduler.Time(time.Second)))
+	t.Logf("%d of 32 at their input in %d cycles, %v", local, cycles, w.Now.Sub(scheduler.Time(time.Second)))
 }
 
-// runOut runs everything to its end with run times of 2 to 6 s and counts the
-// map tasks placed at their data.
-func runOut(t *testing.T, w *schedtest.World, p scheduler.Policy, make policytest.Maker) (local, cycles int) {
+// runToEnd simulates everything with run times of 2 to 6 s and returns the number of
+// map tasks placed at their input.
+func runToEnd(t *testing.T, w *schedtest.World, p scheduler.Policy, newPolicy policytest.Maker) (local, cycles int) {
 	r := rand.New(rand.NewPCG(1, 2))
 	ends := map[scheduler.AttemptID]scheduler.Time{}
 	for ; cycles < 1000; cycles++ {
-		d := policytest.Round(t, w.State, p, make, w.Now, 1000)
+		d := policytest.Round(t, w.State, p, newPolicy, w.Now, 1000)
 		for i := range d.Actions {
 			a := w.State.Attempt(d.Actions[i].AttemptID())
 			ends[a.ID] = w.Now.Add(2*time.Second + time.Duration(r.IntN(4000))*time.Millisecond)

@@ -9,13 +9,12 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// stopOverruns suspends what is past its bound, or kills it where it cannot be
-// brought out of memory. Jobs with an accepted deadline are left. So is what was
-// only guessed to be gone by now, unless its room is promised to others: the guess
-// was wrong, and it is taken to stay longer. To suspend a short task costs more
-// than to let it end.
-func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
-	if !f.late {
+// stopOverruns suspends attempts past their bound, or kills them if they cannot be
+// moved out of memory. It leaves jobs with an accepted deadline, and attempts past a
+// mere estimate unless their capacity is guaranteed to others: the estimate was
+// wrong, and letting a short task end costs less than suspending it.
+func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
+	if !f.hasOverrun {
 		return
 	}
 	var stop []scheduler.Action
@@ -23,7 +22,7 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 		for a := range s.AttemptsOn(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
-			if !running || f.boundOf(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.inTheWay(s, a, now)) {
+			if !running || f.boundEnd(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
@@ -37,16 +36,16 @@ func (f *planned) stopOverruns(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for _, a := range stop {
-		f.act(a)
+		f.tryApply(a)
 	}
 }
 
-// inTheWay tells whether an attempt that stays for longer than was guessed may be
-// where something is promised: its node is over capacity before it is taken to end,
-// and others are promised room there until then. O(reservations on the node).
-func (f *planned) inTheWay(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
-	end := f.endOf(s, a, now)
-	if f.plan.Profile().Over(int32(a.Node), now, end) == scheduler.Never {
+// blocksGuarantee reports whether an attempt past its estimate may block a
+// guarantee: its node is over capacity before the attempt's expected end, and
+// capacity there is guaranteed to others until then. O(reservations on the node).
+func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
+	end := f.expectedEnd(s, a, now)
+	if f.planner.Profile().FirstOverCapacity(int32(a.Node), now, end) == scheduler.Never {
 		return false
 	}
 	return slices.ContainsFunc(s.ReservationsOn(a.Node), func(r *scheduler.Reservation) bool {
@@ -54,142 +53,170 @@ func (f *planned) inTheWay(s *scheduler.State, a *scheduler.Attempt, now schedul
 	})
 }
 
-// repair plans again what was reserved on nodes that are gone, what does not
-// fit any more, and what could not start in time.
-func (f *planned) repair(s *scheduler.State, now scheduler.Time) {
+// repair replans what was reserved on unschedulable nodes, what no longer fits, and
+// what could not start in time.
+func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	nodes := s.Nodes()
 	var lost []int32
-	gone := len(nodes) - s.TakingNodes()
-	if gone > 0 && gone < len(nodes) {
+	unschedulable := len(nodes) - s.SchedulableNodes()
+	if unschedulable > 0 && unschedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
-			if !nodes[b].Takes() && f.plan.Busy(b) {
+			if !nodes[b].Schedulable() && f.planner.HasWork(b) {
 				lost = append(lost, b)
 			}
 		}
 	}
-	spare := f.spare - gone + len(lost)
+	spare := f.spare - unschedulable + len(lost)
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
-		if nodes[i].Takes() {
-			f.plan.Spare(int32(i), true)
+		if nodes[i].Schedulable() {
+			f.planner.SetSpare(int32(i), true)
 			spare--
 		}
 	}
 	for _, b := range lost {
 		if nodes[b].Spec.Down {
-			f.tell(f.plan.Lose(b, now), now)
+			f.recordViolations(f.planner.LoseBin(b, now), now)
 		} else {
-			f.tell(f.plan.Drain(b, now), now)
+			f.recordViolations(f.planner.DrainBin(b, now), now)
 		}
 	}
 	cause := backfill.CauseNodeLost
-	if f.late {
+	if f.hasOverrun {
 		cause = backfill.CauseOverrun
 	}
-	f.tell(f.plan.Repair(now, cause), now)
-	f.tell(f.plan.Replan(now, backfill.CauseLate), now)
+	f.recordViolations(f.planner.Repair(now, cause), now)
+	f.recordViolations(f.planner.Replan(now, backfill.CauseLate), now)
 }
 
-// tell notes promises that do not hold any more, each once, with its cause.
-func (f *planned) tell(broken []backfill.Broken, now scheduler.Time) {
-	for _, b := range broken {
-		k := noteKey(scheduler.NoteBroken, b.Project)
-		told := slices.ContainsFunc(f.notes, func(n scheduler.Note) bool {
+// recordViolations records each guarantee that no longer holds, once, with its
+// cause.
+func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now scheduler.Time) {
+	for _, b := range violations {
+		k := stateKey(scheduler.ViolatedState, b.Project)
+		recorded := slices.ContainsFunc(f.states, func(n scheduler.PolicyState) bool {
 			return n.Kind == k.Kind && n.Job == k.Job && n.Project == k.Project
 		})
-		for cause := backfill.CauseOverrun; cause <= backfill.CauseLate && !told; cause++ {
+		for cause := backfill.CauseOverrun; cause <= backfill.CauseLate && !recorded; cause++ {
 			k.Slot = int32(cause)
-			_, told = f.placer.s.Note(k)
+			_, recorded = f.placer.s.PolicyState(k)
 		}
-		if k.Slot = int32(b.Cause); !told {
-			f.notes = append(f.notes, scheduler.Note{NoteKey: k, At: now})
+		if k.Slot = int32(b.Cause); !recorded {
+			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, At: now})
 		}
 	}
 }
 
-// walk gives holes forward if room was given back earlier than planned, or the
-// nodes changed, since the last time; mark is the note that says so.
-func (f *planned) walk(s *scheduler.State, now scheduler.Time) (mark scheduler.Note, walked bool) {
+// compress compresses the schedule if capacity was released earlier than planned, or
+// the nodes changed, since the last time. It returns the policy state that records
+// this.
+func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
 	h := fnv.New64a()
-	word := func(v uint64) {
+	write := func(v uint64) {
 		for i := range 8 {
 			h.Write([]byte{byte(v >> (8 * i))})
 		}
 	}
-	word(s.Holes())
+	write(s.UnplannedReleases())
 	if f.margin > 0 {
-		word(s.History().TaskCount()) // then an end at its bound is early too
+		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
 	}
-	word(uint64(s.TakingNodes()))
+	write(uint64(s.SchedulableNodes()))
 	for _, v := range s.Total() {
-		word(uint64(v))
+		write(uint64(v))
 	}
-	mark = scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteCursor, Slot: walkSlot}, Value: int64(h.Sum64())}
-	if old, ok := s.Note(mark.NoteKey); ok && old.Value == mark.Value {
+	mark = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}, Value: int64(h.Sum64())}
+	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
 	}
-	f.plan.Walk(now)
+	f.planner.Compress(now)
 	return mark, true
 }
 
-// walkSlot is the slot of the note that says what the last walk knew.
-const walkSlot = 2
+// compressStateSlot is the slot of the policy state with the fingerprint of the last
+// compression.
+const compressStateSlot = 2
 
-// planNew plans what has no place yet and promises departures. What comes after
-// something that was planned later follows, and leaves room for others: so it
-// goes round until nothing moves, a few times at most.
-func (f *planned) planNew(s *scheduler.State, now scheduler.Time) {
+// planNew plans what has no place yet and guarantees departures. A dependent task
+// follows its predecessor when that is planned later and leaves capacity for others,
+// so planning is repeated until nothing moves, a few times at most.
+func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
-	cause := f.causeOf(s)
-	f.plan.Changed()
+	cause := f.replanCause(s)
+	f.planner.DrainChanged()
 	missing := 0
-	for _, id := range f.fresh {
-		missing += f.plan.Missing(id)
+	for _, id := range f.newOwners {
+		missing += f.planner.NumUnplacedOf(id)
 	}
-	ids := f.fresh
-	if missing != f.plan.Unplaced() { // some that were planned before lost their place
-		ids = f.waitingIDs(s)
+	ids := f.newOwners
+	if missing != f.planner.NumUnplaced() { // previously planned work lost its place
+		ids = f.listWaitingOwners(s)
 	}
 	for range rounds {
 		for _, id := range ids {
-			if _, err := f.plan.Complete(now, id); err != nil {
-				f.plan.CompleteSome(now, id)
+			if _, err := f.planner.CompletePlan(now, id); err != nil {
+				f.planner.CompleteWhatFits(now, id)
 			}
 		}
-		f.tell(f.plan.Replan(now, cause), now)
-		if len(f.plan.Changed()) == 0 {
+		f.recordViolations(f.planner.Replan(now, cause), now)
+		if len(f.planner.DrainChanged()) == 0 {
 			break
 		}
 	}
-	for _, id := range f.fresh {
-		if f.kept.owners[id].promised || !f.promisable(s, id) {
+	for _, id := range f.newOwners {
+		if f.cache.owners[id].guaranteed || !f.canGuarantee(s, id) {
 			continue
 		}
-		if _, q, ok := f.plan.Departure(id); ok && q != (backfill.Quote{}) {
-			f.kept.owners[id].promised = true
-			delete(f.kept.unpromised, id)
-			f.notes = append(f.notes, scheduler.Note{NoteKey: noteKey(scheduler.NotePromise, id), At: q.Departure},
-				scheduler.Note{NoteKey: noteKey(scheduler.NoteLatestStart, id), At: q.Latest})
+		if _, q, ok := f.planner.Departure(id); ok && q != (backfill.Guarantee{}) {
+			running := f.runsUntil(s, id, now)
+			if running == scheduler.Never {
+				continue // part of it is suspended: nothing can be guaranteed
+			}
+			q.Departure = max(q.Departure, running)
+			q.Latest = max(q.Latest, q.Departure)
+			f.cache.owners[id].guaranteed = true
+			delete(f.cache.withoutGuarantee, id)
+			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, id), At: q.Departure},
+				scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, id), At: q.Latest})
 		}
 	}
 }
 
-// promisable tells whether every job of a project has a bound of its own: only
-// then a departure can be guaranteed.
-func (f *planned) promisable(s *scheduler.State, id scheduler.ProjectID) bool {
-	jobs := []scheduler.JobID{scheduler.JobID(id &^ (1 << 63))}
-	if id>>63 == 0 {
-		jobs = s.Project(id).Jobs
-	}
-	for _, j := range jobs {
-		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, partly) {
+// canGuarantee reports whether a departure can be guaranteed: every job of the
+// project was submitted in full, has a bound, and has no stage with more tasks left
+// than may run at once.
+func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
+	for _, j := range projectJobs(s, id) {
+		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
 			return false
 		}
 	}
 	return true
 }
 
-// causeOf names why work that was promised had to be planned again.
-func (f *planned) causeOf(s *scheduler.State) backfill.Cause {
+// runsUntil returns when all running tasks of a project should have ended: 0 if none
+// runs, scheduler.Never if unknown. O(running tasks of the project).
+func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) scheduler.Time {
+	until := scheduler.Time(0)
+	for _, j := range projectJobs(s, id) {
+		for _, g := range s.Job(j).Stages {
+			for a := range s.AttemptsIn(g) {
+				until = max(until, f.expectedEnd(s, a, now))
+			}
+		}
+	}
+	return until
+}
+
+// projectJobs returns the jobs of a project, or the single job of an owner.
+func projectJobs(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
+	if id>>63 == 1 {
+		return []scheduler.JobID{scheduler.JobID(id &^ (1 << 63))}
+	}
+	return s.Project(id).Jobs
+}
+
+// replanCause returns why guaranteed work had to be replanned.
+func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
 	for a := range s.Suspended() {
 		if a.Suspends > 0 {
 			return backfill.CauseOverrun
@@ -198,24 +225,33 @@ func (f *planned) causeOf(s *scheduler.State) backfill.Cause {
 	return backfill.CauseFailed
 }
 
-// carryOut brings State's reservations in line with the plan, then starts what
-// is due.
-func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
-	if !f.synced { // some reservations may be of tasks that are not planned now
-		var gone []backfill.Key
+// commit makes the State's reservations those of the plan and starts what is due.
+func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
+	if !f.cacheUsed { // some reservations may be of tasks that are no longer planned
+		var missing []backfill.Key
 		for _, r := range s.Reservations() {
-			if _, ok := f.plan.Find(keyOf(r)); f.byKey[keyOf(r)] == r.ID && !ok && !f.held[r.ID] {
-				gone = append(gone, keyOf(r))
+			if _, ok := f.planner.Find(keyOf(r)); f.reservationIDs[keyOf(r)] == r.ID && !ok && !f.blockedReservations[r.ID] {
+				missing = append(missing, keyOf(r))
 			}
 		}
-		for _, k := range gone {
+		for _, k := range missing {
 			f.unreserve(k)
+			// A task that was lost or stopped may leave its stage with more tasks
+			// than may run at once; the stages behind it then cannot be planned.
+			j := s.Job(k.Job)
+			if j == nil || j.Phase != scheduler.JobActive {
+				continue
+			}
+			id := f.ownerOf(j)
+			if _, guaranteed := s.PolicyState(stateKey(scheduler.GuaranteeState, id)); guaranteed {
+				f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
+			}
 		}
 	}
-	f.due = f.due[:0]
-	f.plan.Scan(func(x backfill.Planned, moved bool) {
+	f.dueTasks = f.dueTasks[:0]
+	f.planner.ScanMoved(func(x backfill.PlannedTask, moved bool) {
 		if x.Spot.Bin < 0 {
-			f.odd = true
+			f.needsAnotherRound = true
 			if moved {
 				f.unreserve(x.Key)
 			}
@@ -227,104 +263,105 @@ func (f *planned) carryOut(s *scheduler.State, now scheduler.Time) {
 			}
 			return
 		}
-		f.due = append(f.due, x)
+		f.dueTasks = append(f.dueTasks, x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-		if f.stays(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.blocked(s, g) || !f.startable(s, g, x) {
-			f.reserve(s, x, f.reservation(s, x.Key)) // Check asks for it before it lets the task overtake promises
+		if f.staysForever(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.isBlocked(s, g) || !f.canStart(s, g, x) {
+			f.reserve(s, x, f.reservation(s, x.Key)) // Check requires it before the task may overtake guarantees
 		} else {
 			f.unreserve(x.Key)
 		}
 	})
-	for _, x := range f.due {
-		f.start(s, x, now)
+	for _, x := range f.dueTasks {
+		f.startTask(s, x, now)
 	}
 }
 
 // unreserve drops the reservation of a task, if it has one.
-func (f *planned) unreserve(k backfill.Key) {
-	if id, ok := f.byKey[k]; ok && f.act(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}}) {
-		delete(f.byKey, k)
+func (f *reservingPolicy) unreserve(k backfill.Key) {
+	if id, ok := f.reservationIDs[k]; ok && f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}}) {
+		delete(f.reservationIDs, k)
 	}
 }
 
-// reserveKind is what a job's reservations are: promises, or plans of a guess.
-func (f *planned) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
-	if j.Spec.Bound <= 0 && (!f.bounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
+// reserveKind returns the kind of a job's reservations: guarantees, or plans based
+// on an estimate.
+func (f *reservingPolicy) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
+	if j.Spec.Bound <= 0 && (!f.hasBounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
 		return scheduler.ReserveHead
 	}
 	return scheduler.ReserveProject
 }
 
-// reserve makes State say what the plan says of one task.
-func (f *planned) reserve(s *scheduler.State, x backfill.Planned, old *scheduler.Reservation) {
+// reserve makes the State's reservation of one task that of the plan.
+func (f *reservingPolicy) reserve(s *scheduler.State, x backfill.PlannedTask, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 	r := scheduler.Reservation{Kind: f.reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
-	if a := suspendedAt(s, g, x.Key.Task); a != nil {
-		r.Demand, r.Disk = a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Held.Disk)
+	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
+		r.Demand, r.Disk = a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk)
 	}
 	if old != nil {
 		if r.ID = old.ID; r == *old {
 			return
 		}
 	} else {
-		r.ID = f.newID()
+		r.ID = f.nextReservationID()
 	}
-	if f.act(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
-		f.byKey[x.Key] = r.ID
+	if f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
+		f.reservationIDs[x.Key] = r.ID
 	}
 }
 
-// start starts a due task if nothing but room was in question.
-func (f *planned) start(s *scheduler.State, x backfill.Planned, now scheduler.Time) {
+// startTask starts a due task if nothing but capacity was in question.
+func (f *reservingPolicy) startTask(s *scheduler.State, x backfill.PlannedTask, now scheduler.Time) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 	started := false
-	if !f.startable(s, g, x) {
-	} else if a := suspendedAt(s, g, x.Key.Task); a != nil {
-		started = f.act(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+	if !f.canStart(s, g, x) {
+	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
+		started = f.tryApply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 	} else {
-		started = f.act(s.Place(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
+		started = f.tryApply(s.PlaceAction(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
 	}
 	if started {
 		f.unreserve(x.Key)
-	} else if _, ok := f.byKey[x.Key]; !ok && !f.cut { // it stays due until nothing holds it up
+	} else if _, ok := f.reservationIDs[x.Key]; !ok && !f.actionsExhausted { // it stays due until it is no longer blocked
 		f.reserve(s, x, nil)
 	}
 }
 
-// startable tells whether a due task can start where it is planned.
-func (f *planned) startable(s *scheduler.State, g *scheduler.Stage, x backfill.Planned) bool {
-	if a := suspendedAt(s, g, x.Key.Task); a != nil {
+// canStart reports whether a due task can start where it is planned.
+func (f *reservingPolicy) canStart(s *scheduler.State, g *scheduler.Stage, x backfill.PlannedTask) bool {
+	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		return s.CanResume(a)
 	}
-	return g.Ready() && !f.blocked(s, g) && hasRoom(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
+	return g.Ready() && !f.isBlocked(s, g) && fitsOnDisk(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
 }
 
-// hasRoom tells whether a task fits on a node and that very disk now.
-func hasRoom(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
+// fitsOnDisk reports whether a task fits on a node and its given disk now.
+func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 	d := g.Spec.Demand
-	if !n.Takes() || d[scheduler.CPU] > n.Free[scheduler.CPU] || d[scheduler.Memory] > n.Free[scheduler.Memory] {
+	if !n.Schedulable() || d[scheduler.CPU] > n.Free[scheduler.CPU] || d[scheduler.Memory] > n.Free[scheduler.Memory] {
 		return false
 	}
 	return disk < 0 || (d[scheduler.IO] <= n.Disks[disk].FreeIO && g.Spec.Disk <= n.Disks[disk].FreeSpace)
 }
 
-// explain says why each stage with ready work waits.
-func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
-	f.starts = f.starts[:0]
+// explain records why each stage with ready work waits.
+func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
+	f.stageStarts = f.stageStarts[:0]
 	sorted := true
-	f.plan.Scan(func(x backfill.Planned, _ bool) {
+	f.planner.ScanMoved(func(x backfill.PlannedTask, _ bool) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
 		next := stageStart{scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage}, x.Spot.At}
-		if n := len(f.starts); n > 0 {
-			sorted = sorted && (f.starts[n-1].stage.Job < next.stage.Job || byStageStart(f.starts[n-1], next) <= 0)
+		if n := len(f.stageStarts); n > 0 {
+			sorted = sorted && (f.stageStarts[n-1].stage.Job < next.stage.Job || compareStageStarts(f.stageStarts[n-1], next) <= 0)
 		}
-		f.starts = append(f.starts, next)
+		f.stageStarts = append(f.stageStarts, next)
 	})
 	if !sorted {
-		slices.SortFunc(f.starts, byStageStart)
+		slices.SortFunc(f.stageStarts, compareStageStarts)
 	}
 	i := 0 // both lists are mostly in order of submission
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
@@ -333,32 +370,32 @@ func (f *planned) explain(s *scheduler.State, now scheduler.Time) {
 				continue
 			}
 			id, next := g.ID(), scheduler.Time(0)
-			if i >= len(f.starts) || f.starts[i].stage != id {
-				i, _ = slices.BinarySearchFunc(f.starts, stageStart{stage: id}, byStageStart)
+			if i >= len(f.stageStarts) || f.stageStarts[i].stage != id {
+				i, _ = slices.BinarySearchFunc(f.stageStarts, stageStart{stage: id}, compareStageStarts)
 			}
-			if i < len(f.starts) && f.starts[i].stage == id {
-				next = f.starts[i].at
-				for i < len(f.starts) && f.starts[i].stage == id {
+			if i < len(f.stageStarts) && f.stageStarts[i].stage == id {
+				next = f.stageStarts[i].at
+				for i < len(f.stageStarts) && f.stageStarts[i].stage == id {
 					i++
 				}
 			}
-			f.placer.wait(f.reason(s, g, next))
+			f.placer.recordWaiting(f.reason(s, g, next))
 		}
 	}
 }
 
-func byStageStart(a, b stageStart) int {
+func compareStageStarts(a, b stageStart) int {
 	if a.stage != b.stage {
 		return a.stage.Compare(b.stage)
 	}
 	return cmp.Compare(a.at, b.at)
 }
 
-func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
+func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
 	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
 	ok := true
-	if f.cut || f.placer.left <= 0 {
-		w.Reason = scheduler.ReasonTurn
+	if f.actionsExhausted || f.placer.actionsLeft <= 0 {
+		w.Reason = scheduler.ReasonCycleFull
 	} else if g.Startable() == 0 {
 		w.Reason = scheduler.ReasonMaxParallel
 	} else if w.Tenant, w.Cap, w.Resource, ok = s.UnderCaps(g); !ok {
@@ -367,18 +404,18 @@ func (f *planned) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.
 		w.Reason, w.Until = scheduler.ReasonLater, next
 	} else if s.NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
-		if r := f.dueOf(s, g); r != nil {
+		if r := f.dueReservation(s, g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID
 		}
 	}
 	return w
 }
 
-// dueOf is the reservation of the first waiting task of a stage that is due and
-// could not start, nil for none. O(what is due).
-func (f *planned) dueOf(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
-	for i := range f.due {
-		if k := f.due[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
+// dueReservation returns the reservation of a stage's first waiting task that is due
+// and could not start, or nil. O(due tasks).
+func (f *reservingPolicy) dueReservation(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
+	for i := range f.dueTasks {
+		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
 			return f.reservation(s, k)
 		}
 	}

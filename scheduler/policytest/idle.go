@@ -9,28 +9,28 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Idle adds up idle capacity, in seconds of a whole node, by why it is idle: a
-// part of each node that takes work is idle, one less the share of its resource
-// that is used most. As long as something waits it is put down to the reasons
-// given, by what waits for each (tasks x dominant share of one).
+// Idle sums up idle capacity, in seconds of a whole node, by its reason. The idle part of a
+// schedulable node is one minus the used share of its most used resource. While stages wait,
+// idle capacity is attributed to their reasons in proportion to the waiting work (tasks x
+// dominant share of one task).
 type Idle struct {
 	By          map[scheduler.Reason]float64
 	NoWork      float64 // nothing waited
 	Unexplained float64 // ready stages without a reason
 }
 
-// Add takes in that a State with a decision applied was left as it is for so
-// long. O(nodes + stages).
-func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration) {
+// Add accounts for a State, with a decision applied, that stays unchanged for the duration.
+// O(nodes + stages).
+func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, duration time.Duration) {
 	idle := 0.0
 	for _, n := range s.Nodes() {
-		if n.Takes() {
-			if used := n.Used().DominantShare(n.Spec.Capacity); used < 1 { // of a node without CPU it is no number
+		if n.Schedulable() {
+			if used := n.Used().DominantShare(n.Spec.Capacity); used < 1 { // NaN for a node without CPU
 				idle += 1 - used
 			}
 		}
 	}
-	idle *= long.Seconds()
+	idle *= duration.Seconds()
 	given := map[scheduler.StageID]scheduler.Reason{}
 	for k := range d.Waiting {
 		given[d.Waiting[k].Stage] = d.Waiting[k].Reason
@@ -45,7 +45,7 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration
 			if share := g.Spec.Demand.DominantShare(s.Total()); share > 0 && share < 1 {
 				w *= share
 			}
-			waits[given[g.ID()]] += w // reason 0 is none
+			waits[given[g.ID()]] += w // 0: no reason was given
 			all += w
 		}
 	}
@@ -65,7 +65,7 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, long time.Duration
 	}
 }
 
-// String lists the reasons in their order.
+// String returns the totals, with the reasons in their order.
 func (i *Idle) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "idle node-seconds: no work %.0f", i.NoWork)

@@ -1,13 +1,12 @@
-// Package policytest holds every policy to what all of them promise. A policy's
-// test calls Run; package policies runs it for its whole table.
+// Package policytest is the conformance suite of all policies. The test of a policy calls Run;
+// package policies runs it for its whole table.
 //
-// It lets random things happen to a random cluster (schedtest.Chaos) and looks
-// at each decision: the State is left byte for byte as it was; Check passes;
-// at most max actions; a new instance of the policy on a loaded copy of the
-// State says exactly the same; with no event a second decision is empty; and
-// each stage left waiting has one reason that Prove, which shares no code with
-// the policies, finds true. Idle capacity is added up by these reasons and
-// reported; none of it is unexplained.
+// The suite applies random events to a random cluster (schedtest.Chaos) and checks every
+// decision: the State is unchanged byte for byte; Check passes; there are at most limit
+// actions; a new instance of the policy on a loaded copy of the State decides exactly the
+// same; a second decision without an event in between is empty; and each waiting stage has one
+// reason that Prove, which shares no code with the policies, confirms. It sums up idle
+// capacity by reason and fails if some of it has none.
 package policytest
 
 import (
@@ -25,16 +24,16 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Maker makes a new instance of a policy.
+// Maker returns a new instance of a policy.
 type Maker func() scheduler.Policy
 
-// Run proves the promises above in random worlds.
-func Run(t *testing.T, make Maker) {
+// Run runs the suite in random worlds.
+func Run(t *testing.T, newPolicy Maker) {
 	var idle Idle
 	t.Run("random worlds", rapid.MakeCheck(func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
-		warm := make()
-		for range rapid.IntRange(1, cycles()).Draw(t, "cycles") {
+		warm := newPolicy()
+		for range rapid.IntRange(1, maxCycles()).Draw(t, "cycles") {
 			for range 1 + c.R.IntN(4) {
 				c.Step()
 			}
@@ -45,29 +44,29 @@ func Run(t *testing.T, make Maker) {
 			if c.R.IntN(4) == 0 {
 				limit = 1 + c.R.IntN(3)
 			}
-			d := Round(t, c.State, warm, make, c.Now, limit)
+			d := Round(t, c.State, warm, newPolicy, c.Now, limit)
 			if err := schedtest.Invariants(c.State); err != nil {
 				t.Fatal(err)
 			}
-			idle.Add(c.State, &d, time.Second) // as if it were left so for a second
+			idle.Add(c.State, &d, time.Second)
 			if idle.Unexplained > 0 {
 				t.Fatalf("capacity is idle for no reason: %v", &idle)
 			}
 		}
 	}))
 	t.Log(&idle)
-	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, make) })
+	t.Run("nothing changed costs no allocation", func(t *testing.T) { idleCycle(t, newPolicy) })
 	t.Run("an empty cluster", func(t *testing.T) {
 		w := schedtest.New(t)
-		Round(t, w.State, make(), make, w.Now, 10)
+		Round(t, w.State, newPolicy(), newPolicy, w.Now, 10)
 		w.AddTenants("a").Submit("a", 3, schedtest.R(1, 1, 1))
-		Round(t, w.State, make(), make, w.Now, 10)
+		Round(t, w.State, newPolicy(), newPolicy, w.Now, 10)
 	})
 }
 
-// cycles bounds the cycles of one random world: few, so that the whole table
-// runs in seconds, unless DROVER_SOAK is set.
-func cycles() int {
+// maxCycles limits the cycles of one random world, so that the whole table runs in seconds,
+// unless DROVER_SOAK is set.
+func maxCycles() int {
 	if os.Getenv("DROVER_SOAK") != "" {
 		return 100
 	}
@@ -77,8 +76,7 @@ func cycles() int {
 	return 10
 }
 
-// suspendSome brings suspensions into the world that no policy asked for, as
-// an operator might.
+// suspendSome suspends random attempts as an operator might.
 func suspendSome(c *schedtest.Chaos) {
 	for _, a := range c.Attempts() {
 		if a.Phase == scheduler.AttemptRunning && c.State.CanReach(a, scheduler.LevelFrozen) && !c.State.Accepted(c.State.StageOf(a).Job) && c.R.IntN(4) == 0 {
@@ -90,26 +88,26 @@ func suspendSome(c *schedtest.Chaos) {
 	}
 }
 
-// TB is what Round needs of a test.
+// TB is the part of a test that Round uses.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Round lets the policy decide once, judges the decision, applies it, and
-// asks again.
-func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now scheduler.Time, limit int) scheduler.Decision {
+// Round lets the policy decide once, checks and applies the decision, and lets it decide
+// again.
+func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
 	before, stamp := s.Bytes(), s.Stamp()
-	copied := load(t, before)
+	copied := mustLoad(t, before)
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
-	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Trying() {
-		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(load(t, before), s))
+	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.InTry() {
+		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(mustLoad(t, before), s))
 	}
-	cold := make().Decide(copied, now, limit)
-	if a, b := encode(t, d), encode(t, cold); a != b {
-		t.Fatalf("%s: a new instance on a loaded State decides otherwise:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
+	cold := newPolicy().Decide(copied, now, limit)
+	if a, b := mustEncode(t, d), mustEncode(t, cold); a != b {
+		t.Fatalf("%s: a new instance on a loaded State decides differently:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
 	}
 	if len(d.Actions) > limit {
 		t.Fatalf("%s: %d actions, at most %d", p.Name(), len(d.Actions), limit)
@@ -122,7 +120,7 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now schedul
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
 	}
-	if err := s.ApplyNotes(d.Notes); err != nil {
+	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
 		t.Fatalf("%s: %v", p.Name(), err)
 	}
 	if err := ProveAll(s, &d, now, limit); err != nil {
@@ -131,21 +129,21 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, make Maker, now schedul
 	if len(d.Actions) == limit {
 		return d
 	}
-	settle(t, s, p, now, limit, &d)
+	requireNoMoreActions(t, s, p, now, limit, &d)
 	return d
 }
 
-// settle asks again, twice: nothing happened, so nothing more is wanted.
-func settle(t TB, s *scheduler.State, p scheduler.Policy, now scheduler.Time, limit int, d *scheduler.Decision) {
+// requireNoMoreActions fails the test unless two more decisions without an event are empty.
+func requireNoMoreActions(t TB, s *scheduler.State, p scheduler.Policy, now scheduler.Time, limit int, d *scheduler.Decision) {
 	t.Helper()
 	for range 2 {
 		if again := p.Decide(s, now, limit); !again.Empty() {
-			t.Fatalf("%s: nothing happened and it wants more:\n%s\nafter\n%s", p.Name(), again.String(), d.String())
+			t.Fatalf("%s: a second decision without an event is not empty:\n%s\nafter\n%s", p.Name(), again.String(), d.String())
 		}
 	}
 }
 
-func load(t TB, raw []byte) *scheduler.State {
+func mustLoad(t TB, raw []byte) *scheduler.State {
 	s, err := scheduler.Load(bytes.NewReader(raw))
 	if err != nil {
 		t.Fatalf("load: %v", err)
@@ -153,7 +151,7 @@ func load(t TB, raw []byte) *scheduler.State {
 	return s
 }
 
-func encode(t TB, d scheduler.Decision) string {
+func mustEncode(t TB, d scheduler.Decision) string {
 	raw, err := json.MarshalIndent(d, "", " ")
 	if err != nil {
 		t.Fatalf("encode: %v", err)
@@ -161,13 +159,14 @@ func encode(t TB, d scheduler.Decision) string {
 	return d.String() + string(raw)
 }
 
-func idleCycle(t *testing.T, make Maker) {
+// idleCycle fails the test if a decision without changes allocates.
+func idleCycle(t *testing.T, newPolicy Maker) {
 	w := schedtest.New(t).AddNodes(50, schedtest.R(8, 16, 100)).AddTenants("a", "b")
 	for range 40 {
 		w.Submit("a", 7, schedtest.R(2, 3, 10))
 		w.Submit("b", 5, schedtest.R(3, 3, 10))
 	}
-	p := make()
+	p := newPolicy()
 	for range 4 {
 		if d := w.Cycle(p); d.Empty() {
 			break
@@ -178,8 +177,8 @@ func idleCycle(t *testing.T, make Maker) {
 	}
 }
 
-// ProveAll proves the reason of every waiting stage and that none is left
-// without. s is the State with the decision applied.
+// ProveAll returns an error unless every waiting stage has exactly one reason and it is true.
+// s is the State with the decision applied.
 func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) error {
 	given := map[scheduler.StageID]*scheduler.Waiting{}
 	for i := range d.Waiting {
@@ -197,14 +196,15 @@ func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, lim
 	for j := range s.Jobs() {
 		for _, g := range j.Stages {
 			if g.Ready() && given[g.ID()] == nil {
-				return fmt.Errorf("stage %s is ready, %d tasks wait, and no reason is given", g.ID(), g.Pending)
+				return fmt.Errorf("stage %s is ready with %d pending tasks but has no reason", g.ID(), g.Pending)
 			}
 		}
 	}
 	return nil
 }
 
-// Prove judges one reason by itself. s is the State with the decision applied.
+// Prove returns an error unless the reason of w is true. s is the State with the decision
+// applied.
 func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting,
 	now scheduler.Time, limit int,
 ) error {
@@ -213,26 +213,26 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return fmt.Errorf("the stage is not ready")
 	}
 	if w.Tasks != g.Pending {
-		return fmt.Errorf("%d tasks wait", g.Pending)
+		return fmt.Errorf("it has %d pending tasks", g.Pending)
 	}
 	switch w.Reason {
 	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace, scheduler.ReasonNoNode:
-		return proveNoRoom(s, g, w)
+		return proveNoCapacity(s, g, w)
 	case scheduler.ReasonCap:
 		return proveCap(s, g, w)
 	case scheduler.ReasonMaxParallel:
-		return claim(g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel,
+		return errorUnless(g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel,
 			"%d run or are suspended of %d", g.Running+g.Suspended, g.Spec.MaxParallel)
-	case scheduler.ReasonTurn:
-		return claim(len(d.Actions) >= limit, "only %d of %d actions were used", len(d.Actions), limit)
+	case scheduler.ReasonCycleFull:
+		return errorUnless(len(d.Actions) >= limit, "only %d of %d actions were used", len(d.Actions), limit)
 	case scheduler.ReasonHeadOfLine:
 		head := given[w.Behind]
-		return claim(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonTurn, "%s is not held up itself", w.Behind)
+		return errorUnless(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonCycleFull, "%s does not wait for a reason of its own", w.Behind)
 	case scheduler.ReasonShare:
 		return proveShare(s, g, w, given)
 	case scheduler.ReasonNotAdmitted:
-		_, ok := s.Note(scheduler.NoteKey{Kind: scheduler.NoteAdmitted, Job: w.Stage.Job})
-		return claim(!ok, "it is admitted")
+		_, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: w.Stage.Job})
+		return errorUnless(!ok, "it is admitted")
 	case scheduler.ReasonReservation:
 		return proveReservation(s, g, w, now)
 	case scheduler.ReasonData:
@@ -248,15 +248,16 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 	}
 }
 
-func claim(ok bool, format string, args ...any) error {
+// errorUnless returns nil if ok, else the formatted error.
+func errorUnless(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
 	}
 	return fmt.Errorf(format, args...)
 }
 
-// proveNoRoom looks at every node and disk by itself.
-func proveNoRoom(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
+// proveNoCapacity examines every node and disk by itself.
+func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
 	nodes := int32(0)
 	var lack [4]int32
 	for _, n := range s.Nodes() {
@@ -284,7 +285,7 @@ func proveNoRoom(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) e
 		}
 	}
 	if w.Reason == scheduler.ReasonNoNode {
-		return claim(nodes == 0, "%d nodes take work", nodes)
+		return errorUnless(nodes == 0, "%d nodes are schedulable", nodes)
 	}
 	k := int(w.Reason - scheduler.ReasonNoCPU)
 	for i := range lack {
@@ -292,9 +293,10 @@ func proveNoRoom(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) e
 			return fmt.Errorf("%d nodes lack %v, %d lack %v", lack[i], scheduler.Resource(i), lack[k], scheduler.Resource(k))
 		}
 	}
-	return claim(lack[k] == w.Nodes && nodes > 0, "%d of %d nodes lack %v", lack[k], nodes, scheduler.Resource(k))
+	return errorUnless(lack[k] == w.Nodes && nodes > 0, "%d of %d nodes lack %v", lack[k], nodes, scheduler.Resource(k))
 }
 
+// proveCap: one more task would exceed the named cap of the job's tenant or one above it.
 func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) error {
 	above := false
 	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
@@ -304,29 +306,29 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 		return fmt.Errorf("tenant %d is not above the job", w.Tenant)
 	}
 	t := s.Tenant(w.Tenant)
-	var held int64
+	var used int64
 	var limit scheduler.Limit
 	switch w.Cap {
 	case scheduler.CapTask:
 		limit = t.Spec.Caps.Task
 	case scheduler.CapJob:
-		held, limit = g.Job.Used[w.Resource], t.Spec.Caps.Job
+		used, limit = g.Job.Used[w.Resource], t.Spec.Caps.Job
 	case scheduler.CapTotal:
-		held, limit = t.Used[w.Resource], t.Spec.Caps.Total
+		used, limit = t.Used[w.Resource], t.Spec.Caps.Total
 	default:
 		return fmt.Errorf("no such cap")
 	}
-	return claim(limit[w.Resource] > 0 && held+g.Spec.Demand[w.Resource] > limit[w.Resource],
-		"%d and %d more are within %d", held, g.Spec.Demand[w.Resource], limit[w.Resource])
+	return errorUnless(limit[w.Resource] > 0 && used+g.Spec.Demand[w.Resource] > limit[w.Resource],
+		"%d and %d more are within %d", used, g.Spec.Demand[w.Resource], limit[w.Resource])
 }
 
-// proveReservation: the one named is another's and in force or to come, on a
-// node that has room now, and so has every node that has room: so room is all
-// that it and its like keep.
+// proveReservation: the named reservation is of another job and not over, on a node with free
+// capacity; on every node that fits something is reserved for another job. So reservations are
+// all that prevents a start.
 func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	r := s.Reservation(w.Reservation)
 	if r == nil || r.Job == w.Stage.Job || r.End <= now || w.Until <= now {
-		return fmt.Errorf("no such reservation of another stands in the way")
+		return fmt.Errorf("no such reservation of another job is in force")
 	}
 	others := func(n scheduler.NodeID) bool {
 		for _, o := range s.ReservationsOn(n) {
@@ -340,30 +342,29 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	for _, n := range s.Nodes() {
 		if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
 			if r.Node == n.Spec.ID {
-				return fmt.Errorf("node %q of the reservation has no room now", n.Spec.Name)
+				return fmt.Errorf("node %q of the reservation has too little free capacity", n.Spec.Name)
 			}
 			continue
 		}
 		fits++
 		if !others(n.Spec.ID) && !others(scheduler.NoNode) {
-			return fmt.Errorf("node %q has room and nothing is reserved there", n.Spec.Name)
+			return fmt.Errorf("the stage fits on node %q and nothing is reserved there", n.Spec.Name)
 		}
 	}
-	return claim(fits > 0, "no node has room: that is the reason")
+	return errorUnless(fits > 0, "no node fits it: that is the reason")
 }
 
-// proveShare: a node is kept for a stage that has no room anywhere but where one
-// is kept for another, which is said of it, and so on; this one would fit on some
-// node.
+// proveShare: the stage fits on some node, and the stage it is behind fits on none, or is
+// itself behind another such stage, and so on.
 func proveShare(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, given map[scheduler.StageID]*scheduler.Waiting) error {
 	behind := given[w.Behind]
 	for n := 0; behind != nil && behind.Stage != w.Stage && n <= len(given); n++ {
 		if behind.Reason != scheduler.ReasonShare {
-			return claim(fitsAnywhere(s, g) && !fitsAnywhere(s, s.Stage(behind.Stage)), "no node has room, or one for %s too", behind.Stage)
+			return errorUnless(fitsAnywhere(s, g) && !fitsAnywhere(s, s.Stage(behind.Stage)), "no node fits it, or one fits %s too", behind.Stage)
 		}
 		behind = given[behind.Behind]
 	}
-	return fmt.Errorf("what it is behind does not wait, or is behind it")
+	return fmt.Errorf("the stage it is behind does not wait, or is behind it")
 }
 
 func fitsAnywhere(s *scheduler.State, g *scheduler.Stage) bool {
@@ -373,27 +374,26 @@ func fitsAnywhere(s *scheduler.State, g *scheduler.Stage) bool {
 	})
 }
 
-// proveSuspending: room is held for this very stage on the node, where victims
-// are on their way out.
+// proveSuspending: capacity is reserved for this stage on the node, and victims there are
+// releasing it.
 func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	n := s.Node(w.Node)
 	if n == nil || n.Releasing.IsZero() {
 		return fmt.Errorf("node %d releases nothing", w.Node)
 	}
 	for _, r := range s.ReservationsOn(w.Node) {
-		if r.Kind == scheduler.HoldPreempt && r.Job == w.Stage.Job && r.Stage == w.Stage.Stage && r.End > now {
-			return claim(g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})), "with what node %q releases it does not fit", n.Spec.Name)
+		if r.Kind == scheduler.ReservePreempt && r.Job == w.Stage.Job && r.Stage == w.Stage.Stage && r.End > now {
+			return errorUnless(g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})), "it does not fit on node %q even after its releases", n.Spec.Name)
 		}
 	}
-	return fmt.Errorf("nothing is held for it on node %q", n.Spec.Name)
+	return fmt.Errorf("nothing is reserved for it on node %q", n.Spec.Name)
 }
 
-// proveLater: the plan is in the State, as a reservation that starts then. Where
-// no start is in sight (Never) none is planned, there is room all the same, and
-// wherever there is something else is planned or in force.
+// proveLater: the stage's next reservation starts at the stated time. With Never it has no
+// reservation to come, some node fits it, and on every node that does something is reserved.
 func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	if w.Until <= now {
-		return fmt.Errorf("that is not later")
+		return fmt.Errorf("the start is not in the future")
 	}
 	next := scheduler.Never
 	for _, r := range s.Reservations() {
@@ -414,14 +414,14 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 		}
 		fits++
 		if !slices.ContainsFunc(s.ReservationsOn(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.End > now }) {
-			return fmt.Errorf("node %q has room and nothing is planned there", n.Spec.Name)
+			return fmt.Errorf("the stage fits on node %q and nothing is planned there", n.Spec.Name)
 		}
 	}
-	return claim(fits > 0, "no node has room: that is the reason")
+	return errorUnless(fits > 0, "no node fits it: that is the reason")
 }
 
-// proveDue: the reservation is of a task of the stage that waits and is in force,
-// and its node, which takes work, has no room for it.
+// proveDue: the reservation is in force for a pending task of the stage, and its schedulable
+// node has too little free capacity for it.
 func proveDue(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	r := s.Reservation(w.Reservation)
 	if r == nil || r.Job != w.Stage.Job || r.Stage != w.Stage.Stage || r.Node != w.Node || !g.IsPending(r.Task) || r.Start > now || r.End <= now {
@@ -429,11 +429,13 @@ func proveDue(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now 
 	}
 	n := s.Node(r.Node)
 	d := g.Spec.Demand
-	room := d[scheduler.CPU] <= n.Free[scheduler.CPU] && d[scheduler.Memory] <= n.Free[scheduler.Memory] &&
+	fits := d[scheduler.CPU] <= n.Free[scheduler.CPU] && d[scheduler.Memory] <= n.Free[scheduler.Memory] &&
 		(r.OnDisk < 0 || (d[scheduler.IO] <= n.Disks[r.OnDisk].FreeIO && g.Spec.Disk <= n.Disks[r.OnDisk].FreeSpace))
-	return claim(n.Takes() && !room, "node %q has its room", n.Spec.Name)
+	return errorUnless(n.Schedulable() && !fits, "it fits on node %q, or the node is not schedulable", n.Spec.Name)
 }
 
+// proveData: a pending task has data on the named node, which is schedulable, and the wait is
+// not over.
 func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	if w.Until <= now {
 		return fmt.Errorf("it has waited long enough")
@@ -441,7 +443,7 @@ func proveData(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now
 	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 		_, nodes, _ := g.Input(i)
 		for _, n := range nodes {
-			if n == w.Node && s.Node(n) != nil && s.Node(n).Takes() {
+			if n == w.Node && s.Node(n) != nil && s.Node(n).Schedulable() {
 				return nil
 			}
 		}

@@ -15,23 +15,22 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-var update = flag.Bool("update", false, "write what the scripts print into them")
+var update = flag.Bool("update", false, "record the output of the scripts in them")
 
-// Scorer is what a policy may do beside deciding: say, one line each, the
-// numbers by which it would decide now, for scripts to show.
+// Scorer is a policy that can print the numbers on which it would decide now, one per line,
+// for scripts.
 type Scorer interface {
 	Scores(s *scheduler.State, now scheduler.Time) []string
 }
 
-// RunScripts runs each script that matches the pattern (for example
-// "testdata/drf_*.txt") and compares what it prints with what stands below its
-// commands. With -update it writes that instead.
+// RunScripts runs each script that matches the pattern (for example "testdata/drf_*.txt") and
+// compares its output with the output recorded below its commands. With -update it records the
+// new output instead.
 //
-// A script is blocks, each of commands, a line "----", what they print, and an
-// empty line. A line that starts with # is kept. The commands, with defaults
-// in brackets:
+// A script consists of blocks separated by empty lines: commands, a line "----", their output.
+// Lines that start with # are comments. The commands, with defaults in brackets:
 //
-//	policy NAME [param=value…]            first of all
+//	policy NAME [param=value…]            must come first
 //	nodes N cpu= mem= io= [path=/r1]      cores, GiB, MiB/s
 //	tenant NAME [weight=1] [below=NAME] [cap-cpu=] [cap-mem=] [cap-io=]
 //	job NAME TENANT tasks= cpu= mem= io= [priority=low] [deadline=90s]
@@ -39,21 +38,21 @@ type Scorer interface {
 //	    [bytes=MiB] [accepted] [project=N]
 //	stage JOB tasks= cpu= … [after=0]     another stage of the job
 //	project N TENANT [jobs=1] [priority=low]
-//	place JOB TASK NODE                   by hand
+//	place JOB TASK NODE                   place a task without the policy
 //	start                                 all placed attempts run
-//	progress JOB TASK PART
+//	progress JOB TASK FRACTION
 //	end JOB TASK [succeeded|failed|infra|killed|lost]
-//	suspended | resumed                   all that is under way is done
-//	endjob JOB                            the job leaves
+//	suspended | resumed                   complete all suspensions, all resumes
+//	endjob JOB                            remove the job
 //	lost NODE | up NODE | drain NODE
-//	pass 10s
-//	cycle [MAX]                           one cycle: actions, notes, reasons
-//	scores                                what the policy's Scores say
+//	pass 10s                              advance the clock
+//	cycle [MAX]                           one cycle: actions, policy states, reasons
+//	scores                                the policy's Scores
 //	show                                  use of nodes and tenants
 //
-// Jobs and nodes are called by name in commands and by number in what a
-// decision prints; job numbers count from 1 in order of submission.
-func RunScripts(t *testing.T, pattern string, make func(name string, params map[string]string) (scheduler.Policy, error)) {
+// Commands refer to jobs and nodes by name, a printed decision by number; job numbers count
+// from 1 in order of submission.
+func RunScripts(t *testing.T, pattern string, newPolicy func(name string, params map[string]string) (scheduler.Policy, error)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -65,7 +64,7 @@ func RunScripts(t *testing.T, pattern string, make func(name string, params map[
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := runScript(t, string(raw), make)
+			got := runScript(t, string(raw), newPolicy)
 			if got == string(raw) {
 				return
 			}
@@ -75,7 +74,7 @@ func RunScripts(t *testing.T, pattern string, make func(name string, params map[
 				}
 				return
 			}
-			t.Errorf("%s prints otherwise (run with -update to take it):\n%s", f, firstDifference(string(raw), got))
+			t.Errorf("%s: the output differs (run with -update to record it):\n%s", f, firstDifference(string(raw), got))
 		})
 	}
 }
@@ -90,17 +89,18 @@ func firstDifference(want, got string) string {
 	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
 }
 
+// script is the state of a running script.
 type script struct {
-	t      *testing.T
-	w      *schedtest.World
-	make   func(string, map[string]string) (scheduler.Policy, error)
-	policy scheduler.Policy
-	jobs   map[string]scheduler.JobID
-	out    bytes.Buffer
+	t         *testing.T
+	w         *schedtest.World
+	newPolicy func(string, map[string]string) (scheduler.Policy, error)
+	policy    scheduler.Policy
+	jobs      map[string]scheduler.JobID
+	out       bytes.Buffer
 }
 
-func runScript(t *testing.T, text string, make func(string, map[string]string) (scheduler.Policy, error)) string {
-	s := &script{t: t, w: schedtest.New(t), make: make, jobs: map[string]scheduler.JobID{}}
+func runScript(t *testing.T, text string, newPolicy func(string, map[string]string) (scheduler.Policy, error)) string {
+	s := &script{t: t, w: schedtest.New(t), newPolicy: newPolicy, jobs: map[string]scheduler.JobID{}}
 	var out strings.Builder
 	for i, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
 		commands, _, _ := strings.Cut(block+"\n", "----\n")
@@ -110,7 +110,7 @@ func runScript(t *testing.T, text string, make func(string, map[string]string) (
 		s.out.Reset()
 		for _, line := range strings.Split(strings.TrimRight(commands, "\n"), "\n") {
 			if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
-				s.do(line)
+				s.runCommand(line)
 			}
 		}
 		out.WriteString(strings.TrimRight(commands, "\n") + "\n")
@@ -121,12 +121,12 @@ func runScript(t *testing.T, text string, make func(string, map[string]string) (
 	return out.String()
 }
 
-// args is a command's words and its key=value parts.
+// args is a command's words and its key=value options.
 type args struct {
-	s     *script
-	line  string
-	words []string
-	of    map[string]string
+	s       *script
+	line    string
+	words   []string
+	options map[string]string
 }
 
 func (a *args) word(i int) string {
@@ -136,8 +136,8 @@ func (a *args) word(i int) string {
 	return a.words[i]
 }
 
-func (a *args) num(key string, def float64) float64 {
-	v, ok := a.of[key]
+func (a *args) number(key string, def float64) float64 {
+	v, ok := a.options[key]
 	if !ok {
 		return def
 	}
@@ -148,8 +148,8 @@ func (a *args) num(key string, def float64) float64 {
 	return f
 }
 
-func (a *args) dur(key string) time.Duration {
-	v, ok := a.of[key]
+func (a *args) duration(key string) time.Duration {
+	v, ok := a.options[key]
 	if !ok {
 		return 0
 	}
@@ -161,17 +161,17 @@ func (a *args) dur(key string) time.Duration {
 }
 
 func (a *args) text(key, def string) string {
-	if v, ok := a.of[key]; ok {
+	if v, ok := a.options[key]; ok {
 		return v
 	}
 	return def
 }
 
 func (a *args) resources() scheduler.Resources {
-	return schedtest.R(a.num("cpu", 0), a.num("mem", 0), a.num("io", 0))
+	return schedtest.R(a.number("cpu", 0), a.number("mem", 0), a.number("io", 0))
 }
 
-func (a *args) int(i int) int {
+func (a *args) intWord(i int) int {
 	n, err := strconv.Atoi(a.word(i))
 	if err != nil {
 		a.s.t.Fatalf("%q: %v", a.line, err)
@@ -180,10 +180,10 @@ func (a *args) int(i int) int {
 }
 
 func (s *script) parse(line string) *args {
-	a := &args{s: s, line: line, of: map[string]string{}}
+	a := &args{s: s, line: line, options: map[string]string{}}
 	for _, w := range strings.Fields(line) {
 		if k, v, ok := strings.Cut(w, "="); ok {
-			a.of[k] = v
+			a.options[k] = v
 		} else {
 			a.words = append(a.words, w)
 		}
@@ -191,46 +191,47 @@ func (s *script) parse(line string) *args {
 	return a
 }
 
-func (s *script) must(line string, err error) {
+// reportRefusal prints the error of a command that State refused.
+func (s *script) reportRefusal(line string, err error) {
 	s.t.Helper()
 	if err != nil {
 		fmt.Fprintf(&s.out, "refused: %v\n", err)
 	}
 }
 
-func (s *script) do(line string) {
+func (s *script) runCommand(line string) {
 	s.t.Helper()
 	a := s.parse(line)
 	switch a.word(0) {
 	case "policy":
-		p, err := s.make(a.word(1), a.of)
+		p, err := s.newPolicy(a.word(1), a.options)
 		if err != nil {
 			s.t.Fatalf("%q: %v", line, err)
 		}
 		s.policy = p
 	case "nodes":
-		s.w.AddRack(a.text("path", "/r1"), a.int(1), a.resources())
+		s.w.AddRack(a.text("path", "/r1"), a.intWord(1), a.resources())
 	case "tenant":
 		s.tenant(a)
 	case "job":
 		s.job(a)
 	case "stage":
-		s.must(line, s.w.State.AddStage(s.jobID(a.word(1)), s.stage(a)))
+		s.reportRefusal(line, s.w.State.AddStage(s.jobID(a.word(1)), s.stage(a)))
 	case "project":
-		s.must(line, s.w.State.PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.int(1)), Name: a.word(1), Submitted: s.w.Now,
-			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.num("jobs", 1))}))
+		s.reportRefusal(line, s.w.State.PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
+			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.number("jobs", 1))}))
 	case "lost":
-		s.must(line, s.w.State.NodeLost(s.node(a.word(1)), s.w.Now))
+		s.reportRefusal(line, s.w.State.NodeLost(s.node(a.word(1)), s.w.Now))
 	case "up":
-		s.must(line, s.w.State.NodeUp(s.node(a.word(1))))
+		s.reportRefusal(line, s.w.State.NodeUp(s.node(a.word(1))))
 	case "drain":
-		s.must(line, s.w.State.SetDrain(s.node(a.word(1)), true))
+		s.reportRefusal(line, s.w.State.SetDrain(s.node(a.word(1)), true))
 	case "pass":
 		d, err := time.ParseDuration(a.word(1))
 		if err != nil {
 			s.t.Fatalf("%q: %v", line, err)
 		}
-		s.w.Pass(d)
+		s.w.Advance(d)
 	case "cycle":
 		s.cycle(a)
 	case "scores":
@@ -242,24 +243,24 @@ func (s *script) do(line string) {
 	case "show":
 		s.show()
 	default:
-		s.attempt(a)
+		s.runAttemptCommand(a)
 	}
 }
 
-// attempt does the commands about attempts.
-func (s *script) attempt(a *args) {
+// runAttemptCommand runs the commands about attempts.
+func (s *script) runAttemptCommand(a *args) {
 	switch a.word(0) {
 	case "start":
 		s.w.Start()
 	case "place":
 		s.w.Place(s.task(a), s.node(a.word(3)))
 	case "progress":
-		part, err := strconv.ParseFloat(a.word(3), 64)
+		progress, err := strconv.ParseFloat(a.word(3), 64)
 		if err != nil {
 			s.t.Fatalf("%q: %v", a.line, err)
 		}
 		for x := range s.w.State.AttemptsOf(s.w.State.Stage(s.task(a).StageID()), s.task(a).Index) {
-			s.must(a.line, s.w.State.AttemptProgress(x.ID, x.Run, part, 0))
+			s.reportRefusal(a.line, s.w.State.AttemptProgress(x.ID, x.Run, progress, 0))
 		}
 	case "end":
 		outcomes := map[string]scheduler.Outcome{"succeeded": scheduler.OutcomeSucceeded, "failed": scheduler.OutcomeFailedUser,
@@ -272,7 +273,7 @@ func (s *script) attempt(a *args) {
 		ended := false
 		for _, x := range s.w.Attempts() {
 			if x.ID.TaskID == id && !ended {
-				s.must(a.line, s.w.State.AttemptEnded(x.ID, x.Run, o, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.AttemptEnded(x.ID, x.Run, o, s.w.Now))
 				ended = true
 			}
 		}
@@ -280,7 +281,7 @@ func (s *script) attempt(a *args) {
 			fmt.Fprintf(&s.out, "refused: task %s has no live attempt\n", id)
 		}
 	case "endjob":
-		s.must(a.line, s.w.State.EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
+		s.reportRefusal(a.line, s.w.State.EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
 	case "suspended", "resumed":
 		for _, x := range s.w.Attempts() {
 			switch {
@@ -289,9 +290,9 @@ func (s *script) attempt(a *args) {
 				if x.Target == scheduler.LevelSwapped {
 					has.Swap = has.Memory
 				}
-				s.must(a.line, s.w.State.AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
 			case a.word(0) == "resumed" && x.Phase == scheduler.AttemptResuming:
-				s.must(a.line, s.w.State.AttemptResumed(x.ID, x.Run, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.AttemptResumed(x.ID, x.Run, s.w.Now))
 			}
 		}
 	default:
@@ -300,16 +301,16 @@ func (s *script) attempt(a *args) {
 }
 
 func (s *script) tenant(a *args) {
-	spec := scheduler.TenantSpec{ID: scheduler.TenantID(len(s.w.State.Tenants())), Name: a.word(1), Parent: scheduler.NoTenant, Weight: a.num("weight", 1)}
-	if up, ok := a.of["below"]; ok {
+	spec := scheduler.TenantSpec{ID: scheduler.TenantID(len(s.w.State.Tenants())), Name: a.word(1), Parent: scheduler.NoTenant, Weight: a.number("weight", 1)}
+	if up, ok := a.options["below"]; ok {
 		spec.Parent = s.w.Tenant(up).Spec.ID
 	}
-	spec.Caps.Total = scheduler.Limit(schedtest.R(a.num("cap-cpu", 0), a.num("cap-mem", 0), a.num("cap-io", 0)))
-	s.must(a.line, s.w.State.PutTenant(spec))
+	spec.Caps.Total = scheduler.Limit(schedtest.R(a.number("cap-cpu", 0), a.number("cap-mem", 0), a.number("cap-io", 0)))
+	s.reportRefusal(a.line, s.w.State.PutTenant(spec))
 }
 
 func priority(a *args) scheduler.Priority {
-	if a.of["priority"] == "high" {
+	if a.options["priority"] == "high" {
 		return scheduler.PriorityHigh
 	}
 	return scheduler.PriorityLow
@@ -317,9 +318,9 @@ func priority(a *args) scheduler.Priority {
 
 func (s *script) stage(a *args) scheduler.StageSpec {
 	kinds := map[string]scheduler.StageKind{"group": scheduler.KindGroup, "map": scheduler.KindMap, "reduce": scheduler.KindReduce}
-	g := scheduler.StageSpec{Name: a.text("name", "main"), Kind: kinds[a.text("kind", "group")], Tasks: int32(a.num("tasks", 1)),
-		Demand: a.resources(), Estimate: a.dur("estimate"), MaxParallel: int32(a.num("parallel", 0)), SlowStart: a.num("slow-start", 0)}
-	if after, ok := a.of["after"]; ok {
+	g := scheduler.StageSpec{Name: a.text("name", "main"), Kind: kinds[a.text("kind", "group")], Tasks: int32(a.number("tasks", 1)),
+		Demand: a.resources(), Estimate: a.duration("estimate"), MaxParallel: int32(a.number("parallel", 0)), SlowStart: a.number("slow-start", 0)}
+	if after, ok := a.options["after"]; ok {
 		for _, n := range strings.Split(after, ",") {
 			k, err := strconv.Atoi(n)
 			if err != nil {
@@ -328,7 +329,7 @@ func (s *script) stage(a *args) scheduler.StageSpec {
 			g.After = append(g.After, int32(k))
 		}
 	}
-	if on, ok := a.of["on"]; ok {
+	if on, ok := a.options["on"]; ok {
 		var lists [][]scheduler.NodeID
 		for _, task := range strings.Split(on, ";") {
 			var list []scheduler.NodeID
@@ -337,7 +338,7 @@ func (s *script) stage(a *args) scheduler.StageSpec {
 			}
 			lists = append(lists, list)
 		}
-		g.Inputs = schedtest.Inputs(int64(a.num("bytes", 128)*float64(schedtest.MiB)), lists...)
+		g.Inputs = schedtest.Inputs(int64(a.number("bytes", 128)*float64(schedtest.MiB)), lists...)
 	}
 	return g
 }
@@ -348,9 +349,9 @@ func (s *script) job(a *args) {
 		accepted = accepted || w == "accepted"
 	}
 	s.jobs[a.word(1)] = s.w.SubmitStages(a.word(2), []scheduler.StageSpec{s.stage(a)}, func(j *scheduler.JobSpec) {
-		j.Name, j.Priority, j.Estimate, j.Bound, j.Size = a.word(1), priority(a), a.dur("estimate"), a.dur("bound"), a.num("size", 0)
-		j.Open, j.Accepted, j.Project = a.of["open"] == "true", accepted, scheduler.ProjectID(a.num("project", 0))
-		if d := a.dur("deadline"); d > 0 {
+		j.Name, j.Priority, j.Estimate, j.Bound, j.Size = a.word(1), priority(a), a.duration("estimate"), a.duration("bound"), a.number("size", 0)
+		j.Open, j.Accepted, j.Project = a.options["open"] == "true", accepted, scheduler.ProjectID(a.number("project", 0))
+		if d := a.duration("deadline"); d > 0 {
 			j.Deadline = s.w.Now.Add(d)
 		}
 	})
@@ -364,7 +365,7 @@ func (s *script) jobID(name string) scheduler.JobID {
 	return id
 }
 
-// task reads JOB TASK or JOB STAGE.TASK.
+// task parses JOB TASK or JOB STAGE.TASK.
 func (s *script) task(a *args) scheduler.TaskID {
 	id := scheduler.TaskID{Job: s.jobID(a.word(1))}
 	stage, index, ok := strings.Cut(a.word(2), ".")
@@ -380,7 +381,7 @@ func (s *script) task(a *args) scheduler.TaskID {
 	return id
 }
 
-// node reads a node's name or number.
+// node returns the node with this name or number.
 func (s *script) node(name string) scheduler.NodeID {
 	if n := s.w.State.NodeByName(name); n != nil {
 		return n.Spec.ID
@@ -396,9 +397,9 @@ func (s *script) node(name string) scheduler.NodeID {
 func (s *script) cycle(a *args) {
 	limit := 10_000
 	if len(a.words) > 1 {
-		limit = a.int(1)
+		limit = a.intWord(1)
 	}
-	d, err := scheduler.Cycle(s.w.State, s.policy, s.w.Now, limit, scheduler.Identity)
+	d, err := scheduler.Cycle(s.w.State, s.policy, s.w.Now, limit, scheduler.AcceptAll)
 	if err != nil {
 		s.t.Fatalf("%q: %v", a.line, err)
 	}

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// knots is the number of quantiles that a Distribution keeps: 0, 1/32, ... 1.
+// knots is the number of quantiles in a Distribution: 0, 1/32, ... 1.
 const knots = 33
 
-// Distribution is the empirical distribution of log(run time/estimate) of one
-// source: what to multiply an estimate by. It is immutable.
+// Distribution is the empirical distribution of log(run time/estimate) of one source.
+// It is immutable.
 type Distribution struct {
-	Records int  // errors behind it
-	Assumed bool // too few records: a log-normal with a wide assumed spread
+	Records int  // number of errors it is made of
+	Assumed bool // too few errors: a log-normal with an assumed, wide spread
 	logs    [knots]float64
 }
 
-// LogQuantile is the p-quantile of log(run time/estimate), p clamped to [0, 1],
+// LogQuantile returns the p-quantile of log(run time/estimate), p clamped to [0, 1],
 // linear between 32nds.
 func (d *Distribution) LogQuantile(p float64) float64 {
 	at := p * (knots - 1)
@@ -30,8 +30,8 @@ func (d *Distribution) LogQuantile(p float64) float64 {
 	return d.logs[i] + (at-float64(i))*(d.logs[i+1]-d.logs[i])
 }
 
-// share is the inverse of LogQuantile.
-func (d *Distribution) share(log float64) float64 {
+// cdf is the inverse of LogQuantile.
+func (d *Distribution) cdf(log float64) float64 {
 	i, _ := slices.BinarySearch(d.logs[:], log)
 	switch {
 	case i == 0:
@@ -43,12 +43,13 @@ func (d *Distribution) share(log float64) float64 {
 	return (float64(i-1) + (log-lo)/(hi-lo)) / (knots - 1)
 }
 
-// Spread is half the distance of the 16% and 84% quantiles: the standard
-// deviation of the logarithm, if it is normal.
+// Spread returns half the distance between the 16% and 84% quantiles: the standard
+// deviation of the logarithm if it is normal.
 func (d *Distribution) Spread() float64 { return (d.LogQuantile(0.84) - d.LogQuantile(0.16)) / 2 }
 
-// assumed is a log-normal distribution, cut at its 1% and 99% quantiles.
-func assumed(sigma float64) *Distribution {
+// assumedDistribution returns a log-normal distribution, cut at its 1% and 99%
+// quantiles.
+func assumedDistribution(sigma float64) *Distribution {
 	d := &Distribution{Assumed: true}
 	for i := range d.logs {
 		p := min(max(float64(i)/(knots-1), 0.01), 0.99)
@@ -57,8 +58,8 @@ func assumed(sigma float64) *Distribution {
 	return d
 }
 
-// measured is the distribution of a sorted, non-empty list of errors.
-func measured(sorted []float64) *Distribution {
+// measuredDistribution returns the distribution of a sorted, non-empty list of errors.
+func measuredDistribution(sorted []float64) *Distribution {
 	d := &Distribution{Records: len(sorted)}
 	for i := range d.logs {
 		at := float64(i) / (knots - 1) * float64(len(sorted)-1)
@@ -74,14 +75,14 @@ func measured(sorted []float64) *Distribution {
 	return d
 }
 
-// Sizes of the record of errors of one source.
+// Sizes of an errorLog.
 const (
-	errorRecords = 512 // latest errors kept
-	errorMin     = 16  // fewer are not trusted
-	errorRefresh = 16  // records between two computations of the quantiles
+	maxErrors    = 512 // latest errors retained
+	minErrors    = 16  // fewer are not trusted
+	refreshEvery = 16  // new errors between two computations of the quantiles
 )
 
-// errorLog keeps the latest errors of one source and their distribution.
+// errorLog retains the latest errors of one source and their distribution.
 type errorLog struct {
 	logs    []float64
 	next    int
@@ -92,46 +93,46 @@ type errorLog struct {
 
 // add records one error.
 func (l *errorLog) add(log float64) {
-	if len(l.logs) < errorRecords {
+	if len(l.logs) < maxErrors {
 		l.logs = append(l.logs, log)
 	} else {
 		l.logs[l.next] = log
-		l.next = (l.next + 1) % errorRecords
+		l.next = (l.next + 1) % maxErrors
 	}
-	if l.stale++; len(l.logs) >= errorMin && (l.dist.Assumed || l.stale >= errorRefresh) {
+	if l.stale++; len(l.logs) >= minErrors && (l.dist.Assumed || l.stale >= refreshEvery) {
 		l.scratch = append(l.scratch[:0], l.logs...)
 		slices.Sort(l.scratch)
-		l.dist, l.stale = measured(l.scratch), 0
+		l.dist, l.stale = measuredDistribution(l.scratch), 0
 	}
 }
 
-// Estimate is a predicted run time. It is a plain value.
+// Estimate is a predicted run time.
 type Estimate struct {
-	Seconds float64       // predicted run time, over 0
-	Source  Source        // where it comes from
-	Errors  *Distribution // how wrong that source has been
+	Seconds float64       // predicted run time, above 0
+	Source  Source        // source of the prediction
+	Errors  *Distribution // errors of that source so far
 }
 
-// Quantile is the p-quantile of the run time, in seconds; with p drawn
-// uniformly from [0, 1) it is a sample of the predicted run time.
+// Quantile returns the p-quantile of the run time, in seconds; for p drawn uniformly
+// from [0, 1) it is a sample of the predicted run time.
 func (e Estimate) Quantile(p float64) float64 {
 	return e.Seconds * math.Exp(e.Errors.LogQuantile(p))
 }
 
-// Remaining is the predicted remaining run time in seconds of a task that has
-// run for elapsed seconds, 3DSF eq. 8, and 0 where the estimate is used up (see
-// RemainingQuantile for what then).
+// Remaining returns the predicted remaining run time, in seconds, of a task that has
+// run for elapsed seconds: 3DSF eq. 8, and 0 once elapsed exceeds the estimate (see
+// RemainingQuantile).
 func (e Estimate) Remaining(elapsed float64) float64 { return max(0, e.Seconds-elapsed) }
 
-// RemainingQuantile is the p-quantile of the remaining run time in seconds,
-// given that the task has run for elapsed seconds and not ended: unlike eq. 8
-// it never says 0 of a task that overruns. Of one that has run longer than any
-// error on record allows it says p times what it has run.
+// RemainingQuantile returns the p-quantile of the remaining run time in seconds, given
+// that the task has run for elapsed seconds and not ended. Unlike eq. 8 it is not 0 for
+// a task that overruns its estimate: for one that has run longer than any recorded
+// error allows it is p times the elapsed time.
 func (e Estimate) RemainingQuantile(elapsed, p float64) float64 {
 	if !(elapsed > 0) {
 		return e.Quantile(p)
 	}
-	past := e.Errors.share(math.Log(elapsed / e.Seconds))
+	past := e.Errors.cdf(math.Log(elapsed / e.Seconds))
 	if past >= 1 {
 		return p * elapsed
 	}

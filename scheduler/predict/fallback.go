@@ -5,20 +5,20 @@ import (
 	"math"
 )
 
-// Source says where an estimate comes from, best last.
+// Source is the origin of an estimate, best last.
 type Source int
 
 const (
 	ClassDefault    Source = iota + 1 // the configured run time of the task's class
-	TenantMean                        // geometric mean of the tenant's finished tasks, fading
+	TenantMean                        // fading geometric mean of the tenant's finished tasks
 	StageMean                         // mean of the stage's finished tasks
-	StageRegression                   // the stage's run time as a line over input size
+	StageRegression                   // linear regression of the stage's run time on input size
 	Ridge                             // ridge regression over all features
 	MLP                               // the network
 	sourceEnd
 )
 
-// String is the name of the source.
+// String returns the name of the source.
 func (s Source) String() string {
 	names := [...]string{"class default", "tenant mean", "stage mean", "stage regression", "ridge", "mlp"}
 	if s < 1 || int(s) > len(names) {
@@ -27,9 +27,9 @@ func (s Source) String() string {
 	return names[s-1]
 }
 
-// assumedSpread is the standard deviation of the log error of a source of which
-// fewer than errorMin errors are known. Guesses, on the wide side; every
-// Distribution made of them says so.
+// assumedSpread returns the assumed standard deviation of the log error of a source
+// with fewer than minErrors known errors. The values are deliberately wide guesses; a
+// Distribution made of one is marked Assumed.
 func assumedSpread(s Source) float64 {
 	switch s {
 	case ClassDefault:
@@ -43,7 +43,7 @@ func assumedSpread(s Source) float64 {
 	}
 }
 
-// Least numbers of finished tasks before a source is used.
+// Minimum numbers of finished tasks before a source is used.
 const (
 	stageMin      = 3
 	regressionMin = 5
@@ -51,42 +51,43 @@ const (
 	tenantFade    = 1.0 / 64
 )
 
-// stageStats are running sums of one stage: Welford's, for the mean and for the
-// line of seconds over input bytes, and how both would have predicted each task
-// before it was added.
+// stageStats holds running sums of one stage (Welford's algorithm) for the mean and for
+// the regression of seconds on input bytes, and the errors with which both would have
+// predicted each task before it was added.
 type stageStats struct {
-	n            float64
-	meanX, meanY float64
-	xx, xy       float64
-	low, high    float64 // run times seen
-	errMean      float64 // sum of squared log errors
-	errLine      float64
+	n             float64
+	meanX, meanY  float64
+	sumXX, sumXY  float64
+	low, high     float64 // smallest and largest run time
+	errMean       float64 // sum of squared log errors
+	errRegression float64
 }
 
-func (s *stageStats) line(x float64) float64 {
+func (s *stageStats) regression(x float64) float64 {
 	y := s.meanY
-	if s.xx > 0 {
-		y += max(0, s.xy/s.xx) * (x - s.meanX)
+	if s.sumXX > 0 {
+		y += max(0, s.sumXY/s.sumXX) * (x - s.meanX)
 	}
-	return min(max(y, s.low/4), s.high*4) // no farther than four times what was seen
+	return min(max(y, s.low/4), s.high*4) // at most a factor of four beyond the observed run times
 }
 
-// estimate is the stage's better predictor; ok is false before stageMin tasks.
+// estimate returns the prediction of the stage's better predictor; ok is false before
+// stageMin tasks.
 func (s *stageStats) estimate(x float64) (seconds float64, source Source, ok bool) {
 	switch {
 	case s == nil || s.n < stageMin:
 		return 0, 0, false
-	case s.n >= regressionMin && s.xx > 0 && s.errLine < s.errMean:
-		return s.line(x), StageRegression, true
+	case s.n >= regressionMin && s.sumXX > 0 && s.errRegression < s.errMean:
+		return s.regression(x), StageRegression, true
 	}
 	return s.meanY, StageMean, true
 }
 
 func (s *stageStats) add(x, y float64) {
 	if s.n >= stageMin {
-		a, b := math.Log(y/s.meanY), math.Log(y/s.line(x))
+		a, b := math.Log(y/s.meanY), math.Log(y/s.regression(x))
 		s.errMean += a * a
-		s.errLine += b * b
+		s.errRegression += b * b
 	}
 	if s.n == 0 {
 		s.low, s.high = y, y
@@ -96,8 +97,8 @@ func (s *stageStats) add(x, y float64) {
 	dx := x - s.meanX
 	s.meanX += dx / s.n
 	s.meanY += (y - s.meanY) / s.n
-	s.xx += dx * (x - s.meanX)
-	s.xy += dx * (y - s.meanY)
+	s.sumXX += dx * (x - s.meanX)
+	s.sumXY += dx * (y - s.meanY)
 }
 
 // tenantStats is the fading mean of log seconds of one tenant.
@@ -111,29 +112,31 @@ func (s *tenantStats) add(seconds float64) {
 	s.logMean += max(1/float64(s.n), tenantFade) * (math.Log(seconds) - s.logMean)
 }
 
-// table is a map of bounded size: the entry made first leaves first.
-type table[V any] struct {
-	of   map[string]*V
-	ring []string
-	next int
-	max  int
+// boundedMap is a map of bounded size that evicts the oldest entry.
+type boundedMap[V any] struct {
+	entries  map[string]*V
+	ring     []string
+	next     int
+	capacity int
 }
 
-func newTable[V any](size int) table[V] { return table[V]{of: map[string]*V{}, max: size} }
+func newBoundedMap[V any](size int) boundedMap[V] {
+	return boundedMap[V]{entries: map[string]*V{}, capacity: size}
+}
 
-// entry finds or makes the entry of a key.
-func (t *table[V]) entry(key string) *V {
-	if v := t.of[key]; v != nil {
+// getOrAdd returns the entry of a key and adds a zero one if it is new.
+func (t *boundedMap[V]) getOrAdd(key string) *V {
+	if v := t.entries[key]; v != nil {
 		return v
 	}
 	v := new(V)
-	if len(t.ring) < t.max {
+	if len(t.ring) < t.capacity {
 		t.ring = append(t.ring, key)
 	} else {
-		delete(t.of, t.ring[t.next])
+		delete(t.entries, t.ring[t.next])
 		t.ring[t.next] = key
-		t.next = (t.next + 1) % t.max
+		t.next = (t.next + 1) % t.capacity
 	}
-	t.of[key] = v
+	t.entries[key] = v
 	return v
 }

@@ -4,8 +4,8 @@ import (
 	"math"
 )
 
-// Model is a trained network with its ridge baseline, what standardises their
-// inputs, and how both did on tasks held out. It is immutable.
+// Model is a trained network with its ridge baseline, the standardisation of their
+// inputs, and their results on held-out tasks. It is immutable.
 type Model struct {
 	Report Report
 
@@ -14,53 +14,53 @@ type Model struct {
 	mean, scale [FeatureCount]float64     // of the transformed features
 	yMean       float64                   // of log seconds
 	yScale      float64
-	errors      [2]*Distribution // of ridge and network on the tasks held out
+	errors      [2]*Distribution // of ridge and network on the held-out tasks
 }
 
-// Report is the judgement over one round of training. The errors are means over
-// the tasks held out of the squared log(run time/estimate).
+// Report is the evaluation of one round of training. The errors are means over the
+// held-out tasks of the squared log(run time/estimate).
 type Report struct {
-	Trained, HeldOut       int // numbers of tasks
-	Network, Line, Without float64
-	// Use is MLP, Ridge, or 0 where neither beat the fallback by two standard
-	// errors.
+	Trained, HeldOut                        int // numbers of tasks
+	NetworkError, RidgeError, FallbackError float64
+	// Use is MLP, Ridge, or 0 if neither beat the fallback by two standard errors.
 	Use Source
 }
 
-// Workspace holds the buffers of predictions; each user of a Model needs one.
+// Workspace holds the buffers of predictions; concurrent users of a Model need one
+// each.
 type Workspace struct {
 	b   *buffers
 	row [FeatureCount]float64
 }
 
-// NewWorkspace makes a Workspace, about 60 kB.
+// NewWorkspace returns a Workspace, about 60 kB.
 func NewWorkspace() *Workspace { return &Workspace{b: newBuffers()} }
 
-// maxDeviations bounds the standardised features, so that nothing is
-// extrapolated further than that from the tasks that were trained on.
+// maxDeviations limits the standardised features, and so how far the models extrapolate
+// from the tasks they were trained on.
 const maxDeviations = 5
 
-// standardise is row = the model's view of x.
+// standardise stores in row the standardised features of x.
 func (m *Model) standardise(x *Features, row *[FeatureCount]float64) {
-	transformed(x, row)
+	logTransform(x, row)
 	for i := range row {
 		row[i] = min(max((row[i]-m.mean[i])/m.scale[i], -maxDeviations), maxDeviations)
 	}
 }
 
-// seconds undoes the target's standardisation.
+// seconds inverts the standardisation of the target.
 func (m *Model) seconds(y float64) float64 {
 	return math.Exp(min(max(m.yMean+m.yScale*y, -10), math.Log(MaxSeconds)))
 }
 
-// Network predicts the run time in seconds of each task of x into out, which
-// must be as long, by the network alone. The features must be in range (see
-// Predictor.Predict, which checks them). Cost: about 1,400 multiplications a
-// task. No allocation.
-func (m *Model) Network(ws *Workspace, x []Features, out []float64) {
+// PredictNetwork stores in out, which must be at least as long as x, the run time in
+// seconds of each task by the network alone. The features must be in range
+// (Predictor.Predict checks them). Cost: about 1,400 multiplications per task. It does
+// not allocate.
+func (m *Model) PredictNetwork(ws *Workspace, x []Features, out []float64) {
 	for len(x) > 0 {
 		rows := min(batch, len(x))
-		in := ws.b.act[0]
+		in := ws.b.activations[0]
 		for r := range rows {
 			m.standardise(&x[r], &ws.row)
 			for i, v := range ws.row {
@@ -69,14 +69,14 @@ func (m *Model) Network(ws *Workspace, x []Features, out []float64) {
 		}
 		m.net.forward(ws.b, rows)
 		for r := range rows {
-			out[r] = m.seconds(float64(ws.b.act[3][r]))
+			out[r] = m.seconds(float64(ws.b.activations[3][r]))
 		}
 		x, out = x[rows:], out[rows:]
 	}
 }
 
-// Line predicts the run time in seconds of one task by the ridge regression.
-func (m *Model) Line(ws *Workspace, x *Features) float64 {
+// PredictRidge returns the run time in seconds of one task by the ridge regression.
+func (m *Model) PredictRidge(ws *Workspace, x *Features) float64 {
 	m.standardise(x, &ws.row)
 	y := m.ridge[FeatureCount]
 	for i, v := range ws.row {
@@ -85,9 +85,8 @@ func (m *Model) Line(ws *Workspace, x *Features) float64 {
 	return m.seconds(y)
 }
 
-// fitRidge solves (X^T X + penalty n I) w = X^T y for rows of standardised
-// features and one constant, by Cholesky's decomposition. The constant is not
-// penalised.
+// fitRidge solves (X^T X + penalty n I) w = X^T y for rows of standardised features and
+// one constant, by Cholesky decomposition. The constant is not penalised.
 func fitRidge(x, y []float32, penalty float64) (w [FeatureCount + 1]float64) {
 	const d = FeatureCount + 1
 	var a [d][d]float64

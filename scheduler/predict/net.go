@@ -5,13 +5,13 @@ import (
 	"math/rand/v2"
 )
 
-// Shape of the network: 3DSF section 6.3 and the design.
+// Dimensions of the network: 3DSF section 6.3.
 const (
 	hidden = 32
-	batch  = 64 // examples per step of training
+	batch  = 64 // examples per training step
 )
 
-// layer is a dense layer: out = w in + b, w row by row, one row an output.
+// layer is a dense layer: out = w in + b, with w row by row, one row per output.
 type layer struct {
 	in, out int
 	w, b    []float32
@@ -33,7 +33,7 @@ func newNetwork(slope float64) *network {
 	return n
 }
 
-// randomise draws weights with variance 2/in (He et al. 2015), biases 0.
+// randomise draws weights with variance 2/in (He et al. 2015) and sets biases to 0.
 func (n *network) randomise(r *rand.Rand) {
 	for i := range n.layers {
 		l := &n.layers[i]
@@ -45,8 +45,8 @@ func (n *network) randomise(r *rand.Rand) {
 	}
 }
 
-// relu is eq. 4 of 3DSF for one value: (1+a)/2 x + (1-a)/2 |x|, which is x for
-// x >= 0 and a x below; a = 0 gives the plain rectifier.
+// relu is eq. 4 of 3DSF for one value: (1+a)/2 x + (1-a)/2 |x|, which is x for x >= 0
+// and a x below; a = 0 gives the plain rectifier.
 func relu(x, slope float32) float32 {
 	if x >= 0 {
 		return x
@@ -54,30 +54,31 @@ func relu(x, slope float32) float32 {
 	return slope * x
 }
 
-// buffers hold the activations of a batch, row by row, one row an example.
+// buffers holds the activations of a batch row by row, one row per example.
 type buffers struct {
-	act   [4][]float32 // input, after each hidden layer, output
-	grad  [4][]float32 // of the loss by each
-	flipW []float32    // a layer's weights, transposed
-	flipA []float32    // activations, transposed
-	flipG []float32    // gradients, transposed
+	activations  [4][]float32 // input, after each hidden layer, output
+	gradients    [4][]float32 // of the loss with respect to each
+	weightsT     []float32    // a layer's weights, transposed
+	activationsT []float32    // activations, transposed
+	gradientsT   []float32    // gradients, transposed
 }
 
 func newBuffers() *buffers {
-	b := &buffers{flipW: make([]float32, hidden*hidden), flipA: make([]float32, hidden*batch), flipG: make([]float32, hidden*batch)}
+	b := &buffers{weightsT: make([]float32, hidden*hidden), activationsT: make([]float32, hidden*batch), gradientsT: make([]float32, hidden*batch)}
 	for i, width := range [4]int{FeatureCount, hidden, hidden, 1} {
-		b.act[i] = make([]float32, batch*width)
-		b.grad[i] = make([]float32, batch*width)
+		b.activations[i] = make([]float32, batch*width)
+		b.gradients[i] = make([]float32, batch*width)
 	}
 	return b
 }
 
-// forward runs rows examples of act[0] through the network to act[3].
+// forward passes the first rows examples of activations[0] through the network to
+// activations[3].
 func (n *network) forward(b *buffers, rows int) {
 	for i := range n.layers {
 		l := &n.layers[i]
-		out := b.act[i+1][:rows*l.out]
-		multiply(out, b.act[i], l.w, rows, l.out, l.in)
+		out := b.activations[i+1][:rows*l.out]
+		multiply(out, b.activations[i], l.w, rows, l.out, l.in)
 		for r := 0; r < len(out); r += l.out {
 			row := out[r : r+l.out]
 			for j, bias := range l.b {
@@ -92,14 +93,14 @@ func (n *network) forward(b *buffers, rows int) {
 	}
 }
 
-// backward takes grad[3], the gradient of the loss by the outputs, and leaves
-// that by all weights in g.
+// backward takes gradients[3], the gradient of the loss with respect to the outputs,
+// and stores the gradient with respect to all weights in g.
 func (n *network) backward(g *network, b *buffers, rows int) {
 	for i := len(n.layers) - 1; i >= 0; i-- {
 		l, gl := &n.layers[i], &g.layers[i]
-		out := b.grad[i+1][:rows*l.out]
-		if i < 2 { // the slope of relu has the sign of its value
-			for k, a := range b.act[i+1][:rows*l.out] {
+		out := b.gradients[i+1][:rows*l.out]
+		if i < 2 { // relu's slope follows from the sign of its value
+			for k, a := range b.activations[i+1][:rows*l.out] {
 				if a <= 0 {
 					out[k] *= n.slope
 				}
@@ -111,17 +112,17 @@ func (n *network) backward(g *network, b *buffers, rows int) {
 				gl.b[j] += out[r+j]
 			}
 		}
-		transpose(b.flipG, out, rows, l.out)
-		transpose(b.flipA, b.act[i], rows, l.in)
-		multiply(gl.w, b.flipG, b.flipA, l.out, l.in, rows)
+		transpose(b.gradientsT, out, rows, l.out)
+		transpose(b.activationsT, b.activations[i], rows, l.in)
+		multiply(gl.w, b.gradientsT, b.activationsT, l.out, l.in, rows)
 		if i > 0 {
-			transpose(b.flipW, l.w, l.out, l.in)
-			multiply(b.grad[i], out, b.flipW, rows, l.in, l.out)
+			transpose(b.weightsT, l.w, l.out, l.in)
+			multiply(b.gradients[i], out, b.weightsT, rows, l.in, l.out)
 		}
 	}
 }
 
-// transpose writes the rows x cols matrix a, column by column.
+// transpose stores in out the transpose of the rows x cols matrix a.
 func transpose(out, a []float32, rows, cols int) {
 	for r := range rows {
 		for c, x := range a[r*cols : (r+1)*cols] {
@@ -130,10 +131,10 @@ func transpose(out, a []float32, rows, cols int) {
 	}
 }
 
-// multiply is out = a b^T: out[i][j] is the dot product of row i of a and row j
-// of b, both of length k. Blocks of two rows by four keep eight sums in
-// registers. The conversions stop the compiler of some architectures from
-// fusing the product into the sum, so results are the same on all.
+// multiply is out = a b^T: out[i][j] is the dot product of row i of a and row j of b,
+// both of length k. Blocks of two rows by four keep eight sums in registers. The
+// conversions prevent compilers from fusing the product into the sum, so results are
+// the same on all architectures.
 func multiply(out, a, b []float32, rows, cols, k int) {
 	i := 0
 	for ; i+2 <= rows; i += 2 {
@@ -200,12 +201,12 @@ func (a *adam) step(n, g *network, rate float64) {
 	t := float64(a.steps)
 	scale := float32(adamRate * rate * math.Sqrt(1-math.Pow(adamBeta2, t)) / (1 - math.Pow(adamBeta1, t)))
 	for i := range n.layers {
-		descend(n.layers[i].w, g.layers[i].w, a.m.layers[i].w, a.v.layers[i].w, scale)
-		descend(n.layers[i].b, g.layers[i].b, a.m.layers[i].b, a.v.layers[i].b, scale)
+		adamUpdate(n.layers[i].w, g.layers[i].w, a.m.layers[i].w, a.v.layers[i].w, scale)
+		adamUpdate(n.layers[i].b, g.layers[i].b, a.m.layers[i].b, a.v.layers[i].b, scale)
 	}
 }
 
-func descend(w, g, m, v []float32, scale float32) {
+func adamUpdate(w, g, m, v []float32, scale float32) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
 	for i := range w {
 		m[i] = float32(adamBeta1*m[i]) + float32((1-adamBeta1)*g[i])

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write testdata again")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 func mustPredictor(t testing.TB, c Config) *Predictor {
 	t.Helper()
@@ -25,8 +25,8 @@ func mustPredictor(t testing.TB, c Config) *Predictor {
 	return p
 }
 
-// fed gives a predictor n tasks of a workload.
-func fed(t testing.TB, w workload, c Config, seed uint64, n int) *Predictor {
+// fedPredictor returns a predictor that has observed n tasks of a workload.
+func fedPredictor(t testing.TB, w workload, c Config, seed uint64, n int) *Predictor {
 	t.Helper()
 	p := mustPredictor(t, c)
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -39,22 +39,22 @@ func fed(t testing.TB, w workload, c Config, seed uint64, n int) *Predictor {
 	return p
 }
 
-func train(t testing.TB, p *Predictor) *Model {
+func trainModel(t testing.TB, p *Predictor) *Model {
 	t.Helper()
 	for range 1_000_000 {
-		switch p.Step(1024) {
-		case Judged:
+		switch p.Train(1024) {
+		case Evaluated:
 			return p.Model()
 		case Idle:
 			t.Fatal("no round began")
 		}
 	}
-	t.Fatal("the round has no end")
+	t.Fatal("the round does not end")
 	return nil
 }
 
-// TestBeatsRidge: on every workload the network wins on the tasks held out, and
-// on tasks drawn afterwards.
+// TestBeatsRidge checks that on every workload the network wins on the held-out tasks
+// and on tasks drawn afterwards.
 func TestBeatsRidge(t *testing.T) {
 	for _, w := range workloads {
 		t.Run(w.name, func(t *testing.T) {
@@ -64,14 +64,14 @@ func TestBeatsRidge(t *testing.T) {
 			if testing.Short() {
 				n = 4000
 			}
-			p := fed(t, w, DefaultConfig(seed), seed, n)
-			m := train(t, p)
+			p := fedPredictor(t, w, DefaultConfig(seed), seed, n)
+			m := trainModel(t, p)
 			t.Logf("root mean square of log errors on %d held out: network %.3f, ridge %.3f, fallback %.3f", m.Report.HeldOut,
-				math.Sqrt(m.Report.Network), math.Sqrt(m.Report.Line), math.Sqrt(m.Report.Without))
+				math.Sqrt(m.Report.NetworkError), math.Sqrt(m.Report.RidgeError), math.Sqrt(m.Report.FallbackError))
 			if m.Report.Use != MLP {
 				t.Fatalf("in use: %v, %+v", m.Report.Use, m.Report)
 			}
-			// Tasks that nobody has seen, the intervals of the estimates too.
+			// New tasks, which also check the intervals of the estimates.
 			r := rand.New(rand.NewPCG(seed, 2))
 			var net, line float64
 			inside, later := 0, 2000
@@ -81,7 +81,7 @@ func TestBeatsRidge(t *testing.T) {
 				if err := p.Predict(tasks, out); err != nil {
 					t.Fatal(err)
 				}
-				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.Line(p.ws, &tasks[0].Features))
+				a, b := math.Log(s/out[0].Seconds), math.Log(s/m.PredictRidge(p.ws, &tasks[0].Features))
 				net, line = net+a*a, line+b*b
 				if out[0].Source != MLP || out[0].Errors.Assumed {
 					t.Fatalf("estimate %+v", out[0])
@@ -101,8 +101,9 @@ func TestBeatsRidge(t *testing.T) {
 	}
 }
 
-// TestRidgeWins: where run time is a product of powers there is nothing for the
-// network to gain, and noise alone leaves the fallback in use.
+// TestRidgeWins checks that the ridge regression wins where run time is a product of
+// powers, so that the network has nothing to gain, and that pure noise leaves the
+// fallback in use.
 func TestRidgeWins(t *testing.T) {
 	const seed = 5
 	law := workload{"power law", func(r *rand.Rand, i int) (Task, float64) {
@@ -121,22 +122,22 @@ func TestRidgeWins(t *testing.T) {
 		never Source
 		is    Source
 	}{{law, MLP, Ridge}, {pure, MLP, 0}} {
-		p := fed(t, c.w, DefaultConfig(seed), seed, 2000)
-		if m := train(t, p); m.Report.Use == c.never || m.Report.Use != c.is && c.is != 0 {
+		p := fedPredictor(t, c.w, DefaultConfig(seed), seed, 2000)
+		if m := trainModel(t, p); m.Report.Use == c.never || m.Report.Use != c.is && c.is != 0 {
 			t.Errorf("%s: in use %v, %+v", c.w.name, m.Report.Use, m.Report)
 		}
 	}
 }
 
-// TestDeterministic: the same seed and tasks give the same bytes, however the
-// work is cut; another seed does not.
+// TestDeterministic checks that the same seed and tasks give the same bytes however the
+// work is split, and another seed does not.
 func TestDeterministic(t *testing.T) {
 	bytesOf := func(seed uint64, budget int) []byte {
 		c := DefaultConfig(seed)
 		c.Epochs = 3
-		p := fed(t, workloads[0], c, 7, 1500)
+		p := fedPredictor(t, workloads[0], c, 7, 1500)
 		for range 100_000 {
-			if p.Step(budget) == Judged {
+			if p.Train(budget) == Evaluated {
 				b, err := p.Model().MarshalBinary()
 				if err != nil {
 					t.Fatal(err)
@@ -149,33 +150,33 @@ func TestDeterministic(t *testing.T) {
 	}
 	a := bytesOf(1, 64)
 	if !bytes.Equal(a, bytesOf(1, 1_000_000)) {
-		t.Error("the cut of the work changed the model")
+		t.Error("splitting the work changed the model")
 	}
 	if bytes.Equal(a, bytesOf(2, 64)) {
 		t.Error("the seed changed nothing")
 	}
 }
 
-// TestStepIsBounded counts what a call does.
-func TestStepIsBounded(t *testing.T) {
+// TestTrainIsBounded counts the task visits of a call.
+func TestTrainIsBounded(t *testing.T) {
 	c := DefaultConfig(1)
-	p := fed(t, workloads[0], c, 7, 1000)
+	p := fedPredictor(t, workloads[0], c, 7, 1000)
 	calls := 1
-	for p.Step(640) == Fitting {
+	for p.Train(640) == Fitting {
 		calls++
 	}
 	if want := 20 * 800 / 640; calls < want || calls > 20*(800/640+1)+1 {
 		t.Errorf("%d calls of 640 for 20 epochs of 800 tasks", calls)
 	}
-	if p.Step(640) != Idle {
+	if p.Train(640) != Idle {
 		t.Error("a round began without new tasks")
 	}
-	if mustPredictor(t, c).Step(10) != Idle {
+	if mustPredictor(t, c).Train(10) != Idle {
 		t.Error("a round began without history")
 	}
 }
 
-// TestGradient compares backpropagation with differences.
+// TestGradient compares backpropagation with finite differences.
 func TestGradient(t *testing.T) {
 	for _, slope := range []float64{0, 0.1, 1} {
 		r := rand.New(rand.NewPCG(3, 3))
@@ -187,11 +188,11 @@ func TestGradient(t *testing.T) {
 			in[i] = float32(r.NormFloat64())
 		}
 		loss := func() (sum float64) {
-			copy(b.act[0], in)
+			copy(b.activations[0], in)
 			n.forward(b, rows)
 			for k := range want {
-				d := float64(b.act[3][k] - want[k])
-				b.grad[3][k] = float32(2 * d)
+				d := float64(b.activations[3][k] - want[k])
+				b.gradients[3][k] = float32(2 * d)
 				sum += d * d
 			}
 			return sum
@@ -218,7 +219,7 @@ func TestGradient(t *testing.T) {
 	}
 }
 
-// TestReLU: 3DSF eq. 4 as printed.
+// TestReLU checks 3DSF eq. 4 as printed.
 func TestReLU(t *testing.T) {
 	for _, a := range []float64{0, 0.01, 0.5, 1} {
 		for _, x := range []float64{-3, -0.5, 0, 0.25, 8} {
@@ -257,7 +258,7 @@ func TestMultiply(t *testing.T) {
 	}
 }
 
-// TestFallback walks down the chain of sources.
+// TestFallback goes down the chain of sources.
 func TestFallback(t *testing.T) {
 	c := DefaultConfig(1)
 	c.ClassSeconds = map[string]float64{"short": 5}
@@ -305,8 +306,8 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestNonsense is refused with the class of error, and nothing is learnt.
-func TestNonsense(t *testing.T) {
+// TestInvalidInputIsRefused checks the class of each error, and that nothing is learnt.
+func TestInvalidInputIsRefused(t *testing.T) {
 	p := mustPredictor(t, DefaultConfig(1))
 	for _, s := range []float64{0, -1, math.NaN(), math.Inf(1), MaxSeconds * 2} {
 		if err := p.Observe(Task{}, s); !errors.Is(err, ErrRunTime) {
@@ -326,10 +327,10 @@ func TestNonsense(t *testing.T) {
 	if err := p.Predict(make([]Task, 2), make([]Estimate, 1)); !errors.Is(err, ErrConfig) {
 		t.Errorf("short output: %v", err)
 	}
-	if len(p.history) != 0 || len(p.stages.of) != 0 {
-		t.Error("nonsense was learnt")
+	if len(p.history) != 0 || len(p.stages.entries) != 0 {
+		t.Error("invalid input was learnt")
 	}
-	for name, spoil := range map[string]func(*Config){
+	for name, damage := range map[string]func(*Config){
 		"slope": func(c *Config) { c.Slope = math.NaN() }, "epochs": func(c *Config) { c.Epochs = 0 },
 		"history": func(c *Config) { c.History = 1 }, "minimum": func(c *Config) { c.MinHistory = c.History + 1 },
 		"retrain": func(c *Config) { c.RetrainEvery = 0 }, "penalty": func(c *Config) { c.RidgePenalty = 0 },
@@ -337,7 +338,7 @@ func TestNonsense(t *testing.T) {
 		"class": func(c *Config) { c.ClassSeconds = map[string]float64{"x": -1} },
 	} {
 		c := DefaultConfig(1)
-		spoil(&c)
+		damage(&c)
 		if _, err := New(c); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -352,7 +353,7 @@ func TestHostileHistory(t *testing.T) {
 			task, s := Task{Stage: "s"}, 5.0
 			if extreme {
 				for f := range task.Features {
-					task.Features[f] = limit(Feature(f+1)) * float64((i>>f)&1)
+					task.Features[f] = maxFeature(Feature(f+1)) * float64((i>>f)&1)
 				}
 				s = []float64{1e-9, MaxSeconds}[i%2]
 			}
@@ -360,7 +361,7 @@ func TestHostileHistory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		m := train(t, p)
+		m := trainModel(t, p)
 		out, tasks := make([]Estimate, 1), make([]Task, 1)
 		if err := p.Predict(tasks, out); err != nil || !(out[0].Seconds > 0) || math.IsInf(out[0].Quantile(1), 0) {
 			t.Errorf("estimate %+v, %v", out[0], err)
@@ -384,14 +385,14 @@ func TestTablesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(p.stages.of) != 10 || len(p.tenants.of) != 5 || len(p.history) != 100 {
-		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.of), len(p.tenants.of), len(p.history))
+	if len(p.stages.entries) != 10 || len(p.tenants.entries) != 5 || len(p.history) != 100 {
+		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.entries), len(p.tenants.entries), len(p.history))
 	}
 }
 
-// TestDistribution: quantiles and the conditional remaining time.
+// TestDistribution checks quantiles and the conditional remaining time.
 func TestDistribution(t *testing.T) {
-	l := errorLog{dist: assumed(1)}
+	l := errorLog{dist: assumedDistribution(1)}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 512 {
 		l.add(0.5 * r.NormFloat64())
@@ -416,7 +417,7 @@ func TestDistribution(t *testing.T) {
 			t.Errorf("after %g s: %g s", elapsed, rem)
 		}
 	}
-	if s := assumed(1).Spread(); math.Abs(s-1) > 0.05 {
+	if s := assumedDistribution(1).Spread(); math.Abs(s-1) > 0.05 {
 		t.Errorf("assumed spread %g", s)
 	}
 }
@@ -425,7 +426,7 @@ func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		InputBytes.String(): "input_bytes", Slowdown.String(): "slowdown", Feature(0).String(): "feature(0)", Feature(9).String(): "feature(9)",
 		ClassDefault.String(): "class default", MLP.String(): "mlp", Source(0).String(): "source(0)",
-		Idle.String(): "idle", Fitting.String(): "fitting", Judged.String(): "judged", Phase(0).String(): "phase(?)",
+		Idle.String(): "idle", Fitting.String(): "fitting", Evaluated.String(): "evaluated", Phase(0).String(): "phase(?)",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -444,13 +445,13 @@ func TestNames(t *testing.T) {
 
 const goldenModel = "model-v1.bin"
 
-// TestReadsOldFile: a model that version 1 wrote is read as it was.
+// TestReadsOldFile checks that a model written by version 1 is read unchanged.
 func TestReadsOldFile(t *testing.T) {
 	name := filepath.Join("testdata", goldenModel)
 	if *update {
 		c := DefaultConfig(1)
 		c.Epochs = 2
-		b, err := train(t, fed(t, workloads[1], c, 7, 600)).MarshalBinary()
+		b, err := trainModel(t, fedPredictor(t, workloads[1], c, 7, 600)).MarshalBinary()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -467,22 +468,22 @@ func TestReadsOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := m.MarshalBinary(); err != nil || !bytes.Equal(again, b) {
-		t.Errorf("written again it differs, %v", err)
+		t.Errorf("writing the model again changed it, %v", err)
 	}
 	p := mustPredictor(t, DefaultConfig(1))
 	p.SetModel(m)
 	task, _ := workloads[1].draw(rand.New(rand.NewPCG(1, 1)), 0)
 	task.Features.Set(StageSeconds, 60)
 	var got [1]float64
-	m.Network(NewWorkspace(), []Features{task.Features}, got[:])
+	m.PredictNetwork(NewWorkspace(), []Features{task.Features}, got[:])
 	const want = 29.7189113
 	if math.Abs(got[0]/want-1) > 1e-6 {
 		t.Errorf("prediction %.9g, want %.9g", got[0], want)
 	}
 }
 
-// resealed gives spoilt bytes a right checksum, so that the checks behind it
-// are reached.
+// resealed returns damaged bytes with a valid checksum, so that later checks are
+// reached.
 func resealed(b []byte) []byte {
 	b = bytes.Clone(b)
 	if len(b) >= 4 {
@@ -524,13 +525,13 @@ func FuzzLoadModel(f *testing.F) {
 	})
 }
 
-// TestLoadRefuses each kind of damage, by its message.
+// TestLoadRefuses checks the message for each kind of damage.
 func TestLoadRefuses(t *testing.T) {
 	good, err := os.ReadFile(filepath.Join("testdata", goldenModel))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func([]byte) []byte{
+	for name, damage := range map[string]func([]byte) []byte{
 		"empty":           func(b []byte) []byte { return nil },
 		"another file":    func(b []byte) []byte { return []byte("#!/bin/sh, and more of it") },
 		"cut":             func(b []byte) []byte { return b[:100] },
@@ -550,30 +551,30 @@ func TestLoadRefuses(t *testing.T) {
 		},
 		"a zero deviation": func(b []byte) []byte { binary.LittleEndian.PutUint64(b[32+8*(4+8):], 0); return resealed(b) },
 	} {
-		if _, err := LoadModel(spoil(bytes.Clone(good))); !errors.Is(err, ErrModel) {
+		if _, err := LoadModel(damage(bytes.Clone(good))); !errors.Is(err, ErrModel) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// BenchmarkTrain is the bar of the issue: 10,000 tasks, 8 features, 20 epochs.
+// BenchmarkTrain trains on 10,000 tasks with 8 features for 20 epochs.
 func BenchmarkTrain(b *testing.B) {
 	c := DefaultConfig(1)
 	c.History, c.Epochs = 12_500, 20 // four fifths are trained on
-	p := fed(b, workloads[0], c, 7, c.History)
+	p := fedPredictor(b, workloads[0], c, 7, c.History)
 	b.ReportAllocs()
 	for b.Loop() {
 		r := newRound(p.history, &c, 1)
 		if len(r.y) != 10_000 {
 			b.Fatal(len(r.y))
 		}
-		r.fit(math.MaxInt)
+		r.train(math.MaxInt)
 	}
 }
 
 func BenchmarkPredict(b *testing.B) {
-	p := fed(b, workloads[0], DefaultConfig(1), 7, 2000)
-	train(b, p)
+	p := fedPredictor(b, workloads[0], DefaultConfig(1), 7, 2000)
+	trainModel(b, p)
 	r := rand.New(rand.NewPCG(1, 2))
 	tasks, out := make([]Task, 1000), make([]Estimate, 1000)
 	for i := range tasks {
@@ -592,8 +593,8 @@ func BenchmarkPredict(b *testing.B) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	p := fed(b, workloads[0], DefaultConfig(1), 7, 2000)
-	train(b, p)
+	p := fedPredictor(b, workloads[0], DefaultConfig(1), 7, 2000)
+	trainModel(b, p)
 	task, s := workloads[0].draw(rand.New(rand.NewPCG(1, 2)), 0)
 	b.ReportAllocs()
 	for b.Loop() {

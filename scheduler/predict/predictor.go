@@ -5,23 +5,23 @@ import (
 	"math"
 )
 
-// Config of a Predictor. DefaultConfig is a start.
+// Config holds the parameters of a Predictor; see DefaultConfig.
 type Config struct {
-	Seed         uint64  // of splits, first weights and the order of training
-	Slope        float64 // alpha of 3DSF eq. 4: 0 plain rectifier, 1 linear, 0 to 1
+	Seed         uint64  // of splits, initial weights and the order of training
+	Slope        float64 // alpha of 3DSF eq. 4, 0 to 1: 0 is the plain rectifier, 1 linear
 	Epochs       int     // passes over the tasks of a round, 1 to 1000
 	History      int     // latest tasks that a round is trained on, up to 1,000,000
 	MinHistory   int     // tasks before the first round, 50 to History
-	RetrainEvery int     // new tasks between two rounds, over 0
-	RidgePenalty float64 // of the squared standardised weights, over 0
+	RetrainEvery int     // new tasks between two rounds, above 0
+	RidgePenalty float64 // on the squared standardised weights, above 0
 
-	ClassSeconds   map[string]float64 // run time of a class before any history
-	DefaultSeconds float64            // of every other class
+	ClassSeconds   map[string]float64 // run time of a class without history
+	DefaultSeconds float64            // run time of every other class without history
 
-	MaxStages, MaxTenants int // entries kept, the oldest leaves first
+	MaxStages, MaxTenants int // largest number of entries; the oldest is evicted
 }
 
-// DefaultConfig trains 20 epochs on the latest 10,000 tasks after each 1,000.
+// DefaultConfig trains 20 epochs on the latest 10,000 tasks after every 1,000 tasks.
 func DefaultConfig(seed uint64) Config {
 	return Config{
 		Seed: seed, Slope: 0.01, Epochs: 20, History: 10_000, MinHistory: 500, RetrainEvery: 1000,
@@ -41,11 +41,11 @@ func (c *Config) check() error {
 	case c.MinHistory < 50 || c.MinHistory > c.History:
 		return bad("minimal history (50 to history)", c.MinHistory)
 	case c.RetrainEvery < 1:
-		return bad("tasks between rounds (over 0)", c.RetrainEvery)
+		return bad("tasks between rounds (above 0)", c.RetrainEvery)
 	case !(c.RidgePenalty > 0 && c.RidgePenalty < 1e6):
-		return bad("ridge penalty (over 0)", c.RidgePenalty)
+		return bad("ridge penalty (above 0)", c.RidgePenalty)
 	case c.MaxStages < 1 || c.MaxTenants < 1:
-		return bad("number of stages and tenants kept (over 0)", min(c.MaxStages, c.MaxTenants))
+		return bad("largest number of stages or tenants (above 0)", min(c.MaxStages, c.MaxTenants))
 	}
 	if err := checkSeconds("default", c.DefaultSeconds); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -58,73 +58,74 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Task is what a prediction is made of.
+// Task is the input of a prediction.
 type Task struct {
 	Stage, Tenant, Class string
-	// Features without StageSeconds, which Predict fills in. Give them back to
-	// Observe as they were then; a StageSeconds of 0 is filled in there too.
+	// Features holds all features but StageSeconds, which Predict fills in. Pass the
+	// features that Predict returned to Observe; Observe fills in a StageSeconds of 0
+	// as well.
 	Features Features
 }
 
 // Predictor learns run times and predicts them. See the package comment.
 type Predictor struct {
 	config  Config
-	stages  table[stageStats]
-	tenants table[tenantStats]
+	stages  boundedMap[stageStats]
+	tenants boundedMap[tenantStats]
 	errors  [sourceEnd]errorLog
 
-	history []record // a ring once it is full
-	oldest  int
-	fresh   int // tasks since the last round began
-	rounds  uint64
-	round   *round
-	model   *Model
-	ws      *Workspace
+	history  []record // a ring once it is full
+	oldest   int
+	newTasks int // tasks since the last round began
+	rounds   uint64
+	round    *round
+	model    *Model
+	ws       *Workspace
 
-	xs    []Features // of a chunk of tasks
-	preds []float64
+	chunkFeatures []Features // features of a chunk of tasks
+	chunkSeconds  []float64
 }
 
-// New makes a Predictor without history. Errors: ErrConfig.
+// New returns a Predictor without history. Errors: ErrConfig.
 func New(c Config) (*Predictor, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	p := &Predictor{
 		config: c, ws: NewWorkspace(),
-		stages: newTable[stageStats](c.MaxStages), tenants: newTable[tenantStats](c.MaxTenants),
+		stages: newBoundedMap[stageStats](c.MaxStages), tenants: newBoundedMap[tenantStats](c.MaxTenants),
 	}
 	for s := ClassDefault; s < sourceEnd; s++ {
-		p.errors[s].dist = assumed(assumedSpread(s))
+		p.errors[s].dist = assumedDistribution(assumedSpread(s))
 	}
 	return p, nil
 }
 
-// Model is the one of the last round that ended, or that SetModel gave; nil
-// before.
+// Model returns the model of the last completed round or SetModel, nil before the
+// first.
 func (p *Predictor) Model() *Model { return p.model }
 
-// SetModel puts a loaded model in use, as its Report says.
+// SetModel puts a loaded model to the use that its Report names.
 func (p *Predictor) SetModel(m *Model) {
 	p.model = m
 	p.errors[Ridge] = errorLog{dist: m.errors[0]}
 	p.errors[MLP] = errorLog{dist: m.errors[1]}
 }
 
-// use is the model's source in use, or 0.
-func (p *Predictor) use() Source {
+// modelSource returns which part of the model is in use, 0 for none.
+func (p *Predictor) modelSource() Source {
 	if p.model == nil {
 		return 0
 	}
 	return p.model.Report.Use
 }
 
-// fallback is the estimate of a task without a model.
-func (p *Predictor) fallback(t *Task) (float64, Source) {
-	if s, source, ok := p.stages.of[t.Stage].estimate(t.Features.Of(InputBytes)); ok {
+// fallbackEstimate returns the estimate for a task without a model.
+func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
+	if s, source, ok := p.stages.entries[t.Stage].estimate(t.Features.Of(InputBytes)); ok {
 		return s, source
 	}
-	if s := p.tenants.of[t.Tenant]; s != nil && s.n >= tenantMin {
+	if s := p.tenants.entries[t.Tenant]; s != nil && s.n >= tenantMin {
 		return math.Exp(s.logMean), TenantMean
 	}
 	if s, ok := p.config.ClassSeconds[t.Class]; ok {
@@ -133,63 +134,63 @@ func (p *Predictor) fallback(t *Task) (float64, Source) {
 	return p.config.DefaultSeconds, ClassDefault
 }
 
-// Predict estimates each task into out, which must be as long, and fills in the
-// StageSeconds of its features. Errors: ErrFeature, naming the task and the
-// feature; nothing of out is valid then. Cost: two map look-ups and, with the
-// network, about 1,400 multiplications a task. No allocation once its buffers
-// have grown.
+// Predict stores in out, which must be at least as long as tasks, the estimate for each
+// task, and fills in the StageSeconds of its features. Errors: ErrFeature, naming the
+// task and the feature; then nothing in out is valid. Cost: two map look-ups and, with
+// the network, about 1,400 multiplications per task. It does not allocate once its
+// buffers have grown.
 func (p *Predictor) Predict(tasks []Task, out []Estimate) error {
 	if len(out) < len(tasks) {
-		return fmt.Errorf("%w: room for %d estimates of %d tasks", ErrConfig, len(out), len(tasks))
+		return fmt.Errorf("%w: output has %d estimates for %d tasks", ErrConfig, len(out), len(tasks))
 	}
 	for i := range tasks {
 		t := &tasks[i]
 		if err := t.Features.check(); err != nil {
 			return fmt.Errorf("task %d of stage %q: %w", i, t.Stage, err)
 		}
-		seconds, source := p.fallback(t)
+		seconds, source := p.fallbackEstimate(t)
 		t.Features.Set(StageSeconds, seconds)
 		out[i] = Estimate{seconds, source, p.errors[source].dist}
 	}
-	switch p.use() {
+	switch p.modelSource() {
 	case MLP:
-		p.network(tasks, out)
+		p.predictByNetwork(tasks, out)
 	case Ridge:
 		for i := range tasks {
-			out[i] = Estimate{p.model.Line(p.ws, &tasks[i].Features), Ridge, p.errors[Ridge].dist}
+			out[i] = Estimate{p.model.PredictRidge(p.ws, &tasks[i].Features), Ridge, p.errors[Ridge].dist}
 		}
 	}
 	return nil
 }
 
-// chunk is how many tasks the network predicts at a time.
+// chunk is the number of tasks that the network predicts at a time.
 const chunk = 16 * batch
 
-// room makes the buffers of a chunk.
-func (p *Predictor) room() {
-	if p.xs == nil {
-		p.xs, p.preds = make([]Features, chunk), make([]float64, chunk)
+// growBuffers allocates the buffers of a chunk.
+func (p *Predictor) growBuffers() {
+	if p.chunkFeatures == nil {
+		p.chunkFeatures, p.chunkSeconds = make([]Features, chunk), make([]float64, chunk)
 	}
 }
 
-// network replaces estimates by the network's.
-func (p *Predictor) network(tasks []Task, out []Estimate) {
-	p.room()
+// predictByNetwork replaces the estimates by those of the network.
+func (p *Predictor) predictByNetwork(tasks []Task, out []Estimate) {
+	p.growBuffers()
 	for from := 0; from < len(tasks); from += chunk {
 		part := tasks[from:min(from+chunk, len(tasks))]
 		for i := range part {
-			p.xs[i] = part[i].Features
+			p.chunkFeatures[i] = part[i].Features
 		}
-		p.model.Network(p.ws, p.xs[:len(part)], p.preds)
+		p.model.PredictNetwork(p.ws, p.chunkFeatures[:len(part)], p.chunkSeconds)
 		for i := range part {
-			out[from+i] = Estimate{p.preds[i], MLP, p.errors[MLP].dist}
+			out[from+i] = Estimate{p.chunkSeconds[i], MLP, p.errors[MLP].dist}
 		}
 	}
 }
 
-// Observe learns from a finished task: its run time in seconds, without waiting
-// and suspended time. Errors: ErrFeature, ErrRunTime; nothing is learnt then.
-// Cost: O(1), and every 16th time a sort of 512 numbers.
+// Observe learns from a finished task, given its run time in seconds without waiting
+// and suspended time. Errors: ErrFeature, ErrRunTime; then nothing is learnt. Cost:
+// O(1), and a sort of 512 numbers every 16th time.
 func (p *Predictor) Observe(t Task, seconds float64) error {
 	if err := t.Features.check(); err != nil {
 		return fmt.Errorf("task of stage %q: %w", t.Stage, err)
@@ -197,28 +198,28 @@ func (p *Predictor) Observe(t Task, seconds float64) error {
 	if err := checkSeconds("run time", seconds); err != nil {
 		return fmt.Errorf("task of stage %q: %w", t.Stage, err)
 	}
-	said, source := p.fallback(&t)
-	p.errors[source].add(math.Log(seconds / said))
+	fallback, source := p.fallbackEstimate(&t)
+	p.errors[source].add(math.Log(seconds / fallback))
 	if t.Features.Of(StageSeconds) == 0 {
-		t.Features.Set(StageSeconds, said)
+		t.Features.Set(StageSeconds, fallback)
 	}
-	switch use := p.use(); use {
+	switch use := p.modelSource(); use {
 	case MLP:
-		p.room()
-		p.xs[0] = t.Features
-		p.model.Network(p.ws, p.xs[:1], p.preds)
-		p.errors[use].add(math.Log(seconds / p.preds[0]))
+		p.growBuffers()
+		p.chunkFeatures[0] = t.Features
+		p.model.PredictNetwork(p.ws, p.chunkFeatures[:1], p.chunkSeconds)
+		p.errors[use].add(math.Log(seconds / p.chunkSeconds[0]))
 	case Ridge:
-		p.errors[use].add(math.Log(seconds / p.model.Line(p.ws, &t.Features)))
+		p.errors[use].add(math.Log(seconds / p.model.PredictRidge(p.ws, &t.Features)))
 	}
-	p.stages.entry(t.Stage).add(t.Features.Of(InputBytes), seconds)
-	p.tenants.entry(t.Tenant).add(seconds)
-	p.remember(record{t.Features, seconds, t.Features.Of(StageSeconds)})
+	p.stages.getOrAdd(t.Stage).add(t.Features.Of(InputBytes), seconds)
+	p.tenants.getOrAdd(t.Tenant).add(seconds)
+	p.addToHistory(record{t.Features, seconds, t.Features.Of(StageSeconds)})
 	return nil
 }
 
-func (p *Predictor) remember(r record) {
-	p.fresh++
+func (p *Predictor) addToHistory(r record) {
+	p.newTasks++
 	if len(p.history) < p.config.History {
 		p.history = append(p.history, r)
 		return
@@ -227,23 +228,23 @@ func (p *Predictor) remember(r record) {
 	p.oldest = (p.oldest + 1) % len(p.history)
 }
 
-// Step trains in the background: at most budget task visits (rounded up to a
-// batch of 64) in one call, plus one pass over the history in the call that
-// begins a round and over the tasks held out in the one that ends it. A round
-// begins when there are MinHistory tasks and RetrainEvery new ones.
-func (p *Predictor) Step(budget int) Phase {
+// Train trains in the background: at most budget task visits (rounded up to a batch of
+// 64) in one call, plus one pass over the history in the call that begins a round and
+// over the held-out tasks in the one that ends it. A round begins when there are
+// MinHistory tasks and RetrainEvery new ones.
+func (p *Predictor) Train(budget int) Phase {
 	if p.round == nil {
-		if len(p.history) < p.config.MinHistory || p.rounds > 0 && p.fresh < p.config.RetrainEvery {
+		if len(p.history) < p.config.MinHistory || p.rounds > 0 && p.newTasks < p.config.RetrainEvery {
 			return Idle
 		}
 		p.rounds++
-		p.fresh = 0
+		p.newTasks = 0
 		p.round = newRound(p.history, &p.config, p.rounds)
 	}
-	if _, done := p.round.fit(budget); !done {
+	if _, done := p.round.train(budget); !done {
 		return Fitting
 	}
-	p.SetModel(p.round.judge())
+	p.SetModel(p.round.evaluate())
 	p.round = nil
-	return Judged
+	return Evaluated
 }

@@ -14,25 +14,26 @@ import (
 //	uint16    FeatureCount
 //	uint16    hidden
 //	uint16    use: 0, Ridge or MLP
-//	2 x int64 tasks trained on, tasks held out
+//	2 x int64 number of training tasks, number of held-out tasks
 //	float64s  3 errors of the Report; slope; means, deviations; target's mean,
 //	          deviation; ridge weights; for ridge and network: records, quantiles
 //	float32s  weights and biases, layer by layer
-//	uint32    CRC-32 (IEEE) of all before
+//	uint32    CRC-32 (IEEE) of all preceding bytes
 const (
 	modelMagic   = "DRVRMLP\n"
 	modelVersion = 1
 )
 
-// maxWeight bounds every number of a model file but the counts.
+// maxWeight is the largest absolute value of every number in a model file except the
+// counts.
 const maxWeight = 1e6
 
-// visit calls number for each float64 of the file and weights for each run of
-// float32, in the order of the file: the one place that knows it.
-func (m *Model) visit(number func(*float64), weights func([]float32)) {
+// visitNumbers calls number for each float64 of the file and weights for each sequence
+// of float32, in file order. It is the only place that defines that order.
+func (m *Model) visitNumbers(number func(*float64), weights func([]float32)) {
 	r := &m.Report
 	slope := float64(m.net.slope)
-	for _, v := range []*float64{&r.Network, &r.Line, &r.Without, &slope} {
+	for _, v := range []*float64{&r.NetworkError, &r.RidgeError, &r.FallbackError, &slope} {
 		number(v)
 	}
 	m.net.slope = float32(slope)
@@ -61,7 +62,7 @@ func (m *Model) visit(number func(*float64), weights func([]float32)) {
 	}
 }
 
-// clone copies all that visit touches.
+// clone copies everything that visitNumbers may change.
 func (m *Model) clone() *Model {
 	c := *m
 	c.net = &network{slope: m.net.slope, layers: m.net.layers}
@@ -72,8 +73,8 @@ func (m *Model) clone() *Model {
 	return &c
 }
 
-// MarshalBinary writes the model in the format above, about 7 kB. It does not
-// fail.
+// MarshalBinary returns the model in the format above, about 7 kB. The error is always
+// nil.
 func (m *Model) MarshalBinary() ([]byte, error) {
 	le := binary.LittleEndian
 	out := []byte(modelMagic)
@@ -82,7 +83,7 @@ func (m *Model) MarshalBinary() ([]byte, error) {
 	}
 	out = le.AppendUint64(out, uint64(m.Report.Trained))
 	out = le.AppendUint64(out, uint64(m.Report.HeldOut))
-	m.clone().visit(
+	m.clone().visitNumbers(
 		func(v *float64) { out = le.AppendUint64(out, math.Float64bits(*v)) },
 		func(w []float32) {
 			for _, v := range w {
@@ -102,9 +103,9 @@ var modelSize = func() int {
 	return len(b)
 }()
 
-// LoadModel reads what MarshalBinary wrote. It never panics, whatever the
-// bytes. Errors: ErrModel, with what is wrong; start without a model then, it
-// is learnt again from history.
+// LoadModel reads the output of MarshalBinary. It never panics, whatever the bytes.
+// Errors: ErrModel, naming the fault; the caller then starts without a model, which is
+// learnt again from history.
 func LoadModel(data []byte) (*Model, error) {
 	bad := func(format string, a ...any) (*Model, error) {
 		return nil, fmt.Errorf("%w: %s", ErrModel, fmt.Sprintf(format, a...))
@@ -112,7 +113,7 @@ func LoadModel(data []byte) (*Model, error) {
 	le := binary.LittleEndian
 	head := len(modelMagic)
 	if len(data) < head+2 || string(data[:head]) != modelMagic {
-		return bad("it does not start as one")
+		return bad("it does not begin with the magic bytes")
 	}
 	if v := le.Uint16(data[head:]); v != modelVersion {
 		return bad("version %d, this program reads %d", v, modelVersion)
@@ -121,7 +122,7 @@ func LoadModel(data []byte) (*Model, error) {
 		return bad("%d bytes, want %d", len(data), modelSize)
 	}
 	if body := data[:len(data)-4]; crc32.ChecksumIEEE(body) != le.Uint32(data[len(body):]) {
-		return bad("its checksum is wrong")
+		return bad("checksum mismatch")
 	}
 	if f, h := le.Uint16(data[head+2:]), le.Uint16(data[head+4:]); f != FeatureCount || h != hidden {
 		return bad("%d features and layers of %d, want %d and %d", f, h, FeatureCount, hidden)
@@ -129,24 +130,24 @@ func LoadModel(data []byte) (*Model, error) {
 	m := &Model{net: newNetwork(0), errors: [2]*Distribution{{}, {}}}
 	m.Report.Use = Source(le.Uint16(data[head+6:]))
 	if u := m.Report.Use; u != 0 && u != Ridge && u != MLP {
-		return bad("it is for use as %v", u)
+		return bad("unknown use %v", u)
 	}
-	trained, held := le.Uint64(data[head+8:]), le.Uint64(data[head+16:])
-	if trained > 1e9 || held > 1e9 {
-		return bad("it was trained on %d tasks and tested on %d", trained, held)
+	trained, heldOut := le.Uint64(data[head+8:]), le.Uint64(data[head+16:])
+	if trained > 1e9 || heldOut > 1e9 {
+		return bad("%d training and %d held-out tasks are out of range", trained, heldOut)
 	}
-	m.Report.Trained, m.Report.HeldOut = int(trained), int(held)
+	m.Report.Trained, m.Report.HeldOut = int(trained), int(heldOut)
 	if !m.readNumbers(data[head+24:]) {
-		return bad("it has a number that is none, or out of range")
+		return bad("a number is NaN or out of range")
 	}
 	return m, nil
 }
 
-// readNumbers fills in the numbers and says whether all are in range.
+// readNumbers reads the numbers and reports whether all are in range.
 func (m *Model) readNumbers(data []byte) bool {
 	le := binary.LittleEndian
 	ok := true
-	m.visit(
+	m.visitNumbers(
 		func(v *float64) {
 			*v = math.Float64frombits(le.Uint64(data))
 			data = data[8:]

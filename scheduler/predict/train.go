@@ -10,27 +10,27 @@ import (
 type record struct {
 	x        Features
 	seconds  float64
-	fallback float64 // what the fallback chain said of it before
+	fallback float64 // estimate of the fallback chain before the task finished
 }
 
-// Phase is where a round of training is.
+// Phase is the state of a round of training.
 type Phase int
 
 const (
-	Idle    Phase = iota + 1 // too few new tasks since the last round
-	Fitting                  // epochs over the snapshot
-	Judged                   // this call ended a round; see Model().Report
+	Idle      Phase = iota + 1 // too few new tasks since the last round
+	Fitting                    // epochs over the snapshot
+	Evaluated                  // this call ended a round; see Model().Report
 )
 
-// String is the name of the phase.
+// String returns the name of the phase.
 func (p Phase) String() string {
 	switch p {
 	case Idle:
 		return "idle"
 	case Fitting:
 		return "fitting"
-	case Judged:
-		return "judged"
+	case Evaluated:
+		return "evaluated"
 	default:
 		return "phase(?)"
 	}
@@ -41,17 +41,17 @@ type round struct {
 	model      *Model
 	grad       *network
 	adam       *adam
-	b          *buffers
+	buffers    *buffers
 	random     *rand.Rand
 	x, y       []float32 // standardised rows to fit
 	order      []int32
-	held       []record
+	heldOut    []record
 	epoch, pos int
 	epochs     int
 }
 
-// newRound splits the history, standardises it and fits the ridge regression.
-// Cost: O(history), about 1 ms for 10,000 tasks.
+// newRound splits the history, standardises it and fits the ridge regression. Cost:
+// O(history), about 1 ms for 10,000 tasks.
 func newRound(history []record, c *Config, number uint64) *round {
 	random := rand.New(rand.NewPCG(c.Seed, number))
 	perm := random.Perm(len(history))
@@ -59,20 +59,20 @@ func newRound(history []record, c *Config, number uint64) *round {
 	m := &Model{net: newNetwork(c.Slope)}
 	m.Report.Trained, m.Report.HeldOut = fit, len(history)-fit
 	r := &round{
-		model: m, grad: newNetwork(0), adam: newAdam(), b: newBuffers(), random: random,
+		model: m, grad: newNetwork(0), adam: newAdam(), buffers: newBuffers(), random: random,
 		x: make([]float32, fit*FeatureCount), y: make([]float32, fit), order: make([]int32, fit), epochs: c.Epochs,
 	}
 	for _, i := range perm[fit:] {
-		r.held = append(r.held, history[i])
+		r.heldOut = append(r.heldOut, history[i])
 	}
 	rows := make([][FeatureCount]float64, fit)
 	logs := make([]float64, fit)
 	for k, i := range perm[:fit] {
-		transformed(&history[i].x, &rows[k])
+		logTransform(&history[i].x, &rows[k])
 		logs[k] = math.Log(history[i].seconds)
 		r.order[k] = int32(k)
 	}
-	m.moments(rows, logs)
+	m.fitScaling(rows, logs)
 	for k := range rows {
 		for i, v := range rows[k] {
 			r.x[k*FeatureCount+i] = float32((v - m.mean[i]) / m.scale[i])
@@ -84,9 +84,9 @@ func newRound(history []record, c *Config, number uint64) *round {
 	return r
 }
 
-// moments takes mean and standard deviation of each column and of the target; a
-// column that does not vary gets 1, and so is 0 when standardised.
-func (m *Model) moments(rows [][FeatureCount]float64, logs []float64) {
+// fitScaling computes mean and standard deviation of each column and of the target; a
+// constant column gets deviation 1, so it is 0 when standardised.
+func (m *Model) fitScaling(rows [][FeatureCount]float64, logs []float64) {
 	n := float64(len(rows))
 	for i := range FeatureCount {
 		var sum, square float64
@@ -97,7 +97,7 @@ func (m *Model) moments(rows [][FeatureCount]float64, logs []float64) {
 			d := rows[k][i] - sum
 			square += float64(d*d) / n
 		}
-		m.mean[i], m.scale[i] = sum, deviation(square)
+		m.mean[i], m.scale[i] = sum, stdDev(square)
 	}
 	var square float64
 	for _, y := range logs {
@@ -106,24 +106,25 @@ func (m *Model) moments(rows [][FeatureCount]float64, logs []float64) {
 	for _, y := range logs {
 		square += (y - m.yMean) * (y - m.yMean) / n
 	}
-	m.yScale = deviation(square)
+	m.yScale = stdDev(square)
 }
 
-func deviation(square float64) float64 {
+func stdDev(square float64) float64 {
 	if square < 1e-18 {
 		return 1
 	}
 	return math.Sqrt(square)
 }
 
-// fit trains on at most budget tasks and says whether all epochs are done.
-func (r *round) fit(budget int) (visited int, done bool) {
+// train trains on at most budget tasks, rounded up to a batch, and reports whether all
+// epochs are done.
+func (r *round) train(budget int) (visited int, done bool) {
 	for visited < budget && r.epoch < r.epochs {
 		if r.pos == 0 {
 			r.random.Shuffle(len(r.order), func(i, j int) { r.order[i], r.order[j] = r.order[j], r.order[i] })
 		}
 		rows := min(batch, len(r.order)-r.pos)
-		r.step(r.order[r.pos : r.pos+rows])
+		r.trainBatch(r.order[r.pos : r.pos+rows])
 		visited += rows
 		if r.pos += rows; r.pos == len(r.order) {
 			r.pos = 0
@@ -133,41 +134,41 @@ func (r *round) fit(budget int) (visited int, done bool) {
 	return visited, r.epoch >= r.epochs
 }
 
-// step is one step of Adam on the mean squared error of a batch, with a rate
-// that falls linearly to a twentieth.
-func (r *round) step(rows []int32) {
+// trainBatch is one step of Adam on the mean squared error of a batch, with a rate that
+// falls linearly to a twentieth.
+func (r *round) trainBatch(rows []int32) {
 	n := len(rows)
 	for k, i := range rows {
-		copy(r.b.act[0][k*FeatureCount:(k+1)*FeatureCount], r.x[int(i)*FeatureCount:])
+		copy(r.buffers.activations[0][k*FeatureCount:(k+1)*FeatureCount], r.x[int(i)*FeatureCount:])
 	}
-	r.model.net.forward(r.b, n)
+	r.model.net.forward(r.buffers, n)
 	for k, i := range rows {
-		r.b.grad[3][k] = (r.b.act[3][k] - r.y[i]) * (2 / float32(n))
+		r.buffers.gradients[3][k] = (r.buffers.activations[3][k] - r.y[i]) * (2 / float32(n))
 	}
-	r.model.net.backward(r.grad, r.b, n)
+	r.model.net.backward(r.grad, r.buffers, n)
 	progress := (float64(r.epoch) + float64(r.pos)/float64(len(r.order))) / float64(r.epochs)
 	r.adam.step(r.model.net, r.grad, 1-0.95*progress)
 }
 
-// judge measures network, ridge regression and fallback on the tasks held out.
-// Cost: O(tasks held out).
-func (r *round) judge() *Model {
-	m, n := r.model, len(r.held)
-	ws := &Workspace{b: r.b}
+// evaluate measures network, ridge regression and fallback on the held-out tasks. Cost:
+// O(held-out tasks).
+func (r *round) evaluate() *Model {
+	m, n := r.model, len(r.heldOut)
+	ws := &Workspace{b: r.buffers}
 	x, net := make([]Features, n), make([]float64, n)
-	for k := range r.held {
-		x[k] = r.held[k].x
+	for k := range r.heldOut {
+		x[k] = r.heldOut[k].x
 	}
-	m.Network(ws, x, net)
+	m.PredictNetwork(ws, x, net)
 	var logs [3][]float64 // errors of network, ridge, fallback
-	for k := range r.held {
-		h := &r.held[k]
+	for k := range r.heldOut {
+		h := &r.heldOut[k]
 		logs[0] = append(logs[0], math.Log(h.seconds/net[k]))
-		logs[1] = append(logs[1], math.Log(h.seconds/m.Line(ws, &h.x)))
+		logs[1] = append(logs[1], math.Log(h.seconds/m.PredictRidge(ws, &h.x)))
 		logs[2] = append(logs[2], math.Log(h.seconds/h.fallback))
 	}
 	rep := &m.Report
-	rep.Network, rep.Line, rep.Without = meanSquare(logs[0]), meanSquare(logs[1]), meanSquare(logs[2])
+	rep.NetworkError, rep.RidgeError, rep.FallbackError = meanSquare(logs[0]), meanSquare(logs[1]), meanSquare(logs[2])
 	switch {
 	case beats(logs[0], logs[1]) && beats(logs[0], logs[2]):
 		rep.Use = MLP
@@ -176,7 +177,7 @@ func (r *round) judge() *Model {
 	}
 	slices.Sort(logs[0])
 	slices.Sort(logs[1])
-	m.errors = [2]*Distribution{measured(logs[1]), measured(logs[0])}
+	m.errors = [2]*Distribution{measuredDistribution(logs[1]), measuredDistribution(logs[0])}
 	return m
 }
 
@@ -188,7 +189,7 @@ func meanSquare(logs []float64) float64 {
 	return s
 }
 
-// beats says whether the squared errors a are below b by two standard errors of
+// beats reports whether the squared errors a are below b by two standard errors of
 // their paired difference.
 func beats(a, b []float64) bool {
 	n := float64(len(a))

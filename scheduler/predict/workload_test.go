@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 )
 
-// Synthetic workloads: run times from a machine model (start-up, reading at the
-// slower of demanded disk rate and network, computing on the demanded cores,
-// a cliff where data no longer fits the memory) with log-normal noise. They are
-// realistic in shape, not measured; every one is drawn from its seed.
+// workload is a synthetic workload: run times from a machine model (start-up, reading
+// at the slower of demanded disk rate and network, computing on the demanded cores, a
+// cliff where data no longer fits the memory) with log-normal noise. The shapes are
+// realistic, not measured; each workload is drawn from its seed.
 type workload struct {
 	name string
 	draw func(r *rand.Rand, i int) (Task, float64)
@@ -41,8 +41,8 @@ func demand(t *Task, kind, input, cpu, memory, io float64) {
 
 var workloads = []workload{
 	{"terasort", func(r *rand.Rand, i int) (Task, float64) {
-		// Stages of 50 tasks; maps read a block, reduces sort a skewed partition
-		// and spill when it is larger than half their memory.
+		// Stages of 50 tasks; maps read a block, reduces sort a skewed partition and
+		// spill if it is larger than half their memory.
 		stage := i / 50
 		job := rand.New(rand.NewPCG(uint64(stage), 99))
 		t := Task{Stage: fmt.Sprint("s", stage), Tenant: fmt.Sprint("t", stage%7), Class: "batch"}
@@ -73,7 +73,7 @@ var workloads = []workload{
 		switch kind := stage % 3; kind {
 		case 0: // Pi: samples in the input size, cores matter
 			demand(&t, 2, float64(1+r.IntN(64))*1000, 1000*float64(1+job.IntN(8)), 512*mib, mib)
-		case 1: // Malloc: touches its memory, which the input names
+		case 1: // Malloc: touches its memory, as much as its input
 			demand(&t, 2, gib*(0.25+4*r.Float64()), 1000, float64(gib*(1+job.IntN(4))), mib)
 		case 2: // reads and writes
 			demand(&t, 0, 64*mib*noise(r, 0.8), 500, gib, float64(mib*(10+job.IntN(100))))
@@ -95,7 +95,7 @@ var workloads = []workload{
 		return t, seconds * slow * noise(r, 0.1)
 	}},
 	{"straggling log search", func(r *rand.Rand, i int) (Task, float64) {
-		// One shape; size, distance and a busy node interact by a maximum.
+		// All tasks are alike; size, distance and a busy node interact by a maximum.
 		stage := i / 200
 		t := Task{Stage: fmt.Sprint("s", stage), Tenant: "logs", Class: "search"}
 		demand(&t, 0, 256*mib*noise(r, 0.7), 1000, gib, 80*mib)

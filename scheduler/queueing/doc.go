@@ -1,27 +1,25 @@
-// Package queueing holds the M/M/n model of 3DSF section 7.2 (eq. 9-33) and of
-// the PDSonQueue supplement (eq. 1-17), in corrected form, and the estimators
-// of its two rates from history.
+// Package queueing implements the M/M/n model of 3DSF section 7.2 (eq. 9-33) and of the
+// PDSonQueue supplement (eq. 1-17), in corrected form, and the estimators of its two
+// rates from history.
 //
-// Model: jobs arrive as a Poisson stream of rate lambda, n equal servers work
-// at rate mu each, the queue is first come first served and unbounded. With
-// rho1 = lambda/mu (the offered load, in servers) and rho = rho1/n the model
-// is stable for rho < 1.
+// Model: jobs arrive as a Poisson stream of rate lambda, n equal servers work at rate
+// mu each, the queue is first come first served and unbounded. With rho1 = lambda/mu
+// (the offered load, in servers) and rho = rho1/n the model is stable for rho < 1.
 //
-// What it is not: a model of the cluster. A job takes one server here, and
-// never two. The scheduler uses it as the first guess of waiting and sojourn
-// times, before there is history for a forward plan.
+// It is not a model of the cluster: a job takes exactly one server. No scheduler and no
+// quote uses it; it reproduces the formulas of the papers, and tests compare
+// simulations with it.
 //
 // # Accuracy
 //
-// Every quantity is within 1e-6 relative (measured: 2e-13) of a 40-digit
-// evaluation for n up to 100,000 and rho up to 1 - 1e-9, wherever the value is
-// a normal float64; below that it is 0 and the Log variant has it. Three
-// things make it so. Everything that vanishes at full load is written with the
-// slack n - rho1, which New takes from the rates by one fused multiply-add and
-// NewSlack is handed, so 1 - rho is never computed by cancellation. Poisson
-// terms use the saddle-point form of Loader (2000), whose error does not grow
-// with n. Differences of exponentials are written with expm1 on the distance
-// of the two rates, so the points n - 1 = lambda/mu, where the printed eq.
+// Every quantity is within 1e-6 relative (measured: 2e-13) of a 40-digit evaluation for
+// n up to 100,000 and rho up to 1 - 1e-9, wherever the value is a normal float64; below
+// that it is 0 and the Log variant has it. Three methods achieve this. Everything that
+// vanishes at full load is written with the slack n - rho1, which New computes from the
+// rates by one fused multiply-add and NewSlack receives, so 1 - rho never suffers from
+// cancellation. Poisson terms use the saddle-point form of Loader (2000), whose error
+// does not grow with n. Differences of exponentials are written with expm1 of the
+// difference of the two rates, so the points n - 1 = lambda/mu, where the printed eq.
 // 31-33 divide by zero, are ordinary.
 //
 // # Misprints corrected here
@@ -34,6 +32,6 @@
 //	supplement eq. 15                      (n - 1 - rho1): is (n - rho1)
 //	supplement eq. 1, p_(n+1)              (n+1)!: is n! n
 //
-// Times are float64 seconds, rates are per second. Nothing here reads a clock
-// or draws a random number; a Queue is immutable and safe to share.
+// Times are float64 seconds, rates are per second. The package reads no clock and draws
+// no random numbers; a Queue is immutable and safe to share.
 package queueing

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// simulated runs an M/M/n queue, first come first served, customer by customer:
-// each takes the server that is free first. It returns waits, services and the
-// number of customers found in the system.
+// simulated simulates an M/M/n queue, first come first served, customer by customer:
+// each takes the server that is free first. It returns waits, services and the number
+// of customers found in the system.
 func simulated(seed uint64, n, jobs int, lambda, mu float64) (wait, service []float64, found []int) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	free := make(times, n)
@@ -25,7 +25,7 @@ func simulated(seed uint64, n, jobs int, lambda, mu float64) (wait, service []fl
 		s := r.ExpFloat64() / mu
 		free[0] = start + s
 		heap.Fix(&free, 0)
-		if i >= 20_000 { // after the system has filled
+		if i >= 20_000 { // after the warm-up
 			wait, service, found = append(wait, start-now), append(service, s), append(found, len(leaving))
 		}
 		heap.Push(&leaving, start+s)
@@ -46,7 +46,7 @@ func (h *times) Pop() any {
 	return x
 }
 
-// batchMean is the mean of f over 0..n-1 and its standard error from 40 batches
+// batchMean returns the mean of f over 0..n-1 and its standard error from 40 batches
 // (successive customers are correlated).
 func batchMean(n int, f func(i int) float64) (mean, stderr float64) {
 	const batches = 40
@@ -84,13 +84,13 @@ func integral(f func(float64) float64, hi float64) float64 {
 
 func factorial(n int) float64 { return math.Gamma(float64(n + 1)) }
 
-// TestMisprints simulates n 5, lambda 4, mu 1 (n 6 where 5 is singular) and
-// shows of each misprint that the corrected formula is within five standard
-// errors of the simulation and that the printed one is not.
+// TestMisprints simulates n 5, lambda 4, mu 1 (n 6 where 5 is singular) and shows for
+// each misprint that the corrected formula is within five standard errors of the
+// simulation and the printed one is not.
 func TestMisprints(t *testing.T) {
 	const lambda, mu, x = 4.0, 1.0, 1.0
 	const jobs = 800_000
-	const seed = 20261121 // any will do; five standard errors leave one in 100,000 that will not
+	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
 	t.Logf("seed %d", seed)
 	q := mustNew(t, 5, lambda, mu)
 	n, rho, rho1, c := 5.0, 0.8, 4.0, q.ErlangC()
@@ -141,7 +141,7 @@ func TestMisprints(t *testing.T) {
 	}
 }
 
-// TestMisprintValues pins the printed values that the reading guide names.
+// TestMisprintValues pins values of the formulas as printed.
 func TestMisprintValues(t *testing.T) {
 	q := mustNew(t, 5, 4, 1)
 	for _, c := range []struct {
@@ -159,8 +159,8 @@ func TestMisprintValues(t *testing.T) {
 	}
 }
 
-// TestMisprintSingular: 3DSF eq. 31-33 as printed are not a number at
-// n - 1 = lambda/mu; the limit agrees with simulation.
+// TestMisprintSingular checks that 3DSF eq. 31-33 as printed are not a number at n - 1
+// = lambda/mu, and that the limit agrees with simulation.
 func TestMisprintSingular(t *testing.T) {
 	q := mustNew(t, 5, 4, 1)
 	d := 5.0 - 1 - 4
@@ -168,7 +168,7 @@ func TestMisprintSingular(t *testing.T) {
 	if !math.IsNaN(printed) {
 		t.Errorf("printed eq. 32 gives %g", printed)
 	}
-	const seed = 20261121 // any will do; five standard errors leave one in 100,000 that will not
+	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
 	t.Logf("seed %d", seed)
 	wait, service, _ := simulated(seed, 5, 800_000, 4, 1)
 	for _, x := range []float64{0.3, 1, 4} {
@@ -179,8 +179,8 @@ func TestMisprintSingular(t *testing.T) {
 	}
 }
 
-// TestMisprintDensity: supplement eq. 15 as printed is no density at n 6,
-// lambda 4; 3DSF eq. 31 is, and it is the derivative of eq. 32.
+// TestMisprintDensity checks that supplement eq. 15 as printed is no density at n 6,
+// lambda 4, and that 3DSF eq. 31 is one, the derivative of eq. 32.
 func TestMisprintDensity(t *testing.T) {
 	q := mustNew(t, 6, 4, 1)
 	d := 6.0 - 1 - 4
@@ -199,7 +199,7 @@ func TestMisprintDensity(t *testing.T) {
 	if got := integral(q.SojournTail, 60); math.Abs(got-q.MeanSojourn()) > 1e-9 {
 		t.Errorf("the sojourn tail integrates to %.12g, want the mean %.12g", got, q.MeanSojourn())
 	}
-	const seed = 20261121 // any will do; five standard errors leave one in 100,000 that will not
+	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
 	t.Logf("seed %d", seed)
 	wait, service, _ := simulated(seed, 6, 400_000, 4, 1)
 	sojourn := make([]float64, len(wait))

@@ -2,8 +2,8 @@ package queueing
 
 import "math"
 
-// maxTerms bounds every series here. A Poisson tail of mean m is summed in
-// about 9 sqrt(m) terms; MaxServers keeps that below the bound.
+// maxTerms limits every series. A Poisson tail of mean m is summed in about 9 sqrt(m)
+// terms; MaxServers keeps that below the limit.
 const maxTerms = 1 << 20
 
 const halfLog2Pi = 0.91893853320467274178032973640562
@@ -51,8 +51,8 @@ func logPoisson(k, m, diff float64) float64 {
 	return -stirlingError(k) - deviance(k, m, diff) - halfLog2Pi - 0.5*math.Log(k)
 }
 
-// upperRatio is P(X > k)/P(X = k) for X Poisson of mean m: the sum over j >= 1
-// of m^j / ((k+1)...(k+j)). It wants m <= k + 1.
+// upperRatio is P(X > k)/P(X = k) for X Poisson of mean m: the sum over j >= 1 of m^j /
+// ((k+1)...(k+j)). It requires m <= k + 1.
 func upperRatio(k, m float64) float64 {
 	sum, term := 0.0, 1.0
 	for j := 1; j < maxTerms; j++ {
@@ -65,8 +65,8 @@ func upperRatio(k, m float64) float64 {
 	return sum
 }
 
-// lowerRatio is P(X < k)/P(X = k) for X Poisson of mean m: the sum over j >= 1
-// of k(k-1)...(k-j+1) / m^j. It wants k <= m.
+// lowerRatio is P(X < k)/P(X = k) for X Poisson of mean m: the sum over j >= 1 of
+// k(k-1)...(k-j+1) / m^j. It requires k <= m.
 func lowerRatio(k, m float64) float64 {
 	sum, term := 0.0, 1.0
 	for j := 0; j < maxTerms && float64(j) < k; j++ {

@@ -15,21 +15,21 @@ const (
 // Queue is an M/M/n queue in steady state. It is immutable; every method costs
 // O(1) unless it says otherwise.
 type Queue struct {
-	n     int
-	mu    float64 // service rate of one server, per second
-	load  float64 // rho1 = lambda/mu, servers
-	slack float64 // n - rho1 without cancellation, servers
-	logZ  float64 // log of the sum over k of p_k e^-rho1 / p_0
-	logC  float64 // log of Erlang C
-	c     float64 // Erlang C
-	notC  float64 // 1 - c without cancellation
+	n         int
+	mu        float64 // service rate of one server, per second
+	load      float64 // rho1 = lambda/mu, servers
+	slack     float64 // n - rho1 without cancellation, servers
+	logZ      float64 // log of the sum over k of p_k e^-rho1 / p_0
+	logC      float64 // log of Erlang C
+	c         float64 // Erlang C
+	oneMinusC float64 // 1 - c without cancellation
 }
 
-// New makes the queue of n servers (1 to MaxServers) from the arrival rate
-// lambda (0 or MinRate to MaxRate, per second) and the service rate mu of one
-// server (MinRate to MaxRate, per second). The slack n mu - lambda is rounded
-// once, so load close to 1 keeps the accuracy of the rates themselves.
-// Errors: ErrInput, ErrUnstable. Cost: O(sqrt n) at load near 1, less below.
+// New returns the queue of n servers (1 to MaxServers) with the arrival rate lambda (0
+// or MinRate to MaxRate, per second) and the service rate mu of one server (MinRate to
+// MaxRate, per second). The slack n mu - lambda is rounded once, so a load close to 1
+// keeps the accuracy of the rates themselves. Errors: ErrInput, ErrUnstable. Cost:
+// O(sqrt n) at load near 1, less below.
 func New(n int, lambda, mu float64) (*Queue, error) {
 	if err := checkServers(n); err != nil {
 		return nil, err
@@ -49,10 +49,9 @@ func New(n int, lambda, mu float64) (*Queue, error) {
 	return build(n, mu, lambda/mu, spare/mu), nil
 }
 
-// NewSlack makes the queue of n servers from mu (as in New) and the idle share
-// 1 - rho (over 0, at most 1), for a caller that knows how far from full the
-// system is better than it knows lambda.
-// Errors: ErrInput, ErrUnstable. Cost as New.
+// NewSlack returns the queue of n servers with service rate mu (as in New) and idle
+// share 1 - rho (above 0, at most 1), for a caller that knows the idle share more
+// exactly than lambda. Errors: ErrInput, ErrUnstable. Cost as New.
 func NewSlack(n int, mu, idle float64) (*Queue, error) {
 	if err := checkServers(n); err != nil {
 		return nil, err
@@ -101,35 +100,35 @@ func build(n int, mu, load, slack float64) *Queue {
 	idle, rho := slack/servers, load/servers
 	d := idle + rho*b
 	q.c = b / d
-	q.notC = idle * (1 - b) / d
+	q.oneMinusC = idle * (1 - b) / d
 	q.logC = logAtN - math.Log(upTo) - math.Log(d)
-	if q.notC < 0.5 {
-		q.logC = math.Log1p(-q.notC)
+	if q.oneMinusC < 0.5 {
+		q.logC = math.Log1p(-q.oneMinusC)
 	}
 	q.logZ = math.Log(upTo + atN*load/slack)
 	return q
 }
 
-// Servers is n.
+// Servers returns n.
 func (q *Queue) Servers() int { return q.n }
 
-// ServiceRate is mu_k = min(k, n) mu (3DSF, the unnumbered equation before eq.
-// 9): jobs finished per second while k jobs are in the system, k >= 0.
+// ServiceRate returns mu_k = min(k, n) mu (3DSF, the unnumbered equation before eq. 9):
+// jobs finished per second while k jobs are in the system, k >= 0.
 func (q *Queue) ServiceRate(k int) float64 { return float64(min(max(k, 0), q.n)) * q.mu }
 
-// ArrivalRate is lambda, per second.
+// ArrivalRate returns lambda, per second.
 func (q *Queue) ArrivalRate() float64 { return q.load * q.mu }
 
-// OfferedLoad is rho1 = lambda/mu, in servers.
+// OfferedLoad returns rho1 = lambda/mu, in servers.
 func (q *Queue) OfferedLoad() float64 { return q.load }
 
-// Rho is lambda/(n mu), the share of time a server is busy.
+// Rho returns lambda/(n mu), the share of time for which a server is busy.
 func (q *Queue) Rho() float64 { return q.load / float64(q.n) }
 
-// IdleShare is 1 - rho, without cancellation.
+// IdleShare returns 1 - rho, without cancellation.
 func (q *Queue) IdleShare() float64 { return q.slack / float64(q.n) }
 
-// logRho is log(rho), accurate at both ends.
+// logRho returns log(rho), accurate at both ends.
 func (q *Queue) logRho() float64 {
 	if idle := q.IdleShare(); idle < 0.5 {
 		return math.Log1p(-idle)
@@ -137,8 +136,7 @@ func (q *Queue) logRho() float64 {
 	return math.Log(q.Rho())
 }
 
-// LogP is the logarithm of P(k): -Inf for k < 0, and for k > 0 without
-// arrivals.
+// LogP returns the logarithm of P(k): -Inf for k < 0, and for k > 0 without arrivals.
 func (q *Queue) LogP(k int) float64 {
 	if k < 0 {
 		return math.Inf(-1)
@@ -155,51 +153,50 @@ func (q *Queue) LogP(k int) float64 {
 	return lp
 }
 
-// P is p_k, the probability of k jobs in the system (3DSF eq. 9-10, supplement
-// eq. 1-2, with p_(n+1) = rho1^(n+1) p_0/(n! n) where the supplement prints
-// (n+1)!).
+// P returns p_k, the probability of k jobs in the system (3DSF eq. 9-10, supplement eq.
+// 1-2, with p_(n+1) = rho1^(n+1) p_0/(n! n) where the supplement prints (n+1)!).
 func (q *Queue) P(k int) float64 { return math.Exp(q.LogP(k)) }
 
-// P0 is p_0, the probability of an empty system (3DSF after eq. 10, supplement
-// eq. 3). It underflows to 0 for loads over about 700; LogP(0) does not.
+// P0 returns p_0, the probability of an empty system (3DSF after eq. 10, supplement eq.
+// 3). It underflows to 0 for loads above about 700; LogP(0) does not.
 func (q *Queue) P0() float64 { return q.P(0) }
 
-// ErlangC is C(n, rho1), the probability that an arriving job must wait (3DSF
-// eq. 19-20).
+// ErlangC returns C(n, rho1), the probability that an arriving job must wait (3DSF eq.
+// 19-20).
 func (q *Queue) ErlangC() float64 { return q.c }
 
-// LogErlangC is log C(n, rho1), finite where C underflows.
+// LogErlangC returns log C(n, rho1), finite where C underflows.
 func (q *Queue) LogErlangC() float64 { return q.logC }
 
-// NoWait is 1 - C(n, rho1), without cancellation.
-func (q *Queue) NoWait() float64 { return q.notC }
+// NoWait returns 1 - C(n, rho1), without cancellation.
+func (q *Queue) NoWait() float64 { return q.oneMinusC }
 
-// MeanQueue is the mean number of waiting jobs (3DSF eq. 12; eq. 24 is the
-// same with rho1 put for rho): C rho/(1 - rho).
+// MeanQueue returns the mean number of waiting jobs (3DSF eq. 12; eq. 24 is the same
+// with rho1 for rho): C rho/(1 - rho).
 func (q *Queue) MeanQueue() float64 { return q.c * q.load / q.slack }
 
-// MeanQueueIfBusy is the mean number of waiting jobs while all servers are
-// busy (3DSF eq. 23, supplement eq. 9, with rho1 put for rho): rho/(1 - rho),
-// which is one less than the 1/(1 - rho) of the prose.
+// MeanQueueIfBusy returns the mean number of waiting jobs while all servers are busy
+// (3DSF eq. 23, supplement eq. 9, with rho1 for rho): rho/(1 - rho), which is one less
+// than the 1/(1 - rho) of the prose.
 func (q *Queue) MeanQueueIfBusy() float64 { return q.load / q.slack }
 
-// VarQueue is the variance of the number of waiting jobs (3DSF eq. 14-15,
+// VarQueue returns the variance of the number of waiting jobs (3DSF eq. 14-15,
 // supplement eq. 4-5), written C rho (1 + rho (1 - C))/(1 - rho)^2.
 func (q *Queue) VarQueue() float64 {
-	return q.MeanQueue() * (1 + q.Rho()*q.notC) / q.IdleShare()
+	return q.MeanQueue() * (1 + q.Rho()*q.oneMinusC) / q.IdleShare()
 }
 
-// MeanInService is the mean number of busy servers (3DSF eq. 13; eq. 21 prints
+// MeanInService returns the mean number of busy servers (3DSF eq. 13; eq. 21 prints
 // rho): rho1.
 func (q *Queue) MeanInService() float64 { return q.load }
 
-// VarInService is the variance of the number of busy servers: rho1 (1 - C).
-// Not in the papers; it follows from k p_k = rho1 p_(k-1).
-func (q *Queue) VarInService() float64 { return q.load * q.notC }
+// VarInService returns the variance of the number of busy servers: rho1 (1 - C). It is
+// not in the papers; it follows from k p_k = rho1 p_(k-1).
+func (q *Queue) VarInService() float64 { return q.load * q.oneMinusC }
 
-// MeanInSystem is the mean number of jobs in the system (3DSF eq. 11, 16).
+// MeanInSystem returns the mean number of jobs in the system (3DSF eq. 11, 16).
 func (q *Queue) MeanInSystem() float64 { return q.MeanQueue() + q.load }
 
-// VarInSystem is the variance of the number of jobs in the system: that of the
-// queue plus rho1 (1 + C). Not in the papers.
+// VarInSystem returns the variance of the number of jobs in the system: the variance of
+// the queue plus rho1 (1 + C). It is not in the papers.
 func (q *Queue) VarInSystem() float64 { return q.VarQueue() + q.load*(1+q.c) }

@@ -18,8 +18,8 @@ func mustNew(t testing.TB, n int, lambda, mu float64) *Queue {
 	return q
 }
 
-// TestExactAnswers holds the numbers that the papers' formulas give when
-// corrected, and two values of large systems to 40 digits.
+// TestExactAnswers checks values of the papers' corrected formulas, and two values of
+// large systems to 40 digits.
 func TestExactAnswers(t *testing.T) {
 	five, six := mustNew(t, 5, 4, 1), mustNew(t, 6, 4, 1)
 	large := func(idle float64) float64 {
@@ -53,9 +53,9 @@ func TestExactAnswers(t *testing.T) {
 	}
 }
 
-// judged compares every quantity with the judge and returns the worst relative
+// worstDifference compares every quantity with the judge and returns the worst relative
 // difference and its name.
-func judged(q *Queue, j *judge) (worst float64, where string) {
+func worstDifference(q *Queue, j *judge) (worst float64, where string) {
 	see := func(name string, got float64, want *big.Float) {
 		if r := relative(got, want); !(r <= worst) {
 			worst, where = r, name
@@ -102,8 +102,8 @@ func judged(q *Queue, j *judge) (worst float64, where string) {
 	return worst, where
 }
 
-// TestAgainstJudge compares all quantities with 96-digit sums over the whole
-// promised range. The bar is 1e-6; the bound here is what is reached.
+// TestAgainstJudge compares all quantities with 96-digit sums over the whole documented
+// range. The documented accuracy is 1e-6; the limit here is what is reached.
 func TestAgainstJudge(t *testing.T) {
 	const bound = 1e-11
 	var worst float64
@@ -127,7 +127,7 @@ func TestAgainstJudge(t *testing.T) {
 				continue
 			}
 			lambda := mul(num(2.5), mul(num(float64(n)), sub(num(1), num(idle))))
-			diff, where := judged(q, newJudge(n, lambda, num(2.5)))
+			diff, where := worstDifference(q, newJudge(n, lambda, num(2.5)))
 			worst = math.Max(worst, diff)
 			if diff > bound {
 				t.Errorf("n %d, 1-rho %g: %s is off by %.3g relative", n, idle, where, diff)
@@ -137,7 +137,7 @@ func TestAgainstJudge(t *testing.T) {
 	t.Logf("worst relative difference %.3g", worst)
 }
 
-// TestNewAgainstJudge gives the rates themselves, as exact binary numbers.
+// TestNewAgainstJudge gives the judge the rates themselves, as exact binary numbers.
 func TestNewAgainstJudge(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -151,20 +151,20 @@ func TestNewAgainstJudge(t *testing.T) {
 		if errors.Is(err, ErrUnstable) || lambda == 0 {
 			continue
 		}
-		if diff, where := judged(q, newJudge(n, num(lambda), num(mu))); diff > 1e-10 {
+		if diff, where := worstDifference(q, newJudge(n, num(lambda), num(mu))); diff > 1e-10 {
 			t.Errorf("n %d, lambda %v, mu %v: %s is off by %.3g relative", n, lambda, mu, where, diff)
 		}
 	}
 }
 
-// TestNearSingularPoint walks over n - 1 = lambda/mu (3DSF eq. 31-33), where
-// the printed formulas are 0/0.
+// TestNearSingularPoint evaluates points around n - 1 = lambda/mu (3DSF eq. 31-33),
+// where the printed formulas are 0/0.
 func TestNearSingularPoint(t *testing.T) {
 	for _, n := range []int{2, 5, 100} {
 		for _, off := range []float64{0, 1e-16, -1e-15, 1e-12, -1e-9, 1e-8, 1e-7, -1e-5, 1e-3, -0.1} {
 			lambda := float64(n-1) + off
 			q := mustNew(t, n, lambda, 1)
-			if diff, where := judged(q, newJudge(n, num(lambda), num(1))); diff > 1e-11 {
+			if diff, where := worstDifference(q, newJudge(n, num(lambda), num(1))); diff > 1e-11 {
 				t.Errorf("n %d, lambda n-1%+g: %s is off by %.3g relative", n, off, where, diff)
 			}
 		}
@@ -206,7 +206,7 @@ func TestBruteForceMoments(t *testing.T) {
 	}
 }
 
-// TestWaitGivenState mixes the conditional tails of eq. 25 into eq. 27.
+// TestWaitGivenState mixes the conditional tails of eq. 25 to eq. 27.
 func TestWaitGivenState(t *testing.T) {
 	q := mustNew(t, 5, 4, 1)
 	for _, x := range []float64{0, 0.1, 1, 3, 20} {

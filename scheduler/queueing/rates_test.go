@@ -36,13 +36,13 @@ func TestRates(t *testing.T) {
 			[]end{{3 * s, 1 * s}, {6 * s, 3 * s}}, 40 * s, Rates{0.05, 0.5, 2, 2}, nil},
 		{"the old is outside the window of time", Window{10 * s, 10}, []time.Duration{1 * s, 11 * s, 13 * s, 20 * s},
 			[]end{{2 * s, 9 * s}, {12 * s, 1 * s}, {20 * s, 3 * s}}, 20 * s, Rates{0.3, 0.5, 3, 2}, nil},
-		{"cut by number the clock starts at the oldest kept", Window{1000 * s, 3}, []time.Duration{1 * s, 100 * s, 104 * s, 108 * s},
+		{"cut by number the clock starts at the oldest retained", Window{1000 * s, 3}, []time.Duration{1 * s, 100 * s, 104 * s, 108 * s},
 			[]end{{1 * s, 9 * s}, {12 * s, 2 * s}, {20 * s, 2 * s}, {21 * s, 2 * s}}, 108 * s, Rates{0.25, 0.5, 2, 3}, nil},
 		{"nothing", Window{10 * s, 10}, nil, nil, 5 * s, Rates{}, ErrHistory},
 		{"one record", Window{10 * s, 10}, []time.Duration{1 * s}, []end{{2 * s, 1 * s}}, 5 * s, Rates{Arrivals: 1, Ends: 1}, ErrHistory},
 		{"all old", Window{10 * s, 10}, []time.Duration{1 * s, 2 * s}, []end{{2 * s, 1 * s}, {3 * s, 1 * s}}, 50 * s, Rates{}, ErrHistory},
-		{"all at the first instant", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{Arrivals: 2, Ends: 2}, ErrHistory},
-		{"asked about the past", Window{10 * s, 10}, []time.Duration{1 * s, 5 * s}, nil, 2 * s, Rates{}, ErrRecord},
+		{"all at the start", Window{10 * s, 10}, []time.Duration{0, 0}, []end{{0, 1 * s}, {0, 1 * s}}, 0, Rates{Arrivals: 2, Ends: 2}, ErrHistory},
+		{"a time in the past", Window{10 * s, 10}, []time.Duration{1 * s, 5 * s}, nil, 2 * s, Rates{}, ErrRecord},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := mustEstimator(t, c.window, 0)
@@ -68,8 +68,9 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestNonsenseChangesNothing feeds an estimator nonsense between good records.
-func TestNonsenseChangesNothing(t *testing.T) {
+// TestInvalidRecordsChangeNothing feeds an estimator invalid records between valid
+// ones.
+func TestInvalidRecordsChangeNothing(t *testing.T) {
 	clean, dirty := mustEstimator(t, Window{100 * s, 4}, s), mustEstimator(t, Window{100 * s, 4}, s)
 	refuse := func(err error) {
 		t.Helper()
@@ -102,8 +103,8 @@ func TestNonsenseChangesNothing(t *testing.T) {
 	}
 }
 
-// TestEstimatesConverge draws a Poisson stream and finds its rates, in both
-// kinds of window, within five standard errors.
+// TestEstimatesConverge draws a Poisson stream and estimates its rates, in both kinds
+// of window, within five standard errors.
 func TestEstimatesConverge(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

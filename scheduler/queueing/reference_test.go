@@ -5,8 +5,8 @@ import (
 	"math/big"
 )
 
-// The judge: everything again, from the sums of the papers, term by term, with
-// 320 bits (96 digits) and no clever form anywhere.
+// The judge computes everything from the sums of the papers, term by term, with 320
+// bits (96 digits) and no transformed formulas.
 
 const judgeBits = 320
 
@@ -54,7 +54,7 @@ type judge struct {
 	c          *big.Float
 }
 
-// newJudge takes lambda, mu as exact.
+// newJudge takes lambda and mu as exact.
 func newJudge(n int, lambda, mu *big.Float) *judge {
 	j := &judge{n: n, lambda: lambda, mu: mu, rho1: quo(lambda, mu)}
 	j.idle = sub(num(1), quo(j.rho1, num(float64(n))))
@@ -93,7 +93,7 @@ func (j *judge) waitTail(x float64) *big.Float {
 }
 
 // sojournTail is eq. 32 as printed where it is not singular. At 96 digits the
-// cancellation around the singular point costs nothing that matters.
+// cancellation around the singular point does not matter.
 func (j *judge) sojournTail(x float64) *big.Float {
 	d := sub(num(float64(j.n-1)), j.rho1)
 	em := bigExp(mul(j.mu, num(-x)))
@@ -116,7 +116,7 @@ func (j *judge) sojournDensity(x float64) *big.Float {
 	return add(first, mul(mul(j.c, j.theta()), both))
 }
 
-// relative is |got/want - 1|, or 0 where both vanish in a float64.
+// relative returns |got/want - 1|, or 0 if both are 0 as float64.
 func relative(got float64, want *big.Float) float64 {
 	w, _ := want.Float64()
 	if math.Abs(w) < math.SmallestNonzeroFloat64*(1<<53) {

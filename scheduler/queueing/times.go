@@ -5,36 +5,36 @@ import (
 	"math"
 )
 
-// waitRate is theta = n mu - lambda, the rate of the exponential that waiting
-// jobs wait.
+// waitRate returns theta = n mu - lambda, the rate of the exponential wait of the jobs
+// that wait.
 func (q *Queue) waitRate() float64 { return q.slack * q.mu }
 
-// MeanService is 1/mu, in seconds (3DSF eq. 17).
+// MeanService returns 1/mu, in seconds (3DSF eq. 17).
 func (q *Queue) MeanService() float64 { return 1 / q.mu }
 
-// MeanWait is the mean wait of all jobs, in seconds (3DSF eq. 18; PDSonQueue
-// eq. 5 lacks its n): C/(n mu - lambda).
+// MeanWait returns the mean wait of all jobs, in seconds (3DSF eq. 18; PDSonQueue eq. 5
+// lacks its n): C/(n mu - lambda).
 func (q *Queue) MeanWait() float64 { return q.c / q.waitRate() }
 
-// MeanWaitIfWaiting is the mean wait of the jobs that wait at all, in seconds:
+// MeanWaitIfWaiting returns the mean wait of the jobs that wait at all, in seconds:
 // 1/(n mu - lambda).
 func (q *Queue) MeanWaitIfWaiting() float64 { return 1 / q.waitRate() }
 
-// VarWait is the variance of the wait, in seconds squared: C (2 - C)/theta^2.
+// VarWait returns the variance of the wait, in seconds squared: C (2 - C)/theta^2.
 func (q *Queue) VarWait() float64 {
 	w := q.MeanWaitIfWaiting()
-	return q.c * (1 + q.notC) * w * w
+	return q.c * (1 + q.oneMinusC) * w * w
 }
 
-// MeanSojourn is the mean time from arrival to end, in seconds (3DSF eq. 18).
+// MeanSojourn returns the mean time from arrival to end, in seconds (3DSF eq. 18).
 func (q *Queue) MeanSojourn() float64 { return q.MeanWait() + q.MeanService() }
 
-// VarSojourn is the variance of the time from arrival to end, in seconds
-// squared; wait and service are independent.
+// VarSojourn returns the variance of the time from arrival to end, in seconds squared;
+// wait and service are independent.
 func (q *Queue) VarSojourn() float64 { return q.VarWait() + 1/(q.mu*q.mu) }
 
-// WaitTail is P(W > x) for x seconds (3DSF eq. 27, supplement eq. 11), with the
-// right exponent: C e^(-(n mu - lambda) x). It is 1 for x < 0.
+// WaitTail returns P(W > x) for x seconds (3DSF eq. 27, supplement eq. 11), with the
+// correct exponent: C e^(-(n mu - lambda) x). It is 1 for x < 0.
 func (q *Queue) WaitTail(x float64) float64 {
 	if x < 0 {
 		return 1
@@ -42,18 +42,18 @@ func (q *Queue) WaitTail(x float64) float64 {
 	return math.Exp(q.logC - q.waitRate()*x)
 }
 
-// WaitCDF is P(W <= x) for x seconds (3DSF eq. 28, supplement eq. 12), without
+// WaitCDF returns P(W <= x) for x seconds (3DSF eq. 28, supplement eq. 12), without
 // cancellation. It has a jump of NoWait at 0.
 func (q *Queue) WaitCDF(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
-	return q.notC - q.c*math.Expm1(-q.waitRate()*x)
+	return q.oneMinusC - q.c*math.Expm1(-q.waitRate()*x)
 }
 
-// WaitDensity is the density of the wait at x > 0 seconds, per second (3DSF eq.
-// 25-26, supplement eq. 10). The probability NoWait of no wait at all is beside
-// it, not in it.
+// WaitDensity returns the density of the wait at x > 0 seconds, per second (3DSF eq.
+// 25-26, supplement eq. 10). It does not include the probability NoWait of no wait at
+// all.
 func (q *Queue) WaitDensity(x float64) float64 {
 	if x < 0 {
 		return 0
@@ -61,9 +61,9 @@ func (q *Queue) WaitDensity(x float64) float64 {
 	return q.waitRate() * q.WaitTail(x)
 }
 
-// WaitTailGiven is P(W > x) of a job that finds k >= 0 jobs in the system: 0
-// below n, else the tail of the Erlang distribution with k-n+1 steps of rate
-// n mu, the terms of 3DSF eq. 25. Cost: O(sqrt k).
+// WaitTailGiven returns P(W > x) of a job that finds k >= 0 jobs in the system: 0 below
+// n, else the tail of the Erlang distribution with k-n+1 steps of rate n mu, the terms
+// of 3DSF eq. 25. Cost: O(sqrt k).
 func (q *Queue) WaitTailGiven(k int, x float64) float64 {
 	switch {
 	case x < 0:
@@ -74,16 +74,16 @@ func (q *Queue) WaitTailGiven(k int, x float64) float64 {
 	return poissonCDF(float64(k-q.n), float64(q.n)*q.mu*x)
 }
 
-// WaitQuantile is the least x, in seconds, with P(W <= x) >= p, for p in
-// [0, 1). Errors: ErrInput.
+// WaitQuantile returns the least x, in seconds, with P(W <= x) >= p, for p in [0, 1).
+// Errors: ErrInput.
 func (q *Queue) WaitQuantile(p float64) (float64, error) {
 	if err := checkShare(p); err != nil {
 		return 0, err
 	}
-	if p <= q.notC {
+	if p <= q.oneMinusC {
 		return 0, nil
 	}
-	if u := (p - q.notC) / q.c; u < 0.5 {
+	if u := (p - q.oneMinusC) / q.c; u < 0.5 {
 		return -math.Log1p(-u) / q.waitRate(), nil
 	}
 	return (q.logC - math.Log1p(-p)) / q.waitRate(), nil
@@ -108,9 +108,9 @@ func overlap(s, y float64) float64 {
 	return math.Exp(-slow*y) * -math.Expm1(-gap*y) / gap
 }
 
-// SojournTail is P(S > x) for x seconds (3DSF eq. 32, supplement eq. 16):
-// e^(-mu x) + C times the overlap of service and wait; finite where
-// n - 1 = lambda/mu, and without overflow where lambda/mu > n - 1.
+// SojournTail returns P(S > x) for x seconds (3DSF eq. 32, supplement eq. 16): e^(-mu
+// x) + C times the overlap of service and wait; finite where n - 1 = lambda/mu, and
+// without overflow where lambda/mu > n - 1.
 func (q *Queue) SojournTail(x float64) float64 {
 	if x < 0 {
 		return 1
@@ -119,30 +119,30 @@ func (q *Queue) SojournTail(x float64) float64 {
 	return math.Exp(-y) + q.c*overlap(q.slack, y)
 }
 
-// SojournDensity is the density of the sojourn time at x seconds, per second
-// (3DSF eq. 29-31, supplement eq. 13-15, with (n - rho1) where the supplement
-// prints (n - 1 - rho1)).
+// SojournDensity returns the density of the sojourn time at x seconds, per second (3DSF
+// eq. 29-31, supplement eq. 13-15, with (n - rho1) where the supplement prints (n - 1 -
+// rho1)).
 func (q *Queue) SojournDensity(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
 	y := q.mu * x
-	return q.mu * (q.notC*math.Exp(-y) + q.c*q.slack*overlap(q.slack, y))
+	return q.mu * (q.oneMinusC*math.Exp(-y) + q.c*q.slack*overlap(q.slack, y))
 }
 
-// SojournCDF is P(S <= x) for x seconds (3DSF eq. 33, supplement eq. 17), with
+// SojournCDF returns P(S <= x) for x seconds (3DSF eq. 33, supplement eq. 17), with
 // full relative accuracy also for small x.
 func (q *Queue) SojournCDF(x float64) float64 {
 	if x < 0 {
 		return 0
 	}
 	y := q.mu * x
-	return -q.notC*math.Expm1(-y) + q.c*sumCDF(q.slack, y)
+	return -q.oneMinusC*math.Expm1(-y) + q.c*sumCDF(q.slack, y)
 }
 
-// sumCDF is P(A + B <= y) for independent exponentials of rates 1 and s. Small
-// arguments use the power series, whose j-th coefficient is the complete
-// homogeneous polynomial of degree j in the two rates.
+// sumCDF returns P(A + B <= y) for independent exponentials of rates 1 and s. Small
+// arguments use the power series, whose j-th coefficient is the complete homogeneous
+// polynomial of degree j in the two rates.
 func sumCDF(s, y float64) float64 {
 	slow, fast := math.Min(1, s), math.Max(1, s)
 	if fast*y > 0.5 {
@@ -162,8 +162,8 @@ func sumCDF(s, y float64) float64 {
 	return sum
 }
 
-// SojournQuantile is the x, in seconds, with P(S <= x) = p, for p in [0, 1),
-// to about 1e-12 relative. Errors: ErrInput. Cost: about 50 evaluations of the
+// SojournQuantile returns the x, in seconds, with P(S <= x) = p, for p in [0, 1), to
+// about 1e-12 relative. Errors: ErrInput. Cost: about 50 evaluations of the
 // distribution, at most 380.
 func (q *Queue) SojournQuantile(p float64) (float64, error) {
 	if err := checkShare(p); err != nil {
@@ -180,7 +180,7 @@ func (q *Queue) SojournQuantile(p float64) (float64, error) {
 	for i := 0; i < 200 && below(hi); i++ {
 		lo, hi = hi, hi*2
 	}
-	for i := 0; i < 100 && lo == 0; i++ { // down to the magnitude of the answer
+	for i := 0; i < 100 && lo == 0; i++ { // down to the magnitude of the result
 		if mid := hi / 1024; below(mid) {
 			lo = mid
 		} else {

@@ -7,16 +7,15 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Chaos lets random things happen to a world, the same for the same seed:
-// clusters of a few nodes with one to three disks, a tree of tenants with
-// caps, jobs of all kinds, ends, failures, suspensions, lost nodes. Events
-// that State rightly refuses as stale are part of it.
+// Chaos applies random events to a world, reproducibly for a seed: clusters of a few nodes
+// with up to three disks, a tree of tenants with caps, jobs of all kinds, ends, failures,
+// suspensions, lost nodes.
 type Chaos struct {
 	*World
 	R *rand.Rand
 }
 
-// NewChaos makes a random cluster.
+// NewChaos returns a random cluster.
 func NewChaos(t TB, seed uint64) *Chaos {
 	c := &Chaos{World: New(t), R: rand.New(rand.NewPCG(seed, 0x5eed))}
 	for range 1 + c.R.IntN(7) {
@@ -28,7 +27,8 @@ func NewChaos(t TB, seed uint64) *Chaos {
 	return c
 }
 
-func (c *Chaos) pick(n int) bool { return c.R.IntN(n) == 0 }
+// oneIn returns true with probability 1/n.
+func (c *Chaos) oneIn(n int) bool { return c.R.IntN(n) == 0 }
 
 func (c *Chaos) addNode() {
 	id := scheduler.NodeID(len(c.State.Nodes()))
@@ -40,7 +40,7 @@ func (c *Chaos) addNode() {
 		spec.Capacity[scheduler.IO] += d.IO
 	}
 	spec.CPUClass = []string{"x", "y"}[c.R.IntN(2)]
-	if c.pick(4) {
+	if c.oneIn(4) {
 		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
 	}
 	c.must(c.State.AddNode(spec))
@@ -52,25 +52,25 @@ func (c *Chaos) addTenant() {
 	if id >= 26 {
 		return
 	}
-	if id > 0 && c.pick(2) {
+	if id > 0 && c.oneIn(2) {
 		spec.Parent = scheduler.TenantID(c.R.IntN(int(id)))
 	}
-	if c.pick(4) {
+	if c.oneIn(4) {
 		spec.Caps.Total = scheduler.Limit(R(float64(1+c.R.IntN(6)), 0, 0))
 	}
-	if c.pick(5) {
+	if c.oneIn(5) {
 		spec.Caps.Job = scheduler.Limit(R(0, float64(1+c.R.IntN(6)), 0))
 	}
-	if c.pick(6) {
+	if c.oneIn(6) {
 		spec.Caps.Task = scheduler.Limit(R(0, 0, float64(50+c.R.IntN(100))))
 	}
 	c.must(c.State.PutTenant(spec))
 }
 
-// demand draws a demand; now and then a part is zero.
+// demand returns a random demand; one in eight has a part set to zero.
 func (c *Chaos) demand() scheduler.Resources {
 	d := R(float64(1+c.R.IntN(8))/2, float64(1+c.R.IntN(8))/2, float64(c.R.IntN(60)))
-	if c.pick(8) {
+	if c.oneIn(8) {
 		d[c.R.IntN(3)] = 0
 	}
 	return d
@@ -79,13 +79,13 @@ func (c *Chaos) demand() scheduler.Resources {
 func (c *Chaos) stage(kind scheduler.StageKind, tasks int32) scheduler.StageSpec {
 	g := scheduler.StageSpec{Name: kind.String(), Kind: kind, Tasks: tasks, Demand: c.demand(),
 		Estimate: time.Duration(c.R.IntN(100)) * time.Second}
-	if c.pick(3) {
+	if c.oneIn(3) {
 		g.Disk = int64(c.R.IntN(8)) * GiB
 	}
-	if c.pick(5) {
+	if c.oneIn(5) {
 		g.MaxParallel = int32(1 + c.R.IntN(3))
 	}
-	if c.pick(4) {
+	if c.oneIn(4) {
 		g.MaxAttempts = int32(1 + c.R.IntN(2))
 	}
 	return g
@@ -94,9 +94,9 @@ func (c *Chaos) stage(kind scheduler.StageKind, tasks int32) scheduler.StageSpec
 // Submit submits a random job.
 func (c *Chaos) Submit() scheduler.JobID {
 	var stages []scheduler.StageSpec
-	if c.pick(2) {
+	if c.oneIn(2) {
 		maps := c.stage(scheduler.KindMap, int32(1+c.R.IntN(12)))
-		if c.pick(2) {
+		if c.oneIn(2) {
 			var on [][]scheduler.NodeID
 			for range maps.Tasks {
 				on = append(on, c.replicas())
@@ -109,7 +109,7 @@ func (c *Chaos) Submit() scheduler.JobID {
 		stages = append(stages, maps, reduces)
 	} else {
 		stages = append(stages, c.stage(scheduler.KindGroup, int32(c.R.IntN(10))))
-		if c.pick(3) {
+		if c.oneIn(3) {
 			next := c.stage(scheduler.KindGroup, int32(c.R.IntN(3)))
 			next.After = []int32{0}
 			stages = append(stages, next)
@@ -119,15 +119,15 @@ func (c *Chaos) Submit() scheduler.JobID {
 	return c.SubmitStages(tenant, stages, func(j *scheduler.JobSpec) {
 		j.Priority = scheduler.Priority(1 + c.R.IntN(2))
 		j.Size = float64(c.R.IntN(1000))
-		if c.pick(4) {
+		if c.oneIn(4) {
 			j.Deadline = j.Submitted.Add(time.Duration(1+c.R.IntN(500)) * time.Second)
 			j.Estimate = time.Duration(1+c.R.IntN(100)) * time.Second
-			j.Accepted = c.pick(2)
+			j.Accepted = c.oneIn(2)
 		}
-		if c.pick(4) {
+		if c.oneIn(4) {
 			j.Bound = time.Duration(1+c.R.IntN(200)) * time.Second
 		}
-		if c.pick(6) {
+		if c.oneIn(6) {
 			j.Submitted -= scheduler.Time(c.R.IntN(int(time.Second)))
 		}
 	})
@@ -141,7 +141,7 @@ func (c *Chaos) replicas() []scheduler.NodeID {
 	return on
 }
 
-// Step lets one random thing happen and some time pass.
+// Step advances the clock by up to 5 s and applies one random event.
 func (c *Chaos) Step() {
 	c.Helper()
 	c.Now = c.Now.Add(time.Duration(c.R.IntN(5000)) * time.Millisecond)
@@ -171,10 +171,10 @@ func (c *Chaos) attemptEvent() {
 		if a.Target == scheduler.LevelSwapped {
 			has.Swap = has.Memory / 2
 		}
-		if c.pick(5) {
-			barred := a.Barred | scheduler.Levels(a.Target)
+		if c.oneIn(5) {
+			refused := a.RefusedLevels | scheduler.Levels(a.Target)
 			c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
-			c.must(c.State.SetBarred(a.ID, a.Run, barred)) // its node could not
+			c.must(c.State.SetRefusedLevels(a.ID, a.Run, refused))
 		} else {
 			c.must(c.State.AttemptSuspended(a.ID, a.Run, a.Target, has, c.Now))
 		}
@@ -183,12 +183,12 @@ func (c *Chaos) attemptEvent() {
 	case scheduler.AttemptKilling:
 		c.must(c.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, c.Now))
 	default:
-		if c.pick(3) {
+		if c.oneIn(3) {
 			c.must(c.State.AttemptProgress(a.ID, a.Run, c.R.Float64(), time.Duration(c.R.IntN(100))*time.Second))
 			return
 		}
 		o := scheduler.OutcomeSucceeded
-		if c.pick(3) {
+		if c.oneIn(3) {
 			o = scheduler.Outcome(1 + c.R.IntN(5))
 		}
 		if a.Phase == scheduler.AttemptSuspended {
@@ -230,16 +230,16 @@ func (c *Chaos) jobEvent() {
 	}
 	g := j.Stages[0]
 	switch {
-	case c.pick(4):
+	case c.oneIn(4):
 		c.must(c.State.StopJob(j.Spec.ID))
-	case g.Spec.Inputs != nil && c.pick(2):
+	case g.Spec.Inputs != nil && c.oneIn(2):
 		c.must(c.State.SetInput(g.Task(0), c.replicas(), nil))
 	case g.IsDone(0):
-		_ = c.State.OutputLost(g.Task(0)) // stale while a killed sibling lives
+		_ = c.State.OutputLost(g.Task(0)) // stale while a killed second attempt is live
 	}
 }
 
-// Actions makes up to n random actions, most of them possible.
+// Actions returns up to n random actions; most of them are applicable.
 func (c *Chaos) Actions(n int) []scheduler.Action {
 	var out []scheduler.Action
 	for range n {
@@ -252,7 +252,7 @@ func (c *Chaos) Actions(n int) []scheduler.Action {
 
 func (c *Chaos) action() (scheduler.Action, bool) {
 	all := c.Attempts()
-	if len(all) > 0 && c.pick(2) {
+	if len(all) > 0 && c.oneIn(2) {
 		a := all[c.R.IntN(len(all))]
 		act := scheduler.Action{Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
 		switch c.R.IntN(5) {
@@ -267,31 +267,31 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 		case 3:
 			act.Kind = scheduler.ActKill
 		default:
-			act = c.State.Place(c.State.StageOf(a), a.ID.Index, scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))), int16(c.R.IntN(3)-1))
+			act = c.State.PlaceAction(c.State.StageOf(a), a.ID.Index, scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))), int16(c.R.IntN(3)-1))
 			act.Attempt = c.State.NextAttempt(c.State.StageOf(a), a.ID.Index)
 			act.Speculative = true
 		}
 		return act, true
 	}
-	if j, _ := c.State.NextReady(0); j != nil && !c.pick(6) {
+	if j, _ := c.State.NextReady(0); j != nil && !c.oneIn(6) {
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
 			}
 			if id, disk := c.State.BestNode(g); id != scheduler.NoNode {
-				return c.State.Place(g, g.NextPending(0), id, disk), true
+				return c.State.PlaceAction(g, g.NextPending(0), id, disk), true
 			}
 		}
 	}
 	for j := range c.State.Jobs() {
-		if c.pick(2) {
+		if c.oneIn(2) {
 			kind := scheduler.ActReserve
-			if c.pick(3) {
+			if c.oneIn(3) {
 				kind = scheduler.ActUnreserve
 			}
 			start := c.Now.Add(time.Duration(c.R.IntN(4)) * time.Second)
 			return scheduler.Action{Kind: kind, Reservation: scheduler.Reservation{ID: scheduler.ReservationID(1 + c.R.IntN(9)),
-				Kind: scheduler.HoldData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes())+1) - 1),
+				Kind: scheduler.ReserveData, Job: j.Spec.ID, Stage: -1, Task: -1, Node: scheduler.NodeID(c.R.IntN(len(c.State.Nodes())+1) - 1),
 				Start: start, End: start.Add(time.Minute)}}, true
 		}
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Invariants adds up what every attempt holds, by the slow and obvious way,
-// and compares it with what the State says of nodes, tenants, jobs and stages.
+// Invariants recomputes the use of nodes, tenants, jobs and stages from every attempt, the
+// slow and obvious way, and returns an error if the State's counts differ.
 func Invariants(s *scheduler.State) error {
 	sum := newSums(s)
 	for j := range s.Jobs() {
-		if err := sum.job(s, j); err != nil {
+		if err := sum.addJob(s, j); err != nil {
 			return err
 		}
 	}
@@ -24,15 +24,16 @@ func Invariants(s *scheduler.State) error {
 	if got := s.SuspendedCount(); got != sum.suspended {
 		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
 	}
-	if err := sum.asleepInOrder(s); err != nil {
+	if err := sum.checkSuspendedOrder(s); err != nil {
 		return err
 	}
-	if err := reservedInOrder(s); err != nil {
+	if err := checkReservationOrder(s); err != nil {
 		return err
 	}
 	return sum.compare(s)
 }
 
+// sums is what the attempts of a State add up to.
 type sums struct {
 	free            []scheduler.Resources
 	disks           [][]scheduler.DiskUse
@@ -41,7 +42,7 @@ type sums struct {
 	running         []int32
 	high            []int32 // jobs of high priority with ready work
 	live, suspended int
-	asleep          int // in phase AttemptSuspended and not parked
+	resumable       int // in phase AttemptSuspended and not parked
 	slots           map[int32]scheduler.AttemptID
 }
 
@@ -60,9 +61,9 @@ func newSums(s *scheduler.State) *sums {
 	return u
 }
 
-// asleepInOrder: the suspended tasks are listed in order of their suspension, and
-// none that is on its way to another level or to its end.
-func (u *sums) asleepInOrder(s *scheduler.State) error {
+// checkSuspendedOrder checks that State.Suspended yields exactly the resumable attempts, in
+// order of suspension.
+func (u *sums) checkSuspendedOrder(s *scheduler.State) error {
 	n, last := 0, scheduler.Time(0)
 	for a := range s.Suspended() {
 		if a.Phase != scheduler.AttemptSuspended || a.SuspendedAt < last {
@@ -70,15 +71,15 @@ func (u *sums) asleepInOrder(s *scheduler.State) error {
 		}
 		n, last = n+1, a.SuspendedAt
 	}
-	if n != u.asleep {
-		return fmt.Errorf("%d listed as suspended, counted %d", n, u.asleep)
+	if n != u.resumable {
+		return fmt.Errorf("%d listed as suspended, counted %d", n, u.resumable)
 	}
 	return nil
 }
 
-// reservedInOrder: each reservation is in the list of its node, and among promises
-// or holds, in order of (Start, ID).
-func reservedInOrder(s *scheduler.State) error {
+// checkReservationOrder checks that each reservation is in the list of its node and in that of
+// the guarantees or of the unguaranteed, in order of (Start, ID).
+func checkReservationOrder(s *scheduler.State) error {
 	byStart := func(a, b *scheduler.Reservation) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
 	}
@@ -91,13 +92,13 @@ func reservedInOrder(s *scheduler.State) error {
 		}
 		slices.SortFunc(want, byStart)
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("%s: %d reservations listed otherwise than the %d there are by start", what, len(got), len(want))
+			return fmt.Errorf("%s: the list of %d reservations differs from the %d expected by start", what, len(got), len(want))
 		}
 		return nil
 	}
 	lists := []error{
-		same("promises", s.Promises(), func(r *scheduler.Reservation) bool { return r.Kind.Promise() }),
-		same("holds", s.Holds(), func(r *scheduler.Reservation) bool { return !r.Kind.Promise() }),
+		same("guarantees", s.Guarantees(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() }),
+		same("unguaranteed", s.UnguaranteedReservations(), func(r *scheduler.Reservation) bool { return !r.Kind.IsGuarantee() }),
 		same("pool", s.ReservationsOn(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
 	}
 	for _, n := range s.Nodes() {
@@ -106,20 +107,20 @@ func reservedInOrder(s *scheduler.State) error {
 	return errors.Join(lists...)
 }
 
-// slot: an attempt has a number, and no other has it.
-func (u *sums) slot(s *scheduler.State, a *scheduler.Attempt) error {
-	slot, second := s.Slots(a.ID.TaskID)
-	if _, taken := u.slots[slot]; taken { // by the first attempt at its task
+// checkSlot checks that an attempt has a slot number of its own.
+func (u *sums) checkSlot(s *scheduler.State, a *scheduler.Attempt) error {
+	slot, second := s.AttemptSlots(a.ID.TaskID)
+	if _, taken := u.slots[slot]; taken { // it is the first attempt's at the task
 		slot = second
 	}
 	if other, taken := u.slots[slot]; taken || slot < 0 {
-		return fmt.Errorf("attempt %s has slot %d, as %s has", a.ID, slot, other)
+		return fmt.Errorf("attempt %s has slot %d, which is also that of %s", a.ID, slot, other)
 	}
 	u.slots[slot] = a.ID
 	return nil
 }
 
-func (u *sums) hold(n scheduler.NodeID, disk int16, h scheduler.Held) {
+func (u *sums) occupy(n scheduler.NodeID, disk int16, h scheduler.Occupancy) {
 	u.free[n] = u.free[n].Sub(h.Resources)
 	u.swap[n] -= h.Swap
 	if disk >= 0 {
@@ -128,18 +129,19 @@ func (u *sums) hold(n scheduler.NodeID, disk int16, h scheduler.Held) {
 	}
 }
 
-func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
+// addJob adds the attempts of a job and compares the job's counts.
+func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 	var used scheduler.Resources
 	var live, ready int32
 	for _, g := range j.Stages {
 		var running, suspended int32
 		progress := float64(g.Done)
 		for a := range s.AttemptsIn(g) {
-			u.hold(a.Node, a.Disk, a.Held)
+			u.occupy(a.Node, a.Disk, a.Occupied)
 			if a.From != scheduler.NoNode {
-				u.hold(a.From, a.FromDisk, a.FromHeld)
+				u.occupy(a.From, a.FromDisk, a.FromOccupied)
 			}
-			used = used.Add(a.Held.Resources)
+			used = used.Add(a.Occupied.Resources)
 			progress += a.Progress
 			if a.Level == scheduler.LevelRunning {
 				running++
@@ -147,17 +149,17 @@ func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
 				suspended++
 			}
 			if a.Phase == scheduler.AttemptSuspended && !a.Parked {
-				u.asleep++
+				u.resumable++
 			}
 			if s.Attempt(a.ID) != a || s.StageOf(a) != g {
 				return fmt.Errorf("attempt %s is not found by its id", a.ID)
 			}
-			if err := u.slot(s, a); err != nil {
+			if err := u.checkSlot(s, a); err != nil {
 				return err
 			}
 			live++
 		}
-		if err := u.stage(s, g, running, suspended); err != nil {
+		if err := u.checkStage(s, g, running, suspended); err != nil {
 			return err
 		}
 		if d := g.Progress() - progress; d > 1e-6 || d < -1e-6 {
@@ -184,23 +186,24 @@ func (u *sums) job(s *scheduler.State, j *scheduler.Job) error {
 	return nil
 }
 
-func (u *sums) stage(s *scheduler.State, g *scheduler.Stage, running, suspended int32) error {
+// checkStage compares the counts of a stage with its tasks and attempts.
+func (u *sums) checkStage(s *scheduler.State, g *scheduler.Stage, running, suspended int32) error {
 	var pending, done, busy int32
 	for i := range g.Spec.Tasks {
-		lives := false
+		live := false
 		for range s.AttemptsOf(g, i) {
-			lives = true
+			live = true
 		}
 		if g.IsPending(i) {
 			pending++
 		}
 		if g.IsDone(i) {
 			done++
-		} else if lives {
+		} else if live {
 			busy++
 		}
-		if g.IsPending(i) && (lives || g.IsDone(i)) {
-			return fmt.Errorf("task %s waits and lives or is done", g.Task(i))
+		if g.IsPending(i) && (live || g.IsDone(i)) {
+			return fmt.Errorf("task %s is pending, and also live or done", g.Task(i))
 		}
 	}
 	u.suspended += int(suspended)
@@ -215,11 +218,12 @@ func (u *sums) stage(s *scheduler.State, g *scheduler.Stage, running, suspended 
 	return nil
 }
 
+// compare compares the sums with the State's nodes and tenants.
 func (u *sums) compare(s *scheduler.State) error {
 	var total scheduler.Resources
-	taking := 0
+	schedulable := 0
 	for i, n := range s.Nodes() {
-		// An attempt under way is counted with what it will give back too.
+		// Attempts whose release is in progress still occupy everything.
 		if n.Free != u.free[i] || n.SwapFree != u.swap[i] {
 			return fmt.Errorf("node %q: free %v swap %d, counted %v %d", n.Spec.Name, n.Free, n.SwapFree, u.free[i], u.swap[i])
 		}
@@ -231,12 +235,12 @@ func (u *sums) compare(s *scheduler.State) error {
 		if !n.Spec.Down {
 			total = total.Add(n.Spec.Capacity)
 		}
-		if n.Takes() {
-			taking++
+		if n.Schedulable() {
+			schedulable++
 		}
 	}
-	if s.Total() != total || s.TakingNodes() != taking {
-		return fmt.Errorf("total %v on %d nodes, counted %v %d", s.Total(), s.TakingNodes(), total, taking)
+	if s.Total() != total || s.SchedulableNodes() != schedulable {
+		return fmt.Errorf("total %v on %d nodes, counted %v %d", s.Total(), s.SchedulableNodes(), total, schedulable)
 	}
 	for i, t := range s.Tenants() {
 		if t.Used != u.used[i] || t.Own != u.own[i] || t.Running != u.running[i] {

@@ -1,5 +1,5 @@
-// Package schedtest builds clusters for tests in a few lines. Each builder
-// fails the test at once where State refuses what it was given.
+// Package schedtest builds States for tests in a few lines. A builder fails the test at once
+// if State refuses its input.
 package schedtest
 
 import (
@@ -10,19 +10,19 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Sizes for demands and capacities.
+// Units for demands and capacities.
 const (
 	MiB = int64(1) << 20
 	GiB = int64(1) << 30
 )
 
-// TB is what a test gives (testing.T, testing.B, rapid.T).
+// TB is the part of a test that the builders use (testing.T, testing.B, rapid.T).
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// World is a State with the helpers that tests want.
+// World is a State and a clock, with helpers for tests.
 type World struct {
 	TB
 	*scheduler.State
@@ -30,7 +30,7 @@ type World struct {
 	nextJob scheduler.JobID
 }
 
-// New makes an empty world at second 1.
+// New returns an empty world at second 1.
 func New(t TB) *World {
 	return &World{TB: t, State: scheduler.New(), Now: scheduler.Time(time.Second)}
 }
@@ -42,13 +42,13 @@ func (w *World) must(err error) {
 	}
 }
 
-// R makes Resources from cores, GiB of memory and MiB/s of disk I/O.
+// R returns the Resources for cores, GiB of memory and MiB/s of disk I/O.
 func R(cores, gib, mibs float64) scheduler.Resources {
 	return scheduler.Resources{int64(cores * 1000), int64(gib * float64(GiB)), int64(mibs * float64(MiB))}
 }
 
-// AddNodes adds n nodes "n1", "n2", … of this capacity with one disk of 1 TiB
-// that has all the I/O, all levels, in one rack.
+// AddNodes adds n nodes "n1", "n2", … of this capacity in one rack. Each supports all levels
+// and has one disk of 1 TiB with all the I/O.
 func (w *World) AddNodes(n int, capacity scheduler.Resources) *World {
 	w.Helper()
 	return w.AddRack("/r1", n, capacity)
@@ -64,14 +64,14 @@ func (w *World) AddRack(path string, n int, capacity scheduler.Resources) *World
 	return w
 }
 
-// NodeSpec is the node that AddRack adds.
+// NodeSpec returns the spec of the node that AddRack adds.
 func NodeSpec(id scheduler.NodeID, path string, capacity scheduler.Resources) scheduler.NodeSpec {
 	return scheduler.NodeSpec{ID: id, Name: fmt.Sprintf("n%d", id+1), Path: path, Capacity: capacity, Swap: 64 * GiB,
 		Disks: []scheduler.Disk{{Name: "sda", IO: capacity[scheduler.IO], Space: 1024 * GiB}}, Levels: scheduler.AllLevels}
 }
 
-// AddTenants adds tenants at the root, each "name" or "name=weight" or
-// "parent/name=weight" for one below another.
+// AddTenants adds tenants with weight 1, each given as "name" or "name=weight", or as
+// "parent/name=weight" below another tenant.
 func (w *World) AddTenants(names ...string) *World {
 	w.Helper()
 	for _, n := range names {
@@ -92,7 +92,7 @@ func (w *World) AddTenants(names ...string) *World {
 	return w
 }
 
-// Tenant finds a tenant by name.
+// Tenant returns a tenant by name. It fails the test if there is none.
 func (w *World) Tenant(name string) *scheduler.Tenant {
 	w.Helper()
 	t := w.State.TenantByName(name[strings.LastIndex(name, "/")+1:])
@@ -102,7 +102,8 @@ func (w *World) Tenant(name string) *scheduler.Tenant {
 	return t
 }
 
-// Submit submits a job of one group stage, now, with low priority.
+// Submit submits a job of one group stage, now, with low priority; change may alter the specs
+// first.
 func (w *World) Submit(tenant string, tasks int32, demand scheduler.Resources, change ...func(*scheduler.JobSpec, *scheduler.StageSpec)) scheduler.JobID {
 	w.Helper()
 	w.nextJob++
@@ -116,7 +117,7 @@ func (w *World) Submit(tenant string, tasks int32, demand scheduler.Resources, c
 	return job.ID
 }
 
-// SubmitStages submits a job of several stages.
+// SubmitStages submits a job of several stages, now, with low priority.
 func (w *World) SubmitStages(tenant string, stages []scheduler.StageSpec, change ...func(*scheduler.JobSpec)) scheduler.JobID {
 	w.Helper()
 	w.nextJob++
@@ -129,7 +130,8 @@ func (w *World) SubmitStages(tenant string, stages []scheduler.StageSpec, change
 	return job.ID
 }
 
-// Inputs makes the inputs of tasks from lists of nodes, bytes each.
+// Inputs returns the inputs of tasks that each read this number of bytes; nodes lists the
+// replicas of each task.
 func Inputs(bytes int64, nodes ...[]scheduler.NodeID) *scheduler.Inputs {
 	in := &scheduler.Inputs{Start: []int32{0}}
 	for _, n := range nodes {
@@ -140,22 +142,22 @@ func Inputs(bytes int64, nodes ...[]scheduler.NodeID) *scheduler.Inputs {
 	return in
 }
 
-// Cycle runs one cycle with everything accepted; at most 10,000 actions.
+// Cycle runs one cycle of at most 10,000 actions in which every decision is accepted.
 func (w *World) Cycle(p scheduler.Policy) scheduler.Decision {
 	w.Helper()
-	d, err := scheduler.Cycle(w.State, p, w.Now, 10_000, scheduler.Identity)
+	d, err := scheduler.Cycle(w.State, p, w.Now, 10_000, scheduler.AcceptAll)
 	w.must(err)
 	return d
 }
 
-// Place places a task on a node's first disk.
+// Place places a task on a node's first disk and returns the attempt.
 func (w *World) Place(task scheduler.TaskID, node scheduler.NodeID) *scheduler.Attempt {
 	w.Helper()
 	g := w.State.Stage(task.StageID())
 	if g == nil {
 		w.Fatalf("schedtest: no stage %s", task.StageID())
 	}
-	a := w.State.Place(g, task.Index, node, 0)
+	a := w.State.PlaceAction(g, task.Index, node, 0)
 	w.must(w.State.Apply(&a, w.Now))
 	return w.State.Attempt(a.AttemptID())
 }
@@ -171,7 +173,7 @@ func (w *World) Start() *World {
 	return w
 }
 
-// Attempts lists all live attempts by job, stage and task.
+// Attempts returns all live attempts by job, stage and task.
 func (w *World) Attempts() []*scheduler.Attempt {
 	var out []*scheduler.Attempt
 	for j := range w.State.Jobs() {
@@ -191,8 +193,8 @@ func (w *World) End(a *scheduler.Attempt, o scheduler.Outcome) *World {
 	return w
 }
 
-// Pass lets time pass.
-func (w *World) Pass(d time.Duration) *World {
+// Advance moves the clock by d.
+func (w *World) Advance(d time.Duration) *World {
 	w.Now = w.Now.Add(d)
 	return w
 }

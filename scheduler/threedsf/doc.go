@@ -1,25 +1,29 @@
-// Package threedsf is 3DSF (3DSF section 8, Alg. 6): one policy that sends each
-// job through just the modules it needs. Enhanced DRF (package drf) picks the
-// tenant, DLAforBT (package locality) the nodes of tasks that read much, and
-// accepted deadlines go first (package deadline). With modules switched off it
-// is the papers' single schedulers: drf, pdsonqueue.
+// Package threedsf implements 3DSF (3DSF section 8, Alg. 6): one policy in which
+// each job passes only the modules that it needs. Enhanced DRF (package drf) picks
+// the tenant, DLAforBT (package locality) picks nodes near the input of map tasks,
+// and accepted deadlines take precedence (package deadline). With modules switched
+// off, the policy becomes one of the papers' single schedulers: drf or pdsonqueue.
 //
 // # A cycle
 //
-//  1. begin: nothing changed since a cycle that did nothing: the same answer.
-//  2. sync: the tree of tenants is brought in line with what they hold.
-//  3. lanes that do not ask whose turn it is: reservations due, deadline jobs,
-//     suspended tasks.
-//  4. turns: the tenant whose turn it is, again and again, until nothing fits or
-//     the cycle is full. Each task gets its node at its turn: one that reads much
-//     a node with its data, several of one stage in a row by matching; the
-//     others go where the least is left.
-//  5. a stage that finds no room at its data is put off until all others had
-//     their turn; then each of its tasks waits, takes the room at its data from a
-//     task of this decision that can go elsewhere, or moves.
-//  6. 3 to 5 again as long as that changes what is left.
-//  7. each stage left waiting gets its reason.
+//  1. Decide: if nothing has changed since a cycle that decided nothing, return
+//     the same answer.
+//  2. begin: synchronise the tree of tenants with what they use.
+//  3. planGuarantees: repair and compress the plan of the guarantees, accept or
+//     refuse new requests.
+//  4. runPass, the lanes that ignore fair shares: due reservations, deadline
+//     jobs, suspended tasks.
+//  5. runPass, serveTenants: serve the next tenant by fair share until nothing
+//     fits or the cycle has no actions left. A task with much input gets a node
+//     that stores it, several tasks of one stage by matching; other tasks get the
+//     fullest node that fits them.
+//  6. A stage without a free node at its input is delayed until all others were
+//     served. Then each of its tasks waits, exchanges nodes with a task that this
+//     decision placed (exchange.go), or goes to a remote node.
+//  7. Repeat 4 to 6 while a pass changes something that another can use.
+//  8. explain: give each stage that still waits a reason.
 //
-// All of it happens inside one try on the State, which is undone at the end.
-// What must be remembered is in notes and reservations; all else is a cache.
+// The State is changed inside one transaction, which is rolled back at the end. What
+// must survive a cycle is in policy states and reservations; everything else in
+// Policy is a cache that can be rebuilt.
 package threedsf

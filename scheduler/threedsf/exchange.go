@@ -6,141 +6,141 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// A stage that has no room at its data because others of this decision took it may
-// get it from them: one that has data elsewhere too goes there, and one that is
-// away from its data anyway to any other node. It is one step of an augmenting
-// path, where placing turn by turn would leave the matching short of the best.
-// Which tasks of which stages are placed stays as turns have it, only their nodes
-// do not.
+// A stage without a free node at its input, because tasks of this decision took
+// them, may exchange with such a task: one with input elsewhere too goes there, one
+// away from its input anyway goes to any other node. This is one step of an
+// augmenting path; placing one task at a time would otherwise miss the best
+// matching. Which tasks of which stages are placed stays as fair shares decided,
+// only their nodes change.
 
-// For an exchange at most exchangeTasks waiting tasks are looked at of either
-// stage; and none is made with the last exchangeLeft actions of a cycle, so that a
-// further pass can serve whoever fits into what it leaves free.
+// For an exchange at most maxExchangeTasks waiting tasks of either stage are
+// examined. None is made with fewer than minExchangeActions actions left, so that a
+// further pass can use the capacity that it frees.
 const (
-	exchangeTasks = 48
-	exchangeLeft  = 64
+	maxExchangeTasks   = 48
+	minExchangeActions = 64
 )
 
-// placed is a task with data that this decision placed, far from it or not.
-type placed struct {
-	far    bool
-	stage  *scheduler.Stage
-	task   int32
-	action int32 // its place among the actions
-	next   int32 // another one on the same node, or -1
+// placedTask is a task with input that this decision placed; remote if away from it.
+type placedTask struct {
+	remote     bool
+	stage      *scheduler.Stage
+	task       int32
+	action     int32 // index among the actions
+	nextOnNode int32 // index of the next one on the same node, or -1
 }
 
-// exchanges is what is known of them in a decision.
-type exchanges struct {
-	first []int32 // of each node, in list, or -1
-	list  []placed
-	nodes []scheduler.NodeID        // where first is not -1
-	none  map[*scheduler.Stage]bool // stages that found no exchange in this pass
-	fixed map[*scheduler.Stage]bool // stages of which no waiting task has room at its data
+// exchangeIndex lists the tasks with input that a decision placed, by node.
+type exchangeIndex struct {
+	firstOnNode        []int32 // by node: index in tasks, or -1
+	tasks              []placedTask
+	nodes              []scheduler.NodeID        // with an entry in firstOnNode
+	withoutExchange    map[*scheduler.Stage]bool // stages that found no exchange in this pass
+	withoutAlternative map[*scheduler.Stage]bool // stages without any waiting task that has a free node at its input
 }
 
-// begin forgets the decision before.
-func (x *exchanges) begin(nodes int) {
+// begin clears the index for a new decision.
+func (x *exchangeIndex) begin(nodes int) {
 	for _, id := range x.nodes {
-		x.first[id] = -1
+		x.firstOnNode[id] = -1
 	}
-	for len(x.first) < nodes {
-		x.first = append(x.first, -1)
+	for len(x.firstOnNode) < nodes {
+		x.firstOnNode = append(x.firstOnNode, -1)
 	}
-	x.list, x.nodes = x.list[:0], x.nodes[:0]
-	if x.none == nil {
-		x.none, x.fixed = map[*scheduler.Stage]bool{}, map[*scheduler.Stage]bool{}
+	x.tasks, x.nodes = x.tasks[:0], x.nodes[:0]
+	if x.withoutExchange == nil {
+		x.withoutExchange, x.withoutAlternative = map[*scheduler.Stage]bool{}, map[*scheduler.Stage]bool{}
 	}
 }
 
-// add notes a task that was placed on a node by an action.
-func (x *exchanges) add(g *scheduler.Stage, task int32, node scheduler.NodeID, action int, far bool) {
-	if x.first[node] < 0 {
+// addTask adds a task that an action placed on a node.
+func (x *exchangeIndex) addTask(g *scheduler.Stage, task int32, node scheduler.NodeID, action int, far bool) {
+	if x.firstOnNode[node] < 0 {
 		x.nodes = append(x.nodes, node)
 	}
-	x.list = append(x.list, placed{far, g, task, int32(action), x.first[node]})
-	x.first[node] = int32(len(x.list) - 1)
+	x.tasks = append(x.tasks, placedTask{far, g, task, int32(action), x.firstOnNode[node]})
+	x.firstOnNode[node] = int32(len(x.tasks) - 1)
 }
 
-// gone follows an action that was taken out of the decision.
-func (x *exchanges) gone(action int) {
-	for i := range x.list {
-		if x.list[i].action > int32(action) {
-			x.list[i].action--
+// removeAction renumbers the actions after one that was removed from the decision.
+func (x *exchangeIndex) removeAction(action int) {
+	for i := range x.tasks {
+		if x.tasks[i].action > int32(action) {
+			x.tasks[i].action--
 		}
 	}
 }
 
-// exchange places a task of a stage at its data where another one of this decision
-// can go elsewhere to its own, and tells whether it did.
-func (p *Policy) exchange(g *scheduler.Stage) bool {
-	x := &p.moved
-	if p.left <= exchangeLeft || x.none[g] {
+// tryExchange places a task of a stage at its input by moving a task of this
+// decision to another node, and reports whether it did.
+func (p *Policy) tryExchange(g *scheduler.Stage) bool {
+	x := &p.exchanges
+	if p.actionsLeft <= minExchangeActions || x.withoutExchange[g] {
 		return false
 	}
 	looked := 0
-	for i := g.NextPending(0); i >= 0 && looked < exchangeTasks; i = g.NextPending(i + 1) {
+	for i := g.NextPending(0); i >= 0 && looked < maxExchangeTasks; i = g.NextPending(i + 1) {
 		looked++
 		_, nodes, _ := g.Input(i)
 		for _, id := range nodes {
-			if n := p.s.Node(id); n == nil || !n.Takes() || !atMost(g, i, id) {
+			if n := p.s.Node(id); n == nil || !n.Schedulable() || !holdsMostInput(g, i, id) {
 				continue
 			}
-			for at := x.first[id]; at >= 0; at = x.list[at].next {
-				if p.exchangeWith(g, i, id, at) {
+			for at := x.firstOnNode[id]; at >= 0; at = x.tasks[at].nextOnNode {
+				if p.tryExchangeWith(g, i, id, at) {
 					return true
 				}
 			}
 		}
 	}
-	x.none[g] = true
+	x.withoutExchange[g] = true
 	return false
 }
 
-// exchangeWith has one placed task leave a node for a task of a stage, if it has
-// another place and its room is enough.
-func (p *Policy) exchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
-	x := &p.moved
-	other := x.list[at]
+// tryExchangeWith moves one placed task to another node for a task of a stage, if it
+// has an alternative and frees enough capacity.
+func (p *Policy) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
+	x := &p.exchanges
+	other := x.tasks[at]
 	h := other.stage
 	if h == g || !g.Spec.Demand.Fits(p.s.Node(node).Free.Add(h.Spec.Demand)) {
 		return false
 	}
 	otherTask, to := other.task, scheduler.NoNode
-	if other.far {
-		to = p.away(h, other.task, node)
+	if other.remote {
+		to = p.findRemoteAlternative(h, other.task, node)
 	} else {
-		otherTask, to = p.elsewhere(h, other.task, node)
+		otherTask, to = p.findLocalAlternative(h, other.task, node)
 	}
 	if to == scheduler.NoNode {
 		return false
 	}
 	mark := p.s.Mark()
-	p.withdraw(other.action)
-	if !p.fits(g, node) {
+	p.withdrawPlacement(other.action)
+	if !p.canPlaceOn(g, node) {
 		p.s.Rollback(mark)
 		return false
 	}
 	p.s.Keep(mark)
 	disk, ok := p.s.Node(to).Fits(h.Spec.Demand, h.Spec.Disk)
 	if !ok {
-		panic("threedsf: an exchange does not fit")
+		panic("threedsf: an exchanged task does not fit")
 	}
-	act := p.s.Place(h, otherTask, to, disk)
+	act := p.s.PlaceAction(h, otherTask, to, disk)
 	if err := p.s.Apply(&act, p.now); err != nil {
-		panic("threedsf: an exchange is refused: " + err.Error())
+		panic("threedsf: State refused an exchange: " + err.Error())
 	}
 	p.actions[other.action] = act
-	x.leave(node, at)
-	x.add(h, otherTask, to, int(other.action), other.far && !atMost(h, otherTask, to))
-	p.driesUp(to)
-	p.placeAt(g, task, node)
-	p.special = true
+	x.unlink(node, at)
+	x.addTask(h, otherTask, to, int(other.action), other.remote && !holdsMostInput(h, otherTask, to))
+	p.refreshHeadsAfter(to)
+	p.placeLocalTask(g, task, node)
+	p.nonPlacement = true
 	return true
 }
 
-// atMost tells whether a node holds most of a task's input.
-func atMost(g *scheduler.Stage, task int32, node scheduler.NodeID) bool {
+// holdsMostInput reports whether a node stores as much of a task's input as any.
+func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool {
 	_, nodes, local := g.Input(task)
 	most := int64(0)
 	for _, b := range local {
@@ -150,51 +150,52 @@ func atMost(g *scheduler.Stage, task int32, node scheduler.NodeID) bool {
 	return k >= 0 && (local == nil || local[k] == most)
 }
 
-// leave takes an entry off the list of its node.
-func (x *exchanges) leave(node scheduler.NodeID, at int32) {
-	for link := &x.first[node]; *link >= 0; link = &x.list[*link].next {
+// unlink removes an entry from the list of its node.
+func (x *exchangeIndex) unlink(node scheduler.NodeID, at int32) {
+	for link := &x.firstOnNode[node]; *link >= 0; link = &x.tasks[*link].nextOnNode {
 		if *link == at {
-			*link = x.list[at].next
+			*link = x.tasks[at].nextOnNode
 			return
 		}
 	}
 }
 
-// withdraw takes a placement of this decision back in the try.
-func (p *Policy) withdraw(action int32) {
+// withdrawPlacement undoes a placement of this decision in the State.
+func (p *Policy) withdrawPlacement(action int32) {
 	if err := p.s.Withdraw(&p.actions[action]); err != nil {
-		panic("threedsf: a placement cannot be taken back: " + err.Error())
+		panic("threedsf: State refused to withdraw a placement: " + err.Error())
 	}
 }
 
-// away finds another node for a task that is away from its data, or NoNode.
-func (p *Policy) away(h *scheduler.Stage, task int32, but scheduler.NodeID) scheduler.NodeID {
-	if p.nextNode(h, 0) == scheduler.NoNode {
+// findRemoteAlternative returns another node for a task away from its input, or
+// NoNode.
+func (p *Policy) findRemoteAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+	if p.nextOpenNode(h, 0) == scheduler.NoNode {
 		return scheduler.NoNode
 	}
-	return p.moveTo(h, task, but)
+	return p.remoteNodeFor(h, task, except)
 }
 
-// elsewhere finds a task of a stage, the placed one or one that waits, with room
-// at its data on another node.
-func (p *Policy) elsewhere(h *scheduler.Stage, task int32, but scheduler.NodeID) (int32, scheduler.NodeID) {
-	if to := p.idlestNearBut(h, task, but); to != scheduler.NoNode {
+// findLocalAlternative returns a task of a stage, the placed one or a waiting one,
+// with a free node at its input other than one.
+func (p *Policy) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
+	if to := p.idlestLocalNodeExcept(h, task, except); to != scheduler.NoNode {
 		return task, to
 	}
-	if p.moved.fixed[h] {
+	if p.exchanges.withoutAlternative[h] {
 		return 0, scheduler.NoNode
 	}
 	looked, near := 0, false
-	for i := h.NextPending(0); i >= 0 && looked < exchangeTasks; i = h.NextPending(i + 1) {
+	for i := h.NextPending(0); i >= 0 && looked < maxExchangeTasks; i = h.NextPending(i + 1) {
 		looked++
-		to := p.idlestNear(h, i)
-		if to == but {
-			to, near = p.idlestNearBut(h, i, but), true
+		to := p.idlestLocalNode(h, i)
+		if to == except {
+			to, near = p.idlestLocalNodeExcept(h, i, except), true
 		}
 		if to != scheduler.NoNode {
 			return i, to
 		}
 	}
-	p.moved.fixed[h] = !near // room only shrinks, but for what exchanges leave
+	p.exchanges.withoutAlternative[h] = !near // capacity only shrinks, but for what exchanges free
 	return 0, scheduler.NoNode
 }

@@ -14,17 +14,16 @@ import (
 	"github.com/drover-run/drover/scheduler/threedsf"
 )
 
-func byData() scheduler.Policy { return yielding(time.Second) }
+func localityPolicy() scheduler.Policy { return policyWithYield(time.Second) }
 
-// yielding lets a stage without room at its data let others go first for so long.
-func yielding(d time.Duration) scheduler.Policy {
-	return threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Locality: true, MaxWait: time.Second,
-		MaxYield: d, Preempt: deadline.None})
+// policyWithYield delays stages without a free node at their input for up to d.
+func policyWithYield(d time.Duration) scheduler.Policy {
+	return threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Locality: true, MaxLocalityWait: time.Second,
+		MaxLocalityYield: d, Preempt: deadline.None})
 }
 
-// local counts the placements of a decision at their data, and those that have
-// data anywhere.
-func local(s *scheduler.State, d *scheduler.Decision) (local, all int) {
+// countLocal counts a decision's placements at their input and those with any input.
+func countLocal(s *scheduler.State, d *scheduler.Decision) (local, all int) {
 	for i := range d.Actions {
 		a := &d.Actions[i]
 		if a.Kind != scheduler.ActPlace {
@@ -40,19 +39,19 @@ func local(s *scheduler.State, d *scheduler.Decision) (local, all int) {
 	return local, all
 }
 
-func TestOneThatHasDataElsewhereGoesThere(t *testing.T) {
+func TestExchangeMovesTaskToItsOtherReplica(t *testing.T) {
 	on := func(nodes ...scheduler.NodeID) []scheduler.NodeID { return nodes }
 	one := schedtest.R(1, 1, 1)
 	for name, c := range map[string]struct {
-		first, second [][]scheduler.NodeID // data of the tasks of two stages
-		full          []int                // nodes without room
+		first, second [][]scheduler.NodeID // input of the tasks of two stages
+		full          []int                // nodes without free capacity
 		want, all     int
 	}{
-		"the same task at its other replica":      {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, nil, 2, 2},
-		"another task of its stage":               {[][]scheduler.NodeID{on(0), on(1)}, [][]scheduler.NodeID{on(0)}, []int{3}, 2, 3},
-		"neither has another place":               {[][]scheduler.NodeID{on(0)}, [][]scheduler.NodeID{on(0)}, nil, 1, 2},
-		"its other replica is where no room is":   {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, []int{1}, 1, 2},
-		"nothing of the second one is held by it": {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(2)}, []int{2}, 1, 2},
+		"to its other replica":                   {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, nil, 2, 2},
+		"to another task of its stage":           {[][]scheduler.NodeID{on(0), on(1)}, [][]scheduler.NodeID{on(0)}, []int{3}, 2, 3},
+		"neither task has an alternative":        {[][]scheduler.NodeID{on(0)}, [][]scheduler.NodeID{on(0)}, nil, 1, 2},
+		"its other replica is on a full node":    {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(0)}, []int{1}, 1, 2},
+		"second stage has no input on its nodes": {[][]scheduler.NodeID{on(0, 1)}, [][]scheduler.NodeID{on(2)}, []int{2}, 1, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddNodes(4, one).AddTenants("a", "b")
@@ -65,17 +64,17 @@ func TestOneThatHasDataElsewhereGoesThere(t *testing.T) {
 			}
 			submit("a", c.first)
 			submit("b", c.second)
-			d := policytest.Round(t, w.State, byData(), byData, w.Now, 1000)
-			if got, all := local(w.State, &d); got != c.want || all != c.all {
-				t.Errorf("%d of %d at their data, want %d of %d", got, all, c.want, c.all)
+			d := policytest.Round(t, w.State, localityPolicy(), localityPolicy, w.Now, 1000)
+			if got, all := countLocal(w.State, &d); got != c.want || all != c.all {
+				t.Errorf("%d of %d tasks at their input, want %d of %d", got, all, c.want, c.all)
 			}
 		})
 	}
 }
 
-// Node 3, which has the data of the first stage, is full: its task moves to node 0,
-// where the second one has its data, and makes room for it.
-func TestOneAwayFromItsDataGoesAnywhereElse(t *testing.T) {
+// Node 3, with the input of the first stage, is full. Its task goes to node 0, then
+// leaves it for the second stage's task, whose input is there.
+func TestRemoteTaskMovesToMakeRoomForLocalTask(t *testing.T) {
 	one := schedtest.R(1, 1, 1)
 	w := schedtest.New(t).AddNodes(4, one).AddTenants("a", "b")
 	w.Place(scheduler.TaskID{Job: w.Submit("b", 1, one)}, 3)
@@ -83,15 +82,15 @@ func TestOneAwayFromItsDataGoesAnywhereElse(t *testing.T) {
 		w.SubmitStages([]string{"a", "b"}[i], []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: one,
 			Inputs: schedtest.Inputs(128*schedtest.MiB, []scheduler.NodeID{node})}})
 	}
-	make := func() scheduler.Policy { return yielding(0) }
+	make := func() scheduler.Policy { return policyWithYield(0) }
 	d := policytest.Round(t, w.State, make(), make, w.Now, 1000)
-	if got, all := local(w.State, &d); got != 1 || all != 2 {
-		t.Errorf("%d of %d at their data, want 1 of 2", got, all)
+	if got, all := countLocal(w.State, &d); got != 1 || all != 2 {
+		t.Errorf("%d of %d tasks at their input, want 1 of 2", got, all)
 	}
 }
 
-// In random full clusters a decision with exchanges passes every judge.
-func TestExchangesAreLegal(t *testing.T) {
+// Decisions with exchanges in random full clusters pass all checks.
+func TestExchangesSatisfyCheck(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for round := range 60 {
@@ -108,11 +107,11 @@ func TestExchangesAreLegal(t *testing.T) {
 			w.SubmitStages([]string{"a", "b", "c"}[i%3], []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(data)),
 				Demand: schedtest.R(float64(1+r.IntN(2)), float64(1+r.IntN(3)), float64(r.IntN(20))), Inputs: schedtest.Inputs(128*schedtest.MiB, data...)}})
 		}
-		p := byData()
+		p := localityPolicy()
 		for range 6 {
-			policytest.Round(t, w.State, p, byData, w.Now, 1000)
+			policytest.Round(t, w.State, p, localityPolicy, w.Now, 1000)
 			w.Start()
-			w.Pass(time.Duration(r.IntN(900)) * time.Millisecond)
+			w.Advance(time.Duration(r.IntN(900)) * time.Millisecond)
 			for _, a := range w.Attempts() {
 				if r.IntN(3) == 0 {
 					w.End(a, scheduler.OutcomeSucceeded)

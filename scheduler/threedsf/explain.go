@@ -2,13 +2,13 @@ package threedsf
 
 import "github.com/drover-run/drover/scheduler"
 
-// explain gives each stage that is left waiting its reason.
+// explain records a reason for each stage that is left waiting.
 func (p *Policy) explain() {
-	p.beginShrinking()
+	p.beginShrinkOnly()
 	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
 		for _, g := range j.Stages {
 			if g.Ready() {
-				p.waiting = append(p.waiting, p.reason(g))
+				p.waitingReasons = append(p.waitingReasons, p.reason(g))
 			}
 		}
 	}
@@ -20,63 +20,64 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonMaxParallel
 		return w
 	}
-	if p.s.Capped() {
+	if p.s.HasCaps() {
 		var ok bool
 		if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
 			w.Reason = scheduler.ReasonCap
 			return w
 		}
 	}
-	if p.holdsOf(g) > 0 {
-		if node, ok := p.roomComing(g); ok {
+	if p.countPreemptReservations(g) > 0 {
+		if node, ok := p.releasingNode(g); ok {
 			w.Reason, w.Node = scheduler.ReasonSuspending, node
 			return w
 		}
 	}
 	if p.s.NextNode(g, 0) == scheduler.NoNode {
-		w.Reason, w.Nodes = p.noRoom(g)
+		w.Reason, w.Nodes = p.noCapacityReason(g)
 		return w
 	}
-	if d, waits := p.waits[g]; waits {
-		w.Reason, w.Node, w.Until = scheduler.ReasonData, d.node, d.until
+	if wait, waits := p.dataWaits[g]; waits {
+		w.Reason, w.Node, w.Until = scheduler.ReasonData, wait.node, wait.until
 		return w
 	}
-	if p.left <= 0 {
-		w.Reason = scheduler.ReasonTurn
+	if p.actionsLeft <= 0 {
+		w.Reason = scheduler.ReasonCycleFull
 		return w
 	}
-	if p.stoppedByMiss(g.Job) {
+	if p.isStoppedByMiss(g.Job) {
 		w.Reason = scheduler.ReasonNotAdmitted
 		return w
 	}
-	if p.stopped != nil {
-		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.stopped.ID()
+	if p.firstMisfit != nil {
+		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, p.firstMisfit.ID()
 		return w
 	}
-	if p.startsTooSoon(g.Job) {
-		w.Reason, w.Until = scheduler.ReasonLater, p.plannedFor(g)
+	if p.mustAwaitReservation(g.Job) {
+		w.Reason, w.Until = scheduler.ReasonLater, p.nextPlannedStart(g)
 		return w
 	}
-	if p.guarded() && p.nextNode(g, 0) == scheduler.NoNode {
-		if k := p.keptFrom(g); k != nil {
+	if p.hasReservations() && p.nextOpenNode(g, 0) == scheduler.NoNode {
+		if k := p.reservingStage(g); k != nil {
 			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
 			return w
 		}
-		if r := p.blocker(g); r != nil {
+		if r := p.blockingReservation(g); r != nil {
 			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
 			return w
 		}
-		// What its own job is promised keeps it off: it is planned, or will be.
-		w.Reason, w.Until = scheduler.ReasonLater, p.plannedFor(g)
+		// Only guarantees of its own job exclude it: its tasks are planned, or will
+		// be.
+		w.Reason, w.Until = scheduler.ReasonLater, p.nextPlannedStart(g)
 		return w
 	}
-	panic("threedsf: stage " + g.ID().String() + " waits without a reason")
+	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
 }
 
-// roomComing gives a node where room is being made for the stage.
-func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
-	for _, r := range p.s.Holds() {
-		if r.Kind != scheduler.HoldPreempt || r.Task >= 0 || r.End <= p.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
+// releasingNode returns a node where capacity is being freed for the stage.
+func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
+	for _, r := range p.s.UnguaranteedReservations() {
+		if r.Kind != scheduler.ReservePreempt || r.Task >= 0 || r.End <= p.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
 			continue
 		}
 		n := p.s.Node(r.Node)
@@ -87,12 +88,13 @@ func (p *Policy) roomComing(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	return scheduler.NoNode, false
 }
 
-// noRoom counts why no node has room. The State counts once for each shape.
-func (p *Policy) noRoom(g *scheduler.Stage) (scheduler.Reason, int32) {
+// noCapacityReason returns the most frequent reason why no node fits, and on how
+// many nodes. The State counts once per equivalence class.
+func (p *Policy) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
 	l := p.s.Lacking(g)
 	if l.Nodes == 0 {
 		return scheduler.ReasonNoNode, 0
 	}
 	r, nodes := l.Most()
-	return scheduler.NoRoom(r), nodes
+	return scheduler.NoCapacityReason(r), nodes
 }

@@ -8,19 +8,18 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// WalkAtOnce sets how much is looked at in one cycle when holes are given
-// forward.
-func (p *Policy) WalkAtOnce(n int) { p.walk = n }
+// SetCompressBatch sets how many pieces of work one cycle of a compression visits.
+func (p *Policy) SetCompressBatch(n int) { p.compressBatch = n }
 
-// PlanText writes out the plan that a decision would begin with.
+// PlanText returns the plan that a decision would start with as text.
 func (p *Policy) PlanText(s *scheduler.State, now scheduler.Time) string {
-	p.known = false
+	p.idleAtStamp = false
 	p.begin(s, now, 1000)
 	defer s.Rollback(p.mark)
-	p.survey()
-	b := p.planFor()
+	p.surveyGuarantees()
+	b := p.syncPlan()
 	var out strings.Builder
-	for _, prof := range []*backfill.Profile{b.prof, b.accounts} {
+	for _, prof := range []*backfill.Profile{b.profile, b.accounts} {
 		for bin := range prof.Bins() {
 			fmt.Fprintf(&out, "bin %d", bin)
 			prof.Each(bin, now, func(at scheduler.Time, free []int64) bool {
@@ -30,16 +29,16 @@ func (p *Policy) PlanText(s *scheduler.State, now scheduler.Time) string {
 			fmt.Fprintln(&out)
 		}
 	}
-	b.planner.Each(func(x backfill.Planned) bool {
+	b.planner.Each(func(x backfill.PlannedTask) bool {
 		fmt.Fprintf(&out, "%+v\n", x)
 		return true
 	})
 	for _, o := range b.owners {
-		fmt.Fprintln(&out, o.id, o.asked, o.quote)
+		fmt.Fprintln(&out, o.id, o.requested, o.guarantee)
 	}
 	fmt.Fprintln(&out, b.late, b.missing)
 	return out.String()
 }
 
-// Kept tells whether a plan is kept.
-func (p *Policy) Kept() bool { return p.plan != nil && !p.plan.spoilt }
+// HasCachedPlan reports whether a plan is cached.
+func (p *Policy) HasCachedPlan() bool { return p.cachedPlan != nil && !p.cachedPlan.invalid }

@@ -9,179 +9,184 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// laneJob is a job of the deadline lane.
+// laneJob is a job of the deadline lane and its sort key, a latest start or a
+// deadline.
 type laneJob struct {
 	job *scheduler.Job
 	key scheduler.Time
 }
 
-// inLane tells whether a job is in the deadline lane (P2): its deadline was
-// accepted, or all deadlines count, and it is not hopeless.
+// inLane reports whether a job is in the deadline lane (P2): its deadline was
+// accepted, or all deadlines count, and it is still feasible.
 func (p *Policy) inLane(j *scheduler.Job) bool {
-	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (p.cfg.AllDeadlines || p.s.Accepted(j)) && !p.isHopeless(j)
+	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (p.cfg.AllDeadlines || p.s.Accepted(j)) && !p.isInfeasible(j)
 }
 
-// isHopeless tells whether a job has left the lane.
-func (p *Policy) isHopeless(j *scheduler.Job) bool {
-	return j.Noted(scheduler.NoteHopeless)
+// isInfeasible reports whether a job left the lane because its deadline can no
+// longer be met.
+func (p *Policy) isInfeasible(j *scheduler.Job) bool {
+	return j.HasState(scheduler.InfeasibleState)
 }
 
-// stoppedByMiss tells whether a job is not to go on: it is hopeless and its
-// on_miss says stop. Its owner ends it.
-func (p *Policy) stoppedByMiss(j *scheduler.Job) bool {
-	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && p.cfg.Deadlines && p.isHopeless(j)
+// isStoppedByMiss reports whether a job must not continue: its deadline is
+// infeasible and its on_miss is stop. The job's owner ends it.
+func (p *Policy) isStoppedByMiss(j *scheduler.Job) bool {
+	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && p.cfg.Deadlines && p.isInfeasible(j)
 }
 
-// fillLane lists the deadline jobs with ready work in their order, and lets
-// those go that can no longer make it.
-func (p *Policy) fillLane() {
-	p.lane = p.lane[:0]
+// buildLane fills laneJobs with the deadline jobs that have ready work, in lane
+// order, and records jobs whose deadline has become infeasible.
+func (p *Policy) buildLane() {
+	p.laneJobs = p.laneJobs[:0]
 	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
 		if j.Spec.Deadline == 0 || !p.inLane(j) {
 			continue
 		}
-		p.outlook.Of(j)
-		hopeless, until := p.outlook.Hopeless(p.now)
-		if hopeless && p.note(scheduler.Note{NoteKey: scheduler.NoteKey{Kind: scheduler.NoteHopeless, Job: j.Spec.ID}, At: p.now}) {
+		p.slack.Compute(j)
+		infeasible, until := p.slack.Infeasible(p.now)
+		if infeasible && p.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID}, At: p.now}) {
 			continue
 		}
-		if !hopeless {
+		if !infeasible {
 			p.wakeAt(until.Add(1))
 		}
-		p.lane = append(p.lane, laneJob{j, p.outlook.Key(p.cfg.Order)})
+		p.laneJobs = append(p.laneJobs, laneJob{j, p.slack.SortKey(p.cfg.Order)})
 	}
-	slices.SortFunc(p.lane, inLaneOrder)
+	slices.SortFunc(p.laneJobs, compareInLane)
 }
 
-// deadlineLane places tasks of deadline jobs (P2), the one that must start
-// first before the others, and takes room back for those that cannot wait.
+// deadlineLane places tasks of deadline jobs (P2), earliest latest start first
+// (EMWTF, least laxity first), and then preempts for those that cannot wait.
 func (p *Policy) deadlineLane() {
-	p.fillLane()
-	if len(p.lane) == 0 {
+	p.buildLane()
+	if len(p.laneJobs) == 0 {
 		return
 	}
-	p.beginShrinking()
-	for _, l := range p.lane {
+	p.beginShrinkOnly()
+	for _, l := range p.laneJobs {
 		for _, g := range l.job.Stages {
-			p.placeLane(g)
+			p.placeLaneStage(g)
 		}
 	}
-	p.shrinks = false
+	p.shrinkOnly = false
 	if p.cfg.Preempt == deadline.None {
 		return
 	}
-	p.barren = p.barren[:0]
-	for _, l := range p.lane {
-		p.outlook.Of(l.job)
+	p.withoutVictims = p.withoutVictims[:0]
+	for _, l := range p.laneJobs {
+		p.slack.Compute(l.job)
 		for _, g := range l.job.Stages {
-			if g.Ready() && p.left > 0 {
-				p.preemptFor(g)
+			if g.Ready() && p.actionsLeft > 0 {
+				p.preemptForStage(g)
 			}
 		}
 	}
 }
 
-// placeLane places what fits of a stage of the lane: what reads much by
-// matching, the rest of it where it does not wait for its data.
-func (p *Policy) placeLane(g *scheduler.Stage) {
-	near := search{stage: g}
-	for p.left > 0 && g.Ready() && p.placeable(g) {
-		if !p.matches(g) {
+// placeLaneStage places as many tasks of a lane stage as fit: tasks with much input
+// by matching, others unless they wait for their input.
+func (p *Policy) placeLaneStage(g *scheduler.Stage) {
+	near := localSearch{stage: g}
+	for p.actionsLeft > 0 && g.Ready() && p.isPlaceable(g) {
+		if !p.usesMatching(g) {
 			p.placeAnywhere(g)
 			continue
 		}
-		if !p.placeNear(g, &near, func() int32 { return p.laneRun(g) }) && !p.waitOrMove(g, &near, true) {
+		if !p.placeLocal(g, &near, func() int32 { return p.laneBatch(g) }) && !p.waitOrMove(g, &near, true) {
 			return
 		}
 	}
 }
 
-// laneRun is how many tasks of a stage of the lane may be placed at once.
-func (p *Policy) laneRun(g *scheduler.Stage) int32 {
-	n := min(int32(min(p.left, maxRun)), g.Startable())
-	if d := g.Spec.Demand; n > 1 && !p.s.MayHold(g.Job, d, d.Times(int64(n))) {
+// laneBatch returns how many tasks of a lane stage may be placed at once.
+func (p *Policy) laneBatch(g *scheduler.Stage) int32 {
+	n := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
+	if d := g.Spec.Demand; n > 1 && !p.s.WithinCaps(g.Job, d, d.Times(int64(n))) {
 		return 1
 	}
 	return n
 }
 
-// preemptFor makes room for the waiting tasks of a deadline stage: as few as
-// keep its predicted end before the deadline, each only if it cannot wait for
-// room (PDSonQueue Alg. 5 lines 18 to 27).
-func (p *Policy) preemptFor(g *scheduler.Stage) {
-	if _, waits := p.waits[g]; waits {
+// preemptForStage frees capacity for the waiting tasks of a deadline stage: for the
+// fewest that keep the predicted end before the deadline, and only if they cannot
+// wait for capacity to become free (PDSonQueue Alg. 5 lines 18 to 27).
+func (p *Policy) preemptForStage(g *scheduler.Stage) {
+	if _, waits := p.dataWaits[g]; waits {
 		return
 	}
-	have, waiting := g.Running+p.holdsOf(g), g.Pending
-	most, early := have+g.Pending-p.holdsOf(g), time.Duration(0)
-	if p.promises > 0 {
-		// Whose slot is free again cannot count on the next one who has a promise.
-		have, early = p.holdsOf(g), p.cfg.Promises.Margin
-		waiting -= p.servedByRunning(g)
-		most = g.Pending
+	slots, waiting := g.Running+p.countPreemptReservations(g), g.Pending
+	limit, early := slots+g.Pending-p.countPreemptReservations(g), time.Duration(0)
+	if p.guaranteeCount > 0 {
+		// A slot that becomes free may be taken by a guaranteed task, so running
+		// tasks do not count as slots for the next ones, and preemption begins a
+		// margin earlier.
+		slots, early = p.countPreemptReservations(g), p.cfg.Guarantees.Margin
+		waiting -= p.countServedByRunning(g)
+		limit = g.Pending
 	}
-	for p.left > 0 && have < most && g.Startable() > p.holdsOf(g) {
-		if latest := p.outlook.LatestOf(g.Index, waiting, have).Add(-early); latest >= p.now {
-			p.wakeAt(latest.Add(1)) // so many at once are enough until then
+	for p.actionsLeft > 0 && slots < limit && g.Startable() > p.countPreemptReservations(g) {
+		if latest := p.slack.LatestStartOfTasks(g.Index, waiting, slots).Add(-early); latest >= p.now {
+			p.wakeAt(latest.Add(1)) // slots suffice until then
 			return
 		}
-		latest := p.outlook.LatestOf(g.Index, waiting, have+1).Add(-early)
+		latest := p.slack.LatestStartOfTasks(g.Index, waiting, slots+1).Add(-early)
 		if latest >= p.now {
-			if ok, until := p.preempt.CanWait(p.s, g, latest, p.now); ok {
+			if ok, until := p.preemptor.CanWait(p.s, g, latest, p.now); ok {
 				p.wakeAt(until)
 				return
 			}
 		}
-		if !p.makeRoom(g, latest) {
+		if !p.preemptForTask(g, latest) {
 			return
 		}
-		have++
+		slots++
 	}
 }
 
-// servedByRunning counts the waiting tasks of a stage that can follow those that
-// run, each in its slot, and end in time.
-func (p *Policy) servedByRunning(g *scheduler.Stage) (n int32) {
+// countServedByRunning returns how many waiting tasks of a stage can run in the
+// slots of its running tasks after these and still end in time.
+func (p *Policy) countServedByRunning(g *scheduler.Stage) (n int32) {
 	for a := range p.s.AttemptsIn(g) {
-		if end, known := locality.EndOf(p.s, a); known && a.Phase <= scheduler.AttemptRunning {
-			n += p.outlook.After(g.Index, max(end, p.now))
+		if end, known := locality.PredictedEnd(p.s, a); known && a.Phase <= scheduler.AttemptRunning {
+			n += p.slack.TasksInTime(g.Index, max(end, p.now))
 		}
 	}
 	return min(n, g.Pending)
 }
 
-// makeRoom has victims make room for one task of the stage, which is to start by
-// latest, and keeps it for it. Memory is moved only where that is worth more than
-// to wait.
-func (p *Policy) makeRoom(g *scheduler.Stage, latest scheduler.Time) bool {
+// preemptForTask preempts for one task of a stage, which must start by latest, and
+// reserves the capacity for it. Victims are moved out of memory only where that
+// costs less than waiting.
+func (p *Policy) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool {
 	if _, _, _, ok := p.s.UnderCaps(g); !ok {
 		return false
 	}
-	for _, b := range p.barren {
-		if b == (shape{g.Spec.Demand, g.Spec.Disk}) {
+	for _, b := range p.withoutVictims {
+		if b == (equivalenceClass{g.Spec.Demand, g.Spec.Disk}) {
 			return false
 		}
 	}
-	plan, ok := p.preempt.Plan(p.s, g, p.now)
+	plan, ok := p.preemptor.FindVictims(p.s, g, p.now)
 	if !ok {
-		p.barren = append(p.barren, shape{g.Spec.Demand, g.Spec.Disk})
+		p.withoutVictims = append(p.withoutVictims, equivalenceClass{g.Spec.Demand, g.Spec.Disk})
 		return false
 	}
-	if ok, until := p.preempt.Worth(p.s, g, &plan, latest, p.now); !ok {
+	if ok, until := p.preemptor.IsWorthwhile(p.s, g, &plan, latest, p.now); !ok {
 		p.wakeAt(until)
 		return false
 	}
-	return p.carryOut(g, plan, g.Job.Spec.Deadline.Add(1))
+	return p.applyPreemption(g, plan, g.Job.Spec.Deadline.Add(1))
 }
 
-// carryOut has the victims of a plan make room and keeps it until end for a
-// task of the stage. Where the cycle is full the next one goes on from there.
-func (p *Policy) carryOut(g *scheduler.Stage, plan deadline.Plan, end scheduler.Time) bool {
+// applyPreemption preempts the plan's victims and reserves the capacity for a task
+// of the stage until end. It returns false if the cycle has no actions left; the
+// next cycle then continues.
+func (p *Policy) applyPreemption(g *scheduler.Stage, plan deadline.PreemptionPlan, end scheduler.Time) bool {
 	if len(plan.Victims) == 0 && p.s.Node(plan.Node).Releasing.IsZero() {
-		return false // there is room, and something else is in the way
+		return false // the task fits already: something other than capacity is in the way
 	}
 	for _, v := range plan.Victims {
-		if p.left == 0 {
+		if p.actionsLeft == 0 {
 			return false
 		}
 		a := v.Attempt
@@ -189,117 +194,121 @@ func (p *Policy) carryOut(g *scheduler.Stage, plan deadline.Plan, end scheduler.
 		if v.Kill {
 			act.Kind, act.Level = scheduler.ActKill, 0
 		}
-		p.do(act)
+		p.apply(act)
 	}
-	if p.left == 0 {
+	if p.actionsLeft == 0 {
 		return false
 	}
-	p.hold(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
+	p.reserveForPreemption(g, -1, plan.Node, g.Spec.Demand, g.Spec.Disk, end)
 	return true
 }
 
-// suspendedLane resumes suspended tasks (P3) in the order of their suspension
-// where their node has room again.
+// suspendedLane resumes suspended tasks (P3), longest suspended first, where their
+// node has free capacity again.
 func (p *Policy) suspendedLane() {
-	for _, a := range p.sleepers {
-		if p.left <= 0 {
+	for _, a := range p.suspended {
+		if p.actionsLeft <= 0 {
 			return
 		}
 		if a.Phase == scheduler.AttemptSuspended {
-			p.resume(a)
+			p.tryResume(a)
 		}
 	}
 }
 
-// overdue resumes, before all others, tasks that have been suspended for half
-// of MaxSuspended, and keeps room on each node for the first that does not fit
-// yet: if two kept room there, each could stand in the other's way for ever. Where
-// nothing runs and still the first does not fit, others hold what it waits for,
-// and they come back past it.
-func (p *Policy) overdue() {
-	p.sleepers = p.sleepers[:0]
-	clear(p.awaited)
+// resumeOverdue resumes, ahead of all lanes but P1, tasks suspended for half of
+// MaxSuspended. On each node it reserves capacity for the first that does not fit
+// yet; with two such reservations each could block the other for ever. Where nothing
+// runs and the first still does not fit, it is blocked by other suspended tasks, so
+// these may resume despite its reservation.
+func (p *Policy) resumeOverdue() {
+	p.suspended = p.suspended[:0]
+	clear(p.resumeReserved)
 	if p.s.SuspendedCount() == 0 {
 		return
 	}
 	for a := range p.s.Suspended() {
-		p.sleepers = append(p.sleepers, a)
+		p.suspended = append(p.suspended, a)
 	}
-	for _, a := range p.sleepers {
+	for _, a := range p.suspended {
 		due := a.SuspendedAt.Add(p.cfg.MaxSuspended / 2)
 		if p.now < due {
-			p.wakeAt(due) // the rest was suspended later
+			p.wakeAt(due) // the following were suspended later
 			return
 		}
-		if p.left <= 0 {
+		if p.actionsLeft <= 0 {
 			return
 		}
 		g := p.s.StageOf(a)
-		if p.resume(a) || p.resumePast(a) || g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) || p.left <= 0 || !p.s.Node(a.Node).Takes() || p.awaited[a.Node] {
+		if p.tryResume(a) || p.tryResumeDespiteReservations(a) || g.Job.Phase != scheduler.JobActive || p.isStoppedByMiss(g.Job) ||
+			p.actionsLeft <= 0 || !p.s.Node(a.Node).Schedulable() || p.resumeReserved[a.Node] {
 			continue
 		}
-		p.awaited[a.Node] = true
-		if p.heldFor(a) {
+		p.resumeReserved[a.Node] = true
+		if p.hasReservationFor(a) {
 			continue
 		}
-		more := a.Demand.Sub(a.Held.Resources).Max(scheduler.Resources{})
-		p.hold(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Held.Disk, 0), scheduler.Never)
+		more := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{})
+		p.reserveForPreemption(g, a.ID.Index, a.Node, more, max(a.DiskSpace-a.Occupied.Disk, 0), scheduler.Never)
 	}
 }
 
-// resumePast resumes a task beside the room that is kept for one that was
-// suspended earlier, where that one waits for what suspended tasks hold.
-func (p *Policy) resumePast(a *scheduler.Attempt) bool {
-	if !p.awaited[a.Node] || p.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
+// tryResumeDespiteReservations resumes a task on a node whose capacity is reserved
+// for one suspended earlier, if nothing runs there: the earlier one then waits for
+// what other suspended tasks occupy.
+func (p *Policy) tryResumeDespiteReservations(a *scheduler.Attempt) bool {
+	if !p.resumeReserved[a.Node] || p.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
 		return false
 	}
-	p.past = true
-	defer func() { p.past = false }()
-	return p.resume(a)
+	p.ignoreResumeReservations = true
+	defer func() { p.ignoreResumeReservations = false }()
+	return p.tryResume(a)
 }
 
-// resume brings an attempt back where it is, or where it can be restored, if
-// there is room and its job goes on.
-func (p *Policy) resume(a *scheduler.Attempt) bool {
+// tryResume resumes an attempt on its node, or migrates it to a node where its
+// checkpoint can be restored. It returns false if neither has free capacity or the
+// job must not continue.
+func (p *Policy) tryResume(a *scheduler.Attempt) bool {
 	n := p.s.Node(a.Node)
-	more := a.Demand.Sub(a.Held.Resources)
+	more := a.Demand.Sub(a.Occupied.Resources)
 	if more[scheduler.CPU] > n.Free[scheduler.CPU] && !p.cfg.Migrate {
-		return false // most are so, and their jobs are not looked at
+		return false // the usual case, decided without touching the job
 	}
 	g := p.s.StageOf(a)
-	if g.Job.Phase != scheduler.JobActive || p.stoppedByMiss(g.Job) {
+	if g.Job.Phase != scheduler.JobActive || p.isStoppedByMiss(g.Job) {
 		return false
 	}
-	if n.Takes() && p.resumes(n, a, g, more) && p.s.MayHold(g.Job, a.Demand, more) {
-		p.do(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
+	if n.Schedulable() && p.canResume(n, a, g, more) && p.s.WithinCaps(g.Job, a.Demand, more) {
+		p.apply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 		p.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}
-	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !p.s.MayHold(g.Job, a.Demand, more) {
+	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !p.s.WithinCaps(g.Job, a.Demand, more) {
 		return false
 	}
-	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < idlest; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
+	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := p.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
-		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.open(m, g, a.Demand, a.DiskSpace, disk) {
+		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {
 			continue
 		}
-		p.do(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
+		p.apply(scheduler.Action{Kind: scheduler.ActMigrate, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run + 1, Node: id, Disk: disk})
 		p.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}
 	return false
 }
 
-// resumes tells whether a suspended attempt fits on its node again.
-func (p *Policy) resumes(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
+// canResume reports whether a suspended attempt fits on its node again. more is what
+// it needs beyond what it occupies.
+func (p *Policy) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
 	more = more.Max(scheduler.Resources{})
-	space := max(a.DiskSpace-a.Held.Disk, 0)
+	space := max(a.DiskSpace-a.Occupied.Disk, 0)
 	if more[scheduler.CPU] > n.Free[scheduler.CPU] || more[scheduler.Memory] > n.Free[scheduler.Memory] {
 		return false
 	}
 	if a.Disk >= 0 && (more[scheduler.IO] > n.Disks[a.Disk].FreeIO || space > n.Disks[a.Disk].FreeSpace) {
 		return false
 	}
-	return p.open(n, g, more, space, a.Disk)
+	return p.respectsReservations(n, g, more, space, a.Disk)
 }

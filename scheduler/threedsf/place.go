@@ -7,113 +7,129 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// shape is what a task takes.
-type shape struct {
+// equivalenceClass is what a task demands: tasks of one class fit on the same nodes.
+type equivalenceClass struct {
 	demand scheduler.Resources
 	disk   int64
 }
 
-// wait is why a stage waits for data.
-type wait struct {
-	node  scheduler.NodeID
-	since scheduler.Time
-	until scheduler.Time
-	out   bool // all that was asked of it in this pass waits
+// dataWait is why a stage waits for the nodes of its input.
+type dataWait struct {
+	node       scheduler.NodeID
+	since      scheduler.Time
+	until      scheduler.Time
+	allWaiting bool // every task evaluated in this pass waits
 }
 
-// putOff is a stage that found no room at its data and lets others go first.
-type putOff struct {
+// delayedStage is a stage without a free node at its input, delayed until all others
+// were served.
+type delayedStage struct {
 	stage *scheduler.Stage
-	wait  wait
+	wait  dataWait
 }
 
-// search is how far a stage was searched for tasks with room at their data:
-// tasks before the task have none, and where there are too many, no task has
-// any on nodes before the node. It stays true while room shrinks.
-type search struct {
-	stage  *scheduler.Stage
-	task   int32
-	seen   int32
-	node   scheduler.NodeID
-	over   bool  // no task has any
-	judged int32 // tasks before it were asked whether they wait
-	slots  int32 // how many more are asked
+// localSearch is the progress of searching a stage for tasks with a free node at
+// their input: tasks before task have none and, after maxScannedTasks, no task has
+// one on nodes before node. It stays valid while capacity only shrinks.
+type localSearch struct {
+	stage     *scheduler.Stage
+	task      int32
+	scanned   int32
+	node      scheduler.NodeID
+	exhausted bool  // no task has a free node at its input
+	evaluated int32 // tasks before it were evaluated by tryWaitForData
+	slotsLeft int32 // tasks still to be evaluated
 }
 
-// Of the waiting tasks of a stage the first searchTasks are looked at one by
-// one, the others by the nodes with room.
-const searchTasks = 512
+// maxScannedTasks is how many waiting tasks of a stage are scanned one by one;
+// beyond them, the tasks on nodes with free capacity are scanned.
+const maxScannedTasks = 512
 
-// matches tells whether a stage takes part in matching: its next task reads a
-// block or more.
-func (p *Policy) matches(g *scheduler.Stage) bool {
+// usesMatching reports whether a stage takes part in matching: its next task reads
+// at least SmallTaskBytes.
+func (p *Policy) usesMatching(g *scheduler.Stage) bool {
 	if !p.cfg.Locality || g.Spec.Inputs == nil {
 		return false
 	}
 	bytes, nodes, _ := g.Input(g.NextPending(0))
-	return len(nodes) > 0 && bytes >= p.cfg.SmallTask
+	return len(nodes) > 0 && bytes >= p.cfg.SmallTaskBytes
 }
 
-// placeNear places tasks of a stage on nodes that hold their data, as many as
-// have their turn: one where the most is idle, several by matching. It tells
-// whether it placed any.
-func (p *Policy) placeNear(g *scheduler.Stage, near *search, turns func() int32) bool {
-	if near.over {
+// placeLocal places as many tasks of a stage as turns returns on nodes with their
+// input: one on the idlest node, several by matching. It reports whether it placed
+// any.
+func (p *Policy) placeLocal(g *scheduler.Stage, near *localSearch, turns func() int32) bool {
+	if near.exhausted {
 		return false
 	}
-	task, node := p.findNear(g, near)
+	task, node := p.findLocalTask(g, near)
 	if node == scheduler.NoNode {
 		return false
 	}
 	n := turns()
+	if n > 1 {
+		n = min(n, max(1, p.freeSlots(g, n)))
+	}
 	if n == 1 {
-		p.placeAt(g, task, node)
+		p.placeLocalTask(g, task, node)
 		return true
 	}
-	before := p.left
-	p.request = append(p.request[:0], locality.Request{Stage: g, Count: n})
-	for _, a := range p.match.Match(p.s, p.request) {
-		if p.fits(g, a.Node) { // several may have been given to room that is kept for others
-			p.placeAt(g, a.Task, a.Node)
+	before := p.actionsLeft
+	p.matchRequests = append(p.matchRequests[:0], locality.Request{Stage: g, Count: n})
+	for _, a := range p.matcher.Match(p.s, p.matchRequests) {
+		if p.canPlaceOn(g, a.Node) { // matched tasks may compete for capacity that is reserved for others
+			p.placeLocalTask(g, a.Task, a.Node)
 		}
 	}
-	near.over = int32(before-p.left) < n
-	return p.left < before
+	near.exhausted = int32(before-p.actionsLeft) < n
+	return p.actionsLeft < before
 }
 
-// placeAt places a task at its data: the clock of its stage starts anew.
-func (p *Policy) placeAt(g *scheduler.Stage, task int32, node scheduler.NodeID) {
+// freeSlots returns how many tasks of a stage fit on all nodes together, at most
+// limit. It bounds the request to the matcher, which would otherwise collect
+// thousands of waiting tasks for one free slot.
+func (p *Policy) freeSlots(g *scheduler.Stage, limit int32) int32 {
+	n := int32(0)
+	for id := p.s.NextNode(g, 0); id != scheduler.NoNode && n < limit; id = p.s.NextNode(g, id+1) {
+		n += locality.CountSlots(p.s.Node(id), g.Spec.Demand, g.Spec.Disk, limit-n)
+	}
+	return n
+}
+
+// placeLocalTask places a task at its input, which restarts the wait clock of its
+// stage.
+func (p *Policy) placeLocalTask(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	p.place(g, task, node)
-	p.moved.add(g, task, node, len(p.actions)-1, false)
-	if !p.isLocal(g) {
-		p.isNear[g] = true
-		p.local = append(p.local, g)
+	p.exchanges.addTask(g, task, node, len(p.actions)-1, false)
+	if !p.wasPlacedLocally(g) {
+		p.placedLocally[g] = true
+		p.localStages = append(p.localStages, g)
 	}
 }
 
-// findNear gives the next waiting task of a stage with room at its data, and of
-// the nodes that hold most of it the idlest with room; ties to the first listed.
-// Over all calls in a pass O(waiting tasks x replicas), at most that of
-// searchTasks and of the tasks on the nodes with room.
-func (p *Policy) findNear(g *scheduler.Stage, near *search) (int32, scheduler.NodeID) {
-	if most := searchTasks - near.seen; most > 0 {
-		p.nearby.Begin(p.s, g, near.task, most)
-		for i := p.nearby.Next(); i >= 0; i = p.nearby.Next() {
-			if node := p.idlestNear(g, i); node != scheduler.NoNode {
-				near.seen += g.PendingIn(near.task, i)
+// findLocalTask returns the next waiting task of a stage with a free node at its
+// input, and the idlest such node among those that store most of it; ties go to the
+// first listed. All calls in a pass cost O(waiting tasks x replicas), bounded by
+// maxScannedTasks plus the tasks on nodes with free capacity.
+func (p *Policy) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
+	if most := maxScannedTasks - near.scanned; most > 0 {
+		p.nearWalk.Reset(p.s, g, near.task, most)
+		for i := p.nearWalk.Next(); i >= 0; i = p.nearWalk.Next() {
+			if node := p.idlestLocalNode(g, i); node != scheduler.NoNode {
+				near.scanned += g.PendingIn(near.task, i)
 				near.task = i
 				return i, node
 			}
 		}
 		last := g.SkipPending(near.task, most-1)
 		if last < 0 {
-			near.over = true
+			near.exhausted = true
 			return 0, scheduler.NoNode
 		}
-		near.task, near.seen = last+1, searchTasks
+		near.task, near.scanned = last+1, maxScannedTasks
 	}
 	if g.NextPending(near.task) < 0 {
-		near.over = true
+		near.exhausted = true
 		return 0, scheduler.NoNode
 	}
 	for id := p.s.NextNode(g, near.node); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
@@ -124,225 +140,231 @@ func (p *Policy) findNear(g *scheduler.Stage, near *search) (int32, scheduler.No
 			if !g.IsPending(i) {
 				continue
 			}
-			if node := p.idlestNear(g, i); node != scheduler.NoNode {
+			if node := p.idlestLocalNode(g, i); node != scheduler.NoNode {
 				return i, node
 			}
 		}
 	}
-	near.over = true
+	near.exhausted = true
 	return 0, scheduler.NoNode
 }
 
-// idlestNear gives the idlest node with room among those with most of a task's
-// input, or NoNode.
-func (p *Policy) idlestNear(g *scheduler.Stage, task int32) scheduler.NodeID {
-	return p.idlestNearBut(g, task, scheduler.NoNode)
+// idlestLocalNode returns the idlest open node with free capacity among those that
+// store most of a task's input, or NoNode.
+func (p *Policy) idlestLocalNode(g *scheduler.Stage, task int32) scheduler.NodeID {
+	return p.idlestLocalNodeExcept(g, task, scheduler.NoNode)
 }
 
-// idlestNearBut is idlestNear without one node.
-func (p *Policy) idlestNearBut(g *scheduler.Stage, task int32, but scheduler.NodeID) scheduler.NodeID {
-	p.near = locality.Near(p.s, g, task, p.near[:0])
-	best, most := scheduler.NoNode, 0.0
-	for _, id := range p.near {
+// idlestLocalNodeExcept is idlestLocalNode without one node.
+func (p *Policy) idlestLocalNodeExcept(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+	p.nearNodes = locality.LocalNodes(p.s, g, task, p.nearNodes[:0])
+	best, mostIdle := scheduler.NoNode, 0.0
+	for _, id := range p.nearNodes {
 		n := p.s.Node(id)
-		if id == but || !p.openFor(n, g) {
+		if id == except || !p.isOpenTo(n, g) {
 			continue
 		}
-		if idle := idleness(n); best == scheduler.NoNode || idle > most {
-			best, most = id, idle
+		if idle := idleness(n); best == scheduler.NoNode || idle > mostIdle {
+			best, mostIdle = id, idle
 		}
 	}
 	return best
 }
 
-// fits tells whether a task of the stage may be placed on a node now.
-func (p *Policy) fits(g *scheduler.Stage, id scheduler.NodeID) bool {
+// canPlaceOn reports whether a task of the stage fits on a node and respects its
+// reservations.
+func (p *Policy) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 	n := p.s.Node(id)
 	_, ok := n.Fits(g.Spec.Demand, g.Spec.Disk)
-	return ok && p.openFor(n, g)
+	return ok && p.isOpenTo(n, g)
 }
 
-// putOffOrMove decides on a stage whose turn it is and which has no room at its
-// data. As long as others have not had their turn it is put off: a slot that
-// somebody else has data at is better used so, and the clock bounds how long.
-// After that its next task that does not wait moves.
-func (p *Policy) putOffOrMove(g *scheduler.Stage) {
-	if !p.judging && p.putItOff(g) {
+// delayOrMove handles a stage that is next and has no free node at its input. It is
+// delayed while others remain to be served, since a slot is better used by a task
+// with input there; MaxLocalityYield bounds the delay. Afterwards its next task that
+// does not wait goes to a remote node.
+func (p *Policy) delayOrMove(g *scheduler.Stage) {
+	if !p.servingDelayed && p.delayStage(g) {
 		return
 	}
-	p.waitOrMove(g, &p.tenants[g.Job.Spec.Tenant].near, false)
+	p.waitOrMove(g, &p.tenantCursors[g.Job.Spec.Tenant].search, false)
 }
 
-// waitOrMove judges the waiting tasks of a stage one after the other until one
-// moves, and tells whether one did. No more are asked than could move now: when
-// those wait, all do.
-func (p *Policy) waitOrMove(g *scheduler.Stage, near *search, lane bool) bool {
-	if near.judged == 0 {
-		near.slots = p.slots(g)
+// waitOrMove evaluates the waiting tasks of a stage until one is placed by exchange
+// or on a remote node, and reports whether one was. It evaluates no more tasks than
+// could be placed: if those wait, all do.
+func (p *Policy) waitOrMove(g *scheduler.Stage, near *localSearch, lane bool) bool {
+	if near.evaluated == 0 {
+		near.slotsLeft = p.countMovable(g)
 	}
-	for i := g.NextPending(near.judged); i >= 0 && near.slots > 0; i = g.NextPending(i + 1) {
-		near.judged = i + 1
-		near.slots--
-		if p.waitFor(g, i, lane) {
+	for i := g.NextPending(near.evaluated); i >= 0 && near.slotsLeft > 0; i = g.NextPending(i + 1) {
+		near.evaluated = i + 1
+		near.slotsLeft--
+		if p.tryWaitForData(g, i, lane) {
 			continue
 		}
-		if p.exchange(g) {
-			near.judged = i // it may wait yet
-			near.slots++
+		if p.tryExchange(g) {
+			near.evaluated = i // it stays waiting, to be evaluated again
+			near.slotsLeft++
 			return true
 		}
-		node := p.moveTo(g, i, scheduler.NoNode)
+		node := p.remoteNodeFor(g, i, scheduler.NoNode)
 		if node == scheduler.NoNode {
-			panic("threedsf: stage " + g.ID().String() + " has room and no node")
+			panic("threedsf: stage " + g.ID().String() + " fits somewhere, but no node was found")
 		}
 		p.place(g, i, node)
-		p.moved.add(g, i, node, len(p.actions)-1, true)
+		p.exchanges.addTask(g, i, node, len(p.actions)-1, true)
 		return true
 	}
-	if w, waits := p.waits[g]; waits {
-		w.out = true
-		p.waits[g] = w
+	if w, waits := p.dataWaits[g]; waits {
+		w.allWaiting = true
+		p.dataWaits[g] = w
 		return false
 	}
-	near.judged = 0 // all moved: there is room again
+	near.evaluated = 0 // all were placed: capacity is left
 	return p.waitOrMove(g, near, lane)
 }
 
-// judgeTasks is how many tasks of a stage are asked at most before the others do
-// as they do.
-const judgeTasks = 8
+// maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow
+// their result.
+const maxEvaluatedTasks = 8
 
-// slots counts the tasks of a stage that have room anywhere, up to judgeTasks.
-func (p *Policy) slots(g *scheduler.Stage) int32 {
+// countMovable returns the number of tasks of a stage that fit on open nodes, at
+// most maxEvaluatedTasks.
+func (p *Policy) countMovable(g *scheduler.Stage) int32 {
 	n := int32(0)
-	for id := p.nextNode(g, 0); id != scheduler.NoNode && n < judgeTasks; id = p.nextNode(g, id+1) {
-		n += locality.Slots(p.s.Node(id), g.Spec.Demand, g.Spec.Disk, judgeTasks-n)
+	for id := p.nextOpenNode(g, 0); id != scheduler.NoNode && n < maxEvaluatedTasks; id = p.nextOpenNode(g, id+1) {
+		n += locality.CountSlots(p.s.Node(id), g.Spec.Demand, g.Spec.Disk, maxEvaluatedTasks-n)
 	}
 	return n
 }
 
-// putItOff puts a stage behind all others of the cycle, unless its clock has run
-// out.
-func (p *Policy) putItOff(g *scheduler.Stage) bool {
-	since := p.since(g)
-	until := since.Add(p.cfg.MaxYield)
+// delayStage delays a stage until all others of the pass were served. It returns
+// false if the stage has waited for MaxLocalityYield or its input has no schedulable
+// node.
+func (p *Policy) delayStage(g *scheduler.Stage) bool {
+	since := p.waitingSince(g)
+	until := since.Add(p.cfg.MaxLocalityYield)
 	if until <= p.now {
 		return false
 	}
 	_, nodes, _ := g.Input(g.NextPending(0))
 	for _, id := range nodes {
-		if n := p.s.Node(id); n != nil && n.Takes() {
-			w := wait{node: id, since: since, until: until, out: true}
-			p.later = append(p.later, putOff{g, w})
-			p.dry[g] = true // and room only shrinks
-			p.waits[g] = w
+		if n := p.s.Node(id); n != nil && n.Schedulable() {
+			w := dataWait{node: id, since: since, until: until, allWaiting: true}
+			p.delayed = append(p.delayed, delayedStage{g, w})
+			p.withoutLocalNode[g] = true // stays true while capacity only shrinks
+			p.dataWaits[g] = w
 			return true
 		}
 	}
 	return false
 }
 
-// judgeLater lets those that were put off have their turn.
-func (p *Policy) judgeLater() bool {
-	if p.judging || len(p.later) == 0 || p.left == 0 {
+// serveDelayed lets the delayed stages be served, once a pass. It reports whether
+// there are any.
+func (p *Policy) serveDelayed() bool {
+	if p.servingDelayed || len(p.delayed) == 0 || p.actionsLeft == 0 {
 		return false
 	}
-	p.judging = true
-	for _, l := range p.later {
-		delete(p.waits, l.stage)
-		p.restart(l.stage.Job.Spec.Tenant)
+	p.servingDelayed = true
+	for _, l := range p.delayed {
+		delete(p.dataWaits, l.stage)
+		p.restartTenant(l.stage.Job.Spec.Tenant)
 	}
 	return true
 }
 
-// since is when a stage began to wait, or last had a task placed at its data.
-func (p *Policy) since(g *scheduler.Stage) scheduler.Time {
-	if n, ok := p.s.Note(waitKey(g)); ok && !p.isLocal(g) {
+// waitingSince returns when a stage began to wait or last had a task placed at its
+// input.
+func (p *Policy) waitingSince(g *scheduler.Stage) scheduler.Time {
+	if n, ok := p.s.PolicyState(waitStateKey(g)); ok && !p.wasPlacedLocally(g) {
 		return n.At
 	}
 	return p.now
 }
 
-// waitFor tells whether a task waits for the node of its data, at most MaxWait
-// after its stage began to wait or last had a task placed at its data.
-func (p *Policy) waitFor(g *scheduler.Stage, task int32, lane bool) bool {
-	since := p.since(g)
-	until := since.Add(p.cfg.MaxWait)
-	if lane { // within its slack
-		p.outlook.Of(g.Job)
-		until = min(until, p.outlook.LatestFor(g.Index, g.Pending))
+// tryWaitForData makes a task wait for a node at its input if that is worthwhile,
+// and reports whether it waits. It does not wait longer than MaxLocalityWait after
+// waitingSince.
+func (p *Policy) tryWaitForData(g *scheduler.Stage, task int32, lane bool) bool {
+	since := p.waitingSince(g)
+	until := since.Add(p.cfg.MaxLocalityWait)
+	if lane { // at most its slack
+		p.slack.Compute(g.Job)
+		until = min(until, p.slack.LatestStageStart(g.Index, g.Pending))
 	}
 	if until <= p.now {
 		return false
 	}
-	v := p.judge.Judge(p.s, g, task, &p.cfg.Network, p.now)
-	if !v.Wait || (lane && v.Release > until) {
+	estimate := p.waitEvaluator.WaitOrMove(p.s, g, task, &p.cfg.Network, p.now)
+	if !estimate.Wait || (lane && estimate.Release > until) {
 		return false
 	}
-	if _, had := p.waits[g]; !had {
-		if !p.startClock(g, since) {
+	if _, had := p.dataWaits[g]; !had {
+		if !p.startWaitClock(g, since) {
 			return false
 		}
-		p.waits[g] = wait{node: v.Node, since: since, until: until}
+		p.dataWaits[g] = dataWait{node: estimate.Node, since: since, until: until}
 		p.wakeAt(until)
 	}
-	p.judge.Wait(g, v.Node)
+	p.waitEvaluator.RecordWaiter(g, estimate.Node)
 	return true
 }
 
-// startClock writes down since when a stage waits; without a clock it might
-// wait for ever.
-func (p *Policy) startClock(g *scheduler.Stage, since scheduler.Time) bool {
-	n, ok := p.s.Note(waitKey(g))
-	return (ok && n.At == since) || p.note(scheduler.Note{NoteKey: waitKey(g), At: since})
+// startWaitClock records since when a stage waits, and reports whether that is
+// recorded: without a clock it might wait for ever.
+func (p *Policy) startWaitClock(g *scheduler.Stage, since scheduler.Time) bool {
+	n, ok := p.s.PolicyState(waitStateKey(g))
+	return (ok && n.At == since) || p.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})
 }
 
-func (p *Policy) isLocal(g *scheduler.Stage) bool { return p.isNear[g] }
+func (p *Policy) wasPlacedLocally(g *scheduler.Stage) bool { return p.placedLocally[g] }
 
-func waitKey(g *scheduler.Stage) scheduler.NoteKey {
-	return scheduler.NoteKey{Kind: scheduler.NoteWaitSince, Job: g.Job.Spec.ID, Stage: g.Index}
+func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
+	return scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}
 }
 
-// settleWaits starts the clocks of stages that were put off and had no task
-// placed at its data, and forgets those of stages that had one and wait no more.
-func (p *Policy) settleWaits() {
-	for _, l := range p.later {
-		if p.left > 0 {
-			break // all were judged
+// recordDataWaits starts the clocks of delayed stages that had no task placed at its
+// input, and removes those of stages that had one and no longer wait.
+func (p *Policy) recordDataWaits() {
+	for _, l := range p.delayed {
+		if p.actionsLeft > 0 {
+			break // all delayed stages were served
 		}
-		if _, waits := p.waits[l.stage]; !waits {
-			p.waits[l.stage] = l.wait
+		if _, waits := p.dataWaits[l.stage]; !waits {
+			p.dataWaits[l.stage] = l.wait
 		}
-		if !p.isLocal(l.stage) {
-			p.startClock(l.stage, l.wait.since)
+		if !p.wasPlacedLocally(l.stage) {
+			p.startWaitClock(l.stage, l.wait.since)
 		}
 	}
-	for _, g := range p.local {
-		if _, waits := p.waits[g]; waits {
+	for _, g := range p.localStages {
+		if _, waits := p.dataWaits[g]; waits {
 			continue
 		}
-		if key := waitKey(g); p.hasClock(key) {
-			key.Kind = scheduler.NoteForget
-			p.note(scheduler.Note{NoteKey: key, Value: int64(scheduler.NoteWaitSince)})
+		if key := waitStateKey(g); p.hasState(key) {
+			key.Kind = scheduler.TombstoneState
+			p.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(scheduler.WaitSinceState)})
 		}
 	}
 }
 
-func (p *Policy) hasClock(key scheduler.NoteKey) bool {
-	_, ok := p.s.Note(key)
+func (p *Policy) hasState(key scheduler.PolicyStateKey) bool {
+	_, ok := p.s.PolicyState(key)
 	return ok
 }
 
-// placeAnywhere places the next task of a stage: at its data where there is room
-// (it is small), else where the least is left. The caller saw that it fits.
+// placeAnywhere places the next task of a stage: at its input if a node there is
+// free, else on the fullest node that fits. The caller made sure that one does.
 func (p *Policy) placeAnywhere(g *scheduler.Stage) {
 	task := g.NextPending(0)
 	node := scheduler.NoNode
 	if p.cfg.Locality && g.Spec.Inputs != nil {
-		node = p.idlestNear(g, task)
+		node = p.idlestLocalNode(g, task)
 	}
 	if node == scheduler.NoNode {
-		node, _ = p.bestNode(g)
+		node, _ = p.bestOpenNode(g)
 	}
 	p.place(g, task, node)
 }

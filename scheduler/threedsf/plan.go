@@ -11,128 +11,131 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// plan is the reservation profile of all promises, kept in line with the State
-// when something has to be planned (planFor): a bin for each node, an account for
-// each tenant. What runs under a promise, or cannot be made to leave, is in it
-// until its bound; what waits under a promise has a piece of work in the planner;
-// what is due but has not begun yet keeps its room as it is.
+// plan is the profile of all guarantee reservations, synchronised with the State
+// when something has to be planned (syncPlan). The profile has a bin for each node
+// and an account for each tenant. It contains:
+//
+//   - what runs under a guarantee or cannot be preempted, until its bound;
+//   - due reservations whose task has not started, unchanged;
+//   - the waiting tasks with a guarantee, which the planner may move.
 type plan struct {
-	p        *Policy
-	prof     *backfill.Profile
-	accounts *backfill.Profile
-	planner  *backfill.Planner
-	nodes    []plannedNode
-	takings  map[takeKey]*taking
-	visit    uint64                         // counts who was described
-	takers   map[scheduler.ProjectID]*taker // who takes room: owners, and those who were refused and run
-	firm     []scheduler.NodeID             // nodes on which nothing can be made to leave
-	onFirm   map[scheduler.NodeID]*taker
-	byKey    map[backfill.Key]*scheduler.Reservation
-	known    map[scheduler.ProjectID]*owner // all owners in the planner
-	owners   []*owner                       // the same, in promise order
-	reorder  bool                           // they are not
-	spoilt   bool                           // it must not be kept
+	p              *Policy
+	profile        *backfill.Profile
+	accounts       *backfill.Profile
+	planner        *backfill.Planner
+	nodes          []plannedNode
+	claims         map[claimKey]*claim
+	generation     uint64                            // incremented for each claimant that is synchronised
+	claimants      map[scheduler.ProjectID]*claimant // by owner; also of jobs that run although their guarantee was refused
+	nonPreemptible []scheduler.NodeID                // nodes on which no attempt can be preempted
+	nodeClaimants  map[scheduler.NodeID]*claimant
+	reservations   map[backfill.Key]*scheduler.Reservation
+	ownerByID      map[scheduler.ProjectID]*owner // all owners in the planner
+	owners         []*owner                       // the same, ordered by compareOwners
+	unsorted       bool                           // owners must be sorted again
+	invalid        bool                           // must not be reused in the next cycle
 
-	// When it was brought in line:
-	state   *scheduler.State
-	work    uint64
-	nodesAt uint64
-	now     scheduler.Time
-	anew    bool // never yet
+	// The State's position when the plan was last synchronised:
+	state       *scheduler.State
+	workSeen    uint64
+	nodeChanges uint64
+	now         scheduler.Time
+	unsynced    bool // never synchronised
 
-	foresight foresight
+	shadow shadowState
 
 	// Of this cycle:
-	late    []backfill.Key // were not begun in time
-	missing []backfill.Key // have no place: they failed, or there was none
-	moves   int            // to earlier instants that may still be carried out
+	late      []backfill.Key // did not start in time
+	missing   []backfill.Key // have no place: they failed or never had one
+	movesLeft int            // moves to earlier times that this cycle may still commit
 
 	// Scratch:
-	next    backfill.Project // an owner as the State has it
-	until   scheduler.Time   // what is known of the taker at hand holds until then
-	holding []takeKey        // what it takes
-	ids     []scheduler.ProjectID
-	jobs    []*scheduler.Job
-	least   []scheduler.Resources
-	bases   []scheduler.Resources // what each tenant's promises may take, as the accounts have it
+	nextProject   backfill.Project // an owner's waiting work by the State
+	validUntil    scheduler.Time   // until when the claims of the claimant at hand stay as they are
+	claimKeys     []claimKey       // its claims
+	ids           []scheduler.ProjectID
+	jobs          []*scheduler.Job
+	minAccounts   []scheduler.Resources
+	accountLimits []scheduler.Resources // what each tenant's guarantees may take, as in accounts
 }
 
-// owner is a project, or a job by itself, with a promise or a wish for one.
+// owner is a project, or a single job, that has or requests a guarantee.
 type owner struct {
 	id        scheduler.ProjectID
-	jobs      []*scheduler.Job // one or more, by id
-	asked     bool
-	quote     backfill.Quote
-	in        backfill.Project
+	jobs      []*scheduler.Job // at least one, ordered by id
+	requested bool
+	guarantee backfill.Guarantee
+	project   backfill.Project
 	submitted scheduler.Time
-	stands    bool // in the planner as it is in in, with its promise
-	touched   bool // the plan may say otherwise than the State
-	unsettled bool // it did at the end of the cycle before
+	restored  bool // the planner has project and guarantee unchanged
+	dirty     bool // the plan may differ from the State
+	unsynced  bool // it still did at the end of the last cycle
 }
 
-// walkAtOnce is how many pieces of work are looked at in one cycle when holes are
-// given forward.
-const walkAtOnce = 2048
+// defaultCompressBatch is how many pieces of work one cycle of a compression visits.
+const defaultCompressBatch = 2048
 
-// keepPromises plans what has to be planned and brings the State's reservations
-// and notes in line. O(jobs + nodes + reservations) where there is anything to
-// plan, and for each new task what finding its place costs: O(nodes) at worst.
-func (p *Policy) keepPromises() {
-	p.survey()
-	q := &p.promise
-	for _, n := range q.broke {
-		p.note(n)
+// planGuarantees repairs and compresses the plan, decides on requests and commits
+// the result to the State. O(jobs + nodes + reservations) where something has to be
+// planned, plus the search for a place of each new task, O(nodes) at worst.
+func (p *Policy) planGuarantees() {
+	p.surveyGuarantees()
+	q := &p.survey
+	for _, n := range q.violations {
+		p.recordState(n)
 	}
-	if q.asked == 0 && !q.wrong && !q.walk {
+	if q.requests == 0 && !q.needsReplan && !q.compress {
 		return
 	}
-	b := p.planFor()
+	b := p.syncPlan()
 	q.plan = b
-	// 1. What was lost or could not begin in time is planned anew.
-	b.mend()
-	// 2. Holes are given forward, to some in this cycle and on from there in the next;
-	// 3. new promises are made or refused. Both leave accepted deadlines their room.
-	var refused []scheduler.Note
-	if q.walk || q.asked > 0 {
-		b.foresee()
-		if q.walk {
-			_, q.next, q.done = b.planner.WalkSome(p.now, q.from, p.walk)
+	// 1. Plan again what was lost or could not start in time.
+	b.repair()
+	// 2. Compress the schedule, a batch a cycle.
+	// 3. Accept or refuse requests.
+	// Both leave accepted deadlines their shadow reservations.
+	var refused []scheduler.PolicyState
+	if q.compress || q.requests > 0 {
+		b.reserveShadows()
+		if q.compress {
+			_, q.nextCursor, q.finished = b.planner.CompressSome(p.now, q.cursor, p.compressBatch)
 		}
-		refused = b.judge()
-		b.forgetForeseen(0)
+		refused = b.planRequests()
+		b.releaseShadows(0)
 	}
-	// 4. The State says what the plan says.
-	b.carryOut(refused)
+	// 4. Make the State's reservations those of the plan.
+	b.commit(refused)
 }
 
-// submitted is when an owner was submitted.
-func (b *plan) submitted(o *owner) scheduler.Time {
+// submissionTime returns when an owner was submitted.
+func (b *plan) submissionTime(o *owner) scheduler.Time {
 	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
 		return pr.Spec.Submitted
 	}
 	return o.jobs[0].Spec.Submitted
 }
 
-// account is the tenant whose account an owner is charged to.
-func (b *plan) account(o *owner) scheduler.TenantID {
+// accountOf returns the tenant that an owner is charged to.
+func (b *plan) accountOf(o *owner) scheduler.TenantID {
 	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
 		return pr.Spec.Tenant
 	}
 	return o.jobs[0].Spec.Tenant
 }
 
-// openAccounts gives each tenant what its promises may take: its share of all
-// there is, at least one task of what it asks for at a time.
-func (b *plan) openAccounts() {
+// syncAccounts sets what the guarantees of each tenant may take: its share of the
+// cluster, but at least one task of each size that it requests, and at most its
+// caps.
+func (b *plan) syncAccounts() {
 	s := b.p.s
-	shares := b.p.promiseShares()
-	b.least = append(b.least[:0], make([]scheduler.Resources, len(shares))...)
-	least := b.least
+	shares := b.p.guaranteeShares()
+	b.minAccounts = append(b.minAccounts[:0], make([]scheduler.Resources, len(shares))...)
+	least := b.minAccounts
 	for _, o := range b.owners {
-		if !o.asked {
+		if !o.requested {
 			continue
 		}
-		t := b.account(o)
+		t := b.accountOf(o)
 		for _, j := range o.jobs {
 			for _, g := range j.Stages {
 				least[t] = least[t].Max(g.Spec.Demand)
@@ -140,33 +143,33 @@ func (b *plan) openAccounts() {
 		}
 	}
 	for t, share := range shares {
-		var base scheduler.Resources
+		var limits scheduler.Resources
 		for r, v := range s.Total() {
-			base[r] = max(int64(share*float64(v)), least[t][r])
+			limits[r] = max(int64(share*float64(v)), least[t][r])
 		}
 		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
 			above := s.Tenant(id)
-			for r, most := range above.Spec.Caps.Total {
-				if most > 0 {
-					base[r] = min(base[r], most)
+			for r, cap := range above.Spec.Caps.Total {
+				if cap > 0 {
+					limits[r] = min(limits[r], cap)
 				}
 			}
 			id = above.Spec.Parent
 		}
 		switch {
-		case t >= len(b.bases):
-			b.accounts.AddBin(base[:])
-			b.bases = append(b.bases, base)
-		case base != b.bases[t]:
-			b.accounts.Resize(int32(t), base[:])
-			b.bases[t] = base
+		case t >= len(b.accountLimits):
+			b.accounts.AddBin(limits[:])
+			b.accountLimits = append(b.accountLimits, limits)
+		case limits != b.accountLimits[t]:
+			b.accounts.Resize(int32(t), limits[:])
+			b.accountLimits[t] = limits
 		}
 	}
 }
 
-// overCaps tells whether one task of a job, or all that waits of it at once,
-// would be over a cap: then nobody can say how it goes on.
-func (b *plan) overCaps(j *scheduler.Job) bool {
+// exceedsCaps reports whether one task of a job, or all its waiting tasks together,
+// would exceed a cap: then its completion time is unknown.
+func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 	var all, task scheduler.Resources
 	for _, g := range j.Stages {
 		d, ok := g.Spec.Demand.TimesChecked(int64(g.Pending))
@@ -191,29 +194,29 @@ func (b *plan) overCaps(j *scheduler.Job) bool {
 	return false
 }
 
-// promiseShares is promise_share for each tenant: as configured, or its weighted
-// fair share among those that have work.
-func (p *Policy) promiseShares() []float64 {
+// guaranteeShares returns guarantee_share for each tenant: the configured one, or
+// the weighted fair share among the tenants that have work.
+func (p *Policy) guaranteeShares() []float64 {
 	tenants := p.s.Tenants()
 	out := make([]float64, len(tenants))
-	if p.cfg.Promises.Share > 0 {
+	if p.cfg.Guarantees.Share > 0 {
 		for i := range out {
-			out[i] = p.cfg.Promises.Share
+			out[i] = p.cfg.Guarantees.Share
 		}
 		return out
 	}
-	works := make([]bool, len(tenants))
+	active := make([]bool, len(tenants))
 	for id, x := range tenants {
 		if x.Jobs == 0 {
 			continue
 		}
 		t := scheduler.TenantID(id)
-		for n := 0; t != scheduler.NoTenant && !works[t] && n <= scheduler.MaxTenantDepth; n++ {
-			works[t] = true
+		for n := 0; t != scheduler.NoTenant && !active[t] && n <= scheduler.MaxTenantDepth; n++ {
+			active[t] = true
 			t = tenants[t].Spec.Parent
 		}
 	}
-	sums := make([]float64, len(tenants)+1) // of the weights below each, those at the root last
+	sums := make([]float64, len(tenants)+1) // sum of the weights of each tenant's active children; the last is the root's
 	at := func(parent scheduler.TenantID) *float64 {
 		if parent == scheduler.NoTenant {
 			return &sums[len(tenants)]
@@ -221,7 +224,7 @@ func (p *Policy) promiseShares() []float64 {
 		return &sums[parent]
 	}
 	for i, t := range tenants {
-		if works[i] {
+		if active[i] {
 			*at(t.Spec.Parent) += t.Spec.Weight
 		}
 	}
@@ -240,186 +243,190 @@ func (p *Policy) promiseShares() []float64 {
 	return out
 }
 
-// occupy takes what attempts of an owner's jobs hold that make room for no
-// promise, and what is reserved for them otherwise; for the owner 0 what is
-// reserved for no job.
-func (b *plan) occupy(id scheduler.ProjectID) {
+// claimOwner claims, for an owner's jobs, what non-preemptible attempts occupy and
+// the reservations that are not planned. For owner 0 it claims the reservations of
+// no job.
+func (b *plan) claimOwner(id scheduler.ProjectID) {
 	s := b.p.s
-	fix := func(list []*scheduler.Reservation) {
+	claimAll := func(list []*scheduler.Reservation) {
 		for _, r := range list {
-			if r.Kind.Promise() && !planned(r) && r.Node != scheduler.NoNode && r.End > b.p.now && (r.Job == 0) == (id == 0) {
-				b.fix(r, -1)
+			if r.Kind.IsGuarantee() && !isPlanned(r) && r.Node != scheduler.NoNode && r.End > b.p.now && (r.Job == 0) == (id == 0) {
+				b.claimReservation(r, -1)
 			}
 		}
 	}
 	if id == 0 {
-		fix(s.Reservations())
+		claimAll(s.Reservations())
 	}
 	for _, j := range b.jobsOf(id) {
-		fix(j.Reservations())
-		if j.Live == 0 || !s.Firm(j) {
+		claimAll(j.Reservations())
+		if j.Live == 0 || !s.NonPreemptible(j) {
 			continue
 		}
 		for _, g := range j.Stages {
 			for a := range s.AttemptsIn(g) {
-				b.take(a, j, false)
+				b.claimAttempt(a, j, false)
 			}
 		}
 	}
 }
 
-// overdueStay is how long a task that should be gone, and cannot be made to
-// leave, is taken to stay.
-const overdueStay = 10 * time.Second
+// overdueExtension is how long a non-preemptible task past its expected end is
+// assumed to run on.
+const overdueExtension = 10 * time.Second
 
-// take takes what an attempt holds until it should be gone.
-func (b *plan) take(a *scheduler.Attempt, j *scheduler.Job, node bool) {
+// claimAttempt claims what an attempt occupies until its expected end, and while it
+// migrates what it occupies on the source node. node is set for claims of a node's
+// claimant.
+func (b *plan) claimAttempt(a *scheduler.Attempt, j *scheduler.Job, node bool) {
 	now := b.p.now
-	end, fixed := b.endOf(a, j)
-	b.holdsUntil(end, fixed)
+	end, fixed := b.expectedEnd(a, j)
+	b.limitValidity(end, fixed)
 	if end <= now {
 		return
 	}
-	t := taking{bin: int32(a.Node), disk: a.Disk, start: now, end: end, held: a.Held, account: -1}
-	if a.Level.Suspended() { // it comes back
-		t.held = scheduler.Held{Resources: a.Demand, Disk: a.DiskSpace}
+	t := claim{bin: int32(a.Node), disk: a.Disk, start: now, end: end, occupied: a.Occupied, account: -1}
+	if a.Level.Suspended() { // it will resume and need its full demand
+		t.occupied = scheduler.Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
 	}
-	if b.p.s.Firm(j) {
+	if b.p.s.NonPreemptible(j) {
 		t.account = int32(a.Tenant)
 	}
-	b.hold(takeKey{attempt: a.ID, node: node}, t)
+	b.setClaim(claimKey{attempt: a.ID, byNode: node}, t)
 	if a.From != scheduler.NoNode {
-		b.holdsUntil(now, false)
-		b.hold(takeKey{attempt: a.ID, from: true, node: node}, taking{bin: int32(a.From), disk: a.FromDisk, start: now, end: now.Add(overdueStay), held: a.FromHeld, account: -1})
+		b.limitValidity(now, false)
+		b.setClaim(claimKey{attempt: a.ID, isSource: true, byNode: node}, claim{bin: int32(a.From), disk: a.FromDisk, start: now,
+			end: now.Add(overdueExtension), occupied: a.FromOccupied, account: -1})
 	}
 }
 
-// holdsUntil says that what is known of the taker at hand changes at an instant,
-// or where it is not fixed, as time passes.
-func (b *plan) holdsUntil(at scheduler.Time, fixed bool) {
+// limitValidity limits how long the claims at hand stay as they are: until at, or if
+// at is not fixed, only for this cycle.
+func (b *plan) limitValidity(at scheduler.Time, fixed bool) {
 	if !fixed {
 		at = b.p.now
 	}
-	b.until = min(b.until, at)
+	b.validUntil = min(b.validUntil, at)
 }
 
-// endOf is until when an attempt is taken to stay: by its bound or by what is
-// predicted of it; what ran past its bound makes room if the node can make it.
-// What is not fixed moves on with time.
-func (b *plan) endOf(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
+// expectedEnd returns until when an attempt is assumed to run: until its bound or
+// its predicted end. One past its bound ends now if its guarantee is violated and
+// the node can preempt it. fixed is false if the result moves with time.
+func (b *plan) expectedEnd(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
 	now := b.p.now
-	yields := !b.p.inLane(j) && b.p.isBroken(j) && canLeave(b.p.s.Node(a.Node))
-	switch end, known := locality.EndOf(b.p.s, a); {
+	preemptible := !b.p.inLane(j) && b.p.isViolated(j) && canPreemptOn(b.p.s.Node(a.Node))
+	switch end, known := locality.PredictedEnd(b.p.s, a); {
 	case a.Level.Suspended() && j.Spec.Bound > 0:
-		return now.Add(max(j.Spec.Bound-a.Ran, overdueStay)), false
+		return now.Add(max(j.Spec.Bound-a.Ran, overdueExtension)), false
 	case a.Level.Suspended():
 		return scheduler.Never, true
-	case j.Spec.Bound > 0 && b.p.boundOf(a, j) > now:
-		return b.p.boundOf(a, j), true
-	case j.Spec.Bound > 0 && yields:
+	case j.Spec.Bound > 0 && b.p.boundEnd(a, j) > now:
+		return b.p.boundEnd(a, j), true
+	case j.Spec.Bound > 0 && preemptible:
 		return now, false
 	case j.Spec.Bound > 0:
-		return now.Add(overdueStay), false
-	case !b.p.s.Firm(j):
+		return now.Add(overdueExtension), false
+	case !b.p.s.NonPreemptible(j):
 		return scheduler.Never, true
 	case known && end > now:
 		return end, true
 	default:
-		return now.Add(overdueStay), false
+		return now.Add(overdueExtension), false
 	}
 }
 
-func canLeave(n *scheduler.Node) bool {
+func canPreemptOn(n *scheduler.Node) bool {
 	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
 }
 
-// fix takes a reservation as it is, on an account or with -1 on none.
-func (b *plan) fix(r *scheduler.Reservation, account int32) {
+// claimReservation claims a reservation as it is, charged to an account unless
+// account is -1.
+func (b *plan) claimReservation(r *scheduler.Reservation, account int32) {
 	disk := r.OnDisk
-	if int(disk) >= b.prof.Disks(int32(r.Node)) {
-		disk = int16(b.prof.Disks(int32(r.Node))) - 1
+	if int(disk) >= b.profile.Disks(int32(r.Node)) {
+		disk = int16(b.profile.Disks(int32(r.Node))) - 1
 	}
-	b.hold(takeKey{reservation: r.ID}, taking{bin: int32(r.Node), disk: disk, start: r.Start, end: r.End,
-		held: scheduler.Held{Resources: r.Demand, Disk: r.Disk}, account: account})
+	b.setClaim(claimKey{reservation: r.ID}, claim{bin: int32(r.Node), disk: disk, start: r.Start, end: r.End,
+		occupied: scheduler.Occupancy{Resources: r.Demand, Disk: r.Disk}, account: account})
 }
 
-// restore brings an owner's waiting tasks into the planner.
-func (b *plan) restore(o *owner) {
-	account := b.account(o)
-	b.next = backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(account) + 1, Requests: b.next.Requests[:0]}
+// buildProject brings an owner's waiting tasks into the planner.
+func (b *plan) buildProject(o *owner) {
+	account := b.accountOf(o)
+	b.nextProject = backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(account) + 1, Requests: b.nextProject.Requests[:0]}
 	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
-		b.next.High = pr.Spec.Priority == scheduler.PriorityHigh
+		b.nextProject.HighPriority = pr.Spec.Priority == scheduler.PriorityHigh
 	} else {
-		b.next.Deadline = o.jobs[0].Spec.Deadline
+		b.nextProject.Deadline = o.jobs[0].Spec.Deadline
 	}
-	if !o.asked {
-		o.quote = b.promised(o, b.next.Deadline)
+	if !o.requested {
+		o.guarantee = b.currentGuarantee(o, b.nextProject.Deadline)
 	}
 	for _, j := range o.jobs {
 		for _, g := range j.Stages {
-			b.request(o, g, account)
+			b.buildRequest(o, g, account)
 		}
 	}
-	b.bringIn(o, &b.next)
+	b.restoreOwner(o, &b.nextProject)
 }
 
-// gone tells whether the disk that a reservation is on is not there any more.
-func (b *plan) gone(r *scheduler.Reservation) bool {
+// isDiskGone reports whether the disk of a reservation does not exist any more.
+func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	disk := r.OnDisk
 	if disk >= 0 {
-		return int(disk) >= b.prof.Disks(int32(r.Node))
+		return int(disk) >= b.profile.Disks(int32(r.Node))
 	}
 	g := b.p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 
-// promised is what an owner was promised.
-func (b *plan) promised(o *owner, deadline scheduler.Time) backfill.Quote {
+// currentGuarantee returns the guarantee that an owner has.
+func (b *plan) currentGuarantee(o *owner, deadline scheduler.Time) backfill.Guarantee {
 	s := b.p.s
 	if deadline > 0 {
-		n, _ := s.Note(noteKey(scheduler.NoteAccepted, o.id))
-		return backfill.Quote{Departure: n.At, Latest: deadline}
+		n, _ := s.PolicyState(stateKey(scheduler.AcceptedState, o.id))
+		return backfill.Guarantee{Departure: n.At, Latest: deadline}
 	}
-	promise, _ := s.Note(noteKey(scheduler.NotePromise, o.id))
-	latest, _ := s.Note(noteKey(scheduler.NoteLatestStart, o.id))
-	return backfill.Quote{Departure: promise.At, Latest: latest.At}
+	guarantee, _ := s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
+	latest, _ := s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
+	return backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}
 }
 
-// request adds the waiting tasks of a stage to what is known of its owner. Those
-// that are due keep their room where they are.
-func (b *plan) request(o *owner, g *scheduler.Stage, account scheduler.TenantID) {
+// buildRequest adds the waiting tasks of a stage to nextProject. Those that are due
+// keep their place: their reservation is claimed instead.
+func (b *plan) buildRequest(o *owner, g *scheduler.Stage, account scheduler.TenantID) {
 	if g.Pending == 0 {
 		return
 	}
-	span := b.p.spanOf(g)
-	if span <= 0 {
-		span = overdueStay // its owner is refused, or was promised by somebody who knew more
+	duration := b.p.taskDuration(g)
+	if duration <= 0 {
+		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
-	list := &b.next.Requests
+	list := &b.nextProject.Requests
 	*list = slices.Grow(*list, 1)[:len(*list)+1]
 	r := &(*list)[len(*list)-1]
-	*r = backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Tasks: r.Tasks[:0], Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: span,
-		NotBefore: b.notBefore(g)}
+	*r = backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Tasks: r.Tasks[:0], Need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: duration,
+		NotBefore: b.earliestStart(g)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}
 	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
-		switch v := b.byKey[k]; {
-		case v == nil || b.gone(v):
-			b.holdsUntil(b.p.now, false)
-			if !o.asked {
+		switch v := b.reservations[k]; {
+		case v == nil || b.isDiskGone(v):
+			b.limitValidity(b.p.now, false)
+			if !o.requested {
 				b.missing = append(b.missing, k)
 			}
-		case b.p.expired(v):
-			b.holdsUntil(b.p.now, false)
+		case b.p.isExpired(v):
+			b.limitValidity(b.p.now, false)
 			b.late = append(b.late, k)
 		case v.Start > b.p.now:
-			b.holdsUntil(v.Start, true)
+			b.limitValidity(v.Start, true)
 		default:
-			b.holdsUntil(b.p.lastStart(v).Add(1), true)
-			if b.p.s.Node(v.Node).Takes() {
-				b.fix(v, int32(account))
+			b.limitValidity(b.p.latestStart(v).Add(1), true)
+			if b.p.s.Node(v.Node).Schedulable() {
+				b.claimReservation(v, int32(account))
 				continue
 			}
 		}
@@ -430,9 +437,9 @@ func (b *plan) request(o *owner, g *scheduler.Stage, account scheduler.TenantID)
 	}
 }
 
-// notBefore is when what runs or is due of the stages before one should have
-// ended.
-func (b *plan) notBefore(g *scheduler.Stage) scheduler.Time {
+// earliestStart returns when the running and due tasks of a stage's predecessors are
+// expected to have ended.
+func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	at := scheduler.Time(0)
 	if g.Open {
 		return at
@@ -440,86 +447,87 @@ func (b *plan) notBefore(g *scheduler.Stage) scheduler.Time {
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
 		for a := range b.p.s.AttemptsIn(f) {
-			end, fixed := b.endOf(a, g.Job)
-			b.holdsUntil(end, fixed)
+			end, fixed := b.expectedEnd(a, g.Job)
+			b.limitValidity(end, fixed)
 			at = max(at, end)
 		}
 		for i := f.NextPending(0); i >= 0; i = f.NextPending(i + 1) {
-			if r := b.byKey[backfill.Key{Job: g.Job.Spec.ID, Stage: before, Task: i}]; r != nil && r.Start <= b.p.now {
+			if r := b.reservations[backfill.Key{Job: g.Job.Spec.ID, Stage: before, Task: i}]; r != nil && r.Start <= b.p.now {
 				at = max(at, r.End)
 			}
 		}
 	}
 	if at == scheduler.Never {
-		b.holdsUntil(b.p.now, false)
-		at = b.p.now.Add(overdueStay)
+		b.limitValidity(b.p.now, false)
+		at = b.p.now.Add(overdueExtension)
 	}
 	return at
 }
 
-// mend plans again what was lost, what does not fit any more and what could not
-// begin in time, and says whose promise breaks by it.
-func (b *plan) mend() {
+// repair plans again what was lost, what no longer fits and what could not start in
+// time, and records whose guarantee that violates.
+func (b *plan) repair() {
 	now := b.p.now
-	b.broke(b.planner.Replan(now, backfill.CauseLate, b.late...))
-	b.broke(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
+	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
+	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
 	for _, n := range b.p.s.Nodes() {
-		if !n.Takes() && b.holdsOn(n.Spec.ID) {
-			b.spoilt = true // a spare node may stand in for it
-			b.broke(b.planner.Lose(int32(n.Spec.ID), now))
+		if !n.Schedulable() && b.hasPlannedOn(n.Spec.ID) {
+			b.invalid = true // spare nodes may have been opened to replace it
+			b.recordViolations(b.planner.LoseBin(int32(n.Spec.ID), now))
 		}
 	}
 	cause := backfill.CauseNodeLost
-	for _, n := range b.p.promise.broke {
+	for _, n := range b.p.survey.violations {
 		if n.Slot == int32(backfill.CauseOverrun) {
 			cause = backfill.CauseOverrun
 		}
 	}
-	b.broke(b.planner.Repair(now, cause))
+	b.recordViolations(b.planner.Repair(now, cause))
 }
 
-// holdsOn tells whether anything is planned on a node.
-func (b *plan) holdsOn(n scheduler.NodeID) bool {
-	return slices.ContainsFunc(b.p.s.ReservationsOn(n), planned)
+// hasPlannedOn reports whether anything is planned on a node.
+func (b *plan) hasPlannedOn(n scheduler.NodeID) bool {
+	return slices.ContainsFunc(b.p.s.ReservationsOn(n), isPlanned)
 }
 
-// broke notes promises that do not hold any more, once each.
-func (b *plan) broke(list []backfill.Broken) {
+// recordViolations records each guarantee that no longer holds, once.
+func (b *plan) recordViolations(list []backfill.Violation) {
 	for _, x := range list {
-		o := b.known[x.Project]
-		if o == nil || o.asked || b.p.isBroken(o.jobs[0]) {
+		o := b.ownerByID[x.Project]
+		if o == nil || o.requested || b.p.isViolated(o.jobs[0]) {
 			continue
 		}
-		o.touched = true
-		n := len(b.p.promise.broke)
-		b.p.tell(x.Project, x.Cause)
-		for _, k := range b.p.promise.broke[n:] {
-			b.p.note(k)
+		o.dirty = true
+		n := len(b.p.survey.violations)
+		b.p.recordOwnerViolation(x.Project, x.Cause)
+		for _, k := range b.p.survey.violations[n:] {
+			b.p.recordState(k)
 		}
 	}
 }
 
-// judge plans those who asked, first come first, as many as the cycle has actions
-// for, and says whose wish is refused and what could be promised instead.
-func (b *plan) judge() []scheduler.Note {
-	var refused []scheduler.Note
+// planRequests plans the owners that request a guarantee in order of submission, as
+// many as the cycle has actions for. It returns the states that refuse a request,
+// with the earliest departure that could be guaranteed.
+func (b *plan) planRequests() []scheduler.PolicyState {
+	var refused []scheduler.PolicyState
 	actions := 0
 	for _, o := range b.owners {
-		if !o.asked || actions >= b.p.left {
+		if !o.requested || actions >= b.p.actionsLeft {
 			continue
 		}
-		q, err := b.accept(o)
+		q, err := b.planOwner(o)
 		if err == nil {
-			o.quote = q
-			actions += b.unreserved(o)
+			o.guarantee = q
+			actions += b.countUnreserved(o)
 			continue
 		}
-		n := scheduler.Note{NoteKey: noteKey(scheduler.NoteRefused, o.id), Value: int64(o.in.Deadline)}
+		n := scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.RefusedState, o.id), Value: int64(o.project.Deadline)}
 		if errors.Is(err, backfill.ErrTooLate) {
 			n.At = q.Departure
 		}
 		refused = append(refused, n)
-		for _, r := range o.in.Requests {
+		for _, r := range o.project.Requests {
 			for _, i := range r.Tasks {
 				b.planner.End(backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}, b.p.now)
 			}
@@ -528,15 +536,16 @@ func (b *plan) judge() []scheduler.Note {
 	return refused
 }
 
-// unreserved counts the tasks of an owner that the State does not have where they
-// are planned: of some that asked in a cycle that was full it has the first ones.
-func (b *plan) unreserved(o *owner) (n int) {
-	for i := range o.in.Requests {
-		r := &o.in.Requests[i]
+// countUnreserved returns how many planned tasks of an owner the State has no such
+// reservation for: an owner whose request did not fit into a cycle has its first
+// ones.
+func (b *plan) countUnreserved(o *owner) (n int) {
+	for i := range o.project.Requests {
+		r := &o.project.Requests[i]
 		for _, task := range r.Tasks {
 			k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}
-			at, here := b.reserved(k)
-			if spot, _, ok := b.planner.At(k); ok && (!here || spot != at) {
+			at, here := b.reservedSpot(k)
+			if spot, _, ok := b.planner.SpotOf(k); ok && (!here || spot != at) {
 				n++
 			}
 		}
@@ -544,45 +553,45 @@ func (b *plan) unreserved(o *owner) (n int) {
 	return n
 }
 
-// errUnknown is for work nobody can say the end of.
-var errUnknown = errors.New("its end is not known")
+// errUnknownEnd refuses a request without a computable end.
+var errUnknownEnd = errors.New("completion time unknown")
 
-// accept plans one owner. A promise needs an end: a project's jobs need bounds, a
-// deadline job's stages bounds or predictions. A stage of more tasks than may run
-// at once, or a job beyond a cap, has no plan.
-func (b *plan) accept(o *owner) (backfill.Quote, error) {
+// planOwner plans one owner. A guarantee needs a known end: a project's jobs need
+// bounds, a deadline job's stages need bounds or predictions. A job beyond a cap, or
+// with a stage of more tasks than may run at once, has none.
+func (b *plan) planOwner(o *owner) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
-		if b.overCaps(j) {
-			return backfill.Quote{}, errUnknown
+		if b.exceedsCaps(j) {
+			return backfill.Guarantee{}, errUnknownEnd
 		}
 		for _, g := range j.Stages {
 			if g.Remaining() == 0 {
 				continue
 			}
 			partly := g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
-			if partly || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.spanOf(g) <= 0 {
-				return backfill.Quote{}, errUnknown
+			if partly || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.taskDuration(g) <= 0 {
+				return backfill.Guarantee{}, errUnknownEnd
 			}
 		}
 	}
-	q, err := b.planner.Complete(b.p.now, o.id)
+	q, err := b.planner.CompletePlan(b.p.now, o.id)
 	if err != nil {
 		return q, err
 	}
-	// What runs already counts too.
+	// The departure includes what already runs.
 	for _, j := range o.jobs {
 		for _, g := range j.Stages {
 			for a := range b.p.s.AttemptsIn(g) {
-				end, _ := b.endOf(a, j)
+				end, _ := b.expectedEnd(a, j)
 				q.Departure = max(q.Departure, end)
 			}
 		}
 	}
-	if o.in.Deadline > 0 && q.Departure > o.in.Deadline {
+	if o.project.Deadline > 0 && q.Departure > o.project.Deadline {
 		return q, backfill.ErrTooLate
 	}
 	if q.Departure == math.MinInt64 || q.Departure == scheduler.Never {
-		return q, errUnknown
+		return q, errUnknownEnd
 	}
 	q.Latest = max(q.Latest, q.Departure)
 	return q, nil

@@ -6,157 +6,174 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// Policy is 3DSF or a part of it. It is not safe for concurrent use.
+// Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe
+// for concurrent use.
 type Policy struct {
 	cfg Config
 
-	s     *scheduler.State
-	now   scheduler.Time
-	left  int
-	mark  scheduler.Mark
-	seen  scheduler.Stamp
-	known bool // the decision at seen did nothing
-	quiet bool // reasons are not wanted
-	wake  scheduler.Time
+	s           *scheduler.State
+	now         scheduler.Time
+	actionsLeft int
+	mark        scheduler.Mark
+	seenStamp   scheduler.Stamp
+	idleAtStamp bool // the decision at seenStamp was empty
+	omitReasons bool // the caller does not want Decision.Waiting
+	wake        scheduler.Time
 
-	shares  shares
-	tenants []cursors
-	regular regular
-	serving scheduler.TenantID   // whose turn is being carried out, or NoTenant
-	active  []scheduler.TenantID // tenants with a next task in the tree
-	stopped *scheduler.Stage     // with StopAtFirstMisfit, the task that did not fit
+	shares        shares
+	tenantCursors []tenantCursor
+	regular       regularQueues
+	servingTenant scheduler.TenantID   // being served now, or NoTenant
+	activeTenants []scheduler.TenantID // tenants with a next task in the tree
+	firstMisfit   *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
 
-	shapes  []nextShape // next tasks of tenants in this pass
-	shapeOf map[shape]int32
+	eqClasses    []nextEqClass // of the tenants' next tasks in this pass
+	eqClassIndex map[equivalenceClass]int32
 
-	match   locality.Matcher
-	judge   locality.Judge
-	request []locality.Request // scratch
-	near    []scheduler.NodeID // scratch
-	nearby  locality.Walk
-	racks   racks
+	matcher       locality.Matcher
+	waitEvaluator locality.WaitEstimator
+	matchRequests []locality.Request // scratch
+	nearNodes     []scheduler.NodeID // scratch
+	nearWalk      locality.TaskIterator
+	racks         racks
 
-	waits   map[*scheduler.Stage]wait // stages that wait for data in this cycle
-	later   []putOff                  // stages that let others go first
-	moved   exchanges
-	dry     map[*scheduler.Stage]bool // of them: none has room at its data in this pass
-	judging bool                      // they have their turn now
-	local   []*scheduler.Stage        // stages that got a task placed at its data in this pass
-	isNear  map[*scheduler.Stage]bool // the same
+	dataWaits        map[*scheduler.Stage]dataWait // stages waiting for their input's nodes in this pass
+	delayed          []delayedStage                // stages delayed until all others were served
+	exchanges        exchangeIndex
+	withoutLocalNode map[*scheduler.Stage]bool // delayed or scanned: no free node at their input in this pass
+	servingDelayed   bool                      // the delayed stages are being served
+	localStages      []*scheduler.Stage        // stages that had a task placed at its input in this pass
+	placedLocally    map[*scheduler.Stage]bool // localStages as a set
 
-	actions  []scheduler.Action
-	notes    []scheduler.Note
-	waiting  []scheduler.Waiting
-	lane     []laneJob
-	special  bool // something else than a placement was done in this pass
-	steps    int  // actions and notes made, and taken back, in this decision
-	outlook  deadline.Outlook
-	preempt  deadline.Preemptor
-	barren   []shape                  // shapes for which no victims are left in this cycle
-	holds    int                      // in force
-	promises int                      // reservations that are promises and not over
-	due      []*scheduler.Reservation // of these, those due now
-	promise  promiser
-	latest   scheduler.Time // by when the first of the jobs that are foreseen has to start
-	watch    watch
-	plan     *plan                                // kept, nil before the first
-	shrinks  bool                                 // room only shrinks: see beginShrinking
-	closed   map[closedTo]scheduler.NodeID        // below it no node is open
-	exempt   map[scheduler.JobID]bool             // whose own holds and promises do not stand in its way
-	starts   map[scheduler.StageID]scheduler.Time // of plans, see plannedFor
-	disks    []scheduler.DiskUse                  // scratch
-	walk     int                                  // walkAtOnce, or what a test sets
-	served   []scheduler.ReservationID            // scratch
-	behind   []bool                               // scratch: see comesAfter
-	kept     []*scheduler.Reservation
-	keep     keeping
-	sleepers []*scheduler.Attempt
-	past     bool                      // what is kept for suspended tasks does not count: see resumePast
-	awaited  map[scheduler.NodeID]bool // where room is kept for a suspended task
+	actions                  []scheduler.Action
+	states                   []scheduler.PolicyState
+	waitingReasons           []scheduler.Waiting
+	laneJobs                 []laneJob
+	nonPlacement             bool // this pass did something other than a placement
+	changeCount              int  // actions and policy states added or withdrawn in this decision
+	slack                    deadline.Slack
+	preemptor                deadline.Preemptor
+	withoutVictims           []equivalenceClass       // classes without victims left in this pass
+	preemptReservationCount  int                      // ReservePreempt reservations in force
+	guaranteeCount           int                      // guarantee reservations that have not ended
+	dueReservations          []*scheduler.Reservation // guarantee reservations that are due, with a task left to place
+	survey                   guaranteeSurvey
+	earliestShadowStart      scheduler.Time // when the first of the jobs with shadow reservations must start
+	jobCache                 jobCache
+	cachedPlan               *plan                                // nil before the first plan
+	shrinkOnly               bool                                 // free capacity only shrinks: see beginShrinkOnly
+	closedBelow              map[closedKey]scheduler.NodeID       // no node below it is open to the class
+	exemptJobs               map[scheduler.JobID]bool             // jobs that their own reservations do not exclude
+	plannedStarts            map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
+	diskScratch              []scheduler.DiskUse                  // scratch
+	compressBatch            int                                  // defaultCompressBatch unless a test sets it
+	obsolete                 []scheduler.ReservationID            // scratch
+	ancestors                []bool                               // scratch of dependsOn
+	preemptReservations      []*scheduler.Reservation
+	reserved                 reservedNodes
+	suspended                []*scheduler.Attempt
+	ignoreResumeReservations bool                      // see tryResumeDespiteReservations
+	resumeReserved           map[scheduler.NodeID]bool // nodes reserved for a suspended task
 }
 
-// New makes the policy of a configuration.
+// New returns a policy. Config is not checked.
 func New(cfg Config) *Policy {
-	p := &Policy{cfg: cfg, walk: walkAtOnce, shapeOf: map[shape]int32{}, waits: map[*scheduler.Stage]wait{}, isNear: map[*scheduler.Stage]bool{}, dry: map[*scheduler.Stage]bool{}, awaited: map[scheduler.NodeID]bool{},
-		closed: map[closedTo]scheduler.NodeID{}, exempt: map[scheduler.JobID]bool{}, starts: map[scheduler.StageID]scheduler.Time{}}
-	p.preempt = deadline.Preemptor{Mode: cfg.Preempt, MaxSuspended: cfg.MaxSuspended, Held: p.keptForAll, Spared: func(j *scheduler.Job) bool {
-		return p.inLane(j) || p.guaranteed(j)
-	}}
-	p.preempt.Open = func(n *scheduler.Node, g *scheduler.Stage) bool {
-		return p.promises == 0 || p.keepsPromises(n, g, g.Spec.Demand, g.Spec.Disk, -1)
+	p := &Policy{
+		cfg:              cfg,
+		compressBatch:    defaultCompressBatch,
+		eqClassIndex:     map[equivalenceClass]int32{},
+		dataWaits:        map[*scheduler.Stage]dataWait{},
+		placedLocally:    map[*scheduler.Stage]bool{},
+		withoutLocalNode: map[*scheduler.Stage]bool{},
+		resumeReserved:   map[scheduler.NodeID]bool{},
+		closedBelow:      map[closedKey]scheduler.NodeID{},
+		exemptJobs:       map[scheduler.JobID]bool{},
+		plannedStarts:    map[scheduler.StageID]scheduler.Time{},
 	}
-	p.match.Open = p.openFor
+	p.preemptor = deadline.Preemptor{
+		Mode:              cfg.Preempt,
+		MaxSuspended:      cfg.MaxSuspended,
+		ReservedForOthers: p.reservedForAll,
+		IsProtected:       func(j *scheduler.Job) bool { return p.inLane(j) || p.isGuaranteed(j) },
+		MayStart: func(n *scheduler.Node, g *scheduler.Stage) bool {
+			return p.guaranteeCount == 0 || p.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1)
+		},
+	}
+	p.matcher.MayUse = p.isOpenTo
 	return p
 }
 
-// Name is the name in the configuration.
+// Name returns the configured name.
 func (p *Policy) Name() string { return p.cfg.Name }
 
-// Reasons says whether Decision.Waiting is wanted.
-func (p *Policy) Reasons(wanted bool) { p.quiet, p.known = !wanted, false }
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (p *Policy) SetReasonsWanted(wanted bool) { p.omitReasons, p.idleAtStamp = !wanted, false }
 
-// Decide costs O(1) and allocates nothing when nothing changed; else O(tenants +
-// ready stages + placements x (log tenants + replicas)).
-func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, max int) scheduler.Decision {
-	if p.known && p.seen == s.Stamp() && (now == p.now || (now > p.now && len(p.lane) == 0 && (p.wake == 0 || now < p.wake))) && max > 0 {
+// Decide returns the actions for this cycle, limit at most. It costs O(1) and does
+// not allocate if nothing changed, else O(tenants + ready stages + placements x (log
+// tenants + replicas)).
+func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
+	if p.idleAtStamp && p.seenStamp == s.Stamp() &&
+		(now == p.now || (now > p.now && len(p.laneJobs) == 0 && (p.wake == 0 || now < p.wake))) && limit > 0 {
 		return p.decision(now)
 	}
-	p.begin(s, now, max)
-	p.keepPromises()
-	for n := 0; p.pass() && n < maxPasses; n++ {
+	p.begin(s, now, limit)
+	p.planGuarantees()
+	for n := 0; p.runPass() && n < maxPasses; n++ {
 	}
-	p.rememberPlan()
-	p.remember()
-	if !p.quiet {
+	p.recordCompressState()
+	p.recordQueueStates()
+	if !p.omitReasons {
 		p.explain()
 	}
 	s.Rollback(p.mark)
-	p.known = len(p.actions) == 0 && len(p.notes) == 0 && p.left > 0
+	p.idleAtStamp = len(p.actions) == 0 && len(p.states) == 0 && p.actionsLeft > 0
 	return p.decision(now)
 }
 
 // maxPasses bounds the passes of one decision; two or three are usual.
 const maxPasses = 64
 
-// pass goes through the lanes once, as if the State with what was decided so
-// far were all there is, and tells whether another pass may find more to do. So
-// a decision is finished when a fresh look at it would add nothing.
-func (p *Policy) pass() bool {
-	p.wake, p.stopped, p.special, p.shrinks = 0, nil, false, false
-	p.local, p.sleepers, p.lane = p.local[:0], p.sleepers[:0], p.lane[:0]
-	p.serving = scheduler.NoTenant
-	p.later, p.judging, p.shapes = p.later[:0], false, p.shapes[:0]
-	clear(p.waits)
-	clear(p.isNear)
-	clear(p.dry)
-	clear(p.moved.none)
-	clear(p.moved.fixed)
-	p.judge.Begin(p.s)
-	p.keep.begin(len(p.s.Nodes()))
-	before := p.steps
-	if p.promise.wake > 0 {
-		p.wakeAt(p.promise.wake)
+// runPass goes through all lanes once, on the State as this decision has changed it
+// so far, and reports whether another pass may find more. A finished decision is
+// therefore one to which a new cycle would add nothing.
+func (p *Policy) runPass() bool {
+	p.wake, p.firstMisfit, p.nonPlacement, p.shrinkOnly = 0, nil, false, false
+	p.localStages, p.suspended, p.laneJobs = p.localStages[:0], p.suspended[:0], p.laneJobs[:0]
+	p.servingTenant = scheduler.NoTenant
+	p.delayed, p.servingDelayed, p.eqClasses = p.delayed[:0], false, p.eqClasses[:0]
+	clear(p.dataWaits)
+	clear(p.placedLocally)
+	clear(p.withoutLocalNode)
+	clear(p.exchanges.withoutExchange)
+	clear(p.exchanges.withoutAlternative)
+	p.waitEvaluator.Reset(p.s)
+	p.reserved.begin(len(p.s.Nodes()))
+	before := p.changeCount
+	if p.survey.wake > 0 {
+		p.wakeAt(p.survey.wake)
 	}
-	p.countPromises()
-	p.keepHolds()
+	p.collectDueGuarantees()
+	p.refreshPreemptReservations()
 	p.reservedLane()
-	p.overdue()
+	p.resumeOverdue()
 	if p.cfg.Deadlines {
 		p.deadlineLane()
 	}
 	p.suspendedLane()
-	if p.left > 0 || p.cfg.LASMQ != nil { // queues are noted in every cycle
-		p.firstHeads()
-		p.turns()
+	if p.actionsLeft > 0 || p.cfg.LASMQ != nil { // LAS_MQ needs its heads in every cycle
+		p.initHeads()
+		p.serveTenants()
 	}
-	p.settleWaits()
-	p.sweep()
-	return p.steps != before && p.left > 0 && (p.special || p.guarded() || len(p.keep.nodes) > 0 || len(p.waits) > 0 || len(p.sleepers) > 0 || p.laneWaits())
+	p.recordDataWaits()
+	p.dropObsolete()
+	return p.changeCount != before && p.actionsLeft > 0 &&
+		(p.nonPlacement || p.hasReservations() || len(p.reserved.nodes) > 0 || len(p.dataWaits) > 0 || len(p.suspended) > 0 || p.hasWaitingLaneJob())
 }
 
-// laneWaits tells whether a deadline job is left waiting.
-func (p *Policy) laneWaits() bool {
-	for _, l := range p.lane {
+// hasWaitingLaneJob reports whether a deadline job still has ready tasks.
+func (p *Policy) hasWaitingLaneJob() bool {
+	for _, l := range p.laneJobs {
 		if l.job.Ready > 0 {
 			return true
 		}
@@ -164,57 +181,58 @@ func (p *Policy) laneWaits() bool {
 	return false
 }
 
-func (p *Policy) begin(s *scheduler.State, now scheduler.Time, max int) {
-	p.s, p.now, p.left = s, now, max
-	p.seen = s.Stamp()
-	p.actions, p.notes, p.waiting = p.actions[:0], p.notes[:0], p.waiting[:0]
-	p.racks.known = false
+func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
+	p.s, p.now, p.actionsLeft = s, now, limit
+	p.seenStamp = s.Stamp()
+	p.actions, p.states, p.waitingReasons = p.actions[:0], p.states[:0], p.waitingReasons[:0]
+	p.racks.valid = false
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
-	p.moved.begin(len(s.Nodes()))
+	p.exchanges.begin(len(s.Nodes()))
 	p.mark = s.Mark()
-	p.shrinks = false
-	clear(p.starts)
+	p.shrinkOnly = false
+	clear(p.plannedStarts)
 }
 
 func (p *Policy) decision(now scheduler.Time) scheduler.Decision {
-	return scheduler.Decision{Base: p.s.Index(), At: now, Actions: p.actions, Notes: p.notes, Waiting: p.waiting, Wake: p.wake}
+	return scheduler.Decision{Base: p.s.Index(), At: now, Actions: p.actions, PolicyStates: p.states, Waiting: p.waitingReasons, Wake: p.wake}
 }
 
-// do carries an action out in the try and takes it into the decision.
-func (p *Policy) do(a scheduler.Action) {
+// apply applies an action to the State and appends it to the decision.
+func (p *Policy) apply(a scheduler.Action) {
 	if err := p.s.Apply(&a, p.now); err != nil {
-		panic("threedsf: an action that is possible is refused: " + err.Error())
+		panic("threedsf: State refused an action that it offered: " + err.Error())
 	}
 	p.actions = append(p.actions, a)
-	p.special = p.special || a.Kind != scheduler.ActPlace
-	p.left--
-	p.steps++
+	p.nonPlacement = p.nonPlacement || a.Kind != scheduler.ActPlace
+	p.actionsLeft--
+	p.changeCount++
 }
 
-// note remembers something, in the try as well; false if the State refuses it.
-func (p *Policy) note(n scheduler.Note) bool {
-	p.notes = append(p.notes, n)
-	if p.s.ApplyNotes(p.notes[len(p.notes)-1:]) != nil {
-		p.notes = p.notes[:len(p.notes)-1]
+// recordState applies a policy state and appends it to the decision. It returns
+// false if the State refuses it.
+func (p *Policy) recordState(n scheduler.PolicyState) bool {
+	p.states = append(p.states, n)
+	if p.s.ApplyPolicyStates(p.states[len(p.states)-1:]) != nil {
+		p.states = p.states[:len(p.states)-1]
 		return false
 	}
-	p.special = true
-	p.steps++
+	p.nonPlacement = true
+	p.changeCount++
 	return true
 }
 
-// place places one task where it fits and charges its tenant's share.
+// place places a task, which must fit, and charges it to the tenant's share.
 func (p *Policy) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	disk, ok := p.s.Node(node).Fits(g.Spec.Demand, g.Spec.Disk)
 	if !ok {
-		panic("threedsf: a placement does not fit")
+		panic("threedsf: placing a task on a node that it does not fit")
 	}
-	p.do(p.s.Place(g, task, node, disk))
+	p.apply(p.s.PlaceAction(g, task, node, disk))
 	p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
-	p.driesUp(node)
+	p.refreshHeadsAfter(node)
 }
 
-// wakeAt asks for a cycle at an instant.
+// wakeAt requests a cycle at a time, or earlier if one is requested already.
 func (p *Policy) wakeAt(at scheduler.Time) {
 	if p.wake == 0 || at < p.wake {
 		p.wake = at

@@ -8,28 +8,28 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Scores gives the numbers by which the policy would decide now, one line each:
-// the share of each tenant with ready work, now and with its next task; the
-// latest start of each deadline job with ready work, in the lane's order; and
-// for each waiting stage that reads much when its data's nodes have room and how
-// long its data would travel. It allocates and is for tests and for people.
+// Scores returns the numbers that a decision now would be based on, one a line: the
+// share of each tenant with ready work, now and with its next task; the latest start
+// of each deadline job with ready work, in lane order; and for each stage waiting
+// with much input, when a node of its input becomes free and how long a transfer
+// would take. It is for tests and diagnostics.
 func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	var out []string
 	q := New(p.cfg)
 	q.begin(s, now, 1)
-	q.firstHeads()
-	for _, t := range q.active {
-		if share, ok := q.shares.tree.Share(q.shares.idOf[t]); ok {
-			has := q.shares.counted(s.Tenant(t).Used).Share(q.shares.total, int(p.cfg.Level)) / s.Tenant(t).Spec.Weight
+	q.initHeads()
+	for _, t := range q.activeTenants {
+		if share, ok := q.shares.tree.Share(q.shares.treeID[t]); ok {
+			has := q.shares.countedResources(s.Tenant(t).Used).Share(q.shares.total, int(p.cfg.Level)) / s.Tenant(t).Spec.Weight
 			out = append(out, fmt.Sprintf("tenant %s: share %.4f, with its next task %.4f", s.Tenant(t).Spec.Name, has, share))
 		}
 	}
 	slices.Sort(out)
 	if p.cfg.Deadlines {
-		q.fillLane()
-		for _, l := range q.lane {
-			q.outlook.Of(l.job)
-			out = append(out, fmt.Sprintf("deadline job %d: latest start in %v", l.job.Spec.ID, q.outlook.LatestStart().Sub(now)))
+		q.buildLane()
+		for _, l := range q.laneJobs {
+			q.slack.Compute(l.job)
+			out = append(out, fmt.Sprintf("deadline job %d: latest start in %v", l.job.Spec.ID, q.slack.LatestStart().Sub(now)))
 		}
 	}
 	s.Rollback(q.mark)
@@ -41,18 +41,18 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 
 func (p *Policy) scoreWaits() []string {
 	var out []string
-	p.judge.Begin(p.s)
+	p.waitEvaluator.Reset(p.s)
 	for j := range p.s.Jobs() {
 		for _, g := range j.Stages {
-			if !g.Ready() || !p.matches(g) {
+			if !g.Ready() || !p.usesMatching(g) {
 				continue
 			}
-			v := p.judge.Judge(p.s, g, g.NextPending(0), &p.cfg.Network, p.now)
+			estimate := p.waitEvaluator.WaitOrMove(p.s, g, g.NextPending(0), &p.cfg.Network, p.now)
 			release := "never"
-			if v.Release != scheduler.Never {
-				release = v.Release.Sub(p.now).String()
+			if estimate.Release != scheduler.Never {
+				release = estimate.Release.Sub(p.now).String()
 			}
-			out = append(out, fmt.Sprintf("stage %s: room at its data on node %d in %s, transfer %v", g.ID(), v.Node, release, v.Transfer.Round(time.Millisecond)))
+			out = append(out, fmt.Sprintf("stage %s: node %d of its input free in %s, transfer %v", g.ID(), estimate.Node, release, estimate.Transfer.Round(time.Millisecond)))
 		}
 	}
 	return out

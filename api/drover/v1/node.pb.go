@@ -1,12 +1,11 @@
 // The protocol between the coordinator and its nodes.
 //
 // A node registers, then keeps one Watch stream open and calls Report. The
-// coordinator streams what it wants (a full set first and after every gap,
-// then deltas with rising revisions); the node reports what it sees. Nothing
-// else is a command: a node moves from seen to wanted one safe-to-repeat step
-// at a time, and work on the outside world (a rename in HDFS, a question to
-// the NameNode) is an Order with an id that is answered once and may be asked
-// again.
+// coordinator streams the wanted state (a full set first and after every gap,
+// then deltas with ascending revisions); the node reports the seen state. Nothing
+// else is a command: a node moves from seen to wanted in idempotent steps. Work
+// on the outside world (a rename in HDFS, a lookup at the NameNode) is a
+// NodeRequest with an id, which may be repeated and is answered once.
 //
 // Fencing: (attempt, run) is the token everywhere. A report of an old run, of
 // an old node epoch, or of another node's attempt is refused.
@@ -34,7 +33,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Level names a state of an attempt between running and gone.
+// Level is how much of its node an attempt occupies.
 type Level int32
 
 const (
@@ -96,7 +95,7 @@ const (
 	Goal_GOAL_UNSPECIFIED Goal = 0
 	Goal_GOAL_RUN         Goal = 1 // be at level
 	Goal_GOAL_KEEP        Goal = 2 // ended; keep its outputs and logs
-	Goal_GOAL_STOP        Goal = 3 // end it, keep its logs
+	Goal_GOAL_STOP        Goal = 3 // end it; keep its logs
 )
 
 // Enum value maps for Goal.
@@ -150,7 +149,7 @@ const (
 	Phase_PHASE_RUNNING     Phase = 2
 	Phase_PHASE_SUCCEEDED   Phase = 3 // result complete, outputs in place
 	Phase_PHASE_FAILED      Phase = 4
-	Phase_PHASE_GONE        Phase = 5 // nothing of it is left
+	Phase_PHASE_GONE        Phase = 5 // nothing of it remains
 )
 
 // Enum value maps for Phase.
@@ -200,35 +199,37 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
-// Cause classes a failure.
+// Cause is the class of a failure.
 type Cause int32
 
 const (
 	Cause_CAUSE_UNSPECIFIED Cause = 0
-	Cause_CAUSE_EXIT        Cause = 1 // the user's command ended non-zero
-	Cause_CAUSE_MEMORY      Cause = 2 // killed over memory.max
-	Cause_CAUSE_TIME        Cause = 3 // over its time limit
-	Cause_CAUSE_DISK        Cause = 4 // over its disk quota
-	Cause_CAUSE_OUTPUT      Cause = 5 // wrote what cannot be read
-	Cause_CAUSE_STOPPED     Cause = 6 // asked for
-	Cause_CAUSE_INFRA       Cause = 7 // not the user's: does not count towards the attempts
-	Cause_CAUSE_INPUT       Cause = 8 // a map output or block could not be read
-	Cause_CAUSE_SPEC        Cause = 9 // cannot be run at all: image or command not found
+	Cause_CAUSE_EXIT        Cause = 1  // the user's command ended non-zero
+	Cause_CAUSE_MEMORY      Cause = 2  // killed over memory.max
+	Cause_CAUSE_TIME        Cause = 3  // over its time limit
+	Cause_CAUSE_DISK        Cause = 4  // over its disk quota
+	Cause_CAUSE_OUTPUT      Cause = 5  // wrote unreadable output
+	Cause_CAUSE_STOPPED     Cause = 6  // told to stop
+	Cause_CAUSE_INFRA       Cause = 7  // infrastructure: does not count towards the task's attempts
+	Cause_CAUSE_INPUT       Cause = 8  // a map output or block could not be read
+	Cause_CAUSE_SPEC        Cause = 9  // cannot be started: image or command not found; not tried again
+	Cause_CAUSE_DATA        Cause = 10 // read or wrote data that no attempt can process; not tried again
 )
 
 // Enum value maps for Cause.
 var (
 	Cause_name = map[int32]string{
-		0: "CAUSE_UNSPECIFIED",
-		1: "CAUSE_EXIT",
-		2: "CAUSE_MEMORY",
-		3: "CAUSE_TIME",
-		4: "CAUSE_DISK",
-		5: "CAUSE_OUTPUT",
-		6: "CAUSE_STOPPED",
-		7: "CAUSE_INFRA",
-		8: "CAUSE_INPUT",
-		9: "CAUSE_SPEC",
+		0:  "CAUSE_UNSPECIFIED",
+		1:  "CAUSE_EXIT",
+		2:  "CAUSE_MEMORY",
+		3:  "CAUSE_TIME",
+		4:  "CAUSE_DISK",
+		5:  "CAUSE_OUTPUT",
+		6:  "CAUSE_STOPPED",
+		7:  "CAUSE_INFRA",
+		8:  "CAUSE_INPUT",
+		9:  "CAUSE_SPEC",
+		10: "CAUSE_DATA",
 	}
 	Cause_value = map[string]int32{
 		"CAUSE_UNSPECIFIED": 0,
@@ -241,6 +242,7 @@ var (
 		"CAUSE_INFRA":       7,
 		"CAUSE_INPUT":       8,
 		"CAUSE_SPEC":        9,
+		"CAUSE_DATA":        10,
 	}
 )
 
@@ -271,7 +273,7 @@ func (Cause) EnumDescriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
-// Resources is a vector as ARCHITECTURE's table has it.
+// Resources is a resource vector.
 type Resources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cpu           int64                  `protobuf:"varint,1,opt,name=cpu,proto3" json:"cpu,omitempty"`       // millicores
@@ -342,7 +344,7 @@ type Disk struct {
 	MixedBps      int64                  `protobuf:"varint,6,opt,name=mixed_bps,json=mixedBps,proto3" json:"mixed_bps,omitempty"` // measured, reads and writes at once, sum
 	Io            int64                  `protobuf:"varint,7,opt,name=io,proto3" json:"io,omitempty"`                             // allocatable bytes per second: min(read, write, mixed/2) less the reserve
 	Space         int64                  `protobuf:"varint,8,opt,name=space,proto3" json:"space,omitempty"`                       // allocatable bytes
-	Quota         bool                   `protobuf:"varint,9,opt,name=quota,proto3" json:"quota,omitempty"`                       // project quotas work here
+	Quota         bool                   `protobuf:"varint,9,opt,name=quota,proto3" json:"quota,omitempty"`                       // project quotas are supported
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -446,20 +448,20 @@ type NodeInfo struct {
 	Rack               string                 `protobuf:"bytes,2,opt,name=rack,proto3" json:"rack,omitempty"`                                                 // "/r1", or deeper
 	StorageAddresses   []string               `protobuf:"bytes,3,rep,name=storage_addresses,json=storageAddresses,proto3" json:"storage_addresses,omitempty"` // of the DataNode on this machine
 	Address            string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`                                           // host:port of the node's own server (shuffle, logs)
-	Measured           *Resources             `protobuf:"bytes,5,opt,name=measured,proto3" json:"measured,omitempty"`                                         // CPU and memory as found, I/O as measured
-	Allocatable        *Resources             `protobuf:"bytes,6,opt,name=allocatable,proto3" json:"allocatable,omitempty"`                                   // less the reserves
+	Measured           *Resources             `protobuf:"bytes,5,opt,name=measured,proto3" json:"measured,omitempty"`                                         // CPU and memory as detected, I/O as measured
+	Allocatable        *Resources             `protobuf:"bytes,6,opt,name=allocatable,proto3" json:"allocatable,omitempty"`                                   // without the reserves
 	Disks              []*Disk                `protobuf:"bytes,7,rep,name=disks,proto3" json:"disks,omitempty"`
 	Swap               int64                  `protobuf:"varint,8,opt,name=swap,proto3" json:"swap,omitempty"` // bytes
 	CpuFlags           []string               `protobuf:"bytes,9,rep,name=cpu_flags,json=cpuFlags,proto3" json:"cpu_flags,omitempty"`
 	Versions           map[string]string      `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // kernel, containerd, runc, criu, drover
-	Levels             []Level                `protobuf:"varint,11,rep,packed,name=levels,proto3,enum=drover.v1.Level" json:"levels,omitempty"`                                                  // that a probe at start showed to work
+	Levels             []Level                `protobuf:"varint,11,rep,packed,name=levels,proto3,enum=drover.v1.Level" json:"levels,omitempty"`                                                  // supported, according to a probe at start
 	Driver             string                 `protobuf:"bytes,12,opt,name=driver,proto3" json:"driver,omitempty"`                                                                               // containerd, process
-	Emulated           bool                   `protobuf:"varint,13,opt,name=emulated,proto3" json:"emulated,omitempty"`                                                                          // figures are of an emulated machine
+	Emulated           bool                   `protobuf:"varint,13,opt,name=emulated,proto3" json:"emulated,omitempty"`                                                                          // the machine is emulated
 	Confined           bool                   `protobuf:"varint,14,opt,name=confined,proto3" json:"confined,omitempty"`                                                                          // limits are enforced by the kernel
 	TaskOverheadMemory int64                  `protobuf:"varint,15,opt,name=task_overhead_memory,json=taskOverheadMemory,proto3" json:"task_overhead_memory,omitempty"`                          // bytes of the harness, added to every demand
-	Schemes            []string               `protobuf:"bytes,16,rep,name=schemes,proto3" json:"schemes,omitempty"`                                                                             // of inputs that it reaches: hdfs, file
+	Schemes            []string               `protobuf:"bytes,16,rep,name=schemes,proto3" json:"schemes,omitempty"`                                                                             // of inputs that it can access: hdfs, file
 	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
-	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // "checkpointed: criu is not installed": why a level is missing
+	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // why levels are unsupported: "checkpointed: criu is not installed"
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -620,16 +622,16 @@ func (x *NodeInfo) GetLevelNotes() []string {
 	return nil
 }
 
-// SuspendSpeed is what a node measured about suspending: fixed times, and
-// bytes of the task's memory per second. A rate of 0 means that the level takes
-// its fixed time.
+// SuspendSpeed is the speed of level changes, measured by a node: a fixed time,
+// and bytes of the task's memory per second. A rate of 0 means the fixed time
+// alone.
 type SuspendSpeed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	FreezeUs      int64                  `protobuf:"varint,1,opt,name=freeze_us,json=freezeUs,proto3" json:"freeze_us,omitempty"`
 	ThawUs        int64                  `protobuf:"varint,2,opt,name=thaw_us,json=thawUs,proto3" json:"thaw_us,omitempty"`
-	SwapUs        int64                  `protobuf:"varint,3,opt,name=swap_us,json=swapUs,proto3" json:"swap_us,omitempty"`
-	SwapBps       int64                  `protobuf:"varint,4,opt,name=swap_bps,json=swapBps,proto3" json:"swap_bps,omitempty"`
-	SwapBackBps   int64                  `protobuf:"varint,5,opt,name=swap_back_bps,json=swapBackBps,proto3" json:"swap_back_bps,omitempty"`
+	SwapOutUs     int64                  `protobuf:"varint,3,opt,name=swap_out_us,json=swapOutUs,proto3" json:"swap_out_us,omitempty"`
+	SwapOutBps    int64                  `protobuf:"varint,4,opt,name=swap_out_bps,json=swapOutBps,proto3" json:"swap_out_bps,omitempty"`
+	SwapInBps     int64                  `protobuf:"varint,5,opt,name=swap_in_bps,json=swapInBps,proto3" json:"swap_in_bps,omitempty"`
 	CheckpointUs  int64                  `protobuf:"varint,6,opt,name=checkpoint_us,json=checkpointUs,proto3" json:"checkpoint_us,omitempty"`
 	CheckpointBps int64                  `protobuf:"varint,7,opt,name=checkpoint_bps,json=checkpointBps,proto3" json:"checkpoint_bps,omitempty"`
 	RestoreUs     int64                  `protobuf:"varint,8,opt,name=restore_us,json=restoreUs,proto3" json:"restore_us,omitempty"`
@@ -683,23 +685,23 @@ func (x *SuspendSpeed) GetThawUs() int64 {
 	return 0
 }
 
-func (x *SuspendSpeed) GetSwapUs() int64 {
+func (x *SuspendSpeed) GetSwapOutUs() int64 {
 	if x != nil {
-		return x.SwapUs
+		return x.SwapOutUs
 	}
 	return 0
 }
 
-func (x *SuspendSpeed) GetSwapBps() int64 {
+func (x *SuspendSpeed) GetSwapOutBps() int64 {
 	if x != nil {
-		return x.SwapBps
+		return x.SwapOutBps
 	}
 	return 0
 }
 
-func (x *SuspendSpeed) GetSwapBackBps() int64 {
+func (x *SuspendSpeed) GetSwapInBps() int64 {
 	if x != nil {
-		return x.SwapBackBps
+		return x.SwapInBps
 	}
 	return 0
 }
@@ -742,7 +744,7 @@ func (x *SuspendSpeed) GetTransferBps() int64 {
 type RegisterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // the last one that the node knew, 0 for a new node
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // the last known to the node, 0 for a new node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -794,11 +796,11 @@ func (x *RegisterRequest) GetEpoch() uint64 {
 type RegisterResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Node             int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Epoch            uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // a new one after the node was declared lost: kill what the old one ran
-	Term             uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`   // of the coordinator that answers; lower ones are refused from now on
+	Epoch            uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // changed if the node was declared lost: kill what ran in the old one
+	Term             uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`   // of this coordinator; messages of lower terms are refused afterwards
 	LeaseMs          int64                  `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	ReportIntervalMs int64                  `protobuf:"varint,5,opt,name=report_interval_ms,json=reportIntervalMs,proto3" json:"report_interval_ms,omitempty"`
-	Cluster          string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"` // id; a node refuses another cluster than it knows
+	Cluster          string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"` // id; a node refuses a different one
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -879,7 +881,7 @@ type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // the last applied; 0 asks for a full set
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // the last applied; 0 requests a full set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,9 +944,9 @@ type Wanted struct {
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Full          bool                   `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`
 	Put           []*WantedAttempt       `protobuf:"bytes,4,rep,name=put,proto3" json:"put,omitempty"`                              // new or changed
-	Remove        []*AttemptKey          `protobuf:"bytes,5,rep,name=remove,proto3" json:"remove,omitempty"`                        // nothing of it shall be left on the node
-	Orders        []*Order               `protobuf:"bytes,6,rep,name=orders,proto3" json:"orders,omitempty"`                        // asked of this node
-	KeepBlobs     []string               `protobuf:"bytes,7,rep,name=keep_blobs,json=keepBlobs,proto3" json:"keep_blobs,omitempty"` // with full: digests still in use; others may go
+	Remove        []*AttemptKey          `protobuf:"bytes,5,rep,name=remove,proto3" json:"remove,omitempty"`                        // nothing of it shall remain on the node
+	Requests      []*NodeRequest         `protobuf:"bytes,6,rep,name=requests,proto3" json:"requests,omitempty"`                    // to this node
+	KeepBlobs     []string               `protobuf:"bytes,7,rep,name=keep_blobs,json=keepBlobs,proto3" json:"keep_blobs,omitempty"` // with full: digests in use; others may be removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,9 +1016,9 @@ func (x *Wanted) GetRemove() []*AttemptKey {
 	return nil
 }
 
-func (x *Wanted) GetOrders() []*Order {
+func (x *Wanted) GetRequests() []*NodeRequest {
 	if x != nil {
-		return x.Orders
+		return x.Requests
 	}
 	return nil
 }
@@ -1109,11 +1111,11 @@ type WantedAttempt struct {
 	Key                *AttemptKey            `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Goal               Goal                   `protobuf:"varint,2,opt,name=goal,proto3,enum=drover.v1.Goal" json:"goal,omitempty"`
 	Level              Level                  `protobuf:"varint,3,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`       // with GOAL_RUN
-	Spec               *TaskSpec              `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`                               // once per attempt and revision 0; later deltas may leave it out
-	MapOutputs         []*MapOutput           `protobuf:"bytes,5,rep,name=map_outputs,json=mapOutputs,proto3" json:"map_outputs,omitempty"` // for a reduce task: all that are known so far, in order of the map task; a later list replaces it
+	Spec               *TaskSpec              `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`                               // at least once per attempt; later deltas may omit it
+	MapOutputs         []*MapOutput           `protobuf:"bytes,5,rep,name=map_outputs,json=mapOutputs,proto3" json:"map_outputs,omitempty"` // for a reduce task: all outputs known so far, by map task; a later list replaces it
 	MapOutputsComplete bool                   `protobuf:"varint,6,opt,name=map_outputs_complete,json=mapOutputsComplete,proto3" json:"map_outputs_complete,omitempty"`
-	ResumeFrom         string                 `protobuf:"bytes,7,opt,name=resume_from,json=resumeFrom,proto3" json:"resume_from,omitempty"` // address of the node that holds the checkpoint
-	ResumeRun          int32                  `protobuf:"varint,8,opt,name=resume_run,json=resumeRun,proto3" json:"resume_run,omitempty"`   // the run under which that node holds it
+	ResumeFrom         string                 `protobuf:"bytes,7,opt,name=resume_from,json=resumeFrom,proto3" json:"resume_from,omitempty"` // address of the node that has the checkpoint
+	ResumeRun          int32                  `protobuf:"varint,8,opt,name=resume_run,json=resumeRun,proto3" json:"resume_run,omitempty"`   // the run under which that node has it
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1227,12 +1229,13 @@ type TaskSpec struct {
 	TimeLimitMs    int64                  `protobuf:"varint,19,opt,name=time_limit_ms,json=timeLimitMs,proto3" json:"time_limit_ms,omitempty"`
 	Split          []*SplitPiece          `protobuf:"bytes,20,rep,name=split,proto3" json:"split,omitempty"`
 	Partitions     int32                  `protobuf:"varint,21,opt,name=partitions,proto3" json:"partitions,omitempty"`             // number of reduce tasks of the job, 0 = map-only
-	MapTasks       int32                  `protobuf:"varint,22,opt,name=map_tasks,json=mapTasks,proto3" json:"map_tasks,omitempty"` // for a reduce task: how many outputs it needs
+	MapTasks       int32                  `protobuf:"varint,22,opt,name=map_tasks,json=mapTasks,proto3" json:"map_tasks,omitempty"` // number of map tasks of the job; a reduce task needs as many outputs
 	Output         string                 `protobuf:"bytes,23,opt,name=output,proto3" json:"output,omitempty"`                      // URI of the file that this attempt writes, below _temporary
 	Replication    int32                  `protobuf:"varint,24,opt,name=replication,proto3" json:"replication,omitempty"`
 	ShuffleToken   string                 `protobuf:"bytes,25,opt,name=shuffle_token,json=shuffleToken,proto3" json:"shuffle_token,omitempty"` // authenticates this job's fetches between nodes
 	Exclusive      bool                   `protobuf:"varint,26,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	StageTasks     int32                  `protobuf:"varint,27,opt,name=stage_tasks,json=stageTasks,proto3" json:"stage_tasks,omitempty"`
+	StartPauseMs   int64                  `protobuf:"varint,28,opt,name=start_pause_ms,json=startPauseMs,proto3" json:"start_pause_ms,omitempty"` // the command starts this long after the attempt came, since earlier ones failed
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1452,6 +1455,13 @@ func (x *TaskSpec) GetExclusive() bool {
 func (x *TaskSpec) GetStageTasks() int32 {
 	if x != nil {
 		return x.StageTasks
+	}
+	return 0
+}
+
+func (x *TaskSpec) GetStartPauseMs() int64 {
+	if x != nil {
+		return x.StartPauseMs
 	}
 	return 0
 }
@@ -1788,38 +1798,38 @@ func (x *MapOutput) GetStage() int32 {
 	return 0
 }
 
-// Order is one piece of work on the outside world. Orders are safe to repeat;
-// an answer carries the order's id.
-type Order struct {
+// NodeRequest asks a node for work on the outside world. Requests are idempotent;
+// a response carries the request's id.
+type NodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	User  string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"` // HDFS user on whose behalf
-	// Types that are valid to be assigned to What:
+	User  string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"` // HDFS user to act as
+	// Types that are valid to be assigned to Operation:
 	//
-	//	*Order_Locate
-	//	*Order_CheckOutput
-	//	*Order_CommitOutput
-	//	*Order_DeletePath
-	What          isOrder_What `protobuf_oneof:"what"`
-	LimitMs       int64        `protobuf:"varint,7,opt,name=limit_ms,json=limitMs,proto3" json:"limit_ms,omitempty"`
+	//	*NodeRequest_Locate
+	//	*NodeRequest_CheckOutput
+	//	*NodeRequest_CommitOutput
+	//	*NodeRequest_DeletePath
+	Operation     isNodeRequest_Operation `protobuf_oneof:"operation"`
+	TimeoutMs     int64                   `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Order) Reset() {
-	*x = Order{}
+func (x *NodeRequest) Reset() {
+	*x = NodeRequest{}
 	mi := &file_drover_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Order) String() string {
+func (x *NodeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Order) ProtoMessage() {}
+func (*NodeRequest) ProtoMessage() {}
 
-func (x *Order) ProtoReflect() protoreflect.Message {
+func (x *NodeRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1831,129 +1841,129 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Order.ProtoReflect.Descriptor instead.
-func (*Order) Descriptor() ([]byte, []int) {
+// Deprecated: Use NodeRequest.ProtoReflect.Descriptor instead.
+func (*NodeRequest) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *Order) GetId() uint64 {
+func (x *NodeRequest) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *Order) GetUser() string {
+func (x *NodeRequest) GetUser() string {
 	if x != nil {
 		return x.User
 	}
 	return ""
 }
 
-func (x *Order) GetWhat() isOrder_What {
+func (x *NodeRequest) GetOperation() isNodeRequest_Operation {
 	if x != nil {
-		return x.What
+		return x.Operation
 	}
 	return nil
 }
 
-func (x *Order) GetLocate() *LocateOrder {
+func (x *NodeRequest) GetLocate() *LocateRequest {
 	if x != nil {
-		if x, ok := x.What.(*Order_Locate); ok {
+		if x, ok := x.Operation.(*NodeRequest_Locate); ok {
 			return x.Locate
 		}
 	}
 	return nil
 }
 
-func (x *Order) GetCheckOutput() *CheckOutputOrder {
+func (x *NodeRequest) GetCheckOutput() *CheckOutputRequest {
 	if x != nil {
-		if x, ok := x.What.(*Order_CheckOutput); ok {
+		if x, ok := x.Operation.(*NodeRequest_CheckOutput); ok {
 			return x.CheckOutput
 		}
 	}
 	return nil
 }
 
-func (x *Order) GetCommitOutput() *CommitOutputOrder {
+func (x *NodeRequest) GetCommitOutput() *CommitOutputRequest {
 	if x != nil {
-		if x, ok := x.What.(*Order_CommitOutput); ok {
+		if x, ok := x.Operation.(*NodeRequest_CommitOutput); ok {
 			return x.CommitOutput
 		}
 	}
 	return nil
 }
 
-func (x *Order) GetDeletePath() *DeletePathOrder {
+func (x *NodeRequest) GetDeletePath() *DeletePathRequest {
 	if x != nil {
-		if x, ok := x.What.(*Order_DeletePath); ok {
+		if x, ok := x.Operation.(*NodeRequest_DeletePath); ok {
 			return x.DeletePath
 		}
 	}
 	return nil
 }
 
-func (x *Order) GetLimitMs() int64 {
+func (x *NodeRequest) GetTimeoutMs() int64 {
 	if x != nil {
-		return x.LimitMs
+		return x.TimeoutMs
 	}
 	return 0
 }
 
-type isOrder_What interface {
-	isOrder_What()
+type isNodeRequest_Operation interface {
+	isNodeRequest_Operation()
 }
 
-type Order_Locate struct {
-	Locate *LocateOrder `protobuf:"bytes,3,opt,name=locate,proto3,oneof"`
+type NodeRequest_Locate struct {
+	Locate *LocateRequest `protobuf:"bytes,3,opt,name=locate,proto3,oneof"`
 }
 
-type Order_CheckOutput struct {
-	CheckOutput *CheckOutputOrder `protobuf:"bytes,4,opt,name=check_output,json=checkOutput,proto3,oneof"`
+type NodeRequest_CheckOutput struct {
+	CheckOutput *CheckOutputRequest `protobuf:"bytes,4,opt,name=check_output,json=checkOutput,proto3,oneof"`
 }
 
-type Order_CommitOutput struct {
-	CommitOutput *CommitOutputOrder `protobuf:"bytes,5,opt,name=commit_output,json=commitOutput,proto3,oneof"`
+type NodeRequest_CommitOutput struct {
+	CommitOutput *CommitOutputRequest `protobuf:"bytes,5,opt,name=commit_output,json=commitOutput,proto3,oneof"`
 }
 
-type Order_DeletePath struct {
-	DeletePath *DeletePathOrder `protobuf:"bytes,6,opt,name=delete_path,json=deletePath,proto3,oneof"`
+type NodeRequest_DeletePath struct {
+	DeletePath *DeletePathRequest `protobuf:"bytes,6,opt,name=delete_path,json=deletePath,proto3,oneof"`
 }
 
-func (*Order_Locate) isOrder_What() {}
+func (*NodeRequest_Locate) isNodeRequest_Operation() {}
 
-func (*Order_CheckOutput) isOrder_What() {}
+func (*NodeRequest_CheckOutput) isNodeRequest_Operation() {}
 
-func (*Order_CommitOutput) isOrder_What() {}
+func (*NodeRequest_CommitOutput) isNodeRequest_Operation() {}
 
-func (*Order_DeletePath) isOrder_What() {}
+func (*NodeRequest_DeletePath) isNodeRequest_Operation() {}
 
-// LocateOrder asks for the blocks of files: globs are expanded, then blocks are
-// reported in pages.
-type LocateOrder struct {
+// LocateRequest asks for the blocks of files, in pages. Globs are expanded.
+type LocateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Paths         []string               `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
-	FirstBlock    int32                  `protobuf:"varint,2,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"` // page start over all blocks of all files
+	FirstBlock    int32                  `protobuf:"varint,2,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"` // start of the page, counted over all files
 	MaxBlocks     int32                  `protobuf:"varint,3,opt,name=max_blocks,json=maxBlocks,proto3" json:"max_blocks,omitempty"`
-	Refresh       bool                   `protobuf:"varint,4,opt,name=refresh,proto3" json:"refresh,omitempty"` // past any cache: a DataNode was lost
+	Refresh       bool                   `protobuf:"varint,4,opt,name=refresh,proto3" json:"refresh,omitempty"` // bypass caches: a DataNode was lost
+	Recurse       bool                   `protobuf:"varint,5,opt,name=recurse,proto3" json:"recurse,omitempty"` // also read the subfolders of input folders; otherwise one is an error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LocateOrder) Reset() {
-	*x = LocateOrder{}
+func (x *LocateRequest) Reset() {
+	*x = LocateRequest{}
 	mi := &file_drover_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LocateOrder) String() string {
+func (x *LocateRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LocateOrder) ProtoMessage() {}
+func (*LocateRequest) ProtoMessage() {}
 
-func (x *LocateOrder) ProtoReflect() protoreflect.Message {
+func (x *LocateRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1965,63 +1975,70 @@ func (x *LocateOrder) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LocateOrder.ProtoReflect.Descriptor instead.
-func (*LocateOrder) Descriptor() ([]byte, []int) {
+// Deprecated: Use LocateRequest.ProtoReflect.Descriptor instead.
+func (*LocateRequest) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *LocateOrder) GetPaths() []string {
+func (x *LocateRequest) GetPaths() []string {
 	if x != nil {
 		return x.Paths
 	}
 	return nil
 }
 
-func (x *LocateOrder) GetFirstBlock() int32 {
+func (x *LocateRequest) GetFirstBlock() int32 {
 	if x != nil {
 		return x.FirstBlock
 	}
 	return 0
 }
 
-func (x *LocateOrder) GetMaxBlocks() int32 {
+func (x *LocateRequest) GetMaxBlocks() int32 {
 	if x != nil {
 		return x.MaxBlocks
 	}
 	return 0
 }
 
-func (x *LocateOrder) GetRefresh() bool {
+func (x *LocateRequest) GetRefresh() bool {
 	if x != nil {
 		return x.Refresh
 	}
 	return false
 }
 
-type LocateAnswer struct {
+func (x *LocateRequest) GetRecurse() bool {
+	if x != nil {
+		return x.Recurse
+	}
+	return false
+}
+
+type LocateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        []*FileBlock           `protobuf:"bytes,1,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	TotalFiles    int32                  `protobuf:"varint,2,opt,name=total_files,json=totalFiles,proto3" json:"total_files,omitempty"`
 	TotalBytes    int64                  `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	NextBlock     int32                  `protobuf:"varint,4,opt,name=next_block,json=nextBlock,proto3" json:"next_block,omitempty"` // 0 = no more
+	NextBlock     int32                  `protobuf:"varint,4,opt,name=next_block,json=nextBlock,proto3" json:"next_block,omitempty"` // 0 = last page
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LocateAnswer) Reset() {
-	*x = LocateAnswer{}
+func (x *LocateResponse) Reset() {
+	*x = LocateResponse{}
 	mi := &file_drover_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LocateAnswer) String() string {
+func (x *LocateResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LocateAnswer) ProtoMessage() {}
+func (*LocateResponse) ProtoMessage() {}
 
-func (x *LocateAnswer) ProtoReflect() protoreflect.Message {
+func (x *LocateResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2033,33 +2050,33 @@ func (x *LocateAnswer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LocateAnswer.ProtoReflect.Descriptor instead.
-func (*LocateAnswer) Descriptor() ([]byte, []int) {
+// Deprecated: Use LocateResponse.ProtoReflect.Descriptor instead.
+func (*LocateResponse) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *LocateAnswer) GetBlocks() []*FileBlock {
+func (x *LocateResponse) GetBlocks() []*FileBlock {
 	if x != nil {
 		return x.Blocks
 	}
 	return nil
 }
 
-func (x *LocateAnswer) GetTotalFiles() int32 {
+func (x *LocateResponse) GetTotalFiles() int32 {
 	if x != nil {
 		return x.TotalFiles
 	}
 	return 0
 }
 
-func (x *LocateAnswer) GetTotalBytes() int64 {
+func (x *LocateResponse) GetTotalBytes() int64 {
 	if x != nil {
 		return x.TotalBytes
 	}
 	return 0
 }
 
-func (x *LocateAnswer) GetNextBlock() int32 {
+func (x *LocateResponse) GetNextBlock() int32 {
 	if x != nil {
 		return x.NextBlock
 	}
@@ -2073,7 +2090,7 @@ type FileBlock struct {
 	Length        int64                  `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
 	FileLength    int64                  `protobuf:"varint,4,opt,name=file_length,json=fileLength,proto3" json:"file_length,omitempty"`
 	Hosts         []string               `protobuf:"bytes,5,rep,name=hosts,proto3" json:"hosts,omitempty"` // addresses of the replicas' DataNodes
-	Racks         []string               `protobuf:"bytes,6,rep,name=racks,proto3" json:"racks,omitempty"` // as long as hosts
+	Racks         []string               `protobuf:"bytes,6,rep,name=racks,proto3" json:"racks,omitempty"` // same length as hosts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2150,9 +2167,9 @@ func (x *FileBlock) GetRacks() []string {
 	return nil
 }
 
-// CheckOutputOrder asks that the output path does not exist and that its
-// parent can be written; with prepare it makes the temporary folder.
-type CheckOutputOrder struct {
+// CheckOutputRequest checks that the output path does not exist and that its
+// parent is writable; with prepare it creates the temporary folder.
+type CheckOutputRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Prepare       bool                   `protobuf:"varint,2,opt,name=prepare,proto3" json:"prepare,omitempty"`
@@ -2161,20 +2178,20 @@ type CheckOutputOrder struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CheckOutputOrder) Reset() {
-	*x = CheckOutputOrder{}
+func (x *CheckOutputRequest) Reset() {
+	*x = CheckOutputRequest{}
 	mi := &file_drover_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CheckOutputOrder) String() string {
+func (x *CheckOutputRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CheckOutputOrder) ProtoMessage() {}
+func (*CheckOutputRequest) ProtoMessage() {}
 
-func (x *CheckOutputOrder) ProtoReflect() protoreflect.Message {
+func (x *CheckOutputRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2186,36 +2203,36 @@ func (x *CheckOutputOrder) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CheckOutputOrder.ProtoReflect.Descriptor instead.
-func (*CheckOutputOrder) Descriptor() ([]byte, []int) {
+// Deprecated: Use CheckOutputRequest.ProtoReflect.Descriptor instead.
+func (*CheckOutputRequest) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *CheckOutputOrder) GetPath() string {
+func (x *CheckOutputRequest) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *CheckOutputOrder) GetPrepare() bool {
+func (x *CheckOutputRequest) GetPrepare() bool {
 	if x != nil {
 		return x.Prepare
 	}
 	return false
 }
 
-func (x *CheckOutputOrder) GetTemporary() string {
+func (x *CheckOutputRequest) GetTemporary() string {
 	if x != nil {
 		return x.Temporary
 	}
 	return ""
 }
 
-// CommitOutputOrder publishes a job's result: every source is renamed to its
+// CommitOutputRequest publishes a job's result: every source is renamed to its
 // name below path, never over an existing file, then _SUCCESS is written, then
-// the temporary folder goes. Repeatable.
-type CommitOutputOrder struct {
+// the temporary folder is removed. Idempotent.
+type CommitOutputRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Temporary     string                 `protobuf:"bytes,2,opt,name=temporary,proto3" json:"temporary,omitempty"`
@@ -2224,20 +2241,20 @@ type CommitOutputOrder struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CommitOutputOrder) Reset() {
-	*x = CommitOutputOrder{}
+func (x *CommitOutputRequest) Reset() {
+	*x = CommitOutputRequest{}
 	mi := &file_drover_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CommitOutputOrder) String() string {
+func (x *CommitOutputRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CommitOutputOrder) ProtoMessage() {}
+func (*CommitOutputRequest) ProtoMessage() {}
 
-func (x *CommitOutputOrder) ProtoReflect() protoreflect.Message {
+func (x *CommitOutputRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2249,26 +2266,26 @@ func (x *CommitOutputOrder) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CommitOutputOrder.ProtoReflect.Descriptor instead.
-func (*CommitOutputOrder) Descriptor() ([]byte, []int) {
+// Deprecated: Use CommitOutputRequest.ProtoReflect.Descriptor instead.
+func (*CommitOutputRequest) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
-func (x *CommitOutputOrder) GetPath() string {
+func (x *CommitOutputRequest) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *CommitOutputOrder) GetTemporary() string {
+func (x *CommitOutputRequest) GetTemporary() string {
 	if x != nil {
 		return x.Temporary
 	}
 	return ""
 }
 
-func (x *CommitOutputOrder) GetFiles() []*CommitFile {
+func (x *CommitOutputRequest) GetFiles() []*CommitFile {
 	if x != nil {
 		return x.Files
 	}
@@ -2343,27 +2360,27 @@ func (x *CommitFile) GetChecksum() string {
 	return ""
 }
 
-type DeletePathOrder struct {
+type DeletePathRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DeletePathOrder) Reset() {
-	*x = DeletePathOrder{}
+func (x *DeletePathRequest) Reset() {
+	*x = DeletePathRequest{}
 	mi := &file_drover_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DeletePathOrder) String() string {
+func (x *DeletePathRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DeletePathOrder) ProtoMessage() {}
+func (*DeletePathRequest) ProtoMessage() {}
 
-func (x *DeletePathOrder) ProtoReflect() protoreflect.Message {
+func (x *DeletePathRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2375,43 +2392,43 @@ func (x *DeletePathOrder) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DeletePathOrder.ProtoReflect.Descriptor instead.
-func (*DeletePathOrder) Descriptor() ([]byte, []int) {
+// Deprecated: Use DeletePathRequest.ProtoReflect.Descriptor instead.
+func (*DeletePathRequest) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *DeletePathOrder) GetPath() string {
+func (x *DeletePathRequest) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-type OrderAnswer struct {
+type NodeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                             // empty: done
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`                             // empty: success
 	ErrorClass    string                 `protobuf:"bytes,3,opt,name=error_class,json=errorClass,proto3" json:"error_class,omitempty"` // a class of internal/fault by name
-	Locate        *LocateAnswer          `protobuf:"bytes,4,opt,name=locate,proto3" json:"locate,omitempty"`
-	Progress      string                 `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"` // "waiting for the NameNode …": not an end
+	Locate        *LocateResponse        `protobuf:"bytes,4,opt,name=locate,proto3" json:"locate,omitempty"`
+	Progress      string                 `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"` // not final: "waiting for the NameNode …"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OrderAnswer) Reset() {
-	*x = OrderAnswer{}
+func (x *NodeResponse) Reset() {
+	*x = NodeResponse{}
 	mi := &file_drover_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OrderAnswer) String() string {
+func (x *NodeResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OrderAnswer) ProtoMessage() {}
+func (*NodeResponse) ProtoMessage() {}
 
-func (x *OrderAnswer) ProtoReflect() protoreflect.Message {
+func (x *NodeResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_drover_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2423,40 +2440,40 @@ func (x *OrderAnswer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OrderAnswer.ProtoReflect.Descriptor instead.
-func (*OrderAnswer) Descriptor() ([]byte, []int) {
+// Deprecated: Use NodeResponse.ProtoReflect.Descriptor instead.
+func (*NodeResponse) Descriptor() ([]byte, []int) {
 	return file_drover_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *OrderAnswer) GetId() uint64 {
+func (x *NodeResponse) GetId() uint64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *OrderAnswer) GetError() string {
+func (x *NodeResponse) GetError() string {
 	if x != nil {
 		return x.Error
 	}
 	return ""
 }
 
-func (x *OrderAnswer) GetErrorClass() string {
+func (x *NodeResponse) GetErrorClass() string {
 	if x != nil {
 		return x.ErrorClass
 	}
 	return ""
 }
 
-func (x *OrderAnswer) GetLocate() *LocateAnswer {
+func (x *NodeResponse) GetLocate() *LocateResponse {
 	if x != nil {
 		return x.Locate
 	}
 	return nil
 }
 
-func (x *OrderAnswer) GetProgress() string {
+func (x *NodeResponse) GetProgress() string {
 	if x != nil {
 		return x.Progress
 	}
@@ -2479,21 +2496,21 @@ type SeenAttempt struct {
 	Limits         *Limits                `protobuf:"bytes,12,opt,name=limits,proto3" json:"limits,omitempty"`                         // as read back from the kernel
 	StartedMs      int64                  `protobuf:"varint,13,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"` // Unix time
 	EndedMs        int64                  `protobuf:"varint,14,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
-	RunningMs      int64                  `protobuf:"varint,15,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"` // thawed time on the monotonic clock
+	RunningMs      int64                  `protobuf:"varint,15,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"` // running time without suspensions, monotonic clock
 	OutputLength   int64                  `protobuf:"varint,16,opt,name=output_length,json=outputLength,proto3" json:"output_length,omitempty"`
 	OutputChecksum string                 `protobuf:"bytes,17,opt,name=output_checksum,json=outputChecksum,proto3" json:"output_checksum,omitempty"`
 	LostMaps       []int32                `protobuf:"varint,18,rep,packed,name=lost_maps,json=lostMaps,proto3" json:"lost_maps,omitempty"` // for a reduce: map tasks whose output could not be fetched
-	Held           *Resources             `protobuf:"bytes,19,opt,name=held,proto3" json:"held,omitempty"`                                 // what its level holds now
-	SwapHeld       int64                  `protobuf:"varint,20,opt,name=swap_held,json=swapHeld,proto3" json:"swap_held,omitempty"`
-	DiskHeld       int64                  `protobuf:"varint,21,opt,name=disk_held,json=diskHeld,proto3" json:"disk_held,omitempty"`
-	LevelNote      string                 `protobuf:"bytes,22,opt,name=level_note,json=levelNote,proto3" json:"level_note,omitempty"` // why it could not be dumped, …
+	Occupied       *Resources             `protobuf:"bytes,19,opt,name=occupied,proto3" json:"occupied,omitempty"`                         // occupied at its level
+	SwapOccupied   int64                  `protobuf:"varint,20,opt,name=swap_occupied,json=swapOccupied,proto3" json:"swap_occupied,omitempty"`
+	DiskOccupied   int64                  `protobuf:"varint,21,opt,name=disk_occupied,json=diskOccupied,proto3" json:"disk_occupied,omitempty"`
+	LevelNote      string                 `protobuf:"bytes,22,opt,name=level_note,json=levelNote,proto3" json:"level_note,omitempty"` // why a level was refused, e.g. why criu failed
 	InputBytes     int64                  `protobuf:"varint,23,opt,name=input_bytes,json=inputBytes,proto3" json:"input_bytes,omitempty"`
-	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"`                                                               // what it is doing while preparing
-	LevelSteps     []*LevelStep           `protobuf:"bytes,25,rep,name=level_steps,json=levelSteps,proto3" json:"level_steps,omitempty"`                                 // done since another level was asked for, in order
-	LevelRefused   Level                  `protobuf:"varint,26,opt,name=level_refused,json=levelRefused,proto3,enum=drover.v1.Level" json:"level_refused,omitempty"`     // that was asked for and cannot be reached: it stays at level, level_note says why
-	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                        // when it reached level, Unix time
-	ImageHeld      int64                  `protobuf:"varint,28,opt,name=image_held,json=imageHeld,proto3" json:"image_held,omitempty"`                                   // of disk_held: its checkpoint
-	LevelsNever    []Level                `protobuf:"varint,29,rep,packed,name=levels_never,json=levelsNever,proto3,enum=drover.v1.Level" json:"levels_never,omitempty"` // that it cannot reach on this node however often it is asked: level_note says why
+	Step           string                 `protobuf:"bytes,24,opt,name=step,proto3" json:"step,omitempty"`                                                                     // current step while preparing
+	LevelSteps     []*LevelStep           `protobuf:"bytes,25,rep,name=level_steps,json=levelSteps,proto3" json:"level_steps,omitempty"`                                       // since another level was requested, in order
+	TargetRefused  Level                  `protobuf:"varint,26,opt,name=target_refused,json=targetRefused,proto3,enum=drover.v1.Level" json:"target_refused,omitempty"`        // the requested level, if it cannot be reached: the attempt stays at level, level_note says why
+	LevelSinceMs   int64                  `protobuf:"varint,27,opt,name=level_since_ms,json=levelSinceMs,proto3" json:"level_since_ms,omitempty"`                              // when it reached level, Unix time
+	ImageOccupied  int64                  `protobuf:"varint,28,opt,name=image_occupied,json=imageOccupied,proto3" json:"image_occupied,omitempty"`                             // part of disk_occupied: its checkpoint
+	LevelsRefused  []Level                `protobuf:"varint,29,rep,packed,name=levels_refused,json=levelsRefused,proto3,enum=drover.v1.Level" json:"levels_refused,omitempty"` // that it can never reach on this node: level_note says why
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2654,23 +2671,23 @@ func (x *SeenAttempt) GetLostMaps() []int32 {
 	return nil
 }
 
-func (x *SeenAttempt) GetHeld() *Resources {
+func (x *SeenAttempt) GetOccupied() *Resources {
 	if x != nil {
-		return x.Held
+		return x.Occupied
 	}
 	return nil
 }
 
-func (x *SeenAttempt) GetSwapHeld() int64 {
+func (x *SeenAttempt) GetSwapOccupied() int64 {
 	if x != nil {
-		return x.SwapHeld
+		return x.SwapOccupied
 	}
 	return 0
 }
 
-func (x *SeenAttempt) GetDiskHeld() int64 {
+func (x *SeenAttempt) GetDiskOccupied() int64 {
 	if x != nil {
-		return x.DiskHeld
+		return x.DiskOccupied
 	}
 	return 0
 }
@@ -2703,9 +2720,9 @@ func (x *SeenAttempt) GetLevelSteps() []*LevelStep {
 	return nil
 }
 
-func (x *SeenAttempt) GetLevelRefused() Level {
+func (x *SeenAttempt) GetTargetRefused() Level {
 	if x != nil {
-		return x.LevelRefused
+		return x.TargetRefused
 	}
 	return Level_LEVEL_UNSPECIFIED
 }
@@ -2717,28 +2734,28 @@ func (x *SeenAttempt) GetLevelSinceMs() int64 {
 	return 0
 }
 
-func (x *SeenAttempt) GetImageHeld() int64 {
+func (x *SeenAttempt) GetImageOccupied() int64 {
 	if x != nil {
-		return x.ImageHeld
+		return x.ImageOccupied
 	}
 	return 0
 }
 
-func (x *SeenAttempt) GetLevelsNever() []Level {
+func (x *SeenAttempt) GetLevelsRefused() []Level {
 	if x != nil {
-		return x.LevelsNever
+		return x.LevelsRefused
 	}
 	return nil
 }
 
-// LevelStep is one thing that a node did to bring an attempt to a level.
+// LevelStep is one step of a node in bringing an attempt to a level.
 type LevelStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Step          string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`                       // freeze, swap out, checkpoint, restore, thaw, fetch image
-	Us            int64                  `protobuf:"varint,2,opt,name=us,proto3" json:"us,omitempty"`                          // microseconds that it took
-	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`                    // that it moved, 0 where nothing is moved
-	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                     // empty: it went well
-	BeganMs       int64                  `protobuf:"varint,5,opt,name=began_ms,json=beganMs,proto3" json:"began_ms,omitempty"` // Unix time
+	Step          string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`                                // freeze, swap out, checkpoint, restore, thaw, fetch image
+	DurationUs    int64                  `protobuf:"varint,2,opt,name=duration_us,json=durationUs,proto3" json:"duration_us,omitempty"` // microseconds
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`                             // moved, 0 for none
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                              // empty: success
+	StartedMs     int64                  `protobuf:"varint,5,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`    // Unix time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2780,9 +2797,9 @@ func (x *LevelStep) GetStep() string {
 	return ""
 }
 
-func (x *LevelStep) GetUs() int64 {
+func (x *LevelStep) GetDurationUs() int64 {
 	if x != nil {
-		return x.Us
+		return x.DurationUs
 	}
 	return 0
 }
@@ -2801,9 +2818,9 @@ func (x *LevelStep) GetError() string {
 	return ""
 }
 
-func (x *LevelStep) GetBeganMs() int64 {
+func (x *LevelStep) GetStartedMs() int64 {
 	if x != nil {
-		return x.BeganMs
+		return x.StartedMs
 	}
 	return 0
 }
@@ -2972,10 +2989,10 @@ type ReportRequest struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Node            int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
 	Epoch           uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Sequence        uint64                 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"` // rises by one; repeated after an error
-	Full            bool                   `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`         // attempts holds everything that the node has
+	Sequence        uint64                 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"` // ascending by one; repeated after an error
+	Full            bool                   `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`         // attempts contains everything on the node
 	Attempts        []*SeenAttempt         `protobuf:"bytes,5,rep,name=attempts,proto3" json:"attempts,omitempty"`
-	Answers         []*OrderAnswer         `protobuf:"bytes,6,rep,name=answers,proto3" json:"answers,omitempty"`
+	Responses       []*NodeResponse        `protobuf:"bytes,6,rep,name=responses,proto3" json:"responses,omitempty"`
 	AppliedRevision uint64                 `protobuf:"varint,7,opt,name=applied_revision,json=appliedRevision,proto3" json:"applied_revision,omitempty"`
 	Load            *NodeLoad              `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -3047,9 +3064,9 @@ func (x *ReportRequest) GetAttempts() []*SeenAttempt {
 	return nil
 }
 
-func (x *ReportRequest) GetAnswers() []*OrderAnswer {
+func (x *ReportRequest) GetResponses() []*NodeResponse {
 	if x != nil {
-		return x.Answers
+		return x.Responses
 	}
 	return nil
 }
@@ -3074,7 +3091,7 @@ type NodeLoad struct {
 	CpuPressure     float64                `protobuf:"fixed64,2,opt,name=cpu_pressure,json=cpuPressure,proto3" json:"cpu_pressure,omitempty"`
 	IoPressure      float64                `protobuf:"fixed64,3,opt,name=io_pressure,json=ioPressure,proto3" json:"io_pressure,omitempty"`
 	MemoryPressure  float64                `protobuf:"fixed64,4,opt,name=memory_pressure,json=memoryPressure,proto3" json:"memory_pressure,omitempty"`
-	Problems        []string               `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"` // failing disk, engine gone
+	Problems        []string               `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"` // e.g. a failing disk, the container engine is down
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3342,13 +3359,14 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"levelNotes\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x02\n" +
 	"\fSuspendSpeed\x12\x1b\n" +
 	"\tfreeze_us\x18\x01 \x01(\x03R\bfreezeUs\x12\x17\n" +
-	"\athaw_us\x18\x02 \x01(\x03R\x06thawUs\x12\x17\n" +
-	"\aswap_us\x18\x03 \x01(\x03R\x06swapUs\x12\x19\n" +
-	"\bswap_bps\x18\x04 \x01(\x03R\aswapBps\x12\"\n" +
-	"\rswap_back_bps\x18\x05 \x01(\x03R\vswapBackBps\x12#\n" +
+	"\athaw_us\x18\x02 \x01(\x03R\x06thawUs\x12\x1e\n" +
+	"\vswap_out_us\x18\x03 \x01(\x03R\tswapOutUs\x12 \n" +
+	"\fswap_out_bps\x18\x04 \x01(\x03R\n" +
+	"swapOutBps\x12\x1e\n" +
+	"\vswap_in_bps\x18\x05 \x01(\x03R\tswapInBps\x12#\n" +
 	"\rcheckpoint_us\x18\x06 \x01(\x03R\fcheckpointUs\x12%\n" +
 	"\x0echeckpoint_bps\x18\a \x01(\x03R\rcheckpointBps\x12\x1d\n" +
 	"\n" +
@@ -3370,14 +3388,14 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xf0\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xfa\x01\n" +
 	"\x06Wanted\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12*\n" +
 	"\x03put\x18\x04 \x03(\v2\x18.drover.v1.WantedAttemptR\x03put\x12-\n" +
-	"\x06remove\x18\x05 \x03(\v2\x15.drover.v1.AttemptKeyR\x06remove\x12(\n" +
-	"\x06orders\x18\x06 \x03(\v2\x10.drover.v1.OrderR\x06orders\x12\x1d\n" +
+	"\x06remove\x18\x05 \x03(\v2\x15.drover.v1.AttemptKeyR\x06remove\x122\n" +
+	"\brequests\x18\x06 \x03(\v2\x16.drover.v1.NodeRequestR\brequests\x12\x1d\n" +
 	"\n" +
 	"keep_blobs\x18\a \x03(\tR\tkeepBlobs\"t\n" +
 	"\n" +
@@ -3398,7 +3416,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vresume_from\x18\a \x01(\tR\n" +
 	"resumeFrom\x12\x1d\n" +
 	"\n" +
-	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xb9\a\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xdf\a\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -3431,7 +3449,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\rshuffle_token\x18\x19 \x01(\tR\fshuffleToken\x12\x1c\n" +
 	"\texclusive\x18\x1a \x01(\bR\texclusive\x12\x1f\n" +
 	"\vstage_tasks\x18\x1b \x01(\x05R\n" +
-	"stageTasks\x1a6\n" +
+	"stageTasks\x12$\n" +
+	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
@@ -3460,25 +3479,27 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x10\n" +
 	"\x03run\x18\x03 \x01(\x05R\x03run\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05stage\x18\x05 \x01(\x05R\x05stage\"\xc6\x02\n" +
-	"\x05Order\x12\x0e\n" +
+	"\x05stage\x18\x05 \x01(\x05R\x05stage\"\xdd\x02\n" +
+	"\vNodeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
-	"\x04user\x18\x02 \x01(\tR\x04user\x120\n" +
-	"\x06locate\x18\x03 \x01(\v2\x16.drover.v1.LocateOrderH\x00R\x06locate\x12@\n" +
-	"\fcheck_output\x18\x04 \x01(\v2\x1b.drover.v1.CheckOutputOrderH\x00R\vcheckOutput\x12C\n" +
-	"\rcommit_output\x18\x05 \x01(\v2\x1c.drover.v1.CommitOutputOrderH\x00R\fcommitOutput\x12=\n" +
-	"\vdelete_path\x18\x06 \x01(\v2\x1a.drover.v1.DeletePathOrderH\x00R\n" +
-	"deletePath\x12\x19\n" +
-	"\blimit_ms\x18\a \x01(\x03R\alimitMsB\x06\n" +
-	"\x04what\"}\n" +
-	"\vLocateOrder\x12\x14\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x122\n" +
+	"\x06locate\x18\x03 \x01(\v2\x18.drover.v1.LocateRequestH\x00R\x06locate\x12B\n" +
+	"\fcheck_output\x18\x04 \x01(\v2\x1d.drover.v1.CheckOutputRequestH\x00R\vcheckOutput\x12E\n" +
+	"\rcommit_output\x18\x05 \x01(\v2\x1e.drover.v1.CommitOutputRequestH\x00R\fcommitOutput\x12?\n" +
+	"\vdelete_path\x18\x06 \x01(\v2\x1c.drover.v1.DeletePathRequestH\x00R\n" +
+	"deletePath\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\a \x01(\x03R\ttimeoutMsB\v\n" +
+	"\toperation\"\x99\x01\n" +
+	"\rLocateRequest\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x1f\n" +
 	"\vfirst_block\x18\x02 \x01(\x05R\n" +
 	"firstBlock\x12\x1d\n" +
 	"\n" +
 	"max_blocks\x18\x03 \x01(\x05R\tmaxBlocks\x12\x18\n" +
-	"\arefresh\x18\x04 \x01(\bR\arefresh\"\x9d\x01\n" +
-	"\fLocateAnswer\x12,\n" +
+	"\arefresh\x18\x04 \x01(\bR\arefresh\x12\x18\n" +
+	"\arecurse\x18\x05 \x01(\bR\arecurse\"\x9f\x01\n" +
+	"\x0eLocateResponse\x12,\n" +
 	"\x06blocks\x18\x01 \x03(\v2\x14.drover.v1.FileBlockR\x06blocks\x12\x1f\n" +
 	"\vtotal_files\x18\x02 \x01(\x05R\n" +
 	"totalFiles\x12\x1f\n" +
@@ -3493,12 +3514,12 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vfile_length\x18\x04 \x01(\x03R\n" +
 	"fileLength\x12\x14\n" +
 	"\x05hosts\x18\x05 \x03(\tR\x05hosts\x12\x14\n" +
-	"\x05racks\x18\x06 \x03(\tR\x05racks\"^\n" +
-	"\x10CheckOutputOrder\x12\x12\n" +
+	"\x05racks\x18\x06 \x03(\tR\x05racks\"`\n" +
+	"\x12CheckOutputRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\aprepare\x18\x02 \x01(\bR\aprepare\x12\x1c\n" +
-	"\ttemporary\x18\x03 \x01(\tR\ttemporary\"r\n" +
-	"\x11CommitOutputOrder\x12\x12\n" +
+	"\ttemporary\x18\x03 \x01(\tR\ttemporary\"t\n" +
+	"\x13CommitOutputRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1c\n" +
 	"\ttemporary\x18\x02 \x01(\tR\ttemporary\x12+\n" +
 	"\x05files\x18\x03 \x03(\v2\x15.drover.v1.CommitFileR\x05files\"l\n" +
@@ -3507,16 +3528,16 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x03R\x06length\x12\x1a\n" +
-	"\bchecksum\x18\x04 \x01(\tR\bchecksum\"%\n" +
-	"\x0fDeletePathOrder\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"\xa1\x01\n" +
-	"\vOrderAnswer\x12\x0e\n" +
+	"\bchecksum\x18\x04 \x01(\tR\bchecksum\"'\n" +
+	"\x11DeletePathRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"\xa4\x01\n" +
+	"\fNodeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1f\n" +
 	"\verror_class\x18\x03 \x01(\tR\n" +
-	"errorClass\x12/\n" +
-	"\x06locate\x18\x04 \x01(\v2\x17.drover.v1.LocateAnswerR\x06locate\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\tR\bprogress\"\xf0\b\n" +
+	"errorClass\x121\n" +
+	"\x06locate\x18\x04 \x01(\v2\x19.drover.v1.LocateResponseR\x06locate\x12\x1a\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\"\x96\t\n" +
 	"\vSeenAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12&\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x10.drover.v1.PhaseR\x05phase\x12&\n" +
@@ -3539,31 +3560,32 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"running_ms\x18\x0f \x01(\x03R\trunningMs\x12#\n" +
 	"\routput_length\x18\x10 \x01(\x03R\foutputLength\x12'\n" +
 	"\x0foutput_checksum\x18\x11 \x01(\tR\x0eoutputChecksum\x12\x1b\n" +
-	"\tlost_maps\x18\x12 \x03(\x05R\blostMaps\x12(\n" +
-	"\x04held\x18\x13 \x01(\v2\x14.drover.v1.ResourcesR\x04held\x12\x1b\n" +
-	"\tswap_held\x18\x14 \x01(\x03R\bswapHeld\x12\x1b\n" +
-	"\tdisk_held\x18\x15 \x01(\x03R\bdiskHeld\x12\x1d\n" +
+	"\tlost_maps\x18\x12 \x03(\x05R\blostMaps\x120\n" +
+	"\boccupied\x18\x13 \x01(\v2\x14.drover.v1.ResourcesR\boccupied\x12#\n" +
+	"\rswap_occupied\x18\x14 \x01(\x03R\fswapOccupied\x12#\n" +
+	"\rdisk_occupied\x18\x15 \x01(\x03R\fdiskOccupied\x12\x1d\n" +
 	"\n" +
 	"level_note\x18\x16 \x01(\tR\tlevelNote\x12\x1f\n" +
 	"\vinput_bytes\x18\x17 \x01(\x03R\n" +
 	"inputBytes\x12\x12\n" +
 	"\x04step\x18\x18 \x01(\tR\x04step\x125\n" +
 	"\vlevel_steps\x18\x19 \x03(\v2\x14.drover.v1.LevelStepR\n" +
-	"levelSteps\x125\n" +
-	"\rlevel_refused\x18\x1a \x01(\x0e2\x10.drover.v1.LevelR\flevelRefused\x12$\n" +
-	"\x0elevel_since_ms\x18\x1b \x01(\x03R\flevelSinceMs\x12\x1d\n" +
-	"\n" +
-	"image_held\x18\x1c \x01(\x03R\timageHeld\x123\n" +
-	"\flevels_never\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\vlevelsNever\x1a;\n" +
+	"levelSteps\x127\n" +
+	"\x0etarget_refused\x18\x1a \x01(\x0e2\x10.drover.v1.LevelR\rtargetRefused\x12$\n" +
+	"\x0elevel_since_ms\x18\x1b \x01(\x03R\flevelSinceMs\x12%\n" +
+	"\x0eimage_occupied\x18\x1c \x01(\x03R\rimageOccupied\x127\n" +
+	"\x0elevels_refused\x18\x1d \x03(\x0e2\x10.drover.v1.LevelR\rlevelsRefused\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"v\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x8b\x01\n" +
 	"\tLevelStep\x12\x12\n" +
-	"\x04step\x18\x01 \x01(\tR\x04step\x12\x0e\n" +
-	"\x02us\x18\x02 \x01(\x03R\x02us\x12\x14\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
+	"\vduration_us\x18\x02 \x01(\x03R\n" +
+	"durationUs\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\x12\x19\n" +
-	"\bbegan_ms\x18\x05 \x01(\x03R\abeganMs\"\xa9\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1d\n" +
+	"\n" +
+	"started_ms\x18\x05 \x01(\x03R\tstartedMs\"\xa9\x01\n" +
 	"\x05Usage\x12\x15\n" +
 	"\x06cpu_ms\x18\x01 \x01(\x03R\x05cpuMs\x12\x1f\n" +
 	"\vmemory_peak\x18\x02 \x01(\x03R\n" +
@@ -3581,14 +3603,14 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06io_max\x18\x04 \x03(\tR\x05ioMax\x12\x19\n" +
 	"\bpids_max\x18\x05 \x01(\tR\apidsMax\x12\x1d\n" +
 	"\n" +
-	"disk_quota\x18\x06 \x01(\x03R\tdiskQuota\"\xa3\x02\n" +
+	"disk_quota\x18\x06 \x01(\x03R\tdiskQuota\"\xa8\x02\n" +
 	"\rReportRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x12\n" +
 	"\x04full\x18\x04 \x01(\bR\x04full\x122\n" +
-	"\battempts\x18\x05 \x03(\v2\x16.drover.v1.SeenAttemptR\battempts\x120\n" +
-	"\aanswers\x18\x06 \x03(\v2\x16.drover.v1.OrderAnswerR\aanswers\x12)\n" +
+	"\battempts\x18\x05 \x03(\v2\x16.drover.v1.SeenAttemptR\battempts\x125\n" +
+	"\tresponses\x18\x06 \x03(\v2\x17.drover.v1.NodeResponseR\tresponses\x12)\n" +
 	"\x10applied_revision\x18\a \x01(\x04R\x0fappliedRevision\x12'\n" +
 	"\x04load\x18\b \x01(\v2\x13.drover.v1.NodeLoadR\x04load\"\xbe\x01\n" +
 	"\bNodeLoad\x12)\n" +
@@ -3625,7 +3647,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0fPHASE_SUCCEEDED\x10\x03\x12\x10\n" +
 	"\fPHASE_FAILED\x10\x04\x12\x0e\n" +
 	"\n" +
-	"PHASE_GONE\x10\x05*\xb7\x01\n" +
+	"PHASE_GONE\x10\x05*\xc7\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -3640,7 +3662,10 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vCAUSE_INFRA\x10\a\x12\x0f\n" +
 	"\vCAUSE_INPUT\x10\b\x12\x0e\n" +
 	"\n" +
-	"CAUSE_SPEC\x10\t2\x8e\x02\n" +
+	"CAUSE_SPEC\x10\t\x12\x0e\n" +
+	"\n" +
+	"CAUSE_DATA\x10\n" +
+	"2\x8e\x02\n" +
 	"\vNodeService\x12E\n" +
 	"\bRegister\x12\x1a.drover.v1.RegisterRequest\x1a\x1b.drover.v1.RegisterResponse\"\x00\x127\n" +
 	"\x05Watch\x12\x17.drover.v1.WatchRequest\x1a\x11.drover.v1.Wanted\"\x000\x01\x12?\n" +
@@ -3662,47 +3687,47 @@ func file_drover_v1_node_proto_rawDescGZIP() []byte {
 var file_drover_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_drover_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_drover_v1_node_proto_goTypes = []any{
-	(Level)(0),                // 0: drover.v1.Level
-	(Goal)(0),                 // 1: drover.v1.Goal
-	(Phase)(0),                // 2: drover.v1.Phase
-	(Cause)(0),                // 3: drover.v1.Cause
-	(*Resources)(nil),         // 4: drover.v1.Resources
-	(*Disk)(nil),              // 5: drover.v1.Disk
-	(*NodeInfo)(nil),          // 6: drover.v1.NodeInfo
-	(*SuspendSpeed)(nil),      // 7: drover.v1.SuspendSpeed
-	(*RegisterRequest)(nil),   // 8: drover.v1.RegisterRequest
-	(*RegisterResponse)(nil),  // 9: drover.v1.RegisterResponse
-	(*WatchRequest)(nil),      // 10: drover.v1.WatchRequest
-	(*Wanted)(nil),            // 11: drover.v1.Wanted
-	(*AttemptKey)(nil),        // 12: drover.v1.AttemptKey
-	(*WantedAttempt)(nil),     // 13: drover.v1.WantedAttempt
-	(*TaskSpec)(nil),          // 14: drover.v1.TaskSpec
-	(*FileRef)(nil),           // 15: drover.v1.FileRef
-	(*SecretRef)(nil),         // 16: drover.v1.SecretRef
-	(*ImageRef)(nil),          // 17: drover.v1.ImageRef
-	(*SplitPiece)(nil),        // 18: drover.v1.SplitPiece
-	(*MapOutput)(nil),         // 19: drover.v1.MapOutput
-	(*Order)(nil),             // 20: drover.v1.Order
-	(*LocateOrder)(nil),       // 21: drover.v1.LocateOrder
-	(*LocateAnswer)(nil),      // 22: drover.v1.LocateAnswer
-	(*FileBlock)(nil),         // 23: drover.v1.FileBlock
-	(*CheckOutputOrder)(nil),  // 24: drover.v1.CheckOutputOrder
-	(*CommitOutputOrder)(nil), // 25: drover.v1.CommitOutputOrder
-	(*CommitFile)(nil),        // 26: drover.v1.CommitFile
-	(*DeletePathOrder)(nil),   // 27: drover.v1.DeletePathOrder
-	(*OrderAnswer)(nil),       // 28: drover.v1.OrderAnswer
-	(*SeenAttempt)(nil),       // 29: drover.v1.SeenAttempt
-	(*LevelStep)(nil),         // 30: drover.v1.LevelStep
-	(*Usage)(nil),             // 31: drover.v1.Usage
-	(*Limits)(nil),            // 32: drover.v1.Limits
-	(*ReportRequest)(nil),     // 33: drover.v1.ReportRequest
-	(*NodeLoad)(nil),          // 34: drover.v1.NodeLoad
-	(*ReportResponse)(nil),    // 35: drover.v1.ReportResponse
-	(*GetBlobRequest)(nil),    // 36: drover.v1.GetBlobRequest
-	(*BlobChunk)(nil),         // 37: drover.v1.BlobChunk
-	nil,                       // 38: drover.v1.NodeInfo.VersionsEntry
-	nil,                       // 39: drover.v1.TaskSpec.EnvEntry
-	nil,                       // 40: drover.v1.SeenAttempt.CountersEntry
+	(Level)(0),                  // 0: drover.v1.Level
+	(Goal)(0),                   // 1: drover.v1.Goal
+	(Phase)(0),                  // 2: drover.v1.Phase
+	(Cause)(0),                  // 3: drover.v1.Cause
+	(*Resources)(nil),           // 4: drover.v1.Resources
+	(*Disk)(nil),                // 5: drover.v1.Disk
+	(*NodeInfo)(nil),            // 6: drover.v1.NodeInfo
+	(*SuspendSpeed)(nil),        // 7: drover.v1.SuspendSpeed
+	(*RegisterRequest)(nil),     // 8: drover.v1.RegisterRequest
+	(*RegisterResponse)(nil),    // 9: drover.v1.RegisterResponse
+	(*WatchRequest)(nil),        // 10: drover.v1.WatchRequest
+	(*Wanted)(nil),              // 11: drover.v1.Wanted
+	(*AttemptKey)(nil),          // 12: drover.v1.AttemptKey
+	(*WantedAttempt)(nil),       // 13: drover.v1.WantedAttempt
+	(*TaskSpec)(nil),            // 14: drover.v1.TaskSpec
+	(*FileRef)(nil),             // 15: drover.v1.FileRef
+	(*SecretRef)(nil),           // 16: drover.v1.SecretRef
+	(*ImageRef)(nil),            // 17: drover.v1.ImageRef
+	(*SplitPiece)(nil),          // 18: drover.v1.SplitPiece
+	(*MapOutput)(nil),           // 19: drover.v1.MapOutput
+	(*NodeRequest)(nil),         // 20: drover.v1.NodeRequest
+	(*LocateRequest)(nil),       // 21: drover.v1.LocateRequest
+	(*LocateResponse)(nil),      // 22: drover.v1.LocateResponse
+	(*FileBlock)(nil),           // 23: drover.v1.FileBlock
+	(*CheckOutputRequest)(nil),  // 24: drover.v1.CheckOutputRequest
+	(*CommitOutputRequest)(nil), // 25: drover.v1.CommitOutputRequest
+	(*CommitFile)(nil),          // 26: drover.v1.CommitFile
+	(*DeletePathRequest)(nil),   // 27: drover.v1.DeletePathRequest
+	(*NodeResponse)(nil),        // 28: drover.v1.NodeResponse
+	(*SeenAttempt)(nil),         // 29: drover.v1.SeenAttempt
+	(*LevelStep)(nil),           // 30: drover.v1.LevelStep
+	(*Usage)(nil),               // 31: drover.v1.Usage
+	(*Limits)(nil),              // 32: drover.v1.Limits
+	(*ReportRequest)(nil),       // 33: drover.v1.ReportRequest
+	(*NodeLoad)(nil),            // 34: drover.v1.NodeLoad
+	(*ReportResponse)(nil),      // 35: drover.v1.ReportResponse
+	(*GetBlobRequest)(nil),      // 36: drover.v1.GetBlobRequest
+	(*BlobChunk)(nil),           // 37: drover.v1.BlobChunk
+	nil,                         // 38: drover.v1.NodeInfo.VersionsEntry
+	nil,                         // 39: drover.v1.TaskSpec.EnvEntry
+	nil,                         // 40: drover.v1.SeenAttempt.CountersEntry
 }
 var file_drover_v1_node_proto_depIdxs = []int32{
 	4,  // 0: drover.v1.NodeInfo.measured:type_name -> drover.v1.Resources
@@ -3714,7 +3739,7 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	6,  // 6: drover.v1.RegisterRequest.node:type_name -> drover.v1.NodeInfo
 	13, // 7: drover.v1.Wanted.put:type_name -> drover.v1.WantedAttempt
 	12, // 8: drover.v1.Wanted.remove:type_name -> drover.v1.AttemptKey
-	20, // 9: drover.v1.Wanted.orders:type_name -> drover.v1.Order
+	20, // 9: drover.v1.Wanted.requests:type_name -> drover.v1.NodeRequest
 	12, // 10: drover.v1.WantedAttempt.key:type_name -> drover.v1.AttemptKey
 	1,  // 11: drover.v1.WantedAttempt.goal:type_name -> drover.v1.Goal
 	0,  // 12: drover.v1.WantedAttempt.level:type_name -> drover.v1.Level
@@ -3726,13 +3751,13 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	17, // 18: drover.v1.TaskSpec.image:type_name -> drover.v1.ImageRef
 	4,  // 19: drover.v1.TaskSpec.demand:type_name -> drover.v1.Resources
 	18, // 20: drover.v1.TaskSpec.split:type_name -> drover.v1.SplitPiece
-	21, // 21: drover.v1.Order.locate:type_name -> drover.v1.LocateOrder
-	24, // 22: drover.v1.Order.check_output:type_name -> drover.v1.CheckOutputOrder
-	25, // 23: drover.v1.Order.commit_output:type_name -> drover.v1.CommitOutputOrder
-	27, // 24: drover.v1.Order.delete_path:type_name -> drover.v1.DeletePathOrder
-	23, // 25: drover.v1.LocateAnswer.blocks:type_name -> drover.v1.FileBlock
-	26, // 26: drover.v1.CommitOutputOrder.files:type_name -> drover.v1.CommitFile
-	22, // 27: drover.v1.OrderAnswer.locate:type_name -> drover.v1.LocateAnswer
+	21, // 21: drover.v1.NodeRequest.locate:type_name -> drover.v1.LocateRequest
+	24, // 22: drover.v1.NodeRequest.check_output:type_name -> drover.v1.CheckOutputRequest
+	25, // 23: drover.v1.NodeRequest.commit_output:type_name -> drover.v1.CommitOutputRequest
+	27, // 24: drover.v1.NodeRequest.delete_path:type_name -> drover.v1.DeletePathRequest
+	23, // 25: drover.v1.LocateResponse.blocks:type_name -> drover.v1.FileBlock
+	26, // 26: drover.v1.CommitOutputRequest.files:type_name -> drover.v1.CommitFile
+	22, // 27: drover.v1.NodeResponse.locate:type_name -> drover.v1.LocateResponse
 	12, // 28: drover.v1.SeenAttempt.key:type_name -> drover.v1.AttemptKey
 	2,  // 29: drover.v1.SeenAttempt.phase:type_name -> drover.v1.Phase
 	0,  // 30: drover.v1.SeenAttempt.level:type_name -> drover.v1.Level
@@ -3740,12 +3765,12 @@ var file_drover_v1_node_proto_depIdxs = []int32{
 	40, // 32: drover.v1.SeenAttempt.counters:type_name -> drover.v1.SeenAttempt.CountersEntry
 	31, // 33: drover.v1.SeenAttempt.usage:type_name -> drover.v1.Usage
 	32, // 34: drover.v1.SeenAttempt.limits:type_name -> drover.v1.Limits
-	4,  // 35: drover.v1.SeenAttempt.held:type_name -> drover.v1.Resources
+	4,  // 35: drover.v1.SeenAttempt.occupied:type_name -> drover.v1.Resources
 	30, // 36: drover.v1.SeenAttempt.level_steps:type_name -> drover.v1.LevelStep
-	0,  // 37: drover.v1.SeenAttempt.level_refused:type_name -> drover.v1.Level
-	0,  // 38: drover.v1.SeenAttempt.levels_never:type_name -> drover.v1.Level
+	0,  // 37: drover.v1.SeenAttempt.target_refused:type_name -> drover.v1.Level
+	0,  // 38: drover.v1.SeenAttempt.levels_refused:type_name -> drover.v1.Level
 	29, // 39: drover.v1.ReportRequest.attempts:type_name -> drover.v1.SeenAttempt
-	28, // 40: drover.v1.ReportRequest.answers:type_name -> drover.v1.OrderAnswer
+	28, // 40: drover.v1.ReportRequest.responses:type_name -> drover.v1.NodeResponse
 	34, // 41: drover.v1.ReportRequest.load:type_name -> drover.v1.NodeLoad
 	8,  // 42: drover.v1.NodeService.Register:input_type -> drover.v1.RegisterRequest
 	10, // 43: drover.v1.NodeService.Watch:input_type -> drover.v1.WatchRequest
@@ -3768,10 +3793,10 @@ func file_drover_v1_node_proto_init() {
 		return
 	}
 	file_drover_v1_node_proto_msgTypes[16].OneofWrappers = []any{
-		(*Order_Locate)(nil),
-		(*Order_CheckOutput)(nil),
-		(*Order_CommitOutput)(nil),
-		(*Order_DeletePath)(nil),
+		(*NodeRequest_Locate)(nil),
+		(*NodeRequest_CheckOutput)(nil),
+		(*NodeRequest_CommitOutput)(nil),
+		(*NodeRequest_DeletePath)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

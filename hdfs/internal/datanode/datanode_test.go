@@ -21,9 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// served gives options whose dialled address is a function at the other end of
-// a pipe.
-func served(t *testing.T, serve func(net.Conn)) Options {
+// serveOnce returns options whose Dial connects to serve through a pipe.
+func serveOnce(t *testing.T, serve func(net.Conn)) Options {
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
 	return Options{DialTimeout: time.Second, IOTimeout: 5 * time.Second, ClientName: "test",
@@ -38,22 +37,22 @@ func served(t *testing.T, serve func(net.Conn)) Options {
 		}}
 }
 
-// takeOp reads an operation's head and message.
-func takeOp(c net.Conn) *bufio.Reader {
+// readOp reads the header and message of an operation.
+func readOp(c net.Conn) *bufio.Reader {
 	r := bufio.NewReader(c)
 	io.ReadFull(r, make([]byte, 3))
 	wire.ReadDelimited(r, 1<<20)
 	return r
 }
 
-// readResponse is the answer to a read: chunks of 512 bytes, CRC32C.
+// readResponse encodes the response to a read: chunks of 512 bytes, CRC32C.
 func readResponse(chunkOffset int64) []byte {
 	checksum := wire.Message(nil).Uint(1, 2).Uint(2, 512)
 	return wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0).
 		Bytes(4, wire.Message(nil).Bytes(1, checksum).Uint(2, uint64(chunkOffset))))
 }
 
-// packets cuts block bytes from a chunk boundary on into packets.
+// packets encodes the bytes of a block, from a chunk boundary on, as packets.
 func packets(block []byte, from, size int) []byte {
 	var out []byte
 	seqno := int64(0)
@@ -87,12 +86,12 @@ func read(t *testing.T, o Options, offset, length int64) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func TestReaderGivesExactlyTheRange(t *testing.T) {
+func TestReaderReturnsExactRange(t *testing.T) {
 	block := blockBytes(10_000)
 	for _, c := range []struct{ offset, length int64 }{{0, 10_000}, {0, 1}, {511, 2}, {512, 512}, {700, 9_300}, {9_999, 1}} {
 		chunk := c.offset / 512 * 512
-		o := served(t, func(conn net.Conn) {
-			takeOp(conn)
+		o := serveOnce(t, func(conn net.Conn) {
+			readOp(conn)
 			conn.Write(readResponse(chunk))
 			conn.Write(packets(block, int(chunk), 2048))
 			io.Copy(io.Discard, conn)
@@ -104,7 +103,7 @@ func TestReaderGivesExactlyTheRange(t *testing.T) {
 	}
 }
 
-func TestReaderRefusesBadBytes(t *testing.T) {
+func TestReaderRefusesCorruptData(t *testing.T) {
 	block := blockBytes(4096)
 	flipped := packets(block, 0, 2048)
 	flipped[200] ^= 1 // within the data of the first packet
@@ -124,8 +123,8 @@ func TestReaderRefusesBadBytes(t *testing.T) {
 		{"a message over the limit", []byte{0xff, 0xff, 0xff, 0xff, 0x0f}, wire.ErrMalformed},
 		{"a packet over the limit", append(readResponse(0), 0x7f, 0xff, 0xff, 0xff, 0, 1, 0), hdfs.ErrProtocol},
 	} {
-		o := served(t, func(conn net.Conn) {
-			takeOp(conn)
+		o := serveOnce(t, func(conn net.Conn) {
+			readOp(conn)
 			conn.Write(c.answer)
 		})
 		if _, err := read(t, o, 0, 4096); !errors.Is(err, c.want) {
@@ -151,7 +150,7 @@ func ack(seqno int64, replies ...uint64) []byte {
 	return wire.Message(nil).Delimited(m)
 }
 
-var success = wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0))
+var successResponse = wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0))
 
 func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
 	for _, c := range []struct {
@@ -163,18 +162,18 @@ func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
 		{"the set-up fails further down", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1).String(2, "10.0.0.1:9001")), nil, "10.0.0.1:9001"},
 		{"the set-up fails at once", wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 1)), nil, "10.0.0.1:9000"},
 		{"the set-up hangs up", nil, nil, "10.0.0.1:9000"},
-		{"the second node does not store", success, ack(0, 0, 1), "10.0.0.1:9001"},
-		{"the first node hangs up", success, nil, "10.0.0.1:9000"},
-		{"an acknowledgement of something else", success, ack(5, 0, 0), ""},
+		{"the second node does not store", successResponse, ack(0, 0, 1), "10.0.0.1:9001"},
+		{"the first node hangs up", successResponse, nil, "10.0.0.1:9000"},
+		{"an acknowledgement of something else", successResponse, ack(5, 0, 0), ""},
 	} {
-		o := served(t, func(conn net.Conn) {
-			r := takeOp(conn)
+		o := serveOnce(t, func(conn net.Conn) {
+			r := readOp(conn)
 			if c.open == nil {
 				return
 			}
 			conn.Write(c.open)
 			if h, err := readPacketHeader(r); err == nil {
-				io.CopyN(io.Discard, r, int64(h.data+h.checksums))
+				io.CopyN(io.Discard, r, int64(h.dataBytes+h.checksumBytes))
 			}
 			if c.ack != nil {
 				conn.Write(c.ack)
@@ -196,27 +195,27 @@ func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
 	}
 }
 
-func TestPipelineSendsWhatItWasGiven(t *testing.T) {
+func TestPipelineSendsAllData(t *testing.T) {
 	want := blockBytes(3*PacketBytes + 777)
 	var got []byte
 	synced := false
-	o := served(t, func(conn net.Conn) {
-		r := takeOp(conn)
-		conn.Write(success)
+	o := serveOnce(t, func(conn net.Conn) {
+		r := readOp(conn)
+		conn.Write(successResponse)
 		for {
 			h, err := readPacketHeader(r)
 			if err != nil {
 				return
 			}
-			payload := make([]byte, h.checksums+h.data)
+			payload := make([]byte, h.checksumBytes+h.dataBytes)
 			io.ReadFull(r, payload)
-			check := Reader{table: castagnoli, chunk: BytesPerChecksum}
-			if h.offset != int64(len(got)) || check.verify(payload[:h.checksums], payload[h.checksums:]) != nil {
+			check := Reader{table: castagnoli, bytesPerChecksum: BytesPerChecksum}
+			if h.offset != int64(len(got)) || check.verify(payload[:h.checksumBytes], payload[h.checksumBytes:]) != nil {
 				return
 			}
-			got = append(got, payload[h.checksums:]...)
+			got = append(got, payload[h.checksumBytes:]...)
 			synced = h.sync
-			// A heartbeat's acknowledgement may come at any time.
+			// The acknowledgement of a heartbeat may arrive at any time.
 			conn.Write(append(ack(heartbeatSeqno, 0), ack(h.seqno, 0)...))
 			if h.last {
 				return
@@ -243,8 +242,8 @@ func TestPipelineSendsWhatItWasGiven(t *testing.T) {
 
 func TestContextEndsATransfer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	o := served(t, func(conn net.Conn) {
-		takeOp(conn)
+	o := serveOnce(t, func(conn net.Conn) {
+		readOp(conn)
 		cancel() // and never answer
 		io.Copy(io.Discard, conn)
 	})
@@ -253,20 +252,20 @@ func TestContextEndsATransfer(t *testing.T) {
 	}
 }
 
-// FuzzReader feeds arbitrary bytes as a DataNode's answer: the bytes that come
-// out are right or an error.
+// FuzzReader feeds arbitrary bytes as a DataNode's response: the reader returns
+// correct bytes or an error.
 func FuzzReader(f *testing.F) {
 	block := blockBytes(3000)
 	f.Add(append(readResponse(512), packets(block, 512, 1024)...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		r := &Reader{r: bufio.NewReader(bytes.NewReader(answer)), link: &link{Conn: nowhere{}}, left: 2000}
+		r := &Reader{r: bufio.NewReader(bytes.NewReader(answer)), conn: &timedConn{Conn: discardConn{}}, remaining: 2000}
 		response, err := readOpResponse(r.r)
 		if err == nil {
 			err = statusError(response.status, response.message)
 		}
 		if err == nil {
-			err = r.accept(response, 600)
+			err = r.acceptResponse(response, 600)
 		}
 		if err != nil {
 			return
@@ -281,15 +280,15 @@ func FuzzReader(f *testing.F) {
 func FuzzDecodeAck(f *testing.F) {
 	f.Add([]byte(wire.Message(nil).Sint(1, 7).Uint(2, 0).Uint(2, 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, replies, err := decodeAck(b); err == nil && len(replies) > maxPipeline || err != nil && !errors.Is(err, hdfs.ErrProtocol) {
+		if _, replies, err := decodeAck(b); err == nil && len(replies) > maxPipelineNodes || err != nil && !errors.Is(err, hdfs.ErrProtocol) {
 			t.Errorf("%d replies, %v", len(replies), err)
 		}
 	})
 }
 
-// nowhere takes writes and gives nothing.
-type nowhere struct{ net.Conn }
+// discardConn discards writes.
+type discardConn struct{ net.Conn }
 
-func (nowhere) Write(b []byte) (int, error)      { return len(b), nil }
-func (nowhere) SetWriteDeadline(time.Time) error { return nil }
-func (nowhere) Close() error                     { return nil }
+func (discardConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (discardConn) SetWriteDeadline(time.Time) error { return nil }
+func (discardConn) Close() error                     { return nil }

@@ -21,20 +21,20 @@ const (
 	stagePipelineSetupCreate = 6
 	checksumCRC32C           = 2
 
-	// BytesPerChecksum is the chunk size of what we write, Hadoop's default.
+	// BytesPerChecksum is the checksum chunk size of written blocks, Hadoop's default.
 	BytesPerChecksum = 512
-	// PacketBytes is the data of a full packet: a whole number of chunks.
+	// PacketBytes is the data length of a full packet: a whole number of chunks.
 	PacketBytes = 126 * BytesPerChecksum
 
-	// window bounds the packets that are sent and not acknowledged, 5 MiB.
-	window = 80
+	// maxInFlight bounds the packets sent but not acknowledged: 5 MiB.
+	maxInFlight = 80
 
 	// heartbeatSeqno marks packets that only keep an idle pipeline open.
 	heartbeatSeqno = -1
 )
 
-// PipelineError is a failure of a write pipeline. BadNode is the address of the
-// DataNode that is to blame as ip:port, or empty if it is not known.
+// PipelineError is a failure of a write pipeline. BadNode is the address (ip:port)
+// of the DataNode to blame, or empty if it is not known.
 type PipelineError struct {
 	Block   namenode.ExtendedBlock
 	BadNode string
@@ -48,31 +48,31 @@ func (e *PipelineError) Error() string {
 	return fmt.Sprintf("write pipeline of block %d: DataNode %s: %s", e.Block.ID, e.BadNode, e.Err)
 }
 
-// Unwrap gives the cause; the whole file may be written again.
+// Unwrap returns the cause and ErrUnavailable: the whole file may be written again.
 func (e *PipelineError) Unwrap() []error { return []error{e.Err, hdfs.ErrUnavailable} }
 
-// Pipeline sends one new block through its DataNodes. It is used by one
-// goroutine; Finish or Close ends it and its two goroutines.
+// Pipeline sends one new block through its DataNodes. It is for one goroutine;
+// Finish or Close ends it and its two goroutines.
 type Pipeline struct {
 	located namenode.LocatedBlock
-	link    *link
+	conn    *timedConn
 	sync    bool
 
-	writeMu sync.Mutex // one packet at a time: data against heartbeats
-	buffer  []byte     // of one packet; under writeMu
+	writeMu sync.Mutex // one packet at a time: data or heartbeat
+	buffer  []byte     // of one packet; guarded by writeMu
 
-	offset   int64
-	seqno    int64
-	inFlight chan int64    // sequence numbers sent and not acknowledged
-	broken   chan struct{} // closed after ackErr is set
-	ackErr   error
-	stopBeat chan struct{}
-	running  sync.WaitGroup
-	ended    bool
+	offset         int64
+	seqno          int64
+	inFlight       chan int64    // sequence numbers sent and not acknowledged
+	broken         chan struct{} // closed after ackErr is set
+	ackErr         error
+	stopHeartbeats chan struct{}
+	running        sync.WaitGroup
+	ended          bool
 }
 
-// OpenPipeline sets the pipeline of a new block up. sync asks the DataNodes to
-// put the block on disk before they acknowledge its end.
+// OpenPipeline opens the pipeline of a new block. sync makes the DataNodes write the
+// block to disk before they acknowledge its end.
 func OpenPipeline(ctx context.Context, located namenode.LocatedBlock, sync bool, o Options) (*Pipeline, error) {
 	first := located.Replicas[0].Addr()
 	l, err := connect(ctx, first, o)
@@ -96,14 +96,14 @@ func OpenPipeline(ctx context.Context, located namenode.LocatedBlock, sync bool,
 		}
 		return nil, &PipelineError{located.Block, bad, err}
 	}
-	p := &Pipeline{located: located, link: l, sync: sync,
-		inFlight: make(chan int64, window), broken: make(chan struct{}), stopBeat: make(chan struct{})}
+	p := &Pipeline{located: located, conn: l, sync: sync,
+		inFlight: make(chan int64, maxInFlight), broken: make(chan struct{}), stopHeartbeats: make(chan struct{})}
 	p.running.Go(func() { p.readAcks(r) })
-	p.running.Go(func() { p.beat(o.IOTimeout / 2) })
+	p.running.Go(func() { p.sendHeartbeats(o.IOTimeout / 2) })
 	return p, nil
 }
 
-// writeRequest is OpWriteBlockProto.
+// writeRequest encodes OpWriteBlockProto.
 func writeRequest(located namenode.LocatedBlock, clientName string) []byte {
 	m := wire.Message(nil).Bytes(1, blockHeader(located.Block, located.Token, clientName))
 	for _, node := range located.Nodes[1:] {
@@ -130,55 +130,56 @@ func writeRequest(located namenode.LocatedBlock, clientName string) []byte {
 	return m
 }
 
-// Offset is the number of bytes of the block sent so far.
+// Offset returns the number of bytes of the block sent so far.
 func (p *Pipeline) Offset() int64 { return p.offset }
 
-// Block is the identity of the block with the length sent so far.
+// Block returns the identity of the block with the length sent so far.
 func (p *Pipeline) Block() namenode.ExtendedBlock {
 	block := p.located.Block
 	block.Length = p.offset
 	return block
 }
 
-// Send sends one packet of at most PacketBytes. Every packet of a block but the
-// last must be a whole number of chunks. It waits while the window is full.
+// Send sends one packet of at most PacketBytes. Every packet of a block but the last
+// must be a whole number of chunks. Send blocks while maxInFlight packets are not
+// acknowledged.
 func (p *Pipeline) Send(data []byte) error {
 	if len(data) == 0 || len(data) > PacketBytes || p.offset%BytesPerChecksum != 0 {
 		panic(fmt.Sprintf("datanode: packet of %d bytes at %d", len(data), p.offset))
 	}
 	h := packetHeader{offset: p.offset, seqno: p.seqno}
-	if err := p.send(h, data); err != nil {
+	if err := p.sendPacket(h, data); err != nil {
 		return err
 	}
 	p.offset += int64(len(data))
 	return nil
 }
 
-func (p *Pipeline) send(h packetHeader, data []byte) error {
+func (p *Pipeline) sendPacket(h packetHeader, data []byte) error {
 	select {
 	case p.inFlight <- h.seqno:
 	case <-p.broken:
 		return p.ackErr
 	}
 	p.seqno++
-	if err := p.write(h, data); err != nil {
-		// The last acknowledgement may say which node further down broke it.
-		t := time.NewTimer(lastWords)
+	if err := p.writePacket(h, data); err != nil {
+		// The last acknowledgement may name the node further down that failed.
+		t := time.NewTimer(ackGrace)
 		defer t.Stop()
 		select {
 		case <-p.broken:
 			return p.ackErr
 		case <-t.C:
-			return p.failure(p.located.Replicas[0].Addr(), err)
+			return p.pipelineError(p.located.Replicas[0].Addr(), err)
 		}
 	}
 	return nil
 }
 
-// lastWords bounds the wait for an acknowledgement after the connection failed.
-const lastWords = time.Second
+// ackGrace bounds the wait for an acknowledgement after the connection failed.
+const ackGrace = time.Second
 
-func (p *Pipeline) write(h packetHeader, data []byte) error {
+func (p *Pipeline) writePacket(h packetHeader, data []byte) error {
 	var checksums [4 * PacketBytes / BytesPerChecksum]byte
 	n := 0
 	for at := 0; at < len(data); at += BytesPerChecksum {
@@ -189,27 +190,27 @@ func (p *Pipeline) write(h packetHeader, data []byte) error {
 	p.writeMu.Lock()
 	defer p.writeMu.Unlock()
 	p.buffer = appendPacket(p.buffer[:0], h, checksums[:n], data)
-	_, err := p.link.Write(p.buffer)
+	_, err := p.conn.Write(p.buffer)
 	return err
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (p *Pipeline) failure(node string, err error) error {
+func (p *Pipeline) pipelineError(node string, err error) error {
 	return &PipelineError{p.located.Block, node, err}
 }
 
-// beat keeps an idle pipeline open.
-func (p *Pipeline) beat(every time.Duration) {
+// sendHeartbeats keeps an idle pipeline open.
+func (p *Pipeline) sendHeartbeats(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			if p.write(packetHeader{seqno: heartbeatSeqno}, nil) != nil {
+			if p.writePacket(packetHeader{seqno: heartbeatSeqno}, nil) != nil {
 				return // the next packet meets the same error
 			}
-		case <-p.stopBeat:
+		case <-p.stopHeartbeats:
 			return
 		case <-p.broken:
 			return
@@ -217,13 +218,13 @@ func (p *Pipeline) beat(every time.Duration) {
 	}
 }
 
-// readAcks takes the acknowledgements in the order of the packets.
+// readAcks reads the acknowledgements in the order of the packets.
 func (p *Pipeline) readAcks(r *bufio.Reader) {
 	for want := range p.inFlight {
 		if err := p.readAck(r, want); err != nil {
 			p.ackErr = err
 			close(p.broken)
-			p.link.Close() // a sender that waits for the socket gives up
+			p.conn.Close() // unblocks a sender that waits for the socket
 			return
 		}
 	}
@@ -233,11 +234,11 @@ func (p *Pipeline) readAck(r *bufio.Reader, want int64) error {
 	for {
 		b, err := wire.ReadDelimited(r, maxResponse)
 		if err != nil {
-			return p.failure(p.located.Replicas[0].Addr(), err)
+			return p.pipelineError(p.located.Replicas[0].Addr(), err)
 		}
 		seqno, replies, err := decodeAck(b)
 		if err != nil {
-			return p.failure(p.located.Replicas[0].Addr(), err)
+			return p.pipelineError(p.located.Replicas[0].Addr(), err)
 		}
 		for i, reply := range replies {
 			if reply == statusSuccess || reply == statusInProgress {
@@ -247,19 +248,19 @@ func (p *Pipeline) readAck(r *bufio.Reader, want int64) error {
 			if i < len(p.located.Replicas) {
 				node = p.located.Replicas[i].Addr()
 			}
-			return p.failure(node, statusError(reply, "packet not stored"))
+			return p.pipelineError(node, statusError(reply, "packet not stored"))
 		}
 		switch seqno {
 		case heartbeatSeqno:
 		case want:
 			return nil
 		default:
-			return p.failure("", fmt.Errorf("%w: acknowledgement of packet %d, not %d", hdfs.ErrProtocol, seqno, want))
+			return p.pipelineError("", fmt.Errorf("%w: acknowledgement of packet %d, not %d", hdfs.ErrProtocol, seqno, want))
 		}
 	}
 }
 
-// decodeAck takes a PipelineAckProto.
+// decodeAck decodes a PipelineAckProto.
 func decodeAck(b []byte) (seqno int64, replies []uint64, err error) {
 	seen := false
 	err = wire.Each(b, func(f wire.Field) error {
@@ -267,7 +268,7 @@ func decodeAck(b []byte) (seqno int64, replies []uint64, err error) {
 		case 1:
 			seen = true
 			seqno = pw.DecodeZigZag(f.Varint)
-			return f.Want(pw.VarintType)
+			return f.CheckType(pw.VarintType)
 		case 2:
 			values := f.Bytes
 			if f.Type == pw.VarintType {
@@ -275,7 +276,7 @@ func decodeAck(b []byte) (seqno int64, replies []uint64, err error) {
 			}
 			for len(values) > 0 {
 				v, n := pw.ConsumeVarint(values)
-				if n < 0 || len(replies) == maxPipeline {
+				if n < 0 || len(replies) == maxPipelineNodes {
 					return wire.ErrMalformed
 				}
 				replies, values = append(replies, v), values[n:]
@@ -292,34 +293,34 @@ func decodeAck(b []byte) (seqno int64, replies []uint64, err error) {
 	return seqno, replies, nil
 }
 
-// maxPipeline is above dfs.replication.max.
-const maxPipeline = 1024
+// maxPipelineNodes exceeds dfs.replication.max.
+const maxPipelineNodes = 1024
 
-// Finish ends the block and waits until every DataNode has it.
+// Finish ends the block and waits until every DataNode has acknowledged it.
 func (p *Pipeline) Finish() error {
-	err := p.send(packetHeader{offset: p.offset, seqno: p.seqno, last: true, sync: p.sync}, nil)
-	p.end()
+	err := p.sendPacket(packetHeader{offset: p.offset, seqno: p.seqno, last: true, sync: p.sync}, nil)
+	p.stop()
 	if err == nil && p.ackErr != nil {
 		err = p.ackErr
 	}
-	p.link.Close()
+	p.conn.Close()
 	return err
 }
 
-// end stops both goroutines: the reader after the last acknowledgement or its
+// stop ends both goroutines: the reader after the last acknowledgement or its
 // time-out.
-func (p *Pipeline) end() {
+func (p *Pipeline) stop() {
 	if p.ended {
 		return
 	}
 	p.ended = true
 	close(p.inFlight)
-	close(p.stopBeat)
+	close(p.stopHeartbeats)
 	p.running.Wait()
 }
 
-// Close gives the block up. After Finish it does nothing.
+// Close abandons the block. After Finish it does nothing.
 func (p *Pipeline) Close() {
-	p.link.Close()
-	p.end()
+	p.conn.Close()
+	p.stop()
 }

@@ -21,29 +21,29 @@ type ReadRequest struct {
 	Length int64 // at least 1; within the block
 }
 
-// Reader gives exactly the bytes of a ReadRequest, each verified, then io.EOF.
-// It is used by one goroutine.
+// Reader returns exactly the bytes of a ReadRequest, all verified, then io.EOF. It is
+// for one goroutine.
 type Reader struct {
-	link    *link
-	r       *bufio.Reader
-	table   *crc32.Table // nil: the block has no checksums
-	chunk   int          // bytes per checksum
-	next    int64        // offset in the block of the next packet
-	skip    int64        // bytes to drop before the first wanted one
-	left    int64        // wanted bytes not yet given
-	packet  []byte       // verified data not yet given
-	payload []byte       // buffer of the packet
-	err     error
+	conn             *timedConn
+	r                *bufio.Reader
+	table            *crc32.Table // nil: the block has no checksums
+	bytesPerChecksum int
+	nextOffset       int64  // offset in the block of the next packet
+	skip             int64  // bytes to drop before the first requested one
+	remaining        int64  // requested bytes not yet returned
+	packet           []byte // verified data not yet returned
+	payload          []byte // buffer of the packet
+	err              error
 }
 
-// OpenReader asks one DataNode for a range. The caller closes the reader.
+// OpenReader requests a range from one DataNode. The caller closes the reader.
 func OpenReader(ctx context.Context, address string, request ReadRequest, o Options) (*Reader, error) {
 	l, err := connect(ctx, address, o)
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{link: l, r: bufio.NewReaderSize(l, 64<<10), left: request.Length}
-	if err := r.start(request, o.ClientName); err != nil {
+	r := &Reader{conn: l, r: bufio.NewReaderSize(l, 64<<10), remaining: request.Length}
+	if err := r.sendRequest(request, o.ClientName); err != nil {
 		l.Close()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -53,7 +53,7 @@ func OpenReader(ctx context.Context, address string, request ReadRequest, o Opti
 	return r, nil
 }
 
-// blockHeader is ClientOperationHeaderProto.
+// blockHeader encodes ClientOperationHeaderProto.
 func blockHeader(block namenode.ExtendedBlock, token []byte, clientName string) []byte {
 	base := wire.Message(nil).Bytes(1, block.Encode())
 	if token != nil {
@@ -62,8 +62,8 @@ func blockHeader(block namenode.ExtendedBlock, token []byte, clientName string) 
 	return wire.Message(nil).Bytes(1, base).String(2, clientName)
 }
 
-func (r *Reader) start(request ReadRequest, clientName string) error {
-	err := sendOp(r.link, opReadBlock, wire.Message(nil).
+func (r *Reader) sendRequest(request ReadRequest, clientName string) error {
+	err := sendOp(r.conn, opReadBlock, wire.Message(nil).
 		Bytes(1, blockHeader(request.Block, request.Token, clientName)).
 		Uint(2, uint64(request.Offset)).
 		Uint(3, uint64(request.Length)).
@@ -78,11 +78,11 @@ func (r *Reader) start(request ReadRequest, clientName string) error {
 	if err := statusError(response.status, response.message); err != nil {
 		return err
 	}
-	return r.accept(response, request.Offset)
+	return r.acceptResponse(response, request.Offset)
 }
 
-// accept checks what the DataNode says that it will send.
-func (r *Reader) accept(response opResponse, offset int64) error {
+// acceptResponse validates the DataNode's description of what it will send.
+func (r *Reader) acceptResponse(response opResponse, offset int64) error {
 	switch response.checksumType {
 	case 0:
 		r.table = nil
@@ -99,7 +99,7 @@ func (r *Reader) accept(response opResponse, offset int64) error {
 	if response.chunkOffset > offset || offset-response.chunkOffset >= response.bytesPerChecksum {
 		return fmt.Errorf("%w: chunk at %d for a read at %d", hdfs.ErrProtocol, response.chunkOffset, offset)
 	}
-	r.chunk, r.next, r.skip = int(response.bytesPerChecksum), response.chunkOffset, offset-response.chunkOffset
+	r.bytesPerChecksum, r.nextOffset, r.skip = int(response.bytesPerChecksum), response.chunkOffset, offset-response.chunkOffset
 	return nil
 }
 
@@ -109,8 +109,8 @@ func (r *Reader) Read(b []byte) (int, error) {
 		return 0, r.err
 	}
 	for len(r.packet) == 0 {
-		if r.left == 0 {
-			r.finish()
+		if r.remaining == 0 {
+			r.confirmChecksums()
 			r.err = io.EOF
 			return 0, r.err
 		}
@@ -127,37 +127,37 @@ func (r *Reader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readPacket reads and verifies one packet and keeps what is wanted of it.
+// readPacket reads and verifies one packet and keeps the requested part.
 func (r *Reader) readPacket() error {
 	h, err := readPacketHeader(r.r)
 	if err != nil {
 		return err
 	}
-	if h.last || h.data == 0 {
-		return fmt.Errorf("%w: block ended %d bytes early", hdfs.ErrProtocol, r.left)
+	if h.last || h.dataBytes == 0 {
+		return fmt.Errorf("%w: block ended %d bytes early", hdfs.ErrProtocol, r.remaining)
 	}
-	if h.offset != r.next {
-		return fmt.Errorf("%w: packet at %d, not at %d", hdfs.ErrProtocol, h.offset, r.next)
+	if h.offset != r.nextOffset {
+		return fmt.Errorf("%w: packet at %d, not at %d", hdfs.ErrProtocol, h.offset, r.nextOffset)
 	}
-	chunks := (h.data + r.chunk - 1) / r.chunk
-	if want := 4 * chunks; r.table != nil && h.checksums != want || r.table == nil && h.checksums != 0 {
-		return fmt.Errorf("%w: %d bytes of checksums for %d chunks", hdfs.ErrProtocol, h.checksums, chunks)
+	chunks := (h.dataBytes + r.bytesPerChecksum - 1) / r.bytesPerChecksum
+	if want := 4 * chunks; r.table != nil && h.checksumBytes != want || r.table == nil && h.checksumBytes != 0 {
+		return fmt.Errorf("%w: %d bytes of checksums for %d chunks", hdfs.ErrProtocol, h.checksumBytes, chunks)
 	}
-	payload, err := wire.ReadN(r.r, r.payload, h.checksums+h.data)
+	payload, err := wire.ReadN(r.r, r.payload, h.checksumBytes+h.dataBytes)
 	if err != nil {
 		return err
 	}
 	r.payload = payload
-	data := payload[h.checksums:]
-	if err := r.verify(payload[:h.checksums], data); err != nil {
+	data := payload[h.checksumBytes:]
+	if err := r.verify(payload[:h.checksumBytes], data); err != nil {
 		return err
 	}
-	r.next += int64(h.data)
+	r.nextOffset += int64(h.dataBytes)
 	drop := min(r.skip, int64(len(data)))
 	r.skip -= drop
 	data = data[drop:]
-	r.packet = data[:min(r.left, int64(len(data)))]
-	r.left -= int64(len(r.packet))
+	r.packet = data[:min(r.remaining, int64(len(data)))]
+	r.remaining -= int64(len(r.packet))
 	return nil
 }
 
@@ -165,8 +165,8 @@ func (r *Reader) verify(checksums, data []byte) error {
 	if r.table == nil {
 		return nil
 	}
-	for at := r.next; len(data) > 0; {
-		n := min(r.chunk, len(data))
+	for at := r.nextOffset; len(data) > 0; {
+		n := min(r.bytesPerChecksum, len(data))
 		if crc32.Checksum(data[:n], r.table) != binary.BigEndian.Uint32(checksums) {
 			return fmt.Errorf("%w: bytes %d to %d of the block", ErrChecksum, at, at+int64(n))
 		}
@@ -175,10 +175,10 @@ func (r *Reader) verify(checksums, data []byte) error {
 	return nil
 }
 
-// finish tells the DataNode that all bytes were right, which spares it a
+// confirmChecksums tells the DataNode that all checksums matched, which saves it a
 // warning. Nothing depends on its arrival.
-func (r *Reader) finish() {
-	r.link.Write(wire.Message(nil).Delimited(wire.Message(nil).Uint(1, statusChecksumOK)))
+func (r *Reader) confirmChecksums() {
+	r.conn.Write(wire.Message(nil).Delimited(wire.Message(nil).Uint(1, statusChecksumOK)))
 }
 
 // Close ends the connection.
@@ -186,5 +186,5 @@ func (r *Reader) Close() error {
 	if r.err == nil {
 		r.err = io.ErrClosedPipe
 	}
-	return r.link.Close()
+	return r.conn.Close()
 }

@@ -26,7 +26,7 @@ const (
 	maxPacket       = 16 << 20 // as Hadoop's PacketReceiver
 )
 
-// Status values of datatransfer.proto that matter here.
+// Status values of datatransfer.proto that are used here.
 const (
 	statusSuccess     = 0
 	statusChecksum    = 2
@@ -35,52 +35,53 @@ const (
 	statusInProgress  = 12
 )
 
-// ErrChecksum: bytes arrived damaged.
+// ErrChecksum: the bytes do not match their checksum.
 var ErrChecksum = errors.New("checksum mismatch")
 
-// Options of a transfer.
+// Options configures a transfer.
 type Options struct {
 	// Dial opens connections; required.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// DialTimeout bounds opening a connection; IOTimeout each wait for bytes.
+	// DialTimeout bounds opening a connection, IOTimeout each wait for bytes.
 	DialTimeout, IOTimeout time.Duration
-	// ClientName is the lease holder for writes, a name in the log for reads.
+	// ClientName is the lease holder of a write, and a name in the log of a read.
 	ClientName string
 }
 
-// link is a connection that ends with its context.
-type link struct {
+// timedConn is a connection with a time-out for each operation that ends with its
+// context.
+type timedConn struct {
 	net.Conn
 	timeout time.Duration
 	stop    func() bool
 }
 
-func connect(ctx context.Context, address string, o Options) (*link, error) {
+func connect(ctx context.Context, address string, o Options) (*timedConn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, o.DialTimeout)
 	defer cancel()
 	conn, err := o.Dial(dialCtx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return &link{Conn: conn, timeout: o.IOTimeout, stop: context.AfterFunc(ctx, func() { conn.Close() })}, nil
+	return &timedConn{Conn: conn, timeout: o.IOTimeout, stop: context.AfterFunc(ctx, func() { conn.Close() })}, nil
 }
 
-func (l *link) Read(b []byte) (int, error) {
+func (l *timedConn) Read(b []byte) (int, error) {
 	l.SetReadDeadline(time.Now().Add(l.timeout))
 	return l.Conn.Read(b)
 }
 
-func (l *link) Write(b []byte) (int, error) {
+func (l *timedConn) Write(b []byte) (int, error) {
 	l.SetWriteDeadline(time.Now().Add(l.timeout))
 	return l.Conn.Write(b)
 }
 
-func (l *link) Close() error {
+func (l *timedConn) Close() error {
 	l.stop()
 	return l.Conn.Close()
 }
 
-// sendOp writes the head of an operation and its message.
+// sendOp writes the header of an operation and its message.
 func sendOp(w io.Writer, op byte, message []byte) error {
 	b := wire.Message{0, transferVersion, op}.Delimited(message)
 	_, err := w.Write(b)
@@ -146,7 +147,7 @@ func decodeOpResponse(b []byte) (response opResponse, err error) {
 	return response, nil
 }
 
-// statusError turns a status other than success into an error.
+// statusError converts a status to an error; nil for success.
 func statusError(status uint64, message string) error {
 	switch status {
 	case statusSuccess:
@@ -162,15 +163,15 @@ func statusError(status uint64, message string) error {
 
 // packetHeader is PacketHeaderProto with the two lengths before it.
 type packetHeader struct {
-	offset    int64 // in the block, of the data
-	seqno     int64
-	last      bool
-	sync      bool // put the block on disk
-	data      int  // bytes
-	checksums int  // bytes
+	offset        int64 // offset of the data in the block
+	seqno         int64
+	last          bool
+	sync          bool // write the block to disk
+	dataBytes     int  // bytes
+	checksumBytes int  // bytes
 }
 
-// readPacketHeader reads and checks everything of a packet before its checksums.
+// readPacketHeader reads and validates a packet up to its checksums.
 func readPacketHeader(r io.Reader) (packetHeader, error) {
 	var head [6]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -187,23 +188,23 @@ func readPacketHeader(r io.Reader) (packetHeader, error) {
 	return decodePacketHeader(b, int(total)-4)
 }
 
-// decodePacketHeader takes the header message; payload is the number of bytes
-// of checksums and data that follow it.
+// decodePacketHeader decodes the header message; payload is the number of bytes of
+// checksums and data that follow it.
 func decodePacketHeader(b []byte, payload int) (h packetHeader, err error) {
 	var data uint64
 	err = wire.Each(b, func(f wire.Field) error {
 		switch f.Number {
 		case 1:
 			h.offset = int64(f.Varint)
-			return f.Want(pw.Fixed64Type)
+			return f.CheckType(pw.Fixed64Type)
 		case 2:
 			h.seqno = int64(f.Varint)
-			return f.Want(pw.Fixed64Type)
+			return f.CheckType(pw.Fixed64Type)
 		case 3:
 			return f.SetBool(&h.last)
 		case 4:
 			data = f.Varint
-			return f.Want(pw.Fixed32Type)
+			return f.CheckType(pw.Fixed32Type)
 		case 5:
 			return f.SetBool(&h.sync)
 		}
@@ -215,7 +216,7 @@ func decodePacketHeader(b []byte, payload int) (h packetHeader, err error) {
 	case h.offset < 0 || data > uint64(payload):
 		return h, fmt.Errorf("%w: packet header: %d bytes of data at %d in a packet of %d", hdfs.ErrProtocol, data, h.offset, payload)
 	}
-	h.data, h.checksums = int(data), payload-int(data)
+	h.dataBytes, h.checksumBytes = int(data), payload-int(data)
 	return h, nil
 }
 

@@ -8,38 +8,38 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// Protocol is the interface that the methods belong to.
+// Protocol is the Java interface of the methods.
 const Protocol = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 
-// Caller carries a request message to a method; rpc.Client is one.
+// Caller sends a request message to a method; rpc.Client implements it.
 type Caller interface {
 	Call(ctx context.Context, method string, request []byte) ([]byte, error)
 }
 
-// GetFileInfo describes a path; ErrNotExist if there is none.
-func GetFileInfo(ctx context.Context, c Caller, path string) (Status, error) {
+// GetFileInfo returns the status of a path; ErrNotExist if there is none.
+func GetFileInfo(ctx context.Context, c Caller, path string) (FileStatus, error) {
 	b, err := c.Call(ctx, "getFileInfo", wire.Message(nil).String(1, path))
 	if err != nil {
-		return Status{}, err
+		return FileStatus{}, err
 	}
-	return soleStatus("getFileInfo response", b)
+	return decodeSoleStatus("getFileInfo response", b)
 }
 
-// soleStatus takes a response made of one optional HdfsFileStatusProto.
-func soleStatus(name string, b []byte) (Status, error) {
-	inner, err := only(name, 1, b)
+// decodeSoleStatus decodes a response with one optional HdfsFileStatusProto.
+func decodeSoleStatus(name string, b []byte) (FileStatus, error) {
+	inner, err := soleSubmessage(name, 1, b)
 	if err != nil {
-		return Status{}, err
+		return FileStatus{}, err
 	}
 	if inner == nil {
-		return Status{}, hdfs.ErrNotExist
+		return FileStatus{}, hdfs.ErrNotExist
 	}
-	return decodeStatus(inner)
+	return decodeFileStatus(inner)
 }
 
-// GetListing gives one batch of a directory's entries after a name, in the
-// order of their name bytes, and how many are left.
-func GetListing(ctx context.Context, c Caller, path, after string) (entries []Status, remaining uint64, err error) {
+// GetListing returns one batch of a directory's entries after a name, in the order
+// of their name bytes, and how many remain.
+func GetListing(ctx context.Context, c Caller, path, after string) (entries []FileStatus, remaining uint64, err error) {
 	b, err := c.Call(ctx, "getListing", wire.Message(nil).String(1, path).String(2, after).Bool(3, false))
 	if err != nil {
 		return nil, 0, err
@@ -51,24 +51,24 @@ func GetListing(ctx context.Context, c Caller, path, after string) (entries []St
 	return entries, remaining, err
 }
 
-// GetBlockLocations tells where the blocks that overlap a range of a file are.
-func GetBlockLocations(ctx context.Context, c Caller, path string, offset, length int64) (*Located, error) {
+// GetBlockLocations returns the blocks that overlap a range of a file.
+func GetBlockLocations(ctx context.Context, c Caller, path string, offset, length int64) (*BlockLocations, error) {
 	b, err := c.Call(ctx, "getBlockLocations", wire.Message(nil).String(1, path).Uint(2, uint64(offset)).Uint(3, uint64(length)))
 	if err != nil {
 		return nil, err
 	}
-	located, err := decodeLocated(b)
+	located, err := decodeBlockLocations(b)
 	if err == nil && located == nil {
 		err = hdfs.ErrNotExist
 	}
 	return located, err
 }
 
-// GetServerDefaults asks how new files are stored.
-func GetServerDefaults(ctx context.Context, c Caller) (Defaults, error) {
+// GetServerDefaults returns the defaults for new files.
+func GetServerDefaults(ctx context.Context, c Caller) (ServerDefaults, error) {
 	b, err := c.Call(ctx, "getServerDefaults", nil)
 	if err != nil {
-		return Defaults{}, err
+		return ServerDefaults{}, err
 	}
 	return decodeDefaults(b)
 }
@@ -79,25 +79,25 @@ func Rename(ctx context.Context, c Caller, from, to string) error {
 	return err
 }
 
-// Delete removes recursively; false means that there was nothing.
+// Delete removes recursively; it returns false if there was nothing.
 func Delete(ctx context.Context, c Caller, path string) (bool, error) {
 	b, err := c.Call(ctx, "delete", wire.Message(nil).String(1, path).Bool(2, true))
 	if err != nil {
 		return false, err
 	}
-	return result("delete response", b)
+	return decodeBool("delete response", b)
 }
 
-// permission is FsPermissionProto.
+// permission encodes FsPermissionProto.
 func permission(perm uint64) []byte { return wire.Message(nil).Uint(1, perm) }
 
-// Mkdirs makes a directory and its parents.
+// Mkdirs creates a directory and its parents.
 func Mkdirs(ctx context.Context, c Caller, path string, perm uint64) error {
 	b, err := c.Call(ctx, "mkdirs", wire.Message(nil).String(1, path).Bytes(2, permission(perm)).Bool(3, true))
 	if err != nil {
 		return err
 	}
-	ok, err := result("mkdirs response", b)
+	ok, err := decodeBool("mkdirs response", b)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: mkdirs answered no", hdfs.ErrUnavailable)
 	}
@@ -110,8 +110,8 @@ const (
 	flagOverwrite = 0x02
 )
 
-// NewFile is what create takes.
-type NewFile struct {
+// CreateRequest is the request of Create.
+type CreateRequest struct {
 	Path, ClientName string
 	Perm             uint64
 	Overwrite        bool
@@ -119,9 +119,9 @@ type NewFile struct {
 	BlockSize        int64
 }
 
-// Create starts a file and takes its lease for the client name. The parent must
+// Create starts a file and acquires its lease for the client name. The parent must
 // exist.
-func Create(ctx context.Context, c Caller, file NewFile) (Status, error) {
+func Create(ctx context.Context, c Caller, file CreateRequest) (FileStatus, error) {
 	flags := uint64(flagCreate)
 	if file.Overwrite {
 		flags |= flagOverwrite
@@ -135,20 +135,20 @@ func Create(ctx context.Context, c Caller, file NewFile) (Status, error) {
 		Uint(6, uint64(file.Replication)).
 		Uint(7, uint64(file.BlockSize)))
 	if err != nil {
-		return Status{}, err
+		return FileStatus{}, err
 	}
-	return soleStatus("create response", b)
+	return decodeSoleStatus("create response", b)
 }
 
-// Lease names a file that is being written and its writer.
+// Lease identifies a file that is being written and its writer.
 type Lease struct {
 	Path, ClientName string
 	FileID           uint64
 }
 
-// AddBlock finishes the previous block (nil for the first one), whose length
-// must be set, and gives the next one. exclude holds DatanodeInfoProto messages
-// of nodes that must not be in its pipeline.
+// AddBlock finishes the previous block (nil for the first one), whose length must be
+// set, and returns the next one. exclude holds the DatanodeInfoProto messages of
+// nodes that must not be in its pipeline.
 func AddBlock(ctx context.Context, c Caller, lease Lease, previous *ExtendedBlock, exclude [][]byte) (LocatedBlock, error) {
 	m := wire.Message(nil).String(1, lease.Path).String(2, lease.ClientName)
 	if previous != nil {
@@ -161,26 +161,26 @@ func AddBlock(ctx context.Context, c Caller, lease Lease, previous *ExtendedBloc
 	if err != nil {
 		return LocatedBlock{}, err
 	}
-	inner, err := only("addBlock response", 1, b)
+	inner, err := soleSubmessage("addBlock response", 1, b)
 	if err != nil {
 		return LocatedBlock{}, err
 	}
 	located, err := decodeLocatedBlock(inner)
 	if err == nil && len(located.Replicas) == 0 {
-		err = fmt.Errorf("%w: addBlock gave no DataNode", hdfs.ErrUnavailable)
+		err = fmt.Errorf("%w: addBlock returned no DataNode", hdfs.ErrUnavailable)
 	}
 	return located, err
 }
 
-// AbandonBlock gives back a block whose pipeline could not be set up.
+// AbandonBlock returns a block whose pipeline could not be opened.
 func AbandonBlock(ctx context.Context, c Caller, lease Lease, block ExtendedBlock) error {
 	_, err := c.Call(ctx, "abandonBlock", wire.Message(nil).
 		Bytes(1, block.Encode()).String(2, lease.Path).String(3, lease.ClientName).Uint(4, lease.FileID))
 	return err
 }
 
-// Complete ends a file. false means that its last block has too few replicas
-// reported yet: ask again.
+// Complete finishes a file. It returns false if too few replicas of the last block
+// have been reported yet; the caller retries.
 func Complete(ctx context.Context, c Caller, lease Lease, last *ExtendedBlock) (bool, error) {
 	m := wire.Message(nil).String(1, lease.Path).String(2, lease.ClientName)
 	if last != nil {
@@ -190,10 +190,10 @@ func Complete(ctx context.Context, c Caller, lease Lease, last *ExtendedBlock) (
 	if err != nil {
 		return false, err
 	}
-	return result("complete response", b)
+	return decodeBool("complete response", b)
 }
 
-// RenewLease keeps all files that a client name writes open.
+// RenewLease renews the lease of all files that a client name is writing.
 func RenewLease(ctx context.Context, c Caller, clientName string) error {
 	_, err := c.Call(ctx, "renewLease", wire.Message(nil).String(1, clientName))
 	return err

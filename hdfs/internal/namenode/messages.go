@@ -11,7 +11,7 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// ExtendedBlock is the identity of one version of one block.
+// ExtendedBlock identifies one version of one block.
 type ExtendedBlock struct {
 	Pool       string
 	ID         uint64
@@ -19,58 +19,58 @@ type ExtendedBlock struct {
 	Length     int64
 }
 
-// Encode gives its message.
+// Encode returns the encoded ExtendedBlockProto.
 func (b ExtendedBlock) Encode() []byte {
 	return wire.Message(nil).String(1, b.Pool).Uint(2, b.ID).Uint(3, b.Generation).Uint(4, uint64(b.Length))
 }
 
-// LocatedBlock is a block with what is needed to read or write it.
+// LocatedBlock is a block with everything needed to read or write it.
 type LocatedBlock struct {
 	Block        ExtendedBlock
 	Offset       int64 // in the file
 	Corrupt      bool
 	Replicas     []hdfs.Replica
 	Nodes        [][]byte // DatanodeInfoProto of each replica, as received
-	StorageTypes []uint64 // of each replica, if the server told
-	StorageIDs   []string // of each replica, if the server told
+	StorageTypes []uint64 // of each replica, if the server sent them
+	StorageIDs   []string // of each replica, if the server sent them
 	Token        []byte   // TokenProto, as received
 }
 
-// Located is the answer to getBlockLocations.
-type Located struct {
+// BlockLocations is the response to getBlockLocations.
+type BlockLocations struct {
 	FileLength        int64
 	UnderConstruction bool
 	Blocks            []LocatedBlock
-	Unreadable        string // why our client must not read it: encrypted, erasure-coded
+	UnreadableReason  string // why this client must not read the file: encrypted, erasure-coded
 }
 
-// Status is HdfsFileStatusProto: Info with the name relative to what was asked.
-type Status struct {
-	Name       string // empty for the path that was asked itself
-	Info       hdfs.Info
-	Symlink    bool
-	Unreadable string
+// FileStatus is HdfsFileStatusProto. Name is relative to the requested path.
+type FileStatus struct {
+	Name             string // empty for the requested path itself
+	Info             hdfs.Info
+	Symlink          bool
+	UnreadableReason string
 }
 
-// Defaults is what the server uses for new files.
-type Defaults struct {
+// ServerDefaults are the NameNode's defaults for new files.
+type ServerDefaults struct {
 	BlockSize        int64
 	BytesPerChecksum int64
 	Replication      int
 	Encrypted        bool // data transfer must be encrypted
 }
 
-// bad says which message was malformed.
-func bad(message string, err error) error {
+// malformedError wraps err with the name of the malformed message.
+func malformedError(message string, err error) error {
 	return fmt.Errorf("%w: %s: %w", hdfs.ErrProtocol, message, err)
 }
 
-func missing(message, field string) error {
+func missingFieldError(message, field string) error {
 	return fmt.Errorf("%w: %s without %s", hdfs.ErrProtocol, message, field)
 }
 
-// only gives the one submessage that a response is made of, or nil.
-func only(name string, number pw.Number, b []byte) ([]byte, error) {
+// soleSubmessage returns the only submessage of a response, or nil.
+func soleSubmessage(name string, number pw.Number, b []byte) ([]byte, error) {
 	var inner []byte
 	err := wire.Each(b, func(f wire.Field) error {
 		if f.Number != number {
@@ -80,16 +80,16 @@ func only(name string, number pw.Number, b []byte) ([]byte, error) {
 		if inner == nil {
 			inner = []byte{}
 		}
-		return f.Want(pw.BytesType)
+		return f.CheckType(pw.BytesType)
 	})
 	if err != nil {
-		return nil, bad(name, err)
+		return nil, malformedError(name, err)
 	}
 	return inner, nil
 }
 
-// result gives the bool that a response is made of.
-func result(name string, b []byte) (ok bool, err error) {
+// decodeBool decodes a response that consists of a bool.
+func decodeBool(name string, b []byte) (ok bool, err error) {
 	err = wire.Each(b, func(f wire.Field) error {
 		if f.Number != 1 {
 			return nil
@@ -97,7 +97,7 @@ func result(name string, b []byte) (ok bool, err error) {
 		return f.SetBool(&ok)
 	})
 	if err != nil {
-		return false, bad(name, err)
+		return false, malformedError(name, err)
 	}
 	return ok, nil
 }
@@ -121,10 +121,10 @@ func decodeBlock(b []byte) (block ExtendedBlock, err error) {
 		return nil
 	})
 	if err != nil {
-		return block, bad("block", err)
+		return block, malformedError("block", err)
 	}
 	if seen != 7 {
-		return block, missing("block", "its identity")
+		return block, missingFieldError("block", "its identity")
 	}
 	return block, nil
 }
@@ -134,7 +134,7 @@ func decodeReplica(b []byte) (r hdfs.Replica, err error) {
 	err = wire.Each(b, func(f wire.Field) error {
 		switch f.Number {
 		case 1: // DatanodeIDProto
-			if err := f.Want(pw.BytesType); err != nil {
+			if err := f.CheckType(pw.BytesType); err != nil {
 				return err
 			}
 			return wire.Each(f.Bytes, func(f wire.Field) error {
@@ -154,16 +154,16 @@ func decodeReplica(b []byte) (r hdfs.Replica, err error) {
 		return nil
 	})
 	if err != nil {
-		return r, bad("DataNode", err)
+		return r, malformedError("DataNode", err)
 	}
 	if r.IP == "" || port == 0 || port > 65535 {
-		return r, missing("DataNode", "address and port")
+		return r, missingFieldError("DataNode", "address and port")
 	}
 	r.Port = int(port)
 	return r, nil
 }
 
-// maxReplicas is above dfs.replication.max (512): what a block may name.
+// maxReplicas exceeds dfs.replication.max (512).
 const maxReplicas = 1024
 
 func decodeLocatedBlock(b []byte) (located LocatedBlock, err error) {
@@ -195,22 +195,22 @@ func decodeLocatedBlock(b []byte) (located LocatedBlock, err error) {
 				return fmt.Errorf("more than %d storages", maxReplicas)
 			}
 			located.StorageIDs = append(located.StorageIDs, string(f.Bytes))
-			return f.Want(pw.BytesType)
+			return f.CheckType(pw.BytesType)
 		}
 		return nil
 	})
 	switch {
 	case err != nil:
-		return located, bad("located block", err)
+		return located, malformedError("located block", err)
 	case !identified:
-		return located, missing("located block", "its block")
+		return located, missingFieldError("located block", "its block")
 	case located.Offset+located.Block.Length < located.Offset:
-		return located, missing("located block", "an end below 2^63")
+		return located, missingFieldError("located block", "an end below 2^63")
 	}
 	return located, nil
 }
 
-// storageTypes takes a repeated enum, packed or not.
+// storageTypes decodes a repeated enum, packed or not.
 func storageTypes(f wire.Field, types *[]uint64) error {
 	values := f.Bytes
 	if f.Type == pw.VarintType {
@@ -226,13 +226,13 @@ func storageTypes(f wire.Field, types *[]uint64) error {
 	return nil
 }
 
-// decodeLocated takes a GetBlockLocationsResponseProto; nil means no such file.
-func decodeLocated(b []byte) (*Located, error) {
-	inner, err := only("getBlockLocations response", 1, b)
+// decodeBlockLocations decodes GetBlockLocationsResponseProto; nil: no such file.
+func decodeBlockLocations(b []byte) (*BlockLocations, error) {
+	inner, err := soleSubmessage("getBlockLocations response", 1, b)
 	if err != nil || inner == nil {
 		return nil, err
 	}
-	out := &Located{}
+	out := &BlockLocations{}
 	err = wire.Each(inner, func(f wire.Field) error {
 		switch f.Number {
 		case 1:
@@ -244,19 +244,19 @@ func decodeLocated(b []byte) (*Located, error) {
 		case 3:
 			return f.SetBool(&out.UnderConstruction)
 		case 6:
-			out.Unreadable = "it lies in an encryption zone"
+			out.UnreadableReason = "it lies in an encryption zone"
 		case 7:
-			out.Unreadable = "it is erasure-coded"
+			out.UnreadableReason = "it is erasure-coded"
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, bad("block locations", err)
+		return nil, malformedError("block locations", err)
 	}
 	end := int64(-1)
 	for i := range out.Blocks {
 		if out.Blocks[i].Offset < end {
-			return nil, missing("block locations", "ascending offsets")
+			return nil, missingFieldError("block locations", "ascending offsets")
 		}
 		end = out.Blocks[i].Offset + out.Blocks[i].Block.Length
 	}
@@ -270,7 +270,7 @@ const (
 	typeSymlink = 3
 )
 
-func decodeStatus(b []byte) (s Status, err error) {
+func decodeFileStatus(b []byte) (s FileStatus, err error) {
 	var kind, perm, replication, modified uint64
 	err = wire.Each(b, func(f wire.Field) error {
 		switch f.Number {
@@ -300,24 +300,24 @@ func decodeStatus(b []byte) (s Status, err error) {
 		case 13:
 			return f.SetUint(&s.Info.ID)
 		case 15:
-			s.Unreadable = "it lies in an encryption zone"
+			s.UnreadableReason = "it lies in an encryption zone"
 		case 17:
-			s.Unreadable = "it is erasure-coded"
+			s.UnreadableReason = "it is erasure-coded"
 		}
 		return nil
 	})
 	if err != nil {
-		return s, bad("file status", err)
+		return s, malformedError("file status", err)
 	}
 	switch kind {
 	case typeDir:
 		s.Info.Dir = true
-		s.Info.LengthBytes, s.Info.BlockSizeBytes, replication, s.Unreadable = 0, 0, 0, ""
+		s.Info.LengthBytes, s.Info.BlockSizeBytes, replication, s.UnreadableReason = 0, 0, 0, ""
 	case typeFile:
 	case typeSymlink:
 		s.Symlink = true
 	default:
-		return s, missing("file status", fmt.Sprintf("a known type (%d)", kind))
+		return s, missingFieldError("file status", fmt.Sprintf("a known type (%d)", kind))
 	}
 	s.Info.Perm = fs.FileMode(perm) & fs.ModePerm
 	s.Info.ModTime = time.UnixMilli(int64(modified)).UTC()
@@ -325,17 +325,17 @@ func decodeStatus(b []byte) (s Status, err error) {
 	return s, nil
 }
 
-// decodeListing takes a GetListingResponseProto; found is false if there is no
-// such directory.
-func decodeListing(b []byte) (entries []Status, remaining uint64, found bool, err error) {
-	inner, err := only("getListing response", 1, b)
+// decodeListing decodes GetListingResponseProto; found is false if there is no such
+// directory.
+func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool, err error) {
+	inner, err := soleSubmessage("getListing response", 1, b)
 	if err != nil || inner == nil {
 		return nil, 0, false, err
 	}
 	err = wire.Each(inner, func(f wire.Field) error {
 		switch f.Number {
 		case 1:
-			status, err := decodeStatus(f.Bytes)
+			status, err := decodeFileStatus(f.Bytes)
 			entries = append(entries, status)
 			return err
 		case 2:
@@ -344,13 +344,13 @@ func decodeListing(b []byte) (entries []Status, remaining uint64, found bool, er
 		return nil
 	})
 	if err != nil {
-		return nil, 0, false, bad("listing", err)
+		return nil, 0, false, malformedError("listing", err)
 	}
 	return entries, remaining, true, nil
 }
 
-func decodeDefaults(b []byte) (d Defaults, err error) {
-	inner, err := only("getServerDefaults response", 1, b)
+func decodeDefaults(b []byte) (d ServerDefaults, err error) {
+	inner, err := soleSubmessage("getServerDefaults response", 1, b)
 	if err != nil {
 		return d, err
 	}
@@ -369,10 +369,10 @@ func decodeDefaults(b []byte) (d Defaults, err error) {
 		return nil
 	})
 	if err != nil {
-		return d, bad("server defaults", err)
+		return d, malformedError("server defaults", err)
 	}
 	if d.BlockSize <= 0 || d.BytesPerChecksum <= 0 || d.BytesPerChecksum > 1<<20 || replication == 0 || replication > 1<<15 {
-		return d, missing("server defaults", "block size, checksum size and replication")
+		return d, missingFieldError("server defaults", "block size, checksum size and replication")
 	}
 	d.Replication = int(replication)
 	return d, nil

@@ -14,21 +14,21 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-func msg() wire.Message { return nil }
+func newMessage() wire.Message { return nil }
 
-// node is DatanodeInfoProto.
-func node(ip, host, rack string, port uint64) []byte {
-	return msg().Bytes(1, msg().String(1, ip).String(2, host).String(3, "uuid").Uint(4, port).Uint(5, 9864).Uint(6, 9867)).
+// encodeDatanode encodes DatanodeInfoProto.
+func encodeDatanode(ip, host, rack string, port uint64) []byte {
+	return newMessage().Bytes(1, newMessage().String(1, ip).String(2, host).String(3, "uuid").Uint(4, port).Uint(5, 9864).Uint(6, 9867)).
 		Uint(2, 1<<40).String(8, rack).Uint(10, 0)
 }
 
-// locatedBlock is LocatedBlockProto.
+// locatedBlock encodes LocatedBlockProto.
 func locatedBlock(id, offset, length uint64, nodes ...[]byte) []byte {
-	m := msg().Bytes(1, ExtendedBlock{Pool: "BP-1", ID: id, Generation: 1001, Length: int64(length)}.Encode()).Uint(2, offset)
+	m := newMessage().Bytes(1, ExtendedBlock{Pool: "BP-1", ID: id, Generation: 1001, Length: int64(length)}.Encode()).Uint(2, offset)
 	for _, n := range nodes {
 		m = m.Bytes(3, n)
 	}
-	m = m.Bool(4, false).Bytes(5, msg().String(1, "").String(2, "").String(3, "").String(4, ""))
+	m = m.Bool(4, false).Bytes(5, newMessage().String(1, "").String(2, "").String(3, "").String(4, ""))
 	m = m.Bytes(6, []byte{0, 0}) // isCached, packed
 	for i := range nodes {
 		m = m.Uint(7, 1).String(8, fmt.Sprint("DS-", i))
@@ -37,27 +37,27 @@ func locatedBlock(id, offset, length uint64, nodes ...[]byte) []byte {
 }
 
 func located(length uint64, growing bool, blocks ...[]byte) []byte {
-	m := msg().Uint(1, length)
+	m := newMessage().Uint(1, length)
 	for _, b := range blocks {
 		m = m.Bytes(2, b)
 	}
-	return msg().Bytes(1, m.Bool(3, growing).Bool(5, !growing))
+	return newMessage().Bytes(1, m.Bool(3, growing).Bool(5, !growing))
 }
 
 func fileStatus(kind uint64, name string, length uint64) []byte {
-	return msg().Uint(1, kind).String(2, name).Uint(3, length).Bytes(4, msg().Uint(1, 0o640)).
+	return newMessage().Uint(1, kind).String(2, name).Uint(3, length).Bytes(4, newMessage().Uint(1, 0o640)).
 		String(5, "alice").String(6, "staff").Uint(7, 1700000000123).Uint(8, 0).
 		Uint(10, 3).Uint(11, 1<<27).Uint(13, 16387)
 }
 
-func TestBlockLocationsAreTakenApart(t *testing.T) {
-	n1, n2 := node("10.0.0.1", "one", "/r1", 9866), node("10.0.0.2", "two", "/r2", 9866)
-	got, err := decodeLocated(located(300, false, locatedBlock(7, 0, 200, n1, n2), locatedBlock(8, 200, 100)))
+func TestDecodeBlockLocations(t *testing.T) {
+	n1, n2 := encodeDatanode("10.0.0.1", "one", "/r1", 9866), encodeDatanode("10.0.0.2", "two", "/r2", 9866)
+	got, err := decodeBlockLocations(located(300, false, locatedBlock(7, 0, 200, n1, n2), locatedBlock(8, 200, 100)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := []byte(msg().String(1, "").String(2, "").String(3, "").String(4, ""))
-	want := &Located{FileLength: 300, Blocks: []LocatedBlock{
+	token := []byte(newMessage().String(1, "").String(2, "").String(3, "").String(4, ""))
+	want := &BlockLocations{FileLength: 300, Blocks: []LocatedBlock{
 		{Block: ExtendedBlock{"BP-1", 7, 1001, 200}, Token: token, Nodes: [][]byte{n1, n2},
 			StorageTypes: []uint64{1, 1}, StorageIDs: []string{"DS-0", "DS-1"},
 			Replicas: []hdfs.Replica{{IP: "10.0.0.1", Host: "one", Port: 9866, Rack: "/r1"}, {IP: "10.0.0.2", Host: "two", Port: 9866, Rack: "/r2"}}},
@@ -68,47 +68,47 @@ func TestBlockLocationsAreTakenApart(t *testing.T) {
 	}
 }
 
-func TestFileStatusIsTakenApart(t *testing.T) {
-	got, err := decodeStatus(fileStatus(typeFile, "name", 42))
+func TestDecodeFileStatus(t *testing.T) {
+	got, err := decodeFileStatus(fileStatus(typeFile, "name", 42))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Status{Name: "name", Info: hdfs.Info{LengthBytes: 42, ModTime: time.UnixMilli(1700000000123).UTC(), ID: 16387,
+	want := FileStatus{Name: "name", Info: hdfs.Info{LengthBytes: 42, ModTime: time.UnixMilli(1700000000123).UTC(), ID: 16387,
 		Owner: "alice", Group: "staff", Perm: 0o640, Replication: 3, BlockSizeBytes: 1 << 27}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestWhatWeMustNotReadIsNamed(t *testing.T) {
+func TestUnreadableFilesAreReported(t *testing.T) {
 	for number, want := range map[int]string{15: "it lies in an encryption zone", 17: "it is erasure-coded"} {
-		s, err := decodeStatus(append(fileStatus(typeFile, "", 1), msg().Bytes(protowire.Number(number), nil)...))
-		if err != nil || s.Unreadable != want {
-			t.Errorf("field %d: %q %v", number, s.Unreadable, err)
+		s, err := decodeFileStatus(append(fileStatus(typeFile, "", 1), newMessage().Bytes(protowire.Number(number), nil)...))
+		if err != nil || s.UnreadableReason != want {
+			t.Errorf("field %d: %q %v", number, s.UnreadableReason, err)
 		}
 	}
 }
 
 func TestMalformedMessagesAreRefused(t *testing.T) {
-	one := node("10.0.0.1", "one", "/r1", 9866)
+	one := encodeDatanode("10.0.0.1", "one", "/r1", 9866)
 	for claim, b := range map[string][]byte{
-		"a block without an identity":  located(1, false, msg().Uint(2, 0)),
-		"half an identity":             located(1, false, msg().Bytes(1, msg().Uint(2, 5))),
-		"a negative length of a file":  msg().Bytes(1, msg().Uint(1, 1<<63)),
+		"a block without an identity":  located(1, false, newMessage().Uint(2, 0)),
+		"half an identity":             located(1, false, newMessage().Bytes(1, newMessage().Uint(2, 5))),
+		"a negative length of a file":  newMessage().Bytes(1, newMessage().Uint(1, 1<<63)),
 		"a block past the end of time": located(1, false, locatedBlock(1, 1<<62, 1<<62+1<<62-1, one)),
 		"blocks out of order":          located(9, false, locatedBlock(1, 5, 4, one), locatedBlock(2, 0, 5, one)),
 		"blocks that overlap":          located(9, false, locatedBlock(1, 0, 6, one), locatedBlock(2, 5, 4, one)),
-		"a DataNode without a port":    located(1, false, locatedBlock(1, 0, 1, node("10.0.0.1", "one", "/r1", 0))),
-		"a DataNode without address":   located(1, false, locatedBlock(1, 0, 1, node("", "one", "/r1", 9866))),
-		"a port above 65535":           located(1, false, locatedBlock(1, 0, 1, node("10.0.0.1", "one", "/r1", 70000))),
+		"a DataNode without a port":    located(1, false, locatedBlock(1, 0, 1, encodeDatanode("10.0.0.1", "one", "/r1", 0))),
+		"a DataNode without address":   located(1, false, locatedBlock(1, 0, 1, encodeDatanode("", "one", "/r1", 9866))),
+		"a port above 65535":           located(1, false, locatedBlock(1, 0, 1, encodeDatanode("10.0.0.1", "one", "/r1", 70000))),
 		"bytes cut off":                located(1, false, locatedBlock(1, 0, 1, one))[:20],
-		"a wrong wire type":            msg().Bytes(1, msg().String(1, "length")),
+		"a wrong wire type":            newMessage().Bytes(1, newMessage().String(1, "length")),
 	} {
-		if got, err := decodeLocated(b); !errors.Is(err, hdfs.ErrProtocol) {
+		if got, err := decodeBlockLocations(b); !errors.Is(err, hdfs.ErrProtocol) {
 			t.Errorf("%s: %+v, %v", claim, got, err)
 		}
 	}
-	if _, err := decodeStatus(fileStatus(9, "", 0)); !errors.Is(err, hdfs.ErrProtocol) {
+	if _, err := decodeFileStatus(fileStatus(9, "", 0)); !errors.Is(err, hdfs.ErrProtocol) {
 		t.Errorf("an unknown file type: %v", err)
 	}
 	if _, err := decodeDefaults(nil); !errors.Is(err, hdfs.ErrProtocol) {
@@ -116,45 +116,45 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// answers plays a server that gives each method's answer.
-type answers map[string][]byte
+// cannedCaller returns a fixed response for each method.
+type cannedCaller map[string][]byte
 
-func (a answers) Call(_ context.Context, method string, _ []byte) ([]byte, error) {
+func (a cannedCaller) Call(_ context.Context, method string, _ []byte) ([]byte, error) {
 	return a[method], nil
 }
 
-func TestEmptyAnswersMeanThatThereIsNothing(t *testing.T) {
+func TestEmptyResponsesMeanNotFound(t *testing.T) {
 	ctx := t.Context()
-	if _, err := GetFileInfo(ctx, answers{}, "/x"); !errors.Is(err, hdfs.ErrNotExist) {
+	if _, err := GetFileInfo(ctx, cannedCaller{}, "/x"); !errors.Is(err, hdfs.ErrNotExist) {
 		t.Errorf("getFileInfo: %v", err)
 	}
-	if _, _, err := GetListing(ctx, answers{}, "/x", ""); !errors.Is(err, hdfs.ErrNotExist) {
+	if _, _, err := GetListing(ctx, cannedCaller{}, "/x", ""); !errors.Is(err, hdfs.ErrNotExist) {
 		t.Errorf("getListing: %v", err)
 	}
-	if _, err := GetBlockLocations(ctx, answers{}, "/x", 0, 1); !errors.Is(err, hdfs.ErrNotExist) {
+	if _, err := GetBlockLocations(ctx, cannedCaller{}, "/x", 0, 1); !errors.Is(err, hdfs.ErrNotExist) {
 		t.Errorf("getBlockLocations: %v", err)
 	}
-	if _, err := AddBlock(ctx, answers{}, Lease{}, nil, nil); !errors.Is(err, hdfs.ErrProtocol) {
+	if _, err := AddBlock(ctx, cannedCaller{}, Lease{}, nil, nil); !errors.Is(err, hdfs.ErrProtocol) {
 		t.Errorf("addBlock: %v", err)
 	}
-	noNodes := answers{"addBlock": msg().Bytes(1, locatedBlock(1, 0, 0))}
+	noNodes := cannedCaller{"addBlock": newMessage().Bytes(1, locatedBlock(1, 0, 0))}
 	if _, err := AddBlock(ctx, noNodes, Lease{}, nil, nil); !errors.Is(err, hdfs.ErrUnavailable) {
 		t.Errorf("addBlock without DataNodes: %v", err)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	one := node("10.0.0.1", "one", "/r1", 9866)
+	one := encodeDatanode("10.0.0.1", "one", "/r1", 9866)
 	f.Add(located(300, false, locatedBlock(7, 0, 200, one, one), locatedBlock(8, 200, 100)))
-	f.Add([]byte(msg().Bytes(1, msg().Bytes(1, fileStatus(typeFile, "a", 1)).Bytes(1, fileStatus(typeDir, "b", 0)).Uint(2, 3))))
-	f.Add([]byte(msg().Bytes(1, msg().Uint(1, 1<<27).Uint(2, 512).Uint(4, 3))))
+	f.Add([]byte(newMessage().Bytes(1, newMessage().Bytes(1, fileStatus(typeFile, "a", 1)).Bytes(1, fileStatus(typeDir, "b", 0)).Uint(2, 3))))
+	f.Add([]byte(newMessage().Bytes(1, newMessage().Uint(1, 1<<27).Uint(2, 512).Uint(4, 3))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		check := func(err error) {
 			if err != nil && !errors.Is(err, hdfs.ErrProtocol) && !errors.Is(err, hdfs.ErrNotExist) {
 				t.Errorf("error without a class: %v", err)
 			}
 		}
-		blocks, err := decodeLocated(b)
+		blocks, err := decodeBlockLocations(b)
 		check(err)
 		if err == nil && blocks != nil {
 			end := int64(0)
@@ -167,17 +167,17 @@ func FuzzDecode(f *testing.F) {
 		}
 		_, _, _, err = decodeListing(b)
 		check(err)
-		_, err = soleStatus("status", b)
+		_, err = decodeSoleStatus("status", b)
 		check(err)
 		_, err = decodeDefaults(b)
 		check(err)
-		_, err = result("result", b)
+		_, err = decodeBool("result", b)
 		check(err)
 	})
 }
 
-func BenchmarkDecodeLocated(b *testing.B) {
-	one, two := node("10.0.0.1", "one", "/r1", 9866), node("10.0.0.2", "two", "/r2", 9866)
+func BenchmarkDecodeBlockLocations(b *testing.B) {
+	one, two := encodeDatanode("10.0.0.1", "one", "/r1", 9866), encodeDatanode("10.0.0.2", "two", "/r2", 9866)
 	blocks := make([][]byte, 1000)
 	for i := range blocks {
 		blocks[i] = locatedBlock(uint64(i), uint64(i)<<20, 1<<20, one, two)
@@ -186,7 +186,7 @@ func BenchmarkDecodeLocated(b *testing.B) {
 	b.SetBytes(int64(len(message)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := decodeLocated(message); err != nil {
+		if _, err := decodeBlockLocations(message); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,33 +14,32 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// Options of a Client. Addresses and Auth must be set.
+// Options configures a Client. Addresses and Auth are required.
 type Options struct {
-	// Addresses of the servers of one name service, host:port. Any of them may
-	// be the active one.
+	// Addresses are the servers of one name service, host:port. Any may be active.
 	Addresses []string
 	Auth      Auth
-	// Protocol is the Java name of the interface that is called.
+	// Protocol is the Java name of the called interface.
 	Protocol string
-	// Dial opens connections; nil means net.Dialer.
+	// Dial opens connections; nil: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTimeout bounds opening a connection; 0 means 5 s.
 	DialTimeout time.Duration
-	// CallTimeout bounds one try of one call; 0 means 20 s.
+	// CallTimeout bounds one attempt of a call; 0: 20 s.
 	CallTimeout time.Duration
-	// WaitLimit bounds how long a call is repeated while no server can answer;
-	// 0 means 60 s, negative means not at all.
+	// WaitLimit bounds the retries of a call while no server can answer; 0: 60 s,
+	// negative: no retries.
 	WaitLimit time.Duration
-	// MinBackoff and MaxBackoff bound the pause between rounds over all
-	// servers; 0 means 100 ms and 2 s. It doubles from round to round.
+	// MinBackoff and MaxBackoff bound the pause between rounds over all servers; 0:
+	// 100 ms and 2 s. It doubles from round to round.
 	MinBackoff, MaxBackoff time.Duration
-	// Jitter gives numbers in [0, 1) that spread the pauses of many clients
-	// over half of their length; nil means none.
+	// Jitter returns numbers in [0, 1) that spread the pauses of many clients over
+	// half of their length; nil: no jitter.
 	Jitter func() float64
-	// MaxFrame bounds an answer in bytes; 0 means 64 MiB.
+	// MaxFrame bounds a response in bytes; 0: 64 MiB.
 	MaxFrame int
-	// Notify is told before each pause; it must return soon.
-	Notify func(hdfs.Waiting)
+	// OnWait is called before each pause; it must return soon.
+	OnWait func(hdfs.WaitNotice)
 }
 
 func (o *Options) setDefaults() error {
@@ -67,8 +66,8 @@ func (o *Options) setDefaults() error {
 	if o.Jitter == nil {
 		o.Jitter = func() float64 { return 0 }
 	}
-	if o.Notify == nil {
-		o.Notify = func(hdfs.Waiting) {}
+	if o.OnWait == nil {
+		o.OnWait = func(hdfs.WaitNotice) {}
 	}
 	return nil
 }
@@ -80,21 +79,21 @@ func setDefault[T comparable](v *T, value T) {
 	}
 }
 
-// Client calls methods of a name service. It dials at its first call and again
-// whenever the connection was lost.
+// Client calls methods of a name service. It dials at its first call and after each
+// loss of the connection.
 type Client struct {
-	options Options
-	id      []byte // 16 random bytes; with the call id, the key of the server's retry cache
-	calls   atomic.Int32
-	dialing chan struct{} // capacity 1: held by who dials
+	options    Options
+	id         []byte // 16 random bytes; together with the call id the key of the server's retry cache
+	lastCallID atomic.Int32
+	dialing    chan struct{} // capacity 1: held by the goroutine that dials
 
-	mu      sync.Mutex
-	closed  bool
-	conn    *conn
-	current int // index of the address that answered last
+	mu             sync.Mutex
+	closed         bool
+	conn           *conn
+	currentAddress int // index of the address that answered last
 }
 
-// NewClient checks the options. It does no I/O.
+// NewClient validates the options. It does no I/O.
 func NewClient(options Options) (*Client, error) {
 	if err := options.setDefaults(); err != nil {
 		return nil, err
@@ -104,16 +103,16 @@ func NewClient(options Options) (*Client, error) {
 	return c, nil
 }
 
-// ID is the client id that goes with each request.
+// ID returns the client id that is sent with each request.
 func (c *Client) ID() []byte { return c.id }
 
-// User is whom the server takes the caller for.
+// User returns the user name that is sent to the server.
 func (c *Client) User() string { return c.options.Auth.User() }
 
-// Addresses names the servers for messages.
+// Addresses returns the addresses of the servers, for messages.
 func (c *Client) Addresses() string { return strings.Join(c.options.Addresses, ", ") }
 
-// Close ends the connection; calls under way fail. It waits for the goroutine.
+// Close closes the connection and waits for its goroutine; calls in progress fail.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -126,17 +125,17 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Call sends a request message and returns the response message, which is the
-// caller's. While no server can answer (down, standby, safe mode, starting) it
-// tries again, under the same call id, until WaitLimit has passed; the error is
-// then an ErrUnavailable that says what was seen last.
+// Call sends a request message and returns the response message, which the caller
+// owns. While no server can answer (down, standby, safe mode, starting) it retries
+// with the same call id until WaitLimit has passed, and then returns an
+// ErrUnavailable with the last error.
 func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byte, error) {
-	callID := c.calls.Add(1) & 0x7fffffff
+	callID := c.lastCallID.Add(1) & 0x7fffffff
 	start := time.Now()
 	backoff := c.options.MinBackoff
 	for try := 0; ; try++ {
-		// 1. Ask the server that answered last, or the next one.
-		body, address, err := c.try(ctx, method, callID, try, request)
+		// 1. Call the server that answered last, or the next one.
+		body, address, err := c.attempt(ctx, method, callID, try, request)
 		if err == nil {
 			return body, nil
 		}
@@ -146,29 +145,29 @@ func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byt
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s at NameNode %s: %w", method, address, errors.Join(context.Cause(ctx), err))
 		}
-		if !connectionFailure(err) {
+		if !isServerFailure(err) {
 			return nil, fmt.Errorf("NameNode %s: %w", address, err)
 		}
-		// 2. In a name service, ask every server once before the first pause.
+		// 2. Try every server of the name service once before the first pause.
 		if (try+1)%len(c.options.Addresses) != 0 {
 			continue
 		}
-		// 3. Give up, or say so and pause.
+		// 3. Give up, or notify and pause.
 		left := c.options.WaitLimit - time.Since(start)
 		if left <= 0 {
-			return nil, c.gaveUp(method, time.Since(start), try+1, err)
+			return nil, c.giveUpError(method, time.Since(start), try+1, err)
 		}
-		c.options.Notify(hdfs.Waiting{Address: address, Reason: reason(err), Left: left})
+		c.options.OnWait(hdfs.WaitNotice{Address: address, Reason: shortReason(err), Remaining: left})
 		pause := backoff - time.Duration(c.options.Jitter()*float64(backoff)/2)
 		if err := hdfs.Sleep(ctx, min(pause, left)); err != nil {
-			return nil, fmt.Errorf("%s at NameNode %s (%s): %w", method, address, reason(err), err)
+			return nil, fmt.Errorf("%s at NameNode %s (%s): %w", method, address, shortReason(err), err)
 		}
 		backoff = min(2*backoff, c.options.MaxBackoff)
 	}
 }
 
-// gaveUp says what was seen last, and how long was waited for something else.
-func (c *Client) gaveUp(method string, waited time.Duration, tries int, last error) error {
+// giveUpError describes the last error and how long the call was retried.
+func (c *Client) giveUpError(method string, waited time.Duration, tries int, last error) error {
 	if remote := (*RemoteError)(nil); !errors.As(last, &remote) {
 		last = fmt.Errorf("%s: %w", method, last) // a RemoteError names it itself
 	}
@@ -180,20 +179,20 @@ func (c *Client) gaveUp(method string, waited time.Duration, tries int, last err
 	if errors.Is(last, hdfs.ErrUnavailable) {
 		return err
 	}
-	return classed{err, hdfs.ErrUnavailable}
+	return classifiedError{err, hdfs.ErrUnavailable}
 }
 
-// classed gives an error a class without changing its text.
-type classed struct {
+// classifiedError adds a class to an error without changing its text.
+type classifiedError struct {
 	error
 	class error
 }
 
-func (e classed) Unwrap() []error { return []error{e.error, e.class} }
+func (e classifiedError) Unwrap() []error { return []error{e.error, e.class} }
 
-// try makes one attempt. On a failure of the server it moves on to the next
+// attempt makes one attempt. After a failure of the server it switches to the next
 // address.
-func (c *Client) try(ctx context.Context, method string, callID int32, retry int, request []byte) ([]byte, string, error) {
+func (c *Client) attempt(ctx context.Context, method string, callID int32, retry int, request []byte) ([]byte, string, error) {
 	conn, address, err := c.connection(ctx)
 	if err != nil {
 		return nil, address, err
@@ -206,31 +205,31 @@ func (c *Client) try(ctx context.Context, method string, callID int32, retry int
 		return body, address, err
 	}
 	if callCtx.Err() != nil {
-		// The server is silent, not the caller impatient: do not trust the
-		// connection any more.
+		// The server did not answer in time; the caller's context has not ended. Do
+		// not reuse the connection.
 		err = fmt.Errorf("%w: no answer to %s within %s", errConnection, method, c.options.CallTimeout)
 	}
 	if errors.Is(err, errConnection) || errors.Is(err, hdfs.ErrStandby) {
-		c.drop(conn)
+		c.dropConnection(conn)
 	}
 	return nil, address, err
 }
 
-// drop forgets a connection that failed and moves on to the next address.
-func (c *Client) drop(old *conn) {
+// dropConnection discards a failed connection and switches to the next address.
+func (c *Client) dropConnection(old *conn) {
 	c.mu.Lock()
 	if c.conn == old {
 		c.conn = nil
-		c.current = (c.current + 1) % len(c.options.Addresses)
+		c.currentAddress = (c.currentAddress + 1) % len(c.options.Addresses)
 	}
 	c.mu.Unlock()
 	old.close()
 }
 
-// connection gives the live connection, or makes one. One caller dials, the
-// others wait for it.
+// connection returns the live connection or dials a new one. One caller dials while
+// the others wait.
 func (c *Client) connection(ctx context.Context) (*conn, string, error) {
-	if conn, address, err := c.existing(); conn != nil || err != nil {
+	if conn, address, err := c.liveConnection(); conn != nil || err != nil {
 		return conn, address, err
 	}
 	select {
@@ -239,7 +238,7 @@ func (c *Client) connection(ctx context.Context) (*conn, string, error) {
 	case <-ctx.Done():
 		return nil, c.Addresses(), context.Cause(ctx)
 	}
-	existing, address, err := c.existing()
+	existing, address, err := c.liveConnection()
 	if existing != nil || err != nil {
 		return existing, address, err
 	}
@@ -251,7 +250,7 @@ func (c *Client) connection(ctx context.Context) (*conn, string, error) {
 	})
 	c.mu.Lock()
 	if err != nil {
-		c.current = (c.current + 1) % len(c.options.Addresses)
+		c.currentAddress = (c.currentAddress + 1) % len(c.options.Addresses)
 		c.mu.Unlock()
 		return nil, address, fmt.Errorf("%w: %w", errConnection, err)
 	}
@@ -265,11 +264,11 @@ func (c *Client) connection(ctx context.Context) (*conn, string, error) {
 	return fresh, address, nil
 }
 
-// existing gives the live connection if there is one, and the address in turn.
-func (c *Client) existing() (*conn, string, error) {
+// liveConnection returns the live connection, if any, and the current address.
+func (c *Client) liveConnection() (*conn, string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	address := c.options.Addresses[c.current]
+	address := c.options.Addresses[c.currentAddress]
 	if c.closed {
 		return nil, address, fmt.Errorf("client of NameNode %s: %w", address, net.ErrClosed)
 	}

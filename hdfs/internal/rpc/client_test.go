@@ -22,14 +22,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quick makes a client try again without much waiting.
-func quick(addresses ...string) Options {
+// fastOptions returns options with short pauses.
+func fastOptions(addresses ...string) Options {
 	return Options{Addresses: addresses, MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, WaitLimit: 30 * time.Second}
 }
 
 func TestCallsShareAConnection(t *testing.T) {
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte { return ok(k, k.method+string(k.request)) })
-	c := newTestClient(t, quick(s.Addr().String()))
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return successResponse(k, k.method+string(k.request)) })
+	c := newTestClient(t, fastOptions(s.Addr().String()))
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
@@ -43,7 +43,7 @@ func TestCallsShareAConnection(t *testing.T) {
 	if len(s.conns) != 1 {
 		t.Errorf("%d connections", len(s.conns))
 	}
-	for _, k := range s.seen() {
+	for _, k := range s.recordedCalls() {
 		if k.user != "alice" || k.clientID != string(c.ID()) || len(k.clientID) != 16 {
 			t.Errorf("call as %q by client %x", k.user, k.clientID)
 		}
@@ -62,34 +62,34 @@ func TestExceptionsHaveClasses(t *testing.T) {
 		{"java.io.IOException", "File /x could only be written to 0 of the 1 minReplication nodes.", ErrTooFewNodes},
 		{"org.apache.hadoop.ipc.RpcNoSuchMethodException", "Unknown method", hdfs.ErrUnsupported},
 	} {
-		s := newServer(t, "127.0.0.1:0", func(k call) []byte { return exception(k, 1, x.class, x.message) })
-		c := newTestClient(t, quick(s.Addr().String()))
+		s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return exceptionResponse(k, 1, x.class, x.message) })
+		c := newTestClient(t, fastOptions(s.Addr().String()))
 		_, err := c.Call(t.Context(), "m", nil)
 		var remote *RemoteError
 		if !errors.Is(err, x.want) || !errors.As(err, &remote) || remote.Class != x.class || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %v", x.class, err, x.want)
 		}
-		if n := len(s.seen()); n != 1 {
+		if n := len(s.recordedCalls()); n != 1 {
 			t.Errorf("%s: tried %d times", x.class, n)
 		}
 	}
 }
 
-// A call repeated over a new connection must be recognisable as the same.
-func TestLostAnswerIsAskedAgainUnderTheSameID(t *testing.T) {
+// A call repeated over a new connection must carry the same call id.
+func TestRetryReusesCallID(t *testing.T) {
 	var calls atomic.Int32
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte {
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
 		if calls.Add(1) <= 2 {
 			return nil
 		}
-		return ok(k, "done")
+		return successResponse(k, "done")
 	})
-	c := newTestClient(t, quick(s.Addr().String()))
+	c := newTestClient(t, fastOptions(s.Addr().String()))
 	b, err := c.Call(t.Context(), "rename2", []byte("x"))
 	if err != nil || string(b) != "done" {
 		t.Fatalf("%q %v", b, err)
 	}
-	seen := s.seen()
+	seen := s.recordedCalls()
 	for i, k := range seen {
 		if k.id != seen[0].id || k.retry != int64(i) || k.clientID != seen[0].clientID || string(k.request) != "x" {
 			t.Errorf("try %d: %+v", i, k)
@@ -97,98 +97,100 @@ func TestLostAnswerIsAskedAgainUnderTheSameID(t *testing.T) {
 	}
 }
 
-func TestStandbyLeadsToTheNextNameNode(t *testing.T) {
-	standby := newServer(t, "127.0.0.1:0", func(k call) []byte {
-		return exception(k, 1, "org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
+func TestStandbyFailsOverToNextNameNode(t *testing.T) {
+	standby := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
+		return exceptionResponse(k, 1, "org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
 	})
-	active := newServer(t, "127.0.0.1:0", func(k call) []byte { return ok(k, "active") })
-	o := quick("down:1", "standby:1", "active:1")
-	down := newServer(t, "127.0.0.1:0", nil)
+	active := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return successResponse(k, "active") })
+	o := fastOptions("down:1", "standby:1", "active:1")
+	down := newTestServer(t, "127.0.0.1:0", nil)
 	o.Dial = loopback(map[string]string{"down:1": down.Addr().String(), "standby:1": standby.Addr().String(), "active:1": active.Addr().String()})
 	down.stop()
-	o.Notify = func(w hdfs.Waiting) { t.Errorf("waited though one is active: %s", w) }
+	o.OnWait = func(w hdfs.WaitNotice) { t.Errorf("waited though one is active: %s", w) }
 	c := newTestClient(t, o)
 	for range 3 {
 		if b, err := c.Call(t.Context(), "m", nil); err != nil || string(b) != "active" {
 			t.Fatalf("%q %v", b, err)
 		}
 	}
-	if n := len(standby.seen()); n != 1 {
-		t.Errorf("the standby was asked %d times", n)
+	if n := len(standby.recordedCalls()); n != 1 {
+		t.Errorf("the standby was called %d times", n)
 	}
 }
 
-func TestSafeModeIsWaitedFor(t *testing.T) {
+func TestCallWaitsForSafeModeToEnd(t *testing.T) {
 	var calls atomic.Int32
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte {
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
 		if calls.Add(1) <= 3 {
-			return exception(k, 1, "org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create /x. Name node is in safe mode.")
+			return exceptionResponse(k, 1, "org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create /x. Name node is in safe mode.")
 		}
-		return ok(k, "done")
+		return successResponse(k, "done")
 	})
-	var told []hdfs.Waiting
-	o := quick(s.Addr().String())
-	o.Notify = func(w hdfs.Waiting) { told = append(told, w) }
+	var notices []hdfs.WaitNotice
+	o := fastOptions(s.Addr().String())
+	o.OnWait = func(w hdfs.WaitNotice) { notices = append(notices, w) }
 	if _, err := newTestClient(t, o).Call(t.Context(), "create", nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(told) != 3 {
-		t.Fatalf("told %v", told)
+	if len(notices) != 3 {
+		t.Fatalf("notices %v", notices)
 	}
 	want := fmt.Sprintf("waiting for the NameNode at %s (safe mode), 30 s left", s.Addr())
-	if told[0].String() != want {
-		t.Errorf("%q, want %q", told[0], want)
+	if notices[0].String() != want {
+		t.Errorf("%q, want %q", notices[0], want)
 	}
 }
 
 func TestGivesUpAfterTheLimit(t *testing.T) {
 	for _, x := range []struct {
 		claim  string
-		answer func(call) []byte
+		answer func(recordedCall) []byte
 		want   error
 		text   string
 	}{
-		{"hangs up", func(call) []byte { return nil }, hdfs.ErrUnavailable, "did not answer"},
-		{"safe mode", func(k call) []byte {
-			return exception(k, 1, "org.apache.hadoop.ipc.RetriableException", "org.apache.hadoop.hdfs.server.namenode.SafeModeException: no")
+		{"hangs up", func(recordedCall) []byte { return nil }, hdfs.ErrUnavailable, "did not answer"},
+		{"safe mode", func(k recordedCall) []byte {
+			return exceptionResponse(k, 1, "org.apache.hadoop.ipc.RetriableException", "org.apache.hadoop.hdfs.server.namenode.SafeModeException: no")
 		}, hdfs.ErrSafeMode, "did not answer"},
-		{"standby", func(k call) []byte { return exception(k, 1, "org.apache.hadoop.ipc.StandbyException", "no") }, hdfs.ErrStandby, "standby"},
+		{"standby", func(k recordedCall) []byte {
+			return exceptionResponse(k, 1, "org.apache.hadoop.ipc.StandbyException", "no")
+		}, hdfs.ErrStandby, "standby"},
 	} {
 		t.Run(x.claim, func(t *testing.T) {
-			s := newServer(t, "127.0.0.1:0", x.answer)
-			o := quick(s.Addr().String())
+			s := newTestServer(t, "127.0.0.1:0", x.answer)
+			o := fastOptions(s.Addr().String())
 			o.WaitLimit = 20 * time.Millisecond
 			_, err := newTestClient(t, o).Call(t.Context(), "m", nil)
 			if !errors.Is(err, x.want) || !errors.Is(err, hdfs.ErrUnavailable) || !hdfs.Retryable(err) {
 				t.Errorf("%v, want %v", err, x.want)
 			}
 			if x.text != "standby" && !strings.Contains(err.Error(), x.text) {
-				t.Errorf("%v does not say %q", err, x.text)
+				t.Errorf("%v does not contain %q", err, x.text)
 			}
 		})
 	}
 }
 
-func TestNoWaitWhenToldSo(t *testing.T) {
-	o := quick("127.0.0.1:1")
+func TestNegativeWaitLimitDisablesRetries(t *testing.T) {
+	o := fastOptions("127.0.0.1:1")
 	o.WaitLimit = -1
-	o.Notify = func(w hdfs.Waiting) { t.Errorf("waited: %s", w) }
+	o.OnWait = func(w hdfs.WaitNotice) { t.Errorf("waited: %s", w) }
 	if _, err := newTestClient(t, o).Call(t.Context(), "m", nil); !errors.Is(err, hdfs.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestSilentServerIsLeftAfterTheCallTimeout(t *testing.T) {
+func TestSilentServerTimesOut(t *testing.T) {
 	release := make(chan struct{})
 	var calls atomic.Int32
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte {
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
 		if calls.Add(1) == 1 {
 			<-release
 		}
-		return ok(k, "done")
+		return successResponse(k, "done")
 	})
 	defer close(release)
-	o := quick(s.Addr().String())
+	o := fastOptions(s.Addr().String())
 	o.CallTimeout = 20 * time.Millisecond
 	b, err := newTestClient(t, o).Call(t.Context(), "m", nil)
 	if err != nil || string(b) != "done" {
@@ -198,9 +200,9 @@ func TestSilentServerIsLeftAfterTheCallTimeout(t *testing.T) {
 
 func TestContextEndsACall(t *testing.T) {
 	release := make(chan struct{})
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte { <-release; return ok(k, "") })
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { <-release; return successResponse(k, "") })
 	defer close(release)
-	c := newTestClient(t, quick(s.Addr().String()))
+	c := newTestClient(t, fastOptions(s.Addr().String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := c.Call(ctx, "m", nil); !errors.Is(err, context.DeadlineExceeded) {
@@ -210,9 +212,9 @@ func TestContextEndsACall(t *testing.T) {
 
 func TestCloseEndsCalls(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte { close(entered); <-release; return ok(k, "") })
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { close(entered); <-release; return successResponse(k, "") })
 	defer close(release)
-	c := newTestClient(t, quick(s.Addr().String()))
+	c := newTestClient(t, fastOptions(s.Addr().String()))
 	result := make(chan error)
 	go func() {
 		_, err := c.Call(t.Context(), "m", nil)
@@ -228,7 +230,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 }
 
-func TestGarbageIsAnErrorAtOnce(t *testing.T) {
+func TestGarbageFailsAtOnce(t *testing.T) {
 	huge := binary.BigEndian.AppendUint32(nil, 1<<31)
 	for claim, answer := range map[string][]byte{
 		"a frame over the limit": huge,
@@ -237,27 +239,27 @@ func TestGarbageIsAnErrorAtOnce(t *testing.T) {
 		"no body":                frame([]byte{8, 1, 16, 0}),
 		"an HTTP answer":         []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
 	} {
-		s := newServer(t, "127.0.0.1:0", func(call) []byte { return answer })
-		if _, err := newTestClient(t, quick(s.Addr().String())).Call(t.Context(), "m", nil); !errors.Is(err, hdfs.ErrProtocol) {
+		s := newTestServer(t, "127.0.0.1:0", func(recordedCall) []byte { return answer })
+		if _, err := newTestClient(t, fastOptions(s.Addr().String())).Call(t.Context(), "m", nil); !errors.Is(err, hdfs.ErrProtocol) {
 			t.Errorf("%s: %v", claim, err)
 		}
 	}
 }
 
-func TestRefusedAuthenticationIsPermission(t *testing.T) {
-	s := newServer(t, "127.0.0.1:0", func(k call) []byte {
+func TestRefusedAuthenticationIsErrPermission(t *testing.T) {
+	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {
 		k.id = -1
-		return exception(k, 2, "org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled. Available:[TOKEN, KERBEROS]")
+		return exceptionResponse(k, 2, "org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled. Available:[TOKEN, KERBEROS]")
 	})
-	if _, err := newTestClient(t, quick(s.Addr().String())).Call(t.Context(), "m", nil); !errors.Is(err, hdfs.ErrPermission) {
+	if _, err := newTestClient(t, fastOptions(s.Addr().String())).Call(t.Context(), "m", nil); !errors.Is(err, hdfs.ErrPermission) {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestBadOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
-		{}, {Addresses: []string{"host"}, Auth: Simple("a")}, {Addresses: []string{"host:"}, Auth: Simple("a")},
-		{Addresses: []string{"host:1"}}, {Addresses: []string{"host:1"}, Auth: Simple("")},
+		{}, {Addresses: []string{"host"}, Auth: SimpleAuth("a")}, {Addresses: []string{"host:"}, Auth: SimpleAuth("a")},
+		{Addresses: []string{"host:1"}}, {Addresses: []string{"host:1"}, Auth: SimpleAuth("")},
 	} {
 		if _, err := NewClient(o); !errors.Is(err, hdfs.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
@@ -265,8 +267,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// A frame's length is a claim: memory grows with the bytes that came.
-func TestLyingFrameLengthAllocatesLittle(t *testing.T) {
+// The length of a frame is only a claim: memory grows with the bytes received.
+func TestForgedFrameLengthAllocatesLittle(t *testing.T) {
 	lie := binary.BigEndian.AppendUint32(nil, 60<<20)
 	lie = append(lie, make([]byte, 1000)...)
 	var before, after runtime.MemStats
@@ -282,9 +284,9 @@ func TestLyingFrameLengthAllocatesLittle(t *testing.T) {
 }
 
 func FuzzDecodeResponse(f *testing.F) {
-	f.Add(ok(call{id: 1}, "body")[4:])
-	f.Add(exception(call{id: 1}, 1, "java.io.IOException", "message\nstack")[4:])
-	f.Add(exception(call{id: -1}, 2, "x", "")[4:])
+	f.Add(successResponse(recordedCall{id: 1}, "body")[4:])
+	f.Add(exceptionResponse(recordedCall{id: 1}, 1, "java.io.IOException", "message\nstack")[4:])
+	f.Add(exceptionResponse(recordedCall{id: -1}, 2, "x", "")[4:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeResponse(b)
 		if err != nil && !errors.Is(err, hdfs.ErrProtocol) {

@@ -12,21 +12,21 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// conn is one connection to one server. Calls of several goroutines share it;
+// conn is one connection to one server, shared by the calls of several goroutines;
 // one goroutine reads. It ends with its first error and is not used again.
 type conn struct {
 	address string
-	net     net.Conn
+	netConn net.Conn
 	done    chan struct{} // closed when the reader has ended
 
 	writeMu sync.Mutex // one frame at a time; taken before mu
 
 	mu      sync.Mutex
-	waiting map[int32]chan response // capacity 1 each
+	pending map[int32]chan response // capacity 1 each
 	err     error                   // why the connection ended
 }
 
-// dialOptions is what opening a connection takes.
+// dialOptions configures dial.
 type dialOptions struct {
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	auth     Auth
@@ -52,13 +52,13 @@ func dial(ctx context.Context, address string, o dialOptions) (*conn, error) {
 		nc.Close()
 		return nil, context.Cause(ctx)
 	}
-	c := &conn{address: address, net: established, done: make(chan struct{}), waiting: map[int32]chan response{}}
-	go c.read(o.maxFrame)
+	c := &conn{address: address, netConn: established, done: make(chan struct{}), pending: map[int32]chan response{}}
+	go c.readResponses(o.maxFrame)
 	return c, nil
 }
 
 func handshake(ctx context.Context, nc net.Conn, o dialOptions) (net.Conn, error) {
-	hello := []byte{'h', 'r', 'p', 'c', version, 0, o.auth.Protocol()}
+	hello := []byte{'h', 'r', 'p', 'c', rpcVersion, 0, o.auth.Protocol()}
 	if _, err := nc.Write(hello); err != nil {
 		return nil, err
 	}
@@ -70,10 +70,10 @@ func handshake(ctx context.Context, nc net.Conn, o dialOptions) (net.Conn, error
 	return nc, err
 }
 
-// read hands responses to their callers until the connection ends.
-func (c *conn) read(maxFrame int) {
+// readResponses passes responses to their callers until the connection ends.
+func (c *conn) readResponses(maxFrame int) {
 	defer close(c.done)
-	r := bufio.NewReaderSize(c.net, 64<<10)
+	r := bufio.NewReaderSize(c.netConn, 64<<10)
 	for {
 		b, err := readFrame(r, maxFrame)
 		if err != nil {
@@ -86,8 +86,8 @@ func (c *conn) read(maxFrame int) {
 			return
 		}
 		c.mu.Lock()
-		waiter := c.waiting[answer.callID]
-		delete(c.waiting, answer.callID)
+		waiter := c.pending[answer.callID]
+		delete(c.pending, answer.callID)
 		c.mu.Unlock()
 		if waiter != nil {
 			waiter <- answer
@@ -99,18 +99,18 @@ func (c *conn) read(maxFrame int) {
 	}
 }
 
-// fail ends the connection; the first reason is kept.
+// fail ends the connection and stores the first error.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
 	}
-	for _, waiter := range c.waiting {
+	for _, waiter := range c.pending {
 		close(waiter)
 	}
-	clear(c.waiting)
+	clear(c.pending)
 	c.mu.Unlock()
-	c.net.Close()
+	c.netConn.Close()
 }
 
 // close ends the connection and waits for its goroutine.
@@ -119,19 +119,19 @@ func (c *conn) close() {
 	<-c.done
 }
 
-// alive reports whether the connection has not ended yet.
+// alive reports whether the connection is still usable.
 func (c *conn) alive() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err == nil
 }
 
-// errConnection marks failures of the connection rather than of the call; the
-// server may have carried the call out.
+// errConnection marks a failure of the connection rather than of the call; the
+// server may have executed the call.
 var errConnection = errors.New("connection to the NameNode failed")
 
-// call sends one request and waits for its answer until ctx ends. The answer is
-// the caller's to keep.
+// call sends one request and waits for its response until ctx ends. The caller owns
+// the response.
 func (c *conn) call(ctx context.Context, callID int32, request []byte) ([]byte, error) {
 	waiter := make(chan response, 1)
 	c.mu.Lock()
@@ -140,7 +140,7 @@ func (c *conn) call(ctx context.Context, callID int32, request []byte) ([]byte, 
 		c.mu.Unlock()
 		return nil, fmt.Errorf("%w: %w", errConnection, err)
 	}
-	c.waiting[callID] = waiter
+	c.pending[callID] = waiter
 	c.mu.Unlock()
 
 	if err := c.write(ctx, request); err != nil {
@@ -160,7 +160,7 @@ func (c *conn) call(ctx context.Context, callID int32, request []byte) ([]byte, 
 		return answer.body, nil
 	case <-ctx.Done():
 		c.mu.Lock()
-		delete(c.waiting, callID)
+		delete(c.pending, callID)
 		c.mu.Unlock()
 		return nil, context.Cause(ctx)
 	}
@@ -170,14 +170,14 @@ func (c *conn) write(ctx context.Context, request []byte) error {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 	deadline, _ := ctx.Deadline() // the zero time is no deadline
-	c.net.SetWriteDeadline(deadline)
-	_, err := c.net.Write(request)
+	c.netConn.SetWriteDeadline(deadline)
+	_, err := c.netConn.Write(request)
 	return err
 }
 
-// connectionFailure reports whether the same call may succeed over another
-// connection or later.
-func connectionFailure(err error) bool {
+// isServerFailure reports whether the same call may succeed later or over another
+// connection.
+func isServerFailure(err error) bool {
 	switch {
 	case errors.Is(err, hdfs.ErrPermission), errors.Is(err, hdfs.ErrProtocol), errors.Is(err, ErrTooFewNodes):
 		return false

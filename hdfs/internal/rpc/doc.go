@@ -1,8 +1,8 @@
-// Package rpc speaks Hadoop RPC version 9 with protobuf payloads, as a client:
-// one connection to one server, multiplexed (Conn), and over it a Client that
-// knows several servers of one name service, tries them in turn, waits within
-// a limit while none can answer, and repeats a request under its old call id so
-// that the server's retry cache makes changes happen once.
+// Package rpc is a client of Hadoop RPC version 9 with protobuf payloads. A conn
+// multiplexes calls over one connection to one server. A Client knows the servers
+// of one name service, tries them round robin, waits within a limit while none can
+// answer, and repeats a request under the same call id, so that the server's retry
+// cache executes changes only once.
 //
 // It knows nothing of the methods it carries; package namenode does.
 //

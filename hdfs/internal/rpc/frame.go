@@ -14,10 +14,10 @@ import (
 
 const (
 	contextCallID = -3
-	version       = 9
+	rpcVersion    = 9
 )
 
-// frame joins delimited parts behind their total length.
+// frame joins delimited parts and prefixes their total length.
 func frame(parts ...[]byte) []byte {
 	b := make(wire.Message, 4, 256)
 	for _, part := range parts {
@@ -27,7 +27,7 @@ func frame(parts ...[]byte) []byte {
 	return b
 }
 
-// requestHeader is RpcRequestHeaderProto.
+// requestHeader encodes RpcRequestHeaderProto.
 func requestHeader(clientID []byte, callID int32, retry int) []byte {
 	m := wire.Message(nil).
 		Uint(1, 2). // rpcKind: protocol buffers
@@ -40,12 +40,12 @@ func requestHeader(clientID []byte, callID int32, retry int) []byte {
 	return m
 }
 
-// connectionContext is IpcConnectionContextProto.
+// connectionContext encodes IpcConnectionContextProto.
 func connectionContext(user, protocol string) []byte {
 	return wire.Message(nil).Bytes(2, wire.Message(nil).String(1, user)).String(3, protocol)
 }
 
-// methodHeader is RequestHeaderProto.
+// methodHeader encodes RequestHeaderProto.
 func methodHeader(method, protocol string) []byte {
 	return wire.Message(nil).String(1, method).String(2, protocol).Uint(3, 1)
 }
@@ -63,7 +63,7 @@ func readFrame(r io.Reader, limit int) ([]byte, error) {
 	return wire.ReadN(r, nil, int(n))
 }
 
-// response is one frame from the server, taken apart.
+// response is one decoded frame from the server.
 type response struct {
 	callID int32
 	fatal  bool // the server closes the connection
@@ -71,7 +71,7 @@ type response struct {
 	body   []byte // aliases the frame; nil when err is set
 }
 
-// decodeResponse takes a frame apart.
+// decodeResponse decodes a frame.
 func decodeResponse(b []byte) (response, error) {
 	header, rest, err := wire.CutDelimited(b)
 	if err != nil {
@@ -84,7 +84,7 @@ func decodeResponse(b []byte) (response, error) {
 		switch f.Number {
 		case 1:
 			r.callID = int32(f.Varint)
-			return f.Want(pw.VarintType)
+			return f.CheckType(pw.VarintType)
 		case 2:
 			return f.SetUint(&status)
 		case 4:
@@ -111,7 +111,7 @@ func decodeResponse(b []byte) (response, error) {
 	return r, nil
 }
 
-// firstLine cuts a Java message to its first line, without the stack trace.
+// firstLine returns the first line of a Java message, without the stack trace.
 func firstLine(b []byte) string {
 	const limit = 1000
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {

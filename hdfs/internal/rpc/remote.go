@@ -22,8 +22,8 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Method, e.Class[strings.LastIndexByte(e.Class, '.')+1:], message)
 }
 
-// classes translates exceptions to error classes.
-var classes = map[string]error{
+// errorClasses maps Java exceptions to error classes.
+var errorClasses = map[string]error{
 	"java.io.FileNotFoundException":                                                  hdfs.ErrNotExist,
 	"org.apache.hadoop.fs.FileAlreadyExistsException":                                hdfs.ErrExist,
 	"org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException":                   hdfs.ErrExist,
@@ -53,30 +53,30 @@ var classes = map[string]error{
 	"java.lang.UnsupportedOperationException":                                        hdfs.ErrUnsupported,
 }
 
-// Unwrap gives the error class, or nil for an exception that has none.
+// Unwrap returns the error class, or nil for an exception without one.
 func (e *RemoteError) Unwrap() error {
-	class := classes[e.Class]
+	class := errorClasses[e.Class]
 	switch {
 	case class == hdfs.ErrUnavailable && strings.Contains(e.Message, "SafeModeException"):
-		return hdfs.ErrSafeMode // RetriableException wraps it in an HA cluster
+		return hdfs.ErrSafeMode // wrapped in a RetriableException in an HA cluster
 	case class == nil && strings.Contains(e.Message, "could only be written to"):
-		return ErrTooFewNodes // a plain IOException
+		return ErrTooFewNodes // the server sends a plain IOException
 	}
 	return class
 }
 
-// ErrTooFewNodes: addBlock found no DataNode to put a block on. It is an
-// ErrUnavailable that Call does not wait for, because the caller may have
-// excluded the nodes itself.
-var ErrTooFewNodes error = tooFewNodes{}
+// ErrTooFewNodes: addBlock found no DataNode for a block. It is an ErrUnavailable
+// for which Call does not wait, because the caller may have excluded the nodes
+// itself.
+var ErrTooFewNodes error = tooFewNodesError{}
 
-type tooFewNodes struct{}
+type tooFewNodesError struct{}
 
-func (tooFewNodes) Error() string        { return "too few DataNodes" }
-func (tooFewNodes) Is(target error) bool { return target == hdfs.ErrUnavailable }
+func (tooFewNodesError) Error() string        { return "too few DataNodes" }
+func (tooFewNodesError) Is(target error) bool { return target == hdfs.ErrUnavailable }
 
-// reason is a few words for people who wait.
-func reason(err error) string {
+// shortReason returns a few words for a WaitNotice.
+func shortReason(err error) string {
 	switch {
 	case err == nil:
 		return "starting"

@@ -13,39 +13,39 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// call is a request as the server of the tests sees it.
-type call struct {
+// recordedCall is a request as the test server received it.
+type recordedCall struct {
 	id, retry    int64
 	clientID     string
 	user, method string
 	request      []byte
 }
 
-// server is a NameNode made of a function: it answers with a whole frame, or
-// with nil to hang up.
-type server struct {
+// testServer is a NameNode whose responses come from a function; nil closes the
+// connection.
+type testServer struct {
 	net.Listener
-	answer func(call) []byte
+	respond func(recordedCall) []byte
 
 	running sync.WaitGroup
 	mu      sync.Mutex
-	calls   []call
+	calls   []recordedCall
 	conns   []net.Conn
 }
 
-func newServer(t testing.TB, address string, answer func(call) []byte) *server {
+func newTestServer(t testing.TB, address string, answer func(recordedCall) []byte) *testServer {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{Listener: l, answer: answer}
+	s := &testServer{Listener: l, respond: answer}
 	s.running.Go(s.accept)
 	t.Cleanup(s.stop)
 	return s
 }
 
-func (s *server) stop() {
+func (s *testServer) stop() {
 	s.Close()
 	s.mu.Lock()
 	for _, c := range s.conns {
@@ -55,7 +55,7 @@ func (s *server) stop() {
 	s.running.Wait()
 }
 
-func (s *server) accept() {
+func (s *testServer) accept() {
 	for {
 		c, err := s.Accept()
 		if err != nil {
@@ -68,13 +68,13 @@ func (s *server) accept() {
 	}
 }
 
-func (s *server) seen() []call {
+func (s *testServer) recordedCalls() []recordedCall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]call(nil), s.calls...)
+	return append([]recordedCall(nil), s.calls...)
 }
 
-func (s *server) serve(c net.Conn) {
+func (s *testServer) serve(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
 	if _, err := io.ReadFull(r, make([]byte, 7)); err != nil {
@@ -88,7 +88,7 @@ func (s *server) serve(c net.Conn) {
 		}
 		header, rest, _ := wire.CutDelimited(b)
 		first, rest, _ := wire.CutDelimited(rest)
-		var k call
+		var k recordedCall
 		wire.Each(header, func(f wire.Field) error {
 			switch f.Number {
 			case 3:
@@ -120,7 +120,7 @@ func (s *server) serve(c net.Conn) {
 		s.mu.Lock()
 		s.calls = append(s.calls, k)
 		s.mu.Unlock()
-		answer := s.answer(k)
+		answer := s.respond(k)
 		if answer == nil {
 			return
 		}
@@ -130,20 +130,20 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// ok answers a call with a message.
-func ok(k call, body string) []byte {
+// successResponse encodes a successful response.
+func successResponse(k recordedCall, body string) []byte {
 	return frame(wire.Message(nil).Uint(1, uint64(uint32(k.id))).Uint(2, 0), []byte(body))
 }
 
-// exception answers a call with an exception; status 2 is fatal.
-func exception(k call, status uint64, class, message string) []byte {
+// exceptionResponse encodes an exception; status 2 is fatal.
+func exceptionResponse(k recordedCall, status uint64, class, message string) []byte {
 	return frame(wire.Message(nil).Uint(1, uint64(uint32(k.id))).Uint(2, status).String(4, class).String(5, message))
 }
 
 func newTestClient(t testing.TB, o Options) *Client {
 	t.Helper()
 	if o.Auth == nil {
-		o.Auth = Simple("alice")
+		o.Auth = SimpleAuth("alice")
 	}
 	c, err := NewClient(o)
 	if err != nil {
@@ -153,7 +153,7 @@ func newTestClient(t testing.TB, o Options) *Client {
 	return c
 }
 
-// loopback dials whatever address by name.
+// loopback returns a dial function that resolves addresses by names.
 func loopback(names map[string]string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, names[address])

@@ -1,8 +1,8 @@
-// Package wire reads and writes Hadoop's protobuf messages field by field,
-// without generated code: registering Hadoop's messages a second time beside
-// another HDFS library in one binary panics at start.
+// Package wire encodes and decodes Hadoop's protobuf messages field by field,
+// without generated code: registering Hadoop's messages a second time, beside
+// another HDFS library in the same binary, panics at start.
 //
-// Reading never panics and allocates nothing but what the callers keep.
+// Decoding never panics and allocates only what the callers keep.
 package wire
 
 import (
@@ -14,15 +14,15 @@ import (
 	pw "google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrMalformed: the bytes are no message, or not the one expected.
+// ErrMalformed: the bytes are not a message, or not the expected one.
 var ErrMalformed = errors.New("malformed message")
 
-// Field is one field of a message: Bytes aliases the message.
+// Field is one field of a message. Bytes aliases the message.
 type Field struct {
 	Number pw.Number
 	Type   pw.Type
-	Varint uint64 // of varint, fixed32 and fixed64 fields
-	Bytes  []byte // of length-delimited fields
+	Varint uint64 // value of varint, fixed32 and fixed64 fields
+	Bytes  []byte // value of length-delimited fields
 }
 
 // Each calls f for every field in order and stops at its first error. Groups
@@ -31,7 +31,7 @@ func Each(message []byte, f func(Field) error) error {
 	for len(message) > 0 {
 		number, kind, n := pw.ConsumeTag(message)
 		if n < 0 {
-			return malformed(n)
+			return malformedError(n)
 		}
 		message = message[n:]
 		field := Field{Number: number, Type: kind}
@@ -50,7 +50,7 @@ func Each(message []byte, f func(Field) error) error {
 			n = pw.ConsumeFieldValue(number, kind, message)
 		}
 		if n < 0 {
-			return malformed(n)
+			return malformedError(n)
 		}
 		message = message[n:]
 		if kind == pw.StartGroupType {
@@ -63,48 +63,48 @@ func Each(message []byte, f func(Field) error) error {
 	return nil
 }
 
-func malformed(n int) error { return fmt.Errorf("%w: %w", ErrMalformed, pw.ParseError(n)) }
+func malformedError(n int) error { return fmt.Errorf("%w: %w", ErrMalformed, pw.ParseError(n)) }
 
-// Want is ErrMalformed unless the field has the type.
-func (f Field) Want(kind pw.Type) error {
+// CheckType returns ErrMalformed unless the field has the type.
+func (f Field) CheckType(kind pw.Type) error {
 	if f.Type != kind {
 		return fmt.Errorf("%w: field %d has wire type %d, not %d", ErrMalformed, f.Number, f.Type, kind)
 	}
 	return nil
 }
 
-// SetUint puts a varint field into v.
+// SetUint stores a varint field in v.
 func (f Field) SetUint(v *uint64) error {
 	*v = f.Varint
-	return f.Want(pw.VarintType)
+	return f.CheckType(pw.VarintType)
 }
 
-// SetLength puts a varint field that counts bytes into v: not negative as a
-// signed number.
+// SetLength stores a varint field that counts bytes in v. It must not be negative as
+// a signed number.
 func (f Field) SetLength(v *int64) error {
 	*v = int64(f.Varint)
 	if *v < 0 {
 		return fmt.Errorf("%w: field %d counts %d bytes", ErrMalformed, f.Number, *v)
 	}
-	return f.Want(pw.VarintType)
+	return f.CheckType(pw.VarintType)
 }
 
-// SetBool puts a varint field into v.
+// SetBool stores a varint field in v.
 func (f Field) SetBool(v *bool) error {
 	*v = f.Varint != 0
-	return f.Want(pw.VarintType)
+	return f.CheckType(pw.VarintType)
 }
 
 // SetString copies a length-delimited field into v.
 func (f Field) SetString(v *string) error {
 	*v = string(f.Bytes)
-	return f.Want(pw.BytesType)
+	return f.CheckType(pw.BytesType)
 }
 
 // SetBytes copies a length-delimited field into v.
 func (f Field) SetBytes(v *[]byte) error {
 	*v = append([]byte{}, f.Bytes...)
-	return f.Want(pw.BytesType)
+	return f.CheckType(pw.BytesType)
 }
 
 // Message is a message under construction.
@@ -143,20 +143,19 @@ func (m Message) Fixed64(number pw.Number, v uint64) Message {
 	return pw.AppendFixed64(pw.AppendTag(m, number, pw.Fixed64Type), v)
 }
 
-// Delimited appends a message with its length before it.
+// Delimited appends a message, prefixed with its length.
 func (m Message) Delimited(v []byte) Message { return pw.AppendBytes(m, v) }
 
-// CutDelimited splits a message with its length before it from what follows.
+// CutDelimited splits a length-prefixed message from the bytes after it.
 func CutDelimited(b []byte) (message, rest []byte, err error) {
 	message, n := pw.ConsumeBytes(b)
 	if n < 0 {
-		return nil, nil, malformed(n)
+		return nil, nil, malformedError(n)
 	}
 	return message, b[n:], nil
 }
 
-// ReadDelimited reads a message with its length before it, of at most limit
-// bytes.
+// ReadDelimited reads a length-prefixed message of at most limit bytes.
 func ReadDelimited(r interface {
 	io.Reader
 	io.ByteReader
@@ -180,26 +179,27 @@ func ReadDelimited(r interface {
 	}
 	b, err := ReadN(r, nil, int(n))
 	if err != nil {
-		return nil, unexpected(err)
+		return nil, unexpectedEOF(err)
 	}
 	return b, nil
 }
 
-// trusted is how much memory a claimed length may take before bytes arrive.
-const trusted = 256 << 10
+// maxPreallocBytes bounds the memory allocated for a claimed length before bytes
+// arrive.
+const maxPreallocBytes = 256 << 10
 
-// ReadN reads n bytes into the memory of buffer, or into new memory. A length
-// from the network is only a claim: memory grows with the bytes that arrive.
-// The error is io.EOF if there was no byte at all.
+// ReadN reads n bytes into the memory of buffer, or into new memory. A length from
+// the network is only a claim, so memory grows with the bytes that arrive. The error
+// is io.EOF if there was no byte at all.
 func ReadN(r io.Reader, buffer []byte, n int) ([]byte, error) {
 	buffer = buffer[:0]
 	for len(buffer) < n {
 		have := len(buffer)
-		step := min(n-have, max(trusted, have))
+		step := min(n-have, max(maxPreallocBytes, have))
 		buffer = slices.Grow(buffer, step)[:have+step]
 		if _, err := io.ReadFull(r, buffer[have:]); err != nil {
 			if have > 0 {
-				err = unexpected(err)
+				err = unexpectedEOF(err)
 			}
 			return nil, err
 		}
@@ -207,7 +207,7 @@ func ReadN(r io.Reader, buffer []byte, n int) ([]byte, error) {
 	return buffer, nil
 }
 
-func unexpected(err error) error {
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}

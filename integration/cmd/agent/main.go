@@ -1,6 +1,6 @@
-// Command agent runs inside a test machine. It waits on the machine's second serial line for the machine's name and
-// address, takes them on, and then answers the host side (package agent). The machine's init starts it before its
-// RAM is saved, so that a resumed machine needs nothing but that one line.
+// Command agent runs inside a test machine. It reads the machine's name and address from the second
+// serial line, sets them, and then serves the host side (package agent). The machine's init starts
+// it before the RAM is saved, so a resumed machine needs only that one line.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/drover-run/drover/integration/internal/agent"
 )
 
-// listen is where the host side expects the agent.
+// listen is the address on which the host side expects the agent.
 const listen = ":99"
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 		os.Exit(2)
 	}
 	if err := run(os.Args[1], os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, "BED-FAIL", err)
+		fmt.Fprintln(os.Stderr, "TESTBED-FAIL", err)
 		os.Exit(1)
 	}
 }
@@ -39,34 +39,34 @@ func run(serial, console string) error {
 		return err
 	}
 	if runtime.NumCPU() > 1 {
-		if err := spareFromPatching(); err != nil {
+		if err := holdPerfEvent(); err != nil {
 			return err
 		}
 	}
-	say(console, "READY")
-	id, err := agent.ReadIdentity(line) // a saved machine is resumed here
+	announce(console, "READY")
+	id, err := agent.ReadIdentity(line) // a saved machine resumes here
 	if err != nil {
 		return err
 	}
-	if err := takeOn(id); err != nil {
+	if err := assumeIdentity(id); err != nil {
 		return err
 	}
-	go func() { // for the machine's life: whatever else comes must be read, or the line fills up
+	go func() { // the line must be read for the machine's lifetime, or it fills up
 		agent.ReadIdentity(line)
 	}()
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
-	say(console, "UP")
+	announce(console, "UP")
 	return new(agent.Server).Serve(context.Background(), l)
 }
 
-// spareFromPatching has the kernel account for one task's performance events for
-// the machine's life. It rewrites its own code when the first such event comes
-// and when the last goes, as with each breakpoint of criu, and an emulated second
-// processor that runs that code meanwhile panics: in __schedule, two runs of four.
-func spareFromPatching() error {
+// holdPerfEvent keeps one software performance event open for the machine's lifetime. Otherwise the
+// kernel patches its own code when the first event opens and when the last one closes, as with each
+// breakpoint of criu, and an emulated second processor that executes that code at the time panics:
+// in __schedule, in two runs of four.
+func holdPerfEvent() error {
 	a := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY}
 	a.Size = uint32(unsafe.Sizeof(a))
 	if _, err := unix.PerfEventOpen(&a, os.Getpid(), -1, -1, unix.PERF_FLAG_FD_CLOEXEC); err != nil {
@@ -75,16 +75,16 @@ func spareFromPatching() error {
 	return nil
 }
 
-// say tells the host side, through the console.
-func say(console, word string) {
+// announce sends a word to the host side through the console.
+func announce(console, word string) {
 	if f, err := os.OpenFile(console, os.O_WRONLY, 0); err == nil {
-		fmt.Fprintln(f, "BED-"+word)
+		fmt.Fprintln(f, "TESTBED-"+word)
 		f.Close()
 	}
 }
 
-// takeOn makes the machine the one with that identity: clock, name, network.
-func takeOn(id agent.Identity) error {
+// assumeIdentity sets the machine's clock, name and network.
+func assumeIdentity(id agent.Identity) error {
 	tv := syscall.NsecToTimeval(id.Now.UnixNano())
 	if err := syscall.Settimeofday(&tv); err != nil {
 		return fmt.Errorf("clock: %w", err)
@@ -103,7 +103,7 @@ func takeOn(id agent.Identity) error {
 	if ip == nil {
 		return fmt.Errorf("%q is not an IPv4 address", id.IP)
 	}
-	// All machines resume with the same hardware address; each takes one made from its IP.
+	// All machines resume with the same hardware address, so each derives one from its IP.
 	batch := strings.Join([]string{
 		fmt.Sprintf("link set eth0 address 52:54:%02x:%02x:%02x:%02x", ip[0], ip[1], ip[2], ip[3]),
 		"addr add " + id.IP + "/24 dev eth0",

@@ -1,11 +1,10 @@
-// Command devbench measures `drover dev` natively on this machine, beside the
-// same programs by hand, and holds the figures against their bars:
+// Command devbench measures `drover dev` natively on this machine, compared with the same programs
+// without Drover, and checks its targets:
 //
 //	devbench -drover bin/drover [-quick]
 //
-// It prints a table and ends with code 1 where a bar is missed. CPU is user
-// and system time of the whole tree of processes: the coordinator, the node,
-// the harnesses and the programs.
+// It prints a table and exits with code 1 if a target is missed. CPU is user and system time of the
+// whole process tree: the coordinator, the node, the harnesses and the programs.
 package main
 
 import (
@@ -23,27 +22,27 @@ import (
 	"time"
 )
 
-// The bars: seconds of wall time, and a ratio of CPU times.
+// The targets: seconds of wall time, and a ratio of CPU times.
 const (
-	barOneTask = 0.3
-	barBuiltin = 13.0
-	barRatio   = 1.3
+	targetOneTask = 0.3
+	targetBuiltin = 13.0
+	targetRatio   = 1.3
 )
 
-// row is one measured figure; bar 0 means that none is set for it.
-type row struct {
-	what  string
-	value float64
-	unit  string
-	bar   float64
-	note  string
+// figure is one measured value; target 0 means that it has none.
+type figure struct {
+	name   string
+	value  float64
+	unit   string
+	target float64
+	note   string
 }
 
 func main() {
-	drover := flag.String("drover", "bin/drover", "the program to measure")
-	quick := flag.Bool("quick", false, "an eighth of the data, without bars, to try the benchmark itself")
-	text := flag.String("text", "", "real text to multiply, a pattern; default: words made up by a generator")
-	runs := flag.Int("runs", 3, "runs of each word count; the median counts")
+	drover := flag.String("drover", "bin/drover", "path of the drover binary")
+	quick := flag.Bool("quick", false, "an eighth of the data and no targets, to test the benchmark itself")
+	text := flag.String("text", "", "pattern of text files to repeat; default: generated words")
+	runs := flag.Int("runs", 3, "runs of each word count; the median is reported")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -52,30 +51,30 @@ func main() {
 		fmt.Fprintln(os.Stderr, "devbench:", err)
 		os.Exit(1)
 	}
-	if !print(rows, *quick) {
+	if !printTable(rows, *quick) {
 		os.Exit(1)
 	}
 }
 
-// print writes the table and tells whether every bar holds.
-func print(rows []row, quick bool) bool {
+// printTable prints the table and reports whether every target is met.
+func printTable(rows []figure, quick bool) bool {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "what\tfigure\tbar\t\tnote\n")
-	all := true
+	fmt.Fprintf(w, "measurement\tvalue\ttarget\t\tnote\n")
+	allMet := true
 	for _, r := range rows {
-		bar, verdict := "", ""
-		if r.bar > 0 && !quick {
-			bar, verdict = fmt.Sprintf("%g %s", r.bar, r.unit), "held"
-			if r.value > r.bar {
-				verdict, all = "MISSED", false
+		target, status := "", ""
+		if r.target > 0 && !quick {
+			target, status = fmt.Sprintf("%g %s", r.target, r.unit), "met"
+			if r.value > r.target {
+				status, allMet = "MISSED", false
 			}
 		}
-		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\t%s\n", r.what, r.value, r.unit, bar, verdict, r.note)
+		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\t%s\n", r.name, r.value, r.unit, target, status, r.note)
 	}
-	return w.Flush() == nil && all
+	return w.Flush() == nil && allMet
 }
 
-func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]row, error) {
+func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]figure, error) {
 	drover, err := filepath.Abs(drover)
 	if err != nil {
 		return nil, err
@@ -94,8 +93,8 @@ func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]
 	if err := errors.Join(makeText(b.path("small.txt"), text, int64(64*mib/divide)), makeText(b.path("large.txt"), text, int64(512*mib/divide))); err != nil {
 		return nil, err
 	}
-	var rows []row
-	for _, part := range []func() ([]row, error){b.oneTask, b.builtin, b.streaming} {
+	var rows []figure
+	for _, part := range []func() ([]figure, error){b.measureOneTask, b.measureBuiltin, b.measureStreaming} {
 		more, err := part()
 		if err != nil {
 			return nil, err
@@ -105,7 +104,7 @@ func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]
 	return rows, nil
 }
 
-// bench is the place of one run.
+// bench is the environment of one run of the benchmark.
 type bench struct {
 	ctx    context.Context
 	drover string
@@ -115,15 +114,14 @@ type bench struct {
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// oneTask measures a job of one task from before `drover job run` starts until
-// after it has ended.
-func (b *bench) oneTask() ([]row, error) {
+// measureOneTask measures a job of one task from the start of `drover job run` to its end.
+func (b *bench) measureOneTask() ([]figure, error) {
 	const times = 20
 	var walls []float64
 	_, err := b.withDev(func(run func(file string) error) error {
 		for range times {
 			start := time.Now()
-			if err := run(b.job("one", `stage "run" { command = ["true"] }`)); err != nil {
+			if err := run(b.writeJobFile("one", `stage "run" { command = ["true"] }`)); err != nil {
 				return err
 			}
 			walls = append(walls, time.Since(start).Seconds())
@@ -133,29 +131,29 @@ func (b *bench) oneTask() ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{{"job of one task, submit to done", median(walls), "s", barOneTask,
-		fmt.Sprintf("median of %d, %.3f to %.3f; with the start of the client", times, slices.Min(walls), slices.Max(walls))}}, nil
+	return []figure{{"job of one task, submit to done", median(walls), "s", targetOneTask,
+		fmt.Sprintf("median of %d, %.3f to %.3f; including the start of the client", times, slices.Min(walls), slices.Max(walls))}}, nil
 }
 
-// use is what a piece of work took.
-type use struct{ wall, cpu float64 }
+// resourceUse is the time of a measurement in seconds.
+type resourceUse struct{ wall, cpu float64 }
 
-// repeat does a piece of work several times and gives the median of each
-// figure, and the spread of the first.
-func (b *bench) repeat(work func() (use, error)) (use, string, error) {
+// medianOf repeats a measurement and returns the median of each value, and a text with the range of
+// the wall times.
+func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string, error) {
 	var walls, cpus []float64
 	for range b.runs {
 		u, err := work()
 		if err != nil {
-			return use{}, "", err
+			return resourceUse{}, "", err
 		}
 		walls, cpus = append(walls, u.wall), append(cpus, u.cpu)
 	}
-	return use{median(walls), median(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
+	return resourceUse{median(walls), median(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
 }
 
-func (b *bench) builtin() ([]row, error) {
-	u, spread, err := b.repeat(func() (use, error) {
+func (b *bench) measureBuiltin() ([]figure, error) {
+	u, spread, err := b.medianOf(func() (resourceUse, error) {
 		return b.wordCount("large.txt", `stage "map" { kind = "map"  builtin = ["wordcount"]  resources { memory = "256MiB" } }
   stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["sum"]  combiner = true  resources { memory = "256MiB" } }`)
 	})
@@ -167,22 +165,22 @@ func (b *bench) builtin() ([]row, error) {
 		return nil, err
 	}
 	what := fmt.Sprintf("built-in word count of %.0f MB", size)
-	return []row{
-		{what + ", wall", u.wall, "s", barBuiltin, fmt.Sprintf("%s, %d cores", spread, runtime.NumCPU())},
+	return []figure{
+		{what + ", wall", u.wall, "s", targetBuiltin, fmt.Sprintf("%s, %d cores", spread, runtime.NumCPU())},
 		{what + ", CPU", u.cpu, "s", 0, ""},
-		{what + ", rate", size / u.cpu, "MB/s per core", 0, "bytes of input by seconds of CPU"},
+		{what + ", rate", size / u.cpu, "MB/s per core", 0, "input bytes per second of CPU time"},
 	}, nil
 }
 
-func (b *bench) streaming() ([]row, error) {
+func (b *bench) measureStreaming() ([]figure, error) {
 	if _, err := exec.LookPath("python3"); err != nil {
-		fmt.Fprintln(os.Stderr, "devbench: no python3: the streaming word count is left out")
+		fmt.Fprintln(os.Stderr, "devbench: python3 not found: skipping the streaming word count")
 		return nil, nil
 	}
-	if err := errors.Join(os.WriteFile(b.path("map.py"), []byte(mapper), 0o755), os.WriteFile(b.path("reduce.py"), []byte(reducer), 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(b.path("map.py"), []byte(mapperScript), 0o755), os.WriteFile(b.path("reduce.py"), []byte(reducerScript), 0o755)); err != nil {
 		return nil, err
 	}
-	hand, handSpread, err := b.repeat(b.byHand)
+	hand, handSpread, err := b.medianOf(b.runPipeline)
 	if err != nil {
 		return nil, err
 	}
@@ -194,11 +192,11 @@ func (b *bench) streaming() ([]row, error) {
     file "reduce.py" { source = "reduce.py" }
     resources { memory = "256MiB" } }`
 	}
-	plain, plainSpread, err := b.repeat(func() (use, error) { return b.wordCount("small.txt", stages("")) })
+	plain, plainSpread, err := b.medianOf(func() (resourceUse, error) { return b.wordCount("small.txt", stages("")) })
 	if err != nil {
 		return nil, err
 	}
-	combined, combinedSpread, err := b.repeat(func() (use, error) { return b.wordCount("small.txt", stages("combiner = true")) })
+	combined, combinedSpread, err := b.medianOf(func() (resourceUse, error) { return b.wordCount("small.txt", stages("combiner = true")) })
 	if err != nil {
 		return nil, err
 	}
@@ -207,14 +205,14 @@ func (b *bench) streaming() ([]row, error) {
 		return nil, err
 	}
 	what := fmt.Sprintf("Python word count of %.0f MB, ", size)
-	return []row{
-		{what + "by hand, wall", hand.wall, "s", 0, "map | sort | reduce, LC_ALL=C; " + handSpread},
-		{what + "by hand, CPU", hand.cpu, "s", 0, ""},
+	return []figure{
+		{what + "without Drover, wall", hand.wall, "s", 0, "map | sort | reduce, LC_ALL=C; " + handSpread},
+		{what + "without Drover, CPU", hand.cpu, "s", 0, ""},
 		{what + "wall", plain.wall, "s", 0, plainSpread},
 		{what + "CPU", plain.cpu, "s", 0, ""},
-		{what + "CPU by that by hand", plain.cpu / hand.cpu, "times", barRatio, ""},
+		{what + "CPU over that without Drover", plain.cpu / hand.cpu, "times", targetRatio, ""},
 		{what + "combiner, wall", combined.wall, "s", 0, combinedSpread},
-		{what + "combiner, CPU by that by hand", combined.cpu / hand.cpu, "times", 0, ""},
+		{what + "combiner, CPU over that without Drover", combined.cpu / hand.cpu, "times", 0, ""},
 	}, nil
 }
 

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// The scripts of the streaming word count, as one writes them for a first job.
+// The scripts of the streaming word count, as a user would write them for a first job.
 const (
-	mapper = `import sys
+	mapperScript = `import sys
 for line in sys.stdin:
     for word in line.split():
         print(word, 1, sep="\t")
 `
-	reducer = `import sys
+	reducerScript = `import sys
 current, total = None, 0
 for line in sys.stdin:
     word, _, number = line.rstrip("\n").partition("\t")
@@ -34,14 +34,13 @@ if current is not None:
 `
 )
 
-// readyLimit is how long `drover dev` may take to be ready, endLimit to end.
+// readyLimit and endLimit are the time limits of the start and the end of `drover dev`.
 const (
 	readyLimit = 10 * time.Second
 	endLimit   = 20 * time.Second
 )
 
-// withDev runs work beside a fresh `drover dev` and gives the CPU time of all
-// that ran in it.
+// withDev runs work beside a new `drover dev` and returns the CPU time of its whole process tree.
 func (b *bench) withDev(work func(run func(file string) error) error) (cpu float64, err error) {
 	data, err := os.MkdirTemp(b.dir, "dev-")
 	if err != nil {
@@ -82,45 +81,44 @@ func (b *bench) withDev(work func(run func(file string) error) error) (cpu float
 	if err = errors.Join(workErr, err, dev.Wait()); err != nil {
 		err = fmt.Errorf("%w\n%s", err, log.Bytes())
 	}
-	return cpuOf(dev), err
+	return cpuSeconds(dev), err
 }
 
-// cpuOf is the CPU time of an ended process and of those that it waited for.
-func cpuOf(cmd *exec.Cmd) float64 {
+// cpuSeconds returns the CPU time of an ended process and of the children that it waited for.
+func cpuSeconds(cmd *exec.Cmd) float64 {
 	return (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 }
 
-// job writes a job file and gives its path.
-func (b *bench) job(name, body string) string {
+// writeJobFile writes a job file and returns its path.
+func (b *bench) writeJobFile(name, body string) string {
 	file := b.path(name + ".hcl")
-	// A file that cannot be written makes the run fail with its name.
+	// if it cannot be written, the job fails with the file's name
 	_ = os.WriteFile(file, fmt.Appendf(nil, "job %q {\n  %s\n}\n", name, body), 0o644)
 	return file
 }
 
-// wordCount counts the words of a file in a fresh `drover dev` and checks the
-// result's size against what it must be.
-func (b *bench) wordCount(input, stages string) (use, error) {
+// wordCount counts the words of a file in a new `drover dev` and checks the result.
+func (b *bench) wordCount(input, stages string) (resourceUse, error) {
 	out := b.path("out")
 	if err := os.RemoveAll(out); err != nil {
-		return use{}, err
+		return resourceUse{}, err
 	}
-	var u use
+	var u resourceUse
 	var err error
 	u.cpu, err = b.withDev(func(run func(string) error) error {
 		start := time.Now()
-		err := run(b.job("words", fmt.Sprintf("input { path = \"file://%s\" }\n  output { path = \"file://%s\" }\n  %s", b.path(input), out, stages)))
+		err := run(b.writeJobFile("words", fmt.Sprintf("input { path = \"file://%s\" }\n  output { path = \"file://%s\" }\n  %s", b.path(input), out, stages)))
 		u.wall = time.Since(start).Seconds()
 		return err
 	})
 	if err != nil {
-		return use{}, err
+		return resourceUse{}, err
 	}
-	return u, b.check(input, out)
+	return u, b.checkCounts(input, out)
 }
 
-// check holds the sum of a result's counts against the words of its input.
-func (b *bench) check(input, out string) error {
+// checkCounts checks that the counts of a result sum up to the number of words of its input.
+func (b *bench) checkCounts(input, out string) error {
 	shell := fmt.Sprintf("test $(cat %s/part-* | awk -F'\\t' '{n += $2} END {printf \"%%d\", n}') -eq $(wc -w < %s)", out, b.path(input))
 	cmd := exec.CommandContext(b.ctx, "sh", "-c", shell)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -130,21 +128,21 @@ func (b *bench) check(input, out string) error {
 	return nil
 }
 
-// byHand is the streaming word count without Drover.
-func (b *bench) byHand() (use, error) {
+// runPipeline runs the streaming word count without Drover.
+func (b *bench) runPipeline() (resourceUse, error) {
 	cmd := exec.CommandContext(b.ctx, "sh", "-c", "python3 map.py < small.txt | sort | python3 reduce.py > hand.txt")
-	// Nothing else of this environment, as in a task: PYTHONUNBUFFERED, for one,
-	// would make the scripts three times slower.
+	// The environment is minimal, as in a task: PYTHONUNBUFFERED, for example, would make the
+	// scripts three times slower.
 	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C"}, os.Stderr
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
-		return use{}, fmt.Errorf("by hand: %w", err)
+		return resourceUse{}, fmt.Errorf("without Drover: %w", err)
 	}
-	return use{time.Since(start).Seconds(), cpuOf(cmd)}, nil
+	return resourceUse{time.Since(start).Seconds(), cpuSeconds(cmd)}, nil
 }
 
-// makeText writes size bytes of text: the files of a pattern over and over, or
-// words of a made-up language whose frequencies fall as in real ones.
+// makeText writes size bytes of text: the files of a pattern repeatedly, or generated words with
+// Zipf frequencies.
 func makeText(file, pattern string, size int64) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -162,7 +160,7 @@ func makeText(file, pattern string, size int64) error {
 func copyFiles(w io.Writer, pattern string, size int64) error {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
-		return errors.Join(fmt.Errorf("-text %s: no file", pattern), err)
+		return errors.Join(fmt.Errorf("-text %s: no matching file", pattern), err)
 	}
 	for size > 0 {
 		before := size
@@ -184,7 +182,7 @@ func copyFiles(w io.Writer, pattern string, size int64) error {
 	return nil
 }
 
-// writeWords repeats exactly for a size. Errors stay with the bufio.Writer.
+// writeWords writes generated words, equal for equal sizes. The bufio.Writer retains errors.
 func writeWords(w *bufio.Writer, size int64) {
 	const vocabulary, letters = 60_000, "etaoinshrdlucmfwygpbvkxqjz"
 	r := rand.New(rand.NewPCG(7, uint64(size)))

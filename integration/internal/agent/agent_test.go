@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// limit is generous: a test that reaches it has failed.
-const limit = 30 * time.Second
+// testTimeout is generous: a test that reaches it has failed.
+const testTimeout = 30 * time.Second
 
 // serve runs a server on a socket and returns a client of it.
 func serve(t *testing.T) *Client {
@@ -43,7 +43,7 @@ func serve(t *testing.T) *Client {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -55,7 +55,7 @@ func TestExec(t *testing.T) {
 		wantOut, wantErr string
 		wantCode         int
 	}{
-		"output, errors and exit code come back apart": {
+		"output, errors and exit code are separate": {
 			request: Request{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}},
 			wantOut: "out\n", wantErr: "err\n", wantCode: 3},
 		"input reaches the command": {
@@ -67,9 +67,9 @@ func TestExec(t *testing.T) {
 			wantOut: "b\n/\n"},
 		"a killed command's code is 128 and the signal": {
 			request: Request{Argv: []string{"sh", "-c", "kill -9 $$"}}, wantCode: 137},
-		"a child that keeps the output open does not hold up the answer": {
+		"a child that keeps the output open does not delay the answer": {
 			request: Request{Argv: []string{"sh", "-c", "sleep 600 & echo done"}}, wantOut: "done\n"},
-		"a terminal turns line ends round": {
+		"a terminal translates line ends": {
 			request: Request{Argv: []string{"sh", "-c", "stty size; test -t 0 && echo tty"}, TTY: true, Rows: 11, Cols: 22},
 			wantOut: "11 22\r\ntty\r\n"},
 	}
@@ -94,16 +94,16 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func TestErrorsOfTheAgentAreToldApartFromTheCommands(t *testing.T) {
+func TestAgentErrorsDifferFromCommandErrors(t *testing.T) {
 	tests := map[string]Request{
-		"no such program":      {Op: Exec, Argv: []string{"/does/not/exist"}},
-		"no command":           {Op: Exec},
-		"unknown operation":    {Op: 99},
-		"process not its own":  {Op: Status, PID: 1},
-		"signal to a stranger": {Op: Signal, PID: 1, Signal: 9},
-		"missing file":         {Op: Get, Path: "/does/not/exist"},
-		"folder":               {Op: Get, Path: "/"},
-		"start without a log":  {Op: Start, Argv: []string{"true"}},
+		"no such program":              {Op: Exec, Argv: []string{"/does/not/exist"}},
+		"no command":                   {Op: Exec},
+		"unknown operation":            {Op: 99},
+		"process of another parent":    {Op: Status, PID: 1},
+		"signal to an unknown process": {Op: Signal, PID: 1, Signal: 9},
+		"missing file":                 {Op: Get, Path: "/does/not/exist"},
+		"folder":                       {Op: Get, Path: "/"},
+		"start without a log":          {Op: Start, Argv: []string{"true"}},
 	}
 	for name, r := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -139,14 +139,14 @@ func TestACommandDiesWithItsClient(t *testing.T) {
 	})
 }
 
-// wait polls a condition up to the limit. (Package bed has this too, but builds on this one.)
+// wait polls a condition up to the limit. (Package testbed has this too, but builds on this one.)
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(limit); !condition(); <-tick.C {
+	for end := time.Now().Add(testTimeout); !condition(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s", limit, what)
+			t.Fatalf("waited %v for %s", testTimeout, what)
 		}
 	}
 }
@@ -241,11 +241,11 @@ func TestIdentityAfterNoise(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]string{
-		"as sent":                         line,
-		"without its first bytes":         line[40:],
-		"after a line that lost its head": line[70:] + line,
-		"after a line that lost bytes":    line[:80] + line[90:] + line,
-		"after garbage":                   "\x00\xff\n\n  zz\n" + line,
+		"as sent":                            line,
+		"without its first bytes":            line[40:],
+		"after a line without its beginning": line[70:] + line,
+		"after a line with lost bytes":       line[:80] + line[90:] + line,
+		"after garbage":                      "\x00\xff\n\n  zz\n" + line,
 	}
 	for name, text := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestIdentityAfterNoise(t *testing.T) {
 		})
 	}
 	if _, err := ReadIdentity(strings.NewReader(line[:len(line)-10] + "\n")); err == nil {
-		t.Error("a cut line was taken")
+		t.Error("a truncated line was accepted")
 	}
 }
 

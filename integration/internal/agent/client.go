@@ -14,14 +14,14 @@ import (
 
 // Client talks to the agent of one machine.
 type Client struct {
-	// Name is the machine's, for errors.
+	// Name is the machine's name, for errors.
 	Name string
 	// Dial connects to the agent.
 	Dial func(context.Context) (net.Conn, error)
 }
 
-// Streams are a command's. Nil input is empty, nil output is dropped. Resize, if not nil, delivers the terminal's
-// new size in rows and columns.
+// Streams are the streams of a command. A nil input is empty, a nil output is discarded. Resize, if
+// not nil, delivers the terminal's new size in rows and columns.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -107,8 +107,8 @@ func receive(in io.Reader, s Streams) (End, error) {
 	}
 }
 
-// SetClock sets the machine's clock to the host's, twice, so that the second time goes over a warm path and errs by
-// less than one round trip.
+// SetClock sets the machine's clock to the host's. It does so twice, so that the second time takes
+// a warm path and is off by less than one round trip.
 func (c *Client) SetClock(ctx context.Context) error {
 	for range 2 {
 		if _, err := c.Do(ctx, Request{Op: Clock, Time: time.Now()}, Streams{}); err != nil {
@@ -118,7 +118,7 @@ func (c *Client) SetClock(ctx context.Context) error {
 	return nil
 }
 
-// PutFile copies a local file to the machine; mode 0 keeps the local file's.
+// PutFile copies a local file to the machine; mode 0 preserves the local file's mode.
 func (c *Client) PutFile(ctx context.Context, local, remote string, mode os.FileMode) error {
 	f, err := os.Open(local)
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *Client) PutFile(ctx context.Context, local, remote string, mode os.File
 	return err
 }
 
-// GetFile copies a file of the machine to a local one, which is removed again if that fails.
+// GetFile copies a file of the machine to a local one, which is removed if the copy fails.
 func (c *Client) GetFile(ctx context.Context, remote, local string) error {
 	f, err := os.Create(local)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waitDelay is how long a child of an ended command may hold its output open.
+// waitDelay is how long a child of an ended command may keep its output open.
 const waitDelay = 2 * time.Second
 
-// execute runs a command with its streams on the connection. When the client goes, the command's process group is
-// killed.
+// execute runs a command with its streams on the connection. When the client disconnects, the
+// command's process group is killed.
 func execute(ctx context.Context, r Request, in io.Reader, out *frames) (End, error) {
 	c, err := command(r)
 	if err != nil {
@@ -28,7 +28,7 @@ func execute(ctx context.Context, r Request, in io.Reader, out *frames) (End, er
 	defer cancel()
 	input := &inputReader{r: in}
 	if r.TTY {
-		return onTerminal(ctx, c, r, input, out)
+		return runOnTerminal(ctx, c, r, input, out)
 	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Stdout, c.Stderr = stream{out, kindOutput}, stream{out, kindErrors}
@@ -45,7 +45,7 @@ func execute(ctx context.Context, r Request, in io.Reader, out *frames) (End, er
 		_, err := io.Copy(stdin, input)
 		stdin.Close()
 		if err == nil || errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) {
-			_, err = io.Copy(io.Discard, input) // watch for the client's going
+			_, err = io.Copy(io.Discard, input) // detects that the client disconnects
 		}
 		if err != nil && ctx.Err() == nil {
 			syscall.Kill(-pid, syscall.SIGKILL)
@@ -63,8 +63,8 @@ func ended(c *exec.Cmd, err error) (End, error) {
 	return End{Code: exitCode(c.ProcessState)}, nil
 }
 
-// onTerminal runs a command on a new pseudo terminal.
-func onTerminal(ctx context.Context, c *exec.Cmd, r Request, input *inputReader, out *frames) (End, error) {
+// runOnTerminal runs a command on a new pseudo terminal.
+func runOnTerminal(ctx context.Context, c *exec.Cmd, r Request, input *inputReader, out *frames) (End, error) {
 	master, slave, err := openTerminal()
 	if err != nil {
 		return End{}, err
@@ -88,7 +88,7 @@ func onTerminal(ctx context.Context, c *exec.Cmd, r Request, input *inputReader,
 			syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	}()
-	io.Copy(stream{out, kindOutput}, master) // ends with an error when the last holder of the terminal has gone
+	io.Copy(stream{out, kindOutput}, master) // returns an error when the terminal has no more users
 	return ended(c, c.Wait())
 }
 

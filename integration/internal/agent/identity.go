@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Identity makes a machine out of a saved RAM image, in which it waits for one on its second serial line.
+// Identity is the name and address that a machine resumed from a saved RAM image receives on its
+// second serial line.
 type Identity struct {
 	Name    string    `json:"name"`
 	IP      string    `json:"ip"` // in a /24
@@ -19,9 +20,9 @@ type Identity struct {
 	Now     time.Time `json:"now"`
 }
 
-// Line is the identity as it goes over the serial line: blanks, a checksum, JSON. While QEMU still loads the RAM
-// its serial line already swallows some bytes, which are lost: the blanks, or else the line fails its checksum and
-// is sent again.
+// Line returns the identity as sent over the serial line: blanks, a checksum, JSON. While QEMU
+// still loads the RAM, the serial line already swallows some bytes. Either these are blanks, or the
+// checksum fails and the line is sent again.
 func (id Identity) Line() (string, error) {
 	b, err := json.Marshal(id)
 	if err != nil {
@@ -30,7 +31,7 @@ func (id Identity) Line() (string, error) {
 	return fmt.Sprintf("%64s%08x %s\n", "", crc32.ChecksumIEEE(b), b), nil
 }
 
-// ReadIdentity reads lines until one is a whole identity.
+// ReadIdentity reads lines until one is a valid identity.
 func ReadIdentity(r io.Reader) (Identity, error) {
 	s := bufio.NewScanner(r)
 	for s.Scan() {

@@ -19,16 +19,16 @@ import (
 // Server answers requests on one machine. The zero value is ready.
 type Server struct {
 	mu      sync.Mutex
-	started map[int]*process // by process id; kept after the end, for its code
+	started map[int]*process // by process id; retained after the end for the exit code
 }
 
-// process is one that outlives the connection that started it.
+// process is a process that outlives the connection that started it.
 type process struct {
 	done chan struct{} // closed at the end
-	code int           // valid then
+	code int           // valid once done is closed
 }
 
-// Serve answers connections until the context ends. Started processes go on.
+// Serve serves connections until the context ends. Started processes continue.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -51,7 +51,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// requestLimit is how long a client may take to say what it wants.
+// requestLimit limits the time until a client has sent its request.
 const requestLimit = 10 * time.Second
 
 func (s *Server) serve(ctx context.Context, c net.Conn) {
@@ -70,7 +70,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) {
 	if err != nil {
 		end.Error = err.Error()
 	}
-	out.sendJSON(kindEnd, end) // a client that has gone needs no answer
+	out.sendJSON(kindEnd, end) // a disconnected client needs no answer
 }
 
 func (s *Server) do(ctx context.Context, r Request, in io.Reader, out *frames) (End, error) {
@@ -110,7 +110,7 @@ func command(r Request) (*exec.Cmd, error) {
 	return c, nil
 }
 
-// exitCode translates the end of a process: its code, or 128 + signal.
+// exitCode returns the exit code of a process, or 128 + signal.
 func exitCode(p *os.ProcessState) int {
 	if w, ok := p.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())
@@ -118,7 +118,7 @@ func exitCode(p *os.ProcessState) int {
 	return p.ExitCode()
 }
 
-// start runs a process in a session of its own.
+// start runs a process in its own session.
 func (s *Server) start(r Request) (int, error) {
 	c, err := command(r)
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *Server) start(r Request) (int, error) {
 	return c.Process.Pid, nil
 }
 
-// KillStarted kills all started processes that still run, with their process groups, and waits for their end.
+// KillStarted kills all started processes with their process groups and waits for their end.
 func (s *Server) KillStarted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) find(pid int) (*process, error) {
 	defer s.mu.Unlock()
 	p := s.started[pid]
 	if p == nil {
-		return nil, fmt.Errorf("agent: did not start process %d", pid)
+		return nil, fmt.Errorf("agent: process %d was not started here", pid)
 	}
 	return p, nil
 }
@@ -192,7 +192,7 @@ func (s *Server) status(pid int) (End, error) {
 	}
 }
 
-// inputReader presents a client's input frames as a byte stream; other frames go to resize.
+// inputReader presents a client's input frames as a byte stream; resize frames go to resize.
 type inputReader struct {
 	r      io.Reader
 	rest   []byte
@@ -204,7 +204,7 @@ func (i *inputReader) Read(b []byte) (int, error) {
 		k, p, err := readFrame(i.r)
 		switch {
 		case err != nil:
-			return 0, fmt.Errorf("agent: client gone: %w", err)
+			return 0, fmt.Errorf("agent: client disconnected: %w", err)
 		case k == kindInput:
 			i.rest = p
 		case k == kindInputEnd:
@@ -218,7 +218,8 @@ func (i *inputReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// put writes aside and renames: a running program can be replaced, and nobody sees half a file.
+// put writes to a temporary file and renames it, so that a running program can be replaced and no
+// partial file is visible.
 func put(r Request, in io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(r.Path), 0o755); err != nil {
 		return err

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Op is what a request asks for.
+// Op is the operation of a request.
 type Op int
 
 // The operations.
 const (
-	Ping   Op = iota + 1 // answer
+	Ping   Op = iota + 1 // answer only
 	Clock                // set the machine's clock to Time
-	Exec                 // run Argv, streams attached; it dies with the connection
-	Start                // run Argv with output to Log; it outlives the connection; answers with the process id
-	Status               // of the started process PID: Running, or its exit code
+	Exec                 // run Argv with streams attached; it is killed with the connection
+	Start                // run Argv with output to Log; it outlives the connection; the answer has the process id
+	Status               // status of the started process PID: Running, or its exit code
 	Signal               // send Signal to the process group of the started process PID
-	Put                  // write the input to Path with Mode, whole or not at all
+	Put                  // write the input to Path with Mode, atomically
 	Get                  // send the file Path
 )
 
@@ -29,10 +29,10 @@ const (
 type Request struct {
 	Op     Op        `json:"op"`
 	Argv   []string  `json:"argv,omitempty"`
-	Env    []string  `json:"env,omitempty"` // added to the agent's own
+	Env    []string  `json:"env,omitempty"` // added to the agent's environment
 	Dir    string    `json:"dir,omitempty"`
 	Log    string    `json:"log,omitempty"`
-	TTY    bool      `json:"tty,omitempty"` // Exec on a terminal of Rows by Cols: stdout and stderr are one
+	TTY    bool      `json:"tty,omitempty"` // Exec on a terminal of Rows by Cols, with stdout and stderr combined
 	Rows   uint16    `json:"rows,omitempty"`
 	Cols   uint16    `json:"cols,omitempty"`
 	PID    int       `json:"pid,omitempty"`
@@ -42,7 +42,8 @@ type Request struct {
 	Time   time.Time `json:"time,omitzero"`
 }
 
-// End closes an answer. Error is empty unless the agent itself failed; a command's failure is its Code.
+// End ends an answer. Error is empty unless the agent itself failed; a command's failure is its
+// Code.
 type End struct {
 	Code    int    `json:"code"` // exit code; 128 + signal when killed
 	PID     int    `json:"pid,omitempty"`
@@ -55,7 +56,7 @@ type kind byte
 const (
 	kindRequest  kind = iota + 1 // client: JSON of Request
 	kindInput                    // client: bytes for standard input or a file
-	kindInputEnd                 // client: no more of them
+	kindInputEnd                 // client: end of input
 	kindResize                   // client: rows and columns, two big-endian uint16
 	kindOutput                   // server: bytes of standard output or a file
 	kindErrors                   // server: bytes of standard error
@@ -67,7 +68,7 @@ const maxFrame = 1 << 20
 
 const headerLen = 5
 
-// frames writes frames to a connection; several goroutines may.
+// frames writes frames to a connection. It is safe for concurrent use.
 type frames struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -94,7 +95,7 @@ func (f *frames) sendJSON(k kind, v any) error {
 	return f.send(k, b)
 }
 
-// readFrame reads one frame; the payload is the caller's.
+// readFrame reads one frame. The caller owns the payload.
 func readFrame(r io.Reader) (kind, []byte, error) {
 	var h [headerLen]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -105,7 +106,7 @@ func readFrame(r io.Reader) (kind, []byte, error) {
 		return 0, nil, fmt.Errorf("agent: frame of unknown kind %d", k)
 	}
 	if n > maxFrame {
-		return 0, nil, fmt.Errorf("agent: frame of %d bytes, at most %d are allowed", n, maxFrame)
+		return 0, nil, fmt.Errorf("agent: frame of %d bytes: at most %d are allowed", n, maxFrame)
 	}
 	b := make([]byte, n)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -117,7 +118,7 @@ func readFrame(r io.Reader) (kind, []byte, error) {
 	return k, b, nil
 }
 
-// stream is a writer whose bytes become frames of one kind.
+// stream is a writer that sends its bytes as frames of one kind.
 type stream struct {
 	f *frames
 	k kind

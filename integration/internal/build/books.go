@@ -14,8 +14,8 @@ import (
 	"github.com/drover-run/drover/integration/internal/cache"
 )
 
-// The text for real jobs: the GNU Collaborative International Dictionary of English, 39 MB of prose in one package
-// of Debian main.
+// The text of real jobs is the GNU Collaborative International Dictionary of English, 39 MB of
+// prose in one package of Debian main.
 const (
 	textPackage = "dict-gcide"
 	textFile    = "usr/share/dictd/gcide.dict.dz" // gzip
@@ -36,11 +36,11 @@ func makeText(ctx context.Context, dir string) error {
 	download := func() error {
 		c := exec.CommandContext(ctx, "apt-get", "-q", "download", textPackage)
 		c.Dir = dir
-		_, err := run(c)
+		_, err := runCommand(c)
 		return err
 	}
-	if err := download(); err != nil { // perhaps only the package lists are missing or old
-		if uerr := apt(ctx, "update"); uerr != nil {
+	if err := download(); err != nil { // the package lists may be missing or old
+		if uerr := runAptGet(ctx, "update"); uerr != nil {
 			return errors.Join(err, uerr)
 		}
 		if err := download(); err != nil {
@@ -52,7 +52,7 @@ func makeText(ctx context.Context, dir string) error {
 		return fmt.Errorf("%d packages were downloaded, want 1", len(debs))
 	}
 	unpacked := filepath.Join(dir, "unpacked")
-	if _, err := run(exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], unpacked)); err != nil {
+	if _, err := runCommand(exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], unpacked)); err != nil {
 		return err
 	}
 	if err := gunzip(filepath.Join(dir, textName), filepath.Join(unpacked, textFile)); err != nil {
@@ -79,9 +79,9 @@ func gunzip(to, from string) error {
 	return errors.Join(err, z.Close(), out.Close())
 }
 
-// Books makes the folder books of the cache hold exactly mb MiB of text, in files of 8 MiB (the last one takes the
-// rest), and returns their paths. Each file ends with a line end and, but for the last, is a whole number of HDFS
-// blocks of 1 MiB long.
+// Books makes the folder books of the cache contain exactly mb MiB of text, in files of 8 MiB (the
+// last one takes the rest), and returns their paths. Each file ends with a newline and, except for
+// the last, is a whole number of HDFS blocks of 1 MiB.
 func Books(ctx context.Context, c cache.Dir, p *Progress, mb int) ([]string, error) {
 	text, err := Text(ctx, c, p)
 	if err != nil {
@@ -100,7 +100,7 @@ func Books(ctx context.Context, c cache.Dir, p *Progress, mb int) ([]string, err
 		if err != nil {
 			return nil, err
 		}
-		parts, err := cut(b, mb)
+		parts, err := splitBooks(b, mb)
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +111,8 @@ func Books(ctx context.Context, c cache.Dir, p *Progress, mb int) ([]string, err
 	return filepath.Glob(filepath.Join(dir, "*.txt"))
 }
 
-// writeBooks replaces the folder; its file made-from is written last, so that a half-made one is made again.
+// writeBooks replaces the folder. It writes the file made-from last, so that an incomplete folder
+// is rebuilt.
 func writeBooks(dir string, parts [][]byte, madeFrom string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -127,11 +128,11 @@ func writeBooks(dir string, parts [][]byte, madeFrom string) error {
 	return os.WriteFile(filepath.Join(dir, "made-from"), []byte(madeFrom), 0o644)
 }
 
-// cut takes mb MiB from the beginning of a text in parts of bookMB. A part is cut at its last line end and filled up
-// with line ends; what was cut off begins the next part.
-func cut(text []byte, mb int) ([][]byte, error) {
+// splitBooks splits the first mb MiB of a text into parts of bookMB. Each part is cut at its last
+// newline and padded with newlines; the rest begins the next part.
+func splitBooks(text []byte, mb int) ([][]byte, error) {
 	if most := len(text) >> 20; mb < 1 || mb > most {
-		return nil, fmt.Errorf("books: %d MiB are wanted; 1 to %d are there", mb, most)
+		return nil, fmt.Errorf("books: %d MiB requested, 1 to %d are available", mb, most)
 	}
 	var parts [][]byte
 	for left := mb; left > 0; left -= bookMB {
@@ -141,7 +142,7 @@ func cut(text []byte, mb int) ([][]byte, error) {
 		}
 		n := bytes.LastIndexByte(text[:size], '\n') + 1
 		if n == 0 {
-			return nil, errors.New("books: a line longer than a book")
+			return nil, errors.New("books: a line is longer than a book")
 		}
 		part := bytes.Repeat([]byte{'\n'}, size)
 		copy(part, text[:n])

@@ -24,8 +24,8 @@ const (
 	BootInitrd = "initrd"
 )
 
-// Boot returns the entry with the initial RAM disk, which carries all that is the bed's own: agent, init, settings,
-// and the image that warms a machine up. root is the repository's root.
+// Boot returns the entry with the initial RAM disk, which has the test bed's own files: agent,
+// init, settings, and the image with which a machine is warmed up. root is the repository's root.
 func Boot(ctx context.Context, c cache.Dir, p *Progress, root string, debian, images *cache.Entry) (*cache.Entry, error) {
 	key, err := bootKey(root, debian, images)
 	if err != nil {
@@ -55,7 +55,7 @@ func bootKey(root string, debian, images *cache.Entry) (cache.Key, error) {
 
 func makeBoot(ctx context.Context, dir, root string, debian, images *cache.Entry) error {
 	tree := filepath.Join(dir, "tree")
-	own := filepath.Join(tree, "bed")
+	own := filepath.Join(tree, "testbed")
 	if err := os.CopyFS(own, guest.Files); err != nil {
 		return err
 	}
@@ -63,27 +63,28 @@ func makeBoot(ctx context.Context, dir, root string, debian, images *cache.Entry
 		"-o", filepath.Join(own, "agent"), "./"+agentFolders[0])
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	if _, err := run(build); err != nil {
+	if _, err := runCommand(build); err != nil {
 		return err
 	}
 	script := strings.Join([]string{
 		`set -e`,
 		`cd "$T" && mkdir bin proc sys dev root`,
-		`mv bed/initrd-init.sh init && chmod 755 init bed/init.sh`,
+		`mv testbed/initrd-init.sh init && chmod 755 init testbed/init.sh`,
 		`cp -r "$M" modules`,
 		`cp "$(readlink -f /bin/busybox)" bin/busybox`,
 		`for a in sh mount insmod switch_root mkdir sleep cp; do ln -s busybox bin/$a; done`,
-		`cp "$W" bed/warm.tar`,
+		`cp "$W" testbed/warm.tar`,
 		`find . | cpio -o -H newc --quiet >"../` + BootInitrd + `"`,
 		`cd .. && rm -rf "$T"`,
 	}, "\n")
 	c := exec.CommandContext(ctx, "sh", "-c", script)
 	c.Env = append(os.Environ(), "T="+tree, "M="+debian.File(debianMods), "W="+images.File(BusyboxImage))
-	_, err := run(c)
+	_, err := runCommand(c)
 	return err
 }
 
-// Files of the saved entry: the RAM of a machine that waits for its identity, and its disks at that moment.
+// Files of the saved entry: the RAM of a machine that waits for its identity, and its disks at that
+// time.
 const (
 	SavedRAM  = "ram"
 	SavedRoot = "root.img"
@@ -91,8 +92,9 @@ const (
 	SavedSwap = "swap.img"
 )
 
-// WarmOption tells the machine's init to do each slow thing once before it waits for its identity.
-const WarmOption = "bed.warm=1"
+// WarmOption tells the machine's init to do each slow operation once before it waits for its
+// identity.
+const WarmOption = "testbed.warm=1"
 
 // savedMachine describes the machine whose RAM is saved; a resumed one differs only in Tap and Incoming.
 func savedMachine(dir string, debian, boot *cache.Entry, size Size) *qemu.Machine {
@@ -101,16 +103,17 @@ func savedMachine(dir string, debian, boot *cache.Entry, size Size) *qemu.Machin
 }
 
 const (
-	bootLimit = 5 * time.Minute // of a machine until its agent waits, 20 s on a quiet host
+	bootLimit = 5 * time.Minute // until a machine's agent waits; 20 s on an idle host
 	saveLimit = 2 * time.Minute
 )
 
-// Size of a machine.
+// Size is the size of a machine.
 type Size struct {
 	MemoryMB, CPUs int
 }
 
-// String names a saved machine: its memory, and its processors where it has several.
+// String returns the memory of a machine, and its processors if it has several, as part of an
+// entry's name.
 func (s Size) String() string {
 	if s.CPUs == 1 {
 		return strconv.Itoa(s.MemoryMB)
@@ -118,8 +121,8 @@ func (s Size) String() string {
 	return fmt.Sprintf("%dx%d", s.MemoryMB, s.CPUs)
 }
 
-// Saved returns the entry with the saved RAM of a machine of that size. Making it takes about 25 s; resuming
-// it, one to three.
+// Saved returns the entry with the saved RAM of a machine of a size. Making it takes about 25 s,
+// resuming it one to three.
 func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.Entry, size Size) (*cache.Entry, error) {
 	version, err := qemu.Version(ctx)
 	if err != nil {
@@ -132,14 +135,14 @@ func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.En
 	key := cache.KeyOf("1", filepath.Base(boot.Path), version, options)
 	return c.Get("saved"+size.String(), key, func(dir string) error {
 		what := fmt.Sprintf("saved RAM of a booted machine with %d MB and %d CPUs", size.MemoryMB, size.CPUs)
-		return p.Step(what, func() error { return save(ctx, dir, debian, boot, size) })
+		return p.Step(what, func() error { return saveMachine(ctx, dir, debian, boot, size) })
 	})
 }
 
-func save(ctx context.Context, dir string, debian, boot *cache.Entry, size Size) error {
+func saveMachine(ctx context.Context, dir string, debian, boot *cache.Entry, size Size) error {
 	m := savedMachine(dir, debian, boot, size)
 	copyRoot := exec.CommandContext(ctx, "cp", "--sparse=always", "--reflink=auto", debian.File(DebianDisk), filepath.Join(dir, SavedRoot))
-	if _, err := run(copyRoot); err != nil {
+	if _, err := runCommand(copyRoot); err != nil {
 		return err
 	}
 	if err := MakeDisks(ctx, dir, ""); err != nil {
@@ -180,8 +183,8 @@ const (
 	SwapDiskMB = 1024
 )
 
-// MakeDisks makes an empty data disk, ext4 with project quotas, and a swap disk in dir; both are sparse. Their
-// names begin with prefix.
+// MakeDisks makes an empty data disk (ext4 with project quotas) and a swap disk in dir, both
+// sparse. Their names begin with prefix.
 func MakeDisks(ctx context.Context, dir, prefix string) error {
 	data, swap := filepath.Join(dir, prefix+SavedData), filepath.Join(dir, prefix+SavedSwap)
 	for path, mb := range map[string]int64{data: DataDiskMB, swap: SwapDiskMB} {
@@ -193,16 +196,16 @@ func MakeDisks(ctx context.Context, dir, prefix string) error {
 			return err
 		}
 	}
-	_, err := run(exec.CommandContext(ctx, "/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m0", "-O", "quota,project",
+	_, err := runCommand(exec.CommandContext(ctx, "/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m0", "-O", "quota,project",
 		"-E", "quotatype=prjquota,lazy_itable_init=1,lazy_journal_init=1,discard", data))
 	if err == nil {
-		_, err = run(exec.CommandContext(ctx, "/sbin/mkswap", swap))
+		_, err = runCommand(exec.CommandContext(ctx, "/sbin/mkswap", swap))
 	}
 	return err
 }
 
-// AwaitConsole waits until a machine has printed BED-word on its console. It fails early when the machine prints
-// BED-FAIL or ends.
+// AwaitConsole waits until a machine has printed TESTBED-word on its console. It fails early if the
+// machine prints TESTBED-FAIL or ends.
 func AwaitConsole(ctx context.Context, console, word string, limit time.Duration, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -211,7 +214,7 @@ func AwaitConsole(ctx context.Context, console, word string, limit time.Duration
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		seen, why := consoleSays(string(b), word)
+		seen, why := scanConsole(string(b), word)
 		if seen {
 			return nil
 		}
@@ -220,29 +223,29 @@ func AwaitConsole(ctx context.Context, console, word string, limit time.Duration
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("no word %s from a machine in %v; its console ends with:\n%s", word, limit, end(string(b), 12))
+			return fmt.Errorf("a machine did not report %s in %v; its console ends with:\n%s", word, limit, lastLines(string(b), 12))
 		case <-ended:
-			return fmt.Errorf("a machine ended; its console ends with:\n%s", end(string(b), 12))
+			return fmt.Errorf("a machine ended; its console ends with:\n%s", lastLines(string(b), 12))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// consoleSays looks for BED-word and for BED-FAIL with its reason.
-func consoleSays(console, word string) (seen bool, why string) {
+// scanConsole looks for TESTBED-word and for TESTBED-FAIL with its reason.
+func scanConsole(console, word string) (seen bool, why string) {
 	for _, line := range strings.Split(console, "\n") {
 		line = strings.TrimSpace(line)
-		if line == "BED-"+word {
+		if line == "TESTBED-"+word {
 			return true, ""
 		}
-		if _, reason, ok := strings.Cut(line, "BED-FAIL "); ok {
+		if _, reason, ok := strings.Cut(line, "TESTBED-FAIL "); ok {
 			return false, reason
 		}
 	}
 	return false, ""
 }
 
-func end(s string, n int) string {
-	t := tail{b: []byte(s)}
+func lastLines(s string, n int) string {
+	t := tailBuffer{b: []byte(s)}
 	return t.lines(n)
 }

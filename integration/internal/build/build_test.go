@@ -19,7 +19,7 @@ import (
 func TestBooksAreWholeLinesOfExactlyTheSize(t *testing.T) {
 	line := strings.Repeat("word ", 20) + "\n" // 101 bytes, so no cut falls on a line end by itself
 	text := []byte(strings.Repeat(line, 20<<20/len(line)+1))
-	parts, err := cut(text, 19)
+	parts, err := splitBooks(text, 19)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,29 +37,29 @@ func TestBooksAreWholeLinesOfExactlyTheSize(t *testing.T) {
 		t.Errorf("parts of %v MiB", sizes)
 	}
 	if !bytes.HasPrefix(text, joined.Bytes()) {
-		t.Error("the parts together are not the beginning of the text")
+		t.Error("the joined parts are not the beginning of the text")
 	}
 }
 
-func TestBooksThatCannotBeMade(t *testing.T) {
+func TestImpossibleBooks(t *testing.T) {
 	tests := map[string]struct {
 		text string
 		mb   int
 	}{
-		"more than there is":       {strings.Repeat("x\n", 1<<20), 3},
-		"none at all":              {strings.Repeat("x\n", 1<<20), 0},
+		"more than available":      {strings.Repeat("x\n", 1<<20), 3},
+		"none":                     {strings.Repeat("x\n", 1<<20), 0},
 		"a line longer than a MiB": {strings.Repeat("x", 3<<20), 1},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := cut([]byte(tt.text), tt.mb); err == nil {
+			if _, err := splitBooks([]byte(tt.text), tt.mb); err == nil {
 				t.Error("no error")
 			}
 		})
 	}
 }
 
-func TestSourcesComeFromTheHostsOwn(t *testing.T) {
+func TestAptSourcesComeFromTheHost(t *testing.T) {
 	tests := map[string]struct {
 		targets string
 		want    []string
@@ -67,11 +67,11 @@ func TestSourcesComeFromTheHostsOwn(t *testing.T) {
 		"Debian 12 with security": {
 			"http://m/debian/ bookworm main\nhttp://m/debian/ bookworm-updates main\nhttp://s/security/ bookworm-security main\n",
 			[]string{"http://m/debian/ trixie main", "http://s/security/ trixie-security main"}},
-		"other archives beside it": {
+		"other archives as well": {
 			"https://x/apt/ nodistro main\nhttps://y/ stable contrib\nhttp://m/debian/ trixie main\n",
 			[]string{"http://m/debian/ trixie main"}},
-		"no Debian at all": {"http://u/ubuntu/ noble main\n", nil},
-		"nothing":          {"", nil},
+		"no Debian": {"http://u/ubuntu/ noble main\n", nil},
+		"nothing":   {"", nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,29 +88,29 @@ func TestSourcesComeFromTheHostsOwn(t *testing.T) {
 	}
 }
 
-func TestConsoleWords(t *testing.T) {
+func TestScanConsole(t *testing.T) {
 	tests := map[string]struct {
 		console string
 		seen    bool
 		why     string
 	}{
 		"not yet":                        {"booting\n", false, ""},
-		"seen":                           {"noise\r\nBED-UP\r\n", true, ""},
-		"another word":                   {"BED-READY\n", false, ""},
-		"the word as part of another":    {"BED-UPSET\n", false, ""},
-		"a failure with its reason":      {"BED-FAIL no disk\n", false, "no disk"},
-		"a failure behind other letters": {"[1.0] xBED-FAIL no disk\n", false, "no disk"},
+		"seen":                           {"noise\r\nTESTBED-UP\r\n", true, ""},
+		"another word":                   {"TESTBED-READY\n", false, ""},
+		"the word as part of another":    {"TESTBED-UPSET\n", false, ""},
+		"a failure with its reason":      {"TESTBED-FAIL no disk\n", false, "no disk"},
+		"a failure behind other letters": {"[1.0] xTESTBED-FAIL no disk\n", false, "no disk"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if seen, why := consoleSays(tt.console, "UP"); seen != tt.seen || strings.TrimSpace(why) != tt.why {
+			if seen, why := scanConsole(tt.console, "UP"); seen != tt.seen || strings.TrimSpace(why) != tt.why {
 				t.Errorf("got %v, %q", seen, why)
 			}
 		})
 	}
 }
 
-func TestWaitingForTheConsoleEndsWithTheMachine(t *testing.T) {
+func TestAwaitConsoleEndsWithTheMachine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "console")
 	if err := os.WriteFile(path, []byte("last words\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -127,8 +127,8 @@ func TestWaitingForTheConsoleEndsWithTheMachine(t *testing.T) {
 	}
 }
 
-// TestAnImageArchiveHoldsTogether follows every reference of an archive as an engine would.
-func TestAnImageArchiveHoldsTogether(t *testing.T) {
+// TestImageArchiveIsConsistent follows every reference of an archive as an engine would.
+func TestImageArchiveIsConsistent(t *testing.T) {
 	l := newLayer()
 	l.folder("bin", 0o755)
 	l.text("etc/motd", "hello\n")
@@ -171,7 +171,7 @@ func TestAnImageArchiveHoldsTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := readTar(t, layerPath); string(got["etc/motd"]) != "hello\n" {
-		t.Errorf("layer holds %q", got)
+		t.Errorf("layer contains %q", got)
 	}
 }
 
@@ -205,28 +205,28 @@ func readTar(t *testing.T, path string) map[string][]byte {
 	}
 }
 
-func TestEveryDependencySaysWhatItIsForAndHowToSeeIt(t *testing.T) {
+func TestEveryDependencyHasReasonAndProbe(t *testing.T) {
 	for _, d := range Deps() {
-		if d.Package == "" || d.Proof == "" || d.Why == "" || strings.HasPrefix(d.Group.String(), "Group(") {
+		if d.Package == "" || d.Probe == "" || d.Why == "" || strings.HasPrefix(d.Group.String(), "Group(") {
 			t.Errorf("%+v", d)
 		}
 	}
-	if (Dep{Proof: "sh"}).Present() != true || (Dep{Proof: "/bin/sh"}).Present() != true {
-		t.Error("a shell is not found")
+	if (Dep{Probe: "sh"}).Present() != true || (Dep{Probe: "/bin/sh"}).Present() != true {
+		t.Error("an existing shell is not found")
 	}
-	if (Dep{Proof: "no-such-program"}).Present() || (Dep{Proof: "/no/such/file"}).Present() {
-		t.Error("what does not exist is found")
+	if (Dep{Probe: "no-such-program"}).Present() || (Dep{Probe: "/no/such/file"}).Present() {
+		t.Error("a missing program is found")
 	}
 }
 
-func TestOutputKeepsItsEnd(t *testing.T) {
-	var o tail
+func TestTailBufferKeepsEnd(t *testing.T) {
+	var o tailBuffer
 	for range 30 {
 		o.Write(bytes.Repeat([]byte("x\n"), 1<<19))
 	}
 	o.Write([]byte("one\ntwo\n"))
 	if len(o.b) > 3*tailLimit {
-		t.Errorf("%d bytes kept", len(o.b))
+		t.Errorf("%d bytes remain", len(o.b))
 	}
 	if got := o.lines(2); got != "one\ntwo" {
 		t.Errorf("last lines %q", got)

@@ -12,65 +12,67 @@ import (
 	"github.com/drover-run/drover/integration/internal/cache"
 )
 
-// suite is the Debian release of the machines.
-const suite = "trixie"
+// debianSuite is the Debian release of the machines.
+const debianSuite = "trixie"
 
-// guestPackages are in every machine beside Debian's minimal base.
+// guestPackages are installed in every machine in addition to Debian's minimal base.
 var guestPackages = []string{
 	"busybox-static", "ca-certificates", "containerd", "criu", "e2fsprogs", "iproute2", "iptables", "kmod", "mount",
 	"procps", "python3-minimal", "quota", "runc", "tar", "util-linux",
 }
 
-// kernelPackage is a meta package; versions move, so the real one is looked up.
+// kernelPackage is a meta package; it depends on the package with the current version.
 const kernelPackage = "linux-image-cloud-amd64"
 
-// debianRevision is raised when makeDebian changes what it makes.
+// debianRevision must be raised when the contents of the Debian entry change.
 const debianRevision = "1"
 
-// initrdModules are those that a machine needs before it has its root disk, or always.
+// initrdModules are the modules that a machine needs before it has mounted its root disk, or
+// always.
 var initrdModules = []string{"virtio_blk", "virtio_net", "overlay"}
 
 // Files of the Debian entry.
 const (
-	DebianRoot   = "root"      // the root file system as a folder
-	DebianDisk   = "root.ext4" // the same as a disk image
+	DebianRoot   = "root"      // root file system as a folder
+	DebianDisk   = "root.ext4" // root file system as a disk image
 	DebianKernel = "vmlinuz"
 	debianMods   = "modules" // modules for the initial RAM disk, numbered in the order of loading
 )
 
-// debianKey is what the machines' system is made from. Package versions are not part of it: a cache keeps the ones
-// it has until its folder is removed.
+// debianKey returns the key of the machines' system. It does not include package versions: a cache
+// retains its versions until the entry's folder is removed.
 func debianKey() cache.Key {
-	return cache.KeyOf(append([]string{debianRevision, suite, kernelPackage, strings.Join(initrdModules, " ")}, guestPackages...)...)
+	return cache.KeyOf(append([]string{debianRevision, debianSuite, kernelPackage, strings.Join(initrdModules, " ")}, guestPackages...)...)
 }
 
-// Debian returns the entry with the machines' root file system and kernel, made by mmdebstrap from the archive that
-// the host's own apt uses. Making it takes about 30 s, root, and 200 MB of download.
+// Debian returns the entry with the machines' root file system and kernel, made by mmdebstrap from
+// the archive of the host's apt. Making it needs root, about 30 s, and 200 MB of download.
 func Debian(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	return c.Get("debian", debianKey(), func(dir string) error {
-		if err := Need(ForMachines); err != nil {
+		if err := Require(ForMachines); err != nil {
 			return err
 		}
 		if os.Geteuid() != 0 {
 			return errors.New("making the machines' root file system needs root")
 		}
-		if err := p.Step("root file system, Debian "+suite, func() error { return makeRoot(ctx, dir) }); err != nil {
+		if err := p.Step("root file system, Debian "+debianSuite, func() error { return makeRoot(ctx, dir) }); err != nil {
 			return err
 		}
 		return p.Step("kernel and disk image", func() error { return makeKernelAndDisk(ctx, dir) })
 	})
 }
 
-// aptSources returns lines for the suite, from the mirrors of the host's own sources.
+// aptSources returns apt source lines for the suite with the mirrors of the host's sources.
 func aptSources(ctx context.Context) ([]string, error) {
-	out, err := run(exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"))
+	out, err := runCommand(exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"))
 	if err != nil {
 		return nil, err
 	}
-	return sourcesFor(out, suite)
+	return sourcesFor(out, debianSuite)
 }
 
-// sourcesFor picks a Debian main archive and its security archive from lines "URI RELEASE COMPONENT".
+// sourcesFor picks a Debian main archive and its security archive from lines "URI RELEASE
+// COMPONENT".
 func sourcesFor(targets, suite string) ([]string, error) {
 	var main, security string
 	for _, line := range strings.Split(targets, "\n") {
@@ -105,7 +107,7 @@ func isDebian(release string) bool {
 	}
 }
 
-// makeRoot makes the root file system and downloads the kernel's package beside it, in one mmdebstrap call.
+// makeRoot makes the root file system and downloads the kernel's package, in one mmdebstrap call.
 func makeRoot(ctx context.Context, dir string) error {
 	sources, err := aptSources(ctx)
 	if err == nil && sources == nil {
@@ -114,21 +116,22 @@ func makeRoot(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	download := `cd "$BED_DIR" && export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" && ` +
+	download := `cd "$TESTBED_DIR" && export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" && ` +
 		`apt-get -q download $(apt-cache depends ` + kernelPackage + ` | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')`
 	args := []string{"--mode=root", "--variant=minbase", "--dpkgopt=force-unsafe-io", "--aptopt=Acquire::Languages none",
 		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--include=" + strings.Join(guestPackages, ","), "--customize-hook=" + download,
-		suite, filepath.Join(dir, DebianRoot)}
+		debianSuite, filepath.Join(dir, DebianRoot)}
 	c := exec.CommandContext(ctx, "mmdebstrap", append(args, sources...)...)
-	c.Env = append(os.Environ(), "BED_DIR="+dir)
-	_, err = run(c)
+	c.Env = append(os.Environ(), "TESTBED_DIR="+dir)
+	_, err = runCommand(c)
 	return err
 }
 
-// makeKernelAndDisk unpacks the kernel (it is not installed: no boot loader, no initramfs tools), unpacks its
-// modules, for xz is slow on an emulated CPU, collects those for the initial RAM disk, and makes the disk image.
+// makeKernelAndDisk unpacks the kernel (installing it would need a boot loader and initramfs tools)
+// and its modules (xz is slow on an emulated CPU), collects the modules for the initial RAM disk,
+// and makes the disk image.
 func makeKernelAndDisk(ctx context.Context, dir string) error {
 	root := filepath.Join(dir, DebianRoot)
 	packages, err := filepath.Glob(filepath.Join(dir, "linux-image-*.deb"))
@@ -136,12 +139,12 @@ func makeKernelAndDisk(ctx context.Context, dir string) error {
 		return fmt.Errorf("%d kernel packages were downloaded, want 1", len(packages))
 	}
 	unpacked := filepath.Join(dir, "kernel")
-	if _, err := run(exec.CommandContext(ctx, "dpkg-deb", "-x", packages[0], unpacked)); err != nil {
+	if _, err := runCommand(exec.CommandContext(ctx, "dpkg-deb", "-x", packages[0], unpacked)); err != nil {
 		return err
 	}
 	kernels, err := filepath.Glob(filepath.Join(unpacked, "boot", "vmlinuz-*"))
 	if err != nil || len(kernels) != 1 {
-		return fmt.Errorf("the kernel package holds %d kernels, want 1", len(kernels))
+		return fmt.Errorf("the kernel package contains %d kernels, want 1", len(kernels))
 	}
 	version := strings.TrimPrefix(filepath.Base(kernels[0]), "vmlinuz-")
 	script := strings.Join([]string{
@@ -155,12 +158,13 @@ func makeKernelAndDisk(ctx context.Context, dir string) error {
 		`for m in ` + strings.Join(initrdModules, " ") + `; do /sbin/modprobe -d "$R" -S "$V" --show-depends $m; done | sed -n 's/^insmod //p' |`,
 		`  while read -r f rest; do b=$(basename "$f"); [ -n "$(ls "$D/` + debianMods + `" | grep -x "[0-9]*-$b" || true)" ] || { n=$((n+1)); cp "$f" "$D/` + debianMods + `/$n-$b"; }; done`,
 		`rm -rf "$K" "$D"/*.deb "$R"/var/cache/apt/* "$R"/var/lib/apt/lists/*; : >"$R/etc/machine-id"`,
-		// Owners are kept and no loop device is needed; a third more than the files take, for what a test installs.
+		// mke2fs -d preserves owners and needs no loop device. The disk has a third more space than
+		// the files, for packages that a test installs.
 		`/sbin/mke2fs -q -F -t ext4 -O ^has_journal -m0 -d "$R" "$D/` + DebianDisk + `" $(( $(du -sm "$R" | cut -f1) * 13 / 10 + 64 ))M`,
 	}, "\n")
 	c := exec.CommandContext(ctx, "sh", "-c", script)
 	c.Env = append(os.Environ(), "K="+unpacked, "R="+root, "D="+dir, "V="+version)
-	if _, err := run(c); err != nil {
+	if _, err := runCommand(c); err != nil {
 		return err
 	}
 	mods, err := os.ReadDir(filepath.Join(dir, debianMods))

@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// Dep is something the host must have.
+// Dep is a package that the host must have.
 type Dep struct {
-	Package string // Debian's
-	Proof   string // a program in PATH, or an absolute path (may hold *), that shows it is there
+	Package string // name of the Debian package
+	Probe   string // a program in PATH, or an absolute path (may contain *), that exists if the package is installed
 	Why     string
 	Group   Group
 }
 
-// Group says which part of the bed a dependency is for.
+// Group is the part of the test bed that needs a package.
 type Group int
 
 // The groups.
 const (
 	ForHDFS     Group = iota + 1 // HDFS alone
 	ForMachines                  // virtual machines
-	ForCode                      // regenerating code; optional
+	ForCode                      // generating code; optional
 )
 
 func (g Group) String() string {
@@ -41,12 +41,12 @@ func (g Group) String() string {
 	}
 }
 
-// Deps lists all of them. Go itself is not among them: it runs this.
+// Deps lists all packages except Go, which runs this program.
 func Deps() []Dep {
 	return []Dep{
 		{"openjdk-17-jdk-headless", "javac", "runs Apache HDFS and compiles its host program", ForHDFS},
 		{"maven", "mvn", "fetches the jars of Apache HDFS", ForHDFS},
-		{"iproute2", "ip", "brings up the bed's network", ForHDFS},
+		{"iproute2", "ip", "brings up the test bed's network", ForHDFS},
 		{"qemu-system-x86", "qemu-system-x86_64", "runs the machines", ForMachines},
 		{"mmdebstrap", "mmdebstrap", "makes the machines' root file system", ForMachines},
 		{"debian-archive-keyring", "/usr/share/keyrings/debian-archive-keyring.gpg", "checks the packages in it", ForMachines},
@@ -61,13 +61,13 @@ func Deps() []Dep {
 	}
 }
 
-// Present tells whether the host has it.
+// Present reports whether the host has the package.
 func (d Dep) Present() bool {
-	if !filepath.IsAbs(d.Proof) {
-		_, err := exec.LookPath(d.Proof)
+	if !filepath.IsAbs(d.Probe) {
+		_, err := exec.LookPath(d.Probe)
 		return err == nil
 	}
-	for _, p := range []string{d.Proof, "/usr" + d.Proof} { // with and without merged /usr
+	for _, p := range []string{d.Probe, "/usr" + d.Probe} { // with and without merged /usr
 		if m, err := filepath.Glob(p); err == nil && len(m) > 0 {
 			return true
 		}
@@ -75,7 +75,7 @@ func (d Dep) Present() bool {
 	return false
 }
 
-// Missing returns those of some groups (none named: all) that the host lacks.
+// Missing returns the packages of the given groups (none: all) that the host lacks.
 func Missing(groups ...Group) []Dep {
 	var missing []Dep
 	for _, d := range Deps() {
@@ -95,8 +95,8 @@ func contains(groups []Group, g Group) bool {
 	return false
 }
 
-// Need returns an error that names what the host lacks, and the cure.
-func Need(groups ...Group) error {
+// Require returns an error that names the missing packages and how to install them.
+func Require(groups ...Group) error {
 	missing := Missing(groups...)
 	if len(missing) == 0 {
 		return nil
@@ -104,44 +104,44 @@ func Need(groups ...Group) error {
 	var b strings.Builder
 	b.WriteString("this host lacks, for the test bed:\n")
 	for _, d := range missing {
-		fmt.Fprintf(&b, "  %-26s %s (%s)\n", d.Package, d.Why, d.Proof)
+		fmt.Fprintf(&b, "  %-26s %s (%s)\n", d.Package, d.Why, d.Probe)
 	}
-	b.WriteString("install them with: make deps   (or: go run ./integration/cmd/bed deps -install; the names are Debian's)")
+	b.WriteString("install them with: make deps   (or: go run ./integration/cmd/testbed deps -install; the names are Debian's)")
 	return errors.New(b.String())
 }
 
-// Install installs what is missing with apt, as root on Debian and its kin; elsewhere it says what to do.
+// Install installs the missing packages with apt, as root; without apt-get it returns an error.
 func Install(ctx context.Context, p *Progress) error {
 	missing := Missing()
 	if len(missing) == 0 {
-		p.Say("all packages are there")
+		p.Printf("all packages are installed")
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("%w\nthis host has no apt-get: install them in its own way", Need())
+		return fmt.Errorf("%w\nthis host has no apt-get: install them with its own package manager", Require())
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("%w\ninstalling needs root", Need())
+		return fmt.Errorf("%w\ninstalling needs root", Require())
 	}
 	var names []string
 	for _, d := range missing {
 		names = append(names, d.Package)
 	}
 	return p.Step("installing "+strings.Join(names, " "), func() error {
-		if err := apt(ctx, "update"); err != nil {
+		if err := runAptGet(ctx, "update"); err != nil {
 			return err
 		}
-		if err := apt(ctx, append([]string{"install", "-y", "--no-install-recommends"}, names...)...); err != nil {
+		if err := runAptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, names...)...); err != nil {
 			return err
 		}
-		return Need()
+		return Require()
 	})
 }
 
-// apt runs apt-get without questions.
-func apt(ctx context.Context, args ...string) error {
+// runAptGet runs apt-get non-interactively.
+func runAptGet(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "apt-get", append([]string{"-q"}, args...)...)
 	c.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	_, err := run(c)
+	_, err := runCommand(c)
 	return err
 }

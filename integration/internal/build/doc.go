@@ -1,6 +1,7 @@
-// Package build makes all that the test bed needs and that takes long, each thing once, in the cache: the jars of
-// Apache HDFS, the guest's root file system and kernel, the saved RAM of a booted machine, container images, and
-// real text. It also lists and installs the packages of the host that this takes.
+// Package build makes everything slow that the test bed needs, once, in the cache: the jars of
+// Apache HDFS, the guest's root file system and kernel, the saved RAM of a booted machine,
+// container images, and real text. It also lists and installs the required packages of the host.
 //
-// Nothing here runs a bed; package run does, with the entries that this package returns.
+// The package does not run a test bed; package run does, with the entries that this package
+// returns.
 package build

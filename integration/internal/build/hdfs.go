@@ -17,11 +17,11 @@ import (
 	"github.com/drover-run/drover/integration/internal/java"
 )
 
-// copyJars is the Maven goal that puts the jars of a pom into a folder; pinned like everything else.
+// copyJars is the Maven goal that copies the jars of a pom into a folder; its version is pinned.
 const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
-// HDFS returns the entry with the jars of Apache HDFS (lib), our compiled host program (classes) and its settings
-// (conf). Making it takes about 10 s and 45 MB of download.
+// HDFS returns the entry with the jars of Apache HDFS (lib), our compiled host program (classes)
+// and its settings (conf). Making it takes about 10 s and 45 MB of download.
 func HDFS(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	parts, err := cache.SourcesOf(java.Sources, nil)
 	if err != nil {
@@ -29,7 +29,7 @@ func HDFS(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	}
 	key := cache.KeyOf(append(parts, copyJars)...)
 	return c.Get("hdfs", key, func(dir string) error {
-		if err := Need(ForHDFS); err != nil {
+		if err := Require(ForHDFS); err != nil {
 			return err
 		}
 		return p.Step("jars of Apache HDFS", func() error { return makeHDFS(ctx, dir) })
@@ -44,10 +44,10 @@ func makeHDFS(ctx context.Context, dir string) error {
 	mvn := exec.CommandContext(ctx, "mvn", "-B", "-q", "-Dstyle.color=never", copyJars,
 		"-DoutputDirectory="+filepath.Join(dir, "lib"), "-DincludeScope=runtime")
 	mvn.Dir = src
-	if _, err := run(mvn); err != nil {
+	if _, err := runCommand(mvn); err != nil {
 		return err
 	}
-	// The Maven jars carry no web pages; the daemons ask only that the folders exist.
+	// The Maven jars contain no web pages; the daemons only require the folders.
 	for _, web := range []string{"hdfs", "datanode", "static", "secondary"} {
 		if err := os.MkdirAll(filepath.Join(dir, "conf", "webapps", web), 0o755); err != nil {
 			return err
@@ -63,18 +63,18 @@ func makeHDFS(ctx context.Context, dir string) error {
 	javac := exec.CommandContext(ctx, "javac", append([]string{"-nowarn", "-proc:none",
 		"-cp", filepath.Join(dir, "lib", "*"), "-d", filepath.Join(dir, "classes")}, sources...)...)
 	javac.Dir = src
-	_, err = run(javac)
+	_, err = runCommand(javac)
 	return err
 }
 
-// HeapMB is the heap of the one JVM; with 128 it stalled.
+// HeapMB is the heap of the JVM; it stalled with 128.
 const HeapMB = 256
 
-// HostCommand returns the command line of the host program: a folder for its data, a topology table, the NameNode's
-// address, the DataNodes' heartbeat, and their addresses. archive is from ClassArchive, "" for none; options go to
-// the JVM.
+// HostCommand returns the command line of the host program: a folder for its data, a topology
+// table, the NameNode's address, the DataNodes' heartbeat and their addresses. archive is from
+// ClassArchive, "" for none; options are for the JVM.
 func HostCommand(entry, archive string, options []string, folder, table, nameNode string, heartbeat time.Duration, dataNodes []string) ([]string, error) {
-	jars, err := filepath.Glob(filepath.Join(entry, "lib", "*.jar")) // in order: an archive holds for one class path
+	jars, err := filepath.Glob(filepath.Join(entry, "lib", "*.jar")) // sorted: an archive is valid for one class path
 	if err != nil {
 		return nil, err
 	}
@@ -91,25 +91,26 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 // ClassArchiveFile is the file in the entry of ClassArchive.
 const ClassArchiveFile = "classes.jsa"
 
-// ClassArchive returns the entry with the JVM's archive of all classes that HDFS loads when it starts, parsed and
-// checked: with it HDFS is up in half the time. It holds for the jars at their present path; a JVM of another version
-// ignores it.
+// ClassArchive returns the entry with the JVM's archive of all classes that HDFS loads at start,
+// with which HDFS starts in half the time. It is valid for the jars at their present path; a JVM of
+// another version ignores it.
 func ClassArchive(ctx context.Context, c cache.Dir, p *Progress, hdfs *cache.Entry) (*cache.Entry, error) {
 	return c.Get("classes", cache.KeyOf("1", hdfs.Path), func(dir string) error {
 		return p.Step("class archive for a fast start of HDFS", func() error { return makeClassArchive(ctx, dir, hdfs.Path) })
 	})
 }
 
-// trainingLimit bounds the one run of HDFS that shows which classes it loads.
+// trainingLimit limits the run of HDFS that lists the classes it loads.
 const trainingLimit = 3 * time.Minute
 
-// makeClassArchive runs HDFS once for the list of classes, and has the JVM archive those that are in the jars.
+// makeClassArchive runs HDFS once to list its classes and makes the JVM archive those that are in
+// the jars.
 func makeClassArchive(ctx context.Context, dir, hdfs string) error {
 	ctx, cancel := context.WithTimeout(ctx, trainingLimit)
 	defer cancel()
 	list, data := filepath.Join(dir, "list"), filepath.Join(dir, "data")
 	table, sample := filepath.Join(dir, "table"), filepath.Join(dir, "sample")
-	// Somewhere in loopback's 16 million addresses, so as not to meet another HDFS.
+	// A random part of loopback's 16 million addresses, to avoid another HDFS.
 	base := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
 	for path, text := range map[string]string{table: base + "11 /r1\n", sample: "sample\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -122,7 +123,7 @@ func makeClassArchive(ctx context.Context, dir, hdfs string) error {
 	}
 	training := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	training.Stdin = strings.NewReader("load\t" + sample + "\t/sample\t1048576\t1\n")
-	out, err := run(training)
+	out, err := runCommand(training)
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,7 @@ func makeClassArchive(ctx context.Context, dir, hdfs string) error {
 	}
 	dump := exec.CommandContext(ctx, "java", "-Xshare:dump", "-XX:SharedClassListFile="+list,
 		"-XX:SharedArchiveFile="+filepath.Join(dir, ClassArchiveFile), "-XX:+UseSerialGC", "-cp", cp)
-	if _, err := run(dump); err != nil {
+	if _, err := runCommand(dump); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(data), os.Remove(list), os.Remove(table), os.Remove(sample))

@@ -78,8 +78,8 @@ func addBase(l *layer, root string) error {
 	return l.err
 }
 
-// addPython adds the interpreter, its library (with what Debian compiled of it: compiling is slow on an emulated
-// CPU), and the shared libraries that these need.
+// addPython adds the interpreter, its library (with Debian's compiled files, because compiling is
+// slow on an emulated CPU), and the shared libraries that these need.
 func addPython(l *layer, root string) error {
 	version, err := os.Readlink(filepath.Join(root, "usr/bin/python3"))
 	if err != nil {
@@ -104,7 +104,7 @@ func addPython(l *layer, root string) error {
 		case d.IsDir():
 			l.folder(p, 0o755)
 			return nil
-		case !d.Type().IsRegular() || leaveOut(p):
+		case !d.Type().IsRegular() || isExcluded(p):
 			return nil
 		case strings.Contains(filepath.Base(p), ".so"):
 			binaries = append(binaries, p)
@@ -117,8 +117,9 @@ func addPython(l *layer, root string) error {
 	return addLibraries(l, root, binaries)
 }
 
-// leaveOut drops what would double the image's size and what no test needs: TLS, and all but the usual encodings.
-func leaveOut(path string) bool {
+// isExcluded reports whether a file is left out because no test needs it and it would double the
+// image's size: TLS, and all but the usual encodings.
+func isExcluded(path string) bool {
 	name, folder := filepath.Base(path), filepath.Dir(path)
 	switch {
 	case strings.HasPrefix(name, "_ssl.") || strings.HasPrefix(name, "_hashlib."):
@@ -131,9 +132,9 @@ func leaveOut(path string) bool {
 	}
 }
 
-// addLibraries adds the shared libraries and the loader that binaries need, and those that these need.
+// addLibraries adds the shared libraries and the loader that the binaries need, transitively.
 func addLibraries(l *layer, root string, binaries []string) error {
-	folders := []string{"usr/lib64", "usr/lib/x86_64-linux-gnu"} // the loader is known by its path in the first
+	folders := []string{"usr/lib64", "usr/lib/x86_64-linux-gnu"} // the loader's path is in the first
 	for _, f := range folders {
 		l.folder(f, 0o755)
 	}
@@ -184,27 +185,27 @@ func addLibraries(l *layer, root string, binaries []string) error {
 	return nil
 }
 
-// layer is a tar archive of an image's files, uncompressed: unpacking is slow on an emulated CPU. Owners are
-// fixed and times are the files' own, for Python's compiled files hold the times of their sources; so equal files
-// give an equal digest.
+// layer is a tar archive of an image's files. It is uncompressed, because unpacking is slow on an
+// emulated CPU. Owners are fixed. Times are those of the files, because Python's compiled files
+// contain the times of their sources. Equal files have an equal digest.
 type layer struct {
-	b   bytes.Buffer
-	w   *tar.Writer
-	err error // the first one
-	has map[string]bool
+	b     bytes.Buffer
+	w     *tar.Writer
+	err   error // the first one
+	names map[string]bool
 }
 
 func newLayer() *layer {
-	l := &layer{has: map[string]bool{}}
+	l := &layer{names: map[string]bool{}}
 	l.w = tar.NewWriter(&l.b)
 	return l
 }
 
 func (l *layer) add(h *tar.Header, data []byte) {
-	if l.err != nil || l.has[h.Name] {
+	if l.err != nil || l.names[h.Name] {
 		return
 	}
-	l.has[h.Name] = true
+	l.names[h.Name] = true
 	h.Size = int64(len(data))
 	if h.ModTime.IsZero() {
 		h.ModTime = time.Unix(0, 0)
@@ -241,7 +242,7 @@ func (l *layer) copy(root, from, to string) error {
 	return l.err
 }
 
-// descriptor points at a blob of an OCI image.
+// descriptor refers to a blob of an OCI image.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`

@@ -9,37 +9,38 @@ import (
 	"time"
 )
 
-// Progress writes lines with the time since its start in front. It may be used by several goroutines.
+// Progress writes lines that begin with the time since its start. It is safe for concurrent use.
 type Progress struct {
 	mu    sync.Mutex
 	w     io.Writer
 	start time.Time
 }
 
-// NewProgress starts the clock.
+// NewProgress returns a Progress that starts now.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w, start: time.Now()} }
 
-// Say writes one line.
-func (p *Progress) Say(format string, a ...any) {
+// Printf writes one line.
+func (p *Progress) Printf(format string, a ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.w, "[%6.1fs] %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, a...))
 }
 
-// Step writes what begins, does it, and writes how long it took unless that was short or it failed.
+// Step announces a step, executes it, and writes how long it took unless it failed.
 func (p *Progress) Step(what string, do func() error) error {
 	t := time.Now()
-	p.Say("%s ...", what)
+	p.Printf("%s ...", what)
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	p.Say("%s: done in %.1f s", what, time.Since(t).Seconds())
+	p.Printf("%s: done in %.1f s", what, time.Since(t).Seconds())
 	return nil
 }
 
-// run runs a command and returns its standard output; an error shows the last lines of what it wrote.
-func run(c *exec.Cmd) (string, error) {
-	var out, both tail
+// runCommand runs a command and returns its standard output. An error includes the last lines of
+// its output.
+func runCommand(c *exec.Cmd) (string, error) {
+	var out, both tailBuffer
 	c.Stdout = io.MultiWriter(&out, &both)
 	c.Stderr = &both
 	if err := c.Run(); err != nil {
@@ -48,15 +49,15 @@ func run(c *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// tail collects output up to a limit and then keeps its end.
-type tail struct {
+// tailBuffer keeps the end of the output, up to a limit.
+type tailBuffer struct {
 	mu sync.Mutex
 	b  []byte
 }
 
 const tailLimit = 4 << 20
 
-func (t *tail) Write(b []byte) (int, error) {
+func (t *tailBuffer) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.b = append(t.b, b...)
@@ -66,9 +67,9 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (t *tail) String() string { return string(t.b) }
+func (t *tailBuffer) String() string { return string(t.b) }
 
-func (t *tail) lines(n int) string {
+func (t *tailBuffer) lines(n int) string {
 	l := strings.Split(strings.TrimSpace(string(t.b)), "\n")
 	return strings.Join(l[max(0, len(l)-n):], "\n")
 }

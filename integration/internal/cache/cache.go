@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// EnvDir is the environment variable that names the cache folder; without it the folder is .cache at the root of
-// the repository.
+// EnvDir is the environment variable with the path of the cache folder; the default is .cache at
+// the root of the repository.
 const EnvDir = "DROVER_CACHE"
 
-// LockLimit is how long Open waits for another process that builds the same entry.
+// LockLimit is how long Get waits for another process that builds the same entry.
 const LockLimit = 20 * time.Minute
 
 // Dir is a cache folder.
 type Dir string
 
-// Open returns the cache folder, created if need be: the one that DROVER_CACHE names, else .cache under root.
+// Open returns the cache folder and creates it if needed: the one in DROVER_CACHE, else .cache
+// under root.
 func Open(root string) (Dir, error) {
 	d := os.Getenv(EnvDir)
 	if d == "" {
@@ -48,23 +49,24 @@ func (d Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-// Entry is a complete, immutable folder of the cache, held in use until Close.
+// Entry is a complete, immutable folder of the cache, locked against removal until Close.
 type Entry struct {
 	Path string
-	use  *os.File
+	lock *os.File
 }
 
-// Close gives the entry up; a later generation may then remove it.
-func (e *Entry) Close() error { return e.use.Close() }
+// Close releases the entry; it may then be removed as an old generation.
+func (e *Entry) Close() error { return e.lock.Close() }
 
 // File returns the path of a file in the entry.
 func (e *Entry) File(name string) string { return filepath.Join(e.Path, name) }
 
-// Get returns the entry name-key, which must be closed after use. If it does not exist, build makes it in an empty
-// folder; no other process builds the same name meanwhile. Older generations that nobody holds are then removed.
+// Get returns the entry name-key, which must be closed after use. If it does not exist, build makes
+// it in an empty folder while no other process builds an entry of that name. Older generations that
+// are not in use are then removed.
 func (d Dir) Get(name string, key Key, build func(dir string) error) (*Entry, error) {
 	path := d.Path(name + "-" + string(key))
-	if e, err := open(path); err == nil {
+	if e, err := openEntry(path); err == nil {
 		return e, nil
 	}
 	lock, err := d.Lock(name, LockLimit)
@@ -72,7 +74,7 @@ func (d Dir) Get(name string, key Key, build func(dir string) error) (*Entry, er
 		return nil, err
 	}
 	defer lock.Close()
-	if e, err := open(path); err == nil { // another process made it while this one waited
+	if e, err := openEntry(path); err == nil { // another process made it while this one waited
 		return e, nil
 	}
 	part := path + ".part"
@@ -89,17 +91,17 @@ func (d Dir) Get(name string, key Key, build func(dir string) error) (*Entry, er
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	d.removeOld(name, path)
-	return open(path)
+	return openEntry(path)
 }
 
-// Has tells whether the entry exists complete.
+// Has reports whether the entry exists.
 func (d Dir) Has(name string, key Key) bool {
 	_, err := os.Stat(d.Path(name + "-" + string(key)))
 	return err == nil
 }
 
-// open takes a complete entry into use with a shared lock on its folder.
-func open(path string) (*Entry, error) {
+// openEntry locks an existing entry with a shared lock on its folder.
+func openEntry(path string) (*Entry, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -112,10 +114,11 @@ func open(path string) (*Entry, error) {
 		f.Close()
 		return nil, err
 	}
-	return &Entry{Path: path, use: f}, nil
+	return &Entry{Path: path, lock: f}, nil
 }
 
-// removeOld removes the other generations of a name, those in use excepted. Failure only leaves a folder behind.
+// removeOld removes the other generations of a name that are not in use. A failure only leaves a
+// folder behind.
 func (d Dir) removeOld(name, keep string) {
 	old, err := filepath.Glob(d.Path(name + "-*"))
 	if err != nil {
@@ -129,7 +132,7 @@ func (d Dir) removeOld(name, keep string) {
 	}
 }
 
-// RemoveUnused removes a folder unless somebody holds a lock on it, and tells whether it did.
+// RemoveUnused removes a folder unless it is locked and reports whether it did.
 func RemoveUnused(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -142,8 +145,8 @@ func RemoveUnused(path string) bool {
 	return os.RemoveAll(path) == nil
 }
 
-// Lock takes the cache's lock of that name and waits for it at most limit. Closing the file gives it back, as does
-// the end of the process.
+// Lock takes the cache's lock of a name, waiting at most limit. The lock is released when the file
+// is closed or the process ends.
 func (d Dir) Lock(name string, limit time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(d.Path("lock."+name), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -156,17 +159,17 @@ func (d Dir) Lock(name string, limit time.Duration) (*os.File, error) {
 		}
 		if time.Now().After(end) {
 			f.Close()
-			return nil, fmt.Errorf("cache: another process has held %s for over %v (see who: fuser %s)", f.Name(), limit, f.Name())
+			return nil, fmt.Errorf("cache: another process has had %s locked for over %v (find it with: fuser %s)", f.Name(), limit, f.Name())
 		}
 	}
 }
 
-// Key is a hash of all that an entry is made from.
+// Key is a hash of everything from which an entry is made.
 type Key string
 
 const keyLen = 12
 
-// KeyOf hashes the parts, each with its length, so that no two lists of parts look alike.
+// KeyOf hashes the parts, each with its length, so that different lists have different keys.
 func KeyOf(parts ...string) Key {
 	h := sha256.New()
 	for _, p := range parts {
@@ -176,8 +179,8 @@ func KeyOf(parts ...string) Key {
 	return Key(hex.EncodeToString(h.Sum(nil))[:keyLen])
 }
 
-// SourcesOf returns names and contents of all files of a file system that keep accepts (nil: all), in the order of
-// their names, as parts for KeyOf.
+// SourcesOf returns the names and contents of all files of a file system that keep accepts (nil:
+// all), in the order of their names, as parts for KeyOf.
 func SourcesOf(fsys fs.FS, keep func(path string) bool) ([]string, error) {
 	var parts []string
 	err := fs.WalkDir(fsys, ".", func(p string, e fs.DirEntry, err error) error {

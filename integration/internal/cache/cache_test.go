@@ -48,7 +48,7 @@ func TestAnEntryIsBuiltOnceAndFoundAgain(t *testing.T) {
 	}
 }
 
-func TestAFailedBuildLeavesNothingAndIsTriedAgain(t *testing.T) {
+func TestFailedBuildIsRetried(t *testing.T) {
 	d := Dir(t.TempDir())
 	key := KeyOf("a")
 	broken := errors.New("broken")
@@ -66,7 +66,7 @@ func TestAFailedBuildLeavesNothingAndIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestRemainsOfAnInterruptedBuildAreNotTakenForAnEntry(t *testing.T) {
+func TestInterruptedBuildIsNoEntry(t *testing.T) {
 	d := Dir(t.TempDir())
 	key := KeyOf("a")
 	part := d.Path("x-" + string(key) + ".part")
@@ -83,7 +83,7 @@ func TestRemainsOfAnInterruptedBuildAreNotTakenForAnEntry(t *testing.T) {
 	}
 }
 
-func TestOfManyBuildersAtOnceOneBuilds(t *testing.T) {
+func TestConcurrentBuildersBuildOnce(t *testing.T) {
 	d := Dir(t.TempDir())
 	key := KeyOf("a")
 	var built atomic.Int32
@@ -110,7 +110,7 @@ func TestOfManyBuildersAtOnceOneBuilds(t *testing.T) {
 	}
 }
 
-func TestOldGenerationsGoUnlessTheyAreInUse(t *testing.T) {
+func TestOldGenerationsAreRemovedUnlessInUse(t *testing.T) {
 	d := Dir(t.TempDir())
 	first := mustGet(t, d, "x", KeyOf("1"), write("1"))
 	other := mustGet(t, d, "x-y", KeyOf("1"), write("other name"))
@@ -122,14 +122,14 @@ func TestOldGenerationsGoUnlessTheyAreInUse(t *testing.T) {
 	first.Close()
 	mustGet(t, d, "x", KeyOf("3"), write("3")).Close()
 	if d.Has("x", KeyOf("1")) || d.Has("x", KeyOf("2")) {
-		t.Error("an old generation was kept")
+		t.Error("an old generation remains")
 	}
 	if !d.Has("x-y", KeyOf("1")) {
 		t.Error("an entry of another name was removed")
 	}
 }
 
-func TestALockIsWaitedForAtMostItsLimit(t *testing.T) {
+func TestLockWaitIsLimited(t *testing.T) {
 	d := Dir(t.TempDir())
 	l, err := d.Lock("x", time.Second)
 	if err != nil {
@@ -151,7 +151,7 @@ func TestKeys(t *testing.T) {
 		a, b []string
 		same bool
 	}{
-		"equal parts give equal keys":                {[]string{"a", "b"}, []string{"a", "b"}, true},
+		"equal parts have equal keys":                {[]string{"a", "b"}, []string{"a", "b"}, true},
 		"order matters":                              {[]string{"a", "b"}, []string{"b", "a"}, false},
 		"the border between parts matters":           {[]string{"ab", "c"}, []string{"a", "bc"}, false},
 		"an empty part matters":                      {[]string{"a"}, []string{"a", ""}, false},
@@ -179,10 +179,10 @@ func TestSourcesHoldNamesAndContents(t *testing.T) {
 		t.Error("an ignored file changed the key")
 	}
 	if key(base) == key(fstest.MapFS{"d/a": {Data: []byte("2")}}) {
-		t.Error("a changed content kept the key")
+		t.Error("a changed content did not change the key")
 	}
 	if key(base) == key(fstest.MapFS{"d/b": {Data: []byte("1")}}) {
-		t.Error("a changed name kept the key")
+		t.Error("a changed name did not change the key")
 	}
 }
 

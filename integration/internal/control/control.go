@@ -1,6 +1,6 @@
-// Package control is the wire between a running bed and those who use it: requests on a unix socket, one JSON line
-// each way for each connection. A dial request turns its connection into a pipe to an address inside the bed's
-// network, so that the machines can be reached from outside of it too.
+// Package control is the control protocol of a running test bed: requests on a unix socket, one
+// JSON line each way per connection. A dial request turns its connection into a pipe to an address
+// in the test bed's network, so that the machines are reachable from outside.
 package control
 
 import (
@@ -15,43 +15,43 @@ import (
 	"time"
 )
 
-// Op is what a request asks for.
+// Op is the operation of a request.
 type Op int
 
 // The operations. N is the number of a machine or DataNode, from 1.
 const (
-	Dial            Op = iota + 1 // Address: become a pipe to it
-	Stop                          // end the bed
-	StopDataNode                  // N
-	StartDataNode                 // N
-	StopNameNode                  //
-	StartNameNode                 //
-	PauseHDFS                     // stop all HDFS daemons in their tracks (SIGSTOP)
-	ContinueHDFS                  //
-	LiveDataNodes                 // Answer: number that the NameNode holds for alive, and "normal" or "safemode"
-	LoadFile                      // Local, Remote, BlockBytes, Places
-	KillMachine                   // N: power off without warning
-	PauseMachine                  // N: stop the whole machine (SIGSTOP)
-	ContinueMachine               // N
-	CutMachine                    // N: unplug its network
-	HealMachine                   // N: plug it in again
-	MachineState                  // N: Answer: running, paused or dead
+	Dial             Op = iota + 1 // become a pipe to Address
+	Stop                           // end the test bed
+	StopDataNode                   // N
+	StartDataNode                  // N
+	StopNameNode                   //
+	StartNameNode                  //
+	PauseHDFS                      // stop all HDFS daemons with SIGSTOP
+	ContinueHDFS                   //
+	LiveDataNodes                  // Answer: number of live DataNodes, and "normal" or "safemode"
+	LoadFile                       // Local, Remote, BlockBytes, Places
+	KillMachine                    // N: cut the power
+	PauseMachine                   // N: stop the whole machine with SIGSTOP
+	ContinueMachine                // N
+	PartitionMachine               // N: unplug the network cable
+	HealMachine                    // N: plug the network cable in again
+	MachineState                   // N: Answer: running, paused or dead
 )
 
-var names = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "stop-namenode", "start-namenode",
+var opNames = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "stop-namenode", "start-namenode",
 	"pause-hdfs", "continue-hdfs", "live-datanodes", "load-file", "kill-machine", "pause-machine",
 	"continue-machine", "cut-machine", "heal-machine", "machine-state"}
 
 func (o Op) String() string {
-	if o < Dial || int(o) >= len(names) {
+	if o < Dial || int(o) >= len(opNames) {
 		return fmt.Sprintf("op(%d)", int(o))
 	}
-	return names[o]
+	return opNames[o]
 }
 
 // ParseOp is the inverse of String.
 func ParseOp(s string) (Op, error) {
-	for i, n := range names {
+	for i, n := range opNames {
 		if i > 0 && n == s {
 			return Op(i), nil
 		}
@@ -68,7 +68,7 @@ func (o *Op) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Request is one question to the bed.
+// Request is a request to the test bed.
 type Request struct {
 	Op         Op     `json:"op"`
 	N          int    `json:"n,omitempty"`
@@ -88,7 +88,7 @@ type Response struct {
 // maxLine limits a request or response.
 const maxLine = 1 << 20
 
-// Call asks the bed at a socket and waits for the answer until the context ends.
+// Call sends a request to a test bed's socket and returns its answer.
 func Call(ctx context.Context, socket string, r Request) (string, error) {
 	c, err := connect(ctx, socket, r)
 	if err != nil {
@@ -102,12 +102,12 @@ func Call(ctx context.Context, socket string, r Request) (string, error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return "", fmt.Errorf("bed: %v: %w", r.Op, err)
+		return "", fmt.Errorf("testbed: %v: %w", r.Op, err)
 	}
 	return parseResponse(r, line)
 }
 
-// DialThrough connects to an address inside the bed's network by way of the bed.
+// DialThrough connects to an address in the test bed's network.
 func DialThrough(ctx context.Context, socket, address string) (net.Conn, error) {
 	r := Request{Op: Dial, Address: address}
 	c, err := connect(ctx, socket, r)
@@ -122,7 +122,7 @@ func DialThrough(ctx context.Context, socket, address string) (net.Conn, error) 
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("bed: dial %s: %w", address, err)
+		return nil, fmt.Errorf("testbed: dial %s: %w", address, err)
 	}
 	return c, nil
 }
@@ -130,7 +130,7 @@ func DialThrough(ctx context.Context, socket, address string) (net.Conn, error) 
 func connect(ctx context.Context, socket string, r Request) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("the bed does not answer (has it ended?): %w", err)
+		return nil, fmt.Errorf("the test bed does not answer (has it ended?): %w", err)
 	}
 	b, err := json.Marshal(r)
 	if err == nil {
@@ -138,7 +138,7 @@ func connect(ctx context.Context, socket string, r Request) (net.Conn, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("bed: %v: %w", r.Op, err)
+		return nil, fmt.Errorf("testbed: %v: %w", r.Op, err)
 	}
 	return c, nil
 }
@@ -146,15 +146,15 @@ func connect(ctx context.Context, socket string, r Request) (net.Conn, error) {
 func parseResponse(r Request, line []byte) (string, error) {
 	var a Response
 	if err := json.Unmarshal(line, &a); err != nil {
-		return "", fmt.Errorf("bed: answer to %v: %w", r.Op, err)
+		return "", fmt.Errorf("testbed: answer to %v: %w", r.Op, err)
 	}
 	if a.Error != "" {
-		return "", fmt.Errorf("bed: %v: %s", r.Op, a.Error)
+		return "", fmt.Errorf("testbed: %v: %s", r.Op, a.Error)
 	}
 	return a.Answer, nil
 }
 
-// readUnbuffered reads a line byte by byte, so that nothing behind it is swallowed.
+// readUnbuffered reads a line byte by byte, so that nothing after it is consumed.
 func readUnbuffered(r io.Reader) ([]byte, error) {
 	var line, b []byte
 	for b = make([]byte, 1); len(line) < maxLine; line = append(line, b[0]) {
@@ -180,10 +180,10 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return nil, errors.New("line too long")
 }
 
-// Handler carries out requests other than Dial.
+// Handler handles requests other than Dial.
 type Handler func(context.Context, Request) (string, error)
 
-// Serve answers requests until the context ends, then waits for those in progress.
+// Serve serves requests until the context ends, then waits for those in progress.
 func Serve(ctx context.Context, l net.Listener, handle Handler) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -205,7 +205,7 @@ func Serve(ctx context.Context, l net.Listener, handle Handler) error {
 	}
 }
 
-// dialLimit is how long a Dial request may take.
+// dialLimit limits a Dial request.
 const dialLimit = 10 * time.Second
 
 func serveConn(ctx context.Context, c net.Conn, handle Handler) {
@@ -253,7 +253,7 @@ func respond(w io.Writer, answer string, err error) error {
 	return err
 }
 
-// pipe copies both ways until both directions have ended; the end of one direction is passed on as such.
+// pipe copies in both directions until both have ended, and passes on the end of each.
 func pipe(a, b net.Conn) {
 	done := make(chan struct{})
 	go func() {

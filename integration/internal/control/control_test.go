@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const limit = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 // serve runs a handler on a socket.
 func serve(t *testing.T, h Handler) (ctx context.Context, socket string) {
@@ -25,7 +25,7 @@ func serve(t *testing.T, h Handler) (ctx context.Context, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, l, h) }()
 	t.Cleanup(func() {
@@ -37,7 +37,7 @@ func serve(t *testing.T, h Handler) (ctx context.Context, socket string) {
 	return ctx, socket
 }
 
-func TestARequestReachesTheHandlerAndItsAnswerComesBack(t *testing.T) {
+func TestRequestAndAnswer(t *testing.T) {
 	want := Request{Op: LoadFile, Local: "a b", Remote: "/x", BlockBytes: 5, Places: []int{1, 1, 2}}
 	ctx, socket := serve(t, func(_ context.Context, r Request) (string, error) {
 		if d := cmp.Diff(want, r); d != "" {
@@ -54,9 +54,9 @@ func TestARequestReachesTheHandlerAndItsAnswerComesBack(t *testing.T) {
 	}
 }
 
-func TestACallGivesUpWithItsContext(t *testing.T) {
+func TestCallEndsWithItsContext(t *testing.T) {
 	ctx, socket := serve(t, func(ctx context.Context, _ Request) (string, error) {
-		<-ctx.Done() // a handler that never answers by itself
+		<-ctx.Done() // a handler that does not answer by itself
 		return "", ctx.Err()
 	})
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -73,7 +73,7 @@ func TestDialPassesBytesBothWaysAndTheirEnds(t *testing.T) {
 	}
 	defer l.Close()
 	served := make(chan error, 1)
-	go func() { // answers with what it got, once all has come
+	go func() { // echoes everything it received at the end
 		c, err := l.Accept()
 		if err != nil {
 			served <- err
@@ -106,7 +106,7 @@ func TestDialPassesBytesBothWaysAndTheirEnds(t *testing.T) {
 	}
 	l.Close()
 	if _, err := DialThrough(ctx, socket, l.Addr().String()); err == nil {
-		t.Error("no error from an address where nobody listens")
+		t.Error("dialling an address without a listener succeeds")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package guest holds what runs inside a test machine before the agent does: the script of the initial RAM disk and
-// the machine's init. It only carries the files; package build puts them into place.
+// Package guest embeds what runs inside a test machine before the agent: the script of the initial
+// RAM disk and the machine's init. Package build installs the files.
 package guest
 
 import "embed"

@@ -1,17 +1,17 @@
 #!/bin/bash
-# Process 1 of a test machine: mounts, unified cgroup v2, disks (vdb is /data with project quotas, vdc is swap),
-# containerd; then the agent, which waits on ttyS1 for the machine's identity. The RAM of a machine that waits there
-# is what gets saved. Lines BED-* on ttyS0 are for the host side.
+# Process 1 of a test machine. It sets up mounts, unified cgroup v2, disks (vdb is /data with project quotas, vdc is
+# swap) and containerd, then starts the agent, which waits on ttyS1 for the machine's identity. The saved RAM is that of
+# a machine in this state. Lines TESTBED-* on ttyS0 are for the host side.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 exec </dev/null >/dev/ttyS0 2>&1
 
 fail() {
-	echo "BED-FAIL $*"
+	echo "TESTBED-FAIL $*"
 	sleep 5 # until the host side has read it
 	poweroff -f
 }
 
-option() { # option NAME: its value on the kernel's command line
+option() { # option NAME prints its value on the kernel's command line
 	local word
 	for word in $(</proc/cmdline); do
 		[ "${word%%=*}" = "$1" ] && echo "${word#*=}"
@@ -39,7 +39,7 @@ cgroups() {
 }
 
 disks() {
-	modprobe quota_v2 # ext4 asks for it by itself, but only once /data is in use
+	modprobe quota_v2 # ext4 loads it only once /data is in use
 	mount -o noatime,prjquota /dev/vdb /data || fail "data disk"
 	swapon /dev/vdc || fail "swap disk"
 	mkdir -p /data/containerd /var/lib/containerd
@@ -48,9 +48,9 @@ disks() {
 
 engine() {
 	local n
-	modprobe -a veth inet_diag tcp_diag udp_diag unix_diag netlink_diag af_packet_diag tun # CRIU wants the *_diag ones
+	modprobe -a veth inet_diag tcp_diag udp_diag unix_diag netlink_diag af_packet_diag tun # CRIU needs the *_diag modules
 	mkdir -p /etc/containerd
-	cp /bed/containerd.toml /etc/containerd/config.toml
+	cp /testbed/containerd.toml /etc/containerd/config.toml
 	containerd >/run/containerd.log 2>&1 &
 	for ((n = 0; n < 1200; n++)); do
 		ctr version >/dev/null 2>&1 && return
@@ -60,11 +60,11 @@ engine() {
 	fail "containerd does not answer"
 }
 
-# Before its RAM is saved a machine does each slow thing once: unpack an image, start containers, let CRIU probe the
-# kernel. The traces in memory stay, the image does not.
+# Before its RAM is saved a machine does each slow operation once: unpack an image, start containers, let CRIU probe the
+# kernel. Their traces in memory remain, the image does not.
 warm() {
 	local image=localhost/busybox:latest n
-	ctr image import /bed/warm.tar >/dev/null || fail "importing an image"
+	ctr image import /testbed/warm.tar >/dev/null || fail "importing an image"
 	for n in 1 2; do ctr run --rm $image warm$n /bin/true || fail "running a container"; done
 	ctr image rm --sync $image >/dev/null
 	criu check >/dev/null 2>&1
@@ -77,9 +77,9 @@ ip link set lo up
 cgroups
 disks
 engine
-[ "$(option bed.warm)" = 1 ] && warm
+[ "$(option testbed.warm)" = 1 ] && warm
 stty -F /dev/ttyS1 raw -echo
-setsid /bed/agent /dev/ttyS1 /dev/ttyS0 &
+setsid /testbed/agent /dev/ttyS1 /dev/ttyS0 &
 while :; do # reaps orphans
 	wait
 	sleep 1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# /init of the initial RAM disk: loads the few modules that the kernel does not have built in, mounts the root disk,
-# copies the bed's own files to it (they change more often than the disk), and hands over to the machine's init.
+# /init of the initial RAM disk. It loads the modules that are not built into the kernel, mounts the root disk, copies
+# the test bed's own files to it (they change more often than the disk), and starts the machine's init.
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -11,11 +11,11 @@ until [ -b /dev/vda ] || [ $n -ge 200 ]; do
 	n=$((n + 1))
 done
 if ! mount -t ext4 -o rw,noatime /dev/vda /root; then
-	echo "BED-FAIL cannot mount the root disk" >/dev/ttyS0
+	echo "TESTBED-FAIL cannot mount the root disk" >/dev/ttyS0
 	sleep 3
 	exit 1
 fi
-mkdir -p /root/bed
-cp /bed/* /root/bed/
+mkdir -p /root/testbed
+cp /testbed/* /root/testbed/
 for d in proc sys dev; do mount --move /$d /root/$d; done
-exec switch_root /root /bed/init.sh
+exec switch_root /root /testbed/init.sh

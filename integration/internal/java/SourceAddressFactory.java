@@ -16,7 +16,7 @@ import org.apache.hadoop.conf.Configuration;
  */
 public final class SourceAddressFactory extends SocketFactory implements Configurable {
   /** Configuration key: the address to leave from; absent means any. */
-  static final String KEY = "drover.bed.source.address";
+  static final String KEY = "drover.testbed.source.address";
 
   private Configuration conf;
   private String source = "";

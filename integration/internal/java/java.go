@@ -1,5 +1,5 @@
-// Package java holds the Java side of the test bed: the list of Apache HDFS jars and a small program that runs a
-// NameNode and DataNodes in one JVM. It only carries the sources; package build compiles them.
+// Package java embeds the Java side of the test bed: the list of Apache HDFS jars and a small
+// program that runs a NameNode and DataNodes in one JVM. Package build compiles it.
 package java
 
 import "embed"

@@ -1,5 +1,6 @@
-// Package qemu writes the command line of a test machine and talks to QEMU's monitor. A machine is the same whether
-// it boots to be saved, boots to be used, or is resumed: only then can a saved RAM image be loaded into it.
+// Package qemu makes the command line of a test machine and talks to QEMU's monitor. A machine is
+// the same whether it boots to be saved, boots to be used, or is resumed, because a RAM image can
+// only be loaded into an equal machine.
 package qemu
 
 import (
@@ -17,20 +18,21 @@ import (
 	"time"
 )
 
-// Program is QEMU's.
+// Program is the name of QEMU's program.
 const Program = "qemu-system-x86_64"
 
-// accelerator: emulation with one thread for each virtual CPU. The translation cache is not saved with the RAM.
+// accelerator emulates with one thread per virtual CPU. The translation cache is not saved with the
+// RAM.
 const accelerator = "tcg,thread=multi,tb-size=512"
 
-// cpuModel has all that can be emulated but what is slow so: with five levels of page tables each fault walks one
-// more, and erms makes kernel and libraries move memory by "rep movsb", which is emulated byte by byte (a fresh page
-// takes 7 times as long, reading a file 4 times).
+// cpuModel has all features that can be emulated, except slow ones: with five levels of page tables
+// each fault walks one more level, and with erms kernel and libraries move memory by "rep movsb",
+// which is emulated byte by byte (a fresh page takes 7 times as long, reading a file 4 times).
 const cpuModel = "max,la57=off,erms=off"
 
 // Machine describes one virtual machine. Paths of sockets are relative to Dir, since they must be short.
 type Machine struct {
-	Name     string // begins the names of its files in Dir
+	Name     string // prefix of its file names in Dir
 	Dir      string
 	Kernel   string
 	Initrd   string
@@ -38,20 +40,21 @@ type Machine struct {
 	MemoryMB int
 	CPUs     int
 	Disks    []Disk // vda, vdb, ...
-	Tap      string // network device of the host side; "" for a network card with nothing behind it
+	Tap      string // network device on the host side; "": a disconnected network card
 	Incoming string // file with a saved RAM image to resume; "" boots
 }
 
-// Disk is a raw image. What is written to a Throwaway disk is gone with the machine and the image stays as it was.
+// Disk is a raw image. Writes to an Ephemeral disk are discarded with the machine.
 type Disk struct {
 	Path      string
-	Throwaway bool
+	Ephemeral bool
 }
 
-// KernelOptions returns the command line that all machines on this host share.
+// KernelOptions returns the kernel command line of all machines on this host.
 //
-// Under load the guest measures its TSC up to six times wrong at boot, and a saved image keeps the error. So the
-// time comes from the ACPI timer, which is QEMU's own clock, and the TSC's rate is told.
+// Under load the guest measures its TSC up to six times wrong at boot, and a saved image retains
+// the error. The guest therefore takes the time from the ACPI timer, which is QEMU's own clock, and
+// is given the TSC's rate.
 func KernelOptions() (string, error) {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -66,8 +69,8 @@ func KernelOptions() (string, error) {
 		"mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on nokaslr audit=0", khz), nil
 }
 
-// cpuKHz finds the TSC's rate of the first processor: "cpu MHz" of /proc/cpuinfo, rounded so that it stays the same
-// from one run to the next, or, where the clock scales and that moves, the rate in the model's name.
+// cpuKHz returns the TSC's rate of the first processor: "cpu MHz" of /proc/cpuinfo, rounded to be
+// stable between runs, or the rate in the model's name if the clock scales.
 func cpuKHz(info string, scales bool) (int, error) {
 	mhz := 0.0
 	for _, line := range strings.Split(info, "\n") {
@@ -95,7 +98,7 @@ func cpuKHz(info string, scales bool) (int, error) {
 	return 0, errors.New("/proc/cpuinfo names no cpu MHz")
 }
 
-// Version returns QEMU's, as part of the key of a saved image.
+// Version returns QEMU's version, as part of the key of a saved image.
 func Version(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, Program, "--version").Output()
 	if err != nil {
@@ -105,14 +108,14 @@ func Version(ctx context.Context) (string, error) {
 	return line + " " + accelerator + " " + cpuModel, nil
 }
 
-// Console, Serial, Monitor and Log are the names in Dir of what the kernel and init print, of the second serial
-// line's and the monitor's sockets, and of what QEMU itself prints.
+// Console, Serial, Monitor and Log return names in Dir: the output of the kernel and init, the
+// sockets of the second serial line and of the monitor, and the output of QEMU itself.
 func (m *Machine) Console() string { return m.Name + ".console" }
 func (m *Machine) Serial() string  { return m.Name + ".serial" }
 func (m *Machine) Monitor() string { return m.Name + ".monitor" }
 func (m *Machine) Log() string     { return m.Name + ".qemu.log" }
 
-// Start starts the machine in a process group of its own and returns at once.
+// Start starts the machine in its own process group and returns at once.
 func (m *Machine) Start() (*exec.Cmd, error) {
 	options, err := KernelOptions()
 	if err != nil {
@@ -125,7 +128,7 @@ func (m *Machine) Start() (*exec.Cmd, error) {
 	defer log.Close()
 	c := exec.Command(Program, m.args(options)...)
 	c.Dir, c.Stdout, c.Stderr = m.Dir, log, log
-	c.Env = append(os.Environ(), "TMPDIR="+m.Dir) // where throwaway disks grow
+	c.Env = append(os.Environ(), "TMPDIR="+m.Dir) // for the writes to ephemeral disks
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		return nil, fmt.Errorf("starting a machine: %w", err)
@@ -137,14 +140,14 @@ func (m *Machine) args(options string) []string {
 	a := []string{"-nodefaults", "-no-user-config", "-machine", "q35", "-cpu", cpuModel, "-accel", accelerator,
 		"-smp", strconv.Itoa(m.CPUs), "-m", strconv.Itoa(m.MemoryMB), "-display", "none", "-no-reboot",
 		"-kernel", m.Kernel, "-initrd", m.Initrd, "-append", strings.TrimSpace(options + " " + m.Options),
-		"-device", "vmgenid,guid=auto", // else machines of one image share their random numbers
+		"-device", "vmgenid,guid=auto", // otherwise machines of one image share their random numbers
 		"-serial", "file:" + m.Console(),
 		"-chardev", "socket,id=identity,path=" + m.Serial() + ",server=on,wait=off", "-serial", "chardev:identity",
 		"-qmp", "unix:" + m.Monitor() + ",server=on,wait=off",
 		"-netdev", m.netdev(), "-device", "virtio-net-pci,netdev=net"}
 	for i, d := range m.Disks {
 		drive := fmt.Sprintf("if=none,format=raw,id=disk%d,file=%s", i, strings.ReplaceAll(d.Path, ",", ",,"))
-		if d.Throwaway {
+		if d.Ephemeral {
 			drive += ",snapshot=on"
 		}
 		a = append(a, "-drive", drive+",cache=unsafe", "-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d", i))
@@ -170,7 +173,7 @@ type Monitor struct {
 	in   *bufio.Scanner
 }
 
-// OpenMonitor connects to the monitor at a socket and waits for it until the context ends.
+// OpenMonitor connects to the monitor's socket, waiting for it until the context ends.
 func OpenMonitor(ctx context.Context, socket string) (*Monitor, error) {
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -196,7 +199,7 @@ func OpenMonitor(ctx context.Context, socket string) (*Monitor, error) {
 // Close ends the connection.
 func (m *Monitor) Close() error { return m.conn.Close() }
 
-// Do carries out one command and returns what it returned. Events in between are dropped.
+// Do executes a command and returns its result. Events are dropped.
 func (m *Monitor) Do(command string, arguments any) (json.RawMessage, error) {
 	b, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
 	if arguments == nil {
@@ -228,8 +231,8 @@ func (m *Monitor) Do(command string, arguments any) (json.RawMessage, error) {
 	return nil, fmt.Errorf("QEMU's monitor: %s: connection lost: %w", command, errors.Join(m.in.Err(), net.ErrClosed))
 }
 
-// Save writes the RAM of the running machine to a file and stops it there, so that RAM and disks are of one moment.
-// The image runs by itself once it is loaded.
+// Save writes the RAM of the running machine to a file and leaves the machine stopped, so that RAM
+// and disks are consistent. The image runs as soon as it is loaded.
 func (m *Monitor) Save(ctx context.Context, file string) error {
 	if _, err := m.Do("migrate-set-parameters", map[string]any{"max-bandwidth": 10 << 30}); err != nil {
 		return err

@@ -20,10 +20,10 @@ func TestTheProcessorsRate(t *testing.T) {
 		want    int
 		wantErr bool
 	}{
-		"the first processor's, in whole MHz":           {server, false, 2596000, false},
-		"the model's where the clock scales":            {laptop, true, 1800000, false},
-		"the current one where nothing else is known":   {server, true, 2596000, false},
-		"the current one where the clock does not move": {laptop, false, 800000, false},
+		"the first processor's, in whole MHz":         {server, false, 2596000, false},
+		"the model's if the clock scales":             {laptop, true, 1800000, false},
+		"the current one if nothing else is known":    {server, true, 2596000, false},
+		"the current one if the clock does not scale": {laptop, false, 800000, false},
 		"none":         {"processor : 0\n\n", false, 0, true},
 		"not a number": {"cpu MHz : fast\n\n", false, 0, true},
 	}
@@ -42,7 +42,7 @@ func TestAResumedMachineIsTheSavedOne(t *testing.T) {
 	saved := Machine{Name: "a", Dir: "/d", Kernel: "/k", Initrd: "/i", Options: "x=1", MemoryMB: 512, CPUs: 2, Disks: []Disk{{Path: "/r"}}}
 	resumed := saved
 	resumed.Tap, resumed.Incoming = "tap1", "/it's ram"
-	resumed.Disks = []Disk{{Path: "/r", Throwaway: true}}
+	resumed.Disks = []Disk{{Path: "/r", Ephemeral: true}}
 	a, b := devices(saved.args("o")), devices(resumed.args("o"))
 	if a != b {
 		t.Errorf("saved:\n%s\nresumed:\n%s", a, b)
@@ -54,11 +54,11 @@ func TestAResumedMachineIsTheSavedOne(t *testing.T) {
 		}
 	}
 	if strings.Contains(strings.Join(saved.args("o"), " "), "snapshot=on") {
-		t.Error("what the saved machine writes would be lost")
+		t.Error("writes of the saved machine would be lost")
 	}
 }
 
-// devices keeps what the guest can see.
+// devices returns the options that the guest can see.
 func devices(args []string) string {
 	var seen []string
 	for i := 0; i+1 < len(args); i++ {
@@ -70,7 +70,7 @@ func devices(args []string) string {
 	return strings.Join(seen, "\n")
 }
 
-// fakeMonitor answers commands like QEMU's: greeting, events in between, errors.
+// fakeMonitor answers commands like QEMU: greeting, events, errors.
 func fakeMonitor(t *testing.T, answers map[string][]string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "m")
@@ -89,7 +89,7 @@ func fakeMonitor(t *testing.T, answers map[string][]string) string {
 		fmt.Fprintln(c, `{"QMP": {"version": {}}}`)
 		asked := bufio.NewReader(c)
 		for {
-			var b strings.Builder // commands come without line ends
+			var b strings.Builder // commands have no newline
 			for depth := 0; ; {
 				x, err := asked.ReadByte()
 				if err != nil {
@@ -129,8 +129,8 @@ func TestSaving(t *testing.T) {
 	}{
 		"waits until it is complete": {map[string][]string{"query-migrate": {
 			`{"return": {"status": "active"}}`, `{"return": {"status": "active"}}`, `{"return": {"status": "completed"}}`}}, ""},
-		"says when it failed":             {map[string][]string{"query-migrate": {`{"return": {"status": "failed"}}`}}, "failed"},
-		"passes the monitor's reasons on": {map[string][]string{"migrate": {`{"error": {"desc": "disk full"}}`}}, "disk full"},
+		"reports a failure":               {map[string][]string{"query-migrate": {`{"return": {"status": "failed"}}`}}, "failed"},
+		"passes on the monitor's reasons": {map[string][]string{"migrate": {`{"error": {"desc": "disk full"}}`}}, "disk full"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

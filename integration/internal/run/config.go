@@ -8,24 +8,24 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/build"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// Config is all that the processes of a run need to know. Paths are absolute.
+// Config is the configuration of all processes of a run. Paths are absolute.
 type Config struct {
 	Dir       string // folder of the run; set by Run
-	Publish   string // also link the bed file here once everything is up; "" for nowhere
+	Publish   string // path to which the test bed file is also written once everything is up; "" for none
 	HDFSEntry string // cache entry with HDFS; "" for no HDFS
-	// ClassArchive is the file that makes the JVM start fast; "" for none.
+	// ClassArchive is the file that lets the JVM start faster; "" for none.
 	ClassArchive string
 	DeadAfter    time.Duration // a stopped DataNode counts as dead after this
 	Machines     *Machines     // nil for none: HDFS then uses loopback addresses
 	Host         bool          // the host itself is the machine: no namespaces; Machines must be nil
 	Images       map[string]string
 	Books        []string
-	LogDir       string   // logs are kept here after the run
-	Command      []string // empty: stay until told to stop
+	LogDir       string   // folder to which logs are copied after the run
+	Command      []string // empty: run until told to stop
 }
 
 // Entries lists the folders of the cache that the run uses.
@@ -63,7 +63,7 @@ const (
 	agentPort   = ":99"
 )
 
-// rackOf puts every third machine into the second rack.
+// rackOf returns the rack of machine k: every third machine is in the second rack.
 func rackOf(k int) string {
 	if k%3 == 0 {
 		return "/r2"
@@ -72,32 +72,32 @@ func rackOf(k int) string {
 }
 
 // layout assigns names, addresses and racks to machines and daemons.
-func (c *Config) layout() *bed.File {
-	pid, _ := strconv.Atoi(os.Getenv(envPID)) // 0 if absent, which is what it then means
-	f := &bed.File{PID: pid, Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Books: c.Books, Nodes: []bed.NodeInfo{}}
+func (c *Config) layout() *testbed.File {
+	pid, _ := strconv.Atoi(os.Getenv(envPID)) // 0 if absent: no namespaces
+	f := &testbed.File{PID: pid, Dir: c.Dir, Control: c.Dir + "/control", Images: c.Images, Books: c.Books, Nodes: []testbed.NodeInfo{}}
 	log := c.Dir + "/hdfs.log"
 	if c.Host {
 		f.Nodes = append(f.Nodes, c.hostNode())
 	}
 	if c.Machines == nil {
 		if c.HDFSEntry != "" {
-			var dns []bed.DataNodeInfo
+			var dns []testbed.DataNodeInfo
 			for k := 1; k <= 3; k++ {
-				dns = append(dns, bed.DataNodeInfo{IP: loopbackDataNode(k), Rack: rackOf(k)})
+				dns = append(dns, testbed.DataNodeInfo{IP: loopbackDataNode(k), Rack: rackOf(k)})
 			}
 			f.HDFS = hdfsInfo("127.0.0.10", dns, c.DeadAfter, log)
 		}
 		return f
 	}
 	f.Host, f.Emulated = hostIP, true
-	var dns []bed.DataNodeInfo
+	var dns []testbed.DataNodeInfo
 	for k := 1; k <= c.Machines.Count; k++ {
 		ip := fmt.Sprintf("%s1%d", network, k)
-		n := bed.NodeInfo{Name: fmt.Sprintf("n%d", k), IP: ip, Agent: ip + agentPort, Rack: rackOf(k),
+		n := testbed.NodeInfo{Name: fmt.Sprintf("n%d", k), IP: ip, Agent: ip + agentPort, Rack: rackOf(k),
 			Console: fmt.Sprintf("%s/n%d.console", c.Dir, k)}
 		if c.HDFSEntry != "" {
 			n.Storage = fmt.Sprintf("%s2%d", network, k)
-			dns = append(dns, bed.DataNodeInfo{IP: n.Storage, Rack: n.Rack})
+			dns = append(dns, testbed.DataNodeInfo{IP: n.Storage, Rack: n.Rack})
 		}
 		f.Nodes = append(f.Nodes, n)
 	}
@@ -107,20 +107,20 @@ func (c *Config) layout() *bed.File {
 	return f
 }
 
-// loopbackDataNode is the address of DataNode k where there are no machines.
+// loopbackDataNode returns the address of DataNode k without machines.
 func loopbackDataNode(k int) string { return fmt.Sprintf("127.0.0.1%d", k) }
 
-// The inner processes get their stage and the configuration through the environment.
+// The environment passes the stage and the configuration to the inner processes.
 const (
-	envStage  = "DROVER_BED_STAGE"
-	envConfig = "DROVER_BED_CONFIG"
-	envPID    = "DROVER_BED_PID" // of process 1 of the namespaces, as seen from outside
+	envStage  = "DROVER_TESTBED_STAGE"
+	envConfig = "DROVER_TESTBED_CONFIG"
+	envPID    = "DROVER_TESTBED_PID" // of process 1 of the namespaces, as seen from outside
 )
 
 func (c *Config) env(stage string) ([]string, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
-		return nil, fmt.Errorf("bed: configuration: %w", err)
+		return nil, fmt.Errorf("testbed: configuration: %w", err)
 	}
 	return append(os.Environ(), envStage+"="+stage, envConfig+"="+string(b)), nil
 }
@@ -128,7 +128,7 @@ func (c *Config) env(stage string) ([]string, error) {
 func configFromEnv() (*Config, error) {
 	var c Config
 	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &c); err != nil {
-		return nil, fmt.Errorf("bed: configuration from %s: %w", envConfig, err)
+		return nil, fmt.Errorf("testbed: configuration from %s: %w", envConfig, err)
 	}
 	os.Unsetenv(envStage)
 	os.Unsetenv(envConfig)

@@ -12,10 +12,10 @@ import (
 	"github.com/drover-run/drover/integration/internal/control"
 )
 
-// hdfsCallLimit bounds one command to the HDFS daemons; loading a large file is the longest.
+// hdfsCallLimit limits one command to the HDFS daemons; loading a large file takes longest.
 const hdfsCallLimit = 5 * time.Minute
 
-// handle carries out one request from the control socket.
+// handle handles one request from the control socket.
 func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, hdfsCallLimit)
 	defer cancel()
@@ -39,33 +39,33 @@ func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
 	case control.ContinueHDFS:
 		return "", b.signalHDFS(syscall.SIGCONT)
 	case control.KillMachine, control.PauseMachine, control.ContinueMachine,
-		control.CutMachine, control.HealMachine, control.MachineState:
+		control.PartitionMachine, control.HealMachine, control.MachineState:
 		return b.handleMachine(ctx, r)
 	default:
-		return "", fmt.Errorf("this bed cannot do %v", r.Op)
+		return "", fmt.Errorf("operation %v is not supported by this test bed", r.Op)
 	}
 }
 
 func (b *inner) callHDFS(ctx context.Context, words ...string) (string, error) {
 	if b.hdfs == nil {
-		return "", errors.New("this bed runs no HDFS: start it with -hdfs")
+		return "", errors.New("this test bed runs no HDFS: start it with -hdfs")
 	}
 	return b.hdfs.call(ctx, words...)
 }
 
 func (b *inner) signalHDFS(s syscall.Signal) error {
 	if b.hdfs == nil {
-		return errors.New("this bed runs no HDFS: start it with -hdfs")
+		return errors.New("this test bed runs no HDFS: start it with -hdfs")
 	}
 	return b.hdfs.signal(s)
 }
 
 func (b *inner) load(ctx context.Context, r control.Request) (string, error) {
 	if len(r.Places) == 0 || r.BlockBytes <= 0 {
-		return "", errors.New("load: needs a block size and at least one DataNode")
+		return "", errors.New("load: a block size and at least one DataNode are required")
 	}
 	if strings.ContainsAny(r.Local+r.Remote, "\t\n") {
-		return "", errors.New("load: no tab or line end in names")
+		return "", errors.New("load: names must not contain tabs or newlines")
 	}
 	places := make([]string, len(r.Places))
 	for i, k := range r.Places {
@@ -82,7 +82,7 @@ func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, e
 		return "", errIsHost
 	}
 	if r.N < 1 || r.N > len(b.machines) {
-		return "", fmt.Errorf("there is no machine %d, they count from 1 to %d", r.N, len(b.machines))
+		return "", fmt.Errorf("no machine %d: they are numbered from 1 to %d", r.N, len(b.machines))
 	}
 	m := b.machines[r.N-1]
 	switch r.Op {
@@ -96,13 +96,13 @@ func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, e
 		return "", awaitStopped(ctx, m.cmd.Process.Pid)
 	case control.ContinueMachine:
 		return "", m.signal(syscall.SIGCONT)
-	case control.CutMachine:
-		return "", m.link(ctx, "down")
+	case control.PartitionMachine:
+		return "", m.setLink(ctx, "down")
 	case control.HealMachine:
-		return "", m.link(ctx, "up")
+		return "", m.setLink(ctx, "up")
 	case control.MachineState:
 		return m.state()
 	default:
-		return "", fmt.Errorf("a machine cannot do %v", r.Op)
+		return "", fmt.Errorf("operation %v is not supported by machines", r.Op)
 	}
 }

@@ -14,37 +14,37 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/build"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// hdfsReadyLimit is how long the daemons may take to start; 3 s on a quiet machine.
+// hdfsReadyLimit limits the start of the daemons; it takes 3 s on an idle machine.
 const hdfsReadyLimit = 2 * time.Minute
 
 // hdfsBlockBytes is the default block size, small so that small files have many blocks.
 const hdfsBlockBytes = 1 << 20
 
-// hdfs is the running JVM with the NameNode and the DataNodes. One request is carried out at a time.
+// hdfs is the running JVM with the NameNode and the DataNodes. It handles one request at a time.
 type hdfs struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string // closed when the JVM ends
 
-	mu   sync.Mutex
-	owed int // answers that somebody gave up waiting for and that must be skipped
+	mu           sync.Mutex
+	staleAnswers int // answers that timed out and must be skipped
 }
 
-// hdfsInfo lays out addresses: NameNode, DataNodes, racks.
-func hdfsInfo(nameNode string, dataNodes []bed.DataNodeInfo, deadAfter time.Duration, log string) *bed.HDFSInfo {
-	return &bed.HDFSInfo{
+// hdfsInfo returns the addresses of NameNode and DataNodes with their racks.
+func hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, deadAfter time.Duration, log string) *testbed.HDFSInfo {
+	return &testbed.HDFSInfo{
 		NameNode: nameNode + ":8020", Web: nameNode + ":9870", DataNodes: dataNodes,
 		BlockBytes: hdfsBlockBytes, DeadAfterMS: deadAfter.Milliseconds(), Log: log,
 	}
 }
 
-// startHDFS starts the JVM in dir and returns at once; await waits until all DataNodes are registered. The machines'
-// own addresses go into the NameNode's topology too.
-func startHDFS(c *Config, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) (*hdfs, error) {
+// startHDFS starts the JVM in dir and returns at once; awaitReady waits until all DataNodes are
+// registered. The machines' own addresses are in the NameNode's topology too.
+func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.NodeInfo) (*hdfs, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,8 @@ func startHDFS(c *Config, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) 
 	for _, d := range info.DataNodes {
 		dataNodes = append(dataNodes, d.IP)
 	}
-	// Dead after 10 heartbeats and 2 rechecks of 2 heartbeats each: a heartbeat is a fourteenth of the whole.
+	// A DataNode is dead after 10 heartbeats and 2 rechecks of 2 heartbeats each, so a heartbeat is
+	// a fourteenth of the total.
 	heartbeat := time.Duration(info.DeadAfterMS) * time.Millisecond / 14
 	argv, err := build.HostCommand(c.HDFSEntry, c.ClassArchive, nil, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)
 	if err != nil {
@@ -74,7 +75,7 @@ func startHDFS(c *Config, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) 
 		return nil, err
 	}
 	defer log.Close()
-	h := &hdfs{cmd: exec.Command(argv[0], argv[1:]...), lines: make(chan string, 16), owed: 1} // the first line says ready
+	h := &hdfs{cmd: exec.Command(argv[0], argv[1:]...), lines: make(chan string, 16), staleAnswers: 1} // the first line is "ok ready"
 	h.cmd.Dir, h.cmd.Stderr = dir, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the command alone
 	in, err := h.cmd.StdinPipe()
@@ -89,11 +90,11 @@ func startHDFS(c *Config, dir string, info *bed.HDFSInfo, nodes []bed.NodeInfo) 
 	if err := h.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting HDFS: %w", err)
 	}
-	go h.read(out) // ends when the JVM ends; stop waits for it through lines
+	go h.readLines(out) // ends when the JVM ends; stop waits for it through lines
 	return h, nil
 }
 
-func (h *hdfs) read(out io.Reader) {
+func (h *hdfs) readLines(out io.Reader) {
 	defer close(h.lines)
 	s := bufio.NewScanner(out)
 	s.Buffer(nil, 1<<20)
@@ -102,15 +103,15 @@ func (h *hdfs) read(out io.Reader) {
 	}
 }
 
-// await waits until the daemons are up.
-func (h *hdfs) await(ctx context.Context, log string) error {
+// awaitReady waits until the daemons are up.
+func (h *hdfs) awaitReady(ctx context.Context, log string) error {
 	ctx, cancel := context.WithTimeout(ctx, hdfsReadyLimit)
 	defer cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
 	case line, ok := <-h.lines:
-		h.owed = 0
+		h.staleAnswers = 0
 		if ok && line == "ok ready" {
 			return nil
 		}
@@ -120,22 +121,22 @@ func (h *hdfs) await(ctx context.Context, log string) error {
 	}
 }
 
-// call sends one command to the JVM and waits for its answer until the context ends.
+// call sends a command to the JVM and returns its answer.
 func (h *hdfs) call(ctx context.Context, words ...string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, err := io.WriteString(h.in, strings.Join(words, "\t")+"\n"); err != nil {
 		return "", fmt.Errorf("HDFS has ended: %w", err)
 	}
-	h.owed++
+	h.staleAnswers++
 	for {
 		select {
 		case line, ok := <-h.lines:
 			if !ok {
 				return "", errors.New("HDFS has ended")
 			}
-			if h.owed--; h.owed > 0 {
-				continue // the answer to a command whose caller gave up
+			if h.staleAnswers--; h.staleAnswers > 0 {
+				continue // the answer to a command that timed out
 			}
 			answer, isOK := strings.CutPrefix(line, "ok")
 			if !isOK {

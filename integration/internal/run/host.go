@@ -11,14 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/agent"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 // containerdSocket is where containerd answers on every distribution.
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// CheckHost tells what the host lacks to serve as a machine itself; nil if nothing.
+// CheckHost returns an error with everything that the host lacks to serve as a machine.
 func CheckHost(ctx context.Context) error {
 	var missing []string
 	if os.Geteuid() != 0 {
@@ -39,7 +39,7 @@ func CheckHost(ctx context.Context) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("bed: this host cannot serve as a machine itself; it lacks: %s", strings.Join(missing, "; "))
+	return fmt.Errorf("testbed: this host cannot serve as a machine, it lacks: %s", strings.Join(missing, "; "))
 }
 
 func hasControllers(list string) bool {
@@ -56,25 +56,25 @@ func hasControllers(list string) bool {
 	return true
 }
 
-// hostNode describes the host as the only machine of a bed.
-func (c *Config) hostNode() bed.NodeInfo {
+// hostNode describes the host as the only machine of a test bed.
+func (c *Config) hostNode() testbed.NodeInfo {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "host"
 	}
-	n := bed.NodeInfo{Name: name, IP: "127.0.0.1", Agent: "unix:" + c.Dir + "/agent", Rack: rackOf(1), IsHost: true}
+	n := testbed.NodeInfo{Name: name, IP: "127.0.0.1", Agent: "unix:" + c.Dir + "/agent", Rack: rackOf(1), IsHost: true}
 	if c.HDFSEntry != "" {
 		n.Storage = loopbackDataNode(1)
 	}
 	return n
 }
 
-// serveHost answers for the host as a machine's agent would, until the returned function is called.
+// serveHost serves the agent's protocol on the host until the returned function is called.
 func (b *inner) serveHost(ctx context.Context) (stop func(), err error) {
 	path := strings.TrimPrefix(b.file.Nodes[0].Agent, "unix:")
-	l, err := net.Listen("unix", path) // in a folder for its owner only
+	l, err := net.Listen("unix", path) // in a folder that only its owner can access
 	if err != nil {
-		return nil, fmt.Errorf("bed: agent: %w", err)
+		return nil, fmt.Errorf("testbed: agent: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -87,4 +87,4 @@ func (b *inner) serveHost(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-var errIsHost = errors.New("the machine is this host: it cannot be killed, paused or cut off")
+var errIsHost = errors.New("the machine is this host: it cannot be killed, paused or partitioned")

@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// initMain is process 1 of the namespaces: it mounts /proc, starts the inner process, reaps whatever becomes an
-// orphan, and ends when the inner process ends, which ends everything else.
+// initMain is process 1 of the namespaces: it mounts /proc, starts the inner process and reaps
+// orphans. When the inner process ends, initMain ends and thereby everything else in the namespace.
 func initMain() int {
 	fail := func(what string, err error) int {
-		fmt.Fprintf(os.Stderr, "bed: %s: %v\n", what, err)
-		return exitBroken
+		fmt.Fprintf(os.Stderr, "testbed: %s: %v\n", what, err)
+		return exitTestbedFailed
 	}
 	outside, err := os.Readlink("/proc/self") // while it still is the outer /proc
 	if err == nil {
@@ -46,7 +46,7 @@ func initMain() int {
 	pid := inner.Pid
 	go func() { // ends with the process
 		for s := range signals {
-			if s != syscall.SIGINT { // a terminal sends this one to everybody by itself
+			if s != syscall.SIGINT { // a terminal sends SIGINT to all its processes
 				syscall.Kill(pid, syscall.SIGTERM)
 			}
 		}
@@ -61,8 +61,8 @@ func reapUntil(pid int) int {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			fmt.Fprintf(os.Stderr, "bed: waiting for children: %v\n", err)
-			return exitBroken
+			fmt.Fprintf(os.Stderr, "testbed: waiting for children: %v\n", err)
+			return exitTestbedFailed
 		case got != pid:
 		case status.Signaled():
 			return 128 + int(status.Signal())

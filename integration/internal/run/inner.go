@@ -14,28 +14,30 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/control"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
-// termLimit is how long the command may take to end after SIGTERM.
+// termLimit limits the end of the command after SIGTERM.
 const termLimit = 10 * time.Second
 
-// inner is a running bed as seen from inside its namespaces.
+// inner is a running test bed, seen from inside its namespaces.
 type inner struct {
 	config   *Config
-	file     *bed.File
+	file     *testbed.File
 	hdfs     *hdfs
 	machines []*machine
-	stopped  chan struct{} // closed when somebody asked the bed to end
+	stopped  chan struct{} // closed when the test bed is told to end
 	stopOnce sync.Once
 }
 
-// innerMain brings the bed up, runs the command and returns its exit code. Its own end takes everything down.
+// innerMain starts the test bed, runs the command and returns its exit code. When it ends,
+// everything ends.
 func innerMain(ctx context.Context) int {
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer cancel()
-	// Ctrl-C is for the command to decide. Caught and not ignored, since a command would inherit the latter.
+	// Ctrl-C is for the command to handle. The signal is caught and not ignored, because the
+	// command would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
 	c, err := configFromEnv()
 	if err == nil {
@@ -46,10 +48,11 @@ func innerMain(ctx context.Context) int {
 		}
 	}
 	fmt.Fprintf(os.Stderr, "%v\n", err)
-	return exitBroken
+	return exitTestbedFailed
 }
 
-// run does the work in five steps: network; HDFS and machines at once; control socket; bed file; command.
+// run works in five steps: network; HDFS and machines in parallel; control socket; test bed file;
+// command.
 func (b *inner) run(ctx context.Context) (int, error) {
 	start := time.Now()
 	if b.config.Host {
@@ -61,13 +64,13 @@ func (b *inner) run(ctx context.Context) (int, error) {
 	} else if err := b.makeNetwork(ctx); err != nil {
 		return 0, err
 	}
-	defer b.takeDown()
+	defer b.stopAll()
 	if err := b.startAll(ctx); err != nil {
 		return 0, err
 	}
 	listener, err := net.Listen("unix", b.file.Control)
 	if err != nil {
-		return 0, fmt.Errorf("bed: control socket: %w", err)
+		return 0, fmt.Errorf("testbed: control socket: %w", err)
 	}
 	cctx, stopControl := context.WithCancel(ctx)
 	served := make(chan error, 1)
@@ -76,11 +79,11 @@ func (b *inner) run(ctx context.Context) (int, error) {
 		stopControl()
 		<-served
 	}()
-	path := filepath.Join(b.config.Dir, "bed.json")
+	path := filepath.Join(b.config.Dir, "testbed.json")
 	if err := b.file.Write(path); err != nil {
 		return 0, err
 	}
-	fmt.Fprintf(os.Stderr, "bed: %s up after %.1f s\n", b.contents(), time.Since(start).Seconds())
+	fmt.Fprintf(os.Stderr, "testbed: %s up after %.1f s\n", b.describeContents(), time.Since(start).Seconds())
 	if b.config.Publish != "" {
 		if err := b.file.Write(b.config.Publish); err != nil {
 			return 0, err
@@ -94,10 +97,10 @@ func (b *inner) run(ctx context.Context) (int, error) {
 		}
 		return 0, nil
 	}
-	return b.command(ctx, path)
+	return b.runCommand(ctx, path)
 }
 
-func (b *inner) contents() string {
+func (b *inner) describeContents() string {
 	var parts []string
 	if n := len(b.file.Nodes); n > 0 {
 		parts = append(parts, fmt.Sprintf("machines: %d", n))
@@ -108,7 +111,7 @@ func (b *inner) contents() string {
 	return strings.Join(parts, ", ")
 }
 
-// startAll starts HDFS and all machines side by side and waits until all are up.
+// startAll starts HDFS and all machines in parallel and waits until all are up.
 func (b *inner) startAll(ctx context.Context) error {
 	if f := b.file.HDFS; f != nil {
 		h, err := startHDFS(b.config, filepath.Join(b.config.Dir, "hdfs"), f, b.file.Nodes)
@@ -133,13 +136,13 @@ func (b *inner) startAll(ctx context.Context) error {
 		wg.Go(func() { errs[i] = m.bringUp(ctx) })
 	}
 	if b.hdfs != nil {
-		errs[len(b.machines)] = b.hdfs.await(ctx, b.file.HDFS.Log)
+		errs[len(b.machines)] = b.hdfs.awaitReady(ctx, b.file.HDFS.Log)
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-func (b *inner) takeDown() {
+func (b *inner) stopAll() {
 	for _, m := range b.machines {
 		m.stop()
 	}
@@ -148,8 +151,8 @@ func (b *inner) takeDown() {
 	}
 }
 
-// command runs the user's command. A signal to the bed or a stop request ends it, gently first.
-func (b *inner) command(ctx context.Context, file string) (int, error) {
+// runCommand runs the user's command. SIGTERM or a stop request ends it with SIGTERM, then SIGKILL.
+func (b *inner) runCommand(ctx context.Context, file string) (int, error) {
 	a := b.config.Command
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -162,13 +165,13 @@ func (b *inner) command(ctx context.Context, file string) (int, error) {
 	}()
 	cmd := exec.CommandContext(cctx, a[0], a[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), bed.EnvFile+"="+file)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // matters only without namespaces
+	cmd.Env = append(os.Environ(), testbed.EnvFile+"="+file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // needed only without namespaces
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = termLimit
 	err := cmd.Run()
 	if cmd.ProcessState == nil {
-		return 0, fmt.Errorf("bed: %w", err)
+		return 0, fmt.Errorf("testbed: %w", err)
 	}
 	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal()), nil

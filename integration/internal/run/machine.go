@@ -11,20 +11,20 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/agent"
 	"github.com/drover-run/drover/integration/internal/build"
 	"github.com/drover-run/drover/integration/internal/qemu"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 const (
-	machineUpLimit = 4 * time.Minute        // from start to an answering agent; cold boots of several take longest
+	machineUpLimit = 4 * time.Minute        // until the agent answers; cold boots of several machines take longest
 	identityEvery  = 300 * time.Millisecond // the identity is sent again until the machine is up
 )
 
 // machine is one running virtual machine.
 type machine struct {
-	info  bed.NodeInfo
+	info  testbed.NodeInfo
 	vm    *qemu.Machine
 	cmd   *exec.Cmd
 	tap   string
@@ -32,13 +32,13 @@ type machine struct {
 }
 
 // startMachine starts machine k and returns at once.
-func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
+func startMachine(c *Config, info testbed.NodeInfo, k int) (*machine, error) {
 	ctx := context.Background()
 	m := &machine{info: info, tap: fmt.Sprintf("tap%d", k)}
-	if err := ip(ctx, "tuntap", "add", m.tap, "mode", "tap"); err != nil {
+	if err := runIP(ctx, "tuntap", "add", m.tap, "mode", "tap"); err != nil {
 		return nil, err
 	}
-	if err := ip(ctx, "link", "set", m.tap, "master", bridge, "up"); err != nil {
+	if err := runIP(ctx, "link", "set", m.tap, "master", bridge, "up"); err != nil {
 		return nil, err
 	}
 	ms := c.Machines
@@ -47,7 +47,7 @@ func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
 	if ms.Saved != "" {
 		m.vm.Incoming = filepath.Join(ms.Saved, build.SavedRAM)
 		for _, d := range []string{build.SavedRoot, build.SavedData, build.SavedSwap} {
-			m.vm.Disks = append(m.vm.Disks, qemu.Disk{Path: filepath.Join(ms.Saved, d), Throwaway: true})
+			m.vm.Disks = append(m.vm.Disks, qemu.Disk{Path: filepath.Join(ms.Saved, d), Ephemeral: true})
 		}
 	} else {
 		if err := build.MakeDisks(ctx, c.Dir, info.Name+"."); err != nil {
@@ -55,7 +55,7 @@ func startMachine(c *Config, info bed.NodeInfo, k int) (*machine, error) {
 		}
 		m.vm.Options = ""
 		m.vm.Disks = []qemu.Disk{
-			{Path: filepath.Join(ms.Debian, build.DebianDisk), Throwaway: true},
+			{Path: filepath.Join(ms.Debian, build.DebianDisk), Ephemeral: true},
 			{Path: filepath.Join(c.Dir, info.Name+"."+build.SavedData)},
 			{Path: filepath.Join(c.Dir, info.Name+"."+build.SavedSwap)},
 		}
@@ -78,28 +78,27 @@ func (m *machine) launch() error {
 	return nil
 }
 
-// machineTries is how often a machine is started before the bed gives up.
+// machineTries is how often a machine is started before the test bed fails.
 const machineTries = 3
 
-// bringUp waits until the machine is up. A kernel that panics while it is
-// resumed, which an emulated CPU does now and then, is started again; nothing
-// is lost, since no command has run yet.
+// bringUp waits until the machine is up. A kernel that panics while it is resumed, which happens
+// now and then on an emulated CPU, is started again; nothing is lost, since no command has run yet.
 func (m *machine) bringUp(ctx context.Context) error {
 	for try := 1; ; try++ {
-		err := m.await(ctx)
+		err := m.awaitUp(ctx)
 		state, _ := m.state()
 		if err == nil || try == machineTries || ctx.Err() != nil || state != "dead" {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "%v\nbed: %s ended before it was up; starting it again\n", err, m.info.Name)
+		fmt.Fprintf(os.Stderr, "%v\ntestbed: %s ended before it was up; starting it again\n", err, m.info.Name)
 		if err := m.launch(); err != nil {
 			return err
 		}
 	}
 }
 
-// await gives the machine its identity and waits until its agent answers.
-func (m *machine) await(ctx context.Context) error {
+// awaitUp sends the machine its identity and waits until its agent answers.
+func (m *machine) awaitUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, machineUpLimit)
 	defer cancel()
 	ictx, stopIdentity := context.WithCancel(ctx)
@@ -109,10 +108,10 @@ func (m *machine) await(ctx context.Context) error {
 	stopIdentity()
 	err = errors.Join(err, <-sent)
 	if err == nil {
-		err = m.agentAnswers(ctx)
+		err = m.awaitAgent(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("bed: machine %s: %w; QEMU said: %s", m.info.Name, err,
+		return fmt.Errorf("testbed: machine %s: %w; QEMU said: %s", m.info.Name, err,
 			lastLines(filepath.Join(m.vm.Dir, m.vm.Log()), 5))
 	}
 	return nil
@@ -122,13 +121,13 @@ func (m *machine) await(ctx context.Context) error {
 func (m *machine) sendIdentity(ctx context.Context) error {
 	socket := filepath.Join(m.vm.Dir, m.vm.Serial())
 	var conn net.Conn
-	err := bed.WaitFor(ctx, machineUpLimit, "QEMU's serial line", func(ctx context.Context) (err error) {
+	err := testbed.WaitFor(ctx, machineUpLimit, "QEMU's serial line", func(ctx context.Context) (err error) {
 		conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
 		return err
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // the console says what happened
+			return nil // awaitUp reports the console
 		}
 		return err
 	}
@@ -143,7 +142,7 @@ func (m *machine) sendIdentity(ctx context.Context) error {
 			return err
 		}
 		if _, err := conn.Write([]byte(line)); err != nil {
-			return nil // QEMU has ended, or the machine is up: await knows which
+			return nil // QEMU has ended or the machine is up; awaitUp finds out which
 		}
 		select {
 		case <-ctx.Done():
@@ -153,15 +152,15 @@ func (m *machine) sendIdentity(ctx context.Context) error {
 	}
 }
 
-// agentAnswers waits for the agent and sets the machine's clock.
-func (m *machine) agentAnswers(ctx context.Context) error {
+// awaitAgent waits for the agent and sets the machine's clock.
+func (m *machine) awaitAgent(ctx context.Context) error {
 	c := &agent.Client{Name: m.info.Name, Dial: func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", m.info.Agent)
 	}}
-	return bed.WaitFor(ctx, time.Minute, "its agent", c.SetClock)
+	return testbed.WaitFor(ctx, time.Minute, "its agent", c.SetClock)
 }
 
-// stop kills the machine as a power cut would, and waits for its end. It may be called again.
+// stop kills the machine like a power cut and waits for its end. It may be called repeatedly.
 func (m *machine) stop() {
 	m.cmd.Process.Kill()
 	<-m.ended
@@ -176,12 +175,12 @@ func (m *machine) signal(s syscall.Signal) error {
 	}
 }
 
-// link sets the host side of the machine's network cable up or down.
-func (m *machine) link(ctx context.Context, state string) error {
-	return ip(ctx, "link", "set", m.tap, state)
+// setLink sets the host side of the machine's network cable up or down.
+func (m *machine) setLink(ctx context.Context, state string) error {
+	return runIP(ctx, "link", "set", m.tap, state)
 }
 
-// state tells whether the machine runs, is paused, or is dead.
+// state returns "running", "paused" or "dead".
 func (m *machine) state() (string, error) {
 	select {
 	case <-m.ended:

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// bridge joins the machines, the HDFS daemons and the command.
-const bridge = "bed0"
+// bridge connects the machines, the HDFS daemons and the command.
+const bridge = "testbed0"
 
 // makeNetwork brings up loopback and, for machines, a bridge with all addresses of the host side.
 func (b *inner) makeNetwork(ctx context.Context) error {
@@ -26,18 +26,18 @@ func (b *inner) makeNetwork(ctx context.Context) error {
 		steps = append(steps, []string{"link", "set", bridge, "up"})
 	}
 	for _, s := range steps {
-		if err := ip(ctx, s...); err != nil {
+		if err := runIP(ctx, s...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ip runs the command of that name, from iproute2.
-func ip(ctx context.Context, args ...string) error {
+// runIP runs the ip command of iproute2.
+func runIP(ctx context.Context, args ...string) error {
 	out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("bed: ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("testbed: ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -19,23 +19,23 @@ import (
 	"github.com/drover-run/drover/integration/internal/cache"
 )
 
-// stopLimit is how long a command may take to end after a signal before everything is killed.
+// stopLimit limits the end of a command after a signal; then everything is killed.
 const stopLimit = 15 * time.Second
 
-// exitBroken is the exit code when the bed itself failed, as opposed to the command in it.
-const exitBroken = 125
+// exitTestbedFailed is the exit code if the test bed itself failed, not its command.
+const exitTestbedFailed = 125
 
-// Run starts a bed, waits for its end and returns the exit code of the command. It must be called from the main
-// goroutine of a program whose main begins with Stage. SIGINT, SIGTERM and SIGHUP end the command, then the bed.
+// Run starts a test bed, waits for its end and returns the exit code of the command. It must be called from the main
+// goroutine of a program whose main begins with Stage. SIGINT, SIGTERM and SIGHUP end the command, then the test bed.
 func Run(c *Config, root cache.Dir) (int, error) {
-	runtime.LockOSThread() // the parent death signal is sent when the thread ends that made the child
+	runtime.LockOSThread() // the parent death signal is sent when the thread that created the child ends
 	defer runtime.UnlockOSThread()
 	if err := dieWithGoRun(); err != nil {
-		return exitBroken, err
+		return exitTestbedFailed, err
 	}
 	dir, lock, err := makeRunDir(root)
 	if err != nil {
-		return exitBroken, err
+		return exitTestbedFailed, err
 	}
 	defer lock.Close()
 	defer os.RemoveAll(dir)
@@ -46,11 +46,11 @@ func Run(c *Config, root cache.Dir) (int, error) {
 	}
 	env, err := c.env(stage)
 	if err != nil {
-		return exitBroken, err
+		return exitTestbedFailed, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return exitBroken, fmt.Errorf("bed: %w", err)
+		return exitTestbedFailed, fmt.Errorf("testbed: %w", err)
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -59,10 +59,10 @@ func Run(c *Config, root cache.Dir) (int, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
 	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
-		return exitBroken, fmt.Errorf("bed: making network, process and mount namespaces (needs root or user namespaces): %w", err)
+		return exitTestbedFailed, fmt.Errorf("testbed: making network, process and mount namespaces (needs root or user namespaces): %w", err)
 	}
-	err = waitPassing(cmd, signals)
-	keepLogs(dir, c.LogDir)
+	err = waitForwarding(cmd, signals)
+	saveLogs(dir, c.LogDir)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -70,11 +70,11 @@ func Run(c *Config, root cache.Dir) (int, error) {
 	case errors.As(err, &exit) && exit.ExitCode() >= 0:
 		return exit.ExitCode(), nil
 	default:
-		return exitBroken, fmt.Errorf("bed: %w", err)
+		return exitTestbedFailed, fmt.Errorf("testbed: %w", err)
 	}
 }
 
-// namespaces asks for private ones; a user who is not root gets them inside a user namespace.
+// namespaces requests private namespaces; a user who is not root gets them inside a user namespace.
 func namespaces() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
@@ -88,7 +88,7 @@ func namespaces() *syscall.SysProcAttr {
 	return a
 }
 
-// dieWithGoRun makes this process end with `go run`, which does not pass SIGKILL on to the program it started.
+// dieWithGoRun makes this process end with `go run`, which does not pass SIGKILL to its program.
 func dieWithGoRun() error {
 	self, err := os.Executable()
 	if err != nil || !strings.Contains(self, "/go-build") {
@@ -96,17 +96,17 @@ func dieWithGoRun() error {
 	}
 	parent := os.Getppid()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGTERM), 0, 0, 0); err != nil {
-		return fmt.Errorf("bed: parent death signal: %w", err)
+		return fmt.Errorf("testbed: parent death signal: %w", err)
 	}
 	if os.Getppid() != parent {
-		return errors.New("bed: go run has ended")
+		return errors.New("testbed: go run has ended")
 	}
 	return nil
 }
 
-// waitPassing waits for the namespace's end and passes signals on; too slow an end is hastened. The first Ctrl-C on a
-// terminal is left to the command, which gets it from the terminal too.
-func waitPassing(cmd *exec.Cmd, signals <-chan os.Signal) error {
+// waitForwarding waits for the end of the namespace and forwards signals; it kills the namespace
+// after stopLimit. The first Ctrl-C on a terminal is left to the command, which receives it too.
+func waitForwarding(cmd *exec.Cmd, signals <-chan os.Signal) error {
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	var limit <-chan time.Time
@@ -130,8 +130,8 @@ func waitPassing(cmd *exec.Cmd, signals <-chan os.Signal) error {
 	}
 }
 
-// inForeground tells whether this process is in the foreground group of its terminal, so that Ctrl-C there goes to
-// its children too.
+// inForeground reports whether this process is in the foreground group of its terminal, so that
+// Ctrl-C there also reaches its children.
 func inForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -142,16 +142,16 @@ func inForeground() bool {
 	return err == nil && group == syscall.Getpgrp()
 }
 
-// makeRunDir makes and locks the run's folder and removes those of runs that were killed.
+// makeRunDir makes and locks the run's folder and removes the folders of killed runs.
 func makeRunDir(root cache.Dir) (string, *os.File, error) {
-	sweep, err := root.Lock("runs", time.Minute) // nobody sweeps between our mkdir and our lock
+	sweep, err := root.Lock("runs", time.Minute) // no other process sweeps between our mkdir and our lock
 	if err != nil {
 		return "", nil, err
 	}
 	defer sweep.Close()
 	runs := root.Path("run")
 	if err := os.MkdirAll(runs, 0o755); err != nil {
-		return "", nil, fmt.Errorf("bed: %w", err)
+		return "", nil, fmt.Errorf("testbed: %w", err)
 	}
 	old, err := filepath.Glob(filepath.Join(runs, "*"))
 	if err != nil {
@@ -162,26 +162,26 @@ func makeRunDir(root cache.Dir) (string, *os.File, error) {
 	}
 	dir, err := os.MkdirTemp(runs, "")
 	if err != nil {
-		return "", nil, fmt.Errorf("bed: %w", err)
+		return "", nil, fmt.Errorf("testbed: %w", err)
 	}
-	const longest = 107 // of a unix socket's path
+	const longest = 107 // longest path of a unix socket
 	if len(dir)+len("/control") > longest {
 		os.Remove(dir)
-		return "", nil, fmt.Errorf("bed: %s is too long a path for a socket: set %s to a shorter folder", dir, cache.EnvDir)
+		return "", nil, fmt.Errorf("testbed: the path %s is too long for a socket: set %s to a shorter folder", dir, cache.EnvDir)
 	}
 	f, err := os.Open(dir)
 	if err == nil {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("bed: %w", err)
+		return "", nil, fmt.Errorf("testbed: %w", err)
 	}
 	return dir, f, nil
 }
 
-// keepLogs copies the run's logs aside, in place of those of the run before. It is a help for the reader of a
-// failure, so its own failures are not reported.
-func keepLogs(dir, to string) {
+// saveLogs replaces the saved logs of the previous run with this run's. Errors are ignored, since
+// the logs only help to debug a failure.
+func saveLogs(dir, to string) {
 	os.RemoveAll(to)
 	if os.MkdirAll(to, 0o755) != nil {
 		return
@@ -208,8 +208,8 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Stage must be called first in main. In the processes that Run starts it does their work and ends them; elsewhere
-// it returns.
+// Stage must be called first in main. In the processes that Run starts, it does their work and
+// exits; elsewhere it returns.
 func Stage() {
 	switch os.Getenv(envStage) {
 	case "":
@@ -218,7 +218,7 @@ func Stage() {
 	case "inner":
 		os.Exit(innerMain(context.Background()))
 	default:
-		fmt.Fprintf(os.Stderr, "bed: unknown stage %q in %s\n", os.Getenv(envStage), envStage)
-		os.Exit(exitBroken)
+		fmt.Fprintf(os.Stderr, "testbed: unknown stage %q in %s\n", os.Getenv(envStage), envStage)
+		os.Exit(exitTestbedFailed)
 	}
 }

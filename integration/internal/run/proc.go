@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/drover-run/drover/integration/bed"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 // processState returns the letter of a process's state in /proc: R, S, D, T (stopped), Z.
@@ -21,8 +21,8 @@ func processState(pid int) (byte, error) {
 	return parseState(b)
 }
 
-// parseState finds the state in a stat file: the letter behind the last bracket of the program's name, which may
-// itself hold anything.
+// parseState returns the state in a stat file: the letter after the last bracket of the program's
+// name, which may contain anything.
 func parseState(stat []byte) (byte, error) {
 	i := bytes.LastIndexByte(stat, ')')
 	if i < 0 || i+2 >= len(stat) {
@@ -31,13 +31,12 @@ func parseState(stat []byte) (byte, error) {
 	return stat[i+2], nil
 }
 
-// stillLimit is how long a process may take to stand still after SIGSTOP.
-const stillLimit = 5 * time.Second
+// stoppedLimit limits the time until a process has stopped after SIGSTOP.
+const stoppedLimit = 5 * time.Second
 
-// awaitStopped waits until every thread of a process stands still: SIGSTOP
-// itself returns before that.
+// awaitStopped waits until every thread of a process has stopped; SIGSTOP returns before that.
 func awaitStopped(ctx context.Context, pid int) error {
-	return bed.WaitFor(ctx, stillLimit, fmt.Sprintf("process %d to stand still", pid), func(context.Context) error {
+	return testbed.WaitFor(ctx, stoppedLimit, fmt.Sprintf("process %d to stop", pid), func(context.Context) error {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/drover-run/drover/integration/bed"
 	"github.com/drover-run/drover/integration/internal/cache"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 func TestLayout(t *testing.T) {
@@ -19,12 +19,12 @@ func TestLayout(t *testing.T) {
 		config    Config
 		nodes     []node
 		nameNode  string
-		dataNodes []bed.DataNodeInfo
+		dataNodes []testbed.DataNodeInfo
 	}{
 		"HDFS alone is on loopback": {
 			config:    Config{HDFSEntry: "/e"},
 			nameNode:  "127.0.0.10:8020",
-			dataNodes: []bed.DataNodeInfo{{IP: "127.0.0.11", Rack: "/r1"}, {IP: "127.0.0.12", Rack: "/r1"}, {IP: "127.0.0.13", Rack: "/r2"}},
+			dataNodes: []testbed.DataNodeInfo{{IP: "127.0.0.11", Rack: "/r1"}, {IP: "127.0.0.12", Rack: "/r1"}, {IP: "127.0.0.13", Rack: "/r2"}},
 		},
 		"machines alone have no storage": {
 			config: Config{Machines: &Machines{Count: 2}},
@@ -34,7 +34,7 @@ func TestLayout(t *testing.T) {
 			config:   Config{Machines: &Machines{Count: 3}, HDFSEntry: "/e"},
 			nodes:    []node{{"n1", "10.77.0.11", "10.77.0.21", "/r1"}, {"n2", "10.77.0.12", "10.77.0.22", "/r1"}, {"n3", "10.77.0.13", "10.77.0.23", "/r2"}},
 			nameNode: "10.77.0.10:8020",
-			dataNodes: []bed.DataNodeInfo{{IP: "10.77.0.21", Rack: "/r1"}, {IP: "10.77.0.22", Rack: "/r1"},
+			dataNodes: []testbed.DataNodeInfo{{IP: "10.77.0.21", Rack: "/r1"}, {IP: "10.77.0.22", Rack: "/r1"},
 				{IP: "10.77.0.23", Rack: "/r2"}},
 		},
 	}
@@ -49,7 +49,7 @@ func TestLayout(t *testing.T) {
 				t.Error(d)
 			}
 			var nameNode string
-			var dataNodes []bed.DataNodeInfo
+			var dataNodes []testbed.DataNodeInfo
 			if f.HDFS != nil {
 				nameNode, dataNodes = f.HDFS.NameNode, f.HDFS.DataNodes
 			}
@@ -60,7 +60,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-func TestNoTwoThingsShareAnAddress(t *testing.T) {
+func TestAddressesAreDistinct(t *testing.T) {
 	f := (&Config{Machines: &Machines{Count: MaxMachines}, HDFSEntry: "/e"}).layout()
 	seen := map[string]bool{f.Host: true, hostOf(f.HDFS.NameNode): true}
 	for _, n := range f.Nodes {
@@ -93,7 +93,7 @@ func TestTheConfigurationReachesTheInnerProcesses(t *testing.T) {
 		t.Error(d)
 	}
 	if os.Getenv(envConfig) != "" || os.Getenv(envStage) != "" {
-		t.Error("the command would inherit the bed's own variables")
+		t.Error("the command would inherit the test bed's own variables")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestProcessState(t *testing.T) {
 	}
 }
 
-func TestFoldersOfKilledRunsAreSweptAndThoseOfLivingOnesAreNot(t *testing.T) {
+func TestOnlyFoldersOfKilledRunsAreSwept(t *testing.T) {
 	c := cache.Dir(t.TempDir())
 	living, lock, err := makeRunDir(c)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestFoldersOfKilledRunsAreSweptAndThoseOfLivingOnesAreNot(t *testing.T) {
 	}
 }
 
-func TestARunFolderTooLongForASocketIsRefused(t *testing.T) {
+func TestTooLongFolderForASocketIsRefused(t *testing.T) {
 	c := cache.Dir(filepath.Join(t.TempDir(), strings.Repeat("x", 120)))
 	if err := os.MkdirAll(string(c), 0o755); err != nil {
 		t.Fatal(err)

@@ -1,3 +1,3 @@
 job "a" {
-  stage "s" { command = ["true"]  attempts = 0  resources { cpu = "1m"  memory = "1KiB" } }
+  stage "s" { command = ["true"]  attempts = 1  resources { cpu = "1m"  memory = "1KiB" } }
 }

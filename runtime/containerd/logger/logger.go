@@ -1,12 +1,11 @@
 // Package logger is the process that writes a container's standard output and
-// error to rotated files. The shim starts it (containerd's "binary" logging):
-// it gets the two pipes as files 3 and 4, and says on file 5 that it is ready.
-// It lives exactly as long as the pipes have writers, so it outlives the node
-// daemon and containerd, and a full disk never stops the task: see
-// internal/rotate.
+// error to rotated files. The shim starts it (containerd's "binary" logging) with
+// the two pipes as files 3 and 4; it signals on file 5 that it is ready. It lives
+// as long as the pipes have writers, so it outlives the node daemon and
+// containerd, and a full disk never stops the task: see internal/rotate.
 //
-// The program is our own executable: `drover logger CONFIG`. cmd/drover calls
-// Main for it before anything else.
+// The program is Drover's own executable: `drover logger CONFIG`. cmd/drover calls
+// Main before anything else.
 package logger
 
 import (
@@ -29,22 +28,22 @@ import (
 	"github.com/drover-run/drover/internal/rotate"
 )
 
-// Verb is the first argument of the executable that means this package.
+// Verb is the first argument of the executable that selects the logger.
 const Verb = "logger"
 
-// drainLimit is how long after SIGTERM (the shim was told to go) the logger
+// drainLimit is how long after SIGTERM (the shim was asked to exit) the logger
 // still reads from pipes that a stray process holds open.
 const drainLimit = 2 * time.Second
 
-// Config says where the streams go.
+// Config configures the log files.
 type Config struct {
-	Dir      string `json:"dir"`       // of stdout.log and stderr.log; made if absent
-	MaxBytes int64  `json:"max_bytes"` // of one file; 0 is rotate's default
-	MaxFiles int    `json:"max_files"` // of one stream; 0 is rotate's default
+	Dir      string `json:"dir"`       // for stdout.log and stderr.log; made if missing
+	MaxBytes int64  `json:"max_bytes"` // per file; 0 is rotate's default
+	MaxFiles int    `json:"max_files"` // per stream; 0 is rotate's default
 }
 
-// URI gives the logging address for containerd. All of the configuration is in
-// one argument, since the shim passes several in random order.
+// URI returns the logging address for containerd. The configuration is a single
+// argument, since the shim passes several in random order.
 func URI(executable string, c Config) (*url.URL, error) {
 	if !filepath.IsAbs(executable) || !filepath.IsAbs(c.Dir) {
 		return nil, fault.New(fault.Invalid, "logger: executable %q and folder %q must be absolute paths", executable, c.Dir)
@@ -57,7 +56,7 @@ func URI(executable string, c Config) (*url.URL, error) {
 	return &url.URL{Scheme: "binary", Path: executable, RawQuery: q.Encode()}, nil
 }
 
-// parse reads the argument that URI made.
+// parse decodes the argument that URI made.
 func parse(arg string) (Config, error) {
 	var c Config
 	b, err := base64.RawURLEncoding.DecodeString(arg)
@@ -73,7 +72,7 @@ func parse(arg string) (Config, error) {
 	return c, nil
 }
 
-// Main runs the logger with the arguments after Verb and gives the exit code.
+// Main runs the logger with the arguments after Verb and returns the exit code.
 func Main(args []string) int {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	term := make(chan os.Signal, 1)
@@ -102,8 +101,8 @@ func run(args []string, term <-chan os.Signal) error {
 	return Copy(c, stdout, stderr, ready, term)
 }
 
-// pipe takes over a file that the shim opened for us, in Go's poller so that a
-// read can have a deadline.
+// pipe takes over a file that the shim opened and registers it with Go's poller, so
+// that reads can have a deadline.
 func pipe(fd int, name string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fault.New(fault.Invalid, "logger: file %d, the %s, is not open: containerd's shim calls this, not you: %w", fd, name, err)
@@ -112,16 +111,16 @@ func pipe(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Copy writes both streams to their files until both end, or until a while
+// Copy writes both streams to their files until both end, or until drainLimit
 // after term. It signals ready as soon as the files are open.
 func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error {
-	out, errs, err := rotate.Pair(c.Dir, c.MaxBytes, c.MaxFiles)
+	out, errs, err := rotate.OpenPair(c.Dir, c.MaxBytes, c.MaxFiles)
 	if err != nil {
-		return fmt.Errorf("logger: %w", err) // ready is closed by our end: the container does not start
+		return fmt.Errorf("logger: %w", err) // the process's exit closes ready: the container does not start
 	}
 	defer out.Close()
 	defer errs.Close()
-	// A byte and then the end: shims of containerd 2 want the byte, 1.x the end.
+	// containerd 2 expects a byte, 1.x the end of the file.
 	if _, err := ready.Write([]byte{0}); err != nil {
 		return fmt.Errorf("logger: ready signal: %w", err)
 	}
@@ -149,7 +148,7 @@ func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error
 	return errors.Join(err, failed[0], failed[1])
 }
 
-// drain copies to the end; a deadline that passed is an end.
+// drain copies to the end of from or to its deadline.
 func drain(from *os.File, to io.Writer) error {
 	defer from.Close()
 	buf := make([]byte, 64<<10)

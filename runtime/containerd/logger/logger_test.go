@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// shim starts the logger as containerd's shim does and gives the writing ends.
+// shim starts the logger like containerd's shim and returns the writing ends.
 func shim(t *testing.T, c Config) (cmd *exec.Cmd, stdout, stderr, ready *os.File) {
 	t.Helper()
 	uri, err := URI(os.Args[0], c)
@@ -123,7 +123,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-func TestTermEndsItThoughThePipesAreHeld(t *testing.T) {
+func TestTermEndsLoggerWithOpenPipes(t *testing.T) {
 	c := Config{Dir: t.TempDir()}
 	cmd, stdout, _, ready := shim(t, c)
 	awaitReady(t, ready)

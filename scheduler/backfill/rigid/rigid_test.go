@@ -16,7 +16,7 @@ import (
 
 const archive = "../../../../shared/data/swf"
 
-func lines(t *testing.T, name string) [][]string {
+func traceLines(t *testing.T, name string) [][]string {
 	t.Helper()
 	f, err := os.Open(filepath.Join(archive, name))
 	if err != nil {
@@ -36,7 +36,7 @@ func lines(t *testing.T, name string) [][]string {
 	return out
 }
 
-func num(t *testing.T, s string) int64 {
+func parseInt(t *testing.T, s string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
@@ -45,12 +45,12 @@ func num(t *testing.T, s string) int64 {
 	return n
 }
 
-// The KTH-SP2 log, 28,481 jobs on 100 processors: every job starts in the very
-// second at which an independent simulator (pyss) starts it, under each rule.
+// In the KTH-SP2 log, 28,481 jobs on 100 processors, every job starts in the same
+// second as in an independent simulator (pyss), under each rule.
 func TestKTHSP2StartsEqualThoseOfAnIndependentSimulator(t *testing.T) {
 	var jobs []Job
-	for _, f := range lines(t, "KTH-SP2.swf.gz") {
-		jobs = append(jobs, Job{Submit: scheduler.Time(num(t, f[1])), Run: time.Duration(num(t, f[3])), Bound: time.Duration(num(t, f[8])), Need: []int64{num(t, f[7])}})
+	for _, f := range traceLines(t, "KTH-SP2.swf.gz") {
+		jobs = append(jobs, Job{Submit: scheduler.Time(parseInt(t, f[1])), RunTime: time.Duration(parseInt(t, f[3])), Bound: time.Duration(parseInt(t, f[8])), Need: []int64{parseInt(t, f[7])}})
 	}
 	if len(jobs) != 28_481 {
 		t.Fatalf("%d jobs", len(jobs))
@@ -64,19 +64,19 @@ func TestKTHSP2StartsEqualThoseOfAnIndependentSimulator(t *testing.T) {
 		"conservative": {Conservative, 7310.5512, 88.997275},
 	} {
 		t.Run(name, func(t *testing.T) {
-			starts, err := Run(c.rule, []int64{100}, jobs)
+			starts, err := Simulate(c.rule, []int64{100}, jobs)
 			if err != nil {
 				t.Fatal(err)
 			}
 			wrong := 0
 			var wait, slowdown float64
-			for i, f := range lines(t, "KTH-SP2."+name+"-starts.txt.gz") {
-				if want := scheduler.Time(num(t, f[2])); starts[i] != want {
+			for i, f := range traceLines(t, "KTH-SP2."+name+"-starts.txt.gz") {
+				if want := scheduler.Time(parseInt(t, f[2])); starts[i] != want {
 					if wrong++; wrong < 5 {
 						t.Errorf("job %s starts at %d, want %d", f[0], starts[i], want)
 					}
 				}
-				w, r := float64(starts[i]-jobs[i].Submit), float64(jobs[i].Run)
+				w, r := float64(starts[i]-jobs[i].Submit), float64(jobs[i].RunTime)
 				wait += w
 				slowdown += max(1, (w+r)/max(r, 10))
 			}
@@ -99,12 +99,13 @@ func TestSmallTraces(t *testing.T) {
 		want []scheduler.Time
 	}{
 		"first come first served": {FCFS, []scheduler.Time{0, 4, 9, 9}},
-		// At 4 a has ended: b waits for c alone, which was let in at 2 with a bound of 10.
+		// At 4 a has ended: b waits for c alone, which was backfilled at 2 with a bound
+		// of 10.
 		"easy":         {EASY, []scheduler.Time{0, 10, 2, 15}},
 		"conservative": {Conservative, []scheduler.Time{0, 10, 2, 15}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Run(c.rule, []int64{5}, jobs)
+			got, err := Simulate(c.rule, []int64{5}, jobs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,11 +128,11 @@ func TestBadTracesAreRefused(t *testing.T) {
 		"out of order":            {{5, 1, 1, []int64{1}}, {4, 1, 1, []int64{1}}},
 		"negative":                {{0, 1, 1, []int64{-1}}},
 	} {
-		if _, err := Run(FCFS, []int64{5}, jobs); err == nil {
+		if _, err := Simulate(FCFS, []int64{5}, jobs); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := Run(0, []int64{5}, nil); err == nil {
+	if _, err := Simulate(0, []int64{5}, nil); err == nil {
 		t.Error("rule 0: accepted")
 	}
 }

@@ -1,6 +1,6 @@
 package match
 
-// sized returns s with length n, all zero, without allocation if it has room.
+// sized returns s with length n, all zero, without allocating if its capacity suffices.
 func sized[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/4)
@@ -10,9 +10,9 @@ func sized[T any](s []T, n int) []T {
 	return s
 }
 
-// group makes groups of the tasks with the same set of replicas, in order of
-// their first task, by an open hash table over the sorted sets.
-func (s *Solver) group(p *Problem) {
+// groupTasks groups the tasks with the same set of replicas, in order of their first
+// task, by an open hash table over the sorted sets.
+func (s *Solver) groupTasks(p *Problem) {
 	tasks := p.Tasks()
 	size := 16
 	for size < 2*tasks {
@@ -26,7 +26,7 @@ func (s *Solver) group(p *Problem) {
 		from := len(s.sets)
 		s.sets = appendSet(s.sets, p.Replicas[p.Offsets[t]:p.Offsets[t+1]])
 		g := s.lookup(s.sets[from:], size)
-		if int(g) == len(s.count) { // a new group keeps its set
+		if int(g) == len(s.count) { // a new group owns its set
 			s.setStart = append(s.setStart, int32(len(s.sets)))
 			s.count = append(s.count, 0)
 		} else {
@@ -37,7 +37,7 @@ func (s *Solver) group(p *Problem) {
 	}
 }
 
-// appendSet appends replicas to dst, sorted and without doubles.
+// appendSet appends replicas to dst, sorted and without duplicates.
 func appendSet(dst, replicas []int32) []int32 {
 	from := len(dst)
 	for _, v := range replicas {
@@ -55,7 +55,7 @@ func appendSet(dst, replicas []int32) []int32 {
 	return dst
 }
 
-// lookup finds the group of a set, or enters it as the next one.
+// lookup returns the group of a set and enters a new set as the next group.
 func (s *Solver) lookup(set []int32, size int) int32 {
 	h := uint64(14695981039346656037)
 	for _, v := range set {
@@ -86,10 +86,9 @@ func equalSets(a, b []int32) bool {
 	return true
 }
 
-// connect builds the edges of each group, to its nodes and then to its racks,
-// and for each place the edges that end there. Nodes and racks without a slot
-// get no edge.
-func (s *Solver) connect(p *Problem) {
+// buildEdges builds the edges of each group, to its nodes and then to its racks, and
+// for each place the edges that end there. Nodes and racks without a slot get no edge.
+func (s *Solver) buildEdges(p *Problem) {
 	nodes := int32(len(p.Nodes))
 	s.places = nodes + int32(p.Racks)
 	s.rackSlots = sized(s.rackSlots, p.Racks)
@@ -128,8 +127,8 @@ func (s *Solver) addEdge(g int, place int32) {
 	s.edgeGroup = append(s.edgeGroup, int32(g))
 }
 
-// invert lists for each value below n the indices i with of[i] = value, in
-// order: items[start[v]:start[v+1]].
+// invert returns for each value v below n the indices i with of[i] = v, in order:
+// items[start[v]:start[v+1]].
 func invert(start, items, of []int32, n int) (newStart, newItems []int32) {
 	start, items = sized(start, n+2), sized(items, len(of))
 	for _, v := range of {

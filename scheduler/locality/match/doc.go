@@ -1,53 +1,42 @@
-// Package match assigns tasks to the nodes that hold their data: the maximum
-// weight bipartite matching of DLAforBT (3DSF section 6, Alg. 2 line 15 and
-// Alg. 3), where a node takes several tasks.
+// Package match assigns tasks to the nodes that hold their data: the maximum weight
+// bipartite matching of DLAforBT (3DSF section 6, Alg. 2 line 15 and Alg. 3), where a
+// node takes several tasks.
 //
-// It is the solver only. Which tasks and nodes take part, what fits where, and
-// whether a task that got no place waits or moves (Alg. 4) is decided by the
-// caller.
+// It is only the solver. The caller decides which tasks and nodes take part, what fits
+// where, and whether a task without a place waits or moves (Alg. 4).
 //
 // # What is optimal
 //
-// Solver takes tasks of one shape, best priority first, and nodes with slots
-// and a falling idle weight w(j) = 1 - max_r (used_r + j step_r), the weight of
-// 3DSF section 6.1 before the j-th further task. Its result is the best there
-// is in this order:
+// Solver takes tasks of one equivalence class, best priority first, and nodes with
+// slots and a decreasing idle weight w(j) = 1 - max_r (used_r + j step_r), the weight
+// of 3DSF section 6.1 before the j-th further task. Its result is optimal in this
+// order:
 //
 //  1. most node-local tasks (hops 0 of eq. 7);
-//  2. most rack-local tasks (hops 1), if asked for;
-//  3. greatest sum of idle weights over all slots taken;
-//  4. of all results equal in these, the one that places the best set of tasks:
-//     the first task if any can, then the second if any still can, and so on.
+//  2. most rack-local tasks (hops 1), if requested;
+//  3. greatest sum of idle weights over all slots used;
+//  4. of all results equal in these, the one that places the best set of tasks: the first task if any can, then the second if any still can, and so on.
 //
 // # Why it is optimal, and fast
 //
-// Tasks with the same replicas are one group with a count. A node pulls: the
-// node with the greatest next weight looks backwards for a task that is not
-// placed yet, through tasks that can move over; if there is none, all that the
-// search saw is closed for good, as nothing unplaced can ever reach it. Loads
-// only grow, and the loads of matchings are the independent sets of a
-// polymatroid, so this greedy order is optimal for weights that fall. Most
-// pulls end at the first task.
+// Tasks with the same replicas form one group with a count. The node with the greatest
+// next weight pulls a task: it searches backwards for a task that is not placed yet,
+// through tasks that can move to other nodes. If there is none, all that the search
+// visited is closed for good, because no unplaced task can ever reach it. Loads only
+// grow, and the loads of matchings are the independent sets of a polymatroid, so this
+// greedy order is optimal for decreasing weights. Most pulls end at the first task.
 //
-// Node-local first: after the first pass the alternating paths from the tasks
-// left over divide the graph as in König's theorem. All node-local optima agree
-// on that division, so the rack pass runs on the same flow with the moves
-// across it forbidden, and never loses a node-local task. The optima of the two
-// passes nest (the augmentation property of M-natural-concave functions,
-// Murota), so the greedy order is optimal again.
+// Node-local first: after the first pass the alternating paths from the unplaced tasks
+// divide the graph as in König's theorem. All node-local optima agree on that division,
+// so the rack pass runs on the same flow with the moves across it forbidden, and never
+// loses a node-local task. The optima of the two passes nest (the augmentation property
+// of M-natural-concave functions, Murota), so the greedy order is optimal again.
 //
-// Priority: with the loads fixed, sets of placed tasks are the bases of a
-// matroid, so exchanging lower for higher ones along alternating paths, best
-// first, ends at the best set. That both ends can be best at once is the
-// theorem of Mendelsohn and Dulmage.
+// Priority: with the loads fixed, sets of placed tasks are the bases of a matroid, so
+// exchanging lower for higher ones along alternating paths, best first, ends at the
+// best set. That both sides can be best at once is the theorem of Mendelsohn and
+// Dulmage.
 //
-// # Different shapes
-//
-// Tasks of different shapes (Mixed) make the problem NP-hard. They are solved
-// shape by shape, exactly within each, in several orders, with the distance
-// from an upper bound reported.
-//
-// All work is bounded, deterministic, and allocates nothing once a workspace
-// has grown to the size of its problems. A Solver is not safe for concurrent
-// use.
+// All work is bounded and deterministic, and nothing is allocated once a workspace has
+// grown to the size of its problems. A Solver is not safe for concurrent use.
 package match

@@ -10,9 +10,9 @@ import (
 	"gonum.org/v1/gonum/optimize/convex/lp"
 )
 
-// score is what the judges compare, most important first. Weights in the tests
-// are multiples of 1/1024, so sums are exact; placed has a bit for each task,
-// the first task the highest.
+// score is what the tests compare, most important part first. Weights in the tests are
+// multiples of 1/1024, so sums are exact; placed has a bit for each task, the first
+// task the highest.
 type score struct {
 	nodeLocal, rackLocal int
 	weight               float64
@@ -31,7 +31,7 @@ func (a score) less(b score) bool {
 	return a.placed < b.placed
 }
 
-// problemOf makes a Problem from lists of replicas.
+// problemOf returns a Problem with the given lists of replicas.
 func problemOf(nodes []Node, racks int, hops Hops, replicas ...[]int32) *Problem {
 	p := &Problem{Nodes: nodes, Racks: racks, Hops: hops, Offsets: []int32{0}}
 	for _, r := range replicas {
@@ -41,7 +41,7 @@ func problemOf(nodes []Node, racks int, hops Hops, replicas ...[]int32) *Problem
 	return p
 }
 
-// levelOf is where task t would be on node v.
+// levelOf returns the level that task t would have on node v.
 func levelOf(p *Problem, t int, v int32) Level {
 	level := Unplaced
 	for _, r := range p.Replicas[p.Offsets[t]:p.Offsets[t+1]] {
@@ -55,8 +55,8 @@ func levelOf(p *Problem, t int, v int32) Level {
 	return level
 }
 
-// bruteForce tries every assignment, task by task, remembering the best
-// continuation for each vector of loads.
+// bruteForce tries every assignment, task by task, and memoises the best continuation
+// for each vector of loads.
 func bruteForce(p *Problem) score {
 	type state struct {
 		task  int
@@ -99,8 +99,8 @@ func bruteForce(p *Problem) score {
 	return best(state{})
 }
 
-// checked verifies that a result is an assignment at all, and scores it.
-func checked(t testing.TB, p *Problem, r *Result) score {
+// checkResult verifies that a result is a valid assignment and returns its score.
+func checkResult(t testing.TB, p *Problem, r *Result) score {
 	t.Helper()
 	var s score
 	loads := make([]int32, len(p.Nodes))
@@ -128,13 +128,13 @@ func checked(t testing.TB, p *Problem, r *Result) score {
 			s.rackLocal++
 		}
 	}
-	if s.nodeLocal != r.NodeLocal || s.rackLocal != r.RackLocal || !near(s.weight, r.Weight) {
+	if s.nodeLocal != r.NodeLocal || s.rackLocal != r.RackLocal || !approxEqual(s.weight, r.Weight) {
 		t.Fatalf("reported %d, %d, %g; counted %+v", r.NodeLocal, r.RackLocal, r.Weight, s)
 	}
 	return s
 }
 
-func near(a, b float64) bool { return a-b < 1e-6 && b-a < 1e-6 }
+func approxEqual(a, b float64) bool { return a-b < 1e-6 && b-a < 1e-6 }
 
 func solve(t testing.TB, s *Solver, p *Problem) *Result {
 	t.Helper()
@@ -145,7 +145,7 @@ func solve(t testing.TB, s *Solver, p *Problem) *Result {
 	return r
 }
 
-// randomNodes makes nodes whose weights are multiples of 1/1024.
+// randomNodes returns nodes whose weights are multiples of 1/1024.
 func randomNodes(r *rand.Rand, nodes, racks, maxSlots int) []Node {
 	out := make([]Node, nodes)
 	for i := range out {
@@ -190,15 +190,15 @@ func TestEqualsBruteForce(t *testing.T) {
 			p.Hops = SameRack
 		}
 		res := solve(t, &s, p)
-		got, want := checked(t, p, res), bruteForce(p)
+		got, want := checkResult(t, p, res), bruteForce(p)
 		if got != want || !res.Optimal || res.NodeLocalBound != want.nodeLocal {
 			t.Fatalf("case %d: got %+v, brute force %+v\n%+v", i, got, want, p)
 		}
 	}
 }
 
-// maxFlow is the number of tasks that can be node-local: one augmenting path
-// after another by depth-first search over tasks (Ford-Fulkerson).
+// maxFlow returns the number of tasks that can be node-local: one augmenting path after
+// another by depth-first search over tasks (Ford-Fulkerson).
 func maxFlow(p *Problem) int {
 	on := make([][]int, len(p.Nodes)) // tasks on each node
 	var place func(t int, seen []bool) bool
@@ -230,8 +230,8 @@ func maxFlow(p *Problem) int {
 	return placed
 }
 
-// TestEqualsMaxFlow holds the node-local count against max-flow on larger
-// random problems.
+// TestEqualsMaxFlow compares the node-local count with max-flow on larger random
+// problems.
 func TestEqualsMaxFlow(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -240,15 +240,15 @@ func TestEqualsMaxFlow(t *testing.T) {
 	for range 150 {
 		p := randomProblem(r, 1+r.IntN(400), 1+r.IntN(60), 1+r.IntN(6), 12, 3)
 		res := solve(t, &s, p)
-		checked(t, p, res)
+		checkResult(t, p, res)
 		if want := maxFlow(p); res.NodeLocal != want {
 			t.Fatalf("node-local %d, max-flow %d", res.NodeLocal, want)
 		}
 	}
 }
 
-// TestEqualsLinearProgram compares the first three parts of the order with the
-// optimum of a linear program in which they are one sum.
+// TestEqualsLinearProgram compares the first three parts of the score with the optimum
+// of a linear program in which they are one sum.
 func TestEqualsLinearProgram(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -256,22 +256,22 @@ func TestEqualsLinearProgram(t *testing.T) {
 	var s Solver
 	for i := range 60 {
 		p := randomProblem(r, 8+r.IntN(10), 6+r.IntN(5), 1+r.IntN(3), 3, 3)
-		got := checked(t, p, solve(t, &s, p))
+		got := checkResult(t, p, solve(t, &s, p))
 		value := 1e4*float64(got.nodeLocal) + 100*float64(got.rackLocal) + got.weight
 		want, err := linearProgram(p)
 		if err != nil {
 			t.Fatalf("case %d: %v", i, err)
 		}
-		if !near(value/1e3, want/1e3) {
+		if !approxEqual(value/1e3, want/1e3) {
 			t.Fatalf("case %d: got %.6f, linear program %.6f", i, value, want)
 		}
 	}
 }
 
-// linearProgram maximises 1e4 x node-local + 100 x rack-local + weight over
-// fractional assignments; the matrix is totally unimodular, so the optimum is
-// that of whole tasks. Variables: an edge for each task and near node, a slot
-// variable for each slot, and a slack for each task and slot.
+// linearProgram maximises 1e4 x node-local + 100 x rack-local + weight over fractional
+// assignments; the matrix is totally unimodular, so the optimum is integral. Variables:
+// an edge for each task and near node, a slot variable for each slot, and a slack for
+// each task and slot.
 func linearProgram(p *Problem) (float64, error) {
 	type edge struct {
 		task, node int
@@ -327,8 +327,8 @@ func linearProgram(p *Problem) (float64, error) {
 	return simplex(c, a, b)
 }
 
-// simplex minimises over a x = b, without the variables and rows that take no
-// part, which the library refuses.
+// simplex minimises over a x = b, without the unused variables and rows, which the
+// library refuses.
 func simplex(c []float64, a *mat.Dense, b []float64) (float64, error) {
 	used := func(v mat.Vector) bool {
 		for i := range v.Len() {

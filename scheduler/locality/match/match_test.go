@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// clusterProblem is the workload of the benchmarks and the load properties:
-// racks of 40 machines, three replicas each in HDFS's manner (one anywhere, two
-// in another rack), tasks of one shape.
+// clusterProblem is the workload of the benchmarks and the load properties: racks of 40
+// machines, three replicas each as HDFS places them (one anywhere, two in another
+// rack), equal tasks.
 func clusterProblem(r *rand.Rand, nodes, tasks int, slots func(v int) int32, popular bool) *Problem {
 	p := &Problem{Racks: (nodes + 39) / 40, Hops: SameRack, Offsets: []int32{0}}
 	for v := range nodes {
@@ -44,8 +44,8 @@ func clusterProblem(r *rand.Rand, nodes, tasks int, slots func(v int) int32, pop
 	return p
 }
 
-// TestLoads compares the node-local count with max-flow at the loads that the
-// issue names, and prints both beside a greedy one.
+// TestLoads compares the node-local count with max-flow at several loads, and logs both
+// beside a greedy assignment.
 func TestLoads(t *testing.T) {
 	const nodes = 200
 	seed := rand.Uint64()
@@ -61,7 +61,7 @@ func TestLoads(t *testing.T) {
 			tasks := int(c.load * nodes * 10)
 			p := clusterProblem(r, nodes, tasks, func(int) int32 { return 10 }, c.popular)
 			res := solve(t, &s, p)
-			checked(t, p, res)
+			checkResult(t, p, res)
 			if want := maxFlow(p); res.NodeLocal != want {
 				t.Errorf("node-local %d, max-flow %d", res.NodeLocal, want)
 			}
@@ -109,7 +109,7 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// TestExamples are the small cases of the design, by hand.
+// TestExamples checks small cases worked out by hand.
 func TestExamples(t *testing.T) {
 	node := func(rack, slots int32, used float64) Node {
 		return Node{Rack: rack, Slots: slots, Used: [Resources]float64{used}, Step: [Resources]float64{0.25}}
@@ -139,7 +139,7 @@ func TestExamples(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var s Solver
 			res := solve(t, &s, c.p)
-			checked(t, c.p, res)
+			checkResult(t, c.p, res)
 			if !slices.Equal(res.Node, c.want) {
 				t.Errorf("got %v, want %v", res.Node, c.want)
 			}
@@ -163,7 +163,7 @@ func TestBadProblems(t *testing.T) {
 		"a rack that is not there":            func(p *Problem) { p.Nodes[0].Rack = 1 },
 		"negative racks":                      func(p *Problem) { p.Racks = -1 },
 		"use that is not a number":            func(p *Problem) { p.Nodes[1].Used[2] = math.NaN() },
-		"a task that frees room":              func(p *Problem) { p.Nodes[1].Step[0] = -1 },
+		"a task that frees capacity":          func(p *Problem) { p.Nodes[1].Step[0] = -1 },
 		"no limit of hops":                    func(p *Problem) { p.Hops = 0 },
 		"negative work":                       func(p *Problem) { p.MaxWork = -1 },
 	} {
@@ -176,8 +176,8 @@ func TestBadProblems(t *testing.T) {
 	}
 }
 
-// TestOutOfWork: with next to no work allowed the result is valid, maximal, and
-// says that it is not proved.
+// TestOutOfWork checks that with almost no work allowed the result is valid and
+// maximal, and reports that it is not proved optimal.
 func TestOutOfWork(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -188,7 +188,7 @@ func TestOutOfWork(t *testing.T) {
 		p := randomProblem(r, 60, 12, 3, 5, 3)
 		p.MaxWork = 1 + r.IntN(200)
 		res := solve(t, &s, p)
-		checked(t, p, res)
+		checkResult(t, p, res)
 		best := maxFlow(p)
 		if res.NodeLocal > best || res.NodeLocalBound < best || res.Optimal && res.NodeLocal != best || 2*res.NodeLocal < best {
 			t.Fatalf("node-local %d, bound %d, optimal %v, max-flow %d", res.NodeLocal, res.NodeLocalBound, res.Optimal, best)
@@ -216,7 +216,6 @@ func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		NodeOnly.String(): "node", SameRack.String(): "rack", Hops(9).String(): "hops(9)",
 		Unplaced.String(): "unplaced", NodeLocal.String(): "node-local", RackLocal.String(): "rack-local", Level(9).String(): "level(9)",
-		ByPriority.String(): "by priority", LargestFirst.String(): "largest first", SmallestFirst.String(): "smallest first", Order(9).String(): "order(9)",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

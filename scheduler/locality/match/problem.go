@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// ErrProblem is the class of all errors of this package: an input that
-// contradicts itself. The message names the part.
+// ErrProblem is the class of all errors of this package: an inconsistent input. The
+// message names the inconsistent part.
 var ErrProblem = errors.New("match: bad problem")
 
-// None stands for a task without a node.
+// None is the node of a task that is not placed.
 const None = int32(-1)
 
 // Limits of a problem.
@@ -20,20 +20,19 @@ const (
 	MaxEdges = 1 << 27 // replicas of all tasks together
 )
 
-// Resources is the number of resources that a weight looks at: CPU, memory,
-// disk I/O.
+// Resources is the number of resources in a weight: CPU, memory, disk I/O.
 const Resources = 3
 
-// Node is one machine as the solver sees it.
+// Node is one machine.
 type Node struct {
 	Rack  int32              // index of its rack, from 0
-	Slots int32              // tasks of the shape that fit now
+	Slots int32              // number of tasks that fit now
 	Used  [Resources]float64 // share of each capacity in use, 0 to 1
 	Step  [Resources]float64 // share of each capacity that one task takes
 }
 
-// Weight is the idle weight of the node after j further tasks, 3DSF section
-// 6.1: one minus the greatest share in use. It falls with j.
+// Weight returns the idle weight of the node after j further tasks, 3DSF section 6.1:
+// one minus the greatest share in use. It decreases with j.
 func (n *Node) Weight(j int32) float64 {
 	f := float64(j)
 	top := n.Used[0] + f*n.Step[0]
@@ -43,8 +42,8 @@ func (n *Node) Weight(j int32) float64 {
 	return 1 - top
 }
 
-// Hops says how far from its data a task may be placed (h of 3DSF eq. 7, in
-// switches).
+// Hops is the greatest distance from its data at which a task may be placed (h of 3DSF
+// eq. 7, in switches).
 type Hops int
 
 const (
@@ -52,7 +51,7 @@ const (
 	SameRack                 // h = 1: also in the rack of a replica
 )
 
-// String is the name of the limit.
+// String returns the name of the distance.
 func (h Hops) String() string {
 	switch h {
 	case NodeOnly:
@@ -64,7 +63,7 @@ func (h Hops) String() string {
 	}
 }
 
-// Level says how near its data a task was placed.
+// Level is how near to its data a task was placed.
 type Level uint8
 
 const (
@@ -73,7 +72,7 @@ const (
 	RackLocal                  // in the rack of a replica
 )
 
-// String is the name of the level.
+// String returns the name of the level.
 func (l Level) String() string {
 	switch l {
 	case Unplaced:
@@ -87,33 +86,32 @@ func (l Level) String() string {
 	}
 }
 
-// Problem is what Solve takes. The solver only reads it, and keeps nothing of
-// it after the call.
+// Problem is the input of Solve, which only reads it and retains nothing of it.
 type Problem struct {
 	Nodes []Node
 	Racks int // number of racks
 
 	// Task i, best priority first, has its data on the nodes
-	// Replicas[Offsets[i]:Offsets[i+1]], in any order. No replica: the task
-	// stays unplaced.
+	// Replicas[Offsets[i]:Offsets[i+1]], in any order. A task without a replica stays
+	// unplaced.
 	Offsets  []int32
 	Replicas []int32
 
 	Hops Hops
 
-	// MaxWork bounds the edges looked at by searches; 0 means DefaultWork.
-	// Beyond it searches look one step deep only: the result stays valid and
-	// maximal, but Optimal is false.
+	// MaxWork limits the edges visited by searches; 0 means DefaultWork. Beyond it,
+	// searches go only one step deep: the result stays valid and maximal, but Optimal
+	// is false.
 	MaxWork int
 }
 
-// DefaultWork is a bound that only adversarial inputs reach: about two seconds.
+// DefaultWork is a limit that only adversarial inputs reach: about two seconds.
 const DefaultWork = 1 << 30
 
-// Tasks is the number of tasks.
+// Tasks returns the number of tasks.
 func (p *Problem) Tasks() int { return max(0, len(p.Offsets)-1) }
 
-// check refuses what would make the solver read outside its slices.
+// check returns an error for inputs that would make the solver read outside its slices.
 func (p *Problem) check() error {
 	switch {
 	case len(p.Nodes) > MaxNodes:
@@ -143,7 +141,7 @@ func (p *Problem) check() error {
 	return checkTasks(p.Offsets, p.Replicas, len(p.Nodes))
 }
 
-// checkTasks refuses lists of replicas that contradict themselves.
+// checkTasks returns an error if the lists of replicas are inconsistent.
 func checkTasks(offsets, replicas []int32, nodes int) error {
 	last := 0
 	if len(offsets) > 0 {
@@ -168,18 +166,17 @@ func checkTasks(offsets, replicas []int32, nodes int) error {
 	return nil
 }
 
-// Result is what Solve gives. Its slices belong to the Solver and are valid
-// until its next Solve.
+// Result is the output of Solve. Its slices belong to the Solver and are valid until
+// its next Solve.
 type Result struct {
-	Node  []int32 // for each task its node, or None
-	Level []Level // for each task
+	Node  []int32 // node of each task, or None
+	Level []Level // level of each task
 
 	NodeLocal, RackLocal int     // numbers of tasks placed
 	Weight               float64 // sum of the idle weights of the slots taken
 
-	// NodeLocalBound is at least the greatest possible NodeLocal; equal to
-	// NodeLocal if Optimal.
+	// NodeLocalBound is an upper bound of NodeLocal, equal to NodeLocal if Optimal.
 	NodeLocalBound int
 	Optimal        bool // false only when MaxWork was reached
-	Work           int  // edges looked at
+	Work           int  // edges visited
 }

@@ -2,24 +2,24 @@ package match
 
 import "slices"
 
-// Solver is the workspace of Solve, reused from call to call.
+// Solver is the workspace of Solve, reused by every call.
 //
-// The assignment is a flow of units (tasks): from a group along an edge to a
-// place (a node, or a rack of which nodes draw), and out of the nodes. Places
-// are numbered nodes first, then racks.
+// The assignment is a flow of units (tasks): from a group along an edge to a place (a
+// node, or a rack from which nodes draw), and out of the nodes. Places are numbered
+// nodes first, then racks.
 type Solver struct {
 	nodes  []Node
 	places int32 // nodes and racks
 
-	table    []int32 // hash table of group
+	table    []int32 // hash table of lookup
 	groupOf  []int32 // of each task
 	rank     []int32 // of each task in its group
 	setStart []int32
 	sets     []int32 // replicas of each group
 
 	count     []int32 // units of each group
-	left      []int32 // of these, not placed
-	committed []int32 // of these, kept by the priority pass
+	left      []int32 // units of each group that are not placed
+	committed []int32 // units of each group that the priority pass may no longer evict
 
 	edgeStart []int32 // of each group
 	edgePlace []int32
@@ -34,28 +34,28 @@ type Solver struct {
 	rackNode   []int32
 
 	load     []int32 // units on each node
-	fromRack []int32 // of these, drawn from its rack
+	fromRack []int32 // units on each node that are drawn from its rack
 
-	// Searches. A place or group is seen if its mark is at least stamp; closed
-	// is above every stamp.
+	// State of the searches. A place or group is visited if its mark is at least stamp;
+	// closed is above every stamp.
 	placeSeen, groupSeen []uint32
 	stamp                uint32
-	placeVia             []int32 // an edge, or root, drawsFrom..., see pull and exchange
+	placeVia             []int32 // an edge, or root, viaRack or viaOwner; see pullUnit and exchange
 	groupVia             []int32
 	rackFor              []int32 // the node on whose behalf a rack was reached
-	next                 []int32 // of each place, the first edge whose group may have units left
+	next                 []int32 // of each place, the first edge whose group may have unplaced units
 	queue                []int32
 
-	// The division after the node-local pass.
+	// The division after the node-local pass, see divide.
 	divided   bool
-	openGroup []bool // reachable from units left over
+	openGroup []bool // reachable from unplaced units
 	openNode  []bool
 
-	heap []int32 // nodes with free slots by key, the next weight
+	heap []int32 // nodes with free slots, ordered by key
 	key  []float64
 
 	work, maxWork  int
-	exhausted      bool // work is over maxWork
+	exhausted      bool // work exceeds maxWork
 	leftTotal      int
 	cursor         []int32
 	assigned       []int32
@@ -73,24 +73,24 @@ const (
 	viaOwner = int32(-3) // a rack reached from rackFor
 )
 
-// Solve finds the optimal assignment (see the package comment).
-// Errors: ErrProblem. Cost: O(E log n) when the first tasks found are free, as
-// in nearly all pulls; at worst O(E) for each task placed; bounded by MaxWork.
-// Without allocation once the workspace has grown.
+// Solve returns the optimal assignment (see the package comment). Errors: ErrProblem.
+// Cost: O(E log n) if the first tasks found are unplaced, as in nearly all pulls; at
+// worst O(E) for each task placed; limited by MaxWork. Nothing is allocated once the
+// workspace has grown.
 func (s *Solver) Solve(p *Problem) (*Result, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
 	s.prepare(p)
-	s.pass(false)
+	s.pullAll(false)
 	s.nodeLocalBound = p.Tasks() - s.leftTotal
 	if s.exhausted {
-		s.nodeLocalBound = s.bound()
+		s.nodeLocalBound = s.nodeLocalUpperBound()
 	}
 	if s.leftTotal > 0 {
 		s.divide()
 		if p.Hops == SameRack {
-			s.pass(true)
+			s.pullAll(true)
 		}
 		if s.leftTotal > 0 && !s.exhausted {
 			s.prioritise()
@@ -103,8 +103,8 @@ func (s *Solver) Solve(p *Problem) (*Result, error) {
 
 func (s *Solver) prepare(p *Problem) {
 	s.nodes = p.Nodes
-	s.group(p)
-	s.connect(p)
+	s.groupTasks(p)
+	s.buildEdges(p)
 	groups, nodes, places := len(s.count), len(p.Nodes), int(s.places)
 	s.left, s.committed = sized(s.left, groups), sized(s.committed, groups)
 	copy(s.left, s.count)
@@ -121,30 +121,29 @@ func (s *Solver) prepare(p *Problem) {
 	if s.maxWork == 0 {
 		s.maxWork = DefaultWork
 	}
-	s.forget()
+	s.clearMarks()
 }
 
-// forget clears the marks of all searches.
-func (s *Solver) forget() {
+// clearMarks clears the marks of all searches.
+func (s *Solver) clearMarks() {
 	s.placeSeen = sized(s.placeSeen, int(s.places))
 	s.groupSeen = sized(s.groupSeen, len(s.count))
 	s.stamp = 0
 }
 
-// edges are those of a group.
-func (s *Solver) edges(g int32) (from, to int32) { return s.edgeStart[g], s.edgeStart[g+1] }
+// edgeRange returns the range of the edges of a group.
+func (s *Solver) edgeRange(g int32) (from, to int32) { return s.edgeStart[g], s.edgeStart[g+1] }
 
-// at lists the edges that end at a place.
-func (s *Solver) at(place int32) []int32 {
+// edgesInto returns the edges that end at a place.
+func (s *Solver) edgesInto(place int32) []int32 {
 	return s.placeEdge[s.placeStart[place]:s.placeStart[place+1]]
 }
 
 func (s *Solver) isNode(place int32) bool { return int(place) < len(s.nodes) }
 
-// divide marks what alternating paths reach from the units left over: König's
-// division. In every node-local optimum the open nodes are full of local tasks
-// of open groups, and the tasks of the other groups are all local on the other
-// nodes.
+// divide marks what alternating paths reach from the unplaced units: König's division.
+// In every node-local optimum the open nodes are full of local tasks of open groups,
+// and the tasks of the other groups are all local on the other nodes.
 func (s *Solver) divide() {
 	s.divided = true
 	s.queue = s.queue[:0]
@@ -155,14 +154,14 @@ func (s *Solver) divide() {
 		}
 	}
 	for i := 0; i < len(s.queue); i++ {
-		from, to := s.edges(s.queue[i])
+		from, to := s.edgeRange(s.queue[i])
 		for e := from; e < to; e++ {
 			v := s.edgePlace[e]
 			if !s.isNode(v) || s.openNode[v] {
 				continue
 			}
 			s.openNode[v] = true
-			for _, back := range s.at(v) {
+			for _, back := range s.edgesInto(v) {
 				if h := s.edgeGroup[back]; s.flow[back] > 0 && !s.openGroup[h] {
 					s.openGroup[h] = true
 					s.queue = append(s.queue, h)
@@ -172,9 +171,9 @@ func (s *Solver) divide() {
 	}
 }
 
-// allowed says whether units may move along an edge without losing a
-// node-local task.
-func (s *Solver) allowed(e int32) bool {
+// canMove reports whether units may move along an edge without losing a node-local
+// task.
+func (s *Solver) canMove(e int32) bool {
 	if !s.divided || s.openGroup[s.edgeGroup[e]] {
 		return true
 	}
@@ -182,7 +181,7 @@ func (s *Solver) allowed(e int32) bool {
 	return s.isNode(v) && !s.openNode[v]
 }
 
-// assign gives the places of each group to its tasks, best priority first,
+// assign distributes the places of each group to its tasks, best priority first,
 // node-local places first.
 func (s *Solver) assign(p *Problem) {
 	tasks := p.Tasks()
@@ -213,14 +212,15 @@ func (s *Solver) assign(p *Problem) {
 			s.assigned[t], s.levels[t] = place, NodeLocal
 			r.NodeLocal++
 		} else {
-			s.assigned[t], s.levels[t] = s.draw(&rackCursor[place-int32(len(s.nodes))]), RackLocal
+			s.assigned[t], s.levels[t] = s.takeDrawn(&rackCursor[place-int32(len(s.nodes))]), RackLocal
 			r.RackLocal++
 		}
 	}
 }
 
-// draw takes one of the units that the nodes of a rack draw from it.
-func (s *Solver) draw(cursor *int32) int32 {
+// takeDrawn removes one of the units that the nodes of a rack draw from it and returns
+// its node.
+func (s *Solver) takeDrawn(cursor *int32) int32 {
 	for s.fromRack[s.rackNode[*cursor]] == 0 {
 		*cursor++
 	}
@@ -229,19 +229,19 @@ func (s *Solver) draw(cursor *int32) int32 {
 	return v
 }
 
-// bound is an upper bound of the node-local tasks: by tasks with a node, and by
-// slots with a task.
-func (s *Solver) bound() int {
+// nodeLocalUpperBound returns an upper bound of the node-local tasks: the smaller of
+// the tasks with a node and the slots with a task.
+func (s *Solver) nodeLocalUpperBound() int {
 	var tasks, slots int64
 	for g, n := range s.count {
-		from, to := s.edges(int32(g))
+		from, to := s.edgeRange(int32(g))
 		if slices.ContainsFunc(s.edgePlace[from:to], s.isNode) {
 			tasks += int64(n)
 		}
 	}
 	for v := range s.nodes {
 		var near int64
-		for _, e := range s.at(int32(v)) {
+		for _, e := range s.edgesInto(int32(v)) {
 			near += int64(s.count[s.edgeGroup[e]])
 		}
 		slots += min(near, int64(s.nodes[v].Slots))

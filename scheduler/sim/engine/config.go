@@ -9,71 +9,74 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Epoch is the instant of second 0 of a run as the scheduler sees it: instants
-// at which nothing may start, such as 0 for "not yet", stay free. Instants in
-// Job and in Result are counted from second 0.
+// Epoch is the scheduler's time at second 0 of a simulation. It is above 0, because a
+// scheduler.Time of 0 means "not yet". Times in Job and Result are offsets from second 0.
 const Epoch = scheduler.Time(time.Hour)
 
-// Limits of a run, each with its default.
+// Limits of a simulation.
 const (
 	DefaultMaxActions = 100_000 // actions of one cycle
-	maxCyclesAtOnce   = 100_000 // cycles at one instant
+	maxCyclesAtOnce   = 100_000 // cycles at one time
 	maxJobs           = 50_000_000
 )
 
-// Config is everything a run depends on. Run does not change it; State keeps
-// the explicit Inputs that it holds.
+// Config is the complete input of a simulation. Simulate does not change it. The State retains the
+// explicit Inputs.
 type Config struct {
 	Nodes    []Node
-	Tenants  []scheduler.TenantSpec // ids 0, 1, …; empty: one named "default"
+	Tenants  []scheduler.TenantSpec // ids 0, 1, …; empty: one tenant named "default"
 	Projects []Project
-	Jobs     []Job // by Submit
+	Jobs     []Job // ordered by Submit
 	Policy   scheduler.Policy
 	Models   Models
+	Absences []Absence
 	Seed     uint64
-	// Admission bounds the jobs that the scheduler sees at once, as a service
-	// in front of it would; 0 for no bound. The others wait in order.
-	Admission int
-	// MaxActions bounds a cycle's actions, 0 for DefaultMaxActions.
+	// MaxAdmittedJobs limits the jobs that the scheduler sees at once, like an admission service in
+	// front of it. Further jobs wait in submission order. 0 is no limit.
+	MaxAdmittedJobs int
+	// MaxActions limits the actions of one cycle; 0 is DefaultMaxActions.
 	MaxActions int
-	// MaxEvents ends a run that goes on for ever with an error, 0 for none.
+	// MaxEvents ends a simulation that does not terminate with an error; 0 is no limit.
 	MaxEvents uint64
-	// KeepTasks bounds the runs of tasks kept for a Gantt chart.
-	KeepTasks int
-	// CycleEachEvent runs a cycle after each event instead of after all
-	// events of one instant, as simulators of the Parallel Workloads Archive
-	// do: of two jobs that end at once the room of the first is given away
-	// before that of the second is known.
+	// MaxTaskExecutions limits the task executions recorded for a Gantt chart.
+	MaxTaskExecutions int
+	// CycleEachEvent runs a cycle after each event instead of after all events of one time, as
+	// simulators of the Parallel Workloads Archive do: if two jobs end at once, the scheduler
+	// reuses the first one's capacity before it learns of the second.
 	CycleEachEvent bool
-	// CycleInterval is the least time between two cycles, as the coordinator
-	// has one (10 ms); 0: a cycle at every instant at which something happens.
+	// CycleInterval is the minimum time between two cycles (the coordinator's is 10 ms). 0 runs a
+	// cycle at every time that has an event.
 	CycleInterval time.Duration
-	// Stop, if not nil, is asked before each instant; its error ends the run.
+	// TenantSeries records the Series by tenant too.
+	TenantSeries bool
+	// OnAttempt, if not nil, is called for each attempt that has ended. The record is its own.
+	OnAttempt func(*AttemptRecord)
+	// Stop, if not nil, is called before each time step; its error ends the simulation.
 	Stop func() error
-	// Progress, if not nil, is told now and then how far the run is.
+	// Progress, if not nil, is called every 16,384 events.
 	Progress func(Progress)
 
-	// Admit, if not nil, sees each job just before the scheduler does and may
-	// change what that is told of it: estimates, deadline and acceptance. It may
-	// tell the State of better estimates for others; an error ends the run.
-	Admit func(s *scheduler.State, now scheduler.Time, j *scheduler.JobSpec, stages []scheduler.StageSpec) error
+	// BeforeSubmit, if not nil, is called for each job just before the scheduler sees it. It may
+	// change the job's estimates, deadline and acceptance, and may give the State better estimates
+	// of other jobs. An error ends the simulation.
+	BeforeSubmit func(s *scheduler.State, now scheduler.Time, j *scheduler.JobSpec, stages []scheduler.StageSpec) error
 }
 
-// Progress is how far a run is.
+// Progress reports how far a simulation is.
 type Progress struct {
-	Now        time.Duration // simulated
+	Now        time.Duration // simulated time
 	Events     uint64
 	Jobs, Done int
 }
 
-// Node is a machine: what the scheduler sees, and how fast it is.
+// Node is a machine: the scheduler's view of it, and its speed.
 type Node struct {
 	scheduler.NodeSpec
-	Speed float64 // of computing; 0 counts as 1
+	Speed float64 // compute speed; 0 counts as 1
 }
 
-// Project is jobs with one guaranteed departure; its jobs name it by its
-// position from 1.
+// Project is a group of jobs with one guaranteed departure. Jobs refer to it by its position in
+// Config.Projects, counted from 1.
 type Project struct {
 	Name     string
 	Tenant   scheduler.TenantID
@@ -82,71 +85,70 @@ type Project struct {
 	Jobs     int32
 }
 
-// Job is one job of a workload. Instants are counted from second 0.
+// Job is one job of a workload. Times are offsets from second 0.
 type Job struct {
 	Name     string
-	Tag      string // a class or bin that reports group by
+	Tag      string // class or bin by which reports group jobs
 	Tenant   scheduler.TenantID
 	Priority scheduler.Priority // 0 counts as low
 	Submit   time.Duration
 	Deadline time.Duration // 0: none
-	Bound    time.Duration // 0: none; a task that runs longer is ended by nobody
+	Bound    time.Duration // 0: none; a task that exceeds it keeps running
 	OnMiss   scheduler.OnMiss
-	Project  int // position in Config.Projects from 1, 0 for none
+	Project  int // position in Config.Projects from 1; 0: none
 	Stages   []Stage
-	// Size is the work in task-seconds that policies for simulation may know;
-	// 0: it is computed.
+	// Size is the job's work in task-seconds, which only simulation policies may read; 0: it is
+	// computed from the stages.
 	Size float64
 }
 
-// Stage is tasks of one shape, and what each of them does: it starts, reads
-// Read bytes of a file or Shuffle bytes of earlier stages, works, writes.
+// Stage is a set of tasks with equal demands. Each task starts, reads BlockBytes of input or
+// ShuffleBytes of earlier stages, computes, and writes OutputBytes.
 type Stage struct {
 	Name   string
 	Kind   scheduler.StageKind // 0 counts as group
 	After  []int32
 	Tasks  int32
 	Demand scheduler.Resources
-	// Needs is what a task really uses, where the scheduler is told something
-	// else in Demand (a scheduler that looks at memory alone); zero: Demand.
-	Needs       scheduler.Resources
-	Disk        int64 // bytes of disk space of each task
-	MaxParallel int32
-	SlowStart   float64
-	// Input is what the tasks read together, in blocks of Read bytes, the
-	// last one less. 0: nothing. File names the content: stages of one File
-	// read the same blocks (0: nobody else's).
-	Input, Read int64
-	File        uint64
-	// Inputs says where the input lies instead, if not nil.
+	// ActualDemand is what a task really uses if Demand is not the truth, e.g. for a scheduler that
+	// considers memory only; zero: Demand.
+	ActualDemand scheduler.Resources
+	Disk         int64 // disk space per task
+	MaxParallel  int32
+	SlowStart    float64
+	// InputBytes is the input of all tasks together, in blocks of BlockBytes; the last block may be
+	// shorter. 0: no input. FileID names the content: stages with equal FileIDs read the same
+	// blocks; 0: a file of its own.
+	InputBytes, BlockBytes int64
+	FileID                 uint64
+	// Inputs, if not nil, has explicit block locations and replaces InputBytes.
 	Inputs *scheduler.Inputs
-	// Shuffle and Write are bytes of each task.
-	Shuffle, Write int64
-	// Work is how long one task computes on a node of speed 1; Each, if not
-	// nil, says it for every task.
-	Work time.Duration
-	Each []time.Duration
-	// Starts, if not nil, is how long every task holds its room before it
-	// begins, besides Models.Launch: a container that is made, files that are
-	// fetched. No node's speed changes it.
-	Starts []time.Duration
+	// ShuffleBytes and OutputBytes are per task.
+	ShuffleBytes, OutputBytes int64
+	// Work is the compute time of one task on a node of speed 1. WorkPerTask, if not nil, replaces
+	// it for each task.
+	Work        time.Duration
+	WorkPerTask []time.Duration
+	// StartDelays, if not nil, is how long each task occupies its resources before it begins, in
+	// addition to Models.Launch: creating the container, fetching files. It does not depend on the
+	// node's speed.
+	StartDelays []time.Duration
 }
 
-// Transfer selects how bytes move.
+// Transfer selects the model of data transfers.
 type Transfer uint8
 
-// The models of moving bytes.
+// The transfer models.
 const (
-	// TransferFree: in no time.
+	// TransferFree transfers take no time.
 	TransferFree Transfer = iota + 1
-	// TransferFixed: each transfer at its own rate, whatever others do.
+	// TransferFixed transfers each run at their own fixed rate.
 	TransferFixed
-	// TransferShared: the links of nodes and racks are shared by those who
-	// use them at the same time.
+	// TransferShared transfers share the links of nodes and racks.
 	TransferShared
 )
 
-// String gives the model's name.
+// String returns the model's name.
 func (t Transfer) String() string {
 	switch t {
 	case TransferFree:
@@ -160,7 +162,7 @@ func (t Transfer) String() string {
 	}
 }
 
-// ParseTransfer reads what String prints.
+// ParseTransfer parses the output of String.
 func ParseTransfer(s string) (Transfer, error) {
 	for t := TransferFree; t <= TransferShared; t++ {
 		if t.String() == s {
@@ -170,74 +172,80 @@ func ParseTransfer(s string) (Transfer, error) {
 	return 0, fmt.Errorf("transfer %q: use free, fixed or shared", s)
 }
 
-// Models are the parts of the world beside machines and jobs; the zero value
-// of each is off. Rates are bytes per second.
+// Models configures the parts of the simulated world besides nodes and jobs. The zero value of each
+// model is off. Rates are bytes per second.
 type Models struct {
-	// Launch is the time from a placement until its task begins.
+	// Launch is the time from a placement until the task begins.
 	Launch time.Duration
-	// Transfer says how bytes move, 0 counts as free. LocalRate is a local
-	// disk for one reader, RackRate and RemoteRate one transfer within a rack
-	// and between racks. NodeLink and RackLink are what a node's and a rack's
-	// link carries (shared only).
+	// Transfer is the transfer model; 0 counts as TransferFree. LocalRate is the rate of a local
+	// disk with one reader, RackRate and RemoteRate that of one transfer within a rack and between
+	// racks. NodeLink and RackLink are link capacities (TransferShared only).
 	Transfer                        Transfer
 	LocalRate, RackRate, RemoteRate int64
 	NodeLink, RackLink              int64
-	// Enforced: a task reads and writes a local disk at its I/O demand, no
-	// more and no less, as the cgroup limits make it. Otherwise those who use
-	// a disk share it, whatever they declared.
-	Enforced bool
-	// Replicas of each block, placed as HDFS does. 0: input has no place.
+	// EnforceIO limits each task to exactly its I/O demand on a local disk, as cgroup limits do. If
+	// false, the tasks that use a disk share it regardless of their demands.
+	EnforceIO bool
+	// Replicas is the number of copies of each block, placed as HDFS does. 0: input has no
+	// location.
 	Replicas int
-	// Spread is the deviation of the logarithm of a task's work, mean 1.
+	// Spread is the standard deviation of the logarithm of a task's work; the mean factor is 1.
 	Spread float64
-	// StragglerPart of the attempts works StragglerFactor times as long.
-	StragglerPart, StragglerFactor float64
-	// MTBF is a node's mean time between failures, exponential; Repair its
-	// mean time of absence. 0: nothing fails.
+	// StragglerFraction of the attempts take StragglerFactor times as long.
+	StragglerFraction, StragglerFactor float64
+	// MTBF is a node's mean time between failures and Repair its mean downtime, both exponential.
+	// MTBF 0: nodes do not fail.
 	MTBF, Repair time.Duration
-	// EstimateError is the deviation of the logarithm of estimate over truth,
-	// one draw a job; NoEstimates keeps estimates from the scheduler.
+	// EstimateError is the standard deviation of the logarithm of estimate over truth, drawn once
+	// per job. NoEstimates hides estimates from the scheduler.
 	EstimateError float64
 	NoEstimates   bool
-	// MemoryUsed is the part of its memory demand that a task has in use when
-	// it is suspended, 0 counts as 1.
-	MemoryUsed float64
-	// KillDelay is how long a killed task holds what it has.
+	// MemoryUsedFraction is the fraction of its memory demand that a task uses when it is
+	// suspended; 0 counts as 1.
+	MemoryUsedFraction float64
+	// KillDelay is how long a killed task still occupies its resources.
 	KillDelay time.Duration
-	// Heartbeat is the time between reports of progress, 0 for none.
+	// Heartbeat is the interval of progress reports; 0: none.
 	Heartbeat time.Duration
-	// Accept takes every deadline as promised.
-	Accept bool
-	// Contention slows computing down on a node that is asked for more CPU or
-	// disk I/O than it has, which happens where Stage.Needs is above Demand.
+	// AcceptDeadlines treats every deadline as guaranteed.
+	AcceptDeadlines bool
+	// Contention slows tasks down on a node whose tasks use more CPU or disk I/O than it has, which
+	// happens if Stage.ActualDemand exceeds Demand.
 	Contention bool
 }
 
-func (m *Models) transfer() Transfer {
+func (m *Models) transferModel() Transfer {
 	if m.Transfer == 0 {
 		return TransferFree
 	}
 	return m.Transfer
 }
 
-// check refuses what cannot be simulated, naming the place and the cure.
+// check returns an error for input that cannot be simulated. The error names the place and the
+// cure.
 func (c *Config) check() error {
 	if len(c.Nodes) == 0 {
 		return fmt.Errorf("no nodes: a run needs at least one")
 	}
 	if c.Policy == nil {
-		return fmt.Errorf("no policy")
+		return fmt.Errorf("no policy: Config.Policy must be set")
 	}
 	if len(c.Jobs) > maxJobs {
 		return fmt.Errorf("%d jobs: at most %d", len(c.Jobs), maxJobs)
 	}
-	if err := c.Models.check(); err != nil {
+	if err := c.Models.Check(); err != nil {
 		return err
+	}
+	if c.CycleInterval < 0 {
+		return fmt.Errorf("cycle interval %v: must not be negative", c.CycleInterval)
 	}
 	for i := range c.Nodes {
 		if s := c.Nodes[i].Speed; s < 0 || math.IsNaN(s) || math.IsInf(s, 0) {
-			return fmt.Errorf("node %q: speed %v: it must be a number above 0", c.Nodes[i].Name, s)
+			return fmt.Errorf("node %q: speed %v: must be a finite number of at least 0", c.Nodes[i].Name, s)
 		}
+	}
+	if err := c.checkAbsences(); err != nil {
+		return err
 	}
 	for i := range c.Jobs {
 		if err := c.checkJob(i); err != nil {
@@ -252,9 +260,9 @@ func (c *Config) checkJob(i int) error {
 	what := fmt.Sprintf("job %d (%s)", i+1, j.Name)
 	switch {
 	case j.Submit < 0:
-		return fmt.Errorf("%s: submitted at %v: not before 0", what, j.Submit)
+		return fmt.Errorf("%s: submitted at %v: must not be negative", what, j.Submit)
 	case i > 0 && j.Submit < c.Jobs[i-1].Submit:
-		return fmt.Errorf("%s: submitted at %v, before the job in front of it: sort the jobs", what, j.Submit)
+		return fmt.Errorf("%s: submitted at %v, before the previous job: sort the jobs by submission", what, j.Submit)
 	case j.Project < 0 || j.Project > len(c.Projects):
 		return fmt.Errorf("%s: project %d of %d", what, j.Project, len(c.Projects))
 	case len(j.Stages) == 0:
@@ -262,40 +270,19 @@ func (c *Config) checkJob(i int) error {
 	}
 	for k := range j.Stages {
 		g := &j.Stages[k]
-		if g.Work < 0 || g.Shuffle < 0 || g.Write < 0 || g.Input < 0 || g.Read < 0 {
-			return fmt.Errorf("%s stage %d: a time or size below 0", what, k)
+		if g.Work < 0 || g.ShuffleBytes < 0 || g.OutputBytes < 0 || g.InputBytes < 0 || g.BlockBytes < 0 {
+			return fmt.Errorf("%s stage %d: a time or size is negative", what, k)
 		}
-		if g.Each != nil && len(g.Each) != int(g.Tasks) {
-			return fmt.Errorf("%s stage %d: %d tasks and %d work times", what, k, g.Tasks, len(g.Each))
+		if g.WorkPerTask != nil && len(g.WorkPerTask) != int(g.Tasks) {
+			return fmt.Errorf("%s stage %d: %d tasks and %d work times", what, k, g.Tasks, len(g.WorkPerTask))
 		}
-		if g.Starts != nil && len(g.Starts) != int(g.Tasks) {
-			return fmt.Errorf("%s stage %d: %d tasks and %d start delays", what, k, g.Tasks, len(g.Starts))
+		if g.StartDelays != nil && len(g.StartDelays) != int(g.Tasks) {
+			return fmt.Errorf("%s stage %d: %d tasks and %d start delays", what, k, g.Tasks, len(g.StartDelays))
 		}
 		below := func(d time.Duration) bool { return d < 0 }
-		if slices.ContainsFunc(g.Each, below) || slices.ContainsFunc(g.Starts, below) {
-			return fmt.Errorf("%s stage %d: a work time or start delay below 0", what, k)
+		if slices.ContainsFunc(g.WorkPerTask, below) || slices.ContainsFunc(g.StartDelays, below) {
+			return fmt.Errorf("%s stage %d: a work time or start delay is negative", what, k)
 		}
-	}
-	return nil
-}
-
-func (m *Models) check() error {
-	bad := func(x float64) bool { return !(x >= 0) || math.IsInf(x, 0) }
-	switch {
-	case m.Transfer > TransferShared:
-		return fmt.Errorf("%v: use free, fixed or shared", m.Transfer)
-	case m.transfer() != TransferFree && (m.LocalRate <= 0 || m.RackRate <= 0 || m.RemoteRate <= 0):
-		return fmt.Errorf("transfer %v: local, rack and remote rates must be above 0", m.Transfer)
-	case m.transfer() == TransferShared && (m.NodeLink <= 0 || m.RackLink <= 0):
-		return fmt.Errorf("transfer shared: node and rack links must be above 0")
-	case m.Launch < 0 || m.MTBF < 0 || m.Repair < 0 || m.KillDelay < 0 || m.Heartbeat < 0:
-		return fmt.Errorf("a time of the models is below 0")
-	case m.Replicas < 0 || m.Replicas > scheduler.MaxReplicas:
-		return fmt.Errorf("%d replicas: 0 to %d", m.Replicas, scheduler.MaxReplicas)
-	case bad(m.Spread) || bad(m.StragglerPart) || bad(m.StragglerFactor) || bad(m.EstimateError) || bad(m.MemoryUsed):
-		return fmt.Errorf("a number of the models is below 0 or not a number")
-	case m.StragglerPart > 1 || m.MemoryUsed > 1:
-		return fmt.Errorf("straggler part %v and memory used %v: at most 1", m.StragglerPart, m.MemoryUsed)
 	}
 	return nil
 }

@@ -7,87 +7,87 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Contention: where nothing enforces what tasks declared, or the scheduler was
-// told less than they use (Stage.Needs), a node may be asked for more CPU or
-// disk I/O than it has. Then everything that computes there slows down alike:
-// by what is needed over what there is, of the scarcer of the two. Memory is
-// not shared that way: who schedules it, has it.
+// Contention: if limits are not enforced, or the scheduler knows less than the tasks use
+// (Stage.ActualDemand), the tasks of a node may need more CPU or disk I/O than it has. All tasks
+// that compute there then slow down by the same factor: need over capacity of the scarcer resource.
+// Memory does not slow tasks down.
 
-// crowd is what computes on a node.
-type crowd struct {
-	needs scheduler.Resources
-	slots []int32
-	slow  float64 // factor on time, at least 1
+// nodeLoad is the set of attempts that compute on a node.
+type nodeLoad struct {
+	demand   scheduler.Resources
+	slots    []int32
+	slowdown float64 // factor on compute time, at least 1
 }
 
-// needsOf is what a task of the stage really uses.
-func (g *Stage) needsOf() scheduler.Resources {
-	if g.Needs.IsZero() {
+// actualDemand returns what a task of the stage really uses.
+func (g *Stage) actualDemand() scheduler.Resources {
+	if g.ActualDemand.IsZero() {
 		return g.Demand
 	}
-	return g.Needs
+	return g.ActualDemand
 }
 
-// slowness is the factor by which the work of an attempt takes longer now.
-func (w *world) slowness(t *attempt) float64 {
+// slowdown returns the current factor on the compute time of an attempt.
+func (w *world) slowdown(t *attempt) float64 {
 	if !w.Models.Contention {
 		return 1
 	}
-	return w.crowds[t.node].slow
+	return w.nodeLoads[t.node].slowdown
 }
 
-// joinCrowd makes an attempt one of those that compute on its node.
-func (w *world) joinCrowd(slot int32) {
+// startComputing adds an attempt to the load of its node.
+func (w *world) startComputing(slot int32) {
 	t := &w.attempts[slot]
-	w.change(t, +1, func(c *crowd) { c.slots = append(c.slots, slot) })
+	w.changeLoad(t, +1, func(c *nodeLoad) { c.slots = append(c.slots, slot) })
 }
 
-// leaveCrowd takes it off; its own work must have been brought up to now.
-func (w *world) leaveCrowd(slot int32) {
+// stopComputing removes an attempt from the load of its node. The caller has updated the attempt's
+// workLeft.
+func (w *world) stopComputing(slot int32) {
 	t := &w.attempts[slot]
-	w.change(t, -1, func(c *crowd) {
+	w.changeLoad(t, -1, func(c *nodeLoad) {
 		if i := slices.Index(c.slots, slot); i >= 0 {
 			c.slots = slices.Delete(c.slots, i, i+1)
 		}
 	})
 }
 
-// change changes a crowd and, if that changes its slowness, plans the ends of
-// all in it anew. O(tasks on the node).
-func (w *world) change(t *attempt, sign int64, f func(*crowd)) {
-	c := &w.crowds[t.node]
-	room := w.Nodes[t.node].Capacity
-	before := clipped(c.needs, room)
-	c.needs = c.needs.Add(w.jobs[t.job].spec.Stages[t.stage].needsOf().Times(sign))
+// changeLoad changes the load of a node and, if that changes its slowdown, reschedules the ends of
+// all its attempts. O(tasks on the node).
+func (w *world) changeLoad(t *attempt, sign int64, f func(*nodeLoad)) {
+	c := &w.nodeLoads[t.node]
+	capacity := w.Nodes[t.node].Capacity
+	before := clipped(c.demand, capacity)
+	c.demand = c.demand.Add(w.jobs[t.job].spec.Stages[t.stage].actualDemand().Times(sign))
 	f(c)
-	w.use.direct(clipped(c.needs, room).Sub(before))
-	slow := 1.0
+	w.changeMeasured(&w.jobs[t.job], clipped(c.demand, capacity).Sub(before))
+	newSlowdown := 1.0
 	for _, k := range []scheduler.Resource{scheduler.CPU, scheduler.IO} {
-		if room[k] > 0 {
-			slow = max(slow, float64(c.needs[k])/float64(room[k]))
+		if capacity[k] > 0 {
+			newSlowdown = max(newSlowdown, float64(c.demand[k])/float64(capacity[k]))
 		}
 	}
-	was := c.slow
-	c.slow = slow
+	oldSlowdown := c.slowdown
+	c.slowdown = newSlowdown
 	for _, slot := range c.slots {
 		o := &w.attempts[slot]
 		if o == t && sign > 0 {
-			o.since = w.now
-		} else if slow == was {
+			o.phaseStart = w.now
+		} else if newSlowdown == oldSlowdown {
 			continue
 		} else {
-			w.bringUp(o, was)
+			w.advanceWork(o, oldSlowdown)
 		}
-		w.due(slot, w.now.Add(scale(o.work, slow)), evPhase)
+		w.scheduleEvent(slot, w.now.Add(scale(o.workLeft, newSlowdown)), evPhase)
 	}
 }
 
-// bringUp takes what was worked since the last change off an attempt's work.
-func (w *world) bringUp(o *attempt, slow float64) {
-	passed := w.now.Sub(o.since)
-	o.ran += passed
-	o.work = max(0, o.work-time.Duration(float64(passed)/slow))
-	o.since = w.now
+// advanceWork subtracts the work done since the last change from workLeft.
+func (w *world) advanceWork(o *attempt, slow float64) {
+	passed := w.now.Sub(o.phaseStart)
+	o.elapsed += passed
+	o.workLeft = max(0, o.workLeft-time.Duration(float64(passed)/slow))
+	o.phaseStart = w.now
 }
 
-func clipped(needs, room scheduler.Resources) scheduler.Resources { return needs.Min(room) }
+func clipped(needs, capacity scheduler.Resources) scheduler.Resources { return needs.Min(capacity) }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 const sec = time.Second
 
-// nodes makes n machines in racks of a size.
+// nodes returns n nodes in racks of the given size.
 func nodes(n, rack int, capacity scheduler.Resources) []engine.Node {
 	var out []engine.Node
 	for i := range n {
@@ -36,76 +37,76 @@ func policy(t testing.TB, name string, kv ...string) scheduler.Policy {
 	return p
 }
 
-// one is a job of one stage.
-func one(submit time.Duration, tasks int32, demand scheduler.Resources, work time.Duration) engine.Job {
+// singleStageJob returns a job of one stage.
+func singleStageJob(submit time.Duration, tasks int32, demand scheduler.Resources, work time.Duration) engine.Job {
 	return engine.Job{Name: "j", Submit: submit, Stages: []engine.Stage{{Name: "main", Tasks: tasks, Demand: demand, Work: work}}}
 }
 
-func run(t testing.TB, c engine.Config) *engine.Result {
+func mustSimulate(t testing.TB, c engine.Config) *engine.Result {
 	t.Helper()
-	r, err := engine.Run(c)
+	r, err := engine.Simulate(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := r.Little[0] - r.Little[1]; d > 1e-6*r.Little[0] || -d > 1e-6*r.Little[0] {
-		t.Fatalf("Little's law: %v jobs in the system on average, rate times response is %v", r.Little[0], r.Little[1])
+	if d := r.LittlesLaw[0] - r.LittlesLaw[1]; d > 1e-6*r.LittlesLaw[0] || -d > 1e-6*r.LittlesLaw[0] {
+		t.Fatalf("Little's law: %v jobs in the system on average, rate times response is %v", r.LittlesLaw[0], r.LittlesLaw[1])
 	}
 	return r
 }
 
 func TestTasksRunInWaves(t *testing.T) {
-	r := run(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"),
-		Jobs: []engine.Job{one(0, 10, schedtest.R(1, 1, 0), 10*sec), one(5*sec, 1, schedtest.R(1, 1, 0), sec)}})
+	r := mustSimulate(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"),
+		Jobs: []engine.Job{singleStageJob(0, 10, schedtest.R(1, 1, 0), 10*sec), singleStageJob(5*sec, 1, schedtest.R(1, 1, 0), sec)}})
 	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100*sec {
 		t.Errorf("first job: %+v", j)
 	}
 	if j := r.Jobs[1]; j.Start != 20*sec || j.Finish != 21*sec || j.Wait() != 15*sec {
 		t.Errorf("second job: %+v", j)
 	}
-	if r.Makespan != 30*sec || r.Used[scheduler.CPU] != 101.0/120 || r.Useful != 101.0/120 {
-		t.Errorf("makespan %v, used %v, useful %v", r.Makespan, r.Used, r.Useful)
+	if r.Makespan != 30*sec || r.Used[scheduler.CPU] != 101.0/120 || r.UsefulCPU != 101.0/120 {
+		t.Errorf("makespan %v, used %v, useful %v", r.Makespan, r.Used, r.UsefulCPU)
 	}
 }
 
-// What a task needs to start occupies its room, and a slow node is no slower at it.
-func TestATaskHoldsItsRoomWhileItStarts(t *testing.T) {
+// Launch and start delays occupy a task's demand, and a slow node does not make them longer.
+func TestStartingTaskOccupiesItsDemand(t *testing.T) {
 	slow := nodes(1, 1, schedtest.R(1, 8, 0))
 	slow[0].Speed = 0.5
-	j := one(0, 2, schedtest.R(1, 1, 0), 5*sec)
-	j.Stages[0].Starts = []time.Duration{3 * sec, 7 * sec}
-	r := run(t, engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: engine.Models{Launch: sec}})
+	j := singleStageJob(0, 2, schedtest.R(1, 1, 0), 5*sec)
+	j.Stages[0].StartDelays = []time.Duration{3 * sec, 7 * sec}
+	r := mustSimulate(t, engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: engine.Models{Launch: sec}})
 	// 1 s launch, 3 s start, 10 s work; 1 s launch, 7 s start, 10 s work
 	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22*sec || r.Used[scheduler.CPU] != 1 {
 		t.Errorf("%+v, used %v", j, r.Used)
 	}
-	j.Stages[0].Starts = j.Stages[0].Starts[:1]
-	if _, err := engine.Run(engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}}); err == nil || err.Error() != "job 1 (j) stage 0: 2 tasks and 1 start delays" {
+	j.Stages[0].StartDelays = j.Stages[0].StartDelays[:1]
+	if _, err := engine.Simulate(engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}}); err == nil || err.Error() != "job 1 (j) stage 0: 2 tasks and 1 start delays" {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAReduceWaitsForItsMaps(t *testing.T) {
+func TestReduceWaitsForMaps(t *testing.T) {
 	j := engine.Job{Stages: []engine.Stage{
-		{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(1, 1, 0), Work: 10 * sec, Input: 4 * 100 * schedtest.MiB, Read: 100 * schedtest.MiB},
-		{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 1, 0), Work: 5 * sec, Shuffle: 200 * schedtest.MiB, Write: 100 * schedtest.MiB}}}
+		{Name: "map", Kind: scheduler.KindMap, Tasks: 4, Demand: schedtest.R(1, 1, 0), Work: 10 * sec, InputBytes: 4 * 100 * schedtest.MiB, BlockBytes: 100 * schedtest.MiB},
+		{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 1, 0), Work: 5 * sec, ShuffleBytes: 200 * schedtest.MiB, OutputBytes: 100 * schedtest.MiB}}}
 	m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB, Launch: sec}
-	r := run(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m})
+	r := mustSimulate(t, engine.Config{Nodes: nodes(2, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: m})
 	// 1 s start, 1 s read, 10 s work; 1 s start, 10 s shuffle, 5 s work, 1 s write
 	if f := r.Jobs[0].Finish; f != 29*sec {
 		t.Errorf("finished at %v, want 29s", f)
 	}
 }
 
-func TestAReadCostsByWhereTheDataLies(t *testing.T) {
+func TestReadTimeDependsOnLocality(t *testing.T) {
 	for name, c := range map[string]struct {
 		at   scheduler.NodeID
 		want time.Duration
 	}{"on the node": {0, 11 * sec}, "in the rack": {1, 12 * sec}, "in another rack": {2, 15 * sec}} {
 		t.Run(name, func(t *testing.T) {
-			j := one(0, 1, schedtest.R(1, 1, 0), 10*sec)
+			j := singleStageJob(0, 1, schedtest.R(1, 1, 0), 10*sec)
 			j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{c.at})
 			m := engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 * schedtest.MiB, RackRate: 50 * schedtest.MiB, RemoteRate: 20 * schedtest.MiB}
-			r := run(t, engine.Config{Nodes: nodes(4, 2, schedtest.R(1, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
+			r := mustSimulate(t, engine.Config{Nodes: nodes(4, 2, schedtest.R(1, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
 			if f := r.Jobs[0].Finish; f != c.want {
 				t.Errorf("finished at %v, want %v", f, c.want)
 			}
@@ -116,87 +117,91 @@ func TestAReadCostsByWhereTheDataLies(t *testing.T) {
 	}
 }
 
-func TestALinkIsSharedByItsUsers(t *testing.T) {
-	j := one(0, 2, schedtest.R(1, 1, 0), 10*sec)
+func TestFlowsShareALink(t *testing.T) {
+	j := singleStageJob(0, 2, schedtest.R(1, 1, 0), 10*sec)
 	j.Stages[0].Inputs = schedtest.Inputs(100*schedtest.MiB, []scheduler.NodeID{1}, []scheduler.NodeID{1})
 	m := engine.Models{Transfer: engine.TransferShared, LocalRate: 100 * schedtest.MiB, RackRate: 100 * schedtest.MiB, RemoteRate: 100 * schedtest.MiB,
 		NodeLink: 50 * schedtest.MiB, RackLink: 1000 * schedtest.MiB}
-	r := run(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
+	r := mustSimulate(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: firstNode{}, Jobs: []engine.Job{j}, Models: m})
 	// 200 MiB over one link of 50 MiB/s
 	if f := r.Jobs[0].Finish.Round(time.Millisecond); f != 14*sec {
 		t.Errorf("finished at %v, want 14s", f)
 	}
 }
 
-func TestEnforcementKeepsADiskForThoseWhoDeclaredIt(t *testing.T) {
+func TestEnforcementReservesDeclaredIO(t *testing.T) {
 	jobs := func() []engine.Job {
-		small, big := one(0, 1, schedtest.R(1, 1, 80), 0), one(0, 3, schedtest.R(1, 1, 5), 0)
-		small.Stages[0].Write, big.Stages[0].Write = 80*schedtest.MiB, 1000*schedtest.MiB
+		small, big := singleStageJob(0, 1, schedtest.R(1, 1, 80), 0), singleStageJob(0, 3, schedtest.R(1, 1, 5), 0)
+		small.Stages[0].OutputBytes, big.Stages[0].OutputBytes = 80*schedtest.MiB, 1000*schedtest.MiB
 		return []engine.Job{small, big}
 	}
 	m := engine.Models{Transfer: engine.TransferShared, LocalRate: 100 * schedtest.MiB, RackRate: 1, RemoteRate: 1, NodeLink: 1, RackLink: 1}
 	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(8, 8, 100)), Policy: policy(t, "fifo"), Jobs: jobs(), Models: m}
-	free := run(t, c)
-	c.Models.Enforced, c.Policy = true, policy(t, "fifo")
-	held := run(t, c)
+	free := mustSimulate(t, c)
+	c.Models.EnforceIO, c.Policy = true, policy(t, "fifo")
+	enforced := mustSimulate(t, c)
 	if f := free.Jobs[0].Finish.Round(time.Millisecond); f != 3200*time.Millisecond {
 		t.Errorf("without enforcement the small job ends at %v, want 3.2s (a quarter of the disk)", f)
 	}
-	if f := held.Jobs[0].Finish.Round(time.Millisecond); f != sec {
+	if f := enforced.Jobs[0].Finish.Round(time.Millisecond); f != sec {
 		t.Errorf("with enforcement the small job ends at %v, want 1s", f)
 	}
 }
 
-func TestTheSameSeedGivesTheSameRun(t *testing.T) {
+func TestSameSeedGivesSameResult(t *testing.T) {
 	mk := func(seed uint64) engine.Config {
-		c := engine.Config{Nodes: nodes(6, 2, schedtest.R(4, 16, 100)), Policy: policy(t, "fair"), Seed: seed, KeepTasks: 100,
+		c := engine.Config{Nodes: nodes(6, 2, schedtest.R(4, 16, 100)), Policy: policy(t, "fair"), Seed: seed, MaxTaskExecutions: 100,
 			Models: engine.Models{Transfer: engine.TransferShared, LocalRate: 100 << 20, RackRate: 50 << 20, RemoteRate: 20 << 20, NodeLink: 100 << 20, RackLink: 200 << 20,
-				Replicas: 3, Spread: 0.5, StragglerPart: 0.1, StragglerFactor: 5, MTBF: 200 * sec, Repair: 20 * sec, EstimateError: 0.5, Heartbeat: 3 * sec, Launch: sec}}
+				Replicas: 3, Spread: 0.5, StragglerFraction: 0.1, StragglerFactor: 5, MTBF: 200 * sec, Repair: 20 * sec, EstimateError: 0.5, Heartbeat: 3 * sec, Launch: sec}}
 		for i := range 30 {
 			j := engine.Job{Submit: time.Duration(i) * 3 * sec, Stages: []engine.Stage{
-				{Name: "map", Kind: scheduler.KindMap, Tasks: 8, Demand: schedtest.R(1, 1, 5), Work: 10 * sec, Input: 8 << 26, Read: 1 << 26},
-				{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 2, 5), Work: 5 * sec, Shuffle: 1 << 26, Write: 1 << 24}}}
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 8, Demand: schedtest.R(1, 1, 5), Work: 10 * sec, InputBytes: 8 << 26, BlockBytes: 1 << 26},
+				{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: 2, Demand: schedtest.R(1, 2, 5), Work: 5 * sec, ShuffleBytes: 1 << 26, OutputBytes: 1 << 24}}}
 			c.Jobs = append(c.Jobs, j)
 		}
 		return c
 	}
-	a, b, other := run(t, mk(7)), run(t, mk(7)), run(t, mk(8))
+	a, b, other := mustSimulate(t, mk(7)), mustSimulate(t, mk(7)), mustSimulate(t, mk(8))
 	if !reflect.DeepEqual(a, b) {
 		t.Error("two runs of seed 7 differ")
 	}
 	if reflect.DeepEqual(a.Jobs, other.Jobs) {
-		t.Error("seeds 7 and 8 give the same")
+		t.Error("seeds 7 and 8 have equal results")
 	}
 	if a.NodesLost == 0 || a.OutputsLost == 0 || a.WorkLostCPU == 0 || a.Unfinished != 0 {
 		t.Errorf("%d nodes lost, %d outputs lost, %v CPU-s lost, %d jobs unfinished", a.NodesLost, a.OutputsLost, a.WorkLostCPU, a.Unfinished)
 	}
 }
 
-func TestWhatCanNeverRunIsNamed(t *testing.T) {
-	_, err := engine.Run(engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 2, 0)), Policy: policy(t, "fifo"),
-		Jobs: []engine.Job{one(0, 1, schedtest.R(3, 1, 0), sec)}})
-	want := "at 0s: 1 jobs never end and nothing more can happen: stage 1.0: 1 waiting, no room for cpu on 1 nodes"
-	if err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+func TestErrorNamesWaitingStage(t *testing.T) {
+	caps := scheduler.Caps{Task: scheduler.Limit(schedtest.R(1, 0, 0))}
+	_, err := engine.Simulate(engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 2, 0)), Policy: policy(t, "fifo"),
+		Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(2, 1, 0), sec)}, BeforeSubmit: func(s *scheduler.State, _ scheduler.Time, _ *scheduler.JobSpec, _ []scheduler.StageSpec) error {
+			spec := s.Tenant(0).Spec // a cap that the simulation did not know at its start
+			spec.Caps = caps
+			return s.PutTenant(spec)
+		}})
+	if err == nil || !strings.HasPrefix(err.Error(), "at 0s: 1 jobs cannot end because no event is left: stage 1.0: 1 waiting") {
+		t.Errorf("%v", err)
 	}
 }
 
-// firstNode places every task on the first node with room.
+// firstNode places every task on the first node with free capacity.
 type firstNode struct{}
 
 func (firstNode) Name() string { return "first" }
 
-func (firstNode) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
+func (firstNode) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
 	d := scheduler.Decision{Base: s.Index(), At: now}
 	m := s.Mark()
 	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
 		for _, g := range j.Stages {
 			for g.Ready() {
 				n := s.NextNode(g, 0)
-				if n == scheduler.NoNode || len(d.Actions) == most {
+				if n == scheduler.NoNode || len(d.Actions) == maxActions {
 					break
 				}
-				d.Actions = append(d.Actions, s.Place(g, g.NextPending(0), n, 0))
+				d.Actions = append(d.Actions, s.PlaceAction(g, g.NextPending(0), n, 0))
 				if err := s.Apply(&d.Actions[len(d.Actions)-1], now); err != nil {
 					panic(err)
 				}
@@ -207,15 +212,15 @@ func (firstNode) Decide(s *scheduler.State, now scheduler.Time, most int) schedu
 	return d
 }
 
-func TestWhatNobodyEnforcesSlowsEverybodyDown(t *testing.T) {
-	// Four tasks of 1 core each on 2 cores, of which the scheduler knows the
-	// memory alone: 10 s of work take 20 s; the fifth comes at 10 s and has 1 s.
+func TestContentionSlowsAllTasksOfANode(t *testing.T) {
+	// Four tasks of 1 core each run on 2 cores, and the scheduler knows only their memory: 10 s of
+	// work take 20 s. The fifth arrives at 10 s with 1 s of work.
 	c := engine.Config{Nodes: nodes(1, 1, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"), Models: engine.Models{Contention: true},
-		Jobs: []engine.Job{one(0, 4, schedtest.R(0, 1, 0), 10*sec), one(10*sec, 1, schedtest.R(0, 1, 0), sec)}}
+		Jobs: []engine.Job{singleStageJob(0, 4, schedtest.R(0, 1, 0), 10*sec), singleStageJob(10*sec, 1, schedtest.R(0, 1, 0), sec)}}
 	for i := range c.Jobs {
-		c.Jobs[i].Stages[0].Needs = schedtest.R(1, 1, 0)
+		c.Jobs[i].Stages[0].ActualDemand = schedtest.R(1, 1, 0)
 	}
-	r := run(t, c)
+	r := mustSimulate(t, c)
 	// from 10 s on five share 2 cores: 1 s takes 2.5 s, the four have 4 s left at 12.5 s
 	if a, b := r.Jobs[0].Finish.Round(time.Millisecond), r.Jobs[1].Finish.Round(time.Millisecond); a != 20500*time.Millisecond || b != 12500*time.Millisecond {
 		t.Errorf("they end at %v and %v, want 20.5s and 12.5s", a, b)
@@ -225,9 +230,9 @@ func TestWhatNobodyEnforcesSlowsEverybodyDown(t *testing.T) {
 	}
 }
 
-func TestAdmissionHoldsJobsBack(t *testing.T) {
-	r := run(t, engine.Config{Nodes: nodes(1, 1, schedtest.R(4, 8, 100)), Policy: policy(t, "fifo"), Admission: 1,
-		Jobs: []engine.Job{one(0, 1, schedtest.R(1, 1, 0), 10*sec), one(sec, 1, schedtest.R(1, 1, 0), 10*sec), one(2*sec, 1, schedtest.R(1, 1, 0), 10*sec)}})
+func TestAdmissionDelaysJobs(t *testing.T) {
+	r := mustSimulate(t, engine.Config{Nodes: nodes(1, 1, schedtest.R(4, 8, 100)), Policy: policy(t, "fifo"), MaxAdmittedJobs: 1,
+		Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(1, 1, 0), 10*sec), singleStageJob(sec, 1, schedtest.R(1, 1, 0), 10*sec), singleStageJob(2*sec, 1, schedtest.R(1, 1, 0), 10*sec)}})
 	for i, want := range []time.Duration{0, 10 * sec, 20 * sec} {
 		if j := r.Jobs[i]; j.Admitted != want || j.Finish != want+10*sec {
 			t.Errorf("job %d: %+v", i, j)

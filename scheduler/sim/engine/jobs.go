@@ -7,42 +7,46 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// prepare works out what is known of a job before the run.
-func (w *world) prepare(i int) error {
+// initJob computes the properties of job i that do not change during the simulation.
+func (w *world) initJob(i int) error {
 	spec := &w.Jobs[i]
 	j := &w.jobs[i]
 	*j = job{spec: spec, id: scheduler.JobID(i + 1), res: &w.res.Jobs[i]}
 	j.res.Start, j.res.Submit = -1, spec.Submit
 	if spec.Tenant < 0 || int(spec.Tenant) >= len(w.Tenants) {
-		return fmt.Errorf("job %d (%s): tenant %d of %d", i+1, spec.Name, spec.Tenant, len(w.Tenants))
+		return fmt.Errorf("job %d (%s): tenant %d of %d tenants", i+1, spec.Name, spec.Tenant, len(w.Tenants))
 	}
 	r := j.res
-	r.Alone, r.Work = w.alone(spec)
+	r.Alone, r.Work = w.aloneTime(spec)
 	for k := range spec.Stages {
 		r.Tasks += spec.Stages[k].Tasks
 	}
 	return nil
 }
 
-// submit brings in job i, and its project if it is the first of it, and plans
-// the next submission.
-func (w *world) submit(i int) error {
+// submitJob submits job i, and its project with the project's first job, and schedules the next
+// submission.
+func (w *world) submitJob(i int) error {
 	if i+1 < len(w.Jobs) {
-		w.events.plan(w.at(w.Jobs[i+1].Submit), evSubmit, int32(i+1))
+		w.events.schedule(w.timeAt(w.Jobs[i+1].Submit), evSubmit, int32(i+1))
 	}
-	w.use.jobs(+1)
-	if w.Admission > 0 && w.admitted >= w.Admission {
+	if w.jobs[i].refused {
+		w.jobsDone++
+		return nil
+	}
+	w.countWork(&w.jobs[i], +1, 0, 0)
+	if w.MaxAdmittedJobs > 0 && w.admitted >= w.MaxAdmittedJobs {
 		w.backlog = append(w.backlog, int32(i))
 		return nil
 	}
-	return w.admit(i)
+	return w.admitJob(i)
 }
 
-// admit shows job i to the scheduler.
-func (w *world) admit(i int) error {
+// admitJob submits job i to the scheduler.
+func (w *world) admitJob(i int) error {
 	w.admitted++
 	j := &w.jobs[i]
-	j.res.Admitted = since0(w.now)
+	j.res.Admitted = sinceEpoch(w.now)
 	if err := w.putProject(j.spec); err != nil {
 		return err
 	}
@@ -53,24 +57,25 @@ func (w *world) admit(i int) error {
 	for k := range stages {
 		g := &j.spec.Stages[k]
 		stages[k] = w.stageSpec(j, g, estimate)
-		j.left += g.Tasks
-		j.stages[k].reads = stages[k].Inputs != nil
-		if w.Models.MTBF > 0 {
-			j.stages[k].ran = make([]scheduler.NodeID, g.Tasks)
+		j.tasksLeft += g.Tasks
+		j.stages[k].hasInputs = stages[k].Inputs != nil
+		if w.Models.MTBF > 0 || len(w.Absences) > 0 {
+			j.stages[k].ranOn = make([]scheduler.NodeID, g.Tasks)
 		}
 	}
+	w.countWork(j, 0, 0, int64(j.tasksLeft))
 	if estimate > 0 {
 		spec.Estimate = scale(j.res.Alone, estimate)
 	}
-	if w.Admit != nil {
-		if err := w.Admit(w.s, w.now, &spec, stages); err != nil {
+	if w.BeforeSubmit != nil {
+		if err := w.BeforeSubmit(w.s, w.now, &spec, stages); err != nil {
 			return err
 		}
 	}
 	if err := w.s.SubmitJob(spec, stages); err != nil {
 		return err
 	}
-	if j.left == 0 {
+	if j.tasksLeft == 0 {
 		return w.endJob(j, scheduler.JobSucceeded)
 	}
 	return nil
@@ -84,7 +89,7 @@ func (w *world) jobSpec(j *job) scheduler.JobSpec {
 		spec.Priority = scheduler.PriorityLow
 	}
 	if in.Deadline > 0 {
-		spec.Deadline, spec.Accepted = w.at(in.Deadline), w.Models.Accept
+		spec.Deadline, spec.Accepted = w.timeAt(in.Deadline), w.Models.AcceptDeadlines
 	}
 	if spec.Size == 0 {
 		spec.Size = j.res.Work.Seconds()
@@ -99,10 +104,10 @@ func (w *world) stageSpec(j *job, g *Stage, estimate float64) scheduler.StageSpe
 		spec.Kind = scheduler.KindGroup
 	}
 	if estimate > 0 {
-		spec.Estimate = scale(w.nominalTask(g), estimate)
+		spec.Estimate = scale(w.nominalTaskTime(g), estimate)
 	}
-	if spec.Inputs == nil && g.Input > 0 && g.Read > 0 {
-		spec.Inputs = w.layout(j, g)
+	if spec.Inputs == nil && g.InputBytes > 0 && g.BlockBytes > 0 {
+		spec.Inputs = w.placeBlocks(j, g)
 	}
 	return spec
 }
@@ -120,7 +125,7 @@ func (w *world) putProject(in *Job) error {
 	return w.s.PutProject(spec)
 }
 
-// estimateFactor is estimate over truth for a job; 0 for no estimate.
+// estimateFactor returns estimate over truth for a job; 0 for no estimate.
 func (w *world) estimateFactor(j *job) float64 {
 	if w.Models.NoEstimates {
 		return 0
@@ -135,35 +140,35 @@ func scale(d time.Duration, f float64) time.Duration {
 	return time.Duration(float64(d) * f)
 }
 
-// endJob takes a job out when it is complete, failed or given up.
+// endJob removes a job that has completed, failed or been stopped, and admits the next one.
 func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
 	if err := w.s.EndJob(j.id, o, w.now); err != nil {
 		return err
 	}
 	j.ended = true
 	j.stages = nil
-	w.done++
-	w.use.jobs(-1)
-	j.res.Finish, j.res.Outcome = since0(w.now), o
+	w.jobsDone++
+	w.countWork(j, -1, 0, -int64(j.tasksLeft))
+	j.res.Finish, j.res.Outcome = sinceEpoch(w.now), o
 	w.admitted--
 	if len(w.backlog) > 0 {
 		next := w.backlog[0]
 		w.backlog = w.backlog[1:]
-		if err := w.admit(int(next)); err != nil {
+		if err := w.admitJob(int(next)); err != nil {
 			return err
 		}
 	}
 	if p := j.spec.Project; p > 0 {
 		q := w.s.Project(scheduler.ProjectID(p))
-		if q != nil && len(q.Jobs) == 0 && w.lastOf(p) {
+		if q != nil && len(q.Jobs) == 0 && w.allJobsEnded(p) {
 			return w.s.DropProject(q.Spec.ID)
 		}
 	}
 	return nil
 }
 
-// lastOf tells whether no job of the project is still to come.
-func (w *world) lastOf(p int) bool {
+// allJobsEnded reports whether all jobs of project p have ended.
+func (w *world) allJobsEnded(p int) bool {
 	left := w.Projects[p-1].Jobs
 	for i := range w.jobs {
 		if w.jobs[i].spec.Project == p && w.jobs[i].ended {
@@ -173,35 +178,35 @@ func (w *world) lastOf(p int) bool {
 	return left <= 0
 }
 
-// heed acts on notes that concern the world: a deadline job whose deadline
-// cannot be kept and that asked to be stopped then is stopped.
-func (w *world) heed(n *scheduler.Note) error {
+// handlePolicyState handles the policy states that affect the simulation: it counts violated
+// guarantees and stops a job with an infeasible deadline if the job asks for that.
+func (w *world) handlePolicyState(n *scheduler.PolicyState) error {
 	switch n.Kind {
-	case scheduler.NoteHopeless:
+	case scheduler.InfeasibleState:
 		j := &w.jobs[n.Job-1]
-		j.res.Hopeless = true
+		j.res.Infeasible = true
 		if j.spec.OnMiss == scheduler.OnMissStop && !j.ended {
 			return w.stopJob(j, scheduler.JobMissed)
 		}
-	case scheduler.NoteBroken:
-		w.res.BrokenPromises++
+	case scheduler.ViolatedState:
+		w.res.ViolatedGuarantees++
 	}
 	return nil
 }
 
-// stopJob ends all of a job's attempts and the job.
+// stopJob kills all attempts of a job and ends it.
 func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
 	if err := w.s.StopJob(j.id); err != nil {
 		return err
 	}
 	for _, g := range w.s.Job(j.id).Stages {
 		for i := range g.Spec.Tasks {
-			first, second := w.s.Slots(g.Task(i))
-			for _, slot := range [...]int32{second, first} { // the later one first
+			first, second := w.s.AttemptSlots(g.Task(i))
+			for _, slot := range [...]int32{second, first} { // the speculative attempt first
 				if slot < 0 {
 					continue
 				}
-				if err := w.dropAttempt(slot, scheduler.OutcomeKilled); err != nil {
+				if err := w.removeAttempt(slot, scheduler.OutcomeKilled); err != nil {
 					return err
 				}
 			}
@@ -211,48 +216,48 @@ func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
 	return w.endJob(j, o)
 }
 
-// shape is a demand that takes room on nodes.
-type shape struct {
+// eqClass is the equivalence class of tasks with equal demands.
+type eqClass struct {
 	demand scheduler.Resources
 	disk   int64
 }
 
-// slots is how many tasks of a demand the empty cluster holds.
-func (w *world) slots(d scheduler.Resources, disk int64) int64 {
-	k := shape{d, disk}
-	if n, ok := w.nominal[k]; ok {
+// slotsInCluster returns how many tasks with these demands fit into the empty cluster.
+func (w *world) slotsInCluster(d scheduler.Resources, disk int64) int64 {
+	k := eqClass{d, disk}
+	if n, ok := w.clusterSlots[k]; ok {
 		return n
 	}
 	sum := int64(0)
 	for i := range w.Nodes {
-		sum += slotsOn(&w.Nodes[i].NodeSpec, d, disk)
+		sum += slotsOnNode(&w.Nodes[i].NodeSpec, d, disk)
 	}
-	w.nominal[k] = sum
+	w.clusterSlots[k] = sum
 	return sum
 }
 
-func slotsOn(n *scheduler.NodeSpec, d scheduler.Resources, disk int64) int64 {
+func slotsOnNode(n *scheduler.NodeSpec, d scheduler.Resources, disk int64) int64 {
 	const many = int64(1) << 40
-	fit := func(room, need int64) int64 {
+	fitCount := func(capacity, need int64) int64 {
 		if need == 0 {
 			return many
 		}
-		return room / need
+		return capacity / need
 	}
-	least := min(fit(n.Capacity[scheduler.CPU], d[scheduler.CPU]), fit(n.Capacity[scheduler.Memory], d[scheduler.Memory]))
+	least := min(fitCount(n.Capacity[scheduler.CPU], d[scheduler.CPU]), fitCount(n.Capacity[scheduler.Memory], d[scheduler.Memory]))
 	if d[scheduler.IO] == 0 && disk == 0 {
 		return least
 	}
 	sum := int64(0)
 	for _, x := range n.Disks {
-		sum += min(fit(x.IO, d[scheduler.IO]), fit(x.Space, disk))
+		sum += min(fitCount(x.IO, d[scheduler.IO]), fitCount(x.Space, disk))
 	}
 	return min(least, sum)
 }
 
-// alone is how long a job takes on the empty cluster with its data local (the
-// longest chain of stages, each in full waves), and its work in task time.
-func (w *world) alone(j *Job) (time.Duration, time.Duration) {
+// aloneTime returns the job's duration on an empty cluster with local data (the longest chain of
+// stages, each in full waves) and its work in task time.
+func (w *world) aloneTime(j *Job) (time.Duration, time.Duration) {
 	end := make([]time.Duration, len(j.Stages))
 	longest, work := time.Duration(0), time.Duration(0)
 	for k := range j.Stages {
@@ -263,8 +268,8 @@ func (w *world) alone(j *Job) (time.Duration, time.Duration) {
 				start = max(start, end[a])
 			}
 		}
-		task := w.nominalTask(g)
-		parallel := max(1, min(int64(max(g.Tasks, 1)), w.slots(g.Demand, g.Disk)))
+		task := w.nominalTaskTime(g)
+		parallel := max(1, min(int64(max(g.Tasks, 1)), w.slotsInCluster(g.Demand, g.Disk)))
 		if g.MaxParallel > 0 {
 			parallel = min(parallel, int64(g.MaxParallel))
 		}

@@ -7,82 +7,89 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// planFailure plans when a node that is up fails next.
-func (w *world) planFailure(n scheduler.NodeID) {
+// scheduleFailure schedules the next failure of a node that is up.
+func (w *world) scheduleFailure(n scheduler.NodeID) {
 	h := hash(w.Seed, drawFailure, uint64(n), uint64(w.now))
-	w.events.plan(w.now.Add(scale(w.Models.MTBF, exponential(h))), evFail, int32(n))
+	w.events.schedule(w.now.Add(scale(w.Models.MTBF, exponential(h))), evFail, int32(n))
 }
 
-// fail takes a node down with all that runs there and all map outputs on it
-// that somebody still needs.
-func (w *world) fail(n scheduler.NodeID) error {
+// failNode takes a node down and schedules its repair.
+func (w *world) failNode(n scheduler.NodeID) error {
+	if err := w.nodeDown(n, true); err != nil {
+		return err
+	}
+	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
+	repair := max(scale(w.Models.Repair, exponential(h)), time.Millisecond)
+	w.events.schedule(w.now.Add(repair), evRepair, int32(n))
+	return nil
+}
+
+// loseNode takes a node down with its attempts and the map outputs on it that are still needed.
+func (w *world) loseNode(n scheduler.NodeID) error {
 	var lost []int32
 	for a := range w.s.AttemptsOn(n) {
-		slot, err := w.find(a.ID)
+		slot, err := w.findSlot(a.ID)
 		if err != nil {
 			return err
 		}
 		lost = append(lost, slot)
 	}
-	for _, slot := range w.moving {
+	for _, slot := range w.migrating {
 		if a := w.s.Attempt(w.attempts[slot].id()); a.From == n {
 			lost = append(lost, slot)
 		}
 	}
-	w.moving = slices.DeleteFunc(w.moving, func(slot int32) bool { return slices.Contains(lost, slot) })
+	w.migrating = slices.DeleteFunc(w.migrating, func(slot int32) bool { return slices.Contains(lost, slot) })
 	for _, slot := range lost {
-		held := w.held(&w.attempts[slot])
-		w.settle(slot, scheduler.OutcomeLost)
-		w.use.add(scheduler.Resources{}.Sub(held))
+		occupied := w.occupiedResources(&w.attempts[slot])
+		w.recordAttemptEnd(slot, scheduler.OutcomeLost)
+		w.changeUse(&w.jobs[w.attempts[slot].job], scheduler.Resources{}.Sub(occupied))
 	}
 	if err := w.s.NodeLost(n, w.now); err != nil {
 		return err
 	}
 	for _, slot := range lost {
-		if j := &w.jobs[w.attempts[slot].job]; j.left == 0 && j.live == 0 && !j.ended {
+		if j := &w.jobs[w.attempts[slot].job]; j.tasksLeft == 0 && j.liveAttempts == 0 && !j.ended {
 			if err := w.endJob(j, scheduler.JobSucceeded); err != nil {
 				return err
 			}
 		}
 	}
 	w.res.NodesLost++
-	w.use.capacity(w.s.Total())
-	h := hash(w.Seed, drawRepair, uint64(n), uint64(w.now))
-	repair := max(scale(w.Models.Repair, exponential(h)), time.Millisecond)
-	w.events.plan(w.now.Add(repair), evRepair, int32(n))
+	w.use.setCapacity(w.s.Total())
 	return w.loseOutputs(n)
 }
 
-func (w *world) repair(n scheduler.NodeID) error {
-	if err := w.s.NodeUp(n); err != nil {
+func (w *world) repairNode(n scheduler.NodeID) error {
+	if err := w.nodeUp(n); err != nil {
 		return err
 	}
-	w.use.capacity(w.s.Total())
-	w.planFailure(n)
+	w.scheduleFailure(n)
 	return nil
 }
 
-// loseOutputs makes the tasks run again whose output lay on a node and is
-// still needed: map tasks of jobs with a later stage that is not done.
+// loseOutputs makes tasks pending again whose output was on node n and is still needed: tasks of a
+// stage before a stage that is not done.
 func (w *world) loseOutputs(n scheduler.NodeID) error {
 	for sj := range w.s.Jobs() {
 		j := &w.jobs[sj.Spec.ID-1]
 		for k := range j.stages {
-			if !needed(sj, int32(k)) {
+			if !outputNeeded(sj, int32(k)) {
 				continue
 			}
-			for i, on := range j.stages[k].ran {
-				if on != n || !sj.Stages[k].IsDone(int32(i)) {
+			for i, node := range j.stages[k].ranOn {
+				if node != n || !sj.Stages[k].IsDone(int32(i)) {
 					continue
 				}
 				task := sj.Stages[k].Task(int32(i))
-				if lives, _ := w.s.Slots(task); lives >= 0 {
+				if lives, _ := w.s.AttemptSlots(task); lives >= 0 {
 					continue
 				}
 				if err := w.s.OutputLost(task); err != nil {
 					return err
 				}
-				j.left++
+				j.tasksLeft++
+				w.countWork(j, 0, 0, +1)
 				w.res.OutputsLost++
 			}
 		}
@@ -90,8 +97,8 @@ func (w *world) loseOutputs(n scheduler.NodeID) error {
 	return nil
 }
 
-// needed tells whether the output of stage k is still to be read.
-func needed(j *scheduler.Job, k int32) bool {
+// outputNeeded reports whether a stage that reads the output of stage k still has tasks to run.
+func outputNeeded(j *scheduler.Job, k int32) bool {
 	for _, g := range j.Stages {
 		if g.Remaining() > 0 && slices.Contains(g.Spec.After, k) {
 			return true

@@ -13,18 +13,18 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// reasoning hides that a policy may leave reasons out.
-type reasoning struct{ scheduler.Policy }
+// alwaysReasoning hides the policy's method Reasons, so that it always reports reasons.
+type alwaysReasoning struct{ scheduler.Policy }
 
-// crowded is jobs of many demands that come faster than they can run.
-func crowded(seed uint64) engine.Config {
+// crowdedConfig returns jobs of many demands that arrive faster than they can run.
+func crowdedConfig(seed uint64) engine.Config {
 	r := rand.New(rand.NewPCG(seed, 5))
 	c := engine.Config{Nodes: nodes(5, 3, schedtest.R(8, 16, 100)), Models: engine.Models{Spread: 0.4, MTBF: 10 * time.Minute, Repair: time.Minute}, Seed: seed}
 	for i := range 2 {
 		c.Tenants = append(c.Tenants, scheduler.TenantSpec{ID: scheduler.TenantID(i), Name: fmt.Sprint("t", i), Parent: scheduler.NoTenant, Weight: float64(i + 1)})
 	}
 	for i := range 60 {
-		j := one(time.Duration(i)*sec/2, 1+r.Int32N(6), schedtest.R(float64(1+r.IntN(4)), float64(1+r.IntN(6)), float64(r.IntN(40))), time.Duration(1+r.IntN(20))*sec)
+		j := singleStageJob(time.Duration(i)*sec/2, 1+r.Int32N(6), schedtest.R(float64(1+r.IntN(4)), float64(1+r.IntN(6)), float64(r.IntN(40))), time.Duration(1+r.IntN(20))*sec)
 		j.Tenant, j.Bound, j.Priority = scheduler.TenantID(i%2), 2*time.Minute, scheduler.Priority(1+r.IntN(2))
 		if r.IntN(3) == 0 {
 			j.Deadline = j.Submit + time.Duration(30+r.IntN(300))*sec
@@ -35,9 +35,9 @@ func crowded(seed uint64) engine.Config {
 	return c
 }
 
-// TestReasonsChangeNothing: what happens is the same whether or not the policy
-// says why stages wait, and whether or not it stops where nothing fits.
-func TestReasonsChangeNothing(t *testing.T) {
+// The result does not depend on whether the policy reports reasons of waiting stages, and whether
+// it stops early when nothing fits.
+func TestReasonsDoNotChangeDecisions(t *testing.T) {
 	for _, info := range policies.All() {
 		for _, reserve := range []bool{false, true} {
 			var kv []string
@@ -51,11 +51,11 @@ func TestReasonsChangeNothing(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(info.Name, kv), func(t *testing.T) {
 				for seed := range uint64(1) {
-					c := crowded(seed)
+					c := crowdedConfig(seed)
 					c.Policy = policy(t, info.Name, kv...)
-					got := run(t, c)
-					c.Policy = reasoning{policy(t, info.Name, kv...)}
-					if want := run(t, c); !reflect.DeepEqual(got, want) {
+					got := mustSimulate(t, c)
+					c.Policy = alwaysReasoning{policy(t, info.Name, kv...)}
+					if want := mustSimulate(t, c); !reflect.DeepEqual(got, want) {
 						t.Errorf("seed %d: without reasons %d events, makespan %v; with them %d, %v", seed, got.Events, got.Makespan, want.Events, want.Makespan)
 					}
 				}

@@ -6,51 +6,56 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Result is what happened in a run. Instants are counted from second 0.
+// Result is the outcome of a simulation. Times are offsets from second 0.
 type Result struct {
-	Jobs     []JobResult // as Config.Jobs
+	Jobs     []JobResult // in the order of Config.Jobs
 	Makespan time.Duration
-	// Used is the mean part of the capacity that attempts held from second 0
-	// to Makespan; Useful the mean part of the CPU that successful attempts
-	// ran on.
-	Used   [scheduler.NumResources]float64
-	Useful float64
-	Series Series
-	// Little holds both sides of Little's law: the mean number of jobs in the
-	// system over time, and their rate times their mean response.
-	Little [2]float64
+	// Used is the mean fraction of the capacity that attempts occupied from second 0 to Makespan.
+	// UsefulCPU is the mean fraction of the CPU that successful attempts ran on.
+	Used      [scheduler.NumResources]float64
+	UsefulCPU float64
+	Series    Series
+	// LittlesLaw holds both sides of Little's law: the mean number of jobs in the system over time,
+	// and their arrival rate times their mean response.
+	LittlesLaw [2]float64
 
 	Events, Cycles, Placements, TasksDone       uint64
 	Suspensions, Migrations, Kills              uint64
-	NodesLost, OutputsLost, BrokenPromises      uint64
+	NodesLost, OutputsLost, ViolatedGuarantees  uint64
 	WorkLostCPU                                 float64 // CPU-seconds of attempts that did not succeed
-	Runs                                        []TaskRun
+	TaskExecutions                              []TaskExecution
 	NodeLocal, RackLocal, WithInput, Unfinished int64
+	// Refused counts the jobs that can never run on the cluster, which are among the unfinished.
+	// FirstRefused names the first of them and what it lacks.
+	Refused      int64
+	FirstRefused string
 }
 
-// JobResult is what happened to a job.
+// JobResult is the outcome of a job.
 type JobResult struct {
-	Submit, Start, Finish time.Duration // Start and Finish -1: never
-	Admitted              time.Duration // when the scheduler saw it
-	Alone                 time.Duration // on the empty cluster
-	Work                  time.Duration // of its tasks together, undisturbed
-	Served                time.Duration // its successful attempts ran
+	Submit, Start, Finish time.Duration // Start and Finish are -1 if it never started or ended
+	Admitted              time.Duration // when the scheduler saw the job
+	Alone                 time.Duration // duration on the empty cluster
+	Work                  time.Duration // of all its tasks together, undisturbed
+	Served                time.Duration // running time of its successful attempts
+	UsefulCPU             float64       // CPU-seconds of its successful attempts
 	LostCPU               float64       // CPU-seconds of its other attempts
+	Refused               bool          // it can never run on the cluster
 	Tasks                 int32
 	Suspends              int32
 	WithInput, NodeLocal  int32
 	RackLocal             int32
-	Outcome               scheduler.JobOutcome // 0: it never ended
-	Hopeless              bool
+	Outcome               scheduler.JobOutcome // 0: it did not end
+	Infeasible            bool
 }
 
-// Response is from submission to end.
+// Response returns the time from submission to end.
 func (r *JobResult) Response() time.Duration { return r.Finish - r.Submit }
 
-// Wait is from submission to the first start.
+// Wait returns the time from submission to the first start.
 func (r *JobResult) Wait() time.Duration { return r.Start - r.Submit }
 
-func (r *JobResult) count(l locality) {
+func (r *JobResult) countLocality(l locality) {
 	if l == localNone {
 		return
 	}
@@ -63,77 +68,62 @@ func (r *JobResult) count(l locality) {
 	}
 }
 
-// TaskRun is one successful attempt, for a Gantt chart.
-type TaskRun struct {
+// TaskExecution is one successful attempt, for a Gantt chart.
+type TaskExecution struct {
 	ID         scheduler.AttemptID
 	Node       scheduler.NodeID
 	Start, End time.Duration
 }
 
-// Series is what was used over time, in steps of Step from second 0. A step
-// holds means.
+// Series is the utilisation over time, in steps of Step from second 0. Each step holds means.
 type Series struct {
 	Step time.Duration
-	Used [][scheduler.NumResources]float64 // part of the capacity
-	Jobs []float64                         // in the system
+	Used [][scheduler.NumResources]float64 // fraction of the capacity
+	Jobs []float64                         // jobs in the system
+	// Tenants holds, for each step, the sum over all tenants and then each tenant, if there are at
+	// most MaxTenantSeries. It is empty without Config.TenantSeries.
+	Tenants [][]TenantStep
 }
 
-// maxSteps bounds a Series: when it is full, two steps become one.
+// maxSteps limits a Series: when it is full, pairs of steps are merged.
 const maxSteps = 512
 
-// usage integrates what is held and how many jobs there are over time.
+// usage integrates the occupied resources and the number of jobs over time.
 type usage struct {
-	last     scheduler.Time
-	used     scheduler.Resources
-	inSystem int
-	useful   float64 // CPU-seconds of successful attempts
-	masked   bool
+	updatedAt    scheduler.Time
+	used         scheduler.Resources
+	inSystem     int
+	useful       float64 // CPU-seconds of successful attempts
+	measuredOnly bool
 
-	step     time.Duration
-	stepEnds scheduler.Time
-	now      [scheduler.NumResources + 1]float64   // integrals in this step
-	steps    [][scheduler.NumResources + 1]float64 // integrals of whole steps
-	total    [scheduler.NumResources + 1]float64
-	cap      scheduler.Resources
-	held     [scheduler.NumResources]float64 // capacity integrated
+	step          time.Duration
+	stepEnds      scheduler.Time
+	current       [scheduler.NumResources + 1]float64   // integrals of the current step
+	steps         [][scheduler.NumResources + 1]float64 // integrals of the complete steps
+	total         [scheduler.NumResources + 1]float64
+	cap           scheduler.Resources
+	capacityTotal [scheduler.NumResources]float64 // integral of the capacity
+	tenants       tenantSeries
 }
 
-func (u *usage) begin(now scheduler.Time) {
-	u.last, u.step = now, time.Second
+func (u *usage) start(now scheduler.Time) {
+	u.updatedAt, u.step = now, time.Second
 	u.stepEnds = now.Add(u.step)
 }
 
-// add takes in what attempts hold by the State; with contention what they
-// really use comes through direct instead.
-func (u *usage) add(d scheduler.Resources) {
-	if !u.masked {
-		u.used = u.used.Add(d)
-	}
-}
+func (u *usage) setCapacity(c scheduler.Resources) { u.cap = c }
 
-func (u *usage) sub(d scheduler.Resources) {
-	if !u.masked {
-		u.used = u.used.Sub(d)
-	}
-}
-
-func (u *usage) direct(d scheduler.Resources) { u.used = u.used.Add(d) }
-
-func (u *usage) jobs(n int) { u.inSystem += n }
-
-func (u *usage) capacity(c scheduler.Resources) { u.cap = c }
-
-// pass integrates until t. O(1) amortised but for steps that nothing fills.
-func (u *usage) pass(t scheduler.Time) {
-	for u.last < t {
+// advanceTo integrates until t. O(1) amortised, except for steps without an event.
+func (u *usage) advanceTo(t scheduler.Time) {
+	for u.updatedAt < t {
 		to := min(t, u.stepEnds)
-		d := to.Sub(u.last).Seconds()
+		d := to.Sub(u.updatedAt).Seconds()
 		for r := range u.used {
-			u.now[r] += float64(u.used[r]) * d
-			u.held[r] += float64(u.cap[r]) * d
+			u.current[r] += float64(u.used[r]) * d
+			u.capacityTotal[r] += float64(u.cap[r]) * d
 		}
-		u.now[len(u.used)] += float64(u.inSystem) * d
-		u.last = to
+		u.current[len(u.used)] += float64(u.inSystem) * d
+		u.updatedAt = to
 		if to == u.stepEnds {
 			u.endStep()
 		}
@@ -141,51 +131,53 @@ func (u *usage) pass(t scheduler.Time) {
 }
 
 func (u *usage) endStep() {
-	for i, x := range u.now {
+	for i, x := range u.current {
 		u.total[i] += x
 	}
-	u.steps = append(u.steps, u.now)
-	u.now = [scheduler.NumResources + 1]float64{}
+	u.tenants.endStep(u.updatedAt)
+	u.steps = append(u.steps, u.current)
+	u.current = [scheduler.NumResources + 1]float64{}
 	if len(u.steps) == maxSteps {
 		for i := range maxSteps / 2 {
-			for k := range u.now {
+			for k := range u.current {
 				u.steps[i][k] = u.steps[2*i][k] + u.steps[2*i+1][k]
 			}
 		}
 		u.steps = u.steps[:maxSteps/2]
+		u.tenants.mergePairs(maxSteps / 2)
 		u.step *= 2
 	}
-	u.stepEnds = u.last.Add(u.step)
+	u.stepEnds = u.updatedAt.Add(u.step)
 }
 
-// finish works out the sums of the Result.
-func (w *world) finish() {
+// fillResult computes the totals of the Result.
+func (w *world) fillResult() {
 	r, u := &w.res, &w.use
-	r.Events = w.seen
-	r.Makespan = since0(w.now)
-	for i, x := range u.now {
+	r.Events = w.eventCount
+	r.Makespan = sinceEpoch(w.now)
+	for i, x := range u.current {
 		u.total[i] += x
 	}
 	for k := range r.Used {
-		if u.held[k] > 0 {
-			r.Used[k] = u.total[k] / u.held[k]
+		if u.capacityTotal[k] > 0 {
+			r.Used[k] = u.total[k] / u.capacityTotal[k]
 		}
 	}
-	if u.held[scheduler.CPU] > 0 {
-		r.Useful = u.useful * 1000 / u.held[scheduler.CPU]
+	if u.capacityTotal[scheduler.CPU] > 0 {
+		r.UsefulCPU = u.useful * 1000 / u.capacityTotal[scheduler.CPU]
 	}
-	w.series()
+	w.fillSeries()
 	responses := 0.0
 	for i := range w.jobs {
-		w.settleJob(&w.jobs[i])
-		responses += w.inSystem(&w.jobs[i]).Seconds()
+		w.fillJobResult(&w.jobs[i])
+		responses += w.timeInSystem(&w.jobs[i]).Seconds()
 	}
 	if s := r.Makespan.Seconds(); s > 0 {
-		r.Little = [2]float64{u.total[scheduler.NumResources] / s, responses / s}
+		r.LittlesLaw = [2]float64{u.total[scheduler.NumResources] / s, responses / s}
 	}
 }
 
-func (w *world) settleJob(j *job) {
+func (w *world) fillJobResult(j *job) {
 	r := &w.res
 	j.res.Submit = j.spec.Submit
 	if !j.ended {
@@ -197,22 +189,25 @@ func (w *world) settleJob(j *job) {
 	r.RackLocal += int64(j.res.RackLocal)
 }
 
-// inSystem is how long a job was in the system by now.
-func (w *world) inSystem(j *job) time.Duration {
+// timeInSystem returns how long a job has been in the system so far.
+func (w *world) timeInSystem(j *job) time.Duration {
 	switch {
+	case j.refused:
+		return 0
 	case j.ended:
 		return j.res.Response()
-	case w.at(j.spec.Submit) >= w.now:
+	case w.timeAt(j.spec.Submit) >= w.now:
 		return 0
 	default:
-		return w.now.Sub(w.at(j.spec.Submit))
+		return w.now.Sub(w.timeAt(j.spec.Submit))
 	}
 }
 
-func (w *world) series() {
+func (w *world) fillSeries() {
 	u, s := &w.use, &w.res.Series
 	s.Step = u.step
 	seconds := u.step.Seconds()
+	s.Tenants = u.tenants.fill(seconds)
 	for _, x := range u.steps {
 		var used [scheduler.NumResources]float64
 		for k := range used {

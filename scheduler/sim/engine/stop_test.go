@@ -8,10 +8,10 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-func TestARunStopsWhereItIsAskedTo(t *testing.T) {
-	c := crowded(1)
+func TestSimulationStopsOnRequest(t *testing.T) {
+	c := crowdedConfig(1)
 	c.Policy = policy(t, "fifo")
-	whole := run(t, c)
+	whole := mustSimulate(t, c)
 	enough, asked := errors.New("enough"), 0
 	c.Policy = policy(t, "fifo")
 	c.Stop = func() error {
@@ -20,11 +20,11 @@ func TestARunStopsWhereItIsAskedTo(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := engine.Run(c)
+	r, err := engine.Simulate(c)
 	if !errors.Is(err, enough) || !strings.Contains(err.Error(), "of 60 jobs done") {
-		t.Fatalf("error %v: want one that is the reason and says how far the run was", err)
+		t.Fatalf("error %v: want the reason and the progress", err)
 	}
 	if r.Events == 0 || r.Events >= whole.Events {
-		t.Errorf("%d events happened of %d", r.Events, whole.Events)
+		t.Errorf("%d of %d events happened", r.Events, whole.Events)
 	}
 }

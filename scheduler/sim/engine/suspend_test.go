@@ -9,43 +9,43 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// script places all it can on the first node and does one thing to the first
-// attempt at an instant, and another later.
-type script struct {
+// scriptedPolicy places what fits on the first node and executes two scripted actions on the first
+// attempt.
+type scriptedPolicy struct {
 	firstNode
-	at     [2]time.Duration
-	do     [2]scheduler.Action
-	played int
+	at      [2]time.Duration
+	actions [2]scheduler.Action
+	next    int
 }
 
-func (p *script) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
-	d := p.firstNode.Decide(s, now, most)
-	if p.played == len(p.do) {
+func (p *scriptedPolicy) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
+	d := p.firstNode.Decide(s, now, maxActions)
+	if p.next == len(p.actions) {
 		return d
 	}
-	if due := engine.Epoch.Add(p.at[p.played]); now < due {
+	if due := engine.Epoch.Add(p.at[p.next]); now < due {
 		d.Wake = due
 		return d
 	}
-	a := p.do[p.played]
-	p.played++
+	a := p.actions[p.next]
+	p.next++
 	if a.Kind != 0 {
 		a.Task, a.Attempt = scheduler.TaskID{Job: 1}, 1
 		d.Actions = append(d.Actions, a)
 	}
-	if p.played < len(p.do) {
-		d.Wake = engine.Epoch.Add(p.at[p.played])
+	if p.next < len(p.actions) {
+		d.Wake = engine.Epoch.Add(p.at[p.next])
 	}
 	return d
 }
 
-func TestASuspendedTaskLosesTimeAndNoWork(t *testing.T) {
+func TestSuspendedTaskLosesNoWork(t *testing.T) {
 	speeds := scheduler.SuspendSpeed{Freeze: sec, ThawAfterFreeze: sec, Swap: 2 * sec, SwapPerS: 1 << 30, SwapBackPerS: 1 << 30, Checkpoint: 3 * sec,
 		CheckpointPerS: 1 << 29, Restore: 4 * sec, RestorePerS: 1 << 30, TransferPerS: 1 << 28}
 	const suspend, resume, migrate, kill = scheduler.ActSuspend, scheduler.ActResume, scheduler.ActMigrate, scheduler.ActKill
 	for name, c := range map[string]struct {
 		do   [2]scheduler.Action
-		want time.Duration // the end of 100 s of work that is stopped at 10 s and brought back at 30 s
+		want time.Duration // the end of 100 s of work that is stopped at 10 s and resumed at 30 s
 		lost float64
 	}{
 		"frozen, thawed in 1 s":                       {[2]scheduler.Action{{Kind: suspend, Run: 1, Level: scheduler.LevelFrozen}, {Kind: resume, Run: 1}}, 121 * sec, 0},
@@ -60,28 +60,28 @@ func TestASuspendedTaskLosesTimeAndNoWork(t *testing.T) {
 			for i := range ns {
 				ns[i].Speeds = speeds
 			}
-			r := run(t, engine.Config{Nodes: ns, Jobs: []engine.Job{one(0, 1, schedtest.R(1, 1, 0), 100*sec)},
-				Policy: &script{at: [2]time.Duration{10 * sec, 30 * sec}, do: c.do}})
+			r := mustSimulate(t, engine.Config{Nodes: ns, Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(1, 1, 0), 100*sec)},
+				Policy: &scriptedPolicy{at: [2]time.Duration{10 * sec, 30 * sec}, actions: c.do}})
 			if f := r.Jobs[0].Finish; f != c.want {
 				t.Errorf("ends at %v, want %v", f, c.want)
 			}
-			if r.WorkLostCPU != c.lost || r.Useful*r.Makespan.Seconds()*2 != 100 {
-				t.Errorf("lost %v CPU-s, useful %v", r.WorkLostCPU, r.Useful*r.Makespan.Seconds()*2)
+			if r.WorkLostCPU != c.lost || r.UsefulCPU*r.Makespan.Seconds()*2 != 100 {
+				t.Errorf("lost %v CPU-s, useful %v", r.WorkLostCPU, r.UsefulCPU*r.Makespan.Seconds()*2)
 			}
 		})
 	}
 }
 
-// One attempt in ten works twenty times as long. With second attempts jobs end
-// earlier; the loser of each pair is killed and its work is lost.
+// One attempt in ten takes twenty times as long. With speculative attempts jobs end earlier; the
+// loser of each pair is killed and its work is lost.
 func TestSecondAttemptsBeatStragglers(t *testing.T) {
-	c := engine.Config{Nodes: nodes(10, 5, schedtest.R(4, 16, 100)), Seed: 5, Models: engine.Models{StragglerPart: 0.1, StragglerFactor: 20, Spread: 0.1}}
+	c := engine.Config{Nodes: nodes(10, 5, schedtest.R(4, 16, 100)), Seed: 5, Models: engine.Models{StragglerFraction: 0.1, StragglerFactor: 20, Spread: 0.1}}
 	for i := range 20 {
-		c.Jobs = append(c.Jobs, one(time.Duration(i)*30*sec, 20, schedtest.R(1, 1, 0), 10*sec))
+		c.Jobs = append(c.Jobs, singleStageJob(time.Duration(i)*30*sec, 20, schedtest.R(1, 1, 0), 10*sec))
 	}
 	mean := func(params ...string) (time.Duration, *engine.Result) {
 		c.Policy = policy(t, "fifo", params...)
-		r := run(t, c)
+		r := mustSimulate(t, c)
 		sum := time.Duration(0)
 		for i := range r.Jobs {
 			sum += r.Jobs[i].Response()
@@ -91,9 +91,9 @@ func TestSecondAttemptsBeatStragglers(t *testing.T) {
 	without, a := mean()
 	with, b := mean("speculate", "2")
 	if 3*with > without || b.WorkLostCPU <= a.WorkLostCPU || b.TasksDone != a.TasksDone || b.Placements <= a.Placements {
-		t.Errorf("mean response %v with second attempts (%v CPU-s lost, %d placements), %v without (%v, %d)", with, b.WorkLostCPU, b.Placements, without, a.WorkLostCPU, a.Placements)
+		t.Errorf("mean response %v with speculative attempts (%v CPU-s lost, %d placements), %v without (%v, %d)", with, b.WorkLostCPU, b.Placements, without, a.WorkLostCPU, a.Placements)
 	}
 	if again, _ := mean("speculate", "2"); again != with {
-		t.Errorf("the same seed gives %v, then %v", with, again)
+		t.Errorf("equal seeds yield %v, then %v", with, again)
 	}
 }

@@ -7,33 +7,33 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// layout places the blocks of a stage's input: Replicas of each, the first on
-// any node, the second in another rack, the third in that rack too, the rest
-// anywhere, all different (HDFS's default). It depends on the seed, the file
-// and the block alone.
-func (w *world) layout(j *job, g *Stage) *scheduler.Inputs {
+// placeBlocks places the blocks of a stage's input with Models.Replicas copies each, as HDFS does
+// by default: the first on any node, the second in another rack, the third in the second one's
+// rack, the rest anywhere, all on different nodes. The result depends only on the seed, the file
+// and the block.
+func (w *world) placeBlocks(j *job, g *Stage) *scheduler.Inputs {
 	n := int(g.Tasks)
 	r := min(w.Models.Replicas, len(w.Nodes))
 	in := &scheduler.Inputs{Bytes: make([]int64, n), Start: make([]int32, n+1), Nodes: make([]scheduler.NodeID, 0, n*r)}
-	file := g.File
+	file := g.FileID
 	if file == 0 {
 		file = 1<<63 | uint64(j.id)
 	}
-	left := g.Input
+	left := g.InputBytes
 	for i := range n {
-		in.Bytes[i] = max(0, min(g.Read, left))
+		in.Bytes[i] = max(0, min(g.BlockBytes, left))
 		left -= in.Bytes[i]
 		from := len(in.Nodes)
 		for k := range r {
-			in.Nodes = append(in.Nodes, w.replica(in.Nodes[from:], k, hash(w.Seed, drawReplica, file, uint64(i), uint64(k))))
+			in.Nodes = append(in.Nodes, w.chooseReplica(in.Nodes[from:], k, hash(w.Seed, drawReplica, file, uint64(i), uint64(k))))
 		}
 		in.Start[i+1] = int32(len(in.Nodes))
 	}
 	return in
 }
 
-// replica chooses the node of the k-th copy beside those that are placed.
-func (w *world) replica(have []scheduler.NodeID, k int, h uint64) scheduler.NodeID {
+// chooseReplica returns the node of the k-th copy, given those already placed.
+func (w *world) chooseReplica(have []scheduler.NodeID, k int, h uint64) scheduler.NodeID {
 	pick := func(fits func(n scheduler.NodeID) bool) (scheduler.NodeID, bool) {
 		n := len(w.Nodes)
 		at := int(h % uint64(n))
@@ -70,20 +70,21 @@ func (w *world) replica(have []scheduler.NodeID, k int, h uint64) scheduler.Node
 	return id
 }
 
-// see notes how far an attempt is from its input and gives the nearest copy.
-func (w *world) see(t *attempt) (int64, scheduler.NodeID) {
+// resolveLocality sets the locality of an attempt and returns its input bytes and the node of the
+// nearest copy.
+func (w *world) resolveLocality(t *attempt) (int64, scheduler.NodeID) {
 	id := t.id()
 	g := w.s.Stage(id.StageID())
 	bytes, nodes, local := g.Input(t.task)
 	if bytes == 0 || len(nodes) == 0 {
-		t.local = localNone
+		t.locality = localNone
 		return bytes, scheduler.NoNode
 	}
 	near, best := nodes[0], 1<<30
 	for i, n := range nodes {
 		d := w.s.Dist(t.node, n)
 		if d == 0 && local != nil && 2*local[i] < bytes {
-			d = 1 // less than half of it is here
+			d = 1 // less than half of the input is local
 		}
 		if d < best {
 			near, best = n, d
@@ -91,64 +92,63 @@ func (w *world) see(t *attempt) (int64, scheduler.NodeID) {
 	}
 	switch best {
 	case 0:
-		t.local = localNode
+		t.locality = localNode
 	case 1:
-		t.local = localRack
+		t.locality = localRack
 	default:
-		t.local = localFar
+		t.locality = localRemote
 	}
 	return bytes, near
 }
 
-// planTransfers works out what an attempt reads and writes: as time before and
-// after its work where rates are fixed, as bytes where links are shared.
+// planTransfers computes what an attempt reads and writes: as time before and after its work with
+// fixed rates, as bytes with shared links.
 func (w *world) planTransfers(t *attempt, j *job, g *Stage) {
 	m := &w.Models
 	bytes := int64(0)
-	if j.stages[t.stage].reads {
-		bytes, _ = w.see(t)
-	} else if g.Read > 0 && g.Input > 0 {
-		bytes = min(g.Read, max(0, g.Input-g.Read*int64(t.task)))
+	if j.stages[t.stage].hasInputs {
+		bytes, _ = w.resolveLocality(t)
+	} else if g.BlockBytes > 0 && g.InputBytes > 0 {
+		bytes = min(g.BlockBytes, max(0, g.InputBytes-g.BlockBytes*int64(t.task)))
 	}
-	if m.transfer() == TransferShared {
-		t.read, t.write = float64(bytes+g.Shuffle), float64(g.Write)
+	if m.transferModel() == TransferShared {
+		t.readBytesLeft, t.writeBytesLeft = float64(bytes+g.ShuffleBytes), float64(g.OutputBytes)
 		return
 	}
 	rate := w.localRate(g)
-	switch t.local {
+	switch t.locality {
 	case localRack:
 		rate = m.RackRate
-	case localFar:
+	case localRemote:
 		rate = m.RemoteRate
 	}
-	t.before += perRate(bytes, rate) + perRate(g.Shuffle, m.RemoteRate)
-	t.work += perRate(g.Write, w.localRate(g))
+	t.setupLeft += transferTime(bytes, rate) + transferTime(g.ShuffleBytes, m.RemoteRate)
+	t.workLeft += transferTime(g.OutputBytes, w.localRate(g))
 }
 
-// localRate is a task's rate on a local disk that it has to itself.
+// localRate returns a task's rate on a local disk without other users.
 func (w *world) localRate(g *Stage) int64 {
-	if w.Models.Enforced && g.Demand[scheduler.IO] > 0 {
+	if w.Models.EnforceIO && g.Demand[scheduler.IO] > 0 {
 		return g.Demand[scheduler.IO]
 	}
 	return w.Models.LocalRate
 }
 
-// nominalTask is how long one task takes on a node of speed 1 with its data
-// beside it and nobody else about.
-func (w *world) nominalTask(g *Stage) time.Duration {
+// nominalTaskTime returns the duration of one task on an idle node of speed 1 with local data.
+func (w *world) nominalTaskTime(g *Stage) time.Duration {
 	m := &w.Models
 	work := g.Work
-	if len(g.Each) > 0 {
-		work = mean(g.Each)
+	if len(g.WorkPerTask) > 0 {
+		work = meanDuration(g.WorkPerTask)
 	}
-	work += m.Launch + mean(g.Starts)
-	if m.transfer() == TransferFree {
+	work += m.Launch + meanDuration(g.StartDelays)
+	if m.transferModel() == TransferFree {
 		return work
 	}
 	local := w.localRate(g)
 	bytes := int64(0)
 	if g.Tasks > 0 {
-		bytes = g.Input / int64(g.Tasks)
+		bytes = g.InputBytes / int64(g.Tasks)
 	}
 	if in := g.Inputs; in != nil && g.Tasks > 0 {
 		bytes = 0
@@ -157,11 +157,11 @@ func (w *world) nominalTask(g *Stage) time.Duration {
 		}
 		bytes /= int64(g.Tasks)
 	}
-	return work + perRate(bytes, local) + perRate(g.Shuffle, m.RemoteRate) + perRate(g.Write, local)
+	return work + transferTime(bytes, local) + transferTime(g.ShuffleBytes, m.RemoteRate) + transferTime(g.OutputBytes, local)
 }
 
-// mean of durations, 0 of none.
-func mean(all []time.Duration) time.Duration {
+// meanDuration returns the mean of durations, 0 if there are none.
+func meanDuration(all []time.Duration) time.Duration {
 	sum := time.Duration(0)
 	for _, d := range all {
 		sum += d

@@ -8,84 +8,87 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// world is a run under way.
+// world is the state of a running simulation.
 type world struct {
 	Config
-	s      *scheduler.State
-	now    scheduler.Time
-	events queue
-	jobs   []job
-	done   int // jobs that ended
+	s        *scheduler.State
+	now      scheduler.Time
+	events   eventQueue
+	jobs     []job
+	jobsDone int // jobs that have ended
 
-	attempts []attempt // by slot (State.Slots)
-	alike    more      // of all attempts that need no record of their own
-	plain    bool      // attempts do nothing but work
-	moving   []int32   // slots of attempts that move between nodes
-	soon     []int32   // scratch of fetch
-	fetched  int64     // keeps what fetch reads from being left out
-	net      network
-	crowds   []crowd
-	backlog  []int32 // jobs that wait for admission
-	admitted int     // jobs that the scheduler sees
+	attempts      []attempt    // indexed by slot (State.Slots)
+	sharedExtra   attemptExtra // shared by all attempts without an own record
+	computeOnly   bool         // attempts only compute: no transfers, no contention, no reports
+	migrating     []int32      // slots of attempts that are migrating
+	prefetchSlots []int32      // scratch of prefetch
+	prefetchSink  int64        // keeps the compiler from removing prefetch's reads
+	net           network
+	nodeLoads     []nodeLoad
+	backlog       []int32 // jobs that wait for admission
+	admitted      int     // jobs that the scheduler sees
 
-	pace      []float64       // how fast each node works
-	nominal   map[shape]int64 // tasks of a demand that the empty cluster holds
-	rackNodes [][]scheduler.NodeID
-	dirty     bool // something happened since the last cycle
-	wake      scheduler.Time
-	cycleAt   scheduler.Time // no cycle before
-	seen      uint64         // events that happened
-	res       Result
-	use       usage
+	nodeSpeed    []float64         // compute speed of each node
+	downReasons  []int             // of each node: failures and absences that keep it down
+	drainReasons []int             // of each node: absences for which it drains
+	clusterSlots map[eqClass]int64 // tasks of each class that fit into the empty cluster
+	rackNodes    [][]scheduler.NodeID
+	dirty        bool // the state changed since the last cycle
+	wakeAt       scheduler.Time
+	nextCycleAt  scheduler.Time // no cycle before this time
+	eventCount   uint64         // events handled
+	res          Result
+	use          usage
 }
 
-// job is a Job under way.
+// job is the running state of a Job.
 type job struct {
-	spec   *Job
-	id     scheduler.JobID
-	stages []stage
-	left   int32 // tasks not done
-	live   int32 // attempts
-	ended  bool
-	res    *JobResult
+	spec         *Job
+	id           scheduler.JobID
+	stages       []stage
+	tasksLeft    int32 // tasks not done
+	liveAttempts int32
+	ended        bool
+	refused      bool // it can never run; the scheduler does not see it
+	res          *JobResult
 }
 
-// stage is a Stage under way.
+// stage is the running state of a Stage.
 type stage struct {
-	reads bool // it has inputs with a place
-	ran   []scheduler.NodeID
+	hasInputs bool // its input has locations
+	ranOn     []scheduler.NodeID
 }
 
-// Run simulates a workload to its end. An error names what cannot be
-// simulated, a decision that Check refused, or the job that can never start;
-// the Result holds what happened until then.
-func Run(c Config) (*Result, error) {
+// Simulate runs a workload to its end. The error names input that cannot be simulated, a decision
+// that Check refused, or a job that can never start; the Result then holds everything up to that
+// point.
+func Simulate(c Config) (*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	w := &world{Config: c, s: scheduler.New(), now: Epoch, nominal: map[shape]int64{}, wake: scheduler.Never}
+	w := &world{Config: c, s: scheduler.New(), now: Epoch, clusterSlots: map[eqClass]int64{}, wakeAt: scheduler.Never}
 	if w.MaxActions == 0 {
 		w.MaxActions = DefaultMaxActions
 	}
 	m := &w.Models
-	w.plain = m.transfer() == TransferFree && !m.Contention && m.Heartbeat == 0 && w.KeepTasks == 0
-	w.alike = more{run: 1, disk: -1, flow: -1}
+	w.computeOnly = m.transferModel() == TransferFree && !m.Contention && m.Heartbeat == 0 && w.MaxTaskExecutions == 0 && w.OnAttempt == nil
+	w.sharedExtra = attemptExtra{run: 1, disk: -1, flow: -1}
 	if err := w.build(); err != nil {
 		return nil, err
 	}
-	w.reasons(false)
+	w.requestReasons(false)
 	err := w.loop()
-	w.finish()
+	w.fillResult()
 	return &w.res, err
 }
 
-// build brings in nodes, tenants and projects and plans the first events.
+// build adds nodes, tenants and projects to the State and schedules the first events.
 func (w *world) build() error {
 	racks := map[string]int{}
 	for i := range w.Nodes {
 		spec := w.Nodes[i].NodeSpec
 		spec.ID = scheduler.NodeID(i)
-		w.pace = append(w.pace, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
+		w.nodeSpeed = append(w.nodeSpeed, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
 		if err := w.s.AddNode(spec); err != nil {
 			return err
 		}
@@ -97,7 +100,7 @@ func (w *world) build() error {
 		}
 		w.rackNodes[r] = append(w.rackNodes[r], spec.ID)
 		if w.Models.MTBF > 0 {
-			w.planFailure(spec.ID)
+			w.scheduleFailure(spec.ID)
 		}
 	}
 	if len(w.Tenants) == 0 {
@@ -109,189 +112,200 @@ func (w *world) build() error {
 			return err
 		}
 	}
+	w.downReasons, w.drainReasons = make([]int, len(w.Nodes)), make([]int, len(w.Nodes))
 	w.net.build(w)
 	if w.Models.Contention {
-		w.crowds = make([]crowd, len(w.Nodes))
-		for i := range w.crowds {
-			w.crowds[i].slow = 1
+		w.nodeLoads = make([]nodeLoad, len(w.Nodes))
+		for i := range w.nodeLoads {
+			w.nodeLoads[i].slowdown = 1
 		}
-		w.use.masked = true
+		w.use.measuredOnly = true
 	}
 	w.jobs = make([]job, len(w.Jobs))
 	w.res.Jobs = make([]JobResult, len(w.Jobs))
 	for i := range w.Jobs {
-		if err := w.prepare(i); err != nil {
+		if err := w.initJob(i); err != nil {
 			return err
 		}
 	}
+	w.refuseUnplaceable()
 	if len(w.Jobs) > 0 {
-		w.events.plan(w.at(w.Jobs[0].Submit), evSubmit, 0)
+		w.events.schedule(w.timeAt(w.Jobs[0].Submit), evSubmit, 0)
 	}
 	if w.Models.Heartbeat > 0 {
-		w.events.plan(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0)
+		w.events.schedule(w.now.Add(w.Models.Heartbeat), evHeartbeat, 0)
 	}
-	w.use.begin(w.now)
-	w.use.capacity(w.s.Total())
-	return nil
+	w.use.start(w.now)
+	if w.TenantSeries {
+		w.use.tenants.start(len(w.Tenants), w.now)
+	}
+	w.use.setCapacity(w.s.Total())
+	return w.scheduleAbsences()
 }
 
-func (w *world) at(d time.Duration) scheduler.Time { return Epoch.Add(d) }
+func (w *world) timeAt(d time.Duration) scheduler.Time { return Epoch.Add(d) }
 
-// since0 is an instant counted from second 0.
-func since0(t scheduler.Time) time.Duration { return t.Sub(Epoch) }
+// sinceEpoch returns t as an offset from second 0.
+func sinceEpoch(t scheduler.Time) time.Duration { return t.Sub(Epoch) }
 
-// loop takes instant after instant.
+// loop advances from one time to the next until all jobs have ended.
 func (w *world) loop() error {
 	atOnce := 0
-	for w.done < len(w.jobs) {
-		if err := w.stopped(); err != nil {
+	for w.jobsDone < len(w.jobs) {
+		if err := w.checkStop(); err != nil {
 			return err
 		}
-		t := min(w.events.next(), w.wake)
+		t := min(w.events.nextTime(), w.wakeAt)
 		if w.dirty {
-			t = min(t, w.cycleAt)
+			t = min(t, w.nextCycleAt)
 		}
 		if t == scheduler.Never {
-			return w.stuck()
+			return w.stuckError()
 		}
-		w.fetch()
+		w.prefetch()
 		if t > w.now {
-			w.pass(t)
+			w.advanceTo(t)
 			atOnce = 0
 		}
 		if atOnce++; atOnce > maxCyclesAtOnce {
-			return fmt.Errorf("at %v: more than %d cycles at one instant: %s asks to be woken again and again", since0(w.now), maxCyclesAtOnce, w.Policy.Name())
+			return fmt.Errorf("at %v: more than %d cycles at one time: policy %s keeps asking to be woken", sinceEpoch(w.now), maxCyclesAtOnce, w.Policy.Name())
 		}
-		if w.wake <= w.now {
-			w.dirty, w.wake = true, scheduler.Never
+		if w.wakeAt <= w.now {
+			w.dirty, w.wakeAt = true, scheduler.Never
 		}
-		if err := w.instant(); err != nil {
-			return fmt.Errorf("at %v: %w", since0(w.now), err)
+		if err := w.runInstant(); err != nil {
+			return fmt.Errorf("at %v: %w", sinceEpoch(w.now), err)
 		}
-		if w.events.count > maxPlanned {
-			return fmt.Errorf("at %v: %d events were planned, more than a run may have: simulate a part of the workload", since0(w.now), w.events.count)
+		if w.events.scheduled > maxScheduled {
+			return fmt.Errorf("at %v: %d events were scheduled, the maximum of a simulation: simulate a part of the workload", sinceEpoch(w.now), w.events.scheduled)
 		}
-		if w.MaxEvents > 0 && w.seen > w.MaxEvents {
-			return fmt.Errorf("at %v: %d events and %d of %d jobs still run: the limit is reached", since0(w.now), w.seen, len(w.jobs)-w.done, len(w.jobs))
+		if w.MaxEvents > 0 && w.eventCount > w.MaxEvents {
+			return fmt.Errorf("at %v: event limit reached: %d events handled, %d of %d jobs still running", sinceEpoch(w.now), w.eventCount, len(w.jobs)-w.jobsDone, len(w.jobs))
 		}
 	}
 	return nil
 }
 
-// stopped tells whether somebody wants the run to end, and how far it is.
-func (w *world) stopped() error {
+// checkStop returns the error of Config.Stop, with the progress made.
+func (w *world) checkStop() error {
 	if w.Stop == nil {
 		return nil
 	}
 	if err := w.Stop(); err != nil {
-		return fmt.Errorf("stopped at %v of simulated time, %d of %d jobs done: %w", since0(w.now), w.done, len(w.jobs), err)
+		return fmt.Errorf("stopped at %v of simulated time, %d of %d jobs done: %w", sinceEpoch(w.now), w.jobsDone, len(w.jobs), err)
 	}
 	return nil
 }
 
-// fetch asks for the memory that the next events will need, of all of a bucket at
-// once: the processor waits for many lines together hardly longer than for one.
-// It changes nothing.
-func (w *world) fetch() {
-	w.soon = w.soon[:0]
-	for _, e := range w.events.fresh() {
-		if e.kind() == evPhase && w.attempts[e.ref()].due == e.key {
-			w.soon = append(w.soon, e.ref())
+// prefetch reads the memory that the next events will need, for all events of a bucket at once, so
+// that the cache misses overlap. It changes no state.
+func (w *world) prefetch() {
+	w.prefetchSlots = w.prefetchSlots[:0]
+	for _, e := range w.events.newlyOpened() {
+		if e.kind() == evPhase && w.attempts[e.ref()].eventKey == e.key {
+			w.prefetchSlots = append(w.prefetchSlots, e.ref())
 		}
 	}
-	w.fetched += w.s.Fetch(w.soon)
+	w.prefetchSink += w.s.PrefetchAttempts(w.prefetchSlots)
 }
 
-// instant lets all events of now happen, then runs a cycle if it is due.
-func (w *world) instant() error {
-	for w.events.next() <= w.now {
-		e := w.events.take()
-		if w.void(&e) {
+// runInstant handles all events of the current time, then runs a cycle if one is due.
+func (w *world) runInstant() error {
+	for w.events.nextTime() <= w.now {
+		e := w.events.pop()
+		if w.isVoid(&e) {
 			continue
 		}
-		w.seen++
-		if w.Progress != nil && w.seen&(1<<14-1) == 0 {
-			w.Progress(Progress{since0(w.now), w.seen, len(w.jobs), w.done})
+		w.eventCount++
+		if w.Progress != nil && w.eventCount&(1<<14-1) == 0 {
+			w.Progress(Progress{sinceEpoch(w.now), w.eventCount, len(w.jobs), w.jobsDone})
 		}
-		if err := w.happen(&e); err != nil {
+		if err := w.handleEvent(&e); err != nil {
 			return err
 		}
 		if w.CycleEachEvent {
-			if err := w.cycle(); err != nil {
+			if err := w.runCycles(); err != nil {
 				return err
 			}
 		}
 	}
-	return w.cycle()
+	return w.runCycles()
 }
 
-// void tells whether what the event is about has moved on.
-func (w *world) void(e *event) bool {
+// isVoid reports whether e was superseded by a later event for the same attempt or flow.
+func (w *world) isVoid(e *event) bool {
 	switch e.kind() {
 	case evPhase, evSuspended, evResumed, evKilled:
-		return w.attempts[e.ref()].due != e.key
+		return w.attempts[e.ref()].eventKey != e.key
 	case evFlow:
-		return w.net.flows[e.ref()].due != e.key
+		return w.net.flows[e.ref()].eventKey != e.key
 	default:
 		return false
 	}
 }
 
-func (w *world) happen(e *event) error {
+func (w *world) handleEvent(e *event) error {
 	w.dirty = true
 	switch e.kind() {
 	case evSubmit:
-		return w.submit(int(e.ref()))
+		return w.submitJob(int(e.ref()))
 	case evFail:
-		return w.fail(scheduler.NodeID(e.ref()))
+		return w.failNode(scheduler.NodeID(e.ref()))
 	case evRepair:
-		return w.repair(scheduler.NodeID(e.ref()))
+		return w.repairNode(scheduler.NodeID(e.ref()))
 	case evPhase:
-		return w.phaseEnds(e.ref())
+		return w.finishPhase(e.ref())
 	case evSuspended:
-		return w.suspended(e.ref())
+		return w.finishSuspend(e.ref())
 	case evResumed:
-		return w.resumed(e.ref())
+		return w.finishResume(e.ref())
 	case evKilled:
 		return w.endAttempt(e.ref(), scheduler.OutcomeKilled)
 	case evFlow:
-		return w.phaseEnds(w.net.end(w, e.ref()))
+		return w.finishPhase(w.net.finishFlow(w, e.ref()))
 	case evHeartbeat:
-		return w.heartbeat()
+		return w.reportProgress()
+	case evDrain:
+		return w.startDrain(&w.Absences[e.ref()])
+	case evLeave:
+		return w.nodeDown(w.Absences[e.ref()].Node, true)
+	case evReturn:
+		return w.endAbsence(&w.Absences[e.ref()])
 	default:
-		return fmt.Errorf("event of kind %d", e.kind())
+		return fmt.Errorf("unknown event kind %d", e.kind())
 	}
 }
 
-// cycle runs scheduler.Cycle while the state changed or the last one was full.
-func (w *world) cycle() error {
-	if w.dirty && w.now < w.cycleAt {
+// runCycles runs scheduler.Cycle until the state no longer changes: again after a cycle that used
+// all its actions.
+func (w *world) runCycles() error {
+	if w.dirty && w.now < w.nextCycleAt {
 		return nil
 	}
 	if w.dirty {
-		w.cycleAt = w.now.Add(w.CycleInterval)
+		w.nextCycleAt = w.now.Add(w.CycleInterval)
 	}
 	for n := 0; w.dirty; n++ {
 		if n > maxCyclesAtOnce {
-			return fmt.Errorf("%s: more than %d full cycles at one instant", w.Policy.Name(), maxCyclesAtOnce)
+			return fmt.Errorf("%s: more than %d full cycles at one time", w.Policy.Name(), maxCyclesAtOnce)
 		}
 		w.dirty = false
-		d, err := scheduler.Cycle(w.s, w.Policy, w.now, w.MaxActions, scheduler.Identity)
+		d, err := scheduler.Cycle(w.s, w.Policy, w.now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
 		}
 		w.res.Cycles++
-		w.wake = scheduler.Never
+		w.wakeAt = scheduler.Never
 		if d.Wake > 0 {
-			w.wake = max(d.Wake, w.now+1)
+			w.wakeAt = max(d.Wake, w.now+1)
 		}
 		for i := range d.Actions {
-			if err := w.carryOut(&d.Actions[i]); err != nil {
+			if err := w.execute(&d.Actions[i]); err != nil {
 				return err
 			}
 		}
-		for i := range d.Notes {
-			if err := w.heed(&d.Notes[i]); err != nil {
+		for i := range d.PolicyStates {
+			if err := w.handlePolicyState(&d.PolicyStates[i]); err != nil {
 				return err
 			}
 		}
@@ -302,25 +316,25 @@ func (w *world) cycle() error {
 	return nil
 }
 
-// pass lets time go on to t.
-func (w *world) pass(t scheduler.Time) {
-	w.use.pass(t)
+// advanceTo advances the simulated time to t.
+func (w *world) advanceTo(t scheduler.Time) {
+	w.use.advanceTo(t)
 	w.now = t
 }
 
-// reasons tells the policy whether anybody reads why stages wait.
-func (w *world) reasons(wanted bool) {
+// requestReasons tells the policy whether the reasons of waiting stages will be read.
+func (w *world) requestReasons(wanted bool) {
 	if r, ok := w.Policy.(scheduler.Reasoner); ok {
-		r.Reasons(wanted)
+		r.SetReasonsWanted(wanted)
 	}
 }
 
-// stuck says why nothing can happen any more though jobs are left.
-func (w *world) stuck() error {
-	why := "the policy gives no reason"
-	w.reasons(true)
+// stuckError explains why jobs are left although no event is.
+func (w *world) stuckError() error {
+	why := "the policy reports no reason"
+	w.requestReasons(true)
 	if d := w.Policy.Decide(w.s, w.now, w.MaxActions); len(d.Waiting) > 0 {
 		why = d.Waiting[0].String()
 	}
-	return fmt.Errorf("at %v: %d jobs never end and nothing more can happen: stage %s", since0(w.now), len(w.jobs)-w.done, why)
+	return &StuckError{sinceEpoch(w.now).String(), len(w.jobs) - w.jobsDone, why}
 }

@@ -1,7 +1,7 @@
-// Package fluid is the other model of the simulator: one server of speed 1
-// that jobs share by rates, without tasks, machines or places. It is what
-// queueing theory speaks of and what job-level traces are usually replayed on.
+// Package fluid is the second model of the simulator: jobs share one server of speed 1 by rates,
+// without tasks, nodes or data locations. Queueing theory uses this model, and job-level traces are
+// usually replayed on it.
 //
-// Each discipline is exact between events: within float64 a job ends when its
-// size has been served. Pure, deterministic, one pass over the jobs.
+// Each discipline is exact between events: a job ends when its size has been served, up to float64
+// precision. The package is pure and deterministic and makes one pass over the jobs.
 package fluid

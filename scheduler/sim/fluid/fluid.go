@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Job is one job: seconds, and seconds of the whole server.
+// Job is one job: arrival in seconds, size in seconds of the whole server.
 type Job struct {
 	Arrival, Size float64
 }
 
-// Discipline says who is served.
+// Discipline decides which jobs are served.
 type Discipline uint8
 
 // The disciplines.
@@ -24,7 +24,7 @@ const (
 	LASMQ            // LAS_MQ: queues by attained service, weighted sharing between them
 )
 
-// String gives the discipline's name as the command line has it.
+// String returns the discipline's name on the command line.
 func (d Discipline) String() string {
 	switch d {
 	case FIFO:
@@ -42,8 +42,8 @@ func (d Discipline) String() string {
 	}
 }
 
-// Parse reads what String prints.
-func Parse(s string) (Discipline, error) {
+// ParseDiscipline parses the output of String.
+func ParseDiscipline(s string) (Discipline, error) {
 	for d := FIFO; d <= LASMQ; d++ {
 		if d.String() == s {
 			return d, nil
@@ -52,26 +52,26 @@ func Parse(s string) (Discipline, error) {
 	return 0, fmt.Errorf("scheduler %q of the fluid model: use fifo, ps, las, srpt or las_mq", s)
 }
 
-// Queues are the parameters of LAS_MQ (3.3 to 3.5).
+// Queues are the parameters of LAS_MQ (sections 3.3 to 3.5).
 type Queues struct {
-	K      int     // queues
-	First  float64 // threshold of the first, alpha_1: attained service above it demotes
-	Step   float64 // alpha_i+1 = Step x alpha_i
-	Weight float64 // a queue's weight is Weight times that of the queue before it
+	Count          int     // number of queues
+	FirstThreshold float64 // alpha_1: a job with more attained service is demoted
+	ThresholdRatio float64 // alpha_i+1 = ThresholdRatio x alpha_i
+	WeightRatio    float64 // weight of a queue over that of the queue before it
 }
 
-// DefaultQueues are the paper's values for its simulation (5.4) with weights
-// that fall by ten a queue, which the paper leaves open.
-var DefaultQueues = Queues{K: 10, First: 1, Step: 10, Weight: 0.1}
+// DefaultQueues are the paper's values for its simulation (5.4), with weights that fall by ten per
+// queue, which the paper leaves open.
+var DefaultQueues = Queues{Count: 10, FirstThreshold: 1, ThresholdRatio: 10, WeightRatio: 0.1}
 
-// Ends serves jobs and gives each one's completion time, in the order of the
-// jobs, which need not be sorted. O(n log n); LASMQ O(n (log n + K)).
-func Ends(jobs []Job, d Discipline, q Queues) ([]float64, error) {
+// CompletionTimes serves the jobs and returns the completion time of each, in the order of jobs,
+// which need not be sorted. O(n log n); LASMQ O(n (log n + queues)).
+func CompletionTimes(jobs []Job, d Discipline, q Queues) ([]float64, error) {
 	order := make([]int32, len(jobs))
 	for i := range jobs {
 		j := &jobs[i]
 		if !(j.Size >= 0) || math.IsInf(j.Size, 0) || math.IsNaN(j.Arrival) || math.IsInf(j.Arrival, 0) {
-			return nil, fmt.Errorf("job %d: arrival %v, size %v: sizes are numbers of at least 0", i+1, j.Arrival, j.Size)
+			return nil, fmt.Errorf("job %d: arrival %v, size %v: arrivals must be finite and sizes at least 0", i+1, j.Arrival, j.Size)
 		}
 		order[i] = int32(i)
 	}
@@ -80,7 +80,7 @@ func Ends(jobs []Job, d Discipline, q Queues) ([]float64, error) {
 	var s server
 	switch d {
 	case FIFO:
-		fifo(jobs, order, ends)
+		serveFIFO(jobs, order, ends)
 		return ends, nil
 	case PS:
 		s = &ps{jobs: jobs, ends: ends}
@@ -89,19 +89,19 @@ func Ends(jobs []Job, d Discipline, q Queues) ([]float64, error) {
 	case SRPT:
 		s = &srpt{jobs: jobs, ends: ends, at: make([]float64, len(jobs))}
 	case LASMQ:
-		if q.K < 1 || q.K > 1000 || !(q.First > 0) || !(q.Step >= 1) || !(q.Weight > 0 && q.Weight <= 1) {
-			return nil, fmt.Errorf("queues %+v: 1 to 1000 queues, a first threshold above 0, a step of at least 1, a weight in (0, 1]", q)
+		if q.Count < 1 || q.Count > 1000 || !(q.FirstThreshold > 0) || !(q.ThresholdRatio >= 1) || !(q.WeightRatio > 0 && q.WeightRatio <= 1) {
+			return nil, fmt.Errorf("queues %+v: 1 to 1000 queues, a first threshold above 0, a threshold ratio of at least 1, a weight ratio in (0, 1]", q)
 		}
-		s = newMQ(jobs, ends, q)
+		s = newLASMQ(jobs, ends, q)
 	default:
-		return nil, fmt.Errorf("%v: no such discipline", d)
+		return nil, fmt.Errorf("unknown discipline %v", d)
 	}
 	serve(jobs, order, s)
 	return ends, nil
 }
 
-// fifo serves one job after another.
-func fifo(jobs []Job, order []int32, ends []float64) {
+// serveFIFO serves one job after another.
+func serveFIFO(jobs []Job, order []int32, ends []float64) {
 	free := math.Inf(-1)
 	for _, i := range order {
 		free = max(free, jobs[i].Arrival) + jobs[i].Size
@@ -109,32 +109,32 @@ func fifo(jobs []Job, order []int32, ends []float64) {
 	}
 }
 
-// server is a discipline between arrivals.
+// server implements a discipline between arrivals.
 type server interface {
-	// next is when something happens by itself, +Inf for never.
-	next() float64
-	// advance serves until t, which is at most next.
+	// nextEvent returns when the served jobs change by themselves, +Inf for never.
+	nextEvent() float64
+	// advance serves until t, which is at most nextEvent.
 	advance(t float64)
-	// arrive takes job i in, at the time last advanced to.
+	// arrive adds job i at the current time of the server.
 	arrive(i int32)
 }
 
-// serve lets jobs arrive and a server work until all are done.
+// serve runs a server until all jobs are done.
 func serve(jobs []Job, order []int32, s server) {
 	for _, i := range order {
 		at := jobs[i].Arrival
-		for n := s.next(); n <= at; n = s.next() {
+		for n := s.nextEvent(); n <= at; n = s.nextEvent() {
 			s.advance(n)
 		}
 		s.advance(at)
 		s.arrive(i)
 	}
-	for n := s.next(); !math.IsInf(n, 1); n = s.next() {
+	for n := s.nextEvent(); !math.IsInf(n, 1); n = s.nextEvent() {
 		s.advance(n)
 	}
 }
 
-// heap is a binary heap of jobs by a key, ties by index.
+// heap is a binary heap of jobs by key, ties by index.
 type heap []item
 
 type item struct {

@@ -12,9 +12,9 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-func fb2010(t testing.TB, rule trace.FluidRule) []fluid.Job {
+func fb2010(t testing.TB, rule trace.FluidRule, proves string) []fluid.Job {
 	t.Helper()
-	f, err := trace.Open(shared.Path(t, "swim/FB-2010_samples_24_times_1hr_0.tsv.gz"))
+	f, err := trace.Open(shared.Path(t, "swim/FB-2010_samples_24_times_1hr_0.tsv.gz", proves))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,19 +26,19 @@ func fb2010(t testing.TB, rule trace.FluidRule) []fluid.Job {
 	if len(s.Jobs) != 24442 {
 		t.Fatalf("%d jobs", len(s.Jobs))
 	}
-	return s.Fluid(rule)
+	return s.FluidJobs(rule)
 }
 
-func ends(t testing.TB, jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
+func mustEnds(t testing.TB, jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 	t.Helper()
-	e, err := fluid.Ends(jobs, d, q)
+	e, err := fluid.CompletionTimes(jobs, d, q)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func mean(jobs []fluid.Job, ends []float64) float64 {
+func meanResponse(jobs []fluid.Job, ends []float64) float64 {
 	sum := 0.0
 	for i := range jobs {
 		sum += ends[i] - jobs[i].Arrival
@@ -46,14 +46,15 @@ func mean(jobs []fluid.Job, ends []float64) float64 {
 	return sum / float64(len(jobs))
 }
 
-// Every job of FB-2010 against schedsim, and the means of data/README.md.
+// Every job of FB-2010 ends as in schedsim, and the means are equal.
 func TestFB2010EqualsSchedsim(t *testing.T) {
-	jobs := fb2010(t, trace.SchedsimRule)
+	const proves = "that each of the 24,442 jobs of FB-2010 ends under FIFO, PS, LAS and SRPT when schedsim, an independent simulator, ends it"
+	jobs := fb2010(t, trace.SchedsimRule, proves)
 	for d, c := range map[fluid.Discipline]struct{ file, mean string }{
 		fluid.FIFO: {"FIFO", "1933.9114"}, fluid.PS: {"PS", "27.7486"}, fluid.LAS: {"LAS", "17.3957"}, fluid.SRPT: {"SRPT", "9.7925"}} {
 		t.Run(c.file, func(t *testing.T) {
-			e := ends(t, jobs, d, fluid.Queues{})
-			rows := shared.Rows(t, "swim/FB-2010."+c.file+".txt.gz")
+			e := mustEnds(t, jobs, d, fluid.Queues{})
+			rows := shared.Rows(t, "swim/FB-2010."+c.file+".txt.gz", proves)
 			if len(rows) != len(jobs) {
 				t.Fatalf("%d answers for %d jobs", len(rows), len(jobs))
 			}
@@ -66,17 +67,17 @@ func TestFB2010EqualsSchedsim(t *testing.T) {
 					t.Fatalf("%s ends at %v, schedsim says %v", r[0], e[i], want)
 				}
 			}
-			if got := fmt.Sprintf("%.4f", mean(jobs, e)); got != c.mean {
+			if got := fmt.Sprintf("%.4f", meanResponse(jobs, e)); got != c.mean {
 				t.Errorf("mean response %s, want %s", got, c.mean)
 			}
 		})
 	}
 }
 
-// LAS_MQ section 5.4, Fig. 10a, in units of Fair's mean over the policy's.
+// LAS_MQ section 5.4, Fig. 10a: Fair's mean response over the policy's.
 func TestLASMQFig10OnFB2010(t *testing.T) {
-	jobs := fb2010(t, trace.LASMQRule)
-	fair := mean(jobs, ends(t, jobs, fluid.PS, fluid.Queues{}))
+	jobs := fb2010(t, trace.LASMQRule, "that the fluid LAS_MQ gives the values of LAS_MQ's Fig. 10a on FB-2010")
+	fair := meanResponse(jobs, mustEnds(t, jobs, fluid.PS, fluid.Queues{}))
 	for _, c := range []struct {
 		name string
 		d    fluid.Discipline
@@ -85,27 +86,26 @@ func TestLASMQFig10OnFB2010(t *testing.T) {
 	}{
 		{"FIFO", fluid.FIFO, fluid.Queues{}, 0.03}, {"LAS", fluid.LAS, fluid.Queues{}, 1.47}, {"SRPT", fluid.SRPT, fluid.Queues{}, 2.93},
 		{"LAS_MQ", fluid.LASMQ, fluid.DefaultQueues, 1.41},
-		{"LAS_MQ with weights 1/2", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.5}, 0.90},
-		{"LAS_MQ with weights 1/4", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.25}, 1.10},
-		{"LAS_MQ with weights 1/8", fluid.LASMQ, fluid.Queues{K: 10, First: 1, Step: 10, Weight: 0.125}, 1.38},
+		{"LAS_MQ with weights 1/2", fluid.LASMQ, fluid.Queues{Count: 10, FirstThreshold: 1, ThresholdRatio: 10, WeightRatio: 0.5}, 0.90},
+		{"LAS_MQ with weights 1/4", fluid.LASMQ, fluid.Queues{Count: 10, FirstThreshold: 1, ThresholdRatio: 10, WeightRatio: 0.25}, 1.10},
+		{"LAS_MQ with weights 1/8", fluid.LASMQ, fluid.Queues{Count: 10, FirstThreshold: 1, ThresholdRatio: 10, WeightRatio: 0.125}, 1.38},
 	} {
-		got := fair / mean(jobs, ends(t, jobs, c.d, c.q))
+		got := fair / meanResponse(jobs, mustEnds(t, jobs, c.d, c.q))
 		if math.Abs(got-c.want) > 0.03*max(1, c.want) {
 			t.Errorf("%s: %.3f of Fair, want %.2f", c.name, got, c.want)
 		}
 	}
 }
 
-// LAS_MQ Fig. 1 (READING.md): LAS gives responses 9, 8, 1; two queues with
-// threshold 1 give 6, 8, 1.
+// LAS_MQ Fig. 1: LAS yields responses 9, 8, 1; two queues with threshold 1 yield 6, 8, 1.
 func TestLASMQFig1(t *testing.T) {
 	jobs := []fluid.Job{{0, 4}, {1, 4}, {2, 1}}
 	for _, c := range []struct {
 		d    fluid.Discipline
 		want [3]float64
 	}{{fluid.LAS, [3]float64{9, 8, 1}}, {fluid.LASMQ, [3]float64{6, 8, 1}}} {
-		// a queue below gets next to nothing while one above has work
-		e := ends(t, jobs, c.d, fluid.Queues{K: 2, First: 1, Step: 10, Weight: 1e-12})
+		// the second queue is hardly served while the first has work
+		e := mustEnds(t, jobs, c.d, fluid.Queues{Count: 2, FirstThreshold: 1, ThresholdRatio: 10, WeightRatio: 1e-12})
 		for i := range jobs {
 			if got := e[i] - jobs[i].Arrival; math.Abs(got-c.want[i]) > 1e-9 {
 				t.Errorf("%v: job %d responds in %v, want %v", c.d, i, got, c.want[i])
@@ -114,21 +114,21 @@ func TestLASMQFig1(t *testing.T) {
 	}
 }
 
-// The slow obvious judge: rates are worked out anew for each small event.
-func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
+// slowEnds is the obvious judge: it recomputes the rates at each small event.
+func slowEnds(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 	const eps = 1e-12
 	n := len(jobs)
-	left, had, queue, since, out := make([]float64, n), make([]float64, n), make([]int, n), make([]float64, n), make([]float64, n)
+	left, attained, queue, since, out := make([]float64, n), make([]float64, n), make([]int, n), make([]float64, n), make([]float64, n)
 	for i := range jobs {
 		left[i] = jobs[i].Size
 		out[i] = -1
 		since[i] = jobs[i].Arrival
 	}
 	limit := func(k int) float64 {
-		if k == q.K-1 {
+		if k == q.Count-1 {
 			return math.Inf(1)
 		}
-		return q.First * math.Pow(q.Step, float64(k))
+		return q.FirstThreshold * math.Pow(q.ThresholdRatio, float64(k))
 	}
 	now := 0.0
 	for {
@@ -157,22 +157,22 @@ func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 		case fluid.LAS:
 			least := math.Inf(1)
 			for _, i := range in {
-				least = min(least, had[i])
+				least = min(least, attained[i])
 			}
-			var who []int
+			var served []int
 			for _, i := range in {
-				if had[i] <= least+eps {
-					who = append(who, i)
+				if attained[i] <= least+eps {
+					served = append(served, i)
 				} else {
 					next = math.Min(next, math.Inf(1))
 				}
 			}
-			for _, i := range who {
-				rate[i] = 1 / float64(len(who))
+			for _, i := range served {
+				rate[i] = 1 / float64(len(served))
 			}
-			for _, i := range in { // when they reach the next
-				if had[i] > least+eps {
-					next = min(next, now+(had[i]-least)*float64(len(who)))
+			for _, i := range in { // until they reach the next group
+				if attained[i] > least+eps {
+					next = min(next, now+(attained[i]-least)*float64(len(served)))
 				}
 			}
 		case fluid.SRPT:
@@ -193,11 +193,11 @@ func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 			}
 			sum := 0.0
 			for k := range head {
-				sum += math.Pow(q.Weight, float64(k))
+				sum += math.Pow(q.WeightRatio, float64(k))
 			}
 			for k, i := range head {
-				rate[i] = math.Pow(q.Weight, float64(k)) / sum
-				next = min(next, now+(limit(k)-had[i])/rate[i])
+				rate[i] = math.Pow(q.WeightRatio, float64(k)) / sum
+				next = min(next, now+(limit(k)-attained[i])/rate[i])
 			}
 		}
 		for _, i := range in {
@@ -206,11 +206,11 @@ func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 			}
 		}
 		for _, i := range in {
-			had[i] += rate[i] * (next - now)
+			attained[i] += rate[i] * (next - now)
 			left[i] -= rate[i] * (next - now)
 			if left[i] <= 1e-9 {
 				out[i] = next
-			} else if d == fluid.LASMQ && had[i] >= limit(queue[i])-1e-9 {
+			} else if d == fluid.LASMQ && attained[i] >= limit(queue[i])-1e-9 {
 				queue[i]++
 				since[i] = next
 			}
@@ -219,7 +219,7 @@ func slow(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) []float64 {
 	}
 }
 
-func TestTheFastDisciplinesEqualTheSlowOnes(t *testing.T) {
+func TestFastDisciplinesEqualSlowOnes(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		jobs := make([]fluid.Job, 1+rng.IntN(40))
@@ -229,8 +229,8 @@ func TestTheFastDisciplinesEqualTheSlowOnes(t *testing.T) {
 			jobs[i] = fluid.Job{at, rng.ExpFloat64() * math.Exp(2*rng.NormFloat64())}
 		}
 		for _, d := range []fluid.Discipline{fluid.PS, fluid.LAS, fluid.SRPT, fluid.LASMQ} {
-			q := fluid.Queues{K: 3, First: 0.3, Step: 4, Weight: 0.5}
-			fast, judge := ends(t, jobs, d, q), slow(jobs, d, q)
+			q := fluid.Queues{Count: 3, FirstThreshold: 0.3, ThresholdRatio: 4, WeightRatio: 0.5}
+			fast, judge := mustEnds(t, jobs, d, q), slowEnds(jobs, d, q)
 			for i := range jobs {
 				if math.Abs(fast[i]-judge[i]) > 1e-6*(1+judge[i]) {
 					t.Fatalf("seed %d %v: job %d of %d ends at %v, the judge says %v", seed, d, i, len(jobs), fast[i], judge[i])
@@ -240,8 +240,8 @@ func TestTheFastDisciplinesEqualTheSlowOnes(t *testing.T) {
 	}
 }
 
-// Processor sharing of M/G/1: the mean response is E[S]/(1-rho) whatever the
-// distribution of sizes, within the confidence interval over 20 seeds.
+// Processor sharing of M/G/1: the mean response is E[S]/(1-rho) for every distribution of sizes,
+// within the confidence interval over 20 seeds.
 func TestProcessorSharingIsInsensitive(t *testing.T) {
 	const rho, runs = 0.7, 20
 	n := 20_000
@@ -263,7 +263,7 @@ func TestProcessorSharingIsInsensitive(t *testing.T) {
 					at += rng.ExpFloat64() / rho
 					jobs[i] = fluid.Job{at, size(rng)}
 				}
-				m := mean(jobs, ends(t, jobs, fluid.PS, fluid.Queues{}))
+				m := meanResponse(jobs, mustEnds(t, jobs, fluid.PS, fluid.Queues{}))
 				sum, squares = sum+m, squares+m*m
 			}
 			got, want := sum/runs, 1/(1-rho)
@@ -277,21 +277,21 @@ func TestProcessorSharingIsInsensitive(t *testing.T) {
 
 func TestBadSizesAreRefused(t *testing.T) {
 	for _, j := range []fluid.Job{{0, -1}, {0, math.NaN()}, {0, math.Inf(1)}, {math.NaN(), 1}} {
-		if _, err := fluid.Ends([]fluid.Job{j}, fluid.PS, fluid.Queues{}); err == nil {
-			t.Errorf("%+v is taken", j)
+		if _, err := fluid.CompletionTimes([]fluid.Job{j}, fluid.PS, fluid.Queues{}); err == nil {
+			t.Errorf("%+v is accepted", j)
 		}
 	}
-	if _, err := fluid.Ends(nil, fluid.LASMQ, fluid.Queues{}); err == nil {
-		t.Error("no queues are taken")
+	if _, err := fluid.CompletionTimes(nil, fluid.LASMQ, fluid.Queues{}); err == nil {
+		t.Error("a queue count of 0 is accepted")
 	}
 }
 
 func BenchmarkFB2010(b *testing.B) {
-	jobs := fb2010(b, trace.SchedsimRule)
+	jobs := fb2010(b, trace.SchedsimRule, "how fast FB-2010 runs through the fluid model")
 	for d := fluid.FIFO; d <= fluid.LASMQ; d++ {
 		b.Run(d.String(), func(b *testing.B) {
 			for b.Loop() {
-				ends(b, jobs, d, fluid.DefaultQueues)
+				mustEnds(b, jobs, d, fluid.DefaultQueues)
 			}
 		})
 	}

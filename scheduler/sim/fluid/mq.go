@@ -2,97 +2,96 @@ package fluid
 
 import "math"
 
-// mq is LAS_MQ on a fluid server: a job starts in the first queue and falls
-// into the next when its attained service exceeds the queue's threshold.
-// Queues with jobs share the server by their weights, and the first job of a
-// queue gets its whole share.
-type mq struct {
-	jobs   []Job
-	ends   []float64
-	now    float64
-	had    []float64
-	queues [][]int32 // waiting jobs, the first is served
-	limit  []float64
-	weight []float64
-	sum    float64 // of the weights of queues with jobs
+// lasmq is LAS_MQ on a fluid server: a job starts in the first queue and is demoted to the next
+// when its attained service exceeds the queue's threshold. Non-empty queues share the server by
+// their weights; the first job of a queue gets the whole share of its queue.
+type lasmq struct {
+	jobs       []Job
+	ends       []float64
+	now        float64
+	attained   []float64
+	queues     [][]int32 // the first job of each queue is served
+	thresholds []float64
+	weights    []float64
+	weightSum  float64 // sum over the non-empty queues
 }
 
-func newMQ(jobs []Job, ends []float64, q Queues) *mq {
-	m := &mq{jobs: jobs, ends: ends, had: make([]float64, len(jobs)), queues: make([][]int32, q.K)}
-	limit, weight := q.First, 1.0
-	for i := range q.K {
-		if i == q.K-1 {
+func newLASMQ(jobs []Job, ends []float64, q Queues) *lasmq {
+	m := &lasmq{jobs: jobs, ends: ends, attained: make([]float64, len(jobs)), queues: make([][]int32, q.Count)}
+	limit, weight := q.FirstThreshold, 1.0
+	for i := range q.Count {
+		if i == q.Count-1 {
 			limit = math.Inf(1)
 		}
-		m.limit, m.weight = append(m.limit, limit), append(m.weight, weight)
-		limit *= q.Step
-		weight *= q.Weight
+		m.thresholds, m.weights = append(m.thresholds, limit), append(m.weights, weight)
+		limit *= q.ThresholdRatio
+		weight *= q.WeightRatio
 	}
 	return m
 }
 
-// until is the time queue k's first job needs at its rate to end or to fall.
-func (m *mq) until(k int) float64 {
+// timeToChange returns the time until queue k's first job ends or is demoted at its current rate.
+func (m *lasmq) timeToChange(k int) float64 {
 	i := m.queues[k][0]
-	return (min(m.jobs[i].Size, m.limit[k]) - m.had[i]) * m.sum / m.weight[k]
+	return (min(m.jobs[i].Size, m.thresholds[k]) - m.attained[i]) * m.weightSum / m.weights[k]
 }
 
-func (m *mq) rates() {
-	m.sum = 0
+func (m *lasmq) updateWeightSum() {
+	m.weightSum = 0
 	for k, q := range m.queues {
 		if len(q) > 0 {
-			m.sum += m.weight[k]
+			m.weightSum += m.weights[k]
 		}
 	}
 }
 
-func (m *mq) next() float64 {
+func (m *lasmq) nextEvent() float64 {
 	least := math.Inf(1)
 	for k, q := range m.queues {
 		if len(q) > 0 {
-			least = min(least, m.until(k))
+			least = min(least, m.timeToChange(k))
 		}
 	}
 	return m.now + max(0, least)
 }
 
-func (m *mq) advance(t float64) {
+func (m *lasmq) advance(t float64) {
 	d := t - m.now
-	var first int // the queue whose job changes, if one does
+	var first int // the queue whose job changes, if any
 	least := math.Inf(1)
 	for k, q := range m.queues {
 		if len(q) > 0 {
-			if u := m.until(k); u < least {
+			if u := m.timeToChange(k); u < least {
 				first, least = k, u
 			}
 		}
 	}
 	for k, q := range m.queues {
 		if len(q) > 0 {
-			m.had[q[0]] += d * m.weight[k] / m.sum
+			m.attained[q[0]] += d * m.weights[k] / m.weightSum
 		}
 	}
-	due := t >= m.now+least // as next adds it, so that rounding cannot lose it
+	changes := t >= m.now+least // computed as in nextEvent, so that rounding cannot lose it
 	m.now = t
-	if due {
-		m.move(first, t)
+	if changes {
+		m.endOrDemote(first, t)
 	}
 }
 
-// move ends the first job of queue k or lets it fall.
-func (m *mq) move(k int, t float64) {
+// endOrDemote ends the first job of queue k or demotes it.
+func (m *lasmq) endOrDemote(k int, t float64) {
 	i := m.queues[k][0]
 	m.queues[k] = m.queues[k][1:]
-	if m.jobs[i].Size <= m.limit[k] {
+	if m.jobs[i].Size <= m.thresholds[k] {
 		m.ends[i] = t
 	} else {
-		m.had[i] = m.limit[k]
+		m.attained[i] = m.thresholds[k]
 		m.queues[k+1] = append(m.queues[k+1], i)
 	}
-	m.rates()
+	m.updateWeightSum()
 }
 
-func (m *mq) arrive(i int32) {
+func (m *lasmq) arrive(i int32) {
 	m.queues[0] = append(m.queues[0], i)
-	m.rates()
+	m.updateWeightSum()
 }

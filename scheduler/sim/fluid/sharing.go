@@ -2,71 +2,71 @@ package fluid
 
 import "math"
 
-// ps is processor sharing by virtual time: the service that every job present
-// has been given since the server last became busy.
+// ps is processor sharing by virtual time: the service that each present job has received since the
+// server last became busy.
 type ps struct {
-	jobs   []Job
-	ends   []float64
-	now, v float64
-	h      heap // by the virtual time of the end
+	jobs             []Job
+	ends             []float64
+	now, virtualTime float64
+	byVirtualEnd     heap // by the virtual time of the end
 }
 
-func (p *ps) next() float64 {
-	if len(p.h) == 0 {
+func (p *ps) nextEvent() float64 {
+	if len(p.byVirtualEnd) == 0 {
 		return math.Inf(1)
 	}
-	return p.now + (p.h[0].key-p.v)*float64(len(p.h))
+	return p.now + (p.byVirtualEnd[0].key-p.virtualTime)*float64(len(p.byVirtualEnd))
 }
 
 func (p *ps) advance(t float64) {
-	if len(p.h) == 0 {
-		p.now, p.v = t, 0
+	if len(p.byVirtualEnd) == 0 {
+		p.now, p.virtualTime = t, 0
 		return
 	}
-	if t >= p.next() {
-		top := p.h.pop()
+	if t >= p.nextEvent() {
+		top := p.byVirtualEnd.pop()
 		p.ends[top.job] = t
-		p.now, p.v = t, top.key
+		p.now, p.virtualTime = t, top.key
 		return
 	}
-	p.v += (t - p.now) / float64(len(p.h))
+	p.virtualTime += (t - p.now) / float64(len(p.byVirtualEnd))
 	p.now = t
 }
 
-func (p *ps) arrive(i int32) { p.h.push(item{p.v + p.jobs[i].Size, i}) }
+func (p *ps) arrive(i int32) { p.byVirtualEnd.push(item{p.virtualTime + p.jobs[i].Size, i}) }
 
-// srpt serves the job with the least left; at[i] is what is left of job i.
+// srpt serves the job with the least remaining size.
 type srpt struct {
-	jobs []Job
-	ends []float64
-	at   []float64
-	now  float64
-	h    heap // by what is left; the first one is served
+	jobs        []Job
+	ends        []float64
+	at          []float64
+	now         float64
+	byRemaining heap // by remaining size; the first one is served
 }
 
-func (p *srpt) next() float64 {
-	if len(p.h) == 0 {
+func (p *srpt) nextEvent() float64 {
+	if len(p.byRemaining) == 0 {
 		return math.Inf(1)
 	}
-	return p.now + p.h[0].key
+	return p.now + p.byRemaining[0].key
 }
 
 func (p *srpt) advance(t float64) {
-	if len(p.h) > 0 {
-		if t >= p.now+p.h[0].key {
-			p.ends[p.h.pop().job] = t
+	if len(p.byRemaining) > 0 {
+		if t >= p.now+p.byRemaining[0].key {
+			p.ends[p.byRemaining.pop().job] = t
 		} else {
-			p.h[0].key -= t - p.now // it stays the least
+			p.byRemaining[0].key -= t - p.now // it remains the smallest
 		}
 	}
 	p.now = t
 }
 
-func (p *srpt) arrive(i int32) { p.h.push(item{p.jobs[i].Size, i}) }
+func (p *srpt) arrive(i int32) { p.byRemaining.push(item{p.jobs[i].Size, i}) }
 
-// las serves the jobs that have had the least, all at the same rate. Jobs that
-// have had the same are a group; groups lie in a stack, the least served on
-// top. A group that reaches the next one joins it.
+// las serves the jobs with the least attained service, all at the same rate. Jobs with equal
+// attained service form a group; the groups are a stack with the least served on top. A group that
+// reaches the one below joins it.
 type las struct {
 	jobs   []Job
 	ends   []float64
@@ -75,26 +75,26 @@ type las struct {
 }
 
 type group struct {
-	had float64
-	h   heap // by size
+	attained float64
+	bySize   heap
 }
 
 func (p *las) top() *group { return &p.groups[len(p.groups)-1] }
 
-func (p *las) next() float64 {
+func (p *las) nextEvent() float64 {
 	if len(p.groups) == 0 {
 		return math.Inf(1)
 	}
 	g := p.top()
-	return p.now + (p.target()-g.had)*float64(len(g.h))
+	return p.now + (p.nextChange()-g.attained)*float64(len(g.bySize))
 }
 
-// target is the attained service at which the top group changes: its smallest
-// job ends or it reaches the group below.
-func (p *las) target() float64 {
-	t := p.top().h[0].key
+// nextChange returns the attained service at which the top group changes: its smallest job ends or
+// it reaches the group below.
+func (p *las) nextChange() float64 {
+	t := p.top().bySize[0].key
 	if n := len(p.groups); n > 1 {
-		t = min(t, p.groups[n-2].had)
+		t = min(t, p.groups[n-2].attained)
 	}
 	return t
 }
@@ -105,42 +105,42 @@ func (p *las) advance(t float64) {
 		return
 	}
 	g := p.top()
-	if t < p.next() {
-		g.had += (t - p.now) / float64(len(g.h))
+	if t < p.nextEvent() {
+		g.attained += (t - p.now) / float64(len(g.bySize))
 		p.now = t
 		return
 	}
-	g.had = p.target()
+	g.attained = p.nextChange()
 	p.now = t
-	for len(g.h) > 0 && g.h[0].key <= g.had {
-		p.ends[g.h.pop().job] = t
+	for len(g.bySize) > 0 && g.bySize[0].key <= g.attained {
+		p.ends[g.bySize.pop().job] = t
 	}
 	p.merge()
 }
 
-// merge puts the top group into the one below where it has come up to it, the
-// smaller heap into the larger: O(log^2 n) a job in all.
+// merge merges the top group into the group below once they have equal attained service, the
+// smaller heap into the larger: O(log^2 n) per job in total.
 func (p *las) merge() {
 	n := len(p.groups)
 	top := &p.groups[n-1]
-	if n > 1 && len(top.h) > 0 && top.had >= p.groups[n-2].had {
+	if n > 1 && len(top.bySize) > 0 && top.attained >= p.groups[n-2].attained {
 		below := &p.groups[n-2]
-		if len(top.h) > len(below.h) {
-			top.h, below.h = below.h, top.h
+		if len(top.bySize) > len(below.bySize) {
+			top.bySize, below.bySize = below.bySize, top.bySize
 		}
-		for _, x := range top.h {
-			below.h.push(x)
+		for _, x := range top.bySize {
+			below.bySize.push(x)
 		}
-		top.h = nil
+		top.bySize = nil
 	}
-	if len(top.h) == 0 {
+	if len(top.bySize) == 0 {
 		p.groups = p.groups[:n-1]
 	}
 }
 
 func (p *las) arrive(i int32) {
-	if n := len(p.groups); n == 0 || p.top().had > 0 {
+	if n := len(p.groups); n == 0 || p.top().attained > 0 {
 		p.groups = append(p.groups, group{})
 	}
-	p.top().h.push(item{p.jobs[i].Size, i})
+	p.top().bySize.push(item{p.jobs[i].Size, i})
 }

@@ -20,32 +20,21 @@ import (
 type Line struct {
 	Name string
 	X, Y []float64
-	// Err, if not nil, are half widths of bars at each point.
+	// Err, if not nil, holds the half widths of the error bars at each point.
 	Err []float64
 }
 
-// maxPoints bounds the points of a line that are drawn.
+// maxPoints limits the drawn points of a line.
 const maxPoints = 2000
 
-// Save writes a plot as path.svg and path.png.
-func Save(p *plot.Plot, path string) error {
-	for _, ext := range []string{".svg", ".png"} {
-		if err := p.Save(18*vg.Centimeter, 11*vg.Centimeter, path+ext); err != nil {
-			return fmt.Errorf("plot %s: %w", path+ext, err)
-		}
-	}
-	return nil
-}
-
-// Lines draws lines; logX makes the horizontal axis logarithmic.
-func Lines(title, x, y string, logX bool, lines ...Line) (*plot.Plot, error) {
+// PlotLines plots lines; logX makes the horizontal axis logarithmic.
+func PlotLines(title, x, y string, logX bool, lines ...Line) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	p.Add(plotter.NewGrid())
-	p.Legend.Top = true
 	drawn := 0
 	for i, l := range lines {
-		pts := points(&l, logX)
+		pts := linePoints(&l, logX)
 		if len(pts) == 0 {
 			continue
 		}
@@ -65,6 +54,9 @@ func Lines(title, x, y string, logX bool, lines ...Line) (*plot.Plot, error) {
 	}
 	if logX && drawn > 0 {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		if p.X.Min == p.X.Max { // gonum would widen the range by 1 on each side, below 0
+			p.X.Min, p.X.Max = p.X.Min/2, p.X.Max*2
+		}
 	}
 	return p, nil
 }
@@ -86,7 +78,7 @@ func addErrors(p *plot.Plot, l *Line, pts plotter.XYs, c color.Color) error {
 	return nil
 }
 
-func points(l *Line, logX bool) plotter.XYs {
+func linePoints(l *Line, logX bool) plotter.XYs {
 	step := max(1, len(l.X)/maxPoints)
 	if l.Err != nil {
 		step = 1
@@ -101,8 +93,8 @@ func points(l *Line, logX bool) plotter.XYs {
 	return pts
 }
 
-// Utilisation draws what is held over time.
-func Utilisation(r *engine.Result) (*plot.Plot, error) {
+// PlotUtilisation plots the utilisation over time.
+func PlotUtilisation(r *engine.Result) (*plot.Plot, error) {
 	names := []string{"CPU", "memory", "disk I/O"}
 	lines := make([]Line, scheduler.NumResources)
 	for k := range lines {
@@ -112,12 +104,11 @@ func Utilisation(r *engine.Result) (*plot.Plot, error) {
 			lines[k].Y = append(lines[k].Y, r.Series.Used[i][k])
 		}
 	}
-	return Lines("Use of the cluster", "time [s]", "part of the capacity", false, lines...)
+	return PlotLines("Utilisation of the cluster", "time [s]", "fraction of the capacity", false, lines...)
 }
 
-// Responses draws the distribution of response times, a line for each of a
-// list of runs.
-func Responses(names []string, runs []*engine.Result) (*plot.Plot, error) {
+// PlotResponses plots the distribution of response times, one line per run.
+func PlotResponses(names []string, runs []*engine.Result) (*plot.Plot, error) {
 	var lines []Line
 	for i, r := range runs {
 		var x []float64
@@ -133,16 +124,42 @@ func Responses(names []string, runs []*engine.Result) (*plot.Plot, error) {
 		}
 		lines = append(lines, l)
 	}
-	return Lines("Response times", "response [s]", "part of the jobs", true, lines...)
+	return PlotLines("Response times", "response [s]", "fraction of the jobs", true, lines...)
 }
 
-// Gantt draws the runs of tasks on nodes, one colour a job, for small runs.
-func Gantt(r *engine.Result, nodes int) (*plot.Plot, error) {
+// ganttColours is the number of colours that jobs take in turn.
+const ganttColours = 7
+
+// jobsText names the jobs of one colour in the legend.
+func jobsText(ids []scheduler.JobID) string {
+	slices.Sort(ids)
+	switch len(ids) {
+	case 1:
+		return fmt.Sprintf("job %d", ids[0])
+	case 2:
+		return fmt.Sprintf("jobs %d, %d", ids[0], ids[1])
+	default:
+		return fmt.Sprintf("jobs %d, %d, …", ids[0], ids[1])
+	}
+}
+
+// nodeTicks labels at most about twelve nodes, counted from 1.
+func nodeTicks(nodes int) plot.ConstantTicks {
+	var out plot.ConstantTicks
+	for i := 0; i < nodes; i += 1 + nodes/12 {
+		out = append(out, plot.Tick{Value: float64(i) + 0.45, Label: fmt.Sprint(i + 1)})
+	}
+	return out
+}
+
+// PlotGantt plots the executions of tasks on nodes, for small simulations. Jobs take
+// the colours in turn.
+func PlotGantt(r *engine.Result, nodes int) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = "Tasks on nodes", "time [s]", "node"
-	order := slices.Clone(r.Runs)
-	slices.SortFunc(order, func(a, b engine.TaskRun) int { return cmp.Or(cmp.Compare(a.Start, b.Start), a.ID.Compare(b.ID)) })
-	lanes, widest := make([][]float64, nodes), 1 // when each lane of a node is free
+	order := slices.Clone(r.TaskExecutions)
+	slices.SortFunc(order, func(a, b engine.TaskExecution) int { return cmp.Or(cmp.Compare(a.Start, b.Start), a.ID.Compare(b.ID)) })
+	lanes, widest := make([][]float64, nodes), 1 // end of the last box in each lane of a node
 	at := make([]int, len(order))
 	for i, t := range order {
 		l := &lanes[t.Node]
@@ -154,6 +171,8 @@ func Gantt(r *engine.Result, nodes int) (*plot.Plot, error) {
 		(*l)[at[i]] = t.End.Seconds()
 		widest = max(widest, len(*l))
 	}
+	var jobs [ganttColours][]scheduler.JobID // by colour
+	var shown [ganttColours]*plotter.Polygon
 	for i, t := range order {
 		low := float64(t.Node) + float64(at[i])/float64(widest)
 		high := low + 0.85/float64(widest)
@@ -161,8 +180,20 @@ func Gantt(r *engine.Result, nodes int) (*plot.Plot, error) {
 		if err != nil {
 			return nil, err
 		}
-		box.Color, box.LineStyle.Width = plotutil.Color(int(t.ID.Job)), vg.Points(0.2)
+		box.Color, box.LineStyle.Width = plotutil.Color(int(t.ID.Job%ganttColours)), vg.Points(0.2)
 		p.Add(box)
+		colour := int(t.ID.Job % ganttColours)
+		shown[colour] = box
+		if !slices.Contains(jobs[colour], t.ID.Job) {
+			jobs[colour] = append(jobs[colour], t.ID.Job)
+		}
 	}
+	for i := range ganttColours {
+		if colour := (i + 1) % ganttColours; len(jobs[colour]) > 0 {
+			p.Legend.Add(jobsText(jobs[colour]), shown[colour])
+		}
+	}
+	p.Y.Min, p.Y.Max = 0, float64(nodes)
+	p.Y.Tick.Marker = nodeTicks(nodes)
 	return p, nil
 }

@@ -6,34 +6,34 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Interval is a mean with the half width of its 95% confidence interval
-// (Student's t); the half width is +Inf for fewer than two values.
+// Interval is a mean with the half width of its 95% confidence interval (Student's t). With fewer
+// than two values the half width is +Inf.
 type Interval struct {
-	Mean, Half float64
-	N          int
+	Mean, HalfWidth float64
+	N               int
 }
 
-// Low and High are its ends.
-func (i Interval) Low() float64  { return i.Mean - i.Half }
-func (i Interval) High() float64 { return i.Mean + i.Half }
+// Low and High return the ends of the interval.
+func (i Interval) Low() float64  { return i.Mean - i.HalfWidth }
+func (i Interval) High() float64 { return i.Mean + i.HalfWidth }
 
-// Excludes tells whether x lies outside.
+// Excludes reports whether x lies outside the interval.
 func (i Interval) Excludes(x float64) bool { return x < i.Low() || x > i.High() }
 
-// Estimate makes an Interval of independent values.
+// Estimate returns the Interval of independent values.
 func Estimate(x []float64) Interval {
 	n := float64(len(x))
 	if n == 0 {
-		return Interval{Mean: math.NaN(), Half: math.Inf(1)}
+		return Interval{Mean: math.NaN(), HalfWidth: math.Inf(1)}
 	}
 	m := sum(x) / n
 	if n < 2 {
-		return Interval{Mean: m, Half: math.Inf(1), N: len(x)}
+		return Interval{Mean: m, HalfWidth: math.Inf(1), N: len(x)}
 	}
 	s := 0.0
 	for _, v := range x {
 		s += (v - m) * (v - m)
 	}
 	t := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.975)
-	return Interval{Mean: m, Half: t * math.Sqrt(s/(n-1)/n), N: len(x)}
+	return Interval{Mean: m, HalfWidth: t * math.Sqrt(s/(n-1)/n), N: len(x)}
 }

@@ -11,33 +11,41 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// Machines describes nodes of one kind: an entry of a cluster file.
-type Machines struct {
-	Name   string  `json:"name"`  // prefix; the name itself where count is 1
-	Count  int     `json:"count"` // 0 counts as 1
-	Rack   string  `json:"rack"`  // "/r1"; empty: racks of rack_size
-	RackOf int     `json:"rack_size"`
-	CPU    string  `json:"cpu"`    // "32" or "500m"
-	Memory string  `json:"memory"` // "128GiB"
-	IO     string  `json:"io"`     // "1GB/s", of each disk
-	Disks  int     `json:"disks"`  // 0 counts as 1
-	Space  string  `json:"disk_space"`
-	Swap   string  `json:"swap"`
-	Speed  float64 `json:"speed"` // 0 counts as 1
+// NodeGroup describes nodes of one kind: an entry of a cluster file.
+type NodeGroup struct {
+	Name      string  `json:"name"`  // prefix; the name itself if count is 1
+	Count     int     `json:"count"` // 0 counts as 1
+	Rack      string  `json:"rack"`  // "/r1"; empty: racks of rack_size
+	RackSize  int     `json:"rack_size"`
+	CPU       string  `json:"cpu"`    // "32" or "500m"
+	Memory    string  `json:"memory"` // "128GiB"
+	IO        string  `json:"io"`     // "1GB/s", of each disk
+	Disks     int     `json:"disks"`  // 0 counts as 1
+	DiskSpace string  `json:"disk_space"`
+	Swap      string  `json:"swap"`
+	Speed     float64 `json:"speed"` // 0 counts as 1
+	// Join and Leave are when the nodes join and leave the cluster, after second 0: a cluster that
+	// grows and shrinks. "" is at the start and never. For Drain before Leave they get no new tasks.
+	Join  string `json:"join"`
+	Leave string `json:"leave"`
+	Drain string `json:"drain"`
 }
 
 // Cluster is a cluster file.
 type Cluster struct {
-	Nodes []Machines `json:"nodes"`
-	// Suspend is the cost of suspending on every node; absent: Measured.
+	Nodes   []NodeGroup `json:"nodes"`
+	Tenants []Tenant    `json:"tenants"` // none: those of the workload, all of weight 1
+	// Outages take nodes away with what runs on them, maintenance first lets them drain.
+	Outages     []Outage `json:"outages"`
+	Maintenance []Outage `json:"maintenance"`
+	// Suspend is the cost of suspension on every node; absent: MeasuredSuspendSpeed.
 	Suspend *scheduler.SuspendSpeed `json:"suspend,omitempty"`
 }
 
-// Measured is what suspending cost on the project's test machines, which
-// are emulated: freeze 32 ms, thaw 12 ms, swap 100 MB in 0.55 s and back in
-// 0.33 s, checkpoint 1.3 s and 100 MB in 1.7 s more, restore 2.6 s and 100 MB
-// in 1 s.
-var Measured = scheduler.SuspendSpeed{Freeze: 32 * time.Millisecond, ThawAfterFreeze: 12 * time.Millisecond, Swap: 0, SwapPerS: 182e6, SwapBackPerS: 300e6,
+// MeasuredSuspendSpeed is the cost of suspension on the project's emulated test machines: freeze 32
+// ms, thaw 12 ms; swap 100 MB out in 0.55 s and in in 0.33 s; checkpoint 1.3 s plus 1.7 s per 100
+// MB; restore 2.6 s plus 1 s per 100 MB.
+var MeasuredSuspendSpeed = scheduler.SuspendSpeed{Freeze: 32 * time.Millisecond, ThawAfterFreeze: 12 * time.Millisecond, Swap: 0, SwapPerS: 182e6, SwapBackPerS: 300e6,
 	Checkpoint: 1300 * time.Millisecond, CheckpointPerS: 59e6, Restore: 2600 * time.Millisecond, RestorePerS: 100e6, TransferPerS: 100e6}
 
 // ReadCluster reads a cluster file.
@@ -51,56 +59,94 @@ func ReadCluster(r io.Reader) (*Cluster, error) {
 	return &c, nil
 }
 
-// Build makes the nodes.
+// Build makes the nodes of the cluster.
 func (c *Cluster) Build() ([]engine.Node, error) {
-	var out []engine.Node
-	cost := Measured
+	nodes, _, err := c.BuildAll()
+	return nodes, err
+}
+
+// BuildAll makes the nodes of the cluster and the times at which they are away.
+func (c *Cluster) BuildAll() ([]engine.Node, []engine.Absence, error) {
+	nodes, groups, err := c.build()
+	if err != nil {
+		return nil, nil, err
+	}
+	absences, err := c.absences(nodes, groups)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cluster file: %w", err)
+	}
+	return nodes, absences, nil
+}
+
+// build returns the nodes, and the position in the file of each node's group.
+func (c *Cluster) build() (out []engine.Node, groups []int, err error) {
+	cost := MeasuredSuspendSpeed
 	if c.Suspend != nil {
 		cost = *c.Suspend
 	}
 	for i := range c.Nodes {
 		m := &c.Nodes[i]
-		spec, err := m.spec()
+		if err := m.check(); err != nil {
+			return nil, nil, fmt.Errorf("nodes[%d] (%s): %w", i, m.Name, err)
+		}
+		spec, err := m.nodeSpec()
 		if err != nil {
-			return nil, fmt.Errorf("nodes[%d] (%s): %w", i, m.Name, err)
+			return nil, nil, fmt.Errorf("nodes[%d] (%s): %w", i, m.Name, err)
 		}
 		count := max(1, m.Count)
 		if len(out)+count > scheduler.MaxNodes {
-			return nil, fmt.Errorf("nodes[%d] (%s): more than %d nodes", i, m.Name, scheduler.MaxNodes)
+			return nil, nil, fmt.Errorf("nodes[%d] (%s): more than %d nodes", i, m.Name, scheduler.MaxNodes)
 		}
 		for k := range count {
 			n := engine.Node{NodeSpec: spec, Speed: m.Speed}
 			n.Speeds = cost
 			if n.Name = m.Name; count > 1 || n.Name == "" {
-				n.Name = fmt.Sprintf("%s%d", orNode(m.Name), k+1)
+				n.Name = fmt.Sprintf("%s%d", namePrefix(m.Name), k+1)
 			}
 			if n.Path = m.Rack; n.Path == "" {
-				n.Path = fmt.Sprintf("/rack%d", len(out)/max(1, orDefault(m.RackOf, 40)))
+				n.Path = fmt.Sprintf("/rack%d", len(out)/max(1, valueOrDefault(m.RackSize, 40)))
 			}
-			out = append(out, n)
+			out, groups = append(out, n), append(groups, i)
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("cluster file: no nodes")
+		return nil, nil, fmt.Errorf("cluster file: no nodes")
 	}
-	return out, nil
+	return out, groups, nil
 }
 
-func orNode(s string) string {
+// check returns an error for numbers that are no numbers of things. 0 is a number's default.
+func (m *NodeGroup) check() error {
+	for _, x := range []struct {
+		name  string
+		value int
+		most  int
+	}{{"count", m.Count, scheduler.MaxNodes}, {"rack_size", m.RackSize, scheduler.MaxNodes}, {"disks", m.Disks, scheduler.MaxDisks}} {
+		if x.value < 0 || x.value > x.most {
+			return fmt.Errorf("%s is %d: expected 1 to %d", x.name, x.value, x.most)
+		}
+	}
+	if !(m.Speed >= 0 && m.Speed <= 1e6) {
+		return fmt.Errorf("speed is %v: expected a number above 0, at most 1000000", m.Speed)
+	}
+	return nil
+}
+
+func namePrefix(s string) string {
 	if s == "" {
 		return "node"
 	}
 	return s
 }
 
-func orDefault(v, d int) int {
+func valueOrDefault(v, d int) int {
 	if v <= 0 {
 		return d
 	}
 	return v
 }
 
-func (m *Machines) spec() (scheduler.NodeSpec, error) {
+func (m *NodeGroup) nodeSpec() (scheduler.NodeSpec, error) {
 	var s scheduler.NodeSpec
 	parse := func(to *int64, what, text, def string, f func(string) (int64, error)) error {
 		if text == "" {
@@ -118,7 +164,7 @@ func (m *Machines) spec() (scheduler.NodeSpec, error) {
 		parse(&s.Capacity[scheduler.CPU], "cpu", m.CPU, "8", jobspec.ParseCPU),
 		parse(&s.Capacity[scheduler.Memory], "memory", m.Memory, "32GiB", jobspec.ParseSize),
 		parse(&io, "io", m.IO, "200MiB/s", jobspec.ParseRate),
-		parse(&space, "disk_space", m.Space, "1TiB", jobspec.ParseSize),
+		parse(&space, "disk_space", m.DiskSpace, "1TiB", jobspec.ParseSize),
 		parse(&s.Swap, "swap", m.Swap, "0B", jobspec.ParseSize),
 	} {
 		if err != nil {
@@ -128,7 +174,7 @@ func (m *Machines) spec() (scheduler.NodeSpec, error) {
 	if s.Swap == 0 {
 		s.Swap = s.Capacity[scheduler.Memory]
 	}
-	for d := range orDefault(m.Disks, 1) {
+	for d := range valueOrDefault(m.Disks, 1) {
 		s.Disks = append(s.Disks, scheduler.Disk{Name: fmt.Sprintf("disk%d", d), IO: io, Space: space})
 		s.Capacity[scheduler.IO] += io
 	}

@@ -12,40 +12,43 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// Fluid runs jobs through the fluid model. name is a discipline; fair is
-// another name of ps. SWIM traces have sizes by their rule; other workloads
-// their work over what the cluster does at once (one server).
-func Fluid(name string, l *Loaded, settings map[string]string, seed uint64) (*Outcome, error) {
+// SimulateFluid runs jobs through the fluid model. name is a discipline or "fair", another name of
+// ps. SWIM traces have sizes by their rule; in other workloads a job's size is its work in
+// task-seconds, served by one server.
+func SimulateFluid(name string, l *LoadedSource, settings map[string]string, seed uint64) (*Outcome, error) {
 	if name == "fair" {
 		name = "ps"
 	}
-	d, err := fluid.Parse(name)
+	d, err := fluid.ParseDiscipline(name)
 	if err != nil {
 		return nil, err
 	}
 	rule := trace.SchedsimRule
-	q := [4]float64{float64(fluid.DefaultQueues.K), fluid.DefaultQueues.First, fluid.DefaultQueues.Step, fluid.DefaultQueues.Weight}
-	if err := apply("the fluid model", fluidSettings(&rule, &q), settings); err != nil {
+	q := [4]float64{float64(fluid.DefaultQueues.Count), fluid.DefaultQueues.FirstThreshold, fluid.DefaultQueues.ThresholdRatio, fluid.DefaultQueues.WeightRatio}
+	if err := applySettings("the fluid model", fluidSettings(&rule, &q), settings); err != nil {
 		return nil, err
 	}
 	w, err := l.Workload(seed)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkNotEmpty(w); err != nil {
+		return nil, err
+	}
 	jobs := make([]fluid.Job, len(w.Jobs))
 	if l.Swim != nil {
-		jobs = l.Swim.Fluid(rule)
+		jobs = l.Swim.FluidJobs(rule)
 	} else {
 		for i := range w.Jobs {
 			jobs[i] = fluid.Job{Arrival: w.Jobs[i].Submit.Seconds(), Size: taskSeconds(&w.Jobs[i])}
 		}
 	}
 	start := time.Now()
-	ends, err := fluid.Ends(jobs, d, fluid.Queues{K: int(q[0]), First: q[1], Step: q[2], Weight: q[3]})
+	ends, err := fluid.CompletionTimes(jobs, d, fluid.Queues{Count: int(q[0]), FirstThreshold: q[1], ThresholdRatio: q[2], WeightRatio: q[3]})
 	if err != nil {
 		return nil, fmt.Errorf("fluid %v: %w", d, err)
 	}
-	o := &Outcome{Seed: seed, Took: time.Since(start)}
+	o := &Outcome{Seed: seed, WallTime: time.Since(start)}
 	o.Config, o.Result = fluidResult(w.Jobs, jobs, ends)
 	o.Numbers = report.Summarise(&o.Config, o.Result, report.DefaultJobUnit)
 	return o, nil
@@ -55,18 +58,18 @@ func taskSeconds(j *engine.Job) float64 {
 	sum := 0.0
 	for k := range j.Stages {
 		g := &j.Stages[k]
-		if g.Each == nil {
+		if g.WorkPerTask == nil {
 			sum += float64(g.Tasks) * g.Work.Seconds()
 		}
-		for _, d := range g.Each {
+		for _, d := range g.WorkPerTask {
 			sum += d.Seconds()
 		}
 	}
 	return sum
 }
 
-// fluidResult puts completions into the form of an engine run. A fluid server
-// has no start: the wait is the response less the size.
+// fluidResult converts completion times into the form of an engine result. A fluid server has no
+// start: the wait is the response minus the size.
 func fluidResult(in []engine.Job, jobs []fluid.Job, ends []float64) (engine.Config, *engine.Result) {
 	c := engine.Config{Jobs: make([]engine.Job, len(jobs))}
 	r := &engine.Result{Jobs: make([]engine.JobResult, len(jobs)), Events: uint64(2 * len(jobs))}
@@ -82,8 +85,8 @@ func fluidResult(in []engine.Job, jobs []fluid.Job, ends []float64) (engine.Conf
 	}
 	r.Makespan = at(last)
 	if last > 0 {
-		r.Used[scheduler.CPU], r.Useful = work/last, work/last
-		r.Little = [2]float64{inSystem / last, inSystem / last}
+		r.Used[scheduler.CPU], r.UsefulCPU = work/last, work/last
+		r.LittlesLaw = [2]float64{inSystem / last, inSystem / last}
 	}
 	return c, r
 }

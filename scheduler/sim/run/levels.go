@@ -18,106 +18,105 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
 
-// Way is how a scheduler takes room back from a task that runs.
-type Way string
+// PreemptMode is how a scheduler frees capacity that a running task occupies.
+type PreemptMode string
 
-// The ways. WayAny leaves the choice among all levels to the scheduler, WayCheapest
-// that among them and to kill.
+// The preemption modes. With ModeAnyLevel the scheduler chooses among all suspend levels, with
+// ModeCheapest among these levels and kill.
 const (
-	WayKill       Way = "kill"
-	WayFreeze     Way = "frozen"
-	WaySwap       Way = "swapped"
-	WayCheckpoint Way = "checkpointed"
-	WayAny        Way = "any level"
-	WayCheapest   Way = "any level or kill"
+	ModeKill       PreemptMode = "kill"
+	ModeFreeze     PreemptMode = "frozen"
+	ModeSwap       PreemptMode = "swapped"
+	ModeCheckpoint PreemptMode = "checkpointed"
+	ModeAnyLevel   PreemptMode = "any level"
+	ModeCheapest   PreemptMode = "any level or kill"
 )
 
-// Ways lists the ways.
-var Ways = []Way{WayKill, WayFreeze, WaySwap, WayCheckpoint, WayAny, WayCheapest}
+// PreemptModes lists the modes.
+var PreemptModes = []PreemptMode{ModeKill, ModeFreeze, ModeSwap, ModeCheckpoint, ModeAnyLevel, ModeCheapest}
 
-func (w Way) levels() scheduler.LevelSet {
+func (w PreemptMode) allowedLevels() scheduler.LevelSet {
 	switch w {
-	case WayFreeze:
+	case ModeFreeze:
 		return scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
-	case WaySwap:
+	case ModeSwap:
 		return scheduler.Levels(scheduler.LevelRunning, scheduler.LevelSwapped)
-	case WayCheckpoint:
+	case ModeCheckpoint:
 		return scheduler.Levels(scheduler.LevelRunning, scheduler.LevelCheckpointed)
 	default:
 		return scheduler.AllLevels
 	}
 }
 
-// LevelMetrics are the numbers by which ways are held against each other.
+// LevelMetrics are the numbers by which modes are compared.
 var LevelMetrics = []LevelMetric{
 	{"work_lost_cpu_s", "work lost (CPU-s)", false},
-	{"deadline_rate", "deadlines met (part)", true},
+	{"deadline_rate", "deadlines met (fraction)", true},
 	{"mean_response_s", "mean response (s)", false},
 }
 
-// LevelMetric is a number of a run and whether more of it is better.
+// LevelMetric is a number of report.Numbers with its label and direction.
 type LevelMetric struct {
-	Name, Label string
-	More        bool
+	Name, Label    string
+	HigherIsBetter bool
 }
 
-// LevelCell is one way at one cost: mean and half width of the 95% interval of
-// each of LevelMetrics, over the seeds.
+// LevelCell is one mode at one cost: the interval over the seeds of each of LevelMetrics.
 type LevelCell struct {
 	Cost    float64                    `json:"cost"`
-	Way     Way                        `json:"way"`
+	Mode    PreemptMode                `json:"mode"`
 	Numbers map[string]report.Interval `json:"numbers"`
 }
 
-// LevelWin says which way is best at one cost by one number. Sure tells that the
-// interval of its difference to the next best, paired by seed, excludes zero;
-// Tied lists the ways that gave the very same.
+// LevelWin is the best mode at one cost by one metric. Significant is whether the 95% interval of
+// its difference to the next best, paired by seed, excludes zero. Tied lists the modes with
+// identical values.
 type LevelWin struct {
-	Cost   float64 `json:"cost"`
-	Metric string  `json:"metric"`
-	Way    Way     `json:"way"`
-	Sure   bool    `json:"sure"`
-	Tied   []Way   `json:"tied,omitempty"`
+	Cost        float64       `json:"cost"`
+	Metric      string        `json:"metric"`
+	Mode        PreemptMode   `json:"mode"`
+	Significant bool          `json:"significant"`
+	Tied        []PreemptMode `json:"tied,omitempty"`
 }
 
-// LevelStudy is suspension against kill on one workload over a range of costs.
+// LevelStudy compares suspension with kill on one workload over a range of costs.
 type LevelStudy struct {
 	Scheduler  string            `json:"scheduler"`
 	Seeds      []uint64          `json:"seeds"`
 	Parameters map[string]string `json:"parameters"`
-	// CheckpointS is what bringing one task of 1 GiB to an image and back costs
-	// in seconds at cost 1, on the first node.
+	// CheckpointS is the time to checkpoint and restore one task of 1 GiB at cost 1 on the first
+	// node, in seconds.
 	CheckpointS float64     `json:"checkpoint_s"`
 	Cells       []LevelCell `json:"cells"`
 	Wins        []LevelWin  `json:"wins"`
 }
 
-// with makes the experiment of one way at one cost: every time of suspending
-// and resuming is multiplied by cost, whatever the level.
-func (s *Setup) with(way Way, cost float64) *Setup {
+// withMode returns the setup of one mode at one cost: every suspend and resume time is multiplied
+// by cost.
+func (s *Setup) withMode(mode PreemptMode, cost float64) *Setup {
 	out := *s
 	out.Nodes = slices.Clone(s.Nodes)
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
-		n.Levels, n.Speeds = way.levels(), dearer(n.Speeds, cost)
+		n.Levels, n.Speeds = mode.allowedLevels(), scaleSuspendCost(n.Speeds, cost)
 	}
 	out.Params = maps.Clone(s.Params)
 	if out.Params == nil {
 		out.Params = map[string]string{}
 	}
-	switch way {
-	case WayKill:
+	switch mode {
+	case ModeKill:
 		out.Params["preempt"] = "kill"
-	case WayCheapest:
+	case ModeCheapest:
 		out.Params["preempt"] = "cheapest"
 	default:
 		out.Params["preempt"] = "suspend"
 	}
-	out.KeepTasks = 0
+	out.MaxTaskExecutions = 0
 	return &out
 }
 
-func dearer(p scheduler.SuspendSpeed, cost float64) scheduler.SuspendSpeed {
+func scaleSuspendCost(p scheduler.SuspendSpeed, cost float64) scheduler.SuspendSpeed {
 	for _, d := range []*time.Duration{&p.Freeze, &p.Swap, &p.Checkpoint, &p.Restore, &p.ThawAfterFreeze} {
 		*d = time.Duration(float64(*d) * cost)
 	}
@@ -129,45 +128,45 @@ func dearer(p scheduler.SuspendSpeed, cost float64) scheduler.SuspendSpeed {
 	return p
 }
 
-// Levels runs the workload under every way and cost with the same seeds. The
-// scheduler must have the parameter preempt.
-func (s *Setup) Levels(ctx context.Context, costs []float64, seeds []uint64, parallel int, progress func(done, of int, p engine.Progress)) (*LevelStudy, error) {
+// StudyLevels simulates the workload under every mode and cost with the same seeds. The scheduler
+// must have the parameter preempt.
+func (s *Setup) StudyLevels(ctx context.Context, costs []float64, seeds []uint64, parallel int, progress func(done, of int, p engine.Progress)) (*LevelStudy, error) {
 	study := &LevelStudy{Scheduler: s.Scheduler, Seeds: seeds}
 	if len(s.Nodes) > 0 {
 		p := s.Nodes[0].Speeds
 		study.CheckpointS = (p.Suspend(scheduler.LevelCheckpointed, 1<<30) + p.Resume(scheduler.LevelCheckpointed, 1<<30)).Seconds()
 	}
-	var killed []*Outcome // costs the same throughout
+	var killed []*Outcome // the same for every cost
 	for _, cost := range costs {
 		if !(cost > 0 && cost <= 1e6) {
-			return nil, fmt.Errorf("cost %v: above 0, at most 1000000 times what was measured", cost)
+			return nil, fmt.Errorf("cost %v: must be above 0 and at most 1000000 times the measured cost", cost)
 		}
-		runs := map[Way][]*Outcome{}
-		for _, way := range Ways {
+		runs := map[PreemptMode][]*Outcome{}
+		for _, mode := range PreemptModes {
 			outs := killed
-			if way != WayKill || killed == nil {
+			if mode != ModeKill || killed == nil {
 				var err error
-				if outs, err = s.with(way, cost).Many(ctx, seeds, parallel, progress); err != nil {
-					return nil, fmt.Errorf("%s at cost %v: %w", way, cost, err)
+				if outs, err = s.withMode(mode, cost).SimulateSeeds(ctx, seeds, parallel, progress); err != nil {
+					return nil, fmt.Errorf("%s at cost %v: %w", mode, cost, err)
 				}
 			}
-			if runs[way] = outs; way == WayKill {
+			if runs[mode] = outs; mode == ModeKill {
 				killed = outs
 			}
-			cell := LevelCell{Cost: cost, Way: way, Numbers: map[string]report.Interval{}}
+			cell := LevelCell{Cost: cost, Mode: mode, Numbers: map[string]report.Interval{}}
 			for _, m := range LevelMetrics {
-				cell.Numbers[m.Name] = report.Estimate(values(outs, m.Name))
+				cell.Numbers[m.Name] = report.Estimate(metricValues(outs, m.Name))
 			}
 			study.Cells = append(study.Cells, cell)
 		}
 		for _, m := range LevelMetrics {
-			study.Wins = append(study.Wins, winner(cost, m, runs))
+			study.Wins = append(study.Wins, bestMode(cost, m, runs))
 		}
 	}
 	return study, nil
 }
 
-func values(outs []*Outcome, name string) []float64 {
+func metricValues(outs []*Outcome, name string) []float64 {
 	var x []float64
 	for _, o := range outs {
 		v, _ := o.Numbers.Get(name)
@@ -176,15 +175,15 @@ func values(outs []*Outcome, name string) []float64 {
 	return x
 }
 
-// winner is the way with the best mean, and how sure that is.
-func winner(cost float64, m LevelMetric, runs map[Way][]*Outcome) LevelWin {
+// bestMode returns the mode with the best mean and whether the difference is significant.
+func bestMode(cost float64, m LevelMetric, runs map[PreemptMode][]*Outcome) LevelWin {
 	sign := 1.0
-	if m.More {
+	if m.HigherIsBetter {
 		sign = -1
 	}
-	score := func(w Way) float64 { return sign * report.Estimate(values(runs[w], m.Name)).Mean }
-	order := slices.Clone(Ways)
-	slices.SortStableFunc(order, func(a, b Way) int {
+	score := func(w PreemptMode) float64 { return sign * report.Estimate(metricValues(runs[w], m.Name)).Mean }
+	ranking := slices.Clone(PreemptModes)
+	slices.SortStableFunc(ranking, func(a, b PreemptMode) int {
 		switch x, y := score(a), score(b); {
 		case x < y:
 			return -1
@@ -194,10 +193,10 @@ func winner(cost float64, m LevelMetric, runs map[Way][]*Outcome) LevelWin {
 			return 0
 		}
 	})
-	win := LevelWin{Cost: cost, Metric: m.Name, Way: order[0]}
-	best := values(runs[order[0]], m.Name)
-	for _, w := range order[1:] {
-		other := values(runs[w], m.Name)
+	win := LevelWin{Cost: cost, Metric: m.Name, Mode: ranking[0]}
+	best := metricValues(runs[ranking[0]], m.Name)
+	for _, w := range ranking[1:] {
+		other := metricValues(runs[w], m.Name)
 		if slices.Equal(best, other) {
 			win.Tied = append(win.Tied, w)
 			continue
@@ -207,13 +206,13 @@ func winner(cost float64, m LevelMetric, runs map[Way][]*Outcome) LevelWin {
 			diff[i] = sign * (other[i] - best[i])
 		}
 		e := report.Estimate(diff)
-		win.Sure = e.Low() > 0
+		win.Significant = e.Low() > 0
 		break
 	}
 	return win
 }
 
-// WriteLevels writes levels.json, levels.md and a plot for each number into dir.
+// WriteLevels writes levels.json, levels.md and one plot per metric into dir.
 func WriteLevels(dir string, s *LevelStudy) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -225,21 +224,21 @@ func WriteLevels(dir string, s *LevelStudy) error {
 		return err
 	}
 	for _, m := range LevelMetrics {
-		if err := save(dir, m.Name, func() (*plot.Plot, error) {
+		if err := savePlot(dir, m.Name, func() (*plot.Plot, error) {
 			var lines []report.Line
-			for _, way := range Ways {
-				l := report.Line{Name: string(way)}
+			for _, mode := range PreemptModes {
+				l := report.Line{Name: string(mode)}
 				for _, c := range s.Cells {
-					if e := c.Numbers[m.Name]; c.Way == way {
+					if e := c.Numbers[m.Name]; c.Mode == mode {
 						l.X, l.Y = append(l.X, c.Cost), append(l.Y, e.Mean)
 						if e.N > 1 {
-							l.Err = append(l.Err, e.Half)
+							l.Err = append(l.Err, e.HalfWidth)
 						}
 					}
 				}
 				lines = append(lines, l)
 			}
-			return report.Lines("Suspension against kill: "+s.Scheduler, "cost of suspending and resuming, 1 is measured", m.Label, true, lines...)
+			return report.PlotLines("Suspend against kill: "+s.Scheduler, "cost of suspending and resuming (1: as measured)", m.Label, true, lines...)
 		}); err != nil {
 			return err
 		}
@@ -247,17 +246,17 @@ func WriteLevels(dir string, s *LevelStudy) error {
 	return nil
 }
 
-// Markdown writes the study as one table for each number; the best way at each
-// cost is bold, with a star where that is sure.
+// Markdown returns the study as one table per metric. The best mode at each cost is bold, with a
+// star if the difference is significant.
 func (s *LevelStudy) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %d seeds; at cost 1 a checkpoint of 1 GiB and back takes %.3g s. Bold: best; *: the 95%% interval of its\ndifference to the next best, paired by seed, excludes zero.\n", s.Scheduler, len(s.Seeds), s.CheckpointS)
 	for _, m := range LevelMetrics {
 		fmt.Fprintf(&b, "\n| %s at cost |", m.Label)
-		for _, w := range Ways {
+		for _, w := range PreemptModes {
 			fmt.Fprintf(&b, " %s |", w)
 		}
-		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(Ways)) + "\n")
+		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(PreemptModes)) + "\n")
 		for _, win := range s.Wins {
 			if win.Metric != m.Name {
 				continue
@@ -270,12 +269,12 @@ func (s *LevelStudy) Markdown() string {
 				e := c.Numbers[m.Name]
 				text := fmt.Sprintf("%.4g", e.Mean)
 				if e.N > 1 {
-					text += fmt.Sprintf(" ± %.2g", e.Half)
+					text += fmt.Sprintf(" ± %.2g", e.HalfWidth)
 				}
 				switch {
-				case c.Way == win.Way && win.Sure:
+				case c.Mode == win.Mode && win.Significant:
 					text = "**" + text + "** *"
-				case c.Way == win.Way || slices.Contains(win.Tied, c.Way):
+				case c.Mode == win.Mode || slices.Contains(win.Tied, c.Mode):
 					text = "**" + text + "**"
 				}
 				fmt.Fprintf(&b, " %s |", text)

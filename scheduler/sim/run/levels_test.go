@@ -15,43 +15,43 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// overloaded is a mix of long regular jobs and short ones with deadlines, on too
-// few machines.
-func overloaded(t *testing.T, policy string) *Setup {
+// overloadedSetup returns a mix of long regular jobs and short jobs with deadlines on too few
+// machines.
+func overloadedSetup(t *testing.T, policy string) *Setup {
 	t.Helper()
-	nodes, err := (&Cluster{Nodes: []Machines{{Count: 2, CPU: "8", Memory: "16GiB"}}}).Build()
+	nodes, err := (&Cluster{Nodes: []NodeGroup{{Count: 2, CPU: "8", Memory: "16GiB"}}}).Build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := DefaultModels()
-	m.MemoryUsed = 0.3
+	m.MemoryUsedFraction = 0.3
 	return &Setup{Nodes: nodes, Scheduler: policy, Models: m, Workload: func(seed uint64) (*trace.Workload, error) {
 		return trace.Generate("benchmark", map[string]string{"jobs": "120", "span_s": "600", "job_s": "60", "input_gb": "1"}, seed)
 	}}
 }
 
-func TestKillingLosesWorkAndSuspendingDoesNot(t *testing.T) {
-	s := overloaded(t, "pdsonqueue")
-	study, err := s.Levels(context.Background(), []float64{0.01, 1}, Seeds(1, 2), 2, nil)
+func TestKillLosesWorkAndSuspendDoesNot(t *testing.T) {
+	s := overloadedSetup(t, "pdsonqueue")
+	study, err := s.StudyLevels(context.Background(), []float64{0.01, 1}, Seeds(1, 2), 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(study.Cells) != 2*len(Ways) || len(study.Wins) != 2*len(LevelMetrics) {
+	if len(study.Cells) != 2*len(PreemptModes) || len(study.Wins) != 2*len(LevelMetrics) {
 		t.Fatalf("%d cells, %d wins", len(study.Cells), len(study.Wins))
 	}
 	for _, c := range study.Cells {
 		lost := c.Numbers["work_lost_cpu_s"].Mean
-		if (c.Way == WayKill) != (lost > 0) {
-			t.Errorf("%s at cost %v loses %v CPU-s", c.Way, c.Cost, lost)
+		if (c.Mode == ModeKill) != (lost > 0) {
+			t.Errorf("%s at cost %v loses %v CPU-s", c.Mode, c.Cost, lost)
 		}
 	}
 	for _, w := range study.Wins {
-		if w.Metric == "work_lost_cpu_s" && (w.Way == WayKill || !w.Sure && len(w.Tied) == 0) {
+		if w.Metric == "work_lost_cpu_s" && (w.Mode == ModeKill || !w.Significant && len(w.Tied) == 0) {
 			t.Errorf("work lost at cost %v: %+v", w.Cost, w)
 		}
 	}
 	if s.Nodes[0].Levels != scheduler.AllLevels || s.Params["preempt"] != "" {
-		t.Error("the experiment it was made of has changed")
+		t.Error("the original setup has changed")
 	}
 	dir := filepath.Join(t.TempDir(), "new")
 	if err := WriteLevels(dir, study); err != nil {
@@ -67,24 +67,24 @@ func TestKillingLosesWorkAndSuspendingDoesNot(t *testing.T) {
 	}
 }
 
-func TestDearerMultipliesTimes(t *testing.T) {
+func TestScaleSuspendCostMultipliesTimes(t *testing.T) {
 	for _, l := range []scheduler.Level{scheduler.LevelFrozen, scheduler.LevelSwapped, scheduler.LevelCheckpointed} {
 		const mem = 1 << 30
-		was := Measured.Suspend(l, mem) + Measured.Resume(l, mem)
-		now := dearer(Measured, 7).Suspend(l, mem) + dearer(Measured, 7).Resume(l, mem)
+		was := MeasuredSuspendSpeed.Suspend(l, mem) + MeasuredSuspendSpeed.Resume(l, mem)
+		now := scaleSuspendCost(MeasuredSuspendSpeed, 7).Suspend(l, mem) + scaleSuspendCost(MeasuredSuspendSpeed, 7).Resume(l, mem)
 		if d := now - 7*was; d > time.Millisecond || d < -time.Millisecond {
-			t.Errorf("%v: %v, seven times that is %v", l, was, now)
+			t.Errorf("%v: %v, seven times the cost is %v", l, was, now)
 		}
 	}
 }
 
-// The same seeds give the same bytes, one run at a time or two; only
-// events_per_s measures the machine.
-func TestTheSameSeedsGiveTheSameBytes(t *testing.T) {
+// Equal seeds write equal bytes with one and with two simulations at a time; only events_per_s
+// depends on the machine.
+func TestSameSeedsWriteSameBytes(t *testing.T) {
 	written := func(parallel int) string {
-		s := overloaded(t, "3dsf")
-		s.KeepTasks = GanttTasks
-		outs, err := s.Many(context.Background(), Seeds(3, 4), parallel, nil)
+		s := overloadedSetup(t, "3dsf")
+		s.MaxTaskExecutions = MaxGanttTasks
+		outs, err := s.SimulateSeeds(context.Background(), Seeds(3, 4), parallel, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestTheSameSeedsGiveTheSameBytes(t *testing.T) {
 		}
 		sum.EventsPerS = 0
 		dir := t.TempDir()
-		if err := Write(dir, sum, outs[0]); err != nil {
+		if err := WriteResults(dir, sum, outs[0]); err != nil {
 			t.Fatal(err)
 		}
 		var all bytes.Buffer
@@ -119,6 +119,6 @@ func TestTheSameSeedsGiveTheSameBytes(t *testing.T) {
 	}
 	one, two := written(1), written(2)
 	if one != two || !reflect.DeepEqual(one, written(2)) {
-		t.Error("one run at a time and two at a time write different bytes")
+		t.Error("one simulation at a time and two at a time write different bytes")
 	}
 }

@@ -7,59 +7,74 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/policies"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/report"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// Setup is an experiment: everything but the seed.
+// Setup is a simulation without its seed.
 type Setup struct {
 	Nodes     []engine.Node
-	Scheduler string
+	Absences  []engine.Absence
+	Tenants   []scheduler.TenantSpec // nil: those of the workload
+	Scheduler string                 // a policy's name, or "pipe:" and the command of another process
 	Params    map[string]string
 	Models    engine.Models
-	// Workload makes the jobs for a seed. It is called once for each run;
-	// runs change nothing of it.
+	// Workload makes the jobs for a seed. It is called once per simulation, which does not change
+	// the result.
 	Workload func(seed uint64) (*trace.Workload, error)
-	// JobUnit is the unit of throughput in seconds, 0 for report.DefaultJobUnit.
-	JobUnit        float64
-	CycleInterval  time.Duration
-	CycleEachEvent bool
-	MaxEvents      uint64
-	KeepTasks      int
-	// Wrap, if not nil, puts something around the policy.
-	Wrap func(scheduler.Policy) scheduler.Policy
+	// JobUnit is the unit of throughput in seconds; 0 is report.DefaultJobUnit.
+	JobUnit           float64
+	CycleInterval     time.Duration
+	CycleEachEvent    bool
+	MaxEvents         uint64
+	MaxTaskExecutions int
+	// TaskLog, if not "", is the path of a CSV file with a row per attempt of the simulation of
+	// TaskLogSeed, which also records its series by tenant.
+	TaskLog     string
+	TaskLogSeed uint64
+	// WrapPolicy, if not nil, wraps the policy.
+	WrapPolicy func(scheduler.Policy) scheduler.Policy
 }
 
-// Outcome is one run.
+// Outcome is one finished simulation.
 type Outcome struct {
-	Seed    uint64
-	Config  engine.Config
-	Result  *engine.Result
-	Numbers report.Numbers
-	Took    time.Duration // on this machine
+	Seed     uint64
+	Config   engine.Config
+	Result   *engine.Result
+	Numbers  report.Numbers
+	WallTime time.Duration // on this machine
 }
 
-// One runs the experiment for one seed. With an error of the simulation the
-// Outcome holds what happened until then. It ends when ctx does.
-func (s *Setup) One(ctx context.Context, seed uint64, progress func(engine.Progress)) (*Outcome, error) {
+// Simulate runs the setup for one seed until ctx ends. If the simulation fails, the Outcome holds
+// everything up to that point.
+func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.Progress)) (*Outcome, error) {
 	w, err := s.Workload(seed)
 	if err != nil {
 		return nil, err
 	}
-	p, err := policies.New(s.Scheduler, s.Params)
+	if err := checkNotEmpty(w); err != nil {
+		return nil, err
+	}
+	if w, err = withTenants(w, s.Tenants); err != nil {
+		return nil, err
+	}
+	p, closePolicy, err := s.newPolicy()
 	if err != nil {
 		return nil, err
 	}
-	if s.Wrap != nil {
-		p = s.Wrap(p)
+	stop := stopFunc(ctx, p)
+	if s.WrapPolicy != nil {
+		p = s.WrapPolicy(p)
 	}
-	c := engine.Config{Nodes: s.Nodes, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Policy: p, Models: s.Models, Seed: seed,
-		MaxEvents: s.MaxEvents, KeepTasks: s.KeepTasks, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: Stop(ctx), Progress: progress}
+	c := engine.Config{Nodes: s.Nodes, Absences: s.Absences, Tenants: w.Tenants, Projects: w.Projects, Jobs: w.Jobs, Policy: p, Models: s.Models, Seed: seed,
+		MaxEvents: s.MaxEvents, MaxTaskExecutions: s.MaxTaskExecutions, CycleInterval: s.CycleInterval, CycleEachEvent: s.CycleEachEvent, Stop: stop, Progress: progress}
 	start := time.Now()
-	r, err := engine.Run(c)
-	o := &Outcome{Seed: seed, Config: c, Result: r, Took: time.Since(start)}
+	r, err := s.simulateLogged(&c)
+	if closed := closePolicy(); closed != nil {
+		err = closed
+	}
+	o := &Outcome{Seed: seed, Config: c, Result: r, WallTime: time.Since(start)}
 	if r != nil {
 		unit := s.JobUnit
 		if unit == 0 {
@@ -73,8 +88,20 @@ func (s *Setup) One(ctx context.Context, seed uint64, progress func(engine.Progr
 	return o, nil
 }
 
-// Stop gives what engine.Config.Stop asks: the cause of ctx's end, or nil.
-func Stop(ctx context.Context) func() error {
+// checkNotEmpty returns an error for a workload without jobs, which would be simulated with success
+// and tell nothing.
+func checkNotEmpty(w *trace.Workload) error {
+	if len(w.Jobs) > 0 {
+		return nil
+	}
+	if w.Count.Lines == 0 {
+		return fmt.Errorf("the workload is empty: no line of a job was found")
+	}
+	return fmt.Errorf("the workload has no job to simulate: of %d lines %d have nothing to run (no tasks or no run time) and %d are bad", w.Count.Lines, w.Count.Skipped, w.Count.Bad)
+}
+
+// StopFunc returns a function for engine.Config.Stop, which returns the cause of ctx's end, or nil.
+func StopFunc(ctx context.Context) func() error {
 	return func() error {
 		if ctx.Err() == nil {
 			return nil
@@ -83,27 +110,27 @@ func Stop(ctx context.Context) func() error {
 	}
 }
 
-// Many runs the experiment for many seeds, parallel of them at a time. The
-// outcomes are in the order of the seeds, whatever parallel is. The first
-// error in that order is returned, with the outcomes that there are.
-func (s *Setup) Many(ctx context.Context, seeds []uint64, parallel int, progress func(done, of int, p engine.Progress)) ([]*Outcome, error) {
+// SimulateSeeds runs the setup for many seeds, at most parallel of them at a time. The outcomes are
+// in the order of the seeds. It returns the first error in that order, with the outcomes of the
+// other seeds.
+func (s *Setup) SimulateSeeds(ctx context.Context, seeds []uint64, parallel int, progress func(done, of int, p engine.Progress)) ([]*Outcome, error) {
 	out, errs := make([]*Outcome, len(seeds)), make([]error, len(seeds))
 	var mu sync.Mutex
 	done := 0
-	Parallel(len(seeds), parallel, func(i int) {
+	ForEachParallel(len(seeds), parallel, func(i int) {
 		if ctx.Err() != nil {
-			errs[i] = fmt.Errorf("%s, seed %d: not begun: %w", s.Scheduler, seeds[i], context.Cause(ctx))
+			errs[i] = fmt.Errorf("%s, seed %d: not started: %w", s.Scheduler, seeds[i], context.Cause(ctx))
 			return
 		}
-		var tell func(engine.Progress)
+		var report func(engine.Progress)
 		if progress != nil {
-			tell = func(p engine.Progress) {
+			report = func(p engine.Progress) {
 				mu.Lock()
 				defer mu.Unlock()
 				progress(done, len(seeds), p)
 			}
 		}
-		out[i], errs[i] = s.One(ctx, seeds[i], tell)
+		out[i], errs[i] = s.Simulate(ctx, seeds[i], report)
 		mu.Lock()
 		done++
 		mu.Unlock()
@@ -116,8 +143,8 @@ func (s *Setup) Many(ctx context.Context, seeds []uint64, parallel int, progress
 	return out, nil
 }
 
-// Parallel calls f(0) … f(n-1), at most parallel at a time, and waits.
-func Parallel(n, parallel int, f func(i int)) {
+// ForEachParallel calls f(0) … f(n-1), at most parallel at a time, and waits for all calls.
+func ForEachParallel(n, parallel int, f func(i int)) {
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range max(1, min(n, parallel)) {
@@ -134,7 +161,7 @@ func Parallel(n, parallel int, f func(i int)) {
 	wg.Wait()
 }
 
-// Seeds are n seeds from a first one.
+// Seeds returns n consecutive seeds.
 func Seeds(first uint64, n int) []uint64 {
 	out := make([]uint64, n)
 	for i := range out {
@@ -143,18 +170,21 @@ func Seeds(first uint64, n int) []uint64 {
 	return out
 }
 
-// Summary makes the summary of runs of one experiment; parameters say how it
-// was made.
+// Summary summarises the simulations of one setup. parameters describes how it was made.
 func (s *Setup) Summary(outs []*Outcome, parameters map[string]string) report.Summary {
 	sum := report.Summary{Scheduler: s.Scheduler, Model: "tasks", Seed: outs[0].Seed, Runs: len(outs), Parameters: parameters, Jobs: len(outs[0].Result.Jobs)}
+	sum.Refused, sum.FirstRefused = outs[0].Result.Refused, outs[0].Result.FirstRefused
 	var runs []report.Numbers
+	var tenants [][]report.TenantNumbers
 	took := time.Duration(0)
 	for _, o := range outs {
 		runs = append(runs, o.Numbers)
+		tenants = append(tenants, report.SummariseTenants(&o.Config, o.Result))
 		sum.Events += o.Result.Events
-		took += o.Took
+		took += o.WallTime
 	}
 	sum.Numbers, sum.CI95 = report.MeanOf(runs)
+	sum.Tenants = report.MeanOfTenants(tenants)
 	if len(runs) < 2 {
 		sum.CI95 = nil
 	}

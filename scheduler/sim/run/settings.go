@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -12,14 +13,14 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// setting is a named value that a user may set as key=value.
+// setting is a named value that a user can set as key=value.
 type setting struct {
 	name, help string
 	set        func(text string) error
 }
 
-// apply sets what a user gave, naming what is unknown or malformed.
-func apply(what string, list []setting, values map[string]string) error {
+// applySettings applies the user's values. The error names an unknown or malformed setting.
+func applySettings(what string, list []setting, values map[string]string) error {
 	names := make([]string, len(list))
 	for i := range list {
 		names[i] = list[i].name
@@ -49,7 +50,12 @@ func setDuration(to *time.Duration) func(string) error {
 }
 
 func setFloat(to *float64) func(string) error {
-	return func(s string) (err error) { *to, err = strconv.ParseFloat(s, 64); return err }
+	return func(s string) (err error) {
+		if *to, err = strconv.ParseFloat(s, 64); err == nil && (math.IsNaN(*to) || math.IsInf(*to, 0)) {
+			return fmt.Errorf("expected a finite number")
+		}
+		return err
+	}
 }
 
 func setBool(to *bool) func(string) error {
@@ -76,51 +82,54 @@ func setInt[T int | int32](to *T) func(string) error {
 	}
 }
 
-// DefaultModels move bytes at fixed rates: a local disk at 100 MiB/s, 60 MiB/s
-// within a rack and 30 MiB/s between racks, three copies of each block.
+// DefaultModels returns models with fixed transfer rates: 100 MiB/s on a local disk, 60 MiB/s
+// within a rack and 30 MiB/s between racks, and three copies of each block.
 func DefaultModels() engine.Models {
 	return engine.Models{Transfer: engine.TransferFixed, LocalRate: 100 << 20, RackRate: 60 << 20, RemoteRate: 30 << 20, NodeLink: 120 << 20, RackLink: 1200 << 20,
-		Replicas: 3, Accept: true}
+		Replicas: 3, AcceptDeadlines: true}
 }
 
 func modelSettings(m *engine.Models) []setting {
 	return []setting{
-		{"launch", "time from a placement until its task begins", setDuration(&m.Launch)},
+		{"launch", "time from a placement until the task begins", setDuration(&m.Launch)},
 		{"transfer", "free, fixed or shared", func(s string) (err error) { m.Transfer, err = engine.ParseTransfer(s); return err }},
-		{"local_rate", "a local disk for one reader", setRate(&m.LocalRate)},
-		{"rack_rate", "one transfer within a rack", setRate(&m.RackRate)},
-		{"remote_rate", "one transfer between racks", setRate(&m.RemoteRate)},
-		{"node_link", "what a node's link carries (shared)", setRate(&m.NodeLink)},
-		{"rack_link", "what a rack's link carries (shared)", setRate(&m.RackLink)},
-		{"enforced", "tasks use a disk at their I/O demand, no more and no less", setBool(&m.Enforced)},
+		{"local_rate", "rate of a local disk with one reader", setRate(&m.LocalRate)},
+		{"rack_rate", "rate of one transfer within a rack", setRate(&m.RackRate)},
+		{"remote_rate", "rate of one transfer between racks", setRate(&m.RemoteRate)},
+		{"node_link", "capacity of a node's link (shared)", setRate(&m.NodeLink)},
+		{"rack_link", "capacity of a rack's link (shared)", setRate(&m.RackLink)},
+		{"enforced", "tasks use a disk at exactly their I/O demand", setBool(&m.EnforceIO)},
 		{"replicas", "copies of each block", setInt(&m.Replicas)},
-		{"spread", "deviation of the logarithm of a task's work", setFloat(&m.Spread)},
-		{"straggler_part", "part of the attempts that are slow", setFloat(&m.StragglerPart)},
-		{"straggler_factor", "how much slower they are", setFloat(&m.StragglerFactor)},
+		{"spread", "standard deviation of the logarithm of a task's work", setFloat(&m.Spread)},
+		{"straggler_part", "fraction of the attempts that are slow", setFloat(&m.StragglerFraction)},
+		{"straggler_factor", "time of a slow attempt over the normal time", setFloat(&m.StragglerFactor)},
 		{"mtbf", "a node's mean time between failures", setDuration(&m.MTBF)},
-		{"repair", "its mean time of absence", setDuration(&m.Repair)},
-		{"estimate_error", "deviation of the logarithm of estimate over truth", setFloat(&m.EstimateError)},
-		{"no_estimates", "the scheduler is told no run times", setBool(&m.NoEstimates)},
-		{"memory_used", "part of its memory a suspended task has in use", setFloat(&m.MemoryUsed)},
-		{"kill_delay", "how long a killed task holds what it has", setDuration(&m.KillDelay)},
-		{"heartbeat", "time between reports of progress", setDuration(&m.Heartbeat)},
-		{"accept", "every deadline counts as promised", setBool(&m.Accept)},
+		{"repair", "a node's mean downtime", setDuration(&m.Repair)},
+		{"estimate_error", "standard deviation of the logarithm of estimate over truth", setFloat(&m.EstimateError)},
+		{"no_estimates", "hide run-time estimates from the scheduler", setBool(&m.NoEstimates)},
+		{"memory_used", "fraction of its memory that a suspended task uses", setFloat(&m.MemoryUsedFraction)},
+		{"kill_delay", "how long a killed task still occupies its resources", setDuration(&m.KillDelay)},
+		{"heartbeat", "time between progress reports", setDuration(&m.Heartbeat)},
+		{"accept", "every deadline counts as guaranteed", setBool(&m.AcceptDeadlines)},
 	}
 }
 
-// ParseModels makes the models of key=value settings over DefaultModels.
+// ParseModels applies key=value settings to DefaultModels and checks the result.
 func ParseModels(values map[string]string) (engine.Models, error) {
 	m := DefaultModels()
-	return m, apply("the world", modelSettings(&m), values)
+	if err := applySettings("the simulated world", modelSettings(&m), values); err != nil {
+		return m, err
+	}
+	return m, m.Check()
 }
 
-// ModelHelp lists the settings of the world, one line each.
+// ModelHelp lists the settings of ParseModels, one per line.
 func ModelHelp() string {
 	var m engine.Models
-	return help(modelSettings(&m))
+	return settingsHelp(modelSettings(&m))
 }
 
-func help(list []setting) string {
+func settingsHelp(list []setting) string {
 	out := ""
 	for _, s := range list {
 		out += fmt.Sprintf("  %-18s %s\n", s.name, s.help)
@@ -130,27 +139,27 @@ func help(list []setting) string {
 
 func swimSettings(r *trace.SwimRule) []setting {
 	return []setting{
-		{"block", "input of one map", setSize(&r.Block)},
-		{"reduce_per", "shuffled bytes of one reduce", setSize(&r.ReducePer)},
-		{"max_reduces", "reduces of a job at most", setInt(&r.MaxReduces)},
-		{"base", "time of a task beside its bytes", setDuration(&r.Base)},
-		{"map_rate", "bytes a map works through in a second", setRate(&r.MapRate)},
-		{"reduce_rate", "bytes a reduce works through in a second", setRate(&r.ReduceRate)},
-		{"map_cpu", "CPU of a map", setCPU(&r.Map[scheduler.CPU])},
-		{"map_memory", "memory of a map", setSize(&r.Map[scheduler.Memory])},
-		{"map_io", "disk I/O of a map", setRate(&r.Map[scheduler.IO])},
-		{"reduce_cpu", "CPU of a reduce", setCPU(&r.Reduce[scheduler.CPU])},
-		{"reduce_memory", "memory of a reduce", setSize(&r.Reduce[scheduler.Memory])},
-		{"reduce_io", "disk I/O of a reduce", setRate(&r.Reduce[scheduler.IO])},
-		{"slow_start", "part of the maps done before reduces start", setFloat(&r.SlowStart)},
-		{"tenants", "tenants, in turn", setInt(&r.Tenants)},
+		{"block", "input of one map", setSize(&r.BlockBytes)},
+		{"reduce_per", "shuffled bytes per reduce", setSize(&r.BytesPerReduce)},
+		{"max_reduces", "maximum number of reduces of a job", setInt(&r.MaxReduces)},
+		{"base", "time of a task in addition to its bytes", setDuration(&r.TaskOverhead)},
+		{"map_rate", "bytes that a map processes per second", setRate(&r.MapRate)},
+		{"reduce_rate", "bytes that a reduce processes per second", setRate(&r.ReduceRate)},
+		{"map_cpu", "CPU of a map", setCPU(&r.MapDemand[scheduler.CPU])},
+		{"map_memory", "memory of a map", setSize(&r.MapDemand[scheduler.Memory])},
+		{"map_io", "disk I/O of a map", setRate(&r.MapDemand[scheduler.IO])},
+		{"reduce_cpu", "CPU of a reduce", setCPU(&r.ReduceDemand[scheduler.CPU])},
+		{"reduce_memory", "memory of a reduce", setSize(&r.ReduceDemand[scheduler.Memory])},
+		{"reduce_io", "disk I/O of a reduce", setRate(&r.ReduceDemand[scheduler.IO])},
+		{"slow_start", "fraction of the maps done before reduces start", setFloat(&r.SlowStart)},
+		{"tenants", "number of tenants; jobs are assigned round-robin", setInt(&r.Tenants)},
 	}
 }
 
 func swfSettings(r *trace.SWFRule) []setting {
 	return []setting{
-		{"tenants", "a tenant for each user", setBool(&r.Tenants)},
-		{"memory_per_core", "memory charged with each processor", setSize(&r.MemoryPerCore)},
+		{"tenants", "one tenant per user", setBool(&r.TenantPerUser)},
+		{"memory_per_core", "memory charged per processor", setSize(&r.MemoryPerCore)},
 	}
 }
 
@@ -167,10 +176,10 @@ func fluidSettings(r *trace.FluidRule, queues *[4]float64) []setting {
 			}
 			return nil
 		}},
-		{"load", "sum of the sizes over the span", setFloat(&r.Load)},
-		{"queues", "queues of las_mq", setFloat(&queues[0])},
-		{"first", "threshold of its first queue, s", setFloat(&queues[1])},
-		{"step", "threshold over that of the queue before", setFloat(&queues[2])},
-		{"weight", "weight over that of the queue before", setFloat(&queues[3])},
+		{"load", "sum of the sizes over the duration of the trace", setFloat(&r.Load)},
+		{"queues", "number of queues of las_mq", setFloat(&queues[0])},
+		{"first", "threshold of the first queue, s", setFloat(&queues[1])},
+		{"step", "threshold over that of the previous queue", setFloat(&queues[2])},
+		{"weight", "weight over that of the previous queue", setFloat(&queues[3])},
 	}
 }

@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
@@ -9,36 +10,36 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// Source is where jobs come from.
+// Source is the origin of jobs.
 type Source struct {
-	// Format is swim, swf, jsonl or generate.
+	// Format is one of Formats.
 	Format string
-	// File is the trace, or the generator's name.
+	// File is the path of the trace, or the generator's name.
 	File    string
 	Rule    map[string]string
 	SkipBad bool
 }
 
-// Formats lists the formats.
-var Formats = []string{"swim", "swf", "jsonl", "generate"}
+// Formats lists the formats of a Source.
+var Formats = []string{"swim", "swf", "jsonl", "slurm", "rumen", "generate"}
 
-// Loaded is a source that was read: a workload for every seed, and the
-// machines that the trace itself names, if it does.
-type Loaded struct {
+// LoadedSource is a loaded Source: a workload for every seed, and the nodes that the trace itself
+// names, if any.
+type LoadedSource struct {
 	Workload func(seed uint64) (*trace.Workload, error)
 	Nodes    []engine.Node
 	Count    trace.Count
 	Swim     *trace.Swim
 }
 
-// Load reads a source. kind is the machine on which a history without a
-// cluster is replayed.
-func (s *Source) Load(cluster []engine.Node, kind Machines) (*Loaded, error) {
+// Load loads a source. Without a cluster, a history (jsonl, slurm, rumen) is replayed on nodes like kind
+// with the names that occur in it.
+func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, error) {
 	if s.Format == "generate" {
 		if _, err := trace.Generate(s.File, s.Rule, 1); err != nil {
 			return nil, err
 		}
-		return &Loaded{Workload: func(seed uint64) (*trace.Workload, error) { return trace.Generate(s.File, s.Rule, seed) }}, nil
+		return &LoadedSource{Workload: func(seed uint64) (*trace.Workload, error) { return trace.Generate(s.File, s.Rule, seed) }}, nil
 	}
 	if !slices.Contains(Formats, s.Format) {
 		return nil, fmt.Errorf("format %q: use one of %v", s.Format, Formats)
@@ -46,7 +47,7 @@ func (s *Source) Load(cluster []engine.Node, kind Machines) (*Loaded, error) {
 	f, err := trace.Open(s.File)
 	if err != nil {
 		if os.IsNotExist(err) {
-			return nil, fmt.Errorf("workload %s: there is no such file (generators are named with -format generate)", s.File)
+			return nil, fmt.Errorf("workload %s: no such file (name a generator with -format generate)", s.File)
 		}
 		return nil, err
 	}
@@ -58,61 +59,69 @@ func (s *Source) Load(cluster []engine.Node, kind Machines) (*Loaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.swim(t)
+		return s.loadSwim(t)
 	case "swf":
 		t, err := trace.ReadSWF(f, o)
 		if err != nil {
 			return nil, err
 		}
-		return s.swf(t)
+		return s.loadSWF(t, cluster == nil)
 	default:
-		h, err := trace.ReadHistory(f, o)
+		read := map[string]func(io.Reader, trace.Options) (*trace.History, error){"jsonl": trace.ReadHistory, "slurm": trace.ReadSlurm, "rumen": trace.ReadRumen}[s.Format]
+		h, err := read(f, o)
 		if err != nil {
 			return nil, err
 		}
-		return s.history(h, cluster, kind)
+		return s.loadHistory(h, cluster, kind)
 	}
 }
 
-func fixed(w *trace.Workload) func(uint64) (*trace.Workload, error) {
+func fixedWorkload(w *trace.Workload) func(uint64) (*trace.Workload, error) {
 	return func(uint64) (*trace.Workload, error) { return w, nil }
 }
 
-func (s *Source) swim(t *trace.Swim) (*Loaded, error) {
+func (s *Source) loadSwim(t *trace.Swim) (*LoadedSource, error) {
 	rule := trace.DefaultSwimRule
-	l := &Loaded{Count: t.Count, Swim: t}
+	l := &LoadedSource{Count: t.Count, Swim: t}
 	var q [4]float64
-	if apply("", fluidSettings(&trace.FluidRule{}, &q), s.Rule) == nil && len(s.Rule) > 0 {
-		l.Workload = fixed(t.Workload(rule)) // settings of the fluid model alone
+	if applySettings("", fluidSettings(&trace.FluidRule{}, &q), s.Rule) == nil && len(s.Rule) > 0 {
+		l.Workload = fixedWorkload(t.Workload(rule)) // the settings are for the fluid model only
 		return l, nil
 	}
-	if err := apply("the rule of swim", swimSettings(&rule), s.Rule); err != nil {
+	if err := applySettings("the rule of swim", swimSettings(&rule), s.Rule); err != nil {
 		return nil, err
 	}
-	l.Workload = fixed(t.Workload(rule))
+	if err := rule.Check(); err != nil {
+		return nil, fmt.Errorf("the rule of swim: %w", err)
+	}
+	l.Workload = fixedWorkload(t.Workload(rule))
 	return l, nil
 }
 
-func (s *Source) swf(t *trace.SWF) (*Loaded, error) {
+// loadSWF makes the workload of a trace and, if needsNodes, the machine that its header describes.
+func (s *Source) loadSWF(t *trace.SWF, needsNodes bool) (*LoadedSource, error) {
 	var rule trace.SWFRule
-	if err := apply("the rule of swf", swfSettings(&rule), s.Rule); err != nil {
+	if err := applySettings("the rule of swf", swfSettings(&rule), s.Rule); err != nil {
 		return nil, err
 	}
-	l := &Loaded{Count: t.Count, Workload: fixed(t.Workload(rule))}
-	if t.Processors > 0 {
+	l := &LoadedSource{Count: t.Count, Workload: fixedWorkload(t.Workload(rule))}
+	if needsNodes {
 		var err error
-		if l.Nodes, err = t.Pool(rule); err != nil {
-			return nil, err
+		if l.Nodes, err = t.PoolNode(rule); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.File, err)
 		}
 	}
 	return l, nil
 }
 
-func (s *Source) history(h *trace.History, cluster []engine.Node, kind Machines) (*Loaded, error) {
-	if err := apply("the rule of jsonl", nil, s.Rule); err != nil {
+func (s *Source) loadHistory(h *trace.History, cluster []engine.Node, kind NodeGroup) (*LoadedSource, error) {
+	if err := applySettings("the rule of "+s.Format, nil, s.Rule); err != nil {
 		return nil, err
 	}
-	l := &Loaded{Count: h.Count}
+	l := &LoadedSource{Count: h.Count}
+	if cluster == nil && s.Format == "slurm" {
+		return nil, fmt.Errorf("%s: sacct does not print the machines' sizes: give them with -nodes, -cpu and -memory, or with -cluster FILE", s.File)
+	}
 	if cluster == nil {
 		c := Cluster{}
 		for _, name := range h.NodeNames() {
@@ -121,7 +130,7 @@ func (s *Source) history(h *trace.History, cluster []engine.Node, kind Machines)
 			c.Nodes = append(c.Nodes, m)
 		}
 		if len(c.Nodes) == 0 {
-			c.Nodes = []Machines{kind}
+			c.Nodes = []NodeGroup{kind}
 		}
 		var err error
 		if l.Nodes, err = c.Build(); err != nil {
@@ -129,18 +138,18 @@ func (s *Source) history(h *trace.History, cluster []engine.Node, kind Machines)
 		}
 		cluster = l.Nodes
 	}
-	l.Workload = fixed(h.Workload(trace.HistoryRule{Nodes: cluster}))
+	l.Workload = fixedWorkload(h.Workload(trace.HistoryRule{Nodes: cluster}))
 	return l, nil
 }
 
-// RuleHelp lists the settings of a format's rule, one line each.
+// RuleHelp lists the settings of a format's rule, one per line.
 func RuleHelp(format string) string {
 	switch format {
 	case "swim":
 		var q [4]float64
-		return help(swimSettings(&trace.SwimRule{})) + " of the fluid model:\n" + help(fluidSettings(&trace.FluidRule{}, &q))
+		return settingsHelp(swimSettings(&trace.SwimRule{})) + " of the fluid model:\n" + settingsHelp(fluidSettings(&trace.FluidRule{}, &q))
 	case "swf":
-		return help(swfSettings(&trace.SWFRule{}))
+		return settingsHelp(swfSettings(&trace.SWFRule{}))
 	case "generate":
 		out := ""
 		for _, g := range trace.Generators() {

@@ -14,12 +14,12 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
 
-// GanttTasks bounds the runs of tasks for which a Gantt chart is drawn.
-const GanttTasks = 2000
+// MaxGanttTasks limits the task executions for which a Gantt chart is drawn.
+const MaxGanttTasks = 2000
 
-// Write writes summary.json, jobs.csv and plots of an experiment into dir.
-// Rows and plots are those of the first run.
-func Write(dir string, sum report.Summary, o *Outcome) error {
+// WriteResults writes summary.json, jobs.csv, timeseries.csv and the plots of a setup into dir. Rows
+// and plots are those of the first simulation.
+func WriteResults(dir string, sum report.Summary, o *Outcome) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -29,34 +29,43 @@ func Write(dir string, sum report.Summary, o *Outcome) error {
 	if err := WriteFile(filepath.Join(dir, "jobs.csv"), func(w io.Writer) error { return report.WriteJobs(w, &o.Config, o.Result) }); err != nil {
 		return err
 	}
-	if err := save(dir, "utilisation", func() (*plot.Plot, error) { return report.Utilisation(o.Result) }); err != nil {
+	if len(o.Result.Series.Tenants) > 0 {
+		if err := WriteFile(filepath.Join(dir, "timeseries.csv"), func(w io.Writer) error { return report.WriteTimeSeries(w, &o.Config, o.Result) }); err != nil {
+			return err
+		}
+	}
+	if err := savePlot(dir, "utilisation", func() (*plot.Plot, error) { return report.PlotUtilisation(o.Result) }); err != nil {
 		return err
 	}
-	if err := save(dir, "responses", func() (*plot.Plot, error) {
-		return report.Responses([]string{sum.Scheduler}, []*engine.Result{o.Result})
+	if err := savePlot(dir, "responses", func() (*plot.Plot, error) {
+		return report.PlotResponses([]string{sum.Scheduler}, []*engine.Result{o.Result})
 	}); err != nil {
 		return err
 	}
-	if n := len(o.Result.Runs); n > 0 && n < GanttTasks {
-		return save(dir, "gantt", func() (*plot.Plot, error) { return report.Gantt(o.Result, len(o.Config.Nodes)) })
+	if n := len(o.Result.TaskExecutions); n > 0 && n < MaxGanttTasks {
+		return savePlot(dir, "gantt", func() (*plot.Plot, error) { return report.PlotGantt(o.Result, len(o.Config.Nodes)) })
 	}
 	return nil
 }
 
-func save(dir, name string, draw func() (*plot.Plot, error)) error {
+func savePlot(dir, name string, draw func() (*plot.Plot, error)) error {
 	p, err := draw()
 	if err != nil {
 		return fmt.Errorf("plot %s: %w", name, err)
 	}
-	return report.Save(p, filepath.Join(dir, name))
+	return report.SavePlot(p, filepath.Join(dir, name))
 }
 
-// WriteFile writes a file through a buffer.
+// WriteFile writes a file through a buffer and removes it if that fails: half a file would be taken
+// for a result.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	b := bufio.NewWriter(f)
-	return errors.Join(write(b), b.Flush(), f.Close())
+	if err := errors.Join(write(b), b.Flush(), f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(path))
+	}
+	return nil
 }

@@ -3,36 +3,36 @@ package trace
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// Param is a parameter of a generator: a number with its default.
+// Param is a numeric parameter of a generator, with its default.
 type Param struct {
 	Name, Help string
 	Default    float64
 }
 
-// Generator makes a workload of a seed.
+// Generator makes a workload from a seed.
 type Generator struct {
 	Name, Help string
 	Params     []Param
 	make       func(r *rand.Rand, v map[string]float64) (*Workload, error)
 }
 
-// Generators lists all of them.
+// Generators lists all generators.
 func Generators() []Generator {
 	return []Generator{poissonGen, uniformGen, heavyGen, twoTierGen, pumaGen, pumaEC2Gen, benchmarkGen}
 }
 
-// Generate makes a workload; parameters left out have their defaults. The same
-// name, seed and parameters give the same workload.
+// Generate makes a workload; missing parameters have their defaults. Equal names, parameters and
+// seeds make equal workloads.
 func Generate(name string, params map[string]string, seed uint64) (*Workload, error) {
 	gens := Generators()
 	i := slices.IndexFunc(gens, func(g Generator) bool { return g.Name == name })
@@ -48,7 +48,8 @@ func Generate(name string, params map[string]string, seed uint64) (*Workload, er
 	for _, p := range g.Params {
 		v[p.Name] = p.Default
 	}
-	for k, text := range params {
+	for _, k := range slices.Sorted(maps.Keys(params)) {
+		text := params[k]
 		if _, ok := v[k]; !ok {
 			var names []string
 			for _, p := range g.Params {
@@ -56,70 +57,71 @@ func Generate(name string, params map[string]string, seed uint64) (*Workload, er
 			}
 			return nil, fmt.Errorf("generator %q has no parameter %q: it has %v", name, k, names)
 		}
-		x, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
-			return nil, fmt.Errorf("generator %q: parameter %q is %q: expected a number of at least 0", name, k, clip(text))
+		x, err := parseParam(k, text)
+		if err != nil {
+			return nil, fmt.Errorf("generator %q: %w", name, err)
 		}
 		v[k] = x
 	}
-	if n := v["jobs"]; n > 10_000_000 {
-		return nil, fmt.Errorf("generator %q: %g jobs: at most 10000000", name, n)
-	}
 	w, err := g.make(rand.New(rand.NewPCG(seed, 0x6a6f6273)), v)
 	if err != nil {
+		return nil, fmt.Errorf("generator %q: %w", name, err)
+	}
+	if err := w.checkTimes(); err != nil {
 		return nil, fmt.Errorf("generator %q: %w", name, err)
 	}
 	w.sort()
 	return w, nil
 }
 
-// common are the parameters of the plain generators.
-var common = []Param{
+// commonParams are the parameters of the single-stage generators.
+var commonParams = []Param{
 	{"jobs", "number of jobs", 1000}, {"interval_s", "mean time between arrivals (Poisson); 0: all at second 0", 10}, {"tasks", "tasks of a job", 10},
 	{"task_s", "mean run time of a task", 10}, {"cpu", "millicores of a task", 1000}, {"memory_mib", "memory of a task", 1024}, {"io_mib_s", "disk I/O of a task", 0},
-	{"tenants", "tenants, in turn", 1}, {"deadline_part", "part of the jobs with a deadline", 0}, {"deadline_factor", "mean deadline over time alone", 3},
+	{"tenants", "number of tenants; jobs are assigned round-robin", 1}, {"deadline_part", "fraction of the jobs with a deadline", 0}, {"deadline_factor", "mean deadline over the duration alone", 3},
 }
 
-// plain makes jobs of one stage with sizes drawn by size (mean 1).
-func plain(r *rand.Rand, v map[string]float64, size func() float64) (*Workload, error) {
+// singleStageJobs makes jobs of one stage with sizes drawn by size (mean 1).
+func singleStageJobs(r *rand.Rand, v map[string]float64, size func() float64) (*Workload, error) {
 	w := &Workload{}
-	tenant := tenants(w)
+	tenant := tenantIDs(w)
 	at := 0.0
 	for i := range int(v["jobs"]) {
 		if i > 0 {
 			at += r.ExpFloat64() * v["interval_s"]
 		}
 		s := size()
-		j := engine.Job{Name: fmt.Sprintf("job-%d", i+1), Submit: seconds(at), Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, int(v["tenants"])))),
-			Stages: []engine.Stage{{Name: "main", Tasks: max(1, int32(v["tasks"])), Work: seconds(s * v["task_s"]),
+		j := engine.Job{Name: fmt.Sprintf("job-%d", i+1), Submit: secondsDuration(at), Tenant: tenant(fmt.Sprintf("tenant-%d", i%int(v["tenants"]))),
+			Stages: []engine.Stage{{Name: "main", Tasks: int32(v["tasks"]), Work: secondsDuration(s * v["task_s"]),
 				Demand: scheduler.Resources{int64(v["cpu"]), int64(v["memory_mib"]) << 20, int64(v["io_mib_s"]) << 20}}}}
 		if r.Float64() < v["deadline_part"] {
-			j.Deadline = j.Submit + seconds(s*v["task_s"]*max(1, v["deadline_factor"]*(1+0.3*r.NormFloat64())))
+			j.Deadline = j.Submit + secondsDuration(s*v["task_s"]*max(1, v["deadline_factor"]*(1+0.3*r.NormFloat64())))
 		}
 		w.Jobs = append(w.Jobs, j)
 	}
 	return w, nil
 }
 
-var poissonGen = Generator{Name: "poisson", Help: "Poisson arrivals, exponential task times", Params: common,
-	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) { return plain(r, v, r.ExpFloat64) }}
-
-var uniformGen = Generator{Name: "uniform", Help: "jobs of one size", Params: common,
+var poissonGen = Generator{Name: "poisson", Help: "Poisson arrivals, exponential task times", Params: commonParams,
 	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) {
-		return plain(r, v, func() float64 { return 1 })
+		return singleStageJobs(r, v, r.ExpFloat64)
 	}}
 
-var heavyGen = Generator{Name: "heavy_tailed", Help: "Poisson arrivals, Pareto sizes", Params: append(slices.Clone(common), Param{"alpha", "tail index, above 1", 1.5}),
+var uniformGen = Generator{Name: "uniform", Help: "jobs of equal size", Params: commonParams,
+	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) {
+		return singleStageJobs(r, v, func() float64 { return 1 })
+	}}
+
+var heavyGen = Generator{Name: "heavy_tailed", Help: "Poisson arrivals, Pareto sizes", Params: append(slices.Clone(commonParams), Param{"alpha", "tail index, above 1", 1.5}),
 	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) {
 		a := v["alpha"]
 		if a <= 1 {
 			return nil, fmt.Errorf("alpha is %g: it must be above 1 for a mean to exist", a)
 		}
-		return plain(r, v, func() float64 { return (a - 1) / a * math.Pow(r.Float64(), -1/a) })
+		return singleStageJobs(r, v, func() float64 { return (a - 1) / a * math.Pow(r.Float64(), -1/a) })
 	}}
 
-// TwoTierJob is a job of the two-tier paper: te and one demand for each of its
-// N resources.
+// TwoTierJob is a job of the two-tier paper: its run time te and one demand q per resource.
 type TwoTierJob struct {
 	Te float64
 	Q  []int64
@@ -132,11 +134,10 @@ type TwoTierProject struct {
 	Jobs    []TwoTierJob
 }
 
-// TwoTier draws the workload of the two-tier paper's Table 6: M for each of
-// resources uniform in 20..40; projects with exponential inter-arrival times
-// of mean ita, normal (5, 2) jobs, te exponential 500, q exponential 2, integer
-// parts of the number of jobs and of q alone (5.1), at least one job, q capped
-// at M; high priority with probability 1/5.
+// TwoTier draws the workload of the two-tier paper's Table 6: capacities m uniform in 20..40;
+// projects with exponential inter-arrival times of mean ita; normal (5, 2) jobs per project, at
+// least one; te exponential with mean 500; q exponential with mean 2, capped at m; high priority
+// with probability 1/5. Only the number of jobs and q are truncated to integers (5.1).
 func TwoTier(seed uint64, projects, resources int, ita float64) (m []int64, out []TwoTierProject) {
 	r := rand.New(rand.NewPCG(seed, 0x74776f))
 	for range resources {
@@ -163,15 +164,15 @@ var twoTierGen = Generator{Name: "two_tier", Help: "projects of the two-tier pap
 	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) {
 		_, ps := TwoTier(r.Uint64(), int(v["projects"]), scheduler.NumResources, v["interval_s"])
 		w := &Workload{}
-		tenant := tenants(w)("default")
+		tenant := tenantIDs(w)("default")
 		for i, p := range ps {
-			pr := engine.Project{Name: fmt.Sprintf("project-%d", i+1), Tenant: tenant, Submit: seconds(p.Arrival), Jobs: int32(len(p.Jobs))}
+			pr := engine.Project{Name: fmt.Sprintf("project-%d", i+1), Tenant: tenant, Submit: secondsDuration(p.Arrival), Jobs: int32(len(p.Jobs))}
 			if p.High {
 				pr.Priority = scheduler.PriorityHigh
 			}
 			w.Projects = append(w.Projects, pr)
 			for k, j := range p.Jobs {
-				te := seconds(max(1, j.Te))
+				te := secondsDuration(max(1, j.Te))
 				w.Jobs = append(w.Jobs, engine.Job{Name: fmt.Sprintf("p%d-j%d", i+1, k+1), Tenant: tenant, Priority: pr.Priority, Submit: pr.Submit, Bound: te, Project: i + 1,
 					Stages: []engine.Stage{{Name: "main", Tasks: 1, Work: te, Demand: scheduler.Resources{j.Q[0] * 1000, j.Q[1] << 30, j.Q[2] << 20}}}})
 			}
@@ -179,21 +180,21 @@ var twoTierGen = Generator{Name: "two_tier", Help: "projects of the two-tier pap
 		return w, nil
 	}}
 
-// puma is a row of LAS_MQ's Tables 1 and 2.
-type puma struct {
+// pumaRow is a row of LAS_MQ's Tables 1 and 2.
+type pumaRow struct {
 	bin           string
 	name          string
 	gb            float64
 	maps, reduces int32
 	jobs, ec2     int
-	mapS, reduceS float64 // relative work of a map and a reduce task
+	mapS, reduceS float64 // relative work of a map and of a reduce task
 	ec2GB         float64
 	ec2Maps       int32
 }
 
-// pumaTable is Tables 1 and 2 of LAS_MQ; the last two columns (how much longer
-// than average a task of the benchmark works) are ours.
-var pumaTable = []puma{
+// pumaTable is Tables 1 and 2 of LAS_MQ. mapS and reduceS, the work of a task relative to the
+// average, are our assumptions.
+var pumaTable = []pumaRow{
 	{"1", "TeraGen", 1, 100, 10, 3, 3, 0.5, 0.5, 1, 100}, {"1", "SelfJoin", 1, 102, 10, 15, 4, 0.6, 0.8, 1, 102},
 	{"2", "Classification", 10, 102, 20, 17, 4, 1, 0.8, 10, 102}, {"2", "HistogramMovies", 10, 102, 20, 12, 3, 0.9, 0.7, 10, 102},
 	{"2", "HistogramRatings", 10, 102, 20, 8, 4, 0.9, 0.7, 10, 102}, {"3", "SequenceCount", 30, 234, 60, 16, 3, 1.3, 1.3, 30, 234},
@@ -201,7 +202,7 @@ var pumaTable = []puma{
 }
 
 var pumaParams = []Param{{"interval_s", "mean time between arrivals (Poisson)", 80}, {"map_s", "mean work of a map task", 25}, {"reduce_s", "mean work of a reduce task", 30},
-	{"weights", "each job is a tenant of weight 1 to this, drawn; 0: one tenant", 0}}
+	{"weights", "each job has a tenant of a random weight from 1 to this; 0: one tenant", 0}}
 
 var pumaGen = Generator{Name: "puma", Help: "the 100 PUMA jobs of LAS_MQ's Table 1 in random order", Params: pumaParams,
 	make: func(r *rand.Rand, v map[string]float64) (*Workload, error) { return makePuma(r, v, false) }}
@@ -211,20 +212,20 @@ var pumaEC2Gen = Generator{Name: "puma_ec2", Help: "the 30 PUMA jobs of LAS_MQ's
 
 func makePuma(r *rand.Rand, v map[string]float64, ec2 bool) (*Workload, error) {
 	w := &Workload{}
-	tenant := tenants(w)
-	var kinds []puma
+	tenant := tenantIDs(w)
+	var rows []pumaRow
 	for _, p := range pumaTable {
 		n := p.jobs
 		if ec2 {
 			n, p.gb, p.maps = p.ec2, p.ec2GB, p.ec2Maps
 		}
 		for range n {
-			kinds = append(kinds, p)
+			rows = append(rows, p)
 		}
 	}
-	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 	at := 0.0
-	for i, p := range kinds {
+	for i, p := range rows {
 		if i > 0 {
 			at += r.ExpFloat64() * v["interval_s"]
 		}
@@ -237,29 +238,28 @@ func makePuma(r *rand.Rand, v map[string]float64, ec2 bool) (*Workload, error) {
 		} else {
 			id = tenant("default")
 		}
-		w.Jobs = append(w.Jobs, engine.Job{Name: fmt.Sprintf("%s-%d", p.name, i+1), Tag: p.bin, Submit: seconds(at), Tenant: id,
+		w.Jobs = append(w.Jobs, engine.Job{Name: fmt.Sprintf("%s-%d", p.name, i+1), Tag: p.bin, Submit: secondsDuration(at), Tenant: id,
 			Stages: []engine.Stage{
-				{Name: "map", Kind: scheduler.KindMap, Tasks: p.maps, Demand: scheduler.Resources{1000, 2 << 30, 0}, Input: input, Read: read, Work: seconds(p.mapS * v["map_s"])},
+				{Name: "map", Kind: scheduler.KindMap, Tasks: p.maps, Demand: scheduler.Resources{1000, 2 << 30, 0}, InputBytes: input, BlockBytes: read, Work: secondsDuration(p.mapS * v["map_s"])},
 				{Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: p.reduces, Demand: scheduler.Resources{1000, 4 << 30, 0},
-					Shuffle: input / 2 / int64(p.reduces), Work: seconds(p.reduceS * v["reduce_s"])}}})
+					ShuffleBytes: input / 2 / int64(p.reduces), Work: secondsDuration(p.reduceS * v["reduce_s"])}}})
 	}
 	return w, nil
 }
 
-// benchmarkGen makes the mixes of PDSonQueue and 3DSF: many small jobs of one
-// to three tasks that lean on CPU, memory or disk I/O, a part of them with a
-// deadline drawn around its run time.
+// benchmarkGen makes the mixes of PDSonQueue and 3DSF: many small jobs of one to three tasks that
+// mainly use CPU, memory or disk I/O, a fraction of them with a deadline drawn around its run time.
 var benchmarkGen = Generator{Name: "benchmark", Help: "PDSonQueue's and 3DSF's mixes: Pi, Malloc, read/write files, TeraSort and application cases",
-	Params: []Param{{"jobs", "number of jobs", 6000}, {"span_s", "time over which jobs are submitted", 40}, {"job_s", "mean run time of a task", 0.45},
+	Params: []Param{{"jobs", "number of jobs", 6000}, {"span_s", "duration over which jobs are submitted", 40}, {"job_s", "mean run time of a task", 0.45},
 		{"pi", "weight of CPU-intensive jobs", 1}, {"malloc", "weight of memory-intensive jobs", 1}, {"readwrite", "weight of jobs that read and write files", 1}, {"terasort", "weight of TeraSort jobs", 0},
-		{"cpu", "millicores of the mean task", 700}, {"memory_mib", "memory of the mean task", 1200}, {"io_mib_s", "disk I/O of the mean task", 20}, {"lean", "how much more of its own resource a job of a kind takes", 1.8},
-		{"input_gb", "input of all jobs together", 40}, {"deadline_part", "part of the jobs with a deadline", 0.33}, {"deadline_mean", "mean deadline over mean run time", 4}, {"deadline_sigma", "deviation over mean run time", 1},
-		{"high_part", "part of the regular jobs with high priority", 0.5}, {"tenants", "tenants", 3}},
+		{"cpu", "millicores of the mean task", 700}, {"memory_mib", "memory of the mean task", 1200}, {"io_mib_s", "disk I/O of the mean task", 20}, {"lean", "demand of a job's main resource over the mean demand", 1.8},
+		{"input_gb", "input of all jobs together", 40}, {"deadline_part", "fraction of the jobs with a deadline", 0.33}, {"deadline_mean", "mean deadline over mean run time", 4}, {"deadline_sigma", "standard deviation of the deadline over mean run time", 1},
+		{"high_part", "fraction of the regular jobs with high priority", 0.5}, {"tenants", "tenants", 3}},
 	make: makeBenchmark}
 
 func makeBenchmark(r *rand.Rand, v map[string]float64) (*Workload, error) {
 	w := &Workload{}
-	tenant := tenants(w)
+	tenant := tenantIDs(w)
 	names, sum := []string{"pi", "malloc", "readwrite", "terasort"}, 0.0
 	for _, n := range names {
 		sum += v[n]
@@ -278,25 +278,25 @@ func makeBenchmark(r *rand.Rand, v map[string]float64) (*Workload, error) {
 			x -= v[k]
 		}
 		run := v["job_s"] * math.Exp(0.4*r.NormFloat64()-0.08)
-		j := engine.Job{Name: fmt.Sprintf("%s-%d", kind, i+1), Tag: kind, Submit: seconds(r.Float64() * v["span_s"]),
-			Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, int(v["tenants"])))), Priority: scheduler.PriorityLow}
+		j := engine.Job{Name: fmt.Sprintf("%s-%d", kind, i+1), Tag: kind, Submit: secondsDuration(r.Float64() * v["span_s"]),
+			Tenant: tenant(fmt.Sprintf("tenant-%d", i%int(v["tenants"]))), Priority: scheduler.PriorityLow}
 		if r.Float64() < v["high_part"] {
 			j.Priority = scheduler.PriorityHigh
 		}
 		if r.Float64() < v["deadline_part"] { // the 3-sigma rule cuts the tails
 			z := max(-3, min(3, r.NormFloat64()))
-			j.Deadline = j.Submit + max(time.Millisecond, seconds(v["job_s"]*(v["deadline_mean"]+v["deadline_sigma"]*z)))
-			j.Priority = scheduler.PriorityHigh // for a scheduler that knows priorities and no deadlines (3DSF 9)
+			j.Deadline = j.Submit + max(time.Millisecond, secondsDuration(v["job_s"]*(v["deadline_mean"]+v["deadline_sigma"]*z)))
+			j.Priority = scheduler.PriorityHigh // for a scheduler that has priorities but no deadlines (3DSF 9)
 		}
-		j.Stages = []engine.Stage{{Name: "main", Kind: scheduler.KindMap, Tasks: 1, Work: seconds(run), Demand: leaning(r, v, kind), Input: input, Read: max(1, input)}}
+		j.Stages = []engine.Stage{{Name: "main", Kind: scheduler.KindMap, Tasks: 1, Work: secondsDuration(run), Demand: skewedDemand(r, v, kind), InputBytes: input, BlockBytes: max(1, input)}}
 		w.Jobs = append(w.Jobs, j)
 	}
 	slices.SortStableFunc(w.Jobs, func(a, b engine.Job) int { return cmp.Compare(a.Submit, b.Submit) })
 	return w, nil
 }
 
-// leaning draws a demand that leans on the resource of its kind.
-func leaning(r *rand.Rand, v map[string]float64, kind string) scheduler.Resources {
+// skewedDemand draws a demand that is larger in the main resource of its kind.
+func skewedDemand(r *rand.Rand, v map[string]float64, kind string) scheduler.Resources {
 	f := [3]float64{1, 1, 1}
 	own := map[string]int{"pi": 0, "malloc": 1, "readwrite": 2, "terasort": -1}[kind]
 	rest := (3 - v["lean"]) / 2

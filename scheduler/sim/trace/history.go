@@ -12,13 +12,12 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// HistoryVersion is the version of Drover's JSON lines that is read.
+// HistoryVersion is the supported version of Drover's JSON lines.
 const HistoryVersion = 1
 
-// HistoryJob is one line of Drover's own format: a job that ended, as a
-// coordinator writes it. Instants are Unix milliseconds, spans milliseconds,
-// amounts CPU millicores, memory bytes, I/O bytes per second. Fields may be
-// added: those not named here are passed over. The last group is for workloads
+// HistoryJob is one line of Drover's own format: an ended job as a coordinator writes it. Times are
+// Unix milliseconds, durations milliseconds, CPU millicores, memory bytes, I/O bytes per second.
+// Unknown fields are ignored. The fields of the last group are optional.
 type HistoryJob struct {
 	Version  int            `json:"version"`
 	Job      uint64         `json:"job"`
@@ -38,7 +37,7 @@ type HistoryJob struct {
 	Tag        string `json:"tag,omitempty"`
 }
 
-// HistoryStage is tasks of one shape.
+// HistoryStage is a set of tasks with equal demands.
 type HistoryStage struct {
 	Name   string        `json:"name"`
 	Kind   string        `json:"kind"` // map, reduce, group
@@ -57,20 +56,20 @@ type HistoryTask struct {
 	Attempts   []HistoryAttempt `json:"attempts,omitempty"`
 }
 
-// HistoryAttempt is one try.
+// HistoryAttempt is one attempt.
 type HistoryAttempt struct {
 	Node       string `json:"node"`
 	State      string `json:"state"`
 	PlaceMS    int64  `json:"place_ms"`
 	EndMS      int64  `json:"end_ms"`
 	RunMS      int64  `json:"run_ms,omitempty"`
-	StartingMS int64  `json:"starting_ms,omitempty"` // absent in histories of before
+	StartingMS int64  `json:"starting_ms,omitempty"` // absent in older histories
 }
 
-// took is how long a task starts and then runs, in ms: as its last successful
-// attempt did, else its last one. An attempt without a running time is taken
-// to have run from its placement to its end.
-func (t *HistoryTask) took() (start, run int64) {
+// durations returns how long a task starts and then runs, in ms: those of its last successful
+// attempt, else of its last one. An attempt without a running time counts as running from its
+// placement to its end.
+func (t *HistoryTask) durations() (start, run int64) {
 	for i := range t.Attempts {
 		a := &t.Attempts[i]
 		if a.State == "succeeded" || i == len(t.Attempts)-1 {
@@ -79,18 +78,50 @@ func (t *HistoryTask) took() (start, run int64) {
 			}
 		}
 	}
+	if len(t.Attempts) > 0 {
+		run = max(minRunMS, run)
+	}
 	return max(0, start), max(0, run)
 }
 
-// History is jobs in Drover's own format.
+// minRunMS is the least that a task takes that was tried, in ms: work without
+// length would let a policy place any number of tasks at one time.
+const minRunMS = 1
+
+// dropIdle removes the tasks that never had an attempt, because the job was
+// stopped before, and the stages without tasks, such as the map stage of an empty
+// input. Stages that came after such a stage come after those before it.
+func (j *HistoryJob) dropIdle() {
+	var kept []HistoryStage
+	before := make([][]int32, len(j.Stages)) // new indices that stand for a stage
+	for k := range j.Stages {
+		g := j.Stages[k]
+		var after []int32
+		for _, a := range g.After {
+			after = append(after, before[a]...)
+		}
+		slices.Sort(after)
+		g.After = slices.Compact(after)
+		g.Tasks = slices.DeleteFunc(g.Tasks, func(t HistoryTask) bool { return len(t.Attempts) == 0 })
+		if len(g.Tasks) == 0 {
+			before[k] = g.After
+			continue
+		}
+		before[k] = []int32{int32(len(kept))}
+		kept = append(kept, g)
+	}
+	j.Stages = kept
+}
+
+// History is a list of jobs in Drover's own format.
 type History struct {
 	Jobs []HistoryJob
 	Count
 }
 
-// Bounds of a line, so that a broken file is an error and not a wrong run.
+// Limits of a line, so that a corrupt file is an error and not a wrong simulation.
 const (
-	maxMS    = int64(1) << 53
+	maxMS    = int64(maxSeconds) * 1000 // the year 2096
 	maxTasks = 10_000_000
 )
 
@@ -98,20 +129,21 @@ const (
 func ReadHistory(r io.Reader, o Options) (*History, error) {
 	h := &History{}
 	var err error
-	h.Count, err = scan(r, o, func(_ int, text []byte) error {
+	h.Count, err = scanLines(r, o, func(_ int, text []byte) error {
 		var j HistoryJob
 		dec := json.NewDecoder(bytes.NewReader(text))
 		if err := dec.Decode(&j); err != nil {
 			return fmt.Errorf("expected a JSON object of one job: %w", err)
 		}
 		if dec.More() {
-			return fmt.Errorf("expected one JSON object on the line, found more")
+			return fmt.Errorf("expected one JSON object per line, found more")
 		}
 		if err := j.check(); err != nil {
 			return err
 		}
+		j.dropIdle()
 		if len(j.Stages) == 0 {
-			return errLeftOut
+			return errNothingToSimulate
 		}
 		h.Jobs = append(h.Jobs, j)
 		return nil
@@ -128,13 +160,13 @@ func (j *HistoryJob) check() error {
 	}
 	bad := func(ms int64) bool { return ms < 0 || ms > maxMS }
 	if bad(j.SubmitMS) || bad(j.StartMS) || bad(j.FinishMS) || bad(j.DeadlineMS) || bad(j.BoundMS) {
-		return fmt.Errorf("job %d: a time is below 0 or above %d ms", j.Job, maxMS)
+		return fmt.Errorf("job %d: a time is negative or above %d ms", j.Job, maxMS)
 	}
 	if !slices.Contains([]string{"", "low", "high"}, j.Priority) {
-		return fmt.Errorf("job %d: priority is %q: expected low or high", j.Job, clip(j.Priority))
+		return fmt.Errorf("job %d: priority is %q: expected low or high", j.Job, truncate(j.Priority))
 	}
 	if !slices.Contains([]string{"", "continue", "lower", "stop"}, j.OnMiss) {
-		return fmt.Errorf("job %d: on_miss is %q: expected continue, lower or stop", j.Job, clip(j.OnMiss))
+		return fmt.Errorf("job %d: on_miss is %q: expected continue, lower or stop", j.Job, truncate(j.OnMiss))
 	}
 	if len(j.Stages) > scheduler.MaxStages {
 		return fmt.Errorf("job %d: %d stages: at most %d", j.Job, len(j.Stages), scheduler.MaxStages)
@@ -148,47 +180,46 @@ func (j *HistoryJob) check() error {
 }
 
 func (g *HistoryStage) check(k int) error {
-	if _, ok := kinds[g.Kind]; !ok {
-		return fmt.Errorf("kind is %q: expected map, reduce or group", clip(g.Kind))
+	if _, ok := stageKinds[g.Kind]; !ok {
+		return fmt.Errorf("kind is %q: expected map, reduce or group", truncate(g.Kind))
 	}
 	if err := (scheduler.Resources{g.CPU, g.Memory, g.IO}).Check(); err != nil {
 		return err
 	}
 	if g.Disk < 0 || g.Disk > scheduler.MaxAmount {
-		return fmt.Errorf("disk is %d", g.Disk)
+		return fmt.Errorf("disk is %d: expected a valid number of bytes", g.Disk)
 	}
-	if len(g.Tasks) == 0 || len(g.Tasks) > maxTasks {
-		return fmt.Errorf("%d tasks: expected 1 to %d", len(g.Tasks), maxTasks)
+	if len(g.Tasks) > maxTasks {
+		return fmt.Errorf("%d tasks: expected at most %d", len(g.Tasks), maxTasks)
 	}
 	for _, a := range g.After {
 		if a < 0 || int(a) >= k {
-			return fmt.Errorf("it comes after stage %d: expected an earlier one", a)
+			return fmt.Errorf("after has stage %d: expected an earlier stage", a)
 		}
 	}
 	for i := range g.Tasks {
 		t := &g.Tasks[i]
-		start, run := t.took()
-		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || start > maxMS/1000 || run > maxMS/1000 {
-			return fmt.Errorf("task %d: %d input bytes on %d hosts, started for %d ms, ran %d ms", i, t.InputBytes, len(t.Hosts), start, run)
+		start, run := t.durations()
+		if t.InputBytes < 0 || t.InputBytes > scheduler.MaxAmount || len(t.Hosts) > scheduler.MaxReplicas || start > maxMS || run > maxMS {
+			return fmt.Errorf("task %d: out of range: %d input bytes, %d hosts, starting %d ms, running %d ms", i, t.InputBytes, len(t.Hosts), start, run)
 		}
 	}
 	return nil
 }
 
-var kinds = map[string]scheduler.StageKind{"map": scheduler.KindMap, "reduce": scheduler.KindReduce, "group": scheduler.KindGroup}
+var stageKinds = map[string]scheduler.StageKind{"map": scheduler.KindMap, "reduce": scheduler.KindReduce, "group": scheduler.KindGroup}
 
-// HistoryRule says how a history is replayed.
+// HistoryRule configures the replay of a history.
 type HistoryRule struct {
-	// Nodes of the cluster it is replayed on, by name: hosts of other names
-	// hold nothing here.
+	// Nodes are the nodes of the simulated cluster. Hosts of other names hold no data.
 	Nodes []engine.Node
 }
 
-// Workload makes the jobs of the history again, its first submission at
-// second 0, and each task starts for as long and runs for as long as it did.
+// Workload makes the jobs of the history. The first submission is at second 0, and each task takes
+// as long to start and to run as it did.
 func (h *History) Workload(rule HistoryRule) *Workload {
 	w := &Workload{Count: h.Count}
-	tenant, ids := tenants(w), map[string]scheduler.NodeID{}
+	tenant, ids := tenantIDs(w), map[string]scheduler.NodeID{}
 	for i := range rule.Nodes {
 		ids[rule.Nodes[i].Name] = scheduler.NodeID(i)
 	}
@@ -201,33 +232,33 @@ func (h *History) Workload(rule HistoryRule) *Workload {
 	projects := map[string]int{}
 	for i := range h.Jobs {
 		in := &h.Jobs[i]
-		j := engine.Job{Name: in.Name, Tag: in.Tag, Tenant: tenant(orDefault(in.Tenant)), Submit: ms(in.SubmitMS - first), Bound: ms(in.BoundMS)}
+		j := engine.Job{Name: in.Name, Tag: in.Tag, Tenant: tenant(tenantOrDefault(in.Tenant)), Submit: millis(in.SubmitMS - first), Bound: millis(in.BoundMS)}
 		if in.DeadlineMS > 0 {
-			j.Deadline = max(1, ms(in.DeadlineMS-first))
+			j.Deadline = max(1, millis(in.DeadlineMS-first))
 		}
 		j.Priority = map[string]scheduler.Priority{"high": scheduler.PriorityHigh}[in.Priority]
-		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss] // lower goes on, too
+		j.OnMiss = map[string]scheduler.OnMiss{"stop": scheduler.OnMissStop}[in.OnMiss] // lower continues as well
 		for k := range in.Stages {
 			j.Stages = append(j.Stages, in.Stages[k].stage(ids))
 		}
-		w.join(&j, in.Project, projects)
+		w.joinProject(&j, in.Project, projects)
 		w.Jobs = append(w.Jobs, j)
 	}
 	w.sort()
 	return w
 }
 
-func orDefault(name string) string {
+func tenantOrDefault(name string) string {
 	if name == "" {
 		return "default"
 	}
 	return name
 }
 
-func ms(n int64) time.Duration { return time.Duration(min(n, maxMS/1000)) * time.Millisecond }
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// join makes a job one of a project, which is submitted with its first.
-func (w *Workload) join(j *engine.Job, name string, projects map[string]int) {
+// joinProject adds a job to a project, which is submitted with its first job.
+func (w *Workload) joinProject(j *engine.Job, name string, projects map[string]int) {
 	if name == "" {
 		return
 	}
@@ -242,22 +273,22 @@ func (w *Workload) join(j *engine.Job, name string, projects map[string]int) {
 }
 
 func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
-	s := engine.Stage{Name: g.Name, Kind: kinds[g.Kind], After: g.After, Tasks: int32(len(g.Tasks)), Disk: g.Disk,
-		Demand: scheduler.Resources{g.CPU, g.Memory, g.IO}, Each: make([]time.Duration, len(g.Tasks))}
+	s := engine.Stage{Name: g.Name, Kind: stageKinds[g.Kind], After: g.After, Tasks: int32(len(g.Tasks)), Disk: g.Disk,
+		Demand: scheduler.Resources{g.CPU, g.Memory, g.IO}, WorkPerTask: make([]time.Duration, len(g.Tasks))}
 	in := &scheduler.Inputs{Start: []int32{0}}
-	read := false
+	hasInput := false
 	for i := range g.Tasks {
 		t := &g.Tasks[i]
-		start, run := t.took()
-		s.Each[i] = ms(run)
-		if start > 0 && s.Starts == nil {
-			s.Starts = make([]time.Duration, len(g.Tasks))
+		start, run := t.durations()
+		s.WorkPerTask[i] = millis(run)
+		if start > 0 && s.StartDelays == nil {
+			s.StartDelays = make([]time.Duration, len(g.Tasks))
 		}
 		if start > 0 {
-			s.Starts[i] = ms(start)
+			s.StartDelays[i] = millis(start)
 		}
 		in.Bytes = append(in.Bytes, t.InputBytes)
-		read = read || t.InputBytes > 0
+		hasInput = hasInput || t.InputBytes > 0
 		for _, host := range t.Hosts {
 			if id, ok := ids[host]; ok && !slices.Contains(in.Nodes[in.Start[i]:], id) {
 				in.Nodes = append(in.Nodes, id)
@@ -265,13 +296,13 @@ func (g *HistoryStage) stage(ids map[string]scheduler.NodeID) engine.Stage {
 		}
 		in.Start = append(in.Start, int32(len(in.Nodes)))
 	}
-	if read {
+	if hasInput {
 		s.Inputs = in
 	}
 	return s
 }
 
-// NodeNames lists the nodes that a history speaks of, in order of name.
+// NodeNames lists the nodes that occur in a history, in order of name.
 func (h *History) NodeNames() []string {
 	seen := map[string]bool{}
 	for i := range h.Jobs {

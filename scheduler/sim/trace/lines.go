@@ -12,36 +12,36 @@ import (
 	"strings"
 )
 
-// Limits of what is read.
+// Limits of the readers.
 const (
-	MaxLine  = 256 << 20 // bytes of a line
+	MaxLine  = 256 << 20 // bytes
 	MaxLines = 50_000_000
 )
 
-// Options of all readers.
+// Options are the options of all readers.
 type Options struct {
-	// Name of the file, for errors.
+	// Name is the name of the file in errors.
 	Name string
-	// SkipBad passes over lines that cannot be read, and counts them.
+	// SkipBad counts and skips lines that cannot be read.
 	SkipBad bool
 }
 
-// Count is what a reader met.
+// Count counts the lines that a reader met.
 type Count struct {
-	Lines   int // with content
-	Bad     int // passed over by SkipBad
-	LeftOut int // readable, but nothing to simulate (no run time, no tasks)
-	// FirstBad is the first bad line's error, "" for none.
+	Lines   int // non-empty lines
+	Bad     int // skipped by SkipBad
+	Skipped int // valid, but nothing to simulate (no run time, no tasks)
+	// FirstBad is the error of the first bad line, "" if there is none.
 	FirstBad string
 }
 
-// Open opens a trace for reading, gzip or not.
+// Open opens a trace for reading, compressed with gzip or not.
 func Open(path string) (io.ReadCloser, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := Plain(f)
+	r, err := Decompress(f)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
@@ -51,8 +51,8 @@ func Open(path string) (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
-// Plain gives the text of a stream, unpacking gzip where it finds it.
-func Plain(r io.Reader) (io.Reader, error) {
+// Decompress returns the contents of a stream that may be compressed with gzip.
+func Decompress(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 1<<20)
 	head, err := b.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -64,9 +64,9 @@ func Plain(r io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// scan calls line for each line with content, with its number from 1. An
-// error of line ends the reading, or is counted with SkipBad.
-func scan(r io.Reader, o Options, line func(n int, text []byte) error) (Count, error) {
+// scanLines calls line for each non-empty line with its number, counted from 1. An error of line
+// ends the scan, or is counted with SkipBad.
+func scanLines(r io.Reader, o Options, line func(n int, text []byte) error) (Count, error) {
 	var c Count
 	b := bufio.NewReaderSize(r, 1<<20)
 	for n := 1; ; n++ {
@@ -78,15 +78,15 @@ func scan(r io.Reader, o Options, line func(n int, text []byte) error) (Count, e
 			return c, fmt.Errorf("%s:%d: %w", o.Name, n, err)
 		}
 		if n > MaxLines {
-			return c, fmt.Errorf("%s:%d: more than %d lines", o.Name, n, MaxLines)
+			return c, fmt.Errorf("%s:%d: file has more than %d lines", o.Name, n, MaxLines)
 		}
 		if text = bytes.TrimRight(text, "\r\n"); len(bytes.TrimSpace(text)) == 0 {
 			continue
 		}
 		c.Lines++
 		if err := line(n, text); err != nil {
-			if errors.Is(err, errLeftOut) {
-				c.LeftOut++
+			if errors.Is(err, errNothingToSimulate) {
+				c.Skipped++
 				continue
 			}
 			err = fmt.Errorf("%s:%d: %w", o.Name, n, err)
@@ -100,8 +100,8 @@ func scan(r io.Reader, o Options, line func(n int, text []byte) error) (Count, e
 	}
 }
 
-// errLeftOut says that a line is right and holds nothing to simulate.
-var errLeftOut = errors.New("nothing to simulate")
+// errNothingToSimulate marks a valid line without anything to simulate.
+var errNothingToSimulate = errors.New("nothing to simulate")
 
 func readLine(b *bufio.Reader) ([]byte, error) {
 	text, err := b.ReadSlice('\n')
@@ -112,23 +112,23 @@ func readLine(b *bufio.Reader) ([]byte, error) {
 	for errors.Is(err, bufio.ErrBufferFull) {
 		text, err = b.ReadSlice('\n')
 		if long = append(long, text...); len(long) > MaxLine {
-			return nil, fmt.Errorf("a line of more than %d bytes", MaxLine)
+			return nil, fmt.Errorf("line longer than %d bytes", MaxLine)
 		}
 	}
 	return long, err
 }
 
-// number reads a field as a number within bounds.
-func number(field, what string, least, most float64) (float64, error) {
+// parseNumber parses a field as a number within limits.
+func parseNumber(field, what string, least, most float64) (float64, error) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
 	if err != nil || !(x >= least && x <= most) {
-		return 0, fmt.Errorf("%s is %q: expected a number from %g to %g", what, clip(field), least, most)
+		return 0, fmt.Errorf("%s is %q: expected a number from %g to %g", what, truncate(field), least, most)
 	}
 	return x, nil
 }
 
-// clip shortens what is shown of a bad field.
-func clip(s string) string {
+// truncate shortens a bad field for an error.
+func truncate(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "…"
 	}

@@ -19,7 +19,7 @@ type SwimJob struct {
 	Name                   string
 	Submit                 float64 // seconds
 	Input, Shuffle, Output float64 // bytes
-	Path                   string  // "" where the trace has none
+	Path                   string  // "" if the trace has none
 }
 
 // Swim is a SWIM trace.
@@ -28,13 +28,12 @@ type Swim struct {
 	Count
 }
 
-// ReadSwim reads a SWIM trace: job id, submit time [s], seconds since the job
-// before, map input, shuffle and output [bytes], and maybe an input path,
-// separated by tabs.
+// ReadSwim reads a SWIM trace, separated by tabs: job id, submit time [s], seconds since the
+// previous job, map input, shuffle and output [bytes], and an optional input path.
 func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 	t := &Swim{}
 	var err error
-	t.Count, err = scan(r, o, func(_ int, text []byte) error {
+	t.Count, err = scanLines(r, o, func(_ int, text []byte) error {
 		f := strings.Split(string(text), "\t")
 		for len(f) > 6 && f[len(f)-1] == "" { // trailing tabs
 			f = f[:len(f)-1]
@@ -44,11 +43,11 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 		}
 		j := SwimJob{Name: f[0]}
 		var err error
-		if j.Submit, err = number(f[1], "the submit time", 0, maxSeconds); err != nil {
+		if j.Submit, err = parseNumber(f[1], "the submit time", 0, maxSeconds); err != nil {
 			return err
 		}
 		for i, to := range []*float64{&j.Input, &j.Shuffle, &j.Output} {
-			if *to, err = number(f[3+i], []string{"the input", "the shuffle", "the output"}[i], 0, 1<<53); err != nil {
+			if *to, err = parseNumber(f[3+i], []string{"the input", "the shuffle", "the output"}[i], 0, 1<<53); err != nil {
 				return err
 			}
 		}
@@ -64,39 +63,39 @@ func ReadSwim(r io.Reader, o Options) (*Swim, error) {
 	return t, nil
 }
 
-// FluidRule makes sizes for the fluid model of bytes.
+// FluidRule converts bytes to sizes of the fluid model.
 type FluidRule struct {
-	// Shuffle weighs shuffled bytes against input and output.
-	Shuffle float64
-	// Least is the least weight of a job, bytes.
-	Least float64
-	// Load is the sum of sizes over the span: from 0 to the last submission,
-	// or from the first to the last.
+	// ShuffleWeight is the weight of shuffled bytes against input and output.
+	ShuffleWeight float64
+	// MinSize is the minimum size of a job, in weighted bytes.
+	MinSize float64
+	// Load is the sum of sizes over the duration of the trace: from 0 to the last submission, or
+	// from the first to the last.
 	Load      float64
 	FromFirst bool
-	// Mean stretches time and sizes together so that the mean size is Mean
-	// seconds, 0 for not.
-	Mean float64
+	// MeanSize, if not 0, stretches times and sizes together so that the mean size is MeanSize
+	// seconds.
+	MeanSize float64
 }
 
-// The two rules that are in use for FB-2010.
+// The rules of the published results on FB-2010.
 var (
-	// SchedsimRule is that of Dell'Amico et al. (2014).
-	SchedsimRule = FluidRule{Shuffle: 5, Load: 0.9}
-	// LASMQRule is that of LAS_MQ, section 5.4, with the mean size that gives
-	// its Fig. 10 with a first threshold of 1.
-	LASMQRule = FluidRule{Shuffle: 1, Least: 1, Load: 0.9, FromFirst: true, Mean: 20}
+	// SchedsimRule is the rule of Dell'Amico et al. (2014).
+	SchedsimRule = FluidRule{ShuffleWeight: 5, Load: 0.9}
+	// LASMQRule is the rule of LAS_MQ, section 5.4, with the mean size that reproduces its Fig. 10
+	// with a first threshold of 1.
+	LASMQRule = FluidRule{ShuffleWeight: 1, MinSize: 1, Load: 0.9, FromFirst: true, MeanSize: 20}
 )
 
-// Fluid makes the jobs of the fluid model.
-func (t *Swim) Fluid(rule FluidRule) []fluid.Job {
+// FluidJobs converts the trace to jobs of the fluid model.
+func (t *Swim) FluidJobs(rule FluidRule) []fluid.Job {
 	out := make([]fluid.Job, len(t.Jobs))
 	if len(out) == 0 {
 		return out
 	}
 	sum, first, last := 0.0, t.Jobs[0].Submit, 0.0
 	for i, j := range t.Jobs {
-		out[i] = fluid.Job{Arrival: j.Submit, Size: max(rule.Least, j.Input+rule.Shuffle*j.Shuffle+j.Output)}
+		out[i] = fluid.Job{Arrival: j.Submit, Size: max(rule.MinSize, j.Input+rule.ShuffleWeight*j.Shuffle+j.Output)}
 		sum += out[i].Size
 		first, last = min(first, j.Submit), max(last, j.Submit)
 	}
@@ -107,8 +106,8 @@ func (t *Swim) Fluid(rule FluidRule) []fluid.Job {
 	scale, stretch := 1.0, 1.0
 	if sum > 0 && span > 0 {
 		scale = rule.Load * span / sum
-		if rule.Mean > 0 {
-			stretch = rule.Mean / (sum * scale / float64(len(out)))
+		if rule.MeanSize > 0 {
+			stretch = rule.MeanSize / (sum * scale / float64(len(out)))
 		}
 	}
 	for i := range out {
@@ -118,48 +117,66 @@ func (t *Swim) Fluid(rule FluidRule) []fluid.Job {
 	return out
 }
 
-// SwimRule makes map and reduce tasks of bytes: a map for each block of input,
-// a reduce for each ReducePer bytes of shuffle, none where nothing is
-// shuffled. A task takes Base and its bytes at MapRate or ReduceRate.
+// SwimRule converts bytes to map and reduce tasks: one map per block of input and one reduce per
+// BytesPerReduce bytes of shuffle. A task takes TaskOverhead plus the time for its bytes at MapRate
+// or ReduceRate.
 type SwimRule struct {
-	Block               int64 // bytes
-	ReducePer           int64 // bytes
-	MaxReduces          int32
-	Base                time.Duration
-	MapRate, ReduceRate int64 // bytes per second
-	Map, Reduce         scheduler.Resources
-	SlowStart           float64
-	Tenants             int // jobs go round these tenants; 0 counts as 1
+	BlockBytes              int64 // bytes
+	BytesPerReduce          int64 // bytes
+	MaxReduces              int32
+	TaskOverhead            time.Duration
+	MapRate, ReduceRate     int64 // bytes per second
+	MapDemand, ReduceDemand scheduler.Resources
+	SlowStart               float64
+	Tenants                 int // jobs are assigned round-robin; 0 counts as 1
 }
 
-// DefaultSwimRule is a rule with blocks of 128 MiB.
-var DefaultSwimRule = SwimRule{Block: 128 << 20, ReducePer: 1 << 30, MaxReduces: 999, Base: 2 * time.Second, MapRate: 32 << 20, ReduceRate: 32 << 20,
-	Map: scheduler.Resources{1000, 2 << 30, 16 << 20}, Reduce: scheduler.Resources{1000, 4 << 30, 32 << 20}, SlowStart: 1, Tenants: 1}
+// DefaultSwimRule has blocks of 128 MiB.
+var DefaultSwimRule = SwimRule{BlockBytes: 128 << 20, BytesPerReduce: 1 << 30, MaxReduces: 999, TaskOverhead: 2 * time.Second, MapRate: 32 << 20, ReduceRate: 32 << 20,
+	MapDemand: scheduler.Resources{1000, 2 << 30, 16 << 20}, ReduceDemand: scheduler.Resources{1000, 4 << 30, 32 << 20}, SlowStart: 1, Tenants: 1}
 
-// Workload makes jobs with tasks of the trace. Jobs with one path read the
-// same file.
+// Check returns an error for a rule that makes no sensible tasks. It names the setting as package run
+// does.
+func (r *SwimRule) Check() error {
+	const leastBytes = 64 << 10
+	switch {
+	case r.BlockBytes < leastBytes || r.BytesPerReduce < leastBytes:
+		return fmt.Errorf("block is %d and reduce_per is %d bytes: expected at least 64 KiB", r.BlockBytes, r.BytesPerReduce)
+	case r.MaxReduces < 1 || r.Tenants < 1:
+		return fmt.Errorf("max_reduces is %d and tenants is %d: expected at least 1", r.MaxReduces, r.Tenants)
+	case r.TaskOverhead < 0:
+		return fmt.Errorf("base is %v: must not be negative", r.TaskOverhead)
+	case r.MapRate <= 0 || r.ReduceRate <= 0:
+		return fmt.Errorf("map_rate is %d and reduce_rate is %d bytes/s: must be above 0", r.MapRate, r.ReduceRate)
+	case !(r.SlowStart >= 0 && r.SlowStart <= 1):
+		return fmt.Errorf("slow_start is %v: expected 0 to 1", r.SlowStart)
+	}
+	return nil
+}
+
+// Workload makes jobs with tasks. Jobs with equal paths read the same file.
 func (t *Swim) Workload(rule SwimRule) *Workload {
 	w := &Workload{Count: t.Count}
-	tenant := tenants(w)
+	tenant := tenantIDs(w)
 	for i := range t.Jobs {
 		j := &t.Jobs[i]
-		e := engine.Job{Name: j.Name, Submit: seconds(j.Submit), Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, rule.Tenants))), Tag: swimBin(j)}
-		maps := blocks(j.Input, rule.Block)
-		m := engine.Stage{Name: "map", Kind: scheduler.KindMap, Tasks: maps, Demand: rule.Map, Input: int64(j.Input), Read: rule.Block,
-			Work: rule.Base + perRate(j.Input/float64(maps), rule.MapRate)}
+		e := engine.Job{Name: j.Name, Submit: secondsDuration(j.Submit), Tenant: tenant(fmt.Sprintf("tenant-%d", i%max(1, rule.Tenants))), Tag: swimBin(j)}
+		maps := blockCount(j.Input, rule.BlockBytes)
+		m := engine.Stage{Name: "map", Kind: scheduler.KindMap, Tasks: maps, Demand: rule.MapDemand, InputBytes: int64(j.Input), BlockBytes: rule.BlockBytes,
+			Work: rule.TaskOverhead + transferTime(j.Input/float64(maps), rule.MapRate)}
 		if j.Path != "" {
 			h := fnv.New64a()
 			h.Write([]byte(j.Path))
-			m.File = h.Sum64() >> 1
+			m.FileID = h.Sum64() >> 1
 		}
 		if j.Shuffle <= 0 {
-			m.Write = int64(j.Output / float64(maps))
+			m.OutputBytes = int64(j.Output / float64(maps))
 			e.Stages = []engine.Stage{m}
 		} else {
-			n := min(blocks(j.Shuffle, rule.ReducePer), rule.MaxReduces)
+			n := min(blockCount(j.Shuffle, rule.BytesPerReduce), rule.MaxReduces)
 			share := j.Shuffle / float64(n)
-			e.Stages = []engine.Stage{m, {Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: n, Demand: rule.Reduce, SlowStart: rule.SlowStart,
-				Shuffle: int64(share), Write: int64(j.Output / float64(n)), Work: rule.Base + perRate(share, rule.ReduceRate)}}
+			e.Stages = []engine.Stage{m, {Name: "reduce", Kind: scheduler.KindReduce, After: []int32{0}, Tasks: n, Demand: rule.ReduceDemand, SlowStart: rule.SlowStart,
+				ShuffleBytes: int64(share), OutputBytes: int64(j.Output / float64(n)), Work: rule.TaskOverhead + transferTime(share, rule.ReduceRate)}}
 		}
 		w.Jobs = append(w.Jobs, e)
 	}
@@ -167,7 +184,7 @@ func (t *Swim) Workload(rule SwimRule) *Workload {
 	return w
 }
 
-// swimBin classes a job by its input: below 1 GiB, 10 GiB, 100 GiB, above.
+// swimBin returns the bin of a job by its input: below 1 GiB, 10 GiB, 100 GiB, above.
 func swimBin(j *SwimJob) string {
 	switch gib := j.Input / (1 << 30); {
 	case gib < 1:
@@ -181,7 +198,7 @@ func swimBin(j *SwimJob) string {
 	}
 }
 
-func blocks(bytes float64, block int64) int32 {
+func blockCount(bytes float64, block int64) int32 {
 	n := int64(bytes) / max(1, block)
 	if n*block < int64(bytes) {
 		n++
@@ -189,14 +206,14 @@ func blocks(bytes float64, block int64) int32 {
 	return int32(max(1, min(n, scheduler.MaxTasks)))
 }
 
-func perRate(bytes float64, rate int64) time.Duration {
+func transferTime(bytes float64, rate int64) time.Duration {
 	if rate <= 0 {
 		return 0
 	}
-	return seconds(bytes / float64(rate))
+	return secondsDuration(bytes / float64(rate))
 }
 
-// sort orders jobs by submission; those of one instant stay as they were.
+// sort orders the jobs by submission and is stable.
 func (w *Workload) sort() {
 	slices.SortStableFunc(w.Jobs, func(a, b engine.Job) int { return cmp.Compare(a.Submit, b.Submit) })
 }

@@ -1,12 +1,11 @@
 // The protocol between the coordinator and its nodes.
 //
 // A node registers, then keeps one Watch stream open and calls Report. The
-// coordinator streams what it wants (a full set first and after every gap,
-// then deltas with rising revisions); the node reports what it sees. Nothing
-// else is a command: a node moves from seen to wanted one safe-to-repeat step
-// at a time, and work on the outside world (a rename in HDFS, a question to
-// the NameNode) is an Order with an id that is answered once and may be asked
-// again.
+// coordinator streams the wanted state (a full set first and after every gap,
+// then deltas with ascending revisions); the node reports the seen state. Nothing
+// else is a command: a node moves from seen to wanted in idempotent steps. Work
+// on the outside world (a rename in HDFS, a lookup at the NameNode) is a
+// NodeRequest with an id, which may be repeated and is answered once.
 //
 // Fencing: (attempt, run) is the token everywhere. A report of an old run, of
 // an old node epoch, or of another node's attempt is refused.
@@ -58,14 +57,15 @@ const (
 
 // NodeServiceClient is a client for the drover.v1.NodeService service.
 type NodeServiceClient interface {
-	// Register says who the node is and what it measured; it gives the node its
-	// number and epoch. Called at start and after every restart.
+	// Register announces a node and its measured capacity, and returns its number
+	// and epoch. Called at every start.
 	Register(context.Context, *connect.Request[v1.RegisterRequest]) (*connect.Response[v1.RegisterResponse], error)
-	// Watch streams what the coordinator wants of this node.
+	// Watch streams the wanted state of this node.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.Wanted], error)
-	// Report carries what the node sees, answers to orders, and renews its lease.
+	// Report carries the seen state and responses to requests, and renews the
+	// node's lease.
 	Report(context.Context, *connect.Request[v1.ReportRequest]) (*connect.Response[v1.ReportResponse], error)
-	// GetBlob streams a file or image of the coordinator's store by digest.
+	// GetBlob streams a blob of the coordinator's store.
 	GetBlob(context.Context, *connect.Request[v1.GetBlobRequest]) (*connect.ServerStreamForClient[v1.BlobChunk], error)
 }
 
@@ -137,14 +137,15 @@ func (c *nodeServiceClient) GetBlob(ctx context.Context, req *connect.Request[v1
 
 // NodeServiceHandler is an implementation of the drover.v1.NodeService service.
 type NodeServiceHandler interface {
-	// Register says who the node is and what it measured; it gives the node its
-	// number and epoch. Called at start and after every restart.
+	// Register announces a node and its measured capacity, and returns its number
+	// and epoch. Called at every start.
 	Register(context.Context, *connect.Request[v1.RegisterRequest]) (*connect.Response[v1.RegisterResponse], error)
-	// Watch streams what the coordinator wants of this node.
+	// Watch streams the wanted state of this node.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.Wanted]) error
-	// Report carries what the node sees, answers to orders, and renews its lease.
+	// Report carries the seen state and responses to requests, and renews the
+	// node's lease.
 	Report(context.Context, *connect.Request[v1.ReportRequest]) (*connect.Response[v1.ReportResponse], error)
-	// GetBlob streams a file or image of the coordinator's store by digest.
+	// GetBlob streams a blob of the coordinator's store.
 	GetBlob(context.Context, *connect.Request[v1.GetBlobRequest], *connect.ServerStream[v1.BlobChunk]) error
 }
 

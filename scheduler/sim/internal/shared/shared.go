@@ -1,6 +1,5 @@
-// Package shared finds the data that tests of the simulator compare with:
-// traces and the answers of other programs. They are not part of the product;
-// where they are absent the tests that want them skip.
+// Package shared finds the reference data of the simulator's tests: traces and the results of other
+// programs. They are not part of the product; tests that need them skip if they are absent.
 package shared
 
 import (
@@ -13,8 +12,9 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// Path gives the path of a file below ../shared/data beside the repository.
-func Path(t testing.TB, name string) string {
+// Path returns the path of a file below ../shared/data beside the repository. If it does not exist, it
+// skips the test and says what the test would prove with it: a sentence that begins with "that".
+func Path(t testing.TB, name, proves string) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -28,15 +28,15 @@ func Path(t testing.TB, name string) string {
 	}
 	p := filepath.Join(dir, "..", "shared", "data", name)
 	if _, err := os.Stat(p); err != nil {
-		t.Skipf("no %s beside the repository: the comparison with other programs is skipped", filepath.Join("shared", "data", name))
+		t.Skipf("not proved here: %s. The reference data %s is no part of the repository; lay it beside it to run this test", proves, filepath.Join("..", "shared", "data", name))
 	}
 	return p
 }
 
-// Rows gives the fields of each line of a file that is no comment.
-func Rows(t testing.TB, name string) [][]string {
+// Rows returns the fields of each line of a file that is not a comment. proves is as for Path.
+func Rows(t testing.TB, name, proves string) [][]string {
 	t.Helper()
-	f, err := trace.Open(Path(t, name))
+	f, err := trace.Open(Path(t, name, proves))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,19 +18,18 @@ var claimsJSON []byte
 //go:embed calibration.json
 var calibrationJSON []byte
 
-// Kind says how a claim is tested.
+// Kind is how a claim is tested.
 type Kind string
 
 // The kinds of claims.
 const (
-	// Ratio: a number over another one, compared with the paper's by its
-	// distance from 1.
+	// Ratio is a quotient, compared with the paper's by its distance from 1.
 	Ratio Kind = "ratio"
-	// Difference: likewise, by its distance from 0.
+	// Difference is a difference, compared with the paper's by its distance from 0.
 	Difference Kind = "difference"
-	// Sign: a difference, of which the paper gives the side of 0.
+	// Sign is a difference of which the paper states only the sign.
 	Sign Kind = "sign"
-	// Equal and Value: a number that lies between Low and High.
+	// Equal and Value are numbers that must lie between Low and High.
 	Equal Kind = "equal"
 	Value Kind = "value"
 )
@@ -42,7 +41,7 @@ type Claim struct {
 	Figure     string   `json:"figure"`
 	Text       string   `json:"claim"`
 	Kind       Kind     `json:"kind"`
-	Paper0     float64  `json:"paper_value"`
+	PaperValue float64  `json:"paper_value"`
 	Weight     float64  `json:"weight"`
 	Low        *float64 `json:"low,omitempty"`
 	High       *float64 `json:"high,omitempty"`
@@ -50,8 +49,8 @@ type Claim struct {
 	Conditions string   `json:"conditions"`
 }
 
-// Claims reads the claims that are part of the program.
-func Claims() ([]Claim, error) {
+// LoadClaims returns the embedded claims.
+func LoadClaims() ([]Claim, error) {
 	var f struct {
 		Version int     `json:"version"`
 		Test    string  `json:"test"`
@@ -64,14 +63,14 @@ func Claims() ([]Claim, error) {
 		c := &f.Claims[i]
 		banded := c.Kind == Equal || c.Kind == Value
 		if banded != (c.Low != nil && c.High != nil) || c.Weight <= 0 || c.Experiment == "" {
-			return nil, fmt.Errorf("claims.json: claim %q: low and high are for equal and value, and the weight is above 0", c.ID)
+			return nil, fmt.Errorf("claims.json: claim %q: exactly the kinds equal and value need low and high, weight must be above 0 and experiment set", c.ID)
 		}
 	}
 	return f.Claims, nil
 }
 
-// Parameter is what a paper leaves out: the value it is given, why, and how far
-// it could as well be to either side.
+// Parameter is a quantity that a paper does not state: the assumed value, its reason, and its
+// plausible range.
 type Parameter struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low"`
@@ -79,14 +78,14 @@ type Parameter struct {
 	Why   string  `json:"why"`
 }
 
-// Calibration is the parameters that the papers leave out, by name.
+// Calibration holds the parameters that the papers do not state, by name.
 type Calibration struct {
 	Parameters map[string]Parameter
-	// Hash is the SHA-256 of the file.
+	// Hash is the SHA-256 of calibration.json.
 	Hash string
 }
 
-// LoadCalibration reads the calibration that is part of the program.
+// LoadCalibration returns the embedded calibration.
 func LoadCalibration() (*Calibration, error) {
 	var f struct {
 		Parameters map[string]Parameter `json:"parameters"`
@@ -96,15 +95,15 @@ func LoadCalibration() (*Calibration, error) {
 	}
 	for k, p := range f.Parameters {
 		if !(p.Low <= p.Value && p.Value <= p.High && p.Low < p.High) || p.Why == "" {
-			return nil, fmt.Errorf("calibration.json: %s is %g, from %g to %g: it must lie between them and have a reason", k, p.Value, p.Low, p.High)
+			return nil, fmt.Errorf("calibration.json: %s is %g, range %g to %g: the value must lie in the range and have a reason", k, p.Value, p.Low, p.High)
 		}
 	}
 	h := sha256.Sum256(calibrationJSON)
 	return &Calibration{Parameters: f.Parameters, Hash: hex.EncodeToString(h[:])}, nil
 }
 
-// With is the calibration with one parameter at another value.
-func (c *Calibration) With(name string, value float64) *Calibration {
+// WithValue returns a copy of the calibration with one parameter changed.
+func (c *Calibration) WithValue(name string, value float64) *Calibration {
 	out := &Calibration{Parameters: maps.Clone(c.Parameters), Hash: c.Hash}
 	p := out.Parameters[name]
 	p.Value = value
@@ -112,7 +111,7 @@ func (c *Calibration) With(name string, value float64) *Calibration {
 	return out
 }
 
-// values gives the values of some parameters.
+// values returns the values of the named parameters.
 func (c *Calibration) values(names []string) []float64 {
 	out := make([]float64, len(names))
 	for i, n := range names {
@@ -121,7 +120,7 @@ func (c *Calibration) values(names []string) []float64 {
 	return out
 }
 
-// get gives a value; a name that is not in the file is an error of ours.
+// get returns the value of a parameter. It panics on an unknown name, which is a programming error.
 func (c *Calibration) get(name string) float64 {
 	p, ok := c.Parameters[name]
 	if !ok {
@@ -130,30 +129,30 @@ func (c *Calibration) get(name string) float64 {
 	return p.Value
 }
 
-// Verdict is a claim and what became of it.
+// Verdict is a claim with its measured value and result.
 type Verdict struct {
 	Claim
 	Ours   report.Interval
-	Effect float64 // ratio, difference: ours over the paper's distance; NaN for others
-	// SignOK: the paper's sign and an interval that excludes none. Banded
-	// claims have it when they lie in their band.
+	Effect float64 // our distance over the paper's, for ratios and differences; NaN for other kinds
+	// SignOK is whether our value has the paper's sign with an interval that excludes no effect.
+	// For Equal and Value it is Reproduced.
 	SignOK     bool
 	Reproduced bool
-	// Missing says why there is no value, "" if there is one.
+	// Missing is the reason why there is no value, "" if there is one.
 	Missing string
-	// Why explains a miss.
+	// Why explains why the claim is not reproduced.
 	Why string
 }
 
-// Judge tests a claim on its values, one a seed. exact says that the
-// experiment draws nothing, so one value is the truth.
-func Judge(c Claim, values []float64, exact bool) Verdict {
+// EvaluateClaim tests a claim on its values, one per seed. exact means that the experiment is
+// deterministic, so that one value suffices.
+func EvaluateClaim(c Claim, values []float64, exact bool) Verdict {
 	v := Verdict{Claim: c, Ours: report.Estimate(values), Effect: math.NaN()}
 	if len(values) == 0 {
 		return v
 	}
 	if exact {
-		v.Ours.Half = 0
+		v.Ours.HalfWidth = 0
 	}
 	none := 0.0
 	switch c.Kind {
@@ -168,24 +167,24 @@ func Judge(c Claim, values []float64, exact bool) Verdict {
 		v.Missing = fmt.Sprintf("unknown kind %q", c.Kind)
 		return v
 	}
-	v.SignOK = (v.Ours.Mean-none)*(c.Paper0-none) > 0 && v.Ours.Excludes(none)
+	v.SignOK = (v.Ours.Mean-none)*(c.PaperValue-none) > 0 && v.Ours.Excludes(none)
 	if c.Kind == Sign {
 		v.Reproduced = v.SignOK
 		return v
 	}
-	v.Effect = (v.Ours.Mean - none) / (c.Paper0 - none)
+	v.Effect = (v.Ours.Mean - none) / (c.PaperValue - none)
 	v.Reproduced = v.SignOK && v.Effect >= 0.5 && v.Effect <= 2
 	return v
 }
 
-// Score is the weighted part of claims with the right sign, and reproduced.
+// Score counts the claims with the right sign and the reproduced claims, also by weight.
 type Score struct {
-	Claims, Signs, Reproduced     int
-	Weight, SignWeight, RepWeight float64
+	Claims, Signs, Reproduced            int
+	Weight, SignWeight, ReproducedWeight float64
 }
 
-// Count scores verdicts.
-func Count(vs []Verdict) Score {
+// ScoreVerdicts returns the score of verdicts.
+func ScoreVerdicts(vs []Verdict) Score {
 	var s Score
 	for i := range vs {
 		v := &vs[i]
@@ -197,7 +196,7 @@ func Count(vs []Verdict) Score {
 		}
 		if v.Reproduced {
 			s.Reproduced++
-			s.RepWeight += v.Weight
+			s.ReproducedWeight += v.Weight
 		}
 	}
 	return s

@@ -1,11 +1,10 @@
-// Package reproduce runs the papers' evaluations again and holds what comes
-// out against what they claim. The claims (claims.json), the test of
-// "reproduced" and the weights were written down before the first run.
-// Parameters that a paper does not state are physical, the same under every
-// scheduler, chosen to meet the *baseline's* published figures alone and
-// frozen in calibration.json, whose hash each report carries.
+// Package reproduce repeats the papers' evaluations and compares the results with their claims. The
+// claims (claims.json), the criterion of "reproduced" and the weights were fixed before the first
+// run. Parameters that a paper does not state are physical, equal for every scheduler, calibrated
+// on the *baseline's* published figures alone, and frozen in calibration.json, whose hash each
+// report contains.
 //
-// An Experiment gives, for a seed, one paired value for each of its claims: a
-// ratio or difference between two schedulers that met the same luck. A claim
-// is judged on the mean and the 95% interval of these values over seeds.
+// For each seed an Experiment yields one paired value per claim: a ratio or difference between two
+// schedulers with the same random draws. A claim is evaluated on the mean and the 95% interval of
+// these values over the seeds.
 package reproduce

@@ -11,22 +11,22 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
 
-// Point is a value of a curve for one seed.
+// Point is one value of a curve for one seed.
 type Point struct {
 	Plot, Line string
 	X, Y       float64
 }
 
-// Sample is what one seed of an experiment gives.
+// Sample is the result of an experiment for one seed.
 type Sample struct {
-	Claims map[string]float64 // by the end of the claim's id
+	Claims map[string]float64 // keyed by the last part of the claim's id
 	Points []Point
-	Grades []Grade // of an experiment with Metrics
+	Grades []Grade // of experiments with Metrics
 }
 
-func (s *Sample) set(claim string, v float64) {
+func (s *Sample) setClaim(claim string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return // a ratio to nothing: the claim is reported as not measured
+		return // a ratio to nothing: the claim counts as not measured
 	}
 	if s.Claims == nil {
 		s.Claims = map[string]float64{}
@@ -34,86 +34,85 @@ func (s *Sample) set(claim string, v float64) {
 	s.Claims[claim] = v
 }
 
-func (s *Sample) point(plot, line string, x, y float64) {
+func (s *Sample) addPoint(plot, line string, x, y float64) {
 	if !math.IsNaN(y) && !math.IsInf(y, 0) {
 		s.Points = append(s.Points, Point{plot, line, x, y})
 	}
 }
 
-// errAbsent is the class of what this build or this machine lacks.
-var errAbsent = errors.New("absent")
+// errUnavailable means that this build or machine lacks something the experiment needs.
+var errUnavailable = errors.New("absent")
 
-// Experiment is one workload of a paper under the schedulers it compares.
+// Experiment is one workload of a paper under the schedulers that it compares.
 type Experiment struct {
 	Name  string // as in the claims
 	Paper string
 	Seeds int
-	Exact bool // it draws nothing: one seed is enough
-	// Cost is about how many seconds a seed takes on one core of 2020s make;
-	// only the time left goes by it.
+	Exact bool // deterministic: one seed suffices
+	// Cost is the approximate CPU time of a seed in seconds. It only determines the estimate of the
+	// time left.
 	Cost float64
-	// Assumes are the names of calibrated parameters it uses.
+	// Assumes names the calibrated parameters that the experiment uses.
 	Assumes []string
-	// Why explains misses of this experiment, by the end of the claim's id;
-	// "" for all others.
+	// Why explains claims that are not reproduced, keyed by the last part of the claim's id; "" is
+	// for all others.
 	Why map[string]string
 	Run func(e *Env, seed uint64) (*Sample, error)
-	// Metrics are what a workload of the table of all schedulers is graded by.
+	// Metrics are the metrics of a workload in the table of all schedulers.
 	Metrics []Metric
 }
 
-// Env is what experiments run in.
+// Env is the environment of experiments.
 type Env struct {
 	Cal *Calibration
-	// Quick makes everything small: it shows that all runs, not what is true.
+	// Quick makes all workloads small: it checks that everything runs, the values mean nothing.
 	Quick bool
-	// FB2010 opens the trace, or says that it is not there.
+	// FB2010 opens the trace or returns fs.ErrNotExist.
 	FB2010 func() (io.ReadCloser, error)
 
-	plans *plans
-	stop  func() error // asked by every run
+	twoTierRuns *twoTierCache
+	stop        func() error // called by every simulation
 }
 
-// small is a number of jobs or projects, a tenth of it in a quick run.
-func (e *Env) small(n int) int {
+// scaleDown returns a number of jobs or projects, a tenth of n in a quick run.
+func (e *Env) scaleDown(n int) int {
 	if e.Quick {
 		return max(1, n/10)
 	}
 	return n
 }
 
-// Experiments lists all of them in the order of the report.
+// Experiments lists all experiments in the order of the report.
 func Experiments() []Experiment {
-	return slices.Concat(lasExperiments(), twoTierExperiments(), pdsExperiments(), dsfExperiments(), everyoneExperiments())
+	return slices.Concat(lasExperiments(), twoTierExperiments(), pdsExperiments(), dsfExperiments(), allSchedulersExperiments())
 }
 
-// Outcome is an experiment that was run.
+// Outcome is an experiment with its evaluated results.
 type Outcome struct {
 	Experiment
 	Verdicts []Verdict
 	Curves   map[string][]report.Line // by plot
 	Err      error
-	// Sensitivity has the mean of each claim with a parameter shifted.
+	// Sensitivity has the mean of each claim with one parameter shifted.
 	Sensitivity []Shift
-	// Rows are lines of the table of all workloads and schedulers.
+	// Rows are the experiment's rows of the table of all schedulers.
 	Rows []TableRow
 
-	shifts     []Shifted
+	shifts     []ParameterShift
 	shiftSeeds int
 }
 
-// Shift is a claim's mean with one parameter shifted, and what the mean alone
-// would make of the claim.
+// Shift is a claim's mean with one parameter shifted, and the result by that mean alone.
 type Shift struct {
-	Shifted
+	ParameterShift
 	Claim   string
 	Mean    float64
 	Verdict string
 }
 
-// Select gives the experiments that a user named: a paper, a figure, an
-// experiment, "claims" for all but the table of all schedulers, or all for "".
-func Select(what string, claims []Claim) ([]Experiment, error) {
+// SelectExperiments returns the experiments that a user named: by paper, figure or experiment,
+// "claims" for all but the table of all schedulers, "" for all.
+func SelectExperiments(what string, claims []Claim) ([]Experiment, error) {
 	all := Experiments()
 	if what == "" {
 		return all, nil
@@ -132,7 +131,7 @@ func Select(what string, claims []Claim) ([]Experiment, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("nothing is called %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", claims (all but the table of all schedulers), or one of %v", what, names)
+		return nil, fmt.Errorf("unknown experiment %q: use a paper (3DSF, PDSonQueue, LAS_MQ, Two-tier), a figure such as \"Fig. 8a\", claims (all but the table of all schedulers), or one of %v", what, names)
 	}
 	return out, nil
 }

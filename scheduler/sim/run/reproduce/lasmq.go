@@ -30,7 +30,7 @@ func lasExperiments() []Experiment {
 	}
 }
 
-// contender is a scheduler as an experiment runs it.
+// contender is a scheduler with its parameters in an experiment.
 type contender struct {
 	name   string
 	policy string
@@ -38,29 +38,29 @@ type contender struct {
 	rigid  bool // a baseline of rigid.go
 }
 
-// The paper's baselines do not conserve work (rigid.go); the schedulers of
-// Drover that go by the same names do, and are drawn beside them.
+// The paper's baselines do not conserve work (rigid.go). Drover's schedulers of the same names do,
+// and are plotted beside them.
 var (
-	reserving = map[string]string{"reserve": "true"}
+	reserveParams = map[string]string{"reserve": "true"}
 
-	lasMQ    = contender{name: "las_mq", policy: "las_mq", params: reserving}
-	lasOld   = contender{name: "las", policy: rigidLAS, rigid: true}
-	fair     = contender{name: "fair", policy: rigidFair, rigid: true}
-	equ      = contender{name: "equ", policy: rigidEqu, rigid: true}
-	fifo     = contender{name: "fifo", policy: rigidFIFO, rigid: true}
-	ideal    = contender{name: "ideal", policy: "ideal", params: reserving}
-	lasBusy  = contender{name: "las, conserving work", policy: "las", params: reserving}
-	fairBusy = contender{name: "fair, conserving work", policy: "fair", params: reserving}
-	fifoBusy = contender{name: "fifo, conserving work", policy: "fifo", params: reserving}
+	contenderLASMQ     = contender{name: "las_mq", policy: "las_mq", params: reserveParams}
+	contenderRigidLAS  = contender{name: "las", policy: rigidLAS, rigid: true}
+	contenderRigidFair = contender{name: "fair", policy: rigidFair, rigid: true}
+	contenderRigidEqu  = contender{name: "equ", policy: rigidEqu, rigid: true}
+	contenderRigidFIFO = contender{name: "fifo", policy: rigidFIFO, rigid: true}
+	contenderIdeal     = contender{name: "ideal", policy: "ideal", params: reserveParams}
+	contenderLAS       = contender{name: "las, conserving work", policy: "las", params: reserveParams}
+	contenderFair      = contender{name: "fair, conserving work", policy: "fair", params: reserveParams}
+	contenderFIFO      = contender{name: "fifo, conserving work", policy: "fifo", params: reserveParams}
 )
 
-// cluster makes n nodes of one kind.
-func cluster(n int, cpu, memory, io string, disks int) ([]engine.Node, error) {
-	c := run.Cluster{Nodes: []run.Machines{{Count: n, CPU: cpu, Memory: memory, IO: io, Disks: disks}}}
+// uniformCluster returns n equal nodes.
+func uniformCluster(n int, cpu, memory, io string, disks int) ([]engine.Node, error) {
+	c := run.Cluster{Nodes: []run.NodeGroup{{Count: n, CPU: cpu, Memory: memory, IO: io, Disks: disks}}}
 	return c.Build()
 }
 
-// lasWorkload is Table 1 on the private testbed, or Table 2 on EC2.
+// lasWorkload is Table 1 on the private test bed, or Table 2 on EC2.
 type lasWorkload struct {
 	generator string
 	interval  float64
@@ -75,11 +75,11 @@ var (
 	ec2Testbed     = lasWorkload{generator: "puma_ec2", nodes: 15, cpu: "4", mem: "8GiB", replicas: 3}
 )
 
-// admission is the limit of the paper's job admission module.
-const admission = 30
+// admissionLimit is the limit of the paper's job admission module.
+const admissionLimit = 30
 
-// run runs one contender on the workload of a seed.
-func (l lasWorkload) run(e *Env, c contender, seed uint64) (*engine.Result, []engine.Job, error) {
+// simulate runs one contender on the workload of a seed.
+func (l lasWorkload) simulate(e *Env, c contender, seed uint64) (*engine.Result, []engine.Job, error) {
 	cal := e.Cal
 	rule := map[string]string{"interval_s": fmt.Sprint(l.interval), "map_s": fmt.Sprint(cal.get("las.map_s")), "reduce_s": fmt.Sprint(cal.get("las.reduce_s")), "weights": "5"}
 	if l.oneTenant {
@@ -89,7 +89,8 @@ func (l lasWorkload) run(e *Env, c contender, seed uint64) (*engine.Result, []en
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, err := cluster(l.nodes, l.cpu, l.mem, "400MiB/s", 1)
+	w.Jobs = w.Jobs[:e.scaleDown(len(w.Jobs))]
+	nodes, err := uniformCluster(l.nodes, l.cpu, l.mem, "400MiB/s", 1)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,22 +102,21 @@ func (l lasWorkload) run(e *Env, c contender, seed uint64) (*engine.Result, []en
 	m.RackRate, m.RemoteRate, m.Replicas = 400<<20, 200<<20, l.replicas
 	m.Launch = time.Duration(cal.get("las.launch_s") * float64(time.Second))
 	m.Spread, m.Heartbeat, m.NoEstimates = cal.get("las.spread"), 3*time.Second, true
-	r, err := engine.Run(engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Policy: p, Models: m, Seed: seed, Admission: admission, Stop: e.stop})
+	r, err := engine.Simulate(engine.Config{Nodes: nodes, Tenants: w.Tenants, Jobs: w.Jobs, Policy: p, Models: m, Seed: seed, MaxAdmittedJobs: admissionLimit, Stop: e.stop})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s, seed %d: %w", c.name, seed, err)
 	}
 	return r, w.Jobs, nil
 }
 
-// lasMeans are what the figures show of a run; responses count from admission,
-// as the paper's do.
+// lasMeans are the means that the figures show. As in the paper, responses count from admission.
 type lasMeans struct {
 	mean, slowdown, makespan, under2000 float64
 	submitted                           float64 // mean response from submission
 	bins                                map[string]float64
 }
 
-func meansOf(r *engine.Result, jobs []engine.Job) lasMeans {
+func computeMeans(r *engine.Result, jobs []engine.Job) lasMeans {
 	m := lasMeans{bins: map[string]float64{}, makespan: r.Makespan.Seconds()}
 	count := map[string]float64{}
 	n := float64(len(jobs))
@@ -138,23 +138,23 @@ func meansOf(r *engine.Result, jobs []engine.Job) lasMeans {
 	return m
 }
 
-// all runs contenders on the workload of a seed and draws their bins.
-func (l lasWorkload) all(e *Env, s *Sample, seed uint64, cs ...contender) (map[string]lasMeans, error) {
+// simulateAll runs contenders on the workload of a seed and plots their bins.
+func (l lasWorkload) simulateAll(e *Env, s *Sample, seed uint64, cs ...contender) (map[string]lasMeans, error) {
 	out := map[string]lasMeans{}
 	for _, c := range cs {
-		r, jobs, err := l.run(e, c, seed)
+		r, jobs, err := l.simulate(e, c, seed)
 		if err != nil {
 			return nil, err
 		}
-		m := meansOf(r, jobs)
+		m := computeMeans(r, jobs)
 		out[c.name] = m
 		for i, b := range slices.Sorted(maps.Keys(m.bins)) {
-			s.point("mean response by bin (0: all jobs)", c.name, float64(i+1), m.bins[b])
+			s.addPoint("mean response by bin (0: all jobs)", c.name, float64(i+1), m.bins[b])
 		}
-		s.point("mean response by bin (0: all jobs)", c.name, 0, m.mean)
-		s.point("mean slowdown", c.name, l.interval, m.slowdown)
-		s.point("makespan", c.name, l.interval, m.makespan)
-		s.point("mean response from submission", c.name, l.interval, m.submitted)
+		s.addPoint("mean response by bin (0: all jobs)", c.name, 0, m.mean)
+		s.addPoint("mean slowdown", c.name, l.interval, m.slowdown)
+		s.addPoint("makespan", c.name, l.interval, m.makespan)
+		s.addPoint("mean response from submission", c.name, l.interval, m.submitted)
 	}
 	return out, nil
 }
@@ -162,41 +162,41 @@ func (l lasWorkload) all(e *Env, s *Sample, seed uint64, cs ...contender) (map[s
 func testbed80(e *Env, seed uint64) (*Sample, error) {
 	l, s := privateTestbed, &Sample{}
 	l.interval = 80
-	m, err := l.all(e, s, seed, lasMQ, lasOld, fair, fifo, lasBusy, fairBusy, fifoBusy)
+	m, err := l.simulateAll(e, s, seed, contenderLASMQ, contenderRigidLAS, contenderRigidFair, contenderRigidFIFO, contenderLAS, contenderFair, contenderFIFO)
 	if err != nil {
 		return nil, err
 	}
 	us := m["las_mq"]
 	others := 0.0
 	for _, o := range []string{"fair", "las", "fifo"} {
-		s.set(o, us.mean/m[o].mean)
+		s.setClaim(o, us.mean/m[o].mean)
 		for b := range us.bins {
-			s.set("bin"+b+"_"+o, us.bins[b]/m[o].bins[b]-1)
+			s.setClaim("bin"+b+"_"+o, us.bins[b]/m[o].bins[b]-1)
 		}
 		others += m[o].makespan / 3
 	}
 	for _, p := range [][2]string{{"las_mq", "las"}, {"las", "fair"}, {"fair", "fifo"}} {
-		s.set("slowdown_"+p[0]+"_"+p[1], m[p[0]].slowdown/m[p[1]].slowdown-1)
+		s.setClaim("slowdown_"+p[0]+"_"+p[1], m[p[0]].slowdown/m[p[1]].slowdown-1)
 	}
-	s.set("makespan", others/us.makespan)
+	s.setClaim("makespan", others/us.makespan)
 	return s, nil
 }
 
 func testbed50(e *Env, seed uint64) (*Sample, error) {
 	l, s := privateTestbed, &Sample{}
 	l.interval = 50
-	m, err := l.all(e, s, seed, lasMQ, lasOld, fair, fifo)
+	m, err := l.simulateAll(e, s, seed, contenderLASMQ, contenderRigidLAS, contenderRigidFair, contenderRigidFIFO)
 	if err != nil {
 		return nil, err
 	}
 	us := m["las_mq"]
-	s.set("fair", us.mean/m["fair"].mean)
-	s.set("fifo", us.mean/m["fifo"].mean)
+	s.setClaim("fair", us.mean/m["fair"].mean)
+	s.setClaim("fifo", us.mean/m["fifo"].mean)
 	if f := m["fair"].under2000; f > 0 {
-		s.set("under_2000", us.under2000/f)
+		s.setClaim("under_2000", us.under2000/f)
 	}
 	for name, x := range m {
-		s.point("part of the jobs under 2,000 s", name, l.interval, x.under2000)
+		s.addPoint("part of the jobs under 2,000 s", name, l.interval, x.under2000)
 	}
 	return s, nil
 }
@@ -207,13 +207,13 @@ func ablation50(e *Env, seed uint64) (*Sample, error) {
 	with := func(name, order, stage string) contender {
 		return contender{name: name, policy: "las_mq", params: map[string]string{"order": order, "stage_aware": stage, "reserve": "true"}}
 	}
-	m, err := l.all(e, s, seed, with("case1", "fifo", "false"), with("case2", "fifo", "true"), with("case3", "remaining", "false"),
-		with("case4", "remaining", "true"), fair)
+	m, err := l.simulateAll(e, s, seed, with("case1", "fifo", "false"), with("case2", "fifo", "true"), with("case3", "remaining", "false"),
+		with("case4", "remaining", "true"), contenderRigidFair)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range [][2]string{{"case4", "case3"}, {"case3", "case2"}, {"case2", "case1"}, {"case1", "fair"}} {
-		s.set(p[0]+"_"+p[1], m[p[0]].mean/m[p[1]].mean-1)
+		s.setClaim(p[0]+"_"+p[1], m[p[0]].mean/m[p[1]].mean-1)
 	}
 	return s, nil
 }
@@ -221,29 +221,29 @@ func ablation50(e *Env, seed uint64) (*Sample, error) {
 func ec2(e *Env, seed uint64) (*Sample, error) {
 	l, s := ec2Testbed, &Sample{}
 	l.interval = 80
-	m, err := l.all(e, s, seed, lasMQ, ideal, lasOld, fair, equ, fifo)
+	m, err := l.simulateAll(e, s, seed, contenderLASMQ, contenderIdeal, contenderRigidLAS, contenderRigidFair, contenderRigidEqu, contenderRigidFIFO)
 	if err != nil {
 		return nil, err
 	}
 	us := m["las_mq"]
-	s.set("ideal", us.mean/m["ideal"].mean-1)
+	s.setClaim("ideal", us.mean/m["ideal"].mean-1)
 	for _, o := range []string{"las", "fair", "equ"} {
-		s.set(o, us.mean/m[o].mean-1)
+		s.setClaim(o, us.mean/m[o].mean-1)
 	}
 	for _, b := range []string{"1", "4"} {
-		s.set("near_ideal_bin"+b, us.bins[b]/m["ideal"].bins[b])
+		s.setClaim("near_ideal_bin"+b, us.bins[b]/m["ideal"].bins[b])
 	}
 	return s, nil
 }
 
-// fb2010 reads the trace that Fig. 10a and 11 use.
-func fb2010(e *Env) ([]fluid.Job, error) {
+// readFB2010 reads the trace of Fig. 10a and 11.
+func readFB2010(e *Env) ([]fluid.Job, error) {
 	if e.FB2010 == nil {
-		return nil, fmt.Errorf("the FB-2010 trace: say where it is with -fb2010 FILE: %w", errAbsent)
+		return nil, fmt.Errorf("the FB-2010 trace: give its path with -fb2010 FILE: %w", errUnavailable)
 	}
 	f, err := e.FB2010()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the FB-2010 trace: %w: %w", err, errAbsent)
+		return nil, fmt.Errorf("the FB-2010 trace: %w: %w", err, errUnavailable)
 	}
 	if err != nil {
 		return nil, err
@@ -253,12 +253,12 @@ func fb2010(e *Env) ([]fluid.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.Fluid(trace.LASMQRule), nil
+	return t.FluidJobs(trace.LASMQRule), nil
 }
 
-// fluidMean is the mean response of jobs under a discipline.
+// fluidMean returns the mean response of jobs under a discipline.
 func fluidMean(jobs []fluid.Job, d fluid.Discipline, q fluid.Queues) (float64, error) {
-	ends, err := fluid.Ends(jobs, d, q)
+	ends, err := fluid.CompletionTimes(jobs, d, q)
 	if err != nil {
 		return 0, err
 	}
@@ -281,7 +281,7 @@ func fluidMeans(jobs []fluid.Job, q fluid.Queues) (map[fluid.Discipline]float64,
 }
 
 func fig10a(e *Env, _ uint64) (*Sample, error) {
-	jobs, err := fb2010(e)
+	jobs, err := readFB2010(e)
 	if err != nil {
 		return nil, err
 	}
@@ -290,23 +290,23 @@ func fig10a(e *Env, _ uint64) (*Sample, error) {
 		return nil, err
 	}
 	s := &Sample{}
-	s.set("fair", m[fluid.LASMQ]/m[fluid.PS])
-	s.set("las", m[fluid.LASMQ]/m[fluid.LAS]-1)
-	s.set("fifo", m[fluid.PS]/m[fluid.FIFO])
+	s.setClaim("fair", m[fluid.LASMQ]/m[fluid.PS])
+	s.setClaim("las", m[fluid.LASMQ]/m[fluid.LAS]-1)
+	s.setClaim("fifo", m[fluid.PS]/m[fluid.FIFO])
 	for _, w := range []float64{0.5, 0.25, 0.125, 0.1, 0.01} {
 		q := fluid.DefaultQueues
-		q.Weight = w
+		q.WeightRatio = w
 		x, err := fluidMean(jobs, fluid.LASMQ, q)
 		if err != nil {
 			return nil, err
 		}
-		s.point("Fair over LAS_MQ by the queues' weight ratio", "LAS_MQ", w, m[fluid.PS]/x)
+		s.addPoint("Fair over LAS_MQ by the queues' weight ratio", "LAS_MQ", w, m[fluid.PS]/x)
 	}
 	return s, nil
 }
 
-// fig10b: 10,000 jobs of size 10,000, all there at second 0 (SCHEDULING: with
-// Poisson arrivals LAS would be 5.5 times Fair).
+// fig10b has 10,000 jobs of size 10,000 that all arrive at second 0: with Poisson arrivals LAS
+// would be 5.5 times Fair.
 func fig10b(*Env, uint64) (*Sample, error) {
 	jobs := make([]fluid.Job, 10_000)
 	for i := range jobs {
@@ -317,14 +317,14 @@ func fig10b(*Env, uint64) (*Sample, error) {
 		return nil, err
 	}
 	s := &Sample{}
-	s.set("las_mq", m[fluid.LASMQ]/m[fluid.PS])
-	s.set("fifo", m[fluid.FIFO]/m[fluid.PS])
-	s.set("las", m[fluid.LAS]/m[fluid.PS])
+	s.setClaim("las_mq", m[fluid.LASMQ]/m[fluid.PS])
+	s.setClaim("fifo", m[fluid.FIFO]/m[fluid.PS])
+	s.setClaim("las", m[fluid.LAS]/m[fluid.PS])
 	return s, nil
 }
 
 func fig11(e *Env, _ uint64) (*Sample, error) {
-	jobs, err := fb2010(e)
+	jobs, err := readFB2010(e)
 	if err != nil {
 		return nil, err
 	}
@@ -337,17 +337,17 @@ func fig11(e *Env, _ uint64) (*Sample, error) {
 	for _, first := range []float64{1, 10} {
 		for _, k := range []int{1, 2, 3, 4, 5, 6, 8, 10} {
 			q := fluid.DefaultQueues
-			q.K, q.First = k, first
+			q.Count, q.FirstThreshold = k, first
 			m, err := fluidMean(jobs, fluid.LASMQ, q)
 			if err != nil {
 				return nil, err
 			}
 			means[fmt.Sprint(first, k)] = m
-			s.point("Fair over LAS_MQ by number of queues", fmt.Sprintf("first threshold %g", first), float64(k), ps/m)
+			s.addPoint("Fair over LAS_MQ by number of queues", fmt.Sprintf("first threshold %g", first), float64(k), ps/m)
 		}
 	}
-	s.set("k5", means["1 5"]/ps-1)
-	s.set("k5_best", means["1 5"]/means["1 10"])
-	s.set("alpha10", means["10 10"]/means["1 10"]-1)
+	s.setClaim("k5", means["1 5"]/ps-1)
+	s.setClaim("k5_best", means["1 5"]/means["1 10"])
+	s.setClaim("alpha10", means["10 10"]/means["1 10"]-1)
 	return s, nil
 }

@@ -15,25 +15,27 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/run"
 )
 
-// Report is what reproduce shows.
+// Report is the output of the package.
 type Report struct {
 	Outcomes []*Outcome
 	Cal      *Calibration
 	Score    Score
+	Facts    Score // without the claims whose value follows from another's (facts.go)
 	Command  string
 	Quick    bool
-	// FromOthers is how many samples other builds of the program made.
-	FromOthers int
+	// FromOtherBuilds counts the samples made by other builds of the program.
+	FromOtherBuilds int
 }
 
-// NewReport puts outcomes together.
+// NewReport makes the report of outcomes.
 func NewReport(outs []*Outcome, env *Env, command string) *Report {
 	r := &Report{Outcomes: outs, Cal: env.Cal, Command: command, Quick: env.Quick}
-	r.Score = Count(r.Verdicts())
+	r.Score = ScoreVerdicts(r.Verdicts())
+	r.Facts = ScoreVerdicts(FactVerdicts(r.Verdicts()))
 	return r
 }
 
-// Verdicts lists the verdicts of all experiments.
+// Verdicts returns the verdicts of all experiments.
 func (r *Report) Verdicts() []Verdict {
 	var out []Verdict
 	for _, o := range r.Outcomes {
@@ -42,7 +44,7 @@ func (r *Report) Verdicts() []Verdict {
 	return out
 }
 
-// Row is a claim as the pages show it, and as results.json holds it.
+// Row is a claim as the pages show it and results.json stores it.
 type Row struct {
 	ID         string  `json:"id"`
 	Paper      string  `json:"paper"`
@@ -51,17 +53,19 @@ type Row struct {
 	Kind       Kind    `json:"kind"`
 	PaperValue float64 `json:"paper_value"`
 	Ours       float64 `json:"ours"`
-	Half       float64 `json:"ci95"`
+	HalfWidth  float64 `json:"ci95"`
 	Seeds      int     `json:"seeds"`
-	Effect     float64 `json:"effect"` // our distance over the paper's; 0 where there is none
+	Effect     float64 `json:"effect"` // our distance over the paper's; 0 if undefined
 	SignOK     bool    `json:"sign_ok"`
 	Reproduced bool    `json:"reproduced"`
 	Weight     float64 `json:"weight"`
 	Why        string  `json:"why,omitempty"`
 	Missing    string  `json:"missing,omitempty"`
+	// DerivedFrom is the claim from whose value this one follows, "" for a fact of its own.
+	DerivedFrom string `json:"derived_from,omitempty"`
 }
 
-func finite(x float64) float64 {
+func finiteOrZero(x float64) float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return 0
 	}
@@ -69,10 +73,10 @@ func finite(x float64) float64 {
 }
 
 func (v *Verdict) row() Row {
-	return Row{v.ID, v.Paper, v.Figure, v.Text, v.Kind, v.Paper0, finite(v.Ours.Mean), finite(v.Ours.Half), v.Ours.N, finite(v.Effect), v.SignOK, v.Reproduced, v.Weight, v.Why, v.Missing}
+	return Row{v.ID, v.Paper, v.Figure, v.Text, v.Kind, v.PaperValue, finiteOrZero(v.Ours.Mean), finiteOrZero(v.Ours.HalfWidth), v.Ours.N, finiteOrZero(v.Effect), v.SignOK, v.Reproduced, v.Weight, v.Why, v.Missing, derivedClaims[v.ID]}
 }
 
-// Rows are all claims.
+// Rows returns the rows of all claims.
 func (r *Report) Rows() []Row {
 	var out []Row
 	for _, v := range r.Verdicts() {
@@ -81,7 +85,7 @@ func (r *Report) Rows() []Row {
 	return out
 }
 
-// Result is one word.
+// Result returns "reproduced", "sign only", "missed" or "not run".
 func (w Row) Result() string {
 	switch {
 	case w.Missing != "":
@@ -95,7 +99,7 @@ func (w Row) Result() string {
 	}
 }
 
-// PaperText is the paper's value as the claim's kind reads it.
+// PaperText returns the paper's value, or the sign for a claim of kind Sign.
 func (w Row) PaperText() string {
 	if w.Kind == Sign {
 		return map[bool]string{true: "above", false: "below"}[w.PaperValue > 0]
@@ -103,18 +107,26 @@ func (w Row) PaperText() string {
 	return fmt.Sprintf("%.4g", w.PaperValue)
 }
 
-// OursText is our value with its interval.
+// ResultText returns Result, with a mark if the claim states no fact of its own.
+func (w Row) ResultText() string {
+	if w.DerivedFrom != "" {
+		return w.Result() + ", derived"
+	}
+	return w.Result()
+}
+
+// OursText returns our value with its interval.
 func (w Row) OursText() string {
 	if w.Missing != "" {
 		return "–"
 	}
-	if w.Half == 0 {
+	if w.HalfWidth == 0 {
 		return fmt.Sprintf("%.4g", w.Ours)
 	}
-	return fmt.Sprintf("%.4g ± %.2g", w.Ours, w.Half)
+	return fmt.Sprintf("%.4g ± %.2g", w.Ours, w.HalfWidth)
 }
 
-// EffectText is the size of the effect.
+// EffectText returns the effect size.
 func (w Row) EffectText() string {
 	if w.Effect == 0 {
 		return "–"
@@ -122,7 +134,7 @@ func (w Row) EffectText() string {
 	return fmt.Sprintf("%.2f", w.Effect)
 }
 
-// Assumptions lists the calibrated parameters by name: value, range, reason.
+// Assumptions lists the calibrated parameters by name: name, value, range, reason.
 func (r *Report) Assumptions() [][4]string {
 	var out [][4]string
 	for _, k := range slices.Sorted(maps.Keys(r.Cal.Parameters)) {
@@ -135,22 +147,22 @@ func (r *Report) Assumptions() [][4]string {
 // Plots lists the names of an outcome's plots.
 func (o *Outcome) Plots() []string { return slices.Sorted(maps.Keys(o.Curves)) }
 
-var unsafe = regexp.MustCompile(`[^a-z0-9]+`)
+var unsafeChars = regexp.MustCompile(`[^a-z0-9]+`)
 
-// File is the path of a plot without its ending, below the report's folder.
+// File returns the path of a plot without extension, relative to the report's folder.
 func (o *Outcome) File(plot string) string {
-	return "plots/" + strings.Trim(unsafe.ReplaceAllString(strings.ToLower(o.Name+" "+plot), "-"), "-")
+	return "plots/" + strings.Trim(unsafeChars.ReplaceAllString(strings.ToLower(o.Name+" "+plot), "-"), "-")
 }
 
-// Draw writes all plots below dir, which has a folder plots.
-func (r *Report) Draw(dir string) error {
+// DrawPlots writes all plots below dir, which must have a folder plots.
+func (r *Report) DrawPlots(dir string) error {
 	for _, o := range r.Outcomes {
 		for _, name := range o.Plots() {
-			p, err := report.Lines(name, "", "", false, sorted(o.Curves[name])...)
+			p, err := report.PlotLines(name, "", "", false, sortedLines(o.Curves[name])...)
 			if err != nil {
 				return fmt.Errorf("plot %s: %w", name, err)
 			}
-			if err := report.Save(p, filepath.Join(dir, filepath.FromSlash(o.File(name)))); err != nil {
+			if err := report.SavePlot(p, filepath.Join(dir, filepath.FromSlash(o.File(name)))); err != nil {
 				return err
 			}
 		}
@@ -158,18 +170,18 @@ func (r *Report) Draw(dir string) error {
 	return nil
 }
 
-// sorted orders the points of each line by X, and lines by name.
-func sorted(lines []report.Line) []report.Line {
+// sortedLines orders the lines by name and the points of each line by X.
+func sortedLines(lines []report.Line) []report.Line {
 	out := slices.Clone(lines)
 	for i := range out {
 		l := &out[i]
-		at := make([]int, len(l.X))
-		for k := range at {
-			at[k] = k
+		order := make([]int, len(l.X))
+		for k := range order {
+			order[k] = k
 		}
-		slices.SortStableFunc(at, func(a, b int) int { return int(math.Copysign(1, l.X[a]-l.X[b])) })
+		slices.SortStableFunc(order, func(a, b int) int { return int(math.Copysign(1, l.X[a]-l.X[b])) })
 		s := report.Line{Name: l.Name}
-		for _, k := range at {
+		for _, k := range order {
 			s.X, s.Y, s.Err = append(s.X, l.X[k]), append(s.Y, l.Y[k]), append(s.Err, l.Err[k])
 		}
 		*l = s
@@ -178,34 +190,39 @@ func sorted(lines []report.Line) []report.Line {
 	return out
 }
 
-// test is the test of "reproduced" in a sentence.
-const test = "A ratio is reproduced when its sign is the paper's, the 95% interval over paired seeds excludes 1, and (ours − 1)/(paper − 1) lies in 0.5 to 2; " +
-	"a difference likewise about 0; an order when the interval excludes 0 on the paper's side; a band when our mean lies in it."
+// reproducedCriterion is the criterion of "reproduced" in a sentence.
+const reproducedCriterion = "A ratio is reproduced when its sign is the paper's, the 95% interval over paired seeds excludes 1, and (ours − 1)/(paper − 1) lies in 0.5 to 2; " +
+	"a difference in the same way about 0; an order when the interval excludes 0 on the paper's side; a band when our mean lies in it. A claim marked derived follows from another's value (a mean of two rows, a number printed twice, or use and completion where both do the same work) and counts as no fact."
 
-// Summary is the score in a sentence.
+// Summary returns the score in a sentence.
 func (r *Report) Summary() string {
 	s, head := r.Score, ""
 	if r.Quick {
-		head = "A quick run of small workloads: it shows that everything runs, not what is true. "
+		head = "A quick run of small workloads: it checks that everything runs, the values mean nothing. "
 	}
-	if r.FromOthers > 0 {
-		head += fmt.Sprintf("%d samples were made by other builds of the program. ", r.FromOthers)
+	if r.FromOtherBuilds > 0 {
+		head += fmt.Sprintf("%d samples were made by other builds of the program. ", r.FromOtherBuilds)
 	}
 	part := func(a, b float64) float64 { return 100 * a / max(b, 1e-9) }
-	return head + fmt.Sprintf("%d claims: %d (%.0f%%, by weight %.0f%%) with the paper's sign, %d (%.0f%%, by weight %.0f%%) reproduced.", s.Claims, s.Signs,
-		part(float64(s.Signs), float64(s.Claims)), part(s.SignWeight, s.Weight), s.Reproduced, part(float64(s.Reproduced), float64(s.Claims)), part(s.RepWeight, s.Weight))
+	text := head + fmt.Sprintf("%d claims: %d (%.0f%%, by weight %.0f%%) with the paper's sign, %d (%.0f%%, by weight %.0f%%) reproduced.", s.Claims, s.Signs,
+		part(float64(s.Signs), float64(s.Claims)), part(s.SignWeight, s.Weight), s.Reproduced, part(float64(s.Reproduced), float64(s.Claims)), part(s.ReproducedWeight, s.Weight))
+	if f := r.Facts; f.Claims < s.Claims {
+		text += fmt.Sprintf(" They state %d distinct facts: %d (%.0f%%) with the paper's sign, %d (%.0f%%) reproduced.", f.Claims, f.Signs,
+			part(float64(f.Signs), float64(f.Claims)), f.Reproduced, part(float64(f.Reproduced), float64(f.Claims)))
+	}
+	return text
 }
 
-// Markdown writes the report.
+// Markdown writes the report as Markdown.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The papers' figures again\n\n%s\n\n%s\n\nMade by `%s`. Calibration: sha256 `%s`.\n", r.Summary(), test, r.Command, r.Cal.Hash)
+	fmt.Fprintf(&b, "# The papers' figures again\n\n%s\n\n%s\n\nMade by `%s`. Calibration: sha256 `%s`.\n", r.Summary(), reproducedCriterion, r.Command, r.Cal.Hash)
 	b.WriteString("\n| paper | claims | paper's sign | reproduced | by weight |\n| --- | --- | --- | --- | --- |\n")
 	for _, p := range r.Papers() {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %.0f%% |\n", p.Name, p.Claims, p.Signs, p.Reproduced, 100*p.RepWeight/max(p.Weight, 1e-9))
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %.0f%% |\n", p.Name, p.Claims, p.Signs, p.Reproduced, 100*p.ReproducedWeight/max(p.Weight, 1e-9))
 	}
 	b.WriteString("\n## Changed after results were seen\n\n")
-	for _, c := range changes {
+	for _, c := range changesAfterResults {
 		fmt.Fprintf(&b, "- %s\n", c)
 	}
 	for _, o := range r.Outcomes {
@@ -216,7 +233,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	r.table(&b)
 	b.WriteString("\n## Assumptions\n\nThe same under every scheduler, chosen on the baselines' published figures alone.\n\n| parameter | value | range | why |\n| --- | --- | --- | --- |\n")
 	for _, a := range r.Assumptions() {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", a[0], a[1], a[2], cell(a[3]))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", a[0], a[1], a[2], escapeCell(a[3]))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -225,7 +242,7 @@ func (r *Report) Markdown(w io.Writer) error {
 func (o *Outcome) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s (%s)\n\n| figure | claim | paper | ours | effect | weight | result |\n| --- | --- | --- | --- | --- | --- | --- |\n", o.Name, o.Paper)
 	for _, x := range o.Lines() {
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %g | %s |\n", x.Figure, cell(x.Claim), x.PaperText(), x.OursText(), x.EffectText(), x.Weight, x.Result())
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %g | %s |\n", x.Figure, escapeCell(x.Claim), x.PaperText(), x.OursText(), x.EffectText(), x.Weight, x.ResultText())
 	}
 	for _, x := range o.Misses() {
 		fmt.Fprintf(b, "\n**%s.** %s\n", strings.Join(x.Claims, ", "), x.Why)
@@ -249,7 +266,7 @@ func seedsText(n int) string {
 	return fmt.Sprintf("%d seeds", n)
 }
 
-func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
+func escapeCell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 // PaperScore is the score of one paper.
 type PaperScore struct {
@@ -257,7 +274,7 @@ type PaperScore struct {
 	Score
 }
 
-// Papers scores each paper.
+// Papers returns the score of each paper.
 func (r *Report) Papers() []PaperScore {
 	var out []PaperScore
 	by := map[string][]Verdict{}
@@ -268,18 +285,18 @@ func (r *Report) Papers() []PaperScore {
 		by[v.Paper] = append(by[v.Paper], v)
 	}
 	for i := range out {
-		out[i].Score = Count(by[out[i].Name])
+		out[i].Score = ScoreVerdicts(by[out[i].Name])
 	}
 	return out
 }
 
-// Miss is claims that were not reproduced for one reason.
+// Miss is a set of claims that were not reproduced for the same reason.
 type Miss struct {
 	Claims []string
 	Why    string
 }
 
-// Misses groups the claims that were not reproduced by why.
+// Misses groups the claims that were not reproduced by their reason.
 func (o *Outcome) Misses() []Miss {
 	var out []Miss
 	for _, x := range o.Lines() {
@@ -306,11 +323,10 @@ type Grid struct {
 	Seeds   int
 }
 
-// marks of verdicts in the table of sensitivities.
-var marks = map[string]string{"reproduced": "✓", "sign only": "~", "missed": "✗", "none": ""}
+// verdictMarks are the marks of the sensitivity table.
+var verdictMarks = map[string]string{"reproduced": "✓", "sign only": "~", "missed": "✗", "none": ""}
 
-// Shifts is the table of sensitivities: a claim's mean with each parameter low
-// and high.
+// Shifts returns the sensitivity table: each claim's mean with each parameter low and high.
 func (o *Outcome) Shifts() Grid {
 	g := Grid{Seeds: o.shiftSeeds}
 	cells := map[string]map[string]string{}
@@ -322,11 +338,11 @@ func (o *Outcome) Shifts() Grid {
 		if cells[s.Claim] == nil {
 			cells[s.Claim] = map[string]string{}
 		}
-		cells[s.Claim][c] = fmt.Sprintf("%.3g %s", s.Mean, marks[s.Verdict])
+		cells[s.Claim][c] = fmt.Sprintf("%.3g %s", s.Mean, verdictMarks[s.Verdict])
 	}
 	for i := range o.Verdicts {
 		v := &o.Verdicts[i]
-		row := []string{strings.TrimPrefix(v.ID, o.Name+"/"), fmt.Sprintf("%.3g %s", v.Ours.Mean, marks[byMean(v)])}
+		row := []string{strings.TrimPrefix(v.ID, o.Name+"/"), fmt.Sprintf("%.3g %s", v.Ours.Mean, verdictMarks[classifyByMean(v)])}
 		for _, c := range g.Columns {
 			row = append(row, cells[v.ID][c])
 		}
@@ -335,7 +351,7 @@ func (o *Outcome) Shifts() Grid {
 	return g
 }
 
-// AllRows are the lines of the table of all workloads and schedulers.
+// AllRows returns the rows of the table of all workloads and schedulers.
 func (r *Report) AllRows() []TableRow {
 	var out []TableRow
 	for _, o := range r.Outcomes {
@@ -344,7 +360,7 @@ func (r *Report) AllRows() []TableRow {
 	return out
 }
 
-// Table is all workloads under all schedulers.
+// Table returns the table of all workloads and schedulers.
 func (r *Report) Table() Grid {
 	rows := r.AllRows()
 	names := schedulersOf(rows)
@@ -365,7 +381,7 @@ func (r *Report) Table() Grid {
 		if x.Worse.N > 0 {
 			worse = fmt.Sprintf("%+.1f%%", 100*x.Worse.Mean)
 			if x.Worse.N > 1 {
-				worse += fmt.Sprintf(" ± %.1f", 100*x.Worse.Half)
+				worse += fmt.Sprintf(" ± %.1f", 100*x.Worse.HalfWidth)
 			}
 		}
 		if x.Flag {
@@ -393,7 +409,7 @@ func (r *Report) table(b *strings.Builder) {
 	}
 }
 
-var page = template.Must(template.New("report").Parse(`<!doctype html>
+var htmlPage = template.Must(template.New("report").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>The papers' figures again</title>
 <style>body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}img{max-width:32em}
@@ -403,7 +419,7 @@ td,th{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-al
 <h2>Changed after results were seen</h2><ul>{{range .Changes}}<li>{{.}}</li>{{end}}</ul>
 {{range .Outcomes}}{{$o := .}}{{if .Verdicts}}<h2>{{.Name}} ({{.Paper}})</h2>
 <table><tr><th>figure<th>claim<th>paper<th>ours<th>effect<th>weight<th>result</tr>
-{{range .Lines}}<tr><td>{{.Figure}}<td>{{.Claim}}<td>{{.PaperText}}<td>{{.OursText}}<td>{{.EffectText}}<td>{{.Weight}}<td class="{{.Result}}">{{.Result}}</tr>
+{{range .Lines}}<tr><td>{{.Figure}}<td>{{.Claim}}<td>{{.PaperText}}<td>{{.OursText}}<td>{{.EffectText}}<td>{{.Weight}}<td class="{{.Result}}">{{.ResultText}}</tr>
 {{end}}</table>
 {{range .Misses}}<p><b>{{range .Claims}}{{.}} {{end}}</b>: {{.Why}}</p>{{end}}
 {{range .Plots}}<img src="{{$o.File .}}.svg" alt="{{.}}"> {{end}}
@@ -417,7 +433,7 @@ td,th{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-al
 </body></html>
 `))
 
-// Lines are the rows of an outcome.
+// Lines returns the rows of an outcome's claims.
 func (o *Outcome) Lines() []Row {
 	var out []Row
 	for i := range o.Verdicts {
@@ -427,18 +443,18 @@ func (o *Outcome) Lines() []Row {
 }
 
 // Changes lists what was changed after results were seen.
-func (r *Report) Changes() []string { return changes }
+func (r *Report) Changes() []string { return changesAfterResults }
 
-// Test is the test of "reproduced".
-func (r *Report) Test() string { return test }
+// Test returns the criterion of "reproduced".
+func (r *Report) Test() string { return reproducedCriterion }
 
-// HTML writes the report as one page beside its plots.
-func (r *Report) HTML(w io.Writer) error { return page.Execute(w, r) }
+// HTML writes the report as a page that refers to the plots beside it.
+func (r *Report) HTML(w io.Writer) error { return htmlPage.Execute(w, r) }
 
-// Write writes report.md, report.html, results.json and the plots into dir,
-// which has a folder plots.
+// Write writes report.md, report.html, results.json and the plots into dir, which must have a
+// folder plots.
 func (r *Report) Write(dir string) error {
-	if err := r.Draw(dir); err != nil {
+	if err := r.DrawPlots(dir); err != nil {
 		return err
 	}
 	if err := run.WriteFile(filepath.Join(dir, "report.md"), r.Markdown); err != nil {
@@ -448,11 +464,11 @@ func (r *Report) Write(dir string) error {
 		return err
 	}
 	return run.WriteFile(filepath.Join(dir, "results.json"), func(w io.Writer) error {
-		return report.WriteJSON(w, map[string]any{"calibration_sha256": r.Cal.Hash, "score": r.Score, "claims": r.Rows(), "sensitivity": r.shifts(), "all_schedulers": r.grid(), "quick": r.Quick, "command": r.Command})
+		return report.WriteJSON(w, map[string]any{"calibration_sha256": r.Cal.Hash, "score": r.Score, "facts": r.Facts, "claims": r.Rows(), "sensitivity": r.shifts(), "all_schedulers": r.grid(), "quick": r.Quick, "command": r.Command})
 	})
 }
 
-// ShiftRow is a Shift as results.json holds it.
+// ShiftRow is a Shift in results.json.
 type ShiftRow struct {
 	Claim     string  `json:"claim"`
 	Parameter string  `json:"parameter"`
@@ -465,31 +481,31 @@ func (r *Report) shifts() []ShiftRow {
 	out := []ShiftRow{}
 	for _, o := range r.Outcomes {
 		for _, s := range o.Sensitivity {
-			out = append(out, ShiftRow{s.Claim, s.Parameter, s.Value, finite(s.Mean), s.Verdict})
+			out = append(out, ShiftRow{s.Claim, s.Parameter, s.Value, finiteOrZero(s.Mean), s.Verdict})
 		}
 	}
 	return out
 }
 
-// GridRow is a TableRow as results.json holds it.
+// GridRow is a TableRow in results.json.
 type GridRow struct {
-	Workload string             `json:"workload"`
-	Metric   string             `json:"metric"`
-	Higher   bool               `json:"higher_is_better"`
-	Values   map[string]float64 `json:"values"`
-	Best     string             `json:"best_specialist"`
-	Worse    float64            `json:"worse"`
-	Half     float64            `json:"worse_ci95"`
-	Flag     bool               `json:"more_than_5_percent_worse"`
-	Why      string             `json:"why,omitempty"`
+	Workload       string             `json:"workload"`
+	Metric         string             `json:"metric"`
+	HigherIsBetter bool               `json:"higher_is_better"`
+	Values         map[string]float64 `json:"values"`
+	Best           string             `json:"best_specialist"`
+	Worse          float64            `json:"worse"`
+	HalfWidth      float64            `json:"worse_ci95"`
+	Flag           bool               `json:"more_than_5_percent_worse"`
+	Why            string             `json:"why,omitempty"`
 }
 
 func (r *Report) grid() []GridRow {
 	out := []GridRow{}
 	for _, x := range r.AllRows() {
-		g := GridRow{x.Workload, x.Name, x.Higher, map[string]float64{}, x.Best, finite(x.Worse.Mean), finite(x.Worse.Half), x.Flag, ""}
+		g := GridRow{x.Workload, x.Name, x.HigherIsBetter, map[string]float64{}, x.Best, finiteOrZero(x.Worse.Mean), finiteOrZero(x.Worse.HalfWidth), x.Flag, ""}
 		for n, v := range x.Values {
-			g.Values[n] = finite(v.Mean)
+			g.Values[n] = finiteOrZero(v.Mean)
 		}
 		if x.Flag {
 			g.Why = x.Why

@@ -7,14 +7,14 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// newPolicy makes a contender's policy; a scheduler that this build does not
-// have is errAbsent.
+// newPolicy makes a contender's policy. It returns errUnavailable if this build does not have the
+// scheduler.
 func newPolicy(c contender) (scheduler.Policy, error) {
 	if c.rigid {
 		return newRigid(c.policy)
 	}
 	if _, err := policies.Get(c.policy); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errAbsent)
+		return nil, fmt.Errorf("%w: %w", err, errUnavailable)
 	}
 	return policies.New(c.policy, c.params)
 }

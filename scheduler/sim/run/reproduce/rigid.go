@@ -7,21 +7,20 @@ import (
 	"github.com/drover-run/drover/scheduler/lasmq"
 )
 
-// rigid is LAS_MQ's baselines as its section 5.2.4 describes them: each running
-// job gets a share of the containers without regard to what it can use, and
-// what it does not use stays idle. The prototype gave each application a queue
-// of YARN's Capacity Scheduler and set the queues' capacities (section 4). A job
-// starts tasks while it holds less than its share, so that a share below one
-// task still lets it go on.
-type rigid struct {
-	name  string
-	share func(r *rigid, s *scheduler.State, now scheduler.Time)
-	cfg   lasmq.Config
+// rigidPolicy implements LAS_MQ's baselines as section 5.2.4 describes them: each running job gets
+// a share of the containers regardless of what it can use, and the rest of its share stays idle.
+// (The prototype gave each application a queue of YARN's Capacity Scheduler and set the queues'
+// capacities, section 4.) A job may start a task while it has less than its share, so that a share
+// below one task does not block it.
+type rigidPolicy struct {
+	name      string
+	setShares func(r *rigidPolicy, s *scheduler.State, now scheduler.Time)
+	cfg       lasmq.Config
 
-	jobs    []*scheduler.Job
-	shares  []float64 // containers, by place in jobs
-	actions []scheduler.Action
-	kept    []scheduler.NodeID
+	jobs          []*scheduler.Job
+	shares        []float64 // containers, indexed like jobs
+	actions       []scheduler.Action
+	reservedNodes []scheduler.NodeID
 }
 
 // The baselines without work conservation.
@@ -33,84 +32,86 @@ const (
 )
 
 func newRigid(name string) (scheduler.Policy, error) {
-	share := map[string]func(*rigid, *scheduler.State, scheduler.Time){
-		rigidFIFO: (*rigid).firstTakesAll,
-		rigidFair: func(r *rigid, s *scheduler.State, _ scheduler.Time) { r.byWeight(s, true) },
-		rigidEqu:  func(r *rigid, s *scheduler.State, _ scheduler.Time) { r.byWeight(s, false) },
-		rigidLAS:  (*rigid).leastServed,
+	share := map[string]func(*rigidPolicy, *scheduler.State, scheduler.Time){
+		rigidFIFO: (*rigidPolicy).shareFirst,
+		rigidFair: func(r *rigidPolicy, s *scheduler.State, _ scheduler.Time) { r.shareByWeight(s, true) },
+		rigidEqu:  func(r *rigidPolicy, s *scheduler.State, _ scheduler.Time) { r.shareByWeight(s, false) },
+		rigidLAS:  (*rigidPolicy).shareLeastServed,
 	}[name]
 	if share == nil {
-		return nil, fmt.Errorf("no baseline is called %q", name)
+		return nil, fmt.Errorf("unknown baseline %q", name)
 	}
 	cfg := lasmq.Default()
 	cfg.StageAware = false
-	return &rigid{name: name, share: share, cfg: cfg}, nil
+	return &rigidPolicy{name: name, setShares: share, cfg: cfg}, nil
 }
 
-// Name is the baseline's name.
-func (r *rigid) Name() string { return r.name }
+// Name returns the baseline's name.
+func (r *rigidPolicy) Name() string { return r.name }
 
 // Decide fills each job up to its share. O(jobs x stages + placements).
-func (r *rigid) Decide(s *scheduler.State, now scheduler.Time, most int) scheduler.Decision {
-	r.jobs, r.actions, r.kept = r.jobs[:0], r.actions[:0], r.kept[:0]
+func (r *rigidPolicy) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
+	r.jobs, r.actions, r.reservedNodes = r.jobs[:0], r.actions[:0], r.reservedNodes[:0]
 	for j := range s.Jobs() {
 		r.jobs = append(r.jobs, j)
 	}
 	r.shares = append(r.shares[:0], make([]float64, len(r.jobs))...)
 	if len(r.jobs) > 0 {
-		r.share(r, s, now)
+		r.setShares(r, s, now)
 	}
 	mark := s.Mark()
 	for i, j := range r.jobs {
-		r.fill(s, j, r.shares[i], now, most)
+		r.fillShare(s, j, r.shares[i], now, maxActions)
 	}
 	s.Rollback(mark)
 	return scheduler.Decision{Base: s.Index(), At: now, Actions: r.actions}
 }
 
-// fill starts tasks of a job while it holds less than its share.
-func (r *rigid) fill(s *scheduler.State, j *scheduler.Job, share float64, now scheduler.Time, most int) {
-	held := r.cfg.Running(j)
+// fillShare starts tasks of a job while it has less than its share.
+func (r *rigidPolicy) fillShare(s *scheduler.State, j *scheduler.Job, share float64, now scheduler.Time, maxActions int) {
+	running := r.cfg.RunningContainers(j)
 	for _, g := range j.Stages {
-		for held < share && g.Ready() && g.Startable() > 0 && len(r.actions) < most {
-			node, disk := s.BestNodeBut(g, r.kept)
+		for running < share && g.Ready() && g.Startable() > 0 && len(r.actions) < maxActions {
+			node, disk := s.BestNodeExcept(g, r.reservedNodes)
 			if node == scheduler.NoNode {
-				r.keep(s, g)
+				r.reserveNodes(s, g)
 				break
 			}
-			r.actions = append(r.actions, s.Place(g, g.NextPending(0), node, disk))
+			r.actions = append(r.actions, s.PlaceAction(g, g.NextPending(0), node, disk))
 			if err := s.Apply(&r.actions[len(r.actions)-1], now); err != nil {
-				panic("reproduce: a placement that fits is refused: " + err.Error())
+				panic("reproduce: a fitting placement was refused: " + err.Error())
 			}
-			held += r.cfg.Containers(g.Spec.Demand)
+			running += r.cfg.Containers(g.Spec.Demand)
 		}
 	}
 }
 
-// keep keeps nodes for a stage's tasks that fit nowhere, as YARN does.
-func (r *rigid) keep(s *scheduler.State, g *scheduler.Stage) {
+// reserveNodes reserves nodes for a stage's tasks that fit nowhere, as YARN does.
+func (r *rigidPolicy) reserveNodes(s *scheduler.State, g *scheduler.Stage) {
 	for range g.Startable() {
-		n := s.NearestNode(g, r.kept)
+		n := s.NodeLackingLeast(g, r.reservedNodes)
 		if n == scheduler.NoNode {
 			return
 		}
-		r.kept = append(r.kept, n)
+		r.reservedNodes = append(r.reservedNodes, n)
 	}
 }
 
-// containers is how many the cluster has.
-func (r *rigid) containers(s *scheduler.State) float64 {
+// clusterContainers returns the cluster's number of containers.
+func (r *rigidPolicy) clusterContainers(s *scheduler.State) float64 {
 	total := s.Total()
 	return float64(total[scheduler.Memory]) / float64(r.cfg.Unit[scheduler.Memory])
 }
 
-// firstTakesAll: "FIFO will assign all the resources to the job that arrives
-// the first" (5.2.4), and a job waits for those before it to complete (5.2.1).
-func (r *rigid) firstTakesAll(s *scheduler.State, _ scheduler.Time) { r.shares[0] = r.containers(s) }
+// shareFirst is FIFO: it "will assign all the resources to the job that arrives the first" (5.2.4),
+// and a job waits for those before it to complete (5.2.1).
+func (r *rigidPolicy) shareFirst(s *scheduler.State, _ scheduler.Time) {
+	r.shares[0] = r.clusterContainers(s)
+}
 
-// byWeight: Fair "directly shares all the resources to jobs according to
-// priorities only" (5.2.4); EQU shares equally (5.3).
-func (r *rigid) byWeight(s *scheduler.State, weighted bool) {
+// shareByWeight is Fair, which "directly shares all the resources to jobs according to priorities
+// only" (5.2.4), or EQU, which shares equally (5.3).
+func (r *rigidPolicy) shareByWeight(s *scheduler.State, weighted bool) {
 	sum := 0.0
 	for i, j := range r.jobs {
 		r.shares[i] = 1
@@ -120,21 +121,21 @@ func (r *rigid) byWeight(s *scheduler.State, weighted bool) {
 		sum += r.shares[i]
 	}
 	for i := range r.shares {
-		r.shares[i] *= r.containers(s) / sum
+		r.shares[i] *= r.clusterContainers(s) / sum
 	}
 }
 
-// leastServed: LAS gives the job with the least attained service what it can
-// use; "the free resources are shared among all the other jobs" (5.2.4).
-func (r *rigid) leastServed(s *scheduler.State, now scheduler.Time) {
+// shareLeastServed is LAS: the job with the least attained service gets what it can use; "the free
+// resources are shared among all the other jobs" (5.2.4).
+func (r *rigidPolicy) shareLeastServed(s *scheduler.State, now scheduler.Time) {
 	first, least := 0, 0.0
 	for i, j := range r.jobs {
-		if had, _ := r.cfg.Service(j, now); i == 0 || had < least {
-			first, least = i, had
+		if attained, _ := r.cfg.Service(j, now); i == 0 || attained < least {
+			first, least = i, attained
 		}
 	}
-	all := r.containers(s)
-	r.shares[first] = min(all, r.cfg.Remaining(r.jobs[first], true))
+	all := r.clusterContainers(s)
+	r.shares[first] = min(all, r.cfg.RemainingContainers(r.jobs[first], true))
 	for i := range r.shares {
 		if i != first {
 			r.shares[i] = (all - r.shares[first]) / float64(len(r.jobs)-1)

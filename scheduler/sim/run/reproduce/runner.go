@@ -14,44 +14,44 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/run"
 )
 
-// Runner runs experiments. Its work is a list of units, one for each seed of
-// each experiment and of each shift of a parameter; units know nothing of each
-// other, so what comes out does not depend on Parallel or on what a Store kept.
+// Runner runs experiments. It divides them into independent units, one per seed of each experiment
+// and of each parameter shift, so the results depend neither on Parallel nor on the contents of
+// Store.
 type Runner struct {
 	Env         *Env
 	Claims      []Claim
 	Experiments []Experiment
-	// Seeds above 0 replaces the experiments' own numbers.
+	// Seeds above 0 replaces the experiments' own numbers of seeds.
 	Seeds int
-	// Sensitivity is for how many seeds each experiment is run with each of
-	// its assumptions low and high; 0: not at all.
+	// Sensitivity is the number of seeds for which each experiment is run with each of its
+	// assumptions low and high; 0: none.
 	Sensitivity int
 	Parallel    int
-	// Store, if not nil, keeps samples between runs.
+	// Store, if not nil, stores samples between runs.
 	Store *Store
-	// Tell, if not nil, is called after each unit, one call at a time.
-	Tell func(Progress)
+	// OnProgress, if not nil, is called after each unit. Calls do not overlap.
+	OnProgress func(Progress)
 }
 
-// Progress is how far a Runner is.
+// Progress reports how far a Runner is.
 type Progress struct {
-	Done, Of  int
-	Kept      int // of those done, from the store
-	Left      time.Duration
-	Finished  string // the experiment whose last unit this was, "" for none
-	LastError error  // of this unit
+	Done, Total int
+	FromStore   int // of the done units, loaded from the store
+	TimeLeft    time.Duration
+	Finished    string // the experiment whose last unit this was, "" if none
+	LastError   error  // error of this unit
 }
 
-// Shifted is one parameter away from its calibrated value.
-type Shifted struct {
+// ParameterShift is one parameter at the low or high end of its range.
+type ParameterShift struct {
 	Parameter string
 	Value     float64
 	High      bool
 }
 
-// unit is one seed of an experiment, maybe with a parameter shifted.
+// unit is one seed of an experiment, possibly with a shifted parameter.
 type unit struct {
-	exp, shift int // shift -1: none
+	exp, shift int // shift is -1 for none
 	seed       uint64
 	cost       float64
 
@@ -59,25 +59,25 @@ type unit struct {
 	err    error
 }
 
-// Run runs everything and judges the claims. An error of a unit is its
-// experiment's; Run itself fails only when ctx ends.
+// Run runs all experiments and evaluates their claims. An error of a unit belongs to its
+// experiment; Run itself fails only if ctx ends.
 func (r *Runner) Run(ctx context.Context) ([]*Outcome, error) {
-	r.Env.plans, r.Env.stop = &plans{}, run.Stop(ctx)
+	r.Env.twoTierRuns, r.Env.stop = &twoTierCache{}, run.StopFunc(ctx)
 	outs := make([]*Outcome, len(r.Experiments))
 	var units []*unit
 	left := make([]int, len(outs))
 	for i, e := range r.Experiments {
-		outs[i] = &Outcome{Experiment: e, shifts: r.shifts(&e)}
-		us := r.units(i, &e, len(outs[i].shifts))
+		outs[i] = &Outcome{Experiment: e, shifts: r.listShifts(&e)}
+		us := r.makeUnits(i, &e, len(outs[i].shifts))
 		left[i] = len(us)
 		units = append(units, us...)
 	}
-	r.work(ctx, outs, units, left)
+	r.runUnits(ctx, outs, units, left)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	for i, o := range outs {
-		r.judge(o, slices.Collect(func(yield func(*unit) bool) {
+		r.evaluate(o, slices.Collect(func(yield func(*unit) bool) {
 			for _, u := range units {
 				if u.exp == i && !yield(u) {
 					return
@@ -88,20 +88,20 @@ func (r *Runner) Run(ctx context.Context) ([]*Outcome, error) {
 	return outs, nil
 }
 
-// shifts lists the shifts of an experiment's assumptions.
-func (r *Runner) shifts(e *Experiment) []Shifted {
-	var out []Shifted
+// listShifts lists the parameter shifts of an experiment's assumptions.
+func (r *Runner) listShifts(e *Experiment) []ParameterShift {
+	var out []ParameterShift
 	if r.Sensitivity <= 0 {
 		return nil
 	}
 	for _, name := range e.Assumes {
 		p := r.Env.Cal.Parameters[name]
-		out = append(out, Shifted{name, p.Low, false}, Shifted{name, p.High, true})
+		out = append(out, ParameterShift{name, p.Low, false}, ParameterShift{name, p.High, true})
 	}
 	return out
 }
 
-func (r *Runner) units(exp int, e *Experiment, shifts int) []*unit {
+func (r *Runner) makeUnits(exp int, e *Experiment, shifts int) []*unit {
 	n, s := e.Seeds, r.Sensitivity
 	if r.Seeds > 0 {
 		n, s = r.Seeds, min(s, r.Seeds)
@@ -121,50 +121,50 @@ func (r *Runner) units(exp int, e *Experiment, shifts int) []*unit {
 	return out
 }
 
-// work runs the units, those of one experiment after the other's, and tells.
-func (r *Runner) work(ctx context.Context, outs []*Outcome, units []*unit, left []int) {
+// runUnits runs the units and reports progress.
+func (r *Runner) runUnits(ctx context.Context, outs []*Outcome, units []*unit, unitsLeft []int) {
 	total, done, ran := 0.0, 0.0, 0.0
 	for _, u := range units {
 		total += u.cost
 	}
 	var mu sync.Mutex
-	p := Progress{Of: len(units)}
+	p := Progress{Total: len(units)}
 	start := time.Now()
-	run.Parallel(len(units), r.Parallel, func(i int) {
+	run.ForEachParallel(len(units), r.Parallel, func(i int) {
 		u := units[i]
-		kept := false
+		fromStore := false
 		if u.err = ctx.Err(); u.err == nil {
-			kept = r.one(outs[u.exp], u)
+			fromStore = r.runUnit(outs[u.exp], u)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		done += u.cost
 		p.Done++
-		if kept {
-			p.Kept++
+		if fromStore {
+			p.FromStore++
 		} else {
 			ran += u.cost
 		}
-		if left[u.exp]--; ran > 0 {
-			p.Left = time.Duration(float64(time.Since(start)) * (total - done) / ran)
+		if unitsLeft[u.exp]--; ran > 0 {
+			p.TimeLeft = time.Duration(float64(time.Since(start)) * (total - done) / ran)
 		}
 		p.Finished, p.LastError = "", u.err
-		if left[u.exp] == 0 {
+		if unitsLeft[u.exp] == 0 {
 			p.Finished = outs[u.exp].Name
 		}
-		if r.Tell != nil && ctx.Err() == nil {
-			r.Tell(p)
+		if r.OnProgress != nil && ctx.Err() == nil {
+			r.OnProgress(p)
 		}
 	})
 }
 
-// one runs a unit, or takes its sample from the store.
-func (r *Runner) one(o *Outcome, u *unit) (kept bool) {
+// runUnit runs a unit or loads its sample from the store, and reports whether it was loaded.
+func (r *Runner) runUnit(o *Outcome, u *unit) (fromStore bool) {
 	env := *r.Env
 	name := fmt.Sprintf("%s seed %d", o.Name, u.seed)
 	if u.shift >= 0 {
 		s := o.shifts[u.shift]
-		env.Cal = env.Cal.With(s.Parameter, s.Value)
+		env.Cal = env.Cal.WithValue(s.Parameter, s.Value)
 		name += fmt.Sprintf(" %s %g", s.Parameter, s.Value)
 	}
 	key := fmt.Sprintf("%s quick %v %v", name, env.Quick, env.Cal.values(o.Assumes))
@@ -180,9 +180,9 @@ func (r *Runner) one(o *Outcome, u *unit) (kept bool) {
 	return false
 }
 
-// judge brings an outcome's units together.
-func (r *Runner) judge(o *Outcome, units []*unit) {
-	samples := make([][]*Sample, len(o.shifts)+1) // the first: nothing shifted
+// evaluate computes the verdicts, curves and rows of an outcome from its units.
+func (r *Runner) evaluate(o *Outcome, units []*unit) {
+	samples := make([][]*Sample, len(o.shifts)+1) // samples[0]: no parameter is shifted
 	var errs []error
 	for _, u := range units {
 		errs = append(errs, u.err)
@@ -195,24 +195,24 @@ func (r *Runner) judge(o *Outcome, units []*unit) {
 		if c.Experiment != o.Name {
 			continue
 		}
-		v := verdict(c, &o.Experiment, samples[0], o.Err)
+		v := evaluateSamples(c, &o.Experiment, samples[0], o.Err)
 		o.Verdicts = append(o.Verdicts, v)
 		for k, s := range o.shifts {
-			w := verdict(c, &o.Experiment, samples[k+1], nil)
-			o.Sensitivity = append(o.Sensitivity, Shift{Shifted: s, Claim: c.ID, Mean: w.Ours.Mean, Verdict: byMean(&w)})
+			w := evaluateSamples(c, &o.Experiment, samples[k+1], nil)
+			o.Sensitivity = append(o.Sensitivity, Shift{ParameterShift: s, Claim: c.ID, Mean: w.Ours.Mean, Verdict: classifyByMean(&w)})
 		}
 	}
 	if len(o.shifts) > 0 {
 		o.shiftSeeds = len(samples[1])
 	}
-	o.Curves = curves(samples[0])
+	o.Curves = averageCurves(samples[0])
 	o.Rows = tableRows(&o.Experiment, samples[0])
 }
 
-// byMean judges a shifted claim by its mean alone: with few seeds the question
-// is where the value goes, not how sure it is.
-func byMean(v *Verdict) string {
-	m := Judge(v.Claim, []float64{v.Ours.Mean}, true)
+// classifyByMean classifies a claim by its mean alone: with few seeds a shift shows where the value
+// moves, not how certain it is.
+func classifyByMean(v *Verdict) string {
+	m := EvaluateClaim(v.Claim, []float64{v.Ours.Mean}, true)
 	switch {
 	case math.IsNaN(v.Ours.Mean):
 		return "none"
@@ -225,7 +225,7 @@ func byMean(v *Verdict) string {
 	}
 }
 
-func verdict(c Claim, e *Experiment, samples []*Sample, err error) Verdict {
+func evaluateSamples(c Claim, e *Experiment, samples []*Sample, err error) Verdict {
 	key := strings.TrimPrefix(c.ID, e.Name+"/")
 	var values []float64
 	for _, s := range samples {
@@ -233,7 +233,7 @@ func verdict(c Claim, e *Experiment, samples []*Sample, err error) Verdict {
 			values = append(values, v)
 		}
 	}
-	v := Judge(c, values, e.Exact)
+	v := EvaluateClaim(c, values, e.Exact)
 	switch {
 	case len(values) > 0:
 	case err != nil:
@@ -249,17 +249,17 @@ func verdict(c Claim, e *Experiment, samples []*Sample, err error) Verdict {
 	return v
 }
 
-// curves averages the points of all samples.
-func curves(samples []*Sample) map[string][]report.Line {
-	type at struct {
+// averageCurves averages the points of all samples.
+func averageCurves(samples []*Sample) map[string][]report.Line {
+	type pointKey struct {
 		plot, line string
 		x          float64
 	}
-	values := map[at][]float64{}
-	var order []at
+	values := map[pointKey][]float64{}
+	var order []pointKey
 	for _, s := range samples {
 		for _, p := range s.Points {
-			k := at{p.Plot, p.Line, p.X}
+			k := pointKey{p.Plot, p.Line, p.X}
 			if values[k] == nil {
 				order = append(order, k)
 			}
@@ -276,10 +276,10 @@ func curves(samples []*Sample) map[string][]report.Line {
 		}
 		e := report.Estimate(values[k])
 		if e.N < 2 {
-			e.Half = 0
+			e.HalfWidth = 0
 		}
 		l := &lines[i]
-		l.X, l.Y, l.Err = append(l.X, k.x), append(l.Y, e.Mean), append(l.Err, e.Half)
+		l.X, l.Y, l.Err = append(l.X, k.x), append(l.Y, e.Mean), append(l.Err, e.HalfWidth)
 		out[k.plot] = lines
 	}
 	return out

@@ -14,16 +14,16 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// toy is an experiment whose value is the seed plus a parameter.
-func toy(ran *int) Experiment {
+// toyExperiment returns an experiment whose value is the seed plus a parameter.
+func toyExperiment(ran *int) Experiment {
 	return Experiment{Name: "toy/one", Paper: "Toy", Seeds: 3, Assumes: []string{"a"}, Run: func(e *Env, seed uint64) (*Sample, error) {
 		*ran++
 		s := &Sample{}
-		s.set("x", float64(seed)+e.Cal.get("a"))
-		s.set("none", math.NaN())
-		s.grade("time", composition, 2)
-		s.grade("time", "fifo", 1)
-		s.grade("time", "ideal", 0.5)
+		s.setClaim("x", float64(seed)+e.Cal.get("a"))
+		s.setClaim("none", math.NaN())
+		s.addGrade("time", composedPolicy, 2)
+		s.addGrade("time", "fifo", 1)
+		s.addGrade("time", "ideal", 0.5)
 		return s, nil
 	}}
 }
@@ -31,12 +31,12 @@ func toy(ran *int) Experiment {
 func toyRunner(ran *int, store *Store) *Runner {
 	low, high := 0.0, 100.0
 	cal := &Calibration{Parameters: map[string]Parameter{"a": {Value: 10, Low: 5, High: 20, Why: "a toy"}}}
-	return &Runner{Env: &Env{Cal: cal}, Experiments: []Experiment{toy(ran)}, Sensitivity: 2, Parallel: 1, Store: store, Claims: []Claim{
+	return &Runner{Env: &Env{Cal: cal}, Experiments: []Experiment{toyExperiment(ran)}, Sensitivity: 2, Parallel: 1, Store: store, Claims: []Claim{
 		{ID: "toy/one/x", Experiment: "toy/one", Kind: Value, Low: &low, High: &high, Weight: 1},
-		{ID: "toy/one/none", Experiment: "toy/one", Kind: Ratio, Paper0: 2, Weight: 1}}}
+		{ID: "toy/one/none", Experiment: "toy/one", Kind: Ratio, PaperValue: 2, Weight: 1}}}
 }
 
-func TestARunIsTakenUpAgainWhereItWas(t *testing.T) {
+func TestStoredSamplesAreReused(t *testing.T) {
 	dir := t.TempDir()
 	ran := 0
 	for _, c := range []struct {
@@ -48,23 +48,23 @@ func TestARunIsTakenUpAgainWhereItWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store.Others = c.others
+		store.AcceptOtherBuilds = c.others
 		ran = 0
 		r := toyRunner(&ran, store)
 		var last Progress
-		r.Tell = func(p Progress) { last = p }
+		r.OnProgress = func(p Progress) { last = p }
 		outs, err := r.Run(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ran != c.runs || last.Done != 7 || last.Of != 7 || last.Kept != 7-c.runs || last.Finished != "toy/one" {
+		if ran != c.runs || last.Done != 7 || last.Total != 7 || last.FromStore != 7-c.runs || last.Finished != "toy/one" {
 			t.Errorf("build %s: %d units ran, want %d; %+v", c.build, ran, c.runs, last)
 		}
 		if v := outs[0].Verdicts[0]; v.Ours.Mean != 12 || v.Ours.N != 3 || !v.Reproduced {
 			t.Errorf("build %s: %+v", c.build, v)
 		}
 		if v := outs[0].Verdicts[1]; v.Missing == "" {
-			t.Errorf("not a number is taken for a value: %+v", v)
+			t.Errorf("NaN is taken for a value: %+v", v)
 		}
 		if s := outs[0].Sensitivity; len(s) != 4 || s[0].Mean != 6.5 || s[1].Mean != 21.5 || !s[1].High || s[0].Verdict != "reproduced" {
 			t.Errorf("sensitivity %+v", s)
@@ -72,7 +72,7 @@ func TestARunIsTakenUpAgainWhereItWas(t *testing.T) {
 	}
 }
 
-func TestABrokenOffRunSaysSo(t *testing.T) {
+func TestCancelledRunReturnsItsCause(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	ran := 0
@@ -81,10 +81,10 @@ func TestABrokenOffRunSaysSo(t *testing.T) {
 	}
 }
 
-// The best specialist is none that knows true sizes; 3dsf is flagged from 5% on.
-func TestTheTableNamesTheBestSpecialist(t *testing.T) {
+// The best specialist does not know true sizes; 3dsf is flagged if it is more than 5% worse.
+func TestTableNamesBestSpecialist(t *testing.T) {
 	grades := func(higher bool, us, fifo, fair float64) TableRow {
-		return tableRow("w", Metric{Name: "m", Higher: higher}, map[string][]float64{composition: {us, us}, "fifo": {fifo, fifo}, "fair": {fair, fair}, "ideal": {0.1, 0.1}})
+		return tableRow("w", Metric{Name: "m", HigherIsBetter: higher}, map[string][]float64{composedPolicy: {us, us}, "fifo": {fifo, fifo}, "fair": {fair, fair}, "ideal": {0.1, 0.1}})
 	}
 	for name, c := range map[string]struct {
 		row   TableRow
@@ -107,8 +107,8 @@ func TestTheTableNamesTheBestSpecialist(t *testing.T) {
 	}
 }
 
-// Two jobs of 8 tasks on 8 containers: what each baseline of LAS_MQ gives them
-// at once, and that it leaves the rest idle.
+// Two jobs of 8 tasks on 8 containers: each baseline of LAS_MQ gives them its shares and leaves the
+// rest idle.
 func TestRigidBaselinesLeaveContainersIdle(t *testing.T) {
 	for name, want := range map[string][2]int32{rigidFIFO: {2, 0}, rigidEqu: {2, 4}, rigidFair: {2, 2}, rigidLAS: {2, 6}} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 10)).AddTenants("a", "b")
@@ -123,18 +123,18 @@ func TestRigidBaselinesLeaveContainersIdle(t *testing.T) {
 		if got := [2]int32{w.State.Job(a).Stages[0].Running, w.State.Job(b).Stages[0].Running}; got != want {
 			t.Errorf("%s: %v tasks run, want %v", name, got, want)
 		}
-		w.Start().Pass(time.Second)
+		w.Start().Advance(time.Second)
 		if d := p.Decide(w.State, w.Now, 100); !d.Empty() {
-			t.Errorf("%s: nothing happened and it wants more: %v", name, d.Actions)
+			t.Errorf("%s: nothing changed and it decides: %v", name, d.Actions)
 		}
 	}
 	if _, err := newRigid("rigid nothing"); err == nil {
-		t.Error("an unknown baseline is made")
+		t.Error("an unknown baseline is accepted")
 	}
 }
 
-// A reduce of two containers is not passed over for ever by maps of one.
-func TestRigidBaselinesKeepANode(t *testing.T) {
+// A reduce of two containers is not starved by maps of one.
+func TestRigidBaselinesReserveANode(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 10)).AddTenants("a")
 	p, err := newRigid(rigidEqu)
 	if err != nil {
@@ -153,11 +153,11 @@ func TestRigidBaselinesKeepANode(t *testing.T) {
 }
 
 func TestEveryWhyNamesAClaim(t *testing.T) {
-	claims, err := Claims()
+	claims, err := LoadClaims()
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := map[string]bool{} // 3DSF's and PDSonQueue's stand for several experiments
+	shared := map[string]bool{} // the texts of 3DSF and PDSonQueue serve several experiments
 	for _, c := range claims {
 		shared[c.ID[strings.LastIndex(c.ID, "/")+1:]] = true
 	}

@@ -16,33 +16,32 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/run"
 )
 
-// Store keeps samples in a folder, so that a run that was broken off goes on
-// where it was. A sample is taken again only by the same program with the same
-// parameters. A nil Store keeps nothing.
+// Store stores samples in a folder, so that an interrupted run can continue. A sample is reused
+// only by the same program with the same parameters. A nil Store stores nothing.
 type Store struct {
 	dir   string
 	build string
-	// Others takes samples of other builds of the program too, and counts them.
-	Others bool
-	others atomic.Int64
+	// AcceptOtherBuilds also reuses samples of other builds of the program, and counts them.
+	AcceptOtherBuilds bool
+	fromOtherBuilds   atomic.Int64
 }
 
-// FromOthers is how many samples other builds of the program made.
-func (s *Store) FromOthers() int {
+// FromOtherBuilds returns how many samples of other builds were reused.
+func (s *Store) FromOtherBuilds() int {
 	if s == nil {
 		return 0
 	}
-	return int(s.others.Load())
+	return int(s.fromOtherBuilds.Load())
 }
 
-// kept is a file of a Store.
-type kept struct {
+// storedSample is the content of a file of a Store.
+type storedSample struct {
 	Build  string  `json:"build"`
 	Key    string  `json:"key"`
 	Sample *Sample `json:"sample"`
 }
 
-// OpenStore opens the folder, making it where needed. build names the program.
+// OpenStore opens a folder of samples and creates it if needed. build identifies the program.
 func OpenStore(dir, build string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of samples: %w", err)
@@ -50,7 +49,7 @@ func OpenStore(dir, build string) (*Store, error) {
 	return &Store{dir: dir, build: build}, nil
 }
 
-// BuildID is the SHA-256 of the running program's file.
+// BuildID returns the SHA-256 of the running program's file.
 func BuildID() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -69,10 +68,10 @@ func BuildID() (string, error) {
 }
 
 func (s *Store) path(name string) string {
-	return filepath.Join(s.dir, unsafe.ReplaceAllString(name, "-")+".json")
+	return filepath.Join(s.dir, unsafeChars.ReplaceAllString(name, "-")+".json")
 }
 
-// get gives the sample of a name, nil if there is none that is good.
+// get returns the stored sample of a name, or nil if there is no valid one.
 func (s *Store) get(name, key string) *Sample {
 	if s == nil {
 		return nil
@@ -81,27 +80,27 @@ func (s *Store) get(name, key string) *Sample {
 	if err != nil {
 		return nil
 	}
-	var k kept
-	if json.Unmarshal(b, &k) != nil || k.Key != key || (k.Build != s.build && !s.Others) {
-		return nil // half written, or of another program: it is made again
+	var k storedSample
+	if json.Unmarshal(b, &k) != nil || k.Key != key || (k.Build != s.build && !s.AcceptOtherBuilds) {
+		return nil // truncated, or of another program: it is made again
 	}
 	if k.Build != s.build {
-		s.others.Add(1)
+		s.fromOtherBuilds.Add(1)
 	}
 	return k.Sample
 }
 
-// put keeps a sample: whole or not at all.
+// put stores a sample atomically.
 func (s *Store) put(name, key string, sample *Sample) error {
 	if s == nil {
 		return nil
 	}
 	path := s.path(name)
-	if err := run.WriteFile(path+".new", func(w io.Writer) error { return report.WriteJSON(w, kept{s.build, key, sample}) }); err != nil {
-		return fmt.Errorf("keep a sample: %w", err)
+	if err := run.WriteFile(path+".new", func(w io.Writer) error { return report.WriteJSON(w, storedSample{s.build, key, sample}) }); err != nil {
+		return fmt.Errorf("store a sample: %w", err)
 	}
 	if err := os.Rename(path+".new", path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep a sample: %w", err)
+		return fmt.Errorf("store a sample: %w", err)
 	}
 	return nil
 }

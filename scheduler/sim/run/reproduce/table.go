@@ -10,31 +10,31 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/report"
 )
 
-// Metric is what a paper judges schedulers by on its workload.
+// Metric is the criterion by which a paper compares schedulers on its workload.
 type Metric struct {
-	Name   string // with its unit
-	Higher bool   // the higher the better
-	// Why explains where 3dsf is more than 5% worse than the best specialist,
-	// and what would close it.
+	Name           string // with its unit
+	HigherIsBetter bool
+	// Why explains why 3dsf is more than 5% worse than the best specialist, and what would close
+	// the gap.
 	Why string
 }
 
-// Grade is what one scheduler reached on one seed.
+// Grade is the value that one scheduler reached on one seed.
 type Grade struct {
 	Metric, Scheduler string
 	Value             float64
 }
 
-func (s *Sample) grade(metric, scheduler string, v float64) {
+func (s *Sample) addGrade(metric, scheduler string, v float64) {
 	if !math.IsNaN(v) && !math.IsInf(v, 0) {
 		s.Grades = append(s.Grades, Grade{metric, scheduler, v})
 	}
 }
 
-// composition is the scheduler that is held against the specialists.
-const composition = "3dsf"
+// composedPolicy is the scheduler that is compared with the specialists.
+const composedPolicy = "3dsf"
 
-// tolerance is how much worse than the best specialist may pass unexplained.
+// tolerance is how much worse than the best specialist it may be without an explanation.
 const tolerance = 0.05
 
 // TableRow is one workload and metric under all schedulers.
@@ -42,16 +42,16 @@ type TableRow struct {
 	Workload string
 	Metric
 	Values map[string]report.Interval // by scheduler
-	// Best is the best specialist: of the schedulers that any user may run,
-	// without those that know true sizes.
+	// Best is the best specialist: the best scheduler that users may run and that does not know
+	// true sizes.
 	Best string
-	// Worse is by how much 3dsf is worse than it, as a part, over paired
-	// seeds; below 0 it is better.
+	// Worse is by which fraction 3dsf is worse than Best, over paired seeds; negative if it is
+	// better.
 	Worse report.Interval
 	Flag  bool
 }
 
-// tableRows makes an experiment's lines of the table.
+// tableRows makes an experiment's rows of the table.
 func tableRows(e *Experiment, samples []*Sample) []TableRow {
 	var out []TableRow
 	for _, m := range e.Metrics {
@@ -72,20 +72,20 @@ func tableRows(e *Experiment, samples []*Sample) []TableRow {
 
 func tableRow(workload string, m Metric, values map[string][]float64) TableRow {
 	row := TableRow{Workload: workload, Metric: m, Values: map[string]report.Interval{}}
-	sign := 1.0 // the lower the better
-	if m.Higher {
+	sign := 1.0 // lower is better
+	if m.HigherIsBetter {
 		sign = -1
 	}
 	for name, v := range values {
 		row.Values[name] = report.Estimate(v)
-		if strings.HasPrefix(name, composition) || oracle(name) {
+		if strings.HasPrefix(name, composedPolicy) || knowsTrueSizes(name) {
 			continue
 		}
 		if b := row.Values[row.Best]; row.Best == "" || sign*row.Values[name].Mean < sign*b.Mean || (row.Values[name].Mean == b.Mean && name < row.Best) {
 			row.Best = name
 		}
 	}
-	us, them := values[composition], values[row.Best]
+	us, them := values[composedPolicy], values[row.Best]
 	var worse []float64
 	for i := range min(len(us), len(them)) {
 		if them[i] > 0 {
@@ -97,14 +97,13 @@ func tableRow(workload string, m Metric, values map[string][]float64) TableRow {
 	return row
 }
 
-// oracle tells whether a scheduler knows what only a simulation can.
-func oracle(name string) bool {
+// knowsTrueSizes reports whether a scheduler uses knowledge that only a simulation has.
+func knowsTrueSizes(name string) bool {
 	i, err := policies.Get(name)
 	return err == nil && i.SimOnly
 }
 
-// schedulersOf lists the columns of the table: in the order of the policies,
-// what is none of them behind.
+// schedulersOf lists the columns of the table: the policies in their order, then the others.
 func schedulersOf(rows []TableRow) []string {
 	order := policies.Names()
 	var out []string

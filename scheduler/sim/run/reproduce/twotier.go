@@ -11,57 +11,57 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// The two-tier paper's evaluation (5.1, Table 6): the pool of totals with five
-// resources, every job as long as it said, so the plan is what happens.
+// The two-tier paper's evaluation (5.1, Table 6) has one pool of total capacities with five
+// resources, and every job runs exactly as long as it declared. The plan is therefore what happens.
 const (
 	twoTierProjects  = 1000
 	twoTierResources = 5
 )
 
-// twoTierMeans are the means of one run, in the paper's time units.
+// twoTierMeans are the means of one simulation, in the paper's time units.
 type twoTierMeans struct {
 	jta, pta, wait, running float64
 	high, low               float64 // project turn-around
 }
 
-// plans keeps the means of runs that several figures share. Each is made once.
-type plans struct {
-	mu   sync.Mutex
-	made map[planKey]*plan
+// twoTierCache caches the means of simulations that several figures share.
+type twoTierCache struct {
+	mu    sync.Mutex
+	byKey map[twoTierKey]*twoTierResult
 }
 
-type planKey struct {
+type twoTierKey struct {
 	cfg  backfill.Config
 	seed uint64
 	ita  float64
 	n    int
 }
 
-type plan struct {
+type twoTierResult struct {
 	once  sync.Once
 	means twoTierMeans
 	err   error
 }
 
-// twoTier gives the means of one run of a configuration.
+// twoTier returns the means of one configuration, from the cache if possible.
 func (e *Env) twoTier(cfg backfill.Config, seed uint64, ita float64) (twoTierMeans, error) {
-	k := planKey{cfg, seed, ita, e.small(twoTierProjects)}
-	e.plans.mu.Lock()
-	p := e.plans.made[k]
+	k := twoTierKey{cfg, seed, ita, e.scaleDown(twoTierProjects)}
+	e.twoTierRuns.mu.Lock()
+	p := e.twoTierRuns.byKey[k]
 	if p == nil {
-		p = &plan{}
-		if e.plans.made == nil {
-			e.plans.made = map[planKey]*plan{}
+		p = &twoTierResult{}
+		if e.twoTierRuns.byKey == nil {
+			e.twoTierRuns.byKey = map[twoTierKey]*twoTierResult{}
 		}
-		e.plans.made[k] = p
+		e.twoTierRuns.byKey[k] = p
 	}
-	e.plans.mu.Unlock()
+	e.twoTierRuns.mu.Unlock()
 	p.once.Do(func() { p.means, p.err = runTwoTier(cfg, seed, k.n, ita, e.stop) })
 	return p.means, p.err
 }
 
-// runTwoTier plans the projects of a seed under one configuration, until stop,
-// if there is one, gives an error.
+// runTwoTier plans the projects of a seed under one configuration. It ends with the error of stop,
+// if stop is not nil.
 func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func() error) (twoTierMeans, error) {
 	m, projects := trace.TwoTier(seed, n, twoTierResources, ita)
 	prof := &backfill.Profile{}
@@ -70,7 +70,7 @@ func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func(
 	if err != nil {
 		return twoTierMeans{}, err
 	}
-	r := &planned{p: p, start: map[scheduler.JobID]scheduler.Time{}, end: map[scheduler.JobID]scheduler.Time{}}
+	r := &planReplay{planner: p, start: map[scheduler.JobID]scheduler.Time{}, end: map[scheduler.JobID]scheduler.Time{}}
 	for i := range projects {
 		if stop != nil {
 			if err := stop(); err != nil {
@@ -78,56 +78,56 @@ func runTwoTier(cfg backfill.Config, seed uint64, n int, ita float64, stop func(
 			}
 		}
 		now := paperTime(projects[i].Arrival)
-		r.pass(now)
+		r.advanceTo(now)
 		if _, err := p.Submit(now, paperProject(i, &projects[i])); err != nil {
 			return twoTierMeans{}, err
 		}
 	}
-	r.pass(scheduler.Never)
+	r.advanceTo(scheduler.Never)
 	return r.means(projects)
 }
 
 func paperTime(x float64) scheduler.Time { return scheduler.Time(x * float64(time.Second)) }
 
-// jobsOf bounds the jobs of a project, to number them.
-const jobsOf = 1000
+// maxProjectJobs is the range of job numbers per project.
+const maxProjectJobs = 1000
 
 func paperProject(i int, in *trace.TwoTierProject) backfill.Project {
-	out := backfill.Project{ID: scheduler.ProjectID(i + 1), Submitted: paperTime(in.Arrival), High: in.High}
+	out := backfill.Project{ID: scheduler.ProjectID(i + 1), Submitted: paperTime(in.Arrival), HighPriority: in.High}
 	for k, j := range in.Jobs {
-		out.Requests = append(out.Requests, backfill.Request{Job: scheduler.JobID((i+1)*jobsOf + k), Tasks: []int32{0},
+		out.Requests = append(out.Requests, backfill.Request{Job: scheduler.JobID((i+1)*maxProjectJobs + k), Tasks: []int32{0},
 			Need: backfill.Need{Base: j.Q}, Bound: max(1, time.Duration(j.Te*float64(time.Second)))})
 	}
 	return out
 }
 
-// planned carries a plan out.
-type planned struct {
-	p          *backfill.Planner
+// planReplay executes a plan.
+type planReplay struct {
+	planner    *backfill.Planner
 	start, end map[scheduler.JobID]scheduler.Time
 }
 
-type step struct {
+type replayStep struct {
 	at    scheduler.Time
 	start bool
 	key   backfill.Key
 }
 
-// pass starts and ends what is due before now, in order of time.
-func (r *planned) pass(now scheduler.Time) {
-	var steps []step
-	r.p.Each(func(x backfill.Planned) bool {
+// advanceTo starts and ends the jobs that are due before now, in order of time.
+func (r *planReplay) advanceTo(now scheduler.Time) {
+	var steps []replayStep
+	r.planner.Each(func(x backfill.PlannedTask) bool {
 		if !x.Started && x.Spot.At < now {
-			steps = append(steps, step{x.Spot.At, true, x.Key})
+			steps = append(steps, replayStep{x.Spot.At, true, x.Key})
 			r.start[x.Key.Job] = x.Spot.At
 		}
 		if x.End <= now && x.Spot.At < now {
-			steps = append(steps, step{x.End, false, x.Key})
+			steps = append(steps, replayStep{x.End, false, x.Key})
 			r.end[x.Key.Job] = x.End
 		}
 		return true
 	})
-	slices.SortStableFunc(steps, func(a, b step) int {
+	slices.SortStableFunc(steps, func(a, b replayStep) int {
 		switch {
 		case a.at != b.at:
 			return int(max(-1, min(1, a.at-b.at)))
@@ -140,28 +140,28 @@ func (r *planned) pass(now scheduler.Time) {
 	})
 	for _, s := range steps {
 		if s.start {
-			r.p.Start(s.key, s.at)
+			r.planner.Start(s.key, s.at)
 		} else {
-			r.p.End(s.key, s.at)
+			r.planner.End(s.key, s.at)
 		}
 	}
 }
 
-func (r *planned) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
+func (r *planReplay) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
 	var m twoTierMeans
 	high := 0
 	for i := range projects {
 		arrival := paperTime(projects[i].Arrival)
 		first, last := scheduler.Never, scheduler.Time(0)
 		for k := range projects[i].Jobs {
-			id := scheduler.JobID((i+1)*jobsOf + k)
+			id := scheduler.JobID((i+1)*maxProjectJobs + k)
 			start, started := r.start[id]
 			end, ended := r.end[id]
 			if !started || !ended {
 				return m, fmt.Errorf("two-tier: job %d never ran", id)
 			}
 			first, last = min(first, start), max(last, end)
-			m.jta += end.Sub(arrival).Seconds() / float64(len(projects[i].Jobs)) // eq. 8: each project counts alike
+			m.jta += end.Sub(arrival).Seconds() / float64(len(projects[i].Jobs)) // eq. 8: each project counts equally
 		}
 		turn := last.Sub(arrival).Seconds()
 		m.pta += turn
@@ -181,11 +181,11 @@ func (r *planned) means(projects []trace.TwoTierProject) (twoTierMeans, error) {
 	return m, nil
 }
 
-// The paper takes 5 seeds. We take more where a run is short: at an
-// inter-arrival time of 160 one run is often twice another.
+// The paper takes 5 seeds. Short experiments take more: at an inter-arrival time of 160 the results
+// of two seeds often differ by a factor of two.
 const (
 	twoTierSeeds     = 24
-	twoTierLongSeeds = 5 // of runs in which thousands of jobs wait
+	twoTierLongSeeds = 5 // if thousands of jobs wait
 )
 
 func twoTierExperiments() []Experiment {
@@ -200,16 +200,16 @@ func twoTierExperiments() []Experiment {
 }
 
 var (
-	strict   = backfill.Config{Variant: backfill.Strict}
-	flexible = backfill.Config{Variant: backfill.Flexible}
-	slack    = backfill.Config{Variant: backfill.FlexibleSF, SF: 0.5, PL: backfill.NoLimit}
+	strictConfig   = backfill.Config{Variant: backfill.Strict}
+	flexibleConfig = backfill.Config{Variant: backfill.Flexible}
+	slackConfig    = backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: 0.5, PreemptionLimit: backfill.NoLimit}
 )
 
-// long tells whether a seed is also run where projects come fast.
-func long(seed uint64) bool { return seed <= twoTierLongSeeds }
+// isLongSeed reports whether a seed is also run with fast arrivals.
+func isLongSeed(seed uint64) bool { return seed <= twoTierLongSeeds }
 
-// each runs configurations on one seed.
-func (e *Env) each(seed uint64, ita float64, cfgs ...backfill.Config) ([]twoTierMeans, error) {
+// twoTierAll returns the means of several configurations on one seed.
+func (e *Env) twoTierAll(seed uint64, ita float64, cfgs ...backfill.Config) ([]twoTierMeans, error) {
 	var out []twoTierMeans
 	for _, c := range cfgs {
 		m, err := e.twoTier(c, seed, ita)
@@ -224,21 +224,21 @@ func (e *Env) each(seed uint64, ita float64, cfgs ...backfill.Config) ([]twoTier
 func twoTierFig8(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	for _, ita := range []float64{10, 160} {
-		if ita == 10 && !long(seed) {
+		if ita == 10 && !isLongSeed(seed) {
 			continue
 		}
-		m, err := e.each(seed, ita, strict, flexible, slack)
+		m, err := e.twoTierAll(seed, ita, strictConfig, flexibleConfig, slackConfig)
 		if err != nil {
 			return nil, err
 		}
 		base, flex, sf, k := m[0], m[1], m[2], fmt.Sprint(ita)
-		s.set("jta_"+k, sf.jta/base.jta)
-		s.set("diff_"+k, base.jta-sf.jta)
-		s.set("2tfb_"+k, flex.jta/base.jta)
-		s.set("pta_"+k, sf.pta/base.pta)
+		s.setClaim("jta_"+k, sf.jta/base.jta)
+		s.setClaim("diff_"+k, base.jta-sf.jta)
+		s.setClaim("2tfb_"+k, flex.jta/base.jta)
+		s.setClaim("pta_"+k, sf.pta/base.pta)
 		for i, name := range []string{"2TSB", "2TFB", "2TFB-SF"} {
-			s.point("mean job turn-around", name, ita, m[i].jta)
-			s.point("mean project turn-around", name, ita, m[i].pta)
+			s.addPoint("mean job turn-around", name, ita, m[i].jta)
+			s.addPoint("mean project turn-around", name, ita, m[i].pta)
 		}
 	}
 	return s, nil
@@ -247,19 +247,19 @@ func twoTierFig8(e *Env, seed uint64) (*Sample, error) {
 func twoTierFig9(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	for _, ita := range []float64{10, 160} {
-		if ita == 10 && !long(seed) {
+		if ita == 10 && !isLongSeed(seed) {
 			continue
 		}
-		m, err := e.each(seed, ita, strict, slack)
+		m, err := e.twoTierAll(seed, ita, strictConfig, slackConfig)
 		if err != nil {
 			return nil, err
 		}
 		k := fmt.Sprint(ita)
-		s.set("wait_"+k, m[1].wait/m[0].wait)
-		s.set("run_"+k, m[1].running/m[0].running)
+		s.setClaim("wait_"+k, m[1].wait/m[0].wait)
+		s.setClaim("run_"+k, m[1].running/m[0].running)
 		for i, name := range []string{"2TSB", "2TFB-SF"} {
-			s.point("mean project waiting", name, ita, m[i].wait)
-			s.point("mean project running", name, ita, m[i].running)
+			s.addPoint("mean project waiting", name, ita, m[i].wait)
+			s.addPoint("mean project running", name, ita, m[i].running)
 		}
 	}
 	return s, nil
@@ -269,7 +269,7 @@ func twoTierFig10(e *Env, seed uint64) (*Sample, error) {
 	s := &Sample{}
 	var first, last twoTierMeans
 	for _, sf := range []float64{0.2, 0.5, 1} {
-		m, err := e.twoTier(backfill.Config{Variant: backfill.FlexibleSF, SF: sf, PL: backfill.NoLimit}, seed, 40)
+		m, err := e.twoTier(backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: sf, PreemptionLimit: backfill.NoLimit}, seed, 40)
 		if err != nil {
 			return nil, err
 		}
@@ -277,36 +277,36 @@ func twoTierFig10(e *Env, seed uint64) (*Sample, error) {
 			first = m
 		}
 		last = m
-		s.point("slack factor at ita 40", "jobs", sf, m.jta)
-		s.point("slack factor at ita 40", "projects", sf, m.pta)
+		s.addPoint("slack factor at ita 40", "jobs", sf, m.jta)
+		s.addPoint("slack factor at ita 40", "projects", sf, m.pta)
 	}
-	s.set("jta_falls", last.jta/first.jta-1)
-	s.set("pta_rises", last.pta/first.pta-1)
+	s.setClaim("jta_falls", last.jta/first.jta-1)
+	s.setClaim("pta_rises", last.pta/first.pta-1)
 	return s, nil
 }
 
-// priority compares 2TPB with 2TSB for all, high and low projects.
-func priority(e *Env, s *Sample, seed uint64, ita, sf float64, pl int, key string) error {
-	if ita == 10 && !long(seed) {
+// comparePriority compares 2TPB with 2TSB for all, high and low projects.
+func comparePriority(e *Env, s *Sample, seed uint64, ita, sf float64, pl int, key string) error {
+	if ita == 10 && !isLongSeed(seed) {
 		return nil
 	}
-	m, err := e.each(seed, ita, strict, backfill.Config{Variant: backfill.Priority, SF: sf, PL: pl})
+	m, err := e.twoTierAll(seed, ita, strictConfig, backfill.Config{Variant: backfill.Priority, SlackFactor: sf, PreemptionLimit: pl})
 	if err != nil {
 		return err
 	}
 	base, pb := m[0], m[1]
 	if key != "" {
-		s.set("high_"+key, pb.high/base.high)
-		s.set("low_"+key, pb.low/base.low)
-		s.set("all_"+key, pb.pta/base.pta)
+		s.setClaim("high_"+key, pb.high/base.high)
+		s.setClaim("low_"+key, pb.low/base.low)
+		s.setClaim("all_"+key, pb.pta/base.pta)
 	}
 	plot := fmt.Sprintf("2TPB over 2TSB, SF %g, PL %d", sf, pl)
 	if pl == backfill.NoLimit {
 		plot = fmt.Sprintf("2TPB over 2TSB, SF %g, no limit", sf)
 	}
-	s.point(plot, "high", ita, pb.high/base.high)
-	s.point(plot, "low", ita, pb.low/base.low)
-	s.point(plot, "all", ita, pb.pta/base.pta)
+	s.addPoint(plot, "high", ita, pb.high/base.high)
+	s.addPoint(plot, "low", ita, pb.low/base.low)
+	s.addPoint(plot, "all", ita, pb.pta/base.pta)
 	return nil
 }
 
@@ -316,7 +316,7 @@ func twoTierFig11(e *Env, seed uint64) (*Sample, error) {
 		ita, sf float64
 		key     string
 	}{{10, 0.2, "10"}, {160, 0.2, ""}, {10, 0.5, ""}, {160, 0.5, ""}, {10, 1, ""}, {160, 1, "160"}} {
-		if err := priority(e, s, seed, c.ita, c.sf, backfill.NoLimit, c.key); err != nil {
+		if err := comparePriority(e, s, seed, c.ita, c.sf, backfill.NoLimit, c.key); err != nil {
 			return nil, err
 		}
 	}
@@ -330,7 +330,7 @@ func twoTierFig12(e *Env, seed uint64) (*Sample, error) {
 		pl  int
 		key string
 	}{{10, 1, "10"}, {160, 1, ""}, {10, 5, ""}, {160, 5, ""}, {10, backfill.NoLimit, ""}, {160, backfill.NoLimit, "160"}} {
-		if err := priority(e, s, seed, c.ita, 0.5, c.pl, c.key); err != nil {
+		if err := comparePriority(e, s, seed, c.ita, 0.5, c.pl, c.key); err != nil {
 			return nil, err
 		}
 	}

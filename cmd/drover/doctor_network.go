@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/hdfs"
+	hdfsclient "github.com/drover-run/drover/hdfs/client"
+	"github.com/drover-run/drover/internal/pki"
+)
+
+// networkLimit bounds each question to another machine.
+const networkLimit = 5 * time.Second
+
+// Bounds of what doctor accepts.
+const (
+	clockSlack   = 5 * time.Second     // between clocks; a second is the resolution of the question
+	clockLimit   = time.Minute         // above it leases and deadlines mean nothing
+	expiryNotice = 30 * 24 * time.Hour // before the end of a certificate
+)
+
+// checkCertificates looks at the files of a daemon as it does, and at what is left
+// of their time.
+func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) checkResult {
+	if f.Cert == "" && f.CA == "" && f.Key == "" {
+		return checkResult{"certificates", statusDegraded, "none: only this machine can reach the " + string(kind), "drover tls cert -kind " + string(kind)}
+	}
+	if err := f.Check(kind, name, now); err != nil {
+		text, cure, _ := strings.Cut(err.Error(), ": ")
+		return checkResult{"certificates", statusMissing, text, cure}
+	}
+	_, pair, _, err := f.Load()
+	if err != nil {
+		return checkResult{"certificates", statusMissing, err.Error(), "drover tls cert"}
+	}
+	until := pair.Leaf.NotAfter.UTC().Format(time.DateOnly)
+	if pair.Leaf.NotAfter.Sub(now) < expiryNotice {
+		return checkResult{"certificates", statusDegraded, f.Cert + " ends on " + until, "make a new one with `drover tls cert`, put it in place, `systemctl reload drover-" + string(kind) + "`"}
+	}
+	return checkResult{"certificates", statusOK, pair.Leaf.Subject.CommonName + ", until " + until, ""}
+}
+
+// checkListen finds out whether a daemon could have its port.
+func checkListen(role, at string, daemons []daemonProcess) checkResult {
+	name := "port of " + role
+	if at == "" {
+		return checkResult{name, statusDegraded, "no listen setting: only this machine can reach the " + role, "set listen = \"ADDRESS:PORT\""}
+	}
+	if i := slices.IndexFunc(daemons, func(d daemonProcess) bool { return d.role == role }); i >= 0 {
+		return checkResult{name, statusOK, fmt.Sprintf("%s, the %s runs (process %d)", at, role, daemons[i].pid), ""}
+	}
+	l, err := listenTCP(at)
+	if err != nil {
+		part := strings.SplitN(strings.TrimPrefix(err.Error(), "-listen "), ": ", 3) // address, what is wrong, cure
+		return checkResult{name, statusMissing, strings.Join(part[:min(2, len(part))], ": "), strings.Join(part[min(2, len(part)):], "")}
+	}
+	l.Close()
+	return checkResult{name, statusOK, at + " is free", ""}
+}
+
+// checkReachable finds out whether a port on another machine is open.
+func checkReachable(ctx context.Context, name, at, cure string) checkResult {
+	ctx, cancel := context.WithTimeout(ctx, networkLimit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	switch {
+	case err == nil:
+		conn.Close()
+		return checkResult{name, statusOK, at + " answers", ""}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return checkResult{name, statusMissing, at + " refuses: nothing listens there, or a firewall rejects", cure}
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded):
+		return checkResult{name, statusMissing, at + " does not answer: the machine is down, or a firewall drops", cure}
+	default:
+		return checkResult{name, statusMissing, err.Error(), cure}
+	}
+}
+
+// checkCoordinatorPort is checkReachable for the coordinator of a node.
+func checkCoordinatorPort(ctx context.Context, address string) checkResult {
+	const name = "coordinator"
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		if path, ok := strings.CutPrefix(address, "unix://"); ok {
+			if _, err := os.Stat(path); err != nil {
+				return checkResult{name, statusMissing, err.Error(), "systemctl start drover-coordinator"}
+			}
+			return checkResult{name, statusOK, path + " is there", ""}
+		}
+		return checkResult{name, statusMissing, address + " is no address", "coordinator = \"https://HOST:PORT\""}
+	}
+	return checkReachable(ctx, name, u.Host, "systemctl start drover-coordinator on its machine, and open TCP port "+u.Port()+" there")
+}
+
+// checkClock asks the kernel whether the clock is synchronised, and the coordinator,
+// where there is one, what time it has.
+func checkClock(ctx context.Context, h *http.Client, base string, now func() time.Time) checkResult {
+	const name, cure = "clock", "apt-get install systemd-timesyncd, and timedatectl set-ntp true"
+	if h != nil {
+		if there, took, err := remoteClock(ctx, h, base, now); err == nil {
+			off := now().Add(-took / 2).Sub(there).Abs()
+			switch {
+			case off > clockLimit:
+				return checkResult{name, statusMissing, fmt.Sprintf("%s from the coordinator's: leases, deadlines and certificates go wrong", off.Round(time.Second)), cure + ", on both machines"}
+			case off > clockSlack:
+				return checkResult{name, statusDegraded, fmt.Sprintf("%s from the coordinator's", off.Round(time.Second)), cure + ", on both machines"}
+			}
+		}
+	}
+	var t unix.Timex
+	if state, err := unix.Adjtimex(&t); err != nil || state == unix.TIME_ERROR {
+		return checkResult{name, statusDegraded, "not synchronised: nothing keeps it right", cure}
+	}
+	return checkResult{name, statusOK, "synchronised", ""}
+}
+
+// remoteClock reads the time of a server from its answer, and how long that took.
+func remoteClock(ctx context.Context, h *http.Client, base string, now func() time.Time) (time.Time, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, networkLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/healthz", nil)
+	if err != nil {
+		return time.Time{}, 0, err
+	}
+	begun := now()
+	res, err := h.Do(req)
+	if err != nil {
+		return time.Time{}, 0, err
+	}
+	res.Body.Close()
+	at, err := http.ParseTime(res.Header.Get("Date"))
+	return at, now().Sub(begun), err
+}
+
+// checkNameNode asks NameNodes whether they can be written to.
+func checkNameNode(ctx context.Context, nameNodes []string) checkResult {
+	ctx, cancel := context.WithTimeout(ctx, 2*networkLimit)
+	defer cancel()
+	c, err := hdfsclient.New(hdfsclient.Options{NameNodes: nameNodes, User: "drover"})
+	if err != nil {
+		return checkResult{"NameNode", statusMissing, err.Error(), "namenode = \"HOST:8020\""}
+	}
+	defer c.Close()
+	safe, err := c.InSafeMode(ctx)
+	return nameNodeResult(strings.Join(nameNodes, ","), safe, err)
+}
+
+func nameNodeResult(at string, safe bool, err error) checkResult {
+	const name = "NameNode"
+	switch {
+	case err == nil && safe, errors.Is(err, hdfs.ErrSafeMode):
+		return checkResult{name, statusMissing, at + " is in safe mode: jobs wait, and nothing is written", "wait while it starts; else hdfs dfsadmin -safemode leave, once DataNodes and their disks are right"}
+	case err != nil:
+		return checkResult{name, statusMissing, at + ": " + err.Error(), "start it, and open its port to this machine"}
+	default:
+		return checkResult{name, statusOK, at + " answers and can be written to", ""}
+	}
+}

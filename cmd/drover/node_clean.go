@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node"
+	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/containerd"
+)
+
+// cleanLimit bounds all of `drover node clean`, cleanDeleteLimit one container.
+const (
+	cleanLimit       = 10 * time.Minute
+	cleanDeleteLimit = time.Minute
+)
+
+func nodeCleanCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "clean",
+		Usage: "end all tasks of this machine and remove their containers and images",
+		Description: "For a machine that leaves the cluster: what tasks left in containerd goes. Stop the node daemon first, which\n" +
+			"would start them again; better still drain the node. The folder of -data stays. Removing the Debian package does\n" +
+			"this by itself.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon"},
+			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
+		},
+		Action: runNodeClean,
+	}
+}
+
+func runNodeClean(c *cli.Context) error {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+		return err
+	}
+	if err := store.Check(filepath.Join(c.String("data"), node.StoreFile)); errors.Is(err, fault.Unavailable) {
+		return fault.New(fault.Conflict, "the node daemon runs, and would start the tasks again: `systemctl stop drover-node` first")
+	}
+	// Asked here, or the client would wait for a containerd that is not installed.
+	conn, err := net.DialTimeout("unix", c.String("containerd"), 5*time.Second)
+	if err != nil {
+		return fault.New(fault.Unavailable, "containerd: %w; start it, or name its socket with -containerd", err)
+	}
+	conn.Close()
+	d, err := containerd.New(containerd.Config{Address: c.String("containerd")})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(c.Context, cleanLimit)
+	defer cancel()
+	return cleanEngine(ctx, d, c.App.Writer)
+}
+
+// cleanableEngine is what cleanEngine needs of a driver.
+type cleanableEngine interface {
+	List(context.Context) ([]runtime.Status, error)
+	Delete(ctx context.Context, id string) error
+	Leftovers(context.Context) ([]runtime.Leftover, error)
+	ListImages(context.Context) ([]runtime.Image, error)
+	Remove(ctx context.Context, digest string) error
+}
+
+// cleanEngine removes every container and image of Drover. What cannot be removed
+// is named at the end; the rest goes.
+func cleanEngine(ctx context.Context, d cleanableEngine, w io.Writer) error {
+	all, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for _, s := range all {
+		ids = append(ids, s.ID)
+	}
+	left, err := d.Leftovers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range left {
+		if !l.Listed {
+			ids = append(ids, l.ID)
+		}
+	}
+	var failed []error
+	for _, id := range ids {
+		limited, cancel := context.WithTimeout(ctx, cleanDeleteLimit)
+		if err := d.Delete(limited, id); err != nil && !errors.Is(err, fault.NotFound) {
+			failed = append(failed, fmt.Errorf("container %s: %w", id, err))
+		}
+		cancel()
+	}
+	images, err := d.ListImages(ctx)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	for _, i := range images {
+		if err := d.Remove(ctx, i.Digest); err != nil {
+			failed = append(failed, fmt.Errorf("image %s: %w", i.Digest, err))
+		}
+	}
+	fmt.Fprintf(w, "removed %d containers and %d images; %d could not be removed\n", len(ids), len(images), len(failed))
+	return errors.Join(failed...)
+}
+
+var _ cleanableEngine = (*containerd.Driver)(nil)

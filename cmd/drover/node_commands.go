@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+func listNodes(c *cli.Context) ([]*droverv1.NodeStatus, error) {
+	cl, err := dial(c)
+	if err != nil {
+		return nil, err
+	}
+	res, err := cl.ListNodes(c.Context, connect.NewRequest(&droverv1.ListNodesRequest{}))
+	if err != nil {
+		return nil, cl.classifyError(err)
+	}
+	return res.Msg.Nodes, nil
+}
+
+func nodeListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "nodes, their capacity and what is in use",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			nodes, err := listNodes(c)
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, &droverv1.ListNodesResponse{Nodes: nodes})
+			}
+			rows := make([][]string, 0, len(nodes))
+			for _, n := range nodes {
+				state := n.State
+				if n.Draining && state == "up" {
+					state = "draining"
+				}
+				al := n.Info.GetAllocatable()
+				rows = append(rows, []string{n.Info.GetName(), state, n.Info.GetRack(), n.Info.GetDriver(), fmt.Sprint(n.Attempts),
+					usedOfText(n.Used.GetCpu(), al.GetCpu(), jobspec.FormatCPU), usedOfText(n.Used.GetMemory(), al.GetMemory(), jobspec.FormatSize),
+					usedOfText(n.Used.GetIo(), al.GetIo(), jobspec.FormatRate)})
+			}
+			printTable(c.App.Writer, []string{"node", "state", "rack", "driver", "tasks", "cpu", "memory", "disk i/o"}, rows)
+			return nil
+		},
+	}
+}
+
+func usedOfText(used, of int64, show func(int64) string) string {
+	return show(used) + " of " + show(of)
+}
+
+func nodeStatusCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "status",
+		Usage:     "one node: measurements, allocatable resources, suspension levels",
+		ArgsUsage: "NODE",
+		Flags:     []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			a, err := positionalArgs(c, 1, 1, "NODE")
+			if err != nil {
+				return err
+			}
+			nodes, err := listNodes(c)
+			if err != nil {
+				return err
+			}
+			names := make([]string, 0, len(nodes))
+			for _, n := range nodes {
+				if n.Info.GetName() == a[0] {
+					if c.Bool("json") {
+						return printProto(c.App.Writer, n)
+					}
+					printNode(c, n)
+					return nil
+				}
+				names = append(names, n.Info.GetName())
+			}
+			hint := "; it has " + strings.Join(names, ", ")
+			if s := jobspec.Suggest(a[0], names); s != "" {
+				hint = fmt.Sprintf("; did you mean %s?", s)
+			}
+			return fault.New(fault.NotFound, "the cluster has no node %q%s", a[0], hint)
+		},
+	}
+}
+
+func printNode(c *cli.Context, n *droverv1.NodeStatus) {
+	i, w := n.Info, c.App.Writer
+	levels := make([]string, 0, len(i.Levels))
+	for _, l := range i.Levels {
+		levels = append(levels, levelText(l))
+	}
+	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs), "rack", i.Rack, "address", i.Address,
+		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
+		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
+		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "missing levels", strings.Join(i.LevelNotes, "; "), "last report", unixMSText(n.LastReportMs),
+		"problems", strings.Join(n.Load.GetProblems(), "; "))
+	rows := make([][]string, 0, len(i.Disks))
+	for _, d := range i.Disks {
+		rows = append(rows, []string{d.Name, d.Device, d.Path, jobspec.FormatRate(d.ReadBps), jobspec.FormatRate(d.WriteBps), jobspec.FormatRate(d.MixedBps), jobspec.FormatRate(d.Io), jobspec.FormatSize(d.Space), yesOrEmpty(d.Quota)})
+	}
+	fmt.Fprintln(w)
+	printTable(w, []string{"disk", "device", "folder", "read", "write", "mixed", "allocatable", "space", "quota"}, rows)
+	fmt.Fprintln(w)
+	for _, k := range sortedKeys(i.Versions) {
+		printPairs(w, k, i.Versions[k])
+	}
+}
+
+func yesOrEmpty(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
+
+func nodeDrainCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "drain",
+		Usage:     "place no new tasks on a node; running tasks continue",
+		ArgsUsage: "NODE",
+		Flags:     []cli.Flag{&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"}},
+		Action: func(c *cli.Context) error {
+			a, err := positionalArgs(c, 1, 1, "NODE")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			if _, err := cl.DrainNode(c.Context, connect.NewRequest(&droverv1.DrainNodeRequest{Node: a[0], Off: c.Bool("off")})); err != nil {
+				return cl.classifyError(err)
+			}
+			if c.Bool("off") {
+				fmt.Fprintf(c.App.Writer, "%s is schedulable again\n", a[0])
+			} else {
+				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows what is still running\n", a[0], a[0])
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/backup"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+const defaultCoordinatorData = "/var/lib/drover/coordinator"
+
+func operatorCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "operator",
+		Usage: "save and restore the coordinator's state, list its servers, repair its log",
+		Subcommands: []*cli.Command{
+			{Name: "snapshot", Usage: "archives of the coordinator's state", Subcommands: []*cli.Command{snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand()}},
+			{Name: "server", Usage: "servers of the replicated log", Subcommands: []*cli.Command{serverListCommand()}},
+			repairCommand(),
+		},
+	}
+}
+
+func snapshotSaveCommand() *cli.Command {
+	return &cli.Command{
+		Name: "save", ArgsUsage: "FILE",
+		Usage: "save the state of a running coordinator as an archive",
+		Description: "The archive has the facts at one log index, the history of ended jobs, and the uploaded files that live jobs need.\n" +
+			"It is read back and checked before FILE gets its name. FILE may not exist yet.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "all-files", Usage: "also uploaded files that no live job needs"},
+			jsonFlag,
+		},
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 1, 1, "FILE")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			if _, err := os.Lstat(args[0]); err == nil {
+				return fault.New(fault.Exists, "%s exists already: name another file", args[0])
+			}
+			part := args[0] + ".part"
+			if err := receiveSnapshot(c, cl, part); err != nil {
+				return errors.Join(err, removeIfPresent(part))
+			}
+			m, err := inspectArchive(part)
+			if err != nil {
+				return errors.Join(err, os.Remove(part))
+			}
+			if err := os.Rename(part, args[0]); err != nil {
+				return err
+			}
+			return printManifest(c, args[0], m)
+		},
+	}
+}
+
+func removeIfPresent(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// receiveSnapshot writes the archive that the coordinator sends, durably.
+func receiveSnapshot(c *cli.Context, cl *client, path string) (err error) {
+	stream, err := cl.operator.SaveSnapshot(c.Context, connect.NewRequest(&droverv1.SaveSnapshotRequest{AllFiles: c.Bool("all-files")}))
+	if err != nil {
+		return cl.classifyError(err)
+	}
+	defer stream.Close()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for stream.Receive() {
+		if _, err := f.Write(stream.Msg().GetData()); err != nil {
+			return err
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return cl.classifyError(err)
+	}
+	return f.Sync()
+}
+
+func inspectArchive(path string) (*backup.Manifest, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := backup.Read(bufio.NewReaderSize(f, 1<<20), nil)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return m, errors.Join(err, f.Close())
+}
+
+func printManifest(c *cli.Context, path string, m *backup.Manifest) error {
+	if c.Bool("json") {
+		return printJSON(c.App.Writer, m)
+	}
+	files := "those that live jobs need"
+	if m.AllFiles {
+		files = "all"
+	}
+	count := 0
+	for _, x := range m.Members {
+		if filepath.Dir(x.Name) == "blobs" {
+			count++
+		}
+	}
+	pairs := []string{"archive", path, "cluster", m.Cluster, "saved", m.SavedAt.Local().Format("2006-01-02 15:04:05"), "by", "drover " + m.Program,
+		"log index", fmt.Sprint(m.Index), "term", fmt.Sprint(m.Term), "jobs", fmt.Sprintf("%d, %d of them live; the last has number %d", m.Jobs, m.LiveJobs, m.LastJob),
+		"nodes", fmt.Sprint(m.Nodes), "files", fmt.Sprintf("%d (%s)", count, files), "size", jobspec.FormatSize(m.Size()) + " unpacked",
+		"checksums", fmt.Sprintf("right, of %d members", len(m.Members))}
+	if n := len(m.MissingFiles); n > 0 {
+		pairs = append(pairs, "missing", fmt.Sprintf("%d files that the store did not have, for example %s", n, m.MissingFiles[0]))
+	}
+	printPairs(c.App.Writer, pairs...)
+	return nil
+}
+
+func snapshotInspectCommand() *cli.Command {
+	return &cli.Command{
+		Name: "inspect", ArgsUsage: "FILE",
+		Usage: "check an archive and show what it holds; needs no coordinator",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 1, 1, "FILE")
+			if err != nil {
+				return err
+			}
+			m, err := inspectArchive(args[0])
+			if err != nil {
+				return err
+			}
+			return printManifest(c, args[0], m)
+		},
+	}
+}
+
+func snapshotRestoreCommand() *cli.Command {
+	return &cli.Command{
+		Name: "restore", ArgsUsage: "FILE",
+		Usage: "restore an archive into an empty data folder; no coordinator may run on it",
+		Description: "Start the coordinator on the folder afterwards. Nodes reconnect by themselves: the restored log's term is above\n" +
+			"every one that they can have seen. Jobs that were accepted after the archive was saved are unknown, and nodes\n" +
+			"remove their tasks; the next job's number is at least a million higher, so that no such number is given twice.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder, absent or empty"},
+			&cli.Uint64Flag{Name: "seen-term", Usage: "a term that a node's log names as seen, if nodes still refuse the restored coordinator"},
+			jsonFlag,
+		},
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 1, 1, "FILE")
+			if err != nil {
+				return err
+			}
+			m, err := backup.Restore(args[0], backup.Target{Dir: c.String("data"), ID: "c1", SeenTerm: c.Uint64("seen-term")})
+			if err != nil {
+				return err
+			}
+			return printManifest(c, args[0], m)
+		},
+	}
+}
+
+func serverListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the servers",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.operator.ListServers(c.Context, connect.NewRequest(&droverv1.ListServersRequest{}))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
+			}
+			var rows [][]string
+			for _, s := range res.Msg.Servers {
+				role := "follower"
+				if s.Leader {
+					role = "leader"
+				} else if !s.Voter {
+					role = "no voter"
+				}
+				rows = append(rows, []string{s.Id, s.Address, role})
+			}
+			printTable(c.App.Writer, []string{"server", "address", "role"}, rows)
+			return nil
+		},
+	}
+}
+
+func repairCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "show damage of a stopped coordinator's log, and with -accept-loss go on without what cannot be read",
+		Description: "An archive (drover operator snapshot restore) or another server of the cluster is better: a repair forgets the newest\n" +
+			"entries, and with them jobs that clients were told are accepted. The damaged log is moved aside, never removed.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder"},
+			&cli.BoolFlag{Name: "accept-loss", Usage: "make a log of what can be read"},
+		},
+		Action: runRepair,
+	}
+}
+
+func runRepair(c *cli.Context) error {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+		return err
+	}
+	dir := filepath.Join(c.String("data"), "raft")
+	d, err := replica.Inspect(dir)
+	if err != nil {
+		return err
+	}
+	if len(d.What) == 0 {
+		fmt.Fprintf(c.App.Writer, "%s is not damaged: %d entries, the last has index %d\n", dir, d.Last-d.First+1, d.Kept())
+		return nil
+	}
+	for _, w := range d.What {
+		fmt.Fprintln(c.App.Writer, "damaged: "+w)
+	}
+	fmt.Fprintf(c.App.Writer, "can be kept: everything up to entry %d (snapshot up to %d, log %d to %d)\n", d.Kept(), d.Snapshot, d.First, d.Last)
+	lost := fmt.Sprintf("is lost: entries %d to %d, at least", d.Kept()+1, d.Kept()+d.Lost)
+	if d.Lost == 0 {
+		lost = "is lost: no entry that is known; there may have been newer ones"
+	}
+	fmt.Fprintln(c.App.Writer, lost)
+	if !c.Bool("accept-loss") {
+		return fault.New(fault.Corrupt, "nothing was changed: restore an archive, or repeat this with -accept-loss to go on without what is lost")
+	}
+	began := time.Now()
+	if err := replica.Repair(dir, d); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.App.Writer, "repaired in %s; the damaged log is in %s\n", time.Since(began).Round(time.Millisecond), d.Aside)
+	return nil
+}

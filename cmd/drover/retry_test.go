@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// busyServer refuses its first calls.
+type busyServer struct {
+	droverv1connect.UnimplementedClientServiceHandler
+	refusals int
+	calls    int
+	final    bool // without a Retry-After
+}
+
+func (s *busyServer) refusal() error {
+	if s.calls++; s.calls > s.refusals {
+		return nil
+	}
+	err := connect.NewError(connect.CodeResourceExhausted, errors.New("too many calls"))
+	if !s.final {
+		err.Meta().Set(wire.RetryAfter, "1")
+	}
+	return err
+}
+
+func (s *busyServer) Status(context.Context, *connect.Request[droverv1.StatusRequest]) (*connect.Response[droverv1.StatusResponse], error) {
+	if err := s.refusal(); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.StatusResponse{}), nil
+}
+
+func (s *busyServer) Events(_ context.Context, r *connect.Request[droverv1.EventsRequest], st *connect.ServerStream[droverv1.Event]) error {
+	if err := s.refusal(); err != nil {
+		return err
+	}
+	return st.Send(&droverv1.Event{Job: r.Msg.GetJob()})
+}
+
+func TestOverloadedCallsAreRepeatedWithGrowingPauses(t *testing.T) {
+	srv := &busyServer{}
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(srv))
+	h := httptest.NewServer(mux)
+	defer h.Close()
+	var pauses []time.Duration
+	r := &retrier{pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}
+	c := droverv1connect.NewClientServiceClient(h.Client(), h.URL, connect.WithInterceptors(r))
+	status := func() error {
+		_, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+		return wire.FromError(err)
+	}
+	events := func() error {
+		st, err := c.Events(t.Context(), connect.NewRequest(&droverv1.EventsRequest{Job: "j"}))
+		if err != nil {
+			return err
+		}
+		defer st.Close()
+		for st.Receive() {
+			if st.Msg().Job != "j" {
+				t.Errorf("the repeated request lost its content: %v", st.Msg())
+			}
+		}
+		return wire.FromError(st.Err())
+	}
+	for name, call := range map[string]func() error{"unary": status, "stream": events} {
+		*srv, pauses = busyServer{refusals: 3}, nil
+		if err := call(); err != nil || srv.calls != 4 {
+			t.Errorf("%s: %v after %d calls", name, err, srv.calls)
+		}
+		if len(pauses) != 3 || pauses[2] < 2*firstPause || pauses[0] < firstPause/2 {
+			t.Errorf("%s: pauses %v", name, pauses)
+		}
+		*srv = busyServer{refusals: 100}
+		if err := call(); !errors.Is(err, fault.Exhausted) || srv.calls != maxAttempts {
+			t.Errorf("%s, always busy: %v after %d calls", name, err, srv.calls)
+		}
+		*srv = busyServer{refusals: 100, final: true}
+		if err := call(); !errors.Is(err, fault.Exhausted) || srv.calls != 1 {
+			t.Errorf("%s, over a limit that does not pass: %v after %d calls", name, err, srv.calls)
+		}
+	}
+}
+
+func TestRepeatingEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	err := newRetrier().do(ctx, func() error {
+		calls++
+		cancel()
+		return fault.Overload("busy")
+	})
+	if calls != 1 || !errors.Is(err, fault.Exhausted) {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// checkCoordinator finds what is wrong with a coordinator's settings. It changes
+// nothing.
+func checkCoordinator(c *cli.Context) error {
+	params, err := parseParams(c.StringSlice("set"))
+	if err != nil {
+		return err
+	}
+	if _, err := policies.New(c.String("scheduler"), params); err != nil {
+		return usageErrorf("%s: %v", settingName("scheduler"), err)
+	}
+	for _, o := range c.StringSlice("operator") {
+		if kind, name, ok := strings.Cut(o, "/"); !ok || kind != string(pki.KindUser) || name == "" {
+			return usageErrorf("-operator %q: want the name of a user's certificate, user/%s", o, o)
+		}
+	}
+	if share := c.Float64("frozen-share"); share <= 0 || share > 1 {
+		return usageErrorf("-frozen-share %g: want more than 0 and at most 1", share)
+	}
+	if c.Duration("lease") < time.Second {
+		return usageErrorf("-lease %s: want at least 1s", c.Duration("lease"))
+	}
+	if err := checkLogLevel(c); err != nil {
+		return err
+	}
+	if c.String("listen") == "" {
+		return nil
+	}
+	if err := checkHostPort("-listen", c.String("listen")); err != nil {
+		return err
+	}
+	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
+}
+
+// checkNode finds what is wrong with a node's settings. It changes nothing.
+func checkNode(c *cli.Context) error {
+	address := c.String("coordinator")
+	if address == "" {
+		return usageErrorf("the node daemon needs -coordinator https://host:port (verbs: list, status, drain)")
+	}
+	if r := c.Int("reserve"); r < 1 || r > 90 {
+		return usageErrorf("-reserve %d: want 1 to 90 percent", r)
+	}
+	if _, err := nodeFilesConfig(c); err != nil {
+		return err
+	}
+	if err := checkLogLevel(c); err != nil {
+		return err
+	}
+	if at := c.String("listen"); at != "" {
+		if err := checkHostPort("-listen", at); err != nil {
+			return err
+		}
+	}
+	for _, list := range [][]string{splitList(c.String("namenode")), slices.DeleteFunc(slices.Clone(c.StringSlice("allow-namenode")), func(s string) bool { return s == "*" })} {
+		for _, at := range list {
+			if err := checkHostPort("-namenode", at); err != nil {
+				return err
+			}
+		}
+	}
+	name, err := nodeName(c)
+	if err != nil {
+		return err
+	}
+	if u, ok := strings.CutPrefix(address, "unix://"); ok && u != "" {
+		if tlsFiles(c).Cert == "" {
+			return nil
+		}
+	} else if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
+		return usageErrorf("-coordinator %q: want https://host:port or unix:///path", address)
+	}
+	return tlsFiles(c).Check(pki.KindNode, name, time.Now())
+}
+
+// nodeName is the node's name: the host's where none is set.
+func nodeName(c *cli.Context) (string, error) {
+	if name := c.String("name"); name != "" {
+		return name, nil
+	}
+	return os.Hostname()
+}
+
+// checkHostPort refuses what is no host:port.
+func checkHostPort(flag, at string) error {
+	_, port, err := net.SplitHostPort(at)
+	if err == nil {
+		if n, e := strconv.Atoi(port); e != nil || n < 0 || n > 65535 {
+			return usageErrorf("%s %q: want host:port, with a port from 0 to 65535", flag, at)
+		}
+		return nil
+	}
+	return usageErrorf("%s %q: want host:port", flag, at)
+}
+
+func splitList(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler/sim/engine"
+	"github.com/drover-run/drover/scheduler/sim/report"
+)
+
+// runSim runs `drover sim ARGS` and returns its standard output and error.
+func runSim(t *testing.T, args ...string) (string, string, error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	err := newApp(strings.NewReader(""), &stdout, &stderr).RunContext(context.Background(), append([]string{"drover", "sim"}, args...))
+	return stdout.String(), stderr.String(), err
+}
+
+// readCSV returns the rows of a file as maps from column to value.
+func readCSV(t *testing.T, text string) []map[string]string {
+	t.Helper()
+	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []map[string]string
+	for _, row := range all[1:] {
+		m := map[string]string{}
+		for i, v := range row {
+			m[all[0][i]] = v
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// TestSimTellsTenantsApart: the tenants of the cluster file have names, weights and results of their
+// own, a job that fits nowhere is counted, and every attempt has a row.
+func TestSimTellsTenantsApart(t *testing.T) {
+	dir := t.TempDir()
+	cluster := filepath.Join(dir, "cluster.json")
+	text := `{"nodes":[{"count":2,"cpu":"4","memory":"8GiB"}],
+		"tenants":[{"name":"all"},{"name":"tenant-0","parent":"all","weight":3},{"name":"tenant-1","parent":"all"},{"name":"tenant-2","caps":{"task":{"cpu":"500m"}}}],
+		"outages":[{"nodes":["node2"],"from":"25s","to":"60s"}]}`
+	if err := os.WriteFile(cluster, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	stdout, _, err := runSim(t, "run", "-workload", "uniform", "-format", "generate", "-rule", "jobs=30", "-rule", "tenants=3", "-rule", "interval_s=0",
+		"-cluster", cluster, "-scheduler", "fair", "-out", out, "-json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum report.Summary
+	if err := json.Unmarshal([]byte(stdout), &sum); err != nil {
+		t.Fatal(err)
+	}
+	if sum.Unfinished != 10 || sum.Refused != 10 || !strings.Contains(sum.FirstRefused, `above the cpu cap of tenant "tenant-2"`) || sum.NodesLost != 1 {
+		t.Errorf("%v unfinished, %d refused: %s; %v nodes lost", sum.Unfinished, sum.Refused, sum.FirstRefused, sum.NodesLost)
+	}
+	if n := len(sum.Tenants); n != 3 || sum.Tenants[0].Tenant != "tenant-0" || sum.Tenants[0].Parent != "all" || sum.Tenants[0].Weight != 3 || sum.Tenants[2].Unfinished != 10 {
+		t.Fatalf("tenants %+v", sum.Tenants)
+	}
+	if a, b := sum.Tenants[0].MeanResponse, sum.Tenants[1].MeanResponse; a <= 0 || a >= b {
+		t.Errorf("weight 3 waits for %v s, weight 1 for %v s", a, b)
+	}
+	read := func(name string) []map[string]string {
+		b, err := os.ReadFile(filepath.Join(out, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return readCSV(t, string(b))
+	}
+	if jobs := read("jobs.csv"); len(jobs) != 30 || jobs[1]["tenant"] != "tenant-1" || jobs[2]["outcome"] != "refused" {
+		t.Errorf("jobs.csv: %d rows, %v", len(jobs), jobs[1])
+	}
+	lost, ended := 0, 0
+	for _, a := range read("tasks.csv") {
+		switch a["outcome"] {
+		case "succeeded":
+			ended++
+		case "lost":
+			lost++
+			if a["ended_s"] != "25" || a["node"] != "node2" {
+				t.Errorf("lost: %v", a)
+			}
+		}
+	}
+	if ended != 200 || lost == 0 {
+		t.Errorf("%d attempts succeeded, want 200; %d were lost", ended, lost)
+	}
+	seen := map[string]bool{}
+	for _, r := range read("timeseries.csv") {
+		seen[r["tenant"]] = true
+	}
+	for _, name := range []string{report.AllTenants, "all", "tenant-0", "tenant-2"} {
+		if !seen[name] {
+			t.Errorf("timeseries.csv has no rows of %s", name)
+		}
+	}
+}
+
+func TestSimSweepRunsAGrid(t *testing.T) {
+	stdout, _, err := runSim(t, "sweep", "-workload", "poisson", "-format", "generate", "-rule", "jobs=20", "-rule", "interval_s=1",
+		"-vary", "scheduler=fifo,fair", "-vary", "nodes=1,4", "-vary", "rule.task_s=5,10", "-runs", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := readCSV(t, stdout)
+	if len(rows) != 8 {
+		t.Fatalf("%d rows, want 8:\n%s", len(rows), stdout)
+	}
+	var order []string
+	by := map[string]string{}
+	for _, r := range rows {
+		point := fmt.Sprint(r["scheduler"], " ", r["nodes"], " ", r["rule.task_s"])
+		order = append(order, point)
+		by[point] = r["mean_response_s"]
+		if r["runs"] != "2" || r["error"] != "" || r["mean_response_s_ci95"] == "" {
+			t.Errorf("%v", r)
+		}
+	}
+	if want := "fifo 1 5,fifo 1 10,fifo 4 5,fifo 4 10,fair 1 5,fair 1 10,fair 4 5,fair 4 10"; strings.Join(order, ",") != want {
+		t.Errorf("order %v, want %s", order, want)
+	}
+	alone, _, err := runSim(t, "run", "-workload", "poisson", "-format", "generate", "-rule", "jobs=20", "-rule", "interval_s=1", "-rule", "task_s=10",
+		"-nodes", "4", "-scheduler", "fair", "-runs", "2", "-json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum report.Summary
+	if err := json.Unmarshal([]byte(alone), &sum); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%.10g", sum.MeanResponse); by["fair 4 10"] != got {
+		t.Errorf("the sweep has %s, a run alone %s", by["fair 4 10"], got)
+	}
+}
+
+func TestSimSweepRefusesBadGrids(t *testing.T) {
+	for name, c := range map[string]struct {
+		vary []string
+		want string
+	}{
+		"nothing":                    {nil, "wants at least one -vary"},
+		"a word":                     {[]string{"nodes"}, `-vary "nodes": want KEY=VALUE`},
+		"an unknown key":             {[]string{"node=1"}, "-vary node: use scheduler, nodes"},
+		"a key twice":                {[]string{"nodes=1", "nodes=2"}, "-vary gives nodes twice"},
+		"an unknown scheduler":       {[]string{"scheduler=fifo,fiffo"}, "scheduler=fiffo"},
+		"a bad value of a generator": {[]string{"rule.tasks=1,0"}, `rule.tasks=0: generator "uniform": parameter "tasks"`},
+		"an unknown setting":         {[]string{"world.spred=1"}, `has no setting "spred"`},
+	} {
+		args := []string{"sweep", "-workload", "uniform", "-format", "generate"}
+		for _, v := range c.vary {
+			args = append(args, "-vary", v)
+		}
+		if stdout, _, err := runSim(t, args...); err == nil || !strings.Contains(err.Error(), c.want) || stdout != "" {
+			t.Errorf("%s: %v, want …%s…; printed %q", name, err, c.want, stdout)
+		}
+	}
+}
+
+// TestSimDecidesEveryTenMilliseconds: by default as live; SWF decides at each event.
+func TestSimDecidesEveryTenMilliseconds(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"by default":    {[]string{"-workload", "uniform", "-format", "generate", "-rule", "jobs=2"}, "10ms"},
+		"as asked":      {[]string{"-workload", "uniform", "-format", "generate", "-rule", "jobs=2", "-cycle-interval", "0"}, "0s"},
+		"at each event": {[]string{"-workload", "uniform", "-format", "generate", "-rule", "jobs=2", "-cycle-each-event"}, "0s"},
+	} {
+		stdout, _, err := runSim(t, append([]string{"run", "-json", "-scheduler", "fifo"}, c.args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := `"cycle_interval": "` + c.want + `"`; !strings.Contains(stdout, want) {
+			t.Errorf("%s: no %s in %s", name, want, stdout)
+		}
+	}
+	if _, _, err := runSim(t, "run", "-workload", "uniform", "-format", "generate", "-cycle-each-event", "-cycle-interval", "1s"); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("both: %v", err)
+	}
+}
+
+func TestProgressWithoutATerminal(t *testing.T) {
+	var out bytes.Buffer
+	now := time.Unix(0, 0)
+	show := newProgressPrinter(&out, 10*time.Second, "%3.0f%%  simulation %d of %d  %d of %d jobs  %d events  %s left\n", func() time.Time { return now })
+	for range 4 {
+		now = now.Add(6 * time.Second)
+		show(0, 2, engine.Progress{Jobs: 100, Done: 50, Events: 7})
+	}
+	want := " 25%  simulation 1 of 2  50 of 100 jobs  7 events  36s left\n 25%  simulation 1 of 2  50 of 100 jobs  7 events  1m12s left\n"
+	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// TestSimReplaysImports: what Slurm and YARN recorded runs from the command line.
+func TestSimReplaysImports(t *testing.T) {
+	const samples = "../../scheduler/sim/trace/testdata/"
+	for name, c := range map[string]struct {
+		args []string
+		jobs int
+	}{
+		"slurm": {[]string{"-workload", samples + "sacct.txt", "-format", "slurm", "-nodes", "3", "-cpu", "32", "-memory", "128GiB"}, 4},
+		"rumen": {[]string{"-workload", samples + "rumen.json", "-format", "rumen"}, 2},
+	} {
+		stdout, _, err := runSim(t, append([]string{"run", "-json", "-scheduler", "fair"}, c.args...)...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var sum report.Summary
+		if err := json.Unmarshal([]byte(stdout), &sum); err != nil {
+			t.Fatal(err)
+		}
+		if sum.Jobs != c.jobs || sum.Unfinished != 0 || len(sum.Tenants) != 2 {
+			t.Errorf("%s: %d jobs, %v unfinished, tenants %+v", name, sum.Jobs, sum.Unfinished, sum.Tenants)
+		}
+	}
+	if _, _, err := runSim(t, "run", "-workload", samples+"sacct.txt", "-format", "slurm"); err == nil || !strings.Contains(err.Error(), "does not print the machines' sizes") {
+		t.Errorf("slurm without machines: %v", err)
+	}
+}

@@ -1,0 +1,11 @@
+package main
+
+import "github.com/urfave/cli/v2"
+
+// testNodeCommand is a node daemon with the process driver and no coordinator
+// beside it.
+func testNodeCommand(data, socket string) *cli.Command {
+	return &cli.Command{Name: "test-node", Flags: devCommand().Flags, Action: func(c *cli.Context) error {
+		return runDevNode(c.Context, c, data, socket)
+	}}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/pki"
+)
+
+// shownCertificate is one row of `drover tls show`.
+type shownCertificate struct {
+	Name   string    `json:"name"`
+	Serial string    `json:"serial"`
+	Until  time.Time `json:"until"`
+	Hosts  []string  `json:"hosts,omitempty"`
+	State  string    `json:"state"` // good, expires soon, expired, revoked; replaced where another has its file
+}
+
+func tlsShowCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "show",
+		Usage:       "show who has certificates, and until when",
+		ArgsUsage:   "[FILE...]",
+		Description: "Without a file it shows all that the CA in -dir has signed.",
+		Flags:       []cli.Flag{tlsDirFlag, jsonFlag},
+		Action: func(c *cli.Context) error {
+			files, err := positionalArgs(c, 0, 1000, "[FILE...]")
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			var rows []shownCertificate
+			for _, f := range files {
+				leaf, err := pki.ReadCertificate(f)
+				if err != nil {
+					return err
+				}
+				rows = append(rows, showCertificate(leaf, now, false, true))
+			}
+			if len(files) == 0 {
+				ca, issued, err := pki.List(c.String("dir"))
+				if err != nil {
+					return err
+				}
+				rows = append(rows, showCertificate(ca, now, false, true))
+				for _, i := range issued {
+					rows = append(rows, showCertificate(i.Cert, now, i.Revoked, i.Current))
+				}
+			}
+			if c.Bool("json") {
+				return printJSON(c.App.Writer, map[string]any{"certificates": rows})
+			}
+			var table [][]string
+			for _, r := range rows {
+				table = append(table, []string{r.Name, r.Until.Format(time.DateOnly), r.State, strings.Join(r.Hosts, " "), r.Serial})
+			}
+			printTable(c.App.Writer, []string{"certificate", "until", "state", "hosts", "serial"}, table)
+			return nil
+		},
+	}
+}
+
+func showCertificate(c *x509.Certificate, now time.Time, revoked, current bool) shownCertificate {
+	s := shownCertificate{Name: c.Subject.CommonName, Serial: c.SerialNumber.Text(16), Until: c.NotAfter.UTC(), Hosts: c.DNSNames}
+	for _, ip := range c.IPAddresses {
+		s.Hosts = append(s.Hosts, ip.String())
+	}
+	switch {
+	case revoked:
+		s.State = "revoked"
+	case now.After(c.NotAfter):
+		s.State = "expired"
+	case pki.ExpiresSoon(c, now):
+		s.State = fmt.Sprintf("expires in %d days", int(c.NotAfter.Sub(now)/(24*time.Hour)))
+	default:
+		s.State = "good"
+	}
+	if !current {
+		s.State += ", replaced"
+	}
+	return s
+}
+
+func tlsRevokeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "revoke",
+		Usage:     "revoke the certificates of a name",
+		ArgsUsage: "[NAME]",
+		Description: "It writes ca.crl in -dir, signed by the CA. Copy it beside the coordinator's ca.pem: within a minute the\n" +
+			"coordinator and its nodes refuse the certificates and close their connections, without a restart.",
+		Flags: []cli.Flag{
+			tlsDirFlag,
+			&cli.BoolFlag{Name: "old", Usage: "only certificates that were replaced, not the one in NAME.pem"},
+			&cli.StringSliceFlag{Name: "serial", Usage: "serial number, as `drover tls show` prints it, instead of a name; repeatable"},
+		},
+		Action: func(c *cli.Context) error {
+			a, err := positionalArgs(c, 0, 1, "[NAME]")
+			if err != nil {
+				return err
+			}
+			if (len(a) == 0) == (len(c.StringSlice("serial")) == 0) {
+				return usageErrorf("give either a NAME or -serial")
+			}
+			now := time.Now()
+			serials, err := serialsToRevoke(c, a, now)
+			if err != nil {
+				return err
+			}
+			if err := pki.Revoke(c.String("dir"), serials, now); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.App.Writer, "revoked %d; copy %s beside ca.pem of the coordinator\n", len(serials), filepath.Join(c.String("dir"), "ca.crl"))
+			return nil
+		},
+	}
+}
+
+// serialsToRevoke returns the serial numbers that the command line means, at
+// least one.
+func serialsToRevoke(c *cli.Context, name []string, now time.Time) (out []*big.Int, err error) {
+	for _, s := range c.StringSlice("serial") {
+		b, err := hex.DecodeString(strings.Repeat("0", len(s)%2) + s)
+		if err != nil || len(b) == 0 {
+			return nil, usageErrorf("-serial %q: want the hexadecimal number that `drover tls show` prints", s)
+		}
+		out = append(out, new(big.Int).SetBytes(b))
+	}
+	if len(name) == 0 {
+		return out, nil
+	}
+	_, issued, err := pki.List(c.String("dir"))
+	if err != nil {
+		return nil, err
+	}
+	short := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(name[0], "user/"), "node/"), "coordinator/")
+	known := false
+	for _, i := range issued {
+		if i.Name != short {
+			continue
+		}
+		known = true
+		if !i.Revoked && i.Cert.NotAfter.After(now) && !(c.Bool("old") && i.Current) {
+			out = append(out, i.Cert.SerialNumber)
+		}
+	}
+	switch {
+	case !known:
+		return nil, fault.New(fault.NotFound, "%s has signed no certificate of %q: `drover tls show -dir %s` lists them", filepath.Join(c.String("dir"), "ca.pem"), short, c.String("dir"))
+	case len(out) == 0:
+		return nil, fault.New(fault.NotFound, "no certificate of %q is left to revoke: `drover tls show -dir %s` lists them", short, c.String("dir"))
+	}
+	return out, nil
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/drover-run/drover/jobspec"
+)
+
+// unknownCommand returns a message for an unknown command, with the nearest name.
+func unknownCommand(c *cli.Context, name string) string {
+	known := c.App.Commands
+	at := commandPath(c)
+	if c.Command != nil && len(c.Command.Subcommands) > 0 {
+		known = c.Command.Subcommands
+	}
+	names := make([]string, 0, len(known))
+	for _, k := range known {
+		if k.Hidden {
+			continue
+		}
+		names = append(names, k.Name)
+	}
+	where := strings.TrimSpace("drover " + at)
+	if s := jobspec.Suggest(name, names); s != "" {
+		return fmt.Sprintf("%s has no command %q; did you mean `%s %s`?", where, name, where, s)
+	}
+	return fmt.Sprintf("%s has no command %q; it has %s", where, name, strings.Join(names, ", "))
+}
+
+// flagHint replaces the parser's message about an unknown flag by one with the nearest
+// flag's name.
+func flagHint(err error, c *cli.Context) string {
+	text := err.Error()
+	name, ok := strings.CutPrefix(text, "flag provided but not defined: -")
+	if !ok || c.Command == nil {
+		return text
+	}
+	var names []string
+	for _, f := range c.Command.Flags {
+		names = append(names, f.Names()...)
+	}
+	if s := jobspec.Suggest(strings.TrimLeft(name, "-"), names); s != "" {
+		return fmt.Sprintf("no flag -%s; did you mean -%s?", name, s)
+	}
+	for _, f := range c.App.Flags {
+		if slices.Contains(f.Names(), strings.TrimLeft(name, "-")) {
+			return fmt.Sprintf("-%s stands before the command: `drover -%s … %s`", name, name, commandPath(c))
+		}
+	}
+	return fmt.Sprintf("no flag -%s", name)
+}

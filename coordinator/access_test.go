@@ -1,0 +1,221 @@
+package coordinator
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// accessIdentities are the kinds of callers of the access matrix, in the order
+// of its columns: r a reader of tenant a, s a submitter, e a user without rights
+// there, o the cluster's operator, n node n1, m another node, c a coordinator.
+// None, other CA, expired and revoked never get past the handshake.
+var accessIdentities = []struct {
+	letter byte
+	name   string
+}{{'r', "user/reader"}, {'s', "user/submitter"}, {'e', "user/stranger"}, {'o', "user/root"}, {'n', "node/n1"}, {'m', "node/n2"}, {'c', "coordinator/other"}}
+
+// accessMatrix says for each call of the coordinator and for each identity
+// whether the call is denied (-), the job is hidden (h), or access is granted
+// (+), whatever the call then says about its request.
+var accessMatrix = map[string]struct{ request, want string }{
+	//                                                                 rseonmc
+	"ClientService/Status":         {`{}`, "++++---"},
+	"ClientService/HasBlobs":       {`{}`, "-+-+---"},
+	"ClientService/PutBlob":        {`{}`, "-+-+---"},
+	"ClientService/SubmitJob":      {`{"spec":SPEC}`, "-+-+---"},
+	"ClientService/PlanJob":        {`{"spec":SPEC}`, "-+-+---"},
+	"ClientService/ListJobs":       {`{}`, "++++---"},
+	"ClientService/GetJob":         {`{"job":"1"}`, "++h+---"},
+	"ClientService/StopJob":        {`{"job":"2"}`, "-+h+---"},
+	"ClientService/WatchJob":       {`{"job":"2"}`, "++h+---"},
+	"ClientService/ListTasks":      {`{"job":"1"}`, "++h+---"},
+	"ClientService/Logs":           {`{"key":{"job":"1"}}`, "++h+---"},
+	"ClientService/Exec":           {`{"key":{"job":"1"}}`, "-+h+---"},
+	"ClientService/SetLevel":       {`{"job":"1","level":"LEVEL_FROZEN"}`, "-+h+---"},
+	"ClientService/ListNodes":      {`{}`, "++++---"},
+	"ClientService/DrainNode":      {`{"node":"nowhere"}`, "---+---"},
+	"ClientService/ApplyTenants":   {`{}`, "---+---"},
+	"ClientService/ListTenants":    {`{}`, "++++---"},
+	"ClientService/Events":         {`{"job":"1"}`, "++h+---"},
+	"ClientService/GetScheduler":   {`{}`, "++++---"},
+	"ClientService/SetScheduler":   {`{"name":"fifo"}`, "---+---"},
+	"ClientService/Calibration":    {`{}`, "++++---"},
+	"OperatorService/SaveSnapshot": {`{}`, "---+---"},
+	"OperatorService/ListServers":  {`{}`, "---+---"},
+	"NodeService/Register":         {`{"node":{"name":"n1","allocatable":{"cpu":"-1"}}}`, "----+--"},
+	"NodeService/Watch":            {`{"node":1,"epoch":"7"}`, "----+--"},
+	"NodeService/Report":           {`{"node":1,"epoch":"7"}`, "----+--"},
+	"NodeService/GetBlob":          {`{"digest":"sha256:00"}`, "----++-"},
+}
+
+// TestAccessMatrix calls every call of every service of the coordinator as every
+// kind of identity. A call without a row fails, here and in the coordinator.
+func TestAccessMatrix(t *testing.T) {
+	b, as, base := secure(t)
+	root := droverv1connect.NewClientServiceClient(as("user/root"), base)
+	if _, err := root.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{
+		{Name: "a", Submit: []string{"submitter"}, Read: []string{"reader"}}, {Name: "default"}}})); err != nil {
+		t.Fatal(err)
+	}
+	submitter := droverv1connect.NewClientServiceClient(as("user/submitter"), base)
+	spec := func(name string) string {
+		j := groupJob(name, 1)
+		j.Tenant = "a"
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	n1 := droverv1connect.NewNodeServiceClient(as("node/n1"), base)
+	if _, err := n1.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: matrixNode()})); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		if _, err := submitter.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: spec(fmt.Sprint("j", i))})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := submitter.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "2"})); err != nil { // its watch ends
+		t.Fatal(err)
+	}
+	quoted, err := json.Marshal(spec("j2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := map[string]*http.Client{}
+	for _, id := range accessIdentities {
+		clients[id.name] = as(id.name)
+		clients[id.name].Timeout = 10 * time.Second
+	}
+	seen := 0
+	for _, service := range apiServices(t) {
+		for i := range service.Methods().Len() {
+			m := service.Methods().Get(i)
+			name := string(service.Name()) + "/" + string(m.Name())
+			row, ok := accessMatrix[name]
+			if _, listed := procedures["/drover.v1."+name]; !ok || !listed || len(row.want) != len(accessIdentities) {
+				t.Errorf("%s has no complete row in the access matrix (%v) or none in procedures (%v)", name, ok, listed)
+				continue
+			}
+			seen++
+			for k, id := range accessIdentities {
+				body := strings.ReplaceAll(row.request, "SPEC", string(quoted))
+				if got := accessOutcome(t, clients[id.name], base+"/drover.v1."+name, m, body); got != row.want[k] {
+					t.Errorf("%s by %s: %c, want %c", name, id.name, got, row.want[k])
+				}
+			}
+		}
+	}
+	if seen != len(accessMatrix) {
+		t.Errorf("the matrix has %d rows, of which %d are calls", len(accessMatrix), seen)
+	}
+}
+
+func matrixNode() *droverv1.NodeInfo {
+	r := &droverv1.Resources{Cpu: 1000, Memory: 1 << 30, Io: 1 << 20}
+	return &droverv1.NodeInfo{Name: "n1", Rack: "/r", Measured: r, Allocatable: r, Disks: []*droverv1.Disk{{Name: "d", Path: "/d", Io: 1 << 20, Space: 10 << 30}},
+		Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}}
+}
+
+// apiServices returns the services of the API but TaskService, which nodes serve.
+func apiServices(t *testing.T) (out []protoreflect.ServiceDescriptor) {
+	t.Helper()
+	protoregistry.GlobalFiles.RangeFilesByPackage("drover.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			if s := f.Services().Get(i); s.Name() != "TaskService" {
+				out = append(out, s)
+			}
+		}
+		return true
+	})
+	if len(out) < 2 {
+		t.Fatalf("%d services", len(out))
+	}
+	return out
+}
+
+// accessOutcome calls a method and returns + (granted), h (hidden) or - (denied).
+func accessOutcome(t *testing.T, c *http.Client, url string, m protoreflect.MethodDescriptor, body string) byte {
+	t.Helper()
+	kind := "application/json"
+	payload := []byte(body)
+	if m.IsStreamingClient() || m.IsStreamingServer() {
+		kind = "application/connect+json"
+		payload = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	}
+	res, err := c.Post(url, kind, bytes.NewReader(payload))
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+	switch {
+	case strings.Contains(string(text), `"permission_denied"`):
+		return '-'
+	case strings.Contains(string(text), "that you may read"):
+		return 'h'
+	default:
+		return '+'
+	}
+}
+
+// TestStrangersEndAtTheHandshake tries certificates that no call may ever see.
+func TestStrangersEndAtTheHandshake(t *testing.T) {
+	b, as, base := secure(t)
+	expired := func() *http.Client {
+		dir := filepath.Dir(b.caFile)
+		if err := pki.IssueCert(dir, pki.CertRequest{Kind: pki.KindUser, Name: "late", Lifetime: time.Minute}, time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		conf, err := pki.Files{CA: b.caFile, Cert: filepath.Join(dir, "late.pem"), Key: filepath.Join(dir, "late.key")}.ClientConfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: conf}}
+	}()
+	other := func() *http.Client {
+		dir := t.TempDir()
+		if err := pki.CreateCA(dir, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := pki.IssueCert(dir, pki.CertRequest{Kind: pki.KindUser, Name: "root"}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		conf, err := pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "root.pem"), Key: filepath.Join(dir, "root.key")}.ClientConfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf.RootCAs = as("user/x").Transport.(*http.Transport).TLSClientConfig.RootCAs
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: conf}}
+	}()
+	for name, c := range map[string]*http.Client{"expired": expired, "of another CA": other} {
+		for procedure := range procedures {
+			if res, err := c.Post(base+procedure, "application/json", strings.NewReader(`{}`)); err == nil {
+				_ = res.Body.Close()
+				t.Errorf("a certificate that is %s got an answer from %s: %s", name, procedure, res.Status)
+			}
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package coordinator
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// callPrefix begins the path of every call.
+const callPrefix = "/drover."
+
+// admit decides on each call before its body is read, in numbered steps:
+//
+//  1. The procedure is known, and the kind and rights of the caller's
+//     certificate suffice for it.
+//  2. The caller takes a slot of the procedure's pool.
+//  3. The body counts against the caller's share of memory as it arrives, is
+//     bounded in size, and is cut off when it stalls; so is a response that
+//     the caller does not read.
+//
+// Requests that are no calls, such as /metrics, pass.
+func (c *core) admit(next http.Handler) http.Handler {
+	refusals := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proc, ok := procedures[r.URL.Path]
+		if !ok && strings.HasPrefix(r.URL.Path, callPrefix) {
+			http.NotFound(w, r)
+			return
+		}
+		if !ok {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctl := http.NewResponseController(w)
+		body := newPacedBody(r.Body, ctl, c.cfg.Limits.Pace)
+		leave, err := c.admitCall(r, proc, body)
+		defer leave()
+		if err != nil {
+			body.setDeadline(c.cfg.Limits.Pace.Stall)
+			if r.ProtoMajor == 1 {
+				w.Header().Set("Connection", "close") // do not wait for the rest of the body
+			}
+			c.metrics.observeRefusal(r.URL.Path, err)
+			_ = refusals.Write(w, r, toWireError(err)) // fails only if the caller is gone
+			return
+		}
+		r.Body = body
+		out := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: c.cfg.Limits.Pace.Stall}
+		defer out.clear()
+		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), bodyKey{}, body)))
+	})
+}
+
+// admitCall performs steps 1 and 2, and prepares step 3. The function returned
+// gives back what the call occupies; it is never nil.
+func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
+	nothing := func() {}
+	if err := c.checkAccess(r.Context(), r.URL.Path, proc); err != nil {
+		return nothing, err
+	}
+	id := caller(r.Context())
+	slots, memory := proc.pool(c.pools), c.pools.bodyPool(proc.access)
+	if err := slots.take(id, 1); err != nil {
+		return nothing, err
+	}
+	body.maxBytes = -1
+	if proc.oneMessage {
+		body.maxBytes = int64(proc.maxMessage) + envelopeBytes
+		body.charge = func(n int64) error { return memory.take(id, n) }
+	}
+	leave = func() {
+		slots.release(id, 1)
+		if n := body.charged; n > 0 {
+			memory.release(id, n)
+		}
+	}
+	if r.ContentLength > body.maxBytes && proc.oneMessage {
+		return leave, body.tooLarge()
+	}
+	if proc.oneMessage && compressed(r) { // what it unpacks to is not known
+		if err := body.chargeBytes(int64(proc.maxMessage)); err != nil {
+			return leave, err
+		}
+	}
+	return leave, nil
+}
+
+// compressed reports whether a request's messages are compressed.
+func compressed(r *http.Request) bool {
+	for _, h := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
+		if v := r.Header.Get(h); v != "" && v != "identity" {
+			return true
+		}
+	}
+	return false
+}
+
+type bodyKey struct{}
+
+// endPace ends the time limits on a call's request stream: from now on the
+// caller may be silent for as long as it wants, as somebody at a terminal is.
+func endPace(ctx context.Context) {
+	if b, ok := ctx.Value(bodyKey{}).(*pacedBody); ok {
+		b.endPace()
+	}
+}
+
+// refusalReason returns the value of the metrics' label "reason".
+func refusalReason(err error) string {
+	switch fault.Class(err) {
+	case fault.Denied:
+		return "denied"
+	case fault.Exhausted:
+		return "over_limit"
+	default:
+		return "other"
+	}
+}

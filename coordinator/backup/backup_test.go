@@ -1,0 +1,125 @@
+package backup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// sample returns an archive with facts, a history and a file.
+func sample(t *testing.T) []byte {
+	t.Helper()
+	f := facts.New()
+	f.Apply(1, &droverv1.Entry{Version: 1, Body: &droverv1.Entry_Cluster{Cluster: &droverv1.ClusterFact{Id: "abc"}}})
+	var snapshot, out bytes.Buffer
+	if err := f.Snapshot().Encode(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewWriter(&out, Manifest{Cluster: "abc", Index: 1, Term: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	history := "{\"job\":0}\n{\"job\":5}\n{\"job\":"
+	sum := "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // of "hello"
+	err = errors.Join(w.Facts(int64(snapshot.Len()), &snapshot), w.History("history-000001.jsonl", int64(len(history)), strings.NewReader(history)),
+		w.Blob(sum, 5, strings.NewReader("hello")), w.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// contents returns what the members of an archive hold.
+func contents(archive []byte) (string, error) {
+	var all strings.Builder
+	m, err := Read(bytes.NewReader(archive), func(name string, _ int64, r io.Reader) error {
+		all.WriteString(name)
+		_, err := io.Copy(&all, r)
+		return err
+	})
+	return fmt.Sprintf("%s %+v", all.String(), m), err
+}
+
+// TestReadFindsDamage flips one bit or cuts the archive: it is never believed.
+func TestReadFindsDamage(t *testing.T) {
+	good := sample(t)
+	m, err := Read(bytes.NewReader(good), nil)
+	if err != nil || m.Cluster != "abc" || len(m.Members) != 3 {
+		t.Fatalf("the archive as written: %+v, %v", m, err)
+	}
+	want, err := contents(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	// What gzip's checksum does not cover: flags, time and the kind of machine in
+	// its first ten bytes.
+	for range 300 {
+		bad := bytes.Clone(good)
+		at := 10 + r.IntN(len(bad)-10)
+		bad[at] ^= 1 << r.IntN(8)
+		// Some bits of a compressed file change nothing: a repeat of zeros may begin
+		// at one zero or another.
+		if now, err := contents(bad); err == nil && now != want {
+			t.Fatalf("seed %d: a flipped bit in byte %d of %d was believed", seed, at, len(bad))
+		}
+	}
+	for n := range good {
+		if _, err := Read(bytes.NewReader(good[:n]), nil); err == nil {
+			t.Fatalf("cut to %d of %d bytes, it was believed", n, len(good))
+		}
+	}
+}
+
+// TestRestoreWritesState restores files, the history without what has not ended,
+// and a log that opens with a higher term.
+func TestRestoreWritesState(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.tar.gz")
+	if err := os.WriteFile(path, sample(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(dir, "state")
+	if _, err := Restore(path, Target{Dir: to, ID: "c1", SeenTerm: 100}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(path, Target{Dir: to, ID: "c1"}); !errors.Is(err, fault.Exists) {
+		t.Errorf("a second restore: %v, want Exists", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(to, "history", "history-000001.jsonl")); err != nil || string(b) != "{\"job\":0}\n" {
+		t.Errorf("the history is %q (%v)", b, err)
+	}
+	r, err := replica.Open(replica.Config{Dir: filepath.Join(to, "raft"), ID: "c1", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-r.Leadership()
+	if err := r.Barrier(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Term() <= 100+replica.TermJump {
+		t.Errorf("term %d, want above %d", r.Term(), 100+replica.TermJump)
+	}
+	r.Read(func(f *facts.Facts) {
+		if f.Cluster() != "abc" || f.LastJob() != replica.JobGap {
+			t.Errorf("cluster %q, last job %d", f.Cluster(), f.LastJob())
+		}
+	})
+}

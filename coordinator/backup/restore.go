@@ -1,0 +1,162 @@
+package backup
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/drover-run/drover/coordinator/blobs"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Target says where an archive is restored.
+type Target struct {
+	Dir string // the coordinator's folder: absent or empty
+	ID  string // of the server; "c1" for a single one
+	// SeenTerm is a term that nodes are known to have seen, 0 for unknown. The
+	// restored log begins replica.TermJump above it and above the archive's.
+	SeenTerm uint64
+}
+
+// Restore checks an archive and writes it to an empty folder as the state of a
+// single server. The first entry of its log says that it was restored: job
+// numbers continue after a gap (replica.JobGap), so that no number of a job that
+// the archive does not know is given again, and the log's term is above every
+// term that nodes can have seen, so that they follow it.
+func Restore(path string, t Target) (*Manifest, error) {
+	if err := requireEmpty(t.Dir); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	m, err := Read(f, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(t.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	x := extractor{dir: t.Dir}
+	if x.blobs, err = blobs.Open(filepath.Join(t.Dir, "blobs"), m.Size()+1, m.Size()+1); err != nil {
+		return nil, err
+	}
+	again, err := Read(f, x.extract)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; %s holds a part of it: remove that before the next try", path, err, t.Dir)
+	}
+	if again.Index != m.Index || again.Cluster != m.Cluster {
+		return nil, fault.New(fault.Conflict, "%s was changed while it was read", path)
+	}
+	raw, err := os.Open(x.factsFile())
+	if err != nil {
+		return nil, err
+	}
+	err = replica.Seed(filepath.Join(t.Dir, "raft"), replica.SeedState{
+		ID: t.ID, Index: m.Index, SnapshotTerm: m.Term, AboveTerm: max(m.Term, t.SeenTerm), Facts: raw,
+		What: fmt.Sprintf("restored from an archive of %s, log index %d", m.SavedAt.UTC().Format("2006-01-02 15:04:05Z"), m.Index),
+	})
+	return m, errors.Join(err, raw.Close(), os.Remove(x.factsFile()))
+}
+
+// requireEmpty returns an error unless dir is absent or an empty folder.
+func requireEmpty(dir string) error {
+	list, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(list) > 0:
+		return fault.New(fault.Exists, "%s is not empty (it has %s): a restore never overwrites; move the folder away, or name another", dir, list[0].Name())
+	}
+	return nil
+}
+
+// extractor writes the members of an archive that was checked already.
+type extractor struct {
+	dir   string
+	blobs *blobs.Store
+	facts *facts.Facts
+}
+
+func (x *extractor) factsFile() string { return filepath.Join(x.dir, "facts.restoring") }
+
+func (x *extractor) extract(name string, size int64, r io.Reader) error {
+	kind, base, _ := strings.Cut(name, "/")
+	switch kind {
+	case factsName:
+		return x.extractFacts(r)
+	case "history":
+		return x.extractHistory(base, r)
+	default:
+		return x.blobs.Put("sha256:"+base, size, r)
+	}
+}
+
+func (x *extractor) extractFacts(r io.Reader) error {
+	f, err := os.OpenFile(x.factsFile(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = io.Copy(f, r); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		x.facts, err = facts.Restore(f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// extractHistory leaves out jobs that have not ended in the facts: they ended
+// between the snapshot and the copy of the history, and will end again.
+func (x *extractor) extractHistory(base string, r io.Reader) error {
+	dir := filepath.Join(x.dir, "history")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, base), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	in, out := bufio.NewReaderSize(r, 1<<20), bufio.NewWriterSize(f, 1<<20)
+	for {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) { // a last line without its end was being written
+			break
+		}
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		if x.endedBefore(line) {
+			if _, err := out.Write(line); err != nil {
+				return errors.Join(err, f.Close())
+			}
+		}
+	}
+	return errors.Join(out.Flush(), f.Sync(), f.Close())
+}
+
+func (x *extractor) endedBefore(line []byte) bool {
+	var j struct {
+		Job uint64 `json:"job"`
+	}
+	if json.Unmarshal(line, &j) != nil || j.Job > x.facts.LastJob() {
+		return false
+	}
+	known := x.facts.Job(j.Job)
+	return known == nil || known.HasEnded()
+}

@@ -1,0 +1,163 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/pki"
+)
+
+const (
+	noticeEvery    = 24 * time.Hour // between two events about one certificate
+	maxNotices     = 10_000         // certificates remembered for that
+	maxConnections = 512            // of one certificate name
+)
+
+// certificates follows the coordinator's own certificate, the revocation list
+// and the certificates that callers show. With a nil member, on the local
+// socket alone, it does nothing.
+type certificates struct {
+	member *pki.Member
+	open   *pki.Connections
+
+	mu      sync.Mutex
+	ending  map[string]*x509.Certificate // of nodes, which expire soon, by common name
+	noticed map[string]time.Time         // when the last event was, by serial number
+}
+
+func newCertificates(m *pki.Member) *certificates {
+	return &certificates{member: m, open: pki.NewConnections(maxConnections), ending: map[string]*x509.Certificate{}, noticed: map[string]time.Time{}}
+}
+
+// refused reports whether a request comes with a certificate that was revoked
+// after its connection was opened, and notes one that expires soon.
+func (t *certificates) refused(s *tls.ConnectionState, now time.Time) bool {
+	if t.member == nil || s == nil || len(s.VerifiedChains) == 0 {
+		return false
+	}
+	leaf := s.VerifiedChains[0][0]
+	if t.member.Revoked(leaf) {
+		return true
+	}
+	if pki.ExpiresSoon(leaf, now) && strings.HasPrefix(leaf.Subject.CommonName, string(pki.KindNode)+"/") {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(t.ending) < maxNotices {
+			t.ending[leaf.Subject.CommonName] = leaf
+		}
+	}
+	return false
+}
+
+// refuseRevoked answers requests with a revoked certificate.
+func (c *core) refuseRevoked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.certificates.refused(r.TLS, c.now()) {
+			http.Error(w, "this certificate was revoked: ask an operator for another", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serveCRL returns the revocation list to nodes and users. It is signed by the
+// authority, so that they need not trust the coordinator about it.
+func (c *core) serveCRL(w http.ResponseWriter, _ *http.Request) {
+	var crl []byte
+	if c.certificates.member != nil {
+		crl = c.certificates.member.CRL()
+	}
+	if crl == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Type", "application/pkix-crl")
+	_, _ = w.Write(crl) // fails only if the reader is gone
+}
+
+// followCertificates reloads renewed certificates and the revocation list,
+// closes connections of revoked certificates, and records events about those
+// that expire soon, until ctx ends.
+func (c *core) followCertificates(ctx context.Context) error {
+	if c.certificates.member == nil {
+		return nil
+	}
+	last := ""
+	for {
+		text := ""
+		if err := c.certificates.member.Reload(); err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != last {
+			c.log.Warn("the certificates in use are not those on disk", "err", text)
+		}
+		last = text
+		for _, name := range c.certificates.open.CloseRevoked(c.certificates.member) {
+			c.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
+		}
+		if c.leading.Load() {
+			c.announceExpiry(ctx)
+		}
+		if !sleep(ctx, c.cfg.CertificatesEvery) {
+			return nil
+		}
+	}
+}
+
+// announceExpiry records an event for each certificate that expires soon, once
+// a day.
+func (c *core) announceExpiry(ctx context.Context) {
+	for _, leaf := range c.certificates.due(c.now()) {
+		node, _ := strings.CutPrefix(leaf.Subject.CommonName, string(pki.KindNode)+"/")
+		if node == leaf.Subject.CommonName {
+			node = ""
+		}
+		e := &droverv1.Entry{Body: &droverv1.Entry_Notice{Notice: &droverv1.NoticeFact{Kind: "certificate.expires", Node: node, Text: pki.ExpiryText(leaf, c.now())}}}
+		if _, err := c.propose(ctx, actorSelf, e); err != nil {
+			return // again in a while
+		}
+		c.certificates.setNoticed(leaf, c.now())
+	}
+}
+
+// due returns the certificates of which an event is due, the own one included.
+func (t *certificates) due(now time.Time) (out []*x509.Certificate) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	add := func(leaf *x509.Certificate) {
+		if now.Sub(t.noticed[leaf.SerialNumber.String()]) >= noticeEvery {
+			out = append(out, leaf)
+		}
+	}
+	if own := t.member.Leaf(); pki.ExpiresSoon(own, now) {
+		add(own)
+	}
+	for _, leaf := range t.ending {
+		add(leaf)
+	}
+	return out
+}
+
+func (t *certificates) setNoticed(leaf *x509.Certificate, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.noticed) >= maxNotices {
+		clear(t.noticed)
+	}
+	t.noticed[leaf.SerialNumber.String()] = now
+	delete(t.ending, leaf.Subject.CommonName) // noted again by its next request
+}
+
+// until returns when the own certificate expires, zero without one.
+func (t *certificates) until() time.Time {
+	if t.member == nil {
+		return time.Time{}
+	}
+	return t.member.Leaf().NotAfter
+}

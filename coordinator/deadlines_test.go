@@ -1,0 +1,353 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// withDeadline sets a job's deadline, relative to now.
+func withDeadline(j *jobspec.Job, in time.Duration, miss jobspec.OnMiss) *jobspec.Job {
+	at := time.Now().Add(in).UTC()
+	j.Deadline, j.OnMiss = &at, miss
+	return j
+}
+
+// eventKinds returns the kinds of a job's events.
+func (b *testCluster) eventKinds(job string) (kinds []string) {
+	b.t.Helper()
+	s, err := b.client.Events(b.ctx, connect.NewRequest(&droverv1.EventsRequest{Job: job}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer s.Close()
+	for s.Receive() {
+		kinds = append(kinds, s.Msg().GetKind())
+	}
+	return kinds
+}
+
+func count(list []string, what string) (n int) {
+	for _, s := range list {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}
+
+func TestMissedDeadlineAppliesOnMiss(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	for _, miss := range []jobspec.OnMiss{jobspec.OnMissContinue, jobspec.OnMissLower, jobspec.OnMissStop} {
+		b.submit(withDeadline(groupJob(string(miss), 1), 300*time.Millisecond, miss))
+	}
+	got := b.waitForEnd("stop", stopped)
+	if !strings.HasPrefix(got.Job.Message, "stopped by on_miss: ") || got.Job.DeadlineState != "missed" {
+		t.Errorf("%q, %q", got.Job.Message, got.Job.DeadlineState)
+	}
+	for _, name := range []string{"continue", "lower"} {
+		b.waitUntil(name+" missed its deadline", func() bool { return b.job(name).Job.DeadlineState == "missed" })
+		if st := b.job(name).Job.State; ended(st) {
+			t.Errorf("%s is %v", name, st)
+		}
+		if k := b.eventKinds(name); count(k, "job.deadline_missed") != 1 {
+			t.Errorf("events of %s: %v", name, k)
+		}
+	}
+	// Neither a restart nor the job's end repeats the event, and calibration
+	// counts all jobs.
+	b.kill()
+	b.start()
+	n.SetBehaviour(coordtest.Succeed)
+	for _, name := range []string{"continue", "lower"} {
+		if got := b.waitForEnd(name, succeeded); got.Job.DeadlineState != "missed" {
+			t.Errorf("%s: %s", name, got.Job.DeadlineState)
+		}
+		if k := b.eventKinds(name); count(k, "job.deadline_missed") != 1 {
+			t.Errorf("events of %s: %v", name, k)
+		}
+	}
+	res, err := b.client.Calibration(b.ctx, connect.NewRequest(&droverv1.CalibrationRequest{}))
+	if err != nil || res.Msg.Jobs != 3 || res.Msg.BaseRate != 0 || res.Msg.Open != 0 {
+		t.Errorf("%v %v", res, err)
+	}
+	for _, j := range readHistory(t, b) {
+		if !j.Missed || j.DeadlineMS == 0 || j.OnMiss != j.Name || j.Quote == nil {
+			t.Errorf("history: %+v", j)
+		}
+	}
+}
+
+func TestInfeasibleDeadlineIsReportedBeforeItPasses(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.submit(groupJob("a", 8)) // occupies the node
+	b.waitUntil("it runs", func() bool { return b.job("a").Job.TasksRunning == 8 })
+	j := withDeadline(groupJob("late", 4), 2*time.Hour, jobspec.OnMissStop)
+	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
+	id := b.submit(j)
+	got := b.waitForEnd("late", stopped)
+	if !strings.Contains(got.Job.Message, "the latest start was") || !strings.Contains(got.Job.Message, "4 of 4 tasks of main are not done (about 3h0m0s each)") {
+		t.Errorf("%q", got.Job.Message)
+	}
+	if k := b.eventKinds(fmt.Sprint(id)); count(k, "job.deadline_infeasible") != 1 {
+		t.Errorf("%v", k)
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd("a", succeeded)
+}
+
+// recordRunTimes gives the coordinator a history of tasks of a quarter of a
+// second.
+func (b *testCluster) recordRunTimes(n *coordtest.Node, name string) {
+	b.t.Helper()
+	n.SetBehaviour(coordtest.Hang)
+	b.submit(groupJob(name, 4))
+	b.waitUntil("it runs", func() bool { return b.job(name).Job.TasksRunning == 4 })
+	started := time.Now()
+	b.waitUntil("a quarter of a second", func() bool { return time.Since(started) > 250*time.Millisecond })
+	n.SetBehaviour(coordtest.Succeed)
+	b.waitForEnd(name, succeeded)
+}
+
+func TestRunTimePredictionsSurviveRestart(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.recordRunTimes(n, "again")
+	n.SetBehaviour(coordtest.Hang)
+	b.submit(groupJob("again", 4))
+	b.submit(groupJob("other", 1))
+	check := func() {
+		t.Helper()
+		if s := b.job("again").Stages[0]; s.EstimateSource != "history" || s.EstimateMs < 250 || s.EstimateMs > 20_000 {
+			t.Errorf("estimate %d ms from %q", s.EstimateMs, s.EstimateSource)
+		}
+		if s := b.job("other").Stages[0]; s.EstimateSource != "tenant" {
+			t.Errorf("estimate %d ms from %q", s.EstimateMs, s.EstimateSource)
+		}
+	}
+	check()
+	b.kill()
+	b.start()
+	b.waitUntil("it answers", func() bool { return b.job("again") != nil })
+	check()
+}
+
+func TestWeakQuoteIsRejectedWithCounterOffer(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.recordRunTimes(n, "job")
+	n.SetBehaviour(coordtest.Hang)
+	submit := func(name string, in time.Duration, require float64) (*droverv1.SubmitJobResponse, error) {
+		j := withDeadline(groupJob(name, 4), in, "")
+		jobspec.SetDefaults(j)
+		text, err := jobspec.Encode(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.SubmitJob(b.ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: string(text), RequireQuote: require}))
+		if err != nil {
+			return nil, wire.FromError(err)
+		}
+		return res.Msg, nil
+	}
+	_, err := submit("job", 100*time.Millisecond, 0.95)
+	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "the earliest deadline that holds is ") {
+		t.Fatalf("%v", err)
+	}
+	res, err := submit("job", time.Hour, 0.95)
+	if err != nil || res.Quote.GetProbability() < 0.95 || res.Quote.GetSamples() < minSamples {
+		t.Fatalf("%v %v", res, err)
+	}
+	if got := b.job("job").Job; got.Probability != res.Quote.Probability || got.DeadlineState != "on track" {
+		t.Errorf("%v", got)
+	}
+	if res, err = submit("weak", 100*time.Millisecond, 0); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "the deadline is met with probability 0") {
+		t.Errorf("%v %v", res, err)
+	}
+	for _, p := range []float64{-1, 2} {
+		if _, err := submit("bad", time.Hour, p); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%g: %v", p, err)
+		}
+	}
+}
+
+func TestPlanJobNamesVictimsAndChangesNothing(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.recordRunTimes(n, "job")
+	n.SetBehaviour(coordtest.Hang)
+	b.submit(groupJob("filler", 20))
+	b.waitUntil("the node is full", func() bool { return b.job("filler").Job.TasksRunning == 8 })
+	j := withDeadline(groupJob("job", 2), 400*time.Millisecond, "")
+	jobspec.SetDefaults(j)
+	text, err := jobspec.Encode(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index uint64
+	b.waitUntil("a plan suspends", func() bool { // when it is urgent depends on the clock
+		at := time.Now().Add(400 * time.Millisecond).UTC()
+		j.Deadline = &at
+		if text, err = jobspec.Encode(j); err != nil {
+			t.Fatal(err)
+		}
+		res, err := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range res.Msg.Steps {
+			if s.Action == "suspend" && s.Job == "filler" && s.Node == "n1" && s.Level == "frozen" {
+				return res.Msg.Quote.Probability > 0
+			}
+		}
+		return false
+	})
+	st, err := b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index = st.Msg.Index
+	if _, err := b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)})); err != nil && !errors.Is(wire.FromError(err), fault.Invalid) {
+		t.Fatal(err)
+	}
+	if st, err = b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil || st.Msg.Index != index {
+		t.Errorf("PlanJob changed the log index from %d to %d (%v)", index, st.Msg.Index, err)
+	}
+}
+
+func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.waitForNodes()
+	b.recordRunTimes(n, "job")
+	n.SetBehaviour(coordtest.Hang)
+	b.submit(groupJob("job", 8))
+	b.waitUntil("the node is full", func() bool { return b.job("job").Job.TasksRunning == 8 })
+	b.submit(groupJob("waits", 1))
+	b.waitUntil("it says why and when", func() bool {
+		got := b.job("waits")
+		return got.Stages[0].Waiting != "" && got.Stages[0].ExpectedStartMs > 0 && got.Job.ExpectedStartMs == got.Stages[0].ExpectedStartMs
+	})
+}
+
+// TestSchedulerChangesWhileJobsRun checks that every live scheduler can take
+// over while jobs run, and that jobs of all kinds end under each.
+func TestSchedulerChangesWhileJobsRun(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.fs.Input("hdfs:///in", 3, "n1")
+	n, _ := b.addNode(coordtest.Info("n1"), coordtest.Hang)
+	b.addNode(coordtest.Info("n2"), coordtest.Succeed)
+	b.waitForNodes()
+	k := 0
+	for _, info := range policies.All() {
+		if info.SimOnly {
+			continue
+		}
+		k++
+		n.SetBehaviour(coordtest.Hang)
+		names := []string{fmt.Sprint("plain", k), fmt.Sprint("mr", k), fmt.Sprint("due", k), fmt.Sprint("bound", k)}
+		b.submit(groupJob(names[0], 30))
+		b.submit(mapReduceJob(names[1], 2))
+		b.submit(withDeadline(groupJob(names[2], 3), time.Hour, ""))
+		bound := groupJob(names[3], 3)
+		bound.RuntimeBound, bound.Project = jobspec.Duration(time.Minute), "p"
+		b.submit(bound)
+		b.waitUntil("something runs", func() bool { return b.job(names[0]).Job.TasksRunning > 0 || b.job(names[0]).Job.TasksDone > 0 })
+		if _, err := b.client.SetScheduler(b.ctx, connect.NewRequest(&droverv1.SetSchedulerRequest{Name: info.Name})); err != nil {
+			t.Fatalf("%s: %v", info.Name, err)
+		}
+		n.SetBehaviour(coordtest.Succeed)
+		for _, name := range names {
+			b.waitForEnd(name, succeeded)
+		}
+	}
+	if k < 12 {
+		t.Errorf("only %d schedulers", k)
+	}
+	if k := b.eventKinds(""); count(k, "project.opened") != count(k, "scheduler.set") {
+		t.Errorf("projects stayed open: %v", k)
+	}
+}
+
+func TestCalibrate(t *testing.T) {
+	list := []facts.Outcome{{Probability: 0.95, OnTime: true}, {Probability: 0.95, OnTime: true}, {Probability: 0.95}, {Probability: 0.5}, {Probability: 0, OnTime: true}, {Probability: 1, OnTime: true}, {Excluded: true, Probability: 1}}
+	got := calibrate(list)
+	if got.Jobs != 6 || got.Excluded != 1 || got.Bins[5].Jobs != 4 || got.Bins[0].Jobs != 2 || got.Bins[5].OnTime != 0.75 {
+		t.Errorf("%v", got)
+	}
+	if want := (0.05*0.05*2 + 0.95*0.95 + 0.25 + 1) / 6; got.Brier < want-1e-12 || got.Brier > want+1e-12 {
+		t.Errorf("Brier %v, want %v", got.Brier, want)
+	}
+	if b := got.Bins[5]; b.Low < 0.3 || b.Low > 0.31 || b.High < 0.95 || b.High > 0.96 {
+		t.Errorf("Wilson's interval of 3 of 4: %v to %v", b.Low, b.High)
+	}
+}
+
+func TestSpeculativeAttemptOvertakesHangingOne(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) {
+		c.Scheduler, c.SchedulerParams = "3dsf", map[string]string{"speculate": "3"}
+	})
+	hangFirst := func(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+		if w.GetKey().GetTask() == 0 && w.GetKey().GetAttempt() == 1 {
+			return nil
+		}
+		return coordtest.Succeed(w)
+	}
+	b.addNode(coordtest.Info("n1"), hangFirst)
+	b.addNode(coordtest.Info("n2"), hangFirst)
+	b.waitForNodes()
+	b.submit(groupJob("j", 6))
+	got := b.waitForEnd("j", succeeded)
+	if got.Job.TasksDone != 6 {
+		t.Errorf("%v", got.Job)
+	}
+	res, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: "j"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := res.Msg.Tasks[0].Attempts
+	if len(a) != 2 || a[0].Committed || !a[1].Committed || a[0].Node == a[1].Node {
+		t.Errorf("attempts at task 0: %v", a)
+	}
+}
+
+func TestMeasuredBandwidthIsPassedToPolicyUnlessSet(t *testing.T) {
+	l := &leader{bandwidth: 7_000_000}
+	for what, c := range map[string]struct {
+		name   string
+		params map[string]string
+		want   string
+	}{
+		"it counts":               {"3dsf", nil, "7000000"},
+		"beside other parameters": {"3dsf", map[string]string{"lev": "2"}, "7000000"},
+		"the operator's wins":     {"3dsf", map[string]string{"bandwidth": "1"}, "1"},
+		"a policy that has none":  {"fifo", nil, ""},
+	} {
+		got := l.withBandwidth(c.name, c.params)
+		if got["bandwidth"] != c.want || got["lev"] != c.params["lev"] {
+			t.Errorf("%s: %v", what, got)
+		}
+		if _, err := policies.New(c.name, got); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

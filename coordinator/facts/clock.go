@@ -1,0 +1,111 @@
+package facts
+
+import (
+	"fmt"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// ClockTolerance is how far a leader's clock may be behind the log's time before
+// it is believed nevertheless. Within it the log's time stands still, so that
+// times are in order across small corrections and across leaders. Beyond it the
+// clock was ahead once, and the log's time steps back: the order of entries,
+// placements and ends is kept by index and sequence numbers, never by time.
+const ClockTolerance = time.Minute
+
+// EntryTime returns the time, Unix ns, of an entry that is proposed now.
+func (f *Facts) EntryTime(now int64) int64 {
+	if now < f.now && !f.clockWasAhead(now) {
+		return f.now
+	}
+	return now
+}
+
+// Ahead returns how far the log's time is ahead of a clock, 0 if it is not.
+func (f *Facts) Ahead(now int64) time.Duration { return time.Duration(max(0, f.now-now)) }
+
+// ClockStep returns when the log's time was last set back, Unix ns, and how far;
+// zeros for never.
+func (f *Facts) ClockStep() (at int64, by time.Duration) { return f.stepAt, time.Duration(f.stepBy) }
+
+func (f *Facts) clockWasAhead(now int64) bool { return f.now-now > int64(ClockTolerance) }
+
+// advanceTime sets the time of the facts to an entry's.
+func (f *Facts) advanceTime(e *droverv1.Entry) {
+	at := e.GetAt()
+	if at > 0 && f.clockWasAhead(at) {
+		f.stepBack(e, at)
+		return
+	}
+	f.now = max(f.now, at)
+}
+
+// stepBack sets the time back to `to`. What was to happen a while after the
+// wrong time happens that while after the right one; what lies in the past, by
+// its meaning, is no later than now; a deadline that is still to come is not
+// missed. Times of ended attempts stay as they were recorded. O(jobs and active
+// attempts); the reader of the journal rebuilds.
+func (f *Facts) stepBack(e *droverv1.Entry, to int64) {
+	by := f.now - to
+	f.now, f.stepAt, f.stepBy = to, to, by
+	for i, n := range f.nodes {
+		c := *n
+		c.RetryAt, c.SchedulableSince = shiftBack(n.RetryAt, by), shiftBack(n.SchedulableSince, by)
+		c.InfraFailures = nil
+		for _, at := range n.InfraFailures {
+			c.InfraFailures = append(c.InfraFailures, at-by)
+		}
+		f.nodes[i] = &c
+	}
+	for _, id := range f.JobIDs() {
+		f.stepJobBack(f.writableJob(f.jobs[id]), to, by)
+	}
+	for id, p := range f.projects {
+		c := *p
+		c.Submitted = min(p.Submitted, to)
+		f.projects[id] = &c
+	}
+	for _, b := range f.blobs {
+		b.Added = min(b.Added, to)
+	}
+	for k, s := range f.policyStates {
+		switch k.Kind {
+		case guaranteeState, latestDepartureState, acceptedState, refusedState: // in the future by their meaning
+		default:
+			c := *s
+			c.At = min(s.At, to)
+			f.policyStates[k] = &c
+		}
+	}
+	f.journal = []Change{{Kind: ChangeReset, At: to}}
+	f.addEvent(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})
+}
+
+func (f *Facts) stepJobBack(j *Job, to, by int64) {
+	j.Submitted, j.Started, j.Ended = min(j.Submitted, to), min(j.Started, to), min(j.Ended, to)
+	if j.Miss != nil && !j.HasEnded() && j.DeadlineNS() > to {
+		j.Miss = nil // the wrong clock found it; the right one may find it again
+	}
+	if j.Live == 0 {
+		return
+	}
+	f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
+		if !a.State.IsActive() {
+			return
+		}
+		c := *a
+		c.Placed = min(a.Placed, to)
+		s := &c.Suspension
+		s.RequestedAt, s.SuspendedAt, s.RetryAt = min(s.RequestedAt, to), min(s.SuspendedAt, to), shiftBack(s.RetryAt, by)
+		f.setTask(j, k.Stage, k.Task, f.Job(j.ID).Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	})
+}
+
+// shiftBack returns a time that is by earlier; zero stays zero, for "none".
+func shiftBack(at, by int64) int64 {
+	if at == 0 {
+		return 0
+	}
+	return max(1, at-by)
+}

@@ -1,0 +1,358 @@
+package facts
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// Limits of the history kept for predictions.
+const (
+	MaxCompletions = 8192   // the latest tasks that succeeded
+	MaxOutcomes    = 10_000 // the latest ended jobs with a quote
+	MaxProjects    = MaxLiveJobs
+	maxSource      = 32 // bytes of the name of an estimate's source
+)
+
+// Completion records a task that succeeded; run times are predicted from it. It
+// is immutable.
+type Completion struct {
+	Seq      uint64  `json:"seq"` // from 1
+	Job      uint64  `json:"job"`
+	Stage    int32   `json:"stage"`
+	Tenant   string  `json:"tenant"`
+	JobName  string  `json:"job_name"`
+	Name     string  `json:"name"` // of the stage
+	Kind     string  `json:"kind"`
+	Node     int32   `json:"node"`
+	Locality string  `json:"locality,omitempty"`
+	Demand   Amounts `json:"demand"`
+	Tasks    int32   `json:"tasks"`           // of the stage
+	Input    int64   `json:"input,omitempty"` // bytes
+	RunNS    int64   `json:"run_ns"`          // from placement to end, without suspensions
+}
+
+// Outcome records how a job with a quoted deadline ended.
+type Outcome struct {
+	Job         uint64  `json:"job"`
+	Probability float64 `json:"p"`
+	Deadline    int64   `json:"deadline"` // Unix ns
+	Ended       int64   `json:"ended"`
+	OnTime      bool    `json:"on_time,omitempty"`
+	// Excluded: it ended before its deadline for a reason that quotes do not
+	// cover (a user stopped it, or its own fault).
+	Excluded bool `json:"excluded,omitempty"`
+}
+
+// Project is a group of jobs with one guaranteed departure. It exists from its
+// first job until its last one has ended and has no active attempts. It is
+// immutable.
+type Project struct {
+	ID         uint64 `json:"id"`
+	Name       string `json:"name"`
+	Tenant     string `json:"tenant"`
+	High       bool   `json:"high,omitempty"` // priority of its first job
+	Submitted  int64  `json:"submitted"`      // Unix ns
+	Jobs       int32  `json:"jobs"`           // accepted in total
+	ActiveJobs int32  `json:"active_jobs"`    // that are live or have active attempts
+}
+
+// Miss records that a deadline is infeasible or has passed.
+type Miss struct {
+	At     int64  `json:"at"` // Unix ns
+	Passed bool   `json:"passed,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// DeadlineNS returns the job's deadline in Unix ns, 0 for none.
+func (j *Job) DeadlineNS() int64 {
+	if j.Spec.Deadline == nil {
+		return 0
+	}
+	return j.Spec.Deadline.UnixNano()
+}
+
+// Lowered reports whether the job lost its deadline to on_miss = "lower".
+func (j *Job) Lowered() bool { return j.Miss != nil && j.Spec.OnMiss == jobspec.OnMissLower }
+
+// projectKey returns the key of a tenant's project.
+func projectKey(tenant, name string) string { return tenant + "/" + name }
+
+// Project returns the project of that number, or nil.
+func (f *Facts) Project(id uint64) *Project { return f.projects[id] }
+
+// ProjectOf returns the project of a job, or nil.
+func (f *Facts) ProjectOf(j *Job) *Project { return f.projects[j.Project] }
+
+// Projects returns the projects by number. It allocates.
+func (f *Facts) Projects() []*Project {
+	out := make([]*Project, 0, len(f.projects))
+	for _, p := range f.projects {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *Project) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// CompletionsSince returns the recorded completions numbered above seq, oldest
+// first, and the number of the newest. The records are immutable.
+func (f *Facts) CompletionsSince(seq uint64) ([]*Completion, uint64) {
+	n := uint64(len(f.completions))
+	if seq >= f.completionSeq {
+		return nil, f.completionSeq
+	}
+	skip := uint64(0)
+	if first := f.completionSeq - n; seq > first {
+		skip = seq - first
+	}
+	out := make([]*Completion, 0, n-skip)
+	for i := skip; i < n; i++ {
+		out = append(out, f.completions[(uint64(f.completionsStart)+i)%n])
+	}
+	return out, f.completionSeq
+}
+
+// Outcomes returns the outcomes of quoted jobs, oldest first. It copies.
+func (f *Facts) Outcomes() []Outcome {
+	return append(append(make([]Outcome, 0, len(f.outcomes)), f.outcomes[f.outcomesStart:]...), f.outcomes[:f.outcomesStart]...)
+}
+
+// checkDeadline returns why a job's deadline or project cannot be accepted at a
+// time (Unix ns), or nil.
+func (f *Facts) checkDeadline(spec *jobspec.Job, at int64) error {
+	if d := spec.Deadline; d != nil {
+		ns, ok := unixNS(*d)
+		switch {
+		case !ok:
+			return fault.New(fault.Invalid, "job %q: deadline %s is out of range: use a time of the next decades", spec.Name, d.Format(time.RFC3339))
+		case ns <= at:
+			return fault.New(fault.Invalid, "job %q: deadline %s is in the past (it is %s): set a later one", spec.Name,
+				d.UTC().Format(time.RFC3339), time.Unix(0, at).UTC().Format(time.RFC3339))
+		}
+	}
+	if spec.Project == "" {
+		return nil
+	}
+	if f.projectName[projectKey(spec.Tenant, spec.Project)] == 0 && len(f.projects) >= MaxProjects {
+		return fault.New(fault.Exhausted, "%d projects have work, the limit: try again when some have ended", MaxProjects)
+	}
+	return nil
+}
+
+// unixNS returns t in Unix ns, and whether it is in a supported range.
+func unixNS(t time.Time) (int64, bool) {
+	if y := t.Year(); y < 1970 || y > 2200 {
+		return 0, false
+	}
+	return t.UnixNano(), true
+}
+
+// joinProject adds a new job to its project, which it creates if necessary.
+func (f *Facts) joinProject(e *droverv1.Entry, j *Job) {
+	if j.Spec.Project == "" {
+		return
+	}
+	key := projectKey(j.Spec.Tenant, j.Spec.Project)
+	p := &Project{Name: j.Spec.Project, Tenant: j.Spec.Tenant, High: j.Spec.Priority == jobspec.PriorityHigh, Submitted: f.now}
+	if id := f.projectName[key]; id != 0 {
+		c := *f.projects[id]
+		p = &c
+	} else {
+		f.nextProject++
+		p.ID = f.nextProject
+		f.projectName[key] = p.ID
+		f.addEvent(e, "project.opened", &Event{Job: j.Name, JobID: j.ID, Text: p.Name})
+	}
+	p.Jobs++
+	p.ActiveJobs++
+	f.projects[p.ID] = p
+	j.Project = p.ID
+}
+
+// leaveProject removes a job from its project. It is called once for each job,
+// when the job has ended and has no active attempts.
+func (f *Facts) leaveProject(j *Job) {
+	p := f.projects[j.Project]
+	if p == nil {
+		return
+	}
+	c := *p
+	c.ActiveJobs--
+	f.projects[c.ID] = &c
+	if c.ActiveJobs > 0 {
+		return
+	}
+	delete(f.projects, c.ID)
+	delete(f.projectName, projectKey(c.Tenant, c.Name))
+	for k := range f.policyStates {
+		if k.Project == c.ID {
+			delete(f.policyStates, k)
+		}
+	}
+	for id, r := range f.reservations {
+		if r.GetProject() == c.ID {
+			delete(f.reservations, id)
+		}
+	}
+}
+
+// Draft returns the job that would be accepted now (Unix ns), without adding it
+// to the facts.
+func (f *Facts) Draft(spec *jobspec.Job, splits []*droverv1.FactSplit, now int64) (*Job, error) {
+	j, err := f.newJob(&droverv1.Entry{}, &droverv1.JobAcceptedFact{}, f.nextJob+1, spec, splits)
+	if err != nil {
+		return nil, err
+	}
+	j.Submitted = max(now, f.now)
+	j.Project = f.projectName[projectKey(spec.Tenant, spec.Project)]
+	return j, nil
+}
+
+// applyEstimates stores predictions of the run times of live stages.
+func (f *Facts) applyEstimates(en *droverv1.EstimatesFact, r *Result) {
+	for i, x := range en.GetStages() {
+		j := f.jobs[x.GetJob()]
+		if j == nil || j.HasEnded() || x.GetStage() < 0 || int(x.GetStage()) >= len(j.Stages) || x.GetNs() < 0 {
+			r.Dropped = append(r.Dropped, Drop{i, "the stage is gone"})
+			continue
+		}
+		j = f.writableJob(j)
+		s := &j.Stages[x.GetStage()]
+		s.EstimateNS, s.EstimateSource = x.GetNs(), clip(x.GetSource(), maxSource)
+		f.recordChange(Change{Kind: ChangeEstimate, Key: Key{Job: j.ID, Stage: x.GetStage()}})
+		r.Changed++
+	}
+}
+
+// setEstimates stores the predictions made at submission.
+func (j *Job) setEstimates(list []*droverv1.StageEstimate) {
+	for _, x := range list {
+		if i := x.GetStage(); i >= 0 && int(i) < len(j.Stages) && x.GetNs() >= 0 {
+			j.Stages[i].EstimateNS, j.Stages[i].EstimateSource = x.GetNs(), clip(x.GetSource(), maxSource)
+		}
+	}
+}
+
+// applyDeadlineMiss records that a live job's deadline is infeasible or has
+// passed, and stops the job if on_miss says so.
+func (f *Facts) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFact, r *Result) {
+	j := f.jobs[d.GetJob()]
+	switch {
+	case j == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
+		r.Dropped = append(r.Dropped, Drop{Reason: "the job has ended or is about to"})
+		return
+	case j.Spec.Deadline == nil:
+		r.Dropped = append(r.Dropped, Drop{Reason: "the job has no deadline"})
+		return
+	case j.Miss != nil && (j.Miss.Passed || !d.GetPassed()):
+		r.Dropped = append(r.Dropped, Drop{Reason: "it is recorded already"})
+		return
+	}
+	first := j.Miss == nil
+	j = f.writableJob(j)
+	j.Miss = &Miss{At: f.now, Passed: d.GetPassed(), Reason: clip(d.GetReason(), 256)}
+	kind := "job.deadline_infeasible"
+	if d.GetPassed() {
+		kind = "job.deadline_missed"
+	}
+	text := fmt.Sprintf("deadline %s, on_miss = %s", j.Spec.Deadline.UTC().Format(time.RFC3339), j.Spec.OnMiss)
+	if w := j.Miss.Reason; w != "" {
+		text += ": " + w
+	}
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	r.Changed = 1
+	if j.Spec.OnMiss == jobspec.OnMissStop && first {
+		f.endJob(e, j, droverv1.JobState_JOB_STATE_STOPPED, "stopped by on_miss: "+cmp.Or(j.Miss.Reason, "its deadline cannot be met"))
+		return
+	}
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+}
+
+// recordGuarantee records whether the scheduler guarantees a job's deadline.
+func (f *Facts) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+	j := f.jobs[n.GetJob()]
+	if j == nil || j.Spec.Deadline == nil || (n.GetKind() != acceptedState && n.GetKind() != refusedState) {
+		return
+	}
+	refused := n.GetKind() == refusedState
+	if known := f.policyStates[PolicyStateKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.GuaranteeRefused == refused {
+		return
+	}
+	kind, text := "job.deadline_guaranteed", "by "+j.Spec.Deadline.UTC().Format(time.RFC3339)
+	if refused {
+		kind, text = "job.deadline_refused", "no guarantee; the quote still applies"
+		if at := n.GetAt(); at > 0 {
+			text = "no guarantee before " + time.Unix(0, at).UTC().Format(time.RFC3339) + "; the quote still applies"
+		}
+	}
+	j = f.writableJob(j)
+	j.GuaranteeRefused = refused
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+}
+
+// recordOutcome records how a job with a quoted deadline ended.
+func (f *Facts) recordOutcome(j *Job) {
+	deadline := j.DeadlineNS()
+	if j.Quote == nil || deadline == 0 {
+		return
+	}
+	o := Outcome{Job: j.ID, Probability: j.Quote.GetProbability(), Deadline: deadline, Ended: f.now}
+	switch {
+	case j.State == droverv1.JobState_JOB_STATE_SUCCEEDED:
+		o.OnTime = f.now <= deadline
+	case f.now <= deadline && j.Miss == nil:
+		o.Excluded = true
+	}
+	if len(f.outcomes) < MaxOutcomes {
+		f.outcomes = append(f.outcomes, o)
+		return
+	}
+	f.outcomes[f.outcomesStart] = o
+	f.outcomesStart = (f.outcomesStart + 1) % MaxOutcomes
+}
+
+// recordCompletion records a task that succeeded. Its run time counts from
+// placement to end, because that is how long it occupied its node, less the
+// time it was suspended.
+func (f *Facts) recordCompletion(j *Job, k Key, a *Attempt) {
+	s := &j.Spec.Stages[k.Stage]
+	f.completionSeq++
+	r := &Completion{Seq: f.completionSeq, Job: j.ID, Stage: k.Stage, Tenant: j.Spec.Tenant, JobName: j.Name, Name: s.Name, Kind: string(s.Kind),
+		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), Tasks: j.Stages[k.Stage].Tasks, RunNS: max(1, a.Ended-a.Placed-a.suspendedNS())}
+	if splits := j.Stages[k.Stage].Splits; int(k.Task) < len(splits) {
+		for _, p := range splits[k.Task].GetPieces() {
+			r.Input = addClamped(r.Input, p.GetLength())
+		}
+	}
+	if len(f.completions) < MaxCompletions {
+		f.completions = append(f.completions, r)
+		return
+	}
+	f.completions[f.completionsStart] = r
+	f.completionsStart = (f.completionsStart + 1) % MaxCompletions
+}
+
+// suspendedNS returns how long an ended attempt was suspended, including the
+// suspension during which it ended.
+func (a *Attempt) suspendedNS() int64 {
+	ns := a.Suspension.SuspendedMS * 1e6
+	if a.Level != droverv1.Level_LEVEL_RUNNING && a.Suspension.SuspendedAt > 0 {
+		ns += max(0, a.Ended-a.Suspension.SuspendedAt)
+	}
+	return ns
+}
+
+// checkQuote returns q, or nil if its probability is invalid.
+func checkQuote(q *droverv1.Quote) *droverv1.Quote {
+	if p := q.GetProbability(); q == nil || math.IsNaN(p) || p < 0 || p > 1 {
+		return nil
+	}
+	return q
+}

@@ -1,0 +1,38 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// GetBlob streams a file of the blob store from an offset. It verifies the
+// digest while it sends: a damaged file ends with Corrupt, is moved aside, and
+// has to be uploaded again.
+func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1.GetBlobRequest], stream *connect.ServerStream[droverv1.BlobChunk]) error {
+	if id := caller(ctx); id.kind != kindLocal && id.kind != kindNode {
+		return fault.New(fault.Denied, "%s is not a node", id.displayName())
+	}
+	if req.Msg.GetOffset() < 0 {
+		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
+	}
+	digest := req.Msg.GetDigest()
+	err := s.blobs.Send(digest, req.Msg.GetOffset(), make([]byte, blobChunk), func(part []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return stream.Send(&droverv1.BlobChunk{Data: part})
+	})
+	if errors.Is(err, fault.Corrupt) {
+		s.log.Error("an uploaded file is damaged and was moved aside; its jobs fail until it is uploaded again", "digest", digest, "err", err)
+		e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Damaged: true, Reason: err.Error()}}}
+		if _, noted := s.propose(ctx, actorSelf, e); noted != nil {
+			s.log.Warn("the damaged file is not in the events", "digest", digest, "err", noted)
+		}
+	}
+	return err
+}

@@ -1,0 +1,412 @@
+package coordinator
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Limits of locating blocks.
+const (
+	blocksPerPage       = 10_000           // in one response
+	pagesAtOnce         = 4                // pages requested in parallel, from different nodes
+	maxBlocks           = 4_000_000        // of one job's input
+	maxPendingLocations = 256              // submissions that are not accepted yet
+	refreshLimit        = 5 * time.Minute  // of locating one job's input again
+	refreshAtOnce       = 2                // jobs located again in parallel
+	refreshEvery        = 10 * time.Minute // how long a NameNode takes to give up a silent DataNode
+	readFailurePause    = 30 * time.Second // between two lookups for a job whose reads fail
+)
+
+// locationCache caches where the inputs of live jobs are located. Locations are
+// not facts: they are looked up again after a restart, when a node is lost,
+// when a map task cannot read its input, and periodically while maps are
+// pending, because a DataNode may fail on a healthy machine.
+type locationCache struct {
+	mu            sync.Mutex
+	jobs          map[uint64]*jobHosts
+	pending       map[string]*jobHosts // by shuffle token, until the job has a number
+	pendingTokens []string             // tokens, oldest first
+	changed       []uint64             // jobs with new locations, for the loop
+	stale         map[uint64]bool      // jobs to look up again
+	changedCh     chan struct{}        // one token: changed is not empty
+	staleCh       chan struct{}        // one token: stale is not empty
+}
+
+// jobHosts holds, for each split, the addresses and racks of the hosts that
+// store part of it, best first.
+type jobHosts struct {
+	splits      []splitHosts
+	requestedAt time.Time // maintained by locationCache
+}
+
+type splitHosts struct{ hosts, racks []string }
+
+func newLocationCache() *locationCache {
+	return &locationCache{jobs: map[uint64]*jobHosts{}, pending: map[string]*jobHosts{}, stale: map[uint64]bool{},
+		changedCh: make(chan struct{}, 1), staleCh: make(chan struct{}, 1)}
+}
+
+// addPending stores the locations of a job that is about to be accepted.
+func (c *locationCache) addPending(token string, h *jobHosts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pendingTokens) >= maxPendingLocations {
+		delete(c.pending, c.pendingTokens[0])
+		c.pendingTokens = c.pendingTokens[1:]
+	}
+	c.pending[token] = h
+	c.pendingTokens = append(c.pendingTokens, token)
+}
+
+// resolve returns the nodes that store each split of a job. It first adopts the
+// locations that were pending under the job's token; without any it marks the
+// job stale and returns nil.
+func (c *locationCache) resolve(f *facts.Facts, job uint64) [][]scheduler.NodeID {
+	j := f.Job(job)
+	if j == nil || j.MapStage() < 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.jobs[job]
+	if s := c.pending[j.Token]; h == nil && s != nil {
+		h = s
+		c.jobs[job] = s
+		delete(c.pending, j.Token)
+		c.pendingTokens = slices.DeleteFunc(c.pendingTokens, func(t string) bool { return t == j.Token })
+	}
+	if h == nil {
+		c.markStaleLocked(job)
+		return nil
+	}
+	return h.nodes(f)
+}
+
+// nodes returns the nodes that store each split.
+func (h *jobHosts) nodes(f *facts.Facts) [][]scheduler.NodeID {
+	if h == nil {
+		return nil
+	}
+	book := newAddressBook(f)
+	out := make([][]scheduler.NodeID, len(h.splits))
+	for i := range h.splits {
+		for _, host := range h.splits[i].hosts {
+			if n, ok := book.find(host); ok && !slices.Contains(out[i], n) {
+				out[i] = append(out[i], n)
+			}
+		}
+	}
+	return out
+}
+
+func (c *locationCache) markStaleLocked(job uint64) {
+	c.stale[job] = true
+	select {
+	case c.staleCh <- struct{}{}:
+	default:
+	}
+}
+
+// markStaleBefore marks the live jobs with pending maps as stale if they were
+// last looked up before that time.
+func (c *locationCache) markStaleBefore(f *facts.Facts, before time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if m := j.MapStage(); m >= 0 && !j.HasEnded() && j.Stages[m].Pending > 0 {
+			if h := c.jobs[id]; h == nil || h.requestedAt.Before(before) {
+				c.markStaleLocked(id)
+			}
+		}
+	}
+}
+
+// reportReadFailure marks a job as stale because a map task could not read its
+// input, at most once per readFailurePause.
+func (c *locationCache) reportReadFailure(job uint64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.jobs[job]; h != nil && now.Sub(h.requestedAt) >= readFailurePause {
+		h.requestedAt = now // later failures have the same cause
+		c.markStaleLocked(job)
+	}
+}
+
+func (c *locationCache) takeStale() []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []uint64
+	for id := range c.stale {
+		out = append(out, id)
+	}
+	clear(c.stale)
+	slices.Sort(out)
+	return out
+}
+
+func (c *locationCache) store(job uint64, h *jobHosts, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.jobs[job]; old != nil {
+		h.requestedAt = old.requestedAt
+	}
+	if now.After(h.requestedAt) {
+		h.requestedAt = now
+	}
+	c.jobs[job] = h
+	c.changed = append(c.changed, job)
+	select {
+	case c.changedCh <- struct{}{}:
+	default:
+	}
+}
+
+func (c *locationCache) takeChanged() []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.changed
+	c.changed = nil
+	return out
+}
+
+func (c *locationCache) drop(job uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.jobs, job)
+	delete(c.stale, job)
+}
+
+// addressBook maps DataNode addresses to the nodes on the same machine. A match
+// with the port wins over a match of the host alone.
+type addressBook struct{ exact, host map[string]scheduler.NodeID }
+
+func newAddressBook(f *facts.Facts) addressBook {
+	b := addressBook{map[string]scheduler.NodeID{}, map[string]scheduler.NodeID{}}
+	for _, n := range f.Nodes() {
+		for _, a := range n.Info.GetStorageAddresses() {
+			b.exact[a] = nodeID(n.ID)
+			b.host[hostOnly(a)] = nodeID(n.ID)
+		}
+	}
+	return b
+}
+
+func hostOnly(a string) string {
+	if h, _, err := net.SplitHostPort(a); err == nil {
+		return h
+	}
+	return a
+}
+
+func (b addressBook) find(a string) (scheduler.NodeID, bool) {
+	if n, ok := b.exact[a]; ok {
+		return n, true
+	}
+	n, ok := b.host[hostOnly(a)]
+	return n, ok
+}
+
+// located is a job's input as nodes reported it.
+type located struct {
+	splits []*droverv1.FactSplit
+	hosts  *jobHosts
+	files  int32
+	bytes  int64
+}
+
+// locateInput looks up the blocks of in through nodes and makes splits of them.
+// Large inputs are requested in pages, from several nodes in parallel.
+// NotFound: no such input; Unavailable: no node answered before ctx ended.
+func (c *core) locateInput(ctx context.Context, in *jobspec.Input, user string, refresh bool, progress func(string)) (*located, error) {
+	first, err := c.locatePage(ctx, in, user, 0, refresh, progress)
+	if err != nil {
+		return nil, err
+	}
+	blocks := first.GetBlocks()
+	for next := first.GetNextBlock(); next > 0; {
+		var more []*droverv1.FileBlock
+		if more, next, err = c.locatePages(ctx, in, user, next, refresh, progress); err != nil {
+			return nil, err
+		}
+		if blocks = append(blocks, more...); len(blocks) > maxBlocks {
+			return nil, fault.New(fault.Exhausted, "the input has more than %d blocks: name fewer files, or pack small ones into large ones", maxBlocks)
+		}
+	}
+	out, err := planSplits(blocks, in.CombineBytes)
+	if err != nil {
+		return nil, err
+	}
+	out.files, out.bytes = first.GetTotalFiles(), first.GetTotalBytes()
+	return out, nil
+}
+
+// locatePages requests the next pages in parallel and returns the block to
+// continue from, 0 at the end.
+func (c *core) locatePages(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) ([]*droverv1.FileBlock, int32, error) {
+	var parts [pagesAtOnce]*droverv1.LocateResponse
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range parts {
+		g.Go(func() (err error) {
+			parts[i], err = c.locatePage(ctx, in, user, from+int32(i*blocksPerPage), refresh, progress)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, 0, err
+	}
+	var out []*droverv1.FileBlock
+	for _, p := range parts {
+		out = append(out, p.GetBlocks()...)
+		if p.GetNextBlock() == 0 {
+			return out, 0, nil
+		}
+	}
+	return out, parts[pagesAtOnce-1].GetNextBlock(), nil
+}
+
+func (c *core) locatePage(ctx context.Context, in *jobspec.Input, user string, from int32, refresh bool, progress func(string)) (*droverv1.LocateResponse, error) {
+	request := &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: in.Paths, FirstBlock: from, MaxBlocks: blocksPerPage, Refresh: refresh, Recurse: in.Recurse}}}
+	a, err := c.dispatcher.call(ctx, request, uriScheme(in.Paths[0]), 0, progress)
+	if err != nil {
+		return nil, err
+	}
+	if a.GetLocate() == nil {
+		return nil, fault.New(fault.Corrupt, "a node answered a locate request without locations")
+	}
+	return a.GetLocate(), nil
+}
+
+// planSplits makes splits of blocks and records their hosts.
+func planSplits(blocks []*droverv1.FileBlock, combine int64) (*located, error) {
+	in, length := make([]mapreduce.FileBlock, len(blocks)), map[string]int64{}
+	for i, b := range blocks {
+		in[i] = mapreduce.FileBlock{Path: b.GetUri(), Offset: b.GetOffset(), Length: b.GetLength(), Hosts: b.GetHosts(), Racks: b.GetRacks()}
+		length[b.GetUri()] = b.GetFileLength()
+	}
+	splits, err := mapreduce.PlanSplits(in, combine)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%w", err)
+	}
+	if len(splits) > jobspec.MaxTasks {
+		return nil, fault.New(fault.Exhausted, "the input has %d splits, at most %d are allowed: set combine in the input to pack small files", len(splits), jobspec.MaxTasks)
+	}
+	out := &located{hosts: &jobHosts{}}
+	for i := range splits {
+		s := &droverv1.FactSplit{}
+		for _, p := range splits[i].Pieces {
+			s.Pieces = append(s.Pieces, &droverv1.SplitPiece{Uri: p.Path, Offset: p.Offset, Length: p.Length, FileLength: length[p.Path]})
+		}
+		out.splits = append(out.splits, s)
+		out.hosts.splits = append(out.hosts.splits, splitHosts{splits[i].Hosts, splits[i].Racks})
+	}
+	return out, nil
+}
+
+// relocateStale looks up the inputs of stale jobs again, until ctx ends.
+func (c *core) relocateStale(ctx context.Context) error {
+	t := time.NewTicker(refreshEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-c.locations.staleCh:
+		case <-t.C:
+			if c.leading.Load() {
+				c.view(func(f *facts.Facts) { c.locations.markStaleBefore(f, c.now().Add(-refreshEvery)) })
+			}
+			continue
+		case <-ctx.Done():
+			return nil
+		}
+		var g errgroup.Group
+		g.SetLimit(refreshAtOnce)
+		for _, id := range c.locations.takeStale() {
+			g.Go(func() error {
+				c.relocateJob(ctx, id)
+				return nil
+			})
+		}
+		_ = g.Wait() // its functions return nil
+	}
+}
+
+// relocateJob looks up the input of one job. If the files have changed since
+// submission, the cached locations remain; the tasks will detect the change.
+func (c *core) relocateJob(ctx context.Context, id uint64) {
+	var in *jobspec.Input
+	var user string
+	var want []*droverv1.FactSplit
+	c.view(func(f *facts.Facts) {
+		if j := f.Job(id); j != nil && !j.HasEnded() && j.MapStage() >= 0 {
+			in, user, want = j.Spec.Input, hdfsUser(f, j.Spec), j.Stages[j.MapStage()].Splits
+		}
+	})
+	if in == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	defer cancel()
+	got, err := c.locateInput(ctx, in, user, true, nil)
+	switch {
+	case err != nil:
+		if ctx.Err() == nil {
+			c.log.Warn("cannot locate the input's blocks", "job", id, "err", err)
+		}
+	case !samePieces(got.splits, want):
+		c.log.Warn("the input changed after submission: its block locations are not used", "job", id)
+	default:
+		c.locations.store(id, got.hosts, c.now())
+	}
+}
+
+func samePieces(a, b []*droverv1.FactSplit) bool {
+	return slices.EqualFunc(a, b, func(x, y *droverv1.FactSplit) bool {
+		return slices.EqualFunc(x.GetPieces(), y.GetPieces(), func(p, q *droverv1.SplitPiece) bool {
+			return p.GetUri() == q.GetUri() && p.GetOffset() == q.GetOffset() && p.GetLength() == q.GetLength()
+		})
+	})
+}
+
+// splitHosts returns the addresses and racks that store a split, as named by
+// the file system; nil if unknown.
+func (c *locationCache) splitHosts(job uint64, i int32) (hosts, racks []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.jobs[job]; h != nil && int(i) < len(h.splits) {
+		return h.splits[i].hosts, h.splits[i].racks
+	}
+	return nil, nil
+}
+
+// nodeNames returns, for each split of a job, the names of the nodes that store
+// it.
+func (c *locationCache) nodeNames(f *facts.Facts, job uint64) [][]string {
+	c.mu.Lock()
+	h := c.jobs[job]
+	c.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	book := newAddressBook(f)
+	out := make([][]string, len(h.splits))
+	for i := range h.splits {
+		for _, host := range h.splits[i].hosts {
+			if n, ok := book.find(host); ok {
+				out[i] = append(out[i], f.Node(int32(n)+1).Info.GetName())
+			}
+		}
+	}
+	return out
+}

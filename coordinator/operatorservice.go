@@ -1,0 +1,184 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/backup"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/history"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
+)
+
+// operatorService serves `drover operator`.
+type operatorService struct {
+	*core
+	saving sync.Mutex // one archive at a time
+}
+
+var _ droverv1connect.OperatorServiceHandler = (*operatorService)(nil)
+
+// ListServers returns the servers of the replicated log.
+func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
+	if err := s.needOperator(ctx, "list the servers"); err != nil {
+		return nil, err
+	}
+	list, leader, err := s.replica.Servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res := &droverv1.ListServersResponse{Term: s.replica.Term()}
+	for _, x := range list {
+		res.Servers = append(res.Servers, &droverv1.Server{Id: string(x.ID), Address: string(x.Address), Leader: string(x.ID) == leader, Voter: x.Suffrage == raft.Voter})
+	}
+	return connect.NewResponse(res), nil
+}
+
+// SaveSnapshot streams an archive while the coordinator runs. The facts are of
+// one log index; the history is copied after them, so that no ended job is
+// missing, and the files that live jobs need cannot be collected meanwhile.
+func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request[droverv1.SaveSnapshotRequest], stream *connect.ServerStream[droverv1.SaveSnapshotResponse]) error {
+	if err := s.needOperator(ctx, "save the cluster's state"); err != nil {
+		return err
+	}
+	if !s.saving.TryLock() {
+		return fault.New(fault.Exhausted, "another snapshot is being saved: try again when it is done")
+	}
+	defer s.saving.Unlock()
+	all := req.Msg.GetAllFiles()
+	m := s.describe(all)
+	snapshot, term := s.replica.Copy()
+	m.Index, m.Term = snapshot.Index(), term
+	digests := snapshot.Digests(all)
+	for _, d := range digests {
+		s.touchBlob(d) // it is not collected meanwhile
+	}
+	w, err := backup.NewWriter(&chunkWriter{ctx: ctx, stream: stream}, m)
+	if err != nil {
+		return err
+	}
+	if err := s.saveFacts(w, snapshot); err != nil {
+		return err
+	}
+	if err := s.saveHistory(w); err != nil {
+		return err
+	}
+	for _, d := range digests {
+		if err := s.saveBlob(w, d); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// describe returns what the manifest says of the cluster.
+func (s *operatorService) describe(all bool) backup.Manifest {
+	m := backup.Manifest{Program: version.Version, SavedAt: s.now().UTC(), AllFiles: all}
+	s.view(func(f *facts.Facts) {
+		m.Cluster, m.LastJob, m.Nodes = f.Cluster(), f.LastJob(), len(f.Nodes())
+		m.Jobs, m.LiveJobs = f.JobCount()
+	})
+	return m
+}
+
+// saveFacts encodes the facts to a file first, since an archive needs its size.
+func (s *operatorService) saveFacts(w *backup.Writer, snapshot *facts.Snapshot) error {
+	f, err := os.CreateTemp(s.cfg.Dir, "saving-*")
+	if err != nil {
+		return fmt.Errorf("save the facts: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := os.Remove(f.Name()); err != nil { // nothing is left of it, whatever happens
+		return fmt.Errorf("save the facts: %w", err)
+	}
+	if err := snapshot.Encode(f); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return err
+	}
+	return w.Facts(size, f)
+}
+
+func (s *operatorService) saveHistory(w *backup.Writer) error {
+	if err := s.flushHistory(); err != nil {
+		return err
+	}
+	files, err := history.Files(filepath.Join(s.cfg.Dir, "history"))
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		if err := saveFile(path, func(size int64, r io.Reader) error { return w.History(filepath.Base(path), size, r) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saveFile calls add with a file and its size now; it may grow meanwhile.
+func saveFile(path string, add func(int64, io.Reader) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = add(info.Size(), f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
+	f, err := s.blobs.Open(digest)
+	if errors.Is(err, fault.NotFound) {
+		s.log.Warn("a file is missing from the store; the archive says so", "digest", digest)
+		w.MissingBlob(digest)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = w.Blob(strings.TrimPrefix(digest, "sha256:"), info.Size(), f)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// chunkWriter sends what is written to it.
+type chunkWriter struct {
+	ctx    context.Context
+	stream *connect.ServerStream[droverv1.SaveSnapshotResponse]
+}
+
+// Write implements io.Writer.
+func (w *chunkWriter) Write(p []byte) (int, error) {
+	for n := 0; n < len(p); {
+		if err := w.ctx.Err(); err != nil {
+			return n, err
+		}
+		part := p[n:min(len(p), n+blobChunk)]
+		if err := w.stream.Send(&droverv1.SaveSnapshotResponse{Data: part}); err != nil {
+			return n, err
+		}
+		n += len(part)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,155 @@
+package coordinator
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Pace is how fast a request must arrive, and a response be read. Zero values
+// take the defaults given here.
+type Pace struct {
+	Stall time.Duration // longest pause between two parts; 20 s
+	Grace time.Duration // before the rate below counts; 30 s
+	Rate  int64         // bytes per second that a request must reach on average; 16 KiB
+}
+
+func (p *Pace) setDefaults() {
+	setDefault(&p.Stall, 20*time.Second)
+	setDefault(&p.Grace, 30*time.Second)
+	setDefault(&p.Rate, 16<<10)
+}
+
+const (
+	envelopeBytes = 16          // of a message's framing
+	deadlineStep  = time.Second // by which a deadline must move to be set again
+)
+
+// pacedBody is the body of a request, bounded in time, size and memory. Read
+// is called by one goroutine; endPace may be called by another.
+type pacedBody struct {
+	io.ReadCloser
+	ctl      *http.ResponseController
+	pace     Pace
+	start    time.Time
+	maxBytes int64 // negative: unbounded
+	charge   func(int64) error
+	charged  int64 // bytes counted by charge
+	received int64
+
+	mu       sync.Mutex
+	paced    bool
+	deadline time.Time // as last set
+}
+
+func newPacedBody(b io.ReadCloser, ctl *http.ResponseController, p Pace) *pacedBody {
+	return &pacedBody{ReadCloser: b, ctl: ctl, pace: p, start: time.Now(), paced: true}
+}
+
+// Read implements io.Reader. Its errors have the class that the caller is told.
+func (b *pacedBody) Read(p []byte) (int, error) {
+	b.extendDeadline()
+	n, err := b.ReadCloser.Read(p)
+	b.received += int64(n)
+	if b.maxBytes >= 0 && b.received > b.maxBytes {
+		return 0, toWireError(b.tooLarge())
+	}
+	if charge := b.chargeBytes(int64(n)); charge != nil {
+		return 0, toWireError(charge)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, toWireError(fault.New(fault.Unavailable, "the request stalled: %d bytes of its body came within %s, and no more: send it again",
+			b.received, time.Since(b.start).Round(time.Millisecond)))
+	case err != nil: // also the end: what is not read any more has no limit
+		b.endPace()
+	}
+	return n, err
+}
+
+func (b *pacedBody) chargeBytes(n int64) error {
+	if b.charge == nil || n == 0 {
+		return nil
+	}
+	if err := b.charge(n); err != nil {
+		return err
+	}
+	b.charged += n
+	return nil
+}
+
+func (b *pacedBody) tooLarge() error {
+	return fault.New(fault.Exhausted, "the request has more than %d KiB, the limit of this call", b.maxBytes>>10)
+}
+
+// extendDeadline moves the read deadline: to the longest pause, or to the time
+// at which the average rate would fall below the limit.
+func (b *pacedBody) extendDeadline() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.paced {
+		return
+	}
+	d := time.Now().Add(b.pace.Stall)
+	if byRate := b.start.Add(b.pace.Grace + time.Duration(float64(b.received)/float64(b.pace.Rate)*float64(time.Second))); byRate.Before(d) {
+		d = byRate
+	}
+	if d.Sub(b.deadline).Abs() < min(deadlineStep, b.pace.Stall/4) {
+		return
+	}
+	b.deadline = d
+	_ = b.ctl.SetReadDeadline(d) // unsupported only by test doubles of http.ResponseWriter
+}
+
+// setDeadline bounds what remains to be read of a refused request.
+func (b *pacedBody) setDeadline(in time.Duration) {
+	_ = b.ctl.SetReadDeadline(time.Now().Add(in)) // see extendDeadline
+}
+
+func (b *pacedBody) endPace() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.paced {
+		b.paced = false
+		_ = b.ctl.SetReadDeadline(time.Time{}) // see extendDeadline
+	}
+}
+
+// pacedWriter cuts off a response whose caller reads nothing for stall. Between
+// two messages of a stream there is no limit.
+type pacedWriter struct {
+	http.ResponseWriter
+	ctl   *http.ResponseController
+	stall time.Duration
+	armed bool
+}
+
+// Write implements io.Writer.
+func (w *pacedWriter) Write(p []byte) (int, error) {
+	if !w.armed {
+		w.armed = true
+		_ = w.ctl.SetWriteDeadline(time.Now().Add(w.stall)) // unsupported only by test doubles
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher, which streams need.
+func (w *pacedWriter) Flush() {
+	_ = w.ctl.Flush() // the next Write returns what failed
+	w.clear()
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *pacedWriter) clear() {
+	if w.armed {
+		w.armed = false
+		_ = w.ctl.SetWriteDeadline(time.Time{}) // unsupported only by test doubles
+	}
+}

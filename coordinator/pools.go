@@ -1,0 +1,116 @@
+package coordinator
+
+import (
+	"sync"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// pool bounds one kind of thing that callers occupy, such as calls in progress,
+// and shares it between their identities. An identity may occupy at most share
+// units, and never more than are still free: one identity gets at most half of
+// the pool, two get a third each, and some units always remain for the next.
+type pool struct {
+	what  string // plural, for errors: "calls in progress"
+	limit int64
+	share int64 // of one identity
+
+	mu   sync.Mutex
+	used int64
+	by   map[string]int64 // occupied units of each identity; none of them zero
+}
+
+func newPool(what string, limit, share int64) *pool {
+	return &pool{what: what, limit: limit, share: max(share, 1), by: map[string]int64{}}
+}
+
+// take occupies n units, or returns an overload error. The local operator is
+// trusted: only the limit of the whole pool holds for it.
+func (p *pool) take(id identity, n int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	free, own := p.limit-p.used, p.by[id.name]
+	if n > free {
+		return fault.Overload("the coordinator has its limit of %d %s: try again in a second", p.limit, p.what)
+	}
+	if id.kind != kindLocal && own+n > min(p.share, free) {
+		return fault.Overload("%s has its share of %s, %d now: try again in a second, or use fewer at once", id.displayName(), p.what, own)
+	}
+	p.used += n
+	p.by[id.name] = own + n
+	return nil
+}
+
+// release returns n units.
+func (p *pool) release(id identity, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used -= n
+	if p.by[id.name] -= n; p.by[id.name] == 0 {
+		delete(p.by, id.name)
+	}
+}
+
+// inUse returns the occupied units.
+func (p *pool) inUse() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used
+}
+
+// Limits bounds what callers occupy of a coordinator at once. Users and nodes
+// have pools apart, so that no user keeps a node from its calls. Zero values
+// take the defaults given here.
+type Limits struct {
+	Calls   int64 // users' unary calls in progress; 1024, a quarter for one user
+	Streams int64 // users' open streams; 4096, an eighth for one user
+	Uploads int64 // users' uploads in progress; 64, an eighth for one user
+	Execs   int64 // users' commands inside tasks; 256, an eighth for one user
+	Body    int64 // bytes of users' requests being read or handled; 256 MiB, an eighth for one user
+
+	NodeCalls   int64 // nodes' unary calls in progress; 4096, 32 for one node
+	NodeStreams int64 // nodes' open watches; 16,384, 16 for one node
+	NodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
+	NodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
+
+	Pace Pace
+}
+
+// pools are the pools of one coordinator.
+type pools struct {
+	calls, streams, uploads, execs, body           *pool
+	nodeCalls, nodeStreams, nodeFetches, nodeBytes *pool
+}
+
+func (l *Limits) setDefaults() {
+	setDefault(&l.Calls, 1024)
+	setDefault(&l.Streams, 4096)
+	setDefault(&l.Uploads, 64)
+	setDefault(&l.Execs, 256)
+	setDefault(&l.Body, 256<<20)
+	setDefault(&l.NodeCalls, 4096)
+	setDefault(&l.NodeStreams, 16_384)
+	setDefault(&l.NodeFetches, 1024)
+	setDefault(&l.NodeBody, 512<<20)
+	l.Pace.setDefaults()
+}
+
+func newPools(l Limits) *pools {
+	return &pools{
+		calls:       newPool("users' calls in progress", l.Calls, l.Calls/4),
+		streams:     newPool("users' open streams", l.Streams, l.Streams/8),
+		uploads:     newPool("uploads in progress", l.Uploads, l.Uploads/8),
+		execs:       newPool("commands inside tasks", l.Execs, l.Execs/8),
+		body:        newPool("bytes of users' requests", l.Body, l.Body/8),
+		nodeCalls:   newPool("nodes' calls in progress", l.NodeCalls, 32),
+		nodeStreams: newPool("nodes' open watches", l.NodeStreams, 16),
+		nodeFetches: newPool("nodes' downloads in progress", l.NodeFetches, 32),
+		nodeBytes:   newPool("bytes of nodes' requests", l.NodeBody, 32<<20),
+	}
+}
+
+// named returns the pools with the values of the metrics' label "pool".
+func (p *pools) named() map[string]*pool {
+	return map[string]*pool{"calls": p.calls, "streams": p.streams, "uploads": p.uploads, "execs": p.execs, "body_bytes": p.body,
+		"node_calls": p.nodeCalls, "node_streams": p.nodeStreams, "node_fetches": p.nodeFetches, "node_body_bytes": p.nodeBytes}
+}

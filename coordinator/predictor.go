@@ -1,0 +1,248 @@
+package coordinator
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/estimate"
+)
+
+// Limits of predictions.
+const (
+	estimateSeed    = 1
+	estimatePause   = time.Second            // between two predictions for running stages
+	maxEstimates    = 2000                   // in one entry
+	estimateChange  = 0.05                   // relative; smaller changes of a prediction are not proposed
+	bandwidthChange = 0.2                    // relative; smaller changes of the measured bandwidth are ignored
+	trainBudget     = 2000                   // task visits under one lock, about 4 ms
+	trainPause      = 200 * time.Millisecond // between two checks for training data
+)
+
+// predictor predicts run times from the completions in the facts. Its
+// predictions become facts, so that a State built from the log has those that
+// the decisions were based on; so do the completions, so that a new leader
+// predicts from the same tasks.
+type predictor struct {
+	mu      sync.Mutex
+	book    *estimate.Estimator
+	lastSeq uint64 // of the last completion observed
+}
+
+func newPredictor() *predictor { return &predictor{book: estimate.New(estimateSeed)} }
+
+// observeCompletions reads the new completions and reports whether there were
+// any. It is called under the facts' lock.
+func (p *predictor) observeCompletions(f *facts.Facts) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	completions, seen := f.CompletionsSince(p.lastSeq)
+	p.lastSeq = seen
+	for _, r := range completions {
+		t := &estimate.Task{Stage: estimate.Stage{ID: stageID(r.Job, r.Stage), Tenant: r.Tenant, Job: r.JobName, Name: r.Name, Kind: stageKind(jobspec.StageKind(r.Kind)),
+			Demand: resources(r.Demand), InputBytes: r.Input, Tasks: r.Tasks}, Node: nodeID(r.Node), RunTime: time.Duration(r.RunNS)}
+		switch r.Locality {
+		case "rack":
+			t.DataDistance = 1
+		case "remote":
+			t.DataDistance = 3
+		}
+		if j := f.Job(r.Job); j != nil {
+			if s := &j.Stages[r.Stage]; s.EstimateSource != "" && s.EstimateSource != estimate.OwnTasks.String() {
+				p.book.RecordFirstPrediction(t.ID, estimate.Prediction{RunTime: time.Duration(s.EstimateNS), Source: estimate.ParseSource(s.EstimateSource)})
+			}
+		}
+		p.book.Observe(t)
+	}
+	return len(completions) > 0
+}
+
+// spread returns the error quantiles of predictions from a source.
+func (p *predictor) spread(s estimate.Source) estimate.ErrorQuantiles {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.book.ErrorsBySource(s)
+}
+
+// bandwidth returns the measured bandwidth of one remote reader, in bytes/s,
+// and whether it is known.
+func (p *predictor) bandwidth() (int64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.book.Bandwidth()
+}
+
+// estimateSpec predicts the run times of the stages of a job being submitted.
+func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit) []*droverv1.StageEstimate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	bound := taskBound(spec)
+	out := make([]*droverv1.StageEstimate, len(spec.Stages))
+	for i := range spec.Stages {
+		p := c.book.Predict(stageToEstimate(0, spec, i, meanInput(spec, i, splits), bound))
+		out[i] = &droverv1.StageEstimate{Stage: int32(i), Ns: int64(p.RunTime), Source: p.Source.String()}
+	}
+	return out
+}
+
+// estimateStage predicts the run time of a stage of an accepted job.
+func (p *predictor) estimateStage(j *facts.Job, i int) estimate.Prediction {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := stageToEstimate(j.ID, j.Spec, i, meanInput(j.Spec, i, j.Stages[i].Splits), taskBound(j.Spec))
+	d.Tasks, d.Running = j.Stages[i].Tasks, j.Stages[i].Live-j.Stages[i].Suspended
+	return p.book.Predict(d)
+}
+
+// stageToEstimate returns the inputs of a stage's prediction.
+func stageToEstimate(job uint64, spec *jobspec.Job, i int, input int64, bound time.Duration) *estimate.Stage {
+	s := &spec.Stages[i]
+	return &estimate.Stage{ID: stageID(job, int32(i)), Tenant: spec.Tenant, Job: spec.Name, Name: s.Name, Kind: stageKind(s.Kind),
+		Demand: scheduler.Resources{s.Resources.CPU, s.Resources.Memory, s.Resources.IO}, InputBytes: input, RuntimeBound: bound}
+}
+
+func stageID(job uint64, stage int32) scheduler.StageID {
+	return scheduler.StageID{Job: scheduler.JobID(job), Stage: stage}
+}
+
+func stageKind(k jobspec.StageKind) scheduler.StageKind {
+	switch k {
+	case jobspec.KindMap:
+		return scheduler.KindMap
+	case jobspec.KindReduce:
+		return scheduler.KindReduce
+	default:
+		return scheduler.KindGroup
+	}
+}
+
+// meanInput returns the mean input of a map stage's tasks, in bytes.
+func meanInput(spec *jobspec.Job, i int, splits []*droverv1.FactSplit) int64 {
+	if spec.Stages[i].Kind != jobspec.KindMap || len(splits) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, s := range splits {
+		sum += float64(splitBytes(s))
+	}
+	return int64(min(sum/float64(len(splits)), math.MaxInt64/2))
+}
+
+// taskBound returns how long one task may run within the job's runtime_bound,
+// which is divided evenly over the longest chain of stages.
+func taskBound(spec *jobspec.Job) time.Duration {
+	depth := make([]int, len(spec.Stages))
+	longest := 1
+	for i, s := range spec.Stages { // in topological order
+		depth[i] = 1
+		for k := range i {
+			o := &spec.Stages[k]
+			before := s.Kind == jobspec.KindReduce && o.Kind == jobspec.KindMap
+			for _, a := range s.After {
+				before = before || a == o.Name
+			}
+			if before {
+				depth[i] = max(depth[i], depth[k]+1)
+			}
+		}
+		longest = max(longest, depth[i])
+	}
+	return time.Duration(spec.RuntimeBound) / time.Duration(longest)
+}
+
+// trainPredictor trains the prediction model until ctx ends.
+func (c *core) trainPredictor(ctx context.Context) error {
+	for {
+		c.predictor.mu.Lock()
+		more := c.predictor.book.Train(trainBudget)
+		c.predictor.mu.Unlock()
+		pause := trainPause
+		if more {
+			pause = time.Millisecond
+		}
+		if !sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// updateEstimates is part of step 4. If tasks have ended since the last call,
+// it predicts the run times of unfinished stages again and proposes what
+// changed. It returns when it is due again, zero for not before something
+// happens.
+func (l *leader) updateEstimates(ctx context.Context) (time.Time, error) {
+	if !l.newCompletions {
+		return time.Time{}, nil
+	}
+	now := l.c.now()
+	if due := l.lastEstimates.Add(estimatePause); now.Before(due) {
+		return due, nil
+	}
+	l.lastEstimates, l.newCompletions = now, false
+	var list []*droverv1.StageEstimate
+	var err error
+	l.c.view(func(f *facts.Facts) {
+		list = l.newEstimates(f)
+		err = l.updateBandwidth(f)
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if len(list) == 0 {
+		return time.Time{}, nil
+	}
+	e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: list}}}
+	_, err = l.c.replica.Propose(ctx, e)
+	return time.Time{}, err
+}
+
+// updateBandwidth passes the measured bandwidth of remote reads to the policy
+// when it is first known and when it has changed by more than bandwidthChange.
+func (l *leader) updateBandwidth(f *facts.Facts) error {
+	bps, ok := l.c.predictor.bandwidth()
+	if was := float64(l.bandwidth); !ok || math.Abs(float64(bps)-was) <= bandwidthChange*was {
+		return nil
+	}
+	l.bandwidth = max(1, bps)
+	name := l.policyName
+	l.policyName = "" // makes setPolicy create the same policy with the new parameter
+	if err := l.setPolicy(f); err != nil {
+		return err
+	}
+	l.c.log.Info("remote reads measured", "bytes_per_s", l.bandwidth, "scheduler", name)
+	return nil
+}
+
+// newEstimates returns the predictions that changed, of at most maxEstimates
+// stages; the rest follows in the next call.
+func (l *leader) newEstimates(f *facts.Facts) []*droverv1.StageEstimate {
+	var out []*droverv1.StageEstimate
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if j.HasEnded() {
+			continue
+		}
+		for i := range j.Stages {
+			s := &j.Stages[i]
+			if s.Done >= s.Tasks {
+				continue
+			}
+			if len(out) == maxEstimates {
+				l.newCompletions = true
+				return out
+			}
+			p := l.c.predictor.estimateStage(j, i)
+			was := float64(s.EstimateNS)
+			if p.Source.String() == s.EstimateSource && math.Abs(float64(p.RunTime)-was) <= estimateChange*was {
+				continue
+			}
+			out = append(out, &droverv1.StageEstimate{Job: id, Stage: int32(i), Ns: int64(p.RunTime), Source: p.Source.String()})
+		}
+	}
+	return out
+}

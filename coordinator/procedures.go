@@ -1,0 +1,132 @@
+package coordinator
+
+import (
+	"context"
+	"path"
+
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// access says who may call a procedure, as far as the certificate tells. What
+// depends on the request, such as the job it names, the handlers check.
+type access int
+
+const (
+	accessUser      access = iota + 1 // any user
+	accessSubmitter                   // a user who may submit in at least one tenant
+	accessOperator                    // an operator of the cluster
+	accessNode                        // a node
+)
+
+// procedure is what the API knows of a call before it reads the request.
+type procedure struct {
+	access     access
+	pool       func(*pools) *pool
+	maxMessage int    // bytes of one request message
+	oneMessage bool   // the request is one message; otherwise a stream of them
+	what       string // what an operator's call does, for the refusal of others
+}
+
+// Sizes of request messages, in bytes. JSON needs more than the binary form:
+// a specification is a string in it, with its quotes escaped.
+const (
+	smallMessage  = 64 << 10
+	tenantMessage = 2 << 20
+	digestMessage = 1 << 20 // maxDigests digests
+	specMessage   = 4 << 20 // maxSpec, each byte escaped
+	uploadMessage = 4 << 20
+	execMessage   = 256 << 10
+	reportMessage = 16 << 20
+)
+
+// procedures lists every call of the API. A call without a row is refused.
+var procedures = map[string]procedure{
+	droverv1connect.ClientServiceStatusProcedure:       userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceHasBlobsProcedure:     userCall(accessSubmitter, digestMessage),
+	droverv1connect.ClientServicePutBlobProcedure:      {accessSubmitter, func(p *pools) *pool { return p.uploads }, uploadMessage, false, ""},
+	droverv1connect.ClientServiceSubmitJobProcedure:    userCall(accessSubmitter, specMessage),
+	droverv1connect.ClientServicePlanJobProcedure:      userCall(accessSubmitter, specMessage),
+	droverv1connect.ClientServiceListJobsProcedure:     userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceGetJobProcedure:       userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceStopJobProcedure:      userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceWatchJobProcedure:     userStream(),
+	droverv1connect.ClientServiceListTasksProcedure:    userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceLogsProcedure:         userStream(),
+	droverv1connect.ClientServiceExecProcedure:         {accessUser, func(p *pools) *pool { return p.execs }, execMessage, false, ""},
+	droverv1connect.ClientServiceSetLevelProcedure:     userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceListNodesProcedure:    userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceDrainNodeProcedure:    operatorCall("drain nodes", smallMessage),
+	droverv1connect.ClientServiceApplyTenantsProcedure: operatorCall("change tenants", tenantMessage),
+	droverv1connect.ClientServiceListTenantsProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceEventsProcedure:       userStream(),
+	droverv1connect.ClientServiceGetSchedulerProcedure: userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceSetSchedulerProcedure: operatorCall("choose the scheduler", smallMessage),
+	droverv1connect.ClientServiceCalibrationProcedure:  userCall(accessUser, smallMessage),
+
+	droverv1connect.OperatorServiceSaveSnapshotProcedure: {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
+	droverv1connect.OperatorServiceListServersProcedure:  operatorCall("list servers", smallMessage),
+
+	droverv1connect.NodeServiceRegisterProcedure: nodeCall(),
+	droverv1connect.NodeServiceWatchProcedure:    {accessNode, func(p *pools) *pool { return p.nodeStreams }, smallMessage, true, ""},
+	droverv1connect.NodeServiceReportProcedure:   nodeCall(),
+	droverv1connect.NodeServiceGetBlobProcedure:  {accessNode, func(p *pools) *pool { return p.nodeFetches }, smallMessage, true, ""},
+}
+
+func userCall(a access, maxMessage int) procedure {
+	return procedure{a, func(p *pools) *pool { return p.calls }, maxMessage, true, ""}
+}
+
+func operatorCall(what string, maxMessage int) procedure {
+	return procedure{accessOperator, func(p *pools) *pool { return p.calls }, maxMessage, true, what}
+}
+
+func userStream() procedure {
+	return procedure{accessUser, func(p *pools) *pool { return p.streams }, smallMessage, true, ""}
+}
+
+func nodeCall() procedure {
+	return procedure{accessNode, func(p *pools) *pool { return p.nodeCalls }, reportMessage, true, ""}
+}
+
+// bodyPool returns the pool of the bytes of a procedure's requests.
+func (p *pools) bodyPool(a access) *pool {
+	if a == accessNode {
+		return p.nodeBytes
+	}
+	return p.body
+}
+
+// checkAccess returns an error if the caller may not call a procedure whatever
+// the request says.
+func (c *core) checkAccess(ctx context.Context, name string, proc procedure) error {
+	id := caller(ctx)
+	switch proc.access {
+	case accessNode:
+		if id.kind != kindLocal && id.kind != kindNode {
+			return fault.New(fault.Denied, "%s is not a node", id.displayName())
+		}
+		return nil
+	case accessUser:
+		return c.needUser(ctx)
+	case accessOperator:
+		return c.needOperator(ctx, proc.what)
+	case accessSubmitter:
+		if err := c.needUser(ctx); err != nil {
+			return err
+		}
+		may := false
+		c.view(func(f *facts.Facts) {
+			for _, t := range f.Tenants() {
+				may = may || c.allowed(id, maySubmit, t.Spec)
+			}
+		})
+		if !may {
+			return fault.New(fault.Denied, "%s may submit in no tenant: an operator can add it to a tenant's list (drover tenant apply)", id.displayName())
+		}
+		return nil
+	default:
+		return fault.New(fault.Denied, "%s may not call %s", id.displayName(), path.Base(name))
+	}
+}

@@ -1,0 +1,95 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+)
+
+// Limits of quarantines.
+const (
+	quarantinePause = 5 * time.Second // between two checks of a node that still reports a problem after its quarantine
+	maxNamedNodes   = 4               // named in a waiting reason
+)
+
+// trackQuarantine records the end of a node's quarantine.
+func (l *leader) trackQuarantine(n *facts.Node) {
+	if n.Up && n.Draining && n.RetryAt > 0 {
+		l.quarantineEnd[n.ID] = n.RetryAt
+	} else {
+		delete(l.quarantineEnd, n.ID)
+	}
+}
+
+// startProbations proposes the probation of nodes whose quarantine has ended
+// and that report no problem. It returns when the next one is due, zero for
+// none.
+func (l *leader) startProbations(ctx context.Context) (next time.Time, err error) {
+	now := l.c.now()
+	for id, retryAt := range l.quarantineEnd {
+		at := time.Unix(0, retryAt)
+		if !at.After(now) {
+			if _, load := l.c.sessions.status(id); load == nil || len(load.GetProblems()) > 0 {
+				at = now.Add(quarantinePause)
+			} else {
+				e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: id, Automatic: true}}}
+				if _, err := l.c.replica.Propose(ctx, e); err != nil {
+					return next, err
+				}
+				at = now.Add(quarantinePause) // the change removes it
+			}
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next, nil
+}
+
+// unschedulableNodes returns the nodes that are not schedulable, with reasons
+// and cures; "" if all are. O(nodes).
+func (c *core) unschedulableNodes(f *facts.Facts) string {
+	var texts []string
+	more := 0
+	for _, n := range f.Nodes() {
+		switch why := c.unschedulableReason(n); {
+		case why == "":
+		case len(texts) == maxNamedNodes:
+			more++
+		default:
+			texts = append(texts, n.Info.GetName()+" "+why)
+		}
+	}
+	if more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more (drover node list)", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// unschedulableReason returns why a node is not schedulable and what helps, or
+// "".
+func (c *core) unschedulableReason(n *facts.Node) string {
+	why := ""
+	if n.Reason != "" {
+		why = " (" + n.Reason + ")"
+	}
+	switch {
+	case n.Schedulable():
+		return ""
+	case !n.Up:
+		return "is down" + why + ": see its daemon's log"
+	case n.Probation:
+		return "is on probation with one task" + why
+	case n.RetryAt == 0:
+		return "takes no new work" + why + ": drover node drain -off " + n.Info.GetName()
+	}
+	retryAt := time.Unix(0, n.RetryAt)
+	if !retryAt.After(c.now()) {
+		return "is quarantined" + why + ": its probation starts when the problem is gone"
+	}
+	return fmt.Sprintf("is quarantined%s until %s; to end it now: drover node drain -off %s", why, retryAt.UTC().Format("15:04:05 MST"), n.Info.GetName())
+}

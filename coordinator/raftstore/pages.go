@@ -1,0 +1,269 @@
+package raftstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"os"
+)
+
+// The parts of bbolt's file format that a check needs. The database itself maps
+// the file and believes it: a damaged page ends the process or hides entries.
+// Here every page that can be reached is read with bounds, so that damage is an
+// error and never a panic.
+const (
+	pageHeader    = 16
+	pageElement   = 16
+	branchFlag    = 0x01
+	leafFlag      = 0x02
+	bucketElement = 0x01
+	bucketHeader  = 16 // root page and sequence
+	boltMagic     = 0xED0CDAED
+	boltVersion   = 2
+	metaLength    = 56 // before its checksum
+	maxDepth      = 64
+	minPageSize   = 1 << 10
+	maxPageSize   = 1 << 16
+)
+
+// pageFile reads the pages of a database file.
+type pageFile struct {
+	r     io.ReaderAt
+	size  int64
+	page  int64  // bytes of a page
+	end   uint64 // pages with this number and above are not in use
+	root  uint64
+	epoch uint64 // transaction of the newest meta page
+}
+
+// openPages reads both meta pages. Both must be whole: where one is not, the
+// database would use the older one, and forget its last transaction in silence.
+func openPages(f *os.File) (*pageFile, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	p := &pageFile{r: f, size: info.Size(), page: int64(os.Getpagesize())}
+	if p.size == 0 {
+		return nil, fmt.Errorf("it is empty")
+	}
+	var head [pageHeader + metaLength]byte
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return nil, fmt.Errorf("it ends within its first page, at %d bytes", p.size)
+	}
+	if n := int64(binary.LittleEndian.Uint32(head[pageHeader+8:])); n >= minPageSize && n <= maxPageSize && n&(n-1) == 0 {
+		p.page = n
+	}
+	for i := range int64(2) {
+		m, err := p.meta(i)
+		if err != nil {
+			return nil, fmt.Errorf("meta page %d: %w", i, err)
+		}
+		if m.epoch >= p.epoch {
+			p.root, p.end, p.epoch = m.root, m.end, m.epoch
+		}
+	}
+	if p.end > uint64(p.size/p.page) {
+		return nil, fmt.Errorf("it was cut short: it has %d bytes and its pages need %d", p.size, p.end*uint64(p.page))
+	}
+	return p, nil
+}
+
+type boltMeta struct{ root, end, epoch uint64 }
+
+func (p *pageFile) meta(i int64) (boltMeta, error) {
+	b := make([]byte, pageHeader+metaLength+8)
+	if _, err := p.r.ReadAt(b, i*p.page); err != nil {
+		return boltMeta{}, fmt.Errorf("read: %w", err)
+	}
+	if n := binary.LittleEndian.Uint64(b); n != uint64(i) {
+		return boltMeta{}, fmt.Errorf("it says that it is page %d", n)
+	}
+	b = b[pageHeader:]
+	h := fnv.New64a()
+	_, _ = h.Write(b[:metaLength]) // a hash does not fail
+	switch {
+	case binary.LittleEndian.Uint32(b) != boltMagic:
+		return boltMeta{}, fmt.Errorf("its magic number is %#x", binary.LittleEndian.Uint32(b))
+	case binary.LittleEndian.Uint64(b[metaLength:]) != h.Sum64():
+		return boltMeta{}, fmt.Errorf("its checksum is wrong")
+	case binary.LittleEndian.Uint32(b[4:]) != boltVersion:
+		return boltMeta{}, fmt.Errorf("its format is version %d, this program knows %d", binary.LittleEndian.Uint32(b[4:]), boltVersion)
+	case int64(binary.LittleEndian.Uint32(b[8:])) != p.page:
+		return boltMeta{}, fmt.Errorf("its page size is %d", binary.LittleEndian.Uint32(b[8:]))
+	}
+	return boltMeta{root: binary.LittleEndian.Uint64(b[16:]), end: binary.LittleEndian.Uint64(b[40:]), epoch: binary.LittleEndian.Uint64(b[48:])}, nil
+}
+
+// each calls fn for every pair of a top-level bucket in the order of keys, and
+// reports whether there is such a bucket. Key and value are fn's.
+func (p *pageFile) each(bucket []byte, fn func(key, value []byte) error) (found bool, err error) {
+	w := walker{p: p, seen: map[uint64]bool{}}
+	err = w.page(p.root, 0, bounds{}, func(flags uint32, key, value []byte) error {
+		if flags&bucketElement == 0 {
+			return fmt.Errorf("a value %q beside the buckets", key)
+		}
+		in := walker{p: p, seen: w.seen}
+		each := func(flags uint32, key, value []byte) error {
+			if flags&bucketElement != 0 {
+				return fmt.Errorf("a bucket %q within bucket %q", key, bucket)
+			}
+			return fn(key, value)
+		}
+		if !bytes.Equal(key, bucket) {
+			each = func(uint32, []byte, []byte) error { return nil } // its pages are checked all the same
+		} else {
+			found = true
+		}
+		if len(value) < bucketHeader {
+			return fmt.Errorf("bucket %q has a head of %d bytes", key, len(value))
+		}
+		if root := binary.LittleEndian.Uint64(value); root != 0 {
+			return in.page(root, 0, bounds{}, each)
+		}
+		return in.elements(value[bucketHeader:], 0, bounds{}, each)
+	})
+	return found, err
+}
+
+// walker goes through the pages of one bucket.
+type walker struct {
+	p    *pageFile
+	seen map[uint64]bool // of all buckets: a page has one place in the tree
+	last []byte          // the key before
+}
+
+// bounds are the keys that a page may hold: from low on, below high; nil is none.
+// The database finds a key by those of the branches, so both have to agree.
+type bounds struct{ low, high []byte }
+
+func (b bounds) check(key []byte) error {
+	if (b.low != nil && bytes.Compare(key, b.low) < 0) || (b.high != nil && bytes.Compare(key, b.high) >= 0) {
+		return fmt.Errorf("key %x is outside %x to %x, where its branch looks for it", key, b.low, b.high)
+	}
+	return nil
+}
+
+type pairFunc func(flags uint32, key, value []byte) error
+
+func (w *walker) page(id uint64, depth int, in bounds, fn pairFunc) error {
+	if id < 2 || id >= w.p.end || depth > maxDepth {
+		return fmt.Errorf("page %d at depth %d: pages 2 to %d are in use", id, depth, w.p.end)
+	}
+	if w.seen[id] {
+		return fmt.Errorf("page %d is in the tree twice", id)
+	}
+	w.seen[id] = true
+	head := make([]byte, pageHeader)
+	if _, err := w.p.r.ReadAt(head, int64(id)*w.p.page); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	if n := binary.LittleEndian.Uint64(head); n != id {
+		return fmt.Errorf("page %d says that it is page %d", id, n)
+	}
+	over := uint64(binary.LittleEndian.Uint32(head[12:]))
+	if over >= w.p.end-id {
+		return fmt.Errorf("page %d is followed by %d more, and pages end at %d", id, over, w.p.end)
+	}
+	for i := id + 1; i <= id+over; i++ {
+		if w.seen[i] {
+			return fmt.Errorf("page %d is in the tree twice", i)
+		}
+		w.seen[i] = true
+	}
+	body := make([]byte, int64(over+1)*w.p.page)
+	if _, err := w.p.r.ReadAt(body, int64(id)*w.p.page); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	if err := w.elements(body, depth, in, fn); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	return nil
+}
+
+// elements reads one page, with its header, from body.
+func (w *walker) elements(body []byte, depth int, in bounds, fn pairFunc) error {
+	if len(body) < pageHeader {
+		return fmt.Errorf("a page of %d bytes", len(body))
+	}
+	flags, count := binary.LittleEndian.Uint16(body[8:]), int(binary.LittleEndian.Uint16(body[10:]))
+	if flags != branchFlag && flags != leafFlag {
+		return fmt.Errorf("it is of kind %#x, neither branch nor leaf", flags)
+	}
+	if flags == branchFlag && count == 0 {
+		return fmt.Errorf("a branch without a page below it")
+	}
+	if count > (len(body)-pageHeader)/pageElement {
+		return fmt.Errorf("%d elements do not fit in %d bytes", count, len(body))
+	}
+	for i := range count {
+		at := pageHeader + i*pageElement
+		e := body[at:]
+		if flags == branchFlag {
+			child, err := branchBounds(body, i, count, in)
+			if err != nil {
+				return err
+			}
+			if err := w.page(binary.LittleEndian.Uint64(e[8:]), depth+1, child, fn); err != nil {
+				return err
+			}
+			continue
+		}
+		pos, n := binary.LittleEndian.Uint32(e[4:]), binary.LittleEndian.Uint32(e[8:])
+		key, err := piece(body, at, pos, n)
+		if err != nil {
+			return err
+		}
+		value, err := piece(body, at+int(n), pos, binary.LittleEndian.Uint32(e[12:]))
+		if err != nil {
+			return err
+		}
+		if w.last != nil && bytes.Compare(w.last, key) >= 0 {
+			return fmt.Errorf("key %x comes after key %x", key, w.last)
+		}
+		if err := in.check(key); err != nil {
+			return err
+		}
+		w.last = key
+		if err := fn(binary.LittleEndian.Uint32(e), key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// branchBounds returns the bounds of the i-th of a branch's children.
+func branchBounds(body []byte, i, count int, in bounds) (bounds, error) {
+	key := func(i int) ([]byte, error) {
+		at := pageHeader + i*pageElement
+		return piece(body, at, binary.LittleEndian.Uint32(body[at:]), binary.LittleEndian.Uint32(body[at+4:]))
+	}
+	low, err := key(i)
+	if err != nil {
+		return in, err
+	}
+	if i > 0 { // what is below the first key is looked for in the first child
+		if err := in.check(low); err != nil {
+			return in, err
+		}
+		in.low = low
+	}
+	if i+1 < count {
+		if in.high, err = key(i + 1); err == nil && bytes.Compare(low, in.high) >= 0 {
+			err = fmt.Errorf("branch key %x comes after %x", in.high, low)
+		}
+	}
+	return in, err
+}
+
+// piece is n bytes of body from pos bytes behind at.
+func piece(body []byte, at int, pos, n uint32) ([]byte, error) {
+	from := uint64(at) + uint64(pos)
+	if from > uint64(len(body)) || uint64(n) > uint64(len(body))-from || n > math.MaxInt32 {
+		return nil, fmt.Errorf("an element of %d bytes at %d, in %d bytes", n, from, len(body))
+	}
+	return body[from : from+uint64(n)], nil
+}

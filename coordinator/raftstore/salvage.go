@@ -1,0 +1,177 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Salvaged is what could be read from a damaged log.
+type Salvaged struct {
+	Entries []*raft.Log // whole ones, with indexes that follow each other
+	Highest uint64      // highest index that is known to have been written
+	Term    uint64      // highest term in a whole record or in the other file
+}
+
+// Salvage reads the entries after index `after` from a log that Open refuses.
+// It takes every page of the file by itself, whether or not the database still
+// finds it, and believes a record by its own checksum alone. Entries end before
+// the first that is missing, or whose term is below that of the one before it,
+// since such a record was deleted. It changes nothing; O(bytes), in memory.
+func Salvage(dir string, after uint64) (Salvaged, error) {
+	var out Salvaged
+	f, err := os.Open(filepath.Join(dir, LogFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	found := map[uint64]*raft.Log{}
+	err = eachRecord(f, func(l *raft.Log) {
+		out.Highest, out.Term = max(out.Highest, l.Index), max(out.Term, l.Term)
+		if old := found[l.Index]; l.Index > after && (old == nil || old.Term < l.Term) {
+			found[l.Index] = l
+		}
+	})
+	if err != nil {
+		return out, err
+	}
+	out.Highest = max(out.Highest, declaredLast(f))
+	out.Term = max(out.Term, stableTerm(filepath.Join(dir, StableFile)))
+	term := uint64(0)
+	for i := after + 1; found[i] != nil && found[i].Term >= term; i++ {
+		term = found[i].Term
+		out.Entries = append(out.Entries, found[i])
+	}
+	return out, nil
+}
+
+// eachRecord calls fn for each whole record in a leaf page, also one that the
+// database has given up: newer records of an index have a higher term.
+func eachRecord(f *os.File, fn func(*raft.Log)) error {
+	page, size, err := pageSizeOf(f)
+	if err != nil {
+		return err
+	}
+	head := make([]byte, pageHeader)
+	for at := 2 * page; at+page <= size; at += page {
+		if _, err := f.ReadAt(head, at); err != nil {
+			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
+		}
+		pages := 1 + int64(binary.LittleEndian.Uint32(head[12:]))
+		if binary.LittleEndian.Uint16(head[8:]) != leafFlag || binary.LittleEndian.Uint64(head) != uint64(at/page) || pages > (size-at)/page {
+			continue
+		}
+		body := make([]byte, pages*page)
+		if _, err := f.ReadAt(body, at); err != nil {
+			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
+		}
+		recordsIn(body, fn)
+	}
+	return nil
+}
+
+func recordsIn(body []byte, fn func(*raft.Log)) {
+	count := int(binary.LittleEndian.Uint16(body[10:]))
+	for i := 0; i < count && pageHeader+(i+1)*pageElement <= len(body); i++ {
+		at := pageHeader + i*pageElement
+		pos, n, m := binary.LittleEndian.Uint32(body[at+4:]), binary.LittleEndian.Uint32(body[at+8:]), binary.LittleEndian.Uint32(body[at+12:])
+		key, err := piece(body, at, pos, n)
+		if err != nil || len(key) != 8 {
+			continue
+		}
+		value, err := piece(body, at+int(n), pos, m)
+		if err != nil {
+			continue
+		}
+		l := &raft.Log{}
+		if decode(binary.BigEndian.Uint64(key), value, l) == nil {
+			fn(l)
+		}
+	}
+}
+
+// pageSizeOf returns a file's page size, that of this machine if the file does
+// not say it, and its size in bytes.
+func pageSizeOf(f *os.File) (page, size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	page = int64(os.Getpagesize())
+	var head [pageHeader + metaLength]byte
+	if _, err := f.ReadAt(head[:], 0); err == nil {
+		if n := int64(binary.LittleEndian.Uint32(head[pageHeader+8:])); n >= minPageSize && n <= maxPageSize && n&(n-1) == 0 {
+			page = n
+		}
+	} else if !errors.Is(err, io.EOF) {
+		return 0, 0, err
+	}
+	return page, info.Size(), nil
+}
+
+// declaredLast returns the last index that the log says it has, 0 if that
+// cannot be read.
+func declaredLast(f *os.File) uint64 {
+	var declared []byte
+	p, err := openPages(f)
+	if err != nil || p.inMeta(f.Name(), rangeKey, &declared) != nil || len(declared) != 20 {
+		return 0
+	}
+	last := binary.BigEndian.Uint64(declared[8:])
+	if string(encodeRange(binary.BigEndian.Uint64(declared), last)) != string(declared) {
+		return 0
+	}
+	return last
+}
+
+// stableTerm returns the term in the other file, 0 if that cannot be read.
+func stableTerm(path string) (term uint64) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	p, err := openPages(f)
+	if err != nil {
+		return 0
+	}
+	_, err = p.each(kvBucket, func(key, value []byte) error {
+		if string(key) == "CurrentTerm" && len(value) == 8 {
+			term = binary.BigEndian.Uint64(value)
+		}
+		return nil
+	})
+	if err != nil || term > 1<<48 { // a damaged number must not use up the terms
+		return 0
+	}
+	return term
+}
+
+// RequireStopped returns an error, Conflict, if a process has the log in dir
+// open.
+func RequireStopped(dir string) error {
+	f, err := os.Open(filepath.Join(dir, LogFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // releases the lock, too
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fault.New(fault.Conflict, "%s is open in another process: stop the coordinator on this folder first", f.Name())
+	}
+	return err
+}

@@ -1,0 +1,55 @@
+package coordinator
+
+import (
+	"context"
+
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/scheduler/policies"
+)
+
+// SchedulerChoice is a policy and its parameters.
+type SchedulerChoice struct {
+	Name   string
+	Params map[string]string
+}
+
+// defaultScheduler is the policy in force until an operator sets one.
+func (c *core) defaultScheduler() (string, map[string]string) {
+	d := c.schedulerDefault.Load()
+	return d.Name, d.Params
+}
+
+// followReloads takes over defaults that were changed while the coordinator runs.
+// A choice that is wrong changes nothing.
+func (c *core) followReloads(ctx context.Context) error {
+	for {
+		select {
+		case next := <-c.cfg.SchedulerChanges:
+			if _, err := policies.New(next.Name, next.Params); err != nil {
+				c.log.Error("the scheduler stays as it is", "err", err)
+				continue
+			}
+			c.schedulerDefault.Store(&next)
+			c.view(func(f *facts.Facts) {
+				if name, _ := f.Scheduler(); name != "" {
+					c.log.Warn("the scheduler that an operator set goes before the configured one", "set", name, "configured", next.Name)
+				}
+			})
+			select {
+			case c.schedulerReloaded <- struct{}{}:
+			default:
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// applyReload makes the policy again where it is the default that changed.
+func (l *leader) applyReload() {
+	l.c.view(func(f *facts.Facts) {
+		if err := l.setPolicy(f); err != nil {
+			l.c.log.Error("the scheduler stays as it is", "err", err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/drover-run/drover/coordinator/raftstore"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Damage is what a repair of a log would keep and lose.
+type Damage struct {
+	What     []string // what is damaged, a line each; empty for nothing
+	Snapshot uint64   // last index of the newest whole snapshot, 0 for none
+	First    uint64   // first and last entry of the log that can be kept, 0 for none
+	Last     uint64
+	Lost     uint64 // entries after Last that are known to have been there
+	Aside    string // where the damaged folder is, after Repair
+
+	snapshotID string
+	term       uint64
+	entries    []*raft.Log
+}
+
+// Kept returns the index of the last entry that is kept.
+func (d *Damage) Kept() uint64 { return max(d.Snapshot, d.Last) }
+
+// Inspect reads the log below dir and says what is damaged and what a repair
+// would keep. It changes nothing. No server may run on dir. Conflict: one does.
+func Inspect(dir string) (*Damage, error) {
+	if !Exists(dir) {
+		return nil, fault.New(fault.NotFound, "%s holds no log", dir)
+	}
+	if err := raftstore.RequireStopped(dir); err != nil {
+		return nil, err
+	}
+	d := &Damage{}
+	if err := raftstore.Verify(dir); err != nil {
+		d.What = append(d.What, err.Error())
+	}
+	ids, err := snapshotIDs(dir)
+	if err != nil {
+		return nil, err
+	}
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, max(2, len(ids)), hclog.NewNullLogger())
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		index, err := checkSnapshot(snaps, dir, id)
+		if err != nil {
+			d.What = append(d.What, fmt.Sprintf("snapshot %s: %v", id, err))
+			continue
+		}
+		if index >= d.Snapshot {
+			d.Snapshot, d.snapshotID = index, id
+		}
+	}
+	s, err := raftstore.Salvage(dir, d.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	d.term = s.Term
+	for _, id := range ids { // a folder's name begins with the term
+		var term uint64
+		if _, err := fmt.Sscanf(id, "%d-", &term); err == nil && term < 1<<48 {
+			d.term = max(d.term, term)
+		}
+	}
+	if len(s.Entries) > 0 {
+		d.entries, d.First, d.Last = s.Entries, s.Entries[0].Index, s.Entries[len(s.Entries)-1].Index
+	}
+	if s.Highest > d.Kept() {
+		d.Lost = s.Highest - d.Kept()
+	}
+	return d, nil
+}
+
+// Repair makes a new log of what d keeps in place of the damaged one, which is
+// moved aside. Jobs, ends and decisions in the lost entries are unknown
+// afterwards: the log's next entry is a RestoredFact.
+func Repair(dir string, d *Damage) error {
+	if d.Kept() == 0 {
+		return fault.New(fault.Corrupt, "nothing of the log in %s can be read: restore it from an archive (drover operator snapshot restore)", dir)
+	}
+	next, aside := dir+".repairing", fmt.Sprintf("%s.damaged-%s", dir, time.Now().UTC().Format("20060102T150405Z"))
+	if err := os.RemoveAll(next); err != nil {
+		return err
+	}
+	if err := d.write(dir, next); err != nil {
+		return errors.Join(err, os.RemoveAll(next))
+	}
+	if err := os.Rename(dir, aside); err != nil {
+		return err
+	}
+	d.Aside = aside
+	if err := os.Rename(next, dir); err != nil {
+		return fmt.Errorf("the repaired log is in %s, the damaged one in %s: %w", next, aside, err)
+	}
+	return nil
+}
+
+func (d *Damage) write(from, to string) (err error) {
+	store, err := raftstore.Open(to, raftstore.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if d.snapshotID != "" {
+		if err := copySnapshot(from, to, d.snapshotID); err != nil {
+			return err
+		}
+	}
+	const batch = 256 // entries in one transaction
+	for i := 0; i < len(d.entries); i += batch {
+		if err := store.StoreLogs(d.entries[i:min(i+batch, len(d.entries))]); err != nil {
+			return err
+		}
+	}
+	return finishSeed(store, d.Kept(), d.term, fmt.Sprintf("repaired: entries up to %d were kept, at least %d were lost", d.Kept(), d.Lost))
+}
+
+func copySnapshot(from, to, id string) error {
+	target := filepath.Join(to, snapshotFolder, id)
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return err
+	}
+	if err := os.CopyFS(target, os.DirFS(filepath.Join(from, snapshotFolder, id))); err != nil {
+		return err
+	}
+	return filepath.WalkDir(target, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}

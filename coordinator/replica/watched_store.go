@@ -1,0 +1,47 @@
+package replica
+
+import (
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/drover-run/drover/coordinator/raftstore"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// watchedStore remembers the error that stopped writing the log. Raft answers it
+// with a change of leadership and keeps the cause to itself.
+type watchedStore struct {
+	*raftstore.Store
+	failed atomic.Pointer[error]
+}
+
+// StoreLog implements raft.LogStore.
+func (w *watchedStore) StoreLog(l *raft.Log) error { return w.note(w.Store.StoreLog(l)) }
+
+// StoreLogs implements raft.LogStore.
+func (w *watchedStore) StoreLogs(logs []*raft.Log) error { return w.note(w.Store.StoreLogs(logs)) }
+
+// Set implements raft.StableStore.
+func (w *watchedStore) Set(key, value []byte) error { return w.note(w.Store.Set(key, value)) }
+
+// SetUint64 implements raft.StableStore.
+func (w *watchedStore) SetUint64(key []byte, value uint64) error {
+	return w.note(w.Store.SetUint64(key, value))
+}
+
+func (w *watchedStore) note(err error) error {
+	if err != nil {
+		w.failed.Store(&err)
+	}
+	return err
+}
+
+// LeadershipError returns why this server stopped leading: the log could not be
+// written, or another server leads.
+func (r *Replica) LeadershipError() error {
+	if err := r.store.failed.Load(); err != nil {
+		return fault.New(fault.Unavailable, "the log cannot be written: %w; nothing that was accepted is lost: make room on its disk, or mend it, and start the coordinator again", *err)
+	}
+	return fault.New(fault.Unavailable, "another coordinator leads now")
+}

@@ -1,0 +1,53 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/raftstore"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// CheckState finds out whether this program can read the state in a coordinator's
+// folder, and changes nothing there. A folder that does not exist is right.
+// fault.Unsupported: a newer program wrote it.
+func CheckState(dir string) error {
+	raft := filepath.Join(dir, "raft")
+	if err := raftstore.CheckVersion(raft); err != nil {
+		return err
+	}
+	snapshots, err := filepath.Glob(filepath.Join(raft, "snapshots", "*", "state.bin"))
+	if err != nil {
+		return err
+	}
+	for _, s := range snapshots {
+		if err := checkSnapshot(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSnapshot reads the version in a snapshot's first line. One that cannot be
+// read is left to raft, which takes the one before it.
+func checkSnapshot(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	defer f.Close()
+	var head struct {
+		Drover  string `json:"drover"`
+		Version int    `json:"version"`
+	}
+	if json.NewDecoder(f).Decode(&head) != nil || head.Drover != "facts" {
+		return nil
+	}
+	if head.Version > facts.SnapshotVersion {
+		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade", path, head.Version, facts.SnapshotVersion)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package coordinator
+
+import (
+	"sync"
+
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// uploadShare bounds the files of one user that no job references to one part
+// in so many of the blob quota. They are kept for BlobMinAge, and would
+// otherwise fill the store for everybody.
+const uploadShare = 4
+
+// uploadLedger records who sent which files that no job references yet. It is
+// lost with the process; files whose sender is unknown count for nobody and are
+// collected as all others.
+type uploadLedger struct {
+	mu   sync.Mutex
+	sent map[string]map[string]upload // by identity and digest
+}
+
+type upload struct {
+	size     int64 // bytes
+	complete bool
+}
+
+func newUploadLedger() *uploadLedger { return &uploadLedger{sent: map[string]map[string]upload{}} }
+
+// claimUpload counts a file against its sender's share, or returns an error.
+// The sender must call done with the upload's outcome.
+func (c *core) claimUpload(id identity, digest string, size int64) (done func(stored bool), err error) {
+	l := c.uploads
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := l.sent[id.name]
+	if _, again := own[digest]; again || id.kind == kindLocal {
+		return func(bool) {}, nil
+	}
+	unused := int64(0)
+	c.view(func(f *facts.Facts) {
+		for d, u := range own {
+			if b := f.Blob(d); u.complete && (b == nil || b.Refs > 0) {
+				delete(own, d) // collected, or a job's
+				continue
+			}
+			unused += u.size
+		}
+	})
+	if share := c.cfg.BlobQuota / uploadShare; unused+size > share {
+		return nil, fault.New(fault.Exhausted, "%s has %d MiB of uploads that no job uses, %d more are over the share of %d: submit the jobs they are for, or wait %s",
+			id.displayName(), unused>>20, size>>20, share>>20, c.cfg.BlobMinAge)
+	}
+	if own == nil {
+		own = map[string]upload{}
+		l.sent[id.name] = own
+	}
+	own[digest] = upload{size: size}
+	return func(stored bool) { l.finish(id.name, digest, stored) }, nil
+}
+
+func (l *uploadLedger) finish(name, digest string, stored bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := l.sent[name]
+	if u := own[digest]; stored {
+		own[digest] = upload{size: u.size, complete: true}
+		return
+	}
+	delete(own, digest)
+	if len(own) == 0 {
+		delete(l.sent, name)
+	}
+}

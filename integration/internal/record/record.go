@@ -1,0 +1,104 @@
+// Package record writes what a benchmark measured as a Markdown page that says when,
+// where, and by which commit and command: the pages of docs/measured.
+package record
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Measurement is one run of a part of the benchmarks.
+type Measurement struct {
+	Part    string // name of the part, the page's title
+	Command string // that repeats it
+	At      time.Time
+	Commit  string // of the repository; ends in "-dirty" with uncommitted changes
+	Machine Machine
+	Output  string // of the command
+	Failed  bool   // the command failed or missed a target
+}
+
+// Machine describes where a benchmark ran.
+type Machine struct {
+	CPU      string // model
+	Cores    int    // that this process may use
+	MemoryMB int64  // MiB
+	Kernel   string
+	Go       string
+	Load     float64 // 1-minute load average at the end; much above Cores*1 means other work
+}
+
+// ThisMachine describes the machine that it runs on.
+func ThisMachine() (Machine, error) {
+	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
+	cpu, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return m, err
+	}
+	defer cpu.Close()
+	if m.CPU, err = modelName(cpu); err != nil {
+		return m, err
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return m, fmt.Errorf("sysinfo: %w", err)
+	}
+	m.MemoryMB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return m, fmt.Errorf("uname: %w", err)
+	}
+	m.Kernel = unix.ByteSliceToString(name.Release[:])
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return m, err
+	}
+	m.Load, err = strconv.ParseFloat(strings.Fields(string(load) + " ?")[0], 64)
+	return m, err
+}
+
+// modelName returns the processor's model in the form of /proc/cpuinfo.
+func modelName(r io.Reader) (string, error) {
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		if key, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value), nil
+		}
+	}
+	if err := s.Err(); err != nil {
+		return "", fmt.Errorf("/proc/cpuinfo: %w", err)
+	}
+	return "unknown", nil
+}
+
+// Page returns the measurement as Markdown.
+func Page(m Measurement) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Measured: %s\n\nWritten by `%s`; do not edit.\n\n", m.Part, m.Command)
+	b.WriteString("| | |\n| --- | --- |\n")
+	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, strings.ReplaceAll(v, "|", `\|`)) }
+	row("date", m.At.UTC().Format(time.RFC3339))
+	row("commit", m.Commit)
+	row("machine", fmt.Sprintf("%s, %d cores, %d MiB", m.Machine.CPU, m.Machine.Cores, m.Machine.MemoryMB))
+	row("kernel, Go", m.Machine.Kernel+", "+m.Machine.Go)
+	load := fmt.Sprintf("%.1f at the end", m.Machine.Load)
+	if m.Machine.Load > float64(m.Machine.Cores)+1 {
+		load += ": the machine had other work, so compare within this page only"
+	}
+	row("load", load)
+	result := "completed"
+	if m.Failed {
+		result = "failed, or missed a target: see the output"
+	}
+	row("result", result)
+	fmt.Fprintf(&b, "\n```\n%s\n```\n", strings.TrimRight(strings.ReplaceAll(m.Output, "```", "'''"), "\n"))
+	return b.String()
+}

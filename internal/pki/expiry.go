@@ -1,0 +1,27 @@
+package pki
+
+import (
+	"crypto/x509"
+	"fmt"
+	"time"
+)
+
+// WarnBefore is how long before its end an expiring certificate is announced.
+const WarnBefore = 30 * 24 * time.Hour
+
+// ExpiresSoon reports whether a certificate has expired or will within
+// WarnBefore.
+func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
+	return c.NotAfter.Sub(now) < WarnBefore
+}
+
+// ExpiryText says in words when a certificate expires, and the cure.
+func ExpiryText(c *x509.Certificate, now time.Time) string {
+	left := c.NotAfter.Sub(now)
+	until := c.NotAfter.UTC().Format("2006-01-02 15:04 MST")
+	cure := "make another with `drover tls cert` and replace the files; no restart is needed"
+	if left <= 0 {
+		return fmt.Sprintf("the certificate of %s expired on %s: %s", c.Subject.CommonName, until, cure)
+	}
+	return fmt.Sprintf("the certificate of %s expires in %d days, on %s: %s", c.Subject.CommonName, int(left/(24*time.Hour)), until, cure)
+}

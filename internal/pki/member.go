@@ -1,0 +1,271 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// ErrWrongPeer is a cause of errors about a verified certificate that is not of
+// the kind that is wanted, or was revoked.
+var ErrWrongPeer = errors.New("not the wanted kind of certificate")
+
+// Member is one member of a cluster: its certificate, and what it needs to
+// check others. It follows its files: a renewed certificate and a new revocation
+// list are used from the next handshake on, after Reload.
+//
+// Connections that are open when a certificate is revoked stay open: servers
+// check each request with Check, and close them with Connections.
+type Member struct {
+	files Files
+	own   Kind // wanted of the own certificate, "" for any
+	pool  *x509.CertPool
+	cas   []*x509.Certificate
+	pem   []byte
+
+	mu      sync.RWMutex
+	pair    *tls.Certificate
+	stamps  map[string]stamp
+	revoked *revocations
+}
+
+// stamp identifies the state of a file, to find changes.
+type stamp struct {
+	mod  time.Time
+	size int64
+}
+
+// Open loads the files of a member whose certificate must be of the given kind,
+// "" for any. The revocation list beside the authority's certificate (ca.crl
+// for ca.pem) is used if it exists.
+func (f Files) Open(own Kind) (*Member, error) {
+	pool, _, ca, err := f.Load()
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{files: f, own: own, pool: pool, pem: ca, revoked: &revocations{}, stamps: map[string]stamp{}}
+	if m.cas, err = parseCertificates(f.CA, ca); err != nil {
+		return nil, err
+	}
+	return m, m.Reload()
+}
+
+// crlPath returns the file of the revocation list.
+func (f Files) crlPath() string {
+	return strings.TrimSuffix(f.CA, filepath.Ext(f.CA)) + ".crl"
+}
+
+// Reload reads the files that have changed. After an error what was loaded
+// before stays in use.
+func (m *Member) Reload() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return errors.Join(m.reloadPairLocked(), m.reloadCRLLocked())
+}
+
+func (m *Member) reloadPairLocked() error {
+	changed, err := m.changedLocked(m.files.Cert, m.files.Key)
+	if err != nil || !changed {
+		return err
+	}
+	_, pair, _, err := m.files.Load()
+	if err == nil {
+		err = m.checkOwn(pair.Leaf)
+	}
+	if err != nil {
+		return err
+	}
+	m.pair = &pair
+	m.rememberLocked(m.files.Cert, m.files.Key)
+	return nil
+}
+
+func (m *Member) checkOwn(c *x509.Certificate) error {
+	kind, name, err := subject(c)
+	if err != nil {
+		return err
+	}
+	if m.own != "" && kind != m.own {
+		return fault.New(fault.Invalid, "%s is the certificate of %s/%s, not of a %s: make one with `drover tls cert -kind %s`", m.files.Cert, kind, name, m.own, m.own)
+	}
+	return nil
+}
+
+func (m *Member) reloadCRLLocked() error {
+	path := m.files.crlPath()
+	changed, err := m.changedLocked(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // none was made yet, or it is being replaced
+	}
+	if err != nil || !changed {
+		return err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	r, err := parseRevocations(b, m.cas)
+	if err != nil {
+		return fmt.Errorf("revocation list %s: %w", path, err)
+	}
+	if r.newerThan(m.revoked) {
+		m.revoked = r
+	}
+	m.rememberLocked(path)
+	return nil
+}
+
+// changedLocked reports whether one of the files differs from what was loaded.
+func (m *Member) changedLocked(paths ...string) (changed bool, err error) {
+	for _, p := range paths {
+		st, err := os.Stat(p)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || m.stamps[p] != stamp{st.ModTime(), st.Size()}
+	}
+	return changed, nil
+}
+
+func (m *Member) rememberLocked(paths ...string) {
+	for _, p := range paths {
+		if st, err := os.Stat(p); err == nil {
+			m.stamps[p] = stamp{st.ModTime(), st.Size()}
+		}
+	}
+}
+
+// Leaf returns the member's certificate.
+func (m *Member) Leaf() *x509.Certificate { return m.current().Leaf }
+
+// CA returns the authority's certificate in PEM.
+func (m *Member) CA() []byte { return m.pem }
+
+// CRL returns the revocation list in use in DER, nil for none.
+func (m *Member) CRL() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.revoked.der
+}
+
+// SetCRL uses a revocation list (DER) if the authority signed it and it is newer
+// than the one in use, and reports whether it is.
+func (m *Member) SetCRL(der []byte) (newer bool, err error) {
+	r, err := parseRevocations(der, m.cas)
+	if err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if newer = r.newerThan(m.revoked); newer {
+		m.revoked = r
+	}
+	return newer, nil
+}
+
+func (m *Member) current() *tls.Certificate {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.pair
+}
+
+// Revoked reports whether a certificate was revoked.
+func (m *Member) Revoked(c *x509.Certificate) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.revoked.has(c.SerialNumber)
+}
+
+// Check returns an error unless the other side of a connection has a verified
+// certificate of one of the kinds, any without kinds, that was not revoked.
+func (m *Member) Check(s *tls.ConnectionState, kinds ...Kind) error {
+	if s == nil || len(s.VerifiedChains) == 0 {
+		return ErrNoPeer
+	}
+	if m.Revoked(s.VerifiedChains[0][0]) {
+		return fault.New(fault.Denied, "the certificate of %s was revoked%w", s.VerifiedChains[0][0].Subject.CommonName, silent{ErrWrongPeer})
+	}
+	return checkKind(s, kinds)
+}
+
+// checkKind returns an error unless the verified peer is of one of the kinds.
+func checkKind(s *tls.ConnectionState, kinds []Kind) error {
+	if len(kinds) == 0 {
+		return nil
+	}
+	kind, name, err := PeerIdentity(s)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(kinds, kind) {
+		return fault.New(fault.Denied, "the other side has the certificate of %s/%s, not of a %s%w", kind, name, joinKinds(kinds), silent{ErrWrongPeer})
+	}
+	return nil
+}
+
+func joinKinds(kinds []Kind) string {
+	var s []string
+	for _, k := range kinds {
+		s = append(s, string(k))
+	}
+	return strings.Join(s, " or ")
+}
+
+// silent is a cause that adds nothing to the text.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// ServerConfig is for a listener that requires certificates of the cluster, of
+// one of the kinds if any are given.
+func (m *Member) ServerConfig(kinds ...Kind) *tls.Config {
+	return &tls.Config{
+		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.current(), nil },
+		ClientCAs:        m.pool,
+		ClientAuth:       tls.RequireAndVerifyClientCert,
+		MinVersion:       tls.VersionTLS13,
+		NextProtos:       []string{"h2", "http/1.1"},
+		VerifyConnection: m.verifier(kinds, true),
+	}
+}
+
+// ClientConfig is for connections to members of one of the kinds.
+func (m *Member) ClientConfig(kinds ...Kind) *tls.Config {
+	return &tls.Config{
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.current(), nil },
+		RootCAs:              m.pool,
+		MinVersion:           tls.VersionTLS13,
+		VerifyConnection:     m.verifier(kinds, false),
+	}
+}
+
+// verifier checks a peer after its chain was verified. A server may leave
+// certificates optional (ClientAuth); what needs one then checks the request.
+func (m *Member) verifier(kinds []Kind, server bool) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		if server && len(s.PeerCertificates) == 0 {
+			return nil
+		}
+		return m.Check(&s, kinds...)
+	}
+}
+
+// PeerConfig is for members of one kind that both listen and connect to each
+// other.
+func (m *Member) PeerConfig(kind Kind) *tls.Config {
+	c := m.ServerConfig(kind)
+	c.RootCAs = m.pool
+	c.GetClientCertificate = m.ClientConfig().GetClientCertificate
+	c.NextProtos = nil
+	return c
+}

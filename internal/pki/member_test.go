@@ -1,0 +1,256 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func open(t *testing.T, dir, name string, kind Kind) *Member {
+	t.Helper()
+	m, err := files(dir, name).Open(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// serve starts a server of a member that answers everybody it accepts.
+func serve(t *testing.T, m *Member, conns *Connections) *httptest.Server {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, name, _ := PeerIdentity(r.TLS)
+		io.WriteString(w, name)
+	}))
+	if conns != nil {
+		s.Config.ConnState = conns.Observe
+	}
+	startTLS(s, m.ServerConfig())
+	t.Cleanup(s.Close)
+	return s
+}
+
+func get(t *testing.T, s *httptest.Server, conf *tls.Config) (string, error) {
+	t.Helper()
+	tr := &http.Transport{TLSClientConfig: conf}
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Get(s.URL)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return string(b), err
+}
+
+func TestServersAreCheckedForTheirKind(t *testing.T) {
+	dir := cluster(t)
+	alice := open(t, dir, "alice", KindUser)
+	for _, tc := range []struct {
+		server string
+		want   []Kind
+		ok     bool
+	}{
+		{"c1", []Kind{KindCoordinator}, true},
+		{"n1", []Kind{KindCoordinator}, false}, // a node's key is not as good as the coordinator's
+		{"n1", []Kind{KindNode}, true},
+		{"c1", []Kind{KindNode}, false},
+	} {
+		_, err := get(t, serve(t, open(t, dir, tc.server, ""), nil), alice.ClientConfig(tc.want...))
+		if (err == nil) != tc.ok || (err != nil && !errors.Is(err, ErrWrongPeer)) {
+			t.Errorf("%s where a %s is wanted: %v", tc.server, tc.want, err)
+		}
+	}
+	if _, err := files(dir, "n1").Open(KindCoordinator); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "node/n1, not of a coordinator") {
+		t.Errorf("a coordinator with a node's certificate: %v", err)
+	}
+	// A server that wants one kind refuses the others in the handshake.
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	startTLS(s, open(t, dir, "n1", KindNode).ServerConfig(KindCoordinator))
+	defer s.Close()
+	if _, err := get(t, s, alice.ClientConfig()); err == nil {
+		t.Error("a user was let in where a coordinator is wanted")
+	}
+}
+
+func TestRenewedCertificatesAreUsedWithoutRestart(t *testing.T) {
+	dir := cluster(t)
+	server, client := open(t, dir, "c1", KindCoordinator), open(t, dir, "alice", KindUser)
+	s := serve(t, server, nil)
+	var shown *big.Int
+	conf := client.ClientConfig()
+	verify := conf.VerifyConnection
+	conf.VerifyConnection = func(cs tls.ConnectionState) error {
+		shown = cs.PeerCertificates[0].SerialNumber
+		return verify(cs)
+	}
+	if _, err := get(t, s, conf); err != nil {
+		t.Fatal(err)
+	}
+	first := shown
+	old, err := Issue(dir, CertRequest{Kind: KindCoordinator, Name: "c1", Hosts: []string{"127.0.0.1"}}, time.Now())
+	if err != nil || old == nil || old.SerialNumber.Cmp(first) != 0 {
+		t.Fatalf("the second issue reports %v, %v as the first", old, err)
+	}
+	if err := server.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(t, s, conf); err != nil || shown.Cmp(first) == 0 {
+		t.Errorf("the server still shows its first certificate: %v", err)
+	}
+	// A file that is damaged or of another kind does not replace what works.
+	if err := os.WriteFile(filepath.Join(dir, "c1.pem"), []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Reload(); err == nil {
+		t.Error("rubbish was loaded")
+	}
+	if _, err := get(t, s, conf); err != nil {
+		t.Errorf("after a failed reload: %v", err)
+	}
+}
+
+func TestRevokedCertificatesAreRefused(t *testing.T) {
+	dir := cluster(t)
+	server := open(t, dir, "c1", KindCoordinator)
+	conns := NewConnections(10)
+	s := serve(t, server, conns)
+	alice := open(t, dir, "alice", KindUser)
+	tr := &http.Transport{TLSClientConfig: alice.ClientConfig(), ForceAttemptHTTP2: true}
+	defer tr.CloseIdleConnections()
+	held := func() error { // on one connection, which stays open
+		res, err := (&http.Client{Transport: tr}).Get(s.URL)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+		return err
+	}
+	if err := held(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if names := conns.CloseRevoked(server); len(names) != 1 || names[0] != "user/alice" {
+		t.Errorf("closed the connections of %v", names)
+	}
+	if err := held(); err == nil {
+		t.Error("a revoked certificate was accepted")
+	}
+	if _, err := get(t, s, open(t, dir, "n1", KindNode).ClientConfig()); err != nil {
+		t.Errorf("one that was not revoked: %v", err)
+	}
+	_, issued, err := List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range issued {
+		if i.Revoked != (i.Name == "alice") || !i.Current {
+			t.Errorf("%s/%s: revoked %v, current %v", i.Kind, i.Name, i.Revoked, i.Current)
+		}
+	}
+	// A new certificate of the name is good again.
+	if err := IssueCert(dir, CertRequest{Kind: KindUser, Name: "alice"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(t, s, open(t, dir, "alice", KindUser).ClientConfig()); err != nil {
+		t.Errorf("the new certificate: %v", err)
+	}
+}
+
+func TestRevocationListsNeedSignatureAndNewerNumber(t *testing.T) {
+	dir, other := cluster(t), cluster(t)
+	m := open(t, dir, "c1", KindCoordinator)
+	alice := open(t, dir, "alice", KindUser).Leaf()
+	if err := Revoke(dir, []*big.Int{big.NewInt(7)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	first, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Revoke(dir, []*big.Int{alice.SerialNumber}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Revoke(other, []*big.Int{big.NewInt(9)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := os.ReadFile(filepath.Join(other, "ca.crl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if newer, err := m.SetCRL(second); err != nil || !newer || !m.Revoked(alice) {
+		t.Errorf("the second list: %v, %v", newer, err)
+	}
+	if newer, err := m.SetCRL(first); err != nil || newer || !m.Revoked(alice) {
+		t.Errorf("an older list takes a revocation back: %v, %v", newer, err)
+	}
+	if _, err := m.SetCRL(foreign); !errors.Is(err, fault.Denied) {
+		t.Errorf("a list of another CA: %v", err)
+	}
+	if _, err := m.SetCRL([]byte("rubbish")); !errors.Is(err, fault.Invalid) {
+		t.Errorf("rubbish: %v", err)
+	}
+	if !m.Revoked(alice) {
+		t.Error("a refused list replaced the good one")
+	}
+}
+
+func TestConnectionsOfOneNameAreBounded(t *testing.T) {
+	dir := cluster(t)
+	s := serve(t, open(t, dir, "c1", KindCoordinator), NewConnections(2))
+	conf := open(t, dir, "alice", KindUser).ClientConfig()
+	ok := 0
+	for range 5 {
+		conn, err := (&tls.Dialer{Config: conf}).DialContext(context.Background(), "tcp", strings.TrimPrefix(s.URL, "https://"))
+		if err != nil {
+			continue
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: c\r\n\r\n"); err != nil {
+			continue
+		}
+		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
+			ok++
+		}
+	}
+	if ok != 2 {
+		t.Errorf("%d connections of one name are open, want 2", ok)
+	}
+}
+
+func TestSecondIssueKeepsKinds(t *testing.T) {
+	dir := cluster(t)
+	if _, err := Issue(dir, CertRequest{Kind: KindUser, Name: "n1"}, time.Now()); !errors.Is(err, fault.Exists) {
+		t.Errorf("user/n1 would replace node/n1: %v", err)
+	}
+	_, issued, err := List(dir)
+	if err != nil || len(issued) != 3 {
+		t.Fatalf("%d certificates, %v", len(issued), err)
+	}
+	if err := IssueCert(dir, CertRequest{Kind: KindUser, Name: "alice"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	_, issued, err = List(dir)
+	if err != nil || len(issued) != 4 {
+		t.Fatalf("the first certificate of alice is no longer listed: %d certificates, %v", len(issued), err)
+	}
+}

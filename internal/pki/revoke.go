@@ -1,0 +1,205 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+const (
+	caCRL     = "ca.crl"
+	issuedDir = "issued"
+	// CRLPath is where a coordinator serves the list over HTTPS.
+	CRLPath = "/tls/crl"
+	// MaxCRL bounds a revocation list, in bytes: about 20,000 entries.
+	MaxCRL = 1 << 20
+)
+
+// revocations is a parsed revocation list.
+type revocations struct {
+	der    []byte
+	number *big.Int // nil for no list
+	serial map[string]bool
+}
+
+func (r *revocations) has(serial *big.Int) bool { return r.serial[serial.String()] }
+
+func (r *revocations) newerThan(o *revocations) bool {
+	return o.number == nil || r.number.Cmp(o.number) > 0
+}
+
+// parseRevocations reads a list in PEM or DER that one of the authorities signed.
+func parseRevocations(b []byte, cas []*x509.Certificate) (*revocations, error) {
+	if len(b) > MaxCRL {
+		return nil, fault.New(fault.Exhausted, "a revocation list of %d KiB, at most %d are read", len(b)>>10, MaxCRL>>10)
+	}
+	if p, _ := pem.Decode(b); p != nil {
+		b = p.Bytes
+	}
+	list, err := x509.ParseRevocationList(b)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "no revocation list: %w", err)
+	}
+	signed := slices.ContainsFunc(cas, func(c *x509.Certificate) bool { return list.CheckSignatureFrom(c) == nil })
+	if !signed || list.Number == nil {
+		return nil, fault.New(fault.Denied, "the cluster's authority did not sign this revocation list")
+	}
+	r := &revocations{der: list.Raw, number: list.Number, serial: map[string]bool{}}
+	for _, e := range list.RevokedCertificateEntries {
+		r.serial[e.SerialNumber.String()] = true
+	}
+	return r, nil
+}
+
+// Issued is a certificate that the authority in a folder has signed.
+type Issued struct {
+	Cert    *x509.Certificate
+	Kind    Kind
+	Name    string
+	Current bool // it is in <name>.pem; otherwise a later one of that name is
+	Revoked bool
+}
+
+// List returns the certificates that the authority in dir has signed, by name
+// and then from the newest to the oldest, and the authority itself.
+func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
+	if ca, err = ReadCertificate(filepath.Join(dir, caCert)); err != nil {
+		return nil, nil, err
+	}
+	revoked, err := readCRL(dir, ca)
+	if err != nil {
+		return nil, nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.pem"))
+	if err != nil {
+		return nil, nil, err
+	}
+	older, err := filepath.Glob(filepath.Join(dir, issuedDir, "*.pem"))
+	if err != nil {
+		return nil, nil, err
+	}
+	known := map[string]bool{ca.SerialNumber.String(): true}
+	for i, p := range slices.Concat(paths, older) {
+		c, err := ReadCertificate(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		kind, name, err := subject(c)
+		if err != nil || c.CheckSignatureFrom(ca) != nil || known[c.SerialNumber.String()] {
+			continue // of another authority, or listed
+		}
+		known[c.SerialNumber.String()] = true
+		issued = append(issued, Issued{Cert: c, Kind: kind, Name: name, Current: i < len(paths), Revoked: revoked.has(c.SerialNumber)})
+	}
+	slices.SortStableFunc(issued, func(a, b Issued) int {
+		if a.Name != b.Name {
+			return bytes.Compare([]byte(a.Name), []byte(b.Name))
+		}
+		return b.Cert.NotBefore.Compare(a.Cert.NotBefore)
+	})
+	return ca, issued, nil
+}
+
+// ReadCertificate reads the first certificate of a PEM file.
+func ReadCertificate(path string) (*x509.Certificate, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "%w", err)
+	}
+	list, err := parseCertificates(path, b)
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// parseCertificates returns all certificates of a PEM file, at least one.
+func parseCertificates(path string, b []byte) (out []*x509.Certificate, err error) {
+	for {
+		var p *pem.Block
+		if p, b = pem.Decode(b); p == nil {
+			break
+		}
+		if p.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(p.Bytes)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "%s: %w", path, err)
+		}
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, fault.New(fault.Invalid, "%s holds no certificate", path)
+	}
+	return out, nil
+}
+
+// readCRL reads the folder's revocation list; a missing one is empty.
+func readCRL(dir string, ca *x509.Certificate) (*revocations, error) {
+	b, err := os.ReadFile(filepath.Join(dir, caCRL))
+	if errors.Is(err, os.ErrNotExist) {
+		return &revocations{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := parseRevocations(b, []*x509.Certificate{ca})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, caCRL), err)
+	}
+	return r, nil
+}
+
+// Revoke adds serial numbers to the revocation list of the authority in dir,
+// ca.crl, which daemons read beside their ca.pem. Those on it already stay.
+func Revoke(dir string, serials []*big.Int, now time.Time) error {
+	ca, signer, err := loadCA(dir)
+	if err != nil {
+		return err
+	}
+	old, err := readCRL(dir, ca)
+	if err != nil {
+		return err
+	}
+	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: now, NextUpdate: ca.NotAfter}
+	if old.number != nil {
+		prior, err := x509.ParseRevocationList(old.der)
+		if err != nil {
+			return err
+		}
+		list.Number.Add(old.number, big.NewInt(1))
+		list.RevokedCertificateEntries = prior.RevokedCertificateEntries
+	}
+	for _, s := range serials {
+		if !old.has(s) {
+			list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: s, RevocationTime: now})
+		}
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, ca, signer)
+	if err != nil {
+		return err
+	}
+	if len(der) > MaxCRL {
+		return fault.New(fault.Exhausted, "the revocation list would have %d KiB, at most %d are read: make a new authority", len(der)>>10, MaxCRL>>10)
+	}
+	return WriteCRL(filepath.Join(dir, caCRL), der)
+}
+
+// WriteCRL replaces a revocation list as a whole.
+func WriteCRL(path string, der []byte) error {
+	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,28 @@
+package hcl
+
+import "fmt"
+
+// zeroHints say what to write instead of zero in the fields in which a job
+// without the field has a default, so that a written zero would silently become
+// that default.
+var zeroHints = map[string]string{
+	"cpu":        "give at least 10m, or leave it out for 1 core",
+	"memory":     "give at least 8MiB, or leave it out for 256MiB",
+	"io":         "give at least 64KiB/s, or leave it out for 10MiB/s",
+	"disk":       "give at least 1MiB, or leave it out for the default",
+	"tasks":      "give at least 1, or leave it out for 1 task",
+	"attempts":   "give at least 1, or leave it out for 4 attempts",
+	"time_limit": "give a time such as 30m, or leave it out for no limit",
+}
+
+// nonZeroAttr reads a field of zeroHints with read, which stores into to, and
+// refuses zero.
+func nonZeroAttr[T comparable](read attrReader, to *T) attrReader {
+	return func(d *decoder, v attrValue) {
+		var zero T
+		n := len(d.diags)
+		if read(d, v); len(d.diags) == n && *to == zero {
+			d.addError(v.valueRange, fmt.Sprintf("%s is zero or rounds to it", v.name), zeroHints[v.name])
+		}
+	}
+}

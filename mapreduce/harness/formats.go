@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/klauspost/compress/zlib"
+
+	"github.com/drover-run/drover/mapreduce"
+)
+
+// binaryFormats are container formats whose files begin with these letters and a
+// version byte below 9. Read as lines they would give garbage that looks like a
+// result.
+var binaryFormats = []struct{ letters, name string }{
+	{"SEQ", "a Hadoop SequenceFile"},
+	{"RCF", "a Hive RCFile"},
+	{"Obj", "an Avro file"},
+}
+
+// refuseBinaryFormat returns r from its start, or an error if its first bytes are
+// those of a format that is not text lines.
+func refuseBinaryFormat(r io.Reader, p mapreduce.Piece) (io.Reader, error) {
+	var head [4]byte
+	n, err := io.ReadFull(r, head[:])
+	if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if p.Codec != mapreduce.CodecNone {
+			err = &decompressError{err}
+		}
+		return nil, err
+	}
+	if n == len(head) && head[3] < 9 {
+		for _, f := range binaryFormats {
+			if string(head[:3]) == f.letters {
+				return nil, permanentErrorf(mapreduce.ClassUserData, "input %s is %s, and a mapper reads lines of text: convert it first (hadoop fs -text FILE prints a SequenceFile as text)", p.Path, f.name)
+			}
+		}
+	}
+	if err != nil {
+		return bytes.NewReader(head[:n]), nil
+	}
+	return io.MultiReader(bytes.NewReader(head[:]), r), nil
+}
+
+// zlibReader reads zlib streams, one after the other, as Hadoop's default codec
+// does.
+type zlibReader struct {
+	in *bufio.Reader // a zlib reader takes no byte too many from an io.ByteReader
+	z  io.ReadCloser
+}
+
+func newZlibReader(r io.Reader) *zlibReader {
+	return &zlibReader{in: bufio.NewReaderSize(r, chunkBytes)}
+}
+
+func (z *zlibReader) Read(p []byte) (int, error) {
+	for {
+		if z.z == nil {
+			if _, err := z.in.Peek(1); err != nil {
+				return 0, err // io.EOF after a complete stream
+			}
+			r, err := zlib.NewReader(z.in)
+			if err != nil {
+				return 0, unexpectedEOF(err)
+			}
+			z.z = r
+		}
+		n, err := z.z.Read(p)
+		if err == io.EOF {
+			z.z, err = nil, nil
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// unexpectedEOF keeps an end inside a header from looking like a complete file.
+func unexpectedEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/drover-run/drover/internal/unixhttp"
+	"github.com/drover-run/drover/node/shuffle"
+)
+
+// intrudeVerb makes this test binary try to connect to a socket as somebody else.
+const intrudeVerb = "intrude"
+
+// intrude reports whether the socket takes a connection of this process: 0 if it
+// is refused for lack of rights, 1 if it is open, 2 otherwise.
+func intrude(path string) int {
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		conn.Close()
+		return 1
+	case errors.Is(err, syscall.EACCES):
+		return 0
+	default:
+		fmt.Println(err)
+		return 2
+	}
+}
+
+// A node without a certificate, as in `drover dev`, opens no port, and its socket
+// admits nobody but its own user.
+func TestWithoutTLSOnlyTheOwnUserGetsIn(t *testing.T) {
+	before := tcpListeners(t)
+	b := newTestNode(t, programs())
+	coordinator := tcpListeners(t) // the fake coordinator has a port
+	b.start()
+	if now := tcpListeners(t); len(now) != len(coordinator) {
+		t.Errorf("the node listens on %d ports: %v", len(now)-len(coordinator), now)
+	}
+	path, ok := strings.CutPrefix(b.address, unixhttp.Scheme)
+	if !ok || len(before) == len(coordinator) {
+		t.Fatalf("address %q; listeners %v, then %v", b.address, before, coordinator)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v %v", st, err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	if code := asNobody(t, path); code != 0 {
+		t.Errorf("another user and the node's socket: %d", code)
+	}
+}
+
+// Helpers that run as tenants reach the map outputs, and nothing else.
+func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has helpers of other users")
+	}
+	b := newTestNode(t, programs())
+	b.config.Helper = []string{os.Args[0], "helper"}
+	b.start()
+	d := &daemon{cfg: b.config}
+	path := strings.TrimPrefix(d.helperAddress(b.address), unixhttp.Scheme)
+	if filepath.Base(path) != nameShuffleSocket {
+		t.Fatalf("helpers use %q", path)
+	}
+	if code := asNobody(t, path); code != 1 {
+		t.Errorf("a tenant and the socket of map outputs: %d", code)
+	}
+	b.address = unixhttp.Scheme + path
+	if got := b.getStatus("/drover.v1.TaskService/Logs"); got != 404 {
+		t.Errorf("task API on it: %d", got)
+	}
+	if got := b.getStatus("/metrics"); got != 404 {
+		t.Errorf("metrics on it: %d", got)
+	}
+	if got := b.getStatus(shuffle.Path(groupTask(0).GetKey(), 0)); got != 404 {
+		t.Errorf("an output that is not there: %d", got)
+	}
+}
+
+// asNobody runs intrude as uid 65534.
+func asNobody(t *testing.T, path string) int {
+	t.Helper()
+	// The folders above belong to the test; that they are closed must not decide.
+	for dir := filepath.Dir(path); dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self := filepath.Join("/tmp", fmt.Sprintf("drover-intrude-%d", os.Getpid()))
+	b, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(self, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(self)
+	cmd := exec.Command(self, intrudeVerb, path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code == 0 || code == 1 {
+		return code
+	}
+	t.Fatalf("intrude: %v %s", err, out)
+	return -1
+}
+
+// tcpListeners returns the TCP ports on which this process listens.
+func tcpListeners(t *testing.T) []string {
+	t.Helper()
+	own := map[string]bool{}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil {
+			own[strings.TrimSuffix(strings.TrimPrefix(to, "socket:["), "]")] = true
+		}
+	}
+	var ports []string
+	for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			if len(f) > 9 && f[3] == "0A" && own[f[9]] { // 0A: listening
+				ports = append(ports, f[1])
+			}
+		}
+	}
+	return ports
+}

@@ -1,0 +1,49 @@
+package node
+
+import (
+	"context"
+
+	"github.com/drover-run/drover/node/task"
+)
+
+// An ended attempt stays until the coordinator forgets it, for its logs and
+// output. It rests without a goroutine: a node that ran 100,000 short tasks of
+// one job has 100,000 of them.
+
+// startLoop starts the attempt's loop. It is called once by launch, and by
+// wakeUp for an attempt that is parked.
+func (a *attempt) startLoop() {
+	a.d.wg.Go(func() {
+		a.looping.Lock() // the loop before has left, its watchers included
+		defer a.looping.Unlock()
+		a.loop(a.d.runCtx)
+	})
+}
+
+// park reports whether the loop may end since the attempt rests: it has ended,
+// nothing of it is under way, and nothing changed since the loop looked. The next
+// wakeUp starts the loop again.
+func (a *attempt) park() bool {
+	if len(a.rec.End) == 0 || a.awaitingExit || a.fetch.work == task.WorkBusy || a.upload.work == task.WorkBusy {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.wake) > 0 { // left for the loop to take
+		return false
+	}
+	a.parked = true
+	a.failures = map[task.Do]int{}
+	return true
+}
+
+// unpark starts the loop of a parked attempt; a daemon that is stopping does not.
+func (a *attempt) unpark(ctx context.Context) {
+	a.mu.Lock()
+	parked := a.parked
+	a.parked = false
+	a.mu.Unlock()
+	if parked && ctx.Err() == nil {
+		a.startLoop()
+	}
+}

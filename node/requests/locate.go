@@ -1,0 +1,158 @@
+package requests
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of locate.
+const (
+	defaultPage   = 5000 // blocks in one response
+	maxPage       = 20000
+	maxListings   = 16
+	maxListingAge = 2 * time.Minute
+	pollMissing   = 500 * time.Millisecond
+	defaultSlot   = int64(128) << 20 // for a file whose block size is unknown, in bytes
+)
+
+// inputFile is one input file. Its blocks are counted in slots of its block size:
+// a block belongs to the slot in which it begins, so every node finds the same
+// blocks under the same numbers without querying the earlier ones.
+type inputFile struct {
+	fs        hdfs.FS
+	uri       hdfs.URI
+	info      hdfs.Info
+	slotBytes int64
+}
+
+func (f inputFile) slots() int {
+	return int((f.info.LengthBytes + f.slotBytes - 1) / f.slotBytes)
+}
+
+// listing is the result of expanding the paths, kept from one page to the next.
+type listing struct {
+	madeAt time.Time
+	files  []inputFile
+	bytes  int64
+}
+
+type listings struct {
+	mu    sync.Mutex
+	byKey map[string]*listing
+}
+
+func (l *listings) get(key string) *listing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x := l.byKey[key]; x != nil && time.Since(x.madeAt) < maxListingAge {
+		return x
+	}
+	return nil
+}
+
+func (l *listings) put(key string, x *listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.byKey) >= maxListings {
+		oldest := ""
+		for k, v := range l.byKey {
+			if oldest == "" || v.madeAt.Before(l.byKey[oldest].madeAt) {
+				oldest = k
+			}
+		}
+		delete(l.byKey, oldest)
+	}
+	l.byKey[key] = x
+}
+
+// locate expands the paths and returns one page of their blocks.
+func (d *Server) locate(ctx context.Context, o *droverv1.LocateRequest, user string) (*droverv1.LocateResponse, error) {
+	key := fmt.Sprintf("%s\x00%t\x00%s", user, o.GetRecurse(), strings.Join(o.GetPaths(), "\x00"))
+	l := d.listings.get(key)
+	if l == nil || o.GetFirstBlock() == 0 || o.GetRefresh() {
+		var err error
+		if l, err = d.listInputs(ctx, o.GetPaths(), user, o.GetRecurse()); err != nil {
+			return nil, err
+		}
+		d.listings.put(key, l)
+	}
+	page := int(o.GetMaxBlocks())
+	if page <= 0 {
+		page = defaultPage
+	}
+	page = min(page, maxPage)
+	answer := &droverv1.LocateResponse{TotalFiles: int32(len(l.files)), TotalBytes: l.bytes}
+	first, last, at := int(o.GetFirstBlock()), int(o.GetFirstBlock())+page, 0
+	for _, f := range l.files {
+		from, to := max(first, at)-at, min(last, at+f.slots())-at
+		at += f.slots()
+		if from >= to {
+			continue
+		}
+		blocks, err := f.blocks(ctx, from, to, o.GetRefresh())
+		if err != nil {
+			return nil, err
+		}
+		answer.Blocks = append(answer.Blocks, blocks...)
+	}
+	if last < at {
+		answer.NextBlock = int32(last)
+	}
+	return answer, nil
+}
+
+// blocks returns the blocks that begin in the slots [from, to).
+func (f inputFile) blocks(ctx context.Context, from, to int, refresh bool) ([]*droverv1.FileBlock, error) {
+	layout, err := f.layout(ctx, from, to, refresh)
+	if err != nil {
+		return nil, err
+	}
+	if layout.FileLengthBytes != f.info.LengthBytes {
+		return nil, fault.New(fault.Conflict, "input %s changed from %d to %d bytes while it was located: wait until it is written", f.uri, f.info.LengthBytes, layout.FileLengthBytes)
+	}
+	var blocks []*droverv1.FileBlock
+	for _, b := range layout.Blocks {
+		if s := int(b.OffsetBytes / f.slotBytes); s < from || s >= to {
+			continue
+		}
+		fb := &droverv1.FileBlock{Uri: f.uri.String(), Offset: b.OffsetBytes, Length: b.LengthBytes, FileLength: f.info.LengthBytes}
+		for _, r := range b.Replicas {
+			if !slices.Contains(fb.Hosts, r.IP) {
+				fb.Hosts, fb.Racks = append(fb.Hosts, r.IP), append(fb.Racks, r.Rack)
+			}
+		}
+		blocks = append(blocks, fb)
+	}
+	return blocks, nil
+}
+
+// layout queries the locations of blocks. Missing blocks are queried again for a
+// while, since a NameNode that has just started does not know all of them; with
+// refresh they are returned at once as missing.
+func (f inputFile) layout(ctx context.Context, from, to int, refresh bool) (hdfs.Layout, error) {
+	forget, _ := f.fs.(interface{ Forget(name string) })
+	end := time.Now().Add(missingBlocksWait)
+	for again := refresh; ; again = true {
+		if again && forget != nil {
+			forget.Forget(f.uri.Path)
+		}
+		layout, err := f.fs.Locations(ctx, f.uri.Path, int64(from)*f.slotBytes, int64(to-from)*f.slotBytes)
+		if err != nil || layout.Err() == nil || refresh {
+			return layout, err
+		}
+		if time.Now().After(end) {
+			return layout, fault.New(fault.Unavailable, "input %s: %w", f.uri, layout.Err())
+		}
+		if err := hdfs.Sleep(ctx, pollMissing); err != nil {
+			return layout, err
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package requests
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"golang.org/x/sync/errgroup"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// successName is the file that marks a result as complete.
+const successName = "_SUCCESS"
+
+// maxRenames bounds the concurrent renames of one commit.
+const maxRenames = 8
+
+// checkOutput checks that the output path is free. With prepare it also makes the
+// temporary folder, which shows that the user may write there. A repetition
+// accepts its own temporary folder.
+func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest, user string) error {
+	fs, uri, err := d.openFS(o.GetPath(), user)
+	if err != nil {
+		return err
+	}
+	tmp := ""
+	if o.GetTemporary() != "" {
+		t, err := hdfs.ParseURI(o.GetTemporary())
+		if err != nil {
+			return err
+		}
+		tmp = t.Path
+	}
+	if err := checkFree(ctx, fs, uri, tmp); err != nil {
+		return err
+	}
+	if !o.GetPrepare() {
+		return checkParentFolder(ctx, fs, uri)
+	}
+	if tmp == "" {
+		return fault.New(fault.Invalid, "output %s: the request names no temporary folder", uri)
+	}
+	if err := fs.Mkdir(ctx, tmp); err != nil {
+		if errors.Is(err, hdfs.ErrPermission) {
+			return fault.New(fault.Denied, "output %s: user %q may not write there: %w", uri, user, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// checkFree returns nil if nothing exists at the path except folders towards tmp.
+func checkFree(ctx context.Context, fs hdfs.FS, uri hdfs.URI, tmp string) error {
+	info, err := fs.Stat(ctx, uri.Path)
+	if errors.Is(err, hdfs.ErrNotExist) || errors.Is(err, hdfs.ErrNotDirectory) {
+		return nil // the parents are checked next
+	}
+	if err != nil {
+		return err
+	}
+	taken := fault.New(fault.Exists, "output %s exists already: choose another path, or remove it first", uri)
+	if !info.Dir || tmp == "" || !hdfs.IsWithin(tmp, uri.Path) {
+		return taken
+	}
+	inside, err := fs.List(ctx, uri.Path)
+	if err != nil {
+		return err
+	}
+	for _, i := range inside {
+		if !hdfs.IsWithin(tmp, i.Path) {
+			return taken
+		}
+	}
+	if len(inside) == 0 {
+		return taken
+	}
+	return nil
+}
+
+// checkParentFolder checks that the nearest existing ancestor of the path is a folder.
+func checkParentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI) error {
+	for p := path.Dir(uri.Path); ; p = path.Dir(p) {
+		info, err := fs.Stat(ctx, p)
+		switch {
+		case (errors.Is(err, hdfs.ErrNotExist) || errors.Is(err, hdfs.ErrNotDirectory)) && p != "/":
+			continue
+		case err != nil:
+			return err
+		case !info.Dir:
+			return fault.New(fault.Invalid, "output %s: %s is a file, so nothing can be below it: choose another path", uri, p)
+		}
+		return nil
+	}
+}
+
+// commitOutput publishes a result:
+//
+//  1. make the folder;
+//  2. rename every file to its name, never over an existing one;
+//  3. write _SUCCESS;
+//  4. remove the temporary folder.
+//
+// Each step detects whether it was done before, so a repetition after a crash at
+// any point has the same result, and so has a concurrent one on another node.
+func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputRequest, user string) error {
+	fs, uri, err := d.openFS(o.GetPath(), user)
+	if err != nil {
+		return err
+	}
+	tmp, err := hdfs.ParseURI(o.GetTemporary())
+	if err != nil {
+		return err
+	}
+	if err := fs.Mkdir(ctx, uri.Path); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxRenames)
+	for _, f := range o.GetFiles() {
+		g.Go(func() error { return publish(gctx, fs, uri, tmp, f) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := writeSuccess(ctx, fs, path.Join(uri.Path, successName)); err != nil {
+		return err
+	}
+	return fs.Delete(ctx, tmp.Path)
+}
+
+// publish renames one file and verifies its length. An existing target is this
+// job's only if the source is gone.
+func publish(ctx context.Context, fs hdfs.FS, dir, tmp hdfs.URI, f *droverv1.CommitFile) error {
+	source, err := hdfs.ParseURI(f.GetSource())
+	if err != nil {
+		return err
+	}
+	target := path.Join(dir.Path, f.GetName())
+	if path.Dir(target) != dir.Path || f.GetName() == successName || !hdfs.IsWithin(source.Path, tmp.Path) {
+		return fault.New(fault.Invalid, "commit of %s as %q: the source must lie below %s and the name in %s", f.GetSource(), f.GetName(), tmp, dir)
+	}
+	for range 2 { // after a race on source or target, check once more
+		done, err := isPublished(ctx, fs, source, target, f.GetLength())
+		if done || err != nil {
+			return err
+		}
+		err = fs.Rename(ctx, source.Path, target)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, hdfs.ErrExist) && !errors.Is(err, hdfs.ErrNotExist) {
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "%s could not be renamed to %s: another program moves files there", source, target)
+}
+
+// isPublished reports whether the rename has happened, and fails if it must not.
+func isPublished(ctx context.Context, fs hdfs.FS, source hdfs.URI, target string, length int64) (bool, error) {
+	from, fromErr := fs.Stat(ctx, source.Path)
+	if fromErr != nil && !errors.Is(fromErr, hdfs.ErrNotExist) {
+		return false, fromErr
+	}
+	to, toErr := fs.Stat(ctx, target)
+	if toErr != nil && !errors.Is(toErr, hdfs.ErrNotExist) {
+		return false, toErr
+	}
+	switch {
+	case fromErr != nil && toErr != nil:
+		return false, fault.New(fault.NotFound, "the result %s is not there, nor is %s: it was removed before the job could publish it", source, target)
+	case fromErr == nil && toErr == nil:
+		return false, fault.New(fault.Exists, "%s exists already: it was created by another program after the job was accepted; nothing was overwritten", target)
+	case toErr == nil && (to.Dir || to.LengthBytes != length):
+		return false, fault.New(fault.Conflict, "%s has %d bytes, the result has %d: another program wrote it", target, to.LengthBytes, length)
+	case toErr == nil:
+		return true, nil
+	case from.Dir || from.LengthBytes != length:
+		return false, fault.New(fault.Corrupt, "the result %s has %d bytes, the task reported %d", source, from.LengthBytes, length)
+	}
+	return false, nil
+}
+
+func writeSuccess(ctx context.Context, fs hdfs.FS, name string) error {
+	_, err := fs.Stat(ctx, name)
+	if !errors.Is(err, hdfs.ErrNotExist) {
+		return err
+	}
+	err = hdfs.WriteFile(ctx, fs, name, nil, hdfs.CreateOptions{})
+	if errors.Is(err, hdfs.ErrExist) {
+		return nil // the same commit on another node was faster
+	}
+	return err
+}

@@ -1,0 +1,400 @@
+package requests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/hdfs/fake"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// singleFS is a FileSystems with a single file system.
+type singleFS struct{ fs hdfs.FS }
+
+func (o singleFS) Open(hdfs.URI, string) (hdfs.FS, error) { return o.fs, nil }
+
+// testServer is a Server on a fake file system.
+type testServer struct {
+	*Server
+	fs       *fake.FS
+	notified chan struct{}
+}
+
+func newTestServer(t *testing.T) *testServer {
+	t.Helper()
+	o := &testServer{fs: fake.New(fake.Options{}), notified: make(chan struct{}, 100)}
+	o.Server = NewServer(singleFS{o.fs}, func() { o.notified <- struct{}{} }, func(string, error) {})
+	t.Cleanup(o.Wait)
+	return o
+}
+
+// request performs one request and returns its final response.
+func (o *testServer) request(t *testing.T, req *droverv1.NodeRequest) *droverv1.NodeResponse {
+	t.Helper()
+	o.Handle(t.Context(), req)
+	for {
+		select {
+		case <-o.notified:
+		case <-time.After(20 * time.Second):
+			t.Fatal("no answer")
+		}
+		for _, a := range o.TakeResponses() {
+			if a.GetId() == req.GetId() && a.GetProgress() == "" {
+				return a
+			}
+		}
+	}
+}
+
+func write(t interface {
+	Helper()
+	Fatal(...any)
+}, fs hdfs.FS, name string, n int) {
+	t.Helper()
+	ctx := context.Background()
+	if err := fs.Mkdir(ctx, path.Dir(name)); err != nil {
+		t.Fatal(err)
+	}
+	if err := hdfs.WriteFile(ctx, fs, name, make([]byte, n), hdfs.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func locate(id uint64, first, most int32, paths ...string) *droverv1.NodeRequest {
+	return &droverv1.NodeRequest{Id: id, User: "u", Operation: &droverv1.NodeRequest_Locate{Locate: &droverv1.LocateRequest{Paths: paths, FirstBlock: first, MaxBlocks: most}}}
+}
+
+func TestLocate(t *testing.T) {
+	for name, c := range map[string]struct {
+		paths   []string
+		files   []string
+		class   error
+		recurse bool
+	}{
+		"a file": {[]string{"hdfs:///in/a"}, []string{"/in/a"}, nil, false},
+		"a glob takes a folder's files, not hidden ones": {[]string{"hdfs:///in/*"}, []string{"/in/a", "/in/b", "/in/deep/c"}, nil, false},
+		"a folder":                             {[]string{"hdfs:///flat"}, []string{"/flat/a", "/flat/b"}, nil, false},
+		"a folder inside a folder is refused":  {[]string{"hdfs:///in"}, nil, fault.Invalid, false},
+		"recurse reads the folders inside":     {[]string{"hdfs:///in"}, []string{"/in/a", "/in/b", "/in/deep/c", "/in/deep/er/d"}, nil, true},
+		"a glob of folders inside folders":     {[]string{"hdfs:///*/deep/*"}, []string{"/in/deep/c", "/in/deep/er/d"}, nil, false},
+		"a hidden file by its name":            {[]string{"hdfs:///in/_x"}, []string{"/in/_x"}, nil, false},
+		"named twice, read twice":              {[]string{"hdfs:///in/a", "hdfs:///flat", "hdfs:///in/?"}, []string{"/in/a", "/flat/a", "/flat/b", "/in/a", "/in/b"}, nil, false},
+		"an empty folder is an empty input":    {[]string{"hdfs:///empty"}, nil, nil, false},
+		"a folder of hidden files is empty":    {[]string{"hdfs:///hidden"}, nil, nil, false},
+		"nothing there":                        {[]string{"hdfs:///none"}, nil, fault.NotFound, false},
+		"a glob that matches nothing":          {[]string{"hdfs:///in/*.gz"}, nil, fault.NotFound, false},
+		"a glob that matches only hidden ones": {[]string{"hdfs:///hidden/*"}, nil, fault.NotFound, false},
+		"one good path and one that errs":      {[]string{"hdfs:///in/a", "hdfs:///none"}, nil, fault.NotFound, false},
+		"no URI":                               {[]string{"/in/a"}, nil, fault.Invalid, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newTestServer(t)
+			write(t, o.fs, "/in/a", 10000)
+			write(t, o.fs, "/in/b", 1)
+			write(t, o.fs, "/in/_x", 5)
+			write(t, o.fs, "/in/.y", 5)
+			write(t, o.fs, "/in/deep/c", 5)
+			if !strings.HasSuffix(c.paths[0], "/in/*") {
+				write(t, o.fs, "/in/deep/er/d", 5)
+			}
+			write(t, o.fs, "/in/_deep/c", 5)
+			write(t, o.fs, "/flat/a", 5)
+			write(t, o.fs, "/flat/b", 5)
+			write(t, o.fs, "/hidden/_x", 5)
+			if err := o.fs.Mkdir(t.Context(), "/empty"); err != nil {
+				t.Fatal(err)
+			}
+			request := locate(1, 0, 0, c.paths...)
+			request.GetLocate().Recurse = c.recurse
+			a := o.request(t, request)
+			if c.class != nil {
+				if a.GetErrorClass() != c.class.Error() || a.GetError() == "" {
+					t.Errorf("class %q, %q; want %v", a.GetErrorClass(), a.GetError(), c.class)
+				}
+				return
+			}
+			var got []string
+			for _, b := range a.GetLocate().GetBlocks() {
+				if f := strings.TrimPrefix(b.GetUri(), "hdfs://"); len(got) == 0 || got[len(got)-1] != f {
+					got = append(got, f)
+				}
+				if len(b.GetHosts()) == 0 || len(b.GetRacks()) != len(b.GetHosts()) {
+					t.Errorf("block %v: hosts and racks", b)
+				}
+			}
+			if d := cmp.Diff(c.files, got); d != "" || a.GetError() != "" {
+				t.Errorf("%s\n%s", a.GetError(), d)
+			}
+		})
+	}
+}
+
+// For every page size, the pages together equal the unpaged answer.
+func TestPagesAddUp(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		fs := fake.New(fake.Options{BlockBytes: 100})
+		for i, n := range rapid.SliceOfN(rapid.IntRange(0, 1200), 1, 6).Draw(rt, "lengths") {
+			write(rt, fs, fmt.Sprintf("/in/%d", i), n)
+		}
+		d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+		all, err := d.locate(t.Context(), locate(1, 0, 0, "hdfs:///in").GetLocate(), "u")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		page := int32(rapid.IntRange(1, 20).Draw(rt, "page"))
+		var got []*droverv1.FileBlock
+		for next := int32(0); ; {
+			a, err := d.locate(t.Context(), locate(1, next, page, "hdfs:///in").GetLocate(), "u")
+			if err != nil || a.GetTotalBytes() != all.GetTotalBytes() || len(a.GetBlocks()) > int(page) {
+				rt.Fatalf("page at %d: %d blocks, %d bytes, %v", next, len(a.GetBlocks()), a.GetTotalBytes(), err)
+			}
+			got = append(got, a.GetBlocks()...)
+			if next = a.GetNextBlock(); next == 0 {
+				break
+			}
+		}
+		if d := cmp.Diff(all.GetBlocks(), got, protocmp.Transform()); d != "" {
+			rt.Fatal(d)
+		}
+	})
+}
+
+func TestRefreshSeesALostDataNode(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 100)
+	first := o.request(t, locate(1, 0, 0, "hdfs:///in/a"))
+	o.fs.StopDataNode(first.GetLocate().GetBlocks()[0].GetHosts()[0])
+	again := locate(2, 0, 0, "hdfs:///in/a")
+	again.GetLocate().Refresh = true
+	if a := o.request(t, again); a.GetError() != "" || len(a.GetLocate().GetBlocks()[0].GetHosts()) != 0 {
+		t.Errorf("after the loss: %v", a)
+	}
+}
+
+func check(id uint64, prepare bool) *droverv1.NodeRequest {
+	return &droverv1.NodeRequest{Id: id, User: "u", Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
+		Path: "hdfs:///out/x", Prepare: prepare, Temporary: "hdfs:///out/x/_temporary/7"}}}
+}
+
+func TestCheckOutput(t *testing.T) {
+	for name, c := range map[string]struct {
+		there   string // an existing file
+		prepare bool
+		class   string
+	}{
+		"free":                           {"/other", false, ""},
+		"free, and prepared":             {"/other", true, ""},
+		"taken":                          {"/out/x/part-00000", true, "already exists"},
+		"a file in its place":            {"/out/x", false, "already exists"},
+		"a file above":                   {"/out", false, "invalid"},
+		"another job's temporary folder": {"/out/x/_temporary/8/f", true, ""},
+		"the temporary of the same job":  {"/out/x/_temporary/7/f", true, ""},
+		"a result beside its temporary":  {"/out/x/_SUCCESS", true, "already exists"},
+		"a folder above that is missing": {"/else/y", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newTestServer(t)
+			write(t, o.fs, c.there, 1)
+			for id := uint64(1); id <= 2; id++ { // a repetition has the same answer
+				if a := o.request(t, check(id, c.prepare)); a.GetErrorClass() != c.class || (a.GetError() == "") != (c.class == "") {
+					t.Errorf("time %d: class %q, %q; want %q", id, a.GetErrorClass(), a.GetError(), c.class)
+				}
+			}
+			if c.prepare && c.class == "" {
+				if _, err := o.fs.Stat(t.Context(), "/out/x/_temporary/7"); err != nil {
+					t.Errorf("the temporary folder: %v", err)
+				}
+			}
+		})
+	}
+}
+
+const parts = 5
+
+func prepared(t interface {
+	Helper()
+	Fatal(...any)
+}) (*fake.FS, *droverv1.CommitOutputRequest) {
+	t.Helper()
+	fs := fake.New(fake.Options{})
+	c := &droverv1.CommitOutputRequest{Path: "hdfs:///out/x", Temporary: "hdfs:///out/x/_temporary/7"}
+	for i := range parts {
+		src := fmt.Sprintf("/out/x/_temporary/7/%d.1/part", i)
+		write(t, fs, src, 10+i)
+		c.Files = append(c.Files, &droverv1.CommitFile{Source: "hdfs://" + src, Name: fmt.Sprintf("part-%05d", i), Length: int64(10 + i)})
+	}
+	return fs, c
+}
+
+func wholeResult(t interface {
+	Helper()
+	Errorf(string, ...any)
+}, fs hdfs.FS) {
+	t.Helper()
+	ctx := context.Background()
+	for i := range parts {
+		if info, err := fs.Stat(ctx, fmt.Sprintf("/out/x/part-%05d", i)); err != nil || info.LengthBytes != int64(10+i) {
+			t.Errorf("part %d: %+v %v", i, info, err)
+		}
+	}
+	all, err := fs.List(ctx, "/out/x")
+	if err != nil || len(all) < parts+1 {
+		t.Errorf("%d entries, %v", len(all), err)
+	}
+	if _, err := fs.Stat(ctx, "/out/x/_SUCCESS"); err != nil {
+		t.Errorf("_SUCCESS: %v", err)
+	}
+	if _, err := fs.Stat(ctx, "/out/x/_temporary/7"); !errors.Is(err, hdfs.ErrNotExist) {
+		t.Errorf("the temporary folder is still there: %v", err)
+	}
+}
+
+// A commit that fails at any call and is repeated has the same result as one that
+// does not fail; before _SUCCESS exists, no complete result is visible.
+func TestCommitBreaksAnywhere(t *testing.T) {
+	for _, op := range []fake.Op{fake.OpMkdir, fake.OpStat, fake.OpRename, fake.OpCreate, fake.OpCommit, fake.OpDelete} {
+		for n := 1; ; n++ {
+			fs, c := prepared(t)
+			fs.FailNth(op, n, hdfs.ErrUnavailable)
+			d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+			err := d.commitOutput(t.Context(), c, "u")
+			if err == nil {
+				if n == 1 {
+					t.Errorf("%s is never called", op)
+				}
+				break
+			}
+			if _, serr := fs.Stat(t.Context(), "/out/x/_SUCCESS"); serr == nil && op != fake.OpDelete {
+				t.Errorf("%s number %d failed, and _SUCCESS is there", op, n)
+			}
+			for range 2 { // and once more after the end
+				if err := d.commitOutput(t.Context(), c, "u"); err != nil {
+					t.Fatalf("%s number %d failed, then the repetition: %v", op, n, err)
+				}
+			}
+			wholeResult(t, fs)
+		}
+	}
+}
+
+func TestCommitOnTwoNodesAtOnce(t *testing.T) {
+	fs, c := prepared(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range errs {
+		wg.Go(func() {
+			d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+			errs[i] = d.commitOutput(t.Context(), c, "u")
+		})
+	}
+	wg.Wait()
+	if errs[0] != nil && errs[1] != nil {
+		t.Errorf("both failed: %v; %v", errs[0], errs[1])
+	}
+	d := NewServer(singleFS{fs}, func() {}, func(string, error) {})
+	if err := d.commitOutput(t.Context(), c, "u"); err != nil {
+		t.Error(err)
+	}
+	wholeResult(t, fs)
+}
+
+func TestCommitNeverOverwrites(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*testing.T, *fake.FS, *droverv1.CommitOutputRequest)
+		class  error
+	}{
+		"another program's file": {func(t *testing.T, fs *fake.FS, _ *droverv1.CommitOutputRequest) {
+			write(t, fs, "/out/x/part-00002", 12)
+		}, fault.Exists},
+		"a result of another length": {func(_ *testing.T, _ *fake.FS, c *droverv1.CommitOutputRequest) { c.Files[1].Length++ }, fault.Corrupt},
+		"a result that is gone": {func(t *testing.T, fs *fake.FS, _ *droverv1.CommitOutputRequest) {
+			if err := fs.Delete(t.Context(), "/out/x/_temporary/7/3.1"); err != nil {
+				t.Fatal(err)
+			}
+		}, fault.NotFound},
+		"a name that leads away":              {func(_ *testing.T, _ *fake.FS, c *droverv1.CommitOutputRequest) { c.Files[0].Name = "../part" }, fault.Invalid},
+		"a source that is not ours":           {func(_ *testing.T, _ *fake.FS, c *droverv1.CommitOutputRequest) { c.Files[0].Source = "hdfs:///etc/x" }, fault.Invalid},
+		"a part that is called like the mark": {func(_ *testing.T, _ *fake.FS, c *droverv1.CommitOutputRequest) { c.Files[0].Name = "_SUCCESS" }, fault.Invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newTestServer(t)
+			fs, req := prepared(t)
+			o.fs, o.files = fs, singleFS{fs}
+			c.change(t, fs, req)
+			a := o.request(t, &droverv1.NodeRequest{Id: 1, Operation: &droverv1.NodeRequest_CommitOutput{CommitOutput: req}})
+			if a.GetErrorClass() != c.class.Error() {
+				t.Errorf("class %q, %q; want %v", a.GetErrorClass(), a.GetError(), c.class)
+			}
+			if _, err := fs.Stat(t.Context(), "/out/x/_SUCCESS"); err == nil {
+				t.Error("_SUCCESS is there")
+			}
+		})
+	}
+}
+
+func TestRequestIsDoneOnceAndRemembered(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 10)
+	first := o.request(t, locate(1, 0, 0, "hdfs:///in/a"))
+	calls := o.fs.Calls(fake.OpLocations)
+	if again := o.request(t, locate(1, 0, 0, "hdfs:///in/a")); !cmp.Equal(first, again, protocmp.Transform()) {
+		t.Errorf("another answer: %v", again)
+	}
+	if o.fs.Calls(fake.OpLocations) != calls {
+		t.Error("the file system was asked again")
+	}
+	o.fs.FailNth(fake.OpStat, 1, hdfs.ErrUnavailable)
+	if a := o.request(t, locate(2, 0, 0, "hdfs:///in/a")); a.GetErrorClass() != fault.Unavailable.Error() {
+		t.Errorf("an unavailable NameNode: %v", a)
+	}
+	if a := o.request(t, locate(2, 0, 0, "hdfs:///in/a")); a.GetError() != "" {
+		t.Errorf("asked again later: %v", a)
+	}
+}
+
+func TestLimitAndProgress(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/in/a", 10)
+	o.fs.Delay(fake.OpStat, time.Hour)
+	req := locate(1, 0, 0, "hdfs:///in/a")
+	req.TimeoutMs = 100
+	o.Handle(t.Context(), req)
+	o.SetWaiting("other-user", "waiting for nothing")
+	o.SetWaiting("u", "waiting for the NameNode at nn:1, 12 s left")
+	<-o.notified
+	if a := o.TakeResponses(); len(a) != 1 || !strings.Contains(a[0].GetProgress(), "12 s left") {
+		t.Fatalf("progress: %v", a)
+	}
+	a := o.request(t, req)
+	if a.GetErrorClass() != fault.Unavailable.Error() || !strings.Contains(a.GetError(), "within 100ms") {
+		t.Errorf("over its limit: %v", a)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	o := newTestServer(t)
+	write(t, o.fs, "/tmp/j/a", 10)
+	for id := uint64(1); id <= 2; id++ {
+		if a := o.request(t, &droverv1.NodeRequest{Id: id, Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: "hdfs:///tmp/j"}}}); a.GetError() != "" {
+			t.Errorf("time %d: %v", id, a)
+		}
+	}
+	if a := o.request(t, &droverv1.NodeRequest{Id: 3, Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: "hdfs:///"}}}); a.GetErrorClass() != fault.Invalid.Error() {
+		t.Errorf("the root: %v", a)
+	}
+}

@@ -1,0 +1,233 @@
+package requests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/hdfs"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/node/fsys"
+)
+
+// Limits of the server.
+const (
+	maxConcurrent     = 8
+	maxInFlight       = 1000 // requests under way; more are refused
+	maxRemembered     = 256  // responses kept for requests that are sent again
+	defaultLimit      = time.Minute
+	missingBlocksWait = 5 * time.Second // for blocks whose DataNodes have not reported yet
+)
+
+// FileSystems opens the file system of a URI on behalf of a user.
+type FileSystems interface {
+	Open(uri hdfs.URI, user string) (hdfs.FS, error)
+}
+
+// Server performs requests and collects responses. It is safe for concurrent use.
+type Server struct {
+	files     FileSystems
+	notify    func()                       // there are responses to take
+	countDone func(kind string, err error) // one request has ended
+	slots     chan struct{}
+	listings  listings
+	wg        sync.WaitGroup
+
+	mu        sync.Mutex
+	inFlight  map[uint64]*droverv1.NodeRequest
+	responses map[uint64]*droverv1.NodeResponse // to be taken; at most one per request
+	recent    []*droverv1.NodeResponse          // final ones, oldest first
+}
+
+// NewServer makes a server. answered and count are called from any goroutine.
+func NewServer(files FileSystems, answered func(), count func(kind string, err error)) *Server {
+	return &Server{
+		files: files, notify: answered, countDone: count, slots: make(chan struct{}, maxConcurrent),
+		listings: listings{byKey: map[string]*listing{}},
+		inFlight: map[uint64]*droverv1.NodeRequest{}, responses: map[uint64]*droverv1.NodeResponse{},
+	}
+}
+
+// Handle starts a request unless it is under way or was answered already. If ctx
+// ends, the request ends without a response. Wait waits for all requests.
+func (d *Server) Handle(ctx context.Context, o *droverv1.NodeRequest) {
+	d.mu.Lock()
+	if d.inFlight[o.GetId()] != nil {
+		d.mu.Unlock()
+		return
+	}
+	for _, a := range d.recent {
+		if a.GetId() == o.GetId() {
+			d.responses[o.GetId()] = a
+			d.mu.Unlock()
+			d.notify()
+			return
+		}
+	}
+	if len(d.inFlight) >= maxInFlight {
+		d.mu.Unlock()
+		d.complete(o, nil, fault.New(fault.Exhausted, "the node has %d requests under way: try again later", maxInFlight))
+		return
+	}
+	d.inFlight[o.GetId()] = o
+	d.mu.Unlock()
+	d.wg.Go(func() { d.process(ctx, o) })
+}
+
+// Wait waits until no request is under way.
+func (d *Server) Wait() { d.wg.Wait() }
+
+func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
+	limit := defaultLimit
+	if ms := o.GetTimeoutMs(); ms > 0 {
+		limit = time.Duration(ms) * time.Millisecond
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var answer *droverv1.NodeResponse
+	var err error
+	select {
+	case d.slots <- struct{}{}:
+		answer, err = d.execute(within, o)
+		<-d.slots
+	case <-within.Done():
+		err = within.Err()
+	}
+	if ctx.Err() != nil { // the daemon stops; a repeated request is performed again
+		d.mu.Lock()
+		delete(d.inFlight, o.GetId())
+		d.mu.Unlock()
+		return
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fault.New(fault.Unavailable, "%s: no answer within %s%s", kindOf(o), limit, d.lastProgress(o))
+	}
+	d.complete(o, answer, fsys.Classed(err))
+}
+
+// lastProgress returns what the request was waiting for when it timed out.
+func (d *Server) lastProgress(o *droverv1.NodeRequest) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.responses[o.GetId()]; a.GetProgress() != "" {
+		return "; it was " + a.GetProgress()
+	}
+	return ""
+}
+
+func (d *Server) complete(o *droverv1.NodeRequest, answer *droverv1.NodeResponse, err error) {
+	if answer == nil {
+		answer = &droverv1.NodeResponse{}
+	}
+	answer.Id = o.GetId()
+	if err != nil {
+		answer.Error = err.Error()
+		if c := fault.Class(err); c != nil {
+			answer.ErrorClass = c.Error()
+		}
+	}
+	d.countDone(kindOf(o), err)
+	d.mu.Lock()
+	delete(d.inFlight, o.GetId())
+	d.responses[o.GetId()] = answer
+	if !errors.Is(err, fault.Unavailable) && !errors.Is(err, fault.Exhausted) { // a retry may succeed, so these are not remembered
+		d.recent = append(d.recent, answer)
+		if len(d.recent) > maxRemembered {
+			d.recent = d.recent[1:]
+		}
+	}
+	d.mu.Unlock()
+	d.notify()
+}
+
+// SetWaiting reports to a user's requests that a NameNode delays them.
+func (d *Server) SetWaiting(user, text string) {
+	d.mu.Lock()
+	told := false
+	for id, o := range d.inFlight {
+		if o.GetUser() == user {
+			d.responses[id] = &droverv1.NodeResponse{Id: id, Progress: text}
+			told = true
+		}
+	}
+	d.mu.Unlock()
+	if told {
+		d.notify()
+	}
+}
+
+// TakeResponses returns and clears the responses to be reported.
+func (d *Server) TakeResponses() []*droverv1.NodeResponse {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]*droverv1.NodeResponse, 0, len(d.responses))
+	for _, a := range d.responses {
+		all = append(all, proto.CloneOf(a))
+	}
+	clear(d.responses)
+	return all
+}
+
+// ReturnResponses puts back responses that could not be reported; a newer
+// response to the same request wins.
+func (d *Server) ReturnResponses(answers []*droverv1.NodeResponse) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range answers {
+		if d.responses[a.GetId()] == nil {
+			d.responses[a.GetId()] = a
+		}
+	}
+}
+
+func kindOf(o *droverv1.NodeRequest) string {
+	switch o.GetOperation().(type) {
+	case *droverv1.NodeRequest_Locate:
+		return "locate"
+	case *droverv1.NodeRequest_CheckOutput:
+		return "check output"
+	case *droverv1.NodeRequest_CommitOutput:
+		return "commit output"
+	case *droverv1.NodeRequest_DeletePath:
+		return "delete"
+	default:
+		return "unknown"
+	}
+}
+
+func (d *Server) execute(ctx context.Context, o *droverv1.NodeRequest) (*droverv1.NodeResponse, error) {
+	switch what := o.GetOperation().(type) {
+	case *droverv1.NodeRequest_Locate:
+		found, err := d.locate(ctx, what.Locate, o.GetUser())
+		return &droverv1.NodeResponse{Locate: found}, err
+	case *droverv1.NodeRequest_CheckOutput:
+		return nil, d.checkOutput(ctx, what.CheckOutput, o.GetUser())
+	case *droverv1.NodeRequest_CommitOutput:
+		return nil, d.commitOutput(ctx, what.CommitOutput, o.GetUser())
+	case *droverv1.NodeRequest_DeletePath:
+		fs, uri, err := d.openFS(what.DeletePath.GetPath(), o.GetUser())
+		if err != nil {
+			return nil, err
+		}
+		return nil, fs.Delete(ctx, uri.Path)
+	default:
+		return nil, fault.New(fault.Unsupported, "this node does not support the request: upgrade it")
+	}
+}
+
+func (d *Server) openFS(raw, user string) (hdfs.FS, hdfs.URI, error) {
+	uri, err := hdfs.ParseURI(raw)
+	if err != nil {
+		return nil, uri, err
+	}
+	fs, err := d.files.Open(uri, user)
+	if err != nil {
+		return nil, uri, fmt.Errorf("%s: %w", raw, err)
+	}
+	return fs, uri, nil
+}

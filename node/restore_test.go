@@ -1,0 +1,126 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// watchedDriver records the limits in force when criu dumps and when a restored
+// container is let run.
+type watchedDriver struct {
+	*fake.Driver
+	k *levelKernel
+
+	mu                         sync.Mutex
+	atDump, atContinue         []Limits
+	dumpErrors, continueErrors []error // errors of the next calls
+}
+
+func (d *watchedDriver) limits(id string) Limits {
+	d.k.mu.Lock()
+	defer d.k.mu.Unlock()
+	return d.k.groups[id]
+}
+
+func (d *watchedDriver) Checkpoint(ctx context.Context, id, dir string) error {
+	d.mu.Lock()
+	d.atDump = append(d.atDump, d.limits(id))
+	if len(d.dumpErrors) > 0 {
+		err := d.dumpErrors[0]
+		d.dumpErrors = d.dumpErrors[1:]
+		d.mu.Unlock()
+		return err
+	}
+	d.mu.Unlock()
+	return d.Driver.Checkpoint(ctx, id, dir)
+}
+
+func (d *watchedDriver) Continue(ctx context.Context, id string) error {
+	d.mu.Lock()
+	d.atContinue = append(d.atContinue, d.limits(id))
+	if len(d.continueErrors) > 0 {
+		err := d.continueErrors[0]
+		d.continueErrors = d.continueErrors[1:]
+		d.mu.Unlock()
+		return err
+	}
+	d.mu.Unlock()
+	return d.Driver.Continue(ctx, id)
+}
+
+var _ runtime.StoppedRestorer = (*watchedDriver)(nil)
+
+// criu works without limits on CPU and I/O; no process runs before they are back.
+func TestRestoredTaskStandsStillUntilItsLimitsAreBack(t *testing.T) {
+	for name, failures := range map[string][]error{
+		"at once":                         nil,
+		"after a failure, by way of thaw": {errors.New("no such process")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, k := newLevelTestNode(t)
+			d := &watchedDriver{Driver: b.engine.Driver(), k: k, continueErrors: failures}
+			b.config.Driver = d
+			b.start()
+			w := groupTask(0, "count")
+			b.put(w)
+			b.await(t, w, running)
+			b.awaitCounting(w)
+			b.requestLevel(w, levelCheckpointed)
+			b.awaitLevel(w, levelCheckpointed)
+			b.requestLevel(w, levelRunning)
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(d.atDump) != 1 || d.atDump[0].CPU != 0 || d.atDump[0].IO != 0 || d.atDump[0].Memory == 0 {
+				t.Errorf("limits during the dump: %+v", d.atDump)
+			}
+			if len(d.atContinue) != 1+len(failures) {
+				t.Errorf("continued %d times", len(d.atContinue))
+			}
+			for _, l := range d.atContinue {
+				if l.CPU != 100 || l.IO != 1<<20 || l.Memory == 0 || l.Swap != 0 {
+					t.Errorf("limits when it goes on: %+v", l)
+				}
+			}
+		})
+	}
+}
+
+// A dump that fails for a moment is tried again and refused for a while, not for
+// good; meanwhile the frozen task has its limits again.
+func TestDumpThatFailsForAMoment(t *testing.T) {
+	b, k := newLevelTestNode(t)
+	blocked := fault.New(fault.Conflict, "process 7 waits for a disk (state D)")
+	d := &watchedDriver{Driver: b.engine.Driver(), k: k, dumpErrors: []error{blocked, blocked}}
+	b.config.Driver = d
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.awaitCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	s := b.awaitRefusal(w, levelCheckpointed)
+	for _, l := range s.GetLevelsRefused() {
+		if l == levelCheckpointed {
+			t.Error("refused for good")
+		}
+	}
+	if l := d.limits(idOf(w)); l.CPU != 100 || l.IO != 1<<20 {
+		t.Errorf("limits after the failed dump: %+v", l)
+	}
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+}

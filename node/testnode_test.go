@@ -1,0 +1,362 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/mapreduce/harness"
+	"github.com/drover-run/drover/node/helper"
+	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/runtime/containerd/logger"
+	"github.com/drover-run/drover/runtime/fake"
+)
+
+// TestMain makes this test binary the harness and the helper too, like cmd/drover.
+// Those exit at once: os.Exit sleeps for a second under the race detector.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case logger.Verb:
+			syscall.Exit(logger.Main(os.Args[2:]))
+		case "harness":
+			syscall.Exit(harness.Main(os.Args[2:]))
+		case intrudeVerb:
+			syscall.Exit(intrude(os.Args[2]))
+		case "helper":
+			syscall.Exit(helper.Main(os.Args[2:]))
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fakeCoordinator is the coordinator of one node: it streams the state that a test
+// wants and stores the node's reports.
+type fakeCoordinator struct {
+	droverv1connect.UnimplementedNodeServiceHandler
+
+	mu              sync.Mutex
+	term            uint64
+	epoch           uint64
+	unreachable     bool // every call fails
+	leaseMS         int64
+	registerAgain   bool // the next report is answered with a request to register again
+	revision        uint64
+	wanted          map[store.ID]*droverv1.WantedAttempt
+	log             []*droverv1.Wanted // deltas since the streams were cut
+	changed         chan struct{}      // closed and replaced when log grows or streams are cut
+	cutCount        int                // how often the streams were cut
+	seen            map[store.ID]*droverv1.SeenAttempt
+	answers         map[uint64]*droverv1.NodeResponse
+	fullReportCount int
+	watches         []uint64 // revision from which each watch started
+	blobs           map[string][]byte
+	node            *droverv1.NodeInfo // as it last registered
+}
+
+func newFakeCoordinator() *fakeCoordinator {
+	return &fakeCoordinator{
+		term: 1, epoch: 1, wanted: map[store.ID]*droverv1.WantedAttempt{}, changed: make(chan struct{}),
+		seen: map[store.ID]*droverv1.SeenAttempt{}, answers: map[uint64]*droverv1.NodeResponse{}, blobs: map[string][]byte{},
+	}
+}
+
+func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv1.RegisterRequest]) (*connect.Response[droverv1.RegisterResponse], error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unreachable {
+		return nil, errUnreachable
+	}
+	b.node = r.Msg.GetNode()
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ReportIntervalMs: 50, LeaseMs: b.leaseMS}), nil
+}
+
+func (b *fakeCoordinator) Watch(ctx context.Context, r *connect.Request[droverv1.WatchRequest], out *connect.ServerStream[droverv1.Wanted]) error {
+	b.mu.Lock()
+	b.watches = append(b.watches, r.Msg.GetRevision())
+	cut, at := b.cutCount, len(b.log)
+	full := &droverv1.Wanted{Term: b.term, Revision: b.revision, Full: true}
+	for _, w := range b.wanted {
+		full.Put = append(full.Put, w)
+	}
+	b.mu.Unlock()
+	if err := out.Send(full); err != nil {
+		return err
+	}
+	for {
+		b.mu.Lock()
+		if b.cutCount != cut {
+			b.mu.Unlock()
+			return wire.Error(fault.New(fault.Unavailable, "cut"))
+		}
+		more, changed := b.log[at:], b.changed
+		at = len(b.log)
+		b.mu.Unlock()
+		for _, m := range more {
+			if err := out.Send(m); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (b *fakeCoordinator) Report(_ context.Context, r *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unreachable {
+		return nil, errUnreachable
+	}
+	if r.Msg.GetFull() {
+		b.fullReportCount++
+	}
+	for _, s := range r.Msg.GetAttempts() {
+		b.seen[store.IDOf(s.GetKey())] = s
+	}
+	for _, a := range r.Msg.GetResponses() {
+		b.answers[a.GetId()] = a
+	}
+	again := b.registerAgain
+	b.registerAgain = false
+	return connect.NewResponse(&droverv1.ReportResponse{Term: b.term, RegisterAgain: again, LeaseMs: b.leaseMS}), nil
+}
+
+func (b *fakeCoordinator) GetBlob(_ context.Context, r *connect.Request[droverv1.GetBlobRequest], out *connect.ServerStream[droverv1.BlobChunk]) error {
+	data, ok := b.blobs[r.Msg.GetDigest()]
+	if !ok {
+		return wire.Error(fault.New(fault.NotFound, "no blob %s", r.Msg.GetDigest()))
+	}
+	return out.Send(&droverv1.BlobChunk{Data: data[r.Msg.GetOffset():]})
+}
+
+var errUnreachable = wire.Error(fault.New(fault.Unavailable, "away"))
+
+func (b *fakeCoordinator) setUnreachable(away bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unreachable = away
+}
+
+// send appends a delta to every stream.
+func (b *fakeCoordinator) send(m *droverv1.Wanted) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.revision++
+	m.Revision = b.revision
+	if m.Term == 0 {
+		m.Term = b.term
+	}
+	for _, w := range m.GetPut() {
+		b.wanted[store.IDOf(w.GetKey())] = w
+	}
+	for _, k := range m.GetRemove() {
+		delete(b.wanted, store.IDOf(k))
+	}
+	b.log = append(b.log, m)
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *fakeCoordinator) put(w ...*droverv1.WantedAttempt) { b.send(&droverv1.Wanted{Put: w}) }
+
+func (b *fakeCoordinator) remove(w ...*droverv1.WantedAttempt) {
+	m := &droverv1.Wanted{}
+	for _, w := range w {
+		m.Remove = append(m.Remove, w.GetKey())
+	}
+	b.send(m)
+}
+
+// cutStreams ends all streams, like a coordinator that restarts.
+func (b *fakeCoordinator) cutStreams() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cutCount++
+	b.log = nil
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *fakeCoordinator) get(w *droverv1.WantedAttempt) *droverv1.SeenAttempt {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.seen[store.IDOf(w.GetKey())]
+}
+
+// await waits until the attempt is reported in a phase, and returns the report.
+func (b *fakeCoordinator) await(t testing.TB, w *droverv1.WantedAttempt, phase droverv1.Phase) *droverv1.SeenAttempt {
+	t.Helper()
+	poll(t, fmt.Sprintf("attempt %s in %s", store.IDOf(w.GetKey()), phase), func() bool {
+		s := b.get(w)
+		if s.GetPhase() > phase {
+			t.Fatalf("attempt %s: %s %s %q, want %s\n%s", store.IDOf(w.GetKey()), s.GetPhase(), s.GetCause(), s.GetMessage(), phase, s.GetStderrTail())
+		}
+		return s.GetPhase() == phase
+	})
+	return b.get(w)
+}
+
+func poll(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	limit := 20 * time.Second
+	if os.Getenv("DROVER_TEST_NODE") != "" { // an emulated machine
+		limit = 2 * time.Minute
+	}
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// testNode is a fake coordinator, a fake engine and a node that can be stopped and
+// restarted.
+type testNode struct {
+	*fakeCoordinator
+	t       testing.TB
+	engine  *fake.Engine
+	config  Config
+	address string // of the node's HTTP server
+	stop    func() // stops the daemon, not the tasks
+}
+
+func newTestNode(t testing.TB, programs map[string]fake.Program) *testNode {
+	t.Helper()
+	dir := t.TempDir() // first: it is removed last, when nothing writes there any more
+	b := &testNode{fakeCoordinator: newFakeCoordinator(), t: t, engine: fake.New(nil, programs)}
+	t.Cleanup(b.engine.Close)
+	_, h := droverv1connect.NewNodeServiceHandler(b.fakeCoordinator, connect.WithReadMaxBytes(16<<20)) // as the coordinator
+	srv := httptest.NewServer(h)
+	t.Cleanup(func() { b.stopDaemon(); b.cutStreams(); srv.CloseClientConnections(); srv.Close() })
+	b.config = Config{
+		Data: filepath.Join(dir, "data"), Coordinator: droverv1connect.NewNodeServiceClient(srv.Client(), srv.URL),
+		Info: &droverv1.NodeInfo{Name: "n1"}, Driver: b.engine.Driver(), AllowRoot: true, Harness: smallHarness(t),
+		Grace: 200 * time.Millisecond,
+	}
+	return b
+}
+
+// smallHarness returns a file that replaces the harness in tests that do not run it.
+func smallHarness(t testing.TB) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "harness")
+	if err := os.WriteFile(p, []byte("#!/bin/true\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// start runs the daemon until stopDaemon.
+func (b *testNode) start() {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	cfg := b.config
+	ready := make(chan string, 1)
+	cfg.Ready = func(a string) {
+		select {
+		case ready <- a:
+		default:
+		}
+	}
+	go func() { done <- Run(ctx, cfg) }()
+	b.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("the daemon ended with %v", err)
+		}
+		b.stop = nil
+	}
+	select {
+	case b.address = <-ready:
+	case err := <-done:
+		cancel()
+		b.stop = nil
+		b.t.Fatalf("the daemon did not start: %v", err)
+	}
+}
+
+func (b *testNode) stopDaemon() {
+	if b.stop != nil {
+		b.stop()
+	}
+}
+
+func (b *testNode) attemptFolder(w *droverv1.WantedAttempt) string {
+	return filepath.Join(b.config.Data, "attempts", string(store.IDOf(w.GetKey())))
+}
+
+// checkNothingLeft waits until the node has no container and no folder.
+func (b *testNode) checkNothingLeft() {
+	b.t.Helper()
+	poll(b.t, "an empty node", func() bool {
+		left, err := os.ReadDir(filepath.Join(b.config.Data, "attempts"))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all, err := b.config.Driver.List(context.Background())
+		return err == nil && len(all) == 0 && len(left) == 0
+	})
+}
+
+func groupTask(task int32, command ...string) *droverv1.WantedAttempt {
+	return &droverv1.WantedAttempt{
+		Key:  &droverv1.AttemptKey{Job: 1, Task: task, Attempt: 1, Run: 1},
+		Goal: droverv1.Goal_GOAL_RUN, Level: droverv1.Level_LEVEL_RUNNING,
+		Spec: &droverv1.TaskSpec{JobName: "j", StageName: "s", Tenant: "t", Kind: "group", Command: command, StageTasks: 1,
+			Demand: &droverv1.Resources{Cpu: 100, Memory: 64 << 20, Io: 1 << 20}},
+	}
+}
+
+func with(w *droverv1.WantedAttempt, f func(*droverv1.WantedAttempt)) *droverv1.WantedAttempt {
+	f(w)
+	return w
+}
+
+// programs returns the programs of the fake engine.
+func programs() map[string]fake.Program {
+	return map[string]fake.Program{
+		"true": func(context.Context, *fake.Process) int { return 0 },
+		"fail": func(_ context.Context, p *fake.Process) int {
+			fmt.Fprintln(p.Stderr, "it went wrong")
+			return 3
+		},
+		"hang": func(ctx context.Context, _ *fake.Process) int { <-ctx.Done(); return 0 },
+		"deaf": func(ctx context.Context, p *fake.Process) int { p.Handle(); <-ctx.Done(); return 0 },
+		"env": func(_ context.Context, p *fake.Process) int {
+			fmt.Fprintln(p.Stdout, strings.Join(p.Spec.Env, "\n"))
+			return 0
+		},
+	}
+}
+
+const (
+	running   = droverv1.Phase_PHASE_RUNNING
+	succeeded = droverv1.Phase_PHASE_SUCCEEDED
+	failed    = droverv1.Phase_PHASE_FAILED
+	gone      = droverv1.Phase_PHASE_GONE
+)

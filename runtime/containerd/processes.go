@@ -1,0 +1,114 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/runtime"
+)
+
+// blockedLimit is how long to wait for processes in uninterruptible sleep before a
+// dump.
+const blockedLimit = 20 * time.Second
+
+// groupOf returns the processes in the cgroup of a process, as the host numbers
+// them.
+func (c Config) groupOf(pid int) ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(c.proc, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(c.cgroupMount, group, "cgroup.procs"))
+		if err != nil {
+			return nil, err
+		}
+		var pids []int
+		for f := range strings.FieldsSeq(string(text)) {
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				return nil, fault.New(fault.Corrupt, "cgroup.procs of %s has %q", group, f)
+			}
+			pids = append(pids, n)
+		}
+		return pids, nil
+	}
+	return nil, fault.New(fault.Corrupt, "process %d has no cgroup of version 2: %q", pid, b)
+}
+
+// awaitStoppable waits until no process of the container is in uninterruptible
+// sleep (state D): criu cannot seize it. That is the ordinary state of a process
+// that waits for its disk, or for pages from swap. Conflict: one still is.
+func (d *Driver) awaitStoppable(ctx context.Context, id string, pid int) error {
+	defer runtime.StartPart(ctx, "wait for state D")()
+	ctx, cancel := context.WithTimeout(ctx, blockedLimit)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		pids, err := d.cfg.groupOf(pid)
+		if err != nil {
+			return fmt.Errorf("checkpoint of container %s: %w", id, err)
+		}
+		i := slices.IndexFunc(pids, d.cfg.isBlocked)
+		if i < 0 {
+			return nil
+		}
+		if !sleep(ctx, pause) {
+			return fault.New(fault.Conflict, "checkpoint of container %s: process %d waits for a disk (state D) for longer than %s, so it cannot be stopped now", id, pids[i], blockedLimit)
+		}
+	}
+}
+
+// isBlocked reports whether some thread of a process is in uninterruptible sleep.
+func (c Config) isBlocked(pid int) bool {
+	tasks := filepath.Join(c.proc, strconv.Itoa(pid), "task")
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return false // it has exited
+	}
+	for _, t := range threads {
+		b, err := os.ReadFile(filepath.Join(tasks, t.Name(), "stat"))
+		// The state follows the name, which is in parentheses and may contain any.
+		if i := strings.LastIndexByte(string(b), ')'); err == nil && i >= 0 && strings.HasPrefix(string(b[i:]), ") D") {
+			return true
+		}
+	}
+	return false
+}
+
+// Continue implements runtime.StoppedRestorer. It sends CONT to every process of the
+// container, children before parents, so that no parent sees a stopped child.
+func (d *Driver) Continue(ctx context.Context, id string) error {
+	p, err := d.firstProcess(ctx, id)
+	if err != nil {
+		return engineError(ctx, "continue", id, err)
+	}
+	pids, err := d.cfg.groupOf(int(p.GetPid()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has exited
+	}
+	if err != nil {
+		return fmt.Errorf("container %s: %w", id, err)
+	}
+	slices.SortFunc(pids, func(a, b int) int { return b - a })
+	for _, pid := range pids {
+		if e := unix.Kill(pid, unix.SIGCONT); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("container %s: process %d does not continue: %w", id, pid, e))
+		}
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+package scheduler_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// guaranteeWorld has two nodes of 4 cores, 8 GiB and two disks of 50 MiB/s and 10 GiB, on
+// which suspension cannot free memory. Job 1 of project 1, whose departure is guaranteed, runs
+// one of its two tasks on node 0; job 2 is regular and waits; job 3 has an accepted deadline
+// and waits.
+func guaranteeWorld(t *testing.T) *schedtest.World {
+	w := schedtest.New(t).AddTenants("a")
+	disk := scheduler.Disk{IO: 50 << 20, Space: 10 << 30}
+	for i, name := range []string{"n0", "n1"} {
+		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: name, Capacity: schedtest.R(4, 8, 100),
+			Levels: scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)}
+		for _, k := range []string{"sda", "sdb"} {
+			disk.Name = k
+			spec.Disks = append(spec.Disks, disk)
+		}
+		must(t, w.State.AddNode(spec))
+	}
+	must(t, w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
+	must(t, w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: 1}, At: w.Now.Add(time.Hour)}}))
+	w.Submit("a", 2, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Minute })
+	w.Submit("a", 5, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 4 << 30 })
+	w.Submit("a", 1, schedtest.R(1, 1, 45), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+		j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+	})
+	w.Place(task(1, 0), 0)
+	w.Start()
+	return w
+}
+
+// Mutations of a valid decision for each rule about guarantees.
+func TestCheckDefendsGuarantees(t *testing.T) {
+	var w *schedtest.World
+	suspend := func(job scheduler.JobID) scheduler.Action {
+		a := actionOn(scheduler.ActSuspend, job, 1)
+		a.Level = scheduler.LevelFrozen
+		return a
+	}
+	// reserve returns a reservation for job 3 that starts in an hour.
+	reserve := func(change func(*scheduler.Reservation)) scheduler.Action {
+		r := scheduler.Reservation{ID: 1, Kind: scheduler.ReserveDeadline, Job: 3, Stage: 0, Task: 0, Node: 1,
+			Demand: schedtest.R(1, 1, 0), Start: w.Now.Add(time.Hour), End: w.Now.Add(2 * time.Hour)}
+		if change != nil {
+			change(&r)
+		}
+		return scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}
+	}
+	applyReserve := func(change func(*scheduler.Reservation)) {
+		a := reserve(change)
+		must(t, w.State.Apply(&a, w.Now))
+	}
+	drop := scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: 1}}
+	policyStates := func(kind scheduler.PolicyStateKind, job scheduler.JobID, project scheduler.ProjectID) []scheduler.PolicyState {
+		return []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: kind, Job: job, Project: project, Slot: 1}, At: w.Now}}
+	}
+	for name, c := range map[string]struct {
+		prepare func()
+		actions func() []scheduler.Action
+		states  func() []scheduler.PolicyState
+		want    scheduler.Rule
+	}{
+		"a guaranteed project's task suspended": {actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }, want: scheduler.RuleVictim},
+		"a guaranteed project's task killed":    {actions: func() []scheduler.Action { return []scheduler.Action{actionOn(scheduler.ActKill, 1, 1)} }, want: scheduler.RuleVictim},
+		"its guarantee is violated with a cause": {actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} },
+			states: func() []scheduler.PolicyState { return policyStates(scheduler.ViolatedState, 0, 1) }},
+		"its guarantee was violated before": {prepare: func() { must(t, w.State.ApplyPolicyStates(policyStates(scheduler.ViolatedState, 0, 1))) },
+			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+		"it ran past its bound": {prepare: func() { w.Now = w.Now.Add(11 * time.Minute) },
+			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+		"its project has no guarantee": {prepare: func() {
+			must(t, w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.TombstoneState, Project: 1}, Value: int64(scheduler.GuaranteeState)}}))
+		}, actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
+
+		"enough disk space beside a guarantee": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Disk = 10 << 30 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"guaranteed disk space": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Task, r.Disk = -1, 17<<30 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }, want: scheduler.RuleGuarantee},
+		"a fast enough disk remains": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Demand[scheduler.IO] = 45 << 20 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"no single fast enough disk remains": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Demand[scheduler.IO] = 45 << 20 }) },
+			actions: func() []scheduler.Action {
+				second := place(2, 1, 1)
+				second.Disk = 1
+				return []scheduler.Action{place(2, 0, 1), second}
+			}, want: scheduler.RuleGuarantee},
+		"enough capacity on the pool": {prepare: func() {
+			applyReserve(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(7, 1, 0) })
+		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }},
+		"guaranteed capacity on the pool": {prepare: func() {
+			applyReserve(func(r *scheduler.Reservation) { r.Node, r.Demand = scheduler.NoNode, schedtest.R(8, 1, 0) })
+		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 1)} }, want: scheduler.RuleGuarantee},
+
+		"a guarantee deleted": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} }, want: scheduler.RuleGuarantee},
+		"a guarantee deleted with a cause": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			states: func() []scheduler.PolicyState { return policyStates(scheduler.ViolatedState, 3, 0) }},
+		"the guarantee of an infeasible job deleted": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop} },
+			states: func() []scheduler.PolicyState {
+				return []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: 3}, At: w.Now}}
+			}},
+		"a guarantee replaced under another id": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID = 2 })}
+		}},
+		"a guarantee for another job instead": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action {
+			return []scheduler.Action{drop, reserve(func(r *scheduler.Reservation) { r.ID, r.Job = 2, 2 })}
+		}, want: scheduler.RuleGuarantee},
+		"a guarantee served by a start": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop, place(3, 0, 1)} }},
+		"the guarantee of a stopped job deleted": {prepare: func() {
+			applyReserve(nil)
+			must(t, w.State.StopJob(3))
+		}, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"a reservation without a guarantee deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Job = 2 }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+		"the latest start of a guarantee moved": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Latest = r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Start, r.Latest = r.Start+1, r.Start+1 })}
+			}, want: scheduler.RuleGuarantee},
+		"the latest start of a reservation without a guarantee moved": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Job, r.Latest = 2, r.Start }) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserve(func(r *scheduler.Reservation) { r.Job, r.Start, r.Latest = 2, r.Start+1, r.Start+1 })}
+			}},
+		"a preemption reservation deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Kind = scheduler.ReservePreempt }) },
+			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w = guaranteeWorld(t)
+			if c.prepare != nil {
+				c.prepare()
+			}
+			d := scheduler.Decision{Actions: c.actions()}
+			if c.states != nil {
+				d.PolicyStates = c.states()
+			}
+			v := scheduler.Check(w.State, &d, w.Now)
+			if c.want == 0 && len(v) > 0 {
+				t.Errorf("refused: %v", v)
+			}
+			if c.want != 0 && (len(v) != 1 || v[0].Rule != c.want) {
+				t.Errorf("got %v, want rule %v", v, c.want)
+			}
+		})
+	}
+}

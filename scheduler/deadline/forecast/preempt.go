@@ -1,0 +1,178 @@
+package forecast
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// updateSlack computes the job's times as the scheduler predicts them, without errors:
+// the duration after each stage, and the job's latest start.
+func (w *jobState) updateSlack() {
+	longest := time.Duration(0)
+	for i := range w.stages {
+		w.stages[i].tail = 0
+	}
+	for i := len(w.stages) - 1; i >= 0; i-- {
+		g := &w.stages[i]
+		through := g.tail
+		if g.done < g.spec.Tasks {
+			through += g.spec.Estimate
+		}
+		longest = max(longest, through)
+		for _, a := range g.spec.After {
+			w.stages[a].tail = max(w.stages[a].tail, through)
+		}
+	}
+	if w.lane == 1 {
+		w.key = w.spec.Deadline.Add(-longest)
+	}
+}
+
+// latestStart returns the latest time at which the waiting tasks of a stage can begin
+// on n slots so that the job is predicted to meet its deadline.
+func (w *jobState) latestStart(g *stageState, n int32) scheduler.Time {
+	switch {
+	case g.waiting == 0:
+		return scheduler.Never
+	case n <= 0:
+		return -scheduler.Never
+	}
+	waves := (g.waiting + n - 1) / n
+	return w.spec.Deadline.Add(-g.tail).Add(-time.Duration(waves) * g.spec.Estimate)
+}
+
+// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end
+// before the deadline, each only if it cannot wait for free capacity. An infeasible job
+// leaves the lane.
+func (p *Forecaster) preempt() {
+	left := false
+	for _, w := range p.lane {
+		for i := range w.stages {
+			g := &w.stages[i]
+			if g.waiting == 0 || !w.isOpen(g) {
+				continue
+			}
+			if p.now > min(w.spec.Deadline, w.latestStart(g, g.waiting)) {
+				w.lane, w.key, left = 3, 0, true
+				break
+			}
+			p.preemptFor(w, g)
+		}
+	}
+	if left {
+		p.sortJobs()
+	}
+}
+
+func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
+	for g.waiting > 0 && (g.spec.MaxParallel == 0 || g.running < g.spec.MaxParallel) {
+		if at := w.latestStart(g, g.running); at >= p.now {
+			p.recheckAt(g, at.Add(1)) // the running tasks suffice until then
+			return
+		}
+		if at := w.latestStart(g, g.running+1); at >= p.now && p.canWait(g, at) {
+			return
+		}
+		if !p.preemptVictims(w, g) {
+			return
+		}
+	}
+}
+
+// recheckAt makes placeAll run again at a time.
+func (p *Forecaster) recheckAt(g *stageState, at scheduler.Time) {
+	if at < scheduler.Never && at != g.recheckAt {
+		g.recheckAt = at
+		p.schedule(&taskState{}, at.Sub(p.now))
+	}
+}
+
+// canWait reports whether on some node the next task to end frees enough for one of the
+// stage by a time.
+func (p *Forecaster) canWait(g *stageState, latest scheduler.Time) bool {
+	next := make([]*taskState, len(p.nodes))
+	for _, x := range p.queue {
+		if x.job != nil && !x.cancelled && (next[x.node] == nil || x.endsAt < next[x.node].endsAt) {
+			next[x.node] = x
+		}
+	}
+	for i, x := range next {
+		if x != nil && x.endsAt <= latest && p.nodes[i].schedulable && g.spec.Demand.Fits(p.nodes[i].free.Add(x.demand)) {
+			return true
+		}
+	}
+	return false
+}
+
+// preemptVictims suspends regular tasks on the node where the fewest suffice, low
+// priority and newest first, and places a task of the stage there. It returns false if
+// no node has enough victims.
+func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
+	best, node := []*taskState(nil), -1
+	byNode := make([][]*taskState, len(p.nodes))
+	for _, x := range p.queue {
+		if x.job != nil && !x.cancelled && x.job.lane > 1 && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend {
+			byNode[x.node] = append(byNode[x.node], x)
+		}
+	}
+	for i := range byNode {
+		n := &p.nodes[i]
+		if !n.schedulable || len(byNode[i]) == 0 {
+			continue
+		}
+		if v := chooseVictims(byNode[i], n, g.spec.Demand); v != nil && (node < 0 || len(v) < len(best)) {
+			best, node = v, i
+		}
+	}
+	if node < 0 {
+		return false
+	}
+	n := &p.nodes[node]
+	for _, x := range best {
+		x.occupied = occupiedWhenSuspended(x.demand, n)
+		p.release(x, x.demand.Sub(x.occupied))
+		x.cancelled, x.remaining = true, x.endsAt.Sub(p.now)
+		x.job.stages[x.stage].running--
+		p.suspended = append(p.suspended, x)
+	}
+	p.place(w, g, int32(node))
+	return true
+}
+
+// occupiedWhenSuspended returns what a suspended task still occupies of its demand on a
+// node.
+func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resources {
+	for i := range d {
+		d[i] *= n.occupiedMask[i]
+	}
+	return d
+}
+
+// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand;
+// nil if all of them are not enough.
+func chooseVictims(of []*taskState, n *nodeState, d scheduler.Resources) []*taskState {
+	free := n.free
+	out := of[:0:0]
+	for len(out) < len(of) && !d.Fits(free) {
+		best := -1
+		for i, x := range of {
+			taken := false
+			for _, o := range out {
+				taken = taken || o == x
+			}
+			if taken {
+				continue
+			}
+			if best < 0 || x.job.lane > of[best].job.lane || (x.job.lane == of[best].job.lane && x.seq > of[best].seq) {
+				best = i
+			}
+		}
+		out = append(out, of[best])
+		free = free.Add(of[best].demand.Sub(occupiedWhenSuspended(of[best].demand, n)))
+	}
+	if !d.Fits(free) {
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,179 @@
+package forecast
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// ErrQuote is the class of all errors of this package.
+var ErrQuote = errors.New("forecast: no quote")
+
+// Limits of a query.
+const (
+	MaxSamples = 10_000
+	// MaxTasks is the largest number of tasks to simulate in a sample.
+	MaxTasks = 1 << 20
+)
+
+// Residual is the quantile function of the factor by which a run time differs from its
+// prediction, for u in (0, 1). Package estimate measures it.
+type Residual func(u float64) float64
+
+// Exact is the Residual of predictions without error.
+func Exact(float64) float64 { return 1 }
+
+// ErrorModel returns the errors of the predictions for a stage: a factor that all its
+// tasks share, and a factor of each task. Package estimate measures both. The stages of
+// the queried job have the id in Query.Job.
+type ErrorModel func(id scheduler.StageID) (stage, task Residual)
+
+// Query is a job that might be submitted.
+type Query struct {
+	Job    scheduler.JobSpec // in the deadline lane if Deadline > 0
+	Stages []scheduler.StageSpec
+	// Samples is the number of samples, drawn with Seed; 0 means 100.
+	Samples int
+	Seed    uint64
+	// Errors models the errors of predictions; nil means no shared factor, and Residual
+	// for each task; a nil Residual means Exact. UnknownRunTime is the run time of a
+	// task without a prediction.
+	Errors         ErrorModel
+	Residual       Residual
+	UnknownRunTime time.Duration
+	// NoDeadlineLane makes all jobs regular, for schedulers that ignore deadlines.
+	NoDeadlineLane bool
+	// Preempt lets deadline jobs preempt regular tasks on nodes that can suspend them.
+	Preempt bool
+}
+
+// Quote is the distribution of the times at which the job starts and ends.
+type Quote struct {
+	ends   []scheduler.Time   // end of the job in each sample, ascending; Never if it does not end
+	starts []scheduler.Time   // start of its first task, ascending
+	stages [][]scheduler.Time // by stage, start of its first task, ascending
+}
+
+// Samples returns the number of samples.
+func (q *Quote) Samples() int { return len(q.ends) }
+
+// ProbabilityBy returns the share of samples in which the job ends by t: the p of (t,
+// p).
+func (q *Quote) ProbabilityBy(t scheduler.Time) float64 {
+	n, _ := slices.BinarySearchFunc(q.ends, t, func(a, b scheduler.Time) int {
+		if a <= b {
+			return -1
+		}
+		return 1
+	})
+	return float64(n) / float64(len(q.ends))
+}
+
+// EndQuantile returns the earliest time by which the job ends in the share p of the
+// samples: the t of (t, p). p is clamped to 0..1.
+func (q *Quote) EndQuantile(p float64) scheduler.Time { return quantileOf(q.ends, p) }
+
+// StartQuantile returns the earliest time by which a task of the job has started in the
+// share p of the samples.
+func (q *Quote) StartQuantile(p float64) scheduler.Time { return quantileOf(q.starts, p) }
+
+// MedianStageStart returns the median start of stage i of the job.
+func (q *Quote) MedianStageStart(i int) scheduler.Time { return quantileOf(q.stages[i], 0.5) }
+
+func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
+	i := int(p*float64(len(list))+0.999999) - 1
+	return list[min(max(i, 0), len(list)-1)]
+}
+
+// Quote simulates the cluster with the job in it, once for each sample. It returns
+// ErrQuote for an unknown tenant, for more than MaxSamples samples or MaxTasks waiting
+// tasks, and for a job without stages. The State does not change. O(samples x tasks x
+// (jobs + tenants + nodes)).
+func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
+	samples := q.Samples
+	if samples == 0 {
+		samples = 100
+	}
+	switch {
+	case samples < 0 || samples > MaxSamples:
+		return nil, fmt.Errorf("%w: %d samples, want 1 to %d", ErrQuote, samples, MaxSamples)
+	case s.Tenant(q.Job.Tenant) == nil:
+		return nil, fmt.Errorf("%w: unknown tenant %d", ErrQuote, q.Job.Tenant)
+	case len(q.Stages) == 0:
+		return nil, fmt.Errorf("%w: the job has no stage", ErrQuote)
+	}
+	if tasks := CountTasks(s, q.Stages); tasks > MaxTasks {
+		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
+	}
+	q.setDefaults()
+	out := &Quote{ends: make([]scheduler.Time, 0, samples), starts: make([]scheduler.Time, 0, samples),
+		stages: make([][]scheduler.Time, len(q.Stages))}
+	for i := range samples {
+		mine := p.simulate(s, &q, now, rand.New(rand.NewPCG(q.Seed, uint64(i))))
+		out.ends = append(out.ends, mine.ended)
+		out.starts = append(out.starts, mine.started)
+		for k := range mine.stages {
+			out.stages[k] = append(out.stages[k], mine.stages[k].started)
+		}
+	}
+	for k := range out.stages {
+		slices.Sort(out.stages[k])
+	}
+	slices.Sort(out.ends)
+	slices.Sort(out.starts)
+	return out, nil
+}
+
+// CountTasks returns the number of tasks that a sample simulates: the waiting tasks and
+// those of the stages of a new job.
+func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
+	tasks := 0
+	for i := range stages {
+		tasks += int(stages[i].Tasks)
+	}
+	for j := range s.Jobs() {
+		for _, g := range j.Stages {
+			tasks += int(g.Pending)
+		}
+	}
+	return tasks
+}
+
+func (q *Query) setDefaults() {
+	if q.Residual == nil {
+		q.Residual = Exact
+	}
+	if q.Errors == nil {
+		each := q.Residual
+		q.Errors = func(scheduler.StageID) (Residual, Residual) { return Exact, each }
+	}
+}
+
+// StageStarts simulates the cluster once, with run times as predicted, and returns for
+// each stage with waiting tasks when the next of them is expected to start; stages that
+// never start are left out. Of q only UnknownRunTime, NoDeadlineLane and Preempt are
+// used. The simulation ends after at most limit ends of tasks (0 for no limit); starts
+// after that are left out. It returns ErrQuote for more than MaxTasks waiting tasks.
+func (p *Forecaster) StageStarts(s *scheduler.State, q Query, now scheduler.Time, limit int) (map[scheduler.StageID]scheduler.Time, error) {
+	if tasks := CountTasks(s, nil); tasks > MaxTasks {
+		return nil, fmt.Errorf("%w: %d tasks wait, at most %d can be simulated", ErrQuote, tasks, MaxTasks)
+	}
+	q.Stages, q.Residual, q.Errors = nil, nil, nil
+	q.setDefaults()
+	p.maxEnds = limit
+	defer func() { p.maxEnds = 0 }()
+	p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0)))
+	out := map[scheduler.StageID]scheduler.Time{}
+	for _, w := range p.jobs {
+		for i := range w.stages {
+			if at := w.stages[i].started; at < scheduler.Never {
+				out[scheduler.StageID{Job: w.spec.ID, Stage: int32(i)}] = at
+			}
+		}
+	}
+	return out, nil
+}

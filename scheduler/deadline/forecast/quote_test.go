@@ -1,0 +1,119 @@
+package forecast
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+func oneStage(tasks int32, run time.Duration) []scheduler.StageSpec {
+	return []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: tasks, Demand: schedtest.R(1, 1, 1), Estimate: run}}
+}
+
+func mustQuote(t *testing.T, w *schedtest.World, q Query) *Quote {
+	t.Helper()
+	before := w.State.Bytes()
+	var p Forecaster
+	out, err := p.Quote(w.State, q, w.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, w.State.Bytes()) {
+		t.Fatal("a quote changed the State")
+	}
+	return out
+}
+
+// Without errors of prediction the quotes can be computed by hand.
+func TestQuotesByHand(t *testing.T) {
+	for what, c := range map[string]struct {
+		set  func(w *schedtest.World)
+		q    Query
+		want time.Duration
+	}{
+		"an idle cluster: two waves of 10 s": {func(*schedtest.World) {}, Query{Stages: oneStage(8, 10*time.Second)}, 20 * time.Second},
+		"behind running tasks: 30 s, then 10 s": {func(w *schedtest.World) {
+			job := w.Submit("a", 4, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+			for i := range int32(4) {
+				w.Place(scheduler.TaskID{Job: job, Index: i}, scheduler.NodeID(i/2))
+			}
+		}, Query{Stages: oneStage(1, 10*time.Second)}, 40 * time.Second},
+		"before waiting tasks, because it has a deadline": {func(w *schedtest.World) {
+			w.Submit("a", 40, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(4, 10*time.Second)}, 10 * time.Second},
+		"too large for any node": {func(*schedtest.World) {}, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1)}}}, -1},
+	} {
+		w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
+		c.set(w)
+		got := mustQuote(t, w, c.q).EndQuantile(1)
+		if c.want < 0 && got == scheduler.Never {
+			continue
+		}
+		if got != w.Now.Add(c.want) {
+			t.Errorf("%s: after %v, want %v", what, got.Sub(w.Now), c.want)
+		}
+	}
+}
+
+// A quote is a probability: over clusters whose run times differ from their predictions
+// as the residuals say, the job ends by the quoted time in the quoted share.
+func TestQuotesAreCalibrated(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	residual := func(u float64) float64 { return math.Exp(0.4 * math.Sqrt2 * math.Erfinv(2*u-1)) }
+	worlds := 400
+	if testing.Short() {
+		worlds = 80
+	}
+	for _, p := range []float64{0.5, 0.9} {
+		onTime := 0
+		for range worlds {
+			w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
+			w.Submit("a", 6, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 20 * time.Second })
+			q := Query{Stages: oneStage(4, 10*time.Second), Residual: residual, Seed: r.Uint64(), Samples: 200}
+			quoted := mustQuote(t, w, q).EndQuantile(p)
+			q.Seed, q.Samples = r.Uint64(), 1 // the actual run
+			if mustQuote(t, w, q).EndQuantile(1) <= quoted {
+				onTime++
+			}
+		}
+		if got, sd := float64(onTime)/float64(worlds), math.Sqrt(p*(1-p)*(1/float64(worlds)+1.0/200)); math.Abs(got-p) > 4*sd {
+			t.Errorf("quoted %.2f, on time %.3f", p, got)
+		}
+	}
+}
+
+func TestQuotesAreRepeatable(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a")
+	q := Query{Stages: oneStage(9, 10*time.Second), Residual: func(u float64) float64 { return 0.5 + u }, Seed: 7}
+	a, b := mustQuote(t, w, q), mustQuote(t, w, q)
+	if a.Samples() != 100 || a.EndQuantile(0.5) != b.EndQuantile(0.5) || a.EndQuantile(0.1) > a.EndQuantile(0.9) {
+		t.Errorf("%v and %v", a.ends, b.ends)
+	}
+	if by := a.ProbabilityBy(a.EndQuantile(0.7)); by < 0.7 {
+		t.Errorf("probability by the 0.7 quantile: %v", by)
+	}
+}
+
+func TestBadQueries(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	for what, q := range map[string]Query{
+		"no stage":         {},
+		"unknown tenant":   {Job: scheduler.JobSpec{Tenant: 9}, Stages: oneStage(1, 1)},
+		"too many samples": {Samples: MaxSamples + 1, Stages: oneStage(1, 1)},
+		"negative samples": {Samples: -1, Stages: oneStage(1, 1)},
+		"too many tasks":   {Stages: oneStage(MaxTasks+1, 1)},
+	} {
+		var p Forecaster
+		if _, err := p.Quote(w.State, q, w.Now); !errors.Is(err, ErrQuote) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,391 @@
+package forecast
+
+import (
+	"cmp"
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// Forecaster is the workspace of quotes. It is not safe for concurrent use.
+type Forecaster struct {
+	nodes        []nodeState
+	jobs         []*jobState
+	queue        eventQueue
+	tenants      []scheduler.Resources // by tenant, occupied resources
+	lane         []*jobState           // deadline jobs in their order
+	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
+	firstPending []int32               // by tenant, index in regular of the first job that may have a task to place
+	suspended    []*taskState          // in the order of their suspension
+	seq          int32
+	maxEnds      int
+
+	state  *scheduler.State
+	query  *Query
+	now    scheduler.Time // time in the sample
+	random *rand.Rand
+}
+
+// nodeState is the free capacity of a node in a sample.
+type nodeState struct {
+	free         scheduler.Resources
+	schedulable  bool
+	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
+	canSuspend   bool
+}
+
+// jobState is a job in a sample.
+type jobState struct {
+	spec      *scheduler.JobSpec
+	lane      uint8 // 1 deadline, 2 regular high, 3 regular low or infeasible
+	key       scheduler.Time
+	stages    []stageState
+	tasksLeft int32
+	started   scheduler.Time // start of its first task in the sample, Never before that
+	ended     scheduler.Time
+}
+
+type stageState struct {
+	spec       *scheduler.StageSpec
+	waiting    int32
+	running    int32
+	done       int32
+	noCapacity bool           // a task did not fit during this placeAll
+	runTime    time.Duration  // predicted for one task, including the stage's error
+	tail       time.Duration  // predicted for the stages after this one
+	started    scheduler.Time // start of the first waiting task, Never before that
+	recheckAt  scheduler.Time // the last time given to recheckAt
+	taskError  Residual
+}
+
+// taskState is a task that runs or is suspended.
+type taskState struct {
+	endsAt    scheduler.Time
+	remaining time.Duration // run time left while it is suspended
+	seq       int32
+	node      int32
+	job       *jobState // nil for a time at which placeAll must run again
+	stage     int32
+	demand    scheduler.Resources
+	occupied  scheduler.Resources // while it is suspended
+	cancelled bool                // it was suspended, so this end does not happen
+}
+
+type eventQueue []*taskState
+
+func (e eventQueue) Len() int { return len(e) }
+func (e eventQueue) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(e[i].endsAt, e[j].endsAt), cmp.Compare(e[i].seq, e[j].seq)) < 0
+}
+func (e eventQueue) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+
+// Push implements heap.Interface.
+func (e *eventQueue) Push(x any) { *e = append(*e, x.(*taskState)) }
+
+// Pop implements heap.Interface.
+func (e *eventQueue) Pop() any {
+	old := *e
+	x := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return x
+}
+
+// simulate runs one sample and returns the new job when it has ended. It
+// stops earlier if no event is left or after maxEnds ends. Without a new job it returns
+// nil.
+func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) *jobState {
+	p.state, p.query, p.now, p.random = s, q, now, r
+	mine := p.copyState()
+	for ends := 0; ; ends++ {
+		p.placeAll()
+		if mine != nil && mine.tasksLeft == 0 {
+			mine.ended = p.now
+			return mine
+		}
+		if len(p.queue) == 0 || (p.maxEnds > 0 && ends > p.maxEnds) {
+			return mine
+		}
+		for p.now = p.queue[0].endsAt; len(p.queue) > 0 && p.queue[0].endsAt == p.now; {
+			p.endTask(heap.Pop(&p.queue).(*taskState))
+		}
+	}
+}
+
+// copyState copies the nodes, the running and the waiting tasks; the new job is last.
+// It returns the new job, nil for none.
+func (p *Forecaster) copyState() *jobState {
+	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
+	for _, n := range p.state.Nodes() {
+		l := n.Spec.Levels
+		leaves := l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed)
+		m := nodeState{free: n.Free, schedulable: n.Schedulable(), canSuspend: p.query.Preempt && (leaves || l.Has(scheduler.LevelFrozen))}
+		if !leaves {
+			m.occupiedMask[scheduler.Memory] = 1
+		}
+		p.nodes = append(p.nodes, m)
+	}
+	p.tenants = p.tenants[:0]
+	for _, t := range p.state.Tenants() {
+		p.tenants = append(p.tenants, t.Own)
+	}
+	for j := range p.state.Jobs() {
+		if j.Phase == scheduler.JobActive {
+			p.jobs = append(p.jobs, p.copyJob(j))
+		}
+	}
+	var mine *jobState
+	if len(p.query.Stages) > 0 {
+		mine = p.newJob(&p.query.Job, p.query.Job.Deadline > 0)
+		for i := range p.query.Stages {
+			g := &p.query.Stages[i]
+			mine.stages = append(mine.stages, p.newStage(g, mine.spec.ID, i))
+			mine.stages[i].waiting = g.Tasks
+			mine.tasksLeft += g.Tasks
+		}
+		mine.updateSlack()
+		p.jobs = append(p.jobs, mine)
+	}
+	p.sortJobs()
+	return mine
+}
+
+// sortJobs puts the jobs into their lanes, in order.
+func (p *Forecaster) sortJobs() {
+	slices.SortStableFunc(p.jobs, func(a, b *jobState) int {
+		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.key, b.key), cmp.Compare(a.spec.Submitted, b.spec.Submitted))
+	})
+	p.lane, p.regular, p.firstPending = p.lane[:0], p.regular[:0], p.firstPending[:0]
+	for range p.state.Tenants() {
+		p.regular, p.firstPending = append(p.regular, nil), append(p.firstPending, 0)
+	}
+	for _, w := range p.jobs {
+		if w.lane == 1 {
+			p.lane = append(p.lane, w)
+		} else {
+			p.regular[w.spec.Tenant] = append(p.regular[w.spec.Tenant], w)
+		}
+	}
+}
+
+// copyJob copies a job of the State.
+func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
+	_, infeasible := p.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID})
+	w := p.newJob(&j.Spec, p.state.Accepted(j) && !infeasible)
+	for i, g := range j.Stages {
+		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
+		w.stages[i].waiting, w.stages[i].running, w.stages[i].done = g.Pending, g.Running, g.Done+g.Failed
+		w.tasksLeft += g.Pending + g.Suspended + g.Running
+	}
+	for i, g := range j.Stages {
+		for a := range p.state.AttemptsIn(g) {
+			x := &taskState{node: int32(a.Node), job: w, stage: int32(i), demand: a.Demand, occupied: a.Occupied.Resources}
+			left := p.remaining(a, &w.stages[i])
+			if a.Level == scheduler.LevelRunning {
+				x.demand = a.Occupied.Resources
+				p.schedule(x, left)
+			} else {
+				x.remaining, x.cancelled = left, true
+				p.suspended = append(p.suspended, x)
+			}
+		}
+	}
+	w.updateSlack()
+	return w
+}
+
+// remaining draws the remaining run time of an attempt: its predicted total run time
+// times a factor that is consistent with what it has run already.
+func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duration {
+	ran := a.RanFor(p.now)
+	whole := g.runTime
+	if end, known := locality.PredictedEnd(p.state, a); known && g.spec.Estimate > 0 && a.Level == scheduler.LevelRunning {
+		whole = scaleDuration(end.Sub(p.now)+ran, float64(g.runTime)/float64(g.spec.Estimate))
+	}
+	for range 8 {
+		if d := scaleDuration(whole, g.taskError(p.random.Float64())); d > ran {
+			return d - ran
+		}
+	}
+	return scaleDuration(ran, p.random.Float64()) // it has run longer than any recorded error allows
+}
+
+func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
+	w := &jobState{spec: spec, lane: 3, started: scheduler.Never, ended: scheduler.Never}
+	switch {
+	case deadline && !p.query.NoDeadlineLane:
+		w.lane = 1
+	case spec.Priority == scheduler.PriorityHigh:
+		w.lane = 2
+	}
+	return w
+}
+
+// newStage returns a stage of a sample; it draws the error that the stage's tasks
+// share.
+func (p *Forecaster) newStage(g *scheduler.StageSpec, job scheduler.JobID, i int) stageState {
+	stage, task := p.query.Errors(scheduler.StageID{Job: job, Stage: int32(i)})
+	run := g.Estimate
+	if run <= 0 {
+		run = p.query.UnknownRunTime
+	}
+	return stageState{spec: g, runTime: scaleDuration(run, stage(p.random.Float64())), taskError: task, started: scheduler.Never}
+}
+
+func (p *Forecaster) schedule(x *taskState, d time.Duration) {
+	p.seq++
+	x.seq, x.endsAt, x.cancelled = p.seq, p.now.Add(d), false
+	heap.Push(&p.queue, x)
+}
+
+func scaleDuration(d time.Duration, factor float64) time.Duration {
+	f := float64(d) * factor
+	if !(f > 0) {
+		return 0
+	}
+	return time.Duration(min(f, float64(1<<62)))
+}
+
+// endTask releases what a task occupied and counts it as done.
+func (p *Forecaster) endTask(x *taskState) {
+	if x.job == nil || x.cancelled {
+		return
+	}
+	p.release(x, x.demand)
+	g := &x.job.stages[x.stage]
+	g.running--
+	g.done++
+	x.job.tasksLeft--
+	if g.done >= g.spec.Tasks && x.job.lane == 1 {
+		x.job.updateSlack()
+		p.sortJobs()
+	}
+}
+
+func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
+	p.nodes[x.node].free = p.nodes[x.node].free.Add(d)
+	t := x.job.spec.Tenant
+	p.tenants[t] = p.tenants[t].Sub(d)
+}
+
+// placeAll places what fits: first deadline jobs in their order, which preempt if they
+// cannot wait; then suspended tasks; then, while something fits, the next task of the
+// tenant with the least share.
+func (p *Forecaster) placeAll() {
+	for _, w := range p.jobs {
+		for i := range w.stages {
+			w.stages[i].noCapacity = false
+		}
+	}
+	for _, w := range p.lane {
+		for p.placeOne(w) {
+		}
+	}
+	if p.query.Preempt {
+		p.preempt()
+	}
+	p.resumeSuspended()
+	total := p.state.Total()
+	clear(p.firstPending)
+	for {
+		best, least := (*jobState)(nil), 0.0
+		for t, jobs := range p.regular {
+			for int(p.firstPending[t]) < len(jobs) && jobs[p.firstPending[t]].nextStage() == nil {
+				p.firstPending[t]++
+			}
+			if int(p.firstPending[t]) == len(jobs) {
+				continue
+			}
+			w := jobs[p.firstPending[t]]
+			share := p.tenants[t].Add(w.nextStage().spec.Demand).DominantShare(total) / p.state.Tenants()[t].Spec.Weight
+			if best == nil || share < least {
+				best, least = w, share
+			}
+		}
+		if best == nil {
+			return
+		}
+		p.placeOne(best)
+	}
+}
+
+// resumeSuspended resumes suspended tasks whose node has capacity, in the order of
+// their suspension.
+func (p *Forecaster) resumeSuspended() {
+	waiting := p.suspended[:0]
+	for _, x := range p.suspended {
+		n := &p.nodes[x.node]
+		more := x.demand.Sub(x.occupied)
+		if !n.schedulable || !more.Fits(n.free) {
+			waiting = append(waiting, x)
+			continue
+		}
+		n.free = n.free.Sub(more)
+		p.tenants[x.job.spec.Tenant] = p.tenants[x.job.spec.Tenant].Add(more)
+		x.job.stages[x.stage].running++
+		again := *x // the cancelled end may still be in the queue
+		p.schedule(&again, x.remaining)
+	}
+	p.suspended = waiting
+}
+
+// nextStage returns the first stage of a job that may start a task and has not lacked
+// capacity in this placeAll, nil for none.
+func (w *jobState) nextStage() *stageState {
+	for i := range w.stages {
+		g := &w.stages[i]
+		if g.waiting == 0 || g.noCapacity || (g.spec.MaxParallel > 0 && g.running >= g.spec.MaxParallel) || !w.isOpen(g) {
+			continue
+		}
+		return g
+	}
+	return nil
+}
+
+// isOpen reports whether the predecessors of a stage are done.
+func (w *jobState) isOpen(g *stageState) bool {
+	for _, a := range g.spec.After {
+		if b := &w.stages[a]; b.done < b.spec.Tasks {
+			return false
+		}
+	}
+	return true
+}
+
+// placeOne places a task of the job on the first node with capacity. It returns false
+// if the job has no task to place.
+func (p *Forecaster) placeOne(w *jobState) bool {
+	g := w.nextStage()
+	if g == nil {
+		return false
+	}
+	for i := range p.nodes {
+		if n := &p.nodes[i]; n.schedulable && g.spec.Demand.Fits(n.free) {
+			p.place(w, g, int32(i))
+			return true
+		}
+	}
+	g.noCapacity = true
+	return true
+}
+
+func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
+	p.nodes[node].free = p.nodes[node].free.Sub(g.spec.Demand)
+	p.tenants[w.spec.Tenant] = p.tenants[w.spec.Tenant].Add(g.spec.Demand)
+	g.waiting--
+	g.running++
+	g.started, w.started = min(g.started, p.now), min(w.started, p.now)
+	p.schedule(&taskState{node: node, job: w, stage: w.indexOf(g), demand: g.spec.Demand}, scaleDuration(g.runTime, g.taskError(p.random.Float64())))
+}
+
+func (w *jobState) indexOf(g *stageState) int32 {
+	for k := range w.stages {
+		if &w.stages[k] == g {
+			return int32(k)
+		}
+	}
+	return 0
+}

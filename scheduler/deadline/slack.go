@@ -1,0 +1,175 @@
+package deadline
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Order is the order in which deadline jobs are served.
+type Order uint8
+
+// The orders.
+const (
+	// EMWTF is earliest maximal waiting time first (3DSF 7.1), which the real-time
+	// literature calls least laxity first: by latest start.
+	EMWTF Order = iota + 1
+	// EDF is earliest deadline first.
+	EDF
+)
+
+// String returns the order's name.
+func (o Order) String() string {
+	switch o {
+	case EMWTF:
+		return "emwtf"
+	case EDF:
+		return "edf"
+	default:
+		return "order(?)"
+	}
+}
+
+// Slack is the workspace for the predicted times of one job: Compute fills it in for a
+// job, and the methods refer to that job until the next Compute.
+type Slack struct {
+	job       *scheduler.Job
+	taskTimes []time.Duration // run time of one task, by stage
+	tailTimes []time.Duration // run time of all stages after the stage
+	remaining time.Duration   // run time of the incomplete stages
+}
+
+// Compute predicts the times of a job. A stage takes as long as one of its tasks is
+// predicted to. If no stage has a prediction, the job's own estimate is divided equally
+// along its longest chain of stages; without an estimate the job takes no time. Of the
+// job's own estimate, the share of the chain that is not complete remains. O(stages +
+// edges between them).
+func (s *Slack) Compute(j *scheduler.Job) {
+	s.job = j
+	n := len(j.Stages)
+	s.taskTimes, s.tailTimes = sized(s.taskTimes, n), sized(s.tailTimes, n)
+	known := false
+	for i, g := range j.Stages {
+		s.taskTimes[i] = g.Spec.Estimate
+		known = known || g.Spec.Estimate > 0
+	}
+	if !known && n > 0 {
+		for i := range s.taskTimes {
+			s.taskTimes[i] = 1
+		}
+		chain := s.longestChain(func(*scheduler.Stage) bool { return true })
+		for i := range s.taskTimes {
+			s.taskTimes[i] = j.Spec.Estimate / chain
+		}
+	}
+	whole := s.longestChain(func(*scheduler.Stage) bool { return true })
+	s.remaining = s.longestChain(func(g *scheduler.Stage) bool { return g.Remaining() > 0 })
+	if j.Spec.Estimate > whole && whole > 0 {
+		s.remaining = time.Duration(float64(s.remaining) / float64(whole) * float64(j.Spec.Estimate))
+	}
+}
+
+// longestChain returns the duration of the longest chain of the stages that count, and
+// stores in tailTimes the duration after each stage.
+func (s *Slack) longestChain(counts func(*scheduler.Stage) bool) time.Duration {
+	longest := time.Duration(0)
+	clear(s.tailTimes)
+	for i := len(s.tailTimes) - 1; i >= 0; i-- {
+		g := s.job.Stages[i]
+		through := s.tailTimes[i]
+		if counts(g) {
+			through = addDurations(through, s.taskTimes[i])
+		}
+		longest = max(longest, through)
+		for _, a := range g.Spec.After {
+			s.tailTimes[a] = max(s.tailTimes[a], through)
+		}
+	}
+	return longest
+}
+
+// LatestStart returns the deadline less the predicted run time of the incomplete
+// stages: the end of the maximal waiting time (3DSF 7.1). It changes only when stages
+// end or predictions are updated.
+func (s *Slack) LatestStart() scheduler.Time { return s.job.Spec.Deadline.Add(-s.remaining) }
+
+// TaskRunTime returns the predicted run time of one task of stage i, 0 for none.
+func (s *Slack) TaskRunTime(i int32) time.Duration { return s.taskTimes[i] }
+
+// SortKey returns the key by which jobs are ordered: smaller first.
+func (s *Slack) SortKey(by Order) scheduler.Time {
+	if by == EDF {
+		return s.job.Spec.Deadline
+	}
+	return s.LatestStart()
+}
+
+// LatestStageStart returns the latest time at which the waiting tasks of stage i can
+// begin on n slots, one after another, so that the job is predicted to meet its
+// deadline. It returns Never without waiting tasks, and -Never without slots.
+func (s *Slack) LatestStageStart(i int32, n int32) scheduler.Time {
+	return s.LatestStartOfTasks(i, s.job.Stages[i].Pending, n)
+}
+
+// LatestStartOfTasks is LatestStageStart for the given number of waiting tasks.
+func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
+	switch {
+	case waiting <= 0:
+		return scheduler.Never
+	case n <= 0:
+		return -scheduler.Never
+	}
+	waves := (waiting + n - 1) / n
+	return s.job.Spec.Deadline.Add(-s.tailTimes[i]).Add(-multiplyDuration(s.taskTimes[i], waves))
+}
+
+// TasksInTime returns how many tasks of stage i, at most the waiting ones, one slot can
+// run in time one after another from a time on; all waiting ones if they have no
+// prediction.
+func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
+	left := s.job.Spec.Deadline.Add(-s.tailTimes[i]).Sub(from)
+	switch {
+	case left <= 0:
+		return 0
+	case s.taskTimes[i] <= 0:
+		return s.job.Stages[i].Pending
+	}
+	return int32(min(int64(left/s.taskTimes[i]), int64(s.job.Stages[i].Pending)))
+}
+
+// Infeasible reports whether the job can no longer meet its deadline even if all
+// capacity were free: the deadline has passed, or the waiting tasks, run in parallel,
+// would end after it. The job becomes infeasible after until unless an event comes
+// first.
+func (s *Slack) Infeasible(now scheduler.Time) (infeasible bool, until scheduler.Time) {
+	until = s.job.Spec.Deadline
+	for _, g := range s.job.Stages {
+		if g.Pending > 0 && g.Open {
+			until = min(until, s.LatestStageStart(g.Index, g.Pending))
+		}
+	}
+	return now > until, until
+}
+
+func addDurations(a, b time.Duration) time.Duration {
+	if s := a + b; s >= a {
+		return s
+	}
+	return 1<<63 - 1
+}
+
+func multiplyDuration(d time.Duration, n int32) time.Duration {
+	if d > 0 && int64(n) > (1<<63-1)/int64(d) {
+		return 1<<63 - 1
+	}
+	return d * time.Duration(n)
+}
+
+func sized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		s = make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}

@@ -1,0 +1,297 @@
+package estimate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/predict"
+)
+
+// Source is the origin of a prediction, weakest first.
+type Source uint8
+
+// The sources.
+const (
+	None         Source = iota + 1 // no prediction
+	RuntimeBound                   // the job's runtime_bound, an upper bound
+	Tenant                         // the tenant's other tasks
+	Model                          // network or ridge regression
+	History                        // stages of the same name in jobs of the same name
+	OwnTasks                       // finished tasks of the stage itself
+)
+
+// Sources is the number of sources.
+const Sources = int(OwnTasks)
+
+// String returns the word used in listings and in the replicated log.
+func (s Source) String() string {
+	names := [...]string{None: "none", RuntimeBound: "bound", Tenant: "tenant", Model: "model", History: "history", OwnTasks: "own tasks"}
+	if s >= None && int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("source(%d)", uint8(s))
+}
+
+// ParseSource is the inverse of String; it returns None for unknown text.
+func ParseSource(text string) Source {
+	for s := None; s <= OwnTasks; s++ {
+		if s.String() == text {
+			return s
+		}
+	}
+	return None
+}
+
+// Stage is the input of a prediction.
+type Stage struct {
+	ID           scheduler.StageID
+	Tenant       string
+	Job          string // the job's name
+	Name         string
+	Kind         scheduler.StageKind
+	Demand       scheduler.Resources
+	Tasks        int32         // number of tasks of the stage
+	Running      int32         // number of running tasks
+	InputBytes   int64         // mean number of bytes that a task reads
+	RuntimeBound time.Duration // bound of one task, from the job's runtime_bound; 0 for none
+	DataDistance int           // switches between a finished task's data and its node, 0 to 3 (feature Distance)
+	Slowdown     float64       // of the node, 0 if unknown (feature Slowdown)
+}
+
+// Task is a task that succeeded.
+type Task struct {
+	Stage
+	Node    scheduler.NodeID
+	RunTime time.Duration // time during which it occupied its node
+}
+
+// Prediction is the predicted run time of one task of a stage.
+type Prediction struct {
+	RunTime time.Duration // 0 for source None
+	Source  Source
+}
+
+// Limits of an Estimator.
+const (
+	maxStages = 1 << 14 // stages with a record
+	maxNodes  = 1 << 16
+	ownPrior  = 3 // number of finished tasks as which a prediction without the stage's own tasks counts
+	// minRun is the smallest run time; anything shorter is rounding.
+	minRun = time.Millisecond
+)
+
+// Estimator learns run times and predicts them.
+type Estimator struct {
+	predictor   *predict.Predictor
+	stages      map[scheduler.StageID]*stageRecord
+	stageRing   []scheduler.StageID // keys of stages in order of arrival
+	ringNext    int
+	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
+	errors      errorHistory
+	learntTasks uint64 // number of tasks of the State's history that Learn has observed
+	observed    uint64 // number of tasks learnt
+	remoteReads remoteReadCost
+
+	scratchTasks     [distances]predict.Task // by distance from the data
+	scratchEstimates [distances]predict.Estimate
+}
+
+// stageRecord is what is known of one stage from its own tasks.
+type stageRecord struct {
+	first   Prediction // prediction before any of its tasks finished
+	count   int
+	seconds float64   // sum of the run times
+	logs    []float64 // log(run time) of finished tasks, until the stage is complete
+	thinned int       // number of times every second element of logs was dropped
+}
+
+// New returns an empty Estimator; seed is the model's seed.
+func New(seed uint64) *Estimator {
+	cfg := predict.DefaultConfig(seed)
+	cfg.MaxStages, cfg.MaxTenants = maxStages, 1<<12
+	p, err := predict.New(cfg)
+	if err != nil {
+		panic("estimate: " + err.Error()) // the configuration is a constant
+	}
+	return &Estimator{predictor: p, stages: map[scheduler.StageID]*stageRecord{}, slowdowns: map[scheduler.NodeID]*predict.SlowdownTracker{}}
+}
+
+// NumObserved returns the number of tasks learnt.
+func (b *Estimator) NumObserved() uint64 { return b.observed }
+
+// Train trains the model with at most budget task visits and reports whether the
+// training round is still unfinished.
+func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) == predict.Fitting }
+
+func (b *Estimator) predictorTask(s *Stage) *predict.Task {
+	t := &b.scratchTasks[0]
+	*t = predict.Task{Stage: s.Tenant + "/" + s.Job + "/" + s.Name, Tenant: s.Tenant}
+	f := &t.Features
+	f.Set(predict.InputBytes, float64(max(0, s.InputBytes)))
+	f.Set(predict.CPU, float64(max(0, s.Demand[scheduler.CPU])))
+	f.Set(predict.Memory, float64(max(0, s.Demand[scheduler.Memory])))
+	f.Set(predict.DiskIO, float64(max(0, s.Demand[scheduler.IO])))
+	f.Set(predict.StageKind, float64(max(s.Kind, scheduler.KindMap)-scheduler.KindMap))
+	f.Set(predict.Distance, float64(s.DataDistance))
+	f.Set(predict.Slowdown, 1)
+	if s.Slowdown > 0 {
+		f.Set(predict.Slowdown, s.Slowdown)
+	}
+	return t
+}
+
+// Predict predicts the run time of one task of a stage. O(1).
+func (b *Estimator) Predict(s *Stage) Prediction {
+	first := b.predictWithoutOwn(s)
+	o := b.stages[s.ID]
+	if o == nil || o.count == 0 {
+		return first
+	}
+	first = o.first
+	weight, sum := float64(o.count), o.seconds
+	if first.Source != None {
+		// Running tasks tend to be longer than the finished ones: count them as
+		// predicted.
+		prior := float64(ownPrior + max(0, s.Running))
+		weight, sum = weight+prior, sum+prior*first.RunTime.Seconds()
+	}
+	return Prediction{toDuration(sum / weight), OwnTasks}
+}
+
+// predictWithoutOwn predicts without the stage's own tasks. The distances of a map
+// stage's tasks from their data are not known yet, so it assumes the recent shares.
+func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
+	share := [distances]float64{1}
+	if s.Kind == scheduler.KindMap {
+		share = b.remoteReads.distanceShares()
+	}
+	b.predictorTask(s)
+	for d := range b.scratchTasks {
+		b.scratchTasks[d] = b.scratchTasks[0]
+		b.scratchTasks[d].Features.Set(predict.Distance, float64(d))
+	}
+	if err := b.predictor.Predict(b.scratchTasks[:], b.scratchEstimates[:]); err != nil {
+		return boundOrNone(s) // a feature is out of range
+	}
+	run := 0.0
+	for d, x := range b.scratchEstimates {
+		run += share[d] * x.Seconds
+	}
+	p := Prediction{RunTime: toDuration(run)}
+	switch b.scratchEstimates[0].Source {
+	case predict.StageMean, predict.StageRegression:
+		p.Source = History
+	case predict.Ridge, predict.MLP:
+		p.Source = Model
+	case predict.TenantMean:
+		p.Source = Tenant
+	default:
+		return boundOrNone(s)
+	}
+	if s.RuntimeBound > 0 && p.RunTime > s.RuntimeBound {
+		p.RunTime = s.RuntimeBound
+	}
+	return p
+}
+
+// boundOrNone returns the prediction for a stage without history.
+func boundOrNone(s *Stage) Prediction {
+	if s.RuntimeBound > 0 {
+		return Prediction{s.RuntimeBound, RuntimeBound}
+	}
+	return Prediction{Source: None}
+}
+
+func toDuration(s float64) time.Duration {
+	return max(minRun, time.Duration(min(s, float64(1<<62)/1e9)*1e9))
+}
+
+// RecordFirstPrediction records what was predicted for a stage before any of its tasks
+// finished; errors are measured against it. Without it, the prediction made when the
+// first task finishes is used. A second call for the same stage has no effect.
+func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction) {
+	if b.stages[id] == nil {
+		b.stageRecordOf(id).first = first
+	}
+}
+
+func (b *Estimator) stageRecordOf(id scheduler.StageID) *stageRecord {
+	if o := b.stages[id]; o != nil {
+		return o
+	}
+	o := &stageRecord{}
+	if len(b.stageRing) < maxStages {
+		b.stageRing = append(b.stageRing, id)
+	} else {
+		delete(b.stages, b.stageRing[b.ringNext])
+		b.stageRing[b.ringNext] = id
+		b.ringNext = (b.ringNext + 1) % maxStages
+	}
+	b.stages[id] = o
+	return o
+}
+
+// Observe learns from a task that succeeded. It ignores a task without a positive run
+// time. O(1).
+func (b *Estimator) Observe(t *Task) {
+	if t.RunTime <= 0 {
+		return
+	}
+	run := max(t.RunTime, minRun).Seconds()
+	if b.stages[t.ID] == nil {
+		b.RecordFirstPrediction(t.ID, b.predictWithoutOwn(&t.Stage))
+	}
+	o := b.stages[t.ID]
+	slow := b.slowdowns[t.Node]
+	if slow == nil && len(b.slowdowns) < maxNodes {
+		slow = &predict.SlowdownTracker{}
+		b.slowdowns[t.Node] = slow
+	}
+	x := t.Stage
+	if slow != nil {
+		x.Slowdown = slow.Value()
+		if o.first.Source != None {
+			slow.Observe(run, o.first.RunTime.Seconds())
+		}
+	}
+	if o.add(run); o.count == int(t.Tasks) {
+		b.errors.recordCompleted(o)
+	}
+	b.remoteReads.observe(t, run)
+	if err := b.predictor.Observe(*b.predictorTask(&x), run); err == nil {
+		b.observed++
+	}
+}
+
+// Learn observes the tasks in the State's history that were not learnt before and
+// returns their number.
+func (b *Estimator) Learn(s *scheduler.State) int {
+	h := s.History()
+	unlearnt := h.TaskCount() - b.learntTasks
+	if unlearnt == 0 {
+		return 0
+	}
+	retained := uint64(0)
+	h.Tasks(func(*scheduler.FinishedTask) bool { retained++; return true })
+	skip, n := retained-min(retained, unlearnt), uint64(0)
+	h.Tasks(func(t *scheduler.FinishedTask) bool {
+		if n++; n > skip {
+			b.Observe(fromHistory(s, t))
+		}
+		return true
+	})
+	b.learntTasks = h.TaskCount()
+	return int(retained - skip)
+}
+
+func fromHistory(s *scheduler.State, t *scheduler.FinishedTask) *Task {
+	out := &Task{Stage: Stage{ID: t.Task.StageID(), Job: t.JobName, Name: t.Stage, Kind: t.Kind, Demand: t.Demand, InputBytes: t.InputBytes, Tasks: t.Tasks}, Node: t.Node, RunTime: t.RunTime}
+	if tn := s.Tenant(t.Tenant); tn != nil {
+		out.Tenant = tn.Spec.Name
+	}
+	if t.Kind == scheduler.KindMap && !t.Local {
+		out.DataDistance = 1
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package locality
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// Compared with a scan of every waiting task, the iterator yields waiting tasks in
+// order, at most the requested number, and skips none with capacity at its data.
+func TestIteratorSkipsNoTaskWithCapacityAtItsData(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	byNode := 0
+	for range 60 {
+		const nodes = 12
+		w := schedtest.New(t).AddNodes(nodes, schedtest.R(1, 100, 1000)).AddTenants("a")
+		busy := w.Submit("a", nodes, schedtest.R(1, 1, 1))
+		for n := range int32(r.IntN(nodes + 1)) {
+			w.Place(scheduler.TaskID{Job: busy, Index: n}, scheduler.NodeID(n))
+		}
+		on := make([][]scheduler.NodeID, 1+r.IntN(400))
+		for i := range on {
+			for range 1 + r.IntN(3) {
+				on[i] = append(on[i], scheduler.NodeID(r.IntN(nodes)))
+			}
+		}
+		job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)),
+			Demand: schedtest.R(1, 1, 1), Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
+		g := w.State.Job(job).Stages[0]
+		m := w.State.Mark()
+		for range r.IntN(4) { // gaps among the waiting tasks
+			id, i := w.State.NextNode(g, 0), g.NextPending(int32(r.IntN(len(on)))/2)
+			if id == scheduler.NoNode || i < 0 {
+				continue
+			}
+			a := w.State.PlaceAction(g, i, id, 0)
+			if err := w.State.Apply(&a, w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		from, most := int32(r.IntN(len(on))), int32(1+r.IntN(len(on)))
+		var it TaskIterator
+		it.Reset(w.State, g, from, most)
+		if it.byNode {
+			byNode++
+		}
+		var got []int32
+		for i := it.Next(); i >= 0; i = it.Next() {
+			got = append(got, i)
+		}
+		var want, all []int32
+		for i := g.NextPending(from); i >= 0 && len(all) < int(most); i = g.NextPending(i + 1) {
+			all = append(all, i)
+			if len(LocalNodes(w.State, g, i, nil)) > 0 {
+				want = append(want, i)
+			}
+		}
+		if !it.byNode {
+			want = all
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("by node %v, from %d, most %d: got %v, want %v", it.byNode, from, most, got, want)
+		}
+		w.State.Rollback(m)
+	}
+	if byNode < 5 {
+		t.Errorf("only %d of 60 iterations went by node", byNode)
+	}
+}

@@ -1,0 +1,230 @@
+package policies
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+var measureParam = Param{Name: "measure", Kind: Choice, Default: "memory", Choices: []string{"memory", "dominant"},
+	Help: "how use is measured: by memory alone, as YARN does by default, or by the dominant share"}
+
+var fairInfo = Info{
+	Name: "fair",
+	Help: "YARN's Fair Scheduler: the tenant with the least use over its weight is next, and in it the job with the least use over its weight",
+	Params: []Param{measureParam, reserveParam,
+		{Name: "jobs", Kind: Choice, Default: "fair", Choices: []string{"fair", "fifo"}, Help: "order of the jobs of one tenant"}},
+	New: func(v Values) (scheduler.Policy, error) {
+		return &fairShare{name: "fair", byDominantShare: v.Text("measure") == "dominant", fifoJobs: v.Text("jobs") == "fifo", weighted: true, placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+	},
+}
+
+var equInfo = Info{
+	Name:   "equ",
+	Help:   "fair with equal weights",
+	Params: []Param{measureParam, reserveParam},
+	New: func(v Values) (scheduler.Policy, error) {
+		return &fairShare{name: "equ", byDominantShare: v.Text("measure") == "dominant", placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+	},
+}
+
+var capacityInfo = Info{
+	Name: "capacity",
+	Help: "YARN's Capacity Scheduler: queues by use over capacity (weights), elastic up to their caps, jobs by priority and submission; no preemption",
+	Params: []Param{measureParam, reserveParam,
+		{Name: "jobs", Kind: Choice, Default: "fifo", Choices: []string{"fifo", "fair"}, Help: "order of the jobs of one queue"}},
+	New: func(v Values) (scheduler.Policy, error) {
+		return &fairShare{name: "capacity", byDominantShare: v.Text("measure") == "dominant", fifoJobs: v.Text("jobs") == "fifo", priorityFirst: true, weighted: true, placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+	},
+}
+
+// fairShare serves the tenant with the least use for its weight, from the root of
+// the tree down, and then its first job. Use is compared before the placement, as
+// YARN does; ties go by name, among jobs by submission and id. Tasks that do not fit
+// are passed over. A queue's capacity in YARN's Capacity Scheduler is a weight here
+// (the part of its parent's), its maximum capacity the tenant's cap.
+type fairShare struct {
+	name            string
+	byDominantShare bool // use is the dominant share, else memory
+	fifoJobs        bool // jobs of a tenant in submission order, else by their use
+	priorityFirst   bool // jobs of high priority before those of low priority
+	weighted        bool
+
+	placer   placer
+	heaps    []tenantHeap // by tenant, the root last
+	nameRank []int32
+	rankedAt scheduler.Stamp
+}
+
+// tenantHeap holds what competes inside one tenant.
+type tenantHeap struct {
+	heap   []contender
+	listed bool
+}
+
+// contender is a job or a child tenant in its tenant's heap.
+type contender struct {
+	use      float64
+	tieBreak int64    // priority, then name or submission
+	job      jobEntry // unset for a tenant
+	child    int32    // the child tenant's index in heaps, -1 for a job
+}
+
+func (f *fairShare) Name() string { return f.name }
+
+// SetReasonsWanted sets whether decisions list why stages wait.
+func (f *fairShare) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
+
+// Decide costs O(1) if nothing changed, else O(tenants + ready jobs + placements x
+// depth x log).
+func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
+	p := &f.placer
+	if p.begin(s, now, limit) {
+		return p.idleDecision(now)
+	}
+	for !p.isFull() && p.nextPass() {
+		root := f.buildHeaps(s)
+		for len(f.heaps[root].heap) > 0 && !p.isFull() {
+			f.placeNext(s, root)
+		}
+	}
+	return p.finish()
+}
+
+// buildHeaps fills the heaps of the tenants with ready work and returns the root's
+// index.
+func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
+	n := int32(len(s.Tenants()))
+	for int32(len(f.heaps)) <= n {
+		f.heaps = append(f.heaps, tenantHeap{})
+	}
+	for i := range f.heaps {
+		f.heaps[i].heap, f.heaps[i].listed = f.heaps[i].heap[:0], false
+	}
+	f.rankNames(s)
+	for t := s.NextReadyTenant(0); t != scheduler.NoTenant; t = s.NextReadyTenant(t + 1) {
+		for j, at := s.NextReadyOf(t, 0); j != nil; j, at = s.NextReadyOf(t, at) {
+			c := contender{tieBreak: int64(at), child: -1, job: jobEntry{job: j}}
+			if f.priorityFirst && j.Spec.Priority != scheduler.PriorityHigh {
+				c.tieBreak += math.MaxInt32
+			}
+			c.use = f.weightedUse(s, &c)
+			f.heaps[t].heap = append(f.heaps[t].heap, c)
+		}
+		f.addToParents(s, t, n)
+	}
+	for i := range f.heaps {
+		h := f.heaps[i].heap
+		for k := len(h)/2 - 1; k >= 0; k-- {
+			siftDown(h, k, lessContender)
+		}
+	}
+	return n
+}
+
+// addToParents adds a tenant to its parent's heap, and so on up to the root.
+func (f *fairShare) addToParents(s *scheduler.State, t scheduler.TenantID, root int32) {
+	for range scheduler.MaxTenantDepth {
+		if f.heaps[t].listed {
+			return
+		}
+		f.heaps[t].listed = true
+		up, parent := root, s.Tenant(t).Spec.Parent
+		if parent != scheduler.NoTenant {
+			up = int32(parent)
+		}
+		c := contender{child: int32(t), tieBreak: int64(f.nameRank[t])}
+		c.use = f.weightedUse(s, &c)
+		f.heaps[up].heap = append(f.heaps[up].heap, c)
+		if parent == scheduler.NoTenant {
+			return
+		}
+		t = parent
+	}
+}
+
+// rankNames numbers the tenants by name.
+func (f *fairShare) rankNames(s *scheduler.State) {
+	if f.rankedAt == s.Stamp() && len(f.nameRank) == len(s.Tenants()) {
+		return
+	}
+	all := s.Tenants()
+	byName := make([]int32, len(all))
+	for i := range byName {
+		byName[i] = int32(i)
+	}
+	slices.SortFunc(byName, func(a, b int32) int { return cmp.Compare(all[a].Spec.Name, all[b].Spec.Name) })
+	f.nameRank = slices.Grow(f.nameRank[:0], len(all))[:len(all)]
+	for i, t := range byName {
+		f.nameRank[t] = int32(i)
+	}
+	f.rankedAt = s.Stamp()
+}
+
+// weightedUse returns what a contender uses over its weight.
+func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
+	used, weight := scheduler.Resources{}, 1.0
+	if c.child < 0 {
+		if f.fifoJobs {
+			return 0
+		}
+		used = c.job.job.Used
+		if w := c.job.job.Spec.Weight; f.weighted && w > 0 {
+			weight = w
+		}
+	} else {
+		t := s.Tenant(scheduler.TenantID(c.child))
+		used = t.Used
+		if f.weighted {
+			weight = t.Spec.Weight
+		}
+	}
+	if f.byDominantShare {
+		return used.DominantShare(s.Total()) / weight
+	}
+	return float64(used[scheduler.Memory]) / weight
+}
+
+// placeNext descends to the next job and places one of its tasks. What cannot be
+// placed leaves its heap.
+func (f *fairShare) placeNext(s *scheduler.State, at int32) {
+	h := f.heaps[at].heap
+	top := &h[0]
+	if top.child < 0 {
+		if !f.placer.placeNext(&top.job) {
+			f.removeTop(at)
+			return
+		}
+	} else {
+		f.placeNext(s, top.child)
+		if len(f.heaps[top.child].heap) == 0 {
+			f.removeTop(at)
+			return
+		}
+	}
+	top.use = f.weightedUse(s, top)
+	siftDown(h, 0, lessContender)
+}
+
+func (f *fairShare) removeTop(at int32) {
+	h := f.heaps[at].heap
+	last := len(h) - 1
+	h[0] = h[last]
+	f.heaps[at].heap = h[:last]
+	siftDown(h[:last], 0, lessContender)
+}
+
+// lessContender orders by use, then child tenants before jobs, then name or
+// submission.
+func lessContender(a, b *contender) bool {
+	return cmp.Or(cmp.Compare(a.use, b.use), cmp.Compare(contenderKind(a), contenderKind(b)), cmp.Compare(a.tieBreak, b.tieBreak)) < 0
+}
+
+func contenderKind(c *contender) int {
+	if c.child >= 0 {
+		return 0
+	}
+	return 1
+}

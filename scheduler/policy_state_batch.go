@@ -1,0 +1,78 @@
+package scheduler
+
+// policyStateBatch counts the policy states that each job has after the states of a batch so
+// far, so that the limit holds within a batch too.
+type policyStateBatch struct {
+	present map[PolicyStateKey]bool // keys that the batch stored (true) or deleted (false)
+	perJob  map[JobID]int32         // change in the number of states; job 0: those without a job
+}
+
+func (b *policyStateBatch) begin() {
+	if b.present == nil {
+		b.present, b.perJob = map[PolicyStateKey]bool{}, map[JobID]int32{}
+	}
+	clear(b.present)
+	clear(b.perJob)
+}
+
+// add adds the next state of the batch. It returns an error if the job or project does not
+// exist, a value is invalid, or the limit is reached. A state that replaces another never
+// exceeds the limit.
+func (b *policyStateBatch) add(s *State, p *PolicyState) error {
+	if err := p.validate(); err != nil {
+		return err
+	}
+	k := p.PolicyStateKey
+	if p.Kind == TombstoneState {
+		k.Kind = PolicyStateKind(p.Value)
+	}
+	had, known := b.present[k]
+	if !known {
+		_, had = s.policyStates[k]
+	}
+	if p.Kind == TombstoneState {
+		if had {
+			b.present[k] = false
+			b.perJob[k.Job]--
+		}
+		return nil
+	}
+	what, j := "policy state "+p.Kind.String(), s.jobs[p.Job]
+	switch {
+	case p.Job != 0 && j == nil:
+		return refuse(ErrUnknown, what, "its job %d does not exist", p.Job)
+	case p.Job == 0 && p.Project != 0 && s.projects[p.Project] == nil:
+		return refuse(ErrUnknown, what, "its project %d does not exist", p.Project)
+	case had:
+		return nil
+	}
+	if j != nil {
+		if have := j.policyStates + b.perJob[p.Job]; have >= MaxPolicyStatesPerJob {
+			return refuse(ErrInvalid, what, "job %d already has the maximum of %d policy states", p.Job, have)
+		}
+	} else if have := s.joblessStates + int(b.perJob[0]); have >= MaxPolicyStatesNoJob {
+		return refuse(ErrInvalid, what, "there are already the maximum of %d policy states without a job", have)
+	}
+	b.present[k] = true
+	b.perJob[p.Job]++
+	return nil
+}
+
+// ApplyPolicyStates stores policy states. It stores none of them if one is refused: its job or
+// project does not exist, a number is not finite, or there are too many.
+func (s *State) ApplyPolicyStates(states []PolicyState) error {
+	if len(states) == 0 {
+		return nil
+	}
+	s.stateBatch.begin()
+	for i := range states {
+		if err := s.stateBatch.add(s, &states[i]); err != nil {
+			return err
+		}
+	}
+	for i := range states {
+		s.applyPolicyState(&states[i])
+	}
+	s.countStep()
+	return nil
+}

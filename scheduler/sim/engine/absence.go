@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Absence is a time during which a node is not there: an outage, maintenance, or the time before a
+// node joins and after it leaves a cluster that grows and shrinks. Absences of a node may overlap.
+type Absence struct {
+	Node scheduler.NodeID
+	From time.Duration // at or below 0: the node is absent from the start
+	To   time.Duration // 0: it does not come back
+	// Drain is how long before From the node gets no new tasks. Tasks that run at From are lost.
+	Drain time.Duration
+}
+
+func (c *Config) checkAbsences() error {
+	for i, a := range c.Absences {
+		what := fmt.Sprintf("absence %d of node %d", i+1, a.Node)
+		switch {
+		case a.Node < 0 || int(a.Node) >= len(c.Nodes):
+			return fmt.Errorf("%s: there are %d nodes", what, len(c.Nodes))
+		case a.To != 0 && a.To <= a.From:
+			return fmt.Errorf("%s: it ends at %v, not after it begins at %v", what, a.To, a.From)
+		case a.Drain < 0:
+			return fmt.Errorf("%s: it drains for %v: must not be negative", what, a.Drain)
+		}
+	}
+	if len(c.Absences) > maxRef {
+		return fmt.Errorf("%d absences: at most %d", len(c.Absences), maxRef)
+	}
+	return nil
+}
+
+// scheduleAbsences takes nodes down that are absent from the start and schedules all other changes.
+func (w *world) scheduleAbsences() error {
+	for i, a := range w.Absences {
+		if a.From <= 0 {
+			if err := w.nodeDown(a.Node, false); err != nil {
+				return err
+			}
+		} else {
+			w.events.schedule(w.timeAt(a.From), evLeave, int32(i))
+			if a.Drain > 0 {
+				w.events.schedule(w.timeAt(max(0, a.From-a.Drain)), evDrain, int32(i))
+			}
+		}
+		if a.To > 0 {
+			w.events.schedule(w.timeAt(a.To), evReturn, int32(i))
+		}
+	}
+	return nil
+}
+
+func (w *world) startDrain(a *Absence) error {
+	w.drainReasons[a.Node]++
+	return w.s.SetDrain(a.Node, true)
+}
+
+func (w *world) endAbsence(a *Absence) error {
+	if a.Drain > 0 && a.From > 0 {
+		if w.drainReasons[a.Node]--; w.drainReasons[a.Node] == 0 {
+			if err := w.s.SetDrain(a.Node, false); err != nil {
+				return err
+			}
+		}
+	}
+	return w.nodeUp(a.Node)
+}
+
+// nodeDown takes a node down for one more reason: a failure or an absence. lose reports whether what
+// is on it is lost, which is nothing at the start.
+func (w *world) nodeDown(n scheduler.NodeID, lose bool) error {
+	if w.downReasons[n]++; w.downReasons[n] > 1 {
+		return nil
+	}
+	if lose {
+		return w.loseNode(n)
+	}
+	if err := w.s.NodeLost(n, w.now); err != nil {
+		return err
+	}
+	w.use.setCapacity(w.s.Total())
+	return nil
+}
+
+// nodeUp removes one reason for which a node is down, and starts it again after the last one.
+func (w *world) nodeUp(n scheduler.NodeID) error {
+	if w.downReasons[n]--; w.downReasons[n] > 0 {
+		return nil
+	}
+	if err := w.s.NodeUp(n); err != nil {
+		return err
+	}
+	w.use.setCapacity(w.s.Total())
+	return nil
+}

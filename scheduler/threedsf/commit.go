@@ -1,0 +1,221 @@
+package threedsf
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// commit makes the State's reservations and policy states those of the plan: first
+// for owners with a guarantee, then one by one for requests. If the cycle runs out
+// of actions, the request at hand is not accepted yet; its reservations stay and the
+// next cycle continues. Moves to earlier times, which no guarantee needs, take an
+// eighth of the cycle's actions at most.
+func (b *plan) commit(refused []scheduler.PolicyState) {
+	b.movesLeft = b.p.actionsLeft/8 + 1
+	for _, k := range b.planner.DrainChanged() {
+		if j := b.p.s.Job(k.Job); j != nil {
+			if o := b.ownerByID[ownerOf(j)]; o != nil {
+				o.dirty = true
+			}
+		}
+	}
+	for _, o := range b.owners {
+		if o.unsynced = o.dirty; o.dirty && !o.requested {
+			o.dirty, o.unsynced = false, false
+			o.unsynced = !b.reserveOwner(o) || o.unsynced
+		}
+	}
+	for _, n := range refused {
+		if o := b.ownerOfState(n); b.unreserveOwner(o) {
+			b.p.recordState(n)
+		}
+	}
+	for _, o := range b.owners {
+		if !o.requested || o.guarantee == (backfill.Guarantee{}) || !b.reserveOwner(o) {
+			continue
+		}
+		if o.project.Deadline > 0 {
+			b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.AcceptedState, o.id), Value: int64(o.project.Deadline), At: o.guarantee.Departure})
+			continue
+		}
+		b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
+		b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, o.id), At: o.guarantee.Latest})
+	}
+}
+
+// ownerOfState returns the owner that a policy state is about.
+func (b *plan) ownerOfState(n scheduler.PolicyState) *owner {
+	for _, o := range b.owners {
+		if k := stateKey(n.Kind, o.id); k == n.PolicyStateKey {
+			return o
+		}
+	}
+	panic("threedsf: a policy state of an unknown owner")
+}
+
+// reserveOwner makes the State's reservations of one owner those of the plan. It
+// returns false if the cycle has no actions left.
+func (b *plan) reserveOwner(o *owner) bool {
+	for i := range o.project.Requests {
+		r := &o.project.Requests[i]
+		for _, task := range r.Tasks {
+			x, ok := b.planner.Find(backfill.Key{Job: r.Job, Stage: r.Stage, Task: task})
+			if ok && !b.reserveTask(o, &x) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask) bool {
+	p, old := b.p, b.reservations[x.Key]
+	if x.Spot.Bin < 0 {
+		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
+	}
+	g := p.s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
+	if g.Spec.Demand.IsZero() && g.Spec.Disk == 0 {
+		return true // it needs no capacity
+	}
+	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End,
+		Latest: o.guarantee.Latest.Add(-x.End.Sub(x.Spot.At))}
+	if r.Project == 0 {
+		r.Kind = scheduler.ReserveDeadline
+	}
+	if old != nil && old.Latest != 0 && !o.requested {
+		r.Latest = old.Latest
+	}
+	if !o.requested && (r.Start > r.Latest || p.isViolated(g.Job)) {
+		r.Latest = 0
+	}
+	if old != nil && r.Start < old.Start && !p.isExpired(old) && p.s.Node(old.Node).Schedulable() {
+		if b.movesLeft == 0 {
+			o.unsynced = true
+			return true // it can stay where it is until the next cycle
+		}
+		b.movesLeft--
+	}
+	if old == nil {
+		r.ID = p.nextReservationID()
+		return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
+	}
+	if r.ID = old.ID; r == *old {
+		return true
+	}
+	if r.Latest == 0 && old.Latest != 0 {
+		b.ensureViolationRecorded(o)
+	}
+	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
+}
+
+// ensureViolationRecorded records again in this decision that a guarantee is
+// violated: Check asks for it whenever a latest start is given up.
+func (b *plan) ensureViolationRecorded(o *owner) {
+	p := b.p
+	key := stateKey(scheduler.ViolatedState, o.id)
+	for i := range p.states {
+		if n := &p.states[i]; n.Kind == key.Kind && n.Job == key.Job && n.Project == key.Project {
+			return
+		}
+	}
+	for key.Slot = int32(backfill.CauseOverrun); key.Slot <= int32(backfill.CauseLate); key.Slot++ {
+		if n, ok := p.s.PolicyState(key); ok {
+			p.recordState(n)
+			return
+		}
+	}
+	key.Slot = int32(backfill.CauseLate)
+	p.recordState(scheduler.PolicyState{PolicyStateKey: key, At: p.now})
+}
+
+// unreserveOwner drops the reservations of a refused owner. It returns false if the
+// cycle has no actions left.
+func (b *plan) unreserveOwner(o *owner) bool {
+	for _, j := range o.jobs {
+		for _, r := range slices.Clone(j.Reservations()) {
+			if isPlanned(r) && !b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// tryApply applies an action if the cycle has one left.
+func (b *plan) tryApply(a scheduler.Action) bool {
+	if b.p.actionsLeft <= 0 {
+		return false
+	}
+	b.p.apply(a)
+	return true
+}
+
+// nextReservationID returns the id for a new reservation.
+func (p *Policy) nextReservationID() scheduler.ReservationID {
+	if all := p.s.Reservations(); len(all) > 0 {
+		return all[len(all)-1].ID + 1
+	}
+	return 1
+}
+
+// dropObsolete drops planned reservations that nothing waits for any more: their
+// task runs or is done, or their job left its lane. A task that started before its
+// reservation so releases it for others.
+func (p *Policy) dropObsolete() {
+	if p.actionsLeft <= 0 || len(p.s.Reservations()) == 0 || !p.hasOverReserved() {
+		return
+	}
+	p.obsolete = p.obsolete[:0]
+	for i := range p.jobCache.jobs {
+		if !p.jobCache.jobs[i].overReserved {
+			continue
+		}
+		for _, r := range p.s.Job(p.jobCache.jobs[i].id).Reservations() {
+			if isPlanned(r) && p.isObsolete(r) {
+				p.obsolete = append(p.obsolete, r.ID)
+			}
+		}
+	}
+	slices.Sort(p.obsolete)
+	for _, id := range p.obsolete {
+		if p.actionsLeft <= 0 {
+			return
+		}
+		p.survey.dropped = true
+		p.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+	}
+}
+
+// isObsolete reports whether nothing waits for a planned reservation any more.
+func (p *Policy) isObsolete(r *scheduler.Reservation) bool {
+	g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	return g == nil || (!g.IsPending(r.Task) && !p.isSuspended(g, r.Task)) || g.Job.Phase != scheduler.JobActive ||
+		(g.Job.Spec.Project == 0 && p.isInfeasible(g.Job))
+}
+
+// isSuspended reports whether an attempt at a task is suspended: it resumes in the
+// task's reservation.
+func (p *Policy) isSuspended(g *scheduler.Stage, task int32) bool {
+	for a := range p.s.AttemptsOf(g, task) {
+		if a.Phase == scheduler.AttemptSuspended {
+			return true
+		}
+	}
+	return false
+}
+
+// hasOverReserved reports whether a job may have more reserved than waits.
+func (p *Policy) hasOverReserved() bool {
+	p.syncJobCache()
+	return slices.ContainsFunc(p.jobCache.jobs, func(x cachedJob) bool { return x.overReserved })
+}
+
+// isGuaranteed reports whether a job's project has a guaranteed departure that still
+// holds. Such a job is not preempted.
+func (p *Policy) isGuaranteed(j *scheduler.Job) bool {
+	pr := p.s.Project(j.Spec.Project)
+	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
+}

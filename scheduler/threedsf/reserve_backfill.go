@@ -1,0 +1,167 @@
+package threedsf
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Behind a task with a reserved node (Config.ReserveNodes) other tasks may start
+// there if they do not delay it by the bounds of what runs: EASY backfilling (Lifka)
+// on one node. Either their bound ends before the node is free for that task, or
+// they fit beside it. Without bounds nothing starts there.
+
+// expectedDeparture is when an attempt on a node should have ended by its bound.
+type expectedDeparture struct {
+	end     scheduler.Time
+	attempt *scheduler.Attempt
+}
+
+// nodeCandidate is a node that could be reserved.
+type nodeCandidate struct {
+	id       scheduler.NodeID
+	freeAt   scheduler.Time
+	nearness float64
+}
+
+// hasBoundedJob reports whether any job has or had a bound. O(1) once one had, else
+// O(changes since the last call).
+func (p *Policy) hasBoundedJob() bool {
+	k := &p.reserved
+	if k.hasBounds && k.state == p.s {
+		return true
+	}
+	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.Spec.Bound > 0) }
+	if k.state != p.s || !p.s.ChangedSince(k.workSeen, func(w scheduler.ChangedOwner) { look(p.s.Job(w.Job)) }) {
+		k.hasBounds = false
+		for j := range p.s.Jobs() {
+			look(j)
+		}
+	}
+	k.state, k.workSeen = p.s, p.s.ChangePosition()
+	return k.hasBounds
+}
+
+// reserveSoonestNodes is reserveNodes for known bounds: of the scanned nodes it
+// reserves those that become free soonest; ties, also of unknown times, go to those
+// that lack least. What starts behind a reservation does not delay it, so the next
+// cycle reserves the same node. O(maxNodesScanned x attempts on a node).
+func (p *Policy) reserveSoonestNodes(g *scheduler.Stage) {
+	k := &p.reserved
+	nodes := p.s.Nodes()
+	k.candidates = k.candidates[:0]
+	from := int(uint64(g.Job.Spec.ID) % uint64(max(1, len(nodes))))
+	for i := range min(len(nodes), maxNodesScanned) {
+		n := nodes[(from+i)%len(nodes)]
+		if !n.Schedulable() || k.stageOn[n.Spec.ID] != nil {
+			continue
+		}
+		if near := n.FreeFraction(g.Spec.Demand); near >= 0 {
+			k.candidates = append(k.candidates, nodeCandidate{n.Spec.ID, p.capacityAt(n, g), near})
+		}
+	}
+	slices.SortStableFunc(k.candidates, func(a, b nodeCandidate) int {
+		return cmp.Or(cmp.Compare(a.freeAt, b.freeAt), cmp.Compare(b.nearness, a.nearness))
+	})
+	for i := range min(len(k.candidates), int(g.Startable())) {
+		if p.isNodeLimitReached() {
+			return
+		}
+		p.reserveNode(k.candidates[i].id, g, k.candidates[i].freeAt)
+	}
+}
+
+// capacityAt returns when a node should fit a task of a stage by the bounds of what
+// runs there, or Never. A task past its bound counts as ended at its bound, so the
+// result does not move with time.
+func (p *Policy) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Time {
+	k := &p.reserved
+	k.departures = k.departures[:0]
+	if !n.Releasing.IsZero() {
+		return scheduler.Never
+	}
+	for a := range p.s.AttemptsOn(n.Spec.ID) {
+		if end := p.endByBound(n, a); end < scheduler.Never {
+			k.departures = append(k.departures, expectedDeparture{end, a})
+		}
+	}
+	slices.SortFunc(k.departures, func(x, y expectedDeparture) int {
+		return cmp.Or(cmp.Compare(x.end, y.end), x.attempt.ID.Compare(y.attempt.ID))
+	})
+	capacity := p.currentCapacity(n)
+	for _, e := range k.departures {
+		if capacity.add(e.attempt); capacity.fits(g) {
+			return e.end
+		}
+	}
+	return scheduler.Never
+}
+
+// endByBound returns when an attempt on a node should have ended by its bound, Never
+// if unknown.
+func (p *Policy) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
+	j := p.s.StageOf(a).Job
+	if j.Spec.Bound <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
+		return scheduler.Never
+	}
+	return p.boundEnd(a, j)
+}
+
+// leavesCapacity reports whether d more of a job (with disk space on disk) does not
+// delay the task that a node is reserved for. O(attempts there).
+func (p *Policy) leavesCapacity(n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
+	at := p.reserved.freeAt[n.Spec.ID]
+	if at == scheduler.Never {
+		return false
+	}
+	if j.Spec.Bound > 0 && p.now.Add(j.Spec.Bound) <= at {
+		return true
+	}
+	capacity := p.currentCapacity(n)
+	capacity.free = capacity.free.Sub(d)
+	if disk >= 0 {
+		capacity.disks[disk].FreeIO -= d[scheduler.IO]
+		capacity.disks[disk].FreeSpace -= space
+	}
+	for a := range p.s.AttemptsOn(n.Spec.ID) {
+		if p.endByBound(n, a) <= at {
+			capacity.add(a)
+		}
+	}
+	return capacity.fits(p.reserved.stageOn[n.Spec.ID])
+}
+
+// nodeCapacity is what is free on a node, now or once some tasks have ended.
+type nodeCapacity struct {
+	free  scheduler.Resources
+	disks []scheduler.DiskUse
+}
+
+// currentCapacity returns what is free on a node now. Its disks are scratch space,
+// valid until the next call.
+func (p *Policy) currentCapacity(n *scheduler.Node) nodeCapacity {
+	p.diskScratch = append(p.diskScratch[:0], n.Disks...)
+	return nodeCapacity{n.Free, p.diskScratch}
+}
+
+// add releases what an attempt occupies.
+func (r *nodeCapacity) add(a *scheduler.Attempt) {
+	r.free = r.free.Add(a.Occupied.Resources)
+	if a.Disk >= 0 {
+		r.disks[a.Disk].FreeIO += a.Occupied.Resources[scheduler.IO]
+		r.disks[a.Disk].FreeSpace += a.Occupied.Disk
+	}
+}
+
+// fits reports whether a task of a stage fits.
+func (r *nodeCapacity) fits(g *scheduler.Stage) bool {
+	d := g.Spec.Demand
+	if d[scheduler.CPU] > r.free[scheduler.CPU] || d[scheduler.Memory] > r.free[scheduler.Memory] {
+		return false
+	}
+	if len(r.disks) == 0 {
+		return d[scheduler.IO] == 0 && g.Spec.Disk == 0
+	}
+	return slices.ContainsFunc(r.disks, func(k scheduler.DiskUse) bool { return k.FreeIO >= d[scheduler.IO] && k.FreeSpace >= g.Spec.Disk })
+}
