@@ -22,6 +22,7 @@ const (
 	bandwidthChange = 0.2                    // relative; smaller changes of the measured bandwidth are ignored
 	trainBudget     = 2000                   // task visits under one lock, about 4 ms
 	trainPause      = 200 * time.Millisecond // between two checks for training data
+	trainShare      = 10                     // training takes at most one part in this many of a core
 )
 
 // predictor predicts run times from the completions in the facts. Its
@@ -155,15 +156,19 @@ func taskBound(spec *jobspec.Job) time.Duration {
 	return time.Duration(spec.RuntimeBound) / time.Duration(longest)
 }
 
-// trainPredictor trains the prediction model until ctx ends.
+// trainPredictor trains the prediction model until ctx ends. A model that is better
+// some seconds later is worth less than the processor time of decisions and reports,
+// so training takes a small share of one core.
 func (c *core) trainPredictor(ctx context.Context) error {
 	for {
 		c.predictor.mu.Lock()
+		start := time.Now()
 		more := c.predictor.book.Train(trainBudget)
+		took := time.Since(start)
 		c.predictor.mu.Unlock()
 		pause := trainPause
 		if more {
-			pause = time.Millisecond
+			pause = (trainShare - 1) * took
 		}
 		if !sleep(ctx, pause) {
 			return nil

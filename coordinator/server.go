@@ -33,6 +33,7 @@ const (
 	idleLimit     = 2 * time.Minute
 	maxH2Streams  = 1000
 	maxHeaderSize = 64 << 10
+	compressFrom  = 16 << 10 // bytes of a response; smaller ones take longer to compress than to send
 )
 
 // serve serves the configured listeners until ctx ends. Then streams end by
@@ -133,6 +134,7 @@ func (c *core) newHandler() http.Handler {
 			return []connect.HandlerOption{connect.WithReadMaxBytes(procedures[spec.Procedure].maxMessage)}
 		}),
 		connect.WithInterceptors(&guard{c: c}),
+		connect.WithCompressMinBytes(compressFrom),
 	}
 	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))

@@ -16,7 +16,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchSuspendCommand(), benchCriuCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchSuspendCommand(), benchCriuCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {
@@ -117,9 +117,12 @@ func processCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// residentBytes returns the process's resident memory, 0 if it is not available.
-func residentBytes() uint64 {
-	raw, err := os.ReadFile("/proc/self/statm")
+// residentBytes returns this process's resident memory, 0 if it is not available.
+func residentBytes() uint64 { return residentBytesOf(os.Getpid()) }
+
+// residentBytesOf returns the resident memory of a process, 0 if it is not available.
+func residentBytesOf(pid int) uint64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return 0
 	}
