@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler; million, simulator; and limits, suspend, preempt, which run on machines
+# scheduler, coordinator; million, simulator; and limits, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -60,6 +60,12 @@ scheduler() {
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
 }
 
+# The whole live way through one coordinator: submissions, decisions, log, nodes, ends;
+# and the same without waiting for the disk.
+coordinator() {
+  bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync
+}
+
 # A million pending tasks on 10,000 nodes, and events per second of the simulator
 # on one core.
 million() { go test -run '^$' -bench 'MillionWaiting$' -benchtime 1x -count "$runs" ./scheduler/bench; }
@@ -85,10 +91,10 @@ on_testbed() {
     bin/testbed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/demo -drover bin/drover -scenario "$scenario" -json "$out/$scenario.json" -limit 60m "$@"
 }
 
-for p in ${*:-dev harness scheduler}; do
+for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | million | simulator | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, million, simulator, limits, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | million | simulator | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, million, simulator, limits, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

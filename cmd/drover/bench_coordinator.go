@@ -41,12 +41,14 @@ func benchCoordinatorCommand() *cli.Command {
 		Name:  "coordinator",
 		Usage: "the whole live way of jobs through a coordinator: submission, decision, log, nodes, ends",
 		Description: "Starts a coordinator in a process of its own, with its log on the disk of -dir, and simulated nodes that speak\n" +
-			"the real protocol over a connection each. Four phases: nodes register; they report while nothing runs; jobs are\n" +
-			"submitted and their tasks placed and ended; jobs of one task are submitted by all clients at once.",
+			"the real protocol over a connection each. Five phases: nodes register; they report while nothing runs; jobs are\n" +
+			"submitted and their tasks placed and ended; jobs of one task are submitted one after another, each when a node\n" +
+			"has received the one before; and jobs of one task are submitted by all clients at once.",
 		Flags: append([]cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "simulated nodes of 32 cores and 128 GiB"},
 			&cli.IntFlag{Name: "jobs", Value: 20, Usage: "jobs whose tasks are placed"},
 			&cli.IntFlag{Name: "tasks", Value: 5000, Usage: "tasks of each"},
+			&cli.IntFlag{Name: "alone", Value: 100, Usage: "jobs of one task that are then submitted one after another"},
 			&cli.IntFlag{Name: "submissions", Value: 5000, Usage: "jobs of one task that are submitted at the end"},
 			&cli.IntFlag{Name: "clients", Value: 128, Usage: "clients that submit at once"},
 			&cli.Float64Flag{Name: "rate", Usage: "jobs submitted per second while tasks are placed; 0: as many as are answered"},
@@ -94,7 +96,7 @@ func runBenchCoordinator(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
 	}
-	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Submits: c.Int("submissions"), Clients: c.Int("clients"),
+	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"),
 		Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
 	var rows [][]string
 	for range max(c.Int("runs"), 1) {

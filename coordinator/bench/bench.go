@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -26,6 +27,7 @@ type Config struct {
 	Nodes   int           // simulated nodes of 32 cores and 128 GiB
 	Jobs    int           // jobs of the phase Work
 	Tasks   int           // tasks of each
+	Alone   int           // jobs of one task of the phase Alone
 	Submits int           // jobs of one task of the phase Submit
 	Clients int           // that submit at once
 	Rate    float64       // jobs a second that all clients together submit in the phase Work; 0 for as many as are answered
@@ -53,6 +55,7 @@ type Result struct {
 	Register Phase `json:"register"`
 	Idle     Phase `json:"idle"`
 	Work     Phase `json:"work"`
+	Alone    Phase `json:"alone"`
 	Submit   Phase `json:"submit"`
 
 	RegistrationsPerS float64 `json:"registrations_per_s"`
@@ -64,7 +67,7 @@ type Result struct {
 	PlacementsPerS    float64 `json:"placements_per_s"`
 	PlacementsPerCPUS float64 `json:"placements_per_cpu_s"`
 	// ReceiptP50MS and ReceiptP99MS are from the call of SubmitJob to a node's receipt of
-	// the job's first attempt, in the phase Work.
+	// the job's first attempt, in the phase Alone.
 	ReceiptP50MS float64 `json:"receipt_p50_ms"`
 	ReceiptP99MS float64 `json:"receipt_p99_ms"`
 	// SubmitsPerS, SubmitP50MS and SubmitP99MS are of the phase Submit.
@@ -80,9 +83,10 @@ type Phase struct {
 	CPUSeconds float64 `json:"cpu_seconds"` // of the coordinator's process
 }
 
-// Run measures the coordinator behind dial in four phases: all nodes register; they
-// report while nothing runs; jobs are submitted and their tasks placed and ended; and
-// jobs of one task are submitted by all clients at once. progress is called with the
+// Run measures the coordinator behind dial in five phases: all nodes register; they
+// report while nothing runs; jobs are submitted and their tasks placed and ended; jobs
+// of one task are submitted one after another, each when a node has received the one
+// before; and jobs of one task are submitted by all clients at once. progress is called with the
 // name of each phase. It returns an error if a phase exceeds its limit or a node loses
 // its session.
 func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(string)) (Result, error) {
@@ -102,6 +106,7 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		{"register", &r.result.Register, func(phase context.Context) error { return r.register(phase, ctx) }},
 		{"idle", &r.result.Idle, r.idle},
 		{"work", &r.result.Work, r.work},
+		{"alone", &r.result.Alone, r.alone},
 		{"submit", &r.result.Submit, r.submit},
 	} {
 		progress(p.name)
@@ -173,12 +178,28 @@ func (r *run) idle(ctx context.Context) error {
 func (r *run) work(ctx context.Context) error {
 	before := r.counts.ended.Load()
 	want := before + int64(r.cfg.Jobs)*int64(r.cfg.Tasks)
-	called, _, err := r.submitAll(ctx, "work", r.cfg.Jobs, r.cfg.Tasks, r.cfg.Rate)
-	if err != nil {
+	if _, _, err := r.submitAll(ctx, "work", r.cfg.Jobs, r.cfg.Tasks, r.cfg.Rate); err != nil {
 		return err
 	}
 	if err := until(ctx, func() bool { return r.counts.ended.Load() >= want }); err != nil {
 		return fmt.Errorf("%d of %d tasks have ended: %w", r.counts.ended.Load()-before, want-before, err)
+	}
+	return nil
+}
+
+// alone submits jobs of one task to an idle cluster, each when a node has received the
+// task of the one before.
+func (r *run) alone(ctx context.Context) error {
+	called := map[uint64]time.Time{}
+	for i := range r.cfg.Alone {
+		one, _, err := r.submitAll(ctx, fmt.Sprintf("alone-%d", i), 1, 1, 0)
+		if err != nil {
+			return err
+		}
+		maps.Copy(called, one)
+		if err := until(ctx, func() bool { return len(r.counts.receipts(called)) == len(called) }); err != nil {
+			return err
+		}
 	}
 	r.receipts = r.counts.receipts(called)
 	return nil

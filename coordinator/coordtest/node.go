@@ -375,12 +375,11 @@ func (n *Node) Preparing(on bool) {
 	defer n.mu.Unlock()
 	n.preparing = on
 	for k := range n.wanted {
-		n.dirty[k] = true // Refuse makes the node refuse a level for every attempt.
+		n.dirty[k] = true
 	}
 }
 
-// RefuseIf makes the node refuse the requests for which f is true. f is called
-// repeatedly, one call at a time.
+// Refuse makes the node refuse a level for every attempt.
 func (n *Node) Refuse(l droverv1.Level) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -390,14 +389,15 @@ func (n *Node) Refuse(l droverv1.Level) {
 	n.refuse[l] = true
 }
 
-// RefuseForGood makes the node report its refusals of some levels as permanent.
+// RefuseIf makes the node refuse the requests for which f is true. f is called
+// repeatedly, one call at a time.
 func (n *Node) RefuseIf(f func(*droverv1.WantedAttempt) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refuseIf = f
 }
 
-// String returns the node's name.
+// RefuseForGood makes the node report its refusals of some levels as permanent.
 func (n *Node) RefuseForGood(l ...droverv1.Level) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
