@@ -80,7 +80,7 @@ func runWorker(args []string) {
 func machine(t *testing.T) (*Root, string, Device) {
 	t.Helper()
 	if os.Getenv("DROVER_TEST_CGROUPS") == "" {
-		t.Skip("needs root and a machine with cgroup v2 to itself: set DROVER_TEST_CGROUPS=1 in the test bed")
+		t.Skip("not proved here: that the kernel enforces what this package writes; set DROVER_TEST_CGROUPS=1 on a machine of the test bed")
 	}
 	r, err := New(Config{Base: "/drover-cgroups-test"})
 	if err == nil {
@@ -217,7 +217,7 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 		t.Errorf("without swap: %+v, %v", still, err)
 	}
 	if free, _, err := SwapFree(); err != nil || free < 128<<20 {
-		t.Skipf("swapping out wants 128 MiB of swap, this machine has %d bytes free, %v", free, err)
+		t.Skipf("not proved here: that a frozen group is swapped out; it takes 128 MiB of swap, this machine has %d bytes free, %v", free, err)
 	}
 	l.SwapBytes = 200 << 20
 	if err := g.Update(l); err != nil {

@@ -13,6 +13,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policies"
@@ -288,8 +289,9 @@ func stateDump(s *scheduler.State) string {
 
 func TestProjectionEqualsRebuiltOne(t *testing.T) {
 	seeds := []uint64{2192472248850227986} // a running task was to be suspended, and its node refused
-	for range 12 {
-		seeds = append(seeds, rand.Uint64())
+	first := seed.New(t)
+	for i := range uint64(12) {
+		seeds = append(seeds, first+i)
 	}
 	for _, seed := range seeds {
 		w := newRandomCluster(t, seed)

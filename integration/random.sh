@@ -9,11 +9,11 @@
 # takes 5 to 15 s on emulated machines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 DROVER_STEPS=${1:-20} DROVER_SEED=${2:-$(od -An -N8 -tu8 /dev/urandom | tr -d ' ')}
+export CGO_ENABLED=0 DROVER_STEPS=${1:-20} RAPID_SEED=${2:-$(od -An -N8 -tu8 /dev/urandom | tr -d ' ')}
 mkdir -p out bin
 make -s build
 go build -o bin/testbed ./integration/cmd/testbed
 go test -c -o out/e2e.test ./integration/e2e
-echo "$DROVER_STEPS steps, seed $DROVER_SEED"
+echo "$DROVER_STEPS steps, seed $RAPID_SEED"
 bin/testbed run -nodes 3 -mem 1024 -hdfs -- sh -c \
   'cd integration/e2e && ../../out/e2e.test -test.v -test.timeout 9h -test.run "^TestRandomSuspensions$" -drover ../../bin/drover' 2>&1 | tee out/random.log

@@ -52,7 +52,7 @@ func TestWithoutTLSOnlyTheOwnUserGetsIn(t *testing.T) {
 		t.Errorf("the socket: %v %v", st, err)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
+		t.Skip("not proved here: that another user cannot reach the node's socket; only root can become another user")
 	}
 	if code := asNobody(t, path); code != 0 {
 		t.Errorf("another user and the node's socket: %d", code)
@@ -62,7 +62,7 @@ func TestWithoutTLSOnlyTheOwnUserGetsIn(t *testing.T) {
 // Helpers that run as tenants reach the map outputs, and nothing else.
 func TestShuffleSocketServesMapOutputsAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root has helpers of other users")
+		t.Skip("not proved here: that helpers of other users reach the map outputs alone; only root has such helpers")
 	}
 	b := newTestNode(t, programs())
 	b.config.Helper = []string{os.Args[0], "helper"}

@@ -258,7 +258,7 @@ func (s single) Open(hdfs.URI, string) (hdfs.FS, error) { return s.fs, nil }
 // A helper process has the same result as a helper inside the daemon.
 func TestHelperProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: the helper becomes the tenant's uid")
+		t.Skip("not proved here: that a helper process gives the result of a helper inside the daemon; it becomes the tenant's uid, which needs root")
 	}
 	n := newTestNode(t, nil)
 	onProcesses(t, n)

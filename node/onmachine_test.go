@@ -29,7 +29,7 @@ func TestOnMachine(t *testing.T) {
 func onContainers(t *testing.T, b *testNode) {
 	t.Helper()
 	if os.Getenv("DROVER_TEST_NODE") == "" {
-		t.Skip("needs a machine with root, cgroup v2 and containerd: it is run there by TestOnMachine in the test bed")
+		t.Skip("not proved here: that a node runs, limits and cleans up real containers; TestOnMachine runs this on the test bed")
 	}
 	dir, err := os.MkdirTemp("/data", "node-")
 	if err != nil {

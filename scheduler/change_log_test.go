@@ -2,11 +2,11 @@ package scheduler_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -53,8 +53,7 @@ func describeOwners(s *scheduler.State) map[scheduler.ChangedOwner]string {
 // After random events and tries, rolled back ones included, every job and project that differs
 // is listed.
 func TestTheChangeLogListsEveryChange(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	listed, owners := 0, 0
 	for round := range 40 {
 		c := schedtest.NewChaos(t, seed+uint64(round))

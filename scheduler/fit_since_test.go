@@ -1,18 +1,17 @@
 package scheduler_test
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
 // After random events the nodes listed are exactly those with a new version.
 func TestNodesChangedSinceListsNodesWithANewVersion(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	listedRounds, wrappedRounds := 0, 0
 	for round := range 40 {
 		c := schedtest.NewChaos(t, seed+uint64(round))

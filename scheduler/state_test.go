@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -177,7 +178,9 @@ func FuzzLoad(f *testing.F) {
 
 // A clone is equal to the original and independent of it.
 func TestCloneIsIndependent(t *testing.T) {
-	for seed := range uint64(20) {
+	first := seed.New(t)
+	for i := range uint64(20) {
+		seed := first + i
 		c := schedtest.NewChaos(t, seed)
 		for range 60 {
 			c.Step()

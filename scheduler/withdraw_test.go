@@ -3,9 +3,9 @@ package scheduler_test
 import (
 	"bytes"
 	"errors"
-	"math/rand/v2"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -13,8 +13,7 @@ import (
 // A placement withdrawn in its try leaves no trace: kept, the State is as without it; rolled
 // back, it is as before the try.
 func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	withdrawn := 0
 	for round := range 200 {
 		c := schedtest.NewChaos(t, seed+uint64(round))

@@ -184,7 +184,7 @@ func stoppedContainerd(t *testing.T) checkResult {
 func fullDisk(t *testing.T) checkResult {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("a small file system needs root: %v", err)
+		t.Skipf("not proved here: that doctor names a full disk; a small file system needs root: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

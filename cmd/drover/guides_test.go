@@ -20,7 +20,7 @@ const guideLimit = 8 * time.Minute
 // its shell blocks run, its diffs apply.
 func TestGuides(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: copies the repository and builds it; would prove that the guides in docs/develop work as written")
+		t.Skip("not proved here: that the guides in docs/develop work as written; it copies and builds the repository, run it without -short")
 	}
 	guides, err := filepath.Glob(filepath.Join(docsRoot, "docs", "develop", "add-*.md"))
 	if err != nil || len(guides) < 3 {
@@ -38,7 +38,7 @@ func TestGuides(t *testing.T) {
 			}
 			for _, tool := range []string{"git", "protoc"} {
 				if _, err := exec.LookPath(tool); err != nil && (tool == "git" || strings.Contains(string(text), tool)) {
-					t.Skipf("no %s", tool)
+					t.Skipf("not proved here: that this guide works as written; %s is not installed", tool)
 				}
 			}
 			dir := copyRepository(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // sample returns an archive with facts, a history and a file.
@@ -62,7 +63,7 @@ func TestReadFindsDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	// What gzip's checksum does not cover: flags, time and the kind of machine in
 	// its first ten bytes.

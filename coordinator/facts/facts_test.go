@@ -32,7 +32,7 @@ const (
 )
 
 func TestApplyIsDeterministic(t *testing.T) {
-	for _, seed := range seeds(runs) {
+	for _, seed := range seeds(t, runs) {
 		reproduce(t, seed)
 		a, b := New(), New()
 		var ja, jb []Change
@@ -54,7 +54,7 @@ func TestApplyIsDeterministic(t *testing.T) {
 // applies the rest, and only then encodes the snapshot: it must hold the
 // middle, and applying the rest to it must lead to the same end.
 func TestSnapshotIsImmutableAndRestores(t *testing.T) {
-	for _, seed := range seeds(runs) {
+	for _, seed := range seeds(t, runs) {
 		reproduce(t, seed)
 		f := New()
 		var mid *Snapshot
@@ -110,7 +110,7 @@ func indexes(f *Facts) string {
 // TestCountsMatchRecount compares every incrementally maintained count with a
 // slow recount.
 func TestCountsMatchRecount(t *testing.T) {
-	for _, seed := range seeds(runs) {
+	for _, seed := range seeds(t, runs) {
 		reproduce(t, seed)
 		f := New()
 		applyRandomEntries(seed, f, steps, func(i int, e *droverv1.Entry) {
@@ -247,7 +247,7 @@ func verifyJobCounts(f *Facts, j *Job, used map[int32]Amounts, active map[int32]
 }
 
 func TestGarbageNeverPanics(t *testing.T) {
-	for _, seed := range seeds(runs) {
+	for _, seed := range seeds(t, runs) {
 		reproduce(t, seed)
 		r := rand.New(rand.NewPCG(seed, 2))
 		f := New()

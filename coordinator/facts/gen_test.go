@@ -9,14 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/jobspec"
 )
 
-// seeds returns the seeds of a property test: a few, or many with -test.count.
-func seeds(n int) []uint64 {
-	out := make([]uint64, n)
+// seeds returns the seeds of n runs of a property test: n numbers that follow on the one that
+// seed.New returns, so that the seed that failed, given again, is the first.
+func seeds(t *testing.T, n int) []uint64 {
+	t.Helper()
+	out, first := make([]uint64, n), seed.New(t)
 	for i := range out {
-		out[i] = rand.Uint64()
+		out[i] = first + uint64(i)
 	}
 	return out
 }

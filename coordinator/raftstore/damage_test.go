@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // filled makes a store with many pages in both files and returns its entries and
@@ -117,7 +118,7 @@ func TestDamageIsFoundOrWithoutEffect(t *testing.T) {
 	case testing.Short():
 		rounds = 300
 	}
-	seed := seed(t)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	want, files := filled(t, r, dir)
@@ -168,20 +169,6 @@ func equalLogs(a, b []raft.Log) bool {
 		}
 	}
 	return true
-}
-
-// seed is drawn, or taken from DROVER_SEED to repeat a run.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	n := rand.Uint64()
-	if v := os.Getenv("DROVER_SEED"); v != "" {
-		var err error
-		if n, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d", n)
-	return n
 }
 
 // A file that is gone or empty is never taken for a new store.

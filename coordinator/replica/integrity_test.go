@@ -8,11 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // readAll returns the files below a folder by their names.
@@ -57,14 +57,7 @@ func TestADamagedReplicaSaysSoOrHasEverything(t *testing.T) {
 	case testing.Short():
 		rounds = 20
 	}
-	seed := rand.Uint64()
-	if v := os.Getenv("DROVER_SEED"); v != "" {
-		var err error
-		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	dir := filepath.Join(t.TempDir(), "raft")
 	c := Config{Dir: dir, ID: "c1", SnapshotEntries: 30, NoSync: true}

@@ -33,7 +33,7 @@ func nameNode(t testing.TB) string {
 	}
 	address := os.Getenv("DROVER_TEST_NAMENODE")
 	if address == "" {
-		t.Skipf("no real HDFS: %v, and DROVER_TEST_NAMENODE (host:port of one that this test may write to as root) is not set", err)
+		t.Skipf("not proved here: that the client works with Apache HDFS; %v, and DROVER_TEST_NAMENODE (host:port of one that this test may write to as root) is not set", err)
 	}
 	return address
 }

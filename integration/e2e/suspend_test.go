@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // slowWordCount writes the job file of a word count whose mappers sleep after every so many lines,
@@ -223,22 +225,20 @@ func TestExcessFrozenMemoryIsReclaimed(t *testing.T) {
 
 // Random steps on the tasks of running jobs, with daemons killed in between: no task is lost, none
 // runs twice, no limit is missing, and every result is correct. DROVER_STEPS sets the number of
-// steps and DROVER_SEED repeats a run. When a job is done, the next one starts.
+// steps and RAPID_SEED repeats a run. When a job is done, the next one starts.
 func TestRandomSuspensions(t *testing.T) {
-	steps, seed := uint64(20), rand.Uint64()
+	steps, seed := uint64(20), seed.New(t)
 	if os.Getenv("DROVER_SOAK") != "" {
 		steps = 200
 	}
-	for name, to := range map[string]*uint64{"DROVER_STEPS": &steps, "DROVER_SEED": &seed} {
-		if v := os.Getenv(name); v != "" {
-			var err error
-			if *to, err = strconv.ParseUint(v, 10, 64); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+	if v := os.Getenv("DROVER_STEPS"); v != "" {
+		var err error
+		if steps, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatalf("DROVER_STEPS: %v", err)
 		}
 	}
 	s := newFixture(t, time.Duration(10+steps)*time.Minute)
-	t.Logf("%d steps (DROVER_STEPS), seed %d (DROVER_SEED repeats it)", steps, seed)
+	t.Logf("%d steps (DROVER_STEPS)", steps)
 	text := sampleText(3 << 20)
 	s.putHDFS("/e2e/random.txt", text)
 	w := &randomSteps{fixture: s, r: rand.New(rand.NewPCG(seed, 0)), levels: []string{"frozen", "checkpointed"}}

@@ -31,13 +31,13 @@ func insideTestbed(t *testing.T, machines int, hdfs bool) (context.Context, *tes
 	t.Helper()
 	b, err := testbed.FromEnv()
 	if err != nil {
-		t.Skip(err)
+		t.Skip("not proved here: that the machines of the test bed are as its users expect; ", err)
 	}
 	if len(b.Nodes) < machines {
-		t.Skipf("the test bed has %d machines, the test needs %d (flag -nodes)", len(b.Nodes), machines)
+		t.Skipf("not proved here: what this test checks between machines; the test bed has %d, the test needs %d (flag -nodes)", len(b.Nodes), machines)
 	}
 	if hdfs && b.HDFS == nil {
-		t.Skip("the test bed runs no HDFS (flag -hdfs)")
+		t.Skip("not proved here: that the test bed's HDFS is as its users expect; this one runs none (flag -hdfs)")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
@@ -90,7 +90,7 @@ func TestHostAsMachine(t *testing.T) {
 	ctx, b := insideTestbed(t, 1, false)
 	n := b.Nodes[0]
 	if n.IsHost {
-		t.Skip("this test runs inside TestHostAsMachine")
+		t.Skip("not proved here: that the host works as a machine; TestHostAsMachine runs this test inside")
 	}
 	program := filepath.Join(t.TempDir(), "testbed")
 	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", program, "../cmd/testbed")
@@ -155,7 +155,7 @@ func TestTheDataDiskObeysIOMax(t *testing.T) {
 	ctx, b := insideTestbed(t, 1, false)
 	n := b.Nodes[0]
 	if n.IsHost {
-		t.Skip("cannot limit the disk of the host")
+		t.Skip("not proved here: that the data disk obeys io.max; the host is the machine, and its disk cannot be limited")
 	}
 	out := sh(ctx, t, n, `
 		set -e
@@ -183,7 +183,7 @@ func TestTheDataDiskHasProjectQuotas(t *testing.T) {
 	ctx, b := insideTestbed(t, 1, false)
 	n := b.Nodes[0]
 	if n.IsHost {
-		t.Skip("cannot change the disk of the host")
+		t.Skip("not proved here: that the data disk has project quotas; the host is the machine, and its disk cannot be changed")
 	}
 	r, err := n.Exec(ctx, "bash", "-c", `
 		mkdir -m 777 /data/testbed-quota && chattr +P -p 4711 /data/testbed-quota && setquota -P 4711 0 4096 0 0 /data || exit 1
@@ -205,7 +205,7 @@ func TestTheDataDiskHasProjectQuotas(t *testing.T) {
 func TestTheImagesRun(t *testing.T) {
 	ctx, b := insideTestbed(t, 1, false)
 	if b.File.Images == nil {
-		t.Skip("the test bed has no images")
+		t.Skip("not proved here: that the test images run; the test bed has none")
 	}
 	n := b.Nodes[0]
 	if got := sh(ctx, t, n, "ctr image ls -q"); got != "" {

@@ -32,17 +32,17 @@ const insideEnv = "DROVER_TEST_ON_MACHINE=1"
 func Run(t *testing.T, pattern string, limit time.Duration, env ...string) {
 	t.Helper()
 	if name, value, _ := strings.Cut(insideEnv, "="); os.Getenv(name) == value {
-		t.Skip("this is the copy on the machine")
+		t.Skip("not proved here: that this package's tests pass on a machine; this is the copy on it, which runs them")
 	}
 	b, err := testbed.FromEnv()
 	if errors.Is(err, testbed.ErrNoTestbed) {
-		t.Skip(err)
+		t.Skip("not proved here: that this package's tests pass on a machine with root, containerd and cgroup v2; ", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(b.Nodes) == 0 {
-		t.Skip("the test bed has no machines: give it -nodes 1")
+		t.Skip("not proved here: that this package's tests pass on a machine; the test bed has none, give it -nodes 1")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

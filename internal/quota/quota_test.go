@@ -71,7 +71,7 @@ func TestProbeReportsReason(t *testing.T) {
 func TestKernelQuota(t *testing.T) {
 	disk := os.Getenv("DROVER_TEST_QUOTA_DISK")
 	if disk == "" {
-		t.Skip("formats a disk: set DROVER_TEST_QUOTA_DISK to one, in the test bed")
+		t.Skip("not proved here: that the kernel keeps project quotas; it formats a disk, set DROVER_TEST_QUOTA_DISK to one on a machine of the test bed")
 	}
 	at := t.TempDir()
 	if err := os.Chmod(filepath.Dir(at), 0o755); err != nil { // for the user below

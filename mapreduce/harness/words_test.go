@@ -83,10 +83,10 @@ func TestCompressedOutput(t *testing.T) {
 // task neither waits for ever nor succeeds.
 func TestEscapedProcessHoldingStdout(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for the whole grace of 5 s")
+		t.Skip("not proved here: that a task whose process escaped with its stdout neither hangs nor succeeds; it waits for the whole grace of 5 s, run it without -short")
 	}
 	if _, err := exec.LookPath("setsid"); err != nil {
-		t.Skip("setsid is not installed here")
+		t.Skip("not proved here: that a task whose process escaped with its stdout neither hangs nor succeeds; setsid is not installed")
 	}
 	t.Parallel()
 	j := newTestJob(t, t.TempDir())
@@ -102,7 +102,7 @@ func TestEscapedProcessHoldingStdout(t *testing.T) {
 func TestImportsStaySmall(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "../../cmd/drover-harness").Output()
 	if err != nil {
-		t.Skipf("go list does not run here: %v", err)
+		t.Skipf("not proved here: that the harness imports the standard library and compressors alone; go list: %v", err)
 	}
 	for _, p := range strings.Fields(string(out)) {
 		if !strings.HasPrefix(p, "github.com/klauspost/compress") && !strings.HasPrefix(p, "github.com/drover-run/drover/mapreduce") && p != "github.com/drover-run/drover/cmd/drover-harness" && p != "github.com/drover-run/drover/internal/plain" {

@@ -57,7 +57,7 @@ func TestReserve(t *testing.T) {
 func TestResidentMemoryOfAProgramThatWaits(t *testing.T) {
 	n, err := residentMemory(t.Context(), []string{"cat"})
 	if err != nil {
-		t.Skip("no cat here: ", err)
+		t.Skip("not proved here: that the resident memory of a process is measured; no cat here: ", err)
 	}
 	if n < 100<<10 || n > 64<<20 {
 		t.Errorf("cat has %d bytes", n)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // TestMain makes the test binary the helper program too.
@@ -235,8 +237,7 @@ func TestTruncatedWriteIsRead(t *testing.T) {
 // listed task is frozen if the lease had expired at the last check, and runs after
 // a renewal.
 func TestRandomClientsAndProcesses(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	w := newTestHost(t, 4)
 	w.Start = func(context.Context) error { return nil }

@@ -24,7 +24,7 @@ func TestEnforcement(t *testing.T) {
 	b := newTestbed(t)
 	d := b.connect(t)
 	if os.Getenv("DROVER_TEST_ENFORCEMENT") == "" {
-		t.Skip("measures for two minutes: set DROVER_TEST_ENFORCEMENT=1 as well")
+		t.Skip("not proved here: that the kernel grants a container what its limits say; it measures for two minutes, set DROVER_TEST_ENFORCEMENT=1 as well")
 	}
 	const rate = 4 << 20
 	limits := cgroups.Limits{CPUMillis: 800, MemoryBytes: 256 << 20, PIDs: 100, Disks: []cgroups.DiskLimit{{Device: b.disk, ReadBPS: rate, WriteBPS: rate}}}
@@ -77,7 +77,7 @@ func TestNeighbourOfADiskHog(t *testing.T) {
 	b := newTestbed(t)
 	d := b.connect(t)
 	if os.Getenv("DROVER_TEST_ENFORCEMENT") == "" {
-		t.Skip("measures for half a minute: set DROVER_TEST_ENFORCEMENT=1 as well")
+		t.Skip("not proved here: that a limited task keeps its disk rate beside a task that writes all it can; it measures for half a minute, set DROVER_TEST_ENFORCEMENT=1 as well")
 	}
 	const rate, hogRate = 2 << 20, 8 << 20
 	limits := func(bps int64) cgroups.Limits {

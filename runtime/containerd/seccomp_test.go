@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // allows returns how many rules of the profile allow an ioctl with this request.
@@ -36,8 +38,7 @@ func TestIoctlsThatLeaveTheQuotaAreForbidden(t *testing.T) {
 	if p.DefaultAction != specs.ActErrno {
 		t.Fatalf("default action %s", p.DefaultAction)
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, f := range forbiddenIoctls {
 		for _, high := range []uint64{0, 1 << 32, 0xffffffff << 32, uint64(r.Uint32()) << 32} {

@@ -53,7 +53,7 @@ var image struct {
 func newTestbed(t *testing.T) *testbed {
 	t.Helper()
 	if os.Getenv(testbedEnv) == "" {
-		t.Skip("needs a machine with containerd and root: set " + testbedEnv + "=1 in the test bed")
+		t.Skip("not proved here: that the containerd driver does what its test says, with a real containerd; set " + testbedEnv + "=1 on a machine of the test bed")
 	}
 	groups, err := cgroups.New(cgroups.Config{})
 	if err == nil {

@@ -435,7 +435,7 @@ func adoption(s *suite) {
 
 func engineDies(s *suite) {
 	if s.StopEngine == nil {
-		s.t.Skip("this driver has no engine that can die")
+		s.t.Skip("not proved here: that tasks survive the death of the engine; this driver has none")
 	}
 	spec := s.Spec(s.t, "orphan", "trap")
 	s.create(spec)
@@ -503,7 +503,7 @@ func cutShort(s *suite) {
 func prepared(s *suite) {
 	p, ok := s.d.(runtime.Preparer)
 	if !ok {
-		s.t.Skip("this driver starts in one step")
+		s.t.Skip("not proved here: that a prepared task starts, and is deleted unstarted; this driver starts in one step")
 	}
 	if err := s.verb("prepare", func(ctx context.Context) error { return p.Prepare(ctx, "absent") }); !errors.Is(err, fault.NotFound) {
 		s.t.Errorf("Prepare of what is not there: %v, want fault.NotFound", err)
@@ -528,7 +528,7 @@ func prepared(s *suite) {
 func execs(s *suite) {
 	x, ok := s.d.(runtime.Execer)
 	if !ok {
-		s.t.Skip("this driver has no Exec")
+		s.t.Skip("not proved here: that commands run inside a task; this driver has no Exec")
 	}
 	spec := s.Spec(s.t, "execs", "sleep")
 	s.create(spec)

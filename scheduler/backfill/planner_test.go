@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -287,7 +288,7 @@ func TestPlannerMatchesTheJudge(t *testing.T) {
 // With 500 waiting projects, compression gives the same plan as the naive judge.
 func TestCompressOf500ProjectsMatchesTheJudge(t *testing.T) {
 	for _, variant := range []Variant{Strict, FlexibleSF} {
-		r := rand.New(rand.NewPCG(500, uint64(variant)))
+		r := rand.New(rand.NewPCG(seed.New(t), uint64(variant)))
 		prof, n := &Profile{}, &judge{guarantees: map[scheduler.ProjectID]Guarantee{}}
 		for range 40 {
 			prof.AddBin([]int64{32, 128, 1000})

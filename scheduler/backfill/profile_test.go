@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -170,7 +171,7 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 
 // Releasing every reservation leaves one step with the full capacity.
 func TestReleaseRestoresTheProfile(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := rand.New(rand.NewPCG(seed.New(t), 2))
 	var p Profile
 	b := p.AddBin([]int64{1000, 1000}, scheduler.Disk{IO: 500, Space: 500}, scheduler.Disk{IO: 500, Space: 500})
 	type res struct {

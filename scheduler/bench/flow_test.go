@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -173,11 +174,10 @@ func (c *flowCase) judgePaths() int {
 // graphs and a plain path search on larger ones.
 func TestMatchingBoundIsMaximumFlow(t *testing.T) {
 	testFlow(t, 5957441526632499633) // a displaced task was counted twice, also by its stage
-	testFlow(t, rand.Uint64())
+	testFlow(t, seed.New(t))
 }
 
 func testFlow(t *testing.T, seed uint64) {
-	t.Logf("seed %d", seed)
 	for name, c := range map[string]struct {
 		cases, nodes, stages, tasks int
 		judge                       func(*flowCase) int

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -175,8 +176,7 @@ var settings = []struct {
 // TestPropertiesBeyondFlatPools checks the properties that hold in random pools, and
 // logs how often and by how much the others fail and what misreporting gains.
 func TestPropertiesBeyondFlatPools(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	pools, liars := 3000, 150
 	if testing.Short() {
 		pools, liars = 1000, 60

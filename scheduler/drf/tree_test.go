@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -113,8 +114,7 @@ func TestTable1(t *testing.T) {
 // TestFairness checks, in random pools, sharing incentive and Pareto efficiency
 // exactly and envy of at most one own task.
 func TestFairness(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 5000 {
 		total := vec{10 + r.Int64N(60), 10 + r.Int64N(60), 10 + r.Int64N(60)}
@@ -161,8 +161,7 @@ func TestOverstatedDemandPays(t *testing.T) {
 // TestEqualsScan applies random events to a random tree and compares each answer
 // with a scan from the root.
 func TestEqualsScan(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range 60 {
 		total := vec{1000, 2000, 3000}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
@@ -264,8 +265,7 @@ func (s *score) worst() float64 {
 // 3dsf with suspension, with jobs that are submitted later, and with run times known
 // only from finished tasks.
 func TestQuotedDeadlinesHoldAsOftenAsQuoted(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	s := calibrate(t, "3dsf", seed, 400, 60, 0.3)
 	t.Logf("\n%v", s)
 	if s.jobs < 150 || s.worst() > 4.5 {
@@ -277,7 +277,7 @@ func TestQuotedDeadlinesHoldAsOftenAsQuoted(t *testing.T) {
 // 95% interval.
 func TestQuotesOfTwoThousandJobs(t *testing.T) {
 	if os.Getenv("DROVER_SOAK") == "" {
-		t.Skip("two minutes: set DROVER_SOAK=1")
+		t.Skip("not proved here: that the quotes of 2,000 deadline jobs keep their probabilities; it takes two minutes, set DROVER_SOAK=1")
 	}
 	for _, load := range []float64{0.02, 0.6} {
 		s := calibrate(t, "3dsf", 1, 4000, 300, load)

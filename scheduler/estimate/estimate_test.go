@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/estimate"
 )
@@ -49,8 +50,7 @@ func TestPredictionsUseTheBestSource(t *testing.T) {
 // that a stage's tasks share and that of each task, although the first tasks to end are
 // the shortest.
 func TestErrorsAreSplitIntoStageAndTask(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := estimate.New(1)
 	const drift, noise, tasks = 0.25, 0.4, 10

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -12,8 +13,7 @@ import (
 // Compared with a scan of every waiting task, the iterator yields waiting tasks in
 // order, at most the requested number, and skips none with capacity at its data.
 func TestIteratorSkipsNoTaskWithCapacityAtItsData(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	byNode := 0
 	for range 60 {

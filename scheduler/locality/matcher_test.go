@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -46,8 +47,7 @@ func maxLocal(tasks [][]scheduler.NodeID, slots []int) int {
 // On a cluster under load, with a stage whose tasks have three replicas each, the
 // number of node-local assignments equals a maximum flow.
 func TestAsManyNodeLocalAsAMaximumFlow(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, c := range []struct {
 		what string
@@ -184,7 +184,9 @@ func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 // The cached ends of an estimator give the release times of a new estimator, whatever
 // happened in between: events, rolled-back actions, other predictions.
 func TestCachedReleaseTimesMatchAFreshEstimator(t *testing.T) {
-	for seed := range uint64(30) {
+	first := seed.New(t)
+	for i := range uint64(30) {
+		seed := first + i
 		c := schedtest.NewChaos(t, seed)
 		var old WaitEstimator
 		compare := func(when string) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -172,7 +173,7 @@ func simulateAccepted(t testing.TB, seed uint64, whole, others bool, count int) 
 // about 5 and 9 of a hundred are. The seed differs in each run, so the limits leave
 // room for chance.
 func TestAcceptedDeadlinesAreDurable(t *testing.T) {
-	first := seedOf(t)
+	first := seed.New(t)
 	worlds := soakRounds(60)
 	if os.Getenv("DROVER_SOAK") != "" {
 		worlds = 1000

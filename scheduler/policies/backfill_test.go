@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill/rigid"
 	"github.com/drover-run/drover/scheduler/policytest"
@@ -67,7 +68,9 @@ func simulateRigid(t *testing.T, name string, params map[string]string, jobs []r
 // conservative backfilling, and easy is EASY: on random traces the policies start
 // every job when the event-loop simulators do that were verified with KTH-SP2.
 func TestBackfillingMatchesEventLoopSimulator(t *testing.T) {
-	for seed := range uint64(6) {
+	first := seed.New(t)
+	for i := range uint64(6) {
+		seed := first + i
 		r := rand.New(rand.NewPCG(seed, 26))
 		var jobs []rigid.Job
 		at := scheduler.Time(time.Second)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -91,7 +92,7 @@ func TestVictimsAreRegularAndResume(t *testing.T) {
 	const limit, longestTask = 40 * time.Second, 15 * time.Second
 	total := 0
 	for range 300 {
-		seed := rand.Uint64()
+		seed := seed.New(t)
 		victims := 0
 		for _, policy := range []string{"3dsf", "pdsonqueue"} {
 			w := newPreemptionWorld(t, seed, policy, map[string]string{"max_suspended": limit.String()})

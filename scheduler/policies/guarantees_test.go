@@ -3,10 +3,10 @@ package policies
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/policytest"
@@ -143,7 +143,7 @@ func TestGuaranteesOf3DSFHold(t *testing.T) {
 		accepted, refused = accepted+p.accepted, refused+p.refused
 	}
 	for range soakRounds(6) {
-		seed := seedOf(t)
+		seed := seed.New(t)
 		hold(seed, "10m")
 		hold(seed, "2s")
 	}
@@ -152,18 +152,6 @@ func TestGuaranteesOf3DSFHold(t *testing.T) {
 		t.Errorf("%d guarantees accepted, %d refused: too few for a meaningful test", accepted, refused)
 	}
 	hold(13690802727180613386, "2s") // regression: a preemption reservation took the id of one that the same decision had made and used
-}
-
-// seedOf returns DROVER_SEED if it is set, else a random seed, and logs it.
-func seedOf(t *testing.T) uint64 {
-	seed := rand.Uint64()
-	if v := os.Getenv("DROVER_SEED"); v != "" {
-		if _, err := fmt.Sscan(v, &seed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d", seed)
-	return seed
 }
 
 func soakRounds(n int) int {
@@ -198,7 +186,7 @@ func TestLostNodesAndGuarantees(t *testing.T) {
 		}
 	}
 	for range soakRounds(6) {
-		play(seedOf(t))
+		play(seed.New(t))
 	}
 	t.Logf("%d guarantees violated", violated)
 	play(13761612537588555299) // regression: a lost task was retried at once, too late, and no violation was reported

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -20,8 +21,7 @@ func TestThreeDSFWithQueuesConforms(t *testing.T) {
 // With one tenant, no deadline and one priority, 3dsf with queues is las_mq: the
 // same tasks in the same order, cycle by cycle.
 func TestQueuesInsideOneTenantAreLASMQ(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	for round := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, round))
 		a, b := schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a"), schedtest.New(t).AddNodes(3, schedtest.R(4, 8, 100)).AddTenants("a")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -130,7 +131,9 @@ func TestBackfillOnReservedNode(t *testing.T) {
 // whatever starts behind it.
 func TestReservingTaskIsNotDelayed(t *testing.T) {
 	behind := 0
-	for seed := range uint64(200) {
+	first := seed.New(t)
+	for i := range uint64(200) {
+		seed := first + i
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := schedtest.New(t).AddNodes(1+r.IntN(4), schedtest.R(4, 8, 100)).AddTenants("a")
 		p := mustNew(t, "drf", map[string]string{"reserve": "true"})

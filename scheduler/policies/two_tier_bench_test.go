@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -173,8 +174,7 @@ func TestCachedPlanOfLargeJobsEqualsRebuiltPlan(t *testing.T) {
 	for _, name := range []string{"conservative", "two_tier"} {
 		for _, bound := range []time.Duration{0, 40 * time.Second} {
 			t.Run(fmt.Sprint(name, bound), func(t *testing.T) {
-				seed := rand.Uint64()
-				t.Logf("seed %d", seed)
+				seed := seed.New(t)
 				r := rand.New(rand.NewPCG(seed, 1))
 				newPolicy := func() scheduler.Policy { return mustNew(t, name, map[string]string{"default_bound": "30s"}) }
 				p := newPolicy()

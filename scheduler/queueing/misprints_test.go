@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sort"
 	"testing"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // simulated simulates an M/M/n queue, first come first served, customer by customer:
@@ -90,8 +92,7 @@ func factorial(n int) float64 { return math.Gamma(float64(n + 1)) }
 func TestMisprints(t *testing.T) {
 	const lambda, mu, x = 4.0, 1.0, 1.0
 	const jobs = 800_000
-	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	q := mustNew(t, 5, lambda, mu)
 	n, rho, rho1, c := 5.0, 0.8, 4.0, q.ErlangC()
 	wait, _, found := simulated(seed, 5, jobs, lambda, mu)
@@ -168,8 +169,7 @@ func TestMisprintSingular(t *testing.T) {
 	if !math.IsNaN(printed) {
 		t.Errorf("printed eq. 32 gives %g", printed)
 	}
-	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	wait, service, _ := simulated(seed, 5, 800_000, 4, 1)
 	for _, x := range []float64{0.3, 1, 4} {
 		mean, stderr := batchMean(len(wait), func(i int) float64 { return indicator(wait[i]+service[i] > x) })
@@ -199,8 +199,7 @@ func TestMisprintDensity(t *testing.T) {
 	if got := integral(q.SojournTail, 60); math.Abs(got-q.MeanSojourn()) > 1e-9 {
 		t.Errorf("the sojourn tail integrates to %.12g, want the mean %.12g", got, q.MeanSojourn())
 	}
-	const seed = 20261121 // any seed works but one in 100,000, at five standard errors
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	wait, service, _ := simulated(seed, 6, 400_000, 4, 1)
 	sojourn := make([]float64, len(wait))
 	for i := range wait {

@@ -7,6 +7,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 func mustNew(t testing.TB, n int, lambda, mu float64) *Queue {
@@ -139,8 +141,7 @@ func TestAgainstJudge(t *testing.T) {
 
 // TestNewAgainstJudge gives the judge the rates themselves, as exact binary numbers.
 func TestNewAgainstJudge(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 150 {
 		n := 1 + r.IntN(400)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 const s = time.Second
@@ -106,8 +108,7 @@ func TestInvalidRecordsChangeNothing(t *testing.T) {
 // TestEstimatesConverge draws a Poisson stream and estimates its rates, in both kinds
 // of window, within five standard errors.
 func TestEstimatesConverge(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	const lambda, mu = 4.0, 0.25
 	for _, w := range []Window{{Age: 1000 * s, Records: MaxRecords}, {Age: 1 << 60, Records: 4000}} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
@@ -175,16 +176,9 @@ func TestCachedPlanEqualsRebuiltPlan(t *testing.T) {
 	if os.Getenv("DROVER_SOAK") != "" {
 		worlds, seconds = 100, 120
 	}
-	if v := os.Getenv("DROVER_SEED"); v != "" {
-		var seed uint64
-		if _, err := fmt.Sscan(v, &seed); err != nil {
-			t.Fatal(err)
-		}
-		regressionSeeds, worlds, seconds = []uint64{seed}, 0, 120
-	}
 	cached := 0
 	for range worlds {
-		seed := rand.Uint64()
+		seed := seed.New(t)
 		cached += checkCachedPlan(t, seed, seconds, false) + checkCachedPlan(t, seed, seconds, true)
 	}
 	if cached < 2*worlds*seconds/3 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
@@ -177,8 +178,7 @@ func (h *partialDecision) countLocal() (local int, of map[*scheduler.Stage]int) 
 // caches may miss an exchange after another one freed capacity for a smaller task;
 // the test counts how often.
 func TestExchangeIsFoundWhenOneExists(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	made, none, missed := 0, 0, 0
 	for round := range 1000 {
 		h := newPartialDecision(t, rand.New(rand.NewPCG(seed, uint64(round))))

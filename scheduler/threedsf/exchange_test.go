@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/drf"
@@ -91,8 +92,7 @@ func TestRemoteTaskMovesToMakeRoomForLocalTask(t *testing.T) {
 
 // Decisions with exchanges in random full clusters pass all checks.
 func TestExchangesSatisfyCheck(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	for round := range 60 {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := schedtest.New(t).AddNodes(12, schedtest.R(4, 8, 100)).AddTenants("a", "b", "c")

@@ -27,10 +27,10 @@ const lifeLimit = 3 * time.Minute
 func buildCommand(t *testing.T) string {
 	t.Helper()
 	if os.Getenv(envTestbedTests) == "" {
-		t.Skipf("starts test beds of its own: set %s=1 (root, after testbed build)", envTestbedTests)
+		t.Skipf("not proved here: that test beds start, stop and leave nothing behind; set %s=1 (root, after testbed build)", envTestbedTests)
 	}
 	if os.Getenv(testbed.EnvFile) != "" {
-		t.Skip("not inside another test bed")
+		t.Skip("not proved here: that test beds start, stop and leave nothing behind; this runs inside a test bed")
 	}
 	program := filepath.Join(t.TempDir(), "testbed")
 	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
@@ -173,7 +173,7 @@ func TestUpAndDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if isUp(c) {
-		t.Skip("another test bed is up in this cache")
+		t.Skip("not proved here: that a test bed stays up in the background until it is ended; another one is up in this cache")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lifeLimit)
 	defer cancel()

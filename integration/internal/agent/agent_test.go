@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // testTimeout is generous: a test that reaches it has failed.
@@ -182,8 +184,7 @@ func TestAStartedProcessOutlivesItsConnection(t *testing.T) {
 }
 
 func TestFilesArriveWholeWithTheirMode(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	c, ctx, dir := serve(t), testContext(t), t.TempDir()
 	for _, size := range []int{0, 1, maxFrame - 1, maxFrame, maxFrame + 1, 3*maxFrame + r.IntN(maxFrame)} {

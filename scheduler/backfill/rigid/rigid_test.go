@@ -1,40 +1,14 @@
 package rigid
 
 import (
-	"bufio"
-	"compress/gzip"
 	"math"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/publictrace"
 	"github.com/drover-run/drover/scheduler"
 )
-
-const archive = "../../../../shared/data/swf"
-
-func traceLines(t *testing.T, name string) [][]string {
-	t.Helper()
-	f, err := os.Open(filepath.Join(archive, name))
-	if err != nil {
-		t.Skipf("the trace is not here: %v", err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out [][]string
-	for s := bufio.NewScanner(z); s.Scan(); {
-		if f := strings.Fields(s.Text()); len(f) > 0 && f[0][0] != ';' {
-			out = append(out, f)
-		}
-	}
-	return out
-}
 
 func parseInt(t *testing.T, s string) int64 {
 	t.Helper()
@@ -49,31 +23,33 @@ func parseInt(t *testing.T, s string) int64 {
 // second as in an independent simulator (pyss), under each rule.
 func TestKTHSP2StartsEqualThoseOfAnIndependentSimulator(t *testing.T) {
 	var jobs []Job
-	for _, f := range traceLines(t, "KTH-SP2.swf.gz") {
+	for _, f := range publictrace.Rows(t, publictrace.KTHSP2) {
 		jobs = append(jobs, Job{Submit: scheduler.Time(parseInt(t, f[1])), RunTime: time.Duration(parseInt(t, f[3])), Bound: time.Duration(parseInt(t, f[8])), Need: []int64{parseInt(t, f[7])}})
 	}
 	if len(jobs) != 28_481 {
 		t.Fatalf("%d jobs", len(jobs))
 	}
-	for name, c := range map[string]struct {
+	waits := publictrace.Rows(t, publictrace.KTHSP2Waits)
+	for column, c := range []struct {
+		name           string
 		rule           Rule
 		wait, slowdown float64
 	}{
-		"fcfs":         {FCFS, 353776.4091, 6814.973310},
-		"easy":         {EASY, 6836.8721, 92.576540},
-		"conservative": {Conservative, 7310.5512, 88.997275},
+		{"fcfs", FCFS, 353776.4091, 6814.973310},
+		{"easy", EASY, 6836.8721, 92.576540},
+		{"conservative", Conservative, 7310.5512, 88.997275},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			starts, err := Simulate(c.rule, []int64{100}, jobs)
 			if err != nil {
 				t.Fatal(err)
 			}
 			wrong := 0
 			var wait, slowdown float64
-			for i, f := range traceLines(t, "KTH-SP2."+name+"-starts.txt.gz") {
-				if want := scheduler.Time(parseInt(t, f[2])); starts[i] != want {
+			for i, f := range waits {
+				if want := jobs[i].Submit + scheduler.Time(parseInt(t, f[column])); starts[i] != want {
 					if wrong++; wrong < 5 {
-						t.Errorf("job %s starts at %d, want %d", f[0], starts[i], want)
+						t.Errorf("job %d starts at %d, want %d", i+1, starts[i], want)
 					}
 				}
 				w, r := float64(starts[i]-jobs[i].Submit), float64(jobs[i].RunTime)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
@@ -64,8 +65,7 @@ func TestQuotesByHand(t *testing.T) {
 // A quote is a probability: over clusters whose run times differ from their predictions
 // as the residuals say, the job ends by the quoted time in the quoted share.
 func TestQuotesAreCalibrated(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	residual := func(u float64) float64 { return math.Exp(0.4 * math.Sqrt2 * math.Erfinv(2*u-1)) }
 	worlds := 400

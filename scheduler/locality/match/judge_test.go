@@ -8,6 +8,8 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 	"gonum.org/v1/gonum/optimize/convex/lp"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // score is what the tests compare, most important part first. Weights in the tests are
@@ -179,8 +181,7 @@ func TestEqualsBruteForce(t *testing.T) {
 	if testing.Short() {
 		cases = 3000
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	var s Solver
 	for i := range cases {
@@ -233,8 +234,7 @@ func maxFlow(p *Problem) int {
 // TestEqualsMaxFlow compares the node-local count with max-flow on larger random
 // problems.
 func TestEqualsMaxFlow(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	var s Solver
 	for range 150 {
@@ -250,8 +250,7 @@ func TestEqualsMaxFlow(t *testing.T) {
 // TestEqualsLinearProgram compares the first three parts of the score with the optimum
 // of a linear program in which they are one sum.
 func TestEqualsLinearProgram(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	var s Solver
 	for i := range 60 {

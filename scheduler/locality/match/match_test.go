@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/internal/seed"
 )
 
 // clusterProblem is the workload of the benchmarks and the load properties: racks of 40
@@ -48,8 +50,7 @@ func clusterProblem(r *rand.Rand, nodes, tasks int, slots func(v int) int32, pop
 // beside a greedy assignment.
 func TestLoads(t *testing.T) {
 	const nodes = 200
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	var s Solver
 	for _, c := range []struct {
@@ -179,8 +180,7 @@ func TestBadProblems(t *testing.T) {
 // TestOutOfWork checks that with almost no work allowed the result is valid and
 // maximal, and reports that it is not proved optimal.
 func TestOutOfWork(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	var s Solver
 	unproved := 0

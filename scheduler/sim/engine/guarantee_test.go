@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -132,7 +133,9 @@ var variants = [][]string{{"two_tier", "variant", "2tsb"}, {"two_tier", "variant
 // No guarantee is violated by arrivals and by jobs that end early or at their bound.
 func TestNoGuaranteeIsViolatedWithinBounds(t *testing.T) {
 	guarantees := 0
-	for seed := range guaranteeWorkloads() {
+	first := seed.New(t)
+	for i := range guaranteeWorkloads() {
+		seed := first + i
 		for _, v := range variants {
 			late, reported, n := simulateGuarantees(t, guaranteedWorkload(seed, 0), v[0], v[1:]...)
 			if guarantees += n; late > 0 || reported > 0 {
@@ -149,7 +152,9 @@ func TestNoGuaranteeIsViolatedWithinBounds(t *testing.T) {
 // Overruns and lost nodes may violate guarantees, each with a cause.
 func TestEachViolatedGuaranteeHasACause(t *testing.T) {
 	violated := 0
-	for seed := range guaranteeWorkloads() / 2 {
+	first := seed.New(t)
+	for i := range guaranteeWorkloads() / 2 {
+		seed := first + i
 		for i, v := range variants {
 			c := guaranteedWorkload(seed, 0.15)
 			if (int(seed)+i)%2 == 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -19,7 +20,9 @@ func TestEventQueueOrder(t *testing.T) {
 		order int
 		ref   int32
 	}
-	for seed := range uint64(200) {
+	first := seed.New(t)
+	for i := range uint64(200) {
+		seed := first + i
 		r := rand.New(rand.NewPCG(seed, 1))
 		var q eventQueue
 		var want []planned

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/policies"
 	"github.com/drover-run/drover/scheduler/schedtest"
@@ -50,14 +51,12 @@ func TestReasonsDoNotChangeDecisions(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(info.Name, kv), func(t *testing.T) {
-				for seed := range uint64(1) {
-					c := crowdedConfig(seed)
-					c.Policy = policy(t, info.Name, kv...)
-					got := mustSimulate(t, c)
-					c.Policy = alwaysReasoning{policy(t, info.Name, kv...)}
-					if want := mustSimulate(t, c); !reflect.DeepEqual(got, want) {
-						t.Errorf("seed %d: without reasons %d events, makespan %v; with them %d, %v", seed, got.Events, got.Makespan, want.Events, want.Makespan)
-					}
+				c := crowdedConfig(seed.New(t))
+				c.Policy = policy(t, info.Name, kv...)
+				got := mustSimulate(t, c)
+				c.Policy = alwaysReasoning{policy(t, info.Name, kv...)}
+				if want := mustSimulate(t, c); !reflect.DeepEqual(got, want) {
+					t.Errorf("without reasons %d events, makespan %v; with them %d, %v", got.Events, got.Makespan, want.Events, want.Makespan)
 				}
 			})
 		}

@@ -1,0 +1,109 @@
+# Functions of test.sh, which sources this file: they run the parts, repeat one that failed
+# once, and print the closing lines. The caller sets out (the folder of the logs), budget and
+# longest.
+failed=() flaky=() running=
+
+# part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log.
+part() {
+  local name=$1 most=$((60 * $2)) start=$SECONDS code=0 again= left took missing; shift 2
+  [ -n "${DROVER_SOAK:-}" ] && most=$budget
+  left=$((budget - SECONDS))
+  if [ $left -lt 60 ]; then
+    echo "== $name: not run: the budget of $((budget / 60)) minutes is used up (DROVER_TEST_MINUTES)"
+    failed+=("$name (no time left)")
+    return
+  fi
+  echo "== $name"
+  running=$name
+  timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
+  took=$((SECONDS - start)) left=$((budget - SECONDS))
+  if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $left -gt 120 ]; then # emulated machines die now and then: report it and retry once; properties replay what failed (testdata/rapid)
+    grep -hE '^ *--- FAIL|panic' "$out/$name.log" | head -20
+    mv "$out/$name.log" "$out/$name.first.txt"
+    missing=$(unproved "$name")
+    echo "   $name failed with code $code after $took s (see $out/$name.first.txt); retrying: ${missing:-all of it}"
+    code=0 again=1
+    timeout --foreground -k 60 $((left < most ? left : most)) env TESTS="${missing:-.}" "$@" >"$out/$name.log" 2>&1 || code=$?
+    grep -hE '^--- PASS' "$out/$name.first.txt" >>"$out/$name.log"
+  fi
+  running=
+  grep -hE '^(ok|FAIL|---|panic:|testbed: )|    --- FAIL' "$out/$name.log" | grep -vE '^--- (PASS|SKIP)' | tail -40
+  echo "   $name: exit code $code after $((SECONDS - start)) s"
+  if [ $code -eq 0 ]; then
+    [ -z "$again" ] || flaky+=("$name")
+    return 0
+  fi
+  failed+=("$name")
+  [ $code -eq 124 ] && echo "   timed out; running tests: $(underway "$out/$name.log")"
+  echo "   the last lines of $out/$name.log:"
+  tail -60 "$out/$name.log"
+}
+
+# unproved NAME prints the tests of NAME.test that did not pass the first time, as a
+# regular expression; no output means all.
+unproved() {
+  [ -x "$out/$1.test" ] || return
+  "$out/$1.test" -test.list . | grep '^Test' | grep -vxFf <(awk '/^--- (PASS|SKIP)/ { print $3 }' "$out/$1.first.txt") |
+    paste -sd'|' | sed -n 's/..*/^(&)$/p'
+}
+
+# underway LOG prints the tests that began and did not end.
+underway() {
+  awk '/^=== RUN/ { open[$3] = 1 } /^ *--- (PASS|FAIL|SKIP)/ { delete open[$3] } END { for (t in open) printf "%s ", t }' "$1"
+}
+
+# skips LOG... prints the tests that were skipped in every part, by reason, which
+# -test.v prints in the line before.
+skips() {
+  cat "$@" 2>/dev/null | awk '
+    /^ *--- PASS/ { passed[$3] = 1 }
+    /^ *--- SKIP/ { why[$3] = last }
+    { last = $0; sub(/^ *[a-z0-9_]+\.go:[0-9]+: */, "", last) }
+    END {
+      for (t in why) if (!(t in passed)) { n[why[t]]++; names[why[t]] = names[why[t]] " " t }
+      for (w in n) printf "%d: %s\n    %s\n", n[w], w, substr(names[w], 2, 400)
+    }' | head -60
+}
+
+# failures LOG prints a line for each test that failed: its name, its package if the log
+# has it, and the seed that repeats it if it is a random test.
+failures() {
+  awk '
+    function flush(pkg,   i) { for (i = 1; i <= n; i++) print "    " failed[i] (pkg == "" ? "" : " in " pkg); n = 0; split("", seed) }
+    /^=== (RUN|CONT|NAME)/ { current = $3 }
+    match($0, /(RAPID_SEED=|-rapid\.seed=)[0-9]+/) {
+      s = substr($0, RSTART, RLENGTH); sub(/.*=/, "", s)
+      seed[current] = s
+    }
+    /^ *--- FAIL: / { failed[++n] = $3 (($3 in seed) ? " RAPID_SEED=" seed[$3] : "") }
+    /^panic: / && n == 0 { failed[++n] = current " " $0 ((current in seed) ? " RAPID_SEED=" seed[current] : "") }
+    /^(ok|FAIL)\t/ { flush($2) }
+    END { flush("") }' "$1"
+}
+
+# summary prints the results at the end, also if the script was interrupted.
+summary() {
+  local code=$? passed skipped broken part log
+  [ -n "$running" ] && failed+=("$running (interrupted)")
+  echo "== skipped in every part, with the reason"
+  skips "$out"/*.log
+  passed=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- PASS')
+  skipped=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- SKIP')
+  broken=$(cat "$out"/*.log 2>/dev/null | grep -cE '^ *--- FAIL')
+  echo "$passed passed, $broken failed, $skipped skipped, in $((SECONDS / 60)) minutes"
+  for part in "${flaky[@]}"; do
+    echo "FLAKY: $part passed only when it was repeated; what failed first ($out/$part.first.txt):"
+    failures "$out/$part.first.txt" | head -30
+  done
+  if [ ${#failed[@]} -gt 0 ]; then
+    echo "FAILED: ${failed[*]}"
+    for part in "${failed[@]%% *}"; do
+      for log in "$out/$part.first.txt" "$out/$part.log"; do
+        [ -f "$log" ] && echo "  $log:" && failures "$log" | head -30
+      done
+    done
+    exit 1
+  fi
+  [ $code -eq 0 ] || echo "FAILED: with code $code"
+  exit $code
+}

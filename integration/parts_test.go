@@ -1,0 +1,115 @@
+// Package integration has the suites and jobs on real machines. Its own test is of the shell
+// functions that run them.
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// runParts runs lines of a script after parts.sh in an empty folder and returns its output and
+// whether it ended with code 0.
+func runParts(t *testing.T, lines string) (string, bool) {
+	t.Helper()
+	for _, tool := range []string{"bash", "awk", "timeout"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("not proved here: that the closing lines of make test name what failed. %v", err)
+		}
+	}
+	functions, err := filepath.Abs("parts.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("bash", "-c", "set -uo pipefail\nout=. budget=600 longest=1m\n. "+functions+"\ntrap summary EXIT\n"+lines)
+	c.Dir = t.TempDir()
+	c.Env = append(os.Environ(), "DROVER_SOAK=")
+	out, err := c.CombinedOutput()
+	return string(out), err == nil
+}
+
+// A verbose log of go test: a property, a random test, a subtest, and a test that passed.
+const failingLog = `=== RUN   TestGood
+    a_test.go:1: seed 5 (RAPID_SEED=5 repeats it)
+--- PASS: TestGood (0.00s)
+=== RUN   TestRandom
+    a_test.go:2: seed 7 (RAPID_SEED=7 repeats it)
+    a_test.go:3: wrong
+--- FAIL: TestRandom (0.00s)
+=== RUN   TestProperty
+=== RUN   TestProperty/fifo
+    b_test.go:9: [rapid] failed after 3 tests: wrong
+        To reproduce, specify -run="TestProperty/fifo" -rapid.failfile="x.fail" (or -rapid.seed=99)
+        Failed test output:
+--- FAIL: TestProperty (0.00s)
+    --- FAIL: TestProperty/fifo (0.00s)
+=== RUN   TestPlain
+--- FAIL: TestPlain (0.00s)
+FAIL
+FAIL	example.org/a	0.1s
+=== RUN   TestOther
+--- FAIL: TestOther (0.00s)
+FAIL	example.org/b	0.1s
+`
+
+const failingTests = `    TestRandom RAPID_SEED=7 in example.org/a
+    TestProperty in example.org/a
+    TestProperty/fifo RAPID_SEED=99 in example.org/a
+    TestPlain in example.org/a
+    TestOther in example.org/b
+`
+
+func writeLog(name string) string { return "cat >" + name + " <<'END'\n" + failingLog + "END\n" }
+
+func TestClosingLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		ok     bool
+		want   []string
+		not    []string
+	}{
+		"all pass": {
+			script: "part good 1 echo '--- PASS: TestA'",
+			ok:     true, want: []string{"1 passed, 0 failed, 0 skipped"}, not: []string{"FLAKY", "FAILED"},
+		},
+		"a part passes only when repeated": {
+			script: writeLog("first") + "part good 1 true\npart shaky 1 sh -c '[ -f again ] && exit 0; touch again; cat first; exit 1'",
+			ok:     true, want: []string{"FLAKY: shaky passed only when it was repeated; what failed first (./shaky.first.txt):\n" + failingTests}, not: []string{"FLAKY: good", "FAILED"},
+		},
+		"a part fails twice": {
+			script: writeLog("first") + "part bad 1 sh -c 'cat first; exit 1'",
+			ok:     false, want: []string{"FAILED: bad\n  ./bad.first.txt:\n" + failingTests + "  ./bad.log:\n" + failingTests}, not: []string{"FLAKY"},
+		},
+		"a panic names the test that ran and its seed": {
+			script: "part bad 1 printf '=== RUN   TestX\\n    a_test.go:2: seed 8 (RAPID_SEED=8 repeats it)\\npanic: boom\\n'\npart worse 1 sh -c 'cat bad.log; exit 2'",
+			ok:     false, want: []string{"TestX panic: boom RAPID_SEED=8"},
+		},
+		"no time is left": {
+			script: "part first 1 true\nbudget=0\npart late 1 true",
+			ok:     false, want: []string{"FAILED: late (no time left)"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, ok := runParts(t, c.script)
+			if ok != c.ok {
+				t.Errorf("ended well: %v", ok)
+			}
+			_, closing, _ := strings.Cut(out, "== skipped in every part")
+			for _, w := range c.want {
+				if !strings.Contains(closing, w) {
+					t.Errorf("the closing lines lack %q", w)
+				}
+			}
+			for _, w := range c.not {
+				if strings.Contains(closing, w) {
+					t.Errorf("the closing lines have %q", w)
+				}
+			}
+			if t.Failed() {
+				t.Log(out)
+			}
+		})
+	}
+}
