@@ -97,15 +97,15 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 // The API calls it before it does any work; Apply calls it again.
 func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 	if f.tenantName[spec.Tenant] == nil {
-		return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(spec.Tenant, 128))
+		return UnknownTenant(spec.Tenant)
 	}
-	if id, ok := f.live[spec.Name]; ok {
-		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, id)
+	if j := f.LiveJob(spec.Tenant, spec.Name); j != nil {
+		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
 	if id := f.outputs[output]; output != "" && id != 0 {
-		return fault.New(fault.Conflict, "output %s is reserved by job %q (number %d): wait for it or choose another path", output, f.jobs[id].Name, id)
+		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, f.jobs[id]))
 	}
-	if len(f.live) >= MaxLiveJobs {
+	if f.live.count >= MaxLiveJobs {
 		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", MaxLiveJobs)
 	}
 	for _, d := range Digests(spec) {
@@ -194,7 +194,7 @@ func TemporaryFolder(output, tag string) string {
 // addJob adds a new job to the facts and their indexes.
 func (f *Facts) addJob(j *Job) {
 	f.jobs[j.ID] = j
-	f.live[j.Name] = j.ID
+	f.live.add(j.Name, j.ID)
 	if j.Output != "" {
 		f.outputs[j.Output] = j.ID
 	}
@@ -278,7 +278,7 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.now, f.index
 	j.GuaranteedDeparture = f.GuaranteedDeparture(j)
-	delete(f.live, j.Name)
+	f.live.remove(j.Name, j.ID)
 	for k := range f.policyStates {
 		if k.Job == j.ID {
 			delete(f.policyStates, k)

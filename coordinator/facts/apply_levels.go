@@ -123,7 +123,7 @@ func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1
 		c.Suspension.Parked = act.GetManual()
 	}
 	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(&c)})
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(j, &c)})
 	f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 	return ""
 }
@@ -162,10 +162,10 @@ func (f *Facts) AttemptsOn(node int32) []Key {
 
 // preemptionText returns for whom and why an attempt is at its level, for
 // events.
-func (f *Facts) preemptionText(a *Attempt) string {
+func (f *Facts) preemptionText(j *Job, a *Attempt) string {
 	s := ""
-	if j := f.jobs[a.Suspension.Preemptor]; a.Suspension.Preemptor != 0 && j != nil {
-		s += ", for job " + j.Name
+	if name := f.JobNameIn(j.Spec.Tenant, a.Suspension.Preemptor); name != "" {
+		s += ", for job " + name
 	}
 	if a.Suspension.Reason != "" {
 		s += ": " + a.Suspension.Reason
@@ -382,7 +382,7 @@ func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *A
 		if seen.GetImageOccupied() > 0 {
 			text += ", image " + jobspec.FormatSize(seen.GetImageOccupied())
 		}
-		text += f.preemptionText(after)
+		text += f.preemptionText(j, after)
 	}
 	if steps := stepsText(seen.GetLevelSteps()); steps != "" {
 		text += "; " + steps
@@ -504,7 +504,7 @@ func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk
 		f.onNode[to.ID] = map[Key]struct{}{}
 	}
 	f.onNode[to.ID][k] = struct{}{}
-	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(a)})
+	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(j, a)})
 	f.recordChange(old)
 }
 

@@ -502,7 +502,7 @@ func (f *Facts) restoreIndexes() {
 	for _, id := range f.JobIDs() {
 		j := f.jobs[id]
 		if !j.HasEnded() {
-			f.live[j.Name] = id
+			f.live.add(j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
 			f.outputs[j.Output] = id
