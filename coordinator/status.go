@@ -126,7 +126,7 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	}
 	part := float64(s.Done)
 	if s.Live > 0 {
-		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == i && a.State == facts.AttemptLive {
 				part += c.sessions.seen(a.Node, k, a.Run).GetProgress()
 			}
@@ -205,7 +205,7 @@ func lastSeen(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *drover
 	if a.State.IsActive() && live != nil {
 		return live
 	}
-	seen := a.Seen
+	seen := a.Seen()
 	if seen == nil {
 		seen = &droverv1.SeenAttempt{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_PREPARING}
 	}
@@ -243,7 +243,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 		if !j.HasEnded() {
 			out[t.ID].Jobs++
 		}
-		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+		f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
 			u := &used[t.ID]
 			u.CPU, u.Memory, u.IO = u.CPU+a.Occupied.CPU, u.Memory+a.Occupied.Memory, u.IO+a.Occupied.IO
 		})

@@ -194,7 +194,7 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	}
 	j := f.writableJob(f.jobs[k.Job])
 	c := *a
-	c.Level, c.Seen = l, seen
+	c.Level, c.seen, c.sealed = l, seen, nil
 	switch {
 	case refused != 0 && refused == a.Target:
 		c.Suspension.recordRefusal(impliedRefusals(l, refused), seen.GetLevelsRefused(), f.now)
@@ -350,7 +350,7 @@ func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt
 	suspended := a.Level != droverv1.Level_LEVEL_RUNNING
 	switch {
 	case a.Suspension.Killed && state != AttemptSucceeded:
-		all := max(seen.GetUsage().GetCpuMs(), a.Seen.GetUsage().GetCpuMs())
+		all := max(seen.GetUsage().GetCpuMs(), a.Seen().GetUsage().GetCpuMs())
 		d.Kills, d.CPUMS, d.LostCPUMS = 1, max(0, all-a.Suspension.PreemptedCPUMS), all
 	case suspended && (state == AttemptFailed || state == AttemptLost):
 		d.Kills, d.LostCPUMS = 1, risk
@@ -362,7 +362,7 @@ func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt
 
 // addLevelEvent reports to users what a node did, and how long each step took.
 func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *Attempt, refused droverv1.Level) {
-	seen := after.Seen
+	seen := after.Seen()
 	text, kind := "", "task.suspended"
 	switch {
 	case refused != 0 && refused == before.Target:
@@ -489,6 +489,7 @@ func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk
 	j := f.writableJob(f.jobs[k.Job])
 	from := f.nodeNameOf(a.Node)
 	f.charge(a.Node, a.Occupied, -1)
+	delete(f.onNode[a.Node], k)
 	if a.Suspension.ImageNode == 0 {
 		a.Suspension.ImageNode, a.Suspension.ImageEpoch, a.Suspension.ImageRun, a.Suspension.ImageDisk = a.Node, a.Epoch, a.Run, a.Disk
 	}
@@ -524,9 +525,9 @@ func (f *Facts) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt, seen *
 			return
 		}
 	}
-	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen.GetUsage(), Limits: a.Seen.GetLimits(),
-		StartedMs: a.Seen.GetStartedMs(), RunningMs: a.Seen.GetRunningMs(), Level: a.Level, LevelNote: detail,
-		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen.GetUsage().GetCpuMs()*1e6), detail), 1024)}
+	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen().GetUsage(), Limits: a.Seen().GetLimits(),
+		StartedMs: a.Seen().GetStartedMs(), RunningMs: a.Seen().GetRunningMs(), Level: a.Level, LevelNote: detail,
+		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen().GetUsage().GetCpuMs()*1e6), detail), 1024)}
 	f.endAttempt(e, k, a, AttemptFailed, end)
 }
 

@@ -396,15 +396,7 @@ func (f *Facts) writableJob(j *Job) *Job {
 // setTask stores t in a job returned by writableJob.
 func (f *Facts) setTask(j *Job, stage, task int32, t *Task) {
 	s := &j.Stages[stage]
-	c := s.chunks[task/chunkTasks]
-	switch {
-	case c == nil:
-		c = &chunk{gen: f.gen}
-	case c.gen != f.gen:
-		n := *c
-		n.gen = f.gen
-		c = &n
-	}
+	c := s.chunks[task/chunkTasks].writable(f.gen)
 	c.tasks[task%chunkTasks] = t
 	s.chunks[task/chunkTasks] = c
 }
