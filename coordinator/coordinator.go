@@ -62,7 +62,7 @@ type core struct {
 	waiting      map[scheduler.StageID]scheduler.Waiting
 	unwritten    []history.Job       // ended jobs to be written to the history
 	touchedBlobs map[string]int64    // digests that clients asked for recently, Unix ns
-	submitting   map[string]struct{} // names of jobs being submitted
+	submitting   map[string]struct{} // tenant/name of jobs being submitted
 }
 
 // Run runs a coordinator until ctx ends, then stops in order: streams end,

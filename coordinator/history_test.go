@@ -80,8 +80,8 @@ func TestHistoryRecordsStartingTime(t *testing.T) {
 		"the node's clock is ahead":            {19_000, 6_000, 4_000},
 		"running time longer than the attempt": {12_000, 30_000, 0},
 	} {
-		a := &facts.Attempt{Placed: 10e9, Ended: 20e9, Seen: &droverv1.SeenAttempt{StartedMs: c.began, RunningMs: c.ran}}
-		if h := historyAttempt(f, a); h.StartingMS != c.want || h.RunMS != c.ran || h.PlaceMS != 10_000 {
+		a, seen := &facts.Attempt{Placed: 10e9, Ended: 20e9}, &droverv1.SeenAttempt{StartedMs: c.began, RunningMs: c.ran}
+		if h := historyAttempt(f, a, seen); h.StartingMS != c.want || h.RunMS != c.ran || h.PlaceMS != 10_000 {
 			t.Errorf("%s: %+v, want %d ms to start", what, h, c.want)
 		}
 	}

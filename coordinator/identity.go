@@ -129,6 +129,20 @@ func (c *core) need(ctx context.Context, r right, t *droverv1.Tenant) error {
 	return nil
 }
 
+// needTenant returns an error if there is no tenant of that name, or the caller
+// lacks a right in it.
+func (c *core) needTenant(ctx context.Context, r right, name string) (err error) {
+	c.view(func(f *facts.Facts) {
+		t := f.Tenant(name)
+		if t == nil {
+			err = facts.UnknownTenant(name)
+			return
+		}
+		err = c.need(ctx, r, t.Spec)
+	})
+	return err
+}
+
 // needOperator returns an error if the caller is not an operator of the
 // cluster.
 func (c *core) needOperator(ctx context.Context, what string) error {

@@ -91,7 +91,7 @@ func findLive(f *facts.Facts, j *facts.Job, q *droverv1.SetLevelRequest) (facts.
 
 // levelStatus returns the suspension state of an active attempt; nil for one
 // that has always been running.
-func levelStatus(f *facts.Facts, a *facts.Attempt) *droverv1.LevelStatus {
+func levelStatus(f *facts.Facts, j *facts.Job, a *facts.Attempt) *droverv1.LevelStatus {
 	if !a.State.IsActive() || a.Suspension.LevelSince == 0 && a.Target == 0 {
 		return nil
 	}
@@ -99,8 +99,8 @@ func levelStatus(f *facts.Facts, a *facts.Attempt) *droverv1.LevelStatus {
 		SuspendedMs: a.Suspension.SuspendedMS, PreservedCpuMs: a.Suspension.PreemptedCPUMS, RequestedMs: a.Suspension.RequestedAt / 1e6}
 	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 {
 		s.Reason, s.Actor = "", "" // they belong to a suspension that is over
-	} else if j := f.Job(a.Suspension.Preemptor); j != nil {
-		s.PreemptorJob = j.Name
+	} else {
+		s.PreemptorJob = f.JobNameIn(j.Spec.Tenant, a.Suspension.Preemptor)
 	}
 	if n := f.Node(a.Suspension.ImageNode); n != nil {
 		s.MigratingFrom = n.Info.GetName()

@@ -142,7 +142,7 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 		l.followJob(ctx, f, f.Job(id))
 		l.trackDeadline(f.Job(id))
 		if j := f.Job(id); j.Live > 0 {
-			f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.trackRefusals(k, a) })
+			f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.trackRefusals(k, a) })
 		}
 	}
 	l.c.removeUnknownBlobs(f)
@@ -342,7 +342,7 @@ func (l *leader) touchReduces(f *facts.Facts) {
 		if j == nil || j.ReduceStage() < 0 || j.Stages[j.ReduceStage()].Live == 0 {
 			continue
 		}
-		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == j.ReduceStage() && a.State == facts.AttemptLive {
 				l.c.wanted.touch(a.Node, a.Epoch, k, a.Run)
 			}

@@ -34,7 +34,7 @@ func commitRequest(f *facts.Facts, j *facts.Job) *droverv1.NodeRequest {
 			}
 			k := facts.Key{Job: j.ID, Stage: int32(i), Task: t, Attempt: w.Attempt}
 			c.Files = append(c.Files, &droverv1.CommitFile{Source: attemptOutput(j, k, w.Run), Name: partName(t),
-				Length: w.Seen.GetOutputLength(), Checksum: w.Seen.GetOutputChecksum()})
+				Length: w.Seen().GetOutputLength(), Checksum: w.Seen().GetOutputChecksum()})
 		}
 	}
 	return &droverv1.NodeRequest{User: hdfsUser(f, j.Spec), Operation: &droverv1.NodeRequest_CommitOutput{CommitOutput: c}}

@@ -48,12 +48,12 @@ func (s *clientService) PlanJob(ctx context.Context, req *connect.Request[drover
 		require = counterOfferProbability
 	}
 	res := &droverv1.PlanJobResponse{Quote: t.quote, Warnings: append(warnings, t.allWarnings(0)...), CounterOfferMs: t.earliestDeadline(require), Scheduler: t.scheduler}
-	s.view(func(f *facts.Facts) { t.fillPlan(s.core, f, res) })
+	s.view(func(f *facts.Facts) { t.fillPlan(ctx, s.core, f, res) })
 	return connect.NewResponse(res), nil
 }
 
 // fillPlan adds the stages and the steps of the decision.
-func (t *dryRunResult) fillPlan(c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
+func (t *dryRunResult) fillPlan(ctx context.Context, c *core, f *facts.Facts, res *droverv1.PlanJobResponse) {
 	for i, g := range t.state.Job(t.job).Stages {
 		p := &droverv1.PlannedStage{Name: g.Spec.Name, Tasks: g.Spec.Tasks, EstimateMs: t.estimates[i].GetNs() / 1e6, Source: t.estimates[i].GetSource(),
 			StartMs: unixMillis(t.times.MedianStageStart(i))}
@@ -75,7 +75,7 @@ func (t *dryRunResult) fillPlan(c *core, f *facts.Facts, res *droverv1.PlanJobRe
 			continue
 		}
 		if len(res.Steps) < maxPlanSteps {
-			res.Steps = append(res.Steps, t.plannedStep(f, a))
+			res.Steps = append(res.Steps, t.plannedStep(ctx, c, f, a))
 		}
 	}
 	if others > 0 {
@@ -83,10 +83,15 @@ func (t *dryRunResult) fillPlan(c *core, f *facts.Facts, res *droverv1.PlanJobRe
 	}
 }
 
-func (t *dryRunResult) plannedStep(f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep {
+// plannedStep describes an action. A job that the caller may not read is named by
+// its number alone.
+func (t *dryRunResult) plannedStep(ctx context.Context, c *core, f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep {
 	out := &droverv1.PlannedStep{Action: a.Kind.String(), Task: fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)}
 	if g := t.state.Stage(a.Task.StageID()); g != nil {
 		out.Job, out.Task = g.Job.Spec.Name, fmt.Sprintf("%s/%d", g.Spec.Name, a.Task.Index)
+		if j := f.Job(uint64(a.Task.Job)); j != nil && c.needJob(ctx, mayRead, f, j) != nil {
+			out.Job, out.Task = fmt.Sprint(a.Task.Job), fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)
+		}
 	}
 	node := a.Node
 	if at := t.state.Attempt(scheduler.AttemptID{TaskID: a.Task, Attempt: a.Attempt}); at != nil && a.Kind != scheduler.ActPlace && a.Kind != scheduler.ActMigrate {

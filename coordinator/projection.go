@@ -481,10 +481,10 @@ func (p *projection) syncMigration(k facts.Key, a *facts.Attempt, have *schedule
 
 // footprint returns what a suspended attempt occupies, as measured by its node.
 func footprint(a *facts.Attempt) scheduler.Footprint {
-	image := a.Seen.GetImageOccupied()
-	has := scheduler.Footprint{Memory: a.Occupied.Memory, Swap: a.Seen.GetSwapOccupied(), Image: image, Files: max(0, a.Seen.GetDiskOccupied()-image)}
+	image := a.Seen().GetImageOccupied()
+	has := scheduler.Footprint{Memory: a.Occupied.Memory, Swap: a.Seen().GetSwapOccupied(), Image: image, Files: max(0, a.Seen().GetDiskOccupied()-image)}
 	if a.Target == droverv1.Level_LEVEL_RUNNING { // Occupied is then what it will occupy
-		has.Memory = a.Seen.GetOccupied().GetMemory()
+		has.Memory = a.Seen().GetOccupied().GetMemory()
 	}
 	if a.Level == droverv1.Level_LEVEL_SWAPPED {
 		has.Memory += has.Swap // State expects the total and subtracts what is swapped out

@@ -96,8 +96,8 @@ func (p *projection) restore(f *facts.Facts) error {
 			continue
 		}
 		var err error
-		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
-			if err == nil && a.State.IsActive() {
+		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+			if err == nil {
 				err = p.restoreAttempt(f, k, a)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +18,10 @@ import (
 )
 
 // findJob finds a job that the caller may read, by NAME, TENANT/NAME or number:
-// the live one of that name, otherwise the newest not forgotten. A job that the
-// caller may not read is as one that does not exist, so that numbers and names
-// tell a stranger nothing.
+// the live one of that name, otherwise the newest not forgotten. A name that is
+// live in several tenants of the caller must be given with its tenant. A job that
+// the caller may not read is as one that does not exist, so that numbers and
+// names tell a stranger nothing.
 func (c *core) findJob(ctx context.Context, f *facts.Facts, name string) (*facts.Job, error) {
 	if name == "" {
 		return nil, fault.New(fault.Invalid, "which job? give its name or number")
@@ -31,8 +33,12 @@ func (c *core) findJob(ctx context.Context, f *facts.Facts, name string) (*facts
 	visible := func(j *facts.Job) bool {
 		return j != nil && (!qualified || j.Spec.Tenant == tenant) && c.needJob(ctx, mayRead, f, j) == nil
 	}
-	if j := f.LiveJob(short); visible(j) {
-		return j, nil
+	live := slices.DeleteFunc(f.LiveJobs(short), func(j *facts.Job) bool { return !visible(j) })
+	if len(live) > 1 {
+		return nil, fault.New(fault.Invalid, "%d tenants have a live job %q: give the tenant too, as %s/%s, or the number, %d", len(live), short, live[0].Spec.Tenant, short, live[0].ID)
+	}
+	if len(live) == 1 {
+		return live[0], nil
 	}
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
 		if j := f.Job(id); visible(j) {
@@ -120,7 +126,7 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	}
 	part := float64(s.Done)
 	if s.Live > 0 {
-		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == i && a.State == facts.AttemptLive {
 				part += c.sessions.seen(a.Node, k, a.Run).GetProgress()
 			}
@@ -175,7 +181,7 @@ func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *drov
 		n := f.Node(a.Node)
 		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
 			Retained: n.Up && n.Epoch == a.Epoch && retainedOnNode(j, a, now, c.cfg.KeepLogs)}
-		st.Seen, st.Level = lastSeen(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, a)
+		st.Seen, st.Level = lastSeen(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, j, a)
 		out.Attempts = append(out.Attempts, st)
 	}
 	return out
@@ -199,7 +205,7 @@ func lastSeen(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *drover
 	if a.State.IsActive() && live != nil {
 		return live
 	}
-	seen := a.Seen
+	seen := a.Seen()
 	if seen == nil {
 		seen = &droverv1.SeenAttempt{Key: k.Proto(a.Run), Phase: droverv1.Phase_PHASE_PREPARING}
 	}
@@ -237,7 +243,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 		if !j.HasEnded() {
 			out[t.ID].Jobs++
 		}
-		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+		f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
 			u := &used[t.ID]
 			u.CPU, u.Memory, u.IO = u.CPU+a.Occupied.CPU, u.Memory+a.Occupied.Memory, u.IO+a.Occupied.IO
 		})

@@ -93,7 +93,10 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if prior := s.priorSubmission(key); prior != nil {
 		return connect.NewResponse(prior), nil
 	}
-	leave, err := s.claimName(spec.Name)
+	if err := s.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
+		return nil, err
+	}
+	leave, err := s.claimName(spec.Tenant, spec.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -175,13 +178,14 @@ func sortStages(stages []jobspec.Stage) []jobspec.Stage {
 	return out
 }
 
-// claimName prevents concurrent submissions of one name: the second fails at
-// once.
-func (s *clientService) claimName(name string) (leave func(), err error) {
+// claimName prevents concurrent submissions of one name of a tenant: the second
+// fails at once.
+func (s *clientService) claimName(tenant, short string) (leave func(), err error) {
+	name := tenant + "/" + short
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, busy := s.submitting[name]; busy {
-		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", name)
+		return nil, fault.New(fault.Conflict, "job %q is being submitted by another caller: choose another name", short)
 	}
 	s.submitting[name] = struct{}{}
 	return func() {
@@ -204,8 +208,12 @@ func (s *clientService) priorSubmission(key string) (res *droverv1.SubmitJobResp
 }
 
 // admit is step 2. It also checks the caller's rights, because the tenant is in
-// the spec.
+// the spec, and before anything else: what is live or reserved in a tenant is
+// told to nobody else.
 func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings []string, err error) {
+	if err := s.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
+		return nil, err
+	}
 	if err := s.checkImage(spec.Image); err != nil {
 		return nil, err
 	}
@@ -215,11 +223,7 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 		spec.Output.Path = output
 	}
 	s.view(func(f *facts.Facts) {
-		t := f.Tenant(spec.Tenant)
 		if err = f.CheckAccept(spec, output, f.EntryTime(s.now().UnixNano())); err == nil {
-			err = s.need(ctx, maySubmit, t.Spec)
-		}
-		if err == nil {
 			err = checkCaps(f, spec)
 		}
 		if err == nil {

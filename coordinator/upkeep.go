@@ -230,7 +230,7 @@ func (c *core) historyRecord(f *facts.Facts, j *facts.Job) history.Job {
 				}
 			}
 			for _, a := range j.Stages[i].Task(t).Attempts {
-				ht.Attempts = append(ht.Attempts, historyAttempt(f, a))
+				ht.Attempts = append(ht.Attempts, historyAttempt(f, a, a.Seen()))
 			}
 			hs.Tasks = append(hs.Tasks, ht)
 		}
@@ -246,10 +246,10 @@ func splitBytes(s *droverv1.FactSplit) (n int64) {
 	return n
 }
 
-func historyAttempt(f *facts.Facts, a *facts.Attempt) history.Attempt {
-	u := a.Seen.GetUsage()
-	h := history.Attempt{State: a.State.String(), Locality: a.Locality, PlaceMS: a.Placed / 1e6, EndMS: a.Ended / 1e6, RunMS: a.Seen.GetRunningMs(),
-		CPUMS: u.GetCpuMs(), PeakMemory: u.GetMemoryPeak(), ReadBytes: u.GetReadBytes(), WriteBytes: u.GetWriteBytes(), InputBytes: a.Seen.GetInputBytes()}
+func historyAttempt(f *facts.Facts, a *facts.Attempt, seen *droverv1.SeenAttempt) history.Attempt {
+	u := seen.GetUsage()
+	h := history.Attempt{State: a.State.String(), Locality: a.Locality, PlaceMS: a.Placed / 1e6, EndMS: a.Ended / 1e6, RunMS: seen.GetRunningMs(),
+		CPUMS: u.GetCpuMs(), PeakMemory: u.GetMemoryPeak(), ReadBytes: u.GetReadBytes(), WriteBytes: u.GetWriteBytes(), InputBytes: seen.GetInputBytes()}
 	if n := f.Node(a.Node); n != nil {
 		h.Node = n.Info.GetName()
 	}
@@ -258,7 +258,7 @@ func historyAttempt(f *facts.Facts, a *facts.Attempt) history.Attempt {
 	}
 	// Placement is timed by the coordinator's clock and start by the node's.
 	// Clamping keeps a wrong clock from making the parts longer than the whole.
-	if began := a.Seen.GetStartedMs(); began > 0 {
+	if began := seen.GetStartedMs(); began > 0 {
 		h.StartingMS = max(0, min(began-h.PlaceMS, h.EndMS-h.PlaceMS-h.RunMS))
 	}
 	return h

@@ -9,7 +9,7 @@ const Version = 1
 // Job is one submission: a DAG of stages, charged to one tenant.
 type Job struct {
 	Version int    `json:"version"`
-	Name    string `json:"name"`   // unique among live jobs; [A-Za-z0-9._-], at most 128 bytes
+	Name    string `json:"name"`   // unique among the tenant's live jobs; [A-Za-z0-9._-], at most 128 bytes
 	Tenant  string `json:"tenant"` // the tenant that is charged
 
 	Priority Priority `json:"priority"`

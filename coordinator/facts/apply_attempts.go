@@ -146,6 +146,7 @@ func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) boo
 	}
 	s.countLocality(a.Locality, -1)
 	f.setTask(j, k.Stage, k.Task, n)
+	delete(f.onNode[a.Node], k)
 	f.addEvent(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})
 	f.recordChange(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
 	return true
@@ -186,13 +187,14 @@ func (f *Facts) stopAttempt(j *Job, k Key, a *Attempt) {
 //     failure towards the limits of the node and the task.
 //  4. A task without winner and without active attempt is pending again.
 //  5. The job fails at a limit, and completes with its last task.
+//  6. Where everything in the task's block has ended, the block is sealed.
 func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) {
 	j := f.writableJob(f.jobs[k.Job])
 	s := &j.Stages[k.Stage]
 	c := *a
 	c.State, c.Ended, c.Target, c.EndSeq = state, f.now, 0, f.nextSeq()
 	if seen != nil {
-		c.Seen = seen
+		c.seen, c.sealed = seen, nil
 	}
 	f.addPreemption(j, a.preemptionAtEnd(state, seen))
 	change := Change{Kind: ChangeEnded, Key: k, Node: a.Node}
@@ -225,6 +227,9 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		s.FailedAttempts++
 	}
 	f.setTask(j, k.Stage, k.Task, t)
+	if !j.occupiesNode(k, t, &c) {
+		delete(f.onNode[c.Node], k)
+	}
 	f.addAttemptEvent(e, j, k, &c)
 	f.recordChange(change)
 	if won {
@@ -240,9 +245,11 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	if f.jobs[k.Job].HasEnded() && j.Live == 0 {
 		if endedBefore { // otherwise endJob has done it
 			f.leaveProject(j)
+			f.sealJob(j)
 		}
 		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
+	f.sealFinished(j, k.Stage, k.Task)
 }
 
 func hasActiveAttempt(t *Task) bool {
@@ -260,17 +267,17 @@ func (f *Facts) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	t.State, t.Winner = TaskDone, k.Attempt
 	s.Done++
 	s.countLocality(a.Locality, +1)
-	ms := max(0, cmp.Or(a.Seen.GetRunningMs(), (a.Ended-a.Placed)/1e6))
+	ms := max(0, cmp.Or(a.Seen().GetRunningMs(), (a.Ended-a.Placed)/1e6))
 	s.SumTaskMS += ms
 	s.MaxTaskMS = max(s.MaxTaskMS, ms)
 	if j.WritesOutput(int(k.Stage)) {
-		j.OutputBytes = addClamped(j.OutputBytes, a.Seen.GetOutputLength())
+		j.OutputBytes = addClamped(j.OutputBytes, a.Seen().GetOutputLength())
 	}
 	if n := f.Node(a.Node); n != nil && n.Info.GetEmulated() {
 		j.Emulated = true
 	}
 	f.recordCompletion(j, k, a)
-	j.addCounters(a.Seen.GetCounters())
+	j.addCounters(a.Seen().GetCounters())
 }
 
 func addClamped(a, b int64) int64 {
@@ -360,12 +367,12 @@ func userFault(seen *droverv1.SeenAttempt) bool {
 }
 
 // UserFault reports whether the attempt failed by the user's fault.
-func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFault(a.Seen) }
+func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFault(a.Seen()) }
 
 func (f *Facts) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
-	if !userFault(a.Seen) {
+	if !userFault(a.Seen()) {
 		if a.Cause() != droverv1.Cause_CAUSE_INPUT {
-			f.recordInfraFailure(e, k.Job, a, a.Seen.GetMessage())
+			f.recordInfraFailure(e, k.Job, a, a.Seen().GetMessage())
 		}
 		f.recordInfraRetry(e, k)
 		return
@@ -394,8 +401,8 @@ func (f *Facts) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt
 	j.FailedTask = fmt.Sprintf("%s/%d", j.Spec.Stages[k.Stage].Name, k.Task)
 	if a != nil {
 		j.FailedTask = j.taskName(k, a.Run)
-		j.FailureTail = clipTail(a.Seen.GetStderrTail(), 4096)
-		if m := a.Seen.GetMessage(); m != "" {
+		j.FailureTail = clipTail(a.Seen().GetStderrTail(), 4096)
+		if m := a.Seen().GetMessage(); m != "" {
 			msg += "; the last: " + m
 		}
 	}
@@ -417,7 +424,7 @@ func clipTail(s string, n int) string {
 }
 
 func (f *Facts) addAttemptEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
-	text := a.Seen.GetMessage()
+	text := a.Seen().GetMessage()
 	if a.State == AttemptFailed {
 		text = strings.ToLower(strings.TrimPrefix(a.Cause().String(), "CAUSE_")) + ": " + text
 	}

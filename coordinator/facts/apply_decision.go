@@ -215,7 +215,7 @@ func (f *Facts) kill(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	c := *a
 	c.Suspension.Killed, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor = true, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob()
 	f.stopAttempt(j, k, &c)
-	f.addEvent(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.preemptionText(&c), ", ")})
+	f.addEvent(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.preemptionText(j, &c), ", ")})
 	return ""
 }
 

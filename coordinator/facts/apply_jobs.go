@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -97,15 +98,15 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 // The API calls it before it does any work; Apply calls it again.
 func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
 	if f.tenantName[spec.Tenant] == nil {
-		return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(spec.Tenant, 128))
+		return UnknownTenant(spec.Tenant)
 	}
-	if id, ok := f.live[spec.Name]; ok {
-		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, id)
+	if j := f.LiveJob(spec.Tenant, spec.Name); j != nil {
+		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
 	if id := f.outputs[output]; output != "" && id != 0 {
-		return fault.New(fault.Conflict, "output %s is reserved by job %q (number %d): wait for it or choose another path", output, f.jobs[id].Name, id)
+		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, f.jobs[id]))
 	}
-	if len(f.live) >= MaxLiveJobs {
+	if f.live.count >= MaxLiveJobs {
 		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", MaxLiveJobs)
 	}
 	for _, d := range Digests(spec) {
@@ -194,7 +195,7 @@ func TemporaryFolder(output, tag string) string {
 // addJob adds a new job to the facts and their indexes.
 func (f *Facts) addJob(j *Job) {
 	f.jobs[j.ID] = j
-	f.live[j.Name] = j.ID
+	f.live.add(j.Name, j.ID)
 	if j.Output != "" {
 		f.outputs[j.Output] = j.ID
 	}
@@ -278,7 +279,7 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.now, f.index
 	j.GuaranteedDeparture = f.GuaranteedDeparture(j)
-	delete(f.live, j.Name)
+	f.live.remove(j.Name, j.ID)
 	for k := range f.policyStates {
 		if k.Job == j.ID {
 			delete(f.policyStates, k)
@@ -293,8 +294,10 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 	f.addEvent(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
 	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	f.stopAttempts(j)
+	f.dropOutputs(j)
 	if j.Live == 0 {
 		f.leaveProject(j)
+		f.sealJob(j)
 	}
 	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
 	j.OutputReserved = committing && !j.Cleaned
@@ -320,18 +323,11 @@ func (f *Facts) stopAttempts(j *Job) {
 	if j.Live == 0 {
 		return
 	}
-	for s := range j.Stages {
-		if j.Stages[s].Live == 0 {
-			continue
+	f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
+		if a.State == AttemptLive {
+			f.stopAttempt(j, k, a)
 		}
-		for t := range j.Stages[s].Tasks {
-			for _, a := range j.Stages[s].Task(t).Attempts {
-				if a.State == AttemptLive {
-					f.stopAttempt(j, Key{j.ID, int32(s), t, a.Attempt}, a)
-				}
-			}
-		}
-	}
+	})
 }
 
 func (f *Facts) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact, r *Result) {
@@ -363,25 +359,28 @@ func (f *Facts) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 				b.Refs--
 			}
 		}
-		f.recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: f.dropFromNodes(j)})
+		f.recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: f.nodesOf(j)})
 		r.Changed++
 	}
 }
 
-// dropFromNodes removes the job's attempts from the index and returns the nodes
-// that had any, in order.
-func (f *Facts) dropFromNodes(j *Job) []int32 {
-	seen := map[int32]bool{}
-	f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
-	var out []int32
-	for n := range seen {
-		out = append(out, n)
-		for k := range f.onNode[n] {
-			if k.Job == j.ID {
-				delete(f.onNode[n], k)
-			}
+// dropOutputs removes the map outputs of an ended job, which nobody needs any
+// more, from the index of what is on the nodes.
+func (f *Facts) dropOutputs(j *Job) {
+	m := j.MapStage()
+	if m < 0 || j.ReduceStage() < 0 {
+		return
+	}
+	for i := range j.Stages[m].Tasks {
+		if w := j.Stages[m].Task(i).WinningAttempt(); w != nil {
+			delete(f.onNode[w.Node], Key{j.ID, int32(m), i, w.Attempt})
 		}
 	}
-	slices.Sort(out)
-	return out
+}
+
+// nodesOf returns the nodes that had attempts of a job, in order.
+func (f *Facts) nodesOf(j *Job) []int32 {
+	seen := map[int32]bool{}
+	f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
+	return slices.Sorted(maps.Keys(seen))
 }

@@ -123,7 +123,7 @@ func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1
 		c.Suspension.Parked = act.GetManual()
 	}
 	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(&c)})
+	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(j, &c)})
 	f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 	return ""
 }
@@ -162,10 +162,10 @@ func (f *Facts) AttemptsOn(node int32) []Key {
 
 // preemptionText returns for whom and why an attempt is at its level, for
 // events.
-func (f *Facts) preemptionText(a *Attempt) string {
+func (f *Facts) preemptionText(j *Job, a *Attempt) string {
 	s := ""
-	if j := f.jobs[a.Suspension.Preemptor]; a.Suspension.Preemptor != 0 && j != nil {
-		s += ", for job " + j.Name
+	if name := f.JobNameIn(j.Spec.Tenant, a.Suspension.Preemptor); name != "" {
+		s += ", for job " + name
 	}
 	if a.Suspension.Reason != "" {
 		s += ": " + a.Suspension.Reason
@@ -194,7 +194,7 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	}
 	j := f.writableJob(f.jobs[k.Job])
 	c := *a
-	c.Level, c.Seen = l, seen
+	c.Level, c.seen, c.sealed = l, seen, nil
 	switch {
 	case refused != 0 && refused == a.Target:
 		c.Suspension.recordRefusal(impliedRefusals(l, refused), seen.GetLevelsRefused(), f.now)
@@ -350,7 +350,7 @@ func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt
 	suspended := a.Level != droverv1.Level_LEVEL_RUNNING
 	switch {
 	case a.Suspension.Killed && state != AttemptSucceeded:
-		all := max(seen.GetUsage().GetCpuMs(), a.Seen.GetUsage().GetCpuMs())
+		all := max(seen.GetUsage().GetCpuMs(), a.Seen().GetUsage().GetCpuMs())
 		d.Kills, d.CPUMS, d.LostCPUMS = 1, max(0, all-a.Suspension.PreemptedCPUMS), all
 	case suspended && (state == AttemptFailed || state == AttemptLost):
 		d.Kills, d.LostCPUMS = 1, risk
@@ -362,7 +362,7 @@ func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt
 
 // addLevelEvent reports to users what a node did, and how long each step took.
 func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *Attempt, refused droverv1.Level) {
-	seen := after.Seen
+	seen := after.Seen()
 	text, kind := "", "task.suspended"
 	switch {
 	case refused != 0 && refused == before.Target:
@@ -382,7 +382,7 @@ func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *A
 		if seen.GetImageOccupied() > 0 {
 			text += ", image " + jobspec.FormatSize(seen.GetImageOccupied())
 		}
-		text += f.preemptionText(after)
+		text += f.preemptionText(j, after)
 	}
 	if steps := stepsText(seen.GetLevelSteps()); steps != "" {
 		text += "; " + steps
@@ -489,6 +489,7 @@ func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk
 	j := f.writableJob(f.jobs[k.Job])
 	from := f.nodeNameOf(a.Node)
 	f.charge(a.Node, a.Occupied, -1)
+	delete(f.onNode[a.Node], k)
 	if a.Suspension.ImageNode == 0 {
 		a.Suspension.ImageNode, a.Suspension.ImageEpoch, a.Suspension.ImageRun, a.Suspension.ImageDisk = a.Node, a.Epoch, a.Run, a.Disk
 	}
@@ -504,7 +505,7 @@ func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk
 		f.onNode[to.ID] = map[Key]struct{}{}
 	}
 	f.onNode[to.ID][k] = struct{}{}
-	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(a)})
+	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(j, a)})
 	f.recordChange(old)
 }
 
@@ -524,9 +525,9 @@ func (f *Facts) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt, seen *
 			return
 		}
 	}
-	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen.GetUsage(), Limits: a.Seen.GetLimits(),
-		StartedMs: a.Seen.GetStartedMs(), RunningMs: a.Seen.GetRunningMs(), Level: a.Level, LevelNote: detail,
-		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen.GetUsage().GetCpuMs()*1e6), detail), 1024)}
+	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen().GetUsage(), Limits: a.Seen().GetLimits(),
+		StartedMs: a.Seen().GetStartedMs(), RunningMs: a.Seen().GetRunningMs(), Level: a.Level, LevelNote: detail,
+		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen().GetUsage().GetCpuMs()*1e6), detail), 1024)}
 	f.endAttempt(e, k, a, AttemptFailed, end)
 }
 

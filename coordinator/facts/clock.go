@@ -90,10 +90,7 @@ func (f *Facts) stepJobBack(j *Job, to, by int64) {
 	if j.Live == 0 {
 		return
 	}
-	f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
-		if !a.State.IsActive() {
-			return
-		}
+	f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
 		c := *a
 		c.Placed = min(a.Placed, to)
 		s := &c.Suspension

@@ -28,12 +28,18 @@
 // copies it; attempts and nodes are never written but replaced. So
 // Snapshot.Encode reads an immutable copy while Apply continues.
 //
+// Memory is bounded by what lives. A block of tasks in which nothing is active
+// any more is sealed: packed into some 100 bytes for each task, and decoded when
+// it is read (see sealedTasks). Whoever needs active attempts alone calls
+// EachActive, which passes over sealed blocks.
+//
 // # Snapshot format
 //
 // A snapshot is lines of JSON: a header {"drover":"facts","version":N,…},
 // then one line per record, whose type is named by "t": tenant, node, blob,
 // job, tasks, policy_state, reservation, event, staging, key, project,
 // completion, outcome; finally "end" with the number of lines. API messages are
-// stored as base64 of their protobuf encoding. testdata/ keeps one snapshot of
+// stored as base64 of their protobuf encoding. From version 3 on a block of tasks
+// may be sealed. testdata/ keeps one snapshot of
 // each version, which a test restores.
 package facts

@@ -57,7 +57,7 @@ type Facts struct {
 	onNode     map[int32]map[Key]struct{} // attempts that are active there, or whose output it keeps
 
 	jobs    map[uint64]*Job // live, and ended but not forgotten
-	live    map[string]uint64
+	live    liveNames
 	outputs map[string]uint64   // reserved output path -> job
 	keys    map[string]keyedJob // idempotency keys
 	keyRing []string            // keys, oldest first
@@ -106,7 +106,7 @@ type staging struct {
 func New() *Facts {
 	f := &Facts{
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
-		jobs: map[uint64]*Job{}, live: map[string]uint64{}, outputs: map[string]uint64{}, keys: map[string]keyedJob{},
+		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
 		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
 		params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
 	}
@@ -154,15 +154,12 @@ func (f *Facts) NodeByName(name string) *Node { return f.Node(f.nodeName[name]) 
 // Job returns a job that has not been forgotten, or nil.
 func (f *Facts) Job(id uint64) *Job { return f.jobs[id] }
 
-// LiveJob returns the live job of that name, or nil.
-func (f *Facts) LiveJob(name string) *Job { return f.jobs[f.live[name]] }
-
 // JobIDs returns the ids of all jobs not forgotten, ascending. It allocates.
 func (f *Facts) JobIDs() []uint64 { return slices.Sorted(maps.Keys(f.jobs)) }
 
 // JobCount returns how many jobs are not forgotten, and how many of them are
 // live.
-func (f *Facts) JobCount() (all, live int) { return len(f.jobs), len(f.live) }
+func (f *Facts) JobCount() (all, live int) { return len(f.jobs), f.live.count }
 
 // JobByIdempotencyKey returns the job accepted under an idempotency key.
 func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool) {
@@ -341,8 +338,8 @@ func (f *Facts) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
 	f.scheduler, f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
 	clear(f.policyStates)
 	clear(f.reservations)
-	for _, id := range f.live {
-		if j := f.jobs[id]; j.GuaranteeRefused { // the next scheduler decides again
+	for _, j := range f.jobs {
+		if !j.HasEnded() && j.GuaranteeRefused { // the next scheduler decides again
 			f.writableJob(j).GuaranteeRefused = false
 		}
 	}
@@ -399,15 +396,7 @@ func (f *Facts) writableJob(j *Job) *Job {
 // setTask stores t in a job returned by writableJob.
 func (f *Facts) setTask(j *Job, stage, task int32, t *Task) {
 	s := &j.Stages[stage]
-	c := s.chunks[task/chunkTasks]
-	switch {
-	case c == nil:
-		c = &chunk{gen: f.gen}
-	case c.gen != f.gen:
-		n := *c
-		n.gen = f.gen
-		c = &n
-	}
+	c := s.chunks[task/chunkTasks].writable(f.gen)
 	c.tasks[task%chunkTasks] = t
 	s.chunks[task/chunkTasks] = c
 }

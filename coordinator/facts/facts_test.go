@@ -140,8 +140,8 @@ func verifyCounts(f *Facts) error {
 				return fmt.Errorf("job %d names %s, which is gone", id, d)
 			}
 		}
-		if want := id; !j.HasEnded() && f.live[j.Name] != want {
-			return fmt.Errorf("name %s belongs to %d, want %d", j.Name, f.live[j.Name], want)
+		if got := f.LiveJob(j.Spec.Tenant, j.Name); !j.HasEnded() && got != j {
+			return fmt.Errorf("name %s of tenant %s does not belong to job %d", j.Name, j.Spec.Tenant, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) && f.outputs[j.Output] != id {
 			return fmt.Errorf("output %s is reserved by %d, want %d", j.Output, f.outputs[j.Output], id)

@@ -137,13 +137,30 @@ type Attempt struct {
 	EndSeq  uint64 `json:"end_seq,omitempty"`
 	LostSeq uint64 `json:"lost_seq,omitempty"`
 
-	// Seen is the node's last durable report, of the attempt's end or of its
-	// level.
-	Seen *droverv1.SeenAttempt `json:"-"`
+	seen *droverv1.SeenAttempt
+
+	// Of a sealed attempt that has a report: where it is, and its cause.
+	sealed *sealedTasks
+	report int32
+	cause  droverv1.Cause
+}
+
+// Seen returns the node's last durable report, of the attempt's end or of its
+// level; nil for none. That of a task that ended is decoded at each call.
+func (a *Attempt) Seen() *droverv1.SeenAttempt {
+	if a.seen == nil && a.sealed != nil {
+		return a.sealed.report(a.report)
+	}
+	return a.seen
 }
 
 // Cause returns why the attempt failed, CAUSE_UNSPECIFIED if it did not.
-func (a *Attempt) Cause() droverv1.Cause { return a.Seen.GetCause() }
+func (a *Attempt) Cause() droverv1.Cause {
+	if a.seen == nil && a.sealed != nil {
+		return a.cause
+	}
+	return a.seen.GetCause()
+}
 
 // Task is one unit of work.
 type Task struct {
@@ -174,11 +191,12 @@ func (t *Task) WinningAttempt() *Attempt {
 
 const chunkTasks = 256
 
-// chunk is a block of tasks, the unit of copying after a snapshot. A nil task
-// is pending and has no attempts.
+// chunk is a block of tasks, the unit of copying after a snapshot and of sealing.
+// A nil task is pending and has no attempts. One of tasks and sealed is set.
 type chunk struct {
-	gen   uint64
-	tasks [chunkTasks]*Task
+	gen    uint64
+	tasks  *[chunkTasks]*Task
+	sealed *sealedTasks
 }
 
 // untriedTask represents every task without attempts.
@@ -213,10 +231,13 @@ type Stage struct {
 	chunks []*chunk
 }
 
-// Task returns the i-th task for reading; i must be in range.
+// Task returns the i-th task for reading; i must be in range. One in a block whose
+// tasks have ended is decoded at each call.
 func (s *Stage) Task(i int32) *Task {
-	if c := s.chunks[i/chunkTasks]; c != nil && c.tasks[i%chunkTasks] != nil {
-		return c.tasks[i%chunkTasks]
+	if c := s.chunks[i/chunkTasks]; c != nil {
+		if t := c.task(i % chunkTasks); t != nil {
+			return t
+		}
 	}
 	return untriedTask
 }
@@ -337,6 +358,12 @@ func (j *Job) WritesOutput(i int) bool {
 func (j *Job) OutputsNeeded(i int) bool {
 	r := j.ReduceStage()
 	return r >= 0 && i == j.MapStage() && !j.HasEnded() && j.Stages[r].Done < j.Stages[r].Tasks
+}
+
+// occupiesNode reports whether an attempt of task t is active, or is a map whose
+// output its node keeps for the job's reduce tasks.
+func (j *Job) occupiesNode(k Key, t *Task, a *Attempt) bool {
+	return a.State.IsActive() || t.Winner == a.Attempt && int(k.Stage) == j.MapStage() && j.ReduceStage() >= 0 && !j.HasEnded()
 }
 
 // Node is a machine. It is immutable: Apply replaces it by a changed copy.

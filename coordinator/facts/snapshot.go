@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 2
+const SnapshotVersion = 3
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
@@ -115,7 +115,13 @@ type (
 		Stage  int32                      `json:"stage"`
 		First  int32                      `json:"first"`
 		Tasks  []taskLine                 `json:"tasks,omitempty"`
+		Sealed *sealedLine                `json:"sealed,omitempty"` // instead of Tasks
 		Splits []msg[*droverv1.FactSplit] `json:"splits,omitempty"`
+	}
+	// sealedLine is a block in which nothing is active any more: see sealedTasks.
+	sealedLine struct {
+		Heads   []byte `json:"heads"`
+		Reports []byte `json:"reports"`
 	}
 	taskLine struct {
 		Index int32 `json:"i"`
@@ -264,19 +270,20 @@ func writeStage(put func(any) error, j *Job, i int) error {
 		if s.Splits != nil {
 			l.Splits = msgs(s.Splits[c*chunkTasks : min((c+1)*chunkTasks, len(s.Splits))])
 		}
-		if ch != nil {
-			for k, t := range ch.tasks {
-				if t == nil {
-					continue
-				}
+		switch {
+		case ch == nil:
+		case ch.sealed != nil:
+			l.Sealed = &sealedLine{ch.sealed.heads, ch.sealed.reports}
+		default:
+			ch.each(func(k int, t *Task) {
 				tl := taskLine{Index: int32(k), Task: t}
 				for _, a := range t.Attempts {
-					tl.Attempts = append(tl.Attempts, attemptLine{a, msg[*droverv1.SeenAttempt]{a.Seen}})
+					tl.Attempts = append(tl.Attempts, attemptLine{a, msg[*droverv1.SeenAttempt]{a.Seen()}})
 				}
 				l.Tasks = append(l.Tasks, tl)
-			}
+			})
 		}
-		if len(l.Tasks) == 0 && len(l.Splits) == 0 {
+		if len(l.Tasks) == 0 && len(l.Splits) == 0 && l.Sealed == nil {
 			continue
 		}
 		if err := put(line{T: "tasks", Tasks: l}); err != nil {
@@ -479,7 +486,13 @@ func (f *Facts) restoreTasks(l *tasksLine) error {
 	if len(l.Splits) > 0 {
 		copy(s.Splits[first:], unmsgs(l.Splits))
 	}
-	c := &chunk{}
+	if l.Sealed != nil {
+		return s.restoreSealed(l)
+	}
+	if len(l.Tasks) == 0 {
+		return nil
+	}
+	c := &chunk{tasks: new([chunkTasks]*Task)}
 	for _, t := range l.Tasks {
 		if t.Task == nil || t.Index < 0 || l.First+t.Index >= s.Tasks || t.Index >= chunkTasks {
 			return fmt.Errorf("task %d of job %d stage %d is out of range", l.First+t.Index, l.Job, l.Stage)
@@ -488,7 +501,7 @@ func (f *Facts) restoreTasks(l *tasksLine) error {
 			if a.Attempt == nil {
 				return fmt.Errorf("an attempt of job %d is empty", l.Job)
 			}
-			a.Attempt.Seen = a.Seen.m
+			a.Attempt.seen = a.Seen.m
 			t.Task.Attempts = append(t.Task.Attempts, a.Attempt)
 		}
 		c.tasks[t.Index] = t.Task
@@ -497,12 +510,27 @@ func (f *Facts) restoreTasks(l *tasksLine) error {
 	return nil
 }
 
+// restoreSealed adds a sealed block of tasks.
+func (s *Stage) restoreSealed(l *tasksLine) error {
+	sealed, err := restoreSealed(l.Sealed.Heads, l.Sealed.Reports)
+	if err != nil {
+		return fmt.Errorf("tasks of job %d stage %d from %d: %w", l.Job, l.Stage, l.First, err)
+	}
+	for i := max(0, s.Tasks-l.First); i < chunkTasks; i++ {
+		if len(sealed.task(i).Attempts) > 0 {
+			return fmt.Errorf("task %d of job %d stage %d is out of range", l.First+i, l.Job, l.Stage)
+		}
+	}
+	s.chunks[l.First/chunkTasks] = &chunk{sealed: sealed}
+	return nil
+}
+
 // restoreIndexes rebuilds the indexes that snapshots leave out.
 func (f *Facts) restoreIndexes() {
 	for _, id := range f.JobIDs() {
 		j := f.jobs[id]
 		if !j.HasEnded() {
-			f.live[j.Name] = id
+			f.live.add(j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
 			f.outputs[j.Output] = id
@@ -512,9 +540,9 @@ func (f *Facts) restoreIndexes() {
 				b.Refs++
 			}
 		}
-		f.EachAttempt(j, func(k Key, _ *Task, a *Attempt) {
+		f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
 			n := f.Node(a.Node)
-			if n == nil || !n.Up || n.Epoch != a.Epoch {
+			if n == nil || !n.Up || n.Epoch != a.Epoch || !j.occupiesNode(k, t, a) {
 				return
 			}
 			if f.onNode[a.Node] == nil {
@@ -526,20 +554,29 @@ func (f *Facts) restoreIndexes() {
 }
 
 // EachAttempt calls fn for every attempt of a job in key order.
-func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) {
+func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) { f.eachAttempt(j, true, fn) }
+
+// EachActive calls fn for every active attempt of a job in key order. It passes
+// over blocks of tasks in which nothing is active.
+func (f *Facts) EachActive(j *Job, fn func(Key, *Task, *Attempt)) {
+	f.eachAttempt(j, false, func(k Key, t *Task, a *Attempt) {
+		if a.State.IsActive() {
+			fn(k, t, a)
+		}
+	})
+}
+
+func (f *Facts) eachAttempt(j *Job, sealed bool, fn func(Key, *Task, *Attempt)) {
 	for s := range j.Stages {
 		for c, ch := range j.Stages[s].chunks {
-			if ch == nil {
+			if ch == nil || ch.sealed != nil && !sealed {
 				continue
 			}
-			for i, t := range ch.tasks {
-				if t == nil {
-					continue
-				}
+			ch.each(func(i int, t *Task) {
 				for _, a := range t.Attempts {
 					fn(Key{j.ID, int32(s), int32(c*chunkTasks + i), a.Attempt}, t, a)
 				}
-			}
+			})
 		}
 	}
 }

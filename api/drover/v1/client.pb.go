@@ -1787,7 +1787,7 @@ func (x *ListJobsResponse) GetMore() int32 {
 
 type GetJobRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // name or number; a name means the live job, otherwise the newest
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // NAME, TENANT/NAME or number; a name means the live job, otherwise the newest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2424,7 +2424,7 @@ func (x *ListTasksResponse) GetTasks() []*TaskStatus {
 
 type SetLevelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // name or number
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // NAME, TENANT/NAME or number
 	Stage         string                 `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`
 	Task          int32                  `protobuf:"varint,3,opt,name=task,proto3" json:"task,omitempty"`
 	Attempt       int32                  `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`                  // 0 = the live attempt

@@ -1,0 +1,84 @@
+package facts
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// liveNames are the live jobs by name. A name is a tenant's own: jobs of several
+// tenants may bear it at the same time.
+type liveNames struct {
+	byName map[string][]uint64 // ascending
+	count  int
+}
+
+func newLiveNames() liveNames { return liveNames{byName: map[string][]uint64{}} }
+
+func (l *liveNames) add(name string, id uint64) {
+	ids := l.byName[name]
+	i, _ := slices.BinarySearch(ids, id)
+	l.byName[name] = slices.Insert(ids, i, id)
+	l.count++
+}
+
+func (l *liveNames) remove(name string, id uint64) {
+	ids := l.byName[name]
+	i, found := slices.BinarySearch(ids, id)
+	if !found {
+		return
+	}
+	l.count--
+	if len(ids) == 1 {
+		delete(l.byName, name)
+		return
+	}
+	l.byName[name] = slices.Delete(ids, i, i+1)
+}
+
+// LiveJob returns the live job of that name of a tenant, or nil.
+func (f *Facts) LiveJob(tenant, name string) *Job {
+	for _, id := range f.live.byName[name] {
+		if j := f.jobs[id]; j.Spec.Tenant == tenant {
+			return j
+		}
+	}
+	return nil
+}
+
+// LiveJobs returns the live jobs of that name, of all tenants, oldest first. It
+// allocates.
+func (f *Facts) LiveJobs(name string) (out []*Job) {
+	for _, id := range f.live.byName[name] {
+		out = append(out, f.jobs[id])
+	}
+	return out
+}
+
+// JobNameIn returns the name of a job to those of a tenant: its number where it is
+// another tenant's, "" if it is forgotten.
+func (f *Facts) JobNameIn(tenant string, id uint64) string {
+	switch j := f.jobs[id]; {
+	case j == nil:
+		return ""
+	case j.Spec.Tenant != tenant:
+		return fmt.Sprint(id)
+	default:
+		return j.Name
+	}
+}
+
+// UnknownTenant is the error for a name that no tenant has.
+func UnknownTenant(name string) error {
+	return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(name, 128))
+}
+
+// describeTo names a job to those of a tenant. Names and numbers of other
+// tenants' jobs are not told.
+func describeTo(tenant string, j *Job) string {
+	if j.Spec.Tenant != tenant {
+		return "a job of another tenant"
+	}
+	return fmt.Sprintf("job %q (number %d)", j.Name, j.ID)
+}
