@@ -280,7 +280,7 @@ func (s *sealedTasks) report(n int32) *droverv1.SeenAttempt {
 	}
 	seen := new(droverv1.SeenAttempt)
 	if err := proto.Unmarshal(o.of[n-1], seen); err != nil {
-		panic(err) // the same way
+		panic(err)
 	}
 	return seen
 }
