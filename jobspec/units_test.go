@@ -1,6 +1,12 @@
 package jobspec
 
-import "testing"
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/drover-run/drover/internal/seed"
+)
 
 func TestParseAndFormatQuantities(t *testing.T) {
 	cases := map[string]struct {
@@ -52,5 +58,83 @@ func TestDecodeRefuses(t *testing.T) {
 		if _, err := Decode([]byte(in)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
+	}
+}
+
+// editsBetween is editDistance from its definition, without a table.
+func editsBetween(a, b string) int {
+	if a == "" || b == "" {
+		return len(a) + len(b)
+	}
+	n, k := len(a)-1, len(b)-1
+	if a[n] == b[k] {
+		return editsBetween(a[:n], b[:k])
+	}
+	d := 1 + min(editsBetween(a[:n], b[:k]), editsBetween(a[:n], b), editsBetween(a, b[:k]))
+	if n > 0 && k > 0 && a[n] == b[k-1] && a[n-1] == b[k] {
+		d = min(d, 1+editsBetween(a[:n-1], b[:k-1]))
+	}
+	return d
+}
+
+func TestEditDistanceMatchesItsDefinition(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 2))
+	word := func() string {
+		b := make([]byte, r.IntN(7))
+		for i := range b {
+			b[i] = "abc"[r.IntN(3)]
+		}
+		return string(b)
+	}
+	for range 500 {
+		a, b := word(), word()
+		if got, want := editDistance(a, b), editsBetween(a, b); got != want || editDistance(b, a) != want {
+			t.Fatalf("%q and %q: %d, back %d, want %d", a, b, got, editDistance(b, a), want)
+		}
+	}
+}
+
+// What is shown to people is parsed back to within a twentieth of the unit it is shown in, and a
+// duration keeps its value in JSON.
+func TestFormattedQuantitiesParseBack(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 3))
+	for range 2000 {
+		n := r.Int64N(1 << (1 + r.IntN(50)))
+		unit := int64(1)
+		for n/unit >= 1024 {
+			unit *= 1024
+		}
+		size, err := ParseSize(FormatSize(n))
+		if err != nil || max(size-n, n-size) > unit/20+1 {
+			t.Fatalf("size %d as %s: %d, %v", n, FormatSize(n), size, err)
+		}
+		if rate, err := ParseRate(FormatRate(n)); err != nil || rate != size {
+			t.Fatalf("rate %d as %s: %d, %v", n, FormatRate(n), rate, err)
+		}
+		b, err := json.Marshal(Duration(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d Duration
+		if err := json.Unmarshal(b, &d); err != nil || d != Duration(n) {
+			t.Fatalf("duration %d as %s: %d, %v", n, b, d, err)
+		}
+		if n >= 1<<39 {
+			continue // more cores than ParseCPU takes
+		}
+		if cpu, err := ParseCPU(FormatCPU(n)); err != nil || cpu != n {
+			t.Fatalf("%d millicores as %s: %d, %v", n, FormatCPU(n), cpu, err)
+		}
+	}
+}
+
+// What a newer version stored is read back without the fields that this one does not know.
+func TestDecodeStored(t *testing.T) {
+	j, err := DecodeStored([]byte(`{"version":99,"name":"x","unknown":1}`))
+	if err != nil || j.Name != "x" {
+		t.Errorf("%+v, %v", j, err)
+	}
+	if _, err := DecodeStored([]byte(`{"name":1}`)); err == nil {
+		t.Error("a name that is a number was read")
 	}
 }

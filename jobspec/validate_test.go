@@ -1,0 +1,240 @@
+package jobspec
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/drover-run/drover/internal/seed"
+)
+
+// validJob returns a job with a map, a reduce and a group stage that has no problem.
+func validJob() *Job {
+	j := &Job{Name: "j", Input: &Input{Paths: []string{"hdfs:///in/*"}}, Output: &Output{Path: "hdfs:///out"}, Stages: []Stage{
+		{Name: "m", Kind: KindMap, Command: []string{"cat"}},
+		{Name: "r", Kind: KindReduce, Builtin: []string{"sum"}, Tasks: 2, After: []string{"m"}},
+		{Name: "g", Kind: KindGroup, Command: []string{"true"}},
+	}}
+	SetDefaults(j)
+	return j
+}
+
+// Each rule of Validate: a change of a valid job, and the problems that the author reads.
+func TestEachRuleOfValidation(t *testing.T) {
+	deadline, digest := time.Unix(1, 0), "sha256:"+strings.Repeat("ab", 32)
+	const nameHint = "use 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first"
+	for _, c := range []struct {
+		rule   string
+		change func(j *Job)
+		want   []string
+	}{
+		{"nothing", func(*Job) {}, nil},
+		{"everything that is optional", func(j *Job) {
+			j.Project, j.Deadline, j.OnMiss, j.RuntimeBound, j.KeepFailed = "p", &deadline, OnMissStop, Duration(time.Hour), 100
+			j.Env = map[string]string{"A_1": "x=y"}
+			j.Image = &Image{Kind: ImageRootfs, Source: "/srv/image"}
+			j.Output.Replication = 3
+			s := &j.Stages[1]
+			s.Combiner, s.CombineCommand, s.MaxParallel, s.TimeLimit = true, []string{"x"}, 5, Duration(time.Minute)
+			s.Files = []File{{Name: "a/b.txt", Source: "b.txt", Mode: 0o755}, {Name: "c", Digest: digest, Size: MaxUploadBytes}}
+			s.Secrets = []Secret{{Env: "TOKEN", Ref: "file:token"}, {Env: "OWN", Ref: "file:default/token"}}
+		}, nil},
+
+		{"version", func(j *Job) { j.Version = Version + 1 }, []string{fmt.Sprintf("version: schema version %d is not known; this program knows version %d", Version+1, Version)}},
+		{"version below the first", func(j *Job) { j.Version = -1 }, []string{fmt.Sprintf("version: schema version -1 is not known; this program knows version %d", Version)}},
+		{"no name", func(j *Job) { j.Name = "" }, []string{`name: "" is not a valid name; ` + nameHint}},
+		{"a name that begins with a dot", func(j *Job) { j.Name = ".j" }, []string{`name: ".j" is not a valid name; ` + nameHint}},
+		{"a name of 129 letters", func(j *Job) { j.Name = strings.Repeat("n", 129) }, []string{`name: "` + strings.Repeat("n", 129) + `" is not a valid name; ` + nameHint}},
+		{"tenant", func(j *Job) { j.Tenant = "a/b" }, []string{`tenant: "a/b" is not a valid name; ` + nameHint}},
+		{"project", func(j *Job) { j.Project = "a b" }, []string{`project: "a b" is not a valid name; ` + nameHint}},
+		{"priority, near", func(j *Job) { j.Priority = "hihg" }, []string{`priority: priority "hihg" is not known; did you mean "high"?`}},
+		{"priority, far", func(j *Job) { j.Priority = "middling" }, []string{`priority: priority "middling" is not known; choose one of low, high`}},
+		{"on_miss without deadline", func(j *Job) { j.OnMiss = OnMissStop }, []string{"on_miss: on_miss without a deadline; set deadline, or leave on_miss out"}},
+		{"on_miss", func(j *Job) { j.Deadline, j.OnMiss = &deadline, "lowr" }, []string{`on_miss: on_miss "lowr" is not known; did you mean "lower"?`}},
+		{"runtime_bound", func(j *Job) { j.RuntimeBound = -1 }, []string{"runtime_bound: negative duration; give a positive duration such as 30m"}},
+		{"keep_failed below 0", func(j *Job) { j.KeepFailed = -1 }, []string{"keep_failed: -1 attempts to keep; give 0 to 100"}},
+		{"keep_failed above 100", func(j *Job) { j.KeepFailed = 101 }, []string{"keep_failed: 101 attempts to keep; give 0 to 100"}},
+		{"env of the job, sorted", func(j *Job) { j.Env = map[string]string{"b-c": "", "1a": "", "OK": "x\x00"} }, []string{
+			`env: "1a" is not a valid environment variable name; use letters, digits and _`,
+			`env: the value of "OK" has a NUL byte; remove the NUL byte`,
+			`env: "b-c" is not a valid environment variable name; use letters, digits and _`}},
+		{"env of a stage", func(j *Job) { j.Stages[2].Env = map[string]string{"": "x"} }, []string{`stage["g"].env: "" is not a valid environment variable name; use letters, digits and _`}},
+
+		{"image kind", func(j *Job) { j.Image = &Image{Kind: "oci", Source: "x"} }, []string{`image: image kind "oci" is not known; choose one of oci-archive, registry, rootfs`}},
+		{"image source", func(j *Job) { j.Image = &Image{Kind: ImageOCIArchive} }, []string{`image: the image has no source; write for example "oci-archive:python.tar"`}},
+		{"relative rootfs", func(j *Job) { j.Image = &Image{Kind: ImageRootfs, Source: "srv"} }, []string{`image: rootfs "srv" is not absolute; give the folder's absolute path on the nodes`}},
+		{"image digest", func(j *Job) { j.Image = &Image{Kind: ImageOCIArchive, Source: "x", Digest: "md5:1"} }, []string{`image: "md5:1" is not a digest; want sha256: and 64 hex digits`}},
+		{"image size", func(j *Job) {
+			j.Image = &Image{Kind: ImageOCIArchive, Source: "x", Digest: digest, Size: MaxUploadBytes + 1}
+		}, []string{"image: " + FormatSize(MaxUploadBytes+1) + " is over the limit of 512MiB for one uploaded file; put large data into HDFS and name it as input"}},
+
+		{"no input path", func(j *Job) { j.Input.Paths = nil }, []string{`input.paths: the input names no path; write path = "hdfs:///folder/*.txt"`}},
+		{"input path without a scheme", func(j *Job) { j.Input.Paths = []string{"hdfs:///a", "/b"} }, []string{`input.paths[1]: "/b" has no known scheme; write hdfs:///path, hdfs://host:port/path or file:///path`}},
+		{"input path of another scheme", func(j *Job) { j.Input.Paths = []string{"s3://b/c"} }, []string{`input.paths[0]: "s3://b/c" has no known scheme; write hdfs:///path, hdfs://host:port/path or file:///path`}},
+		{"relative input path", func(j *Job) { j.Input.Paths = []string{"hdfs://host"} }, []string{`input.paths[0]: "hdfs://host" has no absolute path; give an absolute path: hdfs:///path`}},
+		{"file path with a host", func(j *Job) { j.Input.Paths = []string{"file://host/a"} }, []string{`input.paths[0]: "file://host/a" has no absolute path; give an absolute path: file:///path`}},
+		{"input path with a bad host", func(j *Job) { j.Input.Paths = []string{"hdfs://ho st/a"} }, []string{`input.paths[0]: "hdfs://ho st/a" has no valid host; write hdfs://host:port/path`}},
+		{"input path with ..", func(j *Job) { j.Input.Paths = []string{"hdfs:///a/../b"} }, []string{`input.paths[0]: "hdfs:///a/../b" contains ..; write the path without ..`}},
+		{"input path with NUL", func(j *Job) { j.Input.Paths = []string{"hdfs:///a\x00"} }, []string{"input.paths[0]: the path has a NUL byte; remove the NUL byte"}},
+		{"combine", func(j *Job) { j.Input.CombineBytes = -1 }, []string{`input.combine: negative size; give a size such as "128MiB"`}},
+		{"an input that nobody reads", func(j *Job) { j.Stages, j.Output = j.Stages[2:], nil }, []string{`input: no stage reads the input; add a stage with kind = "map", or remove the input`}},
+		{"output path with a pattern", func(j *Job) { j.Output.Path = "hdfs:///out*" }, []string{`output.path: "hdfs:///out*" has a pattern; only inputs may; name one path`}},
+		{"replication", func(j *Job) { j.Output.Replication = 101 }, []string{"output.replication: replication 101; give 0 (the file system's default) to 100"}},
+
+		{"no stage", func(j *Job) { j.Stages, j.Input, j.Output = nil, nil, nil }, []string{`stage: the job has no stage; add stage "main" { command = [...] }`}},
+		{"an output that nobody writes", func(j *Job) { j.Stages, j.Input = j.Stages[2:], nil }, []string{"output: no stage writes the output; only map and reduce stages write the output; a group writes its own files"}},
+		{"a stage too many", func(j *Job) {
+			g := j.Stages[2]
+			j.Stages, j.Input, j.Output = nil, nil, nil
+			for i := range MaxStages + 1 {
+				g.Name = fmt.Sprint("g", i)
+				j.Stages = append(j.Stages, g)
+			}
+		}, []string{"stage: 65 stages; split it into jobs of at most 64 stages"}},
+		{"name of a stage", func(j *Job) { j.Stages[2].Name = "-" }, []string{`stage["-"].name: "-" is not a valid name; ` + nameHint}},
+		{"two stages of one name", func(j *Job) { j.Stages[2].Name = "m" }, []string{`stage["m"].name: two stages are called "m"; give each stage a unique name`}},
+		{"reduce without map", func(j *Job) { j.Stages, j.Input, j.Output = j.Stages[1:2], nil, nil; j.Stages[0].After = nil }, []string{`stage: a reduce stage needs a map stage; add a stage with kind = "map"`}},
+		{"map without input", func(j *Job) { j.Input = nil }, []string{`stage["m"].kind: a map stage needs an input; add input { path = "hdfs:///…" } to the job`}},
+		{"tasks of a map stage", func(j *Job) { j.Stages[0].Tasks = 3 }, []string{`stage["m"].tasks: a map stage's number of tasks comes from its input; remove it: each split gets one task`}},
+		{"tasks of a reduce stage", func(j *Job) { j.Stages[1].Tasks = -1 }, []string{`stage["r"].tasks: -1 tasks; give 1 to 1000000`}},
+		{"tasks of a group", func(j *Job) { j.Stages[2].Tasks = MaxTasks + 1 }, []string{`stage["g"].tasks: 1000001 tasks; give 1 to 1000000`}},
+		{"kind", func(j *Job) { j.Stages[2].Kind = "gruop" }, []string{`stage["g"].kind: kind "gruop" is not known; did you mean "group"?`}},
+		{"two map stages", func(j *Job) { s := j.Stages[0]; s.Name = "m2"; j.Stages = append(j.Stages, s) }, []string{`stage["m2"].kind: a job has at most one map stage; split it into two jobs`}},
+		{"combiner outside reduce", func(j *Job) { j.Stages[0].Combiner = true }, []string{`stage["m"].combiner: a combiner belongs to the reduce stage; put it into the reduce stage`}},
+		{"after nobody", func(j *Job) { j.Stages[1].After = []string{"n"} }, []string{`stage["r"].after: no stage is called "n"; did you mean "g"?`}},
+		{"a stage after itself", func(j *Job) { j.Stages[1].After = []string{"r"} }, []string{`stage["r"].after: the stages depend on each other in a cycle; break the cycle`}},
+		{"a cycle of two", func(j *Job) { j.Stages[0].After, j.Stages[1].After = []string{"r"}, []string{"m"} }, []string{`stage["m"].after: the stages depend on each other in a cycle; break the cycle`}},
+
+		{"no program", func(j *Job) { j.Stages[2].Command = nil }, []string{`stage["g"].command: the stage has no program; write command = ["program", "argument"]`}},
+		{"two programs", func(j *Job) { j.Stages[1].Command = []string{"x"} }, []string{`stage["r"].builtin: both command and builtin are set; keep one of the two`}},
+		{"builtin", func(j *Job) { j.Stages[1].Builtin = []string{"summ"} }, []string{`stage["r"].builtin: a reduce stage has no builtin "summ"; did you mean "sum"?`}},
+		{"builtin of a group", func(j *Job) { j.Stages[2].Command, j.Stages[2].Builtin = nil, []string{"sum"} }, []string{`stage["g"].builtin: a group stage has no builtin "sum"; choose one of `}},
+		{"grep without an expression", func(j *Job) { j.Stages[0].Command, j.Stages[0].Builtin = nil, []string{"grep"} }, []string{`stage["m"].builtin: grep takes one regular expression; write builtin = ["grep", "expression"]`}},
+		{"an empty program", func(j *Job) { j.Stages[2].Command = []string{"", "x"} }, []string{`stage["g"].command: the command's first element is empty; name the program first`}},
+		{"NUL in an argument", func(j *Job) { j.Stages[2].Command = []string{"x", "\x00"} }, []string{`stage["g"].command: argument 1 has a NUL byte; remove the NUL byte`}},
+
+		{"the least resources", func(j *Job) {
+			j.Stages[2].Resources, j.Stages[2].Disk = Resources{CPU: MinCPU - 1, Memory: MinMemory - 1, IO: MinIO - 1}, MinDisk-1
+		}, []string{`stage["g"].resources.cpu: resources.cpu is too small; give at least 10m`, `stage["g"].resources.memory: resources.memory is too small; give at least 8MiB`,
+			`stage["g"].resources.io: resources.io is too small; give at least 64KiB/s`, `stage["g"].disk: disk is too small; give at least 1MiB`}},
+		{"resources beyond any machine", func(j *Job) { j.Stages[2].Resources.Memory = 1<<50 + 1 }, []string{`stage["g"].resources.memory: resources.memory is too large; no machine has so much`}},
+		{"attempts", func(j *Job) { j.Stages[2].Attempts = 101 }, []string{`stage["g"].attempts: 101 attempts; give 1 to 100`}},
+		{"time_limit", func(j *Job) { j.Stages[2].TimeLimit = -1 }, []string{`stage["g"].time_limit: negative duration; give a positive duration such as 30m, or leave it out`}},
+		{"max_parallel", func(j *Job) { j.Stages[2].MaxParallel = -1 }, []string{`stage["g"].max_parallel: negative number; give 0 (no limit) or more`}},
+
+		{"names of files", func(j *Job) {
+			for _, n := range []string{"", "/a", "a//b", "..", "../a", ".drover/x", "a\x00"} {
+				j.Stages[2].Files = append(j.Stages[2].Files, File{Name: n, Source: "x"})
+			}
+		}, func() (want []string) {
+			for _, n := range []string{"", "/a", "a//b", "..", "../a", ".drover/x", "a\x00"} {
+				want = append(want, fmt.Sprintf("stage[\"g\"].file[%q]: %q is not a valid name for a file of the task; give a relative path below the task's folder, such as data/words.txt", n, n))
+			}
+			return want
+		}()},
+		{"two files of one name", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x"}, {Name: "a", Source: "y"}} }, []string{`stage["g"].file["a"]: two files are called "a"; give each file a unique name`}},
+		{"mode of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Source: "x", Mode: 0o4755}} }, []string{`stage["g"].file["a"]: mode 04755; give permission bits such as "0755"`}},
+		{"a file from nowhere", func(j *Job) { j.Stages[2].Files = []File{{Name: "a"}} }, []string{`stage["g"].file["a"]: the file has no source; write source = "path"`}},
+		{"size of a file", func(j *Job) { j.Stages[2].Files = []File{{Name: "a", Digest: digest, Size: -1}} }, []string{`stage["g"].file["a"]: ` + FormatSize(-1) + " is over the limit of 512MiB for one uploaded file; put large data into HDFS and name it as input"}},
+		{"variable of a secret", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "a-b", Ref: "file:x"}} }, []string{`stage["g"].secret["a-b"]: "a-b" is not a valid environment variable name; use letters, digits and _`}},
+		{"reference of a secret", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "vault:x"}} }, []string{`stage["g"].secret["A"]: reference "vault:x" is not known; write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`}},
+		{"secret of another tenant", func(j *Job) { j.Stages[2].Secrets = []Secret{{Env: "A", Ref: "file:b/x"}} }, []string{`stage["g"].secret["A"]: reference "file:b/x" names a secret of tenant "b", this job's tenant is "default"; write ref = "file:NAME", a file in the tenant's folder of secrets on the nodes`}},
+
+		{"two problems, in the order of the fields", func(j *Job) { j.Name, j.Stages[2].Attempts = "", -1 }, []string{`name: "" is not a valid name; ` + nameHint, `stage["g"].attempts: -1 attempts; give 1 to 100`}},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			j := validJob()
+			c.change(j)
+			var got []string
+			for _, p := range Validate(j) {
+				got = append(got, p.String())
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("problems (- want, + got):\n%s", d)
+			}
+		})
+	}
+}
+
+// damage sets one field at random somewhere in v to a random value, to reach what no table lists.
+func damage(r *rand.Rand, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() || r.IntN(4) == 0 {
+			v.Set(reflect.New(v.Type().Elem()))
+			return
+		}
+		damage(r, v.Elem())
+	case reflect.Struct:
+		if f := v.Field(r.IntN(v.NumField())); f.CanSet() {
+			damage(r, f)
+		}
+	case reflect.Slice:
+		if v.Len() == 0 || r.IntN(4) == 0 {
+			v.Set(reflect.MakeSlice(v.Type(), r.IntN(3), 3))
+			return
+		}
+		damage(r, v.Index(r.IntN(v.Len())))
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{[]string{"", "A", "\x00", "a b"}[r.IntN(4)]: "\x00"}))
+	case reflect.String:
+		v.SetString([]string{"", "map", "group", "m", "hdfs://", "file:", "file:///..", "sha256:", "\x00", "high", "grep", "../x", "é"}[r.IntN(13)])
+	case reflect.Int, reflect.Int64:
+		v.SetInt([]int64{0, 1, -1, 1 << 62, -1 << 63, 1<<63 - 1}[r.IntN(6)])
+	case reflect.Uint32:
+		v.SetUint(uint64(r.Uint32()))
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	}
+}
+
+// Whatever a job holds: defaults are set once, validation neither panics nor changes the job, and
+// each problem names its field and what to write instead. Jobs without a problem survive encoding.
+func TestValidateAnyJob(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 1))
+	valid, bad := 0, 0
+	for range 20_000 {
+		j := validJob()
+		for range r.IntN(4) {
+			damage(r, reflect.ValueOf(j).Elem())
+		}
+		SetDefaults(j)
+		before := mustEncode(t, j)
+		SetDefaults(j)
+		problems := Validate(j)
+		if after := mustEncode(t, j); after != before {
+			t.Fatalf("defaults twice, or the validation, changed\n%s\nto\n%s", before, after)
+		}
+		for _, p := range problems {
+			if p.Path == "" || p.Text == "" || p.Hint == "" {
+				t.Fatalf("%s: problem %+v", before, p)
+			}
+		}
+		if len(problems) > 0 {
+			bad++
+			continue
+		}
+		valid++
+		back, err := Decode([]byte(before))
+		if err != nil || mustEncode(t, back) != before {
+			t.Fatalf("%s: decoded to %+v, %v", before, back, err)
+		}
+	}
+	if valid < 1000 || bad < 1000 {
+		t.Errorf("%d valid jobs and %d with problems: too few of one kind", valid, bad)
+	}
+}
+
+func mustEncode(t *testing.T, j *Job) string {
+	t.Helper()
+	b, err := Encode(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
