@@ -64,7 +64,7 @@ func (s *State) findPlacement(a *Action, verify bool) (*Stage, error) {
 	switch {
 	case !a.Speculative && (!g.pending.has(i) || !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it is not pending")
-	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || s.attemptAt(g.active[i]-1).sibling != 0 || g.Job.Phase != JobActive):
+	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || s.attemptAt(g.active[i]-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
 	// A committed placement may be of an attempt that has moved since: its run is then higher.

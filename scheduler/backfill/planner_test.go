@@ -287,6 +287,7 @@ func TestPlannerMatchesTheJudge(t *testing.T) {
 
 // With 500 waiting projects, compression gives the same plan as the naive judge.
 func TestCompressOf500ProjectsMatchesTheJudge(t *testing.T) {
+	moved := 0
 	for _, variant := range []Variant{Strict, FlexibleSF} {
 		r := rand.New(rand.NewPCG(seed.New(t), uint64(variant)))
 		prof, n := &Profile{}, &judge{guarantees: map[scheduler.ProjectID]Guarantee{}}
@@ -322,9 +323,7 @@ func TestCompressOf500ProjectsMatchesTheJudge(t *testing.T) {
 			k := n.all[i].key
 			n.end(k)
 			p.End(k, now)
-			if p.Compress(now) == 0 {
-				t.Error("no task moved")
-			}
+			moved += p.Compress(now)
 			n.compress(now)
 			for _, x := range n.all {
 				if y, _ := p.Find(x.key); y.Spot.At != x.at || int(y.Spot.Bin) != x.bin {
@@ -332,6 +331,9 @@ func TestCompressOf500ProjectsMatchesTheJudge(t *testing.T) {
 				}
 			}
 		}
+	}
+	if moved == 0 {
+		t.Error("no task moved in any of the compressions")
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drover-run/drover/internal/publictrace"
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler/queueing"
 	"github.com/drover-run/drover/scheduler/schedtest"
 	"github.com/drover-run/drover/scheduler/sim/engine"
-	"github.com/drover-run/drover/internal/publictrace"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/drover-run/drover/internal/publictrace"
 	"github.com/drover-run/drover/internal/seed"
 	"github.com/drover-run/drover/scheduler/sim/fluid"
-	"github.com/drover-run/drover/internal/publictrace"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
