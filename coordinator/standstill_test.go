@@ -16,6 +16,7 @@ import (
 // one instant, as a stopped process sees it: no node is lost and the task keeps
 // its attempt. A node that is silent while the coordinator runs is lost.
 func TestStandstillLosesNoNode(t *testing.T) {
+	t.Parallel() // it waits for most of its ten seconds
 	var ahead atomic.Int64
 	b := newTestCluster(t, func(c *Config) {
 		c.Lease, c.ReportInterval = 2*time.Second, 1500*time.Millisecond

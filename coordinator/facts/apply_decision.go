@@ -124,18 +124,21 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 }
 
 func (f *Facts) checkPlacement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
-	last, holding := int32(0), 0
+	last, active, live := int32(0), 0, 0
 	for _, a := range t.Attempts {
 		last = max(last, a.Attempt)
 		if a.State.IsActive() {
-			holding++
+			active++
+		}
+		if a.State == AttemptLive {
+			live++
 		}
 	}
 	switch {
 	case j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 		return "the job has ended"
-	case act.GetSpeculative() && (t.State != TaskActive || holding != 1):
-		return "a speculative attempt needs exactly one active attempt"
+	case act.GetSpeculative() && (t.State != TaskActive || active != 1 || live != 1): // beside one that stops, the task may have lost its output: State still counts it as done
+		return "a speculative attempt needs exactly one other attempt, which runs"
 	case act.GetSpeculative() && j.Spec.Stages[k.Stage].Exclusive:
 		return "its stage is exclusive: it has no speculative attempts"
 	case !act.GetSpeculative() && t.State != TaskPending:
