@@ -123,6 +123,9 @@ func guaranteeWorkloads() uint64 {
 	if os.Getenv("DROVER_SOAK") != "" {
 		return 250
 	}
+	if testing.Short() {
+		return 2
+	}
 	return 12
 }
 
@@ -164,7 +167,7 @@ func TestEachViolatedGuaranteeHasACause(t *testing.T) {
 			violated += late
 		}
 	}
-	if violated == 0 {
+	if violated == 0 && !testing.Short() {
 		t.Fatal("no guarantee was violated: the test cannot fail")
 	}
 	t.Logf("%d guarantees violated", violated)
