@@ -33,6 +33,7 @@ const (
 	idleLimit     = 2 * time.Minute
 	maxH2Streams  = 1000
 	maxHeaderSize = 64 << 10
+	compressMin   = 1 << 10 // bytes of a response; compressing less costs more than it saves
 )
 
 // serve serves the configured listeners until ctx ends. Then streams end by
@@ -132,6 +133,7 @@ func (c *core) newHandler() http.Handler {
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			return []connect.HandlerOption{connect.WithReadMaxBytes(procedures[spec.Procedure].maxMessage)}
 		}),
+		connect.WithCompressMinBytes(compressMin),
 		connect.WithInterceptors(&guard{c: c}),
 	}
 	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
