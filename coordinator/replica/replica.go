@@ -26,6 +26,9 @@ import (
 // MaxEntry bounds an entry of the log, in bytes. Larger submissions are staged.
 const MaxEntry = 1 << 20
 
+// groupCommit is the most entries that one fsync makes durable.
+const groupCommit = 512
+
 // Timeouts.
 const (
 	enqueueTimeout = 2 * time.Second
@@ -178,8 +181,9 @@ func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	conf.LocalID = raft.ServerID(c.ID)
 	conf.Logger = logger
 	conf.NotifyCh = r.leading
+	// Group commit: proposals that wait while an fsync is under way share the next.
 	conf.BatchApplyCh = true
-	conf.MaxAppendEntries = 64
+	conf.MaxAppendEntries = groupCommit
 	conf.SnapshotInterval = 20 * time.Second
 	conf.SnapshotThreshold = 8192
 	conf.TrailingLogs = 4096
@@ -407,21 +411,27 @@ var _ raft.BatchingFSM = fsm{}
 // Apply applies one entry.
 func (f fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch applies entries under one lock.
+// ApplyBatch applies entries under one lock. They are decoded before it is taken,
+// so that readers do not wait for that.
 func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	out := make([]any, len(logs))
-	f.r.mu.Lock()
+	entries := make([]*droverv1.Entry, len(logs))
 	for i, l := range logs {
 		if l.Type != raft.LogCommand {
 			continue
 		}
-		var e droverv1.Entry
-		if err := proto.Unmarshal(l.Data, &e); err != nil {
+		entries[i] = new(droverv1.Entry)
+		if err := proto.Unmarshal(l.Data, entries[i]); err != nil {
 			// Garbage in the log must not stop the cluster: it is treated as an
 			// entry of unknown type.
-			proto.Reset(&e)
+			proto.Reset(entries[i])
 		}
-		out[i] = f.r.facts.Apply(l.Index, &e)
+	}
+	f.r.mu.Lock()
+	for i, e := range entries {
+		if e != nil {
+			out[i] = f.r.facts.Apply(logs[i].Index, e)
+		}
 	}
 	f.r.mu.Unlock()
 	f.r.signalApplied()
