@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -15,8 +16,8 @@ const callPrefix = "/drover."
 
 // admit decides on each call before its body is read, in numbered steps:
 //
-//  1. The procedure is known, and the kind and rights of the caller's
-//     certificate suffice for it.
+//  1. The procedure is known, this server may answer it (a follower sends callers
+//     to the leader), and the kind and rights of the caller's certificate suffice.
 //  2. The caller takes a slot of the procedure's pool.
 //  3. The body counts against the caller's share of memory as it arrives, is
 //     bounded in size, and is cut off when it stalls; so is a response that
@@ -59,6 +60,9 @@ func (c *core) admit(next http.Handler) http.Handler {
 // gives back what the call occupies; it is never nil.
 func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
 	nothing := func() {}
+	if serviceOf(r.URL.Path) != droverv1connect.PeerServiceName && !staleAllowed(r.URL.Path, r.Header) && c.follows() {
+		return nothing, c.notLeader(r.Context())
+	}
 	if err := c.checkAccess(r.Context(), r.URL.Path, proc); err != nil {
 		return nothing, err
 	}

@@ -94,22 +94,26 @@ func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[drove
 			return nil, err
 		}
 		s.touchBlob(d)
-		if !s.hasBlob(d) {
+		if !s.hasBlob(ctx, d) {
 			res.Missing = append(res.Missing, d)
 		}
 	}
 	return connect.NewResponse(res), nil
 }
 
-func (s *clientService) hasBlob(d string) (has bool) {
+// hasBlob reports whether a file is a fact and here; one that another coordinator
+// has is fetched.
+func (s *clientService) hasBlob(ctx context.Context, d string) (has bool) {
 	s.view(func(f *facts.Facts) { has = f.Blob(d) != nil })
-	if has {
+	if has && s.fileKeeper().ensure(ctx, d) == nil {
 		_, has = s.blobs.Has(d)
+		return has
 	}
-	return has
+	return false
 }
 
-// PutBlob stores a file. It is durable and a fact before the response.
+// PutBlob stores a file. It is durable, on a majority of the coordinators, and a
+// fact before the response.
 func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStream[droverv1.PutBlobRequest]) (*connect.Response[droverv1.PutBlobResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -135,12 +139,15 @@ func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStrea
 	if err := s.blobs.Put(digest, size, r); err != nil {
 		return nil, err
 	}
+	if err := s.fileKeeper().replicate(ctx, fileSize{digest, size}); err != nil {
+		return nil, err
+	}
 	e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Size: size}}}
 	res, err := s.propose(ctx, caller(ctx).name, e)
 	if err = errors.Join(err, res.Err); err != nil {
 		return nil, err
 	}
-	if !s.hasBlob(digest) { // it was collected in the meantime
+	if !s.hasBlob(ctx, digest) { // it was collected in the meantime
 		return nil, fault.New(fault.Unavailable, "%s was removed while it was sent: send it again", digest)
 	}
 	stored = true

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
@@ -43,11 +44,20 @@ type Config struct {
 	// Operators are certificate names with every right.
 	Operators []string
 
-	// Peers, RaftListener and RaftTLS configure a cluster of several servers;
-	// empty for a single one.
-	Peers        []replica.Peer
-	RaftListener net.Listener
-	RaftTLS      *tls.Config
+	// PeerListener listens for the other coordinators of a cluster, and needs
+	// Certificate; nil for a coordinator that stays alone.
+	PeerListener net.Listener
+	PeerAddress  string // host:port under which they reach it; its own address by default
+	// APIAddress is the URL under which nodes and users reach Remote; followers
+	// send them there while this server leads.
+	APIAddress string
+	// Servers, Bootstrap and Join matter where Dir has no log: see enter.
+	Servers   []replica.Peer // of the cluster, this one among them
+	Bootstrap bool           // begin a new cluster of Servers
+	Join      []string       // peer addresses of a cluster that is to add this server
+	// Election is how long a follower waits for its leader before it stands for
+	// election; 1 s. All servers have the same.
+	Election time.Duration
 
 	Scheduler       string // default policy, until an operator sets one; "fifo"
 	SchedulerParams map[string]string
@@ -82,7 +92,7 @@ type Config struct {
 	Metrics *prometheus.Registry // a new registry by default
 	Now     func() time.Time
 	// Ready is called once, when this server leads for the first time and its
-	// API answers.
+	// API answers, or when it follows another one.
 	Ready func()
 
 	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
@@ -93,6 +103,7 @@ type Config struct {
 	NoSync          bool
 	SnapshotEntries uint64
 	Crash           func(replica.Point, uint64) bool
+	PeerDial        peer.Dialer
 }
 
 func (c *Config) setDefaults() error {
@@ -115,6 +126,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Remote != nil && (c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert) {
 		return fault.New(fault.Invalid, "off this machine the coordinator listens only with mutual TLS: give a certificate, its key and the CA (`drover tls`)")
+	}
+	if err := c.checkServers(); err != nil {
+		return err
 	}
 	setDefault(&c.ID, "c1")
 	setDefault(&c.Scheduler, "fifo")
@@ -144,6 +158,47 @@ func (c *Config) setDefaults() error {
 		c.DiskSpace = func() (int64, int64, error) { return diskSpace(c.Dir) }
 	}
 	c.KeepLogs = max(c.KeepLogs, 0)
+	return nil
+}
+
+// checkServers checks what concerns a cluster of several coordinators.
+func (c *Config) checkServers() error {
+	if c.PeerListener == nil {
+		if len(c.Servers) > 0 || len(c.Join) > 0 || c.Bootstrap {
+			return fault.New(fault.Invalid, "a coordinator of a cluster needs a port for the others: set -peer-listen")
+		}
+		return nil
+	}
+	if c.Certificate == nil {
+		return fault.New(fault.Invalid, "coordinators connect to each other only with mutual TLS: give a certificate, its key and the CA (`drover tls`)")
+	}
+	setDefault(&c.PeerAddress, c.PeerListener.Addr().String())
+	if host, _, err := net.SplitHostPort(c.PeerAddress); err != nil || host == "" || net.ParseIP(host).IsUnspecified() {
+		return fault.New(fault.Invalid, "the other coordinators cannot reach %q: set -peer-address to a host:port of this machine", c.PeerAddress)
+	}
+	if c.Bootstrap && len(c.Servers) == 0 {
+		return fault.New(fault.Invalid, "-bootstrap begins a cluster of the servers in -servers, which is empty; a coordinator without it begins a cluster of its own")
+	}
+	return c.checkServerList()
+}
+
+func (c *Config) checkServerList() error {
+	ids, self := map[string]bool{}, false
+	for _, s := range c.Servers {
+		if ids[s.ID] {
+			return fault.New(fault.Invalid, "two servers are called %q in -servers", s.ID)
+		}
+		ids[s.ID] = true
+		if s.ID == c.ID {
+			self = true
+			if s.Address != c.PeerAddress {
+				return fault.New(fault.Invalid, "-servers has %s=%s, and this server's own -peer-address is %s", s.ID, s.Address, c.PeerAddress)
+			}
+		}
+	}
+	if len(c.Servers) > 0 && !self {
+		return fault.New(fault.Invalid, "server %q is not in -servers: set -id to its name there", c.ID)
+	}
 	return nil
 }
 

@@ -48,9 +48,10 @@ type core struct {
 	certificates *certificates
 	proxy        *proxy
 
-	leading atomic.Bool
-	ready   sync.Once
-	readyCh chan struct{}
+	peers *peers // the other coordinators; nil without a port for them
+
+	leadership *leadership
+	ready      sync.Once
 
 	schedulerDefault  atomic.Pointer[SchedulerChoice]
 	schedulerReloaded chan struct{} // the default changed; holds one
@@ -69,13 +70,12 @@ type core struct {
 // calls in progress are answered, the log is closed. It then returns nil; an
 // error otherwise says why it could not continue.
 func Run(ctx context.Context, cfg Config) error {
-	c, err := open(cfg)
+	run, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c, err := open(run, cfg)
 	if err != nil {
 		return err
 	}
-	run, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c.stop = run.Done()
 	g, gctx := errgroup.WithContext(run)
 	g.Go(func() error { return c.serve(gctx) })
 	g.Go(func() error { return c.campaign(gctx) })
@@ -84,6 +84,9 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.followCertificates(gctx) })
 	g.Go(func() error { return c.trainPredictor(gctx) })
 	g.Go(func() error { return c.followReloads(gctx) })
+	if c.peers != nil {
+		g.Go(func() error { return c.peers.keep(gctx) })
+	}
 	err = g.Wait()
 	cancel()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -92,7 +95,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return errors.Join(err, c.close())
 }
 
-func open(cfg Config) (*core, error) {
+// open opens the log, the files and the history below cfg.Dir. The first start of
+// a server of a cluster waits for the others, until ctx ends.
+func open(ctx context.Context, cfg Config) (*core, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -102,8 +107,8 @@ func open(cfg Config) (*core, error) {
 	if err := refuseLostLog(cfg.Dir); err != nil {
 		return nil, err
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, sessions: newSessions(), wanted: newWantedSets(), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
-		readyCh: make(chan struct{}), changedCh: make(chan struct{}), touchedBlobs: map[string]int64{}, submitting: map[string]struct{}{}, schedulerReloaded: make(chan struct{}, 1)}
+	c := &core{cfg: cfg, log: cfg.Logger, stop: ctx.Done(), sessions: newSessions(), wanted: newWantedSets(), locations: newLocationCache(), predictor: newPredictor(), quoter: newQuoter(),
+		leadership: newLeadership(), changedCh: make(chan struct{}), touchedBlobs: map[string]int64{}, submitting: map[string]struct{}{}, schedulerReloaded: make(chan struct{}, 1)}
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
@@ -117,11 +122,20 @@ func open(cfg Config) (*core, error) {
 	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history")); err != nil {
 		return nil, err
 	}
-	c.replica, err = replica.Open(replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Peers: cfg.Peers, Listener: cfg.RaftListener, TLS: cfg.RaftTLS,
-		Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync, SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash})
-	if err != nil {
-		return nil, errors.Join(err, c.history.Close())
+	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
+		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash}
+	if cfg.PeerListener != nil {
+		c.peers = newPeers(c)
+		c.peers.start()
+		rc.Network = c.peers.net
+		rc.Enter = func() ([]replica.Peer, error) { return c.peers.enter(ctx) }
 	}
+	r, err := replica.Open(rc)
+	if err != nil {
+		return nil, errors.Join(err, c.peers.close(), c.history.Close())
+	}
+	c.replica = r
+	c.peers.opened(r)
 	return c, nil
 }
 
@@ -145,19 +159,14 @@ func refuseLostLog(dir string) error {
 
 func (c *core) close() error {
 	c.proxy.close()
-	return errors.Join(c.replica.Close(), c.history.Close())
+	return errors.Join(c.peers.stop(), c.replica.Close(), c.peers.close(), c.history.Close())
 }
 
-// campaign runs the leader's loop whenever this server becomes the leader.
+// campaign follows the leader, and leads whenever this server becomes the leader.
 func (c *core) campaign(ctx context.Context) error {
 	for {
-		select {
-		case lead := <-c.replica.Leadership():
-			if !lead {
-				continue
-			}
-		case <-ctx.Done():
-			return nil
+		if err := c.follow(ctx); err != nil || ctx.Err() != nil {
+			return err
 		}
 		err := c.lead(ctx)
 		switch {
@@ -165,7 +174,9 @@ func (c *core) campaign(ctx context.Context) error {
 			return nil
 		case errors.Is(err, replica.ErrCrashed):
 			return err
-		case err != nil && len(c.cfg.Peers) <= 1:
+		case c.replica.WriteError() != nil:
+			return c.replica.WriteError()
+		case err != nil && c.peers == nil:
 			return fmt.Errorf("the coordinator's loop: %w", err)
 		case err != nil:
 			c.log.Warn("stopped leading", "err", err)
@@ -173,14 +184,68 @@ func (c *core) campaign(ctx context.Context) error {
 	}
 }
 
-// signalReady signals once that this server leads.
+// followEvery is the time between two looks of a follower at what it is not told.
+const followEvery = time.Second
+
+// follow returns nil when this server becomes the leader. Until then it does what
+// every server does with new entries: it wakes readers, and removes files that
+// left the facts.
+func (c *core) follow(ctx context.Context) error {
+	t := time.NewTicker(followEvery)
+	defer t.Stop()
+	for {
+		select {
+		case lead := <-c.replica.Leadership():
+			if lead {
+				return nil
+			}
+		case <-c.replica.AppliedCh():
+			c.followEntries()
+			if c.replica.Leader() != c.cfg.ID {
+				c.signalReady() // entries are applied when a leader says that they are committed
+			}
+		case <-t.C:
+			if c.replica.Leads() { // the loop ended with an error, and raft leads on
+				return nil
+			}
+			if err := c.replica.WriteError(); err != nil {
+				return err
+			}
+			if c.peers != nil && c.replica.Removed() {
+				return fault.New(fault.Conflict, "server %q was removed from the cluster: move %s away, and start it with -join to have it added again", c.cfg.ID, c.cfg.Dir)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c *core) followEntries() {
+	c.replica.TakeChanges(func(f *facts.Facts, changes []facts.Change) {
+		for i := range changes {
+			if d := changes[i].Digest; changes[i].Kind == facts.ChangeBlobGone && f.Blob(d) == nil {
+				c.removeBlob(d)
+			}
+		}
+	})
+	c.notifyChange()
+}
+
+// signalReady says once that this server leads, or has a leader.
 func (c *core) signalReady() {
 	c.ready.Do(func() {
-		close(c.readyCh)
 		if c.cfg.Ready != nil {
 			c.cfg.Ready()
 		}
 	})
+}
+
+// fileKeeper returns the keeper of files on several servers, nil for one server.
+func (c *core) fileKeeper() *fileKeeper {
+	if c.peers == nil {
+		return nil
+	}
+	return c.peers.files
 }
 
 func (c *core) now() time.Time { return c.cfg.Now() }

@@ -25,6 +25,7 @@ const (
 	kindLocal identityKind = iota + 1 // local socket: every right
 	kindUser                          // user/<name>
 	kindNode                          // node/<name>
+	kindPeer                          // coordinator/<name>, on the port for coordinators
 	kindOther                         // a certificate of another kind: no rights
 )
 
@@ -54,6 +55,15 @@ func tlsIdentity(r *http.Request) identity {
 	default:
 		return identity{kindOther, full}
 	}
+}
+
+// peerIdentity returns the identity of a caller on the port for coordinators.
+func peerIdentity(r *http.Request) identity {
+	kind, name, err := pki.PeerIdentity(r.TLS)
+	if err != nil || kind != pki.KindCoordinator {
+		return identity{kind: kindOther}
+	}
+	return identity{kindPeer, string(kind) + "/" + name}
 }
 
 func caller(ctx context.Context) identity {

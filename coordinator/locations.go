@@ -323,7 +323,7 @@ func (c *core) relocateStale(ctx context.Context) error {
 		select {
 		case <-c.locations.staleCh:
 		case <-t.C:
-			if c.leading.Load() {
+			if c.leads() {
 				c.view(func(f *facts.Facts) { c.locations.markStaleBefore(f, c.now().Add(-refreshEvery)) })
 			}
 			continue

@@ -27,6 +27,9 @@ const (
 	leaseExpiredReason = "it did not report within its lease"
 )
 
+// errNotLeading ends the loop of a leader whose term is over.
+var errNotLeading = errors.New("another coordinator leads now, or none")
+
 // leader is the loop of a leading server. It owns State and follows the facts;
 // everything slow (requests to nodes, commits of results) runs in goroutines of
 // its own. Each pass:
@@ -87,19 +90,21 @@ type leader struct {
 
 // lead runs the loop until ctx ends or this server stops leading.
 func (c *core) lead(ctx context.Context) error {
-	if err := c.replica.Barrier(); err != nil {
+	term, err := c.replica.BeginTerm()
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &leader{c: c, term: c.replica.Term(), busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
+	l := &leader{c: c, term: term, busy: map[intent]bool{}, dirtyMaps: map[uint64]bool{}, deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
 	l.proj = c.newProjection(c.locations.resolve)
+	defer c.setWaiting(nil)
 	defer l.wg.Wait()
 	defer cancel()
 	if err := l.start(ctx); err != nil {
 		return err
 	}
-	c.leading.Store(true)
-	defer c.leading.Store(false)
+	c.leadership.begin(term)
+	defer c.leadership.end()
 	c.signalReady()
 	c.log.Info("leading", "term", l.term)
 	return l.run(ctx)
@@ -234,7 +239,7 @@ func (l *leader) run(ctx context.Context) error {
 		case <-timer.C:
 		case lead := <-l.c.replica.Leadership():
 			if !lead {
-				return l.c.replica.LeadershipError()
+				return errNotLeading
 			}
 		case <-ctx.Done():
 			return nil
@@ -365,7 +370,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		l.looks = standstill{} // without leases the loop may sleep for longer
 	}
 	for _, n := range gone {
-		e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}}
+		e := &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}}
 		if _, err := l.c.replica.Propose(ctx, e); err != nil {
 			return next, err
 		}
@@ -536,8 +541,8 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 			part.Actions = append(part.Actions, df.Actions[at])
 			at++
 		}
-		res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Decision{Decision: part}})
-		if err != nil {
+		res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_Decision{Decision: part}})
+		if err = errors.Join(err, res.Err); err != nil {
 			return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
 		}
 		for _, x := range res.Dropped {

@@ -79,7 +79,7 @@ func newMetrics(c *core) *metrics {
 			return float64(c.diskReserve())
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_leading", Help: "1 while this server leads."}, func() float64 {
-			if c.leading.Load() {
+			if c.leads() {
 				return 1
 			}
 			return 0

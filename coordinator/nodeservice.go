@@ -100,7 +100,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		s.wanted.registerNode(n)
 	}
 	s.sessions.register(id, epoch, s.now())
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds(),
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.cfg.Lease.Milliseconds(),
 		ReportIntervalMs: s.cfg.ReportInterval.Milliseconds(), Cluster: cluster}), nil
 }
 
@@ -115,7 +115,7 @@ func (s *nodeService) Watch(ctx context.Context, req *connect.Request[droverv1.W
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.sessions.setWatch(node, epoch, cancel)
-	term, rev := s.replica.Term(), req.Msg.GetRevision()
+	term, rev := termOf(ctx), req.Msg.GetRevision()
 	for {
 		b, ok := s.wanted.changesSince(node, epoch, rev)
 		if !ok {
@@ -165,7 +165,7 @@ func (s *nodeService) wantedMessage(node int32, epoch, term uint64, b wantedBatc
 // the response.
 func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
 	r := req.Msg
-	res := &droverv1.ReportResponse{Term: s.replica.Term(), LeaseMs: s.cfg.Lease.Milliseconds()}
+	res := &droverv1.ReportResponse{Term: termOf(ctx), LeaseMs: s.cfg.Lease.Milliseconds()}
 	n, again, err := s.session(ctx, r.GetNode(), r.GetEpoch())
 	if err != nil {
 		return nil, err

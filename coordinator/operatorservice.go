@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"connectrpc.com/connect"
-	"github.com/hashicorp/raft"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
@@ -29,22 +28,6 @@ type operatorService struct {
 }
 
 var _ droverv1connect.OperatorServiceHandler = (*operatorService)(nil)
-
-// ListServers returns the servers of the replicated log.
-func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
-	if err := s.needOperator(ctx, "list the servers"); err != nil {
-		return nil, err
-	}
-	list, leader, err := s.replica.Servers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	res := &droverv1.ListServersResponse{Term: s.replica.Term()}
-	for _, x := range list {
-		res.Servers = append(res.Servers, &droverv1.Server{Id: string(x.ID), Address: string(x.Address), Leader: string(x.ID) == leader, Voter: x.Suffrage == raft.Voter})
-	}
-	return connect.NewResponse(res), nil
-}
 
 // SaveSnapshot streams an archive while the coordinator runs. The facts are of
 // one log index; the history is copied after them, so that no ended job is
@@ -146,6 +129,9 @@ func saveFile(path string, add func(int64, io.Reader) error) error {
 }
 
 func (s *operatorService) saveBlob(w *backup.Writer, digest string) error {
+	if err := s.fileKeeper().ensure(context.Background(), digest); err != nil {
+		s.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
+	}
 	f, err := s.blobs.Open(digest)
 	if errors.Is(err, fault.NotFound) {
 		s.log.Warn("a file is missing from the store; the archive says so", "digest", digest)

@@ -73,6 +73,8 @@ type Limits struct {
 	NodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
 	NodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
 
+	PeerCalls int64 // other coordinators' calls in progress; 256, half for one of them
+
 	Pace Pace
 }
 
@@ -80,6 +82,7 @@ type Limits struct {
 type pools struct {
 	calls, streams, uploads, execs, body           *pool
 	nodeCalls, nodeStreams, nodeFetches, nodeBytes *pool
+	peerCalls                                      *pool
 }
 
 func (l *Limits) setDefaults() {
@@ -92,6 +95,7 @@ func (l *Limits) setDefaults() {
 	setDefault(&l.NodeStreams, 16_384)
 	setDefault(&l.NodeFetches, 1024)
 	setDefault(&l.NodeBody, 512<<20)
+	setDefault(&l.PeerCalls, 256)
 	l.Pace.setDefaults()
 }
 
@@ -106,11 +110,13 @@ func newPools(l Limits) *pools {
 		nodeStreams: newPool("nodes' open watches", l.NodeStreams, 16),
 		nodeFetches: newPool("nodes' downloads in progress", l.NodeFetches, 32),
 		nodeBytes:   newPool("bytes of nodes' requests", l.NodeBody, 32<<20),
+		peerCalls:   newPool("other coordinators' calls", l.PeerCalls, l.PeerCalls/2),
 	}
 }
 
 // named returns the pools with the values of the metrics' label "pool".
 func (p *pools) named() map[string]*pool {
 	return map[string]*pool{"calls": p.calls, "streams": p.streams, "uploads": p.uploads, "execs": p.execs, "body_bytes": p.body,
-		"node_calls": p.nodeCalls, "node_streams": p.nodeStreams, "node_fetches": p.nodeFetches, "node_body_bytes": p.nodeBytes}
+		"node_calls": p.nodeCalls, "node_streams": p.nodeStreams, "node_fetches": p.nodeFetches, "node_body_bytes": p.nodeBytes,
+		"peer_calls": p.peerCalls}
 }

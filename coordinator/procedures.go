@@ -18,6 +18,7 @@ const (
 	accessSubmitter                   // a user who may submit in at least one tenant
 	accessOperator                    // an operator of the cluster
 	accessNode                        // a node
+	accessPeer                        // another coordinator, on the port for coordinators
 )
 
 // procedure is what the API knows of a call before it reads the request.
@@ -65,8 +66,16 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceSetSchedulerProcedure: operatorCall("choose the scheduler", smallMessage),
 	droverv1connect.ClientServiceCalibrationProcedure:  userCall(accessUser, smallMessage),
 
-	droverv1connect.OperatorServiceSaveSnapshotProcedure: {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
-	droverv1connect.OperatorServiceListServersProcedure:  operatorCall("list servers", smallMessage),
+	droverv1connect.OperatorServiceSaveSnapshotProcedure:       {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
+	droverv1connect.OperatorServiceListServersProcedure:        operatorCall("list servers", smallMessage),
+	droverv1connect.OperatorServiceAddServerProcedure:          operatorCall("add servers", smallMessage),
+	droverv1connect.OperatorServiceRemoveServerProcedure:       operatorCall("remove servers", smallMessage),
+	droverv1connect.OperatorServiceTransferLeadershipProcedure: operatorCall("choose the leader", smallMessage),
+
+	droverv1connect.PeerServiceDescribeProcedure:   peerCall(smallMessage),
+	droverv1connect.PeerServiceJoinProcedure:       peerCall(smallMessage),
+	droverv1connect.PeerServiceFetchFilesProcedure: peerCall(digestMessage),
+	droverv1connect.PeerServiceGetFileProcedure:    peerCall(smallMessage),
 
 	droverv1connect.NodeServiceRegisterProcedure: nodeCall(),
 	droverv1connect.NodeServiceWatchProcedure:    {accessNode, func(p *pools) *pool { return p.nodeStreams }, smallMessage, true, ""},
@@ -90,9 +99,13 @@ func nodeCall() procedure {
 	return procedure{accessNode, func(p *pools) *pool { return p.nodeCalls }, reportMessage, true, ""}
 }
 
+func peerCall(maxMessage int) procedure {
+	return procedure{accessPeer, func(p *pools) *pool { return p.peerCalls }, maxMessage, true, ""}
+}
+
 // bodyPool returns the pool of the bytes of a procedure's requests.
 func (p *pools) bodyPool(a access) *pool {
-	if a == accessNode {
+	if a == accessNode || a == accessPeer {
 		return p.nodeBytes
 	}
 	return p.body
@@ -106,6 +119,11 @@ func (c *core) checkAccess(ctx context.Context, name string, proc procedure) err
 	case accessNode:
 		if id.kind != kindLocal && id.kind != kindNode {
 			return fault.New(fault.Denied, "%s is not a node", id.displayName())
+		}
+		return nil
+	case accessPeer:
+		if id.kind != kindPeer {
+			return fault.New(fault.Denied, "%s may not call %s: that is for coordinators, on their own port", id.displayName(), path.Base(name))
 		}
 		return nil
 	case accessUser:

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,6 @@ const (
 	shutdownLimit = 5 * time.Second
 	flushPause    = 10 * time.Millisecond // for the last responses to leave
 	callLimit     = 5 * time.Minute       // of one unary call
-	readyLimit    = 10 * time.Second
 	headerLimit   = 10 * time.Second
 	idleLimit     = 2 * time.Minute
 	maxH2Streams  = 1000
@@ -42,7 +40,7 @@ func (c *core) serve(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(l net.Listener, of func(*http.Request) identity, tls bool) {
 		running := &inFlight{idle: make(chan struct{}, 1)}
-		s := c.newServer(of, running)
+		s := c.newServer(of, running, c.newHandler())
 		if tls {
 			s.TLSConfig = c.cfg.TLS.Clone()
 			s.ConnState = c.certificates.open.Observe
@@ -73,13 +71,13 @@ func (c *core) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (c *core) newServer(of func(*http.Request) identity, running *inFlight) *http.Server {
+func (c *core) newServer(of func(*http.Request) identity, running *inFlight, h http.Handler) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(c.refuseRevoked(withIdentity(of, c.newHandler()))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(c.refuseRevoked(withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
 }
@@ -149,7 +147,7 @@ func (c *core) newHandler() http.Handler {
 	})
 	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if !c.leading.Load() {
+		if !c.leads() {
 			http.Error(w, "not leading", http.StatusServiceUnavailable)
 			return
 		}
@@ -180,14 +178,15 @@ func toWireError(err error) error {
 func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, callLimit)
-		defer g.c.cancelOnStop(cancel)()
-		if err := g.c.awaitLeader(ctx); err != nil {
+		ctx, release, err := g.c.enterCall(ctx, cancel, req.Spec().Procedure, req.Header())
+		defer release()
+		if err != nil {
 			return nil, toWireError(err)
 		}
 		start := g.c.now()
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
-		return res, toWireError(err)
+		return res, g.c.markChange(ctx, toWireError(err))
 	}
 }
 
@@ -200,54 +199,13 @@ func (g *guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		ctx, cancel := context.WithCancel(ctx)
-		defer g.c.cancelOnStop(cancel)()
-		if err := g.c.awaitLeader(ctx); err != nil {
+		ctx, release, err := g.c.enterCall(ctx, cancel, conn.Spec().Procedure, conn.RequestHeader())
+		defer release()
+		if err != nil {
 			return toWireError(err)
 		}
-		return toWireError(next(ctx, conn))
+		return g.c.markChange(ctx, toWireError(next(ctx, conn)))
 	}
-}
-
-// cancelOnStop cancels a call when the coordinator stops, so that it does not
-// delay the stop. The function returned ends both.
-func (c *core) cancelOnStop(cancel context.CancelFunc) func() {
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-c.stop:
-			cancel()
-		case <-done:
-		}
-	})
-	return func() {
-		close(done)
-		wg.Wait()
-		cancel()
-	}
-}
-
-// awaitLeader waits for the first election, and returns an error while another
-// server leads.
-func (c *core) awaitLeader(ctx context.Context) error {
-	if c.leading.Load() {
-		return nil
-	}
-	t := time.NewTimer(readyLimit)
-	defer t.Stop()
-	select {
-	case <-c.readyCh:
-	case <-t.C:
-	case <-c.stop:
-	case <-ctx.Done():
-	}
-	if c.leading.Load() {
-		return nil
-	}
-	if l := c.replica.Leader(); l != "" && l != c.cfg.ID {
-		return fault.New(fault.Unavailable, "coordinator %q does not lead, %q does: connect to that one", c.cfg.ID, l)
-	}
-	return fault.New(fault.Unavailable, "the coordinators have no leader yet: try again in a second")
 }
 
 // ListenLocal creates the local socket, which only its owner can open (0600).

@@ -235,7 +235,7 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 	}
 	for _, d := range facts.Digests(spec) {
 		s.touchBlob(d)
-		if _, ok := s.blobs.Has(d); !ok {
+		if !s.hasBlob(ctx, d) {
 			return nil, fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}

@@ -43,7 +43,7 @@ func (c *core) upkeep(ctx context.Context) error {
 	for {
 		if err := c.flushHistory(); err != nil {
 			c.log.Error("the history cannot be written; jobs stay in memory until it can", "err", err)
-		} else if c.leading.Load() {
+		} else if c.leads() {
 			c.forgetJobs(ctx)
 			c.collectBlobs(ctx)
 		}
@@ -139,15 +139,9 @@ func (c *core) forgetJobs(ctx context.Context) {
 // collectBlobs proposes to remove blobs that no job references and no client
 // asked for recently.
 func (c *core) collectBlobs(ctx context.Context) {
+	c.pruneTouched(c.now().Add(-c.cfg.BlobMinAge))
 	old := c.now().Add(-c.cfg.BlobMinAge).UnixNano()
 	var gone []string
-	c.mu.Lock()
-	for d, at := range c.touchedBlobs {
-		if at < old {
-			delete(c.touchedBlobs, d)
-		}
-	}
-	c.mu.Unlock()
 	c.view(func(f *facts.Facts) {
 		for _, d := range f.Blobs() {
 			if b := f.Blob(d); b.Refs == 0 && b.Added < old && !c.blobTouched(d) && len(gone) < collectAtOnce {
@@ -158,6 +152,17 @@ func (c *core) collectBlobs(ctx context.Context) {
 	for _, d := range gone {
 		if _, err := c.propose(ctx, actorSelf, &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: d, Removed: true}}}); err != nil {
 			return
+		}
+	}
+}
+
+// pruneTouched forgets which blobs were asked for before a time.
+func (c *core) pruneTouched(before time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d, at := range c.touchedBlobs {
+		if at < before.UnixNano() {
+			delete(c.touchedBlobs, d)
 		}
 	}
 }
@@ -182,6 +187,9 @@ func (c *core) blobTouched(digest string) bool {
 func (c *core) removeBlob(digest string) {
 	if err := c.blobs.Remove(digest); err != nil {
 		c.log.Error("cannot remove a blob", "digest", digest, "err", err)
+	}
+	if c.peers != nil {
+		c.peers.files.gone(digest)
 	}
 }
 

@@ -56,6 +56,64 @@ func IsOverload(err error) bool {
 	return errors.As(err, &ce) && ce.Code() == connect.CodeResourceExhausted && ce.Meta().Get(RetryAfter) != ""
 }
 
+// Stale is the header with which a caller accepts an answer of a coordinator that
+// does not lead, from what that one has applied. Any value will do.
+const Stale = "Drover-Stale"
+
+// leaderHeader marks an error of a coordinator that does not lead. Its value is
+// the URL of the leader, leaderUnknown, or leaderChanged: all but the last say that
+// the coordinator did nothing.
+const (
+	leaderHeader  = "Drover-Leader"
+	leaderUnknown = "unknown"
+	leaderChanged = "changed"
+)
+
+// NotLeader returns the error of a coordinator that does not lead, with the URL of
+// the one that does, "" if it is not known.
+func NotLeader(url, format string, args ...any) error {
+	err := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, format, args...))
+	if url == "" {
+		url = leaderUnknown
+	}
+	err.Meta().Set(leaderHeader, url)
+	return err
+}
+
+// LeaderOf reports whether a received error says that the server did nothing
+// because it does not lead, and the URL of the leader, "" if it is not known.
+func LeaderOf(err error) (url string, notLeader bool) {
+	var ce *connect.Error
+	if !errors.As(err, &ce) || ce.Code() != connect.CodeUnavailable {
+		return "", false
+	}
+	switch url = ce.Meta().Get(leaderHeader); url {
+	case leaderUnknown:
+		return "", true
+	case leaderChanged:
+		return "", false
+	default:
+		return url, url != ""
+	}
+}
+
+// LeaderChanged gives err the mark that the coordinator stopped leading, or
+// stopped, while it handled the call. What was asked for may have happened.
+func LeaderChanged(err error) error {
+	if _, no := LeaderOf(err); no {
+		return err
+	}
+	out := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, "the coordinator stopped leading during the call, which may have had its effect: %w", err))
+	out.Meta().Set(leaderHeader, leaderChanged)
+	return out
+}
+
+// IsLeaderChanged reports whether a received error has the mark of LeaderChanged.
+func IsLeaderChanged(err error) bool {
+	var ce *connect.Error
+	return errors.As(err, &ce) && ce.Meta().Get(leaderHeader) == leaderChanged
+}
+
 // FromError gives a received error the class of its status code and the
 // server's plain message; a failed connection is Unavailable.
 func FromError(err error) error {

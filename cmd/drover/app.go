@@ -84,7 +84,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		Writer:                 plain.NewWriter(stdout),
 		ErrWriter:              plain.NewWriter(stderr),
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "address", Usage: "coordinator: unix:///path or https://host:port", EnvVars: []string{"DROVER_ADDRESS"}, Value: defaultAddress},
+			&cli.StringFlag{Name: "address", Usage: "coordinator: unix:///path or https://host:port; of several, separated by commas, the one that leads is found", EnvVars: []string{"DROVER_ADDRESS"}, Value: defaultAddress},
+			&cli.BoolFlag{Name: staleFlag, Usage: "also read from a coordinator that does not lead: what it shows may be old"},
 			&cli.StringFlag{Name: "tls-ca", Usage: "CA certificate of the cluster", EnvVars: []string{"DROVER_TLS_CA"}},
 			&cli.StringFlag{Name: "tls-cert", Usage: "your certificate", EnvVars: []string{"DROVER_TLS_CERT"}},
 			&cli.StringFlag{Name: "tls-key", Usage: "your key", EnvVars: []string{"DROVER_TLS_KEY"}},

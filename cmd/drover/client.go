@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 )
@@ -28,30 +30,71 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 // classes.
 type client struct {
 	droverv1connect.ClientServiceClient
-	operator droverv1connect.OperatorServiceClient
-	address  string
-	tls      *tls.Config     // nil on a unix socket
-	ctx      context.Context // of the command: distinguishes Ctrl-C from a lost connection
+	operator  droverv1connect.OperatorServiceClient
+	transport *coordclient.Transport
+	tls       *tls.Config     // nil on a unix socket
+	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
 }
 
 // dial returns a client for the global flags. It does not connect yet.
 func dial(c *cli.Context) (*client, error) {
-	h, base, err := httpClient(c, c.String("address"))
+	conf := clientTLS(c)
+	t, err := openCoordinators("-address", c.String("address"), conf)
 	if err != nil {
 		return nil, err
 	}
-	return &client{
-		ClientServiceClient: droverv1connect.NewClientServiceClient(h, base, connect.WithInterceptors(newRetrier())),
-		operator:            droverv1connect.NewOperatorServiceClient(h, base),
-		address:             c.String("address"),
-		tls:                 h.Transport.(*http.Transport).TLSClientConfig,
+	var more []connect.Interceptor
+	if c.Bool(staleFlag) {
+		more = append(more, staleReader{})
+	}
+	h, opts := &http.Client{Transport: t}, connect.WithInterceptors(append(more, coordclient.NewRetrier(t))...)
+	cl := &client{
+		ClientServiceClient: droverv1connect.NewClientServiceClient(h, coordclient.Base, opts),
+		operator:            droverv1connect.NewOperatorServiceClient(h, coordclient.Base, opts),
+		transport:           t,
 		ctx:                 c.Context,
-	}, nil
+	}
+	if strings.HasPrefix(t.Current(), "https://") {
+		cl.tls, err = conf()
+	}
+	return cl, err
 }
 
-// httpClient returns an HTTP/2 client for an address, and the base URL.
-func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
-	return httpClientWith(address, func() (*tls.Config, error) {
+// address is where the client's requests go now.
+func (c *client) address() string { return c.transport.Current() }
+
+// staleFlag accepts answers of coordinators that do not lead.
+const staleFlag = "stale"
+
+// staleReader asks for answers of any coordinator.
+type staleReader struct{}
+
+// WrapUnary implements connect.Interceptor.
+func (staleReader) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		req.Header().Set(wire.Stale, "1")
+		return next(ctx, req)
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (staleReader) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set(wire.Stale, "1")
+		return conn
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (staleReader) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// clientTLS returns the TLS configuration of the flags, which is read when it is
+// first needed.
+func clientTLS(c *cli.Context) func() (*tls.Config, error) {
+	return sync.OnceValues(func() (*tls.Config, error) {
 		m, err := tlsFiles(c).Open("")
 		if err != nil {
 			return nil, err
@@ -63,9 +106,26 @@ func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
 	})
 }
 
-// httpClientWith is httpClient with the TLS configuration of an https address.
-func httpClientWith(address string, tlsConfig func() (*tls.Config, error)) (*http.Client, string, error) {
-	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute}
+// httpClient returns an HTTP/2 client for the addresses of coordinators, separated
+// by commas, and the base URL.
+func httpClient(c *cli.Context, address string) (*http.Client, string, error) {
+	t, err := openCoordinators("-address", address, clientTLS(c))
+	if err != nil {
+		return nil, "", err
+	}
+	return &http.Client{Transport: t}, coordclient.Base, nil
+}
+
+// openCoordinators returns the transport to the coordinators of a flag, separated
+// by commas. tlsConfig is for https addresses.
+func openCoordinators(flag, addresses string, tlsConfig func() (*tls.Config, error)) (*coordclient.Transport, error) {
+	return coordclient.NewTransport(splitList(addresses), func(address string) (*http.Transport, string, error) {
+		return openCoordinator(flag, address, tlsConfig)
+	})
+}
+
+func openCoordinator(flag, address string, tlsConfig func() (*tls.Config, error)) (*http.Transport, string, error) {
+	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter}}
 	t.Protocols.SetHTTP2(true)
 	switch {
 	case strings.HasPrefix(address, "unix://"):
@@ -74,19 +134,24 @@ func httpClientWith(address string, tlsConfig func() (*tls.Config, error)) (*htt
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", path)
 		}
-		return &http.Client{Transport: t}, "http://coordinator", nil
+		return t, coordclient.Base, nil
 	case strings.HasPrefix(address, "https://"):
 		conf, err := tlsConfig()
 		if err != nil {
 			return nil, "", err
 		}
-		t.TLSClientConfig = conf
-		t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-		return &http.Client{Transport: t}, strings.TrimRight(address, "/"), nil
+		t.TLSClientConfig = conf.Clone()
+		t.DialContext = (&net.Dialer{Timeout: dialLimit}).DialContext
+		return t, strings.TrimRight(address, "/"), nil
 	default:
-		return nil, "", usageErrorf("-address %q: want unix:///path or https://host:port", address)
+		return nil, "", usageErrorf("%s %q: want unix:///path or https://host:port, several separated by commas", flag, address)
 	}
 }
+
+const (
+	dialLimit = 5 * time.Second
+	pingAfter = 2 * time.Second // of silence; a machine that is gone is found so
+)
 
 // classifyError adds the fault class to an error of a call and, if no coordinator
 // answers, the cure.
@@ -96,22 +161,22 @@ func (c *client) classifyError(err error) error {
 	}
 	if connect.CodeOf(err) == connect.CodeUnavailable && !isServerError(err) {
 		why := connectionReason(err)
-		if refusal := c.tryHandshake(); refusal != nil {
+		if refusal := tryHandshake(c.ctx, c.address(), c.tls); refusal != nil {
 			why = connectionReason(refusal)
 		}
 		if errors.Is(err, pki.ErrWrongPeer) {
-			return fault.New(fault.Unavailable, "%s is no coordinator: %s; set -address to one, or have its certificate made with `drover tls cert -kind coordinator`", c.address, why)
+			return fault.New(fault.Unavailable, "%s is no coordinator: %s; set -address to one, or have its certificate made with `drover tls cert -kind coordinator`", c.address(), why)
 		}
 		if strings.Contains(why, "tls:") || strings.Contains(why, "x509:") {
-			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), and its certificate must contain the address", c.address, why)
+			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), and its certificate must contain the address", c.address(), why)
 		}
-		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address, why)
+		return fault.New(fault.Unavailable, "no coordinator answers at %s (%s); start one with `drover coordinator` or `drover dev`, or set -address", c.address(), why)
 	}
 	if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled {
 		if c.ctx.Err() != nil {
 			return errInterrupted
 		}
-		return fault.New(fault.Unavailable, "%s closed the connection before it answered: it is stopping, or does not accept this certificate; retry in a second", c.address)
+		return fault.New(fault.Unavailable, "%s closed the connection before it answered: it is stopping, or does not accept this certificate; retry in a second", c.address())
 	}
 	return wire.FromError(err)
 }
@@ -127,12 +192,12 @@ func (s wordless) Unwrap() error { return s.error }
 
 // tryHandshake tries mutual TLS separately: in a failed call the server's refusal of a
 // certificate is often hidden by the error of the closed connection.
-func (c *client) tryHandshake() error {
-	u, err := url.Parse(c.address)
-	if c.tls == nil || err != nil {
+func tryHandshake(ctx context.Context, address string, conf *tls.Config) error {
+	u, err := url.Parse(address)
+	if conf == nil || err != nil {
 		return nil
 	}
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: c.tls}).DialContext(c.ctx, "tcp", u.Host)
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: conf}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -24,6 +25,13 @@ func coordinatorCommand() *cli.Command {
 			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/coordinator", Usage: "folder of the log, the uploaded files and the history"},
 			&cli.StringFlag{Name: "socket", Value: "/run/drover/coordinator.sock", Usage: "socket for this machine"},
 			&cli.StringFlag{Name: "listen", Usage: "host:port for other machines; default: none"},
+			&cli.StringFlag{Name: "api-address", Usage: "https://host:port under which nodes and users reach -listen; default: -listen, with the host of -peer-address where it names none"},
+			&cli.StringFlag{Name: "id", Value: "c1", Usage: "name of this coordinator among several; its certificate has it too"},
+			&cli.StringFlag{Name: "peer-listen", Usage: "host:port for the other coordinators of the cluster; default: none, this coordinator is alone"},
+			&cli.StringFlag{Name: "peer-address", Usage: "host:port under which they reach -peer-listen; default: that"},
+			&cli.StringSliceFlag{Name: "servers", Usage: "coordinators of the cluster as ID=PEER-ADDRESS, this one among them, repeatable"},
+			&cli.BoolFlag{Name: "bootstrap", Usage: "begin a new cluster of -servers when all of them answer and none has a log; nothing happens where there is one"},
+			&cli.StringSliceFlag{Name: "join", Usage: "peer address of a coordinator whose cluster this one joins if its data folder is empty, repeatable"},
 			&cli.StringSliceFlag{Name: "operator", Usage: "certificate name (user/NAME) with all rights, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-image", Usage: "prefix of image names that jobs may use: registry:docker.io/library/ or rootfs:/srv/images/, repeatable"},
 			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node without a heartbeat for longer is lost"},
@@ -90,6 +98,9 @@ func runCoordinator(c *cli.Context) error {
 	if err := openRemote(c, service.certs, &cfg); err != nil {
 		return err
 	}
+	if err := openPeers(c, service.certs, &cfg); err != nil {
+		return err
+	}
 	if cfg.Local, err = coordinator.ListenLocal(c.String("socket")); err != nil {
 		return err
 	}
@@ -100,6 +111,9 @@ func runCoordinator(c *cli.Context) error {
 		at := c.String("socket")
 		if cfg.Remote != nil {
 			at += " and https://" + cfg.Remote.Addr().String()
+		}
+		if cfg.PeerListener != nil {
+			at += ", server " + cfg.ID + " at " + cfg.PeerAddress
 		}
 		service.ready("coordinator on " + at)
 	}
@@ -124,4 +138,47 @@ func openRemote(c *cli.Context, certs *pki.Member, cfg *coordinator.Config) (err
 	cfg.Certificate = certs
 	cfg.Remote, err = listenTCP(at)
 	return err
+}
+
+// openPeers opens the port for the other coordinators, where one is wanted.
+func openPeers(c *cli.Context, certs *pki.Member, cfg *coordinator.Config) (err error) {
+	cfg.ID = c.String("id")
+	at := c.String("peer-listen")
+	if at == "" {
+		return nil
+	}
+	if cfg.PeerListener, err = listenTCP(at); err != nil {
+		return err
+	}
+	cfg.Certificate, cfg.Join, cfg.Bootstrap = certs, c.StringSlice("join"), c.Bool("bootstrap")
+	if cfg.Servers, err = initialServers(c); err != nil {
+		return err
+	}
+	if cfg.PeerAddress = c.String("peer-address"); cfg.PeerAddress == "" {
+		cfg.PeerAddress = cfg.PeerListener.Addr().String()
+		if host, _, err := net.SplitHostPort(at); err == nil && net.ParseIP(host) == nil && host != "" { // as it was named
+			_, port, _ := net.SplitHostPort(cfg.PeerAddress)
+			cfg.PeerAddress = net.JoinHostPort(host, port)
+		}
+	}
+	if cfg.APIAddress = c.String("api-address"); cfg.APIAddress == "" && cfg.Remote != nil {
+		cfg.APIAddress, err = defaultAPIAddress(c.String("listen"), cfg)
+	}
+	return err
+}
+
+// defaultAPIAddress is the URL of -listen, with the host of the peer address where
+// it names none.
+func defaultAPIAddress(listen string, cfg *coordinator.Config) (string, error) {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if host, _, err = net.SplitHostPort(cfg.PeerAddress); err != nil {
+			return "", err
+		}
+	}
+	_, port, err := net.SplitHostPort(cfg.Remote.Addr().String())
+	return "https://" + net.JoinHostPort(host, port), err
 }

@@ -161,8 +161,10 @@ func examineNode(doctor, c *cli.Context, daemons []daemonProcess) []checkResult 
 	if err != nil {
 		found = append(found, checkResult{"name", statusMissing, err.Error(), "name = \"NAME\""})
 	}
-	found = append(found, checkCertificates(tlsFiles(c), pki.KindNode, name, time.Now()), checkListen("node", c.String("listen"), daemons),
-		checkCoordinatorPort(doctor.Context, c.String("coordinator")))
+	found = append(found, checkCertificates(tlsFiles(c), pki.KindNode, name, time.Now()), checkListen("node", c.String("listen"), daemons))
+	for _, at := range splitList(c.String("coordinator")) {
+		found = append(found, checkCoordinatorPort(doctor.Context, at))
+	}
 	h, address, err := httpClient(c, c.String("coordinator"))
 	if err != nil {
 		h = nil // the certificates' check says why

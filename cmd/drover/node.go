@@ -11,10 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/innerbin"
 	"github.com/drover-run/drover/internal/pki"
@@ -34,7 +36,7 @@ func nodeCommand() *cli.Command {
 			"that. SIGTERM stops the daemon but not its tasks; the next daemon takes them over.",
 		Flags: append([]cli.Flag{
 			newConfigFlag("node"),
-			&cli.StringFlag{Name: "coordinator", Usage: "https://host:port, or unix:///path on one machine", EnvVars: []string{"DROVER_COORDINATOR"}},
+			&cli.StringFlag{Name: "coordinator", Usage: "https://host:port, or unix:///path on one machine; several separated by commas", EnvVars: []string{"DROVER_COORDINATOR"}},
 			&cli.StringFlag{Name: "data", Value: "/var/lib/drover/node", Usage: "folder of the daemon; tasks use the same disk"},
 			&cli.StringFlag{Name: "name", Usage: "name of the node; default: the host name"},
 			&cli.StringFlag{Name: "rack", Value: "/default-rack", Usage: "rack of the machine, as HDFS names it"},
@@ -124,26 +126,33 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 // setNodeCoordinator makes the connection to the coordinator. A coordinator of
 // another cluster is refused here; one that does not answer is waited for later.
 func setNodeCoordinator(c *cli.Context, certs *pki.Member, cfg *node.Config) error {
-	address := c.String("coordinator")
-	h, base, err := httpClient(c, address)
+	conf := clientTLS(c)
+	if certs != nil { // which follows its files
+		conf = func() (*tls.Config, error) { return certs.ClientConfig(pki.KindCoordinator), nil }
+	}
+	t, err := openCoordinators("-coordinator", c.String("coordinator"), conf)
 	if err != nil {
 		return err
 	}
-	if t := h.Transport.(*http.Transport); t.TLSClientConfig != nil && certs != nil {
-		t.TLSClientConfig = certs.ClientConfig(pki.KindCoordinator)
-		cfg.FetchCRL = func(ctx context.Context) ([]byte, error) { return fetchCRL(ctx, h, base) }
-		if err := checkTrust(c.Context, address, t.TLSClientConfig); err != nil {
-			return err
+	h := &http.Client{Transport: t}
+	if certs != nil {
+		cfg.FetchCRL = func(ctx context.Context) ([]byte, error) { return fetchCRL(ctx, h, coordclient.Base) }
+	}
+	for _, address := range splitList(c.String("coordinator")) {
+		if strings.HasPrefix(address, "https://") && certs != nil {
+			if err := checkTrust(c.Context, address, certs.ClientConfig(pki.KindCoordinator)); err != nil {
+				return err
+			}
 		}
 	}
-	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, base)
+	cfg.Coordinator = droverv1connect.NewNodeServiceClient(h, coordclient.Base, connect.WithInterceptors(coordclient.NewRetrier(t)))
 	return nil
 }
 
 // checkTrust shakes hands with the coordinator once, and fails where one of the
 // two does not accept the other's certificate.
 func checkTrust(ctx context.Context, address string, conf *tls.Config) error {
-	err := (&client{address: address, tls: conf, ctx: ctx}).tryHandshake()
+	err := tryHandshake(ctx, address, conf)
 	if err == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,10 +24,10 @@ const defaultCoordinatorData = "/var/lib/drover/coordinator"
 func operatorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "operator",
-		Usage: "save and restore the coordinator's state, list its servers, repair its log",
+		Usage: "save and restore the coordinator's state, list and change its servers, repair its log",
 		Subcommands: []*cli.Command{
 			{Name: "snapshot", Usage: "archives of the coordinator's state", Subcommands: []*cli.Command{snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand()}},
-			{Name: "server", Usage: "servers of the replicated log", Subcommands: []*cli.Command{serverListCommand()}},
+			{Name: "server", Usage: "the coordinators of the cluster", Subcommands: []*cli.Command{serverListCommand(), serverAddCommand(), serverRemoveCommand(), serverTransferCommand()}},
 			repairCommand(),
 		},
 	}
@@ -165,6 +166,7 @@ func snapshotRestoreCommand() *cli.Command {
 			"remove their tasks; the next job's number is at least a million higher, so that no such number is given twice.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder, absent or empty"},
+			&cli.StringFlag{Name: "id", Value: "c1", Usage: "name of the coordinator (-id), where it will be one of several: the others join it"},
 			&cli.Uint64Flag{Name: "seen-term", Usage: "a term that a node's log names as seen, if nodes still refuse the restored coordinator"},
 			jsonFlag,
 		},
@@ -173,47 +175,11 @@ func snapshotRestoreCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			m, err := backup.Restore(args[0], backup.Target{Dir: c.String("data"), ID: "c1", SeenTerm: c.Uint64("seen-term")})
+			m, err := backup.Restore(args[0], backup.Target{Dir: c.String("data"), ID: c.String("id"), SeenTerm: c.Uint64("seen-term")})
 			if err != nil {
 				return err
 			}
 			return printManifest(c, args[0], m)
-		},
-	}
-}
-
-func serverListCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "list",
-		Usage: "list the servers",
-		Flags: []cli.Flag{jsonFlag},
-		Action: func(c *cli.Context) error {
-			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
-				return err
-			}
-			cl, err := dial(c)
-			if err != nil {
-				return err
-			}
-			res, err := cl.operator.ListServers(c.Context, connect.NewRequest(&droverv1.ListServersRequest{}))
-			if err != nil {
-				return cl.classifyError(err)
-			}
-			if c.Bool("json") {
-				return printProto(c.App.Writer, res.Msg)
-			}
-			var rows [][]string
-			for _, s := range res.Msg.Servers {
-				role := "follower"
-				if s.Leader {
-					role = "leader"
-				} else if !s.Voter {
-					role = "no voter"
-				}
-				rows = append(rows, []string{s.Id, s.Address, role})
-			}
-			printTable(c.App.Writer, []string{"server", "address", "role"}, rows)
-			return nil
 		},
 	}
 }
@@ -227,6 +193,7 @@ func repairCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "data", Value: defaultCoordinatorData, Usage: "the coordinator's folder"},
 			&cli.BoolFlag{Name: "accept-loss", Usage: "make a log of what can be read"},
+			&cli.StringFlag{Name: "alone", Usage: "name of this coordinator, which goes on without the others of its cluster: most of them are lost for good"},
 		},
 		Action: runRepair,
 	}
@@ -241,7 +208,8 @@ func runRepair(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(d.What) == 0 {
+	d.Alone = c.String("alone")
+	if len(d.What) == 0 && d.Alone == "" {
 		fmt.Fprintf(c.App.Writer, "%s is not damaged: %d entries, the last has index %d\n", dir, d.Last-d.First+1, d.Kept())
 		return nil
 	}
@@ -249,6 +217,9 @@ func runRepair(c *cli.Context) error {
 		fmt.Fprintln(c.App.Writer, "damaged: "+w)
 	}
 	fmt.Fprintf(c.App.Writer, "can be kept: everything up to entry %d (snapshot up to %d, log %d to %d)\n", d.Kept(), d.Snapshot, d.First, d.Last)
+	if d.Alone != "" {
+		fmt.Fprintf(c.App.Writer, "server %s goes on alone: what only the others had is lost; none of %s may start on its old folder again\n", d.Alone, serverNames(d.Servers, d.Alone))
+	}
 	lost := fmt.Sprintf("is lost: entries %d to %d, at least", d.Kept()+1, d.Kept()+d.Lost)
 	if d.Lost == 0 {
 		lost = "is lost: no entry that is known; there may have been newer ones"
@@ -261,6 +232,17 @@ func runRepair(c *cli.Context) error {
 	if err := replica.Repair(dir, d); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.App.Writer, "repaired in %s; the damaged log is in %s\n", time.Since(began).Round(time.Millisecond), d.Aside)
+	fmt.Fprintf(c.App.Writer, "repaired in %s; the former log is in %s\n", time.Since(began).Round(time.Millisecond), d.Aside)
 	return nil
+}
+
+// serverNames lists the servers but one.
+func serverNames(all []replica.Peer, but string) string {
+	var names []string
+	for _, p := range all {
+		if p.ID != but {
+			names = append(names, p.ID)
+		}
+	}
+	return strings.Join(names, ", ")
 }

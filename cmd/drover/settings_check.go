@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/scheduler/policies"
 )
@@ -39,13 +40,46 @@ func checkCoordinator(c *cli.Context) error {
 	if err := checkLogLevel(c); err != nil {
 		return err
 	}
-	if c.String("listen") == "" {
-		return nil
-	}
-	if err := checkHostPort("-listen", c.String("listen")); err != nil {
+	if _, err := initialServers(c); err != nil {
 		return err
 	}
+	for _, at := range c.StringSlice("join") {
+		if err := checkHostPort("-join", at); err != nil {
+			return err
+		}
+	}
+	if c.String("peer-listen") == "" && (len(c.StringSlice("servers")) > 0 || len(c.StringSlice("join")) > 0 || c.Bool("bootstrap")) {
+		return usageErrorf("-servers, -join and -bootstrap are of a cluster of coordinators: set -peer-listen too")
+	}
+	remote := false
+	for _, flag := range []string{"listen", "peer-listen", "peer-address"} {
+		if at := c.String(flag); at != "" {
+			if err := checkHostPort("-"+flag, at); err != nil {
+				return err
+			}
+			remote = true
+		}
+	}
+	if !remote {
+		return nil
+	}
 	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
+}
+
+// initialServers are the servers in -servers, each ID=HOST:PORT.
+func initialServers(c *cli.Context) ([]replica.Peer, error) {
+	var out []replica.Peer
+	for _, text := range c.StringSlice("servers") {
+		id, at, ok := strings.Cut(text, "=")
+		if !ok || id == "" {
+			return nil, usageErrorf("-servers %q: want ID=HOST:PORT, such as c1=10.0.0.1:7072", text)
+		}
+		if err := checkHostPort("-servers", at); err != nil {
+			return nil, err
+		}
+		out = append(out, replica.Peer{ID: id, Address: at})
+	}
+	return out, nil
 }
 
 // checkNode finds what is wrong with a node's settings. It changes nothing.
@@ -79,12 +113,18 @@ func checkNode(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if u, ok := strings.CutPrefix(address, "unix://"); ok && u != "" {
-		if tlsFiles(c).Cert == "" {
-			return nil
+	remote := false
+	for _, at := range splitList(address) {
+		if u, ok := strings.CutPrefix(at, "unix://"); ok && u != "" {
+			continue
 		}
-	} else if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
-		return usageErrorf("-coordinator %q: want https://host:port or unix:///path", address)
+		if u, err := url.Parse(at); err != nil || u.Scheme != "https" || u.Host == "" {
+			return usageErrorf("-coordinator %q: want https://host:port or unix:///path, several separated by commas", at)
+		}
+		remote = true
+	}
+	if !remote && tlsFiles(c).Cert == "" {
+		return nil
 	}
 	return tlsFiles(c).Check(pki.KindNode, name, time.Now())
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 
@@ -123,7 +124,7 @@ func uploadFiles(ctx context.Context, cl *client, files []localFile, printf func
 		}
 		printf("uploading %s (%s)", filepath.Base(f.path), jobspec.FormatSize(f.size))
 		send := func() error { return putBlob(ctx, cl, d, f, newUploadMeter(f, printf)) }
-		if err := newRetrier().do(ctx, send); err != nil {
+		if err := coordclient.NewRetrier(cl.transport).Do(ctx, true, send); err != nil {
 			return fmt.Errorf("%s: upload: %w", f.label, err)
 		}
 	}

@@ -112,7 +112,7 @@ func TestRestoreWritesState(t *testing.T) {
 		}
 	}()
 	<-r.Leadership()
-	if err := r.Barrier(); err != nil {
+	if _, err := r.BeginTerm(); err != nil {
 		t.Fatal(err)
 	}
 	if r.Term() <= 100+replica.TermJump {

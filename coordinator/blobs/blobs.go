@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/drover-run/drover/internal/fault"
 )
@@ -108,6 +109,15 @@ func (s *Store) Has(digest string) (int64, bool) {
 		return 0, false
 	}
 	return i.Size(), true
+}
+
+// Stored returns when a blob was stored, false if the store does not have it.
+func (s *Store) Stored(digest string) (time.Time, bool) {
+	i, err := os.Stat(s.path(digest))
+	if err != nil {
+		return time.Time{}, false
+	}
+	return i.ModTime(), true
 }
 
 // Open opens a blob for reading; NotFound if the store does not have it.

@@ -280,6 +280,12 @@ func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 	return r
 }
 
+// Refuse takes note of an entry that is not to be applied, and why.
+func (f *Facts) Refuse(index uint64, why error) Result {
+	f.index = index
+	return Result{Index: index, Err: why}
+}
+
 func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 	switch b := e.Body.(type) {
 	case *droverv1.Entry_Cluster:

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -23,6 +24,11 @@ type Damage struct {
 	Last     uint64
 	Lost     uint64 // entries after Last that are known to have been there
 	Aside    string // where the damaged folder is, after Repair
+	Servers  []Peer // of the cluster, as the part that is kept knows them
+	// Alone is the id of the server that goes on without the others of its
+	// cluster, "" for a server that has none: its entries may be older than theirs,
+	// and never come together with them again.
+	Alone string
 
 	snapshotID string
 	term       uint64
@@ -42,8 +48,9 @@ func Inspect(dir string) (*Damage, error) {
 		return nil, err
 	}
 	d := &Damage{}
+	read := raftstore.Read
 	if err := raftstore.Verify(dir); err != nil {
-		d.What = append(d.What, err.Error())
+		d.What, read = append(d.What, err.Error()), raftstore.Salvage
 	}
 	ids, err := snapshotIDs(dir)
 	if err != nil {
@@ -63,7 +70,7 @@ func Inspect(dir string) (*Damage, error) {
 			d.Snapshot, d.snapshotID = index, id
 		}
 	}
-	s, err := raftstore.Salvage(dir, d.Snapshot)
+	s, err := read(dir, d.Snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +81,9 @@ func Inspect(dir string) (*Damage, error) {
 			d.term = max(d.term, term)
 		}
 	}
+	if err := d.findServers(snaps, s.Entries); err != nil {
+		return nil, err
+	}
 	if len(s.Entries) > 0 {
 		d.entries, d.First, d.Last = s.Entries, s.Entries[0].Index, s.Entries[len(s.Entries)-1].Index
 	}
@@ -83,12 +93,43 @@ func Inspect(dir string) (*Damage, error) {
 	return d, nil
 }
 
+// findServers takes the servers from the newest of entries and snapshot that has
+// them.
+func (d *Damage) findServers(snaps *raft.FileSnapshotStore, entries []*raft.Log) error {
+	var conf raft.Configuration
+	if d.snapshotID != "" {
+		meta, r, err := snaps.Open(d.snapshotID)
+		if err != nil {
+			return err
+		}
+		conf = meta.Configuration
+		if err := r.Close(); err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		if e.Type == raft.LogConfiguration {
+			conf = raft.DecodeConfiguration(e.Data)
+		}
+	}
+	for _, s := range conf.Servers {
+		d.Servers = append(d.Servers, Peer{string(s.ID), string(s.Address)})
+	}
+	return nil
+}
+
 // Repair makes a new log of what d keeps in place of the damaged one, which is
 // moved aside. Jobs, ends and decisions in the lost entries are unknown
 // afterwards: the log's next entry is a RestoredFact.
 func Repair(dir string, d *Damage) error {
 	if d.Kept() == 0 {
 		return fault.New(fault.Corrupt, "nothing of the log in %s can be read: restore it from an archive (drover operator snapshot restore)", dir)
+	}
+	if d.Alone == "" && len(d.Servers) > 1 {
+		return fault.New(fault.Conflict, "%s is of a cluster of %d coordinators, which have the whole log: move the data folder away and start the coordinator with -join; if too few of the others are left, go on without them: drover operator repair -alone ID", dir, len(d.Servers))
+	}
+	if !slices.ContainsFunc(d.Servers, func(p Peer) bool { return d.Alone == "" || p.ID == d.Alone }) {
+		return fault.New(fault.Invalid, "server %q is not one of those that %s knows: %v", d.Alone, dir, d.Servers)
 	}
 	next, aside := dir+".repairing", fmt.Sprintf("%s.damaged-%s", dir, time.Now().UTC().Format("20060102T150405Z"))
 	if err := os.RemoveAll(next); err != nil {
@@ -124,7 +165,21 @@ func (d *Damage) write(from, to string) (err error) {
 			return err
 		}
 	}
+	if d.Alone != "" {
+		return d.finishAlone(store)
+	}
 	return finishSeed(store, d.Kept(), d.term, fmt.Sprintf("repaired: entries up to %d were kept, at least %d were lost", d.Kept(), d.Lost))
+}
+
+// finishAlone appends an entry by which this server is the only one.
+func (d *Damage) finishAlone(store *raftstore.Store) error {
+	i := slices.IndexFunc(d.Servers, func(p Peer) bool { return p.ID == d.Alone })
+	conf := raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(d.Alone), Address: raft.ServerAddress(d.Servers[i].Address)}}}
+	at := d.Kept() + 1
+	if err := store.StoreLog(&raft.Log{Index: at, Term: d.term + TermJump, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}); err != nil {
+		return err
+	}
+	return finishSeed(store, at, d.term, fmt.Sprintf("server %s goes on without the other coordinators: entries up to %d were kept, newer ones that only those had are lost", d.Alone, d.Kept()))
 }
 
 func copySnapshot(from, to, id string) error {

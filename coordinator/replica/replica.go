@@ -2,12 +2,10 @@ package replica
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -40,20 +38,25 @@ const (
 // Peer is a server of the cluster.
 type Peer struct {
 	ID      string // unique name of the server
-	Address string // host:port of its raft listener
+	Address string // host:port of its peer port
 }
 
 // Config configures a replica. Dir and ID are required; the rest may be zero
 // for a single server.
 type Config struct {
-	Dir   string
-	ID    string
-	Peers []Peer // all servers, including this one; empty for a single one
-	// Listener accepts raft connections of the other servers; with TLS both
-	// sides present coordinator certificates (TLS needs RootCAs and ClientCAs).
-	// Required with more than one peer.
-	Listener net.Listener
-	TLS      *tls.Config
+	Dir string
+	ID  string
+	// Network connects the servers of a cluster (see package peer); nil for a
+	// server that is alone. Its address is this server's.
+	Network raft.StreamLayer
+	// Enter is called if Dir holds no log and there is a network. It returns the
+	// servers that a new cluster begins with, this one among them, or none if a
+	// leader has added this server, which then waits for the log. nil for a new
+	// cluster of this server.
+	Enter func() ([]Peer, error)
+	// Election is how long a server of a cluster waits for its leader before it
+	// stands for election; 0 = 1 s. All servers have the same.
+	Election time.Duration
 	Logger   *slog.Logger
 	Now      func() time.Time
 
@@ -88,6 +91,7 @@ type Replica struct {
 	now    func() time.Time
 	crash  func(Point, uint64) bool
 	single bool
+	id     string
 
 	mu    sync.RWMutex // guards facts
 	facts *facts.Facts
@@ -117,7 +121,7 @@ func Open(c Config) (*Replica, error) {
 	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: len(c.Peers) <= 1}
+	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: c.Network == nil, id: c.ID}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -134,15 +138,18 @@ func (r *Replica) start(c Config) error {
 		return fmt.Errorf("folder of snapshots below %s: %w", c.Dir, err)
 	}
 	conf := r.raftConfig(c, logger)
-	servers, err := r.transport(c, logger)
-	if err != nil {
-		return err
-	}
 	known, err := raft.HasExistingState(r.store, r.store, snaps)
 	if err != nil {
 		return fmt.Errorf("look at the raft store in %s: %w", c.Dir, err)
 	}
+	var servers []raft.Server
 	if !known {
+		if servers, err = r.firstServers(c); err != nil {
+			return err
+		}
+	}
+	r.transport(c, logger)
+	if len(servers) > 0 {
 		if err := raft.BootstrapCluster(conf, r.store, r.store, snaps, r.trans, raft.Configuration{Servers: servers}); err != nil {
 			return fmt.Errorf("start a new cluster in %s: %w", c.Dir, err)
 		}
@@ -173,9 +180,8 @@ func (r *Replica) checkMember(c Config) error {
 	return errors.Join(fault.New(fault.Conflict, "%s belongs to servers %q and not to %q: start it under its own name, or %s", c.Dir, names, c.ID, cure), r.raft.Shutdown().Error())
 }
 
-// raftConfig returns raft's configuration. A single server waits for no others,
-// so its timeouts are as short as raft safely permits; several servers keep
-// raft's defaults.
+// raftConfig returns raft's configuration. A server that is alone waits for no
+// others, so its timeouts are as short as raft safely permits.
 func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(c.ID)
@@ -194,32 +200,39 @@ func (r *Replica) raftConfig(c Config, logger hclog.Logger) *raft.Config {
 	if r.single {
 		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 		conf.CommitTimeout = 5 * time.Millisecond
+	} else if c.Election > 0 {
+		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout = c.Election, c.Election, c.Election/2
 	}
 	return conf
 }
 
-func (r *Replica) transport(c Config, logger hclog.Logger) ([]raft.Server, error) {
-	if r.single {
-		addr, t := raft.NewInmemTransport(raft.ServerAddress(c.ID))
-		r.trans = t
-		return []raft.Server{{ID: raft.ServerID(c.ID), Address: addr}}, nil
+// firstServers returns the servers of a log that does not exist yet, none for a
+// server that waits for the log of a leader.
+func (r *Replica) firstServers(c Config) ([]raft.Server, error) {
+	if c.Network == nil {
+		return []raft.Server{{ID: raft.ServerID(c.ID), Address: raft.ServerAddress(c.ID)}}, nil
 	}
-	if c.Listener == nil {
-		return nil, fault.New(fault.Invalid, "a cluster of %d servers needs a raft listener", len(c.Peers))
+	peers := []Peer{{c.ID, c.Network.Addr().String()}}
+	if c.Enter != nil {
+		var err error
+		if peers, err = c.Enter(); err != nil {
+			return nil, err
+		}
 	}
 	var servers []raft.Server
-	self := false
-	for _, p := range c.Peers {
+	for _, p := range peers {
 		servers = append(servers, raft.Server{ID: raft.ServerID(p.ID), Address: raft.ServerAddress(p.Address)})
-		self = self || p.ID == c.ID
 	}
-	if !self {
-		return nil, fault.New(fault.Invalid, "server %q is not among the peers", c.ID)
-	}
-	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: newStreamLayer(c), MaxPool: 3, Timeout: transportLimit, Logger: logger,
-	})
 	return servers, nil
+}
+
+// transport makes raft's transport: in memory for a server that is alone.
+func (r *Replica) transport(c Config, logger hclog.Logger) {
+	if c.Network == nil {
+		_, r.trans = raft.NewInmemTransport(raft.ServerAddress(c.ID))
+		return
+	}
+	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: c.Network, MaxPool: 3, Timeout: transportLimit, Logger: logger})
 }
 
 // logWriter passes raft's log lines to slog.
@@ -258,13 +271,43 @@ func (r *Replica) Leader() string {
 // Leads reports whether this server leads.
 func (r *Replica) Leads() bool { return r.raft.State() == raft.Leader }
 
+// BeginTerm waits until everything in the log is applied here, and returns the
+// term in which this server leads. A new leader starts with it. Unavailable: it
+// does not lead, or not any more.
+func (r *Replica) BeginTerm() (uint64, error) {
+	term := r.raft.CurrentTerm()
+	if err := r.raft.Barrier(barrierTimeout).Error(); err != nil {
+		return 0, classifyRaftError(err)
+	}
+	if err := r.raft.VerifyLeader().Error(); err != nil {
+		return 0, classifyRaftError(err)
+	}
+	if r.raft.CurrentTerm() != term {
+		return 0, fault.New(fault.Unavailable, "this coordinator stopped leading in term %d", term)
+	}
+	return term, nil
+}
+
 // Term returns raft's current term. It rises with every election, so also with
 // every restart.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 
-// Barrier waits until everything in the log is applied here; a new leader
-// starts with it.
-func (r *Replica) Barrier() error { return classifyRaftError(r.raft.Barrier(barrierTimeout).Error()) }
+// Verify returns nil if this server leads at a time after the call began: what it
+// has applied then is all that was acknowledged before the call. A server that is
+// alone leads always. It costs a message to each other server.
+func (r *Replica) Verify(ctx context.Context) error {
+	if r.single {
+		return nil
+	}
+	f, done := r.raft.VerifyLeader(), make(chan error, 1)
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
+	select {
+	case err := <-done:
+		return classifyRaftError(err)
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "gave up waiting for the other coordinators: %w", ctx.Err())
+	}
+}
 
 // AppliedCh receives a token after entries were applied.
 func (r *Replica) AppliedCh() <-chan struct{} { return r.applied }
@@ -392,8 +435,10 @@ func classifyRaftError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return fault.New(fault.Unavailable, "this coordinator does not lead: %w", err)
+	case errors.Is(err, raft.ErrLeadershipLost):
+		return fault.New(fault.Unavailable, "this coordinator stopped leading; the entry may still be applied: %w", err)
 	case errors.Is(err, raft.ErrEnqueueTimeout):
 		return fault.Overload("the log is overloaded: try again in a second")
 	case errors.Is(err, raft.ErrRaftShutdown), errors.Is(err, raft.ErrAbortedByRestore):
@@ -429,8 +474,12 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	}
 	f.r.mu.Lock()
 	for i, e := range entries {
-		if e != nil {
-			out[i] = f.r.facts.Apply(logs[i].Index, e)
+		switch l := logs[i]; {
+		case e == nil:
+		case e.GetTerm() != 0 && e.GetTerm() != l.Term:
+			out[i] = f.r.facts.Refuse(l.Index, fault.New(fault.Conflict, "the leader of term %d decided this, and the log is in term %d", e.GetTerm(), l.Term))
+		default:
+			out[i] = f.r.facts.Apply(l.Index, e)
 		}
 	}
 	f.r.mu.Unlock()

@@ -10,10 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/peer"
+	"github.com/drover-run/drover/coordinator/raftstore"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 )
@@ -55,7 +59,7 @@ func TestProposalsSurviveRestartsAndSnapshots(t *testing.T) {
 	for round := range 4 {
 		r := open(t, Config{Dir: dir, ID: "c1", SnapshotEntries: 8, NoSync: true})
 		until(t, "it leads", r.Leads)
-		if err := r.Barrier(); err != nil {
+		if _, err := r.BeginTerm(); err != nil {
 			t.Fatal(err)
 		}
 		if n := count(r); n != total {
@@ -115,7 +119,6 @@ func TestClusterSurvivesLossOfLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := member.PeerConfig(pki.KindCoordinator)
 	var peers []Peer
 	var listeners []net.Listener
 	for i := range 3 {
@@ -128,7 +131,9 @@ func TestClusterSurvivesLossOfLeader(t *testing.T) {
 	}
 	var rs []*Replica
 	for i := range 3 {
-		rs = append(rs, open(t, Config{Dir: t.TempDir(), ID: peers[i].ID, Peers: peers, Listener: listeners[i], TLS: conf, NoSync: true}))
+		n := peer.Listen(peer.Config{Listener: listeners[i], Member: member})
+		n.Start()
+		rs = append(rs, open(t, Config{Dir: t.TempDir(), ID: peers[i].ID, Network: n, Enter: func() ([]Peer, error) { return peers, nil }, NoSync: true}))
 	}
 	leader := func() *Replica {
 		for _, r := range rs {
@@ -166,7 +171,7 @@ func TestClusterSurvivesLossOfLeader(t *testing.T) {
 		}
 	}
 	until(t, "another leads", func() bool { return leader() != nil })
-	if err := leader().Barrier(); err != nil {
+	if _, err := leader().BeginTerm(); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(leader()); n != 20 {
@@ -186,6 +191,83 @@ func TestClusterSurvivesLossOfLeader(t *testing.T) {
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestOneOfThreeGoesOnAlone loses two of three servers for good: the third does
+// not lead until it is told to go on alone, and then has everything it had.
+func TestOneOfThreeGoesOnAlone(t *testing.T) {
+	dir := t.TempDir()
+	store, err := raftstore.Open(dir, raftstore.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := raft.Configuration{Servers: []raft.Server{{ID: "c1", Address: "c1:1"}, {ID: "c2", Address: "c2:1"}, {ID: "c3", Address: "c3:1"}}}
+	logs := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}}
+	for i := range 5 {
+		e := tenant(i)
+		e.Version = facts.EntryVersion
+		b, err := proto.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs = append(logs, &raft.Log{Index: uint64(i + 2), Term: 7, Type: raft.LogCommand, Data: b})
+	}
+	if err := errors.Join(store.StoreLogs(logs), store.SetUint64([]byte("CurrentTerm"), 7), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Inspect(dir)
+	if err != nil || len(d.What) > 0 || len(d.Servers) != 3 {
+		t.Fatal(d, err)
+	}
+	if err := Repair(dir, d); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("without -alone: %v", err)
+	}
+	d.Alone = "c9"
+	if err := Repair(dir, d); !errors.Is(err, fault.Invalid) {
+		t.Fatalf("as a server that is not known: %v", err)
+	}
+	d.Alone = "c2"
+	if err := Repair(dir, d); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, Config{Dir: dir, ID: "c2", NoSync: true})
+	defer func() { _ = r.Close() }()
+	until(t, "it leads", r.Leads)
+	term, err := r.BeginTerm()
+	if err != nil || term <= TermJump {
+		t.Fatal(term, err)
+	}
+	if n := count(r); n != 5 {
+		t.Fatalf("%d tenants, want 5", n)
+	}
+	if servers, _, err := r.Servers(); err != nil || len(servers) != 1 {
+		t.Fatal(servers, err)
+	}
+}
+
+// TestDecisionOfAFormerTermIsRefused proposes for another term than the leader's.
+func TestDecisionOfAFormerTermIsRefused(t *testing.T) {
+	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true})
+	defer func() { _ = r.Close() }()
+	until(t, "it leads", r.Leads)
+	term, err := r.BeginTerm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		term uint64
+		want int
+	}{{term - 1, 0}, {term + 1, 0}, {term, 1}, {0, 2}} {
+		e := tenant(c.want)
+		e.Term = c.term
+		res, err := r.Propose(context.Background(), e)
+		if err != nil || (res.Err != nil) != (c.term != 0 && c.term != term) {
+			t.Errorf("for term %d in term %d: %v, %v", c.term, term, res.Err, err)
+		}
+		if n := count(r); n != c.want {
+			t.Errorf("for term %d in term %d: %d tenants, want %d", c.term, term, n, c.want)
 		}
 	}
 }

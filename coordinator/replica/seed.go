@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -101,13 +100,4 @@ func (r *Replica) Copy() (*facts.Snapshot, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.facts.Snapshot(), r.raft.CurrentTerm()
-}
-
-// Servers returns the servers of the log, and the id of the leader, "" for none.
-func (r *Replica) Servers(context.Context) ([]raft.Server, string, error) {
-	f := r.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return nil, "", classifyRaftError(err)
-	}
-	return f.Configuration().Servers, r.Leader(), nil
 }

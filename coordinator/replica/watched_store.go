@@ -37,11 +37,11 @@ func (w *watchedStore) note(err error) error {
 	return err
 }
 
-// LeadershipError returns why this server stopped leading: the log could not be
-// written, or another server leads.
-func (r *Replica) LeadershipError() error {
+// WriteError returns why the log cannot be written, nil if it can: a server whose
+// log failed once does nothing more.
+func (r *Replica) WriteError() error {
 	if err := r.store.failed.Load(); err != nil {
 		return fault.New(fault.Unavailable, "the log cannot be written: %w; nothing that was accepted is lost: make room on its disk, or mend it, and start the coordinator again", *err)
 	}
-	return fault.New(fault.Unavailable, "another coordinator leads now")
+	return nil
 }

@@ -36,6 +36,9 @@ type Entry struct {
 	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of this entry's type
 	At      int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`           // Unix nanoseconds
 	Actor   string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`      // who proposed it
+	// Term of the leader that decided this; refused in the log of another term. 0
+	// for an entry that is good under any leader.
+	Term uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
 	// Types that are valid to be assigned to Body:
 	//
 	//	*Entry_Cluster
@@ -112,6 +115,13 @@ func (x *Entry) GetActor() string {
 		return x.Actor
 	}
 	return ""
+}
+
+func (x *Entry) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
 }
 
 func (x *Entry) GetBody() isEntry_Body {
@@ -2130,11 +2140,12 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\xc6\t\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\xda\t\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05actor\x18\x03 \x01(\tR\x05actor\x122\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x122\n" +
 	"\acluster\x18\n" +
 	" \x01(\v2\x16.drover.v1.ClusterFactH\x00R\acluster\x122\n" +
 	"\atenants\x18\v \x01(\v2\x16.drover.v1.TenantsFactH\x00R\atenants\x12)\n" +

@@ -205,6 +205,14 @@ type Server struct {
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its raft listener; its id in a cluster of one
 	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
 	Voter         bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
+	ApiAddress    string                 `protobuf:"bytes,5,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`             // URL for nodes and users
+	LastContactMs int64                  `protobuf:"varint,6,opt,name=last_contact_ms,json=lastContactMs,proto3" json:"last_contact_ms,omitempty"` // since it heard from the leader; 0 for the leader itself
+	AppliedIndex  uint64                 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`      // of the log
+	DiskFree      int64                  `protobuf:"varint,8,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`                  // bytes of the disk of its data folder
+	DiskTotal     int64                  `protobuf:"varint,9,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
+	MissingFiles  int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"` // uploaded files that it has yet to fetch
+	Version       string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`                                // of its program
+	Error         string                 `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`                                    // why it does not answer, "" if it does
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +275,318 @@ func (x *Server) GetVoter() bool {
 	return false
 }
 
+func (x *Server) GetApiAddress() string {
+	if x != nil {
+		return x.ApiAddress
+	}
+	return ""
+}
+
+func (x *Server) GetLastContactMs() int64 {
+	if x != nil {
+		return x.LastContactMs
+	}
+	return 0
+}
+
+func (x *Server) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *Server) GetDiskFree() int64 {
+	if x != nil {
+		return x.DiskFree
+	}
+	return 0
+}
+
+func (x *Server) GetDiskTotal() int64 {
+	if x != nil {
+		return x.DiskTotal
+	}
+	return 0
+}
+
+func (x *Server) GetMissingFiles() int64 {
+	if x != nil {
+		return x.MissingFiles
+	}
+	return 0
+}
+
+func (x *Server) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Server) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type AddServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its peer port
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddServerRequest) Reset() {
+	*x = AddServerRequest{}
+	mi := &file_drover_v1_operator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddServerRequest) ProtoMessage() {}
+
+func (x *AddServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddServerRequest.ProtoReflect.Descriptor instead.
+func (*AddServerRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AddServerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AddServerRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type AddServerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddServerResponse) Reset() {
+	*x = AddServerResponse{}
+	mi := &file_drover_v1_operator_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddServerResponse) ProtoMessage() {}
+
+func (x *AddServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddServerResponse.ProtoReflect.Descriptor instead.
+func (*AddServerResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{6}
+}
+
+type RemoveServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServerRequest) Reset() {
+	*x = RemoveServerRequest{}
+	mi := &file_drover_v1_operator_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServerRequest) ProtoMessage() {}
+
+func (x *RemoveServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServerRequest.ProtoReflect.Descriptor instead.
+func (*RemoveServerRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveServerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RemoveServerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServerResponse) Reset() {
+	*x = RemoveServerResponse{}
+	mi := &file_drover_v1_operator_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServerResponse) ProtoMessage() {}
+
+func (x *RemoveServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServerResponse.ProtoReflect.Descriptor instead.
+func (*RemoveServerResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{8}
+}
+
+type TransferLeadershipRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // of the next leader, "" for the one that is furthest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipRequest) Reset() {
+	*x = TransferLeadershipRequest{}
+	mi := &file_drover_v1_operator_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipRequest) ProtoMessage() {}
+
+func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TransferLeadershipRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type TransferLeadershipResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        string                 `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"` // id of the server that leads now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipResponse) Reset() {
+	*x = TransferLeadershipResponse{}
+	mi := &file_drover_v1_operator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipResponse) ProtoMessage() {}
+
+func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_operator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_operator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TransferLeadershipResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
 var File_drover_v1_operator_proto protoreflect.FileDescriptor
 
 const file_drover_v1_operator_proto_rawDesc = "" +
@@ -279,15 +599,40 @@ const file_drover_v1_operator_proto_rawDesc = "" +
 	"\x12ListServersRequest\"V\n" +
 	"\x13ListServersResponse\x12+\n" +
 	"\aservers\x18\x01 \x03(\v2\x11.drover.v1.ServerR\aservers\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"`\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xdf\x02\n" +
 	"\x06Server\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\bR\x06leader\x12\x14\n" +
-	"\x05voter\x18\x04 \x01(\bR\x05voter2\xb6\x01\n" +
+	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x1f\n" +
+	"\vapi_address\x18\x05 \x01(\tR\n" +
+	"apiAddress\x12&\n" +
+	"\x0flast_contact_ms\x18\x06 \x01(\x03R\rlastContactMs\x12#\n" +
+	"\rapplied_index\x18\a \x01(\x04R\fappliedIndex\x12\x1b\n" +
+	"\tdisk_free\x18\b \x01(\x03R\bdiskFree\x12\x1d\n" +
+	"\n" +
+	"disk_total\x18\t \x01(\x03R\tdiskTotal\x12#\n" +
+	"\rmissing_files\x18\n" +
+	" \x01(\x03R\fmissingFiles\x12\x18\n" +
+	"\aversion\x18\v \x01(\tR\aversion\x12\x14\n" +
+	"\x05error\x18\f \x01(\tR\x05error\"<\n" +
+	"\x10AddServerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x13\n" +
+	"\x11AddServerResponse\"%\n" +
+	"\x13RemoveServerRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
+	"\x14RemoveServerResponse\"+\n" +
+	"\x19TransferLeadershipRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
+	"\x1aTransferLeadershipResponse\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader2\xb8\x03\n" +
 	"\x0fOperatorService\x12S\n" +
 	"\fSaveSnapshot\x12\x1e.drover.v1.SaveSnapshotRequest\x1a\x1f.drover.v1.SaveSnapshotResponse\"\x000\x01\x12N\n" +
-	"\vListServers\x12\x1d.drover.v1.ListServersRequest\x1a\x1e.drover.v1.ListServersResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\vListServers\x12\x1d.drover.v1.ListServersRequest\x1a\x1e.drover.v1.ListServersResponse\"\x00\x12H\n" +
+	"\tAddServer\x12\x1b.drover.v1.AddServerRequest\x1a\x1c.drover.v1.AddServerResponse\"\x00\x12Q\n" +
+	"\fRemoveServer\x12\x1e.drover.v1.RemoveServerRequest\x1a\x1f.drover.v1.RemoveServerResponse\"\x00\x12c\n" +
+	"\x12TransferLeadership\x12$.drover.v1.TransferLeadershipRequest\x1a%.drover.v1.TransferLeadershipResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_operator_proto_rawDescOnce sync.Once
@@ -301,25 +646,37 @@ func file_drover_v1_operator_proto_rawDescGZIP() []byte {
 	return file_drover_v1_operator_proto_rawDescData
 }
 
-var file_drover_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_drover_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_drover_v1_operator_proto_goTypes = []any{
-	(*SaveSnapshotRequest)(nil),  // 0: drover.v1.SaveSnapshotRequest
-	(*SaveSnapshotResponse)(nil), // 1: drover.v1.SaveSnapshotResponse
-	(*ListServersRequest)(nil),   // 2: drover.v1.ListServersRequest
-	(*ListServersResponse)(nil),  // 3: drover.v1.ListServersResponse
-	(*Server)(nil),               // 4: drover.v1.Server
+	(*SaveSnapshotRequest)(nil),        // 0: drover.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),       // 1: drover.v1.SaveSnapshotResponse
+	(*ListServersRequest)(nil),         // 2: drover.v1.ListServersRequest
+	(*ListServersResponse)(nil),        // 3: drover.v1.ListServersResponse
+	(*Server)(nil),                     // 4: drover.v1.Server
+	(*AddServerRequest)(nil),           // 5: drover.v1.AddServerRequest
+	(*AddServerResponse)(nil),          // 6: drover.v1.AddServerResponse
+	(*RemoveServerRequest)(nil),        // 7: drover.v1.RemoveServerRequest
+	(*RemoveServerResponse)(nil),       // 8: drover.v1.RemoveServerResponse
+	(*TransferLeadershipRequest)(nil),  // 9: drover.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 10: drover.v1.TransferLeadershipResponse
 }
 var file_drover_v1_operator_proto_depIdxs = []int32{
-	4, // 0: drover.v1.ListServersResponse.servers:type_name -> drover.v1.Server
-	0, // 1: drover.v1.OperatorService.SaveSnapshot:input_type -> drover.v1.SaveSnapshotRequest
-	2, // 2: drover.v1.OperatorService.ListServers:input_type -> drover.v1.ListServersRequest
-	1, // 3: drover.v1.OperatorService.SaveSnapshot:output_type -> drover.v1.SaveSnapshotResponse
-	3, // 4: drover.v1.OperatorService.ListServers:output_type -> drover.v1.ListServersResponse
-	3, // [3:5] is the sub-list for method output_type
-	1, // [1:3] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	4,  // 0: drover.v1.ListServersResponse.servers:type_name -> drover.v1.Server
+	0,  // 1: drover.v1.OperatorService.SaveSnapshot:input_type -> drover.v1.SaveSnapshotRequest
+	2,  // 2: drover.v1.OperatorService.ListServers:input_type -> drover.v1.ListServersRequest
+	5,  // 3: drover.v1.OperatorService.AddServer:input_type -> drover.v1.AddServerRequest
+	7,  // 4: drover.v1.OperatorService.RemoveServer:input_type -> drover.v1.RemoveServerRequest
+	9,  // 5: drover.v1.OperatorService.TransferLeadership:input_type -> drover.v1.TransferLeadershipRequest
+	1,  // 6: drover.v1.OperatorService.SaveSnapshot:output_type -> drover.v1.SaveSnapshotResponse
+	3,  // 7: drover.v1.OperatorService.ListServers:output_type -> drover.v1.ListServersResponse
+	6,  // 8: drover.v1.OperatorService.AddServer:output_type -> drover.v1.AddServerResponse
+	8,  // 9: drover.v1.OperatorService.RemoveServer:output_type -> drover.v1.RemoveServerResponse
+	10, // 10: drover.v1.OperatorService.TransferLeadership:output_type -> drover.v1.TransferLeadershipResponse
+	6,  // [6:11] is the sub-list for method output_type
+	1,  // [1:6] is the sub-list for method input_type
+	1,  // [1:1] is the sub-list for extension type_name
+	1,  // [1:1] is the sub-list for extension extendee
+	0,  // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_operator_proto_init() }
@@ -333,7 +690,7 @@ func file_drover_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_operator_proto_rawDesc), len(file_drover_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

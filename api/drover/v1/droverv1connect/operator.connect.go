@@ -41,6 +41,15 @@ const (
 	// OperatorServiceListServersProcedure is the fully-qualified name of the OperatorService's
 	// ListServers RPC.
 	OperatorServiceListServersProcedure = "/drover.v1.OperatorService/ListServers"
+	// OperatorServiceAddServerProcedure is the fully-qualified name of the OperatorService's AddServer
+	// RPC.
+	OperatorServiceAddServerProcedure = "/drover.v1.OperatorService/AddServer"
+	// OperatorServiceRemoveServerProcedure is the fully-qualified name of the OperatorService's
+	// RemoveServer RPC.
+	OperatorServiceRemoveServerProcedure = "/drover.v1.OperatorService/RemoveServer"
+	// OperatorServiceTransferLeadershipProcedure is the fully-qualified name of the OperatorService's
+	// TransferLeadership RPC.
+	OperatorServiceTransferLeadershipProcedure = "/drover.v1.OperatorService/TransferLeadership"
 )
 
 // OperatorServiceClient is a client for the drover.v1.OperatorService service.
@@ -49,6 +58,13 @@ type OperatorServiceClient interface {
 	SaveSnapshot(context.Context, *connect.Request[v1.SaveSnapshotRequest]) (*connect.ServerStreamForClient[v1.SaveSnapshotResponse], error)
 	// ListServers returns the servers of the replicated log.
 	ListServers(context.Context, *connect.Request[v1.ListServersRequest]) (*connect.Response[v1.ListServersResponse], error)
+	// AddServer adds a coordinator that was started with -join, or changes its
+	// address. It votes once it has the log and the files.
+	AddServer(context.Context, *connect.Request[v1.AddServerRequest]) (*connect.Response[v1.AddServerResponse], error)
+	// RemoveServer takes a coordinator out of the cluster.
+	RemoveServer(context.Context, *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error)
+	// TransferLeadership has another coordinator lead.
+	TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error)
 }
 
 // NewOperatorServiceClient constructs a client for the drover.v1.OperatorService service. By
@@ -74,13 +90,34 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("ListServers")),
 			connect.WithClientOptions(opts...),
 		),
+		addServer: connect.NewClient[v1.AddServerRequest, v1.AddServerResponse](
+			httpClient,
+			baseURL+OperatorServiceAddServerProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("AddServer")),
+			connect.WithClientOptions(opts...),
+		),
+		removeServer: connect.NewClient[v1.RemoveServerRequest, v1.RemoveServerResponse](
+			httpClient,
+			baseURL+OperatorServiceRemoveServerProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RemoveServer")),
+			connect.WithClientOptions(opts...),
+		),
+		transferLeadership: connect.NewClient[v1.TransferLeadershipRequest, v1.TransferLeadershipResponse](
+			httpClient,
+			baseURL+OperatorServiceTransferLeadershipProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("TransferLeadership")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // operatorServiceClient implements OperatorServiceClient.
 type operatorServiceClient struct {
-	saveSnapshot *connect.Client[v1.SaveSnapshotRequest, v1.SaveSnapshotResponse]
-	listServers  *connect.Client[v1.ListServersRequest, v1.ListServersResponse]
+	saveSnapshot       *connect.Client[v1.SaveSnapshotRequest, v1.SaveSnapshotResponse]
+	listServers        *connect.Client[v1.ListServersRequest, v1.ListServersResponse]
+	addServer          *connect.Client[v1.AddServerRequest, v1.AddServerResponse]
+	removeServer       *connect.Client[v1.RemoveServerRequest, v1.RemoveServerResponse]
+	transferLeadership *connect.Client[v1.TransferLeadershipRequest, v1.TransferLeadershipResponse]
 }
 
 // SaveSnapshot calls drover.v1.OperatorService.SaveSnapshot.
@@ -93,12 +130,34 @@ func (c *operatorServiceClient) ListServers(ctx context.Context, req *connect.Re
 	return c.listServers.CallUnary(ctx, req)
 }
 
+// AddServer calls drover.v1.OperatorService.AddServer.
+func (c *operatorServiceClient) AddServer(ctx context.Context, req *connect.Request[v1.AddServerRequest]) (*connect.Response[v1.AddServerResponse], error) {
+	return c.addServer.CallUnary(ctx, req)
+}
+
+// RemoveServer calls drover.v1.OperatorService.RemoveServer.
+func (c *operatorServiceClient) RemoveServer(ctx context.Context, req *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error) {
+	return c.removeServer.CallUnary(ctx, req)
+}
+
+// TransferLeadership calls drover.v1.OperatorService.TransferLeadership.
+func (c *operatorServiceClient) TransferLeadership(ctx context.Context, req *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error) {
+	return c.transferLeadership.CallUnary(ctx, req)
+}
+
 // OperatorServiceHandler is an implementation of the drover.v1.OperatorService service.
 type OperatorServiceHandler interface {
 	// SaveSnapshot streams an archive of the coordinator's state while it runs.
 	SaveSnapshot(context.Context, *connect.Request[v1.SaveSnapshotRequest], *connect.ServerStream[v1.SaveSnapshotResponse]) error
 	// ListServers returns the servers of the replicated log.
 	ListServers(context.Context, *connect.Request[v1.ListServersRequest]) (*connect.Response[v1.ListServersResponse], error)
+	// AddServer adds a coordinator that was started with -join, or changes its
+	// address. It votes once it has the log and the files.
+	AddServer(context.Context, *connect.Request[v1.AddServerRequest]) (*connect.Response[v1.AddServerResponse], error)
+	// RemoveServer takes a coordinator out of the cluster.
+	RemoveServer(context.Context, *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error)
+	// TransferLeadership has another coordinator lead.
+	TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error)
 }
 
 // NewOperatorServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -120,12 +179,36 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("ListServers")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceAddServerHandler := connect.NewUnaryHandler(
+		OperatorServiceAddServerProcedure,
+		svc.AddServer,
+		connect.WithSchema(operatorServiceMethods.ByName("AddServer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceRemoveServerHandler := connect.NewUnaryHandler(
+		OperatorServiceRemoveServerProcedure,
+		svc.RemoveServer,
+		connect.WithSchema(operatorServiceMethods.ByName("RemoveServer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceTransferLeadershipHandler := connect.NewUnaryHandler(
+		OperatorServiceTransferLeadershipProcedure,
+		svc.TransferLeadership,
+		connect.WithSchema(operatorServiceMethods.ByName("TransferLeadership")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/drover.v1.OperatorService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OperatorServiceSaveSnapshotProcedure:
 			operatorServiceSaveSnapshotHandler.ServeHTTP(w, r)
 		case OperatorServiceListServersProcedure:
 			operatorServiceListServersHandler.ServeHTTP(w, r)
+		case OperatorServiceAddServerProcedure:
+			operatorServiceAddServerHandler.ServeHTTP(w, r)
+		case OperatorServiceRemoveServerProcedure:
+			operatorServiceRemoveServerHandler.ServeHTTP(w, r)
+		case OperatorServiceTransferLeadershipProcedure:
+			operatorServiceTransferLeadershipHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -141,4 +224,16 @@ func (UnimplementedOperatorServiceHandler) SaveSnapshot(context.Context, *connec
 
 func (UnimplementedOperatorServiceHandler) ListServers(context.Context, *connect.Request[v1.ListServersRequest]) (*connect.Response[v1.ListServersResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.ListServers is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) AddServer(context.Context, *connect.Request[v1.AddServerRequest]) (*connect.Response[v1.AddServerResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.AddServer is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RemoveServer(context.Context, *connect.Request[v1.RemoveServerRequest]) (*connect.Response[v1.RemoveServerResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.RemoveServer is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) TransferLeadership(context.Context, *connect.Request[v1.TransferLeadershipRequest]) (*connect.Response[v1.TransferLeadershipResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.OperatorService.TransferLeadership is not implemented"))
 }

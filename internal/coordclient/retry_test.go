@@ -1,4 +1,4 @@
-package main
+package coordclient
 
 import (
 	"context"
@@ -56,7 +56,8 @@ func TestOverloadedCallsAreRepeatedWithGrowingPauses(t *testing.T) {
 	h := httptest.NewServer(mux)
 	defer h.Close()
 	var pauses []time.Duration
-	r := &retrier{pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}
+	r := NewRetrier(nil)
+	r.pause = func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }
 	c := droverv1connect.NewClientServiceClient(h.Client(), h.URL, connect.WithInterceptors(r))
 	status := func() error {
 		_, err := c.Status(t.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
@@ -97,7 +98,7 @@ func TestOverloadedCallsAreRepeatedWithGrowingPauses(t *testing.T) {
 func TestRepeatingEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
-	err := newRetrier().do(ctx, func() error {
+	err := NewRetrier(nil).Do(ctx, true, func() error {
 		calls++
 		cancel()
 		return fault.Overload("busy")

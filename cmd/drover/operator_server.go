@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/jobspec"
+)
+
+func serverListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the coordinators and how far each of them is",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.listServers(c.Context)
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res)
+			}
+			var rows [][]string
+			for _, s := range res.Servers {
+				rows = append(rows, serverRow(s))
+			}
+			printTable(c.App.Writer, []string{"server", "address", "role", "last contact", "applied", "free disk", "state"}, rows)
+			return nil
+		},
+	}
+}
+
+func (c *client) listServers(ctx context.Context) (*droverv1.ListServersResponse, error) {
+	res, err := c.operator.ListServers(ctx, connect.NewRequest(&droverv1.ListServersRequest{}))
+	if err != nil {
+		return nil, c.classifyError(err)
+	}
+	return res.Msg, nil
+}
+
+// serverRow is a server's line of the list.
+func serverRow(s *droverv1.Server) []string {
+	role := "follower"
+	switch {
+	case s.Leader:
+		role = "leader"
+	case !s.Voter:
+		role = "no voter"
+	}
+	if s.Error != "" {
+		return []string{s.Id, s.Address, role, "-", "-", "-", s.Error}
+	}
+	contact := (time.Duration(s.LastContactMs) * time.Millisecond).String()
+	switch {
+	case s.Leader:
+		contact = "-"
+	case s.LastContactMs < 0:
+		contact = "never"
+	}
+	state := "ok"
+	if s.MissingFiles > 0 {
+		state = fmt.Sprintf("%d files to fetch", s.MissingFiles)
+	}
+	return []string{s.Id, s.Address, role, contact, fmt.Sprint(s.AppliedIndex), jobspec.FormatSize(s.DiskFree), state}
+}
+
+func serverAddCommand() *cli.Command {
+	return &cli.Command{
+		Name: "add", ArgsUsage: "ID HOST:PORT",
+		Usage: "add a coordinator that was started with -join, or change the peer address of one",
+		Description: "A coordinator that starts with -join and an empty folder has itself added; this is for one whose certificate has\n" +
+			"another name. It gets the log and the files first, and votes from then on: the command waits for that.",
+		Flags: []cli.Flag{&cli.DurationFlag{Name: "timeout", Value: 2 * time.Minute, Usage: "how long to wait until it votes; 0: not at all"}},
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 2, 2, "ID HOST:PORT")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			if _, err := cl.operator.AddServer(c.Context, connect.NewRequest(&droverv1.AddServerRequest{Id: args[0], Address: args[1]})); err != nil {
+				return cl.classifyError(err)
+			}
+			voting, err := awaitVoter(c.Context, cl, args[0], c.Duration("timeout"))
+			if err != nil {
+				return err
+			}
+			if !voting {
+				fmt.Fprintf(c.App.Writer, "server %s is added; it votes when it has the log and the files: `drover operator server list` shows how far it is\n", args[0])
+				return nil
+			}
+			fmt.Fprintf(c.App.Writer, "server %s is added and votes\n", args[0])
+			return nil
+		},
+	}
+}
+
+// voterPoll is the time between two looks at a server that catches up.
+const voterPoll = 500 * time.Millisecond
+
+// awaitVoter waits until a server votes, and reports whether it does.
+func awaitVoter(ctx context.Context, cl *client, id string, limit time.Duration) (bool, error) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		res, err := cl.listServers(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, s := range res.Servers {
+			if s.Id == id && s.Voter {
+				return true, nil
+			}
+		}
+		select {
+		case <-time.After(voterPoll):
+		case <-ctx.Done():
+			return false, fault.New(fault.Unavailable, "interrupted; the server is added and catches up")
+		}
+	}
+	return false, nil
+}
+
+func serverRemoveCommand() *cli.Command {
+	return &cli.Command{
+		Name: "remove", ArgsUsage: "ID",
+		Usage: "take a coordinator out of the cluster",
+		Description: "It is refused where too few of the others answer to go on. A leader has another one lead first. The coordinator that\n" +
+			"was removed stops; its data folder is of no use any more.",
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 1, 1, "ID")
+			if err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			if _, err := cl.operator.RemoveServer(c.Context, connect.NewRequest(&droverv1.RemoveServerRequest{Id: args[0]})); err != nil {
+				return cl.classifyError(err)
+			}
+			fmt.Fprintf(c.App.Writer, "server %s is removed\n", args[0])
+			return nil
+		},
+	}
+}
+
+func serverTransferCommand() *cli.Command {
+	return &cli.Command{
+		Name: "transfer", ArgsUsage: "[ID]",
+		Usage:       "have another coordinator lead",
+		Description: "Before work on the leader's machine. Without ID the one that is furthest leads.",
+		Action: func(c *cli.Context) error {
+			args, err := positionalArgs(c, 0, 1, "[ID]")
+			if err != nil {
+				return err
+			}
+			req := &droverv1.TransferLeadershipRequest{}
+			if len(args) > 0 {
+				req.Id = args[0]
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.operator.TransferLeadership(c.Context, connect.NewRequest(req))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			fmt.Fprintf(c.App.Writer, "server %s leads\n", res.Msg.Leader)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,157 @@
+package coordinator
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+)
+
+// staleReads are the calls that a follower answers, from what it has applied, if
+// the caller asks for that (wire.Stale). All others are the leader's.
+var staleReads = map[string]bool{
+	droverv1connect.ClientServiceStatusProcedure:        true,
+	droverv1connect.ClientServiceListJobsProcedure:      true,
+	droverv1connect.ClientServiceGetJobProcedure:        true,
+	droverv1connect.ClientServiceWatchJobProcedure:      true,
+	droverv1connect.ClientServiceListTasksProcedure:     true,
+	droverv1connect.ClientServiceListNodesProcedure:     true,
+	droverv1connect.ClientServiceListTenantsProcedure:   true,
+	droverv1connect.ClientServiceEventsProcedure:        true,
+	droverv1connect.ClientServiceGetSchedulerProcedure:  true,
+	droverv1connect.OperatorServiceListServersProcedure: true,
+}
+
+// serviceOf returns the service in a procedure's path.
+func serviceOf(procedure string) string { return path.Dir(procedure)[1:] }
+
+func staleAllowed(procedure string, h http.Header) bool {
+	return h.Get(wire.Stale) != "" && staleReads[procedure]
+}
+
+// Waits for a leader.
+const (
+	readyLimit    = 10 * time.Second // for the first election of a coordinator that is alone
+	electionLimit = 2 * time.Second  // for an election among several: the caller may ask another
+	leaderPoll    = 50 * time.Millisecond
+)
+
+// enterCall lets a call in that this server may answer: as the leader, verified
+// with the others, or as a follower if that suffices. cancel is called when the
+// coordinator stops or its term ends, so that no call outlives what it is based
+// on. release must be called, whatever the error.
+func (c *core) enterCall(ctx context.Context, cancel func(), procedure string, h http.Header) (_ context.Context, release func(), err error) {
+	if droverv1connect.PeerServiceName == serviceOf(procedure) || staleAllowed(procedure, h) {
+		return ctx, c.cancelOn(cancel, nil), nil
+	}
+	c.awaitLeader(ctx)
+	term, done := c.leadership.current()
+	if term == 0 {
+		return ctx, cancel, c.notLeader(ctx)
+	}
+	release = c.cancelOn(cancel, done)
+	if err := c.replica.Verify(ctx); err != nil {
+		return ctx, release, wire.NotLeader("", "coordinator %q led until now: ask again in a second (%v)", c.cfg.ID, err)
+	}
+	return withTerm(ctx, term), release, nil
+}
+
+// markChange marks the error of a call during which this server's term ended, or
+// the server stopped.
+func (c *core) markChange(ctx context.Context, err error) error {
+	began := termOf(ctx)
+	if err == nil || began == 0 || c.peers == nil {
+		return err
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded, connect.CodeInternal:
+	default: // it says what was wrong with the call
+		return err
+	}
+	term, _ := c.leadership.current()
+	select {
+	case <-c.stop:
+	default:
+		if term == began {
+			return err
+		}
+	}
+	return wire.LeaderChanged(err)
+}
+
+// cancelOn cancels a call when the coordinator stops or the term ends. The
+// function returned ends both.
+func (c *core) cancelOn(cancel func(), termEnds <-chan struct{}) func() {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-c.stop:
+			cancel()
+		case <-termEnds:
+			cancel()
+		case <-done:
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+		cancel()
+	}
+}
+
+// follows reports whether another server leads, as far as this one knows.
+func (c *core) follows() bool {
+	l := c.replica.Leader()
+	return l != "" && l != c.cfg.ID
+}
+
+// awaitLeader waits a while for an election if there is no leader.
+func (c *core) awaitLeader(ctx context.Context) {
+	limit := readyLimit
+	if c.peers != nil {
+		limit = electionLimit
+	}
+	t, poll := time.NewTimer(limit), time.NewTicker(leaderPoll)
+	defer t.Stop()
+	defer poll.Stop()
+	for {
+		begun := c.leadership.beginning()
+		if c.leads() || c.follows() {
+			return
+		}
+		select {
+		case <-begun:
+		case <-poll.C: // nobody says when another one begins to lead
+		case <-t.C:
+			return
+		case <-c.stop:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// notLeader says who leads, or why nobody does.
+func (c *core) notLeader(ctx context.Context) error {
+	if c.peers == nil {
+		return wire.NotLeader("", "this coordinator does not lead yet: try again in a second")
+	}
+	if c.follows() {
+		l := c.replica.Leader()
+		url := c.peers.apiAddress(ctx, c.replica.LeaderAddress())
+		at := ""
+		if url != "" {
+			at = " at " + url
+		}
+		return wire.NotLeader(url, "coordinator %q does not lead, %q does: connect to that one%s", c.cfg.ID, l, at)
+	}
+	return wire.NotLeader("", "%s", c.peers.whyNoLeader(ctx))
+}

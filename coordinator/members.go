@@ -1,0 +1,215 @@
+package coordinator
+
+import (
+	"context"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
+)
+
+// transferLimit bounds the wait for another leader after a transfer.
+const transferLimit = 10 * time.Second
+
+var serverNameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// checkPeer checks the name and the peer address of a server.
+func checkPeer(id, address string) error {
+	if !serverNameRE.MatchString(id) {
+		return fault.New(fault.Invalid, "server %.64q: a server's name has letters, digits, '.', '_' and '-'", id)
+	}
+	host, port, err := net.SplitHostPort(address)
+	if n, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || n == 0 || host == "" {
+		return fault.New(fault.Invalid, "address %.128q of server %q: want host:port of its peer port", address, id)
+	}
+	return nil
+}
+
+// needPeers refuses changes of the servers where there can be but one.
+func (s *operatorService) needPeers() error {
+	if s.peers == nil {
+		return fault.New(fault.Unsupported, "this coordinator is alone: start it with -peer-listen, and others with -join, for a cluster")
+	}
+	return nil
+}
+
+// ListServers returns the servers of the replicated log, and what each of them
+// says of itself.
+func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
+	if err := s.needOperator(ctx, "list the servers"); err != nil {
+		return nil, err
+	}
+	list, leader, err := s.replica.Servers()
+	if err != nil {
+		return nil, err
+	}
+	res := &droverv1.ListServersResponse{Term: s.replica.Term()}
+	for _, d := range s.describeServers(ctx, list) {
+		x := &droverv1.Server{Id: d.peer.ID, Address: d.peer.Address, Leader: d.peer.ID == leader, Voter: d.voter}
+		if st := d.state; st != nil {
+			x.ApiAddress, x.LastContactMs, x.AppliedIndex, x.DiskFree, x.DiskTotal = st.GetApiAddress(), st.GetLastContactMs(), st.GetAppliedIndex(), st.GetDiskFree(), st.GetDiskTotal()
+			x.MissingFiles, x.Version = st.GetMissingFiles(), st.GetVersion()
+		}
+		if d.err != nil {
+			x.Error = d.err.Error()
+		}
+		res.Servers = append(res.Servers, x)
+	}
+	return connect.NewResponse(res), nil
+}
+
+func (s *operatorService) describeServers(ctx context.Context, list []raft.Server) []described {
+	if s.peers != nil {
+		return s.peers.describeAll(ctx, list)
+	}
+	var out []described
+	for _, x := range list {
+		st := &droverv1.DescribeResponse{Id: s.cfg.ID, AppliedIndex: s.replica.Applied(), Version: version.Version}
+		if free, total, err := s.cfg.DiskSpace(); err == nil {
+			st.DiskFree, st.DiskTotal = free, total
+		}
+		out = append(out, described{peer: replica.Peer{ID: string(x.ID), Address: string(x.Address)}, voter: true, state: st})
+	}
+	return out
+}
+
+// AddServer adds a server that is running with -join, or changes the address of
+// one. It votes when it has caught up (peers.promote).
+func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[droverv1.AddServerRequest]) (*connect.Response[droverv1.AddServerResponse], error) {
+	if err := s.needOperator(ctx, "add servers"); err != nil {
+		return nil, err
+	}
+	if err := s.needPeers(); err != nil {
+		return nil, err
+	}
+	id, at := req.Msg.GetId(), req.Msg.GetAddress()
+	if err := checkPeer(id, at); err != nil {
+		return nil, err
+	}
+	var cluster string
+	s.view(func(f *facts.Facts) { cluster = f.Cluster() })
+	d, err := s.peers.describe(ctx, at)
+	switch {
+	case err != nil:
+		return nil, fault.New(fault.Unavailable, "no coordinator answers at %s: start server %q with -join first: %w", at, id, err)
+	case d.GetId() != id:
+		return nil, fault.New(fault.Conflict, "server %q answers at %s, not %q", d.GetId(), at, id)
+	case d.GetCluster() != "" && d.GetCluster() != cluster:
+		return nil, fault.New(fault.Conflict, "server %q is of another cluster: it needs an empty data folder", id)
+	}
+	if err := s.replica.Admit(replica.Peer{ID: id, Address: at}, !d.GetHasLog()); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.AddServerResponse{}), nil
+}
+
+// RemoveServer takes a server out of the cluster, if a majority of those that
+// remain answers. A leader that is to go has another one lead first, which is then
+// asked.
+func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request[droverv1.RemoveServerRequest]) (*connect.Response[droverv1.RemoveServerResponse], error) {
+	if err := s.needOperator(ctx, "remove servers"); err != nil {
+		return nil, err
+	}
+	if err := s.needPeers(); err != nil {
+		return nil, err
+	}
+	id := req.Msg.GetId()
+	list, _, err := s.replica.Servers()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list, func(x raft.Server) bool { return string(x.ID) == id })
+	if i < 0 { // removed before: the caller may have missed the answer
+		return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
+	}
+	if err := majorityWithout(id, s.peers.describeAll(ctx, list)); err != nil {
+		return nil, err
+	}
+	if id == s.cfg.ID {
+		if _, err := s.transfer(ctx, replica.Peer{}); err != nil {
+			return nil, err
+		}
+		return nil, s.notLeader(ctx)
+	}
+	if err := s.replica.Remove(id); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
+}
+
+// majorityWithout returns an error if the servers without one would not be able
+// to decide.
+func majorityWithout(id string, all []described) error {
+	voters, answer := 0, 0
+	for _, d := range all {
+		if !d.voter || d.peer.ID == id {
+			continue
+		}
+		voters++
+		answer += boolInt(d.err == nil)
+	}
+	if need := voters/2 + 1; answer < need || voters == 0 {
+		return fault.New(fault.Conflict, "without %q %d servers vote, of which %d answer and %d must: the cluster would stand still; start or add others first (drover operator server list)", id, voters, answer, need)
+	}
+	return nil
+}
+
+// TransferLeadership has another server lead.
+func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.Request[droverv1.TransferLeadershipRequest]) (*connect.Response[droverv1.TransferLeadershipResponse], error) {
+	if err := s.needOperator(ctx, "choose the leader"); err != nil {
+		return nil, err
+	}
+	if err := s.needPeers(); err != nil {
+		return nil, err
+	}
+	id := req.Msg.GetId()
+	if id == s.cfg.ID {
+		return connect.NewResponse(&droverv1.TransferLeadershipResponse{Leader: id}), nil
+	}
+	to := replica.Peer{}
+	if id != "" {
+		list, _, err := s.replica.Servers()
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(list, func(x raft.Server) bool { return string(x.ID) == id && x.Suffrage == raft.Voter })
+		if i < 0 {
+			return nil, fault.New(fault.NotFound, "no server %q votes: `drover operator server list` shows them", id)
+		}
+		to = replica.Peer{ID: id, Address: string(list[i].Address)}
+	}
+	leader, err := s.transfer(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.TransferLeadershipResponse{Leader: leader}), nil
+}
+
+// transfer has another server lead, and returns which one does. This call ends
+// with the term of this server, so it waits apart from it.
+func (s *operatorService) transfer(_ context.Context, to replica.Peer) (string, error) {
+	ctx, cancel := context.WithTimeout(s.peers.background, transferLimit)
+	defer cancel()
+	if err := s.replica.Transfer(ctx, to); err != nil {
+		return "", err
+	}
+	for {
+		if l := s.replica.Leader(); l != "" && l != s.cfg.ID {
+			return l, nil
+		}
+		if !sleep(ctx, leaderPoll) {
+			return "", wire.NotLeader("", "coordinator %q does not lead any more, and no other one does yet: try again in a second", s.cfg.ID)
+		}
+	}
+}

@@ -1,0 +1,362 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/peer"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of what coordinators ask each other.
+const (
+	describeLimit = 2 * time.Second
+	joinLimit     = 15 * time.Second
+	keepEvery     = time.Second      // between two looks at the servers and their files
+	apiAddressFor = 10 * time.Second // that the leader's URL is believed
+	whyFor        = time.Second      // that the state of the others is believed
+	promoteBehind = 64               // entries that a server may lack when it begins to vote
+)
+
+// peers is this server's connection with the other coordinators: it enters the
+// cluster, keeps its address and its files up to date there and, as the leader,
+// lets servers vote that have caught up. A nil *peers is that of a coordinator
+// that is alone.
+type peers struct {
+	c      *core
+	net    *peer.Network
+	server *http.Server
+	wg     sync.WaitGroup
+
+	replica atomic.Pointer[replica.Replica] // nil until the log is open
+
+	background context.Context // of what goes on after a call has ended
+	endTasks   context.CancelFunc
+	files      *fileKeeper
+
+	mu           sync.Mutex // guards the fields below
+	apiAddresses map[string]apiAddress
+	why          string // nobody leads
+	whyAt        time.Time
+}
+
+type apiAddress struct {
+	url string
+	at  time.Time
+}
+
+func newPeers(c *core) *peers {
+	p := &peers{c: c, apiAddresses: map[string]apiAddress{}}
+	p.net = peer.Listen(peer.Config{Listener: c.cfg.PeerListener, Member: c.cfg.Certificate, Address: c.cfg.PeerAddress, Dial: c.cfg.PeerDial, Logger: c.log})
+	p.background, p.endTasks = context.WithCancel(context.Background())
+	p.files = &fileKeeper{p: p}
+	return p
+}
+
+// start answers the other coordinators, before the log is open too: a server that
+// enters a cluster is asked whether it has a log.
+func (p *peers) start() {
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewPeerServiceHandler(&peerService{p}, connect.WithReadMaxBytes(digestMessage), connect.WithInterceptors(&guard{c: p.c})))
+	p.server = p.c.newServer(peerIdentity, &inFlight{idle: make(chan struct{}, 1)}, p.c.admit(mux))
+	p.server.ConnState = p.net.Forget
+	p.net.Start()
+	p.wg.Go(func() {
+		if err := p.server.Serve(p.net.API()); !errors.Is(err, http.ErrServerClosed) {
+			p.c.log.Error("the port for other coordinators", "err", err)
+		}
+	})
+}
+
+// opened makes the log known.
+func (p *peers) opened(r *replica.Replica) {
+	if p != nil {
+		p.replica.Store(r)
+	}
+}
+
+// stop ends what this server does for the others but raft.
+func (p *peers) stop() error {
+	if p == nil {
+		return nil
+	}
+	p.endTasks()
+	err := p.server.Close()
+	p.wg.Wait()
+	return err
+}
+
+// close closes the port. Raft has stopped.
+func (p *peers) close() error {
+	if p == nil {
+		return nil
+	}
+	return errors.Join(p.stop(), p.net.Close())
+}
+
+func (p *peers) describe(ctx context.Context, address string) (*droverv1.DescribeResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeLimit)
+	defer cancel()
+	res, err := p.net.Client(address).Describe(ctx, connect.NewRequest(&droverv1.DescribeRequest{}))
+	if err != nil {
+		return nil, wire.FromError(err)
+	}
+	return res.Msg, nil
+}
+
+// described is what a server says of itself, or why it does not.
+type described struct {
+	peer  replica.Peer
+	voter bool
+	state *droverv1.DescribeResponse // nil after an error
+	err   error
+}
+
+// describeAll asks servers at the same time, in their order.
+func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []described {
+	out := make([]described, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		out[i] = described{peer: replica.Peer{ID: string(s.ID), Address: string(s.Address)}, voter: s.Suffrage == raft.Voter}
+		wg.Go(func() {
+			if out[i].peer.ID == p.c.cfg.ID {
+				out[i].state = p.describeSelf()
+				return
+			}
+			out[i].state, out[i].err = p.describe(ctx, out[i].peer.Address)
+			if out[i].err == nil && out[i].state.GetId() != out[i].peer.ID {
+				out[i].err = fault.New(fault.Conflict, "server %q answers at %s", out[i].state.GetId(), out[i].peer.Address)
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// enter returns the servers with which this one, which has no log, begins a
+// cluster; none if a leader has added it:
+//
+//  1. Without servers and addresses to join it is a cluster of its own.
+//  2. If any of those answers that it has a log, this server has the leader add
+//     it. It votes when it has caught up: a server that lost its disk has
+//     forgotten what it voted for and stored.
+//  3. If all of them answer, none has a log, and Bootstrap is set, they begin a
+//     new cluster. One that does not answer may hold one.
+//
+// Otherwise it looks again until ctx ends.
+func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
+	cfg := &p.c.cfg
+	if len(cfg.Servers) == 0 && len(cfg.Join) == 0 {
+		return []replica.Peer{{ID: cfg.ID, Address: cfg.PeerAddress}}, nil
+	}
+	last := ""
+	for {
+		servers, err := p.tryEnter(ctx)
+		if err == nil {
+			return servers, nil
+		}
+		if err.Error() != last {
+			p.c.log.Warn("not in a cluster yet", "err", err)
+			last = err.Error()
+		}
+		if !sleep(ctx, keepEvery) {
+			return nil, fault.New(fault.Unavailable, "server %q did not enter a cluster: %w", cfg.ID, err)
+		}
+	}
+}
+
+func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
+	cfg := &p.c.cfg
+	var ask []raft.Server
+	for _, s := range cfg.Servers {
+		if s.ID != cfg.ID {
+			ask = append(ask, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address)})
+		}
+	}
+	listed := len(ask)
+	for _, a := range cfg.Join {
+		if a != cfg.PeerAddress {
+			ask = append(ask, raft.Server{Address: raft.ServerAddress(a)})
+		}
+	}
+	var problems []string
+	for i, d := range p.describeAll(ctx, ask) {
+		if d.state == nil {
+			problems = append(problems, fmt.Sprintf("%s does not answer: %v", d.peer.Address, d.err))
+			continue
+		}
+		switch s := d.state; {
+		case s.GetHasLog() && s.GetLeaderAddress() == "":
+			return nil, fault.New(fault.Unavailable, "%s has a log and no leader", d.peer.Address)
+		case s.GetHasLog():
+			return nil, p.join(ctx, s.GetLeaderAddress(), true)
+		case i >= listed:
+			problems = append(problems, d.peer.Address+" is not in a cluster itself")
+		case d.err != nil:
+			problems = append(problems, d.err.Error())
+		}
+	}
+	if len(problems) == 0 && cfg.Bootstrap {
+		return cfg.Servers, nil
+	}
+	if len(problems) == 0 {
+		problems = []string{"none of -servers has a log: start all of them with -bootstrap to begin a new cluster"}
+	}
+	return nil, fault.New(fault.Unavailable, "%s", strings.Join(problems, "; "))
+}
+
+// join has the leader add this server.
+func (p *peers) join(ctx context.Context, leader string, empty bool) error {
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	_, err := p.net.Client(leader).Join(ctx, connect.NewRequest(&droverv1.JoinRequest{Id: p.c.cfg.ID, Address: p.c.cfg.PeerAddress, Empty: empty}))
+	return wire.FromError(err)
+}
+
+// keep does what is due for the cluster until ctx ends.
+func (p *peers) keep(ctx context.Context) error {
+	last := ""
+	for {
+		err := errors.Join(p.announce(ctx), p.promote(ctx), p.files.fetchMissing(ctx))
+		p.files.removeUnknown()
+		p.net.CloseRevoked()
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != last && ctx.Err() == nil {
+			p.c.log.Warn("in the cluster of coordinators", "err", err)
+		}
+		last = text
+		if !sleep(ctx, keepEvery) {
+			return nil
+		}
+	}
+}
+
+// announce has the leader change this server's address in the log, if it is
+// another one by now.
+func (p *peers) announce(ctx context.Context) error {
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == p.c.cfg.ID })
+	if i < 0 || string(servers[i].Address) == p.c.cfg.PeerAddress {
+		return nil
+	}
+	if p.c.replica.Leads() {
+		return p.c.replica.Admit(replica.Peer{ID: p.c.cfg.ID, Address: p.c.cfg.PeerAddress}, false)
+	}
+	if leader := p.c.replica.LeaderAddress(); leader != "" {
+		return p.join(ctx, leader, false)
+	}
+	return nil
+}
+
+// promote has servers vote that have caught up: their log is nearly the leader's,
+// and they have every file that it has.
+func (p *peers) promote(ctx context.Context) error {
+	if !p.c.leads() {
+		return nil
+	}
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return err
+	}
+	servers = slices.DeleteFunc(servers, func(s raft.Server) bool { return s.Suffrage == raft.Voter })
+	for _, d := range p.describeAll(ctx, servers) {
+		if d.state == nil || d.err != nil {
+			continue // it is not running: its turn comes
+		}
+		if d.state.GetHasLog() && d.state.GetAppliedIndex()+promoteBehind >= p.c.replica.Applied() && d.state.GetMissingFiles() <= int64(len(p.files.missing())) {
+			p.c.log.Info("a server has caught up and votes from now on", "server", d.peer.ID)
+			err = errors.Join(err, p.c.replica.Promote(d.peer))
+		}
+	}
+	return err
+}
+
+// apiAddress returns the URL for nodes and users of the coordinator at a peer
+// address, "" if it is not known.
+func (p *peers) apiAddress(ctx context.Context, address string) string {
+	p.mu.Lock()
+	known, ok := p.apiAddresses[address]
+	p.mu.Unlock()
+	if ok && p.c.now().Sub(known.at) < apiAddressFor || address == "" {
+		return known.url
+	}
+	d, err := p.describe(ctx, address)
+	if err != nil {
+		return known.url
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.apiAddresses) > maxPeerAddresses {
+		clear(p.apiAddresses)
+	}
+	p.apiAddresses[address] = apiAddress{d.GetApiAddress(), p.c.now()}
+	return d.GetApiAddress()
+}
+
+// maxPeerAddresses bounds the peer addresses whose URL is remembered.
+const maxPeerAddresses = 100
+
+// whyNoLeader says which servers answer, and what to do where too few of them do.
+func (p *peers) whyNoLeader(ctx context.Context) string {
+	p.mu.Lock()
+	why, at := p.why, p.whyAt
+	p.mu.Unlock()
+	if why != "" && p.c.now().Sub(at) < whyFor {
+		return why
+	}
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return err.Error()
+	}
+	why = reasonForNoLeader(p.c.cfg.ID, p.describeAll(ctx, servers))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.why, p.whyAt = why, p.c.now()
+	return why
+}
+
+func reasonForNoLeader(self string, all []described) string {
+	var silent []string
+	voters, answer := 0, 0
+	for _, d := range all {
+		if !d.voter {
+			continue
+		}
+		voters++
+		if d.err == nil {
+			answer++
+			continue
+		}
+		silent = append(silent, fmt.Sprintf("%s at %s", d.peer.ID, d.peer.Address))
+	}
+	need := voters/2 + 1
+	switch {
+	case voters == 0:
+		return fmt.Sprintf("coordinator %q waits for the log of a leader", self)
+	case answer >= need:
+		return "the coordinators have no leader yet: try again in a second"
+	default:
+		return fmt.Sprintf("the coordinators have no leader: %d of %d answer coordinator %q and %d must; start %s; if too many are lost for good, go on with what one has: drover operator repair -alone %s",
+			answer, voters, self, need, strings.Join(silent, ", "), self)
+	}
+}

@@ -1,0 +1,100 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/version"
+)
+
+// peerService serves the other coordinators.
+type peerService struct{ p *peers }
+
+var _ droverv1connect.PeerServiceHandler = (*peerService)(nil)
+
+// log returns the open log; Unavailable while this server enters a cluster.
+func (s *peerService) log() (*replica.Replica, error) {
+	if r := s.p.replica.Load(); r != nil {
+		return r, nil
+	}
+	return nil, fault.New(fault.Unavailable, "coordinator %q is not in a cluster yet", s.p.c.cfg.ID)
+}
+
+// Describe returns the state of this server.
+func (s *peerService) Describe(context.Context, *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
+	return connect.NewResponse(s.p.describeSelf()), nil
+}
+
+func (p *peers) describeSelf() *droverv1.DescribeResponse {
+	res := &droverv1.DescribeResponse{Id: p.c.cfg.ID, ApiAddress: p.c.cfg.APIAddress, Version: version.Version, LastContactMs: -1}
+	if free, total, err := p.c.cfg.DiskSpace(); err == nil {
+		res.DiskFree, res.DiskTotal = free, total
+	}
+	r := p.replica.Load()
+	if r == nil {
+		return res
+	}
+	res.Leader, res.LeaderAddress, res.Term, res.AppliedIndex, res.HasLog = r.Leader(), r.LeaderAddress(), r.Term(), r.Applied(), r.HasLog()
+	if at := r.LastContact(); !at.IsZero() {
+		res.LastContactMs = max(0, time.Since(at).Milliseconds())
+	}
+	r.Read(func(f *facts.Facts) { res.Cluster = f.Cluster() })
+	res.MissingFiles = int64(len(p.files.missing()))
+	return res
+}
+
+// Join adds the caller to the cluster, if this server leads.
+func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.JoinRequest]) (*connect.Response[droverv1.JoinResponse], error) {
+	r, err := s.log()
+	if err != nil {
+		return nil, err
+	}
+	m := req.Msg
+	if id := caller(ctx); id.name != "coordinator/"+m.GetId() {
+		return nil, fault.New(fault.Denied, "%s may not join as server %q: start it with the -id that its certificate names", id.name, m.GetId())
+	}
+	if err := checkPeer(m.GetId(), m.GetAddress()); err != nil {
+		return nil, err
+	}
+	if err := r.Verify(ctx); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.JoinResponse{}), r.Admit(replica.Peer{ID: m.GetId(), Address: m.GetAddress()}, m.GetEmpty())
+}
+
+// FetchFiles fetches what this server lacks from the caller.
+func (s *peerService) FetchFiles(ctx context.Context, req *connect.Request[droverv1.FetchFilesRequest]) (*connect.Response[droverv1.FetchFilesResponse], error) {
+	if _, err := s.log(); err != nil {
+		return nil, err
+	}
+	if len(req.Msg.GetFiles()) > maxDigests {
+		return nil, fault.New(fault.Exhausted, "%d files, at most %d at once", len(req.Msg.GetFiles()), maxDigests)
+	}
+	var err error
+	for _, f := range req.Msg.GetFiles() {
+		s.p.c.touchBlob(f.GetDigest()) // it may be no fact for a while
+		err = errors.Join(err, s.p.files.fetchFrom(ctx, req.Msg.GetAddress(), f.GetDigest(), f.GetSize()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&droverv1.FetchFilesResponse{}), nil
+}
+
+// GetFile streams an uploaded file.
+func (s *peerService) GetFile(ctx context.Context, req *connect.Request[droverv1.GetBlobRequest], stream *connect.ServerStream[droverv1.BlobChunk]) error {
+	return s.p.c.blobs.Send(req.Msg.GetDigest(), req.Msg.GetOffset(), make([]byte, blobChunk), func(part []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return stream.Send(&droverv1.BlobChunk{Data: part})
+	})
+}

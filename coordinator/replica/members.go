@@ -1,0 +1,123 @@
+package replica
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// memberLimit bounds a change of the servers: it is an entry of the log.
+const memberLimit = 10 * time.Second
+
+// Servers returns the servers of the log, and the id of the leader, "" for none.
+// The caller owns the slice.
+func (r *Replica) Servers() ([]raft.Server, string, error) {
+	f := r.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, "", classifyRaftError(err)
+	}
+	return slices.Clone(f.Configuration().Servers), r.Leader(), nil // raft's own slice is shared
+}
+
+// LeaderAddress returns the peer address of the current leader, "" if there is
+// none.
+func (r *Replica) LeaderAddress() string {
+	a, _ := r.raft.LeaderWithID()
+	return string(a)
+}
+
+// LastContact returns when this server last heard from the leader; zero for
+// never. The leader hears from itself now.
+func (r *Replica) LastContact() time.Time {
+	if r.Leads() {
+		return r.now()
+	}
+	return r.raft.LastContact()
+}
+
+// Applied returns the index of the last entry that was applied here.
+func (r *Replica) Applied() uint64 { return r.raft.AppliedIndex() }
+
+// HasLog reports whether the log has more than the servers that a new cluster
+// begins with.
+func (r *Replica) HasLog() bool { return r.raft.LastIndex() > 1 }
+
+// Admit adds a server that does not vote yet, or changes the address of one. A
+// voter whose log is empty stops voting first: what it voted for is forgotten. It
+// needs the leader. Nothing happens if nothing would change.
+func (r *Replica) Admit(p Peer, empty bool) error {
+	servers, _, err := r.Servers()
+	if err != nil {
+		return err
+	}
+	id, at := raft.ServerID(p.ID), raft.ServerAddress(p.Address)
+	for _, s := range servers {
+		switch {
+		case s.ID != id && s.Address == at:
+			return fault.New(fault.Conflict, "server %q has the address %s already: remove it first (drover operator server remove)", s.ID, at)
+		case s.ID == id && s.Suffrage == raft.Voter && empty:
+			if err := r.raft.DemoteVoter(id, 0, memberLimit).Error(); err != nil {
+				return classifyRaftError(err)
+			}
+			return r.addNonvoter(id, at)
+		case s.ID == id && s.Address == at:
+			return nil
+		case s.ID == id && s.Suffrage == raft.Voter:
+			return classifyRaftError(r.raft.AddVoter(id, at, 0, memberLimit).Error())
+		}
+	}
+	return r.addNonvoter(id, at)
+}
+
+func (r *Replica) addNonvoter(id raft.ServerID, at raft.ServerAddress) error {
+	return classifyRaftError(r.raft.AddNonvoter(id, at, 0, memberLimit).Error())
+}
+
+// Promote has a server vote. It needs the leader.
+func (r *Replica) Promote(p Peer) error {
+	return classifyRaftError(r.raft.AddVoter(raft.ServerID(p.ID), raft.ServerAddress(p.Address), 0, memberLimit).Error())
+}
+
+// Remove takes another server out of the cluster. It needs the leader.
+func (r *Replica) Remove(id string) error {
+	return classifyRaftError(r.raft.RemoveServer(raft.ServerID(id), 0, memberLimit).Error())
+}
+
+// Transfer has another voter lead, the one that is furthest if p is the zero
+// value. It needs the leader, and returns when the other one has been asked to
+// stand for election.
+func (r *Replica) Transfer(ctx context.Context, p Peer) error {
+	var f raft.Future
+	if p.ID == "" {
+		f = r.raft.LeadershipTransfer()
+	} else {
+		f = r.raft.LeadershipTransferToServer(raft.ServerID(p.ID), raft.ServerAddress(p.Address))
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
+	select {
+	case err := <-done:
+		return classifyRaftError(err)
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "gave up waiting for the transfer: %w", ctx.Err())
+	}
+}
+
+// Removed reports whether this server was taken out of the cluster: it will never
+// hear from a leader again.
+func (r *Replica) Removed() bool {
+	servers, _, err := r.Servers()
+	if err != nil || len(servers) == 0 {
+		return false
+	}
+	for _, s := range servers {
+		if s.ID == raft.ServerID(r.id) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,238 @@
+package coordclient
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Pauses after an overload. All of them together take at most about half a minute.
+const (
+	firstPause  = 250 * time.Millisecond
+	longPause   = 8 * time.Second
+	maxAttempts = 8
+)
+
+// Pauses while the coordinators elect a leader.
+const (
+	firstSearchPause = 50 * time.Millisecond
+	longSearchPause  = 500 * time.Millisecond
+	searchLimit      = 20 * time.Second // of one call
+	maxHops          = 3                // from a follower to the leader that it names, without a pause
+)
+
+// Retrier repeats calls that had no effect: those that an overloaded coordinator
+// refused, and those that reached none that leads. With several coordinators it
+// repeats calls whose effect is unknown too, where repeating has no other effect.
+// It is a connect.Interceptor of a client whose HTTP client has the Transport.
+type Retrier struct {
+	transport *Transport // nil where only overloads are repeated
+	pause     func(context.Context, time.Duration) error
+	now       func() time.Time
+}
+
+// NewRetrier returns a retrier; t may be nil.
+func NewRetrier(t *Transport) *Retrier {
+	return &Retrier{transport: t, pause: sleepContext, now: time.Now}
+}
+
+// sleepContext waits for d, or returns the context's error.
+func sleepContext(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Do calls fn until it succeeds, fails for another reason than those that Retrier
+// names, ctx ends or the limits are reached. It returns the last error of fn; of a
+// search for the leader the last that a coordinator answered. repeatable says
+// that fn may be called again when the effect of a call is unknown.
+func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) error {
+	s := search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause}
+	overloads, pause := 0, firstPause
+	for {
+		err := fn()
+		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
+			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+rand.N(pause)) != nil {
+				return err
+			}
+			pause = min(2*pause, longPause)
+			continue
+		}
+		again, err := s.next(ctx, err)
+		if !again {
+			return err
+		}
+	}
+}
+
+// search is one call's search for the coordinator that leads.
+type search struct {
+	r          *Retrier
+	repeatable bool
+	began      time.Time
+	pause      time.Duration
+	hops       int
+	refusal    error // the last answer of a coordinator
+}
+
+// next turns to another coordinator, if that is what err asks for, and reports
+// whether to call again. The error returned is the one to give up with.
+func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
+	t := s.r.transport
+	if err == nil || t == nil || ctx.Err() != nil {
+		return false, err
+	}
+	url, notLeader := wire.LeaderOf(err)
+	switch {
+	case notLeader:
+		s.refusal = err
+	case t.alone(), !isLost(err), !s.repeatable && !neverSent(err):
+		return false, err
+	}
+	if url != "" && t.follow(url) {
+		if s.hops++; s.hops <= maxHops {
+			return true, nil
+		}
+	} else if t.alone() && url != "" {
+		return false, err // that one cannot be reached from here
+	} else {
+		t.turn()
+	}
+	if s.refusal != nil && !notLeader {
+		err = s.refusal
+	}
+	if s.r.now().Sub(s.began) > searchLimit || s.r.pause(ctx, s.pause/2+rand.N(s.pause)) != nil {
+		return false, err
+	}
+	s.pause, s.hops = min(2*s.pause, longSearchPause), 0
+	return true, nil
+}
+
+// isLost reports whether a call got no answer, or none that says what happened.
+func isLost(err error) bool {
+	if wire.IsLeaderChanged(err) {
+		return true
+	}
+	var ce *connect.Error
+	if !errors.As(err, &ce) || connect.IsWireError(ce) {
+		return false
+	}
+	return ce.Code() == connect.CodeUnavailable || ce.Code() == connect.CodeCanceled || ce.Code() == connect.CodeUnknown || ce.Code() == connect.CodeInternal
+}
+
+// neverSent reports whether no coordinator got the request.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// repeatable reports whether a request may be sent again when it is unknown
+// whether it had its effect: it has it once at most, or the same one again.
+func repeatable(req connect.AnyRequest) bool {
+	switch req.Spec().Procedure {
+	case droverv1connect.ClientServiceSubmitJobProcedure:
+		m, ok := req.Any().(*droverv1.SubmitJobRequest)
+		return ok && m.GetIdempotencyKey() != ""
+	case droverv1connect.OperatorServiceTransferLeadershipProcedure:
+		return false
+	default:
+		return true
+	}
+}
+
+// WrapUnary implements connect.Interceptor.
+func (r *Retrier) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
+		err = r.Do(ctx, repeatable(req), func() error {
+			res, err = next(ctx, req)
+			return err
+		})
+		return res, err
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (r *Retrier) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// WrapStreamingClient repeats streams with one request message. Those with more
+// (PutBlob, Exec) cannot be repeated here: part of the request is gone.
+func (r *Retrier) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		if spec.StreamType != connect.StreamTypeServer {
+			return conn
+		}
+		return &repeatedStream{StreamingClientConn: conn, r: r, ctx: ctx, open: func() connect.StreamingClientConn { return next(ctx, spec) }}
+	}
+}
+
+// repeatedStream opens its stream again while no coordinator that leads has
+// answered it.
+type repeatedStream struct {
+	connect.StreamingClientConn
+	r       *Retrier
+	ctx     context.Context
+	open    func() connect.StreamingClientConn
+	request any
+	begun   bool // a message or a final error was received
+}
+
+// Send implements connect.StreamingClientConn.
+func (s *repeatedStream) Send(m any) error {
+	s.request = m
+	return s.StreamingClientConn.Send(m)
+}
+
+// Receive implements connect.StreamingClientConn.
+func (s *repeatedStream) Receive(m any) error {
+	if s.begun {
+		return s.StreamingClientConn.Receive(m)
+	}
+	first := true
+	err := s.r.Do(s.ctx, true, func() error {
+		if !first {
+			if err := s.reopen(); err != nil {
+				return err
+			}
+		}
+		first = false
+		return s.StreamingClientConn.Receive(m)
+	})
+	s.begun = true
+	return err
+}
+
+func (s *repeatedStream) reopen() error {
+	header := s.RequestHeader().Clone()
+	_ = s.StreamingClientConn.CloseResponse() // refused: nothing more comes
+	s.StreamingClientConn = s.open()
+	copyHeader(s.RequestHeader(), header)
+	if err := s.StreamingClientConn.Send(s.request); err != nil {
+		return err
+	}
+	return s.StreamingClientConn.CloseRequest()
+}
+
+func copyHeader(to, from http.Header) {
+	for k, v := range from {
+		to[k] = v
+	}
+}
