@@ -159,7 +159,7 @@ func refuseLostLog(dir string) error {
 
 func (c *core) close() error {
 	c.proxy.close()
-	return errors.Join(c.peers.stop(), c.replica.Close(), c.peers.close(), c.history.Close())
+	return errors.Join(c.peers.close(), c.replica.Close(), c.history.Close()) // raft waits for its calls: first end their connections
 }
 
 // campaign follows the leader, and leads whenever this server becomes the leader.

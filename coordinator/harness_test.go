@@ -45,6 +45,8 @@ type testCluster struct {
 
 	cancel context.CancelFunc
 	done   chan error
+
+	patience time.Duration // longer than waitLimit, for several coordinators on a slow machine
 }
 
 // newTestCluster starts a coordinator; change may alter its configuration
@@ -129,13 +131,14 @@ func (b *testCluster) addNode(info *droverv1.NodeInfo, how coordtest.Behaviour) 
 
 const waitLimit = 20 * time.Second
 
-// waitUntil polls ok until it is true, at most waitLimit.
+// waitUntil polls ok until it is true, at most waitLimit or b.patience.
 func (b *testCluster) waitUntil(what string, ok func() bool) {
 	b.t.Helper()
-	end := time.Now().Add(waitLimit)
+	limit := max(waitLimit, b.patience)
+	end := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(end) {
-			b.t.Fatalf("not within %s: %s\n%s", waitLimit, what, b.eventLog())
+			b.t.Fatalf("not within %s: %s\n%s", limit, what, b.eventLog())
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

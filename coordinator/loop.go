@@ -90,7 +90,7 @@ type leader struct {
 
 // lead runs the loop until ctx ends or this server stops leading.
 func (c *core) lead(ctx context.Context) error {
-	term, err := c.replica.BeginTerm()
+	term, err := c.replica.BeginTerm(ctx)
 	if err != nil {
 		return err
 	}

@@ -89,23 +89,15 @@ func (p *peers) opened(r *replica.Replica) {
 	}
 }
 
-// stop ends what this server does for the others but raft.
-func (p *peers) stop() error {
-	if p == nil {
-		return nil
-	}
-	p.endTasks()
-	err := p.server.Close()
-	p.wg.Wait()
-	return err
-}
-
-// close closes the port. Raft has stopped.
+// close ends what this server does for the others, and closes the port.
 func (p *peers) close() error {
 	if p == nil {
 		return nil
 	}
-	return errors.Join(p.stop(), p.net.Close())
+	p.endTasks()
+	err := errors.Join(p.server.Close(), p.net.Close())
+	p.wg.Wait()
+	return err
 }
 
 func (p *peers) describe(ctx context.Context, address string) (*droverv1.DescribeResponse, error) {

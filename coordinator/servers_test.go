@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,10 @@ import (
 
 // electionForTests is long enough for a loaded machine, short enough to fail over
 // often.
-const electionForTests = 400 * time.Millisecond
+const electionForTests = 700 * time.Millisecond
+
+// serversLimit bounds a wait for several coordinators, on any machine.
+const serversLimit = 90 * time.Second
 
 // testServers is a cluster of real coordinators over TLS, with folders of their
 // own, and simulated nodes. The harness of one coordinator gives it a client.
@@ -62,7 +66,7 @@ func prepareServers(t testing.TB, n int, change func(*Config)) *testServers {
 	if err := pki.CreateCA(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	s := &testServers{testCluster: &testCluster{t: t, ctx: t.Context(), dir: dir, fs: coordtest.NewFS()}, net: coordtest.NewNetwork(), running: map[string]*testServer{}, change: change}
+	s := &testServers{testCluster: &testCluster{t: t, ctx: t.Context(), dir: dir, fs: coordtest.NewFS(), patience: serversLimit}, net: coordtest.NewNetwork(), running: map[string]*testServer{}, change: change}
 	s.files = func(r pki.CertRequest) pki.Files {
 		t.Helper()
 		if err := pki.IssueCert(dir, r, time.Now()); err != nil {
@@ -109,7 +113,7 @@ func (s *testServers) start(id string, with func(*Config)) {
 		s.t.Fatal(err)
 	}
 	cfg := Config{Dir: s.folder(id), ID: id, Remote: api, PeerListener: raft, PeerAddress: id + ":1", APIAddress: "https://" + id + ":2", Certificate: own, Operators: []string{"user/root"},
-		PeerDial: s.net.Dialer(id), Election: electionForTests, NoSync: true, ReportInterval: 50 * time.Millisecond, CertificatesEvery: time.Second}
+		PeerDial: s.net.Dialer(id), Election: electionForTests, NoSync: true, ReportInterval: 50 * time.Millisecond, Lease: 5 * time.Minute, CertificatesEvery: time.Second}
 	if testing.Verbose() {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})).With("server", id)
 	}
@@ -139,8 +143,10 @@ func (s *testServers) stop(id string) error {
 	select {
 	case err := <-r.done:
 		return err
-	case <-time.After(waitLimit):
-		s.t.Errorf("coordinator %s does not stop", id)
+	case <-time.After(serversLimit):
+		var b strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&b, 1)
+		s.t.Errorf("coordinator %s does not stop:\n%s", id, &b)
 		return nil
 	}
 }
@@ -180,7 +186,7 @@ func (s *testServers) transport(party string, conf *tls.Config, addresses ...str
 	t, err := coordclient.NewTransport(addresses, func(address string) (*http.Transport, string, error) {
 		p := new(http.Protocols)
 		p.SetHTTP2(true)
-		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), HTTP2: &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Second},
+		return &http.Transport{Protocols: p, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 2 * time.Second, HTTP2: &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Second},
 			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 				ctx, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
@@ -259,6 +265,7 @@ func (s *testServers) awaitVoters(ids ...string) {
 }
 
 func TestThreeCoordinatorsSurviveTheLossOfTheLeader(t *testing.T) {
+	t.Parallel()
 	s := newTestServers(t, 3, nil)
 	s.addNode("n1", coordtest.Succeed)
 	s.waitForNodes()

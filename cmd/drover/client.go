@@ -125,7 +125,7 @@ func openCoordinators(flag, addresses string, tlsConfig func() (*tls.Config, err
 }
 
 func openCoordinator(flag, address string, tlsConfig func() (*tls.Config, error)) (*http.Transport, string, error) {
-	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter}}
+	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter}}
 	t.Protocols.SetHTTP2(true)
 	switch {
 	case strings.HasPrefix(address, "unix://"):

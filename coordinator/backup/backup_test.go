@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -112,7 +113,7 @@ func TestRestoreWritesState(t *testing.T) {
 		}
 	}()
 	<-r.Leadership()
-	if _, err := r.BeginTerm(); err != nil {
+	if _, err := r.BeginTerm(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if r.Term() <= 100+replica.TermJump {

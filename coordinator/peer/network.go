@@ -30,6 +30,7 @@ const (
 const (
 	handshakeLimit = 10 * time.Second
 	dialLimit      = 5 * time.Second
+	raftDialLimit  = 3 * time.Second
 	maxHandshakes  = 64 // at once; a connection beyond is closed
 )
 
@@ -162,7 +163,9 @@ func (n *Network) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "address %q of a coordinator: want host:port: %w", to, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	// Raft keeps a server waiting for as long as a connection is opened: a link that
+	// is mended meanwhile is tried again soon.
+	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, raftDialLimit))
 	defer cancel()
 	c, err := n.cfg.Dial(ctx, string(to))
 	if err != nil {

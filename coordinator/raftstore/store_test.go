@@ -327,3 +327,33 @@ func BenchmarkStoreLogs(b *testing.B) {
 		})
 	}
 }
+
+// A follower that gets a newer snapshot empties its log: all pages of it in one
+// transaction.
+func TestDeletingTheWholeLogEnds(t *testing.T) {
+	for _, n := range []uint64{1, 100, 3000, 2 * deleteBatch} {
+		s, err := Open(t.TempDir(), Options{NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var logs []*raft.Log
+		for i := uint64(1); i <= n; i++ {
+			logs = append(logs, &raft.Log{Index: i, Term: 1, Data: make([]byte, 200)})
+		}
+		if err := s.StoreLogs(logs); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.DeleteRange(1, n); err != nil {
+			t.Fatal(err)
+		}
+		if last, err := s.LastIndex(); last != 0 || err != nil {
+			t.Errorf("%d entries deleted: the last is %d, %v", n, last, err)
+		}
+		if err := s.StoreLog(&raft.Log{Index: n + 100, Term: 2}); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

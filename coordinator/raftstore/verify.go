@@ -45,8 +45,9 @@ func putRange(tx *bolt.Tx) error {
 	var first, last uint64
 	if k, _ := c.First(); k != nil {
 		first = binary.BigEndian.Uint64(k)
-	}
-	if k, _ := c.Last(); k != nil {
+		// Not without a first: bbolt looks for ever for the last key of a bucket whose
+		// pages this transaction has emptied.
+		k, _ = c.Last()
 		last = binary.BigEndian.Uint64(k)
 	}
 	return tx.Bucket(metaBucket).Put(rangeKey, encodeRange(first, last))

@@ -106,7 +106,7 @@ func TestADamagedReplicaSaysSoOrHasEverything(t *testing.T) {
 			continue
 		}
 		until(t, fmt.Sprintf("it leads (seed %d, round %d, damage to %s: %s)", seed, round, path, what), r.Leads)
-		if _, err := r.BeginTerm(); err != nil {
+		if _, err := r.BeginTerm(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		if n := count(r); n != tenants {

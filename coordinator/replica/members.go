@@ -97,14 +97,7 @@ func (r *Replica) Transfer(ctx context.Context, p Peer) error {
 	} else {
 		f = r.raft.LeadershipTransferToServer(raft.ServerID(p.ID), raft.ServerAddress(p.Address))
 	}
-	done := make(chan error, 1)
-	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
-	select {
-	case err := <-done:
-		return classifyRaftError(err)
-	case <-ctx.Done():
-		return fault.New(fault.Unavailable, "gave up waiting for the transfer: %w", ctx.Err())
-	}
+	return awaitFuture(ctx, f)
 }
 
 // Removed reports whether this server was taken out of the cluster: it will never

@@ -29,10 +29,11 @@ const groupCommit = 512
 
 // Timeouts.
 const (
-	enqueueTimeout = 2 * time.Second
-	applyTimeout   = 15 * time.Second
-	barrierTimeout = 30 * time.Second
-	transportLimit = 10 * time.Second
+	enqueueTimeout  = 2 * time.Second
+	applyTimeout    = 15 * time.Second
+	barrierTimeout  = 30 * time.Second
+	rpcElections    = 10 // a message between servers may take so many times the time of an election
+	defaultElection = time.Second
 )
 
 // Peer is a server of the cluster.
@@ -232,7 +233,15 @@ func (r *Replica) transport(c Config, logger hclog.Logger) {
 		_, r.trans = raft.NewInmemTransport(raft.ServerAddress(c.ID))
 		return
 	}
-	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: c.Network, MaxPool: 3, Timeout: transportLimit, Logger: logger})
+	limit := rpcElections * defaultElection
+	if c.Election > 0 {
+		limit = rpcElections * c.Election
+	}
+	// No pipelining: raft 1.8 stops reading answers at the first that is an error,
+	// and its sender then waits for ever for room in the pipeline. That follower gets
+	// no entry any more, and the server does not stop. Batches of entries make up
+	// for it.
+	r.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: c.Network, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: limit, Logger: logger})
 }
 
 // logWriter passes raft's log lines to slog.
@@ -274,18 +283,32 @@ func (r *Replica) Leads() bool { return r.raft.State() == raft.Leader }
 // BeginTerm waits until everything in the log is applied here, and returns the
 // term in which this server leads. A new leader starts with it. Unavailable: it
 // does not lead, or not any more.
-func (r *Replica) BeginTerm() (uint64, error) {
+func (r *Replica) BeginTerm(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
+	defer cancel()
 	term := r.raft.CurrentTerm()
-	if err := r.raft.Barrier(barrierTimeout).Error(); err != nil {
-		return 0, classifyRaftError(err)
+	if err := awaitFuture(ctx, r.raft.Barrier(barrierTimeout)); err != nil {
+		return 0, err
 	}
-	if err := r.raft.VerifyLeader().Error(); err != nil {
-		return 0, classifyRaftError(err)
+	if err := awaitFuture(ctx, r.raft.VerifyLeader()); err != nil {
+		return 0, err
 	}
 	if r.raft.CurrentTerm() != term {
 		return 0, fault.New(fault.Unavailable, "this coordinator stopped leading in term %d", term)
 	}
 	return term, nil
+}
+
+// awaitFuture waits for what raft was asked for, or until ctx ends.
+func awaitFuture(ctx context.Context, f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
+	select {
+	case err := <-done:
+		return classifyRaftError(err)
+	case <-ctx.Done():
+		return fault.New(fault.Unavailable, "gave up waiting for the other coordinators: %w", ctx.Err())
+	}
 }
 
 // Term returns raft's current term. It rises with every election, so also with
@@ -299,14 +322,7 @@ func (r *Replica) Verify(ctx context.Context) error {
 	if r.single {
 		return nil
 	}
-	f, done := r.raft.VerifyLeader(), make(chan error, 1)
-	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
-	select {
-	case err := <-done:
-		return classifyRaftError(err)
-	case <-ctx.Done():
-		return fault.New(fault.Unavailable, "gave up waiting for the other coordinators: %w", ctx.Err())
-	}
+	return awaitFuture(ctx, r.raft.VerifyLeader())
 }
 
 // AppliedCh receives a token after entries were applied.

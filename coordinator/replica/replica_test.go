@@ -59,7 +59,7 @@ func TestProposalsSurviveRestartsAndSnapshots(t *testing.T) {
 	for round := range 4 {
 		r := open(t, Config{Dir: dir, ID: "c1", SnapshotEntries: 8, NoSync: true})
 		until(t, "it leads", r.Leads)
-		if _, err := r.BeginTerm(); err != nil {
+		if _, err := r.BeginTerm(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		if n := count(r); n != total {
@@ -171,7 +171,7 @@ func TestClusterSurvivesLossOfLeader(t *testing.T) {
 		}
 	}
 	until(t, "another leads", func() bool { return leader() != nil })
-	if _, err := leader().BeginTerm(); err != nil {
+	if _, err := leader().BeginTerm(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if n := count(leader()); n != 20 {
@@ -235,7 +235,7 @@ func TestOneOfThreeGoesOnAlone(t *testing.T) {
 	r := open(t, Config{Dir: dir, ID: "c2", NoSync: true})
 	defer func() { _ = r.Close() }()
 	until(t, "it leads", r.Leads)
-	term, err := r.BeginTerm()
+	term, err := r.BeginTerm(context.Background())
 	if err != nil || term <= TermJump {
 		t.Fatal(term, err)
 	}
@@ -252,7 +252,7 @@ func TestDecisionOfAFormerTermIsRefused(t *testing.T) {
 	r := open(t, Config{Dir: t.TempDir(), ID: "c1", NoSync: true})
 	defer func() { _ = r.Close() }()
 	until(t, "it leads", r.Leads)
-	term, err := r.BeginTerm()
+	term, err := r.BeginTerm(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -95,14 +96,21 @@ type search struct {
 // whether to call again. The error returned is the one to give up with.
 func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	t := s.r.transport
-	if err == nil || t == nil || ctx.Err() != nil {
+	if err == nil || t == nil {
+		return false, err
+	}
+	if ctx.Err() != nil { // no answer in the caller's time: its next call asks another one
+		t.turn()
 		return false, err
 	}
 	url, notLeader := wire.LeaderOf(err)
 	switch {
 	case notLeader:
 		s.refusal = err
-	case t.alone(), !isLost(err), !s.repeatable && !neverSent(err):
+	case t.alone(), !isLost(err):
+		return false, err
+	case !s.repeatable && !neverSent(err):
+		t.turn()
 		return false, err
 	}
 	if url != "" && t.follow(url) {
@@ -142,17 +150,40 @@ func neverSent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
+// reads are the calls that change nothing.
+var reads = map[string]bool{
+	droverv1connect.ClientServiceStatusProcedure:        true,
+	droverv1connect.ClientServiceHasBlobsProcedure:      true,
+	droverv1connect.ClientServicePlanJobProcedure:       true,
+	droverv1connect.ClientServiceListJobsProcedure:      true,
+	droverv1connect.ClientServiceGetJobProcedure:        true,
+	droverv1connect.ClientServiceListTasksProcedure:     true,
+	droverv1connect.ClientServiceListNodesProcedure:     true,
+	droverv1connect.ClientServiceListTenantsProcedure:   true,
+	droverv1connect.ClientServiceGetSchedulerProcedure:  true,
+	droverv1connect.ClientServiceCalibrationProcedure:   true,
+	droverv1connect.OperatorServiceListServersProcedure: true,
+}
+
 // repeatable reports whether a request may be sent again when it is unknown
-// whether it had its effect: it has it once at most, or the same one again.
+// whether it had its effect. A second effect is none for reads, for submissions
+// with a key, for jobs named by number and for reports of nodes. Any other change
+// may since have been followed by that of somebody else, which a second one would
+// undo.
 func repeatable(req connect.AnyRequest) bool {
-	switch req.Spec().Procedure {
-	case droverv1connect.ClientServiceSubmitJobProcedure:
-		m, ok := req.Any().(*droverv1.SubmitJobRequest)
-		return ok && m.GetIdempotencyKey() != ""
-	case droverv1connect.OperatorServiceTransferLeadershipProcedure:
-		return false
-	default:
+	if reads[req.Spec().Procedure] {
 		return true
+	}
+	switch m := req.Any().(type) {
+	case *droverv1.SubmitJobRequest:
+		return m.GetIdempotencyKey() != ""
+	case *droverv1.StopJobRequest:
+		_, err := strconv.ParseUint(m.GetJob(), 10, 64)
+		return err == nil
+	case *droverv1.RegisterRequest, *droverv1.ReportRequest, *droverv1.AddServerRequest, *droverv1.RemoveServerRequest:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -1,0 +1,294 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/peer"
+	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/jobspec"
+)
+
+// upload stores a file and returns its digest.
+func (s *testServers) upload(text string) string {
+	s.t.Helper()
+	sum := sha256.Sum256([]byte(text))
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	s.waitUntil("the file is stored", func() bool {
+		st := s.client.PutBlob(s.ctx)
+		if err := st.Send(&droverv1.PutBlobRequest{Digest: digest, Size: int64(len(text)), Data: []byte(text)}); err != nil {
+			_, _ = st.CloseAndReceive()
+			return false
+		}
+		_, err := st.CloseAndReceive()
+		return err == nil
+	})
+	return digest
+}
+
+// hasFile reports whether a server has the file on its disk.
+func (s *testServers) hasFile(id, digest string) bool {
+	h := strings.TrimPrefix(digest, "sha256:")
+	_, err := os.Stat(s.folder(id) + "/blobs/sha256/" + h[:2] + "/" + h)
+	return err == nil
+}
+
+func jobWithFile(name, digest string, size int64) *jobspec.Job {
+	j := groupJob(name, 1)
+	j.Stages[0].Files = []jobspec.File{{Name: "f", Source: "f", Digest: digest, Size: size}}
+	return j
+}
+
+func TestFilesSurviveTheLossOfAServerWithItsDisk(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	s.addNode("n1", coordtest.Hang)
+	s.waitForNodes()
+	const text = "what the job needs"
+	digest := s.upload(text)
+	have := 0
+	for _, id := range s.ids {
+		if s.hasFile(id, digest) {
+			have++
+		}
+	}
+	if have < 2 {
+		t.Errorf("%d servers have an acknowledged file, want a majority", have)
+	}
+	s.submit(jobWithFile("j", digest, int64(len(text))))
+	lost := s.awaitLeader()
+	s.kill(lost)
+	if err := os.RemoveAll(s.folder(lost)); err != nil {
+		t.Fatal(err)
+	}
+	n1 := droverv1connect.NewNodeServiceClient(s.as("node/n1"))
+	read := func() string {
+		st, err := n1.GetBlob(t.Context(), connect.NewRequest(&droverv1.GetBlobRequest{Digest: digest}))
+		if err != nil {
+			return ""
+		}
+		defer st.Close()
+		got := ""
+		for st.Receive() {
+			got += string(st.Msg().Data)
+		}
+		return got
+	}
+	s.waitUntil("the next leader has the file", func() bool { return read() == text })
+
+	// The lost server comes back with an empty disk, and gets log and file before it votes.
+	s.start(lost, func(c *Config) { c.Bootstrap, c.Servers = true, s.peers(s.ids...) })
+	s.awaitVoters(s.ids...)
+	if !s.hasFile(lost, digest) {
+		t.Errorf("%s votes without the file", lost)
+	}
+
+	// A file that a leader's disk lost is fetched from the others.
+	leader := s.awaitLeader()
+	if err := os.RemoveAll(s.folder(leader) + "/blobs/sha256"); err != nil {
+		t.Fatal(err)
+	}
+	s.waitUntil("it is sent again", func() bool { return read() == text })
+}
+
+func TestClusterGrowsFromOneAndShrinks(t *testing.T) {
+	t.Parallel()
+	s := prepareServers(t, 3, func(c *Config) { c.SnapshotEntries = 8 })
+	s.start("c1", nil)
+	s.awaitLeader()
+	s.addNode("n1", coordtest.Succeed)
+	s.waitForNodes()
+	for i := range 10 { // the log is cut: who joins needs a snapshot
+		s.submit(groupJob(fmt.Sprint("j", i), 1))
+		s.waitForEnd(fmt.Sprint("j", i), succeeded)
+	}
+	digest := s.upload("from before the others came")
+	s.start("c2", func(c *Config) { c.Join = []string{"c1:1"} })
+	s.start("c3", func(c *Config) { c.Join = []string{"c2:1", "c1:1"} })
+	s.awaitVoters("c1", "c2", "c3")
+	for _, id := range s.ids {
+		if !s.hasFile(id, digest) {
+			t.Errorf("%s votes without the file", id)
+		}
+	}
+	if _, err := s.operator.RemoveServer(t.Context(), connect.NewRequest(&droverv1.RemoveServerRequest{Id: "c1"})); err != nil { // the leader
+		t.Fatal(err)
+	}
+	s.awaitVoters("c2", "c3")
+	r := s.running["c1"]
+	select {
+	case err := <-r.done:
+		if err == nil || !strings.Contains(err.Error(), "was removed from the cluster") {
+			t.Errorf("the removed server ended with %v", err)
+		}
+	case <-time.After(serversLimit):
+		t.Error("the removed server goes on")
+	}
+	r.cancel()
+	delete(s.running, "c1")
+	s.submit(groupJob("last", 1))
+	s.waitForEnd("last", succeeded)
+	s.waitForEnd("j0", succeeded)
+
+	// The two that are left need each other.
+	leader := s.awaitLeader()
+	for _, id := range []string{"c2", "c3"} {
+		if id != leader {
+			s.kill(id)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			if _, err := s.operator.RemoveServer(ctx, connect.NewRequest(&droverv1.RemoveServerRequest{Id: leader})); err == nil {
+				t.Error("the last server that answers was removed")
+			}
+		}
+	}
+}
+
+func TestTransferMovesTheLeadWithJobsRunning(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	n1 := s.addNode("n1", coordtest.Hang)
+	s.waitForNodes()
+	s.submit(groupJob("long", 3))
+	s.waitUntil("its tasks run", func() bool { return len(n1.Wanted()) == 3 })
+	for _, id := range append(s.ids, s.ids...) {
+		s.waitUntil(id+" leads", func() bool {
+			res, err := s.operator.TransferLeadership(t.Context(), connect.NewRequest(&droverv1.TransferLeadershipRequest{Id: id}))
+			return err == nil && res.Msg.Leader == id
+		})
+		if got := s.job("long"); got == nil || got.Job.State != droverv1.JobState_JOB_STATE_RUNNING {
+			t.Errorf("under %s: %v", id, got)
+		}
+	}
+	n1.SetBehaviour(coordtest.Succeed)
+	s.waitForEnd("long", succeeded)
+	if runs, most := n1.StartCounts(); runs != 3 || most != 1 {
+		t.Errorf("%d runs were started, one of them %d times", runs, most)
+	}
+}
+
+func TestOneOfThreeSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, nil)
+	s.submit(groupJob("j", 1))
+	leader := s.awaitLeader()
+	for _, id := range s.ids {
+		if id != leader {
+			s.kill(id)
+		}
+	}
+	c := droverv1connect.NewClientServiceClient(s.only(leader))
+	s.waitUntil("it says so", func() bool {
+		_, err := c.ListJobs(t.Context(), connect.NewRequest(&droverv1.ListJobsRequest{}))
+		return err != nil && strings.Contains(err.Error(), "1 of 3 answer") && strings.Contains(err.Error(), "drover operator repair -alone "+leader)
+	})
+	req := connect.NewRequest(&droverv1.ListJobsRequest{})
+	req.Header().Set("Drover-Stale", "1")
+	if res, err := c.ListJobs(t.Context(), req); err != nil || len(res.Msg.Jobs) != 1 {
+		t.Errorf("a stale read: %v %v", res, err)
+	}
+	for _, id := range s.ids {
+		if id != leader {
+			s.start(id, nil)
+			break
+		}
+	}
+	s.submit(groupJob("k", 1))
+}
+
+// TestCutOffLeaderChangesNothing cuts a leader off, fully and in one direction,
+// while it has work in hand.
+func TestCutOffLeaderChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(s *testServers, id, other string){
+		"both ways": func(s *testServers, id, other string) { s.net.Isolate(id, other) },
+		"out":       func(s *testServers, id, other string) { s.net.Cut(id, other) },
+		"in":        func(s *testServers, id, other string) { s.net.Cut(other, id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newTestServers(t, 3, nil)
+			n1 := s.addNode("n1", coordtest.Succeed)
+			s.waitForNodes()
+			old := s.awaitLeader()
+			c := droverv1connect.NewClientServiceClient(s.only(old))
+			for _, id := range s.ids {
+				if id != old {
+					cut(s, old, id)
+				}
+			}
+			s.waitUntil("another leads", func() bool { // clients still reach the old one
+				_, err := c.ListJobs(t.Context(), connect.NewRequest(&droverv1.ListJobsRequest{}))
+				for _, x := range s.servers().GetServers() {
+					if x.Leader && x.Id != old {
+						return err != nil
+					}
+				}
+				return false
+			})
+			s.submit(groupJob("j", 5))
+			s.waitForEnd("j", succeeded)
+			if runs, most := n1.StartCounts(); runs != 5 || most != 1 {
+				t.Errorf("%d runs were started, one of them %d times", runs, most)
+			}
+			s.net.Mend()
+			s.awaitVoters(s.ids...)
+			s.waitForEnd("j", succeeded)
+		})
+	}
+}
+
+func TestOnlyCoordinatorsReachThePeerPort(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 1, nil)
+	for name, want := range map[string]bool{"user/eve": false, "node/n7": false, "coordinator/c9": true} {
+		kind, short, _ := strings.Cut(name, "/")
+		files := s.files(pki.CertRequest{Kind: pki.Kind(kind), Name: short, Hosts: []string{short}})
+		m, err := files.Open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := s.net.Listen(short + ":1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := peer.Listen(peer.Config{Listener: l, Member: m, Address: short + ":1", Dial: s.net.Dialer(short)})
+		n.Start()
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+		_, err = n.Client("c1:1").Describe(ctx, connect.NewRequest(&droverv1.DescribeRequest{}))
+		if (err == nil) != want {
+			t.Errorf("%s calls PeerService: %v", name, err)
+		}
+		if c, err := n.Dial("c1:1", waitLimit); err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(waitLimit))
+			if _, err := c.Write([]byte{99}); err == nil && !want { // an unknown kind of message: raft hangs up
+				if _, err = c.Read(make([]byte, 1)); err == nil {
+					t.Errorf("%s speaks raft", name)
+				}
+			}
+			_ = c.Close()
+		}
+		// A coordinator may add itself under its own name only.
+		if want {
+			_, err = n.Client("c1:1").Join(ctx, connect.NewRequest(&droverv1.JoinRequest{Id: "c2", Address: "c9:1"}))
+			if connect.CodeOf(err) != connect.CodePermissionDenied {
+				t.Errorf("%s joins as c2: %v", name, err)
+			}
+		}
+		cancel()
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
