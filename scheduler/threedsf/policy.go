@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/locality"
 )
@@ -9,7 +10,8 @@ import (
 // Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe
 // for concurrent use.
 type Policy struct {
-	cfg Config
+	cfg         Config
+	assumptions assumptions
 
 	s           *scheduler.State
 	now         scheduler.Time
@@ -58,9 +60,9 @@ type Policy struct {
 	guaranteeCount           int                      // guarantee reservations that have not ended
 	dueReservations          []*scheduler.Reservation // guarantee reservations that are due, with a task left to place
 	survey                   guaranteeSurvey
-	earliestShadowStart      scheduler.Time // when the first of the jobs with shadow reservations must start
+	planner                  *backfill.Planner // nil before the first plan; only its memory outlives a decision
+	earliestShadowStart      scheduler.Time    // when the first of the jobs with shadow reservations must start
 	jobCache                 jobCache
-	cachedPlan               *plan                                // nil before the first plan
 	shrinkOnly               bool                                 // free capacity only shrinks: see beginShrinkOnly
 	closedBelow              map[closedKey]scheduler.NodeID       // no node below it is open to the class
 	exemptJobs               map[scheduler.JobID]bool             // jobs that their own reservations do not exclude
@@ -80,6 +82,7 @@ type Policy struct {
 func New(cfg Config) *Policy {
 	p := &Policy{
 		cfg:              cfg,
+		assumptions:      assumptions{cfg.Deadlines, cfg.AllDeadlines},
 		compressBatch:    defaultCompressBatch,
 		eqClassIndex:     map[equivalenceClass]int32{},
 		dataWaits:        map[*scheduler.Stage]dataWait{},
