@@ -28,12 +28,23 @@ type plan struct {
 	missing   []backfill.Key // have no place: they failed or never had one
 	movesLeft int            // moves to earlier times that this cycle may still commit
 	shadow    shadowState
+	*planScratch
+}
 
-	// Scratch:
+// planScratch is memory that each plan uses again.
+type planScratch struct {
 	requests []backfill.Request
 	existing []backfill.Existing // of the tasks in requests
 	tasks    []int32
+	amounts  []int64 // of the needs
 	byTask   []*scheduler.Reservation
+}
+
+// needOf is scheduler.NodeNeed with its amounts in scratch space.
+func (x *planScratch) needOf(d scheduler.Resources, space int64) backfill.Need {
+	n := len(x.amounts)
+	x.amounts = append(x.amounts, d[scheduler.CPU], d[scheduler.Memory])
+	return backfill.Need{Base: x.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
 }
 
 // owner is a project, or a single job, that has or requests a guarantee.

@@ -24,7 +24,8 @@ func (p *Policy) readPlan() *plan {
 		p.planner = planner
 	}
 	p.planner.Reset(t.Nodes, t.Accounts)
-	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner}
+	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
+	b.tasks, b.amounts = b.tasks[:0], b.amounts[:0]
 	b.setSpareNodes(p.cfg.Guarantees.SpareNodes)
 	b.findOwners()
 	b.syncAccounts()
@@ -154,7 +155,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if duration <= 0 {
 		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
-	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
 	if !g.Open {
 		r.After = g.Spec.After
 	}

@@ -61,7 +61,8 @@ type Policy struct {
 	dueReservations          []*scheduler.Reservation // guarantee reservations that are due, with a task left to place
 	survey                   guaranteeSurvey
 	planner                  *backfill.Planner // nil before the first plan; only its memory outlives a decision
-	earliestShadowStart      scheduler.Time    // when the first of the jobs with shadow reservations must start
+	planScratch              planScratch
+	earliestShadowStart      scheduler.Time // when the first of the jobs with shadow reservations must start
 	jobCache                 jobCache
 	shrinkOnly               bool                                 // free capacity only shrinks: see beginShrinkOnly
 	closedBelow              map[closedKey]scheduler.NodeID       // no node below it is open to the class
