@@ -70,6 +70,11 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"NodeService/Watch":                  {`{"node":1,"epoch":"7"}`, "----+--"},
 	"NodeService/Report":                 {`{"node":1,"epoch":"7"}`, "----+--"},
 	"NodeService/GetBlob":                {`{"digest":"sha256:00"}`, "----++-"},
+	"HistoryService/ListPastJobs":        {`{}`, "++++---"},
+	"HistoryService/GetPastJob":          {`{"job":"2"}`, "++h+---"},
+	"HistoryService/ListPastAttempts":    {`{"job":"2"}`, "++h+---"},
+	"HistoryService/Usage":               {`{}`, "++++---"},
+	"HistoryService/ListPastSamples":     {`{}`, "++++---"},
 }
 
 // TestAccessMatrix calls every call of every service of the coordinator as every

@@ -16,16 +16,21 @@ import (
 // staleReads are the calls that a follower answers, from what it has applied, if
 // the caller asks for that (wire.Stale). All others are the leader's.
 var staleReads = map[string]bool{
-	droverv1connect.ClientServiceStatusProcedure:        true,
-	droverv1connect.ClientServiceListJobsProcedure:      true,
-	droverv1connect.ClientServiceGetJobProcedure:        true,
-	droverv1connect.ClientServiceWatchJobProcedure:      true,
-	droverv1connect.ClientServiceListTasksProcedure:     true,
-	droverv1connect.ClientServiceListNodesProcedure:     true,
-	droverv1connect.ClientServiceListTenantsProcedure:   true,
-	droverv1connect.ClientServiceEventsProcedure:        true,
-	droverv1connect.ClientServiceGetSchedulerProcedure:  true,
-	droverv1connect.OperatorServiceListServersProcedure: true,
+	droverv1connect.ClientServiceStatusProcedure:            true,
+	droverv1connect.ClientServiceListJobsProcedure:          true,
+	droverv1connect.ClientServiceGetJobProcedure:            true,
+	droverv1connect.ClientServiceWatchJobProcedure:          true,
+	droverv1connect.ClientServiceListTasksProcedure:         true,
+	droverv1connect.ClientServiceListNodesProcedure:         true,
+	droverv1connect.ClientServiceListTenantsProcedure:       true,
+	droverv1connect.ClientServiceEventsProcedure:            true,
+	droverv1connect.ClientServiceGetSchedulerProcedure:      true,
+	droverv1connect.HistoryServiceListPastJobsProcedure:     true,
+	droverv1connect.HistoryServiceGetPastJobProcedure:       true,
+	droverv1connect.HistoryServiceListPastAttemptsProcedure: true,
+	droverv1connect.HistoryServiceUsageProcedure:            true,
+	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
+	droverv1connect.OperatorServiceListServersProcedure:     true,
 }
 
 // serviceOf returns the service in a procedure's path.

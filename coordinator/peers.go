@@ -43,6 +43,7 @@ type peers struct {
 	wg     sync.WaitGroup
 
 	replica atomic.Pointer[replica.Replica] // nil until the log is open
+	removed atomic.Bool                     // this server was taken out of the cluster
 
 	background context.Context // of what goes on after a call has ended
 	endTasks   context.CancelFunc
@@ -224,6 +225,7 @@ func (p *peers) keep(ctx context.Context) error {
 	last := ""
 	for {
 		err := errors.Join(p.announce(ctx), p.promote(ctx), p.files.fetchMissing(ctx))
+		p.checkRemoved(ctx)
 		p.files.removeUnknown()
 		p.net.CloseRevoked()
 		text := ""
@@ -236,6 +238,26 @@ func (p *peers) keep(ctx context.Context) error {
 		last = text
 		if !sleep(ctx, keepEvery) {
 			return nil
+		}
+	}
+}
+
+// checkRemoved finds out whether this server was taken out of the cluster. Its own
+// log may never say so: the leader stops sending to a server that it removed.
+func (p *peers) checkRemoved(ctx context.Context) {
+	if p.c.replica.Removed() {
+		p.removed.Store(true)
+	}
+	if p.c.leads() || p.c.follows() {
+		return
+	}
+	servers, _, err := p.c.replica.Servers()
+	if err != nil {
+		return
+	}
+	for _, d := range p.describeAll(ctx, servers) {
+		if s := d.state; s != nil && d.peer.ID != p.c.cfg.ID && s.GetLeader() == s.GetId() && s.GetTerm() >= p.c.replica.Term() && !slices.Contains(s.GetServers(), p.c.cfg.ID) {
+			p.removed.Store(true)
 		}
 	}
 }

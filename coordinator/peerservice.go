@@ -47,6 +47,11 @@ func (p *peers) describeSelf() *droverv1.DescribeResponse {
 		res.LastContactMs = max(0, time.Since(at).Milliseconds())
 	}
 	r.Read(func(f *facts.Facts) { res.Cluster = f.Cluster() })
+	if servers, _, err := r.Servers(); err == nil {
+		for _, x := range servers {
+			res.Servers = append(res.Servers, string(x.ID))
+		}
+	}
 	res.MissingFiles = int64(len(p.files.missing()))
 	return res
 }

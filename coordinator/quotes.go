@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -249,14 +248,11 @@ func (s *clientService) forecastQuestion(d *draft, name string, params map[strin
 
 // laneOptions returns how a scheduler treats deadlines.
 func laneOptions(name string, params map[string]string) (noLane, preempt bool) {
-	switch name {
-	case "3dsf", "pdsonqueue":
-		return false, slices.Contains([]string{"", "suspend", "cheapest"}, params["preempt"])
-	case "edf":
-		return false, false
-	default:
+	p, err := policies.New(name, params)
+	if err != nil {
 		return true, false
 	}
+	return !scheduler.ServesDeadlines(p), scheduler.SuspendsForDeadlines(p)
 }
 
 // predictionErrors returns the error model of predictions; each source is read

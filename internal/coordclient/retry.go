@@ -152,17 +152,22 @@ func neverSent(err error) bool {
 
 // reads are the calls that change nothing.
 var reads = map[string]bool{
-	droverv1connect.ClientServiceStatusProcedure:        true,
-	droverv1connect.ClientServiceHasBlobsProcedure:      true,
-	droverv1connect.ClientServicePlanJobProcedure:       true,
-	droverv1connect.ClientServiceListJobsProcedure:      true,
-	droverv1connect.ClientServiceGetJobProcedure:        true,
-	droverv1connect.ClientServiceListTasksProcedure:     true,
-	droverv1connect.ClientServiceListNodesProcedure:     true,
-	droverv1connect.ClientServiceListTenantsProcedure:   true,
-	droverv1connect.ClientServiceGetSchedulerProcedure:  true,
-	droverv1connect.ClientServiceCalibrationProcedure:   true,
-	droverv1connect.OperatorServiceListServersProcedure: true,
+	droverv1connect.ClientServiceStatusProcedure:            true,
+	droverv1connect.ClientServiceHasBlobsProcedure:          true,
+	droverv1connect.ClientServicePlanJobProcedure:           true,
+	droverv1connect.ClientServiceListJobsProcedure:          true,
+	droverv1connect.ClientServiceGetJobProcedure:            true,
+	droverv1connect.ClientServiceListTasksProcedure:         true,
+	droverv1connect.ClientServiceListNodesProcedure:         true,
+	droverv1connect.ClientServiceListTenantsProcedure:       true,
+	droverv1connect.ClientServiceGetSchedulerProcedure:      true,
+	droverv1connect.ClientServiceCalibrationProcedure:       true,
+	droverv1connect.HistoryServiceListPastJobsProcedure:     true,
+	droverv1connect.HistoryServiceGetPastJobProcedure:       true,
+	droverv1connect.HistoryServiceListPastAttemptsProcedure: true,
+	droverv1connect.HistoryServiceUsageProcedure:            true,
+	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
+	droverv1connect.OperatorServiceListServersProcedure:     true,
 }
 
 // repeatable reports whether a request may be sent again when it is unknown

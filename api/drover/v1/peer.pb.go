@@ -74,6 +74,7 @@ type DescribeResponse struct {
 	MissingFiles  int64                  `protobuf:"varint,10,opt,name=missing_files,json=missingFiles,proto3" json:"missing_files,omitempty"`
 	Version       string                 `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
 	LeaderAddress string                 `protobuf:"bytes,12,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // of the leader's peer port
+	Servers       []string               `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`                                  // ids, as its log has them
 	HasLog        bool                   `protobuf:"varint,13,opt,name=has_log,json=hasLog,proto3" json:"has_log,omitempty"`                     // whether there is more in its log than the servers of a new cluster
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,6 +192,13 @@ func (x *DescribeResponse) GetLeaderAddress() string {
 		return x.LeaderAddress
 	}
 	return ""
+}
+
+func (x *DescribeResponse) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
 }
 
 func (x *DescribeResponse) GetHasLog() bool {
@@ -441,7 +449,7 @@ var File_drover_v1_peer_proto protoreflect.FileDescriptor
 const file_drover_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x14drover/v1/peer.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\x91\x03\n" +
+	"\x0fDescribeRequest\"\xab\x03\n" +
 	"\x10DescribeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
@@ -457,7 +465,8 @@ const file_drover_v1_peer_proto_rawDesc = "" +
 	"\rmissing_files\x18\n" +
 	" \x01(\x03R\fmissingFiles\x12\x18\n" +
 	"\aversion\x18\v \x01(\tR\aversion\x12%\n" +
-	"\x0eleader_address\x18\f \x01(\tR\rleaderAddress\x12\x17\n" +
+	"\x0eleader_address\x18\f \x01(\tR\rleaderAddress\x12\x18\n" +
+	"\aservers\x18\x0e \x03(\tR\aservers\x12\x17\n" +
 	"\ahas_log\x18\r \x01(\bR\x06hasLog\"M\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
