@@ -22,7 +22,7 @@ func simCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "sim",
 		Usage:       "simulate schedulers on traces and synthetic workloads, without a cluster",
-		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simLevelsCommand(), simSweepCommand(), simReproduceCommand()},
+		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simSizeCommand(), simLevelsCommand(), simSweepCommand(), simReproduceCommand()},
 	}
 }
 
