@@ -57,6 +57,8 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"ClientService/GetScheduler":   {`{}`, "++++---"},
 	"ClientService/SetScheduler":   {`{"name":"fifo"}`, "---+---"},
 	"ClientService/Calibration":    {`{}`, "++++---"},
+	"ClientService/GetSchedule":    {`{"job":"1"}`, "++h+---"},
+	"ClientService/ListSamples":    {`{}`, "++++---"},
 	"OperatorService/SaveSnapshot": {`{}`, "---+---"},
 	"OperatorService/ListServers":  {`{}`, "---+---"},
 	"NodeService/Register":         {`{"node":{"name":"n1","allocatable":{"cpu":"-1"}}}`, "----+--"},
