@@ -122,8 +122,8 @@ func (b *scheduleBuilder) addAttempts(f *facts.Facts, j *facts.Job) {
 func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *droverv1.ScheduleAttempt {
 	out := &droverv1.ScheduleAttempt{Node: a.Node, PlacedMs: a.Placed / 1e6, EndMs: a.Ended / 1e6, State: a.State.String(), Level: a.Level,
 		Gaps: b.gaps[gapKey(j.ID, taskName(j, k))]}
-	seen := a.Seen
 	if a.State.IsActive() {
+		seen := a.Seen()
 		out.Occupied = a.Occupied.Proto()
 		if live := b.sessions.seen(a.Node, k, a.Run); live != nil {
 			seen = live
@@ -132,8 +132,8 @@ func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *
 		if a.Level != droverv1.Level_LEVEL_RUNNING && a.Suspension.SuspendedAt > 0 && !openGap(out.Gaps) {
 			out.Gaps = append(slices.Clone(out.Gaps), &droverv1.ScheduleGap{FromMs: a.Suspension.SuspendedAt / 1e6})
 		}
+		out.StartedMs = seen.GetStartedMs()
 	}
-	out.StartedMs = seen.GetStartedMs()
 	return out
 }
 

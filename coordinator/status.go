@@ -292,8 +292,8 @@ func suspendedByNode(f *facts.Facts) map[int32][]*droverv1.LevelUse {
 		if !some {
 			continue
 		}
-		f.EachAttempt(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
-			if !a.State.IsActive() || a.Level <= droverv1.Level_LEVEL_RUNNING {
+		f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+			if a.Level <= droverv1.Level_LEVEL_RUNNING {
 				return
 			}
 			list := out[a.Node]
@@ -304,8 +304,8 @@ func suspendedByNode(f *facts.Facts) map[int32][]*droverv1.LevelUse {
 			}
 			list[at].Attempts++
 			list[at].Memory += a.Occupied.Memory
-			list[at].Swap += a.Seen.GetSwapOccupied()
-			list[at].Image += a.Seen.GetImageOccupied()
+			list[at].Swap += a.Seen().GetSwapOccupied()
+			list[at].Image += a.Seen().GetImageOccupied()
 		})
 	}
 	return out

@@ -119,7 +119,7 @@ type resourceUse struct {
 	Running, Suspended, Part float64
 }
 
-// usesOf returns what is promised of the nodes' resources.
+// usesOf returns what is allocated of the nodes' resources.
 func usesOf(nodes []*droverv1.NodeStatus) []resourceUse {
 	var used, all droverv1.Resources
 	suspended := int64(0)
@@ -149,12 +149,12 @@ type rackRow struct {
 	Part      float64
 }
 
-// verdict is one sentence about the cluster.
-type verdict struct{ Class, Text string }
+// health is one sentence about the cluster.
+type health struct{ Class, Text string }
 
 type clusterData struct {
 	Status                                     *droverv1.StatusResponse
-	Verdict                                    verdict
+	Health                                     health
 	Empty                                      bool
 	TasksRunning, TasksPending, TasksSuspended int64
 	Uses                                       []resourceUse
@@ -191,10 +191,10 @@ func (q *query) clusterPage() (*view, error) {
 		d.TasksSuspended += int64(t.GetTasksSuspended())
 	}
 	d.addNodes(nodes)
-	d.Verdict = d.verdict()
+	d.Health = d.health()
 	show, by := q.values.Get("show"), q.values.Get("by")
 	d.Shows = choices(show, "", "all", "trouble", "needing attention", "busy", "with tasks", "idle", "without tasks")
-	d.Bys = choices(by, "", "CPU promised", "memory", "memory promised", "state", "state")
+	d.Bys = choices(by, "", "CPU allocated", "memory", "memory allocated", "state", "state")
 	list := filterNodes(nodes, d.Search, show)
 	from, to, p := q.paginate(len(list))
 	d.Pager = p
@@ -263,20 +263,20 @@ func (d *clusterData) addRacks(racks map[string]*rackRow) {
 	}
 }
 
-// verdict says in one sentence whether the cluster is well.
-func (d *clusterData) verdict() verdict {
+// health says in one sentence whether the cluster is well.
+func (d *clusterData) health() health {
 	n := len(d.Trouble) + d.MoreTrouble
 	switch {
 	case d.Empty:
-		return verdict{"warn", "It has no node yet."}
+		return health{"warn", "It has no node yet."}
 	case d.Status.GetNodesUp() == 0:
-		return verdict{"bad", "No node is up: nothing can run."}
+		return health{"bad", "No node is up: nothing can run."}
 	case n > 0:
-		return verdict{"warn", plural(int64(n), "node needs", "nodes need") + " attention."}
+		return health{"warn", plural(int64(n), "node needs", "nodes need") + " attention."}
 	case len(d.Status.GetWarnings()) > 0:
-		return verdict{"warn", "The coordinator warns of something."}
+		return health{"warn", "The coordinator warns of something."}
 	default:
-		return verdict{"good", "All is well."}
+		return health{"good", "All is well."}
 	}
 }
 
@@ -306,8 +306,8 @@ type nodeMap struct {
 	Rack   []int    `json:"rack"` // index in Racks
 	Name   []string `json:"name"`
 	State  []string `json:"state"`
-	CPU    []int    `json:"cpu"`    // promised, in thousandths
-	Memory []int    `json:"memory"` // likewise
+	CPU    []int    `json:"cpu"`    // allocated, in thousandths
+	Memory []int    `json:"memory"` // allocated, in thousandths
 	Tasks  []int32  `json:"tasks"`
 }
 

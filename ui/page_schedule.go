@@ -98,7 +98,7 @@ type scheduleView struct {
 	Address             string
 	Waiting             []waitingRow
 	Reservations        []reservationRow
-	Promised            []*droverv1.ScheduleJob
+	Guaranteed          []*droverv1.ScheduleJob
 	Attempts            []attemptRow
 	MoreAttempts        int
 }
@@ -151,7 +151,7 @@ func (d *scheduleView) addTables(plan *droverv1.GetScheduleResponse, x *schedule
 	}
 	for _, j := range plan.GetJobs() {
 		if j.GetGuaranteedMs() > 0 {
-			d.Promised = append(d.Promised, j)
+			d.Guaranteed = append(d.Guaranteed, j)
 		}
 	}
 	d.Attempts = x.attempts(plan.GetAttempts(), 2*pageRows)

@@ -40,7 +40,7 @@ func writeBody(w http.ResponseWriter, r *http.Request, status int, kind string, 
 	w.WriteHeader(status)
 	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
 	_, _ = z.Write(body)                           // fails only if the reader is gone
-	_ = z.Close()                                  // likewise
+	_ = z.Close()                                  // as above
 }
 
 func acceptsGzip(r *http.Request) bool {

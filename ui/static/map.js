@@ -71,7 +71,7 @@ document.addEventListener("mousemove", (e) => {
   e.target.style.cursor = s ? "pointer" : "";
   if (!s) return tip("");
   const d = s.data;
-  tip(`${d.name[s.i]} (${d.state[s.i]}), rack ${d.racks[d.rack[s.i]]}\nCPU ${Math.round(d.cpu[s.i] / 10)} %, memory ${Math.round(d.memory[s.i] / 10)} % promised, ${d.tasks[s.i]} tasks`, e.clientX, e.clientY);
+  tip(`${d.name[s.i]} (${d.state[s.i]}), rack ${d.racks[d.rack[s.i]]}\nCPU ${Math.round(d.cpu[s.i] / 10)} %, memory ${Math.round(d.memory[s.i] / 10)} % allocated, ${d.tasks[s.i]} tasks`, e.clientX, e.clientY);
 });
 document.addEventListener("mouseout", (e) => e.target instanceof HTMLCanvasElement && tip(""));
 document.addEventListener("click", (e) => {

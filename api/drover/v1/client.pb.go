@@ -4262,7 +4262,7 @@ type ScheduleAttempt struct {
 	Key           *AttemptKey            `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // of a job that the caller may not read: only the run
 	Node          int32                  `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
 	PlacedMs      int64                  `protobuf:"varint,3,opt,name=placed_ms,json=placedMs,proto3" json:"placed_ms,omitempty"`
-	StartedMs     int64                  `protobuf:"varint,4,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"` // when it ran; 0: not yet, or unknown
+	StartedMs     int64                  `protobuf:"varint,4,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"` // since when an active one runs; 0: not yet
 	EndMs         int64                  `protobuf:"varint,5,opt,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`             // actual or expected; 0: unknown
 	Expected      bool                   `protobuf:"varint,6,opt,name=expected,proto3" json:"expected,omitempty"`                    // end_ms is expected
 	State         string                 `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`                           // live, stopping, succeeded, failed, stopped, lost
