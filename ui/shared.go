@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -70,13 +71,24 @@ func (a *answer) fill(ctx context.Context, fn func(context.Context) (any, error)
 	ctx, cancel := context.WithTimeout(ctx, sharedLimit)
 	defer cancel()
 	began := time.Now()
-	a.value, a.err = fn(ctx)
+	a.value, a.err = protect(ctx, fn)
 	now := time.Now()
 	a.until = now.Add(min(max(shareLeast, shareFactor*now.Sub(began)), shareMost))
 	if a.err != nil {
 		a.until = now.Add(shareLeast)
 	}
 	close(a.done)
+}
+
+// protect calls fn. That a page has an error of its own must not end the
+// coordinator that serves it.
+func protect(ctx context.Context, fn func(context.Context) (any, error)) (v any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the page has an error of its own: %v", p)
+		}
+	}()
+	return fn(ctx)
 }
 
 // drop forgets what a reader was told: something was changed for them.

@@ -56,7 +56,10 @@ export function morph(old, wanted) {
   if (old.nodeName === "TIME" && old.getAttribute("datetime") === wanted.getAttribute("datetime")) return;
   const typed = old instanceof HTMLInputElement || old instanceof HTMLSelectElement;
   if (typed && old === document.activeElement) return;
-  for (const { name, value } of wanted.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name, value } of wanted.attributes) {
+    const drawn = old.nodeName === "CANVAS" && name === "height"; // setting it would clear the picture
+    if (!drawn && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
   for (const { name } of [...old.attributes]) {
     const own = name === "data-managed" || (name === "open" && old.nodeName === "DETAILS") || old.nodeName === "CANVAS";
     if (!own && !wanted.hasAttribute(name)) old.removeAttribute(name);

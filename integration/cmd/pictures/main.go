@@ -25,7 +25,6 @@ var jobs = []string{`job "reference-tables" {
     resources { cpu = "500m"  memory = "512MiB"  io = "5MiB/s" }
   }
 }`, `job "broken-import" {
-  retries = 1
   stage "parse" {
     tasks     = 4
     command   = ["sh", "-c", "echo reading; echo 'Traceback: line 17 of part 3: no column \"price\"' >&2; [ $DROVER_TASK != 3 ]"]
@@ -147,7 +146,7 @@ func shoot(ctx context.Context, dev *browser.Dev, out, name, path string, width 
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		return err
 	}
-	if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(dev.Base()+path), chromedp.WaitVisible(chromedp.CSS(`.connection[data-state=live]`))); err != nil {
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(browser.Base(dev.Page)+path), chromedp.WaitVisible(chromedp.CSS(`.connection[data-state=live]`))); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	size, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`[document.documentElement.scrollWidth, document.documentElement.scrollHeight]`))

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/chromedp/chromedp"
@@ -53,99 +52,133 @@ func Start(ctx context.Context) (context.Context, func(), error) {
 	return bctx, end, nil
 }
 
-// Dev is a running `drover dev`.
-type Dev struct {
-	Program string
-	Socket  string
-	Page    string // address that opens the page once
-
-	dir    string
-	listen string
-	cmd    *exec.Cmd
-	out    *bytes.Buffer
+// process is a running command of the program that says on its standard error
+// when it is ready.
+type process struct {
+	cmd *exec.Cmd
 }
 
-// StartDev starts a program's `drover dev` with its state in dir.
-func StartDev(program, dir string) (*Dev, error) {
-	d := &Dev{Program: program, Socket: filepath.Join(dir, "s"), dir: dir, listen: "127.0.0.1:0"}
-	return d, d.Restart()
-}
-
-// Restart starts it again on the same state and port.
-func (d *Dev) Restart() error {
-	d.out = &bytes.Buffer{}
-	d.cmd = exec.Command(d.Program, "dev", "-socket", d.Socket, "-data", filepath.Join(d.dir, "data"), "-ui", d.listen)
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stderr, err := d.cmd.StderrPipe()
+// start starts a command and returns when ready says so of its lines.
+func start(cmd *exec.Cmd, ready func(line string) bool) (*process, error) {
+	out, in, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := d.cmd.Start(); err != nil {
-		return err
+	cmd.Stdout, cmd.Stderr = in, in
+	err = cmd.Start()
+	_ = in.Close() // the child has its own
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
 	}
-	lines := make(chan string)
-	go func() { // ends with the process's standard error
-		defer close(lines)
-		for s := bufio.NewScanner(stderr); s.Scan(); {
-			select {
-			case lines <- s.Text():
-			case <-time.After(Limit):
+	p, said, found := &process{cmd: cmd}, []string{}, make(chan bool, 1)
+	all := make(chan struct{})
+	go func() { // ends with the process
+		defer close(all)
+		defer out.Close()
+		sent := false
+		for s := bufio.NewScanner(out); s.Scan(); {
+			if sent {
+				continue
+			}
+			said = append(said, s.Text())
+			if ready(s.Text()) {
+				sent = true
+				found <- true
 			}
 		}
 	}()
-	limit := time.After(Limit)
-	page, ready := false, false
-	for !page || !ready {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return fmt.Errorf("drover dev ended: %w: %s", d.cmd.Wait(), d.out)
-			}
-			fmt.Fprintln(d.out, line)
-			if rest, found := strings.CutPrefix(line, "page: "); found {
-				d.Page, _, _ = strings.Cut(rest, " ")
-				d.listen = strings.TrimPrefix(d.Base(), "http://")
-				page = true
-			}
-			ready = ready || strings.HasPrefix(line, "ready:")
-		case <-limit:
-			return errors.Join(fmt.Errorf("drover dev was not ready within %s: %s", Limit, d.out), d.Stop())
-		}
+	select {
+	case <-found:
+		return p, nil
+	case <-all:
+		return nil, fmt.Errorf("%s ended: %w: %s", cmd, cmd.Wait(), strings.Join(said, "\n"))
+	case <-time.After(Limit):
+		return nil, errors.Join(fmt.Errorf("%s was not ready within %s", cmd, Limit), p.stop())
 	}
-	go func() { // as above
-		for range lines {
-		}
-	}()
-	return nil
 }
 
-// Base returns the page's address without a path.
-func (d *Dev) Base() string {
-	base, _, _ := strings.Cut(d.Page, "/?")
-	return base
-}
-
-// Stop ends it as Ctrl-C does. Its state stays.
-func (d *Dev) Stop() error {
-	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
+// stop ends it as Ctrl-C does.
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { done <- d.cmd.Wait() }()
+	go func() { done <- p.cmd.Wait() }()
 	select {
 	case <-done:
 		return nil
 	case <-time.After(Limit):
-		return errors.Join(errors.New("drover dev does not stop"), d.cmd.Process.Kill(), <-done)
+		return errors.Join(fmt.Errorf("%s does not stop", p.cmd), p.cmd.Process.Kill(), <-done)
 	}
+}
+
+// Dev is a running `drover dev`.
+type Dev struct {
+	Page string // address that opens the page once
+
+	program, socket, data string
+	process               *process
+}
+
+// StartDev starts a program's `drover dev` with its state in dir.
+func StartDev(program, dir string) (*Dev, error) {
+	d := &Dev{program: program, socket: filepath.Join(dir, "s"), data: filepath.Join(dir, "data")}
+	return d, d.Restart()
+}
+
+// Restart starts it again on the same state, with the page at another address.
+func (d *Dev) Restart() (err error) {
+	page, ready := "", false
+	d.process, err = start(exec.Command(d.program, "dev", "-socket", d.socket, "-data", d.data), func(line string) bool {
+		if rest, found := strings.CutPrefix(line, "page: "); found {
+			page, _, _ = strings.Cut(rest, " ")
+		}
+		ready = ready || strings.HasPrefix(line, "ready:")
+		return ready && page != ""
+	})
+	d.Page = page
+	return err
+}
+
+// Stop ends it. Its state stays.
+func (d *Dev) Stop() error { return d.process.stop() }
+
+// UI is a running `drover ui`.
+type UI struct {
+	Page    string // address that opens the page once
+	process *process
+}
+
+// StartUI starts a `drover ui` for it.
+func (d *Dev) StartUI() (*UI, error) {
+	u := &UI{}
+	cmd := exec.Command(d.program, "ui")
+	cmd.Env = append(os.Environ(), "DROVER_ADDRESS=unix://"+d.socket)
+	var err error
+	u.process, err = start(cmd, func(line string) bool {
+		if strings.HasPrefix(line, "http://") {
+			u.Page = line
+		}
+		return u.Page != ""
+	})
+	return u, err
+}
+
+// Stop ends it.
+func (u *UI) Stop() error { return u.process.stop() }
+
+// Base returns the address of a page without its path.
+func Base(page string) string {
+	base, _, _ := strings.Cut(page, "/?")
+	return base
 }
 
 // Run runs a command of the program against it and returns its standard output.
 func (d *Dev) Run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, d.Program, args...)
-	cmd.Env = append(os.Environ(), "DROVER_ADDRESS=unix://"+d.Socket)
+	cmd := exec.CommandContext(ctx, d.program, args...)
+	cmd.Env = append(os.Environ(), "DROVER_ADDRESS=unix://"+d.socket)
 	var out, bad bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &bad
 	if err := cmd.Run(); err != nil {
