@@ -42,10 +42,10 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("drives a browser for minutes; make test runs it")
+		t.Skip("not proved here: what the page says is what the API says, with a real browser; it takes minutes, and make test runs it")
 	}
 	if _, err := browser.Find(); err != nil {
-		t.Skip("drives every page in a real browser: ", err)
+		t.Skip("not proved here: what the page says is what the API says, with a real browser: ", err)
 	}
 	dir, err := os.MkdirTemp("", "page") // socket paths are short
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -96,8 +97,12 @@ func take(program, out string, all bool) error {
 	if err := work(dev, dir); err != nil {
 		return err
 	}
+	documented := []string{"cluster", "job", "schedule"}
 	for name, path := range map[string]string{"cluster": "/", "jobs": "/jobs", "job": "/jobs/3", "failed-job": "/jobs/2", "task": "/jobs/3/tasks/build/0", "logs": "/jobs/3/logs/build/1",
 		"schedule": "/schedule", "tenants": "/tenants", "scheduler": "/scheduler", "events": "/events"} {
+		if !all && !slices.Contains(documented, name) {
+			continue
+		}
 		if err := shoot(ctx, dev, out, name, path, 1280, ""); err != nil {
 			return err
 		}
