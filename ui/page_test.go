@@ -304,6 +304,10 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s is not type-checked", name)
 		}
 	}
+	all := bundle("canvas.js", "page.js", "schedule.js")
+	if _, err := js.Parse(parse.NewInputString(all), js.Options{}); err != nil || strings.Contains(all, "\nimport ") || strings.Contains(all, "\nexport ") {
+		t.Errorf("the bundle of a simulation: %v", err)
+	}
 	if seen < 5 {
 		t.Errorf("%d scripts", seen)
 	}

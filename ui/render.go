@@ -129,7 +129,7 @@ func cpuText(m int64) string {
 	if m%1000 == 0 || m >= 100_000 {
 		return countText(m/1000) + " cores"
 	}
-	return strconv.FormatFloat(float64(m)/1000, 'f', 1, 64) + " cores"
+	return strings.TrimRight(strconv.FormatFloat(float64(m)/1000, 'f', 2, 64), "0") + " cores"
 }
 
 // sizeText formats bytes.

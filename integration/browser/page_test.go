@@ -359,6 +359,12 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("the page goes on", `document.querySelector("#trouble").hidden && document.querySelector("#connection").dataset.state === "live"`)
+	// A simulation's file shows its schedule without a server.
+	file := filepath.Join(s.dir, "plan.html")
+	s.run("sim", "run", "-workload", "poisson", "-format", "generate", "-rule", "jobs=8", "-rule", "interval_s=2", "-rule", "task_s=10", "-scheduler", "fifo", "-nodes", "3", "-html", file)
+	s.do("open the simulation", chromedp.Navigate("file://"+file))
+	s.says("Schedule of fifo", "mean response")
+	s.until("its schedule is drawn", `document.querySelector("canvas.schedule").style.height !== ""`)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.bad) > 0 {

@@ -20,6 +20,10 @@ export function follow(selector, attribute, draw) {
       const address = e.getAttribute(attribute);
       if (!address || read.get(e) === address) continue;
       read.set(e, address);
+      if (address.startsWith("#")) { // a file of its own has its data in it
+        draw(e, JSON.parse(document.getElementById(address.slice(1))?.textContent ?? "null"));
+        continue;
+      }
       try {
         const res = await fetch(address, { credentials: "same-origin" });
         if (res.ok && read.get(e) === address) draw(e, await res.json());
@@ -96,7 +100,8 @@ const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 export function axis(g, left, right, height, from, to) {
   const fits = Math.max(2, Math.floor((right - left) / 85));
   const step = steps.find((s) => (to - from) / s <= fits) ?? steps[steps.length - 1];
-  const zone = new Date(from).getTimezoneOffset() * 60000;
+  const simulated = document.documentElement.hasAttribute("data-simulated");
+  const zone = simulated ? 0 : new Date(from).getTimezoneOffset() * 60000;
   g.textAlign = "center";
   g.textBaseline = "middle";
   for (let t = Math.ceil((from - zone) / step) * step + zone; t <= to; t += step) {
@@ -105,7 +110,7 @@ export function axis(g, left, right, height, from, to) {
     g.fillRect(Math.round(x), 18, 1, height - 18);
     g.fillStyle = colour("soft");
     const d = new Date(t);
-    const text = step >= 86400000 ? d.toLocaleDateString([], { day: "numeric", month: "short" }) : d.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60000 ? "2-digit" : undefined, hour12: false });
+    const text = simulated ? duration(t) : step >= 86400000 ? d.toLocaleDateString([], { day: "numeric", month: "short" }) : d.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60000 ? "2-digit" : undefined, hour12: false });
     if (x > left + 18 && x < right - 18) g.fillText(text, x, 9);
   }
 }

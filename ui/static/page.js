@@ -2,10 +2,13 @@
 // streams it, and what to say when the stream is lost.
 // @ts-check
 
+/** Times are from the first second of a simulation. */
+const simulated = document.documentElement.hasAttribute("data-simulated");
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 
 /** @param {number} ms @returns {string} how far ms, in milliseconds, is from now */
 export function ago(ms) {
+  if (simulated) return "";
   const s = Math.round((ms - Date.now()) / 1000);
   for (const [unit, size] of /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["day", 86400], ["hour", 3600], ["minute", 60]])) {
     if (Math.abs(s) >= size * 1.5) return relative.format(Math.round(s / size), unit);
@@ -15,6 +18,7 @@ export function ago(ms) {
 
 /** @param {number} ms @returns {string} the time of day, with the date if it is another day */
 export function clock(ms) {
+  if (simulated) return "after " + Math.floor(ms / 3600000) + ":" + String(Math.floor(ms / 60000) % 60).padStart(2, "0") + ":" + String(Math.floor(ms / 1000) % 60).padStart(2, "0");
   const t = new Date(ms), today = new Date();
   const time = t.toLocaleTimeString([], { hour12: false });
   if (t.toDateString() === today.toDateString()) return time;

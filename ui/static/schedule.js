@@ -49,7 +49,9 @@ function show(e, data) {
     top.push(y);
     y += Math.max(n * laneHeight, 13) + 5;
   }
-  const p = { data, lane, lanes, top, height: y, from: data.from, to: data.until + (data.until - data.from) * 0.03, y: 0, spots: [], laneHeight, moved: false };
+  // At first no time is shown before anything happened; the button All does.
+  const first = Math.min(data.now, ...(data.placed ?? []).slice(0, 50000)), begin = Math.max(data.from, first - (data.until - first) * 0.05 - 1000);
+  const p = { data, lane, lanes, top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: 0, spots: [], laneHeight, moved: false };
   if (old?.moved) {
     p.from = old.from;
     p.to = old.to;
@@ -297,7 +299,7 @@ document.addEventListener("click", (e) => {
   if (b && c) return b.getAttribute("data-zoom") === "all" ? all(c) : zoom(c, b.getAttribute("data-zoom") === "in" ? 0.5 : 2);
   const own = picture(e.target);
   const s = own && spot(own, e);
-  if (s?.href && !dragged) location.href = s.href;
+  if (s?.href && !dragged && !document.documentElement.hasAttribute("data-simulated")) location.href = s.href;
 });
 document.addEventListener("wheel", (e) => {
   const c = picture(e.target), p = c && pictures.get(c);
@@ -377,7 +379,7 @@ follow("canvas.schedule", "data-schedule", show);
 setInterval(() => { // time passes
   for (const c of document.querySelectorAll("canvas.schedule")) {
     const p = pictures.get(/** @type {HTMLCanvasElement} */ (c));
-    if (!p || document.hidden) continue;
+    if (!p || document.hidden || document.documentElement.hasAttribute("data-simulated")) continue;
     p.data.now += 1000;
     draw(/** @type {HTMLCanvasElement} */ (c));
   }
