@@ -201,3 +201,36 @@ func TestInProcessCalls(t *testing.T) {
 		t.Errorf("a panic is told as %v", err)
 	}
 }
+
+// The page's calls are its reader's: what the reader may not, the page may not.
+func TestPageCallsAsItsReader(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) {
+		c.Page = func(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				res, err := api.Status(r.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusForbidden)
+					return
+				}
+				_, _ = w.Write([]byte(r.URL.Path + " " + reader(r.Context()) + " " + res.Msg.Caller))
+				_, err = api.DrainNode(r.Context(), connect.NewRequest(&droverv1.DrainNodeRequest{Node: "none"}))
+				_, _ = w.Write([]byte(" " + connect.CodeOf(err).String()))
+			})
+		}
+	})
+	b.waitUntil("it leads", func() bool {
+		_, err := b.client.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))
+		return err == nil
+	})
+	for name, want := range map[string]string{"user/reader": "/jobs user/reader user/reader permission_denied", "user/root": "/jobs user/root user/root not_found", "node/n1": "node/n1 is no user"} {
+		res, err := as(name).Get(base + "/jobs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s reads %q (%v), want %q", name, text, err, want)
+		}
+		_ = res.Body.Close()
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -183,13 +184,16 @@ func (s *server) serveFollow(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	parts, done := make(chan []byte), make(chan error, 1)
+	var rest []byte                                                                 // the beginning of a letter
 	go func() { done <- s.readLog(ctx, key, r.URL.Query().Get("stream"), parts) }() // ends with ctx
 	beat := time.NewTicker(liveBeat)
 	defer beat.Stop()
 	for {
 		select {
 		case p := <-parts:
-			err = st.send("text", logText(p))
+			var text string
+			text, rest = logText(append(rest, p...))
+			err = st.send("text", text)
 		case err := <-done:
 			what := ""
 			if err != nil {
@@ -210,8 +214,20 @@ func (s *server) serveFollow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logText returns bytes of a log as text: what is no UTF-8 is replaced.
-func logText(b []byte) string { return string(bytes.ToValidUTF8(b, []byte("\uFFFD"))) }
+// logText returns bytes of a log as text, and the beginning of a letter at their
+// end. What is no UTF-8 is replaced.
+func logText(b []byte) (text string, rest []byte) {
+	end := len(b)
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if at := len(b) - i; utf8.RuneStart(b[at]) {
+			if !utf8.FullRune(b[at:]) {
+				end = at
+			}
+			break
+		}
+	}
+	return string(bytes.ToValidUTF8(b[:end], []byte("\uFFFD"))), b[end:]
+}
 
 // logTail is how much of a log a page shows at first, in lines.
 const logTail = 2000

@@ -315,8 +315,18 @@ func TestScripts(t *testing.T) {
 
 // A long log's text is cut where no letter is.
 func TestChunksOfALog(t *testing.T) {
-	if got := logText([]byte("a\xffb")); got != "a\uFFFDb" {
-		t.Errorf("%q", got)
+	if got, rest := logText([]byte("a\xffb")); got != "a\uFFFDb" || len(rest) > 0 {
+		t.Errorf("%q, %q is left", got, rest)
+	}
+	letters, read := "aé–\U0001F600b", ""
+	var rest []byte
+	for i := range len(letters) {
+		var text string
+		text, rest = logText(append(rest, letters[i]))
+		read += text
+	}
+	if read != letters || len(rest) > 0 {
+		t.Errorf("%q came as %q, %q is left", letters, read, rest)
 	}
 	long := strings.Repeat("x", 3*maxLogChunk+5)
 	var got string

@@ -35,7 +35,6 @@ type frame struct {
 	*view
 	Pages   []navEntry
 	Address string                   // of this page
-	SignOut bool                     // the reader signed in with a form
 	Status  *droverv1.StatusResponse // nil: the coordinator does not answer
 	Main    template.HTML
 	Digest  string
