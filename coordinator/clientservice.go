@@ -194,7 +194,17 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 			}
 		}
 	})
+	if listsEnded(req.Msg) {
+		if err := s.addPastJobs(ctx, req.Msg, limit, res); err != nil {
+			return nil, err
+		}
+	}
 	return connect.NewResponse(res), nil
+}
+
+// listsEnded reports whether a list contains ended jobs.
+func listsEnded(q *droverv1.ListJobsRequest) bool {
+	return len(q.GetStates()) == 0 && q.GetAll() || slices.ContainsFunc(q.GetStates(), ended)
 }
 
 // isListed reports whether a job matches the filters of a list.
@@ -236,6 +246,11 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 	})
 	if err == nil {
 		s.addExpectedStarts(ctx, res)
+	}
+	if errors.Is(err, fault.NotFound) {
+		if j, pastErr := s.findPast(ctx, name); !errors.Is(pastErr, fault.NotFound) {
+			return pastStatus(j), pastErr
+		}
 	}
 	return res, err
 }
@@ -325,6 +340,7 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 	}
 	res := &droverv1.ListTasksResponse{}
 	var err error
+	gone := false // not in the facts
 	s.view(func(f *facts.Facts) {
 		var j *facts.Job
 		if j, err = s.findJob(ctx, f, req.Msg.GetJob()); err == nil {
@@ -333,7 +349,16 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 		if err == nil {
 			err = s.addTasks(f, j, req.Msg, res)
 		}
+		gone = j == nil && errors.Is(err, fault.NotFound)
 	})
+	if gone {
+		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
+		if pastErr == nil {
+			res, err = s.pastTasks(j, req.Msg.GetStage())
+		} else if !errors.Is(pastErr, fault.NotFound) {
+			err = pastErr
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
@@ -62,6 +63,9 @@ type Config struct {
 	KeepLogs        time.Duration // how long nodes keep the logs of an ended job; 15 min, negative for not at all
 	RetainJobs      int           // ended jobs kept in listings; 200
 	RetainFor       time.Duration // at most that long; 24 h
+	HistoryBytes    int64         // of the history of ended jobs, which drops the oldest beyond; 2 GiB, negative for no limit
+	HistoryAge      time.Duration // how long ended jobs stay in it; 180 days, negative for ever
+	SampleEvery     time.Duration // between two samples that it keeps; a minute
 	BlobQuota       int64         // total bytes of uploads; 20 GiB
 	BlobMinAge      time.Duration // unused uploads are kept at least that long; 1 h
 	// DiskReserve is how many bytes of the disk of Dir stay free for the log: with
@@ -135,6 +139,9 @@ func (c *Config) setDefaults() error {
 	setDefault(&c.KeepLogs, 15*time.Minute)
 	setDefault(&c.RetainJobs, 200)
 	setDefault(&c.RetainFor, 24*time.Hour)
+	setDefault(&c.HistoryBytes, 2<<30)
+	setDefault(&c.HistoryAge, 180*24*time.Hour)
+	setDefault(&c.SampleEvery, past.SampleEvery)
 	setDefault(&c.BlobQuota, 20<<30)
 	setDefault(&c.BlobMinAge, time.Hour)
 	setDefault(&c.CertificatesEvery, 10*time.Second)

@@ -19,6 +19,7 @@ import (
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
+	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
@@ -35,6 +36,8 @@ type core struct {
 	replica    *replica.Replica
 	blobs      *blobs.Store
 	history    *history.Writer
+	past       *past.Store
+	recorder   *recorder
 	sessions   *sessions
 	wanted     *wantedSets
 	dispatcher *dispatcher
@@ -86,6 +89,8 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.followCertificates(gctx) })
 	g.Go(func() error { return c.trainPredictor(gctx) })
 	g.Go(func() error { return c.followReloads(gctx) })
+	g.Go(func() error { return c.recorder.run(gctx) })
+	g.Go(func() error { return c.samplePast(gctx) })
 	err = g.Wait()
 	cancel()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -119,10 +124,14 @@ func open(cfg Config) (*core, error) {
 	if c.history, err = history.Open(filepath.Join(cfg.Dir, "history")); err != nil {
 		return nil, err
 	}
-	c.replica, err = replica.Open(replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Peers: cfg.Peers, Listener: cfg.RaftListener, TLS: cfg.RaftTLS,
-		Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync, SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash})
-	if err != nil {
+	if err := c.openPast(); err != nil {
 		return nil, errors.Join(err, c.history.Close())
+	}
+	c.replica, err = replica.Open(replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Peers: cfg.Peers, Listener: cfg.RaftListener, TLS: cfg.RaftTLS,
+		Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync, SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash,
+		Recorder: c.recorder})
+	if err != nil {
+		return nil, errors.Join(err, c.past.Close(), c.history.Close())
 	}
 	return c, nil
 }
@@ -147,7 +156,22 @@ func refuseLostLog(dir string) error {
 
 func (c *core) close() error {
 	c.proxy.close()
-	return errors.Join(c.replica.Close(), c.history.Close())
+	err := c.replica.Close()
+	return errors.Join(err, c.recorder.flush(), c.past.Close(), c.history.Close())
+}
+
+// openPast opens the history, before the log, which gives it what it misses.
+func (c *core) openPast() (err error) {
+	c.past, err = past.Open(filepath.Join(c.cfg.Dir, "past"), past.Options{MaxBytes: c.cfg.HistoryBytes, MaxAge: c.cfg.HistoryAge, NoSync: c.cfg.NoSync})
+	if err != nil {
+		return err
+	}
+	if d := c.past.Repaired(); d != nil {
+		c.log.Error("the history was damaged; what was whole is kept, and the log gives again what it has", "damage", d.What, "jobs kept", d.Jobs, "damaged file", d.Aside)
+	}
+	none := facts.New() // the status of an ended job needs no other facts
+	c.recorder = newRecorder(c.past, c.log, func(j *facts.Job) *droverv1.GetJobResponse { return c.jobStatus(none, j) }, c.notifyChange)
+	return nil
 }
 
 // campaign runs the leader's loop whenever this server becomes the leader.

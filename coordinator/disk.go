@@ -62,6 +62,12 @@ func (c *core) addHealth(res *droverv1.StatusResponse) {
 	if err := c.requireSpace(0); err != nil {
 		res.Warnings = append(res.Warnings, err.Error())
 	}
+	if err := c.recorder.health(); err != nil {
+		res.Warnings = append(res.Warnings, "the history is not written until the coordinator starts again: "+err.Error())
+	}
+	if d := c.past.Repaired(); d != nil {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the history was damaged when the coordinator started: %s; %d jobs are kept, the damaged file is %s", d.What, d.Jobs, d.Aside))
+	}
 	if ahead := c.logAhead(); ahead > facts.ClockTolerance {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("the log's time is %s ahead of the coordinator's clock: check that the time is synchronised", ahead.Round(time.Second)))
 	}

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"math"
 	"path"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,6 +24,18 @@ type metrics struct {
 	jobsEnded  *prometheus.CounterVec
 	jobSeconds *prometheus.HistogramVec
 	refused    *prometheus.CounterVec
+
+	totals schedulerCounts
+}
+
+// schedulerTotals count since the start of the program.
+type schedulerTotals struct{ cycles, nanos, actions int64 }
+
+// schedulerCounts are schedulerTotals that are being counted.
+type schedulerCounts struct{ cycles, nanos, actions atomic.Int64 }
+
+func (c *schedulerCounts) read() schedulerTotals {
+	return schedulerTotals{c.cycles.Load(), c.nanos.Load(), c.actions.Load()}
 }
 
 func newMetrics(c *core) *metrics {
@@ -45,6 +58,13 @@ func newMetrics(c *core) *metrics {
 		})
 	}
 	c.cfg.Metrics.MustRegister(m.cycles, m.actions, m.dropped, m.rebuilds, m.calls, m.jobsEnded, m.jobSeconds, m.refused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_history_bytes", Help: "Bytes of the history in use."}, func() float64 {
+			if c.past == nil {
+				return 0
+			}
+			used, _, _ := c.past.Size() // an error leaves 0
+			return float64(used)
+		}),
 		gauge("drover_log_index", "Index of the last entry applied.", func(f *facts.Facts) float64 { return float64(f.Index()) }),
 		gauge("drover_jobs_live", "Jobs that have not ended.", func(f *facts.Facts) float64 { _, n := f.JobCount(); return float64(n) }),
 		gauge("drover_nodes_up", "Nodes that are up.", func(f *facts.Facts) float64 { return countNodes(f, func(n *facts.Node) bool { return n.Up }) }),
@@ -107,6 +127,9 @@ func (m *metrics) observeCycle(d time.Duration, actions, dropped int) {
 	m.cycles.Observe(d.Seconds())
 	m.actions.Add(float64(actions))
 	m.dropped.Add(float64(dropped))
+	m.totals.cycles.Add(1)
+	m.totals.nanos.Add(int64(d))
+	m.totals.actions.Add(int64(actions - dropped))
 }
 
 func (m *metrics) observeCall(procedure string, d time.Duration, err error) {

@@ -67,6 +67,12 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceGetScheduleProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceListSamplesProcedure:  userCall(accessUser, smallMessage),
 
+	droverv1connect.HistoryServiceListPastJobsProcedure:     userCall(accessUser, smallMessage),
+	droverv1connect.HistoryServiceGetPastJobProcedure:       userCall(accessUser, smallMessage),
+	droverv1connect.HistoryServiceListPastAttemptsProcedure: userCall(accessUser, smallMessage),
+	droverv1connect.HistoryServiceUsageProcedure:            userCall(accessUser, smallMessage),
+	droverv1connect.HistoryServiceListPastSamplesProcedure:  userCall(accessUser, smallMessage),
+
 	droverv1connect.OperatorServiceSaveSnapshotProcedure: {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
 	droverv1connect.OperatorServiceListServersProcedure:  operatorCall("list servers", smallMessage),
 

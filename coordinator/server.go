@@ -139,6 +139,7 @@ func (c *core) newHandler() http.Handler {
 	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
+	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		if caller(r.Context()).kind == kindOther {

@@ -99,7 +99,7 @@ func (c *core) flushHistory() error {
 	return nil
 }
 
-// forgetJobs proposes to forget ended jobs that are in the history, if there
+// forgetJobs proposes to forget ended jobs that are in the history and its lines, if there
 // are more than RetainJobs or they ended RetainFor ago.
 func (c *core) forgetJobs(ctx context.Context) {
 	old := c.now().Add(-c.cfg.RetainFor).UnixNano()
@@ -110,7 +110,7 @@ func (c *core) forgetJobs(ctx context.Context) {
 			if !j.HasEnded() || !j.Cleaned || j.Live > 0 {
 				continue
 			}
-			if !c.history.Has(id) {
+			if !c.history.Has(id) || !c.past.Has(id) {
 				continue
 			}
 			ended = append(ended, id)

@@ -27,7 +27,7 @@ Every unary call is also JSON over HTTP POST. On the coordinator's machine:
 
 Errors have a code of Connect: ` + "`not_found`, `already_exists`, `invalid_argument`, `permission_denied`, `failed_precondition`, `resource_exhausted`, `unavailable`, `unimplemented`, `data_loss`" + `, and a message of one line. Fields are only added.
 `)
-	for _, f := range []protoreflect.FileDescriptor{droverv1.File_drover_v1_client_proto, droverv1.File_drover_v1_task_proto, droverv1.File_drover_v1_node_proto, droverv1.File_drover_v1_log_proto} {
+	for _, f := range []protoreflect.FileDescriptor{droverv1.File_drover_v1_client_proto, droverv1.File_drover_v1_history_proto, droverv1.File_drover_v1_task_proto, droverv1.File_drover_v1_node_proto, droverv1.File_drover_v1_log_proto} {
 		writeProtoFile(t, &b, f)
 	}
 	return b.String()

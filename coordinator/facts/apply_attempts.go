@@ -146,6 +146,7 @@ func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) boo
 	}
 	s.countLocality(a.Locality, -1)
 	f.setTask(j, k.Stage, k.Task, n)
+	f.recordEndedAttempt(j, k, n, &c)
 	delete(f.onNode[a.Node], k)
 	f.addEvent(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})
 	f.recordChange(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
@@ -227,6 +228,7 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 		s.FailedAttempts++
 	}
 	f.setTask(j, k.Stage, k.Task, t)
+	f.recordEndedAttempt(j, k, t, &c)
 	if !j.occupiesNode(k, t, &c) {
 		delete(f.onNode[c.Node], k)
 	}
@@ -245,6 +247,7 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	if f.jobs[k.Job].HasEnded() && j.Live == 0 {
 		if endedBefore { // otherwise endJob has done it
 			f.leaveProject(j)
+			f.recordEndedJob(j)
 			f.sealJob(j)
 		}
 		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})

@@ -304,6 +304,9 @@ func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg s
 	if !j.OutputReserved {
 		f.releaseOutput(j)
 	}
+	if j.Live == 0 {
+		f.recordEndedJob(j)
+	}
 }
 
 // releaseOutput frees the output path.

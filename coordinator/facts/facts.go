@@ -88,6 +88,9 @@ type Facts struct {
 	eventsStart    int // index of the oldest event once the ring is full
 
 	journal []Change
+
+	recordsEnded bool
+	ended        []Ended // since TakeEnded
 }
 
 // keyedJob is the answer to a submission with an idempotency key.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -41,8 +42,8 @@ func CheckVersion(dir string) error {
 // process on a damaged one. 0 for a file that was made and not begun.
 func readVersion(path string) (uint32, error) {
 	var version uint32
-	err := verifyFile(path, func(p *pageFile) error {
-		_, err := p.each(metaBucket, func(key, value []byte) error {
+	err := verifyFile(path, func(p *boltpages.File) error {
+		_, err := p.Each(metaBucket, func(key, value []byte) error {
 			if string(key) == string(versionKey) && len(value) == 4 {
 				version = binary.BigEndian.Uint32(value)
 			}

@@ -29,7 +29,7 @@
 //	4 bytes    CRC-32C of the index (big-endian uint64) and of all before
 //
 // Damage on disk is found before it is believed: Open reads every page of both
-// files by itself, before the database does (pages.go), checks each record, that
+// files by itself, before the database does (internal/boltpages), checks each record, that
 // indexes follow each other without a gap, and that they begin and end where the
 // last transaction said. bbolt alone would skip a damaged newest meta page, hide
 // entries behind a damaged branch page, or panic.

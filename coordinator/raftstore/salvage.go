@@ -3,14 +3,13 @@ package raftstore
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -59,73 +58,20 @@ func Salvage(dir string, after uint64) (Salvaged, error) {
 // eachRecord calls fn for each whole record in a leaf page, also one that the
 // database has given up: newer records of an index have a higher term.
 func eachRecord(f *os.File, fn func(*raft.Log)) error {
-	page, size, err := pageSizeOf(f)
-	if err != nil {
-		return err
-	}
-	head := make([]byte, pageHeader)
-	for at := 2 * page; at+page <= size; at += page {
-		if _, err := f.ReadAt(head, at); err != nil {
-			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
-		}
-		pages := 1 + int64(binary.LittleEndian.Uint32(head[12:]))
-		if binary.LittleEndian.Uint16(head[8:]) != leafFlag || binary.LittleEndian.Uint64(head) != uint64(at/page) || pages > (size-at)/page {
-			continue
-		}
-		body := make([]byte, pages*page)
-		if _, err := f.ReadAt(body, at); err != nil {
-			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
-		}
-		recordsIn(body, fn)
-	}
-	return nil
-}
-
-func recordsIn(body []byte, fn func(*raft.Log)) {
-	count := int(binary.LittleEndian.Uint16(body[10:]))
-	for i := 0; i < count && pageHeader+(i+1)*pageElement <= len(body); i++ {
-		at := pageHeader + i*pageElement
-		pos, n, m := binary.LittleEndian.Uint32(body[at+4:]), binary.LittleEndian.Uint32(body[at+8:]), binary.LittleEndian.Uint32(body[at+12:])
-		key, err := piece(body, at, pos, n)
-		if err != nil || len(key) != 8 {
-			continue
-		}
-		value, err := piece(body, at+int(n), pos, m)
-		if err != nil {
-			continue
-		}
+	return boltpages.EachLeaf(f, func(key, value []byte) {
 		l := &raft.Log{}
-		if decode(binary.BigEndian.Uint64(key), value, l) == nil {
+		if len(key) == 8 && decode(binary.BigEndian.Uint64(key), value, l) == nil {
 			fn(l)
 		}
-	}
-}
-
-// pageSizeOf returns a file's page size, that of this machine if the file does
-// not say it, and its size in bytes.
-func pageSizeOf(f *os.File) (page, size int64, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	page = int64(os.Getpagesize())
-	var head [pageHeader + metaLength]byte
-	if _, err := f.ReadAt(head[:], 0); err == nil {
-		if n := int64(binary.LittleEndian.Uint32(head[pageHeader+8:])); n >= minPageSize && n <= maxPageSize && n&(n-1) == 0 {
-			page = n
-		}
-	} else if !errors.Is(err, io.EOF) {
-		return 0, 0, err
-	}
-	return page, info.Size(), nil
+	})
 }
 
 // declaredLast returns the last index that the log says it has, 0 if that
 // cannot be read.
 func declaredLast(f *os.File) uint64 {
 	var declared []byte
-	p, err := openPages(f)
-	if err != nil || p.inMeta(f.Name(), rangeKey, &declared) != nil || len(declared) != 20 {
+	p, err := boltpages.Open(f)
+	if err != nil || inMeta(p, f.Name(), rangeKey, &declared) != nil || len(declared) != 20 {
 		return 0
 	}
 	last := binary.BigEndian.Uint64(declared[8:])
@@ -142,11 +88,11 @@ func stableTerm(path string) (term uint64) {
 		return 0
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	p, err := openPages(f)
+	p, err := boltpages.Open(f)
 	if err != nil {
 		return 0
 	}
-	_, err = p.each(kvBucket, func(key, value []byte) error {
+	_, err = p.Each(kvBucket, func(key, value []byte) error {
 		if string(key) == "CurrentTerm" && len(value) == 8 {
 			term = binary.BigEndian.Uint64(value)
 		}

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -156,11 +157,11 @@ func Verify(dir string) error {
 func verifyLog(path string) error {
 	var first, last uint64
 	var declared []byte
-	err := verifyFile(path, func(p *pageFile) error {
-		if err := p.inMeta(path, rangeKey, &declared); err != nil {
+	err := verifyFile(path, func(p *boltpages.File) error {
+		if err := inMeta(p, path, rangeKey, &declared); err != nil {
 			return err
 		}
-		found, err := p.each(logBucket, func(key, value []byte) error {
+		found, err := p.Each(logBucket, func(key, value []byte) error {
 			if len(key) != 8 {
 				return fmt.Errorf("an index of %d bytes", len(key))
 			}
@@ -193,11 +194,11 @@ func verifyLog(path string) error {
 func verifyStable(path string) error {
 	var sum pairSum
 	var declared []byte
-	err := verifyFile(path, func(p *pageFile) error {
-		if err := p.inMeta(path, sumKey, &declared); err != nil {
+	err := verifyFile(path, func(p *boltpages.File) error {
+		if err := inMeta(p, path, sumKey, &declared); err != nil {
 			return err
 		}
-		found, err := p.each(kvBucket, sum.add)
+		found, err := p.Each(kvBucket, sum.add)
 		if err == nil && !found {
 			err = fmt.Errorf("it has no bucket %q", kvBucket)
 		}
@@ -210,7 +211,7 @@ func verifyStable(path string) error {
 }
 
 // verifyFile opens a file's pages for fn and says of any damage where it is.
-func verifyFile(path string, fn func(*pageFile) error) error {
+func verifyFile(path string, fn func(*boltpages.File) error) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.Corrupt, "%s is missing: %s", path, cure)
@@ -222,7 +223,7 @@ func verifyFile(path string, fn func(*pageFile) error) error {
 	if err := lockShared(f, path); err != nil {
 		return err
 	}
-	p, err := openPages(f)
+	p, err := boltpages.Open(f)
 	if err == nil {
 		err = fn(p)
 	}
@@ -249,9 +250,9 @@ func lockShared(f *os.File, path string) error {
 }
 
 // inMeta checks the file's version and reads one value of its meta bucket.
-func (p *pageFile) inMeta(path string, key []byte, value *[]byte) error {
+func inMeta(p *boltpages.File, path string, key []byte, value *[]byte) error {
 	var version []byte
-	if _, err := p.each(metaBucket, func(k, v []byte) error {
+	if _, err := p.Each(metaBucket, func(k, v []byte) error {
 		switch string(k) {
 		case string(versionKey):
 			version = v

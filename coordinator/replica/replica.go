@@ -56,6 +56,8 @@ type Config struct {
 	TLS      *tls.Config
 	Logger   *slog.Logger
 	Now      func() time.Time
+	// Recorder is given what ends, nil for nobody.
+	Recorder Recorder
 
 	// SnapshotEntries is the number of entries between snapshots; 0 = 8192.
 	SnapshotEntries uint64
@@ -65,6 +67,21 @@ type Config struct {
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
+}
+
+// Recorder keeps what ended. It stores durably up to which entry it has everything,
+// and a snapshot waits for it, so that the log still has what it misses.
+type Recorder interface {
+	// Applied returns up to which entry everything is durable.
+	Applied() uint64
+	// Rewind says that the log ends at index, below Applied: it was restored.
+	Rewind(index uint64) error
+	// WaitForRoom waits until Record has room. It holds up the log.
+	WaitForRoom()
+	// Record is called in the order of the log, and must not block.
+	Record([]facts.Ended)
+	// Sync makes durable what was recorded up to index, and that it is everything.
+	Sync(index uint64) error
 }
 
 // Point is where a test may crash a server.
@@ -87,6 +104,7 @@ type Replica struct {
 	trans  raft.Transport
 	now    func() time.Time
 	crash  func(Point, uint64) bool
+	record Recorder // nil for nobody
 	single bool
 
 	mu    sync.RWMutex // guards facts
@@ -117,9 +135,12 @@ func Open(c Config) (*Replica, error) {
 	if err := checkSnapshots(c.Dir, store, c.Logger); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: len(c.Peers) <= 1}
+	r := &Replica{dir: c.Dir, store: &watchedStore{Store: store}, now: c.Now, crash: c.Crash, record: c.Recorder, facts: facts.New(), applied: make(chan struct{}, 1), leading: make(chan bool, 16), single: len(c.Peers) <= 1}
 	if r.now == nil {
 		r.now = time.Now
+	}
+	if r.record != nil {
+		r.facts.RecordEnded()
 	}
 	if err := r.start(c); err != nil {
 		return nil, errors.Join(err, r.closeTransport(), store.Close())
@@ -147,10 +168,35 @@ func (r *Replica) start(c Config) error {
 			return fmt.Errorf("start a new cluster in %s: %w", c.Dir, err)
 		}
 	}
+	if err := r.rewindRecorder(snaps); err != nil {
+		return err
+	}
 	if r.raft, err = raft.NewRaft(conf, fsm{r}, r.store, r.store, snaps, r.trans); err != nil {
 		return fmt.Errorf("start raft in %s: %w", c.Dir, err)
 	}
 	return r.checkMember(c)
+}
+
+// rewindRecorder tells the recorder where it is ahead of the log.
+func (r *Replica) rewindRecorder(snaps raft.SnapshotStore) error {
+	if r.record == nil {
+		return nil
+	}
+	last, err := r.store.LastIndex()
+	if err != nil {
+		return err
+	}
+	list, err := snaps.List()
+	if err != nil {
+		return fmt.Errorf("list the snapshots below %s: %w", r.dir, err)
+	}
+	for _, s := range list {
+		last = max(last, s.Index)
+	}
+	if r.record.Applied() > last {
+		return r.record.Rewind(last)
+	}
+	return nil
 }
 
 // checkMember makes sure that this server is one of its own cluster: without its
@@ -427,11 +473,17 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 			proto.Reset(entries[i])
 		}
 	}
+	if f.r.record != nil {
+		f.r.record.WaitForRoom()
+	}
 	f.r.mu.Lock()
 	for i, e := range entries {
 		if e != nil {
 			out[i] = f.r.facts.Apply(logs[i].Index, e)
 		}
+	}
+	if f.r.record != nil {
+		f.r.record.Record(f.r.facts.TakeEnded())
 	}
 	f.r.mu.Unlock()
 	f.r.signalApplied()
@@ -449,7 +501,7 @@ func (r *Replica) signalApplied() {
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
-	return snapshot{f.r.facts.Snapshot(), f.r.dir}, nil
+	return snapshot{f.r.facts.Snapshot(), f.r.dir, f.r.record}, nil
 }
 
 // Restore replaces the facts by a snapshot.
@@ -459,6 +511,12 @@ func (f fsm) Restore(rc io.ReadCloser) error {
 	if err != nil {
 		return err
 	}
+	if f.r.record != nil {
+		restored.RecordEnded()
+		if restored.Index() > f.r.record.Applied() { // the entries before it are not here
+			f.r.record.Record(restored.AllEnded())
+		}
+	}
 	f.r.mu.Lock()
 	f.r.facts = restored
 	f.r.mu.Unlock()
@@ -467,12 +525,19 @@ func (f fsm) Restore(rc io.ReadCloser) error {
 }
 
 type snapshot struct {
-	s   *facts.Snapshot
-	dir string // of the replica
+	s      *facts.Snapshot
+	dir    string // of the replica
+	record Recorder
 }
 
-// Persist encodes the copy while Apply continues.
+// Persist encodes the copy while Apply continues. Raft drops entries of the log
+// after it, so the recorder must have them.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
+	if s.record != nil {
+		if err := s.record.Sync(s.s.Index()); err != nil {
+			return errors.Join(err, sink.Cancel())
+		}
+	}
 	if err := s.s.Encode(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}

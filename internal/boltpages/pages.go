@@ -1,8 +1,16 @@
-package raftstore
+// Package boltpages reads a bbolt file without the database: every page by itself,
+// with bounds, so that damage on disk is an error that names the page and never a
+// panic, an endless loop or an entry that is missing in silence. The database maps
+// its file and believes it.
+//
+// Stores verify a file with it before they open it, and take what is whole out of a
+// damaged one (EachLeaf).
+package boltpages
 
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -10,10 +18,7 @@ import (
 	"os"
 )
 
-// The parts of bbolt's file format that a check needs. The database itself maps
-// the file and believes it: a damaged page ends the process or hides entries.
-// Here every page that can be reached is read with bounds, so that damage is an
-// error and never a panic.
+// The parts of bbolt's file format that a check needs.
 const (
 	pageHeader    = 16
 	pageElement   = 16
@@ -29,8 +34,8 @@ const (
 	maxPageSize   = 1 << 16
 )
 
-// pageFile reads the pages of a database file.
-type pageFile struct {
+// File reads the pages of a database file.
+type File struct {
 	r     io.ReaderAt
 	size  int64
 	page  int64  // bytes of a page
@@ -39,14 +44,14 @@ type pageFile struct {
 	epoch uint64 // transaction of the newest meta page
 }
 
-// openPages reads both meta pages. Both must be whole: where one is not, the
+// Open reads both meta pages of f, which stays the caller's. Both must be whole: where one is not, the
 // database would use the older one, and forget its last transaction in silence.
-func openPages(f *os.File) (*pageFile, error) {
+func Open(f *os.File) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	p := &pageFile{r: f, size: info.Size(), page: int64(os.Getpagesize())}
+	p := &File{r: f, size: info.Size(), page: int64(os.Getpagesize())}
 	if p.size == 0 {
 		return nil, fmt.Errorf("it is empty")
 	}
@@ -74,7 +79,7 @@ func openPages(f *os.File) (*pageFile, error) {
 
 type boltMeta struct{ root, end, epoch uint64 }
 
-func (p *pageFile) meta(i int64) (boltMeta, error) {
+func (p *File) meta(i int64) (boltMeta, error) {
 	b := make([]byte, pageHeader+metaLength+8)
 	if _, err := p.r.ReadAt(b, i*p.page); err != nil {
 		return boltMeta{}, fmt.Errorf("read: %w", err)
@@ -98,9 +103,9 @@ func (p *pageFile) meta(i int64) (boltMeta, error) {
 	return boltMeta{root: binary.LittleEndian.Uint64(b[16:]), end: binary.LittleEndian.Uint64(b[40:]), epoch: binary.LittleEndian.Uint64(b[48:])}, nil
 }
 
-// each calls fn for every pair of a top-level bucket in the order of keys, and
+// Each calls fn for every pair of a top-level bucket in the order of keys, and
 // reports whether there is such a bucket. Key and value are fn's.
-func (p *pageFile) each(bucket []byte, fn func(key, value []byte) error) (found bool, err error) {
+func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool, err error) {
 	w := walker{p: p, seen: map[uint64]bool{}}
 	err = w.page(p.root, 0, bounds{}, func(flags uint32, key, value []byte) error {
 		if flags&bucketElement == 0 {
@@ -131,7 +136,7 @@ func (p *pageFile) each(bucket []byte, fn func(key, value []byte) error) (found 
 
 // walker goes through the pages of one bucket.
 type walker struct {
-	p    *pageFile
+	p    *File
 	seen map[uint64]bool // of all buckets: a page has one place in the tree
 	last []byte          // the key before
 }
@@ -266,4 +271,75 @@ func piece(body []byte, at int, pos, n uint32) ([]byte, error) {
 		return nil, fmt.Errorf("an element of %d bytes at %d, in %d bytes", n, from, len(body))
 	}
 	return body[from : from+uint64(n)], nil
+}
+
+// EachLeaf calls fn for every pair in a leaf page of the file, whether or not the
+// tree still leads there, also in pages that were given up: the caller must be able
+// to tell by the pair alone whether it is whole and which of two is newer. Pages
+// that are not whole are left out. It needs no meta page. The error is one of
+// reading the file.
+func EachLeaf(f *os.File, fn func(key, value []byte)) error {
+	page, size, err := pageSizeOf(f)
+	if err != nil {
+		return err
+	}
+	head := make([]byte, pageHeader)
+	for at := 2 * page; at+page <= size; at += page {
+		if _, err := f.ReadAt(head, at); err != nil {
+			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
+		}
+		pages := 1 + int64(binary.LittleEndian.Uint32(head[12:]))
+		if binary.LittleEndian.Uint16(head[8:]) != leafFlag || binary.LittleEndian.Uint64(head) != uint64(at/page) || pages > (size-at)/page {
+			continue
+		}
+		body := make([]byte, pages*page)
+		if _, err := f.ReadAt(body, at); err != nil {
+			return fmt.Errorf("%s, byte %d: %w", f.Name(), at, err)
+		}
+		pairsIn(body, fn)
+	}
+	return nil
+}
+
+// pairsIn calls fn for the pairs of a leaf, and of the small buckets within it.
+func pairsIn(body []byte, fn func(key, value []byte)) {
+	count := int(binary.LittleEndian.Uint16(body[10:]))
+	for i := 0; i < count && pageHeader+(i+1)*pageElement <= len(body); i++ {
+		at := pageHeader + i*pageElement
+		flags, pos := binary.LittleEndian.Uint32(body[at:]), binary.LittleEndian.Uint32(body[at+4:])
+		n, m := binary.LittleEndian.Uint32(body[at+8:]), binary.LittleEndian.Uint32(body[at+12:])
+		key, err := piece(body, at, pos, n)
+		if err != nil {
+			continue
+		}
+		value, err := piece(body, at+int(n), pos, m)
+		if err != nil {
+			continue
+		}
+		switch {
+		case flags&bucketElement == 0:
+			fn(key, value)
+		case len(value) >= bucketHeader+pageHeader:
+			pairsIn(value[bucketHeader:], fn)
+		}
+	}
+}
+
+// pageSizeOf returns a file's page size, that of this machine if the file does
+// not say it, and its size in bytes.
+func pageSizeOf(f *os.File) (page, size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	page = int64(os.Getpagesize())
+	var head [pageHeader + metaLength]byte
+	if _, err := f.ReadAt(head[:], 0); err == nil {
+		if n := int64(binary.LittleEndian.Uint32(head[pageHeader+8:])); n >= minPageSize && n <= maxPageSize && n&(n-1) == 0 {
+			page = n
+		}
+	} else if !errors.Is(err, io.EOF) {
+		return 0, 0, err
+	}
+	return page, info.Size(), nil
 }

@@ -1,0 +1,90 @@
+package facts
+
+import "github.com/drover-run/drover/jobspec"
+
+// Ended is an attempt or a job that ended for good: what a history keeps. The same
+// entries produce the same records on every server, in the same order. An attempt
+// whose output was lost after it ended is recorded again, with its new state.
+type Ended struct {
+	Index uint64 // of the entry
+	At    int64  // Unix ns, of the entry
+	Key   Key    // of the attempt; Key.Job of the job
+
+	// Of the job, for both.
+	Name      string
+	Actor     string
+	Submitted int64 // Unix ns
+	Spec      *jobspec.Job
+
+	// Of an attempt; nil for a job.
+	Attempt *Attempt
+	Node    string
+	Demand  Amounts
+	Winner  bool
+	Before  int64 // when the last attempt of its task before it ended, Unix ns; 0 for none
+
+	// Job is a copy of an ended job without its tasks, once none of its attempts
+	// is active; nil for an attempt.
+	Job *Job
+}
+
+// RecordEnded makes the facts collect what ends from now on, for TakeEnded.
+func (f *Facts) RecordEnded() { f.recordsEnded = true }
+
+// TakeEnded returns and clears what ended since its last call. It needs the write
+// lock. The caller owns the slice.
+func (f *Facts) TakeEnded() []Ended {
+	e := f.ended
+	f.ended = nil
+	return e
+}
+
+// AllEnded returns what ended among all that is not forgotten, in the order of jobs
+// and attempts, with the index of the facts. O(attempts).
+func (f *Facts) AllEnded() []Ended {
+	var out []Ended
+	for _, id := range f.JobIDs() {
+		j := f.jobs[id]
+		f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
+			if !a.State.IsActive() {
+				out = append(out, f.endedAttempt(j, k, t, a))
+			}
+		})
+		if j.HasEnded() && j.Live == 0 {
+			out = append(out, f.endedJob(j))
+		}
+	}
+	return out
+}
+
+func (f *Facts) recordEndedAttempt(j *Job, k Key, t *Task, a *Attempt) {
+	if f.recordsEnded {
+		f.ended = append(f.ended, f.endedAttempt(j, k, t, a))
+	}
+}
+
+func (f *Facts) recordEndedJob(j *Job) {
+	if f.recordsEnded {
+		f.ended = append(f.ended, f.endedJob(j))
+	}
+}
+
+func (f *Facts) endedAttempt(j *Job, k Key, t *Task, a *Attempt) Ended {
+	e := Ended{Index: f.index, At: f.now, Key: k, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec,
+		Attempt: a, Node: f.nodeNameOf(a.Node), Demand: j.Demand(int(k.Stage)), Winner: t.Winner == k.Attempt}
+	for _, o := range t.Attempts {
+		if o.Attempt < a.Attempt {
+			e.Before = max(e.Before, o.Ended)
+		}
+	}
+	return e
+}
+
+func (f *Facts) endedJob(j *Job) Ended {
+	c := *j
+	c.Stages = append([]Stage(nil), j.Stages...)
+	for i := range c.Stages {
+		c.Stages[i].chunks, c.Stages[i].Splits = nil, nil
+	}
+	return Ended{Index: f.index, At: f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c}
+}
