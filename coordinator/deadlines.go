@@ -111,8 +111,8 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 // guaranteesDeadlines reports whether a scheduler guarantees the deadlines of
 // jobs with a runtime_bound.
 func guaranteesDeadlines(name string, params map[string]string) bool {
-	i, err := policies.Get(name)
-	return err == nil && params["guarantees"] != "false" && slices.ContainsFunc(i.Params, func(p policies.Param) bool { return p.Name == "guarantees" })
+	p, err := policies.New(name, params)
+	return err == nil && scheduler.GuaranteesDeadlines(p)
 }
 
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // Limits of quotes.
 const (
 	quoteWait               = 5 * time.Second  // waiting for other quotes
-	maxForecastTasks        = 4_000_000        // tasks simulated in all samples together
+	maxForecastTasks        = 300_000          // tasks simulated in all samples together
 	maxSamples              = 200              // of one quote
 	minSamples              = 20               // fewer are not significant
 	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate
@@ -249,14 +248,11 @@ func (s *clientService) forecastQuestion(d *draft, name string, params map[strin
 
 // laneOptions returns how a scheduler treats deadlines.
 func laneOptions(name string, params map[string]string) (noLane, preempt bool) {
-	switch name {
-	case "3dsf", "pdsonqueue":
-		return false, slices.Contains([]string{"", "suspend", "cheapest"}, params["preempt"])
-	case "edf":
-		return false, false
-	default:
+	p, err := policies.New(name, params)
+	if err != nil {
 		return true, false
 	}
+	return !scheduler.ServesDeadlines(p), scheduler.SuspendsForDeadlines(p)
 }
 
 // predictionErrors returns the error model of predictions; each source is read

@@ -81,3 +81,15 @@ func (s *State) bumpNodeVersionsOf(j *Job) {
 		}
 	}
 }
+
+// bumpNodeVersionsOfOwner is bumpNodeVersionsOf for the job or the jobs of the project that a
+// policy state is about.
+func (s *State) bumpNodeVersionsOfOwner(k PolicyStateKey) {
+	if j := s.jobs[k.Job]; j != nil {
+		s.bumpNodeVersionsOf(j)
+	} else if p := s.projects[k.Project]; p != nil {
+		for _, id := range p.Jobs {
+			s.bumpNodeVersionsOf(s.jobs[id])
+		}
+	}
+}

@@ -20,13 +20,9 @@ type fitIndex struct {
 	changed         []NodeID                // ring of the nodes whose free capacity changed, as long as gained
 	changedCount    uint64                  // number of entries ever added to changed
 	// version is the last node version assigned, versions the last one of each node,
-	// versionOfAll the last one assigned to all nodes at once. versionLog is a ring, as long
-	// as gained, of the nodes that each version was assigned to; it is valid after
-	// versionLogFrom.
+	// versionOfAll the last one assigned to all nodes at once.
 	version, versionOfAll uint64
 	versions              []uint64
-	versionLog            []NodeID
-	versionLogFrom        uint64
 	classes               []equivalenceClass
 	byNeed                map[capacityVec]int32
 	generation            uint32 // increased when classes are dropped
@@ -70,7 +66,6 @@ func (f *fitIndex) addNode() {
 		}
 		f.gained, f.gainedCount = make([]NodeID, size), 0
 		f.changed, f.changedCount = make([]NodeID, size), 0
-		f.versionLog, f.versionLogFrom = make([]NodeID, size), f.version
 	}
 	f.classes, f.byNeed = nil, nil
 	f.generation++
@@ -216,24 +211,6 @@ func (s *State) HasCapacity(g *Stage, id NodeID) bool {
 // are never reused.
 func (s *State) NodeVersion(id NodeID) uint64 { return max(s.fit.versions[id], s.fit.versionOfAll) }
 
-// LatestNodeVersion returns the last node version assigned, for NodesChangedSince. O(1).
-func (s *State) LatestNodeVersion() uint64 { return s.fit.version }
-
-// NodesChangedSince yields the nodes that were assigned a new version (NodeVersion) after
-// version at, a result of LatestNodeVersion, in order and possibly more than once. It returns
-// false if the log has wrapped or all nodes were assigned a new version; some may have been
-// yielded then. O(changes).
-func (s *State) NodesChangedSince(at uint64, yield func(NodeID)) bool {
-	f := &s.fit
-	if at < f.versionLogFrom || at > f.version || f.version-at > uint64(len(f.versionLog)) || f.versionOfAll > at {
-		return false
-	}
-	for at++; at <= f.version; at++ {
-		yield(f.versionLog[at&uint64(len(f.versionLog)-1)])
-	}
-	return true
-}
-
 // bumpNodeVersion assigns a new version to a node, or to all for NoNode.
 func (s *State) bumpNodeVersion(id NodeID) {
 	f := &s.fit
@@ -248,7 +225,6 @@ func (s *State) bumpNodeVersion(id NodeID) {
 func (f *fitIndex) bumpVersion(id NodeID) {
 	f.version++
 	f.versions[id] = f.version
-	f.versionLog[f.version&uint64(len(f.versionLog)-1)] = id
 }
 
 // NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised

@@ -64,9 +64,11 @@ func (s *State) Mark() Mark {
 func (s *State) Rollback(m Mark) {
 	s.endMark(m)
 	u := &s.undo
+	s.timeline.setUndoing(true)
 	for i := len(u.records) - 1; i >= m.records; i-- {
 		s.undoRecord(&u.records[i])
 	}
+	s.timeline.setUndoing(false)
 	u.records = u.records[:m.records]
 	s.seq = m.seq
 }
@@ -154,6 +156,10 @@ func (s *State) putReservation(r Reservation) (old Reservation, had bool) {
 	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
 		s.moveReservation(p, r.Start)
 		*p = r
+		if s.timeline != nil {
+			s.timeline.dropReservation(r.ID)
+			s.timeline.addReservation(s, p)
+		}
 		return old, true
 	}
 	s.unlinkReservation(p)
@@ -185,6 +191,9 @@ func byStart(a, b *Reservation) int {
 // linkReservation adds a reservation to its lists.
 func (s *State) linkReservation(r *Reservation) {
 	s.countReservation(r, 1)
+	if s.timeline != nil {
+		s.timeline.addReservation(s, r)
+	}
 	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
 		i, _ := slices.BinarySearchFunc(*list, r, byStart)
 		*list = slices.Insert(*list, i, r)
@@ -217,6 +226,9 @@ func (s *State) moveReservation(r *Reservation, start Time) {
 
 func (s *State) unlinkReservation(r *Reservation) {
 	s.countReservation(r, -1)
+	if s.timeline != nil {
+		s.timeline.dropReservation(r.ID)
+	}
 	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
 		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
 			*list = slices.Delete(*list, i, i+1)
@@ -286,8 +298,8 @@ func (s *State) updateStateKinds(k PolicyStateKey, there bool) {
 	if *m &^= 1 << k.Kind; there {
 		*m |= 1 << k.Kind
 	}
-	if j := s.jobs[k.Job]; j != nil && *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState) {
-		s.bumpNodeVersionsOf(j)
+	if *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState || k.Kind == ViolatedState) {
+		s.bumpNodeVersionsOfOwner(k)
 	}
 }
 

@@ -20,6 +20,43 @@ type Reasoner interface {
 	SetReasonsWanted(wanted bool)
 }
 
+// DeadlineServer is a policy that can serve jobs with a deadline before others.
+type DeadlineServer interface {
+	// ServesDeadlines reports whether it does with its present parameters.
+	ServesDeadlines() bool
+}
+
+// DeadlinePreemptor is a policy that can suspend other tasks for jobs with a deadline.
+type DeadlinePreemptor interface {
+	// SuspendsForDeadlines reports whether it does with its present parameters.
+	SuspendsForDeadlines() bool
+}
+
+// Guarantor is a policy that can guarantee the deadlines of jobs with a runtime bound.
+type Guarantor interface {
+	// GuaranteesDeadlines reports whether it does with its present parameters.
+	GuaranteesDeadlines() bool
+}
+
+// ServesDeadlines reports whether a policy serves jobs with a deadline before others.
+func ServesDeadlines(p Policy) bool {
+	d, ok := p.(DeadlineServer)
+	return ok && d.ServesDeadlines()
+}
+
+// SuspendsForDeadlines reports whether a policy suspends other tasks for jobs with a deadline.
+func SuspendsForDeadlines(p Policy) bool {
+	d, ok := p.(DeadlinePreemptor)
+	return ok && d.SuspendsForDeadlines()
+}
+
+// GuaranteesDeadlines reports whether a policy guarantees the deadlines of jobs with a runtime
+// bound.
+func GuaranteesDeadlines(p Policy) bool {
+	g, ok := p.(Guarantor)
+	return ok && g.GuaranteesDeadlines()
+}
+
 // Commit makes a decision durable and returns what was accepted of it, which may be less: the
 // coordinator's log drops stale actions. The simulator returns the decision unchanged. The
 // decision's slices belong to the policy.

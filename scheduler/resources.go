@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 // Resource is the index of a resource in a Resources vector, which is why this closed set
@@ -43,7 +45,7 @@ func (r Resource) String() string {
 
 // MaxAmount bounds each part of a demand or a capacity: 2^53, so that shares
 // are exact in float64 and sums over 512 nodes of that size cannot overflow.
-const MaxAmount = 1 << 53
+const MaxAmount = timeline.MaxAmount
 
 // Resources is an amount of CPU (millicores), memory (bytes) and disk I/O
 // (bytes per second), in that order. It is a value: methods return a new one.

@@ -3,13 +3,15 @@ package scheduler
 import (
 	"fmt"
 	"time"
+
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 // Limits of a State; events beyond them are refused.
 const (
 	MaxNodes              = 1 << 20
 	MaxTenants            = 1 << 20
-	MaxDisks              = 64
+	MaxDisks              = timeline.MaxDisks
 	MaxStages             = 1 << 12
 	MaxTasks              = 1 << 24
 	MaxReplicas           = 1 << 10

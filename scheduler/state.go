@@ -68,6 +68,7 @@ type State struct {
 	projectReservations int // number of reservations without a job
 	undo                journal
 	fit                 fitIndex
+	timeline            *Timeline // nil until a policy asks for one
 	floor               demandFloor
 	checker             checker
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 // equivalenceClass groups all tasks with equal needs and bounds: the earliest start on
@@ -17,15 +18,35 @@ type equivalenceClass struct {
 	soft         bool
 	live         int // tasks that have not ended
 	finder       *finder
-	cachedStarts [cachedBins]cachedStart // see earliestOnFreedBins
+	cachedStarts *[cachedBins]cachedStart // see earliestOnBin, nil until it is used
 }
 
 type equivalenceKey struct {
-	base      [MaxBase]int64
+	base      [timeline.MaxBase]int64
 	dims      int
 	io, space int64
 	bound     time.Duration
 	soft      bool
+}
+
+// classOf returns the class of a group. The first call for a planner of tries finds the
+// classes of all groups: many tries search for nothing.
+func (p *Planner) classOf(g *group) *equivalenceClass {
+	if !p.classified {
+		p.classified = true
+		for _, pr := range p.submitOrder {
+			for _, g := range pr.groups {
+				p.classify(g)
+			}
+		}
+	}
+	return g.eqClass
+}
+
+// classify adds a group's items to their class.
+func (p *Planner) classify(g *group) {
+	g.eqClass = p.equivalenceClassOf(&g.req)
+	g.eqClass.live += len(g.items)
 }
 
 // finderMinItems is the number of tasks in a class from which a finder pays off:
@@ -76,7 +97,7 @@ type finder struct {
 // finderOf returns the finder of the item's class, or nil if the class or the profile
 // is too small for one to pay off.
 func (p *Planner) finderOf(it *item) *finder {
-	c := it.group.eqClass
+	c := p.classOf(it.group)
 	if c.finder == nil {
 		if c.live < p.finderThreshold || p.profile.Bins() < int32(p.finderThreshold) {
 			return nil
@@ -106,18 +127,17 @@ func (f *finder) earliest(p *Planner, now, before scheduler.Time) (Spot, bool) {
 // sync applies the profile's changes since the last query. It rebuilds the tree if the
 // change log has wrapped, the clock went back, or bins were added.
 func (f *finder) sync(p *Planner, now scheduler.Time) {
-	log := &p.profile.log
-	known := f.logPos != math.MaxUint64 && now >= f.now && len(f.starts) == len(p.profile.bins)
+	known := f.logPos != math.MaxUint64 && now >= f.now && len(f.starts) == int(p.profile.Bins())
 	f.now = now
-	if !known || !log.since(f.logPos, func(b int32) { f.updateBin(p, b) }) {
+	if !known || !p.profile.ChangedSince(f.logPos, func(b int32) { f.updateBin(p, b) }) {
 		f.rebuild(p)
 	}
-	f.logPos = log.head
+	f.logPos = p.profile.ChangePosition()
 }
 
 // rebuild computes the earliest start on every bin.
 func (f *finder) rebuild(p *Planner) {
-	n := len(p.profile.bins)
+	n := int(p.profile.Bins())
 	leaves := 1
 	for leaves < n {
 		leaves *= 2
@@ -151,7 +171,7 @@ func (f *finder) updateBin(p *Planner, b int32) {
 
 func (f *finder) computeStart(p *Planner, b int32) {
 	f.starts[b] = scheduler.Never
-	if p.profile.bins[b].closed || p.bin(b).spare {
+	if p.profile.Closed(b) || p.bin(b).spare {
 		return
 	}
 	duration := f.eqClass.bound
@@ -168,36 +188,4 @@ func (f *finder) earlierBin(a, b int32) int32 {
 		return a
 	}
 	return b
-}
-
-// changeLog is a ring of the bins of a profile in the order of their changes. A reader
-// that has fallen behind by more than the ring must look at every bin.
-type changeLog struct {
-	ring []int32
-	head uint64
-}
-
-func (l *changeLog) add(b int32, bins int) {
-	if len(l.ring) < bins {
-		size := 64
-		for size < bins {
-			size *= 2
-		}
-		l.ring, l.head = make([]int32, size), l.head+uint64(2*size) // every reader has fallen behind
-	}
-	l.ring[l.head&uint64(len(l.ring)-1)] = b
-	l.head++
-}
-
-// since yields, in order, the bins that changed since the log was at position at; a bin
-// may occur more than once. It returns false, and yields nothing, if the log has
-// wrapped.
-func (l *changeLog) since(at uint64, yield func(int32)) bool {
-	if at > l.head || l.head-at > uint64(len(l.ring)) {
-		return false
-	}
-	for ; at < l.head; at++ {
-		yield(l.ring[at&uint64(len(l.ring)-1)])
-	}
-	return true
 }

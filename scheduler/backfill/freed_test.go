@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 // Compression that searches the freed bins beside each item moves all items to the same
@@ -16,9 +17,9 @@ import (
 // reserved by others.
 func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		disks := make([]scheduler.Disk, rapid.IntRange(0, 3).Draw(t, "disks"))
+		disks := make([]timeline.Disk, rapid.IntRange(0, 3).Draw(t, "disks"))
 		for i := range disks {
-			disks[i] = scheduler.Disk{IO: int64(rapid.IntRange(3, 8).Draw(t, "IO")), Space: int64(rapid.IntRange(3, 8).Draw(t, "space"))}
+			disks[i] = timeline.Disk{IO: int64(rapid.IntRange(3, 8).Draw(t, "IO")), Space: int64(rapid.IntRange(3, 8).Draw(t, "space"))}
 		}
 		bins := rapid.IntRange(1, 4).Draw(t, "bins")
 		classes := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Request {
@@ -102,7 +103,7 @@ func TestFreedBinSearchMatchesLiftedSearch(t *testing.T) {
 				b, cpu := rapid.Int32Range(0, int32(bins)-1).Draw(t, "bin"), int64(rapid.IntRange(4, 8).Draw(t, "CPU"))
 				repair := rapid.Bool().Draw(t, "repair")
 				for _, p := range both {
-					p.profile.Resize(b, []int64{cpu, 8}, disks...)
+					p.profile.Resize(b, []int64{cpu, 8})
 					p.MarkFreed(b)
 					if repair {
 						p.Repair(now, CauseNodeLost)

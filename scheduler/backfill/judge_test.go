@@ -236,3 +236,58 @@ func (n *judge) compress(now scheduler.Time) {
 func (n *judge) end(k Key) {
 	n.all = slices.DeleteFunc(n.all, func(x *judgedTask) bool { return x.key == k })
 }
+
+// reservationList is all reservations, with the free capacity summed up for each query.
+type reservationList struct {
+	total        []int64
+	reservations []reservation
+}
+
+type reservation struct {
+	start, end scheduler.Time
+	need       []int64
+}
+
+func (l *reservationList) free(at scheduler.Time) []int64 {
+	out := slices.Clone(l.total)
+	for _, t := range l.reservations {
+		if t.start <= at && at < t.end {
+			for r, v := range t.need {
+				out[r] -= v
+			}
+		}
+	}
+	return out
+}
+
+// changeTimes returns from and every later start and end.
+func (l *reservationList) changeTimes(from scheduler.Time) []scheduler.Time {
+	out := []scheduler.Time{from}
+	for _, t := range l.reservations {
+		for _, at := range []scheduler.Time{t.start, t.end} {
+			if at > from && at != scheduler.Never {
+				out = append(out, at)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (l *reservationList) fits(start, end scheduler.Time, d []int64) bool {
+	for _, at := range l.changeTimes(start) {
+		if at < end && !fits(d, l.free(at)) {
+			return false
+		}
+	}
+	return true
+}
+
+func fits(d, free []int64) bool {
+	for r, v := range d {
+		if v > free[r] {
+			return false
+		}
+	}
+	return true
+}

@@ -9,6 +9,14 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/timeline"
+)
+
+// The planner's terms for what is free when.
+type (
+	Need    = timeline.Need
+	Profile = timeline.Profile
+	Spot    = timeline.Spot
 )
 
 // Variant is one of the four two-tier backfilling algorithms (Table 2).
@@ -117,7 +125,7 @@ type Project struct {
 	// Deadline is the latest useful departure, 0 for none. A project that cannot depart
 	// by it is refused; later projects may delay the departure up to it.
 	Deadline scheduler.Time
-	// Account, from 1, is the account charged in the profile given to SetAccounts; 0
+	// Account, from 1, is the bin charged in the profile of accounts; 0
 	// for none.
 	Account  int32
 	Requests []Request
@@ -184,6 +192,11 @@ type PlannedTask struct {
 	// guarantee, Never without a guarantee.
 	LatestStart scheduler.Time
 	Started     bool
+	// Kept, KeptAt and Ref are what Restore was given of the task's reservation. Moved
+	// reports whether the task is new or may not be where it was then.
+	Kept, Moved bool
+	KeptAt      Spot
+	Ref         uint64
 }
 
 // Planner plans projects in a Profile, which may also hold reservations of others. It
@@ -192,7 +205,8 @@ type Planner struct {
 	cfg             Config
 	profile         *Profile
 	accounts        *Profile
-	items           map[Key]*item
+	items           map[Key]*item // nil for a planner of tries until item is called
+	numItems        int
 	projects        map[scheduler.ProjectID]*project
 	submitOrder     []*project // by (Submitted, ID)
 	binStates       []binState
@@ -202,9 +216,12 @@ type Planner struct {
 	recording       bool
 	changed         []Key
 	numPlaced       int    // items with a spot
+	numKept         int    // items restored with a reservation
 	candidateTimes  []Spot // scratch
 	delayed         []delayedProject
 	eqClasses       map[equivalenceKey]*equivalenceClass
+	classified      bool // each group has its class, see classOf
+	memory          memory
 	finderThreshold int            // finderMinItems, or a test's value
 	now             scheduler.Time // time of the last planning call
 	numConstrained  int            // groups that isConstrained holds for
@@ -214,13 +231,14 @@ type Planner struct {
 	overloadedBins  []int32        // bins over capacity by their started items alone
 	suspectBins     []int32        // scratch
 	zeros           []int64        // all 0, see zeroBase
+	tries           bool           // the profile and the accounts are another's, see NewTry
+	touched         []*item        // those that may not be where their owner has them
 	alwaysLift      bool           // for tests: Compress takes each item out of the profile and searches
 }
 
 type binState struct {
 	items          []*item
 	freedClock     uint64 // freeClock at the last release on the bin
-	checkedVersion uint64 // 1 + the version of the profile's bin at which it was last found within capacity
 	spare          bool
 	nonPreemptible bool
 }
@@ -254,10 +272,21 @@ type item struct {
 	placed        bool
 	started       bool
 	pinned        bool           // must stay on spot.Bin and spot.Disk
-	moved         bool           // setSpot was called since the last ScanMoved
+	moved         bool           // see PlannedTask
 	binIndex      int            // index in binState.items
 	searchedClock uint64         // freeClock when the spot was last found to be the earliest
 	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
+	touched       bool           // listed in Planner.touched
+	home          Reserved       // where the owner of the profile has it
+}
+
+// Reserved is what the owner of a profile has reserved for a task.
+type Reserved struct {
+	Spot Spot
+	End  scheduler.Time
+	Need Need
+	Kept bool   // false for a task without a reservation
+	Ref  uint64 // the owner's name for it, see PlannedTask
 }
 
 type undo struct {
@@ -288,13 +317,102 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 	default:
 		return nil, fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", cfg.Variant)
 	}
-	return &Planner{cfg: cfg, profile: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, finderThreshold: finderMinItems, earliestWaiting: scheduler.Never}, nil
+	return &Planner{cfg: cfg, profile: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, finderThreshold: finderMinItems,
+		earliestWaiting: scheduler.Never, classified: true}, nil
 }
 
-// SetAccounts sets a profile of totals in which projects with an Account are charged.
-// Its bins have CPU, memory and I/O; tasks of a project are planned only while bin
-// Account-1 has enough of each.
-func (p *Planner) SetAccounts(accounts *Profile) { p.accounts = accounts }
+// Reset makes a planner without projects of p that tries reservations in profiles that
+// belong to another, who has reserved there what Restore names. Close takes all tries
+// back. accounts may be nil.
+func (p *Planner) Reset(prof, accounts *Profile) {
+	clear(p.projects)
+	clear(p.eqClasses)
+	for i := range p.binStates {
+		b := &p.binStates[i]
+		*b = binState{items: b.items[:0]}
+	}
+	p.memory.reset()
+	clear(p.submitOrder)
+	*p = Planner{cfg: p.cfg, profile: prof, accounts: accounts, projects: p.projects, submitOrder: p.submitOrder[:0], binStates: p.binStates, recentlyFreed: p.recentlyFreed[:0],
+		undoLog: p.undoLog[:0], changed: p.changed[:0], candidateTimes: p.candidateTimes, delayed: p.delayed[:0], eqClasses: p.eqClasses, finderThreshold: p.finderThreshold,
+		earliestWaiting: scheduler.Never, unchecked: p.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.overloadedBins[:0], suspectBins: p.suspectBins, zeros: p.zeros,
+		tries: true, touched: p.touched[:0], memory: p.memory}
+}
+
+// item returns a task, nil for an unknown one. The first call for a planner of tries
+// costs O(tasks).
+func (p *Planner) item(k Key) *item {
+	if p.items == nil {
+		p.items = make(map[Key]*item, p.numItems)
+		for _, pr := range p.submitOrder {
+			for _, g := range pr.groups {
+				for _, it := range g.items {
+					p.items[it.key] = it
+				}
+			}
+		}
+	}
+	return p.items[k]
+}
+
+// Close makes the profiles what they were before the first call of Restore. What was
+// planned can still be read; nothing more can be planned.
+func (p *Planner) Close() {
+	for _, it := range p.touched {
+		if it.isAtHome() {
+			continue
+		}
+		if it.placed {
+			p.occupy(it, &it.spot, it.end, &it.group.req.Need, 1)
+			p.occupyBeyond(it, 1)
+		}
+		if it.home.Kept {
+			p.occupy(it, &it.home.Spot, it.home.End, &it.home.Need, -1)
+		}
+	}
+	p.touched = p.touched[:0]
+}
+
+// isAtHome reports whether an item is where the owner of the profile has it.
+func (it *item) isAtHome() bool {
+	if !it.placed || !it.home.Kept {
+		return it.placed == it.home.Kept
+	}
+	r := &it.group.req
+	return it.spot == it.home.Spot && it.end == it.home.End && r.Occupied == nil && equalNeeds(&r.Need, &it.home.Need)
+}
+
+func equalNeeds(a, b *Need) bool {
+	return a.IO == b.IO && a.Space == b.Space && slices.Equal(a.Base, b.Base)
+}
+
+func (p *Planner) touch(it *item) {
+	if p.tries && !it.touched {
+		it.touched = true
+		p.touched = append(p.touched, it)
+	}
+}
+
+// occupy takes a need of an item's task from the profile and its project's account (sign
+// -1), or returns it (sign 1).
+func (p *Planner) occupy(it *item, s *Spot, end scheduler.Time, need *Need, sign int64) {
+	p.profile.Change(s.Bin, s.Disk, s.At, end, need, sign)
+	if a := it.group.project.Account; p.accounts != nil && a > 0 {
+		total := &it.group.accountNeed
+		if need != &it.group.req.Need {
+			total = &Need{Base: append(slices.Clone(need.Base), need.IO)}
+		}
+		p.accounts.Change(a-1, -1, s.At, end, total, sign)
+	}
+}
+
+// occupyBeyond returns what a suspended task occupies already from its planned end on
+// (sign -1), or takes it again (sign 1).
+func (p *Planner) occupyBeyond(it *item, sign int64) {
+	if occupied := it.group.req.Occupied; occupied != nil {
+		p.profile.Change(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, occupied, -sign)
+	}
+}
 
 // earliestByAccount returns the first time at or after at from which the account of the
 // item's project has enough for the item during the given duration.
@@ -311,12 +429,9 @@ func (p *Planner) earliestByAccount(it *item, at scheduler.Time, duration time.D
 // with sign 1.
 func (p *Planner) chargeAccount(it *item, sign int64) {
 	if a := it.group.project.Account; p.accounts != nil && a > 0 {
-		p.accounts.applyChange(a-1, -1, it.spot.At, it.end, &it.group.accountNeed, sign)
+		p.accounts.Change(a-1, -1, it.spot.At, it.end, &it.group.accountNeed, sign)
 	}
 }
-
-// Profile returns the profile in which the planner reserves.
-func (p *Planner) Profile() *Profile { return p.profile }
 
 func (p *Planner) bin(b int32) *binState {
 	for int(b) >= len(p.binStates) {
@@ -330,7 +445,7 @@ func (p *Planner) bin(b int32) *binState {
 func (p *Planner) SetSpare(b int32, spare bool) {
 	if s := p.bin(b); s.spare != spare {
 		s.spare = spare
-		p.profile.markChanged(b)
+		p.profile.MarkChanged(b)
 		if !spare {
 			p.MarkFreed(b)
 		}
@@ -341,7 +456,7 @@ func (p *Planner) SetSpare(b int32, spare bool) {
 // leave.
 func (p *Planner) SetNonPreemptible(b int32, nonPreemptible bool) {
 	p.bin(b).nonPreemptible = nonPreemptible
-	p.profile.markChanged(b)
+	p.profile.MarkChanged(b)
 }
 
 // MarkFreed records that capacity of a bin was released by another owner, or that the
@@ -363,11 +478,11 @@ func (p *Planner) compactFreed() {
 }
 
 // Len returns the number of tasks that have not ended.
-func (p *Planner) Len() int { return len(p.items) }
+func (p *Planner) Len() int { return p.numItems }
 
 // Find returns the reservation of a task, false for an unknown task.
 func (p *Planner) Find(k Key) (PlannedTask, bool) {
-	it := p.items[k]
+	it := p.item(k)
 	if it == nil {
 		return PlannedTask{}, false
 	}
@@ -382,26 +497,6 @@ func (p *Planner) Departure(id scheduler.ProjectID) (now scheduler.Time, guarant
 		return 0, Guarantee{}, false
 	}
 	return pr.departure(), pr.guarantee, true
-}
-
-// GuaranteeOf returns the guarantee of a project, false if it has none.
-func (p *Planner) GuaranteeOf(id scheduler.ProjectID) (guarantee Guarantee, ok bool) {
-	pr := p.projects[id]
-	if pr == nil || !pr.guaranteed {
-		return Guarantee{}, false
-	}
-	return pr.guarantee, true
-}
-
-// ReportViolationsAgain makes the next Replan or Repair report again the violations
-// that were already reported.
-func (p *Planner) ReportViolationsAgain() {
-	for _, pr := range p.submitOrder {
-		if pr.violated {
-			pr.violated = false
-			p.markUnchecked(pr)
-		}
-	}
 }
 
 // markUnchecked makes the next call of violations check the guarantee of a project.
@@ -425,29 +520,42 @@ func (p *Planner) Each(yield func(PlannedTask) bool) {
 	}
 }
 
-// ScanMoved yields all tasks like Each, but without latest starts, and reports which of
-// them are new or had their spot set since the last ScanMoved, even to the same spot.
-func (p *Planner) ScanMoved(yield func(x PlannedTask, moved bool)) {
+// Scan yields all tasks like Each, but without latest starts.
+func (p *Planner) Scan(yield func(x *PlannedTask)) {
 	for _, pr := range p.submitOrder {
-		for _, g := range pr.groups {
-			for _, it := range g.items {
-				x := PlannedTask{Key: it.key, Project: pr.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never}
-				if !it.placed {
-					x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
-				}
-				moved := it.moved
-				it.moved = false
-				yield(x, moved)
+		pr.scan(yield)
+	}
+}
+
+// ScanOf is Scan for the tasks of one project.
+func (p *Planner) ScanOf(id scheduler.ProjectID, yield func(x *PlannedTask)) {
+	if pr := p.projects[id]; pr != nil {
+		pr.scan(yield)
+	}
+}
+
+func (p *project) scan(yield func(x *PlannedTask)) {
+	var x PlannedTask
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			x = PlannedTask{Key: it.key, Project: p.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never,
+				Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
+			if !it.placed {
+				x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
 			}
+			yield(&x)
 		}
 	}
 }
+
+// NumKept returns the number of tasks that were restored with a reservation. O(1).
+func (p *Planner) NumKept() int { return p.numKept }
 
 // HasWork reports whether tasks are planned or running on a bin. O(1).
 func (p *Planner) HasWork(b int32) bool { return len(p.bin(b).items) > 0 }
 
 // NumUnplaced returns the number of tasks without a spot. O(1).
-func (p *Planner) NumUnplaced() int { return len(p.items) - p.numPlaced }
+func (p *Planner) NumUnplaced() int { return p.numItems - p.numPlaced }
 
 // NumUnplacedOf returns the number of tasks of a project without a spot. O(its tasks).
 func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
@@ -462,30 +570,6 @@ func (p *Planner) NumUnplacedOf(id scheduler.ProjectID) int {
 		}
 	}
 	return n
-}
-
-// NumPlacedOf returns the number of tasks of a project with a spot. O(its tasks).
-func (p *Planner) NumPlacedOf(id scheduler.ProjectID) int {
-	n := 0
-	if pr := p.projects[id]; pr != nil {
-		for _, g := range pr.groups {
-			for _, it := range g.items {
-				if it.placed {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
-// SpotOf returns the spot and end of a task, false if it has none. O(1).
-func (p *Planner) SpotOf(k Key) (spot Spot, end scheduler.Time, ok bool) {
-	it := p.items[k]
-	if it == nil || !it.placed {
-		return Spot{}, 0, false
-	}
-	return it.spot, it.end, true
 }
 
 func (p *Planner) planned(it *item) PlannedTask {
@@ -591,41 +675,44 @@ func (p *Planner) setSpot(it *item, s Spot) {
 	if s.Bin >= 0 {
 		end = s.At.Add(p.durationOn(it, s.Bin))
 	}
+	p.touch(it)
 	p.moveItem(it, s, end, s.Bin >= 0)
 	it.moved = true
 	p.changed = append(p.changed, it.key)
 }
 
 func (p *Planner) moveItem(it *item, s Spot, end scheduler.Time, placed bool) {
-	need := &it.group.req.Need
 	p.markUnchecked(it.group.project)
 	if it.placed {
-		p.chargeAccount(it, 1)
-		p.profile.Release(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, need)
-		if occupied := it.group.req.Occupied; occupied != nil {
-			p.profile.Reserve(it.spot.Bin, it.spot.Disk, it.end, scheduler.Never, occupied)
-		}
-		list := p.bin(it.spot.Bin).items
-		last := len(list) - 1
-		list[it.binIndex] = list[last]
-		list[it.binIndex].binIndex = it.binIndex
-		list[last] = nil
-		p.binStates[it.spot.Bin].items = list[:last]
-		p.numPlaced--
+		p.occupy(it, &it.spot, it.end, &it.group.req.Need, 1)
+		p.occupyBeyond(it, 1)
+		p.unlink(it)
 	}
 	it.spot, it.end, it.placed = s, end, placed
 	if placed {
-		p.earliestWaiting = min(p.earliestWaiting, s.At)
-		p.chargeAccount(it, -1)
-		p.profile.Reserve(s.Bin, s.Disk, s.At, end, need)
-		if occupied := it.group.req.Occupied; occupied != nil {
-			p.profile.Release(s.Bin, s.Disk, end, scheduler.Never, occupied)
-		}
-		b := p.bin(s.Bin)
-		it.binIndex = len(b.items)
-		b.items = append(b.items, it)
-		p.numPlaced++
+		p.occupy(it, &it.spot, it.end, &it.group.req.Need, -1)
+		p.occupyBeyond(it, -1)
+		p.link(it)
 	}
+}
+
+// link lists a placed item on its bin.
+func (p *Planner) link(it *item) {
+	p.earliestWaiting = min(p.earliestWaiting, it.spot.At)
+	b := p.bin(it.spot.Bin)
+	it.binIndex = len(b.items)
+	b.items = append(b.items, it)
+	p.numPlaced++
+}
+
+func (p *Planner) unlink(it *item) {
+	list := p.bin(it.spot.Bin).items
+	last := len(list) - 1
+	list[it.binIndex] = list[last]
+	list[it.binIndex].binIndex = it.binIndex
+	list[last] = nil
+	p.binStates[it.spot.Bin].items = list[:last]
+	p.numPlaced--
 }
 
 // rollback undoes the changes recorded since the undo log had n entries.
@@ -676,7 +763,7 @@ func (p *Planner) earliestSpotOnBins(it *item, from, before scheduler.Time) (Spo
 		}
 	}
 	for b := range p.profile.Bins() {
-		if p.profile.bins[b].closed || p.bin(b).spare {
+		if p.profile.Closed(b) || p.bin(b).spare {
 			continue
 		}
 		if s, ok := p.profile.EarliestOn(b, from, p.durationOn(it, b), before, need); ok {

@@ -12,12 +12,12 @@ import (
 // the latter case its reservation moves to now, even if that takes a bin over capacity,
 // so callers replan the LateTasks first. Unknown keys are ignored.
 func (p *Planner) Start(k Key, now scheduler.Time) {
-	it := p.items[k]
+	it := p.item(k)
 	if it == nil || !it.placed || it.started {
 		return
 	}
 	if it.spot.At != now {
-		p.setSpot(it, Spot{it.spot.Bin, it.spot.Disk, now})
+		p.setSpot(it, Spot{Bin: it.spot.Bin, Disk: it.spot.Disk, At: now})
 	}
 	it.started = true
 	g := it.group
@@ -31,7 +31,7 @@ func (p *Planner) Start(k Key, now scheduler.Time) {
 // the task released capacity before its bound, so that Compress can use it. Unknown
 // keys are ignored.
 func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
-	it := p.items[k]
+	it := p.item(k)
 	if it == nil {
 		return false
 	}
@@ -47,7 +47,9 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 	g := it.group
 	if i := slices.Index(g.items, it); i >= 0 {
 		g.items = slices.Delete(g.items, i, i+1)
-		g.eqClass.live--
+		if p.numItems--; g.eqClass != nil {
+			g.eqClass.live--
+		}
 	}
 	pr := g.project
 	for _, o := range pr.groups {
@@ -145,9 +147,9 @@ func (p *Planner) moveEarlier(it *item, from, now scheduler.Time) bool {
 // liftItem takes an item out of the profile and its account for a search, or puts it
 // back with sign -1.
 func (p *Planner) liftItem(it *item, sign int64) {
-	p.profile.applyUnlogged(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
+	p.profile.ChangeUnlogged(it.spot.Bin, it.spot.Disk, it.spot.At, it.end, &it.group.req.Need, sign)
 	p.chargeAccount(it, sign)
-	if f := it.group.eqClass.finder; f != nil && f.logPos != math.MaxUint64 {
+	if f := p.classOf(it.group).finder; f != nil && f.logPos != math.MaxUint64 {
 		f.sync(p, p.now)
 		f.updateBin(p, it.spot.Bin)
 	}
@@ -183,7 +185,7 @@ func (p *Planner) earliestOnFreedBins(it *item, from scheduler.Time) (best Spot,
 		if p.binStates[b].freedClock <= it.searchedClock {
 			break
 		}
-		if p.profile.bins[b].closed || p.binStates[b].spare {
+		if p.profile.Closed(b) || p.binStates[b].spare {
 			continue
 		}
 		s := p.earliestOnBin(it, b, from, best.At)
@@ -201,16 +203,18 @@ func (p *Planner) earliestOnFreedBins(it *item, from scheduler.Time) (best Spot,
 // earliestOnBin returns the earliest start at or after from on a bin for the item's
 // class. If the item is the only one of its class, the search stops after by.
 func (p *Planner) earliestOnBin(it *item, b int32, from, by scheduler.Time) Spot {
-	c, before := it.group.eqClass, scheduler.Never
+	c, need, duration := p.classOf(it.group), &it.group.req.Need, p.durationOn(it, b)
 	if c.live == 1 {
-		before = by.Add(1)
+		s, _ := p.profile.EarliestOn(b, from, duration, by.Add(1), need)
+		return s
+	}
+	if c.cachedStarts == nil {
+		c.cachedStarts = &[cachedBins]cachedStart{}
 	}
 	h := &c.cachedStarts[b%cachedBins]
-	if v := p.profile.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from || before < scheduler.Never {
-		s, _ := p.profile.EarliestOn(b, from, p.durationOn(it, b), before, &it.group.req.Need)
-		if *h = (cachedStart{v, from, s}); before < scheduler.Never {
-			h.version = 0 // valid for this item alone
-		}
+	if v := p.profile.Version(b) + 1; h.spot.Bin != b || h.version != v || h.from != from {
+		s, _ := p.profile.EarliestOn(b, from, duration, scheduler.Never, need)
+		*h = cachedStart{v, from, s}
 	}
 	return h.spot
 }
@@ -223,14 +227,14 @@ func (p *Planner) earliestOnBin(it *item, b int32, from, by scheduler.Time) Spot
 func (p *Planner) earliestOnOwnBin(it *item, from scheduler.Time, best Spot) Spot {
 	b, start, need := it.spot.Bin, it.spot.At, &it.group.req.Need
 	if p.profile.FirstOverCapacity(b, start, it.end) != scheduler.Never {
-		p.profile.applyUnlogged(b, it.spot.Disk, start, it.end, need, 1)
+		p.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, 1)
 		best, _ = p.profile.EarliestOn(b, from, p.durationOn(it, b), scheduler.Never, need)
-		p.profile.applyUnlogged(b, it.spot.Disk, start, it.end, need, -1)
+		p.profile.ChangeUnlogged(b, it.spot.Disk, start, it.end, need, -1)
 		return best
 	}
 	disks := int16(p.profile.Disks(b))
 	for disk := min(disks, 1) - 1; disk < max(disks, 1); disk++ {
-		s := Spot{b, disk, p.profile.earliestFreeUntil(b, disk, from, start, need)}
+		s := Spot{Bin: b, Disk: disk, At: p.profile.EarliestFreeUntil(b, disk, from, start, need)}
 		if s.At >= start || s.At > best.At || (s.At == best.At && disk >= best.Disk) {
 			continue
 		}
@@ -262,7 +266,7 @@ func (p *Planner) earliestSpotOnFreed(it *item, from scheduler.Time, all bool) (
 		if p.binStates[b].freedClock <= it.searchedClock {
 			break
 		}
-		if p.profile.bins[b].closed || p.binStates[b].spare {
+		if p.profile.Closed(b) || p.binStates[b].spare {
 			continue
 		}
 		// Ties between bins go to the lowest, as in earliestSpot.
@@ -275,24 +279,6 @@ func (p *Planner) earliestSpotOnFreed(it *item, from scheduler.Time, all bool) (
 		}
 	}
 	return best, found
-}
-
-// LateTasks returns the waiting tasks that have no spot or start before they can,
-// because the time has passed or a predecessor ends later, by (submission of the
-// project, project, request, task).
-func (p *Planner) LateTasks(now scheduler.Time) []Key {
-	var out []Key
-	for _, pr := range p.submitOrder {
-		for _, g := range pr.groups {
-			open := g.openTime(now)
-			for _, it := range g.items {
-				if it.isLate(open) {
-					out = append(out, it.key)
-				}
-			}
-		}
-	}
-	return out
 }
 
 // isLate reports whether an item that waits has no spot or is planned to start before
@@ -308,7 +294,7 @@ func (it *item) isLate(open scheduler.Time) bool {
 func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violation {
 	p.now = now
 	for _, k := range keys {
-		if it := p.items[k]; it != nil && !it.started {
+		if it := p.item(k); it != nil && !it.started {
 			p.replanItem(it, now)
 		}
 	}
@@ -352,18 +338,6 @@ func (p *Planner) replanItem(it *item, now scheduler.Time) {
 	}
 }
 
-// Overrun records that a task ran past its bound and was stopped. The task is placed
-// again as a new request, on its own bin if it was suspended there (pin). Other tasks
-// keep their reservations; the guarantee of the task's project no longer holds.
-func (p *Planner) Overrun(k Key, now scheduler.Time, pin bool) []Violation {
-	it := p.items[k]
-	if it == nil || !it.started {
-		return nil
-	}
-	it.started, it.pinned = false, pin
-	return p.Replan(now, CauseOverrun, k)
-}
-
 // LoseBin records that a bin was lost. Its waiting tasks are placed again in submission
 // order: at the same start time if there is capacity, first on a spare bin at least as
 // large as the lost one, which then stops being spare; otherwise at their earliest
@@ -400,7 +374,7 @@ func (p *Planner) vacateBin(b int32, now scheduler.Time, keeps bool) []Violation
 		p.setSpot(it, Spot{Bin: -1})
 	}
 	for _, it := range waiting {
-		if s, ok := p.sameTimesElsewhere(it, refuge); ok {
+		if s, ok := p.sameTimesElsewhere(it, refuge, now); ok {
 			p.setSpot(it, s)
 		} else {
 			p.replanItem(it, now)
@@ -416,8 +390,7 @@ func (p *Planner) vacateBin(b int32, now scheduler.Time, keeps bool) []Violation
 // it an ordinary bin. It returns -1 if there is none.
 func (p *Planner) takeSpareBin(lost int32) int32 {
 	for b := range p.profile.Bins() {
-		x, y := &p.profile.bins[b], &p.profile.bins[lost]
-		if p.bin(b).spare && !x.closed && x.base == y.base && x.disks == y.disks && fits(y.total, x.total) {
+		if p.bin(b).spare && !p.profile.Closed(b) && p.profile.CanReplace(b, lost) {
 			p.SetSpare(b, false)
 			return b
 		}
@@ -427,13 +400,16 @@ func (p *Planner) takeSpareBin(lost int32) int32 {
 
 // sameTimesElsewhere returns a spot on another bin with exactly the item's start and
 // end.
-func (p *Planner) sameTimesElsewhere(it *item, refuge int32) (Spot, bool) {
+func (p *Planner) sameTimesElsewhere(it *item, refuge int32, now scheduler.Time) (Spot, bool) {
+	if it.spot.At < now {
+		return Spot{}, false // the profile does not tell of the past
+	}
 	need := &it.group.req.Need
 	if refuge >= 0 && p.profile.Fits(refuge, it.spot.Disk, it.spot.At, it.end, need) {
-		return Spot{refuge, it.spot.Disk, it.spot.At}, true
+		return Spot{Bin: refuge, Disk: it.spot.Disk, At: it.spot.At}, true
 	}
 	for b := range p.profile.Bins() {
-		if p.profile.bins[b].closed || p.bin(b).spare {
+		if p.profile.Closed(b) || p.bin(b).spare {
 			continue
 		}
 		if s, ok := p.profile.EarliestOn(b, it.spot.At, p.durationOn(it, b), it.spot.At.Add(1), need); ok {
@@ -470,17 +446,17 @@ func (p *Planner) violations(cause Cause) []Violation {
 func (p *Planner) Repair(now scheduler.Time, cause Cause) []Violation {
 	p.now = now
 	p.suspectBins = append(p.suspectBins[:0], p.overloadedBins...)
-	if !p.profile.log.since(p.repairedPos, func(b int32) { p.suspectBins = append(p.suspectBins, b) }) {
+	if !p.profile.ChangedSince(p.repairedPos, func(b int32) { p.suspectBins = append(p.suspectBins, b) }) {
 		p.suspectBins = p.suspectBins[:0]
 		for b := range p.profile.Bins() {
 			p.suspectBins = append(p.suspectBins, b)
 		}
 	}
-	p.repairedPos = p.profile.log.head // items are placed only where they fit, so the bins changed below stay within capacity
+	p.repairedPos = p.profile.ChangePosition() // items are placed only where they fit, so the bins changed below stay within capacity
 	slices.Sort(p.suspectBins)
 	p.overloadedBins = p.overloadedBins[:0]
 	for _, b := range slices.Compact(p.suspectBins) {
-		if p.bin(b).checkedVersion != p.profile.Version(b)+1 && !p.repairBin(b, now) {
+		if !p.profile.IsWithinCapacity(b, now) && !p.repairBin(b, now) {
 			p.overloadedBins = append(p.overloadedBins, b)
 		}
 	}
@@ -493,19 +469,16 @@ func (p *Planner) repairBin(b int32, now scheduler.Time) bool {
 	for from := now; ; {
 		at := p.profile.FirstOverCapacity(b, from, scheduler.Never)
 		if at == scheduler.Never {
-			if from == now {
-				p.binStates[b].checkedVersion = p.profile.Version(b) + 1
-			}
 			return from == now
 		}
 		var last *item
-		for _, o := range p.binStates[b].items {
+		for _, o := range p.bin(b).items {
 			if !o.started && !o.group.req.Need.IsZero() && o.spot.At <= at && o.end > at && (last == nil || submittedAfter(o, last)) {
 				last = o
 			}
 		}
 		if last == nil {
-			if from = p.profile.firstWithinCapacity(b, at); from == scheduler.Never {
+			if from = p.profile.FirstWithinCapacity(b, at); from == scheduler.Never {
 				return false
 			}
 			continue

@@ -19,20 +19,6 @@ func (p *Planner) Submit(now scheduler.Time, in Project) (Guarantee, error) {
 	return p.submit(now, in)
 }
 
-// DryRun returns what Submit would return and leaves the plan as it was.
-func (p *Planner) DryRun(now scheduler.Time, in Project) (Guarantee, error) {
-	p.beginRecording(now)
-	changed := len(p.changed)
-	q, err := p.submit(now, in)
-	if err == nil {
-		p.rollback(0)
-		p.unregister(p.projects[in.ID])
-		p.changed = p.changed[:changed]
-	}
-	p.endRecording()
-	return q, err
-}
-
 func (p *Planner) beginRecording(now scheduler.Time) {
 	p.undoLog, p.recording, p.now = p.undoLog[:0], true, now
 }
@@ -93,11 +79,11 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) {
 	}
 }
 
-// Restore adds a project in its existing state to a planner that is being rebuilt. at
-// returns where a task is planned or runs (planned is false if it has no reservation).
-// guarantee is the project's guarantee if guaranteed is true. A task that is suspended
-// on a bin is pinned to it. CompletePlan places the rest.
-func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key) (spot Spot, started, pinned, planned bool)) error {
+// Restore adds a project to a planner of NewTry. at describes each of its tasks, given
+// its need.
+// guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
+// tasks without a place.
+func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) error {
 	pr, err := p.register(in)
 	if err != nil {
 		return err
@@ -106,56 +92,63 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 	p.markUnchecked(pr)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
-			spot, started, pinned, planned := at(it.key)
-			it.pinned, it.moved = pinned, true
-			if planned {
-				p.setSpot(it, spot)
-				it.searchedFrom = spot.At
-			} else if pinned {
-				it.spot = Spot{Bin: spot.Bin, Disk: spot.Disk}
-			}
-			it.started = started
+			x := at(it.key, &g.req.Need)
+			it.home, it.pinned, it.moved = x.Reserved, x.Pinned, x.Changed
+			p.restoreItem(it, &x)
 		}
-		slices.SortStableFunc(g.items, func(a, b *item) int {
-			switch {
-			case a.started == b.started:
-				return 0
-			case a.started:
-				return -1
-			default:
-				return 1
-			}
-		})
 	}
 	return nil
 }
 
-// Remove takes a project with all of its tasks out of the plan, for a caller that
-// restores it in another state or not at all. Its capacity counts as released. An
-// unknown project is ignored.
-func (p *Planner) Remove(id scheduler.ProjectID) {
-	pr := p.projects[id]
-	if pr == nil {
-		return
-	}
-	for _, g := range pr.groups {
-		for _, it := range g.items {
-			if it.placed {
-				b := it.spot.Bin
-				p.setSpot(it, Spot{Bin: -1})
-				p.MarkFreed(b)
-			}
-		}
-	}
-	p.unregister(pr)
+// Existing describes a task of a project that is restored.
+type Existing struct {
+	Reserved
+	Lost     bool // the reservation cannot stay: the task needs another place
+	Changed  bool // PlannedTask.Moved is to be true even if the task stays
+	Searched bool // no earlier start is possible except on bins that are marked freed
+	Pinned   bool // the task is suspended on Bin and Disk, and must stay there
+	Bin      int32
+	Disk     int16
 }
 
-// WithdrawGuarantee removes the guarantee of a project, for a caller that did not pass
-// it on: CompletePlan computes a new one. An unknown project is ignored.
-func (p *Planner) WithdrawGuarantee(id scheduler.ProjectID) {
-	if pr := p.projects[id]; pr != nil {
-		pr.guaranteed, pr.violated, pr.guarantee = false, false, Guarantee{}
+// restoreItem puts an item where its reservation is, and takes the reservation out of
+// the profile if that is Lost.
+func (p *Planner) restoreItem(it *item, x *Existing) {
+	if x.Kept && !x.Lost {
+		it.spot, it.end, it.placed = x.Spot, x.Spot.At.Add(p.durationOn(it, x.Spot.Bin)), true
+		it.searchedFrom = it.spot.At
+		p.link(it)
+	} else if x.Pinned {
+		it.spot = Spot{Bin: x.Bin, Disk: x.Disk}
 	}
+	if !x.Kept {
+		it.moved = true
+		return
+	}
+	p.numKept++
+	if it.isAtHome() {
+		if x.Searched && !it.group.isConstrained() {
+			it.searchedFrom = 0
+		}
+		return
+	}
+	it.moved = true
+	p.touch(it)
+	p.occupy(it, &it.home.Spot, x.End, &it.home.Need, 1)
+	p.MarkFreed(it.home.Spot.Bin)
+	if it.placed {
+		p.occupy(it, &it.spot, it.end, &it.group.req.Need, -1)
+		p.occupyBeyond(it, -1)
+	}
+}
+
+// Withdraw takes a reservation of the owner that belongs to no task of a restored
+// project out of the profile. account is as in Project.
+func (p *Planner) Withdraw(r Reserved, account int32) {
+	it := &item{group: &group{project: &project{Project: Project{Account: account}}}, home: r}
+	p.touch(it)
+	p.occupy(it, &it.home.Spot, r.End, &it.home.Need, 1)
+	p.MarkFreed(r.Spot.Bin)
 }
 
 // CompletePlan places the tasks that Restore left unplaced and guarantees the project's
@@ -198,41 +191,60 @@ func (p *Planner) register(in Project) (*project, error) {
 	if p.projects[in.ID] != nil {
 		return nil, fmt.Errorf("project %d is already planned", in.ID)
 	}
-	pr := &project{Project: in}
+	pr := p.memory.newProject()
+	pr.Project, pr.groups = in, carve(&p.memory, &p.memory.groupLists, len(in.Requests))
 	for i := range in.Requests {
 		r := &in.Requests[i]
 		if err := p.checkRequest(pr, r); err != nil {
 			return nil, fmt.Errorf("project %d, job %d stage %d: %w", in.ID, r.Job, r.Stage, err)
 		}
-		g := &group{project: pr, req: *r, eqClass: p.equivalenceClassOf(r)}
-		g.eqClass.live += len(r.Tasks)
-		if p.accounts != nil {
-			g.accountNeed = Need{Base: append(slices.Clone(r.Need.Base), r.Need.IO)}
-		}
-		for _, a := range r.After {
-			for _, o := range pr.groups {
-				if o.req.Job == r.Job && o.req.Stage == a {
-					g.predecessors, o.successors = append(g.predecessors, o), append(o.successors, g)
-				}
-			}
-		}
-		for _, t := range r.Tasks {
-			g.items = append(g.items, &item{key: Key{r.Job, r.Stage, t}, group: g, spot: Spot{Bin: -1}})
-		}
-		pr.groups = append(pr.groups, g)
+		p.addGroup(pr, r)
 	}
 	for _, g := range pr.groups {
-		for _, it := range g.items {
-			p.items[it.key] = it
+		p.numItems += len(g.items)
+		if p.items != nil {
+			for _, it := range g.items {
+				p.items[it.key] = it
+			}
+		}
+		if p.classified {
+			p.classify(g)
 		}
 		if g.isConstrained() {
 			p.numConstrained++
 		}
 	}
 	p.projects[in.ID] = pr
+	if n := len(p.submitOrder); n == 0 || bySubmission(p.submitOrder[n-1], pr) < 0 {
+		p.submitOrder = append(p.submitOrder, pr)
+		return pr, nil
+	}
 	i, _ := slices.BinarySearchFunc(p.submitOrder, pr, bySubmission)
 	p.submitOrder = slices.Insert(p.submitOrder, i, pr)
 	return pr, nil
+}
+
+// addGroup adds the tasks of a request to a project.
+func (p *Planner) addGroup(pr *project, r *Request) {
+	g := p.memory.newGroup()
+	g.project, g.req, g.items = pr, *r, carve(&p.memory, &p.memory.itemLists, len(r.Tasks))
+	if p.accounts != nil {
+		total := carve(&p.memory, &p.memory.amounts, len(r.Need.Base)+1)
+		g.accountNeed = Need{Base: append(append(total, r.Need.Base...), r.Need.IO)}
+	}
+	for _, a := range r.After {
+		for _, o := range pr.groups {
+			if o.req.Job == r.Job && o.req.Stage == a {
+				g.predecessors, o.successors = append(g.predecessors, o), append(o.successors, g)
+			}
+		}
+	}
+	for _, t := range r.Tasks {
+		it := p.memory.newItem()
+		it.key, it.group, it.spot.Bin = Key{r.Job, r.Stage, t}, g, -1
+		g.items = append(g.items, it)
+	}
+	pr.groups = append(pr.groups, g)
 }
 
 // isConstrained reports whether the group's items can become late other than by the
@@ -267,7 +279,7 @@ func (p *Planner) checkRequest(pr *project, r *Request) error {
 	}
 	for i, t := range r.Tasks {
 		k := Key{r.Job, r.Stage, t}
-		if p.items[k] != nil || (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
+		if (p.items != nil && p.items[k] != nil) || (i > 0 && t <= r.Tasks[i-1]) || pr.hasTask(k) {
 			return fmt.Errorf("task %d is already planned or out of order", t)
 		}
 	}
@@ -280,7 +292,10 @@ func (p *Planner) unregister(pr *project) {
 		for _, it := range g.items {
 			delete(p.items, it.key)
 		}
-		g.eqClass.live -= len(g.items)
+		p.numItems -= len(g.items)
+		if g.eqClass != nil {
+			g.eqClass.live -= len(g.items)
+		}
 		if g.isConstrained() {
 			p.numConstrained--
 		}
@@ -319,7 +334,7 @@ func (p *Planner) placeItem(it *item, now scheduler.Time, flexible bool) bool {
 // with all-zero needs occupies nothing.
 func (p *Planner) placeZeroNeed(it *item, now scheduler.Time) bool {
 	for b := range p.profile.Bins() {
-		if len(it.group.req.Need.Base) == p.profile.bins[b].base && !p.profile.bins[b].closed {
+		if len(it.group.req.Need.Base) == p.profile.BaseSize(b) && !p.profile.Closed(b) {
 			p.setSpot(it, Spot{Bin: b, Disk: -1, At: p.readyTime(it, now)})
 			return true
 		}
@@ -362,10 +377,10 @@ func (p *Planner) listBackfillTimes(it *item, from, end scheduler.Time) {
 		}
 		disks := int16(p.profile.Disks(b))
 		if disks == 0 {
-			p.candidateTimes = append(p.candidateTimes, Spot{b, -1, at})
+			p.candidateTimes = append(p.candidateTimes, Spot{Bin: b, Disk: -1, At: at})
 		}
 		for d := range disks {
-			p.candidateTimes = append(p.candidateTimes, Spot{b, d, at})
+			p.candidateTimes = append(p.candidateTimes, Spot{Bin: b, Disk: d, At: at})
 		}
 		if most := p.cfg.MaxTries; most > 0 && len(p.candidateTimes) >= 8*most+64 {
 			p.sortTimes()
@@ -376,7 +391,7 @@ func (p *Planner) listBackfillTimes(it *item, from, end scheduler.Time) {
 		}
 	}
 	for b := range p.profile.Bins() {
-		if !p.profile.bins[b].closed && !p.bin(b).spare {
+		if !p.profile.Closed(b) && !p.bin(b).spare {
 			add(b, from)
 		}
 	}
@@ -387,7 +402,7 @@ func (p *Planner) listBackfillTimes(it *item, from, end scheduler.Time) {
 		if limit <= from.Add(1) {
 			break
 		}
-		if p.profile.bins[b].closed || p.bin(b).spare {
+		if p.profile.Closed(b) || p.bin(b).spare {
 			continue
 		}
 		for _, o := range p.binStates[b].items {

@@ -1,10 +1,11 @@
 package policies
 
 import (
+	"iter"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/timeline"
 )
 
 var boundParam = Param{Name: "default_bound", Kind: Duration, Default: "1h", Min: 1e-3, Max: 1e8,
@@ -15,21 +16,54 @@ var easyInfo = Info{
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
 	New: func(v Values) (scheduler.Policy, error) {
-		return &easy{defaultBound: v.Duration("default_bound")}, nil
+		return &easy{assumptions: untilBound{v.Duration("default_bound")}}, nil
 	},
 }
 
 // easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a
-// reservation. It is computed in each cycle from the bounds of what runs, so nothing
-// is remembered. A job blocked only by work at or past its bound is about to start:
+// reservation. It is found in each cycle on the State's timeline, tried there, and taken
+// back, so nothing is remembered. A job blocked only by work at or past its bound is about to start:
 // it keeps that capacity and is not the head. This makes the result independent of
 // the order in which simultaneous ends are reported.
 type easy struct {
-	defaultBound time.Duration
-	placer       placer
-	profile      backfill.Profile
+	assumptions untilBound
+	// order yields the ready jobs, first those to serve first; nil means in order of
+	// submission. It is called once in a cycle, and may lower placer.wake to the time at
+	// which it yields another order.
+	order   func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
+	placer  placer
+	profile *timeline.Profile
+	tried   []triedReservation // in the profile
 
 	misfits []*scheduler.Stage // stages that did not fit, in order
+}
+
+// triedReservation is capacity that is taken from the profile until the end of a cycle.
+type triedReservation struct {
+	spot timeline.Spot
+	end  scheduler.Time
+	need *timeline.Need
+}
+
+// untilBound are the assumptions of easy: each attempt runs until its bound. One past its
+// bound counts as ended, so that decisions change when it really ends and not with the
+// clock.
+type untilBound struct{ defaultBound time.Duration }
+
+// ChargeTenants reports false: reservations are not charged to tenants.
+func (untilBound) ChargeTenants() bool { return false }
+
+// ClaimOf returns what an attempt occupies, until its bound.
+func (u untilBound) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
+	end := a.Placed.Add(taskBound(s.StageOf(a), u.defaultBound))
+	if a.Level.Suspended() {
+		end = scheduler.Never
+	}
+	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end}
+	if end <= now {
+		c.ValidUntil = scheduler.Never
+	}
+	return c
 }
 
 func (e *easy) Name() string { return "easy" }
@@ -48,7 +82,10 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	e.misfits = e.misfits[:0]
 	var first *scheduler.Stage // misfit with an earliest start
 	hasHead := false           // the head of the queue has its reservation
-	for j, at := s.NextReady(0); j != nil && (len(e.misfits) == 0 || !p.isFull()); j, at = s.NextReady(at) {
+	for j := range e.readyJobs(s, now) {
+		if len(e.misfits) > 0 && p.isFull() {
+			break
+		}
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
@@ -65,7 +102,29 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 			}
 		}
 	}
+	for _, r := range e.tried {
+		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
+	}
+	e.tried = e.tried[:0]
 	return p.finish()
+}
+
+// reserve tries a reservation in the profile.
+func (e *easy) reserve(spot timeline.Spot, duration time.Duration, need *timeline.Need) {
+	end := spot.At.Add(duration)
+	e.profile.Reserve(spot.Bin, spot.Disk, spot.At, end, need)
+	e.tried = append(e.tried, triedReservation{spot, end, need})
+}
+
+// readyJobs yields the jobs with ready work in the policy's order.
+func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job] {
+	if e.order != nil {
+		return e.order(s, now)
+	}
+	return func(yield func(*scheduler.Job) bool) {
+		for j, at := s.NextReady(0); j != nil && yield(j); j, at = s.NextReady(at) {
+		}
+	}
 }
 
 // reserveMisfits reserves for the stages that did not fit, in order. It is called
@@ -73,7 +132,11 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 // returns the first of them and whether the head has its reservation. Stages that
 // fit on no node at all are skipped.
 func (e *easy) reserveMisfits(s *scheduler.State, now scheduler.Time) (first *scheduler.Stage, hasHead bool) {
-	e.buildProfile(s, now)
+	index := s.Timeline(e.assumptions, now)
+	e.profile = index.Nodes
+	if end := index.NextChange(); end < scheduler.Never && (e.placer.wake == 0 || end < e.placer.wake) {
+		e.placer.wake = end
+	}
 	for _, g := range e.misfits {
 		if first == nil && !e.canEverStart(g) {
 			continue
@@ -89,27 +152,10 @@ func (e *easy) reserveMisfits(s *scheduler.State, now scheduler.Time) (first *sc
 	return first, hasHead
 }
 
-// buildProfile builds the profile of what runs.
-func (e *easy) buildProfile(s *scheduler.State, now scheduler.Time) {
-	e.profile = backfill.Profile{}
-	for _, n := range s.Nodes() {
-		e.profile.AddNode(&n.Spec)
-	}
-	p := &e.placer
-	for _, n := range s.Nodes() {
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			end := e.claimAttempt(s, a, now)
-			if end > now && end < scheduler.Never && (p.wake == 0 || end < p.wake) {
-				p.wake = end
-			}
-		}
-	}
-}
-
 // canEverStart reports whether a task of the stage has an earliest start.
 func (e *easy) canEverStart(g *scheduler.Stage) bool {
-	need := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk)
-	_, ok := e.profile.Earliest(e.placer.now, taskBound(g, e.defaultBound), scheduler.Never, &need)
+	need := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk)
+	_, ok := e.profile.Earliest(e.placer.now, taskBound(g, e.assumptions.defaultBound), scheduler.Never, &need)
 	return ok
 }
 
@@ -121,13 +167,13 @@ func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
 	if hasHead {
 		before = now.Add(1)
 	}
-	need, duration := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.defaultBound)
+	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
 	for range g.Startable() {
 		spot, ok := e.profile.Earliest(now, duration, before, &need)
 		if !ok {
 			break
 		}
-		e.profile.Reserve(spot.Bin, spot.Disk, spot.At, spot.At.Add(duration), &need)
+		e.reserve(spot, duration, &need)
 		if spot.At > now {
 			return true
 		}
@@ -135,28 +181,11 @@ func (e *easy) reserveStage(g *scheduler.Stage, hasHead bool) bool {
 	return hasHead
 }
 
-// claimAttempt takes what an attempt occupies until its bound. One past its bound
-// counts as ended, so that decisions change when it really ends and not with the
-// clock.
-func (e *easy) claimAttempt(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
-	end := a.Placed.Add(taskBound(s.StageOf(a), e.defaultBound))
-	if a.Level.Suspended() {
-		end = scheduler.Never
-	}
-	occupied := backfill.NodeNeed(a.Occupied.Resources, a.Occupied.Disk)
-	e.profile.Reserve(int32(a.Node), a.Disk, now, end, &occupied)
-	if a.From != scheduler.NoNode {
-		occupied = backfill.NodeNeed(a.FromOccupied.Resources, a.FromOccupied.Disk)
-		e.profile.Reserve(int32(a.From), a.FromDisk, now, end, &occupied)
-	}
-	return end
-}
-
 // placeWithoutDelay places tasks of a stage that do not delay any reservation. It
 // reports whether tasks are left that only lack capacity.
 func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
 	p := &e.placer
-	need, duration := backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.defaultBound)
+	need, duration := scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), taskBound(g, e.assumptions.defaultBound)
 	for g.Ready() {
 		w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
 		ok, onlyCapacity := true, false
@@ -177,7 +206,7 @@ func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
 	return false
 }
 
-func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *backfill.Need, duration time.Duration) bool {
+func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *timeline.Need, duration time.Duration) bool {
 	p := &e.placer
 	for n := p.s.NextNode(g, 0); n != scheduler.NoNode; n = p.s.NextNode(g, n+1) {
 		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
@@ -187,7 +216,8 @@ func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *backfill.Need, du
 		if disk := p.s.Node(n).Disks; len(disk) > 0 && (disk[spot.Disk].FreeIO < need.IO || disk[spot.Disk].FreeSpace < need.Space) {
 			continue
 		}
-		e.profile.Reserve(spot.Bin, spot.Disk, p.now, p.now.Add(duration), need)
+		spot.At = p.now
+		e.reserve(spot, duration, need)
 		p.place(g, n, spot.Disk)
 		return true
 	}

@@ -16,7 +16,10 @@ type ordered struct {
 	name string
 	// key is called for each job with ready work, and again for a job after each of
 	// its placements.
-	key    func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey
+	key func(s *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey
+	// deadlinesFirst reports that jobs with a deadline come before others.
+	deadlinesFirst bool
+
 	placer placer
 	heap   []jobEntry
 }
@@ -29,6 +32,9 @@ type jobEntry struct {
 }
 
 func (o *ordered) Name() string { return o.name }
+
+// ServesDeadlines reports whether jobs with a deadline come before others.
+func (o *ordered) ServesDeadlines() bool { return o.deadlinesFirst }
 
 // Decide costs O(1) if nothing changed, else O(ready jobs + placements x log of
 // ready jobs).

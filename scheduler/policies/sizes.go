@@ -55,7 +55,7 @@ var edfInfo = Info{
 	},
 	New: func(v Values) (scheduler.Policy, error) {
 		last := v.Bool("infeasible_last")
-		return &ordered{name: "edf", placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
+		return &ordered{name: "edf", deadlinesFirst: true, placer: placer{reserveForMisfits: v.Bool("reserve")}, key: func(_ *scheduler.State, j *scheduler.Job, now scheduler.Time) jobKey {
 			return edfKey(j, now, last)
 		}}, nil
 	},

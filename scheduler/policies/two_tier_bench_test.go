@@ -96,10 +96,10 @@ func (c *crowdedWorld) endOne(node scheduler.NodeID) {
 	}
 }
 
-// BenchmarkCachedPlan measures a whole cycle (Decide, Check and Apply) on 1,000
+// BenchmarkCrowdedPlan measures a whole cycle (Decide, Check and Apply) on 1,000
 // nodes with 10,000 waiting projects, after a task ended early and after a project
 // arrived (until it has its guarantee).
-func BenchmarkCachedPlan(b *testing.B) {
+func BenchmarkCrowdedPlan(b *testing.B) {
 	for _, jobs := range []int{1, 5} {
 		for _, variant := range []string{"2tsb", "2tfb-sf"} {
 			b.Run(fmt.Sprintf("%d jobs %s", jobs, variant), func(b *testing.B) { benchPlanned10000(b, variant, jobs) })
@@ -133,9 +133,9 @@ func benchPlanned10000(b *testing.B, variant string, jobs int) {
 	})
 }
 
-// Through arrivals, early ends and passing time, the cached plan leads to the same
-// decisions as one rebuilt from the State, with 150 waiting projects.
-func TestCachedPlanEqualsRebuiltPlan(t *testing.T) {
+// Through arrivals, early ends and passing time, a policy decides the same as a new one,
+// with 150 waiting projects.
+func TestWarmPolicyDecidesAsNewOne(t *testing.T) {
 	for _, variant := range []string{"2tsb", "2tfb-sf"} {
 		t.Run(variant, func(t *testing.T) {
 			newPolicy := func() scheduler.Policy {
@@ -143,7 +143,6 @@ func TestCachedPlanEqualsRebuiltPlan(t *testing.T) {
 			}
 			p := newPolicy()
 			c := newCrowded(t, p, 20, 150, 1)
-			warm := 0
 			for i := range 9 {
 				c.Advance(time.Duration(1+c.r.IntN(40)) * time.Second)
 				switch i % 3 {
@@ -157,12 +156,6 @@ func TestCachedPlanEqualsRebuiltPlan(t *testing.T) {
 				}
 				policytest.Round(t, c.State, p, newPolicy, c.Now, 100_000)
 				c.Start()
-				if p.(*reservingPolicy).cacheUsed {
-					warm++
-				}
-			}
-			if warm < 5 {
-				t.Errorf("the cached plan was used in %d of 9 cycles", warm)
 			}
 		})
 	}
@@ -170,7 +163,7 @@ func TestCachedPlanEqualsRebuiltPlan(t *testing.T) {
 
 // The same holds for jobs of many tasks, some of which start in each cycle: the rest
 // of such a job stays planned where it is.
-func TestCachedPlanOfLargeJobsEqualsRebuiltPlan(t *testing.T) {
+func TestWarmPolicyDecidesAsNewOneOnLargeJobs(t *testing.T) {
 	for _, name := range []string{"conservative", "two_tier"} {
 		for _, bound := range []time.Duration{0, 40 * time.Second} {
 			t.Run(fmt.Sprint(name, bound), func(t *testing.T) {
@@ -182,15 +175,11 @@ func TestCachedPlanOfLargeJobsEqualsRebuiltPlan(t *testing.T) {
 				submit := func(tasks int32) {
 					w.Submit("a", tasks, schedtest.R(1, 1, float64(r.IntN(40))), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
 				}
-				warm := 0
 				for i := range 60 {
 					if i%12 == 0 {
 						submit(5 + r.Int32N(40))
 					}
 					policytest.Round(t, w.State, p, newPolicy, w.Now, 100_000)
-					if p.(*reservingPolicy).cacheUsed {
-						warm++
-					}
 					w.Start()
 					// Some end early, the rest at their bound.
 					w.Advance(time.Duration(1+r.IntN(5)) * 2 * time.Second)
@@ -199,9 +188,6 @@ func TestCachedPlanOfLargeJobsEqualsRebuiltPlan(t *testing.T) {
 							w.End(a, scheduler.OutcomeSucceeded)
 						}
 					}
-				}
-				if warm < 20 {
-					t.Errorf("the cached plan was used in %d of 60 cycles", warm)
 				}
 			})
 		}

@@ -14,7 +14,7 @@ import (
 // mere estimate unless their capacity is guaranteed to others: the estimate was
 // wrong, and letting a short task end costs less than suspending it.
 func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
-	if !f.hasOverrun {
+	if !f.plan.timeline.HasOverrun() {
 		return
 	}
 	var stop []scheduler.Action
@@ -22,7 +22,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 		for a := range s.AttemptsOn(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
-			if !running || f.boundEnd(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
+			if !running || f.plan.boundEnd(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
 				continue
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
@@ -44,8 +44,8 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 // guarantee: its node is over capacity before the attempt's expected end, and
 // capacity there is guaranteed to others until then. O(reservations on the node).
 func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
-	end := f.expectedEnd(s, a, now)
-	if f.planner.Profile().FirstOverCapacity(int32(a.Node), now, end) == scheduler.Never {
+	end := f.plan.expectedEnd(s, a, now)
+	if f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) == scheduler.Never {
 		return false
 	}
 	return slices.ContainsFunc(s.ReservationsOn(a.Node), func(r *scheduler.Reservation) bool {
@@ -61,7 +61,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	unschedulable := len(nodes) - s.SchedulableNodes()
 	if unschedulable > 0 && unschedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
-			if !nodes[b].Schedulable() && f.planner.HasWork(b) {
+			if !nodes[b].Schedulable() && f.plan.HasWork(b) {
 				lost = append(lost, b)
 			}
 		}
@@ -69,23 +69,23 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	spare := f.spare - unschedulable + len(lost)
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
-			f.planner.SetSpare(int32(i), true)
+			f.plan.SetSpare(int32(i), true)
 			spare--
 		}
 	}
 	for _, b := range lost {
 		if nodes[b].Spec.Down {
-			f.recordViolations(f.planner.LoseBin(b, now), now)
+			f.recordViolations(f.plan.LoseBin(b, now), now)
 		} else {
-			f.recordViolations(f.planner.DrainBin(b, now), now)
+			f.recordViolations(f.plan.DrainBin(b, now), now)
 		}
 	}
 	cause := backfill.CauseNodeLost
-	if f.hasOverrun {
+	if f.plan.timeline.HasOverrun() {
 		cause = backfill.CauseOverrun
 	}
-	f.recordViolations(f.planner.Repair(now, cause), now)
-	f.recordViolations(f.planner.Replan(now, backfill.CauseLate), now)
+	f.recordViolations(f.plan.Repair(now, cause), now)
+	f.recordViolations(f.plan.Replan(now, backfill.CauseLate), now)
 }
 
 // recordViolations records each guarantee that no longer holds, once, with its
@@ -117,7 +117,7 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 		}
 	}
 	write(s.UnplannedReleases())
-	if f.margin > 0 {
+	if f.plan.margin > 0 {
 		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
 	}
 	write(uint64(s.SchedulableNodes()))
@@ -128,8 +128,50 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
 	}
-	f.planner.Compress(now)
+	f.plan.Compress(now)
+	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true}
 	return mark, true
+}
+
+// compression is what is known of the last compression of the schedule: no task could
+// start earlier then. It only saves searches: without it the next one considers all nodes.
+type compression struct {
+	timeline *scheduler.Timeline
+	clock    uint64 // FreeClock of the timeline then
+	mark     scheduler.PolicyState
+	moved    []scheduler.Reservation // by the decision
+	fresh    bool                    // moved is to be recorded when the decision is complete
+}
+
+// record records which reservations the decision changes.
+func (c *compression) record(s *scheduler.State, actions []scheduler.Action) {
+	c.fresh = false
+	for i := range actions {
+		if a := &actions[i]; a.Kind == scheduler.ActReserve {
+			if r := s.Reservation(a.Reservation.ID); r != nil {
+				c.moved = append(c.moved, *r)
+			}
+		}
+	}
+}
+
+// verify reports whether the State is what the compression left, but for what happened
+// on the timeline since. That its moves were accepted is verified once.
+func (c *compression) verify(s *scheduler.State, t *scheduler.Timeline) bool {
+	if c.timeline != t {
+		return false
+	}
+	if mark, _ := s.PolicyState(c.mark.PolicyStateKey); mark.Value != c.mark.Value {
+		return false
+	}
+	for i := range c.moved {
+		if r := s.Reservation(c.moved[i].ID); r != nil && *r != c.moved[i] {
+			c.timeline = nil
+			return false
+		}
+	}
+	c.moved = nil
+	return true
 }
 
 // compressStateSlot is the slot of the policy state with the fingerprint of the last
@@ -142,41 +184,40 @@ const compressStateSlot = 2
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	cause := f.replanCause(s)
-	f.planner.DrainChanged()
+	f.plan.DrainChanged()
 	missing := 0
-	for _, id := range f.newOwners {
-		missing += f.planner.NumUnplacedOf(id)
+	var ids []scheduler.ProjectID
+	for _, o := range f.plan.newOwners {
+		missing += f.plan.NumUnplacedOf(o.id)
+		ids = append(ids, o.id)
 	}
-	ids := f.newOwners
-	if missing != f.planner.NumUnplaced() { // previously planned work lost its place
-		ids = f.listWaitingOwners(s)
+	if missing != f.plan.NumUnplaced() { // previously planned work lost its place
+		ids = f.plan.owners
 	}
 	for range rounds {
 		for _, id := range ids {
-			if _, err := f.planner.CompletePlan(now, id); err != nil {
-				f.planner.CompleteWhatFits(now, id)
+			if _, err := f.plan.CompletePlan(now, id); err != nil {
+				f.plan.CompleteWhatFits(now, id)
 			}
 		}
-		f.recordViolations(f.planner.Replan(now, cause), now)
-		if len(f.planner.DrainChanged()) == 0 {
+		f.recordViolations(f.plan.Replan(now, cause), now)
+		if len(f.plan.DrainChanged()) == 0 {
 			break
 		}
 	}
-	for _, id := range f.newOwners {
-		if f.cache.owners[id].guaranteed || !f.canGuarantee(s, id) {
+	for _, o := range f.plan.newOwners {
+		if o.guaranteed || !f.canGuarantee(s, o.id) {
 			continue
 		}
-		if _, q, ok := f.planner.Departure(id); ok && q != (backfill.Guarantee{}) {
-			running := f.runsUntil(s, id, now)
+		if _, q, ok := f.plan.Departure(o.id); ok && q != (backfill.Guarantee{}) {
+			running := f.runsUntil(s, o.id, now)
 			if running == scheduler.Never {
 				continue // part of it is suspended: nothing can be guaranteed
 			}
 			q.Departure = max(q.Departure, running)
 			q.Latest = max(q.Latest, q.Departure)
-			f.cache.owners[id].guaranteed = true
-			delete(f.cache.withoutGuarantee, id)
-			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, id), At: q.Departure},
-				scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, id), At: q.Latest})
+			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, o.id), At: q.Departure},
+				scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.LatestDepartureState, o.id), At: q.Latest})
 		}
 	}
 }
@@ -200,7 +241,7 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	for _, j := range projectJobs(s, id) {
 		for _, g := range s.Job(j).Stages {
 			for a := range s.AttemptsIn(g) {
-				until = max(until, f.expectedEnd(s, a, now))
+				until = max(until, f.plan.expectedEnd(s, a, now))
 			}
 		}
 	}
@@ -227,75 +268,73 @@ func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
 
 // commit makes the State's reservations those of the plan and starts what is due.
 func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
-	if !f.cacheUsed { // some reservations may be of tasks that are no longer planned
-		var missing []backfill.Key
-		for _, r := range s.Reservations() {
-			if _, ok := f.planner.Find(keyOf(r)); f.reservationIDs[keyOf(r)] == r.ID && !ok && !f.blockedReservations[r.ID] {
-				missing = append(missing, keyOf(r))
-			}
-		}
-		for _, k := range missing {
-			f.unreserve(k)
-			// A task that was lost or stopped may leave its stage with more tasks
-			// than may run at once; the stages behind it then cannot be planned.
-			j := s.Job(k.Job)
-			if j == nil || j.Phase != scheduler.JobActive {
-				continue
-			}
-			id := f.ownerOf(j)
-			if _, guaranteed := s.PolicyState(stateKey(scheduler.GuaranteeState, id)); guaranteed {
-				f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
-			}
-		}
-	}
+	f.dropUnplanned(s, now)
 	f.dueTasks = f.dueTasks[:0]
-	f.planner.ScanMoved(func(x backfill.PlannedTask, moved bool) {
+	f.plan.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 {
-			f.needsAnotherRound = true
-			if moved {
+			f.plan.needsAnotherRound = true
+			if x.Moved {
 				f.unreserve(x.Key)
 			}
 			return
 		}
 		if f.wakeAt(x.Spot.At, now); x.Spot.At > now {
-			if moved {
-				f.reserve(s, x, f.reservation(s, x.Key))
+			if x.Moved {
+				f.reserve(s, x, f.plan.reservations[x.Key])
 			}
 			return
 		}
-		f.dueTasks = append(f.dueTasks, x)
+		f.dueTasks = append(f.dueTasks, *x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-		if f.staysForever(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || f.isBlocked(s, g) || !f.canStart(s, g, x) {
-			f.reserve(s, x, f.reservation(s, x.Key)) // Check requires it before the task may overtake guarantees
+		if f.plan.staysForever(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
+			f.reserve(s, x, f.plan.reservations[x.Key]) // Check requires it before the task may overtake guarantees
 		} else {
 			f.unreserve(x.Key)
 		}
 	})
-	for _, x := range f.dueTasks {
-		f.startTask(s, x, now)
+	for i := range f.dueTasks {
+		f.startTask(s, &f.dueTasks[i])
+	}
+}
+
+// dropUnplanned drops the reservations of tasks that are not planned any more.
+func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
+	p := &f.plan
+	if len(p.reservations) == p.NumKept()+len(p.blockedReservations) {
+		return
+	}
+	var missing []backfill.Key
+	for _, r := range s.Reservations() {
+		if _, ok := p.Find(keyOf(r)); p.reservations[keyOf(r)] == r && !ok && !p.blockedReservations[r.ID] {
+			missing = append(missing, keyOf(r))
+		}
+	}
+	for _, k := range missing {
+		f.unreserve(k)
+		// A task that was lost or stopped may leave its stage with more tasks
+		// than may run at once; the stages behind it then cannot be planned.
+		j := s.Job(k.Job)
+		if j == nil || j.Phase != scheduler.JobActive {
+			continue
+		}
+		id := ownerOf(j, p.projects)
+		if _, guaranteed := s.PolicyState(stateKey(scheduler.GuaranteeState, id)); guaranteed {
+			f.recordViolations([]backfill.Violation{{Project: id, Cause: f.replanCause(s)}}, now)
+		}
 	}
 }
 
 // unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
-	if id, ok := f.reservationIDs[k]; ok && f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}}) {
-		delete(f.reservationIDs, k)
+	if r := f.plan.reservations[k]; r != nil && f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
+		delete(f.plan.reservations, k)
 	}
-}
-
-// reserveKind returns the kind of a job's reservations: guarantees, or plans based
-// on an estimate.
-func (f *reservingPolicy) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
-	if j.Spec.Bound <= 0 && (!f.hasBounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
-		return scheduler.ReserveHead
-	}
-	return scheduler.ReserveProject
 }
 
 // reserve makes the State's reservation of one task that of the plan.
-func (f *reservingPolicy) reserve(s *scheduler.State, x backfill.PlannedTask, old *scheduler.Reservation) {
+func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
-	r := scheduler.Reservation{Kind: f.reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
+	r := scheduler.Reservation{Kind: f.plan.reserveKind(g.Job), Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		r.Demand, r.Disk = a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk)
@@ -305,15 +344,15 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x backfill.PlannedTask, ol
 			return
 		}
 	} else {
-		r.ID = f.nextReservationID()
+		r.ID = f.plan.nextReservationID()
 	}
-	if f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) {
-		f.reservationIDs[x.Key] = r.ID
+	if f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) && old == nil {
+		f.plan.reservations[x.Key] = s.Reservation(r.ID)
 	}
 }
 
 // startTask starts a due task if nothing but capacity was in question.
-func (f *reservingPolicy) startTask(s *scheduler.State, x backfill.PlannedTask, now scheduler.Time) {
+func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask) {
 	g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 	started := false
 	if !f.canStart(s, g, x) {
@@ -324,17 +363,17 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x backfill.PlannedTask, 
 	}
 	if started {
 		f.unreserve(x.Key)
-	} else if _, ok := f.reservationIDs[x.Key]; !ok && !f.actionsExhausted { // it stays due until it is no longer blocked
+	} else if f.plan.reservations[x.Key] == nil && !f.actionsExhausted { // it stays due until it is no longer blocked
 		f.reserve(s, x, nil)
 	}
 }
 
 // canStart reports whether a due task can start where it is planned.
-func (f *reservingPolicy) canStart(s *scheduler.State, g *scheduler.Stage, x backfill.PlannedTask) bool {
+func (f *reservingPolicy) canStart(s *scheduler.State, g *scheduler.Stage, x *backfill.PlannedTask) bool {
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		return s.CanResume(a)
 	}
-	return g.Ready() && !f.isBlocked(s, g) && fitsOnDisk(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
+	return g.Ready() && !isBlocked(s, g) && fitsOnDisk(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
 }
 
 // fitsOnDisk reports whether a task fits on a node and its given disk now.
@@ -350,7 +389,7 @@ func fitsOnDisk(n *scheduler.Node, disk int16, g *scheduler.Stage) bool {
 func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
 	f.stageStarts = f.stageStarts[:0]
 	sorted := true
-	f.planner.ScanMoved(func(x backfill.PlannedTask, _ bool) {
+	f.plan.Scan(func(x *backfill.PlannedTask) {
 		if x.Spot.Bin < 0 || x.Spot.At <= now {
 			return
 		}
@@ -416,7 +455,7 @@ func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next sc
 func (f *reservingPolicy) dueReservation(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
 	for i := range f.dueTasks {
 		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
-			return f.reservation(s, k)
+			return f.plan.reservations[k]
 		}
 	}
 	return nil

@@ -14,17 +14,9 @@ import (
 // eighth of the cycle's actions at most.
 func (b *plan) commit(refused []scheduler.PolicyState) {
 	b.movesLeft = b.p.actionsLeft/8 + 1
-	for _, k := range b.planner.DrainChanged() {
-		if j := b.p.s.Job(k.Job); j != nil {
-			if o := b.ownerByID[ownerOf(j)]; o != nil {
-				o.dirty = true
-			}
-		}
-	}
 	for _, o := range b.owners {
-		if o.unsynced = o.dirty; o.dirty && !o.requested {
-			o.dirty, o.unsynced = false, false
-			o.unsynced = !b.reserveOwner(o) || o.unsynced
+		if !o.requested {
+			b.reserveOwner(o)
 		}
 	}
 	for _, n := range refused {
@@ -36,8 +28,8 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 		if !o.requested || o.guarantee == (backfill.Guarantee{}) || !b.reserveOwner(o) {
 			continue
 		}
-		if o.project.Deadline > 0 {
-			b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.AcceptedState, o.id), Value: int64(o.project.Deadline), At: o.guarantee.Departure})
+		if o.deadline > 0 {
+			b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
 			continue
 		}
 		b.p.recordState(scheduler.PolicyState{PolicyStateKey: stateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
@@ -58,20 +50,24 @@ func (b *plan) ownerOfState(n scheduler.PolicyState) *owner {
 // reserveOwner makes the State's reservations of one owner those of the plan. It
 // returns false if the cycle has no actions left.
 func (b *plan) reserveOwner(o *owner) bool {
-	for i := range o.project.Requests {
-		r := &o.project.Requests[i]
-		for _, task := range r.Tasks {
-			x, ok := b.planner.Find(backfill.Key{Job: r.Job, Stage: r.Stage, Task: task})
-			if ok && !b.reserveTask(o, &x) {
-				return false
-			}
+	all, violated := true, isViolated(b.p.s, o.jobs[0])
+	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
+		if all {
+			all = b.reserveTask(o, x, violated)
 		}
-	}
-	return true
+	})
+	return all
 }
 
-func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask) bool {
-	p, old := b.p, b.reservations[x.Key]
+func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
+	p := b.p
+	var old *scheduler.Reservation
+	if x.Ref != 0 {
+		old = p.s.Reservation(scheduler.ReservationID(x.Ref))
+	}
+	if !x.Moved && !violated && !o.requested && old != nil && old.Latest != 0 {
+		return true // nothing changed
+	}
 	if x.Spot.Bin < 0 {
 		return old == nil || b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: old.ID}})
 	}
@@ -88,12 +84,11 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask) bool {
 	if old != nil && old.Latest != 0 && !o.requested {
 		r.Latest = old.Latest
 	}
-	if !o.requested && (r.Start > r.Latest || p.isViolated(g.Job)) {
+	if !o.requested && (r.Start > r.Latest || violated) {
 		r.Latest = 0
 	}
 	if old != nil && r.Start < old.Start && !p.isExpired(old) && p.s.Node(old.Node).Schedulable() {
 		if b.movesLeft == 0 {
-			o.unsynced = true
 			return true // it can stay where it is until the next cycle
 		}
 		b.movesLeft--

@@ -9,8 +9,8 @@
 //  1. Decide: if nothing has changed since a cycle that decided nothing, return
 //     the same answer.
 //  2. begin: synchronise the tree of tenants with what they use.
-//  3. planGuarantees: repair and compress the plan of the guarantees, accept or
-//     refuse new requests.
+//  3. planGuarantees: read the plan of the guarantees from the State, repair and
+//     compress it, accept or refuse new requests.
 //  4. runPass, the lanes that ignore fair shares: due reservations, deadline
 //     jobs, suspended tasks.
 //  5. runPass, serveTenants: serve the next tenant by fair share until nothing

@@ -142,7 +142,7 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 	if lost <= 0 {
 		x.firstStart = starts
 	}
-	if x.status == statusGuaranteed && lost > 0 && j.Spec.Bound > 0 && !p.isViolated(j) {
+	if x.status == statusGuaranteed && lost > 0 && j.Spec.Bound > 0 && !isViolated(p.s, j) {
 		x.retryDeadline = p.guaranteedEnd(j).Add(1 - j.Spec.Bound)
 	}
 	return x
@@ -165,7 +165,7 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 // Never if the guarantee is violated already.
 func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
-	if j.Spec.Bound <= 0 || j.Live == 0 || p.isViolated(j) {
+	if j.Spec.Bound <= 0 || j.Live == 0 || isViolated(p.s, j) {
 		return first
 	}
 	for _, g := range j.Stages {
@@ -174,7 +174,7 @@ func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
 		}
 		for a := range p.s.AttemptsIn(g) {
 			if a.Level == scheduler.LevelRunning {
-				first = min(first, p.boundEnd(a, j).Add(p.cfg.Guarantees.Margin))
+				first = min(first, boundEnd(a, j).Add(p.cfg.Guarantees.Margin))
 			}
 		}
 	}

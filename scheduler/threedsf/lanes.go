@@ -16,10 +16,9 @@ type laneJob struct {
 	key scheduler.Time
 }
 
-// inLane reports whether a job is in the deadline lane (P2): its deadline was
-// accepted, or all deadlines count, and it is still feasible.
+// inLane reports whether a job is in the deadline lane (P2).
 func (p *Policy) inLane(j *scheduler.Job) bool {
-	return p.cfg.Deadlines && j.Spec.Deadline > 0 && (p.cfg.AllDeadlines || p.s.Accepted(j)) && !p.isInfeasible(j)
+	return p.assumptions.inLane(p.s, j)
 }
 
 // isInfeasible reports whether a job left the lane because its deadline can no

@@ -2,6 +2,7 @@ package threedsf
 
 import (
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/locality"
 )
@@ -9,7 +10,8 @@ import (
 // Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe
 // for concurrent use.
 type Policy struct {
-	cfg Config
+	cfg         Config
+	assumptions assumptions
 
 	s           *scheduler.State
 	now         scheduler.Time
@@ -58,9 +60,10 @@ type Policy struct {
 	guaranteeCount           int                      // guarantee reservations that have not ended
 	dueReservations          []*scheduler.Reservation // guarantee reservations that are due, with a task left to place
 	survey                   guaranteeSurvey
+	planner                  *backfill.Planner // nil before the first plan; only its memory outlives a decision
+	planScratch              planScratch
 	earliestShadowStart      scheduler.Time // when the first of the jobs with shadow reservations must start
 	jobCache                 jobCache
-	cachedPlan               *plan                                // nil before the first plan
 	shrinkOnly               bool                                 // free capacity only shrinks: see beginShrinkOnly
 	closedBelow              map[closedKey]scheduler.NodeID       // no node below it is open to the class
 	exemptJobs               map[scheduler.JobID]bool             // jobs that their own reservations do not exclude
@@ -80,6 +83,7 @@ type Policy struct {
 func New(cfg Config) *Policy {
 	p := &Policy{
 		cfg:              cfg,
+		assumptions:      assumptions{cfg.Deadlines, cfg.AllDeadlines},
 		compressBatch:    defaultCompressBatch,
 		eqClassIndex:     map[equivalenceClass]int32{},
 		dataWaits:        map[*scheduler.Stage]dataWait{},
@@ -105,6 +109,17 @@ func New(cfg Config) *Policy {
 
 // Name returns the configured name.
 func (p *Policy) Name() string { return p.cfg.Name }
+
+// ServesDeadlines reports whether there is a deadline lane.
+func (p *Policy) ServesDeadlines() bool { return p.cfg.Deadlines }
+
+// SuspendsForDeadlines reports whether the deadline lane suspends other tasks.
+func (p *Policy) SuspendsForDeadlines() bool {
+	return p.cfg.Deadlines && (p.cfg.Preempt == deadline.Suspend || p.cfg.Preempt == deadline.Cheapest)
+}
+
+// GuaranteesDeadlines reports whether deadlines are guaranteed.
+func (p *Policy) GuaranteesDeadlines() bool { return p.cfg.Deadlines && p.cfg.Guarantees.Enabled }
 
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (p *Policy) SetReasonsWanted(wanted bool) { p.omitReasons, p.idleAtStamp = !wanted, false }

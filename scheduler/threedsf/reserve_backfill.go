@@ -105,7 +105,7 @@ func (p *Policy) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.T
 	if j.Spec.Bound <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
 		return scheduler.Never
 	}
-	return p.boundEnd(a, j)
+	return boundEnd(a, j)
 }
 
 // leavesCapacity reports whether d more of a job (with disk space on disk) does not

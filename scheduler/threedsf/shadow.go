@@ -186,7 +186,7 @@ func (b *plan) shadowDuration(g *scheduler.Stage, margin time.Duration) time.Dur
 
 // newShadow returns the shadow reservation of a task of a stage, without a place.
 func (b *plan) newShadow(g *scheduler.Stage) shadowReservation {
-	return shadowReservation{need: backfill.NodeNeed(g.Spec.Demand, g.Spec.Disk), total: backfill.Need{Base: g.Spec.Demand[:]}, account: int32(g.Job.Spec.Tenant)}
+	return shadowReservation{need: scheduler.NodeNeed(g.Spec.Demand, g.Spec.Disk), total: backfill.Need{Base: g.Spec.Demand[:]}, account: int32(g.Job.Spec.Tenant)}
 }
 
 // predecessorsEnd returns when the running tasks of a stage's predecessors are

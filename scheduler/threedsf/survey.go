@@ -165,22 +165,6 @@ func (p *Policy) isComplete(pr *scheduler.Project) bool {
 	return true
 }
 
-// boundEnd returns when an attempt at a task of a job with a bound should have
-// ended. The margin is not included: it is for tasks that start late in their
-// reservation, and a task that starts before its reservation leaves half of it to
-// the next one (honoursGuarantees).
-func (p *Policy) boundEnd(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
-	return a.Placed.Add(j.Spec.Bound - a.Ran)
-}
-
-// isViolated reports whether the guarantee of a job or its project was violated.
-func (p *Policy) isViolated(j *scheduler.Job) bool {
-	if pr := p.s.Project(j.Spec.Project); pr != nil {
-		return pr.HasState(scheduler.ViolatedState)
-	}
-	return j.HasState(scheduler.ViolatedState)
-}
-
 // recordViolation records, once, why the guarantee of a job or its project no longer
 // holds.
 func (p *Policy) recordViolation(j *scheduler.Job, cause backfill.Cause) {

@@ -1,16 +1,24 @@
-package backfill
+package timeline
 
 import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/drover-run/drover/scheduler"
 )
 
 // maxDims is the largest number of resources of a bin: its base resources and two for
 // each of its disks.
-const maxDims = 2*scheduler.MaxDisks + MaxBase
+const maxDims = 2*MaxDisks + MaxBase
+
+// MaxDisks is the largest number of disks of a bin.
+const MaxDisks = 64
+
+// MaxAmount bounds each part of a need or a capacity: 2^53, so that shares in float64
+// are exact.
+const MaxAmount = 1 << 53
+
+// Disk is what can be allocated of one disk: bytes per second and bytes.
+type Disk struct{ IO, Space int64 }
 
 // MaxBase is the largest number of resources of a bin besides those of its disks.
 const MaxBase = 16
@@ -25,25 +33,19 @@ type Need struct {
 	Space int64
 }
 
-// NodeNeed returns the need of a task with this demand and disk space, in bytes, on a
-// node.
-func NodeNeed(d scheduler.Resources, space int64) Need {
-	return Need{Base: []int64{d[scheduler.CPU], d[scheduler.Memory]}, IO: d[scheduler.IO], Space: space}
-}
-
 // Check returns an error if a part of the need is negative or above
-// scheduler.MaxAmount, or if there are too many parts.
+// MaxAmount, or if there are too many parts.
 func (n *Need) Check() error {
 	if len(n.Base) > MaxBase {
 		return fmt.Errorf("%d resources: at most %d", len(n.Base), MaxBase)
 	}
 	for i, v := range n.Base {
-		if v < 0 || v > scheduler.MaxAmount {
-			return fmt.Errorf("resource %d is %d: want 0 to %d", i, v, int64(scheduler.MaxAmount))
+		if v < 0 || v > MaxAmount {
+			return fmt.Errorf("resource %d is %d: want 0 to %d", i, v, int64(MaxAmount))
 		}
 	}
-	if n.IO < 0 || n.IO > scheduler.MaxAmount || n.Space < 0 || n.Space > scheduler.MaxAmount {
-		return fmt.Errorf("io is %d and space %d: want 0 to %d", n.IO, n.Space, int64(scheduler.MaxAmount))
+	if n.IO < 0 || n.IO > MaxAmount || n.Space < 0 || n.Space > MaxAmount {
+		return fmt.Errorf("io is %d and space %d: want 0 to %d", n.IO, n.Space, int64(MaxAmount))
 	}
 	return nil
 }
@@ -62,12 +64,12 @@ func (n *Need) IsZero() bool {
 type Spot struct {
 	Bin  int32
 	Disk int16
-	At   scheduler.Time
+	At   Time
 }
 
 // Profile records the free capacity of a number of bins at every future time: two-tier
 // Fig. 7 and Table 5, with a B+tree for the list. A bin is a node, or a pool of totals.
-// Intervals are half-open, [start, end); the end scheduler.Never means for ever. The
+// Intervals are half-open, [start, end); the end Never means for ever. The
 // zero Profile is empty and ready for use.
 //
 // A need fits if the bin has at least that much of each resource left, including the
@@ -89,21 +91,22 @@ type bin struct {
 	disks   int
 	closed  bool
 	version uint64 // incremented by each change
+	within  uint64 // 1 + the version at which it was last found within capacity
 }
 
 // AddBin adds a bin with the given capacities of its base resources and, for each disk,
 // of its I/O and space. It returns the bin's index, from 0.
-func (p *Profile) AddBin(base []int64, disks ...scheduler.Disk) int32 {
-	if len(base) > MaxBase || len(disks) > scheduler.MaxDisks {
-		panic(fmt.Sprintf("backfill: a bin of %d resources and %d disks", len(base), len(disks)))
+func (p *Profile) AddBin(base []int64, disks ...Disk) int32 {
+	if len(base) > MaxBase || len(disks) > MaxDisks {
+		panic(fmt.Sprintf("timeline: a bin of %d resources and %d disks", len(base), len(disks)))
 	}
 	total := capacity(base, disks)
 	p.bins = append(p.bins, bin{free: newTimeline(total), total: total, base: len(base), disks: len(disks)})
-	p.markChanged(int32(len(p.bins) - 1))
+	p.MarkChanged(int32(len(p.bins) - 1))
 	return int32(len(p.bins) - 1)
 }
 
-func capacity(base []int64, disks []scheduler.Disk) []int64 {
+func capacity(base []int64, disks []Disk) []int64 {
 	total := slices.Clone(base)
 	for _, d := range disks {
 		total = append(total, d.IO, d.Space)
@@ -111,44 +114,31 @@ func capacity(base []int64, disks []scheduler.Disk) []int64 {
 	return total
 }
 
-// AddNode adds a node as a bin with CPU and memory as base resources, and its disks. A
-// node that is down or draining becomes a closed bin. Bins and nodes have equal numbers
-// if nodes are added in order of id.
-func (p *Profile) AddNode(n *scheduler.NodeSpec) int32 {
-	b := p.AddBin([]int64{n.Capacity[scheduler.CPU], n.Capacity[scheduler.Memory]}, n.Disks...)
-	p.bins[b].closed = n.Down || n.Draining
-	return b
-}
-
-// Resize changes a bin's capacities; its reservations stay. It returns false, and
-// changes nothing, if the number of resources or disks differs: then the caller must
-// rebuild the profile.
-func (p *Profile) Resize(b int32, base []int64, disks ...scheduler.Disk) bool {
+// Resize changes a bin's capacities of its base resources; its reservations stay. O(log n)
+// if they differ.
+func (p *Profile) Resize(b int32, base []int64) {
 	x := &p.bins[b]
-	if len(base) != x.base || len(disks) != x.disks {
-		return false
+	if slices.Equal(base, x.total[:x.base]) {
+		return
 	}
-	total := capacity(base, disks)
-	d := p.scratch[:len(total)]
-	for i := range total {
-		d[i] = total[i] - x.total[i]
+	d := p.scratch[:len(x.total)]
+	clear(d)
+	for i := range base {
+		d[i] = base[i] - x.total[i]
 	}
-	if !slices.Equal(total, x.total) {
-		x.total = total
-		x.free.change(minTime, scheduler.Never, d)
-		p.markChanged(b)
-	}
-	return true
+	copy(x.total, base)
+	x.free.change(minTime, Never, d)
+	p.MarkChanged(b)
 }
 
 // SetClosed sets whether searches skip the bin. Its reservations stay.
 func (p *Profile) SetClosed(b int32, closed bool) {
 	p.bins[b].closed = closed
-	p.markChanged(b)
+	p.MarkChanged(b)
 }
 
-// markChanged records a change of a bin for the readers of the change log.
-func (p *Profile) markChanged(b int32) {
+// MarkChanged records a change of a bin for the readers of the change log.
+func (p *Profile) MarkChanged(b int32) {
 	p.bins[b].version++
 	p.log.add(b, len(p.bins))
 }
@@ -164,6 +154,25 @@ func (p *Profile) Disks(b int32) int { return p.bins[b].disks }
 
 // Steps returns the number of steps of a bin's timeline.
 func (p *Profile) Steps(b int32) int { return p.bins[b].free.numSteps() }
+
+// BaseSize returns the number of base resources of a bin.
+func (p *Profile) BaseSize(b int32) int { return p.bins[b].base }
+
+// CanReplace reports whether bin b has at least the capacity of another bin, with the
+// same resources and disks.
+func (p *Profile) CanReplace(b, other int32) bool {
+	x, y := &p.bins[b], &p.bins[other]
+	return x.base == y.base && x.disks == y.disks && fits(y.total, x.total)
+}
+
+// ChangePosition returns the current position in the log of changed bins, for
+// ChangedSince. O(1).
+func (p *Profile) ChangePosition() uint64 { return p.log.head }
+
+// ChangedSince yields, in order, the bins that changed since the log was at a position;
+// a bin may occur more than once. It returns false, and yields nothing, if the log has
+// wrapped.
+func (p *Profile) ChangedSince(at uint64, yield func(int32)) bool { return p.log.since(at, yield) }
 
 // Version returns a number that each change of the bin increments.
 func (p *Profile) Version(b int32) uint64 { return p.bins[b].version }
@@ -190,29 +199,29 @@ func (p *Profile) demandVector(b int32, disk int16, n *Need, sign int64) ([]int6
 // Reserve takes a need from a bin and disk in [start, end) whether it fits or not: the
 // free capacity may become negative. It panics if the need's resources or the disk do
 // not match the bin. O(log n).
-func (p *Profile) Reserve(b int32, disk int16, start, end scheduler.Time, n *Need) {
-	p.applyChange(b, disk, start, end, n, -1)
+func (p *Profile) Reserve(b int32, disk int16, start, end Time, n *Need) {
+	p.Change(b, disk, start, end, n, -1)
 }
 
 // Release returns a reservation: the inverse of Reserve. A sub-interval can be released
 // on its own. O(log n).
-func (p *Profile) Release(b int32, disk int16, start, end scheduler.Time, n *Need) {
-	p.applyChange(b, disk, start, end, n, 1)
+func (p *Profile) Release(b int32, disk int16, start, end Time, n *Need) {
+	p.Change(b, disk, start, end, n, 1)
 }
 
-func (p *Profile) applyChange(b int32, disk int16, start, end scheduler.Time, n *Need, sign int64) {
-	p.applyUnlogged(b, disk, start, end, n, sign)
+func (p *Profile) Change(b int32, disk int16, start, end Time, n *Need, sign int64) {
+	p.ChangeUnlogged(b, disk, start, end, n, sign)
 	if start < end {
-		p.markChanged(b)
+		p.MarkChanged(b)
 	}
 }
 
-// applyUnlogged is applyChange without a log entry, for a caller that undoes the change
+// ChangeUnlogged is Change without a log entry, for a caller that undoes the change
 // before any other reader looks.
-func (p *Profile) applyUnlogged(b int32, disk int16, start, end scheduler.Time, n *Need, sign int64) {
+func (p *Profile) ChangeUnlogged(b int32, disk int16, start, end Time, n *Need, sign int64) {
 	d, ok := p.demandVector(b, disk, n, sign)
 	if !ok {
-		panic(fmt.Sprintf("backfill: a need of %d resources on disk %d of bin %d", len(n.Base), disk, b))
+		panic(fmt.Sprintf("timeline: a need of %d resources on disk %d of bin %d", len(n.Base), disk, b))
 	}
 	if start < end {
 		p.bins[b].free.change(start, end, d)
@@ -220,7 +229,7 @@ func (p *Profile) applyUnlogged(b int32, disk int16, start, end scheduler.Time, 
 }
 
 // Fits reports whether the need fits during all of [start, end). O(log n).
-func (p *Profile) Fits(b int32, disk int16, start, end scheduler.Time, n *Need) bool {
+func (p *Profile) Fits(b int32, disk int16, start, end Time, n *Need) bool {
 	d, ok := p.demandVector(b, disk, n, 1)
 	if !ok {
 		return false
@@ -229,26 +238,36 @@ func (p *Profile) Fits(b int32, disk int16, start, end scheduler.Time, n *Need) 
 }
 
 // FitsAt reports whether the need fits at one point in time. O(log n).
-func (p *Profile) FitsAt(b int32, disk int16, at scheduler.Time, n *Need) bool {
+func (p *Profile) FitsAt(b int32, disk int16, at Time, n *Need) bool {
 	d, ok := p.demandVector(b, disk, n, 1)
 	return ok && p.bins[b].free.firstWhere(at, d, true) == at
 }
 
 // FirstOverCapacity returns the first time in [start, end) at which more than its
 // capacity is reserved in a bin, or Never. O(log n).
-func (p *Profile) FirstOverCapacity(b int32, start, end scheduler.Time) scheduler.Time {
+func (p *Profile) FirstOverCapacity(b int32, start, end Time) Time {
 	x := &p.bins[b]
 	d := p.scratch[:len(x.total)]
 	clear(d)
 	if at := x.free.firstWhere(start, d, false); at < end {
 		return at
 	}
-	return scheduler.Never
+	return Never
 }
 
-// firstWithinCapacity returns the first time at or after at when the bin is not over
+// IsWithinCapacity reports whether no more than its capacity is reserved in a bin from
+// a time on. O(1) if it held and the bin has not changed, else O(log n).
+func (p *Profile) IsWithinCapacity(b int32, from Time) bool {
+	x := &p.bins[b]
+	if x.within != x.version+1 && p.FirstOverCapacity(b, from, Never) == Never {
+		x.within = x.version + 1
+	}
+	return x.within == x.version+1
+}
+
+// FirstWithinCapacity returns the first time at or after at when the bin is not over
 // capacity.
-func (p *Profile) firstWithinCapacity(b int32, at scheduler.Time) scheduler.Time {
+func (p *Profile) FirstWithinCapacity(b int32, at Time) Time {
 	x := &p.bins[b]
 	d := p.scratch[:len(x.total)]
 	clear(d)
@@ -257,7 +276,7 @@ func (p *Profile) firstWithinCapacity(b int32, at scheduler.Time) scheduler.Time
 
 // Free copies a bin's free capacity at a point in time into out and returns it: the
 // base resources, then I/O and space of each disk.
-func (p *Profile) Free(b int32, at scheduler.Time, out []int64) []int64 {
+func (p *Profile) Free(b int32, at Time, out []int64) []int64 {
 	x := &p.bins[b]
 	out = slices.Grow(out[:0], len(x.total))[:len(x.total)]
 	x.free.freeAt(at, out)
@@ -266,7 +285,7 @@ func (p *Profile) Free(b int32, at scheduler.Time, out []int64) []int64 {
 
 // Each yields the steps of a bin from a time on: each time at which the free capacity
 // changes, and the free capacity from then on. The slice is valid until yield returns.
-func (p *Profile) Each(b int32, from scheduler.Time, yield func(at scheduler.Time, free []int64) bool) {
+func (p *Profile) Each(b int32, from Time, yield func(at Time, free []int64) bool) {
 	p.bins[b].free.eachStep(from, yield)
 }
 
@@ -274,12 +293,12 @@ func (p *Profile) Each(b int32, from scheduler.Time, yield func(at scheduler.Tim
 // for the whole duration, and the disk: earliestStartingTime of two-tier Table 5 for
 // one bin. Ties go to the first disk. It returns false if there is no such start.
 // O(disks x log n) for each change between fitting and not fitting before it.
-func (p *Profile) EarliestOn(b int32, from scheduler.Time, duration time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
+func (p *Profile) EarliestOn(b int32, from Time, duration time.Duration, before Time, n *Need) (Spot, bool) {
 	x := &p.bins[b]
-	best := Spot{Bin: b, Disk: -1, At: scheduler.Never}
+	best := Spot{Bin: b, Disk: -1, At: Never}
 	if x.disks == 0 {
 		if d, ok := p.demandVector(b, -1, n, 1); ok {
-			best.At = x.free.earliest(from, scheduler.Time(duration), before, d)
+			best.At = x.free.earliest(from, Time(duration), before, d)
 		}
 		return best, best.At < before
 	}
@@ -288,7 +307,7 @@ func (p *Profile) EarliestOn(b int32, from scheduler.Time, duration time.Duratio
 		if !ok {
 			break
 		}
-		if at := x.free.earliest(from, scheduler.Time(duration), min(before, best.At), d); at < best.At {
+		if at := x.free.earliest(from, Time(duration), min(before, best.At), d); at < best.At {
 			best.At, best.Disk = at, disk
 		}
 	}
@@ -299,12 +318,12 @@ func (p *Profile) EarliestOn(b int32, from scheduler.Time, duration time.Duratio
 // whole duration, and the disk; ties go to the first disk. It returns false if there is
 // no such start. O(disks x log n) for each change between fitting and not fitting after
 // it.
-func (p *Profile) LatestOn(b int32, from scheduler.Time, duration time.Duration, by scheduler.Time, n *Need) (Spot, bool) {
+func (p *Profile) LatestOn(b int32, from Time, duration time.Duration, by Time, n *Need) (Spot, bool) {
 	x := &p.bins[b]
-	best := Spot{Bin: b, Disk: -1, At: -scheduler.Never}
+	best := Spot{Bin: b, Disk: -1, At: -Never}
 	if x.disks == 0 {
 		if d, ok := p.demandVector(b, -1, n, 1); ok {
-			best.At = x.free.latest(from, scheduler.Time(duration), by, d)
+			best.At = x.free.latest(from, Time(duration), by, d)
 		}
 		return best, best.At >= from
 	}
@@ -313,42 +332,42 @@ func (p *Profile) LatestOn(b int32, from scheduler.Time, duration time.Duration,
 		if !ok {
 			break
 		}
-		if at := x.free.latest(from, scheduler.Time(duration), by, d); at > best.At {
+		if at := x.free.latest(from, Time(duration), by, d); at > best.At {
 			best.At, best.Disk = at, disk
 		}
 	}
 	return best, best.At >= from
 }
 
-// earliestFreeUntil returns the first time at or after from since which the need fits
+// EarliestFreeUntil returns the first time at or after from since which the need fits
 // continuously up to by; it returns by if the need does not fit just before it. O(log
 // n).
-func (p *Profile) earliestFreeUntil(b int32, disk int16, from, by scheduler.Time, n *Need) scheduler.Time {
+func (p *Profile) EarliestFreeUntil(b int32, disk int16, from, by Time, n *Need) Time {
 	d, ok := p.demandVector(b, disk, n, 1)
 	if !ok || from >= by {
 		return by
 	}
 	t := &p.bins[b].free
 	t.growScratch()
-	if end, bad := t.lastEnd(t.root, 0, from, by, scheduler.Never, d, false); bad {
+	if end, bad := t.lastEnd(t.root, 0, from, by, Never, d, false); bad {
 		return min(end, by)
 	}
 	return from
 }
 
 // EarliestAt is EarliestOn for one disk (-1 for none).
-func (p *Profile) EarliestAt(b int32, disk int16, from scheduler.Time, duration time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
-	s := Spot{Bin: b, Disk: disk, At: scheduler.Never}
+func (p *Profile) EarliestAt(b int32, disk int16, from Time, duration time.Duration, before Time, n *Need) (Spot, bool) {
+	s := Spot{Bin: b, Disk: disk, At: Never}
 	if d, ok := p.demandVector(b, disk, n, 1); ok {
-		s.At = p.bins[b].free.earliest(from, scheduler.Time(duration), before, d)
+		s.At = p.bins[b].free.earliest(from, Time(duration), before, d)
 	}
 	return s, s.At < before
 }
 
 // Earliest is EarliestOn over all bins that are not closed; ties go to the lowest bin.
 // O(bins), plus the cost of EarliestOn up to the result.
-func (p *Profile) Earliest(from scheduler.Time, duration time.Duration, before scheduler.Time, n *Need) (Spot, bool) {
-	best, found := Spot{Bin: -1, Disk: -1, At: scheduler.Never}, false
+func (p *Profile) Earliest(from Time, duration time.Duration, before Time, n *Need) (Spot, bool) {
+	best, found := Spot{Bin: -1, Disk: -1, At: Never}, false
 	for b := range p.bins {
 		if p.bins[b].closed {
 			continue
@@ -365,7 +384,7 @@ func (p *Profile) Earliest(from scheduler.Time, duration time.Duration, before s
 
 // Forget drops the steps before a time on the bins that changed since the last call;
 // the others have not grown. Amortised O(log n) for each dropped step.
-func (p *Profile) Forget(before scheduler.Time) {
+func (p *Profile) Forget(before Time) {
 	if !p.log.since(p.forgottenPos, func(b int32) { p.bins[b].free.forget(before) }) {
 		for b := range p.bins {
 			p.bins[b].free.forget(before)

@@ -1,4 +1,4 @@
-package backfill
+package timeline
 
 import (
 	"math/rand/v2"
@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/drover-run/drover/internal/seed"
-	"github.com/drover-run/drover/scheduler"
 )
 
 // reservationList is the paper's linked list (two-tier Fig. 7) implemented naively: all
@@ -20,11 +19,11 @@ type reservationList struct {
 }
 
 type reservation struct {
-	start, end scheduler.Time
+	start, end Time
 	need       []int64
 }
 
-func (l *reservationList) free(at scheduler.Time) []int64 {
+func (l *reservationList) free(at Time) []int64 {
 	out := slices.Clone(l.total)
 	for _, t := range l.reservations {
 		if t.start <= at && at < t.end {
@@ -37,11 +36,11 @@ func (l *reservationList) free(at scheduler.Time) []int64 {
 }
 
 // changeTimes returns from and every later start and end.
-func (l *reservationList) changeTimes(from scheduler.Time) []scheduler.Time {
-	out := []scheduler.Time{from}
+func (l *reservationList) changeTimes(from Time) []Time {
+	out := []Time{from}
 	for _, t := range l.reservations {
-		for _, at := range []scheduler.Time{t.start, t.end} {
-			if at > from && at != scheduler.Never {
+		for _, at := range []Time{t.start, t.end} {
+			if at > from && at != Never {
 				out = append(out, at)
 			}
 		}
@@ -50,7 +49,7 @@ func (l *reservationList) changeTimes(from scheduler.Time) []scheduler.Time {
 	return slices.Compact(out)
 }
 
-func (l *reservationList) fits(start, end scheduler.Time, d []int64) bool {
+func (l *reservationList) fits(start, end Time, d []int64) bool {
 	for _, at := range l.changeTimes(start) {
 		if at < end && !fits(d, l.free(at)) {
 			return false
@@ -60,19 +59,19 @@ func (l *reservationList) fits(start, end scheduler.Time, d []int64) bool {
 }
 
 // earliest tries every time at which something changes.
-func (l *reservationList) earliest(from, duration, before scheduler.Time, d []int64) scheduler.Time {
+func (l *reservationList) earliest(from, duration, before Time, d []int64) Time {
 	for _, at := range l.changeTimes(from) {
 		if at < before && l.fits(at, at.Add(time.Duration(duration)), d) {
 			return at
 		}
 	}
-	return scheduler.Never
+	return Never
 }
 
 // latest tries the last time and every start whose end is at a change.
-func (l *reservationList) latest(from, duration, by scheduler.Time, d []int64) scheduler.Time {
-	best := -scheduler.Never
-	try := func(at scheduler.Time) {
+func (l *reservationList) latest(from, duration, by Time, d []int64) Time {
+	best := -Never
+	try := func(at Time) {
 		if at >= from && at <= by && at > best && l.fits(at, at.Add(time.Duration(duration)), d) {
 			best = at
 		}
@@ -84,11 +83,11 @@ func (l *reservationList) latest(from, duration, by scheduler.Time, d []int64) s
 	return best
 }
 
-func drawSpan(t *rapid.T) scheduler.Time {
+func drawSpan(t *rapid.T) Time {
 	if rapid.IntRange(0, 9).Draw(t, "for ever") == 0 {
-		return scheduler.Never
+		return Never
 	}
-	return scheduler.Time(rapid.IntRange(1, 40).Draw(t, "duration"))
+	return Time(rapid.IntRange(1, 40).Draw(t, "duration"))
 }
 
 // The tree answers as the list does after any reservations, releases, changes of
@@ -115,10 +114,10 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 			}
 			return d
 		}
-		past := scheduler.Time(0)
+		past := Time(0)
 		width := rapid.SampledFrom([]int{60, 4000}).Draw(t, "width")
 		for range rapid.IntRange(1, 300).Draw(t, "operations") {
-			at := past + scheduler.Time(rapid.IntRange(0, width).Draw(t, "at"))
+			at := past + Time(rapid.IntRange(0, width).Draw(t, "at"))
 			switch op := rapid.IntRange(0, 9).Draw(t, "op"); {
 			case op < 4:
 				x := reservation{start: at, end: at.Add(time.Duration(drawSpan(t))), need: vector()}
@@ -133,18 +132,18 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 				line.change(x.start, x.end, x.need)
 				l.reservations = slices.Delete(l.reservations, i, i+1)
 			case op == 6 && width < 100:
-				past += scheduler.Time(rapid.IntRange(0, 5).Draw(t, "passes"))
+				past += Time(rapid.IntRange(0, 5).Draw(t, "passes"))
 				line.forget(past)
 			default:
 				d, duration := vector(), drawSpan(t)
-				before := scheduler.Never
+				before := Never
 				if rapid.Bool().Draw(t, "bounded") {
 					before = at + 50
 				}
 				if got, want := line.earliest(at, duration, before, d), l.earliest(at, duration, before, d); got != want {
 					t.Fatalf("earliest(%d, %d, %d, %v) = %d, the list says %d", at, duration, before, d, got, want)
 				}
-				by := at + scheduler.Time(rapid.IntRange(0, width).Draw(t, "by"))
+				by := at + Time(rapid.IntRange(0, width).Draw(t, "by"))
 				if got, want := line.latest(at, duration, by, d), l.latest(at, duration, by, d); got != want {
 					t.Fatalf("latest(%d, %d, %d, %v) = %d, the list says %d", at, duration, by, d, got, want)
 				}
@@ -155,7 +154,7 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 				}
 			}
 		}
-		line.eachStep(past, func(at scheduler.Time, free []int64) bool {
+		line.eachStep(past, func(at Time, free []int64) bool {
 			if want := l.free(at); !slices.Equal(free, want) {
 				t.Fatalf("step at %d: %v, the list says %v", at, free, want)
 			}
@@ -173,16 +172,16 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 func TestReleaseRestoresTheProfile(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed.New(t), 2))
 	var p Profile
-	b := p.AddBin([]int64{1000, 1000}, scheduler.Disk{IO: 500, Space: 500}, scheduler.Disk{IO: 500, Space: 500})
+	b := p.AddBin([]int64{1000, 1000}, Disk{IO: 500, Space: 500}, Disk{IO: 500, Space: 500})
 	type res struct {
 		n          Need
 		disk       int16
-		start, end scheduler.Time
+		start, end Time
 	}
 	var all []res
 	for range 20_000 {
-		at := scheduler.Time(r.IntN(1_000_000))
-		x := res{Need{Base: []int64{int64(r.IntN(9)), 1}, IO: int64(r.IntN(3)), Space: 1}, int16(r.IntN(2)), at, at + scheduler.Time(1+r.IntN(5000))}
+		at := Time(r.IntN(1_000_000))
+		x := res{Need{Base: []int64{int64(r.IntN(9)), 1}, IO: int64(r.IntN(3)), Space: 1}, int16(r.IntN(2)), at, at + Time(1+r.IntN(5000))}
 		p.Reserve(b, x.disk, x.start, x.end, &x.n)
 		all = append(all, x)
 	}
@@ -200,19 +199,12 @@ func TestReleaseRestoresTheProfile(t *testing.T) {
 
 func TestEarliestOnNodes(t *testing.T) {
 	gib := int64(1) << 30
-	node := func(cores int64, disks ...scheduler.Disk) *scheduler.NodeSpec {
-		s := &scheduler.NodeSpec{Capacity: scheduler.Resources{cores * 1000, 8 * gib, 0}, Disks: disks}
-		for _, d := range disks {
-			s.Capacity[scheduler.IO] += d.IO
-		}
-		return s
-	}
-	disk := func(io, space int64) scheduler.Disk { return scheduler.Disk{IO: io, Space: space} }
+	need := func(cpu, memory, io int64) Need { return Need{Base: []int64{cpu, memory}, IO: io} }
 	build := func() *Profile {
 		var p Profile
-		p.AddNode(node(4, disk(100, 50)))
-		p.AddNode(node(4, disk(60, 100), disk(60, 100)))
-		p.AddNode(node(8))
+		p.AddBin([]int64{4000, 8 * gib}, Disk{100, 50})
+		p.AddBin([]int64{4000, 8 * gib}, Disk{60, 100}, Disk{60, 100})
+		p.AddBin([]int64{8000, 8 * gib})
 		return &p
 	}
 	for name, c := range map[string]struct {
@@ -221,27 +213,27 @@ func TestEarliestOnNodes(t *testing.T) {
 		want  Spot
 		none  bool
 	}{
-		"ties go to the lowest node":                      {need: NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{0, 0, 5}},
-		"a node without disks serves only who needs none": {need: NodeNeed(scheduler.Resources{8000, gib, 0}, 0), want: Spot{2, -1, 5}},
-		"a need is not split over two disks":              {need: NodeNeed(scheduler.Resources{1000, gib, 110}, 0), none: true},
+		"ties go to the lowest node":                      {need: need(1000, gib, 10), want: Spot{0, 0, 5}},
+		"a node without disks serves only who needs none": {need: need(8000, gib, 0), want: Spot{2, -1, 5}},
+		"a need is not split over two disks":              {need: need(1000, gib, 110), none: true},
 		"the second disk has capacity first": {
 			taken: []func(p *Profile){
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 100}, 0); p.Reserve(0, 0, 0, 90, &n) },
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Reserve(1, 0, 0, 40, &n) },
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{0, 0, 50}, 0); p.Reserve(1, 1, 0, 30, &n) },
+				func(p *Profile) { n := need(0, 0, 100); p.Reserve(0, 0, 0, 90, &n) },
+				func(p *Profile) { n := need(0, 0, 50); p.Reserve(1, 0, 0, 40, &n) },
+				func(p *Profile) { n := need(0, 0, 50); p.Reserve(1, 1, 0, 30, &n) },
 			},
-			need: NodeNeed(scheduler.Resources{1000, gib, 20}, 0), want: Spot{1, 1, 30},
+			need: need(1000, gib, 20), want: Spot{1, 1, 30},
 		},
 		"a closed node is not used": {
 			taken: []func(p *Profile){func(p *Profile) { p.SetClosed(0, true) }},
-			need:  NodeNeed(scheduler.Resources{1000, gib, 10}, 0), want: Spot{1, 0, 5},
+			need:  need(1000, gib, 10), want: Spot{1, 0, 5},
 		},
 		"nothing fits on a node that shrank until its reservations have passed": {
 			taken: []func(p *Profile){
-				func(p *Profile) { n := NodeNeed(scheduler.Resources{8000, gib, 0}, 0); p.Reserve(2, -1, 0, 70, &n) },
+				func(p *Profile) { n := need(8000, gib, 0); p.Reserve(2, -1, 0, 70, &n) },
 				func(p *Profile) { p.Resize(2, []int64{7000, 8 * gib}) },
 			},
-			need: NodeNeed(scheduler.Resources{6000, 0, 0}, 0), want: Spot{2, -1, 70},
+			need: need(6000, 0, 0), want: Spot{2, -1, 70},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +241,7 @@ func TestEarliestOnNodes(t *testing.T) {
 			for _, f := range c.taken {
 				f(p)
 			}
-			got, ok := p.Earliest(5, 10, scheduler.Never, &c.need)
+			got, ok := p.Earliest(5, 10, Never, &c.need)
 			if ok == c.none || (ok && got != c.want) {
 				t.Errorf("got %+v %v, want %+v", got, ok, c.want)
 			}
@@ -260,10 +252,10 @@ func TestEarliestOnNodes(t *testing.T) {
 func TestNeedsOutOfRangeAreRefused(t *testing.T) {
 	for name, n := range map[string]Need{
 		"negative":              {Base: []int64{1, -1}},
-		"too large":             {Base: []int64{scheduler.MaxAmount + 1}},
+		"too large":             {Base: []int64{MaxAmount + 1}},
 		"negative io":           {IO: -1},
 		"too many resources":    {Base: make([]int64, MaxBase+1)},
-		"space beyond counting": {Space: scheduler.MaxAmount + 1},
+		"space beyond counting": {Space: MaxAmount + 1},
 	} {
 		if n.Check() == nil {
 			t.Errorf("%s: accepted", name)
@@ -282,19 +274,19 @@ func BenchmarkProfile(b *testing.B) {
 			r := rand.New(rand.NewPCG(7, 7))
 			var p Profile
 			for range bins {
-				p.AddBin([]int64{32_000, 128 << 30}, scheduler.Disk{IO: 1e9, Space: 1e12})
+				p.AddBin([]int64{32_000, 128 << 30}, Disk{IO: 1e9, Space: 1e12})
 			}
 			draw := func() (Need, time.Duration) {
 				return Need{Base: []int64{int64(1+r.IntN(16)) * 1000, int64(1+r.IntN(64)) << 30}, IO: int64(r.IntN(3e8))}, time.Duration(1+r.IntN(3600)) * time.Second
 			}
-			per, from := 100_000/bins, make([]scheduler.Time, bins)
+			per, from := 100_000/bins, make([]Time, bins)
 			for i := range 100_000 {
 				n, d := draw()
 				bin := int32(i % bins)
 				if i/bins > per/10 { // about as many at once as fit
-					from[bin] += scheduler.Time(450 * time.Second)
+					from[bin] += Time(450 * time.Second)
 				}
-				s, ok := p.EarliestOn(bin, from[bin], d, scheduler.Never, &n)
+				s, ok := p.EarliestOn(bin, from[bin], d, Never, &n)
 				if !ok {
 					b.Fatal("no hole")
 				}
@@ -304,7 +296,7 @@ func BenchmarkProfile(b *testing.B) {
 			b.ResetTimer()
 			for b.Loop() {
 				n, d := draw()
-				s, ok := p.Earliest(0, d, scheduler.Never, &n)
+				s, ok := p.Earliest(0, d, Never, &n)
 				if !ok {
 					b.Fatal("no hole")
 				}

@@ -1,10 +1,8 @@
-package backfill
+package timeline
 
 import (
 	"math"
 	"time"
-
-	"github.com/drover-run/drover/scheduler"
 )
 
 // fanout is the largest number of steps or children of a page. A bin with few
@@ -12,7 +10,7 @@ import (
 const fanout = 32
 
 // minTime is the start of the first step of every timeline.
-const minTime scheduler.Time = math.MinInt64
+const minTime Time = math.MinInt64
 
 // timeline records the free amounts of k resources over time: steps ordered by start,
 // each valid until the next one starts, the last one for ever. It is a B+tree. An
@@ -27,7 +25,7 @@ type timeline struct {
 // page holds steps (a leaf) or child pages.
 type page struct {
 	n        int
-	start    [fanout]scheduler.Time
+	start    [fanout]Time
 	children []*page // nil in a leaf
 	lo       []int64 // k values for each entry: the free amounts of a step, or the minimum over the child page
 	hi       []int64 // the maximum over the child page; nil in a leaf
@@ -51,23 +49,23 @@ func newTimeline(free []int64) timeline {
 }
 
 // change adds d to the free amounts in [from, to). O(log n).
-func (t *timeline) change(from, to scheduler.Time, d []int64) {
+func (t *timeline) change(from, to Time, d []int64) {
 	if from >= to {
 		return
 	}
 	t.splitAt(from)
-	if to != scheduler.Never {
+	if to != Never {
 		t.splitAt(to)
 	}
-	t.addRange(t.root, from, to, scheduler.Never, d)
+	t.addRange(t.root, from, to, Never, d)
 	t.mergeAt(from)
-	if to != scheduler.Never {
+	if to != Never {
 		t.mergeAt(to)
 	}
 }
 
 // splitAt makes a time the start of a step.
-func (t *timeline) splitAt(at scheduler.Time) {
+func (t *timeline) splitAt(at Time) {
 	right := t.insert(t.root, at)
 	if right == nil {
 		return
@@ -82,7 +80,7 @@ func (t *timeline) splitAt(at scheduler.Time) {
 }
 
 // floor returns the index of the last step or child that starts at or before a time.
-func (p *page) floor(at scheduler.Time) int {
+func (p *page) floor(at Time) int {
 	i, j := 0, p.n
 	for j-i > 1 {
 		if m := int(uint(i+j) >> 1); p.start[m] <= at {
@@ -96,7 +94,7 @@ func (p *page) floor(at scheduler.Time) int {
 
 // insert splits the step at a time below p and returns the page split off to the right
 // of p, or nil.
-func (t *timeline) insert(p *page, at scheduler.Time) *page {
+func (t *timeline) insert(p *page, at Time) *page {
 	i := p.floor(at)
 	if p.children == nil {
 		if p.start[i] == at {
@@ -191,7 +189,7 @@ func (t *timeline) updateBounds(p *page, i int) {
 
 // addRange adds d to the steps in [from, to), which must start and end at step
 // boundaries; end is where the page ends.
-func (t *timeline) addRange(p *page, from, to, end scheduler.Time, d []int64) {
+func (t *timeline) addRange(p *page, from, to, end Time, d []int64) {
 	k := t.k
 	for i := p.floor(from); i < p.n && p.start[i] < to; i++ {
 		stop := end
@@ -218,7 +216,7 @@ func (t *timeline) addRange(p *page, from, to, end scheduler.Time, d []int64) {
 
 // mergeAt merges the step that starts at a time with the one before it if both have the
 // same free amounts.
-func (t *timeline) mergeAt(at scheduler.Time) {
+func (t *timeline) mergeAt(at Time) {
 	if at == minTime {
 		return
 	}
@@ -249,7 +247,7 @@ func (t *timeline) mergeAt(at scheduler.Time) {
 
 // removeStep removes the step that starts at a time and reports whether the page is
 // empty now.
-func (t *timeline) removeStep(p *page, at scheduler.Time) bool {
+func (t *timeline) removeStep(p *page, at Time) bool {
 	i := p.floor(at)
 	if p.children == nil || t.removeStep(p.children[i], at) {
 		t.removeEntry(p, i)
@@ -279,10 +277,10 @@ func (t *timeline) collapseRoot() {
 }
 
 // forget drops the steps that ended at or before a time.
-func (t *timeline) forget(before scheduler.Time) {
+func (t *timeline) forget(before Time) {
 	for {
 		second := t.secondStart()
-		if second == scheduler.Never || second > before {
+		if second == Never || second > before {
 			return
 		}
 		t.removeStep(t.root, minTime)
@@ -297,8 +295,8 @@ func (t *timeline) forget(before scheduler.Time) {
 }
 
 // secondStart returns the start of the second step, Never if there is one step.
-func (t *timeline) secondStart() scheduler.Time {
-	next := scheduler.Never
+func (t *timeline) secondStart() Time {
+	next := Never
 	p := t.root
 	for {
 		if p.n > 1 {
@@ -312,7 +310,7 @@ func (t *timeline) secondStart() scheduler.Time {
 }
 
 // freeAt copies the free amounts at a time into out.
-func (t *timeline) freeAt(at scheduler.Time, out []int64) {
+func (t *timeline) freeAt(at Time, out []int64) {
 	clear(out[:t.k])
 	p := t.root
 	for {
@@ -333,7 +331,7 @@ func (t *timeline) freeAt(at scheduler.Time, out []int64) {
 
 // firstWhere returns the first time at or after from at which d fits, or with want
 // false does not fit; Never if there is none.
-func (t *timeline) firstWhere(from scheduler.Time, d []int64, want bool) scheduler.Time {
+func (t *timeline) firstWhere(from Time, d []int64, want bool) Time {
 	t.growScratch()
 	return t.seekForward(t.root, 0, from, d, want)
 }
@@ -367,7 +365,7 @@ func (t *timeline) demandBelow(p *page, i, level int, d []int64) []int64 {
 	return rest
 }
 
-func (t *timeline) seekForward(p *page, level int, from scheduler.Time, d []int64, want bool) scheduler.Time {
+func (t *timeline) seekForward(p *page, level int, from Time, d []int64, want bool) Time {
 	k := len(d)
 	for i := p.floor(from); i < p.n; i++ {
 		if p.children == nil {
@@ -379,16 +377,16 @@ func (t *timeline) seekForward(p *page, level int, from scheduler.Time, d []int6
 		if want && !fits(d, p.hi[i*k:i*k+k]) || !want && fits(d, p.lo[i*k:i*k+k]) {
 			continue
 		}
-		if at := t.seekForward(p.children[i], level+1, from, t.demandBelow(p, i, level, d), want); at != scheduler.Never {
+		if at := t.seekForward(p.children[i], level+1, from, t.demandBelow(p, i, level, d), want); at != Never {
 			return at
 		}
 	}
-	return scheduler.Never
+	return Never
 }
 
 // lastEnd returns the end of the last step in [from, to) at which d fits, or with want
 // false does not fit, and whether there is one; end is where the page ends.
-func (t *timeline) lastEnd(p *page, level int, from, to, end scheduler.Time, d []int64, want bool) (scheduler.Time, bool) {
+func (t *timeline) lastEnd(p *page, level int, from, to, end Time, d []int64, want bool) (Time, bool) {
 	k := len(d)
 	for i := p.floor(to - 1); i >= 0; i-- {
 		stop := end
@@ -429,7 +427,7 @@ func fits(d, free []int64) bool {
 // starts after the last step in it that does not fit. So it costs O(log n) for each
 // duration skipped, or for each change between fitting and not fitting if those are
 // farther apart. O(n) on one page.
-func (t *timeline) earliest(from, duration, before scheduler.Time, d []int64) scheduler.Time {
+func (t *timeline) earliest(from, duration, before Time, d []int64) Time {
 	if t.root.children == nil {
 		return t.earliestOnLeaf(from, duration, before, d)
 	}
@@ -437,10 +435,10 @@ func (t *timeline) earliest(from, duration, before scheduler.Time, d []int64) sc
 	for at := from; ; {
 		at = t.seekForward(t.root, 0, at, d, true)
 		if at >= before {
-			return scheduler.Never
+			return Never
 		}
 		end := at.Add(time.Duration(duration))
-		next, bad := t.lastEnd(t.root, 0, at, end, scheduler.Never, d, false)
+		next, bad := t.lastEnd(t.root, 0, at, end, Never, d, false)
 		if !bad {
 			return at
 		}
@@ -452,37 +450,37 @@ func (t *timeline) earliest(from, duration, before scheduler.Time, d []int64) sc
 // -Never if there is none. A window is checked from its start: the next one ends where
 // d last fitted before the first step that does not fit. O(log n) for each change
 // between fitting and not fitting after the result.
-func (t *timeline) latest(from, duration, by scheduler.Time, d []int64) scheduler.Time {
+func (t *timeline) latest(from, duration, by Time, d []int64) Time {
 	t.growScratch()
 	for at := by; at >= from; {
 		bad := t.seekForward(t.root, 0, at, d, false)
 		if bad >= at.Add(time.Duration(duration)) {
 			return at
 		}
-		end, ok := t.lastEnd(t.root, 0, from, bad, scheduler.Never, d, true)
+		end, ok := t.lastEnd(t.root, 0, from, bad, Never, d, true)
 		if !ok {
 			break
 		}
 		at = min(end, bad).Add(-time.Duration(duration))
 	}
-	return -scheduler.Never
+	return -Never
 }
 
 // earliestOnLeaf is earliest on a timeline of one page.
-func (t *timeline) earliestOnLeaf(from, duration, before scheduler.Time, d []int64) scheduler.Time {
+func (t *timeline) earliestOnLeaf(from, duration, before Time, d []int64) Time {
 	p, k := t.root, len(d)
-	at := scheduler.Never
+	at := Never
 	for i := p.floor(from); i < p.n; i++ {
-		if at != scheduler.Never && p.start[i]-at >= duration {
+		if at != Never && p.start[i]-at >= duration {
 			return at
 		}
 		if !fits(d, p.lo[i*k:i*k+k]) {
-			at = scheduler.Never
+			at = Never
 			continue
 		}
-		if at == scheduler.Never {
+		if at == Never {
 			if at = max(from, p.start[i]); at >= before {
-				return scheduler.Never
+				return Never
 			}
 		}
 	}
@@ -491,12 +489,12 @@ func (t *timeline) earliestOnLeaf(from, duration, before scheduler.Time, d []int
 
 // eachStep yields the steps from a time on until yield returns false. The slice is
 // valid until yield returns.
-func (t *timeline) eachStep(from scheduler.Time, yield func(at scheduler.Time, free []int64) bool) {
+func (t *timeline) eachStep(from Time, yield func(at Time, free []int64) bool) {
 	var sum [maxDims]int64
 	t.eachStepBelow(t.root, from, sum[:t.k], yield)
 }
 
-func (t *timeline) eachStepBelow(p *page, from scheduler.Time, sum []int64, yield func(scheduler.Time, []int64) bool) bool {
+func (t *timeline) eachStepBelow(p *page, from Time, sum []int64, yield func(Time, []int64) bool) bool {
 	for i := p.floor(from); i < p.n; i++ {
 		var here [maxDims]int64
 		of := p.lo

@@ -1,0 +1,81 @@
+package backfill
+
+// slab hands out zeroed values and takes all of them back at once.
+type slab[T any] struct {
+	chunks [][]T
+	n      int // values handed out
+}
+
+const slabChunk = 512
+
+func (s *slab[T]) next() *T {
+	if s.n == len(s.chunks)*slabChunk {
+		s.chunks = append(s.chunks, make([]T, slabChunk))
+	}
+	x := &s.chunks[s.n/slabChunk][s.n%slabChunk]
+	s.n++
+	return x
+}
+
+// reset takes back all values.
+func (s *slab[T]) reset() {
+	for i := 0; i*slabChunk < s.n; i++ {
+		clear(s.chunks[i])
+	}
+	s.n = 0
+}
+
+// memory is what projects are made of. A planner that is used for one try after the
+// other (Reset) reuses it; the projects of any other have their own.
+type memory struct {
+	reused     bool
+	projects   slab[project]
+	groups     slab[group]
+	items      slab[item]
+	groupLists []*group
+	itemLists  []*item
+	amounts    []int64
+}
+
+func (m *memory) reset() {
+	m.reused = true
+	m.projects.reset()
+	m.groups.reset()
+	m.items.reset()
+	m.groupLists, m.itemLists, m.amounts = m.groupLists[:0], m.itemLists[:0], m.amounts[:0]
+}
+
+func (m *memory) newProject() *project {
+	if m.reused {
+		return m.projects.next()
+	}
+	return &project{}
+}
+
+func (m *memory) newGroup() *group {
+	if m.reused {
+		return m.groups.next()
+	}
+	return &group{}
+}
+
+func (m *memory) newItem() *item {
+	if m.reused {
+		return m.items.next()
+	}
+	return &item{}
+}
+
+// carve returns an empty list with room for n entries: its own, or if the memory is
+// reused at the end of an arena. Lists that were carved before stay valid.
+func carve[T any](m *memory, arena *[]T, n int) []T {
+	if !m.reused {
+		return make([]T, 0, n)
+	}
+	if len(*arena)+n > cap(*arena) {
+		*arena = make([]T, 0, max(2*cap(*arena), n, slabChunk))
+	}
+	at := len(*arena)
+	*arena = (*arena)[:at+n]
+	return (*arena)[at : at : at+n]
+}

@@ -1,0 +1,82 @@
+package policies
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// boundAssumptions assume that each attempt runs until its bound or its estimate.
+type boundAssumptions struct {
+	defaultBound time.Duration
+	margin       time.Duration
+	grace        time.Duration
+	hasBounds    bool // some job has a bound of its own
+}
+
+// ChargeTenants reports false: reservations are not charged to tenants.
+func (boundAssumptions) ChargeTenants() bool { return false }
+
+// ClaimOf returns what an attempt occupies, until its expected end.
+func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
+	end, bound := b.expectedEnd(s, a, now), b.boundEnd(s, a)
+	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
+	switch {
+	case end == now: // it may end right now; if not, it is extended
+		c.ValidUntil = now + 1
+	case !c.Overran && bound < end: // it is suspended
+		c.ValidUntil = bound + 1
+	}
+	return c
+}
+
+// expectedEnd returns until when an attempt is assumed to occupy its capacity. One
+// past its bound is assumed to run for grace longer, then 2 x grace, 4 x grace and
+// so on, so that the plan changes at times known to Wake.
+func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
+	if a.Level.Suspended() {
+		return scheduler.Never
+	}
+	end := b.boundEnd(s, a)
+	for grace := b.grace; end < now; grace *= 2 {
+		if end = end.Add(grace); grace > 1<<61 {
+			return scheduler.Never
+		}
+	}
+	return end
+}
+
+// boundEnd returns when an attempt should have ended by its bound or estimate.
+func (b boundAssumptions) boundEnd(s *scheduler.State, a *scheduler.Attempt) scheduler.Time {
+	g := s.StageOf(a)
+	if g.Job.Spec.Bound <= 0 && b.staysForever(s, g.Job, a.Node) {
+		return scheduler.Never
+	}
+	return a.Placed.Add(taskBound(g, b.defaultBound) + b.margin)
+}
+
+// staysForever reports whether a task of a job without a bound is assumed to stay on
+// a node for ever: it is non-preemptible there, and its capacity may be guaranteed
+// to others. If no job has a bound, nothing is guaranteed and the estimate is good
+// enough.
+func (b boundAssumptions) staysForever(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
+	return b.hasBounds && !canPreemptOn(s, j, n)
+}
+
+// canPreemptOn reports whether a task of a job can be moved out of memory on a node.
+// It is the rule of Check for work without a bound.
+func canPreemptOn(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
+	l := s.Node(n).Spec.Levels
+	return !s.Accepted(j) && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
+}
+
+// hasBoundedJob reports whether any job has a bound of its own; without one nothing
+// is guaranteed. O(1) if the first has one, O(jobs) if none has.
+func hasBoundedJob(s *scheduler.State) bool {
+	for j := range s.Jobs() {
+		if j.Spec.Bound > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,369 @@
+package policies
+
+import (
+	"math"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// roundPlan is the plan of one round, read from the State. Its planner tries
+// reservations in the State's timeline until Close.
+type roundPlan struct {
+	*backfill.Planner
+	boundAssumptions
+	s                   *scheduler.State
+	now                 scheduler.Time
+	projects            bool // jobs are planned in their projects, not each alone
+	timeline            *scheduler.Timeline
+	reservations        map[backfill.Key]*scheduler.Reservation // those of the plan
+	nextID              scheduler.ReservationID
+	needsAnotherRound   bool                             // something is blocked, suspended, unplanned or was replanned
+	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
+	blockedUntil        map[scheduler.StageID]scheduler.Time
+	owners              []scheduler.ProjectID // with waiting work, ordered by their first active jobs
+	newOwners           []newOwner            // those that are not planned in full or have no guarantee
+	seen                map[scheduler.ProjectID]bool
+	searched            bool // no reservation can start earlier except on nodes that were marked freed
+	suspendedStage      *scheduler.Stage
+
+	// Scratch, valid until the next round:
+	project backfill.Project
+	tasks   []int32
+	amounts []int64
+}
+
+// newOwner is a project with work to plan.
+type newOwner struct {
+	id         scheduler.ProjectID
+	guaranteed bool
+}
+
+// begin clears what belongs to the last round.
+func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
+	p.s, p.now, p.nextID, p.needsAnotherRound = s, now, lastID(s), false
+	p.owners, p.newOwners, p.tasks, p.amounts = p.owners[:0], p.newOwners[:0], p.tasks[:0], p.amounts[:0]
+	if p.reservations == nil {
+		p.reservations, p.seen = map[backfill.Key]*scheduler.Reservation{}, map[scheduler.ProjectID]bool{}
+		p.blockedReservations, p.blockedUntil = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
+	}
+	clear(p.reservations)
+	clear(p.seen)
+	clear(p.blockedReservations)
+	clear(p.blockedUntil)
+}
+
+// readPlan reads the plan from the State. Reservations of work that is not planned
+// any more are dropped.
+func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
+	p := &f.plan
+	p.begin(s, now)
+	p.hasBounds = hasBoundedJob(s)
+	for _, id := range p.collectReservations() {
+		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+	}
+	p.timeline = s.Timeline(p.boundAssumptions, now)
+	p.searched = f.spare == 0 && f.compressed.verify(s, p.timeline)
+	p.Reset(p.timeline.Nodes, nil)
+	for _, n := range s.Nodes() {
+		if p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed) {
+			p.SetNonPreemptible(int32(n.Spec.ID), true)
+		}
+	}
+	if p.searched {
+		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.MarkFreed(int32(n)) })
+	}
+	p.restoreOwners()
+	p.withdrawRest()
+	p.DrainChanged()
+	f.wakeAt(p.timeline.NextChange(), now)
+}
+
+// collectReservations lists the reservations of the plan by task, and returns those of
+// work that is not planned any more.
+func (p *roundPlan) collectReservations() (stale []scheduler.ReservationID) {
+	for _, r := range p.s.Reservations() {
+		if !isPlanned(r) {
+			continue
+		}
+		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && p.needsPlan(g, r.Task) && int(r.OnDisk) < len(p.s.Node(r.Node).Disks) {
+			p.reservations[keyOf(r)] = r
+		} else {
+			stale = append(stale, r.ID)
+		}
+	}
+	return stale
+}
+
+// restoreOwners restores all projects with waiting work in the planner.
+func (p *roundPlan) restoreOwners() {
+	for j := range p.s.Jobs() {
+		if j.Phase != scheduler.JobActive {
+			continue
+		}
+		id := ownerOf(j, p.projects)
+		if id>>63 == 0 {
+			if p.seen[id] {
+				continue
+			}
+			p.seen[id] = true
+		}
+		p.restoreOwner(id, j)
+	}
+}
+
+// restoreOwner restores one project, of which j is the first active job.
+func (p *roundPlan) restoreOwner(id scheduler.ProjectID, j *scheduler.Job) {
+	p.buildProject(id, j)
+	if len(p.project.Requests) == 0 {
+		return
+	}
+	var guarantee, latest scheduler.PolicyState
+	guaranteed := j.HasState(scheduler.GuaranteeState)
+	if pr := p.s.Project(id); pr != nil {
+		guaranteed = pr.HasState(scheduler.GuaranteeState)
+	}
+	if guaranteed {
+		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, id))
+		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, id))
+	}
+	if err := p.Restore(p.project, backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}, guaranteed, p.existing); err != nil {
+		panic("policies: the planner refused an accepted job: " + err.Error())
+	}
+	p.owners = append(p.owners, id)
+	if !guaranteed || p.NumUnplacedOf(id) > 0 {
+		p.newOwners = append(p.newOwners, newOwner{id, guaranteed})
+	}
+}
+
+// existing describes a task that is planned: where it is suspended, and what is reserved
+// for it.
+func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Existing) {
+	g := p.suspendedStage // the last one, usually of the task before
+	if g == nil || g.Job.Spec.ID != k.Job || g.Index != k.Stage {
+		g = p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+		p.suspendedStage = g
+	}
+	r := p.reservations[k]
+	if g.Suspended > 0 {
+		if a := suspendedAttempt(p.s, g, k.Task); a != nil {
+			x.Pinned, x.Bin, x.Disk = true, int32(a.Node), a.Disk
+			x.Lost = r != nil && (r.Node != a.Node || r.OnDisk != a.Disk)
+		}
+	}
+	if r != nil {
+		x.Spot, x.Need, x.Kept = p.timeline.ReservedAt(r, *need)
+		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 // what it comes after may have ended since
+		x.Changed = r.Kind != p.reserveKind(g.Job) || r.Project != g.Job.Spec.Project || r.Latest != 0
+	}
+	return x
+}
+
+// withdrawRest takes out the reservations of tasks that are not planned in this round,
+// except those that are due and blocked.
+func (p *roundPlan) withdrawRest() {
+	if len(p.reservations) == p.NumKept()+len(p.blockedReservations) {
+		return
+	}
+	for _, r := range p.s.Reservations() {
+		if p.reservations[keyOf(r)] != r || p.blockedReservations[r.ID] {
+			continue
+		}
+		if _, planned := p.Find(keyOf(r)); !planned {
+			own := scheduler.NodeNeed(r.Demand, r.Disk)
+			if spot, need, ok := p.timeline.ReservedAt(r, own); ok {
+				p.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
+			}
+		}
+	}
+}
+
+// needsPlan reports whether a task is planned for: it is pending, or suspended on
+// its node.
+func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
+	if g.Job.Phase != scheduler.JobActive || task >= g.Spec.Tasks {
+		return false
+	}
+	return g.IsPending(task) || suspendedAttempt(p.s, g, task) != nil
+}
+
+func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.Attempt {
+	var only *scheduler.Attempt
+	for a := range s.AttemptsOf(g, task) {
+		if only != nil || a.Phase != scheduler.AttemptSuspended {
+			return nil
+		}
+		only = a
+	}
+	return only
+}
+
+// buildProject describes the waiting work of a project, or of a single job, in
+// p.project.
+func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
+	out := &p.project
+	*out = backfill.Project{ID: id, Submitted: j.Spec.Submitted, HighPriority: j.Spec.Priority == scheduler.PriorityHigh, Requests: out.Requests[:0]}
+	pr := p.s.Project(id)
+	if id>>63 == 1 || pr == nil {
+		p.buildRequests(j)
+		return
+	}
+	out.Submitted, out.HighPriority = pr.Spec.Submitted, pr.Spec.Priority == scheduler.PriorityHigh
+	for _, id := range pr.Jobs {
+		p.buildRequests(p.s.Job(id))
+	}
+}
+
+func (p *roundPlan) buildRequests(j *scheduler.Job) {
+	if j.Phase != scheduler.JobActive {
+		return
+	}
+	for _, g := range j.Stages {
+		if g.Pending > 0 || g.Suspended > 0 {
+			p.buildRequest(g)
+		}
+	}
+}
+
+// needOf is scheduler.NodeNeed with its amounts in scratch space.
+func (p *roundPlan) needOf(d scheduler.Resources, space int64) backfill.Need {
+	n := len(p.amounts)
+	p.amounts = append(p.amounts, d[scheduler.CPU], d[scheduler.Memory])
+	return backfill.Need{Base: p.amounts[n : n+2 : n+2], IO: d[scheduler.IO], Space: space}
+}
+
+// buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only
+// what they do not occupy, and only on their own node.
+func (p *roundPlan) buildRequest(g *scheduler.Stage) {
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needOf(g.Spec.Demand, g.Spec.Disk),
+		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, After: g.Spec.After}
+	if r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) {
+		r.Bound = math.MaxInt64 // non-preemptible
+	}
+	if g.Open { // its predecessors are done
+		r.After = nil
+	}
+	r.NotBefore = p.earliestStart(g)
+	blocked := isBlocked(p.s, g)
+	from := len(p.tasks)
+	p.collectTasks(g)
+	to := len(p.tasks)
+	if !blocked && g.Suspended == 0 {
+		r.Tasks = p.tasks[from:to:to]
+	} else {
+		for _, i := range p.tasks[from:to] {
+			if !p.addSpecialTask(g, &r, i, blocked) {
+				r.Tasks = append(r.Tasks, i)
+			}
+		}
+	}
+	if len(r.Tasks) > 0 {
+		p.project.Requests = append(p.project.Requests, r)
+	}
+}
+
+// addSpecialTask handles a task that is due and blocked, whose reservation stays as it
+// is, or suspended, and returns false for any other.
+func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task int32, blocked bool) bool {
+	a := suspendedAttempt(p.s, g, task)
+	if a != nil { // only caps can block it
+		blocked = !p.s.WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
+	}
+	if k := p.reservations[backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}]; blocked && k != nil && k.Start <= p.now {
+		p.needsAnotherRound = true
+		p.blockedReservations[k.ID] = true
+		p.blockedUntil[g.ID()] = max(p.blockedUntil[g.ID()], k.End)
+		return true
+	}
+	if a == nil {
+		return false
+	}
+	p.needsAnotherRound = true
+	own := *r
+	own.Tasks = []int32{task}
+	own.Need = scheduler.NodeNeed(a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(0, a.DiskSpace-a.Occupied.Disk))
+	occupied := scheduler.NodeNeed(a.Occupied.Resources, a.Occupied.Disk)
+	own.Occupied = &occupied
+	p.project.Requests = append(p.project.Requests, own)
+	return true
+}
+
+// collectTasks collects the tasks of a stage to plan in scratch space: the pending
+// ones; of a stage with max_parallel only as many as may start now, planned ones
+// first; of a closed stage none while a predecessor is planned in part.
+func (p *roundPlan) collectTasks(g *scheduler.Stage) {
+	if !g.Open && slices.ContainsFunc(g.Job.Stages, exceedsParallelism) {
+		return
+	}
+	if !exceedsParallelism(g) && g.Suspended == 0 {
+		for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+			p.tasks = append(p.tasks, i)
+		}
+		return
+	}
+	from := len(p.tasks)
+	var later []int32
+	slots := g.Spec.Tasks
+	if exceedsParallelism(g) {
+		p.needsAnotherRound = true
+		slots = max(0, g.Spec.MaxParallel-g.Running-g.Suspended)
+	}
+	for i := range g.Spec.Tasks {
+		switch {
+		case !p.needsPlan(g, i):
+		case !g.IsPending(i):
+			p.tasks = append(p.tasks, i)
+		case slots > 0 && p.reservations[backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}] != nil:
+			slots--
+			p.tasks = append(p.tasks, i)
+		default:
+			later = append(later, i)
+		}
+	}
+	p.tasks = append(p.tasks, later[:min(int(slots), len(later))]...)
+	slices.Sort(p.tasks[from:])
+}
+
+// exceedsParallelism reports whether a stage has more tasks left than may run at
+// once.
+func exceedsParallelism(g *scheduler.Stage) bool {
+	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
+}
+
+// isBlocked reports whether something other than capacity keeps a due task from
+// starting: a predecessor, max_parallel or a cap. Its reservation stays as it is
+// until that changes.
+func isBlocked(s *scheduler.State, g *scheduler.Stage) bool {
+	if !g.Open || g.Startable() == 0 {
+		return true
+	}
+	_, _, _, ok := s.UnderCaps(g)
+	return !ok
+}
+
+// earliestStart returns when the running tasks of a stage's predecessors should have
+// ended.
+func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
+	at := scheduler.Time(0)
+	if !g.Open {
+		for _, before := range g.Spec.After {
+			at = max(at, p.blockedUntil[g.Job.Stages[before].ID()])
+			for a := range p.s.AttemptsIn(g.Job.Stages[before]) {
+				if !a.Level.Suspended() {
+					at = max(at, p.expectedEnd(p.s, a, p.now))
+				}
+			}
+		}
+	}
+	return at
+}
+
+// reserveKind returns the kind of a job's reservations: guarantees, or plans based
+// on an estimate.
+func (p *roundPlan) reserveKind(j *scheduler.Job) scheduler.ReservationKind {
+	if j.Spec.Bound <= 0 && (!p.hasBounds || (j.Spec.Project == 0 && !j.Spec.Accepted)) {
+		return scheduler.ReserveHead
+	}
+	return scheduler.ReserveProject
+}

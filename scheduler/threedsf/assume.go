@@ -1,0 +1,91 @@
+package threedsf
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/locality"
+)
+
+// assumptions are what guarantees are planned with: tasks that are not preempted run
+// until their bound or their predicted end, all others are out of the way in time.
+type assumptions struct {
+	deadlines, allDeadlines bool // as in Config
+}
+
+// overdueExtension is how long a non-preemptible task past its expected end is
+// assumed to run on.
+const overdueExtension = 10 * time.Second
+
+// ChargeTenants reports true: each tenant's guarantees are limited.
+func (assumptions) ChargeTenants() bool { return true }
+
+// ClaimOf returns what an attempt occupies until its expected end if it cannot be
+// preempted. On the source node of its migration it is assumed to stay a moment.
+func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
+	j := s.StageOf(a).Job
+	nonPreemptible := s.NonPreemptible(j)
+	if !nonPreemptible && canPreemptOn(s.Node(a.Node)) {
+		return scheduler.Claim{ValidUntil: scheduler.Never}
+	}
+	end, fixed := x.expectedEnd(s, a, j, now)
+	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overdueExtension), ValidUntil: end, Charged: nonPreemptible}
+	if a.Level.Suspended() { // it will resume and need its full demand
+		c.Occupied = scheduler.Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
+	}
+	if !fixed || a.From != scheduler.NoNode {
+		c.ValidUntil = now
+	}
+	return c
+}
+
+// expectedEnd returns until when an attempt is assumed to run: until its bound or
+// its predicted end. One past its bound ends now if its guarantee is violated and
+// the node can preempt it. fixed is false if the result moves with time.
+func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *scheduler.Job, now scheduler.Time) (at scheduler.Time, fixed bool) {
+	preemptible := !x.inLane(s, j) && isViolated(s, j) && canPreemptOn(s.Node(a.Node))
+	switch end, known := locality.PredictedEnd(s, a); {
+	case a.Level.Suspended() && j.Spec.Bound > 0:
+		return now.Add(max(j.Spec.Bound-a.Ran, overdueExtension)), false
+	case a.Level.Suspended():
+		return scheduler.Never, true
+	case j.Spec.Bound > 0 && boundEnd(a, j) > now:
+		return boundEnd(a, j), true
+	case j.Spec.Bound > 0 && preemptible:
+		return now, false
+	case j.Spec.Bound > 0:
+		return now.Add(overdueExtension), false
+	case !s.NonPreemptible(j):
+		return scheduler.Never, true
+	case known && end > now:
+		return end, true
+	default:
+		return now.Add(overdueExtension), false
+	}
+}
+
+// inLane reports whether a job is in the deadline lane (P2): its deadline was
+// accepted, or all deadlines count, and it is still feasible.
+func (x assumptions) inLane(s *scheduler.State, j *scheduler.Job) bool {
+	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || s.Accepted(j)) && !j.HasState(scheduler.InfeasibleState)
+}
+
+// isViolated reports whether the guarantee of a job or its project was violated.
+func isViolated(s *scheduler.State, j *scheduler.Job) bool {
+	if pr := s.Project(j.Spec.Project); pr != nil {
+		return pr.HasState(scheduler.ViolatedState)
+	}
+	return j.HasState(scheduler.ViolatedState)
+}
+
+// boundEnd returns when an attempt at a task of a job with a bound should have
+// ended. The margin is not included: it is for tasks that start late in their
+// reservation, and a task that starts before its reservation leaves half of it to
+// the next one (honoursGuarantees).
+func boundEnd(a *scheduler.Attempt, j *scheduler.Job) scheduler.Time {
+	return a.Placed.Add(j.Spec.Bound - a.Ran)
+}
+
+func canPreemptOn(n *scheduler.Node) bool {
+	return n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed)
+}

@@ -1,0 +1,242 @@
+package threedsf
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// readPlan reads the plan from the State: its reservations and what attempts are
+// assumed to occupy are in the State's timeline already; the planner learns which tasks
+// may move, and what is reserved for none of them is taken out while it plans.
+// O(nodes + jobs + reservations).
+func (p *Policy) readPlan() *plan {
+	t := p.s.Timeline(p.assumptions, p.now)
+	if p.planner == nil {
+		c := &p.cfg.Guarantees
+		config := backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: c.PL, MaxTries: c.MaxTries}
+		planner, err := backfill.NewPlanner(config, nil)
+		if err != nil {
+			panic("threedsf: " + err.Error()) // the parameters were checked by the caller of New
+		}
+		p.planner = planner
+	}
+	p.planner.Reset(t.Nodes, t.Accounts)
+	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
+	b.tasks, b.amounts = b.tasks[:0], b.amounts[:0]
+	b.setSpareNodes(p.cfg.Guarantees.SpareNodes)
+	b.findOwners()
+	b.syncAccounts()
+	for _, o := range b.owners {
+		b.restoreOwner(o)
+	}
+	return b
+}
+
+// setSpareNodes makes the last schedulable nodes spare, fewer if others are lost.
+func (b *plan) setSpareNodes(spare int) {
+	nodes := b.p.s.Nodes()
+	spare -= len(nodes) - b.p.s.SchedulableNodes()
+	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
+		if nodes[i].Schedulable() {
+			b.planner.SetSpare(int32(i), true)
+			spare--
+		}
+	}
+}
+
+// findOwners finds the jobs and projects that have or request a guarantee, in order of
+// submission. The reservations of all others are taken out.
+func (b *plan) findOwners() {
+	b.ownerByID = map[scheduler.ProjectID]*owner{}
+	for i := range b.p.jobCache.jobs {
+		x := &b.p.jobCache.jobs[i]
+		j := b.p.s.Job(x.id)
+		if x.status == statusNone {
+			for _, r := range j.Reservations() {
+				b.withdraw(j, r)
+			}
+			continue
+		}
+		id := ownerOf(j)
+		if j.Spec.Project != 0 {
+			if o := b.ownerByID[id]; o != nil {
+				o.jobs = append(o.jobs, j)
+				continue
+			}
+		}
+		o := &owner{id: id, jobs: []*scheduler.Job{j}, requested: x.status == statusRequested}
+		b.ownerByID[id], b.owners = o, append(b.owners, o)
+	}
+	for _, o := range b.owners {
+		slices.SortFunc(o.jobs, func(x, y *scheduler.Job) int { return cmp.Compare(x.Spec.ID, y.Spec.ID) })
+		o.submitted = b.submissionTime(o)
+	}
+	slices.SortFunc(b.owners, func(x, y *owner) int { return cmp.Or(cmp.Compare(x.submitted, y.submitted), cmp.Compare(x.id, y.id)) })
+}
+
+// submissionTime returns when an owner was submitted.
+func (b *plan) submissionTime(o *owner) scheduler.Time {
+	if pr := b.p.s.Project(o.jobs[0].Spec.Project); pr != nil {
+		return pr.Spec.Submitted
+	}
+	return o.jobs[0].Spec.Submitted
+}
+
+// accountOf returns the tenant that a job's guarantee is charged to.
+func (b *plan) accountOf(j *scheduler.Job) scheduler.TenantID {
+	if pr := b.p.s.Project(j.Spec.Project); pr != nil {
+		return pr.Spec.Tenant
+	}
+	return j.Spec.Tenant
+}
+
+// withdraw takes a planned reservation out of the timeline until the planner is closed.
+func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
+	if !isPlanned(r) {
+		return
+	}
+	if spot, need, ok := b.timeline.ReservedAt(r, scheduler.NodeNeed(r.Demand, r.Disk)); ok {
+		b.planner.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, int32(b.accountOf(j))+1)
+	}
+}
+
+// restoreOwner restores an owner's waiting tasks in the planner.
+func (b *plan) restoreOwner(o *owner) {
+	first := o.jobs[0]
+	in := backfill.Project{ID: o.id, Submitted: o.submitted, Account: int32(b.accountOf(first)) + 1, Requests: b.requests[:0]}
+	if pr := b.p.s.Project(first.Spec.Project); pr != nil {
+		in.HighPriority = pr.Spec.Priority == scheduler.PriorityHigh
+	} else {
+		in.Deadline = first.Spec.Deadline
+	}
+	if o.deadline = in.Deadline; !o.requested {
+		o.guarantee = b.currentGuarantee(o)
+	}
+	b.existing = b.existing[:0]
+	for _, j := range o.jobs {
+		for _, g := range j.Stages {
+			b.restoreStage(o, g, &in)
+		}
+	}
+	b.requests = in.Requests
+	next := 0
+	err := b.planner.Restore(in, o.guarantee, !o.requested, func(backfill.Key, *backfill.Need) backfill.Existing {
+		next++
+		return b.existing[next-1]
+	})
+	if err != nil {
+		panic("threedsf: the planner refused an accepted job: " + err.Error())
+	}
+}
+
+// currentGuarantee returns the guarantee that an owner has.
+func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
+	s := b.p.s
+	if o.deadline > 0 {
+		n, _ := s.PolicyState(stateKey(scheduler.AcceptedState, o.id))
+		return backfill.Guarantee{Departure: n.At, Latest: o.deadline}
+	}
+	guarantee, _ := s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
+	latest, _ := s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
+	return backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}
+}
+
+// restoreStage adds the waiting tasks of a stage to a project, and describes them in
+// b.existing. Those that are due keep their place: they are not planned again.
+func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
+	reserved := b.reservationsOf(g)
+	if g.Pending == 0 {
+		return
+	}
+	duration := b.p.taskDuration(g)
+	if duration <= 0 {
+		duration = overdueExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
+	}
+	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g)}
+	if !g.Open {
+		r.After = g.Spec.After
+	}
+	from := len(b.tasks)
+	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
+		x, v := backfill.Existing{}, reserved[i]
+		switch {
+		case v == nil || b.isDiskGone(v):
+			if x.Lost = true; !o.requested {
+				b.missing = append(b.missing, k)
+			}
+		case b.p.isExpired(v):
+			x.Lost = true
+			b.late = append(b.late, k)
+		case v.Start <= b.p.now && b.p.s.Node(v.Node).Schedulable():
+			continue
+		}
+		if v != nil {
+			x.Spot, x.Need, x.Kept = b.timeline.ReservedAt(v, r.Need)
+			x.End, x.Ref = v.End, uint64(v.ID)
+		}
+		b.tasks, b.existing = append(b.tasks, i), append(b.existing, x)
+	}
+	if r.Tasks = b.tasks[from:len(b.tasks):len(b.tasks)]; len(r.Tasks) > 0 {
+		in.Requests = append(in.Requests, r)
+	}
+}
+
+// reservationsOf returns the planned reservations of a stage by task. Those of tasks
+// that do not wait are taken out. The result is valid until the next call.
+func (b *plan) reservationsOf(g *scheduler.Stage) []*scheduler.Reservation {
+	b.byTask = slices.Grow(b.byTask[:0], int(g.Spec.Tasks))[:g.Spec.Tasks]
+	clear(b.byTask)
+	for _, r := range g.Job.Reservations() {
+		switch {
+		case r.Stage != g.Index || !isPlanned(r):
+		case r.Task < g.Spec.Tasks && g.IsPending(r.Task) && b.byTask[r.Task] == nil:
+			b.byTask[r.Task] = r
+		default:
+			b.withdraw(g.Job, r)
+		}
+	}
+	return b.byTask
+}
+
+// isDiskGone reports whether the disk of a reservation does not exist any more.
+func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
+	if disk := r.OnDisk; disk >= 0 {
+		return int(disk) >= b.profile.Disks(int32(r.Node))
+	}
+	g := b.p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
+	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
+}
+
+// earliestStart returns when the running and due tasks of a stage's predecessors are
+// expected to have ended.
+func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
+	at := scheduler.Time(0)
+	if g.Open {
+		return at
+	}
+	for _, before := range g.Spec.After {
+		f := g.Job.Stages[before]
+		for a := range b.p.s.AttemptsIn(f) {
+			end, _ := b.expectedEnd(a, g.Job)
+			at = max(at, end)
+		}
+		for _, r := range g.Job.Reservations() {
+			if r.Stage == before && isPlanned(r) && r.Start <= b.p.now && f.IsPending(r.Task) {
+				at = max(at, r.End)
+			}
+		}
+	}
+	if at == scheduler.Never {
+		at = b.p.now.Add(overdueExtension)
+	}
+	return at
+}
+
+// expectedEnd is assumptions.expectedEnd.
+func (b *plan) expectedEnd(a *scheduler.Attempt, j *scheduler.Job) (at scheduler.Time, fixed bool) {
+	return b.p.assumptions.expectedEnd(b.p.s, a, j, b.p.now)
+}

@@ -1,0 +1,357 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/drover-run/drover/scheduler/timeline"
+)
+
+// Assumptions are what a policy assumes about the future of attempts. They must be comparable:
+// the State keeps one Timeline, for the assumptions it was last asked for.
+type Assumptions interface {
+	// ClaimOf returns what an attempt is assumed to occupy from now on. The result may depend on
+	// the attempt, its job and node, and the time alone.
+	ClaimOf(s *State, a *Attempt, now Time) Claim
+	// ChargeTenants reports whether Timeline.Accounts is needed.
+	ChargeTenants() bool
+}
+
+// Claim is what an attempt is assumed to occupy on its node from now until End.
+type Claim struct {
+	Occupied Occupancy
+	// End is not after now for an attempt that is assumed to occupy nothing. SourceEnd is until
+	// when an attempt that migrates occupies its source node as well.
+	End, SourceEnd Time
+	// ValidUntil is when the claim must be asked for again if nothing happens to the attempt.
+	ValidUntil Time
+	Charged    bool // counts against the account of its tenant
+	Overran    bool // is past its bound
+}
+
+// Timeline is the index of what will be free when: on each node, and of each tenant's account.
+// It contains what attempts are assumed to occupy, and all reservations for a node that are
+// guarantees or the plan of a queue's head. The same events keep it as the index of what is
+// free now, and Rollback restores it.
+//
+// A policy may try reservations in Nodes and Accounts while it plans, and must take them back
+// before it applies anything to the State.
+type Timeline struct {
+	// Nodes has a bin for each node. Those that are not schedulable are closed.
+	Nodes *timeline.Profile
+	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of
+	// tasks, and the attempts that are Charged, take of its capacity. The policy sets the
+	// capacities. nil unless ChargeTenants.
+	Accounts *timeline.Profile
+
+	assumptions Assumptions
+	now         Time
+	nodeChanges uint64 // State.NodeChangeCount when shapes were compared
+	shapes      []nodeShape
+	claims      []nodeClaims
+	reserved    map[ReservationID]interval
+	overran     int  // claims that are past their bound
+	undoing     bool // a try is being rolled back
+	freeClock   uint64
+	freedAt     []uint64 // by node: freeClock at the last release
+	scratch     []attemptClaim
+	base        [NumResources]int64 // scratch
+}
+
+// nodeShape is what the timeline depends on of a node itself.
+type nodeShape struct {
+	capacity    Resources
+	disks       []Disk
+	levels      LevelSet
+	schedulable bool
+}
+
+// nodeClaims are the claims of the attempts on a node, in order of placement.
+type nodeClaims struct {
+	version    uint64 // of the node when they were last compared
+	validUntil Time
+	list       []attemptClaim
+}
+
+// attemptClaim is the claim of one attempt. source has no length unless the attempt migrates.
+type attemptClaim struct {
+	seq          uint64
+	overran      bool
+	node, source interval
+}
+
+// interval is what is occupied of a node, and of a tenant's account unless that is NoTenant.
+type interval struct {
+	node       NodeID
+	disk       int16
+	account    TenantID
+	start, end Time
+	occupied   Occupancy
+}
+
+// Timeline returns the index of what will be free when under the given assumptions,
+// synchronised with the State. O(nodes), plus O(log n) for each change on a node; O(attempts +
+// reservations) if the assumptions differ from those of the last call, nodes changed, or time
+// went back.
+func (s *State) Timeline(a Assumptions, now Time) *Timeline {
+	t := s.timeline
+	if t == nil || t.assumptions != a || now < t.now || !t.hasNodesOf(s) {
+		t = newTimeline(s, a, now)
+		s.timeline = t
+	}
+	t.sync(s, now)
+	return t
+}
+
+func newTimeline(s *State, a Assumptions, now Time) *Timeline {
+	t := &Timeline{Nodes: &timeline.Profile{}, assumptions: a, now: now, nodeChanges: s.nodeChangeCount, reserved: map[ReservationID]interval{}, freeClock: 1}
+	if a.ChargeTenants() {
+		t.Accounts = &timeline.Profile{}
+	}
+	for _, n := range s.nodes {
+		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
+		t.Nodes.SetClosed(b, !n.Schedulable())
+		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, n.Schedulable()})
+		t.freedAt = append(t.freedAt, t.freeClock)
+	}
+	t.claims = make([]nodeClaims, len(s.nodes))
+	t.addAccounts(s)
+	for _, r := range s.reservations {
+		t.addReservation(s, r)
+	}
+	return t
+}
+
+func timelineDisks(n *NodeSpec) []timeline.Disk {
+	out := make([]timeline.Disk, len(n.Disks))
+	for i, d := range n.Disks {
+		out[i] = timeline.Disk{IO: d.IO, Space: d.Space}
+	}
+	return out
+}
+
+// hasNodesOf reports whether the timeline was made for the State's nodes. O(1) if no node
+// changed.
+func (t *Timeline) hasNodesOf(s *State) bool {
+	if t.nodeChanges == s.nodeChangeCount {
+		return true
+	}
+	t.nodeChanges = s.nodeChangeCount
+	return slices.EqualFunc(s.nodes, t.shapes, func(n *Node, o nodeShape) bool {
+		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.schedulable == n.Schedulable() && slices.Equal(o.disks, n.Spec.Disks)
+	})
+}
+
+func (t *Timeline) addAccounts(s *State) {
+	for t.Accounts != nil && int(t.Accounts.Bins()) < len(s.tenants) {
+		t.Accounts.AddBin(make([]int64, NumResources))
+	}
+}
+
+// sync drops the past and compares the claims on each node that changed or on which one has
+// expired.
+func (t *Timeline) sync(s *State, now Time) {
+	if now > t.now {
+		t.now = now
+		t.Nodes.Forget(now)
+		if t.Accounts != nil {
+			t.Accounts.Forget(now)
+		}
+	}
+	t.addAccounts(s)
+	for id := range t.claims {
+		if c := &t.claims[id]; c.version != s.NodeVersion(NodeID(id)) || c.validUntil <= now {
+			t.syncNode(s, NodeID(id), c)
+		}
+	}
+}
+
+// syncNode makes the timeline contain the claims of the attempts on a node.
+func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
+	if v := s.NodeVersion(id); c.version != v {
+		c.version = v
+		t.markFreed(id) // by an attempt that came and went, perhaps
+	}
+	c.validUntil = Never
+	t.scratch = t.scratch[:0]
+	for _, slot := range s.nodes[id].attempts {
+		a := s.attemptAt(slot)
+		x := t.assumptions.ClaimOf(s, a, t.now)
+		c.validUntil = min(c.validUntil, x.ValidUntil)
+		if x.End <= t.now && !x.Overran {
+			continue
+		}
+		y := attemptClaim{seq: a.Seq, overran: x.Overran, node: interval{a.Node, a.Disk, NoTenant, t.now, x.End, x.Occupied}}
+		if x.Charged {
+			y.node.account = a.Tenant
+		}
+		if a.From != NoNode {
+			y.source = interval{a.From, a.FromDisk, NoTenant, t.now, x.SourceEnd, a.FromOccupied}
+		}
+		t.scratch = append(t.scratch, y)
+	}
+	t.replaceClaims(c.list, t.scratch)
+	c.list = append(c.list[:0], t.scratch...)
+}
+
+// replaceClaims replaces the claims of a node; both lists are in order of placement.
+func (t *Timeline) replaceClaims(was, now []attemptClaim) {
+	for len(was) > 0 || len(now) > 0 {
+		switch {
+		case len(now) == 0 || (len(was) > 0 && was[0].seq < now[0].seq):
+			t.changeClaim(&was[0], 1)
+			was = was[1:]
+		case len(was) == 0 || now[0].seq < was[0].seq:
+			t.changeClaim(&now[0], -1)
+			now = now[1:]
+		default:
+			if !was[0].equals(&now[0]) {
+				t.changeClaim(&was[0], 1)
+				t.changeClaim(&now[0], -1)
+			}
+			was, now = was[1:], now[1:]
+		}
+	}
+}
+
+// equals reports whether two claims are the same from now on.
+func (c *attemptClaim) equals(o *attemptClaim) bool {
+	return c.overran == o.overran && c.node.equalsFromNow(&o.node) && c.source.equalsFromNow(&o.source)
+}
+
+func (v *interval) equalsFromNow(o *interval) bool {
+	return v.end == o.end && v.node == o.node && v.disk == o.disk && v.account == o.account && v.occupied == o.occupied
+}
+
+// changeClaim takes a claim from the timeline (sign -1), or returns it (sign 1).
+func (t *Timeline) changeClaim(c *attemptClaim, sign int64) {
+	if c.overran {
+		t.overran -= int(sign)
+	}
+	t.change(&c.node, sign)
+	t.change(&c.source, sign)
+}
+
+// change takes an interval from the timeline from now on (sign -1), or returns it (sign 1).
+func (t *Timeline) change(v *interval, sign int64) {
+	from := max(v.start, t.now)
+	if from >= v.end {
+		return
+	}
+	t.base = v.occupied.Resources
+	need := timeline.Need{Base: t.base[:IO]}
+	disk := min(v.disk, int16(t.Nodes.Disks(int32(v.node)))-1) // it may be planned on one that is gone
+	if disk >= 0 {
+		need.IO, need.Space = v.occupied.Resources[IO], v.occupied.Disk
+	} else {
+		t.base[IO] = 0
+	}
+	t.Nodes.Change(int32(v.node), disk, from, v.end, &need, sign)
+	if v.account != NoTenant {
+		t.Accounts.Change(int32(v.account), -1, from, v.end, &timeline.Need{Base: t.base[:]}, sign)
+	}
+	if sign > 0 && !t.undoing {
+		t.markFreed(v.node)
+	}
+}
+
+// setUndoing sets whether what is released was taken in a try that is rolled back.
+func (t *Timeline) setUndoing(undoing bool) {
+	if t != nil {
+		t.undoing = undoing
+	}
+}
+
+func (t *Timeline) markFreed(id NodeID) {
+	t.freeClock++
+	t.freedAt[id] = t.freeClock
+}
+
+// addReservation adds a reservation if it is one for a node that is to be honoured.
+func (t *Timeline) addReservation(s *State, r *Reservation) {
+	if r.Node == NoNode || int(r.Node) >= len(t.claims) || !(r.Kind.IsGuarantee() || r.Kind == ReserveHead) {
+		return
+	}
+	v := interval{r.Node, r.OnDisk, NoTenant, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk}}
+	if t.Accounts != nil && r.Kind.IsGuarantee() && r.IsOfTask() {
+		v.account = s.tenantOf(r)
+		t.addAccounts(s)
+	}
+	t.reserved[r.ID] = v
+	t.change(&v, -1)
+}
+
+// ReservedAt returns where the timeline has a reservation, and what need it has there; false
+// if it has none. own is returned instead of an equal need, to save memory. O(1).
+func (t *Timeline) ReservedAt(r *Reservation, own timeline.Need) (spot timeline.Spot, need timeline.Need, ok bool) {
+	v, ok := t.reserved[r.ID]
+	if !ok {
+		return spot, need, false
+	}
+	spot = timeline.Spot{Bin: int32(v.node), Disk: min(v.disk, int16(t.Nodes.Disks(int32(v.node)))-1), At: v.start}
+	d, space := v.occupied.Resources, v.occupied.Disk
+	if spot.Disk < 0 {
+		d[IO], space = 0, 0
+	}
+	if own.Base[CPU] == d[CPU] && own.Base[Memory] == d[Memory] && own.IO == d[IO] && own.Space == space {
+		return spot, own, true
+	}
+	return spot, NodeNeed(d, space), true
+}
+
+// dropReservation drops a reservation that addReservation added.
+func (t *Timeline) dropReservation(id ReservationID) {
+	if v, ok := t.reserved[id]; ok {
+		t.change(&v, 1)
+		delete(t.reserved, id)
+	}
+}
+
+// tenantOf returns the tenant that a reservation is charged to: that of its project, else of
+// its job.
+func (s *State) tenantOf(r *Reservation) TenantID {
+	j := s.jobs[r.Job]
+	if j == nil {
+		return NoTenant
+	}
+	if p := s.projects[j.Spec.Project]; p != nil {
+		return p.Spec.Tenant
+	}
+	return j.Spec.Tenant
+}
+
+// NextChange returns when the first claim expires, Never if none does. O(nodes).
+func (t *Timeline) NextChange() Time {
+	at := Never
+	for i := range t.claims {
+		at = min(at, t.claims[i].validUntil)
+	}
+	return at
+}
+
+// HasOverrun reports whether an attempt is past its bound. O(1).
+func (t *Timeline) HasOverrun() bool { return t.overran > 0 }
+
+// FreeClock returns the number of releases so far, for FreedSince. O(1).
+func (t *Timeline) FreeClock() uint64 { return t.freeClock }
+
+// FreedSince yields the nodes on which something may have been released since the clock was at
+// a value.
+// O(nodes).
+func (t *Timeline) FreedSince(clock uint64, yield func(NodeID)) {
+	for id, at := range t.freedAt {
+		if at > clock {
+			yield(NodeID(id))
+		}
+	}
+}
+
+// NodeNeed returns the need of a task with this demand and disk space, in bytes, on a node's
+// bin of a timeline.
+func NodeNeed(d Resources, space int64) timeline.Need {
+	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
+}
+
+// IsOfTask reports whether a reservation is for one task on a node.
+func (r *Reservation) IsOfTask() bool {
+	return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != NoNode
+}
