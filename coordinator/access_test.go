@@ -57,6 +57,8 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"ClientService/GetScheduler":      {`{}`, "++++---"},
 	"ClientService/SetScheduler":      {`{"name":"fifo"}`, "---+---"},
 	"ClientService/Calibration":       {`{}`, "++++---"},
+	"ClientService/GetSchedule":       {`{"job":"1"}`, "++h+---"},
+	"ClientService/ListSamples":       {`{}`, "++++---"},
 	"HistoryService/ListPastJobs":     {`{}`, "++++---"},
 	"HistoryService/GetPastJob":       {`{"job":"2"}`, "++h+---"},
 	"HistoryService/ListPastAttempts": {`{"job":"2"}`, "++h+---"},

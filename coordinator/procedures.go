@@ -64,6 +64,8 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceGetSchedulerProcedure: userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceSetSchedulerProcedure: operatorCall("choose the scheduler", smallMessage),
 	droverv1connect.ClientServiceCalibrationProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceGetScheduleProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.ClientServiceListSamplesProcedure:  userCall(accessUser, smallMessage),
 
 	droverv1connect.HistoryServiceListPastJobsProcedure:     userCall(accessUser, smallMessage),
 	droverv1connect.HistoryServiceGetPastJobProcedure:       userCall(accessUser, smallMessage),

@@ -122,6 +122,7 @@ func commands() []*cli.Command {
 		simCommand(),
 		eventsCommand(),
 		statusCommand(),
+		uiCommand(),
 		devCommand(),
 		coordinatorCommand(),
 		operatorCommand(),
