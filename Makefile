@@ -7,7 +7,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate bench soak fuzz attack clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ generate: ## Go code from the protobuf files (needs protoc), and docs/reference
 	cd api && PATH="$$(dirname $$(go tool -n protoc-gen-go)):$$(dirname $$(go tool -n protoc-gen-connect-go)):$$PATH" \
 	  protoc -I . --go_out=. --go_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative drover/v1/*.proto
 	go test -count 1 -run '^TestReferenceIsFresh$$' ./cmd/drover -update
+
+pictures: deps build ## the pictures of the web page in docs/pictures
+	go run ./integration/cmd/pictures -drover bin/drover
 
 bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 	./integration/bench.sh

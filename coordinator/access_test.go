@@ -75,6 +75,8 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"HistoryService/ListPastAttempts":    {`{"job":"2"}`, "++h+---"},
 	"HistoryService/Usage":               {`{}`, "++++---"},
 	"HistoryService/ListPastSamples":     {`{}`, "++++---"},
+	"ClientService/GetSchedule":          {`{"job":"1"}`, "++h+---"},
+	"ClientService/ListSamples":          {`{}`, "++++---"},
 }
 
 // TestAccessMatrix calls every call of every service of the coordinator as every

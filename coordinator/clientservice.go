@@ -45,7 +45,7 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
-	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.replica.Leader()}
+	res := &droverv1.StatusResponse{Version: version.Version, Leader: s.replica.Leader(), Caller: caller(ctx).name, Operator: s.operator(caller(ctx))}
 	if end := s.certificates.until(); !end.IsZero() {
 		res.CertificateUntilMs = end.UnixMilli()
 	}
@@ -246,6 +246,9 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 		}
 		if err == nil {
 			res = s.jobStatus(f, j)
+			res.MayOperate = s.needJob(ctx, mayOperate, f, j) == nil
+			t := f.Tenant(j.Spec.Tenant)
+			res.MaySubmit = t != nil && s.need(ctx, maySubmit, t.Spec) == nil
 		}
 	})
 	if err == nil {
@@ -351,7 +354,7 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 			err = s.needJob(ctx, mayRead, f, j)
 		}
 		if err == nil {
-			err = s.addTasks(f, j, req.Msg.GetStage(), res)
+			err = s.addTasks(f, j, req.Msg, res)
 		}
 		gone = j == nil && errors.Is(err, fault.NotFound)
 	})
@@ -376,10 +379,11 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 	}
 	res := &droverv1.ListNodesResponse{}
 	s.view(func(f *facts.Facts) {
+		suspended := suspendedByNode(f)
 		for _, n := range f.Nodes() {
 			last, load := s.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation}
+				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID]}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -463,7 +467,9 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 		return err
 	}
 	q := req.Msg
-	job, err := s.resolveEventsJob(ctx, q.GetJob())
+	var job uint64
+	var err error
+	s.view(func(f *facts.Facts) { job, err = s.resolveEventsJob(ctx, f, q.GetJob()) })
 	if err != nil {
 		return err
 	}
@@ -494,19 +500,17 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 	}
 }
 
-// resolveEventsJob returns the number of the job whose events are requested, 0
-// for all.
-func (s *clientService) resolveEventsJob(ctx context.Context, name string) (id uint64, err error) {
+// resolveEventsJob returns the number of the job that a request is restricted
+// to, 0 for all.
+func (s *clientService) resolveEventsJob(ctx context.Context, f *facts.Facts, name string) (uint64, error) {
 	if name == "" {
 		return 0, nil
 	}
-	s.view(func(f *facts.Facts) {
-		var j *facts.Job
-		if j, err = s.findJob(ctx, f, name); err == nil {
-			id, err = j.ID, s.needJob(ctx, mayRead, f, j)
-		}
-	})
-	return id, err
+	j, err := s.findJob(ctx, f, name)
+	if err != nil {
+		return 0, err
+	}
+	return j.ID, s.needJob(ctx, mayRead, f, j)
 }
 
 // skipTo returns the sequence number before the last n matching events.
@@ -572,6 +576,7 @@ func (s *clientService) schedulerStatus() *droverv1.GetSchedulerResponse {
 		}
 	}
 	s.view(func(f *facts.Facts) { res.Name, res.Params = s.schedulerOf(f) })
+	res.Pending = s.pendingSums()
 	return res
 }
 

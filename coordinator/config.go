@@ -1,15 +1,18 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"net/http"
 	"path"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
@@ -98,6 +101,12 @@ type Config struct {
 	// Ready is called once, when this server leads for the first time and its
 	// API answers, or when it follows another one.
 	Ready func()
+
+	// Page makes the handler of the web page, which has every path that is no
+	// call of the API; nil for none. The client makes its calls with the identity
+	// in the context of the reader's request, so that the page can do what its
+	// reader can; reader returns the name of that identity.
+	Page func(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler
 
 	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
 	// default.

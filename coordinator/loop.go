@@ -474,7 +474,9 @@ func (l *leader) runCycle(ctx context.Context) error {
 		return out, err
 	}
 	d, err := scheduler.Cycle(l.proj.state, l.policy, scheduler.Time(now.UnixNano()), maxActions, commit)
-	l.c.metrics.observeCycle(l.c.now().Sub(now), len(d.Actions), len(dropped))
+	took := l.c.now().Sub(now)
+	l.c.metrics.observeCycle(took, len(d.Actions), len(dropped))
+	l.c.sampler.observeCycle(took, len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
 	l.c.setWaiting(d.Waiting)
 	l.stamp = l.proj.state.Stamp()

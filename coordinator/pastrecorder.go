@@ -225,7 +225,7 @@ func (r *recorder) pastAttempt(e *facts.Ended) (*droverv1.PastAttempt, error) {
 		return nil, err
 	}
 	out.WaitingMs = max(0, (a.Placed-ready)/1e6)
-	addPhases(out, a)
+	addPhases(out, a, seen)
 	if e.Winner {
 		k := stageKey{e.Key.Job, e.Key.Stage}
 		r.ends[k] = max(r.ends[k], a.Ended)
@@ -235,14 +235,14 @@ func (r *recorder) pastAttempt(e *facts.Ended) (*droverv1.PastAttempt, error) {
 
 // addPhases splits the time of an attempt after its placement. Placement is timed by
 // the coordinator's clock and start by the node's: the parts are clamped to the whole.
-func addPhases(out *droverv1.PastAttempt, a *facts.Attempt) {
+func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenAttempt) {
 	whole := max(0, out.EndedMs-out.PlacedMs)
 	suspended := a.Suspension.SuspendedMS
 	if a.Level > droverv1.Level_LEVEL_RUNNING && a.Suspension.SuspendedAt > 0 {
 		suspended += max(0, (a.Ended-a.Suspension.SuspendedAt)/1e6)
 	}
 	out.SuspendedMs = min(suspended, whole)
-	out.RunningMs = min(a.Seen().GetRunningMs(), whole-out.SuspendedMs)
+	out.RunningMs = min(seen.GetRunningMs(), whole-out.SuspendedMs)
 	rest := whole - out.SuspendedMs - out.RunningMs
 	if out.StartedMs == 0 {
 		out.StartingMs = rest

@@ -19,7 +19,7 @@ import (
 // Limits of quotes.
 const (
 	quoteWait               = 5 * time.Second  // waiting for other quotes
-	maxForecastTasks        = 4_000_000        // tasks simulated in all samples together
+	maxForecastTasks        = 300_000          // tasks simulated in all samples together
 	maxSamples              = 200              // of one quote
 	minSamples              = 20               // fewer are not significant
 	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate

@@ -154,6 +154,10 @@ func (c *core) newHandler() http.Handler {
 		}
 		_, _ = w.Write([]byte("ok\n")) // fails only if the reader is gone
 	})
+	if c.cfg.Page != nil {
+		api := droverv1connect.NewClientServiceClient(&http.Client{Transport: inProcess{c.admit(mux), c.log}}, "http://coordinator")
+		mux.Handle("/", c.cfg.Page(api, func(ctx context.Context) string { return caller(ctx).name }))
+	}
 	return c.admit(mux)
 }
 

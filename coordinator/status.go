@@ -143,20 +143,24 @@ func (c *core) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageS
 	return out
 }
 
-// addTasks adds the tasks of one stage, or of all.
-func (c *core) addTasks(f *facts.Facts, j *facts.Job, stage string, res *droverv1.ListTasksResponse) error {
+// addTasks adds the tasks of one stage, or of all, from the requested one on.
+func (c *core) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksRequest, res *droverv1.ListTasksResponse) error {
+	stage, limit := q.GetStage(), int32(maxTasks)
+	if n := q.GetLimit(); n > 0 {
+		limit = min(limit, n)
+	}
 	found := stage == ""
 	for i := range j.Stages {
 		if name := j.Spec.Stages[i].Name; stage != "" && name != stage {
 			continue
 		}
 		found = true
-		for t := range j.Stages[i].Tasks {
-			if len(res.Tasks) >= maxTasks {
-				return nil
-			}
+		tasks := j.Stages[i].Tasks
+		first := min(max(q.GetFrom()-res.Total, 0), tasks)
+		for t := first; t < tasks && int32(len(res.Tasks)) < limit; t++ {
 			res.Tasks = append(res.Tasks, c.taskStatus(f, j, int32(i), t))
 		}
+		res.Total += tasks
 	}
 	if found {
 		return nil
@@ -242,6 +246,7 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 		}
 		if !j.HasEnded() {
 			out[t.ID].Jobs++
+			addTaskCounts(out[t.ID], j)
 		}
 		f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
 			u := &used[t.ID]
@@ -259,6 +264,49 @@ func tenantStatus(f *facts.Facts) []*droverv1.TenantStatus {
 		if share := resources(used[i]).DominantShare(total); !math.IsInf(share, 0) {
 			out[i].DominantShare = share
 		}
+	}
+	fairShares(out)
+	return out
+}
+
+// addTaskCounts adds the tasks of a live job to its tenant's.
+func addTaskCounts(t *droverv1.TenantStatus, j *facts.Job) {
+	for i := range j.Stages {
+		st := &j.Stages[i]
+		t.TasksPending += st.Pending
+		t.TasksRunning += st.Live - st.Suspended
+		t.TasksSuspended += st.Suspended
+	}
+}
+
+// suspendedByNode returns what suspended attempts occupy, by node and level.
+// O(attempts of jobs with suspended ones).
+func suspendedByNode(f *facts.Facts) map[int32][]*droverv1.LevelUse {
+	out := map[int32][]*droverv1.LevelUse{}
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		some := false
+		for i := range j.Stages {
+			some = some || j.Stages[i].Suspended > 0
+		}
+		if !some {
+			continue
+		}
+		f.EachActive(j, func(_ facts.Key, _ *facts.Task, a *facts.Attempt) {
+			if a.Level <= droverv1.Level_LEVEL_RUNNING {
+				return
+			}
+			list := out[a.Node]
+			at := slices.IndexFunc(list, func(u *droverv1.LevelUse) bool { return u.GetLevel() == a.Level })
+			if at < 0 {
+				at, list = len(list), append(list, &droverv1.LevelUse{Level: a.Level})
+				out[a.Node] = list
+			}
+			list[at].Attempts++
+			list[at].Memory += a.Occupied.Memory
+			list[at].Swap += a.Seen().GetSwapOccupied()
+			list[at].Image += a.Seen().GetImageOccupied()
+		})
 	}
 	return out
 }

@@ -35,7 +35,8 @@ const (
 	ViolatedState
 	// RunTimeState: the remaining run time of Job was predicted as Value ns at At.
 	RunTimeState
-	// VirtualTimeState: the virtual time of Tenant, or of queue Slot, is Real.
+	// VirtualTimeState: the virtual time of Tenant, or of queue Slot, is Real (multifactor:
+	// the decayed use of Tenant at At, dominant share x seconds).
 	VirtualTimeState
 	// CursorState: where incremental work number Slot of the policy continues. Value is a
 	// position, or a hash of what the work has seen; each policy defines its slots.

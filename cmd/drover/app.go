@@ -123,6 +123,7 @@ func commands() []*cli.Command {
 		simCommand(),
 		eventsCommand(),
 		statusCommand(),
+		uiCommand(),
 		devCommand(),
 		coordinatorCommand(),
 		operatorCommand(),

@@ -85,7 +85,7 @@ func runCoordinator(c *cli.Context) error {
 	cfg := coordinator.Config{
 		Dir: data, Metrics: newRegistry(), Logger: service.log, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
-		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota,
+		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage,
 	}
 	if text := c.String("disk-reserve"); text != "" {
 		if cfg.DiskReserve, err = jobspec.ParseSize(text); err != nil {

@@ -34,6 +34,7 @@ func devCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "data", Usage: "folder for the state; default: a temporary one"},
 			&cli.StringFlag{Name: "socket", Usage: "socket for clients; default: that of -address"},
+			&cli.StringFlag{Name: "ui", Usage: "`HOST:PORT` of the web page on a loopback address; empty for none", Value: "127.0.0.1:0"},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of a NameNode, for hdfs:/// paths"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "show the daemons' logs"},
 		}, schedulerFlags...),
@@ -85,6 +86,17 @@ func runDev(c *cli.Context) error {
 		}
 		return runDevNode(ctx, c, data, socket)
 	})
+	if listen := c.String("ui"); listen != "" {
+		g.Go(func() error {
+			h, base, err := httpClient(c, "unix://"+socket)
+			if err != nil {
+				return err
+			}
+			return serveUI(ctx, listen, droverv1connect.NewClientServiceClient(h, base), func(address string) {
+				fmt.Fprintf(c.App.ErrWriter, "page: %s (opens once; `drover ui` gives another address)\n", address)
+			})
+		})
+	}
 	return g.Wait()
 }
 

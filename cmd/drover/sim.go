@@ -22,7 +22,7 @@ func simCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "sim",
 		Usage:       "simulate schedulers on traces and synthetic workloads, without a cluster",
-		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simLevelsCommand(), simSweepCommand(), simReproduceCommand()},
+		Subcommands: []*cli.Command{simRunCommand(), simCompareCommand(), simPlanCommand(), simSizeCommand(), simLevelsCommand(), simSweepCommand(), simReproduceCommand()},
 	}
 }
 
@@ -341,8 +341,8 @@ func simRunCommand() *cli.Command {
 		Name:  "run",
 		Usage: "simulate one scheduler on one workload: summary.json, CSV by job, attempt and time, plots",
 		Flags: simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
-			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}),
-		Action: func(c *cli.Context) error {
+			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}, simHTMLFlag),
+		Action: func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
@@ -350,8 +350,17 @@ func simRunCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			_, outs, setup, err := in.simulate(c, c.String("scheduler"), c.String("out"))
+			pages, err := newSimulationPages(c, in.model)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, pages.close("Simulation", err)) }()
+			dir := pages.logDir(c.String("out"), 0)
+			name, outs, setup, err := in.simulate(c, c.String("scheduler"), dir)
 			clearProgressLine(c)
+			if err == nil {
+				err = pages.add(name, dir, outs[0])
+			}
 			if err != nil && !isStuck(err, outs) {
 				return err
 			}

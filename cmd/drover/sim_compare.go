@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -39,8 +40,8 @@ func simCompareCommand() *cli.Command {
 		Name:  "compare",
 		Usage: "several schedulers side by side on one workload, with confidence intervals over seeds",
 		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable; the others are compared with the first"},
-			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}),
-		Action: func(c *cli.Context) error {
+			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}, simHTMLFlag),
+		Action: func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
@@ -52,10 +53,19 @@ func simCompareCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			pages, err := newSimulationPages(c, in.model)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, pages.close("Schedulers compared", err)) }()
 			var cols []comparedSetup
 			for i, n := range names {
-				name, outs, setup, err := in.simulate(c, n, columnDir(c.String("out"), i, n))
+				dir := pages.logDir(columnDir(c.String("out"), i, n), i)
+				name, outs, setup, err := in.simulate(c, n, dir)
 				clearProgressLine(c)
+				if err == nil {
+					err = pages.add(name, dir, outs[0])
+				}
 				if err != nil {
 					return err
 				}

@@ -96,7 +96,7 @@ func startProcessNode(t *testing.T, data, socket string) (stop func()) {
 // leases, as a moved machine or a swap storm does. When it goes on, the nodes
 // are there as before and the task keeps its attempt.
 func TestStoppedCoordinatorLosesNoNode(t *testing.T) {
-	t.Parallel() // it waits for most of its time
+	t.Parallel()                           // it waits for most of its time
 	dir, err := os.MkdirTemp("", "drover") // socket paths are short
 	if err != nil {
 		t.Fatal(err)

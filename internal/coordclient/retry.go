@@ -167,6 +167,8 @@ var reads = map[string]bool{
 	droverv1connect.HistoryServiceListPastAttemptsProcedure: true,
 	droverv1connect.HistoryServiceUsageProcedure:            true,
 	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
+	droverv1connect.ClientServiceGetScheduleProcedure:       true,
+	droverv1connect.ClientServiceListSamplesProcedure:       true,
 	droverv1connect.OperatorServiceListServersProcedure:     true,
 }
 

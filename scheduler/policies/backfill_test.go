@@ -84,10 +84,11 @@ func TestBackfillingMatchesEventLoopSimulator(t *testing.T) {
 			policy string
 			params map[string]string
 		}{
-			"easy":                  {rigid.EASY, "easy", nil},
-			"conservative":          {rigid.Conservative, "conservative", nil},
-			"two-tier, strict":      {rigid.Conservative, "two_tier", map[string]string{"variant": "2tsb"}},
-			"two-tier, no priority": {rigid.Conservative, "two_tier", map[string]string{"variant": "2tpb"}},
+			"easy":                   {rigid.EASY, "easy", nil},
+			"multifactor, age alone": {rigid.EASY, "multifactor", map[string]string{"fair_share_weight": "0", "deadline_weight": "0"}},
+			"conservative":           {rigid.Conservative, "conservative", nil},
+			"two-tier, strict":       {rigid.Conservative, "two_tier", map[string]string{"variant": "2tsb"}},
+			"two-tier, no priority":  {rigid.Conservative, "two_tier", map[string]string{"variant": "2tpb"}},
 		} {
 			want, err := rigid.Simulate(c.rule, []int64{100}, jobs)
 			if err != nil {

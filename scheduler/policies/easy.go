@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"iter"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -26,9 +27,13 @@ var easyInfo = Info{
 // the order in which simultaneous ends are reported.
 type easy struct {
 	assumptions untilBound
-	placer      placer
-	profile     *timeline.Profile
-	tried       []triedReservation // in the profile
+	// order yields the ready jobs, first those to serve first; nil means in order of
+	// submission. It is called once in a cycle, and may lower placer.wake to the time at
+	// which it yields another order.
+	order   func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
+	placer  placer
+	profile *timeline.Profile
+	tried   []triedReservation // in the profile
 
 	misfits []*scheduler.Stage // stages that did not fit, in order
 }
@@ -77,7 +82,10 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	e.misfits = e.misfits[:0]
 	var first *scheduler.Stage // misfit with an earliest start
 	hasHead := false           // the head of the queue has its reservation
-	for j, at := s.NextReady(0); j != nil && (len(e.misfits) == 0 || !p.isFull()); j, at = s.NextReady(at) {
+	for j := range e.readyJobs(s, now) {
+		if len(e.misfits) > 0 && p.isFull() {
+			break
+		}
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
@@ -106,6 +114,17 @@ func (e *easy) reserve(spot timeline.Spot, duration time.Duration, need *timelin
 	end := spot.At.Add(duration)
 	e.profile.Reserve(spot.Bin, spot.Disk, spot.At, end, need)
 	e.tried = append(e.tried, triedReservation{spot, end, need})
+}
+
+// readyJobs yields the jobs with ready work in the policy's order.
+func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job] {
+	if e.order != nil {
+		return e.order(s, now)
+	}
+	return func(yield func(*scheduler.Job) bool) {
+		for j, at := s.NextReady(0); j != nil && yield(j); j, at = s.NextReady(at) {
+		}
+	}
 }
 
 // reserveMisfits reserves for the stages that did not fit, in order. It is called

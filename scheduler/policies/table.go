@@ -15,6 +15,7 @@ var table = []Info{
 	pdsonqueueInfo,
 	lasMQInfo,
 	easyInfo,
+	multifactorInfo,
 	conservativeInfo,
 	twoTierInfo,
 }

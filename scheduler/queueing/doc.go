@@ -6,9 +6,9 @@
 // mu each, the queue is first come first served and unbounded. With rho1 = lambda/mu
 // (the offered load, in servers) and rho = rho1/n the model is stable for rho < 1.
 //
-// It is not a model of the cluster: a job takes exactly one server. No scheduler and no
-// quote uses it; it reproduces the formulas of the papers, and tests compare
-// simulations with it.
+// It is not a model of the cluster: a job takes exactly one server. `drover sim size`
+// begins its search with it (scheduler/sim/run), and tests compare simulations with it.
+// No scheduler and no quote uses it.
 //
 // # Accuracy
 //

@@ -136,7 +136,9 @@ type StatusResponse struct {
 	DataReserve        int64                  `protobuf:"varint,10,opt,name=data_reserve,json=dataReserve,proto3" json:"data_reserve,omitempty"`                        // below that no job and no file is accepted
 	ClockSteppedMs     int64                  `protobuf:"varint,11,opt,name=clock_stepped_ms,json=clockSteppedMs,proto3" json:"clock_stepped_ms,omitempty"`             // how far the log's time was last set back, 0 for never; Unix ms of it follows
 	ClockSteppedAtMs   int64                  `protobuf:"varint,12,opt,name=clock_stepped_at_ms,json=clockSteppedAtMs,proto3" json:"clock_stepped_at_ms,omitempty"`
-	Warnings           []string               `protobuf:"bytes,13,rep,name=warnings,proto3" json:"warnings,omitempty"` // one line each
+	Warnings           []string               `protobuf:"bytes,13,rep,name=warnings,proto3" json:"warnings,omitempty"`  // one line each
+	Caller             string                 `protobuf:"bytes,40,opt,name=caller,proto3" json:"caller,omitempty"`      // who asks: the name of the certificate, or local
+	Operator           bool                   `protobuf:"varint,41,opt,name=operator,proto3" json:"operator,omitempty"` // the caller may do everything
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -267,6 +269,20 @@ func (x *StatusResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetOperator() bool {
+	if x != nil {
+		return x.Operator
+	}
+	return false
 }
 
 type HasBlobsRequest struct {
@@ -1841,6 +1857,8 @@ type GetJobResponse struct {
 	Preempted     *PreemptionTotals      `protobuf:"bytes,10,opt,name=preempted,proto3" json:"preempted,omitempty"`
 	FailedTask    string                 `protobuf:"bytes,8,opt,name=failed_task,json=failedTask,proto3" json:"failed_task,omitempty"`    // the failed task to inspect
 	FailureTail   string                 `protobuf:"bytes,9,opt,name=failure_tail,json=failureTail,proto3" json:"failure_tail,omitempty"` // last lines of its standard error
+	MayOperate    bool                   `protobuf:"varint,40,opt,name=may_operate,json=mayOperate,proto3" json:"may_operate,omitempty"`  // the caller may stop the job, and suspend and move its tasks
+	MaySubmit     bool                   `protobuf:"varint,41,opt,name=may_submit,json=maySubmit,proto3" json:"may_submit,omitempty"`     // the caller may submit jobs in its tenant
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1945,6 +1963,20 @@ func (x *GetJobResponse) GetFailureTail() string {
 	return ""
 }
 
+func (x *GetJobResponse) GetMayOperate() bool {
+	if x != nil {
+		return x.MayOperate
+	}
+	return false
+}
+
+func (x *GetJobResponse) GetMaySubmit() bool {
+	if x != nil {
+		return x.MaySubmit
+	}
+	return false
+}
+
 type StopJobRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2036,7 +2068,9 @@ func (*StopJobResponse) Descriptor() ([]byte, []int) {
 type ListTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	Stage         string                 `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"` // empty: all
+	Stage         string                 `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`   // empty: all
+	From          int32                  `protobuf:"varint,40,opt,name=from,proto3" json:"from,omitempty"`   // tasks to leave out at the start
+	Limit         int32                  `protobuf:"varint,41,opt,name=limit,proto3" json:"limit,omitempty"` // most tasks to return; 0 or above 20,000: 20,000
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2083,6 +2117,20 @@ func (x *ListTasksRequest) GetStage() string {
 		return x.Stage
 	}
 	return ""
+}
+
+func (x *ListTasksRequest) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *ListTasksRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
 }
 
 type TaskAttempt struct {
@@ -2381,6 +2429,7 @@ func (x *TaskStatus) GetAttempts() []*TaskAttempt {
 type ListTasksResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         []*TaskStatus          `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	Total         int32                  `protobuf:"varint,40,opt,name=total,proto3" json:"total,omitempty"` // tasks of the stage, or of the job
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2420,6 +2469,13 @@ func (x *ListTasksResponse) GetTasks() []*TaskStatus {
 		return x.Tasks
 	}
 	return nil
+}
+
+func (x *ListTasksResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 type SetLevelRequest struct {
@@ -2615,6 +2671,7 @@ type NodeStatus struct {
 	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                            // why it is draining, quarantined or down
 	RetryAtMs     int64                  `protobuf:"varint,10,opt,name=retry_at_ms,json=retryAtMs,proto3" json:"retry_at_ms,omitempty"` // Unix time of the end of its quarantine; 0: not quarantined
 	Probation     bool                   `protobuf:"varint,11,opt,name=probation,proto3" json:"probation,omitempty"`                    // takes one attempt at a time until one proves it healthy
+	Suspended     []*LevelUse            `protobuf:"bytes,40,rep,name=suspended,proto3" json:"suspended,omitempty"`                     // by level; levels without attempts are left out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2726,6 +2783,90 @@ func (x *NodeStatus) GetProbation() bool {
 	return false
 }
 
+func (x *NodeStatus) GetSuspended() []*LevelUse {
+	if x != nil {
+		return x.Suspended
+	}
+	return nil
+}
+
+// LevelUse is what the attempts at one level of suspension occupy.
+type LevelUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         Level                  `protobuf:"varint,1,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`
+	Attempts      int32                  `protobuf:"varint,2,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	Memory        int64                  `protobuf:"varint,3,opt,name=memory,proto3" json:"memory,omitempty"` // bytes
+	Swap          int64                  `protobuf:"varint,4,opt,name=swap,proto3" json:"swap,omitempty"`     // bytes
+	Image         int64                  `protobuf:"varint,5,opt,name=image,proto3" json:"image,omitempty"`   // bytes on disk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LevelUse) Reset() {
+	*x = LevelUse{}
+	mi := &file_drover_v1_client_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LevelUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LevelUse) ProtoMessage() {}
+
+func (x *LevelUse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LevelUse.ProtoReflect.Descriptor instead.
+func (*LevelUse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *LevelUse) GetLevel() Level {
+	if x != nil {
+		return x.Level
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *LevelUse) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *LevelUse) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *LevelUse) GetSwap() int64 {
+	if x != nil {
+		return x.Swap
+	}
+	return 0
+}
+
+func (x *LevelUse) GetImage() int64 {
+	if x != nil {
+		return x.Image
+	}
+	return 0
+}
+
 type ListNodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*NodeStatus          `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
@@ -2735,7 +2876,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2888,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[33]
+	mi := &file_drover_v1_client_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2901,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{33}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListNodesResponse) GetNodes() []*NodeStatus {
@@ -2780,7 +2921,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2933,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[34]
+	mi := &file_drover_v1_client_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2946,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{34}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DrainNodeRequest) GetNode() string {
@@ -2830,7 +2971,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2983,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[35]
+	mi := &file_drover_v1_client_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2996,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{35}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
 }
 
 type Tenant struct {
@@ -2876,7 +3017,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_drover_v1_client_proto_msgTypes[36]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +3029,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[36]
+	mi := &file_drover_v1_client_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +3042,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{36}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Tenant) GetName() string {
@@ -2983,7 +3124,7 @@ type ApplyTenantsRequest struct {
 
 func (x *ApplyTenantsRequest) Reset() {
 	*x = ApplyTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3136,7 @@ func (x *ApplyTenantsRequest) String() string {
 func (*ApplyTenantsRequest) ProtoMessage() {}
 
 func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[37]
+	mi := &file_drover_v1_client_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3149,7 @@ func (x *ApplyTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{37}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ApplyTenantsRequest) GetTenants() []*Tenant {
@@ -3027,7 +3168,7 @@ type ApplyTenantsResponse struct {
 
 func (x *ApplyTenantsResponse) Reset() {
 	*x = ApplyTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3180,7 @@ func (x *ApplyTenantsResponse) String() string {
 func (*ApplyTenantsResponse) ProtoMessage() {}
 
 func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[38]
+	mi := &file_drover_v1_client_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3193,7 @@ func (x *ApplyTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ApplyTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{38}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ApplyTenantsResponse) GetChanged() int32 {
@@ -3070,7 +3211,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3223,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[39]
+	mi := &file_drover_v1_client_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,23 +3236,27 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{39}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
 }
 
 type TenantStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Used          *Resources             `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"`
-	Jobs          int32                  `protobuf:"varint,3,opt,name=jobs,proto3" json:"jobs,omitempty"`
-	DominantShare float64                `protobuf:"fixed64,4,opt,name=dominant_share,json=dominantShare,proto3" json:"dominant_share,omitempty"`
-	Preempted     *PreemptionTotals      `protobuf:"bytes,5,opt,name=preempted,proto3" json:"preempted,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Tenant         *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Used           *Resources             `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"`
+	Jobs           int32                  `protobuf:"varint,3,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	DominantShare  float64                `protobuf:"fixed64,4,opt,name=dominant_share,json=dominantShare,proto3" json:"dominant_share,omitempty"`
+	Preempted      *PreemptionTotals      `protobuf:"bytes,5,opt,name=preempted,proto3" json:"preempted,omitempty"`
+	FairShare      float64                `protobuf:"fixed64,40,opt,name=fair_share,json=fairShare,proto3" json:"fair_share,omitempty"`         // of the cluster, by its weight among its siblings, and theirs
+	TasksPending   int32                  `protobuf:"varint,41,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"` // of live jobs
+	TasksRunning   int32                  `protobuf:"varint,42,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
+	TasksSuspended int32                  `protobuf:"varint,43,opt,name=tasks_suspended,json=tasksSuspended,proto3" json:"tasks_suspended,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3268,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[40]
+	mi := &file_drover_v1_client_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3281,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{40}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TenantStatus) GetTenant() *Tenant {
@@ -3174,6 +3319,34 @@ func (x *TenantStatus) GetPreempted() *PreemptionTotals {
 	return nil
 }
 
+func (x *TenantStatus) GetFairShare() float64 {
+	if x != nil {
+		return x.FairShare
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetTasksPending() int32 {
+	if x != nil {
+		return x.TasksPending
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetTasksRunning() int32 {
+	if x != nil {
+		return x.TasksRunning
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetTasksSuspended() int32 {
+	if x != nil {
+		return x.TasksSuspended
+	}
+	return 0
+}
+
 // PreemptionTotals sums up what was taken back from tasks: CPU time used by attempts
 // at the moment they were suspended or killed for others, how much of it was
 // kept because they went on later, and how much was lost.
@@ -3193,7 +3366,7 @@ type PreemptionTotals struct {
 
 func (x *PreemptionTotals) Reset() {
 	*x = PreemptionTotals{}
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3378,7 @@ func (x *PreemptionTotals) String() string {
 func (*PreemptionTotals) ProtoMessage() {}
 
 func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[41]
+	mi := &file_drover_v1_client_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3391,7 @@ func (x *PreemptionTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionTotals.ProtoReflect.Descriptor instead.
 func (*PreemptionTotals) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{41}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PreemptionTotals) GetSuspends() int64 {
@@ -3286,7 +3459,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3471,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[42]
+	mi := &file_drover_v1_client_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3484,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{42}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantStatus {
@@ -3333,7 +3506,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3518,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[43]
+	mi := &file_drover_v1_client_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3531,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{43}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EventsRequest) GetJob() string {
@@ -3405,7 +3578,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3590,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[44]
+	mi := &file_drover_v1_client_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3603,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{44}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3497,7 +3670,7 @@ type GetSchedulerRequest struct {
 
 func (x *GetSchedulerRequest) Reset() {
 	*x = GetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3682,7 @@ func (x *GetSchedulerRequest) String() string {
 func (*GetSchedulerRequest) ProtoMessage() {}
 
 func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[45]
+	mi := &file_drover_v1_client_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3695,7 @@ func (x *GetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*GetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{45}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
 }
 
 type SetSchedulerRequest struct {
@@ -3535,7 +3708,7 @@ type SetSchedulerRequest struct {
 
 func (x *SetSchedulerRequest) Reset() {
 	*x = SetSchedulerRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3720,7 @@ func (x *SetSchedulerRequest) String() string {
 func (*SetSchedulerRequest) ProtoMessage() {}
 
 func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[46]
+	mi := &file_drover_v1_client_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3733,7 @@ func (x *SetSchedulerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSchedulerRequest.ProtoReflect.Descriptor instead.
 func (*SetSchedulerRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{46}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetSchedulerRequest) GetName() string {
@@ -3582,13 +3755,14 @@ type GetSchedulerResponse struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Params        map[string]string      `protobuf:"bytes,2,rep,name=params,proto3" json:"params,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Available     []string               `protobuf:"bytes,3,rep,name=available,proto3" json:"available,omitempty"`
+	Pending       []*PendingSum          `protobuf:"bytes,40,rep,name=pending,proto3" json:"pending,omitempty"` // why tasks wait, most tasks first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetSchedulerResponse) Reset() {
 	*x = GetSchedulerResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +3774,7 @@ func (x *GetSchedulerResponse) String() string {
 func (*GetSchedulerResponse) ProtoMessage() {}
 
 func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[47]
+	mi := &file_drover_v1_client_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +3787,7 @@ func (x *GetSchedulerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchedulerResponse.ProtoReflect.Descriptor instead.
 func (*GetSchedulerResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{47}
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetSchedulerResponse) GetName() string {
@@ -3637,12 +3811,1056 @@ func (x *GetSchedulerResponse) GetAvailable() []string {
 	return nil
 }
 
+func (x *GetSchedulerResponse) GetPending() []*PendingSum {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+// PendingSum sums up the tasks of the cluster that wait for one reason.
+type PendingSum struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Stages        int32                  `protobuf:"varint,2,opt,name=stages,proto3" json:"stages,omitempty"`
+	Tasks         int64                  `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PendingSum) Reset() {
+	*x = PendingSum{}
+	mi := &file_drover_v1_client_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingSum) ProtoMessage() {}
+
+func (x *PendingSum) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingSum.ProtoReflect.Descriptor instead.
+func (*PendingSum) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *PendingSum) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PendingSum) GetStages() int32 {
+	if x != nil {
+		return x.Stages
+	}
+	return 0
+}
+
+func (x *PendingSum) GetTasks() int64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+type GetScheduleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FromMs        int64                  `protobuf:"varint,1,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"` // Unix time; 0: an hour ago
+	Job           string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`                      // only this job's attempts; empty: all
+	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Limit         int32                  `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"` // most attempts to return, active ones first, then the last to end; 0 or above 20,000: 20,000
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetScheduleRequest) Reset() {
+	*x = GetScheduleRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetScheduleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetScheduleRequest) ProtoMessage() {}
+
+func (x *GetScheduleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetScheduleRequest.ProtoReflect.Descriptor instead.
+func (*GetScheduleRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *GetScheduleRequest) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *GetScheduleRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GetScheduleRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GetScheduleRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *GetScheduleRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// GetScheduleResponse is the schedule. Attempts and reservations of jobs that the
+// caller may not read have no job, stage and tenant: only what they occupy.
+type GetScheduleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NowMs         int64                  `protobuf:"varint,1,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	FromMs        int64                  `protobuf:"varint,2,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	UntilMs       int64                  `protobuf:"varint,3,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // last planned end
+	Nodes         []*ScheduleNode        `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Jobs          []*ScheduleJob         `protobuf:"bytes,5,rep,name=jobs,proto3" json:"jobs,omitempty"` // with an entry in attempts, reservations or waiting
+	Attempts      []*ScheduleAttempt     `protobuf:"bytes,6,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	Reservations  []*ScheduleReservation `protobuf:"bytes,7,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	Waiting       []*ScheduleWaiting     `protobuf:"bytes,8,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	More          int32                  `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"` // attempts beyond the limit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetScheduleResponse) Reset() {
+	*x = GetScheduleResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetScheduleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetScheduleResponse) ProtoMessage() {}
+
+func (x *GetScheduleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetScheduleResponse.ProtoReflect.Descriptor instead.
+func (*GetScheduleResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *GetScheduleResponse) GetNowMs() int64 {
+	if x != nil {
+		return x.NowMs
+	}
+	return 0
+}
+
+func (x *GetScheduleResponse) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *GetScheduleResponse) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *GetScheduleResponse) GetNodes() []*ScheduleNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *GetScheduleResponse) GetJobs() []*ScheduleJob {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *GetScheduleResponse) GetAttempts() []*ScheduleAttempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+func (x *GetScheduleResponse) GetReservations() []*ScheduleReservation {
+	if x != nil {
+		return x.Reservations
+	}
+	return nil
+}
+
+func (x *GetScheduleResponse) GetWaiting() []*ScheduleWaiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *GetScheduleResponse) GetMore() int32 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
+type ScheduleNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Rack          string                 `protobuf:"bytes,3,opt,name=rack,proto3" json:"rack,omitempty"`
+	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"` // as in NodeStatus
+	Draining      bool                   `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	Allocatable   *Resources             `protobuf:"bytes,6,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	RetryAtMs     int64                  `protobuf:"varint,8,opt,name=retry_at_ms,json=retryAtMs,proto3" json:"retry_at_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleNode) Reset() {
+	*x = ScheduleNode{}
+	mi := &file_drover_v1_client_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleNode) ProtoMessage() {}
+
+func (x *ScheduleNode) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleNode.ProtoReflect.Descriptor instead.
+func (*ScheduleNode) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ScheduleNode) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ScheduleNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScheduleNode) GetRack() string {
+	if x != nil {
+		return x.Rack
+	}
+	return ""
+}
+
+func (x *ScheduleNode) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ScheduleNode) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *ScheduleNode) GetAllocatable() *Resources {
+	if x != nil {
+		return x.Allocatable
+	}
+	return nil
+}
+
+func (x *ScheduleNode) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ScheduleNode) GetRetryAtMs() int64 {
+	if x != nil {
+		return x.RetryAtMs
+	}
+	return 0
+}
+
+type ScheduleJob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	State         JobState               `protobuf:"varint,4,opt,name=state,proto3,enum=drover.v1.JobState" json:"state,omitempty"`
+	DeadlineMs    int64                  `protobuf:"varint,5,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`       // 0: none
+	GuaranteedMs  int64                  `protobuf:"varint,6,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"` // latest departure that the scheduler guarantees; 0: none
+	Stages        []string               `protobuf:"bytes,7,rep,name=stages,proto3" json:"stages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleJob) Reset() {
+	*x = ScheduleJob{}
+	mi := &file_drover_v1_client_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleJob) ProtoMessage() {}
+
+func (x *ScheduleJob) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleJob.ProtoReflect.Descriptor instead.
+func (*ScheduleJob) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ScheduleJob) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *ScheduleJob) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ScheduleJob) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ScheduleJob) GetState() JobState {
+	if x != nil {
+		return x.State
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
+}
+
+func (x *ScheduleJob) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *ScheduleJob) GetGuaranteedMs() int64 {
+	if x != nil {
+		return x.GuaranteedMs
+	}
+	return 0
+}
+
+func (x *ScheduleJob) GetStages() []string {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+type ScheduleAttempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *AttemptKey            `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // of a job that the caller may not read: only the run
+	Node          int32                  `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	PlacedMs      int64                  `protobuf:"varint,3,opt,name=placed_ms,json=placedMs,proto3" json:"placed_ms,omitempty"`
+	StartedMs     int64                  `protobuf:"varint,4,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"` // since when an active one runs; 0: not yet
+	EndMs         int64                  `protobuf:"varint,5,opt,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`             // actual or expected; 0: unknown
+	Expected      bool                   `protobuf:"varint,6,opt,name=expected,proto3" json:"expected,omitempty"`                    // end_ms is expected
+	State         string                 `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`                           // live, stopping, succeeded, failed, stopped, lost
+	Level         Level                  `protobuf:"varint,8,opt,name=level,proto3,enum=drover.v1.Level" json:"level,omitempty"`
+	Occupied      *Resources             `protobuf:"bytes,9,opt,name=occupied,proto3" json:"occupied,omitempty"`                               // while it is active
+	Gaps          []*ScheduleGap         `protobuf:"bytes,10,rep,name=gaps,proto3" json:"gaps,omitempty"`                                      // suspensions
+	PreemptorJob  uint64                 `protobuf:"varint,11,opt,name=preemptor_job,json=preemptorJob,proto3" json:"preemptor_job,omitempty"` // job that it is suspended for
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleAttempt) Reset() {
+	*x = ScheduleAttempt{}
+	mi := &file_drover_v1_client_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleAttempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleAttempt) ProtoMessage() {}
+
+func (x *ScheduleAttempt) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleAttempt.ProtoReflect.Descriptor instead.
+func (*ScheduleAttempt) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ScheduleAttempt) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ScheduleAttempt) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ScheduleAttempt) GetPlacedMs() int64 {
+	if x != nil {
+		return x.PlacedMs
+	}
+	return 0
+}
+
+func (x *ScheduleAttempt) GetStartedMs() int64 {
+	if x != nil {
+		return x.StartedMs
+	}
+	return 0
+}
+
+func (x *ScheduleAttempt) GetEndMs() int64 {
+	if x != nil {
+		return x.EndMs
+	}
+	return 0
+}
+
+func (x *ScheduleAttempt) GetExpected() bool {
+	if x != nil {
+		return x.Expected
+	}
+	return false
+}
+
+func (x *ScheduleAttempt) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ScheduleAttempt) GetLevel() Level {
+	if x != nil {
+		return x.Level
+	}
+	return Level_LEVEL_UNSPECIFIED
+}
+
+func (x *ScheduleAttempt) GetOccupied() *Resources {
+	if x != nil {
+		return x.Occupied
+	}
+	return nil
+}
+
+func (x *ScheduleAttempt) GetGaps() []*ScheduleGap {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
+func (x *ScheduleAttempt) GetPreemptorJob() uint64 {
+	if x != nil {
+		return x.PreemptorJob
+	}
+	return 0
+}
+
+type ScheduleGap struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FromMs        int64                  `protobuf:"varint,1,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs          int64                  `protobuf:"varint,2,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"` // 0: still suspended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleGap) Reset() {
+	*x = ScheduleGap{}
+	mi := &file_drover_v1_client_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleGap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleGap) ProtoMessage() {}
+
+func (x *ScheduleGap) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleGap.ProtoReflect.Descriptor instead.
+func (*ScheduleGap) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ScheduleGap) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *ScheduleGap) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+type ScheduleReservation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"` // project, deadline, head, data, preempt
+	Job           uint64                 `protobuf:"varint,3,opt,name=job,proto3" json:"job,omitempty"`
+	Stage         int32                  `protobuf:"varint,4,opt,name=stage,proto3" json:"stage,omitempty"`
+	Task          int32                  `protobuf:"varint,5,opt,name=task,proto3" json:"task,omitempty"`
+	Node          int32                  `protobuf:"varint,6,opt,name=node,proto3" json:"node,omitempty"` // 0: any node
+	StartMs       int64                  `protobuf:"varint,7,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	EndMs         int64                  `protobuf:"varint,8,opt,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`          // 0: open
+	LatestMs      int64                  `protobuf:"varint,9,opt,name=latest_ms,json=latestMs,proto3" json:"latest_ms,omitempty"` // latest start that keeps the guarantee; 0: none
+	Demand        *Resources             `protobuf:"bytes,10,opt,name=demand,proto3" json:"demand,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleReservation) Reset() {
+	*x = ScheduleReservation{}
+	mi := &file_drover_v1_client_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleReservation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleReservation) ProtoMessage() {}
+
+func (x *ScheduleReservation) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleReservation.ProtoReflect.Descriptor instead.
+func (*ScheduleReservation) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ScheduleReservation) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ScheduleReservation) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetTask() int32 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetStartMs() int64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetEndMs() int64 {
+	if x != nil {
+		return x.EndMs
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetLatestMs() int64 {
+	if x != nil {
+		return x.LatestMs
+	}
+	return 0
+}
+
+func (x *ScheduleReservation) GetDemand() *Resources {
+	if x != nil {
+		return x.Demand
+	}
+	return nil
+}
+
+// ScheduleWaiting is a stage with pending tasks.
+type ScheduleWaiting struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Job             uint64                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Stage           int32                  `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	Tasks           int32                  `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	Reason          string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	ExpectedStartMs int64                  `protobuf:"varint,5,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // 0: unknown
+	EstimateMs      int64                  `protobuf:"varint,6,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"`                  // run time of one task; 0: unknown
+	BehindJob       uint64                 `protobuf:"varint,7,opt,name=behind_job,json=behindJob,proto3" json:"behind_job,omitempty"`                     // that goes first; 0: none
+	GivesWay        []*AttemptKey          `protobuf:"bytes,8,rep,name=gives_way,json=givesWay,proto3" json:"gives_way,omitempty"`                         // attempts that are being suspended for it
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ScheduleWaiting) Reset() {
+	*x = ScheduleWaiting{}
+	mi := &file_drover_v1_client_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleWaiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleWaiting) ProtoMessage() {}
+
+func (x *ScheduleWaiting) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleWaiting.ProtoReflect.Descriptor instead.
+func (*ScheduleWaiting) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ScheduleWaiting) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetTasks() int32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ScheduleWaiting) GetExpectedStartMs() int64 {
+	if x != nil {
+		return x.ExpectedStartMs
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetEstimateMs() int64 {
+	if x != nil {
+		return x.EstimateMs
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetBehindJob() uint64 {
+	if x != nil {
+		return x.BehindJob
+	}
+	return 0
+}
+
+func (x *ScheduleWaiting) GetGivesWay() []*AttemptKey {
+	if x != nil {
+		return x.GivesWay
+	}
+	return nil
+}
+
+type ListSamplesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSamplesRequest) Reset() {
+	*x = ListSamplesRequest{}
+	mi := &file_drover_v1_client_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSamplesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSamplesRequest) ProtoMessage() {}
+
+func (x *ListSamplesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSamplesRequest.ProtoReflect.Descriptor instead.
+func (*ListSamplesRequest) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
+}
+
+// Sample describes the time since the sample before it.
+type Sample struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	AtMs           int64                  `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	Cycles         int64                  `protobuf:"varint,2,opt,name=cycles,proto3" json:"cycles,omitempty"`
+	Actions        int64                  `protobuf:"varint,3,opt,name=actions,proto3" json:"actions,omitempty"` // that were applied
+	Dropped        int64                  `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"` // as stale
+	MeanCycleUs    int64                  `protobuf:"varint,5,opt,name=mean_cycle_us,json=meanCycleUs,proto3" json:"mean_cycle_us,omitempty"`
+	MaxCycleUs     int64                  `protobuf:"varint,6,opt,name=max_cycle_us,json=maxCycleUs,proto3" json:"max_cycle_us,omitempty"`
+	TasksPending   int32                  `protobuf:"varint,7,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"`
+	TasksRunning   int32                  `protobuf:"varint,8,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
+	TasksSuspended int32                  `protobuf:"varint,9,opt,name=tasks_suspended,json=tasksSuspended,proto3" json:"tasks_suspended,omitempty"`
+	Shares         []float64              `protobuf:"fixed64,10,rep,packed,name=shares,proto3" json:"shares,omitempty"` // dominant share of each tenant, in the order of tenants
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Sample) Reset() {
+	*x = Sample{}
+	mi := &file_drover_v1_client_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sample) ProtoMessage() {}
+
+func (x *Sample) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sample.ProtoReflect.Descriptor instead.
+func (*Sample) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *Sample) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Sample) GetCycles() int64 {
+	if x != nil {
+		return x.Cycles
+	}
+	return 0
+}
+
+func (x *Sample) GetActions() int64 {
+	if x != nil {
+		return x.Actions
+	}
+	return 0
+}
+
+func (x *Sample) GetDropped() int64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *Sample) GetMeanCycleUs() int64 {
+	if x != nil {
+		return x.MeanCycleUs
+	}
+	return 0
+}
+
+func (x *Sample) GetMaxCycleUs() int64 {
+	if x != nil {
+		return x.MaxCycleUs
+	}
+	return 0
+}
+
+func (x *Sample) GetTasksPending() int32 {
+	if x != nil {
+		return x.TasksPending
+	}
+	return 0
+}
+
+func (x *Sample) GetTasksRunning() int32 {
+	if x != nil {
+		return x.TasksRunning
+	}
+	return 0
+}
+
+func (x *Sample) GetTasksSuspended() int32 {
+	if x != nil {
+		return x.TasksSuspended
+	}
+	return 0
+}
+
+func (x *Sample) GetShares() []float64 {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+type ListSamplesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Samples       []*Sample              `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"` // oldest first
+	Tenants       []string               `protobuf:"bytes,2,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSamplesResponse) Reset() {
+	*x = ListSamplesResponse{}
+	mi := &file_drover_v1_client_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSamplesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSamplesResponse) ProtoMessage() {}
+
+func (x *ListSamplesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSamplesResponse.ProtoReflect.Descriptor instead.
+func (*ListSamplesResponse) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ListSamplesResponse) GetSamples() []*Sample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *ListSamplesResponse) GetTenants() []string {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
 var File_drover_v1_client_proto protoreflect.FileDescriptor
 
 const file_drover_v1_client_proto_rawDesc = "" +
 	"\n" +
 	"\x16drover/v1/client.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x14drover/v1/task.proto\"\x0f\n" +
-	"\rStatusRequest\"\xcb\x03\n" +
+	"\rStatusRequest\"\xff\x03\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x16\n" +
@@ -3658,7 +4876,9 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	" \x01(\x03R\vdataReserve\x12(\n" +
 	"\x10clock_stepped_ms\x18\v \x01(\x03R\x0eclockSteppedMs\x12-\n" +
 	"\x13clock_stepped_at_ms\x18\f \x01(\x03R\x10clockSteppedAtMs\x12\x1a\n" +
-	"\bwarnings\x18\r \x03(\tR\bwarnings\"+\n" +
+	"\bwarnings\x18\r \x03(\tR\bwarnings\x12\x16\n" +
+	"\x06caller\x18( \x01(\tR\x06caller\x12\x1a\n" +
+	"\boperator\x18) \x01(\bR\boperator\"+\n" +
 	"\x0fHasBlobsRequest\x12\x18\n" +
 	"\adigests\x18\x01 \x03(\tR\adigests\",\n" +
 	"\x10HasBlobsResponse\x12\x18\n" +
@@ -3803,7 +5023,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04jobs\x18\x01 \x03(\v2\x15.drover.v1.JobSummaryR\x04jobs\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\x05R\x04more\"!\n" +
 	"\rGetJobRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xd6\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x96\x04\n" +
 	"\x0eGetJobResponse\x12'\n" +
 	"\x03job\x18\x01 \x01(\v2\x15.drover.v1.JobSummaryR\x03job\x12/\n" +
 	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.StageSummaryR\x06stages\x12\x12\n" +
@@ -3816,17 +5036,23 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	" \x01(\v2\x1b.drover.v1.PreemptionTotalsR\tpreempted\x12\x1f\n" +
 	"\vfailed_task\x18\b \x01(\tR\n" +
 	"failedTask\x12!\n" +
-	"\ffailure_tail\x18\t \x01(\tR\vfailureTail\x1a;\n" +
+	"\ffailure_tail\x18\t \x01(\tR\vfailureTail\x12\x1f\n" +
+	"\vmay_operate\x18( \x01(\bR\n" +
+	"mayOperate\x12\x1d\n" +
+	"\n" +
+	"may_submit\x18) \x01(\bR\tmaySubmit\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\":\n" +
 	"\x0eStopJobRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x11\n" +
-	"\x0fStopJobResponse\":\n" +
+	"\x0fStopJobResponse\"d\n" +
 	"\x10ListTasksRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
-	"\x05stage\x18\x02 \x01(\tR\x05stage\"\x97\x02\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x12\n" +
+	"\x04from\x18( \x01(\x05R\x04from\x12\x14\n" +
+	"\x05limit\x18) \x01(\x05R\x05limit\"\x97\x02\n" +
 	"\vTaskAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12*\n" +
@@ -3854,9 +5080,10 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\x05R\x04task\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x122\n" +
-	"\battempts\x18\x04 \x03(\v2\x16.drover.v1.TaskAttemptR\battempts\"@\n" +
+	"\battempts\x18\x04 \x03(\v2\x16.drover.v1.TaskAttemptR\battempts\"V\n" +
 	"\x11ListTasksResponse\x12+\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x15.drover.v1.TaskStatusR\x05tasks\"\xbb\x01\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x15.drover.v1.TaskStatusR\x05tasks\x12\x14\n" +
+	"\x05total\x18( \x01(\x05R\x05total\"\xbb\x01\n" +
 	"\x0fSetLevelRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x12\n" +
@@ -3868,7 +5095,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10SetLevelResponse\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12$\n" +
 	"\x04from\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x04from\"\x12\n" +
-	"\x10ListNodesRequest\"\xe6\x02\n" +
+	"\x10ListNodesRequest\"\x99\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
@@ -3882,7 +5109,14 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1e\n" +
 	"\vretry_at_ms\x18\n" +
 	" \x01(\x03R\tretryAtMs\x12\x1c\n" +
-	"\tprobation\x18\v \x01(\bR\tprobation\"@\n" +
+	"\tprobation\x18\v \x01(\bR\tprobation\x121\n" +
+	"\tsuspended\x18( \x03(\v2\x13.drover.v1.LevelUseR\tsuspended\"\x90\x01\n" +
+	"\bLevelUse\x12&\n" +
+	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x1a\n" +
+	"\battempts\x18\x02 \x01(\x05R\battempts\x12\x16\n" +
+	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x12\n" +
+	"\x04swap\x18\x04 \x01(\x03R\x04swap\x12\x14\n" +
+	"\x05image\x18\x05 \x01(\x03R\x05image\"@\n" +
 	"\x11ListNodesResponse\x12+\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x15.drover.v1.NodeStatusR\x05nodes\"8\n" +
 	"\x10DrainNodeRequest\x12\x12\n" +
@@ -3905,13 +5139,18 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"0\n" +
 	"\x14ApplyTenantsResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\x05R\achanged\"\x14\n" +
-	"\x12ListTenantsRequest\"\xd9\x01\n" +
+	"\x12ListTenantsRequest\"\xeb\x02\n" +
 	"\fTenantStatus\x12)\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x11.drover.v1.TenantR\x06tenant\x12(\n" +
 	"\x04used\x18\x02 \x01(\v2\x14.drover.v1.ResourcesR\x04used\x12\x12\n" +
 	"\x04jobs\x18\x03 \x01(\x05R\x04jobs\x12%\n" +
 	"\x0edominant_share\x18\x04 \x01(\x01R\rdominantShare\x129\n" +
-	"\tpreempted\x18\x05 \x01(\v2\x1b.drover.v1.PreemptionTotalsR\tpreempted\"\x82\x02\n" +
+	"\tpreempted\x18\x05 \x01(\v2\x1b.drover.v1.PreemptionTotalsR\tpreempted\x12\x1d\n" +
+	"\n" +
+	"fair_share\x18( \x01(\x01R\tfairShare\x12#\n" +
+	"\rtasks_pending\x18) \x01(\x05R\ftasksPending\x12#\n" +
+	"\rtasks_running\x18* \x01(\x05R\ftasksRunning\x12'\n" +
+	"\x0ftasks_suspended\x18+ \x01(\x05R\x0etasksSuspended\"\x82\x02\n" +
 	"\x10PreemptionTotals\x12\x1a\n" +
 	"\bsuspends\x18\x01 \x01(\x03R\bsuspends\x12\x18\n" +
 	"\aresumes\x18\x02 \x01(\x03R\aresumes\x12\x1e\n" +
@@ -3945,14 +5184,111 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x06params\x18\x02 \x03(\v2*.drover.v1.SetSchedulerRequest.ParamsEntryR\x06params\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc8\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x01\n" +
 	"\x14GetSchedulerResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
 	"\x06params\x18\x02 \x03(\v2+.drover.v1.GetSchedulerResponse.ParamsEntryR\x06params\x12\x1c\n" +
-	"\tavailable\x18\x03 \x03(\tR\tavailable\x1a9\n" +
+	"\tavailable\x18\x03 \x03(\tR\tavailable\x12/\n" +
+	"\apending\x18( \x03(\v2\x15.drover.v1.PendingSumR\apending\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb3\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\n" +
+	"PendingSum\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06stages\x18\x02 \x01(\x05R\x06stages\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\x03R\x05tasks\"\x81\x01\n" +
+	"\x12GetScheduleRequest\x12\x17\n" +
+	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\"\x81\x03\n" +
+	"\x13GetScheduleResponse\x12\x15\n" +
+	"\x06now_ms\x18\x01 \x01(\x03R\x05nowMs\x12\x17\n" +
+	"\afrom_ms\x18\x02 \x01(\x03R\x06fromMs\x12\x19\n" +
+	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\x12-\n" +
+	"\x05nodes\x18\x04 \x03(\v2\x17.drover.v1.ScheduleNodeR\x05nodes\x12*\n" +
+	"\x04jobs\x18\x05 \x03(\v2\x16.drover.v1.ScheduleJobR\x04jobs\x126\n" +
+	"\battempts\x18\x06 \x03(\v2\x1a.drover.v1.ScheduleAttemptR\battempts\x12B\n" +
+	"\freservations\x18\a \x03(\v2\x1e.drover.v1.ScheduleReservationR\freservations\x124\n" +
+	"\awaiting\x18\b \x03(\v2\x1a.drover.v1.ScheduleWaitingR\awaiting\x12\x12\n" +
+	"\x04more\x18\t \x01(\x05R\x04more\"\xec\x01\n" +
+	"\fScheduleNode\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04rack\x18\x03 \x01(\tR\x04rack\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
+	"\bdraining\x18\x05 \x01(\bR\bdraining\x126\n" +
+	"\vallocatable\x18\x06 \x01(\v2\x14.drover.v1.ResourcesR\vallocatable\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1e\n" +
+	"\vretry_at_ms\x18\b \x01(\x03R\tretryAtMs\"\xd4\x01\n" +
+	"\vScheduleJob\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12)\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x13.drover.v1.JobStateR\x05state\x12\x1f\n" +
+	"\vdeadline_ms\x18\x05 \x01(\x03R\n" +
+	"deadlineMs\x12#\n" +
+	"\rguaranteed_ms\x18\x06 \x01(\x03R\fguaranteedMs\x12\x16\n" +
+	"\x06stages\x18\a \x03(\tR\x06stages\"\xfe\x02\n" +
+	"\x0fScheduleAttempt\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x1b\n" +
+	"\tplaced_ms\x18\x03 \x01(\x03R\bplacedMs\x12\x1d\n" +
+	"\n" +
+	"started_ms\x18\x04 \x01(\x03R\tstartedMs\x12\x15\n" +
+	"\x06end_ms\x18\x05 \x01(\x03R\x05endMs\x12\x1a\n" +
+	"\bexpected\x18\x06 \x01(\bR\bexpected\x12\x14\n" +
+	"\x05state\x18\a \x01(\tR\x05state\x12&\n" +
+	"\x05level\x18\b \x01(\x0e2\x10.drover.v1.LevelR\x05level\x120\n" +
+	"\boccupied\x18\t \x01(\v2\x14.drover.v1.ResourcesR\boccupied\x12*\n" +
+	"\x04gaps\x18\n" +
+	" \x03(\v2\x16.drover.v1.ScheduleGapR\x04gaps\x12#\n" +
+	"\rpreemptor_job\x18\v \x01(\x04R\fpreemptorJob\";\n" +
+	"\vScheduleGap\x12\x17\n" +
+	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\"\x86\x02\n" +
+	"\x13ScheduleReservation\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\x04R\x03job\x12\x14\n" +
+	"\x05stage\x18\x04 \x01(\x05R\x05stage\x12\x12\n" +
+	"\x04task\x18\x05 \x01(\x05R\x04task\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\x05R\x04node\x12\x19\n" +
+	"\bstart_ms\x18\a \x01(\x03R\astartMs\x12\x15\n" +
+	"\x06end_ms\x18\b \x01(\x03R\x05endMs\x12\x1b\n" +
+	"\tlatest_ms\x18\t \x01(\x03R\blatestMs\x12,\n" +
+	"\x06demand\x18\n" +
+	" \x01(\v2\x14.drover.v1.ResourcesR\x06demand\"\x87\x02\n" +
+	"\x0fScheduleWaiting\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\x05R\x05tasks\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12*\n" +
+	"\x11expected_start_ms\x18\x05 \x01(\x03R\x0fexpectedStartMs\x12\x1f\n" +
+	"\vestimate_ms\x18\x06 \x01(\x03R\n" +
+	"estimateMs\x12\x1d\n" +
+	"\n" +
+	"behind_job\x18\a \x01(\x04R\tbehindJob\x122\n" +
+	"\tgives_way\x18\b \x03(\v2\x15.drover.v1.AttemptKeyR\bgivesWay\"\x14\n" +
+	"\x12ListSamplesRequest\"\xba\x02\n" +
+	"\x06Sample\x12\x13\n" +
+	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x12\x16\n" +
+	"\x06cycles\x18\x02 \x01(\x03R\x06cycles\x12\x18\n" +
+	"\aactions\x18\x03 \x01(\x03R\aactions\x12\x18\n" +
+	"\adropped\x18\x04 \x01(\x03R\adropped\x12\"\n" +
+	"\rmean_cycle_us\x18\x05 \x01(\x03R\vmeanCycleUs\x12 \n" +
+	"\fmax_cycle_us\x18\x06 \x01(\x03R\n" +
+	"maxCycleUs\x12#\n" +
+	"\rtasks_pending\x18\a \x01(\x05R\ftasksPending\x12#\n" +
+	"\rtasks_running\x18\b \x01(\x05R\ftasksRunning\x12'\n" +
+	"\x0ftasks_suspended\x18\t \x01(\x05R\x0etasksSuspended\x12\x16\n" +
+	"\x06shares\x18\n" +
+	" \x03(\x01R\x06shares\"\\\n" +
+	"\x13ListSamplesResponse\x12+\n" +
+	"\asamples\x18\x01 \x03(\v2\x11.drover.v1.SampleR\asamples\x12\x18\n" +
+	"\atenants\x18\x02 \x03(\tR\atenants*\xb3\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -3960,7 +5296,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\xf0\v\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\x90\r\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
@@ -3982,7 +5318,9 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x06Events\x12\x18.drover.v1.EventsRequest\x1a\x10.drover.v1.Event\"\x000\x01\x12Q\n" +
 	"\fGetScheduler\x12\x1e.drover.v1.GetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12Q\n" +
 	"\fSetScheduler\x12\x1e.drover.v1.SetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12N\n" +
-	"\vCalibration\x12\x1d.drover.v1.CalibrationRequest\x1a\x1e.drover.v1.CalibrationResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\vCalibration\x12\x1d.drover.v1.CalibrationRequest\x1a\x1e.drover.v1.CalibrationResponse\"\x00\x12N\n" +
+	"\vGetSchedule\x12\x1d.drover.v1.GetScheduleRequest\x1a\x1e.drover.v1.GetScheduleResponse\"\x00\x12N\n" +
+	"\vListSamples\x12\x1d.drover.v1.ListSamplesRequest\x1a\x1e.drover.v1.ListSamplesResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_client_proto_rawDescOnce sync.Once
@@ -3997,7 +5335,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -4033,35 +5371,48 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*SetLevelResponse)(nil),     // 31: drover.v1.SetLevelResponse
 	(*ListNodesRequest)(nil),     // 32: drover.v1.ListNodesRequest
 	(*NodeStatus)(nil),           // 33: drover.v1.NodeStatus
-	(*ListNodesResponse)(nil),    // 34: drover.v1.ListNodesResponse
-	(*DrainNodeRequest)(nil),     // 35: drover.v1.DrainNodeRequest
-	(*DrainNodeResponse)(nil),    // 36: drover.v1.DrainNodeResponse
-	(*Tenant)(nil),               // 37: drover.v1.Tenant
-	(*ApplyTenantsRequest)(nil),  // 38: drover.v1.ApplyTenantsRequest
-	(*ApplyTenantsResponse)(nil), // 39: drover.v1.ApplyTenantsResponse
-	(*ListTenantsRequest)(nil),   // 40: drover.v1.ListTenantsRequest
-	(*TenantStatus)(nil),         // 41: drover.v1.TenantStatus
-	(*PreemptionTotals)(nil),     // 42: drover.v1.PreemptionTotals
-	(*ListTenantsResponse)(nil),  // 43: drover.v1.ListTenantsResponse
-	(*EventsRequest)(nil),        // 44: drover.v1.EventsRequest
-	(*Event)(nil),                // 45: drover.v1.Event
-	(*GetSchedulerRequest)(nil),  // 46: drover.v1.GetSchedulerRequest
-	(*SetSchedulerRequest)(nil),  // 47: drover.v1.SetSchedulerRequest
-	(*GetSchedulerResponse)(nil), // 48: drover.v1.GetSchedulerResponse
-	nil,                          // 49: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 50: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 51: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 52: drover.v1.Resources
-	(*Limits)(nil),               // 53: drover.v1.Limits
-	(*AttemptKey)(nil),           // 54: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 55: drover.v1.SeenAttempt
-	(Level)(0),                   // 56: drover.v1.Level
-	(*NodeInfo)(nil),             // 57: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 58: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 59: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 60: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 61: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 62: drover.v1.ExecResponse
+	(*LevelUse)(nil),             // 34: drover.v1.LevelUse
+	(*ListNodesResponse)(nil),    // 35: drover.v1.ListNodesResponse
+	(*DrainNodeRequest)(nil),     // 36: drover.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),    // 37: drover.v1.DrainNodeResponse
+	(*Tenant)(nil),               // 38: drover.v1.Tenant
+	(*ApplyTenantsRequest)(nil),  // 39: drover.v1.ApplyTenantsRequest
+	(*ApplyTenantsResponse)(nil), // 40: drover.v1.ApplyTenantsResponse
+	(*ListTenantsRequest)(nil),   // 41: drover.v1.ListTenantsRequest
+	(*TenantStatus)(nil),         // 42: drover.v1.TenantStatus
+	(*PreemptionTotals)(nil),     // 43: drover.v1.PreemptionTotals
+	(*ListTenantsResponse)(nil),  // 44: drover.v1.ListTenantsResponse
+	(*EventsRequest)(nil),        // 45: drover.v1.EventsRequest
+	(*Event)(nil),                // 46: drover.v1.Event
+	(*GetSchedulerRequest)(nil),  // 47: drover.v1.GetSchedulerRequest
+	(*SetSchedulerRequest)(nil),  // 48: drover.v1.SetSchedulerRequest
+	(*GetSchedulerResponse)(nil), // 49: drover.v1.GetSchedulerResponse
+	(*PendingSum)(nil),           // 50: drover.v1.PendingSum
+	(*GetScheduleRequest)(nil),   // 51: drover.v1.GetScheduleRequest
+	(*GetScheduleResponse)(nil),  // 52: drover.v1.GetScheduleResponse
+	(*ScheduleNode)(nil),         // 53: drover.v1.ScheduleNode
+	(*ScheduleJob)(nil),          // 54: drover.v1.ScheduleJob
+	(*ScheduleAttempt)(nil),      // 55: drover.v1.ScheduleAttempt
+	(*ScheduleGap)(nil),          // 56: drover.v1.ScheduleGap
+	(*ScheduleReservation)(nil),  // 57: drover.v1.ScheduleReservation
+	(*ScheduleWaiting)(nil),      // 58: drover.v1.ScheduleWaiting
+	(*ListSamplesRequest)(nil),   // 59: drover.v1.ListSamplesRequest
+	(*Sample)(nil),               // 60: drover.v1.Sample
+	(*ListSamplesResponse)(nil),  // 61: drover.v1.ListSamplesResponse
+	nil,                          // 62: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 63: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 64: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 65: drover.v1.Resources
+	(*Limits)(nil),               // 66: drover.v1.Limits
+	(*AttemptKey)(nil),           // 67: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 68: drover.v1.SeenAttempt
+	(Level)(0),                   // 69: drover.v1.Level
+	(*NodeInfo)(nil),             // 70: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 71: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 72: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 73: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 74: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 75: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -4070,84 +5421,105 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	52, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	53, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	65, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	66, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	0,  // 8: drover.v1.ListJobsRequest.states:type_name -> drover.v1.JobState
 	17, // 9: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 10: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 11: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	49, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
-	42, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
-	54, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	55, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	62, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	43, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
+	67, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	68, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
 	27, // 16: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
-	56, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
-	56, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	69, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	69, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
 	26, // 19: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
 	28, // 20: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	56, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
-	54, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
-	56, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
-	57, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	52, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	58, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
-	33, // 27: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	52, // 28: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	52, // 29: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
-	37, // 30: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
-	37, // 31: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	52, // 32: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
-	42, // 33: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
-	41, // 34: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	50, // 35: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	51, // 36: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
-	1,  // 37: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 38: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 39: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 40: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	10, // 41: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
-	19, // 42: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	21, // 43: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	23, // 44: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	21, // 45: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	25, // 46: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	59, // 47: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	60, // 48: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	30, // 49: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
-	32, // 50: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	35, // 51: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	38, // 52: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	40, // 53: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	44, // 54: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	46, // 55: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	47, // 56: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 57: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	2,  // 58: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 59: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 60: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 61: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 62: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 63: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 64: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 65: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 66: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	29, // 67: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	61, // 68: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	62, // 69: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 70: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
-	34, // 71: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	36, // 72: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	39, // 73: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	43, // 74: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	45, // 75: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	48, // 76: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	48, // 77: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 78: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	58, // [58:79] is the sub-list for method output_type
-	37, // [37:58] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	69, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	67, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	69, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	70, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	65, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	71, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	34, // 27: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
+	69, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
+	33, // 29: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
+	65, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	65, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	38, // 32: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
+	38, // 33: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
+	65, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	43, // 35: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
+	42, // 36: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
+	63, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	64, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	50, // 39: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
+	53, // 40: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
+	54, // 41: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
+	55, // 42: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
+	57, // 43: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
+	58, // 44: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
+	65, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
+	0,  // 46: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
+	67, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
+	69, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
+	65, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
+	56, // 50: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
+	65, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
+	67, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
+	60, // 53: drover.v1.ListSamplesResponse.samples:type_name -> drover.v1.Sample
+	1,  // 54: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 55: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 56: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 57: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 58: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 59: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 60: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 61: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 62: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 63: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	72, // 64: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	73, // 65: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	30, // 66: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
+	32, // 67: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	36, // 68: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	39, // 69: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	41, // 70: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	45, // 71: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	47, // 72: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	48, // 73: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 74: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	51, // 75: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
+	59, // 76: drover.v1.ClientService.ListSamples:input_type -> drover.v1.ListSamplesRequest
+	2,  // 77: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 78: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 79: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 80: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 81: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 82: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 83: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 84: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 85: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 86: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	74, // 87: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	75, // 88: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 89: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	35, // 90: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	37, // 91: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	40, // 92: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	44, // 93: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	46, // 94: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	49, // 95: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	49, // 96: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 97: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	52, // 98: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
+	61, // 99: drover.v1.ClientService.ListSamples:output_type -> drover.v1.ListSamplesResponse
+	77, // [77:100] is the sub-list for method output_type
+	54, // [54:77] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -4163,7 +5535,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   51,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

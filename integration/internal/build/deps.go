@@ -26,6 +26,7 @@ const (
 	ForHDFS     Group = iota + 1 // HDFS alone
 	ForMachines                  // virtual machines
 	ForCode                      // generating code; optional
+	ForPages                     // the web page in a browser
 )
 
 func (g Group) String() string {
@@ -36,6 +37,8 @@ func (g Group) String() string {
 		return "machines"
 	case ForCode:
 		return "code"
+	case ForPages:
+		return "pages"
 	default:
 		return fmt.Sprintf("Group(%d)", int(g))
 	}
@@ -56,6 +59,7 @@ func Deps() []Dep {
 		{"e2fsprogs", "/sbin/mke2fs", "makes disks", ForMachines},
 		{"util-linux", "/sbin/mkswap", "makes swap, enters namespaces", ForMachines},
 		{"xz-utils", "xz", "unpacks kernel modules", ForMachines},
+		{"chromium", "chromium", "drives the web page as a person does, and takes its pictures", ForPages},
 		{"protobuf-compiler", "protoc", "regenerates api/ (only after a change there)", ForCode},
 		{"libprotobuf-dev", "/usr/include/google/protobuf/timestamp.proto", "standard types for protoc", ForCode},
 	}

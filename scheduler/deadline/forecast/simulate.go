@@ -19,7 +19,10 @@ type Forecaster struct {
 	tenants      []scheduler.Resources // by tenant, occupied resources
 	lane         []*jobState           // deadline jobs in their order
 	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
-	firstPending []int32               // by tenant, index in regular of the first job that may have a task to place
+	firstWaiting []int32               // by tenant, index in regular of the first job with a waiting task
+	firstPending []int32               // by tenant, index in regular of the first job that may have a task to place, during placeAll
+	least        scheduler.Resources   // of each resource, the smallest demand of any stage
+	round        int32                 // of placeAll
 	suspended    []*taskState          // in the order of their suspension
 	seq          int32
 	maxEnds      int
@@ -54,7 +57,7 @@ type stageState struct {
 	waiting    int32
 	running    int32
 	done       int32
-	noCapacity bool           // a task did not fit during this placeAll
+	noCapacity int32          // the last round of placeAll in which a task did not fit
 	runTime    time.Duration  // predicted for one task, including the stage's error
 	tail       time.Duration  // predicted for the stages after this one
 	started    scheduler.Time // start of the first waiting task, Never before that
@@ -150,7 +153,25 @@ func (p *Forecaster) copyState() *jobState {
 		p.jobs = append(p.jobs, mine)
 	}
 	p.sortJobs()
+	p.round, p.least = 0, p.leastDemand()
 	return mine
+}
+
+// leastDemand returns, of each resource, the smallest demand of any stage.
+func (p *Forecaster) leastDemand() (least scheduler.Resources) {
+	first := true
+	for _, w := range p.jobs {
+		for i := range w.stages {
+			d := w.stages[i].spec.Demand
+			for r := range d {
+				if first || d[r] < least[r] {
+					least[r] = d[r]
+				}
+			}
+			first = false
+		}
+	}
+	return least
 }
 
 // sortJobs puts the jobs into their lanes, in order.
@@ -158,9 +179,9 @@ func (p *Forecaster) sortJobs() {
 	slices.SortStableFunc(p.jobs, func(a, b *jobState) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.key, b.key), cmp.Compare(a.spec.Submitted, b.spec.Submitted))
 	})
-	p.lane, p.regular, p.firstPending = p.lane[:0], p.regular[:0], p.firstPending[:0]
+	p.lane, p.regular, p.firstWaiting = p.lane[:0], p.regular[:0], p.firstWaiting[:0]
 	for range p.state.Tenants() {
-		p.regular, p.firstPending = append(p.regular, nil), append(p.firstPending, 0)
+		p.regular, p.firstWaiting = append(p.regular, nil), append(p.firstWaiting, 0)
 	}
 	for _, w := range p.jobs {
 		if w.lane == 1 {
@@ -273,13 +294,11 @@ func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
 
 // placeAll places what fits: first deadline jobs in their order, which preempt if they
 // cannot wait; then suspended tasks; then, while something fits, the next task of the
-// tenant with the least share.
+// tenant with the least share. Jobs without a waiting task are passed over for good,
+// and nothing is looked at while not even the smallest demand fits: with many queued
+// jobs most ends of tasks leave room for one.
 func (p *Forecaster) placeAll() {
-	for _, w := range p.jobs {
-		for i := range w.stages {
-			w.stages[i].noCapacity = false
-		}
-	}
+	p.round++
 	for _, w := range p.lane {
 		for p.placeOne(w) {
 		}
@@ -289,18 +308,23 @@ func (p *Forecaster) placeAll() {
 	}
 	p.resumeSuspended()
 	total := p.state.Total()
-	clear(p.firstPending)
-	for {
+	for t, jobs := range p.regular {
+		for int(p.firstWaiting[t]) < len(jobs) && !jobs[p.firstWaiting[t]].hasWaiting() {
+			p.firstWaiting[t]++
+		}
+	}
+	p.firstPending = append(p.firstPending[:0], p.firstWaiting...)
+	for p.fitsAnywhere(p.least) {
 		best, least := (*jobState)(nil), 0.0
 		for t, jobs := range p.regular {
-			for int(p.firstPending[t]) < len(jobs) && jobs[p.firstPending[t]].nextStage() == nil {
+			for int(p.firstPending[t]) < len(jobs) && jobs[p.firstPending[t]].nextStage(p.round) == nil {
 				p.firstPending[t]++
 			}
 			if int(p.firstPending[t]) == len(jobs) {
 				continue
 			}
 			w := jobs[p.firstPending[t]]
-			share := p.tenants[t].Add(w.nextStage().spec.Demand).DominantShare(total) / p.state.Tenants()[t].Spec.Weight
+			share := p.tenants[t].Add(w.nextStage(p.round).spec.Demand).DominantShare(total) / p.state.Tenants()[t].Spec.Weight
 			if best == nil || share < least {
 				best, least = w, share
 			}
@@ -310,6 +334,26 @@ func (p *Forecaster) placeAll() {
 		}
 		p.placeOne(best)
 	}
+}
+
+// fitsAnywhere reports whether a schedulable node has that much free.
+func (p *Forecaster) fitsAnywhere(d scheduler.Resources) bool {
+	for i := range p.nodes {
+		if n := &p.nodes[i]; n.schedulable && d.Fits(n.free) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasWaiting reports whether a task of the job waits, in any stage.
+func (w *jobState) hasWaiting() bool {
+	for i := range w.stages {
+		if w.stages[i].waiting > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // resumeSuspended resumes suspended tasks whose node has capacity, in the order of
@@ -333,11 +377,11 @@ func (p *Forecaster) resumeSuspended() {
 }
 
 // nextStage returns the first stage of a job that may start a task and has not lacked
-// capacity in this placeAll, nil for none.
-func (w *jobState) nextStage() *stageState {
+// capacity in this round of placeAll, nil for none.
+func (w *jobState) nextStage(round int32) *stageState {
 	for i := range w.stages {
 		g := &w.stages[i]
-		if g.waiting == 0 || g.noCapacity || (g.spec.MaxParallel > 0 && g.running >= g.spec.MaxParallel) || !w.isOpen(g) {
+		if g.waiting == 0 || g.noCapacity == round || (g.spec.MaxParallel > 0 && g.running >= g.spec.MaxParallel) || !w.isOpen(g) {
 			continue
 		}
 		return g
@@ -358,7 +402,7 @@ func (w *jobState) isOpen(g *stageState) bool {
 // placeOne places a task of the job on the first node with capacity. It returns false
 // if the job has no task to place.
 func (p *Forecaster) placeOne(w *jobState) bool {
-	g := w.nextStage()
+	g := w.nextStage(p.round)
 	if g == nil {
 		return false
 	}
@@ -368,7 +412,7 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 			return true
 		}
 	}
-	g.noCapacity = true
+	g.noCapacity = p.round
 	return true
 }
 

@@ -83,6 +83,12 @@ const (
 	// ClientServiceCalibrationProcedure is the fully-qualified name of the ClientService's Calibration
 	// RPC.
 	ClientServiceCalibrationProcedure = "/drover.v1.ClientService/Calibration"
+	// ClientServiceGetScheduleProcedure is the fully-qualified name of the ClientService's GetSchedule
+	// RPC.
+	ClientServiceGetScheduleProcedure = "/drover.v1.ClientService/GetSchedule"
+	// ClientServiceListSamplesProcedure is the fully-qualified name of the ClientService's ListSamples
+	// RPC.
+	ClientServiceListSamplesProcedure = "/drover.v1.ClientService/ListSamples"
 )
 
 // ClientServiceClient is a client for the drover.v1.ClientService service.
@@ -114,6 +120,12 @@ type ClientServiceClient interface {
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	// Calibration compares quotes with outcomes.
 	Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error)
+	// GetSchedule returns what occupies the nodes, from a time in the past to the
+	// last planned end: attempts, reservations, and the stages that wait.
+	GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error)
+	// ListSamples returns the load of the scheduler and the tenants' shares over
+	// the last hour, since this server leads.
+	ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error)
 }
 
 // NewClientServiceClient constructs a client for the drover.v1.ClientService service. By default,
@@ -253,6 +265,18 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("Calibration")),
 			connect.WithClientOptions(opts...),
 		),
+		getSchedule: connect.NewClient[v1.GetScheduleRequest, v1.GetScheduleResponse](
+			httpClient,
+			baseURL+ClientServiceGetScheduleProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("GetSchedule")),
+			connect.WithClientOptions(opts...),
+		),
+		listSamples: connect.NewClient[v1.ListSamplesRequest, v1.ListSamplesResponse](
+			httpClient,
+			baseURL+ClientServiceListSamplesProcedure,
+			connect.WithSchema(clientServiceMethods.ByName("ListSamples")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -279,6 +303,8 @@ type clientServiceClient struct {
 	getScheduler *connect.Client[v1.GetSchedulerRequest, v1.GetSchedulerResponse]
 	setScheduler *connect.Client[v1.SetSchedulerRequest, v1.GetSchedulerResponse]
 	calibration  *connect.Client[v1.CalibrationRequest, v1.CalibrationResponse]
+	getSchedule  *connect.Client[v1.GetScheduleRequest, v1.GetScheduleResponse]
+	listSamples  *connect.Client[v1.ListSamplesRequest, v1.ListSamplesResponse]
 }
 
 // Status calls drover.v1.ClientService.Status.
@@ -386,6 +412,16 @@ func (c *clientServiceClient) Calibration(ctx context.Context, req *connect.Requ
 	return c.calibration.CallUnary(ctx, req)
 }
 
+// GetSchedule calls drover.v1.ClientService.GetSchedule.
+func (c *clientServiceClient) GetSchedule(ctx context.Context, req *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error) {
+	return c.getSchedule.CallUnary(ctx, req)
+}
+
+// ListSamples calls drover.v1.ClientService.ListSamples.
+func (c *clientServiceClient) ListSamples(ctx context.Context, req *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error) {
+	return c.listSamples.CallUnary(ctx, req)
+}
+
 // ClientServiceHandler is an implementation of the drover.v1.ClientService service.
 type ClientServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
@@ -415,6 +451,12 @@ type ClientServiceHandler interface {
 	SetScheduler(context.Context, *connect.Request[v1.SetSchedulerRequest]) (*connect.Response[v1.GetSchedulerResponse], error)
 	// Calibration compares quotes with outcomes.
 	Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error)
+	// GetSchedule returns what occupies the nodes, from a time in the past to the
+	// last planned end: attempts, reservations, and the stages that wait.
+	GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error)
+	// ListSamples returns the load of the scheduler and the tenants' shares over
+	// the last hour, since this server leads.
+	ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error)
 }
 
 // NewClientServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -550,6 +592,18 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("Calibration")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clientServiceGetScheduleHandler := connect.NewUnaryHandler(
+		ClientServiceGetScheduleProcedure,
+		svc.GetSchedule,
+		connect.WithSchema(clientServiceMethods.ByName("GetSchedule")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clientServiceListSamplesHandler := connect.NewUnaryHandler(
+		ClientServiceListSamplesProcedure,
+		svc.ListSamples,
+		connect.WithSchema(clientServiceMethods.ByName("ListSamples")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/drover.v1.ClientService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClientServiceStatusProcedure:
@@ -594,6 +648,10 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceSetSchedulerHandler.ServeHTTP(w, r)
 		case ClientServiceCalibrationProcedure:
 			clientServiceCalibrationHandler.ServeHTTP(w, r)
+		case ClientServiceGetScheduleProcedure:
+			clientServiceGetScheduleHandler.ServeHTTP(w, r)
+		case ClientServiceListSamplesProcedure:
+			clientServiceListSamplesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -685,4 +743,12 @@ func (UnimplementedClientServiceHandler) SetScheduler(context.Context, *connect.
 
 func (UnimplementedClientServiceHandler) Calibration(context.Context, *connect.Request[v1.CalibrationRequest]) (*connect.Response[v1.CalibrationResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.Calibration is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.GetSchedule is not implemented"))
+}
+
+func (UnimplementedClientServiceHandler) ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.ListSamples is not implemented"))
 }

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/ui"
+)
+
+func uiCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ui",
+		Usage: "the web page: the cluster, its jobs, and the schedule with its future",
+		Description: "It serves the page on this machine with your own certificate, until Ctrl-C, and prints an address that opens\n" +
+			"it once: who opens it gets a cookie, and nobody else on this machine gets in.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "listen", Usage: "`HOST:PORT` of the page on a loopback address; port 0: any that is free", Value: "127.0.0.1:0"},
+		},
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			return serveUI(c.Context, c.String("listen"), cl.ClientServiceClient, func(address string) {
+				fmt.Fprintln(c.App.Writer, address)
+				fmt.Fprintln(c.App.ErrWriter, "open this address in a browser of this machine; it works once; Ctrl-C ends it")
+			})
+		},
+	}
+}
+
+// webPage returns the page that a coordinator serves.
+func webPage(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler {
+	return ui.New(ui.Config{API: api, Reader: reader})
+}
+
+// uiShutdownLimit bounds how long open pages delay the end, in which they are
+// cut off.
+const uiShutdownLimit = 2 * time.Second
+
+// serveUI serves the page on a loopback address until ctx ends. It calls ready
+// with an address that opens it.
+func serveUI(ctx context.Context, listen string, api droverv1connect.ClientServiceClient, ready func(address string)) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return usageErrorf("-listen %q: want HOST:PORT, such as 127.0.0.1:0", listen)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usageErrorf("-listen %q: the page is served to this machine only: use 127.0.0.1; others use the coordinator's own address", listen)
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("the page: %w", err)
+	}
+	guard := ui.NewGuard(ui.New(ui.Config{API: api}), l.Addr().String())
+	s := &http.Server{Handler: guard, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("the page: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), uiShutdownLimit)
+		defer cancel()
+		if err := s.Shutdown(stop); err != nil {
+			return s.Close()
+		}
+		return nil
+	})
+	ready(guard.Address())
+	return g.Wait()
+}

@@ -1,0 +1,312 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Limits of a schedule.
+const (
+	maxScheduled    = 20_000    // attempts of one response
+	schedulePast    = time.Hour // shown unless the caller asks for another time
+	leastProgress   = 0.05      // below it, progress predicts no end
+	minutesOfTheEnd = time.Minute
+)
+
+// GetSchedule returns the attempts that occupy nodes since a time in the past,
+// the reservations, and the stages that wait. O(attempts not forgotten).
+func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[droverv1.GetScheduleRequest]) (*connect.Response[droverv1.GetScheduleResponse], error) {
+	if err := s.needUser(ctx); err != nil {
+		return nil, err
+	}
+	starts := s.expectedStarts(ctx)
+	now := s.now()
+	b := &scheduleBuilder{core: s.core, ctx: ctx, req: req.Msg, now: now, from: now.Add(-schedulePast), jobs: map[uint64]bool{},
+		out: &droverv1.GetScheduleResponse{NowMs: now.UnixMilli()}}
+	if ms := req.Msg.GetFromMs(); ms > 0 {
+		b.from = time.UnixMilli(ms)
+	}
+	b.out.FromMs = b.from.UnixMilli()
+	var err error
+	s.view(func(f *facts.Facts) {
+		if b.job, err = s.resolveEventsJob(ctx, f, req.Msg.GetJob()); err == nil {
+			b.build(f, starts)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(b.out), nil
+}
+
+// scheduleBuilder builds one response under the facts' read lock.
+type scheduleBuilder struct {
+	*core
+	ctx  context.Context
+	req  *droverv1.GetScheduleRequest
+	now  time.Time
+	from time.Time
+	job  uint64 // only this one; 0: all
+
+	gaps map[string][]*droverv1.ScheduleGap
+	jobs map[uint64]bool // to be listed in the response
+	out  *droverv1.GetScheduleResponse
+}
+
+func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]scheduler.Time) {
+	b.gaps = suspensionGaps(f)
+	for _, n := range f.Nodes() {
+		b.out.Nodes = append(b.out.Nodes, &droverv1.ScheduleNode{Node: n.ID, Name: n.Info.GetName(), Rack: n.Info.GetRack(), State: nodeState(n), Draining: n.Draining,
+			Allocatable: n.Info.GetAllocatable(), Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6})
+	}
+	for _, id := range f.JobIDs() {
+		if j := f.Job(id); b.wants(j) && (!j.HasEnded() || j.Live > 0 || j.Ended >= b.from.UnixNano()) {
+			b.addAttempts(f, j)
+			b.addWaiting(f, j, starts)
+		}
+	}
+	b.addReservations(f)
+	b.cut()
+	for _, id := range f.JobIDs() {
+		if b.jobs[id] {
+			b.addJob(f, f.Job(id))
+		}
+	}
+}
+
+// wants reports whether the request is about a job.
+func (b *scheduleBuilder) wants(j *facts.Job) bool {
+	return j != nil && (b.job == 0 || j.ID == b.job) && (b.req.GetTenant() == "" || b.req.GetTenant() == j.Spec.Tenant)
+}
+
+func (b *scheduleBuilder) readable(f *facts.Facts, j *facts.Job) bool {
+	return b.needJob(b.ctx, mayRead, f, j) == nil
+}
+
+func (b *scheduleBuilder) addAttempts(f *facts.Facts, j *facts.Job) {
+	readable := b.readable(f, j)
+	if !readable && (b.job != 0 || b.req.GetTenant() != "") {
+		return // that some of the capacity is this job's is what the caller may not know
+	}
+	f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+		if !a.State.IsActive() && a.Ended < b.from.UnixNano() {
+			return
+		}
+		if n := f.Node(a.Node); n == nil || b.req.GetNode() != "" && n.Info.GetName() != b.req.GetNode() {
+			return
+		}
+		out := b.attempt(j, k, a)
+		if readable {
+			b.jobs[j.ID] = true
+			out.Key = k.Proto(a.Run)
+			if a.State.IsActive() && (a.Level > droverv1.Level_LEVEL_RUNNING || a.Target > droverv1.Level_LEVEL_RUNNING) {
+				out.PreemptorJob = a.Suspension.Preemptor
+			}
+		} else {
+			out.Key = &droverv1.AttemptKey{Run: a.Run}
+		}
+		b.out.Attempts = append(b.out.Attempts, out)
+	})
+}
+
+func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *droverv1.ScheduleAttempt {
+	out := &droverv1.ScheduleAttempt{Node: a.Node, PlacedMs: a.Placed / 1e6, EndMs: a.Ended / 1e6, State: a.State.String(), Level: a.Level,
+		Gaps: b.gaps[gapKey(j.ID, taskName(j, k))]}
+	if a.State.IsActive() {
+		seen := a.Seen()
+		out.Occupied = a.Occupied.Proto()
+		if live := b.sessions.seen(a.Node, k, a.Run); live != nil {
+			seen = live
+		}
+		out.EndMs, out.Expected = b.expectedEnd(&j.Stages[k.Stage], a, seen), true
+		if a.Level != droverv1.Level_LEVEL_RUNNING && a.Suspension.SuspendedAt > 0 && !openGap(out.Gaps) {
+			out.Gaps = append(slices.Clone(out.Gaps), &droverv1.ScheduleGap{FromMs: a.Suspension.SuspendedAt / 1e6})
+		}
+		out.StartedMs = seen.GetStartedMs()
+	}
+	return out
+}
+
+func openGap(gaps []*droverv1.ScheduleGap) bool { return len(gaps) > 0 && gaps[len(gaps)-1].ToMs == 0 }
+
+// expectedEnd returns when an active attempt is expected to end, Unix ms, 0 if
+// nothing is known: from its progress if it has some, otherwise from the
+// predicted run time. What should have ended is expected to end soon.
+func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *droverv1.SeenAttempt) int64 {
+	now := b.now.UnixMilli()
+	ran := seen.GetRunningMs()
+	if p := seen.GetProgress(); p >= leastProgress && p < 1 && ran > 0 {
+		return now + int64(float64(ran)*(1-p)/p)
+	}
+	estimate := cmp.Or(a.EstimateNS, st.EstimateNS) / 1e6
+	if estimate == 0 {
+		return 0
+	}
+	if left := estimate - ran; ran > 0 {
+		return now + max(left, 1000)
+	}
+	return max(a.Placed/1e6+estimate, now+1000)
+}
+
+// addWaiting adds the stages of a readable job whose tasks wait.
+func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, starts map[scheduler.StageID]scheduler.Time) {
+	if j.HasEnded() || !b.readable(f, j) {
+		return
+	}
+	for i := range j.Stages {
+		st := &j.Stages[i]
+		id := stageID(j.ID, int32(i))
+		if st.Pending == 0 {
+			continue
+		}
+		out := &droverv1.ScheduleWaiting{Job: j.ID, Stage: int32(i), Tasks: st.Pending, EstimateMs: st.EstimateNS / 1e6}
+		if at, ok := starts[id]; ok {
+			out.ExpectedStartMs = unixMillis(at)
+		}
+		if w, ok := b.waitingFor(id); ok {
+			out.Reason, out.BehindJob = b.waitingReason(f, &w), uint64(w.Behind.Job)
+			if w.Reason == scheduler.ReasonLater && w.Until < scheduler.Never {
+				out.ExpectedStartMs = unixMillis(w.Until)
+			}
+			if r := f.Reservation(uint64(w.Reservation)); w.Reservation != 0 && r != nil {
+				out.BehindJob = r.GetJob()
+			}
+		} else {
+			out.Reason = unfinishedStage(j, i)
+		}
+		if out.ExpectedStartMs <= b.now.UnixMilli() || !canStart(f, j.ID, i) {
+			out.ExpectedStartMs = 0 // what is past was not true, and what cannot start will not
+		}
+		b.jobs[j.ID] = true
+		b.out.Waiting = append(b.out.Waiting, out)
+	}
+}
+
+// unfinishedStage returns which stage a stage waits for, "" if none.
+func unfinishedStage(j *facts.Job, i int) string {
+	spec := &j.Spec.Stages[i]
+	for k := range j.Spec.Stages {
+		before := slices.Contains(spec.After, j.Spec.Stages[k].Name) || i == j.ReduceStage() && k == j.MapStage()
+		if before && j.Stages[k].Done < j.Stages[k].Tasks {
+			return "stage " + j.Spec.Stages[k].Name + " is not done"
+		}
+	}
+	return ""
+}
+
+// addReservations adds the reservations, and to each waiting stage the attempts
+// that are being suspended for its job.
+func (b *scheduleBuilder) addReservations(f *facts.Facts) {
+	for _, r := range f.Reservations() {
+		j := f.Job(r.GetJob())
+		if (b.job != 0 || b.req.GetTenant() != "") && !b.wants(j) {
+			continue
+		}
+		out := &droverv1.ScheduleReservation{Id: r.GetId(), Kind: scheduler.ReservationKind(r.GetKind()).String(), Node: r.GetNode(),
+			StartMs: r.GetStart() / 1e6, LatestMs: r.GetLatest() / 1e6, Demand: r.GetDemand()}
+		if r.GetEnd() > 0 && scheduler.Time(r.GetEnd()) < scheduler.Never {
+			out.EndMs = r.GetEnd() / 1e6
+		}
+		if n := f.Node(r.GetNode()); b.req.GetNode() != "" && n != nil && n.Info.GetName() != b.req.GetNode() {
+			continue
+		}
+		if j != nil && b.readable(f, j) {
+			out.Job, out.Stage, out.Task = j.ID, r.GetStage(), r.GetTask()
+			b.jobs[j.ID] = true
+		} else if b.job != 0 {
+			continue
+		}
+		b.out.Reservations = append(b.out.Reservations, out)
+	}
+	giving := map[uint64][]*droverv1.AttemptKey{}
+	for _, a := range b.out.Attempts {
+		if p := a.GetPreemptorJob(); p != 0 {
+			giving[p] = append(giving[p], a.GetKey())
+		}
+	}
+	for _, w := range b.out.Waiting {
+		w.GivesWay = giving[w.GetJob()]
+	}
+}
+
+// cut bounds the attempts of the response: active ones go first, then those
+// that ended last. It sets the last planned end.
+func (b *scheduleBuilder) cut() {
+	list := b.out.Attempts
+	slices.SortStableFunc(list, func(x, y *droverv1.ScheduleAttempt) int {
+		if x.GetExpected() != y.GetExpected() {
+			if x.GetExpected() {
+				return -1
+			}
+			return 1
+		}
+		if x.GetExpected() {
+			return cmp.Or(cmp.Compare(x.GetNode(), y.GetNode()), cmp.Compare(x.GetPlacedMs(), y.GetPlacedMs()))
+		}
+		return cmp.Compare(y.GetEndMs(), x.GetEndMs())
+	})
+	limit := int(b.req.GetLimit())
+	if limit <= 0 || limit > maxScheduled {
+		limit = maxScheduled
+	}
+	if n := len(list) - limit; n > 0 {
+		b.out.More, b.out.Attempts = int32(n), list[:limit]
+	}
+	until := b.now.Add(minutesOfTheEnd).UnixMilli()
+	for _, a := range b.out.Attempts {
+		until = max(until, a.GetEndMs())
+	}
+	for _, r := range b.out.Reservations {
+		until = max(until, r.GetStartMs(), r.GetEndMs(), r.GetLatestMs())
+	}
+	for _, w := range b.out.Waiting {
+		until = max(until, w.GetExpectedStartMs()+w.GetEstimateMs())
+	}
+	b.out.UntilMs = until
+}
+
+func (b *scheduleBuilder) addJob(f *facts.Facts, j *facts.Job) {
+	out := &droverv1.ScheduleJob{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, DeadlineMs: j.DeadlineNS() / 1e6, GuaranteedMs: f.GuaranteedDeparture(j) / 1e6}
+	for i := range j.Spec.Stages {
+		out.Stages = append(out.Stages, j.Spec.Stages[i].Name)
+	}
+	b.out.Jobs = append(b.out.Jobs, out)
+}
+
+// suspensionGaps returns the suspensions in the remembered events, by gapKey,
+// oldest first. O(events).
+func suspensionGaps(f *facts.Facts) map[string][]*droverv1.ScheduleGap {
+	out := map[string][]*droverv1.ScheduleGap{}
+	for _, e := range f.EventsSince(0, facts.MaxEvents) {
+		suspended := e.Kind == "task.suspended"
+		if !suspended && e.Kind != "task.resumed" {
+			continue
+		}
+		name := e.Task[:max(strings.LastIndexByte(e.Task, '.'), 0)] // a migration changes the run
+		k := gapKey(e.JobID, name)
+		switch list := out[k]; {
+		case suspended && !openGap(list):
+			out[k] = append(list, &droverv1.ScheduleGap{FromMs: e.At / 1e6})
+		case !suspended && openGap(list):
+			list[len(list)-1].ToMs = e.At / 1e6
+		}
+	}
+	return out
+}
+
+func gapKey(job uint64, task string) string { return fmt.Sprintf("%d %s", job, task) }
+
+// taskName returns stage/index.attempt.
+func taskName(j *facts.Job, k facts.Key) string {
+	return fmt.Sprintf("%s/%d.%d", j.Spec.Stages[k.Stage].Name, k.Task, k.Attempt)
+}

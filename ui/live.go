@@ -1,0 +1,268 @@
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of live pages.
+const (
+	maxLive     = 2000             // open streams
+	liveEvery   = time.Second      // between two renderings of a page
+	liveBeat    = 15 * time.Second // a comment on a silent stream, so that both ends notice its loss
+	maxLogChunk = 64 << 10         // bytes of a log in one event
+)
+
+// stream writes server-sent events.
+type stream struct {
+	w   http.ResponseWriter
+	z   *gzip.Writer // nil: not compressed
+	out io.Writer
+	ctl *http.ResponseController
+}
+
+// newStream begins a stream, or refuses it if too many are open. The caller
+// calls close.
+func (s *server) newStream(w http.ResponseWriter, r *http.Request) *stream {
+	if s.live.Add(1) > maxLive {
+		s.live.Add(-1)
+		http.Error(w, "too many pages are open: close some, or reload this one later", http.StatusServiceUnavailable)
+		return nil
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	st := &stream{w: w, out: w, ctl: http.NewResponseController(w)}
+	if acceptsGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		st.z = gzip.NewWriter(w)
+		st.out = st.z
+	}
+	w.WriteHeader(http.StatusOK)
+	return st
+}
+
+func (s *server) endStream(st *stream) {
+	if st.z != nil {
+		_ = st.z.Close() // fails only if the reader is gone
+	}
+	s.live.Add(-1)
+}
+
+// send writes an event; v becomes JSON, which has no line break.
+func (st *stream) send(kind string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(st.out, "event: %s\ndata: %s\n\n", kind, b); err != nil {
+		return err
+	}
+	return st.flush()
+}
+
+func (st *stream) beat() error {
+	if _, err := io.WriteString(st.out, ":\n\n"); err != nil {
+		return err
+	}
+	return st.flush()
+}
+
+func (st *stream) flush() error {
+	if st.z != nil {
+		if err := st.z.Flush(); err != nil {
+			return err
+		}
+	}
+	return st.ctl.Flush()
+}
+
+// serveLive streams the main part of the page at ?path= whenever it differs
+// from ?have=, the digest of what the reader has, or from what was sent last.
+func (s *server) serveLive(w http.ResponseWriter, r *http.Request) {
+	u, err := url.Parse(r.URL.Query().Get("path"))
+	if err != nil || u.IsAbs() || u.Host != "" {
+		http.Error(w, "the path is no address of a page", http.StatusBadRequest)
+		return
+	}
+	st := s.newStream(w, r)
+	if st == nil {
+		return
+	}
+	defer s.endStream(st)
+	have, failed, silent := r.URL.Query().Get("have"), false, time.Now()
+	t := time.NewTicker(liveEvery)
+	defer t.Stop()
+	for {
+		body, err := s.renderShared(r.Context(), u)
+		switch {
+		case r.Context().Err() != nil:
+			return
+		case err != nil:
+			failed = true
+			err = st.send("trouble", err.Error())
+			silent = time.Now()
+		case failed || body.digest != have:
+			failed, have = false, body.digest
+			err = st.send("main", map[string]string{"html": body.html, "digest": body.digest, "title": body.title})
+			silent = time.Now()
+		case time.Since(silent) > liveBeat:
+			silent = time.Now()
+			err = st.beat()
+		}
+		if err != nil {
+			return
+		}
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// rendered is the main part of a page.
+type rendered struct {
+	html, digest, title string
+}
+
+// renderShared renders the main part of a page, once for all readers of one
+// name. An error is one that passes: what else a page says instead of its
+// content is its content.
+func (s *server) renderShared(ctx context.Context, u *url.URL) (*rendered, error) {
+	key := s.reader(ctx) + "\x00main\x00" + u.RequestURI()
+	v, err := s.shared.get(ctx, key, func(ctx context.Context) (any, error) {
+		q, err := s.newQuery(ctx, u)
+		var v *view
+		if err == nil {
+			v, err = q.page()
+		}
+		if err != nil {
+			if errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Overloaded) {
+				return nil, err
+			}
+			v = errorView(err)
+		}
+		var b bytes.Buffer
+		if err := q.renderMain(&b, v); err != nil {
+			return nil, err
+		}
+		return &rendered{html: b.String(), digest: digest(b.Bytes()), title: v.Title}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*rendered), nil
+}
+
+// serveFollow streams the output of an attempt.
+func (s *server) serveFollow(w http.ResponseWriter, r *http.Request) {
+	key, err := attemptKey(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	st := s.newStream(w, r)
+	if st == nil {
+		return
+	}
+	defer s.endStream(st)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	parts, done := make(chan []byte), make(chan error, 1)
+	var rest []byte                                                                 // the beginning of a letter
+	go func() { done <- s.readLog(ctx, key, r.URL.Query().Get("stream"), parts) }() // ends with ctx
+	beat := time.NewTicker(liveBeat)
+	defer beat.Stop()
+	for {
+		select {
+		case p := <-parts:
+			var text string
+			text, rest = logText(append(rest, p...))
+			err = st.send("text", text)
+		case err := <-done:
+			what := ""
+			if err != nil {
+				what = err.Error()
+			}
+			_ = st.send("end", what) // fails only if the reader is gone
+			return
+		case <-beat.C:
+			err = st.beat()
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
+			cancel()
+			<-done
+			return
+		}
+	}
+}
+
+// logText returns bytes of a log as text, and the beginning of a letter at their
+// end. What is no UTF-8 is replaced.
+func logText(b []byte) (text string, rest []byte) {
+	end := len(b)
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if at := len(b) - i; utf8.RuneStart(b[at]) {
+			if !utf8.FullRune(b[at:]) {
+				end = at
+			}
+			break
+		}
+	}
+	return string(bytes.ToValidUTF8(b[:end], []byte("\uFFFD"))), b[end:]
+}
+
+// logTail is how much of a log a page shows at first, in lines.
+const logTail = 2000
+
+// readLog sends the end of an attempt's output, and what follows, to parts.
+func (s *server) readLog(ctx context.Context, key *droverv1.AttemptKey, name string, parts chan<- []byte) error {
+	from, err := s.api.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: name, Tail: logTail, Follow: true}))
+	if err != nil {
+		return classify(err)
+	}
+	defer func() { _ = from.Close() }() // its error was returned by Err
+	for from.Receive() {
+		for b := range chunks(from.Msg().GetData(), maxLogChunk) {
+			select {
+			case parts <- b:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+	if err := from.Err(); err != nil && ctx.Err() == nil {
+		return classify(err)
+	}
+	return nil
+}
+
+// chunks yields copies of b in parts of at most n bytes.
+func chunks(b []byte, n int) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for len(b) > 0 {
+			k := min(n, len(b))
+			if !yield(bytes.Clone(b[:k])) {
+				return
+			}
+			b = b[k:]
+		}
+	}
+}

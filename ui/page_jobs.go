@@ -1,0 +1,162 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// jobRow is a job with what its row shows.
+type jobRow struct {
+	*droverv1.JobSummary
+	DonePart, RunningPart float64
+	Took                  string
+}
+
+func newJobRow(j *droverv1.JobSummary) jobRow {
+	r := jobRow{JobSummary: j, DonePart: part(int64(j.GetTasksDone()), int64(j.GetTasks())), RunningPart: part(int64(j.GetTasksRunning()), int64(j.GetTasks())), Took: "–"}
+	if j.GetStartedMs() > 0 && j.GetEndedMs() > 0 {
+		r.Took = durationText(j.GetEndedMs() - j.GetStartedMs())
+	}
+	return r
+}
+
+// column is the head of a column that can be sorted by.
+type column struct {
+	Label, Address, Sorted string
+	Numeric                bool
+}
+
+type jobsData struct {
+	Summary, Search, Sort string
+	States, Tenants       []choice
+	Mine, Filtered        bool
+	Columns               []column
+	Jobs                  []jobRow
+	Pager                 pager
+}
+
+// jobOrders are the orders of the list; each ends with the number.
+var jobOrders = map[string]func(a, b *droverv1.JobSummary) int{
+	"job":       func(a, b *droverv1.JobSummary) int { return 0 },
+	"name":      func(a, b *droverv1.JobSummary) int { return cmp.Compare(b.GetName(), a.GetName()) },
+	"state":     func(a, b *droverv1.JobSummary) int { return cmp.Compare(b.GetState(), a.GetState()) },
+	"tenant":    func(a, b *droverv1.JobSummary) int { return cmp.Compare(b.GetTenant(), a.GetTenant()) },
+	"progress":  func(a, b *droverv1.JobSummary) int { return cmp.Compare(newJobRow(a).DonePart, newJobRow(b).DonePart) },
+	"submitted": func(a, b *droverv1.JobSummary) int { return cmp.Compare(a.GetSubmittedMs(), b.GetSubmittedMs()) },
+	"took": func(a, b *droverv1.JobSummary) int {
+		return cmp.Compare(a.GetEndedMs()-a.GetStartedMs(), b.GetEndedMs()-b.GetStartedMs())
+	},
+	"deadline": func(a, b *droverv1.JobSummary) int { return cmp.Compare(deadlineOrder(b), deadlineOrder(a)) },
+}
+
+// deadlineOrder sorts jobs without a deadline last.
+func deadlineOrder(j *droverv1.JobSummary) int64 {
+	if j.GetDeadlineMs() == 0 {
+		return 1 << 62
+	}
+	return j.GetDeadlineMs()
+}
+
+// jobsPage lists jobs.
+func (q *query) jobsPage() (*view, error) {
+	req := &droverv1.ListJobsRequest{All: true, Tenant: q.values.Get("tenant"), Mine: q.values.Get("mine") != ""}
+	res, err := q.jobs(req)
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := q.tenants()
+	if err != nil {
+		return nil, err
+	}
+	d := &jobsData{Search: q.values.Get("q"), Sort: q.values.Get("sort"), Mine: req.GetMine()}
+	state := q.values.Get("state")
+	d.Filtered = d.Search != "" || state != "" || req.GetTenant() != "" || d.Mine
+	d.States = choices(state, "", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped")
+	d.Tenants = tenantChoices(tenants, req.GetTenant())
+	var list []*droverv1.JobSummary
+	for _, j := range res.GetJobs() {
+		if matchesJob(j, strings.ToLower(d.Search), state) {
+			list = append(list, j)
+		}
+	}
+	d.sort(q, list)
+	live := 0
+	for _, j := range res.GetJobs() {
+		if j.GetEndedMs() == 0 {
+			live++
+		}
+	}
+	d.Summary = fmt.Sprintf("%s live, %s ended lately", countText(live), countText(len(res.GetJobs())-live))
+	if n := res.GetMore(); n > 0 {
+		d.Summary += fmt.Sprintf("; %s more are not listed: choose a tenant", countText(n))
+	}
+	from, to, p := q.paginate(len(list))
+	d.Pager = p
+	for _, j := range list[from:to] {
+		d.Jobs = append(d.Jobs, newJobRow(j))
+	}
+	return &view{Title: "Jobs", Nav: "Jobs", Template: "jobs", Data: d}, nil
+}
+
+func tenantChoices(tenants []*droverv1.TenantStatus, on string) []choice {
+	out := []choice{{Label: "all", On: on == ""}}
+	for _, t := range tenants {
+		n := t.GetTenant().GetName()
+		out = append(out, choice{n, n, n == on})
+	}
+	return out
+}
+
+func matchesJob(j *droverv1.JobSummary, search, state string) bool {
+	switch {
+	case state == "live" && j.GetEndedMs() > 0,
+		state == "waiting" && (j.GetEndedMs() > 0 || j.GetTasksRunning() > 0),
+		state != "" && state != "live" && state != "waiting" && stateText(j.GetState()) != state:
+		return false
+	}
+	for _, s := range []string{j.GetName(), fmt.Sprint(j.GetJob()), j.GetProject(), j.GetSubmitter()} {
+		if strings.Contains(strings.ToLower(s), search) {
+			return true
+		}
+	}
+	return false
+}
+
+// sort sorts list and sets the heads of the columns. A "-" before the name of
+// an order turns it around.
+func (d *jobsData) sort(q *query, list []*droverv1.JobSummary) {
+	name, up := strings.CutPrefix(d.Sort, "-")
+	order := jobOrders[name]
+	if order == nil {
+		name, order = "job", jobOrders["job"]
+	}
+	slices.SortStableFunc(list, func(a, b *droverv1.JobSummary) int {
+		c := cmp.Or(order(b, a), cmp.Compare(b.GetJob(), a.GetJob()))
+		if up {
+			return -c
+		}
+		return c
+	})
+	for _, c := range []struct{ order, label string }{{"job", "Number"}, {"name", "Job"}, {"state", "State"}, {"tenant", "Tenant"}, {"progress", "Tasks done"},
+		{"submitted", "Submitted"}, {"took", "Took"}, {"deadline", "Deadline"}, {"", "Why it waits, or how it ended"}} {
+		col := column{Label: c.label, Numeric: slices.Contains([]string{"job", "submitted", "took"}, c.order)}
+		if c.order != "" {
+			col.Address = q.with("sort", c.order)
+		}
+		if c.order == name {
+			col.Sorted, col.Address = "descending", q.with("sort", "-"+name)
+			if up {
+				col.Sorted, col.Address = "ascending", q.with("sort", name)
+			}
+		}
+		d.Columns = append(d.Columns, col)
+	}
+}
+
+// now returns the time in Unix ms, for what the API gives no time of its own.
+func now() int64 { return time.Now().UnixMilli() }

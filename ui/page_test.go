@@ -1,0 +1,342 @@
+package ui
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/tdewolff/parse/v2"
+	"github.com/tdewolff/parse/v2/js"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// hostile is what a page must show as text: markup, an attribute's end, a
+// script's end, control and right-to-left characters.
+const hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}\x1b[31m\u202egnp.exe</textarea></pre></script><!--"
+
+func hostileJob() *droverv1.GetJobResponse {
+	return &droverv1.GetJobResponse{
+		Job:      &droverv1.JobSummary{Job: 7, Name: hostile, Tenant: hostile, Submitter: hostile, Message: hostile, State: droverv1.JobState_JOB_STATE_RUNNING, Tasks: 1, Project: hostile, DeadlineState: hostile, DeadlineMs: 1},
+		Stages:   []*droverv1.StageSummary{{Name: hostile, Kind: hostile, Tasks: 1, Running: 1, Waiting: hostile}, {Name: "b", Tasks: 1}},
+		Spec:     `{"stages":[{"name":"a"},{"name":"b","after":["a"]}]}` + hostile,
+		Counters: map[string]int64{hostile: 3}, Output: hostile, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
+	}
+}
+
+func hostileTask() *droverv1.TaskStatus {
+	return &droverv1.TaskStatus{Stage: hostile, State: hostile, Attempts: []*droverv1.TaskAttempt{{Key: &droverv1.AttemptKey{Job: 7, Attempt: 1, Run: 1}, Node: hostile, Locality: hostile, Retained: true,
+		Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Message: hostile, Status: hostile, StderrTail: hostile, LevelNote: hostile, Step: hostile, Counters: map[string]int64{hostile: 1},
+			Limits: &droverv1.Limits{CpuMax: hostile}, LevelSteps: []*droverv1.LevelStep{{Step: hostile, Error: hostile}}},
+		Level: &droverv1.LevelStatus{Reason: hostile, Actor: hostile}}}}
+}
+
+func hostileNode() *droverv1.NodeStatus {
+	all := &droverv1.Resources{Cpu: 4000, Memory: 1 << 30, Io: 1}
+	return &droverv1.NodeStatus{Node: 1, State: "up", Reason: hostile, Used: &droverv1.Resources{Cpu: 1000}, Load: &droverv1.NodeLoad{Problems: []string{hostile}},
+		Info: &droverv1.NodeInfo{Name: hostile, Rack: hostile, Allocatable: all, Disks: []*droverv1.Disk{{Name: hostile}}, LevelNotes: []string{hostile}, Levels: []droverv1.Level{1, 2}}}
+}
+
+func hostilePlan() *droverv1.GetScheduleResponse {
+	k := &droverv1.AttemptKey{Job: 7, Attempt: 1}
+	return &droverv1.GetScheduleResponse{NowMs: 10_000, FromMs: 1, UntilMs: 20_000, Nodes: []*droverv1.ScheduleNode{{Node: 1, Name: hostile, Rack: hostile, Reason: hostile}},
+		Jobs:         []*droverv1.ScheduleJob{{Job: 7, Name: hostile, Tenant: hostile, Stages: []string{hostile}, GuaranteedMs: 15_000}},
+		Attempts:     []*droverv1.ScheduleAttempt{{Key: k, Node: 1, PlacedMs: 5, EndMs: 11_000, Expected: true, State: "live"}, {Key: &droverv1.AttemptKey{Run: 1}, Node: 1, State: hostile}},
+		Reservations: []*droverv1.ScheduleReservation{{Job: 7, Kind: hostile}, {Kind: "head"}},
+		Waiting:      []*droverv1.ScheduleWaiting{{Job: 7, Reason: hostile, BehindJob: 9, GivesWay: []*droverv1.AttemptKey{k}}}}
+}
+
+func newScripted(t *testing.T) (*scripted, *httptest.Server) {
+	t.Helper()
+	api := &scripted{t: t, nodes: []*droverv1.NodeStatus{hostileNode()}, job: hostileJob(), tasks: []*droverv1.TaskStatus{hostileTask()}, plan: hostilePlan()}
+	s := httptest.NewServer(New(Config{API: api}))
+	t.Cleanup(s.Close)
+	return api, s
+}
+
+// What comes from jobs, users and nodes is text on every page, and no page has
+// a script or style of its own, which the policy would refuse.
+func TestHostileTextStaysText(t *testing.T) {
+	_, s := newScripted(t)
+	stage := url.PathEscape(hostile)
+	for _, path := range []string{"/", "/jobs", "/jobs/7", "/jobs/7/tasks/" + stage + "/0", "/jobs/7/logs/" + stage + "/0", "/jobs?q=" + url.QueryEscape(hostile), "/schedule", "/schedule?by=tenants", "/tenants", "/scheduler", "/nodes/" + stage, "/" + stage} {
+		code, text := fetch(t, http.DefaultClient, s.URL+path, nil)
+		if want := map[bool]int{true: http.StatusNotFound, false: http.StatusOK}[path == "/"+stage]; code != want {
+			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
+		}
+		for _, bad := range []string{"<script>", "<img", "onerror=alert(2)>'", "</textarea>", "<!--", " style=", "onclick="} {
+			if strings.Contains(text, bad) {
+				t.Errorf("%s has %q", path, bad)
+			}
+		}
+	}
+}
+
+// The policy of every response allows the page's own files and nothing else.
+func TestPolicyIsStrict(t *testing.T) {
+	_, s := newScripted(t)
+	for _, path := range []string{"/", "/nowhere", "/static/page.js", "/data/nothing", "/live?path=//x"} {
+		res, err := http.Get(s.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if p := res.Header.Get("Content-Security-Policy"); p != contentPolicy || strings.Contains(p, "unsafe") {
+			t.Errorf("%s: policy %q", path, p)
+		}
+	}
+}
+
+func formTokenOf(t *testing.T, s *httptest.Server) string {
+	t.Helper()
+	_, text := fetch(t, http.DefaultClient, s.URL+"/jobs/7", nil)
+	m := regexp.MustCompile(`name="token" value="([0-9a-f]{64})"`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatal("the page has no form")
+	}
+	return m[1]
+}
+
+// Only a form of the page does something: not one of another origin, not one
+// without the token, and not a GET.
+func TestOnlyThePageActs(t *testing.T) {
+	api, s := newScripted(t)
+	token := formTokenOf(t, s)
+	c := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for name, try := range map[string]struct {
+		token   string
+		headers map[string]string
+		want    int
+	}{
+		"the page":                    {token, map[string]string{"Sec-Fetch-Site": "same-origin", "Origin": s.URL}, http.StatusSeeOther},
+		"another site":                {token, map[string]string{"Sec-Fetch-Site": "cross-site"}, http.StatusForbidden},
+		"another port":                {token, map[string]string{"Sec-Fetch-Site": "same-site"}, http.StatusForbidden},
+		"another origin, old browser": {token, map[string]string{"Origin": "http://evil.example"}, http.StatusForbidden},
+		"a sandbox":                   {token, map[string]string{"Origin": "null"}, http.StatusForbidden},
+		"the page without the token":  {"", map[string]string{"Sec-Fetch-Site": "same-origin"}, http.StatusForbidden},
+		"the page with a wrong token": {strings.Repeat("0", 64), map[string]string{"Sec-Fetch-Site": "same-origin"}, http.StatusForbidden},
+		"a program without the token": {"", nil, http.StatusForbidden},
+	} {
+		before := api.counted("StopJob")
+		r, err := http.NewRequest(http.MethodPost, s.URL+"/do/stop-job", strings.NewReader(url.Values{"job": {"7"}, "token": {try.token}}.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		for k, v := range try.headers {
+			r.Header.Set(k, v)
+		}
+		res, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if did := api.counted("StopJob") - before; res.StatusCode != try.want || (did == 1) != (try.want == http.StatusSeeOther) {
+			t.Errorf("%s: %d with %d calls, want %d", name, res.StatusCode, did, try.want)
+		}
+	}
+	if code, _ := fetch(t, c, s.URL+"/do/stop-job?job=7&token="+token, nil); code != http.StatusNotFound && code != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d", code)
+	}
+	if api.counted("StopJob") != 1 {
+		t.Errorf("%d stops", api.counted("StopJob"))
+	}
+}
+
+// Who may not operate a job has no button for it.
+func TestNoButtonWithoutTheRight(t *testing.T) {
+	api, s := newScripted(t)
+	api.job.MayOperate, api.job.MaySubmit = false, false
+	for _, path := range []string{"/jobs/7", "/jobs/7/tasks/a/0", "/nodes/" + url.PathEscape(hostile)} {
+		if _, text := fetch(t, http.DefaultClient, s.URL+path, nil); strings.Contains(text, "<button class=\"danger\"") || strings.Contains(text, "/do/") {
+			t.Errorf("%s has a button", path)
+		}
+	}
+}
+
+// Many open pages of one reader cost what one costs, and readers of different
+// names never share an answer.
+func TestReadersShareAnswersByName(t *testing.T) {
+	api := &scripted{t: t, job: hostileJob()}
+	a := &source{api: api, shared: newShared(), reader: "a", ctx: t.Context()}
+	b := &source{api: api, shared: a.shared, reader: "b", ctx: t.Context()}
+	var wait []chan error
+	for range 50 {
+		done := make(chan error, 1)
+		wait = append(wait, done)
+		go func() {
+			_, err := a.job("7")
+			done <- err
+		}()
+	}
+	for _, done := range wait {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	// On a machine that stands still for longer than an answer is shared there
+	// may be a second call.
+	if n := api.counted("GetJob"); n > 25 {
+		t.Errorf("%d calls for 50 readers", n)
+	}
+	before := api.counted("GetJob")
+	if _, err := b.job("7"); err != nil || api.counted("GetJob") != before+1 {
+		t.Errorf("another reader was given a shared answer (%v)", err)
+	}
+	a.shared.drop("b")
+	before = api.counted("GetJob")
+	if _, err := b.job("7"); err != nil || api.counted("GetJob") != before+1 {
+		t.Errorf("a dropped answer was given again (%v)", err)
+	}
+}
+
+// A coordinator that is gone is said, and its page is an error with a cure.
+func TestCoordinatorGone(t *testing.T) {
+	api, s := newScripted(t)
+	api.mu.Lock()
+	api.down = true
+	api.mu.Unlock()
+	code, text := fetch(t, http.DefaultClient, s.URL+"/jobs", nil)
+	if code != http.StatusServiceUnavailable || !strings.Contains(text, "nobody leads") || !strings.Contains(text, "tries again by itself") || !strings.Contains(text, `data-live="/jobs"`) {
+		t.Errorf("%d %s", code, text)
+	}
+}
+
+// A page that has not changed is not sent again, and one that is sent is small.
+func TestResponsesAreTaggedAndCompressed(t *testing.T) {
+	_, s := newScripted(t)
+	address := s.URL + "/static/page.css"
+	res, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	tag := res.Header.Get("ETag")
+	if code, _ := fetch(t, http.DefaultClient, address, func(r *http.Request) { r.Header.Set("If-None-Match", tag) }); tag == "" || code != http.StatusNotModified {
+		t.Errorf("with tag %q: %d", tag, code)
+	}
+	r, err := http.NewRequest(http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept-Encoding", "gzip")
+	if res, err = http.DefaultTransport.RoundTrip(r); err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	z, err := gzip.NewReader(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(z); err != nil || string(b) != string(staticAssets["page.css"].body) {
+		t.Errorf("%d bytes differ (%v)", len(b), err)
+	}
+}
+
+// 10,000 nodes: the first page is below 300 KB compressed, its data included.
+func TestFirstPageIsSmall(t *testing.T) {
+	api, s := newScripted(t)
+	api.nodes = nil
+	for i := range 10_000 {
+		all := &droverv1.Resources{Cpu: 64_000, Memory: 256 << 30, Io: 1 << 30}
+		api.nodes = append(api.nodes, &droverv1.NodeStatus{Node: int32(i + 1), State: "up", Attempts: int32(i % 30), Used: &droverv1.Resources{Cpu: int64(i*7919%64) * 1000, Memory: int64(i*104729%256) << 30},
+			Info: &droverv1.NodeInfo{Name: fmt.Sprintf("node-%05d", i), Rack: fmt.Sprintf("/r%03d", i/40), Allocatable: all}})
+	}
+	read := func(path string) (size int, text string) {
+		r, err := http.NewRequest(http.MethodGet, s.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept-Encoding", "gzip")
+		res, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatal(err, res.Status)
+		}
+		if z, err := gzip.NewReader(strings.NewReader(string(b))); err == nil {
+			plain, err := io.ReadAll(z)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(b), string(plain)
+		}
+		return len(b), string(b)
+	}
+	sum, text := read("/")
+	for _, m := range regexp.MustCompile(`(?:src|href|data-map)="(/(?:static|data)/[^"]+)"`).FindAllStringSubmatch(text, -1) {
+		n, _ := read(strings.ReplaceAll(m[1], "&amp;", "&"))
+		sum += n
+	}
+	n, _ := read("/static/canvas.js")
+	if sum += n; sum > 300_000 || sum < 20_000 {
+		t.Errorf("%d bytes", sum)
+	}
+	t.Logf("%d bytes", sum)
+}
+
+// Every script of the package can be parsed, and writes nothing as markup.
+func TestScripts(t *testing.T) {
+	seen := 0
+	for name, a := range staticAssets {
+		if !strings.HasSuffix(name, ".js") {
+			continue
+		}
+		seen++
+		if _, err := js.Parse(parse.NewInputBytes(append([]byte{}, a.body...)), js.Options{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "setTimeout(\"", "http://", "https://"} {
+			if strings.Contains(string(a.body), bad) {
+				t.Errorf("%s has %s", name, bad)
+			}
+		}
+		if !strings.Contains(string(a.body), "// @ts-check") {
+			t.Errorf("%s is not type-checked", name)
+		}
+	}
+	all := bundle("canvas.js", "page.js", "schedule.js")
+	if _, err := js.Parse(parse.NewInputString(all), js.Options{}); err != nil || strings.Contains(all, "\nimport ") || strings.Contains(all, "\nexport ") {
+		t.Errorf("the bundle of a simulation: %v", err)
+	}
+	if seen < 5 {
+		t.Errorf("%d scripts", seen)
+	}
+}
+
+// A long log's text is cut where no letter is.
+func TestChunksOfALog(t *testing.T) {
+	if got, rest := logText([]byte("a\xffb")); got != "a\uFFFDb" || len(rest) > 0 {
+		t.Errorf("%q, %q is left", got, rest)
+	}
+	letters, read := "aé–\U0001F600b", ""
+	var rest []byte
+	for i := range len(letters) {
+		var text string
+		text, rest = logText(append(rest, letters[i]))
+		read += text
+	}
+	if read != letters || len(rest) > 0 {
+		t.Errorf("%q came as %q, %q is left", letters, read, rest)
+	}
+	long := strings.Repeat("x", 3*maxLogChunk+5)
+	var got string
+	for b := range chunks([]byte(long), maxLogChunk) {
+		if len(b) > maxLogChunk {
+			t.Errorf("a part of %d bytes", len(b))
+		}
+		got += string(b)
+	}
+	if got != long {
+		t.Errorf("%d bytes of %d", len(got), len(long))
+	}
+}

@@ -1,0 +1,117 @@
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+)
+
+// writeBody writes a response with an entity tag, compressed if the client can
+// read that.
+func writeBody(w http.ResponseWriter, r *http.Request, status int, kind string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	if h.Get("Cache-Control") == "" {
+		h.Set("Cache-Control", "private, no-cache")
+	}
+	h.Add("Vary", "Accept-Encoding")
+	if status == http.StatusOK {
+		tag := `W/"` + digest(body) + `"`
+		h.Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if !acceptsGzip(r) || len(body) < 1024 {
+		w.WriteHeader(status)
+		_, _ = w.Write(body) // fails only if the reader is gone
+		return
+	}
+	h.Set("Content-Encoding", "gzip")
+	w.WriteHeader(status)
+	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
+	_, _ = z.Write(body)                           // fails only if the reader is gone
+	_ = z.Close()                                  // as above
+}
+
+func acceptsGzip(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+}
+
+// digest returns a short digest of b.
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:12])
+}
+
+func writeJSON(w http.ResponseWriter, r *http.Request, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	writeBody(w, r, http.StatusOK, "application/json", b)
+}
+
+//go:embed static
+var staticFiles embed.FS
+
+// asset is a file of the package.
+type asset struct {
+	kind    string
+	body    []byte
+	version string
+}
+
+var staticAssets = readAssets()
+
+// readAssets reads the embedded files. It fails only if the program was built
+// wrong.
+func readAssets() map[string]*asset {
+	out := map[string]*asset{}
+	err := fs.WalkDir(staticFiles, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := staticFiles.ReadFile(name)
+		kind := mime.TypeByExtension(path.Ext(name))
+		switch path.Ext(name) { // the tables of the machine must not matter
+		case ".js":
+			kind = "text/javascript; charset=utf-8"
+		case ".css":
+			kind = "text/css; charset=utf-8"
+		case ".svg":
+			kind = "image/svg+xml"
+		}
+		out[path.Base(name)] = &asset{kind: kind, body: bytes.Clone(b), version: digest(b)[:10]}
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// staticURL returns the address of a file; it changes with the content.
+func staticURL(name string) string { return "/static/" + name + "?v=" + staticAssets[name].version }
+
+func (s *server) serveStatic(w http.ResponseWriter, r *http.Request) {
+	a := s.static[r.PathValue("name")]
+	if a == nil {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.Query().Get("v") == a.version {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	writeBody(w, r, http.StatusOK, a.kind, a.body)
+}

@@ -1,0 +1,99 @@
+package ui
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"html/template"
+	"io"
+	"regexp"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// Simulation is a simulated schedule. Its times are in milliseconds from the
+// first second of the simulation.
+type Simulation struct {
+	Name    string
+	Numbers []SimulatedNumber // the same ones in each simulation of a file
+	Plan    *droverv1.GetScheduleResponse
+}
+
+// SimulatedNumber is a result with its unit.
+type SimulatedNumber struct{ Name, Value string }
+
+// WriteSimulations writes one HTML file with the schedules of simulations, as
+// the page shows that of a cluster. The file refers to nothing else.
+func WriteSimulations(w io.Writer, title string, list []Simulation) error {
+	f := &simulationFile{Title: title, Style: template.CSS(staticAssets["page.css"].body), Script: template.JS(bundle("canvas.js", "page.js", "schedule.js"))}
+	f.Policy = "default-src 'none'; img-src data:; script-src " + sourceHash([]byte(f.Script)) + "; style-src " + sourceHash([]byte(f.Style))
+	for i, s := range list {
+		x := newScheduleIndex(s.Plan)
+		v := simulationView{Name: s.Name, Data: newScheduleData(s.Plan, ""), More: int(s.Plan.GetMore())}
+		attempts := x.attempts(s.Plan.GetAttempts(), 2*pageRows)
+		for _, a := range attempts {
+			v.Rows = append(v.Rows, simulatedRow{a, s.Plan.GetJobs()[x.position(a.GetKey().GetJob())].GetTenant()})
+		}
+		v.More += len(s.Plan.GetAttempts()) - len(attempts)
+		f.Simulations = append(f.Simulations, v)
+		for k, n := range s.Numbers {
+			if i == 0 {
+				f.Numbers = append(f.Numbers, numberRow{Name: n.Name})
+			}
+			f.Numbers[k].Values = append(f.Numbers[k].Values, n.Value)
+		}
+	}
+	t, err := template.New("simulation").Funcs(helpers).ParseFS(templateFiles, "templates/simulation.html")
+	if err != nil {
+		return err
+	}
+	return t.ExecuteTemplate(w, "simulation", f)
+}
+
+type simulationFile struct {
+	Title, Policy string
+	Style         template.CSS
+	Script        template.JS
+	Numbers       []numberRow
+	Simulations   []simulationView
+}
+
+type numberRow struct {
+	Name   string
+	Values []string
+}
+
+type simulationView struct {
+	Name string
+	Data *scheduleData
+	Rows []simulatedRow
+	More int
+}
+
+type simulatedRow struct {
+	attemptRow
+	Tenant string
+}
+
+var (
+	importLine = regexp.MustCompile(`(?m)^import .*$`)
+	exportWord = regexp.MustCompile(`(?m)^export `)
+)
+
+// bundle joins scripts of the package, which import only each other, to one.
+// Their names do not collide: a test runs the result.
+func bundle(names ...string) string {
+	var b bytes.Buffer
+	b.WriteString("(() => {\n\"use strict\";\n")
+	for _, n := range names {
+		b.Write(exportWord.ReplaceAll(importLine.ReplaceAll(staticAssets[n].body, nil), nil))
+	}
+	b.WriteString("})();\n")
+	return b.String()
+}
+
+// sourceHash returns the source of a policy that allows one text.
+func sourceHash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}

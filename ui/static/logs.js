@@ -1,0 +1,42 @@
+// The output of an attempt, as it comes.
+// @ts-check
+
+const log = /** @type {HTMLElement} */ (document.getElementById("log"));
+const state = /** @type {HTMLElement} */ (document.getElementById("logstate"));
+const most = 1 << 20; // letters kept
+
+log.dataset.managed = "y";
+state.dataset.managed = "y";
+
+/** @param {string} text */
+function append(text) {
+  log.append(text);
+  let size = log.textContent?.length ?? 0;
+  while (size > most && log.firstChild) {
+    const first = /** @type {Text} */ (log.firstChild);
+    const cut = Math.min(size - most, first.length);
+    if (cut === first.length) first.remove();
+    else first.deleteData(0, cut);
+    size -= cut;
+  }
+  const end = document.getElementById("followend");
+  if (!(end instanceof HTMLInputElement) || end.checked) log.scrollTop = log.scrollHeight;
+}
+
+const from = new EventSource(log.dataset.follow ?? "");
+let again = false;
+from.addEventListener("open", () => {
+  if (again) log.replaceChildren(); // the stream begins anew
+  again = true;
+  state.textContent = "following";
+});
+from.addEventListener("text", (e) => append(JSON.parse(/** @type {MessageEvent} */ (e).data)));
+from.addEventListener("end", (e) => {
+  const why = JSON.parse(/** @type {MessageEvent} */ (e).data);
+  state.textContent = why ? "The output cannot be read: " + why : "The attempt has ended; this is the end of its output.";
+  from.close();
+});
+from.addEventListener("error", () => {
+  state.textContent = from.readyState === EventSource.CLOSED ? "The output cannot be read: reload the page." : "The connection is lost; it is tried again by itself.";
+});
+addEventListener("pagehide", () => from.close());
