@@ -121,6 +121,7 @@ func commands() []*cli.Command {
 		schedulerCommand(),
 		simCommand(),
 		eventsCommand(),
+		usageCommand(),
 		statusCommand(),
 		uiCommand(),
 		devCommand(),

@@ -29,6 +29,7 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 type client struct {
 	droverv1connect.ClientServiceClient
 	operator droverv1connect.OperatorServiceClient
+	history  droverv1connect.HistoryServiceClient
 	address  string
 	tls      *tls.Config     // nil on a unix socket
 	ctx      context.Context // of the command: distinguishes Ctrl-C from a lost connection
@@ -43,6 +44,7 @@ func dial(c *cli.Context) (*client, error) {
 	return &client{
 		ClientServiceClient: droverv1connect.NewClientServiceClient(h, base, connect.WithInterceptors(newRetrier())),
 		operator:            droverv1connect.NewOperatorServiceClient(h, base),
+		history:             droverv1connect.NewHistoryServiceClient(h, base, connect.WithInterceptors(newRetrier())),
 		address:             c.String("address"),
 		tls:                 h.Transport.(*http.Transport).TLSClientConfig,
 		ctx:                 c.Context,
