@@ -31,6 +31,7 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 type client struct {
 	droverv1connect.ClientServiceClient
 	operator  droverv1connect.OperatorServiceClient
+	history   droverv1connect.HistoryServiceClient
 	transport *coordclient.Transport
 	tls       *tls.Config     // nil on a unix socket
 	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
@@ -51,6 +52,7 @@ func dial(c *cli.Context) (*client, error) {
 	cl := &client{
 		ClientServiceClient: droverv1connect.NewClientServiceClient(h, coordclient.Base, opts),
 		operator:            droverv1connect.NewOperatorServiceClient(h, coordclient.Base, opts),
+		history:             droverv1connect.NewHistoryServiceClient(h, coordclient.Base, opts),
 		transport:           t,
 		ctx:                 c.Context,
 	}

@@ -37,6 +37,8 @@ func coordinatorCommand() *cli.Command {
 			&cli.DurationFlag{Name: "lease", Value: 15 * time.Second, Usage: "a node without a heartbeat for longer is lost"},
 			&cli.Float64Flag{Name: "frozen-share", Value: 0.5, Usage: "share of a node's memory that frozen tasks may occupy; above it the largest are swapped out or checkpointed"},
 			&cli.DurationFlag{Name: "keep-logs", Value: 15 * time.Minute, Usage: "how long nodes keep the logs of an ended job; negative: not at all"},
+			&cli.StringFlag{Name: "history-size", Value: "2GiB", Usage: "size of the history of ended jobs; the oldest go first"},
+			&cli.DurationFlag{Name: "history-age", Value: 180 * 24 * time.Hour, Usage: "how long ended jobs stay in the history; negative: for ever"},
 			&cli.StringFlag{Name: "blob-quota", Value: "20GiB", Usage: "total size of the uploaded files and images"},
 			&cli.StringFlag{Name: "disk-reserve", Usage: "of the disk of -data kept free for the log, such as 1GiB: with less, no job and no file is accepted; default: 256MiB or 5% of the disk, whichever is less; 0: none"},
 			logLevelFlag,
@@ -82,7 +84,12 @@ func runCoordinator(c *cli.Context) error {
 		return usageErrorf("-blob-quota %q: want a size such as 20GiB", c.String("blob-quota"))
 	}
 	changes := make(chan coordinator.SchedulerChoice, 1)
+	historySize, err := jobspec.ParseSize(c.String("history-size"))
+	if err != nil {
+		return usageErrorf("-history-size: %w", err)
+	}
 	cfg := coordinator.Config{
+		HistoryBytes: historySize, HistoryAge: c.Duration("history-age"),
 		Dir: data, Metrics: newRegistry(), Logger: service.log, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
 		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage,

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/seed"
 )
 
 func openStore(t testing.TB, dir string, o Options) *Store {
@@ -290,9 +291,7 @@ func TestDamageIsNamedAndCured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	named, kept := 0, 0
 	for round := range rounds {
 		data := slices.Clone(whole)

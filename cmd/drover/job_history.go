@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+)
+
+// historyPage is how many ended jobs one call asks for.
+const historyPage = 1000
+
+var csvFlag = &cli.BoolFlag{Name: "csv", Usage: "write CSV with a line of names, times as in RFC 3339"}
+
+// timeFlags are the flags of a span of the past.
+func timeFlags(what string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "since", Usage: what + " at or after: a day (2026-01-31), a time (RFC 3339), or how long ago (36h, 7d)"},
+		&cli.StringFlag{Name: "until", Usage: what + " before: likewise"},
+	}
+}
+
+// parsePast returns the time that a flag of timeFlags means, Unix ms; 0 without one.
+func parsePast(name, text string, now time.Time) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	if t, err := time.ParseInLocation(time.DateOnly, text, now.Location()); err == nil {
+		return t.UnixMilli(), nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t.UnixMilli(), nil
+	}
+	var days int
+	if n, ok := strings.CutSuffix(text, "d"); ok {
+		if _, err := fmt.Sscanf(n+"|", "%d|", &days); err == nil && days >= 0 && days < 36_500 {
+			return now.AddDate(0, 0, -days).UnixMilli(), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d).UnixMilli(), nil
+	}
+	return 0, usageErrorf("-%s %s: want a day (2026-01-31), a time (2026-01-31T12:00:00Z), or how long ago (36h, 7d)", name, text)
+}
+
+func pastSpan(c *cli.Context) (since, until int64, err error) {
+	now := time.Now()
+	if since, err = parsePast("since", c.String("since"), now); err != nil {
+		return 0, 0, err
+	}
+	until, err = parsePast("until", c.String("until"), now)
+	return since, until, err
+}
+
+func requireOneFormat(c *cli.Context) error {
+	if c.Bool("json") && c.Bool("csv") {
+		return usageErrorf("-json and -csv: choose one")
+	}
+	return nil
+}
+
+func jobHistoryCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "history",
+		Usage: "ended jobs, the last ended first",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "tenant", Usage: "only jobs of this tenant"},
+			&cli.StringFlag{Name: "user", Usage: "only jobs that this user submitted"},
+			&cli.StringSliceFlag{Name: "state", Usage: "only jobs that ended so: succeeded, failed, stopped; may be repeated"},
+			&cli.StringFlag{Name: "name", Usage: "only jobs whose name begins so"},
+			&cli.IntFlag{Name: "limit", Value: 100, Usage: "maximum number of jobs; 0: all"},
+			csvFlag, jsonFlag,
+		}, timeFlags("only jobs that ended")...),
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			if err := requireOneFormat(c); err != nil {
+				return err
+			}
+			jobs, more, err := listHistory(c)
+			if err != nil {
+				return err
+			}
+			if err := printHistory(c, jobs); err != nil {
+				return err
+			}
+			if more {
+				fmt.Fprintf(c.App.ErrWriter, "there may be more; -limit 0 shows all\n")
+			}
+			return nil
+		},
+	}
+}
+
+// listHistory asks for pages until the limit, and reports whether there may be more.
+func listHistory(c *cli.Context) (jobs []*droverv1.JobSummary, more bool, err error) {
+	req := &droverv1.ListPastJobsRequest{Tenant: c.String("tenant"), User: c.String("user"), NamePrefix: c.String("name")}
+	if req.SinceMs, req.UntilMs, err = pastSpan(c); err != nil {
+		return nil, false, err
+	}
+	for _, word := range c.StringSlice("state") {
+		state, err := parseJobState(word)
+		if err != nil {
+			return nil, false, err
+		}
+		req.States = append(req.States, state)
+	}
+	cl, err := dial(c)
+	if err != nil {
+		return nil, false, err
+	}
+	limit := c.Int("limit")
+	for {
+		req.Limit = historyPage
+		if limit > 0 {
+			req.Limit = int32(min(historyPage, limit-len(jobs)))
+		}
+		res, err := cl.history.ListPastJobs(c.Context, connect.NewRequest(req))
+		if err != nil {
+			return nil, false, cl.classifyError(err)
+		}
+		jobs = append(jobs, res.Msg.GetJobs()...)
+		req.Page = res.Msg.GetNextPage()
+		if req.Page == "" || limit > 0 && len(jobs) >= limit {
+			return jobs, req.Page != "", nil
+		}
+	}
+}
+
+func printHistory(c *cli.Context, jobs []*droverv1.JobSummary) error {
+	if c.Bool("json") {
+		return printProto(c.App.Writer, &droverv1.ListPastJobsResponse{Jobs: jobs})
+	}
+	at, header := unixMSText, []string{"job", "name", "tenant", "submitter", "state", "tasks", "submitted", "started", "ended", "message"}
+	if c.Bool("csv") {
+		at = rfc3339
+	}
+	rows := make([][]string, 0, len(jobs))
+	for _, j := range jobs {
+		rows = append(rows, []string{fmt.Sprint(j.GetJob()), j.GetName(), j.GetTenant(), j.GetSubmitter(), stateText(j.GetState()),
+			fmt.Sprintf("%d/%d", j.GetTasksDone(), j.GetTasks()), at(j.GetSubmittedMs()), at(j.GetStartedMs()), at(j.GetEndedMs()), j.GetMessage()})
+	}
+	if c.Bool("csv") {
+		return printCSV(c.App.Writer, header, rows)
+	}
+	printTable(c.App.Writer, header, rows)
+	return nil
+}
+
+func rfc3339(ms int64) string {
+	if ms <= 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).UTC().Format(time.RFC3339)
+}
+
+func printCSV(w io.Writer, header []string, rows [][]string) error {
+	out := csv.NewWriter(w)
+	if err := out.Write(header); err != nil {
+		return err
+	}
+	return out.WriteAll(rows)
+}
