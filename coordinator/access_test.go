@@ -58,6 +58,8 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"ClientService/SetScheduler":         {`{"name":"fifo"}`, "---+---"},
 	"ClientService/Calibration":          {`{}`, "++++---"},
 	"OperatorService/SaveSnapshot":       {`{}`, "---+---"},
+	"DebugService/Monitor":               {`{}`, "---+---"},
+	"DebugService/Profile":               {`{"kind":"heap"}`, "---+---"},
 	"OperatorService/ListServers":        {`{}`, "---+---"},
 	"OperatorService/AddServer":          {`{}`, "---+---"},
 	"OperatorService/RemoveServer":       {`{}`, "---+---"},

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/coordinator/peer"
 	"github.com/drover-run/drover/coordinator/replica"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
@@ -95,9 +96,11 @@ type Config struct {
 	// of ten times that; 200.
 	SubmitRate float64
 
-	Logger  *slog.Logger
-	Metrics *prometheus.Registry // a new registry by default
-	Now     func() time.Time
+	Logger *slog.Logger
+	// RecentLog has what Logger logged, for operators to follow; nil: nothing.
+	RecentLog *diagnosis.Log
+	Metrics   *prometheus.Registry // a new registry by default
+	Now       func() time.Time
 	// Ready is called once, when this server leads for the first time and its
 	// API answers, or when it follows another one.
 	Ready func()

@@ -34,9 +34,17 @@ func TestFollowedEventsGoOn(t *testing.T) {
 			done <- err
 		}()
 		b.waitUntil("it follows", func() bool { return b.metric(inUse("streams")) == 1 })
+		past, accepted := 0, 0
+		for past < int(limit) { // the past events, which the stream chooses before any that follow
+			select {
+			case <-got:
+				past++
+			case <-ctx.Done():
+				t.Fatalf("limit %d: %d past events", limit, past)
+			}
+		}
 		name := fmt.Sprint("new", limit+10)
 		b.submit(groupJob(name, 1))
-		past, accepted := 0, 0
 		for e := range got {
 			if e.Job != name {
 				past++

@@ -31,6 +31,8 @@ var staleReads = map[string]bool{
 	droverv1connect.HistoryServiceUsageProcedure:            true,
 	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
 	droverv1connect.OperatorServiceListServersProcedure:     true,
+	droverv1connect.DebugServiceMonitorProcedure:            true,
+	droverv1connect.DebugServiceProfileProcedure:            true,
 }
 
 // serviceOf returns the service in a procedure's path.

@@ -74,6 +74,9 @@ var procedures = map[string]procedure{
 	droverv1connect.OperatorServiceRemoveServerProcedure:       operatorCall("remove servers", smallMessage),
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: operatorCall("choose the leader", smallMessage),
 
+	droverv1connect.DebugServiceMonitorProcedure: debugStream("read the daemons' logs"),
+	droverv1connect.DebugServiceProfileProcedure: debugStream("profile the daemons"),
+
 	droverv1connect.PeerServiceDescribeProcedure:            peerCall(smallMessage),
 	droverv1connect.PeerServiceJoinProcedure:                peerCall(smallMessage),
 	droverv1connect.PeerServiceFetchFilesProcedure:          peerCall(digestMessage),
@@ -96,6 +99,10 @@ func userCall(a access, maxMessage int) procedure {
 
 func operatorCall(what string, maxMessage int) procedure {
 	return procedure{accessOperator, func(p *pools) *pool { return p.calls }, maxMessage, true, what}
+}
+
+func debugStream(what string) procedure {
+	return procedure{accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, what}
 }
 
 func userStream() procedure {

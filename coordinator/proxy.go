@@ -34,18 +34,19 @@ type proxy struct {
 
 type nodeClient struct {
 	transport *http.Transport
-	client    droverv1connect.TaskServiceClient
+	tasks     droverv1connect.TaskServiceClient
+	debug     droverv1connect.DebugServiceClient
 }
 
 func newProxy(conf *tls.Config) *proxy { return &proxy{tls: conf, clients: map[string]*nodeClient{}} }
 
-// client returns a client of the node at an address. It always uses HTTP/2,
+// node returns the clients of the node at an address. They always use HTTP/2,
 // because exec streams in both directions.
-func (p *proxy) client(address string) droverv1connect.TaskServiceClient {
+func (p *proxy) node(address string) *nodeClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.clients[address]; c != nil {
-		return c.client
+		return c
 	}
 	t := &http.Transport{Protocols: new(http.Protocols), IdleConnTimeout: time.Minute, TLSHandshakeTimeout: dialLimit, TLSClientConfig: p.tls}
 	t.Protocols.SetHTTP2(true)
@@ -63,9 +64,10 @@ func (p *proxy) client(address string) droverv1connect.TaskServiceClient {
 			return d.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
 		}
 	}
-	c := &nodeClient{t, droverv1connect.NewTaskServiceClient(&http.Client{Transport: t}, base)}
+	h := &http.Client{Transport: t}
+	c := &nodeClient{t, droverv1connect.NewTaskServiceClient(h, base), droverv1connect.NewDebugServiceClient(h, base)}
 	p.clients[address] = c
-	return c.client
+	return c
 }
 
 func (p *proxy) close() {
@@ -110,7 +112,7 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.proxy.client(address), full, nil
+	return s.proxy.node(address).tasks, full, nil
 }
 
 // newestAttempt returns an attempt, or the newest of its task if k has none.
@@ -150,16 +152,7 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 		return err
 	}
 	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow()}))
-	if err != nil {
-		return nodeError(err)
-	}
-	defer func() { _ = from.Close() }() // its error was returned by Err
-	for from.Receive() {
-		if err := stream.Send(from.Msg()); err != nil {
-			return err
-		}
-	}
-	return nodeError(from.Err())
+	return forwardStream(from, err, stream)
 }
 
 // nodeError wraps an error of a call to a node.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 )
@@ -137,6 +138,7 @@ func (c *core) newHandler() http.Handler {
 	mux.Handle(droverv1connect.NewClientServiceHandler(&clientService{core: c, rates: newRates(c.cfg.SubmitRate)}, opts...))
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
+	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
 	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {

@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/node/fsys"
@@ -53,6 +54,7 @@ type Config struct {
 	MaxLogFiles  int                                   // files kept per stream; 0 = 3
 	Probe        bool                                  // at the start, find out with a test container which levels work; otherwise Info says so
 	Log          *slog.Logger                          // nil = discard
+	RecentLog    *diagnosis.Log                        // what Log logged, for operators to follow; nil = nothing
 	Registry     *prometheus.Registry                  // nil = a new one
 	Ready        func(address string)                  // called after the first registration; may be nil
 }

@@ -10,6 +10,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/dump"
 	"github.com/drover-run/drover/node/shuffle"
@@ -28,6 +29,8 @@ func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	path, api := droverv1connect.NewTaskServiceHandler(&taskAPI{d})
 	mux.Handle(path, d.requireCoordinator(api))
+	path, debug := droverv1connect.NewDebugServiceHandler(&diagnosis.Service{Log: d.cfg.RecentLog})
+	mux.Handle(path, d.requireCoordinator(debug))
 	mux.Handle(shuffle.Prefix, d.shuffle)
 	mux.Handle(dump.Prefix, dump.NewServer(&dumpSource{d: d}, maxDumpRequests, d.log))
 	mux.Handle("GET /metrics", d.requireMember(promhttp.HandlerFor(d.cfg.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second})))

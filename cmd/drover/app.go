@@ -122,6 +122,7 @@ func commands() []*cli.Command {
 		schedulerCommand(),
 		simCommand(),
 		eventsCommand(),
+		monitorCommand(),
 		usageCommand(),
 		statusCommand(),
 		uiCommand(),

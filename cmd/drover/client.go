@@ -32,6 +32,7 @@ type client struct {
 	droverv1connect.ClientServiceClient
 	operator  droverv1connect.OperatorServiceClient
 	history   droverv1connect.HistoryServiceClient
+	debug     droverv1connect.DebugServiceClient
 	transport *coordclient.Transport
 	tls       *tls.Config     // nil on a unix socket
 	ctx       context.Context // of the command: distinguishes Ctrl-C from a lost connection
@@ -53,6 +54,7 @@ func dial(c *cli.Context) (*client, error) {
 		ClientServiceClient: droverv1connect.NewClientServiceClient(h, coordclient.Base, opts),
 		operator:            droverv1connect.NewOperatorServiceClient(h, coordclient.Base, opts),
 		history:             droverv1connect.NewHistoryServiceClient(h, coordclient.Base, opts),
+		debug:               droverv1connect.NewDebugServiceClient(h, coordclient.Base, opts),
 		transport:           t,
 		ctx:                 c.Context,
 	}

@@ -90,7 +90,7 @@ func runCoordinator(c *cli.Context) error {
 	}
 	cfg := coordinator.Config{
 		HistoryBytes: historySize, HistoryAge: c.Duration("history-age"),
-		Dir: data, Metrics: newRegistry(), Logger: service.log, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
+		Dir: data, Metrics: newRegistry(), Logger: service.log, RecentLog: service.recent, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
 		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage,
 	}

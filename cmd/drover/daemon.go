@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/drover-run/drover/cgroups"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/systemd"
@@ -71,7 +72,8 @@ type daemon struct {
 	check   func(*cli.Context) error // of its settings
 	level   *slog.LevelVar
 	log     *slog.Logger
-	certs   *pki.Member // nil without certificates
+	recent  *diagnosis.Log // of log, for operators to follow
+	certs   *pki.Member    // nil without certificates
 	hangups chan os.Signal
 }
 
@@ -80,9 +82,9 @@ func newDaemon(c *cli.Context, name string, check func(*cli.Context) error) (*da
 	if err := check(c); err != nil {
 		return nil, err
 	}
-	d := &daemon{name: name, c: c, check: check, level: new(slog.LevelVar), hangups: make(chan os.Signal, 1)}
+	d := &daemon{name: name, c: c, check: check, level: new(slog.LevelVar), recent: diagnosis.NewLog(), hangups: make(chan os.Signal, 1)}
 	d.level.Set(logLevel(c))
-	d.log = slog.New(newServiceHandler(c.App.ErrWriter, d.level, "drover-"+name))
+	d.log = slog.New(d.recent.Handler(newServiceHandler(c.App.ErrWriter, d.level, "drover-"+name)))
 	if files := tlsFiles(c); files.Cert != "" {
 		var err error
 		if d.certs, err = files.Open(pki.Kind(name)); err != nil {

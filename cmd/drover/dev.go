@@ -18,6 +18,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator"
+	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
@@ -67,14 +68,15 @@ func runDev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	log := newDevLogger(c)
+	recent := diagnosis.NewLog()
+	log := slog.New(recent.Handler(newDevLogger(c).Handler()))
 	up := make(chan struct{})
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP)
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return coordinator.Run(ctx, coordinator.Config{
-			Dir: filepath.Join(data, "coordinator"), Metrics: newRegistry(), Local: local, Logger: log, NoSync: c.String("data") == "",
+			Dir: filepath.Join(data, "coordinator"), Metrics: newRegistry(), Local: local, Logger: log, RecentLog: recent, NoSync: c.String("data") == "",
 			Scheduler: c.String("scheduler"), SchedulerParams: params, Ready: func() { close(up) },
 		})
 	})
@@ -135,9 +137,10 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error 
 	if err != nil {
 		return err
 	}
+	recent := diagnosis.NewLog()
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: newDevLogger(c), Harness: harness, HarnessArgs: harnessArgs,
+		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {

@@ -88,7 +88,7 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	if err != nil {
 		return none, err
 	}
-	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe")}
+	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, RecentLog: service.recent, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe")}
 	if cfg.FilesConfig, err = nodeFilesConfig(c); err != nil {
 		return none, err
 	}

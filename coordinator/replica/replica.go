@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -295,7 +296,7 @@ type logWriter struct{ l *slog.Logger }
 
 func (w logWriter) Write(b []byte) (int, error) {
 	if w.l != nil {
-		w.l.Warn("raft", "line", string(b))
+		w.l.Warn("raft", "line", strings.TrimSpace(string(b)))
 	}
 	return len(b), nil
 }

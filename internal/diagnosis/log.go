@@ -1,0 +1,191 @@
+package diagnosis
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/plain"
+)
+
+// Limits of what a daemon keeps of its log for callers.
+const (
+	keptRecords   = 1000
+	keptLevel     = slog.LevelInfo
+	followerQueue = 1000 // records that a follower may be behind
+	maxFollowers  = 16
+	maxText       = 4 << 10 // bytes of a message or of a value
+)
+
+// Log keeps the recent records of a daemon's log, and passes new ones to followers. Its
+// handlers stand before the one that writes the log.
+type Log struct {
+	lowest atomic.Int64 // level of the most verbose follower, or keptLevel
+
+	mu        sync.Mutex
+	recent    []*droverv1.LogRecord // a ring when full
+	next      int                   // in a full ring, the oldest
+	followers map[*follower]bool
+}
+
+// NewLog returns a Log without records.
+func NewLog() *Log {
+	l := &Log{followers: map[*follower]bool{}}
+	l.lowest.Store(int64(keptLevel))
+	return l
+}
+
+// Handler returns a handler that records what reaches it and passes it on to next, as
+// far as next is enabled for it.
+func (l *Log) Handler(next slog.Handler) slog.Handler { return &handler{log: l, next: next} }
+
+// follower receives new records.
+type follower struct {
+	level   slog.Level
+	records chan *droverv1.LogRecord
+	dropped int64 // since the last record that was queued; guarded by Log.mu
+}
+
+// follow returns the recent records and a follower of new ones, nil if there are too
+// many. The caller must end it with leave.
+func (l *Log) follow(level slog.Level, recent int) ([]*droverv1.LogRecord, *follower) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.followers) >= maxFollowers {
+		return nil, nil
+	}
+	f := &follower{level: level, records: make(chan *droverv1.LogRecord, followerQueue)}
+	l.followers[f] = true
+	l.setLowest()
+	return l.recentLocked(recent), f
+}
+
+func (l *Log) leave(f *follower) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.followers, f)
+	l.setLowest()
+}
+
+func (l *Log) setLowest() {
+	lowest := keptLevel
+	for f := range l.followers {
+		lowest = min(lowest, f.level)
+	}
+	l.lowest.Store(int64(lowest))
+}
+
+// recentLocked returns the last n records, oldest first.
+func (l *Log) recentLocked(n int) []*droverv1.LogRecord {
+	all := append(append([]*droverv1.LogRecord(nil), l.recent[l.next:]...), l.recent[:l.next]...)
+	return all[len(all)-min(max(n, 0), len(all)):]
+}
+
+// add records one record. A follower that does not keep up loses records, and is told
+// how many: the daemon never waits for one.
+func (l *Log) add(level slog.Level, r *droverv1.LogRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if level >= keptLevel {
+		if len(l.recent) < keptRecords {
+			l.recent = append(l.recent, r)
+		} else {
+			l.recent[l.next] = r
+			l.next = (l.next + 1) % keptRecords
+		}
+	}
+	for f := range l.followers {
+		if level < f.level {
+			continue
+		}
+		sent := r
+		if f.dropped > 0 {
+			sent = &droverv1.LogRecord{AtUs: r.AtUs, Level: r.Level, Message: r.Message, Attributes: r.Attributes, Dropped: f.dropped}
+		}
+		select {
+		case f.records <- sent:
+			f.dropped = 0
+		default:
+			f.dropped++
+		}
+	}
+}
+
+// handler implements slog.Handler.
+type handler struct {
+	log    *Log
+	next   slog.Handler
+	attrs  []*droverv1.LogAttribute // from WithAttrs
+	groups string                   // open groups, each followed by a dot
+}
+
+// Enabled implements slog.Handler.
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return int64(level) >= h.log.lowest.Load() || h.next.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if int64(r.Level) >= h.log.lowest.Load() {
+		out := &droverv1.LogRecord{AtUs: r.Time.UnixMicro(), Level: r.Level.String(), Message: clip(r.Message), Attributes: h.attrs[:len(h.attrs):len(h.attrs)]}
+		r.Attrs(func(a slog.Attr) bool {
+			out.Attributes = appendAttr(out.Attributes, h.groups, a)
+			return true
+		})
+		h.log.add(r.Level, out)
+	}
+	if !h.next.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.attrs = h.attrs[:len(h.attrs):len(h.attrs)]
+	for _, a := range attrs {
+		c.attrs = appendAttr(c.attrs, h.groups, a)
+	}
+	c.next = h.next.WithAttrs(attrs)
+	return &c
+}
+
+// WithGroup implements slog.Handler.
+func (h *handler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	c := *h
+	c.groups += name + "."
+	c.next = h.next.WithGroup(name)
+	return &c
+}
+
+func appendAttr(list []*droverv1.LogAttribute, groups string, a slog.Attr) []*droverv1.LogAttribute {
+	v := a.Value.Resolve()
+	if v.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			groups += a.Key + "."
+		}
+		for _, x := range v.Group() {
+			list = appendAttr(list, groups, x)
+		}
+		return list
+	}
+	if a.Key == "" {
+		return list
+	}
+	return append(list, &droverv1.LogAttribute{Key: groups + a.Key, Value: clip(v.String())})
+}
+
+// clip bounds a text that may come from a task or a user, and replaces what is no text.
+func clip(s string) string {
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return plain.Line(s)
+}
