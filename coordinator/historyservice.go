@@ -306,6 +306,12 @@ func (c *core) pastTasksOf(job uint64, stage int32, name string, first, end int3
 	for i := range out {
 		out[i] = &droverv1.TaskStatus{Stage: name, Task: first + int32(i), State: "not started"}
 	}
+	up := map[string]bool{}
+	c.view(func(f *facts.Facts) {
+		for _, n := range f.Nodes() {
+			up[n.Info.GetName()] = n.Up
+		}
+	})
 	for page := past.PageAt(job, stage, first); page != "" && len(out) > 0; {
 		list, next, err := c.past.Attempts(job, stage, min(maxPastAttempts, 2*len(out)), page)
 		if err != nil {
@@ -316,7 +322,7 @@ func (c *core) pastTasksOf(job uint64, stage int32, name string, first, end int3
 				return out, nil
 			}
 			t := out[a.GetKey().GetTask()-first]
-			t.Attempts = append(t.Attempts, pastTaskAttempt(a))
+			t.Attempts = append(t.Attempts, pastTaskAttempt(a, up[a.GetNode()]))
 			if t.State != facts.TaskDone.String() {
 				t.State = a.GetState()
 			}
@@ -329,7 +335,7 @@ func (c *core) pastTasksOf(job uint64, stage int32, name string, first, end int3
 	return out, nil
 }
 
-func pastTaskAttempt(a *droverv1.PastAttempt) *droverv1.TaskAttempt {
+func pastTaskAttempt(a *droverv1.PastAttempt, retained bool) *droverv1.TaskAttempt {
 	seen := &droverv1.SeenAttempt{Key: a.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Level: droverv1.Level_LEVEL_RUNNING, Cause: a.GetCause(), ExitCode: a.GetExitCode(),
 		Message: a.GetMessage(), StderrTail: a.GetStderrTail(), Usage: a.GetUsage(), Limits: a.GetLimits(), StartedMs: a.GetStartedMs(), EndedMs: a.GetEndedMs(),
 		RunningMs: a.GetRunningMs(), OutputLength: a.GetOutputBytes(), InputBytes: a.GetInputBytes(), DiskOccupied: a.GetDisk()}
@@ -339,5 +345,6 @@ func pastTaskAttempt(a *droverv1.PastAttempt) *droverv1.TaskAttempt {
 	case facts.AttemptLost.String():
 		seen.Phase, seen.Cause = droverv1.Phase_PHASE_GONE, droverv1.Cause_CAUSE_INFRA
 	}
-	return &droverv1.TaskAttempt{Key: a.GetKey(), Node: a.GetNode(), Seen: seen, Locality: a.GetLocality(), PlacedMs: a.GetPlacedMs(), Committed: a.GetWinner()}
+	return &droverv1.TaskAttempt{Key: a.GetKey(), Node: a.GetNode(), Seen: seen, Locality: a.GetLocality(), PlacedMs: a.GetPlacedMs(), Committed: a.GetWinner(), Retained: retained,
+		Level: &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_RUNNING, Suspends: a.GetSuspends(), SuspendedMs: a.GetSuspendedMs()}}
 }

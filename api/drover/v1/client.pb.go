@@ -2140,7 +2140,7 @@ type TaskAttempt struct {
 	Seen          *SeenAttempt           `protobuf:"bytes,3,opt,name=seen,proto3" json:"seen,omitempty"`
 	Locality      string                 `protobuf:"bytes,4,opt,name=locality,proto3" json:"locality,omitempty"` // node, rack, remote, none
 	PlacedMs      int64                  `protobuf:"varint,5,opt,name=placed_ms,json=placedMs,proto3" json:"placed_ms,omitempty"`
-	Retained      bool                   `protobuf:"varint,6,opt,name=retained,proto3" json:"retained,omitempty"` // folder and logs are still there
+	Retained      bool                   `protobuf:"varint,6,opt,name=retained,proto3" json:"retained,omitempty"` // its node is up and may have its logs: it keeps the newest ones
 	Committed     bool                   `protobuf:"varint,7,opt,name=committed,proto3" json:"committed,omitempty"`
 	Level         *LevelStatus           `protobuf:"bytes,8,opt,name=level,proto3" json:"level,omitempty"` // if it has not ended
 	unknownFields protoimpl.UnknownFields
