@@ -378,3 +378,27 @@ func TestReaderIsSentToTheLeader(t *testing.T) {
 		t.Errorf("an open page: %s", text)
 	}
 }
+
+// The waterfall has the parts of an attempt's time, and a live one is in the part
+// that it is in now.
+func TestPartsOfAnAttempt(t *testing.T) {
+	attempt := func(s *droverv1.SeenAttempt) *droverv1.TaskAttempt {
+		return &droverv1.TaskAttempt{Key: &droverv1.AttemptKey{Attempt: 1}, PlacedMs: 1000, Seen: s, Level: &droverv1.LevelStatus{SuspendedMs: 7}}
+	}
+	for name, c := range map[string]struct {
+		seen *droverv1.SeenAttempt
+		want taskBar
+	}{
+		"starting":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING}, taskBar{State: "starting"}},
+		"fetching":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, FetchingMs: 5}, taskBar{State: "fetching", Fetching: 5}},
+		"running":    {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, FetchingMs: 5, StartedMs: 1200}, taskBar{State: "running", Fetching: 5, Started: 1200}},
+		"committing": {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, CommittingMs: 9, StartedMs: 1200}, taskBar{State: "committing", Committing: 9, Started: 1200}},
+		"over":       {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED, FetchingMs: 5, CommittingMs: 9, StartedMs: 1200, EndedMs: 1500}, taskBar{State: "succeeded", Fetching: 5, Committing: 9, Started: 1200, End: 1500}},
+	} {
+		c.want.Attempt, c.want.Placed, c.want.Suspended = 1, 1000, 7
+		r := newTaskRow(&droverv1.TaskStatus{Attempts: []*droverv1.TaskAttempt{attempt(c.seen)}}, 0)
+		if len(r.bars) != 1 || r.bars[0] != c.want {
+			t.Errorf("%s: %+v, want %+v", name, r.bars, c.want)
+		}
+	}
+}

@@ -655,8 +655,8 @@ type PastAttempt struct {
 	StartedMs     int64                  `protobuf:"varint,10,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`  // when its command began, by the node's clock; 0: never
 	EndedMs       int64                  `protobuf:"varint,11,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
 	WaitingMs     int64                  `protobuf:"varint,12,opt,name=waiting_ms,json=waitingMs,proto3" json:"waiting_ms,omitempty"`    // from when it could have started until it was placed
-	StartingMs    int64                  `protobuf:"varint,13,opt,name=starting_ms,json=startingMs,proto3" json:"starting_ms,omitempty"` // image, files, folder, cgroup
-	FetchingMs    int64                  `protobuf:"varint,14,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"` // map outputs; part of starting or running
+	StartingMs    int64                  `protobuf:"varint,13,opt,name=starting_ms,json=startingMs,proto3" json:"starting_ms,omitempty"` // image, files, folder, cgroup, input
+	FetchingMs    int64                  `protobuf:"varint,14,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"` // its input; part of starting
 	RunningMs     int64                  `protobuf:"varint,15,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"`    // of its command, without suspensions
 	SuspendedMs   int64                  `protobuf:"varint,16,opt,name=suspended_ms,json=suspendedMs,proto3" json:"suspended_ms,omitempty"`
 	CommittingMs  int64                  `protobuf:"varint,17,opt,name=committing_ms,json=committingMs,proto3" json:"committing_ms,omitempty"` // after its command, until its end was known
