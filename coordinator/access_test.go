@@ -78,7 +78,6 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"HistoryService/Usage":               {`{}`, "++++---"},
 	"HistoryService/ListPastSamples":     {`{}`, "++++---"},
 	"ClientService/GetSchedule":          {`{"job":"1"}`, "++h+---"},
-	"ClientService/ListSamples":          {`{}`, "++++---"},
 }
 
 // TestAccessMatrix calls every call of every service of the coordinator as every
