@@ -1,3 +1,2 @@
-// Package imports has no code: its tests check which packages may import which, and that no type
-// grows too many methods.
+// Package imports has no code: its test checks which packages may import which.
 package imports
