@@ -43,6 +43,7 @@ type Config struct {
 	FetchCRL     func(context.Context) ([]byte, error) // the coordinator's revocation list, empty for none; nil = only that of Certificate's files
 	OpenMetrics  bool                                  // serve /metrics to callers without a certificate
 	ShuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
+	NoSync       bool                                  // the state in Data need not survive a crash of the machine: no fsync
 	Grace        time.Duration                         // between TERM and KILL; 0 = 10 s
 	Parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
 	BlobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB

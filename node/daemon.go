@@ -56,6 +56,7 @@ type daemon struct {
 	shuffle       *shuffle.Server
 	lease         lease
 	unallocatedIO unallocatedIO
+	load          machineLoad
 	watchdog      *watchdog.Client // nil where no other process can freeze a task
 	closers       []func() error
 	connections   *pki.Connections
@@ -93,6 +94,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.NoSync {
+		st.SkipSync()
+	}
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
@@ -111,11 +115,11 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)
 	}
-	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness); err != nil {
+	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness, cfg.NoSync); err != nil {
 		return fail(err)
 	}
 	if len(cfg.Helper) > 0 {
-		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0]); err != nil {
+		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0], cfg.NoSync); err != nil {
 			return fail(err)
 		}
 	}

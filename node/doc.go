@@ -33,6 +33,7 @@
 //
 //	<data>/attempts/<job>.<stage>.<task>.<attempt>.<run>/   0700, owned by the tenant
 //	  task/                 /task in the container: the job's files, working folder
+//	    .drover/            of map and reduce tasks:
 //	    .drover/spec.json   input of the harness
 //	    .drover/result.json result of the harness
 //	    .drover/in/         task input, written by a helper

@@ -206,7 +206,7 @@ func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error
 	if a.dir.isComplete() {
 		return nil
 	}
-	return a.dir.create(ctx, uid, func(dir string) error {
+	return a.dir.create(ctx, uid, spec.GetKind() != kindGroup, func(dir string) error {
 		if a.d.quota != quota.Kernel || spec.GetDisk() <= 0 {
 			return nil
 		}

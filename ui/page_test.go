@@ -235,7 +235,7 @@ func TestResponsesAreTaggedAndCompressed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := io.ReadAll(z); err != nil || string(b) != string(staticAssets["page.css"].body) {
+	if b, err := io.ReadAll(z); err != nil || string(b) != string(staticAssets()["page.css"].body) {
 		t.Errorf("%d bytes differ (%v)", len(b), err)
 	}
 }
@@ -288,7 +288,7 @@ func TestFirstPageIsSmall(t *testing.T) {
 // Every script of the package can be parsed, and writes nothing as markup.
 func TestScripts(t *testing.T) {
 	seen := 0
-	for name, a := range staticAssets {
+	for name, a := range staticAssets() {
 		if !strings.HasSuffix(name, ".js") {
 			continue
 		}

@@ -48,7 +48,7 @@ type server struct {
 
 // New returns the handler of the page. It serves every path.
 func New(cfg Config) http.Handler {
-	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32), static: staticAssets}
+	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32), static: staticAssets()}
 	_, _ = rand.Read(s.secret) // never fails: see its documentation
 	if s.reader == nil {
 		s.reader = func(context.Context) string { return "" }

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -44,6 +45,10 @@ func devCommand() *cli.Command {
 	}
 }
 
+// devGCPercent is how much the heap may grow between collections: with the small heap
+// of one user's jobs the default spends a sixth of the processor on collecting.
+const devGCPercent = 400
+
 func runDev(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
@@ -69,6 +74,7 @@ func runDev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	debug.SetGCPercent(devGCPercent)
 	recent := diagnosis.NewLog()
 	log := slog.New(recent.Handler(newDevLogger(c).Handler()))
 	up := make(chan struct{})
@@ -81,14 +87,7 @@ func runDev(c *cli.Context) error {
 			Scheduler: c.String("scheduler"), SchedulerParams: params, Ready: func() { close(up) },
 		})
 	})
-	g.Go(func() error {
-		select {
-		case <-up:
-		case <-ctx.Done():
-			return nil
-		}
-		return runDevNode(ctx, c, data, socket)
-	})
+	g.Go(func() error { return runDevNode(ctx, c, data, socket, up) })
 	if listen := c.String("ui"); listen != "" {
 		g.Go(func() error {
 			h, base, err := httpClient(c, "unix://"+socket)
@@ -115,13 +114,10 @@ func devSocketPath(c *cli.Context) (string, error) {
 	return s, nil
 }
 
-// runDevNode runs the node of `drover dev` in this process.
-func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error {
-	driver, err := process.New(process.Config{StateDir: filepath.Join(data, "processes")})
-	if err != nil {
-		return err
-	}
-	defer driver.Close()
+// runDevNode runs the node of `drover dev` in this process. It writes its programs while
+// the coordinator starts, and begins when up is closed: until then the folder may belong
+// to another `drover dev`, whose processes the driver would take for orphans.
+func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-chan struct{}) error {
 	h, base, err := httpClient(c, "unix://"+socket)
 	if err != nil {
 		return err
@@ -138,10 +134,20 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error 
 	if err != nil {
 		return err
 	}
+	select {
+	case <-up:
+	case <-ctx.Done():
+		return nil
+	}
+	driver, err := process.New(process.Config{StateDir: filepath.Join(data, "processes")})
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
 	recent := diagnosis.NewLog()
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
+		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, NoSync: c.String("data") == "", Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {
