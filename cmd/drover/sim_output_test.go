@@ -205,15 +205,18 @@ func TestProgressWithoutATerminal(t *testing.T) {
 	}
 }
 
-// TestSimReplaysImports: what Slurm and YARN recorded runs from the command line.
+// TestSimReplaysImports: what Slurm, YARN, Google and Alibaba recorded runs from the command line.
 func TestSimReplaysImports(t *testing.T) {
 	const samples = "../../scheduler/sim/trace/testdata/"
 	for name, c := range map[string]struct {
-		args []string
-		jobs int
+		args    []string
+		jobs    int
+		tenants int
 	}{
-		"slurm": {[]string{"-workload", samples + "sacct.txt", "-format", "slurm", "-nodes", "3", "-cpu", "32", "-memory", "128GiB"}, 4},
-		"rumen": {[]string{"-workload", samples + "rumen.json", "-format", "rumen"}, 2},
+		"slurm":   {[]string{"-workload", samples + "sacct.txt", "-format", "slurm", "-nodes", "3", "-cpu", "32", "-memory", "128GiB"}, 4, 2},
+		"alibaba": {[]string{"-workload", samples + "alibaba_batch_task.csv", "-format", "alibaba", "-nodes", "2", "-cpu", "96", "-memory", "400GiB"}, 3, 1},
+		"google":  {[]string{"-workload", samples + "google_2019.jsonl", "-format", "google", "-nodes", "2", "-cpu", "96", "-memory", "400GiB"}, 2, 2},
+		"rumen":   {[]string{"-workload", samples + "rumen.json", "-format", "rumen"}, 2, 2},
 	} {
 		stdout, _, err := runSim(t, append([]string{"run", "-json", "-scheduler", "fair"}, c.args...)...)
 		if err != nil {
@@ -223,11 +226,13 @@ func TestSimReplaysImports(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &sum); err != nil {
 			t.Fatal(err)
 		}
-		if sum.Jobs != c.jobs || sum.Unfinished != 0 || len(sum.Tenants) != 2 {
+		if sum.Jobs != c.jobs || sum.Unfinished != 0 || len(sum.Tenants) != c.tenants {
 			t.Errorf("%s: %d jobs, %v unfinished, tenants %+v", name, sum.Jobs, sum.Unfinished, sum.Tenants)
 		}
 	}
-	if _, _, err := runSim(t, "run", "-workload", samples+"sacct.txt", "-format", "slurm"); err == nil || !strings.Contains(err.Error(), "does not print the machines' sizes") {
-		t.Errorf("slurm without machines: %v", err)
+	for format, file := range map[string]string{"slurm": "sacct.txt", "alibaba": "alibaba_batch_task.csv", "google": "google_2019.jsonl"} {
+		if _, _, err := runSim(t, "run", "-workload", samples+file, "-format", format); err == nil || !strings.Contains(err.Error(), "does not state the machines' sizes") {
+			t.Errorf("%s without machines: %v", format, err)
+		}
 	}
 }
