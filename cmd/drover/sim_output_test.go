@@ -55,7 +55,7 @@ func TestSimTellsTenantsApart(t *testing.T) {
 	}
 	out := filepath.Join(dir, "out")
 	stdout, _, err := runSim(t, "run", "-workload", "uniform", "-format", "generate", "-rule", "jobs=30", "-rule", "tenants=3", "-rule", "interval_s=0",
-		"-cluster", cluster, "-scheduler", "fair", "-out", out, "-json")
+		"-cluster", cluster, "-scheduler", "fair", "-out", out, "-jsonl", "-json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +96,17 @@ func TestSimTellsTenantsApart(t *testing.T) {
 	}
 	if ended != 200 || lost == 0 {
 		t.Errorf("%d attempts succeeded, want 200; %d were lost", ended, lost)
+	}
+	for name, rows := range map[string]int{"jobs": 30, "tasks": ended + lost, "timeseries": len(read("timeseries.csv"))} {
+		b, err := os.ReadFile(filepath.Join(out, name+".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		var last map[string]any
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != rows || last["tenant"] == nil {
+			t.Errorf("%s.jsonl: %d lines, want %d; the last is %v, %v", name, len(lines), rows, last, err)
+		}
 	}
 	seen := map[string]bool{}
 	for _, r := range read("timeseries.csv") {
