@@ -67,6 +67,8 @@ func (s *State) AttemptProgress(id AttemptID, run int32, progress float64, estim
 		a.Estimate = estimate
 		s.bumpNodeVersion(a.Node)
 		s.recordJobChange(g.Job)
+	} else {
+		s.changeLog.add(ChangedOwner{Job: g.Job.Spec.ID, Project: g.Job.Spec.Project, ProgressOnly: true})
 	}
 	s.countChange()
 	return nil

@@ -191,6 +191,10 @@ func (g *Stage) TaskTime(now Time) time.Duration {
 	return time.Duration(t)
 }
 
+// CountedUntil returns the last time at which the number of its running attempts changed: until
+// it changes again, TaskTime grows by Running per unit of time from there on. O(1).
+func (g *Stage) CountedUntil() Time { return g.lastTick }
+
 // NextAttempt returns the number of the next attempt at task i.
 func (s *State) NextAttempt(g *Stage, i int32) int32 {
 	n := int32(0)
