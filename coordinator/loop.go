@@ -398,7 +398,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 // attempt is live.
 func (l *leader) updateProgress() time.Time {
 	now, s := l.c.now(), l.proj.state
-	if s.Live() == 0 {
+	if s.Attempts().Live() == 0 {
 		return time.Time{}
 	}
 	if due := l.lastProgress.Add(progressPause); now.Before(due) {

@@ -116,7 +116,7 @@ func TestLASMQSection32Service(t *testing.T) {
 	v.Start().Advance(10 * time.Second)
 	j = v.State.Job(id)
 	for part, want := range map[float64]float64{0.5: 10, 1: 100} {
-		if err := v.State.AttemptProgress(a.ID, a.Run, part, 0); err != nil {
+		if err := v.State.Events().AttemptProgress(a.ID, a.Run, part, 0); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := aware.Service(j, v.Now); math.Abs(got-want) > 1e-6 {
@@ -179,7 +179,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		for i, j := range jobs {
 			q.Add(j, i+1, int32(i))
 		}
-		for w.State.Live() < containers {
+		for w.State.Attempts().Live() < containers {
 			i := int(q.Next().Job.Spec.ID) - 1
 			a := w.Place(scheduler.TaskID{Job: jobs[i].Spec.ID, Index: next[i]}, 0)
 			next[i]++

@@ -72,7 +72,7 @@ func (w *world) admitJob(i int) error {
 			return err
 		}
 	}
-	if err := w.s.SubmitJob(spec, stages); err != nil {
+	if err := w.s.Events().SubmitJob(spec, stages); err != nil {
 		return err
 	}
 	if j.tasksLeft == 0 {
@@ -122,7 +122,7 @@ func (w *world) putProject(in *Job) error {
 	if spec.Priority == 0 {
 		spec.Priority = scheduler.PriorityLow
 	}
-	return w.s.PutProject(spec)
+	return w.s.Events().PutProject(spec)
 }
 
 // estimateFactor returns estimate over truth for a job; 0 for no estimate.
@@ -154,7 +154,7 @@ func repeated(n int64, d time.Duration) time.Duration {
 
 // endJob removes a job that has completed, failed or been stopped, and admits the next one.
 func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
-	if err := w.s.EndJob(j.id, o, w.now); err != nil {
+	if err := w.s.Events().EndJob(j.id, o, w.now); err != nil {
 		return err
 	}
 	j.ended = true
@@ -173,7 +173,7 @@ func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
 	if p := j.spec.Project; p > 0 {
 		q := w.s.Project(scheduler.ProjectID(p))
 		if q != nil && len(q.Jobs) == 0 && w.allJobsEnded(p) {
-			return w.s.DropProject(q.Spec.ID)
+			return w.s.Events().DropProject(q.Spec.ID)
 		}
 	}
 	return nil
@@ -208,12 +208,12 @@ func (w *world) handlePolicyState(n *scheduler.PolicyState) error {
 
 // stopJob kills all attempts of a job and ends it.
 func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
-	if err := w.s.StopJob(j.id); err != nil {
+	if err := w.s.Events().StopJob(j.id); err != nil {
 		return err
 	}
 	for _, g := range w.s.Job(j.id).Stages {
 		for i := range g.Spec.Tasks {
-			first, second := w.s.AttemptSlots(g.Task(i))
+			first, second := w.s.Attempts().Slots(g.Task(i))
 			for _, slot := range [...]int32{second, first} { // the speculative attempt first
 				if slot < 0 {
 					continue

@@ -211,7 +211,7 @@ func (w *world) fillSeries() {
 	for _, x := range u.steps {
 		var used [scheduler.NumResources]float64
 		for k := range used {
-			if c := w.s.Total()[k]; c > 0 {
+			if c := w.s.Cluster().Total()[k]; c > 0 {
 				used[k] = x[k] / seconds / float64(c)
 			}
 		}

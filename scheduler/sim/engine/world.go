@@ -89,7 +89,7 @@ func (w *world) build() error {
 		spec := w.Nodes[i].NodeSpec
 		spec.ID = scheduler.NodeID(i)
 		w.nodeSpeed = append(w.nodeSpeed, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
-		if err := w.s.AddNode(spec); err != nil {
+		if err := w.s.Events().AddNode(spec); err != nil {
 			return err
 		}
 		r, ok := racks[spec.Path]
@@ -108,7 +108,7 @@ func (w *world) build() error {
 	}
 	for i, t := range w.Tenants {
 		t.ID = scheduler.TenantID(i)
-		if err := w.s.PutTenant(t); err != nil {
+		if err := w.s.Events().PutTenant(t); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (w *world) build() error {
 	if w.TenantSeries {
 		w.use.tenants.start(len(w.Tenants), w.now)
 	}
-	w.use.setCapacity(w.s.Total())
+	w.use.setCapacity(w.s.Cluster().Total())
 	return w.scheduleAbsences()
 }
 
@@ -209,7 +209,7 @@ func (w *world) prefetch() {
 			w.prefetchSlots = append(w.prefetchSlots, e.ref())
 		}
 	}
-	w.prefetchSink += w.s.PrefetchAttempts(w.prefetchSlots)
+	w.prefetchSink += w.s.Attempts().Prefetch(w.prefetchSlots)
 }
 
 // runInstant handles all events of the current time, then runs a cycle if one is due.
