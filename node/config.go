@@ -53,6 +53,8 @@ type Config struct {
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
 	MaxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
 	MaxLogFiles  int                                   // files kept per stream; 0 = 3
+	KeepLogBytes int64                                 // bytes of logs kept of attempts that have left the node; 0 = 2 GiB, negative for none
+	KeepLogAge   time.Duration                         // how long they are kept; 0 = 7 days
 	Probe        bool                                  // at the start, find out with a test container which levels work; otherwise Info says so
 	Log          *slog.Logger                          // nil = discard
 	RecentLog    *diagnosis.Log                        // what Log logged, for operators to follow; nil = nothing
@@ -100,6 +102,8 @@ func (c Config) defaults() (Config, error) {
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
 	c.MaxLogBytes = orDefault(c.MaxLogBytes, int64(10)<<20)
 	c.MaxLogFiles = orDefault(c.MaxLogFiles, 3)
+	c.KeepLogBytes = orDefault(c.KeepLogBytes, int64(2)<<30)
+	c.KeepLogAge = orDefault(c.KeepLogAge, 7*24*time.Hour)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

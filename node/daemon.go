@@ -22,6 +22,7 @@ import (
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/helper"
+	"github.com/drover-run/drover/node/pastlogs"
 	"github.com/drover-run/drover/node/requests"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
@@ -44,6 +45,7 @@ type daemon struct {
 	quota         quota.Method
 	emptyRoot     string // empty folder, the root of containers without an image
 	blobs         *blob.Cache
+	pastLogs      *pastlogs.Store // of attempts that are not here any more
 	images        *imageStore
 	containers    *containerLister
 	metrics       *metrics
@@ -128,6 +130,10 @@ func newDaemon(cfg Config) (*daemon, error) {
 		return fail(err)
 	}
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
+		return fail(err)
+	}
+	d.pastLogs, err = pastlogs.Open(filepath.Join(cfg.Data, "pastlogs"), pastlogs.Options{MaxBytes: cfg.KeepLogBytes, MaxAge: cfg.KeepLogAge, MaxFile: 2 * cfg.MaxLogBytes})
+	if err != nil {
 		return fail(err)
 	}
 	if err := d.openFileSystems(); err != nil {

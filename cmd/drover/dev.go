@@ -24,6 +24,7 @@ import (
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/runtime/process"
+	"github.com/drover-run/drover/ui"
 )
 
 func devCommand() *cli.Command {
@@ -93,7 +94,7 @@ func runDev(c *cli.Context) error {
 			if err != nil {
 				return err
 			}
-			return serveUI(ctx, listen, droverv1connect.NewClientServiceClient(h, base), func(address string) {
+			return serveUI(ctx, listen, ui.Config{API: droverv1connect.NewClientServiceClient(h, base), History: droverv1connect.NewHistoryServiceClient(h, base)}, func(address string) {
 				fmt.Fprintf(c.App.ErrWriter, "page: %s (opens once; `drover ui` gives another address)\n", address)
 			})
 		})
