@@ -23,7 +23,7 @@ type Index struct {
 	weights []float64 // of the queues
 
 	state    *scheduler.State
-	seen     uint64 // State.ChangePosition at the last Sync
+	seen     uint64 // ChangeLog.Position at the last Sync
 	syncedAt scheduler.Time
 	jobs     map[scheduler.JobID]*queuedJob
 	groups   []*Queues // nil for groups without a job so far
@@ -72,10 +72,10 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 			x.changed = append(x.changed, c.Job)
 		}
 	}
-	if x.state != s || now < x.syncedAt || !s.ChangedSince(x.seen, changed) {
+	if x.state != s || now < x.syncedAt || !s.ChangeLog().Since(x.seen, changed) {
 		x.rebuild(s, now)
 	}
-	x.seen, x.syncedAt = s.ChangePosition(), now
+	x.seen, x.syncedAt = s.ChangeLog().Position(), now
 	for _, id := range x.changed {
 		x.refresh(id, now)
 	}

@@ -101,7 +101,7 @@ func record(t *rapid.T, x *Index, s *scheduler.State, now scheduler.Time) {
 			}
 		})
 	}
-	if err := s.ApplyPolicyStates(states); err != nil {
+	if err := s.PolicyStates().Apply(states); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -148,7 +148,7 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 				accounts[i+1] = Account{Deficit: rapid.Float64Range(-500, 500).Draw(t, "deficit"), At: w.Now}
 			}
 		}
-		if err := w.State.ApplyPolicyStates(states); err != nil {
+		if err := w.State.PolicyStates().Apply(states); err != nil {
 			t.Fatal(err)
 		}
 		x.Sync(w.State, w.Now, 1)

@@ -116,7 +116,7 @@ func TestLASMQSection32Service(t *testing.T) {
 	v.Start().Advance(10 * time.Second)
 	j = v.State.Job(id)
 	for part, want := range map[float64]float64{0.5: 10, 1: 100} {
-		if err := v.State.AttemptProgress(a.ID, a.Run, part, 0); err != nil {
+		if err := v.State.Events().AttemptProgress(a.ID, a.Run, part, 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := aware.Service(j, v.Now); math.Abs(got-want) > 1e-6 {
@@ -173,7 +173,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 	c.First = 1e15 // jobs stay in the queues that are recorded
 	for i, j := range jobs {
 		n := scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(i + 1), At: w.Now}
-		if err := w.State.ApplyPolicyStates([]scheduler.PolicyState{n}); err != nil {
+		if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{n}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +190,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		x.Sync(w.State, w.Now, 1)
 		q := x.Queues(0)
 		q.Begin(w.Now)
-		for w.State.Live() < containers {
+		for w.State.Attempts().Live() < containers {
 			job, _ := q.Next()
 			i := int(job.Job.Spec.ID) - 1
 			a := w.Place(scheduler.TaskID{Job: jobs[i].Spec.ID, Index: next[i]}, 0)

@@ -162,7 +162,7 @@ func (f *lasMQ) recordNotAdmitted(j *scheduler.Job) {
 // returns false if the State refuses it.
 func (f *lasMQ) record(s *scheduler.State, n scheduler.PolicyState) bool {
 	f.states = append(f.states, n)
-	if s.ApplyPolicyStates(f.states[len(f.states)-1:]) != nil {
+	if s.PolicyStates().Apply(f.states[len(f.states)-1:]) != nil {
 		f.states = f.states[:len(f.states)-1]
 		return false
 	}

@@ -90,12 +90,12 @@ func (p *Policy) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int3
 	if class := p.tenantCursors[t].cursor.class; p.usesQueues(class) {
 		limit = p.queueIndex.Queues(queueGroup(t, class)).Streak(g.Spec.Demand, limit)
 	}
-	if !p.s.HasCaps() && p.shares.isAlone(t) {
+	if !p.s.TenantTree().HasCaps() && p.shares.isAlone(t) {
 		return max(limit, 1)
 	}
 	d := g.Spec.Demand
 	n, streak := int32(1), p.shares.streak(t, d, limit)
-	for n < streak && p.s.WithinCaps(g.Job, d, d.Times(int64(n+1))) {
+	for n < streak && p.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n+1))) {
 		n++
 	}
 	return n
@@ -118,13 +118,13 @@ func (p *Policy) initHeads() {
 		p.tenantCursors = append(p.tenantCursors, tenantCursor{})
 	}
 	for _, t := range p.activeTenants {
-		if int(t) < len(p.s.Tenants()) && p.s.NextReadyTenant(t) != t {
+		if int(t) < len(p.s.Tenants()) && p.s.Queue().NextTenant(t) != t {
 			p.shares.setNext(t, nil)
 		}
 	}
 	p.activeTenants, p.eqClasses = p.activeTenants[:0], p.eqClasses[:0]
 	clear(p.eqClassIndex)
-	for t := p.s.NextReadyTenant(0); t != scheduler.NoTenant; t = p.s.NextReadyTenant(t + 1) {
+	for t := p.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = p.s.Queue().NextTenant(t + 1) {
 		p.activeTenants = append(p.activeTenants, t)
 		p.restartTenant(t)
 	}
@@ -147,7 +147,7 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	if !ok {
 		at = int32(len(p.eqClasses))
 		p.eqClassIndex[key] = at
-		p.eqClasses = append(p.eqClasses, nextEqClass{key, p.s.NextNode(g, 0)})
+		p.eqClasses = append(p.eqClasses, nextEqClass{key, p.s.Cluster().NextNode(g, 0)})
 	}
 	c.eqClass = at
 }
@@ -207,7 +207,7 @@ func (p *Policy) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
 			p.updateHead(t)
 			continue
 		}
-		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {
+		if p.cfg.StopAtFirstMisfit && p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 			p.firstMisfit = g
 			return scheduler.NoTenant, nil
 		}
@@ -233,7 +233,7 @@ func (p *Policy) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenantCursors[t].cursor
 	// With ReserveNodes a stage that fits nowhere is served too, and the decision
 	// must not depend on how tight the State's bound is.
-	if !p.cfg.StopAtFirstMisfit && !p.cfg.ReserveNodes && !p.s.CapacityForAny() {
+	if !p.cfg.StopAtFirstMisfit && !p.cfg.ReserveNodes && !p.s.Queue().CapacityForAny() {
 		return nil
 	}
 	for c.class < classEnd {
@@ -266,7 +266,7 @@ func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
 		}
 	}
 	for {
-		c.job, c.position = p.s.NextReadyOf(t, c.position)
+		c.job, c.position = p.s.Queue().NextOf(t, c.position)
 		if c.job == nil {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
@@ -309,7 +309,7 @@ func (p *Policy) isPlaceable(g *scheduler.Stage) bool {
 			return false
 		}
 	}
-	if _, _, _, ok := p.s.UnderCaps(g); !ok || p.mustAwaitReservation(g.Job) {
+	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok || p.mustAwaitReservation(g.Job) {
 		return false
 	}
 	return p.cfg.StopAtFirstMisfit || p.nextOpenNode(g, 0) != scheduler.NoNode
