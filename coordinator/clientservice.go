@@ -76,7 +76,8 @@ func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 // newProjection returns an empty projection for the current scheduler.
 func (c *core) newProjection(hosts hostSource) *projection {
 	p := newProjection(hosts)
-	p.guaranteesDeadlines = func(f *facts.Facts) bool { return guaranteesDeadlines(c.schedulerOf(f)) }
+	var known guaranteeCache
+	p.guaranteesDeadlines = func(f *facts.Facts) bool { return known.get(c.schedulerOf(f)) }
 	return p
 }
 
@@ -255,8 +256,12 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 		s.addExpectedStarts(ctx, res)
 	}
 	if errors.Is(err, fault.NotFound) {
-		if j, pastErr := s.findPast(ctx, name); !errors.Is(pastErr, fault.NotFound) {
-			return pastStatus(j), pastErr
+		j, pastErr := s.findPast(ctx, name)
+		switch {
+		case pastErr == nil:
+			return s.pastStatus(ctx, j), nil
+		case !errors.Is(pastErr, fault.NotFound):
+			return nil, pastErr
 		}
 	}
 	return res, err
@@ -361,7 +366,7 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 	if gone {
 		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
 		if pastErr == nil {
-			res, err = s.pastTasks(j, req.Msg.GetStage())
+			res, err = s.pastTasks(j, req.Msg)
 		} else if !errors.Is(pastErr, fault.NotFound) {
 			err = pastErr
 		}
@@ -517,7 +522,7 @@ func (s *clientService) resolveEventsJob(ctx context.Context, f *facts.Facts, na
 func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
 	s.view(func(f *facts.Facts) {
 		var at []uint64
-		for _, e := range f.EventsSince(0, facts.MaxEvents) {
+		for _, e := range f.EventsSince(0, facts.MaxEvents+facts.MaxClusterEvents) {
 			if s.showEvent(ctx, f, q, job, e) {
 				at = append(at, e.Seq)
 			}
@@ -553,8 +558,11 @@ func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *drover
 	if e.At/1e6 < q.GetSinceMs() || (job != 0 && e.JobID != job) {
 		return false
 	}
-	if e.JobID == 0 || s.operator(caller(ctx)) {
+	if s.operator(caller(ctx)) {
 		return true
+	}
+	if e.JobID == 0 {
+		return !strings.HasPrefix(e.Kind, "token.") // whose they are is nobody else's business
 	}
 	j := f.Job(e.JobID)
 	return j != nil && s.needJob(ctx, mayRead, f, j) == nil
@@ -585,7 +593,11 @@ func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[d
 	if err := s.needOperator(ctx, "choose the scheduler"); err != nil {
 		return nil, err
 	}
-	if i, err := policies.Get(req.Msg.GetName()); err == nil && i.SimOnly {
+	i, err := policies.Get(req.Msg.GetName())
+	if err != nil { // its text names policies for simulations too
+		return nil, fault.New(fault.Invalid, "unknown scheduler %q: use one of %s", req.Msg.GetName(), strings.Join(s.schedulerStatus().GetAvailable(), ", "))
+	}
+	if i.SimOnly {
 		return nil, fault.New(fault.Unsupported, "scheduler %q needs knowledge of the future: it works only in simulations", i.Name)
 	}
 	if _, err := policies.New(req.Msg.GetName(), req.Msg.GetParams()); err != nil {
