@@ -61,7 +61,7 @@ func TestHostileHarnessFiles(t *testing.T) {
 	long.Counters, many.Counters = hostileCounters(1900, 20_000), hostileCounters(40, 5_000)
 	progress := mapreduce.Progress{Version: mapreduce.ResultVersion, Counters: hostileCounters(100, 2_000)}
 	tooLong := add("cat >/dev/null; " + forge(t, nameResult, long) + "; kill -9 $PPID")
-	tooMany := add("cat >/dev/null; " + forge(t, nameResult, many) + "; kill -9 $PPID")
+	tooMany := add("cat >/dev/null; " + forge(t, nameResult, many) + "; exit 3")
 	hanging := add("cat >/dev/null; " + forge(t, nameProgress, progress) + "; exec sleep 1000")
 	neighbour := add("cat")
 	n.put(all...)
@@ -195,7 +195,7 @@ func TestSignalsAndForgedClassesAreTheTasksFailure(t *testing.T) {
 	n.start()
 	input, length, _ := writeText(t, 10)
 	commands := map[string]string{"QUIT": "kill -QUIT $PPID; sleep 2; cat", "TERM": "kill -TERM $PPID; sleep 2; cat", "KILL": "kill -KILL $PPID; sleep 2; cat", "ABRT": "kill -ABRT $PPID; sleep 2; cat"}
-	for _, c := range []mapreduce.ExitClass{mapreduce.ClassIO, mapreduce.ClassKilled, mapreduce.ClassInternal} {
+	for _, c := range []mapreduce.ExitClass{mapreduce.ClassOK, mapreduce.ClassIO, mapreduce.ClassKilled, mapreduce.ClassInternal} {
 		r := mapreduce.Result{Version: mapreduce.ResultVersion, Kind: mapreduce.KindMap, Class: c, Error: "forged"}
 		commands[c.String()] = "cat >/dev/null; " + forge(t, nameResult, r) + "; kill -9 $PPID"
 	}
