@@ -30,7 +30,6 @@ var manyMethods = []string{
 	"node.attempt",
 	"node.daemon",
 	"runtime/containerd.Driver",
-	"scheduler.State",
 	"scheduler/backfill.Planner",
 	"scheduler/policies.roundPlan",
 	"scheduler/schedtest.Chaos",
