@@ -5,6 +5,8 @@ package scheduler
 type ChangedOwner struct {
 	Job     JobID
 	Project ProjectID
+	// ProgressOnly says that nothing but the progress of its attempts changed.
+	ProgressOnly bool
 }
 
 // ChangeLog is a ring of the jobs and projects that changed, in order. A reader that is too
@@ -29,14 +31,14 @@ func (l *ChangeLog) grow(jobs int) {
 	}
 }
 
-// add logs an owner. It drops an immediate repetition unless a reader has
-// already read the entry.
+// add logs an owner. It drops an immediate repetition, also of progress after another change
+// of the job, unless a reader has already read the entry.
 func (l *ChangeLog) add(w ChangedOwner) {
 	if len(l.ring) == 0 {
 		l.grow(0)
 	}
 	mask := uint64(len(l.ring) - 1)
-	if l.ring[(l.head-1)&mask] == w && l.readTo < l.head {
+	if last := l.ring[(l.head-1)&mask]; l.readTo < l.head && last.Job == w.Job && last.Project == w.Project && (w.ProgressOnly || !last.ProgressOnly) {
 		return
 	}
 	l.ring[l.head&mask] = w
@@ -45,7 +47,9 @@ func (l *ChangeLog) add(w ChangedOwner) {
 
 // recordJob logs a change of a job that a plan may depend on: its spec, phase, counts,
 // attempts, policy states or reservations.
-func (l *ChangeLog) recordJob(j *Job) { l.add(ChangedOwner{j.Spec.ID, j.Spec.Project}) }
+func (l *ChangeLog) recordJob(j *Job) {
+	l.add(ChangedOwner{Job: j.Spec.ID, Project: j.Spec.Project})
+}
 
 // Position returns the current position in the change log, for Since. O(1).
 func (l *ChangeLog) Position() uint64 {
@@ -54,8 +58,8 @@ func (l *ChangeLog) Position() uint64 {
 }
 
 // Since yields the jobs and projects that may have changed since a position returned by
-// Position: their specs, phases, counts, attempts, policy states or reservations, but
-// not progress or input locations. It may yield one twice, and it yields jobs that have ended
+// Position: their specs, phases, counts, attempts, progress, policy states or
+// reservations, but not input locations. It may yield one twice, and it yields jobs that have ended
 // and changes of tries that were rolled back. It returns false if the log has wrapped: then
 // all may have changed. O(changes).
 func (l *ChangeLog) Since(at uint64, yield func(ChangedOwner)) bool {

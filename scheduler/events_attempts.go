@@ -67,6 +67,8 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 		a.Estimate = estimate
 		e.s.cluster.bumpNodeVersion(a.Node)
 		e.s.changeLog.recordJob(g.Job)
+	} else {
+		e.s.changeLog.add(ChangedOwner{Job: g.Job.Spec.ID, Project: g.Job.Spec.Project, ProgressOnly: true})
 	}
 	e.s.countChange()
 	return nil

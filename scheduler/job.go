@@ -191,6 +191,10 @@ func (g *Stage) TaskTime(now Time) time.Duration {
 	return time.Duration(t)
 }
 
+// CountedUntil returns the last time at which the number of its running attempts changed: until
+// it changes again, TaskTime grows by Running per unit of time from there on. O(1).
+func (g *Stage) CountedUntil() Time { return g.lastTick }
+
 // Failures returns how often task i failed through the user's fault.
 func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
 

@@ -49,14 +49,18 @@ func (p *Policy) syncJobCache() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
 	touch := func(x scheduler.ChangedOwner) {
-		if x.Job != 0 {
+		switch {
+		case x.ProgressOnly: // nothing here depends on it
+		case x.Job != 0:
 			// Most jobs are listed several times in close succession.
 			if last := &w.recent[x.Job%scheduler.JobID(len(w.recent))]; *last != x.Job {
 				*last = x.Job
 				w.dirty = append(w.dirty, x.Job)
 			}
-		} else if pr := p.s.Project(x.Project); pr != nil {
-			w.dirty = append(w.dirty, pr.Jobs...)
+		default:
+			if pr := p.s.Project(x.Project); pr != nil {
+				w.dirty = append(w.dirty, pr.Jobs...)
+			}
 		}
 	}
 	if w.state != p.s || p.now < w.syncedAt || w.nodeChanges != p.s.Cluster().ChangeCount() || !p.s.ChangeLog().Since(w.workSeen, touch) {

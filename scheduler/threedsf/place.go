@@ -268,6 +268,9 @@ func (p *Policy) serveDelayed() bool {
 		return false
 	}
 	p.servingDelayed = true
+	if p.cfg.LASMQ != nil {
+		p.syncQueues()
+	}
 	for _, l := range p.delayed {
 		delete(p.dataWaits, l.stage)
 		p.restartTenant(l.stage.Job.Spec.Tenant)

@@ -4,6 +4,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
+	"github.com/drover-run/drover/scheduler/lasmq"
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
@@ -24,7 +25,7 @@ type Policy struct {
 
 	shares        shares
 	tenantCursors []tenantCursor
-	regular       regularQueues
+	queueIndex    *lasmq.Index         // nil without Config.LASMQ
 	servingTenant scheduler.TenantID   // being served now, or NoTenant
 	activeTenants []scheduler.TenantID // tenants with a next task in the tree
 	firstMisfit   *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
@@ -104,6 +105,9 @@ func New(cfg Config) *Policy {
 		},
 	}
 	p.matcher.MayUse = p.isOpenTo
+	if cfg.LASMQ != nil {
+		p.queueIndex = p.newQueueIndex()
+	}
 	return p
 }
 

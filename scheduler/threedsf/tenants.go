@@ -59,7 +59,7 @@ func (p *Policy) serveTenants() {
 func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	c := &p.tenantCursors[t]
 	p.servingTenant = t
-	before := p.actionsLeft
+	before := g.Pending
 	switch {
 	case !p.usesMatching(g):
 		p.placeAnywhere(g)
@@ -67,8 +67,8 @@ func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 		p.delayOrMove(g)
 	}
 	p.servingTenant = scheduler.NoTenant
-	if p.usesQueues(c.cursor.class) && p.actionsLeft < before {
-		p.regular.byTenant[t][c.cursor.class-classHigh].queues.RecordPlaced(p.cfg.LASMQ.Containers(g.Spec.Demand))
+	if p.usesQueues(c.cursor.class) && g.Pending < before {
+		p.queueIndex.Queues(queueGroup(t, c.cursor.class)).RecordPlaced(g.Spec.Demand, before-g.Pending)
 	}
 	p.updateHead(t)
 }
@@ -82,14 +82,14 @@ func (p *Policy) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch
 }
 
 // consecutiveTurns returns how many tasks in a row the tenant's head stage would
-// place before another tenant is next, if all of them fit. With queues it is 1, as
-// each placement may change which of the tenant's jobs is next. O(turns x depth of
-// the tree); O(depth) if no other tenant has a task and none has a cap.
+// place before another tenant, or another of the tenant's queues, is next, if all of
+// them fit. O(turns x depth of the tree + queues); O(depth + queues) if no other
+// tenant has a task and none has a cap.
 func (p *Policy) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int32 {
-	if p.usesQueues(p.tenantCursors[t].cursor.class) {
-		return 1
-	}
 	limit := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
+	if class := p.tenantCursors[t].cursor.class; p.usesQueues(class) {
+		limit = p.queueIndex.Queues(queueGroup(t, class)).Streak(g.Spec.Demand, limit)
+	}
 	if !p.s.TenantTree().HasCaps() && p.shares.isAlone(t) {
 		return max(limit, 1)
 	}
@@ -109,7 +109,10 @@ const maxBatch = 4096
 func (p *Policy) initHeads() {
 	p.beginShrinkOnly()
 	if p.cfg.LASMQ != nil {
-		p.rankJobs()
+		p.syncQueues()
+		if at := p.queueIndex.Demotion(); at < scheduler.Never {
+			p.wakeAt(at)
+		}
 	}
 	for len(p.tenantCursors) < len(p.s.Tenants()) {
 		p.tenantCursors = append(p.tenantCursors, tenantCursor{})
@@ -181,8 +184,8 @@ func (p *Policy) refreshHeadsOf(eqClass int32) {
 func (p *Policy) restartTenant(t scheduler.TenantID) {
 	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
 	if p.cfg.LASMQ != nil {
-		p.fillQueues(t, classHigh)
-		p.fillQueues(t, classLow)
+		p.beginQueues(queueGroup(t, classHigh))
+		p.beginQueues(queueGroup(t, classLow))
 	}
 	p.updateHead(t)
 }

@@ -130,7 +130,7 @@ func (r *rigidPolicy) shareByWeight(s *scheduler.State, weighted bool) {
 func (r *rigidPolicy) shareLeastServed(s *scheduler.State, now scheduler.Time) {
 	first, least := 0, 0.0
 	for i, j := range r.jobs {
-		if attained, _ := r.cfg.Service(j, now); i == 0 || attained < least {
+		if attained := r.cfg.Service(j, now); i == 0 || attained < least {
 			first, least = i, attained
 		}
 	}
