@@ -57,7 +57,7 @@ func mustSimulate(t testing.TB, c engine.Config) *engine.Result {
 func TestTasksRunInWaves(t *testing.T) {
 	r := mustSimulate(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"),
 		Jobs: []engine.Job{singleStageJob(0, 10, schedtest.R(1, 1, 0), 10*sec), singleStageJob(5*sec, 1, schedtest.R(1, 1, 0), sec)}})
-	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100*sec {
+	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100 {
 		t.Errorf("first job: %+v", j)
 	}
 	if j := r.Jobs[1]; j.Start != 20*sec || j.Finish != 21*sec || j.Wait() != 15*sec {
@@ -76,7 +76,7 @@ func TestStartingTaskOccupiesItsDemand(t *testing.T) {
 	j.Stages[0].StartDelays = []time.Duration{3 * sec, 7 * sec}
 	r := mustSimulate(t, engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: engine.Models{Launch: sec}})
 	// 1 s launch, 3 s start, 10 s work; 1 s launch, 7 s start, 10 s work
-	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22*sec || r.Used[scheduler.CPU] != 1 {
+	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22 || r.Used[scheduler.CPU] != 1 {
 		t.Errorf("%+v, used %v", j, r.Used)
 	}
 	j.Stages[0].StartDelays = j.Stages[0].StartDelays[:1]

@@ -162,6 +162,9 @@ func (w *world) loop() error {
 		if t == scheduler.Never {
 			return w.stuckError()
 		}
+		if sinceEpoch(t) > longest {
+			return fmt.Errorf("at %v: the next event is after %v, the end of simulated time, and %d of %d jobs are left: simulate shorter tasks or more nodes", sinceEpoch(w.now), longest, len(w.jobs)-w.jobsDone, len(w.jobs))
+		}
 		w.prefetch()
 		if t > w.now {
 			w.advanceTo(t)
