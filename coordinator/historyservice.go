@@ -82,7 +82,9 @@ func (c *core) visibleTenantUser(ctx context.Context) func(tenant, user string) 
 			readable[t.Spec.GetName()] = c.allowed(id, mayRead, t.Spec)
 		}
 	})
-	return func(tenant, user string) bool { return readable[tenant] || id.kind == kindUser && id.name == user }
+	return func(tenant, user string) bool {
+		return readable[tenant] || id.kind == kindUser && id.name == user && id.scope.coversOwn(mayRead, tenant)
+	}
 }
 
 // GetPastJob returns an ended job.

@@ -74,6 +74,10 @@ var procedures = map[string]procedure{
 	droverv1connect.OperatorServiceRemoveServerProcedure:       operatorCall("remove servers", smallMessage),
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: operatorCall("choose the leader", smallMessage),
 
+	droverv1connect.TokenServiceCreateTokenProcedure: userCall(accessUser, smallMessage),
+	droverv1connect.TokenServiceListTokensProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.TokenServiceRevokeTokenProcedure: userCall(accessUser, smallMessage),
+
 	droverv1connect.DebugServiceMonitorProcedure: debugStream("read the daemons' logs"),
 	droverv1connect.DebugServiceProfileProcedure: debugStream("profile the daemons"),
 
