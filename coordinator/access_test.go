@@ -99,7 +99,6 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"TokenService/ListTokens":            {`{}`, "++++---"},
 	"TokenService/RevokeToken":           {`{"id":"0"}`, "++++---"},
 	"ClientService/GetSchedule":          {`{"job":"1"}`, "++h+---"},
-	"ClientService/ListSamples":          {`{}`, "++++---"},
 }
 
 // TestAccessMatrix calls every call of every service of the coordinator as every

@@ -47,7 +47,6 @@ type core struct {
 	metrics    *metrics
 	pools      *pools
 	uploads    *uploadLedger
-	sampler    sampler
 
 	certificates *certificates
 	tokens       *tokens
@@ -86,7 +85,6 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.campaign(gctx) })
 	g.Go(func() error { return c.relocateStale(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
-	g.Go(func() error { return c.takeSamples(gctx) })
 	g.Go(func() error { return c.followCertificates(gctx) })
 	g.Go(func() error { return c.tokens.keep(gctx) })
 	g.Go(func() error { return c.trainPredictor(gctx) })

@@ -476,7 +476,6 @@ func (l *leader) runCycle(ctx context.Context) error {
 	d, err := scheduler.Cycle(l.proj.state, l.policy, scheduler.Time(now.UnixNano()), maxActions, commit)
 	took := l.c.now().Sub(now)
 	l.c.metrics.observeCycle(took, len(d.Actions), len(dropped))
-	l.c.sampler.observeCycle(took, len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
 	l.c.setWaiting(d.Waiting)
 	l.stamp = l.proj.state.Stamp()

@@ -66,7 +66,6 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceSetSchedulerProcedure: operatorCall("choose the scheduler", smallMessage),
 	droverv1connect.ClientServiceCalibrationProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceGetScheduleProcedure:  userCall(accessUser, smallMessage),
-	droverv1connect.ClientServiceListSamplesProcedure:  userCall(accessUser, smallMessage),
 
 	droverv1connect.OperatorServiceSaveSnapshotProcedure:       {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
 	droverv1connect.OperatorServiceListServersProcedure:        operatorCall("list servers", smallMessage),

@@ -178,8 +178,13 @@ func (c *core) newHandler() http.Handler {
 		_, _ = w.Write([]byte("ok\n")) // fails only if the reader is gone
 	})
 	if c.cfg.Page != nil {
-		api := droverv1connect.NewClientServiceClient(&http.Client{Transport: inProcess{c.admit(mux), c.log}}, "http://coordinator")
-		mux.Handle("/", c.cfg.Page(api, func(ctx context.Context) string { return caller(ctx).name }))
+		h := &http.Client{Transport: inProcess{c.admit(mux), c.log}}
+		mux.Handle("/", c.cfg.Page(PageConfig{
+			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
+			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
+			Reader:    func(ctx context.Context) string { return caller(ctx).name },
+			Elsewhere: c.elsewhere,
+		}))
 	}
 	return c.admit(mux)
 }

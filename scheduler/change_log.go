@@ -47,9 +47,7 @@ func (l *ChangeLog) add(w ChangedOwner) {
 
 // recordJob logs a change of a job that a plan may depend on: its spec, phase, counts,
 // attempts, policy states or reservations.
-func (l *ChangeLog) recordJob(j *Job) {
-	l.add(ChangedOwner{Job: j.Spec.ID, Project: j.Spec.Project})
-}
+func (l *ChangeLog) recordJob(j *Job) { l.add(ChangedOwner{Job: j.Spec.ID, Project: j.Spec.Project}) }
 
 // Position returns the current position in the change log, for Since. O(1).
 func (l *ChangeLog) Position() uint64 {

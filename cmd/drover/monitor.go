@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,14 +41,15 @@ func monitorCommand() *cli.Command {
 				return err
 			}
 			req := &droverv1.MonitorRequest{Node: c.String("node"), Level: c.String("log-level"), Recent: int32(c.Int("recent")), Follow: !c.Bool("no-follow")}
-			return monitor(c, cl, req, c.App.Writer, c.Bool("json"))
+			return monitor(c.Context, cl, req, c.App.Writer, c.Bool("json"))
 		},
 	}
 }
 
-// monitor writes log records until the stream ends. Ctrl-C is its usual end.
-func monitor(c *cli.Context, cl *client, req *droverv1.MonitorRequest, w io.Writer, asJSON bool) error {
-	st, err := cl.debug.Monitor(c.Context, connect.NewRequest(req))
+// monitor writes log records until the stream or ctx ends. The end of ctx is the
+// usual end of a stream that follows the log, and a failure of any other.
+func monitor(ctx context.Context, cl *client, req *droverv1.MonitorRequest, w io.Writer, asJSON bool) error {
+	st, err := cl.debug.Monitor(ctx, connect.NewRequest(req))
 	if err != nil {
 		return cl.classifyError(err)
 	}
@@ -57,7 +59,7 @@ func monitor(c *cli.Context, cl *client, req *droverv1.MonitorRequest, w io.Writ
 			return err
 		}
 	}
-	if c.Context.Err() != nil && req.GetFollow() {
+	if ctx.Err() != nil && req.GetFollow() {
 		return nil
 	}
 	return cl.classifyError(st.Err())

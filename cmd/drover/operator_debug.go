@@ -54,7 +54,7 @@ func runDebug(c *cli.Context) (err error) {
 		return err
 	}
 	// Nothing is written for a coordinator that does not answer or refuses the caller.
-	if err := monitor(c, cl, &droverv1.MonitorRequest{}, io.Discard, true); err != nil {
+	if err := monitor(c.Context, cl, &droverv1.MonitorRequest{}, io.Discard, true); err != nil {
 		return err
 	}
 	name := c.String("output")
@@ -194,8 +194,8 @@ func (a *debugArchive) metrics(ctx context.Context, w io.Writer) error {
 
 // daemon lists the items about one process; node is empty for the coordinator.
 func (a *debugArchive) daemon(folder, node string) []debugItem {
-	items := []debugItem{{folder + "/log.jsonl", func(_ context.Context, w io.Writer) error {
-		return monitor(a.c, a.cl, &droverv1.MonitorRequest{Node: node, Recent: 1000}, w, true)
+	items := []debugItem{{folder + "/log.jsonl", func(ctx context.Context, w io.Writer) error {
+		return monitor(ctx, a.cl, &droverv1.MonitorRequest{Node: node, Recent: 1000}, w, true)
 	}}}
 	for _, kind := range []string{"cpu", "heap", "goroutine", "mutex", "block"} {
 		items = append(items, debugItem{folder + "/" + kind + ".pprof", func(ctx context.Context, w io.Writer) error {
