@@ -20,10 +20,9 @@ const (
 	MaxNodes          = 20_000
 	MaxTenants        = 10_000
 	MaxBlobs          = 200_000
-	MaxEvents         = 10_000 // older ones are dropped
-	MaxCounters       = 1000   // distinct names per job, without those of the harness
-	MaxStagings       = 64     // large submissions in progress; the oldest is dropped
-	MaxChunks         = 4096   // per submission
+	MaxCounters       = 1000 // distinct names per job, without those of the harness
+	MaxStagings       = 64   // large submissions in progress; the oldest is dropped
+	MaxChunks         = 4096 // per submission
 	MaxPolicyStates   = 1 << 17
 	MaxKeys           = 100_000          // idempotency keys of ended and forgotten jobs
 	InfraLimit        = 3                // infrastructure failures on one node …
@@ -86,8 +85,8 @@ type Facts struct {
 	seq            uint64 // last number given to a placement, end or output loss
 	eventSeq       uint64
 	unknownEntries uint64 // entries that this program did not understand
-	events         []*Event
-	eventsStart    int // index of the oldest event once the ring is full
+	jobEvents      eventRing
+	clusterEvents  eventRing
 
 	journal []Change
 
@@ -229,28 +228,6 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 	return out
 }
 
-// Since returns at most limit events with a sequence number above seq,
-// oldest first. The events are immutable.
-func (l EventLog) Since(seq uint64, limit int) []*Event {
-	n := len(l.f.events)
-	if n == 0 || seq >= l.f.eventSeq {
-		return nil
-	}
-	first := l.f.eventSeq - uint64(n) // sequence number of the event before the oldest
-	skip := 0
-	if seq > first {
-		skip = int(seq - first)
-	}
-	var out []*Event
-	for i := skip; i < n && len(out) < limit; i++ {
-		out = append(out, l.f.events[(l.f.eventsStart+i)%n])
-	}
-	return out
-}
-
-// Last returns the sequence number of the newest event.
-func (l EventLog) Last() uint64 { return l.f.eventSeq }
-
 // Result says what an entry changed.
 type Result struct {
 	Index   uint64
@@ -360,19 +337,6 @@ func (en clusterEntries) applyScheduler(e *droverv1.Entry, s *droverv1.Scheduler
 	}
 	en.f.EventLog().add(e, "scheduler.set", &Event{Text: "scheduler " + en.f.scheduler})
 	writerOf(en.f).recordChange(Change{Kind: ChangeScheduler})
-}
-
-// add adds ev to the ring and fills in its number, time, actor and kind.
-func (l EventLog) add(e *droverv1.Entry, kind string, ev *Event) {
-	l.f.eventSeq++
-	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = l.f.eventSeq, l.f.index, l.f.now, clip(e.GetActor(), 128), kind
-	ev.Text = clip(ev.Text, 512)
-	if len(l.f.events) < MaxEvents {
-		l.f.events = append(l.f.events, ev)
-		return
-	}
-	l.f.events[l.f.eventsStart] = ev
-	l.f.eventsStart = (l.f.eventsStart + 1) % MaxEvents
 }
 
 // nextSeq returns the next number in the order of placements, ends and output

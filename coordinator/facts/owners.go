@@ -36,7 +36,7 @@ type Deadlines struct{ f *Facts }
 // Checks answers whether an entry would be accepted. They change nothing.
 type Checks struct{ f *Facts }
 
-// EventLog is the events of the cluster, the latest MaxEvents.
+// EventLog is the newest events of jobs, and those of the cluster.
 type EventLog struct{ f *Facts }
 
 // attemptEntries applies what nodes report of attempts.

@@ -184,9 +184,7 @@ func (f *Facts) Snapshot() *Snapshot {
 	for _, id := range f.JobIDs() {
 		s.jobs = append(s.jobs, f.jobs[id])
 	}
-	for i := range f.events {
-		s.events = append(s.events, f.events[(f.eventsStart+i)%len(f.events)])
-	}
+	s.events = f.EventLog().Since(0, MaxEvents+MaxClusterEvents)
 	for _, k := range f.keyRing {
 		s.keys = append(s.keys, keyLine{k, f.keys[k]})
 	}
@@ -446,7 +444,7 @@ func (s snapshots) restoreLine(l *line) error {
 	case l.T == "outcome" && l.Outcome != nil:
 		s.f.outcomes = append(s.f.outcomes, *l.Outcome)
 	case l.T == "event" && l.Event != nil:
-		s.f.events = append(s.f.events, l.Event)
+		s.f.EventLog().keep(l.Event)
 	case l.T == "key" && l.Key != nil:
 		s.f.keys[l.Key.Key] = l.Key.keyedJob
 		s.f.keyRing = append(s.f.keyRing, l.Key.Key)
