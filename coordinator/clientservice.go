@@ -76,7 +76,8 @@ func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 // newProjection returns an empty projection for the current scheduler.
 func (c *core) newProjection(hosts hostSource) *projection {
 	p := newProjection(hosts)
-	p.guaranteesDeadlines = func(f *facts.Facts) bool { return guaranteesDeadlines(c.schedulerOf(f)) }
+	var known guaranteeCache
+	p.guaranteesDeadlines = func(f *facts.Facts) bool { return known.get(c.schedulerOf(f)) }
 	return p
 }
 

@@ -182,7 +182,7 @@ func (c *core) newHandler() http.Handler {
 		mux.Handle("/", c.cfg.Page(PageConfig{
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
-			Reader:    func(ctx context.Context) string { return caller(ctx).name },
+			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
 			Elsewhere: c.elsewhere,
 		}))
 	}
