@@ -83,7 +83,7 @@ func (c *core) remoteTLS() *tls.Config {
 	optional.ClientAuth = tls.VerifyClientCertIfGiven
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		some := false
-		c.view(func(f *facts.Facts) { some = f.HasTokens(c.now().UnixMilli()) })
+		c.view(func(f *facts.Facts) { some = f.Tokens().Any(c.now().UnixMilli()) })
 		if some {
 			return optional, nil
 		}
