@@ -8,7 +8,9 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,14 +24,30 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
+type accessIdentity struct {
+	letter byte
+	name   string
+}
+
 // accessIdentities are the kinds of callers of the access matrix, in the order
 // of its columns: r a reader of tenant a, s a submitter, e a user without rights
 // there, o the cluster's operator, n node n1, m another node, c a coordinator.
 // None, other CA, expired and revoked never get past the handshake.
-var accessIdentities = []struct {
+var accessIdentities = []accessIdentity{{'r', "user/reader"}, {'s', "user/submitter"}, {'e', "user/stranger"}, {'o', "user/root"}, {'n', "node/n1"}, {'m', "node/n2"}, {'c', "coordinator/other"}}
+
+// accessTokens are tokens as further columns: who shows one is treated as the
+// identity of that letter, but by the TokenService, which denies itself to all.
+var accessTokens = []struct {
 	letter byte
-	name   string
-}{{'r', "user/reader"}, {'s', "user/submitter"}, {'e', "user/stranger"}, {'o', "user/root"}, {'n', "node/n1"}, {'m', "node/n2"}, {'c', "coordinator/other"}}
+	token  *droverv1.CreateTokenRequest
+}{
+	{'r', &droverv1.CreateTokenRequest{User: "reader"}},
+	{'s', &droverv1.CreateTokenRequest{User: "submitter", Tenants: []string{"a"}, Right: droverv1.TokenRight_TOKEN_RIGHT_SUBMIT}},
+	{'r', &droverv1.CreateTokenRequest{User: "submitter", Right: droverv1.TokenRight_TOKEN_RIGHT_READ}},
+	{'e', &droverv1.CreateTokenRequest{User: "submitter", Tenants: []string{"default"}}},
+	{'e', &droverv1.CreateTokenRequest{User: "root"}}, // without all rights no operator
+	{'o', &droverv1.CreateTokenRequest{User: "root", Right: droverv1.TokenRight_TOKEN_RIGHT_ALL}},
+}
 
 // accessMatrix says for each call of the coordinator and for each identity
 // whether the call is denied (-), the job is hidden (h), or access is granted
@@ -77,18 +95,38 @@ var accessMatrix = map[string]struct{ request, want string }{
 	"HistoryService/ListPastAttempts":    {`{"job":"2"}`, "++h+---"},
 	"HistoryService/Usage":               {`{}`, "++++---"},
 	"HistoryService/ListPastSamples":     {`{}`, "++++---"},
+	"TokenService/CreateToken":           {`{"lifeMs":"-1"}`, "++++---"},
+	"TokenService/ListTokens":            {`{}`, "++++---"},
+	"TokenService/RevokeToken":           {`{"id":"0"}`, "++++---"},
 	"ClientService/GetSchedule":          {`{"job":"1"}`, "++h+---"},
-	"ClientService/ListSamples":          {`{}`, "++++---"},
 }
 
 // TestAccessMatrix calls every call of every service of the coordinator as every
 // kind of identity. A call without a row fails, here and in the coordinator.
 func TestAccessMatrix(t *testing.T) {
-	b, as, base := secure(t)
+	var ago atomic.Int64 // how far the coordinator's clock is behind
+	ago.Store(int64(time.Hour))
+	b, as, base := secureWith(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(-time.Duration(ago.Load())) } })
 	root := droverv1connect.NewClientServiceClient(as("user/root"), base)
 	if _, err := root.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{
 		{Name: "a", Submit: []string{"submitter"}, Read: []string{"reader"}}, {Name: "default"}}})); err != nil {
 		t.Fatal(err)
+	}
+	tokens := droverv1connect.NewTokenServiceClient(as("user/root"), base)
+	bearers, unknown := map[*http.Client]byte{}, "drover_"+strings.Repeat("0", 2*tokenIDBytes)+"_"+strings.Repeat("0", 2*tokenSecretBytes)
+	refused := map[string]*http.Client{"nobody": b.withToken(t, ""), "an unknown token": b.withToken(t, unknown), "no token": b.withToken(t, "xyz"),
+		"an expired token": b.withToken(t, newTestToken(t, tokens, &droverv1.CreateTokenRequest{User: "root", LifeMs: 60_000}))}
+	ago.Store(0)
+	revoked := newTestToken(t, tokens, &droverv1.CreateTokenRequest{User: "root"})
+	if _, err := tokens.RevokeToken(b.ctx, connect.NewRequest(&droverv1.RevokeTokenRequest{Id: tokenID(revoked)})); err != nil {
+		t.Fatal(err)
+	}
+	refused["a revoked token"] = b.withToken(t, revoked)
+	both := as("user/root")
+	both.Transport = &bearerTransport{both.Transport.(*http.Transport), newTestToken(t, tokens, &droverv1.CreateTokenRequest{User: "root"})}
+	refused["a certificate and a token"] = both
+	for _, x := range accessTokens {
+		bearers[b.withToken(t, newTestToken(t, tokens, x.token))] = x.letter
 	}
 	submitter := droverv1connect.NewClientServiceClient(as("user/submitter"), base)
 	spec := func(name string) string {
@@ -133,8 +171,22 @@ func TestAccessMatrix(t *testing.T) {
 				continue
 			}
 			seen++
+			body := strings.ReplaceAll(row.request, "SPEC", string(quoted))
+			for who, c := range refused {
+				if got := accessOutcome(t, c, base+"/drover.v1."+name, m, body); got != '!' {
+					t.Errorf("%s by %s: %c, want it refused before anything is looked at", name, who, got)
+				}
+			}
+			for c, letter := range bearers {
+				want := row.want[slices.IndexFunc(accessIdentities, func(id accessIdentity) bool { return id.letter == letter })]
+				if service.Name() == "TokenService" {
+					want = '-'
+				}
+				if got := accessOutcome(t, c, base+"/drover.v1."+name, m, body); got != want {
+					t.Errorf("%s by a token like %c: %c, want %c", name, letter, got, want)
+				}
+			}
 			for k, id := range accessIdentities {
-				body := strings.ReplaceAll(row.request, "SPEC", string(quoted))
 				if got := accessOutcome(t, clients[id.name], base+"/drover.v1."+name, m, body); got != row.want[k] {
 					t.Errorf("%s by %s: %c, want %c", name, id.name, got, row.want[k])
 				}
@@ -169,7 +221,8 @@ func apiServices(t *testing.T) (out []protoreflect.ServiceDescriptor) {
 	return out
 }
 
-// accessOutcome calls a method and returns + (granted), h (hidden) or - (denied).
+// accessOutcome calls a method and returns + (granted), h (hidden), - (denied) or
+// ! (refused since the caller is unknown).
 func accessOutcome(t *testing.T, c *http.Client, url string, m protoreflect.MethodDescriptor, body string) byte {
 	t.Helper()
 	kind := "application/json"
@@ -188,6 +241,8 @@ func accessOutcome(t *testing.T, c *http.Client, url string, m protoreflect.Meth
 		t.Fatalf("%s: %v", url, err)
 	}
 	switch {
+	case strings.Contains(string(text), `"unauthenticated"`), strings.Contains(string(text), "too many wrong tokens"):
+		return '!'
 	case strings.Contains(string(text), `"permission_denied"`):
 		return '-'
 	case strings.Contains(string(text), "that you may read"):

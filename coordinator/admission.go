@@ -118,6 +118,9 @@ func endPace(ctx context.Context) {
 func refusalReason(err error) string {
 	switch fault.Class(err) {
 	case fault.Denied:
+		if connect.CodeOf(err) == connect.CodeUnauthenticated {
+			return "unauthenticated"
+		}
 		return "denied"
 	case fault.Exhausted:
 		return "over_limit"

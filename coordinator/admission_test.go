@@ -268,7 +268,7 @@ func TestCallersAreRefusedBeforeTheirBodyIsRead(t *testing.T) {
 }
 
 func TestPoolShares(t *testing.T) {
-	user := func(n int) identity { return identity{kindUser, fmt.Sprint("user/", n)} }
+	user := func(n int) identity { return identity{kind: kindUser, name: fmt.Sprint("user/", n)} }
 	fill := func(p *pool, id identity) (n int) {
 		for p.take(id, 1) == nil {
 			n++
@@ -282,12 +282,12 @@ func TestPoolShares(t *testing.T) {
 	if n := fill(p, user(2)); n != 25 {
 		t.Errorf("the second gets %d of the 50 that are left, want half of them", n)
 	}
-	if n := fill(p, identity{kindLocal, "local"}); n != 25 {
+	if n := fill(p, identity{kind: kindLocal, name: "local"}); n != 25 {
 		t.Errorf("the local operator gets %d, want the rest", n)
 	}
 	p.release(user(1), 50)
 	p.release(user(2), 25)
-	p.release(identity{kindLocal, "local"}, 25)
+	p.release(identity{kind: kindLocal, name: "local"}, 25)
 	if p.used != 0 || len(p.by) != 0 {
 		t.Errorf("after all is returned: %d used, by %v", p.used, p.by)
 	}

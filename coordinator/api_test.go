@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -271,8 +272,9 @@ func (taskServer) Exec(_ context.Context, s *connect.BidiStream[droverv1.ExecReq
 	return s.Send(&droverv1.ExecResponse{Ended: true, ExitCode: 3})
 }
 
-func TestLogsAndExecReachNode(t *testing.T) {
-	b := newTestCluster(t, nil)
+// nodeWithServer returns a node whose own server is a taskServer.
+func nodeWithServer(t *testing.T, b *testCluster) *droverv1.NodeInfo {
+	t.Helper()
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
@@ -288,7 +290,61 @@ func TestLogsAndExecReachNode(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Close() })
 	info := coordtest.Info("n1")
 	info.Address = "unix:" + sock
-	b.addNode(info, coordtest.Hang)
+	return info
+}
+
+// The logs of an attempt are asked of its node after its job was forgotten too, by
+// who may read the job; a command cannot run there any more.
+func TestLogsOfAForgottenJob(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b.addNode(nodeWithServer(t, b), coordtest.Succeed)
+	b.waitForNodes()
+	id := b.submit(groupJob("first", 2))
+	for i := range 3 {
+		b.submit(groupJob(fmt.Sprint("later", i), 1))
+		b.waitForEnd(fmt.Sprint("later", i), succeeded)
+	}
+	b.waitUntil("it is forgotten", func() bool {
+		_, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "first"}))
+		return connect.CodeOf(err) == connect.CodeNotFound
+	})
+	for name, c := range map[string]struct {
+		key  *droverv1.AttemptKey
+		want string
+		code connect.Code
+	}{
+		"the newest":         {&droverv1.AttemptKey{Job: id, Task: 1}, "stdout of attempt 1", 0},
+		"an attempt":         {&droverv1.AttemptKey{Job: id, Attempt: 1}, "stdout of attempt 1", 0},
+		"no such attempt":    {&droverv1.AttemptKey{Job: id, Attempt: 2}, "", connect.CodeNotFound},
+		"no such task":       {&droverv1.AttemptKey{Job: id, Task: 9}, "", connect.CodeNotFound},
+		"a stage below 0":    {&droverv1.AttemptKey{Job: id, Stage: -1}, "", connect.CodeInvalidArgument},
+		"a job of no number": {&droverv1.AttemptKey{Job: 99}, "", connect.CodeNotFound},
+	} {
+		st, err := b.client.Logs(b.ctx, connect.NewRequest(&droverv1.LogsRequest{Key: c.key, Stream: "stdout"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if st.Receive() {
+			got = string(st.Msg().GetData())
+		}
+		if err := st.Err(); got != c.want || (err != nil) != (c.code != 0) || err != nil && connect.CodeOf(err) != c.code {
+			t.Errorf("%s: %q %v", name, got, err)
+		}
+		_ = st.Close()
+	}
+	ex := b.client.Exec(b.ctx)
+	_ = ex.Send(&droverv1.ExecRequest{Key: &droverv1.AttemptKey{Job: id}, Command: []string{"ps"}}) // the answer says why
+	if _, err := ex.Receive(); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("a command in it: %v", err)
+	}
+	_ = ex.CloseRequest()
+	_ = ex.CloseResponse()
+}
+
+func TestLogsAndExecReachNode(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.addNode(nodeWithServer(t, b), coordtest.Hang)
 	b.waitForNodes()
 	id := b.submit(groupJob("j", 1))
 	b.waitUntil("it runs", func() bool { return b.job("j").Job.TasksRunning == 1 })

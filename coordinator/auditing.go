@@ -32,6 +32,8 @@ var auditedCalls = map[string]bool{
 	droverv1connect.OperatorServiceAddServerProcedure:          true,
 	droverv1connect.OperatorServiceRemoveServerProcedure:       true,
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: true,
+	droverv1connect.TokenServiceCreateTokenProcedure:           true,
+	droverv1connect.TokenServiceRevokeTokenProcedure:           true,
 	droverv1connect.DebugServiceMonitorProcedure:               true,
 	droverv1connect.DebugServiceProfileProcedure:               true,
 }
@@ -103,6 +105,8 @@ func auditTarget(message any) string {
 		return "server " + m.GetId()
 	case *droverv1.TransferLeadershipRequest:
 		return "server " + m.GetId()
+	case *droverv1.RevokeTokenRequest:
+		return "token " + m.GetId()
 	case *droverv1.ExecRequest:
 		k := m.GetKey()
 		return fmt.Sprintf("job %d stage %d task %d attempt %d", k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt())
@@ -124,10 +128,14 @@ func auditResult(target string, res connect.AnyResponse, err error) string {
 	if err != nil || res == nil {
 		return target
 	}
-	if m, ok := res.Any().(*droverv1.SubmitJobResponse); ok {
+	switch m := res.Any().(type) {
+	case *droverv1.SubmitJobResponse:
 		return fmt.Sprintf("job %d %s", m.GetJob(), m.GetName())
+	case *droverv1.CreateTokenResponse:
+		return "token " + m.GetToken().GetId() + " of " + m.GetToken().GetUser()
+	default:
+		return target
 	}
-	return target
 }
 
 // auditedConn keeps what the first message of a stream is about.

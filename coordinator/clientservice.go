@@ -255,8 +255,12 @@ func (s *clientService) getJob(ctx context.Context, name string) (res *droverv1.
 		s.addExpectedStarts(ctx, res)
 	}
 	if errors.Is(err, fault.NotFound) {
-		if j, pastErr := s.findPast(ctx, name); !errors.Is(pastErr, fault.NotFound) {
-			return pastStatus(j), pastErr
+		j, pastErr := s.findPast(ctx, name)
+		switch {
+		case pastErr == nil:
+			return s.pastStatus(ctx, j), nil
+		case !errors.Is(pastErr, fault.NotFound):
+			return nil, pastErr
 		}
 	}
 	return res, err
@@ -361,7 +365,7 @@ func (s *clientService) ListTasks(ctx context.Context, req *connect.Request[drov
 	if gone {
 		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
 		if pastErr == nil {
-			res, err = s.pastTasks(j, req.Msg.GetStage())
+			res, err = s.pastTasks(j, req.Msg)
 		} else if !errors.Is(pastErr, fault.NotFound) {
 			err = pastErr
 		}
@@ -553,8 +557,11 @@ func (s *clientService) showEvent(ctx context.Context, f *facts.Facts, q *drover
 	if e.At/1e6 < q.GetSinceMs() || (job != 0 && e.JobID != job) {
 		return false
 	}
-	if e.JobID == 0 || s.operator(caller(ctx)) {
+	if s.operator(caller(ctx)) {
 		return true
+	}
+	if e.JobID == 0 {
+		return !strings.HasPrefix(e.Kind, "token.") // whose they are is nobody else's business
 	}
 	j := f.Job(e.JobID)
 	return j != nil && s.needJob(ctx, mayRead, f, j) == nil

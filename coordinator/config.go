@@ -109,10 +109,8 @@ type Config struct {
 	Ready func()
 
 	// Page makes the handler of the web page, which has every path that is no
-	// call of the API; nil for none. The client makes its calls with the identity
-	// in the context of the reader's request, so that the page can do what its
-	// reader can; reader returns the name of that identity.
-	Page func(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler
+	// call of the API; nil for none.
+	Page func(PageConfig) http.Handler
 
 	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
 	// default.
@@ -236,3 +234,16 @@ func setDefault[T comparable](v *T, otherwise T) {
 
 // maxUpload bounds one file or image, in bytes.
 const maxUpload = jobspec.MaxUploadBytes
+
+// PageConfig is what a coordinator gives to the web page that it serves. The
+// clients make their calls with the identity in the context of the reader's
+// request, so that the page can do what its reader can.
+type PageConfig struct {
+	API     droverv1connect.ClientServiceClient
+	History droverv1connect.HistoryServiceClient
+	// Reader names that identity.
+	Reader func(context.Context) string
+	// Elsewhere returns the URL of the coordinator that leads, if this one does
+	// not and knows which one does; "" otherwise.
+	Elsewhere func(context.Context) string
+}

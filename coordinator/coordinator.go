@@ -49,9 +49,9 @@ type core struct {
 	metrics    *metrics
 	pools      *pools
 	uploads    *uploadLedger
-	sampler    sampler
 
 	certificates *certificates
+	tokens       *tokens
 	proxy        *proxy
 
 	peers *peers // the other coordinators; nil without a port for them
@@ -87,8 +87,8 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.campaign(gctx) })
 	g.Go(func() error { return c.relocateStale(gctx) })
 	g.Go(func() error { return c.upkeep(gctx) })
-	g.Go(func() error { return c.takeSamples(gctx) })
 	g.Go(func() error { return c.followCertificates(gctx) })
+	g.Go(func() error { return c.tokens.keep(gctx) })
 	g.Go(func() error { return c.trainPredictor(gctx) })
 	g.Go(func() error { return c.followReloads(gctx) })
 	g.Go(func() error { return c.recorder.run(gctx) })
@@ -122,6 +122,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
 	c.certificates = newCertificates(cfg.Certificate)
+	c.tokens = newTokens(c)
 	c.metrics = newMetrics(c)
 	c.proxy = newProxy(cfg.NodeTLS)
 	var err error

@@ -94,7 +94,7 @@ func locality(s *scheduler.State, a *scheduler.Action) string {
 	}
 	best := "remote"
 	for _, n := range nodes {
-		switch s.Dist(a.Node, n) {
+		switch s.Cluster().Dist(a.Node, n) {
 		case 0:
 			return "node"
 		case 1:

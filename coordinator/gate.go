@@ -146,6 +146,15 @@ func (c *core) awaitLeader(ctx context.Context) {
 	}
 }
 
+// elsewhere returns the URL of the coordinator that leads, if that is another one
+// and it is known; "" otherwise.
+func (c *core) elsewhere(ctx context.Context) string {
+	if c.peers == nil || c.leads() || !c.follows() {
+		return ""
+	}
+	return c.peers.apiAddress(ctx, c.replica.LeaderAddress())
+}
+
 // notLeader says who leads, or why nobody does.
 func (c *core) notLeader(ctx context.Context) error {
 	if c.peers == nil {

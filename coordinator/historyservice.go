@@ -82,7 +82,9 @@ func (c *core) visibleTenantUser(ctx context.Context) func(tenant, user string) 
 			readable[t.Spec.GetName()] = c.allowed(id, mayRead, t.Spec)
 		}
 	})
-	return func(tenant, user string) bool { return readable[tenant] || id.kind == kindUser && id.name == user }
+	return func(tenant, user string) bool {
+		return readable[tenant] || id.kind == kindUser && id.name == user && id.scope.coversOwn(mayRead, tenant)
+	}
 }
 
 // GetPastJob returns an ended job.
@@ -226,9 +228,15 @@ func (s *historyService) ListPastSamples(ctx context.Context, req *connect.Reque
 	return connect.NewResponse(&droverv1.ListPastSamplesResponse{Samples: list}), nil
 }
 
-// pastStatus returns a past job as GetJob does a present one.
-func pastStatus(j *droverv1.PastJob) *droverv1.GetJobResponse {
-	return &droverv1.GetJobResponse{Job: j.GetSummary(), Stages: j.GetStages(), Spec: j.GetSpec(), Counters: j.GetCounters(), Output: j.GetOutput(),
+// pastStatus returns a past job as GetJob does a present one. Whoever may submit in
+// its tenant today may run it again.
+func (c *core) pastStatus(ctx context.Context, j *droverv1.PastJob) *droverv1.GetJobResponse {
+	may := false
+	c.view(func(f *facts.Facts) {
+		t := f.Tenant(j.GetSummary().GetTenant())
+		may = t != nil && c.need(ctx, maySubmit, t.Spec) == nil
+	})
+	return &droverv1.GetJobResponse{MaySubmit: may, Job: j.GetSummary(), Stages: j.GetStages(), Spec: j.GetSpec(), Counters: j.GetCounters(), Output: j.GetOutput(),
 		OutputBytes: j.GetOutputBytes(), Emulated: j.GetEmulated(), Preempted: j.GetPreempted(), FailedTask: j.GetFailedTask(), FailureTail: j.GetFailureTail()}
 }
 
@@ -262,37 +270,61 @@ func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsReq
 	return nil
 }
 
-// pastTasks returns the tasks of a past job with their attempts; tasks without one
-// are not in the history.
-func (c *core) pastTasks(j *droverv1.PastJob, stage string) (*droverv1.ListTasksResponse, error) {
+// pastTasks returns the tasks of a past job that a request asks for, with their
+// attempts. A task without one did not begin before the job ended. O(attempts of
+// the tasks returned).
+func (c *core) pastTasks(j *droverv1.PastJob, q *droverv1.ListTasksRequest) (*droverv1.ListTasksResponse, error) {
 	var stages []string
 	for _, s := range j.GetStages() {
 		stages = append(stages, s.GetName())
 	}
-	at := int32(-1)
-	if stage != "" {
-		if at = stageIndex(stages, stage); at < 0 {
-			return nil, fault.New(fault.NotFound, "job %q has no stage %q; it has %s", j.GetSummary().GetName(), clipText(stage, 128), strings.Join(stages, ", "))
-		}
+	if name := q.GetStage(); name != "" && stageIndex(stages, name) < 0 {
+		return nil, fault.New(fault.NotFound, "job %q has no stage %q; it has %s", j.GetSummary().GetName(), clipText(name, 128), strings.Join(stages, ", "))
+	}
+	limit := int32(maxTasks)
+	if n := q.GetLimit(); n > 0 {
+		limit = min(limit, n)
 	}
 	res := &droverv1.ListTasksResponse{}
-	for page := ""; ; {
-		list, next, err := c.past.Attempts(j.GetSummary().GetJob(), at, maxPastAttempts, page)
+	for i, s := range j.GetStages() {
+		if q.GetStage() != "" && s.GetName() != q.GetStage() {
+			continue
+		}
+		first := min(max(q.GetFrom()-res.Total, 0), s.GetTasks())
+		end := min(first+max(limit-int32(len(res.Tasks)), 0), s.GetTasks())
+		list, err := c.pastTasksOf(j.GetSummary().GetJob(), int32(i), s.GetName(), first, end)
+		if err != nil {
+			return nil, err
+		}
+		res.Tasks = append(res.Tasks, list...)
+		res.Total += s.GetTasks()
+	}
+	return res, nil
+}
+
+// pastTasksOf returns the tasks of a stage from first to before end.
+func (c *core) pastTasksOf(job uint64, stage int32, name string, first, end int32) ([]*droverv1.TaskStatus, error) {
+	out := make([]*droverv1.TaskStatus, end-first)
+	for i := range out {
+		out[i] = &droverv1.TaskStatus{Stage: name, Task: first + int32(i), State: "not started"}
+	}
+	up := map[string]bool{}
+	c.view(func(f *facts.Facts) {
+		for _, n := range f.Nodes() {
+			up[n.Info.GetName()] = n.Up
+		}
+	})
+	for page := past.PageAt(job, stage, first); page != "" && len(out) > 0; {
+		list, next, err := c.past.Attempts(job, stage, min(maxPastAttempts, 2*len(out)), page)
 		if err != nil {
 			return nil, err
 		}
 		for _, a := range list {
-			k := a.GetKey()
-			n := len(res.Tasks)
-			if n == 0 || res.Tasks[n-1].GetTask() != k.GetTask() || res.Tasks[n-1].GetStage() != stages[k.GetStage()] {
-				if n == maxTasks {
-					return res, nil
-				}
-				res.Tasks = append(res.Tasks, &droverv1.TaskStatus{Stage: stages[k.GetStage()], Task: k.GetTask()})
-				n++
+			if a.GetKey().GetTask() >= end {
+				return out, nil
 			}
-			t := res.Tasks[n-1]
-			t.Attempts = append(t.Attempts, pastTaskAttempt(a))
+			t := out[a.GetKey().GetTask()-first]
+			t.Attempts = append(t.Attempts, pastTaskAttempt(a, up[a.GetNode()]))
 			if t.State != facts.TaskDone.String() {
 				t.State = a.GetState()
 			}
@@ -300,16 +332,15 @@ func (c *core) pastTasks(j *droverv1.PastJob, stage string) (*droverv1.ListTasks
 				t.State = facts.TaskDone.String()
 			}
 		}
-		if next == "" {
-			return res, nil
-		}
 		page = next
 	}
+	return out, nil
 }
 
-func pastTaskAttempt(a *droverv1.PastAttempt) *droverv1.TaskAttempt {
+func pastTaskAttempt(a *droverv1.PastAttempt, retained bool) *droverv1.TaskAttempt {
 	seen := &droverv1.SeenAttempt{Key: a.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Level: droverv1.Level_LEVEL_RUNNING, Cause: a.GetCause(), ExitCode: a.GetExitCode(),
 		Message: a.GetMessage(), StderrTail: a.GetStderrTail(), Usage: a.GetUsage(), Limits: a.GetLimits(), StartedMs: a.GetStartedMs(), EndedMs: a.GetEndedMs(),
+		FetchingMs: a.GetFetchingMs(), CommittingMs: a.GetCommittingMs(),
 		RunningMs: a.GetRunningMs(), OutputLength: a.GetOutputBytes(), InputBytes: a.GetInputBytes(), DiskOccupied: a.GetDisk()}
 	switch a.GetState() {
 	case facts.AttemptSucceeded.String():
@@ -317,5 +348,6 @@ func pastTaskAttempt(a *droverv1.PastAttempt) *droverv1.TaskAttempt {
 	case facts.AttemptLost.String():
 		seen.Phase, seen.Cause = droverv1.Phase_PHASE_GONE, droverv1.Cause_CAUSE_INFRA
 	}
-	return &droverv1.TaskAttempt{Key: a.GetKey(), Node: a.GetNode(), Seen: seen, Locality: a.GetLocality(), PlacedMs: a.GetPlacedMs(), Committed: a.GetWinner()}
+	return &droverv1.TaskAttempt{Key: a.GetKey(), Node: a.GetNode(), Seen: seen, Locality: a.GetLocality(), PlacedMs: a.GetPlacedMs(), Committed: a.GetWinner(), Retained: retained,
+		Level: &droverv1.LevelStatus{Level: droverv1.Level_LEVEL_RUNNING, Suspends: a.GetSuspends(), SuspendedMs: a.GetSuspendedMs()}}
 }

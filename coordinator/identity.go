@@ -6,17 +6,21 @@ import (
 	"slices"
 	"strings"
 
+	"connectrpc.com/connect"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 )
 
-// identity is the caller of a request: the name of its certificate, or "local"
-// on the local socket.
+// identity is the caller of a request: the name of its certificate, the user of
+// its token, or "local" on the local socket.
 type identity struct {
-	kind identityKind
-	name string // "user/alice", "node/n1", "local"
+	kind  identityKind
+	name  string      // "user/alice", "node/n1", "local"
+	scope *tokenScope // what a token leaves of the user's rights; nil without one
 }
 
 type identityKind int
@@ -31,14 +35,65 @@ const (
 
 type identityKey struct{}
 
-// withIdentity adds the caller to the context of each request.
-func withIdentity(of func(*http.Request) identity, next http.Handler) http.Handler {
+// identify returns who makes a request to a listener, or why that is not known.
+type identify func(*http.Request) (identity, error)
+
+// withIdentity adds the caller to the context of each request, and answers those
+// who did not prove who they are, before anything of a body is read.
+func (c *core) withIdentity(of identify, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, of(r))))
+		id, err := of(r)
+		if err != nil {
+			c.refuseStranger(w, r, err)
+			return
+		}
+		ctx, done := c.tokens.follow(context.WithValue(r.Context(), identityKey{}, id), id)
+		defer done()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-func localIdentity(*http.Request) identity { return identity{kindLocal, "local"} }
+func (c *core) refuseStranger(w http.ResponseWriter, r *http.Request, err error) {
+	w.Header().Set("Connection", "close") // do not wait for a body
+	if _, ok := procedures[r.URL.Path]; ok {
+		c.metrics.observeRefusal(r.URL.Path, err)
+		_ = connect.NewErrorWriter().Write(w, r, toWireError(err)) // fails only if the caller is gone
+		return
+	}
+	status := http.StatusUnauthorized
+	if wire.IsOverload(toWireError(err)) {
+		status = http.StatusTooManyRequests
+		w.Header().Set(wire.RetryAfter, retryAfter)
+	}
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	http.Error(w, wire.FromError(toWireError(err)).Error(), status)
+}
+
+// localIdentity takes no tokens: what forwards a caller's token to the socket
+// would give him every right.
+func localIdentity(r *http.Request) (identity, error) {
+	if _, ok := bearer(r); ok {
+		return identity{}, unauthenticated("tokens are for the coordinator's TLS port: use an https:// address")
+	}
+	return identity{kind: kindLocal, name: "local"}, nil
+}
+
+// remoteIdentity returns the identity of a caller on the port for users and nodes,
+// who has a verified certificate or a token.
+func (c *core) remoteIdentity(r *http.Request) (identity, error) {
+	token, shown := bearer(r)
+	certified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	switch {
+	case shown && certified:
+		return identity{}, unauthenticated("you show a certificate and a token: leave out one of them")
+	case shown:
+		return c.tokens.identify(token, r.RemoteAddr)
+	case certified:
+		return tlsIdentity(r), nil
+	default:
+		return identity{}, unauthenticated("a certificate or a token is needed: set -tls-cert and -tls-key, or -token-file")
+	}
+}
 
 // tlsIdentity returns the identity in the verified client certificate.
 func tlsIdentity(r *http.Request) identity {
@@ -49,21 +104,21 @@ func tlsIdentity(r *http.Request) identity {
 	full := string(kind) + "/" + name
 	switch kind {
 	case pki.KindUser:
-		return identity{kindUser, full}
+		return identity{kind: kindUser, name: full}
 	case pki.KindNode:
-		return identity{kindNode, full}
+		return identity{kind: kindNode, name: full}
 	default:
-		return identity{kindOther, full}
+		return identity{kind: kindOther, name: full}
 	}
 }
 
 // peerIdentity returns the identity of a caller on the port for coordinators.
-func peerIdentity(r *http.Request) identity {
+func peerIdentity(r *http.Request) (identity, error) {
 	kind, name, err := pki.PeerIdentity(r.TLS)
 	if err != nil || kind != pki.KindCoordinator {
-		return identity{kind: kindOther}
+		return identity{kind: kindOther}, nil
 	}
-	return identity{kindPeer, string(kind) + "/" + name}
+	return identity{kind: kindPeer, name: string(kind) + "/" + name}, nil
 }
 
 func caller(ctx context.Context) identity {
@@ -98,7 +153,7 @@ func (r right) String() string {
 
 // operator reports whether id may do everything.
 func (c *core) operator(id identity) bool {
-	return id.kind == kindLocal || (id.kind == kindUser && slices.Contains(c.cfg.Operators, id.name))
+	return id.kind == kindLocal || (id.kind == kindUser && id.scope.coversCluster() && slices.Contains(c.cfg.Operators, id.name))
 }
 
 // allowed reports whether id has a right in a tenant. Submitters may also read,
@@ -107,7 +162,7 @@ func (c *core) allowed(id identity, r right, t *droverv1.Tenant) bool {
 	if c.operator(id) {
 		return true
 	}
-	if id.kind != kindUser {
+	if id.kind != kindUser || !id.scope.covers(r, t.GetName()) {
 		return false
 	}
 	if listed(t.GetOperate(), id.name) {
@@ -175,7 +230,7 @@ func (c *core) needUser(ctx context.Context) error {
 // may read and operate it.
 func (c *core) needJob(ctx context.Context, r right, f *facts.Facts, j *facts.Job) error {
 	id := caller(ctx)
-	if id.kind == kindUser && id.name == j.Actor {
+	if id.kind == kindUser && id.name == j.Actor && id.scope.coversOwn(r, j.Spec.Tenant) {
 		return nil
 	}
 	t := f.Tenant(j.Spec.Tenant)
@@ -188,6 +243,9 @@ func (c *core) needJob(ctx context.Context, r right, f *facts.Facts, j *facts.Jo
 func (id identity) displayName() string {
 	if id.name == "" {
 		return "a caller without a certificate"
+	}
+	if id.scope != nil {
+		return id.name + " with token " + id.scope.id
 	}
 	return id.name
 }

@@ -398,7 +398,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 // attempt is live.
 func (l *leader) updateProgress() time.Time {
 	now, s := l.c.now(), l.proj.state
-	if s.Live() == 0 {
+	if s.Attempts().Live() == 0 {
 		return time.Time{}
 	}
 	if due := l.lastProgress.Add(progressPause); now.Before(due) {
@@ -476,7 +476,6 @@ func (l *leader) runCycle(ctx context.Context) error {
 	d, err := scheduler.Cycle(l.proj.state, l.policy, scheduler.Time(now.UnixNano()), maxActions, commit)
 	took := l.c.now().Sub(now)
 	l.c.metrics.observeCycle(took, len(d.Actions), len(dropped))
-	l.c.sampler.observeCycle(took, len(d.Actions), len(dropped))
 	l.wakeAt = max(d.Wake, wake)
 	l.c.setWaiting(d.Waiting)
 	l.stamp = l.proj.state.Stamp()

@@ -29,13 +29,28 @@ type metrics struct {
 }
 
 // schedulerTotals count since the start of the program.
-type schedulerTotals struct{ cycles, nanos, actions int64 }
+type schedulerTotals struct{ cycles, nanos, actions, dropped int64 }
 
-// schedulerCounts are schedulerTotals that are being counted.
-type schedulerCounts struct{ cycles, nanos, actions atomic.Int64 }
+// schedulerCounts are schedulerTotals that are being counted, and the longest
+// cycle since the last sample.
+type schedulerCounts struct{ cycles, nanos, actions, dropped, longest atomic.Int64 }
 
 func (c *schedulerCounts) read() schedulerTotals {
-	return schedulerTotals{c.cycles.Load(), c.nanos.Load(), c.actions.Load()}
+	return schedulerTotals{c.cycles.Load(), c.nanos.Load(), c.actions.Load(), c.dropped.Load()}
+}
+
+// takeLongest returns the longest cycle since the last call.
+func (c *schedulerCounts) takeLongest() time.Duration { return time.Duration(c.longest.Swap(0)) }
+
+// observe counts a cycle. Only one goroutine calls it at a time.
+func (c *schedulerCounts) observe(d time.Duration, actions, dropped int) {
+	c.cycles.Add(1)
+	c.nanos.Add(int64(d))
+	c.actions.Add(int64(actions - dropped))
+	c.dropped.Add(int64(dropped))
+	if int64(d) > c.longest.Load() {
+		c.longest.Store(int64(d))
+	}
 }
 
 func newMetrics(c *core) *metrics {
@@ -127,9 +142,7 @@ func (m *metrics) observeCycle(d time.Duration, actions, dropped int) {
 	m.cycles.Observe(d.Seconds())
 	m.actions.Add(float64(actions))
 	m.dropped.Add(float64(dropped))
-	m.totals.cycles.Add(1)
-	m.totals.nanos.Add(int64(d))
-	m.totals.actions.Add(int64(actions - dropped))
+	m.totals.observe(d, actions, dropped)
 }
 
 func (m *metrics) observeCall(procedure string, d time.Duration, err error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,13 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 			t.Errorf("task %v", x)
 		}
 	}
+	part, err := b.client.ListTasks(b.ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: "first", From: 1, Limit: 1}))
+	if err != nil || part.Msg.GetTotal() != 3 || len(part.Msg.GetTasks()) != 1 || part.Msg.GetTasks()[0].GetTask() != 1 || len(part.Msg.GetTasks()[0].GetAttempts()) != 1 {
+		t.Errorf("one of its tasks: %v, %v", part, err)
+	}
+	if !after.GetMaySubmit() || after.GetMayOperate() {
+		t.Errorf("it can be run again, and no more stopped: %v", after)
+	}
 	all, err := b.client.ListJobs(b.ctx, connect.NewRequest(&droverv1.ListJobsRequest{All: true}))
 	if err != nil || len(all.Msg.GetJobs()) != 4 || all.Msg.GetMore() != 0 {
 		t.Errorf("all jobs: %v, %v", all, err)
@@ -87,6 +95,52 @@ func TestForgottenJobIsStillThere(t *testing.T) {
 	a := attempts.Msg.GetAttempts()[0]
 	if sum := a.GetStartingMs() + a.GetRunningMs() + a.GetSuspendedMs() + a.GetCommittingMs(); sum != a.GetEndedMs()-a.GetPlacedMs() || a.GetWaitingMs() < 0 || a.GetDemand().GetCpu() == 0 {
 		t.Errorf("phases of %d ms, the attempt took %d ms: %v", sum, a.GetEndedMs()-a.GetPlacedMs(), a)
+	}
+}
+
+// The schedule of the past has the attempts of forgotten jobs, after a restart too.
+func TestScheduleOfForgottenJobs(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	for i := range 3 {
+		b.submit(groupJob(fmt.Sprint("j", i), 2))
+		b.waitForEnd(fmt.Sprint("j", i), succeeded)
+	}
+	forgotten := func() bool {
+		_, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "j0"}))
+		return err != nil
+	}
+	b.waitUntil("the first is forgotten", forgotten)
+	check := func(req *droverv1.GetScheduleRequest, attempts int) {
+		t.Helper()
+		res, err := b.client.GetSchedule(b.ctx, connect.NewRequest(req))
+		if err != nil || len(res.Msg.GetAttempts()) != attempts {
+			t.Fatalf("%v: %v, want %d attempts (%v)", req, res, attempts, err)
+		}
+		for _, a := range res.Msg.GetAttempts() {
+			if a.GetState() != "succeeded" || a.GetNode() != res.Msg.GetNodes()[0].GetNode() || a.GetEndMs() < a.GetPlacedMs() {
+				t.Errorf("%v", a)
+			}
+		}
+		jobs := map[uint64]string{}
+		for _, j := range res.Msg.GetJobs() {
+			jobs[j.GetJob()] = j.GetName() + " " + strings.Join(j.GetStages(), ",")
+		}
+		if len(jobs) != attempts/2 || jobs[1] != "j0 main" {
+			t.Errorf("jobs %v", jobs)
+		}
+	}
+	check(&droverv1.GetScheduleRequest{}, 6)
+	check(&droverv1.GetScheduleRequest{Job: "1"}, 2)
+	check(&droverv1.GetScheduleRequest{Node: "n1", Tenant: "default"}, 6)
+	b.kill()
+	b.start()
+	b.waitUntil("it leads again", forgotten)
+	check(&droverv1.GetScheduleRequest{}, 6)
+	_, err := b.client.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{Job: "none"}))
+	if connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("a job that never was: %v", err)
 	}
 }
 

@@ -214,7 +214,7 @@ func (r *recorder) pastAttempt(e *facts.Ended) (*droverv1.PastAttempt, error) {
 	out := &droverv1.PastAttempt{Key: e.Key.Proto(a.Run), Node: e.Node, State: a.State.String(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, EndedMs: a.Ended / 1e6,
 		StartedMs: seen.GetStartedMs(), Usage: seen.GetUsage(), Demand: e.Demand.Proto(), Limits: seen.GetLimits(), InputBytes: seen.GetInputBytes(),
 		OutputBytes: seen.GetOutputLength(), Disk: seen.GetDiskOccupied(), Winner: e.Winner, Speculative: a.Speculative, EstimateMs: a.EstimateNS / 1e6,
-		Message: clipText(seen.GetMessage(), maxPastText), Suspends: a.Suspension.Count}
+		Message: clipText(seen.GetMessage(), maxPastText), Suspends: a.Suspension.Count, SuspendedAtMs: a.Suspension.SuspendedAt / 1e6}
 	if a.State == facts.AttemptFailed {
 		out.Cause, out.ExitCode = a.Cause(), seen.GetExitCode()
 		tail := seen.GetStderrTail()
@@ -244,6 +244,7 @@ func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenA
 	out.SuspendedMs = min(suspended, whole)
 	out.RunningMs = min(seen.GetRunningMs(), whole-out.SuspendedMs)
 	rest := whole - out.SuspendedMs - out.RunningMs
+	defer func() { out.FetchingMs = min(seen.GetFetchingMs(), out.StartingMs) }()
 	if out.StartedMs == 0 {
 		out.StartingMs = rest
 		return

@@ -47,7 +47,7 @@ func (c *core) samples(last schedulerTotals, period time.Duration) (map[string]*
 		}
 		for _, t := range tenantStatus(f) {
 			if t.GetJobs() > 0 || t.GetDominantShare() > 0 {
-				out[t.GetTenant().GetName()] = &droverv1.PastSample{Share: t.GetDominantShare(), Used: t.GetUsed(), JobsLive: float64(t.GetJobs())}
+				out[t.GetTenant().GetName()] = &droverv1.PastSample{Share: t.GetDominantShare(), FairShare: t.GetFairShare(), Used: t.GetUsed(), JobsLive: float64(t.GetJobs())}
 			}
 		}
 		for _, id := range f.JobIDs() {
@@ -57,7 +57,6 @@ func (c *core) samples(last schedulerTotals, period time.Duration) (map[string]*
 				all.JobsLive++
 			}
 		}
-		addFairShares(f, out)
 	})
 	all.Share = resources(facts.AmountsOf(all.Used)).DominantShare(resources(facts.AmountsOf(all.Capacity)))
 	if all.NodesUp == 0 {
@@ -67,7 +66,9 @@ func (c *core) samples(last schedulerTotals, period time.Duration) (map[string]*
 	if n := counts.cycles - last.cycles; n > 0 {
 		all.CycleMs = float64(counts.nanos-last.nanos) / 1e6 / float64(n)
 	}
+	all.LongestCycleMs = float64(c.metrics.totals.takeLongest().Nanoseconds()) / 1e6
 	all.DecisionsPerSecond = float64(counts.actions-last.actions) / period.Seconds()
+	all.DroppedPerSecond = float64(counts.dropped-last.dropped) / period.Seconds()
 	return out, counts
 }
 
@@ -84,36 +85,5 @@ func addLive(m *droverv1.PastSample, j *facts.Job) {
 		m.TasksRunning += float64(s.Live - s.Suspended)
 		m.TasksSuspended += float64(s.Suspended)
 		m.TasksWaiting += float64(s.Pending)
-	}
-}
-
-// addFairShares sets the share by weight of each tenant with live jobs, among its
-// siblings with live jobs below them.
-func addFairShares(f *facts.Facts, out map[string]*droverv1.PastSample) {
-	active := map[string]bool{}
-	for _, t := range f.Tenants() {
-		if m := out[t.Spec.GetName()]; m != nil && m.JobsLive > 0 {
-			for up := t; up != nil && !active[up.Spec.GetName()]; up = f.Tenant(up.Spec.GetParent()) {
-				active[up.Spec.GetName()] = true
-			}
-		}
-	}
-	weights := map[string]float64{} // of active children, by parent
-	for _, t := range f.Tenants() {
-		if active[t.Spec.GetName()] {
-			weights[t.Spec.GetParent()] += t.Spec.GetWeight()
-		}
-	}
-	for _, t := range f.Tenants() {
-		m := out[t.Spec.GetName()]
-		if m == nil || m.JobsLive == 0 {
-			continue
-		}
-		m.FairShare = 1
-		for up, depth := t, 0; up != nil && depth < len(active)+1; up, depth = f.Tenant(up.Spec.GetParent()), depth+1 {
-			if w := weights[up.Spec.GetParent()]; w > 0 {
-				m.FairShare *= up.Spec.GetWeight() / w
-			}
-		}
 	}
 }

@@ -66,13 +66,16 @@ var procedures = map[string]procedure{
 	droverv1connect.ClientServiceSetSchedulerProcedure: operatorCall("choose the scheduler", smallMessage),
 	droverv1connect.ClientServiceCalibrationProcedure:  userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceGetScheduleProcedure:  userCall(accessUser, smallMessage),
-	droverv1connect.ClientServiceListSamplesProcedure:  userCall(accessUser, smallMessage),
 
 	droverv1connect.OperatorServiceSaveSnapshotProcedure:       {accessOperator, func(p *pools) *pool { return p.streams }, smallMessage, true, "save snapshots"},
 	droverv1connect.OperatorServiceListServersProcedure:        operatorCall("list servers", smallMessage),
 	droverv1connect.OperatorServiceAddServerProcedure:          operatorCall("add servers", smallMessage),
 	droverv1connect.OperatorServiceRemoveServerProcedure:       operatorCall("remove servers", smallMessage),
 	droverv1connect.OperatorServiceTransferLeadershipProcedure: operatorCall("choose the leader", smallMessage),
+
+	droverv1connect.TokenServiceCreateTokenProcedure: userCall(accessUser, smallMessage),
+	droverv1connect.TokenServiceListTokensProcedure:  userCall(accessUser, smallMessage),
+	droverv1connect.TokenServiceRevokeTokenProcedure: userCall(accessUser, smallMessage),
 
 	droverv1connect.DebugServiceMonitorProcedure: debugStream("read the daemons' logs"),
 	droverv1connect.DebugServiceProfileProcedure: debugStream("profile the daemons"),

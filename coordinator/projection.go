@@ -69,7 +69,7 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 	case facts.ChangeNode:
 		return p.putNode(f.Node(c.Node))
 	case facts.ChangeNodeLost:
-		if err := ignoreStale(p.state.NodeLost(nodeID(c.Node), scheduler.Time(c.At))); err != nil {
+		if err := ignoreStale(p.state.Events().NodeLost(nodeID(c.Node), scheduler.Time(c.At))); err != nil {
 			return err
 		}
 		return p.putNode(f.Node(c.Node)) // it may have become schedulable, or no longer be
@@ -108,12 +108,12 @@ func (p *projection) applyProgress(all []attemptProgress, now scheduler.Time) er
 			continue
 		}
 		if h.started && a.Phase == scheduler.AttemptStarting {
-			if err := ignoreStale(p.state.AttemptStarted(a.ID, h.run, now)); err != nil {
+			if err := ignoreStale(p.state.Events().AttemptStarted(a.ID, h.run, now)); err != nil {
 				return err
 			}
 		}
 		if h.progress-a.Progress >= minProgressStep || (h.progress == 1 && a.Progress < 1) {
-			if err := ignoreStale(p.state.AttemptProgress(a.ID, h.run, h.progress, 0)); err != nil {
+			if err := ignoreStale(p.state.Events().AttemptProgress(a.ID, h.run, h.progress, 0)); err != nil {
 				return err
 			}
 		}
@@ -151,15 +151,15 @@ func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	}
 	s.Caps.Total = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetCap())))
 	s.Caps.Task = scheduler.Limit(resources(facts.AmountsOf(t.Spec.GetTaskCap())))
-	return ignoreStale(p.state.PutTenant(s))
+	return ignoreStale(p.state.Events().PutTenant(s))
 }
 
 func (p *projection) putNode(n *facts.Node) error {
 	s := nodeSpec(n)
 	if p.state.Node(s.ID) == nil {
-		return ignoreStale(p.state.AddNode(s))
+		return ignoreStale(p.state.Events().AddNode(s))
 	}
-	return ignoreStale(p.state.UpdateNode(s))
+	return ignoreStale(p.state.Events().UpdateNode(s))
 }
 
 // nodeSpec returns a node as State has it. Its I/O is the sum over its disks.
@@ -208,7 +208,7 @@ func speeds(p *droverv1.SuspendSpeed) scheduler.SuspendSpeed {
 // never becomes a fact.
 func checkNode(i *droverv1.NodeInfo) error {
 	s := scheduler.New()
-	return s.AddNode(nodeSpec(&facts.Node{ID: 1, Up: true, Info: i}))
+	return s.Events().AddNode(nodeSpec(&facts.Node{ID: 1, Up: true, Info: i}))
 }
 
 // syncJob submits, updates, stops or ends a job in State.
@@ -232,12 +232,12 @@ func (p *projection) syncJob(f *facts.Facts, j *facts.Job, at int64) error {
 		spec := have.Spec
 		spec.Deadline, spec.Accepted, spec.OnMiss = 0, false, 0
 		setDeadlineSpec(j, &spec, p.guaranteesDeadlines(f))
-		if err := ignoreStale(p.state.UpdateJob(spec)); err != nil {
+		if err := ignoreStale(p.state.Events().UpdateJob(spec)); err != nil {
 			return err
 		}
 	}
 	if stopping && have.Phase != scheduler.JobStopping {
-		if err := ignoreStale(p.state.StopJob(id)); err != nil {
+		if err := ignoreStale(p.state.Events().StopJob(id)); err != nil {
 			return err
 		}
 	}
@@ -250,14 +250,14 @@ func (p *projection) endJob(f *facts.Facts, j *facts.Job, at int64) error {
 	if !j.HasEnded() || have == nil || have.Live > 0 {
 		return nil
 	}
-	if err := ignoreStale(p.state.EndJob(scheduler.JobID(j.ID), jobOutcome(j), scheduler.Time(cmp.Or(j.Ended, at)))); err != nil {
+	if err := ignoreStale(p.state.Events().EndJob(scheduler.JobID(j.ID), jobOutcome(j), scheduler.Time(cmp.Or(j.Ended, at)))); err != nil {
 		return err
 	}
 	id := have.Spec.Project
 	if pr := p.state.Project(id); pr == nil || len(pr.Jobs) > 0 || f.Project(uint64(id)) != nil {
 		return nil
 	}
-	return ignoreStale(p.state.DropProject(id))
+	return ignoreStale(p.state.Events().DropProject(id))
 }
 
 // setEstimate updates the predicted run time of a stage.
@@ -271,7 +271,7 @@ func (p *projection) setEstimate(f *facts.Facts, k facts.Key) error {
 	if g := p.state.Stage(id); g == nil || g.Spec.Estimate == run {
 		return nil
 	}
-	return ignoreStale(p.state.SetEstimate(id, run))
+	return ignoreStale(p.state.Events().SetEstimate(id, run))
 }
 
 // putProject updates a job's project.
@@ -285,7 +285,7 @@ func (p *projection) putProject(f *facts.Facts, j *facts.Job) error {
 	if pr.High {
 		s.Priority = scheduler.PriorityHigh
 	}
-	return ignoreStale(p.state.PutProject(s))
+	return ignoreStale(p.state.Events().PutProject(s))
 }
 
 func jobOutcome(j *facts.Job) scheduler.JobOutcome {
@@ -307,7 +307,7 @@ func (p *projection) submitJob(f *facts.Facts, j *facts.Job) error {
 	if err != nil {
 		return err
 	}
-	return ignoreStale(p.state.SubmitJob(spec, stages))
+	return ignoreStale(p.state.Events().SubmitJob(spec, stages))
 }
 
 // jobSpec returns a job as State has it, and updates its project.
@@ -379,7 +379,7 @@ func (p *projection) setInputNodes(f *facts.Facts, job uint64) error {
 		if _, have, _ := p.state.Stage(scheduler.StageID{Job: scheduler.JobID(job), Stage: m}).Input(int32(i)); slices.Equal(have, nodes) {
 			continue
 		}
-		if err := ignoreStale(p.state.SetInput(scheduler.TaskID{Job: scheduler.JobID(job), Stage: m, Index: int32(i)}, nodes, nil)); err != nil {
+		if err := ignoreStale(p.state.Events().SetInput(scheduler.TaskID{Job: scheduler.JobID(job), Stage: m, Index: int32(i)}, nodes, nil)); err != nil {
 			return err
 		}
 	}
@@ -404,7 +404,7 @@ func (p *projection) setExpectedRunTime(k facts.Key, a *facts.Attempt) error {
 	if have == nil || a.EstimateNS == 0 || have.Run != a.Run || have.Estimate == time.Duration(a.EstimateNS) {
 		return nil
 	}
-	return ignoreStale(p.state.AttemptProgress(have.ID, have.Run, have.Progress, time.Duration(a.EstimateNS)))
+	return ignoreStale(p.state.Events().AttemptProgress(have.ID, have.Run, have.Progress, time.Duration(a.EstimateNS)))
 }
 
 // place creates an attempt in State on its node; a migrating one on its source
@@ -440,7 +440,7 @@ func (p *projection) syncLevel(f *facts.Facts, k facts.Key, at int64) error {
 	if err := p.confirmLevel(k, a, have, now); err != nil {
 		return err
 	}
-	err := errors.Join(ignoreStale(p.state.SetParked(attemptID(k), a.Run, a.Suspension.Parked)), ignoreStale(p.state.SetRefusedLevels(attemptID(k), a.Run, scheduler.LevelSet(a.Suspension.Refused()))))
+	err := errors.Join(ignoreStale(p.state.Events().SetParked(attemptID(k), a.Run, a.Suspension.Parked)), ignoreStale(p.state.Events().SetRefusedLevels(attemptID(k), a.Run, scheduler.LevelSet(a.Suspension.Refused()))))
 	if err != nil || a.Target == 0 {
 		return err
 	}
@@ -458,7 +458,7 @@ func (p *projection) syncMigration(k facts.Key, a *facts.Attempt, have *schedule
 	}
 	id, run := attemptID(k), a.Run-1
 	if have.Phase == scheduler.AttemptResuming {
-		if err := ignoreStale(p.state.AttemptResumed(id, run, now)); err != nil {
+		if err := ignoreStale(p.state.Events().AttemptResumed(id, run, now)); err != nil {
 			return err
 		}
 	}
@@ -468,7 +468,7 @@ func (p *projection) syncMigration(k facts.Key, a *facts.Attempt, have *schedule
 		}
 	}
 	if have.Phase == scheduler.AttemptSuspending {
-		if err := ignoreStale(p.state.AttemptSuspended(id, run, scheduler.LevelCheckpointed, footprint(a), now)); err != nil {
+		if err := ignoreStale(p.state.Events().AttemptSuspended(id, run, scheduler.LevelCheckpointed, footprint(a), now)); err != nil {
 			return err
 		}
 	}
@@ -476,7 +476,7 @@ func (p *projection) syncMigration(k facts.Key, a *facts.Attempt, have *schedule
 	if err := p.state.ApplyFact(act, now); err != nil {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
-	return errors.Join(ignoreStale(p.state.SetParked(id, a.Run, false)), ignoreStale(p.state.SetRefusedLevels(id, a.Run, 0)), p.setExpectedRunTime(k, a))
+	return errors.Join(ignoreStale(p.state.Events().SetParked(id, a.Run, false)), ignoreStale(p.state.Events().SetRefusedLevels(id, a.Run, 0)), p.setExpectedRunTime(k, a))
 }
 
 // footprint returns what a suspended attempt occupies, as measured by its node.
@@ -512,7 +512,7 @@ func (p *projection) confirmLevel(k facts.Key, a *facts.Attempt, have *scheduler
 			}
 		}
 		if have.Phase == scheduler.AttemptResuming || (have.Phase == scheduler.AttemptSuspending && a.Target == 0) {
-			return ignoreStale(p.state.AttemptResumed(attemptID(k), a.Run, now))
+			return ignoreStale(p.state.Events().AttemptResumed(attemptID(k), a.Run, now))
 		}
 		return nil
 	}
@@ -520,7 +520,7 @@ func (p *projection) confirmLevel(k facts.Key, a *facts.Attempt, have *scheduler
 		return nil
 	}
 	if have.Phase == scheduler.AttemptResuming {
-		if err := ignoreStale(p.state.AttemptResumed(attemptID(k), a.Run, now)); err != nil {
+		if err := ignoreStale(p.state.Events().AttemptResumed(attemptID(k), a.Run, now)); err != nil {
 			return err
 		}
 	}
@@ -529,7 +529,7 @@ func (p *projection) confirmLevel(k facts.Key, a *facts.Attempt, have *scheduler
 			return err
 		}
 	}
-	return ignoreStale(p.state.AttemptSuspended(attemptID(k), a.Run, to, footprint(a), now))
+	return ignoreStale(p.state.Events().AttemptSuspended(attemptID(k), a.Run, to, footprint(a), now))
 }
 
 func (p *projection) stopAttempt(f *facts.Facts, k facts.Key, at int64) error {
@@ -545,7 +545,7 @@ func (p *projection) endAttempt(f *facts.Facts, k facts.Key, at int64) error {
 	if a == nil {
 		return nil // its job was forgotten, so State has no such attempt
 	}
-	if err := ignoreStale(p.state.AttemptEnded(attemptID(k), p.runOf(k, a), outcome(a), scheduler.Time(at))); err != nil {
+	if err := ignoreStale(p.state.Events().AttemptEnded(attemptID(k), p.runOf(k, a), outcome(a), scheduler.Time(at))); err != nil {
 		return err
 	}
 	if p.lateOutputLosses[taskID(k)] {
@@ -589,7 +589,7 @@ func outcome(a *facts.Attempt) scheduler.Outcome {
 }
 
 func (p *projection) outputLost(k facts.Key) error {
-	err := p.state.OutputLost(taskID(k))
+	err := p.state.Events().OutputLost(taskID(k))
 	if errors.Is(err, scheduler.ErrStale) {
 		p.lateOutputLosses[taskID(k)] = true
 		return nil

@@ -257,7 +257,7 @@ func stateDump(s *scheduler.State) string {
 	var b strings.Builder
 	for _, n := range s.Nodes() {
 		fmt.Fprintf(&b, "node %s down %v drain %v free %v %v swap %d releasing %v\n", n.Spec.Name, n.Spec.Down, n.Spec.Draining, n.Free, n.Disks, n.SwapFree, n.Releasing)
-		for a := range s.AttemptsOn(n.Spec.ID) {
+		for a := range s.Attempts().On(n.Spec.ID) {
 			if a.Phase == scheduler.AttemptKilling {
 				a.Target = 0 // no longer meaningful
 			}
@@ -280,7 +280,7 @@ func stateDump(s *scheduler.State) string {
 			fmt.Fprintf(&b, "  each %v\n", g.Spec.Estimate)
 			fmt.Fprintf(&b, "  stage %d open %v pending %d running %d suspended %d done %d failed %d\n", g.Index, g.Open, g.Pending, g.Running, g.Suspended, g.Done, g.Failed)
 			for i := range g.Spec.Tasks {
-				fmt.Fprintf(&b, "    task %d pending %v done %v next %d failures %d\n", i, g.IsPending(i), g.IsDone(i), s.NextAttempt(g, i), g.Failures(i))
+				fmt.Fprintf(&b, "    task %d pending %v done %v next %d failures %d\n", i, g.IsPending(i), g.IsDone(i), s.Attempts().NextAttempt(g, i), g.Failures(i))
 			}
 		}
 	}

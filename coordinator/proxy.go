@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/coordinator/past"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -79,7 +81,8 @@ func (p *proxy) close() {
 }
 
 // findTask returns a client of the node that has an attempt, and its complete
-// key. Without an attempt or run in the key the newest is meant.
+// key. Without an attempt or run in the key the newest is meant. Logs outlive the
+// job: who may read it finds an attempt of which only the history knows.
 func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, nil, err
@@ -88,9 +91,11 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 		return nil, nil, fault.New(fault.Invalid, "which task? give its key")
 	}
 	var address string
+	forgotten := false
 	s.view(func(f *facts.Facts) {
 		k := facts.KeyOf(key)
 		j := f.Job(k.Job)
+		forgotten = j == nil
 		if j == nil || s.needJob(ctx, mayRead, f, j) != nil {
 			err = fault.New(fault.NotFound, "there is no job %d that you may read", k.Job)
 			return
@@ -105,15 +110,59 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 		case key.GetRun() != 0 && key.GetRun() != a.Run:
 			err = fault.New(fault.NotFound, "the attempt is at run %d", a.Run)
 		default:
-			address, full, err = nodeAddress(f, a, s.now().UnixNano(), s.cfg.KeepLogs, j)
+			address, err = nodeAddress(f.Node(a.Node), a)
 			full = k.Proto(a.Run)
 		}
 	})
+	if forgotten && r == mayRead {
+		address, full, err = s.findPastTask(ctx, key)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	return s.proxy.node(address).tasks, full, nil
 }
+
+// findPastTask returns the address of the node where an attempt of a forgotten job
+// was, and its complete key.
+func (s *clientService) findPastTask(ctx context.Context, key *droverv1.AttemptKey) (address string, full *droverv1.AttemptKey, err error) {
+	j, err := s.findPast(ctx, strconv.FormatUint(key.GetJob(), 10))
+	if err != nil {
+		return "", nil, err
+	}
+	if j.GetSummary().GetJob() != key.GetJob() { // one that has the number as its name
+		return "", nil, fault.New(fault.NotFound, "there is no job %d that you may read", key.GetJob())
+	}
+	if key.GetStage() < 0 || key.GetTask() < 0 {
+		return "", nil, fault.New(fault.Invalid, "stage %d, task %d: there are none below 0", key.GetStage(), key.GetTask())
+	}
+	list, _, err := s.past.Attempts(key.GetJob(), key.GetStage(), maxAttemptsOfTask, past.PageAt(key.GetJob(), key.GetStage(), key.GetTask()))
+	if err != nil {
+		return "", nil, err
+	}
+	var found *droverv1.PastAttempt
+	for _, a := range list {
+		if k := a.GetKey(); k.GetTask() == key.GetTask() && (key.GetAttempt() == 0 || k.GetAttempt() == key.GetAttempt()) {
+			found = a
+		}
+	}
+	if found == nil {
+		return "", nil, fault.New(fault.NotFound, "job %q has no such attempt: `drover task status` lists them", j.GetSummary().GetName())
+	}
+	s.view(func(f *facts.Facts) {
+		n := f.NodeByName(found.GetNode())
+		if n == nil {
+			err = fault.New(fault.NotFound, "node %s, where the attempt was, is not in the cluster any more, nor are its logs", found.GetNode())
+			return
+		}
+		address, err = nodeAddress(n, nil)
+	})
+	return address, found.GetKey(), err
+}
+
+// maxAttemptsOfTask bounds the attempts of a past task among which one is looked
+// for.
+const maxAttemptsOfTask = 1000
 
 // newestAttempt returns an attempt, or the newest of its task if k has none.
 func newestAttempt(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
@@ -132,17 +181,17 @@ func newestAttempt(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
 	return last
 }
 
-func nodeAddress(f *facts.Facts, a *facts.Attempt, now int64, keep time.Duration, j *facts.Job) (string, *droverv1.AttemptKey, error) {
-	n := f.Node(a.Node)
+// nodeAddress returns the address of the node that has an attempt. One that has
+// ended, or nil, may have left its logs there, whatever has become of the node
+// since.
+func nodeAddress(n *facts.Node, a *facts.Attempt) (string, error) {
 	switch {
-	case !n.Up || n.Epoch != a.Epoch:
-		return "", nil, fault.New(fault.Unavailable, "node %s, where the attempt was, is lost, and its logs with it", n.Info.GetName())
-	case !retainedOnNode(j, a, now, keep):
-		return "", nil, fault.New(fault.NotFound, "the logs are gone: they are kept for %s after a job's end, and longer for failed attempts (keep_failed)", keep)
+	case !n.Up, a != nil && a.State.IsActive() && n.Epoch != a.Epoch:
+		return "", fault.New(fault.Unavailable, "node %s, where the attempt was, is lost, and its logs with it unless it comes back", n.Info.GetName())
 	case n.Info.GetAddress() == "":
-		return "", nil, fault.New(fault.Unavailable, "node %s has no address", n.Info.GetName())
+		return "", fault.New(fault.Unavailable, "node %s has no address", n.Info.GetName())
 	}
-	return n.Info.GetAddress(), nil, nil
+	return n.Info.GetAddress(), nil
 }
 
 // Logs streams a task's output from its node.

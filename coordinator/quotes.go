@@ -223,7 +223,7 @@ func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located,
 		return d, err
 	}
 	d.spec.Project = draftProject
-	return d, d.state.PutProject(scheduler.ProjectSpec{ID: draftProject, Name: spec.Project, Tenant: d.spec.Tenant, Priority: d.spec.Priority, Submitted: d.spec.Submitted, Jobs: 1})
+	return d, d.state.Events().PutProject(scheduler.ProjectSpec{ID: draftProject, Name: spec.Project, Tenant: d.spec.Tenant, Priority: d.spec.Priority, Submitted: d.spec.Submitted, Jobs: 1})
 }
 
 // addEstimateSources adds the sources of the estimates of live stages to out.
@@ -241,7 +241,7 @@ func addEstimateSources(f *facts.Facts, out map[scheduler.StageID]estimate.Sourc
 func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Query {
 	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: defaultTaskTime, Errors: s.predictionErrors(sources)}
 	q.NoDeadlineLane, q.Preempt = laneOptions(name, params)
-	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Live())
+	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Attempts().Live())
 	q.Samples = min(maxSamples, max(minSamples, maxForecastTasks/tasks))
 	return q
 }
@@ -319,7 +319,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 	if err != nil {
 		return fault.New(fault.Invalid, "%w", err)
 	}
-	if err := d.state.SubmitJob(d.spec, d.stages); err != nil {
+	if err := d.state.Events().SubmitJob(d.spec, d.stages); err != nil {
 		return fault.New(fault.Invalid, "%w", err)
 	}
 	t.state, t.job = d.state, d.spec.ID

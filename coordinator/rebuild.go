@@ -129,7 +129,7 @@ func (p *projection) restorePolicyStates(f *facts.Facts) error {
 			Task: n.Task, Tenant: scheduler.TenantID(n.Tenant), Slot: n.Slot, Project: scheduler.ProjectID(n.Project)},
 			Value: n.Value, Real: n.Real, At: scheduler.Time(n.At)})
 	}
-	if err := p.state.ApplyPolicyStates(states); err != nil {
+	if err := p.state.PolicyStates().Apply(states); err != nil {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
 	for _, r := range f.Reservations() {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -43,9 +45,20 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 			b.build(f, starts)
 		}
 	})
+	if errors.Is(err, fault.NotFound) {
+		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
+		if pastErr != nil {
+			return nil, cmp.Or(pastErr, err)
+		}
+		err = b.buildPast(j)
+	}
+	if err == nil {
+		err = b.addPast()
+	}
 	if err != nil {
 		return nil, err
 	}
+	b.cut()
 	return connect.NewResponse(b.out), nil
 }
 
@@ -58,17 +71,18 @@ type scheduleBuilder struct {
 	from time.Time
 	job  uint64 // only this one; 0: all
 
-	gaps map[string][]*droverv1.ScheduleGap
-	jobs map[uint64]bool // to be listed in the response
-	out  *droverv1.GetScheduleResponse
+	gaps  map[string][]*droverv1.ScheduleGap
+	jobs  map[uint64]bool // to be listed in the response
+	known map[uint64]bool // the facts have it: it is not looked for in the history
+	out   *droverv1.GetScheduleResponse
 }
 
 func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]scheduler.Time) {
-	b.gaps = suspensionGaps(f)
-	for _, n := range f.Nodes() {
-		b.out.Nodes = append(b.out.Nodes, &droverv1.ScheduleNode{Node: n.ID, Name: n.Info.GetName(), Rack: n.Info.GetRack(), State: nodeState(n), Draining: n.Draining,
-			Allocatable: n.Info.GetAllocatable(), Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6})
+	b.gaps, b.known = suspensionGaps(f), map[uint64]bool{}
+	for _, id := range f.JobIDs() {
+		b.known[id] = true
 	}
+	b.addNodes(f)
 	for _, id := range f.JobIDs() {
 		if j := f.Job(id); b.wants(j) && (!j.HasEnded() || j.Live > 0 || j.Ended >= b.from.UnixNano()) {
 			b.addAttempts(f, j)
@@ -76,11 +90,17 @@ func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]sch
 		}
 	}
 	b.addReservations(f)
-	b.cut()
 	for _, id := range f.JobIDs() {
 		if b.jobs[id] {
 			b.addJob(f, f.Job(id))
 		}
+	}
+}
+
+func (b *scheduleBuilder) addNodes(f *facts.Facts) {
+	for _, n := range f.Nodes() {
+		b.out.Nodes = append(b.out.Nodes, &droverv1.ScheduleNode{Node: n.ID, Name: n.Info.GetName(), Rack: n.Info.GetRack(), State: nodeState(n), Draining: n.Draining,
+			Allocatable: n.Info.GetAllocatable(), Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6})
 	}
 }
 
@@ -260,7 +280,7 @@ func (b *scheduleBuilder) cut() {
 		limit = maxScheduled
 	}
 	if n := len(list) - limit; n > 0 {
-		b.out.More, b.out.Attempts = int32(n), list[:limit]
+		b.out.More, b.out.Attempts = b.out.More+int32(n), list[:limit]
 	}
 	until := b.now.Add(minutesOfTheEnd).UnixMilli()
 	for _, a := range b.out.Attempts {

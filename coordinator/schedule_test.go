@@ -125,37 +125,31 @@ func TestTasksComeInParts(t *testing.T) {
 	}
 }
 
-// Fair shares multiply along the chain of parents and end if it is a circle.
+// Fair shares multiply along the chain of parents, among siblings with live jobs
+// below them, and end if it is a circle.
 func TestFairShares(t *testing.T) {
-	tenant := func(name, parent string, weight float64) *droverv1.TenantStatus {
-		return &droverv1.TenantStatus{Tenant: &droverv1.Tenant{Name: name, Parent: parent, Weight: weight}}
+	tenant := func(name, parent string, weight float64, jobs int32) *droverv1.TenantStatus {
+		return &droverv1.TenantStatus{Tenant: &droverv1.Tenant{Name: name, Parent: parent, Weight: weight}, Jobs: jobs}
 	}
-	list := []*droverv1.TenantStatus{tenant("a", "", 3), tenant("b", "", 1), tenant("c", "a", 1), tenant("d", "a", 1), tenant("x", "y", 1), tenant("y", "x", 1), tenant("z", "gone", 0)}
+	list := []*droverv1.TenantStatus{tenant("a", "", 3, 0), tenant("b", "", 1, 2), tenant("c", "a", 1, 1), tenant("d", "a", 1, 1), tenant("idle", "", 4, 0), tenant("x", "y", 1, 1), tenant("y", "x", 1, 0), tenant("z", "gone", 0, 1)}
 	fairShares(list)
-	for i, want := range []float64{0.75, 0.25, 0.375, 0.375, 1, 1, 1} {
+	for i, want := range []float64{0.75, 0.25, 0.375, 0.375, 0.5, 1, 1, 1} {
 		if list[i].FairShare != want {
 			t.Errorf("%s: %g, want %g", list[i].Tenant.Name, list[i].FairShare, want)
 		}
 	}
 }
 
-// A sample has what was counted since the one before it, and an hour of them is
-// kept.
-func TestSamples(t *testing.T) {
-	var s sampler
-	s.observeCycle(2*time.Millisecond, 3, 1)
-	s.observeCycle(4*time.Millisecond, 5, 0)
-	s.add(time.UnixMilli(1), []*droverv1.TenantStatus{{DominantShare: 0.5, TasksRunning: 2, TasksPending: 3, TasksSuspended: 1}, {TasksRunning: 1}})
-	s.add(time.UnixMilli(2), nil)
-	p := s.list()
-	if len(p) != 2 || p[0].Cycles != 2 || p[0].Actions != 8 || p[0].Dropped != 1 || p[0].MeanCycleUs != 3000 || p[0].MaxCycleUs != 4000 || p[0].TasksRunning != 3 || p[0].Shares[0] != 0.5 || p[1].Cycles != 0 {
-		t.Errorf("%v", p)
+// A sample has the cycles since the one before it.
+func TestCyclesOfSample(t *testing.T) {
+	var c schedulerCounts
+	c.observe(4*time.Millisecond, 5, 2)
+	c.observe(2*time.Millisecond, 3, 0)
+	if got := c.read(); got != (schedulerTotals{2, int64(6 * time.Millisecond), 6, 2}) {
+		t.Errorf("%+v", got)
 	}
-	for i := range maxSampled {
-		s.add(time.UnixMilli(int64(i)+3), nil)
-	}
-	if p = s.list(); len(p) != maxSampled || p[0].AtMs != 3 {
-		t.Errorf("%d samples from %d", len(p), p[0].AtMs)
+	if first, second := c.takeLongest(), c.takeLongest(); first != 4*time.Millisecond || second != 0 {
+		t.Errorf("longest %s, then %s", first, second)
 	}
 }
 
@@ -205,15 +199,15 @@ func TestInProcessCalls(t *testing.T) {
 // The page's calls are its reader's: what the reader may not, the page may not.
 func TestPageCallsAsItsReader(t *testing.T) {
 	b, as, base := secureWith(t, func(c *Config) {
-		c.Page = func(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler {
+		c.Page = func(p PageConfig) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				res, err := api.Status(r.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
+				res, err := p.API.Status(r.Context(), connect.NewRequest(&droverv1.StatusRequest{}))
 				if err != nil {
 					http.Error(w, err.Error(), http.StatusForbidden)
 					return
 				}
-				_, _ = w.Write([]byte(r.URL.Path + " " + reader(r.Context()) + " " + res.Msg.Caller))
-				_, err = api.DrainNode(r.Context(), connect.NewRequest(&droverv1.DrainNodeRequest{Node: "none"}))
+				_, _ = w.Write([]byte(r.URL.Path + " " + p.Reader(r.Context()) + " " + res.Msg.Caller))
+				_, err = p.API.DrainNode(r.Context(), connect.NewRequest(&droverv1.DrainNodeRequest{Node: "none"}))
 				_, _ = w.Write([]byte(" " + connect.CodeOf(err).String()))
 			})
 		}

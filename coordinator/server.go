@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
@@ -39,16 +41,16 @@ const (
 // themselves (their handlers watch c.stop) and calls in progress are answered.
 func (c *core) serve(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	start := func(l net.Listener, of func(*http.Request) identity, tls bool) {
+	start := func(l net.Listener, of identify, secure bool) {
 		running := &inFlight{idle: make(chan struct{}, 1)}
 		s := c.newServer(of, running, c.newHandler())
-		if tls {
-			s.TLSConfig = c.cfg.TLS.Clone()
+		if secure {
+			s.TLSConfig = c.remoteTLS()
 			s.ConnState = c.certificates.open.Observe
 		}
 		g.Go(func() error {
 			var err error
-			if tls {
+			if secure {
 				err = s.ServeTLS(l, "", "")
 			} else {
 				err = s.Serve(l)
@@ -67,18 +69,36 @@ func (c *core) serve(ctx context.Context) error {
 		start(c.cfg.Local, localIdentity, false)
 	}
 	if c.cfg.Remote != nil {
-		start(c.cfg.Remote, tlsIdentity, true)
+		start(c.cfg.Remote, c.remoteIdentity, true)
 	}
 	return g.Wait()
 }
 
-func (c *core) newServer(of func(*http.Request) identity, running *inFlight, h http.Handler) *http.Server {
+// remoteTLS returns the configuration of the port for users and nodes. A caller
+// without a certificate ends at the handshake while there is no token that he
+// could show instead.
+func (c *core) remoteTLS() *tls.Config {
+	base := c.cfg.TLS.Clone()
+	optional := c.cfg.TLS.Clone()
+	optional.ClientAuth = tls.VerifyClientCertIfGiven
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		some := false
+		c.view(func(f *facts.Facts) { some = f.HasTokens(c.now().UnixMilli()) })
+		if some {
+			return optional, nil
+		}
+		return nil, nil // base
+	}
+	return base
+}
+
+func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(c.refuseRevoked(withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(c.refuseRevoked(c.withIdentity(of, h))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
 }
@@ -139,6 +159,7 @@ func (c *core) newHandler() http.Handler {
 	mux.Handle(droverv1connect.NewNodeServiceHandler(&nodeService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewOperatorServiceHandler(&operatorService{core: c}, opts...))
 	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
+	mux.Handle(droverv1connect.NewTokenServiceHandler(&tokenService{c}, opts...))
 	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
 	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -157,8 +178,13 @@ func (c *core) newHandler() http.Handler {
 		_, _ = w.Write([]byte("ok\n")) // fails only if the reader is gone
 	})
 	if c.cfg.Page != nil {
-		api := droverv1connect.NewClientServiceClient(&http.Client{Transport: inProcess{c.admit(mux), c.log}}, "http://coordinator")
-		mux.Handle("/", c.cfg.Page(api, func(ctx context.Context) string { return caller(ctx).name }))
+		h := &http.Client{Transport: inProcess{c.admit(mux), c.log}}
+		mux.Handle("/", c.cfg.Page(PageConfig{
+			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
+			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
+			Reader:    func(ctx context.Context) string { return caller(ctx).name },
+			Elsewhere: c.elsewhere,
+		}))
 	}
 	return c.admit(mux)
 }
@@ -194,7 +220,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
 		g.c.auditCall(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
-		return res, g.c.markChange(ctx, toWireError(err))
+		return res, markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
 	}
 }
 
@@ -215,7 +241,7 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		seen := &auditedConn{StreamingHandlerConn: conn}
 		err = next(ctx, seen)
 		g.c.auditCall(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
-		return g.c.markChange(ctx, toWireError(err))
+		return markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
 	}
 }
 

@@ -179,12 +179,11 @@ func (c *core) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksReque
 func (c *core) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
 	t := j.Stages[stage].Task(task)
 	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: taskState(j, t)}
-	now := c.now().UnixNano()
 	for _, a := range t.Attempts {
 		k := facts.Key{Job: j.ID, Stage: stage, Task: task, Attempt: a.Attempt}
 		n := f.Node(a.Node)
 		st := &droverv1.TaskAttempt{Key: k.Proto(a.Run), Node: n.Info.GetName(), Locality: a.Locality, PlacedMs: a.Placed / 1e6, Committed: t.Winner == a.Attempt,
-			Retained: n.Up && n.Epoch == a.Epoch && retainedOnNode(j, a, now, c.cfg.KeepLogs)}
+			Retained: n.Up}
 		st.Seen, st.Level = lastSeen(c.sessions.seen(a.Node, k, a.Run), k, a), levelStatus(f, j, a)
 		out.Attempts = append(out.Attempts, st)
 	}

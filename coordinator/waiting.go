@@ -1,10 +1,13 @@
 package coordinator
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/scheduler"
 )
@@ -92,4 +95,30 @@ func untilText(t scheduler.Time) string {
 		return ""
 	}
 	return " until " + time.Unix(0, int64(t)).UTC().Format("15:04:05 MST")
+}
+
+// pendingSums sums up why the tasks of the cluster wait, most tasks first.
+// O(waiting stages).
+func (c *core) pendingSums() []*droverv1.PendingSum {
+	sums := map[string]*droverv1.PendingSum{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.waiting {
+		reason := w.Reason.String()
+		p := sums[reason]
+		if p == nil {
+			p = &droverv1.PendingSum{Reason: reason}
+			sums[reason] = p
+		}
+		p.Stages++
+		p.Tasks += int64(w.Tasks)
+	}
+	out := make([]*droverv1.PendingSum, 0, len(sums))
+	for _, p := range sums {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *droverv1.PendingSum) int {
+		return cmp.Or(cmp.Compare(b.GetTasks(), a.GetTasks()), cmp.Compare(a.GetReason(), b.GetReason()))
+	})
+	return out
 }

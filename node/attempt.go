@@ -184,14 +184,22 @@ func (a *attempt) loop(ctx context.Context) {
 			a.sleep(ctx, 0)
 		case task.Wait:
 			a.sleep(ctx, a.boundRecheck(step.RecheckAfter, spec))
-			if now := a.d.clock.Monotonic(); now-a.sampledAt >= minSampleGap {
-				a.sampledAt = now
-				a.sampleUsage(ctx)
-			}
+			a.sampleIfDue(ctx)
 		default:
 			a.performStep(ctx, step.Do)
 		}
 	}
+}
+
+// sampleIfDue samples a task that runs or uploads. ClassifyExit takes a sample of
+// its own, so a short task is not measured twice.
+func (a *attempt) sampleIfDue(ctx context.Context) {
+	now := a.d.clock.Monotonic()
+	if now-a.sampledAt < minSampleGap || a.container == task.ContainerStopped && !a.exitOK {
+		return
+	}
+	a.sampledAt = now
+	a.sampleUsage(ctx)
 }
 
 // maxStartPause bounds the pause before a repeated attempt, which occupies its
@@ -395,7 +403,9 @@ func withoutUsage(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	}
 	c := proto.CloneOf(s)
 	c.Usage, c.Occupied, c.SwapOccupied, c.DiskOccupied, c.RunningMs = nil, nil, 0, 0, 0
+	c.FetchingMs, c.CommittingMs = 0, 0
 	c.Progress, c.Counters, c.Status, c.InputBytes = 0, nil, "", 0
+	c.Step = "" // who waits long for a step sees it in the periodic report
 	if c.GetPhase() < droverv1.Phase_PHASE_SUCCEEDED {
 		c.Message = "" // what was refused of the counters
 	}
@@ -409,10 +419,12 @@ func (a *attempt) buildReport() *droverv1.SeenAttempt {
 		end.DiskOccupied = a.diskBytes
 		return end
 	}
+	now := a.d.clock.Monotonic()
 	s := &droverv1.SeenAttempt{
 		Key: a.id.Key(), Phase: droverv1.Phase_PHASE_PREPARING, Level: droverv1.Level_LEVEL_RUNNING,
 		Usage: a.usage, Limits: a.appliedLimits, Occupied: a.occupied, DiskOccupied: a.diskBytes,
-		StartedMs: a.rec.StartedMS, RunningMs: a.runningTime(a.d.clock.Monotonic()).Milliseconds(),
+		StartedMs: a.rec.StartedMS, RunningMs: a.runningTime(now).Milliseconds(),
+		FetchingMs: a.fetch.elapsed(now).Milliseconds(), CommittingMs: a.upload.elapsed(now).Milliseconds(),
 		Progress: a.progress.fraction, Counters: a.progress.counters, Status: a.progress.status,
 		InputBytes: a.progress.inputBytes, LostMaps: a.progress.lostMaps, Message: a.progress.refused,
 		Step: a.currentStep.String(),

@@ -43,6 +43,7 @@ type Config struct {
 	FetchCRL     func(context.Context) ([]byte, error) // the coordinator's revocation list, empty for none; nil = only that of Certificate's files
 	OpenMetrics  bool                                  // serve /metrics to callers without a certificate
 	ShuffleCA    string                                // PEM of the CA of the other nodes' servers; "" = they do not use TLS
+	NoSync       bool                                  // the state in Data need not survive a crash of the machine: no fsync
 	Grace        time.Duration                         // between TERM and KILL; 0 = 10 s
 	Parallel     int                                   // concurrent container creations and removals; 0 = twice the cores
 	BlobLimit    int64                                 // bytes of cached files and images; 0 = 10 GiB
@@ -52,6 +53,8 @@ type Config struct {
 	SweepEvery   time.Duration                         // interval of removing what containers left on the machine; 0 = 1 min
 	MaxLogBytes  int64                                 // size at which a log file is rotated; 0 = 10 MiB
 	MaxLogFiles  int                                   // files kept per stream; 0 = 3
+	KeepLogBytes int64                                 // bytes of logs kept of attempts that have left the node; 0 = 2 GiB, negative for none
+	KeepLogAge   time.Duration                         // how long they are kept; 0 = 7 days
 	Probe        bool                                  // at the start, find out with a test container which levels work; otherwise Info says so
 	Log          *slog.Logger                          // nil = discard
 	RecentLog    *diagnosis.Log                        // what Log logged, for operators to follow; nil = nothing
@@ -99,6 +102,8 @@ func (c Config) defaults() (Config, error) {
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
 	c.MaxLogBytes = orDefault(c.MaxLogBytes, int64(10)<<20)
 	c.MaxLogFiles = orDefault(c.MaxLogFiles, 3)
+	c.KeepLogBytes = orDefault(c.KeepLogBytes, int64(2)<<30)
+	c.KeepLogAge = orDefault(c.KeepLogAge, 7*24*time.Hour)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-run/drover/node/blob"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/helper"
+	"github.com/drover-run/drover/node/pastlogs"
 	"github.com/drover-run/drover/node/requests"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
@@ -44,6 +45,7 @@ type daemon struct {
 	quota         quota.Method
 	emptyRoot     string // empty folder, the root of containers without an image
 	blobs         *blob.Cache
+	pastLogs      *pastlogs.Store // of attempts that are not here any more
 	images        *imageStore
 	containers    *containerLister
 	metrics       *metrics
@@ -54,6 +56,7 @@ type daemon struct {
 	shuffle       *shuffle.Server
 	lease         lease
 	unallocatedIO unallocatedIO
+	load          machineLoad
 	watchdog      *watchdog.Client // nil where no other process can freeze a task
 	closers       []func() error
 	connections   *pki.Connections
@@ -91,6 +94,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.NoSync {
+		st.SkipSync()
+	}
 	d := &daemon{
 		cfg: cfg, log: cfg.Log, store: st, clock: realClock{}, bootID: bootID(),
 		emptyRoot:  filepath.Join(cfg.Data, "empty"),
@@ -109,11 +115,11 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if d.id, err = st.Identity(); err != nil {
 		return fail(err)
 	}
-	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness); err != nil {
+	if d.harnessPath, err = installProgram(cfg.Data, cfg.Harness, cfg.NoSync); err != nil {
 		return fail(err)
 	}
 	if len(cfg.Helper) > 0 {
-		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0]); err != nil {
+		if d.helperPath, err = installProgram(cfg.Data, cfg.Helper[0], cfg.NoSync); err != nil {
 			return fail(err)
 		}
 	}
@@ -124,6 +130,10 @@ func newDaemon(cfg Config) (*daemon, error) {
 		return fail(err)
 	}
 	if d.blobs, err = blob.Open(filepath.Join(cfg.Data, "blobs"), cfg.BlobLimit, cfg.Coordinator); err != nil {
+		return fail(err)
+	}
+	d.pastLogs, err = pastlogs.Open(filepath.Join(cfg.Data, "pastlogs"), pastlogs.Options{MaxBytes: cfg.KeepLogBytes, MaxAge: cfg.KeepLogAge, MaxFile: 2 * cfg.MaxLogBytes})
+	if err != nil {
 		return fail(err)
 	}
 	if err := d.openFileSystems(); err != nil {

@@ -10,6 +10,7 @@
 //	node/helper    the program that moves bytes for a task, charged to the task
 //	node/shuffle   map outputs over HTTP, client and server
 //	node/dump      checkpointed attempts over HTTP, client and server
+//	node/pastlogs  keeps the logs of attempts that have left the node
 //	node/requests  file system operations that the coordinator requests
 //	node/watchdog  freezes exclusive tasks if the daemon is dead or hangs
 //
@@ -32,6 +33,7 @@
 //
 //	<data>/attempts/<job>.<stage>.<task>.<attempt>.<run>/   0700, owned by the tenant
 //	  task/                 /task in the container: the job's files, working folder
+//	    .drover/            of map and reduce tasks:
 //	    .drover/spec.json   input of the harness
 //	    .drover/result.json result of the harness
 //	    .drover/in/         task input, written by a helper
@@ -39,6 +41,7 @@
 //	    .drover/out/        map output, or the file to upload
 //	  tmp/                  /tmp in the container
 //	  logs/                 stdout.log, stderr.log and rotations; not mounted
+//	<data>/pastlogs/<…>/    its logs when it has left the node (node/pastlogs)
 //	<data>/images/<…>/<n>/  0700, owned by root: the attempt's n-th dump (levels.go)
 //
 // Everything below task/ and tmp/ belongs to the tenant, who may put anything

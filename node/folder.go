@@ -56,21 +56,27 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// create makes a new folder owned by uid. It first removes an incomplete folder
-// of an earlier try, which no process of the tenant can be using yet.
-func (f folder) create(ctx context.Context, uid uint32, setQuota func(dir string) error) error {
-	if err := tree.RemoveAll(ctx, string(f)); err != nil {
-		return err
+// create makes a new folder owned by uid, with the folders of the harness if the
+// task has one: making a folder costs as much as starting a small program. It
+// first removes an incomplete folder of an earlier try, which no process of the
+// tenant can be using yet.
+func (f folder) create(ctx context.Context, uid uint32, harness bool, setQuota func(dir string) error) error {
+	err := os.Mkdir(string(f), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		if err = tree.RemoveAll(ctx, string(f)); err == nil {
+			err = os.Mkdir(string(f), 0o700)
+		}
 	}
-	if err := os.Mkdir(string(f), 0o700); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := setQuota(string(f)); err != nil {
 		return err
 	}
-	owned := []string{nameTask, nameTask + "/" + nameMeta}
-	for _, n := range []string{nameIn, nameSpill, nameOut} {
-		owned = append(owned, filepath.Join(nameTask, nameMeta, n))
+	owned := []string{nameTask}
+	if harness {
+		meta := filepath.Join(nameTask, nameMeta)
+		owned = append(owned, meta, filepath.Join(meta, nameIn), filepath.Join(meta, nameSpill), filepath.Join(meta, nameOut))
 	}
 	if err := os.Mkdir(f.logs(), 0o755); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 // sha256, where every tenant may execute it, and returns the copy's path. A task
 // dumped with a program must find the same bytes at restore, also after an
 // upgrade of the daemon. A hard link would change with an upgrade in place, so
-// it is a copy. O(size) at the start of the daemon.
-func installProgram(data, program string) (string, error) {
+// it is a copy, durable unless noSync. O(size) at the start of the daemon.
+func installProgram(data, program string, noSync bool) (string, error) {
 	in, err := os.Open(program)
 	if err != nil {
 		return "", fmt.Errorf("program: %w", err)
@@ -39,17 +39,20 @@ func installProgram(data, program string) (string, error) {
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	return path, writeProgram(path, in)
+	return path, writeProgram(path, in, noSync)
 }
 
 // writeProgram writes an executable file atomically.
-func writeProgram(path string, in io.Reader) error {
+func writeProgram(path string, in io.Reader, noSync bool) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(tmp, in)
-	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
+	if !noSync {
+		err = errors.Join(err, tmp.Sync())
+	}
+	err = errors.Join(err, tmp.Chmod(0o755), tmp.Close())
 	if err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}

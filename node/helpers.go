@@ -28,6 +28,8 @@ type helperState struct {
 	failure  *failure // set when work is WorkFailed
 	progress helper.Event
 	tries    int
+	began    time.Duration // when it was started last, on the monotonic clock
+	took     time.Duration // of its starts that have ended
 	cancel   context.CancelFunc
 	done     chan struct{}      // closed when the helper has ended
 	updates  chan helper.Update // capacity 1: the newest update
@@ -46,6 +48,15 @@ func (h *helperState) sendUpdate(u helper.Update) {
 	h.updates <- u // does not block: only the loop sends
 }
 
+// elapsed returns how long the helper has worked, in all its starts. What it did
+// before a restart of the daemon is not known.
+func (h *helperState) elapsed(now time.Duration) time.Duration {
+	if h.work != task.WorkBusy {
+		return h.took
+	}
+	return h.took + now - h.began
+}
+
 // startHelper runs a helper in a goroutine. ended maps its error to a failure.
 func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv1.TaskSpec, req *helper.Request, ended func(error) *failure) error {
 	uid, err := a.d.taskUID(spec)
@@ -55,7 +66,7 @@ func (a *attempt) startHelper(ctx context.Context, h *helperState, spec *droverv
 	req.Version, req.Files, req.User = helper.Version, a.d.cfg.FilesConfig, spec.GetHdfsUser()
 	ctx, cancel := context.WithCancel(ctx)
 	done, updates := make(chan struct{}), make(chan helper.Update, 1)
-	h.work, h.cancel, h.done, h.updates = task.WorkBusy, cancel, done, updates
+	h.work, h.cancel, h.done, h.updates, h.began = task.WorkBusy, cancel, done, updates, a.d.clock.Monotonic()
 	emit := func(e helper.Event) { a.post(ctx, func(*attempt) { h.progress = e }) }
 	a.wg.Go(func() {
 		err := a.d.runHelper(ctx, a.id.String(), uid, req, updates, emit)
@@ -73,6 +84,7 @@ func (a *attempt) handleHelperEnd(h *helperState, err error, ended func(error) *
 	if h.work != task.WorkBusy {
 		return // stopped in the meantime
 	}
+	h.took = h.elapsed(a.d.clock.Monotonic())
 	h.updates = nil
 	if err == nil {
 		h.work = task.WorkDone
@@ -104,6 +116,7 @@ func (a *attempt) stopHelpers(ctx context.Context) error {
 		case <-ctx.Done():
 			return fault.New(fault.Unavailable, "helper does not stop: %w", ctx.Err())
 		}
+		h.took = h.elapsed(a.d.clock.Monotonic())
 		h.work, h.updates = task.WorkIdle, nil
 	}
 	return nil

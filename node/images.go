@@ -132,12 +132,15 @@ func (im *imageStore) selectUnneeded(all []runtime.Image, needed []string, age t
 }
 
 // collectLoop periodically removes images and programs that the node no longer
-// needs.
+// needs, and logs that are too old.
 func (d *daemon) collectLoop(ctx context.Context) error {
 	t := time.NewTicker(d.cfg.CollectEvery)
 	defer t.Stop()
 	for {
 		d.collect(ctx)
+		if err := d.pastLogs.Prune(d.clock.Now()); err != nil {
+			d.log.Warn("old logs were not removed", "err", err)
+		}
 		select {
 		case <-t.C:
 		case <-ctx.Done():

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
@@ -16,17 +18,36 @@ import (
 // schedules no work on a node with problems.
 const engineGrace = time.Minute
 
-// currentLoad returns the machine's current load and problems.
+// loadAge is how old the reported load may be. The kernel renews the pressures
+// every two seconds, and a busy node sends a report every few milliseconds.
+const loadAge = 250 * time.Millisecond
+
+// machineLoad is the machine's load as last read; reportLoop owns it.
+type machineLoad struct {
+	load   *droverv1.NodeLoad
+	readAt time.Duration // monotonic
+}
+
+// read returns a copy of the load, which is at most loadAge old at time now.
+func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
+	if m.load == nil || now-m.readAt >= loadAge {
+		m.readAt = now
+		m.load = &droverv1.NodeLoad{
+			MemoryAvailable: readMemInfo("MemAvailable"),
+			CpuPressure:     readPressure("cpu"), IoPressure: readPressure("io"), MemoryPressure: readPressure("memory"),
+		}
+	}
+	return proto.CloneOf(m.load)
+}
+
+// currentLoad returns the machine's load and problems.
 func (d *daemon) currentLoad(ctx context.Context) *droverv1.NodeLoad {
 	if d.containers.problem(0) != "" { // it may be back
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		_, _ = d.containers.list(ctx) // the error is in problem
 		cancel()
 	}
-	l := &droverv1.NodeLoad{
-		MemoryAvailable: readMemInfo("MemAvailable"),
-		CpuPressure:     readPressure("cpu"), IoPressure: readPressure("io"), MemoryPressure: readPressure("memory"),
-	}
+	l := d.load.read(d.clock.Monotonic())
 	if p := d.containers.problem(engineGrace); p != "" {
 		l.Problems = append(l.Problems, p)
 	}

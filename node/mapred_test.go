@@ -20,6 +20,7 @@ import (
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/shuffle"
 	"github.com/drover-run/drover/node/store"
+	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime/process"
 )
 
@@ -463,4 +464,16 @@ func TestFreezeProcesses(t *testing.T) {
 	b.awaitLevel(w, levelRunning)
 	from := b.countLogLines(w)
 	poll(t, "more output", func() bool { return b.countLogLines(w) > from+3 })
+}
+
+// The time of a helper is that of all its starts, and goes on while it works.
+func TestTimeOfAHelper(t *testing.T) {
+	h := &helperState{work: task.WorkBusy, began: 3 * time.Second, took: time.Second}
+	if got := h.elapsed(5 * time.Second); got != 3*time.Second {
+		t.Errorf("while it works: %s", got)
+	}
+	h.work = task.WorkDone
+	if got := h.elapsed(9 * time.Second); got != time.Second {
+		t.Errorf("when it is done: %s", got)
+	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// The probe takes a container of the harness through every level twice, with
-// little and with more memory. Levels that fail are not advertised; the two
+// The probe takes a container of the harness through every level, and if a level
+// that moves memory works a second time with more of it. Levels that fail are not advertised; the two
 // durations give a fixed cost and a rate.
 const (
 	probeID         = "suspend-probe"
@@ -116,7 +116,7 @@ func (d *daemon) runProbes(ctx context.Context) *probeResult {
 	r := &probeResult{Version: probeVersion, Environment: d.probeEnvironment(), Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Speeds: &droverv1.SuspendSpeed{}}
 	small, err := d.probeOnce(ctx, probeSmall)
 	large := small
-	if err == nil || small.reached > droverv1.Level_LEVEL_RUNNING {
+	if small.reached > droverv1.Level_LEVEL_FROZEN { // the time to freeze does not depend on the memory
 		large, _ = d.probeOnce(ctx, probeLarge) // its failures are in large.notes
 	}
 	r.Notes = append(r.Notes, small.notes...)

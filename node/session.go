@@ -18,7 +18,8 @@ import (
 const (
 	registerLimit     = 10 * time.Second
 	reportLimit       = 20 * time.Second
-	minReportGap      = 5 * time.Millisecond // between two reports, so that changes accumulate
+	minReportGap      = 5 * time.Millisecond // between reports in the long run, so that changes accumulate
+	reportBurst       = 4                    // reports that a quiet node may send without a gap
 	maxReportAttempts = 500                  // in one report
 	maxReportBytes    = 4 << 20              // of the attempts in one report; the coordinator's limit is 16 MiB
 	minReconnectPause = 50 * time.Millisecond
@@ -150,6 +151,21 @@ func (d *daemon) forgetRevision() error {
 	return nil
 }
 
+// pacer spaces reports. The end of a short task must not wait because its start
+// was just reported, while many tasks at once are to share reports: a quiet node
+// may send reportBurst reports at once, and a busy one sends one per minReportGap.
+type pacer struct{ due time.Time }
+
+// next returns how long to wait after a report at time now; zero or less is not
+// at all.
+func (p *pacer) next(now time.Time) time.Duration {
+	if earliest := now.Add(-(reportBurst - 1) * minReportGap); p.due.Before(earliest) {
+		p.due = earliest
+	}
+	p.due = p.due.Add(minReportGap)
+	return p.due.Sub(now)
+}
+
 // reportLoop sends reports: a full one first, then changes as they occur, and at
 // least one report per interval.
 func (d *daemon) reportLoop(ctx context.Context, reg *droverv1.RegisterResponse) error {
@@ -159,8 +175,7 @@ func (d *daemon) reportLoop(ctx context.Context, reg *droverv1.RegisterResponse)
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	gap := time.NewTicker(minReportGap)
-	defer gap.Stop()
+	var pace pacer
 	full := true
 	for {
 		more, err := d.sendReport(ctx, full)
@@ -169,10 +184,14 @@ func (d *daemon) reportLoop(ctx context.Context, reg *droverv1.RegisterResponse)
 			return err
 		}
 		full = false
-		select { // waits at least minReportGap between two reports
-		case <-gap.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if wait := pace.next(time.Now()); wait > 0 {
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return ctx.Err()
+			}
 		}
 		if more {
 			continue

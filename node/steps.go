@@ -206,7 +206,7 @@ func (a *attempt) makeFolder(ctx context.Context, spec *droverv1.TaskSpec) error
 	if a.dir.isComplete() {
 		return nil
 	}
-	return a.dir.create(ctx, uid, func(dir string) error {
+	return a.dir.create(ctx, uid, spec.GetKind() != kindGroup, func(dir string) error {
 		if a.d.quota != quota.Kernel || spec.GetDisk() <= 0 {
 			return nil
 		}
@@ -431,6 +431,11 @@ func (a *attempt) deleteContainer(ctx context.Context) error {
 func (a *attempt) removeFolder(ctx context.Context) error {
 	if err := a.removeDumps(); err != nil {
 		return err
+	}
+	if a.outcome != nil || a.rec.Started {
+		if err := a.d.pastLogs.Keep(a.id.String(), string(a.dir), a.d.clock.Now()); err != nil { // a full disk must not keep the folder
+			a.d.log.Warn("the logs of an attempt are not kept", "attempt", a.id, "err", err)
+		}
 	}
 	if a.d.quota == quota.Kernel && a.dir.exists() {
 		if err := quota.ClearLimit(string(a.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -35,11 +35,16 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	if stream != "stdout" && stream != "stderr" {
 		return wire.Error(fault.New(fault.Invalid, "stream %q: want stdout or stderr", stream))
 	}
-	a, err := t.find(id)
-	if err != nil {
-		return wire.Error(err)
+	var a *attempt                                  // nil: it is over
+	dir := folder(t.d.pastLogs.Folder(id.String())) // it is there before the attempt's own folder goes
+	if dir == "" {
+		var err error
+		if a, err = t.find(id); err != nil {
+			return wire.Error(err)
+		}
+		dir = a.dir
 	}
-	files, err := openLogs(a.dir, stream)
+	files, err := openLogs(dir, stream)
 	if err != nil {
 		return wire.Error(err)
 	}
@@ -53,7 +58,7 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 	for {
 		// Checked before the files are read, so that they contain everything written
 		// before the end.
-		ended := a.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.isCurrent(a)
+		ended := a == nil || a.snapshot().GetPhase() > droverv1.Phase_PHASE_RUNNING || !t.isCurrent(a)
 		if err := files.copy(send); err != nil {
 			return wire.Error(err)
 		}
@@ -75,7 +80,8 @@ func (t *taskAPI) find(id store.ID) (*attempt, error) {
 	defer t.d.mu.Unlock()
 	a := t.d.attempts[id]
 	if a == nil || a.orphaned {
-		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more): its logs were removed with it", id, t.d.cfg.Info.GetName())
+		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more), and its logs are not kept there: the newest %d MiB of the last %d hours are (-keep-logs-size and -keep-logs-age of the node)",
+			id, t.d.cfg.Info.GetName(), max(t.d.cfg.KeepLogBytes, 0)>>20, int(t.d.cfg.KeepLogAge.Hours()))
 	}
 	return a, nil
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -89,6 +90,38 @@ func TestLogs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The logs of an attempt outlive it on the node, over a restart of the daemon, until
+// there are too many.
+func TestLogsOutliveTheAttempt(t *testing.T) {
+	b := newTestNode(t, map[string]fake.Program{"say": func(_ context.Context, p *fake.Process) int {
+		fmt.Fprintln(p.Stdout, "said")
+		return 0
+	}})
+	b.start()
+	w := groupTask(0, "say")
+	b.put(w)
+	b.await(t, w, succeeded)
+	b.remove(w)
+	b.checkNothingLeft()
+	check := func() {
+		t.Helper()
+		if text, err := b.logs(&droverv1.LogsRequest{Key: w.GetKey(), Follow: true}); text != "said\n" || err != nil {
+			t.Errorf("%q %v", text, err)
+		}
+	}
+	check()
+	b.stopDaemon()
+	b.start()
+	check()
+	b.stopDaemon()
+	b.config.KeepLogBytes, b.config.CollectEvery = -1, time.Millisecond
+	b.start()
+	poll(t, "the logs are removed", func() bool {
+		_, err := b.logs(&droverv1.LogsRequest{Key: w.GetKey()})
+		return connect.CodeOf(err) == connect.CodeNotFound && strings.Contains(err.Error(), "-keep-logs-size")
+	})
 }
 
 // Across rotations no line is lost or duplicated.
@@ -293,7 +326,7 @@ func (w *statusWriter) WriteHeader(s int)           { w.status = s }
 
 func TestFilesStayInTheirFolder(t *testing.T) {
 	dir := folder(filepath.Join(t.TempDir(), "a"))
-	if err := dir.create(t.Context(), uint32(os.Geteuid()), func(string) error { return nil }); err != nil {
+	if err := dir.create(t.Context(), uint32(os.Geteuid()), true, func(string) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"../x", "/etc/x", ".drover/spec.json", ".drover", "a/../../x"} {

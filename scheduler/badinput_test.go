@@ -18,21 +18,21 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 			j := scheduler.JobSpec{ID: 7, Priority: scheduler.PriorityLow, Submitted: w.Now}
 			g := scheduler.StageSpec{Kind: scheduler.KindGroup, Tasks: 2, Demand: schedtest.R(1, 1, 1)}
 			change(&j, &g)
-			return w.State.SubmitJob(j, []scheduler.StageSpec{g})
+			return w.State.Events().SubmitJob(j, []scheduler.StageSpec{g})
 		}
 	}
 	tenant := func(change func(*scheduler.TenantSpec)) func(*schedtest.World) error {
 		return func(w *schedtest.World) error {
 			spec := scheduler.TenantSpec{ID: 3, Name: "new", Parent: scheduler.NoTenant, Weight: 1}
 			change(&spec)
-			return w.State.PutTenant(spec)
+			return w.State.Events().PutTenant(spec)
 		}
 	}
 	node := func(change func(*scheduler.NodeSpec)) func(*schedtest.World) error {
 		return func(w *schedtest.World) error {
 			spec := schedtest.NodeSpec(1, "/r1", schedtest.R(1, 1, 1))
 			change(&spec)
-			return w.State.AddNode(spec)
+			return w.State.Events().AddNode(spec)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -74,27 +74,27 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"I/O without a disk":          {node(func(s *scheduler.NodeSpec) { s.Disks = nil }), scheduler.ErrInvalid, "disks have 0 together"},
 		"a path without a slash":      {node(func(s *scheduler.NodeSpec) { s.Path = "r1" }), scheduler.ErrInvalid, "must look like"},
 		"a negative capacity":         {node(func(s *scheduler.NodeSpec) { s.Capacity[scheduler.Memory] = -1 }), scheduler.ErrInvalid, "memory is -1"},
-		"an unknown node":             {func(w *schedtest.World) error { return w.State.NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
-		"an unknown job":              {func(w *schedtest.World) error { return w.State.StopJob(4) }, scheduler.ErrUnknown, "job 4"},
-		"end of a running job":        {func(w *schedtest.World) error { return w.State.EndJob(1, scheduler.JobFailed, w.Now) }, scheduler.ErrBusy, "1 live attempts"},
+		"an unknown node":             {func(w *schedtest.World) error { return w.State.Events().NodeLost(4, w.Now) }, scheduler.ErrUnknown, "node 4"},
+		"an unknown job":              {func(w *schedtest.World) error { return w.State.Events().StopJob(4) }, scheduler.ErrUnknown, "job 4"},
+		"end of a running job":        {func(w *schedtest.World) error { return w.State.Events().EndJob(1, scheduler.JobFailed, w.Now) }, scheduler.ErrBusy, "1 live attempts"},
 		"a project with negative jobs": {func(w *schedtest.World) error {
-			return w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Jobs: -1})
+			return w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Jobs: -1})
 		}, scheduler.ErrInvalid, "-1 jobs"},
 		"an attempt that does not exist": {func(w *schedtest.World) error {
-			return w.State.AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 2}, 1, scheduler.OutcomeLost, w.Now)
+			return w.State.Events().AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 2}, 1, scheduler.OutcomeLost, w.Now)
 		}, scheduler.ErrStale, "not live"},
 		"a run that is not current": {func(w *schedtest.World) error {
-			return w.State.AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 2, scheduler.OutcomeLost, w.Now)
+			return w.State.Events().AttemptEnded(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 2, scheduler.OutcomeLost, w.Now)
 		}, scheduler.ErrStale, "not the current run 1"},
 		"progress above 1": {func(w *schedtest.World) error {
-			return w.State.AttemptProgress(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 1, 1.5, 0)
+			return w.State.Events().AttemptProgress(scheduler.AttemptID{TaskID: task(1, 0), Attempt: 1}, 1, 1.5, 0)
 		}, scheduler.ErrInvalid, "1.5"},
 		"a reservation on disk -2": {func(w *schedtest.World) error {
 			return w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: 1, Kind: scheduler.ReservePreempt, Job: 1,
 				Stage: -1, Task: -1, Demand: schedtest.R(1, 1, 1), OnDisk: -2, Start: w.Now, End: w.Now}}, w.Now)
 		}, scheduler.ErrInvalid, "its disk is -2"},
 		"an infinite policy state": {func(w *schedtest.World) error {
-			return w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.DeficitState}, Real: math.Inf(1)}})
+			return w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.DeficitState}, Real: math.Inf(1)}})
 		}, scheduler.ErrInvalid, "+Inf"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,17 +120,17 @@ func TestANodeMayShrinkBelowWhatRunsOnIt(t *testing.T) {
 	w.Place(task(1, 1), 0)
 	spec := w.State.Node(0).Spec
 	spec.Capacity[scheduler.CPU] = 1000
-	if err := w.State.UpdateNode(spec); err != nil {
+	if err := w.State.Events().UpdateNode(spec); err != nil {
 		t.Fatal(err)
 	}
 	g := w.State.Stage(scheduler.StageID{Job: 1})
 	if free := w.State.Node(0).Free[scheduler.CPU]; free != -3000 || g.Running != 2 {
 		t.Errorf("free %d with %d running", free, g.Running)
 	}
-	if n, _ := w.State.BestNode(g); n != scheduler.NoNode {
+	if n, _ := w.State.Cluster().BestNode(g); n != scheduler.NoNode {
 		t.Error("a task is placed on an overcommitted node")
 	}
-	a := w.State.PlaceAction(g, 2, 0, 0)
+	a := w.State.Attempts().PlaceAction(g, 2, 0, 0)
 	if err := w.State.Apply(&a, w.Now); !errors.Is(err, scheduler.ErrNoCapacity) {
 		t.Errorf("placed: %v", err)
 	}
@@ -143,11 +143,11 @@ func TestACapBelowOneTaskKeepsItPendingForEver(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
 	spec := w.Tenant("a").Spec
 	spec.Caps.Total[scheduler.CPU] = 500
-	if err := w.State.PutTenant(spec); err != nil {
+	if err := w.State.Events().PutTenant(spec); err != nil {
 		t.Fatal(err)
 	}
 	w.Submit("a", 1, schedtest.R(1, 1, 1))
-	id, scope, r, ok := w.State.UnderCaps(w.State.Stage(scheduler.StageID{Job: 1}))
+	id, scope, r, ok := w.State.TenantTree().UnderCaps(w.State.Stage(scheduler.StageID{Job: 1}))
 	if ok || id != 0 || scope != scheduler.CapTotal || r != scheduler.CPU {
 		t.Errorf("got %v %v %v %v", id, scope, r, ok)
 	}

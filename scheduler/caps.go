@@ -1,35 +1,35 @@
 package scheduler
 
 // HasCaps reports whether any tenant has a cap. O(1).
-func (s *State) HasCaps() bool { return s.capped > 0 }
+func (t *TenantTree) HasCaps() bool { return t.capped > 0 }
 
 // UnderCaps reports whether one more task of the stage stays within all caps. If not, it
 // returns the tenant, scope and resource of the first cap exceeded: the cap on a task, then,
 // from the job's tenant upwards, each tenant's cap on a job and in total. O(depth of the
 // tenant).
-func (s *State) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
-	return s.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
+func (t *TenantTree) UnderCaps(g *Stage) (TenantID, CapScope, Resource, bool) {
+	return t.underCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
 
 // WithinCaps reports whether the job stays within all caps if it occupies more in addition,
 // and one of its tasks occupies task in total. O(depth of the tenant); O(1) if no tenant has a
 // cap.
-func (s *State) WithinCaps(j *Job, task, more Resources) bool {
-	_, _, _, ok := s.underCaps(j, task, more)
+func (t *TenantTree) WithinCaps(j *Job, task, more Resources) bool {
+	_, _, _, ok := t.underCaps(j, task, more)
 	return ok
 }
 
 // underCaps implements UnderCaps for a task that occupies task in total, of which more is new.
-func (s *State) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Resource, bool) {
-	if s.capped == 0 {
+func (tree *TenantTree) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Resource, bool) {
+	if tree.capped == 0 {
 		return 0, 0, 0, true
 	}
-	t := s.tenants[j.Spec.Tenant]
+	t := tree.tenants[j.Spec.Tenant]
 	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return t.Spec.ID, CapTask, r, false
 	}
 	for id, n := t.Spec.ID, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
-		t := s.tenants[id]
+		t := tree.tenants[id]
 		if !t.Spec.Caps.Job.None() {
 			if r, ok := t.Spec.Caps.Job.Allows(j.Used.Add(more)); !ok {
 				return id, CapJob, r, false
@@ -47,9 +47,9 @@ func (s *State) underCaps(j *Job, task, more Resources) (TenantID, CapScope, Res
 
 // CanResume reports whether a suspended attempt fits on its own node, which may be draining,
 // and stays within all caps. O(depth of the tenant).
-func (s *State) CanResume(a *Attempt) bool {
-	n := s.nodes[a.Node]
-	g := s.StageOf(a)
+func (at Attempts) CanResume(a *Attempt) bool {
+	n := at.s.cluster.nodes[a.Node]
+	g := at.s.StageOf(a)
 	if a.Phase != AttemptSuspended || n.Spec.Down || g.Job.Phase != JobActive {
 		return false
 	}
@@ -57,6 +57,6 @@ func (s *State) CanResume(a *Attempt) bool {
 	if !n.hasCapacity(a.Disk, more.Max(Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)) {
 		return false
 	}
-	_, _, _, ok := s.underCaps(g.Job, a.Demand, more)
+	_, _, _, ok := at.s.tree.underCaps(g.Job, a.Demand, more)
 	return ok
 }

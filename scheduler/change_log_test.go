@@ -22,7 +22,7 @@ func describeOwners(s *scheduler.State) map[scheduler.ChangedOwner]string {
 		text := fmt.Sprintf("%+v %v %d %d", j.Spec, j.Phase, j.Live, j.Ready)
 		for _, g := range j.Stages {
 			text += fmt.Sprintf(" | %d: %d %d %d %d %d %v %v", g.Index, g.Pending, g.Running, g.Suspended, g.Done, g.Failed, g.Open, g.Spec.Estimate)
-			for a := range s.AttemptsIn(g) {
+			for a := range s.Attempts().In(g) {
 				text += fmt.Sprintf(" %s on %d disk %d of %d %d occupies %v %v %v %v %v, %v to %v, %v %v %v %v %d run %d placed %d ran %v suspended %d %d estimate %v",
 					a.ID, a.Node, a.Disk, a.From, a.FromDisk, a.Occupied, a.FromOccupied, a.Demand, a.DiskSpace, a.Footprint,
 					a.Level, a.Target, a.Phase, a.Speculative, a.Parked, a.RefusedLevels, a.Seq, a.Run, a.Placed, a.Ran, a.SuspendedAt, a.Suspends, a.Estimate)
@@ -33,12 +33,12 @@ func describeOwners(s *scheduler.State) map[scheduler.ChangedOwner]string {
 	for _, p := range s.Projects() {
 		out[scheduler.ChangedOwner{Project: p.Spec.ID}] = fmt.Sprintf("%+v", p.Spec)
 	}
-	for _, r := range s.Reservations() {
+	for _, r := range s.Reservations().All() {
 		if w, ok := of[r.Job]; ok {
 			out[w] += fmt.Sprintf(" reserved %+v", *r)
 		}
 	}
-	for _, n := range s.PolicyStates() {
+	for _, n := range s.PolicyStates().All() {
 		w, ok := of[n.Job]
 		if !ok {
 			w = scheduler.ChangedOwner{Project: n.Project}
@@ -58,14 +58,14 @@ func TestTheChangeLogListsEveryChange(t *testing.T) {
 	for round := range 40 {
 		c := schedtest.NewChaos(t, seed+uint64(round))
 		for i := range scheduler.ProjectID(3) {
-			must(t, c.State.PutProject(scheduler.ProjectSpec{ID: i + 1, Priority: scheduler.PriorityLow, Submitted: c.Now, Jobs: 2}))
+			must(t, c.State.Events().PutProject(scheduler.ProjectSpec{ID: i + 1, Priority: scheduler.PriorityLow, Submitted: c.Now, Jobs: 2}))
 		}
-		at, was := c.State.ChangePosition(), describeOwners(c.State)
+		at, was := c.State.ChangeLog().Position(), describeOwners(c.State)
 		for range 60 {
 			randomChange(c)
 			now := describeOwners(c.State)
 			var listedOwners []scheduler.ChangedOwner
-			if !c.State.ChangedSince(at, func(w scheduler.ChangedOwner) { listedOwners = append(listedOwners, w) }) {
+			if !c.State.ChangeLog().Since(at, func(w scheduler.ChangedOwner) { listedOwners = append(listedOwners, w) }) {
 				t.Fatal("the log wrapped in a small world")
 			}
 			for w, text := range was {
@@ -79,7 +79,7 @@ func TestTheChangeLogListsEveryChange(t *testing.T) {
 				}
 			}
 			listed, owners = listed+len(listedOwners), owners+len(now)
-			at, was = c.State.ChangePosition(), now
+			at, was = c.State.ChangeLog().Position(), now
 		}
 	}
 	if listed == 0 || listed > owners {
@@ -94,13 +94,13 @@ func randomChange(c *schedtest.Chaos) {
 		c.Step()
 		return
 	}
-	mark := c.State.Mark()
+	mark := c.State.Journal().Mark()
 	for _, a := range c.Actions(4) {
 		_ = c.State.Apply(&a, c.Now) // some are stale
 	}
 	for j := range c.State.Jobs() {
 		id := scheduler.PolicyStateKey{Kind: scheduler.PolicyStateKind(1 + c.R.IntN(8)), Job: j.Spec.ID}
-		_ = c.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: id, At: c.Now}}) // some kinds need a stage
+		_ = c.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: id, At: c.Now}}) // some kinds need a stage
 		r := scheduler.Reservation{ID: scheduler.ReservationID(1 + c.R.IntN(5)), Kind: scheduler.ReserveProject, Job: j.Spec.ID, Task: 0,
 			Start: c.Now, End: c.Now.Add(time.Minute)}
 		_ = c.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, c.Now)
@@ -109,41 +109,41 @@ func randomChange(c *schedtest.Chaos) {
 		}
 	}
 	id := scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: scheduler.ProjectID(1 + c.R.IntN(3))}
-	_ = c.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: id, At: c.Now}})
+	_ = c.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: id, At: c.Now}})
 	if c.R.IntN(2) == 0 {
-		c.State.Rollback(mark)
+		c.State.Journal().Rollback(mark)
 	} else {
-		c.State.Keep(mark)
+		c.State.Journal().Keep(mark)
 	}
 }
 
-// ChangedSince returns false to a reader that is too far behind, and a position covers all
+// Since returns false to a reader that is too far behind, and a position covers all
 // later changes.
 func TestTheChangeLogForgetsOldChanges(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
-	start := w.State.ChangePosition()
+	start := w.State.ChangeLog().Position()
 	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
-	at := w.State.ChangePosition()
+	at := w.State.ChangeLog().Position()
 	j := w.State.Job(id)
 	for range 3 {
-		must(t, w.State.UpdateJob(j.Spec))
+		must(t, w.State.Events().UpdateJob(j.Spec))
 	}
 	n := 0
-	if !w.State.ChangedSince(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
+	if !w.State.ChangeLog().Since(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
 		t.Errorf("one job that changed three times is listed %d times", n)
 	}
 	other := w.Submit("a", 2, schedtest.R(1, 1, 1))
 	for range 5000 {
-		must(t, w.State.UpdateJob(j.Spec))
-		must(t, w.State.UpdateJob(w.State.Job(other).Spec))
+		must(t, w.State.Events().UpdateJob(j.Spec))
+		must(t, w.State.Events().UpdateJob(w.State.Job(other).Spec))
 	}
-	if w.State.ChangedSince(start, func(scheduler.ChangedOwner) {}) {
+	if w.State.ChangeLog().Since(start, func(scheduler.ChangedOwner) {}) {
 		t.Error("the log still has ten thousand changes")
 	}
-	at = w.State.ChangePosition()
-	must(t, w.State.UpdateJob(w.State.Job(other).Spec))
+	at = w.State.ChangeLog().Position()
+	must(t, w.State.Events().UpdateJob(w.State.Job(other).Spec))
 	n = 0
-	if !w.State.ChangedSince(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
+	if !w.State.ChangeLog().Since(at, func(x scheduler.ChangedOwner) { n++ }) || n != 1 {
 		t.Errorf("one change after the position is listed %d times", n)
 	}
 }

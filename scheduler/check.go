@@ -126,11 +126,11 @@ func (c *checker) begin(s *State) {
 	if c.epoch == 0 {
 		*c = checker{epoch: 1}
 	}
-	for len(c.nodeIndex) < len(s.nodes) {
+	for len(c.nodeIndex) < len(s.cluster.nodes) {
 		c.nodeIndex = append(c.nodeIndex, 0)
 	}
 	c.nodes = c.nodes[:0]
-	for len(c.tenants) < len(s.tenants) {
+	for len(c.tenants) < len(s.tree.tenants) {
 		c.tenants = append(c.tenants, tenantAccount{})
 	}
 	if c.jobs == nil {
@@ -187,7 +187,7 @@ func (c *checker) account(s *State, id NodeID) *nodeAccount {
 		c.nodes = append(c.nodes, nodeAccount{})
 	}
 	n := &c.nodes[at]
-	n.id, n.free, n.disks = id, s.nodes[id].Free, append(n.disks[:0], s.nodes[id].Disks...)
+	n.id, n.free, n.disks = id, s.cluster.nodes[id].Free, append(n.disks[:0], s.cluster.nodes[id].Disks...)
 	return n
 }
 
@@ -207,13 +207,13 @@ func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
 	}
 	lives := g.active[i] != 0
 	waits := !lives && !g.done.has(i) && g.pastAttempts[i].Failures < g.maxAttempts()
-	second := lives && s.attemptAt(g.active[i]-1).sibling == 0 && !g.done.has(i)
+	second := lives && s.Attempts().at(g.active[i]-1).sibling == 0 && !g.done.has(i)
 	if (!a.Speculative && !waits) || (a.Speculative && !second) || !c.seen.add(AttemptID{TaskID: a.Task}) {
 		return violationOf(RulePhase, "task %s: it is not pending", a.Task)
 	}
 	want := g.pastAttempts[i].Last
 	if lives {
-		want = max(want, s.attemptAt(g.active[i]-1).ID.Attempt)
+		want = max(want, s.Attempts().at(g.active[i]-1).ID.Attempt)
 	}
 	if a.Attempt != want+1 || a.Run != 1 {
 		return violationOf(RuleFencing, "task %s: attempt %d run %d, want attempt %d run 1", a.Task, a.Attempt, a.Run, want+1)
@@ -238,15 +238,15 @@ func (c *checker) checkPlace(s *State, a *Action, now Time) Violation {
 // takeCapacity takes capacity of a node and disk. resident is set for an attempt that is
 // already there: it may continue while the node drains.
 func (c *checker) takeCapacity(s *State, id NodeID, disk int16, d Resources, space int64, resident bool) Violation {
-	if id < 0 || int(id) >= len(s.nodes) {
+	if id < 0 || int(id) >= len(s.cluster.nodes) {
 		return violationOf(RuleUnknown, "node %d: no such node", id)
 	}
-	if spec := &s.nodes[id].Spec; spec.Down || (spec.Draining && !resident) {
+	if spec := &s.cluster.nodes[id].Spec; spec.Down || (spec.Draining && !resident) {
 		return violationOf(RuleSchedulable, "node %q is down or draining", spec.Name)
 	}
 	n := c.account(s, id)
 	if int(disk) >= len(n.disks) || disk < -1 || (disk < 0 && (d[IO] > 0 || space > 0)) {
-		return violationOf(RuleUnknown, "node %q: no disk %d", s.nodes[id].Spec.Name, disk)
+		return violationOf(RuleUnknown, "node %q: no disk %d", s.cluster.nodes[id].Spec.Name, disk)
 	}
 	n.free = n.free.Sub(d)
 	short := (d[CPU] > 0 && n.free[CPU] < 0) || (d[Memory] > 0 && n.free[Memory] < 0)
@@ -256,20 +256,20 @@ func (c *checker) takeCapacity(s *State, id NodeID, disk int16, d Resources, spa
 		short = short || (d[IO] > 0 && n.disks[disk].FreeIO < 0) || (space > 0 && n.disks[disk].FreeSpace < 0)
 	}
 	if short {
-		return violationOf(RuleCapacity, "node %q disk %d: %v and %d bytes exceed what is free", s.nodes[id].Spec.Name, disk, d, space)
+		return violationOf(RuleCapacity, "node %q disk %d: %v and %d bytes exceed what is free", s.cluster.nodes[id].Spec.Name, disk, d, space)
 	}
 	return Violation{}
 }
 
 // chargeCaps charges d to a job and its tenants, for a task that occupies task in total.
 func (c *checker) chargeCaps(s *State, j *Job, task, d Resources) Violation {
-	t := s.tenants[j.Spec.Tenant]
+	t := s.tree.tenants[j.Spec.Tenant]
 	if r, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return violationOf(RuleCap, "job %d: a task is over the cap of tenant %q on %v", j.Spec.ID, t.Spec.Name, r)
 	}
 	jobCapped := false
 	for id, n := j.Spec.Tenant, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
-		t := s.tenants[id]
+		t := s.tree.tenants[id]
 		u := &c.tenants[id]
 		if u.epoch != c.epoch {
 			u.epoch, u.used = c.epoch, t.Used
@@ -291,7 +291,7 @@ func (c *checker) chargeCaps(s *State, j *Job, task, d Resources) Violation {
 	used = used.Add(d)
 	c.jobs[j.Spec.ID] = used
 	for id, n := j.Spec.Tenant, 0; id != NoTenant && n <= MaxTenantDepth; n++ {
-		t := s.tenants[id]
+		t := s.tree.tenants[id]
 		if r, ok := t.Spec.Caps.Job.Allows(used); !ok {
 			return violationOf(RuleCap, "job %d is over the cap of tenant %q for a job on %v", j.Spec.ID, t.Spec.Name, r)
 		}
@@ -313,7 +313,7 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 		return violationOf(RulePhase, "attempt %s: a second action on it", a.AttemptID())
 	}
 	j := s.StageOf(att).Job
-	if j.Phase == JobActive && s.Accepted(j) && !isInfeasible(d, j) && !att.Speculative {
+	if j.Phase == JobActive && j.IsAccepted() && !isInfeasible(d, j) && !att.Speculative {
 		return violationOf(RuleVictim, "attempt %s: its job has an accepted deadline", a.AttemptID())
 	}
 	if c.isProtectedByProject(s, d, att, j, now) {
@@ -328,10 +328,10 @@ func (c *checker) checkStop(s *State, d *Decision, a *Action, now Time) Violatio
 	switch {
 	case !a.Level.Suspended():
 		return violationOf(RuleMalformed, "attempt %s: cannot suspend to level %v: use frozen, swapped or checkpointed", a.AttemptID(), a.Level)
-	case !s.nodes[att.Node].Spec.Levels.Has(a.Level):
-		return violationOf(RuleRestore, "attempt %s: node %q does not support level %v", a.AttemptID(), s.nodes[att.Node].Spec.Name, a.Level)
+	case !s.cluster.nodes[att.Node].Spec.Levels.Has(a.Level):
+		return violationOf(RuleRestore, "attempt %s: node %q does not support level %v", a.AttemptID(), s.cluster.nodes[att.Node].Spec.Name, a.Level)
 	case att.RefusedLevels.Has(a.Level):
-		return violationOf(RuleRestore, "attempt %s: node %q has refused level %v", a.AttemptID(), s.nodes[att.Node].Spec.Name, a.Level)
+		return violationOf(RuleRestore, "attempt %s: node %q has refused level %v", a.AttemptID(), s.cluster.nodes[att.Node].Spec.Name, a.Level)
 	case att.Phase != AttemptStarting && att.Phase != AttemptRunning && (att.Phase != AttemptSuspended || a.Level <= att.Level):
 		return violationOf(RulePhase, "attempt %s: it is %v", a.AttemptID(), att.Phase)
 	}
@@ -385,8 +385,8 @@ func (c *checker) checkResume(s *State, a *Action, now Time) Violation {
 		if v := c.takeCapacity(s, a.Node, a.Disk, att.Demand, att.DiskSpace, false); v.Rule != 0 {
 			return v
 		}
-		if !CanRestore(&s.nodes[att.Node].Spec, &s.nodes[a.Node].Spec) {
-			return violationOf(RuleRestore, "attempt %s: node %q cannot restore its checkpoint", id, s.nodes[a.Node].Spec.Name)
+		if !CanRestore(&s.cluster.nodes[att.Node].Spec, &s.cluster.nodes[a.Node].Spec) {
+			return violationOf(RuleRestore, "attempt %s: node %q cannot restore its checkpoint", id, s.cluster.nodes[a.Node].Spec.Name)
 		}
 	}
 	if v := c.chargeCaps(s, g.Job, att.Demand, more); v.Rule != 0 {

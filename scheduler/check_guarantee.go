@@ -67,10 +67,10 @@ type poolGuarantee struct {
 // the node and moved there).
 func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
 	if len(c.changed.latest) == 0 {
-		return s.nodes[id].reserved
+		return s.cluster.nodes[id].reserved
 	}
 	c.scratchReservations = c.scratchReservations[:0]
-	for _, r := range s.nodes[id].reserved {
+	for _, r := range s.cluster.nodes[id].reserved {
 		if _, moved := c.changed.latest[r.ID]; !moved {
 			c.scratchReservations = append(c.scratchReservations, r)
 		}
@@ -89,7 +89,7 @@ func (c *checker) reservedOn(s *State, id NodeID) []*Reservation {
 // assumed to run until its bound; one without a bound for ever, or until its predicted end if
 // the guarantee relies on that (ReliesOnPrediction).
 func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id NodeID, now Time) Violation {
-	if len(s.pool) == 0 && len(s.nodes[id].reserved) == 0 && len(c.changed.latest) == 0 { // the common case: nothing is reserved
+	if len(s.pool) == 0 && len(s.cluster.nodes[id].reserved) == 0 && len(c.changed.latest) == 0 { // the common case: nothing is reserved
 		return Violation{}
 	}
 	if c.isPreemptibleOn(s, j, id) {
@@ -108,12 +108,12 @@ func (c *checker) checkGuarantees(s *State, j *Job, g *Stage, task int32, id Nod
 	}
 	predicted := predictedEnd(g, now)
 	for _, r := range list {
-		if !r.Kind.IsGuarantee() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID || (r.Start >= predicted && s.ReliesOnPrediction(r, j)) {
+		if !r.Kind.IsGuarantee() || r.End <= now || r.Start >= end || r.Job == j.Spec.ID || (r.Start >= predicted && s.Reservations().ReliesOnPrediction(r, j)) {
 			continue
 		}
 		if !c.guaranteeFits(s, r, list, id, now) {
 			return violationOf(RuleGuarantee, "job %d on node %q leaves too little capacity for reservation %d at %d",
-				j.Spec.ID, s.nodes[id].Spec.Name, r.ID, r.Start)
+				j.Spec.ID, s.cluster.nodes[id].Spec.Name, r.ID, r.Start)
 		}
 	}
 	return Violation{}
@@ -134,16 +134,16 @@ func (c *checker) guaranteeFits(s *State, r *Reservation, list []*Reservation, i
 			c.scratchDisks[disk].FreeSpace += space
 		}
 	}
-	for a := range s.AttemptsOn(id) {
+	for a := range s.Attempts().On(id) {
 		k := s.StageOf(a).Job
-		if c.isPreemptibleOn(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job || s.isPredictedGoneBy(a, r, now) {
+		if c.isPreemptibleOn(s, k, id) || (k.Spec.Bound > 0 && a.Placed.Add(k.Spec.Bound) <= at) || k.Spec.ID == r.Job || s.Reservations().isPredictedGoneBy(a, r, now) {
 			leaves(a.Occupied.Resources, a.Disk, a.Occupied.Disk)
 		}
 	}
 	for i := range c.placed {
 		k := &c.placed[i]
 		if k.node == id && (c.isPreemptibleOn(s, k.job, id) || (k.job.Spec.Bound > 0 && now.Add(k.job.Spec.Bound) <= at) || k.job.Spec.ID == r.Job ||
-			(k.end <= at && s.ReliesOnPrediction(r, k.job))) {
+			(k.end <= at && s.Reservations().ReliesOnPrediction(r, k.job))) {
 			leaves(k.demand, k.disk, k.space)
 		}
 	}
@@ -174,12 +174,12 @@ func predictedEnd(g *Stage, now Time) Time {
 // isPredictedGoneBy reports whether an attempt is predicted to end before the start of a
 // guarantee that relies on this prediction. A prediction that has already passed does not
 // count.
-func (s *State) isPredictedGoneBy(a *Attempt, r *Reservation, now Time) bool {
+func (rs Reservations) isPredictedGoneBy(a *Attempt, r *Reservation, now Time) bool {
 	if a.Estimate <= 0 || a.Level != LevelRunning {
 		return false
 	}
 	end := a.Placed.Add(a.Estimate - a.Ran)
-	return end > now && end <= r.Start && s.ReliesOnPrediction(r, s.StageOf(a).Job)
+	return end > now && end <= r.Start && rs.ReliesOnPrediction(r, rs.s.StageOf(a).Job)
 }
 
 // checkPoolGuarantees checks a start against the guarantees on the pool, which are sums over
@@ -193,7 +193,7 @@ func (c *checker) checkPoolGuarantees(s *State, j *Job, d Resources, end, now Ti
 		c.poolCounted = true
 		for _, r := range s.pool {
 			if r.Kind.IsGuarantee() && r.End > now {
-				c.pool = append(c.pool, poolGuarantee{r, s.poolFreeAt(r, now)})
+				c.pool = append(c.pool, poolGuarantee{r, s.Reservations().poolFreeAt(r, now)})
 			}
 		}
 	}
@@ -213,21 +213,21 @@ func (c *checker) checkPoolGuarantees(s *State, j *Job, d Resources, end, now Ti
 
 // poolFreeAt returns what is free on all nodes together at the start of a guarantee on the
 // pool.
-func (s *State) poolFreeAt(r *Reservation, now Time) Resources {
+func (rs Reservations) poolFreeAt(r *Reservation, now Time) Resources {
 	at := max(r.Start, now)
-	free := s.total
-	for _, n := range s.nodes {
+	free := rs.s.cluster.total
+	for _, n := range rs.s.cluster.nodes {
 		if n.Spec.Down {
 			continue
 		}
-		for a := range s.AttemptsOn(n.Spec.ID) {
-			k := s.StageOf(a).Job
-			if !isPreemptibleOn(s, k, n.Spec.ID) && (k.Spec.Bound <= 0 || a.Placed.Add(k.Spec.Bound) > at) && k.Spec.ID != r.Job {
+		for a := range rs.s.Attempts().On(n.Spec.ID) {
+			k := rs.s.StageOf(a).Job
+			if !isPreemptibleOn(rs.s, k, n.Spec.ID) && (k.Spec.Bound <= 0 || a.Placed.Add(k.Spec.Bound) > at) && k.Spec.ID != r.Job {
 				free = free.Sub(a.Occupied.Resources)
 			}
 		}
 	}
-	for _, o := range s.pool {
+	for _, o := range rs.s.pool {
 		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
 			free = free.Sub(o.Demand)
 		}
@@ -255,12 +255,12 @@ func (c *checker) isPreemptibleOn(s *State, j *Job, id NodeID) bool {
 // isPreemptibleOn reports whether tasks of a job on a node can be preempted for a guarantee:
 // the job is not NonPreemptible and the node can free memory.
 func isPreemptibleOn(s *State, j *Job, id NodeID) bool {
-	return !s.NonPreemptible(j) && canFreeMemory(s, id)
+	return !j.IsNonPreemptible() && canFreeMemory(s, id)
 }
 
 // canFreeMemory reports whether a node can free the memory of a suspended task.
 func canFreeMemory(s *State, id NodeID) bool {
-	l := s.nodes[id].Spec.Levels
+	l := s.cluster.nodes[id].Spec.Levels
 	return l.Has(LevelSwapped) || l.Has(LevelCheckpointed)
 }
 
@@ -272,19 +272,19 @@ func (c *checker) isProtectedByProject(s *State, d *Decision, a *Attempt, j *Job
 	if id == 0 || j.Phase != JobActive || a.Speculative {
 		return false
 	}
-	if !s.hasGuarantee(id) {
+	if !s.Reservations().hasGuarantee(id) {
 		return false
 	}
 	overran := j.Spec.Bound > 0 && a.RanFor(now) >= j.Spec.Bound
-	return !overran && !s.guaranteeViolated(d, j.Spec.ID, id)
+	return !overran && !s.Reservations().guaranteeViolated(d, j.Spec.ID, id)
 }
 
 // hasGuarantee reports whether the departure of a project is guaranteed.
-func (s *State) hasGuarantee(id ProjectID) bool {
-	if _, ok := s.policyStates[PolicyStateKey{Kind: GuaranteeState, Project: id}]; ok {
+func (rs Reservations) hasGuarantee(id ProjectID) bool {
+	if _, ok := rs.s.policyStates[PolicyStateKey{Kind: GuaranteeState, Project: id}]; ok {
 		return true
 	}
-	p := s.projects[id]
+	p := rs.s.projects[id]
 	return p != nil && p.Spec.GuaranteedDeparture != 0
 }
 
@@ -293,13 +293,13 @@ const maxCauses = 16
 
 // guaranteeViolated reports whether this decision or an earlier one recorded that the
 // guarantee of a job or project is violated, and why.
-func (s *State) guaranteeViolated(d *Decision, job JobID, project ProjectID) bool {
+func (rs Reservations) guaranteeViolated(d *Decision, job JobID, project ProjectID) bool {
 	if decisionViolates(d, &Reservation{Job: job, Project: project}) {
 		return true
 	}
 	for slot := range int32(maxCauses) {
 		for _, k := range [...]PolicyStateKey{{Kind: ViolatedState, Job: job, Slot: slot}, {Kind: ViolatedState, Project: project, Slot: slot}} {
-			if _, ok := s.policyStates[k]; ok && (k.Job != 0 || k.Project != 0) {
+			if _, ok := rs.s.policyStates[k]; ok && (k.Job != 0 || k.Project != 0) {
 				return true
 			}
 		}
@@ -312,7 +312,7 @@ func (c *checker) checkReserve(s *State, d *Decision, a *Action, action int) Vio
 	r := &a.Reservation
 	old, moved := c.changed.latest[r.ID] // the latest version counts
 	if !moved {
-		old = s.Reservation(r.ID)
+		old = s.Reservations().Get(r.ID)
 	}
 	if a.Kind == ActUnreserve {
 		if old == nil {
@@ -339,7 +339,7 @@ func (c *checker) checkReserve(s *State, d *Decision, a *Action, action int) Vio
 		c.reservedAgain = map[guaranteeKey]bool{}
 	}
 	c.reservedAgain[guaranteeKeyOf(r)] = true
-	if old != nil && old.Latest != 0 && s.isGuaranteed(old) && (r.Latest == 0 || r.Latest > old.Latest) {
+	if old != nil && old.Latest != 0 && s.Reservations().isGuaranteed(old) && (r.Latest == 0 || r.Latest > old.Latest) {
 		return violationOf(RuleGuarantee, "reservation %d: its latest start moves from %d to %d", r.ID, old.Latest, r.Latest)
 	}
 	if r.Latest != 0 && r.Start > r.Latest {
@@ -350,9 +350,9 @@ func (c *checker) checkReserve(s *State, d *Decision, a *Action, action int) Vio
 
 // isGuaranteed reports whether a reservation serves a guarantee that was made: an accepted
 // deadline, or the departure of a project. Any other reservation is the policy's own plan.
-func (s *State) isGuaranteed(r *Reservation) bool {
-	j := s.jobs[r.Job]
-	return (r.Kind == ReserveDeadline && j != nil && s.Accepted(j)) || (r.Project != 0 && s.hasGuarantee(r.Project))
+func (rs Reservations) isGuaranteed(r *Reservation) bool {
+	j := rs.s.jobs[r.Job]
+	return (r.Kind == ReserveDeadline && j != nil && j.IsAccepted()) || (r.Project != 0 && rs.hasGuarantee(r.Project))
 }
 
 // checkDropped checks, at the end of a decision, each guarantee that it deleted. That is valid
@@ -363,7 +363,7 @@ func (c *checker) checkDropped(s *State, d *Decision) {
 	for i := range c.dropped {
 		r := &c.dropped[i].reservation
 		j := s.jobs[r.Job]
-		if !s.isGuaranteed(r) || c.reservedAgain[guaranteeKeyOf(r)] || (j != nil && isInfeasible(d, j)) || s.isServed(c, r) || s.guaranteeViolated(d, r.Job, r.Project) {
+		if !s.Reservations().isGuaranteed(r) || c.reservedAgain[guaranteeKeyOf(r)] || (j != nil && isInfeasible(d, j)) || s.Reservations().isServed(c, r) || s.Reservations().guaranteeViolated(d, r.Job, r.Project) {
 			continue
 		}
 		v := violationOf(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again or recorded as violated",
@@ -374,12 +374,12 @@ func (c *checker) checkDropped(s *State, d *Decision) {
 }
 
 // isServed reports whether nothing that the guarantee is for is waiting any more.
-func (s *State) isServed(c *checker, r *Reservation) bool {
+func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 	if r.Job == 0 {
-		p := s.projects[r.Project]
+		p := rs.s.projects[r.Project]
 		return p == nil || len(p.Jobs) == 0
 	}
-	j := s.jobs[r.Job]
+	j := rs.s.jobs[r.Job]
 	if j == nil || j.Phase != JobActive {
 		return true
 	}
@@ -392,7 +392,7 @@ func (s *State) isServed(c *checker, r *Reservation) bool {
 				return false
 			}
 		}
-		for a := range s.AttemptsIn(g) {
+		for a := range rs.s.Attempts().In(g) {
 			if (r.Task < 0 || r.Task == a.ID.Index) && a.Phase == AttemptSuspended && !c.seen.has(a.ID) {
 				return false
 			}

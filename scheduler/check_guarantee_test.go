@@ -22,10 +22,10 @@ func guaranteeWorld(t *testing.T) *schedtest.World {
 			disk.Name = k
 			spec.Disks = append(spec.Disks, disk)
 		}
-		must(t, w.State.AddNode(spec))
+		must(t, w.State.Events().AddNode(spec))
 	}
-	must(t, w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
-	must(t, w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: 1}, At: w.Now.Add(time.Hour)}}))
+	must(t, w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
+	must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: 1}, At: w.Now.Add(time.Hour)}}))
 	w.Submit("a", 2, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Minute })
 	w.Submit("a", 5, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 4 << 30 })
 	w.Submit("a", 1, schedtest.R(1, 1, 45), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
@@ -71,12 +71,12 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		"a guaranteed project's task killed":    {actions: func() []scheduler.Action { return []scheduler.Action{actionOn(scheduler.ActKill, 1, 1)} }, want: scheduler.RuleVictim},
 		"its guarantee is violated with a cause": {actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} },
 			states: func() []scheduler.PolicyState { return policyStates(scheduler.ViolatedState, 0, 1) }},
-		"its guarantee was violated before": {prepare: func() { must(t, w.State.ApplyPolicyStates(policyStates(scheduler.ViolatedState, 0, 1))) },
+		"its guarantee was violated before": {prepare: func() { must(t, w.State.PolicyStates().Apply(policyStates(scheduler.ViolatedState, 0, 1))) },
 			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
 		"it ran past its bound": {prepare: func() { w.Now = w.Now.Add(11 * time.Minute) },
 			actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
 		"its project has no guarantee": {prepare: func() {
-			must(t, w.State.ApplyPolicyStates([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.TombstoneState, Project: 1}, Value: int64(scheduler.GuaranteeState)}}))
+			must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.TombstoneState, Project: 1}, Value: int64(scheduler.GuaranteeState)}}))
 		}, actions: func() []scheduler.Action { return []scheduler.Action{suspend(1)} }},
 
 		"enough disk space beside a guarantee": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Disk = 10 << 30 }) },
@@ -114,7 +114,7 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 		"a guarantee served by a start": {prepare: func() { applyReserve(nil) }, actions: func() []scheduler.Action { return []scheduler.Action{drop, place(3, 0, 1)} }},
 		"the guarantee of a stopped job deleted": {prepare: func() {
 			applyReserve(nil)
-			must(t, w.State.StopJob(3))
+			must(t, w.State.Events().StopJob(3))
 		}, actions: func() []scheduler.Action { return []scheduler.Action{drop} }},
 		"a reservation without a guarantee deleted": {prepare: func() { applyReserve(func(r *scheduler.Reservation) { r.Job = 2 }) },
 			actions: func() []scheduler.Action { return []scheduler.Action{drop} }},

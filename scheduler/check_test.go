@@ -27,7 +27,7 @@ func checkWorld(t *testing.T) *schedtest.World {
 	a := w.Place(task(4, 0), 0)
 	w.Start()
 	apply(t, w, scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: 1, Run: 1, Level: scheduler.LevelCheckpointed})
-	if err := w.State.AttemptSuspended(a.ID, 1, scheduler.LevelCheckpointed, scheduler.Footprint{Memory: 1 << 20, Image: 1 << 20}, w.Now); err != nil {
+	if err := w.State.Events().AttemptSuspended(a.ID, 1, scheduler.LevelCheckpointed, scheduler.Footprint{Memory: 1 << 20, Image: 1 << 20}, w.Now); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -91,8 +91,8 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			actions: []scheduler.Action{place(5, 0, 0), actionOn(scheduler.ActResume, 4, 1)}, want: scheduler.RuleCapacity, at: 1},
 		"capacity of a suspension in progress": {prepare: func(w *schedtest.World) { w.Submit("a", 1, schedtest.R(3, 1, 1)) },
 			actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), place(5, 0, 0)}, want: scheduler.RuleCapacity, at: 1},
-		"a draining node": {prepare: func(w *schedtest.World) { _ = w.State.SetDrain(1, true) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
-		"a lost node":     {prepare: func(w *schedtest.World) { _ = w.State.NodeLost(1, w.Now) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
+		"a draining node": {prepare: func(w *schedtest.World) { _ = w.State.Events().SetDrain(1, true) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
+		"a lost node":     {prepare: func(w *schedtest.World) { _ = w.State.Events().NodeLost(1, w.Now) }, actions: []scheduler.Action{place(2, 0, 1)}, want: scheduler.RuleSchedulable},
 		"over a cap of the group": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Total[scheduler.CPU] = 4000 }) },
 			actions: []scheduler.Action{place(2, 0, 0), place(2, 1, 1)}, want: scheduler.RuleCap, at: 1},
 		"over a cap of a job": {prepare: func(w *schedtest.World) { caps(w, func(c *scheduler.Caps) { c.Job[scheduler.IO] = 15 << 20 }) },
@@ -100,7 +100,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"over a cap of a task": {prepare: func(w *schedtest.World) {
 			spec := w.Tenant("b").Spec
 			spec.Caps.Task[scheduler.Memory] = 1 << 29
-			_ = w.State.PutTenant(spec)
+			_ = w.State.Events().PutTenant(spec)
 		}, actions: []scheduler.Action{place(2, 0, 0)}, want: scheduler.RuleCap},
 		"over max_parallel": {prepare: func(w *schedtest.World) {
 			w.Submit("a", 3, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 })
@@ -111,7 +111,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"a level the node cannot do": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(0).Spec
 			spec.Levels = scheduler.Levels(scheduler.LevelRunning)
-			_ = w.State.UpdateNode(spec)
+			_ = w.State.Events().UpdateNode(spec)
 		}, actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen })}, want: scheduler.RuleRestore},
 		"suspended twice":           {actions: []scheduler.Action{with(actionOn(scheduler.ActSuspend, 1, 1), func(a *scheduler.Action) { a.Level = scheduler.LevelFrozen }), actionOn(scheduler.ActKill, 1, 1)}, want: scheduler.RulePhase, at: 1},
 		"suspended without a level": {actions: []scheduler.Action{actionOn(scheduler.ActSuspend, 1, 1)}, want: scheduler.RuleMalformed},
@@ -119,7 +119,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"moved to another kind of CPU": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(1).Spec
 			spec.CPUClass = "older"
-			_ = w.State.UpdateNode(spec)
+			_ = w.State.Events().UpdateNode(spec)
 		}, actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}, want: scheduler.RuleRestore},
 		"moved":                             {actions: []scheduler.Action{with(actionOn(scheduler.ActMigrate, 4, 2), func(a *scheduler.Action) { a.Node = 1 })}},
 		"moved to its own node":             {actions: []scheduler.Action{actionOn(scheduler.ActMigrate, 4, 2)}, want: scheduler.RulePhase},
@@ -137,7 +137,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 		"a non-preemptible start on guaranteed capacity": {prepare: func(w *schedtest.World) {
 			spec := w.State.Node(1).Spec
 			spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
-			_ = w.State.UpdateNode(spec)
+			_ = w.State.Events().UpdateNode(spec)
 			a := guarantee(func(r *scheduler.Reservation) {
 				r.Start, r.Latest, r.End = w.Now.Add(time.Hour), 0, w.Now.Add(2*time.Hour)
 			})
@@ -175,7 +175,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 func caps(w *schedtest.World, change func(*scheduler.Caps)) {
 	spec := w.Tenant("a").Spec
 	change(&spec.Caps)
-	if err := w.State.PutTenant(spec); err != nil {
+	if err := w.State.Events().PutTenant(spec); err != nil {
 		w.Fatalf("%v", err)
 	}
 }
@@ -195,9 +195,9 @@ func checkAndApplyAgree(t schedtest.TB, seed uint64, steps int) {
 		c.Step()
 		for _, a := range c.Actions(4) {
 			v := scheduler.Check(c.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, c.Now)
-			m := c.State.Mark()
+			m := c.State.Journal().Mark()
 			err := c.State.Apply(&a, c.Now)
-			c.State.Rollback(m)
+			c.State.Journal().Rollback(m)
 			if len(v) > 0 {
 				switch v[0].Rule {
 				case scheduler.RuleCap, scheduler.RuleGuarantee, scheduler.RuleVictim, scheduler.RuleParallel:

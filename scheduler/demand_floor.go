@@ -39,37 +39,3 @@ func (f *demandFloor) include(g *Stage) {
 		f.eqClass.need[r] = min(f.eqClass.need[r], n)
 	}
 }
-
-// CapacityForAny reports whether some node may fit a task of some ready stage. False is
-// certain, true is not. Amortised O(1).
-func (s *State) CapacityForAny() bool {
-	f := &s.floor
-	if f.ready == 0 {
-		return false
-	}
-	if f.gone > f.ready {
-		s.recountFloor()
-	}
-	if n := int32(len(s.fit.free)); f.sank || f.generation != s.fit.generation {
-		if f.eqClass.candidates.n != n {
-			f.eqClass.candidates = newBitset(n)
-		}
-		f.eqClass.candidates.setAll(n)
-		f.eqClass.pos, f.sank, f.generation = s.fit.gainedCount, false, s.fit.generation
-	}
-	return s.nextFit(&f.eqClass, 0) != NoNode
-}
-
-// recountFloor computes the floor from the ready stages; it can only rise. O(stages of jobs
-// with ready work).
-func (s *State) recountFloor() {
-	f := &s.floor
-	f.eqClass.need, f.gone = unsatisfiable, 0
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
-		for _, g := range j.Stages {
-			if g.ready {
-				f.include(g)
-			}
-		}
-	}
-}

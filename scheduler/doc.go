@@ -12,12 +12,12 @@
 //
 // The owner of a State (the coordinator's loop, a simulation, a test):
 //
-//  1. applies every fact through one event method, in order: AddNode,
+//  1. applies every fact through one method of State.Events, in order: AddNode,
 //     UpdateNode, NodeLost, NodeUp, SetDrain; PutTenant; PutProject,
-//     DropProject; SubmitJob, AddStage, CloseJob, UpdateJob, StopJob, EndJob;
+//     DropProject; SubmitJob, AddStage, UpdateJob, StopJob, EndJob;
 //     SetInput, SetEstimate; AttemptStarted, AttemptProgress, AttemptSuspended,
 //     AttemptResumed, AttemptEnded, SetParked, SetRefusedLevels, OutputLost;
-//     and ApplyFact and ApplyPolicyStates for decisions that were committed
+//     and State.ApplyFact and PolicyStates.Apply for decisions committed
 //     elsewhere. Each returns an *Error for bad input and then changes nothing;
 //  2. calls Cycle when Stamp has changed, or when the Wake time of the last
 //     decision has come;

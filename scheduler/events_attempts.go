@@ -37,8 +37,8 @@ func (o Outcome) String() string {
 }
 
 // AttemptStarted reports that a placed attempt is running.
-func (s *State) AttemptStarted(id AttemptID, run int32, now Time) error {
-	a, _, _, err := s.eventAttempt(id, run)
+func (e Events) AttemptStarted(id AttemptID, run int32, now Time) error {
+	a, _, _, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
@@ -46,15 +46,15 @@ func (s *State) AttemptStarted(id AttemptID, run int32, now Time) error {
 		return refuse(ErrStale, "attempt "+id.String(), "it is %v, not starting", a.Phase)
 	}
 	a.Phase = AttemptRunning
-	s.recordJobChange(s.stages[a.stage].Job)
-	s.countChange()
+	e.s.changeLog.recordJob(e.s.stages[a.stage].Job)
+	e.s.countChange()
 	return nil
 }
 
 // AttemptProgress reports the completed fraction (0 to 1) of a live attempt and, if estimate
 // is above 0, a new prediction of its total run time.
-func (s *State) AttemptProgress(id AttemptID, run int32, progress float64, estimate time.Duration) error {
-	a, g, _, err := s.eventAttempt(id, run)
+func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estimate time.Duration) error {
+	a, g, _, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
@@ -65,46 +65,48 @@ func (s *State) AttemptProgress(id AttemptID, run int32, progress float64, estim
 	a.ownDetails().Progress = progress
 	if estimate > 0 && a.Estimate != estimate {
 		a.Estimate = estimate
-		s.bumpNodeVersion(a.Node)
-		s.recordJobChange(g.Job)
+		e.s.cluster.bumpNodeVersion(a.Node)
+		e.s.changeLog.recordJob(g.Job)
+	} else {
+		e.s.changeLog.add(ChangedOwner{Job: g.Job.Spec.ID, Project: g.Job.Spec.Project, ProgressOnly: true})
 	}
-	s.countChange()
+	e.s.countChange()
 	return nil
 }
 
 // SetParked records that a user suspended an attempt, so that no policy resumes it, or that
 // policies may resume it again. O(1).
-func (s *State) SetParked(id AttemptID, run int32, parked bool) error {
-	a, _, _, err := s.eventAttempt(id, run)
+func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
+	a, _, _, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.Parked != parked {
 		a.Parked = parked
-		s.recordJobChange(s.stages[a.stage].Job)
-		s.countChange()
+		e.s.changeLog.recordJob(e.s.stages[a.stage].Job)
+		e.s.countChange()
 	}
 	return nil
 }
 
 // SetRefusedLevels records the levels to which the node failed to bring an attempt; they are
 // not requested again. O(1).
-func (s *State) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) error {
-	a, _, _, err := s.eventAttempt(id, run)
+func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) error {
+	a, _, _, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if a.RefusedLevels != refused {
 		a.RefusedLevels = refused
-		s.countChange()
+		e.s.countChange()
 	}
 	return nil
 }
 
 // CanReach reports whether an attempt can be brought to a level, as far as is known: its node
 // supports the level and has not refused it for this attempt. O(1).
-func (s *State) CanReach(a *Attempt, l Level) bool {
-	return s.nodes[a.Node].Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
+func (at Attempts) CanReach(a *Attempt, l Level) bool {
+	return at.s.cluster.nodes[a.Node].Spec.Levels.Has(l) && !a.RefusedLevels.Has(l)
 }
 
 // AttemptEnded reports that an attempt has ended and occupies nothing any more. After a
@@ -112,88 +114,58 @@ func (s *State) CanReach(a *Attempt, l Level) bool {
 // caller must kill it. After a failure through the user's fault the task is pending again, or
 // failed if its attempts are used up; the job is then failing. After any other outcome the
 // task is pending again.
-func (s *State) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
-	a, _, _, err := s.eventAttempt(id, run)
+func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
+	a, _, _, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
 	if outcome < OutcomeSucceeded || outcome > OutcomeLost {
 		return refuse(ErrInvalid, "attempt "+id.String(), "outcome is %v", outcome)
 	}
-	s.endAttempt(a, outcome, now)
-	s.countChange()
+	e.endAttempt(a, outcome, now)
+	e.s.countChange()
 	return nil
 }
 
 // endAttempt removes a live attempt and updates its task.
-func (s *State) endAttempt(a *Attempt, outcome Outcome, now Time) {
-	g := s.stages[a.stage]
+func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
+	g := e.s.stages[a.stage]
 	i := a.ID.Index
 	g.accrueTaskTime(now)
 	if b := g.Job.Spec.Bound; b <= 0 || a.Level.Suspended() || now != a.Placed.Add(b) {
-		s.unplannedReleases++
+		e.s.unplannedReleases++
 	}
-	slot, other := s.unlinkFromTask(g, a)
+	slot, other := e.s.links().unlinkFromTask(g, a)
 	if a.Phase <= AttemptRunning && a.From == NoNode {
-		s.detachRunning(g, a, slot)
+		e.s.links().detachRunning(g, a, slot)
 	} else {
-		s.detach(a, slot)
+		e.s.links().detach(a, slot)
 	}
 	g.Job.Live--
-	s.live--
+	e.s.live--
 	g.progressSum -= int64(a.Progress * progressUnit)
 	if outcome == OutcomeSucceeded && !g.done.has(i) {
-		s.recordTask(g, a, now)
+		e.recordTask(g, a, now)
 		g.done.set(i)
 		g.Done++
 		if other != nil {
-			s.markKilling(other)
+			e.markKilling(other)
 		}
 		for _, n := range g.next {
-			s.updateOpenFrom(g.Job, n)
+			e.s.Queue().updateOpenFrom(g.Job, n)
 		}
 	} else {
-		s.requeueOrFail(g, a, outcome)
+		e.requeueOrFail(g, a, outcome)
 	}
 	if other == nil {
 		g.busy.clear(i)
 	}
-	s.updateReady(g)
-	s.freeSlots = append(s.freeSlots, slot)
-}
-
-// detachRunning is detach for the common case: an attempt that is not suspended and not
-// migrating.
-func (s *State) detachRunning(g *Stage, a *Attempt, slot int32) {
-	n := s.nodes[a.Node]
-	s.occupy(n, a.Disk, &a.Occupied, -1)
-	if i := slices.Index(n.attempts, slot); i >= 0 {
-		n.attempts = slices.Delete(n.attempts, i, i+1)
-	}
-	g.Running--
-	s.charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
-	s.updateFitIndex(a.Node)
-}
-
-// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other
-// attempt, or nil.
-func (s *State) unlinkFromTask(g *Stage, a *Attempt) (int32, *Attempt) {
-	i := a.ID.Index
-	slot := g.active[i] - 1
-	if first := s.attemptAt(slot); first != a {
-		slot = first.sibling - 1
-		first.sibling = 0
-		return slot, first
-	}
-	g.active[i] = a.sibling
-	if a.sibling == 0 {
-		return slot, nil
-	}
-	return slot, s.attemptAt(a.sibling - 1)
+	e.s.Queue().updateReady(g)
+	e.s.freeSlots = append(e.s.freeSlots, slot)
 }
 
 // requeueOrFail makes a task whose attempt did not succeed pending again, or fails it.
-func (s *State) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
+func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	i := a.ID.Index
 	if g.pastAttempts == nil {
 		g.pastAttempts = map[int32]pastAttempts{}
@@ -214,7 +186,7 @@ func (s *State) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	if t.Failures >= g.maxAttempts() {
 		g.Failed++
 		if g.Job.Phase == JobActive {
-			s.setPhase(g.Job, JobFailing)
+			e.s.Queue().setPhase(g.Job, JobFailing)
 		}
 		return
 	}
@@ -223,41 +195,41 @@ func (s *State) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 }
 
 // markKilling puts the first attempt at a task into the phase of being killed.
-func (s *State) markKilling(a *Attempt) {
-	slot := s.stages[a.stage].active[a.ID.Index] - 1
+func (e Events) markKilling(a *Attempt) {
+	slot := e.s.stages[a.stage].active[a.ID.Index] - 1
 	if a.Phase != AttemptKilling {
-		s.detach(a, slot)
+		e.s.links().detach(a, slot)
 		a.Phase = AttemptKilling
-		s.attach(a, slot)
+		e.s.links().attach(a, slot)
 	}
 }
 
 // updateOpenFrom updates stage n and, if it has no tasks, the stages after it.
-func (s *State) updateOpenFrom(j *Job, n int32) {
+func (q Queue) updateOpenFrom(j *Job, n int32) {
 	g := j.Stages[n]
 	was := g.Open
-	s.updateOpen(g)
+	q.updateOpen(g)
 	if g.Spec.Tasks == 0 && g.Open != was {
 		for _, m := range g.next {
-			s.updateOpenFrom(j, m)
+			q.updateOpenFrom(j, m)
 		}
 	}
 }
 
 // recordTask adds a task that succeeded to the history.
-func (s *State) recordTask(g *Stage, a *Attempt, now Time) {
+func (e Events) recordTask(g *Stage, a *Attempt, now Time) {
 	f := finishedRecord{stage: g.finishedStageOf(), index: a.ID.Index, node: a.Node, run: a.RanFor(now), ended: now}
 	if g.Spec.Inputs != nil {
 		bytes, nodes, _ := g.Input(a.ID.Index)
 		f.bytes, f.local = bytes, slices.Contains(nodes, a.Node)
 	}
-	s.history.tasks.put(f, HistoryTasks)
+	e.s.history.tasks.put(f, HistoryTasks)
 }
 
 // OutputLost reports that the output of a done task is gone: the task is pending again, and a
 // later stage that depends on it and has not started is closed.
-func (s *State) OutputLost(id TaskID) error {
-	g, err := s.eventStage(id.StageID())
+func (e Events) OutputLost(id TaskID) error {
+	g, err := e.eventStage(id.StageID())
 	if err != nil {
 		return err
 	}
@@ -270,7 +242,7 @@ func (s *State) OutputLost(id TaskID) error {
 	}
 	g.done.clear(i)
 	g.Done--
-	s.recordJobChange(g.Job)
+	e.s.changeLog.recordJob(g.Job)
 	g.pending.set(i)
 	g.Pending++
 	if g.pastAttempts == nil {
@@ -279,18 +251,18 @@ func (s *State) OutputLost(id TaskID) error {
 	t := g.pastAttempts[i]
 	t.Last++
 	g.pastAttempts[i] = t
-	s.updateReady(g)
+	e.s.Queue().updateReady(g)
 	for _, n := range g.next {
-		s.updateOpenFrom(g.Job, n)
+		e.s.Queue().updateOpenFrom(g.Job, n)
 	}
-	s.countChange()
+	e.s.countChange()
 	return nil
 }
 
 // AttemptSuspended reports that an attempt has reached a level, and its measured footprint
 // there. The level may differ from the requested one.
-func (s *State) AttemptSuspended(id AttemptID, run int32, level Level, has Footprint, now Time) error {
-	a, g, slot, err := s.eventAttempt(id, run)
+func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footprint, now Time) error {
+	a, g, slot, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
@@ -304,7 +276,7 @@ func (s *State) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 		return refuse(ErrStale, what, "it is %v, not suspending", a.Phase)
 	}
 	g.accrueTaskTime(now)
-	s.detach(a, slot)
+	e.s.links().detach(a, slot)
 	d := a.ownDetails()
 	if a.Level == LevelRunning {
 		d.Ran = a.RanFor(now)
@@ -313,15 +285,15 @@ func (s *State) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 	}
 	a.Phase, a.Target, a.Level = AttemptSuspended, 0, level
 	d.Footprint, d.Occupied = has, level.Occupancy(a.Demand, a.DiskSpace, has)
-	s.attach(a, slot)
-	s.countChange()
+	e.s.links().attach(a, slot)
+	e.s.countChange()
 	return nil
 }
 
 // AttemptResumed reports that an attempt is running again: after a resume, after a migration
 // (its source is then free), or because its suspension failed.
-func (s *State) AttemptResumed(id AttemptID, run int32, now Time) error {
-	a, g, slot, err := s.eventAttempt(id, run)
+func (e Events) AttemptResumed(id AttemptID, run int32, now Time) error {
+	a, g, slot, err := e.eventAttempt(id, run)
 	if err != nil {
 		return err
 	}
@@ -329,23 +301,23 @@ func (s *State) AttemptResumed(id AttemptID, run int32, now Time) error {
 		return refuse(ErrStale, "attempt "+id.String(), "it is %v", a.Phase)
 	}
 	g.accrueTaskTime(now)
-	s.detach(a, slot)
+	e.s.links().detach(a, slot)
 	if a.Phase == AttemptSuspending && a.Level != LevelRunning {
-		s.beginResume(a, now)
+		e.s.links().beginResume(a, now)
 	}
 	a.Phase, a.Target = AttemptRunning, 0
 	if a.From != NoNode {
 		a.From, a.FromDisk, a.FromOccupied = NoNode, -1, Occupancy{}
 	}
-	s.attach(a, slot)
-	s.countChange()
+	e.s.links().attach(a, slot)
+	e.s.countChange()
 	return nil
 }
 
 // eventAttempt returns the attempt that an event reports on.
-func (s *State) eventAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
-	if err := s.refuseInTry("report on an attempt"); err != nil {
+func (e Events) eventAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
+	if err := e.s.Journal().refuseInTry("report on an attempt"); err != nil {
 		return nil, nil, 0, err
 	}
-	return s.findAttempt(id, run)
+	return e.s.applier().findAttempt(id, run)
 }

@@ -7,18 +7,18 @@ import (
 
 // AddNode adds a node. Its id must be the next one. Like every event it is refused during a
 // try (Mark).
-func (s *State) AddNode(spec NodeSpec) error {
-	if err := s.refuseInTry("add a node"); err != nil {
+func (e Events) AddNode(spec NodeSpec) error {
+	if err := e.s.Journal().refuseInTry("add a node"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("node %q", spec.Name)
-	if int(spec.ID) != len(s.nodes) || spec.ID >= MaxNodes {
-		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(s.nodes))
+	if int(spec.ID) != len(e.s.cluster.nodes) || spec.ID >= MaxNodes {
+		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.cluster.nodes))
 	}
-	if _, ok := s.nodeName[spec.Name]; ok {
+	if _, ok := e.s.cluster.nodeName[spec.Name]; ok {
 		return refuse(ErrExists, what, "a node of that name exists: use UpdateNode")
 	}
 	n := &Node{Spec: spec, Free: spec.Capacity, SwapFree: spec.Swap, Disks: make([]DiskUse, len(spec.Disks))}
@@ -26,23 +26,23 @@ func (s *State) AddNode(spec NodeSpec) error {
 	for i, d := range spec.Disks {
 		n.Disks[i] = DiskUse{d.IO, d.Space}
 	}
-	s.setRack(n)
-	s.nodes = append(s.nodes, n)
-	s.nodeName[spec.Name] = spec.ID
-	s.fit.addNode()
-	s.fit.setScale(spec.ID, spec.Capacity)
-	s.countNode(n, +1)
-	s.nodeChangeCount++
-	s.updateFitIndex(spec.ID)
-	s.countChange()
+	e.s.cluster.setRack(n)
+	e.s.cluster.nodes = append(e.s.cluster.nodes, n)
+	e.s.cluster.nodeName[spec.Name] = spec.ID
+	e.s.cluster.fit.addNode()
+	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
+	e.s.cluster.countNode(n, +1)
+	e.s.cluster.changeCount++
+	e.s.cluster.updateFitIndex(spec.ID)
+	e.s.countChange()
 	return nil
 }
 
 // UpdateNode replaces the spec of a node except its id and name. A node may shrink below what
 // runs on it: its Free is then negative, nothing is placed on it, and its attempts stay. Disks
 // in use cannot be removed.
-func (s *State) UpdateNode(spec NodeSpec) error {
-	n, err := s.eventNode(spec.ID)
+func (e Events) UpdateNode(spec NodeSpec) error {
+	n, err := e.eventNode(spec.ID)
 	if err != nil {
 		return err
 	}
@@ -54,14 +54,14 @@ func (s *State) UpdateNode(spec NodeSpec) error {
 		return refuse(ErrInvalid, what, "it cannot be renamed to %q", spec.Name)
 	}
 	if len(spec.Disks) < len(n.Disks) {
-		for _, slot := range s.occupants(spec.ID) {
-			a := s.attemptAt(slot)
+		for _, slot := range e.s.cluster.occupants(spec.ID) {
+			a := e.s.Attempts().at(slot)
 			if (a.Node == spec.ID && int(a.Disk) >= len(spec.Disks)) || (a.From == spec.ID && int(a.FromDisk) >= len(spec.Disks)) {
 				return refuse(ErrBusy, what, "attempt %s is on disk %d, which would be removed", a.ID, a.Disk)
 			}
 		}
 	}
-	s.countNode(n, -1)
+	e.s.cluster.countNode(n, -1)
 	old := n.Spec
 	n.Spec = spec
 	n.Spec.Disks = slices.Clone(spec.Disks)
@@ -76,218 +76,135 @@ func (s *State) UpdateNode(spec NodeSpec) error {
 		}
 	}
 	n.Disks = disks
-	s.setRack(n)
-	s.fit.setScale(spec.ID, spec.Capacity)
-	s.countNode(n, +1)
-	s.nodeChangeCount++
-	s.updateFitIndex(spec.ID)
-	s.countChange()
+	e.s.cluster.setRack(n)
+	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
+	e.s.cluster.countNode(n, +1)
+	e.s.cluster.changeCount++
+	e.s.cluster.updateFitIndex(spec.ID)
+	e.s.countChange()
 	return nil
 }
 
 // SetDrain starts or ends draining: a draining node keeps its attempts and accepts no new
 // ones.
-func (s *State) SetDrain(id NodeID, draining bool) error {
-	return s.setNode(id, func(n *NodeSpec) { n.Draining = draining })
+func (e Events) SetDrain(id NodeID, draining bool) error {
+	return e.setNode(id, func(n *NodeSpec) { n.Draining = draining })
 }
 
 // NodeUp reports that a node is up, or up again.
-func (s *State) NodeUp(id NodeID) error {
-	return s.setNode(id, func(n *NodeSpec) { n.Down = false })
+func (e Events) NodeUp(id NodeID) error {
+	return e.setNode(id, func(n *NodeSpec) { n.Down = false })
 }
 
 // NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it
 // is lost, and its task is pending again. The owner reports lost map outputs with OutputLost,
 // since State does not know where they are.
-func (s *State) NodeLost(id NodeID, now Time) error {
-	if err := s.setNode(id, func(n *NodeSpec) { n.Down = true }); err != nil {
+func (e Events) NodeLost(id NodeID, now Time) error {
+	if err := e.setNode(id, func(n *NodeSpec) { n.Down = true }); err != nil {
 		return err
 	}
-	for _, slot := range s.occupants(id) {
-		s.endAttempt(s.attemptAt(slot), OutcomeLost, now)
+	for _, slot := range e.s.cluster.occupants(id) {
+		e.endAttempt(e.s.Attempts().at(slot), OutcomeLost, now)
 	}
 	return nil
 }
 
 // setNode changes the state of a node and the sums that depend on it.
-func (s *State) setNode(id NodeID, change func(*NodeSpec)) error {
-	n, err := s.eventNode(id)
+func (e Events) setNode(id NodeID, change func(*NodeSpec)) error {
+	n, err := e.eventNode(id)
 	if err != nil {
 		return err
 	}
 	was := n.Spec
-	s.countNode(n, -1)
+	e.s.cluster.countNode(n, -1)
 	change(&n.Spec)
-	s.countNode(n, +1)
-	s.nodeChangeCount++
+	e.s.cluster.countNode(n, +1)
+	e.s.cluster.changeCount++
 	if was.Down == n.Spec.Down && was.Draining == n.Spec.Draining {
 		return nil
 	}
-	s.updateFitIndex(id)
-	s.countChange()
+	e.s.cluster.updateFitIndex(id)
+	e.s.countChange()
 	return nil
 }
 
-func (s *State) eventNode(id NodeID) (*Node, error) {
-	if err := s.refuseInTry("change a node"); err != nil {
+func (e Events) eventNode(id NodeID) (*Node, error) {
+	if err := e.s.Journal().refuseInTry("change a node"); err != nil {
 		return nil, err
 	}
-	n := s.Node(id)
+	n := e.s.Node(id)
 	if n == nil {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("node %d", id), "there is no such node")
 	}
 	return n, nil
 }
 
-// occupants returns the slots of the attempts that occupy something on a node: first those on
-// it in order of placement, then those migrating away from it.
-func (s *State) occupants(id NodeID) []int32 {
-	return append(slices.Clone(s.nodes[id].attempts), s.nodes[id].moving...)
-}
-
-// countNode adds a node to the sums over all nodes (sign 1) or removes it (sign -1).
-func (s *State) countNode(n *Node, sign int64) {
-	if !n.Spec.Down {
-		s.total = s.total.Add(n.Spec.Capacity.Times(sign))
-	}
-	if n.Schedulable() {
-		s.schedulable += int32(sign)
-	}
-}
-
-// setRack sets the node's rack number and path from its spec.
-func (s *State) setRack(n *Node) {
-	rack, ok := s.racks[n.Spec.Path]
-	if !ok {
-		rack = int32(len(s.racks))
-		s.racks[n.Spec.Path] = rack
-	}
-	n.Rack, n.path = rack, splitPath(n.Spec.Path)
-}
-
 // PutTenant adds a tenant or replaces its spec. A new tenant's id must be the next one and its
 // parent must exist. When a tenant moves to another parent, its use is charged to its new
 // ancestors.
-func (s *State) PutTenant(spec TenantSpec) error {
-	if err := s.refuseInTry("put a tenant"); err != nil {
+func (e Events) PutTenant(spec TenantSpec) error {
+	if err := e.s.Journal().refuseInTry("put a tenant"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("tenant %q", spec.Name)
-	if id, ok := s.tenantName[spec.Name]; ok && id != spec.ID {
+	if id, ok := e.s.tree.tenantName[spec.Name]; ok && id != spec.ID {
 		return refuse(ErrExists, what, "the name belongs to tenant %d", id)
 	}
-	if spec.Parent != NoTenant && s.Tenant(spec.Parent) == nil {
+	if spec.Parent != NoTenant && e.s.Tenant(spec.Parent) == nil {
 		return refuse(ErrUnknown, what, "its parent %d is unknown: put the parent first", spec.Parent)
 	}
-	if old := s.Tenant(spec.ID); old != nil {
-		return s.replaceTenant(old, spec, what)
+	if old := e.s.Tenant(spec.ID); old != nil {
+		return e.replaceTenant(old, spec, what)
 	}
-	if int(spec.ID) != len(s.tenants) || spec.ID >= MaxTenants {
-		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(s.tenants))
+	if int(spec.ID) != len(e.s.tree.tenants) || spec.ID >= MaxTenants {
+		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.tree.tenants))
 	}
 	t := &Tenant{Spec: spec}
-	if p := s.Tenant(spec.Parent); p != nil {
+	if p := e.s.Tenant(spec.Parent); p != nil {
 		if t.Depth = p.Depth + 1; t.Depth >= MaxTenantDepth {
 			return refuse(ErrInvalid, what, "the tree is deeper than %d", MaxTenantDepth)
 		}
 	}
-	s.tenants = append(s.tenants, t)
-	s.countCaps(&spec, 1)
-	s.tenantName[spec.Name] = spec.ID
-	s.readyTenant.grow(int32(len(s.tenants)))
-	s.addChild(spec.Parent, spec.ID)
-	s.countChange()
+	e.s.tree.tenants = append(e.s.tree.tenants, t)
+	e.s.tree.countCaps(&spec, 1)
+	e.s.tree.tenantName[spec.Name] = spec.ID
+	e.s.tree.readyTenant.grow(int32(len(e.s.tree.tenants)))
+	e.s.tree.addChild(spec.Parent, spec.ID)
+	e.s.countChange()
 	return nil
 }
 
-func (s *State) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
-	for up, n := spec.Parent, 0; up != NoTenant; up, n = s.tenants[up].Spec.Parent, n+1 {
-		if up == spec.ID || n > len(s.tenants) {
+func (e Events) replaceTenant(t *Tenant, spec TenantSpec, what string) error {
+	for up, n := spec.Parent, 0; up != NoTenant; up, n = e.s.tree.tenants[up].Spec.Parent, n+1 {
+		if up == spec.ID || n > len(e.s.tree.tenants) {
 			return refuse(ErrInvalid, what, "parent %d is below it: the tree would be a cycle", spec.Parent)
 		}
 	}
 	depth := int32(0)
-	if p := s.Tenant(spec.Parent); p != nil {
+	if p := e.s.Tenant(spec.Parent); p != nil {
 		depth = p.Depth + 1
 	}
-	if depth+s.height(spec.ID) > MaxTenantDepth {
+	if depth+e.s.tree.height(spec.ID) > MaxTenantDepth {
 		return refuse(ErrInvalid, what, "the tree would be deeper than %d", MaxTenantDepth)
 	}
 	used, running := t.Used, t.Running
-	s.chargeUp(t.Spec.Parent, Resources{}.Sub(used), -running)
-	s.removeChild(t.Spec.Parent, spec.ID)
-	delete(s.tenantName, t.Spec.Name)
-	s.countCaps(&t.Spec, -1)
-	s.countCaps(&spec, 1)
+	e.s.tree.chargeUp(t.Spec.Parent, Resources{}.Sub(used), -running)
+	e.s.tree.removeChild(t.Spec.Parent, spec.ID)
+	delete(e.s.tree.tenantName, t.Spec.Name)
+	e.s.tree.countCaps(&t.Spec, -1)
+	e.s.tree.countCaps(&spec, 1)
 	t.Spec = spec
-	s.tenantName[spec.Name] = spec.ID
-	s.addChild(spec.Parent, spec.ID)
-	s.chargeUp(spec.Parent, used, running)
-	s.setDepth(spec.ID, depth)
-	s.countChange()
+	e.s.tree.tenantName[spec.Name] = spec.ID
+	e.s.tree.addChild(spec.Parent, spec.ID)
+	e.s.tree.chargeUp(spec.Parent, used, running)
+	e.s.tree.setDepth(spec.ID, depth)
+	e.s.countChange()
 	return nil
 }
 
-func (s *State) countCaps(spec *TenantSpec, sign int) {
-	if spec.Caps != (Caps{}) {
-		s.capped += sign
-	}
-}
-
-// height returns the number of levels of the tenant's subtree.
-func (s *State) height(id TenantID) int32 {
-	h := int32(0)
-	for _, c := range s.tenants[id].Children {
-		h = max(h, s.height(c))
-	}
-	return h + 1
-}
-
-func (s *State) setDepth(id TenantID, depth int32) {
-	s.tenants[id].Depth = depth
-	for _, c := range s.tenants[id].Children {
-		s.setDepth(c, depth+1)
-	}
-}
-
-// addChild inserts a tenant into its parent's children, by name.
-func (s *State) addChild(parent, child TenantID) {
-	if parent == NoTenant {
-		return
-	}
-	p := s.tenants[parent]
-	name := s.tenants[child].Spec.Name
-	i, _ := slices.BinarySearchFunc(p.Children, name, func(c TenantID, n string) int {
-		switch other := s.tenants[c].Spec.Name; {
-		case other < n:
-			return -1
-		case other > n:
-			return 1
-		}
-		return 0
-	})
-	p.Children = slices.Insert(p.Children, i, child)
-}
-
-func (s *State) removeChild(parent, child TenantID) {
-	if parent == NoTenant {
-		return
-	}
-	p := s.tenants[parent]
-	if i := slices.Index(p.Children, child); i >= 0 {
-		p.Children = slices.Delete(p.Children, i, i+1)
-	}
-}
-
-// chargeUp adds to the use of a tenant and all its ancestors.
-func (s *State) chargeUp(t TenantID, d Resources, running int32) {
-	for n := 0; t != NoTenant && n <= MaxTenantDepth; n++ {
-		tn := s.tenants[t]
-		tn.Used = tn.Used.Add(d)
-		tn.Running += running
-		t = tn.Spec.Parent
-	}
-}
+// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and
+// attempts.
+type Events struct{ s *State }

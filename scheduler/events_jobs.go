@@ -7,10 +7,10 @@ import (
 )
 
 // SubmitJob adds a job with its stages. Stages of an open job (JobSpec.Open) may also be added
-// later (AddStage, CloseJob). State keeps the stages' Inputs. A refused job leaves no trace.
+// later (AddStage). State keeps the stages' Inputs. A refused job leaves no trace.
 // O(tasks/64 + replicas) plus the number of jobs with a later submission time.
-func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
-	if err := s.refuseInTry("submit a job"); err != nil {
+func (e Events) SubmitJob(spec JobSpec, stages []StageSpec) error {
+	if err := e.s.Journal().refuseInTry("submit a job"); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("job %d", spec.ID)
@@ -20,14 +20,14 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
-	if s.jobs[spec.ID] != nil {
+	if e.s.jobs[spec.ID] != nil {
 		return refuse(ErrExists, what, "a job of that id exists")
 	}
-	t := s.Tenant(spec.Tenant)
+	t := e.s.Tenant(spec.Tenant)
 	if t == nil {
 		return refuse(ErrUnknown, what, "its tenant %d is unknown", spec.Tenant)
 	}
-	if spec.Project != 0 && s.projects[spec.Project] == nil {
+	if spec.Project != 0 && e.s.projects[spec.Project] == nil {
 		return refuse(ErrUnknown, what, "its project %d is unknown", spec.Project)
 	}
 	if len(stages) > MaxStages {
@@ -40,24 +40,24 @@ func (s *State) SubmitJob(spec JobSpec, stages []StageSpec) error {
 	}
 	j := &Job{Spec: spec, Phase: JobActive}
 	j.Stages = j.inlineStages[:0]
-	s.jobs[spec.ID] = j
-	s.changeLog.grow(len(s.jobs))
-	s.enqueue(j, t)
-	s.recordJobChange(j)
+	e.s.jobs[spec.ID] = j
+	e.s.changeLog.grow(len(e.s.jobs))
+	e.s.Queue().enqueue(j, t)
+	e.s.changeLog.recordJob(j)
 	for i := range stages {
-		s.addStage(j, stages[i])
+		e.s.Queue().addStage(j, stages[i])
 	}
-	if p := s.projects[spec.Project]; p != nil {
+	if p := e.s.projects[spec.Project]; p != nil {
 		i, _ := slices.BinarySearch(p.Jobs, spec.ID)
 		p.Jobs = slices.Insert(p.Jobs, i, spec.ID)
 	}
-	s.countChange()
+	e.s.countChange()
 	return nil
 }
 
 // AddStage adds a stage to an open job.
-func (s *State) AddStage(id JobID, spec StageSpec) error {
-	j, err := s.eventJob(id)
+func (e Events) AddStage(id JobID, spec StageSpec) error {
+	j, err := e.eventJob(id)
 	if err != nil {
 		return err
 	}
@@ -71,27 +71,15 @@ func (s *State) AddStage(id JobID, spec StageSpec) error {
 	if err := spec.validate(what, len(j.Stages)); err != nil {
 		return err
 	}
-	s.addStage(j, spec)
-	s.countChange()
-	return nil
-}
-
-// CloseJob closes an open job: no stage may be added any more.
-func (s *State) CloseJob(id JobID) error {
-	j, err := s.eventJob(id)
-	if err != nil {
-		return err
-	}
-	j.Spec.Open = false
-	s.recordJobChange(j)
-	s.countChange()
+	e.s.Queue().addStage(j, spec)
+	e.s.countChange()
 	return nil
 }
 
 // UpdateJob replaces the spec of a job. Tenant, submission time, project and Open must not
 // change.
-func (s *State) UpdateJob(spec JobSpec) error {
-	j, err := s.eventJob(spec.ID)
+func (e Events) UpdateJob(spec JobSpec) error {
+	j, err := e.eventJob(spec.ID)
 	if err != nil {
 		return err
 	}
@@ -105,7 +93,7 @@ func (s *State) UpdateJob(spec JobSpec) error {
 	if spec.OnMiss == 0 {
 		spec.OnMiss = OnMissContinue
 	}
-	if t := s.tenants[spec.Tenant]; j.Ready > 0 {
+	if t := e.s.tree.tenants[spec.Tenant]; j.Ready > 0 {
 		t.countHigh(j, -1)
 		j.Spec = spec
 		t.countHigh(j, 1)
@@ -114,16 +102,16 @@ func (s *State) UpdateJob(spec JobSpec) error {
 	for _, g := range j.Stages {
 		g.finished = nil // it contains the job's name
 	}
-	s.recordJobChange(j)
-	s.bumpNodeVersionsOf(j)
-	s.countChange()
+	e.s.changeLog.recordJob(j)
+	e.s.links().bumpNodeVersionsOf(j)
+	e.s.countChange()
 	return nil
 }
 
 // SetEstimate sets the predicted run time of the stage's tasks. Running attempts keep their
 // own prediction (AttemptProgress changes it).
-func (s *State) SetEstimate(id StageID, d time.Duration) error {
-	g, err := s.eventStage(id)
+func (e Events) SetEstimate(id StageID, d time.Duration) error {
+	g, err := e.eventStage(id)
 	if err != nil {
 		return err
 	}
@@ -131,18 +119,18 @@ func (s *State) SetEstimate(id StageID, d time.Duration) error {
 		return refuse(ErrInvalid, "stage "+id.String(), "estimate is %v: it must not be negative", d)
 	}
 	if g.Spec.Estimate != d {
-		s.bumpNodeVersion(NoNode)
+		e.s.cluster.bumpNodeVersion(NoNode)
 	}
 	g.Spec.Estimate, g.details = d, nil
-	s.recordJobChange(g.Job)
-	s.countChange()
+	e.s.changeLog.recordJob(g.Job)
+	e.s.countChange()
 	return nil
 }
 
 // SetInput replaces the locations of a task's input. local holds the bytes on each node; nil:
 // all of them on each.
-func (s *State) SetInput(id TaskID, nodes []NodeID, local []int64) error {
-	g, err := s.eventStage(id.StageID())
+func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
+	g, err := e.eventStage(id.StageID())
 	if err != nil {
 		return err
 	}
@@ -163,19 +151,19 @@ func (s *State) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	}
 	g.moved[id.Index] = movedInput{slices.Clone(nodes), slices.Clone(local)}
 	g.tasksByNode = nil
-	s.countChange()
+	e.s.countChange()
 	return nil
 }
 
 // StopJob reports that a user stopped the job: nothing of it starts any more. Its attempts
 // live until AttemptEnded; then the owner calls EndJob.
-func (s *State) StopJob(id JobID) error {
-	j, err := s.eventJob(id)
+func (e Events) StopJob(id JobID) error {
+	j, err := e.eventJob(id)
 	if err != nil {
 		return err
 	}
-	s.setPhase(j, JobStopping)
-	s.countChange()
+	e.s.Queue().setPhase(j, JobStopping)
+	e.s.countChange()
 	return nil
 }
 
@@ -208,8 +196,8 @@ func (o JobOutcome) String() string {
 
 // EndJob removes a job without live attempts from the State, with its policy states and its
 // reservations, and records it in the history.
-func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
-	j, err := s.eventJob(id)
+func (e Events) EndJob(id JobID, outcome JobOutcome, now Time) error {
+	j, err := e.eventJob(id)
 	if err != nil {
 		return err
 	}
@@ -220,80 +208,80 @@ func (s *State) EndJob(id JobID, outcome JobOutcome, now Time) error {
 	if j.Live > 0 {
 		return refuse(ErrBusy, what, "it has %d live attempts: stop it and wait for them", j.Live)
 	}
-	s.setPhase(j, JobStopping)
-	s.recordJob(j, outcome, now)
+	e.s.Queue().setPhase(j, JobStopping)
+	e.recordJob(j, outcome, now)
 	for _, g := range j.Stages {
 		ref := g.self
-		s.stages[ref] = nil
-		s.freeStageIndexes = append(s.freeStageIndexes, ref)
+		e.s.stages[ref] = nil
+		e.s.freeStageIndexes = append(e.s.freeStageIndexes, ref)
 	}
-	s.dequeue(j)
-	delete(s.jobs, id)
-	s.lastJob = nil
-	if p := s.projects[j.Spec.Project]; p != nil {
+	e.s.Queue().dequeue(j)
+	delete(e.s.jobs, id)
+	e.s.lastJob = nil
+	if p := e.s.projects[j.Spec.Project]; p != nil {
 		if i, ok := slices.BinarySearch(p.Jobs, id); ok {
 			p.Jobs = slices.Delete(p.Jobs, i, i+1)
 		}
 	}
-	s.forgetJob(j)
-	s.countChange()
+	e.forgetJob(j)
+	e.s.countChange()
 	return nil
 }
 
-func (s *State) recordJob(j *Job, outcome JobOutcome, now Time) {
+func (e Events) recordJob(j *Job, outcome JobOutcome, now Time) {
 	f := FinishedJob{Job: j.Spec.ID, Tenant: j.Spec.Tenant, Name: j.Spec.Name, Deadline: j.Spec.Deadline,
 		Submitted: j.Spec.Submitted, Started: j.FirstPlaced, Ended: now, Outcome: outcome}
 	for _, g := range j.Stages {
 		f.Service += g.TaskTime(now)
 		f.Tasks += g.Spec.Tasks
 	}
-	s.history.jobs.put(f, HistoryJobs)
+	e.s.history.jobs.put(f, HistoryJobs)
 }
 
 // forgetJob deletes the policy states and reservations of a job.
-func (s *State) forgetJob(j *Job) {
+func (e Events) forgetJob(j *Job) {
 	id := j.Spec.ID
 	if j.policyStates > 0 {
-		for k := range s.policyStates {
+		for k := range e.s.policyStates {
 			if k.Job == id {
-				delete(s.policyStates, k)
+				delete(e.s.policyStates, k)
 			}
 		}
 	}
 	for _, r := range j.reservations {
-		i, _ := s.findReservation(r.ID)
-		s.dropReservation(i)
-		s.unplannedReleases++
+		i, _ := e.s.Reservations().find(r.ID)
+		e.s.Reservations().drop(i)
+		e.s.unplannedReleases++
 	}
 }
 
 // PutProject adds a project or replaces its spec.
-func (s *State) PutProject(spec ProjectSpec) error {
-	if err := s.refuseInTry("put a project"); err != nil {
+func (e Events) PutProject(spec ProjectSpec) error {
+	if err := e.s.Journal().refuseInTry("put a project"); err != nil {
 		return err
 	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
-	if s.Tenant(spec.Tenant) == nil {
+	if e.s.Tenant(spec.Tenant) == nil {
 		return refuse(ErrUnknown, fmt.Sprintf("project %d", spec.ID), "its tenant %d is unknown", spec.Tenant)
 	}
-	if p := s.projects[spec.ID]; p != nil {
+	if p := e.s.projects[spec.ID]; p != nil {
 		p.Spec = spec
 	} else {
-		s.projects[spec.ID] = &Project{Spec: spec}
+		e.s.projects[spec.ID] = &Project{Spec: spec}
 	}
-	s.changeLog.add(ChangedOwner{Project: spec.ID})
-	s.countChange()
+	e.s.changeLog.add(ChangedOwner{Project: spec.ID})
+	e.s.countChange()
 	return nil
 }
 
 // DropProject removes a project without jobs, with its policy states and reservations.
-func (s *State) DropProject(id ProjectID) error {
-	if err := s.refuseInTry("drop a project"); err != nil {
+func (e Events) DropProject(id ProjectID) error {
+	if err := e.s.Journal().refuseInTry("drop a project"); err != nil {
 		return err
 	}
-	p := s.projects[id]
+	p := e.s.projects[id]
 	what := fmt.Sprintf("project %d", id)
 	if p == nil {
 		return refuse(ErrUnknown, what, "there is no such project")
@@ -301,40 +289,40 @@ func (s *State) DropProject(id ProjectID) error {
 	if len(p.Jobs) > 0 {
 		return refuse(ErrBusy, what, "%d of its jobs have not ended", len(p.Jobs))
 	}
-	delete(s.projects, id)
-	s.changeLog.add(ChangedOwner{Project: id})
-	for i := len(s.reservations) - 1; i >= 0; i-- {
-		if r := s.reservations[i]; r.Project == id && r.Job == 0 {
-			s.dropReservation(i)
-			s.unplannedReleases++
+	delete(e.s.projects, id)
+	e.s.changeLog.add(ChangedOwner{Project: id})
+	for i := len(e.s.reservations) - 1; i >= 0; i-- {
+		if r := e.s.reservations[i]; r.Project == id && r.Job == 0 {
+			e.s.Reservations().drop(i)
+			e.s.unplannedReleases++
 		}
 	}
-	for k := range s.policyStates {
+	for k := range e.s.policyStates {
 		if k.Project == id && k.Job == 0 {
-			delete(s.policyStates, k)
-			s.joblessStates--
+			delete(e.s.policyStates, k)
+			e.s.joblessStates--
 		}
 	}
-	s.countChange()
+	e.s.countChange()
 	return nil
 }
 
-func (s *State) eventJob(id JobID) (*Job, error) {
-	if err := s.refuseInTry("change a job"); err != nil {
+func (e Events) eventJob(id JobID) (*Job, error) {
+	if err := e.s.Journal().refuseInTry("change a job"); err != nil {
 		return nil, err
 	}
-	j := s.jobs[id]
+	j := e.s.jobs[id]
 	if j == nil {
 		return nil, refuse(ErrUnknown, fmt.Sprintf("job %d", id), "there is no such job, or it has ended")
 	}
 	return j, nil
 }
 
-func (s *State) eventStage(id StageID) (*Stage, error) {
-	if _, err := s.eventJob(id.Job); err != nil {
+func (e Events) eventStage(id StageID) (*Stage, error) {
+	if _, err := e.eventJob(id.Job); err != nil {
 		return nil, err
 	}
-	g := s.Stage(id)
+	g := e.s.Stage(id)
 	if g == nil {
 		return nil, refuse(ErrUnknown, "stage "+id.String(), "there is no such stage")
 	}

@@ -34,10 +34,10 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 				}
 				w.End(w.Place(task(id, int32(i)), 0), scheduler.OutcomeSucceeded)
 			}
-			must(t, w.State.OutputLost(task(id, 3)))
+			must(t, w.State.Events().OutputLost(task(id, 3)))
 			maps := w.State.Stage(scheduler.StageID{Job: id})
-			if maps.Pending != 1 || reduce.Open != (c.want <= 3) || w.State.NextAttempt(maps, 3) != 2 {
-				t.Errorf("after a lost output: %d pending, open %v, next attempt %d", maps.Pending, reduce.Open, w.State.NextAttempt(maps, 3))
+			if maps.Pending != 1 || reduce.Open != (c.want <= 3) || w.State.Attempts().NextAttempt(maps, 3) != 2 {
+				t.Errorf("after a lost output: %d pending, open %v, next attempt %d", maps.Pending, reduce.Open, w.State.Attempts().NextAttempt(maps, 3))
 			}
 		})
 	}
@@ -52,7 +52,7 @@ func TestOnlyTheUsersFailuresCount(t *testing.T) {
 		if g.Pending != 1 || g.Job.Phase != scheduler.JobActive {
 			t.Fatalf("after %v: %d pending, job %v", o, g.Pending, g.Job.Phase)
 		}
-		if n := w.State.NextAttempt(g, 0); n != int32(i)+2 {
+		if n := w.State.Attempts().NextAttempt(g, 0); n != int32(i)+2 {
 			t.Fatalf("after %v: next attempt %d", o, n)
 		}
 	}
@@ -60,7 +60,7 @@ func TestOnlyTheUsersFailuresCount(t *testing.T) {
 	if g.Failed != 1 || g.Ready() || g.Job.Phase != scheduler.JobFailing {
 		t.Errorf("after its last attempt: failed %d, ready %v, job %v", g.Failed, g.Ready(), g.Job.Phase)
 	}
-	must(t, w.State.EndJob(id, scheduler.JobFailed, w.Now))
+	must(t, w.State.Events().EndJob(id, scheduler.JobFailed, w.Now))
 	if w.State.Job(id) != nil || w.State.History().JobCount() != 1 {
 		t.Error("the job is still there")
 	}
@@ -78,8 +78,8 @@ func TestTheFasterOfTwoAttemptsWins(t *testing.T) {
 		t.Errorf("done %d, the first is %v", g.Done, first.Phase)
 	}
 	w.End(first, scheduler.OutcomeKilled)
-	if g.Pending != 0 || !g.Job.Complete() || w.State.Live() != 0 {
-		t.Errorf("%d pending, %d live", g.Pending, w.State.Live())
+	if g.Pending != 0 || !g.Job.Complete() || w.State.Attempts().Live() != 0 {
+		t.Errorf("%d pending, %d live", g.Pending, w.State.Attempts().Live())
 	}
 }
 
@@ -100,7 +100,7 @@ func TestASuspendedTaskOccupiesWhatItsLevelSays(t *testing.T) {
 			if w.State.Node(0).Free != schedtest.R(1, 1, 90) {
 				t.Errorf("before it is confirmed %v is free", w.State.Node(0).Free)
 			}
-			must(t, w.State.AttemptSuspended(a.ID, 1, level, has, w.Now))
+			must(t, w.State.Events().AttemptSuspended(a.ID, 1, level, has, w.Now))
 			n := w.State.Node(0)
 			if a.Occupied != want || n.Used() != want.Resources || w.Tenant("a").Used != want.Resources ||
 				n.Spec.Swap-n.SwapFree != want.Swap || n.Spec.Disks[0].Space-n.Disks[0].FreeSpace != want.Disk {
@@ -112,7 +112,7 @@ func TestASuspendedTaskOccupiesWhatItsLevelSays(t *testing.T) {
 				t.Errorf("running time %v", got)
 			}
 			apply(t, w, scheduler.Action{Kind: scheduler.ActResume, Task: task(id, 0), Attempt: 1, Run: 1})
-			must(t, w.State.AttemptResumed(a.ID, 1, w.Now))
+			must(t, w.State.Events().AttemptResumed(a.ID, 1, w.Now))
 			w.Advance(5 * time.Second)
 			if n.Free != schedtest.R(1, 1, 90) || n.SwapFree != n.Spec.Swap || g.TaskTime(w.Now) != 15*time.Second {
 				t.Errorf("resumed: %v free, ran %v", n.Free, g.TaskTime(w.Now))
@@ -130,15 +130,15 @@ func TestAMigratingTaskOccupiesBothNodes(t *testing.T) {
 	if w.State.Node(0).Free != schedtest.R(1, 1, 90) || w.State.Node(1).Free != schedtest.R(1, 1, 90) || a.Run != 2 {
 		t.Errorf("free %v and %v", w.State.Node(0).Free, w.State.Node(1).Free)
 	}
-	if err := w.State.AttemptResumed(a.ID, 1, w.Now); !errors.Is(err, scheduler.ErrStale) {
+	if err := w.State.Events().AttemptResumed(a.ID, 1, w.Now); !errors.Is(err, scheduler.ErrStale) {
 		t.Errorf("the old run is accepted: %v", err)
 	}
-	must(t, w.State.AttemptResumed(a.ID, 2, w.Now))
+	must(t, w.State.Events().AttemptResumed(a.ID, 2, w.Now))
 	if w.State.Node(0).Free != schedtest.R(2, 2, 100) || a.From != scheduler.NoNode {
 		t.Errorf("the source is still occupied: %v free", w.State.Node(0).Free)
 	}
-	must(t, w.State.NodeLost(1, w.Now))
-	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Pending != 1 || w.State.Live() != 0 {
+	must(t, w.State.Events().NodeLost(1, w.Now))
+	if g := w.State.Stage(scheduler.StageID{Job: id}); g.Pending != 1 || w.State.Attempts().Live() != 0 {
 		t.Errorf("its node was lost: %d pending", g.Pending)
 	}
 }
@@ -167,7 +167,7 @@ func TestDistanceCountsSwitches(t *testing.T) {
 		w.AddRack(p, 1, schedtest.R(1, 1, 1))
 	}
 	for to, want := range []int{0, 1, 3, 5} {
-		if got := w.State.Dist(0, scheduler.NodeID(to)); got != want {
+		if got := w.State.Cluster().Dist(0, scheduler.NodeID(to)); got != want {
 			t.Errorf("to node %d: %d, want %d", to, got, want)
 		}
 	}
@@ -195,7 +195,7 @@ func TestATaskThatIsDoneTakesNoSecondAttempt(t *testing.T) {
 	w.Start()
 	a := second(2)
 	must(t, w.State.Apply(&a, w.Now))
-	must(t, w.State.AttemptEnded(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: id}, Attempt: 1}, 1, scheduler.OutcomeSucceeded, w.Now))
+	must(t, w.State.Events().AttemptEnded(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: id}, Attempt: 1}, 1, scheduler.OutcomeSucceeded, w.Now))
 	a = second(3)
 	v := scheduler.Check(w.State, &scheduler.Decision{Actions: []scheduler.Action{a}}, w.Now)
 	if err := w.State.Apply(&a, w.Now); err == nil || len(v) != 1 {
@@ -211,7 +211,7 @@ func TestTheHistoryKeepsTheNameAtTheEnd(t *testing.T) {
 	spec := w.State.Job(id).Spec
 	was := spec.Name
 	spec.Name = "renamed"
-	must(t, w.State.UpdateJob(spec))
+	must(t, w.State.Events().UpdateJob(spec))
 	w.End(w.Place(scheduler.TaskID{Job: id, Index: 1}, 0), scheduler.OutcomeSucceeded)
 	for what, s := range map[string]*scheduler.State{"original": w.State, "copy": w.State.Clone()} {
 		var names []string

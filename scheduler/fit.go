@@ -72,9 +72,9 @@ func (f *fitIndex) addNode() {
 }
 
 // updateFitIndex updates the index after a change of a node.
-func (s *State) updateFitIndex(id NodeID) {
-	n := s.nodes[id]
-	f := &s.fit
+func (c *Cluster) updateFitIndex(id NodeID) {
+	n := c.nodes[id]
+	f := &c.fit
 	f.bumpVersion(id)
 	now := unschedulable
 	if n.Schedulable() {
@@ -129,8 +129,8 @@ func (f *fitIndex) classOf(need capacityVec) *equivalenceClass {
 
 // classOfStage returns the class of the stage's demand, cached in the stage until classes are
 // dropped.
-func (s *State) classOfStage(g *Stage) *equivalenceClass {
-	f := &s.fit
+func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
+	f := &c.fit
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {
 		return &f.classes[g.eqClass]
 	}
@@ -159,13 +159,13 @@ func (f *fitIndex) catchUp(class *equivalenceClass) {
 }
 
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
-func (s *State) nextFit(class *equivalenceClass, from NodeID) NodeID {
-	f := &s.fit
+func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
+	f := &c.fit
 	if class.pos != f.gainedCount {
 		f.catchUp(class)
 	}
 	for i := class.candidates.next(int32(from)); i >= 0; i = class.candidates.next(i + 1) {
-		if class.need.fits(&f.free[i]) && (len(s.nodes[i].Disks) < 2 || s.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) {
+		if class.need.fits(&f.free[i]) && (len(c.nodes[i].Disks) < 2 || c.nodes[i].tightestDisk(class.need[2], class.need[3]) >= 0) {
 			return NodeID(i)
 		}
 		class.candidates.clear(i)
@@ -198,22 +198,22 @@ func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
 
 // HasCapacity reports whether a task of the stage can be placed on the node now. It is Fits
 // answered from the index, without reading a node that has one disk.
-func (s *State) HasCapacity(g *Stage, id NodeID) bool {
-	if id < 0 || int(id) >= len(s.fit.free) {
+func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
+	if id < 0 || int(id) >= len(c.fit.free) {
 		return false
 	}
 	need := needOf(g.Spec.Demand, g.Spec.Disk)
-	return need.fits(&s.fit.free[id]) && (len(s.nodes[id].Disks) < 2 || s.nodes[id].tightestDisk(need[2], need[3]) >= 0)
+	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || c.nodes[id].tightestDisk(need[2], need[3]) >= 0)
 }
 
 // NodeVersion returns a number that changes whenever an attempt arrives on the node, leaves
 // it, changes what it occupies there or gets another predicted end, tries included. Numbers
 // are never reused.
-func (s *State) NodeVersion(id NodeID) uint64 { return max(s.fit.versions[id], s.fit.versionOfAll) }
+func (c *Cluster) NodeVersion(id NodeID) uint64 { return max(c.fit.versions[id], c.fit.versionOfAll) }
 
 // bumpNodeVersion assigns a new version to a node, or to all for NoNode.
-func (s *State) bumpNodeVersion(id NodeID) {
-	f := &s.fit
+func (c *Cluster) bumpNodeVersion(id NodeID) {
+	f := &c.fit
 	if id == NoNode {
 		f.version++
 		f.versionOfAll = f.version
@@ -229,47 +229,47 @@ func (f *fitIndex) bumpVersion(id NodeID) {
 
 // NextNode returns the lowest node >= from that fits a task of the stage, or NoNode. Amortised
 // O(1) for any number of nodes; it allocates only for the first stage with a demand.
-func (s *State) NextNode(g *Stage, from NodeID) NodeID {
-	return s.nextFit(s.classOfStage(g), from)
+func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
+	return c.nextFit(c.classOfStage(g), from)
 }
 
 // NextNodeFor is NextNode for any demand and disk space.
-func (s *State) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	return s.nextFit(s.fit.classOf(needOf(d, space)), from)
+func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
+	return c.nextFit(c.fit.classOf(needOf(d, space)), from)
 }
 
 // BestNode returns the fitting node that a task of the stage would leave with the least free
 // capacity, and the disk to use: among the first few fitting nodes by id the one with the
 // smallest sum of free shares, ties to the lowest id. It returns NoNode if no node fits.
 // Amortised O(1).
-func (s *State) BestNode(g *Stage) (NodeID, int16) { return s.bestOfClass(s.classOfStage(g)) }
+func (c *Cluster) BestNode(g *Stage) (NodeID, int16) { return c.bestOfClass(c.classOfStage(g)) }
 
 // bestOfClass implements BestNode.
-func (s *State) bestOfClass(class *equivalenceClass) (NodeID, int16) {
+func (c *Cluster) bestOfClass(class *equivalenceClass) (NodeID, int16) {
 	best, least := NoNode, 0.0
-	for i, k := s.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i, k = s.nextFit(class, i+1), k+1 {
-		if left := s.fit.freeShares(i); best == NoNode || left < least {
+	for i, k := c.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i, k = c.nextFit(class, i+1), k+1 {
+		if left := c.fit.freeShares(i); best == NoNode || left < least {
 			best, least = i, left
 		}
 	}
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, s.nodes[best].tightestDisk(class.need[2], class.need[3])
+	return best, c.nodes[best].tightestDisk(class.need[2], class.need[3])
 }
 
 // BestNodeExcept is BestNode without the nodes in excluded (in any order; a few).
-func (s *State) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
+func (c *Cluster) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if len(excluded) == 0 {
-		return s.BestNode(g)
+		return c.BestNode(g)
 	}
-	class := s.classOfStage(g)
+	class := c.classOfStage(g)
 	best, least := NoNode, 0.0
-	for i, k := s.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i = s.nextFit(class, i+1) {
+	for i, k := c.nextFit(class, 0), 0; i != NoNode && k < bestNodeCandidates; i = c.nextFit(class, i+1) {
 		if slices.Contains(excluded, i) {
 			continue
 		}
-		if left := s.fit.freeShares(i); best == NoNode || left < least {
+		if left := c.fit.freeShares(i); best == NoNode || left < least {
 			best, least = i, left
 		}
 		k++
@@ -277,16 +277,16 @@ func (s *State) BestNodeExcept(g *Stage, excluded []NodeID) (NodeID, int16) {
 	if best == NoNode {
 		return NoNode, -1
 	}
-	return best, s.nodes[best].tightestDisk(class.need[2], class.need[3])
+	return best, c.nodes[best].tightestDisk(class.need[2], class.need[3])
 }
 
 // NodeLackingLeast returns the node that lacks least of the demand of a task of the stage, by
 // its scarcest resource: among the schedulable nodes that are large enough for the task and
 // not in excluded, the one with the largest FreeFraction, ties to the lowest id. It returns
 // NoNode if there is none. O(nodes x excluded).
-func (s *State) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
+func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	best, most := NoNode, -1.0
-	for _, n := range s.nodes {
+	for _, n := range c.nodes {
 		if !n.Schedulable() || slices.Contains(excluded, n.Spec.ID) {
 			continue
 		}
@@ -321,10 +321,10 @@ func (f *fitIndex) freeShares(i NodeID) float64 {
 
 // PlaceAction returns the action that starts the next attempt at task i of the stage. It does
 // not apply it.
-func (s *State) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
+func (at Attempts) PlaceAction(g *Stage, i int32, n NodeID, disk int16) Action {
 	attempt := int32(1)
 	if len(g.pastAttempts) > 0 {
-		attempt = s.NextAttempt(g, i)
+		attempt = at.NextAttempt(g, i)
 	}
 	return Action{Kind: ActPlace, Task: g.Task(i), Attempt: attempt, Run: 1, Node: n, Disk: disk}
 }

@@ -191,17 +191,9 @@ func (g *Stage) TaskTime(now Time) time.Duration {
 	return time.Duration(t)
 }
 
-// NextAttempt returns the number of the next attempt at task i.
-func (s *State) NextAttempt(g *Stage, i int32) int32 {
-	n := int32(0)
-	if len(g.pastAttempts) > 0 {
-		n = g.pastAttempts[i].Last
-	}
-	for slot := g.active[i] - 1; slot >= 0; slot = s.attemptAt(slot).sibling - 1 {
-		n = max(n, s.attemptAt(slot).ID.Attempt)
-	}
-	return n + 1
-}
+// CountedUntil returns the last time at which the number of its running attempts changed: until
+// it changes again, TaskTime grows by Running per unit of time from there on. O(1).
+func (g *Stage) CountedUntil() Time { return g.lastTick }
 
 // Failures returns how often task i failed through the user's fault.
 func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
@@ -211,4 +203,16 @@ func (g *Stage) maxAttempts() int32 {
 		return DefaultAttempts
 	}
 	return g.Spec.MaxAttempts
+}
+
+// IsAccepted reports whether the deadline of the job is guaranteed: since its submission, or
+// later by the policy (AcceptedState). O(1).
+func (j *Job) IsAccepted() bool {
+	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
+}
+
+// IsNonPreemptible reports whether tasks of the job are never preempted for a guarantee: the job
+// belongs to a project, or its deadline is accepted and not infeasible. O(1).
+func (j *Job) IsNonPreemptible() bool {
+	return j.Spec.Project != 0 || (j.IsAccepted() && !j.stateKinds.has(InfeasibleState))
 }

@@ -1,11 +1,6 @@
 package scheduler
 
-import (
-	"cmp"
-	"slices"
-)
-
-// journal records how to undo Apply and ApplyPolicyStates since a Mark. Its slices are reused,
+// journal records how to undo Apply and PolicyStates.Apply since a Mark. Its slices are reused,
 // so that a try allocates nothing once they have grown.
 type journal struct {
 	depth        int
@@ -51,60 +46,60 @@ type Mark struct {
 	seq            uint64
 }
 
-// Mark starts a try: Apply and ApplyPolicyStates become undoable. Each Mark must be ended by
+// Mark starts a try: Apply and PolicyStates.Apply become undoable. Each Mark must be ended by
 // one Rollback or Keep, the latest first. Events are refused during a try. O(1), no
 // allocation.
-func (s *State) Mark() Mark {
-	s.undo.depth++
-	return Mark{len(s.undo.records), s.undo.depth, s.seq}
+func (jn Journal) Mark() Mark {
+	jn.s.undo.depth++
+	return Mark{len(jn.s.undo.records), jn.s.undo.depth, jn.s.seq}
 }
 
 // Rollback undoes everything since the mark, byte for byte, and ends the try. It panics if the
 // mark is not the latest one, which is a defect of the caller. O(steps undone), no allocation.
-func (s *State) Rollback(m Mark) {
-	s.endMark(m)
-	u := &s.undo
-	s.timeline.setUndoing(true)
+func (jn Journal) Rollback(m Mark) {
+	jn.endMark(m)
+	u := &jn.s.undo
+	jn.s.timeline.setUndoing(true)
 	for i := len(u.records) - 1; i >= m.records; i-- {
-		s.undoRecord(&u.records[i])
+		jn.undoRecord(&u.records[i])
 	}
-	s.timeline.setUndoing(false)
+	jn.s.timeline.setUndoing(false)
 	u.records = u.records[:m.records]
-	s.seq = m.seq
+	jn.s.seq = m.seq
 }
 
 // Keep ends the try and keeps its changes. Inside another try they become part of that one;
 // otherwise they count as one change.
-func (s *State) Keep(m Mark) {
-	s.endMark(m)
-	u := &s.undo
+func (jn Journal) Keep(m Mark) {
+	jn.endMark(m)
+	u := &jn.s.undo
 	if u.depth > 0 {
 		return
 	}
 	if len(u.records) > m.records {
-		s.countChange()
+		jn.s.countChange()
 	}
 	for i := range u.records {
 		if u.records[i].op == undoWithdraw {
-			s.freeSlots = append(s.freeSlots, u.records[i].slot)
+			jn.s.freeSlots = append(jn.s.freeSlots, u.records[i].slot)
 		}
 	}
 	u.records, u.attempts, u.reservations, u.policyStates = u.records[:0], u.attempts[:0], u.reservations[:0], u.policyStates[:0]
 }
 
-func (s *State) endMark(m Mark) {
-	if m.depth != s.undo.depth || m.records > len(s.undo.records) {
+func (jn Journal) endMark(m Mark) {
+	if m.depth != jn.s.undo.depth || m.records > len(jn.s.undo.records) {
 		panic("scheduler: Rollback or Keep of a mark that is not the latest one")
 	}
-	s.undo.depth--
+	jn.s.undo.depth--
 }
 
 // InTry reports whether a try is in progress.
-func (s *State) InTry() bool { return s.undo.depth > 0 }
+func (jn Journal) InTry() bool { return jn.s.undo.depth > 0 }
 
 // refuseInTry returns an error during a try. what is the event in words.
-func (s *State) refuseInTry(what string) error {
-	if s.undo.depth > 0 {
+func (jn Journal) refuseInTry(what string) error {
+	if jn.s.undo.depth > 0 {
 		return refuse(ErrBusy, "state", "cannot %s during a try: roll back first", what)
 	}
 	return nil
@@ -116,61 +111,29 @@ func pop[T any](s *[]T) *T {
 	return v
 }
 
-func (s *State) undoRecord(r *undoRec) {
-	u := &s.undo
+func (jn Journal) undoRecord(r *undoRec) {
+	u := &jn.s.undo
 	switch r.op {
 	case undoPlace:
-		s.revertPlace(r)
+		jn.revertPlace(r)
 	case undoWithdraw:
-		s.relinkStarting(s.attemptAt(r.slot), r.slot, 1)
+		jn.relinkStarting(jn.s.Attempts().at(r.slot), r.slot, 1)
 	case undoAttempt:
-		s.revertAttempt(r, pop(&u.attempts))
+		jn.revertAttempt(r, pop(&u.attempts))
 	case undoReserve:
-		i, _ := s.findReservation(ReservationID(r.lastTick))
-		s.dropReservation(i)
+		i, _ := jn.s.Reservations().find(ReservationID(r.lastTick))
+		jn.s.Reservations().drop(i)
 	case undoReplace:
-		s.putReservation(*pop(&u.reservations))
+		jn.s.Reservations().put(*pop(&u.reservations))
 	case undoUnreserve:
-		s.putReservation(*pop(&u.reservations))
+		jn.s.Reservations().put(*pop(&u.reservations))
 	case undoReplaceState:
-		s.putPolicyState(*pop(&u.policyStates))
+		jn.s.PolicyStates().put(*pop(&u.policyStates))
 	case undoNewState:
-		s.dropPolicyState(pop(&u.policyStates).PolicyStateKey)
+		jn.s.PolicyStates().drop(pop(&u.policyStates).PolicyStateKey)
 	default:
 		panic("scheduler: unknown undo record")
 	}
-}
-
-// putReservation adds or replaces a reservation. It returns the one replaced, if any.
-func (s *State) putReservation(r Reservation) (old Reservation, had bool) {
-	i, ok := s.findReservation(r.ID)
-	if !ok {
-		p := &Reservation{}
-		*p = r
-		s.reservations = slices.Insert(s.reservations, i, p)
-		s.linkReservation(p)
-		return Reservation{}, false
-	}
-	p := s.reservations[i]
-	old = *p
-	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
-		s.moveReservation(p, r.Start)
-		*p = r
-		if s.timeline != nil {
-			s.timeline.dropReservation(r.ID)
-			s.timeline.addReservation(s, p)
-		}
-		return old, true
-	}
-	s.unlinkReservation(p)
-	*p = r
-	s.linkReservation(p)
-	return old, true
-}
-
-func (s *State) dropReservation(i int) {
-	s.unlinkReservation(s.reservations[i])
-	s.reservations = slices.Delete(s.reservations, i, i+1)
 }
 
 func byStart(a, b *Reservation) int {
@@ -188,173 +151,134 @@ func byStart(a, b *Reservation) int {
 	return 0
 }
 
-// linkReservation adds a reservation to its lists.
-func (s *State) linkReservation(r *Reservation) {
-	s.countReservation(r, 1)
-	if s.timeline != nil {
-		s.timeline.addReservation(s, r)
-	}
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
-		i, _ := slices.BinarySearchFunc(*list, r, byStart)
-		*list = slices.Insert(*list, i, r)
-	}
-}
-
-// moveReservation moves a reservation to another start: only the entries between its old and
-// its new position in the lists move.
-func (s *State) moveReservation(r *Reservation, start Time) {
-	if j := s.jobs[r.Job]; j != nil {
-		s.recordJobChange(j)
-	}
-	if r.Start == start {
-		return
-	}
-	to := Reservation{ID: r.ID, Start: start}
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
-		l := *list
-		i, _ := slices.BinarySearchFunc(l, r, byStart)
-		j, _ := slices.BinarySearchFunc(l, &to, byStart)
-		if j > i {
-			j--
-			copy(l[i:j], l[i+1:j+1])
-		} else {
-			copy(l[j+1:i+1], l[j:i])
-		}
-		l[j] = r
-	}
-}
-
-func (s *State) unlinkReservation(r *Reservation) {
-	s.countReservation(r, -1)
-	if s.timeline != nil {
-		s.timeline.dropReservation(r.ID)
-	}
-	for _, list := range [...]*[]*Reservation{s.reservedOn(r.Node), s.listOfKind(r.Kind)} {
-		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
-			*list = slices.Delete(*list, i, i+1)
-		}
-	}
-}
-
-// listOfKind returns the list of the guarantees or that of the other reservations.
-func (s *State) listOfKind(k ReservationKind) *[]*Reservation {
-	if k.IsGuarantee() {
-		return &s.guarantees
-	}
-	return &s.unguaranteed
-}
-
-// countReservation adds (n 1) a reservation to its job's list and counts, or removes it (n
-// -1).
-func (s *State) countReservation(r *Reservation, n int32) {
-	if r.Job == 0 {
-		s.projectReservations += int(n)
-	}
-	if j := s.jobs[r.Job]; j != nil {
-		s.recordJobChange(j)
-		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
-		if n > 0 {
-			j.reservations = slices.Insert(j.reservations, i, r)
-		} else {
-			j.reservations = slices.Delete(j.reservations, i, i+1)
-		}
-		if r.Kind.IsGuarantee() {
-			j.Guarantees += n
-		}
-	}
-}
-
 // stateKindSet is the set of the kinds of policy states that a job or project has as a whole.
 type stateKindSet uint32
 
 func (m stateKindSet) has(k PolicyStateKind) bool { return m&(1<<k) != 0 }
 
-// updateStateKinds updates the stateKinds of the job or project of a policy state after the
-// state was added (there) or deleted.
-func (s *State) updateStateKinds(k PolicyStateKey, there bool) {
-	whole := k
-	whole.Job, whole.Project = 0, 0
-	if k.Kind == ViolatedState {
-		whole.Slot = 0
-	}
-	if whole != (PolicyStateKey{Kind: k.Kind}) {
-		return
-	}
-	var m *stateKindSet
-	if j := s.jobs[k.Job]; j != nil && k.Project == 0 {
-		m = &j.stateKinds
-	} else if p := s.projects[k.Project]; p != nil && k.Job == 0 {
-		m = &p.stateKinds
+// Journal records the steps of tries, and undoes them.
+type Journal struct{ s *State }
+
+// countStep counts a change, or a step of the current try.
+func (jn Journal) countStep() {
+	if jn.s.undo.depth == 0 {
+		jn.s.countChange()
 	} else {
-		return
+		jn.s.undo.steps++
 	}
-	if k.Kind == ViolatedState && !there { // a state with another cause may remain
-		for k.Slot = range int32(maxCauses) {
-			_, left := s.policyStates[k]
-			there = there || left
+}
+
+// revertPlace undoes place.
+func (jn Journal) revertPlace(r *undoRec) {
+	a := jn.s.Attempts().at(r.slot)
+	g := jn.s.stages[a.stage]
+	n := jn.s.cluster.nodes[a.Node]
+	i := a.ID.Index
+	n.attempts = n.attempts[:len(n.attempts)-1]
+	n.occupy(a.Disk, &a.Occupied, -1)
+	jn.s.links().charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
+	jn.s.cluster.updateFitIndex(a.Node)
+	if a.Speculative {
+		jn.s.Attempts().at(g.active[i] - 1).sibling = 0
+	} else {
+		g.active[i] = 0
+		g.busy.clear(i)
+		g.pending.set(i)
+		g.Pending++
+	}
+	g.Running--
+	g.Job.Live--
+	jn.s.live--
+	g.taskTime, g.lastTick = r.taskTime, r.lastTick
+	if r.phase == 1 {
+		g.Job.FirstPlaced = 0
+	}
+	if g.Pending == 1 {
+		jn.s.Queue().updateReady(g)
+	}
+	jn.s.freeSlots = append(jn.s.freeSlots, r.slot)
+}
+
+// Withdraw takes back a placement of the current try, so that its task is pending again; later
+// actions of the try stay. It returns ErrStale unless the attempt is the first at its task and
+// was placed in this try. Rollback undoes it. O(1) plus the tenant's depth and the attempts on
+// the node.
+func (jn Journal) Withdraw(act *Action) error {
+	a, _, slot, err := jn.s.applier().findAttempt(act.AttemptID(), act.Run)
+	if err != nil {
+		return err
+	}
+	if jn.s.undo.depth == 0 || act.Kind != ActPlace || a.Phase != AttemptStarting || a.Speculative || a.sibling != 0 || !jn.placedInTry(slot) {
+		return refuse(ErrStale, "attempt "+a.ID.String(), "it was not placed in the current try")
+	}
+	jn.relinkStarting(a, slot, -1)
+	jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoWithdraw, slot: slot})
+	return nil
+}
+
+// placedInTry reports whether the attempt in a slot was placed in the current try.
+func (jn Journal) placedInTry(slot int32) bool {
+	for i := len(jn.s.undo.records) - 1; i >= 0; i-- {
+		if r := &jn.s.undo.records[i]; r.op == undoPlace && r.slot == slot {
+			return true
 		}
 	}
-	was := *m
-	if *m &^= 1 << k.Kind; there {
-		*m |= 1 << k.Kind
-	}
-	if *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState || k.Kind == ViolatedState) {
-		s.bumpNodeVersionsOfOwner(k)
-	}
+	return false
 }
 
-func (s *State) putPolicyState(p PolicyState) {
-	s.recordStateChange(&p.PolicyStateKey)
-	s.updateStateKinds(p.PolicyStateKey, true)
-	if _, had := s.policyStates[p.PolicyStateKey]; !had {
-		s.countPolicyState(p.PolicyStateKey, 1)
-	}
-	s.policyStates[p.PolicyStateKey] = p
-}
-
-func (s *State) dropPolicyState(k PolicyStateKey) {
-	if _, had := s.policyStates[k]; had {
-		delete(s.policyStates, k)
-		s.recordStateChange(&k)
-		s.countPolicyState(k, -1)
-		s.updateStateKinds(k, false)
-	}
-}
-
-// recordStateChange logs that a policy state of a job or project changed.
-func (s *State) recordStateChange(k *PolicyStateKey) {
-	if j := s.jobs[k.Job]; j != nil {
-		s.recordJobChange(j)
-	} else if k.Project != 0 {
-		s.changeLog.add(ChangedOwner{Project: k.Project})
-	}
-}
-
-func (s *State) countPolicyState(k PolicyStateKey, n int32) {
-	if j := s.jobs[k.Job]; j != nil {
-		j.policyStates += n
+// relinkStarting removes (sign -1) a starting attempt from its task and its node, or adds it
+// back (sign 1).
+func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
+	g := jn.s.stages[a.stage]
+	n := jn.s.cluster.nodes[a.Node]
+	i := a.ID.Index
+	jn.s.links().updateSlotList(&n.attempts, slot, sign, jn.s.Attempts().bySeq)
+	n.occupy(a.Disk, &a.Occupied, sign)
+	jn.s.links().charge(g.Job, a.Occupied.Resources.Times(sign), int32(sign))
+	jn.s.cluster.updateFitIndex(a.Node)
+	if sign < 0 {
+		g.active[i] = 0
+		g.busy.clear(i)
+		g.pending.set(i)
 	} else {
-		s.joblessStates += int(n)
+		g.pending.clear(i)
+		g.busy.set(i)
+		g.active[i] = slot + 1
+	}
+	g.Pending -= int32(sign)
+	g.Running += int32(sign)
+	g.Job.Live += int32(sign)
+	jn.s.live += int32(sign)
+	jn.s.Queue().updateReady(g)
+}
+
+// saveForUndo records an attempt before it changes, for Rollback.
+func (jn Journal) saveForUndo(a *Attempt, g *Stage, slot int32) {
+	if jn.s.undo.depth > 0 {
+		jn.s.undo.attempts = append(jn.s.undo.attempts, undoneAttempt{*a, *a.attemptDetails})
+		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
 	}
 }
 
-func (s *State) applyPolicyState(p *PolicyState) {
-	k := p.PolicyStateKey
-	if p.Kind == TombstoneState {
-		k.Kind = PolicyStateKind(p.Value)
-	}
-	old, had := s.policyStates[k]
-	if s.undo.depth > 0 {
-		op := undoReplaceState
-		if !had {
-			old.PolicyStateKey, op = k, undoNewState
-		}
-		s.undo.policyStates = append(s.undo.policyStates, old)
-		s.undo.records = append(s.undo.records, undoRec{op: op})
-	}
-	if p.Kind == TombstoneState {
-		s.dropPolicyState(k)
+// revertAttempt undoes a change to an attempt.
+func (jn Journal) revertAttempt(r *undoRec, was *undoneAttempt) {
+	a := jn.s.Attempts().at(r.slot)
+	g := jn.s.stages[a.stage]
+	sibling := a.sibling
+	if a.attemptDetails == was.attemptDetails && *a.attemptDetails == was.savedDetails && a.Node == was.Node && a.Disk == was.Disk && a.Level == was.Level && a.Seq == was.Seq {
+		released := a.pendingRelease()
+		*a = was.Attempt
+		a.sibling = sibling
+		jn.s.links().updateReleasing(a, released)
+		g.taskTime, g.lastTick = r.taskTime, r.lastTick
 		return
 	}
-	s.putPolicyState(*p)
+	jn.s.links().detach(a, r.slot)
+	*a = was.Attempt
+	a.sibling = sibling
+	if a.attemptDetails.owned {
+		*a.attemptDetails = was.savedDetails
+	}
+	jn.s.links().attach(a, r.slot)
+	g.taskTime, g.lastTick = r.taskTime, r.lastTick
 }

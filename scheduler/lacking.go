@@ -30,9 +30,9 @@ const (
 // Lacking explains why no node fits the stage's next task. O(nodes whose free capacity changed
 // since the last call for this demand), at most O(nodes). The first call for a demand
 // allocates one byte per node.
-func (s *State) Lacking(g *Stage) Lacking {
-	f := &s.fit
-	class := s.classOfStage(g)
+func (c *Cluster) Lacking(g *Stage) Lacking {
+	f := &c.fit
+	class := c.classOfStage(g)
 	l := class.lacking
 	if l == nil {
 		l = &lacking{byNode: make([]lackBits, len(f.free))}
@@ -40,11 +40,11 @@ func (s *State) Lacking(g *Stage) Lacking {
 	}
 	since := f.changedCount - l.pos
 	if l.pos == 0 || since >= uint64(min(len(f.free), len(f.changed))) {
-		s.recountLacking(class)
+		c.recountLacking(class)
 	} else {
 		for ; l.pos < f.changedCount; l.pos++ {
 			id := f.changed[l.pos&uint64(len(f.changed)-1)]
-			if now := s.nodeLack(&class.need, id); now != l.byNode[id] {
+			if now := c.nodeLack(&class.need, id); now != l.byNode[id] {
 				l.count(l.byNode[id], -1)
 				l.count(now, 1)
 				l.byNode[id] = now
@@ -55,19 +55,19 @@ func (s *State) Lacking(g *Stage) Lacking {
 }
 
 // recountLacking counts all nodes from scratch.
-func (s *State) recountLacking(class *equivalenceClass) {
+func (c *Cluster) recountLacking(class *equivalenceClass) {
 	l := class.lacking
 	l.Lacking = Lacking{}
 	for id := range l.byNode {
-		l.byNode[id] = s.nodeLack(&class.need, NodeID(id))
+		l.byNode[id] = c.nodeLack(&class.need, NodeID(id))
 		l.count(l.byNode[id], 1)
 	}
-	l.pos = s.fit.changedCount
+	l.pos = c.fit.changedCount
 }
 
 // nodeLack returns the contribution of a node.
-func (s *State) nodeLack(need *capacityVec, id NodeID) lackBits {
-	r := &s.fit.free[id]
+func (c *Cluster) nodeLack(need *capacityVec, id NodeID) lackBits {
+	r := &c.fit.free[id]
 	if *r == unschedulable {
 		return lackUnschedulable
 	}
@@ -77,7 +77,7 @@ func (s *State) nodeLack(need *capacityVec, id NodeID) lackBits {
 			of |= 1 << k
 		}
 	}
-	if of == 0 && len(s.nodes[id].Disks) > 1 && s.nodes[id].tightestDisk(need[2], need[3]) < 0 {
+	if of == 0 && len(c.nodes[id].Disks) > 1 && c.nodes[id].tightestDisk(need[2], need[3]) < 0 {
 		return lackSingleDisk
 	}
 	return of

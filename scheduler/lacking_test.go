@@ -44,17 +44,17 @@ func TestCapacityAndLackingMatchAScanOfAllNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		compare := func() {
-			some := c.State.CapacityForAny()
+			some := c.State.Queue().CapacityForAny()
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
-					if !some && g.Ready() && c.State.NextNode(g, 0) != scheduler.NoNode {
+					if !some && g.Ready() && c.State.Cluster().NextNode(g, 0) != scheduler.NoNode {
 						t.Fatalf("CapacityForAny is false, but stage %s fits", g.ID())
 					}
-					if got, want := c.State.Lacking(g), slowLacking(c.State, g); got != want {
+					if got, want := c.State.Cluster().Lacking(g), slowLacking(c.State, g); got != want {
 						t.Fatalf("stage %s: counted %+v, want %+v", g.ID(), got, want)
 					}
 					for _, n := range c.State.Nodes() {
-						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.HasCapacity(g, n.Spec.ID) != want {
+						if _, want := n.Fits(g.Spec.Demand, g.Spec.Disk); c.State.Cluster().HasCapacity(g, n.Spec.ID) != want {
 							t.Fatalf("stage %s on node %d: HasCapacity %v, want %v", g.ID(), n.Spec.ID, !want, want)
 						}
 					}
@@ -63,10 +63,10 @@ func TestCapacityAndLackingMatchAScanOfAllNodes(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
-			m := c.State.Mark()
+			m := c.State.Journal().Mark()
 			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			compare()
-			c.State.Rollback(m)
+			c.State.Journal().Rollback(m)
 			if c.R.IntN(3) > 0 { // otherwise several changes are compared at once
 				compare()
 			}

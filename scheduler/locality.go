@@ -10,7 +10,7 @@ type tasksByNode struct {
 // TasksOn returns the tasks of the stage, pending or not, whose input is (partly) on node n,
 // in order. The slice belongs to State. The first call after submission builds the lists in
 // O(tasks x replicas), 4 bytes a replica.
-func (s *State) TasksOn(g *Stage, n NodeID) []int32 {
+func (g *Stage) TasksOn(n NodeID) []int32 {
 	if g.Spec.Inputs == nil || n < 0 {
 		return nil
 	}

@@ -76,7 +76,7 @@ func AcceptAll(d Decision) (Decision, error) { return d, nil }
 // error of class ErrInvalid: it is a defect of the policy, which the owner reports before it
 // continues with the next cycle. An error of commit is returned unchanged.
 func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, error) {
-	if err := s.refuseInTry("run a cycle"); err != nil {
+	if err := s.Journal().refuseInTry("run a cycle"); err != nil {
 		return Decision{}, err
 	}
 	d := p.Decide(s, now, limit)
@@ -96,7 +96,7 @@ func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, er
 			return d, fmt.Errorf("apply %v: %w", &d.Actions[i], err)
 		}
 	}
-	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
+	if err := s.PolicyStates().Apply(d.PolicyStates); err != nil {
 		return d, fmt.Errorf("apply policy states: %w", err)
 	}
 	return d, nil

@@ -58,21 +58,21 @@ func (b *policyStateBatch) add(s *State, p *PolicyState) error {
 	return nil
 }
 
-// ApplyPolicyStates stores policy states. It stores none of them if one is refused: its job or
+// Apply stores policy states. It stores none of them if one is refused: its job or
 // project does not exist, a number is not finite, or there are too many.
-func (s *State) ApplyPolicyStates(states []PolicyState) error {
+func (ps PolicyStates) Apply(states []PolicyState) error {
 	if len(states) == 0 {
 		return nil
 	}
-	s.stateBatch.begin()
+	ps.s.stateBatch.begin()
 	for i := range states {
-		if err := s.stateBatch.add(s, &states[i]); err != nil {
+		if err := ps.s.stateBatch.add(ps.s, &states[i]); err != nil {
 			return err
 		}
 	}
 	for i := range states {
-		s.applyPolicyState(&states[i])
+		ps.apply(&states[i])
 	}
-	s.countStep()
+	ps.s.Journal().countStep()
 	return nil
 }

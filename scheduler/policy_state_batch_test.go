@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// The limit on a job's policy states holds within one batch, for ApplyPolicyStates and Check
+// The limit on a job's policy states holds within one batch, for PolicyStates.Apply and Check
 // alike; replacing and deleting are always possible.
 func TestPolicyStatesOfAJobAreLimitedWithinABatch(t *testing.T) {
 	states := func(from, to int32) (out []scheduler.PolicyState) {
@@ -33,10 +33,10 @@ func TestPolicyStatesOfAJobAreLimitedWithinABatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := schedtest.New(t).AddTenants("a")
 			w.Submit("a", 1, schedtest.R(1, 1, 1))
-			must(t, w.State.ApplyPolicyStates(c.before))
+			must(t, w.State.PolicyStates().Apply(c.before))
 			before := w.State.Bytes()
 			v := scheduler.Check(w.State, &scheduler.Decision{PolicyStates: c.batch}, w.Now)
-			err := w.State.ApplyPolicyStates(c.batch)
+			err := w.State.PolicyStates().Apply(c.batch)
 			if (err != nil) != c.refused || (len(v) > 0) != c.refused {
 				t.Errorf("ApplyNotes says %v, Check %v, refused should be %v", err, v, c.refused)
 			}

@@ -88,32 +88,32 @@ type savedAttempt struct {
 
 // Save writes the State as JSON. Equal States produce equal bytes.
 func (s *State) Save(w io.Writer) error {
-	if err := json.NewEncoder(w).Encode(s.saved()); err != nil {
+	if err := json.NewEncoder(w).Encode(s.snapshots().saved()); err != nil {
 		return fmt.Errorf("save the state: %w", err)
 	}
 	return nil
 }
 
-func (s *State) saved() *saved {
-	v := &saved{Version: SaveVersion, Index: s.index, Seq: s.seq, PolicyStates: s.PolicyStates(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
-		UnplannedReleases: s.unplannedReleases, TasksEver: s.history.tasks.total, JobsEver: s.history.jobs.total, Tasks: s.history.allTasks(), Finished: s.history.jobs.all()}
-	for _, n := range s.nodes {
+func (sn snapshots) saved() *saved {
+	v := &saved{Version: SaveVersion, Index: sn.s.index, Seq: sn.s.seq, PolicyStates: sn.s.PolicyStates().All(), Nodes: []NodeSpec{}, Tenants: []TenantSpec{},
+		UnplannedReleases: sn.s.unplannedReleases, TasksEver: sn.s.history.tasks.total, JobsEver: sn.s.history.jobs.total, Tasks: sn.s.history.allTasks(), Finished: sn.s.history.jobs.all()}
+	for _, n := range sn.s.cluster.nodes {
 		v.Nodes = append(v.Nodes, n.Spec)
 	}
-	for _, t := range s.tenants {
+	for _, t := range sn.s.tree.tenants {
 		v.Tenants = append(v.Tenants, t.Spec)
 	}
-	for _, p := range s.Projects() {
+	for _, p := range sn.s.Projects() {
 		v.Projects = append(v.Projects, p.Spec)
 	}
-	for _, r := range s.reservations {
+	for _, r := range sn.s.reservations {
 		v.Reservations = append(v.Reservations, *r)
 	}
-	for j := range s.Jobs() {
+	for j := range sn.s.Jobs() {
 		sj := savedJob{Spec: j.Spec, Phase: j.Phase, FirstPlaced: j.FirstPlaced, Stages: []savedStage{}}
 		for _, g := range j.Stages {
 			sj.Stages = append(sj.Stages, g.saved())
-			for a := range s.AttemptsIn(g) {
+			for a := range sn.s.Attempts().In(g) {
 				v.Attempts = append(v.Attempts, a.saved())
 			}
 		}
@@ -159,7 +159,7 @@ func Load(r io.Reader) (*State, error) {
 // restore builds the State from saved facts.
 func restore(v *saved) (*State, error) {
 	s := New()
-	for _, step := range []func(*saved) error{s.loadCluster, s.loadJobs, s.loadAttempts, s.loadReservationsAndStates} {
+	for _, step := range []func(*saved) error{s.snapshots().loadCluster, s.snapshots().loadJobs, s.snapshots().loadAttempts, s.snapshots().loadReservationsAndStates} {
 		if err := step(v); err != nil {
 			return nil, fmt.Errorf("load a state: %w", err)
 		}
@@ -168,61 +168,61 @@ func restore(v *saved) (*State, error) {
 	return s, nil
 }
 
-func (s *State) loadCluster(v *saved) error {
+func (sn snapshots) loadCluster(v *saved) error {
 	for _, n := range v.Nodes {
-		if err := s.AddNode(n); err != nil {
+		if err := sn.s.Events().AddNode(n); err != nil {
 			return err
 		}
 	}
 	// A tenant's parent may come later in the list: add all first, then set the parents.
 	for _, t := range v.Tenants {
 		t.Parent = NoTenant
-		if err := s.PutTenant(t); err != nil {
+		if err := sn.s.Events().PutTenant(t); err != nil {
 			return err
 		}
 	}
 	for _, t := range v.Tenants {
-		if err := s.PutTenant(t); err != nil {
+		if err := sn.s.Events().PutTenant(t); err != nil {
 			return err
 		}
 	}
 	for _, p := range v.Projects {
-		if err := s.PutProject(p); err != nil {
+		if err := sn.s.Events().PutProject(p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *State) loadJobs(v *saved) error {
+func (sn snapshots) loadJobs(v *saved) error {
 	for i := range v.Jobs {
 		sj := &v.Jobs[i]
 		stages := make([]StageSpec, len(sj.Stages))
 		for k := range sj.Stages {
 			stages[k] = sj.Stages[k].Spec
 		}
-		if err := s.SubmitJob(sj.Spec, stages); err != nil {
+		if err := sn.s.Events().SubmitJob(sj.Spec, stages); err != nil {
 			return err
 		}
-		j := s.jobs[sj.Spec.ID]
+		j := sn.s.jobs[sj.Spec.ID]
 		if sj.Phase < JobActive || sj.Phase > JobStopping {
 			return refuse(ErrInvalid, fmt.Sprintf("job %d", sj.Spec.ID), "phase is %v", sj.Phase)
 		}
 		j.FirstPlaced = sj.FirstPlaced
 		for k, g := range j.Stages {
-			if err := s.loadStage(g, &sj.Stages[k]); err != nil {
+			if err := sn.loadStage(g, &sj.Stages[k]); err != nil {
 				return err
 			}
 		}
-		s.setPhase(j, sj.Phase)
+		sn.s.Queue().setPhase(j, sj.Phase)
 		for _, g := range j.Stages {
-			s.updateOpen(g)
+			sn.s.Queue().updateOpen(g)
 		}
 	}
 	return nil
 }
 
-func (s *State) loadStage(g *Stage, v *savedStage) error {
+func (sn snapshots) loadStage(g *Stage, v *savedStage) error {
 	what := "stage " + g.ID().String()
 	if !(v.TaskTime >= 0) || math.IsInf(v.TaskTime, 0) {
 		return refuse(ErrInvalid, what, "task_time is %v", v.TaskTime)
@@ -256,19 +256,19 @@ func (s *State) loadStage(g *Stage, v *savedStage) error {
 		}
 	}
 	for _, m := range v.Moved {
-		if err := s.SetInput(g.Task(m.Index), m.Nodes, m.Local); err != nil {
+		if err := sn.s.Events().SetInput(g.Task(m.Index), m.Nodes, m.Local); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *State) loadAttempts(v *saved) error {
+func (sn snapshots) loadAttempts(v *saved) error {
 	seen := make(map[uint64]bool, len(v.Attempts))
 	for i := range v.Attempts {
 		sa := &v.Attempts[i]
-		g := s.Stage(sa.ID.StageID())
-		if err := s.checkSaved(g, sa); err != nil {
+		g := sn.s.Stage(sa.ID.StageID())
+		if err := sn.checkSaved(g, sa); err != nil {
 			return err
 		}
 		what := "attempt " + sa.ID.String()
@@ -277,7 +277,7 @@ func (s *State) loadAttempts(v *saved) error {
 		}
 		seen[sa.Seq] = true
 		task := sa.ID.Index
-		slot := s.newSlot()
+		slot := sn.s.Attempts().newSlot()
 		switch first := g.active[task]; {
 		case first == 0:
 			g.active[task] = slot + 1
@@ -288,24 +288,24 @@ func (s *State) loadAttempts(v *saved) error {
 			} else if !g.done.has(task) {
 				g.Failed--
 			}
-		case s.attemptAt(first-1).sibling != 0 || s.attemptAt(first-1).ID.Attempt >= sa.ID.Attempt:
+		case sn.s.Attempts().at(first-1).sibling != 0 || sn.s.Attempts().at(first-1).ID.Attempt >= sa.ID.Attempt:
 			return refuse(ErrInvalid, what, "its task already has other attempts")
 		default:
-			s.attemptAt(first - 1).sibling = slot + 1
+			sn.s.Attempts().at(first - 1).sibling = slot + 1
 		}
-		*s.attemptAt(slot) = s.restoreAttempt(g, sa)
+		*sn.s.Attempts().at(slot) = sn.restoreAttempt(g, sa)
 		g.progressSum += int64(sa.Progress * progressUnit)
 		g.Job.Live++
-		s.live++
-		s.attach(s.attemptAt(slot), slot)
-		s.updateReady(g)
+		sn.s.live++
+		sn.s.links().attach(sn.s.Attempts().at(slot), slot)
+		sn.s.Queue().updateReady(g)
 	}
 	return nil
 }
 
 // restoreAttempt builds an attempt from its saved form. What it occupies follows from its
 // level.
-func (s *State) restoreAttempt(g *Stage, v *savedAttempt) Attempt {
+func (sn snapshots) restoreAttempt(g *Stage, v *savedAttempt) Attempt {
 	a := Attempt{ID: v.ID, Node: v.Node, Disk: v.Disk, Level: v.Level, Target: v.Target, Phase: v.Phase,
 		Speculative: v.Speculative, Parked: v.Parked, RefusedLevels: v.RefusedLevels, Placed: v.Placed, Seq: v.Seq, attemptDetails: g.sharedDetails()}
 	d := a.ownDetails()
@@ -316,7 +316,7 @@ func (s *State) restoreAttempt(g *Stage, v *savedAttempt) Attempt {
 }
 
 // checkSaved validates a saved attempt of stage g, which is nil if there is none.
-func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
+func (sn snapshots) checkSaved(g *Stage, v *savedAttempt) error {
 	what := "attempt " + v.ID.String()
 	if g == nil || v.ID.Index < 0 || v.ID.Index >= g.Spec.Tasks {
 		return refuse(ErrUnknown, what, "there is no such task")
@@ -338,7 +338,7 @@ func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
 	case !v.FromOccupied.valid() || !v.Footprint.valid():
 		return refuse(ErrInvalid, what, "occupancy %+v, footprint %+v", v.FromOccupied, v.Footprint)
 	}
-	if _, err := s.findTarget(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false); err != nil {
+	if _, err := sn.s.applier().findTarget(v.Node, v.Disk, g.Spec.Demand, g.Spec.Disk, false); err != nil {
 		return err
 	}
 	if v.From == NoNode {
@@ -350,7 +350,7 @@ func (s *State) checkSaved(g *Stage, v *savedAttempt) error {
 	if v.From == v.Node || (v.Phase != AttemptResuming && v.Phase != AttemptKilling) || suspended {
 		return refuse(ErrInvalid, what, "it is %v and migrates from %d to %d", v.Phase, v.From, v.Node)
 	}
-	_, err := s.findTarget(v.From, v.FromDisk, v.FromOccupied.Resources, v.FromOccupied.Disk, false)
+	_, err := sn.s.applier().findTarget(v.From, v.FromDisk, v.FromOccupied.Resources, v.FromOccupied.Disk, false)
 	return err
 }
 
@@ -362,12 +362,12 @@ func (f Footprint) valid() bool {
 	return min(f.Memory, f.Swap, f.Image, f.Files) >= 0 && max(f.Memory, f.Swap, f.Image, f.Files) <= MaxAmount/4
 }
 
-func (s *State) loadReservationsAndStates(v *saved) error {
+func (sn snapshots) loadReservationsAndStates(v *saved) error {
 	for i := range v.Reservations {
-		if s.Reservation(v.Reservations[i].ID) != nil {
+		if sn.s.Reservations().Get(v.Reservations[i].ID) != nil {
 			return refuse(ErrExists, fmt.Sprintf("reservation %d", v.Reservations[i].ID), "it exists twice")
 		}
-		if err := s.applyReserve(&v.Reservations[i]); err != nil {
+		if err := sn.s.applier().reserve(&v.Reservations[i]); err != nil {
 			return err
 		}
 	}
@@ -376,17 +376,17 @@ func (s *State) loadReservationsAndStates(v *saved) error {
 			return refuse(ErrInvalid, "policy state", "a saved policy state cannot be a %v", p.Kind)
 		}
 	}
-	if err := s.ApplyPolicyStates(v.PolicyStates); err != nil {
+	if err := sn.s.PolicyStates().Apply(v.PolicyStates); err != nil {
 		return err
 	}
 	if len(v.Tasks) > HistoryTasks || len(v.Finished) > HistoryJobs {
 		return refuse(ErrInvalid, "history", "%d tasks and %d jobs: more than the limits", len(v.Tasks), len(v.Finished))
 	}
-	s.history.putTasks(v.Tasks)
+	sn.s.history.putTasks(v.Tasks)
 	for _, j := range v.Finished {
-		s.history.jobs.put(j, HistoryJobs)
+		sn.s.history.jobs.put(j, HistoryJobs)
 	}
-	s.unplannedReleases, s.history.tasks.total, s.history.jobs.total = v.UnplannedReleases, v.TasksEver, v.JobsEver
+	sn.s.unplannedReleases, sn.s.history.tasks.total, sn.s.history.jobs.total = v.UnplannedReleases, v.TasksEver, v.JobsEver
 	return nil
 }
 
@@ -403,7 +403,7 @@ func (s *State) Bytes() []byte {
 // them. Immutable parts are shared: the inputs of stages and the lists in specs. O(jobs +
 // attempts + tasks/64 + history).
 func (s *State) Clone() *State {
-	c, err := restore(s.saved())
+	c, err := restore(s.snapshots().saved())
 	if err != nil {
 		panic("scheduler: cannot copy a state: " + err.Error())
 	}
@@ -443,3 +443,6 @@ func Diff(a, b *State) string {
 	}
 	return out.String()
 }
+
+// snapshots saves and loads a State.
+type snapshots struct{ s *State }

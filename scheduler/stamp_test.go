@@ -14,7 +14,7 @@ func TestAStampInsideATryIsUnique(t *testing.T) {
 	s := w.State
 	seen := map[scheduler.Stamp]bool{s.Stamp(): true}
 	place := func(task int32) {
-		a := s.PlaceAction(s.Stage(scheduler.StageID{Job: id}), task, 0, 0)
+		a := s.Attempts().PlaceAction(s.Stage(scheduler.StageID{Job: id}), task, 0, 0)
 		if err := s.Apply(&a, w.Now); err != nil {
 			t.Fatal(err)
 		}
@@ -25,12 +25,12 @@ func TestAStampInsideATryIsUnique(t *testing.T) {
 	}
 	before := s.Stamp()
 	for task := range int32(2) { // equally many steps, another State
-		mark := s.Mark()
+		mark := s.Journal().Mark()
 		if s.Stamp() != before {
 			t.Error("an empty try changes the stamp")
 		}
 		place(task)
-		s.Rollback(mark)
+		s.Journal().Rollback(mark)
 		if s.Stamp() != before {
 			t.Error("Rollback does not restore the stamp")
 		}

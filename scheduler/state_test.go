@@ -48,22 +48,22 @@ func TestRollbackRestoresEveryByte(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
 			before, stamp := c.State.Bytes(), c.State.Stamp()
-			m := c.State.Mark()
+			m := c.State.Journal().Mark()
 			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			inside := c.State.Bytes()
-			inner := c.State.Mark()
+			inner := c.State.Journal().Mark()
 			applyAll(t, c, c.Actions(c.R.IntN(5)))
 			for j := range c.State.Jobs() {
 				states := []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(c.R.IntN(4))}}
-				if err := c.State.ApplyPolicyStates(states); err != nil {
+				if err := c.State.PolicyStates().Apply(states); err != nil {
 					t.Fatal(err)
 				}
 			}
-			c.State.Rollback(inner)
+			c.State.Journal().Rollback(inner)
 			if got := c.State.Bytes(); !bytes.Equal(got, inside) {
 				t.Fatalf("inner rollback: %s\n%s", got, inside)
 			}
-			c.State.Rollback(m)
+			c.State.Journal().Rollback(m)
 			if got := c.State.Bytes(); !bytes.Equal(got, before) || c.State.Stamp() != stamp {
 				t.Fatalf("rollback:\n%s\n%s", got, before)
 			}
@@ -94,10 +94,10 @@ func TestSavedAndLoadedIsEqual(t *testing.T) {
 		}
 		for _, n := range c.State.Nodes() {
 			var a, b []string
-			for x := range c.State.AttemptsOn(n.Spec.ID) {
+			for x := range c.State.Attempts().On(n.Spec.ID) {
 				a = append(a, x.ID.String())
 			}
-			for x := range back.AttemptsOn(n.Spec.ID) {
+			for x := range back.Attempts().On(n.Spec.ID) {
 				b = append(b, x.ID.String())
 			}
 			if fmt.Sprint(a) != fmt.Sprint(b) {
@@ -117,7 +117,7 @@ func TestFitIndexMatchesAScanOfAllNodes(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			c.Step()
 			applyAll(t, c, c.Actions(4))
-			m := c.State.Mark()
+			m := c.State.Journal().Mark()
 			applyAll(t, c, c.Actions(2))
 			for j := range c.State.Jobs() {
 				for _, g := range j.Stages {
@@ -129,15 +129,15 @@ func TestFitIndexMatchesAScanOfAllNodes(t *testing.T) {
 							break
 						}
 					}
-					if got := c.State.NextNode(g, from); got != want {
+					if got := c.State.Cluster().NextNode(g, from); got != want {
 						t.Fatalf("stage %s from %d: node %d, want %d", g.ID(), from, got, want)
 					}
-					if got := c.State.NextNodeFor(g.Spec.Demand, g.Spec.Disk, from); got != want {
+					if got := c.State.Cluster().NextNodeFor(g.Spec.Demand, g.Spec.Disk, from); got != want {
 						t.Fatalf("stage %s from %d: node %d by demand, want %d", g.ID(), from, got, want)
 					}
 				}
 			}
-			c.State.Rollback(m)
+			c.State.Journal().Rollback(m)
 		}
 	})
 }
@@ -168,9 +168,9 @@ func FuzzLoad(f *testing.F) {
 		}
 		for j := range s.Jobs() {
 			for _, g := range j.Stages {
-				s.BestNode(g)
-				s.UnderCaps(g)
-				s.Lacking(g)
+				s.Cluster().BestNode(g)
+				s.TenantTree().UnderCaps(g)
+				s.Cluster().Lacking(g)
 			}
 		}
 	})
@@ -215,21 +215,21 @@ func TestHasStateFollowsPolicyStates(t *testing.T) {
 	}
 	put := func(n ...scheduler.PolicyState) {
 		t.Helper()
-		if err := w.State.ApplyPolicyStates(n); err != nil {
+		if err := w.State.PolicyStates().Apply(n); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := func(what string, accepted, violated bool) {
 		t.Helper()
-		if w.State.Accepted(j) != accepted || j.HasState(scheduler.AcceptedState) != accepted || j.HasState(scheduler.ViolatedState) != violated {
-			t.Errorf("%s: accepted %v, violated %v", what, w.State.Accepted(j), j.HasState(scheduler.ViolatedState))
+		if j.IsAccepted() != accepted || j.HasState(scheduler.AcceptedState) != accepted || j.HasState(scheduler.ViolatedState) != violated {
+			t.Errorf("%s: accepted %v, violated %v", what, j.IsAccepted(), j.HasState(scheduler.ViolatedState))
 		}
 	}
 	want("at first", false, false)
-	m := w.State.Mark()
+	m := w.State.Journal().Mark()
 	put(state(scheduler.AcceptedState, 0), state(scheduler.ViolatedState, 3))
 	want("in a try", true, true)
-	w.State.Rollback(m)
+	w.State.Journal().Rollback(m)
 	want("after the try", false, false)
 	put(state(scheduler.AcceptedState, 0), state(scheduler.ViolatedState, 1), state(scheduler.ViolatedState, 2))
 	tombstone := state(scheduler.TombstoneState, 2)
@@ -237,7 +237,7 @@ func TestHasStateFollowsPolicyStates(t *testing.T) {
 	put(tombstone)
 	want("one cause left", true, true)
 	other := w.State.Clone()
-	if j := other.Job(id); !other.Accepted(j) || !j.HasState(scheduler.ViolatedState) {
+	if j := other.Job(id); !j.IsAccepted() || !j.HasState(scheduler.ViolatedState) {
 		t.Error("a copy lacks the kinds")
 	}
 	put(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: id, Task: 1}})

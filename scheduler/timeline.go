@@ -103,17 +103,17 @@ func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 }
 
 func newTimeline(s *State, a Assumptions, now Time) *Timeline {
-	t := &Timeline{Nodes: &timeline.Profile{}, assumptions: a, now: now, nodeChanges: s.nodeChangeCount, reserved: map[ReservationID]interval{}, freeClock: 1}
+	t := &Timeline{Nodes: &timeline.Profile{}, assumptions: a, now: now, nodeChanges: s.cluster.changeCount, reserved: map[ReservationID]interval{}, freeClock: 1}
 	if a.ChargeTenants() {
 		t.Accounts = &timeline.Profile{}
 	}
-	for _, n := range s.nodes {
+	for _, n := range s.cluster.nodes {
 		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
 		t.Nodes.SetClosed(b, !n.Schedulable())
 		t.shapes = append(t.shapes, nodeShape{n.Spec.Capacity, slices.Clone(n.Spec.Disks), n.Spec.Levels, n.Schedulable()})
 		t.freedAt = append(t.freedAt, t.freeClock)
 	}
-	t.claims = make([]nodeClaims, len(s.nodes))
+	t.claims = make([]nodeClaims, len(s.cluster.nodes))
 	t.addAccounts(s)
 	for _, r := range s.reservations {
 		t.addReservation(s, r)
@@ -132,17 +132,17 @@ func timelineDisks(n *NodeSpec) []timeline.Disk {
 // hasNodesOf reports whether the timeline was made for the State's nodes. O(1) if no node
 // changed.
 func (t *Timeline) hasNodesOf(s *State) bool {
-	if t.nodeChanges == s.nodeChangeCount {
+	if t.nodeChanges == s.cluster.changeCount {
 		return true
 	}
-	t.nodeChanges = s.nodeChangeCount
-	return slices.EqualFunc(s.nodes, t.shapes, func(n *Node, o nodeShape) bool {
+	t.nodeChanges = s.cluster.changeCount
+	return slices.EqualFunc(s.cluster.nodes, t.shapes, func(n *Node, o nodeShape) bool {
 		return o.capacity == n.Spec.Capacity && o.levels == n.Spec.Levels && o.schedulable == n.Schedulable() && slices.Equal(o.disks, n.Spec.Disks)
 	})
 }
 
 func (t *Timeline) addAccounts(s *State) {
-	for t.Accounts != nil && int(t.Accounts.Bins()) < len(s.tenants) {
+	for t.Accounts != nil && int(t.Accounts.Bins()) < len(s.tree.tenants) {
 		t.Accounts.AddBin(make([]int64, NumResources))
 	}
 }
@@ -159,7 +159,7 @@ func (t *Timeline) sync(s *State, now Time) {
 	}
 	t.addAccounts(s)
 	for id := range t.claims {
-		if c := &t.claims[id]; c.version != s.NodeVersion(NodeID(id)) || c.validUntil <= now {
+		if c := &t.claims[id]; c.version != s.cluster.NodeVersion(NodeID(id)) || c.validUntil <= now {
 			t.syncNode(s, NodeID(id), c)
 		}
 	}
@@ -167,14 +167,14 @@ func (t *Timeline) sync(s *State, now Time) {
 
 // syncNode makes the timeline contain the claims of the attempts on a node.
 func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
-	if v := s.NodeVersion(id); c.version != v {
+	if v := s.cluster.NodeVersion(id); c.version != v {
 		c.version = v
 		t.markFreed(id) // by an attempt that came and went, perhaps
 	}
 	c.validUntil = Never
 	t.scratch = t.scratch[:0]
-	for _, slot := range s.nodes[id].attempts {
-		a := s.attemptAt(slot)
+	for _, slot := range s.cluster.nodes[id].attempts {
+		a := s.Attempts().at(slot)
 		x := t.assumptions.ClaimOf(s, a, t.now)
 		c.validUntil = min(c.validUntil, x.ValidUntil)
 		if x.End <= t.now && !x.Overran {
@@ -273,7 +273,7 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 	}
 	v := interval{r.Node, r.OnDisk, NoTenant, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk}}
 	if t.Accounts != nil && r.Kind.IsGuarantee() && r.IsOfTask() {
-		v.account = s.tenantOf(r)
+		v.account = s.Reservations().tenantOf(r)
 		t.addAccounts(s)
 	}
 	t.reserved[r.ID] = v
@@ -304,19 +304,6 @@ func (t *Timeline) dropReservation(id ReservationID) {
 		t.change(&v, 1)
 		delete(t.reserved, id)
 	}
-}
-
-// tenantOf returns the tenant that a reservation is charged to: that of its project, else of
-// its job.
-func (s *State) tenantOf(r *Reservation) TenantID {
-	j := s.jobs[r.Job]
-	if j == nil {
-		return NoTenant
-	}
-	if p := s.projects[j.Spec.Project]; p != nil {
-		return p.Spec.Tenant
-	}
-	return j.Spec.Tenant
 }
 
 // NextChange returns when the first claim expires, Never if none does. O(nodes).

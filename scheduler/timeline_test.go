@@ -54,7 +54,7 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 		}
 	}
 	for _, n := range s.Nodes() {
-		for a := range s.AttemptsOn(n.Spec.ID) {
+		for a := range s.Attempts().On(n.Spec.ID) {
 			c, tenant := u.ClaimOf(s, a, now), scheduler.NoTenant
 			if c.Charged {
 				tenant = a.Tenant
@@ -65,7 +65,7 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 			}
 		}
 	}
-	for _, r := range s.Reservations() {
+	for _, r := range s.Reservations().All() {
 		if r.Node == scheduler.NoNode || r.Kind == scheduler.ReserveData || r.Kind == scheduler.ReservePreempt {
 			continue
 		}
@@ -135,7 +135,7 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 	}
 	overran := false
 	for _, n := range s.Nodes() {
-		for a := range s.AttemptsOn(n.Spec.ID) {
+		for a := range s.Attempts().On(n.Spec.ID) {
 			overran = overran || u.ClaimOf(s, a, now).Overran
 		}
 	}
@@ -175,7 +175,7 @@ func TestTimelineIsWhatAttemptsAndReservationsTake(t *testing.T) {
 			if c.R.IntN(3) == 0 {
 				checkTimeline(t, c.State, u, c.Now)
 			}
-			mark := c.State.Mark()
+			mark := c.State.Journal().Mark()
 			for _, act := range c.Actions(4) {
 				_ = c.State.Apply(&act, c.Now)
 			}
@@ -184,9 +184,9 @@ func TestTimelineIsWhatAttemptsAndReservationsTake(t *testing.T) {
 				checkTimeline(t, c.State, u, c.Now)
 			}
 			if c.R.IntN(2) == 0 {
-				c.State.Keep(mark)
+				c.State.Journal().Keep(mark)
 			} else {
-				c.State.Rollback(mark)
+				c.State.Journal().Rollback(mark)
 			}
 			if c.R.IntN(2) == 0 {
 				checkTimeline(t, c.State, u, c.Now)

@@ -23,23 +23,23 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 		before := c.State.Bytes()
 		clone := c.State.Clone()
 		try := func(keep bool) []scheduler.Action {
-			mark := c.State.Mark()
+			mark := c.State.Journal().Mark()
 			var stay []scheduler.Action
 			for _, a := range c.Actions(12) {
 				if c.State.Apply(&a, c.Now) != nil {
 					continue
 				}
 				if a.Kind == scheduler.ActPlace && !a.Speculative && c.R.IntN(2) == 0 {
-					must(t, c.State.Withdraw(&a))
+					must(t, c.State.Journal().Withdraw(&a))
 					withdrawn++
 					continue
 				}
 				stay = append(stay, a)
 			}
 			if keep {
-				c.State.Keep(mark)
+				c.State.Journal().Keep(mark)
 			} else {
-				c.State.Rollback(mark)
+				c.State.Journal().Rollback(mark)
 			}
 			must(t, schedtest.Invariants(c.State))
 			return stay
@@ -57,8 +57,8 @@ func TestAPlacementCanBeWithdrawnInItsTry(t *testing.T) {
 				t.Fatalf("round %d: attempt %s should not exist", round, a.ID)
 			}
 		}
-		if c.State.Live() != clone.Live() {
-			t.Fatalf("round %d: %d attempts, want %d", round, c.State.Live(), clone.Live())
+		if c.State.Attempts().Live() != clone.Attempts().Live() {
+			t.Fatalf("round %d: %d attempts, want %d", round, c.State.Attempts().Live(), clone.Attempts().Live())
 		}
 		for i, n := range c.State.Nodes() {
 			if m := clone.Nodes()[i]; n.Free != m.Free {
@@ -75,14 +75,14 @@ func TestOnlyAPlacementOfTheTryCanBeWithdrawn(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 	id := w.Submit("a", 2, schedtest.R(1, 1, 1))
 	g := w.State.Stage(scheduler.StageID{Job: id})
-	act := w.State.PlaceAction(g, 0, 0, 0)
-	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
+	act := w.State.Attempts().PlaceAction(g, 0, 0, 0)
+	if err := w.State.Journal().Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
 		t.Errorf("a placement that was never applied: %v", err)
 	}
 	must(t, w.State.Apply(&act, w.Now))
-	mark := w.State.Mark()
-	if err := w.State.Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
+	mark := w.State.Journal().Mark()
+	if err := w.State.Journal().Withdraw(&act); !errors.Is(err, scheduler.ErrStale) {
 		t.Errorf("a placement from before the try: %v", err)
 	}
-	w.State.Rollback(mark)
+	w.State.Journal().Rollback(mark)
 }

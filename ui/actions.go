@@ -11,24 +11,30 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/internal/fault"
 )
 
+// actions does what buttons say, with the rights of the reader in the context.
+type actions struct {
+	api droverv1connect.ClientServiceClient
+}
+
 // act is something that a button does. It returns the address to go to.
-type act func(*query, context.Context, url.Values) (string, error)
+type act func(*actions, context.Context, url.Values) (string, error)
 
 var acts = map[string]act{
-	"stop-job": (*query).stopJob,
-	"suspend-job": func(q *query, ctx context.Context, v url.Values) (string, error) {
-		return q.setAllLevels(ctx, v, droverv1.Level_LEVEL_FROZEN)
+	"stop-job": (*actions).stopJob,
+	"suspend-job": func(a *actions, ctx context.Context, v url.Values) (string, error) {
+		return a.setAllLevels(ctx, v, droverv1.Level_LEVEL_FROZEN)
 	},
-	"resume-job": func(q *query, ctx context.Context, v url.Values) (string, error) {
-		return q.setAllLevels(ctx, v, droverv1.Level_LEVEL_RUNNING)
+	"resume-job": func(a *actions, ctx context.Context, v url.Values) (string, error) {
+		return a.setAllLevels(ctx, v, droverv1.Level_LEVEL_RUNNING)
 	},
-	"run-again": (*query).runAgain,
-	"set-level": (*query).setLevel,
-	"drain":     func(q *query, ctx context.Context, v url.Values) (string, error) { return q.drain(ctx, v, false) },
-	"undrain":   func(q *query, ctx context.Context, v url.Values) (string, error) { return q.drain(ctx, v, true) },
+	"run-again": (*actions).runAgain,
+	"set-level": (*actions).setLevel,
+	"drain":     func(a *actions, ctx context.Context, v url.Values) (string, error) { return a.drain(ctx, v, false) },
+	"undrain":   func(a *actions, ctx context.Context, v url.Values) (string, error) { return a.drain(ctx, v, true) },
 }
 
 // serveAction does what a button says, with the reader's rights. A request of
@@ -52,7 +58,7 @@ func (s *server) serveAction(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, q, fault.New(fault.NotFound, "there is no such action"))
 		return
 	}
-	to, err := do(q, r.Context(), r.PostForm)
+	to, err := do(&actions{s.api}, r.Context(), r.PostForm)
 	s.shared.drop(q.reader)
 	if err != nil {
 		s.refuse(w, r, q, err)
@@ -73,8 +79,8 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, q *query, err er
 	writeBody(w, r, statusOf(err), "text/html; charset=utf-8", []byte(b.String()))
 }
 
-func (q *query) stopJob(ctx context.Context, v url.Values) (string, error) {
-	_, err := q.api.StopJob(ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: v.Get("job"), Reason: "stopped on the page"}))
+func (a *actions) stopJob(ctx context.Context, v url.Values) (string, error) {
+	_, err := a.api.StopJob(ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: v.Get("job"), Reason: "stopped on the page"}))
 	if err != nil {
 		return "", classify(err)
 	}
@@ -86,10 +92,10 @@ const maxLevelCalls = 1000
 
 // setAllLevels brings the tasks of a job that run to a level of suspension, or
 // those that are suspended back.
-func (q *query) setAllLevels(ctx context.Context, v url.Values, to droverv1.Level) (string, error) {
+func (a *actions) setAllLevels(ctx context.Context, v url.Values, to droverv1.Level) (string, error) {
 	job, done := v.Get("job"), 0
 	for from := int32(0); ; {
-		res, err := q.api.ListTasks(ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, From: from}))
+		res, err := a.api.ListTasks(ctx, connect.NewRequest(&droverv1.ListTasksRequest{Job: job, From: from}))
 		if err != nil {
 			return "", classify(err)
 		}
@@ -101,7 +107,7 @@ func (q *query) setAllLevels(ctx context.Context, v url.Values, to droverv1.Leve
 				return "", fault.New(fault.Exhausted, "%d tasks were asked to change; press the button again for the rest", maxLevelCalls)
 			}
 			req := &droverv1.SetLevelRequest{Job: job, Stage: t.GetStage(), Task: t.GetTask(), Level: to, Reason: "asked on the page"}
-			if _, err := q.api.SetLevel(ctx, connect.NewRequest(req)); err != nil {
+			if _, err := a.api.SetLevel(ctx, connect.NewRequest(req)); err != nil {
 				return "", classify(err)
 			}
 		}
@@ -125,7 +131,7 @@ func wantsLevel(t *droverv1.TaskStatus, to droverv1.Level) bool {
 	return false
 }
 
-func (q *query) setLevel(ctx context.Context, v url.Values) (string, error) {
+func (a *actions) setLevel(ctx context.Context, v url.Values) (string, error) {
 	index, err := parseIndex(v.Get("task"))
 	if err != nil {
 		return "", fault.New(fault.Invalid, "%q is no number of a task", v.Get("task"))
@@ -135,27 +141,27 @@ func (q *query) setLevel(ctx context.Context, v url.Values) (string, error) {
 		return "", fault.New(fault.Invalid, "%q is no level", v.Get("level"))
 	}
 	req := &droverv1.SetLevelRequest{Job: v.Get("job"), Stage: v.Get("stage"), Task: index, Level: droverv1.Level(level), Node: v.Get("node"), Reason: "asked on the page"}
-	if _, err := q.api.SetLevel(ctx, connect.NewRequest(req)); err != nil {
+	if _, err := a.api.SetLevel(ctx, connect.NewRequest(req)); err != nil {
 		return "", classify(err)
 	}
 	return address("jobs", v.Get("job"), "tasks", v.Get("stage"), index), nil
 }
 
 // runAgain submits the specification of a job again.
-func (q *query) runAgain(ctx context.Context, v url.Values) (string, error) {
-	old, err := q.api.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: v.Get("job")}))
+func (a *actions) runAgain(ctx context.Context, v url.Values) (string, error) {
+	old, err := a.api.GetJob(ctx, connect.NewRequest(&droverv1.GetJobRequest{Job: v.Get("job")}))
 	if err != nil {
 		return "", classify(err)
 	}
-	res, err := q.api.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: old.Msg.GetSpec()}))
+	res, err := a.api.SubmitJob(ctx, connect.NewRequest(&droverv1.SubmitJobRequest{Spec: old.Msg.GetSpec()}))
 	if err != nil {
 		return "", classify(err)
 	}
 	return address("jobs", fmt.Sprint(res.Msg.GetJob())), nil
 }
 
-func (q *query) drain(ctx context.Context, v url.Values, off bool) (string, error) {
-	if _, err := q.api.DrainNode(ctx, connect.NewRequest(&droverv1.DrainNodeRequest{Node: v.Get("node"), Off: off})); err != nil {
+func (a *actions) drain(ctx context.Context, v url.Values, off bool) (string, error) {
+	if _, err := a.api.DrainNode(ctx, connect.NewRequest(&droverv1.DrainNodeRequest{Node: v.Get("node"), Off: off})); err != nil {
 		return "", classify(err)
 	}
 	return address("nodes", v.Get("node")), nil

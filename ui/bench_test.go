@@ -48,7 +48,7 @@ func BenchmarkPage(b *testing.B) {
 	api := largeCluster()
 	for _, path := range []string{"/", "/?q=node-09", "/schedule", "/schedule?by=racks", "/data/nodes?v=1", "/data/schedule?v=1"} {
 		b.Run(path, func(b *testing.B) {
-			h := New(Config{API: api})
+			h := New(Config{API: api, History: api})
 			r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil)
 			r.Header.Set("Accept-Encoding", "gzip")
 			n := 0

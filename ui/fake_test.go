@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 // expect fail: the embedded interface is nil.
 type scripted struct {
 	droverv1connect.ClientServiceClient
+	droverv1connect.HistoryServiceClient
 	t *testing.T
 
 	mu    sync.Mutex
@@ -96,8 +98,23 @@ func (s *scripted) GetSchedule(context.Context, *connect.Request[droverv1.GetSch
 	return reply(s, "GetSchedule", s.plan)
 }
 
-func (s *scripted) ListSamples(context.Context, *connect.Request[droverv1.ListSamplesRequest]) (*connect.Response[droverv1.ListSamplesResponse], error) {
-	return reply(s, "ListSamples", &droverv1.ListSamplesResponse{Tenants: []string{hostile}, Samples: []*droverv1.Sample{{AtMs: 1, Shares: []float64{0.5}}, {AtMs: 2, Cycles: 3}}})
+func (s *scripted) ListPastSamples(_ context.Context, r *connect.Request[droverv1.ListPastSamplesRequest]) (*connect.Response[droverv1.ListPastSamplesResponse], error) {
+	if r.Msg.GetTenant() == "" {
+		return reply(s, "ListPastSamples", &droverv1.ListPastSamplesResponse{Samples: []*droverv1.PastSample{{AtMs: 1, TasksRunning: 4}, {AtMs: 60_001, CycleMs: 2}}})
+	}
+	return reply(s, "ListPastSamples", &droverv1.ListPastSamplesResponse{Samples: []*droverv1.PastSample{{AtMs: 1, Share: 0.5, FairShare: 0.25}}})
+}
+
+func (s *scripted) ListPastJobs(_ context.Context, r *connect.Request[droverv1.ListPastJobsRequest]) (*connect.Response[droverv1.ListPastJobsResponse], error) {
+	if r.Msg.GetPage() != "" {
+		return reply(s, "ListPastJobs", &droverv1.ListPastJobsResponse{})
+	}
+	j := &droverv1.JobSummary{Job: 3, Name: r.Msg.GetNamePrefix() + " of " + fmt.Sprint(r.Msg.GetStates()) + r.Msg.GetUser(), EndedMs: 5}
+	return reply(s, "ListPastJobs", &droverv1.ListPastJobsResponse{Jobs: []*droverv1.JobSummary{j}, NextPage: "ab"})
+}
+
+func (s *scripted) Usage(context.Context, *connect.Request[droverv1.UsageRequest]) (*connect.Response[droverv1.UsageResponse], error) {
+	return reply(s, "Usage", &droverv1.UsageResponse{Rows: []*droverv1.UsageRow{{Tenant: "default", CpuHours: 12.5}}})
 }
 
 func (s *scripted) GetScheduler(context.Context, *connect.Request[droverv1.GetSchedulerRequest]) (*connect.Response[droverv1.GetSchedulerResponse], error) {

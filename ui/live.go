@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -114,6 +115,10 @@ func (s *server) serveLive(w http.ResponseWriter, r *http.Request) {
 			return
 		case err != nil:
 			failed = true
+			if to := s.away(r.Context()); to != "" {
+				_ = st.send("elsewhere", strings.TrimRight(to, "/")+"/"+strings.TrimLeft(u.RequestURI(), "/")) // fails only if the reader is gone
+				return
+			}
 			err = st.send("trouble", err.Error())
 			silent = time.Now()
 		case failed || body.digest != have:

@@ -196,13 +196,15 @@ type taskRow struct {
 // taskBar is an attempt in the waterfall: until which times (Unix ms, 0 for
 // not reached) it was starting, and running or suspended.
 type taskBar struct {
-	Attempt   int32  `json:"attempt"`
-	Placed    int64  `json:"placed"`
-	Started   int64  `json:"started"`
-	End       int64  `json:"end"` // 0: it has not ended
-	State     string `json:"state"`
-	Suspended int64  `json:"suspended"` // ms in all
-	Since     int64  `json:"since"`     // suspended since; 0: it is not
+	Attempt    int32  `json:"attempt"`
+	Placed     int64  `json:"placed"`
+	Started    int64  `json:"started"`
+	End        int64  `json:"end"` // 0: it has not ended
+	State      string `json:"state"`
+	Fetching   int64  `json:"fetching"`   // ms before Started
+	Committing int64  `json:"committing"` // ms before End
+	Suspended  int64  `json:"suspended"`  // ms in all
+	Since      int64  `json:"since"`      // suspended since; 0: it is not
 }
 
 // taskWindow is the most tasks of one answer about them.
@@ -280,7 +282,7 @@ func newTaskRow(t *droverv1.TaskStatus, submitted int64) taskRow {
 	r := taskRow{Stage: t.GetStage(), Index: t.GetTask(), State: t.GetState(), Attempts: len(t.GetAttempts())}
 	for i, a := range t.GetAttempts() {
 		seen := a.GetSeen()
-		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Suspended: a.GetLevel().GetSuspendedMs()}
+		b := taskBar{Attempt: a.GetKey().GetAttempt(), Placed: a.GetPlacedMs(), Started: seen.GetStartedMs(), State: phaseText(seen), Fetching: seen.GetFetchingMs(), Committing: seen.GetCommittingMs(), Suspended: a.GetLevel().GetSuspendedMs()}
 		if isOver(seen) {
 			b.End = cmp.Or(seen.GetEndedMs(), seen.GetStartedMs()+seen.GetRunningMs(), a.GetPlacedMs())
 		} else if l := seen.GetLevel(); l > droverv1.Level_LEVEL_RUNNING {
@@ -310,10 +312,16 @@ func isOver(s *droverv1.SeenAttempt) bool {
 func phaseText(s *droverv1.SeenAttempt) string {
 	switch s.GetPhase() {
 	case droverv1.Phase_PHASE_PREPARING:
+		if s.GetFetchingMs() > 0 {
+			return "fetching"
+		}
 		return "starting"
 	case droverv1.Phase_PHASE_RUNNING:
 		if s.GetLevel() > droverv1.Level_LEVEL_RUNNING {
 			return "suspended"
+		}
+		if s.GetCommittingMs() > 0 {
+			return "committing"
 		}
 		return "running"
 	case droverv1.Phase_PHASE_SUCCEEDED:

@@ -34,6 +34,7 @@ type column struct {
 type jobsData struct {
 	Summary, Search, Sort string
 	States, Tenants       []choice
+	Pasts                 []choice
 	Mine, Filtered        bool
 	Columns               []column
 	Jobs                  []jobRow
@@ -62,22 +63,69 @@ func deadlineOrder(j *droverv1.JobSummary) int64 {
 	return j.GetDeadlineMs()
 }
 
-// jobsPage lists jobs.
+// jobsPage lists jobs: those that are live or ended lately, or those of the past.
 func (q *query) jobsPage() (*view, error) {
-	req := &droverv1.ListJobsRequest{All: true, Tenant: q.values.Get("tenant"), Mine: q.values.Get("mine") != ""}
-	res, err := q.jobs(req)
-	if err != nil {
-		return nil, err
-	}
 	tenants, err := q.tenants()
 	if err != nil {
 		return nil, err
 	}
-	d := &jobsData{Search: q.values.Get("q"), Sort: q.values.Get("sort"), Mine: req.GetMine()}
 	state := q.values.Get("state")
-	d.Filtered = d.Search != "" || state != "" || req.GetTenant() != "" || d.Mine
+	d := &jobsData{Search: q.values.Get("q"), Sort: q.values.Get("sort"), Mine: q.values.Get("mine") != ""}
+	d.Filtered = d.Search != "" || state != "" || q.values.Get("tenant") != "" || d.Mine
 	d.States = choices(state, "", "all", "live", "live", "waiting", "waiting", "running", "running", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped")
-	d.Tenants = tenantChoices(tenants, req.GetTenant())
+	d.Tenants = tenantChoices(tenants, q.values.Get("tenant"))
+	d.Pasts = choices(q.values.Get("past"), "", "live and recent", "24", "ended in the last day", "168", "in the last week", "720", "in the last 30 days", "all", "ever")
+	if q.values.Get("past") != "" {
+		d.Filtered = true
+		err = d.addPast(q, state)
+	} else {
+		err = d.addPresent(q, state)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Jobs", Nav: "Jobs", Template: "jobs", Data: d}, nil
+}
+
+// addPast lists ended jobs from the history, the last ended first, a page of them
+// at a time.
+func (d *jobsData) addPast(q *query, state string) error {
+	req := &droverv1.ListPastJobsRequest{Tenant: q.values.Get("tenant"), NamePrefix: d.Search, Limit: pageRows, Page: q.values.Get("after")}
+	if h := q.number("past", 0); h > 0 && h <= 24*366 {
+		req.SinceMs = (now()/60_000)*60_000 - int64(h)*3_600_000
+	}
+	if s, ok := droverv1.JobState_value["JOB_STATE_"+strings.ToUpper(state)]; ok && state != "" {
+		req.States = []droverv1.JobState{droverv1.JobState(s)}
+	}
+	if d.Mine {
+		status, err := q.status()
+		if err != nil {
+			return err
+		}
+		req.User = status.GetCaller()
+	}
+	res, err := q.pastJobs(req)
+	if err != nil {
+		return err
+	}
+	for _, j := range res.GetJobs() {
+		d.Jobs = append(d.Jobs, newJobRow(j))
+	}
+	d.Summary = "ended ones, the last first"
+	d.addColumns(q, "", false)
+	if res.GetNextPage() != "" {
+		d.Pager.Next = q.with("after", res.GetNextPage())
+	}
+	return nil
+}
+
+// addPresent lists the jobs that are live or ended lately.
+func (d *jobsData) addPresent(q *query, state string) error {
+	req := &droverv1.ListJobsRequest{All: true, Tenant: q.values.Get("tenant"), Mine: d.Mine, Limit: presentJobs}
+	res, err := q.jobs(req)
+	if err != nil {
+		return err
+	}
 	var list []*droverv1.JobSummary
 	for _, j := range res.GetJobs() {
 		if matchesJob(j, strings.ToLower(d.Search), state) {
@@ -93,14 +141,14 @@ func (q *query) jobsPage() (*view, error) {
 	}
 	d.Summary = fmt.Sprintf("%s live, %s ended lately", countText(live), countText(len(res.GetJobs())-live))
 	if n := res.GetMore(); n > 0 {
-		d.Summary += fmt.Sprintf("; %s more are not listed: choose a tenant", countText(n))
+		d.Summary += fmt.Sprintf("; %s more are not listed: choose a tenant, or what ended in a time", countText(n))
 	}
 	from, to, p := q.paginate(len(list))
 	d.Pager = p
 	for _, j := range list[from:to] {
 		d.Jobs = append(d.Jobs, newJobRow(j))
 	}
-	return &view{Title: "Jobs", Nav: "Jobs", Template: "jobs", Data: d}, nil
+	return nil
 }
 
 func tenantChoices(tenants []*droverv1.TenantStatus, on string) []choice {
@@ -142,13 +190,22 @@ func (d *jobsData) sort(q *query, list []*droverv1.JobSummary) {
 		}
 		return c
 	})
+	d.addColumns(q, name, up)
+}
+
+// presentJobs bounds the list of live and recent jobs; more need a tenant.
+const presentJobs = 2000
+
+// addColumns sets the heads of the columns. Without an order in force the list
+// cannot be sorted.
+func (d *jobsData) addColumns(q *query, name string, up bool) {
 	for _, c := range []struct{ order, label string }{{"job", "Number"}, {"name", "Job"}, {"state", "State"}, {"tenant", "Tenant"}, {"progress", "Tasks done"},
 		{"submitted", "Submitted"}, {"took", "Took"}, {"deadline", "Deadline"}, {"", "Why it waits, or how it ended"}} {
 		col := column{Label: c.label, Numeric: slices.Contains([]string{"job", "submitted", "took"}, c.order)}
-		if c.order != "" {
+		if c.order != "" && name != "" {
 			col.Address = q.with("sort", c.order)
 		}
-		if c.order == name {
+		if c.order == name && name != "" {
 			col.Sorted, col.Address = "descending", q.with("sort", "-"+name)
 			if up {
 				col.Sorted, col.Address = "ascending", q.with("sort", name)

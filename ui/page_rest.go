@@ -1,10 +1,13 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -19,7 +22,8 @@ type series struct {
 
 type tenantRow struct {
 	*droverv1.TenantStatus
-	Cap string
+	Cap      string
+	CPUHours string // in the time shown
 }
 
 type behindRow struct {
@@ -27,20 +31,28 @@ type behindRow struct {
 	Name, Tenant, BehindTenant, Reason string
 }
 
+// shareSample is a row of the table beside the pictures of shares.
 type shareSample struct {
 	AtMs   int64
-	Values []float64
+	Values []string
 }
 
 type tenantsData struct {
-	Rows   []tenantRow
-	Series []series
-	Table  []shareSample
-	Behind []behindRow
+	Rows       []tenantRow
+	Pasts      []choice
+	Time       string // that the pictures cover
+	Series     []series
+	MoreSeries int64
+	Table      []shareSample
+	Behind     []behindRow
 }
 
-// tableSamples is how many samples a table has beside its picture.
-const tableSamples = 60
+// Limits of pictures over time.
+const (
+	maxPoints    = 300 // of a line
+	tableSamples = 60  // rows of the table beside a picture
+	maxSeries    = 24  // tenants with a picture
+)
 
 // tenantsPage shows who uses what.
 func (q *query) tenantsPage() (*view, error) {
@@ -48,50 +60,86 @@ func (q *query) tenantsPage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	samples, err := q.samples()
-	if err != nil {
-		return nil, err
-	}
 	plan, err := q.schedule(&droverv1.GetScheduleRequest{})
 	if err != nil {
 		return nil, err
 	}
-	d := &tenantsData{Behind: behindRows(plan)}
-	for _, t := range tenants {
-		d.Rows = append(d.Rows, tenantRow{t, capText(t.GetTenant())})
+	since, pasts, name := q.pastTimes()
+	usage, err := q.usage(&droverv1.UsageRequest{SinceMs: since, Groups: []droverv1.UsageGroup{droverv1.UsageGroup_USAGE_GROUP_TENANT}})
+	if err != nil {
+		return nil, err
 	}
-	if len(samples.GetSamples()) > 0 {
-		d.addShares(tenants, samples)
+	hours := map[string]float64{}
+	for _, u := range usage.GetRows() {
+		hours[u.GetTenant()] = u.GetCpuHours()
+	}
+	d := &tenantsData{Behind: behindRows(plan), Pasts: pasts, Time: name}
+	for _, t := range tenants {
+		d.Rows = append(d.Rows, tenantRow{t, capText(t.GetTenant()), strconv.FormatFloat(hours[t.GetTenant().GetName()], 'f', 1, 64)})
+	}
+	if err := d.addShares(q, tenants, since); err != nil {
+		return nil, err
 	}
 	return &view{Title: "Tenants", Nav: "Tenants", Template: "tenants", Data: d}, nil
 }
 
-func (d *tenantsData) addShares(tenants []*droverv1.TenantStatus, samples *droverv1.ListSamplesResponse) {
-	at := times(samples.GetSamples())
-	for i, name := range samples.GetTenants() {
-		v := make([]float64, len(samples.GetSamples()))
-		for k, s := range samples.GetSamples() {
-			if i < len(s.GetShares()) {
-				v[k] = s.GetShares()[i]
-			}
+// pastTimes returns since when pictures over time show what was, in Unix ms, the
+// choices of it, and its name. To the minute, so that equal pages share an answer.
+func (q *query) pastTimes() (since int64, list []choice, name string) {
+	h := q.number("past", 1)
+	list = choices(q.values.Get("past"), "", "the last hour", "24", "the last day", "168", "the last week", "720", "the last 30 days", "4320", "the last 180 days")
+	name = list[0].Label
+	for _, c := range list {
+		if c.On {
+			name = c.Label
 		}
-		one := series{Name: name, Last: v[len(v)-1]}
-		for _, t := range tenants {
-			if t.GetTenant().GetName() == name {
-				one.Fair = t.GetFairShare()
-			}
-		}
-		one.Picture = linePicture(at, v, 1, one.Fair)
-		d.Series = append(d.Series, one)
 	}
-	for _, s := range slices.Backward(lastSamples(samples.GetSamples(), tableSamples)) {
-		row := shareSample{AtMs: s.GetAtMs(), Values: make([]float64, len(d.Series))}
-		copy(row.Values, s.GetShares())
-		d.Table = append(d.Table, row)
+	if h < 1 || h > 24*366 {
+		h = 1
 	}
+	return (now()/60_000)*60_000 - int64(h)*3_600_000, list, name
 }
 
-func times(list []*droverv1.Sample) []int64 {
+// addShares draws the shares of the tenants that use or want most.
+func (d *tenantsData) addShares(q *query, tenants []*droverv1.TenantStatus, since int64) error {
+	list := slices.Clone(tenants)
+	slices.SortStableFunc(list, func(a, b *droverv1.TenantStatus) int {
+		return cmp.Or(cmp.Compare(b.GetDominantShare(), a.GetDominantShare()), cmp.Compare(b.GetJobs(), a.GetJobs()), cmp.Compare(a.GetTenant().GetName(), b.GetTenant().GetName()))
+	})
+	if n := len(list) - maxSeries; n > 0 {
+		list, d.MoreSeries = list[:maxSeries], int64(n)
+	}
+	rows := map[int64]*shareSample{}
+	for _, t := range list {
+		samples, err := q.samples(t.GetTenant().GetName(), since)
+		if err != nil {
+			return err
+		}
+		if len(samples) == 0 {
+			continue
+		}
+		at := times(samples)
+		v, fair := valuesOf(samples, (*droverv1.PastSample).GetShare), valuesOf(samples, (*droverv1.PastSample).GetFairShare)
+		for i, s := range lastSamples(samples) {
+			k := len(samples) - len(lastSamples(samples)) + i
+			if rows[s.GetAtMs()] == nil {
+				rows[s.GetAtMs()] = &shareSample{AtMs: s.GetAtMs(), Values: make([]string, len(list))}
+			}
+			rows[s.GetAtMs()].Values[len(d.Series)] = percentText(v[k]) + " of " + percentText(fair[k])
+		}
+		d.Series = append(d.Series, series{Name: t.GetTenant().GetName(), Last: v[len(v)-1], Fair: fair[len(fair)-1], Picture: linePicture(at, v, 1, fair)})
+	}
+	for _, ms := range slices.Backward(slices.Sorted(maps.Keys(rows))) {
+		if len(d.Table) == tableSamples {
+			break
+		}
+		rows[ms].Values = rows[ms].Values[:len(d.Series)]
+		d.Table = append(d.Table, *rows[ms])
+	}
+	return nil
+}
+
+func times(list []*droverv1.PastSample) []int64 {
 	out := make([]int64, len(list))
 	for i, s := range list {
 		out[i] = s.GetAtMs()
@@ -99,8 +147,16 @@ func times(list []*droverv1.Sample) []int64 {
 	return out
 }
 
-func lastSamples(list []*droverv1.Sample, n int) []*droverv1.Sample {
-	return list[max(0, len(list)-n):]
+func valuesOf(list []*droverv1.PastSample, of func(*droverv1.PastSample) float64) []float64 {
+	out := make([]float64, len(list))
+	for i, s := range list {
+		out[i] = of(s)
+	}
+	return out
+}
+
+func lastSamples(list []*droverv1.PastSample) []*droverv1.PastSample {
+	return list[max(0, len(list)-tableSamples):]
 }
 
 // capText returns a tenant's caps in words.
@@ -163,14 +219,16 @@ type pendingRow struct {
 type schedulerData struct {
 	Scheduler           *droverv1.GetSchedulerResponse
 	Rate, Mean, Longest string
-	Dropped             int64
+	Dropped             string
+	Time                string // that the pictures cover
+	Pasts               []choice
 	Pending             []pendingRow
 	Params              []param
 	Calibration         *droverv1.CalibrationResponse
 	OpenQuotes          int64
 	CalibrationPicture  template.HTML
 	Series              []series
-	Samples             []*droverv1.Sample
+	Samples             []*droverv1.PastSample
 }
 
 // schedulerPage shows how the scheduler does.
@@ -179,7 +237,8 @@ func (q *query) schedulerPage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	samples, err := q.samples()
+	since, pasts, name := q.pastTimes()
+	samples, err := q.samples("", since)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +246,8 @@ func (q *query) schedulerPage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &schedulerData{Scheduler: policy, Calibration: calibration, OpenQuotes: int64(calibration.GetOpen()), CalibrationPicture: calibrationPicture(calibration), Rate: "–", Mean: "–", Longest: "–"}
+	d := &schedulerData{Scheduler: policy, Calibration: calibration, OpenQuotes: int64(calibration.GetOpen()), CalibrationPicture: calibrationPicture(calibration), Rate: "–", Mean: "–", Longest: "–", Dropped: "–",
+		Time: name, Pasts: pasts}
 	total := int64(0)
 	for _, p := range policy.GetPending() {
 		total += p.GetTasks()
@@ -198,43 +258,34 @@ func (q *query) schedulerPage() (*view, error) {
 	for _, k := range slices.Sorted(maps.Keys(policy.GetParams())) {
 		d.Params = append(d.Params, param{k, policy.GetParams()[k]})
 	}
-	d.addSamples(samples.GetSamples())
+	d.addSamples(samples)
 	return &view{Title: "Scheduler", Nav: "Scheduler", Template: "scheduler", Data: d}, nil
 }
 
-func (d *schedulerData) addSamples(list []*droverv1.Sample) {
+func (d *schedulerData) addSamples(list []*droverv1.PastSample) {
 	if len(list) == 0 {
 		return
 	}
-	longest, cycles, actions, us := int64(0), int64(0), int64(0), int64(0)
+	last, longest, dropped := list[len(list)-1], 0.0, 0.0
 	for _, s := range list {
-		longest = max(longest, s.GetMaxCycleUs())
-		d.Dropped += s.GetDropped()
+		longest = max(longest, s.GetLongestCycleMs())
+		dropped += s.GetDroppedPerSecond() * float64(s.GetPeriodMs()) / 1000
 	}
-	minute := lastSamples(list, 6)
-	for _, s := range minute {
-		cycles, actions, us = cycles+s.GetCycles(), actions+s.GetActions(), us+s.GetMeanCycleUs()*s.GetCycles()
-	}
-	d.Rate = fmt.Sprintf("%.1f", float64(actions)/(10*float64(len(minute))))
-	d.Longest = microsText(longest)
-	if cycles > 0 {
-		d.Mean = microsText(us / cycles)
-	}
+	ms := func(v float64) string { return microsText(int64(v * 1000)) }
+	rate := func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
+	whole := func(v float64) string { return countText(int64(math.Round(v))) }
+	d.Rate, d.Mean, d.Longest, d.Dropped = rate(last.GetDecisionsPerSecond()), ms(last.GetCycleMs()), ms(longest), whole(dropped)
 	at := times(list)
-	add := func(name string, of func(*droverv1.Sample) float64, text func(float64) string) {
-		v, top := make([]float64, len(list)), 0.0
-		for i, s := range list {
-			v[i] = of(s)
-			top = max(top, v[i])
-		}
-		d.Series = append(d.Series, series{Name: name, Now: "now " + text(v[len(v)-1]) + ", most " + text(top), Picture: linePicture(at, v, top, -1)})
+	add := func(name string, of func(*droverv1.PastSample) float64, text func(float64) string) {
+		v := valuesOf(list, of)
+		top := slices.Max(v)
+		d.Series = append(d.Series, series{Name: name, Now: "now " + text(v[len(v)-1]) + ", most " + text(top), Picture: linePicture(at, v, top, nil)})
 	}
-	whole := func(v float64) string { return countText(int64(v)) }
-	add("Decisions a second", func(s *droverv1.Sample) float64 { return float64(s.GetActions()) / 10 }, func(v float64) string { return fmt.Sprintf("%.1f", v) })
-	add("Mean cycle", func(s *droverv1.Sample) float64 { return float64(s.GetMeanCycleUs()) }, func(v float64) string { return microsText(int64(v)) })
-	add("Tasks running", func(s *droverv1.Sample) float64 { return float64(s.GetTasksRunning()) }, whole)
-	add("Tasks waiting", func(s *droverv1.Sample) float64 { return float64(s.GetTasksPending()) }, whole)
-	d.Samples = slices.Clone(lastSamples(list, tableSamples))
+	add("Decisions a second", (*droverv1.PastSample).GetDecisionsPerSecond, rate)
+	add("Mean cycle", (*droverv1.PastSample).GetCycleMs, ms)
+	add("Tasks running", (*droverv1.PastSample).GetTasksRunning, whole)
+	add("Tasks waiting", (*droverv1.PastSample).GetTasksWaiting, whole)
+	d.Samples = slices.Clone(lastSamples(list))
 	slices.Reverse(d.Samples)
 }
 

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -55,7 +56,7 @@ func hostilePlan() *droverv1.GetScheduleResponse {
 func newScripted(t *testing.T) (*scripted, *httptest.Server) {
 	t.Helper()
 	api := &scripted{t: t, nodes: []*droverv1.NodeStatus{hostileNode()}, job: hostileJob(), tasks: []*droverv1.TaskStatus{hostileTask()}, plan: hostilePlan()}
-	s := httptest.NewServer(New(Config{API: api}))
+	s := httptest.NewServer(New(Config{API: api, History: api}))
 	t.Cleanup(s.Close)
 	return api, s
 }
@@ -65,7 +66,7 @@ func newScripted(t *testing.T) (*scripted, *httptest.Server) {
 func TestHostileTextStaysText(t *testing.T) {
 	_, s := newScripted(t)
 	stage := url.PathEscape(hostile)
-	for _, path := range []string{"/", "/jobs", "/jobs/7", "/jobs/7/tasks/" + stage + "/0", "/jobs/7/logs/" + stage + "/0", "/jobs?q=" + url.QueryEscape(hostile), "/schedule", "/schedule?by=tenants", "/tenants", "/scheduler", "/nodes/" + stage, "/" + stage} {
+	for _, path := range []string{"/", "/jobs", "/jobs/7", "/jobs/7/tasks/" + stage + "/0", "/jobs/7/logs/" + stage + "/0", "/jobs?q=" + url.QueryEscape(hostile), "/jobs?past=all&q=" + url.QueryEscape(hostile), "/schedule", "/schedule?by=tenants", "/tenants", "/scheduler", "/nodes/" + stage, "/" + stage} {
 		code, text := fetch(t, http.DefaultClient, s.URL+path, nil)
 		if want := map[bool]int{true: http.StatusNotFound, false: http.StatusOK}[path == "/"+stage]; code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
@@ -234,7 +235,7 @@ func TestResponsesAreTaggedAndCompressed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := io.ReadAll(z); err != nil || string(b) != string(staticAssets["page.css"].body) {
+	if b, err := io.ReadAll(z); err != nil || string(b) != string(staticAssets()["page.css"].body) {
 		t.Errorf("%d bytes differ (%v)", len(b), err)
 	}
 }
@@ -287,7 +288,7 @@ func TestFirstPageIsSmall(t *testing.T) {
 // Every script of the package can be parsed, and writes nothing as markup.
 func TestScripts(t *testing.T) {
 	seen := 0
-	for name, a := range staticAssets {
+	for name, a := range staticAssets() {
 		if !strings.HasSuffix(name, ".js") {
 			continue
 		}
@@ -338,5 +339,66 @@ func TestChunksOfALog(t *testing.T) {
 	}
 	if got != long {
 		t.Errorf("%d bytes of %d", len(got), len(long))
+	}
+}
+
+// The list of the past asks the history for what the address says, and continues
+// where the last part ended.
+func TestJobsOfThePast(t *testing.T) {
+	_, s := newScripted(t)
+	_, text := fetch(t, http.DefaultClient, s.URL+"/jobs?past=168&q=etl&state=failed&mine=1&sort=name", nil)
+	for _, want := range []string{"etl of [JOB_STATE_FAILED]user/alice", `href="/jobs?after=ab&amp;mine=1&amp;past=168&amp;q=etl&amp;sort=name&amp;state=failed"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q: %s", want, text)
+		}
+	}
+	if _, text = fetch(t, http.DefaultClient, s.URL+"/jobs?past=168&after=ab", nil); !strings.Contains(text, "No job matches") {
+		t.Errorf("the last part: %s", text)
+	}
+}
+
+// A reader of a coordinator that does not lead is sent to the one that does, to the
+// same page, at once and when the leader changes while a page is open.
+func TestReaderIsSentToTheLeader(t *testing.T) {
+	api := &scripted{t: t, nodes: []*droverv1.NodeStatus{hostileNode()}, job: hostileJob(), plan: hostilePlan(), down: true}
+	s := httptest.NewServer(New(Config{API: api, History: api, Elsewhere: func(context.Context) string { return "https://other:7171/" }}))
+	defer s.Close()
+	c := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for path, want := range map[string]string{"/jobs?q=a": "https://other:7171/jobs?q=a", "/nodes/a%2Fb": "https://other:7171/nodes/a%2Fb"} {
+		res, err := c.Get(s.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if got := res.Header.Get("Location"); res.StatusCode != http.StatusTemporaryRedirect || got != want {
+			t.Errorf("%s: %d to %q, want %q", path, res.StatusCode, got, want)
+		}
+	}
+	if _, text := fetch(t, http.DefaultClient, s.URL+"/live?path=/jobs%3Fq%3Da", nil); !strings.Contains(text, "event: elsewhere\ndata: \"https://other:7171/jobs?q=a\"") {
+		t.Errorf("an open page: %s", text)
+	}
+}
+
+// The waterfall has the parts of an attempt's time, and a live one is in the part
+// that it is in now.
+func TestPartsOfAnAttempt(t *testing.T) {
+	attempt := func(s *droverv1.SeenAttempt) *droverv1.TaskAttempt {
+		return &droverv1.TaskAttempt{Key: &droverv1.AttemptKey{Attempt: 1}, PlacedMs: 1000, Seen: s, Level: &droverv1.LevelStatus{SuspendedMs: 7}}
+	}
+	for name, c := range map[string]struct {
+		seen *droverv1.SeenAttempt
+		want taskBar
+	}{
+		"starting":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING}, taskBar{State: "starting"}},
+		"fetching":   {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_PREPARING, FetchingMs: 5}, taskBar{State: "fetching", Fetching: 5}},
+		"running":    {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, FetchingMs: 5, StartedMs: 1200}, taskBar{State: "running", Fetching: 5, Started: 1200}},
+		"committing": {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, CommittingMs: 9, StartedMs: 1200}, taskBar{State: "committing", Committing: 9, Started: 1200}},
+		"over":       {&droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_SUCCEEDED, FetchingMs: 5, CommittingMs: 9, StartedMs: 1200, EndedMs: 1500}, taskBar{State: "succeeded", Fetching: 5, Committing: 9, Started: 1200, End: 1500}},
+	} {
+		c.want.Attempt, c.want.Placed, c.want.Suspended = 1, 1000, 7
+		r := newTaskRow(&droverv1.TaskStatus{Attempts: []*droverv1.TaskAttempt{attempt(c.seen)}}, 0)
+		if len(r.bars) != 1 || r.bars[0] != c.want {
+			t.Errorf("%s: %+v, want %+v", name, r.bars, c.want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -18,8 +19,11 @@ import (
 //go:embed templates
 var templateFiles embed.FS
 
-// templates has a set for each page: layout.html with what the page defines.
-var templates = parseTemplates("cluster", "node", "jobs", "job", "task", "logs", "schedule", "tenants", "scheduler", "events", "error")
+// templates returns a set for each page: layout.html with what the page defines. The sets are
+// parsed at the first call, since every start of the command line would pay for it.
+var templates = sync.OnceValue(func() map[string]*template.Template {
+	return parseTemplates("cluster", "node", "jobs", "job", "task", "logs", "schedule", "tenants", "scheduler", "events", "error")
+})
 
 func parseTemplates(names ...string) map[string]*template.Template {
 	out := map[string]*template.Template{}
@@ -48,7 +52,7 @@ func (q *query) renderPage(w io.Writer, v *view, address string) error {
 	}
 	f := &frame{view: v, Pages: navigation, Address: address, Main: template.HTML(b.String()), Digest: digest([]byte(b.String()))}
 	f.Status, _ = q.status() // a page without its frame's details is better than none
-	return templates[v.Template].ExecuteTemplate(w, "layout", f)
+	return templates()[v.Template].ExecuteTemplate(w, "layout", f)
 }
 
 // navEntry is a page of the navigation.
@@ -64,7 +68,7 @@ type mainPart struct {
 
 // renderMain writes the part of a page that is kept live.
 func (q *query) renderMain(w io.Writer, v *view) error {
-	return templates[v.Template].ExecuteTemplate(w, "main", &mainPart{Token: q.token, Data: v.Data})
+	return templates()[v.Template].ExecuteTemplate(w, "main", &mainPart{Token: q.token, Data: v.Data})
 }
 
 var helpers = template.FuncMap{

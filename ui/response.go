@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 )
 
 // writeBody writes a response with an entity tag, compressed if the client can
@@ -72,7 +73,8 @@ type asset struct {
 	version string
 }
 
-var staticAssets = readAssets()
+// staticAssets returns the files by name; they are read at the first call.
+var staticAssets = sync.OnceValue(readAssets)
 
 // readAssets reads the embedded files. It fails only if the program was built
 // wrong.
@@ -102,7 +104,7 @@ func readAssets() map[string]*asset {
 }
 
 // staticURL returns the address of a file; it changes with the content.
-func staticURL(name string) string { return "/static/" + name + "?v=" + staticAssets[name].version }
+func staticURL(name string) string { return "/static/" + name + "?v=" + staticAssets()[name].version }
 
 func (s *server) serveStatic(w http.ResponseWriter, r *http.Request) {
 	a := s.static[r.PathValue("name")]

@@ -24,15 +24,22 @@ const maxForm = 64 << 10
 type Config struct {
 	// API is called with the context of the reader's request.
 	API droverv1connect.ClientServiceClient
+	// History is called in the same way.
+	History droverv1connect.HistoryServiceClient
 	// Reader names who reads, from the context of a request. Readers of one name
 	// share answers of the API. nil: there is one reader.
 	Reader func(context.Context) string
+	// Elsewhere returns the URL of the coordinator whose page has the answers,
+	// "" while that is this one. A reader is sent there. nil: always this one.
+	Elsewhere func(context.Context) string
 }
 
 // server serves the pages.
 type server struct {
 	api    droverv1connect.ClientServiceClient
+	past   droverv1connect.HistoryServiceClient
 	reader func(context.Context) string
+	away   func(context.Context) string
 	shared *shared
 	secret []byte // authenticates forms
 	live   atomic.Int64
@@ -41,10 +48,13 @@ type server struct {
 
 // New returns the handler of the page. It serves every path.
 func New(cfg Config) http.Handler {
-	s := &server{api: cfg.API, reader: cfg.Reader, shared: newShared(), secret: make([]byte, 32), static: staticAssets}
+	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32), static: staticAssets()}
 	_, _ = rand.Read(s.secret) // never fails: see its documentation
 	if s.reader == nil {
 		s.reader = func(context.Context) string { return "" }
+	}
+	if s.away == nil {
+		s.away = func(context.Context) string { return "" }
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /static/{name}", s.serveStatic)
@@ -85,7 +95,7 @@ type query struct {
 
 func (s *server) newQuery(ctx context.Context, u *url.URL) (*query, error) {
 	q := &query{ctx: ctx, values: u.Query(), reader: s.reader(ctx)}
-	q.source = &source{api: s.api, shared: s.shared, reader: q.reader, ctx: ctx}
+	q.source = &source{api: s.api, past: s.past, shared: s.shared, reader: q.reader, ctx: ctx}
 	q.token = s.formToken(q.reader)
 	for seg := range strings.SplitSeq(strings.Trim(u.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(seg)
@@ -150,6 +160,11 @@ func (q *query) page() (*view, error) {
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
+	if to := s.away(r.Context()); to != "" {
+		w.Header().Set("Cache-Control", "no-store") // another one may lead tomorrow
+		http.Redirect(w, r, strings.TrimRight(to, "/")+"/"+strings.TrimLeft(r.URL.RequestURI(), "/"), http.StatusTemporaryRedirect)
+		return
+	}
 	q, err := s.newQuery(r.Context(), r.URL)
 	var v *view
 	if err == nil {

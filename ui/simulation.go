@@ -25,7 +25,7 @@ type SimulatedNumber struct{ Name, Value string }
 // WriteSimulations writes one HTML file with the schedules of simulations, as
 // the page shows that of a cluster. The file refers to nothing else.
 func WriteSimulations(w io.Writer, title string, list []Simulation) error {
-	f := &simulationFile{Title: title, Style: template.CSS(staticAssets["page.css"].body), Script: template.JS(bundle("canvas.js", "page.js", "schedule.js"))}
+	f := &simulationFile{Title: title, Style: template.CSS(staticAssets()["page.css"].body), Script: template.JS(bundle("canvas.js", "page.js", "schedule.js"))}
 	f.Policy = "default-src 'none'; img-src data:; script-src " + sourceHash([]byte(f.Script)) + "; style-src " + sourceHash([]byte(f.Style))
 	for i, s := range list {
 		x := newScheduleIndex(s.Plan)
@@ -86,7 +86,7 @@ func bundle(names ...string) string {
 	var b bytes.Buffer
 	b.WriteString("(() => {\n\"use strict\";\n")
 	for _, n := range names {
-		b.Write(exportWord.ReplaceAll(importLine.ReplaceAll(staticAssets[n].body, nil), nil))
+		b.Write(exportWord.ReplaceAll(importLine.ReplaceAll(staticAssets()[n].body, nil), nil))
 	}
 	b.WriteString("})();\n")
 	return b.String()

@@ -17,6 +17,7 @@ import (
 // them.
 type source struct {
 	api    droverv1connect.ClientServiceClient
+	past   droverv1connect.HistoryServiceClient
 	shared *shared
 	reader string
 	ctx    context.Context
@@ -84,8 +85,18 @@ func (s *source) scheduler() (*droverv1.GetSchedulerResponse, error) {
 	return ask(s, "scheduler", &droverv1.GetSchedulerRequest{}, s.api.GetScheduler)
 }
 
-func (s *source) samples() (*droverv1.ListSamplesResponse, error) {
-	return ask(s, "samples", &droverv1.ListSamplesRequest{}, s.api.ListSamples)
+// samples returns samples of a tenant, "" for the cluster, oldest first.
+func (s *source) samples(tenant string, sinceMS int64) ([]*droverv1.PastSample, error) {
+	res, err := ask(s, "samples", &droverv1.ListPastSamplesRequest{Tenant: tenant, SinceMs: sinceMS, Limit: maxPoints}, s.past.ListPastSamples)
+	return res.GetSamples(), err
+}
+
+func (s *source) pastJobs(q *droverv1.ListPastJobsRequest) (*droverv1.ListPastJobsResponse, error) {
+	return ask(s, "past jobs", q, s.past.ListPastJobs)
+}
+
+func (s *source) usage(q *droverv1.UsageRequest) (*droverv1.UsageResponse, error) {
+	return ask(s, "usage", q, s.past.Usage)
 }
 
 func (s *source) calibration() (*droverv1.CalibrationResponse, error) {

@@ -18,28 +18,29 @@ func shareTag(share, fair float64) template.HTML {
 		min(share, 1)*1000, min(max(fair*1000-3, 0), 994)))
 }
 
-// linePicture draws values over time, with a line at mark if that is not
-// negative. top is the value at the top.
-func linePicture(at []int64, v []float64, top, mark float64) template.HTML {
+// linePicture draws values over time, and beside them a dashed line of others
+// unless these are nil. top is the value at the top.
+func linePicture(at []int64, v []float64, top float64, beside []float64) template.HTML {
 	const w, h = 300.0, 60.0
 	if top <= 0 {
 		top = 1
 	}
-	x := func(i int) float64 {
+	points := func(v []float64) string {
+		var b strings.Builder
 		first, last := at[0], at[len(at)-1]
-		if last == first {
-			return w
+		for i := range v {
+			x := w
+			if last > first {
+				x = float64(at[i]-first) / float64(last-first) * w
+			}
+			fmt.Fprintf(&b, "%.1f,%.1f ", x, h-2-min(v[i]/top, 1)*(h-4))
 		}
-		return float64(at[i]-first) / float64(last-first) * w
+		return strings.TrimSpace(b.String())
 	}
-	y := func(v float64) float64 { return h - 2 - min(v/top, 1)*(h-4) }
-	var line strings.Builder
-	for i := range v {
-		fmt.Fprintf(&line, "%.1f,%.1f ", x(i), y(v[i]))
-	}
-	out := fmt.Sprintf(`<svg class="series" viewBox="0 0 %g %g" preserveAspectRatio="none" aria-hidden="true"><polygon class="area" points="0,%g %s%g,%g"/><polyline class="line" points="%s"/>`, w, h, h, line.String(), w, h, strings.TrimSpace(line.String()))
-	if mark >= 0 {
-		out += fmt.Sprintf(`<line class="fair" x1="0" x2="%g" y1="%.1f" y2="%.1f"/>`, w, y(mark), y(mark))
+	line := points(v)
+	out := fmt.Sprintf(`<svg class="series" viewBox="0 0 %g %g" preserveAspectRatio="none" aria-hidden="true"><polygon class="area" points="0,%g %s %g,%g"/><polyline class="line" points="%s"/>`, w, h, h, line, w, h, line)
+	if beside != nil {
+		out += fmt.Sprintf(`<polyline class="fair" points="%s"/>`, points(beside))
 	}
 	return template.HTML(out + `</svg>`)
 }

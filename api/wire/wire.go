@@ -124,6 +124,9 @@ func FromError(err error) error {
 	if IsOverload(err) {
 		return fault.Overload("%s", ce.Message())
 	}
+	if ce.Code() == connect.CodeUnauthenticated { // Denied, before the caller's name is known
+		return fault.New(fault.Denied, "%s", ce.Message())
+	}
 	for _, c := range codes {
 		if ce.Code() == c.code {
 			return fault.New(c.class, "%s", ce.Message())

@@ -31,6 +31,7 @@ const defaultAddress = "unix:///run/drover/coordinator.sock"
 type client struct {
 	droverv1connect.ClientServiceClient
 	operator  droverv1connect.OperatorServiceClient
+	tokens    droverv1connect.TokenServiceClient
 	history   droverv1connect.HistoryServiceClient
 	debug     droverv1connect.DebugServiceClient
 	transport *coordclient.Transport
@@ -40,11 +41,19 @@ type client struct {
 
 // dial returns a client for the global flags. It does not connect yet.
 func dial(c *cli.Context) (*client, error) {
+	token, err := readToken(c)
+	if err != nil {
+		return nil, err
+	}
 	conf := clientTLS(c)
+	if token != "" {
+		conf = sync.OnceValues(func() (*tls.Config, error) { return pki.TokenConfig(c.String("tls-ca")) })
+	}
 	t, err := openCoordinators("-address", c.String("address"), conf)
 	if err != nil {
 		return nil, err
 	}
+	t.ShowToken(token)
 	var more []connect.Interceptor
 	if c.Bool(staleFlag) {
 		more = append(more, staleReader{})
@@ -52,6 +61,7 @@ func dial(c *cli.Context) (*client, error) {
 	h, opts := &http.Client{Transport: t}, connect.WithInterceptors(append(more, coordclient.NewRetrier(t))...)
 	cl := &client{
 		ClientServiceClient: droverv1connect.NewClientServiceClient(h, coordclient.Base, opts),
+		tokens:              droverv1connect.NewTokenServiceClient(h, coordclient.Base, opts),
 		operator:            droverv1connect.NewOperatorServiceClient(h, coordclient.Base, opts),
 		history:             droverv1connect.NewHistoryServiceClient(h, coordclient.Base, opts),
 		debug:               droverv1connect.NewDebugServiceClient(h, coordclient.Base, opts),

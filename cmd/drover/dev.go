@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/runtime/process"
+	"github.com/drover-run/drover/ui"
 )
 
 func devCommand() *cli.Command {
@@ -42,6 +44,10 @@ func devCommand() *cli.Command {
 		Action: runDev,
 	}
 }
+
+// devGCPercent is how much the heap may grow between collections: with the small heap
+// of one user's jobs the default spends a sixth of the processor on collecting.
+const devGCPercent = 400
 
 func runDev(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
@@ -68,6 +74,7 @@ func runDev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	debug.SetGCPercent(devGCPercent)
 	recent := diagnosis.NewLog()
 	log := slog.New(recent.Handler(newDevLogger(c).Handler()))
 	up := make(chan struct{})
@@ -80,21 +87,14 @@ func runDev(c *cli.Context) error {
 			Scheduler: c.String("scheduler"), SchedulerParams: params, Ready: func() { close(up) },
 		})
 	})
-	g.Go(func() error {
-		select {
-		case <-up:
-		case <-ctx.Done():
-			return nil
-		}
-		return runDevNode(ctx, c, data, socket)
-	})
+	g.Go(func() error { return runDevNode(ctx, c, data, socket, up) })
 	if listen := c.String("ui"); listen != "" {
 		g.Go(func() error {
 			h, base, err := httpClient(c, "unix://"+socket)
 			if err != nil {
 				return err
 			}
-			return serveUI(ctx, listen, droverv1connect.NewClientServiceClient(h, base), func(address string) {
+			return serveUI(ctx, listen, ui.Config{API: droverv1connect.NewClientServiceClient(h, base), History: droverv1connect.NewHistoryServiceClient(h, base)}, func(address string) {
 				fmt.Fprintf(c.App.ErrWriter, "page: %s (opens once; `drover ui` gives another address)\n", address)
 			})
 		})
@@ -114,13 +114,10 @@ func devSocketPath(c *cli.Context) (string, error) {
 	return s, nil
 }
 
-// runDevNode runs the node of `drover dev` in this process.
-func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error {
-	driver, err := process.New(process.Config{StateDir: filepath.Join(data, "processes")})
-	if err != nil {
-		return err
-	}
-	defer driver.Close()
+// runDevNode runs the node of `drover dev` in this process. It writes its programs while
+// the coordinator starts, and begins when up is closed: until then the folder may belong
+// to another `drover dev`, whose processes the driver would take for orphans.
+func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-chan struct{}) error {
 	h, base, err := httpClient(c, "unix://"+socket)
 	if err != nil {
 		return err
@@ -137,10 +134,20 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string) error 
 	if err != nil {
 		return err
 	}
+	select {
+	case <-up:
+	case <-ctx.Done():
+		return nil
+	}
+	driver, err := process.New(process.Config{StateDir: filepath.Join(data, "processes")})
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
 	recent := diagnosis.NewLog()
 	return node.Run(ctx, node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
-		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
+		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, NoSync: c.String("data") == "", Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
 		Ready: func(string) {
 			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
 			if "unix://"+socket != defaultAddress {

@@ -93,8 +93,8 @@ func (f *logFollower) startStreams(ctx context.Context, streams *errgroup.Group)
 	}
 }
 
-// hasLogs reports whether a node has logs of an attempt: it runs, or it has ended
-// and its folder is still there.
+// hasLogs reports whether a node may have logs of an attempt: it runs, or it has
+// ended and its node is up.
 func hasLogs(a *droverv1.TaskAttempt) bool {
 	phase := a.Seen.GetPhase()
 	return phase == droverv1.Phase_PHASE_RUNNING || a.Retained && phase > droverv1.Phase_PHASE_RUNNING

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 var logFlags = []cli.Flag{
@@ -43,25 +45,30 @@ func jobLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			shown, bytes := 0, int64(0)
+			shown, gone, bytes := 0, 0, int64(0)
 			for _, t := range tasks {
 				at := latestAttempt(t)
-				if at == nil || (!at.Retained && at.Seen.GetPhase() != droverv1.Phase_PHASE_RUNNING) {
+				if at == nil || !hasLogs(at) {
 					continue
 				}
 				shown++
 				fmt.Fprintf(c.App.Writer, "== %s/%d attempt %d on %s\n", t.Stage, t.Task, at.Key.Attempt, at.Node)
 				n, err := streamLogs(c, cl, at.Key)
+				if errors.Is(err, fault.NotFound) {
+					gone++
+					fmt.Fprintln(c.App.ErrWriter, err)
+					continue
+				}
 				if err != nil {
 					return err
 				}
 				bytes += n
 			}
 			switch {
-			case shown > 0 && bytes == 0 && !c.Bool("stderr"):
+			case shown > gone && bytes == 0 && !c.Bool("stderr"):
 				fmt.Fprintf(c.App.ErrWriter, "the tasks wrote nothing to standard output; for standard error: drover job logs -stderr %s\n", a[0])
 			case shown == 0:
-				fmt.Fprintln(c.App.ErrWriter, "no logs: no task has started, or the job ended longer ago than nodes keep logs (logs of failed attempts are kept longer: keep_failed)")
+				fmt.Fprintln(c.App.ErrWriter, "no logs: no task has started, or the nodes where they ran are lost")
 			}
 			return nil
 		},

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-run/drover/internal/innerbin"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/systemd"
+	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node"
 	"github.com/drover-run/drover/node/fsys"
 	"github.com/drover-run/drover/node/measure"
@@ -49,6 +50,8 @@ func nodeCommand() *cli.Command {
 			&cli.StringFlag{Name: "containerd", Value: defaultContainerd, Usage: "containerd's socket"},
 			&cli.IntFlag{Name: "reserve", Value: 10, Usage: "percent of CPU, memory and disk reserved for the system"},
 			&cli.StringFlag{Name: "secrets", Usage: "folder with one folder per tenant, with one file per secret; default: secrets in -data"},
+			&cli.StringFlag{Name: "keep-logs-size", Value: "2GiB", Usage: "how much of the logs of attempts that have left the node is kept, the newest; 0 for none"},
+			&cli.DurationFlag{Name: "keep-logs-age", Value: 7 * 24 * time.Hour, Usage: "how long they are kept"},
 			&cli.BoolFlag{Name: "open-metrics", Usage: "serve /metrics to callers without a certificate"},
 			&cli.BoolFlag{Name: "allow-root", Usage: "allow tenants with uid 0 to run as root"},
 			&cli.BoolFlag{Name: "probe", Value: true, Usage: "at the first start, test with a container which suspension levels work here; =false: skip"},
@@ -88,7 +91,14 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	if err != nil {
 		return none, err
 	}
-	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, RecentLog: service.recent, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe")}
+	cfg := node.Config{Data: data, Registry: newRegistry(), Log: service.log, RecentLog: service.recent, Secrets: c.String("secrets"), AllowRoot: c.Bool("allow-root"), OpenMetrics: c.Bool("open-metrics"), Probe: c.Bool("probe"),
+		KeepLogAge: c.Duration("keep-logs-age")}
+	if cfg.KeepLogBytes, err = jobspec.ParseSize(c.String("keep-logs-size")); err != nil {
+		return none, usageErrorf("-keep-logs-size: %w", err)
+	}
+	if cfg.KeepLogBytes == 0 {
+		cfg.KeepLogBytes = -1 // 0 is the default
+	}
 	if cfg.FilesConfig, err = nodeFilesConfig(c); err != nil {
 		return none, err
 	}

@@ -25,9 +25,9 @@ Every unary call is also JSON over HTTP POST. On the coordinator's machine:
     curl --unix-socket /run/drover/coordinator.sock -H 'Content-Type: application/json' -d '{}' \
       http://coordinator/drover.v1.ClientService/Status
 
-Errors have a code of Connect: ` + "`not_found`, `already_exists`, `invalid_argument`, `permission_denied`, `failed_precondition`, `resource_exhausted`, `unavailable`, `unimplemented`, `data_loss`" + `, and a message of one line. Fields are only added.
+Errors have a code of Connect: ` + "`unauthenticated`, `not_found`, `already_exists`, `invalid_argument`, `permission_denied`, `failed_precondition`, `resource_exhausted`, `unavailable`, `unimplemented`, `data_loss`" + `, and a message of one line. Fields are only added.
 `)
-	for _, f := range []protoreflect.FileDescriptor{droverv1.File_drover_v1_client_proto, droverv1.File_drover_v1_history_proto, droverv1.File_drover_v1_task_proto, droverv1.File_drover_v1_node_proto, droverv1.File_drover_v1_log_proto} {
+	for _, f := range []protoreflect.FileDescriptor{droverv1.File_drover_v1_client_proto, droverv1.File_drover_v1_history_proto, droverv1.File_drover_v1_token_proto, droverv1.File_drover_v1_task_proto, droverv1.File_drover_v1_node_proto, droverv1.File_drover_v1_log_proto} {
 		writeProtoFile(t, &b, f)
 	}
 	return b.String()

@@ -77,6 +77,9 @@ func parseSimFlagsWith(c *cli.Context, vary map[string]string) (*simInput, error
 	if err := requireFlags(c, "workload", "format"); err != nil {
 		return nil, err
 	}
+	if c.Bool("jsonl") && c.String("out") == "" {
+		return nil, usageErrorf("-jsonl needs -out: it writes tables into that folder")
+	}
 	in := &simInput{model: c.String("model")}
 	if in.model != "tasks" && in.model != "fluid" {
 		return nil, usageErrorf("model %q: use tasks or fluid", in.model)
@@ -336,12 +339,15 @@ func clearProgressLine(c *cli.Context) {
 	}
 }
 
+// simJSONLinesFlag is the flag of run and compare for rows as JSON lines.
+var simJSONLinesFlag = &cli.BoolFlag{Name: "jsonl", Usage: "also write the tables of -out as JSON lines: jobs.jsonl, tasks.jsonl, timeseries.jsonl"}
+
 func simRunCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "run",
 		Usage: "simulate one scheduler on one workload: summary.json, CSV by job, attempt and time, plots",
 		Flags: simFlags(&cli.StringFlag{Name: "scheduler", Usage: "policy", Value: "3dsf"},
-			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}, simHTMLFlag),
+			&cli.StringFlag{Name: "out", Usage: "folder for summary.json, jobs.csv, tasks.csv, timeseries.csv and plots"}, simJSONLinesFlag, simHTMLFlag),
 		Action: func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
@@ -382,6 +388,11 @@ func writeSimulation(c *cli.Context, in *simInput, setup *run.Setup, outs []*run
 	if dir := c.String("out"); dir != "" {
 		if err := run.WriteResults(dir, sum, outs[0]); err != nil {
 			return err
+		}
+		if c.Bool("jsonl") {
+			if err := run.WriteJSONLines(dir); err != nil {
+				return err
+			}
 		}
 	}
 	if c.Bool("json") {

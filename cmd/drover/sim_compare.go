@@ -40,7 +40,7 @@ func simCompareCommand() *cli.Command {
 		Name:  "compare",
 		Usage: "several schedulers side by side on one workload, with confidence intervals over seeds",
 		Flags: simFlags(&cli.StringSliceFlag{Name: "scheduler", Usage: "policy, or policy:key=value,key=value; repeatable; the others are compared with the first"},
-			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}, simHTMLFlag),
+			&cli.StringFlag{Name: "out", Usage: "folder for comparison.json and plots"}, simJSONLinesFlag, simHTMLFlag),
 		Action: func(c *cli.Context) (err error) {
 			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 				return err
@@ -114,7 +114,7 @@ func printComparison(c *cli.Context, in *simInput, cols []comparedSetup) error {
 		all.Ratios = append(all.Ratios, pairedRatios(cols[0].outcomes, col.outcomes))
 	}
 	if dir := c.String("out"); dir != "" {
-		if err := writeComparison(dir, all, cols); err != nil {
+		if err := writeComparison(dir, all, cols, c.Bool("jsonl")); err != nil {
 			return err
 		}
 	}
@@ -177,7 +177,7 @@ func columnDir(dir string, i int, scheduler string) string {
 	return filepath.Join(dir, fmt.Sprintf("%d-%s", i+1, name))
 }
 
-func writeComparison(dir string, all comparison, cols []comparedSetup) error {
+func writeComparison(dir string, all comparison, cols []comparedSetup, jsonl bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -193,8 +193,14 @@ func writeComparison(dir string, all comparison, cols []comparedSetup) error {
 	var runs []*engine.Result
 	for i, col := range cols {
 		names, runs = append(names, col.name), append(runs, col.outcomes[0].Result)
-		if err := run.WriteResults(columnDir(dir, i, col.setup.Scheduler), all.Columns[i], col.outcomes[0]); err != nil {
+		own := columnDir(dir, i, col.setup.Scheduler)
+		if err := run.WriteResults(own, all.Columns[i], col.outcomes[0]); err != nil {
 			return err
+		}
+		if jsonl {
+			if err := run.WriteJSONLines(own); err != nil {
+				return err
+			}
 		}
 	}
 	p, err := report.PlotResponses(names, runs)

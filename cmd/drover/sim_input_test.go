@@ -26,6 +26,9 @@ func TestSimRefusesBadInput(t *testing.T) {
 	generate := func(more ...string) []string {
 		return append([]string{"-workload", "uniform", "-format", "generate", "-rule", "jobs=3", "-nodes", "1"}, more...)
 	}
+	if _, _, err := runSim(t, append([]string{"run", "-jsonl"}, generate()...)...); err == nil || !strings.Contains(err.Error(), "-jsonl needs -out") {
+		t.Errorf("tables without a folder: %v", err)
+	}
 	files := 0
 	swf := func(text string) []string {
 		files++
@@ -61,6 +64,9 @@ func TestSimRefusesBadInput(t *testing.T) {
 		"an empty trace":                  {append(swf(""), "-nodes", "1"), "the workload is empty"},
 		"a trace without a job to run":    {append(swf("; MaxProcs: 4\n1 5 -1 0 4 -1 -1 4 60 -1 -1 7 -1 -1 -1 -1 -1 -1\n"), "-nodes", "1"), "no job to simulate: of 2 lines 1 have nothing to run"},
 		"blocks of nothing":               {[]string{"-workload", file("t.tsv", "j\t0\t0\t5\t0\t0\n"), "-format", "swim", "-rule", "block=0B"}, "block is 0"},
+		"machines without memory":         {generate("-memory", "0B"), "memory is 0: no task could ever run there"},
+		"a machine named twice":           {[]string{"-workload", "uniform", "-format", "generate", "-cluster", file("d.json", `{"nodes":[{"count":2},{"name":"node2"}]}`)}, `the name "node2" is used twice`},
+		"a machine that hardly moves":     {[]string{"-workload", "uniform", "-format", "generate", "-cluster", file("e.json", `{"nodes":[{"speed":1e-300}]}`)}, "speed is 1e-300: expected a number from 0.000001"},
 		"a negative count of machines":    {[]string{"-workload", "uniform", "-format", "generate", "-cluster", file("c.json", `{"nodes":[{"count":-3}]}`)}, "count is -3: expected 1 to"},
 	} {
 		t.Run(name, func(t *testing.T) {

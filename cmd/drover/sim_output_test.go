@@ -55,7 +55,7 @@ func TestSimTellsTenantsApart(t *testing.T) {
 	}
 	out := filepath.Join(dir, "out")
 	stdout, _, err := runSim(t, "run", "-workload", "uniform", "-format", "generate", "-rule", "jobs=30", "-rule", "tenants=3", "-rule", "interval_s=0",
-		"-cluster", cluster, "-scheduler", "fair", "-out", out, "-json")
+		"-cluster", cluster, "-scheduler", "fair", "-out", out, "-jsonl", "-json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +96,17 @@ func TestSimTellsTenantsApart(t *testing.T) {
 	}
 	if ended != 200 || lost == 0 {
 		t.Errorf("%d attempts succeeded, want 200; %d were lost", ended, lost)
+	}
+	for name, rows := range map[string]int{"jobs": 30, "tasks": ended + lost, "timeseries": len(read("timeseries.csv"))} {
+		b, err := os.ReadFile(filepath.Join(out, name+".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		var last map[string]any
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != rows || last["tenant"] == nil {
+			t.Errorf("%s.jsonl: %d lines, want %d; the last is %v, %v", name, len(lines), rows, last, err)
+		}
 	}
 	seen := map[string]bool{}
 	for _, r := range read("timeseries.csv") {
@@ -205,15 +216,18 @@ func TestProgressWithoutATerminal(t *testing.T) {
 	}
 }
 
-// TestSimReplaysImports: what Slurm and YARN recorded runs from the command line.
+// TestSimReplaysImports: what Slurm, YARN, Google and Alibaba recorded runs from the command line.
 func TestSimReplaysImports(t *testing.T) {
 	const samples = "../../scheduler/sim/trace/testdata/"
 	for name, c := range map[string]struct {
-		args []string
-		jobs int
+		args    []string
+		jobs    int
+		tenants int
 	}{
-		"slurm": {[]string{"-workload", samples + "sacct.txt", "-format", "slurm", "-nodes", "3", "-cpu", "32", "-memory", "128GiB"}, 4},
-		"rumen": {[]string{"-workload", samples + "rumen.json", "-format", "rumen"}, 2},
+		"slurm":   {[]string{"-workload", samples + "sacct.txt", "-format", "slurm", "-nodes", "3", "-cpu", "32", "-memory", "128GiB"}, 4, 2},
+		"alibaba": {[]string{"-workload", samples + "alibaba_batch_task.csv", "-format", "alibaba", "-nodes", "2", "-cpu", "96", "-memory", "400GiB"}, 3, 1},
+		"google":  {[]string{"-workload", samples + "google_2019.jsonl", "-format", "google", "-nodes", "2", "-cpu", "96", "-memory", "400GiB"}, 2, 2},
+		"rumen":   {[]string{"-workload", samples + "rumen.json", "-format", "rumen"}, 2, 2},
 	} {
 		stdout, _, err := runSim(t, append([]string{"run", "-json", "-scheduler", "fair"}, c.args...)...)
 		if err != nil {
@@ -223,11 +237,13 @@ func TestSimReplaysImports(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &sum); err != nil {
 			t.Fatal(err)
 		}
-		if sum.Jobs != c.jobs || sum.Unfinished != 0 || len(sum.Tenants) != 2 {
+		if sum.Jobs != c.jobs || sum.Unfinished != 0 || len(sum.Tenants) != c.tenants {
 			t.Errorf("%s: %d jobs, %v unfinished, tenants %+v", name, sum.Jobs, sum.Unfinished, sum.Tenants)
 		}
 	}
-	if _, _, err := runSim(t, "run", "-workload", samples+"sacct.txt", "-format", "slurm"); err == nil || !strings.Contains(err.Error(), "does not print the machines' sizes") {
-		t.Errorf("slurm without machines: %v", err)
+	for format, file := range map[string]string{"slurm": "sacct.txt", "alibaba": "alibaba_batch_task.csv", "google": "google_2019.jsonl"} {
+		if _, _, err := runSim(t, "run", "-workload", samples+file, "-format", format); err == nil || !strings.Contains(err.Error(), "does not state the machines' sizes") {
+			t.Errorf("%s without machines: %v", format, err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/drover-run/drover/internal/version"
 	"github.com/drover-run/drover/scheduler/sim/run/reproduce"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
@@ -26,6 +27,8 @@ func simReproduceCommand() *cli.Command {
 			&cli.IntFlag{Name: "seeds", Usage: "number of seeds of each experiment; default: its own"},
 			&cli.IntFlag{Name: "sensitivity", Value: 1, Usage: "also repeat each experiment with each assumption low and high, with this many seeds; 0: skip"},
 			&cli.BoolFlag{Name: "quick", Usage: "small workloads and two seeds: a smoke test without meaningful results"},
+			&cli.BoolFlag{Name: "stored", Usage: "report what the folder has from earlier runs and simulate nothing"},
+			&cli.StringFlag{Name: "docs", Usage: "source tree `DIR` in which to write docs/explanation/reproduction.md and the numbers in README.md"},
 			&cli.BoolFlag{Name: "other-builds", Usage: "also reuse results of other builds of the program in the folder"},
 			jsonFlag,
 		},
@@ -55,7 +58,7 @@ func runReproduce(c *cli.Context, what string) error {
 	if err != nil {
 		return err
 	}
-	if r.Store, err = reproduce.OpenStore(filepath.Join(dir, "samples"), build); err != nil {
+	if r.Store, err = reproduce.OpenStore(filepath.Join(dir, "samples"), build, version.Version); err != nil {
 		return err
 	}
 	r.Store.AcceptOtherBuilds = c.Bool("other-builds")
@@ -68,6 +71,11 @@ func runReproduce(c *cli.Context, what string) error {
 	report.FromOtherBuilds = r.Store.FromOtherBuilds()
 	if err := report.Write(dir); err != nil {
 		return err
+	}
+	if root := c.String("docs"); root != "" {
+		if err := report.WriteDocs(root); err != nil {
+			return exitError{exitRefused, err}
+		}
 	}
 	for _, o := range outs {
 		if o.Err != nil {
@@ -99,7 +107,7 @@ func newReproduceRunner(c *cli.Context, what string) (*reproduce.Runner, error) 
 	if path := c.String("fb2010"); path != "" {
 		env.FB2010 = func() (io.ReadCloser, error) { return trace.Open(path) }
 	}
-	r := &reproduce.Runner{Env: env, Claims: claims, Experiments: picked, Seeds: c.Int("seeds"), Sensitivity: c.Int("sensitivity"), Parallel: runtime.GOMAXPROCS(0)}
+	r := &reproduce.Runner{Env: env, Claims: claims, Experiments: picked, Seeds: c.Int("seeds"), Sensitivity: c.Int("sensitivity"), Parallel: runtime.GOMAXPROCS(0), StoredOnly: c.Bool("stored")}
 	if env.Quick && r.Seeds == 0 {
 		r.Seeds = 2
 	}

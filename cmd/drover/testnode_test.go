@@ -6,6 +6,8 @@ import "github.com/urfave/cli/v2"
 // beside it.
 func testNodeCommand(data, socket string) *cli.Command {
 	return &cli.Command{Name: "test-node", Flags: devCommand().Flags, Action: func(c *cli.Context) error {
-		return runDevNode(c.Context, c, data, socket)
+		up := make(chan struct{})
+		close(up)
+		return runDevNode(c.Context, c, data, socket, up)
 	}}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/ui"
 )
 
@@ -32,7 +32,7 @@ func uiCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return serveUI(c.Context, c.String("listen"), cl.ClientServiceClient, func(address string) {
+			return serveUI(c.Context, c.String("listen"), ui.Config{API: cl.ClientServiceClient, History: cl.history}, func(address string) {
 				fmt.Fprintln(c.App.Writer, address)
 				fmt.Fprintln(c.App.ErrWriter, "open this address in a browser of this machine; it works once; Ctrl-C ends it")
 			})
@@ -41,8 +41,8 @@ func uiCommand() *cli.Command {
 }
 
 // webPage returns the page that a coordinator serves.
-func webPage(api droverv1connect.ClientServiceClient, reader func(context.Context) string) http.Handler {
-	return ui.New(ui.Config{API: api, Reader: reader})
+func webPage(c coordinator.PageConfig) http.Handler {
+	return ui.New(ui.Config{API: c.API, History: c.History, Reader: c.Reader, Elsewhere: c.Elsewhere})
 }
 
 // uiShutdownLimit bounds how long open pages delay the end, in which they are
@@ -51,7 +51,7 @@ const uiShutdownLimit = 2 * time.Second
 
 // serveUI serves the page on a loopback address until ctx ends. It calls ready
 // with an address that opens it.
-func serveUI(ctx context.Context, listen string, api droverv1connect.ClientServiceClient, ready func(address string)) error {
+func serveUI(ctx context.Context, listen string, page ui.Config, ready func(address string)) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
 		return usageErrorf("-listen %q: want HOST:PORT, such as 127.0.0.1:0", listen)
@@ -63,7 +63,7 @@ func serveUI(ctx context.Context, listen string, api droverv1connect.ClientServi
 	if err != nil {
 		return fmt.Errorf("the page: %w", err)
 	}
-	guard := ui.NewGuard(ui.New(ui.Config{API: api}), l.Addr().String())
+	guard := ui.NewGuard(ui.New(page), l.Addr().String())
 	s := &http.Server{Handler: guard, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -201,9 +201,37 @@ func (f *Facts) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bo
 		return false
 	}
 	if !known {
+		f.acquitNodes(e, n.ID, job)
 		f.addEvent(e, "job.blamed", &Event{Job: f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(InfraWindow), clip(what, 256))})
 	}
 	return true
+}
+
+// acquitNodes ends the quarantine of the nodes that a job alone brought into it,
+// once it is blamed: they are on probation from now on. O(nodes).
+func (f *Facts) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
+	for _, n := range f.nodes {
+		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < InfraLimit || !f.failedAlone(n, job) {
+			continue
+		}
+		c := *n
+		c.QuarantineStreak, c.Reason = 0, ""
+		f.startProbation(e, &c)
+	}
+}
+
+// failedAlone reports whether the infrastructure failed one job on a node within
+// InfraWindow, and no other.
+func (f *Facts) failedAlone(n *Node, job uint64) (alone bool) {
+	for _, j := range n.InfraJobs {
+		if f.now-j.At < int64(InfraWindow) {
+			if j.Job != job {
+				return false
+			}
+			alone = true
+		}
+	}
+	return alone
 }
 
 // formatDuration formats whole minutes as "3 min", other durations as usual.

@@ -69,8 +69,13 @@ func TestOneJobCannotTakeNodeAfterNode(t *testing.T) {
 			w.fail(1, node)
 		}
 	}
-	if got := w.quarantined(); !slices.Equal(got, []string{"n1", "n2"}) {
+	if got := w.quarantined(); len(got) > 0 {
 		t.Errorf("one job took out %v", got)
+	}
+	for _, n := range w.f.Nodes()[:2] { // it had taken them before it was known to be the cause
+		if !n.Probation || n.Draining || n.QuarantineStreak != 0 {
+			t.Errorf("%s is not on probation after the job was blamed: %+v", n.Info.GetName(), n)
+		}
 	}
 	blamed := 0
 	for _, e := range w.f.EventsSince(0, MaxEvents) {
@@ -91,6 +96,9 @@ func TestOneJobCannotTakeNodeAfterNode(t *testing.T) {
 	if got := w.quarantined(); !slices.Contains(got, "n3") || slices.Contains(got, "n4") {
 		t.Errorf("after the failures of another job on n3: %v", got)
 	}
+	if n := w.f.Node(1); !n.Probation {
+		t.Errorf("the failures on n3 concern n1: %+v", n)
+	}
 	// The job is blamed for ten minutes only.
 	w.clock += InfraWindow
 	for range 3 {
@@ -98,5 +106,22 @@ func TestOneJobCannotTakeNodeAfterNode(t *testing.T) {
 	}
 	if got := w.quarantined(); !slices.Contains(got, "n4") {
 		t.Errorf("later, on n4 alone: %v", got)
+	}
+}
+
+// TestNodesThatFailTwoJobsAreNotAcquitted blames a job after a node failed another
+// one too: that node stays in quarantine.
+func TestNodesThatFailTwoJobsAreNotAcquitted(t *testing.T) {
+	w := newBlameFixture(t)
+	w.fail(2, 1)
+	for _, node := range []int32{1, 1, 2, 2, 2} {
+		w.fail(1, node)
+	}
+	if got := w.quarantined(); !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Fatalf("in quarantine: %v", got)
+	}
+	w.fail(1, 3)
+	if got := w.quarantined(); !slices.Equal(got, []string{"n1"}) {
+		t.Errorf("in quarantine: %v, want n1 alone", got)
 	}
 }

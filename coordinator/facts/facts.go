@@ -76,6 +76,8 @@ type Facts struct {
 	outcomes         []Outcome // a ring once it is full
 	outcomesStart    int
 
+	tokens map[string]*Token
+
 	scheduler string
 	params    map[string]string
 
@@ -111,7 +113,7 @@ func New() *Facts {
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
 		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
 		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
-		params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
+		tokens: map[string]*Token{}, params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
 	}
 	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
@@ -329,6 +331,10 @@ func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 		f.applyRefusalsExpired(b.RefusalsExpired, r)
 	case *droverv1.Entry_Restored:
 		f.applyRestored(e, b.Restored)
+	case *droverv1.Entry_Token:
+		f.applyToken(e, b.Token, r)
+	case *droverv1.Entry_TokenRevoked:
+		f.applyTokenRevoked(e, b.TokenRevoked, r)
 	case *droverv1.Entry_JobsForgotten:
 		f.applyForgotten(b.JobsForgotten, r)
 	default:

@@ -78,6 +78,14 @@ func (g *gen) entry() *droverv1.Entry {
 		e.Body = &droverv1.Entry_Decision{Decision: g.decision()}
 	case k < 98:
 		e.Body = &droverv1.Entry_Attempts{Attempts: g.report()}
+	case k < 99 && g.r.IntN(2) == 0:
+		id := fmt.Sprint("k", g.r.IntN(6))
+		if g.r.IntN(4) == 0 {
+			e.Body = &droverv1.Entry_TokenRevoked{TokenRevoked: &droverv1.TokenRevokedFact{Id: id}}
+			break
+		}
+		e.Body = &droverv1.Entry_Token{Token: &droverv1.TokenFact{Hash: make([]byte, 32-g.r.IntN(8)/7),
+			Token: &droverv1.Token{Id: id, User: "user/gen", ExpiresMs: g.at/1e6 + int64(g.r.IntN(100_000_000))}}}
 	case k < 99:
 		e.Body = &droverv1.Entry_Scheduler{Scheduler: &droverv1.SchedulerFact{Name: "fifo"}}
 	default:

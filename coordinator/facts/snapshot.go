@@ -17,7 +17,7 @@ import (
 
 // SnapshotVersion is the version of the snapshot format; Restore refuses a
 // higher one.
-const SnapshotVersion = 3
+const SnapshotVersion = 4
 
 // msg is an API message inside JSON: base64 of its protobuf encoding.
 type msg[M proto.Message] struct{ m M }
@@ -95,11 +95,16 @@ type (
 		Project     *Project                        `json:"project,omitempty"`
 		Completion  *Completion                     `json:"completion,omitempty"`
 		Outcome     *Outcome                        `json:"outcome,omitempty"`
+		Token       *tokenLine                      `json:"token,omitempty"`
 		Lines       int                             `json:"lines,omitempty"` // of "end"
 	}
 	tenantLine struct {
 		*Tenant
 		Spec msg[*droverv1.Tenant] `json:"spec"`
+	}
+	tokenLine struct {
+		Spec msg[*droverv1.Token] `json:"spec"`
+		Hash []byte               `json:"hash"`
 	}
 	nodeLine struct {
 		*Node
@@ -159,6 +164,7 @@ type Snapshot struct {
 	projects     []*Project
 	completions  []*Completion
 	outcomes     []Outcome
+	tokens       []*Token
 }
 
 // Snapshot returns a snapshot. It needs the write lock; see the package comment
@@ -169,7 +175,7 @@ func (f *Facts) Snapshot() *Snapshot {
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
 			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(), tokens: f.Tokens(),
 	}
 	s.completions, _ = f.CompletionsSince(0)
 	for _, d := range f.Blobs() {
@@ -233,6 +239,11 @@ func (s *Snapshot) writeCluster(put func(any) error) error {
 	}
 	for _, n := range s.nodes {
 		if err := put(line{T: "node", Node: &nodeLine{n, msg[*droverv1.NodeInfo]{n.Info}}}); err != nil {
+			return err
+		}
+	}
+	for _, t := range s.tokens {
+		if err := put(line{T: "token", Token: &tokenLine{msg[*droverv1.Token]{t.Spec}, t.Hash}}); err != nil {
 			return err
 		}
 	}
@@ -415,6 +426,8 @@ func (f *Facts) restoreLine(l *line) error {
 		}
 		f.nodes = append(f.nodes, n)
 		f.nodeName[n.Info.GetName()] = n.ID
+	case l.T == "token" && l.Token != nil && l.Token.Spec.m != nil:
+		f.tokens[l.Token.Spec.m.GetId()] = &Token{l.Token.Spec.m, l.Token.Hash}
 	case l.T == "blob" && l.Blob != nil:
 		f.blobs[l.Blob.Digest] = l.Blob
 	case l.T == "job" && l.Job != nil && l.Job.Job != nil:

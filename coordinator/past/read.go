@@ -195,6 +195,11 @@ func (s *Store) Attempts(job uint64, stage int32, limit int, page string) (out [
 	return out, next, s.damaged(err)
 }
 
+// PageAt returns the page of Attempts that begins with a task of a stage.
+func PageAt(job uint64, stage, task int32) string {
+	return hex.EncodeToString(attemptKey(job, stage, task, 0))
+}
+
 // damaged says of an error of a record where it is.
 func (s *Store) damaged(err error) error {
 	if err == nil {

@@ -109,16 +109,19 @@ func sampleTime(key []byte) int64 { return int64(binary.BigEndian.Uint64(key[len
 // sampleSum adds up samples.
 type sampleSum struct {
 	n float64
-	v [9]float64
+	v [10]float64
 	r [6]float64
+
+	longest float64 // cycle, ms
 }
 
 func (s *sampleSum) add(m *droverv1.PastSample) {
 	s.n++
 	for i, x := range [...]float64{m.GetShare(), m.GetFairShare(), m.GetJobsLive(), m.GetTasksRunning(), m.GetTasksSuspended(), m.GetTasksWaiting(),
-		m.GetNodesUp(), m.GetDecisionsPerSecond(), m.GetCycleMs()} {
+		m.GetNodesUp(), m.GetDecisionsPerSecond(), m.GetCycleMs(), m.GetDroppedPerSecond()} {
 		s.v[i] += x
 	}
+	s.longest = max(s.longest, m.GetLongestCycleMs())
 	u, c := m.GetUsed(), m.GetCapacity()
 	for i, x := range [...]int64{u.GetCpu(), u.GetMemory(), u.GetIo(), c.GetCpu(), c.GetMemory(), c.GetIo()} {
 		s.r[i] += float64(x)
@@ -134,7 +137,7 @@ func (s *sampleSum) mean() *droverv1.PastSample {
 		return &droverv1.Resources{Cpu: int64(s.r[i] / s.n), Memory: int64(s.r[i+1] / s.n), Io: int64(s.r[i+2] / s.n)}
 	}
 	return &droverv1.PastSample{Share: v(0), FairShare: v(1), JobsLive: v(2), TasksRunning: v(3), TasksSuspended: v(4), TasksWaiting: v(5),
-		NodesUp: v(6), DecisionsPerSecond: v(7), CycleMs: v(8), Used: r(0), Capacity: r(3)}
+		NodesUp: v(6), DecisionsPerSecond: v(7), CycleMs: v(8), DroppedPerSecond: v(9), LongestCycleMs: s.longest, Used: r(0), Capacity: r(3)}
 }
 
 // Samples returns the samples of a tenant ("" is the cluster) from since to until,

@@ -19,16 +19,16 @@ func (firstFit) Name() string { return "first_fit" }
 
 func (firstFit) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	d := scheduler.Decision{Base: s.Index(), At: now}
-	defer s.Rollback(s.Mark()) // what follows is a trial
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	defer s.Journal().Rollback(s.Journal().Mark()) // what follows is a trial
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			for g.Ready() && len(d.Actions) < limit {
-				n := s.NextNode(g, 0)
+				n := s.Cluster().NextNode(g, 0)
 				if n == scheduler.NoNode {
 					break
 				}
 				disk, _ := s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk)
-				a := s.PlaceAction(g, g.NextPending(0), n, disk)
+				a := s.Attempts().PlaceAction(g, g.NextPending(0), n, disk)
 				if s.Apply(&a, now) != nil {
 					break
 				}

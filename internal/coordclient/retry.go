@@ -168,7 +168,6 @@ var reads = map[string]bool{
 	droverv1connect.HistoryServiceUsageProcedure:            true,
 	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
 	droverv1connect.ClientServiceGetScheduleProcedure:       true,
-	droverv1connect.ClientServiceListSamplesProcedure:       true,
 	droverv1connect.OperatorServiceListServersProcedure:     true,
 }
 

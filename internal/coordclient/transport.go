@@ -20,7 +20,8 @@ type Opener func(address string) (*http.Transport, string, error)
 // Transport sends requests to one of several coordinators. It is safe for
 // concurrent use.
 type Transport struct {
-	open Opener
+	open  Opener
+	token string
 
 	mu        sync.Mutex // guards the fields below
 	addresses []string
@@ -49,6 +50,10 @@ func NewTransport(addresses []string, open Opener) (*Transport, error) {
 	return t, nil
 }
 
+// ShowToken has requests carry a token, those over TLS alone. It is called before
+// the first request.
+func (t *Transport) ShowToken(token string) { t.token = token }
+
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.mu.Lock()
@@ -59,6 +64,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	sent := req.Clone(req.Context())
 	sent.URL.Scheme, sent.URL.Host, sent.Host = to.base.Scheme, to.base.Host, ""
+	if t.token != "" && to.base.Scheme == "https" {
+		sent.Header.Set("Authorization", "Bearer "+t.token)
+	}
 	return to.transport.RoundTrip(sent)
 }
 

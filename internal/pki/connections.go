@@ -8,20 +8,32 @@ import (
 	"sync"
 )
 
+// maxStrangers bounds the open connections without a certificate, on ports where
+// one is optional.
+const maxStrangers = 2048
+
+// strangers is the name under which all of them are counted.
+const strangers = "strangers"
+
 // Connections follows the open TLS connections of an HTTP server: at most a
-// number for each certificate name, and none of a revoked certificate. Its
-// method Observe is the server's ConnState.
+// number for each certificate name, or for each address of callers without one,
+// and none of a revoked certificate. Its method Observe is the server's ConnState.
 type Connections struct {
 	limit int
 
 	mu   sync.Mutex
-	open map[net.Conn]*x509.Certificate
-	by   map[string]int // connections by common name
+	open map[net.Conn]connection
+	by   map[string]int // connections by name
+}
+
+type connection struct {
+	name string            // common name, or the address of a stranger
+	leaf *x509.Certificate // nil for a stranger
 }
 
 // NewConnections returns a table that allows limit connections for each name.
 func NewConnections(limit int) *Connections {
-	return &Connections{limit: limit, open: map[net.Conn]*x509.Certificate{}, by: map[string]int{}}
+	return &Connections{limit: limit, open: map[net.Conn]connection{}, by: map[string]int{}}
 }
 
 // Observe implements http.Server.ConnState. A connection counts once its
@@ -42,34 +54,44 @@ func (t *Connections) add(c net.Conn) bool {
 	if !ok {
 		return true
 	}
-	state := tc.ConnectionState()
-	if len(state.PeerCertificates) == 0 {
-		return true
+	var x connection
+	if peers := tc.ConnectionState().PeerCertificates; len(peers) > 0 {
+		x = connection{peers[0].Subject.CommonName, peers[0]}
+	} else {
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if it has none
+		x.name = "address " + host                               // no common name begins so
 	}
-	leaf := state.PeerCertificates[0]
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.open[c] != nil {
+	if _, known := t.open[c]; known {
 		return true
 	}
-	if t.by[leaf.Subject.CommonName] >= t.limit {
+	if t.by[x.name] >= t.limit || x.leaf == nil && t.by[strangers] >= maxStrangers {
 		return false
 	}
-	t.open[c] = leaf
-	t.by[leaf.Subject.CommonName]++
+	t.open[c] = x
+	t.countLocked(x, 1)
 	return true
+}
+
+func (t *Connections) countLocked(x connection, n int) {
+	names := []string{x.name}
+	if x.leaf == nil {
+		names = append(names, strangers)
+	}
+	for _, name := range names {
+		if t.by[name] += n; t.by[name] == 0 {
+			delete(t.by, name)
+		}
+	}
 }
 
 func (t *Connections) remove(c net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	leaf := t.open[c]
-	if leaf == nil {
-		return
-	}
-	delete(t.open, c)
-	if t.by[leaf.Subject.CommonName]--; t.by[leaf.Subject.CommonName] == 0 {
-		delete(t.by, leaf.Subject.CommonName)
+	if x, ok := t.open[c]; ok {
+		delete(t.open, c)
+		t.countLocked(x, -1)
 	}
 }
 
@@ -78,10 +100,10 @@ func (t *Connections) remove(c net.Conn) {
 func (t *Connections) CloseRevoked(m *Member) (names []string) {
 	t.mu.Lock()
 	var gone []net.Conn
-	for c, leaf := range t.open {
-		if m.Revoked(leaf) {
+	for c, x := range t.open {
+		if x.leaf != nil && m.Revoked(x.leaf) {
 			gone = append(gone, c)
-			names = append(names, leaf.Subject.CommonName)
+			names = append(names, x.name)
 		}
 	}
 	t.mu.Unlock()

@@ -249,6 +249,27 @@ func (m *Member) ClientConfig(kinds ...Kind) *tls.Config {
 	}
 }
 
+// TokenConfig returns the configuration of connections to coordinators by callers
+// without a certificate of their own. ca is the file of the authority; the
+// revocation list beside it is used if it exists.
+func TokenConfig(ca string) (*tls.Config, error) {
+	if ca == "" {
+		return nil, fault.New(fault.Invalid, "TLS needs the authority's certificate: set -tls-ca to the cluster's ca.pem")
+	}
+	pool, text, err := loadPool(ca)
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{files: Files{CA: ca}, pool: pool, pem: text, revoked: &revocations{}, stamps: map[string]stamp{}}
+	if m.cas, err = parseCertificates(ca, text); err != nil {
+		return nil, err
+	}
+	if err := m.reloadCRLLocked(); err != nil { // nobody else has m yet
+		return nil, err
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, VerifyConnection: m.verifier([]Kind{KindCoordinator}, false)}, nil
+}
+
 // verifier checks a peer after its chain was verified. A server may leave
 // certificates optional (ClientAuth); what needs one then checks the request.
 func (m *Member) verifier(kinds []Kind, server bool) func(tls.ConnectionState) error {

@@ -254,3 +254,44 @@ func TestSecondIssueKeepsKinds(t *testing.T) {
 		t.Fatalf("the first certificate of alice is no longer listed: %d certificates, %v", len(issued), err)
 	}
 }
+
+// TestConnectionsWithoutCertificateAreBounded opens connections of one address to a
+// server where certificates are optional.
+func TestConnectionsWithoutCertificateAreBounded(t *testing.T) {
+	dir := cluster(t)
+	conns := NewConnections(3)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server := open(t, dir, "c1", KindCoordinator).ServerConfig()
+	server.ClientAuth = tls.VerifyClientCertIfGiven
+	s.Config.ConnState = conns.Observe
+	startTLS(s, server)
+	defer s.Close()
+	conf, err := TokenConfig(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok := 0
+	for range 6 {
+		conn, err := tls.Dial("tcp", s.Listener.Addr().String(), conf)
+		if err != nil {
+			continue
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: c\r\n\r\n"); err != nil {
+			continue
+		}
+		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
+			ok++
+		}
+	}
+	if ok != 3 {
+		t.Errorf("%d connections of one address are open, want 3", ok)
+	}
+	s.CloseClientConnections()
+	s.Close()
+	conns.mu.Lock()
+	defer conns.mu.Unlock()
+	if len(conns.open) != 0 || len(conns.by) != 0 {
+		t.Errorf("after their end %d connections are known, and %v counted", len(conns.open), conns.by)
+	}
+}

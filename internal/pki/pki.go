@@ -214,19 +214,28 @@ func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	if f.CA == "" || f.Cert == "" || f.Key == "" {
 		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "mutual TLS needs the authority's certificate, your certificate and your key; `drover tls` makes them")
 	}
-	ca, err := os.ReadFile(f.CA)
+	pool, ca, err := loadPool(f.CA)
 	if err != nil {
-		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "certificate of the authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "%s contains no certificate", f.CA)
+		return nil, tls.Certificate{}, nil, err
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
 		return nil, tls.Certificate{}, nil, fault.New(fault.Invalid, "certificate and key: %w", err)
 	}
 	return pool, pair, ca, nil
+}
+
+// loadPool returns a pool with the authority in a file, and its PEM.
+func loadPool(file string) (*x509.CertPool, []byte, error) {
+	ca, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "certificate of the authority: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, nil, fault.New(fault.Invalid, "%s contains no certificate", file)
+	}
+	return pool, ca, nil
 }
 
 // ServerConfig returns the configuration of a listener that requires certificates

@@ -35,16 +35,23 @@ type File struct {
 	cause          error
 }
 
-// Open opens path for appending. A file has at most maxBytes (0: 16 MiB; at least 4 KiB) before it
-// becomes path.1, and path.1 becomes path.2; maxFiles (0: 3) includes the current file.
-func Open(path string, maxBytes int64, maxFiles int) (*File, error) {
+// New returns a log that appends to path and is opened, or made, by its first write: most short
+// tasks write nothing, and a file costs more than they do. A file has at most maxBytes (0: 16 MiB; at
+// least 4 KiB) before it becomes path.1, and path.1 becomes path.2; maxFiles (0: 3) includes the
+// current file.
+func New(path string, maxBytes int64, maxFiles int) *File {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
 	}
 	if maxFiles <= 0 {
 		maxFiles = DefaultMaxFiles
 	}
-	l := &File{path: path, maxBytes: max(maxBytes, minBytes), maxFiles: maxFiles}
+	return &File{path: path, maxBytes: max(maxBytes, minBytes), maxFiles: maxFiles}
+}
+
+// Open returns what New does, with the file opened.
+func Open(path string, maxBytes int64, maxFiles int) (*File, error) {
+	l := New(path, maxBytes, maxFiles)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l, l.openLocked()
@@ -69,6 +76,12 @@ func (l *File) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := len(b)
+	if l.file == nil { // before anything is measured: the file may have content
+		if err := l.openLocked(); err != nil {
+			l.dropLocked(taken, err)
+			return taken, nil
+		}
+	}
 	for len(b) > 0 {
 		n := l.fittingLocked(b)
 		if n == 0 {

@@ -85,6 +85,25 @@ func TestOpenAppends(t *testing.T) {
 	}
 }
 
+func TestNewOpensAtTheFirstWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	silent := New(path, 0, 0)
+	silent.Close()
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("a log without output has a file: %v", err)
+	}
+	full := bytes.Repeat([]byte("0123456789abcde\n"), minBytes/16)
+	if err := os.WriteFile(path, full, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := New(path, minBytes, 2)
+	defer l.Close()
+	l.Write([]byte("next\n"))
+	if got, sizes := readAll(t, path, 2); got != string(full)+"next\n" || sizes[1] != len("next\n") {
+		t.Errorf("files of %v bytes that end with %q: what was there before does not count", sizes, got[max(0, len(got)-20):])
+	}
+}
+
 func TestDropsAreReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := Open(path, 0, 0)

@@ -75,7 +75,10 @@ func (r Record) DecodeEnd() (*droverv1.SeenAttempt, error) {
 }
 
 // Store is the open file. It is safe for concurrent use.
-type Store struct{ db *bbolt.DB }
+type Store struct {
+	db      *bbolt.DB
+	records group
+}
 
 // Open opens the file or makes it. It fails with Unavailable if another daemon
 // has it open, and with Unsupported for a newer schema.
@@ -87,8 +90,7 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node store %s: %w", path, err)
 	}
-	db.MaxBatchDelay = time.Millisecond
-	s := &Store{db}
+	s := &Store{db: db, records: group{db: db}}
 	if err := db.Update(initSchema); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("node store %s: %w", path, err)
@@ -112,6 +114,11 @@ func initSchema(tx *bbolt.Tx) error {
 	}
 	return nil
 }
+
+// SkipSync makes all later changes without fsync: they survive the end of the
+// daemon, but a crash of the machine may damage the file. It is for a store that is
+// removed with its daemon.
+func (s *Store) SkipSync() { s.db.NoSync = true }
 
 // Close closes the file.
 func (s *Store) Close() error { return s.db.Close() }
@@ -285,12 +292,12 @@ func (s *Store) PutRecord(id ID, r Record) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Batch(func(tx *bbolt.Tx) error { return tx.Bucket(bucketRecords).Put([]byte(id), b) })
+	return s.records.commit(func(records *bbolt.Bucket) error { return records.Put([]byte(id), b) })
 }
 
 // DeleteRecord deletes a record; it is not an error if there is none.
 func (s *Store) DeleteRecord(id ID) error {
-	return s.db.Batch(func(tx *bbolt.Tx) error { return tx.Bucket(bucketRecords).Delete([]byte(id)) })
+	return s.records.commit(func(records *bbolt.Bucket) error { return records.Delete([]byte(id)) })
 }
 
 // Records returns all records.

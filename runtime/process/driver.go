@@ -24,8 +24,9 @@ type Config struct {
 
 // Driver implements runtime.Driver, Execer, HostPaths and Freezer.
 type Driver struct {
-	cfg Config
-	wg  sync.WaitGroup // one per process
+	cfg    Config
+	bootID string
+	wg     sync.WaitGroup // one per process
 
 	mu         sync.Mutex // guards the fields below
 	closed     bool
@@ -62,7 +63,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := killOrphans(cfg.StateDir); err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
-	return &Driver{cfg: cfg, containers: map[string]*container{}}, nil
+	return &Driver{cfg: cfg, bootID: bootID(), containers: map[string]*container{}}, nil
 }
 
 // Close kills all processes and waits for them.

@@ -24,12 +24,13 @@ type processRecord struct {
 	Boot  string `json:"boot"`  // boot_id
 }
 
-func writeRecord(dir, id string, pid int) error {
+// writeRecord writes the record of a process; boot is bootID's.
+func writeRecord(dir, id, boot string, pid int) error {
 	start, err := readStartTime(pid)
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(processRecord{PID: pid, Start: start, Boot: bootID()})
+	b, err := json.Marshal(processRecord{PID: pid, Start: start, Boot: boot})
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func TestNewKillsOrphans(t *testing.T) {
 		}
 		defer func() { c.Process.Kill(); c.Wait() }()
 	}
-	if err := writeRecord(dir, "orphan", orphan.Process.Pid); err != nil {
+	if err := writeRecord(dir, "orphan", bootID(), orphan.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	// A record of a process whose PID was reused, and a truncated one.

@@ -44,10 +44,10 @@ func (d *Driver) Start(_ context.Context, id string) error {
 	defer release()
 	closeLogs := func() {}
 	if b.spec.Log.Dir != "" {
-		out, errs, err := rotate.OpenPair(b.spec.Log.Dir, b.spec.Log.MaxBytes, b.spec.Log.MaxFiles)
-		if err != nil {
+		if err := os.MkdirAll(b.spec.Log.Dir, 0o750); err != nil {
 			return fault.New(fault.Invalid, "task %s: logs: %w", id, err)
 		}
+		out, errs := newLog(b.spec.Log, "stdout.log"), newLog(b.spec.Log, "stderr.log")
 		cmd.Stdout, cmd.Stderr = out, errs
 		closeLogs = func() { out.Close(); errs.Close() }
 	}
@@ -57,12 +57,17 @@ func (d *Driver) Start(_ context.Context, id string) error {
 		return startError(id, err)
 	}
 	b.phase, b.pid = runtime.PhaseRunning, cmd.Process.Pid
-	noteErr := writeRecord(d.cfg.StateDir, id, b.pid)
+	noteErr := writeRecord(d.cfg.StateDir, id, d.bootID, b.pid)
 	d.wg.Go(func() { d.reap(b, cmd, closeLogs) })
 	if noteErr != nil { // without a record it could outlive the daemon unnoticed
 		return errors.Join(noteErr, b.signal(syscall.SIGKILL))
 	}
 	return nil
+}
+
+// newLog returns the log of one stream; its file is made when there is output.
+func newLog(l runtime.Log, name string) *rotate.File {
+	return rotate.New(filepath.Join(l.Dir, name), l.MaxBytes, l.MaxFiles)
 }
 
 // reap waits for the first process, kills the rest of its group while the PID is

@@ -185,7 +185,7 @@ func NewWorld(c Config) (*World, error) {
 		spec := scheduler.NodeSpec{ID: scheduler.NodeID(i), Name: fmt.Sprintf("node%05d", i), Path: fmt.Sprintf("/dc/rack%04d", i/nodesPerRack),
 			Capacity: scheduler.Resources{32_000, 128 << 30, 1_000_000_000}, Levels: scheduler.AllLevels, Swap: 128 << 30,
 			Disks: []scheduler.Disk{{Name: "nvme0n1", IO: 1_000_000_000, Space: 2 << 40}}}
-		if err := w.S.AddNode(spec); err != nil {
+		if err := w.S.Events().AddNode(spec); err != nil {
 			return nil, err
 		}
 	}
@@ -197,7 +197,7 @@ func NewWorld(c Config) (*World, error) {
 				spec.Parent = scheduler.TenantID(i/10 - 1)
 			}
 		}
-		if err := w.S.PutTenant(spec); err != nil {
+		if err := w.S.Events().PutTenant(spec); err != nil {
 			return nil, err
 		}
 	}
@@ -219,7 +219,7 @@ func (w *World) Submit(n int) error {
 	for _, node := range w.S.Nodes() {
 		used = used.Add(node.Used())
 	}
-	for w.pendingTasks < n || used.Add(w.pendingDemand).DominantShare(w.S.Total()) < w.TargetLoad {
+	for w.pendingTasks < n || used.Add(w.pendingDemand).DominantShare(w.S.Cluster().Total()) < w.TargetLoad {
 		w.nextJob++
 		job := scheduler.JobSpec{ID: w.nextJob, Name: "bench", Tenant: w.leafTenants[w.rng.IntN(len(w.leafTenants))],
 			Priority: scheduler.PriorityLow, Submitted: w.Now}
@@ -232,7 +232,7 @@ func (w *World) Submit(n int) error {
 				w.addDeadline(&job, &stage)
 			}
 		}
-		if err := w.S.SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+		if err := w.S.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
 			return err
 		}
 		w.tasksLeft[job.ID] = stage.Tasks
@@ -333,12 +333,12 @@ func (w *World) endAttempts(ids []scheduler.AttemptID) error {
 		if a == nil {
 			return fmt.Errorf("attempt %s is not live", id)
 		}
-		if err := w.S.AttemptEnded(id, a.Run, scheduler.OutcomeSucceeded, w.Now); err != nil {
+		if err := w.S.Events().AttemptEnded(id, a.Run, scheduler.OutcomeSucceeded, w.Now); err != nil {
 			return err
 		}
 		if w.tasksLeft[id.Job]--; w.tasksLeft[id.Job] == 0 {
 			delete(w.tasksLeft, id.Job)
-			if err := w.S.EndJob(id.Job, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.S.Events().EndJob(id.Job, scheduler.JobSucceeded, w.Now); err != nil {
 				return err
 			}
 		}
@@ -352,7 +352,7 @@ func (w *World) currentLoad() float64 {
 	for _, n := range w.S.Nodes() {
 		used = used.Add(n.Used())
 	}
-	return used.DominantShare(w.S.Total())
+	return used.DominantShare(w.S.Cluster().Total())
 }
 
 // fillToLoad places tasks until the cluster is at its load, or until nothing more fits.

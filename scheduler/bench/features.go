@@ -16,7 +16,7 @@ func (w *World) submitProjects() error {
 		if w.rng.IntN(5) == 0 {
 			spec.Priority = scheduler.PriorityHigh
 		}
-		if err := w.S.PutProject(spec); err != nil {
+		if err := w.S.Events().PutProject(spec); err != nil {
 			return err
 		}
 		for range spec.Jobs {
@@ -25,7 +25,7 @@ func (w *World) submitProjects() error {
 				Bound: 10 * time.Minute, Estimate: 5 * time.Minute, Project: spec.ID}
 			stage := scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: 2, Demand: scheduler.Resources{16_000, 64 << 30, 100_000_000},
 				Disk: 1 << 30, Estimate: 5 * time.Minute}
-			if err := w.S.SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
+			if err := w.S.Events().SubmitJob(job, []scheduler.StageSpec{stage}); err != nil {
 				return err
 			}
 			w.tasksLeft[job.ID] = stage.Tasks
@@ -46,7 +46,7 @@ func (w *World) makeReservations() error {
 		next[i] = w.Now.Add(time.Duration(w.rng.Int64N(int64(duration))))
 	}
 	id, at := scheduler.ReservationID(1), 0
-	if all := w.S.Reservations(); len(all) > 0 {
+	if all := w.S.Reservations().All(); len(all) > 0 {
 		id = all[len(all)-1].ID + 1
 	}
 	for j := range w.S.Jobs() {
@@ -81,17 +81,17 @@ func (w *World) reportActions(d *scheduler.Decision) error {
 		var err error
 		switch act.Kind {
 		case scheduler.ActPlace:
-			err = w.S.AttemptStarted(id, act.Run, w.Now)
+			err = w.S.Events().AttemptStarted(id, act.Run, w.Now)
 		case scheduler.ActSuspend:
 			w.suspensions++
 			footprint := scheduler.Footprint{Memory: w.S.Attempt(id).Demand[scheduler.Memory]}
 			if act.Level == scheduler.LevelSwapped {
 				footprint.Swap = footprint.Memory
 			}
-			err = w.S.AttemptSuspended(id, act.Run, act.Level, footprint, w.Now)
+			err = w.S.Events().AttemptSuspended(id, act.Run, act.Level, footprint, w.Now)
 		case scheduler.ActResume:
 			w.resumes++
-			err = w.S.AttemptResumed(id, act.Run, w.Now)
+			err = w.S.Events().AttemptResumed(id, act.Run, w.Now)
 		case scheduler.ActMigrate, scheduler.ActKill:
 			err = fmt.Errorf("action %v is not supported by the benchmark", act.Kind)
 		case scheduler.ActReserve, scheduler.ActUnreserve:

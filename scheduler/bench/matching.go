@@ -100,7 +100,7 @@ func countUnexplained(s *scheduler.State, d *scheduler.Decision) int {
 		}
 	}
 	n := 0
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if g.Ready() && !explained[g.ID()] {
 				n++

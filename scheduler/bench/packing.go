@@ -70,7 +70,7 @@ func (w *World) placeBestFit() error {
 			if best == scheduler.NoNode {
 				break
 			}
-			a := w.S.PlaceAction(g, g.NextPending(0), best, disk)
+			a := w.S.Attempts().PlaceAction(g, g.NextPending(0), best, disk)
 			if err := w.S.Apply(&a, w.Now); err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ func Measure(c Config, m Meter) (Result, error) {
 	if w.withInput > 0 {
 		r.NodeLocal = float64(w.nodeLocal) / float64(w.withInput)
 	}
-	r.ReservationsWaiting = len(w.S.Reservations())
+	r.ReservationsWaiting = len(w.S.Reservations().All())
 	r.Packing, err = MeasurePacking(c)
 	return r, err
 }
@@ -71,7 +71,7 @@ func (w *World) reserveForProjects(p scheduler.Policy) error {
 		return err
 	}
 	for range 100 {
-		before := len(w.S.Reservations())
+		before := len(w.S.Reservations().All())
 		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
 		if err != nil {
 			return err
@@ -80,11 +80,11 @@ func (w *World) reserveForProjects(p scheduler.Policy) error {
 		if err := w.reportActions(&d); err != nil {
 			return err
 		}
-		if len(w.S.Reservations()) == before {
+		if len(w.S.Reservations().All()) == before {
 			break
 		}
 	}
-	if len(w.S.Reservations()) < 5*w.Projects {
+	if len(w.S.Reservations().All()) < 5*w.Projects {
 		return w.makeReservations()
 	}
 	return nil

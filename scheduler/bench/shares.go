@@ -55,7 +55,7 @@ func (f *shareEvaluator) largestError(s *scheduler.State, d *scheduler.Decision)
 			f.recordPlacement(s, s.Stage(a.Task.StageID()))
 		}
 	}
-	for t := s.NextReadyTenant(0); t != scheduler.NoTenant; t = s.NextReadyTenant(t + 1) {
+	for t := s.Queue().NextTenant(0); t != scheduler.NoTenant; t = s.Queue().NextTenant(t + 1) {
 		f.findWaiting(s, t)
 	}
 	worst := 0.0
@@ -79,7 +79,7 @@ func (f *shareEvaluator) reset(s *scheduler.State, d *scheduler.Decision) {
 			f.withheld[w.Stage] = true
 		}
 	}
-	for _, r := range s.Reservations() {
+	for _, r := range s.Reservations().All() {
 		if r.Kind.IsGuarantee() {
 			f.guaranteed[r.Job] = true
 		}
@@ -98,9 +98,9 @@ func (f *shareEvaluator) recordPlacement(s *scheduler.State, g *scheduler.Stage)
 		if f.isRegular(g.Job) {
 			if !o.served {
 				o.served = true
-				o.share = t.Used.Sub(o.placedLater).DominantShare(s.Total()) / t.Spec.Weight
+				o.share = t.Used.Sub(o.placedLater).DominantShare(s.Cluster().Total()) / t.Spec.Weight
 			}
-			o.taskShare = max(o.taskShare, g.Spec.Demand.DominantShare(s.Total()))
+			o.taskShare = max(o.taskShare, g.Spec.Demand.DominantShare(s.Cluster().Total()))
 		}
 		o.placedLater = o.placedLater.Add(g.Spec.Demand)
 	}
@@ -134,15 +134,15 @@ func (f *shareEvaluator) fitBefore(g *scheduler.Stage) bool {
 func (f *shareEvaluator) findWaiting(s *scheduler.State, id scheduler.TenantID) {
 	largest, largestBefore := 0.0, 0.0
 	for _, p := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
-		for j, at := s.NextReadyOf(id, 0); j != nil; j, at = s.NextReadyOf(id, at) {
+		for j, at := s.Queue().NextOf(id, 0); j != nil; j, at = s.Queue().NextOf(id, at) {
 			for _, g := range j.Stages {
 				if j.Spec.Priority != p || j.Spec.Accepted || !g.Ready() {
 					continue
 				}
 				// A task with a later reservation is a next task if it fits now.
-				largest = max(largest, g.Spec.Demand.DominantShare(s.Total()))
+				largest = max(largest, g.Spec.Demand.DominantShare(s.Cluster().Total()))
 				if f.fitBefore(g) {
-					largestBefore = max(largestBefore, g.Spec.Demand.DominantShare(s.Total()))
+					largestBefore = max(largestBefore, g.Spec.Demand.DominantShare(s.Cluster().Total()))
 				}
 				if f.isRegular(j) && f.isPlaceable(s, g) {
 					f.updateAncestors(s, id, largest, true)
@@ -170,10 +170,10 @@ func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) boo
 	if _, waits := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}); waits {
 		return false // delayed for its data; a decision at its action limit does not report that
 	}
-	if _, _, _, ok := s.UnderCaps(g); !ok {
+	if _, _, _, ok := s.TenantTree().UnderCaps(g); !ok {
 		return false
 	}
-	for id := s.NextNode(g, 0); id != scheduler.NoNode; id = s.NextNode(g, id+1) {
+	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = s.Cluster().NextNode(g, id+1) {
 		if f.fitsBesideReservations(s, g, id) {
 			return true
 		}
@@ -185,7 +185,7 @@ func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) boo
 // reservations of other jobs.
 func (f *shareEvaluator) fitsBesideReservations(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID) bool {
 	need := g.Spec.Demand
-	for _, r := range s.ReservationsOn(id) {
+	for _, r := range s.Reservations().On(id) {
 		if r.Kind == scheduler.ReservePreempt && r.Job != g.Job.Spec.ID && r.End > f.now {
 			need = need.Add(r.Demand)
 		}
@@ -204,7 +204,7 @@ func (f *shareEvaluator) siblingError(s *scheduler.State, siblings []scheduler.T
 	for _, id := range siblings {
 		if o := &f.tenants[id]; o.canPlace {
 			t := s.Tenant(id)
-			worst = max(worst, (ahead-t.Used.DominantShare(s.Total())/t.Spec.Weight)*t.Spec.Weight/o.taskShare)
+			worst = max(worst, (ahead-t.Used.DominantShare(s.Cluster().Total())/t.Spec.Weight)*t.Spec.Weight/o.taskShare)
 		}
 	}
 	return worst

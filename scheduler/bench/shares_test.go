@@ -53,7 +53,7 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 				w.Submit("b", 50, one)
 				spec := w.Tenant("b").Spec
 				spec.Caps.Total[scheduler.CPU] = 999
-				if err := w.State.PutTenant(spec); err != nil {
+				if err := w.State.Events().PutTenant(spec); err != nil {
 					w.Fatalf("%v", err)
 				}
 			},
@@ -92,7 +92,7 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			prepare: func(w *schedtest.World) {
 				spec := w.Tenant("a").Spec
 				spec.Weight = 4
-				if err := w.State.PutTenant(spec); err != nil {
+				if err := w.State.Events().PutTenant(spec); err != nil {
 					w.Fatalf("%v", err)
 				}
 				w.Submit("a", 50, one)
@@ -107,7 +107,7 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			var d scheduler.Decision
 			for _, id := range c.place {
 				g := w.State.Job(id).Stages[0]
-				a := w.State.PlaceAction(g, g.NextPending(0), 0, 0)
+				a := w.State.Attempts().PlaceAction(g, g.NextPending(0), 0, 0)
 				if err := w.State.Apply(&a, w.Now); err != nil {
 					t.Fatal(err)
 				}
@@ -191,8 +191,8 @@ func (p *slowFilling) Name() string { return "slow progressive filling" }
 
 func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
 	p.s, p.placed = s, p.placed[:0]
-	mark := s.Mark()
-	defer s.Rollback(mark)
+	mark := s.Journal().Mark()
+	defer s.Journal().Rollback(mark)
 	for _, accepted := range []bool{true, false} { // accepted deadlines by submission, then shares
 		for len(p.placed) < maxActions {
 			var g *scheduler.Stage
@@ -204,8 +204,8 @@ func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions 
 			if g == nil {
 				break
 			}
-			node, disk := s.BestNode(g)
-			a := s.PlaceAction(g, g.NextPending(0), node, disk)
+			node, disk := s.Cluster().BestNode(g)
+			a := s.Attempts().PlaceAction(g, g.NextPending(0), node, disk)
 			if err := s.Apply(&a, now); err != nil {
 				panic(err)
 			}
@@ -223,7 +223,7 @@ func (p *slowFilling) firstPlaceable(t scheduler.TenantID, accepted bool) *sched
 				continue
 			}
 			for _, g := range j.Stages {
-				if _, _, _, ok := p.s.UnderCaps(g); ok && g.Startable() > 0 && p.s.NextNode(g, 0) != scheduler.NoNode {
+				if _, _, _, ok := p.s.TenantTree().UnderCaps(g); ok && g.Startable() > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 					return g
 				}
 			}
@@ -251,7 +251,7 @@ func (p *slowFilling) nextStage(above scheduler.TenantID) (*scheduler.Stage, flo
 		if g == nil {
 			continue
 		}
-		if share := t.Used.Add(g.Spec.Demand).DominantShare(p.s.Total()) / t.Spec.Weight; share < least {
+		if share := t.Used.Add(g.Spec.Demand).DominantShare(p.s.Cluster().Total()) / t.Spec.Weight; share < least {
 			best, least = g, share
 		}
 	}

@@ -153,7 +153,7 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 			continue
 		}
 		next, frees := scheduler.Never, (*scheduler.Attempt)(nil)
-		for a := range s.AttemptsOn(n.Spec.ID) {
+		for a := range s.Attempts().On(n.Spec.ID) {
 			if at, known := locality.PredictedEnd(s, a); known && a.Phase <= scheduler.AttemptRunning && at > now && at < next {
 				next, frees = at, a
 			}
@@ -358,7 +358,7 @@ type freeCapacity struct {
 func (r *freeCapacity) load(s *scheduler.State, n *scheduler.Node, reserved scheduler.Resources, space int64) {
 	r.free, r.space, r.swap = n.Free.Add(n.Releasing).Sub(reserved), -space, n.SwapFree
 	r.disks = append(r.diskBuf[:0], n.Disks...)
-	for a := range s.AttemptsOn(n.Spec.ID) {
+	for a := range s.Attempts().On(n.Spec.ID) {
 		if a.Phase == scheduler.AttemptKilling || a.Phase == scheduler.AttemptSuspending {
 			r.addDisk(a.Disk, a.Occupied.Resources[scheduler.IO], 0)
 		}
@@ -403,9 +403,9 @@ func (r *freeCapacity) fits(g *scheduler.StageSpec) bool {
 // started are not candidates.
 func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) {
 	p.victims = p.victims[:0]
-	total := s.Total()
+	total := s.Cluster().Total()
 	dominant := g.Spec.Demand.Dominant(total)
-	for a := range s.AttemptsOn(n.Spec.ID) {
+	for a := range s.Attempts().On(n.Spec.ID) {
 		if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) {
 			continue
 		}
@@ -419,7 +419,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 			continue
 		}
 		v := Victim{Attempt: a, Group: LowSame}
-		if j.Spec.Priority == scheduler.PriorityHigh && !s.Accepted(j) {
+		if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() {
 			v.Group = HighSame
 		}
 		if a.Demand.Dominant(total) != dominant {
@@ -442,7 +442,7 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 
 func weightedShare(s *scheduler.State, t scheduler.TenantID) float64 {
 	tn := s.Tenant(t)
-	return tn.Used.DominantShare(s.Total()) / tn.Spec.Weight
+	return tn.Used.DominantShare(s.Cluster().Total()) / tn.Spec.Weight
 }
 
 // suspendedLongEnough reports whether the last suspension of an attempt took at least

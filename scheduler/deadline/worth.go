@@ -64,7 +64,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })
 	}
 	p.ends = p.ends[:0]
-	for a := range s.AttemptsOn(n.Spec.ID) {
+	for a := range s.Attempts().On(n.Spec.ID) {
 		if at, known := locality.PredictedEnd(s, a); known && a.Phase <= scheduler.AttemptRunning && at > now {
 			p.ends = append(p.ends, predictedEnd{at, a})
 		}

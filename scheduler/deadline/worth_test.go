@@ -16,7 +16,7 @@ func newWorld(t *testing.T, capacities ...scheduler.Resources) *schedtest.World 
 	for i, c := range capacities {
 		n := schedtest.NodeSpec(scheduler.NodeID(i), "/r1", c)
 		n.Speeds = scheduler.SuspendSpeed{SwapPerS: schedtest.GiB / 8, SwapBackPerS: schedtest.GiB / 4, CheckpointPerS: schedtest.GiB / 16, RestorePerS: schedtest.GiB / 16}
-		if err := w.State.AddNode(n); err != nil {
+		if err := w.State.Events().AddNode(n); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -113,7 +113,7 @@ func (b *bench) admit(tags []engine.Job) func(*scheduler.State, scheduler.Time, 
 				d.Running = g.Running
 				p := b.book.Predict(d)
 				b.sources[g.ID()] = p.Source
-				if err := s.SetEstimate(g.ID(), p.RunTime); err != nil {
+				if err := s.Events().SetEstimate(g.ID(), p.RunTime); err != nil {
 					return err
 				}
 			}

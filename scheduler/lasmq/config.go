@@ -21,11 +21,6 @@ const (
 	OrderRemaining Order = iota + 1
 	// OrderFIFO: by submission (Fig. 3, cases 1 and 2).
 	OrderFIFO
-	// OrderStage: fewest containers of the remaining tasks of the stages that may
-	// run now.
-	OrderStage
-	// OrderService: least service so far.
-	OrderService
 )
 
 // String returns the name used by the policy's parameter.
@@ -35,10 +30,6 @@ func (o Order) String() string {
 		return "remaining"
 	case OrderFIFO:
 		return "fifo"
-	case OrderStage:
-		return "stage"
-	case OrderService:
-		return "service"
 	default:
 		return fmt.Sprintf("order(%d)", uint8(o))
 	}
@@ -89,7 +80,7 @@ func (c *Config) Check() error {
 		return fmt.Errorf("step is %v: want more than 1", c.Step)
 	case !finite(c.Decay) || c.Decay <= 0 || c.Decay > 1:
 		return fmt.Errorf("decay is %v: want more than 0 and at most 1", c.Decay)
-	case c.Order < OrderRemaining || c.Order > OrderService:
+	case c.Order < OrderRemaining || c.Order > OrderFIFO:
 		return fmt.Errorf("order is %v", c.Order)
 	case c.StageAware && !(c.AwareFrom > 0 && c.AwareFrom <= 1):
 		return fmt.Errorf("stage awareness from part %v on: want more than 0 and at most 1", c.AwareFrom)
@@ -190,30 +181,63 @@ func (c *Config) Rates(capacity float64, demand, rates []float64) {
 // resources of demand/unit.
 func (c *Config) Containers(d scheduler.Resources) float64 { return d.DominantShare(c.Unit) }
 
-// Service returns the service of a job in container-seconds (section 3.2): over its
-// stages, the time of their tasks x containers. With stage awareness, that time is
-// divided by the part done for a stage of which at least AwareFrom is done. rate is
-// the growth per second while nothing starts, ends or reports. O(stages).
-func (c *Config) Service(j *scheduler.Job, now scheduler.Time) (sum, rate float64) {
+// serviceAt is the service of a job as a function of the time: base at an instant,
+// growing at rate per second since.
+type serviceAt struct {
+	base, rate float64 // container-seconds, and these per second
+	at         scheduler.Time
+}
+
+// serviceOf returns the service of a job (section 3.2): over its stages, the time of
+// their tasks x containers. With stage awareness, that time is divided by the part
+// done for a stage of which at least AwareFrom is done. It holds while nothing starts,
+// ends or reports. O(stages).
+func (c *Config) serviceOf(j *scheduler.Job) serviceAt {
+	var f serviceAt
+	for _, g := range j.Stages {
+		f.at = max(f.at, g.CountedUntil())
+	}
 	for _, g := range j.Stages {
 		containers, factor := c.Containers(g.Spec.Demand), 1.0
 		if done := g.Progress(); c.StageAware && g.Done < g.Spec.Tasks && done >= c.AwareFrom*float64(g.Spec.Tasks) && done > 0 {
 			factor = max(1, float64(g.Spec.Tasks)/done)
 		}
-		sum += containers * factor * g.TaskTime(now).Seconds()
-		rate += containers * factor * float64(g.Running)
+		f.base += containers * factor * g.TaskTime(f.at).Seconds()
+		f.rate += containers * factor * float64(g.Running)
 	}
-	return sum, rate
+	return f
 }
 
-// DemotionTime returns when a job in queue q will be demoted if its service grows at
-// this rate: up to a nanosecond's rounding early, never late.
-func (c *Config) DemotionTime(q int, service, rate float64, now scheduler.Time) scheduler.Time {
-	left := (c.Threshold(q) - service) / rate * 1e9 * (1 - 1e-12)
-	if rate <= 0 || !(left < float64(scheduler.Never-now)) {
+// exceeds returns the first instant at which the service is above a threshold, Never
+// if it does not get there. It depends on nothing but the service, so that everybody
+// who asks, whenever, gets the same instant.
+func (f *serviceAt) exceeds(threshold float64) scheduler.Time {
+	if f.base > threshold {
+		return f.at
+	}
+	left := (threshold - f.base) / f.rate * 1e9
+	if f.rate <= 0 || !(left < float64(scheduler.Never-f.at)-1) {
 		return scheduler.Never
 	}
-	return now + max(1, scheduler.Time(left))
+	return f.at + 1 + scheduler.Time(left)
+}
+
+// queueAt returns the queue of a job that was in queue from (1 for a new job), and
+// when it will be demoted next if nothing changes. O(stages + queues passed).
+func (c *Config) queueAt(j *scheduler.Job, from int, now scheduler.Time) (queue int, demoteAt scheduler.Time) {
+	f := c.serviceOf(j)
+	for queue = min(max(from, 1), c.Queues); queue < c.Queues; queue++ {
+		if demoteAt = f.exceeds(c.Threshold(queue)); demoteAt > now {
+			return queue, demoteAt
+		}
+	}
+	return queue, scheduler.Never
+}
+
+// Service returns the service of a job in container-seconds (section 3.2). O(stages).
+func (c *Config) Service(j *scheduler.Job, now scheduler.Time) float64 {
+	f := c.serviceOf(j)
+	return f.base + f.rate*max(0, now.Sub(f.at)).Seconds()
 }
 
 // RemainingContainers returns the containers of the job's remaining tasks, including
@@ -231,23 +255,35 @@ func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
 
 // RunningContainers returns the containers of a job's running tasks.
 func (c *Config) RunningContainers(j *scheduler.Job) float64 {
-	sum := 0.0
+	return c.runningContainers(j).float()
+}
+
+// microContainers counts containers in millionths: unlike those of floats, its sums do
+// not depend on their order.
+type microContainers int64
+
+// maxMicro bounds the containers of one task, so that sums do not overflow.
+const maxMicro = 1e12
+
+func (c *Config) micro(d scheduler.Resources) microContainers {
+	return microContainers(math.Round(min(c.Containers(d)*1e6, maxMicro)))
+}
+
+func (m microContainers) float() float64 { return float64(m) / 1e6 }
+
+func (c *Config) runningContainers(j *scheduler.Job) microContainers {
+	sum := microContainers(0)
 	for _, g := range j.Stages {
-		sum += c.Containers(g.Spec.Demand) * float64(g.Running)
+		sum += c.micro(g.Spec.Demand) * microContainers(g.Running)
 	}
 	return sum
 }
 
 // orderKey returns the sort key of a job in its queue.
-func (c *Config) orderKey(j *scheduler.Job, now scheduler.Time) float64 {
+func (c *Config) orderKey(j *scheduler.Job) float64 {
 	switch c.Order {
 	case OrderRemaining:
 		return c.RemainingContainers(j, false)
-	case OrderStage:
-		return c.RemainingContainers(j, true)
-	case OrderService:
-		service, _ := c.Service(j, now)
-		return service
 	case OrderFIFO:
 		return 0
 	default:

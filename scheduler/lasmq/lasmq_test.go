@@ -103,8 +103,8 @@ func TestLASMQSection32Service(t *testing.T) {
 	w.Start().Advance(3 * time.Second)
 	j := w.State.Job(id)
 	plain, aware := testConfig(func(c *Config) { c.StageAware = false }), testConfig(nil)
-	if got, rate := plain.Service(j, w.Now); got != 11 || rate != 2 {
-		t.Errorf("service %v growing by %v, want 11 and 2", got, rate)
+	if got, later := plain.Service(j, w.Now), plain.Service(j, w.Now.Add(time.Second)); got != 11 || later != 13 {
+		t.Errorf("service %v and a second later %v, want 11 and 13", got, later)
 	}
 	if got := plain.Containers(schedtest.R(1, 4, 1)); got != 2 || plain.Unit != unit {
 		t.Errorf("a task of 4 GB is %v containers", got)
@@ -116,14 +116,14 @@ func TestLASMQSection32Service(t *testing.T) {
 	v.Start().Advance(10 * time.Second)
 	j = v.State.Job(id)
 	for part, want := range map[float64]float64{0.5: 10, 1: 100} {
-		if err := v.State.AttemptProgress(a.ID, a.Run, part, 0); err != nil {
+		if err := v.State.Events().AttemptProgress(a.ID, a.Run, part, 0); err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := aware.Service(j, v.Now); math.Abs(got-want) > 1e-6 {
+		if got := aware.Service(j, v.Now); math.Abs(got-want) > 1e-6 {
 			t.Errorf("10 container-seconds at %v%% of the stage: %v, want %v", part*10, got, want)
 		}
 	}
-	if got, _ := plain.Service(j, v.Now); got != 10 {
+	if got := plain.Service(j, v.Now); got != 10 {
 		t.Errorf("without stage awareness %v, want 10", got)
 	}
 	if got := aware.RemainingContainers(j, false); got != 10 {
@@ -155,6 +155,8 @@ func TestRatesShareByWeightAndConserveWork(t *testing.T) {
 	}
 }
 
+func oneGroup(*scheduler.Job) int { return 0 }
+
 // simulateShares simulates always backlogged queues on some containers, with tasks
 // of random lengths up to the horizon and the accounts that a policy records. It
 // returns for each queue the most it was behind and ahead of weight x time, in
@@ -166,7 +168,14 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 	for range queues {
 		jobs = append(jobs, w.State.Job(w.Submit("a", int32(steps+containers), schedtest.R(1, 2, 1))))
 	}
-	q, accounts := New(c), map[int]Account{}
+	c.First = 1e15 // jobs stay in the queues that are recorded
+	for i, j := range jobs {
+		n := scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(i + 1), At: w.Now}
+		if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x, accounts := NewIndex(c, false, oneGroup), map[int]Account{}
 	behind, ahead = make([]float64, queues), make([]float64, queues)
 	ends := map[scheduler.AttemptID]scheduler.Time{}
 	next := make([]int32, queues)
@@ -175,18 +184,18 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 		total += c.Weight(i + 1)
 	}
 	for range steps {
+		x.Sync(w.State, w.Now, 1)
+		q := x.Queues(0)
 		q.Begin(w.Now, func(i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
-		for i, j := range jobs {
-			q.Add(j, i+1, int32(i))
-		}
-		for w.State.Live() < containers {
-			i := int(q.Next().Job.Spec.ID) - 1
+		for w.State.Attempts().Live() < containers {
+			job, _ := q.Next()
+			i := int(job.Job.Spec.ID) - 1
 			a := w.Place(scheduler.TaskID{Job: jobs[i].Spec.ID, Index: next[i]}, 0)
 			next[i]++
 			ends[a.ID] = w.Now.Add(time.Duration(rapid.Int64Range(1, 10_000).Draw(t, "ms")) * time.Millisecond)
-			q.RecordPlaced(1)
+			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
 		}
-		q.Accounts(func(int) bool { return true }, func(i int, a Account, _ bool) { accounts[i] = a })
+		q.Accounts(func(i int, a Account, _ bool) { accounts[i] = a })
 		sum := 0.0
 		for i := range queues {
 			sum += accounts[i+1].Deficit
@@ -241,8 +250,6 @@ func TestQueueOrders(t *testing.T) {
 	for name, want := range map[Order][]scheduler.JobID{
 		OrderRemaining: {3, 2, 1},
 		OrderFIFO:      {1, 2, 3},
-		OrderStage:     {1, 3, 2},
-		OrderService:   {2, 3, 1},
 	} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(16, 64, 1000)).AddTenants("a")
 		stages := []scheduler.StageSpec{
@@ -256,20 +263,17 @@ func TestQueueOrders(t *testing.T) {
 		w.Start().Advance(10 * time.Second)
 		w.Place(scheduler.TaskID{Job: 3}, 0)
 		w.Start().Advance(time.Second)
-		q := New(testConfig(func(c *Config) { c.Order = name }))
+		x := NewIndex(testConfig(func(c *Config) { c.Order = name }), false, oneGroup)
+		x.Sync(w.State, w.Now, 1)
+		q := x.Queues(0)
 		q.Begin(w.Now, func(int) (Account, bool) { return Account{}, false })
-		seq := int32(0)
-		for j := range w.State.Jobs() {
-			q.Add(j, 1, seq)
-			seq++
-		}
 		for _, id := range want {
-			if got := q.Next(); got == nil || got.Job.Spec.ID != id {
+			if got, ok := q.Next(); !ok || got.Job.Spec.ID != id {
 				t.Errorf("%v: %+v is next, want job %d", name, got, id)
 			}
 			q.Drop()
 		}
-		if q.Next() != nil {
+		if _, ok := q.Next(); ok {
 			t.Errorf("%v: Next returned a fourth job", name)
 		}
 	}

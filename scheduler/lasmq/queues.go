@@ -1,8 +1,8 @@
 package lasmq
 
 import (
-	"cmp"
 	"math"
+	"sort"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -16,9 +16,8 @@ type Account struct {
 	At      scheduler.Time
 }
 
-// Queues determines the next job, cycle after cycle: the queue by deficit, its job
-// by the queue's order. It is a cache: everything it knows is passed to Begin and
-// Add.
+// Queues are the queues of the jobs of one group, which an Index fills, and determine
+// the next job, pass after pass: the queue by deficit, its job by the queue's order.
 //
 // A backlogged queue (with ready work left) is entitled to weight/(sum of the
 // backlogged queues' weights) of the containers that backlogged queues run on. Its
@@ -29,93 +28,72 @@ type Account struct {
 // weight is thus still served in time, and a hundred containers that become free at
 // once do not all go to one queue.
 type Queues struct {
-	cfg        Config
-	now        scheduler.Time
-	previous   []Account
-	deficit    []float64
-	running    []float64
-	heaps      [][]entry
-	backlogged []bool // at the start of the cycle
-	weights    []float64
-	prepared   bool
-	current    int // the queue of the last Next
+	cfg     *Config
+	weights []float64
+	// The Index keeps these: the jobs with ready work, and the containers that all
+	// jobs of the queue run on.
+	lists []jobList
+	total []microContainers
+
+	now      scheduler.Time
+	previous []Account
+	deficit  []float64
+	running  []microContainers // with the tasks placed in this pass
+	cursors  []cursor
+	current  int // the queue of the last Next, -1 for none
 }
 
-// QueuedJob is the next job. Stage belongs to the caller: where to continue when the
+// cursor is how far a pass got in a queue: all jobs before it were dropped.
+type cursor struct {
+	position
+	version uint64 // of the list that the position belongs to
+	begun   bool
+	done    bool // no job is left
+	key     jobKey
+	dropped bool  // the job with this key was dropped: the next one is the head
+	stage   int32 // where to continue in the job with this key
+}
+
+// NextJob is the next job. Stage belongs to the caller: where to continue when the
 // job is next again.
-type QueuedJob struct {
+type NextJob struct {
 	Job   *scheduler.Job
-	Stage int32
+	Stage *int32
 }
 
-type entry struct {
-	QueuedJob
-	key float64
-	seq int32
-}
-
-// New returns empty queues. cfg must have passed Check.
-func New(cfg Config) *Queues {
-	cfg = cfg.WithThresholds()
-	q := &Queues{cfg: cfg, deficit: make([]float64, cfg.Queues), running: make([]float64, cfg.Queues),
-		heaps: make([][]entry, cfg.Queues), previous: make([]Account, cfg.Queues), backlogged: make([]bool, cfg.Queues)}
-	for i := range cfg.Queues {
+// newQueues returns empty queues.
+func newQueues(cfg *Config) *Queues {
+	k := cfg.Queues
+	q := &Queues{cfg: cfg, lists: make([]jobList, k), total: make([]microContainers, k), previous: make([]Account, k),
+		deficit: make([]float64, k), running: make([]microContainers, k), cursors: make([]cursor, k)}
+	for i := range k {
 		q.weights = append(q.weights, cfg.Weight(i+1))
 	}
 	return q
 }
 
-// Config returns the configuration, which must not be changed.
-func (q *Queues) Config() *Config { return &q.cfg }
-
-// Begin starts a cycle. account returns what was remembered of queue i (from 1).
+// Begin starts a pass, after Index.Sync. account returns what was remembered of queue
+// i (from 1). O(queues).
 func (q *Queues) Begin(now scheduler.Time, account func(i int) (Account, bool)) {
-	q.now, q.prepared = now, false
-	for i := range q.heaps {
-		q.heaps[i] = q.heaps[i][:0]
-		q.running[i], q.deficit[i] = 0, 0
+	q.now, q.current = now, -1
+	copy(q.running, q.total)
+	clear(q.cursors)
+	clear(q.deficit)
+	weights, running := 0.0, 0.0
+	for i := range q.previous {
 		a, ok := account(i + 1)
 		if !ok {
 			a = Account{At: -1}
 		}
-		q.previous[i] = a
-	}
-}
-
-// Add adds a job to queue level (from 1); seq is its position by submission. Jobs
-// without ready work count as running only. O(stages).
-func (q *Queues) Add(j *scheduler.Job, level int, seq int32) {
-	i := level - 1
-	q.running[i] += q.cfg.RunningContainers(j)
-	if j.Ready > 0 {
-		q.heaps[i] = append(q.heaps[i], entry{QueuedJob: QueuedJob{Job: j}, key: q.cfg.orderKey(j, q.now), seq: seq})
-	}
-}
-
-// prepare brings the deficits up to date and orders the queues, once a cycle.
-func (q *Queues) prepare() {
-	if q.prepared {
-		return
-	}
-	q.prepared = true
-	for i := range q.heaps {
-		h := q.heaps[i]
-		for k := len(h)/2 - 1; k >= 0; k-- {
-			siftDown(h, k)
-		}
-		q.backlogged[i] = len(h) > 0
-	}
-	weights, running := 0.0, 0.0
-	for i, a := range q.previous {
-		if a.At >= 0 {
+		if q.previous[i] = a; a.At >= 0 {
 			weights, running = weights+q.weights[i], running+a.Running
 		}
 	}
 	for i, a := range q.previous {
-		if a.At < 0 || !q.backlogged[i] {
+		if a.At < 0 || q.lists[i].empty() {
 			continue
 		}
-		dt := max(0, q.now.Sub(a.At)).Seconds()
+		dt := max(0, now.Sub(a.At)).Seconds()
 		q.deficit[i] = a.Deficit + dt*(running*q.weights[i]/weights-a.Running)
 		// Tasks that cannot be placed at all must not earn for ever.
 		limit := q.cfg.Horizon.Seconds() * max(1, running)
@@ -123,29 +101,62 @@ func (q *Queues) prepare() {
 	}
 }
 
-// Next returns the next job, or nil if no queue has one. The result is valid until
+// Next returns the next job, false if no queue has one. The result is valid until
 // RecordPlaced or Drop. O(queues).
-func (q *Queues) Next() *QueuedJob {
-	if q.current = q.selectQueue(); q.current >= 0 {
-		return &q.heaps[q.current][0].QueuedJob
+func (q *Queues) Next() (NextJob, bool) {
+	if q.current = q.selectQueue(0, 0); q.current < 0 {
+		return NextJob{}, false
 	}
-	return nil
+	return NextJob{q.head(q.current).job, &q.cursors[q.current].stage}, true
 }
 
-func (q *Queues) selectQueue() int {
-	q.prepare()
-	weights, running := 0.0, 0.0
-	for i := range q.heaps {
-		if len(q.heaps[i]) > 0 {
-			weights, running = weights+q.weights[i], running+q.running[i]
+// head returns the first entry of a queue that has ready work and was not dropped, or
+// nil. The list may have changed since the last call.
+func (q *Queues) head(i int) *listedJob {
+	l, c := &q.lists[i], &q.cursors[i]
+	if c.done {
+		return nil
+	}
+	if c.begun && c.version != l.version {
+		c.position = l.seek(c.key)
+		if e := l.get(c.position); e != nil && c.dropped && e.jobKey == c.key {
+			c.position = l.after(c.position)
+		}
+	}
+	c.version = l.version
+	e := l.get(c.position)
+	for e != nil && e.job.Ready == 0 {
+		c.position = l.after(c.position)
+		e = l.get(c.position)
+	}
+	if c.done = e == nil; c.done {
+		return nil
+	}
+	if !c.begun || e.jobKey != c.key {
+		c.begun, c.key, c.dropped, c.stage = true, e.jobKey, false, 0
+	}
+	return e
+}
+
+// selectQueue returns the queue that would be next if these containers more were
+// placed for one queue, -1 for none.
+func (q *Queues) selectQueue(of int, more float64) int {
+	weights, running := 0.0, more
+	for i := range q.lists {
+		if q.head(i) != nil {
+			weights, running = weights+q.weights[i], running+q.running[i].float()
 		}
 	}
 	best, most := -1, math.Inf(-1)
-	for i := range q.heaps {
-		if len(q.heaps[i]) == 0 {
+	for i := range q.lists {
+		if q.head(i) == nil {
 			continue
 		}
-		score := q.deficit[i] + q.cfg.Horizon.Seconds()*((running+1)*q.weights[i]/weights-q.running[i])
+		has := q.running[i].float()
+		if i == of {
+			has += more
+		}
+		score := q.deficit[i] + q.cfg.Horizon.Seconds()*((running+1)*q.weights[i]/weights-has)
 		if score > most {
 			best, most = i, score
 		}
@@ -153,50 +164,49 @@ func (q *Queues) selectQueue() int {
 	return best
 }
 
-// RecordPlaced records that a task of so many containers was placed for the job of
-// the last Next. O(log jobs).
-func (q *Queues) RecordPlaced(containers float64) {
-	i := q.current
-	q.running[i] += containers
-	h := q.heaps[i]
-	h[0].key = q.cfg.orderKey(h[0].Job, q.now)
-	if h[0].Job.Ready == 0 {
-		q.Drop()
-		return
-	}
-	siftDown(h, 0)
+// Streak returns how many tasks of a demand in a row the job of the last Next would
+// place before another queue is next, 1 to limit. O(queues x log limit).
+func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
+	containers := q.cfg.micro(d).float()
+	// Each placement lowers the queue's score and raises the others'.
+	n := sort.Search(int(max(limit, 1)-1), func(n int) bool {
+		return q.selectQueue(q.current, float64(n+1)*containers) != q.current
+	})
+	return int32(n) + 1
 }
 
-// Drop removes the job of the last Next for this cycle, since nothing more of it can
-// be placed. O(log jobs).
+// RecordPlaced records that n tasks of a demand were placed for the job of the last
+// Next. O(1).
+func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
+	q.running[q.current] += q.cfg.micro(d) * microContainers(n)
+}
+
+// Drop removes the job of the last Next for this pass, since nothing more of it can
+// be placed. O(1).
 func (q *Queues) Drop() {
-	i := q.current
-	h := q.heaps[i]
-	last := len(h) - 1
-	h[0] = h[last]
-	q.heaps[i] = h[:last]
-	siftDown(q.heaps[i], 0)
+	if q.head(q.current) != nil {
+		c := &q.cursors[q.current]
+		c.position, c.dropped = q.lists[q.current].after(c.position), true
+	}
 }
 
-// Accounts yields what must be remembered of each queue (from 1). backlogged reports
-// whether a queue still has ready work, which the caller knows; the account of one
-// that has none is to be forgotten (keep is false). It yields nothing while the same
-// queues are backlogged and run on as much as before: the remembered accounts are
-// then still valid.
-func (q *Queues) Accounts(backlogged func(i int) bool, yield func(i int, a Account, keep bool)) {
-	q.prepare()
+// Accounts yields what must be remembered of each queue (from 1); the account of a
+// queue without ready work is to be forgotten (keep is false). It yields nothing while
+// the same queues are backlogged and run on as much as before: the remembered accounts
+// are then still valid. It must be called after Index.Sync and Begin.
+func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
 	changed := false
 	for i, a := range q.previous {
-		keep := backlogged(i + 1)
-		changed = changed || keep != (a.At >= 0) || keep && roundToThousandths(q.running[i]) != a.Running
+		keep := !q.lists[i].empty()
+		changed = changed || keep != (a.At >= 0) || keep && roundToThousandths(q.running[i].float()) != a.Running
 	}
 	if !changed {
 		return
 	}
 	for i, a := range q.previous {
 		switch {
-		case backlogged(i + 1):
-			yield(i+1, Account{Deficit: q.deficit[i], Running: roundToThousandths(q.running[i]), At: q.now}, true)
+		case !q.lists[i].empty():
+			yield(i+1, Account{Deficit: q.deficit[i], Running: roundToThousandths(q.running[i].float()), At: q.now}, true)
 		case a.At >= 0:
 			yield(i+1, Account{}, false)
 		}
@@ -246,25 +256,4 @@ func InputBytes(j *scheduler.Job) int64 {
 		}
 	}
 	return sum
-}
-
-func lessEntry(a, b *entry) bool {
-	return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.seq, b.seq)) < 0
-}
-
-func siftDown(h []entry, i int) {
-	for {
-		least, l := i, 2*i+1
-		if l < len(h) && lessEntry(&h[l], &h[least]) {
-			least = l
-		}
-		if r := l + 1; r < len(h) && lessEntry(&h[r], &h[least]) {
-			least = r
-		}
-		if least == i {
-			return
-		}
-		h[i], h[least] = h[least], h[i]
-		i = least
-	}
 }

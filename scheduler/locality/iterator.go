@@ -39,7 +39,7 @@ func (it *TaskIterator) Reset(s *scheduler.State, g *scheduler.Stage, from, most
 		return
 	}
 	var nodes [maxIteratedNodes]scheduler.NodeID
-	for id := s.NextNode(g, 0); id != scheduler.NoNode; id = s.NextNode(g, id+1) {
+	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = s.Cluster().NextNode(g, id+1) {
 		if it.nodeCount == maxIteratedNodes {
 			return
 		}
@@ -51,7 +51,7 @@ func (it *TaskIterator) Reset(s *scheduler.State, g *scheduler.Stage, from, most
 		from = first
 	}
 	for i, id := range nodes[:it.nodeCount] {
-		tasks := s.TasksOn(g, id)
+		tasks := g.TasksOn(id)
 		at, _ := slices.BinarySearch(tasks, from)
 		it.tasksOn[i] = tasks[at:]
 	}

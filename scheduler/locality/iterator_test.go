@@ -32,13 +32,13 @@ func TestIteratorSkipsNoTaskWithCapacityAtItsData(t *testing.T) {
 		job := w.SubmitStages("a", []scheduler.StageSpec{{Name: "map", Kind: scheduler.KindMap, Tasks: int32(len(on)),
 			Demand: schedtest.R(1, 1, 1), Inputs: schedtest.Inputs(schedtest.MiB, on...)}})
 		g := w.State.Job(job).Stages[0]
-		m := w.State.Mark()
+		m := w.State.Journal().Mark()
 		for range r.IntN(4) { // gaps among the waiting tasks
-			id, i := w.State.NextNode(g, 0), g.NextPending(int32(r.IntN(len(on)))/2)
+			id, i := w.State.Cluster().NextNode(g, 0), g.NextPending(int32(r.IntN(len(on)))/2)
 			if id == scheduler.NoNode || i < 0 {
 				continue
 			}
-			a := w.State.PlaceAction(g, i, id, 0)
+			a := w.State.Attempts().PlaceAction(g, i, id, 0)
 			if err := w.State.Apply(&a, w.Now); err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestIteratorSkipsNoTaskWithCapacityAtItsData(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("by node %v, from %d, most %d: got %v, want %v", it.byNode, from, most, got, want)
 		}
-		w.State.Rollback(m)
+		w.State.Journal().Rollback(m)
 	}
 	if byNode < 5 {
 		t.Errorf("only %d of 60 iterations went by node", byNode)

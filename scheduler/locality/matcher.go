@@ -146,8 +146,8 @@ func (m *Matcher) collectCandidates(s *scheduler.State, requests []Request, r in
 // with capacity.
 func (m *Matcher) collectByNode(s *scheduler.State, requests []Request, r, first, count int32, spare *int32) {
 	g := requests[r].Stage
-	for id := s.NextNode(g, 0); id != scheduler.NoNode && count > 0; id = s.NextNode(g, id+1) {
-		tasks := s.TasksOn(g, id)
+	for id := s.Cluster().NextNode(g, 0); id != scheduler.NoNode && count > 0; id = s.Cluster().NextNode(g, id+1) {
+		tasks := g.TasksOn(id)
 		from, _ := slices.BinarySearch(tasks, first)
 		for _, i := range tasks[from:] {
 			if count == 0 || m.slotsLeft(s, g, id) == 0 {
@@ -211,7 +211,7 @@ func (m *Matcher) slotsLeft(s *scheduler.State, g *scheduler.Stage, id scheduler
 // countOpenSlots returns the slots of a node for tasks of the stage. A node with
 // reservations counts as one slot, because each placement must be checked against them.
 func (m *Matcher) countOpenSlots(n *scheduler.Node, g *scheduler.Stage) int32 {
-	if m.MayUse != nil && len(m.state.ReservationsOn(n.Spec.ID)) > 0 {
+	if m.MayUse != nil && len(m.state.Reservations().On(n.Spec.ID)) > 0 {
 		if !m.MayUse(n, g) {
 			return 0
 		}
@@ -236,7 +236,7 @@ func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []schedu
 		if local != nil && local[k] < most {
 			continue
 		}
-		if s.HasCapacity(g, id) {
+		if s.Cluster().HasCapacity(g, id) {
 			out = append(out, id)
 		}
 	}

@@ -207,19 +207,19 @@ func TestCachedReleaseTimesMatchAFreshEstimator(t *testing.T) {
 		}
 		for range 60 {
 			c.Step()
-			m := c.State.Mark()
+			m := c.State.Journal().Mark()
 			for _, a := range c.Actions(4) {
 				_ = c.State.Apply(&a, c.Now) // a refused action changes nothing
 			}
 			compare("in a try")
-			c.State.Rollback(m)
+			c.State.Journal().Rollback(m)
 			compare("after it")
 			for _, a := range c.Actions(2) {
 				_ = c.State.Apply(&a, c.Now)
 			}
 			for j := range c.State.Jobs() {
 				if len(j.Stages) > 0 && c.R.IntN(5) == 0 {
-					if err := c.State.SetEstimate(j.Stages[0].ID(), time.Duration(c.R.IntN(90))*time.Second); err != nil {
+					if err := c.State.Events().SetEstimate(j.Stages[0].ID(), time.Duration(c.R.IntN(90))*time.Second); err != nil {
 						t.Fatal(err)
 					}
 				}

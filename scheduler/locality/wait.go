@@ -143,10 +143,10 @@ func (e *WaitEstimator) ReleaseTime(s *scheduler.State, g *scheduler.Stage, id s
 // endsOn returns the attempts on a node by predicted end, ties in order of placement.
 func (e *WaitEstimator) endsOn(s *scheduler.State, id scheduler.NodeID) []attemptEnd {
 	k := &e.cachedEnds[id]
-	if v := s.NodeVersion(id); k.version != v {
+	if v := s.Cluster().NodeVersion(id); k.version != v {
 		k.version = v
 		k.list = k.list[:0]
-		for a := range s.AttemptsOn(id) {
+		for a := range s.Attempts().On(id) {
 			at, ok := PredictedEnd(s, a)
 			if !ok {
 				at = math.MinInt64

@@ -38,7 +38,7 @@ func (w *acceptedWorld) demand() scheduler.Resources {
 // submitProject submits a project of one job.
 func (w *acceptedWorld) submitProject() {
 	w.projects++
-	if err := w.State.PutProject(scheduler.ProjectSpec{ID: w.projects, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: w.projects, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		w.Fatalf("%v", err)
 	}
 	w.Submit("a", int32(1+w.r.IntN(6)), w.demand(), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -82,14 +82,14 @@ func (w *acceptedWorld) advanceSecond() {
 	for j := range w.State.Jobs() {
 		if j.Complete() && j.Live == 0 {
 			w.ended[j.Spec.ID] = w.Now
-			if err := w.State.EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}
 	}
 	for id := range w.projects {
 		if p := w.State.Project(id + 1); p != nil && len(p.Jobs) == 0 {
-			if err := w.State.DropProject(id + 1); err != nil {
+			if err := w.State.Events().DropProject(id + 1); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}
@@ -100,17 +100,17 @@ func (w *acceptedWorld) advanceAttempt(a *scheduler.Attempt) {
 	var err error
 	switch a.Phase {
 	case scheduler.AttemptStarting:
-		err = w.State.AttemptStarted(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptStarted(a.ID, a.Run, w.Now)
 	case scheduler.AttemptSuspending:
 		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}
 		if a.Target == scheduler.LevelSwapped {
 			has.Swap = has.Memory
 		}
-		err = w.State.AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
+		err = w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
 	case scheduler.AttemptResuming:
-		err = w.State.AttemptResumed(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptResumed(a.ID, a.Run, w.Now)
 	case scheduler.AttemptKilling:
-		err = w.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
+		err = w.State.Events().AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
 	}
 	if err != nil {
 		w.Fatalf("%v", err)
@@ -242,7 +242,7 @@ func TestLaterGuaranteeRespectsAcceptedDeadline(t *testing.T) {
 		})
 		key := scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: 1}
 		if c.deadline == 0 {
-			if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -264,7 +264,7 @@ func TestLaterGuaranteeRespectsAcceptedDeadline(t *testing.T) {
 			t.Errorf("%s: guaranteed %v, for %v, want %v", what, ok, n.At.Sub(w.Now), c.departs)
 		}
 		w.Advance(10 * time.Second)
-		for a := range w.State.AttemptsIn(w.State.Job(busy).Stages[0]) {
+		for a := range w.State.Attempts().In(w.State.Job(busy).Stages[0]) {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
 		policytest.Round(t, w.State, p, maker, w.Now, 100)
@@ -285,12 +285,12 @@ func TestEarlyStartRespectsAcceptedDeadline(t *testing.T) {
 		}
 		p := maker()
 		end := func(j scheduler.JobID, stage int) {
-			for a := range w.State.AttemptsIn(w.State.Job(j).Stages[stage]) {
+			for a := range w.State.Attempts().In(w.State.Job(j).Stages[stage]) {
 				w.End(a, scheduler.OutcomeSucceeded)
 			}
 		}
 		project := func(id scheduler.ProjectID, bound time.Duration) scheduler.JobID {
-			if err := w.State.PutProject(scheduler.ProjectSpec{ID: id, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 				t.Fatal(err)
 			}
 			return w.Submit("a", 1, schedtest.R(3, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = id, bound })

@@ -40,7 +40,7 @@ func simulateRigid(t *testing.T, name string, params map[string]string, jobs []r
 		for _, a := range w.Attempts() {
 			if id := a.ID.Job; ends[id] != 0 && ends[id] <= now {
 				w.End(a, scheduler.OutcomeSucceeded)
-				if err := w.State.EndJob(id, scheduler.JobSucceeded, now); err != nil {
+				if err := w.State.Events().EndJob(id, scheduler.JobSucceeded, now); err != nil {
 					t.Fatal(err)
 				}
 				delete(ends, id)
@@ -113,7 +113,7 @@ func TestSuspendedTaskResumesOnDrainingNode(t *testing.T) {
 		}
 		if c.R.IntN(3) == 0 {
 			for _, a := range c.Attempts() {
-				if a.Phase != scheduler.AttemptRunning || c.State.Accepted(c.State.StageOf(a).Job) || c.R.IntN(4) > 0 {
+				if a.Phase != scheduler.AttemptRunning || c.State.StageOf(a).Job.IsAccepted() || c.R.IntN(4) > 0 {
 					continue
 				}
 				act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
@@ -184,7 +184,7 @@ func TestAcceptedDeadlineWithoutBoundIsPlannedByEstimate(t *testing.T) {
 		w.Start()
 		w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
 		policytest.Round(t, w.State, p, maker, w.Now, 100)
-		planned := w.State.Reservations()
+		planned := w.State.Reservations().All()
 		if bound > 0 {
 			if len(planned) != 0 {
 				t.Errorf("with a bound it is planned behind a task that may stay for ever: %v", planned[0])

@@ -42,7 +42,7 @@ func TestDegenerateInputIsHandled(t *testing.T) {
 			w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "capped")
 			spec := w.Tenant("capped").Spec
 			spec.Caps.Total[scheduler.CPU] = 500
-			if err := w.State.PutTenant(spec); err != nil {
+			if err := w.State.Events().PutTenant(spec); err != nil {
 				t.Fatal(err)
 			}
 			nothing := w.Submit("a", 1, scheduler.Resources{})
@@ -69,7 +69,7 @@ func TestDegenerateInputIsHandled(t *testing.T) {
 			for _, n := range w.State.Nodes() {
 				s := n.Spec
 				s.Capacity[scheduler.CPU] = 500
-				if err := w.State.UpdateNode(s); err != nil {
+				if err := w.State.Events().UpdateNode(s); err != nil {
 					t.Fatal(err)
 				}
 			}

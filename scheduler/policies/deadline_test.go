@@ -59,24 +59,24 @@ func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 	switch a.Phase {
 	case scheduler.AttemptStarting:
 		w.runTimes[a.ID] = time.Duration(float64(a.Estimate) * (0.5 + w.r.Float64()))
-		err = w.State.AttemptStarted(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptStarted(a.ID, a.Run, w.Now)
 	case scheduler.AttemptSuspending:
 		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}
 		if a.Target == scheduler.LevelSwapped {
 			has.Swap = has.Memory
 		}
 		w.since[a.ID] = w.Now
-		err = w.State.AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
+		err = w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
 	case scheduler.AttemptResuming:
 		delete(w.since, a.ID)
-		err = w.State.AttemptResumed(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptResumed(a.ID, a.Run, w.Now)
 	case scheduler.AttemptKilling:
-		err = w.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
+		err = w.State.Events().AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, w.Now)
 	case scheduler.AttemptRunning:
 		if a.RanFor(w.Now) >= w.runTimes[a.ID] {
 			w.End(a, scheduler.OutcomeSucceeded)
 			if j := w.State.Job(a.ID.Job); j.Complete() {
-				err = w.State.EndJob(a.ID.Job, scheduler.JobSucceeded, w.Now)
+				err = w.State.Events().EndJob(a.ID.Job, scheduler.JobSucceeded, w.Now)
 			}
 		}
 	}
@@ -125,8 +125,8 @@ func TestVictimsAreRegularAndResume(t *testing.T) {
 			for range 200 {
 				w.step(false)
 			}
-			if w.State.Live() > 0 || w.State.JobCount() > 0 {
-				t.Fatalf("seed %d, %s: %d attempts and %d jobs are left", seed, policy, w.State.Live(), w.State.JobCount())
+			if w.State.Attempts().Live() > 0 || w.State.JobCount() > 0 {
+				t.Fatalf("seed %d, %s: %d attempts and %d jobs are left", seed, policy, w.State.Attempts().Live(), w.State.JobCount())
 			}
 		}
 		total += victims
@@ -154,7 +154,7 @@ func TestLongDeadlineTaskOutlastsMaxSuspended(t *testing.T) {
 		}
 		w.Cycle(p)
 		victim := w.State.Attempt(scheduler.AttemptID{TaskID: scheduler.TaskID{Job: regular}, Attempt: 1})
-		if err := w.State.AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
+		if err := w.State.Events().AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
 			t.Fatal(err)
 		}
 		w.Cycle(p)
@@ -192,7 +192,7 @@ func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 		if victim.Phase != scheduler.AttemptSuspending {
 			t.Fatalf("at %d the regular task is %v", w.Now, victim.Phase)
 		}
-		if err := w.State.AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
+		if err := w.State.Events().AttemptSuspended(victim.ID, victim.Run, victim.Target, scheduler.Footprint{Memory: victim.Demand[scheduler.Memory]}, w.Now); err != nil {
 			t.Fatal(err)
 		}
 		policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
@@ -213,7 +213,7 @@ func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 		}
 	}
 	policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
-	if err := w.State.AttemptResumed(victim.ID, victim.Run, w.Now); err != nil {
+	if err := w.State.Events().AttemptResumed(victim.ID, victim.Run, w.Now); err != nil {
 		t.Fatal(err)
 	}
 	w.Advance(time.Second)
@@ -222,10 +222,10 @@ func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 	if victim.Phase != scheduler.AttemptRunning || w.State.Job(lane).Live != 0 {
 		t.Fatalf("the regular task is %v for a deadline job", victim.Phase)
 	}
-	if err := w.State.EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its capacity would not be guaranteed to others
+	if err := w.State.Events().EndJob(lane, scheduler.JobStopped, w.Now); err != nil { // its capacity would not be guaranteed to others
 		t.Fatal(err)
 	}
-	if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		t.Fatal(err)
 	}
 	guaranteed := w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, limit })
@@ -279,7 +279,7 @@ func TestVictimsUseCheapestSufficientLevel(t *testing.T) {
 		spec := schedtest.NodeSpec(0, "/r", schedtest.R(1, 3, 10))
 		spec.Levels, spec.Swap = c.levels, c.swap
 		spec.Speeds = scheduler.SuspendSpeed{Freeze: 10 * time.Millisecond, SwapPerS: 200 << 20, Checkpoint: 3 * time.Second, CheckpointPerS: 100 << 20}
-		if err := w.AddNode(spec); err != nil {
+		if err := w.Events().AddNode(spec); err != nil {
 			t.Fatal(err)
 		}
 		w.AddTenants("t")

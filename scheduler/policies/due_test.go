@@ -16,7 +16,7 @@ import (
 func TestDueTaskHasReasonDue(t *testing.T) {
 	for name, params := range map[string]map[string]string{"conservative": {"margin": "0s"}, "two_tier": {"margin": "0s", "variant": "2tsb"}} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a")
-		if err := w.AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
+		if err := w.Events().AddNode(schedtest.NodeSpec(1, "/r1", schedtest.R(8, 8, 100))); err != nil {
 			t.Fatal(err)
 		}
 		maker := func() scheduler.Policy { return mustNew(t, name, params) }
@@ -46,7 +46,7 @@ func TestDueTaskHasReasonDue(t *testing.T) {
 		waits("before", scheduler.Waiting{Reason: scheduler.ReasonLater, Until: due})
 		w.Advance(10 * time.Second)
 		waits("at the instant", scheduler.Waiting{Reason: scheduler.ReasonDue, Node: w.Attempts()[0].Node})
-		for a := range w.State.AttemptsIn(w.State.Job(first).Stages[0]) {
+		for a := range w.State.Attempts().In(w.State.Job(first).Stages[0]) {
 			w.End(a, scheduler.OutcomeSucceeded)
 		}
 		if policytest.Round(t, w.State, p, maker, w.Now, 100); w.State.Job(late).Live != 1 {

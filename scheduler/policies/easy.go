@@ -90,7 +90,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 			if !g.Ready() {
 				continue
 			}
-			if first == nil && len(e.misfits) > 0 && s.NextNode(g, 0) != scheduler.NoNode {
+			if first == nil && len(e.misfits) > 0 && s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 				first, hasHead = e.reserveMisfits(s, now)
 			}
 			if first != nil {
@@ -122,7 +122,7 @@ func (e *easy) readyJobs(s *scheduler.State, now scheduler.Time) iter.Seq[*sched
 		return e.order(s, now)
 	}
 	return func(yield func(*scheduler.Job) bool) {
-		for j, at := s.NextReady(0); j != nil && yield(j); j, at = s.NextReady(at) {
+		for j, at := s.Queue().Next(0); j != nil && yield(j); j, at = s.Queue().Next(at) {
 		}
 	}
 }
@@ -193,11 +193,11 @@ func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
 			w.Reason = scheduler.ReasonMaxParallel
 		} else if p.actionsLeft <= 0 {
 			w.Reason = scheduler.ReasonCycleFull
-		} else if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+		} else if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
 			w.Reason = scheduler.ReasonCap
 		} else if e.placeTaskWithoutDelay(g, &need, duration) {
 			continue
-		} else if onlyCapacity = true; p.s.NextNode(g, 0) != scheduler.NoNode {
+		} else if onlyCapacity = true; p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 			w.Reason, w.Behind = scheduler.ReasonHeadOfLine, first.ID()
 		}
 		p.recordWaiting(w)
@@ -208,7 +208,7 @@ func (e *easy) placeWithoutDelay(g, first *scheduler.Stage) bool {
 
 func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *timeline.Need, duration time.Duration) bool {
 	p := &e.placer
-	for n := p.s.NextNode(g, 0); n != scheduler.NoNode; n = p.s.NextNode(g, n+1) {
+	for n := p.s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = p.s.Cluster().NextNode(g, n+1) {
 		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
 		if !ok {
 			continue

@@ -104,8 +104,8 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 		f.heaps[i].heap, f.heaps[i].listed = f.heaps[i].heap[:0], false
 	}
 	f.rankNames(s)
-	for t := s.NextReadyTenant(0); t != scheduler.NoTenant; t = s.NextReadyTenant(t + 1) {
-		for j, at := s.NextReadyOf(t, 0); j != nil; j, at = s.NextReadyOf(t, at) {
+	for t := s.Queue().NextTenant(0); t != scheduler.NoTenant; t = s.Queue().NextTenant(t + 1) {
+		for j, at := s.Queue().NextOf(t, 0); j != nil; j, at = s.Queue().NextOf(t, at) {
 			c := contender{tieBreak: int64(at), child: -1, job: jobEntry{job: j}}
 			if f.priorityFirst && j.Spec.Priority != scheduler.PriorityHigh {
 				c.tieBreak += math.MaxInt32
@@ -182,7 +182,7 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 		}
 	}
 	if f.byDominantShare {
-		return used.DominantShare(s.Total()) / weight
+		return used.DominantShare(s.Cluster().Total()) / weight
 	}
 	return float64(used[scheduler.Memory]) / weight
 }

@@ -33,7 +33,7 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		return p.idleDecision(now)
 	}
 	for !p.isFull() && p.nextPass() {
-		for j, at := s.NextReady(0); j != nil && !p.isFull(); j, at = s.NextReady(at) {
+		for j, at := s.Queue().Next(0); j != nil && !p.isFull(); j, at = s.Queue().Next(at) {
 			for _, g := range j.Stages {
 				if !g.Ready() {
 					continue

@@ -68,7 +68,7 @@ func (p *guaranteeWorld) submit() {
 	case 0:
 		p.projects++
 		jobs := 1 + p.r.IntN(3)
-		if err := p.State.PutProject(scheduler.ProjectSpec{ID: p.projects, Name: "p", Tenant: p.Tenant(tenant).Spec.ID, Priority: scheduler.PriorityLow,
+		if err := p.State.Events().PutProject(scheduler.ProjectSpec{ID: p.projects, Name: "p", Tenant: p.Tenant(tenant).Spec.ID, Priority: scheduler.PriorityLow,
 			Submitted: p.Now, Jobs: int32(jobs)}); err != nil {
 			p.Fatalf("%v", err)
 		}
@@ -95,7 +95,7 @@ func (p *guaranteeWorld) advanceSecond(submit bool) {
 	for id := scheduler.ProjectID(1); id <= p.projects; id++ {
 		if pr := p.State.Project(id); pr != nil && len(pr.Jobs) == 0 {
 			p.ended[fmt.Sprintf("project %d", id)] = p.Now
-			if err := p.State.DropProject(id); err != nil {
+			if err := p.State.Events().DropProject(id); err != nil {
 				p.Fatalf("%v", err)
 			}
 		}
@@ -199,7 +199,7 @@ func TestLateRetryViolatesGuarantee(t *testing.T) {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
 		maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"sf": "0", "margin": "2s"}) }
 		p := maker()
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 			t.Fatal(err)
 		}
 		job := w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -208,7 +208,7 @@ func TestLateRetryViolatesGuarantee(t *testing.T) {
 		policytest.Round(t, w.State, p, maker, w.Now, 100)
 		w.Start().Advance(after)
 		for _, a := range w.Attempts() {
-			if err := w.State.NodeLost(a.Node, w.Now); err != nil {
+			if err := w.State.Events().NodeLost(a.Node, w.Now); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -223,7 +223,7 @@ func TestLateRetryViolatesGuarantee(t *testing.T) {
 // loseNode loses a node with what runs on it.
 func (p *guaranteeWorld) loseNode(t *testing.T) {
 	id := scheduler.NodeID(p.r.IntN(len(p.State.Nodes()) - 1))
-	if err := p.State.NodeLost(id, p.Now); err != nil {
+	if err := p.State.Events().NodeLost(id, p.Now); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -236,7 +236,7 @@ func TestOverrunViolatesOnlyOwnGuarantee(t *testing.T) {
 	p := maker()
 	var jobs []scheduler.JobID
 	for id := range scheduler.ProjectID(2) {
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: id + 1, Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id + 1, Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 			t.Fatal(err)
 		}
 		jobs = append(jobs, w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -260,7 +260,7 @@ func TestOverrunViolatesOnlyOwnGuarantee(t *testing.T) {
 		if a.Phase != scheduler.AttemptSuspending {
 			t.Fatalf("%s is %v", a.ID, a.Phase)
 		}
-		if err := w.State.AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
+		if err := w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,7 +279,7 @@ func TestDueGuaranteePreemptsImmediately(t *testing.T) {
 	}
 	p := maker()
 	project := func(id scheduler.ProjectID, tasks int32, cores float64) scheduler.JobID {
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: id, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 			t.Fatal(err)
 		}
 		return w.Submit("a", tasks, schedtest.R(cores, cores, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
@@ -289,7 +289,7 @@ func TestDueGuaranteePreemptsImmediately(t *testing.T) {
 	first, second := project(1, 1, 4), project(2, 4, 1)
 	policytest.Round(t, w.State, p, maker, w.Now, 100)
 	w.Start().Advance(5 * time.Second)
-	for a := range w.State.AttemptsIn(w.State.Job(first).Stages[0]) {
+	for a := range w.State.Attempts().In(w.State.Job(first).Stages[0]) {
 		w.End(a, scheduler.OutcomeSucceeded)
 	}
 	w.Submit("a", 4, schedtest.R(1, 1, 1))
@@ -299,7 +299,7 @@ func TestDueGuaranteePreemptsImmediately(t *testing.T) {
 		w.Advance(time.Second)
 		for _, a := range w.Attempts() {
 			if a.Phase == scheduler.AttemptSuspending {
-				if err := w.State.AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
+				if err := w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -318,7 +318,7 @@ func TestOwnGuaranteeLetsEarlierStageStart(t *testing.T) {
 	w := schedtest.New(t).AddTenants("a")
 	spec := schedtest.NodeSpec(0, "/r1", schedtest.R(4, 8, 100))
 	spec.Levels = scheduler.Levels(scheduler.LevelRunning)
-	if err := w.State.AddNode(spec); err != nil {
+	if err := w.State.Events().AddNode(spec); err != nil {
 		t.Fatal(err)
 	}
 	id := w.SubmitStages("a", []scheduler.StageSpec{
@@ -355,22 +355,22 @@ func TestRefusedWithTheEarliestEnd(t *testing.T) {
 			j.Deadline, g.Estimate = j.Submitted.Add(time.Hour), time.Second
 		})
 	policytest.Round(t, w.State, p, maker, w.Now, 100)
-	if !w.State.Accepted(w.State.Job(first)) {
+	if !w.State.Job(first).IsAccepted() {
 		t.Error("the first is not accepted")
 	}
 	for id, want := range map[scheduler.JobID]scheduler.Time{second: w.Now.Add(70 * time.Second), unknown: 0, never: 0} {
 		n, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.RefusedState, Job: id})
-		if !ok || n.At != want || w.State.Accepted(w.State.Job(id)) {
+		if !ok || n.At != want || w.State.Job(id).IsAccepted() {
 			t.Errorf("job %d: refused %v, earliest end %v, want %v", id, ok, n.At, want)
 		}
 	}
 	spec := w.State.Job(second).Spec // requested again with a later deadline
 	spec.Deadline = w.Now.Add(80 * time.Second)
-	if err := w.State.UpdateJob(spec); err != nil {
+	if err := w.State.Events().UpdateJob(spec); err != nil {
 		t.Fatal(err)
 	}
 	policytest.Round(t, w.State, p, maker, w.Now, 100)
-	if !w.State.Accepted(w.State.Job(second)) {
+	if !w.State.Job(second).IsAccepted() {
 		t.Error("with a feasible deadline it is not accepted")
 	}
 }

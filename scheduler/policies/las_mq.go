@@ -2,6 +2,7 @@ package policies
 
 import (
 	"math"
+	"slices"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/lasmq"
@@ -10,64 +11,56 @@ import (
 var lasMQInfo = Info{
 	Name: "las_mq",
 	Help: "multilevel queue by attained service: small jobs finish in the first queues, large ones are demoted (LAS_MQ)",
-	Params: append(queueParams("order"),
+	Params: append(slices.Clone(queueParams),
+		Param{Name: "order", Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo"},
+			Help: "order in a queue: fewest containers of all remaining tasks, or by submission"},
 		Param{Name: "admission", Kind: Int, Default: "0", Min: 0, Max: 1e6, Help: "jobs admitted at once, 0 for no limit"}),
 	New: newLasMQ,
 }
 
-// queueParams returns the parameters of the queues. order is the name of the one
-// that orders jobs within a queue.
-func queueParams(order string) []Param {
-	return append([]Param{
-		{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
-		{Name: "first", Kind: Float, Default: "100", Min: 1e-9, Max: 1e15, Help: "threshold of the first queue, alpha_1, container-seconds"},
-		{Name: "step", Kind: Float, Default: "10", Min: 1.000001, Max: 1e9, Help: "factor between successive thresholds, p"},
-		{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
-		{Name: order, Kind: Choice, Default: "remaining", Choices: []string{"remaining", "fifo", "stage", "service"},
-			Help: "order in a queue: fewest containers of all remaining tasks, submission, fewest containers of the stages that may run, least service"},
-		{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
-		{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
-			Help: "start a job in the queue that its input size predicts"},
-		reserveParam,
-		{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
-	}, containerParams...)
-}
+// queueParams are the parameters of the queues.
+var queueParams = append([]Param{
+	{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
+	{Name: "first", Kind: Float, Default: "100", Min: 1e-9, Max: 1e15, Help: "threshold of the first queue, alpha_1, container-seconds"},
+	{Name: "step", Kind: Float, Default: "10", Min: 1.000001, Max: 1e9, Help: "factor between successive thresholds, p"},
+	{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
+	{Name: "stage_aware", Kind: Bool, Default: "true", Help: "count a stage's predicted service from 10% of it on"},
+	{Name: "prior", Kind: Choice, Default: "none", Choices: []string{"none", "input_bytes"},
+		Help: "start a job in the queue that its input size predicts"},
+	reserveParam,
+	{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
+}, containerParams...)
 
-// queueConfig reads the parameters of queueParams(order).
-func queueConfig(v Values, order string) (lasmq.Config, error) {
+// queueConfig reads queueParams.
+func queueConfig(v Values) (lasmq.Config, error) {
 	cfg := lasmq.Default()
 	cfg.Queues, cfg.First, cfg.Step, cfg.Decay = v.Int("queues"), v.Float("first"), v.Float("step"), v.Float("decay")
 	cfg.StageAware, cfg.Horizon, cfg.Unit = v.Bool("stage_aware"), v.Duration("horizon"), containerUnit(v)
-	for _, o := range []lasmq.Order{lasmq.OrderRemaining, lasmq.OrderFIFO, lasmq.OrderStage, lasmq.OrderService} {
-		if o.String() == v.Text(order) {
-			cfg.Order = o
-		}
-	}
 	err := cfg.Check()
 	return cfg.WithThresholds(), err
 }
 
 func newLasMQ(v Values) (scheduler.Policy, error) {
-	cfg, err := queueConfig(v, "order")
+	cfg, err := queueConfig(v)
 	if err != nil {
 		return nil, err
 	}
-	return &lasMQ{queues: lasmq.New(cfg), cfg: cfg, maxAdmitted: v.Int("admission"), initialQueueByInput: v.Text("prior") == "input_bytes",
-		placer: placer{reserveForMisfits: v.Bool("reserve")}}, nil
+	if v.Text("order") == lasmq.OrderFIFO.String() {
+		cfg.Order = lasmq.OrderFIFO
+	}
+	f := &lasMQ{maxAdmitted: v.Int("admission"), placer: placer{reserveForMisfits: v.Bool("reserve")}}
+	f.index = lasmq.NewIndex(cfg, v.Text("prior") == "input_bytes", f.groupOf)
+	return f, nil
 }
 
 // lasMQ is LAS_MQ over all jobs. Policy states hold each demoted job's queue, the
 // deficits of backlogged queues and, with a limit, which jobs are admitted.
 type lasMQ struct {
-	cfg                 lasmq.Config
-	queues              *lasmq.Queues
-	maxAdmitted         int
-	initialQueueByInput bool
+	index       *lasmq.Index
+	maxAdmitted int
 
-	placer       placer
-	states       []scheduler.PolicyState
-	queueOfJob   []int // by position in State.Jobs, 0 for not admitted
-	readyInQueue []int // number of jobs with ready work, by queue
+	placer placer
+	states []scheduler.PolicyState
 }
 
 // milliContainers is the precision in which policy states hold containers.
@@ -78,72 +71,80 @@ func (f *lasMQ) Name() string { return "las_mq" }
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (f *lasMQ) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
-// Decide costs O(1) if nothing changed, else O(jobs x stages + placements x (queues
-// + log of ready jobs)).
+// groupOf returns the only group, for admitted jobs.
+func (f *lasMQ) groupOf(j *scheduler.Job) int {
+	if f.maxAdmitted > 0 && !j.HasState(scheduler.AdmittedState) {
+		return -1
+	}
+	return 0
+}
+
+// Decide costs O(1) if nothing changed, else O(changes x (stages + log jobs) +
+// placements x queues + jobs that are next and do not fit). A limit of admitted jobs
+// adds O(jobs).
 func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
+	f.states = f.states[:0]
+	var queues *lasmq.Queues
 	for p.nextPass() {
-		f.states = f.states[:0]
-		f.queues.Begin(now, func(i int) (lasmq.Account, bool) {
-			n, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)})
-			return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
-		})
-		f.enqueue(s, now)
-		for t := f.queues.Next(); t != nil; t = f.queues.Next() {
-			e := jobEntry{job: t.Job, stage: t.Stage}
+		f.admit(s, now)
+		queues = f.beginPass(s, now)
+		if at := f.index.Demotion(); at < scheduler.Never {
+			p.wake = at
+		}
+		for t, ok := queues.Next(); ok; t, ok = queues.Next() {
+			e := jobEntry{job: t.Job, stage: *t.Stage}
 			g := p.placeNextStage(&e)
-			t.Stage = e.stage
+			*t.Stage = e.stage
 			if g != nil {
-				f.queues.RecordPlaced(f.cfg.Containers(g.Spec.Demand))
+				queues.RecordPlaced(g.Spec.Demand, 1)
 			} else {
-				f.queues.Drop()
+				queues.Drop()
 			}
 		}
-		f.recordDeficits(s)
 	}
+	f.recordQueues(s, now)
 	d := p.finish()
 	d.PolicyStates = f.states
 	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
 	return d
 }
 
-// enqueue admits jobs, demotes them and adds them to their queues.
-func (f *lasMQ) enqueue(s *scheduler.State, now scheduler.Time) {
-	f.queueOfJob = f.queueOfJob[:0]
-	slots := f.maxAdmitted - f.countAdmitted(s)
-	seq := int32(-1)
-	for j := range s.Jobs() {
-		seq++
-		if f.maxAdmitted > 0 {
-			k := scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}
-			if _, ok := s.PolicyState(k); !ok && (slots <= 0 || j.Ready == 0) {
-				f.queueOfJob = append(f.queueOfJob, 0)
-				f.recordNotAdmitted(j)
-				continue
-			} else if !ok {
-				slots--
-				f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, At: now})
-			}
-		}
-		q := f.syncQueueOf(s, j, now)
-		f.queueOfJob = append(f.queueOfJob, q)
-		f.queues.Add(j, q, seq)
-	}
+// beginPass returns the queues of all jobs on the State as it is.
+func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues {
+	f.index.Sync(s, now, 1)
+	q := f.index.Queues(0)
+	q.Begin(now, func(i int) (lasmq.Account, bool) {
+		n, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)})
+		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
+	})
+	return q
 }
 
-func (f *lasMQ) countAdmitted(s *scheduler.State) int {
-	n := 0
-	if f.maxAdmitted > 0 {
-		for j := range s.Jobs() {
-			if _, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}); ok {
-				n++
-			}
+// admit admits jobs in order of submission, up to the limit.
+func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
+	if f.maxAdmitted == 0 {
+		return
+	}
+	slots := f.maxAdmitted
+	for j := range s.Jobs() {
+		if j.HasState(scheduler.AdmittedState) {
+			slots--
 		}
 	}
-	return n
+	for j := range s.Jobs() {
+		if j.HasState(scheduler.AdmittedState) {
+			continue
+		}
+		if slots > 0 && j.Ready > 0 && f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+			slots--
+			continue
+		}
+		f.recordNotAdmitted(j)
+	}
 }
 
 func (f *lasMQ) recordNotAdmitted(j *scheduler.Job) {
@@ -154,46 +155,35 @@ func (f *lasMQ) recordNotAdmitted(j *scheduler.Job) {
 	}
 }
 
-// syncQueueOf returns a job's queue and records it if it changed.
-func (f *lasMQ) syncQueueOf(s *scheduler.State, j *scheduler.Job, now scheduler.Time) int {
-	k := scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}
-	var n scheduler.PolicyState
-	known := j.HasState(k.Kind)
-	if known {
-		n, _ = s.PolicyState(k)
+// record applies a policy state to the State and appends it to the decision. It
+// returns false if the State refuses it.
+func (f *lasMQ) record(s *scheduler.State, n scheduler.PolicyState) bool {
+	f.states = append(f.states, n)
+	if s.PolicyStates().Apply(f.states[len(f.states)-1:]) != nil {
+		f.states = f.states[:len(f.states)-1]
+		return false
 	}
-	from := min(max(int(n.Value), 1), f.cfg.Queues)
-	if f.initialQueueByInput && !known {
-		from = f.cfg.QueueFor(1, f.cfg.PredictService(s.History(), j.Spec.Name, lasmq.InputBytes(j)))
-	}
-	service, rate := f.cfg.Service(j, now)
-	q := f.cfg.QueueFor(from, service)
-	if at := f.cfg.DemotionTime(q, service, rate, now); at < scheduler.Never && (f.placer.wake == 0 || at < f.placer.wake) {
-		f.placer.wake = at
-	}
-	if known && q > from || !known && (q > 1 || f.initialQueueByInput) {
-		f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, Value: int64(q), At: now})
-	}
-	return q
+	return true
 }
 
-// recordDeficits records the deficits of the queues with ready work left.
-func (f *lasMQ) recordDeficits(s *scheduler.State) {
-	f.readyInQueue = append(f.readyInQueue[:0], make([]int, f.cfg.Queues+1)...)
-	seq := 0
-	for j := range s.Jobs() {
-		if q := f.queueOfJob[seq]; q > 0 && j.Ready > 0 {
-			f.readyInQueue[q]++
-		}
-		seq++
-	}
-	f.queues.Accounts(func(i int) bool { return f.readyInQueue[i] > 0 }, func(i int, a lasmq.Account, keep bool) {
-		k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
-		if !keep {
-			k.Kind = scheduler.TombstoneState
-			f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
-			return
-		}
-		f.states = append(f.states, scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
+// recordQueues records which jobs were demoted and the deficits of the queues with
+// ready work left.
+func (f *lasMQ) recordQueues(s *scheduler.State, now scheduler.Time) {
+	queues := f.beginPass(s, now)
+	f.index.Unrecorded(0, func(j *scheduler.Job, level int) {
+		f.record(s, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
+	})
+	f.index.Unsettled(func(int) bool {
+		before := len(f.states)
+		queues.Accounts(func(i int, a lasmq.Account, keep bool) {
+			k := scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)}
+			if !keep {
+				k.Kind = scheduler.TombstoneState
+				f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(scheduler.DeficitState)})
+				return
+			}
+			f.record(s, scheduler.PolicyState{PolicyStateKey: k, Value: int64(math.Round(a.Running * milliContainers)), Real: a.Deficit, At: a.At})
+		})
+		return len(f.states) == before
 	})
 }

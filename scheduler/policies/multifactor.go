@@ -92,7 +92,7 @@ func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next sc
 	m.samples = m.samples[:0]
 	for i := range s.Tenants() {
 		id := scheduler.TenantID(i)
-		share := s.Tenant(id).Used.DominantShare(s.Total())
+		share := s.Tenant(id).Used.DominantShare(s.Cluster().Total())
 		last, known := s.PolicyState(useKey(id))
 		if !known || now >= last.At.Add(m.calcPeriod) {
 			use := 0.0
@@ -123,7 +123,7 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 	at := now - now%scheduler.Time(m.calcPeriod)
 	m.calculateFairShares(s, at)
 	m.entries = m.entries[:0]
-	for j, seq := s.NextReady(0); j != nil; j, seq = s.NextReady(seq) {
+	for j, seq := s.Queue().Next(0); j != nil; j, seq = s.Queue().Next(seq) {
 		f := m.factorsOf(s, j, at)
 		m.entries = append(m.entries, jobEntry{key: jobKey{-m.weights.sum(&f)}, seq: seq, job: j})
 	}
@@ -160,7 +160,7 @@ func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at schedul
 func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
 	size := 0.0
 	for _, g := range j.Stages {
-		size = max(size, g.Spec.Demand.DominantShare(s.Total())*float64(g.Spec.Tasks))
+		size = max(size, g.Spec.Demand.DominantShare(s.Cluster().Total())*float64(g.Spec.Tasks))
 	}
 	return clampUnit(size)
 }

@@ -42,15 +42,15 @@ func TestFactorsOfPriority(t *testing.T) {
 // one half is 2^-1.5; a child's factor is multiplied with its parent's.
 func TestFairShareOfDecayedUse(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("a", "b")
-	if err := w.State.PutTenant(scheduler.TenantSpec{ID: 2, Name: "a1", Parent: 0, Weight: 1}); err != nil {
+	if err := w.State.Events().PutTenant(scheduler.TenantSpec{ID: 2, Name: "a1", Parent: 0, Weight: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.State.PutTenant(scheduler.TenantSpec{ID: 3, Name: "a2", Parent: 0, Weight: 3}); err != nil {
+	if err := w.State.Events().PutTenant(scheduler.TenantSpec{ID: 3, Name: "a2", Parent: 0, Weight: 3}); err != nil {
 		t.Fatal(err)
 	}
 	m := mustNew(t, "multifactor", map[string]string{"half_life": "100s"}).(*multifactor)
 	late := w.Now.Add(200 * time.Second) // two half-lives after the sample of a
-	if err := w.State.ApplyPolicyStates([]scheduler.PolicyState{
+	if err := w.State.PolicyStates().Apply([]scheduler.PolicyState{
 		{PolicyStateKey: useKey(0), Real: 120, At: w.Now}, {PolicyStateKey: useKey(1), Real: 10, At: late},
 		{PolicyStateKey: useKey(2), Real: 30, At: late}, {PolicyStateKey: useKey(3), Real: 0, At: late}}); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 	}
 	for !p.isFull() && p.nextPass() {
 		o.heap = o.heap[:0]
-		for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(s, j, now), seq: at, job: j})
 		}
 		for i := len(o.heap)/2 - 1; i >= 0; i-- {

@@ -66,7 +66,7 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	p.seenStamp = s.Stamp()
 	p.actions, p.waitingReasons, p.noCapacityReasons = p.actions[:0], p.waitingReasons[:0], p.noCapacityReasons[:0]
 	p.passes = 0
-	p.mark = s.Mark()
+	p.mark = s.Journal().Mark()
 	return false
 }
 
@@ -74,11 +74,11 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 // starts. No policy that uses placer suspends, so another one did.
 func (p *placer) resumeSuspended() {
 	p.resumes = p.resumes[:0]
-	for a := range p.s.Suspended() {
+	for a := range p.s.Attempts().Suspended() {
 		p.resumes = append(p.resumes, scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 	}
 	for i := range p.resumes {
-		if a := &p.resumes[i]; p.actionsLeft > 0 && p.s.CanResume(p.s.Attempt(a.AttemptID())) {
+		if a := &p.resumes[i]; p.actionsLeft > 0 && p.s.Attempts().CanResume(p.s.Attempt(a.AttemptID())) {
 			p.apply(*a)
 		}
 	}
@@ -112,7 +112,7 @@ func (p *placer) finish() scheduler.Decision {
 	if !slices.IsSortedFunc(p.waitingReasons, compareStages) {
 		slices.SortFunc(p.waitingReasons, compareStages)
 	}
-	p.s.Rollback(p.mark)
+	p.s.Journal().Rollback(p.mark)
 	p.idleAtStamp = len(p.actions) == 0 && p.actionsLeft > 0
 	return scheduler.Decision{Base: p.s.Index(), At: p.now, Actions: p.actions, Waiting: p.waitingReasons, Wake: p.wake}
 }
@@ -139,11 +139,11 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 		w.Reason = scheduler.ReasonCycleFull
 	default:
 		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+		if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
 			w.Reason = scheduler.ReasonCap
 			break
 		}
-		node, disk := p.s.BestNodeExcept(g, p.reservedNodes)
+		node, disk := p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
 		if node == scheduler.NoNode {
 			p.reserveNodes(g)
 			if p.firstMisfit == nil { // finish fills in the reason
@@ -169,7 +169,7 @@ func (p *placer) reserveNodes(g *scheduler.Stage) {
 	for range g.Startable() {
 		n := scheduler.NoNode
 		if len(p.reservedNodes) < maxReservedNodes {
-			n = p.s.NodeLackingLeast(g, p.reservedNodes)
+			n = p.s.Cluster().NodeLackingLeast(g, p.reservedNodes)
 		}
 		if n == scheduler.NoNode {
 			return
@@ -179,7 +179,7 @@ func (p *placer) reserveNodes(g *scheduler.Stage) {
 }
 
 func (p *placer) place(g *scheduler.Stage, n scheduler.NodeID, disk int16) {
-	p.apply(p.s.PlaceAction(g, g.NextPending(0), n, disk))
+	p.apply(p.s.Attempts().PlaceAction(g, g.NextPending(0), n, disk))
 }
 
 // apply applies an action to the State and appends it to the decision.
@@ -202,7 +202,9 @@ func (p *placer) setReasons(wanted bool) { p.omitReasons, p.idleAtStamp = !wante
 
 // isFull reports whether nothing more can be placed in this cycle and reasons are
 // not wanted either.
-func (p *placer) isFull() bool { return p.omitReasons && (p.actionsLeft <= 0 || !p.s.CapacityForAny()) }
+func (p *placer) isFull() bool {
+	return p.omitReasons && (p.actionsLeft <= 0 || !p.s.Queue().CapacityForAny())
+}
 
 // noCapacityReason returns why no node fits and on how many nodes, counted once per
 // demand. If a reserved node would fit, it returns the stage that it is reserved
@@ -213,7 +215,7 @@ func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, 
 			return l.reason, l.nodes, l.reservedFor
 		}
 	}
-	l := p.s.Lacking(g)
+	l := p.s.Cluster().Lacking(g)
 	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}
 	if l.Nodes > 0 {
 		var r scheduler.Resource

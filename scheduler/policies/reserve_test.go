@@ -61,7 +61,7 @@ func TestNoNodeIsReservedForPlannedTasks(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a")
 	p := mustNew(t, "3dsf", map[string]string{"reserve": "true", "sf": "0"})
 	submit := func(id scheduler.ProjectID, cores float64, bound time.Duration) *scheduler.Stage {
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Tenant: w.Tenant("a").Spec.ID, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Tenant: w.Tenant("a").Spec.ID, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 			t.Fatal(err)
 		}
 		j := w.Submit("a", 1, schedtest.R(cores, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = id, bound })
@@ -147,7 +147,7 @@ func TestReservingTaskIsNotDelayed(t *testing.T) {
 				}
 				w.Submit("a", 1, schedtest.R(float64(1+r.IntN(4)), float64(1+r.IntN(8)), float64(r.IntN(80))), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
 			}
-			first, _ := w.State.NextReady(0)
+			first, _ := w.State.Queue().Next(0)
 			for _, a := range w.Attempts() {
 				if ends[a.ID.Job] <= w.Now {
 					w.End(a, scheduler.OutcomeSucceeded)
@@ -172,7 +172,7 @@ func TestReservingTaskIsNotDelayed(t *testing.T) {
 					behind++
 				}
 			}
-			if j, _ := w.State.NextReady(0); j != nil {
+			if j, _ := w.State.Queue().Next(0); j != nil {
 				if _, known := latest[j.Spec.ID]; !known {
 					latest[j.Spec.ID] = earliestCapacity(w, j.Stages[0])
 				}
@@ -192,7 +192,7 @@ func earliestCapacity(w *schedtest.World, g *scheduler.Stage) scheduler.Time {
 	for at := w.Now; at < w.Now.Add(time.Minute); at = at.Add(time.Second) {
 		for _, n := range w.State.Nodes() {
 			free, io := n.Free, n.Disks[0].FreeIO
-			for a := range w.State.AttemptsOn(n.Spec.ID) {
+			for a := range w.State.Attempts().On(n.Spec.ID) {
 				if bound := w.State.StageOf(a).Job.Spec.Bound; bound > 0 && a.Placed.Add(bound) <= at {
 					free, io = free.Add(a.Occupied.Resources), io+a.Occupied.Resources[scheduler.IO]
 				}

@@ -15,11 +15,11 @@ func newReservedWorld(t *testing.T, levels scheduler.LevelSet) (*schedtest.World
 	w := schedtest.New(t)
 	spec := schedtest.NodeSpec(0, "/r", schedtest.R(4, 8, 100))
 	spec.Levels = levels
-	if err := w.AddNode(spec); err != nil {
+	if err := w.Events().AddNode(spec); err != nil {
 		t.Fatal(err)
 	}
 	w.AddTenants("a", "b")
-	if err := w.State.PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Tenant: 0, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
 		t.Fatal(err)
 	}
 	first := w.Submit("a", 1, schedtest.R(4, 8, 50), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
@@ -54,7 +54,7 @@ func TestReservedCapacityIsUsedAndReturned(t *testing.T) {
 		if a.Phase != scheduler.AttemptSuspending {
 			t.Fatalf("at the reservation's start %s is %v:\n%s", a.ID, a.Phase, d.String())
 		}
-		if err := w.State.AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
+		if err := w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, scheduler.Footprint{Memory: a.Demand[1], Swap: a.Demand[1]}, w.Now); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -71,7 +71,7 @@ func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit
 	}
 	p.seenStamp = s.Stamp()
 	p.actions, p.states = p.actions[:0], p.states[:0]
-	mark := s.Mark()
+	mark := s.Journal().Mark()
 	var d scheduler.Decision
 	for n := range maxSpeculationRounds {
 		d = p.Policy.Decide(s, now, limit-len(p.actions))
@@ -88,7 +88,7 @@ func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit
 			break
 		}
 	}
-	s.Rollback(mark)
+	s.Journal().Rollback(mark)
 	d.Actions, d.PolicyStates = p.actions, p.states
 	p.idleAtStamp, p.lastDecision = d.Empty() && limit > 0, d
 	return d
@@ -101,7 +101,7 @@ func (p *speculativePolicy) apply(s *scheduler.State, d *scheduler.Decision, now
 			panic("policies: State refused an action of " + p.Name() + ": " + err.Error())
 		}
 	}
-	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
+	if err := s.PolicyStates().Apply(d.PolicyStates); err != nil {
 		panic("policies: State refused a policy state of " + p.Name() + ": " + err.Error())
 	}
 	p.actions, p.states = append(p.actions, d.Actions...), append(p.states, d.PolicyStates...)
@@ -112,7 +112,7 @@ func (p *speculativePolicy) apply(s *scheduler.State, d *scheduler.Decision, now
 func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) bool {
 	before := len(p.actions)
 	seconds := secondAttempts(s)
-	left := 1 + (s.Live()-seconds)/maxSpeculativeDivisor - seconds
+	left := 1 + (s.Attempts().Live()-seconds)/maxSpeculativeDivisor - seconds
 	for j := range s.Jobs() {
 		if j.Phase != scheduler.JobActive || j.Live == 0 {
 			continue
@@ -140,7 +140,7 @@ func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.D
 func secondAttempts(s *scheduler.State) int {
 	n := 0
 	for _, node := range s.Nodes() {
-		for a := range s.AttemptsOn(node.Spec.ID) {
+		for a := range s.Attempts().On(node.Spec.ID) {
 			if a.Speculative {
 				n++
 			}
@@ -158,12 +158,12 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 		return 0
 	}
 	spent := g.TaskTime(now)
-	for a := range s.AttemptsIn(g) {
+	for a := range s.Attempts().In(g) {
 		spent -= a.RanFor(now)
 	}
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
 	var late []*scheduler.Attempt
-	for a := range s.AttemptsIn(g) {
+	for a := range s.Attempts().In(g) {
 		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
 			continue
 		}
@@ -185,7 +185,7 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 // hasSecondAttempt reports whether the task has two attempts already.
 func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	n := 0
-	for range s.AttemptsOf(g, a.ID.Index) {
+	for range s.Attempts().Of(g, a.ID.Index) {
 		n++
 	}
 	return n > 1
@@ -194,19 +194,19 @@ func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attem
 // placeSecondAttempt returns the placement of a second attempt on another node with
 // free capacity and no reservations.
 func placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (scheduler.Action, bool) {
-	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || len(s.ReservationsOn(scheduler.NoNode)) > 0 {
+	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || len(s.Reservations().On(scheduler.NoNode)) > 0 {
 		return scheduler.Action{}, false
 	}
-	if _, _, _, ok := s.UnderCaps(g); !ok {
+	if _, _, _, ok := s.TenantTree().UnderCaps(g); !ok {
 		return scheduler.Action{}, false
 	}
-	for n := s.NextNode(g, 0); n != scheduler.NoNode; n = s.NextNode(g, n+1) {
-		if n == a.Node || len(s.ReservationsOn(n)) > 0 {
+	for n := s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = s.Cluster().NextNode(g, n+1) {
+		if n == a.Node || len(s.Reservations().On(n)) > 0 {
 			continue
 		}
 		disk, _ := s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk)
-		act := s.PlaceAction(g, a.ID.Index, n, disk)
-		act.Attempt, act.Speculative = s.NextAttempt(g, a.ID.Index), true
+		act := s.Attempts().PlaceAction(g, a.ID.Index, n, disk)
+		act.Attempt, act.Speculative = s.Attempts().NextAttempt(g, a.ID.Index), true
 		return act, true
 	}
 	return scheduler.Action{}, false

@@ -98,7 +98,7 @@ func TestNoSecondAttemptInReclosedStage(t *testing.T) {
 	for _, a := range w.Attempts()[:3] {
 		w.End(a, scheduler.OutcomeSucceeded)
 	}
-	if err := w.State.OutputLost(first); err != nil {
+	if err := w.State.Events().OutputLost(first); err != nil {
 		t.Fatal(err)
 	}
 	w.Advance(time.Hour)

@@ -58,13 +58,13 @@ func guaranteeConfig(v Values) threedsf.Guarantees {
 var threeDSFInfo = Info{
 	Name:   "3dsf",
 	Help:   "fair shares of three resources between tenants, data locality by matching, deadlines by suspending (the default)",
-	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams("queue_order")),
+	Params: slices.Concat(shareParams, localityParams, deadlineParams, guaranteeParams, regularParams, queueParams),
 	New: func(v Values) (scheduler.Policy, error) {
 		c := shareConfig("3dsf", 3, v)
 		c.PriorityOrder, c.Guarantees = true, guaranteeConfig(v)
 		c.ReserveNodes = v.Bool(reserveParam.Name)
 		if v.Text("regular_order") == "las_mq" {
-			q, err := queueConfig(v, "queue_order")
+			q, err := queueConfig(v)
 			if err != nil {
 				return nil, err
 			}

@@ -98,7 +98,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	for range rounds {
 		actions, notes := len(p.actions), len(f.states)
 		f.runRound(s, now)
-		if err := s.ApplyPolicyStates(f.states[notes:]); err != nil || f.actionsExhausted || !f.plan.needsAnotherRound {
+		if err := s.PolicyStates().Apply(f.states[notes:]); err != nil || f.actionsExhausted || !f.plan.needsAnotherRound {
 			break
 		}
 		if len(p.actions) == actions && len(f.states) == notes {
@@ -164,7 +164,7 @@ func (p *roundPlan) nextReservationID() scheduler.ReservationID {
 
 // lastID returns the highest id of a reservation, 0 if there are none.
 func lastID(s *scheduler.State) scheduler.ReservationID {
-	all := s.Reservations()
+	all := s.Reservations().All()
 	if len(all) == 0 {
 		return 0
 	}

@@ -67,7 +67,7 @@ func (b boundAssumptions) staysForever(s *scheduler.State, j *scheduler.Job, n s
 // It is the rule of Check for work without a bound.
 func canPreemptOn(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
 	l := s.Node(n).Spec.Levels
-	return !s.Accepted(j) && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
+	return !j.IsAccepted() && j.Spec.Project == 0 && (l.Has(scheduler.LevelSwapped) || l.Has(scheduler.LevelCheckpointed))
 }
 
 // hasBoundedJob reports whether any job has a bound of its own; without one nothing

@@ -28,7 +28,7 @@ func (c *crowdedWorld) demand() scheduler.Resources {
 func (c *crowdedWorld) submitProject() scheduler.ProjectID {
 	c.lastProject++
 	id := c.lastProject
-	if err := c.State.PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Priority: scheduler.PriorityLow, Submitted: c.Now, Jobs: int32(c.jobs)}); err != nil {
+	if err := c.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Priority: scheduler.PriorityLow, Submitted: c.Now, Jobs: int32(c.jobs)}); err != nil {
 		c.Fatalf("project %d: %v", id, err)
 	}
 	for range c.jobs {
@@ -86,10 +86,10 @@ func (c *crowdedWorld) countWaiting() int {
 
 // endOne ends the attempt that was placed first on a node, well before its bound.
 func (c *crowdedWorld) endOne(node scheduler.NodeID) {
-	for a := range c.State.AttemptsOn(node) {
+	for a := range c.State.Attempts().On(node) {
 		id := a.ID.Job
 		c.End(a, scheduler.OutcomeSucceeded)
-		if err := c.State.EndJob(id, scheduler.JobSucceeded, c.Now); err != nil {
+		if err := c.State.Events().EndJob(id, scheduler.JobSucceeded, c.Now); err != nil {
 			c.Fatalf("%v", err)
 		}
 		return

@@ -83,7 +83,7 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 // collectReservations lists the reservations of the plan by task, and returns those of
 // work that is not planned any more.
 func (p *roundPlan) collectReservations() (stale []scheduler.ReservationID) {
-	for _, r := range p.s.Reservations() {
+	for _, r := range p.s.Reservations().All() {
 		if !isPlanned(r) {
 			continue
 		}
@@ -166,7 +166,7 @@ func (p *roundPlan) withdrawRest() {
 	if len(p.reservations) == p.NumKept()+len(p.blockedReservations) {
 		return
 	}
-	for _, r := range p.s.Reservations() {
+	for _, r := range p.s.Reservations().All() {
 		if p.reservations[keyOf(r)] != r || p.blockedReservations[r.ID] {
 			continue
 		}
@@ -190,7 +190,7 @@ func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 
 func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.Attempt {
 	var only *scheduler.Attempt
-	for a := range s.AttemptsOf(g, task) {
+	for a := range s.Attempts().Of(g, task) {
 		if only != nil || a.Phase != scheduler.AttemptSuspended {
 			return nil
 		}
@@ -268,7 +268,7 @@ func (p *roundPlan) buildRequest(g *scheduler.Stage) {
 func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task int32, blocked bool) bool {
 	a := suspendedAttempt(p.s, g, task)
 	if a != nil { // only caps can block it
-		blocked = !p.s.WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
+		blocked = !p.s.TenantTree().WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 	}
 	if k := p.reservations[backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}]; blocked && k != nil && k.Start <= p.now {
 		p.needsAnotherRound = true
@@ -338,7 +338,7 @@ func isBlocked(s *scheduler.State, g *scheduler.Stage) bool {
 	if !g.Open || g.Startable() == 0 {
 		return true
 	}
-	_, _, _, ok := s.UnderCaps(g)
+	_, _, _, ok := s.TenantTree().UnderCaps(g)
 	return !ok
 }
 
@@ -349,7 +349,7 @@ func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	if !g.Open {
 		for _, before := range g.Spec.After {
 			at = max(at, p.blockedUntil[g.Job.Stages[before].ID()])
-			for a := range p.s.AttemptsIn(g.Job.Stages[before]) {
+			for a := range p.s.Attempts().In(g.Job.Stages[before]) {
 				if !a.Level.Suspended() {
 					at = max(at, p.expectedEnd(p.s, a, p.now))
 				}

@@ -19,7 +19,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	}
 	var stop []scheduler.Action
 	for _, n := range s.Nodes() {
-		for a := range s.AttemptsOn(n.Spec.ID) {
+		for a := range s.Attempts().On(n.Spec.ID) {
 			running := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptRunning
 			j := s.StageOf(a).Job
 			if !running || f.plan.boundEnd(s, a) >= now || j.Spec.Accepted || (j.Spec.Bound <= 0 && !f.blocksGuarantee(s, a, now)) {
@@ -27,9 +27,9 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 			}
 			act := scheduler.Action{Kind: scheduler.ActKill, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run}
 			switch {
-			case s.CanReach(a, scheduler.LevelCheckpointed):
+			case s.Attempts().CanReach(a, scheduler.LevelCheckpointed):
 				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelCheckpointed
-			case s.CanReach(a, scheduler.LevelSwapped):
+			case s.Attempts().CanReach(a, scheduler.LevelSwapped):
 				act.Kind, act.Level = scheduler.ActSuspend, scheduler.LevelSwapped
 			}
 			stop = append(stop, act)
@@ -48,7 +48,7 @@ func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attem
 	if f.plan.timeline.Nodes.FirstOverCapacity(int32(a.Node), now, end) == scheduler.Never {
 		return false
 	}
-	return slices.ContainsFunc(s.ReservationsOn(a.Node), func(r *scheduler.Reservation) bool {
+	return slices.ContainsFunc(s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
 		return r.Kind == scheduler.ReserveProject && r.Start < end && r.End > now
 	})
 }
@@ -58,7 +58,7 @@ func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attem
 func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	nodes := s.Nodes()
 	var lost []int32
-	unschedulable := len(nodes) - s.SchedulableNodes()
+	unschedulable := len(nodes) - s.Cluster().SchedulableNodes()
 	if unschedulable > 0 && unschedulable < len(nodes) {
 		for b := range int32(len(nodes)) {
 			if !nodes[b].Schedulable() && f.plan.HasWork(b) {
@@ -116,12 +116,12 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 			h.Write([]byte{byte(v >> (8 * i))})
 		}
 	}
-	write(s.UnplannedReleases())
+	write(s.Reservations().UnplannedReleases())
 	if f.plan.margin > 0 {
 		write(s.History().TaskCount()) // with a margin, an end at the bound is early too
 	}
-	write(uint64(s.SchedulableNodes()))
-	for _, v := range s.Total() {
+	write(uint64(s.Cluster().SchedulableNodes()))
+	for _, v := range s.Cluster().Total() {
 		write(uint64(v))
 	}
 	mark = scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}, Value: int64(h.Sum64())}
@@ -148,7 +148,7 @@ func (c *compression) record(s *scheduler.State, actions []scheduler.Action) {
 	c.fresh = false
 	for i := range actions {
 		if a := &actions[i]; a.Kind == scheduler.ActReserve {
-			if r := s.Reservation(a.Reservation.ID); r != nil {
+			if r := s.Reservations().Get(a.Reservation.ID); r != nil {
 				c.moved = append(c.moved, *r)
 			}
 		}
@@ -165,7 +165,7 @@ func (c *compression) verify(s *scheduler.State, t *scheduler.Timeline) bool {
 		return false
 	}
 	for i := range c.moved {
-		if r := s.Reservation(c.moved[i].ID); r != nil && *r != c.moved[i] {
+		if r := s.Reservations().Get(c.moved[i].ID); r != nil && *r != c.moved[i] {
 			c.timeline = nil
 			return false
 		}
@@ -240,7 +240,7 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	until := scheduler.Time(0)
 	for _, j := range projectJobs(s, id) {
 		for _, g := range s.Job(j).Stages {
-			for a := range s.AttemptsIn(g) {
+			for a := range s.Attempts().In(g) {
 				until = max(until, f.plan.expectedEnd(s, a, now))
 			}
 		}
@@ -258,7 +258,7 @@ func projectJobs(s *scheduler.State, id scheduler.ProjectID) []scheduler.JobID {
 
 // replanCause returns why guaranteed work had to be replanned.
 func (f *reservingPolicy) replanCause(s *scheduler.State) backfill.Cause {
-	for a := range s.Suspended() {
+	for a := range s.Attempts().Suspended() {
 		if a.Suspends > 0 {
 			return backfill.CauseOverrun
 		}
@@ -304,7 +304,7 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 		return
 	}
 	var missing []backfill.Key
-	for _, r := range s.Reservations() {
+	for _, r := range s.Reservations().All() {
 		if _, ok := p.Find(keyOf(r)); p.reservations[keyOf(r)] == r && !ok && !p.blockedReservations[r.ID] {
 			missing = append(missing, keyOf(r))
 		}
@@ -347,7 +347,7 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 		r.ID = f.plan.nextReservationID()
 	}
 	if f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) && old == nil {
-		f.plan.reservations[x.Key] = s.Reservation(r.ID)
+		f.plan.reservations[x.Key] = s.Reservations().Get(r.ID)
 	}
 }
 
@@ -359,7 +359,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 	} else if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		started = f.tryApply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 	} else {
-		started = f.tryApply(s.PlaceAction(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
+		started = f.tryApply(s.Attempts().PlaceAction(g, x.Key.Task, scheduler.NodeID(x.Spot.Bin), x.Spot.Disk))
 	}
 	if started {
 		f.unreserve(x.Key)
@@ -371,7 +371,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 // canStart reports whether a due task can start where it is planned.
 func (f *reservingPolicy) canStart(s *scheduler.State, g *scheduler.Stage, x *backfill.PlannedTask) bool {
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
-		return s.CanResume(a)
+		return s.Attempts().CanResume(a)
 	}
 	return g.Ready() && !isBlocked(s, g) && fitsOnDisk(s.Node(scheduler.NodeID(x.Spot.Bin)), x.Spot.Disk, g)
 }
@@ -403,7 +403,7 @@ func (f *reservingPolicy) explain(s *scheduler.State, now scheduler.Time) {
 		slices.SortFunc(f.stageStarts, compareStageStarts)
 	}
 	i := 0 // both lists are mostly in order of submission
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
@@ -437,11 +437,11 @@ func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next sc
 		w.Reason = scheduler.ReasonCycleFull
 	} else if g.Startable() == 0 {
 		w.Reason = scheduler.ReasonMaxParallel
-	} else if w.Tenant, w.Cap, w.Resource, ok = s.UnderCaps(g); !ok {
+	} else if w.Tenant, w.Cap, w.Resource, ok = s.TenantTree().UnderCaps(g); !ok {
 		w.Reason = scheduler.ReasonCap
 	} else if next > 0 && next < scheduler.Never {
 		w.Reason, w.Until = scheduler.ReasonLater, next
-	} else if s.NextNode(g, 0) != scheduler.NoNode {
+	} else if s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		w.Reason, w.Until = scheduler.ReasonLater, scheduler.Never
 		if r := f.dueReservation(s, g); r != nil {
 			w.Reason, w.Until, w.Node, w.Reservation = scheduler.ReasonDue, 0, r.Node, r.ID

@@ -32,7 +32,7 @@ func TestJobWeightMustBeFinite(t *testing.T) {
 	for _, weight := range []float64{-1, math.NaN(), math.Inf(1)} {
 		s := schedtest.New(t).AddTenants("a").State
 		job := scheduler.JobSpec{ID: 1, Name: "j", Priority: scheduler.PriorityLow, Submitted: 1, Weight: weight}
-		if err := s.SubmitJob(job, []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(1, 1, 1)}}); err == nil {
+		if err := s.Events().SubmitJob(job, []scheduler.StageSpec{{Name: "main", Kind: scheduler.KindGroup, Tasks: 1, Demand: schedtest.R(1, 1, 1)}}); err == nil {
 			t.Errorf("weight %v is accepted", weight)
 		}
 	}

@@ -42,7 +42,7 @@ func (i *Idle) Add(s *scheduler.State, d *scheduler.Decision, duration time.Dura
 				continue
 			}
 			w := float64(g.Pending)
-			if share := g.Spec.Demand.DominantShare(s.Total()); share > 0 && share < 1 {
+			if share := g.Spec.Demand.DominantShare(s.Cluster().Total()); share > 0 && share < 1 {
 				w *= share
 			}
 			waits[given[g.ID()]] += w // 0: no reason was given

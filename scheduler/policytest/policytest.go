@@ -79,7 +79,7 @@ func maxCycles() int {
 // suspendSome suspends random attempts as an operator might.
 func suspendSome(c *schedtest.Chaos) {
 	for _, a := range c.Attempts() {
-		if a.Phase == scheduler.AttemptRunning && c.State.CanReach(a, scheduler.LevelFrozen) && !c.State.Accepted(c.State.StageOf(a).Job) && c.R.IntN(4) == 0 {
+		if a.Phase == scheduler.AttemptRunning && c.State.Attempts().CanReach(a, scheduler.LevelFrozen) && !c.State.StageOf(a).Job.IsAccepted() && c.R.IntN(4) == 0 {
 			act := scheduler.Action{Kind: scheduler.ActSuspend, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run, Level: scheduler.LevelFrozen}
 			if err := c.State.Apply(&act, c.Now); err != nil {
 				c.Fatalf("suspend: %v", err)
@@ -102,7 +102,7 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 	copied := mustLoad(t, before)
 	d := p.Decide(s, now, limit)
 	d = d.Clone()
-	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.InTry() {
+	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
 		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(mustLoad(t, before), s))
 	}
 	cold := newPolicy().Decide(copied, now, limit)
@@ -120,7 +120,7 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 			t.Fatalf("%s: %v", p.Name(), err)
 		}
 	}
-	if err := s.ApplyPolicyStates(d.PolicyStates); err != nil {
+	if err := s.PolicyStates().Apply(d.PolicyStates); err != nil {
 		t.Fatalf("%s: %v", p.Name(), err)
 	}
 	if err := ProveAll(s, &d, now, limit); err != nil {
@@ -326,12 +326,12 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 // capacity; on every node that fits something is reserved for another job. So reservations are
 // all that prevents a start.
 func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
-	r := s.Reservation(w.Reservation)
+	r := s.Reservations().Get(w.Reservation)
 	if r == nil || r.Job == w.Stage.Job || r.End <= now || w.Until <= now {
 		return fmt.Errorf("no such reservation of another job is in force")
 	}
 	others := func(n scheduler.NodeID) bool {
-		for _, o := range s.ReservationsOn(n) {
+		for _, o := range s.Reservations().On(n) {
 			if o.Job != w.Stage.Job && o.End > now {
 				return true
 			}
@@ -381,7 +381,7 @@ func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 	if n == nil || n.Releasing.IsZero() {
 		return fmt.Errorf("node %d releases nothing", w.Node)
 	}
-	for _, r := range s.ReservationsOn(w.Node) {
+	for _, r := range s.Reservations().On(w.Node) {
 		if r.Kind == scheduler.ReservePreempt && r.Job == w.Stage.Job && r.Stage == w.Stage.Stage && r.End > now {
 			return errorUnless(g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})), "it does not fit on node %q even after its releases", n.Spec.Name)
 		}
@@ -396,7 +396,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 		return fmt.Errorf("the start is not in the future")
 	}
 	next := scheduler.Never
-	for _, r := range s.Reservations() {
+	for _, r := range s.Reservations().All() {
 		if r.Job == w.Stage.Job && (r.Stage < 0 || r.Stage == g.Index) && r.Start > now {
 			next = min(next, r.Start)
 		}
@@ -413,7 +413,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 			continue
 		}
 		fits++
-		if !slices.ContainsFunc(s.ReservationsOn(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.End > now }) {
+		if !slices.ContainsFunc(s.Reservations().On(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.End > now }) {
 			return fmt.Errorf("the stage fits on node %q and nothing is planned there", n.Spec.Name)
 		}
 	}
@@ -423,7 +423,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 // proveDue: the reservation is in force for a pending task of the stage, and its schedulable
 // node has too little free capacity for it.
 func proveDue(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
-	r := s.Reservation(w.Reservation)
+	r := s.Reservations().Get(w.Reservation)
 	if r == nil || r.Job != w.Stage.Job || r.Stage != w.Stage.Stage || r.Node != w.Node || !g.IsPending(r.Task) || r.Start > now || r.End <= now {
 		return fmt.Errorf("no reservation for it is due there")
 	}

@@ -22,23 +22,23 @@ func (b *brokenPolicy) Name() string { return "broken" }
 func (b *brokenPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	b.calls++
 	d := scheduler.Decision{At: now}
-	m := s.Mark()
+	m := s.Journal().Mark()
 	for j := range s.Jobs() {
 		for _, g := range j.Stages {
 			for g.Ready() && len(d.Actions) < limit {
-				n, disk := s.BestNode(g)
+				n, disk := s.Cluster().BestNode(g)
 				if n == scheduler.NoNode {
-					l := s.Lacking(g)
+					l := s.Cluster().Lacking(g)
 					r, nodes := l.Most()
 					d.Waiting = append(d.Waiting, scheduler.Waiting{Stage: g.ID(), Reason: scheduler.NoCapacityReason(r), Nodes: nodes, Tasks: g.Pending})
 					break
 				}
-				d.Actions = append(d.Actions, s.PlaceAction(g, g.NextPending(0), n, disk))
+				d.Actions = append(d.Actions, s.Attempts().PlaceAction(g, g.NextPending(0), n, disk))
 				_ = s.Apply(&d.Actions[len(d.Actions)-1], now)
 			}
 		}
 	}
-	s.Rollback(m)
+	s.Journal().Rollback(m)
 	if b.wrong != nil {
 		b.wrong(s, &d)
 	}
@@ -76,7 +76,7 @@ func TestTheSuiteCatchesBrokenPolicies(t *testing.T) {
 			_ = s.Apply(&d.Actions[0], d.At)
 			d.Actions = d.Actions[1:]
 		}, "Decide changed the State"},
-		"a try is left open":                 {func(s *scheduler.State, _ *scheduler.Decision) { s.Mark() }, "Decide changed the State"},
+		"a try is left open":                 {func(s *scheduler.State, _ *scheduler.Decision) { s.Journal().Mark() }, "Decide changed the State"},
 		"it remembers outside policy states": {func(_ *scheduler.State, d *scheduler.Decision) { calls++; d.Waiting[0].Nodes += int32(calls) }, "a new instance on a loaded State decides differently"},
 		"a task is placed twice":             {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = append(d.Actions, d.Actions[0]) }, "breaks rule phase"},
 		"a task that fits is not placed":     {func(_ *scheduler.State, d *scheduler.Decision) { d.Actions = d.Actions[:max(0, len(d.Actions)-1)] }, "wait"},

@@ -216,16 +216,16 @@ func (s *script) runCommand(line string) {
 	case "job":
 		s.job(a)
 	case "stage":
-		s.reportRefusal(line, s.w.State.AddStage(s.jobID(a.word(1)), s.stage(a)))
+		s.reportRefusal(line, s.w.State.Events().AddStage(s.jobID(a.word(1)), s.stage(a)))
 	case "project":
-		s.reportRefusal(line, s.w.State.PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
+		s.reportRefusal(line, s.w.State.Events().PutProject(scheduler.ProjectSpec{ID: scheduler.ProjectID(a.intWord(1)), Name: a.word(1), Submitted: s.w.Now,
 			Tenant: s.w.Tenant(a.word(2)).Spec.ID, Priority: priority(a), Jobs: int32(a.number("jobs", 1))}))
 	case "lost":
-		s.reportRefusal(line, s.w.State.NodeLost(s.node(a.word(1)), s.w.Now))
+		s.reportRefusal(line, s.w.State.Events().NodeLost(s.node(a.word(1)), s.w.Now))
 	case "up":
-		s.reportRefusal(line, s.w.State.NodeUp(s.node(a.word(1))))
+		s.reportRefusal(line, s.w.State.Events().NodeUp(s.node(a.word(1))))
 	case "drain":
-		s.reportRefusal(line, s.w.State.SetDrain(s.node(a.word(1)), true))
+		s.reportRefusal(line, s.w.State.Events().SetDrain(s.node(a.word(1)), true))
 	case "pass":
 		d, err := time.ParseDuration(a.word(1))
 		if err != nil {
@@ -259,8 +259,8 @@ func (s *script) runAttemptCommand(a *args) {
 		if err != nil {
 			s.t.Fatalf("%q: %v", a.line, err)
 		}
-		for x := range s.w.State.AttemptsOf(s.w.State.Stage(s.task(a).StageID()), s.task(a).Index) {
-			s.reportRefusal(a.line, s.w.State.AttemptProgress(x.ID, x.Run, progress, 0))
+		for x := range s.w.State.Attempts().Of(s.w.State.Stage(s.task(a).StageID()), s.task(a).Index) {
+			s.reportRefusal(a.line, s.w.State.Events().AttemptProgress(x.ID, x.Run, progress, 0))
 		}
 	case "end":
 		outcomes := map[string]scheduler.Outcome{"succeeded": scheduler.OutcomeSucceeded, "failed": scheduler.OutcomeFailedUser,
@@ -273,7 +273,7 @@ func (s *script) runAttemptCommand(a *args) {
 		ended := false
 		for _, x := range s.w.Attempts() {
 			if x.ID.TaskID == id && !ended {
-				s.reportRefusal(a.line, s.w.State.AttemptEnded(x.ID, x.Run, o, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.Events().AttemptEnded(x.ID, x.Run, o, s.w.Now))
 				ended = true
 			}
 		}
@@ -281,7 +281,7 @@ func (s *script) runAttemptCommand(a *args) {
 			fmt.Fprintf(&s.out, "refused: task %s has no live attempt\n", id)
 		}
 	case "endjob":
-		s.reportRefusal(a.line, s.w.State.EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
+		s.reportRefusal(a.line, s.w.State.Events().EndJob(s.jobID(a.word(1)), scheduler.JobSucceeded, s.w.Now))
 	case "suspended", "resumed":
 		for _, x := range s.w.Attempts() {
 			switch {
@@ -290,9 +290,9 @@ func (s *script) runAttemptCommand(a *args) {
 				if x.Target == scheduler.LevelSwapped {
 					has.Swap = has.Memory
 				}
-				s.reportRefusal(a.line, s.w.State.AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.Events().AttemptSuspended(x.ID, x.Run, x.Target, has, s.w.Now))
 			case a.word(0) == "resumed" && x.Phase == scheduler.AttemptResuming:
-				s.reportRefusal(a.line, s.w.State.AttemptResumed(x.ID, x.Run, s.w.Now))
+				s.reportRefusal(a.line, s.w.State.Events().AttemptResumed(x.ID, x.Run, s.w.Now))
 			}
 		}
 	default:
@@ -306,7 +306,7 @@ func (s *script) tenant(a *args) {
 		spec.Parent = s.w.Tenant(up).Spec.ID
 	}
 	spec.Caps.Total = scheduler.Limit(schedtest.R(a.number("cap-cpu", 0), a.number("cap-mem", 0), a.number("cap-io", 0)))
-	s.reportRefusal(a.line, s.w.State.PutTenant(spec))
+	s.reportRefusal(a.line, s.w.State.Events().PutTenant(spec))
 }
 
 func priority(a *args) scheduler.Priority {
@@ -383,7 +383,7 @@ func (s *script) task(a *args) scheduler.TaskID {
 
 // node returns the node with this name or number.
 func (s *script) node(name string) scheduler.NodeID {
-	if n := s.w.State.NodeByName(name); n != nil {
+	if n := s.w.State.Cluster().NodeByName(name); n != nil {
 		return n.Spec.ID
 	}
 	id, err := strconv.Atoi(name)
@@ -416,6 +416,6 @@ func (s *script) show() {
 		fmt.Fprintf(&s.out, "%s free %v\n", n.Spec.Name, n.Free)
 	}
 	for _, t := range s.w.State.Tenants() {
-		fmt.Fprintf(&s.out, "%s uses %v, dominant share %.4f\n", t.Spec.Name, t.Used, t.Used.DominantShare(s.w.State.Total()))
+		fmt.Fprintf(&s.out, "%s uses %v, dominant share %.4f\n", t.Spec.Name, t.Used, t.Used.DominantShare(s.w.State.Cluster().Total()))
 	}
 }

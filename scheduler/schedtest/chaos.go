@@ -43,7 +43,7 @@ func (c *Chaos) addNode() {
 	if c.oneIn(4) {
 		spec.Levels = scheduler.Levels(scheduler.LevelRunning, scheduler.LevelFrozen)
 	}
-	c.must(c.State.AddNode(spec))
+	c.must(c.State.Events().AddNode(spec))
 }
 
 func (c *Chaos) addTenant() {
@@ -64,7 +64,7 @@ func (c *Chaos) addTenant() {
 	if c.oneIn(6) {
 		spec.Caps.Task = scheduler.Limit(R(0, 0, float64(50+c.R.IntN(100))))
 	}
-	c.must(c.State.PutTenant(spec))
+	c.must(c.State.Events().PutTenant(spec))
 }
 
 // demand returns a random demand; one in eight has a part set to zero.
@@ -165,7 +165,7 @@ func (c *Chaos) attemptEvent() {
 	a := all[c.R.IntN(len(all))]
 	switch a.Phase {
 	case scheduler.AttemptStarting:
-		c.must(c.State.AttemptStarted(a.ID, a.Run, c.Now))
+		c.must(c.State.Events().AttemptStarted(a.ID, a.Run, c.Now))
 	case scheduler.AttemptSuspending:
 		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory] / 2, Files: a.DiskSpace / 2}
 		if a.Target == scheduler.LevelSwapped {
@@ -173,18 +173,18 @@ func (c *Chaos) attemptEvent() {
 		}
 		if c.oneIn(5) {
 			refused := a.RefusedLevels | scheduler.Levels(a.Target)
-			c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
-			c.must(c.State.SetRefusedLevels(a.ID, a.Run, refused))
+			c.must(c.State.Events().AttemptResumed(a.ID, a.Run, c.Now))
+			c.must(c.State.Events().SetRefusedLevels(a.ID, a.Run, refused))
 		} else {
-			c.must(c.State.AttemptSuspended(a.ID, a.Run, a.Target, has, c.Now))
+			c.must(c.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, has, c.Now))
 		}
 	case scheduler.AttemptResuming:
-		c.must(c.State.AttemptResumed(a.ID, a.Run, c.Now))
+		c.must(c.State.Events().AttemptResumed(a.ID, a.Run, c.Now))
 	case scheduler.AttemptKilling:
-		c.must(c.State.AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, c.Now))
+		c.must(c.State.Events().AttemptEnded(a.ID, a.Run, scheduler.OutcomeKilled, c.Now))
 	default:
 		if c.oneIn(3) {
-			c.must(c.State.AttemptProgress(a.ID, a.Run, c.R.Float64(), time.Duration(c.R.IntN(100))*time.Second))
+			c.must(c.State.Events().AttemptProgress(a.ID, a.Run, c.R.Float64(), time.Duration(c.R.IntN(100))*time.Second))
 			return
 		}
 		o := scheduler.OutcomeSucceeded
@@ -194,7 +194,7 @@ func (c *Chaos) attemptEvent() {
 		if a.Phase == scheduler.AttemptSuspended {
 			o = scheduler.OutcomeLost
 		}
-		c.must(c.State.AttemptEnded(a.ID, a.Run, o, c.Now))
+		c.must(c.State.Events().AttemptEnded(a.ID, a.Run, o, c.Now))
 	}
 }
 
@@ -202,16 +202,16 @@ func (c *Chaos) nodeEvent() {
 	n := c.State.Nodes()[c.R.IntN(len(c.State.Nodes()))]
 	switch c.R.IntN(6) {
 	case 0:
-		c.must(c.State.NodeLost(n.Spec.ID, c.Now))
+		c.must(c.State.Events().NodeLost(n.Spec.ID, c.Now))
 	case 1:
-		c.must(c.State.SetDrain(n.Spec.ID, !n.Spec.Draining))
+		c.must(c.State.Events().SetDrain(n.Spec.ID, !n.Spec.Draining))
 	case 2:
 		spec := n.Spec
 		spec.Capacity[scheduler.CPU] = int64(1+c.R.IntN(8)) * 1000
-		c.must(c.State.UpdateNode(spec))
+		c.must(c.State.Events().UpdateNode(spec))
 	default:
-		c.must(c.State.NodeUp(n.Spec.ID))
-		c.must(c.State.SetDrain(n.Spec.ID, false))
+		c.must(c.State.Events().NodeUp(n.Spec.ID))
+		c.must(c.State.Events().SetDrain(n.Spec.ID, false))
 	}
 }
 
@@ -225,17 +225,17 @@ func (c *Chaos) jobEvent() {
 	}
 	j := jobs[c.R.IntN(len(jobs))]
 	if j.Live == 0 && (j.Complete() || j.Phase != scheduler.JobActive) {
-		c.must(c.State.EndJob(j.Spec.ID, scheduler.JobSucceeded, c.Now))
+		c.must(c.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, c.Now))
 		return
 	}
 	g := j.Stages[0]
 	switch {
 	case c.oneIn(4):
-		c.must(c.State.StopJob(j.Spec.ID))
+		c.must(c.State.Events().StopJob(j.Spec.ID))
 	case g.Spec.Inputs != nil && c.oneIn(2):
-		c.must(c.State.SetInput(g.Task(0), c.replicas(), nil))
+		c.must(c.State.Events().SetInput(g.Task(0), c.replicas(), nil))
 	case g.IsDone(0):
-		_ = c.State.OutputLost(g.Task(0)) // stale while a killed second attempt is live
+		_ = c.State.Events().OutputLost(g.Task(0)) // stale while a killed second attempt is live
 	}
 }
 
@@ -267,19 +267,19 @@ func (c *Chaos) action() (scheduler.Action, bool) {
 		case 3:
 			act.Kind = scheduler.ActKill
 		default:
-			act = c.State.PlaceAction(c.State.StageOf(a), a.ID.Index, scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))), int16(c.R.IntN(3)-1))
-			act.Attempt = c.State.NextAttempt(c.State.StageOf(a), a.ID.Index)
+			act = c.State.Attempts().PlaceAction(c.State.StageOf(a), a.ID.Index, scheduler.NodeID(c.R.IntN(len(c.State.Nodes()))), int16(c.R.IntN(3)-1))
+			act.Attempt = c.State.Attempts().NextAttempt(c.State.StageOf(a), a.ID.Index)
 			act.Speculative = true
 		}
 		return act, true
 	}
-	if j, _ := c.State.NextReady(0); j != nil && !c.oneIn(6) {
+	if j, _ := c.State.Queue().Next(0); j != nil && !c.oneIn(6) {
 		for _, g := range j.Stages {
 			if !g.Ready() {
 				continue
 			}
-			if id, disk := c.State.BestNode(g); id != scheduler.NoNode {
-				return c.State.PlaceAction(g, g.NextPending(0), id, disk), true
+			if id, disk := c.State.Cluster().BestNode(g); id != scheduler.NoNode {
+				return c.State.Attempts().PlaceAction(g, g.NextPending(0), id, disk), true
 			}
 		}
 	}

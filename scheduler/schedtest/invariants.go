@@ -18,10 +18,10 @@ func Invariants(s *scheduler.State) error {
 			return err
 		}
 	}
-	if got := s.Live(); got != sum.live {
+	if got := s.Attempts().Live(); got != sum.live {
 		return fmt.Errorf("live is %d, counted %d", got, sum.live)
 	}
-	if got := s.SuspendedCount(); got != sum.suspended {
+	if got := s.Attempts().SuspendedCount(); got != sum.suspended {
 		return fmt.Errorf("%d suspended, counted %d", got, sum.suspended)
 	}
 	if err := sum.checkSuspendedOrder(s); err != nil {
@@ -65,7 +65,7 @@ func newSums(s *scheduler.State) *sums {
 // order of suspension.
 func (u *sums) checkSuspendedOrder(s *scheduler.State) error {
 	n, last := 0, scheduler.Time(0)
-	for a := range s.Suspended() {
+	for a := range s.Attempts().Suspended() {
 		if a.Phase != scheduler.AttemptSuspended || a.SuspendedAt < last {
 			return fmt.Errorf("attempt %s is %v, suspended at %d, and listed behind one suspended at %d", a.ID, a.Phase, a.SuspendedAt, last)
 		}
@@ -85,7 +85,7 @@ func checkReservationOrder(s *scheduler.State) error {
 	}
 	same := func(what string, got []*scheduler.Reservation, in func(*scheduler.Reservation) bool) error {
 		var want []*scheduler.Reservation
-		for _, r := range s.Reservations() {
+		for _, r := range s.Reservations().All() {
 			if in(r) {
 				want = append(want, r)
 			}
@@ -97,19 +97,19 @@ func checkReservationOrder(s *scheduler.State) error {
 		return nil
 	}
 	lists := []error{
-		same("guarantees", s.Guarantees(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() }),
-		same("unguaranteed", s.UnguaranteedReservations(), func(r *scheduler.Reservation) bool { return !r.Kind.IsGuarantee() }),
-		same("pool", s.ReservationsOn(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
+		same("guarantees", s.Reservations().Guarantees(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() }),
+		same("unguaranteed", s.Reservations().Unguaranteed(), func(r *scheduler.Reservation) bool { return !r.Kind.IsGuarantee() }),
+		same("pool", s.Reservations().On(scheduler.NoNode), func(r *scheduler.Reservation) bool { return r.Node == scheduler.NoNode }),
 	}
 	for _, n := range s.Nodes() {
-		lists = append(lists, same(n.Spec.Name, s.ReservationsOn(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.Node == n.Spec.ID }))
+		lists = append(lists, same(n.Spec.Name, s.Reservations().On(n.Spec.ID), func(r *scheduler.Reservation) bool { return r.Node == n.Spec.ID }))
 	}
 	return errors.Join(lists...)
 }
 
 // checkSlot checks that an attempt has a slot number of its own.
 func (u *sums) checkSlot(s *scheduler.State, a *scheduler.Attempt) error {
-	slot, second := s.AttemptSlots(a.ID.TaskID)
+	slot, second := s.Attempts().Slots(a.ID.TaskID)
 	if _, taken := u.slots[slot]; taken { // it is the first attempt's at the task
 		slot = second
 	}
@@ -136,7 +136,7 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 	for _, g := range j.Stages {
 		var running, suspended int32
 		progress := float64(g.Done)
-		for a := range s.AttemptsIn(g) {
+		for a := range s.Attempts().In(g) {
 			u.occupy(a.Node, a.Disk, a.Occupied)
 			if a.From != scheduler.NoNode {
 				u.occupy(a.From, a.FromDisk, a.FromOccupied)
@@ -191,7 +191,7 @@ func (u *sums) checkStage(s *scheduler.State, g *scheduler.Stage, running, suspe
 	var pending, done, busy int32
 	for i := range g.Spec.Tasks {
 		live := false
-		for range s.AttemptsOf(g, i) {
+		for range s.Attempts().Of(g, i) {
 			live = true
 		}
 		if g.IsPending(i) {
@@ -239,8 +239,8 @@ func (u *sums) compare(s *scheduler.State) error {
 			schedulable++
 		}
 	}
-	if s.Total() != total || s.SchedulableNodes() != schedulable {
-		return fmt.Errorf("total %v on %d nodes, counted %v %d", s.Total(), s.SchedulableNodes(), total, schedulable)
+	if s.Cluster().Total() != total || s.Cluster().SchedulableNodes() != schedulable {
+		return fmt.Errorf("total %v on %d nodes, counted %v %d", s.Cluster().Total(), s.Cluster().SchedulableNodes(), total, schedulable)
 	}
 	for i, t := range s.Tenants() {
 		if t.Used != u.used[i] || t.Own != u.own[i] || t.Running != u.running[i] {

@@ -59,7 +59,7 @@ func (w *World) AddRack(path string, n int, capacity scheduler.Resources) *World
 	w.Helper()
 	for range n {
 		id := scheduler.NodeID(len(w.State.Nodes()))
-		w.must(w.State.AddNode(NodeSpec(id, path, capacity)))
+		w.must(w.State.Events().AddNode(NodeSpec(id, path, capacity)))
 	}
 	return w
 }
@@ -87,7 +87,7 @@ func (w *World) AddTenants(names ...string) *World {
 			path = path[i+1:]
 		}
 		spec.Name = path
-		w.must(w.State.PutTenant(spec))
+		w.must(w.State.Events().PutTenant(spec))
 	}
 	return w
 }
@@ -95,7 +95,7 @@ func (w *World) AddTenants(names ...string) *World {
 // Tenant returns a tenant by name. It fails the test if there is none.
 func (w *World) Tenant(name string) *scheduler.Tenant {
 	w.Helper()
-	t := w.State.TenantByName(name[strings.LastIndex(name, "/")+1:])
+	t := w.State.TenantTree().TenantByName(name[strings.LastIndex(name, "/")+1:])
 	if t == nil {
 		w.Fatalf("schedtest: no tenant %q", name)
 	}
@@ -113,7 +113,7 @@ func (w *World) Submit(tenant string, tasks int32, demand scheduler.Resources, c
 	for _, c := range change {
 		c(&job, &stage)
 	}
-	w.must(w.State.SubmitJob(job, []scheduler.StageSpec{stage}))
+	w.must(w.State.Events().SubmitJob(job, []scheduler.StageSpec{stage}))
 	return job.ID
 }
 
@@ -126,7 +126,7 @@ func (w *World) SubmitStages(tenant string, stages []scheduler.StageSpec, change
 	for _, c := range change {
 		c(&job)
 	}
-	w.must(w.State.SubmitJob(job, stages))
+	w.must(w.State.Events().SubmitJob(job, stages))
 	return job.ID
 }
 
@@ -157,7 +157,7 @@ func (w *World) Place(task scheduler.TaskID, node scheduler.NodeID) *scheduler.A
 	if g == nil {
 		w.Fatalf("schedtest: no stage %s", task.StageID())
 	}
-	a := w.State.PlaceAction(g, task.Index, node, 0)
+	a := w.State.Attempts().PlaceAction(g, task.Index, node, 0)
 	w.must(w.State.Apply(&a, w.Now))
 	return w.State.Attempt(a.AttemptID())
 }
@@ -167,7 +167,7 @@ func (w *World) Start() *World {
 	w.Helper()
 	for _, a := range w.Attempts() {
 		if a.Phase == scheduler.AttemptStarting {
-			w.must(w.State.AttemptStarted(a.ID, a.Run, w.Now))
+			w.must(w.State.Events().AttemptStarted(a.ID, a.Run, w.Now))
 		}
 	}
 	return w
@@ -178,7 +178,7 @@ func (w *World) Attempts() []*scheduler.Attempt {
 	var out []*scheduler.Attempt
 	for j := range w.State.Jobs() {
 		for _, g := range j.Stages {
-			for a := range w.State.AttemptsIn(g) {
+			for a := range w.State.Attempts().In(g) {
 				out = append(out, a)
 			}
 		}
@@ -189,7 +189,7 @@ func (w *World) Attempts() []*scheduler.Attempt {
 // End reports an attempt as ended.
 func (w *World) End(a *scheduler.Attempt, o scheduler.Outcome) *World {
 	w.Helper()
-	w.must(w.State.AttemptEnded(a.ID, a.Run, o, w.Now))
+	w.must(w.State.Events().AttemptEnded(a.ID, a.Run, o, w.Now))
 	return w
 }
 

@@ -24,7 +24,7 @@ func (assumptions) ChargeTenants() bool { return true }
 // preempted. On the source node of its migration it is assumed to stay a moment.
 func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	j := s.StageOf(a).Job
-	nonPreemptible := s.NonPreemptible(j)
+	nonPreemptible := j.IsNonPreemptible()
 	if !nonPreemptible && canPreemptOn(s.Node(a.Node)) {
 		return scheduler.Claim{ValidUntil: scheduler.Never}
 	}
@@ -55,7 +55,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 		return now, false
 	case j.Spec.Bound > 0:
 		return now.Add(overdueExtension), false
-	case !s.NonPreemptible(j):
+	case !j.IsNonPreemptible():
 		return scheduler.Never, true
 	case known && end > now:
 		return end, true
@@ -67,7 +67,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, j *sc
 // inLane reports whether a job is in the deadline lane (P2): its deadline was
 // accepted, or all deadlines count, and it is still feasible.
 func (x assumptions) inLane(s *scheduler.State, j *scheduler.Job) bool {
-	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || s.Accepted(j)) && !j.HasState(scheduler.InfeasibleState)
+	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || j.IsAccepted()) && !j.HasState(scheduler.InfeasibleState)
 }
 
 // isViolated reports whether the guarantee of a job or its project was violated.

@@ -63,7 +63,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	p := b.p
 	var old *scheduler.Reservation
 	if x.Ref != 0 {
-		old = p.s.Reservation(scheduler.ReservationID(x.Ref))
+		old = p.s.Reservations().Get(scheduler.ReservationID(x.Ref))
 	}
 	if !x.Moved && !violated && !o.requested && old != nil && old.Latest != 0 {
 		return true // nothing changed
@@ -150,7 +150,7 @@ func (b *plan) tryApply(a scheduler.Action) bool {
 
 // nextReservationID returns the id for a new reservation.
 func (p *Policy) nextReservationID() scheduler.ReservationID {
-	if all := p.s.Reservations(); len(all) > 0 {
+	if all := p.s.Reservations().All(); len(all) > 0 {
 		return all[len(all)-1].ID + 1
 	}
 	return 1
@@ -160,7 +160,7 @@ func (p *Policy) nextReservationID() scheduler.ReservationID {
 // task runs or is done, or their job left its lane. A task that started before its
 // reservation so releases it for others.
 func (p *Policy) dropObsolete() {
-	if p.actionsLeft <= 0 || len(p.s.Reservations()) == 0 || !p.hasOverReserved() {
+	if p.actionsLeft <= 0 || len(p.s.Reservations().All()) == 0 || !p.hasOverReserved() {
 		return
 	}
 	p.obsolete = p.obsolete[:0]
@@ -194,7 +194,7 @@ func (p *Policy) isObsolete(r *scheduler.Reservation) bool {
 // isSuspended reports whether an attempt at a task is suspended: it resumes in the
 // task's reservation.
 func (p *Policy) isSuspended(g *scheduler.Stage, task int32) bool {
-	for a := range p.s.AttemptsOf(g, task) {
+	for a := range p.s.Attempts().Of(g, task) {
 		if a.Phase == scheduler.AttemptSuspended {
 			return true
 		}

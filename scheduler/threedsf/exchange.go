@@ -115,18 +115,18 @@ func (p *Policy) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.
 	if to == scheduler.NoNode {
 		return false
 	}
-	mark := p.s.Mark()
+	mark := p.s.Journal().Mark()
 	p.withdrawPlacement(other.action)
 	if !p.canPlaceOn(g, node) {
-		p.s.Rollback(mark)
+		p.s.Journal().Rollback(mark)
 		return false
 	}
-	p.s.Keep(mark)
+	p.s.Journal().Keep(mark)
 	disk, ok := p.s.Node(to).Fits(h.Spec.Demand, h.Spec.Disk)
 	if !ok {
 		panic("threedsf: an exchanged task does not fit")
 	}
-	act := p.s.PlaceAction(h, otherTask, to, disk)
+	act := p.s.Attempts().PlaceAction(h, otherTask, to, disk)
 	if err := p.s.Apply(&act, p.now); err != nil {
 		panic("threedsf: State refused an exchange: " + err.Error())
 	}
@@ -162,7 +162,7 @@ func (x *exchangeIndex) unlink(node scheduler.NodeID, at int32) {
 
 // withdrawPlacement undoes a placement of this decision in the State.
 func (p *Policy) withdrawPlacement(action int32) {
-	if err := p.s.Withdraw(&p.actions[action]); err != nil {
+	if err := p.s.Journal().Withdraw(&p.actions[action]); err != nil {
 		panic("threedsf: State refused to withdraw a placement: " + err.Error())
 	}
 }

@@ -209,7 +209,7 @@ func TestExchangeIsFoundWhenOneExists(t *testing.T) {
 			}
 		}
 		d := h.p.decision(h.Now)
-		h.State.Rollback(h.p.mark)
+		h.State.Journal().Rollback(h.p.mark)
 		if v := scheduler.Check(h.State, &d, h.Now); len(v) > 0 {
 			t.Fatalf("seed %d, round %d: %v", seed, round, v)
 		}

@@ -5,7 +5,7 @@ import "github.com/drover-run/drover/scheduler"
 // explain records a reason for each stage that is left waiting.
 func (p *Policy) explain() {
 	p.beginShrinkOnly()
-	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
+	for j, at := p.s.Queue().Next(0); j != nil; j, at = p.s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if g.Ready() {
 				p.waitingReasons = append(p.waitingReasons, p.reason(g))
@@ -20,9 +20,9 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		w.Reason = scheduler.ReasonMaxParallel
 		return w
 	}
-	if p.s.HasCaps() {
+	if p.s.TenantTree().HasCaps() {
 		var ok bool
-		if w.Tenant, w.Cap, w.Resource, ok = p.s.UnderCaps(g); !ok {
+		if w.Tenant, w.Cap, w.Resource, ok = p.s.TenantTree().UnderCaps(g); !ok {
 			w.Reason = scheduler.ReasonCap
 			return w
 		}
@@ -33,7 +33,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 			return w
 		}
 	}
-	if p.s.NextNode(g, 0) == scheduler.NoNode {
+	if p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 		w.Reason, w.Nodes = p.noCapacityReason(g)
 		return w
 	}
@@ -76,7 +76,7 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 
 // releasingNode returns a node where capacity is being freed for the stage.
 func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
-	for _, r := range p.s.UnguaranteedReservations() {
+	for _, r := range p.s.Reservations().Unguaranteed() {
 		if r.Kind != scheduler.ReservePreempt || r.Task >= 0 || r.End <= p.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
 			continue
 		}
@@ -91,7 +91,7 @@ func (p *Policy) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 // noCapacityReason returns the most frequent reason why no node fits, and on how
 // many nodes. The State counts once per equivalence class.
 func (p *Policy) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32) {
-	l := p.s.Lacking(g)
+	l := p.s.Cluster().Lacking(g)
 	if l.Nodes == 0 {
 		return scheduler.ReasonNoNode, 0
 	}

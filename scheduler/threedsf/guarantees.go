@@ -13,7 +13,7 @@ import (
 // this file costs nothing. O(guarantees that have begun).
 func (p *Policy) collectDueGuarantees() {
 	p.dueReservations = p.dueReservations[:0]
-	all := p.s.Guarantees()
+	all := p.s.Reservations().Guarantees()
 	p.guaranteeCount = len(all)
 	for _, r := range all {
 		if r.Start > p.now {
@@ -54,14 +54,14 @@ func (p *Policy) placeReserved(r *scheduler.Reservation, g *scheduler.Stage) {
 	n := p.s.Node(r.Node)
 	free := r.Demand
 	if r.Task < 0 { // a reservation for a whole job also covers what already runs
-		for a := range p.s.AttemptsOn(r.Node) {
+		for a := range p.s.Attempts().On(r.Node) {
 			if a.ID.Job == r.Job {
 				free = free.Sub(a.Occupied.Resources)
 			}
 		}
 	}
 	for p.actionsLeft > 0 && g.Ready() && g.Startable() > 0 && g.Spec.Demand.Fits(free) {
-		if _, _, _, ok := p.s.UnderCaps(g); !ok {
+		if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
 			return
 		}
 		task := p.pickTaskFor(g, r.Node)
@@ -110,7 +110,7 @@ func (p *Policy) hasDueTask(g *scheduler.Stage, node scheduler.NodeID) bool {
 // dueTask returns the first waiting task of a stage with a due reservation on a
 // node, or -1.
 func (p *Policy) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
-	for _, r := range p.s.ReservationsOn(node) {
+	for _, r := range p.s.Reservations().On(node) {
 		if !p.isDueFor(r, g) {
 			continue
 		}
@@ -127,7 +127,7 @@ func (p *Policy) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
 // countDueTasks returns the number of due reservations on a node for waiting tasks
 // of a stage.
 func (p *Policy) countDueTasks(g *scheduler.Stage, node scheduler.NodeID) (n int) {
-	for _, r := range p.s.ReservationsOn(node) {
+	for _, r := range p.s.Reservations().On(node) {
 		if p.isDueFor(r, g) && (r.Task < 0 || g.IsPending(r.Task)) {
 			n++
 		}
@@ -144,7 +144,7 @@ func (p *Policy) isDueFor(r *scheduler.Reservation, g *scheduler.Stage) bool {
 // countPreemptReservationsOn returns the number of preemption reservations on a node
 // for new tasks of a stage.
 func (p *Policy) countPreemptReservationsOn(g *scheduler.Stage, node scheduler.NodeID) (n int) {
-	for _, r := range p.s.ReservationsOn(node) {
+	for _, r := range p.s.Reservations().On(node) {
 		if r.Kind == scheduler.ReservePreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
 			n++
 		}
@@ -166,7 +166,7 @@ func (p *Policy) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d sche
 	if p.isPreemptible(n, j) {
 		return true
 	}
-	list := p.s.ReservationsOn(n.Spec.ID)
+	list := p.s.Reservations().On(n.Spec.ID)
 	if len(list) == 0 {
 		return true
 	}
@@ -180,7 +180,7 @@ func (p *Policy) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d sche
 	}
 	concerns := func(r *scheduler.Reservation) bool {
 		return r.Kind.IsGuarantee() && r.End > p.now && r.Start < end &&
-			!(r.Start >= predicted && p.s.ReliesOnPrediction(r, j)) &&
+			!(r.Start >= predicted && p.s.Reservations().ReliesOnPrediction(r, j)) &&
 			(r.Job != j.Spec.ID || (isPlanned(r) && !p.dependsOn(j, r.Stage, g.Index)))
 	}
 	for _, r := range list {
@@ -237,7 +237,7 @@ func (p *Policy) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d sc
 		disks[disk].FreeIO -= d[scheduler.IO]
 		disks[disk].FreeSpace -= space
 	}
-	for a := range p.s.AttemptsOn(n.Spec.ID) {
+	for a := range p.s.Attempts().On(n.Spec.ID) {
 		other := p.s.StageOf(a).Job
 		justStarted := a.Placed == p.now && (a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming)
 		ended := coversAttempt(r, a) || (other.Spec.Bound > 0 && a.Placed.Add(other.Spec.Bound) <= at) || p.isPreemptible(n, other)
@@ -255,7 +255,7 @@ func (p *Policy) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d sc
 		diskSpace += other.FreeSpace
 		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)
 	}
-	for _, o := range p.s.ReservationsOn(n.Spec.ID) {
+	for _, o := range p.s.Reservations().On(n.Spec.ID) {
 		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
 			free = free.Sub(o.Demand)
 			diskSpace -= o.Disk
@@ -268,7 +268,7 @@ func (p *Policy) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, d sc
 // that relies on this prediction begins.
 func (p *Policy) isPredictedGone(a *scheduler.Attempt, r *scheduler.Reservation) bool {
 	end, known := locality.PredictedEnd(p.s, a)
-	return known && end > p.now && end <= r.Start && a.Level == scheduler.LevelRunning && p.s.ReliesOnPrediction(r, p.s.StageOf(a).Job)
+	return known && end > p.now && end <= r.Start && a.Level == scheduler.LevelRunning && p.s.Reservations().ReliesOnPrediction(r, p.s.StageOf(a).Job)
 }
 
 // coversAttempt reports whether what an attempt occupies is part of a reservation.
@@ -279,6 +279,6 @@ func coversAttempt(r *scheduler.Reservation, a *scheduler.Attempt) bool {
 // isPreemptible reports whether tasks of a job can be moved out of memory on a node
 // when a guarantee needs it.
 func (p *Policy) isPreemptible(n *scheduler.Node, j *scheduler.Job) bool {
-	return !p.s.NonPreemptible(j) &&
+	return !j.IsNonPreemptible() &&
 		(n.Spec.Levels.Has(scheduler.LevelSwapped) || n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 }

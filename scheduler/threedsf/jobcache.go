@@ -49,24 +49,28 @@ func (p *Policy) syncJobCache() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
 	touch := func(x scheduler.ChangedOwner) {
-		if x.Job != 0 {
+		switch {
+		case x.ProgressOnly: // nothing here depends on it
+		case x.Job != 0:
 			// Most jobs are listed several times in close succession.
 			if last := &w.recent[x.Job%scheduler.JobID(len(w.recent))]; *last != x.Job {
 				*last = x.Job
 				w.dirty = append(w.dirty, x.Job)
 			}
-		} else if pr := p.s.Project(x.Project); pr != nil {
-			w.dirty = append(w.dirty, pr.Jobs...)
+		default:
+			if pr := p.s.Project(x.Project); pr != nil {
+				w.dirty = append(w.dirty, pr.Jobs...)
+			}
 		}
 	}
-	if w.state != p.s || p.now < w.syncedAt || w.nodeChanges != p.s.NodeChangeCount() || !p.s.ChangedSince(w.workSeen, touch) {
-		w.state, w.nodeChanges = p.s, p.s.NodeChangeCount()
+	if w.state != p.s || p.now < w.syncedAt || w.nodeChanges != p.s.Cluster().ChangeCount() || !p.s.ChangeLog().Since(w.workSeen, touch) {
+		w.state, w.nodeChanges = p.s, p.s.Cluster().ChangeCount()
 		w.index, w.jobs, w.dirty = map[scheduler.JobID]int32{}, w.jobs[:0], w.dirty[:0]
 		for j := range p.s.Jobs() {
 			p.refreshJob(j.Spec.ID)
 		}
 	}
-	w.workSeen, w.syncedAt = p.s.ChangePosition(), p.now
+	w.workSeen, w.syncedAt = p.s.ChangeLog().Position(), p.now
 	for _, id := range w.dirty {
 		p.refreshJob(id)
 	}
@@ -134,7 +138,7 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 		}
 		if late := p.isExpired(r); late || !p.s.Node(r.Node).Schedulable() {
 			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
-			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (p.s.SchedulableNodes() > 0 || late))
+			x.needsReplan = x.needsReplan || (g != nil && g.IsPending(r.Task) && (p.s.Cluster().SchedulableNodes() > 0 || late))
 		} else {
 			x.startDeadline = min(x.startDeadline, p.latestStart(r).Add(1))
 		}
@@ -172,7 +176,7 @@ func (p *Policy) overrunTime(j *scheduler.Job) scheduler.Time {
 		if g.Running == 0 {
 			continue
 		}
-		for a := range p.s.AttemptsIn(g) {
+		for a := range p.s.Attempts().In(g) {
 			if a.Level == scheduler.LevelRunning {
 				first = min(first, boundEnd(a, j).Add(p.cfg.Guarantees.Margin))
 			}
@@ -242,8 +246,8 @@ func (p *Policy) fingerprint() int64 {
 	}
 	sum := hash64(1)
 	sum.add(jobs)
-	sum.add(uint64(p.s.SchedulableNodes()))
-	for _, v := range p.s.Total() {
+	sum.add(uint64(p.s.Cluster().SchedulableNodes()))
+	for _, v := range p.s.Cluster().Total() {
 		sum.add(uint64(v))
 	}
 	return int64(sum)

@@ -37,7 +37,7 @@ func (p *Policy) isStoppedByMiss(j *scheduler.Job) bool {
 // order, and records jobs whose deadline has become infeasible.
 func (p *Policy) buildLane() {
 	p.laneJobs = p.laneJobs[:0]
-	for j, at := p.s.NextReady(0); j != nil; j, at = p.s.NextReady(at) {
+	for j, at := p.s.Queue().Next(0); j != nil; j, at = p.s.Queue().Next(at) {
 		if j.Spec.Deadline == 0 || !p.inLane(j) {
 			continue
 		}
@@ -100,7 +100,7 @@ func (p *Policy) placeLaneStage(g *scheduler.Stage) {
 // laneBatch returns how many tasks of a lane stage may be placed at once.
 func (p *Policy) laneBatch(g *scheduler.Stage) int32 {
 	n := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
-	if d := g.Spec.Demand; n > 1 && !p.s.WithinCaps(g.Job, d, d.Times(int64(n))) {
+	if d := g.Spec.Demand; n > 1 && !p.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n))) {
 		return 1
 	}
 	return n
@@ -145,7 +145,7 @@ func (p *Policy) preemptForStage(g *scheduler.Stage) {
 // countServedByRunning returns how many waiting tasks of a stage can run in the
 // slots of its running tasks after these and still end in time.
 func (p *Policy) countServedByRunning(g *scheduler.Stage) (n int32) {
-	for a := range p.s.AttemptsIn(g) {
+	for a := range p.s.Attempts().In(g) {
 		if end, known := locality.PredictedEnd(p.s, a); known && a.Phase <= scheduler.AttemptRunning {
 			n += p.slack.TasksInTime(g.Index, max(end, p.now))
 		}
@@ -157,7 +157,7 @@ func (p *Policy) countServedByRunning(g *scheduler.Stage) (n int32) {
 // reserves the capacity for it. Victims are moved out of memory only where that
 // costs less than waiting.
 func (p *Policy) preemptForTask(g *scheduler.Stage, latest scheduler.Time) bool {
-	if _, _, _, ok := p.s.UnderCaps(g); !ok {
+	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok {
 		return false
 	}
 	for _, b := range p.withoutVictims {
@@ -223,10 +223,10 @@ func (p *Policy) suspendedLane() {
 func (p *Policy) resumeOverdue() {
 	p.suspended = p.suspended[:0]
 	clear(p.resumeReserved)
-	if p.s.SuspendedCount() == 0 {
+	if p.s.Attempts().SuspendedCount() == 0 {
 		return
 	}
-	for a := range p.s.Suspended() {
+	for a := range p.s.Attempts().Suspended() {
 		p.suspended = append(p.suspended, a)
 	}
 	for _, a := range p.suspended {
@@ -277,15 +277,15 @@ func (p *Policy) tryResume(a *scheduler.Attempt) bool {
 	if g.Job.Phase != scheduler.JobActive || p.isStoppedByMiss(g.Job) {
 		return false
 	}
-	if n.Schedulable() && p.canResume(n, a, g, more) && p.s.WithinCaps(g.Job, a.Demand, more) {
+	if n.Schedulable() && p.canResume(n, a, g, more) && p.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
 		p.apply(scheduler.Action{Kind: scheduler.ActResume, Task: a.ID.TaskID, Attempt: a.ID.Attempt, Run: a.Run})
 		p.shares.charge(g.Job.Spec.Tenant, more)
 		return true
 	}
-	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !p.s.WithinCaps(g.Job, a.Demand, more) {
+	if !p.cfg.Migrate || a.Level != scheduler.LevelCheckpointed || !p.s.TenantTree().WithinCaps(g.Job, a.Demand, more) {
 		return false
 	}
-	for id, k := p.s.NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = p.s.NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
+	for id, k := p.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, 0), 0; id != scheduler.NoNode && k < maxIdlestCompared; id, k = p.s.Cluster().NextNodeFor(a.Demand, a.DiskSpace, id+1), k+1 {
 		m := p.s.Node(id)
 		disk, ok := m.Fits(a.Demand, a.DiskSpace)
 		if id == a.Node || !ok || !scheduler.CanRestore(&n.Spec, &m.Spec) || !p.respectsReservations(m, g, a.Demand, a.DiskSpace, disk) {

@@ -90,7 +90,7 @@ func (p *Policy) placeLocal(g *scheduler.Stage, near *localSearch, turns func() 
 // thousands of waiting tasks for one free slot.
 func (p *Policy) freeSlots(g *scheduler.Stage, limit int32) int32 {
 	n := int32(0)
-	for id := p.s.NextNode(g, 0); id != scheduler.NoNode && n < limit; id = p.s.NextNode(g, id+1) {
+	for id := p.s.Cluster().NextNode(g, 0); id != scheduler.NoNode && n < limit; id = p.s.Cluster().NextNode(g, id+1) {
 		n += locality.CountSlots(p.s.Node(id), g.Spec.Demand, g.Spec.Disk, limit-n)
 	}
 	return n
@@ -132,9 +132,9 @@ func (p *Policy) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, sc
 		near.exhausted = true
 		return 0, scheduler.NoNode
 	}
-	for id := p.s.NextNode(g, near.node); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
+	for id := p.s.Cluster().NextNode(g, near.node); id != scheduler.NoNode; id = p.s.Cluster().NextNode(g, id+1) {
 		near.node = id
-		tasks := p.s.TasksOn(g, id)
+		tasks := g.TasksOn(id)
 		from, _ := slices.BinarySearch(tasks, near.task)
 		for _, i := range tasks[from:] {
 			if !g.IsPending(i) {
@@ -268,6 +268,9 @@ func (p *Policy) serveDelayed() bool {
 		return false
 	}
 	p.servingDelayed = true
+	if p.cfg.LASMQ != nil {
+		p.syncQueues()
+	}
 	for _, l := range p.delayed {
 		delete(p.dataWaits, l.stage)
 		p.restartTenant(l.stage.Job.Spec.Tenant)

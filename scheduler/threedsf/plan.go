@@ -113,7 +113,7 @@ func (b *plan) syncAccounts() {
 	}
 	for t, share := range shares {
 		var limits scheduler.Resources
-		for r, v := range s.Total() {
+		for r, v := range s.Cluster().Total() {
 			limits[r] = max(int64(share*float64(v)), least[t][r])
 		}
 		for id, n := scheduler.TenantID(t), 0; id != scheduler.NoTenant && n <= scheduler.MaxTenantDepth; n++ {
@@ -227,7 +227,7 @@ func (b *plan) repair() {
 
 // hasPlannedOn reports whether anything is planned on a node.
 func (b *plan) hasPlannedOn(n scheduler.NodeID) bool {
-	return slices.ContainsFunc(b.p.s.ReservationsOn(n), isPlanned)
+	return slices.ContainsFunc(b.p.s.Reservations().On(n), isPlanned)
 }
 
 // recordViolations records each guarantee that no longer holds, once.
@@ -315,7 +315,7 @@ func (b *plan) planOwner(o *owner) (backfill.Guarantee, error) {
 	// The departure includes what already runs.
 	for _, j := range o.jobs {
 		for _, g := range j.Stages {
-			for a := range b.p.s.AttemptsIn(g) {
+			for a := range b.p.s.Attempts().In(g) {
 				end, _ := b.expectedEnd(a, j)
 				q.Departure = max(q.Departure, end)
 			}

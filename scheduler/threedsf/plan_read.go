@@ -38,7 +38,7 @@ func (p *Policy) readPlan() *plan {
 // setSpareNodes makes the last schedulable nodes spare, fewer if others are lost.
 func (b *plan) setSpareNodes(spare int) {
 	nodes := b.p.s.Nodes()
-	spare -= len(nodes) - b.p.s.SchedulableNodes()
+	spare -= len(nodes) - b.p.s.Cluster().SchedulableNodes()
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
 			b.planner.SetSpare(int32(i), true)
@@ -220,7 +220,7 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	}
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
-		for a := range b.p.s.AttemptsIn(f) {
+		for a := range b.p.s.Attempts().In(f) {
 			end, _ := b.expectedEnd(a, g.Job)
 			at = max(at, end)
 		}

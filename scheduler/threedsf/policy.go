@@ -4,6 +4,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
 	"github.com/drover-run/drover/scheduler/deadline"
+	"github.com/drover-run/drover/scheduler/lasmq"
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
@@ -24,7 +25,7 @@ type Policy struct {
 
 	shares        shares
 	tenantCursors []tenantCursor
-	regular       regularQueues
+	queueIndex    *lasmq.Index         // nil without Config.LASMQ
 	servingTenant scheduler.TenantID   // being served now, or NoTenant
 	activeTenants []scheduler.TenantID // tenants with a next task in the tree
 	firstMisfit   *scheduler.Stage     // with StopAtFirstMisfit: the stage that did not fit
@@ -104,6 +105,9 @@ func New(cfg Config) *Policy {
 		},
 	}
 	p.matcher.MayUse = p.isOpenTo
+	if cfg.LASMQ != nil {
+		p.queueIndex = p.newQueueIndex()
+	}
 	return p
 }
 
@@ -141,7 +145,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	if !p.omitReasons {
 		p.explain()
 	}
-	s.Rollback(p.mark)
+	s.Journal().Rollback(p.mark)
 	p.idleAtStamp = len(p.actions) == 0 && len(p.states) == 0 && p.actionsLeft > 0
 	return p.decision(now)
 }
@@ -203,7 +207,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.racks.valid = false
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
 	p.exchanges.begin(len(s.Nodes()))
-	p.mark = s.Mark()
+	p.mark = s.Journal().Mark()
 	p.shrinkOnly = false
 	clear(p.plannedStarts)
 }
@@ -227,7 +231,7 @@ func (p *Policy) apply(a scheduler.Action) {
 // false if the State refuses it.
 func (p *Policy) recordState(n scheduler.PolicyState) bool {
 	p.states = append(p.states, n)
-	if p.s.ApplyPolicyStates(p.states[len(p.states)-1:]) != nil {
+	if p.s.PolicyStates().Apply(p.states[len(p.states)-1:]) != nil {
 		p.states = p.states[:len(p.states)-1]
 		return false
 	}
@@ -242,7 +246,7 @@ func (p *Policy) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	if !ok {
 		panic("threedsf: placing a task on a node that it does not fit")
 	}
-	p.apply(p.s.PlaceAction(g, task, node, disk))
+	p.apply(p.s.Attempts().PlaceAction(g, task, node, disk))
 	p.shares.charge(g.Job.Spec.Tenant, g.Spec.Demand)
 	p.refreshHeadsAfter(node)
 }

@@ -20,7 +20,7 @@ func (p *Policy) reserveForPreemption(g *scheduler.Stage, task int32, node sched
 func (p *Policy) refreshPreemptReservations() {
 	p.preemptReservationCount = 0
 	p.preemptReservations = p.preemptReservations[:0]
-	for _, r := range p.s.UnguaranteedReservations() {
+	for _, r := range p.s.Reservations().Unguaranteed() {
 		if r.Kind == scheduler.ReservePreempt {
 			p.preemptReservations = append(p.preemptReservations, r)
 		}
@@ -77,7 +77,7 @@ func (p *Policy) placeOrKeepReservation(r *scheduler.Reservation) bool {
 		return false
 	}
 	if disk, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); ok && (due || p.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk)) {
-		if _, _, _, ok := p.s.UnderCaps(g); ok {
+		if _, _, _, ok := p.s.TenantTree().UnderCaps(g); ok {
 			task := p.pickTaskFor(g, r.Node)
 			if due {
 				task = p.dueTask(g, r.Node)
@@ -96,7 +96,7 @@ func (p *Policy) suspendedAttemptOf(r *scheduler.Reservation) *scheduler.Attempt
 	if g == nil || r.Task < 0 || r.Kind != scheduler.ReservePreempt {
 		return nil
 	}
-	for a := range p.s.AttemptsOf(g, r.Task) {
+	for a := range p.s.Attempts().Of(g, r.Task) {
 		if a.Phase == scheduler.AttemptSuspended && a.Node == r.Node {
 			return a
 		}
@@ -107,7 +107,7 @@ func (p *Policy) suspendedAttemptOf(r *scheduler.Reservation) *scheduler.Attempt
 // hasOlderReservation reports whether the node of a has another reservation, for a
 // task that was suspended before a.
 func (p *Policy) hasOlderReservation(a *scheduler.Attempt, own *scheduler.Reservation) bool {
-	for _, r := range p.s.ReservationsOn(a.Node) {
+	for _, r := range p.s.Reservations().On(a.Node) {
 		if r.ID == own.ID {
 			continue
 		}
@@ -121,7 +121,7 @@ func (p *Policy) hasOlderReservation(a *scheduler.Attempt, own *scheduler.Reserv
 // pickTaskFor returns the waiting task of a stage to place on a node: one with input
 // there, if any.
 func (p *Policy) pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
-	for _, i := range p.s.TasksOn(g, node) {
+	for _, i := range g.TasksOn(node) {
 		if g.IsPending(i) {
 			return i
 		}
@@ -146,7 +146,7 @@ func (p *Policy) countPreemptReservations(g *scheduler.Stage) int32 {
 
 // hasReservationFor reports whether capacity is reserved for a suspended attempt.
 func (p *Policy) hasReservationFor(a *scheduler.Attempt) bool {
-	for _, r := range p.s.ReservationsOn(a.Node) {
+	for _, r := range p.s.Reservations().On(a.Node) {
 		if r.Kind == scheduler.ReservePreempt && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index {
 			return true
 		}
@@ -160,7 +160,7 @@ func (p *Policy) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d sched
 	if p.preemptReservationCount == 0 {
 		return d, 0
 	}
-	for _, r := range p.s.ReservationsOn(n.Spec.ID) {
+	for _, r := range p.s.Reservations().On(n.Spec.ID) {
 		if r.Kind == scheduler.ReservePreempt && r.Job != j.Spec.ID && r.End > p.now && !(p.ignoreResumeReservations && r.Task >= 0) {
 			d = d.Add(r.Demand)
 			space += r.Disk
@@ -236,7 +236,7 @@ func (p *Policy) beginShrinkOnly() {
 	for _, r := range p.preemptReservations {
 		p.exemptJobs[r.Job] = true
 	}
-	for _, r := range p.s.UnguaranteedReservations() {
+	for _, r := range p.s.Reservations().Unguaranteed() {
 		p.exemptJobs[r.Job] = true
 	}
 	p.syncJobCache()
@@ -257,15 +257,15 @@ func (p *Policy) beginShrinkOnly() {
 // and nodes with a reservation of the task's own job once more.
 func (p *Policy) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	if !p.hasReservations() {
-		return p.s.NextNode(g, from)
+		return p.s.Cluster().NextNode(g, from)
 	}
 	if !p.shrinkOnly {
 		return p.firstOpenNode(g, from)
 	}
-	if p.s.NextNode(g, from) == scheduler.NoNode {
+	if p.s.Cluster().NextNode(g, from) == scheduler.NoNode {
 		return scheduler.NoNode // the usual case on a full cluster
 	}
-	key := closedKey{equivalenceClass: equivalenceClass{g.Spec.Demand, g.Spec.Disk}, bound: g.Job.Spec.Bound, nonPreemptible: p.s.NonPreemptible(g.Job)}
+	key := closedKey{equivalenceClass: equivalenceClass{g.Spec.Demand, g.Spec.Disk}, bound: g.Job.Spec.Bound, nonPreemptible: g.Job.IsNonPreemptible()}
 	if g.Job.Spec.Accepted && key.bound == 0 {
 		key.estimate, key.submitted = g.Spec.Estimate, g.Job.Spec.Submitted
 	}
@@ -291,7 +291,7 @@ func (p *Policy) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.NodeID)
 		if id < from || id >= closed || (best != scheduler.NoNode && id >= best) {
 			continue
 		}
-		if p.s.HasCapacity(g, id) && p.isOpenTo(p.s.Node(id), g) {
+		if p.s.Cluster().HasCapacity(g, id) && p.isOpenTo(p.s.Node(id), g) {
 			best = id
 		}
 	}
@@ -302,16 +302,16 @@ func (p *Policy) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.NodeID)
 }
 
 func (p *Policy) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
-	id := p.s.NextNode(g, from)
+	id := p.s.Cluster().NextNode(g, from)
 	for id != scheduler.NoNode && !p.isOpenTo(p.s.Node(id), g) {
-		id = p.s.NextNode(g, id+1)
+		id = p.s.Cluster().NextNode(g, id+1)
 	}
 	return id
 }
 
 // bestOpenNode is State.BestNode without the nodes reserved for others.
 func (p *Policy) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
-	id, disk := p.s.BestNode(g)
+	id, disk := p.s.Cluster().BestNode(g)
 	if !p.hasReservations() || id == scheduler.NoNode || p.isOpenTo(p.s.Node(id), g) {
 		return id, disk
 	}
@@ -339,15 +339,15 @@ const bestNodeCandidates = 8
 // reservations do so on some node.
 func (p *Policy) blockingReservation(g *scheduler.Stage) *scheduler.Reservation {
 	var first *scheduler.Reservation
-	for id := p.s.NextNode(g, 0); id != scheduler.NoNode; id = p.s.NextNode(g, id+1) {
-		i := slices.IndexFunc(p.s.ReservationsOn(id), func(r *scheduler.Reservation) bool {
+	for id := p.s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = p.s.Cluster().NextNode(g, id+1) {
+		i := slices.IndexFunc(p.s.Reservations().On(id), func(r *scheduler.Reservation) bool {
 			return (r.Kind == scheduler.ReservePreempt || r.Kind.IsGuarantee()) && r.Job != g.Job.Spec.ID && r.End > p.now
 		})
 		if i < 0 {
 			return nil
 		}
 		if first == nil {
-			first = p.s.ReservationsOn(id)[i]
+			first = p.s.Reservations().On(id)[i]
 		}
 	}
 	return first
@@ -357,7 +357,7 @@ func (p *Policy) blockingReservation(g *scheduler.Stage) *scheduler.Reservation 
 // now, or Never. The starts of all stages are listed once a cycle.
 func (p *Policy) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
 	if len(p.plannedStarts) == 0 {
-		for _, r := range p.s.Guarantees() { // sorted by start
+		for _, r := range p.s.Reservations().Guarantees() { // sorted by start
 			if id := (scheduler.StageID{Job: r.Job, Stage: r.Stage}); isPlanned(r) && r.Start > p.now {
 				if _, known := p.plannedStarts[id]; !known {
 					p.plannedStarts[id] = r.Start

@@ -33,13 +33,13 @@ func (p *Policy) hasBoundedJob() bool {
 		return true
 	}
 	look := func(j *scheduler.Job) { k.hasBounds = k.hasBounds || (j != nil && j.Spec.Bound > 0) }
-	if k.state != p.s || !p.s.ChangedSince(k.workSeen, func(w scheduler.ChangedOwner) { look(p.s.Job(w.Job)) }) {
+	if k.state != p.s || !p.s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(p.s.Job(w.Job)) }) {
 		k.hasBounds = false
 		for j := range p.s.Jobs() {
 			look(j)
 		}
 	}
-	k.state, k.workSeen = p.s, p.s.ChangePosition()
+	k.state, k.workSeen = p.s, p.s.ChangeLog().Position()
 	return k.hasBounds
 }
 
@@ -81,7 +81,7 @@ func (p *Policy) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Tim
 	if !n.Releasing.IsZero() {
 		return scheduler.Never
 	}
-	for a := range p.s.AttemptsOn(n.Spec.ID) {
+	for a := range p.s.Attempts().On(n.Spec.ID) {
 		if end := p.endByBound(n, a); end < scheduler.Never {
 			k.departures = append(k.departures, expectedDeparture{end, a})
 		}
@@ -124,7 +124,7 @@ func (p *Policy) leavesCapacity(n *scheduler.Node, j *scheduler.Job, d scheduler
 		capacity.disks[disk].FreeIO -= d[scheduler.IO]
 		capacity.disks[disk].FreeSpace -= space
 	}
-	for a := range p.s.AttemptsOn(n.Spec.ID) {
+	for a := range p.s.Attempts().On(n.Spec.ID) {
 		if p.endByBound(n, a) <= at {
 			capacity.add(a)
 		}

@@ -46,7 +46,7 @@ func (k *reservedNodes) begin(nodes int) {
 // shouldReserveNode reports whether a stage is to be served although it fits
 // nowhere: once a pass, while nodes may be reserved.
 func (p *Policy) shouldReserveNode(g *scheduler.Stage) bool {
-	if !p.cfg.ReserveNodes || p.isNodeLimitReached() || g.Startable() == 0 || p.reserved.attempted[g] || p.s.NextNode(g, 0) != scheduler.NoNode {
+	if !p.cfg.ReserveNodes || p.isNodeLimitReached() || g.Startable() == 0 || p.reserved.attempted[g] || p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
 	}
 	if w, waits := p.dataWaits[g]; waits && w.allWaiting {
@@ -55,7 +55,7 @@ func (p *Policy) shouldReserveNode(g *scheduler.Stage) bool {
 	if p.guaranteeCount > 0 && p.isFullyPlanned(g) {
 		return false
 	}
-	_, _, _, ok := p.s.UnderCaps(g)
+	_, _, _, ok := p.s.TenantTree().UnderCaps(g)
 	return ok
 }
 
@@ -114,9 +114,9 @@ func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 // nextUnreservedNode returns a node that fits an equivalence class and is not
 // closed, or NoNode.
 func (p *Policy) nextUnreservedNode(sh equivalenceClass) scheduler.NodeID {
-	id := p.s.NextNodeFor(sh.demand, sh.disk, 0)
+	id := p.s.Cluster().NextNodeFor(sh.demand, sh.disk, 0)
 	for id != scheduler.NoNode && p.reserved.isClosed(id) {
-		id = p.s.NextNodeFor(sh.demand, sh.disk, id+1)
+		id = p.s.Cluster().NextNodeFor(sh.demand, sh.disk, id+1)
 	}
 	return id
 }
@@ -144,7 +144,7 @@ func (p *Policy) nearestNode(g *scheduler.Stage) scheduler.NodeID {
 // nil.
 func (p *Policy) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 	for _, id := range p.reserved.nodes {
-		if p.s.HasCapacity(g, id) {
+		if p.s.Cluster().HasCapacity(g, id) {
 			return p.reserved.stageOn[id]
 		}
 	}

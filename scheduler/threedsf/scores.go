@@ -32,7 +32,7 @@ func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 			out = append(out, fmt.Sprintf("deadline job %d: latest start in %v", l.job.Spec.ID, q.slack.LatestStart().Sub(now)))
 		}
 	}
-	s.Rollback(q.mark)
+	s.Journal().Rollback(q.mark)
 	if p.cfg.Locality {
 		out = append(out, q.scoreWaits()...)
 	}

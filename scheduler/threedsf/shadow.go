@@ -64,7 +64,7 @@ func (p *Policy) shadowStartBy(j *scheduler.Job) scheduler.Time {
 		slots := int64(g.Pending)
 		for r, d := range g.Spec.Demand {
 			if d > 0 {
-				slots = min(slots, p.s.Total()[r]/d)
+				slots = min(slots, p.s.Cluster().Total()[r]/d)
 			}
 		}
 		latest = min(latest, p.slack.LatestStageStart(g.Index, int32(max(slots, 1))))
@@ -79,7 +79,7 @@ func (p *Policy) shadowStartBy(j *scheduler.Job) scheduler.Time {
 // O(1).
 func (p *Policy) mustAwaitReservation(j *scheduler.Job) bool {
 	if p.earliestShadowStart == scheduler.Never || j.Guarantees == 0 ||
-		(j.Spec.Bound > 0 && p.now.Add(j.Spec.Bound) <= p.earliestShadowStart) || !p.s.NonPreemptible(j) {
+		(j.Spec.Bound > 0 && p.now.Add(j.Spec.Bound) <= p.earliestShadowStart) || !j.IsNonPreemptible() {
 		return false
 	}
 	i, ok := p.jobCache.index[j.Spec.ID]
@@ -193,7 +193,7 @@ func (b *plan) newShadow(g *scheduler.Stage) shadowReservation {
 // expected to have ended.
 func (b *plan) predecessorsEnd(g *scheduler.Stage) (at scheduler.Time) {
 	for _, before := range g.Spec.After {
-		for a := range b.p.s.AttemptsIn(g.Job.Stages[before]) {
+		for a := range b.p.s.Attempts().In(g.Job.Stages[before]) {
 			end, _ := b.expectedEnd(a, g.Job)
 			at = max(at, end)
 		}
@@ -355,8 +355,8 @@ func (b *plan) lastGuaranteeEnd(g *scheduler.Stage, bin int32) (end scheduler.Ti
 	if g.Job.Spec.Bound > 0 {
 		return 0
 	}
-	for _, r := range b.p.s.ReservationsOn(scheduler.NodeID(bin)) {
-		if r.Kind.IsGuarantee() && !b.p.s.ReliesOnPrediction(r, g.Job) {
+	for _, r := range b.p.s.Reservations().On(scheduler.NodeID(bin)) {
+		if r.Kind.IsGuarantee() && !b.p.s.Reservations().ReliesOnPrediction(r, g.Job) {
 			end = max(end, r.End)
 		}
 	}

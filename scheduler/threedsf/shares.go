@@ -38,7 +38,7 @@ func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
 
 // isCurrent reports whether the tree has the State's tenants and total.
 func (f *shares) isCurrent(s *scheduler.State) bool {
-	if f.tree == nil || f.total != f.countedResources(s.Total()) || len(f.knownSpecs) != len(s.Tenants()) {
+	if f.tree == nil || f.total != f.countedResources(s.Cluster().Total()) || len(f.knownSpecs) != len(s.Tenants()) {
 		return false
 	}
 	for i, t := range s.Tenants() {
@@ -58,7 +58,7 @@ func (f *shares) countedResources(r scheduler.Resources) scheduler.Resources {
 }
 
 func (f *shares) build(s *scheduler.State) {
-	f.total = f.countedResources(s.Total())
+	f.total = f.countedResources(s.Cluster().Total())
 	tree, err := drf.New(f.total.Min(scheduler.Resources{scheduler.MaxAmount, scheduler.MaxAmount, scheduler.MaxAmount}), f.level)
 	if err != nil {
 		panic("threedsf: " + err.Error())

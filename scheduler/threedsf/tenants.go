@@ -59,7 +59,7 @@ func (p *Policy) serveTenants() {
 func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	c := &p.tenantCursors[t]
 	p.servingTenant = t
-	before := p.actionsLeft
+	before := g.Pending
 	switch {
 	case !p.usesMatching(g):
 		p.placeAnywhere(g)
@@ -67,8 +67,8 @@ func (p *Policy) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 		p.delayOrMove(g)
 	}
 	p.servingTenant = scheduler.NoTenant
-	if p.usesQueues(c.cursor.class) && p.actionsLeft < before {
-		p.regular.byTenant[t][c.cursor.class-classHigh].queues.RecordPlaced(p.cfg.LASMQ.Containers(g.Spec.Demand))
+	if p.usesQueues(c.cursor.class) && g.Pending < before {
+		p.queueIndex.Queues(queueGroup(t, c.cursor.class)).RecordPlaced(g.Spec.Demand, before-g.Pending)
 	}
 	p.updateHead(t)
 }
@@ -82,20 +82,20 @@ func (p *Policy) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch
 }
 
 // consecutiveTurns returns how many tasks in a row the tenant's head stage would
-// place before another tenant is next, if all of them fit. With queues it is 1, as
-// each placement may change which of the tenant's jobs is next. O(turns x depth of
-// the tree); O(depth) if no other tenant has a task and none has a cap.
+// place before another tenant, or another of the tenant's queues, is next, if all of
+// them fit. O(turns x depth of the tree + queues); O(depth + queues) if no other
+// tenant has a task and none has a cap.
 func (p *Policy) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int32 {
-	if p.usesQueues(p.tenantCursors[t].cursor.class) {
-		return 1
-	}
 	limit := min(int32(min(p.actionsLeft, maxBatch)), g.Startable())
-	if !p.s.HasCaps() && p.shares.isAlone(t) {
+	if class := p.tenantCursors[t].cursor.class; p.usesQueues(class) {
+		limit = p.queueIndex.Queues(queueGroup(t, class)).Streak(g.Spec.Demand, limit)
+	}
+	if !p.s.TenantTree().HasCaps() && p.shares.isAlone(t) {
 		return max(limit, 1)
 	}
 	d := g.Spec.Demand
 	n, streak := int32(1), p.shares.streak(t, d, limit)
-	for n < streak && p.s.WithinCaps(g.Job, d, d.Times(int64(n+1))) {
+	for n < streak && p.s.TenantTree().WithinCaps(g.Job, d, d.Times(int64(n+1))) {
 		n++
 	}
 	return n
@@ -109,19 +109,22 @@ const maxBatch = 4096
 func (p *Policy) initHeads() {
 	p.beginShrinkOnly()
 	if p.cfg.LASMQ != nil {
-		p.rankJobs()
+		p.syncQueues()
+		if at := p.queueIndex.Demotion(); at < scheduler.Never {
+			p.wakeAt(at)
+		}
 	}
 	for len(p.tenantCursors) < len(p.s.Tenants()) {
 		p.tenantCursors = append(p.tenantCursors, tenantCursor{})
 	}
 	for _, t := range p.activeTenants {
-		if int(t) < len(p.s.Tenants()) && p.s.NextReadyTenant(t) != t {
+		if int(t) < len(p.s.Tenants()) && p.s.Queue().NextTenant(t) != t {
 			p.shares.setNext(t, nil)
 		}
 	}
 	p.activeTenants, p.eqClasses = p.activeTenants[:0], p.eqClasses[:0]
 	clear(p.eqClassIndex)
-	for t := p.s.NextReadyTenant(0); t != scheduler.NoTenant; t = p.s.NextReadyTenant(t + 1) {
+	for t := p.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = p.s.Queue().NextTenant(t + 1) {
 		p.activeTenants = append(p.activeTenants, t)
 		p.restartTenant(t)
 	}
@@ -144,7 +147,7 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	if !ok {
 		at = int32(len(p.eqClasses))
 		p.eqClassIndex[key] = at
-		p.eqClasses = append(p.eqClasses, nextEqClass{key, p.s.NextNode(g, 0)})
+		p.eqClasses = append(p.eqClasses, nextEqClass{key, p.s.Cluster().NextNode(g, 0)})
 	}
 	c.eqClass = at
 }
@@ -181,8 +184,8 @@ func (p *Policy) refreshHeadsOf(eqClass int32) {
 func (p *Policy) restartTenant(t scheduler.TenantID) {
 	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
 	if p.cfg.LASMQ != nil {
-		p.fillQueues(t, classHigh)
-		p.fillQueues(t, classLow)
+		p.beginQueues(queueGroup(t, classHigh))
+		p.beginQueues(queueGroup(t, classLow))
 	}
 	p.updateHead(t)
 }
@@ -201,7 +204,7 @@ func (p *Policy) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
 			p.updateHead(t)
 			continue
 		}
-		if p.cfg.StopAtFirstMisfit && p.s.NextNode(g, 0) == scheduler.NoNode {
+		if p.cfg.StopAtFirstMisfit && p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 			p.firstMisfit = g
 			return scheduler.NoTenant, nil
 		}
@@ -227,7 +230,7 @@ func (p *Policy) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 	c := &p.tenantCursors[t].cursor
 	// With ReserveNodes a stage that fits nowhere is served too, and the decision
 	// must not depend on how tight the State's bound is.
-	if !p.cfg.StopAtFirstMisfit && !p.cfg.ReserveNodes && !p.s.CapacityForAny() {
+	if !p.cfg.StopAtFirstMisfit && !p.cfg.ReserveNodes && !p.s.Queue().CapacityForAny() {
 		return nil
 	}
 	for c.class < classEnd {
@@ -260,7 +263,7 @@ func (p *Policy) advance(t scheduler.TenantID, c *cursor) {
 		}
 	}
 	for {
-		c.job, c.position = p.s.NextReadyOf(t, c.position)
+		c.job, c.position = p.s.Queue().NextOf(t, c.position)
 		if c.job == nil {
 			*c = cursor{class: c.class + 1, stage: -1}
 			return
@@ -303,7 +306,7 @@ func (p *Policy) isPlaceable(g *scheduler.Stage) bool {
 			return false
 		}
 	}
-	if _, _, _, ok := p.s.UnderCaps(g); !ok || p.mustAwaitReservation(g.Job) {
+	if _, _, _, ok := p.s.TenantTree().UnderCaps(g); !ok || p.mustAwaitReservation(g.Job) {
 		return false
 	}
 	return p.cfg.StopAtFirstMisfit || p.nextOpenNode(g, 0) != scheduler.NoNode

@@ -47,7 +47,7 @@ func (w *busyWorld) submit() {
 	case 0, 1:
 		w.projects++
 		jobs := 1 + w.r.IntN(3)
-		if err := w.State.PutProject(scheduler.ProjectSpec{ID: w.projects, Name: "p", Tenant: w.Tenant(tenant).Spec.ID, Priority: scheduler.PriorityLow,
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: w.projects, Name: "p", Tenant: w.Tenant(tenant).Spec.ID, Priority: scheduler.PriorityLow,
 			Submitted: w.Now, Jobs: int32(jobs)}); err != nil {
 			w.Fatalf("%v", err)
 		}
@@ -74,15 +74,15 @@ func (w *busyWorld) advanceAttempt(a *scheduler.Attempt) {
 	case scheduler.AttemptStarting:
 		est := w.State.StageOf(a).Spec.Estimate
 		w.endTimes[a.ID] = w.Now.Add(time.Duration(float64(est) * (0.2 + 2*w.r.Float64())))
-		err = w.State.AttemptStarted(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptStarted(a.ID, a.Run, w.Now)
 	case scheduler.AttemptSuspending:
 		has := scheduler.Footprint{Memory: a.Demand[scheduler.Memory]}
 		if a.Target == scheduler.LevelSwapped {
 			has.Swap = has.Memory
 		}
-		err = w.State.AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
+		err = w.State.Events().AttemptSuspended(a.ID, a.Run, a.Target, has, w.Now)
 	case scheduler.AttemptResuming:
-		err = w.State.AttemptResumed(a.ID, a.Run, w.Now)
+		err = w.State.Events().AttemptResumed(a.ID, a.Run, w.Now)
 	case scheduler.AttemptRunning:
 		if w.Now < w.endTimes[a.ID] {
 			return
@@ -91,7 +91,7 @@ func (w *busyWorld) advanceAttempt(a *scheduler.Attempt) {
 		if w.r.IntN(15) == 0 {
 			outcome = scheduler.OutcomeFailedInfra
 		}
-		err = w.State.AttemptEnded(a.ID, a.Run, outcome, w.Now)
+		err = w.State.Events().AttemptEnded(a.ID, a.Run, outcome, w.Now)
 	}
 	if err != nil {
 		w.Fatalf("%s is %v: %v", a.ID, a.Phase, err)
@@ -106,14 +106,14 @@ func (w *busyWorld) changeNode() {
 	case spec.Down || spec.Draining:
 		spec.Down, spec.Draining = false, false
 	case w.r.IntN(2) == 0:
-		if err := w.State.NodeLost(id, w.Now); err != nil {
+		if err := w.State.Events().NodeLost(id, w.Now); err != nil {
 			w.Fatalf("%v", err)
 		}
 		return
 	default:
 		spec.Draining = true
 	}
-	if err := w.State.UpdateNode(spec); err != nil {
+	if err := w.State.Events().UpdateNode(spec); err != nil {
 		w.Fatalf("%v", err)
 	}
 }
@@ -125,14 +125,14 @@ func (w *busyWorld) endFinished() {
 			done = done && g.Remaining() == 0
 		}
 		if done && j.Live == 0 {
-			if err := w.State.EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+			if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}
 	}
 	for id := range w.projects {
 		if p := w.State.Project(id + 1); p != nil && len(p.Jobs) == 0 {
-			if err := w.State.DropProject(id + 1); err != nil {
+			if err := w.State.Events().DropProject(id + 1); err != nil {
 				w.Fatalf("%v", err)
 			}
 		}

@@ -139,6 +139,10 @@ function live() {
     document.title = got.title + " · Drover";
     changed();
   });
+  from.addEventListener("elsewhere", (e) => { // another coordinator leads now, and its page goes on
+    from.close();
+    location.replace(JSON.parse(/** @type {MessageEvent} */ (e).data));
+  });
   from.addEventListener("trouble", (e) => {
     say("lost", "not live");
     complain(JSON.parse(/** @type {MessageEvent} */ (e).data) + ". The page shows what was known before, and goes on by itself.");
@@ -156,7 +160,7 @@ function live() {
 async function again() {
   try {
     const res = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
-    if (res.status === 401 || res.type === "opaqueredirect") {
+    if (res.status === 401) {
       complain("You are not signed in any more: the session has ended. Reload the page to sign in; `drover ui` prints a new address.");
       return;
     }

@@ -5,7 +5,7 @@ import { axis, colour, duration, follow, prepare, redraw, tip } from "./canvas.j
 import { clock } from "./page.js";
 
 /** @typedef {{stage: string, index: number, state: string, node: string, attempts: number, failed: number, waited: number, ran: number, progress: number, status: string}} Row */
-/** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, suspended: number, since: number}} Bar */
+/** @typedef {{attempt: number, placed: number, started: number, end: number, state: string, fetching: number, committing: number, suspended: number, since: number}} Bar */
 /** @typedef {{job: number, rows: {task: string, ready: number, slow: boolean, bars: Bar[]}[], total: number, now: number, ended: number}} Fall */
 
 const rowHeight = 29, windowRows = 100;
@@ -107,7 +107,7 @@ function draw(e, data) {
   const left = h > 10 ? 92 : 4, right = w - 4;
   const x = (/** @type {number} */ t) => left + ((t - from) / (to - from)) * (right - left);
   axis(g, left, right, top + rows.length * (h + gap), from, to);
-  const colours = { waiting: colour("rest"), starting: colour("starting"), running: colour("running"), suspended: colour("suspended"), succeeded: colour("done"), failed: colour("failed"), lost: colour("lost"), stopped: colour("lost") };
+  const colours = { waiting: colour("rest"), starting: colour("starting"), fetching: colour("fetching"), committing: colour("committing"), running: colour("running"), suspended: colour("suspended"), succeeded: colour("done"), failed: colour("failed"), lost: colour("lost"), stopped: colour("lost") };
   const bar = (/** @type {number} */ a, /** @type {number} */ b, /** @type {number} */ y, /** @type {string} */ fill) => {
     g.fillStyle = fill;
     g.fillRect(x(a), y, Math.max(x(b) - x(a), 1), h);
@@ -117,11 +117,14 @@ function draw(e, data) {
     const y = top + i * (h + gap), bars = r.bars ?? [];
     bar(r.ready, bars[0]?.placed || now, y, colours.waiting);
     for (const b of bars) {
-      const end = b.end || now, started = b.started || (b.state === "starting" ? end : b.placed);
-      bar(b.placed, started, y, colours.starting);
-      const held = Math.min(b.since ? end - b.since : b.suspended, end - started);
-      bar(started, end - held, y, colours[/** @type {keyof colours} */ (b.state === "suspended" ? "running" : b.state)] ?? colours.running);
-      if (held > 0) bar(end - held, end, y, colours.suspended);
+      const end = b.end || now, begun = b.started || (["starting", "fetching"].includes(b.state) ? end : b.placed);
+      const fetched = Math.min(b.fetching, begun - b.placed), ran = end - Math.min(b.committing, end - begun);
+      bar(b.placed, begun - fetched, y, colours.starting);
+      if (fetched > 0) bar(begun - fetched, begun, y, colours.fetching);
+      const held = Math.min(b.since ? ran - b.since : b.suspended, ran - begun);
+      bar(begun, ran - held, y, colours[/** @type {keyof colours} */ (b.state === "suspended" ? "running" : b.state)] ?? colours.running);
+      if (held > 0) bar(ran - held, ran, y, colours.suspended);
+      if (ran < end) bar(ran, end, y, colours.committing);
     }
     if (h > 10) {
       g.fillStyle = colour(r.slow ? "failed" : "soft");
@@ -140,7 +143,8 @@ document.addEventListener("mousemove", (e) => {
   const f = falls.get(c), r = f && f.data.rows?.[Math.floor((e.clientY - c.getBoundingClientRect().top - f.top) / f.h)];
   if (!r) return tip("");
   const lines = (r.bars ?? []).map((/** @type {Bar} */ b) => `attempt ${b.attempt}: placed ${clock(b.placed)}, ${b.state}` +
-    (b.started ? `, ran ${duration((b.end || f.data.now) - b.started)}` : "") + (b.suspended ? `, of it suspended ${duration(b.suspended)}` : ""));
+    (b.started ? `, ran ${duration((b.end || f.data.now) - b.started)}` : "") + (b.suspended ? `, of it suspended ${duration(b.suspended)}` : "") +
+    (b.fetching ? `, fetched its input in ${duration(b.fetching)}` : "") + (b.committing ? `, wrote its output in ${duration(b.committing)}` : ""));
   tip([r.task + (r.slow ? ", among the slowest" : ""), ...(lines.length ? lines : ["waits"])].join("\n"), e.clientX, e.clientY);
 });
 document.addEventListener("mouseout", (e) => e.target instanceof HTMLCanvasElement && tip(""));

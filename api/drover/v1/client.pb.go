@@ -2140,7 +2140,7 @@ type TaskAttempt struct {
 	Seen          *SeenAttempt           `protobuf:"bytes,3,opt,name=seen,proto3" json:"seen,omitempty"`
 	Locality      string                 `protobuf:"bytes,4,opt,name=locality,proto3" json:"locality,omitempty"` // node, rack, remote, none
 	PlacedMs      int64                  `protobuf:"varint,5,opt,name=placed_ms,json=placedMs,proto3" json:"placed_ms,omitempty"`
-	Retained      bool                   `protobuf:"varint,6,opt,name=retained,proto3" json:"retained,omitempty"` // folder and logs are still there
+	Retained      bool                   `protobuf:"varint,6,opt,name=retained,proto3" json:"retained,omitempty"` // its node is up and may have its logs: it keeps the newest ones
 	Committed     bool                   `protobuf:"varint,7,opt,name=committed,proto3" json:"committed,omitempty"`
 	Level         *LevelStatus           `protobuf:"bytes,8,opt,name=level,proto3" json:"level,omitempty"` // if it has not ended
 	unknownFields protoimpl.UnknownFields
@@ -3246,7 +3246,7 @@ type TenantStatus struct {
 	Jobs           int32                  `protobuf:"varint,3,opt,name=jobs,proto3" json:"jobs,omitempty"`
 	DominantShare  float64                `protobuf:"fixed64,4,opt,name=dominant_share,json=dominantShare,proto3" json:"dominant_share,omitempty"`
 	Preempted      *PreemptionTotals      `protobuf:"bytes,5,opt,name=preempted,proto3" json:"preempted,omitempty"`
-	FairShare      float64                `protobuf:"fixed64,40,opt,name=fair_share,json=fairShare,proto3" json:"fair_share,omitempty"`         // of the cluster, by its weight among its siblings, and theirs
+	FairShare      float64                `protobuf:"fixed64,40,opt,name=fair_share,json=fairShare,proto3" json:"fair_share,omitempty"`         // of the cluster, by its weight among its siblings with live jobs, and theirs; of one without, what a job would get it
 	TasksPending   int32                  `protobuf:"varint,41,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"` // of live jobs
 	TasksRunning   int32                  `protobuf:"varint,42,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
 	TasksSuspended int32                  `protobuf:"varint,43,opt,name=tasks_suspended,json=tasksSuspended,proto3" json:"tasks_suspended,omitempty"`
@@ -4650,211 +4650,6 @@ func (x *ScheduleWaiting) GetGivesWay() []*AttemptKey {
 	return nil
 }
 
-type ListSamplesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSamplesRequest) Reset() {
-	*x = ListSamplesRequest{}
-	mi := &file_drover_v1_client_proto_msgTypes[58]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSamplesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSamplesRequest) ProtoMessage() {}
-
-func (x *ListSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[58]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSamplesRequest.ProtoReflect.Descriptor instead.
-func (*ListSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
-}
-
-// Sample describes the time since the sample before it.
-type Sample struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	AtMs           int64                  `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
-	Cycles         int64                  `protobuf:"varint,2,opt,name=cycles,proto3" json:"cycles,omitempty"`
-	Actions        int64                  `protobuf:"varint,3,opt,name=actions,proto3" json:"actions,omitempty"` // that were applied
-	Dropped        int64                  `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"` // as stale
-	MeanCycleUs    int64                  `protobuf:"varint,5,opt,name=mean_cycle_us,json=meanCycleUs,proto3" json:"mean_cycle_us,omitempty"`
-	MaxCycleUs     int64                  `protobuf:"varint,6,opt,name=max_cycle_us,json=maxCycleUs,proto3" json:"max_cycle_us,omitempty"`
-	TasksPending   int32                  `protobuf:"varint,7,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"`
-	TasksRunning   int32                  `protobuf:"varint,8,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
-	TasksSuspended int32                  `protobuf:"varint,9,opt,name=tasks_suspended,json=tasksSuspended,proto3" json:"tasks_suspended,omitempty"`
-	Shares         []float64              `protobuf:"fixed64,10,rep,packed,name=shares,proto3" json:"shares,omitempty"` // dominant share of each tenant, in the order of tenants
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
-}
-
-func (x *Sample) Reset() {
-	*x = Sample{}
-	mi := &file_drover_v1_client_proto_msgTypes[59]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Sample) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Sample) ProtoMessage() {}
-
-func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[59]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Sample.ProtoReflect.Descriptor instead.
-func (*Sample) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{59}
-}
-
-func (x *Sample) GetAtMs() int64 {
-	if x != nil {
-		return x.AtMs
-	}
-	return 0
-}
-
-func (x *Sample) GetCycles() int64 {
-	if x != nil {
-		return x.Cycles
-	}
-	return 0
-}
-
-func (x *Sample) GetActions() int64 {
-	if x != nil {
-		return x.Actions
-	}
-	return 0
-}
-
-func (x *Sample) GetDropped() int64 {
-	if x != nil {
-		return x.Dropped
-	}
-	return 0
-}
-
-func (x *Sample) GetMeanCycleUs() int64 {
-	if x != nil {
-		return x.MeanCycleUs
-	}
-	return 0
-}
-
-func (x *Sample) GetMaxCycleUs() int64 {
-	if x != nil {
-		return x.MaxCycleUs
-	}
-	return 0
-}
-
-func (x *Sample) GetTasksPending() int32 {
-	if x != nil {
-		return x.TasksPending
-	}
-	return 0
-}
-
-func (x *Sample) GetTasksRunning() int32 {
-	if x != nil {
-		return x.TasksRunning
-	}
-	return 0
-}
-
-func (x *Sample) GetTasksSuspended() int32 {
-	if x != nil {
-		return x.TasksSuspended
-	}
-	return 0
-}
-
-func (x *Sample) GetShares() []float64 {
-	if x != nil {
-		return x.Shares
-	}
-	return nil
-}
-
-type ListSamplesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Samples       []*Sample              `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"` // oldest first
-	Tenants       []string               `protobuf:"bytes,2,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListSamplesResponse) Reset() {
-	*x = ListSamplesResponse{}
-	mi := &file_drover_v1_client_proto_msgTypes[60]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListSamplesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListSamplesResponse) ProtoMessage() {}
-
-func (x *ListSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_client_proto_msgTypes[60]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListSamplesResponse.ProtoReflect.Descriptor instead.
-func (*ListSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_drover_v1_client_proto_rawDescGZIP(), []int{60}
-}
-
-func (x *ListSamplesResponse) GetSamples() []*Sample {
-	if x != nil {
-		return x.Samples
-	}
-	return nil
-}
-
-func (x *ListSamplesResponse) GetTenants() []string {
-	if x != nil {
-		return x.Tenants
-	}
-	return nil
-}
-
 var File_drover_v1_client_proto protoreflect.FileDescriptor
 
 const file_drover_v1_client_proto_rawDesc = "" +
@@ -5271,24 +5066,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"estimateMs\x12\x1d\n" +
 	"\n" +
 	"behind_job\x18\a \x01(\x04R\tbehindJob\x122\n" +
-	"\tgives_way\x18\b \x03(\v2\x15.drover.v1.AttemptKeyR\bgivesWay\"\x14\n" +
-	"\x12ListSamplesRequest\"\xba\x02\n" +
-	"\x06Sample\x12\x13\n" +
-	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x12\x16\n" +
-	"\x06cycles\x18\x02 \x01(\x03R\x06cycles\x12\x18\n" +
-	"\aactions\x18\x03 \x01(\x03R\aactions\x12\x18\n" +
-	"\adropped\x18\x04 \x01(\x03R\adropped\x12\"\n" +
-	"\rmean_cycle_us\x18\x05 \x01(\x03R\vmeanCycleUs\x12 \n" +
-	"\fmax_cycle_us\x18\x06 \x01(\x03R\n" +
-	"maxCycleUs\x12#\n" +
-	"\rtasks_pending\x18\a \x01(\x05R\ftasksPending\x12#\n" +
-	"\rtasks_running\x18\b \x01(\x05R\ftasksRunning\x12'\n" +
-	"\x0ftasks_suspended\x18\t \x01(\x05R\x0etasksSuspended\x12\x16\n" +
-	"\x06shares\x18\n" +
-	" \x03(\x01R\x06shares\"\\\n" +
-	"\x13ListSamplesResponse\x12+\n" +
-	"\asamples\x18\x01 \x03(\v2\x11.drover.v1.SampleR\asamples\x12\x18\n" +
-	"\atenants\x18\x02 \x03(\tR\atenants*\xb3\x01\n" +
+	"\tgives_way\x18\b \x03(\v2\x15.drover.v1.AttemptKeyR\bgivesWay*\xb3\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -5296,7 +5074,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x14JOB_STATE_COMMITTING\x10\x03\x12\x17\n" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x05\x12\x15\n" +
-	"\x11JOB_STATE_STOPPED\x10\x062\x90\r\n" +
+	"\x11JOB_STATE_STOPPED\x10\x062\xc0\f\n" +
 	"\rClientService\x12?\n" +
 	"\x06Status\x12\x18.drover.v1.StatusRequest\x1a\x19.drover.v1.StatusResponse\"\x00\x12E\n" +
 	"\bHasBlobs\x12\x1a.drover.v1.HasBlobsRequest\x1a\x1b.drover.v1.HasBlobsResponse\"\x00\x12D\n" +
@@ -5319,8 +5097,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\fGetScheduler\x12\x1e.drover.v1.GetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12Q\n" +
 	"\fSetScheduler\x12\x1e.drover.v1.SetSchedulerRequest\x1a\x1f.drover.v1.GetSchedulerResponse\"\x00\x12N\n" +
 	"\vCalibration\x12\x1d.drover.v1.CalibrationRequest\x1a\x1e.drover.v1.CalibrationResponse\"\x00\x12N\n" +
-	"\vGetSchedule\x12\x1d.drover.v1.GetScheduleRequest\x1a\x1e.drover.v1.GetScheduleResponse\"\x00\x12N\n" +
-	"\vListSamples\x12\x1d.drover.v1.ListSamplesRequest\x1a\x1e.drover.v1.ListSamplesResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
+	"\vGetSchedule\x12\x1d.drover.v1.GetScheduleRequest\x1a\x1e.drover.v1.GetScheduleResponse\"\x00B5Z3github.com/drover-run/drover/api/drover/v1;droverv1b\x06proto3"
 
 var (
 	file_drover_v1_client_proto_rawDescOnce sync.Once
@@ -5335,7 +5112,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -5396,23 +5173,20 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*ScheduleGap)(nil),          // 56: drover.v1.ScheduleGap
 	(*ScheduleReservation)(nil),  // 57: drover.v1.ScheduleReservation
 	(*ScheduleWaiting)(nil),      // 58: drover.v1.ScheduleWaiting
-	(*ListSamplesRequest)(nil),   // 59: drover.v1.ListSamplesRequest
-	(*Sample)(nil),               // 60: drover.v1.Sample
-	(*ListSamplesResponse)(nil),  // 61: drover.v1.ListSamplesResponse
-	nil,                          // 62: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 63: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 64: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 65: drover.v1.Resources
-	(*Limits)(nil),               // 66: drover.v1.Limits
-	(*AttemptKey)(nil),           // 67: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 68: drover.v1.SeenAttempt
-	(Level)(0),                   // 69: drover.v1.Level
-	(*NodeInfo)(nil),             // 70: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 71: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 72: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 73: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 74: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 75: drover.v1.ExecResponse
+	nil,                          // 59: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 60: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 61: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 62: drover.v1.Resources
+	(*Limits)(nil),               // 63: drover.v1.Limits
+	(*AttemptKey)(nil),           // 64: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 65: drover.v1.SeenAttempt
+	(Level)(0),                   // 66: drover.v1.Level
+	(*NodeInfo)(nil),             // 67: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 68: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 69: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 70: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 71: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 72: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -5421,105 +5195,102 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	65, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	66, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	62, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	63, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	0,  // 8: drover.v1.ListJobsRequest.states:type_name -> drover.v1.JobState
 	17, // 9: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 10: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 11: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	62, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	59, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
 	43, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
-	67, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	68, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	64, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	65, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
 	27, // 16: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
-	69, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
-	69, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	66, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	66, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
 	26, // 19: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
 	28, // 20: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	69, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
-	67, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
-	69, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
-	70, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	65, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	71, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	66, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	64, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	66, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	67, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	62, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	68, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
 	34, // 27: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
-	69, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
+	66, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
 	33, // 29: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	65, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	65, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	62, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	62, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
 	38, // 32: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
 	38, // 33: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	65, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	62, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
 	43, // 35: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
 	42, // 36: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	63, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	64, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	60, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	61, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
 	50, // 39: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
 	53, // 40: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
 	54, // 41: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
 	55, // 42: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
 	57, // 43: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
 	58, // 44: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
-	65, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
+	62, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
 	0,  // 46: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
-	67, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
-	69, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
-	65, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
+	64, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
+	66, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
+	62, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
 	56, // 50: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
-	65, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
-	67, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
-	60, // 53: drover.v1.ListSamplesResponse.samples:type_name -> drover.v1.Sample
-	1,  // 54: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 55: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 56: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 57: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	10, // 58: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
-	19, // 59: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	21, // 60: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	23, // 61: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	21, // 62: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	25, // 63: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	72, // 64: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	73, // 65: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	30, // 66: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
-	32, // 67: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	36, // 68: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	39, // 69: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	41, // 70: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	45, // 71: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	47, // 72: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	48, // 73: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 74: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	51, // 75: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
-	59, // 76: drover.v1.ClientService.ListSamples:input_type -> drover.v1.ListSamplesRequest
-	2,  // 77: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 78: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 79: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 80: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 81: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 82: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 83: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 84: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 85: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	29, // 86: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	74, // 87: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	75, // 88: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 89: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
-	35, // 90: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	37, // 91: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	40, // 92: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	44, // 93: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	46, // 94: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	49, // 95: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	49, // 96: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 97: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	52, // 98: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
-	61, // 99: drover.v1.ClientService.ListSamples:output_type -> drover.v1.ListSamplesResponse
-	77, // [77:100] is the sub-list for method output_type
-	54, // [54:77] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	62, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
+	64, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
+	1,  // 53: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 54: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 55: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 56: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 57: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 58: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 59: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 60: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 61: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 62: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	69, // 63: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	70, // 64: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	30, // 65: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
+	32, // 66: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	36, // 67: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	39, // 68: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	41, // 69: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	45, // 70: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	47, // 71: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	48, // 72: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 73: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	51, // 74: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
+	2,  // 75: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 76: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 77: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 78: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 79: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 80: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 81: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 82: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 83: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 84: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	71, // 85: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	72, // 86: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 87: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	35, // 88: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	37, // 89: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	40, // 90: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	44, // 91: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	46, // 92: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	49, // 93: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	49, // 94: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 95: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	52, // 96: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
+	75, // [75:97] is the sub-list for method output_type
+	53, // [53:75] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -5535,7 +5306,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   64,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

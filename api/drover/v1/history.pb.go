@@ -655,8 +655,8 @@ type PastAttempt struct {
 	StartedMs     int64                  `protobuf:"varint,10,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`  // when its command began, by the node's clock; 0: never
 	EndedMs       int64                  `protobuf:"varint,11,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
 	WaitingMs     int64                  `protobuf:"varint,12,opt,name=waiting_ms,json=waitingMs,proto3" json:"waiting_ms,omitempty"`    // from when it could have started until it was placed
-	StartingMs    int64                  `protobuf:"varint,13,opt,name=starting_ms,json=startingMs,proto3" json:"starting_ms,omitempty"` // image, files, folder, cgroup
-	FetchingMs    int64                  `protobuf:"varint,14,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"` // map outputs; part of starting or running
+	StartingMs    int64                  `protobuf:"varint,13,opt,name=starting_ms,json=startingMs,proto3" json:"starting_ms,omitempty"` // image, files, folder, cgroup, input
+	FetchingMs    int64                  `protobuf:"varint,14,opt,name=fetching_ms,json=fetchingMs,proto3" json:"fetching_ms,omitempty"` // its input; part of starting
 	RunningMs     int64                  `protobuf:"varint,15,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"`    // of its command, without suspensions
 	SuspendedMs   int64                  `protobuf:"varint,16,opt,name=suspended_ms,json=suspendedMs,proto3" json:"suspended_ms,omitempty"`
 	CommittingMs  int64                  `protobuf:"varint,17,opt,name=committing_ms,json=committingMs,proto3" json:"committing_ms,omitempty"` // after its command, until its end was known
@@ -669,7 +669,8 @@ type PastAttempt struct {
 	Disk          int64                  `protobuf:"varint,24,opt,name=disk,proto3" json:"disk,omitempty"` // bytes that it occupied, at most
 	Winner        bool                   `protobuf:"varint,25,opt,name=winner,proto3" json:"winner,omitempty"`
 	Speculative   bool                   `protobuf:"varint,26,opt,name=speculative,proto3" json:"speculative,omitempty"`
-	EstimateMs    int64                  `protobuf:"varint,27,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"` // run time predicted at placement; 0: unknown
+	EstimateMs    int64                  `protobuf:"varint,27,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"`            // run time predicted at placement; 0: unknown
+	SuspendedAtMs int64                  `protobuf:"varint,28,opt,name=suspended_at_ms,json=suspendedAtMs,proto3" json:"suspended_at_ms,omitempty"` // when it was suspended last; 0: never
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -889,6 +890,13 @@ func (x *PastAttempt) GetSpeculative() bool {
 func (x *PastAttempt) GetEstimateMs() int64 {
 	if x != nil {
 		return x.EstimateMs
+	}
+	return 0
+}
+
+func (x *PastAttempt) GetSuspendedAtMs() int64 {
+	if x != nil {
+		return x.SuspendedAtMs
 	}
 	return 0
 }
@@ -1290,7 +1298,7 @@ type PastSample struct {
 	AtMs           int64                  `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
 	PeriodMs       int64                  `protobuf:"varint,2,opt,name=period_ms,json=periodMs,proto3" json:"period_ms,omitempty"`
 	Share          float64                `protobuf:"fixed64,3,opt,name=share,proto3" json:"share,omitempty"`                          // dominant share of the capacity that is used
-	FairShare      float64                `protobuf:"fixed64,4,opt,name=fair_share,json=fairShare,proto3" json:"fair_share,omitempty"` // share by weight among tenants with live jobs; 0 for none
+	FairShare      float64                `protobuf:"fixed64,4,opt,name=fair_share,json=fairShare,proto3" json:"fair_share,omitempty"` // as in TenantStatus
 	Used           *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
 	JobsLive       float64                `protobuf:"fixed64,6,opt,name=jobs_live,json=jobsLive,proto3" json:"jobs_live,omitempty"`
 	TasksRunning   float64                `protobuf:"fixed64,7,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
@@ -1301,6 +1309,8 @@ type PastSample struct {
 	NodesUp            float64    `protobuf:"fixed64,11,opt,name=nodes_up,json=nodesUp,proto3" json:"nodes_up,omitempty"`
 	DecisionsPerSecond float64    `protobuf:"fixed64,12,opt,name=decisions_per_second,json=decisionsPerSecond,proto3" json:"decisions_per_second,omitempty"` // actions of the scheduler
 	CycleMs            float64    `protobuf:"fixed64,13,opt,name=cycle_ms,json=cycleMs,proto3" json:"cycle_ms,omitempty"`                                    // mean time of a cycle
+	LongestCycleMs     float64    `protobuf:"fixed64,14,opt,name=longest_cycle_ms,json=longestCycleMs,proto3" json:"longest_cycle_ms,omitempty"`
+	DroppedPerSecond   float64    `protobuf:"fixed64,15,opt,name=dropped_per_second,json=droppedPerSecond,proto3" json:"dropped_per_second,omitempty"` // actions dropped as stale
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1426,6 +1436,20 @@ func (x *PastSample) GetCycleMs() float64 {
 	return 0
 }
 
+func (x *PastSample) GetLongestCycleMs() float64 {
+	if x != nil {
+		return x.LongestCycleMs
+	}
+	return 0
+}
+
+func (x *PastSample) GetDroppedPerSecond() float64 {
+	if x != nil {
+		return x.DroppedPerSecond
+	}
+	return 0
+}
+
 var File_drover_v1_history_proto protoreflect.FileDescriptor
 
 const file_drover_v1_history_proto_rawDesc = "" +
@@ -1478,7 +1502,7 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\x18ListPastAttemptsResponse\x122\n" +
 	"\battempts\x18\x01 \x03(\v2\x16.drover.v1.PastAttemptR\battempts\x12\x1b\n" +
 	"\tnext_page\x18\x02 \x01(\tR\bnextPage\x12\x10\n" +
-	"\x03job\x18\x03 \x01(\x04R\x03job\"\xeb\x06\n" +
+	"\x03job\x18\x03 \x01(\x04R\x03job\"\x93\a\n" +
 	"\vPastAttempt\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -1515,7 +1539,8 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\x06winner\x18\x19 \x01(\bR\x06winner\x12 \n" +
 	"\vspeculative\x18\x1a \x01(\bR\vspeculative\x12\x1f\n" +
 	"\vestimate_ms\x18\x1b \x01(\x03R\n" +
-	"estimateMs\"\xc9\x01\n" +
+	"estimateMs\x12&\n" +
+	"\x0fsuspended_at_ms\x18\x1c \x01(\x03R\rsuspendedAtMs\"\xc9\x01\n" +
 	"\fUsageRequest\x12\x19\n" +
 	"\bsince_ms\x18\x01 \x01(\x03R\asinceMs\x12\x19\n" +
 	"\buntil_ms\x18\x02 \x01(\x03R\auntilMs\x12\x16\n" +
@@ -1548,7 +1573,7 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\"J\n" +
 	"\x17ListPastSamplesResponse\x12/\n" +
-	"\asamples\x18\x01 \x03(\v2\x15.drover.v1.PastSampleR\asamples\"\xc7\x03\n" +
+	"\asamples\x18\x01 \x03(\v2\x15.drover.v1.PastSampleR\asamples\"\x9f\x04\n" +
 	"\n" +
 	"PastSample\x12\x13\n" +
 	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x12\x1b\n" +
@@ -1565,7 +1590,9 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	" \x01(\v2\x14.drover.v1.ResourcesR\bcapacity\x12\x19\n" +
 	"\bnodes_up\x18\v \x01(\x01R\anodesUp\x120\n" +
 	"\x14decisions_per_second\x18\f \x01(\x01R\x12decisionsPerSecond\x12\x19\n" +
-	"\bcycle_ms\x18\r \x01(\x01R\acycleMs*\x81\x01\n" +
+	"\bcycle_ms\x18\r \x01(\x01R\acycleMs\x12(\n" +
+	"\x10longest_cycle_ms\x18\x0e \x01(\x01R\x0elongestCycleMs\x12,\n" +
+	"\x12dropped_per_second\x18\x0f \x01(\x01R\x10droppedPerSecond*\x81\x01\n" +
 	"\n" +
 	"UsageGroup\x12\x1b\n" +
 	"\x17USAGE_GROUP_UNSPECIFIED\x10\x00\x12\x16\n" +

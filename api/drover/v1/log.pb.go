@@ -57,6 +57,8 @@ type Entry struct {
 	//	*Entry_JobCleaned
 	//	*Entry_JobsForgotten
 	//	*Entry_RefusalsExpired
+	//	*Entry_Token
+	//	*Entry_TokenRevoked
 	//	*Entry_Estimates
 	//	*Entry_DeadlineMiss
 	//	*Entry_Notice
@@ -275,6 +277,24 @@ func (x *Entry) GetRefusalsExpired() *RefusalsExpiredFact {
 	return nil
 }
 
+func (x *Entry) GetToken() *TokenFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_Token); ok {
+			return x.Token
+		}
+	}
+	return nil
+}
+
+func (x *Entry) GetTokenRevoked() *TokenRevokedFact {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_TokenRevoked); ok {
+			return x.TokenRevoked
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetEstimates() *EstimatesFact {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_Estimates); ok {
@@ -379,6 +399,14 @@ type Entry_RefusalsExpired struct {
 	RefusalsExpired *RefusalsExpiredFact `protobuf:"bytes,25,opt,name=refusals_expired,json=refusalsExpired,proto3,oneof"`
 }
 
+type Entry_Token struct {
+	Token *TokenFact `protobuf:"bytes,26,opt,name=token,proto3,oneof"`
+}
+
+type Entry_TokenRevoked struct {
+	TokenRevoked *TokenRevokedFact `protobuf:"bytes,27,opt,name=token_revoked,json=tokenRevoked,proto3,oneof"`
+}
+
 type Entry_Estimates struct {
 	Estimates *EstimatesFact `protobuf:"bytes,30,opt,name=estimates,proto3,oneof"`
 }
@@ -426,6 +454,10 @@ func (*Entry_JobCleaned) isEntry_Body() {}
 func (*Entry_JobsForgotten) isEntry_Body() {}
 
 func (*Entry_RefusalsExpired) isEntry_Body() {}
+
+func (*Entry_Token) isEntry_Body() {}
+
+func (*Entry_TokenRevoked) isEntry_Body() {}
 
 func (*Entry_Estimates) isEntry_Body() {}
 
@@ -584,6 +616,103 @@ func (x *TenantsFact) GetTenants() []*Tenant {
 	return nil
 }
 
+// TokenFact is a token that was created. The log never has its text.
+type TokenFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"` // SHA-256 of its secret
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenFact) Reset() {
+	*x = TokenFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenFact) ProtoMessage() {}
+
+func (x *TokenFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenFact.ProtoReflect.Descriptor instead.
+func (*TokenFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TokenFact) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *TokenFact) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+type TokenRevokedFact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenRevokedFact) Reset() {
+	*x = TokenRevokedFact{}
+	mi := &file_drover_v1_log_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenRevokedFact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenRevokedFact) ProtoMessage() {}
+
+func (x *TokenRevokedFact) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_log_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenRevokedFact.ProtoReflect.Descriptor instead.
+func (*TokenRevokedFact) Descriptor() ([]byte, []int) {
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TokenRevokedFact) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type NodeFact struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"` // 0 on proposal: assigned by apply
@@ -595,7 +724,7 @@ type NodeFact struct {
 
 func (x *NodeFact) Reset() {
 	*x = NodeFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[4]
+	mi := &file_drover_v1_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +736,7 @@ func (x *NodeFact) String() string {
 func (*NodeFact) ProtoMessage() {}
 
 func (x *NodeFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[4]
+	mi := &file_drover_v1_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +749,7 @@ func (x *NodeFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeFact.ProtoReflect.Descriptor instead.
 func (*NodeFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeFact) GetNode() int32 {
@@ -655,7 +784,7 @@ type NodeLostFact struct {
 
 func (x *NodeLostFact) Reset() {
 	*x = NodeLostFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[5]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +796,7 @@ func (x *NodeLostFact) String() string {
 func (*NodeLostFact) ProtoMessage() {}
 
 func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[5]
+	mi := &file_drover_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +809,7 @@ func (x *NodeLostFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLostFact.ProtoReflect.Descriptor instead.
 func (*NodeLostFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeLostFact) GetNode() int32 {
@@ -718,7 +847,7 @@ type NodeDrainFact struct {
 
 func (x *NodeDrainFact) Reset() {
 	*x = NodeDrainFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +859,7 @@ func (x *NodeDrainFact) String() string {
 func (*NodeDrainFact) ProtoMessage() {}
 
 func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[6]
+	mi := &file_drover_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +872,7 @@ func (x *NodeDrainFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDrainFact.ProtoReflect.Descriptor instead.
 func (*NodeDrainFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeDrainFact) GetNode() int32 {
@@ -785,7 +914,7 @@ type RefusalsExpiredFact struct {
 
 func (x *RefusalsExpiredFact) Reset() {
 	*x = RefusalsExpiredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +926,7 @@ func (x *RefusalsExpiredFact) String() string {
 func (*RefusalsExpiredFact) ProtoMessage() {}
 
 func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[7]
+	mi := &file_drover_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +939,7 @@ func (x *RefusalsExpiredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusalsExpiredFact.ProtoReflect.Descriptor instead.
 func (*RefusalsExpiredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RefusalsExpiredFact) GetAttempts() []*AttemptKey {
@@ -835,7 +964,7 @@ type BlobFact struct {
 
 func (x *BlobFact) Reset() {
 	*x = BlobFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +976,7 @@ func (x *BlobFact) String() string {
 func (*BlobFact) ProtoMessage() {}
 
 func (x *BlobFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[8]
+	mi := &file_drover_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +989,7 @@ func (x *BlobFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobFact.ProtoReflect.Descriptor instead.
 func (*BlobFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BlobFact) GetDigest() string {
@@ -910,7 +1039,7 @@ type RestoredFact struct {
 
 func (x *RestoredFact) Reset() {
 	*x = RestoredFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1051,7 @@ func (x *RestoredFact) String() string {
 func (*RestoredFact) ProtoMessage() {}
 
 func (x *RestoredFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[9]
+	mi := &file_drover_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1064,7 @@ func (x *RestoredFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredFact.ProtoReflect.Descriptor instead.
 func (*RestoredFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RestoredFact) GetWhat() string {
@@ -964,7 +1093,7 @@ type JobChunkFact struct {
 
 func (x *JobChunkFact) Reset() {
 	*x = JobChunkFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1105,7 @@ func (x *JobChunkFact) String() string {
 func (*JobChunkFact) ProtoMessage() {}
 
 func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[10]
+	mi := &file_drover_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1118,7 @@ func (x *JobChunkFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChunkFact.ProtoReflect.Descriptor instead.
 func (*JobChunkFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JobChunkFact) GetStaging() string {
@@ -1034,7 +1163,7 @@ type JobAcceptedFact struct {
 
 func (x *JobAcceptedFact) Reset() {
 	*x = JobAcceptedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1175,7 @@ func (x *JobAcceptedFact) String() string {
 func (*JobAcceptedFact) ProtoMessage() {}
 
 func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[11]
+	mi := &file_drover_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1188,7 @@ func (x *JobAcceptedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobAcceptedFact.ProtoReflect.Descriptor instead.
 func (*JobAcceptedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JobAcceptedFact) GetJob() uint64 {
@@ -1149,7 +1278,7 @@ type FactSplit struct {
 
 func (x *FactSplit) Reset() {
 	*x = FactSplit{}
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1290,7 @@ func (x *FactSplit) String() string {
 func (*FactSplit) ProtoMessage() {}
 
 func (x *FactSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[12]
+	mi := &file_drover_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1303,7 @@ func (x *FactSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactSplit.ProtoReflect.Descriptor instead.
 func (*FactSplit) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FactSplit) GetPieces() []*SplitPiece {
@@ -1197,7 +1326,7 @@ type DecisionFact struct {
 
 func (x *DecisionFact) Reset() {
 	*x = DecisionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1338,7 @@ func (x *DecisionFact) String() string {
 func (*DecisionFact) ProtoMessage() {}
 
 func (x *DecisionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[13]
+	mi := &file_drover_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1351,7 @@ func (x *DecisionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFact.ProtoReflect.Descriptor instead.
 func (*DecisionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DecisionFact) GetBase() uint64 {
@@ -1266,7 +1395,7 @@ type ActionFact struct {
 
 func (x *ActionFact) Reset() {
 	*x = ActionFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1407,7 @@ func (x *ActionFact) String() string {
 func (*ActionFact) ProtoMessage() {}
 
 func (x *ActionFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[14]
+	mi := &file_drover_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1420,7 @@ func (x *ActionFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionFact.ProtoReflect.Descriptor instead.
 func (*ActionFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ActionFact) GetKind() int32 {
@@ -1400,7 +1529,7 @@ type ReservationFact struct {
 
 func (x *ReservationFact) Reset() {
 	*x = ReservationFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1541,7 @@ func (x *ReservationFact) String() string {
 func (*ReservationFact) ProtoMessage() {}
 
 func (x *ReservationFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[15]
+	mi := &file_drover_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1554,7 @@ func (x *ReservationFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReservationFact.ProtoReflect.Descriptor instead.
 func (*ReservationFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReservationFact) GetId() uint64 {
@@ -1538,7 +1667,7 @@ type PolicyStateFact struct {
 
 func (x *PolicyStateFact) Reset() {
 	*x = PolicyStateFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1679,7 @@ func (x *PolicyStateFact) String() string {
 func (*PolicyStateFact) ProtoMessage() {}
 
 func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[16]
+	mi := &file_drover_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1692,7 @@ func (x *PolicyStateFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStateFact.ProtoReflect.Descriptor instead.
 func (*PolicyStateFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PolicyStateFact) GetKind() int32 {
@@ -1655,7 +1784,7 @@ type AttemptsFact struct {
 
 func (x *AttemptsFact) Reset() {
 	*x = AttemptsFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1796,7 @@ func (x *AttemptsFact) String() string {
 func (*AttemptsFact) ProtoMessage() {}
 
 func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[17]
+	mi := &file_drover_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1809,7 @@ func (x *AttemptsFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptsFact.ProtoReflect.Descriptor instead.
 func (*AttemptsFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttemptsFact) GetNode() int32 {
@@ -1714,7 +1843,7 @@ type JobStopFact struct {
 
 func (x *JobStopFact) Reset() {
 	*x = JobStopFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1855,7 @@ func (x *JobStopFact) String() string {
 func (*JobStopFact) ProtoMessage() {}
 
 func (x *JobStopFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[18]
+	mi := &file_drover_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1868,7 @@ func (x *JobStopFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStopFact.ProtoReflect.Descriptor instead.
 func (*JobStopFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JobStopFact) GetJob() uint64 {
@@ -1767,7 +1896,7 @@ type JobEndedFact struct {
 
 func (x *JobEndedFact) Reset() {
 	*x = JobEndedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1908,7 @@ func (x *JobEndedFact) String() string {
 func (*JobEndedFact) ProtoMessage() {}
 
 func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[19]
+	mi := &file_drover_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1921,7 @@ func (x *JobEndedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEndedFact.ProtoReflect.Descriptor instead.
 func (*JobEndedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *JobEndedFact) GetJob() uint64 {
@@ -1827,7 +1956,7 @@ type JobCleanedFact struct {
 
 func (x *JobCleanedFact) Reset() {
 	*x = JobCleanedFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1968,7 @@ func (x *JobCleanedFact) String() string {
 func (*JobCleanedFact) ProtoMessage() {}
 
 func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[20]
+	mi := &file_drover_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +1981,7 @@ func (x *JobCleanedFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobCleanedFact.ProtoReflect.Descriptor instead.
 func (*JobCleanedFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JobCleanedFact) GetJob() uint64 {
@@ -1873,7 +2002,7 @@ type JobsForgottenFact struct {
 
 func (x *JobsForgottenFact) Reset() {
 	*x = JobsForgottenFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2014,7 @@ func (x *JobsForgottenFact) String() string {
 func (*JobsForgottenFact) ProtoMessage() {}
 
 func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[21]
+	mi := &file_drover_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2027,7 @@ func (x *JobsForgottenFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobsForgottenFact.ProtoReflect.Descriptor instead.
 func (*JobsForgottenFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JobsForgottenFact) GetJobs() []uint64 {
@@ -1918,7 +2047,7 @@ type SchedulerFact struct {
 
 func (x *SchedulerFact) Reset() {
 	*x = SchedulerFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2059,7 @@ func (x *SchedulerFact) String() string {
 func (*SchedulerFact) ProtoMessage() {}
 
 func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[22]
+	mi := &file_drover_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2072,7 @@ func (x *SchedulerFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerFact.ProtoReflect.Descriptor instead.
 func (*SchedulerFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SchedulerFact) GetName() string {
@@ -1974,7 +2103,7 @@ type StageEstimate struct {
 
 func (x *StageEstimate) Reset() {
 	*x = StageEstimate{}
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2115,7 @@ func (x *StageEstimate) String() string {
 func (*StageEstimate) ProtoMessage() {}
 
 func (x *StageEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[23]
+	mi := &file_drover_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2128,7 @@ func (x *StageEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageEstimate.ProtoReflect.Descriptor instead.
 func (*StageEstimate) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StageEstimate) GetJob() uint64 {
@@ -2039,7 +2168,7 @@ type EstimatesFact struct {
 
 func (x *EstimatesFact) Reset() {
 	*x = EstimatesFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2180,7 @@ func (x *EstimatesFact) String() string {
 func (*EstimatesFact) ProtoMessage() {}
 
 func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[24]
+	mi := &file_drover_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2193,7 @@ func (x *EstimatesFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EstimatesFact.ProtoReflect.Descriptor instead.
 func (*EstimatesFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EstimatesFact) GetStages() []*StageEstimate {
@@ -2087,7 +2216,7 @@ type DeadlineMissFact struct {
 
 func (x *DeadlineMissFact) Reset() {
 	*x = DeadlineMissFact{}
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2228,7 @@ func (x *DeadlineMissFact) String() string {
 func (*DeadlineMissFact) ProtoMessage() {}
 
 func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
-	mi := &file_drover_v1_log_proto_msgTypes[25]
+	mi := &file_drover_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2241,7 @@ func (x *DeadlineMissFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadlineMissFact.ProtoReflect.Descriptor instead.
 func (*DeadlineMissFact) Descriptor() ([]byte, []int) {
-	return file_drover_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_drover_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeadlineMissFact) GetJob() uint64 {
@@ -2140,7 +2269,8 @@ var File_drover_v1_log_proto protoreflect.FileDescriptor
 
 const file_drover_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\"\xda\t\n" +
+	"\x13drover/v1/log.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\x1a\x16drover/v1/client.proto\x1a\x15drover/v1/token.proto\"\xcc\n" +
+	"\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x14\n" +
@@ -2164,7 +2294,9 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vjob_cleaned\x18\x17 \x01(\v2\x19.drover.v1.JobCleanedFactH\x00R\n" +
 	"jobCleaned\x12E\n" +
 	"\x0ejobs_forgotten\x18\x18 \x01(\v2\x1c.drover.v1.JobsForgottenFactH\x00R\rjobsForgotten\x12K\n" +
-	"\x10refusals_expired\x18\x19 \x01(\v2\x1e.drover.v1.RefusalsExpiredFactH\x00R\x0frefusalsExpired\x128\n" +
+	"\x10refusals_expired\x18\x19 \x01(\v2\x1e.drover.v1.RefusalsExpiredFactH\x00R\x0frefusalsExpired\x12,\n" +
+	"\x05token\x18\x1a \x01(\v2\x14.drover.v1.TokenFactH\x00R\x05token\x12B\n" +
+	"\rtoken_revoked\x18\x1b \x01(\v2\x1b.drover.v1.TokenRevokedFactH\x00R\ftokenRevoked\x128\n" +
 	"\testimates\x18\x1e \x01(\v2\x18.drover.v1.EstimatesFactH\x00R\testimates\x12B\n" +
 	"\rdeadline_miss\x18\x1f \x01(\v2\x1b.drover.v1.DeadlineMissFactH\x00R\fdeadlineMiss\x12/\n" +
 	"\x06notice\x18< \x01(\v2\x15.drover.v1.NoticeFactH\x00R\x06notice\x125\n" +
@@ -2178,7 +2310,12 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\vClusterFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\":\n" +
 	"\vTenantsFact\x12+\n" +
-	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"]\n" +
+	"\atenants\x18\x01 \x03(\v2\x11.drover.v1.TenantR\atenants\"G\n" +
+	"\tTokenFact\x12&\n" +
+	"\x05token\x18\x01 \x01(\v2\x10.drover.v1.TokenR\x05token\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\"\"\n" +
+	"\x10TokenRevokedFact\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"]\n" +
 	"\bNodeFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -2313,89 +2450,95 @@ func file_drover_v1_log_proto_rawDescGZIP() []byte {
 	return file_drover_v1_log_proto_rawDescData
 }
 
-var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_drover_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_drover_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),               // 0: drover.v1.Entry
 	(*NoticeFact)(nil),          // 1: drover.v1.NoticeFact
 	(*ClusterFact)(nil),         // 2: drover.v1.ClusterFact
 	(*TenantsFact)(nil),         // 3: drover.v1.TenantsFact
-	(*NodeFact)(nil),            // 4: drover.v1.NodeFact
-	(*NodeLostFact)(nil),        // 5: drover.v1.NodeLostFact
-	(*NodeDrainFact)(nil),       // 6: drover.v1.NodeDrainFact
-	(*RefusalsExpiredFact)(nil), // 7: drover.v1.RefusalsExpiredFact
-	(*BlobFact)(nil),            // 8: drover.v1.BlobFact
-	(*RestoredFact)(nil),        // 9: drover.v1.RestoredFact
-	(*JobChunkFact)(nil),        // 10: drover.v1.JobChunkFact
-	(*JobAcceptedFact)(nil),     // 11: drover.v1.JobAcceptedFact
-	(*FactSplit)(nil),           // 12: drover.v1.FactSplit
-	(*DecisionFact)(nil),        // 13: drover.v1.DecisionFact
-	(*ActionFact)(nil),          // 14: drover.v1.ActionFact
-	(*ReservationFact)(nil),     // 15: drover.v1.ReservationFact
-	(*PolicyStateFact)(nil),     // 16: drover.v1.PolicyStateFact
-	(*AttemptsFact)(nil),        // 17: drover.v1.AttemptsFact
-	(*JobStopFact)(nil),         // 18: drover.v1.JobStopFact
-	(*JobEndedFact)(nil),        // 19: drover.v1.JobEndedFact
-	(*JobCleanedFact)(nil),      // 20: drover.v1.JobCleanedFact
-	(*JobsForgottenFact)(nil),   // 21: drover.v1.JobsForgottenFact
-	(*SchedulerFact)(nil),       // 22: drover.v1.SchedulerFact
-	(*StageEstimate)(nil),       // 23: drover.v1.StageEstimate
-	(*EstimatesFact)(nil),       // 24: drover.v1.EstimatesFact
-	(*DeadlineMissFact)(nil),    // 25: drover.v1.DeadlineMissFact
-	nil,                         // 26: drover.v1.SchedulerFact.ParamsEntry
-	(*Tenant)(nil),              // 27: drover.v1.Tenant
-	(*NodeInfo)(nil),            // 28: drover.v1.NodeInfo
-	(*AttemptKey)(nil),          // 29: drover.v1.AttemptKey
-	(*Quote)(nil),               // 30: drover.v1.Quote
-	(*SplitPiece)(nil),          // 31: drover.v1.SplitPiece
-	(Level)(0),                  // 32: drover.v1.Level
-	(*Resources)(nil),           // 33: drover.v1.Resources
-	(*SeenAttempt)(nil),         // 34: drover.v1.SeenAttempt
-	(JobState)(0),               // 35: drover.v1.JobState
+	(*TokenFact)(nil),           // 4: drover.v1.TokenFact
+	(*TokenRevokedFact)(nil),    // 5: drover.v1.TokenRevokedFact
+	(*NodeFact)(nil),            // 6: drover.v1.NodeFact
+	(*NodeLostFact)(nil),        // 7: drover.v1.NodeLostFact
+	(*NodeDrainFact)(nil),       // 8: drover.v1.NodeDrainFact
+	(*RefusalsExpiredFact)(nil), // 9: drover.v1.RefusalsExpiredFact
+	(*BlobFact)(nil),            // 10: drover.v1.BlobFact
+	(*RestoredFact)(nil),        // 11: drover.v1.RestoredFact
+	(*JobChunkFact)(nil),        // 12: drover.v1.JobChunkFact
+	(*JobAcceptedFact)(nil),     // 13: drover.v1.JobAcceptedFact
+	(*FactSplit)(nil),           // 14: drover.v1.FactSplit
+	(*DecisionFact)(nil),        // 15: drover.v1.DecisionFact
+	(*ActionFact)(nil),          // 16: drover.v1.ActionFact
+	(*ReservationFact)(nil),     // 17: drover.v1.ReservationFact
+	(*PolicyStateFact)(nil),     // 18: drover.v1.PolicyStateFact
+	(*AttemptsFact)(nil),        // 19: drover.v1.AttemptsFact
+	(*JobStopFact)(nil),         // 20: drover.v1.JobStopFact
+	(*JobEndedFact)(nil),        // 21: drover.v1.JobEndedFact
+	(*JobCleanedFact)(nil),      // 22: drover.v1.JobCleanedFact
+	(*JobsForgottenFact)(nil),   // 23: drover.v1.JobsForgottenFact
+	(*SchedulerFact)(nil),       // 24: drover.v1.SchedulerFact
+	(*StageEstimate)(nil),       // 25: drover.v1.StageEstimate
+	(*EstimatesFact)(nil),       // 26: drover.v1.EstimatesFact
+	(*DeadlineMissFact)(nil),    // 27: drover.v1.DeadlineMissFact
+	nil,                         // 28: drover.v1.SchedulerFact.ParamsEntry
+	(*Tenant)(nil),              // 29: drover.v1.Tenant
+	(*Token)(nil),               // 30: drover.v1.Token
+	(*NodeInfo)(nil),            // 31: drover.v1.NodeInfo
+	(*AttemptKey)(nil),          // 32: drover.v1.AttemptKey
+	(*Quote)(nil),               // 33: drover.v1.Quote
+	(*SplitPiece)(nil),          // 34: drover.v1.SplitPiece
+	(Level)(0),                  // 35: drover.v1.Level
+	(*Resources)(nil),           // 36: drover.v1.Resources
+	(*SeenAttempt)(nil),         // 37: drover.v1.SeenAttempt
+	(JobState)(0),               // 38: drover.v1.JobState
 }
 var file_drover_v1_log_proto_depIdxs = []int32{
 	2,  // 0: drover.v1.Entry.cluster:type_name -> drover.v1.ClusterFact
 	3,  // 1: drover.v1.Entry.tenants:type_name -> drover.v1.TenantsFact
-	4,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
-	5,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
-	6,  // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
-	8,  // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
-	10, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
-	11, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
-	13, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
-	17, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
-	18, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
-	19, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
-	22, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
-	20, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
-	21, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
-	7,  // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
-	24, // 16: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
-	25, // 17: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
-	1,  // 18: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
-	9,  // 19: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
-	27, // 20: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
-	28, // 21: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
-	29, // 22: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
-	12, // 23: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
-	12, // 24: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
-	23, // 25: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
-	30, // 26: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
-	31, // 27: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
-	14, // 28: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
-	16, // 29: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
-	29, // 30: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
-	32, // 31: drover.v1.ActionFact.level:type_name -> drover.v1.Level
-	15, // 32: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
-	33, // 33: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
-	34, // 34: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
-	35, // 35: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
-	26, // 36: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
-	23, // 37: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	6,  // 2: drover.v1.Entry.node:type_name -> drover.v1.NodeFact
+	7,  // 3: drover.v1.Entry.node_lost:type_name -> drover.v1.NodeLostFact
+	8,  // 4: drover.v1.Entry.node_drain:type_name -> drover.v1.NodeDrainFact
+	10, // 5: drover.v1.Entry.blob:type_name -> drover.v1.BlobFact
+	12, // 6: drover.v1.Entry.job_chunk:type_name -> drover.v1.JobChunkFact
+	13, // 7: drover.v1.Entry.job_accepted:type_name -> drover.v1.JobAcceptedFact
+	15, // 8: drover.v1.Entry.decision:type_name -> drover.v1.DecisionFact
+	19, // 9: drover.v1.Entry.attempts:type_name -> drover.v1.AttemptsFact
+	20, // 10: drover.v1.Entry.job_stop:type_name -> drover.v1.JobStopFact
+	21, // 11: drover.v1.Entry.job_ended:type_name -> drover.v1.JobEndedFact
+	24, // 12: drover.v1.Entry.scheduler:type_name -> drover.v1.SchedulerFact
+	22, // 13: drover.v1.Entry.job_cleaned:type_name -> drover.v1.JobCleanedFact
+	23, // 14: drover.v1.Entry.jobs_forgotten:type_name -> drover.v1.JobsForgottenFact
+	9,  // 15: drover.v1.Entry.refusals_expired:type_name -> drover.v1.RefusalsExpiredFact
+	4,  // 16: drover.v1.Entry.token:type_name -> drover.v1.TokenFact
+	5,  // 17: drover.v1.Entry.token_revoked:type_name -> drover.v1.TokenRevokedFact
+	26, // 18: drover.v1.Entry.estimates:type_name -> drover.v1.EstimatesFact
+	27, // 19: drover.v1.Entry.deadline_miss:type_name -> drover.v1.DeadlineMissFact
+	1,  // 20: drover.v1.Entry.notice:type_name -> drover.v1.NoticeFact
+	11, // 21: drover.v1.Entry.restored:type_name -> drover.v1.RestoredFact
+	29, // 22: drover.v1.TenantsFact.tenants:type_name -> drover.v1.Tenant
+	30, // 23: drover.v1.TokenFact.token:type_name -> drover.v1.Token
+	31, // 24: drover.v1.NodeFact.info:type_name -> drover.v1.NodeInfo
+	32, // 25: drover.v1.RefusalsExpiredFact.attempts:type_name -> drover.v1.AttemptKey
+	14, // 26: drover.v1.JobChunkFact.splits:type_name -> drover.v1.FactSplit
+	14, // 27: drover.v1.JobAcceptedFact.splits:type_name -> drover.v1.FactSplit
+	25, // 28: drover.v1.JobAcceptedFact.estimates:type_name -> drover.v1.StageEstimate
+	33, // 29: drover.v1.JobAcceptedFact.quote:type_name -> drover.v1.Quote
+	34, // 30: drover.v1.FactSplit.pieces:type_name -> drover.v1.SplitPiece
+	16, // 31: drover.v1.DecisionFact.actions:type_name -> drover.v1.ActionFact
+	18, // 32: drover.v1.DecisionFact.policy_states:type_name -> drover.v1.PolicyStateFact
+	32, // 33: drover.v1.ActionFact.key:type_name -> drover.v1.AttemptKey
+	35, // 34: drover.v1.ActionFact.level:type_name -> drover.v1.Level
+	17, // 35: drover.v1.ActionFact.reservation:type_name -> drover.v1.ReservationFact
+	36, // 36: drover.v1.ReservationFact.demand:type_name -> drover.v1.Resources
+	37, // 37: drover.v1.AttemptsFact.seen:type_name -> drover.v1.SeenAttempt
+	38, // 38: drover.v1.JobEndedFact.state:type_name -> drover.v1.JobState
+	28, // 39: drover.v1.SchedulerFact.params:type_name -> drover.v1.SchedulerFact.ParamsEntry
+	25, // 40: drover.v1.EstimatesFact.stages:type_name -> drover.v1.StageEstimate
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_log_proto_init() }
@@ -2405,6 +2548,7 @@ func file_drover_v1_log_proto_init() {
 	}
 	file_drover_v1_node_proto_init()
 	file_drover_v1_client_proto_init()
+	file_drover_v1_token_proto_init()
 	file_drover_v1_log_proto_msgTypes[0].OneofWrappers = []any{
 		(*Entry_Cluster)(nil),
 		(*Entry_Tenants)(nil),
@@ -2422,6 +2566,8 @@ func file_drover_v1_log_proto_init() {
 		(*Entry_JobCleaned)(nil),
 		(*Entry_JobsForgotten)(nil),
 		(*Entry_RefusalsExpired)(nil),
+		(*Entry_Token)(nil),
+		(*Entry_TokenRevoked)(nil),
 		(*Entry_Estimates)(nil),
 		(*Entry_DeadlineMiss)(nil),
 		(*Entry_Notice)(nil),
@@ -2433,7 +2579,7 @@ func file_drover_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_log_proto_rawDesc), len(file_drover_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

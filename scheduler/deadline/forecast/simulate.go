@@ -195,14 +195,14 @@ func (p *Forecaster) sortJobs() {
 // copyJob copies a job of the State.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	_, infeasible := p.state.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID})
-	w := p.newJob(&j.Spec, p.state.Accepted(j) && !infeasible)
+	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
 	for i, g := range j.Stages {
 		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
 		w.stages[i].waiting, w.stages[i].running, w.stages[i].done = g.Pending, g.Running, g.Done+g.Failed
 		w.tasksLeft += g.Pending + g.Suspended + g.Running
 	}
 	for i, g := range j.Stages {
-		for a := range p.state.AttemptsIn(g) {
+		for a := range p.state.Attempts().In(g) {
 			x := &taskState{node: int32(a.Node), job: w, stage: int32(i), demand: a.Demand, occupied: a.Occupied.Resources}
 			left := p.remaining(a, &w.stages[i])
 			if a.Level == scheduler.LevelRunning {
@@ -307,7 +307,7 @@ func (p *Forecaster) placeAll() {
 		p.preempt()
 	}
 	p.resumeSuspended()
-	total := p.state.Total()
+	total := p.state.Cluster().Total()
 	for t, jobs := range p.regular {
 		for int(p.firstWaiting[t]) < len(jobs) && !jobs[p.firstWaiting[t]].hasWaiting() {
 			p.firstWaiting[t]++

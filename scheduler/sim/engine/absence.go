@@ -57,13 +57,13 @@ func (w *world) scheduleAbsences() error {
 
 func (w *world) startDrain(a *Absence) error {
 	w.drainReasons[a.Node]++
-	return w.s.SetDrain(a.Node, true)
+	return w.s.Events().SetDrain(a.Node, true)
 }
 
 func (w *world) endAbsence(a *Absence) error {
 	if a.Drain > 0 && a.From > 0 {
 		if w.drainReasons[a.Node]--; w.drainReasons[a.Node] == 0 {
-			if err := w.s.SetDrain(a.Node, false); err != nil {
+			if err := w.s.Events().SetDrain(a.Node, false); err != nil {
 				return err
 			}
 		}
@@ -80,10 +80,10 @@ func (w *world) nodeDown(n scheduler.NodeID, lose bool) error {
 	if lose {
 		return w.loseNode(n)
 	}
-	if err := w.s.NodeLost(n, w.now); err != nil {
+	if err := w.s.Events().NodeLost(n, w.now); err != nil {
 		return err
 	}
-	w.use.setCapacity(w.s.Total())
+	w.use.setCapacity(w.s.Cluster().Total())
 	return nil
 }
 
@@ -92,9 +92,9 @@ func (w *world) nodeUp(n scheduler.NodeID) error {
 	if w.downReasons[n]--; w.downReasons[n] > 0 {
 		return nil
 	}
-	if err := w.s.NodeUp(n); err != nil {
+	if err := w.s.Events().NodeUp(n); err != nil {
 		return err
 	}
-	w.use.setCapacity(w.s.Total())
+	w.use.setCapacity(w.s.Cluster().Total())
 	return nil
 }

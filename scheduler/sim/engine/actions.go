@@ -67,7 +67,7 @@ func (w *world) finishSuspend(slot int32) error {
 	case scheduler.LevelCheckpointed:
 		footprint.Image = m
 	}
-	if err := w.s.AttemptSuspended(t.id(), t.run, t.level, footprint, w.now); err != nil {
+	if err := w.s.Events().AttemptSuspended(t.id(), t.run, t.level, footprint, w.now); err != nil {
 		return err
 	}
 	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))
@@ -133,7 +133,7 @@ func transferTime(bytes, perS int64) time.Duration {
 func (w *world) finishResume(slot int32) error {
 	t := &w.attempts[slot]
 	before := w.occupiedResources(t)
-	if err := w.s.AttemptResumed(t.id(), t.run, w.now); err != nil {
+	if err := w.s.Events().AttemptResumed(t.id(), t.run, w.now); err != nil {
 		return err
 	}
 	w.changeUse(&w.jobs[t.job], w.occupiedResources(t).Sub(before))

@@ -88,7 +88,7 @@ const (
 
 // findSlot returns the slot of a live attempt.
 func (w *world) findSlot(id scheduler.AttemptID) (int32, error) {
-	first, second := w.s.AttemptSlots(id.TaskID)
+	first, second := w.s.Attempts().Slots(id.TaskID)
 	for _, slot := range [...]int32{first, second} {
 		if slot >= 0 && w.attempts[slot].number == id.Attempt {
 			return slot, nil
@@ -99,7 +99,7 @@ func (w *world) findSlot(id scheduler.AttemptID) (int32, error) {
 
 // placeAttempt starts the attempt of a placement.
 func (w *world) placeAttempt(a *scheduler.Action) error {
-	slot, second := w.s.AttemptSlots(a.Task)
+	slot, second := w.s.Attempts().Slots(a.Task)
 	if a.Speculative {
 		slot = second
 	}
@@ -124,7 +124,7 @@ func (w *world) placeAttempt(a *scheduler.Action) error {
 	if err := w.planWork(t, j, g, a.Disk); err != nil {
 		return err
 	}
-	if err := w.s.AttemptStarted(a.AttemptID(), a.Run, w.now); err != nil {
+	if err := w.s.Events().AttemptStarted(a.AttemptID(), a.Run, w.now); err != nil {
 		return err
 	}
 	return w.schedulePhaseEnd(slot)
@@ -295,7 +295,7 @@ func (w *world) completeTask(j *job, id scheduler.AttemptID) error {
 	j.tasksLeft--
 	w.countWork(j, 0, 0, -1)
 	w.res.TasksDone++
-	if other, _ := w.s.AttemptSlots(id.TaskID); other >= 0 {
+	if other, _ := w.s.Attempts().Slots(id.TaskID); other >= 0 {
 		w.pauseAttempt(other)
 		w.attempts[other].state = attemptDying
 		w.scheduleEvent(other, w.now.Add(w.Models.KillDelay), evKilled)
@@ -312,7 +312,7 @@ func (w *world) removeAttempt(slot int32, o scheduler.Outcome) error {
 		occupied = w.occupiedResources(t)
 	}
 	w.recordAttemptEnd(slot, o)
-	if err := w.s.AttemptEnded(t.id(), t.run, o, w.now); err != nil {
+	if err := w.s.Events().AttemptEnded(t.id(), t.run, o, w.now); err != nil {
 		return err
 	}
 	w.changeUse(j, scheduler.Resources{}.Sub(occupied))
@@ -378,7 +378,7 @@ func (w *world) reportProgress() error {
 			continue
 		}
 		part := min(0.999, float64(t.elapsed+w.now.Sub(t.phaseStart))/float64(t.plannedDuration))
-		if err := w.s.AttemptProgress(t.id(), t.run, part, 0); err != nil {
+		if err := w.s.Events().AttemptProgress(t.id(), t.run, part, 0); err != nil {
 			return err
 		}
 	}

@@ -21,14 +21,14 @@ func (*barePolicy) Name() string { return "bare" }
 func (p *barePolicy) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
 	p.actions = p.actions[:0]
 	full := scheduler.NoNode // nodes up to it were used by an earlier stage of this cycle
-	for j, at := s.NextReady(0); j != nil && len(p.actions) < maxActions; j, at = s.NextReady(at) {
+	for j, at := s.Queue().Next(0); j != nil && len(p.actions) < maxActions; j, at = s.Queue().Next(at) {
 		g := j.Stages[0]
 		task := g.NextPending(0)
-		n := s.NextNode(g, full+1)
-		for ; n != scheduler.NoNode && task >= 0 && len(p.actions) < maxActions; n = s.NextNode(g, n+1) {
+		n := s.Cluster().NextNode(g, full+1)
+		for ; n != scheduler.NoNode && task >= 0 && len(p.actions) < maxActions; n = s.Cluster().NextNode(g, n+1) {
 			free := s.Node(n).Free
 			for ; task >= 0 && g.Spec.Demand.Fits(free) && len(p.actions) < maxActions; task = g.NextPending(task + 1) {
-				p.actions = append(p.actions, s.PlaceAction(g, task, n, 0))
+				p.actions = append(p.actions, s.Attempts().PlaceAction(g, task, n, 0))
 				free = free.Sub(g.Spec.Demand)
 			}
 			full = n

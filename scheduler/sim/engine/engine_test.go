@@ -57,7 +57,7 @@ func mustSimulate(t testing.TB, c engine.Config) *engine.Result {
 func TestTasksRunInWaves(t *testing.T) {
 	r := mustSimulate(t, engine.Config{Nodes: nodes(2, 2, schedtest.R(2, 8, 100)), Policy: policy(t, "fifo"),
 		Jobs: []engine.Job{singleStageJob(0, 10, schedtest.R(1, 1, 0), 10*sec), singleStageJob(5*sec, 1, schedtest.R(1, 1, 0), sec)}})
-	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100*sec {
+	if j := r.Jobs[0]; j.Finish != 30*sec || j.Start != 0 || j.Alone != 30*sec || j.Work != 100 {
 		t.Errorf("first job: %+v", j)
 	}
 	if j := r.Jobs[1]; j.Start != 20*sec || j.Finish != 21*sec || j.Wait() != 15*sec {
@@ -76,7 +76,7 @@ func TestStartingTaskOccupiesItsDemand(t *testing.T) {
 	j.Stages[0].StartDelays = []time.Duration{3 * sec, 7 * sec}
 	r := mustSimulate(t, engine.Config{Nodes: slow, Policy: policy(t, "fifo"), Jobs: []engine.Job{j}, Models: engine.Models{Launch: sec}})
 	// 1 s launch, 3 s start, 10 s work; 1 s launch, 7 s start, 10 s work
-	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22*sec || r.Used[scheduler.CPU] != 1 {
+	if j := r.Jobs[0]; j.Finish != 32*sec || j.Work != 22 || r.Used[scheduler.CPU] != 1 {
 		t.Errorf("%+v, used %v", j, r.Used)
 	}
 	j.Stages[0].StartDelays = j.Stages[0].StartDelays[:1]
@@ -179,7 +179,7 @@ func TestErrorNamesWaitingStage(t *testing.T) {
 		Jobs: []engine.Job{singleStageJob(0, 1, schedtest.R(2, 1, 0), sec)}, BeforeSubmit: func(s *scheduler.State, _ scheduler.Time, _ *scheduler.JobSpec, _ []scheduler.StageSpec) error {
 			spec := s.Tenant(0).Spec // a cap that the simulation did not know at its start
 			spec.Caps = caps
-			return s.PutTenant(spec)
+			return s.Events().PutTenant(spec)
 		}})
 	if err == nil || !strings.HasPrefix(err.Error(), "at 0s: 1 jobs cannot end because no event is left: stage 1.0: 1 waiting") {
 		t.Errorf("%v", err)
@@ -193,22 +193,22 @@ func (firstNode) Name() string { return "first" }
 
 func (firstNode) Decide(s *scheduler.State, now scheduler.Time, maxActions int) scheduler.Decision {
 	d := scheduler.Decision{Base: s.Index(), At: now}
-	m := s.Mark()
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	m := s.Journal().Mark()
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			for g.Ready() {
-				n := s.NextNode(g, 0)
+				n := s.Cluster().NextNode(g, 0)
 				if n == scheduler.NoNode || len(d.Actions) == maxActions {
 					break
 				}
-				d.Actions = append(d.Actions, s.PlaceAction(g, g.NextPending(0), n, 0))
+				d.Actions = append(d.Actions, s.Attempts().PlaceAction(g, g.NextPending(0), n, 0))
 				if err := s.Apply(&d.Actions[len(d.Actions)-1], now); err != nil {
 					panic(err)
 				}
 			}
 		}
 	}
-	s.Rollback(m)
+	s.Journal().Rollback(m)
 	return d
 }
 

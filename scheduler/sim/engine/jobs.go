@@ -72,7 +72,7 @@ func (w *world) admitJob(i int) error {
 			return err
 		}
 	}
-	if err := w.s.SubmitJob(spec, stages); err != nil {
+	if err := w.s.Events().SubmitJob(spec, stages); err != nil {
 		return err
 	}
 	if j.tasksLeft == 0 {
@@ -92,7 +92,7 @@ func (w *world) jobSpec(j *job) scheduler.JobSpec {
 		spec.Deadline, spec.Accepted = w.timeAt(in.Deadline), w.Models.AcceptDeadlines
 	}
 	if spec.Size == 0 {
-		spec.Size = j.res.Work.Seconds()
+		spec.Size = j.res.Work
 	}
 	return spec
 }
@@ -122,7 +122,7 @@ func (w *world) putProject(in *Job) error {
 	if spec.Priority == 0 {
 		spec.Priority = scheduler.PriorityLow
 	}
-	return w.s.PutProject(spec)
+	return w.s.Events().PutProject(spec)
 }
 
 // estimateFactor returns estimate over truth for a job; 0 for no estimate.
@@ -137,12 +137,24 @@ func scale(d time.Duration, f float64) time.Duration {
 	if f == 1 {
 		return d
 	}
-	return time.Duration(float64(d) * f)
+	return time.Duration(min(float64(longest), float64(d)*f))
+}
+
+// longest limits a duration: a simulated time before the end of the simulation (see world.loop) and a
+// duration of this length together still fit into a Time.
+const longest = 4_000_000_000 * time.Second
+
+// repeated returns n times d, at most longest.
+func repeated(n int64, d time.Duration) time.Duration {
+	if d > 0 && n > int64(longest/d) {
+		return longest
+	}
+	return time.Duration(n) * d
 }
 
 // endJob removes a job that has completed, failed or been stopped, and admits the next one.
 func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
-	if err := w.s.EndJob(j.id, o, w.now); err != nil {
+	if err := w.s.Events().EndJob(j.id, o, w.now); err != nil {
 		return err
 	}
 	j.ended = true
@@ -161,7 +173,7 @@ func (w *world) endJob(j *job, o scheduler.JobOutcome) error {
 	if p := j.spec.Project; p > 0 {
 		q := w.s.Project(scheduler.ProjectID(p))
 		if q != nil && len(q.Jobs) == 0 && w.allJobsEnded(p) {
-			return w.s.DropProject(q.Spec.ID)
+			return w.s.Events().DropProject(q.Spec.ID)
 		}
 	}
 	return nil
@@ -196,12 +208,12 @@ func (w *world) handlePolicyState(n *scheduler.PolicyState) error {
 
 // stopJob kills all attempts of a job and ends it.
 func (w *world) stopJob(j *job, o scheduler.JobOutcome) error {
-	if err := w.s.StopJob(j.id); err != nil {
+	if err := w.s.Events().StopJob(j.id); err != nil {
 		return err
 	}
 	for _, g := range w.s.Job(j.id).Stages {
 		for i := range g.Spec.Tasks {
-			first, second := w.s.AttemptSlots(g.Task(i))
+			first, second := w.s.Attempts().Slots(g.Task(i))
 			for _, slot := range [...]int32{second, first} { // the speculative attempt first
 				if slot < 0 {
 					continue
@@ -256,10 +268,9 @@ func slotsOnNode(n *scheduler.NodeSpec, d scheduler.Resources, disk int64) int64
 }
 
 // aloneTime returns the job's duration on an empty cluster with local data (the longest chain of
-// stages, each in full waves) and its work in task time.
-func (w *world) aloneTime(j *Job) (time.Duration, time.Duration) {
-	end := make([]time.Duration, len(j.Stages))
-	longest, work := time.Duration(0), time.Duration(0)
+// stages, each in full waves) and its work in task-seconds.
+func (w *world) aloneTime(j *Job) (alone time.Duration, work float64) {
+	end, exact := make([]time.Duration, len(j.Stages)), time.Duration(0)
 	for k := range j.Stages {
 		g := &j.Stages[k]
 		start := time.Duration(0)
@@ -274,9 +285,13 @@ func (w *world) aloneTime(j *Job) (time.Duration, time.Duration) {
 			parallel = min(parallel, int64(g.MaxParallel))
 		}
 		waves := (int64(g.Tasks) + parallel - 1) / parallel
-		end[k] = start + time.Duration(waves)*task
-		longest = max(longest, end[k])
-		work += time.Duration(g.Tasks) * task
+		end[k] = min(longest, start+repeated(waves, task))
+		alone = max(alone, end[k])
+		exact += time.Duration(g.Tasks) * task
+		work += float64(g.Tasks) * task.Seconds()
 	}
-	return longest, work
+	if work < longest.Seconds() { // the sum of durations did not overflow
+		work = exact.Seconds()
+	}
+	return alone, work
 }

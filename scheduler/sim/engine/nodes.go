@@ -27,7 +27,7 @@ func (w *world) failNode(n scheduler.NodeID) error {
 // loseNode takes a node down with its attempts and the map outputs on it that are still needed.
 func (w *world) loseNode(n scheduler.NodeID) error {
 	var lost []int32
-	for a := range w.s.AttemptsOn(n) {
+	for a := range w.s.Attempts().On(n) {
 		slot, err := w.findSlot(a.ID)
 		if err != nil {
 			return err
@@ -45,7 +45,7 @@ func (w *world) loseNode(n scheduler.NodeID) error {
 		w.recordAttemptEnd(slot, scheduler.OutcomeLost)
 		w.changeUse(&w.jobs[w.attempts[slot].job], scheduler.Resources{}.Sub(occupied))
 	}
-	if err := w.s.NodeLost(n, w.now); err != nil {
+	if err := w.s.Events().NodeLost(n, w.now); err != nil {
 		return err
 	}
 	for _, slot := range lost {
@@ -56,7 +56,7 @@ func (w *world) loseNode(n scheduler.NodeID) error {
 		}
 	}
 	w.res.NodesLost++
-	w.use.setCapacity(w.s.Total())
+	w.use.setCapacity(w.s.Cluster().Total())
 	return w.loseOutputs(n)
 }
 
@@ -82,10 +82,10 @@ func (w *world) loseOutputs(n scheduler.NodeID) error {
 					continue
 				}
 				task := sj.Stages[k].Task(int32(i))
-				if lives, _ := w.s.AttemptSlots(task); lives >= 0 {
+				if lives, _ := w.s.Attempts().Slots(task); lives >= 0 {
 					continue
 				}
-				if err := w.s.OutputLost(task); err != nil {
+				if err := w.s.Events().OutputLost(task); err != nil {
 					return err
 				}
 				j.tasksLeft++

@@ -36,7 +36,7 @@ type JobResult struct {
 	Submit, Start, Finish time.Duration // Start and Finish are -1 if it never started or ended
 	Admitted              time.Duration // when the scheduler saw the job
 	Alone                 time.Duration // duration on the empty cluster
-	Work                  time.Duration // of all its tasks together, undisturbed
+	Work                  float64       // task-seconds of all its tasks together, undisturbed
 	Served                time.Duration // running time of its successful attempts
 	UsefulCPU             float64       // CPU-seconds of its successful attempts
 	LostCPU               float64       // CPU-seconds of its other attempts
@@ -211,7 +211,7 @@ func (w *world) fillSeries() {
 	for _, x := range u.steps {
 		var used [scheduler.NumResources]float64
 		for k := range used {
-			if c := w.s.Total()[k]; c > 0 {
+			if c := w.s.Cluster().Total()[k]; c > 0 {
 				used[k] = x[k] / seconds / float64(c)
 			}
 		}

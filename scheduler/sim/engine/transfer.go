@@ -82,7 +82,7 @@ func (w *world) resolveLocality(t *attempt) (int64, scheduler.NodeID) {
 	}
 	near, best := nodes[0], 1<<30
 	for i, n := range nodes {
-		d := w.s.Dist(t.node, n)
+		d := w.s.Cluster().Dist(t.node, n)
 		if d == 0 && local != nil && 2*local[i] < bytes {
 			d = 1 // less than half of the input is local
 		}

@@ -89,7 +89,7 @@ func (w *world) build() error {
 		spec := w.Nodes[i].NodeSpec
 		spec.ID = scheduler.NodeID(i)
 		w.nodeSpeed = append(w.nodeSpeed, cmp.Or(max(w.Nodes[i].Speed, 0), 1))
-		if err := w.s.AddNode(spec); err != nil {
+		if err := w.s.Events().AddNode(spec); err != nil {
 			return err
 		}
 		r, ok := racks[spec.Path]
@@ -108,7 +108,7 @@ func (w *world) build() error {
 	}
 	for i, t := range w.Tenants {
 		t.ID = scheduler.TenantID(i)
-		if err := w.s.PutTenant(t); err != nil {
+		if err := w.s.Events().PutTenant(t); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (w *world) build() error {
 	if w.TenantSeries {
 		w.use.tenants.start(len(w.Tenants), w.now)
 	}
-	w.use.setCapacity(w.s.Total())
+	w.use.setCapacity(w.s.Cluster().Total())
 	return w.scheduleAbsences()
 }
 
@@ -161,6 +161,9 @@ func (w *world) loop() error {
 		}
 		if t == scheduler.Never {
 			return w.stuckError()
+		}
+		if sinceEpoch(t) > longest {
+			return fmt.Errorf("at %v: the next event is after %v, the end of simulated time, and %d of %d jobs are left: simulate shorter tasks or more nodes", sinceEpoch(w.now), longest, len(w.jobs)-w.jobsDone, len(w.jobs))
 		}
 		w.prefetch()
 		if t > w.now {
@@ -206,7 +209,7 @@ func (w *world) prefetch() {
 			w.prefetchSlots = append(w.prefetchSlots, e.ref())
 		}
 	}
-	w.prefetchSink += w.s.PrefetchAttempts(w.prefetchSlots)
+	w.prefetchSink += w.s.Attempts().Prefetch(w.prefetchSlots)
 }
 
 // runInstant handles all events of the current time, then runs a cycle if one is due.

@@ -80,6 +80,7 @@ func (c *Cluster) BuildAll() ([]engine.Node, []engine.Absence, error) {
 
 // build returns the nodes, and the position in the file of each node's group.
 func (c *Cluster) build() (out []engine.Node, groups []int, err error) {
+	names := map[string]bool{}
 	cost := MeasuredSuspendSpeed
 	if c.Suspend != nil {
 		cost = *c.Suspend
@@ -103,6 +104,10 @@ func (c *Cluster) build() (out []engine.Node, groups []int, err error) {
 			if n.Name = m.Name; count > 1 || n.Name == "" {
 				n.Name = fmt.Sprintf("%s%d", namePrefix(m.Name), k+1)
 			}
+			if names[n.Name] {
+				return nil, nil, fmt.Errorf("nodes[%d] (%s): the name %q is used twice: give each entry a name of its own", i, m.Name, n.Name)
+			}
+			names[n.Name] = true
 			if n.Path = m.Rack; n.Path == "" {
 				n.Path = fmt.Sprintf("/rack%d", len(out)/max(1, valueOrDefault(m.RackSize, 40)))
 			}
@@ -126,8 +131,8 @@ func (m *NodeGroup) check() error {
 			return fmt.Errorf("%s is %d: expected 1 to %d", x.name, x.value, x.most)
 		}
 	}
-	if !(m.Speed >= 0 && m.Speed <= 1e6) {
-		return fmt.Errorf("speed is %v: expected a number above 0, at most 1000000", m.Speed)
+	if m.Speed != 0 && !(m.Speed >= 1e-6 && m.Speed <= 1e6) {
+		return fmt.Errorf("speed is %v: expected a number from 0.000001 to 1000000", m.Speed)
 	}
 	return nil
 }
@@ -170,6 +175,12 @@ func (m *NodeGroup) nodeSpec() (scheduler.NodeSpec, error) {
 		if err != nil {
 			return s, err
 		}
+	}
+	if s.Capacity[scheduler.CPU] <= 0 {
+		return s, fmt.Errorf("cpu is 0: no task could ever run there")
+	}
+	if s.Capacity[scheduler.Memory] <= 0 {
+		return s, fmt.Errorf("memory is 0: no task could ever run there")
 	}
 	if s.Swap == 0 {
 		s.Swap = s.Capacity[scheduler.Memory]

@@ -171,8 +171,8 @@ func (z *sizer) measureLoad() (*offeredLoad, error) {
 		for g := range w.Jobs[i].Stages {
 			k += float64(w.Jobs[i].Stages[g].Tasks)
 		}
-		work += r.Jobs[i].Work.Seconds()
-		squares += r.Jobs[i].Work.Seconds() * r.Jobs[i].Work.Seconds() / k
+		work += r.Jobs[i].Work
+		squares += r.Jobs[i].Work * r.Jobs[i].Work / k
 		l.alone = append(l.alone, r.Jobs[i].Alone)
 	}
 	l.mean = work / tasks

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/sim/engine"
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
@@ -21,7 +22,7 @@ type Source struct {
 }
 
 // Formats lists the formats of a Source.
-var Formats = []string{"swim", "swf", "jsonl", "slurm", "rumen", "generate"}
+var Formats = []string{"swim", "swf", "jsonl", "slurm", "rumen", "alibaba", "google", "generate"}
 
 // LoadedSource is a loaded Source: a workload for every seed, and the nodes that the trace itself
 // names, if any.
@@ -32,8 +33,8 @@ type LoadedSource struct {
 	Swim     *trace.Swim
 }
 
-// Load loads a source. Without a cluster, a history (jsonl, slurm, rumen) is replayed on nodes like kind
-// with the names that occur in it.
+// Load loads a source. Without a cluster, a history (jsonl, rumen) is replayed on nodes like kind with
+// the names that occur in it; formats of namesNoMachines need a cluster.
 func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, error) {
 	if s.Format == "generate" {
 		if _, err := trace.Generate(s.File, s.Rule, 1); err != nil {
@@ -52,6 +53,9 @@ func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, err
 		return nil, err
 	}
 	defer f.Close()
+	if cluster == nil && slices.Contains(namesNoMachines, s.Format) {
+		return nil, fmt.Errorf("%s: the format %s does not state the machines' sizes: give them with -nodes, -cpu and -memory, or with -cluster FILE", s.File, s.Format)
+	}
 	o := trace.Options{Name: s.File, SkipBad: s.SkipBad}
 	switch s.Format {
 	case "swim":
@@ -67,13 +71,42 @@ func (s *Source) Load(cluster []engine.Node, kind NodeGroup) (*LoadedSource, err
 		}
 		return s.loadSWF(t, cluster == nil)
 	default:
-		read := map[string]func(io.Reader, trace.Options) (*trace.History, error){"jsonl": trace.ReadHistory, "slurm": trace.ReadSlurm, "rumen": trace.ReadRumen}[s.Format]
-		h, err := read(f, o)
+		h, err := s.readHistory(f, o, cluster)
 		if err != nil {
 			return nil, err
 		}
 		return s.loadHistory(h, cluster, kind)
 	}
+}
+
+// readHistory reads a format whose tasks are replayed as they were.
+func (s *Source) readHistory(r io.Reader, o trace.Options, cluster []engine.Node) (*trace.History, error) {
+	switch s.Format {
+	case "slurm":
+		return trace.ReadSlurm(r, o)
+	case "rumen":
+		return trace.ReadRumen(r, o)
+	case "alibaba":
+		return trace.ReadAlibaba(r, o, largestMachine(cluster))
+	case "google":
+		return trace.ReadGoogle(r, o, largestMachine(cluster))
+	default:
+		return trace.ReadHistory(r, o)
+	}
+}
+
+// namesNoMachines are the formats that do not tell the machines' sizes.
+var namesNoMachines = []string{"slurm", "alibaba", "google"}
+
+// largestMachine returns the largest capacity of each resource among the machines.
+func largestMachine(cluster []engine.Node) scheduler.Resources {
+	var out scheduler.Resources
+	for i := range cluster {
+		for k, amount := range cluster[i].Capacity {
+			out[k] = max(out[k], amount)
+		}
+	}
+	return out
 }
 
 func fixedWorkload(w *trace.Workload) func(uint64) (*trace.Workload, error) {
@@ -119,9 +152,6 @@ func (s *Source) loadHistory(h *trace.History, cluster []engine.Node, kind NodeG
 		return nil, err
 	}
 	l := &LoadedSource{Count: h.Count}
-	if cluster == nil && s.Format == "slurm" {
-		return nil, fmt.Errorf("%s: sacct does not print the machines' sizes: give them with -nodes, -cpu and -memory, or with -cluster FILE", s.File)
-	}
 	if cluster == nil {
 		c := Cluster{}
 		for _, name := range h.NodeNames() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -44,6 +45,28 @@ func WriteResults(dir string, sum report.Summary, o *Outcome) error {
 	}
 	if n := len(o.Result.TaskExecutions); n > 0 && n < MaxGanttTasks {
 		return savePlot(dir, "gantt", func() (*plot.Plot, error) { return report.PlotGantt(o.Result, len(o.Config.Nodes)) })
+	}
+	return nil
+}
+
+// tables are the tables of a setup, without their extension.
+var tables = []string{"jobs", "tasks", "timeseries"}
+
+// WriteJSONLines writes the tables in dir as JSON lines, beside their CSV files. Tables that the
+// simulation did not write are left out.
+func WriteJSONLines(dir string) error {
+	for _, name := range tables {
+		in, err := os.Open(filepath.Join(dir, name+".csv"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = WriteFile(filepath.Join(dir, name+".jsonl"), func(w io.Writer) error { return report.WriteJSONLines(w, in) })
+		if err := errors.Join(err, in.Close()); err != nil {
+			return err
+		}
 	}
 	return nil
 }

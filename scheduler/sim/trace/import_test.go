@@ -1,7 +1,10 @@
 package trace
 
 import (
+	"bytes"
+	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -84,8 +87,120 @@ func TestReadRumen(t *testing.T) {
 	}
 }
 
+// largestMachine is the machine whose parts the demands of two formats are.
+var largestMachine = scheduler.Resources{96000, 400 << 30, 0}
+
+func TestReadAlibaba(t *testing.T) {
+	h, err := ReadAlibaba(openSample(t, "alibaba_batch_task.csv"), Options{Name: "f"}, largestMachine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := h.Workload(HistoryRule{})
+	if len(w.Jobs) != 3 || h.Lines != 6 || h.Skipped != 1 || h.Bad != 0 {
+		t.Fatalf("%d jobs of %d lines, %d skipped (a task that never started), %d bad", len(w.Jobs), h.Lines, h.Skipped, h.Bad)
+	}
+	a, b, c := &w.Jobs[0], &w.Jobs[1], &w.Jobs[2]
+	if a.Name != "j_1" || a.Submit != 0 || b.Name != "j_2" || b.Submit != 20*time.Second || c.Name != "j_3" || c.Submit != 40*time.Second {
+		t.Errorf("jobs %+v, %+v, %+v", a, b, c)
+	}
+	type stage struct {
+		name   string
+		after  []int32
+		tasks  int32
+		run    time.Duration
+		demand scheduler.Resources
+	}
+	for i, want := range []stage{
+		{"M1", nil, 4, 30 * time.Second, scheduler.Resources{500, 2 << 30, 0}},
+		{"J2_1", []int32{0}, 2, 18 * time.Second, scheduler.Resources{1000, 1 << 30, 0}},
+		{"R3_2", []int32{1}, 1, 20 * time.Second, scheduler.Resources{1000, 4 << 30, 0}},
+	} {
+		g := &a.Stages[i]
+		if got := (stage{g.Name, g.After, g.Tasks, g.WorkPerTask[0], g.Demand}); !reflect.DeepEqual(got, want) {
+			t.Errorf("stage %d: %+v, want %+v", i, got, want)
+		}
+	}
+	if g := &c.Stages[0]; len(c.Stages) != 1 || g.Name != "R2_1" || len(g.After) != 0 || g.Tasks != 3 {
+		t.Errorf("a task waits for one that never ran: %+v", c.Stages)
+	}
+}
+
+func TestAlibabaNames(t *testing.T) {
+	for name, want := range map[string][]int{"M1": {1}, "R4_2": {4, 2}, "J5_3_4": {5, 3, 4}, "M2_Stg5": {2}, "task_Nzg3": {0}, "MergeTask": {0}, "M1_1": {1}, "_3": {0}, "7_1": {0}} {
+		n, after := parseAlibabaName(name)
+		if got := append([]int{n}, after...); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestReadGoogle(t *testing.T) {
+	h, err := ReadGoogle(openSample(t, "google_2019.jsonl"), Options{Name: "f"}, largestMachine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(openSample(t, "google_2019.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	slices.Reverse(lines)
+	back, err := ReadGoogle(strings.NewReader(strings.Join(lines, "\n")), Options{Name: "f"}, largestMachine)
+	if err != nil || !reflect.DeepEqual(h, back) {
+		t.Errorf("in the opposite order of lines: %+v, %v", back, err)
+	}
+	w := h.Workload(HistoryRule{})
+	if len(w.Jobs) != 2 || h.Lines != 16 || h.Skipped != 2 || h.Bad != 0 {
+		t.Fatalf("%d jobs of %d lines, %d skipped (an alloc set, a task that outlives the trace), %d bad", len(w.Jobs), h.Lines, h.Skipped, h.Bad)
+	}
+	a, b := &w.Jobs[0], &w.Jobs[1]
+	if g := &a.Stages[0]; a.Name != "c1" || w.Tenants[a.Tenant].Name != "u1" || a.Priority != scheduler.PriorityHigh || a.Submit != 0 ||
+		!slices.Equal(g.WorkPerTask, []time.Duration{20500 * time.Millisecond, 20 * time.Second}) || g.Demand != (scheduler.Resources{24000, 50 << 30, 0}) {
+		t.Errorf("job 1: %+v: a task takes as long as its attempt that finished", a)
+	}
+	if g := &b.Stages[0]; b.Name != "collection-12" || w.Tenants[b.Tenant].Name != "free" || b.Priority == scheduler.PriorityHigh || b.Submit != 3*time.Second ||
+		len(b.Stages) != 1 || !slices.Equal(g.WorkPerTask, []time.Duration{5 * time.Second}) || g.Demand != (scheduler.Resources{48000, 25 << 30, 0}) {
+		t.Errorf("job 2: %+v", b)
+	}
+}
+
+// FuzzReadSlurm, FuzzReadRumen, FuzzReadAlibaba and FuzzReadGoogle: no text makes an importer fail but
+// with an error, or gives a workload with impossible values.
+func fuzzImport(f *testing.F, sample string, read func(r io.Reader, o Options) (*History, error)) {
+	text, err := os.ReadFile("testdata/" + sample)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(""))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, skip := range []bool{false, true} {
+			if h, err := read(bytes.NewReader(b), Options{Name: "f", SkipBad: skip}); err == nil {
+				checkWorkload(t, h.Workload(HistoryRule{}))
+			}
+		}
+	})
+}
+
+func FuzzReadSlurm(f *testing.F) { fuzzImport(f, "sacct.txt", ReadSlurm) }
+func FuzzReadRumen(f *testing.F) { fuzzImport(f, "rumen.json", ReadRumen) }
+func FuzzReadAlibaba(f *testing.F) {
+	fuzzImport(f, "alibaba_batch_task.csv", func(r io.Reader, o Options) (*History, error) { return ReadAlibaba(r, o, largestMachine) })
+}
+func FuzzReadGoogle(f *testing.F) {
+	fuzzImport(f, "google_2019.jsonl", func(r io.Reader, o Options) (*History, error) { return ReadGoogle(r, o, largestMachine) })
+}
+
 func TestBadImportsAreNamed(t *testing.T) {
 	slurm := func(s string) error { _, err := ReadSlurm(strings.NewReader(s), Options{Name: "f"}); return err }
+	alibaba := func(s string) error {
+		_, err := ReadAlibaba(strings.NewReader(s), Options{Name: "f"}, scheduler.Resources{96000, 1 << 30, 0})
+		return err
+	}
+	google := func(s string) error {
+		_, err := ReadGoogle(strings.NewReader(s), Options{Name: "f"}, scheduler.Resources{96000, 1 << 30, 0})
+		return err
+	}
 	rumen := func(s string) error { _, err := ReadRumen(strings.NewReader(s), Options{Name: "f"}); return err }
 	const header = "JobID|Submit|Start|Elapsed|NCPUS|ReqMem|Timelimit\n"
 	for name, c := range map[string]struct {
@@ -101,6 +216,17 @@ func TestBadImportsAreNamed(t *testing.T) {
 		"negative processors": {slurm(header + "1|2026-01-05T08:00:00|2026-01-05T08:00:00|1:00|-4||\n"), `f:2: job 1: AllocCPUS is "-4"`},
 		"broken JSON":         {rumen(`{"jobID":`), "f: object 1, byte"},
 		"no submission":       {rumen(`{"jobID":"j1","mapTasks":[{}]}`), "f: object 1 (j1): submitTime is 0: expected Unix milliseconds"},
+		"eight fields":        {alibaba("M1,1,j_1,1,Terminated,1,2,100\n"), "f:1: 8 fields: expected the 9 of batch_task.csv"},
+		"a bad plan":          {alibaba("M1,1,j_1,1,Terminated,1,2,much,1\n"), `f:1: plan_cpu is "much": expected a number`},
+		"an end before":       {alibaba("M1,1,j_1,1,Terminated,5,2,100,1\n"), "f:1: end_time 2 is before start_time 5"},
+		"memory above all":    {alibaba("M1,1,j_1,1,Terminated,1,2,100,101\n"), `f:1: plan_mem is "101": expected a number from 0 to 100`},
+		"a circle":            {alibaba("M1_2,1,j_1,1,Terminated,1,2,100,1\nM2_1,1,j_1,1,Terminated,1,2,100,1\n"), "f: job j_1: its tasks wait for each other"},
+		"no type":             {google(`{"time":"1"}`), "f:1: type is absent or none of SUBMIT, QUEUE"},
+		"an unknown type":     {google(`{"time":"1","type":"11"}`), "f:1: type is absent or none of SUBMIT, QUEUE"},
+		"a time of words":     {google(`{"time":"soon","type":"0"}`), `f:1: expected a JSON object of one event: "soon": expected a whole number`},
+		"a negative time":     {google(`{"time":"-1","type":"0"}`), "f:1: time is -1: expected microseconds"},
+		"too many instances":  {google(`{"time":"1","type":"0","instance_index":"10000000"}`), "f:1: instance_index is 10000000: expected 0 to 9999999"},
+		"too large a request": {google(`{"time":"1","type":"0","resource_request":{"cpus":1.5}}`), "f:1: resource_request is 1.5 cpus and 0 memory: expected fractions"},
 		"a task without time": {rumen(`{"jobID":"j1","submitTime":5,"mapTasks":[{"taskID":"m0"}]}`), "f: object 1 (j1): task m0 has no attempt with startTime"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {

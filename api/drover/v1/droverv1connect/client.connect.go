@@ -86,9 +86,6 @@ const (
 	// ClientServiceGetScheduleProcedure is the fully-qualified name of the ClientService's GetSchedule
 	// RPC.
 	ClientServiceGetScheduleProcedure = "/drover.v1.ClientService/GetSchedule"
-	// ClientServiceListSamplesProcedure is the fully-qualified name of the ClientService's ListSamples
-	// RPC.
-	ClientServiceListSamplesProcedure = "/drover.v1.ClientService/ListSamples"
 )
 
 // ClientServiceClient is a client for the drover.v1.ClientService service.
@@ -123,9 +120,6 @@ type ClientServiceClient interface {
 	// GetSchedule returns what occupies the nodes, from a time in the past to the
 	// last planned end: attempts, reservations, and the stages that wait.
 	GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error)
-	// ListSamples returns the load of the scheduler and the tenants' shares over
-	// the last hour, since this server leads.
-	ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error)
 }
 
 // NewClientServiceClient constructs a client for the drover.v1.ClientService service. By default,
@@ -271,12 +265,6 @@ func NewClientServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(clientServiceMethods.ByName("GetSchedule")),
 			connect.WithClientOptions(opts...),
 		),
-		listSamples: connect.NewClient[v1.ListSamplesRequest, v1.ListSamplesResponse](
-			httpClient,
-			baseURL+ClientServiceListSamplesProcedure,
-			connect.WithSchema(clientServiceMethods.ByName("ListSamples")),
-			connect.WithClientOptions(opts...),
-		),
 	}
 }
 
@@ -304,7 +292,6 @@ type clientServiceClient struct {
 	setScheduler *connect.Client[v1.SetSchedulerRequest, v1.GetSchedulerResponse]
 	calibration  *connect.Client[v1.CalibrationRequest, v1.CalibrationResponse]
 	getSchedule  *connect.Client[v1.GetScheduleRequest, v1.GetScheduleResponse]
-	listSamples  *connect.Client[v1.ListSamplesRequest, v1.ListSamplesResponse]
 }
 
 // Status calls drover.v1.ClientService.Status.
@@ -417,11 +404,6 @@ func (c *clientServiceClient) GetSchedule(ctx context.Context, req *connect.Requ
 	return c.getSchedule.CallUnary(ctx, req)
 }
 
-// ListSamples calls drover.v1.ClientService.ListSamples.
-func (c *clientServiceClient) ListSamples(ctx context.Context, req *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error) {
-	return c.listSamples.CallUnary(ctx, req)
-}
-
 // ClientServiceHandler is an implementation of the drover.v1.ClientService service.
 type ClientServiceHandler interface {
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
@@ -454,9 +436,6 @@ type ClientServiceHandler interface {
 	// GetSchedule returns what occupies the nodes, from a time in the past to the
 	// last planned end: attempts, reservations, and the stages that wait.
 	GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error)
-	// ListSamples returns the load of the scheduler and the tenants' shares over
-	// the last hour, since this server leads.
-	ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error)
 }
 
 // NewClientServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -598,12 +577,6 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(clientServiceMethods.ByName("GetSchedule")),
 		connect.WithHandlerOptions(opts...),
 	)
-	clientServiceListSamplesHandler := connect.NewUnaryHandler(
-		ClientServiceListSamplesProcedure,
-		svc.ListSamples,
-		connect.WithSchema(clientServiceMethods.ByName("ListSamples")),
-		connect.WithHandlerOptions(opts...),
-	)
 	return "/drover.v1.ClientService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClientServiceStatusProcedure:
@@ -650,8 +623,6 @@ func NewClientServiceHandler(svc ClientServiceHandler, opts ...connect.HandlerOp
 			clientServiceCalibrationHandler.ServeHTTP(w, r)
 		case ClientServiceGetScheduleProcedure:
 			clientServiceGetScheduleHandler.ServeHTTP(w, r)
-		case ClientServiceListSamplesProcedure:
-			clientServiceListSamplesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -747,8 +718,4 @@ func (UnimplementedClientServiceHandler) Calibration(context.Context, *connect.R
 
 func (UnimplementedClientServiceHandler) GetSchedule(context.Context, *connect.Request[v1.GetScheduleRequest]) (*connect.Response[v1.GetScheduleResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.GetSchedule is not implemented"))
-}
-
-func (UnimplementedClientServiceHandler) ListSamples(context.Context, *connect.Request[v1.ListSamplesRequest]) (*connect.Response[v1.ListSamplesResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("drover.v1.ClientService.ListSamples is not implemented"))
 }

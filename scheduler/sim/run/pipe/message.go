@@ -92,7 +92,7 @@ func seconds(t scheduler.Time) float64 {
 // newRequest describes the State. O(nodes + tenants + stages).
 func newRequest(s *scheduler.State, now scheduler.Time) *Request {
 	r := &Request{Version: Version, Now: seconds(now), Nodes: []Node{}, Tenants: []Tenant{}, Waiting: []Stage{}}
-	for j, at := s.NextReady(0); j != nil; j, at = s.NextReady(at) {
+	for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if n := g.Startable(); g.Ready() && n > 0 {
 				r.Waiting = append(r.Waiting, Stage{Job: j.Spec.ID, Stage: g.Index, Name: j.Spec.Name, Tenant: j.Spec.Tenant, Priority: j.Spec.Priority.String(),
@@ -133,8 +133,8 @@ func (r *Response) decide(s *scheduler.State, now scheduler.Time, limit int) (sc
 			return d, fmt.Errorf("wake_s is %v, which is not after now_s, %v", r.Wake, seconds(now))
 		}
 	}
-	m := s.Mark()
-	defer s.Rollback(m)
+	m := s.Journal().Mark()
+	defer s.Journal().Rollback(m)
 	for _, p := range r.Place {
 		g, err := findStage(s, &p)
 		if err != nil {
@@ -152,7 +152,7 @@ func (r *Response) decide(s *scheduler.State, now scheduler.Time, limit int) (sc
 			if !ok || !node.Schedulable() {
 				return d, fmt.Errorf("it placed job %d stage %d on node %d (%s), which has capacity for %d of its tasks", p.Job, p.Stage, p.Node, node.Spec.Name, k)
 			}
-			a := s.PlaceAction(g, g.NextPending(0), p.Node, disk)
+			a := s.Attempts().PlaceAction(g, g.NextPending(0), p.Node, disk)
 			if err := s.Apply(&a, now); err != nil {
 				return d, fmt.Errorf("it placed job %d stage %d on node %d: %w", p.Job, p.Stage, p.Node, err)
 			}

@@ -58,14 +58,14 @@ func allSchedulersExperiments() []Experiment {
 	}
 }
 
-// allContenders lists every policy of the table, with node reservation for tasks that fit nowhere
-// if the policy supports it. Policies that only plan projects are left out unless projects is true.
+// allContenders lists every policy of the table: 3dsf as it is without any setting, the specialists
+// with node reservation for tasks that fit nowhere if they have it, as YARN does. Policies that only plan projects are left out unless projects is true.
 func allContenders(projects bool) []contender {
 	var out []contender
 	for _, info := range policies.All() {
 		c := contender{name: info.Name, policy: info.Name, params: map[string]string{}}
 		for _, p := range info.Params {
-			if p.Name == "reserve" {
+			if p.Name == "reserve" && info.Name != composedPolicy {
 				c.params["reserve"] = "true"
 			}
 		}
@@ -79,9 +79,9 @@ func allContenders(projects bool) []contender {
 // composedVariants are 3dsf with other parameters, shown beside it because they would close gaps to
 // the specialists. They do not count as specialists.
 var composedVariants = []contender{
-	{name: composedPolicy + ", regular_order=las_mq", policy: composedPolicy, params: map[string]string{"reserve": "true", "regular_order": "las_mq"}},
-	{name: composedPolicy + ", reserve=false", policy: composedPolicy},
-	{name: composedPolicy + ", reserve=false guarantees=false", policy: composedPolicy, params: map[string]string{"guarantees": "false"}},
+	{name: composedPolicy + ", reserve=true", policy: composedPolicy, params: map[string]string{"reserve": "true"}},
+	{name: composedPolicy + ", reserve=true regular_order=las_mq", policy: composedPolicy, params: map[string]string{"reserve": "true", "regular_order": "las_mq"}},
+	{name: composedPolicy + ", guarantees=false", policy: composedPolicy, params: map[string]string{"guarantees": "false"}},
 }
 
 // twoTierPolicy is the policy that plans projects.

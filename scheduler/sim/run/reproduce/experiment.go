@@ -22,6 +22,8 @@ type Sample struct {
 	Claims map[string]float64 // keyed by the last part of the claim's id
 	Points []Point
 	Grades []Grade // of experiments with Metrics
+
+	made string // by which version of the program and on which day, "" without a store
 }
 
 func (s *Sample) setClaim(claim string, v float64) {
@@ -39,6 +41,9 @@ func (s *Sample) addPoint(plot, line string, x, y float64) {
 		s.Points = append(s.Points, Point{plot, line, x, y})
 	}
 }
+
+// errNotStored means that a Runner with StoredOnly found no sample.
+var errNotStored = errors.New("no result is stored")
 
 // errUnavailable means that this build or machine lacks something the experiment needs.
 var errUnavailable = errors.New("absent")
@@ -97,6 +102,8 @@ type Outcome struct {
 	Sensitivity []Shift
 	// Rows are the experiment's rows of the table of all schedulers.
 	Rows []TableRow
+	// Made says which versions of the program made the samples, and when.
+	Made string
 
 	shifts     []ParameterShift
 	shiftSeeds int

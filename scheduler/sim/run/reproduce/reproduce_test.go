@@ -104,7 +104,7 @@ func TestReportNamesMissingClaims(t *testing.T) {
 	}
 	r := NewReport(outs, env, "drover sim reproduce")
 	var md, html bytes.Buffer
-	if err := r.Markdown(&md); err != nil {
+	if err := r.Markdown(&md, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.HTML(&html); err != nil {

@@ -59,11 +59,11 @@ func (r *rigidPolicy) Decide(s *scheduler.State, now scheduler.Time, maxActions 
 	if len(r.jobs) > 0 {
 		r.setShares(r, s, now)
 	}
-	mark := s.Mark()
+	mark := s.Journal().Mark()
 	for i, j := range r.jobs {
 		r.fillShare(s, j, r.shares[i], now, maxActions)
 	}
-	s.Rollback(mark)
+	s.Journal().Rollback(mark)
 	return scheduler.Decision{Base: s.Index(), At: now, Actions: r.actions}
 }
 
@@ -72,12 +72,12 @@ func (r *rigidPolicy) fillShare(s *scheduler.State, j *scheduler.Job, share floa
 	running := r.cfg.RunningContainers(j)
 	for _, g := range j.Stages {
 		for running < share && g.Ready() && g.Startable() > 0 && len(r.actions) < maxActions {
-			node, disk := s.BestNodeExcept(g, r.reservedNodes)
+			node, disk := s.Cluster().BestNodeExcept(g, r.reservedNodes)
 			if node == scheduler.NoNode {
 				r.reserveNodes(s, g)
 				break
 			}
-			r.actions = append(r.actions, s.PlaceAction(g, g.NextPending(0), node, disk))
+			r.actions = append(r.actions, s.Attempts().PlaceAction(g, g.NextPending(0), node, disk))
 			if err := s.Apply(&r.actions[len(r.actions)-1], now); err != nil {
 				panic("reproduce: a fitting placement was refused: " + err.Error())
 			}
@@ -89,7 +89,7 @@ func (r *rigidPolicy) fillShare(s *scheduler.State, j *scheduler.Job, share floa
 // reserveNodes reserves nodes for a stage's tasks that fit nowhere, as YARN does.
 func (r *rigidPolicy) reserveNodes(s *scheduler.State, g *scheduler.Stage) {
 	for range g.Startable() {
-		n := s.NodeLackingLeast(g, r.reservedNodes)
+		n := s.Cluster().NodeLackingLeast(g, r.reservedNodes)
 		if n == scheduler.NoNode {
 			return
 		}
@@ -99,7 +99,7 @@ func (r *rigidPolicy) reserveNodes(s *scheduler.State, g *scheduler.Stage) {
 
 // clusterContainers returns the cluster's number of containers.
 func (r *rigidPolicy) clusterContainers(s *scheduler.State) float64 {
-	total := s.Total()
+	total := s.Cluster().Total()
 	return float64(total[scheduler.Memory]) / float64(r.cfg.Unit[scheduler.Memory])
 }
 
@@ -130,7 +130,7 @@ func (r *rigidPolicy) shareByWeight(s *scheduler.State, weighted bool) {
 func (r *rigidPolicy) shareLeastServed(s *scheduler.State, now scheduler.Time) {
 	first, least := 0, 0.0
 	for i, j := range r.jobs {
-		if attained, _ := r.cfg.Service(j, now); i == 0 || attained < least {
+		if attained := r.cfg.Service(j, now); i == 0 || attained < least {
 			first, least = i, attained
 		}
 	}

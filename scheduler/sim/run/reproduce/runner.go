@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -29,6 +30,8 @@ type Runner struct {
 	Parallel    int
 	// Store, if not nil, stores samples between runs.
 	Store *Store
+	// StoredOnly evaluates what Store has and simulates nothing.
+	StoredOnly bool
 	// OnProgress, if not nil, is called after each unit. Calls do not overlap.
 	OnProgress func(Progress)
 }
@@ -172,6 +175,10 @@ func (r *Runner) runUnit(o *Outcome, u *unit) (fromStore bool) {
 		u.sample = s
 		return true
 	}
+	if r.StoredOnly {
+		u.err = errNotStored
+		return false
+	}
 	if u.sample, u.err = o.Experiment.Run(&env, u.seed); u.err != nil {
 		u.err = fmt.Errorf("%s: %w", name, u.err)
 		return false
@@ -185,12 +192,17 @@ func (r *Runner) evaluate(o *Outcome, units []*unit) {
 	samples := make([][]*Sample, len(o.shifts)+1) // samples[0]: no parameter is shifted
 	var errs []error
 	for _, u := range units {
-		errs = append(errs, u.err)
+		if !errors.Is(u.err, errNotStored) {
+			errs = append(errs, u.err)
+		}
 		if u.sample != nil {
 			samples[u.shift+1] = append(samples[u.shift+1], u.sample)
 		}
 	}
-	o.Err = errors.Join(errs...)
+	if o.Err = errors.Join(errs...); o.Err == nil && len(samples[0]) == 0 {
+		o.Err = errNotStored
+	}
+	o.Made = describeOrigins(samples[0])
 	for _, c := range r.Claims {
 		if c.Experiment != o.Name {
 			continue
@@ -198,15 +210,33 @@ func (r *Runner) evaluate(o *Outcome, units []*unit) {
 		v := evaluateSamples(c, &o.Experiment, samples[0], o.Err)
 		o.Verdicts = append(o.Verdicts, v)
 		for k, s := range o.shifts {
+			if len(samples[k+1]) == 0 {
+				continue
+			}
 			w := evaluateSamples(c, &o.Experiment, samples[k+1], nil)
 			o.Sensitivity = append(o.Sensitivity, Shift{ParameterShift: s, Claim: c.ID, Mean: w.Ours.Mean, Verdict: classifyByMean(&w)})
 		}
 	}
-	if len(o.shifts) > 0 {
-		o.shiftSeeds = len(samples[1])
+	for k := range o.shifts {
+		o.shiftSeeds = max(o.shiftSeeds, len(samples[k+1]))
 	}
 	o.Curves = averageCurves(samples[0])
 	o.Rows = tableRows(&o.Experiment, samples[0])
+}
+
+// describeOrigins says how many samples each version of the program made, and when.
+func describeOrigins(samples []*Sample) string {
+	seeds := map[string]int{}
+	for _, s := range samples {
+		if s.made != "" {
+			seeds[s.made]++
+		}
+	}
+	var parts []string
+	for _, made := range slices.Sorted(maps.Keys(seeds)) {
+		parts = append(parts, fmt.Sprintf("%s by %s", seedsText(seeds[made]), made))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // classifyByMean classifies a claim by its mean alone: with few seeds a shift shows where the value

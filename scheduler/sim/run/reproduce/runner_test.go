@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,8 +45,9 @@ func TestStoredSamplesAreReused(t *testing.T) {
 		build  string
 		others bool
 		runs   int
-	}{{"one", false, 7}, {"one", false, 0}, {"two", true, 0}, {"two", false, 7}} {
-		store, err := OpenStore(dir, c.build)
+		made   string
+	}{{"one", false, 7, "one"}, {"one", false, 0, "one"}, {"two", true, 0, "one"}, {"two", false, 7, "two"}} {
+		store, err := OpenStore(dir, c.build, "v-"+c.build)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +66,129 @@ func TestStoredSamplesAreReused(t *testing.T) {
 		if v := outs[0].Verdicts[0]; v.Ours.Mean != 12 || v.Ours.N != 3 || !v.Reproduced {
 			t.Errorf("build %s: %+v", c.build, v)
 		}
+		if want := fmt.Sprintf("3 seeds by v-%s on %s", c.made, time.Now().UTC().Format(time.DateOnly)); outs[0].Made != want {
+			t.Errorf("build %s: made %q, want %q", c.build, outs[0].Made, want)
+		}
 		if v := outs[0].Verdicts[1]; v.Missing == "" {
 			t.Errorf("NaN is taken for a value: %+v", v)
 		}
 		if s := outs[0].Sensitivity; len(s) != 4 || s[0].Mean != 6.5 || s[1].Mean != 21.5 || !s[1].High || s[0].Verdict != "reproduced" {
 			t.Errorf("sensitivity %+v", s)
+		}
+	}
+}
+
+// TestStoredOnlySimulatesNothing: what an interrupted run has stored can be reported; the rest is not
+// run.
+func TestStoredOnlySimulatesNothing(t *testing.T) {
+	store, err := OpenStore(t.TempDir(), "one", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	r := toyRunner(&ran, store)
+	r.StoredOnly = true
+	for _, want := range []struct {
+		n       int
+		missing string
+	}{{0, errNotStored.Error()}, {2, ""}} {
+		outs, err := r.Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := outs[0].Verdicts[0]; v.Ours.N != want.n || v.Missing != want.missing || len(outs[0].Sensitivity) != 0 || ran != 0 {
+			t.Errorf("%d values, missing %q, %d shifts, %d simulated; want %+v", v.Ours.N, v.Missing, len(outs[0].Sensitivity), ran, want)
+		}
+		some := toyRunner(&ran, store)
+		some.Seeds, some.Sensitivity = 2, 0
+		if _, err := some.Run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		ran = 0
+	}
+}
+
+// TestDocsAreWrittenBetweenTheirLines: the page and the README have the report's numbers; a partial
+// report is refused.
+func TestDocsAreWrittenBetweenTheirLines(t *testing.T) {
+	root := t.TempDir()
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "docs/explanation"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claims, err := LoadClaims()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cal, err := LoadCalibration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Outcome{Experiment: Experiment{Name: "x"}}
+	for _, c := range claims {
+		o.Verdicts = append(o.Verdicts, EvaluateClaim(c, []float64{c.PaperValue}, true))
+	}
+	o.Verdicts[0].Reproduced = false
+	r := NewReport([]*Outcome{o}, &Env{Cal: cal}, "drover sim reproduce")
+	write("before\n")
+	if err := r.WriteDocs(root); err == nil || !strings.Contains(err.Error(), "no lines") {
+		t.Errorf("a README without the lines: %v", err)
+	}
+	write("before\n" + readmeBegin + "old\n" + readmeEnd + "after\n")
+	if err := r.WriteDocs(root); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read("README.md"), "before\n"+readmeBegin+r.readmeText()+readmeEnd+"after\n"; got != want {
+		t.Errorf("README %q, want %q", got, want)
+	}
+	if page := read(docsPage); !strings.Contains(page, r.Summary()) || strings.Contains(page, "![") || !strings.Contains(r.readmeText(), fmt.Sprint(len(claims), " claims")) {
+		t.Errorf("page %.300s", page)
+	}
+	r.Outcomes[0].Verdicts = o.Verdicts[1:]
+	if err := NewReport(r.Outcomes, &Env{Cal: cal}, "").WriteDocs(root); err == nil || !strings.Contains(err.Error(), "is for all 124 claims") {
+		t.Errorf("a partial report: %v", err)
+	}
+}
+
+// TestReadmeHasTheNumbersOfThePage: both are written by the same command.
+func TestReadmeHasTheNumbersOfThePage(t *testing.T) {
+	read := func(name string) string {
+		b, err := os.ReadFile("../../../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	cal, err := LoadCalibration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, text := read(docsPage), read(readme)
+	if !strings.Contains(page, cal.Hash) {
+		t.Errorf("%s has results of another calibration: run drover sim reproduce -docs", docsPage)
+	}
+	_, text, _ = strings.Cut(text, readmeBegin)
+	text, _, _ = strings.Cut(text, readmeEnd)
+	var s, f Score
+	if _, err := fmt.Sscanf(strings.ReplaceAll(text, "\n", " "), "Of %d claims of the papers, evaluated by `drover sim reproduce`, %d have the paper's sign and %d are reproduced; of the %d distinct facts behind them %d and %d.",
+		&s.Claims, &s.Signs, &s.Reproduced, &f.Claims, &f.Signs, &f.Reproduced); err != nil {
+		t.Fatalf("%s: %q: %v", readme, text, err)
+	}
+	for _, part := range []string{fmt.Sprintf("%d claims: %d (", s.Claims, s.Signs), fmt.Sprintf(", %d (", s.Reproduced),
+		fmt.Sprintf("%d distinct facts: %d (", f.Claims, f.Signs), fmt.Sprintf(", %d (", f.Reproduced)} {
+		if !strings.Contains(page, part) {
+			t.Errorf("%s lacks %q, which the README says", docsPage, part)
 		}
 	}
 }

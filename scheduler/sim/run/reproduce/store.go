@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/drover-run/drover/scheduler/sim/report"
 	"github.com/drover-run/drover/scheduler/sim/run"
@@ -19,8 +20,9 @@ import (
 // Store stores samples in a folder, so that an interrupted run can continue. A sample is reused
 // only by the same program with the same parameters. A nil Store stores nothing.
 type Store struct {
-	dir   string
-	build string
+	dir     string
+	build   string
+	version string
 	// AcceptOtherBuilds also reuses samples of other builds of the program, and counts them.
 	AcceptOtherBuilds bool
 	fromOtherBuilds   atomic.Int64
@@ -37,16 +39,18 @@ func (s *Store) FromOtherBuilds() int {
 // storedSample is the content of a file of a Store.
 type storedSample struct {
 	Build  string  `json:"build"`
+	Made   string  `json:"made"` // version and day
 	Key    string  `json:"key"`
 	Sample *Sample `json:"sample"`
 }
 
-// OpenStore opens a folder of samples and creates it if needed. build identifies the program.
-func OpenStore(dir, build string) (*Store, error) {
+// OpenStore opens a folder of samples and creates it if needed. build identifies the program;
+// version is what people call it.
+func OpenStore(dir, build, version string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of samples: %w", err)
 	}
-	return &Store{dir: dir, build: build}, nil
+	return &Store{dir: dir, build: build, version: version}, nil
 }
 
 // BuildID returns the SHA-256 of the running program's file.
@@ -81,12 +85,13 @@ func (s *Store) get(name, key string) *Sample {
 		return nil
 	}
 	var k storedSample
-	if json.Unmarshal(b, &k) != nil || k.Key != key || (k.Build != s.build && !s.AcceptOtherBuilds) {
+	if json.Unmarshal(b, &k) != nil || k.Sample == nil || k.Key != key || (k.Build != s.build && !s.AcceptOtherBuilds) {
 		return nil // truncated, or of another program: it is made again
 	}
 	if k.Build != s.build {
 		s.fromOtherBuilds.Add(1)
 	}
+	k.Sample.made = k.Made
 	return k.Sample
 }
 
@@ -96,7 +101,8 @@ func (s *Store) put(name, key string, sample *Sample) error {
 		return nil
 	}
 	path := s.path(name)
-	if err := run.WriteFile(path+".new", func(w io.Writer) error { return report.WriteJSON(w, storedSample{s.build, key, sample}) }); err != nil {
+	sample.made = fmt.Sprintf("%s on %s", s.version, time.Now().UTC().Format(time.DateOnly))
+	if err := run.WriteFile(path+".new", func(w io.Writer) error { return report.WriteJSON(w, storedSample{s.build, sample.made, key, sample}) }); err != nil {
 		return fmt.Errorf("store a sample: %w", err)
 	}
 	if err := os.Rename(path+".new", path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+const (
+	tokenFileFlag = "token-file"
+	tokenVariable = "DROVER_TOKEN" // not a flag: others on the machine can read those
+	maxTokenFile  = 4 << 10
+)
+
+// readToken returns the token in the file of the flag or in the environment, ""
+// for none.
+func readToken(c *cli.Context) (string, error) {
+	path := c.String(tokenFileFlag)
+	if path == "" {
+		return strings.TrimSpace(os.Getenv(tokenVariable)), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "-%s: %w", tokenFileFlag, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", fault.New(fault.Invalid, "-%s: %w", tokenFileFlag, err)
+	}
+	if st.Mode().IsRegular() && st.Mode().Perm()&0o077 != 0 {
+		return "", fault.New(fault.Denied, "others can read the token in %s (mode %04o): `chmod 600 %s`", path, st.Mode().Perm(), path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
+	token := strings.TrimSpace(string(b))
+	if err != nil || token == "" || strings.ContainsAny(token, " \n\r\t") {
+		return "", fault.New(fault.Invalid, "%s has no token: it is one word, as `drover token create` prints it", path)
+	}
+	return token, nil
+}
+
+func tokenCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "token",
+		Usage:       "tokens for people and programs without certificates",
+		Subcommands: []*cli.Command{tokenCreateCommand(), tokenListCommand(), tokenRevokeCommand()},
+	}
+}
+
+// tokenRights are the values of -right.
+var tokenRights = map[string]droverv1.TokenRight{
+	"read":    droverv1.TokenRight_TOKEN_RIGHT_READ,
+	"submit":  droverv1.TokenRight_TOKEN_RIGHT_SUBMIT,
+	"operate": droverv1.TokenRight_TOKEN_RIGHT_OPERATE,
+	"all":     droverv1.TokenRight_TOKEN_RIGHT_ALL,
+}
+
+func rightText(r droverv1.TokenRight) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_RIGHT_"))
+}
+
+func tokenCreateCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "create",
+		Usage: "create a token and print it, once",
+		Description: "Its holder may do what the user may, and at most what -right and -tenant leave: read jobs, also submit, also operate\n" +
+			"others' jobs, or all, which only a token of an operator has. Give it to commands in a file (-token-file) or in the\n" +
+			"environment (DROVER_TOKEN), together with -tls-ca, and no certificate.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "user", Usage: "whose rights it has; default: yours"},
+			&cli.StringSliceFlag{Name: "tenant", Usage: "it is good for this tenant alone, repeatable; default: all"},
+			&cli.StringFlag{Name: "right", Value: "operate", Usage: "read, submit, operate or all"},
+			&cli.DurationFlag{Name: "life", Value: 30 * 24 * time.Hour, Usage: "validity, a minute to 366 days"},
+			&cli.StringFlag{Name: "note", Usage: "what it is for, shown by `drover token list`"},
+			&cli.StringFlag{Name: "out", Usage: "write it to this new file, mode 0600, instead of printing it", TakesFile: true},
+		},
+		Action: createToken,
+	}
+}
+
+func createToken(c *cli.Context) error {
+	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+		return err
+	}
+	right, ok := tokenRights[c.String("right")]
+	if !ok {
+		return usageErrorf("-right %q: want read, submit, operate or all", c.String("right"))
+	}
+	cl, err := dial(c)
+	if err != nil {
+		return err
+	}
+	var out *os.File
+	if path := c.String("out"); path != "" { // before a token exists that could not be written
+		if out, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return fault.New(fault.Invalid, "-out: %w", err)
+		}
+		defer out.Close()
+	}
+	res, err := cl.tokens.CreateToken(c.Context, connect.NewRequest(&droverv1.CreateTokenRequest{User: c.String("user"), Tenants: c.StringSlice("tenant"),
+		Right: right, Note: c.String("note"), LifeMs: c.Duration("life").Milliseconds()}))
+	if err != nil {
+		if out != nil {
+			_ = os.Remove(out.Name()) // empty
+		}
+		return cl.classifyError(err)
+	}
+	t := res.Msg.Token
+	fmt.Fprintf(c.App.ErrWriter, "token %s of %s, good until %s; it is shown this once\n", t.Id, t.User, time.UnixMilli(t.ExpiresMs).UTC().Format(time.DateTime))
+	if out == nil {
+		fmt.Fprintln(c.App.Writer, res.Msg.Text)
+		return nil
+	}
+	if _, err := fmt.Fprintln(out, res.Msg.Text); err != nil {
+		return fmt.Errorf("write the token; revoke it with `drover token revoke %s`: %w", t.Id, err)
+	}
+	return nil
+}
+
+func tokenListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "your tokens, or those of all users for an operator",
+		Flags: []cli.Flag{jsonFlag},
+		Action: func(c *cli.Context) error {
+			if _, err := positionalArgs(c, 0, 0, ""); err != nil {
+				return err
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.tokens.ListTokens(c.Context, connect.NewRequest(&droverv1.ListTokensRequest{}))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			if c.Bool("json") {
+				return printProto(c.App.Writer, res.Msg)
+			}
+			rows := make([][]string, 0, len(res.Msg.Tokens))
+			for _, t := range res.Msg.Tokens {
+				rows = append(rows, []string{t.Id, t.User, strings.Join(t.Tenants, ","), rightText(t.Right), tokenState(t, time.Now()), t.CreatedBy, t.Note})
+			}
+			printTable(c.App.Writer, []string{"token", "user", "tenants", "right", "good until", "created by", "note"}, rows)
+			return nil
+		},
+	}
+}
+
+func tokenState(t *droverv1.Token, now time.Time) string {
+	switch end := time.UnixMilli(t.ExpiresMs); {
+	case t.RevokedMs != 0:
+		return "revoked " + time.UnixMilli(t.RevokedMs).UTC().Format(time.DateTime)
+	case !now.Before(end):
+		return "expired " + end.UTC().Format(time.DateTime)
+	default:
+		return end.UTC().Format(time.DateTime)
+	}
+}
+
+func tokenRevokeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "revoke",
+		Usage:     "end a token, and the calls of its holder within seconds",
+		ArgsUsage: "TOKEN",
+		Action: func(c *cli.Context) error {
+			a, err := positionalArgs(c, 1, 1, "TOKEN")
+			if err != nil {
+				return err
+			}
+			if strings.HasPrefix(a[0], "drover_") {
+				return usageErrorf("want the id of the token, which `drover token list` shows; the token itself belongs into no command line")
+			}
+			cl, err := dial(c)
+			if err != nil {
+				return err
+			}
+			res, err := cl.tokens.RevokeToken(c.Context, connect.NewRequest(&droverv1.RevokeTokenRequest{Id: a[0]}))
+			if err != nil {
+				return cl.classifyError(err)
+			}
+			fmt.Fprintf(c.App.Writer, "token %s of %s is revoked\n", a[0], res.Msg.Token.GetUser())
+			return nil
+		},
+	}
+}

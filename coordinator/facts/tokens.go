@@ -1,0 +1,128 @@
+package facts
+
+import (
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// Limits of tokens that have not expired.
+const (
+	MaxTokens     = 10_000
+	MaxUserTokens = 100 // of one user
+)
+
+// Token is an access token. It is never changed once made: a revoked one is
+// another value.
+type Token struct {
+	Spec *droverv1.Token
+	Hash []byte // SHA-256 of its secret
+}
+
+// EndedAt returns why a token is no longer good at a time (Unix ms): "expired",
+// "revoked", or "" if it is good.
+func (t *Token) EndedAt(ms int64) string {
+	switch {
+	case t.Spec.GetRevokedMs() != 0:
+		return "revoked"
+	case ms >= t.Spec.GetExpiresMs():
+		return "expired"
+	default:
+		return ""
+	}
+}
+
+// Token returns the token of that id, or nil.
+func (f *Facts) Token(id string) *Token { return f.tokens[id] }
+
+// Tokens returns all tokens by id. It allocates. Expired ones are among them
+// until another one is created.
+func (f *Facts) Tokens() []*Token {
+	out := make([]*Token, 0, len(f.tokens))
+	for _, id := range slices.Sorted(maps.Keys(f.tokens)) {
+		out = append(out, f.tokens[id])
+	}
+	return out
+}
+
+// HasTokens reports whether a token is good at a time (Unix ms).
+func (f *Facts) HasTokens(ms int64) bool {
+	for _, t := range f.tokens {
+		if t.EndedAt(ms) == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// applyToken adds a token, and drops those that have expired.
+func (f *Facts) applyToken(e *droverv1.Entry, tf *droverv1.TokenFact, r *Result) {
+	f.dropExpiredTokens()
+	t := tf.GetToken()
+	of := 0
+	for _, x := range f.tokens {
+		if x.Spec.GetUser() == t.GetUser() {
+			of++
+		}
+	}
+	switch {
+	case t.GetId() == "" || t.GetUser() == "" || len(tf.GetHash()) != sha256.Size:
+		r.Err = fault.New(fault.Invalid, "a token has an id, a user and the hash of its secret")
+	case f.tokens[t.GetId()] != nil:
+		r.Err = fault.New(fault.Exists, "there is a token %s", clip(t.GetId(), 64))
+	case len(f.tokens) >= MaxTokens:
+		r.Err = fault.New(fault.Exhausted, "a cluster has at most %d tokens that have not expired: give them shorter lives", MaxTokens)
+	case of >= MaxUserTokens:
+		r.Err = fault.New(fault.Exhausted, "%s has %d tokens that have not expired, the limit: give them shorter lives", t.GetUser(), of)
+	default:
+		f.tokens[t.GetId()] = &Token{Spec: proto.CloneOf(t), Hash: slices.Clone(tf.GetHash())}
+		f.addEvent(e, "token.created", &Event{Text: tokenText(t)})
+		r.Changed = 1
+	}
+}
+
+// dropExpiredTokens forgets the tokens that had expired when the entry was made.
+func (f *Facts) dropExpiredTokens() {
+	maps.DeleteFunc(f.tokens, func(_ string, t *Token) bool { return t.Spec.GetExpiresMs() <= f.now/int64(time.Millisecond) })
+}
+
+func (f *Facts) applyTokenRevoked(e *droverv1.Entry, tf *droverv1.TokenRevokedFact, r *Result) {
+	t := f.tokens[tf.GetId()]
+	if t == nil {
+		r.Err = fault.New(fault.NotFound, "there is no token %q: `drover token list` shows yours", clip(tf.GetId(), 64))
+		return
+	}
+	if t.Spec.GetRevokedMs() == 0 {
+		f.revokeToken(t)
+		f.addEvent(e, "token.revoked", &Event{Text: tokenText(t.Spec)})
+		r.Changed = 1
+	}
+}
+
+// revokeToken keeps the token until it expires, so that its holder is told why it
+// is refused.
+func (f *Facts) revokeToken(t *Token) {
+	next := &Token{Spec: proto.CloneOf(t.Spec), Hash: t.Hash}
+	next.Spec.RevokedMs = max(f.now/int64(time.Millisecond), 1)
+	f.tokens[t.Spec.GetId()] = next
+}
+
+// revokeAllTokens is for facts from an archive: a token that was revoked after
+// it was saved would be good again.
+func (f *Facts) revokeAllTokens() {
+	for _, t := range f.Tokens() {
+		if t.Spec.GetRevokedMs() == 0 {
+			f.revokeToken(t)
+		}
+	}
+}
+
+func tokenText(t *droverv1.Token) string {
+	return clip(t.GetId(), 64) + " of " + clip(t.GetUser(), 160) + ", until " + time.UnixMilli(t.GetExpiresMs()).UTC().Format(time.DateOnly)
+}

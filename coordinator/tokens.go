@@ -1,0 +1,248 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// A token's text is tokenPrefix, its id, "_" and its secret, in hex digits. The
+// prefix is for programs that look for secrets in places where none belongs. The
+// secret has 256 random bits, so that its SHA-256 can be kept as it is, and nobody
+// can guess it.
+const (
+	tokenPrefix      = "drover_"
+	tokenIDBytes     = 8
+	tokenSecretBytes = 32
+)
+
+const (
+	wrongTokenRate = 1                // of one address, in a second; 11 at once
+	tokenCheck     = 5 * time.Second  // between two looks at the tokens of open calls
+	tokenSilence   = 30 * time.Second // without a leader, after which a follower believes no token
+)
+
+// tokens checks the tokens that callers show, and ends the calls of those that
+// are no longer good.
+type tokens struct {
+	c     *core
+	wrong *rates // by address
+
+	mu   sync.Mutex
+	open map[*openCall]struct{}
+}
+
+// openCall is a request in progress whose caller has shown a token.
+type openCall struct {
+	id  string // of the token
+	end context.CancelCauseFunc
+}
+
+func newTokens(c *core) *tokens {
+	return &tokens{c: c, wrong: newRates(wrongTokenRate), open: map[*openCall]struct{}{}}
+}
+
+// tokenScope is what a token leaves of its user's rights.
+type tokenScope struct {
+	id      string
+	tenants []string // empty: all
+	right   droverv1.TokenRight
+}
+
+// covers reports whether a scope leaves a right in a tenant; without a token all
+// are left.
+func (s *tokenScope) covers(r right, tenant string) bool {
+	if s == nil {
+		return true
+	}
+	if len(s.tenants) > 0 && !slices.Contains(s.tenants, tenant) {
+		return false
+	}
+	switch r {
+	case mayRead:
+		return s.right >= droverv1.TokenRight_TOKEN_RIGHT_READ
+	case maySubmit:
+		return s.right >= droverv1.TokenRight_TOKEN_RIGHT_SUBMIT
+	case mayOperate:
+		return s.right >= droverv1.TokenRight_TOKEN_RIGHT_OPERATE
+	default:
+		return false
+	}
+}
+
+// coversOwn reports whether a scope leaves a right on a job of the user's own: who
+// may submit may stop what was submitted.
+func (s *tokenScope) coversOwn(r right, tenant string) bool {
+	return s.covers(min(r, maySubmit), tenant)
+}
+
+// coversCluster reports whether a scope leaves an operator's rights.
+func (s *tokenScope) coversCluster() bool {
+	return s == nil || s.right == droverv1.TokenRight_TOKEN_RIGHT_ALL && len(s.tenants) == 0
+}
+
+// unauthenticated is the answer to callers who did not prove who they are.
+func unauthenticated(format string, args ...any) error {
+	return connect.NewError(connect.CodeUnauthenticated, fault.New(fault.Denied, format, args...))
+}
+
+// identify returns the identity that a token of a caller at an address proves.
+// Too many wrong tokens of one address are told to come back; right ones never
+// are, since other people may share the address, and none can be guessed.
+func (t *tokens) identify(text, address string) (identity, error) {
+	id, err := t.check(text)
+	if err == nil || connect.CodeOf(err) != connect.CodeUnauthenticated {
+		return id, err
+	}
+	if !t.wrong.allow(network(address)) {
+		err = fault.Overload("too many wrong tokens come from your address: wait for a few seconds")
+	}
+	return identity{kind: kindOther}, err
+}
+
+// network returns what wrong tokens are counted by: an address, of IPv6 the 64
+// bits that one place has to itself.
+func network(address string) string {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return ""
+	}
+	ip := a.Addr().Unmap().WithZone("")
+	if p, err := ip.Prefix(64); err == nil && ip.Is6() {
+		return p.String()
+	}
+	return ip.String()
+}
+
+func (t *tokens) check(text string) (identity, error) {
+	id, hash, ok := parseToken(text)
+	if !ok {
+		return identity{}, unauthenticated("this is no token of Drover: it begins with %s and comes from `drover token create`", tokenPrefix)
+	}
+	if err := t.mayJudge(); err != nil {
+		return identity{}, err
+	}
+	var x *facts.Token
+	t.c.view(func(f *facts.Facts) { x = f.Token(id) })
+	if x == nil && !t.c.leads() { // a follower may not have it yet
+		return identity{}, wire.NotLeader("", "this coordinator does not lead, and does not know this token: try again in a second")
+	}
+	if x == nil || subtle.ConstantTimeCompare(x.Hash, hash) != 1 {
+		return identity{}, unauthenticated("this token is unknown: it has expired, or it is another cluster's; an operator makes one with `drover token create`")
+	}
+	if why := x.EndedAt(t.c.now().UnixMilli()); why != "" {
+		return identity{}, unauthenticated("this token of %s is %s: make another one with `drover token create`", x.Spec.GetUser(), why)
+	}
+	return identity{kindUser, x.Spec.GetUser(), &tokenScope{id, x.Spec.GetTenants(), x.Spec.GetRight()}}, nil
+}
+
+// mayJudge returns an error if this server may have missed a revocation: it has
+// not heard from a leader for a while.
+func (t *tokens) mayJudge() error {
+	if t.c.peers == nil || t.c.leads() || time.Since(t.c.replica.LastContact()) < tokenSilence {
+		return nil
+	}
+	return wire.NotLeader("", "this coordinator hears of no leader, so it does not know which tokens are good: ask another one")
+}
+
+// parseToken returns the id of a token and the hash of its secret.
+func parseToken(text string) (id string, hash []byte, ok bool) {
+	rest, ok := strings.CutPrefix(text, tokenPrefix)
+	id, secret, two := strings.Cut(rest, "_")
+	if !ok || !two || len(id) != 2*tokenIDBytes || len(secret) != 2*tokenSecretBytes {
+		return "", nil, false
+	}
+	sum := sha256.Sum256([]byte(secret))
+	return id, sum[:], true
+}
+
+// newToken returns a token's text, its id and the hash of its secret.
+func newToken() (text, id string, hash []byte) {
+	b := make([]byte, tokenIDBytes+tokenSecretBytes)
+	_, _ = rand.Read(b) // never fails: see its documentation
+	id, secret := hex.EncodeToString(b[:tokenIDBytes]), hex.EncodeToString(b[tokenIDBytes:])
+	sum := sha256.Sum256([]byte(secret))
+	return tokenPrefix + id + "_" + secret, id, sum[:]
+}
+
+// bearer returns the token in a request's header; ok reports whether there is such
+// a header.
+func bearer(r *http.Request) (token string, ok bool) {
+	h := r.Header["Authorization"]
+	if len(h) == 0 {
+		return "", false
+	}
+	kind, token, _ := strings.Cut(h[0], " ")
+	if len(h) > 1 || !strings.EqualFold(kind, "Bearer") {
+		return "", true // no token is empty
+	}
+	return strings.TrimSpace(token), true
+}
+
+// errTokenEnded is why a call ends whose token expired or was revoked.
+var errTokenEnded = errors.New("token ended")
+
+// follow returns the context of a request, which ends with the token that its
+// caller has shown. done must be called when the request ends.
+func (t *tokens) follow(ctx context.Context, id identity) (_ context.Context, done func()) {
+	if id.scope == nil {
+		return ctx, func() {}
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	o := &openCall{id.scope.id, end}
+	t.mu.Lock()
+	t.open[o] = struct{}{}
+	t.mu.Unlock()
+	return ctx, func() {
+		t.mu.Lock()
+		delete(t.open, o)
+		t.mu.Unlock()
+		end(nil)
+	}
+}
+
+// endCalls ends the open calls of tokens that are no longer good.
+func (t *tokens) endCalls() {
+	now, lost := t.c.now().UnixMilli(), t.mayJudge() != nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.c.view(func(f *facts.Facts) {
+		for o := range t.open {
+			if x := f.Token(o.id); lost || x == nil || x.EndedAt(now) != "" {
+				o.end(errTokenEnded)
+			}
+		}
+	})
+}
+
+// keep ends calls whose tokens end, until ctx ends.
+func (t *tokens) keep(ctx context.Context) error {
+	for sleep(ctx, min(tokenCheck, t.c.cfg.CertificatesEvery)) {
+		t.endCalls()
+	}
+	return nil
+}
+
+// markTokenEnd replaces the error of a call whose token ended.
+func markTokenEnd(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errTokenEnded) {
+		return unauthenticated("your token expired or was revoked during the call")
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package imports
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// maxMethods is how many methods a type may have, its own and those of the types of this module
+// that it embeds. A type with more owns too much: split it by what changes together.
+const maxMethods = 40
+
+// manyMethods are the types that have more. A type may only leave the list.
+var manyMethods = []string{
+	"coordinator.clientService",
+	"coordinator.core",
+	"coordinator.debugService",
+	"coordinator.historyService",
+	"coordinator.nodeService",
+	"coordinator.operatorService",
+	"coordinator.scheduleBuilder",
+	"coordinator/facts.Facts",
+	"node.attempt",
+	"node.daemon",
+	"runtime/containerd.Driver",
+	"scheduler/backfill.Planner",
+	"scheduler/policies.roundPlan",
+	"scheduler/schedtest.Chaos",
+	"scheduler/schedtest.World",
+	"scheduler/sim/engine.world",
+	"scheduler/threedsf.Policy",
+	"scheduler/threedsf.plan",
+}
+
+// methodSet is what one type declares: its methods and the types that it embeds.
+type methodSet struct {
+	own      int
+	embedded []string
+}
+
+// methodSets returns the types with methods of all files that nobody generated, by
+// "package folder.Type".
+func methodSets(t *testing.T) map[string]*methodSet {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	sets := map[string]*methodSet{}
+	of := func(name string) *methodSet {
+		if sets[name] == nil {
+			sets[name] = &methodSet{}
+		}
+		return sets[name]
+	}
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != root):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution|parser.ParseComments)
+		if err != nil || ast.IsGenerated(f) {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		folder = filepath.ToSlash(folder)
+		imports := importFolders(t, f)
+		for _, decl := range f.Decls {
+			switch decl := decl.(type) {
+			case *ast.FuncDecl:
+				if decl.Recv != nil {
+					of(typeName(decl.Recv.List[0].Type, folder, imports)).own++
+				}
+			case *ast.GenDecl:
+				for _, spec := range decl.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok {
+						of(folder + "." + spec.Name.Name).embedded = embeddedTypes(spec, folder, imports)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || len(sets) < 500 {
+		t.Fatalf("%d types, %v", len(sets), err)
+	}
+	return sets
+}
+
+// importFolders returns the folders of the packages of this module that a file imports, by the
+// name that the file gives them.
+func importFolders(t *testing.T, f *ast.File) map[string]string {
+	out := map[string]string{}
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder, ok := strings.CutPrefix(p, modulePrefix)
+		if !ok {
+			continue
+		}
+		name := path.Base(folder)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		out[name] = folder
+	}
+	return out
+}
+
+// embeddedTypes returns the names of the types that a struct embeds.
+func embeddedTypes(spec *ast.TypeSpec, folder string, imports map[string]string) (names []string) {
+	s, ok := spec.Type.(*ast.StructType)
+	if !ok {
+		return nil
+	}
+	for _, field := range s.Fields.List {
+		if len(field.Names) == 0 {
+			names = append(names, typeName(field.Type, folder, imports))
+		}
+	}
+	return names
+}
+
+// typeName returns the name of a receiver's or embedded type, "" for one of another module.
+func typeName(e ast.Expr, folder string, imports map[string]string) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return folder + "." + e.Name
+	case *ast.StarExpr:
+		return typeName(e.X, folder, imports)
+	case *ast.IndexExpr:
+		return typeName(e.X, folder, imports)
+	case *ast.IndexListExpr:
+		return typeName(e.X, folder, imports)
+	case *ast.SelectorExpr:
+		if pkg, ok := e.X.(*ast.Ident); ok && imports[pkg.Name] != "" {
+			return imports[pkg.Name] + "." + e.Sel.Name
+		}
+	}
+	return ""
+}
+
+// countMethods returns the number of methods of a type with those of the types that it embeds.
+func countMethods(sets map[string]*methodSet, name string, within []string) int {
+	m := sets[name]
+	if m == nil || slices.Contains(within, name) {
+		return 0
+	}
+	n := m.own
+	for _, e := range m.embedded {
+		n += countMethods(sets, e, append(within, name))
+	}
+	return n
+}
+
+// No type has more than maxMethods methods, but for the listed ones.
+func TestTypesHaveFewMethods(t *testing.T) {
+	sets := methodSets(t)
+	for name := range sets {
+		n, listed := countMethods(sets, name, nil), slices.Contains(manyMethods, name)
+		switch {
+		case !listed && n > maxMethods:
+			t.Errorf("%s has %d methods, more than %d: take it apart by what it owns", name, n, maxMethods)
+		case listed && n <= maxMethods:
+			t.Errorf("%s has %d methods: take it off the list", name, n)
+		}
+	}
+	for _, name := range manyMethods {
+		if sets[name] == nil {
+			t.Errorf("%s is listed and does not exist: take it off the list", name)
+		}
+	}
+}

@@ -1,0 +1,207 @@
+// Package pastlogs keeps the logs of attempts after these have left the node,
+// within a limit of bytes and of age.
+//
+// On disk: <dir>/<attempt>/logs/<file>, so that a folder in it is read as an
+// attempt's own, and <dir>/.part-<attempt> while it is written. The time of the
+// folder <attempt> is when it was kept. Nothing is durable: after a crash of the
+// machine the last logs may be missing.
+package pastlogs
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// nameLogs is the folder of the logs in an attempt's folder.
+const nameLogs = "logs"
+
+const partPrefix = ".part-"
+
+// Options limit a store.
+type Options struct {
+	MaxBytes int64         // of all logs; the oldest go first
+	MaxAge   time.Duration // since they were kept
+	MaxFile  int64         // bytes of one file that are kept, its end
+}
+
+// Store is a folder of logs. All methods are safe for concurrent use.
+type Store struct {
+	dir string
+	o   Options
+
+	mu      sync.Mutex
+	entries []entry // oldest first
+	bytes   int64   // of all entries
+}
+
+type entry struct {
+	attempt string
+	at      time.Time
+	bytes   int64
+}
+
+// Open reads the folder, which is made if missing, and removes what an earlier
+// process left half written. O(attempts kept).
+func Open(dir string, o Options) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, o: o}
+	for _, e := range list {
+		if strings.HasPrefix(e.Name(), partPrefix) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil, err
+		}
+		n, err := sizeOf(filepath.Join(dir, e.Name(), nameLogs))
+		if err != nil {
+			return nil, err
+		}
+		s.entries = append(s.entries, entry{e.Name(), info.ModTime(), n})
+		s.bytes += n
+	}
+	slices.SortFunc(s.entries, func(a, b entry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.attempt, b.attempt)) })
+	return s, nil
+}
+
+func sizeOf(dir string) (n int64, err error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for _, e := range list {
+		info, err := e.Info()
+		if err != nil {
+			return 0, err
+		}
+		n += info.Size()
+	}
+	return n, err
+}
+
+// Folder returns the folder that has an attempt's logs, "" if they are not kept.
+func (s *Store) Folder(attempt string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.IndexFunc(s.entries, func(e entry) bool { return e.attempt == attempt }) < 0 {
+		return ""
+	}
+	return filepath.Join(s.dir, attempt)
+}
+
+// Keep copies the logs in an attempt's folder, and removes the oldest ones while
+// there is too much. An attempt that wrote nothing has an empty folder. The tenant
+// may own the attempt's folder: links do not lead out of it, and only files are
+// read. O(bytes).
+func (s *Store) Keep(attempt, from string, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.entries, func(e entry) bool { return e.attempt == attempt }) {
+		return nil // a removal that is tried again
+	}
+	part, to := filepath.Join(s.dir, partPrefix+attempt), filepath.Join(s.dir, attempt)
+	n, err := s.copyLogs(from, part)
+	if err == nil {
+		err = errors.Join(os.Chtimes(part, now, now), os.Rename(part, to))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep the logs of attempt %s: %w", attempt, err), os.RemoveAll(part))
+	}
+	s.entries = append(s.entries, entry{attempt, now, n})
+	s.bytes += n
+	return s.pruneLocked(now)
+}
+
+// copyLogs copies the files in from/logs to part/logs and returns their bytes.
+func (s *Store) copyLogs(from, part string) (n int64, err error) {
+	if err := os.RemoveAll(part); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Join(part, nameLogs), 0o700); err != nil {
+		return 0, err
+	}
+	root, err := os.OpenRoot(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // it never had a folder
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close()
+	list, err := fs.ReadDir(root.FS(), nameLogs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for _, e := range list {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		k, err := s.copyFile(root, e.Name(), filepath.Join(part, nameLogs, e.Name()))
+		if err != nil {
+			return 0, err
+		}
+		n += k
+	}
+	return n, err
+}
+
+func (s *Store) copyFile(root *os.Root, name, to string) (n int64, err error) {
+	in, err := root.OpenFile(filepath.Join(nameLogs, name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0, err
+	}
+	if rest := info.Size() - s.o.MaxFile; rest > 0 {
+		if _, err := in.Seek(rest, io.SeekStart); err != nil {
+			return 0, err
+		}
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(out, io.LimitReader(in, s.o.MaxFile))
+	return n, errors.Join(err, out.Close())
+}
+
+// Prune removes what is too old or too much.
+func (s *Store) Prune(now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pruneLocked(now)
+}
+
+func (s *Store) pruneLocked(now time.Time) error {
+	for len(s.entries) > 0 && (s.bytes > s.o.MaxBytes || now.Sub(s.entries[0].at) > s.o.MaxAge) {
+		e := s.entries[0]
+		if err := os.RemoveAll(filepath.Join(s.dir, e.attempt)); err != nil {
+			return fmt.Errorf("remove old logs: %w", err)
+		}
+		s.entries = s.entries[1:]
+		s.bytes -= e.bytes
+	}
+	return nil
+}

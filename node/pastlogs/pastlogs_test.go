@@ -1,0 +1,150 @@
+package pastlogs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var day0 = time.Unix(1_700_000_000, 0)
+
+func open(t testing.TB, dir string, o Options) *Store {
+	t.Helper()
+	s, err := Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// attemptFolder makes a folder with logs.
+func attemptFolder(t testing.TB, dir string, files map[string]string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, nameLogs), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, nameLogs, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Logs are kept as they were, of a long file the end, and nothing that a link or a
+// pipe of the tenant leads to.
+func TestKeepCopiesFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("password"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	from := attemptFolder(t, filepath.Join(dir, "a"), map[string]string{"stdout.log": "new\n", "stdout.log.1": "old\n", "stderr.log": strings.Repeat("x", 100) + "end"})
+	if err := os.Symlink(secret, filepath.Join(from, nameLogs, "stdout.log.2")); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 1000, MaxAge: time.Hour, MaxFile: 10})
+	for range 2 { // the second time changes nothing
+		if err := s.Keep("1.0.0.1.1", from, day0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	linked := filepath.Join(dir, "b")
+	if err := os.Mkdir(linked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, filepath.Join(linked, nameLogs)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Keep("1.0.1.1.1", linked, day0); err == nil {
+		t.Error("logs behind a link are kept")
+	}
+	if err := s.Keep("1.0.2.1.1", filepath.Join(dir, "none"), day0); err != nil {
+		t.Error(err)
+	}
+	for file, want := range map[string]string{"stdout.log": "new\n", "stdout.log.1": "old\n", "stderr.log": "xxxxxxxend"} {
+		got, err := os.ReadFile(filepath.Join(s.Folder("1.0.0.1.1"), nameLogs, file))
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", file, got, err)
+		}
+	}
+	list, err := os.ReadDir(filepath.Join(s.Folder("1.0.0.1.1"), nameLogs))
+	if err != nil || len(list) != 3 {
+		t.Errorf("%v %v", list, err)
+	}
+	if s.Folder("1.0.1.1.1") != "" || s.Folder("1.0.2.1.1") == "" {
+		t.Error("what failed is there, or what was empty is not")
+	}
+}
+
+// Whatever is kept and whenever the process starts again, the store has the newest
+// logs that fit, and no older ones than it may.
+func TestLimits(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "kept")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		from := attemptFolder(t, filepath.Join(dir, "attempt"), nil)
+		o := Options{MaxBytes: 100, MaxAge: 10 * time.Minute, MaxFile: 1000}
+		s := open(t, filepath.Join(dir, "kept"), o)
+		type kept struct {
+			name string
+			at   time.Time
+			n    int
+		}
+		var all []kept
+		now := day0
+		for i := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(1, 300).Draw(rt, "seconds")) * time.Second)
+			switch rapid.IntRange(0, 3).Draw(rt, "what") {
+			case 0:
+				if err := os.Mkdir(filepath.Join(dir, "kept", partPrefix+"x"), 0o700); err != nil {
+					rt.Fatal(err)
+				}
+				s = open(t, filepath.Join(dir, "kept"), o)
+			case 1:
+				if err := s.Prune(now); err != nil {
+					rt.Fatal(err)
+				}
+				cut := 0
+				for cut < len(all) && now.Sub(all[cut].at) > o.MaxAge {
+					cut++
+				}
+				all = all[cut:]
+			default:
+				n := rapid.IntRange(0, 120).Draw(rt, "bytes")
+				attemptFolder(t, from, map[string]string{"stdout.log": strings.Repeat("a", n)})
+				name := fmt.Sprintf("1.0.%d.1.1", i)
+				if err := s.Keep(name, from, now); err != nil {
+					rt.Fatal(err)
+				}
+				all = append(all, kept{name, now, n})
+				for sum(all, func(k kept) int { return k.n }) > 100 || len(all) > 0 && now.Sub(all[0].at) > o.MaxAge {
+					all = all[1:]
+				}
+			}
+			list, err := os.ReadDir(filepath.Join(dir, "kept"))
+			if err != nil || len(list) != len(all) {
+				rt.Fatalf("%d folders, want %v (%v)", len(list), all, err)
+			}
+			for _, k := range all {
+				if s.Folder(k.name) == "" {
+					rt.Fatalf("%s is gone", k.name)
+				}
+			}
+		}
+	})
+}
+
+func sum[T any](list []T, of func(T) int) (n int) {
+	for _, x := range list {
+		n += of(x)
+	}
+	return n
+}

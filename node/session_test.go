@@ -1,0 +1,31 @@
+package node
+
+import (
+	"testing"
+	"time"
+)
+
+// A quiet node sends a burst without waiting, a busy one keeps the gap in the long
+// run, and a pause earns no more than one burst.
+func TestPacer(t *testing.T) {
+	var p pacer
+	now := time.Unix(1_000_000, 0)
+	for round := range 3 {
+		sent, start := 0, now
+		for range 100 {
+			sent++
+			wait := p.next(now)
+			if quiet := sent < reportBurst; quiet != (wait <= 0) {
+				t.Fatalf("round %d, report %d: wait %v", round, sent, wait)
+			}
+			if wait > minReportGap {
+				t.Fatalf("round %d, report %d: wait %v, more than the gap", round, sent, wait)
+			}
+			now = now.Add(max(0, wait))
+		}
+		if took, want := now.Sub(start), (100-reportBurst+1)*minReportGap; took != want {
+			t.Errorf("round %d: 100 reports in %v, want %v", round, took, want)
+		}
+		now = now.Add(time.Hour)
+	}
+}

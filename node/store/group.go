@@ -1,0 +1,64 @@
+package store
+
+import (
+	"sync"
+
+	"go.etcd.io/bbolt"
+)
+
+// group commits changes of records: the first caller commits at once, and those
+// that come meanwhile share the next transaction. Without company a change waits
+// for nobody; with it, a transaction is as large as the disk is slow.
+type group struct {
+	db *bbolt.DB
+
+	mu         sync.Mutex // guards the fields below
+	committing bool
+	waiting    []*change
+}
+
+// change is one change of a record. turn receives a value when its caller must commit
+// the next transaction, and is closed when the change has been committed.
+type change struct {
+	apply func(*bbolt.Bucket) error
+	turn  chan struct{}
+	err   error
+}
+
+// commit returns when the change is durable. An error of any change of a
+// transaction is that of all of them: it means that the file cannot be written.
+func (g *group) commit(apply func(*bbolt.Bucket) error) error {
+	c := &change{apply: apply, turn: make(chan struct{}, 1)}
+	g.mu.Lock()
+	g.waiting = append(g.waiting, c)
+	leads := !g.committing
+	g.committing = true
+	g.mu.Unlock()
+	if !leads {
+		if _, leads = <-c.turn; !leads {
+			return c.err
+		}
+	}
+	g.mu.Lock()
+	all := g.waiting
+	g.waiting = nil
+	g.mu.Unlock()
+	err := g.db.Update(func(tx *bbolt.Tx) error {
+		for _, c := range all {
+			if err := c.apply(tx.Bucket(bucketRecords)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, c := range all {
+		c.err = err
+		close(c.turn)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.committing = len(g.waiting) > 0; g.committing {
+		g.waiting[0].turn <- struct{}{} // it commits what waits, its own change included
+	}
+	return err
+}

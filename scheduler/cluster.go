@@ -1,0 +1,83 @@
+package scheduler
+
+import "slices"
+
+// Cluster is the nodes of a State, and the index of what is free on them now.
+type Cluster struct {
+	nodes       []*Node
+	nodeName    map[string]NodeID
+	racks       map[string]int32
+	total       Resources // capacity of the nodes that are up
+	schedulable int32     // number of schedulable nodes
+	changeCount uint64
+	fit         fitIndex
+}
+
+// Total returns the capacity of all nodes that are up, draining ones included.
+func (c *Cluster) Total() Resources { return c.total }
+
+// SchedulableNodes returns the number of schedulable nodes.
+func (c *Cluster) SchedulableNodes() int { return int(c.schedulable) }
+
+// node returns a node, or nil.
+func (c *Cluster) node(id NodeID) *Node {
+	if id < 0 || int(id) >= len(c.nodes) {
+		return nil
+	}
+	return c.nodes[id]
+}
+
+// ChangeCount returns the number of changes to the nodes themselves: added, lost, drained,
+// updated. It never decreases. O(1).
+func (c *Cluster) ChangeCount() uint64 { return c.changeCount }
+
+// NodeByName returns a node, or nil.
+func (c *Cluster) NodeByName(name string) *Node {
+	if id, ok := c.nodeName[name]; ok {
+		return c.nodes[id]
+	}
+	return nil
+}
+
+// Dist returns the number of switches between two nodes (3DSF 6.1): 0 on one node, 1 in one
+// rack, 3 with one more level between them, and so on.
+func (c *Cluster) Dist(a, b NodeID) int {
+	if a == b {
+		return 0
+	}
+	m, n := c.nodes[a], c.nodes[b]
+	if m.Rack == n.Rack {
+		return 1
+	}
+	common := 0
+	for common < len(m.path) && common < len(n.path) && m.path[common] == n.path[common] {
+		common++
+	}
+	return len(m.path) - common + len(n.path) - common + 1
+}
+
+// occupants returns the slots of the attempts that occupy something on a node: first those on
+// it in order of placement, then those migrating away from it.
+func (c *Cluster) occupants(id NodeID) []int32 {
+	return append(slices.Clone(c.nodes[id].attempts), c.nodes[id].moving...)
+}
+
+// countNode adds a node to the sums over all nodes (sign 1) or removes it (sign -1).
+func (c *Cluster) countNode(n *Node, sign int64) {
+	if !n.Spec.Down {
+		c.total = c.total.Add(n.Spec.Capacity.Times(sign))
+	}
+	if n.Schedulable() {
+		c.schedulable += int32(sign)
+	}
+}
+
+// setRack sets the node's rack number and path from its spec.
+func (c *Cluster) setRack(n *Node) {
+	rack, ok := c.racks[n.Spec.Path]
+	if !ok {
+		rack = int32(len(c.racks))
+		c.racks[n.Spec.Path] = rack
+	}
+	n.Rack, n.path = rack, splitPath(n.Spec.Path)
+}

@@ -1,0 +1,170 @@
+package lasmq
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// naiveQueue is a queue as one would write it down: all jobs of a group and level.
+type naiveQueue struct {
+	ready   []scheduler.JobID // in order
+	running float64
+}
+
+// naiveQueues inspects all jobs of the State: the queues of a group, and when the
+// first job of any group is demoted, found by bisection.
+func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, groupOf func(*scheduler.Job) int) ([]naiveQueue, scheduler.Time) {
+	queues, demotion := make([]naiveQueue, c.Queues), scheduler.Never
+	var jobs []*scheduler.Job
+	for j := range s.Jobs() {
+		jobs = append(jobs, j)
+	}
+	slices.SortStableFunc(jobs, func(a, b *scheduler.Job) int {
+		return cmp.Compare(c.RemainingContainers(a, false), c.RemainingContainers(b, false))
+	})
+	for _, j := range jobs {
+		if groupOf(j) < 0 {
+			continue
+		}
+		n, _ := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID})
+		level := c.QueueFor(int(n.Value), c.Service(j, now))
+		if later := now + 1<<50; c.QueueFor(level, c.Service(j, later)) > level {
+			low, high := now, later
+			for high-low > 1 {
+				if mid := low + (high-low)/2; c.QueueFor(level, c.Service(j, mid)) > level {
+					high = mid
+				} else {
+					low = mid
+				}
+			}
+			demotion = min(demotion, high)
+		}
+		if groupOf(j) != group {
+			continue
+		}
+		q := &queues[level-1]
+		if q.running += c.RunningContainers(j); j.Ready > 0 {
+			q.ready = append(q.ready, j.Spec.ID)
+		}
+	}
+	return queues, demotion
+}
+
+// The index that follows the log holds, in any group and after any events, what an
+// inspection of all jobs finds.
+func TestIndexFollowsTheState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		groupOf := func(j *scheduler.Job) int { return int(j.Spec.ID%3) - 1 }
+		cfg := testConfig(func(c *Config) { c.Queues, c.First, c.Step = 6, 3, 2 })
+		x := NewIndex(cfg, false, groupOf)
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			for range 1 + c.R.IntN(4) {
+				c.Step()
+			}
+			x.Sync(c.State, c.Now, 2)
+			for group := range 2 {
+				want, demotion := naiveQueues(&cfg, c.State, c.Now, group, groupOf)
+				q := x.Queues(group)
+				q.Begin(c.Now, func(int) (Account, bool) { return Account{}, false })
+				for i := range want {
+					var got []scheduler.JobID
+					for p := (position{}); q.lists[i].get(p) != nil; p = q.lists[i].after(p) {
+						got = append(got, q.lists[i].get(p).id)
+					}
+					if !slices.Equal(got, want[i].ready) || roundToThousandths(q.total[i].float()) != roundToThousandths(want[i].running) {
+						t.Fatalf("group %d queue %d: jobs %v on %v containers, want %v on %v", group, i+1, got, q.total[i].float(), want[i].ready, want[i].running)
+					}
+				}
+				if got := x.Demotion(); got.Sub(demotion).Abs() > 100 && demotion < c.Now+1<<49 {
+					t.Fatalf("the next demotion is at %v, want %v", got, demotion)
+				}
+			}
+			record(t, x, c.State, c.Now)
+		}
+	})
+}
+
+// record records the queues of some jobs, as a policy does.
+func record(t *rapid.T, x *Index, s *scheduler.State, now scheduler.Time) {
+	var states []scheduler.PolicyState
+	for group := range 2 {
+		x.Unrecorded(group, func(j *scheduler.Job, level int) {
+			if rapid.Bool().Draw(t, "recorded") {
+				states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: j.Spec.ID}, Value: int64(level), At: now})
+			}
+		})
+	}
+	if err := s.PolicyStates().Apply(states); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A list is sorted and complete after any insertions and removals, across chunks.
+func TestJobListIsSorted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l jobList
+		var want []jobKey
+		for i := range rapid.IntRange(1, 3*maxChunk).Draw(t, "changes") {
+			if k := rapid.IntRange(0, 4).Draw(t, "change"); k == 0 && len(want) > 0 {
+				at := rapid.IntRange(0, len(want)-1).Draw(t, "removed")
+				l.remove(want[at])
+				want = slices.Delete(want, at, at+1)
+				continue
+			}
+			k := jobKey{order: float64(rapid.IntRange(0, 9).Draw(t, "order")), id: scheduler.JobID(i + 1)}
+			l.insert(listedJob{jobKey: k})
+			at, _ := slices.BinarySearchFunc(want, k, jobKey.compare)
+			want = slices.Insert(want, at, k)
+		}
+		var got []jobKey
+		for p := (position{}); l.get(p) != nil; p = l.after(p) {
+			got = append(got, l.get(p).jobKey)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("the list holds %d entries in another order than the %d inserted", len(got), len(want))
+		}
+	})
+}
+
+// A streak is as long as placing one task after another finds.
+func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := schedtest.New(t).AddNodes(1, schedtest.R(1000, 1000, 1000)).AddTenants("a")
+		cfg := testConfig(func(c *Config) { c.Queues, c.Decay = 3, rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay") })
+		x, accounts := NewIndex(cfg, false, oneGroup), map[int]Account{}
+		var states []scheduler.PolicyState
+		for i := range 3 {
+			if rapid.Bool().Draw(t, "backlogged") {
+				id := w.Submit("a", 60, schedtest.R(1, 2, 1))
+				states = append(states, scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.QueueState, Job: id}, Value: int64(i + 1), At: w.Now})
+				accounts[i+1] = Account{Deficit: rapid.Float64Range(-500, 500).Draw(t, "deficit"), At: w.Now}
+			}
+		}
+		if err := w.State.PolicyStates().Apply(states); err != nil {
+			t.Fatal(err)
+		}
+		x.Sync(w.State, w.Now, 1)
+		q := x.Queues(0)
+		q.Begin(w.Now, func(i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
+		limit := rapid.Int32Range(1, 50).Draw(t, "limit")
+		first, ok := q.Next()
+		if !ok {
+			return
+		}
+		got, want := q.Streak(schedtest.R(1, 2, 1), limit), int32(0)
+		for next := first; want < limit && next.Job == first.Job; next, _ = q.Next() {
+			q.RecordPlaced(schedtest.R(1, 2, 1), 1)
+			want++
+		}
+		if got != want {
+			t.Fatalf("a streak of %d tasks, want %d", got, want)
+		}
+	})
+}

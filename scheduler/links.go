@@ -1,0 +1,140 @@
+package scheduler
+
+import (
+	"slices"
+	"sort"
+)
+
+// links connects attempts with the nodes, tenants and jobs on which they count.
+type links struct{ s *State }
+
+// charge adds d to the use of a job, its tenant and the tenants above it.
+func (l links) charge(j *Job, d Resources, running int32) {
+	l.s.changeLog.recordJob(j)
+	j.Used = j.Used.Add(d)
+	t := l.s.tree.tenants[j.Spec.Tenant]
+	t.Own = t.Own.Add(d)
+	l.s.tree.chargeUp(j.Spec.Tenant, d, running)
+}
+
+// detach removes an attempt and what it occupies from nodes, tenants, counts and the list of
+// suspended attempts; attach is its inverse.
+func (l links) detach(a *Attempt, slot int32) { l.setAttached(a, slot, -1) }
+
+func (l links) attach(a *Attempt, slot int32) { l.setAttached(a, slot, 1) }
+
+// setAttached attaches an attempt (sign 1) or detaches it (sign -1).
+func (l links) setAttached(a *Attempt, slot int32, sign int64) {
+	g := l.s.stages[a.stage]
+	n := l.s.cluster.nodes[a.Node]
+	n.occupy(a.Disk, &a.Occupied, sign)
+	n.Releasing = n.Releasing.Add(a.pendingRelease().Times(sign))
+	l.updateSlotList(&n.attempts, slot, sign, l.s.Attempts().bySeq)
+	if a.From != NoNode {
+		from := l.s.cluster.nodes[a.From]
+		from.occupy(a.FromDisk, &a.FromOccupied, sign)
+		from.Releasing = from.Releasing.Add(a.FromOccupied.Resources.Times(sign))
+		l.updateSlotList(&from.moving, slot, sign, l.s.Attempts().bySeq)
+		l.s.cluster.updateFitIndex(a.From)
+	}
+	running := int32(0)
+	if a.Level == LevelRunning {
+		running = int32(sign)
+		g.Running += running
+	} else {
+		g.Suspended += int32(sign)
+		l.updateSlotList(&l.s.suspended, slot, sign, l.s.Attempts().bySuspension)
+	}
+	l.charge(g.Job, a.Occupied.Resources.Times(sign), running)
+	l.s.cluster.updateFitIndex(a.Node)
+}
+
+// updateSlotList inserts a slot into an ordered list (sign 1) or removes it (sign -1).
+func (ln links) updateSlotList(l *[]int32, slot int32, sign int64, less func(x, y int32) bool) {
+	if sign < 0 {
+		i := sort.Search(len(*l), func(k int) bool { return !less((*l)[k], slot) })
+		if i == len(*l) || (*l)[i] != slot { // two slots with equal keys
+			i = slices.Index(*l, slot)
+		}
+		if i >= 0 {
+			*l = slices.Delete(*l, i, i+1)
+		}
+		return
+	}
+	i := len(*l)
+	if i > 0 && less(slot, (*l)[i-1]) {
+		i = sort.Search(i, func(k int) bool { return less(slot, (*l)[k]) })
+	}
+	*l = slices.Insert(*l, i, slot)
+}
+
+// updateReleasing updates the node after a change of an attempt that affects nothing but its
+// pending release. was is the pending release before.
+func (l links) updateReleasing(a *Attempt, was Resources) {
+	n := l.s.cluster.nodes[a.Node]
+	n.Releasing = n.Releasing.Sub(was).Add(a.pendingRelease())
+	l.s.changeLog.recordJob(l.s.stages[a.stage].Job)
+	l.s.cluster.updateFitIndex(a.Node)
+}
+
+// beginResume sets an attempt to resuming; it occupies what a running one does.
+func (l links) beginResume(a *Attempt, now Time) {
+	a.Phase, a.Target, a.Level = AttemptResuming, LevelRunning, LevelRunning
+	a.ownDetails().Occupied = Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
+	a.Placed = now
+}
+
+// bumpNodeVersionsOf changes the version of every node with an attempt of the job, whose
+// predicted end may have changed.
+func (l links) bumpNodeVersionsOf(j *Job) {
+	if j.Live == 0 {
+		return
+	}
+	for _, g := range j.Stages {
+		for a := range l.s.Attempts().In(g) {
+			l.s.cluster.bumpNodeVersion(a.Node)
+		}
+	}
+}
+
+// bumpNodeVersionsOfOwner is bumpNodeVersionsOf for the job or the jobs of the project that a
+// policy state is about.
+func (l links) bumpNodeVersionsOfOwner(k PolicyStateKey) {
+	if j := l.s.jobs[k.Job]; j != nil {
+		l.bumpNodeVersionsOf(j)
+	} else if p := l.s.projects[k.Project]; p != nil {
+		for _, id := range p.Jobs {
+			l.bumpNodeVersionsOf(l.s.jobs[id])
+		}
+	}
+}
+
+// detachRunning is detach for the common case: an attempt that is not suspended and not
+// migrating.
+func (l links) detachRunning(g *Stage, a *Attempt, slot int32) {
+	n := l.s.cluster.nodes[a.Node]
+	n.occupy(a.Disk, &a.Occupied, -1)
+	if i := slices.Index(n.attempts, slot); i >= 0 {
+		n.attempts = slices.Delete(n.attempts, i, i+1)
+	}
+	g.Running--
+	l.charge(g.Job, Resources{}.Sub(a.Occupied.Resources), -1)
+	l.s.cluster.updateFitIndex(a.Node)
+}
+
+// unlinkFromTask removes an attempt from its task. It returns its slot and the task's other
+// attempt, or nil.
+func (l links) unlinkFromTask(g *Stage, a *Attempt) (int32, *Attempt) {
+	i := a.ID.Index
+	slot := g.active[i] - 1
+	if first := l.s.Attempts().at(slot); first != a {
+		slot = first.sibling - 1
+		first.sibling = 0
+		return slot, first
+	}
+	g.active[i] = a.sibling
+	if a.sibling == 0 {
+		return slot, nil
+	}
+	return slot, l.s.Attempts().at(a.sibling - 1)
+}

@@ -1,0 +1,106 @@
+package scheduler
+
+import "slices"
+
+// All is what the policies remember in a State.
+type PolicyStates struct{ s *State }
+
+// All returns all policy states in order of their keys. It allocates.
+func (ps PolicyStates) All() []PolicyState {
+	out := make([]PolicyState, 0, len(ps.s.policyStates))
+	for _, n := range ps.s.policyStates {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b PolicyState) int { return a.PolicyStateKey.Compare(b.PolicyStateKey) })
+	return out
+}
+
+// updateKinds updates the stateKinds of the job or project of a policy state after the
+// state was added (there) or deleted.
+func (ps PolicyStates) updateKinds(k PolicyStateKey, there bool) {
+	whole := k
+	whole.Job, whole.Project = 0, 0
+	if k.Kind == ViolatedState {
+		whole.Slot = 0
+	}
+	if whole != (PolicyStateKey{Kind: k.Kind}) {
+		return
+	}
+	var m *stateKindSet
+	if j := ps.s.jobs[k.Job]; j != nil && k.Project == 0 {
+		m = &j.stateKinds
+	} else if p := ps.s.projects[k.Project]; p != nil && k.Job == 0 {
+		m = &p.stateKinds
+	} else {
+		return
+	}
+	if k.Kind == ViolatedState && !there { // a state with another cause may remain
+		for k.Slot = range int32(maxCauses) {
+			_, left := ps.s.policyStates[k]
+			there = there || left
+		}
+	}
+	was := *m
+	if *m &^= 1 << k.Kind; there {
+		*m |= 1 << k.Kind
+	}
+	if *m != was && (k.Kind == AcceptedState || k.Kind == InfeasibleState || k.Kind == ViolatedState) {
+		ps.s.links().bumpNodeVersionsOfOwner(k)
+	}
+}
+
+func (ps PolicyStates) put(p PolicyState) {
+	ps.recordChange(&p.PolicyStateKey)
+	ps.updateKinds(p.PolicyStateKey, true)
+	if _, had := ps.s.policyStates[p.PolicyStateKey]; !had {
+		ps.count(p.PolicyStateKey, 1)
+	}
+	ps.s.policyStates[p.PolicyStateKey] = p
+}
+
+func (ps PolicyStates) drop(k PolicyStateKey) {
+	if _, had := ps.s.policyStates[k]; had {
+		delete(ps.s.policyStates, k)
+		ps.recordChange(&k)
+		ps.count(k, -1)
+		ps.updateKinds(k, false)
+	}
+}
+
+// recordChange logs that a policy state of a job or project changed.
+func (ps PolicyStates) recordChange(k *PolicyStateKey) {
+	if j := ps.s.jobs[k.Job]; j != nil {
+		ps.s.changeLog.recordJob(j)
+	} else if k.Project != 0 {
+		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
+	}
+}
+
+func (ps PolicyStates) count(k PolicyStateKey, n int32) {
+	if j := ps.s.jobs[k.Job]; j != nil {
+		j.policyStates += n
+	} else {
+		ps.s.joblessStates += int(n)
+	}
+}
+
+func (ps PolicyStates) apply(p *PolicyState) {
+	k := p.PolicyStateKey
+	if p.Kind == TombstoneState {
+		k.Kind = PolicyStateKind(p.Value)
+	}
+	old, had := ps.s.policyStates[k]
+	if ps.s.undo.depth > 0 {
+		op := undoReplaceState
+		if !had {
+			old.PolicyStateKey, op = k, undoNewState
+		}
+		ps.s.undo.policyStates = append(ps.s.undo.policyStates, old)
+		ps.s.undo.records = append(ps.s.undo.records, undoRec{op: op})
+	}
+	if p.Kind == TombstoneState {
+		ps.drop(k)
+		return
+	}
+	ps.put(*p)
+}

@@ -1,0 +1,192 @@
+package scheduler
+
+import "slices"
+
+// Queue is the order of the jobs of a State, and which of them have ready work.
+type Queue struct{ s *State }
+
+// Next returns the next job with ready work, in order of (Submitted, ID), at or after
+// position at, and the position to continue from; nil at the end. The iteration stays correct
+// while the caller places tasks. O(1) a step.
+func (q Queue) Next(at int32) (*Job, int32) {
+	r := q.s.ready.next(at)
+	if r < 0 {
+		return nil, at
+	}
+	return q.s.order[r], r + 1
+}
+
+// NextOf is Next among the jobs of one tenant, without those of the tenants below
+// it.
+func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
+	tn := q.s.Tenant(t)
+	if tn == nil {
+		return nil, at
+	}
+	r := tn.ready.next(at)
+	if r < 0 {
+		return nil, at
+	}
+	return tn.order[r], r + 1
+}
+
+// NextTenant returns the next tenant with ready work of its own and id >= at, or
+// NoTenant. O(1).
+func (q Queue) NextTenant(at TenantID) TenantID {
+	return TenantID(q.s.tree.readyTenant.next(int32(at)))
+}
+
+// enqueue inserts a job into the orders of all jobs and of its tenant's jobs.
+func (q Queue) enqueue(j *Job, t *Tenant) {
+	q.compactOrder()
+	t.Jobs++
+	q.s.order = insertJob(q.s.order, j, func(k *Job, r int32) { k.rank = r })
+	t.order = insertJob(closeGaps(t.order, &t.ready, func(k *Job, r int32) { k.tenantRank = r }), j,
+		func(k *Job, r int32) { k.tenantRank = r })
+	q.s.ready.grow(int32(len(q.s.order)))
+	t.ready.grow(int32(len(t.order)))
+	if int(j.rank) < len(q.s.order)-1 {
+		rebuildReady(&q.s.ready, q.s.order)
+	}
+	if int(j.tenantRank) < len(t.order)-1 {
+		rebuildReady(&t.ready, t.order)
+	}
+}
+
+func (q Queue) compactOrder() {
+	q.s.order = closeGaps(q.s.order, &q.s.ready, func(k *Job, r int32) { k.rank = r })
+}
+
+// dequeue removes a job from the orders, leaving nil entries except at the end.
+func (q Queue) dequeue(j *Job) {
+	t := q.s.tree.tenants[j.Spec.Tenant]
+	t.Jobs--
+	q.s.order[j.rank] = nil
+	t.order[j.tenantRank] = nil
+	trim := func(o []*Job) []*Job {
+		for len(o) > 0 && o[len(o)-1] == nil {
+			o = o[:len(o)-1]
+		}
+		return o
+	}
+	q.s.order, t.order = trim(q.s.order), trim(t.order)
+}
+
+// addStage adds a validated stage to a job.
+func (q Queue) addStage(j *Job, spec StageSpec) {
+	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec, Pending: spec.Tasks,
+		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),
+		active: make([]int32, spec.Tasks)}
+	g.Spec.After = slices.Clone(spec.After)
+	g.pending.setAll(spec.Tasks)
+	if n := len(q.s.freeStageIndexes); n > 0 {
+		g.self = q.s.freeStageIndexes[n-1]
+		q.s.freeStageIndexes = q.s.freeStageIndexes[:n-1]
+		q.s.stages[g.self] = g
+	} else {
+		g.self = int32(len(q.s.stages))
+		q.s.stages = append(q.s.stages, g)
+	}
+	j.Stages = append(j.Stages, g)
+	for _, a := range g.Spec.After {
+		j.Stages[a].next = append(j.Stages[a].next, g.Index)
+	}
+	q.updateOpen(g)
+	for _, n := range g.next {
+		q.updateOpen(j.Stages[n])
+	}
+	q.s.changeLog.recordJob(j)
+}
+
+// updateOpen recomputes whether a stage may start, and its ready sets.
+func (q Queue) updateOpen(g *Stage) {
+	g.Open = true
+	for _, a := range g.Spec.After {
+		before := g.Job.Stages[a]
+		need := before.Spec.Tasks
+		if g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap && g.Spec.SlowStart > 0 {
+			need = int32(ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
+		}
+		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {
+			g.Open = false
+			break
+		}
+	}
+	q.updateReady(g)
+}
+
+// updateReady brings the ready counts and sets in line with the stage's counts.
+func (q Queue) updateReady(g *Stage) {
+	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
+	if ready == g.ready {
+		return
+	}
+	g.ready = ready
+	j := g.Job
+	if !ready {
+		q.s.floor.drop()
+		if j.Ready--; j.Ready > 0 {
+			return
+		}
+		q.s.ready.clear(j.rank)
+		t := q.s.tree.tenants[j.Spec.Tenant]
+		t.ready.clear(j.tenantRank)
+		t.countHigh(j, -1)
+		if t.ready.next(0) < 0 {
+			q.s.tree.readyTenant.clear(int32(j.Spec.Tenant))
+		}
+		return
+	}
+	q.s.floor.add(g)
+	if j.Ready++; j.Ready > 1 {
+		return
+	}
+	q.s.ready.set(j.rank)
+	t := q.s.tree.tenants[j.Spec.Tenant]
+	t.ready.set(j.tenantRank)
+	t.countHigh(j, 1)
+	q.s.tree.readyTenant.set(int32(j.Spec.Tenant))
+}
+
+// setPhase sets the job's phase; it changes which of its stages are ready.
+func (q Queue) setPhase(j *Job, p JobPhase) {
+	j.Phase = p
+	q.s.changeLog.recordJob(j)
+	for _, g := range j.Stages {
+		q.updateReady(g)
+	}
+}
+
+// CapacityForAny reports whether some node may fit a task of some ready stage. False is
+// certain, true is not. Amortised O(1).
+func (q Queue) CapacityForAny() bool {
+	f := &q.s.floor
+	if f.ready == 0 {
+		return false
+	}
+	if f.gone > f.ready {
+		q.recountFloor()
+	}
+	if n := int32(len(q.s.cluster.fit.free)); f.sank || f.generation != q.s.cluster.fit.generation {
+		if f.eqClass.candidates.n != n {
+			f.eqClass.candidates = newBitset(n)
+		}
+		f.eqClass.candidates.setAll(n)
+		f.eqClass.pos, f.sank, f.generation = q.s.cluster.fit.gainedCount, false, q.s.cluster.fit.generation
+	}
+	return q.s.cluster.nextFit(&f.eqClass, 0) != NoNode
+}
+
+// recountFloor computes the floor from the ready stages; it can only rise. O(stages of jobs
+// with ready work).
+func (q Queue) recountFloor() {
+	f := &q.s.floor
+	f.eqClass.need, f.gone = unsatisfiable, 0
+	for j, at := q.Next(0); j != nil; j, at = q.Next(at) {
+		for _, g := range j.Stages {
+			if g.ready {
+				f.include(g)
+			}
+		}
+	}
+}

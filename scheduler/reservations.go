@@ -1,0 +1,188 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+)
+
+// All is the reservations of a State: by id, by node and by kind.
+type Reservations struct{ s *State }
+
+// UnplannedReleases counts the releases of capacity at another time than planned: attempts
+// that ended at any time but their bound, or had none, and reservations that were deleted with
+// their job or project. Policies compress their schedule when it has grown.
+func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
+
+// ReliesOnPrediction reports whether reservation r assumes that the tasks of job j end when
+// predicted: j has no runtime bound, its deadline was accepted at submission, and the owner of
+// r was submitted no earlier. O(1).
+func (rs Reservations) ReliesOnPrediction(r *Reservation, j *Job) bool {
+	if !j.Spec.Accepted || j.Spec.Bound > 0 {
+		return false
+	}
+	if r.Project != 0 {
+		p := rs.s.projects[r.Project]
+		return p != nil && p.Spec.Submitted >= j.Spec.Submitted
+	}
+	o := rs.s.jobs[r.Job]
+	return o != nil && o.Spec.Submitted >= j.Spec.Submitted
+}
+
+// All returns all reservations by id. The slice belongs to State.
+func (rs Reservations) All() []*Reservation { return rs.s.reservations }
+
+// Guarantees returns the reservations that are guarantees (ReservationKind.IsGuarantee) by
+// (Start, ID). The slice belongs to State.
+func (rs Reservations) Guarantees() []*Reservation { return rs.s.guarantees }
+
+// Unguaranteed returns the reservations that are not guarantees by (Start, ID).
+// The slice belongs to State.
+func (rs Reservations) Unguaranteed() []*Reservation { return rs.s.unguaranteed }
+
+// On returns the reservations on a node, or on the pool for NoNode, by (Start,
+// ID). The slice belongs to State.
+func (rs Reservations) On(n NodeID) []*Reservation { return *rs.reservedOn(n) }
+
+func (rs Reservations) reservedOn(n NodeID) *[]*Reservation {
+	if n == NoNode {
+		return &rs.s.pool
+	}
+	return &rs.s.cluster.nodes[n].reserved
+}
+
+// Get returns a reservation, or nil.
+func (rs Reservations) Get(id ReservationID) *Reservation {
+	if i, ok := rs.find(id); ok {
+		return rs.s.reservations[i]
+	}
+	return nil
+}
+
+// find returns the index of a reservation, or where it would be inserted.
+func (rs Reservations) find(id ReservationID) (int, bool) {
+	n := len(rs.s.reservations)
+	if n > 0 && rs.s.reservations[n-1].ID < id {
+		return n, false
+	}
+	i := sort.Search(n, func(i int) bool { return rs.s.reservations[i].ID >= id })
+	return i, i < n && rs.s.reservations[i].ID == id
+}
+
+// put adds or replaces a reservation. It returns the one replaced, if any.
+func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
+	i, ok := rs.find(r.ID)
+	if !ok {
+		p := &Reservation{}
+		*p = r
+		rs.s.reservations = slices.Insert(rs.s.reservations, i, p)
+		rs.link(p)
+		return Reservation{}, false
+	}
+	p := rs.s.reservations[i]
+	old = *p
+	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
+		rs.move(p, r.Start)
+		*p = r
+		if rs.s.timeline != nil {
+			rs.s.timeline.dropReservation(r.ID)
+			rs.s.timeline.addReservation(rs.s, p)
+		}
+		return old, true
+	}
+	rs.unlink(p)
+	*p = r
+	rs.link(p)
+	return old, true
+}
+
+func (rs Reservations) drop(i int) {
+	rs.unlink(rs.s.reservations[i])
+	rs.s.reservations = slices.Delete(rs.s.reservations, i, i+1)
+}
+
+// link adds a reservation to its lists.
+func (rs Reservations) link(r *Reservation) {
+	rs.count(r, 1)
+	if rs.s.timeline != nil {
+		rs.s.timeline.addReservation(rs.s, r)
+	}
+	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
+		i, _ := slices.BinarySearchFunc(*list, r, byStart)
+		*list = slices.Insert(*list, i, r)
+	}
+}
+
+// move moves a reservation to another start: only the entries between its old and
+// its new position in the lists move.
+func (rs Reservations) move(r *Reservation, start Time) {
+	if j := rs.s.jobs[r.Job]; j != nil {
+		rs.s.changeLog.recordJob(j)
+	}
+	if r.Start == start {
+		return
+	}
+	to := Reservation{ID: r.ID, Start: start}
+	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
+		l := *list
+		i, _ := slices.BinarySearchFunc(l, r, byStart)
+		j, _ := slices.BinarySearchFunc(l, &to, byStart)
+		if j > i {
+			j--
+			copy(l[i:j], l[i+1:j+1])
+		} else {
+			copy(l[j+1:i+1], l[j:i])
+		}
+		l[j] = r
+	}
+}
+
+func (rs Reservations) unlink(r *Reservation) {
+	rs.count(r, -1)
+	if rs.s.timeline != nil {
+		rs.s.timeline.dropReservation(r.ID)
+	}
+	for _, list := range [...]*[]*Reservation{rs.reservedOn(r.Node), rs.listOfKind(r.Kind)} {
+		if i, ok := slices.BinarySearchFunc(*list, r, byStart); ok {
+			*list = slices.Delete(*list, i, i+1)
+		}
+	}
+}
+
+// listOfKind returns the list of the guarantees or that of the other reservations.
+func (rs Reservations) listOfKind(k ReservationKind) *[]*Reservation {
+	if k.IsGuarantee() {
+		return &rs.s.guarantees
+	}
+	return &rs.s.unguaranteed
+}
+
+// count adds (n 1) a reservation to its job's list and counts, or removes it (n
+// -1).
+func (rs Reservations) count(r *Reservation, n int32) {
+	if j := rs.s.jobs[r.Job]; j != nil {
+		rs.s.changeLog.recordJob(j)
+		i, _ := slices.BinarySearchFunc(j.reservations, r, func(a, b *Reservation) int { return cmp.Compare(a.ID, b.ID) })
+		if n > 0 {
+			j.reservations = slices.Insert(j.reservations, i, r)
+		} else {
+			j.reservations = slices.Delete(j.reservations, i, i+1)
+		}
+		if r.Kind.IsGuarantee() {
+			j.Guarantees += n
+		}
+	}
+}
+
+// tenantOf returns the tenant that a reservation is charged to: that of its project, else of
+// its job.
+func (rs Reservations) tenantOf(r *Reservation) TenantID {
+	j := rs.s.jobs[r.Job]
+	if j == nil {
+		return NoTenant
+	}
+	if p := rs.s.projects[j.Spec.Project]; p != nil {
+		return p.Spec.Tenant
+	}
+	return j.Spec.Tenant
+}

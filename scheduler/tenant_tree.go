@@ -1,0 +1,88 @@
+package scheduler
+
+import "slices"
+
+// TenantTree is the tenants of a State, with what they use and may use.
+type TenantTree struct {
+	tenants     []*Tenant
+	tenantName  map[string]TenantID
+	readyTenant bitset
+	capped      int // number of tenants with a cap of their own
+}
+
+// tenant returns a tenant, or nil.
+func (t *TenantTree) tenant(id TenantID) *Tenant {
+	if id < 0 || int(id) >= len(t.tenants) {
+		return nil
+	}
+	return t.tenants[id]
+}
+
+// TenantByName returns a tenant, or nil.
+func (t *TenantTree) TenantByName(name string) *Tenant {
+	if id, ok := t.tenantName[name]; ok {
+		return t.tenants[id]
+	}
+	return nil
+}
+
+func (t *TenantTree) countCaps(spec *TenantSpec, sign int) {
+	if spec.Caps != (Caps{}) {
+		t.capped += sign
+	}
+}
+
+// height returns the number of levels of the tenant's subtree.
+func (t *TenantTree) height(id TenantID) int32 {
+	h := int32(0)
+	for _, c := range t.tenants[id].Children {
+		h = max(h, t.height(c))
+	}
+	return h + 1
+}
+
+func (t *TenantTree) setDepth(id TenantID, depth int32) {
+	t.tenants[id].Depth = depth
+	for _, c := range t.tenants[id].Children {
+		t.setDepth(c, depth+1)
+	}
+}
+
+// addChild inserts a tenant into its parent's children, by name.
+func (t *TenantTree) addChild(parent, child TenantID) {
+	if parent == NoTenant {
+		return
+	}
+	p := t.tenants[parent]
+	name := t.tenants[child].Spec.Name
+	i, _ := slices.BinarySearchFunc(p.Children, name, func(c TenantID, n string) int {
+		switch other := t.tenants[c].Spec.Name; {
+		case other < n:
+			return -1
+		case other > n:
+			return 1
+		}
+		return 0
+	})
+	p.Children = slices.Insert(p.Children, i, child)
+}
+
+func (t *TenantTree) removeChild(parent, child TenantID) {
+	if parent == NoTenant {
+		return
+	}
+	p := t.tenants[parent]
+	if i := slices.Index(p.Children, child); i >= 0 {
+		p.Children = slices.Delete(p.Children, i, i+1)
+	}
+}
+
+// chargeUp adds to the use of a tenant and all its ancestors.
+func (tree *TenantTree) chargeUp(t TenantID, d Resources, running int32) {
+	for n := 0; t != NoTenant && n <= MaxTenantDepth; n++ {
+		tn := tree.tenants[t]
+		tn.Used = tn.Used.Add(d)
+		tn.Running += running
+		t = tn.Spec.Parent
+	}
+}
