@@ -75,7 +75,7 @@ soak: ## the long variants of the tests: thousands of containers, hours of fault
 	DROVER_SOAK=1 ./integration/test.sh
 
 attack: ## every call by every kind of identity, floods of one user, revocation
-	$(GO_TEST) -count=1 -run 'Access|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets' ./coordinator ./node ./internal/pki ./jobspec
+	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets' ./coordinator ./node ./internal/pki ./jobspec
 
 fuzz: ## every fuzz target: make fuzz FUZZTIME=30s
 	./integration/fuzz.sh $(or $(FUZZTIME),10s)

@@ -76,7 +76,8 @@ func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 // newProjection returns an empty projection for the current scheduler.
 func (c *core) newProjection(hosts hostSource) *projection {
 	p := newProjection(hosts)
-	p.guaranteesDeadlines = func(f *facts.Facts) bool { return guaranteesDeadlines(c.schedulerOf(f)) }
+	var known guaranteeCache
+	p.guaranteesDeadlines = func(f *facts.Facts) bool { return known.get(c.schedulerOf(f)) }
 	return p
 }
 
@@ -521,7 +522,7 @@ func (s *clientService) resolveEventsJob(ctx context.Context, f *facts.Facts, na
 func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
 	s.view(func(f *facts.Facts) {
 		var at []uint64
-		for _, e := range f.EventsSince(0, facts.MaxEvents) {
+		for _, e := range f.EventsSince(0, facts.MaxEvents+facts.MaxClusterEvents) {
 			if s.showEvent(ctx, f, q, job, e) {
 				at = append(at, e.Seq)
 			}
@@ -592,7 +593,11 @@ func (s *clientService) SetScheduler(ctx context.Context, req *connect.Request[d
 	if err := s.needOperator(ctx, "choose the scheduler"); err != nil {
 		return nil, err
 	}
-	if i, err := policies.Get(req.Msg.GetName()); err == nil && i.SimOnly {
+	i, err := policies.Get(req.Msg.GetName())
+	if err != nil { // its text names policies for simulations too
+		return nil, fault.New(fault.Invalid, "unknown scheduler %q: use one of %s", req.Msg.GetName(), strings.Join(s.schedulerStatus().GetAvailable(), ", "))
+	}
+	if i.SimOnly {
 		return nil, fault.New(fault.Unsupported, "scheduler %q needs knowledge of the future: it works only in simulations", i.Name)
 	}
 	if _, err := policies.New(req.Msg.GetName(), req.Msg.GetParams()); err != nil {

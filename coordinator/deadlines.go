@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -113,6 +114,21 @@ func sortedIDs[V any](m map[uint64]V) []uint64 {
 func guaranteesDeadlines(name string, params map[string]string) bool {
 	p, err := policies.New(name, params)
 	return err == nil && scheduler.GuaranteesDeadlines(p)
+}
+
+// guaranteeCache remembers guaranteesDeadlines of the scheduler asked for last. The
+// answer takes the construction of a policy, and a projection needs it for each job.
+type guaranteeCache struct {
+	name       string
+	params     map[string]string
+	guarantees bool
+}
+
+func (g *guaranteeCache) get(name string, params map[string]string) bool {
+	if g.name != name || !maps.Equal(g.params, params) {
+		*g = guaranteeCache{name, maps.Clone(params), guaranteesDeadlines(name, params)}
+	}
+	return g.guarantees
 }
 
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline

@@ -351,3 +351,20 @@ func TestMeasuredBandwidthIsPassedToPolicyUnlessSet(t *testing.T) {
 		}
 	}
 }
+
+// The remembered answer is that of the scheduler asked for, whichever it was before.
+func TestGuaranteeCache(t *testing.T) {
+	var g guaranteeCache
+	off := map[string]string{"no_such_parameter": "1"}
+	for i, ask := range []struct {
+		name   string
+		params map[string]string
+	}{{"fifo", nil}, {"3dsf", nil}, {"3dsf", nil}, {"3dsf", off}, {"3dsf", map[string]string{}}, {"no such policy", nil}, {"two_tier", nil}, {"fifo", nil}} {
+		if got, want := g.get(ask.name, ask.params), guaranteesDeadlines(ask.name, ask.params); got != want {
+			t.Errorf("question %d, %s %v: %t, want %t", i, ask.name, ask.params, got, want)
+		}
+	}
+	if !guaranteesDeadlines("3dsf", nil) || guaranteesDeadlines("3dsf", off) {
+		t.Error("the table does not have both answers of one scheduler")
+	}
+}

@@ -70,6 +70,16 @@ func (p *predictor) spread(s estimate.Source) estimate.ErrorQuantiles {
 	return p.book.ErrorsBySource(s)
 }
 
+// unknownRunTime returns the run time to assume for a task of which nothing is known.
+func (p *predictor) unknownRunTime() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if mean, ok := p.book.MeanRunTime(); ok {
+		return mean
+	}
+	return defaultTaskTime
+}
+
 // bandwidth returns the measured bandwidth of one remote reader, in bytes/s,
 // and whether it is known.
 func (p *predictor) bandwidth() (int64, bool) {

@@ -22,7 +22,7 @@ const (
 	maxForecastTasks        = 300_000          // tasks simulated in all samples together
 	maxSamples              = 200              // of one quote
 	minSamples              = 20               // fewer are not significant
-	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate
+	defaultTaskTime         = 60 * time.Second // run time of a task without any estimate, before tasks have ended
 	counterOfferProbability = 0.95             // of the deadline in a counter-offer
 	weakProbability         = 0.5              // a lower one causes a warning
 	startsLimit             = 20_000           // task ends simulated for expected starts
@@ -239,7 +239,7 @@ func addEstimateSources(f *facts.Facts, out map[scheduler.StageID]estimate.Sourc
 
 // forecastQuestion returns the job as the forecaster's question.
 func (s *clientService) forecastQuestion(d *draft, name string, params map[string]string, sources map[scheduler.StageID]estimate.Source) forward.Query {
-	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: defaultTaskTime, Errors: s.predictionErrors(sources)}
+	q := forward.Query{Job: d.spec, Stages: d.stages, Seed: d.job.ID, UnknownRunTime: s.predictor.unknownRunTime(), Errors: s.predictionErrors(sources)}
 	q.NoDeadlineLane, q.Preempt = laneOptions(name, params)
 	tasks := max(1, forward.CountTasks(d.state, q.Stages)+d.state.Attempts().Live())
 	q.Samples = min(maxSamples, max(minSamples, maxForecastTasks/tasks))
@@ -358,7 +358,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	defer done()
 	began := s.now()
 	var state *scheduler.State
-	question := forward.Query{UnknownRunTime: defaultTaskTime}
+	question := forward.Query{UnknownRunTime: s.predictor.unknownRunTime()}
 	s.view(func(f *facts.Facts) {
 		p := s.newProjection(s.locations.resolve)
 		if err = p.rebuild(f); err == nil {

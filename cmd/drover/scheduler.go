@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/scheduler/policies"
 )
 
 func schedulerCommand() *cli.Command {
@@ -46,9 +47,22 @@ func printScheduler(c *cli.Context, m *droverv1.GetSchedulerResponse) error {
 		return printProto(c.App.Writer, m)
 	}
 	printPairs(c.App.Writer, "scheduler", m.Name, "available", strings.Join(m.Available, ", "))
-	for _, k := range sortedKeys(m.Params) {
-		printPairs(c.App.Writer, "  "+k, m.Params[k])
+	info, err := policies.Get(m.Name)
+	if err != nil { // of another version of the coordinator
+		for _, k := range sortedKeys(m.Params) {
+			printPairs(c.App.Writer, "  "+k, m.Params[k])
+		}
+		return nil
 	}
+	rows := make([][]string, 0, len(info.Params))
+	for _, p := range info.Params {
+		value, set := m.Params[p.Name]
+		if !set {
+			value = p.Default
+		}
+		rows = append(rows, []string{p.Name, value, p.Default, p.Help})
+	}
+	printTable(c.App.Writer, []string{"parameter", "value", "default", "meaning"}, rows)
 	return nil
 }
 

@@ -21,7 +21,7 @@ const Kept = 9
 // DefaultMaxBytes is the size at which a file is closed and the next one begun.
 const DefaultMaxBytes = 32 << 20
 
-// Record is one line. Texts of callers are cut by whoever makes the record.
+// Record is one line. The caller of Write cuts texts that users chose.
 type Record struct {
 	Time    time.Time `json:"time"`
 	Actor   string    `json:"actor"`            // "user/alice", "local": the identity of the certificate or socket

@@ -20,10 +20,9 @@ const (
 	MaxNodes          = 20_000
 	MaxTenants        = 10_000
 	MaxBlobs          = 200_000
-	MaxEvents         = 10_000 // older ones are dropped
-	MaxCounters       = 1000   // distinct names per job, without those of the harness
-	MaxStagings       = 64     // large submissions in progress; the oldest is dropped
-	MaxChunks         = 4096   // per submission
+	MaxCounters       = 1000 // distinct names per job, without those of the harness
+	MaxStagings       = 64   // large submissions in progress; the oldest is dropped
+	MaxChunks         = 4096 // per submission
 	MaxPolicyStates   = 1 << 17
 	MaxKeys           = 100_000          // idempotency keys of ended and forgotten jobs
 	InfraLimit        = 3                // infrastructure failures on one node …
@@ -86,8 +85,8 @@ type Facts struct {
 	seq            uint64 // last number given to a placement, end or output loss
 	eventSeq       uint64
 	unknownEntries uint64 // entries that this program did not understand
-	events         []*Event
-	eventsStart    int // index of the oldest event once the ring is full
+	jobEvents      eventRing
+	clusterEvents  eventRing
 
 	journal []Change
 
@@ -229,28 +228,6 @@ func (f *Facts) Reservations() []*droverv1.ReservationFact {
 	return out
 }
 
-// EventsSince returns at most limit events with a sequence number above seq,
-// oldest first. The events are immutable.
-func (f *Facts) EventsSince(seq uint64, limit int) []*Event {
-	n := len(f.events)
-	if n == 0 || seq >= f.eventSeq {
-		return nil
-	}
-	first := f.eventSeq - uint64(n) // sequence number of the event before the oldest
-	skip := 0
-	if seq > first {
-		skip = int(seq - first)
-	}
-	var out []*Event
-	for i := skip; i < n && len(out) < limit; i++ {
-		out = append(out, f.events[(f.eventsStart+i)%n])
-	}
-	return out
-}
-
-// LastEvent returns the sequence number of the newest event.
-func (f *Facts) LastEvent() uint64 { return f.eventSeq }
-
 // Result says what an entry changed.
 type Result struct {
 	Index   uint64
@@ -360,19 +337,6 @@ func (f *Facts) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
 	}
 	f.addEvent(e, "scheduler.set", &Event{Text: "scheduler " + f.scheduler})
 	f.recordChange(Change{Kind: ChangeScheduler})
-}
-
-// addEvent adds ev to the ring and fills in its number, time, actor and kind.
-func (f *Facts) addEvent(e *droverv1.Entry, kind string, ev *Event) {
-	f.eventSeq++
-	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = f.eventSeq, f.index, f.now, clip(e.GetActor(), 128), kind
-	ev.Text = clip(ev.Text, 512)
-	if len(f.events) < MaxEvents {
-		f.events = append(f.events, ev)
-		return
-	}
-	f.events[f.eventsStart] = ev
-	f.eventsStart = (f.eventsStart + 1) % MaxEvents
 }
 
 // nextSeq returns the next number in the order of placements, ends and output

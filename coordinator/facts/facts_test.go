@@ -163,8 +163,8 @@ func verifyCounts(f *Facts) error {
 			return fmt.Errorf("%s has %d references, counted %d", d, b.Refs, refs[d])
 		}
 	}
-	if len(f.events) > MaxEvents {
-		return fmt.Errorf("%d events", len(f.events))
+	if j, c := len(f.jobEvents.list), len(f.clusterEvents.list); j > MaxEvents || c > MaxClusterEvents {
+		return fmt.Errorf("%d events of jobs, %d of the cluster", j, c)
 	}
 	return nil
 }

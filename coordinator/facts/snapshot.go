@@ -184,9 +184,7 @@ func (f *Facts) Snapshot() *Snapshot {
 	for _, id := range f.JobIDs() {
 		s.jobs = append(s.jobs, f.jobs[id])
 	}
-	for i := range f.events {
-		s.events = append(s.events, f.events[(f.eventsStart+i)%len(f.events)])
-	}
+	s.events = f.EventsSince(0, MaxEvents+MaxClusterEvents)
 	for _, k := range f.keyRing {
 		s.keys = append(s.keys, keyLine{k, f.keys[k]})
 	}
@@ -446,7 +444,7 @@ func (f *Facts) restoreLine(l *line) error {
 	case l.T == "outcome" && l.Outcome != nil:
 		f.outcomes = append(f.outcomes, *l.Outcome)
 	case l.T == "event" && l.Event != nil:
-		f.events = append(f.events, l.Event)
+		f.keepEvent(l.Event)
 	case l.T == "key" && l.Key != nil:
 		f.keys[l.Key.Key] = l.Key.keyedJob
 		f.keyRing = append(f.keyRing, l.Key.Key)

@@ -151,6 +151,11 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		out.Task, out.Assumed = normalQuantiles(assumedTask), true
 	}
 	switch s {
+	case None:
+		if _, known := b.recent.mean(); known {
+			out.Stage, out.Assumed = exponentialQuantiles(), true
+			return out
+		}
 	case OwnTasks: // the prediction is a mean of run times, while errors of tasks are relative to the mean of logarithms
 		out.Stage = constantQuantiles(-math.Log(meanFactor(out.Task)))
 		return out

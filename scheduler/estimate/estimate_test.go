@@ -182,3 +182,26 @@ func TestMapStagesUseRecentDistances(t *testing.T) {
 		}
 	}
 }
+
+// A task of which nothing is known is assumed to run as the ended tasks of all tenants did.
+func TestMeanRunTime(t *testing.T) {
+	b := estimate.New(1)
+	if _, known := b.MeanRunTime(); known {
+		t.Error("known before any task ended")
+	}
+	before := b.ErrorsBySource(estimate.None).Stage.Factor(0.999)
+	for i := range 1000 {
+		run := 2 * time.Hour // forgotten: only the latest 512 count
+		if i >= 400 {
+			run = time.Duration(1+i%3) * time.Second
+		}
+		b.Observe(&estimate.Task{Stage: estimate.Stage{ID: scheduler.StageID{Job: scheduler.JobID(i)}, Tenant: "a", Job: "j", Name: "n", Tasks: 1}, RunTime: run})
+	}
+	if mean, known := b.MeanRunTime(); !known || mean < 1990*time.Millisecond || mean > 2010*time.Millisecond {
+		t.Errorf("%v, %v, want about 2 s", mean, known)
+	}
+	of := b.ErrorsBySource(estimate.None).Stage
+	if median := of.Factor(0.5); math.Abs(median-math.Ln2) > 0.01 || of.Factor(0.999) > before {
+		t.Errorf("median factor %v, want ln 2", median)
+	}
+}

@@ -92,6 +92,7 @@ type Estimator struct {
 	learntTasks uint64 // number of tasks of the State's history that Learn has observed
 	observed    uint64 // number of tasks learnt
 	remoteReads remoteReadCost
+	recent      recentRuns
 
 	scratchTasks     [distances]predict.Task // by distance from the data
 	scratchEstimates [distances]predict.Estimate
@@ -259,6 +260,7 @@ func (b *Estimator) Observe(t *Task) {
 		b.errors.recordCompleted(o)
 	}
 	b.remoteReads.observe(t, run)
+	b.recent.add(run)
 	if err := b.predictor.Observe(*b.predictorTask(&x), run); err == nil {
 		b.observed++
 	}

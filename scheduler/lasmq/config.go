@@ -188,12 +188,19 @@ type serviceAt struct {
 	at         scheduler.Time
 }
 
-// serviceOf returns the service of a job (section 3.2): over its stages, the time of
+// measured is what the queues need to know of a job.
+type measured struct {
+	service   serviceAt // holds while nothing starts, ends or reports
+	remaining float64   // containers of the remaining tasks, including running ones (section 3.3)
+	running   microContainers
+}
+
+// measure measures a job. Its service (section 3.2) is, over its stages, the time of
 // their tasks x containers. With stage awareness, that time is divided by the part
-// done for a stage of which at least AwareFrom is done. It holds while nothing starts,
-// ends or reports. O(stages).
-func (c *Config) serviceOf(j *scheduler.Job) serviceAt {
-	var f serviceAt
+// done for a stage of which at least AwareFrom is done. O(stages).
+func (c *Config) measure(j *scheduler.Job) measured {
+	var m measured
+	f := &m.service
 	for _, g := range j.Stages {
 		f.at = max(f.at, g.CountedUntil())
 	}
@@ -204,8 +211,10 @@ func (c *Config) serviceOf(j *scheduler.Job) serviceAt {
 		}
 		f.base += containers * factor * g.TaskTime(f.at).Seconds()
 		f.rate += containers * factor * float64(g.Running)
+		m.remaining += containers * float64(g.Remaining())
+		m.running += micro(containers) * microContainers(g.Running)
 	}
-	return f
+	return m
 }
 
 // exceeds returns the first instant at which the service is above a threshold, Never
@@ -222,10 +231,9 @@ func (f *serviceAt) exceeds(threshold float64) scheduler.Time {
 	return f.at + 1 + scheduler.Time(left)
 }
 
-// queueAt returns the queue of a job that was in queue from (1 for a new job), and
-// when it will be demoted next if nothing changes. O(stages + queues passed).
-func (c *Config) queueAt(j *scheduler.Job, from int, now scheduler.Time) (queue int, demoteAt scheduler.Time) {
-	f := c.serviceOf(j)
+// queueAt returns the queue of a job of this service that was in queue from (1 for a
+// new job), and when it will be demoted next if nothing changes. O(queues passed).
+func (c *Config) queueAt(f *serviceAt, from int, now scheduler.Time) (queue int, demoteAt scheduler.Time) {
 	for queue = min(max(from, 1), c.Queues); queue < c.Queues; queue++ {
 		if demoteAt = f.exceeds(c.Threshold(queue)); demoteAt > now {
 			return queue, demoteAt
@@ -236,7 +244,7 @@ func (c *Config) queueAt(j *scheduler.Job, from int, now scheduler.Time) (queue 
 
 // Service returns the service of a job in container-seconds (section 3.2). O(stages).
 func (c *Config) Service(j *scheduler.Job, now scheduler.Time) float64 {
-	f := c.serviceOf(j)
+	f := c.measure(j).service
 	return f.base + f.rate*max(0, now.Sub(f.at)).Seconds()
 }
 
@@ -255,7 +263,7 @@ func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
 
 // RunningContainers returns the containers of a job's running tasks.
 func (c *Config) RunningContainers(j *scheduler.Job) float64 {
-	return c.runningContainers(j).float()
+	return c.measure(j).running.float()
 }
 
 // microContainers counts containers in millionths: unlike those of floats, its sums do
@@ -265,25 +273,17 @@ type microContainers int64
 // maxMicro bounds the containers of one task, so that sums do not overflow.
 const maxMicro = 1e12
 
-func (c *Config) micro(d scheduler.Resources) microContainers {
-	return microContainers(math.Round(min(c.Containers(d)*1e6, maxMicro)))
+func micro(containers float64) microContainers {
+	return microContainers(math.Round(min(containers*1e6, maxMicro)))
 }
 
 func (m microContainers) float() float64 { return float64(m) / 1e6 }
 
-func (c *Config) runningContainers(j *scheduler.Job) microContainers {
-	sum := microContainers(0)
-	for _, g := range j.Stages {
-		sum += c.micro(g.Spec.Demand) * microContainers(g.Running)
-	}
-	return sum
-}
-
 // orderKey returns the sort key of a job in its queue.
-func (c *Config) orderKey(j *scheduler.Job) float64 {
+func (c *Config) orderKey(m *measured) float64 {
 	switch c.Order {
 	case OrderRemaining:
-		return c.RemainingContainers(j, false)
+		return m.remaining
 	case OrderFIFO:
 		return 0
 	default:

@@ -19,9 +19,11 @@ type Index struct {
 	groupOf func(*scheduler.Job) int
 	// predict starts a job in the queue that its input size predicts.
 	predict bool
+	account AccountOf
+	weights []float64 // of the queues
 
 	state    *scheduler.State
-	seen     uint64 // State.ChangePosition at the last Sync
+	seen     uint64 // ChangeLog.Position at the last Sync
 	syncedAt scheduler.Time
 	jobs     map[scheduler.JobID]*queuedJob
 	groups   []*Queues // nil for groups without a job so far
@@ -31,6 +33,7 @@ type Index struct {
 	unsettled  []int        // groups whose accounts may not be as recorded
 	isOpen     []bool       // groups in unsettled, by group
 	changed    []scheduler.JobID
+	free       []*queuedJob // of jobs that ended
 }
 
 // queuedJob is a job in a queue.
@@ -46,9 +49,14 @@ type queuedJob struct {
 	recordAt int // index in Index.unrecorded, -1 for none
 }
 
-// NewIndex returns an empty index. cfg must have passed Check.
-func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int) *Index {
-	return &Index{cfg: cfg.WithThresholds(), predict: predict, groupOf: groupOf, jobs: map[scheduler.JobID]*queuedJob{}}
+// NewIndex returns an empty index. cfg must have passed Check. account may be called
+// in a pass and must read the State of the last Sync.
+func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, account AccountOf) *Index {
+	x := &Index{cfg: cfg.WithThresholds(), predict: predict, groupOf: groupOf, account: account, jobs: map[scheduler.JobID]*queuedJob{}}
+	for i := range cfg.Queues {
+		x.weights = append(x.weights, cfg.Weight(i+1))
+	}
+	return x
 }
 
 // Sync synchronises the index with the State. O(changes x log jobs), and O(jobs) if
@@ -84,8 +92,15 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 // rebuild forgets everything and inspects all jobs.
 func (x *Index) rebuild(s *scheduler.State, now scheduler.Time) {
 	x.state = s
+	for _, e := range x.jobs {
+		x.free = append(x.free, e)
+	}
 	clear(x.jobs)
-	clear(x.groups)
+	for _, q := range x.groups {
+		if q != nil {
+			q.reset()
+		}
+	}
 	x.demotion, x.unrecorded, x.unsettled, x.changed = x.demotion[:0], x.unrecorded[:0], x.unsettled[:0], x.changed[:0]
 	for g := range x.groups {
 		x.unsettled, x.isOpen[g] = append(x.unsettled, g), true
@@ -104,10 +119,15 @@ func (x *Index) Demotion() scheduler.Time {
 	return x.demotion[0].demoteAt
 }
 
+// HasReady reports whether a job of a group has ready work. O(1).
+func (x *Index) HasReady(group int) bool {
+	return x.groups[group] != nil && x.groups[group].backlogged != 0
+}
+
 // Queues returns the queues of a group, for one pass.
 func (x *Index) Queues(group int) *Queues {
 	if x.groups[group] == nil {
-		x.groups[group] = newQueues(&x.cfg)
+		x.groups[group] = newQueues(&x.cfg, x.weights, group, x.account)
 	}
 	return x.groups[group]
 }
@@ -158,12 +178,14 @@ func (x *Index) refresh(id scheduler.JobID, now scheduler.Time) {
 		return
 	}
 	if e == nil {
-		e = &queuedJob{job: j, group: group, key: jobKey{submitted: j.Spec.Submitted, id: id}, demoteAt: scheduler.Never, heapAt: -1, recordAt: -1}
+		e = x.newJob()
+		*e = queuedJob{job: j, group: group, key: jobKey{submitted: j.Spec.Submitted, id: id}, demoteAt: scheduler.Never, heapAt: -1, recordAt: -1}
 		x.jobs[id] = e
 	}
 	from, recorded := x.recordedQueue(j)
-	level, at := x.cfg.queueAt(j, from, now)
-	x.moveTo(e, group, level)
+	m := x.cfg.measure(j)
+	level, at := x.cfg.queueAt(&m.service, from, now)
+	x.moveTo(e, group, level, &m)
 	x.setDemotion(e, at)
 	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
 }
@@ -181,8 +203,8 @@ func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 }
 
 // moveTo puts a job into a queue and brings its entry there up to date.
-func (x *Index) moveTo(e *queuedJob, group, level int) {
-	order, running, ready := x.cfg.orderKey(e.job), x.cfg.runningContainers(e.job), e.job.Ready > 0
+func (x *Index) moveTo(e *queuedJob, group, level int, m *measured) {
+	order, running, ready := x.cfg.orderKey(m), m.running, e.job.Ready > 0
 	x.open(group)
 	if e.level == level && e.group == group && e.listed == ready && e.key.order == order && e.running == running {
 		return
@@ -192,7 +214,7 @@ func (x *Index) moveTo(e *queuedJob, group, level int) {
 	q := x.Queues(group)
 	q.total[level-1] += running
 	if ready {
-		q.lists[level-1].insert(listedJob{e.key, e.job})
+		q.insert(level-1, listedJob{e.key, e.job})
 	}
 }
 
@@ -205,7 +227,7 @@ func (x *Index) takeOut(e *queuedJob) {
 	q := x.Queues(e.group)
 	q.total[e.level-1] -= e.running
 	if e.listed {
-		q.lists[e.level-1].remove(e.key)
+		q.remove(e.level-1, e.key)
 	}
 	e.level, e.running, e.listed = 0, 0, false
 }
@@ -215,6 +237,18 @@ func (x *Index) drop(e *queuedJob) {
 	x.setDemotion(e, scheduler.Never)
 	x.setUnrecorded(e, false)
 	delete(x.jobs, e.key.id)
+	e.job = nil
+	x.free = append(x.free, e)
+}
+
+// newJob returns an unused entry.
+func (x *Index) newJob() *queuedJob {
+	if n := len(x.free); n > 0 {
+		e := x.free[n-1]
+		x.free = x.free[:n-1]
+		return e
+	}
+	return new(queuedJob)
 }
 
 // open notes that the accounts of a group may not be as recorded.

@@ -63,7 +63,7 @@ func TestIndexFollowsTheState(t *testing.T) {
 		c := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
 		groupOf := func(j *scheduler.Job) int { return int(j.Spec.ID%3) - 1 }
 		cfg := testConfig(func(c *Config) { c.Queues, c.First, c.Step = 6, 3, 2 })
-		x := NewIndex(cfg, false, groupOf)
+		x := NewIndex(cfg, false, groupOf, noAccount)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			for range 1 + c.R.IntN(4) {
 				c.Step()
@@ -72,7 +72,7 @@ func TestIndexFollowsTheState(t *testing.T) {
 			for group := range 2 {
 				want, demotion := naiveQueues(&cfg, c.State, c.Now, group, groupOf)
 				q := x.Queues(group)
-				q.Begin(c.Now, func(int) (Account, bool) { return Account{}, false })
+				q.Begin(c.Now)
 				for i := range want {
 					var got []scheduler.JobID
 					for p := (position{}); q.lists[i].get(p) != nil; p = q.lists[i].after(p) {
@@ -138,7 +138,8 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(1000, 1000, 1000)).AddTenants("a")
 		cfg := testConfig(func(c *Config) { c.Queues, c.Decay = 3, rapid.SampledFrom([]float64{1, 0.5, 0.1}).Draw(t, "decay") })
-		x, accounts := NewIndex(cfg, false, oneGroup), map[int]Account{}
+		accounts := map[int]Account{}
+		x := NewIndex(cfg, false, oneGroup, func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
 		var states []scheduler.PolicyState
 		for i := range 3 {
 			if rapid.Bool().Draw(t, "backlogged") {
@@ -152,7 +153,7 @@ func TestStreakIsWhatPlacingOneByOneDoes(t *testing.T) {
 		}
 		x.Sync(w.State, w.Now, 1)
 		q := x.Queues(0)
-		q.Begin(w.Now, func(i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
+		q.Begin(w.Now)
 		limit := rapid.Int32Range(1, 50).Draw(t, "limit")
 		first, ok := q.Next()
 		if !ok {

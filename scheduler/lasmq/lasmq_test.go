@@ -157,6 +157,8 @@ func TestRatesShareByWeightAndConserveWork(t *testing.T) {
 
 func oneGroup(*scheduler.Job) int { return 0 }
 
+func noAccount(int, int) (Account, bool) { return Account{}, false }
+
 // simulateShares simulates always backlogged queues on some containers, with tasks
 // of random lengths up to the horizon and the accounts that a policy records. It
 // returns for each queue the most it was behind and ahead of weight x time, in
@@ -175,7 +177,8 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 			t.Fatal(err)
 		}
 	}
-	x, accounts := NewIndex(c, false, oneGroup), map[int]Account{}
+	accounts := map[int]Account{}
+	x := NewIndex(c, false, oneGroup, func(_, i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
 	behind, ahead = make([]float64, queues), make([]float64, queues)
 	ends := map[scheduler.AttemptID]scheduler.Time{}
 	next := make([]int32, queues)
@@ -186,7 +189,7 @@ func simulateShares(t *rapid.T, queues, containers int, decay float64, steps int
 	for range steps {
 		x.Sync(w.State, w.Now, 1)
 		q := x.Queues(0)
-		q.Begin(w.Now, func(i int) (Account, bool) { a, ok := accounts[i]; return a, ok })
+		q.Begin(w.Now)
 		for w.State.Attempts().Live() < containers {
 			job, _ := q.Next()
 			i := int(job.Job.Spec.ID) - 1
@@ -263,10 +266,10 @@ func TestQueueOrders(t *testing.T) {
 		w.Start().Advance(10 * time.Second)
 		w.Place(scheduler.TaskID{Job: 3}, 0)
 		w.Start().Advance(time.Second)
-		x := NewIndex(testConfig(func(c *Config) { c.Order = name }), false, oneGroup)
+		x := NewIndex(testConfig(func(c *Config) { c.Order = name }), false, oneGroup, noAccount)
 		x.Sync(w.State, w.Now, 1)
 		q := x.Queues(0)
-		q.Begin(w.Now, func(int) (Account, bool) { return Account{}, false })
+		q.Begin(w.Now)
 		for _, id := range want {
 			if got, ok := q.Next(); !ok || got.Job.Spec.ID != id {
 				t.Errorf("%v: %+v is next, want job %d", name, got, id)

@@ -34,6 +34,7 @@ const maxChunk = 256
 type jobList struct {
 	chunks  [][]listedJob // none is empty
 	version uint64        // number of changes
+	spare   []listedJob   // memory for the first chunk
 }
 
 // position is a place in a list: of the entry with index at of a chunk.
@@ -78,7 +79,7 @@ func (l *jobList) insert(e listedJob) {
 	p := l.seek(e.jobKey)
 	if p.chunk == len(l.chunks) {
 		if p.chunk == 0 {
-			l.chunks = append(l.chunks, []listedJob{e})
+			l.chunks = append(l.chunks, append(l.spare[:0], e))
 			return
 		}
 		p = position{p.chunk - 1, len(l.chunks[p.chunk-1])}
@@ -101,6 +102,7 @@ func (l *jobList) remove(k jobKey) {
 	}
 	l.version++
 	if l.chunks[p.chunk] = slices.Delete(l.chunks[p.chunk], p.at, p.at+1); len(l.chunks[p.chunk]) == 0 {
+		l.spare = l.chunks[p.chunk]
 		l.chunks = slices.Delete(l.chunks, p.chunk, p.chunk+1)
 	}
 }

@@ -2,6 +2,7 @@ package lasmq
 
 import (
 	"math"
+	"math/bits"
 	"sort"
 
 	"github.com/drover-run/drover/scheduler"
@@ -30,18 +31,30 @@ type Account struct {
 type Queues struct {
 	cfg     *Config
 	weights []float64
+	group   int
+	account AccountOf
 	// The Index keeps these: the jobs with ready work, and the containers that all
 	// jobs of the queue run on.
-	lists []jobList
-	total []microContainers
+	lists      []jobList
+	total      []microContainers
+	backlogged uint64 // the queues whose list is not empty, as bits
 
 	now      scheduler.Time
+	prepared bool // previous and deficit are those of this pass
 	previous []Account
 	deficit  []float64
 	running  []microContainers // with the tasks placed in this pass
 	cursors  []cursor
 	current  int // the queue of the last Next, -1 for none
+
+	// remembered are the queues that may have an account, as bits: all that are not in
+	// it have none, as accounts come from Accounts only.
+	remembered uint64
 }
+
+// AccountOf returns what was remembered of queue i (from 1) of a group, false for
+// nothing.
+type AccountOf func(group, i int) (Account, bool)
 
 // cursor is how far a pass got in a queue: all jobs before it were dropped.
 type cursor struct {
@@ -61,29 +74,56 @@ type NextJob struct {
 	Stage *int32
 }
 
-// newQueues returns empty queues.
-func newQueues(cfg *Config) *Queues {
+// newQueues returns the empty queues of a group.
+func newQueues(cfg *Config, weights []float64, group int, account AccountOf) *Queues {
 	k := cfg.Queues
-	q := &Queues{cfg: cfg, lists: make([]jobList, k), total: make([]microContainers, k), previous: make([]Account, k),
-		deficit: make([]float64, k), running: make([]microContainers, k), cursors: make([]cursor, k)}
-	for i := range k {
-		q.weights = append(q.weights, cfg.Weight(i+1))
-	}
-	return q
+	floats, counts := make([]float64, k), make([]microContainers, 2*k)
+	return &Queues{cfg: cfg, weights: weights, group: group, account: account, lists: make([]jobList, k), total: counts[:k], running: counts[k:],
+		deficit: floats, previous: make([]Account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
 }
 
-// Begin starts a pass, after Index.Sync. account returns what was remembered of queue
-// i (from 1). O(queues).
-func (q *Queues) Begin(now scheduler.Time, account func(i int) (Account, bool)) {
-	q.now, q.current = now, -1
+// reset empties the queues.
+func (q *Queues) reset() {
+	clear(q.lists)
+	clear(q.total)
+	q.backlogged, q.remembered = 0, math.MaxUint64
+}
+
+// insert and remove change the list of queue i (from 0).
+func (q *Queues) insert(i int, e listedJob) {
+	q.lists[i].insert(e)
+	q.backlogged |= 1 << i
+}
+
+func (q *Queues) remove(i int, k jobKey) {
+	if q.lists[i].remove(k); q.lists[i].empty() {
+		q.backlogged &^= 1 << i
+	}
+}
+
+// Begin starts a pass, after Index.Sync. O(queues).
+func (q *Queues) Begin(now scheduler.Time) {
+	q.now, q.current, q.prepared = now, -1, false
 	copy(q.running, q.total)
 	clear(q.cursors)
+}
+
+// prepare brings the deficits up to date, once a pass.
+func (q *Queues) prepare() {
+	if q.prepared {
+		return
+	}
+	q.prepared = true
 	clear(q.deficit)
 	weights, running := 0.0, 0.0
 	for i := range q.previous {
-		a, ok := account(i + 1)
-		if !ok {
-			a = Account{At: -1}
+		a := Account{At: -1}
+		if q.remembered&(1<<i) != 0 {
+			if known, ok := q.account(q.group, i+1); ok {
+				a = known
+			} else {
+				q.remembered &^= 1 << i
+			}
 		}
 		if q.previous[i] = a; a.At >= 0 {
 			weights, running = weights+q.weights[i], running+a.Running
@@ -93,7 +133,7 @@ func (q *Queues) Begin(now scheduler.Time, account func(i int) (Account, bool)) 
 		if a.At < 0 || q.lists[i].empty() {
 			continue
 		}
-		dt := max(0, now.Sub(a.At)).Seconds()
+		dt := max(0, q.now.Sub(a.At)).Seconds()
 		q.deficit[i] = a.Deficit + dt*(running*q.weights[i]/weights-a.Running)
 		// Tasks that cannot be placed at all must not earn for ever.
 		limit := q.cfg.Horizon.Seconds() * max(1, running)
@@ -141,15 +181,20 @@ func (q *Queues) head(i int) *listedJob {
 // selectQueue returns the queue that would be next if these containers more were
 // placed for one queue, -1 for none.
 func (q *Queues) selectQueue(of int, more float64) int {
-	weights, running := 0.0, more
-	for i := range q.lists {
-		if q.head(i) != nil {
-			weights, running = weights+q.weights[i], running+q.running[i].float()
+	weights, running, left, only := 0.0, more, 0, -1
+	for m := q.backlogged; m != 0; m &= m - 1 {
+		if i := bits.TrailingZeros64(m); q.head(i) != nil {
+			weights, running, left, only = weights+q.weights[i], running+q.running[i].float(), left+1, i
 		}
 	}
+	if left <= 1 {
+		return only
+	}
+	q.prepare()
 	best, most := -1, math.Inf(-1)
-	for i := range q.lists {
-		if q.head(i) == nil {
+	for m := q.backlogged; m != 0; m &= m - 1 {
+		i := bits.TrailingZeros64(m)
+		if q.cursors[i].done {
 			continue
 		}
 		has := q.running[i].float()
@@ -167,7 +212,7 @@ func (q *Queues) selectQueue(of int, more float64) int {
 // Streak returns how many tasks of a demand in a row the job of the last Next would
 // place before another queue is next, 1 to limit. O(queues x log limit).
 func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
-	containers := q.cfg.micro(d).float()
+	containers := micro(q.cfg.Containers(d)).float()
 	// Each placement lowers the queue's score and raises the others'.
 	n := sort.Search(int(max(limit, 1)-1), func(n int) bool {
 		return q.selectQueue(q.current, float64(n+1)*containers) != q.current
@@ -178,7 +223,7 @@ func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 // RecordPlaced records that n tasks of a demand were placed for the job of the last
 // Next. O(1).
 func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
-	q.running[q.current] += q.cfg.micro(d) * microContainers(n)
+	q.running[q.current] += micro(q.cfg.Containers(d)) * microContainers(n)
 }
 
 // Drop removes the job of the last Next for this pass, since nothing more of it can
@@ -193,12 +238,15 @@ func (q *Queues) Drop() {
 // Accounts yields what must be remembered of each queue (from 1); the account of a
 // queue without ready work is to be forgotten (keep is false). It yields nothing while
 // the same queues are backlogged and run on as much as before: the remembered accounts
-// are then still valid. It must be called after Index.Sync and Begin.
+// are then still valid. So are they, whatever it runs on, while one queue alone is
+// backlogged: its deficit does not change. It must be called after Index.Sync and
+// Begin. O(queues).
 func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
-	changed := false
+	q.prepare()
+	changed, alone := false, bits.OnesCount64(q.backlogged) == 1
 	for i, a := range q.previous {
 		keep := !q.lists[i].empty()
-		changed = changed || keep != (a.At >= 0) || keep && roundToThousandths(q.running[i].float()) != a.Running
+		changed = changed || keep != (a.At >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.Running
 	}
 	if !changed {
 		return
@@ -206,6 +254,7 @@ func (q *Queues) Accounts(yield func(i int, a Account, keep bool)) {
 	for i, a := range q.previous {
 		switch {
 		case !q.lists[i].empty():
+			q.remembered |= 1 << i
 			yield(i+1, Account{Deficit: q.deficit[i], Running: roundToThousandths(q.running[i].float()), At: q.now}, true)
 		case a.At >= 0:
 			yield(i+1, Account{}, false)

@@ -49,7 +49,7 @@ func newLasMQ(v Values) (scheduler.Policy, error) {
 		cfg.Order = lasmq.OrderFIFO
 	}
 	f := &lasMQ{maxAdmitted: v.Int("admission"), placer: placer{reserveForMisfits: v.Bool("reserve")}}
-	f.index = lasmq.NewIndex(cfg, v.Text("prior") == "input_bytes", f.groupOf)
+	f.index = lasmq.NewIndex(cfg, v.Text("prior") == "input_bytes", f.groupOf, f.account)
 	return f, nil
 }
 
@@ -117,11 +117,14 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 func (f *lasMQ) beginPass(s *scheduler.State, now scheduler.Time) *lasmq.Queues {
 	f.index.Sync(s, now, 1)
 	q := f.index.Queues(0)
-	q.Begin(now, func(i int) (lasmq.Account, bool) {
-		n, ok := s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(i)})
-		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
-	})
+	q.Begin(now)
 	return q
+}
+
+// account returns what is recorded of a queue.
+func (f *lasMQ) account(_, queue int) (lasmq.Account, bool) {
+	n, ok := f.placer.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Slot: int32(queue)})
+	return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
 }
 
 // admit admits jobs in order of submission, up to the limit.

@@ -26,6 +26,10 @@ func (p *Policy) newQueueIndex() *lasmq.Index {
 			return -1
 		}
 		return queueGroup(j.Spec.Tenant, class)
+	}, func(group, queue int) (lasmq.Account, bool) {
+		t, class := tenantOfGroup(group)
+		n, ok := p.s.PolicyState(deficitKey(t, class, queue))
+		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
 	})
 }
 
@@ -43,18 +47,18 @@ func (p *Policy) syncQueues() { p.queueIndex.Sync(p.s, p.now, 2*len(p.s.Tenants(
 // beginQueues starts a pass through the queues of a tenant's class.
 func (p *Policy) beginQueues(group int) *lasmq.Queues {
 	q := p.queueIndex.Queues(group)
-	t, class := tenantOfGroup(group)
-	q.Begin(p.now, func(i int) (lasmq.Account, bool) {
-		n, ok := p.s.PolicyState(deficitKey(t, class, i))
-		return lasmq.Account{Deficit: n.Real, Running: float64(n.Value) / milliContainers, At: n.At}, ok
-	})
+	q.Begin(p.now)
 	return q
 }
 
 // nextInQueues returns the next stage of a tenant's class that can be placed, by the
 // deficits of its queues, or nil.
 func (p *Policy) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
-	q := p.queueIndex.Queues(queueGroup(t, c.class))
+	group := queueGroup(t, c.class)
+	if !p.queueIndex.HasReady(group) {
+		return nil
+	}
+	q := p.queueIndex.Queues(group)
 	for next, ok := q.Next(); ok; next, ok = q.Next() {
 		for ; int(*next.Stage) < len(next.Job.Stages); *next.Stage++ {
 			if g := next.Job.Stages[*next.Stage]; g.Ready() && (p.isPlaceable(g) || p.shouldReserveNode(g)) {

@@ -184,8 +184,11 @@ func (p *Policy) refreshHeadsOf(eqClass int32) {
 func (p *Policy) restartTenant(t scheduler.TenantID) {
 	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
 	if p.cfg.LASMQ != nil {
-		p.beginQueues(queueGroup(t, classHigh))
-		p.beginQueues(queueGroup(t, classLow))
+		for class := classHigh; class <= classLow; class++ {
+			if group := queueGroup(t, class); p.queueIndex.HasReady(group) {
+				p.beginQueues(group)
+			}
+		}
 	}
 	p.updateHead(t)
 }
