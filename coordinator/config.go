@@ -84,7 +84,7 @@ type Config struct {
 	// is less; negative for none.
 	DiskReserve int64
 	// AuditLog is the file of the audit log; audit.jsonl in Dir by default, none
-	// for NoAuditLog.
+	// for "none".
 	AuditLog string
 	// AllowImages lists prefixes of registry names and rootfs folders that jobs
 	// may use, such as "rootfs:/srv/images/" or "registry:docker.io/library/";
@@ -123,8 +123,8 @@ type Config struct {
 	PeerDial        peer.Dialer
 }
 
-// NoAuditLog as Config.AuditLog turns the audit log off.
-const NoAuditLog = "none"
+// noAuditLog as Config.AuditLog turns the audit log off.
+const noAuditLog = "none"
 
 func (c *Config) setDefaults() error {
 	if c.Dir == "" {

@@ -182,7 +182,7 @@ func (c *core) close() error {
 // openAudit opens the audit log, nil if there is to be none.
 func openAudit(cfg Config) (*audit.Log, error) {
 	switch cfg.AuditLog {
-	case NoAuditLog:
+	case noAuditLog:
 		return nil, nil
 	case "":
 		return audit.Open(filepath.Join(cfg.Dir, "audit.jsonl"), 0)

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// Kept is how many files there are besides the current one; FILE.1 is the newest of them.
-const Kept = 9
+// keptFiles is how many files there are besides the current one; FILE.1 is the newest of them.
+const keptFiles = 9
 
-// DefaultMaxBytes is the size at which a file is closed and the next one begun.
-const DefaultMaxBytes = 32 << 20
+// defaultMaxBytes is the size at which a file is closed and the next one begun.
+const defaultMaxBytes = 32 << 20
 
 // Record is one line. The caller of Write cuts texts that users chose.
 type Record struct {
@@ -43,10 +43,10 @@ type Log struct {
 }
 
 // Open opens the log at path for appending, with mode 0600, and creates it if there is
-// none. maxBytes, 0 for DefaultMaxBytes, is the size of a file.
+// none. maxBytes, 0 for defaultMaxBytes, is the size of a file.
 func Open(path string, maxBytes int64) (*Log, error) {
 	if maxBytes <= 0 {
-		maxBytes = DefaultMaxBytes
+		maxBytes = defaultMaxBytes
 	}
 	l := &Log{path: path, maxBytes: maxBytes}
 	if err := l.openLocked(); err != nil {
@@ -107,7 +107,7 @@ func (l *Log) rotateLocked() error {
 		if err != nil {
 			return fmt.Errorf("audit log: %w", err)
 		}
-		for k := Kept; k > 0; k-- {
+		for k := keptFiles; k > 0; k-- {
 			from := l.path
 			if k > 1 {
 				from = fmt.Sprint(l.path, ".", k-1)

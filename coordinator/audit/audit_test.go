@@ -38,7 +38,7 @@ func read(t *testing.T, path string) (out []Record) {
 	return out
 }
 
-// TestRotation writes records from several goroutines, over restarts: the newest Kept+1
+// TestRotation writes records from several goroutines, over restarts: the newest keptFiles+1
 // files have whole records, none twice, and no file is over its size.
 func TestRotation(t *testing.T) {
 	const maxBytes, writers, each = 2000, 4, 100
@@ -67,7 +67,7 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	seen, last := map[string]bool{}, ""
-	for k := Kept; k >= 0; k-- {
+	for k := keptFiles; k >= 0; k-- {
 		name := path
 		if k > 0 {
 			name = fmt.Sprint(path, ".", k)
@@ -89,8 +89,8 @@ func TestRotation(t *testing.T) {
 	if !strings.HasPrefix(last, "2 ") || !strings.HasSuffix(last, fmt.Sprint(" ", each-1)) {
 		t.Errorf("the last record is %q", last)
 	}
-	if _, err := os.Stat(fmt.Sprint(path, ".", Kept+1)); err == nil {
-		t.Error("there are more files than Kept")
+	if _, err := os.Stat(fmt.Sprint(path, ".", keptFiles+1)); err == nil {
+		t.Error("there are more files than keptFiles")
 	}
 }
 
