@@ -45,7 +45,8 @@ part() {
   echo "   $name: after $((SECONDS - start)) s; in $out/$name.txt$([ -f "$out/$name.before.txt" ] && echo ", the previous output in $name.before.txt")"
 }
 
-# 1. drover dev: a job of one task, the built-in word count, and the word count in
+# 1. drover dev: start, a job of one task, many short tasks beside xargs, the built-in word
+# count, a sort beside sort(1), and the word count in
 # Python with and without Drover.
 dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
 

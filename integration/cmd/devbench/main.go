@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -42,11 +43,12 @@ func main() {
 	drover := flag.String("drover", "bin/drover", "path of the drover binary")
 	quick := flag.Bool("quick", false, "an eighth of the data and no targets, to test the benchmark itself")
 	text := flag.String("text", "", "pattern of text files to repeat; default: generated words")
-	runs := flag.Int("runs", 3, "runs of each word count; the median is reported")
+	runs := flag.Int("runs", 3, "runs of each measurement; the median is reported")
+	parts := flag.String("parts", "", "parts to measure, separated by commas: start, one, many, words, sort, streaming; default: all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	rows, err := measure(ctx, *drover, *text, *quick, max(1, *runs))
+	rows, err := measure(ctx, *drover, *text, *parts, *quick, max(1, *runs))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "devbench:", err)
 		os.Exit(1)
@@ -74,7 +76,7 @@ func printTable(rows []figure, quick bool) bool {
 	return w.Flush() == nil && allMet
 }
 
-func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]figure, error) {
+func measure(ctx context.Context, drover, text, parts string, quick bool, runs int) ([]figure, error) {
 	drover, err := filepath.Abs(drover)
 	if err != nil {
 		return nil, err
@@ -84,18 +86,24 @@ func measure(ctx context.Context, drover, text string, quick bool, runs int) ([]
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{ctx: ctx, drover: drover, dir: dir, runs: runs}
 	divide := 1
 	if quick {
 		divide = 8
 	}
+	b := &bench{ctx: ctx, drover: drover, dir: dir, runs: runs, divide: divide}
 	const mib = 1 << 20
 	if err := errors.Join(makeText(b.path("small.txt"), text, int64(64*mib/divide)), makeText(b.path("large.txt"), text, int64(512*mib/divide))); err != nil {
 		return nil, err
 	}
 	var rows []figure
-	for _, part := range []func() ([]figure, error){b.measureOneTask, b.measureBuiltin, b.measureStreaming} {
-		more, err := part()
+	for _, part := range []struct {
+		name    string
+		measure func() ([]figure, error)
+	}{{"start", b.measureStart}, {"one", b.measureOneTask}, {"many", b.measureManyTasks}, {"words", b.measureBuiltin}, {"sort", b.measureSort}, {"streaming", b.measureStreaming}} {
+		if parts != "" && !slices.Contains(strings.Split(parts, ","), part.name) {
+			continue
+		}
+		more, err := part.measure()
 		if err != nil {
 			return nil, err
 		}
@@ -110,6 +118,7 @@ type bench struct {
 	drover string
 	dir    string
 	runs   int
+	divide int // all amounts of work are divided by it
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Each measurement here has its peer in the same run: the two alternate, and the figure is the
+// median of the ratios of a pair, so that a busy machine burdens both.
+
+// pairs runs two measurements alternately.
+func (b *bench) pairs(ours, theirs func() (resourceUse, error)) (p pairResult, err error) {
+	for range b.runs {
+		o, err := ours()
+		if err != nil {
+			return p, err
+		}
+		t, err := theirs()
+		if err != nil {
+			return p, err
+		}
+		p.ours, p.theirs = append(p.ours, o), append(p.theirs, t)
+	}
+	return p, nil
+}
+
+// pairResult holds the runs of a pair of measurements, in the order of the runs.
+type pairResult struct{ ours, theirs []resourceUse }
+
+func wallOf(u resourceUse) float64 { return u.wall }
+func cpuOf(u resourceUse) float64  { return u.cpu }
+
+func (p pairResult) median(of func(resourceUse) float64) float64 { return medianBy(p.ours, of) }
+
+func medianBy(all []resourceUse, of func(resourceUse) float64) float64 {
+	v := make([]float64, len(all))
+	for i, u := range all {
+		v[i] = of(u)
+	}
+	return median(v)
+}
+
+// ratio returns the median of ours divided by theirs.
+func (p pairResult) ratio(of func(resourceUse) float64) float64 {
+	v := make([]float64, len(p.ours))
+	for i := range v {
+		v[i] = of(p.ours[i]) / of(p.theirs[i])
+	}
+	return median(v)
+}
+
+// The targets of the pairs. A rate has a lower bound, so its inverse is the figure.
+const (
+	targetStart     = 0.015
+	targetReady     = 0.150
+	targetManyRatio = 2.0
+	targetSortRatio = 0.6
+)
+
+// measureStart measures the start of a command and the time until `drover dev` is ready.
+func (b *bench) measureStart() ([]figure, error) {
+	const times = 20
+	var starts, ready []float64
+	for range times {
+		start := time.Now()
+		if err := exec.CommandContext(b.ctx, b.drover, "version").Run(); err != nil {
+			return nil, err
+		}
+		starts = append(starts, time.Since(start).Seconds())
+	}
+	for range max(b.runs, 5) {
+		start := time.Now()
+		if _, err := b.withDev(func(func(string) error) error { ready = append(ready, time.Since(start).Seconds()); return nil }); err != nil {
+			return nil, err
+		}
+	}
+	return []figure{
+		{"start of a command", median(starts), "s", targetStart, fmt.Sprintf("drover version, median of %d", times)},
+		{"drover dev until it is ready", median(ready), "s", targetReady, fmt.Sprintf("median of %d, with fsync", len(ready))},
+	}, nil
+}
+
+// measureManyTasks runs tasks of `true` in one stage, and as many by xargs.
+func (b *bench) measureManyTasks() ([]figure, error) {
+	tasks := 2000 / b.divide
+	p, err := b.pairs(func() (u resourceUse, err error) {
+		u.cpu, err = b.withDev(func(run func(string) error) error {
+			file := b.writeJobFile("many", fmt.Sprintf(`stage "run" {
+    tasks = %d
+    command = ["true"]
+    resources {
+      cpu = "10m"
+      memory = "16MiB"
+    }
+  }`, tasks))
+			start := time.Now()
+			err := run(file)
+			u.wall = time.Since(start).Seconds()
+			return err
+		})
+		return u, err
+	}, func() (resourceUse, error) {
+		return b.shell(fmt.Sprintf("yes '' | head -n %d | xargs -d '\\n' -n 1 -P 2 true", tasks))
+	})
+	if err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("%d tasks of true in one stage, ", tasks)
+	return []figure{
+		{what + "tasks per second", float64(tasks) / p.median(wallOf), "/s", 0, ""},
+		{what + "wall over xargs -P 2", p.ratio(wallOf), "times", targetManyRatio, ""},
+		{what + "CPU over xargs -P 2", p.ratio(cpuOf), "times", 0, "with start and end of drover dev"},
+		{what + "CPU per task", p.median(cpuOf) / float64(tasks) * 1000, "ms", 0, ""},
+	}, nil
+}
+
+// measureSort sorts lines by an identity map and reduce, and by sort(1), and compares the results.
+func (b *bench) measureSort() ([]figure, error) {
+	const mib = 1 << 20
+	size := int64(512 * mib / b.divide)
+	if err := makeLines(b.path("lines.txt"), size); err != nil {
+		return nil, err
+	}
+	defer os.Remove(b.path("lines.txt"))
+	out := b.path("sorted")
+	p, err := b.pairs(func() (u resourceUse, err error) {
+		if err := os.RemoveAll(out); err != nil {
+			return u, err
+		}
+		u.cpu, err = b.withDev(func(run func(string) error) error {
+			file := b.writeJobFile("sort", fmt.Sprintf(`input { path = "file://%s" }
+  output { path = "file://%s" }
+  stage "map" {
+    kind = "map"
+    builtin = ["identity"]
+    resources { memory = "512MiB" }
+  }
+  stage "reduce" {
+    kind = "reduce"
+    tasks = 1
+    builtin = ["identity"]
+    resources { memory = "1GiB" }
+  }`, b.path("lines.txt"), out))
+			start := time.Now()
+			err := run(file)
+			u.wall = time.Since(start).Seconds()
+			return err
+		})
+		return u, err
+	}, func() (resourceUse, error) {
+		return b.shell("sort --parallel=2 -S 1G -T . lines.txt > sorted.txt")
+	})
+	if err != nil {
+		return nil, err
+	}
+	if same, err := b.shell(fmt.Sprintf("cat %s/part-* | cmp - sorted.txt", out)); err != nil {
+		return nil, fmt.Errorf("Drover and sort differ (after %v s): %w", same.wall, err)
+	}
+	what := fmt.Sprintf("sort of %.0f MB of lines, ", float64(size)/1e6)
+	return []figure{
+		{what + "wall", p.median(wallOf), "s", 0, fmt.Sprintf("identity map and reduce, %d cores", runtime.NumCPU())},
+		{what + "wall over sort --parallel=2 -S 1G", p.ratio(wallOf), "times", targetSortRatio, ""},
+		{what + "CPU over sort --parallel=2 -S 1G", p.ratio(cpuOf), "times", 0, ""},
+	}, nil
+}
+
+// shell runs a command of the shell in the folder of the benchmark, in the C locale.
+func (b *bench) shell(command string) (resourceUse, error) {
+	cmd := exec.CommandContext(b.ctx, "sh", "-c", command)
+	cmd.Dir, cmd.Env, cmd.Stderr = b.dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "LC_ALL=C"}, os.Stderr
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return resourceUse{}, fmt.Errorf("%s: %w", command, err)
+	}
+	return resourceUse{time.Since(start).Seconds(), cpuSeconds(cmd)}, nil
+}
+
+// makeLines writes lines of 100 bytes, a key of 10 letters, a tab and 88 digits, as sort
+// benchmarks use. Keys differ, so that any stable order is the order of whole lines.
+func makeLines(file string, size int64) error {
+	f, err := os.Create(filepath.Clean(file))
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	r := rand.New(rand.NewPCG(11, uint64(size)))
+	line := append(bytes.Repeat([]byte("0123456789"), 10)[:99], '\n')
+	line[10] = '\t'
+	for ; size >= int64(len(line)); size -= int64(len(line)) {
+		for i := range 10 {
+			line[i] = byte('!' + r.IntN(94))
+		}
+		_, _ = w.Write(line) // the bufio.Writer retains errors
+	}
+	return errors.Join(w.Flush(), f.Close())
+}
