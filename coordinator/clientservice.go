@@ -59,7 +59,7 @@ func (s *clientService) Status(ctx context.Context, _ *connect.Request[droverv1.
 		_, live := f.JobCount()
 		res.JobsRunning = int32(live)
 		res.Scheduler, _ = s.schedulerOf(f)
-		at, by := f.ClockStep()
+		at, by := f.Clock().Step()
 		res.ClockSteppedAtMs, res.ClockSteppedMs = at/1e6, by.Milliseconds()
 	})
 	s.addHealth(res)
@@ -522,7 +522,7 @@ func (s *clientService) resolveEventsJob(ctx context.Context, f *facts.Facts, na
 func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, job uint64, n int) (seq uint64) {
 	s.view(func(f *facts.Facts) {
 		var at []uint64
-		for _, e := range f.EventsSince(0, facts.MaxEvents+facts.MaxClusterEvents) {
+		for _, e := range f.EventLog().Since(0, facts.MaxEvents+facts.MaxClusterEvents) {
 			if s.showEvent(ctx, f, q, job, e) {
 				at = append(at, e.Seq)
 			}
@@ -542,7 +542,7 @@ func (s *clientService) skipTo(ctx context.Context, q *droverv1.EventsRequest, j
 func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsRequest, job, seq uint64) (out []*droverv1.Event, next uint64) {
 	next = seq
 	s.view(func(f *facts.Facts) {
-		for _, e := range f.EventsSince(seq, eventsBatch) {
+		for _, e := range f.EventLog().Since(seq, eventsBatch) {
 			next = e.Seq
 			if s.showEvent(ctx, f, q, job, e) {
 				out = append(out, &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text})

@@ -11,7 +11,7 @@ import (
 // logAhead returns how far the log's time is ahead of this machine's clock.
 func (c *core) logAhead() (d time.Duration) {
 	now := c.now().UnixNano()
-	c.view(func(f *facts.Facts) { d = f.Ahead(now) })
+	c.view(func(f *facts.Facts) { d = f.Clock().Ahead(now) })
 	return d
 }
 

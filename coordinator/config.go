@@ -112,6 +112,12 @@ type Config struct {
 	// call of the API; nil for none.
 	Page func(PageConfig) http.Handler
 
+	// SignIn makes the handler for readers of the page on the remote port who have
+	// not proved who they are; nil: they are refused. check says why a token of a
+	// caller at an address is refused. It sets the cookie TokenCookie.
+	SignIn      func(check func(ctx context.Context, token, address string) error) http.Handler
+	TokenCookie string
+
 	// DiskSpace returns the free and all bytes of the disk of Dir; statfs by
 	// default.
 	DiskSpace func() (free, total int64, err error)

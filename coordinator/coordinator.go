@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
@@ -52,6 +54,7 @@ type core struct {
 
 	certificates *certificates
 	tokens       *tokens
+	signIn       http.Handler // nil: there is no form
 	proxy        *proxy
 
 	peers *peers // the other coordinators; nil without a port for them
@@ -123,6 +126,12 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
+	if c.cfg.SignIn != nil {
+		c.signIn = c.cfg.SignIn(func(_ context.Context, token, address string) error {
+			_, err := c.tokens.identify(token, address)
+			return wire.FromError(toWireError(err))
+		})
+	}
 	c.metrics = newMetrics(c)
 	c.proxy = newProxy(cfg.NodeTLS)
 	var err error

@@ -43,6 +43,10 @@ type identify func(*http.Request) (identity, error)
 func (c *core) withIdentity(of identify, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := of(r)
+		if c.signIn != nil && (err != nil || isSignIn(r)) && r.TLS != nil && isPagePath(r.URL.Path) {
+			c.signIn.ServeHTTP(w, r)
+			return
+		}
 		if err != nil {
 			c.refuseStranger(w, r, err)
 			return
@@ -69,6 +73,25 @@ func (c *core) refuseStranger(w http.ResponseWriter, r *http.Request, err error)
 	http.Error(w, wire.FromError(toWireError(err)).Error(), status)
 }
 
+// reader names what a caller may read: a token may leave a part of its user's
+// rights.
+func (id identity) reader() string {
+	if id.scope == nil {
+		return id.name
+	}
+	return id.name + " by token " + id.scope.id
+}
+
+// isSignIn reports whether a request is about signing in or out.
+func isSignIn(r *http.Request) bool { return r.URL.Path == "/sign-in" || r.URL.Path == "/sign-out" }
+
+// isPagePath reports whether a path is one of the web page: no call of the API, and
+// none of what programs read.
+func isPagePath(path string) bool {
+	_, call := procedures[path]
+	return !call && !strings.HasPrefix(path, "/drover.") && path != "/metrics" && path != "/healthz" && path != pki.CRLPath
+}
+
 // localIdentity takes no tokens: what forwards a caller's token to the socket
 // would give him every right.
 func localIdentity(r *http.Request) (identity, error) {
@@ -90,6 +113,14 @@ func (c *core) remoteIdentity(r *http.Request) (identity, error) {
 		return c.tokens.identify(token, r.RemoteAddr)
 	case certified:
 		return tlsIdentity(r), nil
+	case c.signIn != nil && isPagePath(r.URL.Path):
+		// Only pages take the cookie: another site's form must not make a call of the
+		// API with it.
+		cookie, err := r.Cookie(c.cfg.TokenCookie)
+		if err != nil {
+			return identity{}, unauthenticated("you are not signed in")
+		}
+		return c.tokens.identify(cookie.Value, r.RemoteAddr)
 	default:
 		return identity{}, unauthenticated("a certificate or a token is needed: set -tls-cert and -tls-key, or -token-file")
 	}

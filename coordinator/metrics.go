@@ -101,7 +101,7 @@ func newMetrics(c *core) *metrics {
 			return float64(used)
 		}),
 		gauge("drover_log_ahead_seconds", "How far the log's time is ahead of the clock; above a minute the clock was ahead once.", func(f *facts.Facts) float64 {
-			return f.Ahead(c.now().UnixNano()).Seconds()
+			return f.Clock().Ahead(c.now().UnixNano()).Seconds()
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "drover_data_free_bytes", Help: "Bytes free on the disk of the data folder."}, func() float64 {
 			free, _, err := c.cfg.DiskSpace()

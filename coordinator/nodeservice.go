@@ -84,7 +84,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	var n *facts.Node
 	var cluster string
 	s.view(func(f *facts.Facts) {
-		n, same = f.RegistrationUnchanged(info, req.Msg.GetEpoch())
+		n, same = f.Checks().RegistrationUnchanged(info, req.Msg.GetEpoch())
 		cluster = f.Cluster()
 	})
 	id, epoch := int32(0), uint64(0)

@@ -117,7 +117,7 @@ func (s *clientService) Calibration(ctx context.Context, _ *connect.Request[drov
 	var list []facts.Outcome
 	open := int32(0)
 	s.view(func(f *facts.Facts) {
-		list = f.Outcomes()
+		list = f.Deadlines().Outcomes()
 		for _, id := range f.JobIDs() {
 			if j := f.Job(id); !j.HasEnded() && j.Quote != nil {
 				open++

@@ -42,7 +42,7 @@ func newPredictor() *predictor { return &predictor{book: estimate.New(estimateSe
 func (p *predictor) observeCompletions(f *facts.Facts) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	completions, seen := f.CompletionsSince(p.lastSeq)
+	completions, seen := f.Deadlines().CompletionsSince(p.lastSeq)
 	p.lastSeq = seen
 	for _, r := range completions {
 		t := &estimate.Task{Stage: estimate.Stage{ID: stageID(r.Job, r.Stage), Tenant: r.Tenant, Job: r.JobName, Name: r.Name, Kind: stageKind(jobspec.StageKind(r.Kind)),

@@ -254,7 +254,7 @@ func (p *projection) endJob(f *facts.Facts, j *facts.Job, at int64) error {
 		return err
 	}
 	id := have.Spec.Project
-	if pr := p.state.Project(id); pr == nil || len(pr.Jobs) > 0 || f.Project(uint64(id)) != nil {
+	if pr := p.state.Project(id); pr == nil || len(pr.Jobs) > 0 || f.Deadlines().Project(uint64(id)) != nil {
 		return nil
 	}
 	return ignoreStale(p.state.Events().DropProject(id))
@@ -276,7 +276,7 @@ func (p *projection) setEstimate(f *facts.Facts, k facts.Key) error {
 
 // putProject updates a job's project.
 func (p *projection) putProject(f *facts.Facts, j *facts.Job) error {
-	pr, t := f.ProjectOf(j), f.Tenant(j.Spec.Tenant)
+	pr, t := f.Deadlines().ProjectOf(j), f.Tenant(j.Spec.Tenant)
 	if pr == nil {
 		return nil
 	}

@@ -374,7 +374,7 @@ func TestRebuiltProjectionKnowsRefusedLevels(t *testing.T) {
 
 func lastEvents(f *facts.Facts, n int) string {
 	var out []string
-	for _, e := range f.EventsSince(max(f.LastEvent(), uint64(n))-uint64(n), n) {
+	for _, e := range f.EventLog().Since(max(f.EventLog().Last(), uint64(n))-uint64(n), n) {
 		out = append(out, fmt.Sprint(e.Index, " ", e.Kind, " ", e.Job, " ", e.Task, " ", e.Node, " ", e.Text))
 	}
 	slices.Sort(out)

@@ -161,7 +161,7 @@ func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *locat
 	var params map[string]string
 	sources := map[scheduler.StageID]estimate.Source{}
 	s.view(func(f *facts.Facts) {
-		if err = f.CheckAccept(spec, "", f.EntryTime(now.UnixNano())); err == nil {
+		if err = f.Checks().Accept(spec, "", f.Clock().EntryTime(now.UnixNano())); err == nil {
 			d, err = s.newDraft(f, spec, in, t.estimates, now)
 		}
 		t.scheduler, params = s.schedulerOf(f)
@@ -198,7 +198,7 @@ const draftProject = scheduler.ProjectID(1) << 62
 
 // newDraft builds a State from the facts, and the job to be tried.
 func (s *clientService) newDraft(f *facts.Facts, spec *jobspec.Job, in *located, estimates []*droverv1.StageEstimate, now time.Time) (*draft, error) {
-	j, err := f.Draft(spec, in.splits, now.UnixNano())
+	j, err := f.Deadlines().Draft(spec, in.splits, now.UnixNano())
 	if err != nil {
 		return nil, err
 	}

@@ -296,7 +296,7 @@ func (b *scheduleBuilder) cut() {
 }
 
 func (b *scheduleBuilder) addJob(f *facts.Facts, j *facts.Job) {
-	out := &droverv1.ScheduleJob{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, DeadlineMs: j.DeadlineNS() / 1e6, GuaranteedMs: f.GuaranteedDeparture(j) / 1e6}
+	out := &droverv1.ScheduleJob{Job: j.ID, Name: j.Name, Tenant: j.Spec.Tenant, State: j.State, DeadlineMs: j.DeadlineNS() / 1e6, GuaranteedMs: f.Deadlines().GuaranteedDeparture(j) / 1e6}
 	for i := range j.Spec.Stages {
 		out.Stages = append(out.Stages, j.Spec.Stages[i].Name)
 	}
@@ -307,7 +307,7 @@ func (b *scheduleBuilder) addJob(f *facts.Facts, j *facts.Job) {
 // oldest first. O(events).
 func suspensionGaps(f *facts.Facts) map[string][]*droverv1.ScheduleGap {
 	out := map[string][]*droverv1.ScheduleGap{}
-	for _, e := range f.EventsSince(0, facts.MaxEvents) {
+	for _, e := range f.EventLog().Since(0, facts.MaxEvents) {
 		suspended := e.Kind == "task.suspended"
 		if !suspended && e.Kind != "task.resumed" {
 			continue

@@ -83,7 +83,7 @@ func (c *core) remoteTLS() *tls.Config {
 	optional.ClientAuth = tls.VerifyClientCertIfGiven
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		some := false
-		c.view(func(f *facts.Facts) { some = f.HasTokens(c.now().UnixMilli()) })
+		c.view(func(f *facts.Facts) { some = f.Tokens().Any(c.now().UnixMilli()) })
 		if some {
 			return optional, nil
 		}
@@ -182,7 +182,7 @@ func (c *core) newHandler() http.Handler {
 		mux.Handle("/", c.cfg.Page(PageConfig{
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
-			Reader:    func(ctx context.Context) string { return caller(ctx).name },
+			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
 			Elsewhere: c.elsewhere,
 		}))
 	}

@@ -107,7 +107,7 @@ func (c *core) jobWaitingReason(f *facts.Facts, j *facts.Job) string {
 func (c *core) jobStatus(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse {
 	r := &droverv1.GetJobResponse{Job: c.summary(f, j), Spec: j.SpecJSON, Counters: j.Counters, Output: j.Output, OutputBytes: j.OutputBytes, Emulated: j.Emulated,
 		FailedTask: j.FailedTask, FailureTail: j.FailureTail, Preempted: j.Preempted.Proto()}
-	r.Job.GuaranteedMs = f.GuaranteedDeparture(j) / 1e6
+	r.Job.GuaranteedMs = f.Deadlines().GuaranteedDeparture(j) / 1e6
 	for i := range j.Stages {
 		r.Stages = append(r.Stages, c.stageStatus(f, j, i))
 	}

@@ -223,7 +223,7 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 		spec.Output.Path = output
 	}
 	s.view(func(f *facts.Facts) {
-		if err = f.CheckAccept(spec, output, f.EntryTime(s.now().UnixNano())); err == nil {
+		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.now().UnixNano())); err == nil {
 			err = checkCaps(f, spec)
 		}
 		if err == nil {

@@ -139,7 +139,7 @@ func (t *tokens) check(text string) (identity, error) {
 		return identity{}, err
 	}
 	var x *facts.Token
-	t.c.view(func(f *facts.Facts) { x = f.Token(id) })
+	t.c.view(func(f *facts.Facts) { x = f.Tokens().Get(id) })
 	if x == nil && !t.c.leads() { // a follower may not have it yet
 		return identity{}, wire.NotLeader("", "this coordinator does not lead, and does not know this token: try again in a second")
 	}
@@ -224,7 +224,7 @@ func (t *tokens) endCalls() {
 	defer t.mu.Unlock()
 	t.c.view(func(f *facts.Facts) {
 		for o := range t.open {
-			if x := f.Token(o.id); lost || x == nil || x.EndedAt(now) != "" {
+			if x := f.Tokens().Get(o.id); lost || x == nil || x.EndedAt(now) != "" {
 				o.end(errTokenEnded)
 			}
 		}

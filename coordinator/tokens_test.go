@@ -23,6 +23,7 @@ import (
 	"github.com/drover-run/drover/internal/coordclient"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
+	"github.com/drover-run/drover/ui"
 )
 
 // bearerTransport shows a token.
@@ -335,4 +336,91 @@ func TestTokensWithThreeCoordinators(t *testing.T) {
 		err := status(id, true)
 		return err != nil && !errors.Is(err, io.EOF) && connect.CodeOf(err) != connect.CodeDeadlineExceeded
 	})
+}
+
+// A reader without a certificate signs in on the page with a token, and gets a
+// cookie that the page takes and the API does not. A wrong token, one of another
+// site's form and one that was revoked give nothing.
+func TestSignInOnThePage(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) {
+		c.SignIn, c.TokenCookie = ui.NewSignIn, ui.TokenCookie
+		c.Page = func(p PageConfig) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "page of ", p.Reader(r.Context())) })
+		}
+	})
+	tokens := droverv1connect.NewTokenServiceClient(as("user/ann"), base)
+	token := newTestToken(t, tokens, &droverv1.CreateTokenRequest{})
+	client := b.withToken(t, "")
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	ask := func(method, path, body string, headers map[string]string) (int, string, *http.Response) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(b.ctx, method, base+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range headers {
+			r.Header.Set(k, v)
+		}
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(text), res
+	}
+	form := map[string]string{"Content-Type": "application/x-www-form-urlencoded"}
+	html := map[string]string{"Accept": "text/html"}
+	if code, text, _ := ask("GET", "/jobs?q=a", "", html); code != http.StatusUnauthorized || !strings.Contains(text, `name="to" value="/jobs?q=a"`) {
+		t.Errorf("a page before: %d %s", code, text)
+	}
+	if code, _, _ := ask("GET", "/static/page.css", "", nil); code != http.StatusOK {
+		t.Errorf("the form's style: %d", code)
+	}
+	if code, text, res := ask("POST", "/sign-in", "token=wrong&to=/jobs", form); code != http.StatusUnauthorized || !strings.Contains(text, "this is no token") || len(res.Cookies()) != 0 {
+		t.Errorf("a wrong token: %d %s", code, text)
+	}
+	if code, _, res := ask("POST", "/sign-in", "token="+token, map[string]string{"Content-Type": form["Content-Type"], "Sec-Fetch-Site": "cross-site"}); code != http.StatusForbidden || len(res.Cookies()) != 0 {
+		t.Errorf("another site's form: %d", code)
+	}
+	code, _, res := ask("POST", "/sign-in", "token="+token+"&to=//evil.example/", form)
+	if code != http.StatusSeeOther || res.Header.Get("Location") != "/evil.example/" || len(res.Cookies()) != 1 {
+		t.Fatalf("the right token: %d %v", code, res.Header)
+	}
+	cookie := res.Cookies()[0]
+	if !cookie.HttpOnly || !cookie.Secure || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Domain != "" {
+		t.Errorf("cookie %v", cookie)
+	}
+	signed := map[string]string{"Cookie": cookie.Name + "=" + cookie.Value, "Accept": "text/html"}
+	if code, text, _ := ask("GET", "/jobs", "", signed); code != http.StatusOK || !strings.HasPrefix(text, "page of user/ann by token ") {
+		t.Errorf("a page after: %d %s", code, text)
+	}
+	for _, path := range []string{droverv1connect.ClientServiceStatusProcedure, "/metrics"} {
+		if code, text, _ := ask("POST", path, "{}", map[string]string{"Cookie": signed["Cookie"], "Content-Type": "application/json"}); code != http.StatusUnauthorized {
+			t.Errorf("%s takes the cookie: %d %s", path, code, text)
+		}
+	}
+	if code, _, res := ask("POST", "/sign-out", "", signed); code != http.StatusSeeOther || len(res.Cookies()) != 1 || res.Cookies()[0].MaxAge >= 0 {
+		t.Errorf("sign out: %d %v", code, res.Header)
+	}
+	if _, err := tokens.RevokeToken(b.ctx, connect.NewRequest(&droverv1.RevokeTokenRequest{Id: tokenID(token)})); err != nil {
+		t.Fatal(err)
+	}
+	newTestToken(t, tokens, &droverv1.CreateTokenRequest{}) // the port asks for certificates alone while there is no token
+	if code, text, _ := ask("GET", "/jobs", "", signed); code != http.StatusUnauthorized || !strings.Contains(text, "Sign in") {
+		t.Errorf("after it was revoked: %d %s", code, text)
+	}
+	limited := false
+	for range 200 {
+		code, _, _ := ask("POST", "/sign-in", "token="+token+"x", form)
+		if limited = code == http.StatusTooManyRequests; limited {
+			break
+		}
+	}
+	if !limited {
+		t.Error("wrong tokens are not slowed down")
+	}
 }

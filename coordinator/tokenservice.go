@@ -118,7 +118,7 @@ func (s *tokenService) ListTokens(ctx context.Context, _ *connect.Request[drover
 	}
 	id, res := caller(ctx), &droverv1.ListTokensResponse{}
 	s.c.view(func(f *facts.Facts) {
-		for _, t := range f.Tokens() {
+		for _, t := range f.Tokens().All() {
 			if s.c.operator(id) || t.Spec.GetUser() == id.name {
 				res.Tokens = append(res.Tokens, t.Spec)
 			}
@@ -134,7 +134,7 @@ func (s *tokenService) RevokeToken(ctx context.Context, req *connect.Request[dro
 	}
 	id, may := caller(ctx), false
 	s.c.view(func(f *facts.Facts) {
-		t := f.Token(req.Msg.GetId())
+		t := f.Tokens().Get(req.Msg.GetId())
 		may = s.c.operator(id) || t != nil && t.Spec.GetUser() == id.name
 	})
 	if !may {
@@ -147,7 +147,7 @@ func (s *tokenService) RevokeToken(ctx context.Context, req *connect.Request[dro
 	}
 	out := &droverv1.RevokeTokenResponse{}
 	s.c.view(func(f *facts.Facts) {
-		if t := f.Token(req.Msg.GetId()); t != nil {
+		if t := f.Tokens().Get(req.Msg.GetId()); t != nil {
 			out.Token = t.Spec
 		}
 	})

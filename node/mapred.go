@@ -16,6 +16,7 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 	"github.com/drover-run/drover/node/helper"
 	"github.com/drover-run/drover/node/shuffle"
+	"github.com/drover-run/drover/runtime"
 )
 
 // Files of a MapReduce task below .drover.
@@ -208,6 +209,9 @@ func (a *attempt) classifyHarnessExit(spec *droverv1.TaskSpec) (*failure, error)
 	if err != nil {
 		return a.classifyWithoutResult(spec, err), nil
 	}
+	if f := a.resultDisagrees(spec, r); f != nil {
+		return f, nil
+	}
 	a.applyResult(r)
 	if r.Class == mapreduce.ClassOK {
 		return a.verifyOutput(spec, r), nil
@@ -226,6 +230,20 @@ func (a *attempt) classifyHarnessExit(spec *droverv1.TaskSpec) (*failure, error)
 		v.message = "the task failed: " + r.Class.String()
 	}
 	return v, nil
+}
+
+// resultDisagrees returns a failure if a result says something else than the exit
+// code, which the engine saw and no process of the task can choose: one of them has
+// written the result, or ended the harness after it had.
+func (a *attempt) resultDisagrees(spec *droverv1.TaskSpec, r *mapreduce.Result) *failure {
+	code := a.status.ExitCode
+	if code == r.Class.ExitCode() || code == runtime.ExitLost {
+		return nil
+	}
+	if f := a.memoryFailure(spec, code); f != nil {
+		return f
+	}
+	return &failure{cause: a.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result says %q: a process of the task has written it, or ended the harness", code, r.Class)}
 }
 
 // classifyWithoutResult classifies an exit by its code alone.

@@ -80,7 +80,7 @@ func (t *taskAPI) find(id store.ID) (*attempt, error) {
 	defer t.d.mu.Unlock()
 	a := t.d.attempts[id]
 	if a == nil || a.orphaned {
-		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more), and its logs are not kept there: the newest %d MiB of the last %d hours are (-keep-logs-size and -keep-logs-age of the node)",
+		return nil, fault.New(fault.NotFound, "attempt %s is not on node %s (any more), and its logs are not kept there: the newest %d MiB of the last %d hours are, of attempts that wrote any (-keep-logs-size and -keep-logs-age of the node)",
 			id, t.d.cfg.Info.GetName(), max(t.d.cfg.KeepLogBytes, 0)>>20, int(t.d.cfg.KeepLogAge.Hours()))
 	}
 	return a, nil

@@ -106,8 +106,8 @@ func readAssets() map[string]*asset {
 // staticURL returns the address of a file; it changes with the content.
 func staticURL(name string) string { return "/static/" + name + "?v=" + staticAssets()[name].version }
 
-func (s *server) serveStatic(w http.ResponseWriter, r *http.Request) {
-	a := s.static[r.PathValue("name")]
+func serveStatic(w http.ResponseWriter, r *http.Request) {
+	a := staticAssets()[path.Base(r.URL.Path)]
 	if a == nil {
 		http.NotFound(w, r)
 		return

@@ -43,12 +43,11 @@ type server struct {
 	shared *shared
 	secret []byte // authenticates forms
 	live   atomic.Int64
-	static map[string]*asset
 }
 
 // New returns the handler of the page. It serves every path.
 func New(cfg Config) http.Handler {
-	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32), static: staticAssets()}
+	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32)}
 	_, _ = rand.Read(s.secret) // never fails: see its documentation
 	if s.reader == nil {
 		s.reader = func(context.Context) string { return "" }
@@ -57,7 +56,7 @@ func New(cfg Config) http.Handler {
 		s.away = func(context.Context) string { return "" }
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /static/{name}", s.serveStatic)
+	mux.HandleFunc("GET /static/{name}", serveStatic)
 	mux.HandleFunc("GET /live", s.serveLive)
 	mux.HandleFunc("GET /follow", s.serveFollow)
 	mux.HandleFunc("GET /data/{what}", s.serveData)

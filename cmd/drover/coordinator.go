@@ -12,6 +12,7 @@ import (
 	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/ui"
 )
 
 func coordinatorCommand() *cli.Command {
@@ -93,7 +94,7 @@ func runCoordinator(c *cli.Context) error {
 		HistoryBytes: historySize, HistoryAge: c.Duration("history-age"),
 		Dir: data, Metrics: newRegistry(), Logger: service.log, RecentLog: service.recent, Operators: c.StringSlice("operator"), AllowImages: c.StringSlice("allow-image"),
 		Lease: c.Duration("lease"), KeepLogs: c.Duration("keep-logs"), Scheduler: c.String("scheduler"), SchedulerParams: params, SchedulerChanges: changes,
-		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage, AuditLog: c.String("audit-log"),
+		FrozenShare: c.Float64("frozen-share"), BlobQuota: quota, Page: webPage, SignIn: ui.NewSignIn, TokenCookie: ui.TokenCookie, AuditLog: c.String("audit-log"),
 	}
 	if text := c.String("disk-reserve"); text != "" {
 		if cfg.DiskReserve, err = jobspec.ParseSize(text); err != nil {

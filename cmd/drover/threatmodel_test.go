@@ -8,21 +8,62 @@ import (
 	"testing"
 )
 
-// TestThreatModelNamesTestsThatExist finds each test that the threat model names:
-// a claim without its test is no claim. Each row must name one.
+// claimPages are the pages whose tables name the test of each row, with the section
+// of the table and the least number of its rows.
+var claimPages = []struct {
+	page, section string
+	rows          int
+}{{"threat-model.md", "Claims", 20}, {"found-by-attack.md", "Findings", 40}}
+
+// TestThreatModelNamesTestsThatExist finds each test that the pages name: a claim
+// without its test is no claim. Each row must name one.
 func TestThreatModelNamesTestsThatExist(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(docsRoot, "docs", "explanation", "threat-model.md"))
-	if err != nil {
-		t.Fatal(err)
+	exists := testNames(t)
+	named := regexp.MustCompile("`(Test[\\w/]+)`")
+	for _, p := range claimPages {
+		page, err := os.ReadFile(filepath.Join(docsRoot, "docs", "explanation", p.page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, claims, ok := strings.Cut(string(page), "## "+p.section+"\n")
+		claims, _, more := strings.Cut(claims, "\n## ")
+		if !ok || !more {
+			t.Fatalf("%s: no section %q", p.page, p.section)
+		}
+		rows := -2 // the head
+		for line := range strings.Lines(claims) {
+			if !strings.HasPrefix(line, "| ") {
+				continue
+			}
+			if rows++; rows <= 0 {
+				continue
+			}
+			tests := named.FindAllStringSubmatch(line, -1)
+			if len(tests) == 0 {
+				t.Errorf("%s: no test: %s", p.page, line)
+			}
+			for _, m := range tests {
+				if !exists[m[1]] {
+					t.Errorf("%s: there is no %s: %s", p.page, m[1], line)
+				}
+			}
+		}
+		if rows < p.rows {
+			t.Errorf("%s: %d rows were read", p.page, rows)
+		}
 	}
-	_, claims, ok := strings.Cut(string(page), "## Claims\n")
-	claims, _, more := strings.Cut(claims, "\n## ")
-	if !ok || !more {
-		t.Fatal("no section of claims")
-	}
-	exists := map[string]bool{}
+}
+
+// testNames returns the names of all tests of the repository, and of the scripts of
+// TestScripts.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
 	def := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	for _, file := range repositoryFiles(t) {
+		if script, ok := strings.CutPrefix(filepath.ToSlash(file), "cmd/drover/testdata/script/"); ok {
+			names["TestScripts/"+strings.TrimSuffix(script, ".txt")] = true
+		}
 		if !strings.HasSuffix(file, "_test.go") {
 			continue
 		}
@@ -31,27 +72,8 @@ func TestThreatModelNamesTestsThatExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range def.FindAllSubmatch(text, -1) {
-			exists[string(m[1])] = true
+			names[string(m[1])] = true
 		}
 	}
-	named := regexp.MustCompile("`(Test\\w+)`")
-	rows := 0
-	for _, line := range strings.Split(claims, "\n") {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| claim") || strings.HasPrefix(line, "| ---") {
-			continue
-		}
-		rows++
-		tests := named.FindAllStringSubmatch(line, -1)
-		if len(tests) == 0 {
-			t.Errorf("no test: %s", line)
-		}
-		for _, m := range tests {
-			if !exists[m[1]] {
-				t.Errorf("there is no %s: %s", m[1], line)
-			}
-		}
-	}
-	if rows < 20 {
-		t.Errorf("%d claims were read", rows)
-	}
+	return names
 }

@@ -20,14 +20,14 @@ func (j *Job) taskName(k Key, run int32) string {
 
 // applyAttempts applies reports of a node: attempts that ended or changed
 // level.
-func (f *Facts) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *Result) {
-	n := f.Node(af.GetNode())
+func (en attemptEntries) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *Result) {
+	n := en.f.Node(af.GetNode())
 	if n == nil || !n.Up || n.Epoch != af.GetEpoch() {
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node is not up in that epoch"})
 		return
 	}
 	for i, seen := range af.GetSeen() {
-		if why := f.applyReport(e, n, seen); why != "" {
+		if why := en.applyReport(e, n, seen); why != "" {
 			r.Dropped = append(r.Dropped, Drop{i, why})
 		} else {
 			r.Changed++
@@ -36,9 +36,9 @@ func (f *Facts) applyAttempts(e *droverv1.Entry, af *droverv1.AttemptsFact, r *R
 }
 
 // applyReport applies one report and returns "" or why it is stale.
-func (f *Facts) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt) string {
+func (en attemptEntries) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttempt) string {
 	k := KeyOf(seen.GetKey())
-	a := f.Attempt(k)
+	a := en.f.Attempt(k)
 	switch {
 	case a == nil:
 		return "no such attempt"
@@ -47,32 +47,32 @@ func (f *Facts) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttem
 	case a.Node != n.ID || a.Epoch != n.Epoch:
 		return "the attempt is on another node or in another epoch"
 	}
-	lost := f.applyLostMaps(e, k, a, seen.GetLostMaps())
+	lost := en.applyLostMaps(e, k, a, seen.GetLostMaps())
 	if !a.State.IsActive() {
-		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && f.loseOutput(e, k, a, "the node no longer has it")) {
+		if lost || ((seen.GetPhase() == droverv1.Phase_PHASE_GONE || seen.GetPhase() == droverv1.Phase_PHASE_FAILED) && a.State == AttemptSucceeded && en.loseOutput(e, k, a, "the node no longer has it")) {
 			return ""
 		}
 		return "the attempt has ended"
 	}
 	switch seen.GetPhase() {
 	case droverv1.Phase_PHASE_SUCCEEDED:
-		f.endAttempt(e, k, a, AttemptSucceeded, seen)
+		en.endAttempt(e, k, a, AttemptSucceeded, seen)
 	case droverv1.Phase_PHASE_FAILED:
 		if a.State == AttemptStopping {
-			f.endAttempt(e, k, a, AttemptStopped, seen)
+			en.endAttempt(e, k, a, AttemptStopped, seen)
 		} else {
-			f.endAttempt(e, k, a, AttemptFailed, seen)
+			en.endAttempt(e, k, a, AttemptFailed, seen)
 		}
 	case droverv1.Phase_PHASE_GONE:
 		if a.State == AttemptStopping {
-			f.endAttempt(e, k, a, AttemptStopped, seen)
+			en.endAttempt(e, k, a, AttemptStopped, seen)
 		} else {
 			gone := proto.CloneOf(seen)
 			gone.Cause, gone.Message = droverv1.Cause_CAUSE_INFRA, cmp.Or(gone.Message, "the node no longer has it")
-			f.endAttempt(e, k, a, AttemptFailed, gone)
+			en.endAttempt(e, k, a, AttemptFailed, gone)
 		}
 	case droverv1.Phase_PHASE_RUNNING:
-		if a.State == AttemptLive && f.confirmLevel(e, k, a, seen) {
+		if a.State == AttemptLive && levelsOf(en.f).confirmLevel(e, k, a, seen) {
 			return ""
 		}
 		if !lost {
@@ -88,55 +88,55 @@ func (f *Facts) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.SeenAttem
 
 // applyLostMaps makes map tasks pending again whose outputs a reduce task could
 // not fetch. It reports whether there were any.
-func (f *Facts) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32) bool {
-	j := f.jobs[k.Job]
+func (en attemptEntries) applyLostMaps(e *droverv1.Entry, k Key, a *Attempt, maps []int32) bool {
+	j := en.f.jobs[k.Job]
 	m := j.MapStage()
 	if len(maps) == 0 || int(k.Stage) != j.ReduceStage() || m < 0 || a.State != AttemptLive && a.State != AttemptFailed {
 		return false
 	}
 	lost := false
 	for _, i := range maps {
-		if i < 0 || i >= j.Stages[m].Tasks || f.jobs[k.Job].HasEnded() {
+		if i < 0 || i >= j.Stages[m].Tasks || en.f.jobs[k.Job].HasEnded() {
 			continue
 		}
-		t := f.jobs[k.Job].Stages[m].Task(i)
+		t := en.f.jobs[k.Job].Stages[m].Task(i)
 		w := t.WinningAttempt()
 		if t.State != TaskDone || w == nil {
 			continue
 		}
 		mk := Key{k.Job, int32(m), i, w.Attempt}
-		if !f.loseOutput(e, mk, w, "reduce task "+fmt.Sprint(k.Task)+" could not fetch it") {
+		if !en.loseOutput(e, mk, w, "reduce task "+fmt.Sprint(k.Task)+" could not fetch it") {
 			continue
 		}
 		lost = true
-		f.recordInfraRetry(e, mk)
+		en.recordInfraRetry(e, mk)
 	}
 	return lost
 }
 
 // recordInfraRetry counts an infrastructure failure of a task and fails its job
 // at InfraRetries.
-func (f *Facts) recordInfraRetry(e *droverv1.Entry, k Key) {
-	j := f.writableJob(f.jobs[k.Job])
+func (en attemptEntries) recordInfraRetry(e *droverv1.Entry, k Key) {
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	t := *j.Stages[k.Stage].Task(k.Task)
 	t.InfraFailures++
-	f.setTask(j, k.Stage, k.Task, &t)
+	writerOf(en.f).setTask(j, k.Stage, k.Task, &t)
 	if t.InfraFailures >= InfraRetries && !j.HasEnded() {
-		f.failJob(e, j, k, fmt.Sprintf("the infrastructure failed it %d times", t.InfraFailures), nil)
+		en.failJob(e, j, k, fmt.Sprintf("the infrastructure failed it %d times", t.InfraFailures), nil)
 	}
 }
 
 // loseOutput makes a done map task pending again if its output is still needed.
 // It reports whether it did.
-func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) bool {
-	j := f.jobs[k.Job]
+func (en attemptEntries) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) bool {
+	j := en.f.jobs[k.Job]
 	t := j.Stages[k.Stage].Task(k.Task)
 	if t.State != TaskDone || t.Winner != k.Attempt || !j.OutputsNeeded(int(k.Stage)) {
 		return false
 	}
-	j = f.writableJob(j)
+	j = writerOf(en.f).writableJob(j)
 	c := *a
-	c.State, c.LostSeq = AttemptLost, f.nextSeq()
+	c.State, c.LostSeq = AttemptLost, writerOf(en.f).nextSeq()
 	n := t.withAttempt(&c)
 	s := &j.Stages[k.Stage]
 	s.Done--
@@ -145,16 +145,16 @@ func (f *Facts) loseOutput(e *droverv1.Entry, k Key, a *Attempt, why string) boo
 		s.Pending++
 	}
 	s.countLocality(a.Locality, -1)
-	f.setTask(j, k.Stage, k.Task, n)
-	f.recordEndedAttempt(j, k, n, &c)
-	delete(f.onNode[a.Node], k)
-	f.addEvent(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: why})
-	f.recordChange(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
+	writerOf(en.f).setTask(j, k.Stage, k.Task, n)
+	en.f.EndedLog().addAttempt(j, k, n, &c)
+	delete(en.f.onNode[a.Node], k)
+	en.f.EventLog().add(e, "task.output_lost", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: why})
+	writerOf(en.f).recordChange(Change{Kind: ChangeOutput, Key: k, Node: a.Node})
 	return true
 }
 
-func (f *Facts) nodeNameOf(id int32) string {
-	if n := f.Node(id); n != nil {
+func (l EventLog) nodeNameOf(id int32) string {
+	if n := l.f.Node(id); n != nil {
 		return n.Info.GetName()
 	}
 	return ""
@@ -173,11 +173,11 @@ func (s *Stage) countLocality(locality string, by int32) {
 
 // stopAttempt tells a live attempt to end; it occupies its node until the node
 // reports the end. The job came from writableJob.
-func (f *Facts) stopAttempt(j *Job, k Key, a *Attempt) {
+func (e attemptEntries) stopAttempt(j *Job, k Key, a *Attempt) {
 	c := *a
 	c.State = AttemptStopping
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	f.recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
+	writerOf(e.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	writerOf(e.f).recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
 }
 
 // endAttempt ends an active attempt and updates its task and job:
@@ -189,21 +189,21 @@ func (f *Facts) stopAttempt(j *Job, k Key, a *Attempt) {
 //  4. A task without winner and without active attempt is pending again.
 //  5. The job fails at a limit, and completes with its last task.
 //  6. Where everything in the task's block has ended, the block is sealed.
-func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) {
-	j := f.writableJob(f.jobs[k.Job])
+func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) {
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	s := &j.Stages[k.Stage]
 	c := *a
-	c.State, c.Ended, c.Target, c.EndSeq = state, f.now, 0, f.nextSeq()
+	c.State, c.Ended, c.Target, c.EndSeq = state, en.f.now, 0, writerOf(en.f).nextSeq()
 	if seen != nil {
 		c.seen, c.sealed = seen, nil
 	}
-	f.addPreemption(j, a.preemptionAtEnd(state, seen))
+	levelsOf(en.f).addPreemption(j, a.preemptionAtEnd(state, seen))
 	change := Change{Kind: ChangeEnded, Key: k, Node: a.Node}
 	if a.Suspension.ImageNode != 0 {
 		change.Nodes, change.Run = []int32{a.Suspension.ImageNode}, a.Suspension.ImageRun
 		c.clearImage()
 	}
-	f.charge(a.Node, a.Occupied, -1)
+	nodesOf(en.f).charge(a.Node, a.Occupied, -1)
 	c.Occupied = Amounts{}
 	s.Live--
 	j.Live--
@@ -219,7 +219,7 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	t := s.Task(k.Task).withAttempt(&c)
 	won := state == AttemptSucceeded && t.Winner == 0 && !j.HasEnded()
 	if won {
-		f.setWinner(j, k, t, &c)
+		en.setWinner(j, k, t, &c)
 	} else if t.Winner == 0 && !hasActiveAttempt(t) && t.State == TaskActive {
 		t.State = TaskPending
 		s.Pending++
@@ -227,32 +227,32 @@ func (f *Facts) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state AttemptSt
 	if state == AttemptFailed && !j.HasEnded() {
 		s.FailedAttempts++
 	}
-	f.setTask(j, k.Stage, k.Task, t)
-	f.recordEndedAttempt(j, k, t, &c)
+	writerOf(en.f).setTask(j, k.Stage, k.Task, t)
+	en.f.EndedLog().addAttempt(j, k, t, &c)
 	if !j.occupiesNode(k, t, &c) {
-		delete(f.onNode[c.Node], k)
+		delete(en.f.onNode[c.Node], k)
 	}
-	f.addAttemptEvent(e, j, k, &c)
-	f.recordChange(change)
+	en.addEvent(e, j, k, &c)
+	writerOf(en.f).recordChange(change)
 	if won {
-		f.stopOthers(j, k)
-		f.finishIfComplete(e, j)
+		en.stopOthers(j, k)
+		jobsOf(en.f).finishIfComplete(e, j)
 	}
 	if provesHealth(&c) {
-		f.endProbation(e, &c)
+		nodesOf(en.f).endProbation(e, &c)
 	}
 	if state == AttemptFailed && !j.HasEnded() {
-		f.recordFailure(e, j, k, &c)
+		en.recordFailure(e, j, k, &c)
 	}
-	if f.jobs[k.Job].HasEnded() && j.Live == 0 {
+	if en.f.jobs[k.Job].HasEnded() && j.Live == 0 {
 		if endedBefore { // otherwise endJob has done it
-			f.leaveProject(j)
-			f.recordEndedJob(j)
-			f.sealJob(j)
+			en.f.Deadlines().leaveProject(j)
+			en.f.EndedLog().addJob(j)
+			writerOf(en.f).sealJob(j)
 		}
-		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+		writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
-	f.sealFinished(j, k.Stage, k.Task)
+	writerOf(en.f).sealFinished(j, k.Stage, k.Task)
 }
 
 func hasActiveAttempt(t *Task) bool {
@@ -265,7 +265,7 @@ func hasActiveAttempt(t *Task) bool {
 }
 
 // setWinner makes a the winner of its task.
-func (f *Facts) setWinner(j *Job, k Key, t *Task, a *Attempt) {
+func (e attemptEntries) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	s := &j.Stages[k.Stage]
 	t.State, t.Winner = TaskDone, k.Attempt
 	s.Done++
@@ -276,10 +276,10 @@ func (f *Facts) setWinner(j *Job, k Key, t *Task, a *Attempt) {
 	if j.WritesOutput(int(k.Stage)) {
 		j.OutputBytes = addClamped(j.OutputBytes, a.Seen().GetOutputLength())
 	}
-	if n := f.Node(a.Node); n != nil && n.Info.GetEmulated() {
+	if n := e.f.Node(a.Node); n != nil && n.Info.GetEmulated() {
 		j.Emulated = true
 	}
-	f.recordCompletion(j, k, a)
+	e.f.Deadlines().recordCompletion(j, k, a)
 	j.addCounters(a.Seen().GetCounters())
 }
 
@@ -346,10 +346,10 @@ func (s *Stage) addUsage(seen *droverv1.SeenAttempt) {
 }
 
 // stopOthers stops the remaining attempts of a task that has a winner.
-func (f *Facts) stopOthers(j *Job, k Key) {
+func (e attemptEntries) stopOthers(j *Job, k Key) {
 	for _, o := range j.Stages[k.Stage].Task(k.Task).Attempts {
 		if o.State == AttemptLive {
-			f.stopAttempt(j, Key{k.Job, k.Stage, k.Task, o.Attempt}, o)
+			e.stopAttempt(j, Key{k.Job, k.Stage, k.Task, o.Attempt}, o)
 		}
 	}
 }
@@ -372,34 +372,34 @@ func userFault(seen *droverv1.SeenAttempt) bool {
 // UserFault reports whether the attempt failed by the user's fault.
 func (a *Attempt) UserFault() bool { return a.State == AttemptFailed && userFault(a.Seen()) }
 
-func (f *Facts) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
+func (en attemptEntries) recordFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	if !userFault(a.Seen()) {
 		if a.Cause() != droverv1.Cause_CAUSE_INPUT {
-			f.recordInfraFailure(e, k.Job, a, a.Seen().GetMessage())
+			nodesOf(en.f).recordInfraFailure(e, k.Job, a, a.Seen().GetMessage())
 		}
-		f.recordInfraRetry(e, k)
+		en.recordInfraRetry(e, k)
 		return
 	}
 	t := *j.Stages[k.Stage].Task(k.Task)
 	t.Failures++
-	f.setTask(j, k.Stage, k.Task, &t)
+	writerOf(en.f).setTask(j, k.Stage, k.Task, &t)
 	limit := int32(j.Spec.Stages[k.Stage].Attempts)
 	if limit <= 0 {
 		limit = jobspec.DefaultAttempts
 	}
 	switch {
 	case a.Cause() == droverv1.Cause_CAUSE_SPEC:
-		f.failJob(e, j, k, "it cannot be run", a)
+		en.failJob(e, j, k, "it cannot be run", a)
 	case a.Cause() == droverv1.Cause_CAUSE_DATA:
-		f.failJob(e, j, k, "no attempt can process its data", a)
+		en.failJob(e, j, k, "no attempt can process its data", a)
 	case t.Failures >= limit:
-		f.failJob(e, j, k, fmt.Sprintf("%d of %d attempts failed", t.Failures, limit), a)
+		en.failJob(e, j, k, fmt.Sprintf("%d of %d attempts failed", t.Failures, limit), a)
 	}
 }
 
 // failJob ends a job because of a task. a is the failed attempt to show, or
 // nil.
-func (f *Facts) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt) {
+func (en attemptEntries) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt) {
 	msg := fmt.Sprintf("task %s/%d: %s", j.Spec.Stages[k.Stage].Name, k.Task, why)
 	j.FailedTask = fmt.Sprintf("%s/%d", j.Spec.Stages[k.Stage].Name, k.Task)
 	if a != nil {
@@ -409,7 +409,7 @@ func (f *Facts) failJob(e *droverv1.Entry, j *Job, k Key, why string, a *Attempt
 			msg += "; the last: " + m
 		}
 	}
-	f.endJob(e, j, droverv1.JobState_JOB_STATE_FAILED, msg)
+	jobsOf(en.f).endJob(e, j, droverv1.JobState_JOB_STATE_FAILED, msg)
 }
 
 // clipTail returns at most the last n bytes of s, cut at a rune boundary.
@@ -426,10 +426,10 @@ func clipTail(s string, n int) string {
 	return s
 }
 
-func (f *Facts) addAttemptEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
+func (en attemptEntries) addEvent(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	text := a.Seen().GetMessage()
 	if a.State == AttemptFailed {
 		text = strings.ToLower(strings.TrimPrefix(a.Cause().String(), "CAUSE_")) + ": " + text
 	}
-	f.addEvent(e, "task."+a.State.String(), &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: text})
+	en.f.EventLog().add(e, "task."+a.State.String(), &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: text})
 }

@@ -15,42 +15,42 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-func (f *Facts) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Result) {
-	if err := f.CheckTenants(tf.GetTenants()); err != nil {
+func (en clusterEntries) applyTenants(e *droverv1.Entry, tf *droverv1.TenantsFact, r *Result) {
+	if err := en.f.Checks().Tenants(tf.GetTenants()); err != nil {
 		r.Err = err
 		return
 	}
 	for _, t := range tf.GetTenants() {
-		if old := f.tenantName[t.GetName()]; old != nil && proto.Equal(old.Spec, t) {
+		if old := en.f.tenantName[t.GetName()]; old != nil && proto.Equal(old.Spec, t) {
 			continue
 		}
-		f.putTenant(t)
+		en.putTenant(t)
 		r.Changed++
-		f.addEvent(e, "tenant.applied", &Event{Text: "tenant " + t.GetName()})
+		en.f.EventLog().add(e, "tenant.applied", &Event{Text: "tenant " + t.GetName()})
 	}
 }
 
-func (f *Facts) putTenant(t *droverv1.Tenant) {
-	n := &Tenant{ID: int32(len(f.tenants)), Spec: proto.CloneOf(t)}
-	if old := f.tenantName[t.GetName()]; old != nil {
+func (e clusterEntries) putTenant(t *droverv1.Tenant) {
+	n := &Tenant{ID: int32(len(e.f.tenants)), Spec: proto.CloneOf(t)}
+	if old := e.f.tenantName[t.GetName()]; old != nil {
 		n.ID, n.Preempted = old.ID, old.Preempted
-		f.tenants[n.ID] = n
+		e.f.tenants[n.ID] = n
 	} else {
-		f.tenants = append(f.tenants, n)
+		e.f.tenants = append(e.f.tenants, n)
 	}
-	f.tenantName[t.GetName()] = n
-	f.recordChange(Change{Kind: ChangeTenant, Node: n.ID})
+	e.f.tenantName[t.GetName()] = n
+	writerOf(e.f).recordChange(Change{Kind: ChangeTenant, Node: n.ID})
 }
 
 // maxTenantDepth bounds the depth of the tenant tree.
 const maxTenantDepth = 32
 
-// CheckTenants returns an error if the tenants to be applied are invalid: a bad
+// Tenants returns an error if the tenants to be applied are invalid: a bad
 // name or weight, an unknown parent (it may come earlier in the list), or a
 // cycle.
-func (f *Facts) CheckTenants(list []*droverv1.Tenant) error {
+func (c Checks) Tenants(list []*droverv1.Tenant) error {
 	parent, added := map[string]string{}, 0
-	for _, t := range f.tenants {
+	for _, t := range c.f.tenants {
 		parent[t.Spec.GetName()] = t.Spec.GetParent()
 	}
 	for _, t := range list {
@@ -75,7 +75,7 @@ func (f *Facts) CheckTenants(list []*droverv1.Tenant) error {
 			}
 		}
 	}
-	if len(f.tenants)+added > MaxTenants {
+	if len(c.f.tenants)+added > MaxTenants {
 		return fault.New(fault.Exhausted, "a cluster has at most %d tenants", MaxTenants)
 	}
 	return nil
@@ -83,38 +83,38 @@ func (f *Facts) CheckTenants(list []*droverv1.Tenant) error {
 
 // RegistrationUnchanged returns the registered node, and reports whether the
 // registration changes nothing, so that no entry is needed.
-func (f *Facts) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) (*Node, bool) {
-	n := f.NodeByName(info.GetName())
+func (c Checks) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) (*Node, bool) {
+	n := c.f.NodeByName(info.GetName())
 	return n, n != nil && n.Up && n.Epoch == epoch && proto.Equal(n.Info, info)
 }
 
 // applyNode registers a node. A node that was lost, or that does not know its
 // current epoch, gets a new epoch: the attempts of the old one are lost.
-func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
+func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 	info := nf.GetInfo()
 	if info.GetName() == "" || len(info.GetName()) > 255 {
 		r.Err = fault.New(fault.Invalid, "a node's name has 1 to 255 bytes")
 		return
 	}
-	old := f.NodeByName(info.GetName())
+	old := en.f.NodeByName(info.GetName())
 	n := &Node{Epoch: 1, Up: true, Info: proto.CloneOf(info)}
 	if old == nil {
-		if len(f.nodes) >= MaxNodes {
+		if len(en.f.nodes) >= MaxNodes {
 			r.Err = fault.New(fault.Exhausted, "a cluster has at most %d nodes", MaxNodes)
 			return
 		}
-		n.ID = int32(len(f.nodes)) + 1
-		f.nodes = append(f.nodes, n)
-		f.nodeName[info.GetName()] = n.ID
-		f.addEvent(e, "node.registered", &Event{Node: info.GetName(), Text: AmountsOf(info.GetAllocatable()).String()})
+		n.ID = int32(len(en.f.nodes)) + 1
+		en.f.nodes = append(en.f.nodes, n)
+		en.f.nodeName[info.GetName()] = n.ID
+		en.f.EventLog().add(e, "node.registered", &Event{Node: info.GetName(), Text: AmountsOf(info.GetAllocatable()).String()})
 	} else {
 		if old.Up && old.Epoch != nf.GetEpoch() {
-			f.loseNode(e, old, "it came back without knowing its epoch")
-			old = f.Node(old.ID)
+			en.loseNode(e, old, "it came back without knowing its epoch")
+			old = en.f.Node(old.ID)
 		}
-		if k, ok := f.usesMissingDisk(old, info); old.Up && ok {
-			f.loseNode(e, old, fmt.Sprintf("it came back without the disk of attempt %d.%d.%d.%d", k.Job, k.Stage, k.Task, k.Attempt))
-			old = f.Node(old.ID)
+		if k, ok := en.usesMissingDisk(old, info); old.Up && ok {
+			en.loseNode(e, old, fmt.Sprintf("it came back without the disk of attempt %d.%d.%d.%d", k.Job, k.Stage, k.Task, k.Attempt))
+			old = en.f.Node(old.ID)
 		}
 		c := *old
 		c.Info, c.Up = n.Info, true
@@ -124,25 +124,25 @@ func (f *Facts) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 			if c.Reason != "" && !c.Draining {
 				c.Reason = ""
 			}
-			f.addEvent(e, "node.returned", &Event{Node: info.GetName(), Text: fmt.Sprintf("epoch %d", c.Epoch)})
+			en.f.EventLog().add(e, "node.returned", &Event{Node: info.GetName(), Text: fmt.Sprintf("epoch %d", c.Epoch)})
 			if c.RetryAt > 0 { // it may have been repaired while it was down
-				f.startProbation(e, &c)
-				c = *f.Node(c.ID)
+				en.startProbation(e, &c)
+				c = *en.f.Node(c.ID)
 				c.Reason = ""
 			}
 		}
 		n = &c
-		f.nodes[n.ID-1] = n
+		en.f.nodes[n.ID-1] = n
 	}
 	r.Node, r.Epoch, r.Changed = n.ID, n.Epoch, 1
-	f.recordChange(Change{Kind: ChangeNode, Node: n.ID})
+	writerOf(en.f).recordChange(Change{Kind: ChangeNode, Node: n.ID})
 }
 
 // usesMissingDisk returns the first attempt on a node whose disk is not among those
 // that the node now has. O(attempts on the node).
-func (f *Facts) usesMissingDisk(n *Node, info *droverv1.NodeInfo) (Key, bool) {
-	for _, k := range slices.SortedFunc(maps.Keys(f.onNode[n.ID]), CompareKeys) {
-		if a := f.Attempt(k); a != nil && a.Node == n.ID && a.State.IsActive() && int(a.Disk) >= len(info.GetDisks()) {
+func (e nodeEntries) usesMissingDisk(n *Node, info *droverv1.NodeInfo) (Key, bool) {
+	for _, k := range slices.SortedFunc(maps.Keys(e.f.onNode[n.ID]), CompareKeys) {
+		if a := e.f.Attempt(k); a != nil && a.Node == n.ID && a.State.IsActive() && int(a.Disk) >= len(info.GetDisks()) {
 			return k, true
 		}
 	}
@@ -154,36 +154,36 @@ func (a Amounts) String() string {
 	return fmt.Sprintf("cpu %s, memory %s, I/O %s", jobspec.FormatCPU(a.CPU), jobspec.FormatSize(a.Memory), jobspec.FormatRate(a.IO))
 }
 
-func (f *Facts) applyNodeLost(e *droverv1.Entry, nf *droverv1.NodeLostFact, r *Result) {
-	n := f.Node(nf.GetNode())
+func (en nodeEntries) applyNodeLost(e *droverv1.Entry, nf *droverv1.NodeLostFact, r *Result) {
+	n := en.f.Node(nf.GetNode())
 	if n == nil || !n.Up || n.Epoch != nf.GetEpoch() {
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node is not up in that epoch"})
 		return
 	}
-	f.loseNode(e, n, nf.GetReason())
+	en.loseNode(e, n, nf.GetReason())
 	r.Changed = 1
 }
 
 // loseNode marks a node as down: its active attempts are lost, and so are the
 // map outputs on it that are still needed. It proceeds in key order, so that
 // events and journal are the same on every server.
-func (f *Facts) loseNode(e *droverv1.Entry, n *Node, why string) {
-	f.addEvent(e, "node.lost", &Event{Node: n.Info.GetName(), Text: why})
+func (en nodeEntries) loseNode(e *droverv1.Entry, n *Node, why string) {
+	en.f.EventLog().add(e, "node.lost", &Event{Node: n.Info.GetName(), Text: why})
 	down := *n
 	down.Up, down.Reason = false, clip(why, 256)
-	f.nodes[n.ID-1] = &down
-	f.recordChange(Change{Kind: ChangeNodeLost, Node: n.ID})
-	keys := slices.SortedFunc(maps.Keys(f.onNode[n.ID]), CompareKeys)
-	delete(f.onNode, n.ID)
+	en.f.nodes[n.ID-1] = &down
+	writerOf(en.f).recordChange(Change{Kind: ChangeNodeLost, Node: n.ID})
+	keys := slices.SortedFunc(maps.Keys(en.f.onNode[n.ID]), CompareKeys)
+	delete(en.f.onNode, n.ID)
 	for _, k := range keys {
-		a := f.Attempt(k)
+		a := en.f.Attempt(k)
 		if a == nil || a.Node != n.ID {
 			continue // gone or migrated; if its image was on this node, the new node reports the failure
 		}
 		if a.State.IsActive() {
-			f.endAttempt(e, k, a, AttemptLost, nil)
+			attemptsOf(en.f).endAttempt(e, k, a, AttemptLost, nil)
 		} else {
-			f.loseOutput(e, k, a, "node "+n.Info.GetName()+" was lost")
+			attemptsOf(en.f).loseOutput(e, k, a, "node "+n.Info.GetName()+" was lost")
 		}
 	}
 }
@@ -193,29 +193,29 @@ func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Attempt, b.Attempt))
 }
 
-func (f *Facts) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *Result) {
+func (en clusterEntries) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *Result) {
 	d := b.GetDigest()
-	old := f.blobs[d]
+	old := en.f.blobs[d]
 	switch {
 	case b.GetDamaged():
-		f.noteDamagedFile(e, d, b.GetReason())
+		en.noteDamagedFile(e, d, b.GetReason())
 	case b.GetRemoved():
 		if old == nil || old.Refs > 0 {
 			r.Dropped = append(r.Dropped, Drop{Reason: "the blob is in use or gone"})
 			return
 		}
-		delete(f.blobs, d)
-		f.recordChange(Change{Kind: ChangeBlobGone, Digest: d})
+		delete(en.f.blobs, d)
+		writerOf(en.f).recordChange(Change{Kind: ChangeBlobGone, Digest: d})
 	case old != nil:
 		return
 	case d == "" || len(d) > 128 || b.GetSize() < 0:
 		r.Err = fault.New(fault.Invalid, "blob %q of %d bytes", clip(d, 128), b.GetSize())
 		return
-	case len(f.blobs) >= MaxBlobs:
+	case len(en.f.blobs) >= MaxBlobs:
 		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit; stop or forget jobs", MaxBlobs)
 		return
 	default:
-		f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: f.now}
+		en.f.blobs[d] = &Blob{Digest: d, Size: b.GetSize(), Added: en.f.now}
 	}
 	r.Changed = 1
 }
@@ -223,10 +223,10 @@ func (f *Facts) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *Result) {
 // noteDamagedFile records that the store's copy of a file was damaged and moved
 // aside, and which live jobs need it. The file stays a fact: it is complete again
 // as soon as a client has uploaded it again.
-func (f *Facts) noteDamagedFile(e *droverv1.Entry, digest, why string) {
+func (en clusterEntries) noteDamagedFile(e *droverv1.Entry, digest, why string) {
 	var jobs []string
-	for _, id := range f.JobIDs() {
-		if j := f.jobs[id]; !j.HasEnded() && slices.Contains(Digests(j.Spec), digest) {
+	for _, id := range en.f.JobIDs() {
+		if j := en.f.jobs[id]; !j.HasEnded() && slices.Contains(Digests(j.Spec), digest) {
 			if jobs = append(jobs, j.Name); len(jobs) == 5 {
 				break
 			}
@@ -236,5 +236,5 @@ func (f *Facts) noteDamagedFile(e *droverv1.Entry, digest, why string) {
 	if len(jobs) > 0 {
 		text += "; needed by " + strings.Join(jobs, ", ")
 	}
-	f.addEvent(e, "file.damaged", &Event{Text: text})
+	en.f.EventLog().add(e, "file.damaged", &Event{Text: text})
 }

@@ -41,41 +41,41 @@ const (
 
 // applyDecision applies the actions of a decision that are not stale, one by
 // one.
-func (f *Facts) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Result) {
+func (en decisionEntries) applyDecision(e *droverv1.Entry, d *droverv1.DecisionFact, r *Result) {
 	for i, a := range d.GetActions() {
-		if why := f.applyAction(e, a); why != "" {
+		if why := en.applyAction(e, a); why != "" {
 			r.Dropped = append(r.Dropped, Drop{i, why})
 		} else {
 			r.Changed++
 		}
 	}
 	for _, n := range d.GetPolicyStates() {
-		f.applyPolicyState(e, n)
+		en.applyPolicyState(e, n)
 	}
 	if len(d.GetPolicyStates()) > 0 {
-		f.recordChange(Change{Kind: ChangePolicyState})
+		writerOf(en.f).recordChange(Change{Kind: ChangePolicyState})
 	}
 }
 
 // applyAction applies one action and returns "" or why it is stale.
-func (f *Facts) applyAction(e *droverv1.Entry, a *droverv1.ActionFact) string {
+func (en decisionEntries) applyAction(e *droverv1.Entry, a *droverv1.ActionFact) string {
 	switch ActionKind(a.GetKind()) {
 	case ActPlace:
-		return f.place(e, a)
+		return en.place(e, a)
 	case ActSuspend:
-		return f.setLevel(e, a, a.GetLevel())
+		return en.setLevel(e, a, a.GetLevel())
 	case ActResume:
-		return f.setLevel(e, a, droverv1.Level_LEVEL_RUNNING)
+		return en.setLevel(e, a, droverv1.Level_LEVEL_RUNNING)
 	case ActKill:
-		return f.kill(e, a)
+		return en.kill(e, a)
 	case ActReserve:
-		return f.reserve(a.GetReservation())
+		return en.reserve(a.GetReservation())
 	case ActUnreserve:
-		delete(f.reservations, a.GetReservation().GetId())
-		f.recordChange(Change{Kind: ChangePolicyState})
+		delete(en.f.reservations, a.GetReservation().GetId())
+		writerOf(en.f).recordChange(Change{Kind: ChangePolicyState})
 		return ""
 	case ActMigrate:
-		return f.migrate(e, a)
+		return en.migrate(e, a)
 	default:
 		return fmt.Sprintf("unknown action %d", a.GetKind())
 	}
@@ -83,20 +83,20 @@ func (f *Facts) applyAction(e *droverv1.Entry, a *droverv1.ActionFact) string {
 
 // place creates a new attempt if the task is pending, the number is new, and
 // the node is schedulable and has the capacity.
-func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
+func (en decisionEntries) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k := KeyOf(act.GetKey())
-	t, n := f.task(k), f.Node(act.GetNode())
+	t, n := en.f.task(k), en.f.Node(act.GetNode())
 	if t == nil {
 		return "no such task"
 	}
-	j := f.jobs[k.Job]
-	if why := f.checkPlacement(j, k, t, act, n); why != "" {
+	j := en.f.jobs[k.Job]
+	if why := en.f.Checks().placement(j, k, t, act, n); why != "" {
 		return why
 	}
-	j = f.writableJob(j)
+	j = writerOf(en.f).writableJob(j)
 	a := &Attempt{
 		Attempt: k.Attempt, Run: 1, Node: n.ID, Epoch: n.Epoch, Disk: act.GetDisk(), State: AttemptLive, Level: droverv1.Level_LEVEL_RUNNING,
-		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: f.now, Seq: f.nextSeq(), Occupied: j.Demand(int(k.Stage)),
+		Speculative: act.GetSpeculative(), Locality: clip(act.GetLocality(), 16), Placed: en.f.now, Seq: writerOf(en.f).nextSeq(), Occupied: j.Demand(int(k.Stage)),
 		EstimateNS: j.Stages[k.Stage].EstimateNS,
 	}
 	c := t.withAttempt(a)
@@ -108,22 +108,22 @@ func (f *Facts) place(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	s.Live++
 	j.Live++
 	if j.Started == 0 {
-		j.Started, j.State = f.now, droverv1.JobState_JOB_STATE_RUNNING
-		f.addEvent(e, "job.started", &Event{Job: j.Name, JobID: j.ID})
-		f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+		j.Started, j.State = en.f.now, droverv1.JobState_JOB_STATE_RUNNING
+		en.f.EventLog().add(e, "job.started", &Event{Job: j.Name, JobID: j.ID})
+		writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	}
-	f.setTask(j, k.Stage, k.Task, c)
-	f.charge(n.ID, a.Occupied, +1)
-	if f.onNode[n.ID] == nil {
-		f.onNode[n.ID] = map[Key]struct{}{}
+	writerOf(en.f).setTask(j, k.Stage, k.Task, c)
+	nodesOf(en.f).charge(n.ID, a.Occupied, +1)
+	if en.f.onNode[n.ID] == nil {
+		en.f.onNode[n.ID] = map[Key]struct{}{}
 	}
-	f.onNode[n.ID][k] = struct{}{}
-	f.addEvent(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, 1), Node: n.Info.GetName(), Text: a.Locality})
-	f.recordChange(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
+	en.f.onNode[n.ID][k] = struct{}{}
+	en.f.EventLog().add(e, "task.placed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, 1), Node: n.Info.GetName(), Text: a.Locality})
+	writerOf(en.f).recordChange(Change{Kind: ChangePlaced, Key: k, Node: n.ID})
 	return ""
 }
 
-func (f *Facts) checkPlacement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
+func (c Checks) placement(j *Job, k Key, t *Task, act *droverv1.ActionFact, n *Node) string {
 	last, active, live := int32(0), 0, 0
 	for _, a := range t.Attempts {
 		last = max(last, a.Attempt)
@@ -195,9 +195,9 @@ func (j *Job) StageAfter(i int) []int32 {
 
 // liveAttempt returns the live attempt that an action is about, or why there is
 // none.
-func (f *Facts) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
+func (e decisionEntries) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
 	k := KeyOf(act.GetKey())
-	a := f.Attempt(k)
+	a := e.f.Attempt(k)
 	switch {
 	case a == nil:
 		return k, nil, "no such attempt"
@@ -209,53 +209,53 @@ func (f *Facts) liveAttempt(act *droverv1.ActionFact) (Key, *Attempt, string) {
 	return k, a, ""
 }
 
-func (f *Facts) kill(e *droverv1.Entry, act *droverv1.ActionFact) string {
-	k, a, why := f.liveAttempt(act)
+func (en decisionEntries) kill(e *droverv1.Entry, act *droverv1.ActionFact) string {
+	k, a, why := en.liveAttempt(act)
 	if why != "" {
 		return why
 	}
-	j := f.writableJob(f.jobs[k.Job])
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	c := *a
 	c.Suspension.Killed, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor = true, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob()
-	f.stopAttempt(j, k, &c)
-	f.addEvent(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: strings.TrimPrefix(f.preemptionText(j, &c), ", ")})
+	attemptsOf(en.f).stopAttempt(j, k, &c)
+	en.f.EventLog().add(e, "task.killed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: strings.TrimPrefix(en.f.EventLog().preemptionText(j, &c), ", ")})
 	return ""
 }
 
 // maxReservations bounds the reservations.
 const maxReservations = 1 << 17
 
-func (f *Facts) reserve(r *droverv1.ReservationFact) string {
-	switch j := f.jobs[r.GetJob()]; {
+func (e decisionEntries) reserve(r *droverv1.ReservationFact) string {
+	switch j := e.f.jobs[r.GetJob()]; {
 	case r.GetId() == 0:
 		return "a reservation needs an id"
 	case r.GetJob() != 0 && (j == nil || j.HasEnded()):
 		return "the job has ended"
-	case f.reservations[r.GetId()] == nil && len(f.reservations) >= maxReservations:
+	case e.f.reservations[r.GetId()] == nil && len(e.f.reservations) >= maxReservations:
 		return "too many reservations"
 	}
-	f.reservations[r.GetId()] = r
-	f.recordChange(Change{Kind: ChangePolicyState})
+	e.f.reservations[r.GetId()] = r
+	writerOf(e.f).recordChange(Change{Kind: ChangePolicyState})
 	return ""
 }
 
 // applyPolicyState stores or deletes the state of a live job or of none, within
 // MaxPolicyStates.
-func (f *Facts) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+func (en decisionEntries) applyPolicyState(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
 	key := PolicyStateKey{n.GetKind(), n.GetJob(), n.GetStage(), n.GetTask(), n.GetTenant(), n.GetSlot(), n.GetProject()}
 	if n.GetKind() == forgetState {
 		key.Kind = int32(n.GetValue())
-		delete(f.policyStates, key)
+		delete(en.f.policyStates, key)
 		return
 	}
-	if j := f.jobs[key.Job]; key.Job != 0 && (j == nil || j.HasEnded()) {
+	if j := en.f.jobs[key.Job]; key.Job != 0 && (j == nil || j.HasEnded()) {
 		return
 	}
-	if f.policyStates[key] == nil && len(f.policyStates) >= MaxPolicyStates {
+	if en.f.policyStates[key] == nil && len(en.f.policyStates) >= MaxPolicyStates {
 		return
 	}
-	f.recordGuarantee(e, n)
-	f.policyStates[key] = &PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()}
+	en.f.Deadlines().recordGuarantee(e, n)
+	en.f.policyStates[key] = &PolicyState{key, n.GetValue(), n.GetReal(), n.GetAt()}
 }
 
 func comparePolicyStateKeys(a, b *PolicyStateKey) int {

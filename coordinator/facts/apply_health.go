@@ -20,8 +20,8 @@ import (
 // decision.
 const DropProbation = "the node is on probation and takes one task at a time"
 
-func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *Result) {
-	n := f.Node(d.GetNode())
+func (en nodeEntries) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *Result) {
+	n := en.f.Node(d.GetNode())
 	switch {
 	case n == nil:
 		r.Err = fault.New(fault.NotFound, "node %d is unknown", d.GetNode())
@@ -29,73 +29,73 @@ func (f *Facts) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFact, r *
 	case d.GetAutomatic() && d.GetDraining() && (n.Draining || !n.Up):
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node is draining, quarantined or down already"})
 		return
-	case d.GetAutomatic() && !d.GetDraining() && (!n.Draining || n.RetryAt == 0 || n.RetryAt > f.now):
+	case d.GetAutomatic() && !d.GetDraining() && (!n.Draining || n.RetryAt == 0 || n.RetryAt > en.f.now):
 		r.Dropped = append(r.Dropped, Drop{Reason: "the node's quarantine has not ended"})
 		return
 	case d.GetAutomatic() && d.GetDraining():
-		f.quarantine(e, n, d.GetReason())
+		en.quarantine(e, n, d.GetReason())
 	case d.GetAutomatic():
-		f.startProbation(e, n)
+		en.startProbation(e, n)
 	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && !n.Probation:
 		return
 	default:
-		f.setDraining(e, n, d.GetDraining(), d.GetReason())
+		en.setDraining(e, n, d.GetDraining(), d.GetReason())
 	}
 	r.Changed = 1
 }
 
 // setDraining applies an operator's drain or undrain. It ends any quarantine or
 // probation.
-func (f *Facts) setDraining(e *droverv1.Entry, n *Node, on bool, why string) {
+func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, on bool, why string) {
 	c := *n
 	c.Draining, c.Reason = on, clip(why, 256)
 	c.RetryAt, c.QuarantineStreak, c.Probation = 0, 0, false
 	kind := "node.drain"
 	if !on {
-		kind, c.InfraFailures, c.SchedulableSince = "node.undrain", nil, f.now
+		kind, c.InfraFailures, c.SchedulableSince = "node.undrain", nil, en.f.now
 	}
-	f.putNode(&c)
-	f.addEvent(e, kind, &Event{Node: n.Info.GetName(), Text: why})
+	en.putNode(&c)
+	en.f.EventLog().add(e, kind, &Event{Node: n.Info.GetName(), Text: why})
 }
 
-func (f *Facts) putNode(n *Node) {
-	f.nodes[n.ID-1] = n
-	f.recordChange(Change{Kind: ChangeNode, Node: n.ID})
+func (e nodeEntries) putNode(n *Node) {
+	e.f.nodes[n.ID-1] = n
+	writerOf(e.f).recordChange(Change{Kind: ChangeNode, Node: n.ID})
 }
 
 // quarantine keeps new work off a node until RetryAt.
-func (f *Facts) quarantine(e *droverv1.Entry, n *Node, why string) {
+func (en nodeEntries) quarantine(e *droverv1.Entry, n *Node, why string) {
 	c := *n
-	if !c.Probation && f.now-c.SchedulableSince > int64(InfraWindow) {
+	if !c.Probation && en.f.now-c.SchedulableSince > int64(InfraWindow) {
 		c.QuarantineStreak = 0 // it was healthy since the last quarantine
 	}
 	wait := min(QuarantineMax, QuarantineMin<<min(c.QuarantineStreak, 16))
 	c.QuarantineStreak++
-	c.Draining, c.Probation, c.Reason, c.RetryAt = true, false, clip(why, 256), f.now+int64(wait)
-	f.putNode(&c)
-	f.addEvent(e, "node.quarantined", &Event{Node: n.Info.GetName(), Text: fmt.Sprintf("no new work for %s: %s", formatDuration(wait), c.Reason)})
+	c.Draining, c.Probation, c.Reason, c.RetryAt = true, false, clip(why, 256), en.f.now+int64(wait)
+	en.putNode(&c)
+	en.f.EventLog().add(e, "node.quarantined", &Event{Node: n.Info.GetName(), Text: fmt.Sprintf("no new work for %s: %s", formatDuration(wait), c.Reason)})
 }
 
 // startProbation lets a quarantined node take one attempt at a time.
-func (f *Facts) startProbation(e *droverv1.Entry, n *Node) {
+func (en nodeEntries) startProbation(e *droverv1.Entry, n *Node) {
 	c := *n
-	c.Draining, c.Probation, c.RetryAt, c.SchedulableSince, c.InfraFailures = false, true, 0, f.now, nil
-	f.putNode(&c)
-	f.addEvent(e, "node.probation", &Event{Node: n.Info.GetName(), Text: "one task at a time until one proves the node healthy"})
+	c.Draining, c.Probation, c.RetryAt, c.SchedulableSince, c.InfraFailures = false, true, 0, en.f.now, nil
+	en.putNode(&c)
+	en.f.EventLog().add(e, "node.probation", &Event{Node: n.Info.GetName(), Text: "one task at a time until one proves the node healthy"})
 }
 
 // endProbation ends the probation of a node on which an attempt ran to an end
 // that was not the infrastructure's fault. Attempts placed before the probation
 // prove nothing.
-func (f *Facts) endProbation(e *droverv1.Entry, a *Attempt) {
-	n := f.Node(a.Node)
+func (en nodeEntries) endProbation(e *droverv1.Entry, a *Attempt) {
+	n := en.f.Node(a.Node)
 	if n == nil || !n.Probation || a.Placed < n.SchedulableSince {
 		return
 	}
 	c := *n
 	c.Probation, c.Reason = false, ""
-	f.putNode(&c)
-	f.addEvent(e, "node.recovered", &Event{Node: n.Info.GetName(), Text: "a task ran on it: it is schedulable again"})
+	en.putNode(&c)
+	en.f.EventLog().add(e, "node.recovered", &Event{Node: n.Info.GetName(), Text: "a task ran on it: it is schedulable again"})
 }
 
 // provesHealth reports whether an attempt's end shows that its node can run
@@ -113,47 +113,47 @@ func provesHealth(a *Attempt) bool {
 }
 
 // charge adds (sign 1) or subtracts (sign -1) an attempt's amounts on its node.
-func (f *Facts) charge(node int32, amounts Amounts, sign int64) {
-	n := f.Node(node)
+func (e nodeEntries) charge(node int32, amounts Amounts, sign int64) {
+	n := e.f.Node(node)
 	if n == nil {
 		return
 	}
 	c := *n
 	c.Used = c.Used.add(amounts, sign)
 	c.Attempts += int32(sign)
-	f.nodes[node-1] = &c
+	e.f.nodes[node-1] = &c
 	if c.Cordoned() != n.Cordoned() {
-		f.recordChange(Change{Kind: ChangeNode, Node: node})
+		writerOf(e.f).recordChange(Change{Kind: ChangeNode, Node: node})
 	}
 }
 
 // recordInfraFailure records an infrastructure failure. The node is quarantined
 // at InfraLimit failures within InfraWindow, or at the first one on probation.
 // Attempts placed before SchedulableSince do not count.
-func (f *Facts) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attempt, what string) {
-	n := f.Node(a.Node)
+func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attempt, what string) {
+	n := en.f.Node(a.Node)
 	if n == nil || !n.Up || a.Epoch != n.Epoch || a.Placed < n.SchedulableSince {
 		return
 	}
 	c := *n
-	if f.blameJob(e, &c, job, what) {
-		f.nodes[n.ID-1] = &c
+	if en.blameJob(e, &c, job, what) {
+		en.f.nodes[n.ID-1] = &c
 		return
 	}
 	c.InfraFailures = nil
 	for _, at := range n.InfraFailures {
-		if f.now-at < int64(InfraWindow) {
+		if en.f.now-at < int64(InfraWindow) {
 			c.InfraFailures = append(c.InfraFailures, at)
 		}
 	}
-	c.InfraFailures = append(c.InfraFailures, f.now)
-	f.nodes[n.ID-1] = &c
+	c.InfraFailures = append(c.InfraFailures, en.f.now)
+	en.f.nodes[n.ID-1] = &c
 	switch {
 	case c.Draining:
 	case c.Probation:
-		f.quarantine(e, &c, "it failed again on probation: "+what)
+		en.quarantine(e, &c, "it failed again on probation: "+what)
 	case len(c.InfraFailures) >= InfraLimit:
-		f.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(InfraWindow), what))
+		en.quarantine(e, &c, fmt.Sprintf("%d failures of the infrastructure in %s, the last: %s", len(c.InfraFailures), formatDuration(InfraWindow), what))
 	}
 }
 
@@ -174,11 +174,11 @@ type InfraJob struct {
 // failed so on blameNodes other nodes, and no other job failed here. Such failures
 // count against the job alone (see InfraRetries), so that one job cannot take node
 // after node out of service. O(nodes).
-func (f *Facts) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bool {
+func (en nodeEntries) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bool {
 	var jobs []InfraJob
 	known := false
 	for _, j := range n.InfraJobs {
-		if f.now-j.At >= int64(InfraWindow) {
+		if en.f.now-j.At >= int64(InfraWindow) {
 			continue
 		}
 		if j.Job == job {
@@ -188,11 +188,11 @@ func (f *Facts) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bo
 		jobs = append(jobs, j)
 	}
 	alone := len(jobs) == 0
-	n.InfraJobs = append(jobs[max(0, len(jobs)-maxInfraJobs+1):], InfraJob{job, f.now})
+	n.InfraJobs = append(jobs[max(0, len(jobs)-maxInfraJobs+1):], InfraJob{job, en.f.now})
 	others := 0
-	for _, m := range f.nodes {
+	for _, m := range en.f.nodes {
 		for _, j := range m.InfraJobs {
-			if m.ID != n.ID && j.Job == job && f.now-j.At < int64(InfraWindow) {
+			if m.ID != n.ID && j.Job == job && en.f.now-j.At < int64(InfraWindow) {
 				others++
 			}
 		}
@@ -201,30 +201,30 @@ func (f *Facts) blameJob(e *droverv1.Entry, n *Node, job uint64, what string) bo
 		return false
 	}
 	if !known {
-		f.acquitNodes(e, n.ID, job)
-		f.addEvent(e, "job.blamed", &Event{Job: f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(InfraWindow), clip(what, 256))})
+		nodesOf(en.f).acquitNodes(e, n.ID, job)
+		en.f.EventLog().add(e, "job.blamed", &Event{Job: en.f.jobs[job].Name, JobID: job, Node: n.Info.GetName(), Text: fmt.Sprintf("the infrastructure failed it here and on %d other nodes in %s: not counted against the node: %s", others, formatDuration(InfraWindow), clip(what, 256))})
 	}
 	return true
 }
 
 // acquitNodes ends the quarantine of the nodes that a job alone brought into it,
 // once it is blamed: they are on probation from now on. O(nodes).
-func (f *Facts) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
-	for _, n := range f.nodes {
-		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < InfraLimit || !f.failedAlone(n, job) {
+func (en nodeEntries) acquitNodes(e *droverv1.Entry, but int32, job uint64) {
+	for _, n := range en.f.nodes {
+		if n.ID == but || !n.Draining || n.RetryAt == 0 || len(n.InfraFailures) < InfraLimit || !en.failedAlone(n, job) {
 			continue
 		}
 		c := *n
 		c.QuarantineStreak, c.Reason = 0, ""
-		f.startProbation(e, &c)
+		nodesOf(en.f).startProbation(e, &c)
 	}
 }
 
 // failedAlone reports whether the infrastructure failed one job on a node within
 // InfraWindow, and no other.
-func (f *Facts) failedAlone(n *Node, job uint64) (alone bool) {
+func (e nodeEntries) failedAlone(n *Node, job uint64) (alone bool) {
 	for _, j := range n.InfraJobs {
-		if f.now-j.At < int64(InfraWindow) {
+		if e.f.now-j.At < int64(InfraWindow) {
 			if j.Job != job {
 				return false
 			}

@@ -12,37 +12,37 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-func (f *Facts) applyChunk(c *droverv1.JobChunkFact, r *Result) {
+func (e jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 	id := c.GetStaging()
 	if id == "" || len(id) > 64 || c.GetIndex() < 0 || c.GetIndex() >= MaxChunks {
 		r.Err = fault.New(fault.Invalid, "chunk %d of submission %q", c.GetIndex(), clip(id, 64))
 		return
 	}
-	i := slices.IndexFunc(f.staging, func(s *staging) bool { return s.id == id })
+	i := slices.IndexFunc(e.f.staging, func(s *staging) bool { return s.id == id })
 	s := &staging{id: id, splits: map[int32][]*droverv1.FactSplit{}}
 	if i >= 0 {
-		for k, v := range f.staging[i].splits {
+		for k, v := range e.f.staging[i].splits {
 			s.splits[k] = v
 		}
-		f.staging[i] = s
+		e.f.staging[i] = s
 	} else {
-		if len(f.staging) >= MaxStagings {
-			f.staging = slices.Delete(f.staging, 0, 1)
+		if len(e.f.staging) >= MaxStagings {
+			e.f.staging = slices.Delete(e.f.staging, 0, 1)
 		}
-		f.staging = append(f.staging, s)
+		e.f.staging = append(e.f.staging, s)
 	}
 	s.splits[c.GetIndex()] = c.GetSplits()
 	r.Changed = 1
 }
 
 // takeStaging removes a staged submission and returns its splits in order.
-func (f *Facts) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, error) {
-	i := slices.IndexFunc(f.staging, func(s *staging) bool { return s.id == id })
+func (e jobEntries) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, error) {
+	i := slices.IndexFunc(e.f.staging, func(s *staging) bool { return s.id == id })
 	if i < 0 {
 		return nil, fault.New(fault.Unavailable, "the submission's parts were dropped, too many came at once: submit again")
 	}
-	s := f.staging[i]
-	f.staging = slices.Delete(f.staging, i, i+1)
+	s := e.f.staging[i]
+	e.f.staging = slices.Delete(e.f.staging, i, i+1)
 	var out []*droverv1.FactSplit
 	for k := range chunks {
 		part, ok := s.splits[k]
@@ -54,18 +54,18 @@ func (f *Facts) takeStaging(id string, chunks int32) ([]*droverv1.FactSplit, err
 	return out, nil
 }
 
-func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r *Result) {
-	if id, name, ok := f.JobByIdempotencyKey(a.GetIdempotencyKey()); ok && a.GetIdempotencyKey() != "" {
+func (en jobEntries) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r *Result) {
+	if id, name, ok := en.f.JobByIdempotencyKey(a.GetIdempotencyKey()); ok && a.GetIdempotencyKey() != "" {
 		r.Job, r.Name = id, name
 		return
 	}
-	id := f.takeJobNumber(a.GetJob(), r)
+	id := en.takeJobNumber(a.GetJob(), r)
 	if id == 0 {
 		return
 	}
 	splits := a.GetSplits()
 	if a.GetChunks() > 0 {
-		if splits, r.Err = f.takeStaging(a.GetStaging(), a.GetChunks()); r.Err != nil {
+		if splits, r.Err = en.takeStaging(a.GetStaging(), a.GetChunks()); r.Err != nil {
 			return
 		}
 	}
@@ -76,45 +76,45 @@ func (f *Facts) applyAccepted(e *droverv1.Entry, a *droverv1.JobAcceptedFact, r 
 		r.Err = fault.New(fault.Invalid, "%w", err)
 		return
 	}
-	if r.Err = f.CheckAccept(spec, a.GetOutput(), f.now); r.Err != nil {
+	if r.Err = en.f.Checks().Accept(spec, a.GetOutput(), en.f.now); r.Err != nil {
 		return
 	}
-	j, err := f.newJob(e, a, id, spec, splits)
+	j, err := en.newJob(e, a, id, spec, splits)
 	if err != nil {
 		r.Err = err
 		return
 	}
 	j.setEstimates(a.GetEstimates())
 	j.Quote = checkQuote(a.GetQuote())
-	f.joinProject(e, j)
-	f.addJob(j)
+	en.f.Deadlines().joinProject(e, j)
+	en.addJob(j)
 	r.Job, r.Name, r.Changed = j.ID, j.Name, 1
-	f.addEvent(e, "job.accepted", &Event{Job: j.Name, JobID: j.ID, Text: fmt.Sprintf("tenant %s, %d tasks", spec.Tenant, j.taskCount())})
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
-	f.finishIfComplete(e, j)
+	en.f.EventLog().add(e, "job.accepted", &Event{Job: j.Name, JobID: j.ID, Text: fmt.Sprintf("tenant %s, %d tasks", spec.Tenant, j.taskCount())})
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	en.finishIfComplete(e, j)
 }
 
-// CheckAccept returns why a job cannot be accepted at a time (Unix ns), or nil.
+// Accept returns why a job cannot be accepted at a time (Unix ns), or nil.
 // The API calls it before it does any work; Apply calls it again.
-func (f *Facts) CheckAccept(spec *jobspec.Job, output string, at int64) error {
-	if f.tenantName[spec.Tenant] == nil {
+func (c Checks) Accept(spec *jobspec.Job, output string, at int64) error {
+	if c.f.tenantName[spec.Tenant] == nil {
 		return UnknownTenant(spec.Tenant)
 	}
-	if j := f.LiveJob(spec.Tenant, spec.Name); j != nil {
+	if j := c.f.LiveJob(spec.Tenant, spec.Name); j != nil {
 		return fault.New(fault.Conflict, "job %q is live as number %d: wait for it, stop it, or choose another name", spec.Name, j.ID)
 	}
-	if id := f.outputs[output]; output != "" && id != 0 {
-		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, f.jobs[id]))
+	if id := c.f.outputs[output]; output != "" && id != 0 {
+		return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(spec.Tenant, c.f.jobs[id]))
 	}
-	if f.live.count >= MaxLiveJobs {
+	if c.f.live.count >= MaxLiveJobs {
 		return fault.New(fault.Exhausted, "%d jobs are live, the limit: try again when some have ended", MaxLiveJobs)
 	}
 	for _, d := range Digests(spec) {
-		if f.blobs[d] == nil {
+		if c.f.blobs[d] == nil {
 			return fault.New(fault.NotFound, "%s is not in the store: upload it first (drover job run does)", d)
 		}
 	}
-	return f.checkDeadline(spec, at)
+	return c.deadline(spec, at)
 }
 
 // Digests returns the blobs that a job references, each once, in order.
@@ -137,37 +137,37 @@ func Digests(spec *jobspec.Job) []string {
 // takeJobNumber takes the number that an entry was given when it was proposed, or
 // the next one where it has none. It is used up also if the job is then refused.
 // It returns 0, and the error in r, for a number that does not follow the others.
-func (f *Facts) takeJobNumber(given uint64, r *Result) uint64 {
+func (e jobEntries) takeJobNumber(given uint64, r *Result) uint64 {
 	if given == 0 {
-		given = f.nextJob + 1
+		given = e.f.nextJob + 1
 	}
-	if given <= f.nextJob {
-		r.Err = fault.New(fault.Conflict, "job number %d is taken, the last one is %d: submit again", given, f.nextJob)
+	if given <= e.f.nextJob {
+		r.Err = fault.New(fault.Conflict, "job number %d is taken, the last one is %d: submit again", given, e.f.nextJob)
 		return 0
 	}
-	f.nextJob = given
+	e.f.nextJob = given
 	return given
 }
 
 // LastJob returns the highest job number that was given, 0 before the first.
 func (f *Facts) LastJob() uint64 { return f.nextJob }
 
-func (f *Facts) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, id uint64, spec *jobspec.Job, splits []*droverv1.FactSplit) (*Job, error) {
+func (en jobEntries) newJob(e *droverv1.Entry, a *droverv1.JobAcceptedFact, id uint64, spec *jobspec.Job, splits []*droverv1.FactSplit) (*Job, error) {
 	if len(spec.Stages) == 0 || len(spec.Stages) > jobspec.MaxStages {
 		return nil, fault.New(fault.Invalid, "a job has 1 to %d stages, not %d", jobspec.MaxStages, len(spec.Stages))
 	}
 	j := &Job{
 		ID: id, Name: spec.Name, Actor: clip(e.GetActor(), 128), Key: a.GetIdempotencyKey(), SpecJSON: a.GetSpec(), Spec: spec,
-		Token: a.GetShuffleToken(), Output: a.GetOutput(), Submitted: f.now, State: droverv1.JobState_JOB_STATE_PENDING, gen: f.gen,
+		Token: a.GetShuffleToken(), Output: a.GetOutput(), Submitted: en.f.now, State: droverv1.JobState_JOB_STATE_PENDING, gen: en.f.gen,
 	}
 	if j.Output != "" {
 		tag := a.GetTemporaryTag()
 		if tag == "" { // accepted before there were tags
-			tag = fmt.Sprintf("%s-%d", clip(f.cluster, 8), id)
+			tag = fmt.Sprintf("%s-%d", clip(en.f.cluster, 8), id)
 		}
 		j.Temporary = TemporaryFolder(j.Output, clip(tag, 64))
 	}
-	j.Overhead = f.TaskOverheadMemory()
+	j.Overhead = en.f.TaskOverheadMemory()
 	j.Stages = make([]Stage, len(spec.Stages))
 	for i := range spec.Stages {
 		s := &j.Stages[i]
@@ -193,24 +193,24 @@ func TemporaryFolder(output, tag string) string {
 }
 
 // addJob adds a new job to the facts and their indexes.
-func (f *Facts) addJob(j *Job) {
-	f.jobs[j.ID] = j
-	f.live.add(j.Name, j.ID)
+func (e jobEntries) addJob(j *Job) {
+	e.f.jobs[j.ID] = j
+	e.f.live.add(j.Name, j.ID)
 	if j.Output != "" {
-		f.outputs[j.Output] = j.ID
+		e.f.outputs[j.Output] = j.ID
 	}
 	for _, d := range Digests(j.Spec) {
-		f.blobs[d].Refs++
+		e.f.blobs[d].Refs++
 	}
 	if j.Key == "" {
 		return
 	}
-	if len(f.keyRing) >= MaxKeys {
-		delete(f.keys, f.keyRing[0])
-		f.keyRing = f.keyRing[1:]
+	if len(e.f.keyRing) >= MaxKeys {
+		delete(e.f.keys, e.f.keyRing[0])
+		e.f.keyRing = e.f.keyRing[1:]
 	}
-	f.keys[j.Key] = keyedJob{j.ID, j.Name}
-	f.keyRing = append(f.keyRing, j.Key)
+	e.f.keys[j.Key] = keyedJob{j.ID, j.Name}
+	e.f.keyRing = append(e.f.keyRing, j.Key)
 }
 
 func (j *Job) taskCount() int {
@@ -221,8 +221,8 @@ func (j *Job) taskCount() int {
 	return n
 }
 
-func (f *Facts) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Result) {
-	j := f.jobs[s.GetJob()]
+func (en jobEntries) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Result) {
+	j := en.f.jobs[s.GetJob()]
 	if j == nil {
 		r.Err = fault.New(fault.NotFound, "there is no job %d", s.GetJob())
 		return
@@ -235,13 +235,13 @@ func (f *Facts) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Result)
 	if s.GetReason() != "" {
 		msg += ": " + clip(s.GetReason(), 256)
 	}
-	f.endJob(e, f.writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
+	en.endJob(e, writerOf(en.f).writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
 	r.Changed = 1
 }
 
 // applyEnded ends a job whose result was published, or could not be.
-func (f *Facts) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Result) {
-	j := f.jobs[en.GetJob()]
+func (x jobEntries) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Result) {
+	j := x.f.jobs[en.GetJob()]
 	if j == nil || j.State != droverv1.JobState_JOB_STATE_COMMITTING {
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job is not committing"})
 		return
@@ -250,69 +250,69 @@ func (f *Facts) applyEnded(e *droverv1.Entry, en *droverv1.JobEndedFact, r *Resu
 		r.Err = fault.New(fault.Invalid, "a commit ends as succeeded or failed, not %s", s)
 		return
 	}
-	f.endJob(e, f.writableJob(j), en.GetState(), en.GetMessage())
+	x.endJob(e, writerOf(x.f).writableJob(j), en.GetState(), en.GetMessage())
 	r.Changed = 1
 }
 
 // finishIfComplete advances a job whose tasks are all done: to its commit, or
 // to its end if it has no output.
-func (f *Facts) finishIfComplete(e *droverv1.Entry, j *Job) {
+func (en jobEntries) finishIfComplete(e *droverv1.Entry, j *Job) {
 	if j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING || !j.IsComplete() {
 		return
 	}
-	j = f.writableJob(j)
+	j = writerOf(en.f).writableJob(j)
 	if j.Output == "" {
-		f.endJob(e, j, droverv1.JobState_JOB_STATE_SUCCEEDED, "")
+		en.endJob(e, j, droverv1.JobState_JOB_STATE_SUCCEEDED, "")
 		return
 	}
 	j.State = droverv1.JobState_JOB_STATE_COMMITTING
-	f.addEvent(e, "job.committing", &Event{Job: j.Name, JobID: j.ID, Text: j.Output})
-	f.stopAttempts(j)
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	en.f.EventLog().add(e, "job.committing", &Event{Job: j.Name, JobID: j.ID, Text: j.Output})
+	en.stopAttempts(j)
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
 // endJob ends a job that came from writableJob: its name is free and its
 // attempts are told to stop. Its output path is freed too, unless a commit may
 // be renaming files there: then it stays reserved until the temporary folder is
 // cleaned.
-func (f *Facts) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
+func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, msg string) {
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
-	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), f.now, f.index
-	j.GuaranteedDeparture = f.GuaranteedDeparture(j)
-	f.live.remove(j.Name, j.ID)
-	for k := range f.policyStates {
+	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), en.f.now, en.f.index
+	j.GuaranteedDeparture = en.f.Deadlines().GuaranteedDeparture(j)
+	en.f.live.remove(j.Name, j.ID)
+	for k := range en.f.policyStates {
 		if k.Job == j.ID {
-			delete(f.policyStates, k)
+			delete(en.f.policyStates, k)
 		}
 	}
-	for id, res := range f.reservations {
+	for id, res := range en.f.reservations {
 		if res.GetJob() == j.ID {
-			delete(f.reservations, id)
+			delete(en.f.reservations, id)
 		}
 	}
-	f.recordOutcome(j)
-	f.addEvent(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
-	f.stopAttempts(j)
-	f.dropOutputs(j)
+	en.f.Deadlines().recordOutcome(j)
+	en.f.EventLog().add(e, "job."+stateName(state), &Event{Job: j.Name, JobID: j.ID, Text: msg})
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	en.stopAttempts(j)
+	en.dropOutputs(j)
 	if j.Live == 0 {
-		f.leaveProject(j)
-		f.sealJob(j)
+		en.f.Deadlines().leaveProject(j)
+		writerOf(en.f).sealJob(j)
 	}
 	j.Cleaned = state == droverv1.JobState_JOB_STATE_SUCCEEDED || j.Output == ""
 	j.OutputReserved = committing && !j.Cleaned
 	if !j.OutputReserved {
-		f.releaseOutput(j)
+		en.releaseOutput(j)
 	}
 	if j.Live == 0 {
-		f.recordEndedJob(j)
+		en.f.EndedLog().addJob(j)
 	}
 }
 
 // releaseOutput frees the output path.
-func (f *Facts) releaseOutput(j *Job) {
-	if f.outputs[j.Output] == j.ID {
-		delete(f.outputs, j.Output)
+func (e jobEntries) releaseOutput(j *Job) {
+	if e.f.outputs[j.Output] == j.ID {
+		delete(e.f.outputs, j.Output)
 	}
 }
 
@@ -322,68 +322,68 @@ func stateName(s droverv1.JobState) string {
 
 // stopAttempts stops every live attempt of an ended job. The job came from
 // writableJob.
-func (f *Facts) stopAttempts(j *Job) {
+func (e jobEntries) stopAttempts(j *Job) {
 	if j.Live == 0 {
 		return
 	}
-	f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
+	e.f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
 		if a.State == AttemptLive {
-			f.stopAttempt(j, k, a)
+			attemptsOf(e.f).stopAttempt(j, k, a)
 		}
 	})
 }
 
-func (f *Facts) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact, r *Result) {
-	j := f.jobs[c.GetJob()]
+func (en jobEntries) applyCleaned(e *droverv1.Entry, c *droverv1.JobCleanedFact, r *Result) {
+	j := en.f.jobs[c.GetJob()]
 	if j == nil || !j.HasEnded() || j.Cleaned {
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job is gone, live or cleaned"})
 		return
 	}
-	j = f.writableJob(j)
+	j = writerOf(en.f).writableJob(j)
 	j.Cleaned, j.OutputReserved = true, false
-	f.releaseOutput(j)
-	f.addEvent(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	en.releaseOutput(j)
+	en.f.EventLog().add(e, "job.cleaned", &Event{Job: j.Name, JobID: j.ID, Text: j.Temporary})
+	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 	r.Changed = 1
 }
 
 // applyForgotten removes ended jobs that are cleaned and have no active
 // attempts.
-func (f *Facts) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
+func (e jobEntries) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 	for i, id := range jf.GetJobs() {
-		j := f.jobs[id]
+		j := e.f.jobs[id]
 		if j == nil || !j.HasEnded() || !j.Cleaned || j.Live > 0 {
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "the job is unknown, live, not cleaned or has active attempts"})
 			continue
 		}
-		delete(f.jobs, id)
+		delete(e.f.jobs, id)
 		for _, d := range Digests(j.Spec) {
-			if b := f.blobs[d]; b != nil {
+			if b := e.f.blobs[d]; b != nil {
 				b.Refs--
 			}
 		}
-		f.recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: f.nodesOf(j)})
+		writerOf(e.f).recordChange(Change{Kind: ChangeForgotten, Key: Key{Job: id}, Nodes: e.nodesWith(j)})
 		r.Changed++
 	}
 }
 
 // dropOutputs removes the map outputs of an ended job, which nobody needs any
 // more, from the index of what is on the nodes.
-func (f *Facts) dropOutputs(j *Job) {
+func (e jobEntries) dropOutputs(j *Job) {
 	m := j.MapStage()
 	if m < 0 || j.ReduceStage() < 0 {
 		return
 	}
 	for i := range j.Stages[m].Tasks {
 		if w := j.Stages[m].Task(i).WinningAttempt(); w != nil {
-			delete(f.onNode[w.Node], Key{j.ID, int32(m), i, w.Attempt})
+			delete(e.f.onNode[w.Node], Key{j.ID, int32(m), i, w.Attempt})
 		}
 	}
 }
 
-// nodesOf returns the nodes that had attempts of a job, in order.
-func (f *Facts) nodesOf(j *Job) []int32 {
+// nodesWith returns the nodes that had attempts of a job, in order.
+func (e jobEntries) nodesWith(j *Job) []int32 {
 	seen := map[int32]bool{}
-	f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
+	e.f.EachAttempt(j, func(_ Key, _ *Task, a *Attempt) { seen[a.Node] = true })
 	return slices.Sorted(maps.Keys(seen))
 }

@@ -78,36 +78,36 @@ type Suspension struct {
 
 // addPreemption adds d to the totals of a job and its tenant. The job came from
 // writableJob.
-func (f *Facts) addPreemption(j *Job, d PreemptionTotals) {
+func (e levelEntries) addPreemption(j *Job, d PreemptionTotals) {
 	j.Preempted.add(&d)
-	t := f.tenantName[j.Spec.Tenant]
+	t := e.f.tenantName[j.Spec.Tenant]
 	if t == nil {
 		return
 	}
 	n := *t
 	n.Preempted.add(&d)
-	f.tenants[n.ID] = &n
-	f.tenantName[j.Spec.Tenant] = &n
+	e.f.tenants[n.ID] = &n
+	e.f.tenantName[j.Spec.Tenant] = &n
 }
 
 // setLevel requests that an attempt be brought to level l. It returns "" or why
 // it does not.
-func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1.Level) string {
-	k, a, why := f.liveAttempt(act)
+func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1.Level) string {
+	k, a, why := en.liveAttempt(act)
 	if why != "" {
 		return why
 	}
-	if why := f.checkLevelChange(k, a, l); why != "" {
+	if why := en.f.Checks().levelChange(k, a, l); why != "" {
 		return why
 	}
-	n := f.Node(a.Node)
-	j := f.writableJob(f.jobs[k.Job])
+	n := en.f.Node(a.Node)
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	c := *a
 	c.Target, c.Suspension.Withdrawn = l, withdraws(a, l)
 	if c.Suspension.Withdrawn {
 		c.Target = 0 // it is at that level already, unless the node was quicker
 	}
-	c.Suspension.RequestedAt, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = f.now, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
+	c.Suspension.RequestedAt, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = en.f.now, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
 	kind, text := "task.suspending", LevelName(a.Level)+" to "+LevelName(l)
 	if c.Suspension.Withdrawn {
 		text = "change to " + LevelName(a.Target) + " withdrawn"
@@ -116,20 +116,20 @@ func (f *Facts) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, l droverv1
 		kind, c.Suspension.RestoreFailedOn = "task.resuming", nil
 		// A resuming task is charged its whole demand, so that nothing takes
 		// its capacity.
-		f.charge(a.Node, a.Occupied, -1)
+		nodesOf(en.f).charge(a.Node, a.Occupied, -1)
 		c.Occupied = j.Demand(int(k.Stage))
-		f.charge(a.Node, c.Occupied, +1)
+		nodesOf(en.f).charge(a.Node, c.Occupied, +1)
 	} else {
 		c.Suspension.Parked = act.GetManual()
 	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + f.preemptionText(j, &c)})
-	f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	en.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + en.f.EventLog().preemptionText(j, &c)})
+	writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 	return ""
 }
 
-func (f *Facts) checkLevelChange(k Key, a *Attempt, l droverv1.Level) string {
-	n := f.Node(a.Node)
+func (c Checks) levelChange(k Key, a *Attempt, l droverv1.Level) string {
+	n := c.f.Node(a.Node)
 	switch {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
 		return fmt.Sprintf("there is no level %d", l)
@@ -142,7 +142,7 @@ func (f *Facts) checkLevelChange(k Key, a *Attempt, l droverv1.Level) string {
 	case l != droverv1.Level_LEVEL_RUNNING && l <= a.Level:
 		return "it is at " + LevelName(a.Level) + " already"
 	}
-	if free := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Occupied, +1); l == droverv1.Level_LEVEL_RUNNING && !f.jobs[k.Job].Demand(int(k.Stage)).fits(free) {
+	if free := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Occupied, +1); l == droverv1.Level_LEVEL_RUNNING && !c.f.jobs[k.Job].Demand(int(k.Stage)).fits(free) {
 		return "the node has no free capacity to resume the task"
 	}
 	return ""
@@ -162,9 +162,9 @@ func (f *Facts) AttemptsOn(node int32) []Key {
 
 // preemptionText returns for whom and why an attempt is at its level, for
 // events.
-func (f *Facts) preemptionText(j *Job, a *Attempt) string {
+func (l EventLog) preemptionText(j *Job, a *Attempt) string {
 	s := ""
-	if name := f.JobNameIn(j.Spec.Tenant, a.Suspension.Preemptor); name != "" {
+	if name := l.f.JobNameIn(j.Spec.Tenant, a.Suspension.Preemptor); name != "" {
 		s += ", for job " + name
 	}
 	if a.Suspension.Reason != "" {
@@ -181,7 +181,7 @@ func LevelName(l droverv1.Level) string {
 // confirmLevel applies a level that the node reached, on the way to the target
 // or as the target, or the node's refusal of the target. It reports whether the
 // report changed anything.
-func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) bool {
+func (en levelEntries) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) bool {
 	l, refused := seen.GetLevel(), seen.GetTargetRefused()
 	switch {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
@@ -189,15 +189,15 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	case a.Target == 0 && l == a.Level, a.Target != 0 && l == a.Level && refused != a.Target:
 		return false
 	case refused == a.Target && refused == droverv1.Level_LEVEL_RUNNING:
-		f.handleResumeFailure(e, k, a, seen)
+		en.handleResumeFailure(e, k, a, seen)
 		return true
 	}
-	j := f.writableJob(f.jobs[k.Job])
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	c := *a
 	c.Level, c.seen, c.sealed = l, seen, nil
 	switch {
 	case refused != 0 && refused == a.Target:
-		c.Suspension.recordRefusal(impliedRefusals(l, refused), seen.GetLevelsRefused(), f.now)
+		c.Suspension.recordRefusal(impliedRefusals(l, refused), seen.GetLevelsRefused(), en.f.now)
 		c.Target = 0
 	case c.Target == l:
 		c.Suspension.recordReached(l)
@@ -213,14 +213,14 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 	if c.Target == 0 && l == droverv1.Level_LEVEL_RUNNING {
 		c.Suspension.Parked = false
 	}
-	sum := c.recordTransition(a.Level, seen, f.now)
+	sum := c.recordTransition(a.Level, seen, en.f.now)
 	occupied := j.Demand(int(k.Stage))
 	if l != droverv1.Level_LEVEL_RUNNING && c.Target != droverv1.Level_LEVEL_RUNNING {
 		occupied = AmountsOf(seen.GetOccupied())
 	}
-	f.charge(a.Node, a.Occupied, -1)
+	nodesOf(en.f).charge(a.Node, a.Occupied, -1)
 	c.Occupied = occupied
-	f.charge(a.Node, c.Occupied, +1)
+	nodesOf(en.f).charge(a.Node, c.Occupied, +1)
 	s := &j.Stages[k.Stage]
 	switch was, is := a.Level != droverv1.Level_LEVEL_RUNNING, l != droverv1.Level_LEVEL_RUNNING; {
 	case is && !was:
@@ -234,10 +234,10 @@ func (f *Facts) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *droverv
 		change.Nodes, change.Run = []int32{c.Suspension.ImageNode}, c.Suspension.ImageRun
 		c.clearImage()
 	}
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-	f.addPreemption(j, sum)
-	f.addLevelEvent(e, j, k, a, &c, refused)
-	f.recordChange(change)
+	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	en.addPreemption(j, sum)
+	en.addEvent(e, j, k, a, &c, refused)
+	writerOf(en.f).recordChange(change)
 	return true
 }
 
@@ -294,23 +294,23 @@ func (s *Suspension) recordReached(l droverv1.Level) {
 }
 
 // applyRefusalsExpired ends the back-off of attempts with transient refusals.
-func (f *Facts) applyRefusalsExpired(b *droverv1.RefusalsExpiredFact, r *Result) {
+func (e levelEntries) applyRefusalsExpired(b *droverv1.RefusalsExpiredFact, r *Result) {
 	for i, key := range b.GetAttempts() {
 		k := KeyOf(key)
-		a := f.Attempt(k)
+		a := e.f.Attempt(k)
 		switch {
 		case a == nil || a.Run != key.GetRun() || a.State != AttemptLive:
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "no such attempt"})
 			continue
-		case a.Suspension.TransientRefused == 0 || a.Suspension.RetryAt > f.now:
+		case a.Suspension.TransientRefused == 0 || a.Suspension.RetryAt > e.f.now:
 			r.Dropped = append(r.Dropped, Drop{Index: i, Reason: "its back-off has not expired"})
 			continue
 		}
-		j := f.writableJob(f.jobs[k.Job])
+		j := writerOf(e.f).writableJob(e.f.jobs[k.Job])
 		c := *a
 		c.Suspension.clearTransient()
-		f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
-		f.recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+		writerOf(e.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+		writerOf(e.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 		r.Changed++
 	}
 }
@@ -360,8 +360,8 @@ func (a *Attempt) preemptionAtEnd(state AttemptState, seen *droverv1.SeenAttempt
 	return d
 }
 
-// addLevelEvent reports to users what a node did, and how long each step took.
-func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *Attempt, refused droverv1.Level) {
+// addEvent reports to users what a node did, and how long each step took.
+func (en levelEntries) addEvent(e *droverv1.Entry, j *Job, k Key, before, after *Attempt, refused droverv1.Level) {
 	seen := after.Seen()
 	text, kind := "", "task.suspended"
 	switch {
@@ -369,11 +369,11 @@ func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *A
 		kind = "task.level_refused"
 		text = fmt.Sprintf("not %s, it stays %s: %s", LevelName(refused), LevelName(after.Level), cmp.Or(seen.GetLevelNote(), "the node gave no reason"))
 		if after.Suspension.TransientRefused != 0 {
-			text += fmt.Sprintf("; not requested again for %s", formatDuration(time.Duration(after.Suspension.RetryAt-f.now)))
+			text += fmt.Sprintf("; not requested again for %s", formatDuration(time.Duration(after.Suspension.RetryAt-en.f.now)))
 		}
 	case after.Level == droverv1.Level_LEVEL_RUNNING:
 		kind = "task.resumed"
-		text = fmt.Sprintf("from %s, after %s", LevelName(before.Level), formatElapsed(f.now-before.Suspension.SuspendedAt))
+		text = fmt.Sprintf("from %s, after %s", LevelName(before.Level), formatElapsed(en.f.now-before.Suspension.SuspendedAt))
 	default:
 		text = fmt.Sprintf("%s, occupies memory %s", LevelName(after.Level), jobspec.FormatSize(seen.GetOccupied().GetMemory()))
 		if seen.GetSwapOccupied() > 0 {
@@ -382,15 +382,15 @@ func (f *Facts) addLevelEvent(e *droverv1.Entry, j *Job, k Key, before, after *A
 		if seen.GetImageOccupied() > 0 {
 			text += ", image " + jobspec.FormatSize(seen.GetImageOccupied())
 		}
-		text += f.preemptionText(j, after)
+		text += en.f.EventLog().preemptionText(j, after)
 	}
 	if steps := stepsText(seen.GetLevelSteps()); steps != "" {
 		text += "; " + steps
 	}
 	if before.Suspension.RequestedAt > 0 && before.Target != 0 && after.Target == 0 {
-		text += "; requested " + formatElapsed(f.now-before.Suspension.RequestedAt) + " earlier"
+		text += "; requested " + formatElapsed(en.f.now-before.Suspension.RequestedAt) + " earlier"
 	}
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, after.Run), Node: f.nodeNameOf(after.Node), Text: text})
+	en.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, after.Run), Node: en.f.EventLog().nodeNameOf(after.Node), Text: text})
 }
 
 // formatElapsed formats nanoseconds for users.
@@ -454,9 +454,9 @@ func CanRestore(from, to *droverv1.NodeInfo) bool {
 // migrate resumes a checkpointed attempt on another node. Only here is the run
 // raised: the node that holds the image has reported it complete and the
 // container gone, so two runs never execute at the same time.
-func (f *Facts) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
+func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
 	k := KeyOf(act.GetKey())
-	a, n := f.Attempt(k), f.Node(act.GetNode())
+	a, n := en.f.Attempt(k), en.f.Node(act.GetNode())
 	switch {
 	case a == nil:
 		return "no such attempt"
@@ -472,63 +472,63 @@ func (f *Facts) migrate(e *droverv1.Entry, act *droverv1.ActionFact) string {
 		return "it is on that node already: resume it there"
 	case act.GetDisk() < -1 || int(act.GetDisk()) >= len(n.Info.GetDisks()):
 		return "the node has no such disk"
-	case !CanRestore(f.Node(a.Node).Info, n.Info):
-		return "the node cannot restore what node " + f.nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match"
-	case !f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
+	case !CanRestore(en.f.Node(a.Node).Info, n.Info):
+		return "the node cannot restore what node " + en.f.EventLog().nodeNameOf(a.Node) + " checkpoints: CPU flags, kernel, criu and runc must match"
+	case !en.f.jobs[k.Job].Demand(int(k.Stage)).fits(AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1)):
 		return "the node has no free capacity"
 	}
 	c := *a
 	c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
-	f.moveAttempt(e, k, &c, n, act.GetDisk())
+	en.moveAttempt(e, k, &c, n, act.GetDisk())
 	return ""
 }
 
 // moveAttempt assigns a, whose checkpoint some node holds, to another node. a
 // is a copy of the current attempt.
-func (f *Facts) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
-	j := f.writableJob(f.jobs[k.Job])
-	from := f.nodeNameOf(a.Node)
-	f.charge(a.Node, a.Occupied, -1)
-	delete(f.onNode[a.Node], k)
+func (en decisionEntries) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
+	from := en.f.EventLog().nodeNameOf(a.Node)
+	nodesOf(en.f).charge(a.Node, a.Occupied, -1)
+	delete(en.f.onNode[a.Node], k)
 	if a.Suspension.ImageNode == 0 {
 		a.Suspension.ImageNode, a.Suspension.ImageEpoch, a.Suspension.ImageRun, a.Suspension.ImageDisk = a.Node, a.Epoch, a.Run, a.Disk
 	}
 	old := Change{Kind: ChangeLevel, Key: k, Node: to.ID, Nodes: []int32{a.Node}, Run: a.Run}
 	a.Node, a.Epoch, a.Disk, a.Run = to.ID, to.Epoch, disk, a.Run+1
-	a.Target, a.Suspension.RequestedAt, a.Suspension.RefusedLevels = droverv1.Level_LEVEL_RUNNING, f.now, 0
+	a.Target, a.Suspension.RequestedAt, a.Suspension.RefusedLevels = droverv1.Level_LEVEL_RUNNING, en.f.now, 0
 	a.Suspension.clearTransient()
 	a.Suspension.RefusalStreak = 0
 	a.Occupied = j.Demand(int(k.Stage))
-	f.charge(a.Node, a.Occupied, +1)
-	f.setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(a))
-	if f.onNode[to.ID] == nil {
-		f.onNode[to.ID] = map[Key]struct{}{}
+	nodesOf(en.f).charge(a.Node, a.Occupied, +1)
+	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(a))
+	if en.f.onNode[to.ID] == nil {
+		en.f.onNode[to.ID] = map[Key]struct{}{}
 	}
-	f.onNode[to.ID][k] = struct{}{}
-	f.addEvent(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + f.preemptionText(j, a)})
-	f.recordChange(old)
+	en.f.onNode[to.ID][k] = struct{}{}
+	en.f.EventLog().add(e, "task.migrating", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: to.Info.GetName(), Text: "from " + from + en.f.EventLog().preemptionText(j, a)})
+	writerOf(en.f).recordChange(old)
 }
 
 // handleResumeFailure handles a node's failure to restore an attempt from its
 // checkpoint: another node tries, or else the attempt fails, its work is lost
 // and the task is retried.
-func (f *Facts) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) {
-	j := f.jobs[k.Job]
+func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt, seen *droverv1.SeenAttempt) {
+	j := en.f.jobs[k.Job]
 	detail := cmp.Or(seen.GetLevelNote(), "the node gave no reason")
-	f.addEvent(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: f.nodeNameOf(a.Node), Text: detail})
+	en.f.EventLog().add(e, "task.restore_failed", &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: en.f.EventLog().nodeNameOf(a.Node), Text: detail})
 	if a.Level == droverv1.Level_LEVEL_CHECKPOINTED && len(a.Suspension.RestoreFailedOn) < maxRestoreNodes {
-		if n := f.findRestoreNode(k, a); n != nil {
+		if n := decisionsOf(en.f).findRestoreNode(k, a); n != nil {
 			c := *a
 			c.Suspension.RestoreFailedOn = append(slices.Clone(a.Suspension.RestoreFailedOn), a.Node)
-			c.Suspension.Reason = "it could not be restored on " + f.nodeNameOf(a.Node)
-			f.moveAttempt(e, k, &c, n, firstDisk(n))
+			c.Suspension.Reason = "it could not be restored on " + en.f.EventLog().nodeNameOf(a.Node)
+			decisionsOf(en.f).moveAttempt(e, k, &c, n, firstDisk(n))
 			return
 		}
 	}
 	end := &droverv1.SeenAttempt{Key: seen.GetKey(), Phase: droverv1.Phase_PHASE_FAILED, Cause: droverv1.Cause_CAUSE_INFRA, Usage: a.Seen().GetUsage(), Limits: a.Seen().GetLimits(),
 		StartedMs: a.Seen().GetStartedMs(), RunningMs: a.Seen().GetRunningMs(), Level: a.Level, LevelNote: detail,
 		Message: clip(fmt.Sprintf("its work is lost (%s of CPU time): %s; it starts again", formatElapsed(a.Seen().GetUsage().GetCpuMs()*1e6), detail), 1024)}
-	f.endAttempt(e, k, a, AttemptFailed, end)
+	attemptsOf(en.f).endAttempt(e, k, a, AttemptFailed, end)
 }
 
 func firstDisk(n *Node) int32 {
@@ -542,22 +542,22 @@ func firstDisk(n *Node) int32 {
 // restore the attempt's checkpoint, have the capacity and have not failed to
 // restore it. It returns nil if there is none, or if the node that holds the
 // image is gone.
-func (f *Facts) findRestoreNode(k Key, a *Attempt) *Node {
+func (e decisionEntries) findRestoreNode(k Key, a *Attempt) *Node {
 	imageNode, epoch := a.Node, a.Epoch
 	if a.Suspension.ImageNode != 0 {
 		imageNode, epoch = a.Suspension.ImageNode, a.Suspension.ImageEpoch
 	}
-	h := f.Node(imageNode)
+	h := e.f.Node(imageNode)
 	if h == nil || !h.Up || h.Epoch != epoch {
 		return nil
 	}
 	var best *Node
 	free := func(n *Node) Amounts { return AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1) }
-	for _, n := range f.nodes {
+	for _, n := range e.f.nodes {
 		if !n.Up || n.Draining || n.ID == imageNode || n.ID == a.Node || slices.Contains(a.Suspension.RestoreFailedOn, n.ID) || !CanRestore(h.Info, n.Info) {
 			continue
 		}
-		if !f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {
+		if !e.f.jobs[k.Job].Demand(int(k.Stage)).fits(free(n)) {
 			continue
 		}
 		if best == nil || free(n).CPU > free(best).CPU {

@@ -78,7 +78,7 @@ func TestOneJobCannotTakeNodeAfterNode(t *testing.T) {
 		}
 	}
 	blamed := 0
-	for _, e := range w.f.EventsSince(0, MaxEvents) {
+	for _, e := range w.f.EventLog().Since(0, MaxEvents) {
 		if e.Kind == "job.blamed" {
 			blamed++
 			if e.Job != "hostile" || !strings.Contains(e.Text, "on 2 other nodes") && !strings.Contains(e.Text, "on 3 other nodes") {

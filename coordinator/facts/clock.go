@@ -15,30 +15,30 @@ import (
 const ClockTolerance = time.Minute
 
 // EntryTime returns the time, Unix ns, of an entry that is proposed now.
-func (f *Facts) EntryTime(now int64) int64 {
-	if now < f.now && !f.clockWasAhead(now) {
-		return f.now
+func (c Clock) EntryTime(now int64) int64 {
+	if now < c.f.now && !c.wasAhead(now) {
+		return c.f.now
 	}
 	return now
 }
 
 // Ahead returns how far the log's time is ahead of a clock, 0 if it is not.
-func (f *Facts) Ahead(now int64) time.Duration { return time.Duration(max(0, f.now-now)) }
+func (c Clock) Ahead(now int64) time.Duration { return time.Duration(max(0, c.f.now-now)) }
 
-// ClockStep returns when the log's time was last set back, Unix ns, and how far;
+// Step returns when the log's time was last set back, Unix ns, and how far;
 // zeros for never.
-func (f *Facts) ClockStep() (at int64, by time.Duration) { return f.stepAt, time.Duration(f.stepBy) }
+func (c Clock) Step() (at int64, by time.Duration) { return c.f.stepAt, time.Duration(c.f.stepBy) }
 
-func (f *Facts) clockWasAhead(now int64) bool { return f.now-now > int64(ClockTolerance) }
+func (c Clock) wasAhead(now int64) bool { return c.f.now-now > int64(ClockTolerance) }
 
-// advanceTime sets the time of the facts to an entry's.
-func (f *Facts) advanceTime(e *droverv1.Entry) {
+// advance sets the time of the facts to an entry's.
+func (c Clock) advance(e *droverv1.Entry) {
 	at := e.GetAt()
-	if at > 0 && f.clockWasAhead(at) {
-		f.stepBack(e, at)
+	if at > 0 && c.wasAhead(at) {
+		c.stepBack(e, at)
 		return
 	}
-	f.now = max(f.now, at)
+	c.f.now = max(c.f.now, at)
 }
 
 // stepBack sets the time back to `to`. What was to happen a while after the
@@ -46,43 +46,43 @@ func (f *Facts) advanceTime(e *droverv1.Entry) {
 // its meaning, is no later than now; a deadline that is still to come is not
 // missed. Times of ended attempts stay as they were recorded. O(jobs and active
 // attempts); the reader of the journal rebuilds.
-func (f *Facts) stepBack(e *droverv1.Entry, to int64) {
-	by := f.now - to
-	f.now, f.stepAt, f.stepBy = to, to, by
-	for i, n := range f.nodes {
+func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
+	by := ck.f.now - to
+	ck.f.now, ck.f.stepAt, ck.f.stepBy = to, to, by
+	for i, n := range ck.f.nodes {
 		c := *n
 		c.RetryAt, c.SchedulableSince = shiftBack(n.RetryAt, by), shiftBack(n.SchedulableSince, by)
 		c.InfraFailures = nil
 		for _, at := range n.InfraFailures {
 			c.InfraFailures = append(c.InfraFailures, at-by)
 		}
-		f.nodes[i] = &c
+		ck.f.nodes[i] = &c
 	}
-	for _, id := range f.JobIDs() {
-		f.stepJobBack(f.writableJob(f.jobs[id]), to, by)
+	for _, id := range ck.f.JobIDs() {
+		ck.stepJobBack(writerOf(ck.f).writableJob(ck.f.jobs[id]), to, by)
 	}
-	for id, p := range f.projects {
+	for id, p := range ck.f.projects {
 		c := *p
 		c.Submitted = min(p.Submitted, to)
-		f.projects[id] = &c
+		ck.f.projects[id] = &c
 	}
-	for _, b := range f.blobs {
+	for _, b := range ck.f.blobs {
 		b.Added = min(b.Added, to)
 	}
-	for k, s := range f.policyStates {
+	for k, s := range ck.f.policyStates {
 		switch k.Kind {
 		case guaranteeState, latestDepartureState, acceptedState, refusedState: // in the future by their meaning
 		default:
 			c := *s
 			c.At = min(s.At, to)
-			f.policyStates[k] = &c
+			ck.f.policyStates[k] = &c
 		}
 	}
-	f.journal = []Change{{Kind: ChangeReset, At: to}}
-	f.addEvent(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})
+	ck.f.journal = []Change{{Kind: ChangeReset, At: to}}
+	ck.f.EventLog().add(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})
 }
 
-func (f *Facts) stepJobBack(j *Job, to, by int64) {
+func (ck Clock) stepJobBack(j *Job, to, by int64) {
 	j.Submitted, j.Started, j.Ended = min(j.Submitted, to), min(j.Started, to), min(j.Ended, to)
 	if j.Miss != nil && !j.HasEnded() && j.DeadlineNS() > to {
 		j.Miss = nil // the wrong clock found it; the right one may find it again
@@ -90,12 +90,12 @@ func (f *Facts) stepJobBack(j *Job, to, by int64) {
 	if j.Live == 0 {
 		return
 	}
-	f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
+	ck.f.EachActive(j, func(k Key, _ *Task, a *Attempt) {
 		c := *a
 		c.Placed = min(a.Placed, to)
 		s := &c.Suspension
 		s.RequestedAt, s.SuspendedAt, s.RetryAt = min(s.RequestedAt, to), min(s.SuspendedAt, to), shiftBack(s.RetryAt, by)
-		f.setTask(j, k.Stage, k.Task, f.Job(j.ID).Stages[k.Stage].Task(k.Task).withAttempt(&c))
+		writerOf(ck.f).setTask(j, k.Stage, k.Task, ck.f.Job(j.ID).Stages[k.Stage].Task(k.Task).withAttempt(&c))
 	})
 }
 

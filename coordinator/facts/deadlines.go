@@ -85,15 +85,15 @@ func (j *Job) Lowered() bool { return j.Miss != nil && j.Spec.OnMiss == jobspec.
 func projectKey(tenant, name string) string { return tenant + "/" + name }
 
 // Project returns the project of that number, or nil.
-func (f *Facts) Project(id uint64) *Project { return f.projects[id] }
+func (d Deadlines) Project(id uint64) *Project { return d.f.projects[id] }
 
 // ProjectOf returns the project of a job, or nil.
-func (f *Facts) ProjectOf(j *Job) *Project { return f.projects[j.Project] }
+func (d Deadlines) ProjectOf(j *Job) *Project { return d.f.projects[j.Project] }
 
 // Projects returns the projects by number. It allocates.
-func (f *Facts) Projects() []*Project {
-	out := make([]*Project, 0, len(f.projects))
-	for _, p := range f.projects {
+func (d Deadlines) Projects() []*Project {
+	out := make([]*Project, 0, len(d.f.projects))
+	for _, p := range d.f.projects {
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b *Project) int { return cmp.Compare(a.ID, b.ID) })
@@ -102,30 +102,30 @@ func (f *Facts) Projects() []*Project {
 
 // CompletionsSince returns the recorded completions numbered above seq, oldest
 // first, and the number of the newest. The records are immutable.
-func (f *Facts) CompletionsSince(seq uint64) ([]*Completion, uint64) {
-	n := uint64(len(f.completions))
-	if seq >= f.completionSeq {
-		return nil, f.completionSeq
+func (d Deadlines) CompletionsSince(seq uint64) ([]*Completion, uint64) {
+	n := uint64(len(d.f.completions))
+	if seq >= d.f.completionSeq {
+		return nil, d.f.completionSeq
 	}
 	skip := uint64(0)
-	if first := f.completionSeq - n; seq > first {
+	if first := d.f.completionSeq - n; seq > first {
 		skip = seq - first
 	}
 	out := make([]*Completion, 0, n-skip)
 	for i := skip; i < n; i++ {
-		out = append(out, f.completions[(uint64(f.completionsStart)+i)%n])
+		out = append(out, d.f.completions[(uint64(d.f.completionsStart)+i)%n])
 	}
-	return out, f.completionSeq
+	return out, d.f.completionSeq
 }
 
 // Outcomes returns the outcomes of quoted jobs, oldest first. It copies.
-func (f *Facts) Outcomes() []Outcome {
-	return append(append(make([]Outcome, 0, len(f.outcomes)), f.outcomes[f.outcomesStart:]...), f.outcomes[:f.outcomesStart]...)
+func (d Deadlines) Outcomes() []Outcome {
+	return append(append(make([]Outcome, 0, len(d.f.outcomes)), d.f.outcomes[d.f.outcomesStart:]...), d.f.outcomes[:d.f.outcomesStart]...)
 }
 
-// checkDeadline returns why a job's deadline or project cannot be accepted at a
+// deadline returns why a job's deadline or project cannot be accepted at a
 // time (Unix ns), or nil.
-func (f *Facts) checkDeadline(spec *jobspec.Job, at int64) error {
+func (c Checks) deadline(spec *jobspec.Job, at int64) error {
 	if d := spec.Deadline; d != nil {
 		ns, ok := unixNS(*d)
 		switch {
@@ -139,7 +139,7 @@ func (f *Facts) checkDeadline(spec *jobspec.Job, at int64) error {
 	if spec.Project == "" {
 		return nil
 	}
-	if f.projectName[projectKey(spec.Tenant, spec.Project)] == 0 && len(f.projects) >= MaxProjects {
+	if c.f.projectName[projectKey(spec.Tenant, spec.Project)] == 0 && len(c.f.projects) >= MaxProjects {
 		return fault.New(fault.Exhausted, "%d projects have work, the limit: try again when some have ended", MaxProjects)
 	}
 	return nil
@@ -154,78 +154,78 @@ func unixNS(t time.Time) (int64, bool) {
 }
 
 // joinProject adds a new job to its project, which it creates if necessary.
-func (f *Facts) joinProject(e *droverv1.Entry, j *Job) {
+func (d Deadlines) joinProject(e *droverv1.Entry, j *Job) {
 	if j.Spec.Project == "" {
 		return
 	}
 	key := projectKey(j.Spec.Tenant, j.Spec.Project)
-	p := &Project{Name: j.Spec.Project, Tenant: j.Spec.Tenant, High: j.Spec.Priority == jobspec.PriorityHigh, Submitted: f.now}
-	if id := f.projectName[key]; id != 0 {
-		c := *f.projects[id]
+	p := &Project{Name: j.Spec.Project, Tenant: j.Spec.Tenant, High: j.Spec.Priority == jobspec.PriorityHigh, Submitted: d.f.now}
+	if id := d.f.projectName[key]; id != 0 {
+		c := *d.f.projects[id]
 		p = &c
 	} else {
-		f.nextProject++
-		p.ID = f.nextProject
-		f.projectName[key] = p.ID
-		f.addEvent(e, "project.opened", &Event{Job: j.Name, JobID: j.ID, Text: p.Name})
+		d.f.nextProject++
+		p.ID = d.f.nextProject
+		d.f.projectName[key] = p.ID
+		d.f.EventLog().add(e, "project.opened", &Event{Job: j.Name, JobID: j.ID, Text: p.Name})
 	}
 	p.Jobs++
 	p.ActiveJobs++
-	f.projects[p.ID] = p
+	d.f.projects[p.ID] = p
 	j.Project = p.ID
 }
 
 // leaveProject removes a job from its project. It is called once for each job,
 // when the job has ended and has no active attempts.
-func (f *Facts) leaveProject(j *Job) {
-	p := f.projects[j.Project]
+func (d Deadlines) leaveProject(j *Job) {
+	p := d.f.projects[j.Project]
 	if p == nil {
 		return
 	}
 	c := *p
 	c.ActiveJobs--
-	f.projects[c.ID] = &c
+	d.f.projects[c.ID] = &c
 	if c.ActiveJobs > 0 {
 		return
 	}
-	delete(f.projects, c.ID)
-	delete(f.projectName, projectKey(c.Tenant, c.Name))
-	for k := range f.policyStates {
+	delete(d.f.projects, c.ID)
+	delete(d.f.projectName, projectKey(c.Tenant, c.Name))
+	for k := range d.f.policyStates {
 		if k.Project == c.ID {
-			delete(f.policyStates, k)
+			delete(d.f.policyStates, k)
 		}
 	}
-	for id, r := range f.reservations {
+	for id, r := range d.f.reservations {
 		if r.GetProject() == c.ID {
-			delete(f.reservations, id)
+			delete(d.f.reservations, id)
 		}
 	}
 }
 
 // Draft returns the job that would be accepted now (Unix ns), without adding it
 // to the facts.
-func (f *Facts) Draft(spec *jobspec.Job, splits []*droverv1.FactSplit, now int64) (*Job, error) {
-	j, err := f.newJob(&droverv1.Entry{}, &droverv1.JobAcceptedFact{}, f.nextJob+1, spec, splits)
+func (d Deadlines) Draft(spec *jobspec.Job, splits []*droverv1.FactSplit, now int64) (*Job, error) {
+	j, err := jobsOf(d.f).newJob(&droverv1.Entry{}, &droverv1.JobAcceptedFact{}, d.f.nextJob+1, spec, splits)
 	if err != nil {
 		return nil, err
 	}
-	j.Submitted = max(now, f.now)
-	j.Project = f.projectName[projectKey(spec.Tenant, spec.Project)]
+	j.Submitted = max(now, d.f.now)
+	j.Project = d.f.projectName[projectKey(spec.Tenant, spec.Project)]
 	return j, nil
 }
 
 // applyEstimates stores predictions of the run times of live stages.
-func (f *Facts) applyEstimates(en *droverv1.EstimatesFact, r *Result) {
+func (d Deadlines) applyEstimates(en *droverv1.EstimatesFact, r *Result) {
 	for i, x := range en.GetStages() {
-		j := f.jobs[x.GetJob()]
+		j := d.f.jobs[x.GetJob()]
 		if j == nil || j.HasEnded() || x.GetStage() < 0 || int(x.GetStage()) >= len(j.Stages) || x.GetNs() < 0 {
 			r.Dropped = append(r.Dropped, Drop{i, "the stage is gone"})
 			continue
 		}
-		j = f.writableJob(j)
+		j = writerOf(d.f).writableJob(j)
 		s := &j.Stages[x.GetStage()]
 		s.EstimateNS, s.EstimateSource = x.GetNs(), clip(x.GetSource(), maxSource)
-		f.recordChange(Change{Kind: ChangeEstimate, Key: Key{Job: j.ID, Stage: x.GetStage()}})
+		writerOf(d.f).recordChange(Change{Kind: ChangeEstimate, Key: Key{Job: j.ID, Stage: x.GetStage()}})
 		r.Changed++
 	}
 }
@@ -241,8 +241,8 @@ func (j *Job) setEstimates(list []*droverv1.StageEstimate) {
 
 // applyDeadlineMiss records that a live job's deadline is infeasible or has
 // passed, and stops the job if on_miss says so.
-func (f *Facts) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFact, r *Result) {
-	j := f.jobs[d.GetJob()]
+func (dl Deadlines) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFact, r *Result) {
+	j := dl.f.jobs[d.GetJob()]
 	switch {
 	case j == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING:
 		r.Dropped = append(r.Dropped, Drop{Reason: "the job has ended or is about to"})
@@ -255,8 +255,8 @@ func (f *Facts) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFac
 		return
 	}
 	first := j.Miss == nil
-	j = f.writableJob(j)
-	j.Miss = &Miss{At: f.now, Passed: d.GetPassed(), Reason: clip(d.GetReason(), 256)}
+	j = writerOf(dl.f).writableJob(j)
+	j.Miss = &Miss{At: dl.f.now, Passed: d.GetPassed(), Reason: clip(d.GetReason(), 256)}
 	kind := "job.deadline_infeasible"
 	if d.GetPassed() {
 		kind = "job.deadline_missed"
@@ -265,23 +265,23 @@ func (f *Facts) applyDeadlineMiss(e *droverv1.Entry, d *droverv1.DeadlineMissFac
 	if w := j.Miss.Reason; w != "" {
 		text += ": " + w
 	}
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	dl.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
 	r.Changed = 1
 	if j.Spec.OnMiss == jobspec.OnMissStop && first {
-		f.endJob(e, j, droverv1.JobState_JOB_STATE_STOPPED, "stopped by on_miss: "+cmp.Or(j.Miss.Reason, "its deadline cannot be met"))
+		jobsOf(dl.f).endJob(e, j, droverv1.JobState_JOB_STATE_STOPPED, "stopped by on_miss: "+cmp.Or(j.Miss.Reason, "its deadline cannot be met"))
 		return
 	}
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	writerOf(dl.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
 // recordGuarantee records whether the scheduler guarantees a job's deadline.
-func (f *Facts) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
-	j := f.jobs[n.GetJob()]
+func (d Deadlines) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
+	j := d.f.jobs[n.GetJob()]
 	if j == nil || j.Spec.Deadline == nil || (n.GetKind() != acceptedState && n.GetKind() != refusedState) {
 		return
 	}
 	refused := n.GetKind() == refusedState
-	if known := f.policyStates[PolicyStateKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.GuaranteeRefused == refused {
+	if known := d.f.policyStates[PolicyStateKey{Kind: n.GetKind(), Job: j.ID}]; known != nil && j.GuaranteeRefused == refused {
 		return
 	}
 	kind, text := "job.deadline_guaranteed", "by "+j.Spec.Deadline.UTC().Format(time.RFC3339)
@@ -291,52 +291,52 @@ func (f *Facts) recordGuarantee(e *droverv1.Entry, n *droverv1.PolicyStateFact) 
 			text = "no guarantee before " + time.Unix(0, at).UTC().Format(time.RFC3339) + "; the quote still applies"
 		}
 	}
-	j = f.writableJob(j)
+	j = writerOf(d.f).writableJob(j)
 	j.GuaranteeRefused = refused
-	f.addEvent(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
-	f.recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
+	d.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Text: text})
+	writerOf(d.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
 // recordOutcome records how a job with a quoted deadline ended.
-func (f *Facts) recordOutcome(j *Job) {
+func (d Deadlines) recordOutcome(j *Job) {
 	deadline := j.DeadlineNS()
 	if j.Quote == nil || deadline == 0 {
 		return
 	}
-	o := Outcome{Job: j.ID, Probability: j.Quote.GetProbability(), Deadline: deadline, Ended: f.now}
+	o := Outcome{Job: j.ID, Probability: j.Quote.GetProbability(), Deadline: deadline, Ended: d.f.now}
 	switch {
 	case j.State == droverv1.JobState_JOB_STATE_SUCCEEDED:
-		o.OnTime = f.now <= deadline
-	case f.now <= deadline && j.Miss == nil:
+		o.OnTime = d.f.now <= deadline
+	case d.f.now <= deadline && j.Miss == nil:
 		o.Excluded = true
 	}
-	if len(f.outcomes) < MaxOutcomes {
-		f.outcomes = append(f.outcomes, o)
+	if len(d.f.outcomes) < MaxOutcomes {
+		d.f.outcomes = append(d.f.outcomes, o)
 		return
 	}
-	f.outcomes[f.outcomesStart] = o
-	f.outcomesStart = (f.outcomesStart + 1) % MaxOutcomes
+	d.f.outcomes[d.f.outcomesStart] = o
+	d.f.outcomesStart = (d.f.outcomesStart + 1) % MaxOutcomes
 }
 
 // recordCompletion records a task that succeeded. Its run time counts from
 // placement to end, because that is how long it occupied its node, less the
 // time it was suspended.
-func (f *Facts) recordCompletion(j *Job, k Key, a *Attempt) {
+func (d Deadlines) recordCompletion(j *Job, k Key, a *Attempt) {
 	s := &j.Spec.Stages[k.Stage]
-	f.completionSeq++
-	r := &Completion{Seq: f.completionSeq, Job: j.ID, Stage: k.Stage, Tenant: j.Spec.Tenant, JobName: j.Name, Name: s.Name, Kind: string(s.Kind),
+	d.f.completionSeq++
+	r := &Completion{Seq: d.f.completionSeq, Job: j.ID, Stage: k.Stage, Tenant: j.Spec.Tenant, JobName: j.Name, Name: s.Name, Kind: string(s.Kind),
 		Node: a.Node, Locality: a.Locality, Demand: j.Demand(int(k.Stage)), Tasks: j.Stages[k.Stage].Tasks, RunNS: max(1, a.Ended-a.Placed-a.suspendedNS())}
 	if splits := j.Stages[k.Stage].Splits; int(k.Task) < len(splits) {
 		for _, p := range splits[k.Task].GetPieces() {
 			r.Input = addClamped(r.Input, p.GetLength())
 		}
 	}
-	if len(f.completions) < MaxCompletions {
-		f.completions = append(f.completions, r)
+	if len(d.f.completions) < MaxCompletions {
+		d.f.completions = append(d.f.completions, r)
 		return
 	}
-	f.completions[f.completionsStart] = r
-	f.completionsStart = (f.completionsStart + 1) % MaxCompletions
+	d.f.completions[d.f.completionsStart] = r
+	d.f.completionsStart = (d.f.completionsStart + 1) % MaxCompletions
 }
 
 // suspendedNS returns how long an ended attempt was suspended, including the

@@ -28,50 +28,50 @@ type Ended struct {
 	Job *Job
 }
 
-// RecordEnded makes the facts collect what ends from now on, for TakeEnded.
-func (f *Facts) RecordEnded() { f.recordsEnded = true }
+// Record makes the facts collect what ends from now on, for EndedLog.Take.
+func (l EndedLog) Record() { l.f.recordsEnded = true }
 
-// TakeEnded returns and clears what ended since its last call. It needs the write
+// Take returns and clears what ended since its last call. It needs the write
 // lock. The caller owns the slice.
-func (f *Facts) TakeEnded() []Ended {
-	e := f.ended
-	f.ended = nil
+func (l EndedLog) Take() []Ended {
+	e := l.f.ended
+	l.f.ended = nil
 	return e
 }
 
-// AllEnded returns what ended among all that is not forgotten, in the order of jobs
+// All returns what ended among all that is not forgotten, in the order of jobs
 // and attempts, with the index of the facts. O(attempts).
-func (f *Facts) AllEnded() []Ended {
+func (l EndedLog) All() []Ended {
 	var out []Ended
-	for _, id := range f.JobIDs() {
-		j := f.jobs[id]
-		f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
+	for _, id := range l.f.JobIDs() {
+		j := l.f.jobs[id]
+		l.f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
 			if !a.State.IsActive() {
-				out = append(out, f.endedAttempt(j, k, t, a))
+				out = append(out, l.endedAttempt(j, k, t, a))
 			}
 		})
 		if j.HasEnded() && j.Live == 0 {
-			out = append(out, f.endedJob(j))
+			out = append(out, l.endedJob(j))
 		}
 	}
 	return out
 }
 
-func (f *Facts) recordEndedAttempt(j *Job, k Key, t *Task, a *Attempt) {
-	if f.recordsEnded {
-		f.ended = append(f.ended, f.endedAttempt(j, k, t, a))
+func (l EndedLog) addAttempt(j *Job, k Key, t *Task, a *Attempt) {
+	if l.f.recordsEnded {
+		l.f.ended = append(l.f.ended, l.endedAttempt(j, k, t, a))
 	}
 }
 
-func (f *Facts) recordEndedJob(j *Job) {
-	if f.recordsEnded {
-		f.ended = append(f.ended, f.endedJob(j))
+func (l EndedLog) addJob(j *Job) {
+	if l.f.recordsEnded {
+		l.f.ended = append(l.f.ended, l.endedJob(j))
 	}
 }
 
-func (f *Facts) endedAttempt(j *Job, k Key, t *Task, a *Attempt) Ended {
-	e := Ended{Index: f.index, At: f.now, Key: k, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec,
-		Attempt: a, Node: f.nodeNameOf(a.Node), Demand: j.Demand(int(k.Stage)), Winner: t.Winner == k.Attempt}
+func (l EndedLog) endedAttempt(j *Job, k Key, t *Task, a *Attempt) Ended {
+	e := Ended{Index: l.f.index, At: l.f.now, Key: k, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec,
+		Attempt: a, Node: l.f.EventLog().nodeNameOf(a.Node), Demand: j.Demand(int(k.Stage)), Winner: t.Winner == k.Attempt}
 	for _, o := range t.Attempts {
 		if o.Attempt < a.Attempt {
 			e.Before = max(e.Before, o.Ended)
@@ -80,11 +80,11 @@ func (f *Facts) endedAttempt(j *Job, k Key, t *Task, a *Attempt) Ended {
 	return e
 }
 
-func (f *Facts) endedJob(j *Job) Ended {
+func (l EndedLog) endedJob(j *Job) Ended {
 	c := *j
 	c.Stages = append([]Stage(nil), j.Stages...)
 	for i := range c.Stages {
 		c.Stages[i].chunks, c.Stages[i].Splits = nil, nil
 	}
-	return Ended{Index: f.index, At: f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c}
+	return Ended{Index: l.f.index, At: l.f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c}
 }

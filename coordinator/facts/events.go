@@ -36,34 +36,34 @@ func (r *eventRing) after(seq uint64) int {
 	return sort.Search(len(r.list), func(i int) bool { return r.at(i).Seq > seq })
 }
 
-// addEvent keeps ev and fills in its number, time, actor and kind.
-func (f *Facts) addEvent(e *droverv1.Entry, kind string, ev *Event) {
-	f.eventSeq++
-	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = f.eventSeq, f.index, f.now, clip(e.GetActor(), 128), kind
+// add keeps ev and fills in its number, time, actor and kind.
+func (l EventLog) add(e *droverv1.Entry, kind string, ev *Event) {
+	l.f.eventSeq++
+	ev.Seq, ev.Index, ev.At, ev.Actor, ev.Kind = l.f.eventSeq, l.f.index, l.f.now, clip(e.GetActor(), 128), kind
 	ev.Text = clip(ev.Text, 512)
-	f.keepEvent(ev)
+	l.keep(ev)
 }
 
-func (f *Facts) keepEvent(ev *Event) {
+func (l EventLog) keep(ev *Event) {
 	if ev.JobID == 0 {
-		f.clusterEvents.add(ev, MaxClusterEvents)
+		l.f.clusterEvents.add(ev, MaxClusterEvents)
 		return
 	}
-	f.jobEvents.add(ev, MaxEvents)
+	l.f.jobEvents.add(ev, MaxEvents)
 }
 
-// EventsSince returns at most limit events with a sequence number above seq,
+// Since returns at most limit events with a sequence number above seq,
 // oldest first. The events are immutable.
-func (f *Facts) EventsSince(seq uint64, limit int) (out []*Event) {
-	j, c := f.jobEvents.after(seq), f.clusterEvents.after(seq)
+func (l EventLog) Since(seq uint64, limit int) (out []*Event) {
+	j, c := l.f.jobEvents.after(seq), l.f.clusterEvents.after(seq)
 	for len(out) < limit {
-		moreJob, moreCluster := j < len(f.jobEvents.list), c < len(f.clusterEvents.list)
+		moreJob, moreCluster := j < len(l.f.jobEvents.list), c < len(l.f.clusterEvents.list)
 		switch {
-		case moreJob && (!moreCluster || f.jobEvents.at(j).Seq < f.clusterEvents.at(c).Seq):
-			out = append(out, f.jobEvents.at(j))
+		case moreJob && (!moreCluster || l.f.jobEvents.at(j).Seq < l.f.clusterEvents.at(c).Seq):
+			out = append(out, l.f.jobEvents.at(j))
 			j++
 		case moreCluster:
-			out = append(out, f.clusterEvents.at(c))
+			out = append(out, l.f.clusterEvents.at(c))
 			c++
 		default:
 			return out
@@ -72,5 +72,5 @@ func (f *Facts) EventsSince(seq uint64, limit int) (out []*Event) {
 	return out
 }
 
-// LastEvent returns the sequence number of the newest event.
-func (f *Facts) LastEvent() uint64 { return f.eventSeq }
+// Last returns the sequence number of the newest event.
+func (l EventLog) Last() uint64 { return l.f.eventSeq }

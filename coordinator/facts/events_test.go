@@ -14,13 +14,13 @@ import (
 // than are kept.
 func TestJobsPushOutNoEventOfTheCluster(t *testing.T) {
 	f, e := New(), &droverv1.Entry{Actor: "user/ops"}
-	f.addEvent(e, "node.drain", &Event{Node: "n1"})
+	f.EventLog().add(e, "node.drain", &Event{Node: "n1"})
 	for range MaxEvents + 100 {
-		f.addEvent(e, "task.placed", &Event{JobID: 1})
+		f.EventLog().add(e, "task.placed", &Event{JobID: 1})
 	}
 	check := func(f *Facts) {
 		t.Helper()
-		all := f.EventsSince(0, 1<<30)
+		all := f.EventLog().Since(0, 1<<30)
 		if len(all) != MaxEvents+1 || all[0].Kind != "node.drain" || all[0].Actor != "user/ops" || all[1].Seq != 102 {
 			t.Fatalf("%d events, the first: %+v", len(all), all[0])
 		}
@@ -61,7 +61,7 @@ func TestEventsSinceAgreesWithAList(t *testing.T) {
 		since, limit := rapid.Uint64Range(0, 42).Draw(t, "since"), rapid.IntRange(0, 12).Draw(t, "limit")
 		want := slices.DeleteFunc(slices.Clone(kept), func(ev *Event) bool { return ev.Seq <= since })
 		want = want[:min(limit, len(want))]
-		if got := f.EventsSince(since, limit); !slices.Equal(got, want) {
+		if got := f.EventLog().Since(since, limit); !slices.Equal(got, want) {
 			t.Fatalf("%d events since %d, want %d", len(got), since, len(want))
 		}
 	})

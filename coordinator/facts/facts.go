@@ -91,7 +91,7 @@ type Facts struct {
 	journal []Change
 
 	recordsEnded bool
-	ended        []Ended // since TakeEnded
+	ended        []Ended // since EndedLog.Take
 }
 
 // keyedJob is the answer to a submission with an idempotency key.
@@ -114,7 +114,7 @@ func New() *Facts {
 		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
 		tokens: map[string]*Token{}, params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
 	}
-	f.putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
+	clusterOf(f).putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil
 	return f
 }
@@ -173,12 +173,12 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 
 // GuaranteedDeparture returns the departure (Unix ns) that the scheduler
 // guaranteed to a job or its project, 0 for none.
-func (f *Facts) GuaranteedDeparture(j *Job) int64 {
-	if f.policyStates[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
+func (d Deadlines) GuaranteedDeparture(j *Job) int64 {
+	if d.f.policyStates[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
 		return j.DeadlineNS()
 	}
 	for _, k := range [...]PolicyStateKey{{Kind: guaranteeState, Job: j.ID}, {Kind: guaranteeState, Project: j.Project}} {
-		if n := f.policyStates[k]; n != nil && (k.Job != 0 || k.Project != 0) {
+		if n := d.f.policyStates[k]; n != nil && (k.Job != 0 || k.Project != 0) {
 			return n.At
 		}
 	}
@@ -250,11 +250,11 @@ type Drop struct {
 // invalid entry changes nothing; Result says why.
 func (f *Facts) Apply(index uint64, e *droverv1.Entry) Result {
 	f.index = index
-	f.advanceTime(e)
+	f.Clock().advance(e)
 	r := Result{Index: index}
 	if e.GetVersion() > EntryVersion || e.GetBody() == nil {
 		f.unknownEntries++
-		f.addEvent(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
+		f.EventLog().add(e, "log.unknown", &Event{Text: fmt.Sprintf("entry of version %d is not known to this program: upgrade it", e.GetVersion())})
 		r.Err = fault.New(fault.Unsupported, "entry of version %d and type %T is not known", e.GetVersion(), e.GetBody())
 		return r
 	}
@@ -271,79 +271,79 @@ func (f *Facts) Refuse(index uint64, why error) Result {
 func (f *Facts) dispatch(e *droverv1.Entry, r *Result) {
 	switch b := e.Body.(type) {
 	case *droverv1.Entry_Cluster:
-		f.applyCluster(b.Cluster)
+		clusterOf(f).applyCluster(b.Cluster)
 	case *droverv1.Entry_Tenants:
-		f.applyTenants(e, b.Tenants, r)
+		clusterOf(f).applyTenants(e, b.Tenants, r)
 	case *droverv1.Entry_Node:
-		f.applyNode(e, b.Node, r)
+		nodesOf(f).applyNode(e, b.Node, r)
 	case *droverv1.Entry_NodeLost:
-		f.applyNodeLost(e, b.NodeLost, r)
+		nodesOf(f).applyNodeLost(e, b.NodeLost, r)
 	case *droverv1.Entry_NodeDrain:
-		f.applyNodeDrain(e, b.NodeDrain, r)
+		nodesOf(f).applyNodeDrain(e, b.NodeDrain, r)
 	case *droverv1.Entry_Blob:
-		f.applyBlob(e, b.Blob, r)
+		clusterOf(f).applyBlob(e, b.Blob, r)
 	case *droverv1.Entry_JobChunk:
-		f.applyChunk(b.JobChunk, r)
+		jobsOf(f).applyChunk(b.JobChunk, r)
 	case *droverv1.Entry_JobAccepted:
-		f.applyAccepted(e, b.JobAccepted, r)
+		jobsOf(f).applyAccepted(e, b.JobAccepted, r)
 	case *droverv1.Entry_Decision:
-		f.applyDecision(e, b.Decision, r)
+		decisionsOf(f).applyDecision(e, b.Decision, r)
 	case *droverv1.Entry_Attempts:
-		f.applyAttempts(e, b.Attempts, r)
+		attemptsOf(f).applyAttempts(e, b.Attempts, r)
 	case *droverv1.Entry_JobStop:
-		f.applyStop(e, b.JobStop, r)
+		jobsOf(f).applyStop(e, b.JobStop, r)
 	case *droverv1.Entry_JobEnded:
-		f.applyEnded(e, b.JobEnded, r)
+		jobsOf(f).applyEnded(e, b.JobEnded, r)
 	case *droverv1.Entry_Scheduler:
-		f.applyScheduler(e, b.Scheduler)
+		clusterOf(f).applyScheduler(e, b.Scheduler)
 	case *droverv1.Entry_JobCleaned:
-		f.applyCleaned(e, b.JobCleaned, r)
+		jobsOf(f).applyCleaned(e, b.JobCleaned, r)
 	case *droverv1.Entry_Estimates:
-		f.applyEstimates(b.Estimates, r)
+		f.Deadlines().applyEstimates(b.Estimates, r)
 	case *droverv1.Entry_DeadlineMiss:
-		f.applyDeadlineMiss(e, b.DeadlineMiss, r)
+		f.Deadlines().applyDeadlineMiss(e, b.DeadlineMiss, r)
 	case *droverv1.Entry_Notice:
-		f.addEvent(e, clip(b.Notice.GetKind(), 64), &Event{Node: clip(b.Notice.GetNode(), 255), Text: b.Notice.GetText()})
+		f.EventLog().add(e, clip(b.Notice.GetKind(), 64), &Event{Node: clip(b.Notice.GetNode(), 255), Text: b.Notice.GetText()})
 	case *droverv1.Entry_RefusalsExpired:
-		f.applyRefusalsExpired(b.RefusalsExpired, r)
+		levelsOf(f).applyRefusalsExpired(b.RefusalsExpired, r)
 	case *droverv1.Entry_Restored:
-		f.applyRestored(e, b.Restored)
+		clusterOf(f).applyRestored(e, b.Restored)
 	case *droverv1.Entry_Token:
-		f.applyToken(e, b.Token, r)
+		f.Tokens().add(e, b.Token, r)
 	case *droverv1.Entry_TokenRevoked:
-		f.applyTokenRevoked(e, b.TokenRevoked, r)
+		f.Tokens().applyRevoked(e, b.TokenRevoked, r)
 	case *droverv1.Entry_JobsForgotten:
-		f.applyForgotten(b.JobsForgotten, r)
+		jobsOf(f).applyForgotten(b.JobsForgotten, r)
 	default:
 		f.unknownEntries++
 		r.Err = fault.New(fault.Unsupported, "entry of type %T is not known", b)
 	}
 }
 
-func (f *Facts) applyCluster(c *droverv1.ClusterFact) {
-	if f.cluster == "" {
-		f.cluster = clip(c.GetId(), 64)
+func (e clusterEntries) applyCluster(c *droverv1.ClusterFact) {
+	if e.f.cluster == "" {
+		e.f.cluster = clip(c.GetId(), 64)
 	}
 }
 
-func (f *Facts) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
-	f.scheduler, f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
-	clear(f.policyStates)
-	clear(f.reservations)
-	for _, j := range f.jobs {
+func (en clusterEntries) applyScheduler(e *droverv1.Entry, s *droverv1.SchedulerFact) {
+	en.f.scheduler, en.f.params = clip(s.GetName(), 64), maps.Clone(s.GetParams())
+	clear(en.f.policyStates)
+	clear(en.f.reservations)
+	for _, j := range en.f.jobs {
 		if !j.HasEnded() && j.GuaranteeRefused { // the next scheduler decides again
-			f.writableJob(j).GuaranteeRefused = false
+			writerOf(en.f).writableJob(j).GuaranteeRefused = false
 		}
 	}
-	f.addEvent(e, "scheduler.set", &Event{Text: "scheduler " + f.scheduler})
-	f.recordChange(Change{Kind: ChangeScheduler})
+	en.f.EventLog().add(e, "scheduler.set", &Event{Text: "scheduler " + en.f.scheduler})
+	writerOf(en.f).recordChange(Change{Kind: ChangeScheduler})
 }
 
 // nextSeq returns the next number in the order of placements, ends and output
 // losses.
-func (f *Facts) nextSeq() uint64 {
-	f.seq++
-	return f.seq
+func (w writer) nextSeq() uint64 {
+	w.f.seq++
+	return w.f.seq
 }
 
 // clip returns at most n bytes of s, cut at a rune boundary.
@@ -358,24 +358,24 @@ func clip(s string, n int) string {
 }
 
 // writableJob returns the job for writing: a copy if a snapshot still reads j.
-func (f *Facts) writableJob(j *Job) *Job {
-	if j.gen == f.gen {
+func (w writer) writableJob(j *Job) *Job {
+	if j.gen == w.f.gen {
 		return j
 	}
 	c := *j
-	c.gen = f.gen
+	c.gen = w.f.gen
 	c.Stages = slices.Clone(j.Stages)
 	for i := range c.Stages {
 		c.Stages[i].chunks = slices.Clone(j.Stages[i].chunks)
 	}
-	f.jobs[c.ID] = &c
+	w.f.jobs[c.ID] = &c
 	return &c
 }
 
 // setTask stores t in a job returned by writableJob.
-func (f *Facts) setTask(j *Job, stage, task int32, t *Task) {
+func (w writer) setTask(j *Job, stage, task int32, t *Task) {
 	s := &j.Stages[stage]
-	c := s.chunks[task/chunkTasks].writable(f.gen)
+	c := s.chunks[task/chunkTasks].writable(w.f.gen)
 	c.tasks[task%chunkTasks] = t
 	s.chunks[task/chunkTasks] = c
 }

@@ -357,9 +357,9 @@ func TestOldSnapshotsAreRead(t *testing.T) {
 func TestJournalIsBounded(t *testing.T) {
 	f := New()
 	for range MaxJournal + 10 {
-		f.recordChange(Change{Kind: ChangeJob})
+		writerOf(f).recordChange(Change{Kind: ChangeJob})
 	}
-	f.recordChange(Change{Kind: ChangeBlobGone, Digest: "d"})
+	writerOf(f).recordChange(Change{Kind: ChangeBlobGone, Digest: "d"})
 	j := f.TakeJournal()
 	if len(j) != 2 || j[0].Kind != ChangeReset || j[1].Digest != "d" {
 		t.Fatalf("%d changes, the first %v", len(j), j[0].Kind)

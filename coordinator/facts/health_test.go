@@ -178,7 +178,7 @@ func TestNodeHealthChangesAreEvents(t *testing.T) {
 		w.step(word, &open)
 	}
 	var got []string
-	for _, e := range w.f.EventsSince(0, MaxEvents) {
+	for _, e := range w.f.EventLog().Since(0, MaxEvents) {
 		if strings.HasPrefix(e.Kind, "node.") && e.Kind != "node.registered" {
 			got = append(got, e.Kind+" "+e.Node+": "+e.Text)
 		}

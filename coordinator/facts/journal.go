@@ -52,18 +52,18 @@ type Change struct {
 // they are replaced by one ChangeReset.
 const MaxJournal = 1 << 16
 
-func (f *Facts) recordChange(c Change) {
-	c.At = f.now
-	if len(f.journal) >= MaxJournal {
-		f.journal = append(f.journal[:0], Change{Kind: ChangeReset, At: f.now})
+func (w writer) recordChange(c Change) {
+	c.At = w.f.now
+	if len(w.f.journal) >= MaxJournal {
+		w.f.journal = append(w.f.journal[:0], Change{Kind: ChangeReset, At: w.f.now})
 	}
-	if len(f.journal) == 1 && f.journal[0].Kind == ChangeReset {
+	if len(w.f.journal) == 1 && w.f.journal[0].Kind == ChangeReset {
 		// A reader that rebuilds learns of removed blobs only from the journal.
 		if c.Kind != ChangeBlobGone {
 			return
 		}
 	}
-	f.journal = append(f.journal, c)
+	w.f.journal = append(w.f.journal, c)
 }
 
 // TakeJournal returns and clears the changes since its last call. It needs the

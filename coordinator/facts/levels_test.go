@@ -48,7 +48,7 @@ func TestRunTimeExcludesSuspension(t *testing.T) {
 			}
 			c.live(w, k)
 			w.endAttempt(k, droverv1.Phase_PHASE_SUCCEEDED, 0)
-			ran, _ := w.f.CompletionsSince(0)
+			ran, _ := w.f.Deadlines().CompletionsSince(0)
 			if len(ran) != 1 || time.Duration(ran[0].RunNS) != c.want {
 				t.Fatalf("recorded %v, want one of %s", ran, c.want)
 			}

@@ -415,31 +415,31 @@ func (c *chunk) isFinished(n int) bool {
 
 // sealFinished seals the block of a task if everything in it has ended. The job
 // came from writableJob.
-func (f *Facts) sealFinished(j *Job, stage, task int32) {
+func (w writer) sealFinished(j *Job, stage, task int32) {
 	s := &j.Stages[stage]
 	i := task / chunkTasks
 	c := s.chunks[i]
 	if c == nil || c.sealed != nil || !c.isFinished(min(chunkTasks, int(s.Tasks-i*chunkTasks))) {
 		return
 	}
-	f.sealChunk(s, i)
+	w.sealChunk(s, i)
 }
 
 // sealJob seals all tasks of an ended job without active attempts. The job came
 // from writableJob.
-func (f *Facts) sealJob(j *Job) {
+func (w writer) sealJob(j *Job) {
 	for i := range j.Stages {
 		s := &j.Stages[i]
 		for k, c := range s.chunks {
 			if c != nil && c.sealed == nil {
-				f.sealChunk(s, int32(k))
+				w.sealChunk(s, int32(k))
 			}
 		}
 	}
 }
 
-func (f *Facts) sealChunk(s *Stage, i int32) {
+func (w writer) sealChunk(s *Stage, i int32) {
 	if packed := seal(s.chunks[i].tasks); packed != nil {
-		s.chunks[i] = &chunk{gen: f.gen, sealed: packed}
+		s.chunks[i] = &chunk{gen: w.f.gen, sealed: packed}
 	}
 }

@@ -175,16 +175,16 @@ func (f *Facts) Snapshot() *Snapshot {
 			Params: f.params, NextJob: f.nextJob, Seq: f.seq, EventSeq: f.eventSeq, UnknownEntries: f.unknownEntries,
 			Project: f.nextProject, CompletionSeq: f.completionSeq, StepAt: f.stepAt, StepBy: f.stepBy},
 		tenants: slices.Clone(f.tenants), nodes: slices.Clone(f.nodes), staging: slices.Clone(f.staging),
-		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Projects(), outcomes: f.Outcomes(), tokens: f.Tokens(),
+		policyStates: f.PolicyStates(), reservations: f.Reservations(), projects: f.Deadlines().Projects(), outcomes: f.Deadlines().Outcomes(), tokens: f.Tokens().All(),
 	}
-	s.completions, _ = f.CompletionsSince(0)
+	s.completions, _ = f.Deadlines().CompletionsSince(0)
 	for _, d := range f.Blobs() {
 		s.blobs = append(s.blobs, *f.blobs[d])
 	}
 	for _, id := range f.JobIDs() {
 		s.jobs = append(s.jobs, f.jobs[id])
 	}
-	s.events = f.EventsSince(0, MaxEvents+MaxClusterEvents)
+	s.events = f.EventLog().Since(0, MaxEvents+MaxClusterEvents)
 	for _, k := range f.keyRing {
 		s.keys = append(s.keys, keyLine{k, f.keys[k]})
 	}
@@ -397,69 +397,69 @@ func Restore(r io.Reader) (*Facts, error) {
 			}
 			break
 		}
-		if err := f.restoreLine(&l); err != nil {
+		if err := snapshotsOf(f).restoreLine(&l); err != nil {
 			return nil, fault.New(fault.Corrupt, "snapshot, record %d: %w", n, err)
 		}
 	}
-	f.restoreIndexes()
+	snapshotsOf(f).restoreIndexes()
 	f.journal = []Change{{Kind: ChangeReset, At: f.now}}
 	return f, nil
 }
 
-func (f *Facts) restoreLine(l *line) error {
+func (s snapshots) restoreLine(l *line) error {
 	switch {
 	case l.T == "tenant" && l.Tenant != nil && l.Tenant.Tenant != nil:
 		t := l.Tenant.Tenant
 		t.Spec = l.Tenant.Spec.m
-		if int(t.ID) != len(f.tenants) {
+		if int(t.ID) != len(s.f.tenants) {
 			return fmt.Errorf("tenant %d is not the next", t.ID)
 		}
-		f.tenants = append(f.tenants, t)
-		f.tenantName[t.Spec.GetName()] = t
+		s.f.tenants = append(s.f.tenants, t)
+		s.f.tenantName[t.Spec.GetName()] = t
 	case l.T == "node" && l.Node != nil && l.Node.Node != nil:
 		n := l.Node.Node
 		n.Info = l.Node.Info.m
-		if int(n.ID) != len(f.nodes)+1 {
+		if int(n.ID) != len(s.f.nodes)+1 {
 			return fmt.Errorf("node %d is not the next", n.ID)
 		}
-		f.nodes = append(f.nodes, n)
-		f.nodeName[n.Info.GetName()] = n.ID
+		s.f.nodes = append(s.f.nodes, n)
+		s.f.nodeName[n.Info.GetName()] = n.ID
 	case l.T == "token" && l.Token != nil && l.Token.Spec.m != nil:
-		f.tokens[l.Token.Spec.m.GetId()] = &Token{l.Token.Spec.m, l.Token.Hash}
+		s.f.tokens[l.Token.Spec.m.GetId()] = &Token{l.Token.Spec.m, l.Token.Hash}
 	case l.T == "blob" && l.Blob != nil:
-		f.blobs[l.Blob.Digest] = l.Blob
+		s.f.blobs[l.Blob.Digest] = l.Blob
 	case l.T == "job" && l.Job != nil && l.Job.Job != nil:
-		return f.restoreJob(l.Job)
+		return s.restoreJob(l.Job)
 	case l.T == "tasks" && l.Tasks != nil:
-		return f.restoreTasks(l.Tasks)
+		return s.restoreTasks(l.Tasks)
 	case l.T == "policy_state" && l.PolicyState != nil:
-		f.policyStates[l.PolicyState.PolicyStateKey] = l.PolicyState
+		s.f.policyStates[l.PolicyState.PolicyStateKey] = l.PolicyState
 	case l.T == "reservation" && l.Reservation != nil:
-		f.reservations[l.Reservation.m.GetId()] = l.Reservation.m
+		s.f.reservations[l.Reservation.m.GetId()] = l.Reservation.m
 	case l.T == "project" && l.Project != nil:
-		f.projects[l.Project.ID] = l.Project
-		f.projectName[projectKey(l.Project.Tenant, l.Project.Name)] = l.Project.ID
+		s.f.projects[l.Project.ID] = l.Project
+		s.f.projectName[projectKey(l.Project.Tenant, l.Project.Name)] = l.Project.ID
 	case l.T == "completion" && l.Completion != nil:
-		f.completions = append(f.completions, l.Completion)
+		s.f.completions = append(s.f.completions, l.Completion)
 	case l.T == "outcome" && l.Outcome != nil:
-		f.outcomes = append(f.outcomes, *l.Outcome)
+		s.f.outcomes = append(s.f.outcomes, *l.Outcome)
 	case l.T == "event" && l.Event != nil:
-		f.keepEvent(l.Event)
+		s.f.EventLog().keep(l.Event)
 	case l.T == "key" && l.Key != nil:
-		f.keys[l.Key.Key] = l.Key.keyedJob
-		f.keyRing = append(f.keyRing, l.Key.Key)
+		s.f.keys[l.Key.Key] = l.Key.keyedJob
+		s.f.keyRing = append(s.f.keyRing, l.Key.Key)
 	case l.T == "staging" && l.Staging != nil:
-		if n := len(f.staging); n == 0 || f.staging[n-1].id != l.Staging.ID {
-			f.staging = append(f.staging, &staging{id: l.Staging.ID, splits: map[int32][]*droverv1.FactSplit{}})
+		if n := len(s.f.staging); n == 0 || s.f.staging[n-1].id != l.Staging.ID {
+			s.f.staging = append(s.f.staging, &staging{id: l.Staging.ID, splits: map[int32][]*droverv1.FactSplit{}})
 		}
-		f.staging[len(f.staging)-1].splits[l.Staging.Chunk] = unmsgs(l.Staging.Splits)
+		s.f.staging[len(s.f.staging)-1].splits[l.Staging.Chunk] = unmsgs(l.Staging.Splits)
 	default:
 		return fmt.Errorf("record of unknown type %q", l.T)
 	}
 	return nil
 }
 
-func (f *Facts) restoreJob(l *jobLine) error {
+func (sn snapshots) restoreJob(l *jobLine) error {
 	j := l.Job
 	spec, err := jobspec.DecodeStored([]byte(j.SpecJSON))
 	if err != nil {
@@ -480,12 +480,12 @@ func (f *Facts) restoreJob(l *jobLine) error {
 			s.Splits = make([]*droverv1.FactSplit, s.Tasks)
 		}
 	}
-	f.jobs[j.ID] = j
+	sn.f.jobs[j.ID] = j
 	return nil
 }
 
-func (f *Facts) restoreTasks(l *tasksLine) error {
-	j := f.jobs[l.Job]
+func (sn snapshots) restoreTasks(l *tasksLine) error {
+	j := sn.f.jobs[l.Job]
 	if j == nil || l.Stage < 0 || int(l.Stage) >= len(j.Stages) {
 		return fmt.Errorf("tasks of job %d stage %d, which is not there", l.Job, l.Stage)
 	}
@@ -537,47 +537,49 @@ func (s *Stage) restoreSealed(l *tasksLine) error {
 }
 
 // restoreIndexes rebuilds the indexes that snapshots leave out.
-func (f *Facts) restoreIndexes() {
-	for _, id := range f.JobIDs() {
-		j := f.jobs[id]
+func (s snapshots) restoreIndexes() {
+	for _, id := range s.f.JobIDs() {
+		j := s.f.jobs[id]
 		if !j.HasEnded() {
-			f.live.add(j.Name, id)
+			s.f.live.add(j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
-			f.outputs[j.Output] = id
+			s.f.outputs[j.Output] = id
 		}
 		for _, d := range Digests(j.Spec) {
-			if b := f.blobs[d]; b != nil {
+			if b := s.f.blobs[d]; b != nil {
 				b.Refs++
 			}
 		}
-		f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
-			n := f.Node(a.Node)
+		s.f.EachAttempt(j, func(k Key, t *Task, a *Attempt) {
+			n := s.f.Node(a.Node)
 			if n == nil || !n.Up || n.Epoch != a.Epoch || !j.occupiesNode(k, t, a) {
 				return
 			}
-			if f.onNode[a.Node] == nil {
-				f.onNode[a.Node] = map[Key]struct{}{}
+			if s.f.onNode[a.Node] == nil {
+				s.f.onNode[a.Node] = map[Key]struct{}{}
 			}
-			f.onNode[a.Node][k] = struct{}{}
+			s.f.onNode[a.Node][k] = struct{}{}
 		})
 	}
 }
 
 // EachAttempt calls fn for every attempt of a job in key order.
-func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) { f.eachAttempt(j, true, fn) }
+func (f *Facts) EachAttempt(j *Job, fn func(Key, *Task, *Attempt)) {
+	snapshotsOf(f).eachAttempt(j, true, fn)
+}
 
 // EachActive calls fn for every active attempt of a job in key order. It passes
 // over blocks of tasks in which nothing is active.
 func (f *Facts) EachActive(j *Job, fn func(Key, *Task, *Attempt)) {
-	f.eachAttempt(j, false, func(k Key, t *Task, a *Attempt) {
+	snapshotsOf(f).eachAttempt(j, false, func(k Key, t *Task, a *Attempt) {
 		if a.State.IsActive() {
 			fn(k, t, a)
 		}
 	})
 }
 
-func (f *Facts) eachAttempt(j *Job, sealed bool, fn func(Key, *Task, *Attempt)) {
+func (sn snapshots) eachAttempt(j *Job, sealed bool, fn func(Key, *Task, *Attempt)) {
 	for s := range j.Stages {
 		for c, ch := range j.Stages[s].chunks {
 			if ch == nil || ch.sealed != nil && !sealed {

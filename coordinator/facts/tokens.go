@@ -38,22 +38,22 @@ func (t *Token) EndedAt(ms int64) string {
 	}
 }
 
-// Token returns the token of that id, or nil.
-func (f *Facts) Token(id string) *Token { return f.tokens[id] }
+// Get returns the token of that id, or nil.
+func (t Tokens) Get(id string) *Token { return t.f.tokens[id] }
 
-// Tokens returns all tokens by id. It allocates. Expired ones are among them
+// All returns all tokens by id. It allocates. Expired ones are among them
 // until another one is created.
-func (f *Facts) Tokens() []*Token {
-	out := make([]*Token, 0, len(f.tokens))
-	for _, id := range slices.Sorted(maps.Keys(f.tokens)) {
-		out = append(out, f.tokens[id])
+func (t Tokens) All() []*Token {
+	out := make([]*Token, 0, len(t.f.tokens))
+	for _, id := range slices.Sorted(maps.Keys(t.f.tokens)) {
+		out = append(out, t.f.tokens[id])
 	}
 	return out
 }
 
-// HasTokens reports whether a token is good at a time (Unix ms).
-func (f *Facts) HasTokens(ms int64) bool {
-	for _, t := range f.tokens {
+// Any reports whether a token is good at a time (Unix ms).
+func (tk Tokens) Any(ms int64) bool {
+	for _, t := range tk.f.tokens {
 		if t.EndedAt(ms) == "" {
 			return true
 		}
@@ -61,12 +61,12 @@ func (f *Facts) HasTokens(ms int64) bool {
 	return false
 }
 
-// applyToken adds a token, and drops those that have expired.
-func (f *Facts) applyToken(e *droverv1.Entry, tf *droverv1.TokenFact, r *Result) {
-	f.dropExpiredTokens()
+// add adds a token, and drops those that have expired.
+func (tk Tokens) add(e *droverv1.Entry, tf *droverv1.TokenFact, r *Result) {
+	tk.dropExpired()
 	t := tf.GetToken()
 	of := 0
-	for _, x := range f.tokens {
+	for _, x := range tk.f.tokens {
 		if x.Spec.GetUser() == t.GetUser() {
 			of++
 		}
@@ -74,51 +74,51 @@ func (f *Facts) applyToken(e *droverv1.Entry, tf *droverv1.TokenFact, r *Result)
 	switch {
 	case t.GetId() == "" || t.GetUser() == "" || len(tf.GetHash()) != sha256.Size:
 		r.Err = fault.New(fault.Invalid, "a token has an id, a user and the hash of its secret")
-	case f.tokens[t.GetId()] != nil:
+	case tk.f.tokens[t.GetId()] != nil:
 		r.Err = fault.New(fault.Exists, "there is a token %s", clip(t.GetId(), 64))
-	case len(f.tokens) >= MaxTokens:
+	case len(tk.f.tokens) >= MaxTokens:
 		r.Err = fault.New(fault.Exhausted, "a cluster has at most %d tokens that have not expired: give them shorter lives", MaxTokens)
 	case of >= MaxUserTokens:
 		r.Err = fault.New(fault.Exhausted, "%s has %d tokens that have not expired, the limit: give them shorter lives", t.GetUser(), of)
 	default:
-		f.tokens[t.GetId()] = &Token{Spec: proto.CloneOf(t), Hash: slices.Clone(tf.GetHash())}
-		f.addEvent(e, "token.created", &Event{Text: tokenText(t)})
+		tk.f.tokens[t.GetId()] = &Token{Spec: proto.CloneOf(t), Hash: slices.Clone(tf.GetHash())}
+		tk.f.EventLog().add(e, "token.created", &Event{Text: tokenText(t)})
 		r.Changed = 1
 	}
 }
 
-// dropExpiredTokens forgets the tokens that had expired when the entry was made.
-func (f *Facts) dropExpiredTokens() {
-	maps.DeleteFunc(f.tokens, func(_ string, t *Token) bool { return t.Spec.GetExpiresMs() <= f.now/int64(time.Millisecond) })
+// dropExpired forgets the tokens that had expired when the entry was made.
+func (tk Tokens) dropExpired() {
+	maps.DeleteFunc(tk.f.tokens, func(_ string, t *Token) bool { return t.Spec.GetExpiresMs() <= tk.f.now/int64(time.Millisecond) })
 }
 
-func (f *Facts) applyTokenRevoked(e *droverv1.Entry, tf *droverv1.TokenRevokedFact, r *Result) {
-	t := f.tokens[tf.GetId()]
+func (tk Tokens) applyRevoked(e *droverv1.Entry, tf *droverv1.TokenRevokedFact, r *Result) {
+	t := tk.f.tokens[tf.GetId()]
 	if t == nil {
 		r.Err = fault.New(fault.NotFound, "there is no token %q: `drover token list` shows yours", clip(tf.GetId(), 64))
 		return
 	}
 	if t.Spec.GetRevokedMs() == 0 {
-		f.revokeToken(t)
-		f.addEvent(e, "token.revoked", &Event{Text: tokenText(t.Spec)})
+		tk.revoke(t)
+		tk.f.EventLog().add(e, "token.revoked", &Event{Text: tokenText(t.Spec)})
 		r.Changed = 1
 	}
 }
 
-// revokeToken keeps the token until it expires, so that its holder is told why it
+// revoke keeps the token until it expires, so that its holder is told why it
 // is refused.
-func (f *Facts) revokeToken(t *Token) {
+func (tk Tokens) revoke(t *Token) {
 	next := &Token{Spec: proto.CloneOf(t.Spec), Hash: t.Hash}
-	next.Spec.RevokedMs = max(f.now/int64(time.Millisecond), 1)
-	f.tokens[t.Spec.GetId()] = next
+	next.Spec.RevokedMs = max(tk.f.now/int64(time.Millisecond), 1)
+	tk.f.tokens[t.Spec.GetId()] = next
 }
 
-// revokeAllTokens is for facts from an archive: a token that was revoked after
+// revokeAll is for facts from an archive: a token that was revoked after
 // it was saved would be good again.
-func (f *Facts) revokeAllTokens() {
-	for _, t := range f.Tokens() {
+func (tk Tokens) revokeAll() {
+	for _, t := range tk.All() {
 		if t.Spec.GetRevokedMs() == 0 {
-			f.revokeToken(t)
+			tk.revoke(t)
 		}
 	}
 }

@@ -44,11 +44,11 @@ func TestTokensEndByExpiryAndRevocation(t *testing.T) {
 		t.Errorf("revoke an unknown one: %v", r.Err)
 	}
 	for at, want := range map[int64][2]string{150_000: {"revoked", ""}, 199_999: {"revoked", ""}, 200_000: {"revoked", "expired"}} {
-		if got := [2]string{l.f.Token("a").EndedAt(at), l.f.Token("b").EndedAt(at)}; got != want {
+		if got := [2]string{l.f.Tokens().Get("a").EndedAt(at), l.f.Tokens().Get("b").EndedAt(at)}; got != want {
 			t.Errorf("at %d: %q, want %q", at, got, want)
 		}
 	}
-	if !l.f.HasTokens(150_000) || l.f.HasTokens(200_000) {
+	if !l.f.Tokens().Any(150_000) || l.f.Tokens().Any(200_000) {
 		t.Error("which tokens are good is not known")
 	}
 	var b bytes.Buffer
@@ -59,12 +59,12 @@ func TestTokensEndByExpiryAndRevocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := back.Token("a"); got == nil || got.EndedAt(1) != "revoked" || len(got.Hash) != 32 {
+	if got := back.Tokens().Get("a"); got == nil || got.EndedAt(1) != "revoked" || len(got.Hash) != 32 {
 		t.Errorf("after a snapshot: %+v", got)
 	}
 	// One more entry after their expiry, and they are gone.
-	if r := l.create(200, "d", "user/ann", 300); r.Err != nil || len(l.f.Tokens()) != 1 {
-		t.Errorf("%v, %d tokens", r.Err, len(l.f.Tokens()))
+	if r := l.create(200, "d", "user/ann", 300); r.Err != nil || len(l.f.Tokens().All()) != 1 {
+		t.Errorf("%v, %d tokens", r.Err, len(l.f.Tokens().All()))
 	}
 }
 
@@ -89,7 +89,7 @@ func TestARestoredLogHasNoGoodToken(t *testing.T) {
 	l := tokenLog{New()}
 	l.create(1, "a", "user/ann", 100)
 	l.f.Apply(l.f.Index()+1, &droverv1.Entry{Version: EntryVersion, At: int64(2 * time.Second), Body: &droverv1.Entry_Restored{Restored: &droverv1.RestoredFact{What: "restored"}}})
-	if l.f.HasTokens(3000) {
+	if l.f.Tokens().Any(3000) {
 		t.Error("a token of the archive is good")
 	}
 }

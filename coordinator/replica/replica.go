@@ -146,7 +146,7 @@ func Open(c Config) (*Replica, error) {
 		r.now = time.Now
 	}
 	if r.record != nil {
-		r.facts.RecordEnded()
+		r.facts.EndedLog().Record()
 	}
 	if err := r.start(c); err != nil {
 		return nil, errors.Join(err, r.closeTransport(), store.Close())
@@ -468,7 +468,7 @@ func (r *Replica) entryTime() int64 {
 	now := r.now().UnixNano()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.facts.EntryTime(now)
+	return r.facts.Clock().EntryTime(now)
 }
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
@@ -549,7 +549,7 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 		}
 	}
 	if f.r.record != nil {
-		f.r.record.Record(f.r.facts.TakeEnded())
+		f.r.record.Record(f.r.facts.EndedLog().Take())
 	}
 	f.r.mu.Unlock()
 	f.r.signalApplied()
@@ -578,9 +578,9 @@ func (f fsm) Restore(rc io.ReadCloser) error {
 		return err
 	}
 	if f.r.record != nil {
-		restored.RecordEnded()
+		restored.EndedLog().Record()
 		if restored.Index() > f.r.record.Applied() { // the entries before it are not here
-			f.r.record.Record(restored.AllEnded())
+			f.r.record.Record(restored.EndedLog().All())
 		}
 	}
 	f.r.mu.Lock()

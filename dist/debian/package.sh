@@ -23,7 +23,7 @@ put 644 "$common/completions/zsh" usr/share/zsh/vendor-completions/_drover
 [ ! -e "$common/completions/fish" ] || put 644 "$common/completions/fish" usr/share/fish/vendor_completions.d/drover.fish
 for m in "$common"/man/*.gz; do put 644 "$m" "usr/share/man/man1/$(basename "$m")"; done
 put 644 "$built/copyright" usr/share/doc/drover/copyright
-for d in concepts install job-file operating; do put 644 "$root/docs/$d.md" "usr/share/doc/drover/$d.md"; done
+for d in explanation/concepts how-to/install how-to/operating reference/job-file; do put 644 "$root/docs/$d.md" "usr/share/doc/drover/$(basename "$d").md"; done
 (cd "$root/examples" && git ls-files -z .) | while IFS= read -r -d '' f; do put 644 "$root/examples/$f" "usr/share/doc/drover/examples/$f"; done
 
 install -d -m 755 "$tree/DEBIAN"

@@ -6,7 +6,9 @@ package browser
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,14 +16,18 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/integration/internal/browser"
+	"github.com/drover-run/drover/ui"
 )
 
 // hostileLine is what a task writes: markup, an escape, a right-to-left mark.
@@ -65,10 +71,10 @@ func newScene(t *testing.T) *scene {
 			t.Error(err)
 		}
 	})
-	if s.ui, err = s.dev.StartUI(); err != nil {
+	if s.ui, err = s.dev.StartUI("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // whichever runs at the end
 		if err := s.ui.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -339,6 +345,10 @@ func TestPages(t *testing.T) {
 		s.says(want...)
 	}
 	s.csrf(work)
+	for _, path := range []string{"/", "/jobs", "/jobs?past=all", "/jobs/" + work, "/jobs/" + broken, "/jobs/" + work + "/tasks/first/0", "/jobs/" + work + "/logs/first/0", "/schedule", "/tenants", "/scheduler", "/events", "/nodes/" + nodeName(t, s), "/nowhere"} {
+		s.accessible(path)
+	}
+	s.leaderChanges(work)
 
 	// The job ends while its page is open.
 	s.open("/jobs/" + work)
@@ -359,6 +369,21 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("the page goes on", `document.querySelector("#trouble").hidden && document.querySelector("#connection").dataset.state === "live"`)
+	// The session ends while a page is open: the proxy was started again.
+	listen := strings.TrimPrefix(s.base, "http://")
+	if err := s.ui.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if s.ui, err = s.dev.StartUI(listen); err != nil {
+		t.Fatal(err)
+	}
+	s.says("You are not signed in any more")
+	s.do("reload", chromedp.Navigate(s.base+"/jobs"))
+	s.says("You are not signed in")
+	s.do("a wrong token", chromedp.Navigate(s.base+"/?token=0123456789abcdef0123456789abcdef"))
+	s.says("You are not signed in")
+	s.do("sign in again", chromedp.Navigate(s.ui.Page), chromedp.WaitVisible(chromedp.CSS(`#connection[data-state=live]`)))
+
 	// A simulation's file shows its schedule without a server.
 	file := filepath.Join(s.dir, "plan.html")
 	s.run("sim", "run", "-workload", "poisson", "-format", "generate", "-rule", "jobs=8", "-rule", "interval_s=2", "-rule", "task_s=10", "-scheduler", "fifo", "-nodes", "3", "-html", file)
@@ -370,6 +395,69 @@ func TestPages(t *testing.T) {
 	if len(s.bad) > 0 {
 		t.Errorf("the browser complained: %s", strings.Join(s.bad, "\n"))
 	}
+}
+
+// accessible checks a page on a phone and for who cannot see or point: nothing is
+// wider than the screen, each picture has a name and a table, each field a label,
+// each link and button a text, and the keyboard can skip the navigation.
+func (s *scene) accessible(path string) {
+	s.t.Helper()
+	s.do("open "+path+" on a phone", chromedp.EmulateViewport(390, 844), chromedp.Navigate(s.base+path), chromedp.WaitVisible(chromedp.CSS(`h1`)))
+	s.until(path+" is no wider than a phone", `document.documentElement.scrollWidth <= 390`)
+	for what, is := range map[string]string{
+		"pictures have names and tables": `[...document.querySelectorAll("canvas, svg[role=img]")].every(e => e.getAttribute("aria-label") && document.querySelector("main table"))`,
+		"other drawings are hidden":      `[...document.querySelectorAll("main svg:not([role=img])")].every(e => e.getAttribute("aria-hidden") === "true")`,
+		"fields have labels":             `[...document.querySelectorAll("input:not([type=hidden]), select")].every(e => e.labels.length > 0)`,
+		"links and buttons have texts":   `[...document.querySelectorAll("a, button")].every(e => e.textContent.trim() || e.getAttribute("aria-label"))`,
+		"there is one heading":           `document.querySelectorAll("h1").length === 1`,
+		"heads of tables say of what":    `[...document.querySelectorAll("thead th")].every(e => e.scope === "col")`,
+	} {
+		s.until(path+": "+what, is)
+	}
+	s.do("the tab key", chromedp.KeyEvent("\t"))
+	s.until(path+": the first stop skips the navigation", `document.activeElement.className === "skip"`)
+	s.do("a wide screen", chromedp.EmulateViewport(1280, 900))
+}
+
+// leaderChanges has the page of a coordinator that leads no more while it is open:
+// the browser goes on with the same page of the one that does.
+func (s *scene) leaderChanges(job string) {
+	s.t.Helper()
+	var leads atomic.Bool
+	leads.Store(true)
+	h := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.dev.Socket())
+	}}}
+	serve := func(c *http.Client, elsewhere func(context.Context) string) *httptest.Server {
+		srv := httptest.NewServer(ui.New(ui.Config{API: droverv1connect.NewClientServiceClient(c, "http://c"), History: droverv1connect.NewHistoryServiceClient(c, "http://c"), Elsewhere: elsewhere}))
+		s.t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+		return srv
+	}
+	next := serve(h, nil)
+	old := serve(&http.Client{Transport: whileLeading{&leads, h.Transport}}, func(context.Context) string {
+		if leads.Load() {
+			return ""
+		}
+		return next.URL
+	})
+	s.do("open the leader's page", chromedp.Navigate(old.URL+"/jobs/"+job), chromedp.WaitVisible(chromedp.CSS(`#connection[data-state=live]`)))
+	leads.Store(false)
+	s.until("the browser is at the new leader", fmt.Sprintf(`location.href === %q && document.querySelector('#connection')?.dataset.state === 'live'`, next.URL+"/jobs/"+job))
+	s.says("holding")
+}
+
+// whileLeading answers as a coordinator that leads does, and then as one that does
+// not.
+type whileLeading struct {
+	leads *atomic.Bool
+	next  http.RoundTripper
+}
+
+func (w whileLeading) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !w.leads.Load() {
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("it does not lead"))
+	}
+	return w.next.RoundTrip(r)
 }
 
 // csrf lets a page of another origin try to stop a job.

@@ -14,6 +14,8 @@ mkdir -p /run/libvirt /run/dbus /run/lock "$dir"/{etc,lib,images,home}
 # libvirt's own folders, for as long as this runs.
 mount --bind "$dir/lib" /var/lib/libvirt
 mkdir -p /var/lib/libvirt/{images,qemu,dnsmasq,boot,network,sanlock,swtpm}
+# Disks of a run that was killed: with them no machine of that name can be made. Boxes stay.
+find /var/lib/libvirt/images -type f ! -name '*_box*.img' -delete
 cp -a /etc/libvirt/. "$dir/etc/"
 mount --bind "$dir/etc" /etc/libvirt
 rm -f /etc/libvirt/qemu/*.xml /etc/libvirt/qemu/networks/*.xml /etc/libvirt/qemu/networks/autostart/* 2>/dev/null || true

@@ -26,7 +26,6 @@ var manyMethods = []string{
 	"coordinator.nodeService",
 	"coordinator.operatorService",
 	"coordinator.scheduleBuilder",
-	"coordinator/facts.Facts",
 	"node.attempt",
 	"node.daemon",
 	"runtime/containerd.Driver",

@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/drover-run/drover/mapreduce"
@@ -218,7 +217,7 @@ func decompress(r io.Reader, c mapreduce.Codec) (_ io.Reader, closeReader func()
 	r = io.MultiReader(bytes.NewReader(first), r)
 	switch c {
 	case mapreduce.CodecGzip:
-		z, err := gzip.NewReader(r)
+		z, err := newGzipReader(r)
 		if err != nil {
 			return nil, none, &decompressError{err}
 		}

@@ -27,9 +27,16 @@ const nameLogs = "logs"
 
 const partPrefix = ".part-"
 
+// What logs take on disk besides their bytes: two folders, and the rest of each
+// file's last block. It bounds the number of kept logs, also of the shortest.
+const (
+	block       = 4096
+	folderBytes = 2 * block
+)
+
 // Options limit a store.
 type Options struct {
-	MaxBytes int64         // of all logs; the oldest go first
+	MaxBytes int64         // of all logs, as they lie on disk; the oldest go first
 	MaxAge   time.Duration // since they were kept
 	MaxFile  int64         // bytes of one file that are kept, its end
 }
@@ -40,8 +47,9 @@ type Store struct {
 	o   Options
 
 	mu      sync.Mutex
-	entries []entry // oldest first
-	bytes   int64   // of all entries
+	entries []entry             // oldest first
+	kept    map[string]struct{} // their attempts
+	bytes   int64               // of all entries
 }
 
 type entry struct {
@@ -60,7 +68,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, o: o}
+	s := &Store{dir: dir, o: o, kept: map[string]struct{}{}}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), partPrefix) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
@@ -76,69 +84,75 @@ func Open(dir string, o Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.entries = append(s.entries, entry{e.Name(), info.ModTime(), n})
-		s.bytes += n
+		s.addLocked(entry{e.Name(), info.ModTime(), n})
 	}
 	slices.SortFunc(s.entries, func(a, b entry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.attempt, b.attempt)) })
 	return s, nil
 }
 
+func (s *Store) addLocked(e entry) {
+	s.entries = append(s.entries, e)
+	s.kept[e.attempt] = struct{}{}
+	s.bytes += e.bytes
+}
+
+// sizeOf returns what a folder of logs takes on disk.
 func sizeOf(dir string) (n int64, err error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return folderBytes, nil
 	}
+	n = folderBytes
 	for _, e := range list {
 		info, err := e.Info()
 		if err != nil {
 			return 0, err
 		}
-		n += info.Size()
+		n += inBlocks(info.Size())
 	}
 	return n, err
 }
+
+func inBlocks(bytes int64) int64 { return (bytes + block - 1) / block * block }
 
 // Folder returns the folder that has an attempt's logs, "" if they are not kept.
 func (s *Store) Folder(attempt string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.IndexFunc(s.entries, func(e entry) bool { return e.attempt == attempt }) < 0 {
+	if _, ok := s.kept[attempt]; !ok {
 		return ""
 	}
 	return filepath.Join(s.dir, attempt)
 }
 
 // Keep copies the logs in an attempt's folder, and removes the oldest ones while
-// there is too much. An attempt that wrote nothing has an empty folder. The tenant
+// there is too much. An attempt that wrote nothing leaves nothing. The tenant
 // may own the attempt's folder: links do not lead out of it, and only files are
 // read. O(bytes).
 func (s *Store) Keep(attempt, from string, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.ContainsFunc(s.entries, func(e entry) bool { return e.attempt == attempt }) {
+	if _, ok := s.kept[attempt]; ok {
 		return nil // a removal that is tried again
 	}
 	part, to := filepath.Join(s.dir, partPrefix+attempt), filepath.Join(s.dir, attempt)
 	n, err := s.copyLogs(from, part)
+	if err == nil && n == 0 {
+		return s.pruneLocked(now)
+	}
 	if err == nil {
 		err = errors.Join(os.Chtimes(part, now, now), os.Rename(part, to))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep the logs of attempt %s: %w", attempt, err), os.RemoveAll(part))
 	}
-	s.entries = append(s.entries, entry{attempt, now, n})
-	s.bytes += n
+	s.addLocked(entry{attempt, now, n})
 	return s.pruneLocked(now)
 }
 
-// copyLogs copies the files in from/logs to part/logs and returns their bytes.
+// copyLogs copies the files in from/logs that have something in them to part/logs,
+// and returns what they take on disk; 0 and no folder if there are none.
 func (s *Store) copyLogs(from, part string) (n int64, err error) {
-	if err := os.RemoveAll(part); err != nil {
-		return 0, err
-	}
-	if err := os.MkdirAll(filepath.Join(part, nameLogs), 0o700); err != nil {
-		return 0, err
-	}
 	root, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // it never had a folder
@@ -155,23 +169,30 @@ func (s *Store) copyLogs(from, part string) (n int64, err error) {
 		if !e.Type().IsRegular() {
 			continue
 		}
-		k, err := s.copyFile(root, e.Name(), filepath.Join(part, nameLogs, e.Name()))
+		k, err := s.copyFile(root, e.Name(), filepath.Join(part, nameLogs))
 		if err != nil {
 			return 0, err
 		}
-		n += k
+		n += inBlocks(k)
+	}
+	if n > 0 {
+		n += folderBytes
 	}
 	return n, err
 }
 
-func (s *Store) copyFile(root *os.Root, name, to string) (n int64, err error) {
+// copyFile copies the end of a file into a folder, which is made if missing.
+func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) {
 	in, err := root.OpenFile(filepath.Join(nameLogs, name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer in.Close()
 	info, err := in.Stat()
-	if err != nil || !info.Mode().IsRegular() {
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return 0, err
+	}
+	if err := os.MkdirAll(into, 0o700); err != nil {
 		return 0, err
 	}
 	if rest := info.Size() - s.o.MaxFile; rest > 0 {
@@ -179,7 +200,7 @@ func (s *Store) copyFile(root *os.Root, name, to string) (n int64, err error) {
 			return 0, err
 		}
 	}
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	out, err := os.OpenFile(filepath.Join(into, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -201,6 +222,7 @@ func (s *Store) pruneLocked(now time.Time) error {
 			return fmt.Errorf("remove old logs: %w", err)
 		}
 		s.entries = s.entries[1:]
+		delete(s.kept, e.attempt)
 		s.bytes -= e.bytes
 	}
 	return nil

@@ -48,7 +48,7 @@ func TestKeepCopiesFilesOnly(t *testing.T) {
 	if err := os.Symlink(secret, filepath.Join(from, nameLogs, "stdout.log.2")); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 1000, MaxAge: time.Hour, MaxFile: 10})
+	s := open(t, filepath.Join(dir, "kept"), Options{MaxBytes: 100_000, MaxAge: time.Hour, MaxFile: 10})
 	for range 2 { // the second time changes nothing
 		if err := s.Keep("1.0.0.1.1", from, day0); err != nil {
 			t.Fatal(err)
@@ -77,8 +77,8 @@ func TestKeepCopiesFilesOnly(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Errorf("%v %v", list, err)
 	}
-	if s.Folder("1.0.1.1.1") != "" || s.Folder("1.0.2.1.1") == "" {
-		t.Error("what failed is there, or what was empty is not")
+	if s.Folder("1.0.1.1.1") != "" || s.Folder("1.0.2.1.1") != "" {
+		t.Error("what failed or was empty is there")
 	}
 }
 
@@ -91,7 +91,7 @@ func TestLimits(t *testing.T) {
 			rt.Fatal(err)
 		}
 		from := attemptFolder(t, filepath.Join(dir, "attempt"), nil)
-		o := Options{MaxBytes: 100, MaxAge: 10 * time.Minute, MaxFile: 1000}
+		o := Options{MaxBytes: 10 * block, MaxAge: 10 * time.Minute, MaxFile: 8 * block}
 		s := open(t, filepath.Join(dir, "kept"), o)
 		type kept struct {
 			name string
@@ -118,14 +118,16 @@ func TestLimits(t *testing.T) {
 				}
 				all = all[cut:]
 			default:
-				n := rapid.IntRange(0, 120).Draw(rt, "bytes")
+				n := rapid.IntRange(0, 8*block).Draw(rt, "bytes")
 				attemptFolder(t, from, map[string]string{"stdout.log": strings.Repeat("a", n)})
 				name := fmt.Sprintf("1.0.%d.1.1", i)
 				if err := s.Keep(name, from, now); err != nil {
 					rt.Fatal(err)
 				}
-				all = append(all, kept{name, now, n})
-				for sum(all, func(k kept) int { return k.n }) > 100 || len(all) > 0 && now.Sub(all[0].at) > o.MaxAge {
+				if n > 0 {
+					all = append(all, kept{name, now, folderBytes + int(inBlocks(int64(n)))})
+				}
+				for sum(all, func(k kept) int { return k.n }) > 10*block || len(all) > 0 && now.Sub(all[0].at) > o.MaxAge {
 					all = all[1:]
 				}
 			}

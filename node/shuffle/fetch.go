@@ -46,22 +46,31 @@ func (c *Client) Fetch(ctx context.Context, address string, k *droverv1.AttemptK
 	if err != nil {
 		return nil, err
 	}
-	got, err := c.receive(ctx, address, Path(k, partition), have, f)
+	got, sum, err := c.receive(ctx, address, Path(k, partition), have, f)
 	if err != nil {
 		return nil, fmt.Errorf("partition %d of map %d from %s: %w", partition, k.GetTask(), address, err)
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	if err := got.Range.Verify(f); err != nil {
+	if err := verify(f, got.Range, have, sum); err != nil {
 		return nil, errors.Join(fault.New(fault.Corrupt, "partition %d of map %d from %s: %w", partition, k.GetTask(), address, err), f.Truncate(0))
 	}
 	got.Range.Offset = 0
 	return got, nil
 }
 
-// receive appends the rest of the partition.
-func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (*Fetched, error) {
+// verify compares the file with the index. What was received as a whole is known by
+// its sum; a file that was begun by an earlier call is read again.
+func verify(f *os.File, want mapreduce.PartitionRange, have int64, sum uint32) error {
+	if have == 0 && sum == want.CRC32C {
+		return nil
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return want.Verify(f)
+}
+
+// receive appends the rest of the partition and returns its CRC-32C.
+func (c *Client) receive(ctx context.Context, address, path string, have int64, to *os.File) (got *Fetched, sum uint32, err error) {
 	stall := c.StallLimit
 	if stall <= 0 {
 		stall = 30 * time.Second
@@ -72,7 +81,7 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	defer idle.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Scheme+"://"+unixhttp.Host(address)+path, nil)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "%w", err)
+		return nil, 0, fault.New(fault.Invalid, "%w", err)
 	}
 	req.Header.Set("Authorization", proof(c.Token, path))
 	if have > 0 {
@@ -80,29 +89,30 @@ func (c *Client) receive(ctx context.Context, address, path string, have int64, 
 	}
 	res, err := c.HTTP.Do(req)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "%w", err)
+		return nil, 0, fault.New(fault.Unavailable, "%w", err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return nil, errors.Join(fault.New(fault.Unavailable, "the partial file is longer than the partition: starting again"), to.Truncate(0))
+		return nil, 0, errors.Join(fault.New(fault.Unavailable, "the partial file is longer than the partition: starting again"), to.Truncate(0))
 	}
-	got, err := parseResponse(res)
+	got, err = parseResponse(res)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	buf := make([]byte, 256<<10)
 	for left := got.Range.Length - have; left > 0; {
 		n, err := res.Body.Read(buf[:min(int64(len(buf)), left)])
 		idle.Reset(stall)
 		left -= int64(n)
+		sum = mapreduce.CRC32C(sum, buf[:n])
 		if _, werr := to.Write(buf[:n]); werr != nil {
-			return nil, werr
+			return nil, 0, werr
 		}
 		if err != nil && left > 0 {
-			return nil, fault.New(fault.Unavailable, "the transfer ended %d bytes before the end: %w", left, err)
+			return nil, 0, fault.New(fault.Unavailable, "the transfer ended %d bytes before the end: %w", left, err)
 		}
 	}
-	return got, nil
+	return got, sum, nil
 }
 
 // parseResponse checks status and headers of a response.

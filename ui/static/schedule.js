@@ -372,7 +372,12 @@ document.addEventListener("keydown", (e) => {
 /** @param {HTMLCanvasElement} c @param {MouseEvent} e @returns {Spot | undefined} what is below the pointer */
 function spot(c, e) {
   const box = c.getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
-  return pictures.get(c)?.spots.findLast((s) => x >= s.x && x <= s.x + s.w && y >= s.y && y <= s.y + s.h);
+  const spots = pictures.get(c)?.spots ?? [];
+  for (let i = spots.length - 1; i >= 0; i--) { // what was drawn last is on top
+    const s = spots[i];
+    if (x >= s.x && x <= s.x + s.w && y >= s.y && y <= s.y + s.h) return s;
+  }
+  return undefined;
 }
 
 follow("canvas.schedule", "data-schedule", show);

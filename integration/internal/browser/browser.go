@@ -149,10 +149,10 @@ type UI struct {
 	process *process
 }
 
-// StartUI starts a `drover ui` for it.
-func (d *Dev) StartUI() (*UI, error) {
+// StartUI starts a `drover ui` for it at an address on loopback.
+func (d *Dev) StartUI(listen string) (*UI, error) {
 	u := &UI{}
-	cmd := exec.Command(d.program, "ui")
+	cmd := exec.Command(d.program, "ui", "-listen", listen)
 	cmd.Env = append(os.Environ(), "DROVER_ADDRESS=unix://"+d.socket)
 	var err error
 	u.process, err = start(cmd, func(line string) bool {
@@ -172,6 +172,9 @@ func Base(page string) string {
 	base, _, _ := strings.Cut(page, "/?")
 	return base
 }
+
+// Socket returns the path of its socket.
+func (d *Dev) Socket() string { return d.socket }
 
 // Run runs a command of the program against it and returns its standard output.
 func (d *Dev) Run(args ...string) (string, error) {

@@ -60,6 +60,7 @@ func Deps() []Dep {
 		{"util-linux", "/sbin/mkswap", "makes swap, enters namespaces", ForMachines},
 		{"xz-utils", "xz", "unpacks kernel modules", ForMachines},
 		{"chromium", "chromium", "drives the web page as a person does, and takes its pictures", ForPages},
+		{"node-typescript", "tsc", "checks the types of the web page's scripts", ForPages},
 		{"protobuf-compiler", "protoc", "regenerates api/ (only after a change there)", ForCode},
 		{"libprotobuf-dev", "/usr/include/google/protobuf/timestamp.proto", "standard types for protoc", ForCode},
 	}
