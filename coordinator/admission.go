@@ -46,6 +46,7 @@ func (c *core) admit(next http.Handler) http.Handler {
 				w.Header().Set("Connection", "close") // do not wait for the rest of the body
 			}
 			c.metrics.observeRefusal(r.URL.Path, err)
+			c.auditRefusal(r, err)
 			_ = refusals.Write(w, r, toWireError(err)) // fails only if the caller is gone
 			return
 		}

@@ -83,6 +83,9 @@ type Config struct {
 	// less, no job and no file is accepted. 256 MiB or 5% of the disk, whichever
 	// is less; negative for none.
 	DiskReserve int64
+	// AuditLog is the file of the audit log; audit.jsonl in Dir by default, none
+	// for "none".
+	AuditLog string
 	// AllowImages lists prefixes of registry names and rootfs folders that jobs
 	// may use, such as "rootfs:/srv/images/" or "registry:docker.io/library/";
 	// none by default.
@@ -125,6 +128,9 @@ type Config struct {
 	Crash           func(replica.Point, uint64) bool
 	PeerDial        peer.Dialer
 }
+
+// noAuditLog as Config.AuditLog turns the audit log off.
+const noAuditLog = "none"
 
 func (c *Config) setDefaults() error {
 	if c.Dir == "" {

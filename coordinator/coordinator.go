@@ -18,6 +18,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/audit"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/history"
@@ -40,6 +41,7 @@ type core struct {
 	history    *history.Writer
 	past       *past.Store
 	recorder   *recorder
+	audit      *audit.Log // nil for none
 	sessions   *sessions
 	wanted     *wantedSets
 	dispatcher *dispatcher
@@ -142,6 +144,9 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	if err := c.openPast(); err != nil {
 		return nil, errors.Join(err, c.history.Close())
 	}
+	if c.audit, err = openAudit(cfg); err != nil {
+		return nil, errors.Join(err, c.past.Close(), c.history.Close())
+	}
 	rc := replica.Config{Dir: filepath.Join(cfg.Dir, "raft"), ID: cfg.ID, Election: cfg.Election, Logger: cfg.Logger, Now: cfg.Now, NoSync: cfg.NoSync,
 		SnapshotEntries: cfg.SnapshotEntries, Crash: cfg.Crash, Recorder: c.recorder}
 	if cfg.PeerListener != nil {
@@ -152,7 +157,7 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	}
 	r, err := replica.Open(rc)
 	if err != nil {
-		return nil, errors.Join(err, c.peers.close(), c.past.Close(), c.history.Close())
+		return nil, errors.Join(err, c.peers.close(), c.audit.Close(), c.past.Close(), c.history.Close())
 	}
 	c.replica = r
 	c.peers.opened(r)
@@ -180,7 +185,19 @@ func refuseLostLog(dir string) error {
 func (c *core) close() error {
 	c.proxy.close()
 	err := errors.Join(c.peers.close(), c.replica.Close()) // raft waits for its calls: first end their connections
-	return errors.Join(err, c.recorder.flush(), c.past.Close(), c.history.Close())
+	return errors.Join(err, c.recorder.flush(), c.audit.Close(), c.past.Close(), c.history.Close())
+}
+
+// openAudit opens the audit log, nil if there is to be none.
+func openAudit(cfg Config) (*audit.Log, error) {
+	switch cfg.AuditLog {
+	case noAuditLog:
+		return nil, nil
+	case "":
+		return audit.Open(filepath.Join(cfg.Dir, "audit.jsonl"), 0)
+	default:
+		return audit.Open(cfg.AuditLog, 0)
+	}
 }
 
 // openPast opens the history, before the log, which gives it what it misses.

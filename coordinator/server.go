@@ -219,6 +219,7 @@ func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		start := g.c.now()
 		res, err := next(ctx, req)
 		g.c.metrics.observeCall(req.Spec().Procedure, g.c.now().Sub(start), err)
+		g.c.auditCall(ctx, req.Spec().Procedure, req.Peer().Addr, auditResult(auditTarget(req.Any()), res, err), err)
 		return res, markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
 	}
 }
@@ -237,7 +238,10 @@ func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		if err != nil {
 			return toWireError(err)
 		}
-		return markTokenEnd(ctx, g.c.markChange(ctx, toWireError(next(ctx, conn))))
+		seen := &auditedConn{StreamingHandlerConn: conn}
+		err = next(ctx, seen)
+		g.c.auditCall(ctx, conn.Spec().Procedure, conn.Peer().Addr, seen.target, err)
+		return markTokenEnd(ctx, g.c.markChange(ctx, toWireError(err)))
 	}
 }
 

@@ -109,7 +109,7 @@ func (staleReader) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 // first needed.
 func clientTLS(c *cli.Context) func() (*tls.Config, error) {
 	return sync.OnceValues(func() (*tls.Config, error) {
-		m, err := tlsFiles(c).Open("")
+		m, err := clientTLSFiles(c).Open("")
 		if err != nil {
 			return nil, err
 		}
@@ -118,6 +118,18 @@ func clientTLS(c *cli.Context) func() (*tls.Config, error) {
 		}
 		return m.ClientConfig(pki.KindCoordinator), nil
 	})
+}
+
+// clientTLSFiles returns the files of the command's certificate. `drover node` and `drover
+// coordinator` have flags of the same names for daemons: where those are not given, the ones
+// before the command count.
+func clientTLSFiles(c *cli.Context) (f pki.Files) {
+	for _, level := range c.Lineage() {
+		if own := tlsFiles(level); own != (pki.Files{}) {
+			return own
+		}
+	}
+	return pki.Files{}
 }
 
 // httpClient returns an HTTP/2 client for the addresses of coordinators, separated

@@ -1,0 +1,134 @@
+// Package audit writes the audit log of a coordinator: a file with one JSON object for each
+// call that changes something or reads what only operators may, with who made it and how it
+// ended. It does not know the calls; the coordinator's API does.
+//
+// Records are appended with one write each, and not synced: a process that is killed loses
+// none, a machine that loses power the last ones. The facts' log is what survives that.
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// keptFiles is how many files there are besides the current one; FILE.1 is the newest of them.
+const keptFiles = 9
+
+// defaultMaxBytes is the size at which a file is closed and the next one begun.
+const defaultMaxBytes = 32 << 20
+
+// Record is one line. The caller of Write cuts texts that users chose.
+type Record struct {
+	Time    time.Time `json:"time"`
+	Actor   string    `json:"actor"`            // "user/alice", "local": the identity of the certificate or socket
+	From    string    `json:"from,omitempty"`   // network address of the caller
+	Call    string    `json:"call"`             // "StopJob"
+	Target  string    `json:"target,omitempty"` // what it was about: "job 17", "node n1"
+	Outcome string    `json:"outcome"`          // "ok", or the class of the error: "not allowed"
+	Error   string    `json:"error,omitempty"`
+}
+
+// Log appends records to a file. It is safe for concurrent use.
+type Log struct {
+	path     string
+	maxBytes int64
+
+	mu   sync.Mutex // guards the fields below
+	file *os.File
+	size int64
+}
+
+// Open opens the log at path for appending, with mode 0600, and creates it if there is
+// none. maxBytes, 0 for defaultMaxBytes, is the size of a file.
+func Open(path string, maxBytes int64) (*Log, error) {
+	if maxBytes <= 0 {
+		maxBytes = defaultMaxBytes
+	}
+	l := &Log{path: path, maxBytes: maxBytes}
+	if err := l.openLocked(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Log) openLocked() error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 {
+		err = f.Chmod(0o600) // of a file that was there before
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("audit log: %w", err), f.Close())
+	}
+	l.file, l.size = f, info.Size()
+	return nil
+}
+
+// Write appends a record. After an error, such as a full disk, the next Write tries again;
+// what could be written of a record then stands on a line of its own.
+func (l *Log) Write(r Record) error {
+	r.Time = r.Time.UTC()
+	line, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	line = append(line, '\n')
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil || l.size > 0 && l.size+int64(len(line)) > l.maxBytes {
+		if err := l.rotateLocked(); err != nil {
+			return err
+		}
+	}
+	n, err := l.file.Write(line)
+	l.size += int64(n)
+	if err != nil && n > 0 { // end the torn line
+		m, _ := l.file.Write([]byte{'\n'}) // if that fails too, the next record is torn as well
+		l.size += int64(m)
+	}
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	return nil
+}
+
+// rotateLocked begins the next file, if the current one is full, and drops the oldest.
+func (l *Log) rotateLocked() error {
+	if l.file != nil {
+		err := l.file.Close()
+		l.file = nil
+		if err != nil {
+			return fmt.Errorf("audit log: %w", err)
+		}
+		for k := keptFiles; k > 0; k-- {
+			from := l.path
+			if k > 1 {
+				from = fmt.Sprint(l.path, ".", k-1)
+			}
+			if err := os.Rename(from, fmt.Sprint(l.path, ".", k)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("audit log: %w", err)
+			}
+		}
+	}
+	return l.openLocked()
+}
+
+// Close closes the file. It does nothing on a nil Log.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}

@@ -1,0 +1,155 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/audit"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// auditedCalls are the calls of people that stand in the audit log whatever their outcome:
+// those that change something, and those that only operators may make. Of all others a
+// refusal for want of rights stands there. Reports of nodes and coordinators do not.
+var auditedCalls = map[string]bool{
+	droverv1connect.ClientServiceSubmitJobProcedure:            true,
+	droverv1connect.ClientServiceStopJobProcedure:              true,
+	droverv1connect.ClientServiceExecProcedure:                 true,
+	droverv1connect.ClientServiceSetLevelProcedure:             true,
+	droverv1connect.ClientServiceDrainNodeProcedure:            true,
+	droverv1connect.ClientServiceApplyTenantsProcedure:         true,
+	droverv1connect.ClientServiceSetSchedulerProcedure:         true,
+	droverv1connect.OperatorServiceSaveSnapshotProcedure:       true,
+	droverv1connect.OperatorServiceAddServerProcedure:          true,
+	droverv1connect.OperatorServiceRemoveServerProcedure:       true,
+	droverv1connect.OperatorServiceTransferLeadershipProcedure: true,
+	droverv1connect.TokenServiceCreateTokenProcedure:           true,
+	droverv1connect.TokenServiceRevokeTokenProcedure:           true,
+	droverv1connect.DebugServiceMonitorProcedure:               true,
+	droverv1connect.DebugServiceProfileProcedure:               true,
+}
+
+// maxAuditText bounds a target or error in the audit log, in bytes.
+const maxAuditText = 500
+
+// auditCall writes a call's record, if the call is one for the audit log. A record that
+// cannot be written does not fail the call, which has had its effect: the daemon's log says
+// so.
+func (c *core) auditCall(ctx context.Context, procedure, from, target string, err error) {
+	if c.audit == nil {
+		return
+	}
+	err = wire.FromError(err)
+	if !auditedCalls[procedure] && !errors.Is(err, fault.Denied) {
+		return
+	}
+	r := audit.Record{Time: c.now(), Actor: caller(ctx).displayName(), From: from, Call: path.Base(procedure), Target: clipText(target, maxAuditText), Outcome: auditOutcome(err)}
+	if err != nil {
+		r.Error = clipText(err.Error(), maxAuditText)
+	}
+	if err := c.audit.Write(r); err != nil {
+		c.log.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)
+	}
+}
+
+// auditRefusal writes the record of a request that was refused before it was read.
+func (c *core) auditRefusal(r *http.Request, err error) {
+	if _, ok := wire.LeaderOf(toWireError(err)); !ok {
+		c.auditCall(r.Context(), r.URL.Path, r.RemoteAddr, "", err)
+	}
+}
+
+func auditOutcome(err error) string {
+	switch class := fault.Class(err); {
+	case err == nil:
+		return "ok"
+	case class != nil:
+		return class.Error()
+	default:
+		return connect.CodeOf(err).String()
+	}
+}
+
+// auditTarget says what a call is about, from its first request message.
+func auditTarget(message any) string {
+	switch m := message.(type) {
+	case *droverv1.StopJobRequest:
+		return "job " + m.GetJob()
+	case *droverv1.SetLevelRequest:
+		return fmt.Sprintf("job %s task %s/%d to %s", m.GetJob(), m.GetStage(), m.GetTask(), levelWord(m.GetLevel()))
+	case *droverv1.DrainNodeRequest:
+		if m.GetOff() {
+			return "node " + m.GetNode() + " schedulable again"
+		}
+		return "node " + m.GetNode()
+	case *droverv1.ApplyTenantsRequest:
+		var names []string
+		for _, t := range m.GetTenants() {
+			names = append(names, t.GetName())
+		}
+		return "tenants " + strings.Join(names, " ")
+	case *droverv1.SetSchedulerRequest:
+		return "scheduler " + m.GetName()
+	case *droverv1.AddServerRequest:
+		return "server " + m.GetId()
+	case *droverv1.RemoveServerRequest:
+		return "server " + m.GetId()
+	case *droverv1.TransferLeadershipRequest:
+		return "server " + m.GetId()
+	case *droverv1.RevokeTokenRequest:
+		return "token " + m.GetId()
+	case *droverv1.ExecRequest:
+		k := m.GetKey()
+		return fmt.Sprintf("job %d stage %d task %d attempt %d", k.GetJob(), k.GetStage(), k.GetTask(), k.GetAttempt())
+	case *droverv1.MonitorRequest:
+		return "node " + m.GetNode()
+	case *droverv1.ProfileRequest:
+		return "node " + m.GetNode()
+	default:
+		return ""
+	}
+}
+
+func levelWord(l droverv1.Level) string {
+	return strings.ToLower(strings.TrimPrefix(l.String(), "LEVEL_"))
+}
+
+// auditResult adds what only the response says.
+func auditResult(target string, res connect.AnyResponse, err error) string {
+	if err != nil || res == nil {
+		return target
+	}
+	switch m := res.Any().(type) {
+	case *droverv1.SubmitJobResponse:
+		return fmt.Sprintf("job %d %s", m.GetJob(), m.GetName())
+	case *droverv1.CreateTokenResponse:
+		return "token " + m.GetToken().GetId() + " of " + m.GetToken().GetUser()
+	default:
+		return target
+	}
+}
+
+// auditedConn keeps what the first message of a stream is about.
+type auditedConn struct {
+	connect.StreamingHandlerConn
+	received bool
+	target   string
+}
+
+// Receive implements connect.StreamingHandlerConn.
+func (a *auditedConn) Receive(m any) error {
+	err := a.StreamingHandlerConn.Receive(m)
+	if err == nil && !a.received {
+		a.received, a.target = true, auditTarget(m)
+	}
+	return err
+}
