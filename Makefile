@@ -7,7 +7,7 @@ TESTBED := go run ./integration/cmd/testbed
 GO_TEST := go test -timeout 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack clean
+.PHONY: help build dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench soak fuzz attack chaos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ soak: ## the long variants of the tests: thousands of containers, hours of fault
 
 attack: ## every call by every kind of identity, floods of one user, revocation
 	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets' ./coordinator ./node ./internal/pki ./jobspec
+
+chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
+	integration/chaos.sh $(or $(FAULTS),50) $(SEED)
 
 fuzz: ## every fuzz target: make fuzz FUZZTIME=30s
 	./integration/fuzz.sh $(or $(FUZZTIME),10s)

@@ -1,4 +1,4 @@
-// Package cluster runs Drover in a test bed: the coordinator on the host side, a node daemon on
+// Package cluster runs Drover in a test bed: one coordinator or several on the host side, a node daemon on
 // every machine, mutual TLS between them, all with the real binary and its commands. Demos and
 // end-to-end tests build on it.
 //
@@ -30,6 +30,7 @@ type Config struct {
 	Drover           string   // path of the binary on the host side
 	Dir              string   // folder on the host side for data, certificates and logs
 	Nodes            []int    // machines to use, from 1; nil: all
+	Servers          int      // coordinators with networks of their own; 0: one without
 	CoordinatorFlags []string // additional flags of `drover coordinator`
 	NodeFlags        []string // additional flags of `drover node`
 	// OnStep, if not nil, is called after each step of Start.
@@ -41,6 +42,7 @@ type Cluster struct {
 	cfg              Config
 	coordinator      *exec.Cmd
 	coordinatorEnded chan error
+	servers          []*Server // with Config.Servers, instead of coordinator
 	nodes            map[int]*testbed.Process
 	remoteBinary     string   // path of the binary on the machines
 	extraFlags       []string // additional flags from RestartCoordinator
@@ -69,12 +71,17 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	cfg.Drover = abs
 	c := &Cluster{cfg: cfg, nodes: map[int]*testbed.Process{}, remoteBinary: "/data/bin/drover"}
+	c.makeServers()
+	startCoordinator := c.StartCoordinator
+	if cfg.Servers > 0 {
+		startCoordinator = c.startServers
+	}
 	steps := []struct {
 		what string
 		do   func(context.Context) error
 	}{
 		{"make certificates", c.makeCertificates},
-		{"start the coordinator", c.StartCoordinator},
+		{"start the coordinator", startCoordinator},
 		{"copy the binary to the machines", c.installBinary},
 		{"start the node daemons", c.startNodes},
 	}
@@ -104,6 +111,14 @@ func (c *Cluster) makeCertificates(ctx context.Context) error {
 		return err
 	}
 	if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "coordinator", "-host", c.cfg.Testbed.File.Host, "coordinator"); err != nil {
+		return err
+	}
+	for _, v := range c.servers {
+		if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "coordinator", "-host", v.IP, v.ID); err != nil {
+			return err
+		}
+	}
+	if _, err := c.runLocal(ctx, "tls", "cert", "-dir", dir, "-kind", "user", userName); err != nil {
 		return err
 	}
 	for _, k := range c.cfg.Nodes {
@@ -145,18 +160,14 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 	}
 	c.coordinator, c.coordinatorEnded = cmd, make(chan error, 1)
 	go func() { c.coordinatorEnded <- cmd.Wait() }()
-	return testbed.WaitFor(ctx, 30*time.Second, "an answer of the coordinator", func(ctx context.Context) error {
+	return c.awaitAnswer(ctx, func() error {
 		select {
 		case err := <-c.coordinatorEnded:
 			c.coordinatorEnded <- err
 			return fmt.Errorf("it has ended (%v):\n%s", err, logTail(log.Name()))
 		default:
+			return nil
 		}
-		r, err := c.Drover(ctx, "status", "-json")
-		if err == nil {
-			err = r.Err()
-		}
-		return err
 	})
 }
 
@@ -228,7 +239,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 func (c *Cluster) StartNode(ctx context.Context, k int) error {
 	n := c.node(k)
 	argv := []string{c.remoteBinary, "node", "-data", remoteDir, "-name", n.Name, "-rack", n.Rack,
-		"-coordinator", "https://" + c.cfg.Testbed.File.Host + ":" + apiPort, "-listen", n.IP + ":" + nodePort,
+		"-coordinator", c.addresses(), "-listen", n.IP + ":" + nodePort,
 		"-tls-ca", remoteCert + "/ca.pem", "-tls-cert", remoteCert + "/node.pem", "-tls-key", remoteCert + "/node.key"}
 	if n.Storage != "" {
 		argv = append(argv, "-storage-address", n.Storage)
@@ -349,7 +360,7 @@ func (c *Cluster) Drover(ctx context.Context, args ...string) (Result, error) {
 
 // DroverTo is Drover and also copies the output as it arrives.
 func (c *Cluster) DroverTo(ctx context.Context, out, errw io.Writer, args ...string) (Result, error) {
-	cmd := exec.CommandContext(ctx, c.cfg.Drover, append([]string{"-address", "unix://" + c.Socket()}, args...)...)
+	cmd := exec.CommandContext(ctx, c.cfg.Drover, append(c.clientFlags(), args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = tee(&stdout, out), tee(&stderr, errw)
 	start := time.Now()
@@ -397,6 +408,9 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		}
 	}
 	c.nodes = map[int]*testbed.Process{}
+	for _, v := range c.servers {
+		all = append(all, v.stop())
+	}
 	if c.coordinator != nil {
 		if err := c.coordinator.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			all = append(all, err)

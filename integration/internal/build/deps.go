@@ -50,6 +50,7 @@ func Deps() []Dep {
 		{"openjdk-17-jdk-headless", "javac", "runs Apache HDFS and compiles its host program", ForHDFS},
 		{"maven", "mvn", "fetches the jars of Apache HDFS", ForHDFS},
 		{"iproute2", "ip", "brings up the test bed's network", ForHDFS},
+		{"iptables", "iptables", "cuts coordinators off in `make chaos`", ForMachines},
 		{"qemu-system-x86", "qemu-system-x86_64", "runs the machines", ForMachines},
 		{"mmdebstrap", "mmdebstrap", "makes the machines' root file system", ForMachines},
 		{"debian-archive-keyring", "/usr/share/keyrings/debian-archive-keyring.gpg", "checks the packages in it", ForMachines},
