@@ -148,6 +148,7 @@ func (b *bench) measureSort() ([]figure, error) {
     tasks = 1
     builtin = ["identity"]
     resources { memory = "1GiB" }
+    disk = "3GiB" # the map outputs and the result
   }`, b.path("lines.txt"), out))
 			start := time.Now()
 			err := run(file)
