@@ -224,3 +224,14 @@ func nodeCertificate(t *testing.T) pki.Files {
 	}
 	return pki.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "n1.pem"), Key: filepath.Join(dir, "n1.key")}
 }
+
+// The reason of another cluster's certificate has a colon of its own, which does not begin the
+// cure.
+func TestDoctorNamesAnotherClustersCertificate(t *testing.T) {
+	f := nodeCertificate(t)
+	f.CA = nodeCertificate(t).CA
+	got := checkCertificates(f, pki.KindNode, "n1", time.Now())
+	if got.Status != statusMissing || !strings.HasSuffix(got.Detail, ")") || got.Fix != "the two are of different clusters; use files of one" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -36,13 +36,16 @@ func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) c
 	if f.Cert == "" && f.CA == "" && f.Key == "" {
 		return checkResult{"certificates", statusDegraded, "none: only this machine can reach the " + string(kind), "drover tls cert -kind " + string(kind)}
 	}
-	if err := f.Check(kind, name, now); err != nil {
-		text, cure, _ := strings.Cut(err.Error(), ": ")
-		return checkResult{"certificates", statusMissing, text, cure}
-	}
 	_, pair, _, err := f.Load()
 	if err != nil {
 		return checkResult{"certificates", statusMissing, err.Error(), "drover tls cert"}
+	}
+	if err := f.Check(kind, name, now); err != nil {
+		text, cure := err.Error(), ""
+		if at := strings.LastIndex(text, ": "); at >= 0 { // the last colon: a reason in brackets has one too
+			text, cure = text[:at], text[at+len(": "):]
+		}
+		return checkResult{"certificates", statusMissing, text, cure}
 	}
 	until := pair.Leaf.NotAfter.UTC().Format(time.DateOnly)
 	if pair.Leaf.NotAfter.Sub(now) < expiryNotice {

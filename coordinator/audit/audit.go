@@ -2,6 +2,9 @@
 // call that changes something or reads what only operators may, with who made it and how it
 // ended. It does not know the calls; the coordinator's API does.
 //
+// A record that cannot be written is an error of its call's Write, not dropped and counted as
+// package rotate does with the lines of a daemon's log.
+//
 // Records are appended with one write each, and not synced: a process that is killed loses
 // none, a machine that loses power the last ones. The facts' log is what survives that.
 package audit
