@@ -90,6 +90,7 @@ step_up() {
   curl -fsS -o "$work/last" -L -X PUT -T "$work/text" "$web/books/a.txt?op=CREATE&user.name=root&blocksize=1048576"
   say "HDFS is up, with $(wc -c <"$work/text") bytes of text"
   vagrant box add --force --name drover/debian "$DROVER_BOX_DIR/debian.box" >/dev/null
+  measured "machines" "$((DROVER_NODES + 1)) with $DROVER_CPUS CPU and $DROVER_MEMORY MB, $([ "${DROVER_DRIVER:-qemu}" = kvm ] && echo KVM || echo emulated), $(basename "$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)")"
   say "vagrant up"
   fresh=$SECONDS
   vagrant up --no-color 2>&1 | stdbuf -oL tr '\r' '\n' | grep --line-buffered -v 'Progress: ' | sed -u 's/^/    /' || fail "vagrant up"

@@ -64,6 +64,7 @@ begin_session() {
   # HDFS holds both ends of the pipe that rules it, so that it does not end with us.
   setsid "$here/libvirt.sh" "$work/libvirt" "$here/hdfs.sh" "$work/hdfs" 10.88.0.10 "${datanodes[@]}" <>"$work/hdfs.in" >"$work/hdfs.out" 2>"$work/session.log" &
   echo $! >"$session"
+  disown # its end is no news
   for _ in $(seq 900); do
     grep -q '^ok ready' "$work/hdfs.out" && return
     lives || break
