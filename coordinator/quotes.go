@@ -27,6 +27,7 @@ const (
 	weakProbability         = 0.5              // a lower one causes a warning
 	startsLimit             = 20_000           // task ends simulated for expected starts
 	startsPause             = time.Second      // between two simulations for expected starts
+	startsFactor            = 50               // or so many times as long as the last one took
 	maxPlanSteps            = 2000             // in one response
 	offerRounding           = time.Second
 )
@@ -340,7 +341,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 }
 
 // expectedStarts returns when pending stages are expected to start, simulated
-// with predicted run times. The result is cached for startsPause, or twenty
+// with predicted run times. The result is cached for startsPause, or fifty
 // times what it cost if that is longer. If it cannot be computed (another quote
 // is being made, too much is pending) it returns the last result.
 func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageID]scheduler.Time {
@@ -376,7 +377,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	now := s.now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.starts, q.startsDue = starts, now.Add(max(startsPause, 20*now.Sub(began)))
+	q.starts, q.startsDue = starts, now.Add(max(startsPause, startsFactor*now.Sub(began)))
 	return starts
 }
 

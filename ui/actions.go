@@ -60,6 +60,7 @@ func (s *server) serveAction(w http.ResponseWriter, r *http.Request) {
 	}
 	to, err := do(&actions{s.api}, r.Context(), r.PostForm)
 	s.shared.drop(q.reader)
+	s.shared.drop(q.rights)
 	if err != nil {
 		s.refuse(w, r, q, err)
 		return

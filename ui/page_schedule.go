@@ -105,8 +105,7 @@ type scheduleView struct {
 
 // schedulePage shows the schedule with its future.
 func (q *query) schedulePage() (*view, error) {
-	req := q.scheduleRequest()
-	plan, err := q.schedule(req)
+	l, err := q.layout()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +113,7 @@ func (q *query) schedulePage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, by := newScheduleIndex(plan), q.values.Get("by")
+	req, plan, by := q.scheduleRequest(), l.plan, q.values.Get("by")
 	d := &scheduleView{Job: req.GetJob(), Tenants: tenantChoices(tenants, req.GetTenant()),
 		Bys: choices(by, "", "nodes", "racks", "racks", "tenants", "tenants"), Pasts: choices(q.values.Get("past"), "", "an hour ago", "6", "6 hours ago", "24", "a day ago")}
 	active, tasks := 0, int64(0)
@@ -127,10 +126,8 @@ func (q *query) schedulePage() (*view, error) {
 		tasks += int64(w.GetTasks())
 	}
 	d.Summary = fmt.Sprintf("%s on nodes, %s waiting", plural(int64(active), "attempt", "attempts"), plural(tasks, "task", "tasks"))
-	d.addTables(plan, x)
-	data := newScheduleData(plan, by)
-	data.Now, data.From, data.Until = 0, 0, 0 // that time passes is no change
-	d.Address = dataAddress("schedule", data, "by", by, "job", req.GetJob(), "tenant", req.GetTenant(), "past", q.values.Get("past"))
+	d.addTables(plan, l.index)
+	d.Address = dataAddress("schedule", l.digest, "by", by, "job", req.GetJob(), "tenant", req.GetTenant(), "past", q.values.Get("past"))
 	return &view{Title: "Schedule", Nav: "Schedule", Template: "schedule", Scripts: []string{"schedule.js"}, Data: d}, nil
 }
 
