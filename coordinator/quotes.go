@@ -13,6 +13,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
+	"github.com/drover-run/drover/scheduler/obstacle"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -40,6 +41,7 @@ type quoter struct {
 
 	mu        sync.Mutex
 	starts    map[scheduler.StageID]scheduler.Time // replaced, never written to
+	obstacles map[scheduler.StageID]obstacle.Set   // found with starts, replaced and never written to
 	startsDue time.Time
 }
 
@@ -367,7 +369,9 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 		}
 		question.NoDeadlineLane, question.Preempt = laneOptions(s.schedulerOf(f))
 	})
+	var obstacles map[scheduler.StageID]obstacle.Set
 	if err == nil {
+		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
 		starts, err = q.planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
 	}
 	if err != nil {
@@ -377,7 +381,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	now := s.now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.starts, q.startsDue = starts, now.Add(max(startsPause, startsFactor*now.Sub(began)))
+	q.starts, q.obstacles, q.startsDue = starts, obstacles, now.Add(max(startsPause, startsFactor*now.Sub(began)))
 	return starts
 }
 

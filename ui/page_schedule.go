@@ -82,6 +82,33 @@ type waitingRow struct {
 	*droverv1.ScheduleWaiting
 	JobName, StageName string
 	Giving             []choiceLink
+	Stopping           []choiceLink // what would have to give way
+	StopNode           string       // where
+}
+
+// obstacle returns what would have to give way, with the address of its page.
+func (x *scheduleIndex) obstacle(o *droverv1.ScheduleObstacle) choiceLink {
+	whose, to := "a job that you may not read", ""
+	if name := x.jobName(o.GetJob()); name != "" {
+		whose, to = "job "+name, address("jobs", o.GetJob())
+	}
+	switch {
+	case o.GetReservation() != 0:
+		return choiceLink{to, fmt.Sprintf("reservation %d of %s", o.GetReservation(), whose)}
+	case to == "":
+		return choiceLink{"", "an attempt of " + whose}
+	default:
+		return choiceLink{x.taskAddress(o.GetKey()), x.fullName(o.GetKey())}
+	}
+}
+
+// stopping returns what would have to give way for a task of a stage, and on which
+// node.
+func (x *scheduleIndex) stopping(w *droverv1.ScheduleWaiting) (list []choiceLink, node string) {
+	for _, o := range w.GetObstacles() {
+		list, node = append(list, x.obstacle(o)), x.nodes[o.GetNode()]
+	}
+	return list, node
 }
 
 // choiceLink is a link with its text.
@@ -137,6 +164,7 @@ func (d *scheduleView) addTables(plan *droverv1.GetScheduleResponse, x *schedule
 		for _, k := range w.GetGivesWay() {
 			r.Giving = append(r.Giving, choiceLink{x.taskAddress(k), x.fullName(k)})
 		}
+		r.Stopping, r.StopNode = x.stopping(w)
 		d.Waiting = append(d.Waiting, r)
 	}
 	for _, r := range plan.GetReservations()[:min(len(plan.GetReservations()), 2*pageRows)] {

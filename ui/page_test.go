@@ -49,7 +49,8 @@ func hostilePlan() *droverv1.GetScheduleResponse {
 		Jobs:         []*droverv1.ScheduleJob{{Job: 7, Name: hostile, Tenant: hostile, Stages: []string{hostile}, GuaranteedMs: 15_000}},
 		Attempts:     []*droverv1.ScheduleAttempt{{Key: k, Node: 1, PlacedMs: 5, EndMs: 11_000, Expected: true, State: "live"}, {Key: &droverv1.AttemptKey{Run: 1}, Node: 1, State: hostile}},
 		Reservations: []*droverv1.ScheduleReservation{{Job: 7, Kind: hostile}, {Kind: "head"}},
-		Waiting:      []*droverv1.ScheduleWaiting{{Job: 7, Reason: hostile, BehindJob: 9, GivesWay: []*droverv1.AttemptKey{k}}}}
+		Waiting: []*droverv1.ScheduleWaiting{{Job: 7, Reason: hostile, BehindJob: 9, GivesWay: []*droverv1.AttemptKey{k},
+			Obstacles: []*droverv1.ScheduleObstacle{{Node: 1, Key: k, Job: 7}, {Node: 1, Key: &droverv1.AttemptKey{Run: 3}}, {Node: 1, Reservation: 4}}}}}
 }
 
 func newScripted(t *testing.T) (*scripted, *httptest.Server) {
@@ -205,6 +206,18 @@ func TestCoordinatorGone(t *testing.T) {
 	code, text := fetch(t, http.DefaultClient, s.URL+"/jobs", nil)
 	if code != http.StatusServiceUnavailable || !strings.Contains(text, "nobody leads") || !strings.Contains(text, "tries again by itself") || !strings.Contains(text, `data-live="/jobs"`) {
 		t.Errorf("%d %s", code, text)
+	}
+}
+
+// Who signed in with a token can sign out on each page; others have nothing to sign
+// out of.
+func TestSignOutIsOffered(t *testing.T) {
+	_, s := newScripted(t)
+	for cookie, want := range map[string]bool{TokenCookie + "=x": true, "other=x": false} {
+		_, text := fetch(t, http.DefaultClient, s.URL+"/jobs", func(r *http.Request) { r.Header.Set("Cookie", cookie) })
+		if got := strings.Contains(text, `action="/sign-out"`); got != want {
+			t.Errorf("%s: %t, want %t", cookie, got, want)
+		}
 	}
 }
 

@@ -88,6 +88,7 @@ type waitingBar struct {
 	Estimate int64    `json:"estimate"`
 	Behind   uint64   `json:"behind"`
 	Giving   []string `json:"giving"`
+	Stops    []string `json:"stops"` // what would have to give way for one task to start now
 }
 
 type endingAttempt struct {
@@ -110,6 +111,9 @@ func newScheduleData(p *droverv1.GetScheduleResponse, x *scheduleIndex, by strin
 		b := waitingBar{Job: x.position(w.GetJob()), Stage: x.stageName(w.GetJob(), w.GetStage()), Tasks: w.GetTasks(), Reason: w.GetReason(), Start: w.GetExpectedStartMs(), Estimate: w.GetEstimateMs(), Behind: w.GetBehindJob()}
 		for _, k := range w.GetGivesWay() {
 			b.Giving = append(b.Giving, x.fullName(k))
+		}
+		for _, o := range w.GetObstacles() {
+			b.Stops = append(b.Stops, x.obstacle(o).Label)
 		}
 		d.Waiting = append(d.Waiting, b)
 	}

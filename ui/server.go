@@ -181,7 +181,8 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		status, v = statusOf(err), errorView(err)
 	}
 	var b bytes.Buffer
-	if err := q.renderPage(&b, v, r.URL.RequestURI()); err != nil {
+	_, noCookie := r.Cookie(TokenCookie)
+	if err := q.renderPage(&b, v, r.URL.RequestURI(), noCookie == nil); err != nil {
 		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
 		return
 	}

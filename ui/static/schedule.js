@@ -9,7 +9,7 @@ import { ago, clock } from "./page.js";
  * @typedef {{version: string, now: number, from: number, until: number, first: number, rows: {name: string, state: string, detail: string, lanes: number}[],
  *   jobs: {job: number, name: string, tenant: string, deadline: number, guaranteed: number}[], parts: {row: number, lane: number}[], bars: (Bars | undefined)[],
  *   reserved: {row: number, job: number, kind: string, start: number, end: number, latest: number}[], ending: {name: string, end: number}[] | null,
- *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null}[]}} Schedule
+ *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null, stops: string[] | null}[]}} Schedule
  * @typedef {{x: number, y: number, w: number, h: number, tip: () => string, href: () => string}} Spot
  * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean}} Picture
  */
@@ -323,7 +323,7 @@ function reserved(p, g, r, y, h, clip, col, x) {
 function waitingText(d, w) {
   const j = d.jobs[w.job], behind = d.jobs.find((o) => o.job === w.behind);
   return [`${j ? j.name : "a job"} ${w.stage}: ${w.tasks} tasks wait`, w.reason, w.behind ? `goes first: job ${w.behind}${behind ? ` (${behind.name})` : ""}` : "",
-    w.giving?.length ? "gives way: " + w.giving.join(", ") : freed(d), w.start ? `expected start ${clock(w.start)} (${ago(w.start)})` : "its start is not known"].filter((s) => s).join("\n");
+    w.giving?.length ? "gives way: " + w.giving.join(", ") : freed(d), w.stops?.length ? "to start one now, would have to give way: " + w.stops.join(", ") : "", w.start ? `expected start ${clock(w.start)} (${ago(w.start)})` : "its start is not known"].filter((s) => s).join("\n");
 }
 
 /** @param {Schedule} d @returns {string} what would have to end first: the next attempts expected to */
