@@ -18,6 +18,9 @@
 #   CPUS=1       processors of each machine; the host needs as many idle ones
 #   TEXT='...'   pattern of text files for the word counts; default: generated words
 #
+# A figure more than a tenth worse than on the page of the last release (the newest tag; HEAD while there
+# is none), on the same quiet machine, is printed and stands at the end of the page.
+#
 # A missed target is shown and makes the exit code 1. Busy machines miss targets,
 # so no required check runs this script.
 set -uo pipefail
