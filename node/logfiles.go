@@ -202,9 +202,7 @@ func (l *logFiles) copy(send func(b []byte, lost int64) error) error {
 			}
 			l.open[0].Close()
 			l.open = l.open[1:]
-			if gap := l.open[0].start - l.at; gap > 0 { // this reader is too slow
-				l.lost, l.at = l.lost+gap, l.at+gap
-			}
+			l.passGap()
 		}
 		more, err := l.openNewer()
 		if !more || err != nil {
@@ -213,10 +211,26 @@ func (l *logFiles) copy(send func(b []byte, lost int64) error) error {
 	}
 }
 
+// passGap notes what was rotated away before the first open file: this reader is too
+// slow.
+func (l *logFiles) passGap() {
+	if gap := l.open[0].start - l.at; gap > 0 {
+		l.lost, l.at = l.lost+gap, l.at+gap
+	}
+}
+
 // openNewer opens the files that are newer than the one being read.
 func (l *logFiles) openNewer() (bool, error) {
-	newer := &logFiles{dir: l.dir, stream: l.stream}
-	found := len(l.open) == 0
+	if len(l.open) == 0 { // nothing was written until now, perhaps much since
+		all, err := openLogs(l.dir, l.stream)
+		if err != nil || len(all.open) == 0 {
+			return false, err
+		}
+		l.open = all.open
+		l.passGap()
+		return true, nil
+	}
+	newer, found := &logFiles{dir: l.dir, stream: l.stream}, false
 	for i := range maxRotations {
 		f, err := os.Open(l.name(i))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -226,15 +240,12 @@ func (l *logFiles) openNewer() (bool, error) {
 			newer.close()
 			return false, err
 		}
-		if len(l.open) > 0 && sameFile(f, l.open[0].File) {
+		if sameFile(f, l.open[0].File) {
 			f.Close()
 			found = true
 			break
 		}
 		newer.open = append([]logFile{{f, unknownStart}}, newer.open...)
-		if len(l.open) == 0 && i == 0 {
-			break // the first file has just appeared
-		}
 	}
 	if !found { // the one being read was removed, and others perhaps too
 		if _, err := newer.findStarts(0); err != nil {
