@@ -5,11 +5,16 @@ package rotate
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The defaults for zero.
@@ -30,6 +35,7 @@ type File struct {
 	mu             sync.Mutex // guards the fields below
 	file           *os.File
 	size           int64
+	start          int64 // of the file, in all that was ever written (Mark)
 	unreportedDrop int64 // bytes dropped since the last successful write
 	totalDropped   int64 // bytes dropped in total
 	cause          error
@@ -67,7 +73,7 @@ func (l *File) openLocked() error {
 		f.Close()
 		return err
 	}
-	l.file, l.size = f, st.Size()
+	l.file, l.size, l.start = f, st.Size(), startOf(l.path, st)
 	return nil
 }
 
@@ -147,14 +153,22 @@ func (l *File) dropLocked(n int, err error) {
 // rotateLocked renames the files and starts an empty one. If renaming fails, the current file is
 // truncated, so the size limit always holds.
 func (l *File) rotateLocked() {
+	var size int64
+	var current Mark
 	if l.file != nil {
+		if st, err := l.file.Stat(); err == nil {
+			// The mark is true before the renames and after them. Without it, on a disk
+			// without an inode, readers lose their place, not the writer its output.
+			current, size = Mark{Inode(st), l.start}, st.Size()
+			_ = writeMark(l.path, current)
+		}
 		l.file.Close()
 		l.file = nil
 	}
 	l.size = 0
 	var err error
 	if l.maxFiles == 1 {
-		err = os.Truncate(l.path, 0)
+		err = l.truncateLocked(current, size)
 	}
 	for i := l.maxFiles - 1; i > 0 && err == nil; i-- {
 		if err = os.Rename(RotatedPath(l.path, i-1), RotatedPath(l.path, i)); os.IsNotExist(err) {
@@ -162,7 +176,7 @@ func (l *File) rotateLocked() {
 		}
 	}
 	if err != nil {
-		if terr := os.Truncate(l.path, 0); terr != nil && !os.IsNotExist(terr) {
+		if terr := l.truncateLocked(current, size); terr != nil && !os.IsNotExist(terr) {
 			l.cause = terr
 		}
 	}
@@ -171,6 +185,14 @@ func (l *File) rotateLocked() {
 		return
 	}
 	l.size = min(l.size, l.maxBytes-1) // if it could not be truncated, continue writing instead of rotating forever
+}
+
+// truncateLocked empties the current file, which then begins where it ended.
+func (l *File) truncateLocked(current Mark, size int64) error {
+	if err := os.Truncate(l.path, 0); err != nil {
+		return err
+	}
+	return writeMark(l.path, Mark{current.Inode, current.Start + size})
 }
 
 // Dropped returns the number of bytes that could not be written and the last reason.
@@ -198,6 +220,41 @@ func RotatedPath(path string, n int) string {
 		return path
 	}
 	return path + "." + strconv.Itoa(n)
+}
+
+// Hold marks the logs in dir, which must exist, as being written, until the file that it returns is
+// closed or its process has ended, however it ended: the kernel keeps the mark (a shared flock of
+// the folder).
+func Hold(dir string) (io.Closer, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// Await waits until nobody holds the logs in dir, or until ctx ends, and reports whether nobody
+// does. A folder that does not exist has no writer.
+func Await(ctx context.Context, dir string) bool {
+	f, err := os.Open(dir)
+	if err != nil {
+		return os.IsNotExist(err)
+	}
+	defer f.Close()
+	for pause := time.Millisecond; unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; pause = min(2*pause, 20*time.Millisecond) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.C:
+		}
+	}
+	return true
 }
 
 // OpenPair opens stdout.log and stderr.log in dir and creates the folder if needed.
