@@ -243,9 +243,26 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return proveLater(s, g, w, now)
 	case scheduler.ReasonDue:
 		return proveDue(s, g, w, now)
+	case scheduler.ReasonPlanning:
+		return provePlanning(s, g)
+	case scheduler.ReasonNotExamined:
+		return errorUnless(len(d.Waiting) > minExamined, "only %d stages wait", len(d.Waiting))
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
+}
+
+// minExamined is how many different demands a policy examines at least.
+const minExamined = 256
+
+// provePlanning: the job or its project could have a guarantee, and neither has one nor was
+// refused one.
+func provePlanning(s *scheduler.State, g *scheduler.Stage) error {
+	j := g.Job
+	if pr := s.Project(j.Spec.Project); pr != nil {
+		return errorUnless(!pr.HasState(scheduler.GuaranteeState) && !pr.HasState(scheduler.RefusedState), "its project's request was decided")
+	}
+	return errorUnless(j.Spec.Deadline != 0 && !j.IsAccepted(), "it requests no guarantee")
 }
 
 // errorUnless returns nil if ok, else the formatted error.
