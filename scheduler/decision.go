@@ -155,7 +155,8 @@ type Decision struct {
 	PolicyStates []PolicyState `json:"policy_states,omitempty"`
 	Waiting      []Waiting     `json:"waiting,omitempty"`
 	// Wake is the next time at which the policy may decide differently without an event (a
-	// reservation starts or ends); 0 for none.
+	// reservation starts or ends); 0 for none. A decision that left work to the next one, for
+	// it has a budget of work, requests that at once: At + 1.
 	Wake Time `json:"wake,omitempty"`
 }
 

@@ -4,9 +4,9 @@
 // The suite applies random events to a random cluster (schedtest.Chaos) and checks every
 // decision: the State is unchanged byte for byte; Check passes; there are at most limit
 // actions; a new instance of the policy on a loaded copy of the State decides exactly the
-// same; a second decision without an event in between is empty; and each waiting stage has one
-// reason that Prove, which shares no code with the policies, confirms. It sums up idle
-// capacity by reason and fails if some of it has none.
+// same; a second decision without an event in between is empty unless the first requested it;
+// and each waiting stage has one reason that Prove, which shares no code with the policies,
+// confirms. It sums up idle capacity by reason and fails if some of it has none.
 package policytest
 
 import (
@@ -127,6 +127,12 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 		t.Fatalf("%s: %v\n%s", p.Name(), err, d.String())
 	}
 	if len(d.Actions) == limit {
+		return d
+	}
+	if d.Wake == now+1 { // it left work to the next decision
+		if d.Empty() {
+			t.Fatalf("%s: a decision that does nothing requests another one at once", p.Name())
+		}
 		return d
 	}
 	requireNoMoreActions(t, s, p, now, limit, &d)

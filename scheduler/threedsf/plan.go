@@ -282,7 +282,11 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 	b.requestsLeft = b.p.actionsLeft/2 + 1
 	actions, work := 0, b.p.planWork
 	for _, o := range b.owners {
-		if !o.requested || actions >= b.requestsLeft || work <= 0 {
+		if !o.requested {
+			continue
+		}
+		if actions >= b.requestsLeft || work <= 0 {
+			b.deferred = true
 			continue
 		}
 		q, left, done, err := b.planOwner(o, b.requestsLeft-actions, work)
