@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -326,7 +327,12 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		return fault.New(fault.Invalid, "%w", err)
 	}
 	t.state, t.job = d.state, d.spec.ID
-	t.decision = policy.Decide(d.state, at, maxActions)
+	t.decision = policy.Decide(d.state, at, 2*maxActions) // half of them are for requests
+	if slices.ContainsFunc(t.decision.Waiting, func(w scheduler.Waiting) bool {
+		return w.Stage.Job == t.job && w.Reason == scheduler.ReasonPlanning
+	}) {
+		t.warnings = append(t.warnings, "planning a guarantee for so many tasks takes several cycles after the submission; there is none until then")
+	}
 	for i := range t.decision.PolicyStates {
 		n := &t.decision.PolicyStates[i]
 		switch mine := n.Job == t.job; {

@@ -337,7 +337,11 @@ func (p *Planner) unregister(pr *project) {
 // placeItem places one item of a new project and reports whether it fits.
 func (p *Planner) placeItem(it *item, now scheduler.Time, flexible bool) bool {
 	p.stepsLeft -= placeSteps
-	from := p.readyTime(it, now)
+	return p.placeItemFrom(it, p.readyTime(it, now), now, flexible)
+}
+
+// placeItemFrom is placeItem given the readyTime of the item.
+func (p *Planner) placeItemFrom(it *item, from, now scheduler.Time, flexible bool) bool {
 	if from == scheduler.Never {
 		return false
 	}
@@ -506,8 +510,8 @@ func (p *Planner) markVictimBinsFreed(it *item, mark int) {
 // projects would depart later.
 func (p *Planner) delayVictim(v *item, now scheduler.Time) bool {
 	pr := v.group.project
-	i := slices.IndexFunc(p.delayed, func(d delayedProject) bool { return d.project == pr })
-	if i < 0 {
+	limited := p.cfg.PreemptionLimit != NoLimit
+	if limited && !slices.ContainsFunc(p.delayed, func(d delayedProject) bool { return d.project == pr }) {
 		p.delayed = append(p.delayed, delayedProject{pr, pr.departure()})
 	}
 	p.stepsLeft -= placeSteps + pr.size()/8
@@ -519,7 +523,7 @@ func (p *Planner) delayVictim(v *item, now scheduler.Time) bool {
 	if !p.placeEarliest(v, p.readyTime(v, now), latest.Add(1)) {
 		return false
 	}
-	if p.cfg.PreemptionLimit == NoLimit {
+	if !limited {
 		return true
 	}
 	late := 0

@@ -4,9 +4,9 @@
 // The suite applies random events to a random cluster (schedtest.Chaos) and checks every
 // decision: the State is unchanged byte for byte; Check passes; there are at most limit
 // actions; a new instance of the policy on a loaded copy of the State decides exactly the
-// same; a second decision without an event in between is empty; and each waiting stage has one
-// reason that Prove, which shares no code with the policies, confirms. It sums up idle
-// capacity by reason and fails if some of it has none.
+// same; a second decision without an event in between is empty unless the first requested it;
+// and each waiting stage has one reason that Prove, which shares no code with the policies,
+// confirms. It sums up idle capacity by reason and fails if some of it has none.
 package policytest
 
 import (
@@ -117,6 +117,9 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 		t.Fatalf("%s: %v\n%s", p.Name(), err, d.String())
 	}
 	if len(d.Actions) == limit {
+		return d
+	}
+	if d.Wake == now+1 && !d.Empty() { // it left work to the next decision
 		return d
 	}
 	requireNoMoreActions(t, s, p, now, limit, &d)
@@ -251,9 +254,26 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return proveLater(s, g, w, now)
 	case scheduler.ReasonDue:
 		return proveDue(s, g, w, now)
+	case scheduler.ReasonPlanning:
+		return provePlanning(s, g)
+	case scheduler.ReasonNotExamined:
+		return errorUnless(len(d.Waiting) > minExamined, "only %d stages wait", len(d.Waiting))
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
+}
+
+// minExamined is how many different demands a policy examines at least.
+const minExamined = 256
+
+// provePlanning: the job or its project could have a guarantee, and neither has one nor was
+// refused one.
+func provePlanning(s *scheduler.State, g *scheduler.Stage) error {
+	j := g.Job
+	if pr := s.Project(j.Spec.Project); pr != nil {
+		return errorUnless(!pr.HasState(scheduler.GuaranteeState) && !pr.HasState(scheduler.RefusedState), "its project's request was decided")
+	}
+	return errorUnless(j.Spec.Deadline != 0 && !j.IsAccepted(), "it requests no guarantee")
 }
 
 // errorUnless returns nil if ok, else the formatted error.
