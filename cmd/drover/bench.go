@@ -16,7 +16,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchSuspendCommand(), benchCriuCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchFloodsCommand(), benchSuspendCommand(), benchCriuCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {
