@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/names"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,8 +29,6 @@ type Root struct {
 
 // systemName is the cgroup below tasks; no attempt can have this name.
 const systemName = "system"
-
-var attemptNamePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
 
 // New opens the tree without changing it.
 func New(c Config) (*Root, error) {
@@ -170,7 +168,7 @@ func (r *Root) List() ([]string, error) {
 }
 
 func (r *Root) group(attempt string) (*Group, error) {
-	if !attemptNamePattern.MatchString(attempt) || attempt == systemName {
+	if !names.Valid(attempt) || attempt == systemName {
 		return nil, fault.New(fault.Invalid, "cgroups: attempt name %q: 1 to 128 of a-z A-Z 0-9 . _ -, beginning with a letter or digit, not %q", attempt, systemName)
 	}
 	return &Group{r: r, name: attempt, path: path.Join(r.base, "tasks", attempt)}, nil

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -16,17 +15,16 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/names"
 	"github.com/drover-run/drover/internal/version"
 )
 
 // transferLimit bounds the wait for another leader after a transfer.
 const transferLimit = 10 * time.Second
 
-var serverNameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-
 // checkPeer checks the name and the peer address of a server.
 func checkPeer(id, address string) error {
-	if !serverNameRE.MatchString(id) {
+	if !names.Valid(id) {
 		return fault.New(fault.Invalid, "server %.64q: a server's name has letters, digits, '.', '_' and '-'", id)
 	}
 	host, port, err := net.SplitHostPort(address)

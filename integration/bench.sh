@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; million, simulator; and limits, suspend, preempt, which run on machines
+# scheduler, coordinator; million, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -17,6 +17,9 @@
 #   NODES=3      number of machines
 #   CPUS=1       processors of each machine; the host needs as many idle ones
 #   TEXT='...'   pattern of text files for the word counts; default: generated words
+#
+# A figure more than a tenth worse than on the page of the last release (the newest tag; HEAD while there
+# is none), on the same quiet machine, is printed and stands at the end of the page.
 #
 # A missed target is shown and makes the exit code 1. Busy machines miss targets,
 # so no required check runs this script.
@@ -61,6 +64,11 @@ scheduler() {
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
 }
 
+# A file of one block read from HDFS by one task, beside HDFS's own client.
+hdfs() {
+  go build -o bin/testbed ./integration/cmd/testbed && bin/testbed hdfs -- bin/devbench -runs "$runs" -parts hdfs
+}
+
 # The whole live way through one coordinator: submissions, decisions, log, nodes, ends;
 # and the same without waiting for the disk.
 coordinator() {
@@ -94,8 +102,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | million | simulator | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, million, simulator, limits, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | million | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, million, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

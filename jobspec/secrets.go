@@ -3,6 +3,8 @@ package jobspec
 import (
 	"fmt"
 	"strings"
+
+	"github.com/drover-run/drover/internal/names"
 )
 
 // SecretName returns the name of a tenant's secret that a reference means:
@@ -20,7 +22,7 @@ func SecretName(ref, tenant string) (string, error) {
 		}
 		name = rest
 	}
-	if !nameRE.MatchString(name) || !nameRE.MatchString(tenant) {
+	if !names.Valid(name) || !names.Valid(tenant) {
 		return "", fmt.Errorf("reference %q is not known", ref)
 	}
 	return name, nil

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/drover-run/drover/internal/names"
 )
 
 // Problem is one error in a job.
@@ -44,7 +46,6 @@ var Builtins = map[StageKind][]string{
 }
 
 var (
-	nameRE   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	envRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
@@ -373,7 +374,7 @@ func (v *validator) checkStageOrder() {
 }
 
 func (v *validator) checkName(at, name string) {
-	if !nameRE.MatchString(name) {
+	if !names.Valid(name) {
 		v.addProblem(at, "use 1 to 128 letters, digits, '.', '_' or '-', a letter or digit first", "%q is not a valid name", name)
 	}
 }

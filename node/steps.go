@@ -19,6 +19,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/quota"
+	"github.com/drover-run/drover/internal/rotate"
 	"github.com/drover-run/drover/internal/tree"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/store"
@@ -42,9 +43,10 @@ const (
 	maxPause             = 10 * time.Second
 	restoreLimitsTimeout = 5 * time.Second // for restoring the limits after an interrupted start
 	maxPids              = 4096
-	maxFiles             = 1_000_000 // files and folders of one attempt, if its share of the disk has so many
-	minFiles             = 1000      // files and folders that every attempt may have
-	quotaSlack           = 256 << 10 // bytes below the quota within which a failed write counts as over it
+	maxFiles             = 1_000_000              // files and folders of one attempt, if its share of the disk has so many
+	minFiles             = 1000                   // files and folders that every attempt may have
+	logsLimit            = 300 * time.Millisecond // for the last lines of a failed task's log: a stray process may hold it open
+	quotaSlack           = 256 << 10              // bytes below the quota within which a failed write counts as over it
 )
 
 // performStep performs one step; after a failure it handles the error and pauses.
@@ -595,26 +597,12 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 	return a.recordEnd(v)
 }
 
-// awaitLogs gives the engine's logger time to write the last lines of a failed
-// command; it returns when the log has stopped growing.
+// awaitLogs waits, for a moment, until the process that writes the logs of a failed command has
+// written the last lines: the failure's message quotes them.
 func (a *attempt) awaitLogs(ctx context.Context) {
-	const tick, most = 20 * time.Millisecond, 15
-	size, same := int64(-1), 0
-	for range most {
-		now := int64(0)
-		if st, err := os.Stat(a.dir.join(nameLogs, "stderr.log")); err == nil {
-			now = st.Size()
-		}
-		if now == size && now > 0 {
-			if same++; same == 2 {
-				return
-			}
-		}
-		size = now
-		timer, cancel := context.WithTimeout(ctx, tick)
-		<-timer.Done()
-		cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, logsLimit)
+	defer cancel()
+	rotate.Await(ctx, a.dir.join(nameLogs))
 }
 
 // diskFailure returns the failure of an attempt that filled its quota, or nil.

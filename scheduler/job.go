@@ -51,6 +51,7 @@ type Job struct {
 
 	rank, tenantRank int32
 	policyStates     int32
+	doubleReserved   int32     // how many of its reservations are not the only plan of their task
 	inlineStages     [4]*Stage // storage of Stages while there are no more
 }
 
@@ -105,6 +106,7 @@ type Stage struct {
 	progressSum       int64          // progress of the live attempts, summed in progressUnit
 	finished          *finishedStage // in the history, nil until a task finished
 	tasksByNode       *tasksByNode
+	reservations      []*Reservation // by task, see PlannedAt; may be shorter than Tasks
 }
 
 // pastAttempts records the earlier attempts at a task.

@@ -95,6 +95,11 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	for _, n := range g.next {
 		q.updateOpen(j.Stages[n])
 	}
+	for _, r := range j.reservations { // a reservation may be older than its stage
+		if r.Stage == g.Index {
+			q.s.Reservations().indexTask(r, true)
+		}
+	}
 	q.s.changeLog.recordJob(j)
 }
 

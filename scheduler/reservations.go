@@ -83,7 +83,9 @@ func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
 	old = *p
 	if old.Job == r.Job && old.Node == r.Node && old.Kind == r.Kind {
 		rs.move(p, r.Start)
+		rs.indexTask(p, false)
 		*p = r
+		rs.indexTask(p, true)
 		if rs.s.timeline != nil {
 			rs.s.timeline.dropReservation(r.ID)
 			rs.s.timeline.addReservation(rs.s, p)
@@ -168,10 +170,55 @@ func (rs Reservations) count(r *Reservation, n int32) {
 		} else {
 			j.reservations = slices.Delete(j.reservations, i, i+1)
 		}
+		rs.indexTask(r, n > 0)
 		if r.Kind.IsGuarantee() {
 			j.Guarantees += n
 		}
 	}
+}
+
+// indexTask lists a reservation under its task, or takes it off the list. Of several for one
+// task the one with the highest id is listed. O(1); O(reservations of the job) while one of its
+// tasks has several.
+func (rs Reservations) indexTask(r *Reservation, add bool) {
+	g := rs.s.Stage(StageID{r.Job, r.Stage})
+	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
+		return
+	}
+	if n := int(r.Task) + 1; n > len(g.reservations) {
+		g.reservations = slices.Grow(g.reservations, n-len(g.reservations))[:n]
+	}
+	listed := &g.reservations[r.Task]
+	switch {
+	case add && *listed == nil:
+		*listed = r
+	case add:
+		g.Job.doubleReserved++
+		if (*listed).ID < r.ID {
+			*listed = r
+		}
+	case g.Job.doubleReserved == 0:
+		*listed = nil
+	default:
+		*listed = nil
+		for _, o := range g.Job.reservations {
+			if o != r && o.Stage == r.Stage && o.Task == r.Task && o.IsPlanOfTask() {
+				*listed = o
+			}
+		}
+		if *listed != nil {
+			g.Job.doubleReserved--
+		}
+	}
+}
+
+// PlannedAt returns the reservation that a plan made for a task of the stage on a node, or nil.
+// Of several it returns the one with the highest id. O(1).
+func (g *Stage) PlannedAt(task int32) *Reservation {
+	if int(task) < len(g.reservations) {
+		return g.reservations[task]
+	}
+	return nil
 }
 
 // tenantOf returns the tenant that a reservation is charged to: that of its project, else of

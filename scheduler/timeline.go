@@ -268,7 +268,7 @@ func (t *Timeline) markFreed(id NodeID) {
 
 // addReservation adds a reservation if it is one for a node that is to be honoured.
 func (t *Timeline) addReservation(s *State, r *Reservation) {
-	if r.Node == NoNode || int(r.Node) >= len(t.claims) || !(r.Kind.IsGuarantee() || r.Kind == ReserveHead) {
+	if !t.contains(r) {
 		return
 	}
 	v := interval{r.Node, r.OnDisk, NoTenant, r.Start, r.End, Occupancy{Resources: r.Demand, Disk: r.Disk}}
@@ -280,15 +280,19 @@ func (t *Timeline) addReservation(s *State, r *Reservation) {
 	t.change(&v, -1)
 }
 
-// ReservedAt returns where the timeline has a reservation, and what need it has there; false
-// if it has none. own is returned instead of an equal need, to save memory. O(1).
+// contains reports whether the timeline contains a reservation of its State.
+func (t *Timeline) contains(r *Reservation) bool {
+	return r.Node != NoNode && int(r.Node) < len(t.claims) && (r.Kind.IsGuarantee() || r.Kind == ReserveHead)
+}
+
+// ReservedAt returns where the timeline has a reservation of its State, and what need it has
+// there; false if it has none. own is returned instead of an equal need, to save memory. O(1).
 func (t *Timeline) ReservedAt(r *Reservation, own timeline.Need) (spot timeline.Spot, need timeline.Need, ok bool) {
-	v, ok := t.reserved[r.ID]
-	if !ok {
+	if !t.contains(r) {
 		return spot, need, false
 	}
-	spot = timeline.Spot{Bin: int32(v.node), Disk: min(v.disk, int16(t.Nodes.Disks(int32(v.node)))-1), At: v.start}
-	d, space := v.occupied.Resources, v.occupied.Disk
+	spot = timeline.Spot{Bin: int32(r.Node), Disk: min(r.OnDisk, int16(t.Nodes.Disks(int32(r.Node)))-1), At: r.Start}
+	d, space := r.Demand, r.Disk
 	if spot.Disk < 0 {
 		d[IO], space = 0, 0
 	}
@@ -341,4 +345,10 @@ func NodeNeed(d Resources, space int64) timeline.Need {
 // IsOfTask reports whether a reservation is for one task on a node.
 func (r *Reservation) IsOfTask() bool {
 	return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 && r.Node != NoNode
+}
+
+// IsPlanOfTask reports whether a reservation is where one task is planned: a guarantee of its
+// project, or the plan of a queue's head.
+func (r *Reservation) IsPlanOfTask() bool {
+	return r.IsOfTask() && (r.Kind == ReserveProject || r.Kind == ReserveHead)
 }

@@ -103,6 +103,7 @@ func freeOf(list []usage, bin int, base []int64, disks []scheduler.Disk, at sche
 // something changes.
 func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now scheduler.Time) {
 	t.Helper()
+	checkPlannedAt(t, s)
 	index := s.Timeline(u, now)
 	nodes, accounts := usages(s, u, now)
 	times := []scheduler.Time{now}
@@ -141,6 +142,26 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 	}
 	if index.HasOverrun() != overran {
 		t.Fatalf("an attempt is past its end: %v", overran)
+	}
+}
+
+// checkPlannedAt compares where each task is planned with a search of all reservations.
+func checkPlannedAt(t *testing.T, s *scheduler.State) {
+	t.Helper()
+	want := map[scheduler.TaskID]*scheduler.Reservation{}
+	for _, r := range s.Reservations().All() { // by id: the highest stays
+		if r.IsPlanOfTask() {
+			want[scheduler.TaskID{Job: r.Job, Stage: r.Stage, Index: r.Task}] = r
+		}
+	}
+	for j := range s.Jobs() {
+		for _, g := range j.Stages {
+			for i := range g.Spec.Tasks {
+				if got := g.PlannedAt(i); got != want[g.Task(i)] {
+					t.Fatalf("task %v is planned at %+v, want %+v", g.Task(i), got, want[g.Task(i)])
+				}
+			}
+		}
 	}
 }
 

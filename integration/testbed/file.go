@@ -47,6 +47,7 @@ type HDFSInfo struct {
 	BlockBytes  int            `json:"block_bytes"`   // default block size
 	DeadAfterMS int64          `json:"dead_after_ms"` // after this time the blocks of a stopped DataNode lose their location
 	Log         string         `json:"log"`           // log file of the daemons
+	ClassPath   string         `json:"class_path"`    // Java's, of the daemons' jars, which hold HDFS's own clients too
 }
 
 // DataNodeInfo is one DataNode.

@@ -16,12 +16,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/names"
 )
 
 // Kind is the role of a certificate's holder.
@@ -50,8 +50,6 @@ const (
 	caCert = "ca.pem"
 	caKey  = "ca.key"
 )
-
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
 
 // CreateCA makes an authority in dir. It returns fault.Exists if there is one, since a second one
 // would invalidate every certificate.
@@ -112,7 +110,7 @@ func issue(dir string, r CertRequest, now time.Time) error {
 	if !slices.Contains(Kinds(), r.Kind) {
 		return fault.New(fault.Invalid, "certificate kind %q: want coordinator, node or user", r.Kind)
 	}
-	if !nameRE.MatchString(r.Name) || r.Name == "ca" {
+	if !names.Valid(strings.ReplaceAll(r.Name, "@", "-")) || r.Name == "ca" {
 		return fault.New(fault.Invalid, "certificate name %q: use letters, digits, '.', '_', '@' or '-', and not \"ca\"", r.Name)
 	}
 	if r.Kind != KindUser && len(r.Hosts) == 0 {

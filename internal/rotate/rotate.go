@@ -5,11 +5,16 @@ package rotate
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The defaults for zero.
@@ -198,6 +203,41 @@ func RotatedPath(path string, n int) string {
 		return path
 	}
 	return path + "." + strconv.Itoa(n)
+}
+
+// Hold marks the logs in dir, which must exist, as being written, until the file that it returns is
+// closed or its process has ended, however it ended: the kernel keeps the mark (a shared flock of
+// the folder).
+func Hold(dir string) (io.Closer, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// Await waits until nobody holds the logs in dir, or until ctx ends, and reports whether nobody
+// does. A folder that does not exist has no writer.
+func Await(ctx context.Context, dir string) bool {
+	f, err := os.Open(dir)
+	if err != nil {
+		return os.IsNotExist(err)
+	}
+	defer f.Close()
+	for pause := time.Millisecond; unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; pause = min(2*pause, 20*time.Millisecond) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.C:
+		}
+	}
+	return true
 }
 
 // OpenPair opens stdout.log and stderr.log in dir and creates the folder if needed.

@@ -2,6 +2,7 @@ package rotate
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,5 +166,34 @@ func BenchmarkWrite(b *testing.B) {
 	b.SetBytes(int64(len(block)))
 	for b.Loop() {
 		l.Write(block)
+	}
+}
+
+// Await ends when the last writer has let go of the folder, not before, and at once where there
+// never was one.
+func TestAwait(t *testing.T) {
+	dir := t.TempDir()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if !Await(ended, dir) || !Await(ended, filepath.Join(dir, "none")) {
+		t.Error("waits for logs that nobody writes")
+	}
+	a, err1 := Hold(dir)
+	b, err2 := Hold(dir)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	a.Close()
+	if Await(ended, dir) {
+		t.Error("does not wait for the second writer")
+	}
+	done := make(chan bool)
+	go func() { done <- Await(t.Context(), dir) }()
+	b.Close()
+	if !<-done {
+		t.Error("still waits after the last writer")
+	}
+	if _, err := Hold(filepath.Join(dir, "none")); !os.IsNotExist(err) {
+		t.Errorf("hold of a folder that does not exist: %v", err)
 	}
 }

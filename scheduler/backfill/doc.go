@@ -17,7 +17,9 @@
 //  3. LoseBin, DrainBin, Repair and Replan plan again what cannot stay, and return the
 //     violated guarantees; Compress moves work forward; CompletePlan places new work;
 //  4. Close takes all of it out of the profile again;
-//  5. Scan reads where the tasks are planned, for actions that change the reservations.
+//  5. Scan reads where the tasks are planned, for actions that change the reservations;
+//  6. NextRound, Forget and Restore replace 1 and 2 in a later round, for the projects that
+//     changed. The others are planned as if all had been restored anew.
 //
 // A simulation without a State makes a Profile of its own and reports what happens with
 // Submit, Start and End.

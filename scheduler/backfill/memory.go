@@ -3,12 +3,18 @@ package backfill
 // slab hands out zeroed values and takes all of them back at once.
 type slab[T any] struct {
 	chunks [][]T
-	n      int // values handed out
+	n      int // values handed out of them
+	free   []*T
 }
 
 const slabChunk = 512
 
 func (s *slab[T]) next() *T {
+	if n := len(s.free) - 1; n >= 0 {
+		x := s.free[n]
+		s.free = s.free[:n]
+		return x
+	}
 	if s.n == len(s.chunks)*slabChunk {
 		s.chunks = append(s.chunks, make([]T, slabChunk))
 	}
@@ -22,7 +28,7 @@ func (s *slab[T]) reset() {
 	for i := 0; i*slabChunk < s.n; i++ {
 		clear(s.chunks[i])
 	}
-	s.n = 0
+	s.n, s.free = 0, s.free[:0]
 }
 
 // memory is what projects are made of. A planner that is used for one try after the
@@ -43,6 +49,26 @@ func (m *memory) reset() {
 	m.groups.reset()
 	m.items.reset()
 	m.groupLists, m.itemLists, m.amounts = m.groupLists[:0], m.itemLists[:0], m.amounts[:0]
+}
+
+// recycle makes what a project is made of available again; nothing may refer to it. Its lists
+// are kept, empty.
+func (m *memory) recycle(pr *project) {
+	if !m.reused {
+		return
+	}
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			*it = item{}
+		}
+		m.items.free = append(m.items.free, g.items...)
+		clear(g.items)
+		*g = group{items: g.items[:0], base: g.base[:0]}
+	}
+	m.groups.free = append(m.groups.free, pr.groups...)
+	clear(pr.groups)
+	*pr = project{groups: pr.groups[:0]}
+	m.projects.free = append(m.projects.free, pr)
 }
 
 func (m *memory) newProject() *project {

@@ -231,9 +231,14 @@ type Planner struct {
 	overloadedBins  []int32        // bins over capacity by their started items alone
 	suspectBins     []int32        // scratch
 	zeros           []int64        // all 0, see zeroBase
-	tries           bool           // the profile and the accounts are another's, see NewTry
+	tries           bool           // the profile and the accounts are another's, see Reset
 	touched         []*item        // those that may not be where their owner has them
-	alwaysLift      bool           // for tests: Compress takes each item out of the profile and searches
+	displaced       []*item        // touched, until Close
+	altered         []alteredProject
+	forgotten       []scheduler.ProjectID // scratch
+	round           uint32                // of NextRound
+	searched        bool                  // see NextRound
+	alwaysLift      bool                  // for tests: Compress takes each item out of the profile and searches
 }
 
 type binState struct {
@@ -262,6 +267,7 @@ type group struct {
 	predecessors []*group
 	successors   []*group
 	items        []*item
+	base         []int64 // of req.Need
 }
 
 type item struct {
@@ -276,8 +282,17 @@ type item struct {
 	binIndex      int            // index in binState.items
 	searchedClock uint64         // freeClock when the spot was last found to be the earliest
 	searchedFrom  scheduler.Time // start of the range in which the spot was found to be the earliest
+	searchedRound uint32         // round of the two
+	wasSearched   bool           // see Existing.Searched
 	touched       bool           // listed in Planner.touched
 	home          Reserved       // where the owner of the profile has it
+}
+
+// alteredProject is a project whose guarantee changed in this round, and what it was before.
+type alteredProject struct {
+	project    *project
+	guaranteed bool
+	guarantee  Guarantee
 }
 
 // Reserved is what the owner of a profile has reserved for a task.
@@ -296,6 +311,7 @@ type undo struct {
 	placed        bool
 	searchedClock uint64
 	searchedFrom  scheduler.Time
+	searchedRound uint32
 }
 
 type delayedProject struct {
@@ -336,7 +352,86 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	*p = Planner{cfg: p.cfg, profile: prof, accounts: accounts, projects: p.projects, submitOrder: p.submitOrder[:0], binStates: p.binStates, recentlyFreed: p.recentlyFreed[:0],
 		undoLog: p.undoLog[:0], changed: p.changed[:0], candidateTimes: p.candidateTimes, delayed: p.delayed[:0], eqClasses: p.eqClasses, finderThreshold: p.finderThreshold,
 		earliestWaiting: scheduler.Never, unchecked: p.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.overloadedBins[:0], suspectBins: p.suspectBins, zeros: p.zeros,
-		tries: true, touched: p.touched[:0], memory: p.memory}
+		tries: true, round: 1, touched: p.touched[:0], displaced: p.displaced[:0], altered: p.altered[:0], forgotten: p.forgotten[:0], memory: p.memory}
+}
+
+// NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
+// and Restore of the same projects would: what is reserved for them must not have changed. It
+// forgets the projects of which a task was tried elsewhere, and yields them; the caller
+// restores them, and those that did change, after Forget. searched says the same of each task
+// for which Existing.Searched was true. O(bins + what the last round changed).
+func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) {
+	for _, a := range slices.Backward(p.altered) {
+		if p.projects[a.project.ID] == a.project {
+			a.project.guaranteed, a.project.guarantee = a.guaranteed, a.guarantee
+			if a.project.violated {
+				a.project.violated = false
+				p.markUnchecked(a.project)
+			}
+		}
+	}
+	p.forgotten = p.forgotten[:0]
+	for _, it := range p.displaced {
+		if pr := it.group.project; p.projects[pr.ID] == pr {
+			p.forgotten = append(p.forgotten, pr.ID)
+		}
+	}
+	p.altered, p.displaced = p.altered[:0], p.displaced[:0]
+	for _, id := range p.forgotten {
+		if p.projects[id] != nil {
+			p.Forget(id)
+			forgotten(id)
+		}
+	}
+	for i := range p.binStates {
+		p.binStates[i].freedClock = 0
+	}
+	p.recentlyFreed, p.freeClock, p.changed, p.overloadedBins, p.repairedPos = p.recentlyFreed[:0], 0, p.changed[:0], p.overloadedBins[:0], math.MaxUint64
+	p.searched = searched
+	p.round++
+}
+
+// Forget removes a project from a planner of tries that has changed nothing since NextRound.
+// Unknown projects are ignored. O(its tasks).
+func (p *Planner) Forget(id scheduler.ProjectID) {
+	pr := p.projects[id]
+	if pr == nil {
+		return
+	}
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if it.placed {
+				p.unlink(it)
+			}
+			if it.home.Kept {
+				p.numKept--
+			}
+		}
+	}
+	p.unregister(pr)
+	if pr.unchecked {
+		p.unchecked = slices.DeleteFunc(p.unchecked, func(o *project) bool { return o == pr })
+	}
+	p.memory.recycle(pr)
+}
+
+// alter records the guarantee of a project before it changes in a round of tries.
+func (p *Planner) alter(pr *project) {
+	if p.tries {
+		p.altered = append(p.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
+	}
+}
+
+// syncSearched makes an item's searched fields those of this round: no search for it was done
+// yet in this one.
+func (p *Planner) syncSearched(it *item) {
+	if it.searchedRound == p.round {
+		return
+	}
+	it.searchedRound, it.searchedClock, it.searchedFrom = p.round, 0, it.spot.At
+	if p.searched && it.wasSearched {
+		it.searchedFrom = 0
+	}
 }
 
 // item returns a task, nil for an unknown one. The first call for a planner of tries
@@ -370,7 +465,7 @@ func (p *Planner) Close() {
 			p.occupy(it, &it.home.Spot, it.home.End, &it.home.Need, -1)
 		}
 	}
-	p.touched = p.touched[:0]
+	p.displaced, p.touched = p.touched, p.displaced[:0]
 }
 
 // isAtHome reports whether an item is where the owner of the profile has it.
@@ -455,8 +550,10 @@ func (p *Planner) SetSpare(b int32, spare bool) {
 // SetNonPreemptible marks a bin on which a task with a soft bound cannot be made to
 // leave.
 func (p *Planner) SetNonPreemptible(b int32, nonPreemptible bool) {
-	p.bin(b).nonPreemptible = nonPreemptible
-	p.profile.MarkChanged(b)
+	if s := p.bin(b); s.nonPreemptible != nonPreemptible {
+		s.nonPreemptible = nonPreemptible
+		p.profile.MarkChanged(b)
+	}
 }
 
 // MarkFreed records that capacity of a bin was released by another owner, or that the
@@ -520,30 +617,30 @@ func (p *Planner) Each(yield func(PlannedTask) bool) {
 	}
 }
 
-// Scan yields all tasks like Each, but without latest starts.
+// Scan yields all tasks like Each, but without latest starts; x is valid until yield returns.
 func (p *Planner) Scan(yield func(x *PlannedTask)) {
+	var x PlannedTask
 	for _, pr := range p.submitOrder {
-		pr.scan(yield)
+		pr.scan(&x, yield)
 	}
 }
 
 // ScanOf is Scan for the tasks of one project.
 func (p *Planner) ScanOf(id scheduler.ProjectID, yield func(x *PlannedTask)) {
 	if pr := p.projects[id]; pr != nil {
-		pr.scan(yield)
+		pr.scan(&PlannedTask{}, yield)
 	}
 }
 
-func (p *project) scan(yield func(x *PlannedTask)) {
-	var x PlannedTask
+func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
 	for _, g := range p.groups {
 		for _, it := range g.items {
-			x = PlannedTask{Key: it.key, Project: p.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never,
+			*x = PlannedTask{Key: it.key, Project: p.ID, Spot: it.spot, End: it.end, Started: it.started, LatestStart: scheduler.Never,
 				Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}
 			if !it.placed {
 				x.Spot.Bin, x.Spot.At, x.End = -1, scheduler.Never, scheduler.Never
 			}
-			yield(&x)
+			yield(x)
 		}
 	}
 }
@@ -668,8 +765,9 @@ func (p *Planner) latestStart(it *item) scheduler.Time {
 // setSpot moves an item to a spot and records the change; a spot with Bin -1 takes the
 // item out of the plan.
 func (p *Planner) setSpot(it *item, s Spot) {
+	p.syncSearched(it)
 	if p.recording {
-		p.undoLog = append(p.undoLog, undo{it, it.spot, it.end, it.placed, it.searchedClock, it.searchedFrom})
+		p.undoLog = append(p.undoLog, undo{it, it.spot, it.end, it.placed, it.searchedClock, it.searchedFrom, it.searchedRound})
 	}
 	end := s.At
 	if s.Bin >= 0 {
@@ -720,7 +818,7 @@ func (p *Planner) rollback(n int) {
 	for i := len(p.undoLog) - 1; i >= n; i-- {
 		u := &p.undoLog[i]
 		p.moveItem(u.item, u.spot, u.end, u.placed)
-		u.item.searchedClock, u.item.searchedFrom = u.searchedClock, u.searchedFrom
+		u.item.searchedClock, u.item.searchedFrom, u.item.searchedRound = u.searchedClock, u.searchedFrom, u.searchedRound
 	}
 	p.undoLog = p.undoLog[:n]
 }
@@ -782,7 +880,13 @@ func (p *Planner) placeEarliest(it *item, from, before scheduler.Time) bool {
 	s, ok := p.earliestSpot(it, from, before)
 	if ok {
 		p.setSpot(it, s)
-		it.searchedClock, it.searchedFrom = p.freeClock, from
+		it.setSearched(p, p.freeClock, from)
 	}
 	return ok
+}
+
+// setSearched records that the item's spot is the earliest from a time on, with the bins as
+// they were at a free clock.
+func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
+	it.searchedClock, it.searchedFrom, it.searchedRound = clock, from, p.round
 }

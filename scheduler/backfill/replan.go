@@ -119,6 +119,7 @@ func (p *Planner) moveEarlier(it *item, from, now scheduler.Time) bool {
 	if it.spot.At <= from {
 		return false
 	}
+	p.syncSearched(it)
 	// A predecessor moved, or the account may have capacity again: consider every bin.
 	all := (from < it.searchedFrom && it.searchedFrom > now) || (p.accounts != nil && it.group.project.Account != 0)
 	if !all && p.binStates[p.lastFreedBin()].freedClock <= it.searchedClock {
@@ -135,7 +136,7 @@ func (p *Planner) moveEarlier(it *item, from, now scheduler.Time) bool {
 	} else {
 		best, found = p.earliestOnFreedBins(it, from)
 	}
-	it.searchedClock, it.searchedFrom = p.freeClock, from
+	it.setSearched(p, p.freeClock, from)
 	if !found {
 		return false
 	}
@@ -430,6 +431,7 @@ func (p *Planner) violations(cause Cause) []Violation {
 			continue
 		}
 		if d := pr.departure(); d > pr.guarantee.Latest {
+			p.alter(pr)
 			pr.violated = true
 			out = append(out, Violation{pr.ID, cause, d, pr.guarantee.Latest})
 		}

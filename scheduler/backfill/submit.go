@@ -52,6 +52,7 @@ func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 	if pr.guaranteed {
 		return nil
 	}
+	p.alter(pr)
 	pr.guarantee = p.computeGuarantee(pr)
 	if pr.Deadline > 0 && pr.guarantee.Departure > pr.Deadline {
 		p.rollback(0)
@@ -79,8 +80,8 @@ func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) {
 	}
 }
 
-// Restore adds a project to a planner of NewTry. at describes each of its tasks, given
-// its need.
+// Restore adds a project to a planner of tries (Reset). at describes each of its tasks, given
+// its need. Nothing of the project is referred to afterwards, except what Occupied points to.
 // guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
 // tasks without a place.
 func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) error {
@@ -105,7 +106,7 @@ type Existing struct {
 	Reserved
 	Lost     bool // the reservation cannot stay: the task needs another place
 	Changed  bool // PlannedTask.Moved is to be true even if the task stays
-	Searched bool // no earlier start is possible except on bins that are marked freed
+	Searched bool // if the round is searched (NextRound), no earlier start is possible except on bins that are marked freed
 	Pinned   bool // the task is suspended on Bin and Disk, and must stay there
 	Bin      int32
 	Disk     int16
@@ -116,7 +117,6 @@ type Existing struct {
 func (p *Planner) restoreItem(it *item, x *Existing) {
 	if x.Kept && !x.Lost {
 		it.spot, it.end, it.placed = x.Spot, x.Spot.At.Add(p.durationOn(it, x.Spot.Bin)), true
-		it.searchedFrom = it.spot.At
 		p.link(it)
 	} else if x.Pinned {
 		it.spot = Spot{Bin: x.Bin, Disk: x.Disk}
@@ -127,9 +127,7 @@ func (p *Planner) restoreItem(it *item, x *Existing) {
 	}
 	p.numKept++
 	if it.isAtHome() {
-		if x.Searched && !it.group.isConstrained() {
-			it.searchedFrom = 0
-		}
+		it.wasSearched = x.Searched && !it.group.isConstrained()
 		return
 	}
 	it.moved = true
@@ -192,7 +190,11 @@ func (p *Planner) register(in Project) (*project, error) {
 		return nil, fmt.Errorf("project %d is already planned", in.ID)
 	}
 	pr := p.memory.newProject()
-	pr.Project, pr.groups = in, carve(&p.memory, &p.memory.groupLists, len(in.Requests))
+	pr.Project = in
+	pr.Requests = nil
+	if cap(pr.groups) < len(in.Requests) {
+		pr.groups = carve(&p.memory, &p.memory.groupLists, len(in.Requests))
+	}
 	for i := range in.Requests {
 		r := &in.Requests[i]
 		if err := p.checkRequest(pr, r); err != nil {
@@ -227,7 +229,15 @@ func (p *Planner) register(in Project) (*project, error) {
 // addGroup adds the tasks of a request to a project.
 func (p *Planner) addGroup(pr *project, r *Request) {
 	g := p.memory.newGroup()
-	g.project, g.req, g.items = pr, *r, carve(&p.memory, &p.memory.itemLists, len(r.Tasks))
+	g.project, g.req = pr, *r
+	if cap(g.base) < len(r.Need.Base) {
+		g.base = carve(&p.memory, &p.memory.amounts, len(r.Need.Base))
+	}
+	g.base = append(g.base, r.Need.Base...)
+	g.req.Need.Base, g.req.Tasks = g.base, nil
+	if cap(g.items) < len(r.Tasks) {
+		g.items = carve(&p.memory, &p.memory.itemLists, len(r.Tasks))
+	}
 	if p.accounts != nil {
 		total := carve(&p.memory, &p.memory.amounts, len(r.Need.Base)+1)
 		g.accountNeed = Need{Base: append(append(total, r.Need.Base...), r.Need.IO)}
@@ -256,7 +266,7 @@ func (g *group) isConstrained() bool {
 // hasTask reports whether an earlier request of the same stage has the task.
 func (p *project) hasTask(k Key) bool {
 	for _, g := range p.groups {
-		if g.req.Job == k.Job && g.req.Stage == k.Stage && slices.Contains(g.req.Tasks, k.Task) {
+		if g.req.Job == k.Job && g.req.Stage == k.Stage && slices.ContainsFunc(g.items, func(it *item) bool { return it.key == k }) {
 			return true
 		}
 	}
@@ -319,14 +329,14 @@ func (p *Planner) placeItem(it *item, now scheduler.Time, flexible bool) bool {
 	s, ok := p.earliestSpot(it, from, scheduler.Never)
 	seen := p.freeClock
 	if flexible && !it.pinned && p.tryBackfillTimes(it, from, now, s, ok) {
-		it.searchedClock, it.searchedFrom = seen, from // as of before the displaced items freed bins
+		it.setSearched(p, seen, from) // as of before the displaced items freed bins
 		return true
 	}
 	if !ok {
 		return false
 	}
 	p.setSpot(it, s)
-	it.searchedClock, it.searchedFrom = p.freeClock, from
+	it.setSearched(p, p.freeClock, from)
 	return true
 }
 

@@ -84,20 +84,23 @@ func (f *reservingPolicy) Name() string { return f.name }
 // SetReasonsWanted sets whether decisions list why stages wait.
 func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.setReasons(wanted) }
 
-// Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(nodes +
-// reservations + waiting tasks) to read what is planned, and O(log) for each change.
+// Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
+// the projects that changed) to read what is planned of them, O(log) for each change, and a
+// step for each node and each waiting task.
 func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.beginWithoutResume(s, now, limit) {
 		return p.idleDecision(now)
 	}
 	f.states, f.actionsExhausted = f.states[:0], false
+	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
 	// more: repeat until nothing changes.
 	const rounds = 5
 	for range rounds {
 		actions, notes := len(p.actions), len(f.states)
 		f.runRound(s, now)
+		f.plan.restored.readTo = begin // what this decision tries is undone at its end
 		if err := s.PolicyStates().Apply(f.states[notes:]); err != nil || f.actionsExhausted || !f.plan.needsAnotherRound {
 			break
 		}
@@ -169,11 +172,6 @@ func lastID(s *scheduler.State) scheduler.ReservationID {
 		return 0
 	}
 	return all[len(all)-1].ID
-}
-
-// isPlanned reports whether a reservation belongs to the plan.
-func isPlanned(r *scheduler.Reservation) bool {
-	return (r.Kind == scheduler.ReserveProject || r.Kind == scheduler.ReserveHead) && r.Job != 0 && r.Task >= 0 && r.Node != scheduler.NoNode
 }
 
 func keyOf(r *scheduler.Reservation) backfill.Key {

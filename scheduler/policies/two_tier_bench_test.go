@@ -102,13 +102,15 @@ func (c *crowdedWorld) endOne(node scheduler.NodeID) {
 func BenchmarkCrowdedPlan(b *testing.B) {
 	for _, jobs := range []int{1, 5} {
 		for _, variant := range []string{"2tsb", "2tfb-sf"} {
-			b.Run(fmt.Sprintf("%d jobs %s", jobs, variant), func(b *testing.B) { benchPlanned10000(b, variant, jobs) })
+			b.Run(fmt.Sprintf("%d jobs %s", jobs, variant), func(b *testing.B) {
+				benchPlanned10000(b, mustNew(b, "two_tier", map[string]string{"variant": variant}), jobs)
+			})
 		}
 	}
+	b.Run("conservative", func(b *testing.B) { benchPlanned10000(b, mustNew(b, "conservative", nil), 1) })
 }
 
-func benchPlanned10000(b *testing.B, variant string, jobs int) {
-	p := mustNew(b, "two_tier", map[string]string{"variant": variant})
+func benchPlanned10000(b *testing.B, p scheduler.Policy, jobs int) {
 	c := newCrowded(b, p, 1000, 10_000, jobs)
 	b.Run("early end", func(b *testing.B) {
 		moved := 0
@@ -126,7 +128,7 @@ func benchPlanned10000(b *testing.B, variant string, jobs int) {
 			if _, err := scheduler.Cycle(c.State, p, c.Now, 100_000, scheduler.AcceptAll); err != nil {
 				b.Fatal(err)
 			}
-			if _, ok := c.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Project: id}); !ok {
+			if j := c.State.Job(c.State.Project(id).Jobs[0]); !j.HasState(scheduler.GuaranteeState) && !c.State.Project(id).HasState(scheduler.GuaranteeState) {
 				b.Fatal("no guarantee")
 			}
 		}
@@ -191,5 +193,35 @@ func TestWarmPolicyDecidesAsNewOneOnLargeJobs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A cycle reads from the State what changed since the last one, and what that tried to move:
+// few of 200 owners after an arrival or an early end.
+func TestArrivalReadsWhatChanged(t *testing.T) {
+	for _, name := range []string{"two_tier", "conservative"} {
+		t.Run(name, func(t *testing.T) {
+			p := mustNew(t, name, nil).(*reservingPolicy)
+			c := newCrowded(t, p, 20, 150, 1)
+			decide := func(what string) {
+				t.Helper()
+				d, err := scheduler.Cycle(c.State, p, c.Now, 100_000, scheduler.AcceptAll)
+				if err != nil {
+					t.Fatal(err)
+				}
+				read, all := len(p.plan.restored.changed), len(p.plan.restored.ordered)
+				if read == 0 || read > all/4+2*len(d.Actions) {
+					t.Errorf("after %s, a cycle with %d actions read %d of %d owners", what, len(d.Actions), read, all)
+				}
+			}
+			for range 5 {
+				c.Advance(time.Millisecond)
+				c.submitProject()
+				decide("an arrival")
+			}
+			c.Advance(time.Millisecond)
+			c.endOne(0)
+			decide("an early end")
+		})
 	}
 }

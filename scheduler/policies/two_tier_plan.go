@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// roundPlan is the plan of one round, read from the State. Its planner tries
-// reservations in the State's timeline until Close.
+// roundPlan is the plan of one round, read from the State. Its planner tries reservations in
+// the State's timeline until Close.
 type roundPlan struct {
 	*backfill.Planner
 	boundAssumptions
@@ -17,15 +17,13 @@ type roundPlan struct {
 	now                 scheduler.Time
 	projects            bool // jobs are planned in their projects, not each alone
 	timeline            *scheduler.Timeline
-	reservations        map[backfill.Key]*scheduler.Reservation // those of the plan
 	nextID              scheduler.ReservationID
 	needsAnotherRound   bool                             // something is blocked, suspended, unplanned or was replanned
 	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
 	blockedUntil        map[scheduler.StageID]scheduler.Time
-	owners              []scheduler.ProjectID // with waiting work, ordered by their first active jobs
-	newOwners           []newOwner            // those that are not planned in full or have no guarantee
-	seen                map[scheduler.ProjectID]bool
-	searched            bool // no reservation can start earlier except on nodes that were marked freed
+	restored            restoredOwners
+	newOwners           []newOwner // those that are not planned in full or have no guarantee
+	searched            bool       // no reservation can start earlier except on nodes that were marked freed
 	suspendedStage      *scheduler.Stage
 
 	// Scratch, valid until the next round:
@@ -43,33 +41,29 @@ type newOwner struct {
 // begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	p.s, p.now, p.nextID, p.needsAnotherRound = s, now, lastID(s), false
-	p.owners, p.newOwners, p.tasks, p.amounts = p.owners[:0], p.newOwners[:0], p.tasks[:0], p.amounts[:0]
-	if p.reservations == nil {
-		p.reservations, p.seen = map[backfill.Key]*scheduler.Reservation{}, map[scheduler.ProjectID]bool{}
+	p.newOwners, p.tasks, p.amounts, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.amounts[:0], nil
+	if p.blockedReservations == nil {
 		p.blockedReservations, p.blockedUntil = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
 	}
-	clear(p.reservations)
-	clear(p.seen)
 	clear(p.blockedReservations)
 	clear(p.blockedUntil)
 }
 
-// readPlan reads the plan from the State. Reservations of work that is not planned
-// any more are dropped.
+// readPlan reads from the State what changed in the plan since the last round. Reservations of
+// work that is not planned any more are dropped.
 func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	p.begin(s, now)
 	p.hasBounds = hasBoundedJob(s)
-	for _, id := range p.collectReservations() {
-		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
-	}
 	p.timeline = s.Timeline(p.boundAssumptions, now)
 	p.searched = f.spare == 0 && f.compressed.verify(s, p.timeline)
-	p.Reset(p.timeline.Nodes, nil)
+	p.findChanged(f.spare == 0)
+	p.readReservations()
+	for _, id := range p.restored.stale {
+		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
+	}
 	for _, n := range s.Nodes() {
-		if p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed) {
-			p.SetNonPreemptible(int32(n.Spec.ID), true)
-		}
+		p.SetNonPreemptible(int32(n.Spec.ID), p.hasBounds && !n.Spec.Levels.Has(scheduler.LevelSwapped) && !n.Spec.Levels.Has(scheduler.LevelCheckpointed))
 	}
 	if p.searched {
 		p.timeline.FreedSince(f.compressed.clock, func(n scheduler.NodeID) { p.MarkFreed(int32(n)) })
@@ -80,61 +74,45 @@ func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	f.wakeAt(p.timeline.NextChange(), now)
 }
 
-// collectReservations lists the reservations of the plan by task, and returns those of
-// work that is not planned any more.
-func (p *roundPlan) collectReservations() (stale []scheduler.ReservationID) {
-	for _, r := range p.s.Reservations().All() {
-		if !isPlanned(r) {
-			continue
-		}
-		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && p.needsPlan(g, r.Task) && int(r.OnDisk) < len(p.s.Node(r.Node).Disks) {
-			p.reservations[keyOf(r)] = r
-		} else {
-			stale = append(stale, r.ID)
-		}
-	}
-	return stale
-}
-
-// restoreOwners restores all projects with waiting work in the planner.
+// restoreOwners restores the changed owners in the planner, and lists all with work to plan.
 func (p *roundPlan) restoreOwners() {
-	for j := range p.s.Jobs() {
-		if j.Phase != scheduler.JobActive {
-			continue
+	for _, o := range p.restored.changed {
+		if o.first != nil {
+			p.restoreOwner(o)
 		}
-		id := ownerOf(j, p.projects)
-		if id>>63 == 0 {
-			if p.seen[id] {
-				continue
-			}
-			p.seen[id] = true
+	}
+	for _, o := range p.restored.ordered {
+		if o.incomplete {
+			p.newOwners = append(p.newOwners, newOwner{o.id, o.guaranteed})
 		}
-		p.restoreOwner(id, j)
 	}
 }
 
-// restoreOwner restores one project, of which j is the first active job.
-func (p *roundPlan) restoreOwner(id scheduler.ProjectID, j *scheduler.Job) {
-	p.buildProject(id, j)
+// restoreOwner restores one owner that has an active job.
+func (p *roundPlan) restoreOwner(o *restoredOwner) {
+	another := p.needsAnotherRound
+	p.needsAnotherRound = false
+	p.buildProject(o.id, o.first)
+	dependsOnTime := slices.ContainsFunc(p.project.Requests, func(r backfill.Request) bool { return r.NotBefore > 0 })
+	o.volatile = o.volatile || p.needsAnotherRound || dependsOnTime
+	p.needsAnotherRound = p.needsAnotherRound || another
 	if len(p.project.Requests) == 0 {
 		return
 	}
 	var guarantee, latest scheduler.PolicyState
-	guaranteed := j.HasState(scheduler.GuaranteeState)
-	if pr := p.s.Project(id); pr != nil {
+	guaranteed := o.first.HasState(scheduler.GuaranteeState)
+	if pr := p.s.Project(o.id); pr != nil {
 		guaranteed = pr.HasState(scheduler.GuaranteeState)
 	}
 	if guaranteed {
-		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, id))
-		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, id))
+		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
+		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
 	}
 	if err := p.Restore(p.project, backfill.Guarantee{Departure: guarantee.At, Latest: latest.At}, guaranteed, p.existing); err != nil {
 		panic("policies: the planner refused an accepted job: " + err.Error())
 	}
-	p.owners = append(p.owners, id)
-	if !guaranteed || p.NumUnplacedOf(id) > 0 {
-		p.newOwners = append(p.newOwners, newOwner{id, guaranteed})
-	}
+	o.planned, o.guaranteed = true, guaranteed
+	o.incomplete = !guaranteed || p.NumUnplacedOf(o.id) > 0
 }
 
 // existing describes a task that is planned: where it is suspended, and what is reserved
@@ -145,7 +123,7 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 		g = p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
 		p.suspendedStage = g
 	}
-	r := p.reservations[k]
+	r := p.reservationOf(k)
 	if g.Suspended > 0 {
 		if a := suspendedAttempt(p.s, g, k.Task); a != nil {
 			x.Pinned, x.Bin, x.Disk = true, int32(a.Node), a.Disk
@@ -163,18 +141,29 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 // withdrawRest takes out the reservations of tasks that are not planned in this round,
 // except those that are due and blocked.
 func (p *roundPlan) withdrawRest() {
-	if len(p.reservations) == p.NumKept()+len(p.blockedReservations) {
+	p.eachUnplanned(func(r *scheduler.Reservation) {
+		own := scheduler.NodeNeed(r.Demand, r.Disk)
+		if spot, need, ok := p.timeline.ReservedAt(r, own); ok {
+			p.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
+		}
+	})
+}
+
+// eachUnplanned yields the reservations of the plan whose tasks are not planned in this round,
+// except those that are due and blocked. O(1) if there are none.
+func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
+	if p.restored.reserved == p.NumKept()+len(p.blockedReservations) {
 		return
 	}
 	for _, r := range p.s.Reservations().All() {
-		if p.reservations[keyOf(r)] != r || p.blockedReservations[r.ID] {
+		if !r.IsPlanOfTask() || p.blockedReservations[r.ID] || p.reservationOf(keyOf(r)) != r {
+			continue
+		}
+		if !p.needsPlan(p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}), r.Task) {
 			continue
 		}
 		if _, planned := p.Find(keyOf(r)); !planned {
-			own := scheduler.NodeNeed(r.Demand, r.Disk)
-			if spot, need, ok := p.timeline.ReservedAt(r, own); ok {
-				p.Withdraw(backfill.Reserved{Spot: spot, End: r.End, Need: need, Kept: true}, 0)
-			}
+			yield(r)
 		}
 	}
 }
@@ -270,7 +259,7 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 	if a != nil { // only caps can block it
 		blocked = !p.s.TenantTree().WithinCaps(g.Job, a.Demand, a.Demand.Sub(a.Occupied.Resources))
 	}
-	if k := p.reservations[backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}]; blocked && k != nil && k.Start <= p.now {
+	if k := p.reservationOf(backfill.Key{Job: r.Job, Stage: r.Stage, Task: task}); blocked && k != nil && k.Start <= p.now {
 		p.needsAnotherRound = true
 		p.blockedReservations[k.ID] = true
 		p.blockedUntil[g.ID()] = max(p.blockedUntil[g.ID()], k.End)
@@ -314,7 +303,7 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 		case !p.needsPlan(g, i):
 		case !g.IsPending(i):
 			p.tasks = append(p.tasks, i)
-		case slots > 0 && p.reservations[backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}] != nil:
+		case slots > 0 && p.reservationOf(backfill.Key{Job: g.Job.Spec.ID, Stage: g.Index, Task: i}) != nil:
 			slots--
 			p.tasks = append(p.tasks, i)
 		default:

@@ -192,7 +192,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 		ids = append(ids, o.id)
 	}
 	if missing != f.plan.NumUnplaced() { // previously planned work lost its place
-		ids = f.plan.owners
+		ids = f.plan.restored.plannedIDs()
 	}
 	for range rounds {
 		for _, id := range ids {
@@ -280,14 +280,14 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 		}
 		if f.wakeAt(x.Spot.At, now); x.Spot.At > now {
 			if x.Moved {
-				f.reserve(s, x, f.plan.reservations[x.Key])
+				f.reserve(s, x, f.plan.reservationOf(x.Key))
 			}
 			return
 		}
 		f.dueTasks = append(f.dueTasks, *x)
 		g := s.Stage(scheduler.StageID{Job: x.Key.Job, Stage: x.Key.Stage})
 		if f.plan.staysForever(s, g.Job, scheduler.NodeID(x.Spot.Bin)) || isBlocked(s, g) || !f.canStart(s, g, x) {
-			f.reserve(s, x, f.plan.reservations[x.Key]) // Check requires it before the task may overtake guarantees
+			f.reserve(s, x, f.plan.reservationOf(x.Key)) // Check requires it before the task may overtake guarantees
 		} else {
 			f.unreserve(x.Key)
 		}
@@ -300,15 +300,8 @@ func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 // dropUnplanned drops the reservations of tasks that are not planned any more.
 func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
-	if len(p.reservations) == p.NumKept()+len(p.blockedReservations) {
-		return
-	}
 	var missing []backfill.Key
-	for _, r := range s.Reservations().All() {
-		if _, ok := p.Find(keyOf(r)); p.reservations[keyOf(r)] == r && !ok && !p.blockedReservations[r.ID] {
-			missing = append(missing, keyOf(r))
-		}
-	}
+	p.eachUnplanned(func(r *scheduler.Reservation) { missing = append(missing, keyOf(r)) })
 	for _, k := range missing {
 		f.unreserve(k)
 		// A task that was lost or stopped may leave its stage with more tasks
@@ -326,8 +319,8 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 
 // unreserve drops the reservation of a task, if it has one.
 func (f *reservingPolicy) unreserve(k backfill.Key) {
-	if r := f.plan.reservations[k]; r != nil && f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
-		delete(f.plan.reservations, k)
+	if r := f.plan.reservationOf(k); r != nil {
+		f.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}})
 	}
 }
 
@@ -346,9 +339,7 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 	} else {
 		r.ID = f.plan.nextReservationID()
 	}
-	if f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}) && old == nil {
-		f.plan.reservations[x.Key] = s.Reservations().Get(r.ID)
-	}
+	f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
 // startTask starts a due task if nothing but capacity was in question.
@@ -363,7 +354,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, x *backfill.PlannedTask)
 	}
 	if started {
 		f.unreserve(x.Key)
-	} else if f.plan.reservations[x.Key] == nil && !f.actionsExhausted { // it stays due until it is no longer blocked
+	} else if f.plan.reservationOf(x.Key) == nil && !f.actionsExhausted { // it stays due until it is no longer blocked
 		f.reserve(s, x, nil)
 	}
 }
@@ -455,7 +446,7 @@ func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next sc
 func (f *reservingPolicy) dueReservation(s *scheduler.State, g *scheduler.Stage) *scheduler.Reservation {
 	for i := range f.dueTasks {
 		if k := f.dueTasks[i].Key; k.Job == g.Job.Spec.ID && k.Stage == g.Index && g.IsPending(k.Task) {
-			return f.plan.reservations[k]
+			return f.plan.reservationOf(k)
 		}
 	}
 	return nil

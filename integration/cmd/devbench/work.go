@@ -41,15 +41,16 @@ const (
 	endLimit   = 20 * time.Second
 )
 
-// withDev runs work beside a new `drover dev` and returns the CPU time of its whole process tree.
-func (b *bench) withDev(work func(run func(file string) error) error) (cpu float64, err error) {
+// withDev runs work beside a new `drover dev` with more flags and returns the CPU time of its whole
+// process tree.
+func (b *bench) withDev(work func(run func(file string) error) error, flags ...string) (cpu float64, err error) {
 	data, err := os.MkdirTemp(b.dir, "dev-")
 	if err != nil {
 		return 0, err
 	}
 	defer os.RemoveAll(data)
 	socket := filepath.Join(data, "s")
-	dev := exec.Command(b.drover, "dev", "-data", filepath.Join(data, "state"), "-socket", socket, "-ui", "")
+	dev := exec.Command(b.drover, append([]string{"dev", "-data", filepath.Join(data, "state"), "-socket", socket, "-ui", ""}, flags...)...)
 	says, err := dev.StderrPipe()
 	if err != nil {
 		return 0, err

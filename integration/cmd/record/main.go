@@ -1,5 +1,6 @@
 // Command record writes the page of one benchmark to docs/measured. The output of
-// the benchmark is its standard input.
+// the benchmark is its standard input. The page ends with what changed by more than
+// a tenth against the page of the last release; what became worse is printed as well.
 //
 //	record -part NAME -command TEXT [-failed] FILE
 package main
@@ -11,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,8 +49,35 @@ func run(part, command string, failed bool, args []string) error {
 	if err != nil {
 		return err
 	}
-	page := record.Page(record.Measurement{Part: part, Command: command, At: time.Now(), Commit: commit, Machine: m, Output: string(out), Failed: failed})
-	return os.WriteFile(args[0], []byte(page), 0o644)
+	now := record.Measurement{Part: part, Command: command, At: time.Now(), Commit: commit, Machine: m, Output: string(out), Failed: failed}
+	before, err := lastPage(args[0])
+	if err != nil {
+		return err
+	}
+	against, worse := record.Compare(before, now)
+	if worse > 0 {
+		fmt.Print(against)
+	}
+	return os.WriteFile(args[0], []byte(record.Page(now)+against), 0o644)
+}
+
+// lastPage returns the page in the last release, which is the newest tag, or in HEAD while there is
+// none; "" where neither has it.
+func lastPage(file string) (string, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	dir, name := filepath.Split(abs)
+	revision := "HEAD"
+	if tag, err := exec.Command("git", "-C", dir, "describe", "--tags", "--abbrev=0").Output(); err == nil {
+		revision = strings.TrimSpace(string(tag))
+	}
+	page, err := exec.Command("git", "-C", dir, "show", revision+":./"+name).Output()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		return "", nil // the release has no such page
+	}
+	return string(page), err
 }
 
 // commitName returns the present commit, with "-dirty" if files other than the

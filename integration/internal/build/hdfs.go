@@ -73,19 +73,22 @@ const HeapMB = 256
 // HostCommand returns the command line of the host program: a folder for its data, a topology
 // table, the NameNode's address, the DataNodes' heartbeat and their addresses. archive is from
 // ClassArchive, "" for none; options are for the JVM.
-func HostCommand(entry, archive string, options []string, folder, table, nameNode string, heartbeat time.Duration, dataNodes []string) ([]string, error) {
-	jars, err := filepath.Glob(filepath.Join(entry, "lib", "*.jar")) // sorted: an archive is valid for one class path
-	if err != nil {
-		return nil, err
-	}
+func HostCommand(entry, archive string, options []string, folder, table, nameNode string, heartbeat time.Duration, dataNodes []string) []string {
 	if archive != "" {
 		options = append(options, "-XX:SharedArchiveFile="+archive)
 	}
 	argv := append([]string{"java", "-Xmx" + strconv.Itoa(HeapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}, options...)
-	argv = append(argv, "-cp", strings.Join(append(jars, filepath.Join(entry, "classes"), filepath.Join(entry, "conf")), ":"),
+	argv = append(argv, "-cp", ClassPath(entry),
 		"HdfsHost", folder, table, nameNode, strconv.FormatInt(heartbeat.Milliseconds(), 10),
 		strconv.FormatInt(2*heartbeat.Milliseconds(), 10))
-	return append(argv, dataNodes...), nil
+	return append(argv, dataNodes...)
+}
+
+// ClassPath returns Java's class path of HDFS: always in one order, since an archive of classes is valid
+// for one class path.
+func ClassPath(entry string) string {
+	jars, _ := filepath.Glob(filepath.Join(entry, "lib", "*.jar")) // the pattern is valid; sorted
+	return strings.Join(append(jars, filepath.Join(entry, "classes"), filepath.Join(entry, "conf")), ":")
 }
 
 // ClassArchiveFile is the file in the entry of ClassArchive.
@@ -117,10 +120,7 @@ func makeClassArchive(ctx context.Context, dir, hdfs string) error {
 			return err
 		}
 	}
-	argv, err := HostCommand(hdfs, "", []string{"-XX:DumpLoadedClassList=" + list}, data, table, base+"10", time.Second, []string{base + "11"})
-	if err != nil {
-		return err
-	}
+	argv := HostCommand(hdfs, "", []string{"-XX:DumpLoadedClassList=" + list}, data, table, base+"10", time.Second, []string{base + "11"})
 	training := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	training.Stdin = strings.NewReader("load\t" + sample + "\t/sample\t1048576\t1\n")
 	out, err := runCommand(training)

@@ -79,6 +79,17 @@ func modelName(r io.Reader) (string, error) {
 	return "unknown", nil
 }
 
+// busyNote is what the pages say of a machine that had other work.
+const busyNote = "the machine had other work, so compare within this page only"
+
+// busy reports whether the machine had much other work.
+func (m Machine) busy() bool { return m.Load > float64(m.Cores)+1 }
+
+// row returns what the pages say of the machine.
+func (m Machine) row() string {
+	return strings.ReplaceAll(fmt.Sprintf("%s, %d cores, %d MiB", m.CPU, m.Cores, m.MemoryMB), "|", `\|`)
+}
+
 // Page returns the measurement as Markdown.
 func Page(m Measurement) string {
 	var b strings.Builder
@@ -87,11 +98,11 @@ func Page(m Measurement) string {
 	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, strings.ReplaceAll(v, "|", `\|`)) }
 	row("date", m.At.UTC().Format(time.RFC3339))
 	row("commit", m.Commit)
-	row("machine", fmt.Sprintf("%s, %d cores, %d MiB", m.Machine.CPU, m.Machine.Cores, m.Machine.MemoryMB))
+	fmt.Fprintf(&b, "| machine | %s |\n", m.Machine.row())
 	row("kernel, Go", m.Machine.Kernel+", "+m.Machine.Go)
 	load := fmt.Sprintf("%.1f at the end", m.Machine.Load)
-	if m.Machine.Load > float64(m.Machine.Cores)+1 {
-		load += ": the machine had other work, so compare within this page only"
+	if m.Machine.busy() {
+		load += ": " + busyNote
 	}
 	row("load", load)
 	result := "completed"

@@ -85,7 +85,7 @@ func (c *Config) layout() *testbed.File {
 			for k := 1; k <= 3; k++ {
 				dns = append(dns, testbed.DataNodeInfo{IP: loopbackDataNode(k), Rack: rackOf(k)})
 			}
-			f.HDFS = hdfsInfo("127.0.0.10", dns, c.DeadAfter, log)
+			f.HDFS = c.hdfsInfo("127.0.0.10", dns, log)
 		}
 		return f
 	}
@@ -102,7 +102,7 @@ func (c *Config) layout() *testbed.File {
 		f.Nodes = append(f.Nodes, n)
 	}
 	if c.HDFSEntry != "" {
-		f.HDFS = hdfsInfo(nameNodeIP, dns, c.DeadAfter, log)
+		f.HDFS = c.hdfsInfo(nameNodeIP, dns, log)
 	}
 	return f
 }

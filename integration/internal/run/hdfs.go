@@ -35,10 +35,10 @@ type hdfs struct {
 }
 
 // hdfsInfo returns the addresses of NameNode and DataNodes with their racks.
-func hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, deadAfter time.Duration, log string) *testbed.HDFSInfo {
+func (c *Config) hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, log string) *testbed.HDFSInfo {
 	return &testbed.HDFSInfo{
 		NameNode: nameNode + ":8020", Web: nameNode + ":9870", DataNodes: dataNodes,
-		BlockBytes: hdfsBlockBytes, DeadAfterMS: deadAfter.Milliseconds(), Log: log,
+		BlockBytes: hdfsBlockBytes, DeadAfterMS: c.DeadAfter.Milliseconds(), Log: log, ClassPath: build.ClassPath(c.HDFSEntry),
 	}
 }
 
@@ -66,10 +66,7 @@ func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.No
 	// A DataNode is dead after 10 heartbeats and 2 rechecks of 2 heartbeats each, so a heartbeat is
 	// a fourteenth of the total.
 	heartbeat := time.Duration(info.DeadAfterMS) * time.Millisecond / 14
-	argv, err := build.HostCommand(c.HDFSEntry, c.ClassArchive, nil, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)
-	if err != nil {
-		return nil, err
-	}
+	argv := build.HostCommand(c.HDFSEntry, c.ClassArchive, nil, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)
 	log, err := os.Create(info.Log)
 	if err != nil {
 		return nil, err

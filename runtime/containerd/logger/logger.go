@@ -120,6 +120,11 @@ func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error
 	}
 	defer out.Close()
 	defer errs.Close()
+	held, err := rotate.Hold(c.Dir) // the node daemon reads the end of standard error when this is over
+	if err != nil {
+		return fmt.Errorf("logger: %w", err)
+	}
+	defer held.Close()
 	// containerd 2 expects a byte, 1.x the end of the file.
 	if _, err := ready.Write([]byte{0}); err != nil {
 		return fmt.Errorf("logger: ready signal: %w", err)

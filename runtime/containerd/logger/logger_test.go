@@ -1,6 +1,7 @@
 package logger
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/rotate"
 )
 
 func TestMain(m *testing.M) {
@@ -88,11 +90,21 @@ func TestStreamsGoToTheirFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if rotate.Await(ended, c.Dir) {
+		t.Error("the logs count as written while the streams are open")
+	}
 	stdout.Close()
 	stderr.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the logger ended with %v", err)
+	if !rotate.Await(t.Context(), c.Dir) {
+		t.Error("the logs do not count as written")
 	}
+	defer func() {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the logger ended with %v", err)
+		}
+	}()
 	for file, want := range map[string]string{"stdout.log": "to out\n" + strings.Repeat("more\n", 50000), "stderr.log": "to err\n"} {
 		if got, err := os.ReadFile(filepath.Join(c.Dir, file)); err != nil || string(got) != want {
 			t.Errorf("%s: %d bytes, want %d, %v", file, len(got), len(want), err)

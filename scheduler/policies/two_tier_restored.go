@@ -1,0 +1,222 @@
+package policies
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+)
+
+// restoredOwners lists the owners of planned work that the planner has as the State has them:
+// projects, and jobs that are planned alone. It is valid for one timeline of one State. A round
+// reads from the State those that changed, and all if it cannot tell which.
+type restoredOwners struct {
+	state    *scheduler.State
+	timeline *scheduler.Timeline
+	readTo   uint64 // in the State's change log
+	readAt   scheduler.Time
+	byID     map[scheduler.ProjectID]*restoredOwner
+	ordered  []*restoredOwner // by their first active jobs
+	reserved int              // sum over all
+	changed  []*restoredOwner // in this round
+	stale    []scheduler.ReservationID
+}
+
+// restoredOwner is one owner as it was read.
+type restoredOwner struct {
+	id         scheduler.ProjectID
+	first      *scheduler.Job // its first active job, nil if none is
+	submitted  scheduler.Time // of first
+	job        scheduler.JobID
+	firstStart scheduler.Time // of its reservations
+	reserved   int            // reservations of the plan
+	volatile   bool           // what was read depends on more than the owner's own work
+	planned    bool           // the planner has it
+	guaranteed bool
+	incomplete bool // it is not planned in full or has no guarantee
+	listed     bool // in changed
+}
+
+func (o *restoredOwner) compare(x *restoredOwner) int {
+	return cmp.Or(cmp.Compare(o.submitted, x.submitted), cmp.Compare(o.job, x.job))
+}
+
+// isFor reports whether the owners were read from this State and this timeline.
+func (w *restoredOwners) isFor(s *scheduler.State, t *scheduler.Timeline, now scheduler.Time) bool {
+	return w.state == s && w.timeline == t && now >= w.readAt
+}
+
+// reset forgets all owners.
+func (w *restoredOwners) reset(s *scheduler.State, t *scheduler.Timeline) {
+	if w.byID == nil {
+		w.byID = map[scheduler.ProjectID]*restoredOwner{}
+	}
+	clear(w.byID)
+	clear(w.ordered)
+	w.state, w.timeline, w.ordered, w.reserved = s, t, w.ordered[:0], 0
+}
+
+// mark lists an owner as changed.
+func (w *restoredOwners) mark(id scheduler.ProjectID) {
+	o := w.byID[id]
+	if o == nil {
+		o = &restoredOwner{id: id}
+		w.byID[id] = o
+	}
+	if !o.listed {
+		o.listed = true
+		w.changed = append(w.changed, o)
+	}
+}
+
+// remove takes an owner off the ordered list.
+func (w *restoredOwners) remove(o *restoredOwner) {
+	w.reserved -= o.reserved
+	if i, ok := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare); ok && w.ordered[i] == o {
+		w.ordered = slices.Delete(w.ordered, i, i+1)
+	}
+}
+
+// insert adds an owner to the ordered list.
+func (w *restoredOwners) insert(o *restoredOwner) {
+	w.reserved += o.reserved
+	if n := len(w.ordered); n == 0 || w.ordered[n-1].compare(o) < 0 {
+		w.ordered = append(w.ordered, o)
+		return
+	}
+	i, _ := slices.BinarySearchFunc(w.ordered, o, (*restoredOwner).compare)
+	w.ordered = slices.Insert(w.ordered, i, o)
+}
+
+// plannedIDs returns the owners that the planner has, by their first active jobs.
+func (w *restoredOwners) plannedIDs() (ids []scheduler.ProjectID) {
+	for _, o := range w.ordered {
+		if o.planned {
+			ids = append(ids, o.id)
+		}
+	}
+	return ids
+}
+
+// findChanged lists the owners that are to be read again in this round, and prepares the
+// planner for them. O(owners + nodes + changes), O(jobs) if all are.
+func (p *roundPlan) findChanged(keep bool) {
+	w := &p.restored
+	w.changed, w.stale = w.changed[:0], w.stale[:0]
+	if keep && w.isFor(p.s, p.timeline, p.now) && p.markChanged() && len(w.changed) <= 64+len(w.byID)/2 {
+		for _, o := range w.changed {
+			p.Forget(o.id)
+		}
+	} else {
+		for _, o := range w.changed {
+			o.listed = false
+		}
+		w.changed = w.changed[:0]
+		w.reset(p.s, p.timeline)
+		p.Reset(p.timeline.Nodes, nil)
+		p.NextRound(p.searched, nil)
+		for j := range p.s.Jobs() {
+			w.mark(ownerOf(j, p.projects))
+		}
+	}
+	w.readAt = p.now
+}
+
+// markChanged marks the owners that changed since the last round, that were tried elsewhere in
+// it, or that depend on the time. It returns false if that is not known.
+func (p *roundPlan) markChanged() bool {
+	w := &p.restored
+	p.NextRound(p.searched, w.mark)
+	for _, o := range w.ordered {
+		if o.volatile || o.firstStart <= p.now {
+			w.mark(o.id)
+		}
+	}
+	return p.s.ChangeLog().Since(w.readTo, func(c scheduler.ChangedOwner) {
+		switch {
+		case c.ProgressOnly:
+		case p.projects && c.Project != 0:
+			w.mark(c.Project)
+		case c.Job != 0:
+			w.mark(scheduler.ProjectID(c.Job) | 1<<63)
+		}
+	})
+}
+
+// readReservations reads which reservations the changed owners have, and lists those of work
+// that is not planned any more as stale.
+func (p *roundPlan) readReservations() {
+	w := &p.restored
+	n := 0
+	for _, o := range w.changed {
+		w.remove(o)
+		*o = restoredOwner{id: o.id, firstStart: scheduler.Never}
+		jobs := 0
+		for _, id := range p.jobsOf(o.id) {
+			if j := p.s.Job(id); j != nil {
+				p.readJob(o, j)
+				jobs++
+			}
+		}
+		if jobs == 0 {
+			delete(w.byID, o.id)
+			continue
+		}
+		w.insert(o)
+		w.changed[n] = o
+		n++
+	}
+	w.changed = w.changed[:n]
+	slices.SortFunc(w.changed, (*restoredOwner).compare)
+	slices.Sort(w.stale)
+}
+
+// jobsOf returns the jobs of an owner.
+func (p *roundPlan) jobsOf(id scheduler.ProjectID) []scheduler.JobID {
+	if id>>63 == 0 && p.s.Project(id) == nil {
+		return nil
+	}
+	return projectJobs(p.s, id)
+}
+
+// readJob reads the reservations of a job of an owner, and whether it is the first.
+func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
+	active := j.Phase == scheduler.JobActive
+	earlier := j.Spec.Submitted < o.submitted || (j.Spec.Submitted == o.submitted && j.Spec.ID < o.job)
+	if o.job == 0 || (active && o.first == nil) || (active == (o.first != nil) && earlier) {
+		o.submitted, o.job, o.first = j.Spec.Submitted, j.Spec.ID, nil
+		if active {
+			o.first = j
+		}
+	}
+	for _, r := range j.Reservations() {
+		if !r.IsPlanOfTask() {
+			continue
+		}
+		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g == nil || !p.needsPlan(g, r.Task) || !p.hasDisk(r) {
+			p.restored.stale = append(p.restored.stale, r.ID)
+			o.volatile = true // until it is dropped
+		} else if g.PlannedAt(r.Task) == r {
+			o.reserved++
+			o.firstStart = min(o.firstStart, r.Start)
+		}
+	}
+}
+
+// hasDisk reports whether the disk of a reservation still exists.
+func (p *roundPlan) hasDisk(r *scheduler.Reservation) bool {
+	return int(r.OnDisk) < len(p.s.Node(r.Node).Disks)
+}
+
+// reservationOf returns the reservation of the plan for a task, or nil.
+func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
+	g := p.s.Stage(scheduler.StageID{Job: k.Job, Stage: k.Stage})
+	if g == nil {
+		return nil
+	}
+	if r := g.PlannedAt(k.Task); r != nil && p.hasDisk(r) {
+		return r
+	}
+	return nil
+}
