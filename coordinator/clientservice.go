@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
@@ -489,9 +491,13 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 	if err != nil {
 		return err
 	}
-	seq := uint64(0)
-	if n := int(q.GetLimit()); n != 0 {
-		seq = s.skipTo(ctx, q, job, max(n, 0))
+	seq, err := s.firstEvent(ctx, q, job)
+	if err != nil {
+		return err
+	}
+	stream.ResponseHeader().Set(wire.Position, strconv.FormatUint(seq, 10))
+	if err := stream.Send(nil); err != nil { // the header alone: the next event may come late
+		return err
 	}
 	for {
 		changes := s.changes()
@@ -514,6 +520,20 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 			return fault.New(fault.Unavailable, "the stream ended: ask again")
 		}
 	}
+}
+
+// firstEvent returns the sequence number after which a stream of events begins.
+func (s *clientService) firstEvent(ctx context.Context, q *droverv1.EventsRequest, job uint64) (seq uint64, err error) {
+	if after := q.GetAfter(); after != "" {
+		if seq, err = strconv.ParseUint(after, 10, 64); err != nil {
+			return 0, fault.New(fault.Invalid, "position %q: give one that an event had", after)
+		}
+		return seq, nil
+	}
+	if n := int(q.GetLimit()); n != 0 {
+		return s.skipTo(ctx, q, job, max(n, 0)), nil
+	}
+	return 0, nil
 }
 
 // resolveEventsJob returns the number of the job that a request is restricted
@@ -556,7 +576,7 @@ func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsReques
 		for _, e := range f.EventLog().Since(seq, eventsBatch) {
 			next = e.Seq
 			if s.showEvent(ctx, f, q, job, e) {
-				out = append(out, &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text})
+				out = append(out, &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text, Position: strconv.FormatUint(e.Seq, 10)})
 			}
 		}
 	})

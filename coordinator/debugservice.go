@@ -7,6 +7,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/diagnosis"
 	"github.com/drover-run/drover/internal/fault"
@@ -78,6 +79,12 @@ func forwardStream[T any](from *connect.ServerStreamForClient[T], err error, to 
 		return nodeError(err)
 	}
 	defer func() { _ = from.Close() }() // its error was returned by Err
+	if begin := from.ResponseHeader().Get(wire.Position); begin != "" {
+		to.ResponseHeader().Set(wire.Position, begin)
+		if err := to.Send(nil); err != nil { // the header alone: a message may come late
+			return err
+		}
+	}
 	for from.Receive() {
 		if err := to.Send(from.Msg()); err != nil {
 			return err

@@ -200,7 +200,7 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 	if err != nil {
 		return err
 	}
-	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow()}))
+	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: req.Msg.GetFollow(), After: req.Msg.GetAfter()}))
 	return forwardStream(from, err, stream)
 }
 

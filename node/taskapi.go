@@ -2,11 +2,7 @@ package node
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -49,12 +45,16 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 		return wire.Error(err)
 	}
 	defer files.close()
-	if n := r.Msg.GetTail(); n > 0 {
-		if err := files.seekTail(n); err != nil {
-			return wire.Error(err)
-		}
+	if err := files.seek(r.Msg); err != nil {
+		return wire.Error(err)
 	}
-	send := func(b []byte) error { return out.Send(&droverv1.LogsResponse{Data: b}) }
+	out.ResponseHeader().Set(wire.Position, files.position())
+	if err := out.Send(nil); err != nil { // the header alone: data may come late
+		return err
+	}
+	send := func(b []byte, lost int64) error {
+		return out.Send(&droverv1.LogsResponse{Data: b, Position: files.position(), Lost: lost})
+	}
 	for {
 		// Checked before the files are read, so that they contain everything written
 		// before the end.
@@ -68,9 +68,9 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 		timer := time.NewTimer(followInterval)
 		select {
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-ctx.Done(): // the caller left, or this daemon stops: the output has not ended
 			timer.Stop()
-			return nil
+			return wire.Error(fault.New(fault.Unavailable, "the node daemon stops: ask again"))
 		}
 	}
 }
@@ -90,163 +90,6 @@ func (t *taskAPI) isCurrent(a *attempt) bool {
 	t.d.mu.Lock()
 	defer t.d.mu.Unlock()
 	return t.d.attempts[a.id] == a
-}
-
-// logFiles reads one stream across its rotations, oldest first.
-type logFiles struct {
-	dir    folder
-	stream string
-	open   []*os.File // the last one is, or was, the current file
-}
-
-const maxRotations = 100
-
-func openLogs(dir folder, stream string) (*logFiles, error) {
-	l := &logFiles{dir: dir, stream: stream}
-	for i := maxRotations; i >= 0; i-- {
-		f, err := os.Open(l.name(i))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			l.close()
-			return nil, err
-		}
-		l.open = append(l.open, f)
-	}
-	return l, nil
-}
-
-func (l *logFiles) name(i int) string {
-	suffix := ""
-	if i > 0 {
-		suffix = "." + strconv.Itoa(i)
-	}
-	return l.dir.join(nameLogs, l.stream+".log"+suffix)
-}
-
-func (l *logFiles) close() {
-	for _, f := range l.open {
-		f.Close()
-	}
-}
-
-// copy sends what was not sent yet, and continues in the new file after a
-// rotation.
-func (l *logFiles) copy(send func([]byte) error) error {
-	buf := make([]byte, logChunk)
-	for {
-		for len(l.open) > 0 {
-			n, err := l.open[0].Read(buf)
-			if n > 0 {
-				if err := send(buf[:n]); err != nil {
-					return err
-				}
-				continue
-			}
-			if err != nil && err != io.EOF {
-				return err
-			}
-			if len(l.open) == 1 {
-				break
-			}
-			l.open[0].Close()
-			l.open = l.open[1:]
-		}
-		more, err := l.openNewer()
-		if !more || err != nil {
-			return err
-		}
-	}
-}
-
-// openNewer opens the files that are newer than the one being read.
-func (l *logFiles) openNewer() (bool, error) {
-	var newer []*os.File
-	fail := func(err error) (bool, error) {
-		for _, f := range newer {
-			f.Close()
-		}
-		return false, err
-	}
-	for i := range maxRotations {
-		f, err := os.Open(l.name(i))
-		if errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if err != nil {
-			return fail(err)
-		}
-		if len(l.open) > 0 && sameFile(f, l.open[0]) {
-			f.Close()
-			break
-		}
-		newer = append([]*os.File{f}, newer...)
-		if len(l.open) == 0 && i == 0 {
-			break // the first file has just appeared
-		}
-	}
-	l.open = append(l.open, newer...)
-	return len(newer) > 0, nil
-}
-
-func sameFile(a, b *os.File) bool {
-	x, errA := a.Stat()
-	y, errB := b.Stat()
-	return errA == nil && errB == nil && os.SameFile(x, y)
-}
-
-// seekTail seeks to the last n lines.
-func (l *logFiles) seekTail(n int64) error {
-	if len(l.open) > 0 {
-		last := len(l.open) - 1
-		at, lines, err := tailOffset(l.open[last], n)
-		if err != nil {
-			return err
-		}
-		if _, err := l.open[last].Seek(at, io.SeekStart); err != nil {
-			return err
-		}
-		if lines >= n || last == 0 {
-			return nil
-		}
-		// The previous file has the remaining lines.
-		rest := logFiles{dir: l.dir, stream: l.stream, open: l.open[:last]}
-		if err := rest.seekTail(n - lines); err != nil {
-			return err
-		}
-		l.open = append(rest.open, l.open[last])
-		return nil
-	}
-	return nil
-}
-
-// tailOffset returns where the last n lines of a file begin, and how many there are.
-func tailOffset(f *os.File, n int64) (at, lines int64, err error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return 0, 0, err
-	}
-	buf := make([]byte, logChunk)
-	at = size
-	for at > 0 {
-		k := min(int64(len(buf)), at)
-		if _, err := f.ReadAt(buf[:k], at-k); err != nil && err != io.EOF {
-			return 0, 0, err
-		}
-		for i := k - 1; i >= 0; i-- {
-			if pos := at - k + i; buf[i] == '\n' && pos != size-1 {
-				if lines++; lines == n {
-					return pos + 1, n, nil
-				}
-			}
-		}
-		at -= k
-	}
-	if size > 0 {
-		lines++
-	}
-	return 0, lines, nil
 }
 
 // Exec implements droverv1connect.TaskServiceHandler.

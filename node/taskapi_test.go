@@ -157,7 +157,7 @@ func TestLogsAcrossRotations(t *testing.T) {
 	defer l.close()
 	var got strings.Builder
 	read := func() {
-		if err := l.copy(func(b []byte) error { got.Write(b); return nil }); err != nil {
+		if err := l.copy(func(b []byte, _ int64) error { got.Write(b); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +190,7 @@ func TestLogsAcrossRotations(t *testing.T) {
 		t.Fatal(err)
 	}
 	got.Reset()
-	if err := tail.copy(func(b []byte) error { got.Write(b); return nil }); err != nil || got.String() != "7\n8\n9\n10\n" {
+	if err := tail.copy(func(b []byte, _ int64) error { got.Write(b); return nil }); err != nil || got.String() != "7\n8\n9\n10\n" {
 		t.Errorf("tail across files: %q %v", got.String(), err)
 	}
 }

@@ -60,6 +60,10 @@ func IsOverload(err error) bool {
 // does not lead, from what that one has applied. Any value will do.
 const Stale = "Drover-Stale"
 
+// Position is the header of a stream with the position at which it begins: what its
+// messages have later. It goes out before the first of them.
+const Position = "Drover-Position"
+
 // leaderHeader marks an error of a coordinator that does not lead. Its value is
 // the URL of the leader, leaderUnknown, or leaderChanged: all but the last say that
 // the coordinator did nothing.

@@ -113,6 +113,7 @@ func (f *logFollower) stream(ctx context.Context, name string, key *droverv1.Att
 	if err == nil {
 		defer st.Close()
 		for st.Receive() {
+			noteLost(f.c, name, st.Msg())
 			if err := w.write(st.Msg().Data); err != nil {
 				return err
 			}
@@ -126,6 +127,14 @@ func (f *logFollower) stream(ctx context.Context, name string, key *droverv1.Att
 		fmt.Fprintf(f.c.App.ErrWriter, "%s: its output cannot be read further: %v\n", name, f.cl.classifyError(err))
 	}
 	return nil
+}
+
+// noteLost says what an output has lost because its reader was too slow, or away for too
+// long.
+func noteLost(c *cli.Context, name string, m *droverv1.LogsResponse) {
+	if m.GetLost() > 0 {
+		fmt.Fprintf(c.App.ErrWriter, "%s: %d bytes of its output are missing here: they were rotated away\n", name, m.GetLost())
+	}
 }
 
 // linePrefixer writes whole lines of one attempt.

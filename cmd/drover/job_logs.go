@@ -94,6 +94,7 @@ func streamLogs(c *cli.Context, cl *client, key *droverv1.AttemptKey) (n int64, 
 	}
 	defer st.Close()
 	for st.Receive() {
+		noteLost(c, "the task", st.Msg())
 		n += int64(len(st.Msg().Data))
 		if _, err := taskWriter(c.App.Writer, c.Bool("raw")).Write(st.Msg().Data); err != nil {
 			return n, nil // the reader closed the pipe

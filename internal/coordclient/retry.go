@@ -3,9 +3,9 @@ package coordclient
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -67,7 +67,11 @@ func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) erro
 	s := search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause}
 	overloads, pause := 0, firstPause
 	for {
+		began := r.now()
 		err := fn()
+		if r.now().Sub(began) > searchLimit { // it was found, and lost after a long time
+			s.began, s.pause, s.hops, s.refusal = r.now(), firstSearchPause, 0, nil
+		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
 			if overloads++; overloads == maxAttempts || r.pause(ctx, pause/2+rand.N(pause)) != nil {
 				return err
@@ -138,7 +142,7 @@ func isLost(err error) bool {
 		return true
 	}
 	var ce *connect.Error
-	if !errors.As(err, &ce) || connect.IsWireError(ce) {
+	if !errors.As(err, &ce) || connect.IsWireError(ce) || errors.Is(err, io.EOF) { // which is the end of a stream
 		return false
 	}
 	return ce.Code() == connect.CodeUnavailable || ce.Code() == connect.CodeCanceled || ce.Code() == connect.CodeUnknown || ce.Code() == connect.CodeInternal
@@ -209,8 +213,10 @@ func (r *Retrier) WrapStreamingHandler(next connect.StreamingHandlerFunc) connec
 	return next
 }
 
-// WrapStreamingClient repeats streams with one request message. Those with more
-// (PutBlob, Exec) cannot be repeated here: part of the request is gone.
+// WrapStreamingClient repeats streams with one request message until a coordinator
+// that leads answers, and continues those with positions when another one leads. Those
+// with more request messages (PutBlob, Exec) cannot be repeated here: part of the
+// request is gone.
 func (r *Retrier) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
@@ -218,58 +224,5 @@ func (r *Retrier) WrapStreamingClient(next connect.StreamingClientFunc) connect.
 			return conn
 		}
 		return &repeatedStream{StreamingClientConn: conn, r: r, ctx: ctx, open: func() connect.StreamingClientConn { return next(ctx, spec) }}
-	}
-}
-
-// repeatedStream opens its stream again while no coordinator that leads has
-// answered it.
-type repeatedStream struct {
-	connect.StreamingClientConn
-	r       *Retrier
-	ctx     context.Context
-	open    func() connect.StreamingClientConn
-	request any
-	begun   bool // a message or a final error was received
-}
-
-// Send implements connect.StreamingClientConn.
-func (s *repeatedStream) Send(m any) error {
-	s.request = m
-	return s.StreamingClientConn.Send(m)
-}
-
-// Receive implements connect.StreamingClientConn.
-func (s *repeatedStream) Receive(m any) error {
-	if s.begun {
-		return s.StreamingClientConn.Receive(m)
-	}
-	first := true
-	err := s.r.Do(s.ctx, true, func() error {
-		if !first {
-			if err := s.reopen(); err != nil {
-				return err
-			}
-		}
-		first = false
-		return s.StreamingClientConn.Receive(m)
-	})
-	s.begun = true
-	return err
-}
-
-func (s *repeatedStream) reopen() error {
-	header := s.RequestHeader().Clone()
-	_ = s.StreamingClientConn.CloseResponse() // refused: nothing more comes
-	s.StreamingClientConn = s.open()
-	copyHeader(s.RequestHeader(), header)
-	if err := s.StreamingClientConn.Send(s.request); err != nil {
-		return err
-	}
-	return s.StreamingClientConn.CloseRequest()
-}
-
-func copyHeader(to, from http.Header) {
-	for k, v := range from {
-		to[k] = v
 	}
 }

@@ -107,3 +107,36 @@ func TestRepeatingEndsWithContext(t *testing.T) {
 		t.Errorf("%d calls, %v", calls, err)
 	}
 }
+
+func TestTheEndOfAStreamIsNoLoss(t *testing.T) {
+	srv := &silentServer{}
+	mux := http.NewServeMux()
+	mux.Handle(droverv1connect.NewClientServiceHandler(srv))
+	h := httptest.NewServer(mux)
+	defer h.Close()
+	tr, err := NewTransport([]string{h.URL, h.URL + "/"}, func(address string) (*http.Transport, string, error) { return &http.Transport{}, address, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.CloseIdleConnections()
+	r := NewRetrier(tr)
+	r.pause = func(context.Context, time.Duration) error { t.Error("it searches for a leader"); return context.Canceled }
+	c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r))
+	st, err := c.Events(t.Context(), connect.NewRequest(&droverv1.EventsRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Receive() || st.Err() != nil || tr.Current() != h.URL {
+		t.Errorf("%v, then at %s", st.Err(), tr.Current())
+	}
+	_ = st.Close()
+}
+
+// silentServer has no events.
+type silentServer struct {
+	droverv1connect.UnimplementedClientServiceHandler
+}
+
+func (*silentServer) Events(context.Context, *connect.Request[droverv1.EventsRequest], *connect.ServerStream[droverv1.Event]) error {
+	return nil
+}

@@ -3,11 +3,14 @@ package diagnosis
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/plain"
 )
 
@@ -23,17 +26,19 @@ const (
 // Log keeps the recent records of a daemon's log, and passes new ones to followers. Its
 // handlers stand before the one that writes the log.
 type Log struct {
-	lowest atomic.Int64 // level of the most verbose follower, or keptLevel
+	lowest   atomic.Int64 // level of the most verbose follower, or keptLevel
+	instance uint64       // by chance: tells this log from that of another daemon
 
 	mu        sync.Mutex
-	recent    []*droverv1.LogRecord // a ring when full
-	next      int                   // in a full ring, the oldest
+	recent    []record // a ring when full
+	next      int      // in a full ring, the oldest
+	sequence  uint64   // of the newest record
 	followers map[*follower]bool
 }
 
 // NewLog returns a Log without records.
 func NewLog() *Log {
-	l := &Log{followers: map[*follower]bool{}}
+	l := &Log{followers: map[*follower]bool{}, instance: rand.Uint64()}
 	l.lowest.Store(int64(keptLevel))
 	return l
 }
@@ -42,6 +47,13 @@ func NewLog() *Log {
 // far as next is enabled for it.
 func (l *Log) Handler(next slog.Handler) slog.Handler { return &handler{log: l, next: next} }
 
+// record is a kept record.
+type record struct {
+	*droverv1.LogRecord
+	sequence uint64
+	level    slog.Level
+}
+
 // follower receives new records.
 type follower struct {
 	level   slog.Level
@@ -49,18 +61,40 @@ type follower struct {
 	dropped int64 // since the last record that was queued; guarded by Log.mu
 }
 
-// follow returns the recent records and a follower of new ones, nil if there are too
-// many. The caller must end it with leave.
-func (l *Log) follow(level slog.Level, recent int) ([]*droverv1.LogRecord, *follower) {
+// follow returns the recent records that a request is about, the position before the
+// first of them, and a follower of new ones, nil if there are too many. The caller must
+// end it with leave. Invalid: the request's position is none.
+func (l *Log) follow(level slog.Level, req *droverv1.MonitorRequest) ([]*droverv1.LogRecord, string, *follower, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.followers) >= maxFollowers {
-		return nil, nil
+		return nil, "", nil, fault.Overload("%d callers follow this log already: end one of them", maxFollowers)
+	}
+	chosen := l.recentLocked(int(req.GetRecent()))
+	if after := req.GetAfter(); after != "" {
+		p, err := parsePosition(after)
+		if err != nil {
+			return nil, "", nil, err
+		}
+		chosen = nil
+		for _, r := range l.recentLocked(keptRecords) {
+			if r.level >= level && p.before(r, l.instance) {
+				chosen = append(chosen, r)
+			}
+		}
+	}
+	begin := position{l.instance, l.sequence, time.Now().UnixMicro()}
+	if len(chosen) > 0 {
+		begin = position{l.instance, chosen[0].sequence - 1, chosen[0].AtUs - 1}
+	}
+	out := make([]*droverv1.LogRecord, len(chosen))
+	for i, r := range chosen {
+		out[i] = r.LogRecord
 	}
 	f := &follower{level: level, records: make(chan *droverv1.LogRecord, followerQueue)}
 	l.followers[f] = true
 	l.setLowest()
-	return l.recentLocked(recent), f
+	return out, begin.String(), f, nil
 }
 
 func (l *Log) leave(f *follower) {
@@ -79,8 +113,8 @@ func (l *Log) setLowest() {
 }
 
 // recentLocked returns the last n records, oldest first.
-func (l *Log) recentLocked(n int) []*droverv1.LogRecord {
-	all := append(append([]*droverv1.LogRecord(nil), l.recent[l.next:]...), l.recent[:l.next]...)
+func (l *Log) recentLocked(n int) []record {
+	all := append(append([]record(nil), l.recent[l.next:]...), l.recent[:l.next]...)
 	return all[len(all)-min(max(n, 0), len(all)):]
 }
 
@@ -89,11 +123,14 @@ func (l *Log) recentLocked(n int) []*droverv1.LogRecord {
 func (l *Log) add(level slog.Level, r *droverv1.LogRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sequence++
+	r.Position = position{l.instance, l.sequence, r.AtUs}.String()
 	if level >= keptLevel {
+		kept := record{r, l.sequence, level}
 		if len(l.recent) < keptRecords {
-			l.recent = append(l.recent, r)
+			l.recent = append(l.recent, kept)
 		} else {
-			l.recent[l.next] = r
+			l.recent[l.next] = kept
 			l.next = (l.next + 1) % keptRecords
 		}
 	}
@@ -103,7 +140,7 @@ func (l *Log) add(level slog.Level, r *droverv1.LogRecord) {
 		}
 		sent := r
 		if f.dropped > 0 {
-			sent = &droverv1.LogRecord{AtUs: r.AtUs, Level: r.Level, Message: r.Message, Attributes: r.Attributes, Dropped: f.dropped}
+			sent = &droverv1.LogRecord{AtUs: r.AtUs, Level: r.Level, Message: r.Message, Attributes: r.Attributes, Position: r.Position, Dropped: f.dropped}
 		}
 		select {
 		case f.records <- sent:

@@ -3,10 +3,14 @@ package diagnosis
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 )
 
 // text returns a record as one line.
@@ -58,14 +62,73 @@ func TestRecentIsBounded(t *testing.T) {
 	}
 }
 
+func followAt(t *testing.T, l *Log, level slog.Level) *follower {
+	t.Helper()
+	_, _, f, err := l.follow(level, &droverv1.MonitorRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// A caller that gives back the position of a record gets what came after it, from the
+// same daemon by number, from another one by time.
+func TestPositions(t *testing.T) {
+	l, other := NewLog(), NewLog()
+	add := func(l *Log, at int64, level slog.Level) {
+		l.add(level, &droverv1.LogRecord{AtUs: at, Message: fmt.Sprint(level.String(), at)})
+	}
+	after := func(l *Log, level slog.Level, position string) (out []string) {
+		t.Helper()
+		list, _, f, err := l.follow(level, &droverv1.MonitorRequest{Recent: 1, After: position})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.leave(f)
+		for _, r := range list {
+			out = append(out, r.Message)
+		}
+		return out
+	}
+	_, begin, f, err := l.follow(slog.LevelInfo, &droverv1.MonitorRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := range int64(4) {
+		add(l, 10, slog.LevelInfo) // at one instant
+		add(l, 20+at, slog.LevelWarn)
+		add(other, 20+at, slog.LevelInfo)
+	}
+	third := ""
+	for range 3 {
+		third = (<-f.records).Position
+	}
+	for name, c := range map[string]struct {
+		got  []string
+		want string
+	}{
+		"from the beginning":         {after(l, slog.LevelWarn, begin), "[WARN20 WARN21 WARN22 WARN23]"},
+		"the rest":                   {after(l, slog.LevelInfo, third), "[WARN21 INFO10 WARN22 INFO10 WARN23]"},
+		"the rest of a level":        {after(l, slog.LevelWarn, third), "[WARN21 WARN22 WARN23]"},
+		"the newer ones of another":  {after(other, slog.LevelInfo, position{l.instance, 99, 21}.String()), "[INFO22 INFO23]"},
+		"without a position, recent": {after(l, slog.LevelInfo, ""), "[WARN23]"},
+	} {
+		if got := fmt.Sprint(c.got); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	if _, _, _, err := l.follow(slog.LevelInfo, &droverv1.MonitorRequest{After: "x"}); !errors.Is(err, fault.Invalid) {
+		t.Errorf("position x: %v", err)
+	}
+}
+
 func TestFollowers(t *testing.T) {
 	l := NewLog()
 	log := slog.New(l.Handler(slog.DiscardHandler))
 	if log.Enabled(context.Background(), slog.LevelDebug) {
 		t.Error("debug records are made though nobody follows")
 	}
-	_, slow := l.follow(slog.LevelDebug, 0)
-	_, warnings := l.follow(slog.LevelWarn, 0)
+	slow, warnings := followAt(t, l, slog.LevelDebug), followAt(t, l, slog.LevelWarn)
 	for range followerQueue + 3 {
 		log.Debug("fine")
 	}
@@ -85,11 +148,9 @@ func TestFollowers(t *testing.T) {
 		t.Error("debug records are made though their follower has left")
 	}
 	for range maxFollowers - 1 {
-		if _, f := l.follow(slog.LevelInfo, 0); f == nil {
-			t.Fatal("too few followers")
-		}
+		followAt(t, l, slog.LevelInfo)
 	}
-	if _, f := l.follow(slog.LevelInfo, 0); f != nil {
-		t.Errorf("more than %d followers", maxFollowers)
+	if _, _, _, err := l.follow(slog.LevelInfo, &droverv1.MonitorRequest{}); !errors.Is(err, fault.Overloaded) {
+		t.Errorf("more than %d followers: %v", maxFollowers, err)
 	}
 }

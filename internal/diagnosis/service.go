@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -45,11 +46,15 @@ func (s *Service) Monitor(ctx context.Context, req *connect.Request[droverv1.Mon
 	if s.Log == nil {
 		return fault.New(fault.Unsupported, "this daemon keeps no log records")
 	}
-	recent, f := s.Log.follow(level, int(req.Msg.GetRecent()))
-	if f == nil {
-		return fault.Overload("%d callers follow this log already: end one of them", maxFollowers)
+	recent, begin, f, err := s.Log.follow(level, req.Msg)
+	if err != nil {
+		return err
 	}
 	defer s.Log.leave(f)
+	stream.ResponseHeader().Set(wire.Position, begin)
+	if err := stream.Send(nil); err != nil { // the header alone: the next record may come late
+		return err
+	}
 	for _, r := range recent {
 		if err := stream.Send(r); err != nil {
 			return err
@@ -64,8 +69,8 @@ func (s *Service) Monitor(ctx context.Context, req *connect.Request[droverv1.Mon
 			if err := stream.Send(r); err != nil {
 				return err
 			}
-		case <-ctx.Done():
-			return nil
+		case <-ctx.Done(): // the caller left, the daemon stops, or another coordinator leads
+			return fault.New(fault.Unavailable, "the stream ended: ask again")
 		}
 	}
 }

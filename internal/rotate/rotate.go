@@ -35,6 +35,7 @@ type File struct {
 	mu             sync.Mutex // guards the fields below
 	file           *os.File
 	size           int64
+	start          int64 // of the file, in all that was ever written (Mark)
 	unreportedDrop int64 // bytes dropped since the last successful write
 	totalDropped   int64 // bytes dropped in total
 	cause          error
@@ -72,7 +73,7 @@ func (l *File) openLocked() error {
 		f.Close()
 		return err
 	}
-	l.file, l.size = f, st.Size()
+	l.file, l.size, l.start = f, st.Size(), startOf(l.path, st)
 	return nil
 }
 
@@ -152,14 +153,22 @@ func (l *File) dropLocked(n int, err error) {
 // rotateLocked renames the files and starts an empty one. If renaming fails, the current file is
 // truncated, so the size limit always holds.
 func (l *File) rotateLocked() {
+	var size int64
+	var current Mark
 	if l.file != nil {
+		if st, err := l.file.Stat(); err == nil {
+			// The mark is true before the renames and after them. Without it, on a disk
+			// without an inode, readers lose their place, not the writer its output.
+			current, size = Mark{Inode(st), l.start}, st.Size()
+			_ = writeMark(l.path, current)
+		}
 		l.file.Close()
 		l.file = nil
 	}
 	l.size = 0
 	var err error
 	if l.maxFiles == 1 {
-		err = os.Truncate(l.path, 0)
+		err = l.truncateLocked(current, size)
 	}
 	for i := l.maxFiles - 1; i > 0 && err == nil; i-- {
 		if err = os.Rename(RotatedPath(l.path, i-1), RotatedPath(l.path, i)); os.IsNotExist(err) {
@@ -167,7 +176,7 @@ func (l *File) rotateLocked() {
 		}
 	}
 	if err != nil {
-		if terr := os.Truncate(l.path, 0); terr != nil && !os.IsNotExist(terr) {
+		if terr := l.truncateLocked(current, size); terr != nil && !os.IsNotExist(terr) {
 			l.cause = terr
 		}
 	}
@@ -176,6 +185,14 @@ func (l *File) rotateLocked() {
 		return
 	}
 	l.size = min(l.size, l.maxBytes-1) // if it could not be truncated, continue writing instead of rotating forever
+}
+
+// truncateLocked empties the current file, which then begins where it ended.
+func (l *File) truncateLocked(current Mark, size int64) error {
+	if err := os.Truncate(l.path, 0); err != nil {
+		return err
+	}
+	return writeMark(l.path, Mark{current.Inode, current.Start + size})
 }
 
 // Dropped returns the number of bytes that could not be written and the last reason.

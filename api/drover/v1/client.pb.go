@@ -3500,6 +3500,7 @@ type EventsRequest struct {
 	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
 	SinceMs       int64                  `protobuf:"varint,3,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
 	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // most past events, the newest; 0: all, negative: none. With follow it does not bound new ones
+	After         string                 `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`  // only events after this position of an earlier one; limit is ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3562,6 +3563,13 @@ func (x *EventsRequest) GetLimit() int32 {
 	return 0
 }
 
+func (x *EventsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type Event struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the log entry
@@ -3572,6 +3580,7 @@ type Event struct {
 	Task          string                 `protobuf:"bytes,6,opt,name=task,proto3" json:"task,omitempty"` // stage/index.attempt.run
 	Node          string                 `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
 	Text          string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	Position      string                 `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"` // the same at every coordinator; give it back in after. Before any event it is the header Drover-Position
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3658,6 +3667,13 @@ func (x *Event) GetNode() string {
 func (x *Event) GetText() string {
 	if x != nil {
 		return x.Text
+	}
+	return ""
+}
+
+func (x *Event) GetPosition() string {
+	if x != nil {
+		return x.Position
 	}
 	return ""
 }
@@ -4958,12 +4974,13 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\vlost_cpu_ms\x18\a \x01(\x03R\tlostCpuMs\x12!\n" +
 	"\fsuspended_ms\x18\b \x01(\x03R\vsuspendedMs\"H\n" +
 	"\x13ListTenantsResponse\x121\n" +
-	"\atenants\x18\x01 \x03(\v2\x17.drover.v1.TenantStatusR\atenants\"j\n" +
+	"\atenants\x18\x01 \x03(\v2\x17.drover.v1.TenantStatusR\atenants\"\x80\x01\n" +
 	"\rEventsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x19\n" +
 	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x05R\x05limit\"\xaa\x01\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\tR\x05after\"\xc6\x01\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x13\n" +
 	"\x05at_ms\x18\x02 \x01(\x03R\x04atMs\x12\x14\n" +
@@ -4972,7 +4989,8 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x03job\x18\x05 \x01(\tR\x03job\x12\x12\n" +
 	"\x04task\x18\x06 \x01(\tR\x04task\x12\x12\n" +
 	"\x04node\x18\a \x01(\tR\x04node\x12\x12\n" +
-	"\x04text\x18\b \x01(\tR\x04text\"\x15\n" +
+	"\x04text\x18\b \x01(\tR\x04text\x12\x1a\n" +
+	"\bposition\x18\t \x01(\tR\bposition\"\x15\n" +
 	"\x13GetSchedulerRequest\"\xa8\x01\n" +
 	"\x13SetSchedulerRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +

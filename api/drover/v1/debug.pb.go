@@ -30,6 +30,7 @@ type MonitorRequest struct {
 	Level         string                 `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`    // debug, info, warn or error: new records of that level and above; empty: info
 	Recent        int32                  `protobuf:"varint,3,opt,name=recent,proto3" json:"recent,omitempty"` // at most that many recent records first, of level info and above; at most 1000 are kept
 	Follow        bool                   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"` // wait for new records
+	After         string                 `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`    // only records after this position of an earlier one, as far as they are kept; recent is ignored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -92,13 +93,21 @@ func (x *MonitorRequest) GetFollow() bool {
 	return false
 }
 
+func (x *MonitorRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type LogRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AtUs          int64                  `protobuf:"varint,1,opt,name=at_us,json=atUs,proto3" json:"at_us,omitempty"` // Unix time
 	Level         string                 `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`            // DEBUG, INFO, WARN, ERROR
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Attributes    []*LogAttribute        `protobuf:"bytes,4,rep,name=attributes,proto3" json:"attributes,omitempty"`
-	Dropped       int64                  `protobuf:"varint,5,opt,name=dropped,proto3" json:"dropped,omitempty"` // records that this caller was too slow for, before this one
+	Dropped       int64                  `protobuf:"varint,5,opt,name=dropped,proto3" json:"dropped,omitempty"`  // records that this caller was too slow for, before this one
+	Position      string                 `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"` // give it back in after: of another daemon it means the records that are newer. Before any record it is the header Drover-Position
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +175,13 @@ func (x *LogRecord) GetDropped() int64 {
 		return x.Dropped
 	}
 	return 0
+}
+
+func (x *LogRecord) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type LogAttribute struct {
@@ -328,12 +344,13 @@ var File_drover_v1_debug_proto protoreflect.FileDescriptor
 
 const file_drover_v1_debug_proto_rawDesc = "" +
 	"\n" +
-	"\x15drover/v1/debug.proto\x12\tdrover.v1\"j\n" +
+	"\x15drover/v1/debug.proto\x12\tdrover.v1\"\x80\x01\n" +
 	"\x0eMonitorRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x16\n" +
 	"\x06recent\x18\x03 \x01(\x05R\x06recent\x12\x16\n" +
-	"\x06follow\x18\x04 \x01(\bR\x06follow\"\xa3\x01\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\tR\x05after\"\xbf\x01\n" +
 	"\tLogRecord\x12\x13\n" +
 	"\x05at_us\x18\x01 \x01(\x03R\x04atUs\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x18\n" +
@@ -341,7 +358,8 @@ const file_drover_v1_debug_proto_rawDesc = "" +
 	"\n" +
 	"attributes\x18\x04 \x03(\v2\x17.drover.v1.LogAttributeR\n" +
 	"attributes\x12\x18\n" +
-	"\adropped\x18\x05 \x01(\x03R\adropped\"6\n" +
+	"\adropped\x18\x05 \x01(\x03R\adropped\x12\x1a\n" +
+	"\bposition\x18\x06 \x01(\tR\bposition\"6\n" +
 	"\fLogAttribute\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"R\n" +

@@ -31,6 +31,7 @@ type LogsRequest struct {
 	Stream        string                 `protobuf:"bytes,2,opt,name=stream,proto3" json:"stream,omitempty"` // stdout, stderr
 	Tail          int64                  `protobuf:"varint,3,opt,name=tail,proto3" json:"tail,omitempty"`    // lines from the end; 0 = all
 	Follow        bool                   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	After         string                 `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"` // continue after this position of an earlier response, and ignore tail
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,9 +94,18 @@ func (x *LogsRequest) GetFollow() bool {
 	return false
 }
 
+func (x *LogsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type LogsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Position      string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"` // where data ends; give it back in after. Before any data it is the header Drover-Position
+	Lost          int64                  `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`        // bytes before data that were rotated away since the position that the call gave
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +145,20 @@ func (x *LogsResponse) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *LogsResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+func (x *LogsResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
 }
 
 type ExecRequest struct {
@@ -278,14 +302,17 @@ var File_drover_v1_task_proto protoreflect.FileDescriptor
 
 const file_drover_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x14drover/v1/task.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"z\n" +
+	"\x14drover/v1/task.proto\x12\tdrover.v1\x1a\x14drover/v1/node.proto\"\x90\x01\n" +
 	"\vLogsRequest\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12\x12\n" +
 	"\x04tail\x18\x03 \x01(\x03R\x04tail\x12\x16\n" +
-	"\x06follow\x18\x04 \x01(\bR\x06follow\"\"\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\tR\x05after\"R\n" +
 	"\fLogsResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\x83\x01\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\x03R\x04lost\"\x83\x01\n" +
 	"\vExecRequest\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12\x18\n" +
 	"\acommand\x18\x02 \x03(\tR\acommand\x12\x14\n" +

@@ -1,0 +1,119 @@
+package coordclient
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+)
+
+// repeatedStream opens its stream again while no coordinator that leads has
+// answered it. A stream with positions continues at the next leader: the caller sees
+// one stream, without loss or repetition.
+type repeatedStream struct {
+	connect.StreamingClientConn
+	r       *Retrier
+	ctx     context.Context
+	open    func() connect.StreamingClientConn
+	request any
+	begun   bool   // a message was received
+	fresh   bool   // none was, since it was opened again
+	ended   error  // the end of the stream, which no retry changes
+	after   string // position that was reached; "": it has none, or none is known
+}
+
+// Send implements connect.StreamingClientConn.
+func (s *repeatedStream) Send(m any) error {
+	s.request = m
+	return s.StreamingClientConn.Send(m)
+}
+
+// Receive implements connect.StreamingClientConn.
+func (s *repeatedStream) Receive(m any) error {
+	if s.ended != nil {
+		return s.ended
+	}
+	broken := false
+	err := s.r.Do(s.ctx, true, func() error {
+		if broken {
+			if err := s.reopen(); err != nil {
+				return err
+			}
+		}
+		err := s.StreamingClientConn.Receive(m)
+		if err == nil || errors.Is(err, io.EOF) {
+			return err
+		}
+		broken = true
+		if s.after == "" && (s.fresh || !s.begun) { // the header may have arrived before the first message
+			s.after = s.ResponseHeader().Get(wire.Position)
+		}
+		if s.begun && s.requestAfter() == nil { // it would begin anew
+			s.ended = err
+			return nil
+		}
+		return err
+	})
+	if s.ended == nil {
+		s.ended = err
+	}
+	if s.ended == nil {
+		s.begun, s.fresh = true, false
+		s.after = positionOf(m)
+	}
+	return s.ended
+}
+
+// reopen sends the request again, from the position that was reached.
+func (s *repeatedStream) reopen() error {
+	header := s.RequestHeader().Clone()
+	_ = s.StreamingClientConn.CloseResponse() // refused or lost: nothing more comes
+	s.StreamingClientConn, s.fresh = s.open(), true
+	maps.Copy(s.RequestHeader(), header)
+	request := s.request
+	if next := s.requestAfter(); next != nil {
+		request = next
+	}
+	if err := s.StreamingClientConn.Send(request); err != nil {
+		return err
+	}
+	return s.StreamingClientConn.CloseRequest()
+}
+
+// requestAfter returns the request for what comes after the position that was reached,
+// nil if there is none.
+func (s *repeatedStream) requestAfter() proto.Message {
+	if s.after == "" {
+		return nil
+	}
+	switch q := s.request.(type) {
+	case *droverv1.LogsRequest:
+		next := proto.CloneOf(q)
+		next.After = s.after
+		return next
+	case *droverv1.EventsRequest:
+		next := proto.CloneOf(q)
+		next.After = s.after
+		return next
+	case *droverv1.MonitorRequest:
+		next := proto.CloneOf(q)
+		next.After = s.after
+		return next
+	default:
+		return nil
+	}
+}
+
+// positionOf returns the position that a message has, "" if it has none.
+func positionOf(m any) string {
+	if p, ok := m.(interface{ GetPosition() string }); ok {
+		return p.GetPosition()
+	}
+	return ""
+}

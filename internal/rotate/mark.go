@@ -1,0 +1,80 @@
+package rotate
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// Mark says where in all that was ever written to a log one of its files begins. It is
+// that of the file which was rotated last, or is about to be: of the current file or of
+// rotation 1. The sizes give the places of all others, so that a reader can name a place
+// in the log that stays the same over rotations.
+type Mark struct {
+	Inode uint64
+	Start int64 // bytes written before the file's first one
+}
+
+// markSize is constant, so that a mark is replaced by one write, whole, and on a full disk
+// too.
+const markSize = 42
+
+// MarkPath returns the path of the mark of a log. There is none before the first rotation:
+// then the oldest file begins at 0.
+func MarkPath(path string) string { return path + ".mark" }
+
+// ReadMark returns the mark of a log, false if there is none that makes sense.
+func ReadMark(path string) (Mark, bool) {
+	f, err := os.OpenFile(MarkPath(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return Mark{}, false
+	}
+	defer f.Close()
+	b := make([]byte, markSize)
+	if n, err := f.ReadAt(b, 0); n < markSize {
+		_ = err // half written is as good as none
+		return Mark{}, false
+	}
+	var m Mark
+	if n, err := fmt.Sscanf(string(b), "%d %d\n", &m.Inode, &m.Start); n < 2 || err != nil || m.Start < 0 {
+		return Mark{}, false
+	}
+	return m, true
+}
+
+func writeMark(path string, m Mark) error {
+	f, err := os.OpenFile(MarkPath(path), os.O_WRONLY|os.O_CREATE, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%020d %020d\n", m.Inode, m.Start)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Inode returns the number of a file by which a Mark names it.
+func Inode(info os.FileInfo) uint64 {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	return st.Ino
+}
+
+// startOf returns where the current file of a log begins, whose information is given.
+func startOf(path string, current os.FileInfo) int64 {
+	m, ok := ReadMark(path)
+	if !ok {
+		return 0
+	}
+	if Inode(current) == m.Inode {
+		return m.Start
+	}
+	last, err := os.Stat(RotatedPath(path, 1))
+	if err != nil || Inode(last) != m.Inode {
+		return 0
+	}
+	return m.Start + last.Size()
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/rotate"
+	"github.com/drover-run/drover/node/pastlogs"
+)
+
+// However often a reader loses its connection while a task writes and its log is
+// rotated, what it gets is what was written, each byte once, but for what was rotated
+// away, of which it is told how much. The end may come from the copy that outlives the
+// attempt.
+func TestLogsContinueAtTheirPosition(t *testing.T) {
+	root := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		dir := folder(filepath.Join(root, fmt.Sprint("a", n)))
+		if err := os.MkdirAll(dir.logs(), 0o755); err != nil {
+			rt.Fatal(err)
+		}
+		path := dir.join(nameLogs, "stdout.log")
+		w := rotate.New(path, 4<<10, rapid.IntRange(2, 4).Draw(rt, "files"))
+		var written bytes.Buffer
+		place, seen := int64(0), int64(0) // bytes of the stream that the reader has passed, and has got
+		after := ""
+		var l *logFiles
+		from := dir
+		read := func() {
+			if l == nil {
+				var err error
+				if l, err = openLogs(from, "stdout"); err != nil {
+					rt.Fatal(err)
+				}
+				if err := l.seek(&droverv1.LogsRequest{After: after}); err != nil {
+					rt.Fatal(err)
+				}
+				if after == "" { // it begins with what is left, and says where that is
+					place = l.at
+				}
+			}
+			err := l.copy(func(b []byte, lost int64) error {
+				place += lost
+				if want := written.Bytes()[place : place+int64(len(b))]; !bytes.Equal(b, want) {
+					rt.Fatalf("at %d it read %d bytes %.9q…, and %.9q… was written", place, len(b), b, want)
+				}
+				place, seen, after = place+int64(len(b)), seen+int64(len(b)), l.position()
+				return nil
+			})
+			if err != nil {
+				rt.Fatal(err)
+			}
+		}
+		leave := func() {
+			if l != nil {
+				l.close()
+				l = nil
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"write": func(rt *rapid.T) {
+				line := bytes.Repeat([]byte{byte('a' + written.Len()%26)}, rapid.IntRange(1, 3000).Draw(rt, "length"))
+				line = append(line, '\n')
+				written.Write(line)
+				_, _ = w.Write(line) // never fails
+			},
+			"read":        func(*rapid.T) { read() },
+			"disconnect":  func(*rapid.T) { leave() },
+			"new process": func(*rapid.T) { _ = w.Close() }, // the next write opens the file again
+		})
+		read()
+		leave()
+		past, err := pastlogs.Open(filepath.Join(root, fmt.Sprint("p", n)), pastlogs.Options{MaxBytes: 1 << 20, MaxAge: time.Hour, MaxFile: 1 << 20})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		_ = w.Close()
+		if err := past.Keep("x", string(dir), time.Unix(1, 0)); err != nil {
+			rt.Fatal(err)
+		}
+		if rapid.Bool().Draw(rt, "also from a position in the copy") && seen > 0 && place == int64(written.Len()) {
+			back := rapid.Int64Range(0, min(seen, 2000)).Draw(rt, "back")
+			place, seen = place-back, seen-back
+			after = fmt.Sprint(place)
+		}
+		if from = folder(past.Folder("x")); from != "" {
+			read()
+		}
+		leave()
+		if place != int64(written.Len()) {
+			rt.Fatalf("%d of %d bytes", place, written.Len())
+		}
+	})
+}
+
+func TestLogsFromNoPosition(t *testing.T) {
+	for _, after := range []string{"x", "-1", "9223372036854775808"} {
+		if err := (&logFiles{}).seek(&droverv1.LogsRequest{After: after}); err == nil {
+			t.Errorf("position %q was taken", after)
+		}
+	}
+}
