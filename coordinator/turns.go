@@ -184,5 +184,14 @@ func (w *turnWriter) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController find the connection.
 func (w *turnWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// WriteHeader implements http.ResponseWriter.
+func (w *turnWriter) WriteHeader(status int) {
+	w.done()
+	w.ResponseWriter.WriteHeader(status)
+}
+
 // Flush implements http.Flusher, which pages that follow something need.
-func (w *turnWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() } // the next Write returns what failed
+func (w *turnWriter) Flush() {
+	w.done()
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next Write returns what failed
+}
