@@ -249,6 +249,8 @@ type PageConfig struct {
 	History droverv1connect.HistoryServiceClient
 	// Reader names that identity.
 	Reader func(context.Context) string
+	// Rights names what that identity may read: it is the same for all operators.
+	Rights func(context.Context) string
 	// Elsewhere returns the URL of the coordinator that leads, if this one does
 	// not and knows which one does; "" otherwise.
 	Elsewhere func(context.Context) string

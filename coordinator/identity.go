@@ -82,6 +82,15 @@ func (id identity) reader() string {
 	return id.name + " by token " + id.scope.id
 }
 
+// readerRights returns a name that callers share only if they may read the same:
+// operators may read everything, unless a token leaves them less.
+func (c *core) readerRights(id identity) string {
+	if id.scope == nil && c.operator(id) {
+		return "operators"
+	}
+	return "of " + id.reader()
+}
+
 // isSignIn reports whether a request is about signing in or out.
 func isSignIn(r *http.Request) bool { return r.URL.Path == "/sign-in" || r.URL.Path == "/sign-out" }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 	forward "github.com/drover-run/drover/scheduler/deadline/forecast"
 	"github.com/drover-run/drover/scheduler/estimate"
+	"github.com/drover-run/drover/scheduler/obstacle"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -29,6 +30,7 @@ const (
 	weakProbability         = 0.5              // a lower one causes a warning
 	startsLimit             = 20_000           // task ends simulated for expected starts
 	startsPause             = time.Second      // between two simulations for expected starts
+	startsFactor            = 50               // or so many times as long as the last one took
 	maxPlanSteps            = 2000             // in one response
 	offerRounding           = time.Second
 )
@@ -42,6 +44,7 @@ type quoter struct {
 	mu        sync.Mutex
 	computing bool                                 // somebody computes starts
 	starts    map[scheduler.StageID]scheduler.Time // replaced, never written to
+	obstacles map[scheduler.StageID]obstacle.Set   // found with starts, replaced and never written to
 	startsDue time.Time
 }
 
@@ -347,7 +350,7 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 }
 
 // expectedStarts returns when pending stages are expected to start, simulated
-// with predicted run times. The result is cached for startsPause, or twenty
+// with predicted run times. The result is cached for startsPause, or fifty
 // times what it cost if that is longer. If it cannot be computed (somebody does
 // already, too much is pending) it returns the last result.
 func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageID]scheduler.Time {
@@ -380,7 +383,9 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 		}
 		question.NoDeadlineLane, question.Preempt = laneOptions(s.schedulerOf(f))
 	})
+	var obstacles map[scheduler.StageID]obstacle.Set
 	if err == nil {
+		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
 		starts, err = planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
 	}
 	if err != nil {
@@ -390,7 +395,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	now := s.now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.starts, q.startsDue = starts, now.Add(max(startsPause, 20*now.Sub(began)))
+	q.starts, q.obstacles, q.startsDue = starts, obstacles, now.Add(max(startsPause, startsFactor*now.Sub(began)))
 	return starts
 }
 

@@ -208,6 +208,7 @@ func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, starts map[sc
 			out.ExpectedStartMs = 0 // what is past was not true, and what cannot start will not
 		}
 		b.jobs[j.ID] = true
+		b.addObstacles(f, out)
 		b.out.Waiting = append(b.out.Waiting, out)
 	}
 }

@@ -52,6 +52,14 @@ func TestScheduleHasWhatRunsAndWhatWaits(t *testing.T) {
 	if len(m.Waiting) != 1 || m.Waiting[0].Tasks != 3 || m.Waiting[0].Reason != b.job("wide").Stages[0].Waiting {
 		t.Errorf("waiting %v, want %q", m.Waiting, b.job("wide").Stages[0].Waiting)
 	}
+	b.waitUntil("it is known what would have to give way", func() bool { // with the next expected starts
+		res, err := b.client.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{Job: "wide"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := res.Msg.Waiting[0].Obstacles
+		return len(o) == 1 && o[0].Job == 1 && o[0].Key.GetJob() == 1 && o[0].Node == m.Nodes[0].Node && o[0].Reservation == 0
+	})
 	if res, err = b.client.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{Limit: 1})); err != nil || len(res.Msg.Attempts) != 1 || res.Msg.More != 1 {
 		t.Errorf("limited: %v %v", res.Msg, err)
 	}
@@ -89,6 +97,23 @@ func TestScheduleHidesJobsOfOthers(t *testing.T) {
 	if len(m.Jobs) != 0 || len(m.Waiting) != 0 || m.Attempts[0].Key.GetJob() != 0 || m.Attempts[0].Key.GetTask() != 0 || strings.Contains(m.String(), "secret") {
 		t.Errorf("the stranger sees %v", m)
 	}
+	own := groupJob("own", 1)
+	own.Tenant = "default"
+	if _, err := root.ApplyTenants(b.ctx, connect.NewRequest(&droverv1.ApplyTenantsRequest{Tenants: []*droverv1.Tenant{{Name: "a", Submit: []string{"submitter"}}, {Name: "default", Submit: []string{"stranger", "submitter"}}}})); err != nil {
+		t.Fatal(err)
+	}
+	b.submit(own)
+	b.waitUntil("it is known what stops the own job", func() bool {
+		res, err := stranger.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{Job: "own"}))
+		if err != nil || len(res.Msg.Waiting) != 1 {
+			return false
+		}
+		if strings.Contains(res.Msg.String(), "secret") {
+			t.Fatalf("the stranger sees %v", res.Msg)
+		}
+		o := res.Msg.Waiting[0].Obstacles
+		return len(o) == 1 && o[0].Job == 0 && o[0].Key.GetJob() == 0 && o[0].Key.GetRun() > 0
+	})
 	for _, q := range []*droverv1.GetScheduleRequest{{Tenant: "a"}, {Job: "1"}} {
 		if res, err := stranger.GetSchedule(b.ctx, connect.NewRequest(q)); err == nil && len(res.Msg.Attempts) > 0 {
 			t.Errorf("%v: %v", q, res.Msg)

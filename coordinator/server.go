@@ -189,6 +189,7 @@ func (c *core) newHandler() http.Handler {
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
 			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
+			Rights:    func(ctx context.Context) string { return c.readerRights(caller(ctx)) },
 			Elsewhere: c.elsewhere,
 		})))
 	}

@@ -424,3 +424,25 @@ func TestSignInOnThePage(t *testing.T) {
 		t.Error("wrong tokens are not slowed down")
 	}
 }
+
+// Only callers who may read the same share what the page computes: operators, unless
+// a token leaves them less.
+func TestRightsOfReaders(t *testing.T) {
+	c := &core{cfg: Config{Operators: []string{"user/op", "user/op2"}}}
+	op, op2, alice := identity{kind: kindUser, name: "user/op"}, identity{kind: kindUser, name: "user/op2"}, identity{kind: kindUser, name: "user/alice"}
+	bob, local := identity{kind: kindUser, name: "user/bob"}, identity{kind: kindLocal, name: "local"}
+	bounded := op
+	bounded.scope = &tokenScope{id: "t1"}
+	impostor := identity{kind: kindOther, name: "operators"}
+	names := map[string]string{}
+	for _, id := range []identity{alice, bob, bounded, impostor, op} {
+		r := c.readerRights(id)
+		if other, taken := names[r]; taken {
+			t.Errorf("%s and %s share %q", id.displayName(), other, r)
+		}
+		names[r] = id.displayName()
+	}
+	if c.readerRights(op) != c.readerRights(op2) || c.readerRights(op) != c.readerRights(local) {
+		t.Error("operators do not share")
+	}
+}

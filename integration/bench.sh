@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; million, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -75,6 +75,14 @@ coordinator() {
   bin/drover bench coordinator -runs "$runs" && bin/drover bench coordinator -runs "$runs" -no-sync
 }
 
+# The web page: a browser that opens the pages of 10,000 nodes and 200,000 attempts (first
+# paint, bytes, longest task of its main thread), and what 50 open pages cost a coordinator:
+# the placements beside those of the same coordinator without them.
+page() {
+  go test -run '^$' -bench LargeCluster -benchtime 1x -count "$runs" ./integration/browser &&
+    bin/drover bench coordinator -runs "$runs" -no-sync -alone 1 -submissions 100 && bin/drover bench coordinator -runs "$runs" -no-sync -alone 1 -submissions 100 -pages 50
+}
+
 # A million pending tasks on 10,000 nodes, and events per second of the simulator
 # on one core.
 million() { go test -run '^$' -bench 'MillionWaiting$' -benchtime 1x -count "$runs" ./scheduler/bench; }
@@ -102,8 +110,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | million | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, million, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

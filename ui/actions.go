@@ -60,6 +60,7 @@ func (s *server) serveAction(w http.ResponseWriter, r *http.Request) {
 	}
 	to, err := do(&actions{s.api}, r.Context(), r.PostForm)
 	s.shared.drop(q.reader)
+	s.shared.drop(q.rights)
 	if err != nil {
 		s.refuse(w, r, q, err)
 		return
@@ -72,7 +73,7 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, q *query, err er
 	v := errorView(err)
 	v.Title, v.Template = "Not done", "error"
 	var b strings.Builder
-	if err := q.renderPage(&b, v, ""); err != nil {
+	if err := q.renderPage(&b, v, "", false); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

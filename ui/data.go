@@ -1,11 +1,11 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/drover-run/drover/internal/fault"
 
@@ -30,18 +30,35 @@ func dataAddress(what string, data any, pairs ...string) string {
 	return "/data/" + what + "?" + v.Encode()
 }
 
-// serveData returns the data of a picture as JSON.
+// serveData returns the data of a picture as JSON, encoded once for all readers
+// who get the same.
 func (s *server) serveData(w http.ResponseWriter, r *http.Request) {
 	q, err := s.newQuery(r.Context(), r.URL)
-	var v any
-	if err == nil {
-		v, err = q.data(r.PathValue("what"))
-	}
 	if err != nil {
 		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
-	writeJSON(w, r, v)
+	what, who := r.PathValue("what"), q.reader
+	if what == "schedule" || what == "nodes" {
+		who = q.rights
+	}
+	v, err := s.shared.get(r.Context(), who+"\x00data\x00"+r.URL.RequestURI(), func(ctx context.Context) (any, error) {
+		q.ctx, q.source.ctx = ctx, ctx // it outlives the one who asks first
+		v, err := q.data(what)
+		if err != nil {
+			return nil, err
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		return newPacked(b), nil
+	})
+	if err != nil {
+		http.Error(w, err.Error(), statusOf(err))
+		return
+	}
+	writePacked(w, r, http.StatusOK, "application/json", v.(*packed))
 }
 
 func (q *query) data(what string) (any, error) {
@@ -58,11 +75,14 @@ func (q *query) data(what string) (any, error) {
 	case "waterfall":
 		return q.waterfall()
 	case "schedule":
-		plan, err := q.schedule(q.scheduleRequest())
+		l, err := q.layout()
 		if err != nil {
 			return nil, err
 		}
-		return newScheduleData(plan, q.values.Get("by")), nil
+		if q.values.Has("part") {
+			return l.bars(q.number("part", 0), newWindow(q.time("from"), q.time("to"))), nil
+		}
+		return l.first(), nil
 	default:
 		return nil, fault.New(fault.NotFound, "there are no such data")
 	}
@@ -123,185 +143,6 @@ func (q *query) scheduleRequest() *droverv1.GetScheduleRequest {
 		r.FromMs = (now()/60_000)*60_000 - int64(h)*3_600_000
 	}
 	return r
-}
-
-// scheduleData is the data of the picture of the schedule: columns, so that
-// thousands of attempts are small. Times are Unix ms, 0 for none.
-type scheduleData struct {
-	Now    int64           `json:"now"`
-	From   int64           `json:"from"`
-	Until  int64           `json:"until"`
-	Rows   []scheduleRow   `json:"rows"`
-	Jobs   []jobLabel      `json:"jobs"`
-	Row    []int           `json:"row"` // of each attempt
-	Job    []int           `json:"job"` // index in Jobs, -1 for one that may not be read
-	Task   []string        `json:"task"`
-	State  []string        `json:"state"`
-	Placed []int64         `json:"placed"`
-	End    []int64         `json:"end"`
-	Weight []int           `json:"weight"` // CPU of the row, in thousandths
-	Gaps   map[int][]int64 `json:"gaps"`   // of attempts that have some: from, to, from, to
-
-	Reserved []reservedBar `json:"reserved"`
-	Waiting  []waitingBar  `json:"waiting"`
-}
-
-type scheduleRow struct {
-	Name   string `json:"name"`
-	State  string `json:"state"`
-	Detail string `json:"detail"`
-}
-
-type jobLabel struct {
-	Job        uint64 `json:"job"`
-	Name       string `json:"name"`
-	Tenant     string `json:"tenant"`
-	Deadline   int64  `json:"deadline"`
-	Guaranteed int64  `json:"guaranteed"`
-}
-
-type reservedBar struct {
-	Row    int    `json:"row"` // -1: any node
-	Job    int    `json:"job"`
-	Kind   string `json:"kind"`
-	Start  int64  `json:"start"`
-	End    int64  `json:"end"`
-	Latest int64  `json:"latest"`
-}
-
-type waitingBar struct {
-	Job      int      `json:"job"`
-	Stage    string   `json:"stage"`
-	Tasks    int32    `json:"tasks"`
-	Reason   string   `json:"reason"`
-	Start    int64    `json:"start"` // expected; 0: not known
-	Estimate int64    `json:"estimate"`
-	Behind   uint64   `json:"behind"`
-	Giving   []string `json:"giving"`
-}
-
-// newScheduleData arranges a schedule by node, rack or tenant.
-func newScheduleData(p *droverv1.GetScheduleResponse, by string) *scheduleData {
-	x := newScheduleIndex(p)
-	d := &scheduleData{Now: p.GetNowMs(), From: p.GetFromMs(), Until: p.GetUntilMs(), Gaps: map[int][]int64{}}
-	for _, j := range p.GetJobs() {
-		d.Jobs = append(d.Jobs, jobLabel{j.GetJob(), j.GetName(), j.GetTenant(), j.GetDeadlineMs(), j.GetGuaranteedMs()})
-	}
-	rowOf := d.addRows(p, by)
-	cpuOf := map[int32]int64{}
-	for _, n := range p.GetNodes() {
-		cpuOf[n.GetNode()] = n.GetAllocatable().GetCpu()
-	}
-	for _, a := range p.GetAttempts() {
-		job, at := a.GetKey().GetJob(), len(d.Row)
-		d.Row = append(d.Row, rowOf(a.GetNode(), job))
-		d.Job = append(d.Job, x.position(job))
-		d.Task = append(d.Task, x.taskName(a.GetKey()))
-		d.State = append(d.State, attemptState(a))
-		d.Placed, d.End = append(d.Placed, a.GetPlacedMs()), append(d.End, a.GetEndMs())
-		d.Weight = append(d.Weight, int(1000*part(a.GetOccupied().GetCpu(), cpuOf[a.GetNode()])))
-		for _, g := range a.GetGaps() {
-			d.Gaps[at] = append(d.Gaps[at], g.GetFromMs(), g.GetToMs())
-		}
-	}
-	for _, r := range p.GetReservations() {
-		d.Reserved = append(d.Reserved, reservedBar{rowOf(r.GetNode(), r.GetJob()), x.position(r.GetJob()), r.GetKind(), r.GetStartMs(), r.GetEndMs(), r.GetLatestMs()})
-	}
-	for _, w := range p.GetWaiting() {
-		b := waitingBar{Job: x.position(w.GetJob()), Stage: x.stageName(w.GetJob(), w.GetStage()), Tasks: w.GetTasks(), Reason: w.GetReason(), Start: w.GetExpectedStartMs(), Estimate: w.GetEstimateMs(), Behind: w.GetBehindJob()}
-		for _, k := range w.GetGivesWay() {
-			b.Giving = append(b.Giving, x.fullName(k))
-		}
-		d.Waiting = append(d.Waiting, b)
-	}
-	return d
-}
-
-// addRows adds the rows of the picture and returns which one a node or a job
-// belongs to, -1 for none.
-func (d *scheduleData) addRows(p *droverv1.GetScheduleResponse, by string) func(node int32, job uint64) int {
-	names, ofNode, ofJob := map[string]int{}, map[int32]int{}, map[uint64]int{}
-	row := func(name, state, detail string) int {
-		at, ok := names[name]
-		if !ok {
-			at = len(d.Rows)
-			names[name] = at
-			d.Rows = append(d.Rows, scheduleRow{name, state, detail})
-		}
-		return at
-	}
-	if by == "tenants" {
-		for _, j := range p.GetJobs() {
-			ofJob[j.GetJob()] = row(j.GetTenant(), "up", "")
-		}
-		return func(_ int32, job uint64) int {
-			if at, ok := ofJob[job]; ok {
-				return at
-			}
-			return row("others", "up", "jobs that you may not read")
-		}
-	}
-	busy := busyNodes(p)
-	for _, n := range sortedNodes(p.GetNodes(), busy) {
-		state := n.GetState()
-		if n.GetDraining() && state == "up" {
-			state = "draining"
-		}
-		if by == "racks" {
-			ofNode[n.GetNode()] = row(n.GetRack(), "up", "")
-		} else if len(d.Rows) < scheduleRows {
-			ofNode[n.GetNode()] = row(n.GetName(), state, n.GetReason())
-		}
-	}
-	return func(node int32, _ uint64) int {
-		if at, ok := ofNode[node]; ok {
-			return at
-		}
-		return -1
-	}
-}
-
-// scheduleRows bounds the rows of nodes; racks show more.
-const scheduleRows = 2000
-
-// busyNodes returns the nodes with an attempt or a reservation.
-func busyNodes(p *droverv1.GetScheduleResponse) map[int32]bool {
-	out := map[int32]bool{}
-	for _, a := range p.GetAttempts() {
-		out[a.GetNode()] = true
-	}
-	for _, r := range p.GetReservations() {
-		out[r.GetNode()] = true
-	}
-	return out
-}
-
-// sortedNodes returns nodes with something to show first, in the order of the
-// list.
-func sortedNodes(nodes []*droverv1.ScheduleNode, busy map[int32]bool) []*droverv1.ScheduleNode {
-	out := slices.Clone(nodes)
-	slices.SortStableFunc(out, func(a, b *droverv1.ScheduleNode) int {
-		switch x, y := busy[a.GetNode()], busy[b.GetNode()]; {
-		case x == y:
-			return 0
-		case x:
-			return -1
-		default:
-			return 1
-		}
-	})
-	return out
-}
-
-// attemptState returns an attempt's state in one word.
-func attemptState(a *droverv1.ScheduleAttempt) string {
-	if a.GetExpected() && a.GetLevel() > droverv1.Level_LEVEL_RUNNING {
-		return "suspended"
-	}
-	if a.GetState() == "live" {
-		return "running"
-	}
-	return a.GetState()
 }
 
 // name returns STAGE/INDEX.

@@ -12,8 +12,13 @@
 // are drawn by scripts from /data/, whose address in the page changes with the
 // data.
 //
-// Answers of the API are shared between readers of one identity for a moment
-// that grows with their cost, so that many open pages cost what one costs.
+// Answers of the API are shared between readers of one identity, and the large
+// ones between readers of the same rights, for a moment that grows with what all
+// answers cost, so that many open pages cost what one costs.
+//
+// The picture of the schedule is read in parts, those that are in view, and with
+// bars that are a pixel wide or more: what is shorter is one bar with its
+// neighbours until the reader zooms in.
 //
 // What arrives from jobs, users and nodes (names, statuses, counters, logs) is
 // text: html/template escapes it, scripts set it as textContent, and the

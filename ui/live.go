@@ -2,12 +2,10 @@ package ui
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -31,8 +29,7 @@ const (
 // stream writes server-sent events.
 type stream struct {
 	w   http.ResponseWriter
-	z   *gzip.Writer // nil: not compressed
-	out io.Writer
+	z   *packedWriter // nil: not compressed
 	ctl *http.ResponseController
 }
 
@@ -47,11 +44,10 @@ func (s *server) newStream(w http.ResponseWriter, r *http.Request) *stream {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	st := &stream{w: w, out: w, ctl: http.NewResponseController(w)}
+	st := &stream{w: w, ctl: http.NewResponseController(w)}
 	if acceptsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
-		st.z = gzip.NewWriter(w)
-		st.out = st.z
+		st.z = newPackedWriter(w)
 	}
 	w.WriteHeader(http.StatusOK)
 	return st
@@ -59,35 +55,44 @@ func (s *server) newStream(w http.ResponseWriter, r *http.Request) *stream {
 
 func (s *server) endStream(st *stream) {
 	if st.z != nil {
-		_ = st.z.Close() // fails only if the reader is gone
+		_ = st.z.close() // fails only if the reader is gone
 	}
 	s.live.Add(-1)
 }
 
-// send writes an event; v becomes JSON, which has no line break.
-func (st *stream) send(kind string, v any) error {
+// newEvent returns an event; v becomes JSON, which has no line break.
+func newEvent(kind string, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", kind, b), err
+}
+
+func (st *stream) send(kind string, v any) error {
+	b, err := newEvent(kind, v)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(st.out, "event: %s\ndata: %s\n\n", kind, b); err != nil {
-		return err
-	}
-	return st.flush()
+	return st.write(b)
 }
 
-func (st *stream) beat() error {
-	if _, err := io.WriteString(st.out, ":\n\n"); err != nil {
-		return err
-	}
-	return st.flush()
-}
+func (st *stream) beat() error { return st.write([]byte(":\n\n")) }
 
-func (st *stream) flush() error {
+func (st *stream) write(b []byte) error {
 	if st.z != nil {
-		if err := st.z.Flush(); err != nil {
-			return err
-		}
+		return st.writePacked(newPacked(b))
+	}
+	return st.writePacked(&packed{text: b})
+}
+
+// writePacked writes what was compressed for many streams.
+func (st *stream) writePacked(p *packed) error {
+	var err error
+	if st.z != nil {
+		err = st.z.write(p)
+	} else {
+		_, err = st.w.Write(p.text)
+	}
+	if err != nil {
+		return err
 	}
 	return st.ctl.Flush()
 }
@@ -123,7 +128,7 @@ func (s *server) serveLive(w http.ResponseWriter, r *http.Request) {
 			silent = time.Now()
 		case failed || body.digest != have:
 			failed, have = false, body.digest
-			err = st.send("main", map[string]string{"html": body.html, "digest": body.digest, "title": body.title})
+			err = st.writePacked(body.event)
 			silent = time.Now()
 		case time.Since(silent) > liveBeat:
 			silent = time.Now()
@@ -142,7 +147,8 @@ func (s *server) serveLive(w http.ResponseWriter, r *http.Request) {
 
 // rendered is the main part of a page.
 type rendered struct {
-	html, digest, title string
+	digest string
+	event  *packed // with which it is sent
 }
 
 // renderShared renders the main part of a page, once for all readers of one
@@ -166,7 +172,12 @@ func (s *server) renderShared(ctx context.Context, u *url.URL) (*rendered, error
 		if err := q.renderMain(&b, v); err != nil {
 			return nil, err
 		}
-		return &rendered{html: b.String(), digest: digest(b.Bytes()), title: v.Title}, nil
+		sum := digest(b.Bytes())
+		event, err := newEvent("main", map[string]string{"html": b.String(), "digest": sum, "title": v.Title})
+		if err != nil {
+			return nil, err
+		}
+		return &rendered{digest: sum, event: newPacked(event)}, nil
 	})
 	if err != nil {
 		return nil, err

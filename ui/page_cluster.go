@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -79,6 +80,15 @@ func (q *query) number(name string, otherwise int) int {
 		return otherwise
 	}
 	return n
+}
+
+// time returns a parameter that is a time in Unix ms, 0 if it is none.
+func (q *query) time(name string) int64 {
+	ms, err := strconv.ParseInt(q.values.Get(name), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return ms
 }
 
 // nodeRow is a node with what its row shows.

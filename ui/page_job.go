@@ -67,6 +67,7 @@ type jobData struct {
 	CanStop, CanSuspend, CanResume, CanRunAgain bool
 	MessageClass                                string
 	Waiting                                     []*droverv1.StageSummary
+	Stopping                                    map[string]*waitingRow // by stage that waits: what would have to give way
 	FailedAddress                               string
 	Graph                                       template.HTML
 	Uses                                        []stageUse
@@ -115,10 +116,32 @@ func (q *query) jobPage() (*view, error) {
 	d.Graph = stageGraph(res.GetStages(), stagesBefore(res.GetSpec()))
 	d.StageChoices = choices(q.values.Get("stage"), stages...)
 	d.TaskChoices = choices(q.values.Get("show"), "", "all, in order", "slowest", "slowest first", "failed", "with failed attempts", "running", "running", "suspended", "suspended", "waiting", "waiting")
+	if err := d.addStopping(q); err != nil {
+		return nil, err
+	}
 	if err := d.addTasks(q); err != nil {
 		return nil, err
 	}
 	return &view{Title: j.GetName(), Nav: "Jobs", Template: "job", Scripts: []string{"tasks.js"}, Data: d}, nil
+}
+
+// addStopping adds what would have to give way for the stages that wait.
+func (d *jobData) addStopping(q *query) error {
+	if len(d.Waiting) == 0 {
+		return nil
+	}
+	plan, err := q.schedule(&droverv1.GetScheduleRequest{Job: fmt.Sprint(d.GetJob().GetJob()), Limit: 1})
+	if err != nil {
+		return err
+	}
+	x := newScheduleIndex(plan)
+	d.Stopping = map[string]*waitingRow{}
+	for _, w := range plan.GetWaiting() {
+		if list, node := x.stopping(w); len(list) > 0 {
+			d.Stopping[x.stageName(w.GetJob(), w.GetStage())] = &waitingRow{Stopping: list, StopNode: node}
+		}
+	}
+	return nil
 }
 
 func (d *jobData) addTasks(q *query) error {

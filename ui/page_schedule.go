@@ -82,6 +82,33 @@ type waitingRow struct {
 	*droverv1.ScheduleWaiting
 	JobName, StageName string
 	Giving             []choiceLink
+	Stopping           []choiceLink // what would have to give way
+	StopNode           string       // where
+}
+
+// obstacle returns what would have to give way, with the address of its page.
+func (x *scheduleIndex) obstacle(o *droverv1.ScheduleObstacle) choiceLink {
+	whose, to := "a job that you may not read", ""
+	if name := x.jobName(o.GetJob()); name != "" {
+		whose, to = "job "+name, address("jobs", o.GetJob())
+	}
+	switch {
+	case o.GetReservation() != 0:
+		return choiceLink{to, fmt.Sprintf("reservation %d of %s", o.GetReservation(), whose)}
+	case to == "":
+		return choiceLink{"", "an attempt of " + whose}
+	default:
+		return choiceLink{x.taskAddress(o.GetKey()), x.fullName(o.GetKey())}
+	}
+}
+
+// stopping returns what would have to give way for a task of a stage, and on which
+// node.
+func (x *scheduleIndex) stopping(w *droverv1.ScheduleWaiting) (list []choiceLink, node string) {
+	for _, o := range w.GetObstacles() {
+		list, node = append(list, x.obstacle(o)), x.nodes[o.GetNode()]
+	}
+	return list, node
 }
 
 // choiceLink is a link with its text.
@@ -105,8 +132,7 @@ type scheduleView struct {
 
 // schedulePage shows the schedule with its future.
 func (q *query) schedulePage() (*view, error) {
-	req := q.scheduleRequest()
-	plan, err := q.schedule(req)
+	l, err := q.layout()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +140,7 @@ func (q *query) schedulePage() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, by := newScheduleIndex(plan), q.values.Get("by")
+	req, plan, by := q.scheduleRequest(), l.plan, q.values.Get("by")
 	d := &scheduleView{Job: req.GetJob(), Tenants: tenantChoices(tenants, req.GetTenant()),
 		Bys: choices(by, "", "nodes", "racks", "racks", "tenants", "tenants"), Pasts: choices(q.values.Get("past"), "", "an hour ago", "6", "6 hours ago", "24", "a day ago")}
 	active, tasks := 0, int64(0)
@@ -127,10 +153,8 @@ func (q *query) schedulePage() (*view, error) {
 		tasks += int64(w.GetTasks())
 	}
 	d.Summary = fmt.Sprintf("%s on nodes, %s waiting", plural(int64(active), "attempt", "attempts"), plural(tasks, "task", "tasks"))
-	d.addTables(plan, x)
-	data := newScheduleData(plan, by)
-	data.Now, data.From, data.Until = 0, 0, 0 // that time passes is no change
-	d.Address = dataAddress("schedule", data, "by", by, "job", req.GetJob(), "tenant", req.GetTenant(), "past", q.values.Get("past"))
+	d.addTables(plan, l.index)
+	d.Address = dataAddress("schedule", l.digest, "by", by, "job", req.GetJob(), "tenant", req.GetTenant(), "past", q.values.Get("past"))
 	return &view{Title: "Schedule", Nav: "Schedule", Template: "schedule", Scripts: []string{"schedule.js"}, Data: d}, nil
 }
 
@@ -140,6 +164,7 @@ func (d *scheduleView) addTables(plan *droverv1.GetScheduleResponse, x *schedule
 		for _, k := range w.GetGivesWay() {
 			r.Giving = append(r.Giving, choiceLink{x.taskAddress(k), x.fullName(k)})
 		}
+		r.Stopping, r.StopNode = x.stopping(w)
 		d.Waiting = append(d.Waiting, r)
 	}
 	for _, r := range plan.GetReservations()[:min(len(plan.GetReservations()), 2*pageRows)] {

@@ -42,15 +42,16 @@ type frame struct {
 	Status  *droverv1.StatusResponse // nil: the coordinator does not answer
 	Main    template.HTML
 	Digest  string
+	SignOut bool // the reader signed in with a token
 }
 
-// renderPage writes a whole page.
-func (q *query) renderPage(w io.Writer, v *view, address string) error {
+// renderPage writes a whole page. signedIn: with a token, so that the reader can sign out.
+func (q *query) renderPage(w io.Writer, v *view, address string, signedIn bool) error {
 	var b strings.Builder
 	if err := q.renderMain(&b, v); err != nil {
 		return err
 	}
-	f := &frame{view: v, Pages: navigation, Address: address, Main: template.HTML(b.String()), Digest: digest([]byte(b.String()))}
+	f := &frame{view: v, Pages: navigation, Address: address, Main: template.HTML(b.String()), Digest: digest([]byte(b.String())), SignOut: signedIn}
 	f.Status, _ = q.status() // a page without its frame's details is better than none
 	return templates()[v.Template].ExecuteTemplate(w, "layout", f)
 }

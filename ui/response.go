@@ -2,11 +2,9 @@ package ui
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"encoding/json"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -18,6 +16,12 @@ import (
 // writeBody writes a response with an entity tag, compressed if the client can
 // read that.
 func writeBody(w http.ResponseWriter, r *http.Request, status int, kind string, body []byte) {
+	writePacked(w, r, status, kind, &packed{text: body})
+}
+
+// writePacked writes a body as writeBody does. It is compressed if it is not yet.
+func writePacked(w http.ResponseWriter, r *http.Request, status int, kind string, p *packed) {
+	body := p.text
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	if h.Get("Cache-Control") == "" {
@@ -39,9 +43,12 @@ func writeBody(w http.ResponseWriter, r *http.Request, status int, kind string, 
 	}
 	h.Set("Content-Encoding", "gzip")
 	w.WriteHeader(status)
-	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
-	_, _ = z.Write(body)                           // fails only if the reader is gone
-	_ = z.Close()                                  // as above
+	z := newPackedWriter(w)
+	if p.blocks == nil {
+		p = newPacked(body)
+	}
+	_ = z.write(p) // fails only if the reader is gone
+	_ = z.close()  // as above
 }
 
 func acceptsGzip(r *http.Request) bool {
@@ -52,15 +59,6 @@ func acceptsGzip(r *http.Request) bool {
 func digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:12])
-}
-
-func writeJSON(w http.ResponseWriter, r *http.Request, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	writeBody(w, r, http.StatusOK, "application/json", b)
 }
 
 //go:embed static

@@ -29,6 +29,9 @@ type Config struct {
 	// Reader names who reads, from the context of a request. Readers of one name
 	// share answers of the API. nil: there is one reader.
 	Reader func(context.Context) string
+	// Rights names what a reader may read: readers of equal rights share what costs
+	// most, such as the schedule. nil: as Reader.
+	Rights func(context.Context) string
 	// Elsewhere returns the URL of the coordinator whose page has the answers,
 	// "" while that is this one. A reader is sent there. nil: always this one.
 	Elsewhere func(context.Context) string
@@ -39,6 +42,7 @@ type server struct {
 	api    droverv1connect.ClientServiceClient
 	past   droverv1connect.HistoryServiceClient
 	reader func(context.Context) string
+	rights func(context.Context) string
 	away   func(context.Context) string
 	shared *shared
 	secret []byte // authenticates forms
@@ -47,10 +51,13 @@ type server struct {
 
 // New returns the handler of the page. It serves every path.
 func New(cfg Config) http.Handler {
-	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32)}
+	s := &server{api: cfg.API, past: cfg.History, reader: cfg.Reader, rights: cfg.Rights, away: cfg.Elsewhere, shared: newShared(), secret: make([]byte, 32)}
 	_, _ = rand.Read(s.secret) // never fails: see its documentation
 	if s.reader == nil {
 		s.reader = func(context.Context) string { return "" }
+	}
+	if s.rights == nil {
+		s.rights = s.reader
 	}
 	if s.away == nil {
 		s.away = func(context.Context) string { return "" }
@@ -94,7 +101,7 @@ type query struct {
 
 func (s *server) newQuery(ctx context.Context, u *url.URL) (*query, error) {
 	q := &query{ctx: ctx, values: u.Query(), reader: s.reader(ctx)}
-	q.source = &source{api: s.api, past: s.past, shared: s.shared, reader: q.reader, ctx: ctx}
+	q.source = &source{api: s.api, past: s.past, shared: s.shared, reader: q.reader, rights: "rights " + s.rights(ctx), ctx: ctx}
 	q.token = s.formToken(q.reader)
 	for seg := range strings.SplitSeq(strings.Trim(u.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(seg)
@@ -174,7 +181,8 @@ func (s *server) servePage(w http.ResponseWriter, r *http.Request) {
 		status, v = statusOf(err), errorView(err)
 	}
 	var b bytes.Buffer
-	if err := q.renderPage(&b, v, r.URL.RequestURI()); err != nil {
+	_, noCookie := r.Cookie(TokenCookie)
+	if err := q.renderPage(&b, v, r.URL.RequestURI(), noCookie == nil); err != nil {
 		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -4,30 +4,32 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Limits of shared answers.
 const (
-	shareLeast   = 500 * time.Millisecond // an answer is shared for at least that long
-	shareFactor  = 20                     // or for that many times what it cost
-	shareMost    = 30 * time.Second
-	shareForget  = time.Minute
-	sharedLimit  = 30 * time.Second // of one call
-	sharedSweeps = 256              // answers kept before old ones are removed
+	shareLeast  = 500 * time.Millisecond // an answer is shared for at least that long
+	shareFactor = 50                     // or for that many times what all answers cost that pages ask for
+	shareMost   = 30 * time.Second
+	shareForget = 2 * time.Second  // an answer that is old for that long is asked for no more
+	sharedLimit = 30 * time.Second // of one call
 )
 
-// shared keeps answers of the API for a moment, so that many pages of one
-// reader cost one call, and so that calls take at most a twentieth of the time.
+// shared keeps answers of the API, and what was made of them, for a moment, so that
+// many pages of one reader cost one call, and so that all pages together take at most
+// a fiftieth of one processor, however many are open.
 type shared struct {
 	mu      sync.Mutex
 	answers map[string]*answer
 }
 
 type answer struct {
-	done  chan struct{} // closed when value, err and until are set
+	done  chan struct{} // closed when value, err, cost and until are set
 	value any
 	err   error
+	cost  time.Duration
 	until time.Time
 }
 
@@ -44,11 +46,16 @@ func (s *shared) get(ctx context.Context, key string, fn func(context.Context) (
 	}
 	if a == nil {
 		a = &answer{done: make(chan struct{})}
-		s.sweep()
+		delete(s.answers, key)
+		others := s.sweep()
 		s.answers[key] = a
-		go a.fill(context.WithoutCancel(ctx), fn) // ends at sharedLimit
+		go a.fill(context.WithoutCancel(ctx), others, fn) // ends at sharedLimit
 	}
 	s.mu.Unlock()
+	if asks, ok := ctx.Value(nestedKey{}).(*atomic.Int64); ok {
+		began := time.Now()
+		defer func() { asks.Add(int64(time.Since(began))) }()
+	}
 	select {
 	case <-a.done:
 		return a.value, a.err
@@ -56,6 +63,10 @@ func (s *shared) get(ctx context.Context, key string, fn func(context.Context) (
 		return nil, ctx.Err()
 	}
 }
+
+// nestedKey is the key of how long an answer waited for others, in nanoseconds, which
+// is not its own cost.
+type nestedKey struct{}
 
 // isStale reports whether the answer has come and is too old.
 func (a *answer) isStale() bool {
@@ -67,13 +78,15 @@ func (a *answer) isStale() bool {
 	}
 }
 
-func (a *answer) fill(ctx context.Context, fn func(context.Context) (any, error)) {
+// fill calls fn. others is what the other answers cost that pages ask for.
+func (a *answer) fill(ctx context.Context, others time.Duration, fn func(context.Context) (any, error)) {
 	ctx, cancel := context.WithTimeout(ctx, sharedLimit)
 	defer cancel()
-	began := time.Now()
-	a.value, a.err = protect(ctx, fn)
+	began, nested := time.Now(), &atomic.Int64{}
+	a.value, a.err = protect(context.WithValue(ctx, nestedKey{}, nested), fn)
 	now := time.Now()
-	a.until = now.Add(min(max(shareLeast, shareFactor*now.Sub(began)), shareMost))
+	a.cost = now.Sub(began) - time.Duration(nested.Load())
+	a.until = now.Add(min(max(shareLeast, shareFactor*(a.cost+others)), shareMost))
 	if a.err != nil {
 		a.until = now.Add(shareLeast)
 	}
@@ -102,18 +115,19 @@ func (s *shared) drop(reader string) {
 	}
 }
 
-// sweep removes old answers if there are many. The caller holds mu.
-func (s *shared) sweep() {
-	if len(s.answers) < sharedSweeps {
-		return
-	}
+// sweep removes the answers that are asked for no more, and returns what the others
+// cost together. The caller holds mu.
+func (s *shared) sweep() (cost time.Duration) {
 	for k, a := range s.answers {
 		select {
 		case <-a.done:
-			if time.Since(a.until) > 0 {
+			if time.Since(a.until) > shareForget {
 				delete(s.answers, k)
+				continue
 			}
+			cost += a.cost
 		default:
 		}
 	}
+	return cost
 }

@@ -28,8 +28,9 @@ func WriteSimulations(w io.Writer, title string, list []Simulation) error {
 	f := &simulationFile{Title: title, Style: template.CSS(staticAssets()["page.css"].body), Script: template.JS(bundle("canvas.js", "page.js", "schedule.js"))}
 	f.Policy = "default-src 'none'; img-src data:; script-src " + sourceHash([]byte(f.Script)) + "; style-src " + sourceHash([]byte(f.Style))
 	for i, s := range list {
-		x := newScheduleIndex(s.Plan)
-		v := simulationView{Name: s.Name, Data: newScheduleData(s.Plan, ""), More: int(s.Plan.GetMore())}
+		l := newScheduleLayout(s.Plan, "")
+		x := l.index
+		v := simulationView{Name: s.Name, Data: l.whole(), More: int(s.Plan.GetMore())}
 		attempts := x.attempts(s.Plan.GetAttempts(), 2*pageRows)
 		for _, a := range attempts {
 			v.Rows = append(v.Rows, simulatedRow{a, s.Plan.GetJobs()[x.position(a.GetKey().GetJob())].GetTenant()})

@@ -41,9 +41,9 @@ func benchCoordinatorCommand() *cli.Command {
 		Name:  "coordinator",
 		Usage: "the whole live way of jobs through a coordinator: submission, decision, log, nodes, ends",
 		Description: "Starts a coordinator in a process of its own, with its log on the disk of -dir, and simulated nodes that speak\n" +
-			"the real protocol over a connection each. Five phases: nodes register; they report while nothing runs; jobs are\n" +
-			"submitted and their tasks placed and ended; jobs of one task are submitted one after another, each when a node\n" +
-			"has received the one before; and jobs of one task are submitted by all clients at once.",
+			"the real protocol over a connection each. The phases: nodes register; pages are opened, with -pages; nodes report\n" +
+			"while nothing runs; jobs are submitted and their tasks placed and ended; jobs of one task are submitted one after\n" +
+			"another, each when a node has received the one before; and jobs of one task are submitted by all clients at once.",
 		Flags: append([]cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "simulated nodes of 32 cores and 128 GiB"},
 			&cli.IntFlag{Name: "jobs", Value: 20, Usage: "jobs whose tasks are placed"},
@@ -51,6 +51,7 @@ func benchCoordinatorCommand() *cli.Command {
 			&cli.IntFlag{Name: "alone", Value: 100, Usage: "jobs of one task that are then submitted one after another"},
 			&cli.IntFlag{Name: "submissions", Value: 5000, Usage: "jobs of one task that are submitted at the end"},
 			&cli.IntFlag{Name: "clients", Value: 128, Usage: "clients that submit at once"},
+			&cli.IntFlag{Name: "pages", Usage: "open web pages that stay live during the measurement: what they cost is the difference"},
 			&cli.Float64Flag{Name: "rate", Usage: "jobs submitted per second while tasks are placed; 0: as many as are answered"},
 			&cli.DurationFlag{Name: "idle", Value: 9 * time.Second, Usage: "length of the phase without work; nodes report every 3 s"},
 			&cli.DurationFlag{Name: "limit", Value: 5 * time.Minute, Usage: "longest time of a phase"},
@@ -89,14 +90,14 @@ func serveBench(c *cli.Context) error {
 		cancel()
 	}()
 	return coordinator.Run(ctx, coordinator.Config{Dir: c.String("data"), Metrics: newRegistry(), Local: l, Scheduler: c.String("scheduler"),
-		NoSync: c.Bool("no-sync"), SubmitRate: 1e6, Ready: func() { fmt.Fprintln(c.App.Writer, benchReadyLine) }})
+		NoSync: c.Bool("no-sync"), SubmitRate: 1e6, Page: webPage, Ready: func() { fmt.Fprintln(c.App.Writer, benchReadyLine) }})
 }
 
 func runBenchCoordinator(c *cli.Context) error {
 	if _, err := positionalArgs(c, 0, 0, ""); err != nil {
 		return err
 	}
-	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"),
+	cfg := bench.Config{Nodes: c.Int("nodes"), Jobs: c.Int("jobs"), Tasks: c.Int("tasks"), Alone: c.Int("alone"), Submits: c.Int("submissions"), Clients: c.Int("clients"), Pages: c.Int("pages"),
 		Rate: c.Float64("rate"), Idle: c.Duration("idle"), Limit: c.Duration("limit")}
 	var rows [][]string
 	for range max(c.Int("runs"), 1) {
@@ -113,7 +114,7 @@ func runBenchCoordinator(c *cli.Context) error {
 		rows = append(rows, benchCoordinatorRow(&r))
 	}
 	if rows != nil {
-		printTable(c.App.Writer, []string{"nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "receipt p50 ms", "p99 ms",
+		printTable(c.App.Writer, []string{"nodes", "tasks", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes", "receipt p50 ms", "p99 ms",
 			"submissions/s", "p50 ms", "p99 ms", "rss"}, rows)
 	}
 	return nil
@@ -121,7 +122,7 @@ func runBenchCoordinator(c *cli.Context) error {
 
 func benchCoordinatorRow(r *bench.Result) []string {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
-	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS),
+	return []string{strconv.Itoa(r.Nodes), strconv.Itoa(r.Jobs * r.Tasks), f(r.RegistrationsPerS), f(r.ReportsPerS), f(r.NodesAtHalfCore), f(r.PlacementsPerS), f(r.PlacementsPerCPUS), strconv.FormatInt(r.PageChanges, 10),
 		f(r.ReceiptP50MS), f(r.ReceiptP99MS), f(r.SubmitsPerS), f(r.SubmitP50MS), f(r.SubmitP99MS), fmt.Sprintf("%d MiB", r.RSSBytes>>20)}
 }
 

@@ -9,7 +9,7 @@ func jobCommand() *cli.Command {
 		Name:  "job",
 		Usage: "run, follow and stop jobs",
 		Subcommands: []*cli.Command{
-			jobRunCommand(), jobPlanCommand(), jobValidateCommand(), jobStatusCommand(), jobListCommand(), jobHistoryCommand(),
+			jobRunCommand(), jobPlanCommand(), jobValidateCommand(), jobStatusCommand(), jobWhyCommand(), jobListCommand(), jobHistoryCommand(),
 			jobWaitCommand(), jobLogsCommand(), jobStopCommand(), jobInspectCommand(),
 		},
 	}

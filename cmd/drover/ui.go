@@ -42,7 +42,7 @@ func uiCommand() *cli.Command {
 
 // webPage returns the page that a coordinator serves.
 func webPage(c coordinator.PageConfig) http.Handler {
-	return ui.New(ui.Config{API: c.API, History: c.History, Reader: c.Reader, Elsewhere: c.Elsewhere})
+	return ui.New(ui.Config{API: c.API, History: c.History, Reader: c.Reader, Rights: c.Rights, Elsewhere: c.Elsewhere})
 }
 
 // uiShutdownLimit bounds how long open pages delay the end, in which they are

@@ -30,6 +30,7 @@ type Config struct {
 	Alone   int           // jobs of one task of the phase Alone
 	Submits int           // jobs of one task of the phase Submit
 	Clients int           // that submit at once
+	Pages   int           // open web pages, live from the phase Idle on
 	Rate    float64       // jobs a second that all clients together submit in the phase Work; 0 for as many as are answered
 	Idle    time.Duration // length of the phase Idle
 	Limit   time.Duration // of each phase
@@ -51,8 +52,10 @@ type Result struct {
 	Jobs    int `json:"jobs"`
 	Tasks   int `json:"tasks_per_job"`
 	Clients int `json:"clients"`
+	Pages   int `json:"pages"`
 
 	Register Phase `json:"register"`
+	Open     Phase `json:"open"` // of the pages
 	Idle     Phase `json:"idle"`
 	Work     Phase `json:"work"`
 	Alone    Phase `json:"alone"`
@@ -74,7 +77,10 @@ type Result struct {
 	SubmitsPerS float64 `json:"submits_per_s"`
 	SubmitP50MS float64 `json:"submit_p50_ms"`
 	SubmitP99MS float64 `json:"submit_p99_ms"`
-	RSSBytes    uint64  `json:"rss_bytes"`
+	// PageChanges is how often an open page changed in the phase Work, with the data of
+	// its pictures.
+	PageChanges int64  `json:"page_changes"`
+	RSSBytes    uint64 `json:"rss_bytes"`
 }
 
 // Phase is what one phase took.
@@ -83,7 +89,8 @@ type Phase struct {
 	CPUSeconds float64 `json:"cpu_seconds"` // of the coordinator's process
 }
 
-// Run measures the coordinator behind dial in five phases: all nodes register; they
+// Run measures the coordinator behind dial in phases: all nodes register; pages are
+// opened, if wanted, and stay open; the nodes
 // report while nothing runs; jobs are submitted and their tasks placed and ended; jobs
 // of one task are submitted one after another, each when a node has received the one
 // before; and jobs of one task are submitted by all clients at once. progress is called with the
@@ -95,7 +102,7 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{cfg: cfg, dial: dial, meter: meter, counts: newCounts(),
-		result: Result{Nodes: cfg.Nodes, Jobs: cfg.Jobs, Tasks: cfg.Tasks, Clients: cfg.Clients}}
+		result: Result{Nodes: cfg.Nodes, Jobs: cfg.Jobs, Tasks: cfg.Tasks, Clients: cfg.Clients, Pages: cfg.Pages}}
 	defer r.nodes.Wait()
 	defer cancel()
 	for _, p := range []struct {
@@ -104,6 +111,7 @@ func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(
 		do   func(context.Context) error
 	}{
 		{"register", &r.result.Register, func(phase context.Context) error { return r.register(phase, ctx) }},
+		{"open", &r.result.Open, func(phase context.Context) error { return r.openPages(phase, ctx) }},
 		{"idle", &r.result.Idle, r.idle},
 		{"work", &r.result.Work, r.work},
 		{"alone", &r.result.Alone, r.alone},
@@ -176,7 +184,8 @@ func (r *run) idle(ctx context.Context) error {
 
 // work submits the jobs and waits until the ends of all their tasks are acknowledged.
 func (r *run) work(ctx context.Context) error {
-	before := r.counts.ended.Load()
+	before, pages := r.counts.ended.Load(), r.counts.pages.Load()
+	defer func() { r.result.PageChanges = r.counts.pages.Load() - pages }()
 	want := before + int64(r.cfg.Jobs)*int64(r.cfg.Tasks)
 	if _, _, err := r.submitAll(ctx, "work", r.cfg.Jobs, r.cfg.Tasks, r.cfg.Rate); err != nil {
 		return err

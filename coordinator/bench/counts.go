@@ -14,6 +14,7 @@ type counts struct {
 	ended   atomic.Int64 // successes that the coordinator has acknowledged
 	reports atomic.Int64
 	lost    atomic.Int64 // sessions that ended before the measurement did
+	pages   atomic.Int64 // main parts of pages received, with the data of their pictures
 
 	mu       sync.Mutex
 	first    map[uint64]time.Time // when a node received a job's first attempt
@@ -50,7 +51,14 @@ func (c *counts) sessionLost(node string, err error) {
 	c.lastLoss = fmt.Errorf("node %s: %w", node, err)
 }
 
-// err returns an error if a node has lost its session: what was measured then is the
+func (c *counts) pageLost(path string, err error) {
+	c.lost.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastLoss = fmt.Errorf("page %s: %w", path, err)
+}
+
+// err returns an error if a node or a page has lost its session: what was measured then is the
 // recovery, not the work.
 func (c *counts) err() error {
 	if c.lost.Load() == 0 {
@@ -58,7 +66,7 @@ func (c *counts) err() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Errorf("%d sessions of nodes were lost during the measurement, the last one: %w", c.lost.Load(), c.lastLoss)
+	return fmt.Errorf("%d sessions of nodes or pages were lost during the measurement, the last one: %w", c.lost.Load(), c.lastLoss)
 }
 
 // receipts returns the times from the submission of each job to the receipt of its

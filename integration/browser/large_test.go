@@ -92,7 +92,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: measure}); err != nil {
 		b.Fatal(err)
 	}
-	for name, path := range map[string]string{"cluster": "/", "schedule": "/schedule", "schedule by rack": "/schedule?by=racks"} {
+	for name, path := range map[string]string{"cluster": "/", "schedule": "/schedule", "schedule by rack": "/schedule?by=racks", "schedule by tenant": "/schedule?by=tenants"} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				until := func(what, expression string) {

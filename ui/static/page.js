@@ -16,24 +16,33 @@ export function ago(ms) {
   return relative.format(s, "second");
 }
 
+/** @param {Intl.DateTimeFormatOptions} options, which cost much to read: once for a page */
+const format = (options) => new Intl.DateTimeFormat([], { hour12: false, ...options });
+const time = format({ hour: "2-digit", minute: "2-digit", second: "2-digit" }), day = format({ day: "numeric", month: "short" }), date = format({ day: "numeric", month: "short", year: "numeric" });
+const whole = format({ dateStyle: "medium", timeStyle: "long" });
+
 /** @param {number} ms @returns {string} the time of day, with the date if it is another day */
 export function clock(ms) {
   if (simulated) return "after " + Math.floor(ms / 3600000) + ":" + String(Math.floor(ms / 60000) % 60).padStart(2, "0") + ":" + String(Math.floor(ms / 1000) % 60).padStart(2, "0");
   const t = new Date(ms), today = new Date();
-  const time = t.toLocaleTimeString([], { hour12: false });
-  if (t.toDateString() === today.toDateString()) return time;
-  const date = t.toLocaleDateString([], { day: "numeric", month: "short", year: t.getFullYear() === today.getFullYear() ? undefined : "numeric" });
-  return date + " " + time;
+  if (t.toDateString() === today.toDateString()) return time.format(t);
+  return (t.getFullYear() === today.getFullYear() ? day : date).format(t) + " " + time.format(t);
 }
+
+/** @type {WeakMap<Element, string>} */ const titled = new WeakMap();
 
 /** @param {Element | Document} root shows the times below root in the reader's zone */
 function localise(root) {
+  const today = new Date().toDateString();
   for (const e of root.querySelectorAll("time[datetime]")) {
-    const ms = Date.parse(e.getAttribute("datetime") ?? "");
-    const text = e.getAttribute("data-as") === "ago" ? ago(ms) : clock(ms);
+    const datetime = e.getAttribute("datetime") ?? "", ms = Date.parse(datetime), at = datetime + today, fresh = titled.get(e) !== at;
+    const passes = e.getAttribute("data-as") === "ago";
+    if (!fresh && !passes) continue; // a time of the day stays what it is
+    const text = passes ? ago(ms) : clock(ms);
     if (e.textContent !== text) e.textContent = text;
-    const title = new Date(ms).toLocaleString([], { dateStyle: "medium", timeStyle: "long", hour12: false }) + " (" + new Date(ms).toISOString() + ")";
-    if (e.getAttribute("title") !== title) e.setAttribute("title", title);
+    if (!fresh) continue;
+    titled.set(e, at);
+    e.setAttribute("title", whole.format(ms) + " (" + new Date(ms).toISOString() + ")");
   }
 }
 

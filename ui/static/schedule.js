@@ -4,70 +4,115 @@ import { axis, colour, duration, follow, prepare, redraw, tip } from "./canvas.j
 import { ago, clock } from "./page.js";
 
 /**
- * @typedef {{now: number, from: number, until: number, rows: {name: string, state: string, detail: string}[],
- *   jobs: {job: number, name: string, tenant: string, deadline: number, guaranteed: number}[],
- *   row: number[], job: number[], task: string[], state: string[], placed: number[], end: number[], weight: number[], gaps: Record<string, number[]>,
- *   reserved: {row: number, job: number, kind: string, start: number, end: number, latest: number}[],
- *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null}[]}} Schedule
- * @typedef {{x: number, y: number, w: number, h: number, tip: () => string, href: string}} Spot
- * @typedef {{data: Schedule, lane: number[], lanes: number[], top: number[], height: number, from: number, to: number, y: number, spots: Spot[], laneHeight: number, moved: boolean}} Picture
+ * @typedef {{version: string, from: number, to: number, merged: boolean, row: number[] | null, lane: number[], job: number[], task: string[], state: string[], placed: number[], end: number[],
+ *   count: Record<string, number>, gaps: Record<string, number[]>}} Bars
+ * @typedef {{version: string, now: number, from: number, until: number, first: number, rows: {name: string, state: string, detail: string, lanes: number}[],
+ *   jobs: {job: number, name: string, tenant: string, deadline: number, guaranteed: number}[], parts: {row: number, lane: number}[], bars: (Bars | undefined)[],
+ *   reserved: {row: number, job: number, kind: string, start: number, end: number, latest: number}[], ending: {name: string, end: number}[] | null,
+ *   waiting: {job: number, stage: string, tasks: number, reason: string, start: number, estimate: number, behind: number, giving: string[] | null, stops: string[] | null}[]}} Schedule
+ * @typedef {{x: number, y: number, w: number, h: number, tip: () => string, href: () => string}} Spot
+ * @typedef {{data: Schedule, address: string, top: number[], height: number, from: number, to: number, y: number, spots: Spot[], laneHeight: number, moved: boolean, asked: number, timer: number, failed: boolean}} Picture
  */
 
 /** @type {WeakMap<HTMLCanvasElement, Picture>} */ const pictures = new WeakMap();
-const labels = 130, head = 24, most = 640;
-
-/** @param {Schedule} d @returns {{lane: number[], lanes: number[]}} for each attempt a lane of its row that is free, and how many lanes each row has */
-function arrange(d) {
-  const n = d.row?.length ?? 0, order = [...Array(n).keys()].sort((a, b) => d.placed[a] - d.placed[b] || a - b);
-  /** @type {number[][]} */ const ends = d.rows.map(() => []);
-  const lane = new Array(n).fill(0), horizon = Math.max(d.until, d.now);
-  for (const i of order) {
-    if (d.row[i] < 0) continue;
-    const list = ends[d.row[i]], end = d.end[i] || horizon;
-    let k = list.findIndex((e) => e <= d.placed[i]);
-    if (k < 0) k = list.length;
-    list[k] = end;
-    lane[i] = k;
-  }
-  return { lane, lanes: ends.map((l) => Math.max(l.length, 1)) };
-}
+const labels = 130, head = 24, most = 640, listed = 40;
+const nowhere = () => "";
 
 /** @param {HTMLElement} e @param {Schedule} data */
-function show(e, data) {
+async function show(e, data) {
   const c = /** @type {HTMLCanvasElement} */ (e), old = pictures.get(c);
   data.rows ??= [];
   data.jobs ??= [];
+  data.parts ??= [];
+  data.bars ??= [];
   data.reserved ??= [];
   data.waiting ??= [];
-  const { lane, lanes } = arrange(data);
-  if (data.waiting.length || data.reserved.some((r) => r.row < 0)) data.rows = [...data.rows]; // the rows for what has no node come below
-  const total = lanes.reduce((a, b) => a + b, 0);
+  const total = data.rows.reduce((a, r) => a + r.lanes, 0);
   const laneHeight = total > 400 ? 3 : total > 120 ? 6 : 13;
   const top = [];
   let y = 0;
-  for (const n of lanes) {
+  for (const r of data.rows) {
     top.push(y);
-    y += Math.max(n * laneHeight, 13) + 5;
+    y += Math.max(r.lanes * laneHeight, 13) + 5;
   }
   // At first no time is shown before anything happened; the button All does.
-  const first = Math.min(data.now, ...(data.placed ?? []).slice(0, 50000)), begin = Math.max(data.from, first - (data.until - first) * 0.05 - 1000);
-  const p = { data, lane, lanes, top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: 0, spots: [], laneHeight, moved: false };
+  const first = Math.min(data.now, data.first || data.now), begin = Math.max(data.from, first - (data.until - first) * 0.05 - 1000);
+  /** @type {Picture} */
+  const p = { data, address: c.getAttribute("data-schedule") ?? "", top, height: y, from: begin, to: data.until + (data.until - data.from) * 0.03, y: old?.y ?? 0, spots: [], laneHeight, moved: false, asked: 0, timer: 0, failed: false };
   if (old?.moved) {
     p.from = old.from;
     p.to = old.to;
-    p.y = old.y;
     p.moved = true;
+  }
+  if (old) { // what is in view is there before the picture changes
+    await complete(p);
+    if (old !== pictures.get(c)) return; // another one came meanwhile
+    clearTimeout(old.timer);
+    if (old.moved) { // the reader went on
+      p.from = old.from;
+      p.to = old.to;
+      p.moved = true;
+    }
+    p.y = old.y;
   }
   pictures.set(c, p);
   draw(c);
+}
+
+/** @param {Picture} p @returns {number[]} the parts in view */
+function inView(p) {
+  const parts = p.data.parts, low = Math.max(0, Math.min(p.y, p.height - most)), high = low + most;
+  const at = (/** @type {number} */ k) => (k < parts.length ? p.top[parts[k].row] + parts[k].lane * p.laneHeight : p.height);
+  return parts.map((_, k) => k).filter((k) => at(k) <= high && at(k + 1) >= low);
+}
+
+/** @param {Picture} p @param {Bars | undefined} b @returns {boolean} whether bars are there for what the picture shows, in enough detail */
+function suffices(p, b) {
+  if (!b) return false;
+  const detailed = (/** @type {number} */ span) => !b.merged || (p.to - p.from) * 3 > span;
+  if (b.to > 0) return p.from >= b.from && p.to <= b.to && detailed(b.to - b.from);
+  return detailed(p.data.until - (p.data.first || p.data.from));
+}
+
+/** @param {Picture} p reads the bars that are in view and not there @returns {Promise<boolean>} whether all have come */
+async function complete(p) {
+  if (p.address.startsWith("#")) return true; // a file of its own has all of them
+  const asked = ++p.asked, span = p.to - p.from, from = Math.round(p.from - span / 2), to = Math.round(p.to + span / 2);
+  const all = from <= (p.data.first || p.data.from) && to >= p.data.until;
+  for (const k of inView(p)) {
+    const has = p.data.bars[k];
+    if (suffices(p, has)) continue;
+    const some = !all && (p.moved || has);
+    try {
+      const res = await fetch(p.address + "&part=" + k + (some ? "&from=" + from + "&to=" + to : ""), { credentials: "same-origin" });
+      if (!res.ok || asked !== p.asked) return false;
+      /** @type {Bars} */ const got = await res.json();
+      if (got.version !== p.data.version) return false; // the page will soon have other rows
+      p.data.bars[k] = got;
+    } catch {
+      return false;
+    }
+  }
+  return true;
+}
+
+/** @param {HTMLCanvasElement} c reads what is missing in view soon, and draws it */
+function want(c) {
+  const p = pictures.get(c);
+  if (!p || p.address.startsWith("#") || p.timer || inView(p).every((k) => suffices(p, p.data.bars[k]))) return;
+  p.timer = setTimeout(async () => {
+    p.failed = !(await complete(p));
+    p.timer = 0;
+    if (pictures.get(c) === p) draw(c);
+  }, p.failed ? 2000 : 150);
 }
 
 /** @param {HTMLCanvasElement} c */
 function draw(c) {
   const p = pictures.get(c);
   if (!p) return;
-  const d = p.data, planned = d.waiting.filter((w) => w.start > 0), pool = d.reserved.filter((r) => r.row < 0);
-  const below = (planned.length ? planned.length * 15 + 20 : 0) + (pool.length ? pool.length * 15 + 20 : 0);
+  const d = p.data, planned = d.waiting.filter((w) => w.start > 0).slice(0, listed), pool = d.reserved.filter((r) => r.row < 0).slice(0, listed);
+  const below = (planned.length ? planned.length * 15 + 35 : 0) + (pool.length ? pool.length * 15 + 20 : 0);
   const bodyHeight = Math.min(p.height, most);
   const { g, w, h } = prepare(c, head + Math.max(bodyHeight, 20) + below + 6);
   const left = w < 500 ? 70 : labels, right = w - 6;
@@ -85,22 +130,30 @@ function draw(c) {
   g.textAlign = "left";
   g.textBaseline = "middle";
   d.rows.forEach((r, i) => {
-    const y = rowY(i), rh = Math.max(p.lanes[i] * p.laneHeight, 13);
+    const y = rowY(i), rh = Math.max(r.lanes * p.laneHeight, 13);
     if (y + rh < 0 || y > head + bodyHeight) return;
     const bad = r.state !== "up" && r.state !== "probation";
     if (bad) hatch(g, Math.max(left, x(d.now)), y, right, rh, col.line);
     g.fillStyle = col.line;
     g.fillRect(0, Math.round(y + rh) + 2, w, 1);
-    g.fillStyle = bad ? colour("failed") : col.soft;
+    g.fillStyle = bad ? col.failed : col.soft;
     g.fillText(fit(g, bad ? r.name + " " + r.state : r.name, left - 8), 2, y + 7);
-    p.spots.push({ x: 0, y, w: left, h: rh, tip: () => r.name + ": " + r.state + (r.detail ? "\n" + r.detail : ""), href: "" });
+    p.spots.push({ x: 0, y, w: left, h: rh, tip: () => r.name + ": " + r.state + (r.detail ? "\n" + r.detail : ""), href: nowhere });
   });
-  for (const r of d.reserved) if (r.row >= 0) reserved(p, g, r, rowY(r.row), Math.max(p.lanes[r.row] * p.laneHeight, 13), clip, col, x);
-  for (let i = 0; i < (d.row?.length ?? 0); i++) {
-    if (d.row[i] < 0) continue;
-    const y = rowY(d.row[i]) + p.lane[i] * p.laneHeight, bh = Math.max(p.laneHeight - (p.laneHeight > 4 ? 2 : 1), 2);
-    if (y + bh < head - 4 || y > head + bodyHeight) continue;
-    attempt(p, g, i, y, bh, clip, col);
+  for (const r of d.reserved) {
+    if (r.row < 0) continue;
+    const y = rowY(r.row), rh = Math.max(d.rows[r.row].lanes * p.laneHeight, 13);
+    if (y + rh >= 0 && y <= head + bodyHeight) reserved(p, g, r, y, rh, clip, col, x);
+  }
+  const bh = Math.max(p.laneHeight - (p.laneHeight > 4 ? 2 : 1), 2);
+  for (const k of inView(p)) {
+    const b = d.bars[k];
+    for (let i = 0; b && i < (b.row?.length ?? 0); i++) {
+      const row = /** @type {number[]} */ (b.row)[i];
+      if (row >= d.rows.length) continue;
+      const y = rowY(row) + b.lane[i] * p.laneHeight;
+      if (y + bh >= head - 4 && y <= head + bodyHeight) attempt(p, g, b, i, y, bh, clip, col);
+    }
   }
   g.restore();
   let y = head + bodyHeight + 12;
@@ -130,9 +183,14 @@ function draw(c) {
       g.setLineDash([]);
       g.fillStyle = col.soft;
       g.fillText(fit(g, (wait.job >= 0 ? d.jobs[wait.job].name + " " : "") + wait.stage, left - 8), 2, y);
-      p.spots.push({ x: 0, y: y - 7, w, h: 14, tip: () => waitingText(d, wait), href: wait.job >= 0 ? "/jobs/" + d.jobs[wait.job].job : "" });
+      p.spots.push({ x: 0, y: y - 7, w, h: 14, tip: () => waitingText(d, wait), href: () => (wait.job >= 0 ? "/jobs/" + d.jobs[wait.job].job : "") });
       y += 15;
     }
+  }
+  const rest = d.waiting.filter((w) => w.start > 0).length - planned.length;
+  if (rest > 0) {
+    g.fillStyle = col.soft;
+    g.fillText(`and ${rest} more in the table below`, left, y);
   }
   for (const j of d.jobs) for (const [t, name] of /** @type {[number, string][]} */ ([[j.guaranteed, "guaranteed end"], [j.deadline, "deadline"]])) {
     if (t < p.from || t > p.to) continue;
@@ -143,7 +201,7 @@ function draw(c) {
     g.lineTo(at + 5, head - 6);
     g.lineTo(at, head + 2);
     g.fill();
-    p.spots.unshift({ x: at - 6, y: head - 8, w: 12, h: 12, tip: () => `${name} of ${j.name}: ${clock(t)} (${ago(t)})`, href: "/jobs/" + j.job });
+    p.spots.unshift({ x: at - 6, y: head - 8, w: 12, h: 12, tip: () => `${name} of ${j.name}: ${clock(t)} (${ago(t)})`, href: () => "/jobs/" + j.job });
   }
   const at = x(d.now);
   if (at >= left && at <= right) {
@@ -158,6 +216,7 @@ function draw(c) {
     g.fillStyle = col.soft;
     g.fillRect(w - 4, head + (p.y / p.height) * bodyHeight, 4, Math.max((bodyHeight / p.height) * bodyHeight, 12));
   }
+  want(c);
 }
 
 /** @param {CanvasRenderingContext2D} g @param {string} text @param {number} width @returns {string} as much of text as fits */
@@ -187,15 +246,15 @@ function hatch(g, left, y, right, h, fill) {
 }
 
 /**
- * @param {Picture} p @param {CanvasRenderingContext2D} g @param {number} i @param {number} y @param {number} h
+ * @param {Picture} p @param {CanvasRenderingContext2D} g @param {Bars} d @param {number} i @param {number} y @param {number} h
  * @param {(a: number, b: number) => [number, number]} clip @param {Record<string, string>} col
  */
-function attempt(p, g, i, y, h, clip, col) {
-  const d = p.data, live = d.state[i] === "running" || d.state[i] === "suspended" || d.state[i] === "stopping";
-  const end = d.end[i] || (live ? d.now : d.placed[i]), [a, b] = clip(d.placed[i], Math.max(end, live ? d.now : 0));
+function attempt(p, g, d, i, y, h, clip, col) {
+  const now = p.data.now, live = d.state[i] === "running" || d.state[i] === "suspended" || d.state[i] === "stopping";
+  const end = d.end[i] || (live ? now : d.placed[i]), [a, b] = clip(d.placed[i], Math.max(end, live ? now : 0));
   if (b <= a) return;
   if (live) {
-    const [, until] = clip(d.placed[i], d.now);
+    const [, until] = clip(d.placed[i], now);
     g.fillStyle = col.running;
     g.fillRect(a, y, Math.max(until - a, 1), h);
     if (b > until) {
@@ -208,18 +267,30 @@ function attempt(p, g, i, y, h, clip, col) {
   }
   const gaps = d.gaps?.[i] ?? [];
   for (let k = 0; k + 1 < gaps.length; k += 2) {
-    const [from, to] = clip(gaps[k], gaps[k + 1] || d.now);
+    const [from, to] = clip(gaps[k], gaps[k + 1] || now);
     if (to <= from) continue;
     g.fillStyle = col.card;
     g.fillRect(from, y, to - from, h);
     g.fillStyle = col.suspended;
     g.fillRect(from, y + h / 2 - 1, to - from, Math.max(h / 4, 1.5));
   }
-  const job = d.jobs[d.job[i]];
-  p.spots.push({ x: a, y, w: Math.max(b - a, 3), h, href: job ? `/jobs/${job.job}/tasks/` + d.task[i].split("/").map(encodeURIComponent).join("/") : "",
-    tip: () => [(job ? `${job.name} ${d.task[i]} (${job.tenant})` : "a job that you may not read") + ": " + d.state[i],
-      `placed ${clock(d.placed[i])}, ${live ? (d.end[i] ? `expected end ${clock(d.end[i])} (${ago(d.end[i])})` : "its end is not known") : `ended ${clock(end)} after ${duration(end - d.placed[i])}`}`,
-      ...(gaps.length ? [`suspended ${gaps.length / 2} times`] : [])].join("\n") });
+  p.spots.push({ x: a, y, w: Math.max(b - a, 3), h, href: () => attemptAddress(p.data, d, i), tip: () => attemptText(p.data, d, i, live, end) });
+}
+
+/** @param {Schedule} all @param {Bars} d @param {number} i @returns {string} of the task of a bar, "" if it has none */
+function attemptAddress(all, d, i) {
+  const job = all.jobs[d.job[i]];
+  if (!job) return "";
+  return `/jobs/${job.job}` + (d.task[i] ? "/tasks/" + d.task[i].split("/").map(encodeURIComponent).join("/") : "");
+}
+
+/** @param {Schedule} all @param {Bars} d @param {number} i @param {boolean} live @param {number} end */
+function attemptText(all, d, i, live, end) {
+  const job = all.jobs[d.job[i]], n = d.count?.[i] ?? 0, gaps = d.gaps?.[i] ?? [];
+  if (n > 1) return [`${n} short attempts${job ? ` of ${job.name} (${job.tenant})` : ""}${d.state[i] === "succeeded" ? "" : ", not all succeeded"}`, `from ${clock(d.placed[i])} to ${clock(end)}; zoom in for each`].join("\n");
+  return [(job ? `${job.name} ${d.task[i]} (${job.tenant})` : "a job that you may not read") + ": " + d.state[i],
+    `placed ${clock(d.placed[i])}, ${live ? (d.end[i] ? `expected end ${clock(d.end[i])} (${ago(d.end[i])})` : "its end is not known") : `ended ${clock(end)} after ${duration(end - d.placed[i])}`}`,
+    ...(gaps.length ? [`suspended ${gaps.length / 2} times`] : [])].join("\n");
 }
 
 /**
@@ -243,7 +314,7 @@ function reserved(p, g, r, y, h, clip, col, x) {
     g.fillStyle = col.reserved;
     g.fillRect(x(r.latest) - 1, y - 2, 2, h + 4);
   }
-  p.spots.unshift({ x: a, y, w: Math.max(b - a, 3), h, href: r.job >= 0 ? "/jobs/" + d.jobs[r.job].job : "",
+  p.spots.unshift({ x: a, y, w: Math.max(b - a, 3), h, href: () => (r.job >= 0 ? "/jobs/" + d.jobs[r.job].job : ""),
     tip: () => [`reserved (${r.kind}) for ${r.job >= 0 ? d.jobs[r.job].name : "a job that you may not read"}`, `from ${clock(r.start)}${r.end ? ` until ${clock(r.end)}` : ""}`,
       ...(r.latest ? [`latest start that keeps the guarantee: ${clock(r.latest)}`] : [])].join("\n") });
 }
@@ -252,13 +323,12 @@ function reserved(p, g, r, y, h, clip, col, x) {
 function waitingText(d, w) {
   const j = d.jobs[w.job], behind = d.jobs.find((o) => o.job === w.behind);
   return [`${j ? j.name : "a job"} ${w.stage}: ${w.tasks} tasks wait`, w.reason, w.behind ? `goes first: job ${w.behind}${behind ? ` (${behind.name})` : ""}` : "",
-    w.giving?.length ? "gives way: " + w.giving.join(", ") : freed(d), w.start ? `expected start ${clock(w.start)} (${ago(w.start)})` : "its start is not known"].filter((s) => s).join("\n");
+    w.giving?.length ? "gives way: " + w.giving.join(", ") : freed(d), w.stops?.length ? "to start one now, would have to give way: " + w.stops.join(", ") : "", w.start ? `expected start ${clock(w.start)} (${ago(w.start)})` : "its start is not known"].filter((s) => s).join("\n");
 }
 
 /** @param {Schedule} d @returns {string} what would have to end first: the next attempts expected to */
 function freed(d) {
-  const next = [...Array(d.row?.length ?? 0).keys()].filter((i) => d.state[i] === "running" && d.end[i] > d.now).sort((a, b) => d.end[a] - d.end[b]).slice(0, 3);
-  return next.length ? "next to end: " + next.map((i) => (d.jobs[d.job[i]]?.name ?? "another's") + " " + d.task[i] + " " + ago(d.end[i])).join(", ") : "";
+  return d.ending?.length ? "next to end: " + d.ending.map((e) => e.name + " " + ago(e.end)).join(", ") : "";
 }
 
 /** @param {HTMLCanvasElement} c @param {number} factor @param {number} [around] of the width, 0 to 1 */
@@ -277,14 +347,9 @@ function all(c) {
   const p = pictures.get(c);
   if (!p) return;
   p.moved = false;
-  show(c, p.data);
-  const q = pictures.get(c);
-  if (q) {
-    q.moved = false;
-    q.from = q.data.from;
-    q.to = q.data.until + (q.data.until - q.data.from) * 0.03;
-    q.y = 0;
-  }
+  p.from = p.data.from;
+  p.to = p.data.until + (p.data.until - p.data.from) * 0.03;
+  p.y = 0;
   draw(c);
 }
 
@@ -299,7 +364,8 @@ document.addEventListener("click", (e) => {
   if (b && c) return b.getAttribute("data-zoom") === "all" ? all(c) : zoom(c, b.getAttribute("data-zoom") === "in" ? 0.5 : 2);
   const own = picture(e.target);
   const s = own && spot(own, e);
-  if (s?.href && !dragged && !document.documentElement.hasAttribute("data-simulated")) location.href = s.href;
+  const to = s?.href() ?? "";
+  if (to && !dragged && !document.documentElement.hasAttribute("data-simulated")) location.href = to;
 });
 document.addEventListener("wheel", (e) => {
   const c = picture(e.target), p = c && pictures.get(c);
@@ -341,7 +407,7 @@ document.addEventListener("pointermove", (e) => {
   const c = picture(e.target);
   if (!c) return;
   const s = spot(c, e);
-  c.style.cursor = s?.href ? "pointer" : "";
+  c.style.cursor = s?.href() ? "pointer" : "";
   tip(s ? s.tip() : "", e.clientX, e.clientY);
 });
 document.addEventListener("pointerout", (e) => picture(e.target) && tip(""));

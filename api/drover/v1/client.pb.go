@@ -4576,6 +4576,7 @@ type ScheduleWaiting struct {
 	EstimateMs      int64                  `protobuf:"varint,6,opt,name=estimate_ms,json=estimateMs,proto3" json:"estimate_ms,omitempty"`                  // run time of one task; 0: unknown
 	BehindJob       uint64                 `protobuf:"varint,7,opt,name=behind_job,json=behindJob,proto3" json:"behind_job,omitempty"`                     // that goes first; 0: none
 	GivesWay        []*AttemptKey          `protobuf:"bytes,8,rep,name=gives_way,json=givesWay,proto3" json:"gives_way,omitempty"`                         // attempts that are being suspended for it
+	Obstacles       []*ScheduleObstacle    `protobuf:"bytes,9,rep,name=obstacles,proto3" json:"obstacles,omitempty"`                                       // what would have to give way for one of its tasks to start now, all on one node; empty: nothing, or not known
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4664,6 +4665,83 @@ func (x *ScheduleWaiting) GetGivesWay() []*AttemptKey {
 		return x.GivesWay
 	}
 	return nil
+}
+
+func (x *ScheduleWaiting) GetObstacles() []*ScheduleObstacle {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+// ScheduleObstacle is an attempt or a reservation that takes the capacity which a
+// waiting task needs. Whether it may be preempted is the scheduler's decision.
+type ScheduleObstacle struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Key           *AttemptKey            `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`                  // of an attempt; of a job that the caller may not read: only the run
+	Reservation   uint64                 `protobuf:"varint,3,opt,name=reservation,proto3" json:"reservation,omitempty"` // or of a reservation
+	Job           uint64                 `protobuf:"varint,4,opt,name=job,proto3" json:"job,omitempty"`                 // whose it is; 0: one that the caller may not read
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleObstacle) Reset() {
+	*x = ScheduleObstacle{}
+	mi := &file_drover_v1_client_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleObstacle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleObstacle) ProtoMessage() {}
+
+func (x *ScheduleObstacle) ProtoReflect() protoreflect.Message {
+	mi := &file_drover_v1_client_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleObstacle.ProtoReflect.Descriptor instead.
+func (*ScheduleObstacle) Descriptor() ([]byte, []int) {
+	return file_drover_v1_client_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ScheduleObstacle) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ScheduleObstacle) GetKey() *AttemptKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ScheduleObstacle) GetReservation() uint64 {
+	if x != nil {
+		return x.Reservation
+	}
+	return 0
+}
+
+func (x *ScheduleObstacle) GetJob() uint64 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
 }
 
 var File_drover_v1_client_proto protoreflect.FileDescriptor
@@ -5073,7 +5151,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x06end_ms\x18\b \x01(\x03R\x05endMs\x12\x1b\n" +
 	"\tlatest_ms\x18\t \x01(\x03R\blatestMs\x12,\n" +
 	"\x06demand\x18\n" +
-	" \x01(\v2\x14.drover.v1.ResourcesR\x06demand\"\x87\x02\n" +
+	" \x01(\v2\x14.drover.v1.ResourcesR\x06demand\"\xc2\x02\n" +
 	"\x0fScheduleWaiting\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\x04R\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x14\n" +
@@ -5084,7 +5162,13 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"estimateMs\x12\x1d\n" +
 	"\n" +
 	"behind_job\x18\a \x01(\x04R\tbehindJob\x122\n" +
-	"\tgives_way\x18\b \x03(\v2\x15.drover.v1.AttemptKeyR\bgivesWay*\xb3\x01\n" +
+	"\tgives_way\x18\b \x03(\v2\x15.drover.v1.AttemptKeyR\bgivesWay\x129\n" +
+	"\tobstacles\x18\t \x03(\v2\x1b.drover.v1.ScheduleObstacleR\tobstacles\"\x83\x01\n" +
+	"\x10ScheduleObstacle\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
+	"\x03key\x18\x02 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12 \n" +
+	"\vreservation\x18\x03 \x01(\x04R\vreservation\x12\x10\n" +
+	"\x03job\x18\x04 \x01(\x04R\x03job*\xb3\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_PENDING\x10\x01\x12\x15\n" +
@@ -5130,7 +5214,7 @@ func file_drover_v1_client_proto_rawDescGZIP() []byte {
 }
 
 var file_drover_v1_client_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_drover_v1_client_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_drover_v1_client_proto_goTypes = []any{
 	(JobState)(0),                // 0: drover.v1.JobState
 	(*StatusRequest)(nil),        // 1: drover.v1.StatusRequest
@@ -5191,20 +5275,21 @@ var file_drover_v1_client_proto_goTypes = []any{
 	(*ScheduleGap)(nil),          // 56: drover.v1.ScheduleGap
 	(*ScheduleReservation)(nil),  // 57: drover.v1.ScheduleReservation
 	(*ScheduleWaiting)(nil),      // 58: drover.v1.ScheduleWaiting
-	nil,                          // 59: drover.v1.GetJobResponse.CountersEntry
-	nil,                          // 60: drover.v1.SetSchedulerRequest.ParamsEntry
-	nil,                          // 61: drover.v1.GetSchedulerResponse.ParamsEntry
-	(*Resources)(nil),            // 62: drover.v1.Resources
-	(*Limits)(nil),               // 63: drover.v1.Limits
-	(*AttemptKey)(nil),           // 64: drover.v1.AttemptKey
-	(*SeenAttempt)(nil),          // 65: drover.v1.SeenAttempt
-	(Level)(0),                   // 66: drover.v1.Level
-	(*NodeInfo)(nil),             // 67: drover.v1.NodeInfo
-	(*NodeLoad)(nil),             // 68: drover.v1.NodeLoad
-	(*LogsRequest)(nil),          // 69: drover.v1.LogsRequest
-	(*ExecRequest)(nil),          // 70: drover.v1.ExecRequest
-	(*LogsResponse)(nil),         // 71: drover.v1.LogsResponse
-	(*ExecResponse)(nil),         // 72: drover.v1.ExecResponse
+	(*ScheduleObstacle)(nil),     // 59: drover.v1.ScheduleObstacle
+	nil,                          // 60: drover.v1.GetJobResponse.CountersEntry
+	nil,                          // 61: drover.v1.SetSchedulerRequest.ParamsEntry
+	nil,                          // 62: drover.v1.GetSchedulerResponse.ParamsEntry
+	(*Resources)(nil),            // 63: drover.v1.Resources
+	(*Limits)(nil),               // 64: drover.v1.Limits
+	(*AttemptKey)(nil),           // 65: drover.v1.AttemptKey
+	(*SeenAttempt)(nil),          // 66: drover.v1.SeenAttempt
+	(Level)(0),                   // 67: drover.v1.Level
+	(*NodeInfo)(nil),             // 68: drover.v1.NodeInfo
+	(*NodeLoad)(nil),             // 69: drover.v1.NodeLoad
+	(*LogsRequest)(nil),          // 70: drover.v1.LogsRequest
+	(*ExecRequest)(nil),          // 71: drover.v1.ExecRequest
+	(*LogsResponse)(nil),         // 72: drover.v1.LogsResponse
+	(*ExecResponse)(nil),         // 73: drover.v1.ExecResponse
 }
 var file_drover_v1_client_proto_depIdxs = []int32{
 	9,  // 0: drover.v1.SubmitJobResponse.quote:type_name -> drover.v1.Quote
@@ -5213,102 +5298,104 @@ var file_drover_v1_client_proto_depIdxs = []int32{
 	11, // 3: drover.v1.PlanJobResponse.steps:type_name -> drover.v1.PlannedStep
 	15, // 4: drover.v1.CalibrationResponse.bins:type_name -> drover.v1.CalibrationBin
 	0,  // 5: drover.v1.JobSummary.state:type_name -> drover.v1.JobState
-	62, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
-	63, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
+	63, // 6: drover.v1.StageSummary.demand:type_name -> drover.v1.Resources
+	64, // 7: drover.v1.StageSummary.limits:type_name -> drover.v1.Limits
 	0,  // 8: drover.v1.ListJobsRequest.states:type_name -> drover.v1.JobState
 	17, // 9: drover.v1.ListJobsResponse.jobs:type_name -> drover.v1.JobSummary
 	17, // 10: drover.v1.GetJobResponse.job:type_name -> drover.v1.JobSummary
 	18, // 11: drover.v1.GetJobResponse.stages:type_name -> drover.v1.StageSummary
-	59, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
+	60, // 12: drover.v1.GetJobResponse.counters:type_name -> drover.v1.GetJobResponse.CountersEntry
 	43, // 13: drover.v1.GetJobResponse.preempted:type_name -> drover.v1.PreemptionTotals
-	64, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
-	65, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
+	65, // 14: drover.v1.TaskAttempt.key:type_name -> drover.v1.AttemptKey
+	66, // 15: drover.v1.TaskAttempt.seen:type_name -> drover.v1.SeenAttempt
 	27, // 16: drover.v1.TaskAttempt.level:type_name -> drover.v1.LevelStatus
-	66, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
-	66, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
+	67, // 17: drover.v1.LevelStatus.level:type_name -> drover.v1.Level
+	67, // 18: drover.v1.LevelStatus.target:type_name -> drover.v1.Level
 	26, // 19: drover.v1.TaskStatus.attempts:type_name -> drover.v1.TaskAttempt
 	28, // 20: drover.v1.ListTasksResponse.tasks:type_name -> drover.v1.TaskStatus
-	66, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
-	64, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
-	66, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
-	67, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
-	62, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
-	68, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
+	67, // 21: drover.v1.SetLevelRequest.level:type_name -> drover.v1.Level
+	65, // 22: drover.v1.SetLevelResponse.key:type_name -> drover.v1.AttemptKey
+	67, // 23: drover.v1.SetLevelResponse.from:type_name -> drover.v1.Level
+	68, // 24: drover.v1.NodeStatus.info:type_name -> drover.v1.NodeInfo
+	63, // 25: drover.v1.NodeStatus.used:type_name -> drover.v1.Resources
+	69, // 26: drover.v1.NodeStatus.load:type_name -> drover.v1.NodeLoad
 	34, // 27: drover.v1.NodeStatus.suspended:type_name -> drover.v1.LevelUse
-	66, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
+	67, // 28: drover.v1.LevelUse.level:type_name -> drover.v1.Level
 	33, // 29: drover.v1.ListNodesResponse.nodes:type_name -> drover.v1.NodeStatus
-	62, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
-	62, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
+	63, // 30: drover.v1.Tenant.cap:type_name -> drover.v1.Resources
+	63, // 31: drover.v1.Tenant.task_cap:type_name -> drover.v1.Resources
 	38, // 32: drover.v1.ApplyTenantsRequest.tenants:type_name -> drover.v1.Tenant
 	38, // 33: drover.v1.TenantStatus.tenant:type_name -> drover.v1.Tenant
-	62, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
+	63, // 34: drover.v1.TenantStatus.used:type_name -> drover.v1.Resources
 	43, // 35: drover.v1.TenantStatus.preempted:type_name -> drover.v1.PreemptionTotals
 	42, // 36: drover.v1.ListTenantsResponse.tenants:type_name -> drover.v1.TenantStatus
-	60, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
-	61, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
+	61, // 37: drover.v1.SetSchedulerRequest.params:type_name -> drover.v1.SetSchedulerRequest.ParamsEntry
+	62, // 38: drover.v1.GetSchedulerResponse.params:type_name -> drover.v1.GetSchedulerResponse.ParamsEntry
 	50, // 39: drover.v1.GetSchedulerResponse.pending:type_name -> drover.v1.PendingSum
 	53, // 40: drover.v1.GetScheduleResponse.nodes:type_name -> drover.v1.ScheduleNode
 	54, // 41: drover.v1.GetScheduleResponse.jobs:type_name -> drover.v1.ScheduleJob
 	55, // 42: drover.v1.GetScheduleResponse.attempts:type_name -> drover.v1.ScheduleAttempt
 	57, // 43: drover.v1.GetScheduleResponse.reservations:type_name -> drover.v1.ScheduleReservation
 	58, // 44: drover.v1.GetScheduleResponse.waiting:type_name -> drover.v1.ScheduleWaiting
-	62, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
+	63, // 45: drover.v1.ScheduleNode.allocatable:type_name -> drover.v1.Resources
 	0,  // 46: drover.v1.ScheduleJob.state:type_name -> drover.v1.JobState
-	64, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
-	66, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
-	62, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
+	65, // 47: drover.v1.ScheduleAttempt.key:type_name -> drover.v1.AttemptKey
+	67, // 48: drover.v1.ScheduleAttempt.level:type_name -> drover.v1.Level
+	63, // 49: drover.v1.ScheduleAttempt.occupied:type_name -> drover.v1.Resources
 	56, // 50: drover.v1.ScheduleAttempt.gaps:type_name -> drover.v1.ScheduleGap
-	62, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
-	64, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
-	1,  // 53: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
-	3,  // 54: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
-	5,  // 55: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
-	7,  // 56: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
-	10, // 57: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
-	19, // 58: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
-	21, // 59: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
-	23, // 60: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
-	21, // 61: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
-	25, // 62: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
-	69, // 63: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
-	70, // 64: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
-	30, // 65: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
-	32, // 66: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
-	36, // 67: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
-	39, // 68: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
-	41, // 69: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
-	45, // 70: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
-	47, // 71: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
-	48, // 72: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
-	14, // 73: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
-	51, // 74: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
-	2,  // 75: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
-	4,  // 76: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
-	6,  // 77: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
-	8,  // 78: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
-	13, // 79: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
-	20, // 80: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
-	22, // 81: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
-	24, // 82: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
-	22, // 83: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
-	29, // 84: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
-	71, // 85: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
-	72, // 86: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
-	31, // 87: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
-	35, // 88: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
-	37, // 89: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
-	40, // 90: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
-	44, // 91: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
-	46, // 92: drover.v1.ClientService.Events:output_type -> drover.v1.Event
-	49, // 93: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	49, // 94: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
-	16, // 95: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
-	52, // 96: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
-	75, // [75:97] is the sub-list for method output_type
-	53, // [53:75] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	63, // 51: drover.v1.ScheduleReservation.demand:type_name -> drover.v1.Resources
+	65, // 52: drover.v1.ScheduleWaiting.gives_way:type_name -> drover.v1.AttemptKey
+	59, // 53: drover.v1.ScheduleWaiting.obstacles:type_name -> drover.v1.ScheduleObstacle
+	65, // 54: drover.v1.ScheduleObstacle.key:type_name -> drover.v1.AttemptKey
+	1,  // 55: drover.v1.ClientService.Status:input_type -> drover.v1.StatusRequest
+	3,  // 56: drover.v1.ClientService.HasBlobs:input_type -> drover.v1.HasBlobsRequest
+	5,  // 57: drover.v1.ClientService.PutBlob:input_type -> drover.v1.PutBlobRequest
+	7,  // 58: drover.v1.ClientService.SubmitJob:input_type -> drover.v1.SubmitJobRequest
+	10, // 59: drover.v1.ClientService.PlanJob:input_type -> drover.v1.PlanJobRequest
+	19, // 60: drover.v1.ClientService.ListJobs:input_type -> drover.v1.ListJobsRequest
+	21, // 61: drover.v1.ClientService.GetJob:input_type -> drover.v1.GetJobRequest
+	23, // 62: drover.v1.ClientService.StopJob:input_type -> drover.v1.StopJobRequest
+	21, // 63: drover.v1.ClientService.WatchJob:input_type -> drover.v1.GetJobRequest
+	25, // 64: drover.v1.ClientService.ListTasks:input_type -> drover.v1.ListTasksRequest
+	70, // 65: drover.v1.ClientService.Logs:input_type -> drover.v1.LogsRequest
+	71, // 66: drover.v1.ClientService.Exec:input_type -> drover.v1.ExecRequest
+	30, // 67: drover.v1.ClientService.SetLevel:input_type -> drover.v1.SetLevelRequest
+	32, // 68: drover.v1.ClientService.ListNodes:input_type -> drover.v1.ListNodesRequest
+	36, // 69: drover.v1.ClientService.DrainNode:input_type -> drover.v1.DrainNodeRequest
+	39, // 70: drover.v1.ClientService.ApplyTenants:input_type -> drover.v1.ApplyTenantsRequest
+	41, // 71: drover.v1.ClientService.ListTenants:input_type -> drover.v1.ListTenantsRequest
+	45, // 72: drover.v1.ClientService.Events:input_type -> drover.v1.EventsRequest
+	47, // 73: drover.v1.ClientService.GetScheduler:input_type -> drover.v1.GetSchedulerRequest
+	48, // 74: drover.v1.ClientService.SetScheduler:input_type -> drover.v1.SetSchedulerRequest
+	14, // 75: drover.v1.ClientService.Calibration:input_type -> drover.v1.CalibrationRequest
+	51, // 76: drover.v1.ClientService.GetSchedule:input_type -> drover.v1.GetScheduleRequest
+	2,  // 77: drover.v1.ClientService.Status:output_type -> drover.v1.StatusResponse
+	4,  // 78: drover.v1.ClientService.HasBlobs:output_type -> drover.v1.HasBlobsResponse
+	6,  // 79: drover.v1.ClientService.PutBlob:output_type -> drover.v1.PutBlobResponse
+	8,  // 80: drover.v1.ClientService.SubmitJob:output_type -> drover.v1.SubmitJobResponse
+	13, // 81: drover.v1.ClientService.PlanJob:output_type -> drover.v1.PlanJobResponse
+	20, // 82: drover.v1.ClientService.ListJobs:output_type -> drover.v1.ListJobsResponse
+	22, // 83: drover.v1.ClientService.GetJob:output_type -> drover.v1.GetJobResponse
+	24, // 84: drover.v1.ClientService.StopJob:output_type -> drover.v1.StopJobResponse
+	22, // 85: drover.v1.ClientService.WatchJob:output_type -> drover.v1.GetJobResponse
+	29, // 86: drover.v1.ClientService.ListTasks:output_type -> drover.v1.ListTasksResponse
+	72, // 87: drover.v1.ClientService.Logs:output_type -> drover.v1.LogsResponse
+	73, // 88: drover.v1.ClientService.Exec:output_type -> drover.v1.ExecResponse
+	31, // 89: drover.v1.ClientService.SetLevel:output_type -> drover.v1.SetLevelResponse
+	35, // 90: drover.v1.ClientService.ListNodes:output_type -> drover.v1.ListNodesResponse
+	37, // 91: drover.v1.ClientService.DrainNode:output_type -> drover.v1.DrainNodeResponse
+	40, // 92: drover.v1.ClientService.ApplyTenants:output_type -> drover.v1.ApplyTenantsResponse
+	44, // 93: drover.v1.ClientService.ListTenants:output_type -> drover.v1.ListTenantsResponse
+	46, // 94: drover.v1.ClientService.Events:output_type -> drover.v1.Event
+	49, // 95: drover.v1.ClientService.GetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	49, // 96: drover.v1.ClientService.SetScheduler:output_type -> drover.v1.GetSchedulerResponse
+	16, // 97: drover.v1.ClientService.Calibration:output_type -> drover.v1.CalibrationResponse
+	52, // 98: drover.v1.ClientService.GetSchedule:output_type -> drover.v1.GetScheduleResponse
+	77, // [77:99] is the sub-list for method output_type
+	55, // [55:77] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_client_proto_init() }
@@ -5324,7 +5411,7 @@ func file_drover_v1_client_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_drover_v1_client_proto_rawDesc), len(file_drover_v1_client_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

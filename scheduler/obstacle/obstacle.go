@@ -1,0 +1,170 @@
+// Package obstacle finds what would have to give way for a waiting task to start
+// now: on some node, the attempts that would have to leave and the reservations that
+// would have to be given up. It is an explanation for people, not a decision: whether
+// they may be preempted is the policy's business.
+//
+// The package is pure and reads a State; callers that must not hold up a live one give
+// it a copy.
+package obstacle
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Set is what would have to give way on one node. It is empty if nothing has to: the
+// task fits, and waits for another reason.
+type Set struct {
+	Node         scheduler.NodeID
+	Attempts     []scheduler.AttemptID
+	Reservations []scheduler.ReservationID
+}
+
+func (s *Set) size() int { return len(s.Attempts) + len(s.Reservations) }
+
+// Nearest returns the set for a task of a stage with the fewest members, on the lowest
+// node of several. No member can be left out of it, but a smaller set of others may
+// exist: the search takes what frees most, one after another. It returns false if no
+// schedulable node is large enough, and looks at no more nodes once it has seen so
+// many attempts. O(attempts seen x members).
+func Nearest(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, attempts int) (Set, bool) {
+	best, found := Set{}, false
+	for _, n := range s.Nodes() {
+		if !n.Schedulable() {
+			continue
+		}
+		r := newRoom(s, g, n, now)
+		if attempts -= len(r.items); attempts < 0 {
+			break
+		}
+		if set, ok := r.clear(); ok && (!found || set.size() < best.size()) {
+			best, found = set, true
+		}
+		if found && best.size() == 0 {
+			break
+		}
+	}
+	return best, found
+}
+
+// room is the free capacity of a node for a task, and what takes the rest of it.
+type room struct {
+	node  *scheduler.Node
+	need  scheduler.Resources
+	space int64
+	free  scheduler.Resources
+	disks []scheduler.DiskUse
+	items []item
+}
+
+// item is an attempt or a reservation on a node.
+type item struct {
+	attempt     scheduler.AttemptID
+	reservation scheduler.ReservationID // 0: it is an attempt
+	frees       scheduler.Resources
+	disk        int16 // -1: none
+	space       int64
+}
+
+func newRoom(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) *room {
+	r := &room{node: n, need: g.Spec.Demand, space: g.Spec.Disk, free: n.Free, disks: slices.Clone(n.Disks)}
+	for _, v := range s.Reservations().On(n.Spec.ID) {
+		own := v.Job == g.Job.Spec.ID || v.Project != 0 && v.Project == g.Job.Spec.Project
+		if own || v.Start > now || v.End > 0 && v.End <= now {
+			continue
+		}
+		i := item{reservation: v.ID, frees: v.Demand, disk: v.OnDisk, space: v.Disk}
+		if int(i.disk) >= len(r.disks) {
+			i.disk = -1
+		}
+		r.change(&i, -1)
+		r.items = append(r.items, i)
+	}
+	for a := range s.Attempts().On(n.Spec.ID) {
+		if a.Occupied != (scheduler.Occupancy{}) {
+			r.items = append(r.items, item{attempt: a.ID, frees: a.Occupied.Resources, disk: a.Disk, space: a.Occupied.Disk})
+		}
+	}
+	return r
+}
+
+// change adds an item's capacity to what is free, or with sign -1 takes it.
+func (r *room) change(i *item, sign int64) {
+	for k := range i.frees {
+		r.free[k] += sign * i.frees[k]
+	}
+	if i.disk >= 0 {
+		r.disks[i.disk].FreeIO += sign * i.frees[scheduler.IO]
+		r.disks[i.disk].FreeSpace += sign * i.space
+	}
+}
+
+// lack returns how much is missing for the task: the sum over resources of the parts
+// of the need that are not free, 0 if it fits. I/O and space count on the disk that
+// lacks least.
+func (r *room) lack() float64 {
+	sum := missing(r.need[scheduler.CPU], r.free[scheduler.CPU]) + missing(r.need[scheduler.Memory], r.free[scheduler.Memory])
+	if len(r.disks) == 0 {
+		return sum + missing(r.need[scheduler.IO], 0) + missing(r.space, 0)
+	}
+	least := -1.0
+	for i := range r.disks {
+		if l := missing(r.need[scheduler.IO], r.disks[i].FreeIO) + missing(r.space, r.disks[i].FreeSpace); least < 0 || l < least {
+			least = l
+		}
+	}
+	return sum + least
+}
+
+func missing(need, free int64) float64 {
+	if need <= free {
+		return 0
+	}
+	if need <= 0 {
+		return float64(need - free) // a node below zero has to be cleared, too
+	}
+	return float64(need-free) / float64(need)
+}
+
+// clear returns what has to leave the node, false if that is not enough.
+func (r *room) clear() (Set, bool) {
+	var out []int
+	for lack := r.lack(); lack > 0; {
+		best, least := -1, lack
+		for i := range r.items {
+			if slices.Contains(out, i) {
+				continue
+			}
+			r.change(&r.items[i], 1)
+			if l := r.lack(); l < least {
+				best, least = i, l
+			}
+			r.change(&r.items[i], -1)
+		}
+		if best < 0 {
+			return Set{}, false
+		}
+		r.change(&r.items[best], 1)
+		out, lack = append(out, best), least
+	}
+	out = slices.DeleteFunc(out, func(i int) bool { // those that later ones made superfluous
+		r.change(&r.items[i], -1)
+		if r.lack() == 0 {
+			return true
+		}
+		r.change(&r.items[i], 1)
+		return false
+	})
+	slices.SortFunc(out, cmp.Compare[int])
+	s := Set{Node: r.node.Spec.ID}
+	for _, i := range out {
+		if id := r.items[i].reservation; id != 0 {
+			s.Reservations = append(s.Reservations, id)
+		} else {
+			s.Attempts = append(s.Attempts, r.items[i].attempt)
+		}
+	}
+	return s, true
+}

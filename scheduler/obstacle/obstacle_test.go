@@ -1,0 +1,121 @@
+package obstacle
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// fitsWithout reports whether a task fits on a node without the items of a mask. It
+// is the slow obvious version.
+func fitsWithout(r *room, mask uint) bool {
+	free, disks := r.free, slices.Clone(r.disks)
+	for i, it := range r.items {
+		if mask&(1<<i) == 0 {
+			continue
+		}
+		for k := range free {
+			free[k] += it.frees[k]
+		}
+		if it.disk >= 0 {
+			disks[it.disk].FreeIO += it.frees[scheduler.IO]
+			disks[it.disk].FreeSpace += it.space
+		}
+	}
+	if free[scheduler.CPU] < r.need[scheduler.CPU] || free[scheduler.Memory] < r.need[scheduler.Memory] {
+		return false
+	}
+	if len(disks) == 0 {
+		return r.need[scheduler.IO] == 0 && r.space == 0
+	}
+	return slices.ContainsFunc(disks, func(d scheduler.DiskUse) bool { return d.FreeIO >= r.need[scheduler.IO] && d.FreeSpace >= r.space })
+}
+
+// On random clusters the set that is found clears the node, no member of it can be
+// left out, and one is found wherever clearing everything would do.
+func TestNearestClearsTheNode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := schedtest.NewChaos(t, rapid.Uint64().Draw(t, "seed"))
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			w.Step()
+		}
+		now := w.Now
+		for j := range w.State.Jobs() {
+			for _, g := range j.Stages {
+				possible, least := false, math.MaxInt
+				for _, n := range w.State.Nodes() {
+					r := newRoom(w.State, g, n, now)
+					if !n.Schedulable() || len(r.items) > 12 {
+						continue
+					}
+					for mask := range uint(1) << len(r.items) {
+						if fitsWithout(r, mask) {
+							possible, least = true, min(least, bits.OnesCount(mask))
+						}
+					}
+				}
+				before := w.State.Bytes()
+				set, ok := Nearest(w.State, g, now, math.MaxInt)
+				if !slices.Equal(before, w.State.Bytes()) {
+					t.Fatal("the state has changed")
+				}
+				if possible && !ok {
+					t.Fatalf("nothing found for %s, although %d suffice", g.ID(), least)
+				}
+				if ok {
+					checkSet(t, w.State, g, now, set, least)
+				}
+			}
+		}
+	})
+}
+
+func checkSet(t *rapid.T, s *scheduler.State, g *scheduler.Stage, now scheduler.Time, set Set, least int) {
+	r, mask := newRoom(s, g, s.Node(set.Node), now), uint(0)
+	for i, it := range r.items {
+		if it.reservation != 0 && slices.Contains(set.Reservations, it.reservation) || it.reservation == 0 && slices.Contains(set.Attempts, it.attempt) {
+			mask |= 1 << i
+		}
+	}
+	if bits.OnesCount(mask) != set.size() || !fitsWithout(r, mask) || set.size() < least && len(r.items) <= 12 {
+		t.Fatalf("%s: %+v does not clear node %d (least %d)", g.ID(), set, set.Node, least)
+	}
+	for i := range r.items {
+		if mask&(1<<i) != 0 && fitsWithout(r, mask&^(1<<i)) {
+			t.Fatalf("%s: %+v has a member too many", g.ID(), set)
+		}
+	}
+}
+
+// A task that needs a whole node is stopped by what is on the node with least on it.
+func TestNearest(t *testing.T) {
+	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
+	small := w.Submit("a", 3, schedtest.R(1, 1, 1))
+	large := w.Submit("a", 1, schedtest.R(4, 4, 1))
+	for i, n := range []scheduler.NodeID{0, 0, 1} {
+		w.Place(scheduler.TaskID{Job: small, Index: int32(i)}, n)
+	}
+	w.Start()
+	g := w.State.Job(large).Stages[0]
+	set, ok := Nearest(w.State, g, w.Now, 100)
+	if !ok || set.Node != 1 || len(set.Attempts) != 1 || set.Attempts[0].Index != 2 || len(set.Reservations) != 0 {
+		t.Errorf("%+v %v", set, ok)
+	}
+	if _, ok := Nearest(w.State, g, w.Now, 1); ok {
+		t.Error("the bound of attempts does not hold")
+	}
+	free := w.Submit("a", 1, schedtest.R(1, 1, 1))
+	if set, ok := Nearest(w.State, w.State.Job(free).Stages[0], w.Now, 100); !ok || set.size() != 0 {
+		t.Errorf("it fits: %+v %v", set, ok)
+	}
+	huge := w.Submit("a", 1, schedtest.R(5, 1, 1))
+	if set, ok := Nearest(w.State, w.State.Job(huge).Stages[0], w.Now, 100); ok {
+		t.Errorf("no node is large enough: %+v", set)
+	}
+}
