@@ -69,6 +69,7 @@ type jobData struct {
 	Waiting                                     []*droverv1.StageSummary
 	Stopping                                    map[string]*waitingRow // by stage that waits: what would have to give way
 	FailedAddress                               string
+	Failures                                    []failedAttempt
 	Graph                                       template.HTML
 	Uses                                        []stageUse
 	Counters                                    []counter
@@ -112,6 +113,9 @@ func (q *query) jobPage() (*view, error) {
 	if stage, index, ok := strings.Cut(res.GetFailedTask(), "/"); ok {
 		index, _, _ = strings.Cut(index, ".")
 		d.FailedAddress = address("jobs", j.GetJob(), "tasks", stage, index)
+	}
+	if d.Failures, err = q.lastFailures(res); err != nil {
+		return nil, err
 	}
 	d.Graph = stageGraph(res.GetStages(), stagesBefore(res.GetSpec()))
 	d.StageChoices = choices(q.values.Get("stage"), stages...)

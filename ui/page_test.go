@@ -24,7 +24,7 @@ const hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}\
 func hostileJob() *droverv1.GetJobResponse {
 	return &droverv1.GetJobResponse{
 		Job:      &droverv1.JobSummary{Job: 7, Name: hostile, Tenant: hostile, Submitter: hostile, Message: hostile, State: droverv1.JobState_JOB_STATE_RUNNING, Tasks: 1, Project: hostile, DeadlineState: hostile, DeadlineMs: 1},
-		Stages:   []*droverv1.StageSummary{{Name: hostile, Kind: hostile, Tasks: 1, Running: 1, Waiting: hostile}, {Name: "b", Tasks: 1}},
+		Stages:   []*droverv1.StageSummary{{Name: hostile, Kind: hostile, Tasks: 1, Running: 1, FailedAttempts: 1, Waiting: hostile}, {Name: "b", Tasks: 1}},
 		Spec:     `{"stages":[{"name":"a"},{"name":"b","after":["a"]}]}` + hostile,
 		Counters: map[string]int64{hostile: 3}, Output: hostile, FailedTask: hostile + "/0.1.1", FailureTail: hostile, MayOperate: true, MaySubmit: true,
 	}
@@ -34,7 +34,8 @@ func hostileTask() *droverv1.TaskStatus {
 	return &droverv1.TaskStatus{Stage: hostile, State: hostile, Attempts: []*droverv1.TaskAttempt{{Key: &droverv1.AttemptKey{Job: 7, Attempt: 1, Run: 1}, Node: hostile, Locality: hostile, Retained: true,
 		Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_RUNNING, Message: hostile, Status: hostile, StderrTail: hostile, LevelNote: hostile, Step: hostile, Counters: map[string]int64{hostile: 1},
 			Limits: &droverv1.Limits{CpuMax: hostile}, LevelSteps: []*droverv1.LevelStep{{Step: hostile, Error: hostile}}},
-		Level: &droverv1.LevelStatus{Reason: hostile, Actor: hostile}}}}
+		Level: &droverv1.LevelStatus{Reason: hostile, Actor: hostile}},
+		{Key: &droverv1.AttemptKey{Job: 7, Attempt: 2, Run: 1}, Node: hostile, Seen: &droverv1.SeenAttempt{Phase: droverv1.Phase_PHASE_FAILED, Message: hostile, StderrTail: "no such column" + hostile}}}}
 }
 
 func hostileNode() *droverv1.NodeStatus {
@@ -206,6 +207,21 @@ func TestCoordinatorGone(t *testing.T) {
 	code, text := fetch(t, http.DefaultClient, s.URL+"/jobs", nil)
 	if code != http.StatusServiceUnavailable || !strings.Contains(text, "nobody leads") || !strings.Contains(text, "tries again by itself") || !strings.Contains(text, `data-live="/jobs"`) {
 		t.Errorf("%d %s", code, text)
+	}
+}
+
+// What an attempt that failed wrote at last is on the page of its job, also while the
+// job goes on; what the page begins with is not there twice.
+func TestJobShowsFailedAttempts(t *testing.T) {
+	api, s := newScripted(t)
+	if _, text := fetch(t, http.DefaultClient, s.URL+"/jobs/7", nil); strings.Count(text, "no such column") != 1 || !strings.Contains(text, "Attempts that failed last") {
+		t.Error("the failed attempt is not there")
+	}
+	failed := hostileJob()
+	failed.FailedTask = hostile + "/0.2.1"
+	b := &query{source: &source{api: api, shared: newShared(), reader: "b", ctx: t.Context()}}
+	if list, err := b.lastFailures(failed); err != nil || len(list) != 0 {
+		t.Errorf("%v %v", list, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -155,9 +156,24 @@ func (d *scheduleData) addRows(p *droverv1.GetScheduleResponse, by string) func(
 		}
 		return at
 	}
-	if by == "tenants" {
+	if by == "tenants" || by == "jobs" {
+		named := map[string]int{}
 		for _, j := range p.GetJobs() {
-			ofJob[j.GetJob()] = row(j.GetTenant(), "up", "")
+			named[j.GetName()]++
+		}
+		for _, j := range p.GetJobs() {
+			name, detail := j.GetTenant(), ""
+			if by == "jobs" {
+				name, detail = j.GetName(), "tenant "+j.GetTenant()
+				if named[name] > 1 {
+					name = fmt.Sprintf("%s (%d)", name, j.GetJob())
+				}
+			}
+			if len(d.Rows) < scheduleRows {
+				ofJob[j.GetJob()] = row(name, "up", detail)
+			} else {
+				ofJob[j.GetJob()] = -1
+			}
 		}
 		return func(_ int32, job uint64) int {
 			if at, ok := ofJob[job]; ok {

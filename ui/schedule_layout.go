@@ -59,7 +59,7 @@ func (q *query) layout() (*scheduleLayout, error) {
 	return v.(*scheduleLayout), nil
 }
 
-// newScheduleLayout arranges a schedule by node, rack or tenant. O(n log n) in its
+// newScheduleLayout arranges a schedule by node, rack, job or tenant. O(n log n) in its
 // attempts.
 func newScheduleLayout(p *droverv1.GetScheduleResponse, by string) *scheduleLayout {
 	l := &scheduleLayout{plan: p, index: newScheduleIndex(p)}

@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"io"
 	"regexp"
+	"slices"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
@@ -30,7 +31,7 @@ func WriteSimulations(w io.Writer, title string, list []Simulation) error {
 	for i, s := range list {
 		l := newScheduleLayout(s.Plan, "")
 		x := l.index
-		v := simulationView{Name: s.Name, Data: l.whole(), More: int(s.Plan.GetMore())}
+		v := simulationView{Name: s.Name, Data: l.whole(), Jobs: newScheduleLayout(s.Plan, "jobs").whole(), Tenants: occupiedByTenant(s.Plan), Cut: s.Plan.GetMore() > 0, More: int(s.Plan.GetMore())}
 		attempts := x.attempts(s.Plan.GetAttempts(), 2*pageRows)
 		for _, a := range attempts {
 			v.Rows = append(v.Rows, simulatedRow{a, s.Plan.GetJobs()[x.position(a.GetKey().GetJob())].GetTenant()})
@@ -65,10 +66,58 @@ type numberRow struct {
 }
 
 type simulationView struct {
-	Name string
-	Data *scheduleData
-	Rows []simulatedRow
-	More int
+	Name    string
+	Data    *scheduleData // by node
+	Jobs    *scheduleData // by job: a waterfall of the attempts
+	Tenants []series
+	Cut     bool // there are attempts that no picture has
+	Rows    []simulatedRow
+	More    int
+}
+
+// shareSteps is how many values the picture of a tenant's share has.
+const shareSteps = 120
+
+// occupiedByTenant draws which part of the CPU the attempts of each tenant occupied,
+// by name. O(attempts x shareSteps).
+func occupiedByTenant(p *droverv1.GetScheduleResponse) (out []series) {
+	total := int64(0)
+	for _, n := range p.GetNodes() {
+		total += n.GetAllocatable().GetCpu()
+	}
+	step := (p.GetUntilMs() - p.GetFromMs() + shareSteps - 1) / shareSteps
+	if total <= 0 || step <= 0 {
+		return nil
+	}
+	tenants, order, at := map[string][]float64{}, []string{}, make([]int64, shareSteps)
+	ofJob := map[uint64]string{}
+	for _, j := range p.GetJobs() {
+		name := j.GetTenant()
+		ofJob[j.GetJob()] = name
+		if tenants[name] == nil {
+			tenants[name], order = make([]float64, shareSteps), append(order, name)
+		}
+	}
+	for i := range at {
+		at[i] = p.GetFromMs() + int64(i)*step
+	}
+	for _, a := range p.GetAttempts() {
+		v := tenants[ofJob[a.GetKey().GetJob()]]
+		for i := range v {
+			if during := min(a.GetEndMs(), at[i]+step) - max(a.GetPlacedMs(), at[i]); during > 0 {
+				v[i] += float64(during*a.GetOccupied().GetCpu()) / float64(step*total)
+			}
+		}
+	}
+	slices.Sort(order)
+	for _, name := range order {
+		v, sum, most := tenants[name], 0.0, 0.0
+		for _, x := range v {
+			sum, most = sum+x, max(most, x)
+		}
+		out = append(out, series{Name: name, Now: "mean " + percentText(sum/shareSteps) + ", most " + percentText(most), Picture: linePicture(at, v, 1, nil)})
+	}
+	return out
 }
 
 type simulatedRow struct {

@@ -21,7 +21,7 @@ func TestSimulationAsHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(b)
-	for _, want := range []string{"Schedule of fifo", "Schedule of fair", "mean response", `id="data1"`, "succeeded"} {
+	for _, want := range []string{"Schedule of fifo", "Schedule of fair", "mean response", `id="data1"`, `id="jobs1"`, "Waterfall", "each tenant occupied", "succeeded"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the file lacks %q", want)
 		}

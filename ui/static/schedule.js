@@ -204,7 +204,7 @@ function draw(c) {
     p.spots.unshift({ x: at - 6, y: head - 8, w: 12, h: 12, tip: () => `${name} of ${j.name}: ${clock(t)} (${ago(t)})`, href: () => "/jobs/" + j.job });
   }
   const at = x(d.now);
-  if (at >= left && at <= right) {
+  if (at >= left && at <= right && !document.documentElement.hasAttribute("data-simulated")) {
     g.fillStyle = colour("text");
     g.fillRect(Math.round(at), 18, 1.5, h - 18);
     g.textAlign = at > right - 40 ? "right" : "left";
@@ -360,8 +360,14 @@ function picture(t) {
 
 document.addEventListener("click", (e) => {
   const b = e.target instanceof Element ? e.target.closest("[data-zoom]") : null;
-  const c = b?.closest("section")?.querySelector("canvas") ?? null;
-  if (b && c) return b.getAttribute("data-zoom") === "all" ? all(c) : zoom(c, b.getAttribute("data-zoom") === "in" ? 0.5 : 2);
+  if (b) {
+    for (const e of b.closest("section")?.querySelectorAll("canvas.schedule") ?? []) {
+      const c = /** @type {HTMLCanvasElement} */ (e);
+      if (b.getAttribute("data-zoom") === "all") all(c);
+      else zoom(c, b.getAttribute("data-zoom") === "in" ? 0.5 : 2);
+    }
+    return;
+  }
   const own = picture(e.target);
   const s = own && spot(own, e);
   const to = s?.href() ?? "";
