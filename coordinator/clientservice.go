@@ -277,7 +277,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 	var sent time.Time
 	for {
 		changes := s.changes() // taken before the read, so that no change is missed
-		now, err := s.getJob(ctx, name)
+		now, err := s.watchedJob(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -294,6 +294,17 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 			return err
 		}
 	}
+}
+
+// watchedJob is getJob in the caller's turn: each change of anything wakes all
+// watches.
+func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.GetJobResponse, error) {
+	done, err := s.watchTurns.wait(ctx, caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return s.getJob(ctx, name)
 }
 
 // waitForChange waits for a change, or for gap if a message is ready to be
