@@ -33,7 +33,8 @@ const (
 	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict
 	// order.
 	ReasonHeadOfLine
-	// ReasonCycleFull: the decision has its maximum of actions; the next cycle continues.
+	// ReasonCycleFull: the decision has its maximum of actions, or of planning; the next cycle
+	// continues.
 	ReasonCycleFull
 	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is
 	// left to it (Behind).
