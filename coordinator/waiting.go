@@ -23,7 +23,10 @@ func (c *core) waitingReason(f *facts.Facts, w *scheduler.Waiting) string {
 		if len(f.Nodes()) == 0 {
 			return s + ": none has registered yet; start `drover node` on a machine"
 		}
-		return s + ": " + c.unschedulableNodes(f)
+		if why := c.unschedulableNodes(f); why != "" {
+			return s + ": " + why
+		}
+		return s + " in the last cycle; there is one now"
 	case scheduler.ReasonNoCPU, scheduler.ReasonNoMemory, scheduler.ReasonNoIO, scheduler.ReasonNoDiskSpace:
 		s += fmt.Sprintf(" on %d nodes", w.Nodes)
 		if w.Nodes == 1 {

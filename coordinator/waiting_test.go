@@ -45,6 +45,7 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: job 1 until 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 7}, "behind a reservation"},
 		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no free memory on 1 node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonNoNode}, "no schedulable node in the last cycle; there is one now"},
 		{scheduler.Waiting{Reason: scheduler.ReasonLater, Until: at}, "planned for later"},
 	} {
 		if got := new(core).waitingReason(f, &c.w); got != c.want {

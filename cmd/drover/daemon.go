@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -73,6 +74,7 @@ type daemon struct {
 	level   *slog.LevelVar
 	log     *slog.Logger
 	recent  *diagnosis.Log // of log, for operators to follow
+	said    slog.Handler   // what is said once, whatever the level of the log; nil where nobody but a terminal reads it
 	certs   *pki.Member    // nil without certificates
 	hangups chan os.Signal
 }
@@ -85,6 +87,9 @@ func newDaemon(c *cli.Context, name string, check func(*cli.Context) error) (*da
 	d := &daemon{name: name, c: c, check: check, level: new(slog.LevelVar), recent: diagnosis.NewLog(), hangups: make(chan os.Signal, 1)}
 	d.level.Set(logLevel(c))
 	d.log = slog.New(d.recent.Handler(newServiceHandler(c.App.ErrWriter, d.level, "drover-"+name)))
+	if systemd.LogsToJournal() {
+		d.said = newServiceHandler(c.App.ErrWriter, slog.LevelInfo, "drover-"+name)
+	}
 	if files := tlsFiles(c); files.Cert != "" {
 		var err error
 		if d.certs, err = files.Open(pki.Kind(name)); err != nil {
@@ -115,9 +120,14 @@ func ownUnit() string {
 	return path.Base(own)
 }
 
-// ready says to the user or systemd that the daemon is up.
+// ready says to the user or systemd that the daemon is up. A line on standard error
+// would be filed under the unit whose cgroup the process is in by then, which is not
+// the node daemon's own.
 func (d *daemon) ready(text string) {
-	fmt.Fprintln(d.c.App.ErrWriter, "ready: "+text)
+	line := "ready: " + text
+	if d.said == nil || d.said.Handle(d.c.Context, slog.NewRecord(time.Now(), slog.LevelInfo, line, 0)) != nil {
+		fmt.Fprintln(d.c.App.ErrWriter, line)
+	}
 	d.notified(systemd.Ready(text))
 }
 

@@ -77,7 +77,11 @@ func runDoctor(c *cli.Context) error {
 		}
 	}
 	if missing > 0 {
-		return exitError{exitFailed, fmt.Errorf("%d things are missing; without them use `drover dev`, or the process driver without enforced limits", missing)}
+		what := "1 thing is"
+		if missing > 1 {
+			what = fmt.Sprintf("%d things are", missing)
+		}
+		return exitError{exitFailed, fmt.Errorf("%s missing; without them use `drover dev`, or the process driver without enforced limits", what)}
 	}
 	return nil
 }

@@ -38,7 +38,11 @@ func checkContainerd(ctx context.Context, socket string) checkResult {
 	const name = "containerd"
 	st, err := os.Stat(socket)
 	if err != nil || st.Mode()&os.ModeSocket == 0 {
-		return checkResult{name, statusMissing, "no socket at " + socket, "apt-get install containerd, systemctl enable --now containerd, or name its socket with -containerd"}
+		cure := "apt-get install containerd, systemctl enable --now containerd, or name its socket with -containerd"
+		if _, err := exec.LookPath("containerd"); err == nil { // a service that is stopped takes its socket with it
+			cure = "systemctl enable --now containerd; journalctl -u containerd says why it stopped; or name its socket with -containerd"
+		}
+		return checkResult{name, statusMissing, "no socket at " + socket, cure}
 	}
 	const start = "systemctl restart containerd; journalctl -u containerd says why it stopped"
 	d, err := containerd.New(containerd.Config{Address: socket})

@@ -34,6 +34,14 @@ func TestDoctorNamesTenFaults(t *testing.T) {
 		{"cgroup v1", func(t *testing.T) checkResult { return checkCgroup(t.TempDir()) },
 			"is not the unified hierarchy", "systemd.unified_cgroup_hierarchy=1"},
 		{"containerd stopped", stoppedContainerd, "it does not answer", "systemctl restart containerd"},
+		{"containerd stopped with its socket", func(t *testing.T) checkResult {
+			onlyProgram(t, "containerd", "exit 0")
+			return checkContainerd(t.Context(), filepath.Join(t.TempDir(), "s"))
+		}, "no socket", "systemctl enable --now containerd"},
+		{"containerd not installed", func(t *testing.T) checkResult {
+			t.Setenv("PATH", t.TempDir())
+			return checkContainerd(t.Context(), filepath.Join(t.TempDir(), "s"))
+		}, "no socket", "apt-get install containerd"},
 		{"runc without seccomp", func(t *testing.T) checkResult {
 			onlyProgram(t, "runc", "printf 'runc version 1.1.15\\nspec: 1.0.2\\ngo: go1.22\\n'")
 			return checkRunc(t.Context())

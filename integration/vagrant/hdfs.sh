@@ -10,7 +10,11 @@ dir=$(mkdir -p "${1:?usage: hdfs.sh DIR NAMENODE DATANODE ...}" && cd "$1" && pw
 shift
 jars=$(ls -td "${DROVER_CACHE:-$root/.cache}"/hdfs-*/lib 2>/dev/null | head -1)
 [ -n "$jars" ] || { echo "hdfs.sh: no jars of HDFS: go run ./integration/cmd/testbed hdfs -- true" >&2; exit 1; }
-entry=$(dirname "$jars")
+# Of its own: a test bed of another version removes this one from the cache.
+rm -rf "$dir/program"
+mkdir "$dir/program"
+cp -alL "$(dirname "$jars")"/{lib,classes,conf} "$dir/program" 2>/dev/null || { rm -rf "$dir/program" && mkdir "$dir/program" && cp -aL "$(dirname "$jars")"/{lib,classes,conf} "$dir/program"; }
+jars=$dir/program/lib entry=$dir/program
 for ip in "$@"; do ip addr add "$ip/32" dev lo 2>/dev/null || true; done
 rm -rf "$dir"/{name,data*,tmp,table}
 k=0

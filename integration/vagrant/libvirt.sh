@@ -21,8 +21,8 @@ mount --bind "$dir/etc" /etc/libvirt
 rm -f /etc/libvirt/qemu/*.xml /etc/libvirt/qemu/networks/*.xml /etc/libvirt/qemu/networks/autostart/* 2>/dev/null || true
 printf 'user = "root"\ngroup = "root"\ncgroup_controllers = [ ]\nsecurity_driver = "none"\nnamespaces = [ ]\n' >/etc/libvirt/qemu.conf
 printf 'auth_unix_rw = "none"\nauth_unix_ro = "none"\nlog_level = 3\nlog_outputs = "3:file:%s/libvirtd.log"\n' "$dir" >"$dir/libvirtd.conf"
-/usr/sbin/virtlogd &
-/usr/sbin/libvirtd -f "$dir/libvirtd.conf" &
+/usr/sbin/virtlogd </dev/null >"$dir/virtlogd.out" 2>&1 & # the command's own input and output are not for daemons
+/usr/sbin/libvirtd -f "$dir/libvirtd.conf" </dev/null >"$dir/libvirtd.out" 2>&1 &
 for _ in $(seq 300); do
   virsh -c qemu:///system version >/dev/null 2>&1 && break
   sleep 0.2

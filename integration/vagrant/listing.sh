@@ -1,7 +1,8 @@
 #!/bin/sh
 # Lists what is on a machine, for comparing it before an installation and after a
-# purge: listing.sh [FILE]. Logs, caches, the package manager's own books and what any
-# service of systemd rewrites are left out.
+# purge: listing.sh [FILE]. Logs, caches, the package manager's own books, what any
+# service of systemd rewrites, and the units of a disk that is mounted on /var/lib/drover,
+# which is the machine's and not the package's, are left out.
 set -eu
 {
   find / /var/lib/drover -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path /root -o -path '/var/log' -o -path /var/tmp \
@@ -19,4 +20,4 @@ set -eu
     for what in containers images snapshots content leases; do ctr -n "$n" $what ls 2>/dev/null | sed "1d; s/^/containerd $n $what /"; done
   done
   systemctl list-unit-files --no-legend --no-pager 2>/dev/null | grep -i drover | sed 's/^/unit /' || true
-} | LC_ALL=C sort -u >"${1:-/var/tmp/listing.before}"
+} | grep -v 'var-lib-drover\.mount\|@var-lib-drover\.service' | LC_ALL=C sort -u >"${1:-/var/tmp/listing.before}"
