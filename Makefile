@@ -74,8 +74,9 @@ bench: ## benchmarks, with tables in out/bench and pages in docs/measured
 soak: ## the long variants of the tests: thousands of containers, hours of faults
 	DROVER_SOAK=1 ./integration/test.sh
 
-attack: ## every call by every kind of identity, floods of one user, revocation
-	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets' ./coordinator ./node ./internal/pki ./jobspec
+attack: build ## every call by every kind of identity, floods of one user, revocation
+	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared' ./coordinator/... ./node ./internal/pki ./jobspec
+	bin/drover bench floods
 
 chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
 	integration/chaos.sh $(or $(FAULTS),50) $(SEED)

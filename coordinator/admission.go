@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
 )
 
@@ -16,14 +17,17 @@ const callPrefix = "/drover."
 
 // admit decides on each call before its body is read, in numbered steps:
 //
-//  1. The procedure is known, this server may answer it (a follower sends callers
-//     to the leader), and the kind and rights of the caller's certificate suffice.
+//  1. The procedure is known, the caller does not call more often than its rate, this
+//     server may answer it (a follower sends callers to the leader), and the kind and
+//     rights of the caller's certificate suffice.
 //  2. The caller takes a slot of the procedure's pool.
 //  3. The body counts against the caller's share of memory as it arrives, is
 //     bounded in size, and is cut off when it stalls; so is a response that
 //     the caller does not read.
+//  4. A read waits for its turn: see turns.
 //
-// Requests that are no calls, such as /metrics, pass.
+// Requests that are no calls, such as those for pages, count for the caller's rate
+// and take a slot of a pool of their own.
 func (c *core) admit(next http.Handler) http.Handler {
 	refusals := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,14 +37,14 @@ func (c *core) admit(next http.Handler) http.Handler {
 			return
 		}
 		if !ok {
-			next.ServeHTTP(w, r)
+			c.admitPage(next, w, r)
 			return
 		}
 		ctl := http.NewResponseController(w)
 		body := newPacedBody(r.Body, ctl, c.cfg.Limits.Pace)
 		leave, err := c.admitCall(r, proc, body)
 		defer leave()
-		if err != nil {
+		refuse := func(err error) {
 			body.setDeadline(c.cfg.Limits.Pace.Stall)
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // do not wait for the rest of the body
@@ -48,11 +52,23 @@ func (c *core) admit(next http.Handler) http.Handler {
 			c.metrics.observeRefusal(r.URL.Path, err)
 			c.auditRefusal(r, err)
 			_ = refusals.Write(w, r, toWireError(err)) // fails only if the caller is gone
+		}
+		if err != nil {
+			refuse(err)
 			return
 		}
 		r.Body = body
-		out := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: c.cfg.Limits.Pace.Stall}
-		defer out.clear()
+		paced := &pacedWriter{ResponseWriter: w, ctl: ctl, stall: c.cfg.Limits.Pace.Stall}
+		defer paced.clear()
+		var out http.ResponseWriter = paced
+		if reads[r.URL.Path] {
+			var done func()
+			if out, done, err = c.takeTurn(paced, r); err != nil {
+				refuse(err)
+				return
+			}
+			defer done()
+		}
 		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), bodyKey{}, body)))
 	})
 }
@@ -61,6 +77,9 @@ func (c *core) admit(next http.Handler) http.Handler {
 // gives back what the call occupies; it is never nil.
 func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
 	nothing := func() {}
+	if err := c.checkRate(caller(r.Context())); err != nil {
+		return nothing, err
+	}
 	if serviceOf(r.URL.Path) != droverv1connect.PeerServiceName && !staleAllowed(r.URL.Path, r.Header) && c.follows() {
 		return nothing, c.notLeader(r.Context())
 	}
@@ -92,6 +111,36 @@ func (c *core) admitCall(r *http.Request, proc procedure, body *pacedBody) (leav
 		}
 	}
 	return leave, nil
+}
+
+// checkRate returns an error if an identity calls more often than it may. The local
+// operator and other coordinators are trusted.
+func (c *core) checkRate(id identity) error {
+	if id.kind == kindLocal || id.kind == kindPeer || c.callRates.allow(id.name) {
+		return nil
+	}
+	return fault.Overload("%s makes more than %g calls a second: try again in a second", id.displayName(), c.cfg.Limits.CallRate)
+}
+
+// admitPage admits a request that is no call of the API: a page, which may be a stream,
+// or metrics.
+func (c *core) admitPage(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	id := caller(r.Context())
+	err := c.checkRate(id)
+	if err == nil {
+		if err = c.pools.pages.take(id, 1); err == nil {
+			defer c.pools.pages.release(id, 1)
+			next.ServeHTTP(w, r)
+			return
+		}
+	}
+	tellLater(w, err)
+}
+
+// tellLater answers a request that is no call of the API and came too early.
+func tellLater(w http.ResponseWriter, err error) {
+	w.Header().Set(wire.RetryAfter, retryAfter)
+	http.Error(w, err.Error(), http.StatusTooManyRequests)
 }
 
 // compressed reports whether a request's messages are compressed.

@@ -148,8 +148,8 @@ func TestSlowBodiesAreBoundedAndDropped(t *testing.T) {
 			answers <- res.StatusCode
 		}()
 	}
-	b.waitUntil("bodies arrive", func() bool { return b.metric(inUse("body_bytes")) > 16<<20 })
-	if n := b.metric(inUse("body_bytes")); n > 32<<20 {
+	b.waitUntil("bodies arrive", func() bool { return b.metric(inUse("body_bytes")) > 8<<20 })
+	if n := b.metric(inUse("body_bytes")); n > 16<<20 {
 		t.Errorf("one user's bodies take %g bytes", n)
 	}
 	if grown := heap() - before; grown > 160<<20 { // buffers grow by doubling

@@ -277,7 +277,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 	var sent time.Time
 	for {
 		changes := s.changes() // taken before the read, so that no change is missed
-		now, err := s.getJob(ctx, name)
+		now, err := s.watchedJob(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -294,6 +294,17 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 			return err
 		}
 	}
+}
+
+// watchedJob is getJob in the caller's turn: each change of anything wakes all
+// watches.
+func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.GetJobResponse, error) {
+	done, err := s.watchTurns.wait(ctx, caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return s.getJob(ctx, name)
 }
 
 // waitForChange waits for a change, or for gap if a message is ready to be
@@ -390,7 +401,7 @@ func (s *clientService) ListNodes(ctx context.Context, _ *connect.Request[drover
 		for _, n := range f.Nodes() {
 			last, load := s.sessions.status(n.ID)
 			st := &droverv1.NodeStatus{Node: n.ID, Info: n.Info, State: nodeState(n), Draining: n.Draining, Used: n.Used.Proto(), Attempts: n.Attempts, Load: load,
-				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID]}
+				Reason: n.Reason, RetryAtMs: n.RetryAt / 1e6, Probation: n.Probation, Suspended: suspended[n.ID], DrainDeadlineMs: n.DrainDeadline / 1e6, Staying: s.stayingTexts(ctx, f, n)}
 			if !last.IsZero() {
 				st.LastReportMs = last.UnixMilli()
 			}
@@ -432,6 +443,12 @@ func (s *clientService) DrainNode(ctx context.Context, req *connect.Request[drov
 	d := &droverv1.NodeDrainFact{Node: id, Draining: !req.Msg.GetOff()}
 	if d.Draining {
 		d.Reason = "drained by " + caller(ctx).name
+	}
+	if ms := req.Msg.GetDeadlineMs(); ms != 0 {
+		if req.Msg.GetOff() || ms < 0 || ms > maxDrainDeadline.Milliseconds() {
+			return nil, fault.New(fault.Invalid, "a deadline of %d ms: give a drain one of at most %s", ms, maxDrainDeadline)
+		}
+		d.Deadline = s.now().UnixNano() + ms*1e6
 	}
 	res, err := s.propose(ctx, caller(ctx).name, &droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
 	if err = errors.Join(err, res.Err); err != nil {

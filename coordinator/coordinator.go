@@ -34,23 +34,28 @@ const actorSelf = "coordinator"
 // core is the state that the API, the loop and the background tasks of one
 // coordinator share.
 type core struct {
-	cfg        Config
-	log        *slog.Logger
-	replica    *replica.Replica
-	blobs      *blobs.Store
-	history    *history.Writer
-	past       *past.Store
-	recorder   *recorder
-	audit      *audit.Log // nil for none
-	sessions   *sessions
-	wanted     *wantedSets
-	dispatcher *dispatcher
-	locations  *locationCache
-	predictor  *predictor
-	quoter     *quoter
-	metrics    *metrics
-	pools      *pools
-	uploads    *uploadLedger
+	cfg           Config
+	log           *slog.Logger
+	replica       *replica.Replica
+	blobs         *blobs.Store
+	history       *history.Writer
+	past          *past.Store
+	recorder      *recorder
+	audit         *audit.Log // nil for none
+	sessions      *sessions
+	wanted        *wantedSets
+	dispatcher    *dispatcher
+	locations     *locationCache
+	predictor     *predictor
+	quoter        *quoter
+	metrics       *metrics
+	pools         *pools
+	callRates     *rates // of all identities
+	registrations *rates // of nodes, that change something
+	readTurns     *turns // for unary calls
+	pageTurns     *turns // until a page begins to be sent
+	watchTurns    *turns // for open watches of jobs
+	uploads       *uploadLedger
 
 	certificates *certificates
 	tokens       *tokens
@@ -124,6 +129,10 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.schedulerDefault.Store(&SchedulerChoice{cfg.Scheduler, cfg.SchedulerParams})
 	c.dispatcher = newDispatcher(c.wanted, c.nodesReaching)
 	c.pools, c.uploads = newPools(cfg.Limits), newUploadLedger()
+	c.callRates, c.readTurns = newRates(cfg.Limits.CallRate), newReadTurns(int(cfg.Limits.Calls/4))
+	c.watchTurns = newTurns("watches", 2, 1, int(cfg.Limits.Streams/8))
+	c.pageTurns = newTurns("pages", 16, 4, int(cfg.Limits.Pages/4))
+	c.registrations = newRates(registerRate)
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
 	if c.cfg.SignIn != nil {

@@ -37,7 +37,8 @@ var errNotLeading = errors.New("another coordinator leads now, or none")
 //  1. Follow: apply the changes of the facts to State, wanted sets and history.
 //  2. Expire: propose the loss of nodes whose lease ended (none if this loop stood
 //     still itself: see standstill), the probation of nodes
-//     whose quarantine ended, and the end of expired back-offs after refusals;
+//     whose quarantine ended, the end of expired back-offs after refusals, and
+//     moves off nodes whose drain has reached its deadline;
 //     let nodes remove the logs of jobs that ended KeepLogs ago.
 //  3. Escalate: bring frozen tasks to the next level where they occupy too much
 //     memory.
@@ -81,6 +82,7 @@ type leader struct {
 
 	logExpiries   []logExpiry     // ended jobs whose logs are still kept
 	quarantineEnd map[int32]int64 // end of the quarantine of nodes, Unix ns
+	evacuateAt    map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
 	finalized     map[uint64]bool // ended jobs without active attempts whose end has been handled
 
 	wg     sync.WaitGroup // for intents
@@ -137,8 +139,10 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
 	l.logExpiries, l.finalized, l.quarantineEnd, l.refusalRetryAt = nil, map[uint64]bool{}, map[int32]int64{}, map[facts.Key]int64{}
+	l.evacuateAt = map[int32]int64{}
 	for _, n := range f.Nodes() {
 		l.trackQuarantine(n)
+		l.trackDrain(n)
 		l.recheckNodes[n.ID] = true
 	}
 	clear(l.deadlines)
@@ -284,8 +288,10 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 	case facts.ChangeNode:
 		l.c.wanted.registerNode(f.Node(c.Node))
 		l.trackQuarantine(f.Node(c.Node))
+		l.trackDrain(f.Node(c.Node))
 	case facts.ChangeNodeLost:
 		l.trackQuarantine(f.Node(c.Node))
+		l.trackDrain(f.Node(c.Node))
 		l.c.sessions.remove(c.Node)
 		l.c.dispatcher.nodeLost(c.Node)
 		l.c.locations.markStaleBefore(f, l.c.now())
@@ -379,7 +385,7 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 	if len(gone) > 0 {
 		next = l.c.now()
 	}
-	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals} {
+	for _, try := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, l.evacuate} {
 		at, err := try(ctx)
 		if err != nil {
 			return next, err

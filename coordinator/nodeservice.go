@@ -27,6 +27,7 @@ const (
 	maxReportBytes = 512 << 10 // of reports in one entry
 	blobChunk      = 256 << 10 // bytes of one GetBlob message
 	maxKeepBlobs   = 10_000
+	registerRate   = 1 // registrations per second that change something, with bursts of ten times that; each is an entry in the log
 )
 
 // nodeService serves node daemons.
@@ -91,6 +92,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	if same {
 		id, epoch = n.ID, n.Epoch
 	} else {
+		if !s.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
+			return nil, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
+		}
 		res, err := s.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
 		if err = errors.Join(err, res.Err); err != nil {
 			return nil, err

@@ -64,14 +64,19 @@ func (p *pool) inUse() int64 {
 type Limits struct {
 	Calls   int64 // users' unary calls in progress; 1024, a quarter for one user
 	Streams int64 // users' open streams; 4096, an eighth for one user
+	Pages   int64 // users' requests for pages and metrics in progress; 1024, a quarter for one user
 	Uploads int64 // users' uploads in progress; 64, an eighth for one user
 	Execs   int64 // users' commands inside tasks; 256, an eighth for one user
-	Body    int64 // bytes of users' requests being read or handled; 256 MiB, an eighth for one user
+	Body    int64 // bytes of users' requests being read or handled; 128 MiB, an eighth for one user. A request takes some times its bytes while it is read
 
 	NodeCalls   int64 // nodes' unary calls in progress; 4096, 32 for one node
 	NodeStreams int64 // nodes' open watches; 16,384, 16 for one node
 	NodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
 	NodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
+
+	// CallRate is how many calls and pages a second one user or node may ask for,
+	// with bursts of ten times that, whatever their answer; 500.
+	CallRate float64
 
 	PeerCalls int64 // other coordinators' calls in progress; 256, half for one of them
 
@@ -80,7 +85,7 @@ type Limits struct {
 
 // pools are the pools of one coordinator.
 type pools struct {
-	calls, streams, uploads, execs, body           *pool
+	calls, streams, pages, uploads, execs, body    *pool
 	nodeCalls, nodeStreams, nodeFetches, nodeBytes *pool
 	peerCalls                                      *pool
 }
@@ -88,14 +93,16 @@ type pools struct {
 func (l *Limits) setDefaults() {
 	setDefault(&l.Calls, 1024)
 	setDefault(&l.Streams, 4096)
+	setDefault(&l.Pages, 1024)
 	setDefault(&l.Uploads, 64)
 	setDefault(&l.Execs, 256)
-	setDefault(&l.Body, 256<<20)
+	setDefault(&l.Body, 128<<20)
 	setDefault(&l.NodeCalls, 4096)
 	setDefault(&l.NodeStreams, 16_384)
 	setDefault(&l.NodeFetches, 1024)
 	setDefault(&l.NodeBody, 512<<20)
 	setDefault(&l.PeerCalls, 256)
+	setDefault(&l.CallRate, 500)
 	l.Pace.setDefaults()
 }
 
@@ -103,6 +110,7 @@ func newPools(l Limits) *pools {
 	return &pools{
 		calls:       newPool("users' calls in progress", l.Calls, l.Calls/4),
 		streams:     newPool("users' open streams", l.Streams, l.Streams/8),
+		pages:       newPool("pages being read", l.Pages, l.Pages/4),
 		uploads:     newPool("uploads in progress", l.Uploads, l.Uploads/8),
 		execs:       newPool("commands inside tasks", l.Execs, l.Execs/8),
 		body:        newPool("bytes of users' requests", l.Body, l.Body/8),
@@ -116,7 +124,7 @@ func newPools(l Limits) *pools {
 
 // named returns the pools with the values of the metrics' label "pool".
 func (p *pools) named() map[string]*pool {
-	return map[string]*pool{"calls": p.calls, "streams": p.streams, "uploads": p.uploads, "execs": p.execs, "body_bytes": p.body,
+	return map[string]*pool{"calls": p.calls, "streams": p.streams, "pages": p.pages, "uploads": p.uploads, "execs": p.execs, "body_bytes": p.body,
 		"node_calls": p.nodeCalls, "node_streams": p.nodeStreams, "node_fetches": p.nodeFetches, "node_body_bytes": p.nodeBytes,
 		"peer_calls": p.peerCalls}
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 // Limits of quotes.
 const (
 	quoteWait               = 5 * time.Second  // waiting for other quotes
+	maxQuotes               = 3                // made at once
+	maxQuotesWaiting        = 32               // of one identity
 	maxForecastTasks        = 300_000          // tasks simulated in all samples together
 	maxSamples              = 200              // of one quote
 	minSamples              = 20               // fewer are not significant
@@ -33,35 +36,40 @@ const (
 	offerRounding           = time.Second
 )
 
-// quoter makes quotes, one at a time, on a copy of State, so that the loop does
-// not wait for them.
+// quoter makes quotes on a copy of State, so that the loop does not wait for them:
+// one of each identity at a time, and few of all.
 type quoter struct {
-	token   chan struct{}      // held while making a quote
-	planner forward.Forecaster // owned by the holder of the token
+	turns    *turns
+	planners chan *forward.Forecaster // one for each turn
 
 	mu        sync.Mutex
+	computing bool                                 // somebody computes starts
 	starts    map[scheduler.StageID]scheduler.Time // replaced, never written to
 	obstacles map[scheduler.StageID]obstacle.Set   // found with starts, replaced and never written to
 	startsDue time.Time
 }
 
 func newQuoter() *quoter {
-	q := &quoter{token: make(chan struct{}, 1)}
-	q.token <- struct{}{}
+	q := &quoter{turns: newTurns("quotes", maxQuotes, 1, maxQuotesWaiting), planners: make(chan *forward.Forecaster, maxQuotes)}
+	for range maxQuotes {
+		q.planners <- &forward.Forecaster{}
+	}
 	return q
 }
 
-// acquire waits for the token.
-func (q *quoter) acquire(ctx context.Context) (done func(), err error) {
-	t := time.NewTimer(quoteWait)
-	defer t.Stop()
-	select {
-	case <-q.token:
-		return func() { q.token <- struct{}{} }, nil
-	case <-t.C:
-		return nil, fault.New(fault.Unavailable, "other quotes are being made: try again")
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// acquire waits for the identity's turn, and returns a planner for it.
+func (q *quoter) acquire(ctx context.Context, id identity) (p *forward.Forecaster, done func(), err error) {
+	short, cancel := context.WithTimeout(ctx, quoteWait)
+	defer cancel()
+	end, err := q.turns.wait(short, id)
+	switch {
+	case err == nil:
+		p = <-q.planners // there is one for each turn
+		return p, func() { q.planners <- p; end() }, nil
+	case ctx.Err() == nil && short.Err() != nil:
+		return nil, nil, fault.Overload("other quotes are being made: try again in a second")
+	default:
+		return nil, nil, err
 	}
 }
 
@@ -153,7 +161,7 @@ type dryRunResult struct {
 // dryRun adds a job to a copy of State, lets the policy decide, and simulates
 // the cluster's future for the quote.
 func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *located) (*dryRunResult, error) {
-	done, err := s.quoter.acquire(ctx)
+	planner, done, err := s.quoter.acquire(ctx, caller(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +186,7 @@ func (s *clientService) dryRun(ctx context.Context, spec *jobspec.Job, in *locat
 	}
 	q := s.forecastQuestion(d, t.scheduler, params, sources)
 	at := scheduler.Time(now.UnixNano())
-	if t.times, err = s.quoter.planner.Quote(d.state, q, at); err != nil {
+	if t.times, err = planner.Quote(d.state, q, at); err != nil {
 		return nil, fault.New(fault.Exhausted, "%w", err)
 	}
 	t.quote = quoteMessage(t.times, d.job, now, quoteBasis(t.estimates))
@@ -326,7 +334,12 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 		return fault.New(fault.Invalid, "%w", err)
 	}
 	t.state, t.job = d.state, d.spec.ID
-	t.decision = policy.Decide(d.state, at, maxActions)
+	t.decision = policy.Decide(d.state, at, 2*maxActions) // half of them are for requests
+	if slices.ContainsFunc(t.decision.Waiting, func(w scheduler.Waiting) bool {
+		return w.Stage.Job == t.job && w.Reason == scheduler.ReasonPlanning
+	}) {
+		t.warnings = append(t.warnings, "planning a guarantee for so many tasks takes several cycles after the submission; there is none until then")
+	}
 	for i := range t.decision.PolicyStates {
 		n := &t.decision.PolicyStates[i]
 		switch mine := n.Job == t.job; {
@@ -344,17 +357,24 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 
 // expectedStarts returns when pending stages are expected to start, simulated
 // with predicted run times. The result is cached for startsPause, or fifty
-// times what it cost if that is longer. If it cannot be computed (another quote
-// is being made, too much is pending) it returns the last result.
+// times what it cost if that is longer. If it cannot be computed (somebody does
+// already, too much is pending) it returns the last result.
 func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageID]scheduler.Time {
 	q := s.quoter
 	q.mu.Lock()
-	starts, due := q.starts, q.startsDue
-	q.mu.Unlock()
-	if s.now().Before(due) {
+	starts := q.starts
+	if s.now().Before(q.startsDue) || q.computing {
+		q.mu.Unlock()
 		return starts
 	}
-	done, err := q.acquire(ctx)
+	q.computing = true
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.computing = false
+	}()
+	planner, done, err := q.acquire(ctx, identity{name: "expected starts"}) // for all
 	if err != nil {
 		return starts
 	}
@@ -372,7 +392,7 @@ func (s *clientService) expectedStarts(ctx context.Context) map[scheduler.StageI
 	var obstacles map[scheduler.StageID]obstacle.Set
 	if err == nil {
 		obstacles = findObstacles(state, scheduler.Time(began.UnixNano()))
-		starts, err = q.planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
+		starts, err = planner.StageStarts(state, question, scheduler.Time(began.UnixNano()), startsLimit)
 	}
 	if err != nil {
 		s.log.Debug("no expected starts", "err", err)

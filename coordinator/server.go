@@ -33,7 +33,7 @@ const (
 	headerLimit   = 10 * time.Second
 	idleLimit     = 2 * time.Minute
 	maxH2Streams  = 1000
-	maxHeaderSize = 64 << 10
+	maxHeaderSize = 16 << 10
 	compressFrom  = 16 << 10 // bytes of a response; smaller ones take longer to compress than to send
 )
 
@@ -161,12 +161,18 @@ func (c *core) newHandler() http.Handler {
 	mux.Handle(droverv1connect.NewDebugServiceHandler(&debugService{c, &diagnosis.Service{Log: c.cfg.RecentLog}}, opts...))
 	mux.Handle(droverv1connect.NewTokenServiceHandler(&tokenService{c}, opts...))
 	mux.Handle(droverv1connect.NewHistoryServiceHandler(&historyService{core: c}, opts...))
-	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+	metrics := promhttp.HandlerFor(c.cfg.Metrics, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		if caller(r.Context()).kind == kindOther {
 			http.Error(w, "a user's or node's certificate is needed", http.StatusForbidden)
 			return
 		}
+		done, err := c.readTurns.wait(r.Context(), caller(r.Context()))
+		if err != nil {
+			tellLater(w, err)
+			return
+		}
+		defer done()
 		metrics.ServeHTTP(w, r)
 	})
 	mux.HandleFunc("GET "+pki.CRLPath, c.serveCRL)
@@ -179,13 +185,13 @@ func (c *core) newHandler() http.Handler {
 	})
 	if c.cfg.Page != nil {
 		h := &http.Client{Transport: inProcess{c.admit(mux), c.log}}
-		mux.Handle("/", c.cfg.Page(PageConfig{
+		mux.Handle("/", c.inPageTurn(c.cfg.Page(PageConfig{
 			API:       droverv1connect.NewClientServiceClient(h, "http://coordinator"),
 			History:   droverv1connect.NewHistoryServiceClient(h, "http://coordinator"),
 			Reader:    func(ctx context.Context) string { return caller(ctx).reader() },
 			Rights:    func(ctx context.Context) string { return c.readerRights(caller(ctx)) },
 			Elsewhere: c.elsewhere,
-		}))
+		})))
 	}
 	return c.admit(mux)
 }

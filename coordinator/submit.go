@@ -29,7 +29,7 @@ const (
 	acceptOverhead = 16 << 10             // bytes of an entry besides spec and splits
 )
 
-// rates limits the submission rate of each identity.
+// rates limits how often each identity does something.
 type rates struct {
 	perS float64
 
@@ -225,6 +225,9 @@ func (s *clientService) admit(ctx context.Context, spec *jobspec.Job) (warnings 
 	s.view(func(f *facts.Facts) {
 		if err = f.Checks().Accept(spec, output, f.Clock().EntryTime(s.now().UnixNano())); err == nil {
 			err = checkCaps(f, spec)
+		}
+		if err == nil {
+			err = f.Checks().Crowded(spec.Tenant)
 		}
 		if err == nil {
 			warnings, err = checkDemand(f, spec)

@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; page, million, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
+# scheduler, coordinator; page, million, worst, simulator; hdfs (Java); and limits, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark
@@ -64,6 +64,9 @@ scheduler() {
     bin/drover bench scheduler -nodes 1000 -nodes 10000 -features all -planning -runs "$runs"
 }
 
+# The longest cycle of the schedulers with inputs that are meant to make cycles long.
+worst() { bin/drover bench scheduler -worst; }
+
 # A file of one block read from HDFS by one task, beside HDFS's own client.
 hdfs() {
   go build -o bin/testbed ./integration/cmd/testbed && bin/testbed hdfs -- bin/devbench -runs "$runs" -parts hdfs
@@ -110,8 +113,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | page | million | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | page | million | worst | simulator | hdfs | limits | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, page, million, worst, simulator, hdfs, limits, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code

@@ -383,6 +383,9 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 	if j == nil || j.Phase != JobActive {
 		return true
 	}
+	if g := rs.s.Stage(StageID{r.Job, r.Stage}); g != nil && r.Task >= 0 && r.Task < g.Spec.Tasks { // O(1): most are for one task
+		return c.isTaskServed(rs.s, g, r.Task)
+	}
 	for _, g := range j.Stages {
 		if r.Stage >= 0 && g.Index != r.Stage {
 			continue
@@ -396,6 +399,19 @@ func (rs Reservations) isServed(c *checker, r *Reservation) bool {
 			if (r.Task < 0 || r.Task == a.ID.Index) && a.Phase == AttemptSuspended && !c.seen.has(a.ID) {
 				return false
 			}
+		}
+	}
+	return true
+}
+
+// isTaskServed is isServed for one task of a stage.
+func (c *checker) isTaskServed(s *State, g *Stage, task int32) bool {
+	if g.IsPending(task) && !c.seen.has(AttemptID{TaskID: g.Task(task)}) {
+		return false
+	}
+	for a := range s.Attempts().Of(g, task) {
+		if a.Phase == AttemptSuspended && !c.seen.has(a.ID) {
+			return false
 		}
 	}
 	return true

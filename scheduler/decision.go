@@ -33,7 +33,8 @@ const (
 	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict
 	// order.
 	ReasonHeadOfLine
-	// ReasonCycleFull: the decision has its maximum of actions; the next cycle continues.
+	// ReasonCycleFull: the decision has its maximum of actions, or of planning; the next cycle
+	// continues.
 	ReasonCycleFull
 	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is
 	// left to it (Behind).
@@ -45,6 +46,12 @@ const (
 	// ReasonDue: the plan starts it now on Node, as Reservation says, but attempts that should
 	// have ended still occupy the capacity.
 	ReasonDue
+	// ReasonPlanning: a guarantee was requested for its job or project, which takes several
+	// cycles to plan. There is none yet.
+	ReasonPlanning
+	// ReasonNotExamined: so many different demands wait that only the first ones in the queue
+	// were compared with all nodes.
+	ReasonNotExamined
 )
 
 // String returns the reason in words, without its numbers.
@@ -54,7 +61,8 @@ func (r Reason) String() string {
 		ReasonMaxParallel: "at its max_parallel", ReasonReservation: "behind a reservation", ReasonData: "waiting for its data's node",
 		ReasonNotAdmitted: "not admitted", ReasonHeadOfLine: "behind the head of line", ReasonCycleFull: "next cycle",
 		ReasonShare: "another is due first", ReasonSuspending: "capacity is being freed", ReasonLater: "planned for later",
-		ReasonDue: "due, but its reserved capacity is still occupied"}
+		ReasonDue: "due, but its reserved capacity is still occupied", ReasonPlanning: "its guarantee is being planned",
+		ReasonNotExamined: "not examined, behind many others"}
 	if int(r) < len(names) && names[r] != "" {
 		return names[r]
 	}
@@ -148,7 +156,8 @@ type Decision struct {
 	PolicyStates []PolicyState `json:"policy_states,omitempty"`
 	Waiting      []Waiting     `json:"waiting,omitempty"`
 	// Wake is the next time at which the policy may decide differently without an event (a
-	// reservation starts or ends); 0 for none.
+	// reservation starts or ends); 0 for none. A decision that left work to the next one, for
+	// it has a budget of work, requests that at once: At + 1.
 	Wake Time `json:"wake,omitempty"`
 }
 

@@ -9,7 +9,7 @@ type tasksByNode struct {
 
 // TasksOn returns the tasks of the stage, pending or not, whose input is (partly) on node n,
 // in order. The slice belongs to State. The first call after submission builds the lists in
-// O(tasks x replicas), 4 bytes a replica.
+// O(tasks x replicas), 4 bytes a replica, unless the submission did.
 func (g *Stage) TasksOn(n NodeID) []int32 {
 	if g.Spec.Inputs == nil || n < 0 {
 		return nil
@@ -21,6 +21,17 @@ func (g *Stage) TasksOn(n NodeID) []int32 {
 		return nil
 	}
 	return g.tasksByNode.tasks[g.tasksByNode.start[n]:g.tasksByNode.start[n+1]]
+}
+
+// manyReplicas is from how many replicas on a submission builds the lists, so that no
+// decision has to.
+const manyReplicas = 1 << 18
+
+// indexLargeInputs builds the lists of a new stage with many replicas.
+func (g *Stage) indexLargeInputs() {
+	if in := g.Spec.Inputs; in != nil && len(in.Nodes) >= manyReplicas {
+		g.tasksByNode = indexTasksByNode(g)
+	}
 }
 
 // indexTasksByNode builds the lists by counting sort.

@@ -79,6 +79,7 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 		active: make([]int32, spec.Tasks)}
 	g.Spec.After = slices.Clone(spec.After)
 	g.pending.setAll(spec.Tasks)
+	g.indexLargeInputs()
 	if n := len(q.s.freeStageIndexes); n > 0 {
 		g.self = q.s.freeStageIndexes[n-1]
 		q.s.freeStageIndexes = q.s.freeStageIndexes[:n-1]

@@ -24,7 +24,7 @@ type failedAttempt struct {
 
 // lastFailures returns the attempts of a job that failed last and left something to
 // read, the last first.
-func (q *query) lastFailures(res *droverv1.GetJobResponse) ([]failedAttempt, error) {
+func lastFailures(q *query, res *droverv1.GetJobResponse) ([]failedAttempt, error) {
 	failed, tasks := int32(0), int32(0)
 	for _, s := range res.GetStages() {
 		failed, tasks = failed+s.GetFailedAttempts(), tasks+s.GetTasks()

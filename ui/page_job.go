@@ -114,7 +114,7 @@ func (q *query) jobPage() (*view, error) {
 		index, _, _ = strings.Cut(index, ".")
 		d.FailedAddress = address("jobs", j.GetJob(), "tasks", stage, index)
 	}
-	if d.Failures, err = q.lastFailures(res); err != nil {
+	if d.Failures, err = lastFailures(q, res); err != nil {
 		return nil, err
 	}
 	d.Graph = stageGraph(res.GetStages(), stagesBefore(res.GetSpec()))

@@ -220,7 +220,7 @@ func TestJobShowsFailedAttempts(t *testing.T) {
 	failed := hostileJob()
 	failed.FailedTask = hostile + "/0.2.1"
 	b := &query{source: &source{api: api, shared: newShared(), reader: "b", ctx: t.Context()}}
-	if list, err := b.lastFailures(failed); err != nil || len(list) != 0 {
+	if list, err := lastFailures(b, failed); err != nil || len(list) != 0 {
 		t.Errorf("%v %v", list, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/metrics"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ import (
 )
 
 func benchCommand() *cli.Command {
-	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchSuspendCommand(), benchCriuCommand(), benchTaskCommand()}}
+	return &cli.Command{Name: "bench", Usage: "measure Drover", Subcommands: []*cli.Command{benchSchedulerCommand(), benchCoordinatorCommand(), benchFloodsCommand(), benchSuspendCommand(), benchCriuCommand(), benchTaskCommand()}}
 }
 
 func benchSchedulerCommand() *cli.Command {
@@ -33,6 +34,7 @@ func benchSchedulerCommand() *cli.Command {
 			&cli.IntFlag{Name: "runs", Usage: "repetitions of each case; the median is shown", Value: 1},
 			&cli.BoolFlag{Name: "steps", Usage: "show how costs grow: nodes, tenants and pending tasks in steps of factor ten (up to 10000, 1000, 20000)"},
 			&cli.BoolFlag{Name: "planning", Usage: "with all: include the planning of project guarantees; otherwise they are given in advance"},
+			&cli.BoolFlag{Name: "worst", Usage: "the longest cycle, in ms of CPU time, with inputs that are meant to make cycles long, for -policy or the main schedulers"},
 			&cli.IntFlag{Name: "placements", Usage: "placements to measure", Value: 200_000},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the generated workload", Value: 1},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object per case, one per line"},
@@ -48,6 +50,9 @@ func benchSchedulerCommand() *cli.Command {
 					return usageErrorf("-set %q: want key=value", s)
 				}
 				params[k] = v
+			}
+			if c.Bool("worst") {
+				return runBenchWorst(c, params)
 			}
 			return runBenchScheduler(c, params)
 		},
@@ -93,6 +98,52 @@ func runBenchScheduler(c *cli.Context, params map[string]string) error {
 	return nil
 }
 
+// worstCycles is how many cycles a worst case is measured for: by then the cluster is full.
+// worstLimit is the CPU time that one case may take.
+const (
+	worstCycles = 60
+	worstLimit  = 10 * time.Second
+)
+
+// runBenchWorst measures the longest cycle of each policy with each worst case.
+func runBenchWorst(c *cli.Context, params map[string]string) error {
+	nodes := 10_000
+	if c.IsSet("nodes") {
+		nodes = c.IntSlice("nodes")[0]
+	}
+	runtime.LockOSThread() // the collector's other threads do not belong to a cycle
+	defer runtime.UnlockOSThread()
+	var rows [][]string
+	of := []string{"3dsf", "drf", "pdsonqueue", "las_mq", "fair", "edf", "fifo"}
+	if c.String("policy") != "" {
+		of = []string{c.String("policy")}
+	}
+	for _, k := range bench.WorstCases() {
+		row := []string{k.Name}
+		for _, name := range of {
+			r, err := bench.MeasureWorst(k, bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit}, bench.Meter{CPU: threadCPU})
+			if err != nil {
+				return exitError{exitRefused, err}
+			}
+			if c.Bool("json") {
+				if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
+					return err
+				}
+			}
+			cell := strconv.FormatFloat(r.LongestMS, 'f', 1, 64)
+			if r.Cycles < worstCycles {
+				cell = fmt.Sprintf("%s (%d cycles)", cell, r.Cycles)
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, append(row, k.Help))
+	}
+	if !c.Bool("json") {
+		printTable(c.App.Writer, append(append([]string{"input"}, of...), "what it is"), rows)
+	}
+	return nil
+}
+
 // benchTableRow formats one line of the table.
 func benchTableRow(r *bench.Result) []string {
 	f := func(v float64, digits int) string { return strconv.FormatFloat(v, 'f', digits, 64) }
@@ -109,9 +160,14 @@ func heapAllocs() uint64 {
 }
 
 // processCPU returns the CPU time of this process, 0 if it is not available.
-func processCPU() time.Duration {
+func processCPU() time.Duration { return cpuTime(syscall.RUSAGE_SELF) }
+
+// threadCPU returns the CPU time of the calling thread, 0 if it is not available.
+func threadCPU() time.Duration { return cpuTime(syscall.RUSAGE_THREAD) }
+
+func cpuTime(who int) time.Duration {
 	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+	if syscall.Getrusage(who, &u) != nil {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

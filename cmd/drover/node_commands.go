@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -102,7 +103,8 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	for _, l := range i.Levels {
 		levels = append(levels, levelText(l))
 	}
-	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs), "rack", i.Rack, "address", i.Address,
+	printPairs(w, "node", i.Name, "state", n.State, "draining", yesOrEmpty(n.Draining), "reason", n.Reason, "retry at", unixMSText(n.RetryAtMs),
+		"drain deadline", unixMSText(n.DrainDeadlineMs), "staying", strings.Join(n.Staying, "; "), "rack", i.Rack, "address", i.Address,
 		"storage addresses", strings.Join(i.StorageAddresses, ", "), "driver", i.Driver, "limits enforced", fmt.Sprint(i.Confined),
 		"emulated", yesOrEmpty(i.Emulated), "measured", vectorText(i.Measured), "allocatable", vectorText(i.Allocatable), "in use", vectorText(n.Used),
 		"swap", jobspec.FormatSize(i.Swap), "levels", strings.Join(levels, ", "), "missing levels", strings.Join(i.LevelNotes, "; "), "last report", unixMSText(n.LastReportMs),
@@ -131,7 +133,12 @@ func nodeDrainCommand() *cli.Command {
 		Name:      "drain",
 		Usage:     "place no new tasks on a node; running tasks continue",
 		ArgsUsage: "NODE",
-		Flags:     []cli.Flag{&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"}},
+		Description: "With -deadline, what still runs then is checkpointed and goes on on another node that can restore it and has room, now or\n" +
+			"later. What cannot be checkpointed runs on; drover node status says why it stays.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "off", Usage: "make the node schedulable again"},
+			&cli.DurationFlag{Name: "deadline", Usage: "after that, move what still runs, such as 10m; without it tasks run to their end"},
+		},
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "NODE")
 			if err != nil {
@@ -141,12 +148,19 @@ func nodeDrainCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := cl.DrainNode(c.Context, connect.NewRequest(&droverv1.DrainNodeRequest{Node: a[0], Off: c.Bool("off")})); err != nil {
+			deadline := c.Duration("deadline")
+			if c.IsSet("deadline") && (deadline < time.Millisecond || c.Bool("off")) {
+				return fault.New(fault.Invalid, "-deadline %s: give a drain a time from now, such as 10m", deadline)
+			}
+			if _, err := cl.DrainNode(c.Context, connect.NewRequest(&droverv1.DrainNodeRequest{Node: a[0], Off: c.Bool("off"), DeadlineMs: deadline.Milliseconds()})); err != nil {
 				return cl.classifyError(err)
 			}
-			if c.Bool("off") {
+			switch {
+			case c.Bool("off"):
 				fmt.Fprintf(c.App.Writer, "%s is schedulable again\n", a[0])
-			} else {
+			case deadline > 0:
+				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; what runs there in %s moves to other nodes; `drover node status %s` shows what stays\n", a[0], deadline, a[0])
+			default:
 				fmt.Fprintf(c.App.Writer, "%s gets no new tasks; `drover node status %s` shows what is still running\n", a[0], a[0])
 			}
 			return nil

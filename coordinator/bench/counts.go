@@ -32,6 +32,13 @@ func (c *counts) received(job uint64, at time.Time) {
 	}
 }
 
+func (c *counts) hasReceived(job uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.first[job]
+	return ok
+}
+
 func (c *counts) reported(ended int) {
 	c.reports.Add(1)
 	c.ended.Add(int64(ended))

@@ -20,6 +20,9 @@ const (
 	reconnectPause    = 50 * time.Millisecond
 )
 
+// heldCommand is the command of tasks that a node reports no end of.
+const heldCommand = "hold"
+
 // attemptKey identifies a run of an attempt.
 type attemptKey struct {
 	job                       uint64
@@ -35,7 +38,8 @@ func (k attemptKey) proto() *droverv1.AttemptKey {
 }
 
 // node is one simulated node. It remembers every attempt that the coordinator wants,
-// and reports each as succeeded once.
+// and reports each
+// but the held ones as succeeded once.
 type node struct {
 	client     droverv1connect.NodeServiceClient
 	info       *droverv1.NodeInfo
@@ -137,7 +141,9 @@ func (n *node) apply(w *droverv1.Wanted) bool {
 			continue
 		}
 		n.wanted[k] = true
-		n.pending = append(n.pending, k)
+		if c := p.GetSpec().GetCommand(); len(c) == 0 || c[0] != heldCommand {
+			n.pending = append(n.pending, k)
+		}
 		n.counts.received(k.job, now)
 	}
 	return len(n.pending) > before

@@ -36,26 +36,33 @@ func (en nodeEntries) applyNodeDrain(e *droverv1.Entry, d *droverv1.NodeDrainFac
 		en.quarantine(e, n, d.GetReason())
 	case d.GetAutomatic():
 		en.startProbation(e, n)
-	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && !n.Probation:
+	case n.Draining == d.GetDraining() && n.Reason == d.GetReason() && n.DrainDeadline == d.GetDeadline() && !n.Probation:
 		return
 	default:
-		en.setDraining(e, n, d.GetDraining(), d.GetReason())
+		en.setDraining(e, n, d)
 	}
 	r.Changed = 1
 }
 
 // setDraining applies an operator's drain or undrain. It ends any quarantine or
 // probation.
-func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, on bool, why string) {
-	c := *n
-	c.Draining, c.Reason = on, clip(why, 256)
+func (en nodeEntries) setDraining(e *droverv1.Entry, n *Node, d *droverv1.NodeDrainFact) {
+	c, why := *n, d.GetReason()
+	c.Draining, c.Reason, c.DrainDeadline = d.GetDraining(), clip(why, 256), 0
 	c.RetryAt, c.QuarantineStreak, c.Probation = 0, 0, false
 	kind := "node.drain"
-	if !on {
+	switch {
+	case !c.Draining:
 		kind, c.InfraFailures, c.SchedulableSince = "node.undrain", nil, en.f.now
+	case d.GetDeadline() > 0:
+		c.DrainDeadline = d.GetDeadline()
+		why += ", what still runs leaves it in " + formatDuration(time.Duration(c.DrainDeadline-en.f.now))
 	}
 	en.putNode(&c)
 	en.f.EventLog().add(e, kind, &Event{Node: n.Info.GetName(), Text: why})
+	if c.DrainDeadline == 0 {
+		levelsOf(en.f).unparkDrained(n.ID)
+	}
 }
 
 func (e nodeEntries) putNode(n *Node) {

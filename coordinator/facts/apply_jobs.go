@@ -195,7 +195,7 @@ func TemporaryFolder(output, tag string) string {
 // addJob adds a new job to the facts and their indexes.
 func (e jobEntries) addJob(j *Job) {
 	e.f.jobs[j.ID] = j
-	e.f.live.add(j.Name, j.ID)
+	e.f.live.add(j.Spec.Tenant, j.Name, j.ID)
 	if j.Output != "" {
 		e.f.outputs[j.Output] = j.ID
 	}
@@ -279,7 +279,7 @@ func (en jobEntries) endJob(e *droverv1.Entry, j *Job, state droverv1.JobState, 
 	committing := j.State == droverv1.JobState_JOB_STATE_COMMITTING
 	j.State, j.Message, j.Ended, j.EndIndex = state, clip(msg, 1024), en.f.now, en.f.index
 	j.GuaranteedDeparture = en.f.Deadlines().GuaranteedDeparture(j)
-	en.f.live.remove(j.Name, j.ID)
+	en.f.live.remove(j.Spec.Tenant, j.Name, j.ID)
 	for k := range en.f.policyStates {
 		if k.Job == j.ID {
 			delete(en.f.policyStates, k)

@@ -56,6 +56,7 @@ type Suspension struct {
 	Actor            string `json:"actor,omitempty"`             // who requested the target
 	Preemptor        uint64 `json:"preemptor,omitempty"`         // the job that it was suspended or killed for
 	Parked           bool   `json:"parked,omitempty"`            // suspended manually: no scheduler resumes it
+	Drained          bool   `json:"drained,omitempty"`           // parked since its node is drained, until it has moved or the drain ends
 	RefusedLevels    uint8  `json:"refused_levels,omitempty"`    // 1<<level of those that its node can never bring it to
 	TransientRefused uint8  `json:"transient_refused,omitempty"` // 1<<level of those that its node failed to reach for a retryable reason, e.g. a full disk
 	RetryAt          int64  `json:"retry_at,omitempty"`          // when TransientRefused may be requested again, Unix ns
@@ -97,6 +98,10 @@ func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, 
 	if why != "" {
 		return why
 	}
+	if act.GetDrain() && l == a.Level && a.Target == 0 && l != droverv1.Level_LEVEL_RUNNING {
+		levelsOf(en.f).park(k, a, true)
+		return ""
+	}
 	if why := en.f.Checks().levelChange(k, a, l); why != "" {
 		return why
 	}
@@ -108,6 +113,7 @@ func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, 
 		c.Target = 0 // it is at that level already, unless the node was quicker
 	}
 	c.Suspension.RequestedAt, c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = en.f.now, clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
+	c.Suspension.Drained = false
 	kind, text := "task.suspending", LevelName(a.Level)+" to "+LevelName(l)
 	if c.Suspension.Withdrawn {
 		text = "change to " + LevelName(a.Target) + " withdrawn"
@@ -120,12 +126,33 @@ func (en decisionEntries) setLevel(e *droverv1.Entry, act *droverv1.ActionFact, 
 		c.Occupied = j.Demand(int(k.Stage))
 		nodesOf(en.f).charge(a.Node, c.Occupied, +1)
 	} else {
-		c.Suspension.Parked = act.GetManual()
+		c.Suspension.Parked, c.Suspension.Drained = act.GetManual() || act.GetDrain(), act.GetDrain()
 	}
 	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
 	en.f.EventLog().add(e, kind, &Event{Job: j.Name, JobID: j.ID, Task: j.taskName(k, a.Run), Node: n.Info.GetName(), Text: text + en.f.EventLog().preemptionText(j, &c)})
 	writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 	return ""
+}
+
+// park parks a suspended attempt since its node is drained, or ends that.
+func (en levelEntries) park(k Key, a *Attempt, on bool) {
+	if a.Suspension.Parked && !a.Suspension.Drained { // by a user, who ends it
+		return
+	}
+	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
+	c := *a
+	c.Suspension.Parked, c.Suspension.Drained = on, on
+	writerOf(en.f).setTask(j, k.Stage, k.Task, j.Stages[k.Stage].Task(k.Task).withAttempt(&c))
+	writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
+}
+
+// unparkDrained lets the scheduler resume what was parked since its node was drained.
+func (en levelEntries) unparkDrained(node int32) {
+	for _, k := range en.f.AttemptsOn(node) {
+		if a := en.f.Attempt(k); a != nil && a.State == AttemptLive && a.Node == node && a.Suspension.Drained {
+			en.park(k, a, false)
+		}
+	}
 }
 
 func (c Checks) levelChange(k Key, a *Attempt, l droverv1.Level) string {
@@ -211,7 +238,7 @@ func (en levelEntries) confirmLevel(e *droverv1.Entry, k Key, a *Attempt, seen *
 		c.Suspension.RefusalStreak = 0
 	}
 	if c.Target == 0 && l == droverv1.Level_LEVEL_RUNNING {
-		c.Suspension.Parked = false
+		c.Suspension.Parked, c.Suspension.Drained = false, false
 	}
 	sum := c.recordTransition(a.Level, seen, en.f.now)
 	occupied := j.Demand(int(k.Stage))
@@ -479,6 +506,7 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 	}
 	c := *a
 	c.Suspension.Reason, c.Suspension.Actor, c.Suspension.Preemptor, c.Suspension.Parked = clip(act.GetReason(), 256), clip(e.GetActor(), 128), act.GetPreemptorJob(), false
+	c.Suspension.Drained = false
 	en.moveAttempt(e, k, &c, n, act.GetDisk())
 	return ""
 }
@@ -536,6 +564,16 @@ func firstDisk(n *Node) int32 {
 		return -1
 	}
 	return 0
+}
+
+// RestoreNode returns the node to which an attempt that is checkpointed may migrate now,
+// nil if there is none. O(nodes).
+func RestoreNode(f *Facts, k Key) *Node {
+	a := f.Attempt(k)
+	if a == nil || a.Level != droverv1.Level_LEVEL_CHECKPOINTED || a.Target != 0 {
+		return nil
+	}
+	return decisionsOf(f).findRestoreNode(k, a)
 }
 
 // findRestoreNode returns the node with the most free CPU among those that can

@@ -16,7 +16,7 @@ const EntryVersion = 1
 
 // Limits of the facts. An entry that would exceed one is refused, unless noted.
 const (
-	MaxLiveJobs       = 20_000
+	MaxLiveJobs       = 40_000
 	MaxNodes          = 20_000
 	MaxTenants        = 10_000
 	MaxBlobs          = 200_000

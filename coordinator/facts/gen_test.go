@@ -50,7 +50,7 @@ func (g *gen) entry() *droverv1.Entry {
 		n := g.pickNode()
 		e.Body = &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n, Epoch: g.epoch(n), Reason: "gen"}}
 	case k < 12:
-		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, Automatic: g.r.IntN(2) == 0}}
+		e.Body = &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: g.pickNode(), Draining: g.r.IntN(3) == 0, Automatic: g.r.IntN(2) == 0, Deadline: int64(g.r.IntN(3)) * g.at}}
 	case k < 15:
 		e.Body = &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest(g.r.IntN(4)), Size: 5, Removed: g.r.IntN(3) == 0}}
 	case k < 17:
@@ -201,7 +201,7 @@ func (g *gen) decision() *droverv1.DecisionFact {
 			if ActionKind(a.Kind) == ActMigrate {
 				a.Key.Run++
 			}
-			a.Level = droverv1.Level(g.r.IntN(5))
+			a.Level, a.Drain = droverv1.Level(g.r.IntN(5)), !a.Manual && g.r.IntN(3) == 0
 		}
 		d.Actions = append(d.Actions, a)
 	}

@@ -10,26 +10,33 @@ import (
 // liveNames are the live jobs by name. A name is a tenant's own: jobs of several
 // tenants may bear it at the same time.
 type liveNames struct {
-	byName map[string][]uint64 // ascending
-	count  int
+	byName   map[string][]uint64 // ascending
+	byTenant map[string]int      // how many; none is zero
+	count    int
 }
 
-func newLiveNames() liveNames { return liveNames{byName: map[string][]uint64{}} }
+func newLiveNames() liveNames {
+	return liveNames{byName: map[string][]uint64{}, byTenant: map[string]int{}}
+}
 
-func (l *liveNames) add(name string, id uint64) {
+func (l *liveNames) add(tenant, name string, id uint64) {
+	l.byTenant[tenant]++
 	ids := l.byName[name]
 	i, _ := slices.BinarySearch(ids, id)
 	l.byName[name] = slices.Insert(ids, i, id)
 	l.count++
 }
 
-func (l *liveNames) remove(name string, id uint64) {
+func (l *liveNames) remove(tenant, name string, id uint64) {
 	ids := l.byName[name]
 	i, found := slices.BinarySearch(ids, id)
 	if !found {
 		return
 	}
 	l.count--
+	if l.byTenant[tenant]--; l.byTenant[tenant] == 0 {
+		delete(l.byTenant, tenant)
+	}
 	if len(ids) == 1 {
 		delete(l.byName, name)
 		return
@@ -54,6 +61,16 @@ func (f *Facts) LiveJobs(name string) (out []*Job) {
 		out = append(out, f.jobs[id])
 	}
 	return out
+}
+
+// Crowded returns an error if a tenant has its share of the live jobs: half of
+// MaxLiveJobs, and never more than are still free. It is asked at submission alone: a
+// job that was acknowledged stays.
+func (c Checks) Crowded(tenant string) error {
+	if own, free := c.f.live.byTenant[tenant], MaxLiveJobs-c.f.live.count; own >= min(MaxLiveJobs/2, free) {
+		return fault.Overload("%d jobs of tenant %q are live, its share: submit when some of them have ended", own, tenant)
+	}
+	return nil
 }
 
 // JobNameIn returns the name of a job to those of a tenant: its number where it is

@@ -372,6 +372,7 @@ type Node struct {
 	Epoch         uint64     `json:"epoch"`
 	Up            bool       `json:"up"`
 	Draining      bool       `json:"draining,omitempty"`
+	DrainDeadline int64      `json:"drain_deadline,omitempty"` // of an operator's drain: when what still runs leaves the node, Unix ns; 0 = it runs to its end
 	Reason        string     `json:"reason,omitempty"`         // why it is draining, quarantined or down
 	InfraFailures []int64    `json:"infra_failures,omitempty"` // times of infrastructure failures within InfraWindow, Unix ns
 	InfraJobs     []InfraJob `json:"infra_jobs,omitempty"`     // jobs that the infrastructure failed here within InfraWindow, oldest first

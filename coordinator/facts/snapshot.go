@@ -541,7 +541,7 @@ func (s snapshots) restoreIndexes() {
 	for _, id := range s.f.JobIDs() {
 		j := s.f.jobs[id]
 		if !j.HasEnded() {
-			s.f.live.add(j.Name, id)
+			s.f.live.add(j.Spec.Tenant, j.Name, id)
 		}
 		if j.Output != "" && (!j.HasEnded() || j.OutputReserved) {
 			s.f.outputs[j.Output] = id

@@ -120,7 +120,10 @@ func TestTheEndOfAStreamIsNoLoss(t *testing.T) {
 	}
 	defer tr.CloseIdleConnections()
 	r := NewRetrier(tr)
-	r.pause = func(context.Context, time.Duration) error { t.Error("it searches for a leader"); return context.Canceled }
+	r.pause = func(context.Context, time.Duration) error {
+		t.Error("it searches for a leader")
+		return context.Canceled
+	}
 	c := droverv1connect.NewClientServiceClient(&http.Client{Transport: tr}, Base, connect.WithInterceptors(r))
 	st, err := c.Events(t.Context(), connect.NewRequest(&droverv1.EventsRequest{}))
 	if err != nil {

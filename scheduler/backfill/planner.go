@@ -238,6 +238,7 @@ type Planner struct {
 	forgotten       []scheduler.ProjectID // scratch
 	round           uint32                // of NextRound
 	searched        bool                  // see NextRound
+	stepsLeft       int                   // see SetBudget
 	alwaysLift      bool                  // for tests: Compress takes each item out of the profile and searches
 }
 
@@ -334,7 +335,7 @@ func NewPlanner(cfg Config, prof *Profile) (*Planner, error) {
 		return nil, fmt.Errorf("variant is %v: want 2tsb, 2tfb, 2tfb-sf or 2tpb", cfg.Variant)
 	}
 	return &Planner{cfg: cfg, profile: prof, items: map[Key]*item{}, projects: map[scheduler.ProjectID]*project{}, finderThreshold: finderMinItems,
-		earliestWaiting: scheduler.Never, classified: true}, nil
+		earliestWaiting: scheduler.Never, classified: true, stepsLeft: math.MaxInt}, nil
 }
 
 // Reset makes a planner without projects of p that tries reservations in profiles that
@@ -352,7 +353,7 @@ func (p *Planner) Reset(prof, accounts *Profile) {
 	*p = Planner{cfg: p.cfg, profile: prof, accounts: accounts, projects: p.projects, submitOrder: p.submitOrder[:0], binStates: p.binStates, recentlyFreed: p.recentlyFreed[:0],
 		undoLog: p.undoLog[:0], changed: p.changed[:0], candidateTimes: p.candidateTimes, delayed: p.delayed[:0], eqClasses: p.eqClasses, finderThreshold: p.finderThreshold,
 		earliestWaiting: scheduler.Never, unchecked: p.unchecked[:0], repairedPos: math.MaxUint64, overloadedBins: p.overloadedBins[:0], suspectBins: p.suspectBins, zeros: p.zeros,
-		tries: true, round: 1, touched: p.touched[:0], displaced: p.displaced[:0], altered: p.altered[:0], forgotten: p.forgotten[:0], memory: p.memory}
+		tries: true, round: 1, stepsLeft: p.stepsLeft, touched: p.touched[:0], displaced: p.displaced[:0], altered: p.altered[:0], forgotten: p.forgotten[:0], memory: p.memory}
 }
 
 // NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
@@ -852,6 +853,7 @@ func (p *Planner) earliestSpotOnBins(it *item, from, before scheduler.Time) (Spo
 	if from >= before {
 		return best, false
 	}
+	p.stepsLeft -= p.costOfSearch(it)
 	if it.pinned {
 		return p.profile.EarliestAt(it.spot.Bin, it.spot.Disk, from, p.durationOn(it, it.spot.Bin), before, need)
 	}

@@ -79,8 +79,8 @@ type Position struct {
 }
 
 // CompressSome is Compress for the projects after a position; it stops at the end of
-// the project in which it has considered at least limit tasks. It returns the number of
-// moved tasks and either done or the position to continue after.
+// the project in which it has considered at least limit tasks, and where the budget is spent. It
+// returns the number of moved tasks and either done or the position to continue after.
 func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (moved int, next Position, done bool) {
 	p.now = now
 	i, found := slices.BinarySearchFunc(p.submitOrder, after, func(pr *project, a Position) int {
@@ -92,8 +92,7 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 	for looked := 0; i < len(p.submitOrder); i++ {
 		pr := p.submitOrder[i]
 		if looked >= limit {
-			prev := p.submitOrder[i-1]
-			return moved, Position{prev.Submitted, prev.ID}, false
+			return moved, after, false
 		}
 		for _, g := range pr.groups {
 			from := now
@@ -105,11 +104,16 @@ func (p *Planner) CompressSome(now scheduler.Time, after Position, limit int) (m
 					continue
 				}
 				looked++
-				if p.moveEarlier(it, it.earliestByParallelism(from), now) {
-					moved++
+				if !p.moveEarlier(it, it.earliestByParallelism(from), now) {
+					continue
+				}
+				moved++
+				if p.stepsLeft -= placeSteps; p.stepsLeft <= 0 {
+					return moved, after, false
 				}
 			}
 		}
+		after = Position{pr.Submitted, pr.ID}
 	}
 	return moved, Position{}, true
 }

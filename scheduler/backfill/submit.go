@@ -40,11 +40,19 @@ func (p *Planner) submit(now scheduler.Time, in Project) (Guarantee, error) {
 // completePlan places the unplaced tasks of a project and guarantees its departure if
 // it has no guarantee.
 func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
+	budget := p.stepsLeft
 	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.HighPriority)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
-			if !it.placed && !p.placeItem(it, now, flexible) {
+			if it.placed {
+				continue
+			}
+			if p.stepsLeft <= 0 {
+				return fmt.Errorf("project %d: %w", pr.ID, ErrUnfinished)
+			}
+			if !p.placeItem(it, now, flexible) {
 				p.rollback(0)
+				p.stepsLeft = budget // so that CompleteWhatFits gets as far
 				return fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
 			}
 		}
@@ -63,21 +71,29 @@ func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 }
 
 // CompleteWhatFits is CompletePlan for a project of which some tasks may fit nowhere:
-// it places the others and guarantees nothing.
-func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) {
+// it places the others and guarantees nothing. It returns false if the budget is spent before
+// all have been tried.
+func (p *Planner) CompleteWhatFits(now scheduler.Time, id scheduler.ProjectID) (done bool) {
 	pr := p.projects[id]
 	if pr == nil {
-		return
+		return true
 	}
 	p.beginRecording(now)
 	defer p.endRecording()
 	for _, g := range pr.groups {
 		for _, it := range g.items {
-			if !it.placed {
-				p.placeItem(it, now, false)
+			if it.placed {
+				continue
+			}
+			if p.stepsLeft <= 0 {
+				return false
+			}
+			if !p.placeItem(it, now, false) && !it.pinned {
+				break // the others need the same, and may start no earlier
 			}
 		}
 	}
+	return true
 }
 
 // Restore adds a project to a planner of tries (Reset). at describes each of its tasks, given
@@ -150,7 +166,8 @@ func (p *Planner) Withdraw(r Reserved, account int32) {
 }
 
 // CompletePlan places the tasks that Restore left unplaced and guarantees the project's
-// departure if it has no guarantee. With ErrNeverFits nothing changes.
+// departure if it has no guarantee. With ErrNeverFits nothing changes; with ErrUnfinished some
+// of them are placed, and nothing is guaranteed.
 func (p *Planner) CompletePlan(now scheduler.Time, id scheduler.ProjectID) (Guarantee, error) {
 	pr := p.projects[id]
 	if pr == nil {
@@ -319,7 +336,12 @@ func (p *Planner) unregister(pr *project) {
 
 // placeItem places one item of a new project and reports whether it fits.
 func (p *Planner) placeItem(it *item, now scheduler.Time, flexible bool) bool {
-	from := p.readyTime(it, now)
+	p.stepsLeft -= placeSteps
+	return p.placeItemFrom(it, p.readyTime(it, now), now, flexible)
+}
+
+// placeItemFrom is placeItem given the readyTime of the item.
+func (p *Planner) placeItemFrom(it *item, from, now scheduler.Time, flexible bool) bool {
 	if from == scheduler.Never {
 		return false
 	}
@@ -361,9 +383,10 @@ func (p *Planner) tryBackfillTimes(it *item, from, now scheduler.Time, limit Spo
 	}
 	p.listBackfillTimes(it, from, end)
 	for n, s := range p.candidateTimes {
-		if p.cfg.MaxTries > 0 && n >= p.cfg.MaxTries {
+		if (p.cfg.MaxTries > 0 && n >= p.cfg.MaxTries) || p.stepsLeft <= 0 {
 			break
 		}
+		p.stepsLeft -= trySteps
 		if p.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && p.shiftReservations(it, s, now) {
 			return true
 		}
@@ -415,6 +438,7 @@ func (p *Planner) listBackfillTimes(it *item, from, end scheduler.Time) {
 		if p.profile.Closed(b) || p.bin(b).spare {
 			continue
 		}
+		p.stepsLeft -= len(p.binStates[b].items) // listed and sorted
 		for _, o := range p.binStates[b].items {
 			if o.spot.At > from {
 				add(b, o.spot.At)
@@ -486,10 +510,11 @@ func (p *Planner) markVictimBinsFreed(it *item, mark int) {
 // projects would depart later.
 func (p *Planner) delayVictim(v *item, now scheduler.Time) bool {
 	pr := v.group.project
-	i := slices.IndexFunc(p.delayed, func(d delayedProject) bool { return d.project == pr })
-	if i < 0 {
+	limited := p.cfg.PreemptionLimit != NoLimit
+	if limited && !slices.ContainsFunc(p.delayed, func(d delayedProject) bool { return d.project == pr }) {
 		p.delayed = append(p.delayed, delayedProject{pr, pr.departure()})
 	}
+	p.stepsLeft -= placeSteps + pr.size()/8
 	latest, was := p.latestStart(v), v.spot
 	p.setSpot(v, Spot{Bin: -1, Disk: was.Disk, At: was.At})
 	if v.pinned {
@@ -498,7 +523,7 @@ func (p *Planner) delayVictim(v *item, now scheduler.Time) bool {
 	if !p.placeEarliest(v, p.readyTime(v, now), latest.Add(1)) {
 		return false
 	}
-	if p.cfg.PreemptionLimit == NoLimit {
+	if !limited {
 		return true
 	}
 	late := 0
@@ -508,6 +533,14 @@ func (p *Planner) delayVictim(v *item, now scheduler.Time) bool {
 		}
 	}
 	return late <= p.cfg.PreemptionLimit
+}
+
+// size returns the number of items of a project. O(groups).
+func (p *project) size() (n int) {
+	for _, g := range p.groups {
+		n += len(g.items)
+	}
+	return n
 }
 
 // pickVictim returns the item of another project that covers a time on a bin, has not

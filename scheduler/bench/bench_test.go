@@ -174,3 +174,17 @@ func BenchmarkPlanning10000(b *testing.B) {
 	few, _ := strconv.Atoi(os.Getenv("DROVER_BENCH_PLACEMENTS"))
 	benchmarkWith(b, Config{Nodes: 10_000, Features: FeaturesAll, Placements: few, Planning: true})
 }
+
+// Each worst case runs, and places work of both tenants.
+func TestWorstCasesRun(t *testing.T) {
+	cpu := time.Duration(0)
+	meter := Meter{CPU: func() time.Duration { cpu += time.Millisecond; return cpu }}
+	for _, k := range WorstCases() {
+		for _, policy := range []string{"3dsf", "fifo"} {
+			r, err := MeasureWorst(k, WorstConfig{Nodes: 20, Cycles: 4, Policy: policy, Scale: 1000}, meter)
+			if err != nil || r.Cycles != 4 || r.Placed < 20 || r.LongestMS != 1 {
+				t.Errorf("%s, %s: %+v, %v", k.Name, policy, r, err)
+			}
+		}
+	}
+}

@@ -67,6 +67,7 @@ type reservingPolicy struct {
 	placer           placer
 	states           []scheduler.PolicyState
 	actionsExhausted bool // the cycle's actions were used up
+	continues        bool // the next decision goes on planning
 	plan             roundPlan
 	compressed       compression            // the last one
 	dueTasks         []backfill.PlannedTask // scratch
@@ -93,6 +94,7 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		return p.idleDecision(now)
 	}
 	f.states, f.actionsExhausted = f.states[:0], false
+	f.plan.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
 	// If something was blocked or replanned, the decision may leave capacity for
 	// more: repeat until nothing changes.
@@ -101,12 +103,15 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		actions, notes := len(p.actions), len(f.states)
 		f.runRound(s, now)
 		f.plan.restored.readTo = begin // what this decision tries is undone at its end
-		if err := s.PolicyStates().Apply(f.states[notes:]); err != nil || f.actionsExhausted || !f.plan.needsAnotherRound {
+		if err := s.PolicyStates().Apply(f.states[notes:]); err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound {
 			break
 		}
 		if len(p.actions) == actions && len(f.states) == notes {
 			break
 		}
+	}
+	if f.continues = f.plan.unfinished && (len(p.actions) > 0 || len(f.states) > 0); f.continues {
+		f.wakeAt(now+1, now)
 	}
 	if !p.omitReasons {
 		f.explain(s, now)
@@ -121,6 +126,16 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	p.idleAtStamp = p.idleAtStamp && len(f.states) == 0
 	return d
 }
+
+// What one decision plans at most, so that none takes long: planning goes on in the next one,
+// which is due at once. A step is about a tenth of a microsecond.
+const (
+	planSteps    = 100_000
+	stepsPerTask = 100 // at least, to plan one
+	// maxPlannedTasks is how many waiting tasks of a project are planned at the same time if it
+	// has no guarantee. The others follow as these start.
+	maxPlannedTasks = 10_000
+)
 
 // runRound plans once, on the State as this cycle has changed it so far.
 func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {

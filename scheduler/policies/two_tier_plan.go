@@ -25,6 +25,9 @@ type roundPlan struct {
 	newOwners           []newOwner // those that are not planned in full or have no guarantee
 	searched            bool       // no reservation can start earlier except on nodes that were marked freed
 	suspendedStage      *scheduler.Stage
+	unfinished          bool  // the budget is spent: the next decision goes on
+	tasksLeft           int32 // to plan of the project that is built
+	truncated           bool  // it has more
 
 	// Scratch, valid until the next round:
 	project backfill.Project
@@ -40,7 +43,7 @@ type newOwner struct {
 
 // begin clears what belongs to the last round.
 func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
-	p.s, p.now, p.nextID, p.needsAnotherRound = s, now, lastID(s), false
+	p.s, p.now, p.nextID, p.needsAnotherRound, p.unfinished = s, now, lastID(s), false, false
 	p.newOwners, p.tasks, p.amounts, p.suspendedStage = p.newOwners[:0], p.tasks[:0], p.amounts[:0], nil
 	if p.blockedReservations == nil {
 		p.blockedReservations, p.blockedUntil = map[scheduler.ReservationID]bool{}, map[scheduler.StageID]scheduler.Time{}
@@ -90,9 +93,17 @@ func (p *roundPlan) restoreOwners() {
 
 // restoreOwner restores one owner that has an active job.
 func (p *roundPlan) restoreOwner(o *restoredOwner) {
+	guaranteed := o.first.HasState(scheduler.GuaranteeState)
+	if pr := p.s.Project(o.id); pr != nil {
+		guaranteed = pr.HasState(scheduler.GuaranteeState)
+	}
 	another := p.needsAnotherRound
-	p.needsAnotherRound = false
+	p.needsAnotherRound, p.tasksLeft, p.truncated = false, maxPlannedTasks, false
+	if guaranteed {
+		p.tasksLeft = math.MaxInt32
+	}
 	p.buildProject(o.id, o.first)
+	o.truncated = p.truncated
 	dependsOnTime := slices.ContainsFunc(p.project.Requests, func(r backfill.Request) bool { return r.NotBefore > 0 })
 	o.volatile = o.volatile || p.needsAnotherRound || dependsOnTime
 	p.needsAnotherRound = p.needsAnotherRound || another
@@ -100,10 +111,6 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 		return
 	}
 	var guarantee, latest scheduler.PolicyState
-	guaranteed := o.first.HasState(scheduler.GuaranteeState)
-	if pr := p.s.Project(o.id); pr != nil {
-		guaranteed = pr.HasState(scheduler.GuaranteeState)
-	}
 	if guaranteed {
 		guarantee, _ = p.s.PolicyState(stateKey(scheduler.GuaranteeState, o.id))
 		latest, _ = p.s.PolicyState(stateKey(scheduler.LatestDepartureState, o.id))
@@ -280,13 +287,19 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 
 // collectTasks collects the tasks of a stage to plan in scratch space: the pending
 // ones; of a stage with max_parallel only as many as may start now, planned ones
-// first; of a closed stage none while a predecessor is planned in part.
+// first; of a closed stage none while a predecessor is planned in part. Of a project without a
+// guarantee it collects tasksLeft at most.
 func (p *roundPlan) collectTasks(g *scheduler.Stage) {
-	if !g.Open && slices.ContainsFunc(g.Job.Stages, exceedsParallelism) {
+	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, exceedsParallelism)) {
 		return
 	}
 	if !exceedsParallelism(g) && g.Suspended == 0 {
 		for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
+			if p.tasksLeft == 0 {
+				p.truncated = true
+				return
+			}
+			p.tasksLeft--
 			p.tasks = append(p.tasks, i)
 		}
 		return
@@ -298,6 +311,8 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 		p.needsAnotherRound = true
 		slots = max(0, g.Spec.MaxParallel-g.Running-g.Suspended)
 	}
+	p.truncated = p.truncated || min(slots, g.Pending) > p.tasksLeft
+	slots = min(slots, p.tasksLeft)
 	for i := range g.Spec.Tasks {
 		switch {
 		case !p.needsPlan(g, i):
@@ -311,6 +326,7 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 		}
 	}
 	p.tasks = append(p.tasks, later[:min(int(slots), len(later))]...)
+	p.tasksLeft = max(0, p.tasksLeft-int32(len(p.tasks)-from))
 	slices.Sort(p.tasks[from:])
 }
 

@@ -35,6 +35,7 @@ type restoredOwner struct {
 	planned    bool           // the planner has it
 	guaranteed bool
 	incomplete bool // it is not planned in full or has no guarantee
+	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
 }
 

@@ -2,7 +2,9 @@ package policies
 
 import (
 	"cmp"
+	"errors"
 	"hash/fnv"
+	"math"
 	"slices"
 
 	"github.com/drover-run/drover/scheduler"
@@ -128,7 +130,10 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	if old, ok := s.PolicyState(mark.PolicyStateKey); ok && old.Value == mark.Value {
 		return mark, false
 	}
-	f.plan.Compress(now)
+	if _, _, done := f.plan.CompressSome(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
+		f.plan.unfinished = true // the next compression begins with what is late in the order again
+		return mark, false
+	}
 	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true}
 	return mark, true
 }
@@ -194,17 +199,18 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	if missing != f.plan.NumUnplaced() { // previously planned work lost its place
 		ids = f.plan.restored.plannedIDs()
 	}
+	if !f.plan.unfinished { // what was repaired leaves something for new work
+		f.plan.SetBudget(max(f.plan.StepsLeft(), planSteps/10))
+	}
+	finished := true
 	for range rounds {
-		for _, id := range ids {
-			if _, err := f.plan.CompletePlan(now, id); err != nil {
-				f.plan.CompleteWhatFits(now, id)
-			}
-		}
+		finished = f.plan.completePlans(ids)
 		f.recordViolations(f.plan.Replan(now, cause), now)
-		if len(f.plan.DrainChanged()) == 0 {
+		if len(f.plan.DrainChanged()) == 0 || (!finished && f.plan.StepsLeft() <= 0) {
 			break
 		}
 	}
+	f.plan.unfinished = f.plan.unfinished || !finished
 	for _, o := range f.plan.newOwners {
 		if o.guaranteed || !f.canGuarantee(s, o.id) {
 			continue
@@ -222,10 +228,46 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
+// completePlans places what has no place yet of the given owners. If it is so much that the
+// budget may not do, each without a guarantee gets an equal part of it, so that a large project
+// does not keep small ones waiting. It returns false if some are not planned in full.
+func (p *roundPlan) completePlans(ids []scheduler.ProjectID) (finished bool) {
+	finished = true
+	owners, left := 0, p.StepsLeft()
+	if p.NumUnplaced()*stepsPerTask > left/4 {
+		for _, id := range ids {
+			if p.NumUnplacedOf(id) > 0 {
+				owners++
+			}
+		}
+	}
+	for _, id := range ids {
+		part := left
+		if left > 0 && owners > 1 && p.NumUnplacedOf(id) > 0 {
+			part = max(left/owners, stepsPerTask)
+			owners--
+		}
+		if p.restored.byID[id].guaranteed { // a task of it failed: its place cannot wait
+			part = math.MaxInt
+		}
+		p.SetBudget(part)
+		_, err := p.CompletePlan(p.now, id)
+		if errors.Is(err, backfill.ErrUnfinished) || (err != nil && !p.CompleteWhatFits(p.now, id)) {
+			finished = false
+		}
+		left -= part - p.StepsLeft()
+	}
+	p.SetBudget(left)
+	return finished
+}
+
 // canGuarantee reports whether a departure can be guaranteed: every job of the
 // project was submitted in full, has a bound, and has no stage with more tasks left
-// than may run at once.
+// than may run at once, and no more tasks of it wait than are planned at the same time.
 func (f *reservingPolicy) canGuarantee(s *scheduler.State, id scheduler.ProjectID) bool {
+	if f.plan.restored.byID[id].truncated {
+		return false
+	}
 	for _, j := range projectJobs(s, id) {
 		if k := s.Job(j); k == nil || k.Spec.Bound <= 0 || k.Spec.Open || slices.ContainsFunc(k.Stages, exceedsParallelism) {
 			return false
@@ -424,7 +466,7 @@ func compareStageStarts(a, b stageStart) int {
 func (f *reservingPolicy) reason(s *scheduler.State, g *scheduler.Stage, next scheduler.Time) scheduler.Waiting {
 	w := scheduler.Waiting{Stage: g.ID(), Tasks: g.Pending}
 	ok := true
-	if f.actionsExhausted || f.placer.actionsLeft <= 0 {
+	if f.actionsExhausted || f.placer.actionsLeft <= 0 || (f.continues && next == 0) {
 		w.Reason = scheduler.ReasonCycleFull
 	} else if g.Startable() == 0 {
 		w.Reason = scheduler.ReasonMaxParallel

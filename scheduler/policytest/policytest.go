@@ -4,9 +4,9 @@
 // The suite applies random events to a random cluster (schedtest.Chaos) and checks every
 // decision: the State is unchanged byte for byte; Check passes; there are at most limit
 // actions; a new instance of the policy on a loaded copy of the State decides exactly the
-// same; a second decision without an event in between is empty; and each waiting stage has one
-// reason that Prove, which shares no code with the policies, confirms. It sums up idle
-// capacity by reason and fails if some of it has none.
+// same; a second decision without an event in between is empty unless the first requested it;
+// and each waiting stage has one reason that Prove, which shares no code with the policies,
+// confirms. It sums up idle capacity by reason and fails if some of it has none.
 package policytest
 
 import (
@@ -98,17 +98,7 @@ type TB interface {
 // again.
 func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
-	before, stamp := s.Bytes(), s.Stamp()
-	copied := mustLoad(t, before)
-	d := p.Decide(s, now, limit)
-	d = d.Clone()
-	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
-		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(mustLoad(t, before), s))
-	}
-	cold := newPolicy().Decide(copied, now, limit)
-	if a, b := mustEncode(t, d), mustEncode(t, cold); a != b {
-		t.Fatalf("%s: a new instance on a loaded State decides differently:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
-	}
+	d := DecideWarmAndCold(t, s, p, newPolicy, now, limit)
 	if len(d.Actions) > limit {
 		t.Fatalf("%s: %d actions, at most %d", p.Name(), len(d.Actions), limit)
 	}
@@ -129,7 +119,28 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 	if len(d.Actions) == limit {
 		return d
 	}
+	if d.Wake == now+1 && !d.Empty() { // it left work to the next decision
+		return d
+	}
 	requireNoMoreActions(t, s, p, now, limit, &d)
+	return d
+}
+
+// DecideWarmAndCold lets the policy decide once, and fails the test unless a new instance on a
+// loaded State decides the same, and the State is what it was.
+func DecideWarmAndCold(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
+	t.Helper()
+	before, stamp := s.Bytes(), s.Stamp()
+	copied := mustLoad(t, before)
+	d := p.Decide(s, now, limit)
+	d = d.Clone()
+	if after := s.Bytes(); !bytes.Equal(before, after) || s.Stamp() != stamp || s.Journal().InTry() {
+		t.Fatalf("%s: Decide changed the State:\n%s", p.Name(), scheduler.Diff(mustLoad(t, before), s))
+	}
+	cold := newPolicy().Decide(copied, now, limit)
+	if a, b := mustEncode(t, d), mustEncode(t, cold); a != b {
+		t.Fatalf("%s: a new instance on a loaded State decides differently:\nwarm\n%s\ncold\n%s", p.Name(), a, b)
+	}
 	return d
 }
 
@@ -167,7 +178,7 @@ func idleCycle(t *testing.T, newPolicy Maker) {
 		w.Submit("b", 5, schedtest.R(3, 3, 10))
 	}
 	p := newPolicy()
-	for range 4 {
+	for range 100 { // more than one where planning has a budget
 		if d := w.Cycle(p); d.Empty() {
 			break
 		}
@@ -224,7 +235,7 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return errorUnless(g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel,
 			"%d run or are suspended of %d", g.Running+g.Suspended, g.Spec.MaxParallel)
 	case scheduler.ReasonCycleFull:
-		return errorUnless(len(d.Actions) >= limit, "only %d of %d actions were used", len(d.Actions), limit)
+		return errorUnless(len(d.Actions) >= limit || d.Wake == now+1, "only %d of %d actions were used, and the next cycle is not due at once", len(d.Actions), limit)
 	case scheduler.ReasonHeadOfLine:
 		head := given[w.Behind]
 		return errorUnless(head != nil && head.Reason != scheduler.ReasonHeadOfLine && head.Reason != scheduler.ReasonCycleFull, "%s does not wait for a reason of its own", w.Behind)
@@ -243,9 +254,26 @@ func Prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 		return proveLater(s, g, w, now)
 	case scheduler.ReasonDue:
 		return proveDue(s, g, w, now)
+	case scheduler.ReasonPlanning:
+		return provePlanning(s, g)
+	case scheduler.ReasonNotExamined:
+		return errorUnless(len(d.Waiting) > minExamined, "only %d stages wait", len(d.Waiting))
 	default:
 		return fmt.Errorf("reason %v cannot be proved", w.Reason)
 	}
+}
+
+// minExamined is how many different demands a policy examines at least.
+const minExamined = 256
+
+// provePlanning: the job or its project could have a guarantee, and neither has one nor was
+// refused one.
+func provePlanning(s *scheduler.State, g *scheduler.Stage) error {
+	j := g.Job
+	if pr := s.Project(j.Spec.Project); pr != nil {
+		return errorUnless(!pr.HasState(scheduler.GuaranteeState) && !pr.HasState(scheduler.RefusedState), "its project's request was decided")
+	}
+	return errorUnless(j.Spec.Deadline != 0 && !j.IsAccepted(), "it requests no guarantee")
 }
 
 // errorUnless returns nil if ok, else the formatted error.

@@ -9,8 +9,9 @@ import (
 
 // commit makes the State's reservations and policy states those of the plan: first
 // for owners with a guarantee, then one by one for requests. If the cycle runs out
-// of actions, the request at hand is not accepted yet; its reservations stay and the
-// next cycle continues. Moves to earlier times, which no guarantee needs, take an
+// of the actions that it has for requests, the request at hand is not accepted yet; its
+// reservations stay and the next cycle continues. So it does with a request that is planned
+// in part. Moves to earlier times, which no guarantee needs, take an
 // eighth of the cycle's actions at most.
 func (b *plan) commit(refused []scheduler.PolicyState) {
 	b.movesLeft = b.p.actionsLeft/8 + 1
@@ -20,12 +21,15 @@ func (b *plan) commit(refused []scheduler.PolicyState) {
 		}
 	}
 	for _, n := range refused {
-		if o := b.ownerOfState(n); b.unreserveOwner(o) {
-			b.p.recordState(n)
-		}
+		b.p.recordState(n)
+		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: dropObsolete drops it
 	}
 	for _, o := range b.owners {
-		if !o.requested || o.guarantee == (backfill.Guarantee{}) || !b.reserveOwner(o) {
+		switch {
+		case !o.requested || (o.guarantee == (backfill.Guarantee{}) && !o.partial):
+			continue
+		case !b.reserveOwner(o) || o.partial:
+			b.deferred = true
 			continue
 		}
 		if o.deadline > 0 {
@@ -56,7 +60,46 @@ func (b *plan) reserveOwner(o *owner) bool {
 			all = b.reserveTask(o, x, violated)
 		}
 	})
-	return all
+	return all && (!o.requested || o.partial || b.setLatestOfDue(o))
+}
+
+// setLatestOfDue sets the latest start of the reservations of an accepted owner that are
+// due already, which the planner does not know.
+func (b *plan) setLatestOfDue(o *owner) bool {
+	for _, j := range o.jobs {
+		for _, old := range j.Reservations() {
+			r := *old
+			if r.Latest = b.latestStart(o, &r); !b.isDue(old) || r == *old || !b.p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}).IsPending(r.Task) {
+				continue
+			}
+			if !b.tryReserve(o, r) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// latestStart returns the latest start of a reservation of an owner that keeps its
+// guarantee. While there is none yet, the reservation may not be delayed unless a deadline
+// leaves time.
+func (b *plan) latestStart(o *owner, r *scheduler.Reservation) scheduler.Time {
+	latest := o.guarantee.Latest
+	if o.partial {
+		latest = max(o.deadline, r.End)
+	}
+	return latest.Add(-r.End.Sub(r.Start))
+}
+
+// tryReserve is tryApply for a reservation. Requests use a part of the cycle only.
+func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
+	if o.requested {
+		if b.requestsLeft <= 0 {
+			return false
+		}
+		b.requestsLeft--
+	}
+	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
 func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
@@ -76,8 +119,8 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 		return true // it needs no capacity
 	}
 	r := scheduler.Reservation{Kind: scheduler.ReserveProject, Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
-		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End,
-		Latest: o.guarantee.Latest.Add(-x.End.Sub(x.Spot.At))}
+		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
+	r.Latest = b.latestStart(o, &r)
 	if r.Project == 0 {
 		r.Kind = scheduler.ReserveDeadline
 	}
@@ -95,7 +138,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	}
 	if old == nil {
 		r.ID = p.nextReservationID()
-		return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
+		return b.tryReserve(o, r)
 	}
 	if r.ID = old.ID; r == *old {
 		return true
@@ -103,7 +146,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if r.Latest == 0 && old.Latest != 0 {
 		b.ensureViolationRecorded(o)
 	}
-	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
+	return b.tryReserve(o, r)
 }
 
 // ensureViolationRecorded records again in this decision that a guarantee is
@@ -126,17 +169,16 @@ func (b *plan) ensureViolationRecorded(o *owner) {
 	p.recordState(scheduler.PolicyState{PolicyStateKey: key, At: p.now})
 }
 
-// unreserveOwner drops the reservations of a refused owner. It returns false if the
-// cycle has no actions left.
-func (b *plan) unreserveOwner(o *owner) bool {
+// unreserveOwner drops the reservations of a refused owner, as many as the cycle has
+// actions for.
+func (b *plan) unreserveOwner(o *owner) {
 	for _, j := range o.jobs {
 		for _, r := range slices.Clone(j.Reservations()) {
 			if isPlanned(r) && !b.tryApply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: r.ID}}) {
-				return false
+				return
 			}
 		}
 	}
-	return true
 }
 
 // tryApply applies an action if the cycle has one left.
@@ -159,8 +201,28 @@ func (p *Policy) nextReservationID() scheduler.ReservationID {
 // dropObsolete drops planned reservations that nothing waits for any more: their
 // task runs or is done, or their job left its lane. A task that started before its
 // reservation so releases it for others.
-func (p *Policy) dropObsolete() {
-	if p.actionsLeft <= 0 || len(p.s.Reservations().All()) == 0 || !p.hasOverReserved() {
+func (p *Policy) dropObsolete() { p.dropObsoleteUpTo(p.actionsLeft) }
+
+// manyObsolete is from how many planned reservations without a waiting task they are
+// dropped before the plan is read: each of them costs it more than the others do.
+const manyObsolete = 256
+
+// dropManyObsolete is dropObsolete if there are many. It leaves two thirds of the cycle's
+// actions to others.
+func (p *Policy) dropManyObsolete() {
+	n := int32(0)
+	for i := range p.jobCache.jobs {
+		if x := &p.jobCache.jobs[i]; x.overReserved {
+			n += x.reservedInVain
+		}
+	}
+	if n >= manyObsolete {
+		p.dropObsoleteUpTo(p.actionsLeft / 3)
+	}
+}
+
+func (p *Policy) dropObsoleteUpTo(limit int) {
+	if limit <= 0 || len(p.s.Reservations().All()) == 0 || !p.hasOverReserved() {
 		return
 	}
 	p.obsolete = p.obsolete[:0]
@@ -175,10 +237,7 @@ func (p *Policy) dropObsolete() {
 		}
 	}
 	slices.Sort(p.obsolete)
-	for _, id := range p.obsolete {
-		if p.actionsLeft <= 0 {
-			return
-		}
+	for _, id := range p.obsolete[:min(limit, len(p.obsolete))] {
 		p.survey.dropped = true
 		p.apply(scheduler.Action{Kind: scheduler.ActUnreserve, Reservation: scheduler.Reservation{ID: id}})
 	}
@@ -188,7 +247,16 @@ func (p *Policy) dropObsolete() {
 func (p *Policy) isObsolete(r *scheduler.Reservation) bool {
 	g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
 	return g == nil || (!g.IsPending(r.Task) && !p.isSuspended(g, r.Task)) || g.Job.Phase != scheduler.JobActive ||
-		(g.Job.Spec.Project == 0 && p.isInfeasible(g.Job))
+		(g.Job.Spec.Project == 0 && p.isInfeasible(g.Job)) || p.wasRefused(g.Job)
+}
+
+// wasRefused reports whether a job or its project requested a guarantee, was refused, and
+// has none from elsewhere.
+func (p *Policy) wasRefused(j *scheduler.Job) bool {
+	if pr := p.s.Project(j.Spec.Project); pr != nil {
+		return pr.HasState(scheduler.RefusedState) && !pr.HasState(scheduler.GuaranteeState) && pr.Spec.GuaranteedDeparture == 0
+	}
+	return p.isRefused(j) && !j.IsAccepted()
 }
 
 // isSuspended reports whether an attempt at a task is suspended: it resumes in the

@@ -2,9 +2,19 @@ package threedsf
 
 import "github.com/drover-run/drover/scheduler"
 
+// maxExamined bounds how many nodes are compared with demands to explain why stages wait,
+// all together, where nothing is known from earlier cycles. At least minExamined different
+// demands are.
+const (
+	maxExamined = 1 << 21
+	minExamined = 256
+)
+
 // explain records a reason for each stage that is left waiting.
 func (p *Policy) explain() {
 	p.beginShrinkOnly()
+	clear(p.examined)
+	p.maxExamined = max(minExamined, maxExamined/max(1, len(p.s.Nodes())))
 	for j, at := p.s.Queue().Next(0); j != nil; j, at = p.s.Queue().Next(at) {
 		for _, g := range j.Stages {
 			if g.Ready() {
@@ -33,12 +43,20 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 			return w
 		}
 	}
+	if !p.mayExamine(g) {
+		w.Reason = scheduler.ReasonNotExamined
+		return w
+	}
 	if p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 		w.Reason, w.Nodes = p.noCapacityReason(g)
 		return w
 	}
 	if wait, waits := p.dataWaits[g]; waits {
 		w.Reason, w.Node, w.Until = scheduler.ReasonData, wait.node, wait.until
+		return w
+	}
+	if p.isBeingPlanned(g.Job) {
+		w.Reason = scheduler.ReasonPlanning
 		return w
 	}
 	if p.actionsLeft <= 0 {
@@ -72,6 +90,30 @@ func (p *Policy) reason(g *scheduler.Stage) scheduler.Waiting {
 		return w
 	}
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
+}
+
+// mayExamine reports whether the nodes may be compared with the demand of a stage, and
+// counts the demands.
+func (p *Policy) mayExamine(g *scheduler.Stage) bool {
+	key := equivalenceClass{g.Spec.Demand, g.Spec.Disk}
+	if _, known := p.examined[key]; known {
+		return true
+	}
+	if len(p.examined) >= p.maxExamined {
+		return false
+	}
+	p.examined[key] = struct{}{}
+	return true
+}
+
+// isBeingPlanned reports whether a job or its project requests a guarantee and this
+// decision left a part of the planning to the next one.
+func (p *Policy) isBeingPlanned(j *scheduler.Job) bool {
+	if p.survey.plan == nil || !p.survey.plan.deferred {
+		return false
+	}
+	i, ok := p.jobCache.index[j.Spec.ID]
+	return ok && p.jobCache.jobs[i].status == statusRequested
 }
 
 // releasingNode returns a node where capacity is being freed for the stage.

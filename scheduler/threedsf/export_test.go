@@ -2,3 +2,21 @@ package threedsf
 
 // SetCompressBatch sets how many pieces of work one cycle of a compression visits.
 func (p *Policy) SetCompressBatch(n int) { p.compressBatch = n }
+
+// SetPlanWork sets the budget of one cycle for requests of guarantees.
+func (p *Policy) SetPlanWork(n int) { p.planWork = n }
+
+// PlanSteps returns the work of the last decision for requests, the number of waiting
+// tasks that its plan read, and the different demands that it explained.
+func (p *Policy) PlanSteps() (planned, read, examined int) {
+	return p.steps.planned, p.steps.read, len(p.examined)
+}
+
+// The limits of PlanSteps; MaxExamined is divided by the number of nodes.
+const (
+	MaxPlannedTasks = maxPlannedTasks
+	RequestBatch    = requestBatch
+	DefaultPlanWork = defaultPlanWork
+	MaxExamined     = maxExamined
+	MinExamined     = minExamined
+)

@@ -36,10 +36,11 @@ type cachedJob struct {
 	firstStart                              scheduler.Time // of its first reservation, 0 if a task waits without one
 	shadowStartBy                           scheduler.Time // if needsShadow
 
-	needsReplan    bool // a reservation cannot stay where it is
-	overReserved   bool // more may be reserved than waits
-	needsShadow    bool // see Policy.needsShadow
-	admitsOwnTasks bool // a guarantee of its own may not exclude all its tasks: it is not for one task, or for a later stage
+	needsReplan    bool  // a reservation cannot stay where it is
+	overReserved   bool  // more may be reserved than waits
+	reservedInVain int32 // planned reservations without a waiting task
+	needsShadow    bool  // see Policy.needsShadow
+	admitsOwnTasks bool  // a guarantee of its own may not exclude all its tasks: it is not for one task, or for a later stage
 }
 
 // syncJobCache synchronises the cache with the State. O(changes), and O(jobs) if
@@ -123,6 +124,7 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 	if active && (j.Spec.Project != 0 || j.Spec.Deadline != 0) {
 		x.status = p.guaranteeStatus(j)
 	}
+	x.overReserved = x.overReserved || (j.Guarantees > 0 && x.status == statusNone && p.wasRefused(j))
 	if x.status == statusGuaranteed {
 		x.fingerprint = jobFingerprint(j, waiting)
 		x.overrunAt = p.overrunTime(j)
@@ -135,6 +137,8 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 		if g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage}); g != nil && g.IsPending(r.Task) {
 			lost--
 			starts = min(starts, r.Start)
+		} else {
+			x.reservedInVain++
 		}
 		if late := p.isExpired(r); late || !p.s.Node(r.Node).Schedulable() {
 			g := p.s.Stage(scheduler.StageID{Job: r.Job, Stage: r.Stage})
@@ -143,6 +147,7 @@ func (p *Policy) inspectJob(j *scheduler.Job) cachedJob {
 			x.startDeadline = min(x.startDeadline, p.latestStart(r).Add(1))
 		}
 	}
+	x.overReserved = x.overReserved || x.reservedInVain >= manyObsolete
 	if lost <= 0 {
 		x.firstStart = starts
 	}

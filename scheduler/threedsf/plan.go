@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/backfill"
@@ -27,7 +28,14 @@ type plan struct {
 	late      []backfill.Key // did not start in time
 	missing   []backfill.Key // have no place: they failed or never had one
 	movesLeft int            // moves to earlier times that this cycle may still commit
-	shadow    shadowState
+	// requestsLeft is how many actions of this cycle may still serve requests.
+	requestsLeft int
+	// tasksLeft is how many more waiting tasks may get a guarantee.
+	tasksLeft int
+	deferred  bool // work was left to the next cycle
+	// replanLeft reports that some of it is to plan again what was lost.
+	replanLeft bool
+	shadow     shadowState
 	*planScratch
 }
 
@@ -55,7 +63,22 @@ type owner struct {
 	guarantee backfill.Guarantee
 	deadline  scheduler.Time // 0 for a project
 	submitted scheduler.Time
+	waiting   int  // tasks
+	partial   bool // requested, and not all of its tasks have a place yet
 }
+
+// A plan is bounded by counted work, never by time, so that a decision depends on the
+// State alone. maxPlannedTasks is how many waiting tasks may have a guarantee, all owners
+// together: each plan reads them all. requestBatch is how many waiting tasks of requests
+// one cycle reads, if those of the first request are fewer, and replanBatch how many late
+// or lost tasks it plans again. defaultPlanWork is the budget of one cycle for requests,
+// in the units of backfill.Planner.CompleteSome.
+const (
+	maxPlannedTasks = 1 << 15
+	requestBatch    = 1 << 12
+	replanBatch     = 1 << 10
+	defaultPlanWork = 1 << 20
+)
 
 // defaultCompressBatch is how many pieces of work one cycle of a compression visits.
 const defaultCompressBatch = 2048
@@ -72,6 +95,7 @@ func (p *Policy) planGuarantees() {
 	if q.requests == 0 && !q.needsReplan && !q.compress {
 		return
 	}
+	p.dropManyObsolete()
 	b := p.readPlan()
 	q.plan = b
 	// 1. Plan again what was lost or could not start in time.
@@ -90,7 +114,11 @@ func (p *Policy) planGuarantees() {
 	}
 	b.planner.Close()
 	// 4. Make the State's reservations those of the plan.
+	before := p.changeCount
 	b.commit(refused)
+	if b.deferred && p.changeCount > before {
+		q.wakeAt(p.now + 1)
+	}
 }
 
 // syncAccounts sets what the guarantees of each tenant may take: its share of the
@@ -246,18 +274,26 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 }
 
 // planRequests plans the owners that request a guarantee in order of submission, as
-// many as the cycle has actions for. It returns the states that refuse a request,
-// with the earliest departure that could be guaranteed.
+// many as the cycle has actions and the budget for. One that needs more than one cycle
+// has no guarantee until its last task has a place. It returns the states that refuse a
+// request, with the earliest departure that could be guaranteed.
 func (b *plan) planRequests() []scheduler.PolicyState {
 	var refused []scheduler.PolicyState
-	actions := 0
+	b.requestsLeft = b.p.actionsLeft/2 + 1
+	actions, work := 0, b.p.planWork
 	for _, o := range b.owners {
-		if !o.requested || actions >= b.p.actionsLeft {
+		if !o.requested {
 			continue
 		}
-		q, err := b.planOwner(o)
+		if actions >= b.requestsLeft || work <= 0 {
+			b.deferred = true
+			continue
+		}
+		q, left, done, err := b.planOwner(o, b.requestsLeft-actions, work)
+		b.p.steps.planned += work - left
+		work = left
 		if err == nil {
-			o.guarantee = q
+			o.guarantee, o.partial = q, !done
 			actions += b.countUnreserved(o)
 			continue
 		}
@@ -290,13 +326,48 @@ func (b *plan) countUnreserved(o *owner) (n int) {
 // errUnknownEnd refuses a request without a computable end.
 var errUnknownEnd = errors.New("completion time unknown")
 
-// planOwner plans one owner. A guarantee needs a known end: a project's jobs need
+// errTooManyTasks refuses a request that would make the plan too large.
+var errTooManyTasks = errors.New("too many tasks for a guarantee")
+
+// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns what is left of it, and
+// done if all tasks have a place. A guarantee needs a known end: a project's jobs need
 // bounds, a deadline job's stages need bounds or predictions. A job beyond a cap, or
 // with a stage of more tasks than may run at once, has none.
-func (b *plan) planOwner(o *owner) (backfill.Guarantee, error) {
+func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left int, done bool, err error) {
+	if o.waiting > b.tasksLeft {
+		return q, work, false, errTooManyTasks
+	}
+	if b.hasUnknownEnd(o) {
+		return q, work, false, errUnknownEnd
+	}
+	q, left, done, err = b.planner.CompleteSome(b.p.now.Add(b.leadOf(o)), o.id, most, work)
+	if err != nil || !done {
+		return q, left, false, err
+	}
+	b.tasksLeft -= o.waiting
+	q, err = b.completeGuarantee(o, q)
+	return q, left, err == nil, err
+}
+
+// leadOf returns how long after now the first task of a request is planned at the
+// earliest. The tasks of one that needs many cycles would else be due, and late, before
+// the last of them has a place; they would also all be due at once.
+func (b *plan) leadOf(o *owner) time.Duration {
+	return time.Duration(o.waiting/tasksPerCycle) * cycleLead
+}
+
+// tasksPerCycle is how many tasks of a request a cycle usually plans, and starts.
+// cycleLead is how long such a cycle takes at most.
+const (
+	tasksPerCycle = 400
+	cycleLead     = 50 * time.Millisecond
+)
+
+// hasUnknownEnd reports whether the end of an owner cannot be computed.
+func (b *plan) hasUnknownEnd(o *owner) bool {
 	for _, j := range o.jobs {
 		if b.exceedsCaps(j) {
-			return backfill.Guarantee{}, errUnknownEnd
+			return true
 		}
 		for _, g := range j.Stages {
 			if g.Remaining() == 0 {
@@ -304,16 +375,22 @@ func (b *plan) planOwner(o *owner) (backfill.Guarantee, error) {
 			}
 			partly := g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
 			if partly || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.taskDuration(g) <= 0 {
-				return backfill.Guarantee{}, errUnknownEnd
+				return true
 			}
 		}
 	}
-	q, err := b.planner.CompletePlan(b.p.now, o.id)
-	if err != nil {
-		return q, err
-	}
-	// The departure includes what already runs.
+	return false
+}
+
+// completeGuarantee adds what the planner does not know of an owner to its guarantee: what
+// runs already, and what is due.
+func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
+		for _, r := range j.Reservations() {
+			if b.isDue(r) {
+				q.Departure = max(q.Departure, r.End)
+			}
+		}
 		for _, g := range j.Stages {
 			for a := range b.p.s.Attempts().In(g) {
 				end, _ := b.expectedEnd(a, j)

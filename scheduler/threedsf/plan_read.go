@@ -30,8 +30,11 @@ func (p *Policy) readPlan() *plan {
 	b.findOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
-		b.restoreOwner(o)
+		if !o.requested || o.waiting <= b.tasksLeft {
+			b.restoreOwner(o)
+		}
 	}
+	p.steps.read = len(b.tasks)
 	return b
 }
 
@@ -50,7 +53,8 @@ func (b *plan) setSpareNodes(spare int) {
 // findOwners finds the jobs and projects that have or request a guarantee, in order of
 // submission. The reservations of all others are taken out.
 func (b *plan) findOwners() {
-	b.ownerByID = map[scheduler.ProjectID]*owner{}
+	b.ownerByID = make(map[scheduler.ProjectID]*owner, len(b.p.jobCache.jobs))
+	owners := make([]owner, 0, len(b.p.jobCache.jobs)) // in one piece
 	for i := range b.p.jobCache.jobs {
 		x := &b.p.jobCache.jobs[i]
 		j := b.p.s.Job(x.id)
@@ -67,7 +71,8 @@ func (b *plan) findOwners() {
 				continue
 			}
 		}
-		o := &owner{id: id, jobs: []*scheduler.Job{j}, requested: x.status == statusRequested}
+		owners = append(owners, owner{id: id, jobs: []*scheduler.Job{j}, requested: x.status == statusRequested})
+		o := &owners[len(owners)-1]
 		b.ownerByID[id], b.owners = o, append(b.owners, o)
 	}
 	for _, o := range b.owners {
@@ -75,6 +80,36 @@ func (b *plan) findOwners() {
 		o.submitted = b.submissionTime(o)
 	}
 	slices.SortFunc(b.owners, func(x, y *owner) int { return cmp.Or(cmp.Compare(x.submitted, y.submitted), cmp.Compare(x.id, y.id)) })
+	b.deferRequests()
+}
+
+// deferRequests counts the waiting tasks of the owners, and leaves to later cycles the
+// requests beyond requestBatch. What is reserved for them stays in the timeline.
+func (b *plan) deferRequests() {
+	b.tasksLeft = maxPlannedTasks
+	for _, o := range b.owners {
+		for _, j := range o.jobs {
+			for _, g := range j.Stages {
+				o.waiting += int(g.Pending)
+			}
+		}
+		if !o.requested {
+			b.tasksLeft -= o.waiting
+		}
+	}
+	requested := 0
+	b.owners = slices.DeleteFunc(b.owners, func(o *owner) bool {
+		if !o.requested || o.waiting > b.tasksLeft { // those are refused unread
+			return false
+		}
+		if requested > 0 && requested+o.waiting > requestBatch {
+			b.deferred = true
+			delete(b.ownerByID, o.id)
+			return true
+		}
+		requested += o.waiting
+		return false
+	})
 }
 
 // submissionTime returns when an owner was submitted.
@@ -164,14 +199,18 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
 		x, v := backfill.Existing{}, reserved[i]
 		switch {
+		case o.requested && (v == nil || b.isDiskGone(v) || b.p.isExpired(v)):
+			x.Lost = true // planRequests plans it
+		case len(b.late)+len(b.missing) >= replanBatch && (v == nil || b.isDiskGone(v) || b.p.isExpired(v)):
+			b.deferred, b.replanLeft = true, true
+			continue
 		case v == nil || b.isDiskGone(v):
-			if x.Lost = true; !o.requested {
-				b.missing = append(b.missing, k)
-			}
+			x.Lost = true
+			b.missing = append(b.missing, k)
 		case b.p.isExpired(v):
 			x.Lost = true
 			b.late = append(b.late, k)
-		case v.Start <= b.p.now && b.p.s.Node(v.Node).Schedulable():
+		case b.isDue(v):
 			continue
 		}
 		if v != nil {
@@ -183,6 +222,12 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if r.Tasks = b.tasks[from:len(b.tasks):len(b.tasks)]; len(r.Tasks) > 0 {
 		in.Requests = append(in.Requests, r)
 	}
+}
+
+// isDue reports whether a planned reservation is due on a node that can serve it: its
+// task is not planned again.
+func (b *plan) isDue(r *scheduler.Reservation) bool {
+	return isPlanned(r) && r.Start <= b.p.now && b.p.s.Node(r.Node).Schedulable()
 }
 
 // reservationsOf returns the planned reservations of a stage by task. Those of tasks

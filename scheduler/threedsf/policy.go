@@ -71,13 +71,23 @@ type Policy struct {
 	plannedStarts            map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
 	diskScratch              []scheduler.DiskUse                  // scratch
 	compressBatch            int                                  // defaultCompressBatch unless a test sets it
-	obsolete                 []scheduler.ReservationID            // scratch
-	ancestors                []bool                               // scratch of dependsOn
+	planWork                 int                                  // defaultPlanWork unless a test sets it
+	steps                    steps
+	examined                 map[equivalenceClass]struct{} // demands that explain compared with the nodes
+	maxExamined              int                           // of them
+	obsolete                 []scheduler.ReservationID     // scratch
+	ancestors                []bool                        // scratch of dependsOn
 	preemptReservations      []*scheduler.Reservation
 	reserved                 reservedNodes
 	suspended                []*scheduler.Attempt
 	ignoreResumeReservations bool                      // see tryResumeDespiteReservations
 	resumeReserved           map[scheduler.NodeID]bool // nodes reserved for a suspended task
+}
+
+// steps counts the work of a decision in the parts that have a budget.
+type steps struct {
+	planned int // units of backfill.Planner.CompleteSome
+	read    int // waiting tasks that the planner was given
 }
 
 // New returns a policy. Config is not checked.
@@ -86,6 +96,7 @@ func New(cfg Config) *Policy {
 		cfg:              cfg,
 		assumptions:      assumptions{cfg.Deadlines, cfg.AllDeadlines},
 		compressBatch:    defaultCompressBatch,
+		planWork:         defaultPlanWork,
 		eqClassIndex:     map[equivalenceClass]int32{},
 		dataWaits:        map[*scheduler.Stage]dataWait{},
 		placedLocally:    map[*scheduler.Stage]bool{},
@@ -93,6 +104,7 @@ func New(cfg Config) *Policy {
 		resumeReserved:   map[scheduler.NodeID]bool{},
 		closedBelow:      map[closedKey]scheduler.NodeID{},
 		exemptJobs:       map[scheduler.JobID]bool{},
+		examined:         map[equivalenceClass]struct{}{},
 		plannedStarts:    map[scheduler.StageID]scheduler.Time{},
 	}
 	p.preemptor = deadline.Preemptor{
@@ -208,7 +220,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.shares.sync(s, p.cfg.Level, p.cfg.Resources)
 	p.exchanges.begin(len(s.Nodes()))
 	p.mark = s.Journal().Mark()
-	p.shrinkOnly = false
+	p.shrinkOnly, p.steps = false, steps{}
 	clear(p.plannedStarts)
 }
 

@@ -77,6 +77,9 @@ func (p *Policy) recordCompressState() {
 		if !q.inProgress { // changes during a compression are left to the next one
 			value = current
 		}
+		if q.plan.replanLeft { // so is what this cycle had no budget for
+			value = ^current
+		}
 		if !ok || n.Value != value || (n.At != p.now && (!q.finished || value != current)) {
 			p.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: value, At: p.now})
 		}

@@ -27,14 +27,17 @@ type cursor struct {
 // fits it, NoNode if none does any more.
 type nextEqClass struct {
 	equivalenceClass
-	fitsOn scheduler.NodeID
+	fitsOn  scheduler.NodeID
+	tenants int32 // whose next task has it now
+	stale   bool  // fitsOn is out of date, since it is no tenant's
 }
 
 // tenantCursor is a tenant's position and the search for nodes at the input of the
 // stage there.
 type tenantCursor struct {
-	cursor cursor
-	search localSearch
+	cursor  cursor
+	search  localSearch
+	eqClass int32 // the class that counts the tenant plus 1, 0 for none
 }
 
 // serveTenants places regular jobs, one task at a time, each for the next tenant by
@@ -122,6 +125,9 @@ func (p *Policy) initHeads() {
 			p.shares.setNext(t, nil)
 		}
 	}
+	for i := range p.tenantCursors {
+		p.tenantCursors[i].eqClass = 0
+	}
 	p.activeTenants, p.eqClasses = p.activeTenants[:0], p.eqClasses[:0]
 	clear(p.eqClassIndex)
 	for t := p.s.Queue().NextTenant(0); t != scheduler.NoTenant; t = p.s.Queue().NextTenant(t + 1) {
@@ -139,6 +145,7 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	}
 	c.inTree = g
 	p.shares.setNext(t, g)
+	p.leaveEqClass(t)
 	if c.eqClass = -1; g == nil {
 		return
 	}
@@ -147,9 +154,22 @@ func (p *Policy) updateHead(t scheduler.TenantID) {
 	if !ok {
 		at = int32(len(p.eqClasses))
 		p.eqClassIndex[key] = at
-		p.eqClasses = append(p.eqClasses, nextEqClass{key, p.s.Cluster().NextNode(g, 0)})
+		p.eqClasses = append(p.eqClasses, nextEqClass{equivalenceClass: key, stale: true})
 	}
-	c.eqClass = at
+	class := &p.eqClasses[at]
+	if class.stale {
+		class.fitsOn, class.stale = p.s.Cluster().NextNode(g, 0), false
+	}
+	class.tenants++
+	c.eqClass, p.tenantCursors[t].eqClass = at, at+1
+}
+
+// leaveEqClass removes a tenant from the class of its next task.
+func (p *Policy) leaveEqClass(t scheduler.TenantID) {
+	if at := &p.tenantCursors[t].eqClass; *at > 0 {
+		p.eqClasses[*at-1].tenants--
+		*at = 0
+	}
 }
 
 // refreshHeadsAfter follows a placement on a node: tenants whose next task fitted
@@ -162,6 +182,10 @@ func (p *Policy) refreshHeadsAfter(node scheduler.NodeID) {
 	for i := range p.eqClasses {
 		sh := &p.eqClasses[i]
 		if sh.fitsOn != node {
+			continue
+		}
+		if sh.tenants == 0 {
+			sh.stale = true
 			continue
 		}
 		if sh.fitsOn = p.nextUnreservedNode(sh.equivalenceClass); sh.fitsOn == scheduler.NoNode {
@@ -182,6 +206,7 @@ func (p *Policy) refreshHeadsOf(eqClass int32) {
 
 // restartTenant moves a tenant back to its first stage.
 func (p *Policy) restartTenant(t scheduler.TenantID) {
+	p.leaveEqClass(t)
 	p.tenantCursors[t] = tenantCursor{cursor: cursor{class: classHigh, stage: -1}}
 	if p.cfg.LASMQ != nil {
 		for class := classHigh; class <= classLow; class++ {

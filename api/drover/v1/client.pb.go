@@ -2659,21 +2659,23 @@ func (*ListNodesRequest) Descriptor() ([]byte, []int) {
 }
 
 type NodeStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Info          *NodeInfo              `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up, down, drained, quarantined, probation
-	Draining      bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
-	Used          *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
-	Attempts      int32                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	LastReportMs  int64                  `protobuf:"varint,7,opt,name=last_report_ms,json=lastReportMs,proto3" json:"last_report_ms,omitempty"`
-	Load          *NodeLoad              `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
-	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                            // why it is draining, quarantined or down
-	RetryAtMs     int64                  `protobuf:"varint,10,opt,name=retry_at_ms,json=retryAtMs,proto3" json:"retry_at_ms,omitempty"` // Unix time of the end of its quarantine; 0: not quarantined
-	Probation     bool                   `protobuf:"varint,11,opt,name=probation,proto3" json:"probation,omitempty"`                    // takes one attempt at a time until one proves it healthy
-	Suspended     []*LevelUse            `protobuf:"bytes,40,rep,name=suspended,proto3" json:"suspended,omitempty"`                     // by level; levels without attempts are left out
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Node            int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Info            *NodeInfo              `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
+	State           string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // up, down, drained, quarantined, probation
+	Draining        bool                   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	Used            *Resources             `protobuf:"bytes,5,opt,name=used,proto3" json:"used,omitempty"`
+	Attempts        int32                  `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	LastReportMs    int64                  `protobuf:"varint,7,opt,name=last_report_ms,json=lastReportMs,proto3" json:"last_report_ms,omitempty"`
+	Load            *NodeLoad              `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                                              // why it is draining, quarantined or down
+	RetryAtMs       int64                  `protobuf:"varint,10,opt,name=retry_at_ms,json=retryAtMs,proto3" json:"retry_at_ms,omitempty"`                   // Unix time of the end of its quarantine; 0: not quarantined
+	Probation       bool                   `protobuf:"varint,11,opt,name=probation,proto3" json:"probation,omitempty"`                                      // takes one attempt at a time until one proves it healthy
+	DrainDeadlineMs int64                  `protobuf:"varint,12,opt,name=drain_deadline_ms,json=drainDeadlineMs,proto3" json:"drain_deadline_ms,omitempty"` // Unix time when what still runs leaves the draining node; 0: it runs to its end
+	Staying         []string               `protobuf:"bytes,13,rep,name=staying,proto3" json:"staying,omitempty"`                                           // after that: tasks that are still there, and why
+	Suspended       []*LevelUse            `protobuf:"bytes,40,rep,name=suspended,proto3" json:"suspended,omitempty"`                                       // by level; levels without attempts are left out
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
@@ -2781,6 +2783,20 @@ func (x *NodeStatus) GetProbation() bool {
 		return x.Probation
 	}
 	return false
+}
+
+func (x *NodeStatus) GetDrainDeadlineMs() int64 {
+	if x != nil {
+		return x.DrainDeadlineMs
+	}
+	return 0
+}
+
+func (x *NodeStatus) GetStaying() []string {
+	if x != nil {
+		return x.Staying
+	}
+	return nil
 }
 
 func (x *NodeStatus) GetSuspended() []*LevelUse {
@@ -2914,7 +2930,8 @@ func (x *ListNodesResponse) GetNodes() []*NodeStatus {
 type DrainNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Off           bool                   `protobuf:"varint,2,opt,name=off,proto3" json:"off,omitempty"` // undrain: make it schedulable again
+	Off           bool                   `protobuf:"varint,2,opt,name=off,proto3" json:"off,omitempty"`                                 // undrain: make it schedulable again
+	DeadlineMs    int64                  `protobuf:"varint,3,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // milliseconds from now: what still runs then is checkpointed and moved to other nodes; 0: it runs to its end
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2961,6 +2978,13 @@ func (x *DrainNodeRequest) GetOff() bool {
 		return x.Off
 	}
 	return false
+}
+
+func (x *DrainNodeRequest) GetDeadlineMs() int64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
 }
 
 type DrainNodeResponse struct {
@@ -4984,7 +5008,7 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x10SetLevelResponse\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.drover.v1.AttemptKeyR\x03key\x12$\n" +
 	"\x04from\x18\x02 \x01(\x0e2\x10.drover.v1.LevelR\x04from\"\x12\n" +
-	"\x10ListNodesRequest\"\x99\x03\n" +
+	"\x10ListNodesRequest\"\xdf\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12'\n" +
@@ -4998,7 +5022,9 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1e\n" +
 	"\vretry_at_ms\x18\n" +
 	" \x01(\x03R\tretryAtMs\x12\x1c\n" +
-	"\tprobation\x18\v \x01(\bR\tprobation\x121\n" +
+	"\tprobation\x18\v \x01(\bR\tprobation\x12*\n" +
+	"\x11drain_deadline_ms\x18\f \x01(\x03R\x0fdrainDeadlineMs\x12\x18\n" +
+	"\astaying\x18\r \x03(\tR\astaying\x121\n" +
 	"\tsuspended\x18( \x03(\v2\x13.drover.v1.LevelUseR\tsuspended\"\x90\x01\n" +
 	"\bLevelUse\x12&\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x10.drover.v1.LevelR\x05level\x12\x1a\n" +
@@ -5007,10 +5033,12 @@ const file_drover_v1_client_proto_rawDesc = "" +
 	"\x04swap\x18\x04 \x01(\x03R\x04swap\x12\x14\n" +
 	"\x05image\x18\x05 \x01(\x03R\x05image\"@\n" +
 	"\x11ListNodesResponse\x12+\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x15.drover.v1.NodeStatusR\x05nodes\"8\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x15.drover.v1.NodeStatusR\x05nodes\"Y\n" +
 	"\x10DrainNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
-	"\x03off\x18\x02 \x01(\bR\x03off\"\x13\n" +
+	"\x03off\x18\x02 \x01(\bR\x03off\x12\x1f\n" +
+	"\vdeadline_ms\x18\x03 \x01(\x03R\n" +
+	"deadlineMs\"\x13\n" +
 	"\x11DrainNodeResponse\"\x9a\x02\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +

@@ -840,7 +840,9 @@ type NodeDrainFact struct {
 	Reason   string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // for users
 	// Proposed by the coordinator. With draining: quarantine the node. Without:
 	// its quarantine has ended, start its probation.
-	Automatic     bool `protobuf:"varint,4,opt,name=automatic,proto3" json:"automatic,omitempty"`
+	Automatic bool `protobuf:"varint,4,opt,name=automatic,proto3" json:"automatic,omitempty"`
+	// Of an operator's drain, Unix ns: what still runs then leaves the node. 0: it runs to its end.
+	Deadline      int64 `protobuf:"varint,5,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,6 +903,13 @@ func (x *NodeDrainFact) GetAutomatic() bool {
 		return x.Automatic
 	}
 	return false
+}
+
+func (x *NodeDrainFact) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
 }
 
 // RefusalsExpiredFact ends the back-off of these attempts after transient
@@ -1389,6 +1398,7 @@ type ActionFact struct {
 	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`                                  // of a change of level, for users
 	PreemptorJob  uint64                 `protobuf:"varint,11,opt,name=preemptor_job,json=preemptorJob,proto3" json:"preemptor_job,omitempty"` // the job that gets the capacity, 0 for none
 	Manual        bool                   `protobuf:"varint,12,opt,name=manual,proto3" json:"manual,omitempty"`                                 // requested by a user: no scheduler undoes it
+	Drain         bool                   `protobuf:"varint,13,opt,name=drain,proto3" json:"drain,omitempty"`                                   // its node is drained: no scheduler undoes it before the task has moved or the drain ends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1503,6 +1513,13 @@ func (x *ActionFact) GetPreemptorJob() uint64 {
 func (x *ActionFact) GetManual() bool {
 	if x != nil {
 		return x.Manual
+	}
+	return false
+}
+
+func (x *ActionFact) GetDrain() bool {
+	if x != nil {
+		return x.Drain
 	}
 	return false
 }
@@ -2323,12 +2340,13 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fNodeLostFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"u\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x91\x01\n" +
 	"\rNodeDrainFact\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tautomatic\x18\x04 \x01(\bR\tautomatic\"H\n" +
+	"\tautomatic\x18\x04 \x01(\bR\tautomatic\x12\x1a\n" +
+	"\bdeadline\x18\x05 \x01(\x03R\bdeadline\"H\n" +
 	"\x13RefusalsExpiredFact\x121\n" +
 	"\battempts\x18\x01 \x03(\v2\x15.drover.v1.AttemptKeyR\battempts\"\x82\x01\n" +
 	"\bBlobFact\x12\x16\n" +
@@ -2361,7 +2379,7 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\fDecisionFact\x12\x12\n" +
 	"\x04base\x18\x01 \x01(\x04R\x04base\x12/\n" +
 	"\aactions\x18\x02 \x03(\v2\x15.drover.v1.ActionFactR\aactions\x12?\n" +
-	"\rpolicy_states\x18\x03 \x03(\v2\x1a.drover.v1.PolicyStateFactR\fpolicyStates\"\x80\x03\n" +
+	"\rpolicy_states\x18\x03 \x03(\v2\x1a.drover.v1.PolicyStateFactR\fpolicyStates\"\x96\x03\n" +
 	"\n" +
 	"ActionFact\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12'\n" +
@@ -2376,7 +2394,8 @@ const file_drover_v1_log_proto_rawDesc = "" +
 	"\x06reason\x18\n" +
 	" \x01(\tR\x06reason\x12#\n" +
 	"\rpreemptor_job\x18\v \x01(\x04R\fpreemptorJob\x12\x16\n" +
-	"\x06manual\x18\f \x01(\bR\x06manual\"\xba\x02\n" +
+	"\x06manual\x18\f \x01(\bR\x06manual\x12\x14\n" +
+	"\x05drain\x18\r \x01(\bR\x05drain\"\xba\x02\n" +
 	"\x0fReservationFact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\x05R\x04kind\x12\x10\n" +

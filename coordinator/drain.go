@@ -1,0 +1,165 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/facts"
+)
+
+// A drain may have a deadline. What still runs on the node then is checkpointed there,
+// as a suspension for the node and for no job, and resumes on another node that can
+// restore it and has room, now or later. What cannot be checkpointed runs on, and
+// `drover node status` says why it stays. The deadline is a fact: the next leader goes on.
+
+// Limits of an evacuation.
+const (
+	evacuationPause  = 2 * time.Second // between two looks at a node whose deadline has passed
+	maxEvacuations   = 256             // actions of one look
+	maxStaying       = 20              // tasks that are named
+	maxDrainDeadline = 30 * 24 * time.Hour
+)
+
+const drainedReason = "its node is drained and the deadline has passed"
+
+// trackDrain records the deadline of a node's drain.
+func (l *leader) trackDrain(n *facts.Node) {
+	if n.Up && n.Draining && n.DrainDeadline > 0 {
+		l.evacuateAt[n.ID] = n.DrainDeadline
+	} else {
+		delete(l.evacuateAt, n.ID)
+	}
+}
+
+// evacuate proposes what moves tasks off nodes whose deadline has passed. It returns
+// when the next look is due, zero for none.
+func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
+	now := l.c.now()
+	var acts []*droverv1.ActionFact
+	l.c.view(func(f *facts.Facts) {
+		for id, due := range l.evacuateAt {
+			at := time.Unix(0, due)
+			if !at.After(now) {
+				for _, t := range stayingOn(f, f.Node(id)) {
+					if t.act != nil && len(acts) < maxEvacuations {
+						acts = append(acts, t.act)
+					}
+				}
+				at = now.Add(evacuationPause)
+				l.evacuateAt[id] = at.UnixNano()
+			}
+			if next.IsZero() || at.Before(next) {
+				next = at
+			}
+		}
+	})
+	if len(acts) == 0 {
+		return next, nil
+	}
+	res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: acts}}})
+	if err != nil {
+		return next, fmt.Errorf("evacuate drained nodes: %w", err)
+	}
+	for _, d := range res.Dropped {
+		l.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
+	}
+	return next, nil
+}
+
+// stayingTask is an active attempt on a node whose deadline has passed.
+type stayingTask struct {
+	key facts.Key
+	act *droverv1.ActionFact // what brings it on its way; nil if nothing does now
+	why string               // why it is still there
+}
+
+// stayingOn returns the active attempts on a node, in key order, each with the next
+// step off it. O(attempts on the node x nodes).
+func stayingOn(f *facts.Facts, n *facts.Node) (out []stayingTask) {
+	for _, k := range f.AttemptsOn(n.ID) {
+		a := f.Attempt(k)
+		if a == nil || !a.State.IsActive() || a.Node != n.ID {
+			continue
+		}
+		t := stayingTask{key: k}
+		if t.act, t.why = evacuation(f, n, k, a); t.act != nil {
+			t.act.Key, t.act.Reason = keyAfter(k, a, t.act), drainedReason
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// keyAfter returns the key of an action: a migration raises the run.
+func keyAfter(k facts.Key, a *facts.Attempt, act *droverv1.ActionFact) *droverv1.AttemptKey {
+	if act.Kind == int32(facts.ActMigrate) {
+		return k.Proto(a.Run + 1)
+	}
+	return k.Proto(a.Run)
+}
+
+// evacuation returns the next step of an attempt off its node, nil if there is none,
+// and why the attempt is still there.
+func evacuation(f *facts.Facts, n *facts.Node, k facts.Key, a *facts.Attempt) (*droverv1.ActionFact, string) {
+	const bottom = droverv1.Level_LEVEL_CHECKPOINTED
+	byUser := a.Suspension.Parked && !a.Suspension.Drained
+	switch {
+	case a.State != facts.AttemptLive:
+		return nil, "it is being stopped"
+	case a.Target != 0:
+		return nil, "it is on its way to " + facts.LevelName(a.Target)
+	case a.Level == bottom && byUser:
+		return nil, "it was suspended by a user: resume it on another node (drover task resume -node)"
+	case a.Level == bottom:
+		if to := facts.RestoreNode(f, k); to != nil {
+			return &droverv1.ActionFact{Kind: int32(facts.ActMigrate), Node: to.ID, Disk: firstDiskOf(to)}, "it moves to " + to.Info.GetName()
+		}
+		why := "it is checkpointed, and no other node that can restore it has room"
+		if a.Suspension.Drained {
+			return nil, why
+		}
+		return &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Level: bottom, Drain: true}, why
+	case !slices.Contains(n.Info.GetLevels(), bottom):
+		return nil, "the node cannot checkpoint tasks"
+	case a.Suspension.RefusedLevels&(1<<bottom) != 0:
+		why := "it cannot be checkpointed: see its events"
+		if a.Suspension.Drained && a.Level > droverv1.Level_LEVEL_RUNNING { // on the way there it was frozen or swapped
+			return &droverv1.ActionFact{Kind: int32(facts.ActResume)}, why
+		}
+		return nil, why
+	case a.Suspension.Refused()&(1<<bottom) != 0:
+		return nil, "it could not be checkpointed yet, and is tried again: see its events"
+	default:
+		return &droverv1.ActionFact{Kind: int32(facts.ActSuspend), Level: bottom, Drain: !byUser, Manual: byUser}, "it is about to be checkpointed"
+	}
+}
+
+func firstDiskOf(n *facts.Node) int32 {
+	if len(n.Info.GetDisks()) == 0 {
+		return -1
+	}
+	return 0
+}
+
+// stayingTexts names what is still on a drained node after its deadline, and why; of
+// jobs that the caller may not read, that there is one.
+func (s *clientService) stayingTexts(ctx context.Context, f *facts.Facts, n *facts.Node) (out []string) {
+	if !n.Up || n.DrainDeadline == 0 || n.DrainDeadline > s.now().UnixNano() {
+		return nil
+	}
+	all := stayingOn(f, n)
+	for _, t := range all[:min(len(all), maxStaying)] {
+		name := "a task of another tenant"
+		if j := f.Job(t.key.Job); j != nil && s.needJob(ctx, mayRead, f, j) == nil {
+			name = fmt.Sprintf("%s %s/%d", j.Name, j.Spec.Stages[t.key.Stage].Name, t.key.Task)
+		}
+		out = append(out, name+": "+t.why)
+	}
+	if more := len(all) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("%d more", more))
+	}
+	return out
+}

@@ -1,0 +1,162 @@
+package coordinator
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/coordinator/coordtest"
+	"github.com/drover-run/drover/coordinator/facts"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// drain drains the node of a name; 0 is no deadline.
+func (b *testCluster) drain(node string, deadline time.Duration) {
+	b.t.Helper()
+	if _, err := b.client.DrainNode(b.ctx, connect.NewRequest(&droverv1.DrainNodeRequest{Node: node, DeadlineMs: deadline.Milliseconds()})); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// nodeStatus returns the status of the node of a name.
+func (b *testCluster) nodeStatus(name string) *droverv1.NodeStatus {
+	b.t.Helper()
+	res, err := b.client.ListNodes(b.ctx, connect.NewRequest(&droverv1.ListNodesRequest{}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, n := range res.Msg.Nodes {
+		if n.Info.GetName() == name {
+			return n
+		}
+	}
+	b.t.Fatalf("there is no node %s", name)
+	return nil
+}
+
+func TestDrainMovesWhatRunsAtItsDeadline(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.startHangingTask(levelNode("n1"), levelNode("n2"))
+	from := b.lastAttempt("hang").Node
+	b.drain(from, time.Hour)
+	if n := b.nodeStatus(from); n.DrainDeadlineMs == 0 || len(n.Staying) > 0 || !n.Draining {
+		t.Errorf("before the deadline: %v", n)
+	}
+	b.drain(from, time.Millisecond)
+	b.waitUntil("it runs on the other node", func() bool {
+		a := b.lastAttempt("hang")
+		return a.Node != from && a.Key.Run == 2 && a.Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING && a.Level.GetLevel() == droverv1.Level_LEVEL_RUNNING && a.Level.GetTarget() == 0
+	})
+	b.waitUntil("the node is drained", func() bool { return b.nodeStatus(from).State == "drained" })
+	if story := b.eventLog(); !strings.Contains(story, "task.migrating") || !strings.Contains(story, drainedReason) || strings.Contains(story, "task.lost") {
+		t.Errorf("events:\n%s", story)
+	}
+}
+
+// Without another node the task waits as a checkpoint, over a restart of the
+// coordinator too, and no scheduler resumes it on the node that is drained. It resumes
+// there when the drain ends, and elsewhere when a node comes.
+func TestDrainWithoutAnotherNodeParks(t *testing.T) {
+	for name, end := range map[string]struct {
+		with func(*testCluster)
+		node string
+	}{
+		"the drain ends": {func(b *testCluster) {
+			if _, err := b.client.DrainNode(b.ctx, connect.NewRequest(&droverv1.DrainNodeRequest{Node: "n1", Off: true})); err != nil {
+				t.Fatal(err)
+			}
+		}, "n1"},
+		"a node comes": {func(b *testCluster) { b.addNode(levelNode("n2"), coordtest.Hang) }, "n2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestCluster(t, nil)
+			b.startHangingTask(levelNode("n1"))
+			b.drain("n1", time.Millisecond)
+			b.waitForLevel("hang", droverv1.Level_LEVEL_CHECKPOINTED)
+			b.kill()
+			b.start()
+			b.waitUntil("the status says why it stays", func() bool {
+				return strings.Contains(strings.Join(b.nodeStatus("n1").Staying, ""), "hang main/0: it is checkpointed, and no other node")
+			})
+			if a := b.lastAttempt("hang"); a.Level.GetLevel() != droverv1.Level_LEVEL_CHECKPOINTED || a.Level.GetTarget() != 0 {
+				t.Errorf("after the restart: %v", a.Level)
+			}
+			end.with(b)
+			b.waitUntil("it runs", func() bool {
+				a := b.lastAttempt("hang")
+				return a.Node == end.node && a.Level.GetLevel() == droverv1.Level_LEVEL_RUNNING && a.Level.GetTarget() == 0
+			})
+		})
+	}
+}
+
+// The step off a drained node by the state of an attempt. One that was frozen on its way
+// to a checkpoint that fails for good goes on where it is.
+func TestEvacuation(t *testing.T) {
+	const running, frozen, checkpointed = droverv1.Level_LEVEL_RUNNING, droverv1.Level_LEVEL_FROZEN, droverv1.Level_LEVEL_CHECKPOINTED
+	drained, parked := facts.Suspension{Parked: true, Drained: true}, facts.Suspension{Parked: true}
+	refused := func(s facts.Suspension, passing bool) facts.Suspension {
+		if s.RefusedLevels = 1 << checkpointed; passing {
+			s.RefusedLevels, s.TransientRefused = 0, 1<<checkpointed
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		a    facts.Attempt
+		want facts.ActionKind // 0: nothing
+		park bool             // for the drain
+	}{
+		"running":                             {facts.Attempt{Level: running}, facts.ActSuspend, true},
+		"frozen by the scheduler":             {facts.Attempt{Level: frozen}, facts.ActSuspend, true},
+		"frozen by a user":                    {facts.Attempt{Level: frozen, Suspension: parked}, facts.ActSuspend, false},
+		"checkpointed by a user":              {facts.Attempt{Level: checkpointed, Suspension: parked}, 0, false},
+		"on its way":                          {facts.Attempt{Level: frozen, Target: checkpointed, Suspension: drained}, 0, false},
+		"running, refused for good":           {facts.Attempt{Level: running, Suspension: refused(facts.Suspension{}, false)}, 0, false},
+		"frozen for the drain, refused":       {facts.Attempt{Level: frozen, Suspension: refused(drained, false)}, facts.ActResume, false},
+		"frozen by a user, refused":           {facts.Attempt{Level: frozen, Suspension: refused(parked, false)}, 0, false},
+		"frozen for the drain, refused today": {facts.Attempt{Level: frozen, Suspension: refused(drained, true)}, 0, false},
+	} {
+		c.a.State = facts.AttemptLive
+		act, why := evacuation(nil, &facts.Node{Info: levelNode("n1")}, facts.Key{}, &c.a)
+		if got := facts.ActionKind(act.GetKind()); got != c.want || act.GetDrain() != c.park || why == "" {
+			t.Errorf("%s: action %d, %v, %q", name, got, act, why)
+		}
+	}
+}
+
+// What cannot be checkpointed, and what a user suspended, is left as it is, and the
+// status says so.
+func TestDrainSaysWhatStays(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.startHangingTask(coordtest.Info("n1"))
+	b.addNode(levelNode("n2"), coordtest.Hang)
+	b.drain("n1", time.Millisecond)
+	b.waitUntil("it says that the node cannot", func() bool {
+		return strings.Join(b.nodeStatus("n1").Staying, "") == "hang main/0: the node cannot checkpoint tasks"
+	})
+	b.submit(groupJob("parked", 1))
+	b.waitUntil("it runs", func() bool { return b.lastAttempt("parked").Seen.GetPhase() == droverv1.Phase_PHASE_RUNNING })
+	if err := b.setLevel("parked", droverv1.Level_LEVEL_FROZEN, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitForLevel("parked", droverv1.Level_LEVEL_FROZEN)
+	b.addNode(levelNode("n3"), coordtest.Hang)
+	b.drain("n2", time.Millisecond)
+	b.waitForLevel("parked", droverv1.Level_LEVEL_CHECKPOINTED)
+	b.waitUntil("it says that a user has to", func() bool {
+		return strings.Contains(strings.Join(b.nodeStatus("n2").Staying, ""), "parked main/0: it was suspended by a user")
+	})
+	if a := b.lastAttempt("hang"); a.Node != "n1" || a.Key.Run != 1 || a.Level.GetLevel() > droverv1.Level_LEVEL_RUNNING {
+		t.Errorf("the task that cannot be checkpointed: %v", a)
+	}
+	for _, bad := range []*droverv1.DrainNodeRequest{{Node: "n1", DeadlineMs: -1}, {Node: "n1", DeadlineMs: 1 << 62}, {Node: "n1", Off: true, DeadlineMs: 5}} {
+		if _, err := b.client.DrainNode(b.ctx, connect.NewRequest(bad)); !errors.Is(wire.FromError(err), fault.Invalid) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// turns lets a few calls at once do what needs a processor, and each identity not
+// all of those: somebody who asks for much leaves some to others, who need not wait
+// until a long one of his has ended. Those who wait come one identity after
+// another, each with its oldest call.
+type turns struct {
+	what  string // plural, for errors
+	limit int    // at once
+	own   int    // of one identity at once
+	share int    // calls of one identity that may wait
+
+	mu      sync.Mutex
+	busy    int
+	holds   map[string]int             // turns of each identity; none is zero
+	waiting map[string][]chan struct{} // by identity, oldest first; none is empty
+	order   []string                   // the identities in waiting, next one first
+}
+
+func newTurns(what string, limit, own, share int) *turns {
+	return &turns{what: what, limit: limit, own: own, share: share, holds: map[string]int{}, waiting: map[string][]chan struct{}{}}
+}
+
+// wait waits for a turn, which ends with done. It returns an overload error if too
+// many calls of the identity wait already, and that of ctx when it ends.
+func (t *turns) wait(ctx context.Context, id identity) (done func(), err error) {
+	t.mu.Lock()
+	if len(t.waiting[id.name]) >= t.share {
+		t.mu.Unlock()
+		return nil, fault.Overload("%s has %d %s that wait for their turn: try again in a second, or ask for fewer at once", id.displayName(), t.share, t.what)
+	}
+	granted := make(chan struct{})
+	if len(t.waiting[id.name]) == 0 {
+		t.order = append(t.order, id.name)
+	}
+	t.waiting[id.name] = append(t.waiting[id.name], granted)
+	t.grantLocked()
+	t.mu.Unlock()
+	select {
+	case <-granted:
+	case <-ctx.Done():
+		if t.leave(id.name, granted) {
+			return nil, ctx.Err()
+		}
+	}
+	return sync.OnceFunc(func() { t.end(id.name) }), nil
+}
+
+// grantLocked gives the turns that are free to those who may have one.
+func (t *turns) grantLocked() {
+	for i := 0; i < len(t.order) && t.busy < t.limit; {
+		name := t.order[i]
+		if t.holds[name] >= t.own {
+			i++
+			continue
+		}
+		close(t.waiting[name][0])
+		t.busy++
+		t.holds[name]++
+		t.order = slices.Delete(t.order, i, i+1)
+		if rest := t.waiting[name][1:]; len(rest) > 0 {
+			t.waiting[name] = rest
+			t.order = append(t.order, name)
+		} else {
+			delete(t.waiting, name)
+		}
+	}
+}
+
+func (t *turns) end(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	if t.holds[name]--; t.holds[name] == 0 {
+		delete(t.holds, name)
+	}
+	t.grantLocked()
+}
+
+// leave takes a call out of the queue. It returns false if it has got its turn.
+func (t *turns) leave(name string, granted chan struct{}) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	queue := t.waiting[name]
+	i := slices.Index(queue, granted)
+	if i < 0 {
+		return false
+	}
+	if t.waiting[name] = slices.Delete(queue, i, i+1); len(queue) == 1 {
+		delete(t.waiting, name)
+		t.order = slices.DeleteFunc(t.order, func(n string) bool { return n == name })
+	}
+	return true
+}
+
+// newReadTurns lets as many reads at once as there are processors, half of them of
+// one identity.
+func newReadTurns(share int) *turns {
+	n := runtime.GOMAXPROCS(0)
+	return newTurns("reads", max(2, n), max(1, n/2), share)
+}
+
+// reads are the calls whose answer takes processor time and waits for nothing: they
+// take turns.
+var reads = map[string]bool{
+	droverv1connect.ClientServiceStatusProcedure:            true,
+	droverv1connect.ClientServiceListJobsProcedure:          true,
+	droverv1connect.ClientServiceGetJobProcedure:            true,
+	droverv1connect.ClientServiceListTasksProcedure:         true,
+	droverv1connect.ClientServiceListNodesProcedure:         true,
+	droverv1connect.ClientServiceListTenantsProcedure:       true,
+	droverv1connect.ClientServiceGetSchedulerProcedure:      true,
+	droverv1connect.ClientServiceCalibrationProcedure:       true,
+	droverv1connect.ClientServiceGetScheduleProcedure:       true,
+	droverv1connect.HistoryServiceListPastJobsProcedure:     true,
+	droverv1connect.HistoryServiceGetPastJobProcedure:       true,
+	droverv1connect.HistoryServiceListPastAttemptsProcedure: true,
+	droverv1connect.HistoryServiceUsageProcedure:            true,
+	droverv1connect.HistoryServiceListPastSamplesProcedure:  true,
+	droverv1connect.TokenServiceListTokensProcedure:         true,
+}
+
+// takeTurn waits for a turn for a read whose request has arrived, and returns the
+// writer of the response. The turn ends with the first byte of the response, which
+// is then complete in memory, so that a caller who reads slowly holds none; done
+// ends it if there was no response.
+func (c *core) takeTurn(w http.ResponseWriter, r *http.Request) (_ http.ResponseWriter, done func(), err error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return w, func() {}, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	done, err = c.readTurns.wait(r.Context(), caller(r.Context()))
+	if err != nil {
+		return w, func() {}, err
+	}
+	return &turnWriter{w, done}, done, nil
+}
+
+// pageTurn is the longest turn of a page: one that follows something has no end.
+const pageTurn = time.Second
+
+// inPageTurn makes pages wait for a turn, which ends with the first byte of the
+// response. Pages call the API in this process, where each call has its own turn.
+func (c *core) inPageTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done, err := c.pageTurns.wait(r.Context(), caller(r.Context()))
+		if err != nil {
+			tellLater(w, err)
+			return
+		}
+		defer done()
+		defer time.AfterFunc(pageTurn, done).Stop()
+		next.ServeHTTP(&turnWriter{w, done}, r)
+	})
+}
+
+// turnWriter ends a turn with the first byte of the response.
+type turnWriter struct {
+	http.ResponseWriter
+	done func()
+}
+
+// Write implements io.Writer.
+func (w *turnWriter) Write(p []byte) (int, error) {
+	w.done()
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (w *turnWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *turnWriter) WriteHeader(status int) {
+	w.done()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Flush implements http.Flusher, which pages that follow something need.
+func (w *turnWriter) Flush() {
+	w.done()
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next Write returns what failed
+}

@@ -1,0 +1,175 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
+	"github.com/drover-run/drover/internal/fault"
+)
+
+// queue lets a call wait for a turn, and returns when it has it or waits.
+func queue(t *testing.T, ts *turns, ctx context.Context, name string, got chan<- string) (done chan func()) {
+	t.Helper()
+	before := func() int {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		n := ts.busy
+		for _, q := range ts.waiting {
+			n += len(q)
+		}
+		return n
+	}
+	was := before()
+	done = make(chan func(), 1)
+	go func() {
+		end, err := ts.wait(ctx, identity{kind: kindUser, name: name})
+		if err != nil {
+			got <- "error of " + name
+			return
+		}
+		done <- end
+		got <- name
+	}()
+	for before() == was {
+		continue // until it is in the queue
+	}
+	return done
+}
+
+func TestTurnsLeaveSomeToOthersAndGoRound(t *testing.T) {
+	ts := newTurns("reads", 2, 1, 3)
+	got := make(chan string, 10)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	a1 := queue(t, ts, ctx, "a", got)
+	a2 := queue(t, ts, ctx, "a", got) // waits, though a turn is free
+	short, leave := context.WithCancel(ctx)
+	queue(t, ts, short, "a", got)
+	a4 := queue(t, ts, ctx, "a", got)
+	if _, err := ts.wait(ctx, identity{kind: kindUser, name: "a"}); !errors.Is(err, fault.Overloaded) {
+		t.Errorf("a fourth that waits: %v", err)
+	}
+	b1 := queue(t, ts, ctx, "b", got) // has the free one
+	c1 := queue(t, ts, ctx, "c", got)
+	for range 2 {
+		if n := <-got; n != "a" && n != "b" {
+			t.Fatalf("%s has a turn", n)
+		}
+	}
+	leave()
+	want := func(name string) {
+		t.Helper()
+		if n := <-got; n != name {
+			t.Fatalf("the next turn is that of %s, want %s", n, name)
+		}
+	}
+	want("error of a")
+	(<-b1)() // a holds one and may not have two: it is c's
+	want("c")
+	(<-a1)()
+	want("a") // a2
+	(<-a2)()
+	want("a")
+	(<-c1)()
+	(<-a4)()
+	if ts.busy != 0 || len(ts.holds)+len(ts.waiting)+len(ts.order) != 0 {
+		t.Errorf("left behind: %d busy, %v, %v, %v", ts.busy, ts.holds, ts.waiting, ts.order)
+	}
+}
+
+func TestQuotesOfOneUserStopNobodyElses(t *testing.T) {
+	q := newQuoter()
+	bob := identity{kind: kindUser, name: "user/bob"}
+	_, done, err := q.acquire(t.Context(), bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, maxQuotesWaiting)
+	for range maxQuotesWaiting {
+		go func() {
+			_, _, err := q.acquire(ctx, bob)
+			left <- err
+		}()
+	}
+	for _, name := range []string{"user/alice", "user/ann"} {
+		p, end, err := q.acquire(t.Context(), identity{kind: kindUser, name: name})
+		if err != nil || p == nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		defer end()
+	}
+	cancel()
+	for range maxQuotesWaiting {
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("one that waited: %v", err)
+		}
+	}
+	done()
+}
+
+func TestCallsOfOneUserAreBoundedInRate(t *testing.T) {
+	b, as, base := secureWith(t, func(c *Config) { c.Limits.CallRate = 1 })
+	h := as("user/bob")
+	bob := droverv1connect.NewClientServiceClient(h, base)
+	told := 0
+	for range 50 {
+		_, err := bob.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))
+		if wire.IsOverload(err) {
+			told++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told == 0 {
+		t.Fatal("nobody told a user who makes 50 calls at once to come back later")
+	}
+	b.waitUntil("pages and metrics count too", func() bool {
+		res, err := h.Get(base + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusTooManyRequests && res.Header.Get(wire.RetryAfter) != ""
+	})
+	// A call that he may not make at all is refused by its rate, too.
+	b.waitUntil("refused calls count too", func() bool {
+		_, err := droverv1connect.NewNodeServiceClient(h, base).Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{}))
+		return wire.IsOverload(err)
+	})
+	alice := droverv1connect.NewClientServiceClient(as("user/alice"), base)
+	if _, err := alice.Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{})); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+}
+
+func TestRegistrationsOfOneNodeAreBounded(t *testing.T) {
+	b, as, base := secure(t)
+	register := func(n droverv1connect.NodeServiceClient, name, rack string) error {
+		_, err := n.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: &droverv1.NodeInfo{Name: name, Rack: rack, Address: "127.0.0.1:1", Driver: "simulated",
+			Allocatable: &droverv1.Resources{Cpu: 1000, Memory: 1 << 30}, Levels: []droverv1.Level{droverv1.Level_LEVEL_RUNNING}, Disks: []*droverv1.Disk{{Name: "d0", Io: 1 << 20, Space: 1 << 30}}}}))
+		return err
+	}
+	n1, told := droverv1connect.NewNodeServiceClient(as("node/n1"), base), 0
+	for i := range 200 {
+		if err := register(n1, "n1", fmt.Sprintf("/r%d", i)); wire.IsOverload(err) {
+			told++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told == 0 {
+		t.Error("200 registrations at once are all in the log")
+	}
+	if err := register(droverv1connect.NewNodeServiceClient(as("node/n2"), base), "n2", "/r"); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+}

@@ -1,0 +1,33 @@
+package backfill
+
+import "errors"
+
+// ErrUnfinished is the class of error for a project that is planned in part because the budget
+// of steps is spent.
+var ErrUnfinished = errors.New("the budget of steps is spent")
+
+// What planning costs in steps. A step is about a tenth of a microsecond.
+const (
+	placeSteps  = 100 // to place a task, or to move it
+	searchSteps = 10  // to search a bin
+	trySteps    = 2   // to try a backfill time
+)
+
+// costOfSearch returns the steps of a search of all bins. It depends on the plan alone, not on
+// what is cached: a finder that exists already is as dear as one that does not yet.
+func (p *Planner) costOfSearch(it *item) int {
+	bins := int(p.profile.Bins())
+	if it.pinned || (bins >= p.finderThreshold && p.classOf(it.group).live >= p.finderThreshold) {
+		return searchSteps
+	}
+	return searchSteps + bins*searchSteps/4
+}
+
+// SetBudget limits the work of the calls that follow. When the steps are spent,
+// CompletePlan, CompleteWhatFits and CompressSome stop at the next task, and a task takes its
+// earliest start without trying further backfill times; calls that restore guarantees do not
+// stop. Counted, not timed, so that the same State gives the same plan.
+func (p *Planner) SetBudget(steps int) { p.stepsLeft = steps }
+
+// StepsLeft returns what is left of the budget; it may be negative. O(1).
+func (p *Planner) StepsLeft() int { return p.stepsLeft }

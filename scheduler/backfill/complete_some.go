@@ -1,0 +1,83 @@
+package backfill
+
+import (
+	"fmt"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// Work of CompleteSome, counted and not timed, so that equal plans take equal decisions on any machine. One
+// unit is about what it takes to look at one bin: 15 ns.
+const (
+	workPerTask = 400 // finding a place by the finder, and reserving it
+	workPerTry  = 60  // a backfill time
+)
+
+// CompleteSome is CompletePlan with a budget of work. It places most tasks at most, until the
+// budget is used up, and returns what is left of it. done is false, and nothing is guaranteed,
+// while tasks are without a place: the caller reserves what was placed and goes on in its next
+// cycle. It returns ErrTooLate as soon as one task ends after the deadline. now may be later
+// than the time of the cycle: no task is placed before it.
+func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most, work int) (g Guarantee, left int, done bool, err error) {
+	pr := p.projects[id]
+	if pr == nil {
+		return Guarantee{}, work, false, fmt.Errorf("project %d is not planned", id)
+	}
+	p.beginRecording(now)
+	defer p.endRecording()
+	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.HighPriority)
+	left = work
+	for _, gr := range pr.groups {
+		open := gr.openTime(now)
+		for _, it := range gr.items {
+			if it.placed {
+				continue
+			}
+			if left <= 0 || most <= 0 {
+				return Guarantee{}, left, false, nil
+			}
+			p.candidateTimes = p.candidateTimes[:0]
+			if !p.placeItemFrom(it, it.earliestByParallelism(open), now, flexible) {
+				p.rollback(0)
+				return Guarantee{}, left, false, fmt.Errorf("project %d, job %d stage %d task %d: %w", pr.ID, it.key.Job, it.key.Stage, it.key.Task, ErrNeverFits)
+			}
+			left -= p.workOf(it, open > now)
+			most--
+			if pr.Deadline > 0 && it.end > pr.Deadline && !pr.guaranteed {
+				g := Guarantee{Departure: p.departureIfComplete(pr)}
+				p.rollback(0)
+				return g, left, false, fmt.Errorf("project %d: %w", pr.ID, ErrTooLate)
+			}
+		}
+	}
+	err = p.completePlan(now, pr)
+	return pr.guarantee, left, err == nil, err
+}
+
+// workOf returns the work of the search that placed an item last. The finder serves the time of
+// the call only.
+func (p *Planner) workOf(it *item, later bool) int {
+	work := workPerTask
+	if later || p.finderOf(it) == nil {
+		work += 2 * int(p.profile.Bins())
+	}
+	if n := len(p.candidateTimes); n > 0 {
+		if p.cfg.MaxTries > 0 {
+			n = min(n, p.cfg.MaxTries)
+		}
+		work += int(p.profile.Bins()) + p.numPlaced + workPerTry*n
+	}
+	return work
+}
+
+// departureIfComplete returns the departure of a project if all its tasks have a place, else 0.
+func (p *Planner) departureIfComplete(pr *project) scheduler.Time {
+	for _, g := range pr.groups {
+		for _, it := range g.items {
+			if !it.placed {
+				return 0
+			}
+		}
+	}
+	return pr.departure()
+}

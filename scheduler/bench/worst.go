@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+)
+
+// WorstCase is an input that validation accepts and that is meant to make single cycles long.
+type WorstCase struct {
+	Name string // as in the table
+	Help string
+	// submit submits the work to a World of Defaults, with n as the case's number.
+	submit func(w *World, n int) error
+	n      int
+}
+
+// WorstCases returns the inputs of `drover bench scheduler -worst`.
+func WorstCases() []WorstCase {
+	return []WorstCase{
+		{"largest", "a job of 32,000 tasks with a bound and a deadline: about as many as a plan may have", (*World).submitBounded, 32_000},
+		{"deadline", "a job of 100,000 tasks with a bound and a deadline", (*World).submitBounded, 100_000},
+		{"project", "a project of one job of 100,000 tasks with a bound", (*World).submitProject, 100_000},
+		{"two stages", "a project of 50,000 maps and as many reduces with a bound", (*World).submitStages, 50_000},
+		{"deadlines", "10,000 jobs of ten tasks with a bound and a deadline", (*World).submitDeadlines, 10_000},
+		{"tasks", "a job of 1,000,000 tasks", (*World).submitTasks, 1_000_000},
+		{"maps", "a job of 1,000,000 maps with three replicas each", (*World).submitMaps, 1_000_000},
+		{"accepted", "a job of 100,000 tasks whose deadline a quote accepted", (*World).submitAccepted, 100_000},
+		{"jobs", "10,000 jobs of one tenant", (*World).submitJobs, 10_000},
+		{"map jobs", "10,000 map jobs of one tenant with three replicas a task", (*World).submitMapJobs, 10_000},
+		{"shapes", "100,000 jobs with different demands", (*World).submitShapes, 100_000},
+	}
+}
+
+// WorstConfig is how a worst case is measured.
+type WorstConfig struct {
+	Nodes  int
+	Cycles int // with everything free first, then with few ends a cycle
+	Policy string
+	Params map[string]string
+	Scale  int // the case's number is divided by it; 1 or more
+	// Limit is the CPU time after which no further cycle begins, 0 for none.
+	Limit time.Duration
+}
+
+// WorstResult is the measurement of one worst case.
+type WorstResult struct {
+	Case      string  `json:"case"`
+	Policy    string  `json:"policy"`
+	Nodes     int     `json:"nodes"`
+	Cycles    int     `json:"cycles"`               // fewer than wanted if the limit was reached
+	LongestMS float64 `json:"longest_cycle_cpu_ms"` // by CPU time, with Check and the changes of the State
+	At        int     `json:"longest_cycle"`        // which one it was, from 0
+	MeanMS    float64 `json:"mean_cycle_cpu_ms"`
+	Placed    int     `json:"placed"`
+}
+
+// worstEnds is the number of tasks that end between two cycles, worstActions the limit of a
+// decision, which is the coordinator's.
+const (
+	worstEnds    = 50
+	worstActions = 2000
+)
+
+// MeasureWorst submits a worst case, beside two small jobs of another tenant, to an empty cluster
+// and returns how long the longest cycle took, 10 ms of virtual time apart and with the
+// coordinator's limit of actions. The first cycle, which builds the policy's caches, counts too.
+func MeasureWorst(k WorstCase, c WorstConfig, m Meter) (WorstResult, error) {
+	w, err := NewWorld(Config{Nodes: c.Nodes, Tenants: 2, Policy: c.Policy, Params: c.Params}.Defaults())
+	if err != nil {
+		return WorstResult{}, err
+	}
+	w.Planning, w.MaxActions = true, worstActions
+	p, err := newPolicy(w.Config)
+	if err != nil {
+		return WorstResult{}, err
+	}
+	if err := k.submit(w, max(1, k.n/max(1, c.Scale))); err != nil {
+		return WorstResult{}, fmt.Errorf("%s: %w", k.Name, err)
+	}
+	for range 2 {
+		if err := w.submitOne(1, 0, w.stage(4), 0); err != nil {
+			return WorstResult{}, err
+		}
+	}
+	r := WorstResult{Case: k.Name, Policy: c.Policy, Nodes: c.Nodes}
+	total := time.Duration(0)
+	for ; r.Cycles < c.Cycles && (c.Limit <= 0 || total < c.Limit); r.Cycles++ {
+		before := m.CPU()
+		d, err := scheduler.Cycle(w.S, p, w.Now, w.MaxActions, scheduler.AcceptAll)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", k.Name, err)
+		}
+		took := m.CPU() - before
+		total += took
+		if ms := float64(took.Microseconds()) / 1000; ms > r.LongestMS {
+			r.LongestMS, r.At = ms, r.Cycles
+		}
+		r.Placed += countPlacements(&d)
+		w.RecordPlacements(&d)
+		if err := w.reportActions(&d); err != nil {
+			return r, err
+		}
+		w.Now = w.Now.Add(10 * time.Millisecond)
+		if 3*r.Cycles > 2*c.Cycles { // compress the schedule each time, and let tasks run past their bounds
+			w.Now = w.Now.Add(11 * time.Second)
+		}
+		if err := w.endAttempts(w.pickEnds(worstEnds, nil)); err != nil {
+			return r, err
+		}
+	}
+	r.MeanMS = float64(total.Microseconds()) / 1000 / float64(max(1, r.Cycles))
+	return r, nil
+}
+
+// stage returns a stage of tasks that use a quarter of a node each.
+func (w *World) stage(tasks int) scheduler.StageSpec {
+	return scheduler.StageSpec{Name: "main", Kind: scheduler.KindGroup, Tasks: int32(tasks), Demand: scheduler.Resources{8_000, 16 << 30, 50_000_000},
+		Disk: 1 << 30, Estimate: time.Minute}
+}
+
+// submitOne submits a job of one stage or more to a tenant; change may be nil.
+func (w *World) submitOne(t scheduler.TenantID, project scheduler.ProjectID, stage scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
+	return w.submitJob(t, project, []scheduler.StageSpec{stage}, bound, change...)
+}
+
+func (w *World) submitJob(t scheduler.TenantID, project scheduler.ProjectID, stages []scheduler.StageSpec, bound time.Duration, change ...func(*scheduler.JobSpec)) error {
+	w.nextJob++
+	job := scheduler.JobSpec{ID: w.nextJob, Name: "worst", Tenant: t, Priority: scheduler.PriorityLow, Submitted: w.Now, Bound: bound, Project: project}
+	for _, c := range change {
+		c(&job)
+	}
+	for _, g := range stages {
+		w.tasksLeft[job.ID] += g.Tasks
+	}
+	return w.S.Events().SubmitJob(job, stages)
+}
+
+const worstBound = 2 * time.Minute
+
+func (w *World) deadline(d time.Duration) func(*scheduler.JobSpec) {
+	return func(j *scheduler.JobSpec) { j.Deadline = w.Now.Add(d) }
+}
+
+func (w *World) submitBounded(n int) error {
+	return w.submitOne(0, 0, w.stage(n), worstBound, w.deadline(1000*time.Hour))
+}
+
+func (w *World) submitDeadlines(n int) error {
+	for range n {
+		if err := w.submitOne(0, 0, w.stage(10), worstBound, w.deadline(1000*time.Hour)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) submitAccepted(n int) error {
+	return w.submitOne(0, 0, w.stage(n), 0, w.deadline(1000*time.Hour), func(j *scheduler.JobSpec) { j.Accepted = true })
+}
+
+func (w *World) putProject() error {
+	return w.S.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "worst", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1})
+}
+
+func (w *World) submitProject(n int) error {
+	if err := w.putProject(); err != nil {
+		return err
+	}
+	return w.submitOne(0, 1, w.stage(n), worstBound)
+}
+
+func (w *World) submitStages(n int) error {
+	if err := w.putProject(); err != nil {
+		return err
+	}
+	maps, reduces := w.stage(n), w.stage(n)
+	maps.Kind, reduces.Kind, reduces.After, reduces.Name = scheduler.KindMap, scheduler.KindReduce, []int32{0}, "reduce"
+	return w.submitJob(0, 1, []scheduler.StageSpec{maps, reduces}, worstBound)
+}
+
+func (w *World) submitTasks(n int) error { return w.submitOne(0, 0, w.stage(n), 0) }
+
+func (w *World) mapStage(n int) scheduler.StageSpec {
+	g := w.stage(n)
+	g.Kind, g.Inputs = scheduler.KindMap, w.drawInputs(n)
+	return g
+}
+
+func (w *World) submitMaps(n int) error { return w.submitOne(0, 0, w.mapStage(n), 0) }
+
+func (w *World) submitJobs(n int) error {
+	for range n {
+		if err := w.submitOne(0, 0, w.stage(10), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) submitMapJobs(n int) error {
+	for range n {
+		if err := w.submitOne(0, 0, w.mapStage(10), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) submitShapes(n int) error {
+	for i := range n {
+		g := w.stage(1)
+		g.Demand = g.Demand.Add(scheduler.Resources{int64(i % 317), int64(i/317) << 10, 0})
+		if err := w.submitOne(0, 0, g, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
+	"github.com/drover-run/drover/scheduler/schedtest"
+)
+
+// A project of 100,000 tasks with bounds does not make a cycle long: none takes more steps than
+// its budget and those of one task, none reads or plans more tasks than are planned at the same
+// time, and a small project that comes later is guaranteed in the cycle in which it arrives.
+func TestALargeProjectIsPlannedInParts(t *testing.T) {
+	for _, name := range []string{"two_tier", "conservative"} {
+		t.Run(name, func(t *testing.T) {
+			p := mustNew(t, name, nil).(*reservingPolicy)
+			w := schedtest.New(t).AddNodes(3, schedtest.R(8, 32, 100)).AddTenants("a")
+			submit := func(id scheduler.ProjectID, tasks int32) scheduler.JobID {
+				if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: id, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+					t.Fatal(err)
+				}
+				return w.Submit("a", tasks, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+					j.Project, j.Bound = id, time.Second
+				})
+			}
+			large := submit(1, 100_000)
+			guaranteed := func(job scheduler.JobID) bool {
+				return w.State.Job(job).HasState(scheduler.GuaranteeState) || w.State.Project(w.State.Job(job).Spec.Project).HasState(scheduler.GuaranteeState)
+			}
+			const oneTask = 20_000 // steps: all backfill times of one
+			cycles := func(n int) {
+				t.Helper()
+				for range n {
+					d, err := scheduler.Cycle(w.State, p, w.Now, 2000, scheduler.AcceptAll)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if left := p.plan.StepsLeft(); left < -oneTask || p.plan.Len() > maxPlannedTasks+100 {
+						t.Fatalf("a cycle spent %d steps of %d on %d tasks", planSteps-left, planSteps, p.plan.Len())
+					}
+					w.Start()
+					w.Advance(time.Millisecond)
+					if d.Empty() {
+						return
+					}
+				}
+			}
+			cycles(3)
+			small := submit(2, 2)
+			cycles(1)
+			if !guaranteed(small) || guaranteed(large) {
+				t.Errorf("guaranteed: the small project %v, the large one %v; want the small one alone", guaranteed(small), guaranteed(large))
+			}
+			cycles(20)
+			if n := len(w.State.Reservations().All()); n < 200 {
+				t.Errorf("%d tasks are planned after 24 cycles", n)
+			}
+			for range 3 {
+				for i, a := range w.Attempts() {
+					if i < 4 {
+						w.End(a, scheduler.OutcomeSucceeded)
+					}
+				}
+				cycles(5)
+			}
+		})
+	}
+}
+
+// A plan that is made in parts is the same for a new policy in every cycle, starts its tasks,
+// and is guaranteed when all of it is planned.
+func TestAPlanInPartsIsGuaranteedAtItsEnd(t *testing.T) {
+	for _, variant := range []string{"2tsb", "2tfb-sf"} {
+		t.Run(variant, func(t *testing.T) { planInParts(t, variant) })
+	}
+}
+
+func planInParts(t *testing.T, variant string) {
+	newPolicy := func() scheduler.Policy {
+		return mustNew(t, "two_tier", map[string]string{"variant": variant, "max_tries": "10"})
+	}
+	p := newPolicy().(*reservingPolicy)
+	w := schedtest.New(t).AddNodes(20, schedtest.R(4, 16, 100)).AddTenants("a")
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w.Submit("a", planSteps/stepsPerTask*5/4, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, time.Minute })
+	for n := range 200 {
+		d := policytest.DecideWarmAndCold(t, w.State, p, newPolicy, w.Now, 100_000)
+		if v := scheduler.Check(w.State, &d, w.Now); len(v) > 0 {
+			t.Fatal(v)
+		}
+		for i := range d.Actions {
+			if err := w.State.Apply(&d.Actions[i], w.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.State.PolicyStates().Apply(d.PolicyStates); err != nil {
+			t.Fatal(err)
+		}
+		if err := policytest.ProveAll(w.State, &d, w.Now, 100_000); err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		w.Advance(1)
+		complete := p.plan.NumUnplaced() == 0
+		if got := w.State.Project(1).HasState(scheduler.GuaranteeState); got != complete {
+			t.Fatalf("cycle %d: guaranteed is %v, planned in full is %v", n, got, complete)
+		}
+		if complete {
+			if n == 0 {
+				t.Error("the plan was made in one cycle")
+			}
+			return
+		}
+		if d.Wake != w.Now {
+			t.Fatalf("cycle %d: the next one is due at %d, not at once", n, d.Wake)
+		}
+	}
+	t.Error("the plan is not complete after 200 cycles")
+}
+
+// What fits of a project is planned to its end although something of it fits nowhere, whatever is
+// left of the budget when that is found.
+func TestAPlanInPartsPassesOverWhatFitsNowhere(t *testing.T) {
+	for _, tasks := range []int32{999, 1000, 1001, 1500} {
+		p := mustNew(t, "two_tier", map[string]string{"variant": "2tsb"}).(*reservingPolicy)
+		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 16, 100)).AddTenants("a")
+		if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 2}); err != nil {
+			t.Fatal(err)
+		}
+		inProject := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, time.Minute }
+		w.Submit("a", tasks, schedtest.R(1, 1, 0), inProject)
+		w.Submit("a", 3, schedtest.R(5, 1, 0), inProject)
+		for range 20 {
+			d, err := scheduler.Cycle(w.State, p, w.Now, 100_000, scheduler.AcceptAll)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Start()
+			w.Advance(1)
+			if d.Empty() {
+				break
+			}
+		}
+		if n := p.plan.NumUnplaced(); n != 3 {
+			t.Errorf("%d tasks of %d are not planned, want the 3 that fit nowhere", n, tasks+3)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package threedsf_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/backfill"
+	"github.com/drover-run/drover/scheduler/deadline"
+	"github.com/drover-run/drover/scheduler/drf"
+	"github.com/drover-run/drover/scheduler/schedtest"
+	"github.com/drover-run/drover/scheduler/threedsf"
+)
+
+func guaranteeing() *threedsf.Policy {
+	return threedsf.New(threedsf.Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF,
+		Preempt: deadline.Suspend, MaxSuspended: 10 * time.Minute,
+		Guarantees: threedsf.Guarantees{Enabled: true, SF: 0.5, PL: backfill.NoLimit, MaxTries: 100, Margin: 2 * time.Second, CompressEvery: 10 * time.Second}})
+}
+
+// twoStages are n maps and as many reduces of a quarter of a node.
+func twoStages(n int32) []scheduler.StageSpec {
+	d := schedtest.R(2, 2, 10)
+	return []scheduler.StageSpec{
+		{Name: "map", Kind: scheduler.KindMap, Tasks: n, Demand: d, Estimate: 20 * time.Second},
+		{Name: "reduce", Kind: scheduler.KindReduce, Tasks: n, Demand: d, Estimate: 20 * time.Second, After: []int32{0}},
+	}
+}
+
+const testBound = 30 * time.Second
+
+// A request that takes many cycles to plan is accepted in the end, no cycle does more than
+// its budget allows, others are served meanwhile, and the guarantee holds.
+func TestRequestIsPlannedInParts(t *testing.T) {
+	for name, submit := range map[string]func(*schedtest.World) func() (accepted, violated bool){
+		"a job with a deadline": func(w *schedtest.World) func() (bool, bool) {
+			id := w.SubmitStages("a", twoStages(60), func(j *scheduler.JobSpec) { j.Bound, j.Deadline = testBound, w.Now.Add(time.Hour) })
+			return func() (bool, bool) {
+				j := w.State.Job(id)
+				return j.HasState(scheduler.AcceptedState), j.HasState(scheduler.ViolatedState)
+			}
+		},
+		"a project": func(w *schedtest.World) func() (bool, bool) {
+			if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			w.SubmitStages("a", twoStages(60), func(j *scheduler.JobSpec) { j.Bound, j.Project = testBound, 1 })
+			return func() (bool, bool) {
+				pr := w.State.Project(1)
+				return pr.HasState(scheduler.GuaranteeState), pr.HasState(scheduler.ViolatedState)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(5, schedtest.R(8, 8, 100)).AddTenants("a", "b")
+			status := submit(w)
+			other := w.Submit("b", 3, schedtest.R(1, 1, 1))
+			p := guaranteeing()
+			const work = 3000 // a few tasks
+			p.SetPlanWork(work)
+			parts := 0
+			ends := map[scheduler.AttemptID]scheduler.Time{}
+			for round := 0; w.State.Job(1) != nil; round++ {
+				if round > 20_000 {
+					t.Fatal("the jobs do not end")
+				}
+				d := w.Cycle(p)
+				if planned, _, _ := p.PlanSteps(); planned > work+8_000 { // what one task may exceed it by
+					t.Fatalf("cycle %d planned %d units of work, the budget is %d", round, planned, work)
+				}
+				accepted, violated := status()
+				switch {
+				case violated:
+					t.Fatal("the guarantee is violated")
+				case !accepted:
+					if parts++; len(d.Actions) == 0 && len(d.PolicyStates) == 0 {
+						t.Fatalf("cycle %d does nothing, and the request is not decided", round)
+					}
+					if d.Wake != w.Now+1 {
+						t.Fatalf("cycle %d requests the next one at %d, now is %d", round, d.Wake, w.Now)
+					}
+				}
+				if round == 0 && w.State.Job(other).Live != 3 {
+					t.Errorf("%d tasks of another tenant run after the first cycle, want 3", w.State.Job(other).Live)
+				}
+				w.Advance(10 * time.Millisecond)
+				if accepted {
+					w.Advance(time.Second)
+				}
+				for _, a := range w.Attempts() {
+					if a.Phase == scheduler.AttemptStarting {
+						ends[a.ID] = w.Now.Add(20 * time.Second)
+					} else if w.Now >= ends[a.ID] {
+						w.End(a, scheduler.OutcomeSucceeded)
+					}
+				}
+				w.Start()
+				for j := range w.State.Jobs() {
+					if left := int32(0); j.Live == 0 {
+						for _, g := range j.Stages {
+							left += g.Remaining()
+						}
+						if left == 0 {
+							if err := w.State.Events().EndJob(j.Spec.ID, scheduler.JobSucceeded, w.Now); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+			}
+			if parts < 10 {
+				t.Errorf("the request took %d cycles: the budget does not bind", parts)
+			}
+		})
+	}
+}
+
+// However large the inputs, the counted work of a cycle stays within its limits.
+func TestDecisionIsBounded(t *testing.T) {
+	bounded := func(w *schedtest.World) func(*scheduler.JobSpec, *scheduler.StageSpec) {
+		return func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+			j.Bound, j.Deadline, g.Estimate = testBound, w.Now.Add(1000*time.Hour), 20*time.Second
+		}
+	}
+	for name, submit := range map[string]func(*schedtest.World){
+		"a job of many tasks": func(w *schedtest.World) { w.Submit("a", 20_000, schedtest.R(1, 1, 1), bounded(w)) },
+		"more tasks than a plan may have": func(w *schedtest.World) {
+			w.Submit("a", threedsf.MaxPlannedTasks+1, schedtest.R(1, 1, 1), bounded(w))
+		},
+		"many jobs": func(w *schedtest.World) {
+			for range 3000 {
+				w.Submit("a", 10, schedtest.R(1, 1, 1), bounded(w))
+			}
+		},
+		"many demands": func(w *schedtest.World) {
+			for i := range 45_000 {
+				w.Submit("a", 1, schedtest.R(3, 1+float64(i)/100_000, 1))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(100, schedtest.R(8, 8, 100)).AddTenants("a", "b")
+			submit(w)
+			other := w.Submit("b", 10, schedtest.R(1, 1, 1))
+			p := guaranteeing()
+			for cycle := range 6 {
+				d, err := scheduler.Cycle(w.State, p, w.Now, 1000, scheduler.AcceptAll)
+				if err != nil {
+					t.Fatal(err)
+				}
+				planned, read, examined := p.PlanSteps()
+				if planned > threedsf.DefaultPlanWork+20_000 || read > threedsf.MaxPlannedTasks+threedsf.RequestBatch || examined > max(threedsf.MinExamined, threedsf.MaxExamined/len(w.State.Nodes())) {
+					t.Errorf("cycle %d: planned %d, read %d, examined %d", cycle, planned, read, examined)
+				}
+				reserved := 0
+				for _, a := range d.Actions {
+					if a.Kind == scheduler.ActReserve {
+						reserved++
+					}
+				}
+				if reserved > 501 {
+					t.Errorf("cycle %d makes %d reservations: at most half of its actions serve requests", cycle, reserved)
+				}
+				w.Advance(10 * time.Millisecond).Start()
+			}
+			if live := w.State.Job(other).Live; live != 10 {
+				t.Errorf("%d of 10 tasks of another tenant run", live)
+			}
+		})
+	}
+}
