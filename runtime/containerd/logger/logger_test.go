@@ -125,7 +125,7 @@ func TestRotation(t *testing.T) {
 		t.Error(err)
 	}
 	all, err := os.ReadDir(c.Dir)
-	if err != nil || len(all) != 4 { // stderr.log and three of stdout
+	if err != nil || len(all) != 5 { // stderr.log, three of stdout and their mark
 		t.Errorf("files %v, %v", all, err)
 	}
 	for _, e := range all {
