@@ -16,6 +16,7 @@
 #   MEM=1024     memory of each machine, in MB
 #   NODES=3      number of machines
 #   CPUS=1       processors of each machine; the host needs as many idle ones
+#   TMPDIR=...   folder of the data, a disk or memory
 #   TEXT='...'   pattern of text files for the word counts; default: generated words
 #
 # A figure more than a tenth worse than on the page of the last release (the newest tag; HEAD while there
@@ -33,7 +34,7 @@ code=0
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS MEM NODES CPUS TEXT; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
