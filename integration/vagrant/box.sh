@@ -38,7 +38,7 @@ mkdir -p "$i"/{bin,proc,sys,dev,new,mod}
 cp "$(command -v busybox)" "$i/bin/busybox"
 for a in sh mount insmod switch_root sleep; do ln -s busybox "$i/bin/$a"; done
 n=10
-for mod in virtio_blk virtio_net virtio_rng; do
+for mod in virtio_pci virtio_blk virtio_net virtio_rng ext4; do # some are modules, some built in, by release
   modprobe -d "$root" -S "$kv" --show-depends $mod | awk '$1 == "insmod" {print $2}'
 done | awk '!seen[$0]++' | while read -r f; do
   n=$((n + 1))
