@@ -105,7 +105,8 @@ const (
 	worstLimit  = 10 * time.Second
 )
 
-// runBenchWorst measures the longest cycle of each policy with each worst case.
+// runBenchWorst measures the longest cycle of each policy with each worst case, and says on
+// standard error which case it is at: all together take minutes.
 func runBenchWorst(c *cli.Context, params map[string]string) error {
 	nodes := 10_000
 	if c.IsSet("nodes") {
@@ -114,12 +115,13 @@ func runBenchWorst(c *cli.Context, params map[string]string) error {
 	runtime.LockOSThread() // the collector's other threads do not belong to a cycle
 	defer runtime.UnlockOSThread()
 	var rows [][]string
-	of := []string{"3dsf", "drf", "pdsonqueue", "las_mq", "fair", "edf", "fifo"}
+	of := []string{"3dsf", "two_tier", "conservative", "drf", "pdsonqueue", "las_mq", "fair", "edf", "fifo"}
 	if c.String("policy") != "" {
 		of = []string{c.String("policy")}
 	}
 	for _, k := range bench.WorstCases() {
 		row := []string{k.Name}
+		fmt.Fprintf(c.App.ErrWriter, "%s ...\n", k.Name)
 		for _, name := range of {
 			r, err := bench.MeasureWorst(k, bench.WorstConfig{Nodes: nodes, Cycles: worstCycles, Policy: name, Params: params, Scale: 1, Limit: worstLimit}, bench.Meter{CPU: threadCPU})
 			if err != nil {
