@@ -6,8 +6,9 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Work of CompleteSome, counted and not timed, so that equal plans take equal decisions on any machine. One
-// unit is about what it takes to look at one bin: 15 ns.
+// Work of CompleteSome, counted and not timed, so that equal plans take equal decisions on any
+// machine. One unit is about what it takes to look at one bin: 15 ns. It is a budget beside
+// SetBudget's, which other units count.
 const (
 	workPerTask = 400 // finding a place by the finder, and reserving it
 	workPerTry  = 60  // a backfill time
@@ -25,7 +26,7 @@ func (p *Planner) CompleteSome(now scheduler.Time, id scheduler.ProjectID, most,
 	}
 	p.beginRecording(now)
 	defer p.endRecording()
-	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.HighPriority)
+	flexible := p.isFlexible(pr)
 	left = work
 	for _, gr := range pr.groups {
 		open := gr.openTime(now)

@@ -37,11 +37,17 @@ func (p *Planner) submit(now scheduler.Time, in Project) (Guarantee, error) {
 	return pr.guarantee, nil
 }
 
+// isFlexible reports whether tasks of a new project may take backfill times, at which reservations of
+// others are moved.
+func (p *Planner) isFlexible(pr *project) bool {
+	return p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.HighPriority)
+}
+
 // completePlan places the unplaced tasks of a project and guarantees its departure if
 // it has no guarantee.
 func (p *Planner) completePlan(now scheduler.Time, pr *project) error {
 	budget := p.stepsLeft
-	flexible := p.cfg.Variant == Flexible || p.cfg.Variant == FlexibleSF || (p.cfg.Variant == Priority && pr.HighPriority)
+	flexible := p.isFlexible(pr)
 	for _, g := range pr.groups {
 		for _, it := range g.items {
 			if it.placed {

@@ -329,8 +329,8 @@ var errUnknownEnd = errors.New("completion time unknown")
 // errTooManyTasks refuses a request that would make the plan too large.
 var errTooManyTasks = errors.New("too many tasks for a guarantee")
 
-// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns what is left of it, and
-// done if all tasks have a place. A guarantee needs a known end: a project's jobs need
+// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns
+// what is left of it, and done if all tasks have a place. A guarantee needs a known end: a project's jobs need
 // bounds, a deadline job's stages need bounds or predictions. A job beyond a cap, or
 // with a stage of more tasks than may run at once, has none.
 func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left int, done bool, err error) {

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/drover-run/drover/integration/internal/record"
 )
 
 // The targets: seconds of wall time, and a ratio of CPU times.
@@ -141,7 +143,7 @@ func (b *bench) measureOneTask() ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []figure{{"job of one task, submit to done", median(walls), "s", targetOneTask,
+	return []figure{{"job of one task, submit to done", record.Median(walls), "s", targetOneTask,
 		fmt.Sprintf("median of %d, %.3f to %.3f; including the start of the client", times, slices.Min(walls), slices.Max(walls))}}, nil
 }
 
@@ -159,7 +161,7 @@ func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string,
 		}
 		walls, cpus = append(walls, u.wall), append(cpus, u.cpu)
 	}
-	return resourceUse{median(walls), median(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
+	return resourceUse{record.Median(walls), record.Median(cpus)}, fmt.Sprintf("median of %d, %.1f to %.1f s", b.runs, slices.Min(walls), slices.Max(walls)), nil
 }
 
 func (b *bench) measureBuiltin() ([]figure, error) {
@@ -224,11 +226,6 @@ func (b *bench) measureStreaming() ([]figure, error) {
 		{what + "combiner, wall", combined.wall, "s", 0, combinedSpread},
 		{what + "combiner, CPU over that without Drover", combined.cpu / hand.cpu, "times", 0, ""},
 	}, nil
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
 func sizeMB(file string) (float64, error) {

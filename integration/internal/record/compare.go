@@ -68,7 +68,7 @@ func figures(output string) []figure {
 		}
 	}
 	for i := range out {
-		out[i].value = median(of[out[i].name])
+		out[i].value = Median(of[out[i].name])
 	}
 	return out
 }
@@ -119,8 +119,8 @@ func quantity(cell string) (v float64, unit string, ok bool) {
 	return v, m[2], err == nil
 }
 
-// median returns the median of v, which is not empty.
-func median(v []float64) float64 {
+// Median returns the median of v, which is not empty.
+func Median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
