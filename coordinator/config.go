@@ -99,6 +99,10 @@ type Config struct {
 	// of ten times that; 200.
 	SubmitRate float64
 
+	// TracesEndpoint is the OTLP/HTTP endpoint to which traces of jobs are sent, such
+	// as http://collector:4318; empty: none are made.
+	TracesEndpoint string
+
 	Logger *slog.Logger
 	// RecentLog has what Logger logged, for operators to follow; nil: nothing.
 	RecentLog *diagnosis.Log

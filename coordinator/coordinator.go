@@ -62,6 +62,8 @@ type core struct {
 	signIn       http.Handler // nil: there is no form
 	proxy        *proxy
 
+	tracing *tracing
+
 	peers *peers // the other coordinators; nil without a port for them
 
 	leadership *leadership
@@ -144,6 +146,9 @@ func open(ctx context.Context, cfg Config) (*core, error) {
 	c.metrics = newMetrics(c)
 	c.proxy = newProxy(cfg.NodeTLS)
 	var err error
+	if c.tracing, err = openTracing(c); err != nil {
+		return nil, err
+	}
 	if c.blobs, err = blobs.Open(filepath.Join(cfg.Dir, "blobs"), cfg.BlobQuota, maxUpload); err != nil {
 		return nil, err
 	}
@@ -194,7 +199,7 @@ func refuseLostLog(dir string) error {
 func (c *core) close() error {
 	c.proxy.close()
 	err := errors.Join(c.peers.close(), c.replica.Close()) // raft waits for its calls: first end their connections
-	return errors.Join(err, c.recorder.flush(), c.audit.Close(), c.past.Close(), c.history.Close())
+	return errors.Join(err, c.recorder.flush(), c.tracing.close(), c.audit.Close(), c.past.Close(), c.history.Close())
 }
 
 // openAudit opens the audit log, nil if there is to be none.
@@ -219,7 +224,12 @@ func (c *core) openPast() (err error) {
 		c.log.Error("the history was damaged; what was whole is kept, and the log gives again what it has", "damage", d.What, "jobs kept", d.Jobs, "damaged file", d.Aside)
 	}
 	none := facts.New() // the status of an ended job needs no other facts
-	c.recorder = newRecorder(c.past, c.log, func(j *facts.Job) *droverv1.GetJobResponse { return c.jobStatus(none, j) }, c.notifyChange)
+	c.recorder = newRecorder(c.past, c.log, func(j *facts.Job) *droverv1.GetJobResponse { return c.jobStatus(none, j) }, func(list []facts.Ended, b past.Batch) {
+		if len(b.Jobs) > 0 {
+			c.notifyChange()
+		}
+		c.tracing.ended(list, b)
+	})
 	return nil
 }
 

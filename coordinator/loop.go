@@ -475,8 +475,10 @@ func (l *leader) runCycle(ctx context.Context) error {
 	var wake scheduler.Time
 	commit := func(d scheduler.Decision) (scheduler.Decision, error) {
 		wake = d.Wake
+		decided := l.c.now()
 		out, drops, err := l.commit(ctx, d)
 		dropped = drops
+		l.c.tracing.decided(l.policyName, now, decided, out)
 		return out, err
 	}
 	d, err := scheduler.Cycle(l.proj.state, l.policy, scheduler.Time(now.UnixNano()), maxActions, commit)

@@ -32,7 +32,7 @@ type recorder struct {
 	store  *past.Store
 	log    *slog.Logger
 	status func(*facts.Job) *droverv1.GetJobResponse
-	wrote  func() // is called after jobs were written
+	wrote  func([]facts.Ended, past.Batch) // is called after they were written
 
 	mu     sync.Mutex // guards queue and broken
 	queue  []facts.Ended
@@ -52,7 +52,7 @@ type stageKey struct {
 
 var _ replica.Recorder = (*recorder)(nil)
 
-func newRecorder(store *past.Store, log *slog.Logger, status func(*facts.Job) *droverv1.GetJobResponse, wrote func()) *recorder {
+func newRecorder(store *past.Store, log *slog.Logger, status func(*facts.Job) *droverv1.GetJobResponse, wrote func([]facts.Ended, past.Batch)) *recorder {
 	return &recorder{store: store, log: log, status: status, wrote: wrote, ends: map[stageKey]int64{}, more: make(chan struct{}, 1)}
 }
 
@@ -189,9 +189,7 @@ func (r *recorder) write(list []facts.Ended) error {
 			}
 		}
 	}
-	if len(b.Jobs) > 0 {
-		r.wrote()
-	}
+	r.wrote(list, b)
 	return nil
 }
 

@@ -66,7 +66,7 @@ func (r *rates) allow(name string) bool {
 //     write there.
 //  6. Propose the job, which is durable before the response; Apply repeats step 2.
 func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[droverv1.SubmitJobRequest]) (*connect.Response[droverv1.SubmitJobResponse], error) {
-	id := caller(ctx)
+	id, began := caller(ctx), s.now()
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
 	}
@@ -128,6 +128,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	if res.Err != nil {
 		return nil, res.Err
 	}
+	s.tracing.submitted(res.Job, began)
 	return connect.NewResponse(&droverv1.SubmitJobResponse{Job: res.Job, Name: res.Name, Warnings: warnings, Quote: forecast.quote}), nil
 }
 

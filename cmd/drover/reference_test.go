@@ -297,7 +297,7 @@ func registerMetrics(t *testing.T, co, no *prometheus.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := coordinator.Run(stopped, coordinator.Config{Dir: filepath.Join(dir, "c"), NoSync: true, Local: local, Metrics: co}); err != nil {
+	if err := coordinator.Run(stopped, coordinator.Config{Dir: filepath.Join(dir, "c"), NoSync: true, TracesEndpoint: "http://127.0.0.1:1", Local: local, Metrics: co}); err != nil {
 		t.Fatal(err)
 	}
 	driver, err := process.New(process.Config{StateDir: filepath.Join(dir, "p")})
