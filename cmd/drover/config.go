@@ -31,6 +31,12 @@ func configCommand() *cli.Command {
 				Subcommands: []*cli.Command{configInitCommand(coordinatorCommand()), configInitCommand(nodeCommand())},
 			},
 			{
+				Name:        "bundle",
+				Usage:       "certificates and configuration of machines, one file for each",
+				Subcommands: []*cli.Command{configBundleCommand(coordinatorCommand()), configBundleCommand(nodeCommand())},
+			},
+			configApplyCommand(),
+			{
 				Name:      "validate",
 				Usage:     "find what is wrong with a configuration file; nothing is changed",
 				ArgsUsage: "coordinator|node [FILE]",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -65,11 +66,16 @@ func tlsCertCommand() *cli.Command {
 				return err
 			}
 			fmt.Fprintf(c.App.Writer, "created %s and its key: %s/%s\n", filepath.Join(c.String("dir"), a[0]+".pem"), r.Kind, r.Name)
-			if old != nil && old.NotAfter.After(now) {
-				fmt.Fprintf(c.App.ErrWriter, "note: this is another certificate of %s; the former one (serial %x) stays good until %s: `drover tls revoke -dir %s -old %s` ends that\n",
-					old.Subject.CommonName, old.SerialNumber, old.NotAfter.UTC().Format(time.DateOnly), c.String("dir"), a[0])
-			}
+			noteFormer(c, old, a[0], now)
 			return nil
 		},
+	}
+}
+
+// noteFormer says that the certificate that was replaced, if any, stays good.
+func noteFormer(c *cli.Context, old *x509.Certificate, name string, now time.Time) {
+	if old != nil && old.NotAfter.After(now) {
+		fmt.Fprintf(c.App.ErrWriter, "note: this is another certificate of %s; the former one (serial %x) stays good until %s: `drover tls revoke -dir %s -old %s` ends that\n",
+			old.Subject.CommonName, old.SerialNumber, old.NotAfter.UTC().Format(time.DateOnly), c.String("dir"), name)
 	}
 }

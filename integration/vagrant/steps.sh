@@ -385,57 +385,46 @@ typed() { # WORDS OF THE COMMAND
   say "$commands. $*"
 }
 step_fresh() {
-  local at=$SECONDS m k role found tls=$work/fresh cure=0 installs=()
+  local at=$SECONDS m k found tls=$work/fresh again="drover config apply /root/n1.bundle" nodes_at=() installs=()
   rm -rf "$tls"
   # What a person has wrong: a firewall, a clock, no criu.
   on n1 'iptables -I OUTPUT -p tcp --dport 7100 -j DROP; timedatectl set-ntp false 2>/dev/null; date -s "+1 hour" >/dev/null; mv /usr/sbin/criu /root/criu.away'
-  typed "drover tls ca"
-  "$DROVER_DIST/drover-linux-amd64" tls ca -dir "$tls" >/dev/null || fail "tls ca"
-  typed "for m in ${machines[*]}: drover tls cert"
-  for m in "${machines[@]}"; do
-    role=node
-    [ "$m" != c1 ] || role=coordinator
-    "$DROVER_DIST/drover-linux-amd64" tls cert -dir "$tls" -kind $role -host "$m" -host "$(address "$m")" "$m" >/dev/null || fail "tls cert"
-  done
+  typed "drover config bundle coordinator ... c1=$(address c1)"
+  "$DROVER_DIST/drover-linux-amd64" config bundle coordinator -dir "$tls" -lease "$DROVER_LEASE" -allow-image rootfs:/srv/images/ "c1=$(address c1)" | indent || fail "config bundle coordinator"
+  for m in "${nodes[@]}"; do nodes_at+=("$m=$(address "$m")"); done
+  typed "drover config bundle node -coordinator https://$(address c1):7100 ${nodes_at[*]}"
+  "$DROVER_DIST/drover-linux-amd64" config bundle node -dir "$tls" -coordinator "https://$(address c1):7100" "${nodes_at[@]}" | indent || fail "config bundle node"
   mkdir -p "$work/www"
   cp "$(ls -t "$DROVER_DIST"/drover_*_amd64.deb | head -1)" "$work/www/drover.deb"
   fetch drover.deb /tmp/drover.deb
   say "the package is on the machines after $((SECONDS - at)) s"
-  typed "for m in ${machines[*]}: apt-get install ./drover.deb"
-  for m in "${machines[@]}"; do on "$m" 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/drover.deb' >"$work/install.$m" 2>&1 & installs+=($!); done
-  for k in "${!machines[@]}"; do wait "${installs[k]}" || fail "install: $(cat "$work/install.${machines[k]}")"; done
-  typed "for m in ${machines[*]}: copy its certificate"
+  typed "for m in ${machines[*]}: copy the package and its bundle, apt-get install ./drover.deb"
   for m in "${machines[@]}"; do
-    role=node mode='install -m 600'
-    [ "$m" != c1 ] || role=coordinator mode='install -m 640 -g drover'
-    tar -C "$tls" -cf - ca.pem "$m.pem" "$m.key" | on "$m" "cd /root && tar xf - --no-same-owner && install -m 644 ca.pem /etc/drover/tls/ && install -m 644 $m.pem /etc/drover/tls/$role.pem && $mode $m.key /etc/drover/tls/$role.key && rm ca.pem $m.pem $m.key" || fail "$m: certificates"
+    on "$m" "umask 077; cat >/root/$m.bundle" <"$tls/$m.bundle" || fail "$m: its bundle"
+    on "$m" 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/drover.deb' >"$work/install.$m" 2>&1 & installs+=($!)
   done
-  typed "c1: drover config init coordinator && systemctl enable --now drover-coordinator"
-  on c1 "drover config init coordinator -listen 192.168.77.10:7100 -lease $DROVER_LEASE -allow-image rootfs:/srv/images/ && systemctl enable --now drover-coordinator" 2>&1 | indent || fail "coordinator"
-  typed "for m in ${nodes[*]}: drover config init node"
-  for m in "${nodes[@]}"; do on "$m" "drover config init node -coordinator https://192.168.77.10:7100 -name $m -listen $(address "$m"):7101" 2>&1 | indent || fail "$m: config init"; done
-  typed "for m in ${nodes[*]}: drover doctor && systemctl enable --now drover-node"
-  for m in "${nodes[@]}"; do
-    found=$(on "$m" 'drover doctor -quick') && continue
+  for k in "${!machines[@]}"; do wait "${installs[k]}" || fail "install: $(cat "$work/install.${machines[k]}")"; done
+  typed "for m in ${machines[*]}: drover config apply \$m.bundle"
+  for m in "${machines[@]}"; do
+    found=$(on "$m" "drover config apply /root/$m.bundle" 2>&1) && continue
     grep -A1 '^missing' <<<"$found" | indent
-    [ "$m" = n1 ] || fail "$m: doctor: $found"
-    # The cures, as it names them, from what it found at first to what it finds then.
-    grep -A1 '^missing *coordinator ' <<<"$found" | grep -q 'cure: ' || fail "the firewall is not named: $found"
-    on n1 'iptables -D OUTPUT -p tcp --dport 7100 -j DROP'
-    grep -A1 -E '^(missing|degraded) *criu ' <<<"$found" | grep -q 'cure: apt-get install criu' || fail "criu is not named: $found"
-    on n1 'mv /root/criu.away /usr/sbin/criu' # without a network it cannot be downloaded
-    found=$(on n1 'drover doctor -quick') && fail "the clock is not named: $found"
-    grep -A1 '^missing *clock ' <<<"$found" | indent
-    grep -A1 '^missing *clock ' <<<"$found" | grep -q 'cure: ' || fail "the clock is not named: $found"
-    on n1 'date -s "-1 hour" >/dev/null'
-    cure=3
-    on n1 'drover doctor -quick' >"$work/last" || fail "n1: doctor finds more: $(grep -A1 '^missing' "$work/last")"
+    [ "$m" = n1 ] || fail "$m: config apply: $found"
+    want "n1: nothing was started" "$(on n1 'systemctl is-active drover-node; systemctl is-enabled drover-node' | xargs)" "inactive disabled"
   done
-  for m in "${nodes[@]}"; do on "$m" 'systemctl enable --now drover-node' 2>&1 | indent || fail "$m: drover-node"; done
-  want "mistakes mended as doctor says" $cure 3
+  # The cures, as it names them, from what it found at first to what it finds then.
+  found=$(on n1 "$again" 2>&1) && fail "n1: its mistakes are not named: $found"
+  grep -A1 '^missing *coordinator ' <<<"$found" | grep -q 'cure: ' || fail "the firewall is not named: $found"
+  grep -A1 -E '^(missing|degraded) *criu ' <<<"$found" | grep -q 'cure: apt-get install criu' || fail "criu is not named: $found"
+  typed "n1: open the port, apt-get install criu; $again"
+  found=$(on n1 "iptables -D OUTPUT -p tcp --dport 7100 -j DROP; mv /root/criu.away /usr/sbin/criu; $again" 2>&1) && fail "the clock is not named: $found" # without a network criu cannot be downloaded
+  grep -A1 '^missing' <<<"$found" | indent
+  grep -A1 '^missing *clock ' <<<"$found" | grep -q 'cure: ' || fail "the clock is not named: $found"
+  typed "n1: set the clock; $again"
+  found=$(on n1 "date -s '-1 hour' >/dev/null; $again" 2>&1) || fail "n1: after the cures: $found"
   typed "drover job run first.hcl"
   first_job
-  measured "from machines without the package to the end of the first job, by install.md" "$commands commands and $cure cures, $((SECONDS - at)) s"
+  for m in "${machines[@]}"; do on "$m" "rm /root/$m.bundle"; done
+  measured "from machines without the package to the end of the first job, by install.md, with a firewall, a wrong clock and no criu" "$commands commands with the cures, $((SECONDS - at)) s"
   [ $commands -le 8 ] || fail "$commands commands, 8 are allowed"
   if [ $((SECONDS - at)) -gt 600 ]; then say "longer than the 10 minutes that metal may take"; fi
   nodes_up

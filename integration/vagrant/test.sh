@@ -33,9 +33,15 @@ for s in $steps; do
   case " $all " in *" $s "*) ;; *) echo "test.sh: STEPS: no step $s: $all" >&2; exit 2 ;; esac
 done
 [ "$DROVER_NODES" -ge 2 ] || { echo "test.sh: DROVER_NODES=$DROVER_NODES: a drain needs 2" >&2; exit 2; }
-for p in vagrant virsh /usr/sbin/libvirtd dnsmasq qemu-img mmdebstrap busybox java curl python3; do
-  command -v $p >/dev/null || { echo "test.sh: $p is missing: apt-get install --no-install-recommends vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients dnsmasq-base qemu-utils qemu-system-x86 mmdebstrap busybox-static default-jre-headless curl python3" >&2; exit 1; }
-done
+programs="vagrant virsh /usr/sbin/libvirtd dnsmasq qemu-img mmdebstrap busybox java curl python3"
+packages="vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients dnsmasq-base qemu-utils qemu-system-x86 mmdebstrap busybox-static default-jre-headless curl python3"
+missing() { for p in $programs; do command -v "$p" >/dev/null || echo "$p"; done; }
+if [ -n "$(missing)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "test.sh: installing $packages"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
+fi
+[ -z "$(missing)" ] || { echo "test.sh: missing: $(missing | xargs); apt-get install --no-install-recommends $packages" >&2; exit 1; }
 
 # libvirtd, HDFS and the machines live in namespaces whose first process is a child of
 # the process in this file. They outlive this script where STEPS are named.
