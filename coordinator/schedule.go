@@ -26,7 +26,8 @@ const (
 )
 
 // GetSchedule returns the attempts that occupy nodes since a time in the past,
-// the reservations, and the stages that wait. O(attempts not forgotten).
+// the reservations, and the stages that wait. Every attempt that is not forgotten is
+// looked at; only those of the response are described. O(attempts not forgotten).
 func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[droverv1.GetScheduleRequest]) (*connect.Response[droverv1.GetScheduleResponse], error) {
 	if err := s.needUser(ctx); err != nil {
 		return nil, err
@@ -42,9 +43,13 @@ func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[dr
 	var err error
 	s.view(func(f *facts.Facts) {
 		if b.job, err = s.resolveEventsJob(ctx, f, req.Msg.GetJob()); err == nil {
-			b.build(f, starts)
+			b.collectAttempts(f)
 		}
 	})
+	if err == nil {
+		b.chooseAttempts() // without the lock
+		s.view(func(f *facts.Facts) { b.build(f, starts) })
+	}
 	if errors.Is(err, fault.NotFound) {
 		j, pastErr := s.findPast(ctx, req.Msg.GetJob())
 		if pastErr != nil {
@@ -71,10 +76,85 @@ type scheduleBuilder struct {
 	from time.Time
 	job  uint64 // only this one; 0: all
 
+	candidates []candidate // of the response's attempts
+
 	gaps  map[string][]*droverv1.ScheduleGap
 	jobs  map[uint64]bool // to be listed in the response
 	known map[uint64]bool // the facts have it: it is not looked for in the history
 	out   *droverv1.GetScheduleResponse
+}
+
+// candidate is an attempt that the request is about.
+type candidate struct {
+	key           facts.Key
+	node          int32
+	active        bool
+	readable      bool // the caller may know whose it is
+	placed, ended int64
+}
+
+// collectAttempts collects the attempts that the request is about.
+func (b *scheduleBuilder) collectAttempts(f *facts.Facts) {
+	from, only := b.from.UnixNano(), int32(-1)
+	if name := b.req.GetNode(); name != "" {
+		if n := f.NodeByName(name); n != nil {
+			only = n.ID
+		} else {
+			return
+		}
+	}
+	for _, id := range f.JobIDs() {
+		j := f.Job(id)
+		if !b.wants(j) || !b.overlaps(j) {
+			continue
+		}
+		readable := b.readable(f, j)
+		if !readable && (b.job != 0 || b.req.GetTenant() != "") {
+			continue // that some of the capacity is this job's is what the caller may not know
+		}
+		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
+			active := a.State.IsActive()
+			if (active || a.Ended >= from) && (only < 0 || a.Node == only) && f.Node(a.Node) != nil {
+				b.candidates = append(b.candidates, candidate{k, a.Node, active, readable, a.Placed, a.Ended})
+			}
+		})
+	}
+}
+
+// overlaps reports whether attempts of a job may be in the time of the response.
+func (b *scheduleBuilder) overlaps(j *facts.Job) bool {
+	return !j.HasEnded() || j.Live > 0 || j.Ended >= b.from.UnixNano()
+}
+
+// limit returns how many attempts the response has at most.
+func (b *scheduleBuilder) limit() int {
+	if n := int(b.req.GetLimit()); n > 0 && n <= maxScheduled {
+		return n
+	}
+	return maxScheduled
+}
+
+// chooseAttempts leaves the candidates that the response has room for: active ones first, then those
+// that ended last.
+func (b *scheduleBuilder) chooseAttempts() {
+	more := len(b.candidates) - b.limit()
+	if more <= 0 {
+		return
+	}
+	slices.SortStableFunc(b.candidates, func(x, y candidate) int {
+		switch {
+		case x.active != y.active:
+			if x.active {
+				return -1
+			}
+			return 1
+		case x.active:
+			return cmp.Or(cmp.Compare(x.node, y.node), cmp.Compare(x.placed, y.placed))
+		default:
+			return cmp.Compare(y.ended, x.ended)
+		}
+	})
+	b.candidates, b.out.More = b.candidates[:b.limit()], int32(more)
 }
 
 func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]scheduler.Time) {
@@ -83,9 +163,9 @@ func (b *scheduleBuilder) build(f *facts.Facts, starts map[scheduler.StageID]sch
 		b.known[id] = true
 	}
 	b.addNodes(f)
+	b.addAttempts(f)
 	for _, id := range f.JobIDs() {
-		if j := f.Job(id); b.wants(j) && (!j.HasEnded() || j.Live > 0 || j.Ended >= b.from.UnixNano()) {
-			b.addAttempts(f, j)
+		if j := f.Job(id); b.wants(j) && b.overlaps(j) {
 			b.addWaiting(f, j, starts)
 		}
 	}
@@ -113,20 +193,17 @@ func (b *scheduleBuilder) readable(f *facts.Facts, j *facts.Job) bool {
 	return b.needJob(b.ctx, mayRead, f, j) == nil
 }
 
-func (b *scheduleBuilder) addAttempts(f *facts.Facts, j *facts.Job) {
-	readable := b.readable(f, j)
-	if !readable && (b.job != 0 || b.req.GetTenant() != "") {
-		return // that some of the capacity is this job's is what the caller may not know
-	}
-	f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
-		if !a.State.IsActive() && a.Ended < b.from.UnixNano() {
-			return
-		}
-		if n := f.Node(a.Node); n == nil || b.req.GetNode() != "" && n.Info.GetName() != b.req.GetNode() {
-			return
+// addAttempts describes the chosen candidates. One that was forgotten meanwhile is left out.
+func (b *scheduleBuilder) addAttempts(f *facts.Facts) {
+	b.out.Attempts = make([]*droverv1.ScheduleAttempt, 0, len(b.candidates))
+	for i := range b.candidates {
+		k := b.candidates[i].key
+		j, a := f.Job(k.Job), f.Attempt(k)
+		if j == nil || a == nil || f.Node(a.Node) == nil {
+			continue
 		}
 		out := b.attempt(j, k, a)
-		if readable {
+		if b.candidates[i].readable {
 			b.jobs[j.ID] = true
 			out.Key = k.Proto(a.Run)
 			if a.State.IsActive() && (a.Level > droverv1.Level_LEVEL_RUNNING || a.Target > droverv1.Level_LEVEL_RUNNING) {
@@ -136,12 +213,14 @@ func (b *scheduleBuilder) addAttempts(f *facts.Facts, j *facts.Job) {
 			out.Key = &droverv1.AttemptKey{Run: a.Run}
 		}
 		b.out.Attempts = append(b.out.Attempts, out)
-	})
+	}
 }
 
 func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *droverv1.ScheduleAttempt {
-	out := &droverv1.ScheduleAttempt{Node: a.Node, PlacedMs: a.Placed / 1e6, EndMs: a.Ended / 1e6, State: a.State.String(), Level: a.Level,
-		Gaps: b.gaps[gapKey(j.ID, taskName(j, k))]}
+	out := &droverv1.ScheduleAttempt{Node: a.Node, PlacedMs: a.Placed / 1e6, EndMs: a.Ended / 1e6, State: a.State.String(), Level: a.Level}
+	if a.Suspension.Count > 0 { // else it has no gaps
+		out.Gaps = b.gaps[gapKey(j.ID, taskName(j, k))]
+	}
 	if a.State.IsActive() {
 		seen := a.Seen()
 		out.Occupied = a.Occupied.Proto()
@@ -276,10 +355,7 @@ func (b *scheduleBuilder) cut() {
 		}
 		return cmp.Compare(y.GetEndMs(), x.GetEndMs())
 	})
-	limit := int(b.req.GetLimit())
-	if limit <= 0 || limit > maxScheduled {
-		limit = maxScheduled
-	}
+	limit := b.limit()
 	if n := len(list) - limit; n > 0 {
 		b.out.More, b.out.Attempts = b.out.More+int32(n), list[:limit]
 	}
