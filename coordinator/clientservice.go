@@ -494,6 +494,11 @@ func (s *clientService) Events(ctx context.Context, req *connect.Request[droverv
 	var job uint64
 	var err error
 	s.view(func(f *facts.Facts) { job, err = s.resolveEventsJob(ctx, f, q.GetJob()) })
+	if errors.Is(err, fault.NotFound) {
+		if j, pastErr := s.findPast(ctx, q.GetJob()); pastErr == nil {
+			return s.sendPastEvents(q, j, stream)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -582,11 +587,32 @@ func (s *clientService) readEvents(ctx context.Context, q *droverv1.EventsReques
 		for _, e := range f.EventLog().Since(seq, eventsBatch) {
 			next = e.Seq
 			if s.showEvent(ctx, f, q, job, e) {
-				out = append(out, &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text, Position: strconv.FormatUint(e.Seq, 10)})
+				out = append(out, eventMessage(e))
 			}
 		}
 	})
 	return out, next
+}
+
+func eventMessage(e *facts.Event) *droverv1.Event {
+	return &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text, Position: strconv.FormatUint(e.Seq, 10)}
+}
+
+// sendPastEvents sends the events of a job of which only the history knows; nothing follows them.
+func (s *clientService) sendPastEvents(q *droverv1.EventsRequest, j *droverv1.PastJob, stream *connect.ServerStream[droverv1.Event]) error {
+	list := slices.DeleteFunc(slices.Clone(j.GetEvents()), func(e *droverv1.Event) bool { return e.GetAtMs() < q.GetSinceMs() })
+	if n := int(q.GetLimit()); n != 0 {
+		list = list[max(0, len(list)-max(n, 0)):]
+	}
+	if q.GetAfter() != "" { // what is after it there is elsewhere
+		list = nil
+	}
+	for _, e := range list {
+		if err := stream.Send(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // showEvent reports whether the caller requested an event and may see it.

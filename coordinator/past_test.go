@@ -355,3 +355,42 @@ func TestSamplesOverTime(t *testing.T) {
 		t.Errorf("sample of the cluster: %v", last)
 	}
 }
+
+// The events of a job stay readable when the coordinator has forgotten it, after a restart too.
+func TestEventsOfForgottenJobs(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.RetainJobs, c.KeepLogs = 1, -1 })
+	b.addNode(coordtest.Info("n1"), coordtest.Succeed)
+	b.waitForNodes()
+	for _, name := range []string{"first", "second", "third"} {
+		b.submit(groupJob(name, 60)) // more events than are kept of one job
+		b.waitForEnd(name, succeeded)
+	}
+	forgotten := func() bool {
+		_, err := b.client.StopJob(b.ctx, connect.NewRequest(&droverv1.StopJobRequest{Job: "first"}))
+		return err != nil
+	}
+	check := func() {
+		t.Helper()
+		k := b.eventKinds("first")
+		if n := len(k); n != 100 || k[0] != "job.accepted" || k[n-1] != "job.succeeded" || count(k, "task.placed") == 0 {
+			t.Errorf("%d events: %v", len(k), k)
+		}
+	}
+	b.waitUntil("the first is forgotten", forgotten)
+	check()
+	b.kill()
+	b.start()
+	b.waitUntil("it leads again", forgotten)
+	check()
+	st, err := b.client.Events(b.ctx, connect.NewRequest(&droverv1.EventsRequest{Job: "first", Limit: 3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for st.Receive() {
+		n++
+	}
+	if n != 3 || st.Err() != nil {
+		t.Errorf("%d of the last three events, %v", n, st.Err())
+	}
+}

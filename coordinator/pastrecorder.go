@@ -201,6 +201,9 @@ func (r *recorder) pastJob(e *facts.Ended) *droverv1.PastJob {
 	if j.Miss != nil {
 		out.MissedMs = j.Miss.At / 1e6
 	}
+	for _, ev := range e.Events {
+		out.Events = append(out.Events, eventMessage(ev))
+	}
 	for i := range j.Stages {
 		out.Order = append(out.Order, &droverv1.StageOrder{After: j.StageAfter(i)})
 	}

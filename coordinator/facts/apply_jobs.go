@@ -357,6 +357,7 @@ func (e jobEntries) applyForgotten(jf *droverv1.JobsForgottenFact, r *Result) {
 			continue
 		}
 		delete(e.f.jobs, id)
+		delete(e.f.eventsOfJob, id)
 		for _, d := range Digests(j.Spec) {
 			if b := e.f.blobs[d]; b != nil {
 				b.Refs--

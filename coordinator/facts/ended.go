@@ -25,7 +25,8 @@ type Ended struct {
 
 	// Job is a copy of an ended job without its tasks, once none of its attempts
 	// is active; nil for an attempt.
-	Job *Job
+	Job    *Job
+	Events []*Event // of the job, the first and the newest; immutable
 }
 
 // Record makes the facts collect what ends from now on, for EndedLog.Take.
@@ -86,5 +87,5 @@ func (l EndedLog) endedJob(j *Job) Ended {
 	for i := range c.Stages {
 		c.Stages[i].chunks, c.Stages[i].Splits = nil, nil
 	}
-	return Ended{Index: l.f.index, At: l.f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c}
+	return Ended{Index: l.f.index, At: l.f.now, Key: Key{Job: j.ID}, Name: j.Name, Actor: j.Actor, Submitted: j.Submitted, Spec: j.Spec, Job: &c, Events: l.f.eventsOfJob[j.ID].all()}
 }

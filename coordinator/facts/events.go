@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"slices"
 	"sort"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -12,6 +13,37 @@ const (
 	MaxEvents        = 10_000 // of jobs; older ones are dropped
 	MaxClusterEvents = 10_000
 )
+
+// Events of one job that it takes with it into the history: the first and the newest.
+const (
+	firstJobEvents = 20
+	lastJobEvents  = 80
+)
+
+// jobEventList has the first and the newest events of one job.
+type jobEventList struct {
+	first []*Event
+	last  eventRing
+}
+
+func (l *jobEventList) add(e *Event) {
+	if len(l.first) < firstJobEvents {
+		l.first = append(l.first, e)
+		return
+	}
+	l.last.add(e, lastJobEvents)
+}
+
+func (l *jobEventList) all() []*Event {
+	if l == nil {
+		return nil
+	}
+	out := slices.Clone(l.first)
+	for i := range l.last.list {
+		out = append(out, l.last.at(i))
+	}
+	return out
+}
 
 // eventRing has the newest events, in ascending order of their numbers.
 type eventRing struct {
@@ -50,6 +82,21 @@ func (l EventLog) keep(ev *Event) {
 		return
 	}
 	l.f.jobEvents.add(ev, MaxEvents)
+	list := l.f.eventsOfJob[ev.JobID]
+	if list == nil {
+		list = &jobEventList{}
+		l.f.eventsOfJob[ev.JobID] = list
+	}
+	list.add(ev)
+}
+
+// keepOfJobs forgets the events of jobs that were forgotten, once a snapshot is read.
+func (l EventLog) keepOfJobs() {
+	for id := range l.f.eventsOfJob {
+		if l.f.jobs[id] == nil {
+			delete(l.f.eventsOfJob, id)
+		}
+	}
 }
 
 // Since returns at most limit events with a sequence number above seq,

@@ -87,6 +87,7 @@ type Facts struct {
 	unknownEntries uint64 // entries that this program did not understand
 	jobEvents      eventRing
 	clusterEvents  eventRing
+	eventsOfJob    map[uint64]*jobEventList // of jobs that are not forgotten; after a restart those of jobEvents
 
 	journal []Change
 
@@ -112,7 +113,7 @@ func New() *Facts {
 		tenantName: map[string]*Tenant{}, nodeName: map[string]int32{}, onNode: map[int32]map[Key]struct{}{},
 		jobs: map[uint64]*Job{}, live: newLiveNames(), outputs: map[string]uint64{}, keys: map[string]keyedJob{},
 		blobs: map[string]*Blob{}, policyStates: map[PolicyStateKey]*PolicyState{}, reservations: map[uint64]*droverv1.ReservationFact{},
-		tokens: map[string]*Token{}, params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{},
+		tokens: map[string]*Token{}, params: map[string]string{}, projects: map[uint64]*Project{}, projectName: map[string]uint64{}, eventsOfJob: map[uint64]*jobEventList{},
 	}
 	clusterOf(f).putTenant(&droverv1.Tenant{Name: DefaultTenant, Weight: 1, Uid: nobodyUID, Submit: []string{"*"}, Read: []string{"*"}})
 	f.journal = nil

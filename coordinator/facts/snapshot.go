@@ -402,6 +402,7 @@ func Restore(r io.Reader) (*Facts, error) {
 		}
 	}
 	snapshotsOf(f).restoreIndexes()
+	f.EventLog().keepOfJobs()
 	f.journal = []Change{{Kind: ChangeReset, At: f.now}}
 	return f, nil
 }

@@ -2,7 +2,7 @@
 # The steps of test.sh, which calls it beside the machines: steps.sh ROOT WORK STEPS.
 # Each step wants machines that `up` has made, and leaves them fit for any other; only
 # `fresh` wants machines after `purge`. WORK/results gets what was measured.
-set -euo pipefail
+set -Eeuo pipefail
 root=$1 work=$2 steps=$3
 here=$root/integration/vagrant
 begun=$SECONDS
@@ -12,7 +12,7 @@ nodes=()
 for k in $(seq "$DROVER_NODES"); do machines+=("n$k") nodes+=("n$k"); done
 cd "$root"
 
-say() { printf '[%4ds] %s\n' $((SECONDS - begun)) "$*"; }
+say() { printf '[%4ds] %s\n' $((SECONDS - begun)) "$*" >&2; }
 measured() { # WHAT VALUE: also for the page
   say "$1: $2"
   printf '%s: %s\n' "$1" "$2" >>"$work/results"
@@ -27,10 +27,20 @@ want() { # WHAT GOT WANT
   say "ok: $1"
 }
 address() { if [ "$1" = c1 ]; then echo 192.168.77.10; else echo "192.168.77.1${1#n}"; fi; }
-on() { # MACHINE COMMAND: as root. One connection for each machine, since a handshake takes seconds where it is emulated.
+trap 'say "FAILED: line $LINENO: $BASH_COMMAND"' ERR # what `set -e` ends
+connect() { # MACHINE COMMAND: as root. One connection for each machine, since a handshake takes seconds where it is emulated.
   ssh -q -i "$DROVER_BOX_DIR/box.key" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=20 \
     -o ControlMaster=auto -o "ControlPath=$work/ssh-$1" -o ControlPersist=600 "vagrant@$(address "$1")" "sudo sh -c $(printf %q "$2")"
 }
+on() { # MACHINE COMMAND: without an input, and once more where the connection broke
+  local code=0
+  connect "$@" </dev/null || code=$?
+  [ $code -eq 255 ] || return $code
+  say "$1: the connection broke"
+  ssh -q -O exit -o "ControlPath=$work/ssh-$1" "$1" 2>/dev/null || true
+  connect "$@" </dev/null
+}
+put() { connect "$1" "umask 077; cat >$2"; } # MACHINE PATH, of the input
 await() { # SECONDS WHAT MACHINE COMMAND
   local end=$((SECONDS + $1))
   until on "$3" "$4" >"$work/last" 2>&1; do
@@ -69,7 +79,7 @@ hdfs() { # COMMAND ARG ...: of HdfsHost, on its standard input; waits for the an
 nodes_up() { await "${1:-240}" "$DROVER_NODES nodes are up" c1 "[ \$(drover node list | grep -c ' up ') -eq $DROVER_NODES ] || { drover node list; false; }"; }
 
 first_job() {
-  on c1 'cat >/root/first.hcl' <<'END'
+  put c1 /root/first.hcl <<'END'
 job "first" {
   image = "rootfs:/srv/images/busybox"
   stage "run" {
@@ -103,7 +113,7 @@ step_up() {
 step_mapreduce() {
   local part at=$SECONDS
   curl -fsS -o "$work/last" -X DELETE "$web/out/wordcount?op=DELETE&recursive=true&user.name=root"
-  on c1 'cat >/root/wordcount.hcl' <<'END'
+  put c1 /root/wordcount.hcl <<'END'
 job "wordcount" {
   input  { path = "hdfs:///books/*" }
   output { path = "hdfs:///out/wordcount" }
@@ -143,7 +153,7 @@ END
 # them all.
 load() {
   on c1 "drover job stop $1" >"$work/last" 2>&1 || true # of a step that failed
-  on c1 "cat >/root/$1.hcl" <<END
+  put c1 "/root/$1.hcl" <<END
 job "$1" {
   image = "rootfs:/srv/images/busybox"
   stage "run" {
@@ -322,7 +332,7 @@ step_reboot() {
 
 step_doctor() {
   local k
-  on n1 'cat >/tmp/faults.sh' <"$here/faults.sh"
+  put n1 /tmp/faults.sh <"$here/faults.sh"
   on n1 'sh /tmp/faults.sh; code=$?; rm /tmp/faults.sh; exit $code' >"$work/faults.out" || { indent <"$work/faults.out"; fail "doctor"; }
   # A NameNode that starts without its DataNodes stays in safe mode.
   for k in $(seq "$DROVER_NODES"); do hdfs stop-datanode "$k"; done
@@ -367,7 +377,8 @@ step_purge() {
   local m
   for m in "${nodes[@]}" c1; do
     on "$m" 'dpkg --purge drover' >"$work/last" 2>&1 || fail "$m: $(cat "$work/last")"
-    on "$m" 'rm -f /tmp/new.deb /tmp/drover.deb; cat >/tmp/listing.sh' <"$here/listing.sh"
+    on "$m" 'rm -f /tmp/new.deb /tmp/drover.deb'
+    put "$m" /tmp/listing.sh <"$here/listing.sh"
     on "$m" 'sh /tmp/listing.sh /var/tmp/listing.after; diff /var/tmp/listing.before /var/tmp/listing.after' >"$work/differs.$m" || true
     grep '^[<>]' "$work/differs.$m" | indent "$m differs: " || true
   done
@@ -400,7 +411,7 @@ step_fresh() {
   say "the package is on the machines after $((SECONDS - at)) s"
   typed "for m in ${machines[*]}: copy the package and its bundle, apt-get install ./drover.deb"
   for m in "${machines[@]}"; do
-    on "$m" "umask 077; cat >/root/$m.bundle" <"$tls/$m.bundle" || fail "$m: its bundle"
+    put "$m" "/root/$m.bundle" <"$tls/$m.bundle" || fail "$m: its bundle"
     on "$m" 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/drover.deb' >"$work/install.$m" 2>&1 & installs+=($!)
   done
   for k in "${!machines[@]}"; do wait "${installs[k]}" || fail "install: $(cat "$work/install.${machines[k]}")"; done

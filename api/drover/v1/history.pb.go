@@ -341,6 +341,7 @@ type PastJob struct {
 	Quote         *Quote                 `protobuf:"bytes,11,opt,name=quote,proto3" json:"quote,omitempty"`                        // of its deadline, at submission
 	MissedMs      int64                  `protobuf:"varint,12,opt,name=missed_ms,json=missedMs,proto3" json:"missed_ms,omitempty"` // when its deadline was found infeasible or missed; 0: never
 	Order         []*StageOrder          `protobuf:"bytes,13,rep,name=order,proto3" json:"order,omitempty"`                        // by stage
+	Events        []*Event               `protobuf:"bytes,14,rep,name=events,proto3" json:"events,omitempty"`                      // the first and the newest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -462,6 +463,13 @@ func (x *PastJob) GetMissedMs() int64 {
 func (x *PastJob) GetOrder() []*StageOrder {
 	if x != nil {
 		return x.Order
+	}
+	return nil
+}
+
+func (x *PastJob) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
 	}
 	return nil
 }
@@ -1471,7 +1479,7 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	"\x11GetPastJobRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\":\n" +
 	"\x12GetPastJobResponse\x12$\n" +
-	"\x03job\x18\x01 \x01(\v2\x12.drover.v1.PastJobR\x03job\"\xc2\x04\n" +
+	"\x03job\x18\x01 \x01(\v2\x12.drover.v1.PastJobR\x03job\"\xec\x04\n" +
 	"\aPastJob\x12/\n" +
 	"\asummary\x18\x01 \x01(\v2\x15.drover.v1.JobSummaryR\asummary\x12/\n" +
 	"\x06stages\x18\x02 \x03(\v2\x17.drover.v1.StageSummaryR\x06stages\x12\x12\n" +
@@ -1487,7 +1495,8 @@ const file_drover_v1_history_proto_rawDesc = "" +
 	" \x01(\tR\vfailureTail\x12&\n" +
 	"\x05quote\x18\v \x01(\v2\x10.drover.v1.QuoteR\x05quote\x12\x1b\n" +
 	"\tmissed_ms\x18\f \x01(\x03R\bmissedMs\x12+\n" +
-	"\x05order\x18\r \x03(\v2\x15.drover.v1.StageOrderR\x05order\x1a;\n" +
+	"\x05order\x18\r \x03(\v2\x15.drover.v1.StageOrderR\x05order\x12(\n" +
+	"\x06events\x18\x0e \x03(\v2\x10.drover.v1.EventR\x06events\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\"\n" +
@@ -1645,11 +1654,12 @@ var file_drover_v1_history_proto_goTypes = []any{
 	(*StageSummary)(nil),             // 19: drover.v1.StageSummary
 	(*PreemptionTotals)(nil),         // 20: drover.v1.PreemptionTotals
 	(*Quote)(nil),                    // 21: drover.v1.Quote
-	(*AttemptKey)(nil),               // 22: drover.v1.AttemptKey
-	(Cause)(0),                       // 23: drover.v1.Cause
-	(*Usage)(nil),                    // 24: drover.v1.Usage
-	(*Resources)(nil),                // 25: drover.v1.Resources
-	(*Limits)(nil),                   // 26: drover.v1.Limits
+	(*Event)(nil),                    // 22: drover.v1.Event
+	(*AttemptKey)(nil),               // 23: drover.v1.AttemptKey
+	(Cause)(0),                       // 24: drover.v1.Cause
+	(*Usage)(nil),                    // 25: drover.v1.Usage
+	(*Resources)(nil),                // 26: drover.v1.Resources
+	(*Limits)(nil),                   // 27: drover.v1.Limits
 }
 var file_drover_v1_history_proto_depIdxs = []int32{
 	17, // 0: drover.v1.ListPastJobsRequest.states:type_name -> drover.v1.JobState
@@ -1661,32 +1671,33 @@ var file_drover_v1_history_proto_depIdxs = []int32{
 	20, // 6: drover.v1.PastJob.preempted:type_name -> drover.v1.PreemptionTotals
 	21, // 7: drover.v1.PastJob.quote:type_name -> drover.v1.Quote
 	6,  // 8: drover.v1.PastJob.order:type_name -> drover.v1.StageOrder
-	9,  // 9: drover.v1.ListPastAttemptsResponse.attempts:type_name -> drover.v1.PastAttempt
-	22, // 10: drover.v1.PastAttempt.key:type_name -> drover.v1.AttemptKey
-	23, // 11: drover.v1.PastAttempt.cause:type_name -> drover.v1.Cause
-	24, // 12: drover.v1.PastAttempt.usage:type_name -> drover.v1.Usage
-	25, // 13: drover.v1.PastAttempt.demand:type_name -> drover.v1.Resources
-	26, // 14: drover.v1.PastAttempt.limits:type_name -> drover.v1.Limits
-	0,  // 15: drover.v1.UsageRequest.groups:type_name -> drover.v1.UsageGroup
-	12, // 16: drover.v1.UsageResponse.rows:type_name -> drover.v1.UsageRow
-	15, // 17: drover.v1.ListPastSamplesResponse.samples:type_name -> drover.v1.PastSample
-	25, // 18: drover.v1.PastSample.used:type_name -> drover.v1.Resources
-	25, // 19: drover.v1.PastSample.capacity:type_name -> drover.v1.Resources
-	1,  // 20: drover.v1.HistoryService.ListPastJobs:input_type -> drover.v1.ListPastJobsRequest
-	3,  // 21: drover.v1.HistoryService.GetPastJob:input_type -> drover.v1.GetPastJobRequest
-	7,  // 22: drover.v1.HistoryService.ListPastAttempts:input_type -> drover.v1.ListPastAttemptsRequest
-	10, // 23: drover.v1.HistoryService.Usage:input_type -> drover.v1.UsageRequest
-	13, // 24: drover.v1.HistoryService.ListPastSamples:input_type -> drover.v1.ListPastSamplesRequest
-	2,  // 25: drover.v1.HistoryService.ListPastJobs:output_type -> drover.v1.ListPastJobsResponse
-	4,  // 26: drover.v1.HistoryService.GetPastJob:output_type -> drover.v1.GetPastJobResponse
-	8,  // 27: drover.v1.HistoryService.ListPastAttempts:output_type -> drover.v1.ListPastAttemptsResponse
-	11, // 28: drover.v1.HistoryService.Usage:output_type -> drover.v1.UsageResponse
-	14, // 29: drover.v1.HistoryService.ListPastSamples:output_type -> drover.v1.ListPastSamplesResponse
-	25, // [25:30] is the sub-list for method output_type
-	20, // [20:25] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	22, // 9: drover.v1.PastJob.events:type_name -> drover.v1.Event
+	9,  // 10: drover.v1.ListPastAttemptsResponse.attempts:type_name -> drover.v1.PastAttempt
+	23, // 11: drover.v1.PastAttempt.key:type_name -> drover.v1.AttemptKey
+	24, // 12: drover.v1.PastAttempt.cause:type_name -> drover.v1.Cause
+	25, // 13: drover.v1.PastAttempt.usage:type_name -> drover.v1.Usage
+	26, // 14: drover.v1.PastAttempt.demand:type_name -> drover.v1.Resources
+	27, // 15: drover.v1.PastAttempt.limits:type_name -> drover.v1.Limits
+	0,  // 16: drover.v1.UsageRequest.groups:type_name -> drover.v1.UsageGroup
+	12, // 17: drover.v1.UsageResponse.rows:type_name -> drover.v1.UsageRow
+	15, // 18: drover.v1.ListPastSamplesResponse.samples:type_name -> drover.v1.PastSample
+	26, // 19: drover.v1.PastSample.used:type_name -> drover.v1.Resources
+	26, // 20: drover.v1.PastSample.capacity:type_name -> drover.v1.Resources
+	1,  // 21: drover.v1.HistoryService.ListPastJobs:input_type -> drover.v1.ListPastJobsRequest
+	3,  // 22: drover.v1.HistoryService.GetPastJob:input_type -> drover.v1.GetPastJobRequest
+	7,  // 23: drover.v1.HistoryService.ListPastAttempts:input_type -> drover.v1.ListPastAttemptsRequest
+	10, // 24: drover.v1.HistoryService.Usage:input_type -> drover.v1.UsageRequest
+	13, // 25: drover.v1.HistoryService.ListPastSamples:input_type -> drover.v1.ListPastSamplesRequest
+	2,  // 26: drover.v1.HistoryService.ListPastJobs:output_type -> drover.v1.ListPastJobsResponse
+	4,  // 27: drover.v1.HistoryService.GetPastJob:output_type -> drover.v1.GetPastJobResponse
+	8,  // 28: drover.v1.HistoryService.ListPastAttempts:output_type -> drover.v1.ListPastAttemptsResponse
+	11, // 29: drover.v1.HistoryService.Usage:output_type -> drover.v1.UsageResponse
+	14, // 30: drover.v1.HistoryService.ListPastSamples:output_type -> drover.v1.ListPastSamplesResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_drover_v1_history_proto_init() }
