@@ -163,6 +163,9 @@ func (q Queue) setPhase(j *Job, p JobPhase) {
 	}
 }
 
+// Ready returns the number of stages with a task that could start.
+func (q Queue) Ready() int { return q.s.floor.ready }
+
 // CapacityForAny reports whether some node may fit a task of some ready stage. False is
 // certain, true is not. Amortised O(1).
 func (q Queue) CapacityForAny() bool {

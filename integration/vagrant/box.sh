@@ -2,12 +2,12 @@
 # Makes a Vagrant box of Debian for libvirt from the Debian archive, for machines that
 # can download no box: box.sh DIR. DIR gets debian.box, vmlinuz and initrd; the
 # Vagrantfile boots the kernel directly. Root, mmdebstrap, qemu-img, busybox.
-# SUITE=trixie by default. About two minutes.
+# SUITE=trixie by default; BOX_PACKAGES, with commas, are added. About two minutes.
 set -euo pipefail
 dir=$(mkdir -p "${1:?usage: box.sh DIR}" && cd "$1" && pwd)
 suite=${SUITE:-trixie}
 here=$(cd "$(dirname "$0")" && pwd)
-key=$(cat "$here/box.sh" <(echo "$suite") | sha256sum | cut -d' ' -f1)
+key=$(cat "$here/box.sh" <(echo "$suite ${BOX_PACKAGES:-}") | sha256sum | cut -d' ' -f1)
 if [ "$(cat "$dir/stamp" 2>/dev/null)" = "$key" ]; then exit 0; fi
 rm -f "$dir/stamp"
 work=$(mktemp -d "$dir/work.XXXXXX")
@@ -20,7 +20,7 @@ mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Pac
 export work
 mmdebstrap --quiet --mode=root --variant=minbase --dpkgopt=force-unsafe-io --aptopt='Acquire::Languages none' \
   --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
-  --include=systemd-sysv,systemd-resolved,systemd-timesyncd,dbus,udev,openssh-server,sudo,ca-certificates,iproute2,iputils-ping,kmod,procps,e2fsprogs,containerd,runc,criu,iptables,init-system-helpers,python3-minimal \
+  --include=systemd-sysv,systemd-resolved,systemd-timesyncd,dbus,udev,openssh-server,sudo,ca-certificates,iproute2,iputils-ping,kmod,procps,e2fsprogs,containerd,runc,criu,iptables,init-system-helpers,python3-minimal${BOX_PACKAGES:+,$BOX_PACKAGES} \
   --customize-hook='cd "$work" && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && apt-get -q download $(apt-cache depends linux-image-cloud-amd64 | awk "/Depends: linux-image-[0-9]/{print \$2}")' \
   "$suite" "$work/root" "$mirror"
 root=$work/root

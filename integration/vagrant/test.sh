@@ -12,6 +12,7 @@
 #
 #   DROVER_NODES=2     nodes beside the coordinator, at least 2
 #   DROVER_MEMORY=768  MB of each machine
+#   DROVER_HDFS=inside HDFS in the machines, which then want 1280 MB; only up, mapreduce and down
 #   WORK=.cache/vagrant
 #   RECORD=no          write no page
 #
@@ -20,12 +21,19 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 all="up mapreduce restart upgrade drain reboot doctor snapshot purge fresh down"
+[ "${DROVER_HDFS:-}" != inside ] || all="up mapreduce down"
 steps=${STEPS:-$all}
 dist=$(cd "${1:?usage: test.sh DIST}" && pwd)
 work=$(mkdir -p "${WORK:-$root/.cache/vagrant}" && cd "${WORK:-$root/.cache/vagrant}" && pwd)
-export DROVER_DIST=$dist DROVER_BOX_DIR=$work/box DROVER_NODES=${DROVER_NODES:-2} DROVER_MEMORY=${DROVER_MEMORY:-768} DROVER_CPUS=${DROVER_CPUS:-1}
+export DROVER_DIST=$dist DROVER_BOX_DIR=$work/box DROVER_NODES=${DROVER_NODES:-2} DROVER_CPUS=${DROVER_CPUS:-1}
 # A busy host stops an emulated machine for longer than the lease that metal has.
-export DROVER_LEASE=${DROVER_LEASE:-3m} DROVER_NAMENODE=10.88.0.10:8020 DROVER_DATANODE=10.88.0.21
+export DROVER_LEASE=${DROVER_LEASE:-3m} DROVER_HDFS=${DROVER_HDFS:-none}
+if [ "$DROVER_HDFS" = inside ]; then
+  export DROVER_MEMORY=${DROVER_MEMORY:-1280} BOX_PACKAGES=default-jre-headless
+else
+  export DROVER_NAMENODE=10.88.0.10:8020 DROVER_DATANODE=10.88.0.21
+fi
+export DROVER_MEMORY=${DROVER_MEMORY:-768}
 export VAGRANT_DOTFILE_PATH=$work/dot DROVER_BEFORE=$here/listing.sh # not the state of a user's own machines
 export VAGRANT_HOME=$work/libvirt/home VAGRANT_CHECKPOINT_DISABLE=1 VAGRANT_DEFAULT_PROVIDER=libvirt LIBVIRT_DEFAULT_URI=qemu:///system
 
@@ -64,6 +72,7 @@ begin_session() {
   local datanodes
   "$here/box.sh" "$DROVER_BOX_DIR"
   (cd "$root" && go run ./integration/cmd/testbed hdfs -- true) # its jars, into the cache
+  rm -f "$work/dot/drover-tls/hdfs.tar.gz"
   mapfile -t datanodes < <(seq -f '10.88.0.%.0f' 21 $((20 + DROVER_NODES)))
   rm -f "$work/hdfs.in"
   mkfifo "$work/hdfs.in"

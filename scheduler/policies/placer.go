@@ -34,14 +34,21 @@ type placer struct {
 	actions           []scheduler.Action
 	resumes           []scheduler.Action
 	waitingReasons    []scheduler.Waiting
-	noCapacityReasons []noCapacity
+	noCapacityReasons map[demandKey]noCapacity
+	misfits           misfits
 	wake              scheduler.Time
 }
 
+// demandKey is what a task needs of a node.
+type demandKey struct {
+	demand scheduler.Resources
+	disk   int64
+}
+
+func demandOf(g *scheduler.Stage) demandKey { return demandKey{g.Spec.Demand, g.Spec.Disk} }
+
 // noCapacity is why no node fits a demand, at the end of the cycle.
 type noCapacity struct {
-	demand      scheduler.Resources
-	disk        int64
 	reason      scheduler.Reason
 	nodes       int32
 	reservedFor scheduler.StageID // the stage that a fitting node is reserved for
@@ -64,7 +71,9 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	}
 	p.s, p.now, p.actionsLeft, p.firstMisfit, p.wake = s, now, limit, nil, 0
 	p.seenStamp = s.Stamp()
-	p.actions, p.waitingReasons, p.noCapacityReasons = p.actions[:0], p.waitingReasons[:0], p.noCapacityReasons[:0]
+	p.actions, p.waitingReasons = p.actions[:0], p.waitingReasons[:0]
+	clear(p.noCapacityReasons)
+	p.misfits.begin(s, now)
 	p.passes = 0
 	p.mark = s.Journal().Mark()
 	return false
@@ -93,6 +102,7 @@ func (p *placer) nextPass() bool {
 	}
 	p.passes, p.actionsBefore, p.firstMisfit = p.passes+1, len(p.actions), nil
 	p.reservedNodes, p.reservedFor, p.waitingReasons = p.reservedNodes[:0], p.reservedFor[:0], p.waitingReasons[:0]
+	p.misfits.nextPass() // without the reservations they may fit
 	return true
 }
 
@@ -111,6 +121,9 @@ func (p *placer) finish() scheduler.Decision {
 	// nothing changed must still return the same reasons.
 	if !slices.IsSortedFunc(p.waitingReasons, compareStages) {
 		slices.SortFunc(p.waitingReasons, compareStages)
+	}
+	if at := p.misfits.nextTurn(); at > 0 && (p.wake == 0 || at < p.wake) {
+		p.wake = at
 	}
 	p.s.Journal().Rollback(p.mark)
 	p.idleAtStamp = len(p.actions) == 0 && p.actionsLeft > 0
@@ -143,8 +156,17 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 			w.Reason = scheduler.ReasonCap
 			break
 		}
-		node, disk := p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
+		examine, known := p.misfits.mayExamine(g)
+		if !examine {
+			w.Reason = scheduler.ReasonNotExamined
+			break
+		}
+		node, disk := scheduler.NoNode, int16(-1)
+		if !known {
+			node, disk = p.s.Cluster().BestNodeExcept(g, p.reservedNodes)
+		}
 		if node == scheduler.NoNode {
+			p.misfits.add(g)
 			p.reserveNodes(g)
 			if p.firstMisfit == nil { // finish fills in the reason
 				p.firstMisfit = g
@@ -210,10 +232,8 @@ func (p *placer) isFull() bool {
 // demand. If a reserved node would fit, it returns the stage that it is reserved
 // for.
 func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, scheduler.StageID) {
-	for i := range p.noCapacityReasons {
-		if l := &p.noCapacityReasons[i]; l.demand == g.Spec.Demand && l.disk == g.Spec.Disk {
-			return l.reason, l.nodes, l.reservedFor
-		}
+	if l, known := p.noCapacityReasons[demandOf(g)]; known {
+		return l.reason, l.nodes, l.reservedFor
 	}
 	l := p.s.Cluster().Lacking(g)
 	reason, nodes, behind := scheduler.ReasonNoNode, int32(0), scheduler.StageID{}
@@ -228,6 +248,9 @@ func (p *placer) noCapacityReason(g *scheduler.Stage) (scheduler.Reason, int32, 
 			break
 		}
 	}
-	p.noCapacityReasons = append(p.noCapacityReasons, noCapacity{g.Spec.Demand, g.Spec.Disk, reason, nodes, behind})
+	if p.noCapacityReasons == nil {
+		p.noCapacityReasons = map[demandKey]noCapacity{}
+	}
+	p.noCapacityReasons[demandOf(g)] = noCapacity{reason, nodes, behind}
 	return reason, nodes, behind
 }
