@@ -23,8 +23,9 @@ dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: o
 dist-check: dist ## build the same commit again elsewhere and compare every byte
 	dist/check.sh out/dist
 
-vagrant-test: dist ## the package on machines with systemd: install, run, upgrade, reboot, purge (emulated where there is no KVM)
-	integration/vagrant/test.sh out/dist
+vagrant-test: ## the package on machines with systemd: install, run, upgrade, reboot, purge (emulated where there is no KVM)
+	dist/build.sh out/vagrant amd64
+	integration/vagrant/test.sh out/vagrant
 
 deps: ## list what this machine lacks and install it (Debian, root)
 	$(TESTBED) deps -install

@@ -172,7 +172,9 @@ job "$1" {
 END
   on c1 "drover job run -detach /root/$1.hcl" || fail "job $1"
 }
-tasks_of='for p in $(cat /sys/fs/cgroup/system.slice/drover-tasks.service/tasks/*/container/cgroup.procs 2>/dev/null); do [ "$(cat /proc/$p/comm 2>/dev/null)" = sh ] && echo $p; done | sort | xargs'
+# The shells of tasks, not their children that are still shells: a task sleeps in a child.
+is_sh='is_sh() { [ "$(cat /proc/$1/comm 2>/dev/null)" = sh ]; }'
+tasks_of=$is_sh'; for p in $(cat /sys/fs/cgroup/system.slice/drover-tasks.service/tasks/*/container/cgroup.procs 2>/dev/null); do is_sh $p && ! is_sh "$(sed -n "s/^PPid:.//p" /proc/$p/status 2>/dev/null)" && echo $p; done | sort | xargs'
 limits_of='cd /sys/fs/cgroup/system.slice/drover-tasks.service/tasks && for g in [0-9]*; do echo $g $(cat $g/cpu.max $g/memory.max $g/io.max $g/pids.max); done'
 running() { # HOW MANY: that many programs of tasks run
   local n=0 m
