@@ -202,17 +202,11 @@ func TestPackedTextsAreOneStream(t *testing.T) {
 	})
 }
 
-// A tenant that has half of the CPU for half of the time shows a mean of a quarter,
-// and each job has a row of its own, also beside one of the same name.
-func TestSimulatedShares(t *testing.T) {
-	p := &droverv1.GetScheduleResponse{FromMs: 1, UntilMs: 1 + 12_000, Nodes: []*droverv1.ScheduleNode{{Node: 1, Allocatable: &droverv1.Resources{Cpu: 2000}}, {Node: 2, Allocatable: &droverv1.Resources{Cpu: 2000}}},
-		Jobs: []*droverv1.ScheduleJob{{Job: 1, Name: "j", Tenant: "a"}, {Job: 2, Name: "j", Tenant: "b"}},
-		Attempts: []*droverv1.ScheduleAttempt{{Key: &droverv1.AttemptKey{Job: 1}, Node: 1, PlacedMs: 1, EndMs: 6001, Occupied: &droverv1.Resources{Cpu: 2000}},
-			{Key: &droverv1.AttemptKey{Job: 2}, Node: 2, PlacedMs: 1, EndMs: 12_001, Occupied: &droverv1.Resources{Cpu: 2000}}}}
-	got := occupiedByTenant(p)
-	if len(got) != 2 || got[0].Name != "a" || got[0].Now != "mean 25 %, most 50 %" || got[1].Now != "mean 50 %, most 50 %" {
-		t.Errorf("%+v", got)
-	}
+// In the waterfall each job has a row of its own, also beside one of the same name.
+func TestJobsOfOneNameHaveTheirOwnRows(t *testing.T) {
+	p := &droverv1.GetScheduleResponse{FromMs: 1, UntilMs: 1 + 12_000, Nodes: []*droverv1.ScheduleNode{{Node: 1}, {Node: 2}},
+		Jobs:     []*droverv1.ScheduleJob{{Job: 1, Name: "j", Tenant: "a"}, {Job: 2, Name: "j", Tenant: "b"}},
+		Attempts: []*droverv1.ScheduleAttempt{{Key: &droverv1.AttemptKey{Job: 1}, Node: 1, PlacedMs: 1, EndMs: 6001}, {Key: &droverv1.AttemptKey{Job: 2}, Node: 2, PlacedMs: 1, EndMs: 12_001}}}
 	if rows := newScheduleLayout(p, "jobs").data.Rows; len(rows) != 2 || rows[0].Name != "j (1)" || rows[1].Name != "j (2)" {
 		t.Errorf("%+v", rows)
 	}

@@ -7,7 +7,6 @@ import (
 	"html/template"
 	"io"
 	"regexp"
-	"slices"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
@@ -15,9 +14,56 @@ import (
 // Simulation is a simulated schedule. Its times are in milliseconds from the
 // first second of the simulation.
 type Simulation struct {
-	Name    string
-	Numbers []SimulatedNumber // the same ones in each simulation of a file
-	Plan    *droverv1.GetScheduleResponse
+	Name     string
+	Numbers  []SimulatedNumber // the same ones in each simulation of a file
+	Plan     *droverv1.GetScheduleResponse
+	Jobs     []SimulatedJob    // in the order of the list
+	MoreJobs int               // that Jobs leaves out
+	Cluster  []SimulatedSeries // of the whole cluster over time
+	Tenants  []SimulatedSeries // the part of the CPU that each occupied
+	Reasons  []SimulatedNumber // what tasks waited for
+}
+
+// SimulatedJob is a job with its results. Times are in milliseconds; Wait and Response are
+// negative if it never started or ended.
+type SimulatedJob struct {
+	Number                int
+	Name, Tenant, Outcome string
+	Tasks                 int
+	SubmitMs, WaitMs      int64
+	ResponseMs            int64
+	Slowdown              float64 // response over the time on an empty cluster
+	DeadlineMs            int64   // 0: none
+	Missed                bool
+	Suspensions           int
+	NodeLocal, WithInput  int // tasks
+}
+
+// SimulatedSeries is one number over time, in steps of the same length.
+type SimulatedSeries struct {
+	Name   string
+	Now    string // its size in words
+	Top    float64
+	Values []float64
+}
+
+func (s *SimulatedSeries) picture() series {
+	at := make([]int64, len(s.Values))
+	for i := range at {
+		at[i] = int64(i)
+	}
+	v := series{Name: s.Name, Now: s.Now}
+	if len(at) > 0 {
+		v.Picture = linePicture(at, s.Values, s.Top, nil)
+	}
+	return v
+}
+
+func pictures(list []SimulatedSeries) (out []series) {
+	for i := range list {
+		out = append(out, list[i].picture())
+	}
+	return out
 }
 
 // SimulatedNumber is a result with its unit.
@@ -31,7 +77,7 @@ func WriteSimulations(w io.Writer, title string, list []Simulation) error {
 	for i, s := range list {
 		l := newScheduleLayout(s.Plan, "")
 		x := l.index
-		v := simulationView{Name: s.Name, Data: l.whole(), Jobs: newScheduleLayout(s.Plan, "jobs").whole(), Tenants: occupiedByTenant(s.Plan), Cut: s.Plan.GetMore() > 0, More: int(s.Plan.GetMore())}
+		v := simulationView{Name: s.Name, Data: l.whole(), ByJob: newScheduleLayout(s.Plan, "jobs").whole(), Cluster: pictures(s.Cluster), Tenants: pictures(s.Tenants), Reasons: s.Reasons, Jobs: s.Jobs, MoreJobs: s.MoreJobs, More: int(s.Plan.GetMore())}
 		attempts := x.attempts(s.Plan.GetAttempts(), 2*pageRows)
 		for _, a := range attempts {
 			v.Rows = append(v.Rows, simulatedRow{a, s.Plan.GetJobs()[x.position(a.GetKey().GetJob())].GetTenant()})
@@ -66,58 +112,15 @@ type numberRow struct {
 }
 
 type simulationView struct {
-	Name    string
-	Data    *scheduleData // by node
-	Jobs    *scheduleData // by job: a waterfall of the attempts
-	Tenants []series
-	Cut     bool // there are attempts that no picture has
-	Rows    []simulatedRow
-	More    int
-}
-
-// shareSteps is how many values the picture of a tenant's share has.
-const shareSteps = 120
-
-// occupiedByTenant draws which part of the CPU the attempts of each tenant occupied,
-// by name. O(attempts x shareSteps).
-func occupiedByTenant(p *droverv1.GetScheduleResponse) (out []series) {
-	total := int64(0)
-	for _, n := range p.GetNodes() {
-		total += n.GetAllocatable().GetCpu()
-	}
-	step := (p.GetUntilMs() - p.GetFromMs() + shareSteps - 1) / shareSteps
-	if total <= 0 || step <= 0 {
-		return nil
-	}
-	tenants, order, at := map[string][]float64{}, []string{}, make([]int64, shareSteps)
-	ofJob := map[uint64]string{}
-	for _, j := range p.GetJobs() {
-		name := j.GetTenant()
-		ofJob[j.GetJob()] = name
-		if tenants[name] == nil {
-			tenants[name], order = make([]float64, shareSteps), append(order, name)
-		}
-	}
-	for i := range at {
-		at[i] = p.GetFromMs() + int64(i)*step
-	}
-	for _, a := range p.GetAttempts() {
-		v := tenants[ofJob[a.GetKey().GetJob()]]
-		for i := range v {
-			if during := min(a.GetEndMs(), at[i]+step) - max(a.GetPlacedMs(), at[i]); during > 0 {
-				v[i] += float64(during*a.GetOccupied().GetCpu()) / float64(step*total)
-			}
-		}
-	}
-	slices.Sort(order)
-	for _, name := range order {
-		v, sum, most := tenants[name], 0.0, 0.0
-		for _, x := range v {
-			sum, most = sum+x, max(most, x)
-		}
-		out = append(out, series{Name: name, Now: "mean " + percentText(sum/shareSteps) + ", most " + percentText(most), Picture: linePicture(at, v, 1, nil)})
-	}
-	return out
+	Name             string
+	Data             *scheduleData // by node
+	ByJob            *scheduleData // a waterfall of the attempts
+	Cluster, Tenants []series
+	Reasons          []SimulatedNumber
+	Jobs             []SimulatedJob
+	MoreJobs         int
+	Rows             []simulatedRow
+	More             int
 }
 
 type simulatedRow struct {

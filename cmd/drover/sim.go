@@ -288,7 +288,7 @@ func (in *simInput) simulate(c *cli.Context, scheduler, dir string) (string, []*
 	}
 	s.MaxTaskExecutions = run.MaxGanttTasks
 	if dir != "" {
-		s.TaskLog, s.TaskLogSeed = filepath.Join(dir, "tasks.csv"), in.seeds[0]
+		s.TaskLog, s.TaskLogSeed, s.WaitedTimes = filepath.Join(dir, "tasks.csv"), in.seeds[0], c.String("html") != ""
 	}
 	outs, err := s.SimulateSeeds(c.Context, in.seeds, runtime.GOMAXPROCS(0), progressPrinter(c))
 	return scheduler, outs, &s, interruptedError(c, err)

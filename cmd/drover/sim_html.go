@@ -1,17 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/sim/report"
 	"github.com/drover-run/drover/scheduler/sim/run"
 	"github.com/drover-run/drover/ui"
 )
@@ -64,10 +69,98 @@ func (p *simulationPages) add(name, dir string, o *run.Outcome) error {
 	n := &o.Numbers
 	seconds := func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) + " s" }
 	percent := func(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) + " %" }
-	p.list = append(p.list, ui.Simulation{Name: name, Plan: plan, Numbers: []ui.SimulatedNumber{{Name: "mean response", Value: seconds(n.MeanResponse)}, {Name: "median response", Value: seconds(n.MedianResponse)},
+	s := ui.Simulation{Name: name, Plan: plan, Numbers: []ui.SimulatedNumber{{Name: "mean response", Value: seconds(n.MeanResponse)}, {Name: "median response", Value: seconds(n.MedianResponse)},
 		{Name: "95 % respond within", Value: seconds(n.P95Response)}, {Name: "mean wait", Value: seconds(n.MeanWait)}, {Name: "mean slowdown", Value: strconv.FormatFloat(n.MeanSlowdown, 'f', 2, 64)},
-		{Name: "makespan", Value: seconds(n.Makespan)}, {Name: "CPU occupied", Value: percent(n.UtilisationCPU)}, {Name: "memory occupied", Value: percent(n.UtilisationMemory)}}})
+		{Name: "makespan", Value: seconds(n.Makespan)}, {Name: "CPU occupied", Value: percent(n.UtilisationCPU)}, {Name: "memory occupied", Value: percent(n.UtilisationMemory)}}}
+	addSimulatedJobs(&s, o)
+	addSimulatedSeries(&s, o)
+	p.list = append(p.list, s)
 	return nil
+}
+
+// maxSimulatedJobs bounds the jobs in an HTML file: those with the longest responses are in it.
+const maxSimulatedJobs = 1000
+
+func addSimulatedJobs(s *ui.Simulation, o *run.Outcome) {
+	for i := range o.Result.Jobs {
+		j, in := &o.Result.Jobs[i], &o.Config.Jobs[i]
+		row := ui.SimulatedJob{Number: i + 1, Name: cmp.Or(in.Name, "job "+strconv.Itoa(i+1)), Tenant: report.TenantName(&o.Config, in.Tenant), Outcome: "unfinished", Tasks: int(j.Tasks), SubmitMs: in.Submit.Milliseconds(),
+			WaitMs: -1, ResponseMs: -1, DeadlineMs: in.Deadline.Milliseconds(), Missed: j.Outcome != scheduler.JobSucceeded || j.Finish > in.Deadline, Suspensions: int(j.Suspends), NodeLocal: int(j.NodeLocal), WithInput: int(j.WithInput)}
+		if j.Refused {
+			row.Outcome = "refused"
+		}
+		if j.Start >= 0 {
+			row.WaitMs = j.Wait().Milliseconds()
+		}
+		if j.Outcome != 0 {
+			row.Outcome, row.ResponseMs = j.Outcome.String(), j.Response().Milliseconds()
+			row.Slowdown = j.Response().Seconds() / max(j.Alone.Seconds(), 1e-9)
+		}
+		s.Jobs = append(s.Jobs, row)
+	}
+	order := func(j *ui.SimulatedJob) int64 { // unfinished ones first
+		if j.ResponseMs < 0 {
+			return math.MaxInt64
+		}
+		return j.ResponseMs
+	}
+	slices.SortStableFunc(s.Jobs, func(a, b ui.SimulatedJob) int { return cmp.Compare(order(&b), order(&a)) })
+	if n := len(s.Jobs); n > maxSimulatedJobs {
+		s.Jobs, s.MoreJobs = s.Jobs[:maxSimulatedJobs], n-maxSimulatedJobs
+	}
+}
+
+func addSimulatedSeries(s *ui.Simulation, o *run.Outcome) {
+	r := o.Result
+	fractions := func(name string, of func(i int) float64, n int) ui.SimulatedSeries {
+		v := newSimulatedSeries(name, of, n)
+		v.Top = 1
+		v.Now = fmt.Sprintf("mean %.0f %%, most %.0f %%", 100*mean(v.Values), 100*slices.Max(v.Values))
+		return v
+	}
+	counts := func(name string, of func(i int) float64, n int) ui.SimulatedSeries {
+		v := newSimulatedSeries(name, of, n)
+		v.Top = slices.Max(v.Values)
+		v.Now = fmt.Sprintf("mean %.1f, most %.1f", mean(v.Values), v.Top)
+		return v
+	}
+	n := len(r.Series.Used)
+	if n == 0 {
+		return
+	}
+	s.Cluster = append(s.Cluster, fractions("CPU occupied", func(i int) float64 { return r.Series.Used[i][scheduler.CPU] }, n),
+		fractions("memory occupied", func(i int) float64 { return r.Series.Used[i][scheduler.Memory] }, n),
+		counts("jobs in the system", func(i int) float64 { return r.Series.Jobs[i] }, n))
+	steps := r.Series.Tenants
+	if len(steps) == 0 {
+		return
+	}
+	s.Cluster = append(s.Cluster, counts("tasks waiting", func(i int) float64 { return steps[i][0].Waiting }, len(steps)))
+	total := 0.0
+	for i := range o.Config.Nodes {
+		total += float64(o.Config.Nodes[i].Capacity[scheduler.CPU])
+	}
+	for t := 1; t < len(steps[0]); t++ {
+		s.Tenants = append(s.Tenants, fractions(report.TenantName(&o.Config, scheduler.TenantID(t-1)), func(i int) float64 { return steps[i][t].Used[scheduler.CPU] / max(total, 1) }, len(steps)))
+	}
+	for _, w := range r.Waited {
+		s.Reasons = append(s.Reasons, ui.SimulatedNumber{Name: w.Reason.String(), Value: strconv.FormatFloat(w.TaskSeconds/max(r.Makespan.Seconds(), 1e-9), 'f', 1, 64)})
+	}
+}
+
+func newSimulatedSeries(name string, of func(i int) float64, n int) ui.SimulatedSeries {
+	v := ui.SimulatedSeries{Name: name}
+	for i := range n {
+		v.Values = append(v.Values, of(i))
+	}
+	return v
+}
+
+func mean(v []float64) (sum float64) {
+	for _, x := range v {
+		sum += x / float64(len(v))
+	}
+	return sum
 }
 
 // close writes the file unless the command failed, and removes what is temporary.

@@ -49,6 +49,8 @@ type Config struct {
 	CycleInterval time.Duration
 	// TenantSeries records the Series by tenant too.
 	TenantSeries bool
+	// WaitedTimes records what tasks waited for. Each cycle then lists its reasons, which takes longer.
+	WaitedTimes bool
 	// OnAttempt, if not nil, is called for each attempt that has ended. The record is its own.
 	OnAttempt func(*AttemptRecord)
 	// Stop, if not nil, is called before each time step; its error ends the simulation.

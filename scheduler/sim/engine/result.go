@@ -25,6 +25,8 @@ type Result struct {
 	WorkLostCPU                                 float64 // CPU-seconds of attempts that did not succeed
 	TaskExecutions                              []TaskExecution
 	NodeLocal, RackLocal, WithInput, Unfinished int64
+	// Waited is what tasks waited for; empty without Config.WaitedTimes.
+	Waited []WaitedFor
 	// Refused counts the jobs that can never run on the cluster, which are among the unfinished.
 	// FirstRefused names the first of them and what it lacks.
 	Refused      int64
@@ -204,6 +206,8 @@ func (w *world) timeInSystem(j *job) time.Duration {
 }
 
 func (w *world) fillSeries() {
+	w.waited.set(nil, w.now)
+	w.res.Waited = w.waited.list()
 	u, s := &w.use, &w.res.Series
 	s.Step = u.step
 	seconds := u.step.Seconds()

@@ -39,6 +39,7 @@ type world struct {
 	eventCount   uint64         // events handled
 	res          Result
 	use          usage
+	waited       waitedTimes
 }
 
 // job is the running state of a Job.
@@ -76,7 +77,7 @@ func Simulate(c Config) (*Result, error) {
 	if err := w.build(); err != nil {
 		return nil, err
 	}
-	w.requestReasons(false)
+	w.requestReasons(w.WaitedTimes)
 	err := w.loop()
 	w.fillResult()
 	return &w.res, err
@@ -298,6 +299,9 @@ func (w *world) runCycles() error {
 			return err
 		}
 		w.res.Cycles++
+		if w.WaitedTimes {
+			w.waited.set(d.Waiting, w.now)
+		}
 		w.wakeAt = scheduler.Never
 		if d.Wake > 0 {
 			w.wakeAt = max(d.Wake, w.now+1)

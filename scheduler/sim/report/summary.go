@@ -222,7 +222,7 @@ func WriteJobs(w io.Writer, c *engine.Config, r *engine.Result) error {
 	}
 	for i := range r.Jobs {
 		j, in := &r.Jobs[i], &c.Jobs[i]
-		row := []string{strconv.Itoa(i + 1), in.Name, in.Tag, tenantName(c, in.Tenant), formatSeconds(in.Submit), "", "", "", "", formatSeconds(j.Alone), "", "", "", "unfinished",
+		row := []string{strconv.Itoa(i + 1), in.Name, in.Tag, TenantName(c, in.Tenant), formatSeconds(in.Submit), "", "", "", "", formatSeconds(j.Alone), "", "", "", "unfinished",
 			strconv.Itoa(int(j.Tasks)), strconv.Itoa(int(j.NodeLocal)), strconv.Itoa(int(j.RackLocal)), strconv.Itoa(int(j.WithInput)),
 			strconv.Itoa(int(j.Suspends)), formatFloat(j.LostCPU)}
 		if j.Refused {

@@ -38,7 +38,7 @@ func (l *TaskLog) Add(a *engine.AttemptRecord) {
 		stage = strconv.Itoa(int(a.ID.Stage))
 	}
 	r := l.row
-	r[0], r[1], r[2], r[3] = strconv.FormatUint(uint64(a.ID.Job), 10), j.Name, tenantName(l.c, a.Tenant), stage
+	r[0], r[1], r[2], r[3] = strconv.FormatUint(uint64(a.ID.Job), 10), j.Name, TenantName(l.c, a.Tenant), stage
 	r[4], r[5], r[6] = strconv.Itoa(int(a.ID.Index)), strconv.Itoa(int(a.ID.Attempt)), l.c.Nodes[a.Node].Name
 	r[7], r[8], r[9] = formatSeconds(a.Placed), formatSeconds(a.Ended), formatSeconds(a.Ran)
 	r[10], r[11] = formatSeconds(max(0, a.Ended-a.Placed-a.Ran)), strconv.Itoa(int(a.Suspensions))
@@ -55,8 +55,8 @@ func (l *TaskLog) Flush() error {
 	return l.out.Error()
 }
 
-// tenantName returns a tenant's name.
-func tenantName(c *engine.Config, id scheduler.TenantID) string {
+// TenantName returns a tenant's name, "default" in a workload without tenants.
+func TenantName(c *engine.Config, id scheduler.TenantID) string {
 	if int(id) < len(c.Tenants) {
 		return c.Tenants[id].Name
 	}
@@ -79,7 +79,7 @@ func WriteTimeSeries(w io.Writer, c *engine.Config, r *engine.Result) error {
 		for t := range tenants {
 			name, x := AllTenants, &tenants[t]
 			if t > 0 {
-				name = tenantName(c, scheduler.TenantID(t-1))
+				name = TenantName(c, scheduler.TenantID(t-1))
 			}
 			row := []string{at, step, name, formatFloat(x.Jobs), formatFloat(x.Waiting), formatFloat(x.Running)}
 			for _, u := range x.Used {

@@ -59,11 +59,11 @@ func SummariseTenants(c *engine.Config, r *engine.Result) []TenantNumbers {
 		if n.Jobs == 0 {
 			continue
 		}
-		n.Tenant, n.Weight = tenantName(c, scheduler.TenantID(i)), 1
+		n.Tenant, n.Weight = TenantName(c, scheduler.TenantID(i)), 1
 		if i < len(c.Tenants) {
 			n.Weight = c.Tenants[i].Weight
 			if p := c.Tenants[i].Parent; p != scheduler.NoTenant {
-				n.Parent = tenantName(c, p)
+				n.Parent = TenantName(c, p)
 			}
 		}
 		n.finish(responses[i], met[i], total)

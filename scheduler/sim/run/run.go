@@ -33,6 +33,8 @@ type Setup struct {
 	// TaskLogSeed, which also records its series by tenant.
 	TaskLog     string
 	TaskLogSeed uint64
+	// WaitedTimes records what tasks waited for in that simulation too.
+	WaitedTimes bool
 	// WrapPolicy, if not nil, wraps the policy.
 	WrapPolicy func(scheduler.Policy) scheduler.Policy
 }

@@ -26,7 +26,7 @@ func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, error) {
 	}
 	b := bufio.NewWriterSize(f, 1<<20)
 	log := report.NewTaskLog(b, c)
-	c.OnAttempt, c.TenantSeries = log.Add, true
+	c.OnAttempt, c.TenantSeries, c.WaitedTimes = log.Add, true, s.WaitedTimes
 	r, err := engine.Simulate(*c)
 	c.OnAttempt = nil
 	closed := errors.Join(log.Flush(), b.Flush(), f.Close())
