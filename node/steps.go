@@ -482,7 +482,7 @@ func (a *attempt) containerSpec(spec *droverv1.TaskSpec) (runtime.Spec, error) {
 		ID: a.id.String(), Args: spec.GetCommand(), Env: env, Dir: p.task, UID: uid, GID: uid,
 		Hostname: "task-" + strconv.Itoa(int(a.id.Key().GetTask())),
 		Labels:   map[string]string{"drover.job": spec.GetJobName(), "drover.stage": spec.GetStageName(), "drover.tenant": spec.GetTenant()},
-		Log:      runtime.Log{Dir: a.dir.logs(), MaxBytes: a.d.cfg.MaxLogBytes, MaxFiles: a.d.cfg.MaxLogFiles},
+		Log:      runtime.Log{Dir: a.dir.logs(), MaxBytes: a.d.cfg.MaxLogBytes, MaxFiles: a.d.cfg.MaxLogFiles, BytesPerS: a.d.limitsOf(spec).IO},
 	}
 	switch img := spec.GetImage(); jobspec.ImageKind(img.GetKind()) {
 	case "":

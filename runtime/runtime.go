@@ -35,6 +35,9 @@ type Log struct {
 	Dir      string // stdout.log, stderr.log and their .1, .2 … rotations
 	MaxBytes int64  // size at which a file is rotated
 	MaxFiles int    // per stream, the current file included
+	// BytesPerS is what both streams together may write; the program that writes faster
+	// waits. 0: no limit. Drivers that enforce no limits ignore it.
+	BytesPerS int64
 }
 
 // Phase is the closed set of states of a container.

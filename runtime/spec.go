@@ -30,8 +30,8 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "container %s: no command: Args is empty", s.ID)
 	case s.Image != "" && s.Rootfs != "":
 		return fault.New(fault.Invalid, "container %s: Image and Rootfs are both set: give one", s.ID)
-	case s.Log.MaxBytes < 0 || s.Log.MaxFiles < 0:
-		return fault.New(fault.Invalid, "container %s: log sizes below zero", s.ID)
+	case s.Log.MaxBytes < 0 || s.Log.MaxFiles < 0 || s.Log.BytesPerS < 0:
+		return fault.New(fault.Invalid, "container %s: log sizes or rate below zero", s.ID)
 	}
 	for _, f := range []struct{ name, path string }{{"Rootfs", s.Rootfs}, {"Dir", s.Dir}, {"Cgroup", s.Cgroup}, {"Log.Dir", s.Log.Dir}} {
 		if f.path != "" && !isCleanAbs(f.path) {

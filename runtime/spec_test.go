@@ -30,6 +30,7 @@ func TestValidate(t *testing.T) {
 		{"a variable with an empty value", func(s *Spec) { s.Env = []string{"A="} }, ""},
 		{"a variable without a value", func(s *Spec) { s.Env = []string{"A"} }, "NAME=value"},
 		{"a negative log size", func(s *Spec) { s.Log.MaxBytes = -1 }, "below zero"},
+		{"a negative log rate", func(s *Spec) { s.Log.BytesPerS = -1 }, "below zero"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := Spec{ID: "a-1", Args: []string{"true"}}
@@ -57,7 +58,7 @@ func TestFingerprintTellsSpecsApart(t *testing.T) {
 		"args": func(s *Spec) { s.Args = []string{"y"} }, "env": func(s *Spec) { s.Env = []string{"A=1"} },
 		"uid": func(s *Spec) { s.UID = 1 }, "labels": func(s *Spec) { s.Labels = nil },
 		"mount": func(s *Spec) { s.Mounts = []Mount{{Source: "/a", Target: "/b", ReadOnly: true}} },
-		"log":   func(s *Spec) { s.Log.MaxFiles = 3 },
+		"log":   func(s *Spec) { s.Log.MaxFiles = 3 }, "log rate": func(s *Spec) { s.Log.BytesPerS = 3 },
 	} {
 		s := base()
 		edit(&s)

@@ -228,7 +228,7 @@ func statusOf(id string, labels map[string]string, p *tasktypes.Process) runtime
 
 // labelsOf returns the labels of a new container.
 func labelsOf(s runtime.Spec) (map[string]string, error) {
-	log, err := json.Marshal(logger.Config{Dir: s.Log.Dir, MaxBytes: s.Log.MaxBytes, MaxFiles: s.Log.MaxFiles})
+	log, err := json.Marshal(logger.Config{Dir: s.Log.Dir, MaxBytes: s.Log.MaxBytes, MaxFiles: s.Log.MaxFiles, BytesPerS: s.Log.BytesPerS})
 	if err != nil {
 		return nil, err
 	}

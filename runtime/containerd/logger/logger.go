@@ -40,6 +40,10 @@ type Config struct {
 	Dir      string `json:"dir"`       // for stdout.log and stderr.log; made if missing
 	MaxBytes int64  `json:"max_bytes"` // per file; 0 is rotate's default
 	MaxFiles int    `json:"max_files"` // per stream; 0 is rotate's default
+	// BytesPerS is what both streams together may write; 0: no limit. A program that
+	// writes faster waits for its pipe, so that logs, which the logger writes outside
+	// of the container's cgroup, have the container's own limit.
+	BytesPerS int64 `json:"bytes_per_s,omitempty"`
 }
 
 // URI returns the logging address for containerd. The configuration is a single
@@ -131,19 +135,21 @@ func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error
 	}
 	ready.Close()
 
+	limit := newRateLimit(c.BytesPerS, time.Now())
 	var wg sync.WaitGroup
 	var failed [2]error
 	for i, s := range []struct {
 		from *os.File
 		to   io.Writer
 	}{{stdout, out}, {stderr, errs}} {
-		wg.Go(func() { failed[i] = drain(s.from, s.to) })
+		wg.Go(func() { failed[i] = drain(s.from, s.to, limit) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-term:
+		limit.lift()
 		deadline := time.Now().Add(drainLimit)
 		err = errors.Join(stdout.SetReadDeadline(deadline), stderr.SetReadDeadline(deadline))
 		if err == nil {
@@ -153,8 +159,8 @@ func Copy(c Config, stdout, stderr, ready *os.File, term <-chan os.Signal) error
 	return errors.Join(err, failed[0], failed[1])
 }
 
-// drain copies to the end of from or to its deadline.
-func drain(from *os.File, to io.Writer) error {
+// drain copies to the end of from or to its deadline, within the limit.
+func drain(from *os.File, to io.Writer, limit *rateLimit) error {
 	defer from.Close()
 	buf := make([]byte, 64<<10)
 	for {
@@ -162,6 +168,9 @@ func drain(from *os.File, to io.Writer) error {
 		if n > 0 {
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				return werr
+			}
+			if err == nil {
+				limit.pause(from, n)
 			}
 		}
 		switch {
